@@ -67,8 +67,8 @@ struct RoundingStream {
 };
 
 // Rounds the fp32 number with these bits to one of the two bf16 numbers around it, and returns its 16 bits. If `half`
-// is uniform in [0, 2^16), the expected result is the number itself. Numbers that bf16 holds stay, infinities too, and
-// a NaN stays a (quiet) NaN.
+// is uniform in [0, 2^16), the expected result is the number itself. Keeps infinities and numbers that bf16 holds,
+// and returns a quiet NaN for a NaN.
 constexpr uint16_t RoundStochastically(uint32_t bits, uint32_t half) {
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
   return static_cast<uint16_t>(is_nan ? bits >> 16 | 0x40 : (bits + half) >> 16);

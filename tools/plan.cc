@@ -190,9 +190,9 @@ int main(int argc, char** argv) {
   line.List("set", "PATH=VALUE", "Sets a field of the job, as in optimizer.learning_rate=1e-3.", &flags.set);
   line.Integer("ranks", "Plans for this many ranks; 0: for those of the job.", 0, int64_t{1} << 20, &flags.ranks);
   line.Switch("explain",
-              "Also what attention scores would take, what micro-batches and one large one need, which micro-batch "
-              "would fit, the learning rate, and what the optimizer step, activation checkpointing, offload, no_sync "
-              "and other strategies cost.",
+              "Also what attention scores would take, which micro-batch would fit, the peak of the learning rate, and "
+              "what micro-batches, the forms of the state, the optimizer step, activation checkpointing, offload of "
+              "activations and state, no_sync and other strategies cost.",
               &flags.explain);
   line.Switch("timeline",
               "Also the memory over a step: held after load, peak of forward, loss, backward, reduce and update, held "

@@ -37,7 +37,7 @@ ShardingConfig ShardingFromSpec(const proto::ShardingSpec& spec) {
   return config;
 }
 
-// LEAN chooses the leanest form of what the job leaves open.
+// With `lean` (optimizer.state LEAN), fields that the job leaves open get the value that keeps the least state.
 PrecisionConfig PrecisionFromSpec(const proto::PrecisionSpec& spec, bool lean) {
   PrecisionConfig config;
   if (lean) config.master = MasterWeights::kNone;

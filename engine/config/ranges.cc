@@ -149,7 +149,7 @@ class FieldChecker {
   void CheckEnum(Message* message, const FieldDescriptor& field, const std::string& path) {
     const Reflection& reflection = *message->GetReflection();
     if (field.is_repeated()) {
-      // An element of a list cannot be left out, so it has no value 0.
+      // Value 0 stands for a field that is left out. An element of a list cannot be left out, so 0 is refused.
       for (int i = 0; i < reflection.FieldSize(*message, &field); ++i) {
         const int number = reflection.GetRepeatedEnumValue(*message, &field, i);
         if (number != 0 && field.enum_type()->FindValueByNumber(number) != nullptr) continue;

@@ -40,8 +40,8 @@ struct HostMemoryPlan {
   int64_t staging_bytes = 0;
   // For the items of the program that needs the most. All programs share these bytes, because only one runs at a time.
   int64_t items_bytes = 0;
-  // For what the program that needs the most keeps in host memory. All programs share these bytes too: offloaded state
-  // has the same place in all of them.
+  // For the offloaded state, which has the same place in all programs, and for the offloaded tensors of the program
+  // that needs the most. All programs share these bytes too.
   int64_t offload_bytes = 0;
   int64_t total_bytes() const { return transfer_bytes + staging_bytes + items_bytes + offload_bytes; }
 };

@@ -39,8 +39,8 @@ struct Fit {
 
 // How many values a search tries. Each takes the time of a plan.
 enum class FitEffort {
-  kThorough,  // As the comment of FindFit says.
-  kQuick,     // Bisection alone: assumes that the bytes grow with the batch and shrink with more ranks.
+  kThorough,  // Tries all values that the comment of FindFit describes.
+  kQuick,     // Only bisects. Assumes that the bytes grow with the batch and shrink with more ranks.
 };
 
 // Returns the best value of `field` with which the job fits. `job_with` returns the job with another value of the
@@ -55,7 +55,8 @@ enum class FitEffort {
 //
 // Errors:
 //   InvalidArgument    There is no budget; or the field is ranks, and the job does not set the budget itself (the
-//                      default budget depends on the ranks, which share a machine's memory).
+//                      default budget depends on the ranks, which share a machine's memory), or the job offloads and
+//                      does not set the host budget itself.
 //   ResourceExhausted  No value fits.
 //   The errors of PlanJob for `job` whose cause is not its memory.
 absl::StatusOr<Fit> FindFit(FitField field, const Job& job,

@@ -266,7 +266,7 @@ class WaysOut {
     return changes;
   }
 
-  // Returns the changes of memory.offload_state: the moments too, and nothing.
+  // Returns the changes of memory.offload_state: one that also offloads the moments, and one that offloads no state.
   std::vector<Change> StateOffloads() const {
     std::vector<Change> changes;
     const StateOffload& now = job_.memory.offload_state;
@@ -329,7 +329,7 @@ class WaysOut {
     return changes;
   }
 
-  // Returns the change to optimizer.state LEAN, which changes what is computed, or nothing if it would save nothing.
+  // Returns the change to optimizer.state LEAN, or nothing if it would save nothing. LEAN changes what is computed.
   std::vector<Change> LeanState() const {
     if (job_.precision.compute != ComputePrecision::kBFloat16) return {};
     Change change{"optimizer.state=LEAN", job_, "bf16 state with stochastic rounding, which may cost quality"};

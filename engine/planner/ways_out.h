@@ -15,7 +15,8 @@ absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_bud
 
 // Returns ResourceExhausted. The message says what the job needs at least (`choice`), what its budget is, and with
 // which settings it would fit. Compiles and plans each setting that it names. None of them changes what is computed,
-// except optimizer.state, of which the message says so. `ops` are the machine's ops for the job's number of ranks.
+// except optimizer.state=LEAN, and the message says so there. `ops` are the machine's ops for the job's number of
+// ranks.
 absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budget, const Machine& machine,
                         const Ops& ops);
 

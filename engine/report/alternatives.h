@@ -21,7 +21,7 @@ struct Cost {
   int64_t activation_bytes = 0;  // MeasureActivations of the training program.
   int64_t gathers = 0, sent_bytes = 0;
   int64_t host_bytes = 0, offloaded_bytes = 0;
-  int64_t state_moved_bytes = 0;  // Offloaded state, both ways.
+  int64_t state_moved_bytes = 0;  // Bytes of offloaded state that a step moves, both ways.
   FlopsSummary flops;
   std::array<int64_t, kBufferCategories> at_peak = {};
 };
@@ -29,7 +29,7 @@ struct Cost {
 // A plan, its cost, and the costs of other options for the same job. Borrows what it is created from.
 class Alternatives {
  public:
-  // The plan's budget counts, not that of `machine`.
+  // Uses the budget of `plan`, not that of `machine`.
   static absl::StatusOr<Alternatives> Create(const Job& job, const JobPlan& plan, const Machine& machine);
 
   const Job& job() const { return job_; }
@@ -40,7 +40,8 @@ class Alternatives {
   // Compiles and plans the job with `options`. If their accumulation is AUTO, chooses it as PlanJob does.
   absl::StatusOr<Cost> CostOf(const StepOptions& options) const;
 
-  // Does the same with the plan's own options and `micro_batch` sequences in a micro-batch of the same global batch.
+  // Compiles and plans the job with the plan's own options, the same global batch, and `micro_batch` sequences in a
+  // micro-batch.
   absl::StatusOr<Cost> CostOfMicroBatch(int64_t micro_batch) const;
 
   // Returns the largest micro-batch that fits the budget of the plan, found with few trials (FitEffort::kQuick).

@@ -10,11 +10,12 @@
 namespace shale {
 
 // Returns a report that says where every byte goes, what attention scores would take if they were stored, what K
-// micro-batches add and why, what the same global batch needs in one piece, which micro-batch would fit, what the batch
-// makes of the learning rate, what the optimizer step adds, what each preset of activation checkpointing saves and
-// costs in FLOPs, what offload and offload_state would save and move, what accumulating unsharded (no_sync) would cost,
-// and what other strategies would need. Compiles and plans the alternatives, which takes seconds for the largest
-// models. `machine` is the one that `plan` was made with; only its ops count. The report ends in a newline.
+// micro-batches add and why, what the same global batch needs in one piece, which micro-batch would fit, how the
+// learning rate follows from the batch, what each form of a parameter's state takes, what the optimizer step adds, what
+// each preset of activation checkpointing saves and costs in FLOPs, what offload and offload_state would save and move,
+// what accumulating unsharded (no_sync) would cost, and what other strategies would need. Compiles and plans the
+// alternatives, which takes seconds for the largest models. `machine` is the one that `plan` was made with; its budget
+// is not used. The report ends in a newline.
 absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Machine& machine);
 
 }  // namespace shale

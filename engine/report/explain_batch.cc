@@ -32,7 +32,7 @@ std::string DescribeScaling(const Job& job) {
   return "";
 }
 
-// Returns what the warm-up's length in steps follows from; empty if the job gives it in steps.
+// Returns the samples or tokens that the warm-up's length in steps follows from. Empty if the job gives it in steps.
 std::string DescribeWarmup(const Job& job) {
   const LearningRateConfig& schedule = job.lr_schedule;
   if (schedule.warmup_samples > 0) {

@@ -135,7 +135,7 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
   MakeResident(/*states=*/!values_only);
   char* const work = staging.data() + kCheckpointChunkBytes;
   if (checkpoint.manifest().values != SavedValues::kFloat32) {
-    // What follows adds the halves of a float, and sets no low bits if the checkpoint has none.
+    // The pieces below add the halves of a float, and set no low bits if the checkpoint has none.
     for (const GroupState& g : state_.groups) SHALE_RETURN_IF_ERROR(ZeroValues(g, work));
   }
   const auto wanted = [&](const ShardPiece& piece) -> ElementRange {
@@ -319,7 +319,7 @@ absl::StatusOr<int64_t> RankState::Read(Values what, ParameterId id, int64_t beg
     return count;
   }
   std::vector<BFloat16> high(count);
-  std::vector<int16_t> low(count);  // Without low bits, the weight is JoinMaster(weight, 0).
+  std::vector<int16_t> low(count);  // Stays 0 if there are no low bits: JoinMaster(high, 0) is `high`.
   SHALE_RETURN_IF_ERROR(Load(g.own_weight, element, high.data(), count));
   if (g.low.present()) SHALE_RETURN_IF_ERROR(Load(g.low, element, low.data(), count));
   for (int64_t i = 0; i < count; ++i) to[i] = JoinMaster(high[i], low[i]);

@@ -19,9 +19,10 @@ namespace shale {
 // Returns the states of an optimizer as a manifest records them.
 std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states);
 
-// Returns the form in which a checkpoint of this state has the values of parameters.
+// Returns the form in which a checkpoint of this state saves the values of parameters.
 SavedValues SavedValuesOf(const JobState& state);
-// Returns whether states can be restored from a checkpoint that has `saved`: whether each is convertible.
+// Returns whether `states` can be restored from a checkpoint whose states are `saved`: whether there are as many, and
+// each is Convertible to the one at the same place.
 bool CanRestoreStates(absl::Span<const SavedState> saved, absl::Span<const SavedState> states);
 
 // Saves, restores, reads and writes the persistent state of one rank. Borrows everything it is given. REQUIRES: no
@@ -39,9 +40,9 @@ class RankState {
   // Restores the part of the state that this rank holds. The checkpoint may come from any number of ranks, any strategy
   // and any kind of masters, but its parameters must be those of the model, in the same order. With `values_only`, sets
   // the values and the count of updates, and leaves the optimizer's states as they are; otherwise
-  // CanRestoreStates(checkpoint.manifest().states, the optimizer's) must hold. Rounds to the nearest bf16 number what
-  // this rank holds in bf16. Reads each byte that it needs once, through `staging` (pinned, at least
-  // kReadStagingBytes). After an error the state is undefined; a second Restore may repair it.
+  // CanRestoreStates must hold for the checkpoint's states and the optimizer's. Rounds to nearest the values that this
+  // rank holds in bf16 and the checkpoint in fp32. Reads each byte that it needs once, through `staging` (pinned, at
+  // least kReadStagingBytes). After an error the state is undefined; a second Restore may repair it.
   absl::Status Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging);
 
   // Stores elements [begin, begin + out.size()) of a parameter in `out`.
@@ -75,9 +76,10 @@ class RankState {
   // Copy `count` elements of a tensor from host memory, and back (RankRuntime::Write and Read).
   absl::Status Store(const Tensor& tensor, int64_t element, const void* from, int64_t count);
   absl::Status Load(const Tensor& tensor, int64_t element, void* to, int64_t count) const;
-  // The functions below set state on the device. `work` points to kWorkBytes bytes, preferably pinned, for elements on
-  // their way there.
+  // The functions below set state in the arena or in the rank's pinned memory. `work` points to kWorkBytes bytes,
+  // preferably pinned, for elements on their way there.
   absl::Status ZeroValues(const GroupState& g, char* work);
+  // Stores elements of a state, converted from dtype `saved` to that of `to`.
   absl::Status PutState(const Tensor& to, int64_t element, DType saved, const char* bytes, int64_t count, char* work);
   // Sets the codes of 8-bit states in the gaps between parameters to those that an update leaves there. No checkpoint
   // holds these codes.

@@ -13,8 +13,8 @@ namespace shale {
 // AUTO goes with every strategy.
 absl::Status CheckCombination(Strategy strategy, Accumulation accumulation);
 
-// Returns OK if a job has the parts of the state that it offloads. `has_moments` says whether its optimizer keeps
-// states, and `has_masters` whether its weights have masters or low bits. Otherwise returns InvalidArgument.
+// Returns OK if a job can offload these parts of its state, otherwise InvalidArgument. `has_moments` says whether its
+// optimizer keeps states, and `has_masters` whether its weights have masters or low bits. Parameters need FULL_SHARD.
 absl::Status CheckStateOffload(const StateOffload& offload, Strategy strategy, bool has_moments, bool has_masters);
 
 }  // namespace shale

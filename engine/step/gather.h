@@ -36,7 +36,7 @@ class Gatherer {
   const Tensor& Full(int index, GroupId group) const;
 
  private:
-  // Emits the copies of weights in host memory that use `index` gathers.
+  // Emits the copies into the arena of the weights that use `index` gathers and that lie in host memory.
   void Fetch(int index);
   void Issue(int index);
 
@@ -49,7 +49,7 @@ class Gatherer {
   // By group: the tensor that was gathered first, if reshard_after_forward is off. All later uses read it too.
   std::vector<Tensor> kept_;
   std::vector<std::vector<Tensor>> fetched_;  // By use, in the order of its `groups`: absent if there is no copy.
-  std::vector<bool> fetches_no_more_;         // By group: whether its gathered tensor is kept and has been fetched.
+  std::vector<bool> fetches_no_more_;         // By group: whether its weights were fetched into a tensor that is kept.
   int issued_ = 0;                            // Uses whose all-gathers were emitted.
   int copied_ = 0;                            // Uses whose copies were emitted.
 };

@@ -179,7 +179,7 @@ class Offloader {
   std::vector<Visit> visits_;           // In issue order.
   std::vector<int> visit_of_;           // By instruction: index of the latest visit that has begun.
   std::vector<std::vector<Use>> uses_;  // By buffer.
-  std::vector<std::pair<BufferId, const Loop*>> held_through_;  // Buffers that are held into the loop after it.
+  std::vector<std::pair<BufferId, const Loop*>> held_through_;  // Buffers held into the loop after this one.
   std::vector<std::vector<Instruction>> before_, after_;        // By instruction: what to insert around it.
 };
 

@@ -15,7 +15,7 @@ class ProgramWriter;
 // The part of a group that one rank saves in a checkpoint (GroupPlacement::Saved). Absent tensors are not saved.
 struct SavedTensors {
   Tensor value;                // f32: masters, or the weights of fp32 compute.
-  Tensor high, low;            // bf16 weights, and their low bits (SPLIT) or nothing more (NONE).
+  Tensor high, low;            // bf16 weights, and with SPLIT their low bits.
   std::vector<Tensor> states;  // States of StepOptions::optimizer, in the order of its rule.
 };
 

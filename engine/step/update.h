@@ -21,9 +21,9 @@
 // with every communicator.
 //
 // [Note: state in host memory] Tensors of a group that StepOptions::offload_state keeps in host memory are copied into
-// the arena for the update and copied back after it, on the copy stream. With AFTER_BACKWARD the copies in of the first
-// two groups begin before the norms, and those of group g + 1 before the update of group g. With IN_BACKWARD those of a
-// group begin before the backward that runs ahead of its update. So the arena holds such tensors of at most two groups:
+// the arena for the update and copied back after it, on the copy stream. With AFTER_BACKWARD the first two groups are
+// copied in before the norms, and group g + 1 before the update of group g. With IN_BACKWARD a group is copied in
+// before the backward that precedes its update. So the arena holds such tensors of at most two groups:
 //
 //   copy       in 0, in 1            out 0, in 2   out 1, in 3   ...
 //   compute    norms ..... update 0  update 1      update 2      ...
@@ -103,7 +103,7 @@ class Updater {
     Tensor host, device;
   };
   std::vector<std::vector<Fetched>> fetched_;  // By group: copies that its update reads.
-  std::vector<bool> is_fetched_;               // By group.
+  std::vector<bool> is_fetched_;               // By group: whether its copies were emitted.
   std::vector<GroupId> all_groups_;
   std::vector<GroupId> waiting_;  // Groups whose gradients are complete and which are not updated yet.
   int groups_updated_ = 0;

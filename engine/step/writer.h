@@ -46,12 +46,12 @@ class ProgramWriter {
   // the instruction; if it is set, `action` is the op of the later iterations. The result is valid until the next Emit.
   Instruction& Emit(const EmitContext& context, Action action, bool first_iteration_differs = false);
 
-  // Appends the copy of a tensor in host memory to the arena, on the copy stream, and returns the new tensor there. The
-  // copy has the phase, the unit and the micro-batch of `context`.
+  // Appends an instruction that copies a tensor from host memory to the arena, on the copy stream, and returns the new
+  // tensor there. The instruction has the phase, the unit and the micro-batch of `context`.
   Tensor EmitFetch(const EmitContext& context, const Tensor& host);
-  // Appends the same copy to the tensor `device`.
+  // Appends the same copy into the tensor `device`.
   void EmitFetch(const EmitContext& context, const Tensor& host, const Tensor& device);
-  // Appends the copy of `device` back to `host`.
+  // Appends an instruction that copies `device` back to `host`, on the copy stream.
   Instruction& EmitReturn(const EmitContext& context, const Tensor& device, const Tensor& host);
   // Returns whether a tensor lies in host memory. An absent one does not.
   bool IsOnHost(const Tensor& t) const {

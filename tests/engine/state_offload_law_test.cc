@@ -76,7 +76,7 @@ TEST(StateOffloadLaws, StateInHostMemoryChangesNoBits) {
       for (const Weights& weights : kWeights) {
         for (UpdateTime update : {UpdateTime::kAfterBackward, UpdateTime::kInBackward}) {
           for (int64_t micro_batches : {1, 3}) {
-            // Without all combinations, one job in eleven.
+            // Runs one job in eleven, unless it tests every combination.
             if (++job % 11 != 0 && !TestsEveryCombination()) continue;
             RunOptions options;
             options.model = job % 2 == 0 ? SmallDecoder() : TiedDecoder();
@@ -136,7 +136,7 @@ TEST(StateOffloadLaws, AllOptimizersUpdateTheSameBits) {
   }
 }
 
-// Returns the group of each buffer that a fetch of state writes, -1 for other buffers.
+// Returns, by buffer, the group whose state is copied into it from host memory, or -1.
 std::vector<int> GroupsOfFetched(const RunResult& result) {
   std::vector<int> groups(result.step.program.buffers.size(), -1);
   for (const Instruction& instruction : result.step.program.instructions) {
@@ -170,7 +170,7 @@ TEST(StateOffloadLaws, TheArenaHoldsTheStateOfAtMostTwoGroups) {
       options.step.offload_state = {.moments = true, .masters = true};
       const RunResult offloaded = MustRun(options, tokens);
       ASSERT_FALSE(offloaded.losses.empty());
-      // What left the arena came to host memory, to the byte.
+      // The bytes that left the arena are exactly those in host memory.
       EXPECT_GT(offloaded.plan.persistent_host_bytes, 0);
       EXPECT_EQ(offloaded.plan.persistent_bytes + offloaded.plan.persistent_host_bytes,
                 on_device.plan.persistent_bytes);

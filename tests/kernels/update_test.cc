@@ -153,9 +153,8 @@ Update AddsToOnes(TestMemory& memory, int64_t n, int k) {
 }
 
 // Each weight of 1 + x rounds up by a step s = 2^-7 with probability x / s. The mean of n has a standard deviation of
-// at most s / 2 / sqrt(n), and six of them are never exceeded in practice. Rounding to nearest would leave every weight
-// at
-// 1. All backends compute 1 + x exactly, so they round to the same bits.
+// at most s / 2 / sqrt(n), and six of them are never exceeded in practice. Rounding to nearest would change no weight.
+// All backends compute 1 + x exactly, so they round to the same bits.
 TEST(Update, StochasticRoundingIsRightOnAverage) {
   constexpr int64_t kSize = 20000;
   for (const int k : {8, 10, 13}) {

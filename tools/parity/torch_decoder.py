@@ -150,8 +150,8 @@ def make_optimizer(parameters, spec):
 
 
 def update_in_backward(model, spec):
-    """Updates each parameter as soon as backward has its gradient, and frees the gradient. Each has an optimizer of its
-    own."""
+    """Updates each parameter, with an optimizer of its own, as soon as backward has its gradient, and frees the
+    gradient."""
     for parameter in model.parameters():
         def update(_, optimizer=make_optimizer([parameter], spec)):
             optimizer.step()
@@ -160,7 +160,7 @@ def update_in_backward(model, spec):
 
 
 class Segment(nn.Module):
-    """Consecutive blocks."""
+    """Runs consecutive blocks."""
 
     def __init__(self, blocks):
         super().__init__()
@@ -174,6 +174,6 @@ class Segment(nn.Module):
 
 def sqrt_segment_blocks(layers):
     """Returns the number of blocks in a segment, at least 2, with which the fewest inputs are held: one of each
-    segment, and those between the blocks of one. Among equals, returns the nearest to the square root, as
+    segment, and those between the blocks of one segment. Among equals, returns the nearest to the square root, as
     SqrtSegmentBlocks does (engine/step/segments.h)."""
     return min(range(2, layers + 1), key=lambda n: (-(-layers // n) + n - 1, abs(n - math.sqrt(layers))))

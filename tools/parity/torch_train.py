@@ -2,7 +2,7 @@
 
 Compiles blocks one by one, and uses scaled_dot_product_attention, fused AdamW, gradients set to None, and bf16 through
 autocast. Several ranks use FSDP2 (fully_shard of each block) over Gloo, with bf16 through its mixed precision policy.
-Updates parameters in backward (optimizer.update IN_BACKWARD) from hooks. The environment tunes allocator and MKL
+With optimizer.update IN_BACKWARD, hooks of backward update the parameters. The environment tunes allocator and MKL
 (tools/bench/train/contestants.py). Job and token ids are the engine's.
 
     torch_train.py --job=JSON --tokens=FILE --steps=N --threads=N [--compile=WHAT] [--rank=N --store=FILE]
@@ -44,7 +44,7 @@ def build(job, options):
 
 
 def in_segments(model, options):
-    """Replaces the blocks by segments of blocks. A segment keeps its input alone, and runs forward again in
+    """Replaces the blocks by segments of blocks. A segment keeps only its input, and runs forward again in
     backward."""
     if options.store:
         raise SystemExit("segments are not sharded")

@@ -166,7 +166,7 @@ TEST(Offload, LayeredCopiesRunBesideTheNextMicroBatch) {
     if (loop.repeat == 1) continue;
     for (InstructionId id = loop.begin; id < loop.end; ++id) {
       for (const InstructionId wait : program.instructions[id].waits) {
-        if (wait <= id || wait >= loop.end) continue;  // Not an instruction of the iteration before.
+        if (wait <= id || wait >= loop.end) continue;  // It is no instruction of the previous iteration.
         const InstructionId copies[] = {id, wait};
         for (const InstructionId copy : copies) {
           const auto* transfer = std::get_if<Transfer>(&program.instructions[copy].action);

@@ -51,7 +51,7 @@ TEST(StateOffload, EachTensorGoesInAndOutOnceAStep) {
 }
 
 // An update waits only for copies that were issued before the previous update. So while one group is updated, the next
-// one is copied in and the one before goes back.
+// one is copied in and the previous one is copied back.
 TEST(StateOffload, CopiesRunBesideTheUpdateBefore) {
   const Planned planned = PlanDecoder(With({.moments = true}), kLayers);
   const std::vector<Instruction>& all = planned.program.instructions;

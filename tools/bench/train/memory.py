@@ -16,10 +16,10 @@ class Row:
     torch: bool = True  # Whether PyTorch has this setting too.
     workloads: tuple = WORKLOADS
 
-# Eight sequences of 2,048 tokens, one after the other.
+# What all rows set: eight sequences of 2,048 tokens, one after the other.
 _ALL = {"batch.sequence_length": 2048, "batch.global_batch": 8, "batch.micro_batch": 1,
         "sharding.accumulation": "SHARDED", "activation_checkpointing.preset": "BLOCK"}
-# One sequence, without clipping. With several micro-batches, gradients outlive their backward in either case.
+# One sequence, without clipping. With several micro-batches, gradients would outlive backward even with IN_BACKWARD.
 _ONE_SEQUENCE = {"batch.global_batch": 1, "optimizer.max_gradient_norm": 0, "optimizer.non_finite": "SKIP"}
 
 ROWS = {
