@@ -13,7 +13,11 @@ Op::Op() = default;
 Op::Op(const Op& other) : kinds_(other.kinds_ == nullptr ? nullptr : std::make_unique<OpKinds>(*other.kinds_)) {}
 Op::Op(Op&& other) noexcept = default;
 Op& Op::operator=(Op&& other) noexcept = default;
-Op& Op::operator=(const Op& other) { return *this = Op(other); }
+Op& Op::operator=(const Op& other) {
+  if (kinds_ == nullptr || other.kinds_ == nullptr) return *this = Op(other);
+  *kinds_ = *other.kinds_;  // Allocates no memory. The executor relies on that.
+  return *this;
+}
 Op::~Op() = default;
 
 void VisitOperands(const Op& op, absl::FunctionRef<void(absl::string_view, const Tensor&, Access)> visitor) {

@@ -19,12 +19,15 @@
 namespace shale {
 namespace {
 
-// Returns the job as generation runs it: one sequence, one rank, all cores.
+// Returns the job as generation runs it: one sequence, one rank, all cores, and no state but the weights.
 Job ForGeneration(Job job) {
   job.batch.global_batch = job.batch.micro_batch = 1;
   job.sharding = {.strategy = Strategy::kDdp, .accumulation = Accumulation::kNoSync, .ranks = 1};
   job.runtime.threads_per_rank = 0;
-  job.checkpoint = {};  // Nothing is saved.
+  job.checkpoint = {};                            // Nothing is saved.
+  job.optimizer = {.kind = OptimizerKind::kSgd};  // Without momentum, it keeps no states.
+  if (job.precision.compute == ComputePrecision::kBFloat16) job.precision.master = MasterWeights::kNone;
+  job.memory.offload_state = {};
   return job;
 }
 

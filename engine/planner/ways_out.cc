@@ -329,15 +329,18 @@ class WaysOut {
     return changes;
   }
 
-  // Returns the change to optimizer.state LEAN, or nothing if it would save nothing. LEAN changes what is computed.
+  // Returns the change to the state of optimizer.state LEAN, or nothing if it would save nothing. LEAN changes what is
+  // computed. The settings are the fields that LEAN presets, because it leaves alone what a job sets itself.
   std::vector<Change> LeanState() const {
     if (job_.precision.compute != ComputePrecision::kBFloat16) return {};
-    Change change{"optimizer.state=LEAN", job_, "bf16 state with stochastic rounding, which may cost quality"};
-    // A job that names its masters keeps them under LEAN.
-    if (job_.precision.master == MasterWeights::kSplit) change.settings += " with precision.master=NONE";
+    Change change{"", job_, "lean state: bf16 with stochastic rounding, which may cost quality"};
     change.job.precision.master = MasterWeights::kNone;
     SetLeanMoments(change.job.optimizer);
-    if (change.job.precision == job_.precision && change.job.optimizer == job_.optimizer) return {};
+    std::vector<absl::string_view> settings;
+    if (change.job.precision != job_.precision) settings.push_back("precision.master=NONE");
+    if (change.job.optimizer != job_.optimizer) settings.push_back("optimizer.moments=BF16");
+    if (settings.empty()) return {};
+    change.settings = absl::StrJoin(settings, " with ");
     return {change};
   }
 

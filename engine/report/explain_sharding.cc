@@ -105,6 +105,7 @@ std::string ExplainStrategies(const Alternatives& alternatives) {
     if (!this_job) options.accumulation = Accumulation::kAuto;
     options.strategy = strategy;
     options.mesh = mesh;
+    if (strategy != Strategy::kFullShard) options.offload_state.parameters = false;  // Others refuse it.
     const std::string name =
         absl::StrCat(ToString(strategy), mesh.replicate > 1 ? absl::StrCat(", shard_ranks ", mesh.shard) : "");
     const absl::StatusOr<Cost> cost = alternatives.CostOf(options);

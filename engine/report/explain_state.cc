@@ -45,8 +45,9 @@ std::string ExplainState(const Alternatives& alternatives) {
   }
   return absl::StrCat("What a parameter costs\n",
                       Paragraph("These are a bf16 weight, its master and the optimizer's states, before they are "
-                                "sharded; gradients come on top. LEAN rounds weights and states stochastically to "
-                                "bf16. It may cost quality, so compare its loss with that of a run with masters."),
+                                "sharded; gradients come on top. LEAN rounds weights, and moments that it keeps in "
+                                "bf16, stochastically. It may cost quality, so compare its loss with that of a run "
+                                "with masters. Where a job sets precision.master or optimizer.moments, that counts."),
                       Table(rows), "\n");
 }
 

@@ -17,9 +17,12 @@ namespace shale {
 // held for one more visit, so that no instruction has to wait for the copy, and the second is filled one visit ahead.
 // In LAYERED each visit is a loop of its own over the micro-batches. There, both buffers keep their bytes into the next
 // loop. So the copy of one micro-batch runs beside the work of the next one, up to the instruction that writes the
-// tensor again (or, for the copy back, from the one that reads it last). A tensor stays in the arena if its next use is
-// fewer than four visits later (LAYERED: two), because offloading it would save nothing, or if backward writes it. The
-// boundary that a segment keeps is fetched for the visit in which the segment's first block runs forward again.
+// tensor again (or, for the copy back, from the one that reads it last). With runtime.graphs it does not, because the
+// graph of a micro-batch ends with its copies.
+//
+// A tensor stays in the arena if its next use is fewer than four visits later (LAYERED: two), because offloading it
+// would save nothing, or if backward writes it. The boundary that a segment keeps is fetched for the visit in which the
+// segment's first block runs forward again.
 //
 // Results do not change. Call it before WorkInPlace and before waits are derived. REQUIRES: CheckStructure accepts the
 // program (engine/program/structure.h).

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/config/parse.h"
+#include "engine/generate/generator.h"
 #include "engine/train/trainer.h"
 #include "gtest/gtest.h"
 #include "tests/engine/reference_backend.h"
@@ -63,6 +64,20 @@ data { path: ")",
     return losses;
   }
 
+  // Returns the checkpoint folder of a run.
+  std::string Checkpoints(absl::string_view run) const { return absl::StrCat(path_, ".", run, "/checkpoints"); }
+
+  // Returns the logits after some context, computed from the last checkpoint of a run.
+  std::vector<float> Logits(absl::string_view run) const {
+    const auto create = [](const Job&) { return TestedBackend(OpsKind::kFast, /*threads=*/1); };
+    const auto generator = Generator::FromRun(absl::StrCat(path_, ".", run), create);
+    EXPECT_TRUE(generator.ok()) << generator.status();
+    if (!generator.ok()) return {};
+    const absl::StatusOr<absl::Span<const float>> logits = (*generator)->Logits({'t', 'h', 'e'});
+    EXPECT_TRUE(logits.ok()) << logits.status();
+    return logits.ok() ? std::vector<float>(logits->begin(), logits->end()) : std::vector<float>();
+  }
+
   const std::string path_;
 };
 
@@ -75,26 +90,28 @@ TEST_P(JobLaws, TrainsAsOnTheCpuAndGoesOnFromACheckpointWithTheSameBits) {
   on_cpu.memory.offload_state = {};
   const std::vector<double> cpu = Losses(on_cpu, {.backend = CreateReferenceBackend().get()});
   const auto tested = TestedBackend(OpsKind::kFast, /*threads=*/1);
-  const std::vector<double> straight =
-      Losses(job, {.backend = tested.get(), .checkpoint_folder = path_ + ".checkpoints"});
+  const std::vector<double> straight = Losses(job, {.backend = tested.get(), .checkpoint_folder = Checkpoints("run")});
   ASSERT_EQ(cpu.size(), 4);
   ASSERT_EQ(straight.size(), 4);
   for (size_t i = 0; i < cpu.size(); ++i) EXPECT_NEAR(straight[i], cpu[i], GetParam().tolerance) << i;
-  const std::vector<double> resumed = Losses(
-      job,
-      {.backend = tested.get(), .resume = {.from = ResumeFrom::kPath, .path = path_ + ".checkpoints/step-0000000002"}});
+  const std::vector<double> resumed =
+      Losses(job, {.backend = tested.get(),
+                   .resume = {.from = ResumeFrom::kPath, .path = Checkpoints("run") + "/step-0000000002"}});
   EXPECT_EQ(resumed, std::vector<double>(straight.begin() + 2, straight.end()));
   if (job.memory.offload_state.any()) {
     // Where the state lies has no trace in results or in checkpoints.
     Job on_device = job;
     on_device.memory.offload_state = {};
-    EXPECT_EQ(Losses(on_device, {.backend = tested.get(), .checkpoint_folder = path_ + ".on_device"}), straight);
-    const auto resume = [&](const Job& resumed_job, const std::string& folder) {
+    EXPECT_EQ(Losses(on_device, {.backend = tested.get(), .checkpoint_folder = Checkpoints("on_device")}), straight);
+    const auto resume = [&](const Job& resumed_job, absl::string_view run) {
       return Losses(resumed_job, {.backend = tested.get(),
-                                  .resume = {.from = ResumeFrom::kPath, .path = path_ + folder + "/step-0000000002"}});
+                                  .resume = {.from = ResumeFrom::kPath,
+                                             .path = absl::StrCat(Checkpoints(run), "/step-0000000002")}});
     };
-    EXPECT_EQ(resume(on_device, ".checkpoints"), resumed);
-    EXPECT_EQ(resume(job, ".on_device"), resumed);
+    EXPECT_EQ(resume(on_device, "run"), resumed);
+    EXPECT_EQ(resume(job, "on_device"), resumed);
+    // Generation once refused runs with PARAMETERS in host memory: it runs them as DDP, which has no such choice.
+    EXPECT_EQ(Logits("run"), Logits("on_device"));
   }
   if (!job.runtime.graphs) return;
   Job one_by_one = job;

@@ -80,12 +80,11 @@ TEST_P(WaysOut, LeanStateIsProposedWithItsPrice) {
     const std::string message = Refusal(job);
     EXPECT_TRUE(absl::StrContains(
         message,
-        absl::StrCat("optimizer.state=LEAN", master == MasterWeights::kSplit ? " with precision.master=NONE" : "", " (",
-                     FormatBytes(job.memory.budget_bytes),
-                     "; bf16 state with stochastic rounding, which may cost quality)")))
+        absl::StrCat("precision.master=NONE with optimizer.moments=BF16 (", FormatBytes(job.memory.budget_bytes),
+                     "; lean state: bf16 with stochastic rounding, which may cost quality)")))
         << message;
     lean.memory.budget_bytes = 1;
-    EXPECT_FALSE(absl::StrContains(Refusal(lean), "LEAN"));
+    EXPECT_FALSE(absl::StrContains(Refusal(lean), "lean state"));
     job.memory.budget_bytes = int64_t{1} << 40;
   }
 }
