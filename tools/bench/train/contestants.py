@@ -27,10 +27,13 @@ class Contestant:
     extra = False
     group = ""
     only_on = ()
+    only_in = ()
 
     def runs_on(self, workload):
-        """Returns whether the contestant is measured on the workload of this name."""
-        return (not self.first_only or workload == workloads.FIRST) and (not self.only_on or workload in self.only_on)
+        """Returns whether the contestant is measured on the workload, in its precision."""
+        return ((not self.first_only or workload.name == workloads.FIRST) and
+                (not self.only_on or workload.name in self.only_on) and
+                (not self.only_in or workload.precision in self.only_in))
 
     def run(self, workload, place, steps, warmup, name, turn=None):
         """Measures once and returns a result. Names its files by `name`. Takes turns with others if `turn` is given.
@@ -237,7 +240,8 @@ def _memory_contestants():
             both["torch"] = Torch("memory: the same in PyTorch, which returns freed memory to the system",
                                   more=memory.settings(row), returns_memory=True)
         for side, contestant in both.items():
-            contestant.extra, contestant.group, contestant.only_on = True, "memory", about.workloads
+            contestant.extra, contestant.group = True, "memory"
+            contestant.only_on, contestant.only_in = about.workloads, about.precisions
             yield memory.contestant(side, row), contestant
 
 

@@ -25,8 +25,8 @@ def plan_of(chosen):
     """Returns a round's list of (workload, names of contestants that take turns), in order."""
     plan = []
     for name in chosen.workloads:
-        names = [one for one in chosen.contestants if contestants.ALL[one].runs_on(name)]
         for workload in [workloads.Workload(name, precision) for precision in chosen.precisions]:
+            names = [one for one in chosen.contestants if contestants.ALL[one].runs_on(workload)]
             plan += [(workload, some) for some in contestants.in_sets(names, 1 if chosen.apart else workload.together)]
     return plan
 

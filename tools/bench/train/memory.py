@@ -3,6 +3,8 @@ in the engine and in PyTorch, side by side. A further setting is one entry of RO
 
 import dataclasses
 
+from bench.train import workloads as shapes
+
 
 # The workloads that rows are measured on.
 WORKLOADS = ("llama34m", "qwen2_5_0_5b")
@@ -15,6 +17,7 @@ class Row:
     against: str = ""  # The row that differs from this one in one setting.
     torch: bool = True  # Whether PyTorch has this setting too.
     workloads: tuple = WORKLOADS
+    precisions: tuple = tuple(shapes.PRECISIONS)
 
 # What all rows set: eight sequences of 2,048 tokens, one after the other.
 _ALL = {"batch.sequence_length": 2048, "batch.global_batch": 8, "batch.micro_batch": 1,
@@ -32,6 +35,9 @@ ROWS = {
                      # PyTorch's logits of 16,384 tokens and 151,936 entries would take 10 GB, several times over.
                      workloads=("llama34m",)),
     "after-backward": Row("one sequence, updated AFTER_BACKWARD", _ONE_SEQUENCE),
+    # These two fields are state LEAN. PyTorch has no optimizer with bf16 weights alone and stochastic rounding.
+    "lean": Row("one sequence, lean state", {**_ONE_SEQUENCE, "precision.master": "NONE", "optimizer.moments": "BF16"},
+                against="after-backward", torch=False, precisions=("bf16",)),
     "in-backward": Row("one sequence, updated IN_BACKWARD", {**_ONE_SEQUENCE, "optimizer.update": "IN_BACKWARD"},
                        against="after-backward"),
 }

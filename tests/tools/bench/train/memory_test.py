@@ -15,7 +15,8 @@ _GIB = 2**30
 class MemoryTest(unittest.TestCase):
     def test_the_group_stands_for_both_sides_of_every_row(self):
         chosen = options.parse(["--only=memory,fp32"])
-        names = [memory.contestant(side, row) for row in memory.ROWS for side in ("shale", "torch")]
+        names = [memory.contestant(side, name) for name, row in memory.ROWS.items()
+                 for side in (("shale", "torch") if row.torch else ("shale",))]
         self.assertEqual(sorted(chosen.contestants), sorted(names))
         self.assertFalse(set(names) & set(options.parse([]).contestants))
         plan = main.plan_of(chosen)
@@ -30,10 +31,16 @@ class MemoryTest(unittest.TestCase):
         for name, row in memory.ROWS.items():
             if row.against:
                 mine, others = memory.settings(name).items(), memory.settings(row.against).items()
-                self.assertEqual(len({path for path, _ in mine ^ others}), 1, name)
+                # Lean state is one setting of two fields.
+                self.assertEqual(len({path for path, _ in mine ^ others}), 2 if name == "lean" else 1, name)
+
+    def test_lean_state_is_measured_in_bf16_and_not_in_pytorch(self):
+        self.assertNotIn("torch-memory-lean", contestants.ALL)
+        plan = main.plan_of(options.parse(["--only=memory"]))
+        self.assertEqual({workload.precision for workload, some in plan if "shale-memory-lean" in some}, {"bf16"})
 
     def test_both_sides_get_the_same_job(self):
-        for row in memory.ROWS:
+        for row in [name for name, row in memory.ROWS.items() if row.torch]:
             workload = workloads.Workload("qwen2_5_0_5b", "bf16")
             both = [contestants.ALL[memory.contestant(side, row)] for side in ("shale", "torch")]
             shale, torch = (workload.job(workload.settings(2, more=one.more)) for one in both)
