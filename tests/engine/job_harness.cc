@@ -32,6 +32,27 @@ DecoderConfig SmallDecoder() {
 
 MlpConfig SmallMlp() { return {.vocabulary = 19, .embedding = 5, .hidden = 17, .layers = 2, .init_std = 0.3}; }
 
+absl::Span<const Combination> AllCombinations() {
+  static constexpr Combination kAll[] = {
+      {Strategy::kDdp, Accumulation::kNoSync},        {Strategy::kDdp, Accumulation::kLayered},
+      {Strategy::kZero1, Accumulation::kNoSync},      {Strategy::kZero1, Accumulation::kLayered},
+      {Strategy::kZero2, Accumulation::kSharded},     {Strategy::kZero2, Accumulation::kLayered},
+      {Strategy::kFullShard, Accumulation::kSharded}, {Strategy::kFullShard, Accumulation::kNoSync},
+      {Strategy::kFullShard, Accumulation::kLayered},
+  };
+  return kAll;
+}
+
+absl::Span<const Combination> Combinations() {
+  static constexpr Combination kFew[] = {
+      {Strategy::kDdp, Accumulation::kNoSync},
+      {Strategy::kZero1, Accumulation::kLayered},
+      {Strategy::kZero2, Accumulation::kSharded},
+      {Strategy::kFullShard, Accumulation::kLayered},
+  };
+  return TestsEveryCombination() ? AllCombinations() : kFew;
+}
+
 Tokens RandomTokens(int64_t sequences, int64_t length, int64_t vocabulary, uint64_t seed, bool masks) {
   std::mt19937_64 random(seed);
   Tokens tokens{sequences, length, {}, {}};

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "engine/memory/plan.h"
 #include "engine/model/model.h"
 #include "engine/runtime/backend.h"
@@ -30,6 +31,16 @@ struct Tokens {
 };
 // Returns random tokens. If `masks`, about one target in eight is masked.
 Tokens RandomTokens(int64_t sequences, int64_t length, int64_t vocabulary, uint64_t seed, bool masks = true);
+
+struct Combination {
+  Strategy strategy;
+  Accumulation accumulation;
+};
+// Returns the strategies and accumulations that go together. The span is valid forever.
+absl::Span<const Combination> AllCombinations();
+// Returns those that a law tests: all, or a few in which every strategy and every accumulation is, if the backend is
+// slow (TestsEveryCombination).
+absl::Span<const Combination> Combinations();
 
 // ThreadSanitizer does not see the synchronization in the OpenMP library that the fast ops use, so under it the tests
 // run the reference ops.

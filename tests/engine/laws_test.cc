@@ -27,31 +27,6 @@ constexpr double kReordered = 2e-5;
 // one activation, seen through a gradient.
 constexpr double kReorderedBf16 = 1e-2;
 
-struct Combination {
-  Strategy strategy;
-  Accumulation accumulation;
-};
-const Combination kCombinations[] = {
-    {Strategy::kDdp, Accumulation::kNoSync},        {Strategy::kDdp, Accumulation::kLayered},
-    {Strategy::kZero1, Accumulation::kNoSync},      {Strategy::kZero1, Accumulation::kLayered},
-    {Strategy::kZero2, Accumulation::kSharded},     {Strategy::kZero2, Accumulation::kLayered},
-    {Strategy::kFullShard, Accumulation::kSharded}, {Strategy::kFullShard, Accumulation::kNoSync},
-    {Strategy::kFullShard, Accumulation::kLayered},
-};
-// Every strategy and every accumulation is in one of these.
-const Combination kOfEachKind[] = {
-    {Strategy::kDdp, Accumulation::kNoSync},
-    {Strategy::kZero1, Accumulation::kLayered},
-    {Strategy::kZero2, Accumulation::kSharded},
-    {Strategy::kFullShard, Accumulation::kLayered},
-};
-
-// Returns all combinations, or one of each kind on a slow backend.
-absl::Span<const Combination> Combinations() {
-  if (TestsEveryCombination()) return kCombinations;
-  return kOfEachKind;
-}
-
 std::string Name(const Combination& c, int64_t ranks, int64_t micro_batch) {
   return absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation), " W=", ranks, " B=", micro_batch);
 }
@@ -92,7 +67,7 @@ void ExpectEqualBits(const RunResult& a, const RunResult& b, const std::string& 
 TEST(StepLaws, EveryStrategyScheduleAndWorldAgreesWithOneRank) {
   const Tokens tokens = RandomTokens(7, 11, SmallDecoder().vocabulary, 1);
   const RunResult one = MustRun(With({Strategy::kFullShard, Accumulation::kSharded}, 1, 7), tokens);
-  for (const Combination& c : kCombinations) {
+  for (const Combination& c : AllCombinations()) {
     for (int64_t ranks : TestsEveryCombination() ? std::vector<int64_t>{1, 2, 3, 4, 8} : std::vector<int64_t>{2, 3}) {
       ExpectSame(MustRun(With(c, ranks, 1), tokens), one, kReordered, Name(c, ranks, 1));
     }

@@ -14,28 +14,6 @@
 namespace shale::testing {
 namespace {
 
-struct Combination {
-  Strategy strategy;
-  Accumulation accumulation;
-};
-
-std::vector<Combination> Combinations() {
-  std::vector<Combination> all = {{Strategy::kDdp, Accumulation::kLayered},
-                                  {Strategy::kZero2, Accumulation::kSharded},
-                                  {Strategy::kFullShard, Accumulation::kSharded},
-                                  {Strategy::kFullShard, Accumulation::kLayered}};
-  if (TestsEveryCombination()) {
-    for (const Combination& c : {Combination{Strategy::kDdp, Accumulation::kNoSync},
-                                 {Strategy::kZero1, Accumulation::kNoSync},
-                                 {Strategy::kZero1, Accumulation::kLayered},
-                                 {Strategy::kZero2, Accumulation::kLayered},
-                                 {Strategy::kFullShard, Accumulation::kNoSync}}) {
-      all.push_back(c);
-    }
-  }
-  return all;
-}
-
 // How weights are stored.
 struct Weights {
   DType dtype;

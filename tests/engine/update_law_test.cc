@@ -16,28 +16,6 @@
 namespace shale::testing {
 namespace {
 
-struct Combination {
-  Strategy strategy;
-  Accumulation accumulation;
-};
-
-std::vector<Combination> Combinations() {
-  std::vector<Combination> all = {{Strategy::kDdp, Accumulation::kNoSync},
-                                  {Strategy::kZero2, Accumulation::kSharded},
-                                  {Strategy::kFullShard, Accumulation::kLayered}};
-  if (TestsEveryCombination()) {
-    for (const Combination& c : {Combination{Strategy::kDdp, Accumulation::kLayered},
-                                 {Strategy::kZero1, Accumulation::kNoSync},
-                                 {Strategy::kZero1, Accumulation::kLayered},
-                                 {Strategy::kZero2, Accumulation::kLayered},
-                                 {Strategy::kFullShard, Accumulation::kSharded},
-                                 {Strategy::kFullShard, Accumulation::kNoSync}}) {
-      all.push_back(c);
-    }
-  }
-  return all;
-}
-
 // Returns a model whose position table has rows that no sequence of 11 tokens uses, and whose embedding is shared by
 // two units.
 DecoderConfig TiedDecoder() {
