@@ -38,6 +38,11 @@ std::unique_ptr<Ops> CreateSizedOps(int64_t) {
 
 // Six bytes a parameter besides the gradients: 16-bit weights, the lower 16 bits of their masters, two 8-bit moments.
 const std::vector<std::string> kSixBytes = {"optimizer.rule=ADAMW_8BIT", "precision.master=SPLIT"};
+// optimizer.state LEAN with AdamW: 16-bit weights and moments, in a job that names its masters.
+const std::vector<std::string> kLean = {"precision.master=NONE", "optimizer.moments=BF16"};
+// Keeps only the weights on the GPU between updates.
+const std::vector<std::string> kStateOnHost = {"memory.offload_state=[MOMENTS, MASTERS]",
+                                               "memory.host_budget_bytes=100000000000"};
 // No gradient outlives the backward of its unit.
 const std::vector<std::string> kInBackward = {"optimizer.update=IN_BACKWARD", "optimizer.clipping=PER_UNIT",
                                               "optimizer.non_finite=SKIP"};
@@ -75,6 +80,8 @@ void ExpectRefused(const std::string& arithmetic, const absl::StatusOr<ResolvedJ
 TEST(LargeJobs, Llama2Of7BOnOneGpu) {
   ExpectFits(43'097'434'624, Resolve("llama2_7b", 1, {kSixBytes, kInBackward}));
   ExpectFits(67'677'086'984, Resolve("llama2_7b", 1, {kSixBytes}));
+  ExpectFits(67'466'502'920, Resolve("llama2_7b", 1, {kLean}));
+  ExpectFits(42'886'850'560, Resolve("llama2_7b", 1, {kLean, kInBackward}));
   // Weights of 16 bits, and masters, two moments and gradients of 32 bits are 18 bytes a parameter.
   ExpectRefused("needs 113 GiB per rank, budget 74.5 GiB, 38.5 GiB too little; ", Resolve("llama2_7b", 1, {}));
 }
@@ -106,6 +113,15 @@ TEST(LargeJobs, Llama2Of70BDoesNotFitWhereItsStateDoesNot) {
                 Resolve("llama2_70b", 4, {kSixBytes, kInBackward}));
   ExpectRefused("needs 64.0 GiB per rank, budget 37.3 GiB, 26.8 GiB too little; ",
                 Resolve("llama2_70b", 8, {kSixBytes, kInBackward}, 40'000'000'000));
+}
+
+// Of the six bytes, four lie in host memory.
+TEST(LargeJobs, Llama2Of70BFitsThereWithItsStateInHostMemory) {
+  const absl::StatusOr<ResolvedJob> four = Resolve("llama2_70b", 4, {kSixBytes, kInBackward, kStateOnHost});
+  ExpectFits(52'078'828'808, four);
+  ASSERT_TRUE(four.ok());
+  EXPECT_EQ(four->plan.train.memory.host_bytes, 69'515'559'200);
+  ExpectFits(34'403'497'224, Resolve("llama2_70b", 8, {kSixBytes, kInBackward, kStateOnHost}, 40'000'000'000));
 }
 
 TEST(LargeJobs, Llama3Of405BOn512Gpus) {
