@@ -53,6 +53,8 @@ class WaysOut {
     AddFirst(Strategies());
     AddFirst(ShardRanksOf());
     AddFirst(Simple());
+    AddFirst(UpdateInBackward());
+    AddFirst(EightBitMoments());
     AddFirst(LeanState());
     AddFirst(MicroBatches());
     AddFirst(Ranks());
@@ -327,6 +329,34 @@ class WaysOut {
       one.set(changes.back().job);
     }
     return changes;
+  }
+
+  // Returns the change to update IN_BACKWARD with all that it needs, or nothing if Simple has it or the job does it
+  // already. The change alters what is computed.
+  std::vector<Change> UpdateInBackward() const {
+    const OptimizerConfig& now = job_.optimizer;
+    const bool clips_all = now.max_gradient_norm > 0 && now.clipping == Clipping::kGlobal,
+               stops = now.non_finite == NonFinite::kStop;
+    if (now.update == UpdateTime::kInBackward || (!clips_all && !stops)) return {};
+    Change change{"optimizer.update=IN_BACKWARD", job_, "clips and skips the gradients of each unit by themselves"};
+    change.job.optimizer.update = UpdateTime::kInBackward;
+    if (clips_all) {
+      change.settings += " with optimizer.clipping=PER_UNIT";
+      change.job.optimizer.clipping = Clipping::kPerUnit;
+    }
+    if (stops) {
+      change.settings += " with optimizer.non_finite=SKIP";
+      change.job.optimizer.non_finite = NonFinite::kSkip;
+    }
+    return {change};
+  }
+
+  // Returns the change from ADAMW to ADAMW_8BIT, which alters what is computed, or nothing if the job has another rule.
+  std::vector<Change> EightBitMoments() const {
+    if (job_.optimizer.kind != OptimizerKind::kAdamW || job_.optimizer.moments != Moments::kFloat32) return {};
+    Change change{"optimizer.rule=ADAMW_8BIT", job_, "moments in 8 bits, which may cost quality"};
+    change.job.optimizer.kind = OptimizerKind::kAdamW8Bit;
+    return {change};
   }
 
   // Returns the change to the state of optimizer.state LEAN, or nothing if it would save nothing. LEAN changes what is

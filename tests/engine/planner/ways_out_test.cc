@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/substitute.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/planner/trial.h"
@@ -85,6 +87,34 @@ TEST_P(WaysOut, LeanStateIsProposedWithItsPrice) {
         << message;
     lean.memory.budget_bytes = 1;
     EXPECT_FALSE(absl::StrContains(Refusal(lean), "lean state"));
+    job.memory.budget_bytes = int64_t{1} << 40;
+  }
+}
+
+TEST_P(WaysOut, OtherUpdatesAreProposedWithTheirPrice) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = GetParam();
+  job.sharding.accumulation = Accumulation::kLayered;
+  std::get<DecoderConfig>(job.model).layers = 16;
+  std::get<DecoderConfig>(job.model).hidden = 1 << 12;
+  job.activation_checkpointing.preset = CheckpointingPreset::kBlock;  // Gradients outweigh activations.
+  Job in_backward = job, eight_bit = job;
+  in_backward.optimizer.update = UpdateTime::kInBackward;
+  in_backward.optimizer.clipping = Clipping::kPerUnit;
+  in_backward.optimizer.non_finite = NonFinite::kSkip;
+  eight_bit.optimizer.kind = OptimizerKind::kAdamW8Bit;
+  const std::pair<Job, std::string> ways[] = {
+      {in_backward,
+       "optimizer.update=IN_BACKWARD with optimizer.clipping=PER_UNIT with optimizer.non_finite=SKIP ($0; "
+       "clips and skips the gradients of each unit by themselves)"},
+      {eight_bit, "optimizer.rule=ADAMW_8BIT ($0; moments in 8 bits, which may cost quality)"}};
+  for (const auto& [changed, wanted] : ways) {
+    job.memory.budget_bytes = Plan(changed).arena_bytes;
+    const std::string message = Refusal(job);
+    EXPECT_TRUE(absl::StrContains(message, absl::Substitute(wanted, FormatBytes(job.memory.budget_bytes)))) << message;
+    Job refused = changed;
+    refused.memory.budget_bytes = 1;
+    EXPECT_FALSE(absl::StrContains(Refusal(refused), wanted.substr(0, wanted.find(' ')))) << "it is so already";
     job.memory.budget_bytes = int64_t{1} << 40;
   }
 }
