@@ -125,6 +125,22 @@ TEST(LargeJobs, Llama2Of70BFitsThereWithItsStateInHostMemory) {
   ExpectFits(34'403'497'224, Resolve("llama2_70b", 8, {kSixBytes, kInBackward, kStateOnHost}, 40'000'000'000));
 }
 
+// LAYERED, K = 16, BLOCK: the arena without offload, and with it.
+TEST(LargeJobs, Qwen25Of7BOffloadsActivations) {
+  const auto resolve = [](const std::string& offload) {
+    const absl::StatusOr<Job> job = LoadJob(
+        "tools/jobs/qwen2_5_7b.textproto",
+        {"runtime.device=CUDA", "memory.budget_bytes=80000000000", "memory.host_budget_bytes=80000000000", offload});
+    return ResolveJob(*job, *DataFactsForPlanning(*job), {.create_ops = CreateSizedOps});
+  };
+  const absl::StatusOr<ResolvedJob> on_device = resolve("memory.offload=[]"), offloaded = resolve("memory.offload=*");
+  ASSERT_TRUE(on_device.ok() && offloaded.ok()) << on_device.status() << offloaded.status();
+  EXPECT_EQ(on_device->plan.arena_bytes, 22'194'190'344) << FormatBytes(on_device->plan.arena_bytes);
+  EXPECT_EQ(offloaded->plan.arena_bytes, 9'071'826'952) << FormatBytes(offloaded->plan.arena_bytes);
+  EXPECT_EQ(offloaded->plan.train.memory.host_bytes, 13'153'337'344)
+      << FormatBytes(offloaded->plan.train.memory.host_bytes);
+}
+
 TEST(LargeJobs, Llama3Of405BOn512Gpus) {
   ExpectFits(59'429'068'296, Resolve("llama3_405b", 512, {kSqrtSegments}));
   ExpectFits(52'727'547'144, Resolve("llama3_405b", 512, {kSixBytes, kInBackward, kSqrtSegments}));
