@@ -34,6 +34,7 @@ static_assert(Same(Strategy::kFullShard, proto::ShardingSpec::FULL_SHARD));
 static_assert(Same(Accumulation::kSharded, proto::ShardingSpec::SHARDED));
 static_assert(Same(Accumulation::kLayered, proto::ShardingSpec::LAYERED));
 static_assert(Same(ComputePrecision::kBFloat16, proto::PrecisionSpec::BF16));
+static_assert(Same(GradientShards::kBFloat16, proto::PrecisionSpec::BF16));
 static_assert(Same(MasterWeights::kSplit, proto::PrecisionSpec::SPLIT));
 static_assert(Same(MasterWeights::kNone, proto::PrecisionSpec::NONE));
 static_assert(Same(Moments::kBFloat16, proto::OptimizerSpec::BF16));

@@ -64,6 +64,19 @@ void CheckSharding(const proto::ShardingSpec& spec, const ShardingConfig& shardi
   }
 }
 
+void CheckGradientShards(const Job& job, SpecErrors& errors) {
+  if (job.precision.gradient_shards == GradientShards::kFloat32) return;
+  const ShardingConfig& sharding = job.sharding;
+  const int64_t shard = std::max<int64_t>(1, ShardRanks(sharding));
+  const Mesh mesh = {.replicate = std::max<int64_t>(1, sharding.ranks / shard), .shard = shard};
+  const absl::Status status = CheckGradientShards(sharding.strategy, sharding.accumulation, mesh);
+  if (status.ok()) return;
+  const std::string other = sharding.strategy < Strategy::kZero2             ? "sharding.strategy"
+                            : sharding.accumulation == Accumulation::kNoSync ? "sharding.accumulation"
+                                                                             : "sharding.shard_ranks";
+  errors.AddRule({"precision.gradient_shards", other}, std::string(status.message()));
+}
+
 void CheckPrecision(const proto::Job& spec, const PrecisionConfig& precision, SpecErrors& errors) {
   if (precision.compute == ComputePrecision::kBFloat16) return;
   if (spec.optimizer().state() == proto::OptimizerSpec::LEAN) {
@@ -312,6 +325,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckData(job, *errors);
   CheckSharding(spec.sharding(), job.sharding, *errors);
   CheckPrecision(spec, job.precision, *errors);
+  CheckGradientShards(job, *errors);
   CheckOffloadedState(job, *errors);
   CheckCheckpointing(spec.activation_checkpointing(), job, *errors);
   CheckOptimizer(spec.optimizer(), job.optimizer, *errors);

@@ -56,6 +56,7 @@ class WaysOut {
     AddFirst(UpdateInBackward());
     AddFirst(EightBitMoments());
     AddFirst(LeanState());
+    AddFirst(NarrowGradients());
     AddFirst(MicroBatches());
     AddFirst(Ranks());
     return std::move(found_);
@@ -371,6 +372,15 @@ class WaysOut {
     if (change.job.optimizer != job_.optimizer) settings.push_back("optimizer.moments=BF16");
     if (settings.empty()) return {};
     change.settings = absl::StrJoin(settings, " with ");
+    return {change};
+  }
+
+  // Returns the change to bf16 gradient shards, or nothing if the job has them. It changes what is computed.
+  std::vector<Change> NarrowGradients() const {
+    if (job_.precision.gradient_shards == GradientShards::kBFloat16) return {};
+    Change change{"precision.gradient_shards=BF16", job_,
+                  "sums gradients in bf16 with stochastic rounding, which may cost quality"};
+    change.job.precision.gradient_shards = GradientShards::kBFloat16;
     return {change};
   }
 

@@ -78,6 +78,7 @@ std::string DescribeOptimizer(const Job& job, const JobPlan& plan) {
                                                    : "gradients are clipped to a global norm of ",
                                                norm),
                       "; ", in_backward ? "each unit is updated in backward" : "all units are updated after backward",
+                      plan.options.gradient_shards == DType::kBFloat16 ? "; gradients are summed in bf16" : "",
                       plan.options.keep_gradients ? "; gradients are kept until the next step" : "");
 }
 

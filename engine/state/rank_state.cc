@@ -313,15 +313,16 @@ absl::StatusOr<int64_t> RankState::Read(Values what, ParameterId id, int64_t beg
   }
   const int64_t element = g.layout().Find(parameter.name)->offset_elements + mine.begin - Owned(g).begin;
   float* const to = values.data() + (mine.begin - begin);
-  if (what == Values::kGradient || JoinsFloats(g)) {
-    const Tensor& from = what == Values::kGradient ? g.own_gradient : g.master.present() ? g.master : g.own_weight;
+  const bool gradient = what == Values::kGradient;
+  const Tensor& from = gradient ? g.own_gradient : g.master.present() ? g.master : g.own_weight;
+  if (from.dtype == DType::kFloat32) {
     SHALE_RETURN_IF_ERROR(Load(from, element, to, count));
     return count;
   }
   std::vector<BFloat16> high(count);
   std::vector<int16_t> low(count);  // Stays 0 if there are no low bits: JoinMaster(high, 0) is `high`.
-  SHALE_RETURN_IF_ERROR(Load(g.own_weight, element, high.data(), count));
-  if (g.low.present()) SHALE_RETURN_IF_ERROR(Load(g.low, element, low.data(), count));
+  SHALE_RETURN_IF_ERROR(Load(from, element, high.data(), count));
+  if (!gradient && g.low.present()) SHALE_RETURN_IF_ERROR(Load(g.low, element, low.data(), count));
   for (int64_t i = 0; i < count; ++i) to[i] = JoinMaster(high[i], low[i]);
   return count;
 }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/ops.h"
 
 namespace shale {
@@ -197,10 +199,20 @@ void Updater::FetchState(const std::vector<GroupId>& groups, size_t index) {
   }
 }
 
+Tensor Updater::WidenedGradient(GroupId group) {
+  const Tensor& own = state_.groups[group].own_gradient;
+  if (own.dtype == DType::kFloat32) return own;
+  const std::string name = absl::StrCat(writer_.program().buffers[own.where.symbol].name, ".widened");
+  const Tensor widened =
+      writer_.AddTensor(name, BufferCategory::kGradientShards, Tensor::Contiguous(DType::kFloat32, {own.elements()}));
+  Emit({.phase = Phase::kUpdate}, Op(Copy{.from = own, .to = widened}));
+  return widened;
+}
+
 void Updater::EmitUpdate(GroupId group, const Prepared& prepared) {
   const GroupState& g = state_.groups[group];
   Op op = Update{.update_5 = prepared.update,
-                 .gradient_P = g.own_gradient,
+                 .gradient_P = WidenedGradient(group),
                  .weight_P = g.own_weight,
                  .master_P = g.master,
                  .low_P = g.low,

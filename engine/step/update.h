@@ -84,6 +84,8 @@ class Updater {
     Tensor update, number;
   };
   Prepared EmitPrepare(const Tensor& totals, bool counts);
+  // Returns a group's gradient in fp32, and emits the copy that widens it if it is stored in bf16.
+  Tensor WidenedGradient(GroupId group);
   // Emits the update of a group, and the copies of its state back to host memory.
   void EmitUpdate(GroupId group, const Prepared& prepared);
   // Emits the copies of the offloaded state of groups `index` and `index` + 1 of `groups` into the arena, unless they

@@ -72,4 +72,12 @@ absl::Status RunOnHost(const ZeroRanges& op) {
   return absl::OkStatus();
 }
 
+RoundingStream RoundingOf(const Accumulate& op) {
+  return {.seed = op.seed,
+          .number = *op.update_count_1.as<const int64_t>() + 1,
+          .group = op.group,
+          .tensor = op.stream,
+          .micro_batch = op.micro_batch_1.present() ? *op.micro_batch_1.as<const int64_t>() : 0};
+}
+
 }  // namespace shale

@@ -94,6 +94,19 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: optimizer.state: LEAN keeps bf16 weights without masters; use compute BF16, or state FULL"},
         Rule{{"optimizer.state=LEAN", "precision.compute=BF16"}, ""},
         Rule{{"optimizer.state=LEAN", "optimizer.rule=ADAMW_8BIT", "precision.compute=BF16"}, ""},
+        Rule{{"precision.gradient_shards=BF16"}, ""},
+        Rule{{"precision.gradient_shards=BF16", "sharding={ranks: 4 shard_ranks: 2 strategy: ZERO2}"}, ""},
+        Rule{{"precision.gradient_shards=BF16", "sharding={ranks: 2 strategy: ZERO1}"},
+             "--set: precision.gradient_shards: BF16 stores the sums of gradients over micro-batches in shards, and "
+             "strategy ZERO1 sums the full gradients in fp32; use strategy ZERO2 or FULL_SHARD, or gradient_shards "
+             "FP32"},
+        Rule{{"precision.gradient_shards=BF16", "sharding.accumulation=NO_SYNC"},
+             "--set: precision.gradient_shards: BF16 stores the sums of gradients over micro-batches in shards, and "
+             "accumulation NO_SYNC sums the full gradients in fp32; use SHARDED or LAYERED, or gradient_shards FP32"},
+        Rule{{"precision.gradient_shards=BF16", "sharding={ranks: 3 shard_ranks: 1}"},
+             "--set: precision.gradient_shards: BF16 stores the sums of gradients over micro-batches in shards, and "
+             "with shard_ranks 1 each rank sums the full gradients in fp32; use more shard_ranks, or gradient_shards "
+             "FP32"},
         Rule{{"optimizer.moments=BF16"}, ""},
         Rule{{"optimizer.moments=BF16", "optimizer.rule=ADAMW_8BIT"},
              "--set: optimizer.moments: rule ADAMW_8BIT does not read it; choose ADAMW or SGD or LION, or leave it "
