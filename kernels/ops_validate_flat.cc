@@ -180,6 +180,14 @@ void Check(OpChecker& c, const PrepareUpdate& op) {
   c.Typed("update_count", op.update_count_1, DType::kInt64, {&one});
   c.Typed("update", op.update_5, DType::kFloat32, {&update});
   if (op.number_1.present()) c.Typed("number", op.number_1, DType::kInt64, {&one});
+  if (op.previous_norm_1.present()) c.Typed("previous_norm", op.previous_norm_1, DType::kFloat64, {&one});
+}
+
+void Check(OpChecker& c, const RecordNorm& op) {
+  Dim one{"", 1}, totals{"totals", kTotalSize};
+  c.Typed("valid_tokens", op.valid_tokens_1, DType::kInt64, {&one});
+  c.Typed("totals", op.totals_3, DType::kFloat64, {&totals});
+  c.Typed("norm", op.norm_1, DType::kFloat64, {&one});
 }
 
 void Check(OpChecker& c, const Update& op) {

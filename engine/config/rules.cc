@@ -193,18 +193,18 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
   if (optimizer.update == UpdateTime::kInBackward) {
     if (optimizer.max_gradient_norm > 0 && optimizer.clipping == Clipping::kGlobal) {
       errors.AddRule({"optimizer.update", "optimizer.clipping", "optimizer.max_gradient_norm"},
-                     "IN_BACKWARD updates a unit before the norm of all gradients is known; use clipping PER_UNIT, or "
-                     "max_gradient_norm 0 for no clipping");
+                     "IN_BACKWARD updates a unit before the norm of all gradients is known; use clipping PREVIOUS_NORM "
+                     "or PER_UNIT, or max_gradient_norm 0 for no clipping");
     }
   }
   const bool in_backward = optimizer.update == UpdateTime::kInBackward;
-  if (optimizer.non_finite == NonFinite::kStop && (in_backward || optimizer.clipping == Clipping::kPerUnit)) {
+  if (optimizer.non_finite == NonFinite::kStop && (in_backward || optimizer.clipping != Clipping::kGlobal)) {
     errors.AddRule({in_backward ? "optimizer.update" : "optimizer.clipping", "optimizer.non_finite"},
-                   absl::StrCat(in_backward ? "IN_BACKWARD" : "PER_UNIT",
+                   absl::StrCat(in_backward ? "IN_BACKWARD" : ToString(optimizer.clipping),
                                 " updates a unit whether or not the gradients of others are finite, so a run cannot "
                                 "stop with the parameters of the step before; use non_finite SKIP"));
   }
-  if (optimizer.clipping == Clipping::kPerUnit && optimizer.max_gradient_norm == 0) {
+  if (optimizer.clipping != Clipping::kGlobal && optimizer.max_gradient_norm == 0) {
     errors.AddRule({"optimizer.clipping", "optimizer.max_gradient_norm"},
                    "max_gradient_norm 0 clips nothing; give a norm, or leave clipping out");
   }

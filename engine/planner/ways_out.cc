@@ -136,7 +136,7 @@ class WaysOut {
         "precision.master=SPLIT", [](Job& job) { job.precision.master = MasterWeights::kSplit; });
     const bool updates_units_alone =
         job.optimizer.non_finite == NonFinite::kSkip &&
-        (job.optimizer.max_gradient_norm == 0 || job.optimizer.clipping == Clipping::kPerUnit);
+        (job.optimizer.max_gradient_norm == 0 || job.optimizer.clipping != Clipping::kGlobal);
     add(updates_units_alone && job.optimizer.update == UpdateTime::kAfterBackward, "optimizer.update=IN_BACKWARD",
         [](Job& job) { job.optimizer.update = UpdateTime::kInBackward; });
     add(StepOptionsFor(job).snapshot, "checkpoint.asynchronous=false",

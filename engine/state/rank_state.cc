@@ -158,7 +158,10 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
   SHALE_RETURN_IF_ERROR(checkpoint.Stream(wanted, sink, staging.first(kCheckpointChunkBytes)));
   if (!values_only) SHALE_RETURN_IF_ERROR(ZeroCodesBetweenParameters(work));
   std::memcpy(work, &checkpoint.manifest().update_count, sizeof(int64_t));
-  return Store(state_.update_count, 0, work, 1);
+  SHALE_RETURN_IF_ERROR(Store(state_.update_count, 0, work, 1));
+  if (!state_.previous_norm.present()) return absl::OkStatus();
+  std::memcpy(work, &checkpoint.manifest().previous_norm, sizeof(double));
+  return Store(state_.previous_norm, 0, work, 1);
 }
 
 absl::Status RankState::ZeroCodesBetweenParameters(char* work) {
@@ -327,10 +330,10 @@ absl::StatusOr<int64_t> RankState::Read(Values what, ParameterId id, int64_t beg
   return count;
 }
 
-absl::StatusOr<int64_t> RankState::ReadUpdateCount() const {
-  int64_t count = 0;
-  SHALE_RETURN_IF_ERROR(Load(state_.update_count, 0, &count, 1));
-  return count;
+absl::Status RankState::ReadScalars(Manifest& manifest) const {
+  SHALE_RETURN_IF_ERROR(Load(state_.update_count, 0, &manifest.update_count, 1));
+  if (!state_.previous_norm.present()) return absl::OkStatus();
+  return Load(state_.previous_norm, 0, &manifest.previous_norm, 1);
 }
 
 absl::StatusOr<absl::Span<char>> StagingOf(RankRuntime& rank, int64_t bytes) {

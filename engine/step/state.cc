@@ -116,6 +116,10 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
   }
   state.update_count = writer.AddTensor("update_count", BufferCategory::kOptimizerState,
                                         Tensor::Contiguous(DType::kInt64, {1}), 1, /*persistent=*/true);
+  if (options.clipping == Clipping::kPreviousNorm) {
+    state.previous_norm = writer.AddTensor("previous_norm", BufferCategory::kOptimizerState,
+                                           Tensor::Contiguous(DType::kFloat64, {1}), 1, /*persistent=*/true);
+  }
   state.totals = writer.AddTensor("totals", BufferCategory::kData, Tensor::Contiguous(DType::kFloat64, {kTotalSize}), 1,
                                   /*persistent=*/true);
   DeclareGradients(model, options, state, writer);

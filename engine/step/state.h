@@ -45,6 +45,7 @@ struct JobState {
   std::vector<GroupState> groups;        // By GroupId.
   absl::Span<const UpdateState> states;  // Those that the optimizer declares, as in GroupState::states.
   Tensor update_count;                   // i64[1]. Updates applied so far.
+  Tensor previous_norm;                  // f64[1], of RecordNorm. Present only with Clipping::kPreviousNorm.
   Tensor totals;                         // f64[kTotalSize].
   bool keeps_gradients = false;          // Whether gradients can be read after a step.
 };

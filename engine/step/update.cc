@@ -23,7 +23,7 @@ Updater::Updater(const StepOptions& options, const JobState& state, const Tensor
       hyper_(hyper),
       valid_tokens_(valid_tokens),
       writer_(writer),
-      by_group_(options.update == UpdateTime::kInBackward || options.clipping == Clipping::kPerUnit),
+      by_group_(options.update == UpdateTime::kInBackward || options.clipping != Clipping::kGlobal),
       in_backward_(options.update == UpdateTime::kInBackward),
       fetched_(state.groups.size()),
       is_fetched_(state.groups.size(), false),
@@ -81,6 +81,9 @@ void Updater::Finish() {
   }
   UpdateWaiting();
   Emit({.phase = Phase::kUpdate}, Op(CombineTotals{.groups_G3 = group_totals_, .totals_3 = state_.totals}));
+  if (!state_.previous_norm.present()) return;
+  Emit({.phase = Phase::kUpdate},
+       Op(RecordNorm{.valid_tokens_1 = valid_tokens_, .totals_3 = state_.totals, .norm_1 = state_.previous_norm}));
 }
 
 void Updater::UpdateAllByOneNorm() {
@@ -177,6 +180,7 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts) {
                                                    .update_count_1 = state_.update_count,
                                                    .update_5 = update,
                                                    .number_1 = number,
+                                                   .previous_norm_1 = state_.previous_norm,
                                                    .beta1 = options_.optimizer.beta1,
                                                    .beta2 = options_.optimizer.beta2,
                                                    .counts = counts}));

@@ -11,6 +11,7 @@ absl::Status RunOnHost(const LossScale& op);
 absl::Status RunOnHost(const FlagNonFinite& op);
 absl::Status RunOnHost(const CombineTotals& op);
 absl::Status RunOnHost(const PrepareUpdate& op);
+absl::Status RunOnHost(const RecordNorm& op);
 absl::Status RunOnHost(const ZeroRanges& op);
 
 // Returns the stream that rounds a bf16 total. REQUIRES: op.rounds()

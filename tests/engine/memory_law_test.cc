@@ -54,7 +54,7 @@ RunOptions RandomJob(std::mt19937_64& random) {
   }
   options.reads_gradients = pick(2);
   if (pick(3) == 0) step.update = UpdateTime::kInBackward;
-  if (pick(3) == 0) step.clipping = Clipping::kPerUnit;
+  if (pick(2) == 0) step.clipping = static_cast<Clipping>(1 + pick(2));
   options.micro_batch = 1 + pick(3);
   options.loss_chunk_tokens = 1 + pick(30);
   if (pick(6) == 0) {

@@ -88,6 +88,7 @@ std::vector<Op> FlatOps() {
       FlagNonFinite{New(kF64, {kTotalSize})},
       CombineTotals{New(kF64, {kN, kTotalSize}), New(kF64, {kTotalSize})},
       PrepareUpdate{Float({kHyperSize}), New(kI64, {1}), New(kF64, {kTotalSize}), New(kI64, {1}), Float({kUpdateSize})},
+      RecordNorm{New(kI64, {1}), New(kF64, {kTotalSize}), New(kF64, {1})},
   };
   for (const UpdateRule& rule : DefaultRules()) ops.push_back(UpdateBy(rule));
   return ops;

@@ -209,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"optimizer={rule: SGD nesterov: true}"}, ""}, Rule{{"optimizer={rule: ADAMW_8BIT epsilon: 1e-6}"}, ""},
         Rule{{"optimizer.update=IN_BACKWARD", "optimizer.non_finite=SKIP"},
              "--set: optimizer.update: IN_BACKWARD updates a unit before the norm of all gradients is known; use "
-             "clipping PER_UNIT, or max_gradient_norm 0 for no clipping"},
+             "clipping PREVIOUS_NORM or PER_UNIT, or max_gradient_norm 0 for no clipping"},
         Rule{{"optimizer.update=IN_BACKWARD", "optimizer.clipping=PER_UNIT"},
              "--set: optimizer.update: IN_BACKWARD updates a unit whether or not the gradients of others are finite, "
              "so a run cannot stop with the parameters of the step before; use non_finite SKIP"},
@@ -217,6 +217,13 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: optimizer.clipping: PER_UNIT updates a unit whether or not the gradients of others are finite, so "
              "a run cannot stop with the parameters of the step before; use non_finite SKIP"},
         Rule{{"optimizer={clipping: PER_UNIT non_finite: SKIP}"}, ""},
+        Rule{{"optimizer.clipping=PREVIOUS_NORM"},
+             "--set: optimizer.clipping: PREVIOUS_NORM updates a unit whether or not the gradients of others are "
+             "finite, so a run cannot stop with the parameters of the step before; use non_finite SKIP"},
+        Rule{{"optimizer={clipping: PREVIOUS_NORM non_finite: SKIP}"}, ""},
+        Rule{{"optimizer={update: IN_BACKWARD clipping: PREVIOUS_NORM non_finite: SKIP}"}, ""},
+        Rule{{"optimizer.clipping=PREVIOUS_NORM", "optimizer.non_finite=SKIP", "optimizer.max_gradient_norm=0"},
+             "--set: optimizer.clipping: max_gradient_norm 0 clips nothing; give a norm, or leave clipping out"},
         Rule{{"optimizer={update: IN_BACKWARD clipping: PER_UNIT non_finite: SKIP}"}, ""},
         Rule{{"optimizer={update: IN_BACKWARD max_gradient_norm: 0 non_finite: SKIP}"}, ""},
         Rule{{"optimizer.clipping=PER_UNIT", "optimizer.non_finite=SKIP", "optimizer.max_gradient_norm=0"},
