@@ -363,7 +363,7 @@ struct Sum {
 // total (+)= sum of squares of x, in fp64, in an order that depends only on the size of x.
 struct SumSquares {
   static constexpr absl::string_view kName = "SumSquares";
-  Tensor x_N;      // f32
+  Tensor x_N;      // f32 or bf16
   Tensor total_1;  // f64
   bool accumulate = false;
   template <class Self, class Visitor>
@@ -397,13 +397,29 @@ struct Add {
 };
 
 // total = x, or total += x if `accumulate` is set.
+//
+// A bf16 total is widened, added to in fp32, and rounded stochastically, by the bits of a RoundingStream
+// (kernels/counter_random.h) of `seed`, the update number update_count + 1, `micro_batch`, `group` and `stream`.
+// Element i is element `shard_begin + i` of the group; shard_begin is a multiple of kRandomBlock. Only such a total has
+// update_count, micro_batch and the members after them.
 struct Accumulate {
   static constexpr absl::string_view kName = "Accumulate";
-  Tensor x_N, total_N;  // f32
+  Tensor x_N;      // f32
+  Tensor total_N;  // f32 or bf16
   bool accumulate = false;
+  Tensor update_count_1;  // i64, given if and only if total is bf16
+  Tensor micro_batch_1;   // i64, optional; absent: 0
+  int64_t shard_begin = 0;
+  int64_t shard_stride = 0;  // As in Update.
+  uint64_t seed = 0;
+  int32_t group = 0;
+  uint32_t stream = 0;  // RoundingStream::tensor
+  bool rounds() const { return total_N.dtype == DType::kBFloat16; }
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("x", op.x_N, Access::kRead);
+    v("update_count", op.update_count_1, Access::kRead);
+    v("micro_batch", op.micro_batch_1, Access::kRead);
     v("total", op.total_N, op.accumulate ? Access::kReadWrite : Access::kWrite);
   }
 };
@@ -459,16 +475,18 @@ struct CombineTotals {
 
 // Decides whether this step updates the weights. Skips the update if no token is valid or a total is not finite.
 // Otherwise computes the values that an Update needs for update number n = update_count + 1, and then sets update_count
-// to n if `counts` is set. The factor on the gradient is min(1, max_norm / (norm + 1e-6)), or 1 without clipping.
-// Writes n to `number`, even if it skips the update.
+// to n if `counts` is set. The factor on the gradient is min(1, max_norm / (norm + 1e-6)), or 1 without clipping. The
+// norm is that of the totals, or previous_norm if it is given; a previous_norm of 0 does not clip. Writes n to
+// `number`, even if it skips the update.
 struct PrepareUpdate {
   static constexpr absl::string_view kName = "PrepareUpdate";
-  Tensor hyper_2;         // f32, kHyper*
-  Tensor valid_tokens_1;  // i64
-  Tensor totals_3;        // f64, kTotal*, summed over ranks
-  Tensor update_count_1;  // i64, persistent
-  Tensor update_5;        // f32, kUpdate*
-  Tensor number_1;        // i64, optional
+  Tensor hyper_2;          // f32, kHyper*
+  Tensor valid_tokens_1;   // i64
+  Tensor totals_3;         // f64, kTotal*, summed over ranks
+  Tensor update_count_1;   // i64, persistent
+  Tensor update_5;         // f32, kUpdate*
+  Tensor number_1;         // i64, optional
+  Tensor previous_norm_1;  // f64, optional, persistent: of RecordNorm
   double beta1 = 0.9;
   double beta2 = 0.95;
   bool counts = true;  // If a step prepares an update for each group, only the last one counts.
@@ -478,8 +496,24 @@ struct PrepareUpdate {
     v("valid_tokens", op.valid_tokens_1, Access::kRead);
     v("totals", op.totals_3, Access::kRead);
     v("update_count", op.update_count_1, op.counts ? Access::kReadWrite : Access::kRead);
+    v("previous_norm", op.previous_norm_1, Access::kRead);
     v("update", op.update_5, Access::kWrite);
     v("number", op.number_1, Access::kWrite);
+  }
+};
+
+// Sets norm to the root of the squared norm, for the next step. Leaves it alone if no token is valid, or if a total is
+// not finite.
+struct RecordNorm {
+  static constexpr absl::string_view kName = "RecordNorm";
+  Tensor valid_tokens_1;  // i64
+  Tensor totals_3;        // f64, kTotal*, summed over ranks
+  Tensor norm_1;          // f64, persistent; 0 before the first step
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("valid_tokens", op.valid_tokens_1, Access::kRead);
+    v("totals", op.totals_3, Access::kRead);
+    v("norm", op.norm_1, Access::kReadWrite);
   }
 };
 
@@ -525,13 +559,13 @@ struct Update {
   }
 };
 
-// An op of one of these kinds. What is not inline is compiled only in ops.cc: how 27 kinds are copied and destroyed is
+// An op of one of these kinds. What is not inline is compiled only in ops.cc: how 28 kinds are copied and destroyed is
 // slow to compile.
 struct OpKinds
     : std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
                    LayerNormForward, LayerNormBackward, Rope, AttentionForward, AttentionBackward, SwiGluForward,
                    SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum, SumSquares, Copy, Add, Accumulate,
-                   ZeroRanges, LossScale, FlagNonFinite, CombineTotals, PrepareUpdate, Update> {
+                   ZeroRanges, LossScale, FlagNonFinite, CombineTotals, PrepareUpdate, RecordNorm, Update> {
   template <class Kind>
   explicit OpKinds(std::in_place_type_t<Kind> kind, Kind op) : variant(kind, std::move(op)) {}
   OpKinds(const OpKinds& other);

@@ -43,6 +43,7 @@ PrecisionConfig PrecisionFromSpec(const proto::PrecisionSpec& spec, bool lean) {
   if (lean) config.master = MasterWeights::kNone;
   config.compute = FromSpec(spec.compute(), config.compute);
   config.master = FromSpec(spec.master(), config.master);
+  config.gradient_shards = FromSpec(spec.gradient_shards(), config.gradient_shards);
   config.allow_tf32 = spec.allow_tf32();
   return config;
 }

@@ -36,8 +36,11 @@ void Print(const ShardingConfig& config, proto::ShardingSpec& spec) {
 }
 
 void Print(const PrecisionConfig& config, proto::PrecisionSpec& spec) {
-  spec.set_compute(ToSpec<proto::PrecisionSpec::Compute>(config.compute));
+  spec.set_compute(ToSpec<proto::PrecisionSpec::Float>(config.compute));
   spec.set_master(ToSpec<proto::PrecisionSpec::Master>(config.master));
+  if (config.gradient_shards != GradientShards::kFloat32) {
+    spec.set_gradient_shards(ToSpec<proto::PrecisionSpec::Float>(config.gradient_shards));
+  }
   if (config.allow_tf32) spec.set_allow_tf32(true);
 }
 

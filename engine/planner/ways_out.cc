@@ -56,6 +56,7 @@ class WaysOut {
     AddFirst(UpdateInBackward());
     AddFirst(EightBitMoments());
     AddFirst(LeanState());
+    AddFirst(NarrowGradients());
     AddFirst(MicroBatches());
     AddFirst(Ranks());
     return std::move(found_);
@@ -135,7 +136,7 @@ class WaysOut {
         "precision.master=SPLIT", [](Job& job) { job.precision.master = MasterWeights::kSplit; });
     const bool updates_units_alone =
         job.optimizer.non_finite == NonFinite::kSkip &&
-        (job.optimizer.max_gradient_norm == 0 || job.optimizer.clipping == Clipping::kPerUnit);
+        (job.optimizer.max_gradient_norm == 0 || job.optimizer.clipping != Clipping::kGlobal);
     add(updates_units_alone && job.optimizer.update == UpdateTime::kAfterBackward, "optimizer.update=IN_BACKWARD",
         [](Job& job) { job.optimizer.update = UpdateTime::kInBackward; });
     add(StepOptionsFor(job).snapshot, "checkpoint.asynchronous=false",
@@ -371,6 +372,15 @@ class WaysOut {
     if (change.job.optimizer != job_.optimizer) settings.push_back("optimizer.moments=BF16");
     if (settings.empty()) return {};
     change.settings = absl::StrJoin(settings, " with ");
+    return {change};
+  }
+
+  // Returns the change to bf16 gradient shards, or nothing if the job has them. It changes what is computed.
+  std::vector<Change> NarrowGradients() const {
+    if (job_.precision.gradient_shards == GradientShards::kBFloat16) return {};
+    Change change{"precision.gradient_shards=BF16", job_,
+                  "sums gradients in bf16 with stochastic rounding, which may cost quality"};
+    change.job.precision.gradient_shards = GradientShards::kBFloat16;
     return {change};
   }
 

@@ -52,6 +52,7 @@ absl::string_view ToString(HostItem item) {
     case HostItem::kTargets: return "targets";
     case HostItem::kRows: return "rows";
     case HostItem::kHyper: return "hyper";
+    case HostItem::kMicroBatch: return "micro_batch";
     case HostItem::kValidTokens: return "valid_tokens";
     case HostItem::kTotals: return "totals";
     case HostItem::kGlobalTokens: return "global_tokens";

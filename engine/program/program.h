@@ -85,6 +85,7 @@ enum class HostItem : uint8_t {
   kTargets,       // Target tokens of the same micro-batch, [B, S] i32, to the device.
   kRows,          // [B] i32, to the device.
   kHyper,         // The kHyper* values of kernels/step_scalars.h, to the device.
+  kMicroBatch,    // The number of the instruction's micro-batch in the step, i64, to the device.
   kValidTokens,   // This rank's count over all micro-batches of the step, i64, to the device.
   kTotals,        // The kTotal* values of kernels/step_scalars.h, to the host.
   kGlobalTokens,  // Valid tokens summed over all ranks, i64, to the host.

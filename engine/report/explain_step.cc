@@ -73,7 +73,7 @@ std::string ExplainUpdate(const Alternatives& alternatives) {
     absl::StrAppend(
         &text, in_backward ? " This job updates" : " If it updated",
         " each unit in backward, as soon as its gradients are complete (optimizer.update=IN_BACKWARD, which "
-        "needs clipping PER_UNIT or none, and non_finite SKIP)",
+        "needs clipping PREVIOUS_NORM, PER_UNIT or none, and non_finite SKIP)",
         in_backward ? "; after backward" : "", ", one rank would need ", FormatBytes(cost->bytes), " (",
         Difference(cost->bytes, alternatives.own().bytes), ").");
   }

@@ -60,6 +60,7 @@ Json OptionsJson(const Job& job, const JobPlan& plan) {
           {"packs_once", o.packs_once},
           {"compute", job.precision.compute == ComputePrecision::kBFloat16 ? "BF16" : "FP32"},
           {"master", Text(ToString(o.master))},
+          {"gradient_shards", o.gradient_shards == DType::kBFloat16 ? "BF16" : "FP32"},
           {"optimizer", Text(EntryOf(o.optimizer.kind).name)},
           {"clipping", Text(ToString(o.clipping))},
           {"update", Text(ToString(o.update))},

@@ -68,16 +68,22 @@ std::string DescribeCheckpointing(const ActivationOptions& r) {
   return text;
 }
 
+absl::string_view ClippedTo(Clipping clipping) {
+  switch (clipping) {
+    case Clipping::kGlobal: return "gradients are clipped to a global norm of ";
+    case Clipping::kPerUnit: return "the gradients of each unit are clipped to a norm of ";
+    case Clipping::kPreviousNorm: return "gradients are clipped, by the global norm of the step before, to a norm of ";
+  }
+  return "";
+}
+
 std::string DescribeOptimizer(const Job& job, const JobPlan& plan) {
   const double norm = job.optimizer.max_gradient_norm;
   const bool in_backward = plan.options.update == UpdateTime::kInBackward;
   return absl::StrCat(EntryOf(job.optimizer.kind).description, "; ",
-                      norm == 0 ? "gradients are not clipped"
-                                : absl::StrCat(plan.options.clipping == Clipping::kPerUnit
-                                                   ? "the gradients of each unit are clipped to a norm of "
-                                                   : "gradients are clipped to a global norm of ",
-                                               norm),
+                      norm == 0 ? "gradients are not clipped" : absl::StrCat(ClippedTo(plan.options.clipping), norm),
                       "; ", in_backward ? "each unit is updated in backward" : "all units are updated after backward",
+                      plan.options.gradient_shards == DType::kBFloat16 ? "; gradients are summed in bf16" : "",
                       plan.options.keep_gradients ? "; gradients are kept until the next step" : "");
 }
 

@@ -158,7 +158,10 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
   SHALE_RETURN_IF_ERROR(checkpoint.Stream(wanted, sink, staging.first(kCheckpointChunkBytes)));
   if (!values_only) SHALE_RETURN_IF_ERROR(ZeroCodesBetweenParameters(work));
   std::memcpy(work, &checkpoint.manifest().update_count, sizeof(int64_t));
-  return Store(state_.update_count, 0, work, 1);
+  SHALE_RETURN_IF_ERROR(Store(state_.update_count, 0, work, 1));
+  if (!state_.previous_norm.present()) return absl::OkStatus();
+  std::memcpy(work, &checkpoint.manifest().previous_norm, sizeof(double));
+  return Store(state_.previous_norm, 0, work, 1);
 }
 
 absl::Status RankState::ZeroCodesBetweenParameters(char* work) {
@@ -313,23 +316,24 @@ absl::StatusOr<int64_t> RankState::Read(Values what, ParameterId id, int64_t beg
   }
   const int64_t element = g.layout().Find(parameter.name)->offset_elements + mine.begin - Owned(g).begin;
   float* const to = values.data() + (mine.begin - begin);
-  if (what == Values::kGradient || JoinsFloats(g)) {
-    const Tensor& from = what == Values::kGradient ? g.own_gradient : g.master.present() ? g.master : g.own_weight;
+  const bool gradient = what == Values::kGradient;
+  const Tensor& from = gradient ? g.own_gradient : g.master.present() ? g.master : g.own_weight;
+  if (from.dtype == DType::kFloat32) {
     SHALE_RETURN_IF_ERROR(Load(from, element, to, count));
     return count;
   }
   std::vector<BFloat16> high(count);
   std::vector<int16_t> low(count);  // Stays 0 if there are no low bits: JoinMaster(high, 0) is `high`.
-  SHALE_RETURN_IF_ERROR(Load(g.own_weight, element, high.data(), count));
-  if (g.low.present()) SHALE_RETURN_IF_ERROR(Load(g.low, element, low.data(), count));
+  SHALE_RETURN_IF_ERROR(Load(from, element, high.data(), count));
+  if (!gradient && g.low.present()) SHALE_RETURN_IF_ERROR(Load(g.low, element, low.data(), count));
   for (int64_t i = 0; i < count; ++i) to[i] = JoinMaster(high[i], low[i]);
   return count;
 }
 
-absl::StatusOr<int64_t> RankState::ReadUpdateCount() const {
-  int64_t count = 0;
-  SHALE_RETURN_IF_ERROR(Load(state_.update_count, 0, &count, 1));
-  return count;
+absl::Status RankState::ReadScalars(Manifest& manifest) const {
+  SHALE_RETURN_IF_ERROR(Load(state_.update_count, 0, &manifest.update_count, 1));
+  if (!state_.previous_norm.present()) return absl::OkStatus();
+  return Load(state_.previous_norm, 0, &manifest.previous_norm, 1);
 }
 
 absl::StatusOr<absl::Span<char>> StagingOf(RankRuntime& rank, int64_t bytes) {

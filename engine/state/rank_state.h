@@ -59,7 +59,8 @@ class RankState {
   enum class Values { kWeights, kGradient };
   absl::StatusOr<int64_t> Read(Values what, ParameterId id, int64_t begin, absl::Span<float> values) const;
 
-  absl::StatusOr<int64_t> ReadUpdateCount() const;
+  // Sets the manifest's update_count and previous_norm.
+  absl::Status ReadScalars(Manifest& manifest) const;
 
  private:
   // Returns the elements of a parameter that lie in the range `of_group` of its group, numbered within the parameter.

@@ -256,6 +256,9 @@ absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOpti
   SHALE_CHECK(options.accumulation != Accumulation::kAuto && options.micro_batches >= 1);
   SHALE_CHECK(options.mesh.shard >= 1 && options.mesh.replicate >= 1);
   SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
+  if (options.gradient_shards != DType::kFloat32) {
+    SHALE_RETURN_IF_ERROR(CheckGradientShards(options.strategy, options.accumulation, options.mesh));
+  }
   SHALE_RETURN_IF_ERROR(
       CheckStateOffload(options.offload_state, options.strategy, !options.optimizer.states().empty(),
                         model.compute_dtype != DType::kFloat32 && options.master != MasterWeights::kNone));

@@ -43,6 +43,9 @@ struct StepOptions {
   // each matmul packs its weights again, in scratch.
   bool packs_once = true;
   MasterWeights master = MasterWeights::kFloat32;
+  // The dtype of the shard of the gradient that accumulates over the step: f32, or bf16, which is rounded
+  // stochastically. What CheckGradientShards accepts (engine/step/combination.h).
+  DType gradient_shards = DType::kFloat32;
   StateOffload offload_state;  // What CheckStateOffload accepts (engine/step/combination.h).
   ActivationOptions activations;
   Optimizer optimizer;

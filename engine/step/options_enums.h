@@ -60,6 +60,8 @@ enum class UpdateTime {
 enum class Clipping {
   kGlobal,   // All gradients.
   kPerUnit,  // The gradients of one flat group, which are those of a unit or of units that share parameters.
+  // All gradients, but the norm is that of the step before, which is known before a unit is updated.
+  kPreviousNorm,
 };
 
 inline absl::string_view ToString(Accumulation accumulation) {
@@ -96,6 +98,7 @@ inline absl::string_view ToString(Clipping clipping) {
   switch (clipping) {
     case Clipping::kGlobal: return "GLOBAL";
     case Clipping::kPerUnit: return "PER_UNIT";
+    case Clipping::kPreviousNorm: return "PREVIOUS_NORM";
   }
   return "?";
 }

@@ -39,17 +39,19 @@ void DeclareGradients(const ModelGraph& model, const StepOptions& options, JobSt
   for (size_t i = 0; i < state.groups.size(); ++i) {
     GroupState& g = state.groups[i];
     const Placement& placement = g.placement.placement();
-    const auto add = [&](BufferCategory category, Part part) {
+    const auto add = [&](BufferCategory category, DType dtype, Part part) {
       return writer.AddTensor(absl::StrCat(model.groups[i].name, ".gradient"), category,
-                              Tensor::Contiguous(DType::kFloat32, {g.placement.elements(part)}), 1,
+                              Tensor::Contiguous(dtype, {g.placement.elements(part)}), 1,
                               /*persistent=*/options.keep_gradients);
     };
     if (placement.reduces_full_gradients()) {
-      g.full_gradient = add(BufferCategory::kUnshardedGradients, Part::kFull);
+      g.full_gradient = add(BufferCategory::kUnshardedGradients, DType::kFloat32, Part::kFull);
       g.own_gradient = g.placement.OwnedOf(g.full_gradient);
     } else {
-      g.own_gradient = add(BufferCategory::kGradientShards, placement.state);
-      if (!placement.reduces()) g.full_gradient = g.own_gradient;
+      g.own_gradient = add(BufferCategory::kGradientShards, options.gradient_shards, placement.state);
+      // Backward accumulates in fp32, so it cannot write to a gradient in bf16.
+      const bool narrow = options.gradient_shards != DType::kFloat32;
+      if (!placement.reduces() && !narrow) g.full_gradient = g.own_gradient;
     }
   }
 }
@@ -114,6 +116,10 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
   }
   state.update_count = writer.AddTensor("update_count", BufferCategory::kOptimizerState,
                                         Tensor::Contiguous(DType::kInt64, {1}), 1, /*persistent=*/true);
+  if (options.clipping == Clipping::kPreviousNorm) {
+    state.previous_norm = writer.AddTensor("previous_norm", BufferCategory::kOptimizerState,
+                                           Tensor::Contiguous(DType::kFloat64, {1}), 1, /*persistent=*/true);
+  }
   state.totals = writer.AddTensor("totals", BufferCategory::kData, Tensor::Contiguous(DType::kFloat64, {kTotalSize}), 1,
                                   /*persistent=*/true);
   DeclareGradients(model, options, state, writer);

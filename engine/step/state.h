@@ -30,7 +30,7 @@ struct GroupState {
   Tensor master;                      // f32. Only with bf16 compute and fp32 masters.
   Tensor low;                         // i16. Only with SPLIT.
   std::vector<Tensor> states;         // Optimizer states, in the order of the rule.
-  Tensor own_gradient;                // f32. The update reads it. Persistent only with StepOptions::keep_gradients.
+  Tensor own_gradient;                // StepOptions::gradient_shards. Persistent only with StepOptions::keep_gradients.
   Tensor full_gradient;               // f32. Sum over the step. Absent if gradients are reduced unit by unit.
   std::vector<ElementRange> decayed;  // Elements of the group that decay.
   SavedTensors saved;                 // Views of the above.
@@ -45,6 +45,7 @@ struct JobState {
   std::vector<GroupState> groups;        // By GroupId.
   absl::Span<const UpdateState> states;  // Those that the optimizer declares, as in GroupState::states.
   Tensor update_count;                   // i64[1]. Updates applied so far.
+  Tensor previous_norm;                  // f64[1], of RecordNorm. Present only with Clipping::kPreviousNorm.
   Tensor totals;                         // f64[kTotalSize].
   bool keeps_gradients = false;          // Whether gradients can be read after a step.
 };

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/ops.h"
 
 namespace shale {
@@ -21,7 +23,7 @@ Updater::Updater(const StepOptions& options, const JobState& state, const Tensor
       hyper_(hyper),
       valid_tokens_(valid_tokens),
       writer_(writer),
-      by_group_(options.update == UpdateTime::kInBackward || options.clipping == Clipping::kPerUnit),
+      by_group_(options.update == UpdateTime::kInBackward || options.clipping != Clipping::kGlobal),
       in_backward_(options.update == UpdateTime::kInBackward),
       fetched_(state.groups.size()),
       is_fetched_(state.groups.size(), false),
@@ -79,6 +81,9 @@ void Updater::Finish() {
   }
   UpdateWaiting();
   Emit({.phase = Phase::kUpdate}, Op(CombineTotals{.groups_G3 = group_totals_, .totals_3 = state_.totals}));
+  if (!state_.previous_norm.present()) return;
+  Emit({.phase = Phase::kUpdate},
+       Op(RecordNorm{.valid_tokens_1 = valid_tokens_, .totals_3 = state_.totals, .norm_1 = state_.previous_norm}));
 }
 
 void Updater::UpdateAllByOneNorm() {
@@ -175,6 +180,7 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts) {
                                                    .update_count_1 = state_.update_count,
                                                    .update_5 = update,
                                                    .number_1 = number,
+                                                   .previous_norm_1 = state_.previous_norm,
                                                    .beta1 = options_.optimizer.beta1,
                                                    .beta2 = options_.optimizer.beta2,
                                                    .counts = counts}));
@@ -197,10 +203,20 @@ void Updater::FetchState(const std::vector<GroupId>& groups, size_t index) {
   }
 }
 
+Tensor Updater::WidenedGradient(GroupId group) {
+  const Tensor& own = state_.groups[group].own_gradient;
+  if (own.dtype == DType::kFloat32) return own;
+  const std::string name = absl::StrCat(writer_.program().buffers[own.where.symbol].name, ".widened");
+  const Tensor widened =
+      writer_.AddTensor(name, BufferCategory::kGradientShards, Tensor::Contiguous(DType::kFloat32, {own.elements()}));
+  Emit({.phase = Phase::kUpdate}, Op(Copy{.from = own, .to = widened}));
+  return widened;
+}
+
 void Updater::EmitUpdate(GroupId group, const Prepared& prepared) {
   const GroupState& g = state_.groups[group];
   Op op = Update{.update_5 = prepared.update,
-                 .gradient_P = g.own_gradient,
+                 .gradient_P = WidenedGradient(group),
                  .weight_P = g.own_weight,
                  .master_P = g.master,
                  .low_P = g.low,

@@ -7,9 +7,12 @@
 //     updates of all groups                       updates of the groups of unit u + 1, whose gradients end here
 //                                                 ...
 //
-// With Clipping::kGlobal and AFTER_BACKWARD all groups share the totals of the step. With Clipping::kPerUnit, and
-// always with IN_BACKWARD, each flat group has totals of its own. They decide how its gradient is clipped, and whether
-// its update is skipped because the gradient is not finite.
+// With Clipping::kGlobal and AFTER_BACKWARD all groups share the totals of the step. With other clippings, and always
+// with IN_BACKWARD, each flat group has totals of its own. They decide whether its update is skipped because the
+// gradient is not finite and, with Clipping::kPerUnit, how its gradient is clipped.
+//
+// With Clipping::kPreviousNorm all groups are clipped by JobState::previous_norm. After the updates it becomes the norm
+// of this step, unless a group was skipped.
 //
 // [Note: totals over a mesh] Totals are {loss, squared norm, non-finite}. Without replicas an all-reduce sums all
 // three. Replicas hold equal gradients, whose squares must be counted once, but their losses differ. So on a mesh with
@@ -84,6 +87,8 @@ class Updater {
     Tensor update, number;
   };
   Prepared EmitPrepare(const Tensor& totals, bool counts);
+  // Returns a group's gradient in fp32, and emits the copy that widens it if it is stored in bf16.
+  Tensor WidenedGradient(GroupId group);
   // Emits the update of a group, and the copies of its state back to host memory.
   void EmitUpdate(GroupId group, const Prepared& prepared);
   // Emits the copies of the offloaded state of groups `index` and `index` + 1 of `groups` into the arena, unless they

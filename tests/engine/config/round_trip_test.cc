@@ -91,6 +91,7 @@ TEST(RoundTrip, EveryFieldOfAFullJobSurvives) {
   EXPECT_EQ(job.activation_checkpointing.recompute[1], "tab \"q\" \\ back");
   EXPECT_EQ(job.memory.offload, std::vector<std::string>{"blocks.*.attention.*"});
   EXPECT_EQ(job.memory.offload_state, (StateOffload{.moments = true, .parameters = true}));
+  EXPECT_EQ(job.precision.gradient_shards, GradientShards::kBFloat16);
   EXPECT_EQ(job.telemetry.run_folder, "/tmp/r\xc3\xa4n");
   EXPECT_EQ(job.lr_schedule.decay_fraction, 0.30000000000000004);
   const auto& decoder = std::get<DecoderConfig>(job.model);

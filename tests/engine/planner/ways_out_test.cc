@@ -63,7 +63,8 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
     const std::string host = plan.train.memory.host_bytes == 0
                                  ? ""
                                  : absl::StrCat(", and ", FormatBytes(plan.train.memory.host_bytes), " of host memory");
-    EXPECT_TRUE(absl::StrContains(message, absl::StrCat(setting, " (", FormatBytes(plan.arena_bytes), host, ")")))
+    const std::string price = absl::StrCat(setting, " (", FormatBytes(plan.arena_bytes), host);
+    EXPECT_TRUE(absl::StrContains(message, price + ")") || absl::StrContains(message, price + ";"))
         << setting << " needs " << FormatBytes(plan.arena_bytes) << ": " << message;
   }
 }
@@ -89,6 +90,24 @@ TEST_P(WaysOut, LeanStateIsProposedWithItsPrice) {
     EXPECT_FALSE(absl::StrContains(Refusal(lean), "lean state"));
     job.memory.budget_bytes = int64_t{1} << 40;
   }
+}
+
+TEST_P(WaysOut, NarrowGradientsAreProposedWithTheirPrice) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = GetParam();
+  job.sharding.accumulation = Accumulation::kSharded;
+  std::get<DecoderConfig>(job.model).layers = 16;
+  job.activation_checkpointing.preset = CheckpointingPreset::kBlock;  // Gradients outweigh activations.
+  Job narrow = job;
+  narrow.precision.gradient_shards = GradientShards::kBFloat16;
+  job.memory.budget_bytes = Plan(narrow).arena_bytes;
+  const std::string message = Refusal(job);
+  EXPECT_TRUE(absl::StrContains(
+      message, absl::StrCat("precision.gradient_shards=BF16 (", FormatBytes(job.memory.budget_bytes),
+                            "; sums gradients in bf16 with stochastic rounding, which may cost quality)")))
+      << message;
+  narrow.memory.budget_bytes = 1;
+  EXPECT_FALSE(absl::StrContains(Refusal(narrow), "precision.gradient_shards"));
 }
 
 TEST_P(WaysOut, OtherUpdatesAreProposedWithTheirPrice) {

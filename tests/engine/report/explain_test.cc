@@ -70,6 +70,8 @@ TEST(Explain, LeanStateIsComparedWithTheOtherForms) {
   expect("precision.master=MASTER_FP32", "14 bytes a parameter this job");
   expect("precision.master=SPLIT", "12 bytes a parameter");
   expect("optimizer.state=LEAN", "6 bytes a parameter");
+  expect("precision.gradient_shards=FP32", "4 bytes a parameter on top this job");
+  expect("precision.gradient_shards=BF16", "2 bytes a parameter on top");
   job.precision.master = MasterWeights::kNone;
   SetLeanMoments(job.optimizer);
   expect("optimizer.state=LEAN", "6 bytes a parameter this job");
