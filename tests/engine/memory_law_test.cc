@@ -49,6 +49,10 @@ RunOptions RandomJob(std::mt19937_64& random) {
                           .masters = pick(2) && options.dtype != DType::kFloat32 && step.master != MasterWeights::kNone,
                           .parameters = pick(2) && step.strategy == Strategy::kFullShard};
   }
+  if (pick(5) == 0) {
+    step.update_device = UpdateDevice::kHost;
+    step.offload_state.moments = step.offload_state.masters = false;  // They are on the host anyway.
+  }
   options.reads_gradients = pick(2);
   if (pick(3) == 0) step.update = UpdateTime::kInBackward;
   if (pick(3) == 0) step.clipping = Clipping::kPerUnit;
@@ -81,7 +85,7 @@ std::string Describe(const RunOptions& o, int seed) {
                       " S=", o.step.mesh.shard, " B=", o.micro_batch, " ", ToString(o.dtype), " ",
                       ToString(o.step.master), " ", EntryOf(o.step.optimizer.kind).name,
                       HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update),
-                      " on host: ", ToString(o.step.offload_state));
+                      " on ", ToString(o.step.update_device), ", on host: ", ToString(o.step.offload_state));
 }
 
 // 400 random jobs in all: 380 on the CPU, and 20 others on the CUDA stand-ins, where a job takes fifty times as long.
