@@ -41,6 +41,7 @@ static_assert(Same(CheckpointingPreset::kCheap, proto::ActivationCheckpointingSp
 static_assert(Same(CheckpointingPreset::kFeedForward, proto::ActivationCheckpointingSpec::FFN));
 static_assert(Same(CheckpointingPreset::kBlock, proto::ActivationCheckpointingSpec::BLOCK));
 static_assert(Same(UpdateTime::kInBackward, proto::OptimizerSpec::IN_BACKWARD));
+static_assert(Same(UpdateDevice::kHost, proto::OptimizerSpec::HOST));
 static_assert(Same(Clipping::kPerUnit, proto::OptimizerSpec::PER_UNIT));
 static_assert(Same(NonFinite::kSkip, proto::OptimizerSpec::SKIP));
 static_assert(Same(LearningRateScaling::kLinear, proto::OptimizerSpec::LINEAR));

@@ -302,9 +302,9 @@ class Checker {
   std::vector<std::vector<ArenaOperand>> first_iteration_, later_iterations_;
   AccessTree tree_ = AccessTree(1);
   ByteOwners owners_;
-  std::vector<CheckedIssue> issues_;                       // In issue order.
+  std::vector<CheckedIssue> issues_;                           // In issue order.
   std::array<int32_t, kStreams> last_ = {-1, -1, -1, -1, -1};  // Latest issue on each stream.
-  std::vector<int32_t> latest_;                            // Latest issue of each instruction.
+  std::vector<int32_t> latest_;                                // Latest issue of each instruction.
 };
 
 }  // namespace

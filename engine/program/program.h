@@ -64,8 +64,8 @@ struct Buffer {
   int64_t size_bytes() const { return slot_bytes * slots; }
 };
 
-// Ops run on the device and access the arena, except those of kHost: these run on the host and access host memory alone.
-// Only programs that update on the host (engine/step/update_on_host.h) use kHost.
+// Ops run on the device and access the arena, but those of kHost run on the host and access host memory alone. Only
+// programs that update on the host (engine/step/update_on_host.h) use kHost.
 enum class StreamId : uint8_t { kCompute, kGather, kReduce, kCopy, kHost };
 inline constexpr int kStreams = 5;
 absl::string_view ToString(StreamId stream);

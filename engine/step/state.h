@@ -25,8 +25,8 @@ struct SavedTensors {
 // group if the optimizer state is not sharded.
 struct GroupState {
   GroupPlacement placement;
-  Tensor own_weight;                  // Compute dtype. A view of full_weight, if there is one.
-  Tensor full_weight;                 // Compute dtype. Absent if it has to be gathered for each use.
+  Tensor own_weight;   // Compute dtype. A view of full_weight, if there is one.
+  Tensor full_weight;  // Compute dtype. Absent if it has to be gathered for each use.
   // Only with UpdateDevice::kHost: the weights in host memory that the update reads and writes. Between steps they have
   // the bits of own_weight. If own_weight is in host memory, it is the same tensor.
   Tensor host_weight;

@@ -38,8 +38,8 @@ Tensor HostUpdater::Scalar(const Tensor& device, bool in_loop) {
   const Tensor host = writer_.AddTensor(absl::StrCat(buffer.name, ".on_host"), BufferCategory::kData, device, 1,
                                         /*persistent=*/false, MemoryKind::kHost);
   // On the host stream, because the copy stream would have to wait for the norm.
-  Emit({.stream = StreamId::kHost, .phase = Phase::kUpdate},
-       Transfer{.device = device, .host = host, .to_host = true}, in_loop);
+  Emit({.stream = StreamId::kHost, .phase = Phase::kUpdate}, Transfer{.device = device, .host = host, .to_host = true},
+       in_loop);
   scalars_.push_back({device, host});
   return host;
 }

@@ -13,9 +13,9 @@ Instruction& ProgramWriter::Emit(const EmitContext& context, Action action, bool
   instruction.stream = context.stream;
   instruction.first_iteration_differs = first_iteration_differs;
   if (const int64_t bytes = ScratchBytes(instruction); bytes > 0) {
-    instruction.scratch = AddTensor("scratch", BufferCategory::kLibraryWorkspace,
-                                    Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2}), 1, /*persistent=*/false,
-                                    context.stream == StreamId::kHost ? MemoryKind::kHost : MemoryKind::kDevice);
+    instruction.scratch =
+        AddTensor("scratch", BufferCategory::kLibraryWorkspace, Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2}), 1,
+                  /*persistent=*/false, context.stream == StreamId::kHost ? MemoryKind::kHost : MemoryKind::kDevice);
   }
   instruction.phase = context.phase;
   instruction.unit = context.unit;

@@ -1,5 +1,5 @@
-// HostOps: the base class of backends whose kernels run on the host, on a thread of a stream. These are the reference and
-// the fast CPU backend.
+// HostOps: the base class of backends whose kernels run on the host, on a thread of a stream. These are the reference
+// and the fast CPU backend.
 #pragma once
 
 #include "absl/status/status.h"

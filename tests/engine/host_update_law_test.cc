@@ -1,8 +1,9 @@
 // The laws of updates on the host: where the update runs must not change what a step computes, and the arena holds no
 // masters and moments at all.
 //
-// On the CPU both updates run the same kernels. On CUDA they run the kernels of two devices, which agree to the bit in
-// the jobs below because both round every operation alike (-fmad=false in tools/build_defs/cuda.bzl).
+// On the CPU both updates run the same kernels. On CUDA they run the kernels of two devices. These round every
+// operation alike on a CPU with fused multiply-add: CUDA kernels fuse what the CPU's kernels fuse and nothing else
+// (-fmad=false in tools/build_defs/cuda.bzl). The stand-ins show it for each rule; no GPU has shown it yet.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -88,16 +89,16 @@ TEST(HostUpdateLaws, AllOptimizersUpdateTheSameBits) {
       RunOptions options;
       options.dtype = DType::kBFloat16;
       options.step.master = lean ? MasterWeights::kNone : MasterWeights::kFloat32;
-      options.step.mesh = {.shard = 3};
+      options.step.mesh = {.shard = TestsEveryCombination() ? 3 : 1};
       Hyperparameters h = entry.defaults;
       h.weight_decay = 0.1;
       if (lean) h.moments = DType::kBFloat16;  // ADAMW_8BIT does not read it.
       options.step.optimizer = MakeOptimizer(entry.kind, h);
-      options.steps = 3;
-      const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 32);
+      options.steps = 2;
+      const Tokens tokens = RandomTokens(options.step.mesh.shard, 11, SmallDecoder().vocabulary, 32);
       const RunResult same = MustRun(options, tokens);
       options.step.update_device = UpdateDevice::kHost;
-      ExpectSame(MustRun(options, tokens), same, 3, absl::StrCat(entry.name, " ", lean));
+      ExpectSame(MustRun(options, tokens), same, 2, absl::StrCat(entry.name, " ", lean));
     }
   }
 }

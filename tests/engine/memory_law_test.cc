@@ -84,8 +84,8 @@ std::string Describe(const RunOptions& o, int seed) {
                       o.step.activations.offload.empty() ? "" : ", offloaded", " R=", o.step.mesh.replicate,
                       " S=", o.step.mesh.shard, " B=", o.micro_batch, " ", ToString(o.dtype), " ",
                       ToString(o.step.master), " ", EntryOf(o.step.optimizer.kind).name,
-                      HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update),
-                      " on ", ToString(o.step.update_device), ", on host: ", ToString(o.step.offload_state));
+                      HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update), " on ",
+                      ToString(o.step.update_device), ", on host: ", ToString(o.step.offload_state));
 }
 
 // 400 random jobs in all: 380 on the CPU, and 20 others on the CUDA stand-ins, where a job takes fifty times as long.

@@ -283,9 +283,9 @@ TEST_P(DeviceConformance, WorkOnTheHostRunsBetweenEarlierAndLaterWork) {
 TEST_P(DeviceConformance, AnErrorOfWorkOnTheHostIsAnErrorOfItsStream) {
   const auto fails = []() -> absl::Status { return absl::DataLossError("the host lost it"); };
   const auto throws = []() -> absl::Status { throw std::bad_alloc(); };
-  for (const auto& [work, code] : {std::pair<std::function<absl::Status()>, absl::StatusCode>{
-                                       fails, absl::StatusCode::kDataLoss},
-                                   {throws, absl::StatusCode::kInternal}}) {
+  for (const auto& [work, code] :
+       {std::pair<std::function<absl::Status()>, absl::StatusCode>{fails, absl::StatusCode::kDataLoss},
+        {throws, absl::StatusCode::kInternal}}) {
     std::unique_ptr<Stream> stream = MakeStream("host"), other = MakeStream("other");
     std::atomic<bool> ran = false;
     // A synchronous stream returns the error at once.
