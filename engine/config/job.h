@@ -122,6 +122,7 @@ struct OptimizerConfig {
   double max_gradient_norm = 1;       // 0: no clipping.
   Clipping clipping = Clipping::kGlobal;
   UpdateTime update = UpdateTime::kAfterBackward;
+  UpdateDevice device = UpdateDevice::kSame;
   NonFinite non_finite = NonFinite::kStop;
   LearningRateScaling scaling = LearningRateScaling::kConstant;
   int64_t base_batch = 0;  // In sequences; 0 if scaling is kConstant.

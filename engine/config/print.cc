@@ -85,6 +85,7 @@ void Print(const OptimizerConfig& config, proto::OptimizerSpec& spec) {
   spec.set_max_gradient_norm(config.max_gradient_norm);
   spec.set_clipping(ToSpec<proto::OptimizerSpec::Clipping>(config.clipping));
   spec.set_update(ToSpec<proto::OptimizerSpec::UpdateTime>(config.update));
+  if (config.device != UpdateDevice::kSame) spec.set_device(ToSpec<proto::OptimizerSpec::Device>(config.device));
   spec.set_non_finite(ToSpec<proto::OptimizerSpec::NonFinite>(config.non_finite));
   spec.set_scaling(ToSpec<proto::OptimizerSpec::ScalingRule>(config.scaling));
   if (config.base_batch != 0) spec.set_base_batch(config.base_batch);

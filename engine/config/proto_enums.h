@@ -42,6 +42,7 @@ static_assert(Same(CheckpointingPreset::kCheap, proto::ActivationCheckpointingSp
 static_assert(Same(CheckpointingPreset::kFeedForward, proto::ActivationCheckpointingSpec::FFN));
 static_assert(Same(CheckpointingPreset::kBlock, proto::ActivationCheckpointingSpec::BLOCK));
 static_assert(Same(UpdateTime::kInBackward, proto::OptimizerSpec::IN_BACKWARD));
+static_assert(Same(UpdateDevice::kHost, proto::OptimizerSpec::HOST));
 static_assert(Same(Clipping::kPreviousNorm, proto::OptimizerSpec::PREVIOUS_NORM));
 static_assert(Same(NonFinite::kSkip, proto::OptimizerSpec::SKIP));
 static_assert(Same(LearningRateScaling::kLinear, proto::OptimizerSpec::LINEAR));

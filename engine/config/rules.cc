@@ -95,6 +95,11 @@ void CheckOffloadedState(const Job& job, SpecErrors& errors) {
   const absl::Status status =
       CheckStateOffload(job.memory.offload_state, job.sharding.strategy, !MakeOptimizer(job.optimizer).states().empty(),
                         job.precision.has_masters());
+  const absl::Status device = CheckUpdateDevice(job.optimizer.device, job.memory.offload_state);
+  if (!device.ok()) {
+    errors.AddRule({"memory.offload_state[0]", "optimizer.device"}, std::string(device.message()));
+    return;
+  }
   if (status.ok()) return;
   const auto refuses = [&](absl::string_view part) { return absl::StartsWith(status.message(), part); };
   const bool fp32 = job.precision.compute == ComputePrecision::kFloat32;
@@ -285,6 +290,11 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
     };
     for (const auto& [path, is_given] : cuda_only) {
       if (is_given) errors.AddRule({path, "runtime.device"}, "only device CUDA reads it; choose that, or leave it out");
+    }
+    if (job.optimizer.device == UpdateDevice::kHost) {
+      errors.AddRule({"optimizer.device", "runtime.device"},
+                     "on device CPU the state is in host memory and the update runs there already; use SAME, or device "
+                     "CUDA");
     }
     return;
   }

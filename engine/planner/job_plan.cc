@@ -106,6 +106,7 @@ StepOptions StepOptionsFor(const Job& job) {
   options.optimizer = MakeOptimizer(job.optimizer);
   options.seed = job.runtime.seed;
   options.update = job.optimizer.update;
+  options.update_device = job.optimizer.device;
   options.clipping = job.optimizer.clipping;
   options.no_decay_patterns = job.optimizer.no_decay;
   options.keep_gradients = job.memory.keep_gradients;

@@ -74,7 +74,8 @@ Json OptionsJson(const Job& job, const JobPlan& plan) {
             {"segment_blocks", o.activations.segment_blocks},
             {"recompute", o.activations.patterns}}},
           {"offload", o.activations.offload},
-          {"offload_state", ToString(o.offload_state)}};
+          {"offload_state", ToString(o.offload_state)},
+          {"update_device", Text(ToString(o.update_device))}};
 }
 
 Json MemoryJson(const JobPlan& plan) {

@@ -18,7 +18,7 @@ namespace shale {
 //                    reshard_after_forward, packs_once, compute, master, gradient_shards, optimizer, clipping,
 //                    update, keep_gradients, asynchronous_checkpoints, activation_checkpointing: {preset, every_nth,
 //                    first_layers, last_layers, segment_blocks, recompute: [pattern]}, offload: [pattern],
-//                    offload_state: text}
+//                    offload_state: text, update_device}
 //   memory           {arena_bytes, persistent_bytes, persistent_host_bytes, peak_bytes, lower_bound_bytes,
 //                    evaluate_peak_bytes, at_peak: {instruction, categories}}; peak and lower bound are those of the
 //                    training program

@@ -69,6 +69,11 @@ absl::Status RankState::Load(const Tensor& tensor, int64_t element, void* to, in
   return runtime_.Read(Address(tensor, element), to, count * SizeOf(tensor.dtype));
 }
 
+absl::Status RankState::CopyToHostWeight(const GroupState& g) {
+  if (!g.host_weight.present() || g.host_weight.where.symbol == g.own_weight.where.symbol) return absl::OkStatus();
+  return Load(g.own_weight, 0, Address(g.host_weight, 0), g.own_weight.elements());
+}
+
 ElementRange RankState::OfParameter(ParameterId id, ElementRange of_group) const {
   const Parameter& parameter = model_.parameters[id];
   const ElementRange here = state_.groups[parameter.group].layout().Find(parameter.name)->range();
@@ -157,6 +162,7 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
   };
   SHALE_RETURN_IF_ERROR(checkpoint.Stream(wanted, sink, staging.first(kCheckpointChunkBytes)));
   if (!values_only) SHALE_RETURN_IF_ERROR(ZeroCodesBetweenParameters(work));
+  for (const GroupState& g : state_.groups) SHALE_RETURN_IF_ERROR(CopyToHostWeight(g));
   std::memcpy(work, &checkpoint.manifest().update_count, sizeof(int64_t));
   SHALE_RETURN_IF_ERROR(Store(state_.update_count, 0, work, 1));
   if (!state_.previous_norm.present()) return absl::OkStatus();
@@ -286,6 +292,7 @@ absl::Status RankState::Fill(ReadValues read, absl::Span<char> staging) {
       SHALE_RETURN_IF_ERROR(PutValues(g, offset + begin, part.data(), std::ssize(part), work));
     }
   }
+  for (const GroupState& g : state_.groups) SHALE_RETURN_IF_ERROR(CopyToHostWeight(g));
   return absl::OkStatus();
 }
 
@@ -300,7 +307,7 @@ absl::Status RankState::Write(ParameterId id, int64_t begin, absl::Span<const fl
     const int64_t count = std::min(kWorkFloats, mine.end - at);
     SHALE_RETURN_IF_ERROR(PutValues(g, offset + at, values.data() + (at - begin), count, work.data()));
   }
-  return absl::OkStatus();
+  return CopyToHostWeight(g);
 }
 
 absl::StatusOr<int64_t> RankState::Read(Values what, ParameterId id, int64_t begin, absl::Span<float> values) const {

@@ -77,6 +77,8 @@ class RankState {
   // Copy `count` elements of a tensor from host memory, and back (RankRuntime::Write and Read).
   absl::Status Store(const Tensor& tensor, int64_t element, const void* from, int64_t count);
   absl::Status Load(const Tensor& tensor, int64_t element, void* to, int64_t count) const;
+  // Copies the weights of a group that this rank updates to GroupState::host_weight, if that is a tensor of its own.
+  absl::Status CopyToHostWeight(const GroupState& g);
   // The functions below set state in the arena or in the rank's pinned memory. `work` points to kWorkBytes bytes,
   // preferably pinned, for elements on their way there.
   absl::Status ZeroValues(const GroupState& g, char* work);

@@ -63,4 +63,10 @@ absl::Status CheckStateOffload(const StateOffload& offload, Strategy strategy, b
   return absl::OkStatus();
 }
 
+absl::Status CheckUpdateDevice(UpdateDevice device, const StateOffload& offload) {
+  if (device == UpdateDevice::kSame || (!offload.moments && !offload.masters)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "an update on the HOST keeps moments and masters in host memory for good; leave MOMENTS and MASTERS out");
+}
+
 }  // namespace shale

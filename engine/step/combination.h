@@ -23,4 +23,8 @@ absl::Status CheckGradientShards(Strategy strategy, Accumulation accumulation, c
 // optimizer keeps states, and `has_masters` whether its weights have masters or low bits. Parameters need FULL_SHARD.
 absl::Status CheckStateOffload(const StateOffload& offload, Strategy strategy, bool has_moments, bool has_masters);
 
+// Returns InvalidArgument if `offload` names a part of the state that an update on `device` keeps in host memory
+// anyway.
+absl::Status CheckUpdateDevice(UpdateDevice device, const StateOffload& offload);
+
 }  // namespace shale

@@ -50,6 +50,12 @@ struct StateOffload {
   bool operator==(const StateOffload&) const = default;
 };
 
+// Where the update of the parameters runs.
+enum class UpdateDevice {
+  kSame,  // On the device that computes everything else.
+  kHost,  // On the host, where masters and moments then stay (engine/step/update_on_host.h).
+};
+
 // When parameters are updated.
 enum class UpdateTime {
   kAfterBackward,  // After the backward of all units.
@@ -90,6 +96,14 @@ inline absl::string_view ToString(UpdateTime update) {
   switch (update) {
     case UpdateTime::kAfterBackward: return "AFTER_BACKWARD";
     case UpdateTime::kInBackward: return "IN_BACKWARD";
+  }
+  return "?";
+}
+
+inline absl::string_view ToString(UpdateDevice device) {
+  switch (device) {
+    case UpdateDevice::kSame: return "SAME";
+    case UpdateDevice::kHost: return "HOST";
   }
   return "?";
 }

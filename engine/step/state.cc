@@ -74,12 +74,16 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
       return writer.AddTensor(absl::StrCat(group.name, ".", what), category, Tensor::Contiguous(dtype, {elements}), 1,
                               /*persistent=*/true, on_host ? MemoryKind::kHost : MemoryKind::kDevice);
     };
-    const StateOffload& offload = options.offload_state;
+    const StateOffload offload = options.state_on_host();
     if (placement.gathers_for_use() || offload.parameters) {
       g.own_weight = add("weights", BufferCategory::kParameterShards, compute, own, offload.parameters);
     } else {
       g.full_weight = add("weights", BufferCategory::kParameterShards, compute, full);
       g.own_weight = g.placement.OwnedOf(g.full_weight);
+    }
+    if (options.updates_on_host()) {
+      g.host_weight = offload.parameters ? g.own_weight
+                                         : add("weights.on_host", BufferCategory::kParameterShards, compute, own, true);
     }
     if (compute != DType::kFloat32) {
       switch (options.master) {

@@ -20,13 +20,16 @@ struct SavedTensors {
 };
 
 // The state of one flat group. Tensors name the program's buffers and have no addresses. A tensor is absent if it does
-// not exist under the given options. With StepOptions::offload_state, weights, masters and states may lie in host
-// memory. "Own" names the part that this rank updates (GroupPlacement::Owned): its shard of the group, or the full
+// not exist under the given options. Weights, masters and states lie in host memory if StepOptions::state_on_host says
+// so. "Own" names the part that this rank updates (GroupPlacement::Owned): its shard of the group, or the full
 // group if the optimizer state is not sharded.
 struct GroupState {
   GroupPlacement placement;
-  Tensor own_weight;                  // Compute dtype. A view of full_weight, if there is one.
-  Tensor full_weight;                 // Compute dtype. Absent if it has to be gathered for each use.
+  Tensor own_weight;   // Compute dtype. A view of full_weight, if there is one.
+  Tensor full_weight;  // Compute dtype. Absent if it has to be gathered for each use.
+  // Only with UpdateDevice::kHost: the weights in host memory that the update reads and writes. Between steps they have
+  // the bits of own_weight. If own_weight is in host memory, it is the same tensor.
+  Tensor host_weight;
   Tensor master;                      // f32. Only with bf16 compute and fp32 masters.
   Tensor low;                         // i16. Only with SPLIT.
   std::vector<Tensor> states;         // Optimizer states, in the order of the rule.

@@ -52,6 +52,10 @@ RunOptions RandomJob(std::mt19937_64& random) {
   if (pick(2) && CheckGradientShards(step.strategy, step.accumulation, step.mesh).ok()) {
     step.gradient_shards = DType::kBFloat16;
   }
+  if (pick(5) == 0) {
+    step.update_device = UpdateDevice::kHost;
+    step.offload_state.moments = step.offload_state.masters = false;  // They are on the host anyway.
+  }
   options.reads_gradients = pick(2);
   if (pick(3) == 0) step.update = UpdateTime::kInBackward;
   if (pick(2) == 0) step.clipping = static_cast<Clipping>(1 + pick(2));
@@ -83,8 +87,9 @@ std::string Describe(const RunOptions& o, int seed) {
                       o.step.activations.offload.empty() ? "" : ", offloaded", " R=", o.step.mesh.replicate,
                       " S=", o.step.mesh.shard, " B=", o.micro_batch, " ", ToString(o.dtype), " ",
                       ToString(o.step.master), " ", EntryOf(o.step.optimizer.kind).name,
-                      HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update),
-                      " gradients in ", ToString(o.step.gradient_shards), " on host: ", ToString(o.step.offload_state));
+                      HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update), " on ",
+                      ToString(o.step.update_device), " gradients in ", ToString(o.step.gradient_shards),
+                      " on host: ", ToString(o.step.offload_state));
 }
 
 // 400 random jobs in all: 380 on the CPU, and 20 others on the CUDA stand-ins, where a job takes fifty times as long.

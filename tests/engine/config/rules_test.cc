@@ -291,6 +291,13 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{
             {"runtime.device=CUDA", "optimizer={rule: SGD momentum: 0}", "memory.offload_state=MOMENTS"},
             "--set: memory.offload_state[0]: MOMENTS cannot be offloaded: the optimizer keeps no states; leave it out"},
+        Rule{{"optimizer.device=HOST"},
+             "--set: optimizer.device: on device CPU the state is in host memory and the update runs there already; "
+             "use SAME, or device CUDA"},
+        Rule{{"runtime.device=CUDA", "optimizer.device=HOST", "memory.offload_state=PARAMETERS"}, ""},
+        Rule{{"runtime.device=CUDA", "optimizer.device=HOST", "memory.offload_state=[MOMENTS, PARAMETERS]"},
+             "--set: memory.offload_state[0]: an update on the HOST keeps moments and masters in host memory for good; "
+             "leave MOMENTS and MASTERS out"},
         Rule{{"memory.host_budget_bytes=1000"},
              "--set: memory.host_budget_bytes: only device CUDA reads it; choose that, or leave it out"},
         Rule{{"runtime.device=CUDA", "runtime.ops=REFERENCE"},

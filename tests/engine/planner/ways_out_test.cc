@@ -49,6 +49,7 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
   if (job.runtime.device == DeviceType::kCuda) {
     fields.push_back("memory.offload=*");
     fields.push_back("memory.offload_state=MOMENTS");
+    fields.push_back("optimizer.device=HOST");
   }
   for (const std::string& field : fields) {
     EXPECT_TRUE(
@@ -64,7 +65,8 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
                                  ? ""
                                  : absl::StrCat(", and ", FormatBytes(plan.train.memory.host_bytes), " of host memory");
     const std::string price = absl::StrCat(setting, " (", FormatBytes(plan.arena_bytes), host);
-    EXPECT_TRUE(absl::StrContains(message, price + ")") || absl::StrContains(message, price + ";"))
+    const char* const end = setting == "optimizer.device=HOST" ? "; the CPU updates)" : ")";
+    EXPECT_TRUE(absl::StrContains(message, price + end) || absl::StrContains(message, price + ";"))
         << setting << " needs " << FormatBytes(plan.arena_bytes) << ": " << message;
   }
 }
@@ -361,7 +363,7 @@ TEST(HostBudget, EverythingTogetherStaysWithinIt) {
         << hopeless;
     // All settings except offload.
     std::vector<std::string> settings = SettingsIn(hopeless);
-    for (const char* host : {"memory.offload=*", "memory.offload_state=MOMENTS"}) {
+    for (const char* host : {"memory.offload=*", "memory.offload_state=MOMENTS", "optimizer.device=HOST"}) {
       settings.erase(std::remove(settings.begin(), settings.end(), host), settings.end());
     }
     settings.push_back("memory.budget_bytes=");
@@ -373,6 +375,7 @@ TEST(HostBudget, EverythingTogetherStaysWithinIt) {
     EXPECT_TRUE(absl::StrContains(message, "these together do: ")) << message;
     EXPECT_FALSE(absl::StrContains(message, "memory.offload=*")) << message;
     EXPECT_FALSE(absl::StrContains(message, "memory.offload_state")) << message;
+    EXPECT_FALSE(absl::StrContains(message, "optimizer.device")) << message;
     EXPECT_EQ(absl::StrContains(message, "memory.offload=[]"), !offload.empty()) << message;
   }
 }

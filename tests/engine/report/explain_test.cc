@@ -284,6 +284,14 @@ TEST(Explain, StateOffloadShowsWhatItsOwnPlansNeedAndMove) {
                          FormatBytes(plan.train.memory.host_bytes), " ",
                          FormatBytes(moves.state_fetched_bytes + moves.state_returned_bytes)));
   EXPECT_TRUE(absl::StrContains(Explain(job), "this job"));
+  job.memory.offload_state = {};
+  job.optimizer.device = UpdateDevice::kHost;
+  const JobPlan on_host = Plan(job);
+  const OffloadSummary down = SummarizeOffload(on_host.train.step.program);
+  EXPECT_EQ(Row(text, "What memory.offload_state", "update"),
+            absl::StrCat("update on the HOST ", FormatBytes(on_host.arena_bytes), " saves ",
+                         FormatBytes(own - on_host.arena_bytes), " ", FormatBytes(on_host.train.memory.host_bytes), " ",
+                         FormatBytes(down.gradient_bytes + down.state_fetched_bytes)));
 }
 
 TEST(Explain, NoSyncHoldsTheGradientsOfTheWholeModel) {
