@@ -2,6 +2,8 @@
 
 #include "engine/config/job.h"
 #include "engine/runtime/hardware_threads.h"
+#include "kernels/check.h"
+#include "kernels/cpu/instruction_set.h"
 
 namespace shale {
 
@@ -12,6 +14,7 @@ CpuBackendOptions CpuOptionsOf(const Job& job) {
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuJobBackend(const Job& job) {
+  SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
   return CreateCpuBackend(CpuOptionsOf(job));
 }
 
