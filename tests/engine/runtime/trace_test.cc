@@ -60,7 +60,7 @@ TEST(StepTrace, ShowsTheStreamOfTheHostIfItIsUsed) {
     program.loops = {{0, 1, 1}};
     StepTrace trace;
     trace.Add(program, 1, 0, std::vector<InstructionTime>{{.id = 0, .begin_ns = 1000, .end_ns = 3000}});
-    const auto names_host = HasSubstr(R"("tid":4,"args":{"name":"host"})");
+    const auto names_host = HasSubstr(R"("tid":4,"name":"thread_name","args":{"name":"host"})");
     const auto is_busy = HasSubstr(" host 100.0%");
     if (stream == StreamId::kHost) {
       EXPECT_THAT(trace.ChromeJson(), names_host);
