@@ -49,17 +49,23 @@ class TurnsTest(unittest.TestCase):
             turn = turns.Rotation().join()
             turn.by_step(r"step \d", warmup=1, turns=2, each=2)
             stops = []
+            # The shell waits in this pipe after the steps that end a turn, however late the signal to stop reaches it.
+            pipe = os.path.join(folder, "go on")
+            os.mkfifo(pipe)
+            end_of_pipe = os.open(pipe, os.O_RDWR)
 
             def next_turn(go_on=turn.next):
                 pid = turn._processes[0].pid
                 while state_of(pid) != "T":  # A signal takes effect with a delay.
                     time.sleep(0.001)
                 stops.append(pid)
+                os.write(end_of_pipe, b"\n")
                 go_on()
 
             turn.next = next_turn
-            script = "for i in 1 2 3 4 5; do sleep 0.1; echo step $i; done; echo end"
-            group = process.run([["/bin/sh", "-c", script]], dict(os.environ), folder, "p", turn)
+            script = "for i in 1 2 3 4 5; do echo step $i; case $i in 1|3) read go < \"$0\";; esac; done; echo end"
+            group = process.run([["/bin/sh", "-c", script, pipe]], dict(os.environ), folder, "p", turn)
+            os.close(end_of_pipe)
         self.assertEqual(len(stops), 2)
         self.assertEqual(len(turn.seconds), 2)
         self.assertEqual([text for _, text in group.outcomes[0].lines], [f"step {i}" for i in range(1, 6)] + ["end"])
