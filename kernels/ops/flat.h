@@ -3,6 +3,7 @@
 // N elements of a vector.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
