@@ -19,15 +19,16 @@ _TOPS = ("engine", "kernels", "sharding")  # The folders whose packages have an 
 _OTHER_FILES = ("BUILD", ".bzl", ".md", ".txt")  # What these folders hold besides sources.
 _COLUMNS = 120
 
-# Who may include whom. A package may include itself, what is listed here, and, from engine/ on, all of kernels/ and
-# kernels/device/. engine/README.md has the same as a picture.
-_ENGINE_BASE = {"engine/text", "kernels", "kernels/device"}
+# Who may include whom. A package may include itself, what is listed here, and, from engine/ on, all of kernels/,
+# kernels/device/ and kernels/ops/. engine/README.md has the same as a picture.
+_ENGINE_BASE = {"engine/text", "kernels", "kernels/device", "kernels/ops"}
 _MAY_INCLUDE = {
     "kernels/device": {"kernels"},  # The headers without ops: checks, integers.
-    "kernels": {"kernels/device"},
-    "kernels/reference": {"kernels", "kernels/device"},
-    "kernels/cpu": {"kernels", "kernels/device", "kernels/reference"},
-    "kernels/cuda": {"kernels", "kernels/device", "kernels/reference"},
+    "kernels": {"kernels/device", "kernels/ops"},
+    "kernels/ops": {"kernels"},  # The headers that no kind of op changes: tensors, Access, update rules.
+    "kernels/reference": {"kernels", "kernels/device", "kernels/ops"},
+    "kernels/cpu": {"kernels", "kernels/device", "kernels/ops", "kernels/reference"},
+    "kernels/cuda": {"kernels", "kernels/device", "kernels/ops", "kernels/reference"},
     "sharding": {"kernels", "sharding/comm"},
     "sharding/comm": {"kernels", "kernels/device"},
     "engine/text": set(),
