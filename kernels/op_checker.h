@@ -119,6 +119,7 @@ void Check(OpChecker& c, const LossScale& op);
 void Check(OpChecker& c, const FlagNonFinite& op);
 void Check(OpChecker& c, const CombineTotals& op);
 void Check(OpChecker& c, const PrepareUpdate& op);
+void Check(OpChecker& c, const RecordNorm& op);
 void Check(OpChecker& c, const Update& op);
 
 }  // namespace shale::internal

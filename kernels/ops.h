@@ -30,13 +30,13 @@
 
 namespace shale {
 
-// An op of one of these kinds. What is not inline is compiled only in ops.cc: how 27 kinds are copied and destroyed is
+// An op of one of these kinds. What is not inline is compiled only in ops.cc: how 28 kinds are copied and destroyed is
 // slow to compile.
 struct OpKinds
     : std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
                    LayerNormForward, LayerNormBackward, Rope, AttentionForward, AttentionBackward, SwiGluForward,
                    SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum, SumSquares, Copy, Add, Accumulate,
-                   ZeroRanges, LossScale, FlagNonFinite, CombineTotals, PrepareUpdate, Update> {
+                   ZeroRanges, LossScale, FlagNonFinite, CombineTotals, PrepareUpdate, RecordNorm, Update> {
   template <class Kind>
   explicit OpKinds(std::in_place_type_t<Kind> kind, Kind op) : variant(kind, std::move(op)) {}
   OpKinds(const OpKinds& other);

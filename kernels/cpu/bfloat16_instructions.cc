@@ -2,6 +2,8 @@
 
 #include <atomic>
 
+#include "kernels/cpu/instruction_set.h"
+
 namespace shale::cpu {
 namespace {
 
@@ -11,12 +13,8 @@ std::atomic<bool> instructions_forbidden = false;
 }  // namespace
 
 bool MayUseBFloat16Instructions() {
-#if defined(__x86_64__)
-  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
+  static const bool has = UsedInstructionSet() >= InstructionSet::kAvx512BFloat16;
   return has && !instructions_forbidden.load(std::memory_order_relaxed);
-#else
-  return false;
-#endif
 }
 
 void ForbidBFloat16Instructions(bool forbidden) { instructions_forbidden.store(forbidden, std::memory_order_relaxed); }

@@ -4,7 +4,8 @@
 
 namespace shale::cpu {
 
-// Returns true if the processor has the instructions and they are not forbidden. Thread-safe.
+// Returns true if the processor has the instructions, SHALE_MAX_CPU_ISA allows them (see instruction_set.h), and they
+// are not forbidden. Thread-safe.
 bool MayUseBFloat16Instructions();
 
 // Forbids the instructions, or allows them again, in the whole process. Tests use it to act as a processor without

@@ -81,5 +81,6 @@ inline absl::Status Run(const LossScale& op, Scratch, const Context&) { return R
 inline absl::Status Run(const FlagNonFinite& op, Scratch, const Context&) { return RunOnHost(op); }
 inline absl::Status Run(const CombineTotals& op, Scratch, const Context&) { return RunOnHost(op); }
 inline absl::Status Run(const PrepareUpdate& op, Scratch, const Context&) { return RunOnHost(op); }
+inline absl::Status Run(const RecordNorm& op, Scratch, const Context&) { return RunOnHost(op); }
 
 }  // namespace shale::cpu

@@ -2,6 +2,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/instruction_set.h"
 #include "kernels/cpu/onednn_matmuls.h"
 #include "kernels/reference/host_ops.h"
 
@@ -32,6 +33,7 @@ class CpuOps : public HostOps {
 
 std::unique_ptr<Ops> CreateCpuOps(const CpuOptions& options) {
   SHALE_CHECK(options.threads >= 1) << "CpuOptions.threads is " << options.threads;
+  cpu::UsedInstructionSet();  // Limits the instructions of all kernels.
   return std::make_unique<CpuOps>(options);
 }
 

@@ -16,7 +16,8 @@ struct CpuOptions {
   int threads = 1;
 };
 
-// Creates the fast CPU backend for one rank. REQUIRES: options.threads >= 1.
+// Creates the fast CPU backend for one rank. REQUIRES: options.threads >= 1, and CheckInstructionSetLimit() is OK
+// (kernels/cpu/instruction_set.h).
 std::unique_ptr<Ops> CreateCpuOps(const CpuOptions& options);
 
 }  // namespace shale

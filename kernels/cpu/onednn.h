@@ -1,15 +1,34 @@
 // Helpers of the files that call oneDNN. Private to kernels/cpu.
 #pragma once
 
+#include <optional>
+
+#include "kernels/cpu/instruction_set.h"
 #include "kernels/cpu/onednn_matmuls.h"
 #include "kernels/dtype.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
 namespace shale::cpu {
 
+// Keeps oneDNN to SHALE_MAX_CPU_ISA. Has an effect only before oneDNN makes its first primitive.
+inline void LimitOneDnn() {
+  using Isa = dnnl::cpu_isa;
+  const std::optional<InstructionSet> limit = InstructionSetLimit();
+  if (!limit.has_value()) return;
+  switch (*limit) {
+    case InstructionSet::kSse4: dnnl::set_max_cpu_isa(Isa::sse41); break;
+    case InstructionSet::kAvx2: dnnl::set_max_cpu_isa(Isa::avx2); break;
+    case InstructionSet::kAvx512: dnnl::set_max_cpu_isa(Isa::avx512_core_vnni); break;
+    case InstructionSet::kAvx512BFloat16: dnnl::set_max_cpu_isa(Isa::avx512_core_bf16); break;
+  }
+}
+
 // The engine of the whole process. Never destroyed.
 inline const dnnl::engine& OneDnnEngine() {
-  static const dnnl::engine& engine = *new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  static const dnnl::engine& engine = *[] {
+    LimitOneDnn();
+    return new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  }();
   return engine;
 }
 

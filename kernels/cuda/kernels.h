@@ -72,6 +72,7 @@ absl::Status Run(const LossScale& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const FlagNonFinite& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const CombineTotals& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const RecordNorm& op, Scratch scratch, StreamHandle stream);
 
 // broadcast_bias.cu: sets c[m, n] = bias[n]. bias and c have the shapes and dtypes of a valid MatMul; rows of c may be
 // strided.

@@ -44,5 +44,6 @@ inline absl::Status Reference(const LossScale& op) { return RunOnHost(op); }
 inline absl::Status Reference(const FlagNonFinite& op) { return RunOnHost(op); }
 inline absl::Status Reference(const CombineTotals& op) { return RunOnHost(op); }
 inline absl::Status Reference(const PrepareUpdate& op) { return RunOnHost(op); }
+inline absl::Status Reference(const RecordNorm& op) { return RunOnHost(op); }
 
 }  // namespace shale::reference

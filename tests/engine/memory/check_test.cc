@@ -222,6 +222,10 @@ TEST_F(Check, RefusesOperandsInTheWrongMemory) {
   EXPECT_EQ(refused([&](StepProgram& p) { p.buffers[host].memory = MemoryKind::kDevice; }),
             "instruction 1 (Offload, copy stream, forward): operand host i16[50] lies in buffer h in the arena; wanted "
             "host memory");
+  EXPECT_EQ(
+      refused([&](StepProgram& p) { p.instructions[0].stream = StreamId::kHost; }),
+      "instruction 0 (LayerNormForward, host stream, forward): operand sum i16[50] lies in buffer x in the arena; "
+      "wanted host memory");
   EXPECT_EQ(refused([&](StepProgram& p) { transfer(p).host.shape[0] = 40; }),
             "instruction 1 (Offload, copy stream, forward): moves i16[50] on the device and i16[40] on the host; "
             "wanted contiguous tensors of one size");

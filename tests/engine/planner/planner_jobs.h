@@ -17,6 +17,7 @@ class ScratchOnlyOps : public Ops {
  public:
   explicit ScratchOnlyOps(int64_t scratch_bytes = 1000) : scratch_bytes_(scratch_bytes) {}
   int64_t ScratchBytes(const Op&) const override { return scratch_bytes_; }
+  const Ops* host() const override { return this; }
 
  protected:
   absl::Status Enqueue(const Op&, Scratch, Stream&) override { return absl::UnimplementedError("not to be run"); }

@@ -9,9 +9,10 @@ import time
 import unittest
 import unittest.mock
 
-sys.path.insert(0, "tools")
+sys.path[:0] = ["tools", "tests/tools/bench/train"]
 
 from bench.train import process, turns  # noqa: E402
+from records import state_of  # noqa: E402
 
 
 class TurnsTest(unittest.TestCase):
@@ -40,7 +41,7 @@ class TurnsTest(unittest.TestCase):
         rotation.join()
         second = rotation.join()
         rotation.end()
-        with self.assertRaises(turns.Ended):
+        with self.assertRaises(process.Ended):
             second.wait()
 
     def test_a_step_stops_its_processes_until_the_next_turn(self):
@@ -49,13 +50,9 @@ class TurnsTest(unittest.TestCase):
             turn.by_step(r"step \d", warmup=1, turns=2, each=2)
             stops = []
 
-            def state(pid):
-                with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-                    return file.read().rsplit(")", 1)[1].split()[0]
-
             def next_turn(go_on=turn.next):
                 pid = turn._processes[0].pid
-                while state(pid) != "T":  # A signal takes effect with a delay.
+                while state_of(pid) != "T":  # A signal takes effect with a delay.
                     time.sleep(0.001)
                 stops.append(pid)
                 go_on()
