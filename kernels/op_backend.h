@@ -9,7 +9,7 @@
 
 namespace shale {
 
-struct MatMul;  // kernels/ops.h
+struct MatMul;  // kernels/ops/matmul.h
 
 // Memory that one launch may overwrite, aligned to 256 bytes. Its contents are undefined before and after the launch.
 struct Scratch {

@@ -17,6 +17,7 @@
 #include <variant>
 
 #include "kernels/op.h"
+#include "kernels/op_kinds.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/embedding.h"
@@ -29,32 +30,26 @@
 #include "kernels/ops/update.h"
 
 namespace shale {
+namespace internal {
 
-// An op of one of these kinds. What is not inline is compiled only in ops.cc: how 28 kinds are copied and destroyed is
-// slow to compile.
-struct OpKinds
-    : std::variant<EmbeddingForward, EmbeddingBackward, MatMul, BiasBackward, RmsNormForward, RmsNormBackward,
-                   LayerNormForward, LayerNormBackward, Rope, AttentionForward, AttentionBackward, SwiGluForward,
-                   SwiGluBackward, GeluForward, GeluBackward, CrossEntropy, Sum, SumSquares, Copy, Add, Accumulate,
-                   ZeroRanges, LossScale, FlagNonFinite, CombineTotals, PrepareUpdate, RecordNorm, Update> {
+// Ignores the first type, because SHALE_APPEND puts a comma before each kind.
+template <class, class... Kinds>
+using VariantOf = std::variant<Kinds...>;
+
+#define SHALE_APPEND(Kind) , Kind
+using KindVariant = VariantOf<void SHALE_EACH_OP_KIND(SHALE_APPEND)>;
+#undef SHALE_APPEND
+
+}  // namespace internal
+
+// An op of one of the kinds of op_kinds.h. What is not inline is compiled only in ops.cc: how so many kinds are copied
+// and destroyed is slow to compile.
+struct OpKinds : internal::KindVariant {
   template <class Kind>
   explicit OpKinds(std::in_place_type_t<Kind> kind, Kind op) : variant(kind, std::move(op)) {}
   OpKinds(const OpKinds& other);
   OpKinds& operator=(const OpKinds& other);
   ~OpKinds();
 };
-
-template <class Kind>
-requires IsOpKind<Kind> Op::Op(Kind op) : kinds_(new OpKinds(std::in_place_type<Kind>, std::move(op))) {}
-
-template <class Kind>
-const Kind* Op::As() const {
-  return std::get_if<Kind>(kinds_.get());
-}
-
-template <class Kind>
-Kind* Op::As() {
-  return std::get_if<Kind>(kinds_.get());
-}
 
 }  // namespace shale

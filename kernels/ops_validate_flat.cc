@@ -5,6 +5,10 @@
 #include "kernels/counter_random.h"
 #include "kernels/integers.h"
 #include "kernels/op_checker.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/ops/update.h"
+#include "kernels/step_scalars.h"
 
 namespace shale::internal {
 namespace {

@@ -13,7 +13,7 @@
 #include "engine/program/range_set.h"
 #include "engine/program/structure.h"
 #include "kernels/check.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 
 namespace shale {
 namespace {

@@ -8,7 +8,9 @@
 
 #include "engine/program/issues.h"
 #include "engine/program/live_bytes.h"
-#include "kernels/ops.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/loss.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {

@@ -7,7 +7,7 @@
 #include "engine/model/model.h"
 #include "engine/planner/limits.h"
 #include "engine/step/combination.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode) {

@@ -15,7 +15,7 @@
 #include "kernels/device/cpu/physical_memory.h"
 #include "kernels/device/cuda/cuda_device.h"
 #include "kernels/integers.h"
-#include "kernels/ops.h"
+#include "kernels/ops/attention.h"
 #include "sharding/comm/stream_ordered.h"
 
 namespace shale {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/program/issues.h"
 #include "engine/program/live_bytes.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {

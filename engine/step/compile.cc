@@ -15,7 +15,9 @@
 #include "engine/step/unit_emitter.h"
 #include "engine/step/update.h"
 #include "engine/step/visits.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/step_scalars.h"
 
 namespace shale {
 namespace {

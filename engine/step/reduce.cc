@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/counter_random.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 
 namespace shale {
 namespace {

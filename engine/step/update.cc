@@ -7,7 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/ops/update.h"
+#include "kernels/step_scalars.h"
 
 namespace shale {
 

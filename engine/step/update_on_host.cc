@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/update.h"
 
 namespace shale {
 

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/op_backend.h"
-#include "kernels/ops.h"
+#include "kernels/op_kinds.h"
 #include "kernels/reference/scalar_ops.h"
 
 namespace shale::cpu {

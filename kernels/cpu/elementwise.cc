@@ -11,6 +11,7 @@
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/device/cpu/copy_bytes.h"
 #include "kernels/integers.h"
+#include "kernels/ops/flat.h"
 #include "kernels/reference/scalar_ops.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,4 +1,6 @@
 // Matmuls, computed by oneDNN. If oneDNN has no bf16 kernels for the processor, operands are widened to f32 in scratch.
+#include "kernels/ops/matmul.h"
+
 #include <algorithm>
 
 #include "kernels/check.h"

@@ -7,6 +7,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/device/cuda/cuda_stream.h"
+#include "kernels/ops.h"
 
 namespace shale {
 namespace {

@@ -11,9 +11,10 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/backends.h"
 #include "kernels/op_backend.h"
-#include "kernels/ops.h"
 
 namespace shale {
+
+struct AttentionForward;  // kernels/ops/attention.h
 
 struct CudaOpsOptions {
   std::unique_ptr<cuda::MatMulBackend> matmuls;

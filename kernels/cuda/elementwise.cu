@@ -15,6 +15,7 @@
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/rounding.h"
 #include "kernels/integers.h"
+#include "kernels/ops/flat.h"
 
 namespace shale::cuda {
 namespace {

@@ -10,7 +10,7 @@
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/rounding.h"
-#include "kernels/ops.h"
+#include "kernels/ops/update.h"
 
 namespace shale::cuda {
 

@@ -11,6 +11,8 @@
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/integers.h"
+#include "kernels/ops/flat.h"
+#include "kernels/step_scalars.h"
 
 namespace shale::cuda {
 namespace {

@@ -3,6 +3,8 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/step_scalars.h"
 
 namespace shale::cuda {
 namespace {

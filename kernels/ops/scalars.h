@@ -6,7 +6,6 @@
 
 #include "absl/strings/string_view.h"
 #include "kernels/op.h"
-#include "kernels/step_scalars.h"
 #include "kernels/tensor.h"
 
 namespace shale {

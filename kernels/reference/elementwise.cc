@@ -1,6 +1,8 @@
 #include <bit>
 #include <cstring>
 
+#include "kernels/ops/flat.h"
+#include "kernels/ops/matmul.h"
 #include "kernels/reference/element.h"
 #include "kernels/reference/reference_kernels.h"
 #include "kernels/reference/scalar_ops.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "kernels/ops.h"
+#include "kernels/op_kinds.h"
 #include "kernels/reference/scalar_ops.h"
 
 namespace shale::reference {

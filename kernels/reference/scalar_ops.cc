@@ -4,6 +4,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/ops/flat.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/step_scalars.h"
+
 namespace shale {
 
 namespace {

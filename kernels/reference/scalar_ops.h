@@ -3,7 +3,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/counter_random.h"
-#include "kernels/ops.h"
+#include "kernels/op_kinds.h"
 
 namespace shale {
 

@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/program/lifetimes.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/tested_backend.h"
 

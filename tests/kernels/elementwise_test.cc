@@ -5,7 +5,8 @@
 
 #include "gtest/gtest.h"
 #include "kernels/counter_random.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/matmul.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"

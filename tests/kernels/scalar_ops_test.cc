@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/step_scalars.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"
 

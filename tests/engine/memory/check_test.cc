@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "engine/memory/waits.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 #include "tests/engine/memory/program_builder.h"
 #include "tests/engine/memory/random_program.h"
 #include "tests/engine/memory/unrolled.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/program/range_set.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 #include "tests/engine/memory/program_builder.h"
 
 namespace shale::testing {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/program/operands.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 
 namespace shale::testing {
 namespace {

@@ -8,7 +8,6 @@
 #include "engine/config/job.h"
 #include "engine/memory/machine.h"
 #include "kernels/op_backend.h"
-#include "kernels/ops.h"
 
 namespace shale {
 
@@ -24,12 +23,6 @@ class ScratchOnlyOps : public Ops {
 
  private:
   const int64_t scratch_bytes_;
-};
-
-// ScratchOnlyOps whose matmuls all pack their b.
-class PackingOps : public ScratchOnlyOps {
- public:
-  int64_t PackedBytes(const MatMul& op) const override { return op.b.extent_bytes() + 64; }
 };
 
 // Returns a machine with such ops for any number of ranks.
