@@ -183,6 +183,7 @@ struct TelemetryConfig {
   int64_t evaluate_every = 0;         // In steps; 0: only at the end.
   int64_t evaluation_sequences = 64;  // Sequences of one evaluation, over all ranks.
   double peak_flops = 0;              // FLOP/s of one rank; 0: PeakFlops (engine/train/peak_flops.h) finds it.
+  bool nvtx = false;                  // Ranges for a profiler, even if none has asked for them.
 
   bool operator==(const TelemetryConfig&) const = default;
 };

@@ -129,6 +129,7 @@ TelemetryConfig TelemetryFromSpec(const proto::TelemetrySpec& spec, const std::s
   config.evaluate_every = spec.evaluate_every();
   if (spec.has_evaluation_sequences()) config.evaluation_sequences = spec.evaluation_sequences();
   config.peak_flops = spec.peak_flops();
+  config.nvtx = spec.nvtx();
   return config;
 }
 

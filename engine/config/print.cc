@@ -116,6 +116,7 @@ void Print(const TelemetryConfig& config, proto::TelemetrySpec& spec) {
   spec.set_evaluate_every(config.evaluate_every);
   spec.set_evaluation_sequences(config.evaluation_sequences);
   if (config.peak_flops != 0) spec.set_peak_flops(config.peak_flops);
+  if (config.nvtx) spec.set_nvtx(true);
 }
 
 void Print(const RuntimeConfig& config, proto::RuntimeSpec& spec) {

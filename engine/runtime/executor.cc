@@ -40,6 +40,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const StepProgram& pr
     most_waits = std::max(most_waits, instruction.waits.size());
   executor->work_.waits.reserve(most_waits);
   executor->host_items_.emplace(items, runtime.host_items());
+  if (options.ranges != nullptr) executor->ranges_.emplace(program, *options.ranges);
   if (options.graphs && !options.synchronous && options.observer == nullptr) {
     SHALE_ASSIGN_OR_RETURN(executor->graphs_,
                            IterationGraphs::Create(program, *executor->bound_, *executor->host_items_, runtime));
@@ -69,11 +70,13 @@ absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs) {
   issued_ = 0;
   const uint32_t mark = runtime_.last_mark();
   as_graphs_ = graphs_ != nullptr && warm_ && !tracing_;
+  if (ranges_) ranges_->BeginRun();
   absl::Status status = host_items_->Take(inputs);
   if (status.ok()) status = as_graphs_ ? LaunchGraphs() : IssueAll();
   // Unblocks peers that wait in collectives which this rank will not issue any more.
   if (!status.ok()) runtime_.Abort(status);
   absl::Status finished = Synchronize();
+  if (ranges_) ranges_->EndRun();
   if (status.ok()) status = finished;
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(status.message(), Progress(mark)));
   warm_ = true;
@@ -137,14 +140,22 @@ std::string Executor::Progress(uint32_t mark) const {
 }
 
 absl::Status Executor::IssueAll() {
-  for (const Issue& issue : IssuesOf(program_)) SHALE_RETURN_IF_ERROR(IssueInstruction(issue.id, issue.iteration));
+  for (const Issue& issue : IssuesOf(program_)) {
+    if (ranges_) ranges_->BeginIssue(issue.id, issue.iteration);
+    const absl::Status status = IssueInstruction(issue.id, issue.iteration);
+    if (ranges_) ranges_->EndIssue(issue.id);
+    SHALE_RETURN_IF_ERROR(status);
+  }
   return absl::OkStatus();
 }
 
 absl::Status Executor::LaunchGraphs() {
   for (size_t loop = 0; loop < program_.loops.size(); ++loop) {
     for (int64_t iteration = 0; iteration < program_.loops[loop].repeat; ++iteration) {
-      SHALE_RETURN_IF_ERROR(graphs_->Launch(loop, iteration));
+      if (ranges_) ranges_->BeginLaunch(loop, iteration);
+      const absl::Status status = graphs_->Launch(loop, iteration);
+      if (ranges_) ranges_->EndLaunch();
+      SHALE_RETURN_IF_ERROR(status);
       SHALE_RETURN_IF_ERROR(runtime_.stream(StreamId::kCompute).Mark(runtime_.NextMark()));
     }
   }

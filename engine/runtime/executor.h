@@ -16,6 +16,8 @@
 #include "engine/runtime/bound_program.h"
 #include "engine/runtime/host_items.h"
 #include "engine/runtime/iteration_graphs.h"
+#include "engine/runtime/profiler_ranges.h"
+#include "engine/runtime/program_ranges.h"
 #include "engine/runtime/rank_runtime.h"
 #include "kernels/device/device.h"
 
@@ -36,6 +38,7 @@ struct ExecutorOptions {
   // If true, iterations are captured and launched as graphs from the second run on (see IterationGraphs). They run the
   // same instructions and compute the same bits. Synchronous, observed and traced runs do not use graphs.
   bool graphs = false;
+  ProfilerRanges* ranges = nullptr;  // Borrowed. Gets the names of what the executor enqueues, unless it is null.
 };
 
 // The time at which an instruction ran on its stream, after all that it waited for had finished.
@@ -88,6 +91,7 @@ class Executor {
   std::optional<BoundProgram> bound_;
   std::vector<std::unique_ptr<Event>> events_;  // By instruction. Null if nothing waits for it.
   std::optional<HostItems> host_items_;
+  std::optional<ProgramRanges> ranges_;      // Absent if no profiler wants them.
   std::unique_ptr<IterationGraphs> graphs_;  // Null if graphs are not used.
   bool warm_ = false;                        // The program has run once, so all first-use work of its ops is done.
   bool as_graphs_ = false;                   // The last run was launched as graphs.

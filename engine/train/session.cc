@@ -13,6 +13,7 @@
 #include "engine/config/print.h"
 #include "engine/io/file.h"
 #include "engine/planner/summary.h"
+#include "engine/runtime/nvtx_ranges.h"
 #include "engine/train/host_batch.h"
 #include "engine/train/initial_weights.h"
 #include "kernels/check.h"
@@ -84,7 +85,16 @@ absl::Status Session::Allocate(const TrainerOptions& options) {
                                              .programs = {&plan_.train.step.program, &plan_.evaluate.step.program},
                                              .host_memory = plan_.host_memory},
                                             plan_.arena_bytes));
-  const ExecutorOptions executor{.synchronous = job_.runtime.synchronous, .graphs = job_.runtime.graphs};
+  if (job_.telemetry.nvtx) {
+    SHALE_ASSIGN_OR_RETURN(ranges_, CreateNvtxRanges());
+  } else if (ProfilerWantsNvtxRanges()) {
+    // A program without NVTX trains under a profiler all the same.
+    if (absl::StatusOr<std::unique_ptr<ProfilerRanges>> ranges = CreateNvtxRanges(); ranges.ok()) {
+      ranges_ = *std::move(ranges);
+    }
+  }
+  const ExecutorOptions executor{
+      .synchronous = job_.runtime.synchronous, .graphs = job_.runtime.graphs, .ranges = ranges_.get()};
   SHALE_ASSIGN_OR_RETURN(train_, LocalProgram::Create(*ranks_, plan_.train.step.program, plan_.train.memory, executor));
   SHALE_ASSIGN_OR_RETURN(evaluate_,
                          LocalProgram::Create(*ranks_, plan_.evaluate.step.program, plan_.evaluate.memory, executor));

@@ -13,6 +13,7 @@
 #include "engine/config/learning_rate.h"
 #include "engine/planner/resolve_job.h"
 #include "engine/runtime/local_ranks.h"
+#include "engine/runtime/profiler_ranges.h"
 #include "engine/runtime/trace.h"
 #include "engine/state/local_state.h"
 #include "engine/train/batch_prefetcher.h"
@@ -94,6 +95,7 @@ class Session : public CheckpointSaver {
   std::unique_ptr<BatchPrefetcher> batches_;
   int64_t overhead_bytes_ = 0;
   std::unique_ptr<LocalRanks> ranks_;
+  std::unique_ptr<ProfilerRanges> ranges_;  // Null if no profiler wants them.
   std::unique_ptr<LocalProgram> train_, evaluate_;
   std::unique_ptr<LocalState> state_;
   std::unique_ptr<Checkpointer> checkpointer_;  // Null if nothing is saved.

@@ -144,11 +144,12 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   std::vector<std::vector<StepInputs>> inputs(batches.size(), std::vector<StepInputs>(W));
   for (int rank = 0; rank < W; ++rank) {
     observers.push_back(options.observe ? options.observe(result.step.program, result.plan, (*ranks)[rank]) : nullptr);
-    SHALE_ASSIGN_OR_RETURN(
-        std::unique_ptr<Executor> executor,
-        Executor::Create(
-            result.step.program, result.plan, (*ranks)[rank],
-            {.synchronous = options.synchronous, .observer = observers.back().get(), .graphs = options.graphs}));
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
+                           Executor::Create(result.step.program, result.plan, (*ranks)[rank],
+                                            {.synchronous = options.synchronous,
+                                             .observer = observers.back().get(),
+                                             .graphs = options.graphs,
+                                             .ranges = options.ranges}));
     executors.push_back(std::move(executor));
   }
   for (size_t batch = 0; batch < batches.size(); ++batch) {

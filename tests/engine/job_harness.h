@@ -67,6 +67,7 @@ struct RunOptions {
   bool graphs = false;
   std::function<void(int step, Executor&)> before_step;  // Called on each rank.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int rank, StreamId)> wrap;
+  ProfilerRanges* ranges = nullptr;
   // Creates the observer of a rank. May be empty.
   std::function<std::unique_ptr<ExecutionObserver>(const StepProgram&, const MemoryPlan&, RankRuntime&)> observe;
   std::function<void(const std::string& name, std::vector<float>&)> edit_weights;  // Called before the first step.

@@ -4,6 +4,7 @@ _WITHOUT = """
 package(default_visibility = ["//visibility:public"])
 cc_library(name = "headers")
 cc_library(name = "cudart")
+cc_library(name = "nvtx")
 """
 
 _WITH = """
@@ -14,6 +15,15 @@ cc_library(
     name = "headers",
     hdrs = glob(["include/*.h", "include/*.hpp", "include/crt/**"]),
     includes = ["include"],
+)
+
+# Headers only. They load a profiler's library if there is one.
+cc_library(
+    name = "nvtx",
+    hdrs = glob(["include/nvtx3/**"]),
+    defines = ["SHALE_HAVE_NVTX"],
+    includes = ["include"],
+    linkopts = ["-ldl"],
 )
 
 # Linked statically, so that a program starts on a machine without CUDA. The first call then reports that there is no
