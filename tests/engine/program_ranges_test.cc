@@ -91,7 +91,7 @@ TEST(ProgramRanges, NameWhatEachRankEnqueues) {
                                    {"shale: step 0", "shale: step 1", "shale compute: micro-batch 0",
                                     "shale compute: micro-batch 1 > forward blocks.1 > RmsNormForward",
                                     "shale compute: micro-batch 0 > backward blocks.0 > MatMul",
-                                    "shale compute: update > Update", "shale gather: forward blocks.2 > AllGather"}));
+                                    "shale compute: update > AdamW", "shale gather: forward blocks.2 > AllGather"}));
     const auto count = [&](const std::string& text) {
       return std::count(thread.ranges.begin(), thread.ranges.end(), text);
     };
