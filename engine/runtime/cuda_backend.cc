@@ -189,6 +189,9 @@ class CudaBackend : public Backend {
       absl::StrAppend(&text, text.empty() ? "" : "; ", "GPU ", ToCuda(*last).ordinal(), ": ", gpu.name, ", ",
                       FormatBytes(gpu.total_bytes - *free_bytes), " of ", FormatBytes(gpu.total_bytes),
                       " in use outside the arenas, by CUDA, its libraries and other programs");
+      if (const std::string& why = ToCuda(*last).why_no_marks(); !why.empty()) {
+        absl::StrAppend(&text, "; an error will not say how far its streams came: ", why);
+      }
     }
     const std::string libraries = options_.describe_libraries ? options_.describe_libraries() : "";
     for (const std::string& line : {libraries, declined_->Describe()}) {

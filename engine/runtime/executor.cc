@@ -8,6 +8,12 @@
 #include "kernels/check.h"
 
 namespace shale {
+namespace {
+
+// How many instructions of the compute stream share a mark.
+constexpr int kInstructionsPerMark = 8;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const StepProgram& program, const MemoryPlan& plan,
                                                            RankRuntime& runtime, const ExecutorOptions& options) {
@@ -35,6 +41,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const StepProgram& pr
   std::unique_ptr<Executor> executor(new Executor(program, runtime, options));
   SHALE_ASSIGN_OR_RETURN(executor->bound_, BoundProgram::Create(program, plan, runtime));
   SHALE_RETURN_IF_ERROR(executor->CreateEvents());
+  executor->ChooseMarks();
   size_t most_waits = 0;
   for (const Instruction& instruction : program.instructions)
     most_waits = std::max(most_waits, instruction.waits.size());
@@ -57,6 +64,17 @@ absl::Status Executor::CreateEvents() {
     }
   }
   return absl::OkStatus();
+}
+
+// On a GPU, a mark waits until all earlier writes of its stream are visible to the entire system. After each of the
+// many short instructions of the compute stream that would cost about a hundredth of the step's time.
+void Executor::ChooseMarks() {
+  int unmarked = 0;
+  for (const Instruction& instruction : program_.instructions) {
+    const bool marked = instruction.stream != StreamId::kCompute || ++unmarked == kInstructionsPerMark;
+    marked_.push_back(marked);
+    if (marked && instruction.stream == StreamId::kCompute) unmarked = 0;
+  }
 }
 
 void Executor::SetTracing(bool on) {
@@ -133,8 +151,8 @@ std::string Executor::Progress(uint32_t mark) const {
     const uint32_t number = MarksBetween(mark, *reached) - 1;
     if (number >= marks) continue;  // The stream has reached no mark of this run yet.
     if (as_graphs_) return absl::StrCat("; the last to finish was ", DescribeLaunch(number));
-    absl::StrAppend(&text, text.empty() ? "; the last to finish were on stream " : ", on ", ToString(id), " ",
-                    DescribeIssue(number));
+    absl::StrAppend(&text, text.empty() ? "; the last known to have finished were on stream " : ", on ", ToString(id),
+                    " ", DescribeIssue(number));
   }
   return text;
 }
@@ -185,7 +203,8 @@ absl::Status Executor::Enqueue(const Instruction& instruction, InstructionId id,
     SHALE_RETURN_IF_ERROR(stream.RecordTime(&time->begin_ns));
   }
   SHALE_RETURN_IF_ERROR(Launch(instruction, iteration));
-  SHALE_RETURN_IF_ERROR(stream.Mark(runtime_.NextMark()));
+  const uint32_t mark = runtime_.NextMark();
+  if (marked_[id]) SHALE_RETURN_IF_ERROR(stream.Mark(mark));
   if (time != nullptr) SHALE_RETURN_IF_ERROR(stream.RecordTime(&time->end_ns));
   if (events_[id] != nullptr) SHALE_RETURN_IF_ERROR(stream.Record(*events_[id]));
   return absl::OkStatus();

@@ -71,6 +71,7 @@ class Executor {
       : program_(program), runtime_(runtime), options_(options) {}
 
   absl::Status CreateEvents();
+  void ChooseMarks();
   absl::Status IssueAll();
   absl::Status LaunchGraphs();
   absl::Status IssueInstruction(InstructionId id, int64_t iteration);
@@ -90,6 +91,7 @@ class Executor {
   const ExecutorOptions options_;
   std::optional<BoundProgram> bound_;
   std::vector<std::unique_ptr<Event>> events_;  // By instruction. Null if nothing waits for it.
+  std::vector<bool> marked_;                    // By instruction: whether its stream gets a mark after it.
   std::optional<HostItems> host_items_;
   std::optional<ProgramRanges> ranges_;      // Absent if no profiler wants them.
   std::unique_ptr<IterationGraphs> graphs_;  // Null if graphs are not used.

@@ -135,6 +135,7 @@ absl::Status StandInRuntime::SetBytesAsync(void* to, uint8_t value, int64_t size
 absl::Status StandInRuntime::WriteWordAsync(uint32_t* to, uint32_t value, cuda::StreamHandle stream) {
   constexpr const char* kCall = "cuStreamWriteValue32";
   SHALE_RETURN_IF_ERROR(CheckStream(kCall, stream));
+  if (!options_.stream_writes) return absl::UnimplementedError("the driver does not support cuStreamWriteValue32");
   SHALE_ASSIGN_OR_RETURN(const Bytes target, BytesAt(kCall, to, sizeof(uint32_t)));
   if (target.allocation == nullptr || reinterpret_cast<uintptr_t>(to) % sizeof(uint32_t) != 0) {
     return Misuse(kCall, "wanted an aligned word of pinned or device memory");

@@ -53,6 +53,7 @@ struct StandInOptions {
   int compute_major = 9;
   int64_t memory_bytes = int64_t{1} << 30;  // Memory of each device.
   bool allow_pageable = false;              // Allows copies from and to host memory that is not pinned.
+  bool stream_writes = true;                // Streams can write words (WriteWordAsync).
 };
 
 // Thread-safe, except that each stream is used by one thread at a time.

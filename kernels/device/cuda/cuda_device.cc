@@ -21,7 +21,23 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(CudaRuntime& runt
   std::unique_ptr<CudaDevice> device(new CudaDevice(runtime, options));
   SHALE_ASSIGN_OR_RETURN(device->properties_, runtime.Properties(options.ordinal));
   SHALE_ASSIGN_OR_RETURN(device->clock_, CudaClock::Create(runtime));
+  if (options.marks) {
+    const absl::Status status = device->TryMark();
+    if (!status.ok() && !absl::IsUnimplemented(status)) return status;
+    device->why_no_marks_ = std::string(status.message());
+  }
   return device;
+}
+
+absl::Status CudaDevice::TryMark() {
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<CudaStream> stream,
+                         CudaStream::Create(runtime_, *clock_,
+                                            {.name = "marks",
+                                             .ordinal = options_.ordinal,
+                                             .priority = CudaStreamPriority::kNormal,
+                                             .marks = true}));
+  SHALE_RETURN_IF_ERROR(stream->Mark(0));
+  return stream->Synchronize();
 }
 
 absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::Allocate(int64_t size_bytes) {
@@ -42,7 +58,7 @@ absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::CreateStream(absl::string_vi
                              .ordinal = options_.ordinal,
                              .priority = communicates ? CudaStreamPriority::kHighest : CudaStreamPriority::kNormal,
                              .synchronous = options_.synchronous,
-                             .marks = options_.marks});
+                             .marks = options_.marks && why_no_marks_.empty()});
 }
 
 absl::StatusOr<std::unique_ptr<Event>> CudaDevice::CreateEvent() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,7 +26,7 @@ struct CudaMemorySource {
 struct CudaDeviceOptions {
   int ordinal = 0;           // As CUDA numbers the visible GPUs.
   bool synchronous = false;  // Streams wait after every piece of work, so that an error names its call. Slow.
-  bool marks = false;        // Streams keep marks (Stream::Mark).
+  bool marks = false;        // Streams keep marks (Stream::Mark), if the driver can write them.
   CudaMemorySource memory;   // For arenas; empty: cudaMalloc.
 };
 
@@ -47,17 +48,22 @@ class CudaDevice : public Device {
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
   bool CanCapture() const override { return !options_.synchronous; }
 
+  // Returns why streams keep no marks, although the options ask for them. Empty if they do, or if they need not.
+  const std::string& why_no_marks() const { return why_no_marks_; }
   // Returns the properties of the GPU as they were at Create.
   const CudaDeviceProperties& properties() const { return properties_; }
   int ordinal() const { return options_.ordinal; }
 
  private:
   CudaDevice(CudaRuntime& runtime, const CudaDeviceOptions& options) : runtime_(runtime), options_(options) {}
+  // Writes a mark, to find out whether the driver can.
+  absl::Status TryMark();
 
   CudaRuntime& runtime_;
   const CudaDeviceOptions options_;
   CudaDeviceProperties properties_;
   std::unique_ptr<CudaClock> clock_;
+  std::string why_no_marks_;
 };
 
 }  // namespace shale

@@ -191,6 +191,9 @@ class Cudart final : public CudaRuntime {
     }
     const CUresult result = write(AsStream(stream), reinterpret_cast<CUdeviceptr>(to), value, /*flags=*/0);
     if (result == CUDA_SUCCESS) return absl::OkStatus();
+    if (result == CUDA_ERROR_NOT_SUPPORTED) {
+      return absl::UnimplementedError("the driver does not support cuStreamWriteValue32 on this GPU");
+    }
     return absl::InternalError(absl::StrCat("cuStreamWriteValue32: the driver's error ", static_cast<int>(result)));
   }
 

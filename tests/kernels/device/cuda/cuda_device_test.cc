@@ -96,6 +96,16 @@ TEST_F(CudaDeviceTest, TheLastMarkThatWasReachedOutlivesAFailure) {
   EXPECT_EQ(copy->reached_mark(), 0u);
   DeviceOnStandIn without({.marks = false}, {});
   EXPECT_EQ((*without.CreateStream("compute"))->reached_mark(), std::nullopt);
+  EXPECT_EQ(without.cuda().why_no_marks(), "");
+}
+
+TEST(CudaDevice, WorksWithoutMarksWhereTheDriverCannotWriteThem) {
+  DeviceOnStandIn device({.marks = true}, {.stream_writes = false});
+  EXPECT_THAT(device.cuda().why_no_marks(), HasSubstr("the driver does not support cuStreamWriteValue32"));
+  const std::unique_ptr<Stream> stream = *device.CreateStream("compute");
+  EXPECT_TRUE(stream->Mark(3).ok());
+  EXPECT_TRUE(stream->Synchronize().ok());
+  EXPECT_EQ(stream->reached_mark(), std::nullopt);
 }
 
 TEST(CudaDeviceSynchronousTest, AnErrorIsThatOfTheVeryCall) {
