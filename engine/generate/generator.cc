@@ -59,7 +59,7 @@ class Generator::Impl {
     SHALE_ASSIGN_OR_RETURN(
         ranks_, LocalRanks::Create(
                     *backend,
-                    {.programs = {&program_.step.program},
+                    {.programs = {{program_.step.program, program_.memory}},
                      .host_memory = PlanHostMemory({{program_.step.program, program_.memory}}, kReadStagingBytes)},
                     program_.memory.peak_bytes));
     SHALE_ASSIGN_OR_RETURN(run_, LocalProgram::Create(*ranks_, program_.step.program, program_.memory, {}));

@@ -28,9 +28,9 @@ HostItemLayout::HostItemLayout(const StepProgram& program) {
   }
 }
 
-HostMemoryPlan PlanHostMemory(absl::Span<const HostMemoryUser> users, int64_t staging_bytes) {
+HostMemoryPlan PlanHostMemory(absl::Span<const PlannedProgram> programs, int64_t staging_bytes) {
   HostMemoryPlan plan{.staging_bytes = RoundUp(staging_bytes, kHostPartAlignment)};
-  for (const auto& [program, memory] : users) {
+  for (const auto& [program, memory] : programs) {
     plan.items_bytes = std::max(plan.items_bytes, RoundUp(HostItemLayout(program).size_bytes(), kHostPartAlignment));
     plan.offload_bytes = std::max(plan.offload_bytes, RoundUp(memory.host_bytes, kHostPartAlignment));
   }

@@ -45,11 +45,12 @@ struct HostMemoryPlan {
   int64_t offload_bytes = 0;
   int64_t total_bytes() const { return transfer_bytes + staging_bytes + items_bytes + offload_bytes; }
 };
-struct HostMemoryUser {
+// A program with its memory plan. Borrows both.
+struct PlannedProgram {
   const StepProgram& program;
   const MemoryPlan& memory;
 };
-// Returns sizes that suffice for each of `users`. Rounds `staging_bytes` up to a multiple of kHostPartAlignment.
-HostMemoryPlan PlanHostMemory(absl::Span<const HostMemoryUser> users, int64_t staging_bytes);
+// Returns sizes that suffice for each of `programs`. Rounds `staging_bytes` up to a multiple of kHostPartAlignment.
+HostMemoryPlan PlanHostMemory(absl::Span<const PlannedProgram> programs, int64_t staging_bytes);
 
 }  // namespace shale

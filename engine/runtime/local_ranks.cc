@@ -96,11 +96,12 @@ absl::Status LocalRanks::ForEachCommunicator(const std::function<absl::Status(Co
   });
 }
 
-absl::Status LocalRanks::WarmUp(const std::vector<const StepProgram*>& programs) {
+absl::Status LocalRanks::WarmUp(const std::vector<PlannedProgram>& programs) {
   return ForEach([&](int local) -> absl::Status {
     absl::Status status;
-    for (const StepProgram* program : programs) {
-      if (status.ok()) status = WarmUpOps(*program, *ops_[local], *devices_[local]);
+    const int shard = mesh_.index(numbers_[local], MeshAxis::kShard);
+    for (const auto& [program, memory] : programs) {
+      if (status.ok()) status = WarmUpOps(program, memory, shard, *ops_[local], *devices_[local]);
     }
     for (const auto& communicator : communicators_[local]) {
       if (status.ok()) status = WarmUpCollectives(*communicator, *devices_[local]);

@@ -22,10 +22,10 @@ struct LocalRanksOptions {
   // The ranks of the mesh that this process holds, ascending. Empty: all of them.
   std::vector<int> ranks;
   bool synchronous = false;  // See Backend::CreateDevices.
-  // The programs that will run. If the backend warms up (Backend::warms_up), Create runs those of their ops that use
-  // libraries once before it allocates the arenas, so that the memory that the libraries take is known by then.
-  // Borrowed during Create.
-  std::vector<const StepProgram*> programs;
+  // The programs that will run, and their plans. If the backend warms up (Backend::warms_up), Create runs those of
+  // their ops that use libraries once before it allocates the arenas, so that the memory that the libraries take is
+  // known by then. Borrowed during Create.
+  std::vector<PlannedProgram> programs;
   // The plan for each rank. It must cover all programs that will run.
   HostMemoryPlan host_memory;
   // Wraps each communicator, for tracing. May be empty.
@@ -63,7 +63,7 @@ class LocalRanks {
  private:
   LocalRanks() = default;
   absl::Status CreateGroups(const Backend& backend, const LocalRanksOptions& options);
-  absl::Status WarmUp(const std::vector<const StepProgram*>& programs);
+  absl::Status WarmUp(const std::vector<PlannedProgram>& programs);
   void AbortGroups(int local, const absl::Status& reason);
   // Calls `visit` for every communicator of every local rank, in the same order on all ranks, on its rank's launching
   // thread.

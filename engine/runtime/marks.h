@@ -1,6 +1,6 @@
 // Marks number everything that a rank enqueues, over all its programs: each instruction that it issues, or each graph
-// that it launches. With them a stream can tell how far it came (Stream::Mark). Not every number reaches a stream. Mark 0 stands for none, so 1 follows
-// the highest number.
+// that it launches. With them a stream can tell how far it came (Stream::Mark). Not every number reaches a stream. Mark
+// 0 stands for none, so 1 follows the highest number.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,9 @@
 #include "engine/runtime/warm_up.h"
 
 #include <algorithm>
+#include <compare>
 #include <memory>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -18,16 +20,68 @@ namespace {
 constexpr int64_t kAlignment = 256;
 constexpr int64_t kElements = 1024;  // Elements in one rank's part of a collective.
 
+// Returns, in the order of ChangeOperands, by how much the addresses of an issue's operands and scratch will exceed
+// multiples of kAlignment. A library may choose another algorithm for other values.
+std::vector<int64_t> SkewsOf(const StepProgram& program, const MemoryPlan& plan, int shard, const Issue& issue) {
+  Instruction instruction = program.instructions[issue.id];
+  std::vector<int64_t> skews;
+  ChangeOperands(instruction, [&](const Tensor& t) {
+    const Location& where = t.where;
+    const Buffer& buffer = program.buffers[where.symbol];
+    const int64_t slot = buffer.slots > 1 ? issue.iteration * buffer.slot_bytes : 0;
+    const int64_t address = plan.addresses[where.symbol] + where.offset_bytes + shard * where.shard_stride_bytes + slot;
+    skews.push_back(address % kAlignment);
+  });
+  return skews;
+}
+
+bool HasSlots(const StepProgram& program, Instruction instruction) {
+  bool has = false;
+  ChangeOperands(instruction, [&](const Tensor& t) { has = has || program.buffers[t.where.symbol].slots > 1; });
+  return has;
+}
+
 // Places the operands of the instruction and its scratch one after another, from `base` on. Returns the bytes that they
 // take. If `base` is null, only counts these.
-int64_t Place(Instruction& instruction, std::byte* base) {
+int64_t Place(Instruction& instruction, const std::vector<int64_t>& skews, std::byte* base) {
   int64_t bytes = 0;
+  auto skew = skews.begin();
   const auto place = [&](Tensor& t) {
+    bytes += *skew++;
     t.data = base == nullptr ? nullptr : base + bytes;
-    bytes += RoundUp(t.extent_bytes(), kAlignment);
+    bytes = RoundUp(bytes + t.extent_bytes(), kAlignment);
   };
   ChangeOperands(instruction, place);
   return bytes;
+}
+
+// What WarmUpOps runs: an instruction, in the form that it takes in an iteration.
+struct Try {
+  InstructionId id = 0;
+  bool first_form = false;
+  std::vector<int64_t> skews;
+  auto operator<=>(const Try&) const = default;
+
+  Instruction InstructionOf(const StepProgram& program) const {
+    Instruction instruction = program.instructions[id];
+    TakeForm(instruction, first_form);
+    return instruction;
+  }
+};
+
+std::set<Try> TriesOf(const StepProgram& program, const MemoryPlan& plan, int shard) {
+  std::set<Try> tries;
+  for (const Issue& issue : IssuesOf(program)) {
+    const Instruction& instruction = program.instructions[issue.id];
+    const Op* op = std::get_if<Op>(&instruction.action);
+    if (op == nullptr || !UsesLibrary(*op)) continue;
+    // Later iterations repeat the second one, unless operands move.
+    if (issue.iteration > 1 && !HasSlots(program, instruction)) continue;
+    tries.insert({.id = issue.id,
+                  .first_form = issue.first_iteration() && instruction.first_iteration_differs,
+                  .skews = SkewsOf(program, plan, shard, issue)});
+  }
+  return tries;
 }
 
 absl::Status RunOnce(const Op& op, const Tensor& scratch, Ops& ops, Stream& stream) {
@@ -37,26 +91,23 @@ absl::Status RunOnce(const Op& op, const Tensor& scratch, Ops& ops, Stream& stre
 
 }  // namespace
 
-absl::Status WarmUpOps(const StepProgram& program, Ops& ops, Device& device) {
-  std::vector<Instruction> instructions;
-  for (const Instruction& instruction : program.instructions) {
-    if (const Op* op = std::get_if<Op>(&instruction.action); op != nullptr && UsesLibrary(*op)) {
-      instructions.push_back(instruction);
-    }
-  }
+absl::Status WarmUpOps(const StepProgram& program, const MemoryPlan& plan, int shard, Ops& ops, Device& device) {
+  const std::set<Try> tries = TriesOf(program, plan, shard);
   int64_t bytes = 0;
-  for (Instruction& instruction : instructions) bytes = std::max<int64_t>(bytes, Place(instruction, nullptr));
+  for (const Try& one : tries) {
+    Instruction instruction = one.InstructionOf(program);
+    bytes = std::max(bytes, Place(instruction, one.skews, nullptr));
+  }
   if (bytes == 0) return absl::OkStatus();
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena, device.Allocate(bytes));
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("compute"));
   absl::Status status;
   std::string name;
-  for (Instruction& instruction : instructions) {
-    Place(instruction, arena->base());
+  for (const Try& one : tries) {
+    Instruction instruction = one.InstructionOf(program);
+    Place(instruction, one.skews, arena->base());
     name = NameOf(instruction);
-    VisitForms(instruction, [&](const Op& form) {
-      if (status.ok()) status = RunOnce(form, instruction.scratch, ops, *stream);
-    });
+    status = RunOnce(std::get<Op>(instruction.action), instruction.scratch, ops, *stream);
     if (!status.ok()) break;
   }
   status.Update(stream->Synchronize());

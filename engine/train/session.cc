@@ -77,14 +77,14 @@ absl::Status Session::Allocate(const TrainerOptions& options) {
   SHALE_ASSIGN_OR_RETURN(batches_,
                          BatchPrefetcher::Create(data_->training(), plan_.options.micro_batches, local_ranks_));
   overhead_bytes_ = ResidentBytes();
-  SHALE_ASSIGN_OR_RETURN(ranks_,
-                         LocalRanks::Create(*backend,
-                                            {.mesh = plan_.options.mesh,
-                                             .ranks = local_ranks_,
-                                             .synchronous = job_.runtime.synchronous,
-                                             .programs = {&plan_.train.step.program, &plan_.evaluate.step.program},
-                                             .host_memory = plan_.host_memory},
-                                            plan_.arena_bytes));
+  SHALE_ASSIGN_OR_RETURN(ranks_, LocalRanks::Create(*backend,
+                                                    {.mesh = plan_.options.mesh,
+                                                     .ranks = local_ranks_,
+                                                     .synchronous = job_.runtime.synchronous,
+                                                     .programs = {{plan_.train.step.program, plan_.train.memory},
+                                                                  {plan_.evaluate.step.program, plan_.evaluate.memory}},
+                                                     .host_memory = plan_.host_memory},
+                                                    plan_.arena_bytes));
   if (job_.telemetry.nvtx) {
     SHALE_ASSIGN_OR_RETURN(ranges_, CreateNvtxRanges());
   } else if (ProfilerWantsNvtxRanges()) {

@@ -126,7 +126,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
       LocalRanks::Create(*backend,
                          {.mesh = options.step.mesh,
                           .synchronous = options.synchronous,
-                          .programs = {&result.step.program},
+                          .programs = {{result.step.program, result.plan}},
                           .host_memory = PlanHostMemory({{result.step.program, result.plan}}, kReadStagingBytes),
                           .wrap = options.wrap},
                          result.plan.peak_bytes));
