@@ -103,9 +103,15 @@ absl::Status LocalRanks::WarmUp(const std::vector<PlannedProgram>& programs) {
     for (const auto& [program, memory] : programs) {
       if (status.ok()) status = WarmUpOps(program, memory, shard, *ops_[local], *devices_[local]);
     }
-    for (const auto& communicator : communicators_[local]) {
-      if (status.ok()) status = WarmUpCollectives(*communicator, *devices_[local]);
-      if (!status.ok()) communicator->Abort(status);
+    for (const MeshAxis axis : {MeshAxis::kShard, MeshAxis::kReplicate, MeshAxis::kAll}) {
+      for (const StreamId stream : {StreamId::kGather, StreamId::kReduce}) {
+        Communicator* const communicator = communicators_of_[local].Get(axis, stream);
+        if (communicator == nullptr) continue;
+        if (status.ok()) {
+          status = WarmUpCollectives(programs, mesh_, axis, stream, *communicator, *devices_[local]);
+        }
+        if (!status.ok()) communicator->Abort(status);
+      }
     }
     return status;
   });

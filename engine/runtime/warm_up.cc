@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <compare>
+#include <limits>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -18,7 +21,6 @@ namespace shale {
 namespace {
 
 constexpr int64_t kAlignment = 256;
-constexpr int64_t kElements = 1024;  // Elements in one rank's part of a collective.
 
 // Returns, in the order of ChangeOperands, by how much the addresses of an issue's operands and scratch will exceed
 // multiples of kAlignment. A library may choose another algorithm for other values.
@@ -89,6 +91,28 @@ absl::Status RunOnce(const Op& op, const Tensor& scratch, Ops& ops, Stream& stre
   return ops.Launch(op, {static_cast<std::byte*>(scratch.data), scratch.extent_bytes()}, stream);
 }
 
+// Numbers of elements of the full vectors of collectives.
+struct SmallestAndLargest {
+  int64_t smallest = std::numeric_limits<int64_t>::max(), largest = 0;
+};
+
+// Returns the sizes of the collectives that the programs run on a stream with the communicator that serves `axis`.
+std::map<std::pair<CollectiveKind, DType>, SmallestAndLargest> SizesOf(absl::Span<const PlannedProgram> programs,
+                                                                       const Mesh& mesh, MeshAxis axis,
+                                                                       StreamId stream) {
+  std::map<std::pair<CollectiveKind, DType>, SmallestAndLargest> sizes;
+  for (const PlannedProgram& planned : programs) {
+    for (const Instruction& instruction : planned.program.instructions) {
+      const auto* collective = std::get_if<Collective>(&instruction.action);
+      if (collective == nullptr || instruction.stream != stream || mesh.Serving(collective->axis) != axis) continue;
+      auto& [smallest, largest] = sizes[{collective->kind, collective->full.dtype}];
+      smallest = std::min(smallest, collective->full.elements());
+      largest = std::max(largest, collective->full.elements());
+    }
+  }
+  return sizes;
+}
+
 }  // namespace
 
 absl::Status WarmUpOps(const StepProgram& program, const MemoryPlan& plan, int shard, Ops& ops, Device& device) {
@@ -115,17 +139,35 @@ absl::Status WarmUpOps(const StepProgram& program, const MemoryPlan& plan, int s
   return absl::Status(status.code(), absl::StrCat("trying ", name, " before the start: ", status.message()));
 }
 
-absl::Status WarmUpCollectives(Communicator& communicator, Device& device) {
-  const int64_t shard_bytes = kElements * SizeOf(DType::kFloat32);
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena, device.Allocate(shard_bytes * (communicator.size() + 1)));
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("reduce"));
-  Tensor shard = Tensor::Contiguous(DType::kFloat32, {kElements});
-  Tensor full = Tensor::Contiguous(DType::kFloat32, {kElements * communicator.size()});
-  shard.data = arena->base();
-  full.data = arena->base() + shard_bytes;
-  absl::Status status = communicator.AllGather(shard, full, *stream);
-  if (status.ok()) status = communicator.ReduceScatterSum(full, shard, *stream);
-  if (status.ok()) status = communicator.AllReduceSum(shard, *stream);
+absl::Status WarmUpCollectives(absl::Span<const PlannedProgram> programs, const Mesh& mesh, MeshAxis axis,
+                               StreamId stream_id, Communicator& communicator, Device& device) {
+  const std::map<std::pair<CollectiveKind, DType>, SmallestAndLargest> sizes = SizesOf(programs, mesh, axis, stream_id);
+  int64_t most = 0;
+  for (const auto& [kind, elements] : sizes) {
+    most = std::max(most, elements.largest * SizeOf(kind.second));
+  }
+  if (most == 0) return absl::OkStatus();
+  const int64_t shard_offset = RoundUp(most, kAlignment);
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena,
+                         device.Allocate(shard_offset + CeilDivide(most, communicator.size())));
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream(ToString(stream_id)));
+  const auto run = [&](CollectiveKind kind, DType dtype, int64_t elements) {
+    Tensor full = Tensor::Contiguous(dtype, {elements});
+    Tensor shard = Tensor::Contiguous(dtype, {elements / communicator.size()});
+    full.data = arena->base();
+    shard.data = arena->base() + shard_offset;
+    switch (kind) {
+      case CollectiveKind::kAllGather: return communicator.AllGather(shard, full, *stream);
+      case CollectiveKind::kReduceScatterSum: return communicator.ReduceScatterSum(full, shard, *stream);
+      case CollectiveKind::kAllReduceSum: return communicator.AllReduceSum(full, *stream);
+    }
+    return absl::InternalError("an unknown kind of collective");
+  };
+  absl::Status status;
+  for (const auto& [kind, elements] : sizes) {
+    if (status.ok()) status = run(kind.first, kind.second, elements.smallest);
+    if (status.ok()) status = run(kind.first, kind.second, elements.largest);
+  }
   if (!status.ok()) communicator.Abort(status);  // Unblocks the peers, which wait for what this rank will not begin.
   status.Update(stream->Synchronize());
   return status;

@@ -3,11 +3,14 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "engine/memory/host_plan.h"
 #include "engine/memory/plan.h"
 #include "engine/program/program.h"
 #include "kernels/device/device.h"
 #include "kernels/op_backend.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh.h"
 
 namespace shale {
 
@@ -17,7 +20,11 @@ namespace shale {
 // thread. An error names the op.
 absl::Status WarmUpOps(const StepProgram& program, const MemoryPlan& plan, int shard, Ops& ops, Device& device);
 
-// Runs one collective of each kind on a few kilobytes. Call it on the launching threads of all ranks at the same time.
-absl::Status WarmUpCollectives(Communicator& communicator, Device& device);
+// Runs the smallest and the largest collective of each kind and dtype that the programs have on a stream along `axis`,
+// which `communicator` serves: NCCL may take memory at the first use of an algorithm, which it chooses by kind and
+// size. Call it on the launching threads of all ranks at the same time. Allocates device memory for the largest one,
+// and frees it at the end.
+absl::Status WarmUpCollectives(absl::Span<const PlannedProgram> programs, const Mesh& mesh, MeshAxis axis,
+                               StreamId stream, Communicator& communicator, Device& device);
 
 }  // namespace shale

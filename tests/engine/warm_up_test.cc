@@ -1,6 +1,9 @@
 // What a backend's libraries are asked before the start, and what they are asked later.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -11,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/runtime/backend.h"
 #include "kernels/op_backend.h"
+#include "sharding/comm/tracing.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/tested_backend.h"
 
@@ -31,6 +35,16 @@ std::string KeyOf(const Op& op) {
 struct Asked {
   std::set<std::string> before, later;
   bool started = false;
+  std::vector<std::vector<CollectiveRecord>> collectives_before;  // By rank.
+  std::deque<CollectiveTrace> collectives;
+
+  void Start() {
+    started = true;
+    for (CollectiveTrace& trace : collectives) {
+      collectives_before.push_back(trace.records());
+      trace.Clear();
+    }
+  }
 };
 
 class AskedOps : public Ops {
@@ -75,7 +89,7 @@ class AskedBackend : public Backend {
   absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override { return inner_->DefaultBudget(ranks); }
   bool warms_up() const override { return true; }
   absl::Status CheckMemory(const std::vector<std::shared_ptr<Device>>&, int64_t) const override {
-    asked_.started = true;
+    asked_.Start();
     return absl::OkStatus();
   }
 
@@ -103,6 +117,40 @@ TEST(WarmUp, AsksTheLibrariesWhateverTheRunAsks) {
       for (const std::string& key : asked.later) {
         EXPECT_TRUE(asked.before.count(key)) << key << "\nwas not asked before:\n" << absl::StrJoin(asked.before, "\n");
       }
+    }
+  }
+}
+
+// NCCL chooses an algorithm by kind, type and size, and takes memory at the first use of one.
+TEST(WarmUp, RunsTheSmallestAndTheLargestCollectiveOfEachKind) {
+  for (const Mesh& mesh : {Mesh{1, 3}, Mesh{2, 2}}) {
+    Asked asked;
+    asked.collectives.resize(mesh.ranks());
+    const AskedBackend backend(asked);
+    RunOptions options;
+    options.backend = &backend;
+    options.dtype = DType::kBFloat16;
+    options.step.mesh = mesh;
+    options.wrap = [&](std::unique_ptr<Communicator> inner, int rank, StreamId stream) {
+      return std::make_unique<TracingCommunicator>(std::move(inner), &asked.collectives[rank],
+                                                   std::string(ToString(stream)));
+    };
+    const absl::StatusOr<RunResult> result =
+        RunJob(options, RandomTokens(mesh.ranks(), 7, SmallDecoder().vocabulary, 1));
+    ASSERT_TRUE(result.ok()) << result.status();
+    for (int rank = 0; rank < mesh.ranks(); ++rank) {
+      const auto extremes = [](const std::vector<CollectiveRecord>& records) {
+        std::map<std::string, std::pair<int64_t, int64_t>> found;
+        for (const CollectiveRecord& record : records) {
+          const auto [at, is_new] =
+              found.try_emplace(absl::StrCat(record.label, " ", ToString(record.kind), " ", ToString(record.dtype)),
+                                record.elements, record.elements);
+          at->second = {std::min(at->second.first, record.elements), std::max(at->second.second, record.elements)};
+        }
+        return found;
+      };
+      EXPECT_GT(asked.collectives_before[rank].size(), 4u);
+      EXPECT_EQ(extremes(asked.collectives_before[rank]), extremes(asked.collectives[rank].records()));
     }
   }
 }

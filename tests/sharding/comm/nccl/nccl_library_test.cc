@@ -44,10 +44,12 @@ TEST(NcclLibraryTest, ANewCommunicatorsPlaceOutlivesTheCall) {
 
 TEST(NcclLibraryTest, IdsOfGroupsDiffer) {
   unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  unsetenv("NCCL_RUNTIME_CONNECT");
   absl::StatusOr<std::unique_ptr<NcclApi>> nccl = LoadNccl();
   if (absl::IsNotFound(nccl.status())) GTEST_SKIP() << nccl.status();
   ASSERT_TRUE(nccl.ok()) << nccl.status();
   EXPECT_STREQ(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
+  EXPECT_STREQ(std::getenv("NCCL_RUNTIME_CONNECT"), "0");
   NcclUniqueId ids[2];
   for (NcclUniqueId& id : ids) {
     const NcclResult result = (*nccl)->GetUniqueId(id);
