@@ -28,7 +28,7 @@ HostItemLayout::HostItemLayout(const StepProgram& program) {
   }
 }
 
-HostMemoryPlan PlanHostMemory(absl::Span<const PlannedProgram> programs, int64_t staging_bytes) {
+HostMemoryPlan PlanHostMemory(absl::Span<const ProgramAndPlan> programs, int64_t staging_bytes) {
   HostMemoryPlan plan{.staging_bytes = RoundUp(staging_bytes, kHostPartAlignment)};
   for (const auto& [program, memory] : programs) {
     plan.items_bytes = std::max(plan.items_bytes, RoundUp(HostItemLayout(program).size_bytes(), kHostPartAlignment));

@@ -46,11 +46,11 @@ struct HostMemoryPlan {
   int64_t total_bytes() const { return transfer_bytes + staging_bytes + items_bytes + offload_bytes; }
 };
 // A program with its memory plan. Borrows both.
-struct PlannedProgram {
+struct ProgramAndPlan {
   const StepProgram& program;
   const MemoryPlan& memory;
 };
 // Returns sizes that suffice for each of `programs`. Rounds `staging_bytes` up to a multiple of kHostPartAlignment.
-HostMemoryPlan PlanHostMemory(absl::Span<const PlannedProgram> programs, int64_t staging_bytes);
+HostMemoryPlan PlanHostMemory(absl::Span<const ProgramAndPlan> programs, int64_t staging_bytes);
 
 }  // namespace shale

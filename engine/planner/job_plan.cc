@@ -140,7 +140,7 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine) {
     SHALE_RETURN_IF_ERROR(Finish(snapshot));
     plan.snapshot = std::move(snapshot);
   }
-  std::vector<PlannedProgram> users;
+  std::vector<ProgramAndPlan> users;
   for (const PlannedProgram* program : {&plan.train, &plan.evaluate}) {
     users.push_back({program->step.program, program->memory});
   }

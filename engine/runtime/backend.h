@@ -81,8 +81,9 @@ class Backend {
   // the arenas are allocated (see LocalRanks).
   virtual bool warms_up() const { return false; }
 
-  // Checks that an arena of `arena_bytes` per rank fits into the memory that the devices have free now. If not, returns
-  // ResourceExhausted, whose message says how much memory is free and how much is wanted.
+  // Checks that an arena of `arena_bytes` per rank fits into the memory that the devices have free now, beside a
+  // reserve for what is taken later. If not, returns ResourceExhausted, whose message says how much memory is free and
+  // how much is wanted.
   virtual absl::Status CheckMemory(const std::vector<std::shared_ptr<Device>>& devices, int64_t arena_bytes) const {
     return absl::OkStatus();
   }

@@ -23,6 +23,9 @@ namespace {
 
 constexpr int kOldestMajor = 8;  // Major compute capability. The kernels are compiled for it, and bf16 matmuls need it.
 constexpr int64_t kLibraryBytes = int64_t{2} << 30;
+// What stays free of a GPU's memory beside the arenas, for what is taken after they are checked: windows of NCCL,
+// graphs of CUDA, and whatever a library allocates late.
+constexpr int64_t kLateBytes = int64_t{256} << 20;
 
 // Collects the attention ops that the library for attention declined to compute. Thread-safe.
 class DeclinedAttention {
@@ -165,14 +168,16 @@ class CudaBackend : public Backend {
       int64_t sharing = 0;
       for (; first < devices.size() && devices[first].get() == &device; ++first) ++sharing;
       SHALE_ASSIGN_OR_RETURN(const int64_t free_bytes, FreeBytes(device));
-      if (arena_bytes <= free_bytes / sharing) continue;
+      const int64_t most = std::max<int64_t>(0, free_bytes - kLateBytes) / sharing;
+      if (arena_bytes <= most) continue;
       const CudaDeviceProperties& gpu = device.properties();
       return absl::ResourceExhaustedError(absl::StrCat(
           "GPU ", device.ordinal(), " (", gpu.name, ") has ", FormatBytes(free_bytes), " free of ",
           FormatBytes(gpu.total_bytes), ", and ", sharing == 1 ? "a rank wants" : absl::StrCat(sharing, " ranks want"),
-          " an arena of ", FormatBytes(arena_bytes), sharing == 1 ? "" : " each",
-          "; end what else uses it, or set memory.budget_bytes to at most ", free_bytes / sharing,
-          " to see what would fit"));
+          " an arena of ", FormatBytes(arena_bytes), sharing == 1 ? "" : " each", ", and ", FormatBytes(kLateBytes),
+          " must stay free for windows, graphs and what libraries allocate late; end what else uses it, or set "
+          "memory.budget_bytes to at most ",
+          most, " to see what would fit"));
     }
     return absl::OkStatus();
   }

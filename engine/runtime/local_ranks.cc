@@ -96,7 +96,7 @@ absl::Status LocalRanks::ForEachCommunicator(const std::function<absl::Status(Co
   });
 }
 
-absl::Status LocalRanks::WarmUp(const std::vector<PlannedProgram>& programs) {
+absl::Status LocalRanks::WarmUp(const std::vector<ProgramAndPlan>& programs) {
   return ForEach([&](int local) -> absl::Status {
     absl::Status status;
     const int shard = mesh_.index(numbers_[local], MeshAxis::kShard);

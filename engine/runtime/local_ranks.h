@@ -25,7 +25,7 @@ struct LocalRanksOptions {
   // The programs that will run, and their plans. If the backend warms up (Backend::warms_up), Create runs those of
   // their ops that use libraries once before it allocates the arenas, so that the memory that the libraries take is
   // known by then. Borrowed during Create.
-  std::vector<PlannedProgram> programs;
+  std::vector<ProgramAndPlan> programs;
   // The plan for each rank. It must cover all programs that will run.
   HostMemoryPlan host_memory;
   // Wraps each communicator, for tracing. May be empty.
@@ -63,7 +63,7 @@ class LocalRanks {
  private:
   LocalRanks() = default;
   absl::Status CreateGroups(const Backend& backend, const LocalRanksOptions& options);
-  absl::Status WarmUp(const std::vector<PlannedProgram>& programs);
+  absl::Status WarmUp(const std::vector<ProgramAndPlan>& programs);
   void AbortGroups(int local, const absl::Status& reason);
   // Calls `visit` for every communicator of every local rank, in the same order on all ranks, on its rank's launching
   // thread.

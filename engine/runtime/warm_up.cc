@@ -97,11 +97,11 @@ struct SmallestAndLargest {
 };
 
 // Returns the sizes of the collectives that the programs run on a stream with the communicator that serves `axis`.
-std::map<std::pair<CollectiveKind, DType>, SmallestAndLargest> SizesOf(absl::Span<const PlannedProgram> programs,
+std::map<std::pair<CollectiveKind, DType>, SmallestAndLargest> SizesOf(absl::Span<const ProgramAndPlan> programs,
                                                                        const Mesh& mesh, MeshAxis axis,
                                                                        StreamId stream) {
   std::map<std::pair<CollectiveKind, DType>, SmallestAndLargest> sizes;
-  for (const PlannedProgram& planned : programs) {
+  for (const ProgramAndPlan& planned : programs) {
     for (const Instruction& instruction : planned.program.instructions) {
       const auto* collective = std::get_if<Collective>(&instruction.action);
       if (collective == nullptr || instruction.stream != stream || mesh.Serving(collective->axis) != axis) continue;
@@ -139,7 +139,7 @@ absl::Status WarmUpOps(const StepProgram& program, const MemoryPlan& plan, int s
   return absl::Status(status.code(), absl::StrCat("trying ", name, " before the start: ", status.message()));
 }
 
-absl::Status WarmUpCollectives(absl::Span<const PlannedProgram> programs, const Mesh& mesh, MeshAxis axis,
+absl::Status WarmUpCollectives(absl::Span<const ProgramAndPlan> programs, const Mesh& mesh, MeshAxis axis,
                                StreamId stream_id, Communicator& communicator, Device& device) {
   const std::map<std::pair<CollectiveKind, DType>, SmallestAndLargest> sizes = SizesOf(programs, mesh, axis, stream_id);
   int64_t most = 0;

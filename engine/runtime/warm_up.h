@@ -24,7 +24,7 @@ absl::Status WarmUpOps(const StepProgram& program, const MemoryPlan& plan, int s
 // which `communicator` serves: NCCL may take memory at the first use of an algorithm, which it chooses by kind and
 // size. Call it on the launching threads of all ranks at the same time. Allocates device memory for the largest one,
 // and frees it at the end.
-absl::Status WarmUpCollectives(absl::Span<const PlannedProgram> programs, const Mesh& mesh, MeshAxis axis,
+absl::Status WarmUpCollectives(absl::Span<const ProgramAndPlan> programs, const Mesh& mesh, MeshAxis axis,
                                StreamId stream, Communicator& communicator, Device& device);
 
 }  // namespace shale

@@ -157,9 +157,11 @@ TEST_F(CudaJobTest, AnArenaThatDoesNotFitIsRefusedBeforeTheFirstIsAllocated) {
   const absl::Status status =
       Trainer::Create(MakeJob(overrides), {.backend = OnStandIn(runtime, kRanksPerDevice).get()}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("GPU 0 ("), HasSubstr("free of 195 KiB, and 2 ranks want an arena of "),
-                    HasSubstr(" each; end what else uses it, or set memory.budget_bytes to at most ")));
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(HasSubstr("GPU 0 ("), HasSubstr("free of 195 KiB, and 2 ranks want an arena of "),
+            HasSubstr(" each, and 256 MiB must stay free for windows, graphs and what libraries allocate late; end "
+                      "what else uses it, or set memory.budget_bytes to at most 0 ")));
 }
 
 TEST_F(CudaJobTest, TooFewGpusAndTooOldOnesAreRefused) {
