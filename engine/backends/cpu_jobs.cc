@@ -10,9 +10,10 @@ namespace shale {
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuJobBackend(const Job& job) {
   SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
-  return CreateCpuBackend({.ops = job.runtime.ops, .threads = [runtime = job.runtime](int64_t ranks) {
-                             return ThreadsPerRank(runtime, ranks, HardwareThreads());
-                           }});
+  return CreateCpuBackend(
+      {.ops = job.runtime.ops, .products = job.runtime.cpu_products, .threads = [runtime = job.runtime](int64_t ranks) {
+         return ThreadsPerRank(runtime, ranks, HardwareThreads());
+       }});
 }
 
 }  // namespace shale

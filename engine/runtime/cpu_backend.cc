@@ -18,7 +18,12 @@ class CpuBackend : public Backend {
 
   std::unique_ptr<Ops> CreateOps(int64_t ranks, const Device* /*device*/) const override {
     if (options_.ops == OpsKind::kReference) return CreateReferenceOps();
-    return CreateCpuOps({.threads = options_.threads(ranks)});
+    return CreateCpuOps({.threads = options_.threads(ranks), .products = cpu_products()});
+  }
+
+  CpuProducts cpu_products() const override {
+    if (options_.ops != OpsKind::kFast) return CpuProducts::kAuto;
+    return options_.products == CpuProducts::kAuto ? DefaultCpuProducts() : options_.products;
   }
 
   // All ranks share one device, which counts what they allocate together.

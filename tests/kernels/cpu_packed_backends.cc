@@ -1,0 +1,36 @@
+// Registers the fast CPU backend with the matmul kernels of our own (CpuProducts::kPacked), for each instruction set
+// that they are built for and this machine has.
+#include <string>
+#include <utility>
+
+#include "hwy/targets.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/device/cpu/cpu_device.h"
+#include "tests/kernels/test_backends.h"
+
+namespace shale::testing {
+namespace {
+
+// Kernels choose their instruction set at each call, for the whole process: the best of `targets` that they were built
+// for, or the portable one.
+bool Register(std::string name, int threads, int64_t targets) {
+  return RegisterTestBackend(
+      {.name = name,
+       .family = std::move(name),
+       .create_device = [] { return CreateCpuDevice({.synchronous = true}); },
+       .create_ops = [threads] { return CreateCpuOps({.threads = threads, .products = CpuProducts::kPacked}); },
+       .select = [targets] { hwy::GetChosenTarget().Update(targets); }});
+}
+
+#ifndef __SANITIZE_THREAD__  // See cpu_backends.cc.
+[[maybe_unused]] const bool registered = [] {
+  const int64_t best = hwy::SupportedTargets();
+  Register("cpu_packed", 2, best);
+  if ((best & HWY_AVX2) != 0) Register("cpu_packed_avx2", 2, HWY_AVX2);
+  if ((best & HWY_SSE4) != 0) Register("cpu_packed_sse4", 1, HWY_SSE4);
+  return Register("cpu_packed_portable", 1, 0);
+}();
+#endif
+
+}  // namespace
+}  // namespace shale::testing
