@@ -43,15 +43,21 @@ constexpr RandomBlock Philox(RandomBlock counter, uint64_t key) {
   return {{c0, c1, c2, c3}};
 }
 
+// The streams of the tensors of a flat group. A state's number is below kGradientStreams - 1.
 inline constexpr uint32_t kWeightStream = 0;
 constexpr uint32_t StateStream(int state) { return 1 + static_cast<uint32_t>(state); }
+// A bf16 gradient has kGradientStreams streams, one for each rounding in a micro-batch, so that no two roundings of an
+// element use the same bits: with equal bits, the expectation of their sum would not be exact.
+inline constexpr uint32_t kGradientStreams = 128;
+constexpr uint32_t GradientStream(int rounding) { return kGradientStreams + static_cast<uint32_t>(rounding); }
 
-// The random bits of one tensor in one update.
+// The random bits of one tensor in one update or, for gradients, in one micro-batch of it.
 struct RoundingStream {
   uint64_t seed = 0;
-  int64_t number = 0;   // Of the update. Streams repeat after 2^32 updates.
-  int32_t group = 0;    // The flat group.
-  uint32_t tensor = 0;  // kWeightStream, or the StateStream of a state.
+  int64_t number = 0;       // Of the update. Streams repeat after 2^32 updates.
+  int32_t group = 0;        // The flat group.
+  uint32_t tensor = 0;      // kWeightStream, the StateStream of a state, or a GradientStream.
+  int64_t micro_batch = 0;  // Its number in the step. Only gradients have other numbers than 0.
 
   // Returns the counter of block 0.
   constexpr RandomBlock Origin() const {
@@ -62,8 +68,9 @@ struct RoundingStream {
     RandomBlock counter = Origin();
     counter.word[0] = static_cast<uint32_t>(block);
     counter.word[1] |= static_cast<uint32_t>(block >> 32);
-    return Philox(counter, seed);
+    return Philox(counter, Key());
   }
+  constexpr uint64_t Key() const { return seed ^ static_cast<uint64_t>(micro_batch) << 32; }
 };
 
 // Rounds the fp32 number with these bits to one of the two bf16 numbers around it, and returns its 16 bits. If `half`

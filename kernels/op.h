@@ -1,11 +1,12 @@
 // Op: one operation of a training step, of any kind.
 //
 // Code that compiles, plans, binds or reports ops without looking into them includes only this header, so it need not
-// be compiled again when a kind changes. ops.h defines the kinds.
+// be compiled again when a kind changes. kernels/ops/ defines the kinds.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -18,7 +19,7 @@ namespace shale {
 
 enum class Access : uint8_t { kRead, kWrite, kReadWrite };
 
-// The kinds of ops are the structs of ops.h. They have a function Visit, which lists their operands.
+// The kinds of ops are the structs in kernels/ops/. They have a function Visit, which lists their operands.
 template <class Kind>
 concept IsOpKind = requires(Kind& op, void (*visitor)(absl::string_view, const Tensor&, Access)) {
   Kind::Visit(op, visitor);
@@ -26,12 +27,13 @@ concept IsOpKind = requires(Kind& op, void (*visitor)(absl::string_view, const T
 
 struct OpKinds;  // A std::variant of all kinds (ops.h).
 
-// Owns an op of one kind. The constructor of a kind, As, Is and std::visit over kinds() need ops.h.
+// Owns an op of one kind. To make an op and to look into it, include the header of its family (kernels/ops/). Only
+// std::visit over kinds() needs all families (ops.h).
 class Op {
  public:
   Op();  // Holds no op. It may only be assigned to and destroyed.
   template <class Kind>
-  requires IsOpKind<Kind> Op(Kind op);
+  requires IsOpKind<Kind> Op(Kind op);  // Compiled for each kind in ops.cc, as is As.
   Op(const Op& other);
   Op(Op&& other) noexcept;
   Op& operator=(const Op& other);
@@ -42,7 +44,9 @@ class Op {
   template <class Kind>
   const Kind* As() const;
   template <class Kind>
-  Kind* As();
+  Kind* As() {
+    return const_cast<Kind*>(std::as_const(*this).As<Kind>());
+  }
   template <class Kind>
   bool Is() const {
     return As<Kind>() != nullptr;

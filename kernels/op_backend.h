@@ -9,7 +9,7 @@
 
 namespace shale {
 
-struct MatMul;  // kernels/ops.h
+struct MatMul;  // kernels/ops/matmul.h
 
 // Memory that one launch may overwrite, aligned to 256 bytes. Its contents are undefined before and after the launch.
 struct Scratch {
@@ -33,6 +33,11 @@ class Ops {
 
   // Does the slow work of the first launch of such an op in advance: creates a primitive or chooses an algorithm.
   virtual absl::Status Prepare(const Op& op) { return absl::OkStatus(); }
+
+  // Returns the ops that compute in host memory, on any stream of the device (Stream::RunOnHost): these ops themselves
+  // if their device is the host. Returns null if there are none.
+  virtual const Ops* host() const { return nullptr; }
+  Ops* host() { return const_cast<Ops*>(static_cast<const Ops*>(this)->host()); }
 
   // Enqueues a bound and valid op (see Validate). Nothing else may use `scratch` until the op has finished.
   absl::Status Launch(const Op& op, Scratch scratch, Stream& stream);

@@ -10,7 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "kernels/ops.h"
+#include "kernels/op.h"
+#include "kernels/op_kinds.h"
 
 namespace shale::internal {
 
@@ -92,33 +93,10 @@ class OpChecker {
 // extents from first to last element overlap.
 bool Overlap(const Tensor& a, const Tensor& b);
 
-// Check(c, op) checks the operands of one op against the shapes, dtypes and aliasing that its comment in ops.h states.
-void Check(OpChecker& c, const EmbeddingForward& op);
-void Check(OpChecker& c, const EmbeddingBackward& op);
-void Check(OpChecker& c, const MatMul& op);
-void Check(OpChecker& c, const BiasBackward& op);
-void Check(OpChecker& c, const RmsNormForward& op);
-void Check(OpChecker& c, const RmsNormBackward& op);
-void Check(OpChecker& c, const LayerNormForward& op);
-void Check(OpChecker& c, const LayerNormBackward& op);
-void Check(OpChecker& c, const Rope& op);
-void Check(OpChecker& c, const AttentionForward& op);
-void Check(OpChecker& c, const AttentionBackward& op);
-void Check(OpChecker& c, const SwiGluForward& op);
-void Check(OpChecker& c, const SwiGluBackward& op);
-void Check(OpChecker& c, const GeluForward& op);
-void Check(OpChecker& c, const GeluBackward& op);
-void Check(OpChecker& c, const CrossEntropy& op);
-void Check(OpChecker& c, const Sum& op);
-void Check(OpChecker& c, const SumSquares& op);
-void Check(OpChecker& c, const Copy& op);
-void Check(OpChecker& c, const Add& op);
-void Check(OpChecker& c, const Accumulate& op);
-void Check(OpChecker& c, const ZeroRanges& op);
-void Check(OpChecker& c, const LossScale& op);
-void Check(OpChecker& c, const FlagNonFinite& op);
-void Check(OpChecker& c, const CombineTotals& op);
-void Check(OpChecker& c, const PrepareUpdate& op);
-void Check(OpChecker& c, const Update& op);
+// Each Check checks the operands of one op against the shapes, dtypes and aliasing that the comment on its struct
+// states.
+#define SHALE_DECLARE(Kind) void Check(OpChecker& c, const Kind& op);
+SHALE_EACH_OP_KIND(SHALE_DECLARE)
+#undef SHALE_DECLARE
 
 }  // namespace shale::internal

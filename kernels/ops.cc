@@ -9,6 +9,18 @@ OpKinds::OpKinds(const OpKinds& other) = default;
 OpKinds& OpKinds::operator=(const OpKinds& other) = default;
 OpKinds::~OpKinds() = default;
 
+template <class Kind>
+requires IsOpKind<Kind> Op::Op(Kind op) : kinds_(new OpKinds(std::in_place_type<Kind>, std::move(op))) {}
+template <class Kind>
+const Kind* Op::As() const {
+  return std::get_if<Kind>(kinds_.get());
+}
+#define SHALE_COMPILE(Kind) \
+  template Op::Op(Kind op); \
+  template const Kind* Op::As<Kind>() const;
+SHALE_EACH_OP_KIND(SHALE_COMPILE)
+#undef SHALE_COMPILE
+
 Op::Op() = default;
 Op::Op(const Op& other) : kinds_(other.kinds_ == nullptr ? nullptr : std::make_unique<OpKinds>(*other.kinds_)) {}
 Op::Op(Op&& other) noexcept = default;

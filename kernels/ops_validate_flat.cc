@@ -5,6 +5,10 @@
 #include "kernels/counter_random.h"
 #include "kernels/integers.h"
 #include "kernels/op_checker.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/ops/update.h"
+#include "kernels/step_scalars.h"
 
 namespace shale::internal {
 namespace {
@@ -39,11 +43,22 @@ void CheckRanges(OpChecker& c, absl::string_view name, const std::vector<Element
   }
 }
 
-template <class OpType>
-void CheckReduction(OpChecker& c, const OpType& op) {
-  Dim N = Flat("N"), one{"", 1};
-  c.Typed("x", op.x_N, DType::kFloat32, {&N});
-  c.Typed("total", op.total_1, DType::kFloat64, {&one});
+void CheckTotal(OpChecker& c, const Tensor& total_1) {
+  Dim one{"", 1};
+  c.Typed("total", total_1, DType::kFloat64, {&one});
+}
+
+// Requires that blocks of random bits do not begin inside the shard of an op that rounds stochastically.
+void CheckRandomBlocks(OpChecker& c, int64_t shard_begin) {
+  c.Require(shard_begin % kRandomBlock == 0, "shard_begin is ", shard_begin, "; wanted a multiple of ", kRandomBlock,
+            ", the elements that a block of random bits rounds");
+}
+
+// Requires a shard of P elements of a flat group.
+void CheckShard(OpChecker& c, int64_t shard_begin, int64_t shard_stride, int64_t P) {
+  c.Require(shard_begin >= 0, "shard_begin is ", shard_begin, "; wanted 0 or more");
+  c.Require(shard_stride == 0 || shard_stride == P, "shard_stride is ", shard_stride, "; wanted 0, or ", P,
+            ", the elements of the shard");
 }
 
 // Requires the states that the rule declares, for P elements, and no others.
@@ -82,9 +97,17 @@ class RuleChecker {
 
 }  // namespace
 
-void Check(OpChecker& c, const Sum& op) { CheckReduction(c, op); }
+void Check(OpChecker& c, const Sum& op) {
+  Dim N = Flat("N");
+  c.Typed("x", op.x_N, DType::kFloat32, {&N});
+  CheckTotal(c, op.total_1);
+}
 
-void Check(OpChecker& c, const SumSquares& op) { CheckReduction(c, op); }
+void Check(OpChecker& c, const SumSquares& op) {
+  Dim N = Flat("N");
+  c.Act("x", op.x_N, {&N});
+  CheckTotal(c, op.total_1);
+}
 
 void Check(OpChecker& c, const Copy& op) {
   c.Require(op.from.present(), "from is missing");
@@ -110,7 +133,20 @@ void Check(OpChecker& c, const Add& op) {
 void Check(OpChecker& c, const Accumulate& op) {
   Dim N = Flat("N");
   c.Typed("x", op.x_N, DType::kFloat32, {&N});
-  c.Typed("total", op.total_N, DType::kFloat32, {&N});
+  c.Act("total", op.total_N, {&N});
+  c.Require(op.update_count_1.present() == op.rounds(),
+            op.rounds() ? "update_count is missing; wanted it for a bf16 total, which is rounded stochastically"
+                        : "update_count is given for an f32 total; wanted a bf16 total, or no update_count");
+  c.Require(op.rounds() || !op.micro_batch_1.present(),
+            "micro_batch is given for an f32 total; wanted a bf16 total, or no micro_batch");
+  if (!op.rounds()) return;
+  Dim one{"", 1};
+  c.Typed("update_count", op.update_count_1, DType::kInt64, {&one});
+  if (op.micro_batch_1.present()) c.Typed("micro_batch", op.micro_batch_1, DType::kInt64, {&one});
+  c.Require(op.stream >= kGradientStreams && op.stream < 2 * kGradientStreams, "stream is ", op.stream,
+            "; wanted a GradientStream");
+  CheckRandomBlocks(c, op.shard_begin);
+  CheckShard(c, op.shard_begin, op.shard_stride, N.size);
 }
 
 void Check(OpChecker& c, const ZeroRanges& op) {
@@ -148,6 +184,14 @@ void Check(OpChecker& c, const PrepareUpdate& op) {
   c.Typed("update_count", op.update_count_1, DType::kInt64, {&one});
   c.Typed("update", op.update_5, DType::kFloat32, {&update});
   if (op.number_1.present()) c.Typed("number", op.number_1, DType::kInt64, {&one});
+  if (op.previous_norm_1.present()) c.Typed("previous_norm", op.previous_norm_1, DType::kFloat64, {&one});
+}
+
+void Check(OpChecker& c, const RecordNorm& op) {
+  Dim one{"", 1}, totals{"totals", kTotalSize};
+  c.Typed("valid_tokens", op.valid_tokens_1, DType::kInt64, {&one});
+  c.Typed("totals", op.totals_3, DType::kFloat64, {&totals});
+  c.Typed("norm", op.norm_1, DType::kFloat64, {&one});
 }
 
 void Check(OpChecker& c, const Update& op) {
@@ -163,8 +207,7 @@ void Check(OpChecker& c, const Update& op) {
                                   : "bf16 states, or a bf16 weight without master and low, need number; it is missing");
   if (op.number_1.present()) {
     c.Typed("number", op.number_1, DType::kInt64, {&one});
-    c.Require(op.shard_begin % kRandomBlock == 0, "shard_begin is ", op.shard_begin, "; wanted a multiple of ",
-              kRandomBlock, ", the elements that a block of random bits rounds");
+    CheckRandomBlocks(c, op.shard_begin);
   }
   if (op.master_P.present()) c.Typed("master", op.master_P, DType::kFloat32, {&P});
   if (op.low_P.present()) c.Typed("low", op.low_P, DType::kInt16, {&P});
@@ -172,15 +215,13 @@ void Check(OpChecker& c, const Update& op) {
   RuleChecker checker(c);
   std::visit([&](const auto& rule) { rule.Check(checker); }, op.rule);
   if (op.decayed != nullptr) CheckRanges(c, "decayed", *op.decayed);
-  c.Require(op.shard_begin >= 0, "shard_begin is ", op.shard_begin, "; wanted 0 or more");
   const int64_t block = BlockOf(op.rule);
   for (const auto& [name, value] :
        {std::pair<absl::string_view, int64_t>{"shard_begin", op.shard_begin}, {"shard_stride", op.shard_stride}}) {
     c.Require(value % block == 0, name, " is ", value, "; wanted a multiple of ", block,
               ", the elements of a block of state");
   }
-  c.Require(op.shard_stride == 0 || op.shard_stride == P.size, "shard_stride is ", op.shard_stride, "; wanted 0, or ",
-            P.size, ", the elements of the shard");
+  CheckShard(c, op.shard_begin, op.shard_stride, P.size);
 }
 
 }  // namespace shale::internal

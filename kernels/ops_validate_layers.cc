@@ -1,5 +1,11 @@
 // Checks the operands of the matmul, bias, embedding, rotary embedding, attention, activation and loss ops.
 #include "kernels/op_checker.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/loss.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/rope.h"
 
 namespace shale::internal {
 

@@ -1,5 +1,6 @@
 // Checks the operands of the norms.
 #include "kernels/op_checker.h"
+#include "kernels/ops/norm.h"
 
 namespace shale::internal {
 namespace {

@@ -1,4 +1,5 @@
-// The scalars of a step, and where each lies in its tensor. Ops of ops.h read and write them on the device.
+// The scalars of a step, and where each lies in its tensor. The ops of kernels/ops/scalars.h read and write them on the
+// device.
 #pragma once
 
 namespace shale {

@@ -5,10 +5,12 @@ Reads the sources of the checkout that this file lies in, so that Bazel must not
 """
 
 import collections
+import io
 import os
 import re
 import shutil
 import subprocess
+import tokenize
 import unittest
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -17,15 +19,16 @@ _TOPS = ("engine", "kernels", "sharding")  # The folders whose packages have an 
 _OTHER_FILES = ("BUILD", ".bzl", ".md", ".txt")  # What these folders hold besides sources.
 _COLUMNS = 120
 
-# Who may include whom. A package may include itself, what is listed here, and, from engine/ on, all of kernels/ and
-# kernels/device/. engine/README.md has the same as a picture.
-_ENGINE_BASE = {"engine/text", "kernels", "kernels/device"}
+# Who may include whom. A package may include itself, what is listed here, and, from engine/ on, all of kernels/,
+# kernels/device/ and kernels/ops/. engine/README.md has the same as a picture.
+_ENGINE_BASE = {"engine/text", "kernels", "kernels/device", "kernels/ops"}
 _MAY_INCLUDE = {
     "kernels/device": {"kernels"},  # The headers without ops: checks, integers.
-    "kernels": {"kernels/device"},
-    "kernels/reference": {"kernels", "kernels/device"},
-    "kernels/cpu": {"kernels", "kernels/device", "kernels/reference"},
-    "kernels/cuda": {"kernels", "kernels/device", "kernels/reference"},
+    "kernels": {"kernels/device", "kernels/ops"},
+    "kernels/ops": {"kernels"},  # The headers that no kind of op changes: tensors, Access, update rules.
+    "kernels/reference": {"kernels", "kernels/device", "kernels/ops"},
+    "kernels/cpu": {"kernels", "kernels/device", "kernels/ops", "kernels/reference"},
+    "kernels/cuda": {"kernels", "kernels/device", "kernels/ops", "kernels/reference"},
     "sharding": {"kernels", "sharding/comm"},
     "sharding/comm": {"kernels", "kernels/device"},
     "engine/text": set(),
@@ -70,7 +73,7 @@ _MAY_HAVE_OLD_WORDS = ("engine/README.md", "engine/config/old_words", "tests/hou
                        "tests/tools/old_run_test.py",
                        "tests/tools/testdata/", "tests/fuzz/corpus/", "tests/fuzz/dictionaries/recorded_job.dict",
                        "tests/engine/config/old_words_test.cc",
-                       "tools/bench/results/")
+                       "tools/bench/results/", "tools/bench/train/before.py", "tests/tools/bench/train/before_test.py")
 
 
 def package(path):
@@ -106,6 +109,29 @@ def wrong_includes(path, text, exists):
         elif other != own and other not in _MAY_INCLUDE[own]:
             wrong.append((f"{own} -> {other}", included))
     return wrong
+
+
+def flat_continuations(text):
+    """Returns the numbers of the lines of a Python source that begin inside a bracket, and there neither where its
+    content begins nor at least four columns to the right of the line that opens it."""
+    skipped = (tokenize.NL, tokenize.COMMENT, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    flat, open_brackets, row, indent = [], [], 0, 0
+    for token, following in zip(tokens, tokens[1:]):
+        if token.type in skipped:
+            continue
+        if token.start[0] > row and not token.line[:token.start[1]].strip():
+            indent = token.start[1]
+            if open_brackets and token.string not in ")]}":
+                opened, content = open_brackets[-1]
+                if indent < opened + 4 and indent != content:
+                    flat.append(token.start[0])
+        row = token.end[0]
+        if token.type == tokenize.OP and token.string in "([{":
+            open_brackets.append((indent, following.start[1]))
+        elif token.type == tokenize.OP and token.string in ")]}":
+            open_brackets.pop()
+    return flat
 
 
 class HouseTest(unittest.TestCase):
@@ -167,6 +193,16 @@ class HouseTest(unittest.TestCase):
                 if len(line) > _COLUMNS:
                     wide.append(f"{path}:{number}: {len(line)} columns")
         self.assertFalse(wide, "\n".join(wide))
+
+    def test_python_inside_brackets_is_indented(self):
+        wrong = []
+        for path in self.files:
+            text = self.read(path)
+            if "testdata/" not in path and (path.endswith(".py") or text.startswith("#!/usr/bin/env python3")):
+                wrong += [f"{path}:{number}" for number in flat_continuations(text)]
+        self.assertFalse(wrong, "\n".join(wrong))
+        self.assertEqual(flat_continuations("if a:\n    f(b,\n      c,\n    d)\n    g(\n    e,\n        h)\n"), [4, 6])
+        self.assertEqual(flat_continuations("a = [\n    1,\n    {2:\n     3},\n]\nf(b,\n c)\n"), [7])
 
     def test_old_words_are_gone(self):
         found = []

@@ -21,7 +21,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt/tuner.h"
 #include "kernels/device/cuda/cudart.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
 #include "tools/command_line.h"
 
 namespace shale {

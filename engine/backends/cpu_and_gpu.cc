@@ -7,7 +7,9 @@
 namespace shale {
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
-  return job.runtime.device == DeviceType::kCpu ? CreateCpuJobBackend(job) : CreateCudaJobBackend(job);
+  if (job.runtime.device == DeviceType::kCpu) return CreateCpuJobBackend(job);
+  return CreateCudaJobBackend(job,
+                              [options = CpuOptionsOf(job)](int64_t ranks) { return CreateHostOps(options, ranks); });
 }
 
 absl::StatusOr<std::string> DecideCpuProducts(Job& job) { return DecideCpuJobProducts(job, UserCacheFolder()); }

@@ -1,19 +1,21 @@
 #include "engine/backends/cpu_jobs.h"
 
 #include "engine/config/job.h"
-#include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/hardware_threads.h"
 #include "kernels/check.h"
 #include "kernels/cpu/instruction_set.h"
 
 namespace shale {
 
+CpuBackendOptions CpuOptionsOf(const Job& job) {
+  return {.ops = job.runtime.ops, .threads = [runtime = job.runtime](int64_t ranks) {
+            return ThreadsPerRank(runtime, ranks, HardwareThreads());
+          }};
+}
+
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuJobBackend(const Job& job) {
   SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
-  return CreateCpuBackend(
-      {.ops = job.runtime.ops, .products = job.runtime.cpu_products, .threads = [runtime = job.runtime](int64_t ranks) {
-         return ThreadsPerRank(runtime, ranks, HardwareThreads());
-       }});
+  return CreateCpuBackend(CpuOptionsOf(job));
 }
 
 }  // namespace shale

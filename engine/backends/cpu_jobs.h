@@ -6,8 +6,12 @@
 #include "absl/status/statusor.h"
 #include "engine/config/job.h"
 #include "engine/runtime/backend.h"
+#include "engine/runtime/cpu_backend.h"
 
 namespace shale {
+
+// Returns the ops and the threads of a job's CPUs. The result does not refer to the job.
+CpuBackendOptions CpuOptionsOf(const Job& job);
 
 // Creates the backend that `job` describes. The backend does not refer to the job. Returns InvalidArgument if
 // SHALE_MAX_CPU_ISA is set to an unknown instruction set (kernels/cpu/instruction_set.h).

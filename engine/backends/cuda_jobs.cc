@@ -61,12 +61,13 @@ std::string DescribeAttention(bool cudnn) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job) {
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, HostOpsFactory create_host_ops) {
   SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<const TuningTable> tuning, TableOf(job));
   const std::shared_ptr<CudaRuntime> runtime = CreateCudart();
   CudaBackendOptions options;
   options.ranks_per_device = static_cast<int>(job.runtime.ranks_per_device);
   options.allow_tf32 = job.precision.allow_tf32;
+  options.create_host_ops = std::move(create_host_ops);
   options.create_matmuls = [tuning, tf32 = job.precision.allow_tf32](const CudaDeviceProperties* gpu) {
     return cuda::CreateCublasLtMatMuls(
         [] { return CublasLtFunctions::Load(LibrarySearch::FromEnvironment()); },

@@ -3,17 +3,23 @@
 // from the places where kernels/device/cuda/shared_library.h searches.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "engine/config/job.h"
 #include "engine/runtime/backend.h"
+#include "kernels/op_backend.h"
 
 namespace shale {
 
-// Creates the backend that `job` describes. Returns InvalidArgument if the tuning table cannot be read, or if there are
-// too many ranks for collectives without NCCL. Sets environment variables of CUDA and NCCL, so call it before there are
-// threads. The backend does not refer to the job.
-absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job);
+// Creates the ops of one of `ranks` ranks on the CPU, for updates on the host.
+using HostOpsFactory = std::function<std::unique_ptr<Ops>(int64_t ranks)>;
+
+// Creates the backend that `job` describes. Without `create_host_ops` its jobs cannot update on the host. Returns
+// InvalidArgument if the tuning table cannot be read, or if there are too many ranks for collectives without NCCL. Sets
+// environment variables of CUDA and NCCL, so call it before there are threads. The backend does not refer to the job.
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, HostOpsFactory create_host_ops);
 
 }  // namespace shale

@@ -5,7 +5,7 @@
 namespace shale {
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
-  if (job.runtime.device == DeviceType::kCuda) return CreateCudaJobBackend(job);
+  if (job.runtime.device == DeviceType::kCuda) return CreateCudaJobBackend(job, /*create_host_ops=*/{});
   return absl::FailedPreconditionError(
       "runtime.device is CPU, and this program was built without CPU kernels; set runtime.device=CUDA, or use the "
       "program that has both");

@@ -99,6 +99,7 @@ void CompareManifests(const Manifest& a, const Manifest& b, ManifestTranslation 
   std::vector<FieldDifference>& state = difference.state;
   compare(state, "step", a.step, b.step);
   compare(state, "updates", a.update_count, b.update_count);
+  compare(state, "previous norm", a.previous_norm, b.previous_norm);
   compare(state, "tokens", a.tokens, b.tokens);
   compare(state, "samples", a.samples, b.samples);
   compare(state, "seed", a.seed, b.seed);

@@ -1,6 +1,7 @@
 #include "engine/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -108,6 +109,9 @@ absl::Status Check(const Manifest& m) {
                                     {"samples per epoch", m.data.samples_per_epoch},
                                     {"sequence length", m.data.sequence_length}}) {
     if (count > kMaxCount) return Refuse("its ", what, ", ", count, ", is above 2^60, which no run reaches");
+  }
+  if (!std::isfinite(m.previous_norm) || m.previous_norm < 0) {
+    return Refuse("its norm of a gradient is ", m.previous_norm);
   }
   if (m.data.samples_per_epoch < 1 || m.data.sequence_length < 1) {
     return Refuse("its data has ", m.data.samples_per_epoch, " samples of ", m.data.sequence_length, " tokens");
@@ -235,6 +239,7 @@ std::string SerializeManifest(const Manifest& manifest) {
   m.set_tokens(manifest.tokens);
   m.set_samples(manifest.samples);
   m.set_update_count(manifest.update_count);
+  m.set_previous_norm(manifest.previous_norm);
   m.set_seed(manifest.seed);
   m.set_job(manifest.job);
   m.set_job_crc32c(manifest.job_crc());
@@ -284,6 +289,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   manifest.tokens = m.tokens();
   manifest.samples = m.samples();
   manifest.update_count = m.update_count();
+  manifest.previous_norm = m.previous_norm();
   manifest.seed = m.seed();
   manifest.job = m.job();
   if (manifest.job_crc() != m.job_crc32c()) return Refuse("its job and the job's digest do not match");

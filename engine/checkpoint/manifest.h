@@ -117,6 +117,7 @@ struct Manifest {
   int64_t tokens = 0;        // Valid target tokens so far.
   int64_t samples = 0;       // Samples taken so far, over all epochs.
   int64_t update_count = 0;  // Updates applied: steps minus skipped updates.
+  double previous_norm = 0;  // The norm by which the next step is clipped (Clipping::kPreviousNorm). 0: none.
   uint64_t seed = 0;         // Seed of everything random; the generators are counters without other state.
   std::string job;           // The resolved job as textproto.
   SavedData data;

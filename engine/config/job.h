@@ -61,10 +61,13 @@ inline int64_t AccumulationSteps(const BatchConfig& batch, int64_t ranks) {
 }
 
 enum class ComputePrecision { kFloat32, kBFloat16 };
+// The dtype in which gradients are summed over the micro-batches of a step.
+enum class GradientShards { kFloat32, kBFloat16 };
 
 struct PrecisionConfig {
   ComputePrecision compute = ComputePrecision::kFloat32;
   MasterWeights master = MasterWeights::kFloat32;
+  GradientShards gradient_shards = GradientShards::kFloat32;
   bool allow_tf32 = false;  // Lets fp32 matmuls round their operands to TF32. Only kCuda reads it.
 
   // Returns whether masters, or low bits of them, are stored beside the weights.
@@ -120,6 +123,7 @@ struct OptimizerConfig {
   double max_gradient_norm = 1;       // 0: no clipping.
   Clipping clipping = Clipping::kGlobal;
   UpdateTime update = UpdateTime::kAfterBackward;
+  UpdateDevice device = UpdateDevice::kSame;
   NonFinite non_finite = NonFinite::kStop;
   LearningRateScaling scaling = LearningRateScaling::kConstant;
   int64_t base_batch = 0;  // In sequences; 0 if scaling is kConstant.

@@ -43,6 +43,7 @@ PrecisionConfig PrecisionFromSpec(const proto::PrecisionSpec& spec, bool lean) {
   if (lean) config.master = MasterWeights::kNone;
   config.compute = FromSpec(spec.compute(), config.compute);
   config.master = FromSpec(spec.master(), config.master);
+  config.gradient_shards = FromSpec(spec.gradient_shards(), config.gradient_shards);
   config.allow_tf32 = spec.allow_tf32();
   return config;
 }
@@ -91,6 +92,7 @@ OptimizerConfig OptimizerFromSpec(const proto::OptimizerSpec& spec, bool lean) {
   if (spec.has_max_gradient_norm()) config.max_gradient_norm = spec.max_gradient_norm();
   config.clipping = FromSpec(spec.clipping(), config.clipping);
   config.update = FromSpec(spec.update(), config.update);
+  config.device = FromSpec(spec.device(), config.device);
   config.non_finite = FromSpec(spec.non_finite(), config.non_finite);
   config.scaling = FromSpec(spec.scaling(), config.scaling);
   config.base_batch = spec.base_batch();

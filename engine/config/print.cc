@@ -36,8 +36,11 @@ void Print(const ShardingConfig& config, proto::ShardingSpec& spec) {
 }
 
 void Print(const PrecisionConfig& config, proto::PrecisionSpec& spec) {
-  spec.set_compute(ToSpec<proto::PrecisionSpec::Compute>(config.compute));
+  spec.set_compute(ToSpec<proto::PrecisionSpec::Float>(config.compute));
   spec.set_master(ToSpec<proto::PrecisionSpec::Master>(config.master));
+  if (config.gradient_shards != GradientShards::kFloat32) {
+    spec.set_gradient_shards(ToSpec<proto::PrecisionSpec::Float>(config.gradient_shards));
+  }
   if (config.allow_tf32) spec.set_allow_tf32(true);
 }
 
@@ -82,6 +85,7 @@ void Print(const OptimizerConfig& config, proto::OptimizerSpec& spec) {
   spec.set_max_gradient_norm(config.max_gradient_norm);
   spec.set_clipping(ToSpec<proto::OptimizerSpec::Clipping>(config.clipping));
   spec.set_update(ToSpec<proto::OptimizerSpec::UpdateTime>(config.update));
+  if (config.device != UpdateDevice::kSame) spec.set_device(ToSpec<proto::OptimizerSpec::Device>(config.device));
   spec.set_non_finite(ToSpec<proto::OptimizerSpec::NonFinite>(config.non_finite));
   spec.set_scaling(ToSpec<proto::OptimizerSpec::ScalingRule>(config.scaling));
   if (config.base_batch != 0) spec.set_base_batch(config.base_batch);

@@ -34,6 +34,7 @@ static_assert(Same(Strategy::kFullShard, proto::ShardingSpec::FULL_SHARD));
 static_assert(Same(Accumulation::kSharded, proto::ShardingSpec::SHARDED));
 static_assert(Same(Accumulation::kLayered, proto::ShardingSpec::LAYERED));
 static_assert(Same(ComputePrecision::kBFloat16, proto::PrecisionSpec::BF16));
+static_assert(Same(GradientShards::kBFloat16, proto::PrecisionSpec::BF16));
 static_assert(Same(MasterWeights::kSplit, proto::PrecisionSpec::SPLIT));
 static_assert(Same(MasterWeights::kNone, proto::PrecisionSpec::NONE));
 static_assert(Same(Moments::kBFloat16, proto::OptimizerSpec::BF16));
@@ -41,7 +42,8 @@ static_assert(Same(CheckpointingPreset::kCheap, proto::ActivationCheckpointingSp
 static_assert(Same(CheckpointingPreset::kFeedForward, proto::ActivationCheckpointingSpec::FFN));
 static_assert(Same(CheckpointingPreset::kBlock, proto::ActivationCheckpointingSpec::BLOCK));
 static_assert(Same(UpdateTime::kInBackward, proto::OptimizerSpec::IN_BACKWARD));
-static_assert(Same(Clipping::kPerUnit, proto::OptimizerSpec::PER_UNIT));
+static_assert(Same(UpdateDevice::kHost, proto::OptimizerSpec::HOST));
+static_assert(Same(Clipping::kPreviousNorm, proto::OptimizerSpec::PREVIOUS_NORM));
 static_assert(Same(NonFinite::kSkip, proto::OptimizerSpec::SKIP));
 static_assert(Same(LearningRateScaling::kLinear, proto::OptimizerSpec::LINEAR));
 static_assert(Same(LearningRateScaling::kSquareRoot, proto::OptimizerSpec::SQUARE_ROOT));

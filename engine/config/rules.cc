@@ -64,6 +64,19 @@ void CheckSharding(const proto::ShardingSpec& spec, const ShardingConfig& shardi
   }
 }
 
+void CheckGradientShards(const Job& job, SpecErrors& errors) {
+  if (job.precision.gradient_shards == GradientShards::kFloat32) return;
+  const ShardingConfig& sharding = job.sharding;
+  const int64_t shard = std::max<int64_t>(1, ShardRanks(sharding));
+  const Mesh mesh = {.replicate = std::max<int64_t>(1, sharding.ranks / shard), .shard = shard};
+  const absl::Status status = CheckGradientShards(sharding.strategy, sharding.accumulation, mesh);
+  if (status.ok()) return;
+  const std::string other = sharding.strategy < Strategy::kZero2             ? "sharding.strategy"
+                            : sharding.accumulation == Accumulation::kNoSync ? "sharding.accumulation"
+                                                                             : "sharding.shard_ranks";
+  errors.AddRule({"precision.gradient_shards", other}, std::string(status.message()));
+}
+
 void CheckPrecision(const proto::Job& spec, const PrecisionConfig& precision, SpecErrors& errors) {
   if (precision.compute == ComputePrecision::kBFloat16) return;
   if (spec.optimizer().state() == proto::OptimizerSpec::LEAN) {
@@ -82,6 +95,11 @@ void CheckOffloadedState(const Job& job, SpecErrors& errors) {
   const absl::Status status =
       CheckStateOffload(job.memory.offload_state, job.sharding.strategy, !MakeOptimizer(job.optimizer).states().empty(),
                         job.precision.has_masters());
+  const absl::Status device = CheckUpdateDevice(job.optimizer.device, job.memory.offload_state);
+  if (!device.ok()) {
+    errors.AddRule({"memory.offload_state[0]", "optimizer.device"}, std::string(device.message()));
+    return;
+  }
   if (status.ok()) return;
   const auto refuses = [&](absl::string_view part) { return absl::StartsWith(status.message(), part); };
   const bool fp32 = job.precision.compute == ComputePrecision::kFloat32;
@@ -180,18 +198,18 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
   if (optimizer.update == UpdateTime::kInBackward) {
     if (optimizer.max_gradient_norm > 0 && optimizer.clipping == Clipping::kGlobal) {
       errors.AddRule({"optimizer.update", "optimizer.clipping", "optimizer.max_gradient_norm"},
-                     "IN_BACKWARD updates a unit before the norm of all gradients is known; use clipping PER_UNIT, or "
-                     "max_gradient_norm 0 for no clipping");
+                     "IN_BACKWARD updates a unit before the norm of all gradients is known; use clipping PREVIOUS_NORM "
+                     "or PER_UNIT, or max_gradient_norm 0 for no clipping");
     }
   }
   const bool in_backward = optimizer.update == UpdateTime::kInBackward;
-  if (optimizer.non_finite == NonFinite::kStop && (in_backward || optimizer.clipping == Clipping::kPerUnit)) {
+  if (optimizer.non_finite == NonFinite::kStop && (in_backward || optimizer.clipping != Clipping::kGlobal)) {
     errors.AddRule({in_backward ? "optimizer.update" : "optimizer.clipping", "optimizer.non_finite"},
-                   absl::StrCat(in_backward ? "IN_BACKWARD" : "PER_UNIT",
+                   absl::StrCat(in_backward ? "IN_BACKWARD" : ToString(optimizer.clipping),
                                 " updates a unit whether or not the gradients of others are finite, so a run cannot "
                                 "stop with the parameters of the step before; use non_finite SKIP"));
   }
-  if (optimizer.clipping == Clipping::kPerUnit && optimizer.max_gradient_norm == 0) {
+  if (optimizer.clipping != Clipping::kGlobal && optimizer.max_gradient_norm == 0) {
     errors.AddRule({"optimizer.clipping", "optimizer.max_gradient_norm"},
                    "max_gradient_norm 0 clips nothing; give a norm, or leave clipping out");
   }
@@ -281,6 +299,11 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
     for (const auto& [path, is_given] : cuda_only) {
       if (is_given) errors.AddRule({path, "runtime.device"}, "only device CUDA reads it; choose that, or leave it out");
     }
+    if (job.optimizer.device == UpdateDevice::kHost) {
+      errors.AddRule({"optimizer.device", "runtime.device"},
+                     "on device CPU the state is in host memory and the update runs there already; use SAME, or device "
+                     "CUDA");
+    }
     return;
   }
   if (runtime.ops == OpsKind::kReference) {
@@ -320,6 +343,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckData(job, *errors);
   CheckSharding(spec.sharding(), job.sharding, *errors);
   CheckPrecision(spec, job.precision, *errors);
+  CheckGradientShards(job, *errors);
   CheckOffloadedState(job, *errors);
   CheckCheckpointing(spec.activation_checkpointing(), job, *errors);
   CheckOptimizer(spec.optimizer(), job.optimizer, *errors);

@@ -27,6 +27,7 @@ Job ForGeneration(Job job) {
   job.checkpoint = {};                            // Nothing is saved.
   job.optimizer = {.kind = OptimizerKind::kSgd};  // Without momentum, it keeps no states.
   if (job.precision.compute == ComputePrecision::kBFloat16) job.precision.master = MasterWeights::kNone;
+  job.precision.gradient_shards = GradientShards::kFloat32;  // DDP has no shards.
   job.memory.offload_state = {};
   return job;
 }

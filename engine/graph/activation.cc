@@ -1,5 +1,6 @@
+#include "kernels/ops/activation.h"
+
 #include "engine/graph/layers.h"
-#include "kernels/ops.h"
 
 namespace shale {
 

@@ -1,7 +1,9 @@
+#include "kernels/ops/attention.h"
+
 #include <cmath>
 
 #include "engine/graph/layers.h"
-#include "kernels/ops.h"
+#include "kernels/ops/rope.h"
 
 namespace shale {
 

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 
 namespace shale {
 

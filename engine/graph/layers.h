@@ -3,17 +3,21 @@
 //
 // T tokens (B sequences of S), C width, K inputs, N outputs, H query heads, G key/value heads, D head width, F inner
 // width, V vocabulary, P positions, R rows.
-// To add a layer, declare it here, define it in a file beside this one, and add its ops to kernels/ops.h.
+// To add a layer, declare it here, define it in a file beside this one, and add its ops to kernels/ops/.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/string_view.h"
 #include "engine/graph/builder.h"
-#include "kernels/ops.h"
+#include "kernels/tensor.h"
 
 namespace shale {
+
+enum class GeluKind : uint8_t;  // kernels/ops/activation.h
+struct RopeScaling;             // kernels/ops/rope.h
 
 // out[t] = weight[inputs[t]] + positions[t mod S]: [T, C].
 Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<ParameterId> positions_PC);

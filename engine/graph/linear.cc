@@ -1,5 +1,6 @@
 #include "engine/graph/layers.h"
-#include "kernels/ops.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 

@@ -1,8 +1,12 @@
+#include "kernels/ops/loss.h"
+
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "engine/graph/layers.h"
-#include "kernels/ops.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {

@@ -1,6 +1,8 @@
+#include "kernels/ops/norm.h"
+
 #include "absl/strings/str_cat.h"
 #include "engine/graph/layers.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 
 namespace shale {
 namespace {

@@ -12,8 +12,8 @@ namespace shale {
 
 // The latest issue that read and the latest issue that wrote, by stream. -1 means none.
 struct LatestAccesses {
-  std::array<int32_t, kStreams> read = {-1, -1, -1, -1};
-  std::array<int32_t, kStreams> write = {-1, -1, -1, -1};
+  std::array<int32_t, kStreams> read = {-1, -1, -1, -1, -1};
+  std::array<int32_t, kStreams> write = {-1, -1, -1, -1, -1};
 
   void Join(const LatestAccesses& other) {
     for (int s = 0; s < kStreams; ++s) {

@@ -13,7 +13,7 @@
 #include "engine/program/range_set.h"
 #include "engine/program/structure.h"
 #include "kernels/check.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 
 namespace shale {
 namespace {
@@ -53,7 +53,7 @@ struct CheckedIssue {
   InstructionId instruction = -1;
   Iterations iterations;
   // By stream: the last issue that has finished when this one has finished.
-  std::array<int32_t, kStreams> finished = {-1, -1, -1, -1};
+  std::array<int32_t, kStreams> finished = {-1, -1, -1, -1, -1};
 };
 
 class Checker {
@@ -302,9 +302,9 @@ class Checker {
   std::vector<std::vector<ArenaOperand>> first_iteration_, later_iterations_;
   AccessTree tree_ = AccessTree(1);
   ByteOwners owners_;
-  std::vector<CheckedIssue> issues_;                       // In issue order.
-  std::array<int32_t, kStreams> last_ = {-1, -1, -1, -1};  // Latest issue on each stream.
-  std::vector<int32_t> latest_;                            // Latest issue of each instruction.
+  std::vector<CheckedIssue> issues_;                           // In issue order.
+  std::array<int32_t, kStreams> last_ = {-1, -1, -1, -1, -1};  // Latest issue on each stream.
+  std::vector<int32_t> latest_;                                // Latest issue of each instruction.
 };
 
 }  // namespace

@@ -18,8 +18,8 @@ constexpr int64_t kUnrolled = 3;  // See [Note: three iterations are enough].
 using IssueId = int32_t;
 // By stream: the last issue that has finished. All earlier issues of that stream have finished too.
 using Clock = std::array<IssueId, kStreams>;
-constexpr Clock kNothing = {-1, -1, -1, -1};
-static_assert(kStreams == 4);
+constexpr Clock kNothing = {-1, -1, -1, -1, -1};
+static_assert(kStreams == 5);
 
 void Join(Clock& clock, const Clock& other) {
   for (int s = 0; s < kStreams; ++s) clock[s] = std::max(clock[s], other[s]);
@@ -167,7 +167,7 @@ class WaitDeriver {
   AccessMap map_;
   std::vector<NumberedIssue> issues_;
   // By stream: what has finished when its last issue has finished.
-  std::array<Clock, kStreams> finished_ = {kNothing, kNothing, kNothing, kNothing};
+  std::array<Clock, kStreams> finished_ = {kNothing, kNothing, kNothing, kNothing, kNothing};
   std::vector<IssueId> latest_;  // Latest issue of each instruction.
 };
 

@@ -3,7 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/graph/layers.h"
 #include "engine/model/model.h"
-#include "kernels/ops.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/rope.h"
 
 namespace shale {
 namespace {

@@ -1,7 +1,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/graph/layers.h"
 #include "engine/model/model.h"
-#include "kernels/ops.h"
+#include "kernels/ops/activation.h"
 
 namespace shale {
 

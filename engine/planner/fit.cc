@@ -209,7 +209,8 @@ absl::StatusOr<Fit> FindFit(FitField field, const Job& job,
     return absl::InvalidArgumentError(
         "sharding.ranks can only be found for a given budget; set memory.budget_bytes to what one rank has");
   }
-  const bool offloads = !job.memory.offload.empty() || job.memory.offload_state.any();
+  const bool offloads =
+      !job.memory.offload.empty() || job.memory.offload_state.any() || job.optimizer.device == UpdateDevice::kHost;
   if (field == FitField::kRanks && offloads && job.memory.host_budget_bytes == 0) {
     return absl::InvalidArgumentError(
         "sharding.ranks of a job that offloads can only be found for a given host budget; set "

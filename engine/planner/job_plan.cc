@@ -94,6 +94,7 @@ StepOptions StepOptionsFor(const Job& job) {
   options.prefetch = job.sharding.prefetch;
   options.reshard_after_forward = job.sharding.reshard_after_forward;
   options.master = job.precision.master;
+  if (job.precision.gradient_shards == GradientShards::kBFloat16) options.gradient_shards = DType::kBFloat16;
   options.offload_state = job.memory.offload_state;
   options.activations = {.preset = job.activation_checkpointing.preset,
                          .every_nth = job.activation_checkpointing.every_nth,
@@ -105,6 +106,7 @@ StepOptions StepOptionsFor(const Job& job) {
   options.optimizer = MakeOptimizer(job.optimizer);
   options.seed = job.runtime.seed;
   options.update = job.optimizer.update;
+  options.update_device = job.optimizer.device;
   options.clipping = job.optimizer.clipping;
   options.no_decay_patterns = job.optimizer.no_decay;
   options.keep_gradients = job.memory.keep_gradients;

@@ -8,7 +8,9 @@
 
 #include "engine/program/issues.h"
 #include "engine/program/live_bytes.h"
-#include "kernels/ops.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/loss.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {
@@ -73,15 +75,31 @@ CommunicationSummary SummarizeCommunication(const StepProgram& program, const Me
   return s;
 }
 
+bool IsOffloadedActivation(const Buffer& buffer) {
+  if (buffer.memory != MemoryKind::kHost || buffer.persistent) return false;
+  switch (buffer.category) {
+    case BufferCategory::kActivations:
+    case BufferCategory::kActivationBoundaries:
+    case BufferCategory::kWorkspace:
+    case BufferCategory::kLossWorkspace: return true;
+    default: return false;
+  }
+}
+
 OffloadSummary SummarizeOffload(const StepProgram& program) {
   OffloadSummary s;
   VisitWithTimes(program, [&](const Instruction& instruction, int64_t times) {
     const auto* transfer = std::get_if<Transfer>(&instruction.action);
     if (transfer == nullptr) return;
-    const bool state = program.buffers[transfer->host.where.symbol].persistent;
-    s.tensors += transfer->to_host && !state;
-    int64_t& bytes = transfer->to_host ? (state ? s.state_returned_bytes : s.offloaded_bytes)
-                                       : (state ? s.state_fetched_bytes : s.fetched_bytes);
+    const Buffer& host = program.buffers[transfer->host.where.symbol];
+    if (host.category == BufferCategory::kData) return;  // The scalars of an update on the host.
+    const bool gradient =
+        host.category == BufferCategory::kGradientShards || host.category == BufferCategory::kUnshardedGradients;
+    const bool activation = IsOffloadedActivation(host);
+    s.tensors += transfer->to_host && activation;
+    int64_t& bytes = gradient            ? s.gradient_bytes
+                     : transfer->to_host ? (activation ? s.offloaded_bytes : s.state_returned_bytes)
+                                         : (activation ? s.fetched_bytes : s.state_fetched_bytes);
     bytes = SaturatedAdd(bytes, SaturatedMultiply(transfer->device.extent_bytes(), times));
   });
   return s;

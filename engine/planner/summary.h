@@ -28,7 +28,10 @@ struct OffloadSummary {
   int64_t offloaded_bytes = 0, fetched_bytes = 0;
   // What a step moves of the state that lies in host memory: to the arena for its uses, and back after updates.
   int64_t state_fetched_bytes = 0, state_returned_bytes = 0;
+  int64_t gradient_bytes = 0;  // Gradients that are copied to host memory for an update there.
 };
+// Returns whether a buffer is an offloaded activation in host memory.
+bool IsOffloadedActivation(const Buffer& buffer);
 OffloadSummary SummarizeOffload(const StepProgram& program);
 
 // Floating point operations of one rank in one step, by phase. The gradients of the loss and the head count as

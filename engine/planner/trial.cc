@@ -7,7 +7,7 @@
 #include "engine/model/model.h"
 #include "engine/planner/limits.h"
 #include "engine/step/combination.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode) {
@@ -65,6 +65,7 @@ absl::StatusOr<Trial> CompileWithin(const Budget& budget, const ModelGraph& trai
 
 std::vector<Accumulation> AccumulationsOf(const StepOptions& options) {
   if (options.accumulation != Accumulation::kAuto) return {options.accumulation};
+  if (options.gradient_shards != DType::kFloat32) return {Accumulation::kSharded, Accumulation::kLayered};
   return {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered};
 }
 

@@ -38,7 +38,8 @@ struct Trial {
 absl::StatusOr<Trial> CompileTrial(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options,
                                    const Ops& ops);
 
-// Returns the accumulations to choose from: the one that the options name, or all of them for kAuto.
+// Returns the accumulations to choose from: the one that the options name, or all of them for kAuto. Leaves out NO_SYNC
+// if gradients are summed in bf16, which it refuses (CheckGradientShards).
 std::vector<Accumulation> AccumulationsOf(const StepOptions& options);
 
 // Returns whether the program keeps weights packed for several micro-batches (StepOptions::packs_once). This is never

@@ -49,6 +49,7 @@ class WaysOut {
     AddCheckpointing();
     AddFirst(Offload());
     AddFirst(StateOffloads());
+    AddFirst(UpdateOnHost());
     AddAccumulation();
     AddFirst(Strategies());
     AddFirst(ShardRanksOf());
@@ -56,6 +57,7 @@ class WaysOut {
     AddFirst(UpdateInBackward());
     AddFirst(EightBitMoments());
     AddFirst(LeanState());
+    AddFirst(NarrowGradients());
     AddFirst(MicroBatches());
     AddFirst(Ranks());
     return std::move(found_);
@@ -66,10 +68,11 @@ class WaysOut {
   // may not have the memory. Sets `fits` to whether the job fits with the changes.
   std::optional<WayOut> Everything(bool& fits) {
     fits = false;
-    const Change here = EverythingWith(/*offload=*/false), away = EverythingWith(/*offload=*/true);
+    const Change here = EverythingWith(/*offload=*/false), away = EverythingWith(/*offload=*/true),
+                 on_host = EverythingWith(/*offload=*/true, /*updates_on_host=*/true);
     std::optional<WayOut> way;
-    for (const Change* all : {&here, &away}) {
-      if (all->settings.empty() || (way && all->settings == here.settings)) continue;
+    for (const Change* all : {&here, &away, &on_host}) {
+      if (all->settings.empty() || (way && all->settings == way->settings)) continue;
       std::optional<WayOut> tried = Try(*all, fits);
       if (tried) way = std::move(tried);
       if (fits) break;
@@ -135,7 +138,7 @@ class WaysOut {
         "precision.master=SPLIT", [](Job& job) { job.precision.master = MasterWeights::kSplit; });
     const bool updates_units_alone =
         job.optimizer.non_finite == NonFinite::kSkip &&
-        (job.optimizer.max_gradient_norm == 0 || job.optimizer.clipping == Clipping::kPerUnit);
+        (job.optimizer.max_gradient_norm == 0 || job.optimizer.clipping != Clipping::kGlobal);
     add(updates_units_alone && job.optimizer.update == UpdateTime::kAfterBackward, "optimizer.update=IN_BACKWARD",
         [](Job& job) { job.optimizer.update = UpdateTime::kInBackward; });
     add(StepOptionsFor(job).snapshot, "checkpoint.asynchronous=false",
@@ -163,7 +166,9 @@ class WaysOut {
     return *std::move(choice);
   }
 
-  Change EverythingWith(bool offload) const {
+  // With `updates_on_host` all state but the weights leaves the arena for good. Otherwise `offload` offloads the
+  // moments.
+  Change EverythingWith(bool offload, bool updates_on_host = false) const {
     Change all{.job = job_};
     const auto apply = [&](bool applies, absl::string_view setting, auto&& set) {
       if (!applies) return;
@@ -177,7 +182,14 @@ class WaysOut {
       apply(change.job.memory.offload.empty() != offload, change.settings,
             [&](Job& job) { job.memory.offload = change.job.memory.offload; });
     }
-    for (const Change& change : StateOffloads()) {
+    const std::vector<Change> to_host = updates_on_host ? UpdateOnHost() : std::vector<Change>();
+    for (const Change& change : to_host) {
+      apply(true, change.settings, [&](Job& job) {
+        job.optimizer.device = UpdateDevice::kHost;
+        job.memory.offload_state = change.job.memory.offload_state;
+      });
+    }
+    for (const Change& change : to_host.empty() ? StateOffloads() : std::vector<Change>()) {
       apply(change.job.memory.offload_state.any() == offload, change.settings,
             [&](Job& job) { job.memory.offload_state = change.job.memory.offload_state; });
     }
@@ -272,7 +284,8 @@ class WaysOut {
   std::vector<Change> StateOffloads() const {
     std::vector<Change> changes;
     const StateOffload& now = job_.memory.offload_state;
-    if (job_.runtime.device != DeviceType::kCpu && !now.moments && !MakeOptimizer(job_.optimizer).states().empty()) {
+    if (job_.runtime.device != DeviceType::kCpu && !StepOptionsFor(job_).state_on_host().moments &&
+        !MakeOptimizer(job_.optimizer).states().empty()) {
       changes.push_back({"memory.offload_state=MOMENTS", job_});
       changes.back().job.memory.offload_state.moments = true;
     }
@@ -281,6 +294,20 @@ class WaysOut {
       changes.back().job.memory.offload_state = {};
     }
     return changes;
+  }
+
+  // Returns the change to updates on the host, or nothing if the job has them already or cannot have them.
+  std::vector<Change> UpdateOnHost() const {
+    const bool can = job_.runtime.device != DeviceType::kCpu && ops_.host() != nullptr;
+    if (!can || job_.optimizer.device == UpdateDevice::kHost) return {};
+    Change change{"optimizer.device=HOST", job_, "the CPU updates"};
+    change.job.optimizer.device = UpdateDevice::kHost;
+    StateOffload& offload = change.job.memory.offload_state;
+    if (offload.moments || offload.masters) {
+      absl::StrAppend(&change.settings, " with memory.offload_state=", offload.parameters ? "PARAMETERS" : "[]");
+      offload = {.parameters = offload.parameters};
+    }
+    return {change};
   }
 
   void AddAccumulation() {
@@ -371,6 +398,15 @@ class WaysOut {
     if (change.job.optimizer != job_.optimizer) settings.push_back("optimizer.moments=BF16");
     if (settings.empty()) return {};
     change.settings = absl::StrJoin(settings, " with ");
+    return {change};
+  }
+
+  // Returns the change to bf16 gradient shards, or nothing if the job has them. It changes what is computed.
+  std::vector<Change> NarrowGradients() const {
+    if (job_.precision.gradient_shards == GradientShards::kBFloat16) return {};
+    Change change{"precision.gradient_shards=BF16", job_,
+                  "sums gradients in bf16 with stochastic rounding, which may cost quality"};
+    change.job.precision.gradient_shards = GradientShards::kBFloat16;
     return {change};
   }
 

@@ -14,8 +14,8 @@ namespace shale {
 absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_budget);
 
 // Returns ResourceExhausted. The message says what the job needs at least (`choice`), what its budget is, and with
-// which settings it would fit. Compiles and plans each setting that it names. None of them changes what is computed,
-// except optimizer.state=LEAN, and the message says so there. `ops` are the machine's ops for the job's number of
+// which settings it would fit. Compiles and plans each setting that it names. If one of them changes what is computed,
+// the message says so there. `ops` are the machine's ops for the job's number of
 // ranks.
 absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budget, const Machine& machine,
                         const Ops& ops);

@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/program/operands.h"
 #include "engine/program/program.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {

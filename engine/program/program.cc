@@ -1,5 +1,7 @@
 #include "engine/program/program.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace shale {
@@ -29,6 +31,7 @@ absl::string_view ToString(StreamId stream) {
     case StreamId::kGather: return "gather";
     case StreamId::kReduce: return "reduce";
     case StreamId::kCopy: return "copy";
+    case StreamId::kHost: return "host";
   }
   return "?";
 }
@@ -52,12 +55,18 @@ absl::string_view ToString(HostItem item) {
     case HostItem::kTargets: return "targets";
     case HostItem::kRows: return "rows";
     case HostItem::kHyper: return "hyper";
+    case HostItem::kMicroBatch: return "micro_batch";
     case HostItem::kValidTokens: return "valid_tokens";
     case HostItem::kTotals: return "totals";
     case HostItem::kGlobalTokens: return "global_tokens";
     case HostItem::kLogits: return "logits";
   }
   return "?";
+}
+
+bool UsesStream(const StepProgram& program, StreamId stream) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(),
+                     [=](const Instruction& instruction) { return instruction.stream == stream; });
 }
 
 std::string NameOf(const Instruction& instruction) {

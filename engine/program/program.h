@@ -45,7 +45,8 @@ enum class BufferCategory : uint8_t {
 inline constexpr int kBufferCategories = 13;
 absl::string_view ToString(BufferCategory category);
 
-// Where a buffer lies: in the rank's arena, or in its pinned host memory, which only transfers access.
+// Where a buffer lies: in the rank's arena, or in its pinned host memory, which only transfers and the ops of
+// StreamId::kHost access.
 enum class MemoryKind : uint8_t { kDevice, kHost };
 
 // A piece of memory. Persistent buffers come first in the list, keep their contents from step to step, and are the same
@@ -63,8 +64,10 @@ struct Buffer {
   int64_t size_bytes() const { return slot_bytes * slots; }
 };
 
-enum class StreamId : uint8_t { kCompute, kGather, kReduce, kCopy };
-inline constexpr int kStreams = 4;
+// Ops run on the device and access the arena, but those of kHost run on the host and access host memory alone. Only
+// programs that update on the host (engine/step/update_on_host.h) use kHost.
+enum class StreamId : uint8_t { kCompute, kGather, kReduce, kCopy, kHost };
+inline constexpr int kStreams = 5;
 absl::string_view ToString(StreamId stream);
 
 enum class Phase : uint8_t { kBegin, kForward, kRecompute, kBackward, kReduce, kUpdate, kEnd };
@@ -85,6 +88,7 @@ enum class HostItem : uint8_t {
   kTargets,       // Target tokens of the same micro-batch, [B, S] i32, to the device.
   kRows,          // [B] i32, to the device.
   kHyper,         // The kHyper* values of kernels/step_scalars.h, to the device.
+  kMicroBatch,    // The number of the instruction's micro-batch in the step, i64, to the device.
   kValidTokens,   // This rank's count over all micro-batches of the step, i64, to the device.
   kTotals,        // The kTotal* values of kernels/step_scalars.h, to the host.
   kGlobalTokens,  // Valid tokens summed over all ranks, i64, to the host.
@@ -99,8 +103,8 @@ struct HostCopy {
 };
 
 // Copies a tensor between the arena and the rank's host memory, which holds offloaded activations until their backward
-// (engine/step/offload.h) and offloaded state between its uses (engine/step/state.h). Both tensors are contiguous and
-// have the same size.
+// (engine/step/offload.h), offloaded state between its uses (engine/step/state.h), and what updates on the host read
+// and write (engine/step/update_on_host.h). Both tensors are contiguous and have the same size.
 struct Transfer {
   Tensor device;
   Tensor host;
@@ -140,6 +144,9 @@ struct StepProgram {
   std::vector<std::string> units;  // Names.
   int64_t micro_batches = 1;       // K.
 };
+
+// Returns whether an instruction of the program is on this stream.
+bool UsesStream(const StepProgram& program, StreamId stream);
 
 // Returns for example "MatMul", "AllGather", "ToDevice inputs", "Offload" or "Fetch".
 std::string NameOf(const Instruction& instruction);

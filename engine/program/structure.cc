@@ -59,8 +59,11 @@ absl::Status CheckOperand(const StepProgram& program, const Loop& loop, Instruct
     if (t.shape[i] < 0 || t.strides[i] < 0) return error("has a negative size or stride");
   }
   const Buffer& buffer = program.buffers[where.symbol];
-  const auto* transfer = std::get_if<Transfer>(&program.instructions[id].action);
-  const MemoryKind wanted = transfer != nullptr && &t == &transfer->host ? MemoryKind::kHost : MemoryKind::kDevice;
+  const Instruction& instruction = program.instructions[id];
+  const auto* transfer = std::get_if<Transfer>(&instruction.action);
+  const bool host_op = instruction.stream == StreamId::kHost && std::holds_alternative<Op>(instruction.action);
+  const MemoryKind wanted =
+      host_op || (transfer != nullptr && &t == &transfer->host) ? MemoryKind::kHost : MemoryKind::kDevice;
   if (buffer.memory != wanted) {
     return error("lies in buffer ", buffer.name, " in ", wanted == MemoryKind::kHost ? "the arena" : "host memory",
                  "; wanted ", wanted == MemoryKind::kHost ? "host memory" : "the arena");

@@ -31,7 +31,7 @@ absl::StatusOr<Cost> Alternatives::CostOf(const ModelGraph& train, const ModelGr
               .sent_bytes = choice.communication.sent_bytes,
               .host_bytes = choice.trial.train.memory.host_bytes,
               .offloaded_bytes = offload.offloaded_bytes,
-              .state_moved_bytes = offload.state_fetched_bytes + offload.state_returned_bytes,
+              .state_moved_bytes = offload.state_fetched_bytes + offload.state_returned_bytes + offload.gradient_bytes,
               .flops = SummarizeFlops(program),
               .at_peak = choice.trial.train.memory.bytes_at_peak};
 }

@@ -21,7 +21,8 @@ struct Cost {
   int64_t activation_bytes = 0;  // MeasureActivations of the training program.
   int64_t gathers = 0, sent_bytes = 0;
   int64_t host_bytes = 0, offloaded_bytes = 0;
-  int64_t state_moved_bytes = 0;  // Bytes of offloaded state that a step moves, both ways.
+  // Bytes of state in host memory that a step moves, both ways, and of gradients that it moves there.
+  int64_t state_moved_bytes = 0;
   FlopsSummary flops;
   std::array<int64_t, kBufferCategories> at_peak = {};
 };
@@ -35,6 +36,8 @@ class Alternatives {
   const Job& job() const { return job_; }
   const JobPlan& plan() const { return plan_; }
   const Cost& own() const { return own_; }
+  // Returns whether this program has the ops for updates on the host.
+  bool can_update_on_host() const { return ops_->host() != nullptr; }
   int64_t ranks() const { return plan_.options.mesh.ranks(); }
 
   // Compiles and plans the job with `options`. If their accumulation is AUTO, chooses it as PlanJob does.

@@ -6,7 +6,7 @@
 #include "engine/report/explain_sections.h"
 #include "engine/text/layout.h"
 #include "engine/text/numbers.h"
-#include "kernels/ops.h"
+#include "kernels/ops/attention.h"
 
 namespace shale {
 namespace {

@@ -60,8 +60,8 @@ std::string Reason(const Alternatives& alternatives, BufferCategory category) {
       return absl::StrCat(DescribeStates(o.optimizer), ", ",
                           shared && o.placement().state == Part::kFull ? "of all" : mine);
     case BufferCategory::kGradientShards:
-      return absl::StrCat("fp32, where gradients accumulate, ", mine,
-                          o.update == UpdateTime::kInBackward ? ", until a unit is updated" : "");
+      return absl::StrCat(o.gradient_shards == DType::kFloat32 ? "fp32" : "bf16", ", where gradients accumulate, ",
+                          mine, o.update == UpdateTime::kInBackward ? ", until a unit is updated" : "");
     case BufferCategory::kUnshardedGradients:
       return o.placement().reduces_full_gradients() ? "fp32, of the whole model, until they are reduced once a step"
                                                     : "fp32, of the unit in backward and the one being reduced";

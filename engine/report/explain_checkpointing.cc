@@ -113,29 +113,42 @@ absl::StatusOr<std::string> ExplainStateOffload(const Alternatives& alternatives
   const StepOptions& own = alternatives.plan().options;
   StepOptions options = own;
   options.offload_state = {};
+  options.update_device = UpdateDevice::kSame;
   std::vector<std::vector<std::string>> rows = {
       {"parts", "needs", "against this job", "in host memory", "a step moves", ""}};
+  const auto add_row = [&](const std::string& name) -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(const Cost cost, alternatives.CostOf(options));
+    const bool is_own = options.offload_state == own.offload_state && options.update_device == own.update_device;
+    rows.push_back({name, FormatBytes(cost.bytes), Difference(cost.bytes, alternatives.own().bytes),
+                    FormatBytes(cost.host_bytes), FormatBytes(cost.state_moved_bytes),
+                    is_own ? "this job" : alternatives.Fits(cost)});
+    return absl::OkStatus();
+  };
   const auto add = [&](bool exists, bool StateOffload::*part) -> absl::Status {
     if (!exists) return absl::OkStatus();
     options.offload_state.*part = true;
-    SHALE_ASSIGN_OR_RETURN(const Cost cost, alternatives.CostOf(options));
-    rows.push_back({ToString(options.offload_state), FormatBytes(cost.bytes),
-                    Difference(cost.bytes, alternatives.own().bytes), FormatBytes(cost.host_bytes),
-                    FormatBytes(cost.state_moved_bytes),
-                    options.offload_state == own.offload_state ? "this job" : alternatives.Fits(cost)});
-    return absl::OkStatus();
+    return add_row(ToString(options.offload_state));
   };
   SHALE_RETURN_IF_ERROR(add(!own.optimizer.states().empty(), &StateOffload::moments));
   SHALE_RETURN_IF_ERROR(add(alternatives.job().precision.has_masters(), &StateOffload::masters));
   SHALE_RETURN_IF_ERROR(add(own.strategy == Strategy::kFullShard, &StateOffload::parameters));
+  if (alternatives.can_update_on_host()) {
+    options.update_device = UpdateDevice::kHost;
+    options.offload_state = {};
+    SHALE_RETURN_IF_ERROR(add_row("update on the HOST"));
+    options.offload_state.parameters = own.strategy == Strategy::kFullShard;
+    if (options.offload_state.parameters) SHALE_RETURN_IF_ERROR(add_row("the same, PARAMETERS"));
+  }
   if (rows.size() == 1) return "";
   return absl::StrCat(
-      "What memory.offload_state would save and move\n",
+      "What memory.offload_state and optimizer.device=HOST would save and move\n",
       Paragraph(
           "The named parts of the state lie in pinned host memory. The arena holds the moments and masters of two "
           "units at most: while one is updated, those of the next are copied in and those of the one before are "
           "copied back. PARAMETERS are copied in before each gather too. A step moves the last number of bytes, "
-          "both ways together; this costs time if the link to the host takes longer than the arithmetic."),
+          "both ways together; this costs time if the link to the host takes longer than the arithmetic. With "
+          "optimizer.device=HOST the moments and masters never leave host memory: gradients go there, weights come "
+          "back, and the CPUs update, which costs the time that they need to read and write the state."),
       Table(rows), "\n");
 }
 

@@ -37,6 +37,14 @@ std::vector<std::pair<Strategy, Mesh>> StrategiesAndMeshes(const StepOptions& op
   return compared;
 }
 
+// Lets gradients be summed in fp32 if the options refuse other shards. Returns whether that changed them.
+bool WithPossibleGradientShards(StepOptions& options) {
+  if (options.gradient_shards == DType::kFloat32) return false;
+  if (CheckGradientShards(options.strategy, options.accumulation, options.mesh).ok()) return false;
+  options.gradient_shards = DType::kFloat32;
+  return true;
+}
+
 }  // namespace
 
 std::string ExplainNoSync(const Alternatives& alternatives) {
@@ -56,6 +64,7 @@ std::string ExplainNoSync(const Alternatives& alternatives) {
     }
     std::string name(ToString(accumulation));
     if (options.strategy != plan.options.strategy) absl::StrAppend(&name, " with strategy ZERO1");
+    if (WithPossibleGradientShards(options)) absl::StrAppend(&name, ", gradient_shards FP32");
     const absl::StatusOr<Cost> cost = alternatives.CostOf(options);
     if (!cost.ok()) {
       rows.push_back({name, "-", "-", "-",
@@ -106,8 +115,9 @@ std::string ExplainStrategies(const Alternatives& alternatives) {
     options.strategy = strategy;
     options.mesh = mesh;
     if (strategy != Strategy::kFullShard) options.offload_state.parameters = false;  // Others refuse it.
-    const std::string name =
+    std::string name =
         absl::StrCat(ToString(strategy), mesh.replicate > 1 ? absl::StrCat(", shard_ranks ", mesh.shard) : "");
+    if (WithPossibleGradientShards(options)) absl::StrAppend(&name, ", gradient_shards FP32");
     const absl::StatusOr<Cost> cost = alternatives.CostOf(options);
     if (!cost.ok()) {
       rows.push_back({name, "-", "-", "-", "-", "too large"});

@@ -60,8 +60,10 @@ std::string ExplainUpdate(const Alternatives& alternatives) {
       absl::StrCat("While ", EntryOf(plan.options.optimizer.kind).description, " runs, ",
                    FormatBytes(memory.update_bytes), " are in use; before it, at most ",
                    FormatBytes(memory.elsewhere_bytes), ". It adds ", added == 0 ? "nothing" : FormatBytes(added),
-                   ". It updates weights, masters and states in place, in one pass over the shard, from "
-                   "gradients that are there already, and the clipping factor is a scalar: the update makes no copy of "
+                   ". It updates weights, masters and states in place, in one pass over the shard, from ",
+                   plan.options.updates_on_host() ? "gradients that are copied to host memory a unit at a time"
+                                                  : "gradients that are there already",
+                   ", and the clipping factor is a scalar: the update makes no copy of "
                    "anything the size of the model, in the first step or later.",
                    plan.options.snapshot ? " (The copy for checkpoints is made after a step that is saved. Its bytes "
                                            "are part of both numbers.)"
@@ -73,7 +75,7 @@ std::string ExplainUpdate(const Alternatives& alternatives) {
     absl::StrAppend(
         &text, in_backward ? " This job updates" : " If it updated",
         " each unit in backward, as soon as its gradients are complete (optimizer.update=IN_BACKWARD, which "
-        "needs clipping PER_UNIT or none, and non_finite SKIP)",
+        "needs clipping PREVIOUS_NORM, PER_UNIT or none, and non_finite SKIP)",
         in_backward ? "; after backward" : "", ", one rank would need ", FormatBytes(cost->bytes), " (",
         Difference(cost->bytes, alternatives.own().bytes), ").");
   }

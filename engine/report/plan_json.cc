@@ -60,6 +60,7 @@ Json OptionsJson(const Job& job, const JobPlan& plan) {
           {"packs_once", o.packs_once},
           {"compute", job.precision.compute == ComputePrecision::kBFloat16 ? "BF16" : "FP32"},
           {"master", Text(ToString(o.master))},
+          {"gradient_shards", o.gradient_shards == DType::kBFloat16 ? "BF16" : "FP32"},
           {"optimizer", Text(EntryOf(o.optimizer.kind).name)},
           {"clipping", Text(ToString(o.clipping))},
           {"update", Text(ToString(o.update))},
@@ -73,7 +74,8 @@ Json OptionsJson(const Job& job, const JobPlan& plan) {
             {"segment_blocks", o.activations.segment_blocks},
             {"recompute", o.activations.patterns}}},
           {"offload", o.activations.offload},
-          {"offload_state", ToString(o.offload_state)}};
+          {"offload_state", ToString(o.offload_state)},
+          {"update_device", Text(ToString(o.update_device))}};
 }
 
 Json MemoryJson(const JobPlan& plan) {

@@ -15,9 +15,10 @@ namespace shale {
 //   model            {description, parameters, units: [name]}
 //   batch            {global_batch, micro_batch, sequence_length, micro_batches, loss_chunk_tokens}; micro_batches is K
 //   options          as decided: {ranks, shard_ranks, strategy, accumulation, accumulation_reason, prefetch,
-//                    reshard_after_forward, packs_once, compute, master, optimizer, clipping, update, keep_gradients,
-//                    asynchronous_checkpoints, activation_checkpointing: {preset, every_nth, first_layers,
-//                    last_layers, segment_blocks, recompute: [pattern]}, offload: [pattern], offload_state: text}
+//                    reshard_after_forward, packs_once, compute, master, gradient_shards, optimizer, clipping,
+//                    update, keep_gradients, asynchronous_checkpoints, activation_checkpointing: {preset, every_nth,
+//                    first_layers, last_layers, segment_blocks, recompute: [pattern]}, offload: [pattern],
+//                    offload_state: text, update_device}
 //   memory           {arena_bytes, persistent_bytes, persistent_host_bytes, peak_bytes, lower_bound_bytes,
 //                    evaluate_peak_bytes, at_peak: {instruction, categories}}; peak and lower bound are those of the
 //                    training program

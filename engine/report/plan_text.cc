@@ -68,16 +68,23 @@ std::string DescribeCheckpointing(const ActivationOptions& r) {
   return text;
 }
 
+absl::string_view ClippedTo(Clipping clipping) {
+  switch (clipping) {
+    case Clipping::kGlobal: return "gradients are clipped to a global norm of ";
+    case Clipping::kPerUnit: return "the gradients of each unit are clipped to a norm of ";
+    case Clipping::kPreviousNorm: return "gradients are clipped, by the global norm of the step before, to a norm of ";
+  }
+  return "";
+}
+
 std::string DescribeOptimizer(const Job& job, const JobPlan& plan) {
   const double norm = job.optimizer.max_gradient_norm;
   const bool in_backward = plan.options.update == UpdateTime::kInBackward;
   return absl::StrCat(EntryOf(job.optimizer.kind).description, "; ",
-                      norm == 0 ? "gradients are not clipped"
-                                : absl::StrCat(plan.options.clipping == Clipping::kPerUnit
-                                                   ? "the gradients of each unit are clipped to a norm of "
-                                                   : "gradients are clipped to a global norm of ",
-                                               norm),
+                      norm == 0 ? "gradients are not clipped" : absl::StrCat(ClippedTo(plan.options.clipping), norm),
                       "; ", in_backward ? "each unit is updated in backward" : "all units are updated after backward",
+                      plan.options.updates_on_host() ? ", on the host" : "",
+                      plan.options.gradient_shards == DType::kBFloat16 ? "; gradients are summed in bf16" : "",
                       plan.options.keep_gradients ? "; gradients are kept until the next step" : "");
 }
 
@@ -91,7 +98,7 @@ std::string DescribeOffload(const Job& job, const StepProgram& program) {
   std::vector<std::string> unmatched;
   for (const std::string& name : job.memory.offload) {
     const bool matches = std::any_of(program.buffers.begin(), program.buffers.end(), [&](const Buffer& buffer) {
-      return buffer.memory == MemoryKind::kHost && !buffer.persistent && MatchesPattern(name, buffer.name);
+      return IsOffloadedActivation(buffer) && MatchesPattern(name, buffer.name);
     });
     if (!matches) unmatched.push_back(name);
   }
@@ -113,8 +120,14 @@ std::string DescribeStateOffload(const JobPlan& plan) {
     if (bytes == 0) continue;
     parts.push_back(absl::StrCat(FormatBytes(bytes), " of ", ToString(static_cast<BufferCategory>(category))));
   }
-  return absl::StrCat(absl::StrJoin(parts, ", "), " in the host memory of a rank (",
-                      ToString(plan.options.offload_state), "); a step moves ",
+  const std::string lies = absl::StrCat(absl::StrJoin(parts, ", "), " in the host memory of a rank (");
+  if (plan.options.updates_on_host()) {
+    return absl::StrCat(lies, plan.options.offload_state.parameters ? "PARAMETERS, and " : "",
+                        "what the update on the host needs); a step moves ", FormatBytes(offload.gradient_bytes),
+                        " of gradients there and ", FormatBytes(offload.state_fetched_bytes),
+                        " of weights to the arena");
+  }
+  return absl::StrCat(lies, ToString(plan.options.offload_state), "); a step moves ",
                       FormatBytes(offload.state_fetched_bytes), " of it to the arena and ",
                       FormatBytes(offload.state_returned_bytes), " back");
 }
@@ -143,9 +156,9 @@ std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
   const int64_t every = job.checkpoint.every_steps;
   return absl::StrCat(every > 0 ? absl::StrCat("every ", Plural(every, "step"), " and at the end") : "at the end", ", ",
                       FormatBytes(bytes), " a rank",
-                      !plan.snapshot                     ? ", while training waits"
-                      : plan.options.offload_state.any() ? ", from a copy beside the state while training goes on"
-                                                         : ", from a copy in the arena while training goes on");
+                      !plan.snapshot                       ? ", while training waits"
+                      : plan.options.state_on_host().any() ? ", from a copy beside the state while training goes on"
+                                                           : ", from a copy in the arena while training goes on");
 }
 
 std::string DescribeHostMemory(const Job& job, const JobPlan& plan) {
@@ -217,7 +230,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
         std::find_if(facts.begin(), facts.end(), [](const auto& fact) { return fact.first == "activations"; });
     facts.insert(activations + 1, {"offload", DescribeOffload(job, program)});
   }
-  if (job.memory.offload_state.any()) {
+  if (plan.options.state_on_host().any()) {
     const auto memory =
         std::find_if(facts.begin(), facts.end(), [](const auto& fact) { return fact.first == "memory"; });
     facts.insert(memory + 1, {"state", DescribeStateOffload(plan)});

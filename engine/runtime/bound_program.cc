@@ -6,6 +6,14 @@
 #include "kernels/check.h"
 
 namespace shale {
+namespace {
+
+Ops& OpsOf(const Instruction& instruction, RankRuntime& runtime) {
+  return instruction.stream == StreamId::kHost ? *runtime.ops().host() : runtime.ops();
+}
+
+}  // namespace
+
 absl::StatusOr<BoundProgram> BoundProgram::Create(const StepProgram& program, const MemoryPlan& plan,
                                                   RankRuntime& runtime) {
   BoundProgram bound(program);
@@ -28,7 +36,7 @@ absl::Status BoundProgram::Bind(const MemoryPlan& plan, RankRuntime& runtime) {
     SHALE_RETURN_IF_ERROR(Validate(*op));
     absl::Status prepared;
     VisitForms(instruction, [&](const Op& form) {
-      if (prepared.ok()) prepared = runtime.ops().Prepare(form);
+      if (prepared.ok()) prepared = OpsOf(instruction, runtime).Prepare(form);
     });
     SHALE_RETURN_IF_ERROR(prepared);
   }
@@ -49,7 +57,7 @@ const Instruction& BoundProgram::OfIteration(InstructionId id, int64_t iteration
 
 absl::Status LaunchOp(const Instruction& bound, RankRuntime& runtime) {
   const Scratch scratch{static_cast<std::byte*>(bound.scratch.data), bound.scratch.extent_bytes()};
-  return runtime.ops().Launch(std::get<Op>(bound.action), scratch, runtime.stream(bound.stream));
+  return OpsOf(bound, runtime).Launch(std::get<Op>(bound.action), scratch, runtime.stream(bound.stream));
 }
 
 absl::Status LaunchTransfer(const Transfer& bound, Stream& stream) {

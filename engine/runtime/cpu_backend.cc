@@ -17,8 +17,7 @@ class CpuBackend : public Backend {
   explicit CpuBackend(const CpuBackendOptions& options) : options_(options) {}
 
   std::unique_ptr<Ops> CreateOps(int64_t ranks, const Device* /*device*/) const override {
-    if (options_.ops == OpsKind::kReference) return CreateReferenceOps();
-    return CreateCpuOps({.threads = options_.threads(ranks), .products = cpu_products()});
+    return CreateHostOps(options_, ranks);
   }
 
   CpuProducts cpu_products() const override {
@@ -48,6 +47,11 @@ class CpuBackend : public Backend {
 };
 
 }  // namespace
+
+std::unique_ptr<Ops> CreateHostOps(const CpuBackendOptions& options, int64_t ranks) {
+  if (options.ops == OpsKind::kReference) return CreateReferenceOps();
+  return CreateCpuOps({.threads = options.threads(ranks)});
+}
 
 std::unique_ptr<Backend> CreateCpuBackend(const CpuBackendOptions& options) {
   return std::make_unique<CpuBackend>(options);

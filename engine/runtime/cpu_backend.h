@@ -21,4 +21,7 @@ struct CpuBackendOptions {
 
 std::unique_ptr<Backend> CreateCpuBackend(const CpuBackendOptions& options = {});
 
+// Creates the ops with which one of `ranks` ranks computes on the CPU, on any kind of device (Ops::host).
+std::unique_ptr<Ops> CreateHostOps(const CpuBackendOptions& options, int64_t ranks);
+
 }  // namespace shale

@@ -15,7 +15,7 @@
 #include "kernels/device/cpu/physical_memory.h"
 #include "kernels/device/cuda/cuda_device.h"
 #include "kernels/integers.h"
-#include "kernels/ops.h"
+#include "kernels/ops/attention.h"
 #include "sharding/comm/stream_ordered.h"
 
 namespace shale {
@@ -77,10 +77,11 @@ class CudaBackend : public Backend {
   CudaBackend(std::shared_ptr<CudaRuntime> runtime, CudaBackendOptions options)
       : runtime_(std::move(runtime)), options_(std::move(options)) {}
 
-  std::unique_ptr<Ops> CreateOps(int64_t /*ranks*/, const Device* device) const override {
+  std::unique_ptr<Ops> CreateOps(int64_t ranks, const Device* device) const override {
     const CudaDeviceProperties* gpu = device == nullptr ? nullptr : &ToCuda(*device).properties();
     CudaOpsOptions ops{.matmuls = options_.create_matmuls(gpu),
-                       .attention = options_.create_attention ? options_.create_attention(gpu) : nullptr};
+                       .attention = options_.create_attention ? options_.create_attention(gpu) : nullptr,
+                       .host = options_.create_host_ops ? options_.create_host_ops(ranks) : nullptr};
     if (device != nullptr) {
       ops.on_declined = [declined = declined_](const AttentionForward& op) { declined->Add(op); };
       ops.use_device = [runtime = runtime_, ordinal = ToCuda(*device).ordinal()] {

@@ -25,6 +25,9 @@ struct CudaBackendOptions {
   // compute attention.
   std::function<std::unique_ptr<cuda::MatMulBackend>(const CudaDeviceProperties* gpu)> create_matmuls;
   std::function<std::unique_ptr<cuda::AttentionBackend>(const CudaDeviceProperties* gpu)> create_attention;
+  // Creates the ops with which one of `ranks` ranks computes on the host (Ops::host). If empty, programs cannot update
+  // on the host.
+  std::function<std::unique_ptr<Ops>(int64_t ranks)> create_host_ops;
   // Whether the matmuls of `create_matmuls` round fp32 operands to TF32, which has another nominal peak.
   bool allow_tf32 = false;
   // Creates the communicators between ranks on these GPUs, in rank order. If empty, the backend uses stream-ordered

@@ -26,6 +26,12 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const StepProgram& pr
                                                    " bytes of pinned memory, the rank has ",
                                                    runtime.offloaded().size()));
   }
+  if (UsesStream(program, StreamId::kHost)) {
+    if (runtime.ops().host() == nullptr) {
+      return absl::FailedPreconditionError("the program updates on the host, and the backend has no ops for the host");
+    }
+    SHALE_RETURN_IF_ERROR(runtime.CreateHostStream());
+  }
   std::unique_ptr<Executor> executor(new Executor(program, runtime, options));
   SHALE_ASSIGN_OR_RETURN(executor->bound_, BoundProgram::Create(program, plan, runtime));
   SHALE_RETURN_IF_ERROR(executor->CreateEvents());
@@ -77,8 +83,10 @@ absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs) {
 
 absl::Status Executor::Synchronize() {
   absl::Status first;
-  // Compute comes first: after a failure there, the communication streams wait for peers that wait for this rank.
-  for (StreamId id : {StreamId::kCompute, StreamId::kCopy, StreamId::kReduce, StreamId::kGather}) {
+  // Compute and host come first: after a failure there, the communication streams wait for peers that wait for this
+  // rank.
+  for (StreamId id : {StreamId::kCompute, StreamId::kHost, StreamId::kCopy, StreamId::kReduce, StreamId::kGather}) {
+    if (!runtime_.has_stream(id)) continue;
     absl::Status status = runtime_.stream(id).Synchronize();
     if (status.ok()) continue;
     if (first.ok()) {
@@ -115,7 +123,8 @@ std::string Executor::DescribeLaunch(uint32_t number) const {
 std::string Executor::Progress(uint32_t mark) const {
   std::string text;
   const uint32_t marks = MarksBetween(mark, runtime_.last_mark());
-  for (StreamId id : {StreamId::kCompute, StreamId::kGather, StreamId::kReduce, StreamId::kCopy}) {
+  for (StreamId id : {StreamId::kCompute, StreamId::kGather, StreamId::kReduce, StreamId::kCopy, StreamId::kHost}) {
+    if (!runtime_.has_stream(id)) continue;
     const std::optional<uint32_t> reached = runtime_.stream(id).reached_mark();
     if (!reached || *reached == 0) continue;
     const uint32_t number = MarksBetween(mark, *reached) - 1;

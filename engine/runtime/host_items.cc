@@ -40,6 +40,9 @@ absl::Status HostItems::Take(const StepInputs& inputs) {
   SHALE_RETURN_IF_ERROR(tokens(HostItem::kTargets, inputs.targets));
   SHALE_RETURN_IF_ERROR(tokens(HostItem::kRows, inputs.rows));
   SHALE_RETURN_IF_ERROR(Put(HostItem::kHyper, inputs.hyper.data(), sizeof(inputs.hyper)));
+  for (int64_t k = 0; k < layout_.range(HostItem::kMicroBatch).iterations; ++k) {
+    std::memcpy(At(HostItem::kMicroBatch, k), &k, sizeof(k));
+  }
   return Put(HostItem::kValidTokens, &inputs.valid_tokens, sizeof(inputs.valid_tokens));
 }
 

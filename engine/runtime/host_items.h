@@ -37,8 +37,8 @@ class HostItems {
   // Borrows `memory`. REQUIRES: it has at least layout.size_bytes() bytes.
   HostItems(const HostItemLayout& layout, absl::Span<std::byte> memory);
 
-  // Stores the inputs that the program copies to the device. Returns InvalidArgument, naming the item, if one has too
-  // few elements.
+  // Stores the inputs that the program copies to the device, and numbers the micro-batches. Returns InvalidArgument,
+  // naming the item, if one has too few elements.
   absl::Status Take(const StepInputs& inputs);
   // Sets `outputs` to the items that came from the device. REQUIRES: none of the program's copies is still running.
   void Give(StepOutputs& outputs) const;

@@ -15,11 +15,21 @@ absl::StatusOr<std::unique_ptr<RankRuntime>> RankRuntime::Create(Device& device,
   SHALE_ASSIGN_OR_RETURN(runtime->arena_, device.Allocate(arena_bytes));
   SHALE_ASSIGN_OR_RETURN(runtime->pinned_, device.AllocatePinned(host_memory.total_bytes()));
   runtime->meter_ = std::make_unique<MemoryMeter>(runtime->arena_->base(), arena_bytes);
-  for (int s = 0; s < kStreams; ++s) {
-    SHALE_ASSIGN_OR_RETURN(runtime->streams_[s], device.CreateStream(ToString(static_cast<StreamId>(s))));
-    runtime->streams_[s]->set_meter(runtime->meter_.get());
+  for (StreamId id : {StreamId::kCompute, StreamId::kGather, StreamId::kReduce, StreamId::kCopy}) {
+    SHALE_RETURN_IF_ERROR(runtime->CreateStream(id));
   }
   return runtime;
+}
+
+absl::Status RankRuntime::CreateStream(StreamId id) {
+  std::unique_ptr<Stream>& stream = streams_[static_cast<int>(id)];
+  SHALE_ASSIGN_OR_RETURN(stream, device_.CreateStream(ToString(id)));
+  stream->set_meter(meter_.get());
+  return absl::OkStatus();
+}
+
+absl::Status RankRuntime::CreateHostStream() {
+  return has_stream(StreamId::kHost) ? absl::OkStatus() : CreateStream(StreamId::kHost);
 }
 
 std::byte* RankRuntime::Address(const MemoryPlan& plan, const Location& where) {
@@ -56,7 +66,9 @@ absl::Status RankRuntime::Write(std::byte* to, const void* from, int64_t bytes) 
 
 void RankRuntime::Stop(const absl::Status& reason) {
   Abort(reason);
-  for (const auto& stream : streams_) stream->Synchronize().IgnoreError();  // `reason` is the error that counts.
+  for (const auto& stream : streams_) {
+    if (stream != nullptr) stream->Synchronize().IgnoreError();  // `reason` is the error that counts.
+  }
 }
 
 }  // namespace shale

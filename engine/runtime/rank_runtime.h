@@ -65,7 +65,11 @@ class RankRuntime {
   // Returns the part of the pinned memory for the rank's offloaded state, and for the tensors that the running program
   // offloads.
   absl::Span<std::byte> offloaded() { return {host_items().end(), static_cast<size_t>(host_memory_.offload_bytes)}; }
+  // Returns a stream. REQUIRES: it is not kHost, or has_stream(kHost).
   Stream& stream(StreamId id) { return *streams_[static_cast<int>(id)]; }
+  // Creates kHost, which few programs use, unless it exists. The other streams always exist.
+  absl::Status CreateHostStream();
+  bool has_stream(StreamId id) const { return streams_[static_cast<int>(id)] != nullptr; }
   // Returns the address at which this rank has a tensor of a program with this plan.
   std::byte* Address(const MemoryPlan& plan, const Location& where);
   // Copy between the rank's memory (the arena or offloaded()) and any host memory, and wait for the copies. Memory that
@@ -98,6 +102,7 @@ class RankRuntime {
         mesh_(mesh),
         rank_(rank),
         host_memory_(host_memory) {}
+  absl::Status CreateStream(StreamId id);
   bool IsPinned(const void* memory, int64_t bytes) const;
 
   Device& device_;

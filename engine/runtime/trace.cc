@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/program/issues.h"
 #include "engine/program/live_bytes.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {
@@ -99,6 +99,7 @@ void StepTrace::Add(const StepProgram& program, int64_t step, int rank, absl::Sp
   absl::StrAppend(&events_, MemoryCounters(program, rank, times, origin_ns_));
   for (const InstructionTime& time : times) {
     const Instruction& instruction = program.instructions[time.id];
+    uses_host_stream_ |= instruction.stream == StreamId::kHost;
     const std::string name = NameOf(instruction);
     const int64_t bytes = BytesMoved(instruction, time.iteration);
     const double flops = FlopsOf(instruction);
@@ -128,6 +129,7 @@ std::string StepTrace::ChromeJson() const {
   for (int rank = 0; rank < ranks_; ++rank) {
     absl::StrAppendFormat(&json, R"({"ph":"M","pid":%d,"name":"process_name","args":{"name":"rank %d"}},)", rank, rank);
     for (int stream = 0; stream < kStreams; ++stream) {
+      if (!Shows(stream)) continue;
       absl::StrAppendFormat(&json, R"(%s{"ph":"M","pid":%d,"tid":%d,"name":"thread_name","args":{"name":"%s"}},)", "\n",
                             rank, stream, ToString(static_cast<StreamId>(stream)));
     }
@@ -158,6 +160,7 @@ std::string StepTrace::Table() const {
   }
   absl::StrAppendFormat(&table, "rank 0, mean of %d steps, %.2f ms each; busy:", steps_, 1e3 * seconds_ / steps);
   for (int stream = 0; stream < kStreams; ++stream) {
+    if (!Shows(stream)) continue;
     absl::StrAppendFormat(&table, " %s %.1f%%", ToString(static_cast<StreamId>(stream)), 100 * busy[stream] / seconds_);
   }
   return absl::StrCat(table, "\n");

@@ -38,12 +38,16 @@ class StepTrace {
     double flops = 0;
     double bytes = 0;
   };
+  // Returns whether a stream has a line in the outputs. Few programs use kHost.
+  bool Shows(int stream) const { return static_cast<StreamId>(stream) != StreamId::kHost || uses_host_stream_; }
+
   std::string events_;  // JSON objects, each followed by a comma.
   std::map<std::tuple<StreamId, std::string, Phase>, Sum> sums_;
   double seconds_ = 0;  // Sum over the steps of rank 0, each from its first begin to its last end.
   int64_t steps_ = 0;
   int64_t origin_ns_ = -1;
   int ranks_ = 0;
+  bool uses_host_stream_ = false;
 };
 
 }  // namespace shale

@@ -10,7 +10,7 @@
 #include "engine/program/issues.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
-#include "kernels/ops.h"
+#include "kernels/op.h"
 
 namespace shale {
 namespace {

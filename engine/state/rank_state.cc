@@ -69,6 +69,11 @@ absl::Status RankState::Load(const Tensor& tensor, int64_t element, void* to, in
   return runtime_.Read(Address(tensor, element), to, count * SizeOf(tensor.dtype));
 }
 
+absl::Status RankState::CopyToHostWeight(const GroupState& g) {
+  if (!g.host_weight.present() || g.host_weight.where.symbol == g.own_weight.where.symbol) return absl::OkStatus();
+  return Load(g.own_weight, 0, Address(g.host_weight, 0), g.own_weight.elements());
+}
+
 ElementRange RankState::OfParameter(ParameterId id, ElementRange of_group) const {
   const Parameter& parameter = model_.parameters[id];
   const ElementRange here = state_.groups[parameter.group].layout().Find(parameter.name)->range();
@@ -157,8 +162,12 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
   };
   SHALE_RETURN_IF_ERROR(checkpoint.Stream(wanted, sink, staging.first(kCheckpointChunkBytes)));
   if (!values_only) SHALE_RETURN_IF_ERROR(ZeroCodesBetweenParameters(work));
+  for (const GroupState& g : state_.groups) SHALE_RETURN_IF_ERROR(CopyToHostWeight(g));
   std::memcpy(work, &checkpoint.manifest().update_count, sizeof(int64_t));
-  return Store(state_.update_count, 0, work, 1);
+  SHALE_RETURN_IF_ERROR(Store(state_.update_count, 0, work, 1));
+  if (!state_.previous_norm.present()) return absl::OkStatus();
+  std::memcpy(work, &checkpoint.manifest().previous_norm, sizeof(double));
+  return Store(state_.previous_norm, 0, work, 1);
 }
 
 absl::Status RankState::ZeroCodesBetweenParameters(char* work) {
@@ -283,6 +292,7 @@ absl::Status RankState::Fill(ReadValues read, absl::Span<char> staging) {
       SHALE_RETURN_IF_ERROR(PutValues(g, offset + begin, part.data(), std::ssize(part), work));
     }
   }
+  for (const GroupState& g : state_.groups) SHALE_RETURN_IF_ERROR(CopyToHostWeight(g));
   return absl::OkStatus();
 }
 
@@ -297,7 +307,7 @@ absl::Status RankState::Write(ParameterId id, int64_t begin, absl::Span<const fl
     const int64_t count = std::min(kWorkFloats, mine.end - at);
     SHALE_RETURN_IF_ERROR(PutValues(g, offset + at, values.data() + (at - begin), count, work.data()));
   }
-  return absl::OkStatus();
+  return CopyToHostWeight(g);
 }
 
 absl::StatusOr<int64_t> RankState::Read(Values what, ParameterId id, int64_t begin, absl::Span<float> values) const {
@@ -313,23 +323,24 @@ absl::StatusOr<int64_t> RankState::Read(Values what, ParameterId id, int64_t beg
   }
   const int64_t element = g.layout().Find(parameter.name)->offset_elements + mine.begin - Owned(g).begin;
   float* const to = values.data() + (mine.begin - begin);
-  if (what == Values::kGradient || JoinsFloats(g)) {
-    const Tensor& from = what == Values::kGradient ? g.own_gradient : g.master.present() ? g.master : g.own_weight;
+  const bool gradient = what == Values::kGradient;
+  const Tensor& from = gradient ? g.own_gradient : g.master.present() ? g.master : g.own_weight;
+  if (from.dtype == DType::kFloat32) {
     SHALE_RETURN_IF_ERROR(Load(from, element, to, count));
     return count;
   }
   std::vector<BFloat16> high(count);
   std::vector<int16_t> low(count);  // Stays 0 if there are no low bits: JoinMaster(high, 0) is `high`.
-  SHALE_RETURN_IF_ERROR(Load(g.own_weight, element, high.data(), count));
-  if (g.low.present()) SHALE_RETURN_IF_ERROR(Load(g.low, element, low.data(), count));
+  SHALE_RETURN_IF_ERROR(Load(from, element, high.data(), count));
+  if (!gradient && g.low.present()) SHALE_RETURN_IF_ERROR(Load(g.low, element, low.data(), count));
   for (int64_t i = 0; i < count; ++i) to[i] = JoinMaster(high[i], low[i]);
   return count;
 }
 
-absl::StatusOr<int64_t> RankState::ReadUpdateCount() const {
-  int64_t count = 0;
-  SHALE_RETURN_IF_ERROR(Load(state_.update_count, 0, &count, 1));
-  return count;
+absl::Status RankState::ReadScalars(Manifest& manifest) const {
+  SHALE_RETURN_IF_ERROR(Load(state_.update_count, 0, &manifest.update_count, 1));
+  if (!state_.previous_norm.present()) return absl::OkStatus();
+  return Load(state_.previous_norm, 0, &manifest.previous_norm, 1);
 }
 
 absl::StatusOr<absl::Span<char>> StagingOf(RankRuntime& rank, int64_t bytes) {

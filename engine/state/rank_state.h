@@ -59,7 +59,8 @@ class RankState {
   enum class Values { kWeights, kGradient };
   absl::StatusOr<int64_t> Read(Values what, ParameterId id, int64_t begin, absl::Span<float> values) const;
 
-  absl::StatusOr<int64_t> ReadUpdateCount() const;
+  // Sets the manifest's update_count and previous_norm.
+  absl::Status ReadScalars(Manifest& manifest) const;
 
  private:
   // Returns the elements of a parameter that lie in the range `of_group` of its group, numbered within the parameter.
@@ -76,6 +77,8 @@ class RankState {
   // Copy `count` elements of a tensor from host memory, and back (RankRuntime::Write and Read).
   absl::Status Store(const Tensor& tensor, int64_t element, const void* from, int64_t count);
   absl::Status Load(const Tensor& tensor, int64_t element, void* to, int64_t count) const;
+  // Copies the weights of a group that this rank updates to GroupState::host_weight, if that is a tensor of its own.
+  absl::Status CopyToHostWeight(const GroupState& g);
   // The functions below set state in the arena or in the rank's pinned memory. `work` points to kWorkBytes bytes,
   // preferably pinned, for elements on their way there.
   absl::Status ZeroValues(const GroupState& g, char* work);

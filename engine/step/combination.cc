@@ -22,6 +22,28 @@ absl::Status CheckCombination(Strategy strategy, Accumulation accumulation) {
   return absl::OkStatus();
 }
 
+absl::Status CheckGradientShards(Strategy strategy, Accumulation accumulation, const Mesh& mesh) {
+  const auto refuse = [](const auto&... why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("BF16 stores the sums of gradients over micro-batches in shards, and ", why...));
+  };
+  if (strategy < Strategy::kZero2) {
+    return refuse("strategy ", ToString(strategy),
+                  " sums the full gradients in fp32; use strategy ZERO2 or FULL_SHARD, or gradient_shards FP32");
+  }
+  if (accumulation == Accumulation::kNoSync) {
+    return refuse(
+        "accumulation NO_SYNC sums the full gradients in fp32; use SHARDED or LAYERED, or "
+        "gradient_shards FP32");
+  }
+  if (mesh.shard == 1 && mesh.replicate > 1) {
+    return refuse(
+        "with shard_ranks 1 each rank sums the full gradients in fp32; use more shard_ranks, or "
+        "gradient_shards FP32");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckStateOffload(const StateOffload& offload, Strategy strategy, bool has_moments, bool has_masters) {
   const auto refuse = [](absl::string_view part, const auto&... why) {
     return absl::InvalidArgumentError(absl::StrCat(part, " cannot be offloaded: ", why...));
@@ -39,6 +61,12 @@ absl::Status CheckStateOffload(const StateOffload& offload, Strategy strategy, b
                   " uses the weights where they lie; use FULL_SHARD, which gathers them for each use, or leave it out");
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckUpdateDevice(UpdateDevice device, const StateOffload& offload) {
+  if (device == UpdateDevice::kSame || (!offload.moments && !offload.masters)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "an update on the HOST keeps moments and masters in host memory for good; leave MOMENTS and MASTERS out");
 }
 
 }  // namespace shale

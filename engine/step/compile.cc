@@ -15,7 +15,9 @@
 #include "engine/step/unit_emitter.h"
 #include "engine/step/update.h"
 #include "engine/step/visits.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/step_scalars.h"
 
 namespace shale {
 namespace {
@@ -256,9 +258,18 @@ absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOpti
   SHALE_CHECK(options.accumulation != Accumulation::kAuto && options.micro_batches >= 1);
   SHALE_CHECK(options.mesh.shard >= 1 && options.mesh.replicate >= 1);
   SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
+  if (options.gradient_shards != DType::kFloat32) {
+    SHALE_RETURN_IF_ERROR(CheckGradientShards(options.strategy, options.accumulation, options.mesh));
+  }
   SHALE_RETURN_IF_ERROR(
       CheckStateOffload(options.offload_state, options.strategy, !options.optimizer.states().empty(),
                         model.compute_dtype != DType::kFloat32 && options.master != MasterWeights::kNone));
+  SHALE_RETURN_IF_ERROR(CheckUpdateDevice(options.update_device, options.offload_state));
+  if (options.updates_on_host() && ops.host() == nullptr) {
+    return absl::FailedPreconditionError(
+        "optimizer.device HOST needs kernels for the CPU, and this program was built without them; use SAME, or a "
+        "program that also runs on device CPU");
+  }
   return StepCompiler(model, options, ops).Compile();
 }
 
@@ -270,7 +281,9 @@ absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const Step
   const auto copy = [&](const Tensor& from, const Tensor& to) {
     if (!from.present()) return;
     const EmitContext context{.stream = StreamId::kCopy, .phase = Phase::kEnd};
-    if (writer.IsOnHost(from)) {
+    if (writer.IsOnHost(from) && options.updates_on_host()) {
+      writer.Emit({.stream = StreamId::kHost, .phase = Phase::kEnd}, Op(Copy{from, to}));
+    } else if (writer.IsOnHost(from)) {
       // Only transfers reach host memory, so the copy goes through the arena, one tensor at a time.
       writer.EmitReturn(context, writer.EmitFetch(context, from), to);
     } else {

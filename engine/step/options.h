@@ -43,7 +43,11 @@ struct StepOptions {
   // each matmul packs its weights again, in scratch.
   bool packs_once = true;
   MasterWeights master = MasterWeights::kFloat32;
+  // The dtype of the shard of the gradient that accumulates over the step: f32, or bf16, which is rounded
+  // stochastically. What CheckGradientShards accepts (engine/step/combination.h).
+  DType gradient_shards = DType::kFloat32;
   StateOffload offload_state;  // What CheckStateOffload accepts (engine/step/combination.h).
+  UpdateDevice update_device = UpdateDevice::kSame;
   ActivationOptions activations;
   Optimizer optimizer;
   // Seed of stochastic rounding. Only programs whose updates round so depend on it.
@@ -58,6 +62,14 @@ struct StepOptions {
   // Whether the reduced gradients of a step stay in memory until the next step, so that they can be read. If not, their
   // buffers live only from the first write to the update, and share bytes with other buffers of the step.
   bool keep_gradients = false;
+
+  bool updates_on_host() const { return update_device == UpdateDevice::kHost; }
+  // Returns the parts of the state that lie in host memory: those of offload_state, and with kHost moments and masters.
+  StateOffload state_on_host() const {
+    return {.moments = offload_state.moments || updates_on_host(),
+            .masters = offload_state.masters || updates_on_host(),
+            .parameters = offload_state.parameters};
+  }
 
   // Returns how the strategy places the model's state on the mesh.
   Placement placement() const { return Placement::Of(strategy, accumulation == Accumulation::kNoSync, mesh); }

@@ -50,6 +50,12 @@ struct StateOffload {
   bool operator==(const StateOffload&) const = default;
 };
 
+// Where the update of the parameters runs.
+enum class UpdateDevice {
+  kSame,  // On the device that computes everything else.
+  kHost,  // On the host, where masters and moments then stay (engine/step/update_on_host.h).
+};
+
 // When parameters are updated.
 enum class UpdateTime {
   kAfterBackward,  // After the backward of all units.
@@ -60,6 +66,8 @@ enum class UpdateTime {
 enum class Clipping {
   kGlobal,   // All gradients.
   kPerUnit,  // The gradients of one flat group, which are those of a unit or of units that share parameters.
+  // All gradients, but the norm is that of the step before, which is known before a unit is updated.
+  kPreviousNorm,
 };
 
 inline absl::string_view ToString(Accumulation accumulation) {
@@ -92,10 +100,19 @@ inline absl::string_view ToString(UpdateTime update) {
   return "?";
 }
 
+inline absl::string_view ToString(UpdateDevice device) {
+  switch (device) {
+    case UpdateDevice::kSame: return "SAME";
+    case UpdateDevice::kHost: return "HOST";
+  }
+  return "?";
+}
+
 inline absl::string_view ToString(Clipping clipping) {
   switch (clipping) {
     case Clipping::kGlobal: return "GLOBAL";
     case Clipping::kPerUnit: return "PER_UNIT";
+    case Clipping::kPreviousNorm: return "PREVIOUS_NORM";
   }
   return "?";
 }

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/step/writer.h"
-#include "kernels/ops.h"
+#include "kernels/counter_random.h"
+#include "kernels/ops/flat.h"
 
 namespace shale {
 namespace {
@@ -119,7 +120,6 @@ std::vector<GroupId> Reducer::EndUnit(int unit, int micro_batch) {
   const std::vector<GroupId> complete = Completing(unit);
   for (GroupId group : GroupsWritten(unit)) {
     ++progress_[group].units_done;
-    if (!state_.groups[group].placement.placement().reduces()) continue;
     if (state_.groups[group].full_gradient.present()) {
       ReduceStepGradient(unit, group, micro_batch);
     } else {
@@ -133,10 +133,24 @@ std::vector<GroupId> Reducer::EndUnit(int unit, int micro_batch) {
 void Reducer::SumOverReplicas(int unit, GroupId group, int micro_batch) {
   const GroupState& g = state_.groups[group];
   if (!g.placement.placement().sums_over_replicas()) return;
-  Instruction& instruction = writer_.Emit(
-      {.stream = StreamId::kReduce, .phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch},
-      Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kReplicate, .full = g.own_gradient});
-  instruction.last_iteration_only = micro_batch >= 0;
+  const EmitContext context{
+      .stream = StreamId::kReduce, .phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch};
+  const auto emit = [&](Action action) {
+    writer_.Emit(context, std::move(action)).last_iteration_only = micro_batch >= 0;
+  };
+  Tensor sum = g.own_gradient;
+  const bool narrow = sum.dtype != DType::kFloat32;
+  if (narrow && IsReducedOnce(group)) return;  // It was summed before it was rounded.
+  if (narrow) {
+    sum = writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".gradient.widened"),
+                            BufferCategory::kGradientShards, Tensor::Contiguous(DType::kFloat32, {sum.elements()}));
+    emit(Op(Copy{.from = g.own_gradient, .to = sum}));
+  }
+  emit(Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kReplicate, .full = sum});
+  if (!narrow) return;
+  EmitAccumulate(context, group, sum, /*accumulate=*/false, static_cast<int>(progress_[group].units.size()),
+                 /*first_iteration_differs=*/false)
+      .last_iteration_only = micro_batch >= 0;
 }
 
 void Reducer::EndOverlap() {
@@ -145,8 +159,9 @@ void Reducer::EndOverlap() {
 }
 
 void Reducer::ReduceStepGradient(int unit, GroupId group, int micro_batch) {
-  if (progress_[group].units_done < std::ssize(progress_[group].units)) return;
   const GroupState& g = state_.groups[group];
+  if (!g.placement.placement().reduces()) return;
+  if (progress_[group].units_done < std::ssize(progress_[group].units)) return;
   Collective reduce{.kind = g.placement.placement().reduction(), .full = g.full_gradient};
   if (reduce.kind == CollectiveKind::kReduceScatterSum) {
     reduce.local = g.own_gradient;
@@ -160,23 +175,49 @@ void Reducer::ReduceStepGradient(int unit, GroupId group, int micro_batch) {
 
 void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
   const GroupState& g = state_.groups[group];
-  const EmitContext context{
-      .stream = StreamId::kReduce, .phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch};
+  const Placement& placement = g.placement.placement();
+  const bool narrow = g.own_gradient.dtype != DType::kFloat32, once = IsReducedOnce(group);
   const Tensor full = progress_[group].unit_gradient;
-  in_flight_.push_back(full.where.symbol);
-  // If the gradient is reduced once a step, the collective writes straight into the shard.
-  const bool one_iteration = layered_ || options_.micro_batches == 1;
-  if (one_iteration && progress_[group].units.size() == 1) {
-    writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = g.own_gradient, .full = full});
-    return;
+  EmitContext context{.phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch};
+  Tensor reduced = full;
+  if (placement.reduces()) {
+    context.stream = StreamId::kReduce;
+    in_flight_.push_back(full.where.symbol);
+    // The sum overwrites the rank's shard of the unit gradient, or goes straight into the fp32 shard of the group.
+    reduced = once && !narrow ? g.own_gradient : g.placement.ShardOf(full);
+    writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
+    if (once && !narrow) return;
+    if (once && placement.sums_over_replicas()) {
+      writer_.Emit(context,
+                   Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kReplicate, .full = reduced});
+    }
   }
-  // Otherwise the sum overwrites the rank's shard of the unit gradient and is then added to the accumulated shard.
-  const Tensor reduced = g.placement.ShardOf(full);
-  writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
   const bool first = progress_[group].units_done == 1;
-  writer_.Emit(context,
-               Op(Accumulate{.x_N = reduced, .total_N = g.own_gradient, .accumulate = !first || !one_iteration}),
-               /*first_iteration_differs=*/first && !one_iteration);
+  const bool one_iteration = layered_ || options_.micro_batches == 1;
+  EmitAccumulate(context, group, reduced, /*accumulate=*/!first || !one_iteration, progress_[group].units_done - 1,
+                 /*first_iteration_differs=*/first && !one_iteration);
+}
+
+Instruction& Reducer::EmitAccumulate(const EmitContext& context, GroupId group, const Tensor& x, bool accumulate,
+                                     int rounding, bool first_iteration_differs) {
+  const GroupState& g = state_.groups[group];
+  Accumulate op{.x_N = x, .total_N = g.own_gradient, .accumulate = accumulate};
+  if (op.rounds()) {
+    const bool in_loop = context.micro_batch >= 0 && options_.micro_batches > 1;
+    if (in_loop && !micro_batch_.present()) {
+      micro_batch_ = writer_.AddTensor("micro_batch", BufferCategory::kData, Tensor::Contiguous(DType::kInt64, {1}));
+      EmitContext copy = context;
+      copy.stream = StreamId::kCopy;
+      writer_.Emit(copy, HostCopy{HostItem::kMicroBatch, micro_batch_});
+    }
+    op.update_count_1 = state_.update_count;
+    op.micro_batch_1 = micro_batch_;
+    op.shard_stride = g.placement.owned_stride();
+    op.seed = options_.seed;
+    op.group = group;
+    op.stream = GradientStream(rounding);
+  }
+  return writer_.Emit(context, Op(std::move(op)), first_iteration_differs);
 }
 
 }  // namespace shale

@@ -8,14 +8,22 @@
 
 #include "engine/program/program.h"
 #include "engine/step/state.h"
+#include "engine/step/writer.h"
 
 namespace shale {
 
 // A program has one Reducer. If a group has a full gradient (one rank, or unsharded accumulation), backward accumulates
-// there. Otherwise the backward of a unit writes to a unit gradient, which lives until it has been reduced into the
-// rank's shard. If the optimizer state is sharded, reductions run along `shard`. With replicas, an all-reduce along
-// `replicate` then sums the rank's shard of the group once a step, after its last reduction. Like all reductions, it
-// overlaps with the backward of the next unit. Borrows the references that the constructor takes.
+// there. Otherwise the backward of a unit writes to a unit gradient in fp32, which lives until it has been reduced into
+// the rank's shard or, on one rank, added to a bf16 gradient. If the optimizer state is sharded, reductions run along
+// `shard`. With replicas, an all-reduce along `replicate` then sums the rank's shard of the group once a step, after
+// its last reduction. Like all reductions, it overlaps with the backward of the next unit. Borrows the references that
+// the constructor takes.
+//
+// [Note: bf16 gradients] With StepOptions::gradient_shards bf16, backward and collectives still compute in fp32. Only
+// the sum over the step is stored in bf16, and rounded stochastically at each addition: once per unit of the group and
+// micro-batch, and once after the sum over replicas. The random bits depend on the number of the update and of the
+// micro-batch, which are on the device, and on the group's element, so they are the same for any number of ranks. The
+// squares are summed from the bf16 gradient. Each update widens its group's gradient into a buffer of its own.
 class Reducer {
  public:
   Reducer(const ModelGraph& model, const StepOptions& options, const JobState& state, ProgramWriter& writer);
@@ -48,6 +56,14 @@ class Reducer {
   const std::vector<GroupId>& GroupsWritten(int unit) const { return groups_written_[unit]; }
   void ReduceUnitGradient(int unit, GroupId group, int micro_batch);
   void ReduceStepGradient(int unit, GroupId group, int micro_batch);
+  // Returns whether a group's gradient is complete after a single reduction, of its only unit in its only iteration.
+  bool IsReducedOnce(GroupId group) const {
+    return (layered_ || options_.micro_batches == 1) && progress_[group].units.size() == 1;
+  }
+  // Emits the addition of `x`, f32, to the rank's part of a group's gradient. `rounding` is the number of this addition
+  // among those of a micro-batch. See [Note: bf16 gradients].
+  Instruction& EmitAccumulate(const EmitContext& context, GroupId group, const Tensor& x, bool accumulate, int rounding,
+                              bool first_iteration_differs);
   // Emits the all-reduce that sums a group's gradient shard over the replicas in the last micro-batch. Emits nothing if
   // there are no replicas of shards.
   void SumOverReplicas(int unit, GroupId group, int micro_batch);
@@ -60,6 +76,7 @@ class Reducer {
   std::vector<std::vector<GroupId>> groups_written_;    // By unit.
   std::vector<GroupProgress> progress_;                 // By group.
   std::set<std::pair<BufferId, ParameterId>> written_;  // Gradients that an op has written already.
+  Tensor micro_batch_;               // i64[1], the number of the micro-batch. Absent until a bf16 gradient needs it.
   std::vector<BufferId> in_flight_;  // Unit gradients of the previous unit, whose reduction may still be running.
 };
 

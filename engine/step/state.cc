@@ -39,17 +39,19 @@ void DeclareGradients(const ModelGraph& model, const StepOptions& options, JobSt
   for (size_t i = 0; i < state.groups.size(); ++i) {
     GroupState& g = state.groups[i];
     const Placement& placement = g.placement.placement();
-    const auto add = [&](BufferCategory category, Part part) {
+    const auto add = [&](BufferCategory category, DType dtype, Part part) {
       return writer.AddTensor(absl::StrCat(model.groups[i].name, ".gradient"), category,
-                              Tensor::Contiguous(DType::kFloat32, {g.placement.elements(part)}), 1,
+                              Tensor::Contiguous(dtype, {g.placement.elements(part)}), 1,
                               /*persistent=*/options.keep_gradients);
     };
     if (placement.reduces_full_gradients()) {
-      g.full_gradient = add(BufferCategory::kUnshardedGradients, Part::kFull);
+      g.full_gradient = add(BufferCategory::kUnshardedGradients, DType::kFloat32, Part::kFull);
       g.own_gradient = g.placement.OwnedOf(g.full_gradient);
     } else {
-      g.own_gradient = add(BufferCategory::kGradientShards, placement.state);
-      if (!placement.reduces()) g.full_gradient = g.own_gradient;
+      g.own_gradient = add(BufferCategory::kGradientShards, options.gradient_shards, placement.state);
+      // Backward accumulates in fp32, so it cannot write to a gradient in bf16.
+      const bool narrow = options.gradient_shards != DType::kFloat32;
+      if (!placement.reduces() && !narrow) g.full_gradient = g.own_gradient;
     }
   }
 }
@@ -72,12 +74,16 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
       return writer.AddTensor(absl::StrCat(group.name, ".", what), category, Tensor::Contiguous(dtype, {elements}), 1,
                               /*persistent=*/true, on_host ? MemoryKind::kHost : MemoryKind::kDevice);
     };
-    const StateOffload& offload = options.offload_state;
+    const StateOffload offload = options.state_on_host();
     if (placement.gathers_for_use() || offload.parameters) {
       g.own_weight = add("weights", BufferCategory::kParameterShards, compute, own, offload.parameters);
     } else {
       g.full_weight = add("weights", BufferCategory::kParameterShards, compute, full);
       g.own_weight = g.placement.OwnedOf(g.full_weight);
+    }
+    if (options.updates_on_host()) {
+      g.host_weight = offload.parameters ? g.own_weight
+                                         : add("weights.on_host", BufferCategory::kParameterShards, compute, own, true);
     }
     if (compute != DType::kFloat32) {
       switch (options.master) {
@@ -114,6 +120,10 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
   }
   state.update_count = writer.AddTensor("update_count", BufferCategory::kOptimizerState,
                                         Tensor::Contiguous(DType::kInt64, {1}), 1, /*persistent=*/true);
+  if (options.clipping == Clipping::kPreviousNorm) {
+    state.previous_norm = writer.AddTensor("previous_norm", BufferCategory::kOptimizerState,
+                                           Tensor::Contiguous(DType::kFloat64, {1}), 1, /*persistent=*/true);
+  }
   state.totals = writer.AddTensor("totals", BufferCategory::kData, Tensor::Contiguous(DType::kFloat64, {kTotalSize}), 1,
                                   /*persistent=*/true);
   DeclareGradients(model, options, state, writer);

@@ -20,17 +20,20 @@ struct SavedTensors {
 };
 
 // The state of one flat group. Tensors name the program's buffers and have no addresses. A tensor is absent if it does
-// not exist under the given options. With StepOptions::offload_state, weights, masters and states may lie in host
-// memory. "Own" names the part that this rank updates (GroupPlacement::Owned): its shard of the group, or the full
+// not exist under the given options. Weights, masters and states lie in host memory if StepOptions::state_on_host says
+// so. "Own" names the part that this rank updates (GroupPlacement::Owned): its shard of the group, or the full
 // group if the optimizer state is not sharded.
 struct GroupState {
   GroupPlacement placement;
-  Tensor own_weight;                  // Compute dtype. A view of full_weight, if there is one.
-  Tensor full_weight;                 // Compute dtype. Absent if it has to be gathered for each use.
+  Tensor own_weight;   // Compute dtype. A view of full_weight, if there is one.
+  Tensor full_weight;  // Compute dtype. Absent if it has to be gathered for each use.
+  // Only with UpdateDevice::kHost: the weights in host memory that the update reads and writes. Between steps they have
+  // the bits of own_weight. If own_weight is in host memory, it is the same tensor.
+  Tensor host_weight;
   Tensor master;                      // f32. Only with bf16 compute and fp32 masters.
   Tensor low;                         // i16. Only with SPLIT.
   std::vector<Tensor> states;         // Optimizer states, in the order of the rule.
-  Tensor own_gradient;                // f32. The update reads it. Persistent only with StepOptions::keep_gradients.
+  Tensor own_gradient;                // StepOptions::gradient_shards. Persistent only with StepOptions::keep_gradients.
   Tensor full_gradient;               // f32. Sum over the step. Absent if gradients are reduced unit by unit.
   std::vector<ElementRange> decayed;  // Elements of the group that decay.
   SavedTensors saved;                 // Views of the above.
@@ -45,6 +48,7 @@ struct JobState {
   std::vector<GroupState> groups;        // By GroupId.
   absl::Span<const UpdateState> states;  // Those that the optimizer declares, as in GroupState::states.
   Tensor update_count;                   // i64[1]. Updates applied so far.
+  Tensor previous_norm;                  // f64[1], of RecordNorm. Present only with Clipping::kPreviousNorm.
   Tensor totals;                         // f64[kTotalSize].
   bool keeps_gradients = false;          // Whether gradients can be read after a step.
 };

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/step/activations.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {

@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <utility>
 
-#include "kernels/ops.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/ops/update.h"
+#include "kernels/step_scalars.h"
 
 namespace shale {
 
@@ -21,10 +26,11 @@ Updater::Updater(const StepOptions& options, const JobState& state, const Tensor
       hyper_(hyper),
       valid_tokens_(valid_tokens),
       writer_(writer),
-      by_group_(options.update == UpdateTime::kInBackward || options.clipping == Clipping::kPerUnit),
+      by_group_(options.update == UpdateTime::kInBackward || options.clipping != Clipping::kGlobal),
       in_backward_(options.update == UpdateTime::kInBackward),
       fetched_(state.groups.size()),
       is_fetched_(state.groups.size(), false),
+      host_(options, state, writer),
       all_groups_(state.groups.size()) {
   std::iota(all_groups_.begin(), all_groups_.end(), 0);
   if (!by_group_) return;
@@ -35,7 +41,9 @@ Updater::Updater(const StepOptions& options, const JobState& state, const Tensor
 void Updater::BeginUnit(const std::vector<GroupId>& completing, bool in_loop) {
   if (!in_backward_) return;
   in_loop_ = in_loop;
-  FetchState(options_.mesh.ranks() > 1 ? waiting_ : completing, 0);
+  const bool waits = options_.mesh.ranks() > 1;
+  if (options_.updates_on_host() && !waits) return;  // The gradients are not complete yet.
+  FetchState(waits ? waiting_ : completing, 0);
 }
 
 void Updater::BeginReductions() {
@@ -54,6 +62,7 @@ void Updater::BeginReductions() {
 void Updater::EndReductions(const std::vector<GroupId>& complete, bool in_loop) {
   in_loop_ = in_loop;
   if (!in_backward_) return;
+  host_.EndOverlap();
   UpdateWaiting();
   waiting_ = complete;
   if (options_.mesh.ranks() > 1) return;
@@ -78,7 +87,11 @@ void Updater::Finish() {
     }
   }
   UpdateWaiting();
+  host_.Finish();
   Emit({.phase = Phase::kUpdate}, Op(CombineTotals{.groups_G3 = group_totals_, .totals_3 = state_.totals}));
+  if (!state_.previous_norm.present()) return;
+  Emit({.phase = Phase::kUpdate},
+       Op(RecordNorm{.valid_tokens_1 = valid_tokens_, .totals_3 = state_.totals, .norm_1 = state_.previous_norm}));
 }
 
 void Updater::UpdateAllByOneNorm() {
@@ -98,6 +111,7 @@ void Updater::UpdateAllByOneNorm() {
     FetchState(waiting_, i);
     EmitUpdate(waiting_[i], prepared);
   }
+  host_.Finish();
   waiting_.clear();
 }
 
@@ -175,6 +189,7 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts) {
                                                    .update_count_1 = state_.update_count,
                                                    .update_5 = update,
                                                    .number_1 = number,
+                                                   .previous_norm_1 = state_.previous_norm,
                                                    .beta1 = options_.optimizer.beta1,
                                                    .beta2 = options_.optimizer.beta2,
                                                    .counts = counts}));
@@ -184,6 +199,10 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts) {
 void Updater::FetchState(const std::vector<GroupId>& groups, size_t index) {
   for (size_t i = index; i < std::min(index + 2, groups.size()); ++i) {
     const GroupId group = groups[i];
+    if (options_.updates_on_host()) {
+      host_.FetchGradient(group, in_loop_);
+      continue;
+    }
     if (is_fetched_[group]) continue;
     is_fetched_[group] = true;
     const GroupState& g = state_.groups[group];
@@ -197,10 +216,20 @@ void Updater::FetchState(const std::vector<GroupId>& groups, size_t index) {
   }
 }
 
+Tensor Updater::WidenedGradient(GroupId group) {
+  const Tensor& own = state_.groups[group].own_gradient;
+  if (own.dtype == DType::kFloat32) return own;
+  const std::string name = absl::StrCat(writer_.program().buffers[own.where.symbol].name, ".widened");
+  const Tensor widened =
+      writer_.AddTensor(name, BufferCategory::kGradientShards, Tensor::Contiguous(DType::kFloat32, {own.elements()}));
+  Emit({.phase = Phase::kUpdate}, Op(Copy{.from = own, .to = widened}));
+  return widened;
+}
+
 void Updater::EmitUpdate(GroupId group, const Prepared& prepared) {
   const GroupState& g = state_.groups[group];
   Op op = Update{.update_5 = prepared.update,
-                 .gradient_P = g.own_gradient,
+                 .gradient_P = options_.updates_on_host() ? g.own_gradient : WidenedGradient(group),
                  .weight_P = g.own_weight,
                  .master_P = g.master,
                  .low_P = g.low,
@@ -213,6 +242,7 @@ void Updater::EmitUpdate(GroupId group, const Prepared& prepared) {
   std::array<Tensor, kMaxUpdateStates>& states = op.As<Update>()->states;
   SHALE_CHECK(g.states.size() <= states.size());
   std::copy(g.states.begin(), g.states.end(), states.begin());
+  if (options_.updates_on_host()) return host_.EmitUpdate(group, std::move(op), in_loop_);
   VisitOperands(op, [&](absl::string_view, Tensor& t, Access) {
     if (!t.present()) return;
     for (const Fetched& copy : fetched_[group]) {

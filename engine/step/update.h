@@ -7,9 +7,12 @@
 //     updates of all groups                       updates of the groups of unit u + 1, whose gradients end here
 //                                                 ...
 //
-// With Clipping::kGlobal and AFTER_BACKWARD all groups share the totals of the step. With Clipping::kPerUnit, and
-// always with IN_BACKWARD, each flat group has totals of its own. They decide how its gradient is clipped, and whether
-// its update is skipped because the gradient is not finite.
+// With Clipping::kGlobal and AFTER_BACKWARD all groups share the totals of the step. With other clippings, and always
+// with IN_BACKWARD, each flat group has totals of its own. They decide whether its update is skipped because the
+// gradient is not finite and, with Clipping::kPerUnit, how its gradient is clipped.
+//
+// With Clipping::kPreviousNorm all groups are clipped by JobState::previous_norm. After the updates it becomes the norm
+// of this step, unless a group was skipped.
 //
 // [Note: totals over a mesh] Totals are {loss, squared norm, non-finite}. Without replicas an all-reduce sums all
 // three. Replicas hold equal gradients, whose squares must be counted once, but their losses differ. So on a mesh with
@@ -28,6 +31,8 @@
 //   copy       in 0, in 1            out 0, in 2   out 1, in 3   ...
 //   compute    norms ..... update 0  update 1      update 2      ...
 //
+// [Note: update on the host] in engine/step/update_on_host.h says what UpdateDevice::kHost changes.
+//
 // With totals of its own for each group, the group that is updated last counts the update. If its gradient is not
 // finite, the step is not counted, although others were updated. The next step then has the same number, and rounds
 // stochastically with the same random bits.
@@ -37,6 +42,7 @@
 
 #include "engine/step/options.h"
 #include "engine/step/state.h"
+#include "engine/step/update_on_host.h"
 #include "engine/step/writer.h"
 
 namespace shale {
@@ -84,10 +90,12 @@ class Updater {
     Tensor update, number;
   };
   Prepared EmitPrepare(const Tensor& totals, bool counts);
+  // Returns a group's gradient in fp32, and emits the copy that widens it if it is stored in bf16.
+  Tensor WidenedGradient(GroupId group);
   // Emits the update of a group, and the copies of its state back to host memory.
   void EmitUpdate(GroupId group, const Prepared& prepared);
-  // Emits the copies of the offloaded state of groups `index` and `index` + 1 of `groups` into the arena, unless they
-  // were emitted before.
+  // Emits the copies of the offloaded state of groups `index` and `index` + 1 of `groups` into the arena, or with kHost
+  // those of their gradients to host memory, unless they were emitted before.
   void FetchState(const std::vector<GroupId>& groups, size_t index);
   void UpdateWaiting();
   void UpdateAllByOneNorm();
@@ -104,6 +112,7 @@ class Updater {
   };
   std::vector<std::vector<Fetched>> fetched_;  // By group: copies that its update reads.
   std::vector<bool> is_fetched_;               // By group: whether its copies were emitted.
+  HostUpdater host_;                           // Used with UpdateDevice::kHost.
   std::vector<GroupId> all_groups_;
   std::vector<GroupId> waiting_;  // Groups whose gradients are complete and which are not updated yet.
   int groups_updated_ = 0;

@@ -10,12 +10,13 @@ namespace shale {
 Instruction& ProgramWriter::Emit(const EmitContext& context, Action action, bool first_iteration_differs) {
   Instruction instruction;
   instruction.action = std::move(action);
+  instruction.stream = context.stream;
   instruction.first_iteration_differs = first_iteration_differs;
   if (const int64_t bytes = ScratchBytes(instruction); bytes > 0) {
     instruction.scratch =
-        AddTensor("scratch", BufferCategory::kLibraryWorkspace, Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2}));
+        AddTensor("scratch", BufferCategory::kLibraryWorkspace, Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2}), 1,
+                  /*persistent=*/false, context.stream == StreamId::kHost ? MemoryKind::kHost : MemoryKind::kDevice);
   }
-  instruction.stream = context.stream;
   instruction.phase = context.phase;
   instruction.unit = context.unit;
   instruction.micro_batch = context.micro_batch;
@@ -44,8 +45,9 @@ Instruction& ProgramWriter::EmitReturn(const EmitContext& context, const Tensor&
 }
 
 int64_t ProgramWriter::ScratchBytes(const Instruction& instruction) const {
+  const Ops& ops = instruction.stream == StreamId::kHost ? *ops_.host() : ops_;
   int64_t bytes = 0;
-  VisitForms(instruction, [&](const Op& form) { bytes = std::max(bytes, ops_.ScratchBytes(form)); });
+  VisitForms(instruction, [&](const Op& form) { bytes = std::max(bytes, ops.ScratchBytes(form)); });
   return bytes;
 }
 

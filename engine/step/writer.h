@@ -20,7 +20,8 @@ struct EmitContext {
 
 class ProgramWriter {
  public:
-  // Borrows `ops`, which must outlive the writer. Asks it for sizes only.
+  // Borrows `ops`, which must outlive the writer. Asks it for sizes only. REQUIRES: ops.host() exists if an instruction
+  // on StreamId::kHost is emitted.
   explicit ProgramWriter(const Ops& ops) : ops_(ops) {}
   const Ops& ops() const { return ops_; }
 

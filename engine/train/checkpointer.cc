@@ -65,10 +65,7 @@ absl::Status Checkpointer::Complete(Manifest& manifest) const {
   manifest.accumulation = std::string(ToString(plan_.options.accumulation));
   manifest.states = SavedStatesOf(plan_.train.step.state.states);
   manifest.values = SavedValuesOf(plan_.train.step.state);
-  const absl::StatusOr<int64_t> updates = state_[0].ReadUpdateCount();
-  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, kChannel, updates.status()));
-  manifest.update_count = *updates;
-  return absl::OkStatus();
+  return AgreeOnStatus(control_, kChannel, state_[0].ReadScalars(manifest));
 }
 
 absl::StatusOr<std::vector<SavedFile>> Checkpointer::WriteShards(const std::string& folder, RankState::Source source) {

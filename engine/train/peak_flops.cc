@@ -8,7 +8,7 @@
 #include "kernels/check.h"
 #include "kernels/device/device.h"
 #include "kernels/device/ordinary_values.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {

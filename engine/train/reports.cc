@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "kernels/ops.h"
 #include "kernels/step_scalars.h"
 
 namespace shale {

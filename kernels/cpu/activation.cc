@@ -1,6 +1,8 @@
 // SwiGLU and GELU, forward and backward.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/activation.cc"
+#include "kernels/ops/activation.h"
+
 #include <algorithm>
 
 #include "hwy/cache_control.h"

@@ -12,7 +12,8 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
-#include "kernels/ops.h"
+#include "kernels/ops/update.h"
+#include "kernels/step_scalars.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {

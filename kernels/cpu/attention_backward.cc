@@ -17,6 +17,7 @@
 #include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/integers.h"
+#include "kernels/ops/attention.h"
 
 #ifndef SHALE_KERNELS_CPU_ATTENTION_BACKWARD_ONCE_
 #define SHALE_KERNELS_CPU_ATTENTION_BACKWARD_ONCE_

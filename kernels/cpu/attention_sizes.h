@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "kernels/integers.h"
-#include "kernels/ops.h"
+#include "kernels/tensor.h"
 
 namespace shale::cpu {
 

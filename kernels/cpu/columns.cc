@@ -8,6 +8,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/ops/matmul.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "kernels/cpu_products.h"
 #include "kernels/op_backend.h"
-#include "kernels/ops.h"
+#include "kernels/op_kinds.h"
 #include "kernels/reference/scalar_ops.h"
 
 namespace shale::cpu {
@@ -83,5 +83,6 @@ inline absl::Status Run(const LossScale& op, Scratch, const Context&) { return R
 inline absl::Status Run(const FlagNonFinite& op, Scratch, const Context&) { return RunOnHost(op); }
 inline absl::Status Run(const CombineTotals& op, Scratch, const Context&) { return RunOnHost(op); }
 inline absl::Status Run(const PrepareUpdate& op, Scratch, const Context&) { return RunOnHost(op); }
+inline absl::Status Run(const RecordNorm& op, Scratch, const Context&) { return RunOnHost(op); }
 
 }  // namespace shale::cpu

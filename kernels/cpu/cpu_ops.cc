@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/instruction_set.h"
 #include "kernels/cpu/onednn_matmuls.h"
+#include "kernels/ops.h"
 #include "kernels/reference/host_ops.h"
 
 namespace shale {

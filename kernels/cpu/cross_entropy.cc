@@ -18,6 +18,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/integers.h"
+#include "kernels/ops/loss.h"
 #include "kernels/reference/index_checks.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,24 +1,41 @@
 // Sums, copies and additions of flat vectors.
+#include <algorithm>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/random-inl.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/device/cpu/copy_bytes.h"
 #include "kernels/integers.h"
+#include "kernels/ops/flat.h"
 #include "kernels/reference/scalar_ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
+// Returns as many elements as `d`, a tag of fp64 vectors, has lanes.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadDoubles(D d, const float* from) {
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, D>(), from));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> LoadDoubles(D d, const BFloat16* from) {
+  const hn::Rebind<uint32_t, D> bits;
+  const hn::Rebind<uint16_t, D> halves;
+  const auto wide = hn::PromoteTo(bits, hn::LoadU(halves, reinterpret_cast<const uint16_t*>(from)));
+  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<float, D>(), hn::ShiftLeft<16>(wide)));
+}
+
 // Returns the sum of x, or of its squares, in fp64. Every instruction set gives the same bits: there are always 16
 // partial sums, however wide vectors are, and the square of an fp32 is exact in fp64.
-double SumElements(const float* x, int64_t count, bool squares) {
+template <class T>
+double SumT(const T* x, int64_t count, bool squares) {
   constexpr int64_t kSums = 16;
   const hn::CappedTag<double, 8> d;
-  const hn::Rebind<float, decltype(d)> half;
   const int64_t step = static_cast<int64_t>(hn::Lanes(d));
   HWY_ALIGN double sums[kSums] = {};
   const int64_t whole = RoundDown(count, kSums);
@@ -26,8 +43,7 @@ double SumElements(const float* x, int64_t count, bool squares) {
   for (int64_t lane = 0; lane < kSums; lane += 2 * step) {
     auto a = hn::Zero(d), b = hn::Zero(d);
     for (int64_t i = lane; i < whole; i += kSums) {
-      auto va = hn::PromoteTo(d, hn::LoadU(half, x + i));
-      auto vb = hn::PromoteTo(d, hn::LoadU(half, x + i + step));
+      auto va = LoadDoubles(d, x + i), vb = LoadDoubles(d, x + i + step);
       if (squares) {
         va = hn::Mul(va, va);
         vb = hn::Mul(vb, vb);
@@ -39,13 +55,15 @@ double SumElements(const float* x, int64_t count, bool squares) {
     hn::Store(b, d, sums + lane + step);
   }
   for (int64_t i = whole; i < count; ++i) {
-    const double value = x[i];
+    const double value = shale::ToFloat(x[i]);
     sums[i - whole] += squares ? value * value : value;
   }
   double total = 0;
   for (const double sum : sums) total += sum;
   return total;
 }
+double SumFloats(const float* x, int64_t count, bool squares) { return SumT(x, count, squares); }
+double SumBFloat16s(const BFloat16* x, int64_t count, bool squares) { return SumT(x, count, squares); }
 
 template <class From, class To>
 void ConvertT(const From* from, To* to, int64_t count) {
@@ -68,6 +86,22 @@ void AddElements(const Add& op, int64_t begin, int64_t end) {
   });
 }
 
+// Adds elements [begin, end) to a bf16 total. `begin` is a multiple of kRandomBlock.
+void AccumulateRounded(const Accumulate& op, const RoundingStream& stream, int64_t begin, int64_t end) {
+  HWY_ALIGN uint16_t random[kRandomChunk];
+  for (int64_t at = begin; at < end; at += kRandomChunk) {
+    const int64_t count = std::min(end - at, kRandomChunk);
+    const float* x = op.x_N.as<const float>() + at;
+    BFloat16* total = op.total_N.as<BFloat16>() + at;
+    StoreRandomBits(stream, op.shard_begin + at, count, random);
+    ForVectors(count, [&](int64_t i, auto lanes) HWY_ATTR {
+      Vector sum = lanes.Load(x + i);
+      if (op.accumulate) sum = hn::Add(sum, lanes.Load(total + i));
+      StoreStochastically(lanes, sum, random + i, total + i);
+    });
+  }
+}
+
 }  // namespace shale::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -75,22 +109,28 @@ HWY_AFTER_NAMESPACE();
 namespace shale::cpu {
 namespace {
 
-HWY_EXPORT(SumElements);
+HWY_EXPORT(SumFloats);
+HWY_EXPORT(SumBFloat16s);
 HWY_EXPORT(Round);
 HWY_EXPORT(Widen);
 HWY_EXPORT(AddFloats);
 HWY_EXPORT(AddElements);
+HWY_EXPORT(AccumulateRounded);
 
 // The blocks of a sum. Each block writes one fp64 to scratch.
 Partition SumPartition(int64_t n) { return PartitionOf(n, kElementsPerBlock, /*most=*/4096); }
 
 template <class OpType>
 void SumInBlocks(const OpType& op, bool squares, Scratch scratch, const Context& context) {
-  const float* x = op.x_N.template as<const float>();
   const Partition partition = SumPartition(op.x_N.dim(0));
   auto* sums = reinterpret_cast<double*>(scratch.data);
   ParallelFor(context.threads, partition.n, partition.block, [&](int64_t begin, int64_t end) {
-    sums[begin / partition.block] = HWY_DYNAMIC_DISPATCH(SumElements)(x + begin, end - begin, squares);
+    double& sum = sums[begin / partition.block];
+    if (op.x_N.dtype == DType::kFloat32) {
+      sum = HWY_DYNAMIC_DISPATCH(SumFloats)(op.x_N.template as<const float>() + begin, end - begin, squares);
+    } else {
+      sum = HWY_DYNAMIC_DISPATCH(SumBFloat16s)(op.x_N.template as<const BFloat16>() + begin, end - begin, squares);
+    }
   });
   double total = 0;
   for (int64_t b = 0; b < partition.blocks(); ++b) total += sums[b];
@@ -151,6 +191,13 @@ absl::Status Run(const Add& op, Scratch scratch, const Context& context) {
 }
 
 absl::Status Run(const Accumulate& op, Scratch scratch, const Context& context) {
+  if (op.rounds()) {
+    const RoundingStream stream = RoundingOf(op);
+    ParallelFor(context.threads, op.x_N.dim(0), kElementsPerBlock, [&](int64_t begin, int64_t end) {
+      HWY_DYNAMIC_DISPATCH(AccumulateRounded)(op, stream, begin, end);
+    });
+    return absl::OkStatus();
+  }
   const float* x = op.x_N.as<const float>();
   float* total = op.total_N.as<float>();
   if (!op.accumulate) {

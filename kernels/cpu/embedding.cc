@@ -2,6 +2,8 @@
 // that the order of addition does not depend on the number of threads.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/embedding.cc"
+#include "kernels/ops/embedding.h"
+
 #include <cstring>
 
 #include "hwy/cache_control.h"

@@ -1,4 +1,6 @@
 // Matmuls, computed by oneDNN or by our own kernels (see CpuProducts).
+#include "kernels/ops/matmul.h"
+
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/onednn_matmuls.h"
 #include "kernels/cpu/packed_matmul.h"

@@ -21,11 +21,14 @@ enum class TileOrder {
   kTransposedA  // Every tile copies its parts of a and b.
 };
 
-// Returns tiles that cover c without gaps or overlaps, row by row. No result depends on the number of threads. The
-// tiles of packed matmuls, and of bf16 matmuls whose operand a is transposed, are made for `threads` threads; there
-// oneDNN's kernels sum over k in the same order whatever the tile. For other matmuls oneDNN may choose another order
-// for another tile, so their tiles depend on sizes only.
+// Returns tiles that cover c without gaps or overlaps, row by row. The tiles of packed matmuls, and of bf16 matmuls
+// whose operand a is transposed, are made for `threads` threads. Other tiles depend on sizes only, because for another
+// tile oneDNN may sum over k in another order.
 std::vector<MatMulTile> TilesOf(const MatMulShape& shape, TileOrder order, int threads);
+
+// The number of threads to make tiles for if oneDNN's order of summation depends on the tile even for the matmuls whose
+// tiles depend on `threads`. Results must not depend on the number of threads that run.
+inline constexpr int kAnyThreads = 8;
 
 // Returns whether b is too large to be packed all at once.
 bool IsPackedInPieces(const MatMulShape& shape);

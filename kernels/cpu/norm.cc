@@ -2,6 +2,8 @@
 // memory.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/norm.cc"
+#include "kernels/ops/norm.h"
+
 #include <cmath>
 #include <cstring>
 

@@ -35,7 +35,7 @@ HWY_INLINE void StoreRandomBlocks(const RoundingStream& stream, int64_t first, u
   const Word block = hn::Iota(d, static_cast<uint64_t>(first));
   Word c0 = block, c1 = hn::Or(hn::ShiftRight<32>(block), hn::Set(d, origin.word[1]));
   Word c2 = hn::Set(d, origin.word[2]), c3 = hn::Set(d, origin.word[3]);
-  uint32_t key0 = static_cast<uint32_t>(stream.seed), key1 = static_cast<uint32_t>(stream.seed >> 32);
+  uint32_t key0 = static_cast<uint32_t>(stream.Key()), key1 = static_cast<uint32_t>(stream.Key() >> 32);
   for (int round = 0; round < kPhiloxRounds; ++round) {
     const Word product0 = Product(kPhiloxFactor0, c0), product1 = Product(kPhiloxFactor1, c2);
     c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product1), c1), hn::Set(d, key0));

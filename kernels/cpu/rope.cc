@@ -5,6 +5,8 @@
 // launches.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cc"
+#include "kernels/ops/rope.h"
+
 #include <omp.h>
 
 #include <algorithm>

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "kernels/cpu/packed_operand.h"
 #include "kernels/integers.h"
 
@@ -45,6 +46,13 @@ bool Packs(const MatMulShape& s) {
   return true;
 }
 
+// Returns whether oneDNN's kernels for this matmul sum over k in an order that depends on the tile. Those with AMX do:
+// they divide k into parts, whose length depends on the rows of the tile, and add up the sums of the parts.
+bool OrderDependsOnTile(const MatMulShape& s) {
+  if (s.dtype != DType::kBFloat16) return false;
+  return absl::StrContains(DescribeMatMul(s, OperandB(s)).impl_info_str(), "amx");
+}
+
 // Copies rows of bytes from one matrix to another.
 void CopyRows(const std::byte* from, int64_t from_stride, int64_t rows, int64_t row_bytes, std::byte* to,
               int64_t to_stride) {
@@ -70,6 +78,7 @@ dnnl::matmul::primitive_desc DescribeMatMul(const MatMulShape& s, const dnnl::me
 }
 
 TiledMatMul::TiledMatMul(const MatMulShape& shape, int threads) : shape_(shape) {
+  const int tile_threads = OrderDependsOnTile(shape) ? kAnyThreads : threads;
   if (Packs(shape)) {
     int64_t n = 0;
     for (int64_t columns : PieceColumns(shape)) {
@@ -82,7 +91,7 @@ TiledMatMul::TiledMatMul(const MatMulShape& shape, int threads) : shape_(shape) 
   }
   int64_t most_tiles = 0;
   for (Piece& piece : pieces_) {
-    AddTiles(piece, threads);
+    AddTiles(piece, tile_threads);
     most_tiles = std::max(most_tiles, piece.end_tile - piece.first_tile);
   }
   team_ = static_cast<int>(std::min<int64_t>(threads, most_tiles));

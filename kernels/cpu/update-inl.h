@@ -15,7 +15,7 @@
 #include "kernels/cpu/random-inl.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/cpu/update.h"
-#include "kernels/ops.h"
+#include "kernels/ops/update.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {

@@ -7,6 +7,8 @@
 #include "hwy/cache_control.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/ops/update.h"
+#include "kernels/step_scalars.h"
 
 namespace shale::cpu {
 

@@ -5,6 +5,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/update-inl.h"
 #include "kernels/cpu/update.h"
+#include "kernels/step_scalars.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {

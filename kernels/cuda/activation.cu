@@ -10,6 +10,7 @@
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/sigmoid.h"
 #include "kernels/integers.h"
+#include "kernels/ops/activation.h"
 
 namespace shale::cuda {
 namespace {

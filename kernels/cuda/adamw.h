@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/portable.h"
-#include "kernels/ops.h"
+#include "kernels/step_scalars.h"
 
 namespace shale::cuda {
 

@@ -10,6 +10,7 @@
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/softmax.h"
 #include "kernels/integers.h"
+#include "kernels/ops/attention.h"
 
 namespace shale::cuda {
 namespace {

@@ -11,6 +11,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/integers.h"
+#include "kernels/ops/attention.h"
 
 namespace shale::cuda {
 namespace {

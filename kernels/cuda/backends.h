@@ -10,7 +10,12 @@
 #include "absl/status/status.h"
 #include "kernels/device/cuda/handles.h"
 #include "kernels/op_backend.h"
-#include "kernels/ops.h"
+
+namespace shale {
+struct MatMul;             // kernels/ops/matmul.h
+struct AttentionForward;   // kernels/ops/attention.h
+struct AttentionBackward;  // kernels/ops/attention.h
+}  // namespace shale
 
 namespace shale::cuda {
 

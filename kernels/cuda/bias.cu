@@ -5,6 +5,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale::cuda {
 namespace {

@@ -15,6 +15,7 @@
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/softmax.h"
+#include "kernels/ops/loss.h"
 
 namespace shale::cuda {
 namespace {

@@ -7,6 +7,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/device/cuda/cuda_stream.h"
+#include "kernels/ops.h"
 
 namespace shale {
 namespace {
@@ -23,6 +24,7 @@ class CudaOps : public Ops {
  public:
   explicit CudaOps(CudaOpsOptions options) : options_(std::move(options)) {}
 
+  const Ops* host() const override { return options_.host.get(); }
   int64_t ScratchBytes(const Op& op) const override {
     return std::visit([&](const auto& o) { return ScratchOf(o); }, op.kinds());
   }

@@ -11,13 +11,15 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/backends.h"
 #include "kernels/op_backend.h"
-#include "kernels/ops.h"
 
 namespace shale {
+
+struct AttentionForward;  // kernels/ops/attention.h
 
 struct CudaOpsOptions {
   std::unique_ptr<cuda::MatMulBackend> matmuls;
   std::unique_ptr<cuda::AttentionBackend> attention;  // Null: Shale's own kernels compute all attention.
+  std::unique_ptr<Ops> host;                          // The result of Ops::host. May be null.
   // Called when an AttentionForward that `attention` does not take is prepared. Shale's own slower kernels then compute
   // it. May be empty.
   std::function<void(const AttentionForward&)> on_declined;

@@ -13,7 +13,9 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
+#include "kernels/cuda/rounding.h"
 #include "kernels/integers.h"
+#include "kernels/ops/flat.h"
 
 namespace shale::cuda {
 namespace {
@@ -55,6 +57,29 @@ SHALE_KERNEL AddKernel(Global<T> a, Global<T> b, Global<T> out, int64_t n) {
         return sum;
       },
       [&](auto width, int64_t i, const auto& sum) { StoreFloats(out, i, sum); });
+}
+
+// `stream` lacks the number of the update and the micro-batch, which are on the device.
+template <int N>
+SHALE_KERNEL AccumulateRoundedKernel(Global<float> x, Global<BFloat16> total, Global<int64_t> update_count,
+                                     Global<int64_t> micro_batch, RoundingStream stream, int64_t shard_begin,
+                                     bool accumulate, int64_t n) {
+  ForEachFlatPiece<N>(
+      n,
+      [&](auto width, int64_t i) {
+        constexpr int kCount = decltype(width)::value;
+        Floats<kCount> sum = LoadFloats<kCount>(x, i);
+        if (!accumulate) return sum;
+        const Floats<kCount> before = LoadFloats<kCount>(total, i);
+        for (int k = 0; k < kCount; ++k) sum.at[k] += before.at[k];
+        return sum;
+      },
+      [&](auto width, int64_t i, const auto& sum) {
+        RoundingStream own = stream;
+        own.number = update_count.Load(0) + 1;
+        own.micro_batch = micro_batch.present() ? micro_batch.Load(0) : 0;
+        StoreRounded<decltype(width)::value>(total, i, sum, own, shard_begin);
+      });
 }
 
 // blockIdx.y is the range.
@@ -102,6 +127,18 @@ absl::Status AddFlat(const char* name, const Tensor& a, const Tensor& b, const T
   });
 }
 
+absl::Status AccumulateRounded(const Accumulate& op, StreamHandle stream) {
+  const int64_t n = op.x_N.elements();
+  if (n == 0) return absl::OkStatus();
+  return WithWidth<kPackOf<BFloat16>>(Aligned16(op.x_N) && Aligned16(op.total_N), [&](auto width) {
+    return Launch("Accumulate", AccumulateRoundedKernel<decltype(width)::value>, FlatShape(n), stream,
+                  Whole<float>(op.x_N, "x"), Whole<BFloat16>(op.total_N, "total"),
+                  Whole<int64_t>(op.update_count_1, "update_count"), Whole<int64_t>(op.micro_batch_1, "micro_batch"),
+                  RoundingStream{.seed = op.seed, .group = op.group, .tensor = op.stream}, op.shard_begin,
+                  op.accumulate, n);
+  });
+}
+
 }  // namespace
 
 absl::Status Run(const Copy& op, Scratch scratch, StreamHandle stream) {
@@ -123,6 +160,7 @@ absl::Status Run(const Add& op, Scratch scratch, StreamHandle stream) {
 }
 
 absl::Status Run(const Accumulate& op, Scratch scratch, StreamHandle stream) {
+  if (op.rounds()) return AccumulateRounded(op, stream);
   if (!op.accumulate) return CopyWords<uint32_t>("Accumulate", op.x_N, op.total_N, stream);
   return AddFlat<float>("Accumulate", op.total_N, op.x_N, op.total_N, stream);
 }

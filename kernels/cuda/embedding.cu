@@ -14,6 +14,7 @@
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/integers.h"
+#include "kernels/ops/embedding.h"
 
 namespace shale::cuda {
 namespace {

@@ -7,6 +7,7 @@
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/sigmoid.h"
+#include "kernels/ops/activation.h"
 
 namespace shale::cuda {
 namespace {

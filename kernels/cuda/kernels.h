@@ -1,4 +1,4 @@
-// Shale's CUDA kernels: a Run function for each op (see kernels/ops.h for formulas and aliasing), and the scratch that
+// Shale's CUDA kernels: a Run function for each op (see kernels/ops/ for formulas and aliasing), and the scratch that
 // it needs.
 //
 // Run enqueues a bound and valid op on `stream` and owns nothing. `scratch` is device memory of ScratchBytesOf(op)
@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/op_backend.h"
-#include "kernels/ops.h"
+#include "kernels/op_kinds.h"
 
 namespace shale::cuda {
 
@@ -72,6 +72,7 @@ absl::Status Run(const LossScale& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const FlagNonFinite& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const CombineTotals& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream);
+absl::Status Run(const RecordNorm& op, Scratch scratch, StreamHandle stream);
 
 // broadcast_bias.cu: sets c[m, n] = bias[n]. bias and c have the shapes and dtypes of a valid MatMul; rows of c may be
 // strided.

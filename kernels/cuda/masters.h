@@ -9,7 +9,8 @@
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
-#include "kernels/ops.h"
+#include "kernels/cuda/rounding.h"
+#include "kernels/ops/update.h"
 
 namespace shale::cuda {
 
@@ -26,8 +27,7 @@ SHALE_DEVICE float Joined(BFloat16 weight, int16_t low) {
   return __uint_as_float((static_cast<unsigned>(weight.bits) << 16) + static_cast<unsigned>(static_cast<int>(low)));
 }
 
-// A bf16 tensor of an update that is rounded stochastically. One block of random bits serves a pack of N elements,
-// since packs and shards begin at multiples of kRandomBlock.
+// A bf16 tensor of an update that is rounded stochastically.
 struct Rounded {
   Global<BFloat16> at;
   Global<int64_t> number;
@@ -48,17 +48,7 @@ struct Rounded {
   }
   template <int N>
   SHALE_DEVICE void Store(int64_t i, const Floats<N>& values) const {
-    static_assert(N == 1 || N == kRandomBlock);
-    const int64_t element = shard_begin + i;
-    const RoundingStream stream = {seed, number.Load(0), group, tensor};
-    const RandomBlock random = stream.At(element / kRandomBlock);
-    Pack<BFloat16, N> pack;
-    SHALE_UNROLL
-    for (int k = 0; k < N; ++k) {
-      const uint32_t half = random.Half(N == 1 ? element % kRandomBlock : k);
-      pack.at[k] = {RoundStochastically(__float_as_uint(values.at[k]), half)};
-    }
-    at.template Store<N>(i, pack);
+    StoreRounded(at, i, values, {seed, number.Load(0), group, tensor}, shard_begin);
   }
 };
 

@@ -8,6 +8,7 @@
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/row_tile.h"
 #include "kernels/integers.h"
+#include "kernels/ops/norm.h"
 
 namespace shale::cuda {
 namespace {

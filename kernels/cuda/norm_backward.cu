@@ -11,6 +11,7 @@
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/cuda/row_tile.h"
+#include "kernels/ops/norm.h"
 
 namespace shale::cuda {
 namespace {

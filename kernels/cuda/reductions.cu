@@ -11,42 +11,44 @@
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/integers.h"
+#include "kernels/ops/flat.h"
+#include "kernels/step_scalars.h"
 
 namespace shale::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPack = kPackOf<float>;
-constexpr int kInFlight = 8;  // Packs that a thread requests before it adds them.
+constexpr int kPack = kPackOf<float>;  // Also of bf16, so that its order of additions is the same.
+constexpr int kInFlight = 8;           // Packs that a thread requests before it adds them.
 constexpr int kPacksPerThread = 16;
 constexpr int64_t kChunk = kThreads * kPacksPerThread * kPack;
 // Threads of the single block of the second step.
 constexpr int kTotalThreads = 1024;
 
 // Loads four elements, with zeros from element n on: they do not change the sum.
-template <bool kAligned>
-SHALE_DEVICE Pack<float, kPack> LoadFour(const Global<float>& x, int64_t i, int64_t n) {
+template <bool kAligned, class T>
+SHALE_DEVICE Pack<T, kPack> LoadFour(const Global<T>& x, int64_t i, int64_t n) {
   if constexpr (kAligned) {
     if (i + kPack <= n) return x.template Load<kPack>(i);
   }
-  Pack<float, kPack> pack;
-  for (int k = 0; k < kPack; ++k) pack.at[k] = i + k < n ? x.Load(i + k) : 0.0f;
+  Pack<T, kPack> pack;
+  for (int k = 0; k < kPack; ++k) pack.at[k] = i + k < n ? x.Load(i + k) : Narrow<T>(0.0f);
   return pack;
 }
 
 // Does the first step. Sums in fp64, in which the square of an fp32 number is exact.
-template <bool kSquares, bool kAligned>
-SHALE_KERNEL PartialSumsKernel(Global<float> x, Global<double> partials, int64_t n) {
+template <bool kSquares, bool kAligned, class T>
+SHALE_KERNEL PartialSumsKernel(Global<T> x, Global<double> partials, int64_t n) {
   const int64_t begin = blockIdx.x * kChunk + threadIdx.x * kPack;
   double sum = 0;
   for (int step = 0; step < kPacksPerThread; step += kInFlight) {
-    Pack<float, kPack> packs[kInFlight];
+    Pack<T, kPack> packs[kInFlight];
     for (int k = 0; k < kInFlight; ++k) {
       packs[k] = LoadFour<kAligned>(x, begin + static_cast<int64_t>(step + k) * (kThreads * kPack), n);
     }
     for (int k = 0; k < kInFlight; ++k) {
       for (int e = 0; e < kPack; ++e) {
-        const double value = packs[k].at[e];
+        const double value = Widen(packs[k].at[e]);
         sum += kSquares ? value * value : value;
       }
     }
@@ -71,9 +73,13 @@ absl::Status RunSum(const char* name, const OpType& op, Scratch scratch, StreamH
   const int64_t n = op.x_N.elements(), chunks = Chunks(op.x_N);
   const Global<double> partials(reinterpret_cast<double*>(scratch.data), chunks, "partials");
   if (chunks > 0) {
-    const auto kernel = Aligned16(op.x_N) ? PartialSumsKernel<kSquares, true> : PartialSumsKernel<kSquares, false>;
-    SHALE_RETURN_IF_ERROR(Launch(name, kernel, {.grid = dim3(static_cast<unsigned>(chunks)), .block = dim3(kThreads)},
-                                 stream, Whole<float>(op.x_N, "x"), partials, n));
+    SHALE_RETURN_IF_ERROR(WithElement(op.x_N.dtype, [&](auto element) {
+      using T = decltype(element);
+      const auto kernel =
+          Aligned16(op.x_N) ? PartialSumsKernel<kSquares, true, T> : PartialSumsKernel<kSquares, false, T>;
+      return Launch(name, kernel, {.grid = dim3(static_cast<unsigned>(chunks)), .block = dim3(kThreads)}, stream,
+                    Whole<T>(op.x_N, "x"), partials, n);
+    }));
   }
   return Launch(name, TotalKernel, {.grid = dim3(1), .block = dim3(kTotalThreads)}, stream, partials, chunks,
                 Whole<double>(op.total_1, "total"), op.accumulate);

@@ -13,6 +13,7 @@
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/integers.h"
+#include "kernels/ops/rope.h"
 #include "kernels/reference/rope_frequency.h"
 
 namespace shale::cuda {

@@ -3,6 +3,8 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/step_scalars.h"
 
 namespace shale::cuda {
 namespace {
@@ -34,13 +36,18 @@ SHALE_KERNEL CombineTotalsKernel(Global<double> groups, Global<double> totals, i
   totals.Store(kTotalNonFinite, flag);
 }
 
+// Returns whether the totals of a step or of a group say that no update is made.
+SHALE_DEVICE bool IsSkipped(const Global<double>& totals, const Global<int64_t>& valid_tokens) {
+  // Each rank flags its own values. Values that are finite on every rank may still overflow in the sum.
+  const bool finite = totals.Load(kTotalNonFinite) == 0 && IsFinite(totals.Load(kTotalLoss)) &&
+                      IsFinite(totals.Load(kTotalSquaredNorm));
+  return !finite || valid_tokens.Load(0) <= 0;
+}
+
 SHALE_KERNEL PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_tokens, Global<double> totals,
                                  Global<int64_t> update_count, Global<float> update, Global<int64_t> number,
-                                 double beta1, double beta2, bool counts) {
-  // Each rank flags its own values. Values that are finite on every rank may still overflow in the sum.
-  const double squared_norm = totals.Load(kTotalSquaredNorm);
-  const bool finite = totals.Load(kTotalNonFinite) == 0 && IsFinite(totals.Load(kTotalLoss)) && IsFinite(squared_norm);
-  const bool skip = !finite || valid_tokens.Load(0) <= 0;
+                                 Global<double> previous_norm, double beta1, double beta2, bool counts) {
+  const bool skip = IsSkipped(totals, valid_tokens);
   const int64_t count = update_count.Load(0) + 1;
   if (number.present()) number.Store(0, count);
   update.Store(kUpdateLearningRate, hyper.Load(kHyperLearningRate));
@@ -55,8 +62,16 @@ SHALE_KERNEL PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_toke
   const double n = static_cast<double>(count);
   update.Store(kUpdateCorrection1, static_cast<float>(1 - pow(beta1, n)));
   update.Store(kUpdateCorrection2, static_cast<float>(1 - pow(beta2, n)));
-  const double max_norm = hyper.Load(kHyperMaxNorm), factor = max_norm / (sqrt(squared_norm) + 1e-6);
-  update.Store(kUpdateGradientFactor, max_norm > 0 && factor < 1 ? static_cast<float>(factor) : 1.0f);
+  const bool has_previous = previous_norm.present();
+  const double previous = has_previous ? previous_norm.Load(0) : 0;
+  const double norm = has_previous ? previous : sqrt(totals.Load(kTotalSquaredNorm));
+  const double max_norm = hyper.Load(kHyperMaxNorm), factor = max_norm / (norm + 1e-6);
+  const bool clips = max_norm > 0 && (previous > 0 || !has_previous) && factor < 1;
+  update.Store(kUpdateGradientFactor, clips ? static_cast<float>(factor) : 1.0f);
+}
+
+SHALE_KERNEL RecordNormKernel(Global<int64_t> valid_tokens, Global<double> totals, Global<double> norm) {
+  if (!IsSkipped(totals, valid_tokens)) norm.Store(0, sqrt(totals.Load(kTotalSquaredNorm)));
 }
 
 template <class... Params, class... Args>
@@ -84,7 +99,13 @@ absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream) 
   return LaunchOne("PrepareUpdate", PrepareUpdateKernel, stream, Whole<float>(op.hyper_2, "hyper"),
                    Whole<int64_t>(op.valid_tokens_1, "valid_tokens"), Whole<double>(op.totals_3, "totals"),
                    Whole<int64_t>(op.update_count_1, "update_count"), Whole<float>(op.update_5, "update"),
-                   Whole<int64_t>(op.number_1, "number"), op.beta1, op.beta2, op.counts);
+                   Whole<int64_t>(op.number_1, "number"), Whole<double>(op.previous_norm_1, "previous_norm"), op.beta1,
+                   op.beta2, op.counts);
+}
+
+absl::Status Run(const RecordNorm& op, Scratch scratch, StreamHandle stream) {
+  return LaunchOne("RecordNorm", RecordNormKernel, stream, Whole<int64_t>(op.valid_tokens_1, "valid_tokens"),
+                   Whole<double>(op.totals_3, "totals"), Whole<double>(op.norm_1, "norm"));
 }
 
 }  // namespace shale::cuda

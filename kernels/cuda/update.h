@@ -26,6 +26,7 @@
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
 #include "kernels/integers.h"
+#include "kernels/step_scalars.h"
 
 namespace shale::cuda {
 

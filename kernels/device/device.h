@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -72,7 +73,7 @@ class Stream {
  public:
   virtual ~Stream() = default;
 
-  // Record, Wait, Copy, RecordTime and Mark only enqueue.
+  // Record, Wait, Copy, RunOnHost, RecordTime and Mark only enqueue.
   virtual absl::Status Record(Event& event) = 0;
   virtual absl::Status Wait(const Event& event) = 0;
   // Copies between pinned host memory and the device, or within the device. `from` must stay valid until the stream has
@@ -82,6 +83,13 @@ class Stream {
     Meter(from, size_bytes);
     return EnqueueCopy(to, from, size_bytes);
   }
+
+  // Runs `work` on a thread of the host, between the stream's earlier and later work. `work` may use host memory only
+  // and must not call the device. If it returns an error or throws an exception, that is an error of the stream: work
+  // on the host that the stream gets later is skipped, and Synchronize returns the error. What `work` refers to must
+  // stay valid until the stream has finished it. Captured work must stay valid as long as its graph, which must not be
+  // launched after the stream is destroyed.
+  virtual absl::Status RunOnHost(std::function<absl::Status()> work) = 0;
 
   // Sets *nanoseconds to the time, on the host's steady clock, at which the stream gets here. Valid after Synchronize.
   virtual absl::Status RecordTime(int64_t* nanoseconds) = 0;

@@ -1,3 +1,5 @@
+#include "kernels/ops/activation.h"
+
 #include <cmath>
 #include <numbers>
 

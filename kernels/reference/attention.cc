@@ -1,3 +1,5 @@
+#include "kernels/ops/attention.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>

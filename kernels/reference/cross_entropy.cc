@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/ops/loss.h"
 #include "kernels/reference/element.h"
 #include "kernels/reference/index_checks.h"
 #include "kernels/reference/reference_kernels.h"

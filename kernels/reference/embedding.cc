@@ -1,3 +1,5 @@
+#include "kernels/ops/embedding.h"
+
 #include "kernels/reference/element.h"
 #include "kernels/reference/index_checks.h"
 #include "kernels/reference/reference_kernels.h"

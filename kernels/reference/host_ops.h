@@ -1,5 +1,5 @@
-// HostOps: the base class of backends whose kernels run on the thread of a CPU stream. These are the reference and the
-// fast CPU backend.
+// HostOps: the base class of backends whose kernels run on the host, on a thread of a stream. These are the reference
+// and the fast CPU backend.
 #pragma once
 
 #include "absl/status/status.h"
@@ -14,8 +14,11 @@ class HostOps : public Ops {
   // range, and never uses it as an address.
   virtual absl::Status Run(const Op& op, Scratch scratch) const = 0;
 
+  const Ops* host() const final { return this; }
+
  protected:
-  // `stream` must be a CpuStream. This object must outlive the work that it enqueues.
+  // Operands must be in host memory. `stream` may be of any device. This object must outlive the work that it enqueues,
+  // and the graphs that capture it.
   absl::Status Enqueue(const Op& op, Scratch scratch, Stream& stream) final;
 };
 

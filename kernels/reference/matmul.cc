@@ -1,3 +1,5 @@
+#include "kernels/ops/matmul.h"
+
 #include <cstdint>
 #include <vector>
 

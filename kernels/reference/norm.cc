@@ -1,3 +1,5 @@
+#include "kernels/ops/norm.h"
+
 #include <cmath>
 
 #include "kernels/reference/element.h"

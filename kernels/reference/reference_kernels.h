@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "kernels/ops.h"
+#include "kernels/op_kinds.h"
 #include "kernels/reference/scalar_ops.h"
 
 namespace shale::reference {
@@ -44,5 +44,6 @@ inline absl::Status Reference(const LossScale& op) { return RunOnHost(op); }
 inline absl::Status Reference(const FlagNonFinite& op) { return RunOnHost(op); }
 inline absl::Status Reference(const CombineTotals& op) { return RunOnHost(op); }
 inline absl::Status Reference(const PrepareUpdate& op) { return RunOnHost(op); }
+inline absl::Status Reference(const RecordNorm& op) { return RunOnHost(op); }
 
 }  // namespace shale::reference

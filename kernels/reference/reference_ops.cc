@@ -1,5 +1,6 @@
 #include "kernels/reference/reference_ops.h"
 
+#include "kernels/ops.h"
 #include "kernels/reference/host_ops.h"
 #include "kernels/reference/reference_kernels.h"
 

@@ -1,3 +1,5 @@
+#include "kernels/ops/rope.h"
+
 #include <cmath>
 
 #include "kernels/reference/element.h"

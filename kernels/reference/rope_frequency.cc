@@ -3,6 +3,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/ops/rope.h"
+
 namespace shale {
 
 double RopeFrequency(double theta, const RopeScaling& scaling, int64_t i, int64_t width) {

@@ -4,7 +4,23 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/ops/flat.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/step_scalars.h"
+
 namespace shale {
+
+namespace {
+
+// Returns whether the totals of a step or of a group say that no update is made.
+bool IsSkipped(const double* totals, const Tensor& valid_tokens_1) {
+  // Each rank flags its own values. Values that are finite on every rank may still overflow in the sum.
+  const bool finite =
+      totals[kTotalNonFinite] == 0 && std::isfinite(totals[kTotalLoss]) && std::isfinite(totals[kTotalSquaredNorm]);
+  return !finite || *valid_tokens_1.as<const int64_t>() <= 0;
+}
+
+}  // namespace
 
 absl::Status RunOnHost(const LossScale& op) {
   const int64_t valid = *op.valid_tokens_1.as<const int64_t>();
@@ -40,10 +56,7 @@ absl::Status RunOnHost(const PrepareUpdate& op) {
   int64_t& count = *op.update_count_1.as<int64_t>();
   float* update = op.update_5.as<float>();
 
-  // Each rank flags its own values. Values that are finite on every rank may still overflow in the sum.
-  const bool finite =
-      totals[kTotalNonFinite] == 0 && std::isfinite(totals[kTotalLoss]) && std::isfinite(totals[kTotalSquaredNorm]);
-  const bool skip = !finite || *op.valid_tokens_1.as<const int64_t>() <= 0;
+  const bool skip = IsSkipped(totals, op.valid_tokens_1);
   if (op.number_1.present()) *op.number_1.as<int64_t>() = count + 1;
   update[kUpdateLearningRate] = hyper[kHyperLearningRate];
   update[kUpdateSkip] = skip ? 1.0f : 0.0f;
@@ -58,8 +71,16 @@ absl::Status RunOnHost(const PrepareUpdate& op) {
   update[kUpdateCorrection1] = static_cast<float>(1 - std::pow(op.beta1, n));
   update[kUpdateCorrection2] = static_cast<float>(1 - std::pow(op.beta2, n));
   const double max_norm = hyper[kHyperMaxNorm];
-  const double norm = std::sqrt(totals[kTotalSquaredNorm]);
-  update[kUpdateGradientFactor] = max_norm > 0 ? static_cast<float>(std::min(1.0, max_norm / (norm + 1e-6))) : 1.0f;
+  const double previous = op.previous_norm_1.present() ? *op.previous_norm_1.as<const double>() : 0;
+  const double norm = op.previous_norm_1.present() ? previous : std::sqrt(totals[kTotalSquaredNorm]);
+  const bool clips = max_norm > 0 && (previous > 0 || !op.previous_norm_1.present());
+  update[kUpdateGradientFactor] = clips ? static_cast<float>(std::min(1.0, max_norm / (norm + 1e-6))) : 1.0f;
+  return absl::OkStatus();
+}
+
+absl::Status RunOnHost(const RecordNorm& op) {
+  const double* totals = op.totals_3.as<const double>();
+  if (!IsSkipped(totals, op.valid_tokens_1)) *op.norm_1.as<double>() = std::sqrt(totals[kTotalSquaredNorm]);
   return absl::OkStatus();
 }
 
@@ -70,6 +91,14 @@ absl::Status RunOnHost(const ZeroRanges& op) {
     std::memset(x + range.begin * size, 0, static_cast<size_t>((range.end - range.begin) * size));
   }
   return absl::OkStatus();
+}
+
+RoundingStream RoundingOf(const Accumulate& op) {
+  return {.seed = op.seed,
+          .number = *op.update_count_1.as<const int64_t>() + 1,
+          .group = op.group,
+          .tensor = op.stream,
+          .micro_batch = op.micro_batch_1.present() ? *op.micro_batch_1.as<const int64_t>() : 0};
 }
 
 }  // namespace shale

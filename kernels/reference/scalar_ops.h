@@ -2,7 +2,8 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "kernels/ops.h"
+#include "kernels/counter_random.h"
+#include "kernels/op_kinds.h"
 
 namespace shale {
 
@@ -10,6 +11,10 @@ absl::Status RunOnHost(const LossScale& op);
 absl::Status RunOnHost(const FlagNonFinite& op);
 absl::Status RunOnHost(const CombineTotals& op);
 absl::Status RunOnHost(const PrepareUpdate& op);
+absl::Status RunOnHost(const RecordNorm& op);
 absl::Status RunOnHost(const ZeroRanges& op);
+
+// Returns the stream that rounds a bf16 total. REQUIRES: op.rounds()
+RoundingStream RoundingOf(const Accumulate& op);
 
 }  // namespace shale

@@ -5,8 +5,10 @@
 #include <variant>
 
 #include "kernels/counter_random.h"
+#include "kernels/ops/update.h"
 #include "kernels/reference/element.h"
 #include "kernels/reference/reference_kernels.h"
+#include "kernels/step_scalars.h"
 
 namespace shale::reference {
 

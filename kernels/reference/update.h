@@ -4,7 +4,11 @@
 
 #include <cstdint>
 
-#include "kernels/ops.h"
+#include "kernels/update_rules.h"
+
+namespace shale {
+struct Update;  // kernels/ops/update.h
+}  // namespace shale
 
 namespace shale::reference {
 

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "kernels/ops/update.h"
 #include "kernels/reference/element.h"
 #include "kernels/reference/update.h"
 

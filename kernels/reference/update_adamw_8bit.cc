@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/dynamic_map.h"
+#include "kernels/ops/update.h"
 #include "kernels/reference/element.h"
 #include "kernels/reference/update.h"
 

@@ -1,3 +1,4 @@
+#include "kernels/ops/update.h"
 #include "kernels/reference/element.h"
 #include "kernels/reference/update.h"
 

@@ -17,7 +17,7 @@
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
-#include "kernels/ops.h"
+#include "kernels/ops/attention.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/cudnn/attention_stand_in.h"
 

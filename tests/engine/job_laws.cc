@@ -57,7 +57,7 @@ data { path: ")",
       losses.push_back(report.loss);
       EXPECT_EQ(report.peak_bytes_measured, (*trainer)->plan().train.memory.peak_bytes);
       EXPECT_EQ((*trainer)->plan().host_memory.offload_bytes > 0,
-                !job.memory.offload.empty() || job.memory.offload_state.any());
+                !job.memory.offload.empty() || (*trainer)->plan().options.state_on_host().any());
       return absl::OkStatus();
     }});
     EXPECT_TRUE(status.ok()) << status;
@@ -88,6 +88,7 @@ TEST_P(JobLaws, TrainsAsOnTheCpuAndGoesOnFromACheckpointWithTheSameBits) {
   on_cpu.precision = {};
   on_cpu.memory.offload = {};
   on_cpu.memory.offload_state = {};
+  on_cpu.optimizer.device = UpdateDevice::kSame;
   const std::vector<double> cpu = Losses(on_cpu, {.backend = CreateReferenceBackend().get()});
   const auto tested = TestedBackend(OpsKind::kFast, /*threads=*/1);
   const std::vector<double> straight = Losses(job, {.backend = tested.get(), .checkpoint_folder = Checkpoints("run")});
@@ -98,10 +99,11 @@ TEST_P(JobLaws, TrainsAsOnTheCpuAndGoesOnFromACheckpointWithTheSameBits) {
       Losses(job, {.backend = tested.get(),
                    .resume = {.from = ResumeFrom::kPath, .path = Checkpoints("run") + "/step-0000000002"}});
   EXPECT_EQ(resumed, std::vector<double>(straight.begin() + 2, straight.end()));
-  if (job.memory.offload_state.any()) {
-    // Where the state lies has no trace in results or in checkpoints.
+  if (job.memory.offload_state.any() || job.optimizer.device == UpdateDevice::kHost) {
+    // Where the state lies, and where it is updated, has no trace in results or in checkpoints.
     Job on_device = job;
     on_device.memory.offload_state = {};
+    on_device.optimizer.device = UpdateDevice::kSame;
     EXPECT_EQ(Losses(on_device, {.backend = tested.get(), .checkpoint_folder = Checkpoints("on_device")}), straight);
     const auto resume = [&](const Job& resumed_job, absl::string_view run) {
       return Losses(resumed_job, {.backend = tested.get(),
@@ -152,12 +154,33 @@ INSTANTIATE_TEST_SUITE_P(
                 0.1},
         JobCase{
             "StateGraphs", {"runtime={device: CUDA graphs: true}", "memory.offload_state=[MOMENTS, PARAMETERS]"}, 1e-4},
+        JobCase{"HostUpdate",
+                {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2", "precision={compute: BF16}",
+                 "optimizer.device=HOST", "checkpoint.asynchronous=true"},
+                0.1},
+        JobCase{"HostUpdateGraphs",
+                {"runtime={device: CUDA graphs: true}", "optimizer.device=HOST", "memory.offload=*",
+                 "activation_checkpointing.preset=BLOCK", "model.decoder.layers=3"},
+                1e-4},
         JobCase{"InBackward",
                 {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2", "sharding.accumulation=LAYERED",
                  "optimizer.update=IN_BACKWARD", "optimizer.clipping=PER_UNIT", "optimizer.non_finite=SKIP"},
                 1e-4},
+        JobCase{"PreviousNorm",
+                {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2", "optimizer.max_gradient_norm=0.1",
+                 "optimizer={update: IN_BACKWARD clipping: PREVIOUS_NORM non_finite: SKIP}",
+                 "checkpoint.asynchronous=true"},
+                1e-4},
         JobCase{"Bf16", {"runtime.device=CUDA", "precision={compute: BF16 master: SPLIT}"}, 0.1},
         JobCase{"Lean", {"runtime.device=CUDA", "precision.compute=BF16", "optimizer.state=LEAN"}, 0.1},
+        JobCase{"LeanGradients",
+                {"runtime={device: CUDA ranks_per_device: 4}", "sharding={ranks: 4 shard_ranks: 2}",
+                 "precision={compute: BF16 gradient_shards: BF16}", "optimizer.state=LEAN"},
+                0.1},
+        JobCase{"LeanGradientsGraphs",
+                {"runtime={device: CUDA graphs: true}", "precision={compute: BF16 gradient_shards: BF16}",
+                 "optimizer.state=LEAN"},
+                0.1},
         JobCase{"Sgd",
                 {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2",
                  "optimizer.epsilon=", "optimizer.rule=SGD", "optimizer.nesterov=true"},

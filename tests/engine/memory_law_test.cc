@@ -16,7 +16,7 @@ namespace shale::testing {
 namespace {
 
 // Returns a random valid job. Strategy, accumulation, mesh, activation checkpointing, optimizer, moments, clipping,
-// update time, model, dtype, masters, offloaded state, K and keep_gradients vary.
+// update time, model, dtype, masters, dtype of gradient shards, offloaded state, K and keep_gradients vary.
 RunOptions RandomJob(std::mt19937_64& random) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   RunOptions options;
@@ -49,9 +49,16 @@ RunOptions RandomJob(std::mt19937_64& random) {
                           .masters = pick(2) && options.dtype != DType::kFloat32 && step.master != MasterWeights::kNone,
                           .parameters = pick(2) && step.strategy == Strategy::kFullShard};
   }
+  if (pick(2) && CheckGradientShards(step.strategy, step.accumulation, step.mesh).ok()) {
+    step.gradient_shards = DType::kBFloat16;
+  }
+  if (pick(5) == 0) {
+    step.update_device = UpdateDevice::kHost;
+    step.offload_state.moments = step.offload_state.masters = false;  // They are on the host anyway.
+  }
   options.reads_gradients = pick(2);
   if (pick(3) == 0) step.update = UpdateTime::kInBackward;
-  if (pick(3) == 0) step.clipping = Clipping::kPerUnit;
+  if (pick(2) == 0) step.clipping = static_cast<Clipping>(1 + pick(2));
   options.micro_batch = 1 + pick(3);
   options.loss_chunk_tokens = 1 + pick(30);
   if (pick(6) == 0) {
@@ -80,7 +87,8 @@ std::string Describe(const RunOptions& o, int seed) {
                       o.step.activations.offload.empty() ? "" : ", offloaded", " R=", o.step.mesh.replicate,
                       " S=", o.step.mesh.shard, " B=", o.micro_batch, " ", ToString(o.dtype), " ",
                       ToString(o.step.master), " ", EntryOf(o.step.optimizer.kind).name,
-                      HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update),
+                      HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update), " on ",
+                      ToString(o.step.update_device), " gradients in ", ToString(o.step.gradient_shards),
                       " on host: ", ToString(o.step.offload_state));
 }
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
 #include "tests/engine/job_harness.h"
 
 namespace shale::testing {

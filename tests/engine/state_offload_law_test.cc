@@ -64,7 +64,7 @@ TEST(StateOffloadLaws, StateInHostMemoryChangesNoBits) {
             options.step.accumulation = c.accumulation;
             options.step.mesh = mesh;
             options.step.update = update;
-            options.step.clipping = job % 5 < 2 ? Clipping::kGlobal : Clipping::kPerUnit;
+            options.step.clipping = job % 5 < 2 ? Clipping::kGlobal : static_cast<Clipping>(1 + job % 2);
             options.step.reshard_after_forward = job % 4 != 0;
             options.steps = 2;
             options.reads_gradients = false;

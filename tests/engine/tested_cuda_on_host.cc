@@ -24,6 +24,10 @@ void CheckAndDelete(cuda_on_host::StandInRuntime* runtime) {
   delete runtime;
 }
 
+std::unique_ptr<Ops> CpuOpsOf(OpsKind kind, int threads) {
+  return kind == OpsKind::kReference ? CreateReferenceOps() : CreateCpuOps({.threads = threads});
+}
+
 }  // namespace
 
 std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads) {
@@ -32,14 +36,14 @@ std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads) {
       {.ranks_per_device = kRanksPerDevice,
        .create_matmuls =
            [=](const CudaDeviceProperties* /*gpu*/) {
-             return *cuda_on_host::CreateHostMatMuls(ops == OpsKind::kReference ? CreateReferenceOps()
-                                                                                : CreateCpuOps({.threads = threads}));
+             return *cuda_on_host::CreateHostMatMuls(CpuOpsOf(ops, threads));
            },
        .create_attention =
            [](const CudaDeviceProperties* /*gpu*/) {
              return cuda::CreateCudnnAttention(
                  [library = std::make_shared<AttentionStandIn>()] { return library->Graphs(); });
-           }});
+           },
+       .create_host_ops = [=](int64_t /*ranks*/) { return CpuOpsOf(ops, threads); }});
 }
 
 bool TestsEveryCombination() { return false; }

@@ -2,6 +2,8 @@
 // update computes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <string>
@@ -9,7 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/program/lifetimes.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
+#include "kernels/update_rules.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/tested_backend.h"
 
@@ -111,6 +114,56 @@ TEST(UpdateLaws, UpdatingInBackwardChangesNoBitsIfUnitsAreClippedAlone) {
     EXPECT_EQ(in_backward.norms, after.norms) << name;
     EXPECT_EQ(in_backward.measured_peak_bytes, in_backward.plan.peak_bytes) << name;
   });
+}
+
+// From the second step on, the limit of 0.05 clips all units by one factor.
+TEST(UpdateLaws, UpdatingInBackwardChangesNoBitsIfThePreviousNormClips) {
+  ForEachJob([](RunOptions options, const Tokens& tokens, const std::string& name) {
+    options.max_norm = 0.05;
+    options.step.clipping = Clipping::kPreviousNorm;
+    const RunResult after = MustRun(options, tokens);
+    options.step.update = UpdateTime::kInBackward;
+    const RunResult in_backward = MustRun(options, tokens);
+    ExpectEqualBits(in_backward, after, name);
+    EXPECT_EQ(in_backward.norms, after.norms) << name;
+    EXPECT_EQ(in_backward.measured_peak_bytes, in_backward.plan.peak_bytes) << name;
+  });
+}
+
+// Plain SGD moves a weight by the rate times the clipped gradient, so the factor of a step can be seen. All arithmetic
+// is fp32: the product of rate, factor and gradient has three roundings, and the new weight one.
+TEST(UpdateLaws, AStepIsClippedByTheNormOfTheLastOneThatUpdated) {
+  RunOptions options;
+  options.step.optimizer = MakeOptimizer(OptimizerKind::kSgd, {.momentum = 0, .weight_decay = 0});
+  options.step.clipping = Clipping::kPreviousNorm;
+  options.step.mesh = {.shard = 2};
+  options.max_norm = 0.05;
+  const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 17);
+  Tokens masked = tokens;
+  std::fill(masked.targets.begin(), masked.targets.end(), -1);
+  std::map<std::string, std::vector<float>> before;
+  options.edit_weights = [&](const std::string& name, std::vector<float>& values) { before[name] = values; };
+  const auto expect_step = [&](const RunResult& result, double factor) {
+    for (const auto& [name, gradient] : result.gradients) {
+      for (size_t i = 0; i < gradient.size(); ++i) {
+        const double step = options.learning_rate * factor * gradient[i], want = before.at(name)[i] - step;
+        ASSERT_NEAR(result.weights.at(name)[i], want, 0x1p-24 * (4 * std::abs(step) + std::abs(want))) << name << i;
+      }
+    }
+  };
+  const RunResult first = MustRun(options, tokens);
+  ASSERT_EQ(first.norms.size(), 1);
+  expect_step(first, 1);
+  ASSERT_GT(first.norms[0], options.max_norm);
+  before = first.weights;
+  options.edit_weights = nullptr;
+  // The second step has no token, is skipped, and leaves the norm of the first.
+  for (const std::vector<Tokens>& batches : {std::vector{tokens, tokens}, {tokens, masked, tokens}}) {
+    options.steps = static_cast<int>(batches.size());
+    const absl::StatusOr<RunResult> result = RunJob(options, batches);
+    ASSERT_TRUE(result.ok()) << result.status();
+    expect_step(*result, options.max_norm / (first.norms[0] + 1e-6));
+  }
 }
 
 // The norm is summed over groups and ranks in another order, in fp64, so it may differ by a rounding for each addition.

@@ -1,5 +1,7 @@
 // Tests matmuls on the real cuBLASLt, with the sizes and kinds of a training step. The operands are small integers, so
 // that every sum is exact in fp32 and its bits are known whatever the order of summation.
+#include "kernels/ops/matmul.h"
+
 #include <cstdint>
 #include <random>
 #include <string>
@@ -7,7 +9,6 @@
 
 #include "gtest/gtest.h"
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/ops.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/gpu_tensor.h"
 

@@ -1,9 +1,10 @@
 // Tests SwiGLU and GELU.
+#include "kernels/ops/activation.h"
+
 #include <cstring>
 #include <limits>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"

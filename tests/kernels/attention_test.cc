@@ -1,8 +1,9 @@
 // Tests causal attention with grouped heads.
+#include "kernels/ops/attention.h"
+
 #include <cmath>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/device/cpu/cpu_device.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/op_rig.h"
 

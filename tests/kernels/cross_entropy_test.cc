@@ -2,7 +2,8 @@
 #include <cmath>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/loss.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/run_errors.h"

@@ -1,9 +1,13 @@
 // Tests sums, copies, additions and column sums.
 #include <bit>
 #include <cmath>
+#include <set>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/counter_random.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/reference/reference_ops.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"
@@ -22,11 +26,11 @@ std::shared_ptr<const std::vector<ElementRange>> Ranges(std::vector<ElementRange
 }
 
 template <class OpType>
-OpCase SumCase(int64_t n, bool accumulate) {
-  OpCase c{.name = std::string(OpType::kName.data(), OpType::kName.size()) + "_" + std::to_string(n) +
-                   (accumulate ? "_accumulate" : "")};
+OpCase SumCase(int64_t n, bool accumulate, DType dtype = DType::kFloat32) {
+  OpCase c{.name = std::string(OpType::kName.data(), OpType::kName.size()) + "_" + NameOf(dtype) + "_" +
+                   std::to_string(n) + (accumulate ? "_accumulate" : "")};
   OpType op;
-  op.x_N = c.memory.Random(DType::kFloat32, {n});
+  op.x_N = c.memory.Random(dtype, {n});
   op.total_1 = accumulate ? c.memory.Random(DType::kFloat64, {1}) : c.memory.Output(DType::kFloat64, {1});
   op.accumulate = accumulate;
   c.op = op;
@@ -64,6 +68,22 @@ OpCase AccumulateCase(int64_t n, bool accumulate) {
   return c;
 }
 
+// Adds to a bf16 total, which is rounded by random bits that begin at element 40 of the group.
+OpCase RoundedAccumulateCase(int64_t n, bool accumulate) {
+  OpCase c{.name = "Accumulate_bf16_" + std::to_string(n) + (accumulate ? "_accumulate" : "")};
+  const DType bf16 = DType::kBFloat16;
+  c.op = Accumulate{.x_N = c.memory.Random(DType::kFloat32, {n}),
+                    .total_N = accumulate ? c.memory.Random(bf16, {n}) : c.memory.Output(bf16, {n}),
+                    .accumulate = accumulate,
+                    .update_count_1 = c.memory.RandomIntegers(DType::kInt64, {1}, 0, 1000),
+                    .micro_batch_1 = accumulate ? c.memory.RandomIntegers(DType::kInt64, {1}, 1, 1000) : Tensor(),
+                    .shard_begin = 40,
+                    .seed = 0x123456789abcdef,
+                    .group = 3,
+                    .stream = GradientStream(1)};
+  return c;  // One fp32 addition, rounded once by given bits: the same bits everywhere.
+}
+
 OpCase BiasBackwardCase(DType act, int64_t rows, int64_t width, bool strided, bool accumulate) {
   OpCase c{.name = "BiasBackward_" + NameOf(act) + "_" + std::to_string(rows) + "x" + std::to_string(width) +
                    (strided ? "_strided" : "") + (accumulate ? "_accumulate" : "")};
@@ -90,7 +110,9 @@ std::vector<OpCase> ElementwiseCases() {
     for (const bool accumulate : {false, true}) {
       cases.push_back(SumCase<Sum>(n, accumulate));
       cases.push_back(SumCase<SumSquares>(n, accumulate));
+      cases.push_back(SumCase<SumSquares>(n, accumulate, DType::kBFloat16));
       cases.push_back(AccumulateCase(n, accumulate));
+      cases.push_back(RoundedAccumulateCase(n, accumulate));
     }
     for (const DType from : {DType::kFloat32, DType::kBFloat16}) {
       for (const DType to : {DType::kFloat32, DType::kBFloat16}) cases.push_back(CopyCase(from, to, n));
@@ -146,6 +168,38 @@ TEST(Copy, RoundsToNearestEvenAndKeepsNaNs) {
       ASSERT_EQ(got[i].bits, want) << std::hex << bits[i];
     }
   }
+}
+
+// Each of K = 20 micro-batches adds 2^-10 to a total of about 1, where a step d of bf16 is at most 2^-7: rounding to
+// nearest would lose all of them. The error of a rounding is 0 on average, whatever the total was before, and lies in
+// an interval of length d. So the mean of n = 4096 elements errs by more than 4 d sqrt(K / n) with a probability of at
+// most 2 exp(-2 * 4^2) = 3e-14 (Azuma and Hoeffding).
+TEST(Accumulate, RoundsToTheExactSumOnAverage) {
+  constexpr int64_t kElements = 4096, kMicroBatches = 20;
+  TestMemory memory;
+  Accumulate op{.x_N = memory.Values(DType::kFloat32, {kElements}, std::vector<double>(kElements, 0x1p-10)),
+                .total_N = memory.Values(DType::kBFloat16, {kElements}, std::vector<double>(kElements, 0.99609375)),
+                .accumulate = true,
+                .update_count_1 = memory.Values(DType::kInt64, {1}, {7}),
+                .micro_batch_1 = memory.Values(DType::kInt64, {1}, {0}),
+                .seed = 5,
+                .stream = GradientStream(0)};
+  std::vector<std::byte> image = RunOnReference(memory, op);
+  double mean = 0;
+  for (int64_t k = 0; k < kMicroBatches; ++k) {
+    if (k > 0) {
+      *memory.Bind(op.micro_batch_1, image.data()).as<int64_t>() = k;
+      ASSERT_TRUE(RunReference(memory.Bind(op, image.data())).ok());
+    }
+  }
+  const auto* total = memory.Bind(op.total_N, image.data()).as<const BFloat16>();
+  std::set<uint16_t> different;
+  for (int64_t i = 0; i < kElements; ++i) {
+    mean += ToFloat(total[i]) / kElements;
+    different.insert(total[i].bits);
+  }
+  EXPECT_NEAR(mean, 0.99609375 + kMicroBatches * 0x1p-10, 4 * 0x1p-7 * std::sqrt(1.0 * kMicroBatches / kElements));
+  EXPECT_GT(different.size(), 3);
 }
 
 TEST(BiasGradient, IsTheDerivativeOfAMatMulsBias) {

@@ -1,6 +1,7 @@
 // Tests EmbeddingForward and EmbeddingBackward.
+#include "kernels/ops/embedding.h"
+
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/run_errors.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/op.h"
 #include "kernels/reference/reference_ops.h"
 
 namespace shale::testing {

@@ -1,6 +1,7 @@
 // Tests MatMul. BUILD runs this file again with oneDNN limited to older processors, where bf16 is widened.
+#include "kernels/ops/matmul.h"
+
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"
 

@@ -1,6 +1,7 @@
 // Tests RMSNorm and LayerNorm.
+#include "kernels/ops/norm.h"
+
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/ops.h"
+#include "kernels/op.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/op_rig.h"
 

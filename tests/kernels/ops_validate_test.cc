@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "gtest/gtest.h"
+#include "kernels/counter_random.h"
 #include "kernels/ops.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/valid_ops.h"
@@ -73,7 +74,8 @@ TEST(Validate, NamesAnOperandOfTheWrongDType) {
 TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
   const std::set<std::string> optional = {
       "EmbeddingForward.positions", "EmbeddingBackward.d_positions", "MatMul.bias",      "MatMul.packed_b",
-      "RmsNormBackward.d_residual", "LayerNormBackward.d_residual",  "SwiGluBackward.y", "GeluBackward.y"};
+      "RmsNormBackward.d_residual", "LayerNormBackward.d_residual",  "SwiGluBackward.y", "GeluBackward.y",
+      "Accumulate.micro_batch"};
   for (const Op& op : ValidOps()) {
     ForOperands(op, [&](int number, const std::string& name, const Tensor&, Access) {
       const Op without = With(op, number, [](Tensor& t) { t = Tensor(); });
@@ -259,6 +261,22 @@ TEST(Validate, RefusesContradictions) {
   ExpectRefused(loss, {"scale is missing"});
   loss.gradient = false;
   EXPECT_TRUE(Validate(loss).ok()) << Validate(loss);
+
+  Accumulate sum = valid(Accumulate());
+  sum.total_N.dtype = DType::kBFloat16;
+  ExpectRefused(sum, {"update_count is missing"});
+  sum.update_count_1 = Tensor::Contiguous(DType::kInt64, {1});
+  sum.update_count_1.where.symbol = 9;
+  ExpectRefused(sum, {"stream is 0", "GradientStream"});
+  sum.stream = GradientStream(0);
+  EXPECT_TRUE(Validate(sum).ok()) << Validate(sum);
+  sum.shard_begin = 4;
+  ExpectRefused(sum, {"shard_begin is 4", "multiple of 8"});
+  sum.shard_begin = 0;
+  sum.shard_stride = 8;
+  ExpectRefused(sum, {"shard_stride is 8", "13"});
+  sum.total_N.dtype = DType::kFloat32;
+  ExpectRefused(sum, {"update_count is given for an f32 total"});
 
   ZeroRanges zero = valid(ZeroRanges());
   zero.ranges = std::make_shared<const std::vector<ElementRange>>(std::vector<ElementRange>{{4, 14}});

@@ -1,8 +1,10 @@
 // Tests the rotary embedding.
+#include "kernels/ops/rope.h"
+
 #include <cmath>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 #include "kernels/reference/rope_frequency.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"

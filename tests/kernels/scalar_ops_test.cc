@@ -1,8 +1,12 @@
-// Tests the ops on scalars with which a step decides: LossScale, FlagNonFinite and PrepareUpdate.
+// Tests the ops on scalars with which a step decides: LossScale, FlagNonFinite, PrepareUpdate and RecordNorm.
 #include <limits>
+#include <string>
+#include <tuple>
+#include <utility>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/step_scalars.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"
 
@@ -55,6 +59,22 @@ std::vector<OpCase> ScalarCases() {
   cases.push_back(PrepareUpdateCase("no_tokens", 1, 0, {0, 0, 0}, 3));
   cases.push_back(PrepareUpdateCase("not_finite", 1, 5, {1, 16, 2}, 3));
   cases.push_back(PrepareUpdateCase("sum_overflows", 1, 5, {1, kInfinity, 0}, 3));
+  for (const double previous : {0.0, 0.5, 16.0}) {
+    OpCase c =
+        PrepareUpdateCase("previous_norm_" + std::to_string(static_cast<int64_t>(2 * previous)), 1, 5, {1, 16, 0}, 3);
+    c.op.As<PrepareUpdate>()->previous_norm_1 = c.memory.Values(DType::kFloat64, {1}, {previous});
+    cases.push_back(std::move(c));
+  }
+  for (const auto& [name, valid, squared, flag] : {std::tuple("finite", 5, 16.0, 0),
+                                                   {"infinite", 5, kInfinity, 0},
+                                                   {"flagged", 5, 0.0, 1},
+                                                   {"no_tokens", 0, 16.0, 0}}) {
+    OpCase c{.name = std::string("RecordNorm_") + name};
+    c.op = RecordNorm{.valid_tokens_1 = c.memory.Values(DType::kInt64, {1}, {1.0 * valid}),
+                      .totals_3 = c.memory.Values(DType::kFloat64, {kTotalSize}, {1, squared, 1.0 * flag}),
+                      .norm_1 = c.memory.Values(DType::kFloat64, {1}, {2.5})};
+    cases.push_back(std::move(c));
+  }
   return cases;
 }
 
@@ -100,6 +120,33 @@ TEST(PrepareUpdate, UsesTheNumberOfTheUpdateWithoutCountingItIfToldSo) {
     EXPECT_EQ(*op.update_count_1.as<int64_t>(), 1);
     EXPECT_EQ(*op.number_1.as<int64_t>(), 2);
     EXPECT_NEAR(op.update_5.as<float>()[kUpdateCorrection1], 1 - 0.9 * 0.9, 1e-6);
+  }
+}
+
+TEST(PrepareUpdate, ClipsByThePreviousNormIfThereIsOne) {
+  for (const auto& [previous, factor] : {std::pair(0.0, 1.0), {0.5, 1.0}, {8.0, 1.0 / 8}}) {
+    OpCase c = PrepareUpdateCase("x", /*max_norm=*/1, /*valid=*/5, {1, 16, 0}, /*count=*/1);
+    c.op.As<PrepareUpdate>()->previous_norm_1 = c.memory.Values(DType::kFloat64, {1}, {previous});
+    for (const TestBackend& backend : TestBackends()) {
+      std::vector<std::byte> image = RunOnBackend(backend.name, c.memory, c.op);
+      const auto op = *c.memory.Bind(c.op, image.data()).As<PrepareUpdate>();
+      EXPECT_NEAR(op.update_5.as<const float>()[kUpdateGradientFactor], factor, 1e-6)
+          << backend.name << " " << previous;
+    }
+  }
+}
+
+TEST(RecordNorm, KeepsTheNormOfTheLastStepThatUpdated) {
+  for (const auto& [valid, squared, flag, norm] :
+       {std::tuple(5, 16.0, 0, 4.0), {5, kInfinity, 0, 2.5}, {5, 0.0, 1, 2.5}, {0, 16.0, 0, 2.5}}) {
+    OpCase c{.name = "RecordNorm"};
+    c.op = RecordNorm{.valid_tokens_1 = c.memory.Values(DType::kInt64, {1}, {1.0 * valid}),
+                      .totals_3 = c.memory.Values(DType::kFloat64, {kTotalSize}, {1, squared, 1.0 * flag}),
+                      .norm_1 = c.memory.Values(DType::kFloat64, {1}, {2.5})};
+    for (const TestBackend& backend : TestBackends()) {
+      std::vector<std::byte> image = RunOnBackend(backend.name, c.memory, c.op);
+      EXPECT_EQ(*c.memory.Bind(c.op, image.data()).As<RecordNorm>()->norm_1.as<const double>(), norm) << backend.name;
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/dynamic_map.h"
+#include "kernels/step_scalars.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"
 #include "tests/kernels/update_cases.h"

@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/counter_random.h"
+#include "kernels/step_scalars.h"
 #include "tests/kernels/test_backends.h"
 
 namespace shale::testing {

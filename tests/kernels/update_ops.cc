@@ -5,6 +5,7 @@
 
 #include "kernels/check.h"
 #include "kernels/integers.h"
+#include "kernels/step_scalars.h"
 
 namespace shale::testing {
 namespace {

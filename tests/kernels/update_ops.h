@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/ops/update.h"
 #include "tests/kernels/test_memory.h"
 
 namespace shale::testing {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/step_scalars.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"
 #include "tests/kernels/update_ops.h"

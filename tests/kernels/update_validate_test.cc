@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/ops/update.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/valid_ops.h"
 

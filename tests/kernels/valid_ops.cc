@@ -1,5 +1,6 @@
 #include "tests/kernels/valid_ops.h"
 
+#include "kernels/counter_random.h"
 #include "kernels/integers.h"
 #include "kernels/ops.h"
 
@@ -77,11 +78,17 @@ std::vector<Op> FlatOps() {
       Copy{Act({kT, kN}), Float({kT, kN})},
       Add{Act({kT, kN}), Act({kT, kN}), Act({kT, kN})},
       Accumulate{Float({kN}), Float({kN})},
+      Accumulate{.x_N = Float({kN}),
+                 .total_N = Act({kN}),
+                 .update_count_1 = New(kI64, {1}),
+                 .micro_batch_1 = New(kI64, {1}),
+                 .stream = GradientStream(0)},
       ZeroRanges{Act({kN}), Ranges()},
       LossScale{New(kI64, {1}), Float({1})},
       FlagNonFinite{New(kF64, {kTotalSize})},
       CombineTotals{New(kF64, {kN, kTotalSize}), New(kF64, {kTotalSize})},
       PrepareUpdate{Float({kHyperSize}), New(kI64, {1}), New(kF64, {kTotalSize}), New(kI64, {1}), Float({kUpdateSize})},
+      RecordNorm{New(kI64, {1}), New(kF64, {kTotalSize}), New(kF64, {1})},
   };
   for (const UpdateRule& rule : DefaultRules()) ops.push_back(UpdateBy(rule));
   return ops;

@@ -348,18 +348,9 @@ class KitTest(unittest.TestCase):
     def test_ops_gets_the_sizes_of_a_micro_batch(self):
         with open(os.path.join(_TOOLS, "bench/jobs/gpu/qwen2_5_7b_4096.textproto"), encoding="utf-8") as file:
             flags = measure.sizes_of(textproto.parse(file.read()))
-        self.assertEqual(flags,
-    ["--tokens=4096",
-    "--sequence=4096",
-    "--width=3584",
-    "--hidden=18944",
-    "--vocabulary=152064",
-    "--heads=28",
-    "--kv_heads=4",
-    "--head_width=128",
-    "--head_tokens=4096",
-    "--parameters=233046016",
-     "--square=8192"])
+        self.assertEqual(flags, ["--tokens=4096", "--sequence=4096", "--width=3584", "--hidden=18944",
+                                 "--vocabulary=152064", "--heads=28", "--kv_heads=4", "--head_width=128",
+                                 "--head_tokens=4096", "--parameters=233046016", "--square=8192"])
 
 
 class MachineTest(unittest.TestCase):
@@ -520,12 +511,8 @@ class SearchTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
             path, one = os.path.join(folder, "trials.jsonl"), torch_fsdp2.Configuration(4)
             trials = torch_fsdp2.Trials(path, {})
-            self.assertEqual(
-    trials.of(
-        one,
-        lambda: {
-            "failed": "rank 0 ended with -9"})["failed"],
-             "rank 0 ended with -9")
+            self.assertEqual(trials.of(one, lambda: {"failed": "rank 0 ended with -9"})["failed"],
+                             "rank 0 ended with -9")
             self.assertEqual(trials.last_failure, "rank 0 ended with -9")
             again = torch_fsdp2.Trials(path, {})
             self.assertEqual(again.of(one, lambda: {"tokens_per_second": 5.0})["tokens_per_second"], 5.0)

@@ -160,9 +160,8 @@ class InspectCheckpointTest(unittest.TestCase):
         output, _ = self.inspect(1, _STEP_2, "--compare=runs/three")
         self.assertIn("  ranks: 2 | 3\n", output)
         self.assertRegex(output, r"\n  head\.weight \[256, 32\] +\S+ \(\S+\) +\S+ \(\S+\) +\S+ \(\S+\)\n")
-        self.assertRegex(
-    output,
-     r"\nDIFFERENT: [\d,]+ of 147,936 values and states differ, relative difference at most")
+        self.assertRegex(output,
+                         r"\nDIFFERENT: [\d,]+ of 147,936 values and states differ, relative difference at most")
         self.inspect(1, _STEP_2, "--compare=runs/three", "--tolerance=1e-12")
         self.inspect(0, _STEP_2, "--compare=runs/three", "--tolerance=2")
         output, _ = self.inspect(1, _STEP_2, "--compare=" + _STEP_4, "--tolerance=1e30")

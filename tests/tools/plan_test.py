@@ -86,16 +86,15 @@ class PlanTest(unittest.TestCase):
 
     def test_explains(self):
         text = self.plan("quickstart", "--explain")
-        for part in [
-    "Where every byte goes",
-    "What attention does not store",
-    "What K micro-batches add",
-    "Which micro-batch would fit",
-    "What the batch makes of the learning rate",
-    "What the optimizer step adds",
-    "What each preset of activation checkpointing saves",
-    "no_sync",
-     "What other strategies would need"]:
+        for part in ["Where every byte goes",
+                     "What attention does not store",
+                     "What K micro-batches add",
+                     "Which micro-batch would fit",
+                     "What the batch makes of the learning rate",
+                     "What the optimizer step adds",
+                     "What each preset of activation checkpointing saves",
+                     "no_sync",
+                     "What other strategies would need"]:
             self.assertIn(part, text)
 
     def test_prints_the_program(self):
@@ -113,26 +112,18 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("library workspace", result.stdout)
         # At most 64 ranks can sum directly from each other's memory.
-        self.refused(
-    r"sharding\.ranks: .* at most 64 ranks, and the job has 72",
-    f"--job={_JOBS}/qwen2_5_0_5b.textproto",
-    *flags,
-    "--ranks=72",
-     "--set=batch.global_batch=72")
+        self.refused(r"sharding\.ranks: .* at most 64 ranks, and the job has 72",
+                     f"--job={_JOBS}/qwen2_5_0_5b.textproto", *flags, "--ranks=72", "--set=batch.global_batch=72")
 
     def test_name_patterns_that_match_nothing(self):
         job = f"--job={_JOBS}/quickstart.textproto"
-        self.refused(
-    r"optimizer\.no_decay\[0\]: \"embeding\*\" matches no parameter of the model; found embedding\.",
-    job,
-     "--set=optimizer.no_decay=embeding*")
+        self.refused(r"optimizer\.no_decay\[0\]: \"embeding\*\" matches no parameter of the model; found embedding\.",
+                     job, "--set=optimizer.no_decay=embeding*")
 
     def test_what_does_not_fit_is_refused_with_what_would(self):
         job = f"--job={_JOBS}/quickstart.textproto"
-        self.refused(
-    r"needs .* per rank, budget 33\.4 MiB, .* too little; fits with .*activation_checkpointing\.preset=",
-    job,
-     "--set=memory.budget_bytes=35000000")
+        self.refused(r"needs .* per rank, budget 33\.4 MiB, .* too little; fits with "
+                     r".*activation_checkpointing\.preset=", job, "--set=memory.budget_bytes=35000000")
 
     def test_a_vocabulary_that_only_missing_data_could_tell(self):
         job = f"--job={_JOBS}/quickstart.textproto"

@@ -133,12 +133,8 @@ class ToolsTest(unittest.TestCase):
     def test_a_trace_tells_when_every_instruction_ran(self):
         plain = self.train("--set=lr_schedule.steps=5", "--set=telemetry.run_folder=plain")
         self.assertEqual(plain.returncode, 0, plain.stderr.decode())
-        result = self.train(
-    "--set=lr_schedule.steps=5",
-    "--trace=trace.json",
-    "--trace_first_step=2",
-    "--trace_steps=3",
-     "--dump_program", "--memory_snapshot=snapshot.pickle")
+        result = self.train("--set=lr_schedule.steps=5", "--trace=trace.json", "--trace_first_step=2",
+                            "--trace_steps=3", "--dump_program", "--memory_snapshot=snapshot.pickle")
         self.assertEqual(result.returncode, 0, result.stderr.decode())
         events = json.loads(self.read("trace.json"))["traceEvents"]
         names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -191,8 +187,8 @@ class ToolsTest(unittest.TestCase):
         result = self.train("--set=runtime.device=CUDA", "--set=sharding.ranks=1000")
         self.assertEqual(result.returncode, 2, result.stdout)
         self.assertRegex(
-    result.stderr.decode(),
-     "^train: .*(runs on CPUs alone|wanted an NVIDIA GPU|1000 ranks with 1 on a GPU want 1000 GPUs).*\n$")
+            result.stderr.decode(),
+            "^train: .*(runs on CPUs alone|wanted an NVIDIA GPU|1000 ranks with 1 on a GPU want 1000 GPUs).*\n$")
         self.assertEqual(result.stdout.decode(), "")
 
     def test_an_earlier_run_is_kept_unless_it_is_to_be_replaced(self):
@@ -310,7 +306,7 @@ class ToolsTest(unittest.TestCase):
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)))
             self.assertEqual(result.returncode, 1, result.stderr.decode())
             self.assertRegex(result.stderr.decode(),
-     r"train: cannot save the checkpoint of step \d+: cannot write .*: File too large")
+                             r"train: cannot save the checkpoint of step \d+: cannot write .*: File too large")
             self.assertEqual(result.stdout.decode().count("NOT SAVED: cannot save the checkpoint of step "), failures)
             checkpoints = self.path(run + "/checkpoints")
             self.assertEqual(os.listdir(checkpoints) if os.path.exists(checkpoints) else [], [])
@@ -341,7 +337,7 @@ class ToolsTest(unittest.TestCase):
         for arguments, reason in (
                 (["--resume=nowhere"], r"nowhere/MANIFEST: No such file"),
                 ([named], r"in a folder that holds runs/test/checkpoints/step-0000000012, which is not part of "
-                  r"this run's history: choose"),
+                 r"this run's history: choose"),
                 (["--resume=latest", "--set=model.decoder.layers=3"], r"layers: 2\", the job's model \"layers: 3"),
                 (["--resume=latest", "--set=batch.sequence_length=16"], r"sequence_length is 32, the job's 16"),
                 (["--resume=latest", "--overwrite"], r"exclude each other"),

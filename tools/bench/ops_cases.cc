@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/counter_random.h"
 #include "kernels/integers.h"
 #include "kernels/ops.h"
 #include "tools/bench/support.h"
@@ -277,6 +278,14 @@ void AddFlat(Maker& m, std::vector<OpCase>& cases) {
       const Accumulate op{.x_N = m.F32({p}), .total_N = m.F32({p}), .accumulate = accumulate};
       cases.push_back(m.Finish(op, accumulate ? "accumulate" : "", Shape(op.x_N)));
     }
+    const SumSquares narrow{.x_N = m.New(DType::kBFloat16, {p}), .total_1 = m.New(DType::kFloat64, {1})};
+    cases.push_back(m.Finish(narrow, "bf16", Shape(narrow.x_N)));
+    const Accumulate rounds{.x_N = m.F32({p}),
+                            .total_N = m.New(DType::kBFloat16, {p}),
+                            .accumulate = true,
+                            .update_count_1 = m.New(DType::kInt64, {1}),
+                            .stream = GradientStream(0)};
+    cases.push_back(m.Finish(rounds, "accumulate bf16", Shape(rounds.x_N)));
     const Copy round{.from = m.F32({p}), .to = m.New(DType::kBFloat16, {p})};
     cases.push_back(m.Finish(round, "f32 to bf16", Shape(round.to)));
     const Copy widen{.from = m.New(DType::kBFloat16, {p}), .to = m.F32({p})};

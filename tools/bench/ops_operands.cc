@@ -5,7 +5,8 @@
 #include <iterator>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/op.h"
+#include "kernels/step_scalars.h"
 #include "tools/bench/ops_cases.h"
 
 namespace shale {

@@ -144,20 +144,12 @@ def all_items(kit):
     items.append(Item("comm/in_process", needs("bench", measure.comm("cuda", [2, 3, 4]))))
     several = [n for n in (2, 4, 8) if n <= len(kit.gpus)]
     if several:
-        items.append(
-    Item(
-        "comm/peers",
-        needs(
-            "bench",
-            measure.comm(
-                "cuda",
-                several,
-                 "--ranks_per_device=1"))))
+        items.append(Item("comm/peers", needs("bench", measure.comm("cuda", several, "--ranks_per_device=1"))))
         items.append(Item("comm/nccl", needs("bench", measure.comm("nccl", several))))
     for preset in presets:
         items.append(Item(f"train/{preset}", needs("train", measure.train(preset)), least=90))
-        items.append(Item(f"train_graphs/{preset}", needs("train",
-                     measure.train(preset, {"runtime.graphs": "true"})), least=90))
+        items.append(Item(f"train_graphs/{preset}",
+                          needs("train", measure.train(preset, {"runtime.graphs": "true"})), least=90))
         items.append(Item(f"torch/{preset}", measure.torch(preset), least=90, limit=5400,
                           keeps=(measure.trials_path(kit, preset),)))
     return items

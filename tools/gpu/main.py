@@ -39,18 +39,10 @@ def parse(kit_root, arguments):
     parser.add_argument("--budget_seconds", type=float, default=float("inf"), metavar="S",
                         help="time limit; an item that is cut restarts in a later call (default: no limit)")
     parser.add_argument("--again", action="store_true", help="run the items of --only again even if they have finished")
-    parser.add_argument(
-    "--out",
-    default=os.path.join(
-        kit_root,
-        "results"),
-        metavar="FOLDER",
-         help="default: %(default)s")
-    parser.add_argument(
-    "--python",
-    default="",
-    metavar="PATH",
-     help="a Python with PyTorch (default: the first that is found)")
+    parser.add_argument("--out", default=os.path.join(kit_root, "results"), metavar="FOLDER",
+                        help="default: %(default)s")
+    parser.add_argument("--python", default="", metavar="PATH",
+                        help="a Python with PyTorch (default: the first that is found)")
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="training steps that count (default 5)")
     parser.add_argument("--warmup", type=int, default=2, metavar="N", help="those before them (default 2)")
     options = parser.parse_args(arguments)

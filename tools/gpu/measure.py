@@ -50,11 +50,8 @@ def tests(names, sanitizer=None):
         path = kit.log(item.name) + ".json"
         store.remove(path)
         before = [kit.sanitizer, f"--tool={sanitizer}", f"--error-exitcode={_SANITIZER_ERROR}"] if sanitizer else []
-        command = [
-    *before,
-    kit.program("gpu_tests"),
-    f"--gtest_filter={':'.join(names)}",
-     f"--gtest_output=json:{path}"]
+        command = [*before, kit.program("gpu_tests"), f"--gtest_filter={':'.join(names)}",
+                   f"--gtest_output=json:{path}"]
         ended = child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out)
         report = _json(path) or {}
         cases = [case for group in report.get("testsuites", []) for case in group.get("testsuite", [])]
@@ -177,10 +174,8 @@ def train(preset, settings=()):
         command = [kit.program("train"), f"--job={kit.job(preset)}", "--overwrite"]
         command += [f"--set={name}={value}" for name, value in values.items()]
         try:
-            ended = child.run(
-    command, kit.environment, kit.log(
-        item.name), seconds, lambda: len(
-            _rows(metrics)) >= wanted, folder=kit.out)
+            ended = child.run(command, kit.environment, kit.log(item.name), seconds,
+                              lambda: len(_rows(metrics)) >= wanted, folder=kit.out)
             rows = _rows(metrics)[:wanted]
             if len(rows) < wanted:
                 wrong = "" if ended.code or ended.timed_out else f"it printed {len(rows)} of {wanted} steps"
@@ -195,13 +190,13 @@ def steps_of(rows, warmup):
     counted = rows[warmup:]
     median = lambda name: statistics.median(row[name] for row in counted)
     return {"seconds": [row["seconds"] for row in counted],
-    "step_seconds": median("seconds"),
-    "tokens_per_second": median("tokens_per_second"),
-    "mfu": median("mfu"),
-    "losses": [row["loss"] for row in rows],
-    "gradient_norms": [row["grad_norm"] for row in rows],
-    "peak_bytes_planned": rows[-1]["peak_bytes_planned"],
-     "peak_bytes_measured": rows[-1]["peak_bytes_measured"]}
+            "step_seconds": median("seconds"),
+            "tokens_per_second": median("tokens_per_second"),
+            "mfu": median("mfu"),
+            "losses": [row["loss"] for row in rows],
+            "gradient_norms": [row["grad_norm"] for row in rows],
+            "peak_bytes_planned": rows[-1]["peak_bytes_planned"],
+            "peak_bytes_measured": rows[-1]["peak_bytes_measured"]}
 
 
 def _said(text):
@@ -228,16 +223,9 @@ def torch(preset):
         if not kit.python.torch:
             return {"status": store.SKIPPED, "about": f"{kit.python.path} has no PyTorch; name another with --python"}
         program = os.path.join(kit.root, "tools", "parity", "torch_fsdp2.py")
-        command = [
-    kit.python.path,
-    program,
-    f"--job={kit.job(preset)}",
-    f"--tokens={_tokens(kit, preset)}",
-    "--search",
-    "--ranks=1",
-    f"--trials={trials_path(kit, preset)}",
-    f"--warmup={kit.warmup}",
-     f"--steps={kit.steps}"]
+        command = [kit.python.path, program, f"--job={kit.job(preset)}", f"--tokens={_tokens(kit, preset)}",
+                   "--search", "--ranks=1", f"--trials={trials_path(kit, preset)}", f"--warmup={kit.warmup}",
+                   f"--steps={kit.steps}"]
         ended = child.run(command, kit.plain, kit.log(item.name), seconds, folder=kit.out)
         said = [line for line in _text(kit.log(item.name)).splitlines() if line.startswith('{"result"')]
         if not said:

@@ -44,21 +44,10 @@ class Report:
         return (found or {}).get("sustained_bf16") or None
 
     def text(self):
-        parts = ["# GPU report\n",
-    _table(["",
-    ""],
-    list(self.kept.data["machine"].items())),
-    self._summary(),
-    "## Training\n",
-    self._training(),
-    "## Memory-bound kernels\n",
-    self._kernels(),
-    "## Matmuls and attention\n",
-    self._matmuls(),
-    "## Collectives\n",
-    self._collectives(),
-    self._failures(),
-     self._plans()]
+        parts = ["# GPU report\n", _table(["", ""], list(self.kept.data["machine"].items())), self._summary(),
+                 "## Training\n", self._training(), "## Memory-bound kernels\n", self._kernels(),
+                 "## Matmuls and attention\n", self._matmuls(), "## Collectives\n", self._collectives(),
+                 self._failures(), self._plans()]
         return "\n".join(part for part in parts if part)
 
     def _summary(self):
@@ -97,14 +86,13 @@ class Report:
         peak = found.get("peak_bytes_measured", found.get("max_memory_allocated", 0))
         # The MFU of the rows refers to 989 TFLOP/s, the peak that the presets set.
         of_sustained = f"{100 * found['mfu'] * 989e12 / sustained:.1f} %" if sustained else ""
-        return [
-    f"{found['tokens_per_second']:,.0f}",
-    f"{found['step_seconds']:.3f}",
-    f"{100 * found['mfu']:.1f} %",
-    of_sustained,
-    f"{peak / 2**30:.1f}",
-    Report._planned(found),
-     f"{found['losses'][0]:.3f} .. {found['losses'][-1]:.3f}"]
+        return [f"{found['tokens_per_second']:,.0f}",
+                f"{found['step_seconds']:.3f}",
+                f"{100 * found['mfu']:.1f} %",
+                of_sustained,
+                f"{peak / 2**30:.1f}",
+                Report._planned(found),
+                f"{found['losses'][0]:.3f} .. {found['losses'][-1]:.3f}"]
 
     @staticmethod
     def _planned(found):
@@ -114,9 +102,9 @@ class Report:
     def _setting(found):
         if "max_memory_reserved" not in found:
             return found.get("outside", "")
-        return (
-    f"micro-batch {found['micro_batch']}, checkpointing {found['checkpoint']}, parameters gathered per "
-    f"{found['gathered']}, attention {found['attention']}; {found['max_memory_reserved'] / 2**30:.1f} GiB reserved")
+        return (f"micro-batch {found['micro_batch']}, checkpointing {found['checkpoint']}, parameters gathered per "
+                f"{found['gathered']}, attention {found['attention']}; "
+                f"{found['max_memory_reserved'] / 2**30:.1f} GiB reserved")
 
     @staticmethod
     def _targets(preset, best, torch):
@@ -144,27 +132,21 @@ class Report:
             for r in found["results"]:
                 if "of_copy" in r:
                     reached += r["of_copy"] >= KERNELS
-                    rows.append([name,
-    r["op"],
-    r["size"],
-    r["act"],
-    f"{r['seconds'] * 1e6:.1f}",
-    f"{r['bytes_per_second'] * 1e-9:.0f}",
-    f"{r['of_copy']:.2f}" + ("" if r["of_copy"] >= KERNELS else " low"),
-     f"{r['of_large_copy']:.2f}"])
+                    rows.append([name, r["op"], r["size"], r["act"],
+                                 f"{r['seconds'] * 1e6:.1f}",
+                                 f"{r['bytes_per_second'] * 1e-9:.0f}",
+                                 f"{r['of_copy']:.2f}" + ("" if r["of_copy"] >= KERNELS else " low"),
+                                 f"{r['of_large_copy']:.2f}"])
         head = f"{reached} of {len(rows)} reach {KERNELS} of the speed of a copy of the same size.\n\n" if rows else ""
         return head + _table(["bench", "op", "size", "type", "us", "GB/s", "of copy", "of large copy"], rows)
 
     def _matmuls(self):
-        rows = [[name,
-    r["op"],
-    r["size"],
-    r["act"],
-    f"{r['seconds'] * 1e6:.1f}",
-    f"{r['flops_per_second'] * 1e-12:.1f}",
-    f"{r['of_peak']:.2f}",
-    f"{r['flops_per_second'] / self.sustained():.2f}" if self.sustained() else ""] for name,
-     found in self._benches() for r in found["results"] if "flops" in r]
+        rows = [[name, r["op"], r["size"], r["act"],
+                 f"{r['seconds'] * 1e6:.1f}",
+                 f"{r['flops_per_second'] * 1e-12:.1f}",
+                 f"{r['of_peak']:.2f}",
+                 f"{r['flops_per_second'] / self.sustained():.2f}" if self.sustained() else ""]
+                for name, found in self._benches() for r in found["results"] if "flops" in r]
         return _table(["bench", "op", "size", "type", "us", "TFLOP/s", "of best", "of sustained"], rows)
 
     def _collectives(self):

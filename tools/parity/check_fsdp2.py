@@ -58,13 +58,9 @@ def check(rank, ranks, store, name, compiled):
                                    atol=0, msg=lambda text: f"{where}: {text}")
         for (parameter, found), (_, plainly) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
             # Sums over 8 x 24 tokens in another order differ by far less than 1e-5 of the tensor's largest gradient.
-            torch.testing.assert_close(
-    found.grad.full_tensor(),
-    plainly.grad,
-    rtol=0,
-    atol=1e-5 *
-    plainly.grad.abs().max().item(),
-     msg=lambda text: f"{where}, {parameter}: {text}")
+            torch.testing.assert_close(found.grad.full_tensor(), plainly.grad, rtol=0,
+                                       atol=1e-5 * plainly.grad.abs().max().item(),
+                                       msg=lambda text: f"{where}, {parameter}: {text}")
     dist.destroy_process_group()
 
 

@@ -57,11 +57,9 @@ def parse(arguments):
     parser.add_argument("--micro_batch", type=number, help="sequences of a rank at once (default: the job's)")
     parser.add_argument("--checkpoint", choices=CHECKPOINTING, default="none",
                         help="what backward recomputes: nothing, all but matmuls and attention, full blocks")
-    parser.add_argument(
-    "--gathered",
-    choices=GATHERED,
-    default="pass",
-     help="how long a block's parameters stay: a forward or backward pass, from forward to backward, the step")
+    parser.add_argument("--gathered", choices=GATHERED, default="pass",
+                        help="how long a block's parameters stay: a forward or backward pass, from forward to "
+                             "backward, the step")
     parser.add_argument("--attention", choices=ATTENTION, default="default", help="PyTorch's choice, or cuDNN")
     parser.add_argument("--compile", choices=("blocks", "nothing"), default="blocks")
     parser.add_argument("--search", action="store_true", help="find the best of the four above first")
@@ -188,10 +186,8 @@ def search_tokens(options):
 
 def digest_of(job):
     """Returns a digest of the job and of this program's sources, in 16 hex digits."""
-    folder, digest = os.path.dirname(
-    os.path.abspath(__file__)), hashlib.sha256(
-        json.dumps(
-            job, sort_keys=True).encode())
+    folder = os.path.dirname(os.path.abspath(__file__))
+    digest = hashlib.sha256(json.dumps(job, sort_keys=True).encode())
     for name in _SOURCES:
         with open(os.path.join(folder, name), "rb") as file:
             digest.update(file.read())
@@ -281,10 +277,8 @@ def supervise(options):
         print(f"torch_fsdp2: --ranks={options.ranks}, and there are {torch.cuda.device_count()} GPUs", file=sys.stderr)
         return 2
     if options.tokens_per_step % (options.sequence * options.ranks):
-        print(
-    f"torch_fsdp2: --tokens_per_step={options.tokens_per_step} are no whole sequences of {options.sequence} on "
-    f"each of {options.ranks} ranks",
-     file=sys.stderr)
+        print(f"torch_fsdp2: --tokens_per_step={options.tokens_per_step} are no whole sequences of "
+              f"{options.sequence} on each of {options.ranks} ranks", file=sys.stderr)
         return 2
     micro_batch = options.micro_batch or options.job["batch"].get("micro_batch", 1)
     share = options.tokens_per_step // options.sequence // options.ranks
@@ -296,11 +290,8 @@ def supervise(options):
     if options.search:
         tokens = search_tokens(options)
         trials = Trials(options.trials,
-    {"torch": torch.__version__,
-    "digest": digest_of(options.job),
-    "ranks": options.ranks,
-    "sequence": options.sequence,
-     "tokens_per_step": tokens})
+                        {"torch": torch.__version__, "digest": digest_of(options.job), "ranks": options.ranks,
+                         "sequence": options.sequence, "tokens_per_step": tokens})
 
         def measure(configuration):
             return trials.of(configuration, lambda: run_ranks(options, configuration, tokens, 1, 2))

@@ -87,10 +87,9 @@ class _RandomTokens:
         self.vocabulary = vocabulary
 
     def batch(self, position, sequences, length):
-        rows = torch.stack([torch.randint(self.vocabulary, (length +
-    1,), generator=torch.Generator().manual_seed(i +
-    1)) for i in range(position, position +
-     sequences)])
+        def row(seed):
+            return torch.randint(self.vocabulary, (length + 1,), generator=torch.Generator().manual_seed(seed))
+        rows = torch.stack([row(1 + i) for i in range(position, position + sequences)])
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 

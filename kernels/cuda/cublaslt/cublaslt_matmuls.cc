@@ -10,6 +10,7 @@
 #include "kernels/cuda/cublaslt/matmul_key.h"
 #include "kernels/cuda/cublaslt/matmul_plan.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale::cuda {
 namespace {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "kernels/check.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale::cuda {
 namespace {
@@ -87,6 +88,8 @@ int64_t MatMulKey::AlignmentOf(const Tensor& t) {
   const int64_t bits = address | kMaxAlignment;
   return bits & -bits;
 }
+
+bool MatMulKey::AddsBias(const MatMul& op) { return op.bias_N.present() && op.bias_N.dtype == op.c_MN.dtype; }
 
 MatMulKey MatMulKey::Of(const MatMul& op, bool allow_tf32) {
   const bool bias = AddsBias(op);

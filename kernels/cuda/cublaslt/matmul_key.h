@@ -11,7 +11,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "kernels/ops.h"
+#include "kernels/tensor.h"
+
+namespace shale {
+struct MatMul;  // kernels/ops/matmul.h
+}  // namespace shale
 
 namespace shale::cuda {
 
@@ -37,7 +41,7 @@ struct MatMulKey {
   // symbolic, on every rank.
   static int64_t AlignmentOf(const Tensor& t);
   // Returns whether `op` has a bias that the matmul itself adds.
-  static bool AddsBias(const MatMul& op) { return op.bias_N.present() && op.bias_N.dtype == op.c_MN.dtype; }
+  static bool AddsBias(const MatMul& op);
 
   // "ab=bf16 c=f32 ta=0 tb=1 m=4096 ...", with every field in a fixed order. Parse accepts exactly what ToString
   // returns.

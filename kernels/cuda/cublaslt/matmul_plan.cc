@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale::cuda {
 namespace {

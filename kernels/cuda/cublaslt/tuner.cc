@@ -8,6 +8,7 @@
 #include "kernels/cuda/cublaslt/matmul_plan.h"
 #include "kernels/device/ordinary_values.h"
 #include "kernels/integers.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale::cuda {
 namespace {

@@ -18,7 +18,6 @@
 #include "kernels/device/cuda/cuda_device.h"
 #include "kernels/device/cuda/cuda_event.h"
 #include "kernels/device/cuda/handles.h"
-#include "kernels/ops.h"
 
 namespace shale::cuda {
 

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/ops/attention.h"
 
 namespace shale::cuda {
 namespace {

@@ -14,7 +14,11 @@
 #include "absl/status/statusor.h"
 #include "kernels/device/cuda/handles.h"
 #include "kernels/op_backend.h"
-#include "kernels/ops.h"
+
+namespace shale {
+struct AttentionForward;   // kernels/ops/attention.h
+struct AttentionBackward;  // kernels/ops/attention.h
+}  // namespace shale
 
 namespace shale::cuda {
 

@@ -5,6 +5,7 @@
 
 #include "kernels/check.h"
 #include "kernels/integers.h"
+#include "kernels/ops/attention.h"
 
 namespace shale::cuda {
 namespace {

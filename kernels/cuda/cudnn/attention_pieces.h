@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "kernels/cuda/cudnn/attention_graph.h"
-#include "kernels/ops.h"
 
 namespace shale::cuda {
 

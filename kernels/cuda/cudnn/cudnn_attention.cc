@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cudnn/attention_pieces.h"
+#include "kernels/ops/attention.h"
 
 namespace shale::cuda {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/host/host_view.h"
 #include "kernels/cuda/host/stream.h"
+#include "kernels/ops/matmul.h"
 #include "kernels/reference/host_ops.h"
 
 namespace shale::cuda_on_host {

@@ -92,6 +92,11 @@ absl::Status StandInRuntime::BeginCapture(cuda::StreamHandle handle) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> StandInRuntime::IsCapturing(cuda::StreamHandle handle) {
+  SHALE_RETURN_IF_ERROR(CheckStream("cudaStreamIsCapturing", handle));
+  return AsStream(handle).capture != nullptr;
+}
+
 absl::StatusOr<cuda::GraphHandle> StandInRuntime::EndCapture(cuda::StreamHandle handle) {
   constexpr const char* kCall = "cudaStreamEndCapture";
   const absl::Status status = CheckStream(kCall, handle);

@@ -100,6 +100,7 @@ class StandInRuntime final : public CudaRuntime {
   absl::Status WriteWordAsync(uint32_t* to, uint32_t value, cuda::StreamHandle stream) override;
   absl::Status LaunchHostFunction(void (*function)(void*), void* argument, cuda::StreamHandle stream) override;
   absl::Status BeginCapture(cuda::StreamHandle stream) override;
+  absl::StatusOr<bool> IsCapturing(cuda::StreamHandle stream) override;
   absl::StatusOr<cuda::GraphHandle> EndCapture(cuda::StreamHandle stream) override;
   absl::StatusOr<cuda::NodeHandle> LastCaptured(cuda::StreamHandle stream) override;
   absl::Status SetGraphCopy(cuda::GraphHandle graph, cuda::NodeHandle copy, void* to, const void* from,

@@ -4,13 +4,13 @@
 
 #include <chrono>
 #include <cstring>
-#include <exception>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/device/cpu/copy_bytes.h"
+#include "kernels/device/host_work.h"
 
 namespace shale {
 namespace {
@@ -145,21 +145,11 @@ void CpuStream::Run(Item item) {
     item.awaited->Await(item.awaited_items);
     status = item.awaited->ErrorOf(item.awaited_items);
   } else if (!progress_.failed()) {
-    status = RunWork(item.work);
+    status = RunHostWork(item.work, options_.name);
   }
   item.work = nullptr;
   if (!status.ok()) progress_.Fail(std::move(status));
   progress_.Finish();
-}
-
-absl::Status CpuStream::RunWork(const std::function<absl::Status()>& work) {
-  try {
-    return work();
-  } catch (const std::exception& e) {
-    return absl::InternalError(absl::StrCat("work on stream ", options_.name, " threw an exception: ", e.what()));
-  } catch (...) {
-    return absl::InternalError(absl::StrCat("work on stream ", options_.name, " threw an unknown exception"));
-  }
 }
 
 }  // namespace shale

@@ -18,6 +18,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -62,6 +63,8 @@ class CpuStream : public Stream {
 
   absl::Status Record(Event& event) override;
   absl::Status Wait(const Event& event) override;
+  // Equivalent to Enqueue.
+  absl::Status RunOnHost(std::function<absl::Status()> work) override { return Enqueue(std::move(work)); }
   absl::Status RecordTime(int64_t* nanoseconds) override;
   absl::Status Synchronize() override;
 
@@ -83,7 +86,6 @@ class CpuStream : public Stream {
   void Push(Item item);
   void Loop();
   void Run(Item item);
-  absl::Status RunWork(const std::function<absl::Status()>& work);
 
   const Options options_;
   StreamProgress& progress_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/device/cuda/cuda_graph.h"
+#include "kernels/device/cuda/cuda_host_work.h"
 
 namespace shale {
 namespace {
@@ -17,6 +18,9 @@ absl::Status NotOfCuda(absl::string_view what) {
 }
 
 }  // namespace
+
+CudaStream::CudaStream(CudaRuntime& runtime, CudaClock& clock, Options options)
+    : runtime_(runtime), clock_(clock), options_(std::move(options)) {}
 
 absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(CudaRuntime& runtime, CudaClock& clock,
                                                                Options options) {
@@ -102,6 +106,17 @@ absl::Status CudaStream::EnqueueCopy(void* to, const void* from, int64_t size_by
   });
 }
 
+absl::Status CudaStream::RunOnHost(std::function<absl::Status()> work) {
+  if (host_work_ == nullptr) {
+    host_work_ = std::make_unique<CudaHostWork>(options_.name);
+    Guard(host_work_->guard());
+  }
+  return Enqueue([&](cuda::StreamHandle stream) -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(const bool captured, runtime_.IsCapturing(stream));
+    return runtime_.LaunchHostFunction(CudaHostWork::Call, host_work_->Add(std::move(work), captured), stream);
+  });
+}
+
 absl::Status CudaStream::RecordTime(int64_t* nanoseconds) {
   return Enqueue([&](cuda::StreamHandle stream) -> absl::Status {
     if (times_.empty()) {
@@ -130,7 +145,10 @@ absl::Status CudaStream::ReadTimes() {
 absl::Status CudaStream::Synchronize() {
   Settle(runtime_.SetDevice(options_.ordinal)).IgnoreError();
   // Waits after an error too: earlier work may still run.
-  Settle(runtime_.SynchronizeStream(stream_)).IgnoreError();
+  const absl::Status finished = runtime_.SynchronizeStream(stream_);
+  // After an error of CUDA, host work may never run, or still run.
+  if (finished.ok() && host_work_ != nullptr) host_work_->DropFinished();
+  Settle(finished).IgnoreError();
   AskGuards().IgnoreError();
   if (error_.ok()) Settle(ReadTimes()).IgnoreError();
   times_.clear();

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,8 @@
 #include "kernels/device/device.h"
 
 namespace shale {
+
+class CudaHostWork;  // cuda_host_work.h
 
 // Tells whether enqueued work may have ended early, without its result. Thread-safe.
 class StreamGuard {
@@ -68,6 +71,9 @@ class CudaStream : public Stream {
 
   absl::Status Record(Event& event) override;
   absl::Status Wait(const Event& event) override;
+  // CUDA runs host functions on a thread of its own (cudaLaunchHostFunc), and may run those of several streams one
+  // after another.
+  absl::Status RunOnHost(std::function<absl::Status()> work) override;
   absl::Status RecordTime(int64_t* nanoseconds) override;
   absl::Status Synchronize() override;
 
@@ -88,8 +94,7 @@ class CudaStream : public Stream {
     int64_t* nanoseconds;
   };
 
-  CudaStream(CudaRuntime& runtime, CudaClock& clock, Options options)
-      : runtime_(runtime), clock_(clock), options_(std::move(options)) {}
+  CudaStream(CudaRuntime& runtime, CudaClock& clock, Options options);
   // Makes `status` the stream's error if it is the first one. Returns the stream's error.
   absl::Status Settle(absl::Status status);
   absl::Status AskGuards();
@@ -105,6 +110,7 @@ class CudaStream : public Stream {
   std::vector<Time> times_;                                // Times recorded since the last Synchronize.
   std::vector<CudaEventHandle> spare_;                     // Events to reuse for later times.
   std::vector<std::shared_ptr<const StreamGuard>> guards_;
+  std::unique_ptr<CudaHostWork> host_work_;  // Null until RunOnHost is called.
 };
 
 }  // namespace shale

@@ -202,6 +202,11 @@ class Cudart final : public CudaRuntime {
     return StatusOf("cudaStreamBeginCapture",
                     cudaStreamBeginCapture(AsStream(stream), cudaStreamCaptureModeThreadLocal));
   }
+  absl::StatusOr<bool> IsCapturing(cuda::StreamHandle stream) override {
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    SHALE_RETURN_IF_ERROR(StatusOf("cudaStreamIsCapturing", cudaStreamIsCapturing(AsStream(stream), &capturing)));
+    return capturing != cudaStreamCaptureStatusNone;
+  }
   absl::StatusOr<cuda::GraphHandle> EndCapture(cuda::StreamHandle stream) override {
     auto captured = std::make_unique<CapturedGraph>();
     SHALE_RETURN_IF_ERROR(StatusOf("cudaStreamEndCapture", cudaStreamEndCapture(AsStream(stream), &captured->graph)));

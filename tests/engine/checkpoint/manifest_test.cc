@@ -23,6 +23,7 @@ Manifest Valid() {
              .tokens = 34567,
              .samples = 48,
              .update_count = 11,
+             .previous_norm = 0.1,
              .seed = 0xfedcba9876543210,
              .job = "name: \"caf\xc3\xa9\"\n",
              .data = {.samples_per_epoch = 7,
@@ -137,7 +138,7 @@ TEST(ManifestTest, MoreOfAnythingThanAJobHasIsRefusedBeforeItIsBuilt) {
   EXPECT_THAT(Refusal(Bomb(0x52, kMaxSavedParameters + 1)), HasSubstr("has more than 262144 parameters"));
   EXPECT_THAT(Refusal(Bomb(0x5a, kMaxSavedFiles + 1)), HasSubstr("has more than 1048576 files"));
   EXPECT_THAT(Refusal(Bomb(0x42, 2)), HasSubstr("malformed"));  // The field `data` twice.
-  EXPECT_THAT(Refusal(Bomb(0x6a, 1 << 20)), HasSubstr("written by a newer one"));
+  EXPECT_THAT(Refusal(Bomb(0x72, 1 << 20)), HasSubstr("written by a newer one"));
   for (const std::string& shape :
        {"\x12\x42" + std::string(66, 1),
         std::string("\x12\x01\x01\x12\x42") + std::string(66, 1)}) {  // Packed in one piece, and in two.
@@ -209,6 +210,12 @@ TEST(ManifestTest, CountsThatCannotBeAreRefused) {
               HasSubstr("contradict each other or are negative"));
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.data.samples_per_epoch = 0; }), HasSubstr("its data has 0 samples"));
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.data.sequence_length = 0; }), HasSubstr("samples of 0 tokens"));
+}
+
+TEST(ManifestTest, NormsThatCannotBeAreRefused) {
+  for (double bad : {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.previous_norm = bad; }), HasSubstr("its norm of a gradient is"));
+  }
 }
 
 // A position near the largest int64 was once accepted, and the first steps after it overflowed and ended the program.

@@ -52,7 +52,7 @@ TEST(OldWords, ThoseOfOtherTrainersAreAnsweredToo) {
   expect("fp32_master_weights=false", "did you mean precision.master?");
   expect("max_grad_norm=1", "did you mean optimizer.max_gradient_norm?");
   expect("lr_schedule.warmup_ratio=0.1", "did you mean lr_schedule.warmup_steps; a ratio times lr_schedule.steps?");
-  expect("offload_optimizer=1", "did you mean memory.offload_state=[MOMENTS, MASTERS]?");
+  expect("offload_optimizer=1", "did you mean optimizer.device=HOST, or memory.offload_state=[MOMENTS, MASTERS]?");
   expect("sharding.cpu_offload=true", "did you mean memory.offload_state=[MOMENTS, MASTERS, PARAMETERS]?");
   expect("memory.offload_param=true", "did you mean memory.offload_state=PARAMETERS?");
   expect("optimizer.lr=1", "did you mean optimizer.learning_rate?");

@@ -82,6 +82,7 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
     SCOPED_TRACE(override);
     ExpectRoundTrip(Parse(kDecoderJob, {override}));
   }
+  ExpectRoundTrip(Parse(kDecoderJob, {"runtime.device=CUDA", "memory.offload_state=[MOMENTS, PARAMETERS]"}));
   ExpectRoundTrip(Parse(kDecoderJob, {"runtime={device: CUDA nccl_windows: true}", "sharding.ranks=2"}));
 }
 
@@ -90,7 +91,9 @@ TEST(RoundTrip, EveryFieldOfAFullJobSurvives) {
   EXPECT_EQ(job.data.seed, 18446744073709551615u);
   EXPECT_EQ(job.activation_checkpointing.recompute[1], "tab \"q\" \\ back");
   EXPECT_EQ(job.memory.offload, std::vector<std::string>{"blocks.*.attention.*"});
-  EXPECT_EQ(job.memory.offload_state, (StateOffload{.moments = true, .parameters = true}));
+  EXPECT_EQ(job.memory.offload_state, (StateOffload{.parameters = true}));
+  EXPECT_EQ(job.optimizer.device, UpdateDevice::kHost);
+  EXPECT_EQ(job.precision.gradient_shards, GradientShards::kBFloat16);
   EXPECT_EQ(job.telemetry.run_folder, "/tmp/r\xc3\xa4n");
   EXPECT_EQ(job.lr_schedule.decay_fraction, 0.30000000000000004);
   const auto& decoder = std::get<DecoderConfig>(job.model);

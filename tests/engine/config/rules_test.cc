@@ -94,6 +94,19 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: optimizer.state: LEAN keeps bf16 weights without masters; use compute BF16, or state FULL"},
         Rule{{"optimizer.state=LEAN", "precision.compute=BF16"}, ""},
         Rule{{"optimizer.state=LEAN", "optimizer.rule=ADAMW_8BIT", "precision.compute=BF16"}, ""},
+        Rule{{"precision.gradient_shards=BF16"}, ""},
+        Rule{{"precision.gradient_shards=BF16", "sharding={ranks: 4 shard_ranks: 2 strategy: ZERO2}"}, ""},
+        Rule{{"precision.gradient_shards=BF16", "sharding={ranks: 2 strategy: ZERO1}"},
+             "--set: precision.gradient_shards: BF16 stores the sums of gradients over micro-batches in shards, and "
+             "strategy ZERO1 sums the full gradients in fp32; use strategy ZERO2 or FULL_SHARD, or gradient_shards "
+             "FP32"},
+        Rule{{"precision.gradient_shards=BF16", "sharding.accumulation=NO_SYNC"},
+             "--set: precision.gradient_shards: BF16 stores the sums of gradients over micro-batches in shards, and "
+             "accumulation NO_SYNC sums the full gradients in fp32; use SHARDED or LAYERED, or gradient_shards FP32"},
+        Rule{{"precision.gradient_shards=BF16", "sharding={ranks: 3 shard_ranks: 1}"},
+             "--set: precision.gradient_shards: BF16 stores the sums of gradients over micro-batches in shards, and "
+             "with shard_ranks 1 each rank sums the full gradients in fp32; use more shard_ranks, or gradient_shards "
+             "FP32"},
         Rule{{"optimizer.moments=BF16"}, ""},
         Rule{{"optimizer.moments=BF16", "optimizer.rule=ADAMW_8BIT"},
              "--set: optimizer.moments: rule ADAMW_8BIT does not read it; choose ADAMW or SGD or LION, or leave it "
@@ -196,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"optimizer={rule: SGD nesterov: true}"}, ""}, Rule{{"optimizer={rule: ADAMW_8BIT epsilon: 1e-6}"}, ""},
         Rule{{"optimizer.update=IN_BACKWARD", "optimizer.non_finite=SKIP"},
              "--set: optimizer.update: IN_BACKWARD updates a unit before the norm of all gradients is known; use "
-             "clipping PER_UNIT, or max_gradient_norm 0 for no clipping"},
+             "clipping PREVIOUS_NORM or PER_UNIT, or max_gradient_norm 0 for no clipping"},
         Rule{{"optimizer.update=IN_BACKWARD", "optimizer.clipping=PER_UNIT"},
              "--set: optimizer.update: IN_BACKWARD updates a unit whether or not the gradients of others are finite, "
              "so a run cannot stop with the parameters of the step before; use non_finite SKIP"},
@@ -204,6 +217,13 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: optimizer.clipping: PER_UNIT updates a unit whether or not the gradients of others are finite, so "
              "a run cannot stop with the parameters of the step before; use non_finite SKIP"},
         Rule{{"optimizer={clipping: PER_UNIT non_finite: SKIP}"}, ""},
+        Rule{{"optimizer.clipping=PREVIOUS_NORM"},
+             "--set: optimizer.clipping: PREVIOUS_NORM updates a unit whether or not the gradients of others are "
+             "finite, so a run cannot stop with the parameters of the step before; use non_finite SKIP"},
+        Rule{{"optimizer={clipping: PREVIOUS_NORM non_finite: SKIP}"}, ""},
+        Rule{{"optimizer={update: IN_BACKWARD clipping: PREVIOUS_NORM non_finite: SKIP}"}, ""},
+        Rule{{"optimizer.clipping=PREVIOUS_NORM", "optimizer.non_finite=SKIP", "optimizer.max_gradient_norm=0"},
+             "--set: optimizer.clipping: max_gradient_norm 0 clips nothing; give a norm, or leave clipping out"},
         Rule{{"optimizer={update: IN_BACKWARD clipping: PER_UNIT non_finite: SKIP}"}, ""},
         Rule{{"optimizer={update: IN_BACKWARD max_gradient_norm: 0 non_finite: SKIP}"}, ""},
         Rule{{"optimizer.clipping=PER_UNIT", "optimizer.non_finite=SKIP", "optimizer.max_gradient_norm=0"},
@@ -271,6 +291,13 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{
             {"runtime.device=CUDA", "optimizer={rule: SGD momentum: 0}", "memory.offload_state=MOMENTS"},
             "--set: memory.offload_state[0]: MOMENTS cannot be offloaded: the optimizer keeps no states; leave it out"},
+        Rule{{"optimizer.device=HOST"},
+             "--set: optimizer.device: on device CPU the state is in host memory and the update runs there already; "
+             "use SAME, or device CUDA"},
+        Rule{{"runtime.device=CUDA", "optimizer.device=HOST", "memory.offload_state=PARAMETERS"}, ""},
+        Rule{{"runtime.device=CUDA", "optimizer.device=HOST", "memory.offload_state=[MOMENTS, PARAMETERS]"},
+             "--set: memory.offload_state[0]: an update on the HOST keeps moments and masters in host memory for good; "
+             "leave MOMENTS and MASTERS out"},
         Rule{{"memory.host_budget_bytes=1000"},
              "--set: memory.host_budget_bytes: only device CUDA reads it; choose that, or leave it out"},
         Rule{{"runtime.device=CUDA", "runtime.ops=REFERENCE"},

@@ -41,9 +41,9 @@ model {
 data { path: "/a" format: LLMC order: SEQUENTIAL seed: 18446744073709551615 evaluation_path: "/b" }
 batch { global_batch: 100 micro_batch: 3 sequence_length: 48 }
 sharding { strategy: FULL_SHARD accumulation: LAYERED ranks: 6 prefetch: 0 reshard_after_forward: false shard_ranks: 3 }
-precision { compute: BF16 master: SPLIT allow_tf32: true }
+precision { compute: BF16 master: SPLIT gradient_shards: BF16 allow_tf32: true }
 memory {
-  offload: "blocks.*.attention.*" offload_state: [MOMENTS, PARAMETERS] host_budget_bytes: 98765432109 budget_bytes: 123456789012 loss_chunk_tokens: 77
+  offload: "blocks.*.attention.*" offload_state: PARAMETERS host_budget_bytes: 98765432109 budget_bytes: 123456789012 loss_chunk_tokens: 77
   keep_gradients: true
 }
 activation_checkpointing {
@@ -56,7 +56,7 @@ activation_checkpointing {
 }
 optimizer {
   learning_rate: 0.1 beta1: 0 beta2: 0.999 epsilon: 1e-3 weight_decay: 0 no_decay: "embedding*"
-  max_gradient_norm: 0.5 clipping: PER_UNIT update: IN_BACKWARD non_finite: SKIP scaling: SQUARE_ROOT base_batch: 64
+  max_gradient_norm: 0.5 clipping: PER_UNIT update: IN_BACKWARD device: HOST non_finite: SKIP scaling: SQUARE_ROOT base_batch: 64
 }
 lr_schedule {
   shape: WARMUP_STABLE_DECAY steps: 1000 warmup_samples: 5000 final_fraction: 0 decay_fraction: 0.30000000000000004

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "engine/memory/waits.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 #include "tests/engine/memory/program_builder.h"
 #include "tests/engine/memory/random_program.h"
 #include "tests/engine/memory/unrolled.h"
@@ -222,6 +222,10 @@ TEST_F(Check, RefusesOperandsInTheWrongMemory) {
   EXPECT_EQ(refused([&](StepProgram& p) { p.buffers[host].memory = MemoryKind::kDevice; }),
             "instruction 1 (Offload, copy stream, forward): operand host i16[50] lies in buffer h in the arena; wanted "
             "host memory");
+  EXPECT_EQ(
+      refused([&](StepProgram& p) { p.instructions[0].stream = StreamId::kHost; }),
+      "instruction 0 (LayerNormForward, host stream, forward): operand sum i16[50] lies in buffer x in the arena; "
+      "wanted host memory");
   EXPECT_EQ(refused([&](StepProgram& p) { transfer(p).host.shape[0] = 40; }),
             "instruction 1 (Offload, copy stream, forward): moves i16[50] on the device and i16[40] on the host; "
             "wanted contiguous tensors of one size");

@@ -54,8 +54,8 @@ class Machine {
         random_(seed) {
     for (size_t b = 0; b < program.buffers.size(); ++b) {
       if (!program.buffers[b].persistent) continue;
-      std::fill_n(memory_.begin() + plan.addresses[b], program.buffers[b].size_bytes(),
-                  InitialTag(static_cast<BufferId>(b)));
+      const auto id = static_cast<BufferId>(b);
+      std::fill_n(memory_.begin() + AddressOf(program, plan, id), program.buffers[b].size_bytes(), InitialTag(id));
     }
     for (size_t i = 0; i < issues_.size(); ++i) queues_[issues_[i].stream].push_back(static_cast<int>(i));
   }

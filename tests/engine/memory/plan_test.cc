@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "absl/strings/match.h"
-#include "kernels/ops.h"
+#include "kernels/ops/norm.h"
 #include "tests/engine/memory/program_builder.h"
 #include "tests/engine/memory/random_program.h"
 

@@ -7,7 +7,7 @@
 
 #include "engine/program/program.h"
 #include "kernels/check.h"
-#include "kernels/ops.h"
+#include "kernels/tensor.h"
 
 namespace shale::testing {
 
@@ -39,43 +39,12 @@ class ProgramBuilder {
 
   // Adds an instruction with at most 4 reads and 4 writes, or, if it has an update, at most 3 reads and 1 write.
   Instruction& Touch(StreamId stream, std::vector<Tensor> reads, std::vector<Tensor> writes,
-                     std::vector<Tensor> updates = {}) {
-    SHALE_CHECK(updates.size() <= 1 && reads.size() <= (updates.empty() ? 4 : 3) &&
-                writes.size() <= (updates.empty() ? 4 : 1));
-    reads.resize(4);
-    writes.resize(4);
-    if (updates.empty()) {
-      return Add(stream, Op(LayerNormForward{.x = reads[0],
-                                             .residual = reads[1],
-                                             .weight_C = reads[2],
-                                             .bias_C = reads[3],
-                                             .sum = writes[0],
-                                             .y = writes[1],
-                                             .mean_R = writes[2],
-                                             .rstd_R = writes[3]}));
-    }
-    return Add(stream, Op(PrepareUpdate{.hyper_2 = reads[0],
-                                        .valid_tokens_1 = reads[1],
-                                        .totals_3 = reads[2],
-                                        .update_count_1 = updates[0],
-                                        .update_5 = writes[0]}));
-  }
-
+                     std::vector<Tensor> updates = {});
   // Adds an instruction that computes total = x in the first iteration of its loop and total += x in the others.
-  Instruction& AccumulateAfterFirst(StreamId stream, Tensor x, Tensor total) {
-    Instruction& instruction = Add(stream, Op(Accumulate{.x_N = x, .total_N = total, .accumulate = true}));
-    instruction.first_iteration_differs = true;
-    return instruction;
-  }
-
+  Instruction& AccumulateAfterFirst(StreamId stream, Tensor x, Tensor total);
   // Adds an instruction that writes c. In the first iteration of its loop it also writes `packed`, which the other
   // iterations read.
-  Instruction& PackInFirst(StreamId stream, Tensor x, Tensor packed, Tensor c) {
-    Instruction& instruction = Add(stream, Op(MatMul{.a = x, .c_MN = c, .packed_b = packed, .b_is_packed = true}));
-    instruction.first_iteration_differs = true;
-    return instruction;
-  }
-
+  Instruction& PackInFirst(StreamId stream, Tensor x, Tensor packed, Tensor c);
   Instruction& Add(StreamId stream, Action action) {
     program_.instructions.push_back({.action = std::move(action), .stream = stream, .micro_batch = micro_batch_});
     return program_.instructions.back();

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/program/range_set.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 #include "tests/engine/memory/program_builder.h"
 
 namespace shale::testing {
@@ -66,7 +66,7 @@ class Generator {
 
   void EmitInstruction() {
     const StreamId stream = static_cast<StreamId>(Pick(3) == 0 ? Pick(4) : last_stream_);
-    last_stream_ = Pick(kStreams);
+    last_stream_ = Pick(4);
     last_only_ = loop_ && Pick(10) == 0;
     taken_.clear();
     Instruction* instruction = nullptr;

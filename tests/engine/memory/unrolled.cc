@@ -4,16 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/program/operands.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 
 namespace shale::testing {
 namespace {
-
-// Returns the address of a buffer. Here host memory begins where the arena ends.
-int64_t AddressOf(const StepProgram& program, const MemoryPlan& plan, BufferId b) {
-  const bool host = program.buffers[b].memory == MemoryKind::kHost;
-  return plan.addresses[b] - (host ? kHostMemoryBegin - plan.peak_bytes : 0);
-}
 
 bool Overlap(const ByteRange& a, const ByteRange& b) { return std::max(a.begin, b.begin) < std::min(a.end, b.end); }
 
@@ -54,7 +48,8 @@ std::string FindForeignRead(const StepProgram& program, const MemoryPlan& plan,
   std::vector<BufferId> owner(plan.peak_bytes + plan.host_bytes, -1);
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     if (!program.buffers[b].persistent) continue;
-    std::fill_n(owner.begin() + plan.addresses[b], program.buffers[b].size_bytes(), static_cast<BufferId>(b));
+    const auto id = static_cast<BufferId>(b);
+    std::fill_n(owner.begin() + AddressOf(program, plan, id), program.buffers[b].size_bytes(), id);
   }
   for (size_t i = 0; i < issues.size(); ++i) {
     for (const UnrolledAccess& access : issues[i].accesses) {
@@ -76,6 +71,11 @@ std::string FindForeignRead(const StepProgram& program, const MemoryPlan& plan,
 }
 
 }  // namespace
+
+int64_t AddressOf(const StepProgram& program, const MemoryPlan& plan, BufferId b) {
+  const bool host = program.buffers[b].memory == MemoryKind::kHost;
+  return plan.addresses[b] - (host ? kHostMemoryBegin - plan.peak_bytes : 0);
+}
 
 std::vector<UnrolledIssue> Unroll(const StepProgram& program, const MemoryPlan& plan, int64_t rank) {
   std::vector<UnrolledIssue> issues;
@@ -105,7 +105,9 @@ std::vector<UnrolledIssue> Unroll(const StepProgram& program, const MemoryPlan& 
           if (zero != nullptr && &zero->x_N == &t) {
             a.reads = false;
             a.in_slot.clear();
-            for (const ElementRange& r : *zero->ranges) a.in_slot.push_back({begin + 2 * r.begin, begin + 2 * r.end});
+            for (const ElementRange& r : *zero->ranges) {
+              a.in_slot.push_back({begin + r.begin * SizeOf(t.dtype), begin + r.end * SizeOf(t.dtype)});
+            }
           }
           for (const ByteRange& r : a.in_slot) a.exact.push_back({address + r.begin, address + r.end});
           issue.accesses.push_back(a);

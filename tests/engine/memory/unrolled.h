@@ -28,6 +28,9 @@ struct UnrolledIssue {
   std::vector<UnrolledAccess> accesses;
 };
 
+// Returns the address of a buffer. Here host memory begins where the arena ends.
+int64_t AddressOf(const StepProgram& program, const MemoryPlan& plan, BufferId b);
+
 // Returns the issues of all iterations of all loops, in issue order. A wait refers to the most recent issue of its
 // instruction, if there was any.
 std::vector<UnrolledIssue> Unroll(const StepProgram& program, const MemoryPlan& plan, int64_t rank);

@@ -12,6 +12,7 @@
 #include "engine/planner/trial.h"
 #include "engine/text/numbers.h"
 #include "gtest/gtest.h"
+#include "kernels/ops/matmul.h"
 #include "tests/engine/planner/plans.h"
 
 namespace shale {
@@ -88,6 +89,12 @@ TEST(AutoAccumulation, OneRankTakesTheLeastMemory) {
   EXPECT_EQ(plan.options.accumulation, Accumulation::kSharded);
   for (const AccumulationCandidate& c : plan.candidates) EXPECT_EQ(c.communicated_bytes, 0);
 }
+
+// ScratchOnlyOps whose matmuls all pack their b.
+class PackingOps : public ScratchOnlyOps {
+ public:
+  int64_t PackedBytes(const MatMul& op) const override { return op.b.extent_bytes() + 64; }
+};
 
 TEST(Plan, LayeredPacksWeightsOnceOnlyWhereThereIsRoom) {
   Job job = SmallDecoderJob(false);

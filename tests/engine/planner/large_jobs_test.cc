@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
+#include "kernels/reference/reference_ops.h"
 
 namespace shale {
 namespace {
@@ -33,7 +34,8 @@ std::unique_ptr<Ops> CreateSizedOps(int64_t) {
   return CreateCudaOps({.matmuls = std::make_unique<MatMulsOfSize>(),
                         .attention = cuda::CreateCudnnAttention([] {
                           return absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>>(MatMulsOfSize::NotToBeRun());
-                        })});
+                        }),
+                        .host = CreateReferenceOps()});
 }
 
 // Six bytes a parameter besides the gradients: 16-bit weights, the lower 16 bits of their masters, two 8-bit moments.
@@ -82,8 +84,32 @@ TEST(LargeJobs, Llama2Of7BOnOneGpu) {
   ExpectFits(67'677'086'984, Resolve("llama2_7b", 1, {kSixBytes}));
   ExpectFits(67'466'502'920, Resolve("llama2_7b", 1, {kLean}));
   ExpectFits(42'886'850'560, Resolve("llama2_7b", 1, {kLean, kInBackward}));
+  // Gradients that add up over eight micro-batches.
+  const std::vector<std::string> eight = {"batch.global_batch=8", "sharding.accumulation=SHARDED"};
+  const auto needs = [&](const std::vector<std::string>& gradients) {
+    const absl::StatusOr<ResolvedJob> resolved = Resolve("llama2_7b", 1, {kLean, eight, gradients});
+    EXPECT_TRUE(resolved.ok()) << resolved.status();
+    return resolved.ok() ? resolved->plan.arena_bytes : 0;
+  };
+  EXPECT_EQ(needs({}), 1);
+  EXPECT_EQ(needs({"precision.gradient_shards=BF16"}), 2);
   // Weights of 16 bits, and masters, two moments and gradients of 32 bits are 18 bytes a parameter.
   ExpectRefused("needs 113 GiB per rank, budget 74.5 GiB, 38.5 GiB too little; ", Resolve("llama2_7b", 1, {}));
+}
+
+// With AdamW, fp32 masters and fp32 moments, updated on the host.
+TEST(LargeJobs, Llama2Of7BUpdatedOnTheHost) {
+  const std::vector<std::string> on_host = {"optimizer.device=HOST", "memory.host_budget_bytes=200000000000"};
+  const absl::StatusOr<ResolvedJob> after = Resolve("llama2_7b", 1, {on_host}),
+                                    in_backward = Resolve("llama2_7b", 1, {on_host, kInBackward});
+  ExpectFits(40'512'840'456, after);
+  ExpectFits(16'709'166'856, in_backward);
+  ASSERT_TRUE(after.ok() && in_backward.ok());
+  EXPECT_EQ(after->plan.train.memory.host_bytes, 95'956'885'524);
+  EXPECT_EQ(in_backward->plan.train.memory.host_bytes, 95'147'352'084);
+  const OffloadSummary moves = SummarizeOffload(in_backward->plan.train.step.program);
+  EXPECT_EQ(moves.gradient_bytes, 26'953'662'464);
+  EXPECT_EQ(moves.state_fetched_bytes, 13'476'831'232);
 }
 
 TEST(LargeJobs, Falcon40BOnFourAndEightGpus) {

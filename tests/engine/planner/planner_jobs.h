@@ -8,7 +8,6 @@
 #include "engine/config/job.h"
 #include "engine/memory/machine.h"
 #include "kernels/op_backend.h"
-#include "kernels/ops.h"
 
 namespace shale {
 
@@ -17,18 +16,13 @@ class ScratchOnlyOps : public Ops {
  public:
   explicit ScratchOnlyOps(int64_t scratch_bytes = 1000) : scratch_bytes_(scratch_bytes) {}
   int64_t ScratchBytes(const Op&) const override { return scratch_bytes_; }
+  const Ops* host() const override { return this; }
 
  protected:
   absl::Status Enqueue(const Op&, Scratch, Stream&) override { return absl::UnimplementedError("not to be run"); }
 
  private:
   const int64_t scratch_bytes_;
-};
-
-// ScratchOnlyOps whose matmuls all pack their b.
-class PackingOps : public ScratchOnlyOps {
- public:
-  int64_t PackedBytes(const MatMul& op) const override { return op.b.extent_bytes() + 64; }
 };
 
 // Returns a machine with such ops for any number of ranks.

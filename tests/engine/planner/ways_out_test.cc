@@ -49,6 +49,7 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
   if (job.runtime.device == DeviceType::kCuda) {
     fields.push_back("memory.offload=*");
     fields.push_back("memory.offload_state=MOMENTS");
+    fields.push_back("optimizer.device=HOST");
   }
   for (const std::string& field : fields) {
     EXPECT_TRUE(
@@ -63,7 +64,9 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
     const std::string host = plan.train.memory.host_bytes == 0
                                  ? ""
                                  : absl::StrCat(", and ", FormatBytes(plan.train.memory.host_bytes), " of host memory");
-    EXPECT_TRUE(absl::StrContains(message, absl::StrCat(setting, " (", FormatBytes(plan.arena_bytes), host, ")")))
+    const std::string price = absl::StrCat(setting, " (", FormatBytes(plan.arena_bytes), host);
+    const char* const end = setting == "optimizer.device=HOST" ? "; the CPU updates)" : ")";
+    EXPECT_TRUE(absl::StrContains(message, price + end) || absl::StrContains(message, price + ";"))
         << setting << " needs " << FormatBytes(plan.arena_bytes) << ": " << message;
   }
 }
@@ -89,6 +92,24 @@ TEST_P(WaysOut, LeanStateIsProposedWithItsPrice) {
     EXPECT_FALSE(absl::StrContains(Refusal(lean), "lean state"));
     job.memory.budget_bytes = int64_t{1} << 40;
   }
+}
+
+TEST_P(WaysOut, NarrowGradientsAreProposedWithTheirPrice) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = GetParam();
+  job.sharding.accumulation = Accumulation::kSharded;
+  std::get<DecoderConfig>(job.model).layers = 16;
+  job.activation_checkpointing.preset = CheckpointingPreset::kBlock;  // Gradients outweigh activations.
+  Job narrow = job;
+  narrow.precision.gradient_shards = GradientShards::kBFloat16;
+  job.memory.budget_bytes = Plan(narrow).arena_bytes;
+  const std::string message = Refusal(job);
+  EXPECT_TRUE(absl::StrContains(
+      message, absl::StrCat("precision.gradient_shards=BF16 (", FormatBytes(job.memory.budget_bytes),
+                            "; sums gradients in bf16 with stochastic rounding, which may cost quality)")))
+      << message;
+  narrow.memory.budget_bytes = 1;
+  EXPECT_FALSE(absl::StrContains(Refusal(narrow), "precision.gradient_shards"));
 }
 
 TEST_P(WaysOut, OtherUpdatesAreProposedWithTheirPrice) {
@@ -342,7 +363,7 @@ TEST(HostBudget, EverythingTogetherStaysWithinIt) {
         << hopeless;
     // All settings except offload.
     std::vector<std::string> settings = SettingsIn(hopeless);
-    for (const char* host : {"memory.offload=*", "memory.offload_state=MOMENTS"}) {
+    for (const char* host : {"memory.offload=*", "memory.offload_state=MOMENTS", "optimizer.device=HOST"}) {
       settings.erase(std::remove(settings.begin(), settings.end(), host), settings.end());
     }
     settings.push_back("memory.budget_bytes=");
@@ -354,6 +375,7 @@ TEST(HostBudget, EverythingTogetherStaysWithinIt) {
     EXPECT_TRUE(absl::StrContains(message, "these together do: ")) << message;
     EXPECT_FALSE(absl::StrContains(message, "memory.offload=*")) << message;
     EXPECT_FALSE(absl::StrContains(message, "memory.offload_state")) << message;
+    EXPECT_FALSE(absl::StrContains(message, "optimizer.device")) << message;
     EXPECT_EQ(absl::StrContains(message, "memory.offload=[]"), !offload.empty()) << message;
   }
 }

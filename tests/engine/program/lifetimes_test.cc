@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 #include "tests/engine/memory/program_builder.h"
 
 namespace shale {

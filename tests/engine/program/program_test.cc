@@ -8,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/program/operands.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/rope.h"
 
 namespace shale {
 namespace {

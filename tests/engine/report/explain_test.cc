@@ -70,6 +70,8 @@ TEST(Explain, LeanStateIsComparedWithTheOtherForms) {
   expect("precision.master=MASTER_FP32", "14 bytes a parameter this job");
   expect("precision.master=SPLIT", "12 bytes a parameter");
   expect("optimizer.state=LEAN", "6 bytes a parameter");
+  expect("precision.gradient_shards=FP32", "4 bytes a parameter on top this job");
+  expect("precision.gradient_shards=BF16", "2 bytes a parameter on top");
   job.precision.master = MasterWeights::kNone;
   SetLeanMoments(job.optimizer);
   expect("optimizer.state=LEAN", "6 bytes a parameter this job");
@@ -282,6 +284,14 @@ TEST(Explain, StateOffloadShowsWhatItsOwnPlansNeedAndMove) {
                          FormatBytes(plan.train.memory.host_bytes), " ",
                          FormatBytes(moves.state_fetched_bytes + moves.state_returned_bytes)));
   EXPECT_TRUE(absl::StrContains(Explain(job), "this job"));
+  job.memory.offload_state = {};
+  job.optimizer.device = UpdateDevice::kHost;
+  const JobPlan on_host = Plan(job);
+  const OffloadSummary down = SummarizeOffload(on_host.train.step.program);
+  EXPECT_EQ(Row(text, "What memory.offload_state", "update"),
+            absl::StrCat("update on the HOST ", FormatBytes(on_host.arena_bytes), " saves ",
+                         FormatBytes(own - on_host.arena_bytes), " ", FormatBytes(on_host.train.memory.host_bytes), " ",
+                         FormatBytes(down.gradient_bytes + down.state_fetched_bytes)));
 }
 
 TEST(Explain, NoSyncHoldsTheGradientsOfTheWholeModel) {

@@ -106,6 +106,30 @@ TEST(PlanText, SaysWhichStateLiesInHostMemory) {
       << text;
 }
 
+TEST(PlanText, SaysWhatAnUpdateOnTheHostKeepsThereAndMoves) {
+  Job job = SmallDecoderJob(true);
+  job.runtime.device = DeviceType::kCuda;
+  job.optimizer.device = UpdateDevice::kHost;
+  const JobPlan plan = Plan(job);
+  const OffloadSummary offload = SummarizeOffload(plan.train.step.program);
+  int64_t own = 0;  // Elements that a rank updates.
+  for (const GroupState& g : plan.train.step.state.groups) own += g.own_weight.elements();
+  // fp32 weights are their own masters.
+  EXPECT_EQ(offload.gradient_bytes, 4 * own);
+  EXPECT_EQ(offload.state_fetched_bytes, 4 * own);
+  EXPECT_EQ(offload.state_returned_bytes, 0);
+  EXPECT_EQ(offload.tensors, 0);
+  const std::string text = Flat(PlanText(job, plan));
+  EXPECT_TRUE(absl::StrContains(text, "all units are updated after backward, on the host")) << text;
+  EXPECT_TRUE(absl::StrContains(
+      text,
+      absl::StrCat(FormatBytes(4 * own), " of parameter shards, ", FormatBytes(8 * own),
+                   " of optimizer state in the host memory of a rank (what the update on the host needs); a step "
+                   "moves ",
+                   FormatBytes(4 * own), " of gradients there and ", FormatBytes(4 * own), " of weights to the arena")))
+      << text;
+}
+
 TEST(PlanText, SaysWhatIsOffloaded) {
   Job job = SmallDecoderJob(false);
   EXPECT_FALSE(absl::StrContains(PlanText(job, Plan(job)), "offload"));

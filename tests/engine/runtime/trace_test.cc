@@ -6,13 +6,14 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 
 namespace shale::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Tensor Vector(BufferId buffer, int64_t elements) {
   Tensor t = Tensor::Contiguous(DType::kFloat32, {elements});
@@ -48,6 +49,27 @@ TEST(StepTrace, CountsBytes) {
   EXPECT_THAT(json, HasSubstr(R"("name":"ToDevice inputs","cat":"forward","args":{"step":7,"instruction":2,)"
                               R"("unit":"embedding","bytes":4000,)"));
   EXPECT_THAT(trace.Table(), AllOf(HasSubstr("Offload"), HasSubstr("Copy")));
+}
+
+// Only the traces of programs that use the host's stream name it.
+TEST(StepTrace, ShowsTheStreamOfTheHostIfItIsUsed) {
+  for (const StreamId stream : {StreamId::kCopy, StreamId::kHost}) {
+    StepProgram program;
+    program.buffers = {{.name = "a", .slot_bytes = 4000, .memory = MemoryKind::kHost}};
+    program.instructions = {{.action = Op(Copy{Vector(0, 10), Vector(0, 10)}), .stream = stream}};
+    program.loops = {{0, 1, 1}};
+    StepTrace trace;
+    trace.Add(program, 1, 0, std::vector<InstructionTime>{{.id = 0, .begin_ns = 1000, .end_ns = 3000}});
+    const auto names_host = HasSubstr(R"("tid":4,"name":"thread_name","args":{"name":"host"})");
+    const auto is_busy = HasSubstr(" host 100.0%");
+    if (stream == StreamId::kHost) {
+      EXPECT_THAT(trace.ChromeJson(), names_host);
+      EXPECT_THAT(trace.Table(), is_busy);
+    } else {
+      EXPECT_THAT(trace.ChromeJson(), Not(names_host));
+      EXPECT_THAT(trace.Table(), Not(is_busy));
+    }
+  }
 }
 
 // The counter shows the peak of live bytes even if only an instruction of another stream reaches it.

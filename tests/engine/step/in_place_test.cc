@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/program/operands.h"
-#include "kernels/ops.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/flat.h"
 #include "tests/engine/memory/program_builder.h"
 
 namespace shale::testing {

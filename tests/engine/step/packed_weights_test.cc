@@ -4,7 +4,7 @@
 #include <map>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
 #include "tests/engine/step/planned_decoder.h"
 
 namespace shale::testing {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/ops.h"
+#include "kernels/ops/activation.h"
 #include "tests/engine/step/planned_decoder.h"
 
 namespace shale::testing {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/step/compile.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
 #include "tests/engine/step/planned_decoder.h"
 
 namespace shale::testing {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/ops/update.h"
 #include "tests/engine/step/planned_decoder.h"
 
 namespace shale::testing {

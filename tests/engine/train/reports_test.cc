@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
 #include "kernels/step_scalars.h"
 
 namespace shale {

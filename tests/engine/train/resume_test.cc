@@ -201,6 +201,8 @@ constexpr char kNesterov[] = "optimizer={rule: SGD learning_rate: 0.05 nesterov:
 constexpr char kLion[] = "optimizer={rule: LION learning_rate: 1e-3}";
 constexpr char kLean[] = "optimizer.state=LEAN";
 constexpr char kGroupsOfTwo[] = "sharding={ranks: 4 shard_ranks: 2}";
+constexpr char kPreviousNorm[] =
+    "optimizer={learning_rate: 1e-2 clipping: PREVIOUS_NORM max_gradient_norm: 0.01 non_finite: SKIP}";
 constexpr char kAdamW8Bit[] = "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2}";
 
 // Jobs that differ from those above in something other than their sharding.
@@ -250,6 +252,10 @@ std::vector<Variation> Variations() {
       {"LeanLionGroupsOfTwo", kGpt2, {bf16, "optimizer={rule: LION learning_rate: 1e-3 state: LEAN}", kGroupsOfTwo}},
       {"LeanAdamW8Bit", kLlama, {bf16, "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2 state: LEAN}", gradients}},
       {"Bf16Moments", kLlama, {fp32, "optimizer.moments=BF16"}},
+      {"LeanGradients", kGpt2, {bf16, kLean, "precision.gradient_shards=BF16", "sharding.accumulation=SHARDED"}},
+      {"GradientsOneRank", kLlama, {fp32, "precision.gradient_shards=BF16", "sharding.ranks=1", layered}},
+      {"PreviousNorm", kGpt2, {fp32, kPreviousNorm, kGroupsOfTwo}},
+      {"PreviousNormInBackward", kLlama, {bf16, split, kPreviousNorm, "optimizer.update=IN_BACKWARD"}},
       {"LionReplicated", kGpt2, {fp32, kLion, "sharding.strategy=DDP"}},
       {"GroupsOfTwo", kGpt2, {fp32, kGroupsOfTwo}},
       {"GroupsOfTwoSplitLayered", kLlama, {bf16, kGroupsOfTwo, split, layered}},
@@ -296,6 +302,7 @@ TEST_P(SameState, AnotherShardingGoesOnFromTheSameValuesAndSamples) {
   EXPECT_EQ(first.samples, second.samples);
   EXPECT_EQ(first.tokens, second.tokens);
   EXPECT_EQ(first.update_count, second.update_count);
+  EXPECT_EQ(first.previous_norm, second.previous_norm);
   trainer->reset();
 
   // The next step sees the same samples. Another order of summation moves its loss by rounding only; other samples
@@ -324,6 +331,8 @@ std::vector<Change> Changes() {
       {"NoneToFull", {fp32, "sharding.strategy=DDP"}, {fp32, "sharding.ranks=2"}},
       {"FullToOptimizer", {fp32}, {fp32, "sharding.strategy=ZERO1"}},
       {"OptimizerToGradients", {bf16, "sharding.strategy=ZERO1"}, {bf16, "sharding.strategy=ZERO2"}},
+      {"PreviousNormTwoRanks", {fp32, kPreviousNorm}, {fp32, kPreviousNorm, "sharding.ranks=2"}},
+      {"LeanGradientsToMasters", {bf16, kLean, "precision.gradient_shards=BF16"}, {bf16, "sharding.ranks=2"}},
       {"ActivationCheckpointing", {fp32}, {fp32, "activation_checkpointing.preset=BLOCK"}},
       {"Segments", {fp32}, {fp32, "activation_checkpointing.segments=SQRT"}},
       {"Accumulation", {fp32, "sharding.accumulation=SHARDED"}, {fp32, "sharding.accumulation=LAYERED"}},
@@ -389,6 +398,19 @@ TEST_F(ResumeTest, LeanStateIsRestoredFromCheckpointsWithMoreBits) {
       }
     }
   }
+}
+
+// The limit of 0.01 clips every step that knows a norm. The first step after a checkpoint without one does not.
+TEST_F(ResumeTest, AStepWithoutANormBeforeItIsNotClipped) {
+  ASSERT_TRUE(Train(MakeJob({}), "global").status.ok());
+  const Run clipped = Train(MakeJob({kPreviousNorm}), "clipped", From("global", 3));
+  const Run plain = Train(MakeJob({"optimizer.max_gradient_norm=0"}), "plain", From("global", 3));
+  ASSERT_TRUE(clipped.status.ok()) << clipped.status;
+  ASSERT_TRUE(plain.status.ok()) << plain.status;
+  EXPECT_EQ(clipped.losses.at(5), plain.losses.at(5));
+  EXPECT_NE(clipped.losses.at(6), plain.losses.at(6));
+  EXPECT_GT(CheckpointReader::Open(Checkpoint("clipped", 6))->manifest().previous_norm, 0.01);
+  EXPECT_EQ(CheckpointReader::Open(Checkpoint("plain", 6))->manifest().previous_norm, 0);
 }
 
 TEST_F(ResumeTest, TheNewestWholeCheckpointIsTakenAndADamagedOneNamed) {

@@ -9,7 +9,7 @@
 #include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "kernels/integers.h"
-#include "kernels/ops.h"
+#include "kernels/ops/attention.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/device/cuda/device_on_stand_in.h"
 #include "tests/kernels/valid_ops.h"

@@ -9,7 +9,8 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/norm.h"
 
 namespace shale::cuda {
 namespace {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/ops/embedding.h"
 #include "tests/kernels/cuda/run_cuda.h"
 
 namespace shale::testing {

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/update.h"
+#include "kernels/step_scalars.h"
 #include "tests/kernels/cuda/run_cuda.h"
 
 namespace shale::testing {

@@ -4,7 +4,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/norm.h"
 #include "tests/kernels/cuda/run_cuda.h"
 
 namespace shale::testing {

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/loss.h"
 #include "tests/kernels/cuda/run_cuda.h"
 
 namespace shale::testing {

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <new>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -227,6 +231,77 @@ TEST_P(DeviceConformance, AGraphDoesAtEachLaunchWhatItsStreamsWereGiven) {
     ASSERT_EQ(std::count(out + i * kBytes, out + (i + 1) * kBytes, expected), kBytes) << i;
   }
   EXPECT_EQ(std::count(in, in + kBytes, static_cast<std::byte>(kLaunches)), kBytes);
+}
+
+// Host work counts up what one stream copies to the host, and another stream copies the result back.
+TEST_P(DeviceConformance, WorkOnTheHostRunsBetweenEarlierAndLaterWork) {
+  constexpr int64_t kCount = 1 << 16, kBytes = kCount * sizeof(int32_t);
+  std::unique_ptr<Arena> arena = MakeArena(kBytes);
+  absl::StatusOr<std::unique_ptr<Arena>> host = device_->AllocatePinned(kBytes);
+  ASSERT_TRUE(host.ok()) << host.status();
+  auto* const numbers = reinterpret_cast<int32_t*>((*host)->base());
+  std::unique_ptr<Stream> copy = MakeStream("copy"), work = MakeStream("host");
+  std::unique_ptr<Event> down = MakeEvent(), counted = MakeEvent();
+  const auto count = [numbers] {
+    for (int64_t i = 0; i < kCount; ++i) ++numbers[i];
+    return absl::OkStatus();
+  };
+  const auto round = [&] {
+    ASSERT_TRUE(copy->Copy(numbers, arena->base(), kBytes).ok());
+    ASSERT_TRUE(copy->Record(*down).ok());
+    ASSERT_TRUE(work->Wait(*down).ok());
+    ASSERT_TRUE(work->RunOnHost(count).ok());
+    ASSERT_TRUE(work->RunOnHost(count).ok());
+    ASSERT_TRUE(work->Record(*counted).ok());
+    ASSERT_TRUE(copy->Wait(*counted).ok());
+    ASSERT_TRUE(copy->Copy(arena->base(), numbers, kBytes).ok());
+  };
+  for (int i = 0; i < 5; ++i) round();
+  ASSERT_TRUE(copy->Synchronize().ok());
+  ASSERT_TRUE(work->Synchronize().ok());
+  EXPECT_EQ(std::count(numbers, numbers + kCount, 10), kCount);
+  if (!device_->CanCapture()) return;
+  std::unique_ptr<Stream> origin = MakeStream("compute");
+  std::unique_ptr<Event> begun = MakeEvent(), done = MakeEvent();
+  ASSERT_TRUE(origin->BeginCapture().ok());
+  ASSERT_TRUE(origin->Record(*begun).ok());
+  ASSERT_TRUE(copy->Wait(*begun).ok());
+  round();
+  ASSERT_TRUE(copy->Record(*done).ok());
+  ASSERT_TRUE(origin->Wait(*done).ok());
+  absl::StatusOr<std::unique_ptr<Graph>> graph = origin->EndCapture();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE((*graph)->Launch(*origin).ok());
+  ASSERT_TRUE(origin->Synchronize().ok());
+  // Captured work is kept, although the stream has been waited for.
+  ASSERT_TRUE(work->Synchronize().ok());
+  ASSERT_TRUE((*graph)->Launch(*origin).ok());
+  ASSERT_TRUE(origin->Synchronize().ok());
+  EXPECT_EQ(std::count(numbers, numbers + kCount, 18), kCount);
+}
+
+TEST_P(DeviceConformance, AnErrorOfWorkOnTheHostIsAnErrorOfItsStream) {
+  const auto fails = []() -> absl::Status { return absl::DataLossError("the host lost it"); };
+  const auto throws = []() -> absl::Status { throw std::bad_alloc(); };
+  for (const auto& [work, code] :
+       {std::pair<std::function<absl::Status()>, absl::StatusCode>{fails, absl::StatusCode::kDataLoss},
+        {throws, absl::StatusCode::kInternal}}) {
+    std::unique_ptr<Stream> stream = MakeStream("host"), other = MakeStream("other");
+    std::atomic<bool> ran = false;
+    // A synchronous stream returns the error at once.
+    stream->RunOnHost(work).IgnoreError();
+    stream
+        ->RunOnHost([&ran] {
+          ran = true;
+          return absl::OkStatus();
+        })
+        .IgnoreError();
+    EXPECT_EQ(stream->Synchronize().code(), code);
+    EXPECT_EQ(stream->Synchronize().code(), code);
+    EXPECT_FALSE(ran);
+    EXPECT_FALSE(stream->RunOnHost(fails).ok());
+    EXPECT_TRUE(other->Synchronize().ok());
+  }
 }
 
 TEST_P(DeviceConformance, CopiesAreMeteredOnBothSides) {

@@ -70,7 +70,8 @@ class BenchTest(unittest.TestCase):
     def test_every_op_that_moves_more_than_a_few_numbers_is_measured(self):
         result = self.call(_OPS, *_SMALL, "--list")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("a few numbers each: LossScale, FlagNonFinite, CombineTotals, PrepareUpdate\n", result.stdout)
+        self.assertIn("a few numbers each: LossScale, FlagNonFinite, CombineTotals, PrepareUpdate, RecordNorm\n",
+                      result.stdout)
 
     def test_ops(self):
         text, written = self.measured(_OPS, *_SMALL)
@@ -183,10 +184,8 @@ class BenchTest(unittest.TestCase):
         self.refused("matches no op", _OPS, "--only=nothing")
         self.refused('found "1"; a list of numbers from 2 to 64', _COMM, "--ranks=2,1")
         self.refused("--largest_kib=1 is below --smallest_kib=64", _COMM, "--largest_kib=1")
-        self.refused(
-    "--ranks_per_device=2: ranks of --device=cpu share no GPU; leave it out",
-    _COMM,
-     "--ranks_per_device=2")
+        self.refused("--ranks_per_device=2: ranks of --device=cpu share no GPU; leave it out", _COMM,
+                     "--ranks_per_device=2")
 
     def test_a_result_that_cannot_be_written(self):
         result = self.call(_COMM, "--ranks=2", "--smallest_kib=1", "--largest_kib=1", "--rounds=1", "--seconds=0",

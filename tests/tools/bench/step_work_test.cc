@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/ops.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/matmul.h"
 #include "kernels/tensor.h"
 
 namespace shale {

@@ -147,6 +147,11 @@ _FIRST = [
           lambda lookup: lookup("shale-block") / lookup("shale-keep-all")),
 ]
 
+def ratio(contestant, than, key="seconds"):
+    """Returns a claim without a target, whose value is the ratio of two contestants."""
+    return Claim("", {}, False, lambda lookup: lookup(contestant, key) / lookup(than, key), turns=(contestant, than))
+
+
 # The engine was not tuned for these workloads, so their targets are lower.
 _OTHERS = [
     *(dataclasses.replace(claim, targets={p: 0.95 * t for p, t in claim.targets.items()}) for claim in _SPEED),

@@ -2,14 +2,16 @@
 
 import datetime
 import glob
+import hashlib
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sysconfig
+import threading
 
-from bench.train import workloads
+from bench.train import isa, process, workloads
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 # The programs that are measured: the path below bazel-bin/tools, and the target.
@@ -25,11 +27,14 @@ class Missing(Exception):
 
 
 class Place:
-    """Folders and programs. `binaries` and `venv` are existing folders. If they are empty strings, prepare() makes them
-    under .out/bench."""
+    """Folders and programs, and how processes are started there. `binaries` and `venv` are existing folders. If they
+    are empty strings, prepare() makes them under .out/bench. `before` is another build's `train`, or None; `limit` is
+    the class of processors that contestants are limited to (isa.py), or None."""
 
-    def __init__(self, threads, binaries="", venv="", folder=os.path.join(ROOT, ".out", "bench")):
-        self.threads = threads
+    def __init__(self, threads, binaries="", venv="", before=None, limit=None,
+                 folder=os.path.join(ROOT, ".out", "bench")):
+        self.threads, self.before, self.limit = threads, before, limit
+        self.ended = threading.Event()  # Once it is set, run() ends its processes.
         self._folder = folder
         self._binaries, self._venv = binaries, venv
         self._tokens = {}
@@ -55,19 +60,30 @@ class Place:
     def mkl_library(self):
         return self.path("mkl_avx512.so")
 
+    def inductor_cache(self):
+        """Returns the folder of code that torch.compile generated, which depends on the class of processors."""
+        return self.path("inductor" + (f"-{self.limit}" if self.limit else ""))
+
+    def empty_job(self):
+        """Returns the path of a job file that sets nothing but a name. prepare() writes it."""
+        return self.path("empty.textproto")
+
     def tokens(self, workload):
         if workload.vocabulary not in self._tokens:
             self._tokens[workload.vocabulary] = workloads.write_tokens(self.path("tokens"), workload.vocabulary)
         return self._tokens[workload.vocabulary]
 
-    @staticmethod
-    def environment(more=()):
-        """Returns the environment of measured processes: ours without the variables that tune threads or memory, plus
-        `more`."""
+    def environment(self, more=()):
+        """Returns the environment of measured processes: ours without the variables that tune threads, memory or
+        instructions, plus the limit's and `more`."""
         kept = {name: value for name, value in os.environ.items()
-                if not re.match(r"(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|MALLOC|TORCH|TORCHINDUCTOR|PYTORCH)_|"
-                                r"(LD_PRELOAD|GLIBC_TUNABLES|PYTHONPATH)$", name)}
-        return {**kept, **dict(more)}
+                if not re.match(r"(OMP|GOMP|KMP|MKL|DNNL|ONEDNN|ATEN|MALLOC|TORCH|TORCHINDUCTOR|PYTORCH)_|"
+                                rf"(LD_PRELOAD|GLIBC_TUNABLES|PYTHONPATH|{isa.VARIABLE})$", name)}
+        return {**kept, **isa.environment(self.limit), **dict(more)}
+
+    def run(self, commands, name, turn, more=()):
+        """Runs the commands in parallel, as process.run does, until `ended` is set. `more` adds to the environment."""
+        return process.run(commands, self.environment(more), self.logs, name, turn, self.ended)
 
     def prepare(self, shale, torch):
         """Makes what the engine (`shale`) and PyTorch (`torch`) need. Raises Missing if that is impossible."""
@@ -89,6 +105,12 @@ class Place:
         for name, target in PROGRAMS.items():
             if not os.access(self.binary(name), os.X_OK):
                 raise Missing(f"{self.binary(name)} is not there; build it: bazel build -c opt {target}")
+        for binary in (self.binary("train"), self.before):
+            if self.limit and binary and not isa.is_limited_by_environment(binary):
+                raise Missing(f"{binary} cannot be limited to {self.limit}, for it was built before {isa.VARIABLE} "
+                              "limited all kernels; leave out --isa, or build a later commit")
+        with open(self.empty_job(), "w", encoding="ascii") as file:
+            file.write('name: "empty"\n')
 
     def _prepare_torch(self):
         if not self._venv:
@@ -112,7 +134,10 @@ class Place:
         """Returns date, machine and versions as a dict of strings."""
         info = {"date": datetime.datetime.now().astimezone().isoformat(" ", "minutes"), "machine": _machine(),
                 "system": f"{_os_name()}, Linux {platform.release()}",
-                "threads": str(self.threads), "commit": _commit(), "compiler": _compiler()}
+                "instructions": isa.text(self.limit), "threads": str(self.threads), "commit": _commit(),
+                "compiler": _compiler()}
+        if self.before:
+            info["before"] = f"train with SHA-256 {_digest(self.before)}"
         if self._venv:
             info["torch"] = torch_version(self.python())
         return info
@@ -126,15 +151,8 @@ def available_gib():
 
 def torch_version(python):
     """Returns torch's version without the build's suffix, such as "2.15.0"; empty if torch is not installed."""
-    package = glob.glob(
-    os.path.join(
-        os.path.dirname(
-            os.path.dirname(python)),
-            "lib",
-            "python*",
-            "site-packages",
-            "torch",
-             "version.py"))
+    folder = os.path.dirname(os.path.dirname(python))
+    package = glob.glob(os.path.join(folder, "lib", "python*", "site-packages", "torch", "version.py"))
     if not package:
         return ""
     with open(package[0], encoding="utf-8") as file:
@@ -179,6 +197,12 @@ def _compiler():
     return (_output(["g++", "--version"]).splitlines() or ["unknown"])[0]
 
 
+def _digest(path):
+    """Returns the first 12 hex digits of a file's SHA-256."""
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()[:12]
+
+
 def _os_name():
     try:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
@@ -189,17 +213,11 @@ def _os_name():
 def _machine():
     """Describes the processor's model, family (which distinguishes generations of the same name), cores, vector units,
     and the memory."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            fields = dict(re.findall(r"^([^\t:]+?)\s*: (.*)$", file.read(), re.MULTILINE))
-    except OSError:
-        fields = {}
+    fields = isa.processor()
     flags = fields.get("flags", "").split()
     units = [name for flag, name in (("avx2", "AVX2"), ("avx512f", "AVX-512"),
                                      ("avx512_bf16", "bf16"), ("amx_tile", "AMX")) if flag in flags]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return (
-    f"{fields.get('model name', platform.processor() or 'unknown')} (family {fields.get('cpu family', '?')}, model "
-    f"{fields.get('model', '?')}), {len(os.sched_getaffinity(0))} cores, "
-    f"{', '.join(units) or 'no vector units known'}, "
-    f"{memory:.0f} GiB")
+    return (f"{fields.get('model name', platform.processor() or 'unknown')} (family {fields.get('cpu family', '?')}, "
+            f"model {fields.get('model', '?')}), {len(os.sched_getaffinity(0))} cores, "
+            f"{', '.join(units) or 'no vector units known'}, {memory:.0f} GiB")

@@ -1,5 +1,10 @@
-"""Runs the processes of a contestant. Records their time, their memory, and the load of other processes."""
+"""Runs the processes of a contestant. Records their time, their memory, and the load of other processes.
 
+Each process leads a process group of its own. A signal to the group also reaches the compilers that PyTorch starts, and
+Ctrl-C reaches only this program, which then ends all groups.
+"""
+
+import contextlib
 import dataclasses
 import os
 import signal
@@ -10,6 +15,10 @@ import time
 
 class Failed(Exception):
     """A process failed. The message says which and how."""
+
+
+class Ended(Exception):
+    """The whole measurement must end."""
 
 
 class Killed(Failed):
@@ -58,7 +67,7 @@ class _Process:
         with open(log, "w", encoding="utf-8") as errors:
             self.started = time.monotonic()
             self.popen = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                          stderr=errors, text=True, errors="replace")
+                                          stderr=errors, text=True, errors="replace", process_group=0)
         self.thread = threading.Thread(target=self._read, daemon=True)
         self.thread.start()
 
@@ -68,25 +77,24 @@ class _Process:
             self.on_line(self.lines[-1][1])
 
     def poll(self):
-        """Returns whether the process has ended. Stores its outcome then."""
-        if self.outcome is None:
-            pid, status, usage = os.wait4(self.popen.pid, os.WNOHANG)
-            if pid != 0:
-                seconds = time.monotonic() - self.started
-                # Tells Popen that the process has been waited for.
-                self.popen.returncode = os.waitstatus_to_exitcode(status)
-                # Does not wait forever, because a grandchild may keep the pipe open.
-                self.thread.join(timeout=5)
-                if not self.thread.is_alive():
-                    self.popen.stdout.close()
-                self.outcome = Outcome(self.lines, seconds, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
+        """Returns whether the process has ended. Then kills the rest of its group, and stores its outcome."""
+        if self.outcome is None and os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            seconds = time.monotonic() - self.started
+            send(self.popen, signal.SIGKILL)  # Comes before the wait, which frees the number of the group.
+            _, status, usage = os.wait4(self.popen.pid, 0)
+            # Tells Popen that the process has been waited for.
+            self.popen.returncode = os.waitstatus_to_exitcode(status)
+            # Does not wait forever, because a process outside the group may keep the pipe open.
+            self.thread.join(timeout=5)
+            if not self.thread.is_alive():
+                self.popen.stdout.close()
+            self.outcome = Outcome(self.lines, seconds, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
         return self.outcome is not None
 
     def end(self):
-        if self.outcome is None and not self.poll():
-            self.popen.kill()
-            while not self.poll():
-                time.sleep(0.01)
+        while not self.poll():
+            send(self.popen, signal.SIGKILL)
+            time.sleep(0.01)
 
     def failure(self):
         with open(self.log_path, encoding="utf-8", errors="replace") as file:
@@ -95,10 +103,17 @@ class _Process:
                 f"{' | '.join(said[-3:]) or 'it printed nothing'} (see {os.path.relpath(self.log_path)})")
 
 
-def run(commands, environment, log_folder, name, turn=None, timeout_seconds=7200):
+def send(popen, number):
+    """Sends a signal to the group of a process that was started by run(), unless the process has been waited for."""
+    if popen.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(popen.pid, number)
+
+
+def run(commands, environment, log_folder, name, turn=None, ended=None, timeout_seconds=7200):
     """Runs the commands in parallel until all have ended. Takes turns with other contestants if `turn` is given
-    (turns.py). Raises Failed if one fails or takes too long; none is left running then. Standard error of command I
-    goes to log_folder/name-I.log."""
+    (turns.py). Raises Failed if one fails or takes too long, and Ended soon after the event `ended` is set; none is
+    left running then. Standard error of command I goes to log_folder/name-I.log."""
     os.makedirs(log_folder, exist_ok=True)
     if turn:
         turn.wait()
@@ -121,6 +136,8 @@ def run(commands, environment, log_folder, name, turn=None, timeout_seconds=7200
                 turn.next()
                 busy.go_on()
                 seconds.go_on()
+            if ended and ended.is_set():
+                raise Ended()
             for process in [p for p in waiting if p.poll()]:
                 waiting.remove(process)
                 if process.popen.returncode != 0:

@@ -27,8 +27,8 @@ class Results:
             if "parameters" in record and other["workload"] == record["workload"] and \
                     other.get("parameters", record["parameters"]) != record["parameters"]:
                 raise Disagreement(
-    f"{record['workload']}: {record['contestant']} has {record['parameters']:,} parameters, "
-    f"{other['contestant']} has {other['parameters']:,}")
+                    f"{record['workload']}: {record['contestant']} has {record['parameters']:,} parameters, "
+                    f"{other['contestant']} has {other['parameters']:,}")
         self.records.append(record)
 
     def replace(self, record):

@@ -2,7 +2,7 @@
 
 import math
 
-from bench.train import claims, contestants, memory, workloads
+from bench.train import before, claims, contestants, memory, workloads
 
 _BUSY_CORES = 0.1  # More than this counts as a disturbance.
 
@@ -13,8 +13,8 @@ def markdown(results):
         precisions = [p for p in workloads.PRECISIONS if any(results.of(workload, p, c) for c in contestants.ALL)]
         if precisions:
             parts += [f"## {workload}", _targets(results, workload, precisions), _floors(results, workload, precisions),
-                      _memory(results, workload, precisions), _medians(results, workload, precisions),
-                      _losses(results, workload, precisions)]
+                      _against_before(results, workload, precisions), _memory(results, workload, precisions),
+                      _medians(results, workload, precisions), _losses(results, workload, precisions)]
     parts.append(_remarks(results))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -121,6 +121,29 @@ def _floors(results, workload, precisions):
                       "", *(f"- {line}" for line in lines)])
 
 
+def _against_before(results, workload, precisions):
+    """Compares the contestants of the engine with their twins of --before."""
+    rows = []
+    for precision in precisions:
+        for name in contestants.ALL:
+            both = name, before.twin(name)
+            speed, rss, planned = (claims.ratio(*both, key) for key in ("seconds", "peak_rss_bytes", "planned_bytes"))
+            if (value := speed.value(results, workload, precision)) is None:
+                continue
+            seconds = (results.median(workload, precision, one) for one in both)
+            rows.append([f"{name} {precision}", *(f"{one:.4f}" for one in seconds),
+                         _value(speed, value, speed.error(results, workload, precision),
+                                speed.by_round(results, workload, precision)),
+                         *(f"{claim.value(results, workload, precision):.3f} x" for claim in (rss, planned))])
+    if not rows:
+        return ""
+    about = "This build (now) against another one (before): below 1, this one is faster, or needs less memory."
+    if any("±" in row[3] for row in rows):
+        about += " ±: two standard errors, from the ratios of turns that followed each other."
+    return about + "\n\n" + _table(["now against before", "now, s a step", "before, s a step", "time", "peak RSS",
+                                    "planned memory"], rows)
+
+
 def _medians(results, workload, precisions):
     rows = []
     for precision in precisions:
@@ -173,8 +196,8 @@ def _remarks(results):
     if disturbed:
         most = max(r["other_cores"] for r in disturbed)
         lines.append(
-    f"**The machine was busy**: in {len(disturbed)} of {len(results.records)} measurements something else "
-    f"kept more than {_BUSY_CORES} cores busy, up to {most:.2f}. Measure again on an idle one.")
+            f"**The machine was busy**: in {len(disturbed)} of {len(results.records)} measurements something else "
+            f"kept more than {_BUSY_CORES} cores busy, up to {most:.2f}. Measure again on an idle one.")
     widened = sorted({r["precision"] for r in results.records if r.get("widened")})
     if widened:
         lines.append("This processor does not multiply bf16: those matmuls ran in fp32.")

@@ -24,6 +24,15 @@ def set_path(job, path, value):
     job[last] = value
 
 
+def flat(job, parents=()):
+    """Yields the path and the value of each field that is no message, as --set takes them: "a.b" for job["a"]["b"]."""
+    for name, value in job.items():
+        if isinstance(value, dict):
+            yield from flat(value, (*parents, name))
+        else:
+            yield ".".join((*parents, name)), str(value).lower() if isinstance(value, bool) else value
+
+
 def _tokens(text):
     at = 0
     while at < len(text):

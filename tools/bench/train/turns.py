@@ -2,16 +2,12 @@
 the machine disturbs all of them alike. Without turns, a quiet and a busy minute differ by more than the contestants
 do."""
 
-import contextlib
-import os
 import re
 import signal
 import threading
 import time
 
-
-class Ended(Exception):
-    """The whole measurement must end."""
+from bench.train import process
 
 
 class Rotation:
@@ -30,19 +26,16 @@ class Rotation:
         return self._members[-1]
 
     def end(self):
-        """Ends the measurement. Members that wait get Ended at once; the one whose turn it is gets it after it sees
-        `stopped`."""
+        """Ends the measurement. Members that wait for their turn get process.Ended, now or later."""
         with self._condition:
             self._ended = True
             self._condition.notify_all()
-            for member in self._members:
-                member.stopped.set()
 
     def wait(self, turn):
         with self._condition:
             self._condition.wait_for(lambda: self._ended or self._members[self._at] is turn)
             if self._ended:
-                raise Ended()
+                raise process.Ended()
 
     def pass_on(self):
         with self._condition:
@@ -122,7 +115,5 @@ class Turn:
             self._signal(signal.SIGCONT)
 
     def _signal(self, number):
-        for process in self._processes:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):  # It has ended, which poll() will notice.
-                    os.kill(process.pid, number)
+        for one in self._processes:
+            process.send(one, number)

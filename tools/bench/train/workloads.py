@@ -54,15 +54,13 @@ class Workload:
         # Both precisions have fp32 masters. SPLIT stores the lower halves of the masters beside the bf16 weights.
         master = "SPLIT" if self.precision == "bf16" else "MASTER_FP32"
         return {"precision.compute": PRECISIONS[self.precision],
-    "precision.master": master,
-    "batch.global_batch": global_batch,
-    "batch.micro_batch": micro_batch,
-    "sharding.ranks": ranks,
-    "runtime.threads_per_rank": threads // ranks,
-    **_ALONE.get((self.name,
-    self.precision),
-    {}),
-     **dict(more)}
+                "precision.master": master,
+                "batch.global_batch": global_batch,
+                "batch.micro_batch": micro_batch,
+                "sharding.ranks": ranks,
+                "runtime.threads_per_rank": threads // ranks,
+                **_ALONE.get((self.name, self.precision), {}),
+                **dict(more)}
 
     def job(self, settings):
         """Returns the job with these settings, as a dict."""
@@ -70,6 +68,10 @@ class Workload:
         for path, value in settings.items():
             textproto.set_path(job, path, value)
         return job
+
+    def flat(self, settings):
+        """Returns all fields of the job with these settings, from path to value, as --set takes them."""
+        return dict(textproto.flat(self.job(settings)))
 
     def expected_first_loss(self):
         """Returns the loss of an untrained model."""

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/integers.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
 #include "tests/kernels/cuda/cublaslt/cublaslt_stand_in.h"
 
 namespace shale::testing {

@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/cublaslt/matmul_plan.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale::cuda {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale::cuda {
 namespace {

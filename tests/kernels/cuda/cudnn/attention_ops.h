@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/ops.h"
+#include "kernels/ops/attention.h"
 
 namespace shale::testing {
 

@@ -7,6 +7,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/host/host_view.h"
 #include "kernels/cuda/host/stream.h"
+#include "kernels/ops/attention.h"
 #include "kernels/reference/host_ops.h"
 #include "kernels/reference/reference_ops.h"
 

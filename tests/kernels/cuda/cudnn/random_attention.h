@@ -1,6 +1,5 @@
 #pragma once
 
-#include "kernels/ops.h"
 #include "tests/kernels/cuda/cudnn/attention_ops.h"
 #include "tests/kernels/test_memory.h"
 

@@ -11,6 +11,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/cudnn/attention_pieces.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
+#include "kernels/ops/attention.h"
 #include "tests/kernels/cuda/cudnn/described_gpus.h"
 
 namespace shale::testing {

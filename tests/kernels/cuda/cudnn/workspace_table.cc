@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "kernels/check.h"
+#include "kernels/ops/attention.h"
 
 namespace shale::testing {
 namespace {

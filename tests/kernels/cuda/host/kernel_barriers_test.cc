@@ -2,7 +2,14 @@
 // removed in turn.
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/loss.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/update.h"
+#include "kernels/step_scalars.h"
 #include "tests/kernels/cuda/host/run_kernel.h"
 
 namespace shale::testing {

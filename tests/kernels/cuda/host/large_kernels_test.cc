@@ -13,7 +13,16 @@
 #include "kernels/cuda/host/stream.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/integers.h"
-#include "kernels/ops.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/loss.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/norm.h"
+#include "kernels/ops/rope.h"
+#include "kernels/ops/update.h"
+#include "kernels/step_scalars.h"
 #include "tests/kernels/test_memory.h"
 
 namespace shale::testing {

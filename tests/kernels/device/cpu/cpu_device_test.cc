@@ -136,6 +136,7 @@ TEST(CpuDeviceTest, AnObjectOfAnotherDeviceIsRefused) {
    public:
     absl::Status Record(Event&) override { return absl::OkStatus(); }
     absl::Status Wait(const Event&) override { return absl::OkStatus(); }
+    absl::Status RunOnHost(std::function<absl::Status()>) override { return absl::OkStatus(); }
     absl::Status RecordTime(int64_t*) override { return absl::OkStatus(); }
     absl::Status Synchronize() override { return absl::OkStatus(); }
 

@@ -1,19 +1,25 @@
 #!/usr/bin/env python3
-"""Tests what a round measures, in which order, and what happens when a contestant fails."""
+"""Tests what a round measures, in which order, and what happens when a contestant fails or somebody interrupts."""
 
 import contextlib
 import io
 import os
+import re
+import shutil
+import signal
+import subprocess
 import sys
 import tempfile
+import threading
+import time
 import types
 import unittest
 import unittest.mock
 
 sys.path[:0] = ["tools", "tests/tools/bench/train"]
 
-from bench.train import contestants, main, options, process, workloads  # noqa: E402
-from records import record, results_of  # noqa: E402
+from bench.train import before, contestants, main, options, process, programs, workloads  # noqa: E402
+from records import record, results_of, state_of  # noqa: E402
 
 
 class PlanTest(unittest.TestCase):
@@ -39,11 +45,39 @@ class PlanTest(unittest.TestCase):
         plan = main.plan_of(options.parse(["--only=shale,torch-best,llama34m,bf16", "--apart"]))
         self.assertEqual([names for _, names in plan], [["shale"], ["torch-best"]])
 
+    def test_one_thread_leaves_out_those_with_two_ranks(self):
+        chosen = options.parse(["--threads=1", "--only=llama34m,fp32"])
+        names = {name for _, some in main.plan_of(chosen) for name in some}
+        self.assertLess({"shale", "torch-best", "matmuls", "shale-k8", "shale-block"}, names)
+        self.assertEqual({contestants.ALL[name].ranks for name in names}, {1})
+        note, = main.left_out(chosen)
+        self.assertRegex(note, "left out in fp32: shale-2ranks, .*: 2 ranks cannot share --threads=1 evenly")
+        self.assertEqual(main.left_out(options.parse([])), [])
+
+    def test_pytorch_multiplies_bf16_only_with_vector_instructions(self):
+        chosen = options.parse(["--only=llama34m,shale,torch-best"])
+        chosen.isa = "AVX2"
+        self.assertEqual([(workload.precision, names) for workload, names in main.plan_of(chosen)],
+                         [("fp32", ["shale", "torch-best"]), ("bf16", ["shale"])])
+        self.assertRegex(main.left_out(chosen)[0], "left out in bf16: torch-best: with --isa=AVX2 PyTorch")
+
+    def test_a_twin_whose_build_lacks_a_field_is_left_out(self):
+        chosen = options.parse(["--only=llama34m,bf16,shale-memory-lean,shale-block"])
+        chosen.contestants += [before.twin(name) for name in chosen.contestants]
+        chosen.before = "binary"
+        words = before.Words(os.devnull)
+        words.knows = lambda word: word not in ("moments", "schedule", "retention")
+        with unittest.mock.patch.object(before, "words_of", return_value=words):
+            names = {name for _, some in main.plan_of(chosen) for name in some}
+            self.assertEqual(names, {"shale-block", "shale-block-before", "shale-memory-lean"})
+            self.assertEqual(main.left_out(chosen), ["left out in bf16: shale-memory-lean-before: the train of "
+                                                     "--before does not know optimizer.moments=BF16"])
+
 
 class MeasureTest(unittest.TestCase):
     def measured(self, **scripts):
         """Runs shell scripts in turns. Yields the name and the result of each."""
-        class Script(contestants.Contestant):
+        class Script(programs.Contestant):
             def __init__(self, text):
                 self.text = text
 
@@ -51,7 +85,7 @@ class MeasureTest(unittest.TestCase):
                 turn.by_step("step", warmup, steps)
                 if not self.text:
                     raise OSError("no place")
-                process.run([["/bin/sh", "-c", self.text]], dict(os.environ), place, name, turn)
+                place.run([["/bin/sh", "-c", self.text]], name, turn)
                 return {"seconds": turn.seconds}
 
         before = dict(contestants.ALL)
@@ -60,7 +94,10 @@ class MeasureTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         chosen = types.SimpleNamespace(steps=None, warmup=None)
-        return main._measure_together(chosen, folder.name, types.SimpleNamespace(steps=2, warmup=1), list(scripts))
+        ended = threading.Event()
+        here = types.SimpleNamespace(ended=ended, run=lambda commands, name, turn: process.run(
+            commands, dict(os.environ), folder.name, name, turn, ended))
+        return main._measure_together(chosen, here, types.SimpleNamespace(steps=2, warmup=1), list(scripts))
 
     def test_what_an_earlier_call_measured_is_not_measured_again(self):
         chosen = options.parse(["--only=llama34m,fp32,shale,matmuls,shale-keep-all,shale-block", "--rounds=2"])
@@ -101,6 +138,63 @@ class MeasureTest(unittest.TestCase):
         results = self.measured(none="", long="exec sleep 10000", waiting="exec sleep 10000")
         self.assertEqual(next(results)[0], "none")
         results.close()
+
+
+# A train that ends at no signal but SIGKILL, and has a child. After its first step it has been stopped.
+_TRAIN = """#!/bin/sh
+# Heeds SHALE_MAX_CPU_ISA.
+trap '' INT TERM HUP
+sleep 10000 &
+echo $! $$ >> "$PIDS"
+echo 'step 1/2'
+wait
+"""
+
+
+class InterruptTest(unittest.TestCase):
+    def test_nothing_that_was_started_lives_on(self):
+        for number, flag in ((signal.SIGINT, "--steps=1"), (signal.SIGTERM, "--apart"), (signal.SIGHUP, "--steps=1")):
+            with self.subTest(number), tempfile.TemporaryDirectory() as folder:
+                self.interrupt(folder, number, flag)
+
+    def interrupt(self, folder, number, flag):
+        # A copy works in its own folder.
+        shutil.copytree("tools/bench", os.path.join(folder, "tools/bench"))
+        for name in ("train", "bench/matmuls"):
+            path = os.path.join(folder, "bin", name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="ascii") as file:
+                file.write(_TRAIN)
+            os.chmod(path, 0o700)
+        pids = os.path.join(folder, "pids")
+        with open(os.path.join(folder, "out"), "w+", encoding="utf-8") as out:
+            # Starts it as a shell starts programs in the background: they ignore SIGINT.
+            program = subprocess.Popen(
+                [sys.executable, os.path.join(folder, "tools/bench/train/main.py"), f"--bin={folder}/bin", flag,
+                 "--only=llama34m,fp32,shale,matmuls", "--warmup=1"], env={**os.environ, "PIDS": pids}, stdout=out,
+                stderr=out, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+            try:
+                wanted = 1 if flag == "--apart" else 2
+                while len(self.lines(pids)) < wanted and program.poll() is None:
+                    time.sleep(0.01)
+                program.send_signal(number)
+                code = program.wait()
+            finally:
+                program.kill()
+            out.seek(0)
+            said = out.read()
+        self.assertEqual(code, 130, said)
+        self.assertIn("interrupted before the last round was complete", said)
+        started = [pid for line in self.lines(pids) for pid in line.split()]
+        self.assertEqual(len(started), 2 * wanted, said)
+        # An orphan may stay a zombie for a while.
+        self.assertLessEqual({state_of(pid) for pid in started}, {"", "Z"})
+
+    def lines(self, path):
+        if not os.path.exists(path):
+            return []
+        with open(path, encoding="ascii") as file:
+            return re.findall(r".*\n", file.read())
 
 
 if __name__ == "__main__":

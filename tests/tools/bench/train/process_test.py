@@ -4,11 +4,13 @@
 import os
 import sys
 import tempfile
+import threading
 import unittest
 
-sys.path.insert(0, "tools")
+sys.path[:0] = ["tools", "tests/tools/bench/train"]
 
 from bench.train import process  # noqa: E402
+from records import state_of  # noqa: E402
 
 
 class ProcessTest(unittest.TestCase):
@@ -39,6 +41,17 @@ class ProcessTest(unittest.TestCase):
     def test_one_that_hangs_is_ended(self):
         with self.assertRaisesRegex(process.Failed, "did not end within 0.1 s"):
             self.run_all("exec sleep 10000", timeout_seconds=0.1)
+
+    def test_no_descendant_outlives_its_process(self):
+        group = self.run_all("sleep 10000 & echo $!")
+        # What has ended may still be a zombie, for its parent is gone.
+        self.assertIn(state_of(group.outcomes[0].lines[0][1]), ("", "Z"))
+
+    def test_the_end_of_the_measurement_ends_all(self):
+        ended = threading.Event()
+        ended.set()
+        with self.assertRaises(process.Ended):
+            self.run_all("sleep 10000", "sleep 10000 & wait", ended=ended)
 
 
 if __name__ == "__main__":

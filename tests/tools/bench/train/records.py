@@ -1,4 +1,4 @@
-"""Records of measurements, made up for tests."""
+"""What several tests use: records of measurements, made up, and the states of processes."""
 
 from bench.train.results import Results
 
@@ -13,3 +13,12 @@ def results_of(*records):
     for one in records:
         results.add(one)
     return results
+
+
+def state_of(pid):
+    """Returns the letter of a process's state; empty if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

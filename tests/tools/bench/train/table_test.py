@@ -73,6 +73,16 @@ class TableTest(unittest.TestCase):
         self.assertIn("torch-best: first loss 12.000, expected about 9.011", text)
         self.assertIn("**Failed**: llama34m fp32 matmuls: no disk", text)
 
+    def test_now_stands_against_before(self):
+        more = {"planned_bytes": 2**30, "in_turns": True}
+        text = self.text(record("shale", [1.0, 1.1, 1.0, 1.1, 1.0], peak_rss_bytes=2**30, **more),
+                         record("shale-before", [2.0, 2.2, 2.2, 2.0, 2.0], peak_rss_bytes=2**31, **more),
+                         record("shale-k8", [3.0], peak_rss_bytes=2**30, **more))
+        self.assertRegex(text, r"\| shale fp32 \| 1\.0000 \| 2\.0000 \| 0\.500 ± 0\.0\d\d x \| 0\.500 x \| 1\.000 x \|")
+        self.assertEqual(text.count("now against before"), 1)
+        self.assertNotIn("| shale-k8 fp32 | 3.0000 | ", text.split("medians")[0])
+        self.assertNotIn("now against before", self.text(record("shale", [1.0])))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -9,9 +9,10 @@ import time
 import unittest
 import unittest.mock
 
-sys.path.insert(0, "tools")
+sys.path[:0] = ["tools", "tests/tools/bench/train"]
 
 from bench.train import process, turns  # noqa: E402
+from records import state_of  # noqa: E402
 
 
 class TurnsTest(unittest.TestCase):
@@ -40,7 +41,7 @@ class TurnsTest(unittest.TestCase):
         rotation.join()
         second = rotation.join()
         rotation.end()
-        with self.assertRaises(turns.Ended):
+        with self.assertRaises(process.Ended):
             second.wait()
 
     def test_a_step_stops_its_processes_until_the_next_turn(self):
@@ -48,21 +49,23 @@ class TurnsTest(unittest.TestCase):
             turn = turns.Rotation().join()
             turn.by_step(r"step \d", warmup=1, turns=2, each=2)
             stops = []
-
-            def state(pid):
-                with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-                    return file.read().rsplit(")", 1)[1].split()[0]
+            # The shell waits in this pipe after the steps that end a turn, however late the signal to stop reaches it.
+            pipe = os.path.join(folder, "go on")
+            os.mkfifo(pipe)
+            end_of_pipe = os.open(pipe, os.O_RDWR)
 
             def next_turn(go_on=turn.next):
                 pid = turn._processes[0].pid
-                while state(pid) != "T":  # A signal takes effect with a delay.
+                while state_of(pid) != "T":  # A signal takes effect with a delay.
                     time.sleep(0.001)
                 stops.append(pid)
+                os.write(end_of_pipe, b"\n")
                 go_on()
 
             turn.next = next_turn
-            script = "for i in 1 2 3 4 5; do sleep 0.1; echo step $i; done; echo end"
-            group = process.run([["/bin/sh", "-c", script]], dict(os.environ), folder, "p", turn)
+            script = "for i in 1 2 3 4 5; do echo step $i; case $i in 1|3) read go < \"$0\";; esac; done; echo end"
+            group = process.run([["/bin/sh", "-c", script, pipe]], dict(os.environ), folder, "p", turn)
+            os.close(end_of_pipe)
         self.assertEqual(len(stops), 2)
         self.assertEqual(len(turn.seconds), 2)
         self.assertEqual([text for _, text in group.outcomes[0].lines], [f"step {i}" for i in range(1, 6)] + ["end"])

@@ -1,0 +1,42 @@
+// The names of all kinds of ops, for code that declares something for each of them. It need not be compiled again when
+// a struct changes. kernels/ops/ defines the structs, by family.
+#pragma once
+
+// Expands to X(Kind) for each kind. OpKinds has them in this order.
+#define SHALE_EACH_OP_KIND(X) \
+  X(EmbeddingForward)         \
+  X(EmbeddingBackward)        \
+  X(MatMul)                   \
+  X(BiasBackward)             \
+  X(RmsNormForward)           \
+  X(RmsNormBackward)          \
+  X(LayerNormForward)         \
+  X(LayerNormBackward)        \
+  X(Rope)                     \
+  X(AttentionForward)         \
+  X(AttentionBackward)        \
+  X(SwiGluForward)            \
+  X(SwiGluBackward)           \
+  X(GeluForward)              \
+  X(GeluBackward)             \
+  X(CrossEntropy)             \
+  X(Sum)                      \
+  X(SumSquares)               \
+  X(Copy)                     \
+  X(Add)                      \
+  X(Accumulate)               \
+  X(ZeroRanges)               \
+  X(LossScale)                \
+  X(FlagNonFinite)            \
+  X(CombineTotals)            \
+  X(PrepareUpdate)            \
+  X(RecordNorm)               \
+  X(Update)
+
+namespace shale {
+
+#define SHALE_DECLARE(Kind) struct Kind;
+SHALE_EACH_OP_KIND(SHALE_DECLARE)
+#undef SHALE_DECLARE
+
+}  // namespace shale

@@ -1,0 +1,61 @@
+// Attention. kernels/ops.h says what holds for all ops.
+//
+// B sequences of S tokens, H query heads, G key/value heads, D head width.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "kernels/op.h"
+#include "kernels/tensor.h"
+
+namespace shale {
+
+// Causal attention with grouped heads: query head h reads key/value head h / (H / G). scores = scale q k^T over the
+// keys j <= i (and j > i - window if window > 0), p = softmax(scores), out = p v, lse = log-sum-exp of the scores.
+// Memory is linear in S: no [S, S] matrix exists (Dao, 2023). If act is bf16, a backend may round exp(score - largest
+// score of the row) to bf16 for the matmul with v; the sum that divides it is taken before rounding.
+struct AttentionForward {
+  static constexpr absl::string_view kName = "AttentionForward";
+  Tensor q_BSHD, k_BSGD, v_BSGD;  // act, outer dimensions may be strided
+  Tensor out_BSHD;                // act, outer dimensions may be strided
+  Tensor lse_BHS;                 // f32
+  float scale = 1;
+  int64_t window = 0;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("q", op.q_BSHD, Access::kRead);
+    v("k", op.k_BSGD, Access::kRead);
+    v("v", op.v_BSGD, Access::kRead);
+    v("out", op.out_BSHD, Access::kWrite);
+    v("lse", op.lse_BHS, Access::kWrite);
+  }
+};
+
+// Recomputes p from q, k and lse; then
+//   delta = rowsum(d_out * out); ds = p (d_out v^T - delta) scale; d_q = ds k; d_v = p^T d_out; d_k = ds^T q.
+// d_k and d_v are summed over the query heads of a group. If act is bf16, a backend may round p and ds to bf16 for
+// these three matmuls.
+struct AttentionBackward {
+  static constexpr absl::string_view kName = "AttentionBackward";
+  Tensor q_BSHD, k_BSGD, v_BSGD, out_BSHD;  // act, outer dimensions may be strided
+  Tensor lse_BHS;                           // f32
+  Tensor d_out_BSHD;                        // act, outer dimensions may be strided
+  Tensor d_q_BSHD, d_k_BSGD, d_v_BSGD;      // act, outer dimensions may be strided
+  float scale = 1;
+  int64_t window = 0;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("q", op.q_BSHD, Access::kRead);
+    v("k", op.k_BSGD, Access::kRead);
+    v("v", op.v_BSGD, Access::kRead);
+    v("out", op.out_BSHD, Access::kRead);
+    v("lse", op.lse_BHS, Access::kRead);
+    v("d_out", op.d_out_BSHD, Access::kRead);
+    v("d_q", op.d_q_BSHD, Access::kWrite);
+    v("d_k", op.d_k_BSGD, Access::kWrite);
+    v("d_v", op.d_v_BSGD, Access::kWrite);
+  }
+};
+
+}  // namespace shale

@@ -1,0 +1,47 @@
+// Embeddings of tokens and positions. kernels/ops.h says what holds for all ops.
+//
+// T tokens (B sequences of S), C model width, V vocabulary, P rows of the position table.
+#pragma once
+
+#include "absl/strings/string_view.h"
+#include "kernels/op.h"
+#include "kernels/tensor.h"
+
+namespace shale {
+
+// out[t] = weight[tokens[t]] + positions[t mod S]. Tokens lie in [0, V).
+struct EmbeddingForward {
+  static constexpr absl::string_view kName = "EmbeddingForward";
+  Tensor tokens_BS;     // i32
+  Tensor weight_VC;     // act
+  Tensor positions_PC;  // act, optional, P >= S
+  Tensor out_TC;        // act
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("tokens", op.tokens_BS, Access::kRead);
+    v("weight", op.weight_VC, Access::kRead);
+    v("positions", op.positions_PC, Access::kRead);
+    v("out", op.out_TC, Access::kWrite);
+  }
+};
+
+// d_weight[v] (+)= sum of d_out[t] over all t with tokens[t] = v, in the order of t; d_positions[s] (+)= the same over
+// all t with t mod S = s. Rows that receive no gradient become zero, or stay as they are if `accumulate` is set.
+struct EmbeddingBackward {
+  static constexpr absl::string_view kName = "EmbeddingBackward";
+  Tensor tokens_BS;       // i32
+  Tensor d_out_TC;        // act
+  Tensor d_weight_VC;     // f32
+  Tensor d_positions_PC;  // f32, optional
+  bool accumulate = false;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    const Access grad = op.accumulate ? Access::kReadWrite : Access::kWrite;
+    v("tokens", op.tokens_BS, Access::kRead);
+    v("d_out", op.d_out_TC, Access::kRead);
+    v("d_weight", op.d_weight_VC, grad);
+    v("d_positions", op.d_positions_PC, grad);
+  }
+};
+
+}  // namespace shale

@@ -1,0 +1,30 @@
+// The loss. kernels/ops.h says what holds for all ops.
+//
+// T tokens, V vocabulary.
+#pragma once
+
+#include "absl/strings/string_view.h"
+#include "kernels/op.h"
+#include "kernels/tensor.h"
+
+namespace shale {
+
+// Per row: loss = logsumexp(logits) - logits[target]. If `gradient` is set, also overwrites logits with their gradient
+// (softmax(logits) - onehot(target)) * scale[0]. A row with a negative target has loss 0 and gradient 0.
+struct CrossEntropy {
+  static constexpr absl::string_view kName = "CrossEntropy";
+  Tensor logits_TV;  // act; overwritten if `gradient` is set
+  Tensor targets_T;  // i32, may be strided
+  Tensor scale_1;    // f32; read only if `gradient` is set
+  Tensor loss_T;     // f32
+  bool gradient = true;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("logits", op.logits_TV, op.gradient ? Access::kReadWrite : Access::kRead);
+    v("targets", op.targets_T, Access::kRead);
+    v("scale", op.scale_1, Access::kRead);
+    v("loss", op.loss_T, Access::kWrite);
+  }
+};
+
+}  // namespace shale

@@ -1,0 +1,57 @@
+// Matmuls, and the gradient of their bias. kernels/ops.h says what holds for all ops.
+//
+// M, N and K sizes of a matmul, T tokens.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "kernels/op.h"
+#include "kernels/tensor.h"
+
+namespace shale {
+
+// c = op(a) op(b) + bias, or c += op(a) op(b), where op transposes if transpose_a or transpose_b is set. a is [M, K],
+// or [K, M] if transposed; b is [K, N], or [N, K] if transposed. Rows may be strided; the last dimension is dense.
+// Accumulates in fp32.
+//
+// packed_b holds a copy of b in the order in which the device's kernels read it (see Ops::PackedBytes). The op writes
+// packed_b, or reads it if b_is_packed is set; c gets the same bits either way.
+struct MatMul {
+  static constexpr absl::string_view kName = "MatMul";
+  Tensor a;         // act
+  Tensor b;         // act
+  Tensor bias_N;    // act, optional; not together with accumulate
+  Tensor c_MN;      // act or f32
+  Tensor packed_b;  // i16, PackedBytes long, contiguous; optional
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool accumulate = false;   // c must be f32
+  bool b_is_packed = false;  // packed_b was written by a matmul with the same b, transpose_b and dtype
+  int64_t m() const { return c_MN.shape[0]; }
+  int64_t n() const { return c_MN.shape[1]; }
+  int64_t k() const { return a.shape[transpose_a ? 0 : 1]; }
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("a", op.a, Access::kRead);
+    v("b", op.b, Access::kRead);
+    v("bias", op.bias_N, Access::kRead);
+    v("c", op.c_MN, op.accumulate ? Access::kReadWrite : Access::kWrite);
+    v("packed_b", op.packed_b, op.b_is_packed ? Access::kRead : Access::kWrite);
+  }
+};
+
+// d_bias (+)= column sums of d_out.
+struct BiasBackward {
+  static constexpr absl::string_view kName = "BiasBackward";
+  Tensor d_out_TN;  // act, rows may be strided
+  Tensor d_bias_N;  // f32
+  bool accumulate = false;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("d_out", op.d_out_TN, Access::kRead);
+    v("d_bias", op.d_bias_N, op.accumulate ? Access::kReadWrite : Access::kWrite);
+  }
+};
+
+}  // namespace shale
