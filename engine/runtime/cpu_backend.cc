@@ -50,7 +50,7 @@ class CpuBackend : public Backend {
 
 std::unique_ptr<Ops> CreateHostOps(const CpuBackendOptions& options, int64_t ranks) {
   if (options.ops == OpsKind::kReference) return CreateReferenceOps();
-  return CreateCpuOps({.threads = options.threads(ranks)});
+  return CreateCpuOps({.threads = options.threads(ranks), .products = options.products});
 }
 
 std::unique_ptr<Backend> CreateCpuBackend(const CpuBackendOptions& options) {
