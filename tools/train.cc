@@ -132,15 +132,16 @@ RunFolder::Existing ExistingFor(ResumeFrom from) {
   }
 }
 
-// Takes what computed the matmuls of the run that is in the folder, if there is one and the job leaves it open, so that
-// a resumed run computes the same bits.
-void KeepCpuProducts(const RunFolder& folder, Job& job) {
+// Takes what computed the matmuls of the run in `run_folder`, if there is one and the job leaves it open, so that a
+// resumed run computes the same bits. Another precision changes the bits anyway, and another choice may be faster then.
+void KeepCpuProducts(const std::string& run_folder, Job& job) {
   constexpr int64_t kMaxJobBytes = int64_t{1} << 20;
   if (job.runtime.cpu_products != CpuProducts::kAuto || job.runtime.device != DeviceType::kCpu) return;
-  const absl::StatusOr<std::string> text = ReadFile(RunJobPath(folder.path()), kMaxJobBytes);
+  const absl::StatusOr<std::string> text = ReadFile(RunJobPath(run_folder), kMaxJobBytes);
   if (!text.ok()) return;
-  const absl::StatusOr<Job> former = ParseRecordedJob(*text, RunJobPath(folder.path()));
-  if (former.ok()) job.runtime.cpu_products = former->runtime.cpu_products;
+  const absl::StatusOr<Job> former = ParseRecordedJob(*text, RunJobPath(run_folder));
+  if (!former.ok() || former->precision.compute != job.precision.compute) return;
+  job.runtime.cpu_products = former->runtime.cpu_products;
 }
 
 std::optional<int64_t> GoesOnAfter(const Resumed& resumed) {
@@ -177,7 +178,9 @@ int Train(const Flags& flags) {
   options.tokenizer_folder = HfFolder(*job, **folder, resume);
   options.trace = flags.trace;
   options.peak_flops = job->telemetry.peak_flops;
-  if (ExistingFor(resume.from) == RunFolder::Existing::kContinue) KeepCpuProducts(**folder, *job);
+  if (ExistingFor(resume.from) == RunFolder::Existing::kContinue) {
+    KeepCpuProducts(resume.from == ResumeFrom::kPath ? RunOfCheckpoint(resume.path) : (*folder)->path(), *job);
+  }
   const absl::StatusOr<std::string> products = DecideCpuProducts(*job);
   if (!products.ok()) return Fail(products.status(), kExitUsage);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);

@@ -7,6 +7,7 @@
 #include "engine/graph/graph.h"
 #include "engine/step/visits.h"
 #include "engine/step/writer.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 

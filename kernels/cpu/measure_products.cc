@@ -4,6 +4,9 @@
 #include <chrono>
 #include <cstddef>
 #include <limits>
+#include <memory>
+#include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,7 +22,7 @@
 #include "kernels/cpu/onednn.h"
 #include "kernels/integers.h"
 #include "kernels/op_backend.h"
-#include "kernels/ops.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {
@@ -29,6 +32,8 @@ constexpr int kPackedKernelsVersion = 1;
 constexpr int64_t kM = 512, kN = 512, kK = 768;
 constexpr double kSeconds = 0.2;
 constexpr int kLeastRounds = 2;
+// oneDNN is taken if the packed kernels are not faster by this factor, so that noise does not decide.
+constexpr double kLeastGain = 1.05;
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -117,9 +122,11 @@ absl::StatusOr<MeasuredProducts> MeasureCpuProducts(DType dtype) {
       }
     }
   }
-  double speed = 1;
-  for (size_t i = 0; i < matmuls.size(); ++i) speed *= contestants[0].best[i] / contestants[1].best[i];
-  return MeasuredProducts{speed > 1 ? CpuProducts::kPacked : CpuProducts::kOneDnn, speed};
+  const auto total = [](const Contestant& contestant) {
+    return std::accumulate(contestant.best.begin(), contestant.best.end(), 0.0);
+  };
+  const double speed = total(contestants[0]) / total(contestants[1]);
+  return MeasuredProducts{speed > kLeastGain ? CpuProducts::kPacked : CpuProducts::kOneDnn, speed};
 }
 
 std::string CpuProductsKey(DType dtype) {
