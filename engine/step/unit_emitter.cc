@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "engine/step/activations.h"
-#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {

@@ -3,6 +3,7 @@
 #include "kernels/counter_random.h"
 #include "kernels/integers.h"
 #include "kernels/ops.h"
+#include "kernels/step_scalars.h"
 
 namespace shale::testing {
 namespace {

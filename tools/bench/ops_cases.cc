@@ -11,6 +11,7 @@
 #include "kernels/counter_random.h"
 #include "kernels/integers.h"
 #include "kernels/ops.h"
+#include "kernels/step_scalars.h"
 #include "tools/bench/support.h"
 
 namespace shale {
