@@ -41,16 +41,9 @@ std::vector<std::byte> RunOnThreads(CpuProducts products, int threads, const Tes
 // out by the same rule, so that a few numbers of threads are enough.
 bool OnOlderProcessor() { return std::getenv("SHALE_MAX_CPU_ISA") != nullptr; }
 
-class CpuMatMulTest : public ::testing::TestWithParam<CpuProducts> {
- protected:
-  static std::vector<std::byte> RunOnThreads(int threads, const TestMemory& memory, const MatMul& op) {
-    return testing::RunOnThreads(GetParam(), threads, memory, op);
-  }
-};
-INSTANTIATE_TEST_SUITE_P(By, CpuMatMulTest, ::testing::Values(CpuProducts::kOneDnn, CpuProducts::kPacked),
-                         [](const auto& info) { return std::string(ToString(info.param)); });
+constexpr CpuProducts kProducts[] = {CpuProducts::kOneDnn, CpuProducts::kPacked};
 
-TEST_P(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
+TEST(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
   struct Case {
     int64_t m, n, k;
     bool transpose_a, transpose_b = false, bias = false, accumulate = false;
@@ -75,17 +68,28 @@ TEST_P(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
                 .accumulate = c.accumulate};
       if (c.bias) op.bias_N = memory.Random(dtype, {c.n});
       op.c_MN = c.accumulate ? memory.Random(c_dtype, {c.m, c.n}) : memory.Output(c_dtype, {c.m, c.n});
-      const std::vector<std::byte> one = RunOnThreads(1, memory, op);
-      for (const int threads :
-           OnOlderProcessor() ? std::vector<int>{3, 16} : std::vector<int>{2, 3, 5, 8, 13, 16, 32}) {
-        EXPECT_TRUE(RunOnThreads(threads, memory, op) == one) << threads << " threads";
+      for (const CpuProducts products : kProducts) {
+        const std::vector<std::byte> one = RunOnThreads(products, 1, memory, op);
+        const bool few = OnOlderProcessor() || products == CpuProducts::kPacked;
+        for (const int threads : few ? std::vector<int>{3, 16} : std::vector<int>{2, 3, 5, 8, 13, 16, 32}) {
+          EXPECT_TRUE(RunOnThreads(products, threads, memory, op) == one) << ToString(products) << ", " << threads;
+        }
       }
     }
   }
 }
 
+class PackedBTest : public ::testing::TestWithParam<CpuProducts> {
+ protected:
+  static std::vector<std::byte> RunOnThreads(int threads, const TestMemory& memory, const MatMul& op) {
+    return testing::RunOnThreads(GetParam(), threads, memory, op);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(By, PackedBTest, ::testing::ValuesIn(kProducts),
+                         [](const auto& info) { return std::string(ToString(info.param)); });
+
 // The second matmul has only NaNs in b, so that it must use the b that the first one packed.
-TEST_P(CpuMatMulTest, AMatMulFindsItsBWhereAnotherHasPackedIt) {
+TEST_P(PackedBTest, AMatMulFindsItsBWhereAnotherHasPackedIt) {
   const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 3, .products = GetParam()});
   int compared = 0;
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
@@ -143,7 +147,7 @@ TEST_P(CpuMatMulTest, AMatMulFindsItsBWhereAnotherHasPackedIt) {
   }
 }
 
-TEST_P(CpuMatMulTest, WhatIsNotPackedAsAWholeHasNoUseForAPlace) {
+TEST_P(PackedBTest, WhatIsNotPackedAsAWholeHasNoUseForAPlace) {
   const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 2, .products = GetParam()});
   const auto bytes_of = [&](DType dtype, int64_t m, int64_t n, int64_t k) {
     return ops->PackedBytes(MatMul{.a = Tensor::Contiguous(dtype, {m, k}),
@@ -186,7 +190,7 @@ MatMul LargeMatMul(const LargeCase& c, const Tensor& a, const Tensor& b, TestMem
   return {.a = a, .b = b, .c_MN = memory.Output(c.c_dtype, {c.m, c.n}), .transpose_b = c.transpose_b};
 }
 
-TEST_P(CpuMatMulTest, MatMulsInPiecesHaveTheSameBitsOnAnyNumberOfThreads) {
+TEST(CpuMatMulTest, MatMulsInPiecesHaveTheSameBitsOnAnyNumberOfThreads) {
   for (const LargeCase& c : {LargeCase{512, 20011, 840, true, false, false, DType::kBFloat16},
                              LargeCase{520, 1027, 16411, false, false, false, DType::kBFloat16}}) {
     SCOPED_TRACE(::testing::Message() << c.m << " x " << c.n << " x " << c.k);
@@ -195,13 +199,17 @@ TEST_P(CpuMatMulTest, MatMulsInPiecesHaveTheSameBitsOnAnyNumberOfThreads) {
     const Tensor b =
         c.transpose_b ? memory.Random(DType::kBFloat16, {c.n, c.k}) : memory.Random(DType::kBFloat16, {c.k, c.n});
     const MatMul op = LargeMatMul(c, a, b, memory);
-    const std::vector<std::byte> one = RunOnThreads(1, memory, op);
-    for (const int threads : {3, 64}) EXPECT_TRUE(RunOnThreads(threads, memory, op) == one) << threads << " threads";
+    for (const CpuProducts products : kProducts) {
+      const std::vector<std::byte> one = RunOnThreads(products, 1, memory, op);
+      for (const int threads : {3, 64}) {
+        EXPECT_TRUE(RunOnThreads(products, threads, memory, op) == one) << ToString(products) << ", " << threads;
+      }
+    }
   }
 }
 
 // With small integers sums are exact in any order, and rounded once.
-TEST_P(CpuMatMulTest, LargeMatMulsOfWholeNumbersAreExact) {
+TEST(CpuMatMulTest, LargeMatMulsOfWholeNumbersAreExact) {
   std::mt19937 random(7);
   const auto draw = [&](int64_t count) {
     std::vector<double> values(count);
@@ -226,16 +234,18 @@ TEST_P(CpuMatMulTest, LargeMatMulsOfWholeNumbersAreExact) {
       op.accumulate = true;
       op.c_MN = memory.Values(c.c_dtype, {c.m, c.n}, before);
     }
-    std::vector<std::byte> image = RunOnThreads(2, memory, op);
-
-    const Tensor c_tensor = memory.Bind(op.c_MN, image.data());
-    for (int sample = 0; sample < 2000; ++sample) {
-      // The first 100 samples take the last element of a row.
-      const int64_t m = random() % c.m, n = sample < 100 ? c.n - 1 : random() % c.n;
-      double sum = c.accumulate ? before[m * c.n + n] : c.bias ? bias[n] : 0;
-      for (int64_t k = 0; k < c.k; ++k) sum += a[m * c.k + k] * (c.transpose_b ? b[n * c.k + k] : b[k * c.n + n]);
-      if (c.c_dtype == DType::kBFloat16) sum = ToFloat(RoundToBFloat16(static_cast<float>(sum)));
-      ASSERT_EQ(ElementOf(c_tensor, m * c.n + n), sum) << "row " << m << ", column " << n;
+    for (const CpuProducts products : kProducts) {
+      SCOPED_TRACE(ToString(products));
+      std::vector<std::byte> image = RunOnThreads(products, 2, memory, op);
+      const Tensor c_tensor = memory.Bind(op.c_MN, image.data());
+      for (int sample = 0; sample < 2000; ++sample) {
+        // The first 100 samples take the last element of a row.
+        const int64_t m = random() % c.m, n = sample < 100 ? c.n - 1 : random() % c.n;
+        double sum = c.accumulate ? before[m * c.n + n] : c.bias ? bias[n] : 0;
+        for (int64_t k = 0; k < c.k; ++k) sum += a[m * c.k + k] * (c.transpose_b ? b[n * c.k + k] : b[k * c.n + n]);
+        if (c.c_dtype == DType::kBFloat16) sum = ToFloat(RoundToBFloat16(static_cast<float>(sum)));
+        ASSERT_EQ(ElementOf(c_tensor, m * c.n + n), sum) << "row " << m << ", column " << n;
+      }
     }
   }
 }
