@@ -45,7 +45,7 @@ absl::StatusOr<std::string> DecideCpuJobProducts(Job& job, const std::string& ca
   RuntimeConfig& runtime = job.runtime;
   if (runtime.device != DeviceType::kCpu || runtime.ops != OpsKind::kFast) return "";
   if (runtime.cpu_products != CpuProducts::kAuto) {
-    return Line(runtime.cpu_products, "runtime.cpu_products is set");
+    return Line(runtime.cpu_products, "as the job, or the run that it resumes, says");
   }
   SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
   const bool bfloat16 = job.precision.compute == ComputePrecision::kBFloat16;

@@ -92,7 +92,8 @@ TEST(CpuProductsChoiceTest, WhatTheJobNamesIsKept) {
   folder.Write(CacheOf(DType::kFloat32), "ONEDNN\n");
   Job job = JobOf(ComputePrecision::kFloat32);
   job.runtime.cpu_products = CpuProducts::kPacked;
-  EXPECT_EQ(*DecideCpuJobProducts(job, folder.path()), "matmuls by PACKED: runtime.cpu_products is set");
+  EXPECT_EQ(*DecideCpuJobProducts(job, folder.path()),
+            "matmuls by PACKED: as the job, or the run that it resumes, says");
   EXPECT_EQ(job.runtime.cpu_products, CpuProducts::kPacked);
 }
 
