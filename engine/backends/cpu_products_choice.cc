@@ -3,11 +3,11 @@
 #include <cstdlib>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/io/file.h"
 #include "kernels/check.h"
+#include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/instruction_set.h"
 #include "kernels/cpu/measure_products.h"
 
@@ -48,24 +48,30 @@ absl::StatusOr<std::string> DecideCpuJobProducts(Job& job, const std::string& ca
     return Line(runtime.cpu_products, "as the job, or the run that it resumes, says");
   }
   SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
+  const auto usual = [&](absl::string_view why) {
+    runtime.cpu_products = DefaultCpuProducts();
+    return Line(runtime.cpu_products,
+                absl::StrCat("the usual choice, because a measurement of the faster one cannot be kept: ", why));
+  };
+  if (cache_folder.empty()) return usual("neither XDG_CACHE_HOME nor HOME is an absolute path");
   const bool bfloat16 = job.precision.compute == ComputePrecision::kBFloat16;
   const DType dtype = bfloat16 ? DType::kBFloat16 : DType::kFloat32;
-  const std::string path =
-      cache_folder.empty() ? "" : absl::StrCat(cache_folder, "/cpu_products-", CpuProductsKey(dtype));
-  if (!path.empty()) runtime.cpu_products = Remembered(path);
+  const std::string path = absl::StrCat(cache_folder, "/cpu_products-", CpuProductsKey(dtype));
+  runtime.cpu_products = Remembered(path);
   if (runtime.cpu_products != CpuProducts::kAuto) {
     return Line(runtime.cpu_products, absl::StrCat("measured before (", path, ")"));
   }
+  absl::Status kept = MakeFolders(cache_folder);
+  if (!kept.ok()) return usual(kept.message());
   SHALE_ASSIGN_OR_RETURN(const MeasuredProducts measured, MeasureCpuProducts(dtype));
+  kept = WriteFileDurably(path, FileOf(measured.products));
+  if (!kept.ok()) return usual(kept.message());
   runtime.cpu_products = measured.products;
-  if (measured.packed_speed == 0) {
-    return Line(measured.products, absl::StrCat("oneDNN has no matmuls of ", ToString(dtype), " for this processor"));
-  }
-  // Without the file, the next call measures again.
-  if (!path.empty() && MakeFolders(cache_folder).ok()) WriteFileDurably(path, FileOf(measured.products)).IgnoreError();
   return Line(measured.products,
-              absl::StrFormat("PACKED has %.2f x the speed of ONEDNN in %s, as measured now on one thread",
-                              measured.packed_speed, ToString(dtype)));
+              measured.packed_speed == 0
+                  ? absl::StrCat("oneDNN has no matmuls of ", ToString(dtype), " for this processor")
+                  : absl::StrFormat("PACKED has %.2f x the speed of ONEDNN in %s, as measured now on one thread",
+                                    measured.packed_speed, ToString(dtype)));
 }
 
 }  // namespace shale

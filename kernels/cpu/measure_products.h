@@ -15,8 +15,9 @@ struct MeasuredProducts {
 };
 
 // Times matmuls of `dtype` (f32 or bf16) in the shapes of a forward and of a weight's gradient, by each kind in turn,
-// for about 0.2 seconds. Runs on the calling thread alone: the ratio of the speeds hardly depends on the number of
-// threads, and a choice that did would change the bits of a run with its number of ranks. Returns oneDNN's errors.
+// for about 0.2 seconds of the calling thread. Uses no other thread: the ratio of the speeds hardly depends on the
+// number of threads, and a choice that did would change the bits of a run with its number of ranks. Returns oneDNN's
+// errors.
 // REQUIRES: CheckInstructionSetLimit() is OK.
 absl::StatusOr<MeasuredProducts> MeasureCpuProducts(DType dtype);
 

@@ -161,7 +161,8 @@ class ToolsTest(unittest.TestCase):
             checkpoint = products + "/checkpoints/step-0000000002"
             resumed(products, run, "--resume=latest")
             resumed(products, "--set=telemetry.run_folder=elsewhere-" + products, "--resume=" + checkpoint)
-            resumed(other, run, "--resume=" + checkpoint, "--set=runtime.cpu_products=" + other)
+            resumed(other, "--set=telemetry.run_folder=changed-" + products, "--resume=" + checkpoint,
+                    "--set=runtime.cpu_products=" + other)
 
     def test_a_trace_tells_when_every_instruction_ran(self):
         plain = self.train("--set=lr_schedule.steps=5", "--set=telemetry.run_folder=plain")

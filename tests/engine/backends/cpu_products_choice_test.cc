@@ -3,11 +3,14 @@
 #include <stdlib.h>
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/measure_products.h"
 #include "tests/engine/io/temp_folder.h"
 
@@ -65,12 +68,19 @@ TEST(CpuProductsChoiceTest, ADamagedCacheIsMeasuredAgainAndReplaced) {
   }
 }
 
-TEST(CpuProductsChoiceTest, ACacheThatCannotBeWrittenCostsTheMeasurementAlone) {
+// A choice that each run measures anew could change the bits from run to run.
+TEST(CpuProductsChoiceTest, WhatCannotBeKeptIsNotMeasured) {
   const TempFolder folder;
   const std::string below_a_file = folder.Write("file", "") + "/shale";
-  for (const std::string& caches : {below_a_file, std::string()}) {
-    EXPECT_THAT(Decide(caches), HasSubstr("as measured now"));
-    EXPECT_THAT(Decide(caches), HasSubstr("as measured now"));
+  const std::string file_is_a_folder = folder.Path("odd");
+  ASSERT_TRUE(MakeFolders(file_is_a_folder + "/" + CacheOf(DType::kFloat32)).ok());
+  for (const auto& [caches, why] :
+       {std::pair(below_a_file, "file"), {file_is_a_folder, "odd"}, {"", "XDG_CACHE_HOME"}}) {
+    CpuProducts chosen;
+    const std::string line = Decide(caches, &chosen);
+    EXPECT_THAT(line, HasSubstr(": the usual choice, because a measurement of the faster one cannot be kept: "));
+    EXPECT_THAT(line, HasSubstr(why));
+    EXPECT_EQ(chosen, DefaultCpuProducts());
   }
 }
 
