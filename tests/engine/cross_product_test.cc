@@ -1,6 +1,5 @@
 // All laws of steps on the full cross product of what a step can be divided into: strategies and accumulations,
-// activation checkpointing and segments, ranks and meshes, micro-batches, and precisions. Takes minutes, so it is run
-// by hand. See tools/README.md.
+// activation checkpointing and segments, ranks and meshes, micro-batches, and precisions.
 #include <gtest/gtest.h>
 
 #include <atomic>
