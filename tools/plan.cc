@@ -163,6 +163,7 @@ int Run(const Flags& flags) {
   if (!job.ok()) return Fail(job.status(), kExitUsage);
   const absl::StatusOr<DataFacts> data = DataFactsForPlanning(*job);
   if (!data.ok()) return Fail(data.status(), kExitUsage);
+  if (const auto products = DecideCpuProducts(*job); !products.ok()) return Fail(products.status(), kExitUsage);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
   if (!backend.ok()) return Fail(backend.status(), kExitUsage);
   if (!flags.fit.empty()) {

@@ -18,6 +18,7 @@
 #include "engine/checkpoint/run_paths.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
+#include "engine/io/file.h"
 #include "engine/program/program.h"
 #include "engine/report/memory_snapshot.h"
 #include "engine/report/plan_text.h"
@@ -131,6 +132,18 @@ RunFolder::Existing ExistingFor(ResumeFrom from) {
   }
 }
 
+// Takes what computed the matmuls of the run in `run_folder`, if there is one and the job leaves it open, so that a
+// resumed run computes the same bits. Another precision changes the bits anyway, and another choice may be faster then.
+void KeepCpuProducts(const std::string& run_folder, Job& job) {
+  constexpr int64_t kMaxJobBytes = int64_t{1} << 20;
+  if (job.runtime.cpu_products != CpuProducts::kAuto || job.runtime.device != DeviceType::kCpu) return;
+  const absl::StatusOr<std::string> text = ReadFile(RunJobPath(run_folder), kMaxJobBytes);
+  if (!text.ok()) return;
+  const absl::StatusOr<Job> former = ParseRecordedJob(*text, RunJobPath(run_folder));
+  if (!former.ok() || former->precision.compute != job.precision.compute) return;
+  job.runtime.cpu_products = former->runtime.cpu_products;
+}
+
 std::optional<int64_t> GoesOnAfter(const Resumed& resumed) {
   return resumed.path.empty() ? std::nullopt : std::optional<int64_t>(resumed.manifest.step);
 }
@@ -152,7 +165,7 @@ int Train(const Flags& flags) {
                                            "resumes"),
                 kExitUsage);
   }
-  const absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides);
+  absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides);
   if (!job.ok()) return Fail(job.status(), kExitUsage);
   // Claims the folder before anything that takes time, so that an unusable folder is reported at once.
   absl::StatusOr<std::unique_ptr<RunFolder>> folder =
@@ -165,6 +178,11 @@ int Train(const Flags& flags) {
   options.tokenizer_folder = HfFolder(*job, **folder, resume);
   options.trace = flags.trace;
   options.peak_flops = job->telemetry.peak_flops;
+  if (ExistingFor(resume.from) == RunFolder::Existing::kContinue) {
+    KeepCpuProducts(resume.from == ResumeFrom::kPath ? RunOfCheckpoint(resume.path) : (*folder)->path(), *job);
+  }
+  const absl::StatusOr<std::string> products = DecideCpuProducts(*job);
+  if (!products.ok()) return Fail(products.status(), kExitUsage);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
   if (!backend.ok()) return Fail(backend.status(), kExitUsage);
   options.backend = backend->get();
@@ -181,6 +199,7 @@ int Train(const Flags& flags) {
   const JobPlan& plan = (*trainer)->plan();
   std::string devices = (*trainer)->device_description();
   if (!devices.empty()) devices += '\n';
+  if (!products->empty()) devices += *products + '\n';
   const std::string plan_text = absl::StrCat(PlanText((*trainer)->job(), plan), "\noutside the arenas  ",
                                              FormatBytes((*trainer)->overhead_bytes()),
                                              " of this process, as measured: code, libraries, data buffers\n", devices);

@@ -1,5 +1,6 @@
-// Defines CreateBackend for programs that run on CPUs alone.
+// Defines the functions of job_backend.h for programs that run on CPUs alone.
 #include "engine/backends/cpu_jobs.h"
+#include "engine/backends/cpu_products_choice.h"
 #include "engine/backends/job_backend.h"
 
 namespace shale {
@@ -11,5 +12,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
       "toolkit in $CUDA_HOME or /usr/local/cuda when it was built. Build it again with a toolkit, or set "
       "runtime.device=CPU");
 }
+
+absl::StatusOr<std::string> DecideCpuProducts(Job& job) { return DecideCpuJobProducts(job, UserCacheFolder()); }
 
 }  // namespace shale

@@ -8,9 +8,10 @@
 namespace shale {
 
 CpuBackendOptions CpuOptionsOf(const Job& job) {
-  return {.ops = job.runtime.ops, .threads = [runtime = job.runtime](int64_t ranks) {
-            return ThreadsPerRank(runtime, ranks, HardwareThreads());
-          }};
+  return {
+      .ops = job.runtime.ops, .products = job.runtime.cpu_products, .threads = [runtime = job.runtime](int64_t ranks) {
+        return ThreadsPerRank(runtime, ranks, HardwareThreads());
+      }};
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuJobBackend(const Job& job) {

@@ -10,7 +10,7 @@
 
 namespace shale {
 
-// Returns the ops and the threads of a job's CPUs. The result does not refer to the job.
+// Returns the ops, what computes matmuls, and the threads of a job's CPUs. The result does not refer to the job.
 CpuBackendOptions CpuOptionsOf(const Job& job);
 
 // Creates the backend that `job` describes. The backend does not refer to the job. Returns InvalidArgument if

@@ -1,4 +1,4 @@
-// Defines CreateBackend for programs that run on GPUs alone.
+// Defines the functions of job_backend.h for programs that run on GPUs alone.
 #include "engine/backends/cuda_jobs.h"
 #include "engine/backends/job_backend.h"
 
@@ -10,5 +10,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
       "runtime.device is CPU, and this program was built without CPU kernels; set runtime.device=CUDA, or use the "
       "program that has both");
 }
+
+absl::StatusOr<std::string> DecideCpuProducts(Job&) { return ""; }
 
 }  // namespace shale

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "engine/config/job.h"
@@ -20,5 +21,12 @@ using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>(co
 // not look for devices yet, because a backend can also plan for devices of another machine. May set environment
 // variables for CUDA's libraries, so call it before there are threads.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job);
+
+// Decides runtime.cpu_products if the job leaves it open and its device is the CPU: takes what an earlier call on such
+// a processor wrote to the user's cache folder ($XDG_CACHE_HOME/shale, or ~/.cache/shale), or measures for about 0.2
+// seconds (kernels/cpu/measure_products.h) and writes it there. A damaged file is measured again. If the result cannot
+// be written, takes DefaultCpuProducts() (kernels/cpu/cpu_ops.h): a choice that each run measures anew could change the
+// bits from run to run. Returns a line for people, which is empty if the job computes no matmuls on the CPU.
+absl::StatusOr<std::string> DecideCpuProducts(Job& job);
 
 }  // namespace shale

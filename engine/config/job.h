@@ -15,6 +15,7 @@
 #include "engine/runtime/ops_kind.h"
 #include "engine/step/options_enums.h"
 #include "engine/step/segments.h"
+#include "kernels/cpu_products.h"
 #include "kernels/integers.h"
 
 namespace shale {
@@ -195,9 +196,10 @@ enum class CollectivesKind { kAuto, kNccl, kInProcess };
 struct RuntimeConfig {
   DeviceType device = DeviceType::kCpu;
   OpsKind ops = OpsKind::kFast;
-  int64_t threads_per_rank = 0;  // 0: see ThreadsPerRank.
-  uint64_t seed = 1;             // Seed of the initial weights.
-  bool synchronous = false;      // Runs one instruction at a time.
+  int64_t threads_per_rank = 0;                   // 0: see ThreadsPerRank.
+  CpuProducts cpu_products = CpuProducts::kAuto;  // Only the fast ops of kCpu read it.
+  uint64_t seed = 1;                              // Seed of the initial weights.
+  bool synchronous = false;                       // Runs one instruction at a time.
   // Only kCuda reads the following.
   int64_t ranks_per_device = 1;
   CollectivesKind collectives = CollectivesKind::kAuto;

@@ -138,6 +138,7 @@ RuntimeConfig RuntimeFromSpec(const proto::RuntimeSpec& spec) {
   config.device = FromSpec(spec.device(), config.device);
   config.ops = FromSpec(spec.ops(), config.ops);
   config.threads_per_rank = spec.threads_per_rank();
+  config.cpu_products = FromSpec(spec.cpu_products(), config.cpu_products);
   if (spec.has_seed()) config.seed = spec.seed();
   config.synchronous = spec.synchronous();
   if (spec.has_ranks_per_device()) config.ranks_per_device = spec.ranks_per_device();

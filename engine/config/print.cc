@@ -123,6 +123,9 @@ void Print(const RuntimeConfig& config, proto::RuntimeSpec& spec) {
   spec.set_device(ToSpec<proto::RuntimeSpec::Device>(config.device));
   spec.set_ops(ToSpec<proto::RuntimeSpec::Ops>(config.ops));
   if (config.threads_per_rank != 0) spec.set_threads_per_rank(config.threads_per_rank);
+  if (config.device == DeviceType::kCpu && config.ops == OpsKind::kFast) {
+    spec.set_cpu_products(ToSpec<proto::RuntimeSpec::CpuProducts>(config.cpu_products));
+  }
   spec.set_seed(config.seed);
   spec.set_synchronous(config.synchronous);
   if (config.device != DeviceType::kCuda) return;

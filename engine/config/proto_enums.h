@@ -52,6 +52,8 @@ static_assert(Same(LearningRateShape::kWarmupStableDecay, proto::LearningRateSpe
 static_assert(Same(SaveFailure::kContinue, proto::CheckpointSpec::CONTINUE));
 static_assert(Same(DeviceType::kCuda, proto::RuntimeSpec::CUDA));
 static_assert(Same(OpsKind::kReference, proto::RuntimeSpec::REFERENCE));
+static_assert(Same(CpuProducts::kAuto, proto::RuntimeSpec::AUTO));
+static_assert(Same(CpuProducts::kPacked, proto::RuntimeSpec::PACKED));
 // These enums do not use FromSpec and ToSpec. "Left out" has a meaning of its own in them, and the plain enum has a
 // value for it.
 static_assert(static_cast<int>(DataFormat::kByContent) == proto::DataSpec::FORMAT_UNSPECIFIED);

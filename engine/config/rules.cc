@@ -272,6 +272,14 @@ void CheckLearningRate(const proto::LearningRateSpec& spec, const Job& job, Spec
 void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
   const proto::RuntimeSpec& given = spec.runtime();
   const RuntimeConfig& runtime = job.runtime;
+  if (given.cpu_products() != proto::RuntimeSpec::CPU_PRODUCTS_UNSPECIFIED) {
+    constexpr char kMessage[] = "only the FAST ops of device CPU read it; choose those, or leave it out";
+    if (runtime.device != DeviceType::kCpu) {
+      errors.AddRule({"runtime.cpu_products", "runtime.device"}, kMessage);
+    } else if (runtime.ops != OpsKind::kFast) {
+      errors.AddRule({"runtime.cpu_products", "runtime.ops"}, kMessage);
+    }
+  }
   if (runtime.device == DeviceType::kCpu) {
     const struct {
       const char* path;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "kernels/cpu_products.h"
 #include "kernels/op_backend.h"
 
 namespace shale {
@@ -40,8 +41,9 @@ struct Machine {
   // Creates the ops of one rank when `ranks` ranks share the machine and its cores. Planning only asks them for sizes.
   // Must be set.
   std::function<std::unique_ptr<Ops>(int64_t ranks)> create_ops;
-  DefaultBudget default_budget;  // If empty, there is no limit.
-  int64_t hardware_threads = 1;  // Threads that its CPUs run at once, for all ranks together.
+  DefaultBudget default_budget;                   // If empty, there is no limit.
+  int64_t hardware_threads = 1;                   // Threads that its CPUs run at once, for all ranks together.
+  CpuProducts cpu_products = CpuProducts::kAuto;  // Of `create_ops`, if its ops run on the CPU.
 
   // Returns the same machine with no limit on memory.
   Machine WithoutBudget() const {

@@ -20,8 +20,9 @@ struct ResolvedJob {
 };
 
 // Decides, in this order: the format of the data and the vocabulary (from `data`), the number of tokens in a chunk of
-// the loss, the accumulation and everything else in the plan, and the threads of a rank (from `machine`). What the job
-// itself sets stays as it is. Allocates nothing on devices. The result does not refer to `machine`.
+// the loss, the accumulation and everything else in the plan, the threads of a rank and what computes matmuls (both
+// from `machine`). What the job itself sets stays as it is. Allocates nothing on devices. The result does not refer to
+// `machine`.
 //
 // Returns the errors of ValidateJob, and then those of PlanJob.
 absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine);

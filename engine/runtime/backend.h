@@ -68,8 +68,12 @@ class Backend {
   Machine machine() const {
     return {.create_ops = [this](int64_t ranks) { return CreateOps(ranks, /*device=*/nullptr); },
             .default_budget = [this](int64_t ranks) { return DefaultBudget(ranks); },
-            .hardware_threads = HardwareThreads()};
+            .hardware_threads = HardwareThreads(),
+            .cpu_products = cpu_products()};
   }
+
+  // Returns what computes the matmuls of ops on the CPU, or kAuto if nothing does.
+  virtual CpuProducts cpu_products() const { return CpuProducts::kAuto; }
 
   // Returns the peak FLOP/s of one device for matmuls of `dtype`, as its maker states it, or 0 if it must be measured.
   virtual double NominalPeakFlops(DType dtype) const { return 0; }

@@ -20,6 +20,11 @@ class CpuBackend : public Backend {
     return CreateHostOps(options_, ranks);
   }
 
+  CpuProducts cpu_products() const override {
+    if (options_.ops != OpsKind::kFast) return CpuProducts::kAuto;
+    return options_.products == CpuProducts::kAuto ? DefaultCpuProducts() : options_.products;
+  }
+
   // All ranks share one device, which counts what they allocate together.
   absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
     return std::vector<std::shared_ptr<Device>>(
@@ -45,7 +50,7 @@ class CpuBackend : public Backend {
 
 std::unique_ptr<Ops> CreateHostOps(const CpuBackendOptions& options, int64_t ranks) {
   if (options.ops == OpsKind::kReference) return CreateReferenceOps();
-  return CreateCpuOps({.threads = options.threads(ranks)});
+  return CreateCpuOps({.threads = options.threads(ranks), .products = options.products});
 }
 
 std::unique_ptr<Backend> CreateCpuBackend(const CpuBackendOptions& options) {

@@ -7,11 +7,13 @@
 
 #include "engine/runtime/backend.h"
 #include "engine/runtime/ops_kind.h"
+#include "kernels/cpu_products.h"
 
 namespace shale {
 
 struct CpuBackendOptions {
   OpsKind ops = OpsKind::kFast;
+  CpuProducts products = CpuProducts::kAuto;  // Of the fast ops; kAuto: DefaultCpuProducts (kernels/cpu/cpu_ops.h).
   // Returns how many threads one rank uses when the process runs this many ranks: for its kernels, and to make an
   // arena's pages resident. Must be set.
   std::function<int(int64_t ranks)> threads = [](int64_t) { return 1; };

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "kernels/cpu_products.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_kinds.h"
 #include "kernels/reference/scalar_ops.h"
@@ -19,6 +20,7 @@ class OneDnnMatMuls;  // Matmuls by oneDNN; see onednn_matmuls.h.
 // Settings and caches that the kernels of one CpuOps share. Kernels on several streams read it at the same time.
 struct Context {
   int threads = 1;
+  CpuProducts products = CpuProducts::kOneDnn;
   std::shared_ptr<OneDnnMatMuls> matmuls;
 };
 

@@ -13,7 +13,9 @@ namespace {
 class CpuOps : public HostOps {
  public:
   explicit CpuOps(const CpuOptions& options)
-      : context_{.threads = options.threads, .matmuls = std::make_shared<cpu::OneDnnMatMuls>(options.threads)} {}
+      : context_{.threads = options.threads,
+                 .products = options.products == CpuProducts::kAuto ? DefaultCpuProducts() : options.products,
+                 .matmuls = std::make_shared<cpu::OneDnnMatMuls>(options.threads)} {}
 
   int64_t ScratchBytes(const Op& op) const override {
     return std::visit([&](const auto& o) { return cpu::ScratchBytesOf(o, context_); }, op.kinds());
@@ -32,9 +34,13 @@ class CpuOps : public HostOps {
 
 }  // namespace
 
+CpuProducts DefaultCpuProducts() {
+  return cpu::UsedInstructionSet() == cpu::InstructionSet::kAvx2 ? CpuProducts::kPacked : CpuProducts::kOneDnn;
+}
+
 std::unique_ptr<Ops> CreateCpuOps(const CpuOptions& options) {
-  SHALE_CHECK(options.threads >= 1) << "CpuOptions.threads is " << options.threads;
   cpu::UsedInstructionSet();  // Limits the instructions of all kernels.
+  SHALE_CHECK(options.threads >= 1) << "CpuOptions.threads is " << options.threads;
   return std::make_unique<CpuOps>(options);
 }
 

@@ -1,4 +1,5 @@
-// The fast CPU backend: Highway for ops that memory bounds, oneDNN for matmuls, OpenMP for loops over rows.
+// The fast CPU backend: Highway for ops that memory bounds, oneDNN or our own kernels for matmuls, OpenMP for loops
+// over rows.
 //
 // The same op gives the same bits whatever the number of threads, because the partition of every reduction depends on
 // sizes only.
@@ -6,6 +7,7 @@
 
 #include <memory>
 
+#include "kernels/cpu_products.h"
 #include "kernels/op_backend.h"
 
 namespace shale {
@@ -14,7 +16,13 @@ struct CpuOptions {
   // OpenMP threads per op, including the calling thread. Ranks that share a machine should divide its cores: OpenMP
   // threads spin while they wait, and block one another if there are more of them than cores.
   int threads = 1;
+  CpuProducts products = CpuProducts::kAuto;  // kAuto: DefaultCpuProducts().
 };
+
+// Returns what computes matmuls fastest on most processors with the instructions of this one: our own kernels with
+// AVX2, and oneDNN with AVX-512 or without AVX2. Where the processor has bf16 instructions that are slow, only a
+// measurement tells (kernels/cpu/measure_products.h). Never returns kAuto. REQUIRES: CheckInstructionSetLimit() is OK.
+CpuProducts DefaultCpuProducts();
 
 // Creates the fast CPU backend for one rank. REQUIRES: options.threads >= 1, and CheckInstructionSetLimit() is OK
 // (kernels/cpu/instruction_set.h).

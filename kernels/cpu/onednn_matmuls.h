@@ -5,7 +5,6 @@
 // of threads. Here a matmul is divided into tiles (matmul_tiles.h), and each tile is a primitive for one thread.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,34 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/op_backend.h"
-#include "kernels/tensor.h"
+#include "kernels/cpu/matmul_shape.h"
 
 namespace shale::cpu {
-
-// Everything that a primitive is made for: c = a b + bias, or c += a b, for strided a [M, K], b [K, N] and c [M, N].
-// Strides are in elements; one of a's strides and one of b's strides is 1.
-struct MatMulShape {
-  int64_t m = 0, n = 0, k = 0;
-  int64_t a_stride_m = 0, a_stride_k = 0;
-  int64_t b_stride_k = 0, b_stride_n = 0;
-  int64_t c_stride_m = 0;
-  DType dtype = DType::kFloat32;    // Of a, b and bias: f32 or bf16.
-  DType c_dtype = DType::kFloat32;  // f32 or bf16.
-  bool bias = false;
-  bool accumulate = false;
-  auto operator<=>(const MatMulShape&) const = default;
-};
-
-struct MatMulOperands {
-  const void* a = nullptr;
-  const void* b = nullptr;
-  const void* bias = nullptr;  // If the shape has one.
-  void* c = nullptr;
-  Scratch packed_b;          // Memory for packed b, of PackedBytes; null: b is packed in scratch.
-  bool b_is_packed = false;  // packed_b holds b already.
-  Scratch scratch;           // At least ScratchBytes.
-};
 
 class TiledMatMul;
 

@@ -106,10 +106,14 @@ struct Full {
   }
   HWY_INLINE hn::Vec<HalfBits> LoadHalves(const uint16_t* from) const { return hn::LoadU(HalfBits(), from); }
   HWY_INLINE void StoreHalves(hn::Vec<HalfBits> v, uint16_t* to) const { hn::StoreU(v, HalfBits(), to); }
-  // Stores past the caches. REQUIRES: `to` is aligned to the size of the vector of halves
+  // Stores past the caches, if a vector of halves has the 16 bytes that x86 streams at least. REQUIRES: `to` is aligned
+  // to the size of the vector of halves
   HWY_INLINE void StreamHalves(hn::Vec<HalfBits> v, uint16_t* to) const {
-    static_assert(HWY_TARGET > HWY_SSSE3 || hn::MaxLanes(HalfBits()) >= 8, "x86 streams no less than 16 bytes");
-    hn::Stream(v, HalfBits(), to);
+    if constexpr (hn::MaxLanes(HalfBits()) >= 8) {
+      hn::Stream(v, HalfBits(), to);
+    } else {
+      StoreHalves(v, to);
+    }
   }
 };
 struct Partial {

@@ -112,7 +112,9 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                              .loss_chunk_tokens = options.loss_chunk_tokens};
   SHALE_ASSIGN_OR_RETURN(const ModelGraph graph, BuildModel(options.model, graph_options));
   std::unique_ptr<Backend> tested;
-  if (options.backend == nullptr) tested = TestedBackend(options.ops, static_cast<int>(options.threads));
+  if (options.backend == nullptr) {
+    tested = TestedBackend(options.ops, static_cast<int>(options.threads), options.cpu_products);
+  }
   const Backend* backend = options.backend != nullptr ? options.backend : tested.get();
   const std::unique_ptr<Ops> ops = backend->CreateOps(W, /*device=*/nullptr);
   RunResult result;

@@ -18,6 +18,7 @@
 #include "engine/runtime/local_ranks.h"
 #include "engine/runtime/ops_kind.h"
 #include "engine/step/compile.h"
+#include "kernels/cpu_products.h"
 
 namespace shale::testing {
 
@@ -56,8 +57,9 @@ struct RunOptions {
   int64_t micro_batch = 1;
   int64_t loss_chunk_tokens = 7;
   StepOptions step;
-  const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads).
+  const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads, cpu_products).
   OpsKind ops = kTestedOps;
+  CpuProducts cpu_products = CpuProducts::kAuto;
   int64_t threads = 1;
   int steps = 1;
   double learning_rate = 1e-2;

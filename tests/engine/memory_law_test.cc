@@ -16,7 +16,8 @@ namespace shale::testing {
 namespace {
 
 // Returns a random valid job. Strategy, accumulation, mesh, activation checkpointing, optimizer, moments, clipping,
-// update time, model, dtype, masters, dtype of gradient shards, offloaded state, K and keep_gradients vary.
+// update time, model, dtype, masters, dtype of gradient shards, offloaded state, K, keep_gradients and
+// what computes matmuls vary.
 RunOptions RandomJob(std::mt19937_64& random) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   RunOptions options;
@@ -57,6 +58,7 @@ RunOptions RandomJob(std::mt19937_64& random) {
     step.offload_state.moments = step.offload_state.masters = false;  // They are on the host anyway.
   }
   options.reads_gradients = pick(2);
+  options.cpu_products = static_cast<CpuProducts>(1 + pick(2));
   if (pick(3) == 0) step.update = UpdateTime::kInBackward;
   if (pick(2) == 0) step.clipping = static_cast<Clipping>(1 + pick(2));
   options.micro_batch = 1 + pick(3);
@@ -89,7 +91,7 @@ std::string Describe(const RunOptions& o, int seed) {
                       ToString(o.step.master), " ", EntryOf(o.step.optimizer.kind).name,
                       HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update), " on ",
                       ToString(o.step.update_device), " gradients in ", ToString(o.step.gradient_shards),
-                      " on host: ", ToString(o.step.offload_state));
+                      " on host: ", ToString(o.step.offload_state), ", matmuls by ", ToString(o.cpu_products));
 }
 
 // 400 random jobs in all: 380 on the CPU, and 20 others on the CUDA stand-ins, where a job takes fifty times as long.

@@ -32,12 +32,16 @@ TEST(PackedWeightsLaw, TheyChangeNoBits) {
   model.hidden = 90;
   model.vocabulary = 131;
   const Tokens tokens = RandomTokens(12, 256, model.vocabulary, 5);
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (const auto& [dtype, products] : {std::pair(DType::kFloat32, CpuProducts::kOneDnn),
+                                        {DType::kBFloat16, CpuProducts::kOneDnn},
+                                        {DType::kFloat32, CpuProducts::kPacked},
+                                        {DType::kBFloat16, CpuProducts::kPacked}}) {
     for (const auto& [ranks, preset] : {std::pair(1, CheckpointingPreset::kNone), {2, CheckpointingPreset::kBlock}}) {
-      const std::string what = absl::StrCat(ranks, " ranks, ", ToString(dtype));
+      const std::string what = absl::StrCat(ranks, " ranks, ", ToString(dtype), ", ", ToString(products));
       RunOptions options;
       options.model = model;
       options.dtype = dtype;
+      options.cpu_products = products;
       options.micro_batch = 4 / ranks;  // K = 3.
       options.loss_chunk_tokens = ranks == 1 ? 600 : 512;
       options.step.strategy = Strategy::kFullShard;
@@ -59,9 +63,9 @@ TEST(PackedWeightsLaw, TheyChangeNoBits) {
       EXPECT_FALSE(once->weights.empty());
       EXPECT_EQ(once->measured_peak_bytes, once->plan.peak_bytes) << what;
       EXPECT_EQ(PackedMatMuls(often->step.program), 0) << what;
-      const bool packs =
+      const bool onednn_packs =
           dtype == DType::kFloat32 ? __builtin_cpu_supports("avx512f") : __builtin_cpu_supports("avx512bf16");
-      if (packs && std::getenv("ONEDNN_MAX_CPU_ISA") == nullptr) {
+      if (products == CpuProducts::kPacked || (onednn_packs && std::getenv("SHALE_MAX_CPU_ISA") == nullptr)) {
         EXPECT_GT(PackedMatMuls(once->step.program), 20) << what;
       }
     }

@@ -6,12 +6,14 @@
 
 #include "engine/runtime/backend.h"
 #include "engine/runtime/ops_kind.h"
+#include "kernels/cpu_products.h"
 
 namespace shale::testing {
 
 // Creates the backend. `threads` is the number of threads of a rank's kernels, on backends that have a choice. `ops`
-// selects the kernels; on CUDA it selects those that compute matmuls.
-std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads);
+// selects the kernels; on CUDA it selects those that compute matmuls. `products` selects what computes matmuls among
+// the fast ops; it may be kAuto.
+std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts products = CpuProducts::kAuto);
 
 // Returns whether the backend is fast enough to test every combination. Otherwise tests run one of each kind.
 bool TestsEveryCombination();

@@ -3,8 +3,8 @@
 
 namespace shale::testing {
 
-std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads) {
-  return CreateCpuBackend({.ops = ops, .threads = [=](int64_t) { return threads; }});
+std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts products) {
+  return CreateCpuBackend({.ops = ops, .products = products, .threads = [=](int64_t) { return threads; }});
 }
 
 bool TestsEveryCombination() {

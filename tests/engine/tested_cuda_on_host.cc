@@ -24,26 +24,26 @@ void CheckAndDelete(cuda_on_host::StandInRuntime* runtime) {
   delete runtime;
 }
 
-std::unique_ptr<Ops> CpuOpsOf(OpsKind kind, int threads) {
-  return kind == OpsKind::kReference ? CreateReferenceOps() : CreateCpuOps({.threads = threads});
+std::unique_ptr<Ops> CpuOpsOf(OpsKind kind, int threads, CpuProducts products) {
+  return kind == OpsKind::kReference ? CreateReferenceOps() : CreateCpuOps({.threads = threads, .products = products});
 }
 
 }  // namespace
 
-std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads) {
+std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts products) {
   return CreateCudaBackend(
       std::shared_ptr<cuda_on_host::StandInRuntime>(new cuda_on_host::StandInRuntime(), CheckAndDelete),
       {.ranks_per_device = kRanksPerDevice,
        .create_matmuls =
            [=](const CudaDeviceProperties* /*gpu*/) {
-             return *cuda_on_host::CreateHostMatMuls(CpuOpsOf(ops, threads));
+             return *cuda_on_host::CreateHostMatMuls(CpuOpsOf(ops, threads, products));
            },
        .create_attention =
            [](const CudaDeviceProperties* /*gpu*/) {
              return cuda::CreateCudnnAttention(
                  [library = std::make_shared<AttentionStandIn>()] { return library->Graphs(); });
            },
-       .create_host_ops = [=](int64_t /*ranks*/) { return CpuOpsOf(ops, threads); }});
+       .create_host_ops = [=](int64_t /*ranks*/) { return CpuOpsOf(ops, threads, products); }});
 }
 
 bool TestsEveryCombination() { return false; }

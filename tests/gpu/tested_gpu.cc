@@ -19,8 +19,8 @@ constexpr int64_t kWorkspaceBytes = int64_t{64} << 10;
 
 }  // namespace
 
-// kReference is the same on every machine. Ignores `threads`, which matter only on the CPU.
-std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads) {
+// kReference is the same on every machine. Ignores `threads` and `products`, which matter only on the CPU.
+std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts products) {
   if (ops == OpsKind::kReference) return CreateReferenceBackend();
   CudaBackendOptions options;
   options.ranks_per_device = kRanksPerDevice;

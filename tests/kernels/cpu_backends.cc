@@ -1,10 +1,12 @@
-// Registers the fast CPU backend with one and two threads, and with each instruction set that this machine has. AVX-512
-// is also tested without the instructions of AVX512-BF16.
+// Registers the fast CPU backend, with matmuls by oneDNN, with one and two threads, and with each instruction set that
+// this machine has. AVX-512 is also tested without the instructions of AVX512-BF16. cpu_packed_backends.cc registers
+// the other matmuls.
 #include <utility>
 
 #include "hwy/targets.h"
 #include "kernels/cpu/bfloat16_instructions.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/instruction_set.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "tests/kernels/test_backends.h"
 
@@ -14,20 +16,22 @@ namespace {
 // Registers a backend. Kernels choose their instruction set at each call, for the whole process: the best of `targets`
 // that they were built for, or the portable one.
 bool Register(std::string name, std::string family, int threads, int64_t targets, bool without_bfloat16 = false) {
-  return RegisterTestBackend({.name = std::move(name),
-                              .family = std::move(family),
-                              .create_device = [] { return CreateCpuDevice({.synchronous = true}); },
-                              .create_ops = [threads] { return CreateCpuOps({.threads = threads}); },
-                              .select =
-                                  [targets, without_bfloat16] {
-                                    hwy::GetChosenTarget().Update(targets);
-                                    cpu::ForbidBFloat16Instructions(without_bfloat16);
-                                  }});
+  return RegisterTestBackend(
+      {.name = std::move(name),
+       .family = std::move(family),
+       .create_device = [] { return CreateCpuDevice({.synchronous = true}); },
+       .create_ops = [threads] { return CreateCpuOps({.threads = threads, .products = CpuProducts::kOneDnn}); },
+       .select =
+           [targets, without_bfloat16] {
+             hwy::GetChosenTarget().Update(targets);
+             cpu::ForbidBFloat16Instructions(without_bfloat16);
+           }});
 }
 
 // libgomp is not instrumented: ThreadSanitizer does not see its barriers and would report races.
 #ifndef __SANITIZE_THREAD__
 [[maybe_unused]] const bool registered = [] {
+  cpu::UsedInstructionSet();  // Applies SHALE_MAX_CPU_ISA to the supported targets.
   const int64_t best = hwy::SupportedTargets();
   Register("cpu_threads1", "cpu", 1, best);
   Register("cpu_threads2", "cpu", 2, best);

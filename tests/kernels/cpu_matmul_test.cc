@@ -1,5 +1,6 @@
-// Tests large CPU matmuls: several tiles, packed operands, sums in several parts. Their bits do not depend on the
-// number of threads. The conformance suite compares small ones.
+// Tests large CPU matmuls, by oneDNN and by our own kernels: several tiles, packed operands, sums in several parts.
+// Their bits do not depend on the number of threads. The conformance suite compares small ones. BUILD runs this file
+// again as on older processors.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -7,6 +8,8 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -19,14 +22,14 @@
 namespace shale::testing {
 namespace {
 
-std::vector<std::byte> RunOnThreads(int threads, const TestMemory& memory, const MatMul& op) {
-  static auto& rigs = *new std::map<int, std::unique_ptr<OpRig>>;  // Kept with their memory and threads.
-  std::unique_ptr<OpRig>& rig = rigs[threads];
+std::vector<std::byte> RunOnThreads(CpuProducts products, int threads, const TestMemory& memory, const MatMul& op) {
+  static auto& rigs = *new std::map<std::pair<CpuProducts, int>, std::unique_ptr<OpRig>>;  // Kept with their threads.
+  std::unique_ptr<OpRig>& rig = rigs[{products, threads}];
   if (rig == nullptr) {
     rig.reset(new OpRig({.name = "cpu",
                          .family = "cpu",
                          .create_device = [] { return CreateCpuDevice({}); },
-                         .create_ops = [threads] { return CreateCpuOps({.threads = threads}); }}));
+                         .create_ops = [=] { return CreateCpuOps({.threads = threads, .products = products}); }}));
   }
   std::vector<std::byte> image;
   const absl::Status status = rig->Run(memory, op, image);
@@ -34,9 +37,11 @@ std::vector<std::byte> RunOnThreads(int threads, const TestMemory& memory, const
   return image;
 }
 
-// Returns whether oneDNN is limited to an older instruction set. Tiles have other sizes there, but threads share them
+// Returns whether the instruction set is limited to an older one. Tiles have other sizes there, but threads share them
 // out by the same rule, so that a few numbers of threads are enough.
-bool OnOlderProcessor() { return std::getenv("ONEDNN_MAX_CPU_ISA") != nullptr; }
+bool OnOlderProcessor() { return std::getenv("SHALE_MAX_CPU_ISA") != nullptr; }
+
+constexpr CpuProducts kProducts[] = {CpuProducts::kOneDnn, CpuProducts::kPacked};
 
 TEST(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
   struct Case {
@@ -63,18 +68,29 @@ TEST(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
                 .accumulate = c.accumulate};
       if (c.bias) op.bias_N = memory.Random(dtype, {c.n});
       op.c_MN = c.accumulate ? memory.Random(c_dtype, {c.m, c.n}) : memory.Output(c_dtype, {c.m, c.n});
-      const std::vector<std::byte> one = RunOnThreads(1, memory, op);
-      for (const int threads :
-           OnOlderProcessor() ? std::vector<int>{3, 16} : std::vector<int>{2, 3, 5, 8, 13, 16, 32}) {
-        EXPECT_TRUE(RunOnThreads(threads, memory, op) == one) << threads << " threads";
+      for (const CpuProducts products : kProducts) {
+        const std::vector<std::byte> one = RunOnThreads(products, 1, memory, op);
+        const bool few = OnOlderProcessor() || products == CpuProducts::kPacked;
+        for (const int threads : few ? std::vector<int>{3, 16} : std::vector<int>{2, 3, 5, 8, 13, 16, 32}) {
+          EXPECT_TRUE(RunOnThreads(products, threads, memory, op) == one) << ToString(products) << ", " << threads;
+        }
       }
     }
   }
 }
 
+class PackedBTest : public ::testing::TestWithParam<CpuProducts> {
+ protected:
+  static std::vector<std::byte> RunOnThreads(int threads, const TestMemory& memory, const MatMul& op) {
+    return testing::RunOnThreads(GetParam(), threads, memory, op);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(By, PackedBTest, ::testing::ValuesIn(kProducts),
+                         [](const auto& info) { return std::string(ToString(info.param)); });
+
 // The second matmul has only NaNs in b, so that it must use the b that the first one packed.
-TEST(CpuMatMulTest, AMatMulFindsItsBWhereAnotherHasPackedIt) {
-  const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 3});
+TEST_P(PackedBTest, AMatMulFindsItsBWhereAnotherHasPackedIt) {
+  const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 3, .products = GetParam()});
   int compared = 0;
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const bool transpose_b : {false, true}) {
@@ -124,13 +140,15 @@ TEST(CpuMatMulTest, AMatMulFindsItsBWhereAnotherHasPackedIt) {
     }
   }
   const int in_each = 2 * 3 * 3;
-  if (!OnOlderProcessor() && __builtin_cpu_supports("avx512f")) {
+  if (GetParam() == CpuProducts::kPacked) {
+    EXPECT_EQ(compared, 2 * in_each);
+  } else if (!OnOlderProcessor() && __builtin_cpu_supports("avx512f")) {
     EXPECT_GE(compared, in_each * (__builtin_cpu_supports("avx512bf16") ? 2 : 1));
   }
 }
 
-TEST(CpuMatMulTest, WhatIsNotPackedAsAWholeHasNoUseForAPlace) {
-  const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 2});
+TEST_P(PackedBTest, WhatIsNotPackedAsAWholeHasNoUseForAPlace) {
+  const std::unique_ptr<Ops> ops = CreateCpuOps({.threads = 2, .products = GetParam()});
   const auto bytes_of = [&](DType dtype, int64_t m, int64_t n, int64_t k) {
     return ops->PackedBytes(MatMul{.a = Tensor::Contiguous(dtype, {m, k}),
                                    .b = Tensor::Contiguous(dtype, {k, n}),
@@ -139,6 +157,26 @@ TEST(CpuMatMulTest, WhatIsNotPackedAsAWholeHasNoUseForAPlace) {
   EXPECT_EQ(bytes_of(DType::kFloat32, 64, 128, 64), 0);
   EXPECT_EQ(bytes_of(DType::kBFloat16, 512, 20011, 840), 0);
   EXPECT_EQ(CreateReferenceOps()->PackedBytes(MatMul()), 0);
+}
+
+// Sums are divided by K alone, so a row has the same bits among few rows and among many, with b packed at once and in
+// pieces.
+TEST(PackedMatMulTest, ARowDoesNotDependOnTheNumberOfRowsAndColumns) {
+  constexpr int64_t kM = 530, kN = 1100, kK = 700;
+  for (const DType c_dtype : {DType::kFloat32, DType::kBFloat16}) {
+    TestMemory memory;
+    const Tensor a = memory.Random(DType::kBFloat16, {kM, kK}), b = memory.Random(DType::kBFloat16, {kN, kK});
+    const Tensor all = memory.Output(c_dtype, {kM, kN});
+    MatMul op{.a = a, .b = b, .c_MN = all, .transpose_b = true};
+    std::vector<std::byte> many = RunOnThreads(CpuProducts::kPacked, 2, memory, op);
+    for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, kN}, {37, 1}, {kM, 33}, {511, 1088}}) {
+      MatMul part{.a = a.Slice(0, 0, m), .b = b.Slice(0, 0, n), .c_MN = all.Slice(0, 0, m).Slice(1, 0, n)};
+      part.transpose_b = true;
+      std::vector<std::byte> few = RunOnThreads(CpuProducts::kPacked, 3, memory, part);
+      const Tensor got = memory.Bind(part.c_MN, few.data()), wanted = memory.Bind(part.c_MN, many.data());
+      for (int64_t i = 0; i < got.elements(); ++i) ASSERT_EQ(ElementOf(got, i), ElementOf(wanted, i)) << m << " " << n;
+    }
+  }
 }
 
 // The matmul in the head of a large vocabulary: b takes over 32 MiB and is packed in pieces.
@@ -161,8 +199,12 @@ TEST(CpuMatMulTest, MatMulsInPiecesHaveTheSameBitsOnAnyNumberOfThreads) {
     const Tensor b =
         c.transpose_b ? memory.Random(DType::kBFloat16, {c.n, c.k}) : memory.Random(DType::kBFloat16, {c.k, c.n});
     const MatMul op = LargeMatMul(c, a, b, memory);
-    const std::vector<std::byte> one = RunOnThreads(1, memory, op);
-    for (const int threads : {3, 64}) EXPECT_TRUE(RunOnThreads(threads, memory, op) == one) << threads << " threads";
+    for (const CpuProducts products : kProducts) {
+      const std::vector<std::byte> one = RunOnThreads(products, 1, memory, op);
+      for (const int threads : {3, 64}) {
+        EXPECT_TRUE(RunOnThreads(products, threads, memory, op) == one) << ToString(products) << ", " << threads;
+      }
+    }
   }
 }
 
@@ -192,16 +234,18 @@ TEST(CpuMatMulTest, LargeMatMulsOfWholeNumbersAreExact) {
       op.accumulate = true;
       op.c_MN = memory.Values(c.c_dtype, {c.m, c.n}, before);
     }
-    std::vector<std::byte> image = RunOnThreads(2, memory, op);
-
-    const Tensor c_tensor = memory.Bind(op.c_MN, image.data());
-    for (int sample = 0; sample < 2000; ++sample) {
-      // The first 100 samples take the last element of a row.
-      const int64_t m = random() % c.m, n = sample < 100 ? c.n - 1 : random() % c.n;
-      double sum = c.accumulate ? before[m * c.n + n] : c.bias ? bias[n] : 0;
-      for (int64_t k = 0; k < c.k; ++k) sum += a[m * c.k + k] * (c.transpose_b ? b[n * c.k + k] : b[k * c.n + n]);
-      if (c.c_dtype == DType::kBFloat16) sum = ToFloat(RoundToBFloat16(static_cast<float>(sum)));
-      ASSERT_EQ(ElementOf(c_tensor, m * c.n + n), sum) << "row " << m << ", column " << n;
+    for (const CpuProducts products : kProducts) {
+      SCOPED_TRACE(ToString(products));
+      std::vector<std::byte> image = RunOnThreads(products, 2, memory, op);
+      const Tensor c_tensor = memory.Bind(op.c_MN, image.data());
+      for (int sample = 0; sample < 2000; ++sample) {
+        // The first 100 samples take the last element of a row.
+        const int64_t m = random() % c.m, n = sample < 100 ? c.n - 1 : random() % c.n;
+        double sum = c.accumulate ? before[m * c.n + n] : c.bias ? bias[n] : 0;
+        for (int64_t k = 0; k < c.k; ++k) sum += a[m * c.k + k] * (c.transpose_b ? b[n * c.k + k] : b[k * c.n + n]);
+        if (c.c_dtype == DType::kBFloat16) sum = ToFloat(RoundToBFloat16(static_cast<float>(sum)));
+        ASSERT_EQ(ElementOf(c_tensor, m * c.n + n), sum) << "row " << m << ", column " << n;
+      }
     }
   }
 }

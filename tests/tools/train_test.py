@@ -14,6 +14,7 @@ import unittest
 
 _TRAIN = os.path.abspath("tools/train")
 _GENERATE = os.path.abspath("tools/generate")
+_PLAN = os.path.abspath("tools/plan")
 
 _JOB = """
 name: "test"
@@ -53,8 +54,9 @@ class ToolsTest(unittest.TestCase):
 
     def call(self, tool, *arguments):
         # Imitates `bazel run`: the tool starts in another folder, and BUILD_WORKING_DIRECTORY names the caller's.
-        return subprocess.run([tool, *arguments], cwd="/", env=dict(os.environ, BUILD_WORKING_DIRECTORY=self.folder),
-                              capture_output=True, timeout=120, check=False)
+        environment = dict(os.environ, BUILD_WORKING_DIRECTORY=self.folder, XDG_CACHE_HOME=self.path("caches"))
+        return subprocess.run([tool, *arguments], cwd="/", env=environment, capture_output=True, timeout=120,
+                              check=False)
 
     def train(self, *arguments):
         return self.call(_TRAIN, "--job=job.textproto", *arguments)
@@ -129,6 +131,38 @@ class ToolsTest(unittest.TestCase):
             environment.update(given, OMP_DISPLAY_ENV="true")
             result = subprocess.run([_GENERATE, "--help"], env=environment, capture_output=True, check=True)
             self.assertEqual(re.findall(r"OMP_WAIT_POLICY = '(\w+)'", result.stderr.decode())[-1], wanted)
+
+    def test_plan_and_train_take_what_was_measured_fastest(self):
+        first = self.train("--set=lr_schedule.steps=1")
+        self.assertEqual(first.returncode, 0, first.stderr.decode())
+        self.assertRegex(first.stdout.decode(), r"\nmatmuls by (ONEDNN|PACKED): PACKED has .* x the speed of ONEDNN in "
+                                                r"f32, as measured now on one thread\n")
+        cache, = os.listdir(self.path("caches/shale"))
+        for products in ("ONEDNN", "PACKED"):
+            self.write("caches/shale/" + cache, products + "\n")
+            trained = self.train("--set=lr_schedule.steps=1", "--overwrite")
+            self.assertEqual(trained.returncode, 0, trained.stderr.decode())
+            self.assertIn(f"\nmatmuls by {products}: measured before ", trained.stdout.decode())
+            self.assertIn(f"cpu_products: {products}", self.read("runs/test/job.textproto"))
+            planned = self.call(_PLAN, "--job=job.textproto", "--set=lr_schedule.steps=1")
+            self.assertEqual(planned.returncode, 0, planned.stderr.decode())
+            self.assertTrue(self.read("runs/test/plan.txt").startswith(planned.stdout.decode()))
+
+    def test_a_resumed_run_keeps_what_computes_its_matmuls(self):
+        def resumed(products, *arguments):
+            result = self.train("--set=lr_schedule.steps=3", *arguments)
+            self.assertEqual(result.returncode, 0, result.stderr.decode())
+            self.assertIn(f"\nmatmuls by {products}: as the job", result.stdout.decode())
+
+        for products, other in (("ONEDNN", "PACKED"), ("PACKED", "ONEDNN")):
+            run = "--set=telemetry.run_folder=" + products
+            first = self.train("--set=lr_schedule.steps=2", run, "--set=runtime.cpu_products=" + products)
+            self.assertEqual(first.returncode, 0, first.stderr.decode())
+            checkpoint = products + "/checkpoints/step-0000000002"
+            resumed(products, run, "--resume=latest")
+            resumed(products, "--set=telemetry.run_folder=elsewhere-" + products, "--resume=" + checkpoint)
+            resumed(other, "--set=telemetry.run_folder=changed-" + products, "--resume=" + checkpoint,
+                    "--set=runtime.cpu_products=" + other)
 
     def test_a_trace_tells_when_every_instruction_ran(self):
         plain = self.train("--set=lr_schedule.steps=5", "--set=telemetry.run_folder=plain")

@@ -25,18 +25,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/backends/job_backend.h"
-#include "engine/config/data_facts.h"
-#include "engine/config/job.h"
-#include "engine/config/parse.h"
 #include "engine/io/json_lines.h"
-#include "engine/planner/resolve_job.h"
 #include "engine/planner/summary.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "tools/bench/copy.h"
 #include "tools/bench/onednn.h"
+#include "tools/bench/planned_job.h"
 #include "tools/bench/step_work.h"
 #include "tools/bench/support.h"
 #include "tools/command_line.h"
@@ -241,13 +237,7 @@ int Fail(const absl::Status& status, int exit_code) {
 }
 
 int Run(const Flags& flags) {
-  const absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides);
-  if (!job.ok()) return Fail(job.status(), kExitUsage);
-  const absl::StatusOr<DataFacts> data = DataFactsForPlanning(*job);
-  if (!data.ok()) return Fail(data.status(), kExitUsage);
-  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
-  if (!backend.ok()) return Fail(backend.status(), kExitUsage);
-  const absl::StatusOr<ResolvedJob> resolved = ResolveJob(*job, *data, (*backend)->machine().WithoutBudget());
+  const absl::StatusOr<ResolvedJob> resolved = ResolveBenchJob(flags.job, flags.overrides);
   if (!resolved.ok()) return Fail(resolved.status(), kExitUsage);
   const int ranks = static_cast<int>(resolved->job.sharding.ranks);
   const int threads = static_cast<int>(resolved->job.runtime.threads_per_rank);

@@ -77,6 +77,8 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
                                "activation_checkpointing.segments=SQRT",
                                "activation_checkpointing={segment_blocks: 3 first_layers: 3}",
                                "runtime.ops=REFERENCE",
+                               "runtime.cpu_products=ONEDNN",
+                               "runtime.cpu_products=PACKED",
                                "runtime={device: CUDA graphs: true}",
                                "name=b"}) {
     SCOPED_TRACE(override);

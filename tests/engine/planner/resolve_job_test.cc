@@ -34,6 +34,7 @@ lr_schedule { steps: 1 }
 Machine MakeMachine(int64_t budget_bytes = kNoBudget) {
   Machine machine = MachineOf([=](int64_t) -> absl::StatusOr<Budget> { return Budget{.bytes = budget_bytes}; });
   machine.hardware_threads = 13;
+  machine.cpu_products = CpuProducts::kPacked;
   return machine;
 }
 
@@ -48,11 +49,14 @@ TEST(ResolveJob, DecidesWhatTheJobLeavesOpen) {
   EXPECT_EQ(job.sharding.accumulation, resolved->plan.options.accumulation);
   EXPECT_NE(job.sharding.accumulation, Accumulation::kAuto);
   EXPECT_EQ(job.runtime.threads_per_rank, 4);
+  EXPECT_EQ(job.runtime.cpu_products, CpuProducts::kPacked);
+  EXPECT_THAT(ResolvedJobText(job), HasSubstr("cpu_products: PACKED"));
 }
 
 TEST(ResolveJob, KeepsWhatTheJobNames) {
-  const Job named = MakeJob({"data.format=LLMC", "model.decoder.vocabulary=300", "memory.loss_chunk_tokens=5",
-                             "sharding.accumulation=NO_SYNC", "runtime.threads_per_rank=2"});
+  const Job named =
+      MakeJob({"data.format=LLMC", "model.decoder.vocabulary=300", "memory.loss_chunk_tokens=5",
+               "sharding.accumulation=NO_SYNC", "runtime.threads_per_rank=2", "runtime.cpu_products=ONEDNN"});
   const absl::StatusOr<ResolvedJob> resolved =
       ResolveJob(named, {.format = DataFormat::kLlmc, .vocabulary = 50257}, MakeMachine());
   ASSERT_TRUE(resolved.ok()) << resolved.status();

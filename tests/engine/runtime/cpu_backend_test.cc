@@ -6,6 +6,7 @@
 #include "engine/runtime/hardware_threads.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu/cpu_ops.h"
 
 namespace shale::testing {
 namespace {
@@ -38,6 +39,16 @@ TEST(CpuBackendTest, AMachineHasTheBackendsBudgets) {
   EXPECT_EQ(four->bytes, one->bytes / 4);
   EXPECT_EQ(backend->machine().hardware_threads, HardwareThreads());
   EXPECT_FALSE(backend->machine().WithoutBudget().default_budget);
+}
+
+TEST(CpuBackendTest, AMachineKnowsWhatComputesItsMatmuls) {
+  const auto products_of = [](const CpuBackendOptions& options) {
+    return CreateCpuBackend(options)->machine().cpu_products;
+  };
+  EXPECT_EQ(products_of({}), DefaultCpuProducts());
+  EXPECT_EQ(products_of({.products = CpuProducts::kOneDnn}), CpuProducts::kOneDnn);
+  EXPECT_EQ(products_of({.products = CpuProducts::kPacked}), CpuProducts::kPacked);
+  EXPECT_EQ(products_of({.ops = OpsKind::kReference}), CpuProducts::kAuto);
 }
 
 TEST(ThreadsPerRankTest, AreTheJobsOrAShareOfTheMachinesAndAtLeastOne) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the benches ops, comm and matmuls with tiny sizes. Checks the form of their output, never a time."""
+"""Runs the benches ops, comm, matmuls and products with tiny sizes. Checks the form of their output, never a time."""
 
 import json
 import os
@@ -11,6 +11,7 @@ import unittest
 _OPS = os.path.abspath("tools/bench/ops")
 _COMM = os.path.abspath("tools/bench/comm")
 _MATMULS = os.path.abspath("tools/bench/matmuls")
+_PRODUCTS = os.path.abspath("tools/bench/products")
 
 _JOB = """
 name: "small"
@@ -169,6 +170,18 @@ class BenchTest(unittest.TestCase):
         for key in ("gflop", "attention_gflop"):
             self.assertAlmostEqual(half[key] / last[key], 0.5)
 
+    def test_products(self):
+        with open(os.path.join(self.folder, "job"), "w", encoding="utf-8") as file:
+            file.write(_JOB)
+        for compute in ("FP32", "BF16"):
+            result = self.call(_PRODUCTS, f"--job={self.folder}/job", f"--set=precision.compute={compute}",
+                               "--repeats=1")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            *shapes, step = self.rows(result.stdout, "m x n x k")
+            self.assertEqual(step[0], "a step")
+            # The weights of qkv, out, gate and up, down, and the head, forward and twice backward.
+            self.assertEqual(sum(int(shape[1]) for shape in shapes), 15)
+
     def test_matmuls_of_a_job_that_names_no_vocabulary(self):
         with open(os.path.join(self.folder, "job"), "w", encoding="utf-8") as file:
             file.write(_JOB.replace("vocabulary: 300", ""))
@@ -196,7 +209,8 @@ class BenchTest(unittest.TestCase):
     def test_helps(self):
         for tool, flags in [(_OPS, ["--tokens", "--only", "--warm", "--json", "--threads"]),
                             (_COMM, ["--ranks", "--largest_kib", "--json"]),
-                            (_MATMULS, ["--job", "--set", "--repeats"])]:
+                            (_MATMULS, ["--job", "--set", "--repeats"]),
+                            (_PRODUCTS, ["--job", "--set", "--repeats"])]:
             result = self.call(tool, "--help")
             self.assertEqual(result.returncode, 0)
             for flag in flags:

@@ -1,0 +1,24 @@
+// CpuProducts: what computes matmuls on the CPU.
+#pragma once
+
+#include "absl/strings/string_view.h"
+
+namespace shale {
+
+enum class CpuProducts {
+  kAuto,    // Not decided yet.
+  kOneDnn,  // oneDNN; bf16 with the processor's bf16 instructions. Where oneDNN has no bf16 matmul: as kPacked.
+  kPacked   // Kernels of our own, which widen bf16 to f32 while they copy operands (kernels/cpu/packed_matmul.h).
+};
+
+// Returns the name by which runtime.cpu_products of a job gives it.
+inline absl::string_view ToString(CpuProducts products) {
+  switch (products) {
+    case CpuProducts::kAuto: return "AUTO";
+    case CpuProducts::kOneDnn: return "ONEDNN";
+    case CpuProducts::kPacked: return "PACKED";
+  }
+  return "";
+}
+
+}  // namespace shale
