@@ -3,7 +3,6 @@
 refuses, and how torch_fsdp2.py searches."""
 
 import functools
-import gzip
 import io
 import json
 import os
@@ -11,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 from contextlib import redirect_stderr, redirect_stdout
@@ -368,16 +368,17 @@ os.execv(sys.argv[3], sys.argv[3:])
 
     def test_programs_are_unpacked_once_and_again_when_the_kit_is_another(self):
         path, unpacked = os.path.join(self.root, "bin/gpu_tests"), os.path.join(self.out, "bin/gpu_tests")
-        with open(path, "rb") as plain, gzip.open(path + ".gz", "wb") as packed:
-            packed.write(plain.read())
+        archive = os.path.join(self.root, "bin", items.PROGRAMS)
+        with tarfile.open(archive, "w:xz") as packed:
+            packed.add(path, "gpu_tests")
         os.remove(path)
         self.assertEqual(self.call("--only=test/Good")[0], 0)
         before = os.stat(unpacked)
         self.assertEqual(self.call("--only=test/Good", "--again")[0], 0)
-        self.assertEqual(os.stat(unpacked).st_ino, before.st_ino)
-        os.utime(path + ".gz", ns=(1, 1))
+        self.assertEqual(os.stat(unpacked).st_ctime_ns, before.st_ctime_ns)
+        os.utime(archive, ns=(1, 1))
         self.assertEqual(self.call("--only=test/Good", "--again")[0], 0)
-        self.assertNotEqual(os.stat(unpacked).st_ino, before.st_ino)
+        self.assertNotEqual(os.stat(unpacked).st_ctime_ns, before.st_ctime_ns)
 
     def test_many_test_cases_are_several_items_and_those_that_fail_on_purpose_are_not_sanitized(self):
         cases = "".join(f"  Case/{i}\\n" for i in range(45))
@@ -458,8 +459,9 @@ class PackTest(unittest.TestCase):
     def test_a_kit_has_all_that_run_needs(self):
         packed = self.pack("--without=tune")
         self.assertEqual(packed.returncode, 0, packed.stderr)
-        self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "bin"))),
-                         ["bench.gz", "gpu_tests.gz", "plan.gz", "train.gz"])
+        self.assertEqual(os.listdir(os.path.join(self.folder, "bin")), [items.PROGRAMS])
+        with tarfile.open(os.path.join(self.folder, "bin", items.PROGRAMS)) as programs:
+            self.assertEqual(programs.getnames(), ["gpu_tests", "train", "plan", "bench"])
         self.assertEqual(len(os.listdir(os.path.join(self.folder, "jobs"))), len(items.PRESETS))
         for command in ("run", "tools/parity/torch_fsdp2.py"):
             said = subprocess.run([sys.executable, os.path.join(self.folder, command), "--help"],
@@ -479,10 +481,11 @@ class PackTest(unittest.TestCase):
     def test_what_is_too_large_is_refused(self):
         shutil.copy("/bin/true", os.path.join(self.programs, "large"))
         with open(os.path.join(self.programs, "section"), "wb") as file:
-            file.write(os.urandom(61 << 20))
+            file.write(os.urandom(2 << 20))
         subprocess.run(["objcopy", "--add-section", f".large={self.programs}/section", "--set-section-flags",
                         ".large=alloc,readonly", f"{self.programs}/large", f"{self.programs}/plan"], check=True)
-        self.refused(r"are more than the 60 that a kit may have; bin/plan.gz is the largest")
+        self.refused(r"are more than the 2 that a kit may have \(--most_mib\); bin/programs.tar.xz is the largest",
+                     "--most_mib=2")
 
     def test_onednn_is_refused(self):
         with open(os.path.join(self.programs, "bench"), "ab") as file:

@@ -1,10 +1,10 @@
 """Lists the items of a kit in order: a kernel of each module, tests, tests under compute-sanitizer, plans, benches, how
 kernels are loaded, and training by the engine and PyTorch."""
 
-import gzip
 import os
 import re
 import shutil
+import tarfile
 from dataclasses import dataclass, field
 from typing import Callable
 
@@ -15,6 +15,8 @@ from gpu.gpus import first_of_kinds
 # Test cases of gpu_tests that do not run under compute-sanitizer: those that fail on purpose, and those of full steps,
 # of devices and of collectives. The remaining ones test single ops, whose tensors have separate allocations.
 NOT_SANITIZED = re.compile(r"DeathTest|Laws|Nccl|Communicator|StreamOrdered|GpuDevice|DeviceConformance")
+# The archive of a kit's programs, in its folder bin.
+PROGRAMS = "programs.tar.xz"
 SANITIZERS = ("memcheck", "racecheck")
 # The suite of gpu_tests that runs a kernel of each module, before anything else.
 MODULES = "GpuModules"
@@ -42,23 +44,26 @@ class Kit:
     about: dict = field(default_factory=dict)  # The machine, as strings for people.
 
     def program(self, name):
-        """Returns the program's path. Kits contain programs compressed; this unpacks a program when it is first
-        needed."""
-        plain = os.path.join(self.root, "bin", name)
-        packed = plain + ".gz"
-        if not os.path.exists(packed):
+        """Returns the path that the program has if the kit holds it. Kits hold programs in an archive; this unpacks it
+        when a program is first needed."""
+        plain, archive = (os.path.join(self.root, "bin", file) for file in (name, PROGRAMS))
+        if os.path.exists(plain) or not os.path.exists(archive):
             return plain
-        unpacked = self.path("bin", name)
-        stamp = os.stat(packed).st_mtime_ns
-        if not os.path.exists(unpacked) or os.stat(unpacked).st_mtime_ns != stamp:
-            os.makedirs(os.path.dirname(unpacked), exist_ok=True)
-            temporary = unpacked + ".tmp"
-            with gzip.open(packed) as source, open(temporary, "wb") as target:
-                shutil.copyfileobj(source, target)
-            os.chmod(temporary, 0o755)
-            os.utime(temporary, ns=(stamp, stamp))
-            os.replace(temporary, unpacked)
-        return unpacked
+        stamp, done = str(os.stat(archive).st_mtime_ns), self.path("bin", "unpacked")
+        if not os.path.exists(done) or store.read(done) != stamp:
+            self._unpack(archive)
+            store.write_durably(done, stamp)
+        return self.path("bin", name)
+
+    def _unpack(self, archive):
+        shutil.rmtree(self.path("bin"), ignore_errors=True)
+        os.makedirs(self.path("bin"))
+        with tarfile.open(archive) as programs:
+            for program in programs:
+                path = self.path("bin", program.name)
+                with programs.extractfile(program) as source, open(path, "wb") as target:
+                    shutil.copyfileobj(source, target)
+                os.chmod(path, 0o755)
 
     def has(self, name):
         return os.access(self.program(name), os.X_OK)

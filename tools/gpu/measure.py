@@ -46,11 +46,6 @@ def _json(path):
         return None
 
 
-def _text(path):
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
-
-
 def tests(names, sanitizer=None, variables=()):
     """Returns work that runs these test cases of gpu_tests, under a tool of compute-sanitizer if one is given.
     `variables` is added to the environment."""
@@ -190,7 +185,7 @@ def train(preset, settings=(), variables=()):
             if len(rows) < wanted:
                 wrong = "" if ended.code or ended.timed_out else f"it printed {len(rows)} of {wanted} steps"
                 return _outcome(ended, None, wrong)
-            return _outcome(ended, {**steps_of(rows, kit.warmup), **_said(_text(kit.log(item.name))),
+            return _outcome(ended, {**steps_of(rows, kit.warmup), **_said(store.read(kit.log(item.name))),
                                     "start_seconds": first[0] if first else None,
                                     "first_seconds": rows[0]["seconds"],
                                     "peak_flops": plans.peak_flops(kit.gpus[0])})
@@ -238,7 +233,7 @@ def torch(preset):
         peak = plans.peak_flops(kit.gpus[0])
         command += [f"--peak_flops={peak:.0f}"] if peak else []
         ended = child.run(command, kit.plain, kit.log(item.name), seconds, folder=kit.out)
-        said = [line for line in _text(kit.log(item.name)).splitlines() if line.startswith('{"result"')]
+        said = [line for line in store.read(kit.log(item.name)).splitlines() if line.startswith('{"result"')]
         if not said:
             return _outcome(ended, None, "" if ended.code or ended.timed_out else "it printed no result")
         result = {**json.loads(said[-1])["result"], "peak_flops": peak}

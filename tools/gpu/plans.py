@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from bench.train import textproto
-from gpu import child
+from gpu import child, store
 
 # What CUDA and its libraries may take of a GPU's memory. The engine leaves as much if a job sets no budget
 # (DefaultBudget in engine/runtime/cuda_backend.cc). How much they take has not been measured on a GPU yet.
@@ -54,8 +54,7 @@ def plan(kit, preset, seconds=120):
     log = kit.log(f"plan/{preset}")
     ended = child.run([kit.program("plan"), f"--job={kit.job(preset)}", *sets(settings(kit.gpus[0]))],
                       kit.environment, log, seconds, folder=kit.out)
-    with open(log, encoding="utf-8", errors="replace") as file:
-        text = file.read()
+    text = store.read(log)
     words = " ".join(text.split())
     if refused := re.search(r"needs .* per rank, budget [^,]*", words):
         return Plan(ended, text, refused=f"it {refused[0]}")
