@@ -33,6 +33,21 @@ print(f"  memory  one arena a rank of {needs / 2**30:.1f} GiB ({needs:,} bytes):
 _GPU_TESTS = r"""
 print("GpuModules.\n  A\nMatMul.\n  A\n  B\nStepLaws.\n  A")
 """
+# A driver with two GPUs. The signatures are those of cuda.h.
+_DRIVER = r"""
+#include <stddef.h>
+#include <string.h>
+int cuInit(unsigned flags) { return flags; }
+int cuDriverGetVersion(int* version) { *version = 13010; return 0; }
+int cuDeviceGetCount(int* count) { *count = 2; return 0; }
+int cuDeviceGet(int* device, int ordinal) { *device = 40 + ordinal; return 0; }
+int cuDeviceGetName(char* name, int length, int device) { strncpy(name, device == 40 ? "A" : "B", length); return 0; }
+int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = (size_t)device << 30; return 0; }
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  *value = attribute == 75 ? device - 31 : attribute == 76 ? 3 : -1;  // Major and minor compute capability.
+  return 0;
+}
+"""
 _ARCH = "80+ptx,90a,100,120"
 _EVERY_SHAPE = ("qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_3b", "qwen2_5_7b", "llama3_8b")
 
@@ -154,6 +169,18 @@ class ListTest(unittest.TestCase):
         with redirect_stderr(said), self.assertRaises(SystemExit):
             main.parse(self.root, ["--gpu=h100"])
         self.assertIn("--gpu wants --list", said.getvalue())
+
+
+class DriverTest(unittest.TestCase):
+    def test_the_driver_is_asked_for_its_version_and_gpus(self):
+        with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
+            subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-o", f"{folder}/libcuda.so.1", "-"], input=_DRIVER,
+                           text=True, check=True)
+            said = subprocess.run([sys.executable, "-c", "from gpu import gpus; print(gpus.find())"], check=True,
+                                  env={**os.environ, "LD_LIBRARY_PATH": folder, "PYTHONPATH": _TOOLS},
+                                  capture_output=True, text=True).stdout.strip()
+        self.assertEqual(said, repr(gpus.Gpus([{"name": "A", "bytes": 40 << 30, "compute": "9.3"},
+                                               {"name": "B", "bytes": 41 << 30, "compute": "10.3"}], "13.1")))
 
 
 class NeedsTest(unittest.TestCase):

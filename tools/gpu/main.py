@@ -202,7 +202,8 @@ def run_kit(kit_root, options, find):
             kept.forget(item.name)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    kept.describe({**info, **kit.about})
+    wanted = ", ".join(f"{name}_{version}" for name, version in info.get("needs", {}).items())
+    kept.describe({**info, "needs": wanted, **kit.about})
     try:
         done = run(kit, items, names, kept, deadline)
     except _Interrupted as interrupted:
