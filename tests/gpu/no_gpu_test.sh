@@ -16,7 +16,7 @@ status=$?
 [[ $output == "gpu_tests: "*GPU* ]] || fail "the line does not tell what is missing: $output"
 
 tests=$(CUDA_VISIBLE_DEVICES= "$program" --gtest_list_tests) || fail "no list of tests"
-for suite in Norm/OpConformance MatMul CudaNorms Gpu/DeviceConformance GpuDeviceDeathTest \
+for suite in GpuModules Norm/OpConformance MatMul CudaNorms Gpu/DeviceConformance GpuDeviceDeathTest \
   StreamOrdered/CommunicatorConformance NcclGpuTest GpuMatMulTest StepLaws MemoryLaws CommunicationLaws GraphLaws \
   Jobs/JobLaws "$@"; do
   grep -q "^$suite" <<<"$tests" || fail "no tests of $suite"

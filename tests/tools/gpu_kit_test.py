@@ -3,7 +3,6 @@
 refuses, and how torch_fsdp2.py searches."""
 
 import functools
-import gzip
 import io
 import json
 import os
@@ -11,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 from contextlib import redirect_stderr, redirect_stdout
@@ -21,20 +21,24 @@ sys.path[:0] = [_TOOLS, os.path.join(_TOOLS, "parity")]
 
 import torch_fsdp2  # noqa: E402
 from bench.train import textproto, workloads  # noqa: E402
-from gpu import child, items, machine, main, measure, report, store  # noqa: E402
+from gpu import child, gpus, items, machine, main, measure, report, store  # noqa: E402
 
 # Stand-ins for the programs of a kit: to `run` they look like the real ones. FAKE_* variables of the environment
 # control what they do.
 _GPU_TESTS = r"""
 import json, os, sys
 if "--gtest_list_tests" in sys.argv:
-    print("Running main() from main.cc\nGood.\n  A\n  B\nAll/OpTest.  # TypeParam = float\n"
+    print("Running main() from main.cc\nGpuModules.\n  A\nGood.\n  A\n  B\nAll/OpTest.  # TypeParam = float\n"
           "  C/0  # GetParam() = 5\nCrash.\n  D")
     sys.exit()
 flags = dict(a.split("=", 1) for a in sys.argv[1:])
 names = flags["--gtest_filter"].split(":")
 suite = names[0].rsplit(".", 1)[0]
-with open("ran.txt", "a") as file: print(suite, file=file)
+if suite == "GpuModules":
+    with open("modules.txt", "a") as file: print(os.environ["CUDA_VISIBLE_DEVICES"], file=file)
+    if "FAKE_WRONG_CODE" in os.environ: sys.exit("gpu_tests: the kernels of this program do not run on GPU 0 (Fake)")
+else:
+    with open("ran.txt", "a") as file: print(suite, file=file)
 if suite == "Crash": os.abort()
 cases = [{"name": "A", "result": "COMPLETED"}, {"name": "B", "result": "SKIPPED"}]
 if suite == "All/OpTest": cases[0]["failures"] = [{}]
@@ -93,7 +97,7 @@ json.dump({"sustained_bf16": 7.0e14 if "--sustained_seconds" in flags else 0,
           open(flags["--json"], "w"))
 """
 
-_GPU = {"name": "Fake H200", "bytes": 140 << 30}
+_GPUS = gpus.Gpus([{"name": "Fake H200", "bytes": 140 << 30, "compute": "9.0"}], "13.0")
 
 
 class KitTest(unittest.TestCase):
@@ -128,10 +132,10 @@ class KitTest(unittest.TestCase):
         os.chmod(path, 0o755)
         return path
 
-    def call(self, *arguments, gpus=lambda: [_GPU]):
+    def call(self, *arguments, find=lambda: _GPUS):
         said, errors = io.StringIO(), io.StringIO()
         with redirect_stdout(said), redirect_stderr(errors):
-            code = main.main(self.root, [f"--out={self.out}", f"--python={self.python}", *arguments], gpus)
+            code = main.main(self.root, [f"--out={self.out}", f"--python={self.python}", *arguments], find)
         return code, said.getvalue() + errors.getvalue()
 
     def items(self):
@@ -152,7 +156,7 @@ class KitTest(unittest.TestCase):
     def test_without_a_gpu_it_says_so_in_one_line_and_fails(self):
         def none():
             raise ValueError("no GPU: there is no NVIDIA driver here (libcuda.so.1)")
-        code, said = self.call(gpus=none)
+        code, said = self.call(find=none)
         self.assertEqual((code, said), (1, "run: no GPU: there is no NVIDIA driver here (libcuda.so.1)\n"))
         self.assertFalse(os.path.exists(self.out))
 
@@ -174,13 +178,51 @@ class KitTest(unittest.TestCase):
         self.assertIn("| comm/in_process | failed | ended with 7: no luck |", text)
         self.assertIn("Test cases: 3 passed, 1 failed, of which 2 skipped.", text)
         self.assertIn("A matmul that runs for a minute reaches 700 TFLOP/s.", text)
-        # 0.55 x 989 / 700; (20 GiB - 16 bytes each) / (60 GiB - 16 bytes each); 160,000 / 100,000.
+        # 0.55 x 989.4 / 700; (20 GiB - 16 bytes each) / (60 GiB - 16 bytes each); 160,000 / 100,000.
         self.assertIn("| qwen2_5_0_5b_1024 | engine | 160,000 | 6.000 | 55.0 % | 77.7 % | 20.0 | 30.0 |", text)
         self.assertIn("| qwen2_5_0_5b_1024 | plan |  |  |  |  |  | 25.5 |", text)
         self.assertIn("## Plan of qwen2_5_0_5b_1024\n\n```\nPlan of it\n", text)
         self.assertIn("| 1.60 x: met |  | met: 50 % |  | 0.24 x: met |", text)
         self.assertIn("4 of 8 reach 0.85 of the speed of a copy of the same size.", text)
         self.assertIn("Fake H200, 140.0 GiB", text)
+        self.assertRegex(text, r"\| EAGER \| [\d.]+ \| 2.000 \| 6.000 \|\n\| LAZY \| [\d.]+ \| 2.000 \| 6.000 \|\n")
+        self.assertIn("| loading/lazy | GPU 0: Fake, 1.2 GiB of 140 GiB in use outside the arenas, by CUDA |", text)
+
+    # Whatever else would run would fail for the same reason, after hours.
+    def test_nothing_runs_if_the_kernels_do_not_until_they_do(self):
+        os.environ["FAKE_WRONG_CODE"] = "1"
+        code, said = self.call("--only=test/Good")
+        self.assertEqual(code, 1)
+        self.assertTrue(said.endswith("run: nothing else was run, because modules/0 failed: ended with 1: gpu_tests: "
+                                      "the kernels of this program do not run on GPU 0 (Fake)\n"), said)
+        self.assertEqual(self.statuses(), {"modules/0": "failed"})
+        del os.environ["FAKE_WRONG_CODE"]
+        self.assertEqual(self.call("--only=test/Good")[0], 0)
+        self.assertEqual(self.statuses(), {"modules/0": "passed", "test/Good": "passed"})
+
+    def test_a_kernel_of_each_module_runs_on_each_kind_of_gpu(self):
+        kinds = [{"name": name, "bytes": 1 << 36, "compute": "9.0"} for name in ("A", "A", "B")]
+        for shown, wanted in ((None, "0\n2\n"), ("7,5,GPU-3", "7\nGPU-3\n")):
+            if shown:
+                os.environ["CUDA_VISIBLE_DEVICES"] = shown
+            self.call("--only=modules", "--again", find=lambda: gpus.Gpus(kinds, "13.0"))
+            path = os.path.join(self.out, "modules.txt")
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(file.read(), wanted)
+            os.remove(path)
+
+    def test_under_compute_sanitizer_modules_load_lazily(self):
+        self.write("../cuda/bin/compute-sanitizer", """
+import os, sys
+with open("loading.txt", "a") as file: print(os.environ.get("CUDA_MODULE_LOADING"), file=file)
+os.execv(sys.argv[3], sys.argv[3:])
+""")
+        os.environ["CUDA_HOME"] = os.path.join(self.root, "../cuda")
+        self.assertEqual(self.call("--only=^(memcheck|racecheck|test)/Good")[0], 0)
+        self.assertEqual(self.statuses(), {name: "passed" for name in
+                                           ("modules/0", "test/Good", "memcheck/Good", "racecheck/Good")})
+        with open(os.path.join(self.out, "loading.txt"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), "LAZY\nLAZY\n")
 
     def test_steps_that_count_come_after_those_that_warm_up(self):
         self.call("--only=^train/", "--steps=3", "--warmup=1")
@@ -218,11 +260,11 @@ class KitTest(unittest.TestCase):
         self.assertEqual(self.call("--only=test/Good", "--only=^plan/qwen2_5_0_5b")[0], 0)
         self.assertEqual({item["commit"] for item in self.items().values()}, {"aaa"})
         self.pack("bbb")
-        self.assertRegex(self.call("--list", "--only=test/Good")[1], r"test/Good +to do \(passed with commit aaa\)\n")
+        self.assertRegex(self.call("--list", "--only=test/Good")[1], r"test/Good +to do \(passed with commit aaa\), ")
         self.assertEqual(self.call("--only=test/Good")[0], 0)
         self.assertEqual(self.ran(), ["Good", "Good"])
         self.assertEqual({name: item["commit"] for name, item in self.items().items()},
-                         {"test/Good": "bbb", "plan/qwen2_5_0_5b_1024": "aaa"})
+                         {"modules/0": "bbb", "test/Good": "bbb", "plan/qwen2_5_0_5b_1024": "aaa"})
         self.assertIn("Of the items to do, 1 have results of commit aaa, which are not shown.", self.markdown())
         self.assertNotIn("| plan |", self.markdown())
 
@@ -299,7 +341,8 @@ class KitTest(unittest.TestCase):
     def test_a_program_that_went_wrong_in_an_unforeseen_way_is_one_failure(self):
         self.write("bin/bench", "import sys\nopen([a for a in sys.argv if 'json' in a][0][7:], 'w').write('[')")
         self.call("--only=^ops/qwen2_5_0_5b_1024$", "--only=test/Good")
-        self.assertEqual(self.statuses(), {"test/Good": "passed", "ops/qwen2_5_0_5b_1024": "failed"})
+        self.assertEqual(self.statuses(), {"modules/0": "passed", "test/Good": "passed",
+                                           "ops/qwen2_5_0_5b_1024": "failed"})
 
     def test_a_report_that_is_none_is_not_overwritten(self):
         self.write(os.path.join(self.out, "report.json"), "{")
@@ -311,7 +354,7 @@ class KitTest(unittest.TestCase):
         self.call("--only=test/Good")
         code, said = self.call("--list", "--only=^test")
         self.assertEqual(code, 0)
-        self.assertRegex(said, r"test/Good +passed\ntest/All/OpTest +to do\n")
+        self.assertRegex(said, r"test/Good +passed\ntest/All/OpTest +to do, 0\.2 min\n")
 
     def test_wrong_command_lines(self):
         for arguments, wanted in ((["--only=["], "is no regular expression"), (["--again"], "--again wants --only"),
@@ -325,23 +368,24 @@ class KitTest(unittest.TestCase):
 
     def test_programs_are_unpacked_once_and_again_when_the_kit_is_another(self):
         path, unpacked = os.path.join(self.root, "bin/gpu_tests"), os.path.join(self.out, "bin/gpu_tests")
-        with open(path, "rb") as plain, gzip.open(path + ".gz", "wb") as packed:
-            packed.write(plain.read())
+        archive = os.path.join(self.root, "bin", items.PROGRAMS)
+        with tarfile.open(archive, "w:xz") as packed:
+            packed.add(path, "gpu_tests")
         os.remove(path)
         self.assertEqual(self.call("--only=test/Good")[0], 0)
         before = os.stat(unpacked)
         self.assertEqual(self.call("--only=test/Good", "--again")[0], 0)
-        self.assertEqual(os.stat(unpacked).st_ino, before.st_ino)
-        os.utime(path + ".gz", ns=(1, 1))
+        self.assertEqual(os.stat(unpacked).st_ctime_ns, before.st_ctime_ns)
+        os.utime(archive, ns=(1, 1))
         self.assertEqual(self.call("--only=test/Good", "--again")[0], 0)
-        self.assertNotEqual(os.stat(unpacked).st_ino, before.st_ino)
+        self.assertNotEqual(os.stat(unpacked).st_ctime_ns, before.st_ctime_ns)
 
     def test_many_test_cases_are_several_items_and_those_that_fail_on_purpose_are_not_sanitized(self):
         cases = "".join(f"  Case/{i}\\n" for i in range(45))
         self.write("bin/gpu_tests", f"print('OpTest.\\n{cases}  ADeathTest\\nOpDeathTest.\\n  A')")
         kit = items.Kit(root=self.root, out=self.out, environment=dict(os.environ), plain={}, python=None)
         self.assertEqual(items.suites(kit)["OpTest"][44:], ["OpTest.Case/44", "OpTest.ADeathTest"])
-        names = [item.name for item in items.test_items(kit)]
+        names = [item.name for item in items.test_items(kit, items.suites(kit))]
         self.assertEqual(names[:4], ["test/OpTest:1", "test/OpTest:2", "test/OpDeathTest", "memcheck/OpTest:1"])
         self.assertEqual(len(names), 3 + 2 * 2)
 
@@ -415,8 +459,9 @@ class PackTest(unittest.TestCase):
     def test_a_kit_has_all_that_run_needs(self):
         packed = self.pack("--without=tune")
         self.assertEqual(packed.returncode, 0, packed.stderr)
-        self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "bin"))),
-                         ["bench.gz", "gpu_tests.gz", "plan.gz", "train.gz"])
+        self.assertEqual(os.listdir(os.path.join(self.folder, "bin")), [items.PROGRAMS])
+        with tarfile.open(os.path.join(self.folder, "bin", items.PROGRAMS)) as programs:
+            self.assertEqual(programs.getnames(), ["gpu_tests", "train", "plan", "bench"])
         self.assertEqual(len(os.listdir(os.path.join(self.folder, "jobs"))), len(items.PRESETS))
         for command in ("run", "tools/parity/torch_fsdp2.py"):
             said = subprocess.run([sys.executable, os.path.join(self.folder, command), "--help"],
@@ -436,10 +481,11 @@ class PackTest(unittest.TestCase):
     def test_what_is_too_large_is_refused(self):
         shutil.copy("/bin/true", os.path.join(self.programs, "large"))
         with open(os.path.join(self.programs, "section"), "wb") as file:
-            file.write(os.urandom(41 << 20))
+            file.write(os.urandom(2 << 20))
         subprocess.run(["objcopy", "--add-section", f".large={self.programs}/section", "--set-section-flags",
                         ".large=alloc,readonly", f"{self.programs}/large", f"{self.programs}/plan"], check=True)
-        self.refused(r"are more than the 40 that a kit may have; bin/plan.gz is the largest")
+        self.refused(r"are more than the 2 that a kit may have \(--most_mib\); bin/programs.tar.xz is the largest",
+                     "--most_mib=2")
 
     def test_onednn_is_refused(self):
         with open(os.path.join(self.programs, "bench"), "ab") as file:

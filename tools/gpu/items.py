@@ -1,20 +1,25 @@
-"""Lists the items of a kit in order: tests, tests under compute-sanitizer, plans, benches, training by the engine and
-PyTorch."""
+"""Lists the items of a kit in order: a kernel of each module, tests, tests under compute-sanitizer, plans, benches, how
+kernels are loaded, and training by the engine and PyTorch."""
 
-import gzip
 import os
 import re
 import shutil
+import tarfile
 from dataclasses import dataclass, field
 from typing import Callable
 
 from bench.train import textproto
-from gpu import child, measure, store
+from gpu import child, expected, measure, plans, store
+from gpu.gpus import first_of_kinds
 
 # Test cases of gpu_tests that do not run under compute-sanitizer: those that fail on purpose, and those of full steps,
 # of devices and of collectives. The remaining ones test single ops, whose tensors have separate allocations.
 NOT_SANITIZED = re.compile(r"DeathTest|Laws|Nccl|Communicator|StreamOrdered|GpuDevice|DeviceConformance")
+# The archive of a kit's programs, in its folder bin.
+PROGRAMS = "programs.tar.xz"
 SANITIZERS = ("memcheck", "racecheck")
+# The suite of gpu_tests that runs a kernel of each module, before anything else.
+MODULES = "GpuModules"
 # The largest number of test cases in an item. Small items let a small budget make progress.
 CASES = 40
 # The presets in the order in which they run. The shapes that targets were set for come first.
@@ -32,29 +37,33 @@ class Kit:
     environment: dict   # Environment of the engine's programs.
     plain: dict         # Environment of PyTorch, which brings its own libraries.
     python: object      # A machine.Python.
-    gpus: list = field(default_factory=list)
+    gpus: list = field(default_factory=list)  # As in gpus.Gpus. Ranks that have a GPU each use the first ones.
     sanitizer: str = ""
     warmup: int = 2
     steps: int = 5
+    about: dict = field(default_factory=dict)  # The machine, as strings for people.
 
     def program(self, name):
-        """Returns the program's path. Kits contain programs compressed; this unpacks a program when it is first
-        needed."""
-        plain = os.path.join(self.root, "bin", name)
-        packed = plain + ".gz"
-        if not os.path.exists(packed):
+        """Returns the path that the program has if the kit holds it. Kits hold programs in an archive; this unpacks it
+        when a program is first needed."""
+        plain, archive = (os.path.join(self.root, "bin", file) for file in (name, PROGRAMS))
+        if os.path.exists(plain) or not os.path.exists(archive):
             return plain
-        unpacked = self.path("bin", name)
-        stamp = os.stat(packed).st_mtime_ns
-        if not os.path.exists(unpacked) or os.stat(unpacked).st_mtime_ns != stamp:
-            os.makedirs(os.path.dirname(unpacked), exist_ok=True)
-            temporary = unpacked + ".tmp"
-            with gzip.open(packed) as source, open(temporary, "wb") as target:
-                shutil.copyfileobj(source, target)
-            os.chmod(temporary, 0o755)
-            os.utime(temporary, ns=(stamp, stamp))
-            os.replace(temporary, unpacked)
-        return unpacked
+        stamp, done = str(os.stat(archive).st_mtime_ns), self.path("bin", "unpacked")
+        if not os.path.exists(done) or store.read(done) != stamp:
+            self._unpack(archive)
+            store.write_durably(done, stamp)
+        return self.path("bin", name)
+
+    def _unpack(self, archive):
+        shutil.rmtree(self.path("bin"), ignore_errors=True)
+        os.makedirs(self.path("bin"))
+        with tarfile.open(archive) as programs:
+            for program in programs:
+                path = self.path("bin", program.name)
+                with programs.extractfile(program) as source, open(path, "wb") as target:
+                    shutil.copyfileobj(source, target)
+                os.chmod(path, 0o755)
 
     def has(self, name):
         return os.access(self.program(name), os.X_OK)
@@ -69,16 +78,20 @@ class Kit:
         return os.path.join(self.out, *names)
 
 
-@dataclass
+@dataclass(eq=False)
 class Item:
     """One thing that a kit runs. `work(kit, item, seconds)` returns {"status", "about", "result", ..}, where status is
     one of store.py's or "timed out". Work does not begin with less than `least` seconds of the budget left, and may
-    take at most `limit` seconds."""
+    take at most `limit` seconds. `expected` is an estimate of its seconds. An item with `skip` is not run, and `skip`
+    says why. If a gate fails, nothing else runs."""
     name: str
     work: Callable
     least: float = 20
     limit: float = 1800
     keeps: tuple = ()  # Files from which a later call resumes. --again removes them.
+    expected: float = 60
+    skip: str = ""
+    gate: bool = False
 
 
 def skipped(why):
@@ -110,46 +123,99 @@ def suites(kit):
     return found
 
 
-def test_items(kit):
-    found = suites(kit)
+def module_items(kit, found):
+    """Returns the gates: one for each kind of GPU. `found` is what suites() returned."""
+    shown = [name for name in kit.plain.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    visible = lambda number: shown[number] if number < len(shown) else str(number)
+    return [Item(f"modules/{number}", measure.tests(found[MODULES], variables={
+        "CUDA_VISIBLE_DEVICES": visible(number)}), expected=expected.MODULES, gate=True)
+            for number in (first_of_kinds(kit.gpus) if MODULES in found else [])]
+
+
+def test_items(kit, found):
     if not found:
-        return [Item("test", lambda *_: skipped("the kit has no gpu_tests, or it lists none"))]
+        return [Item("test", lambda *_: skipped("the kit has no gpu_tests, or it lists none"), expected=0)]
+    found = {suite: cases for suite, cases in found.items() if suite != MODULES}
     items = [item for suite, cases in found.items() for item in _parts("test", suite, cases)]
     for tool in SANITIZERS:
         for suite, cases in found.items():
-            items += _parts(tool, suite, [case for case in cases if not NOT_SANITIZED.search(case)], tool)
+            items += _parts(tool, suite, [case for case in cases if not NOT_SANITIZED.search(case)], tool,
+                            "" if kit.sanitizer else "there is no compute-sanitizer in CUDA_HOME or on the PATH")
     return items
 
 
-def _parts(kind, suite, cases, sanitizer=None):
+def _parts(kind, suite, cases, sanitizer=None, skip=""):
     """Returns items of at most CASES test cases each: kind/suite, or kind/suite:1, kind/suite:2, ..."""
     parts = [cases[i:i + CASES] for i in range(0, len(cases), CASES)]
-    return [Item(f"{kind}/{suite}" + (f":{number}" if len(parts) > 1 else ""), measure.tests(part, sanitizer))
+    return [Item(f"{kind}/{suite}" + (f":{number}" if len(parts) > 1 else ""), measure.tests(part, sanitizer),
+                 expected=expected.tests(len(part), sanitizer), skip=skip)
             for number, part in enumerate(parts, 1)]
 
 
-def all_items(kit):
-    items = test_items(kit)
-    presets = [preset for preset in PRESETS if os.path.exists(kit.job(preset))]
-    items += [Item(f"plan/{preset}", needs("plan", measure.plan(preset)), least=5) for preset in presets]
-    items += [Item(f"tune/{preset}", needs("tune", measure.tune(preset)), least=60) for preset in presets]
+def _bench_items(kit, presets):
+    items = []
     for preset in presets:
         with open(kit.job(preset), encoding="utf-8") as file:
             job = textproto.parse(file.read())
-        more = ["--sustained_seconds=60"] if preset == SUSTAINED else []
+        sustained = preset == SUSTAINED
         only = "" if preset.endswith("_1024") else "attention|rope"
-        items.append(Item(f"ops/{preset}", needs("bench", measure.ops(job, "bf16", only, more)), least=60))
+        work = measure.ops(job, "bf16", only, [f"--sustained_seconds={expected.SUSTAINED}"] if sustained else [])
+        items.append(Item(f"ops/{preset}", needs("bench", work), least=60,
+                          expected=expected.OPS + (expected.SUSTAINED if sustained else 0)))
         if preset.endswith("_1024"):
-            items.append(Item(f"ops/{preset}_flat", needs("bench", measure.ops(job, "f32", measure.FLAT))))
-    items.append(Item("comm/in_process", needs("bench", measure.comm("cuda", [2, 3, 4]))))
-    several = [n for n in (2, 4, 8) if n <= len(kit.gpus)]
-    if several:
-        items.append(Item("comm/peers", needs("bench", measure.comm("cuda", several, "--ranks_per_device=1"))))
-        items.append(Item("comm/nccl", needs("bench", measure.comm("nccl", several))))
+            items.append(Item(f"ops/{preset}_flat", needs("bench", measure.ops(job, "f32", measure.FLAT)),
+                              expected=expected.OPS))
+    return items
+
+
+def _comm_items(kit):
+    comm = lambda name, *arguments, skip="": Item(f"comm/{name}", needs("bench", measure.comm(*arguments)),
+                                                  expected=expected.COMM, skip=skip)
+    items = [comm("in_process", "cuda", [2, 3, 4])]
+    if several := [n for n in (2, 4, 8) if n <= len(kit.gpus)]:
+        used = kit.gpus[:several[-1]]
+        kinds = ", ".join(used[number]["name"] for number in first_of_kinds(used))
+        skip = (f"the GPUs are of different kinds ({kinds}); choose those of one kind with CUDA_VISIBLE_DEVICES"
+                if len(first_of_kinds(used)) > 1 else "")
+        items += [comm("peers", "cuda", several, "--ranks_per_device=1", skip=skip),
+                  comm("nccl", "nccl", several, skip=skip)]
+    return items
+
+
+def _loading_items(preset, plan, seconds):
+    """Returns items that train with all kernels loaded at the start, and each at its first use."""
+    return [Item(f"loading/{mode}", needs("train", measure.train(preset, variables={
+        "CUDA_MODULE_LOADING": mode.upper()})), least=90, expected=seconds, skip=plan.refused)
+            for mode in measure.LOADING]
+
+
+def _training_items(kit, preset, plan):
+    """Returns the items that train a preset. What does not fit is skipped, also PyTorch, which would have nothing to be
+    compared with."""
+    seconds = expected.train(kit, plan)
+    no_torch = "" if kit.python.torch else f"{kit.python.path} has no PyTorch; name another with --python"
+    no_engine = plan.refused and f"{plan.refused}, so it would be compared with nothing"
+    return [Item(f"train/{preset}", needs("train", measure.train(preset)), least=90, expected=seconds,
+                 skip=plan.refused),
+            Item(f"train_graphs/{preset}", needs("train", measure.train(preset, {"runtime.graphs": "true"})), least=90,
+                 expected=seconds, skip=plan.refused),
+            Item(f"torch/{preset}", measure.torch(preset), least=90, limit=5400,
+                 keeps=(measure.trials_path(kit, preset),), expected=expected.torch(kit, plan),
+                 skip=no_torch or no_engine)]
+
+
+def all_items(kit):
+    found = suites(kit)
+    presets = [preset for preset in PRESETS if os.path.exists(kit.job(preset))]
+    made = {preset: plans.plan(kit, preset) if kit.has("plan") else plans.NONE for preset in presets}
+    items = module_items(kit, found) + test_items(kit, found)
+    items += [Item(f"plan/{preset}", needs("plan", measure.plan(preset)), least=5, expected=expected.PLAN,
+                   skip=made[preset].refused) for preset in presets]
+    items += [Item(f"tune/{preset}", needs("tune", measure.tune(preset)), least=60, expected=expected.TUNE,
+                   skip=made[preset].refused) for preset in presets]
+    items += _bench_items(kit, presets) + _comm_items(kit)
+    if presets:
+        items += _loading_items(presets[0], made[presets[0]], expected.train(kit, made[presets[0]]))
     for preset in presets:
-        items.append(Item(f"train/{preset}", needs("train", measure.train(preset)), least=90))
-        items.append(Item(f"train_graphs/{preset}",
-                          needs("train", measure.train(preset, {"runtime.graphs": "true"})), least=90))
-        items.append(Item(f"torch/{preset}", measure.torch(preset), least=90, limit=5400,
-                          keeps=(measure.trials_path(kit, preset),)))
+        items += _training_items(kit, preset, made[preset])
     return items

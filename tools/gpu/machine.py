@@ -1,6 +1,5 @@
-"""Finds what this machine has: GPUs, CUDA's libraries, a Python with PyTorch."""
+"""Finds what this machine has besides GPUs: CUDA's libraries, compute-sanitizer, a Python with PyTorch."""
 
-import ctypes
 import glob
 import json
 import os
@@ -9,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+
+from gpu import needs
 
 # The libraries that the engine loads at run time: (title, file). Without one of them only its features are missing.
 LIBRARIES = (("cuBLASLt", "libcublasLt.so.13"), ("cuDNN", "libcudnn.so.9"), ("NCCL", "libnccl.so.2"),
@@ -24,30 +25,6 @@ except ImportError:
     said = {}
 print(json.dumps({"paths": paths, **said}))
 """
-
-
-def gpus():
-    """Returns name and memory in bytes of each GPU that the driver shows. Raises ValueError, which says in one line why
-    there is none."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        raise ValueError("no GPU: there is no NVIDIA driver here (libcuda.so.1)") from None
-    code = driver.cuInit(0)
-    if code != 0:
-        raise ValueError(f"no GPU: the NVIDIA driver does not start (cuInit returns {code})")
-    count = ctypes.c_int()
-    driver.cuDeviceGetCount(ctypes.byref(count))
-    if count.value == 0:
-        raise ValueError("no GPU: the NVIDIA driver counts none (CUDA_VISIBLE_DEVICES may hide them)")
-    found = []
-    for ordinal in range(count.value):
-        device, name, size = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
-        driver.cuDeviceGet(ctypes.byref(device), ordinal)
-        driver.cuDeviceGetName(name, 256, device)
-        driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
-        found.append({"name": name.value.decode(errors="replace"), "bytes": size.value})
-    return found
 
 
 def _output(command):
@@ -85,12 +62,22 @@ def _ldconfig():
     return {name: os.path.dirname(path) for name, path in reversed(pairs)}
 
 
+def _path_of(environment):
+    return [folder for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder]
+
+
+def loader_folders(environment):
+    """Returns where the loader looks for libstdc++.so.6."""
+    found = _ldconfig().get("libstdc++.so.6")
+    return _path_of(environment) + ([found] if found else [])
+
+
 def find_libraries(python, environment, ldconfig=None):
     """Returns a map from title to folder for those of LIBRARIES that are installed. Looks in CUDA_HOME, in
     LD_LIBRARY_PATH, where the loader looks, and in the nvidia-* packages of `python`, in this order."""
     home = environment.get("CUDA_HOME") or "/usr/local/cuda"
     loader = _ldconfig() if ldconfig is None else ldconfig
-    from_path = [f for f in environment.get("LD_LIBRARY_PATH", "").split(":") if f]
+    from_path = _path_of(environment)
     packages = [folder for path in python.paths for folder in sorted(
         glob.glob(os.path.join(path, "nvidia", "*", "lib")))]
     found = {}
@@ -107,7 +94,7 @@ def engine_environment(environment, libraries, own):
     is the kit's folder of libraries."""
     folders = list(dict.fromkeys(libraries.values()))
     ours = {"SHALE_CUDA_LIBRARIES": ":".join(folders)} if folders else {}
-    path = ":".join([own, *folders, *(f for f in environment.get("LD_LIBRARY_PATH", "").split(":") if f)])
+    path = ":".join([own, *folders, *_path_of(environment)])
     return {**environment, **ours, "LD_LIBRARY_PATH": path}
 
 
@@ -119,14 +106,20 @@ def find_sanitizer(environment):
     return next((p for p in places if os.access(p, os.X_OK)), shutil.which("compute-sanitizer"))
 
 
-def describe(found_gpus, libraries, python):
-    """Describes the machine for the report, as a dict of strings."""
+def describe(gpus, arch, libraries, python, only_described=False):
+    """Describes the machine for the report, as a dict of strings. If its GPUs are only described, this leaves out what
+    this machine would say."""
+    runs = lambda gpu: needs.code_for(arch, gpu["compute"]) if arch else "unknown code"
+    info = {"gpus": "; ".join(f"{gpu['name']}, {gpu['bytes'] / 2**30:.1f} GiB, compute capability {gpu['compute']}, "
+                              f"runs {runs(gpu)}" for gpu in gpus.all),
+            "driver": f"for CUDA {gpus.driver}"}
+    if only_described:
+        return info
     fields = "driver_version,clocks.max.sm,clocks.max.mem,power.limit,compute_cap,ecc.mode.current"
     said = _output(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader"]).strip().splitlines()
-    info = {"gpus": "; ".join(f"{g['name']}, {g['bytes'] / 2**30:.1f} GiB" for g in found_gpus),
-            "driver": said[0] if said else "nvidia-smi is not here",
-            "system": f"Linux {platform.release()}, {os.cpu_count()} processors, Python {platform.python_version()}",
-            "torch": f"{python.torch} (CUDA {python.cuda}), {python.path}" if python.torch else "none"}
+    info["driver"] += ": " + ("; ".join(said) or "nvidia-smi is not here")
+    info["system"] = f"Linux {platform.release()}, {os.cpu_count()} processors, Python {platform.python_version()}"
+    info["torch"] = f"{python.torch} (CUDA {python.cuda}), {python.path}" if python.torch else "none"
     for title, file in LIBRARIES:
         folder = libraries.get(title)
         info[title] = os.path.realpath(os.path.join(folder, file)) if folder else "not found"

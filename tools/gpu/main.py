@@ -6,17 +6,19 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import time
 
-from gpu import machine, report, store
-from gpu.items import Kit, all_items
+from gpu import gpus, listing, machine, needs, report, store
+from gpu.items import Kit, all_items, skipped
 
 _ABOUT = """\
-Runs what this kit holds on the GPUs of this machine: the tests, the op tests under compute-sanitizer, benches of
-kernels and collectives, and plans and training of every preset by the engine, and training by PyTorch's FSDP2. Each
-item's result goes to OUT/report.json and OUT/report.md before the next begins. Items that have finished, whatever their
-result, are not run again by a kit of the same commit: call it again to continue. CUDA's libraries are looked for in
-CUDA_HOME, where the loader looks, and among the packages nvidia-* of a Python environment.
+Runs what this kit holds on the GPUs of this machine: a kernel of each module, the tests, the op tests under
+compute-sanitizer, benches of kernels and collectives, plans and training of every preset by the engine, and training by
+PyTorch's FSDP2. What does not fit the first GPU is skipped. Each item's result goes to OUT/report.json and
+OUT/report.md before the next begins. Items that have finished, whatever their result, are not run again by a kit of the
+same commit: call it again to continue. CUDA's libraries are looked for in CUDA_HOME, where the loader looks, and among
+the packages nvidia-* of a Python environment.
 """
 
 _FOOTER = """\
@@ -25,6 +27,7 @@ examples:
   ./run --budget_seconds=540                   what fits into nine minutes; repeat until everything is done
   ./run --only=test --only=train/qwen2_5_3b    items whose names match one of these (regular expressions; see --list)
   ./run --only=torch --again                   runs those items again
+  ./run --list --gpu=h100                      what a run on an 80 GB H100 would do; needs no GPU
 
 exit codes: 0 all done, nothing failed; 1 something failed, or there is no GPU; 2 wrong command line; 3 some items are
 not done yet; 130 interrupted.
@@ -35,7 +38,11 @@ def parse(kit_root, arguments):
     parser = argparse.ArgumentParser(prog="run", description=_ABOUT, epilog=_FOOTER, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="items whose name matches")
-    parser.add_argument("--list", action="store_true", help="print the names and statuses of the items, and exit")
+    parser.add_argument("--list", action="store_true",
+                        help="print each item, its status or why it is skipped, and estimated minutes, and exit")
+    parser.add_argument("--gpu", default="", metavar="DESCRIPTION",
+                        help="with --list: list for a described machine, instead of this one: a name in "
+                             "tools/gpu/gpus.json, or another such file with one machine")
     parser.add_argument("--budget_seconds", type=float, default=float("inf"), metavar="S",
                         help="time limit; an item that is cut restarts in a later call (default: no limit)")
     parser.add_argument("--again", action="store_true", help="run the items of --only again even if they have finished")
@@ -53,6 +60,8 @@ def parse(kit_root, arguments):
             parser.error(f"--only={pattern} is no regular expression: {error}")
     if options.again and not options.only:
         parser.error("--again wants --only")
+    if options.gpu and not options.list:
+        parser.error("--gpu wants --list: nothing runs on a machine that is only described")
     if options.steps < 1 or options.warmup < 0:
         parser.error("--steps wants 1 or more, --warmup 0 or more")
     return options
@@ -71,9 +80,10 @@ def _interrupt(number, frame):
 
 
 def order(items, kept):
-    """Returns the unfinished items in order. Items that were cut come last, so that one long item does not block the
-    others."""
-    return sorted((i for i in items if not kept.finished(i.name)), key=lambda item: kept.item(item.name).get("cuts", 0))
+    """Returns the unfinished items in order: gates first, and last those that were cut, so that one long item does not
+    block the others."""
+    return sorted((i for i in items if not kept.finished(i.name)),
+                  key=lambda item: (not item.gate, kept.item(item.name).get("cuts", 0)))
 
 
 def do(kit, item, kept, seconds):
@@ -82,7 +92,7 @@ def do(kit, item, kept, seconds):
         return
     limit = min(item.limit, seconds)
     try:
-        outcome = item.work(kit, item, limit)
+        outcome = skipped(item.skip) if item.skip else item.work(kit, item, limit)
     except _Interrupted as interrupted:
         kept.end(item.name, {"status": store.CUT, "about": f"interrupted by {interrupted}"})
         raise
@@ -94,17 +104,21 @@ def do(kit, item, kept, seconds):
 
 
 def run(kit, items, all_names, kept, deadline):
-    """Runs items until all are finished or the time is over. Returns whether all are finished."""
+    """Runs items until all are finished, the time is over, or a gate has failed. Returns whether all are finished."""
     waiting = order(items, kept)
     for number, item in enumerate(waiting, 1):
         left = deadline - time.monotonic()
-        if left < item.least:
+        if left < item.least and not item.skip:
+            if item.gate:
+                break
             continue
         say(f"[{number}/{len(waiting)}] {item.name}")
         do(kit, item, kept, left)
         ended = kept.item(item.name)
         say(f"    {ended['status']}" + (f": {ended['about']}" if ended.get("about") else ""))
         write_report(kit, kept, all_names)
+        if item.gate and ended["status"] in (store.FAILED, store.CUT):
+            break
     return all(kept.finished(item.name) for item in items)
 
 
@@ -129,23 +143,45 @@ def write_report(kit, kept, names):
     store.write_durably(kit.path("report.md"), report.Report(kept, names).text())
 
 
-def main(kit_root, arguments, gpus=machine.gpus):
-    """Runs the kit and returns the exit code. Tests replace `gpus`."""
+def find_kit(kit_root, options, info, find):
+    """Returns the Kit of this machine, or of the described one. Raises ValueError, which says in one line what
+    the machine lacks."""
+    lacking = needs.lacks_versions(info, needs.versions_here(machine.loader_folders(os.environ)))
+    if lacking:
+        raise ValueError(lacking)
+    found = gpus.described(options.gpu) if options.gpu else find()
+    lacking = needs.lacks_gpu(info, found.driver, found.all)
+    if lacking:
+        raise ValueError(lacking)
+    # A described machine has everything that one can install.
+    python = machine.Python("python", [], "any") if options.gpu else machine.Python.find(options.python)
+    libraries = machine.find_libraries(python, os.environ)
+    environment = machine.engine_environment(os.environ, libraries, os.path.join(kit_root, "lib"))
+    sanitizer = "compute-sanitizer" if options.gpu else machine.find_sanitizer(os.environ) or ""
+    return Kit(root=kit_root, out=os.path.abspath(options.out), environment=environment, plain=dict(os.environ),
+               python=python, gpus=found.all, sanitizer=sanitizer, warmup=options.warmup, steps=options.steps,
+               about=machine.describe(found, info.get("arch", ""), libraries, python, bool(options.gpu)))
+
+
+def main(kit_root, arguments, find=gpus.find):
+    """Runs the kit and returns the exit code. Tests replace `find`."""
     options = parse(kit_root, arguments)
+    if not options.gpu:
+        return run_kit(kit_root, options, find)
+    with tempfile.TemporaryDirectory() as folder:  # Nothing of a machine that is only described stays.
+        options.out = folder
+        return run_kit(kit_root, options, find)
+
+
+def run_kit(kit_root, options, find):
     deadline = time.monotonic() + options.budget_seconds
     info = kit_info(kit_root)
     try:
-        found = gpus()
-        out = os.path.abspath(options.out)
-        kept = store.Store(out, commit_of(info))
+        kit = find_kit(kit_root, options, info, find)
+        kept = store.Store(kit.out, commit_of(info))
     except (ValueError, OSError) as error:
         print(f"run: {error}", file=sys.stderr)
         return 1
-    python = machine.Python.find(options.python)
-    libraries = machine.find_libraries(python, os.environ)
-    environment = machine.engine_environment(os.environ, libraries, os.path.join(kit_root, "lib"))
-    kit = Kit(root=kit_root, out=out, environment=environment, plain=dict(os.environ), python=python, gpus=found,
-              sanitizer=machine.find_sanitizer(os.environ) or "", warmup=options.warmup, steps=options.steps)
     every = all_items(kit)
     names = [item.name for item in every]
     items = [i for i in every if not options.only or any(re.search(pattern, i.name) for pattern in options.only)]
@@ -153,16 +189,21 @@ def main(kit_root, arguments, gpus=machine.gpus):
         print(f"run: --only matches none of: {', '.join(names)}", file=sys.stderr)
         return 2
     if options.list:
-        for item in items:
-            say(f"{item.name:<40} {kept.standing(item.name)}")
+        say(listing.text(kit, items, kept))
         return 0
     for item in items if options.again else []:
         kept.forget(item.name)
         for path in item.keeps:
             store.remove(path)
+    # Gates run before all other items, and again until they pass: what stopped them may have been mended.
+    items = list(dict.fromkeys([*(item for item in every if item.gate), *items]))
+    for item in items:
+        if item.gate and kept.item(item.name).get("status") == store.FAILED:
+            kept.forget(item.name)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    kept.describe({**info, **machine.describe(found, libraries, python)})
+    wanted = ", ".join(f"{name}_{version}" for name, version in info.get("needs", {}).items())
+    kept.describe({**info, "needs": wanted, **kit.about})
     try:
         done = run(kit, items, names, kept, deadline)
     except _Interrupted as interrupted:
@@ -170,6 +211,11 @@ def main(kit_root, arguments, gpus=machine.gpus):
         say(f"interrupted by {interrupted}; call it again to continue")
         return 130
     write_report(kit, kept, names)
+    for item in items:
+        if item.gate and kept.item(item.name).get("status") == store.FAILED:
+            print(f"run: nothing else was run, because {item.name} failed: {kept.item(item.name)['about']}",
+                  file=sys.stderr)
+            return 1
     say(f"report: {kit.path('report.md')}")
     if not done:
         say("not everything is done: call it again to continue")

@@ -5,14 +5,23 @@ import os
 import re
 import shutil
 import statistics
+import time
 
 from bench.train import textproto, workloads
-from gpu import child, store
+from gpu import child, plans, store
 
 # Selects the ops on flat vectors, for runs of the ops bench in f32. Runs in bf16 do not have their f32 forms.
 FLAT = "^(sum|sumsquares|accumulate|copy|adamw|adamw8bit|sgd|lion)( |$)"
 
+# The lines of train's output that tell what libraries it uses and what they took of the GPU's memory.
+_ABOUT_LIBRARIES = re.compile(r"in use outside the arenas|cuBLASLt|cuDNN|NCCL|NVRTC")
+
 _SANITIZER_ERROR = 97
+# compute-sanitizer patches every kernel that is loaded, and kernels that a test does not use would cost hours.
+_LAZY = {"CUDA_MODULE_LOADING": "LAZY"}
+# The values of CUDA_MODULE_LOADING, as names of items.
+LOADING = ("eager", "lazy")
+_MOST_SAID = 300  # Characters of a failure's text.
 
 
 def _outcome(ended, result=None, wrong=""):
@@ -37,30 +46,27 @@ def _json(path):
         return None
 
 
-def _text(path):
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
-
-
-def tests(names, sanitizer=None):
-    """Returns work that runs these test cases of gpu_tests, under a tool of compute-sanitizer if one is given."""
+def tests(names, sanitizer=None, variables=()):
+    """Returns work that runs these test cases of gpu_tests, under a tool of compute-sanitizer if one is given.
+    `variables` is added to the environment."""
     def work(kit, item, seconds):
-        if sanitizer and not kit.sanitizer:
-            return {"status": store.SKIPPED, "about": "there is no compute-sanitizer in CUDA_HOME or on the PATH"}
         path = kit.log(item.name) + ".json"
         store.remove(path)
         before = [kit.sanitizer, f"--tool={sanitizer}", f"--error-exitcode={_SANITIZER_ERROR}"] if sanitizer else []
         command = [*before, kit.program("gpu_tests"), f"--gtest_filter={':'.join(names)}",
                    f"--gtest_output=json:{path}"]
-        ended = child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out)
+        environment = {**kit.environment, **(_LAZY if sanitizer else {}), **dict(variables)}
+        ended = child.run(command, environment, kit.log(item.name), seconds, folder=kit.out)
         report = _json(path) or {}
         cases = [case for group in report.get("testsuites", []) for case in group.get("testsuite", [])]
-        failed = [case["name"] for case in cases if case.get("failures")]
+        failed = [case for case in cases if case.get("failures")]
         skips = sum(case.get("result") == "SKIPPED" for case in cases)
-        result = {"tests": len(cases), "failed": failed, "skipped": skips}
+        result = {"tests": len(cases), "failed": [case["name"] for case in failed], "skipped": skips}
         wrong = ""
         if failed:
-            wrong = f"{len(failed)} of {len(cases)} failed: {', '.join(failed[:5])}"
+            said = " ".join(failed[0]["failures"][0].get("failure", "").split())[:_MOST_SAID]
+            wrong = (f"{len(failed)} of {len(cases)} failed: {', '.join(result['failed'][:5])}"
+                     + (f"; the first says: {said}" if said else ""))
         elif ended.code == _SANITIZER_ERROR and sanitizer:
             wrong = f"{sanitizer} found errors: {ended.tail(1)}"
         elif ended.code == 0 and not cases:
@@ -75,20 +81,12 @@ def tests(names, sanitizer=None):
 def plan(preset):
     """Returns work that plans the preset's training, to find how much GPU memory it needs. It uses no GPU."""
     def work(kit, item, seconds):
-        command = [kit.program("plan"), f"--job={kit.job(preset)}"]
-        ended = child.run(command, kit.environment, kit.log(item.name), seconds, folder=kit.out)
-        text = _text(kit.log(item.name))
-        planned = planned_bytes(text)
-        if planned is None:
-            return _outcome(ended, None, "" if ended.code or ended.timed_out else "it names no arena")
-        return _outcome(ended, {"peak_bytes_planned": planned, "text": text})
+        made = plans.plan(kit, preset, seconds)
+        if not made.bytes:
+            return _outcome(made.ended, None, "" if made.ended.code or made.ended.timed_out else "it names no arena")
+        return _outcome(made.ended, {"peak_bytes_planned": made.bytes, "step_flops": made.step_flops,
+                                     "text": made.text})
     return work
-
-
-def planned_bytes(text):
-    """Returns the bytes of a rank's arena from the output of `plan`, or None if it names none."""
-    found = re.search(r"one arena a rank of [^(]*\(([\d,]+) bytes\)", " ".join(text.split()))
-    return int(found[1].replace(",", "")) if found else None
 
 
 def tune(preset):
@@ -160,27 +158,37 @@ def _rows(path):
     return [row for row in map(json.loads, lines) if "seconds" in row]
 
 
-def train(preset, settings=()):
+def train(preset, settings=(), variables=()):
     """Returns work that measures the engine's steps. It kills `train` after enough of them, because the final
-    checkpoint is not measured."""
+    checkpoint is not measured. `variables` is added to the environment."""
     def work(kit, item, seconds):
         folder = kit.path("runs", item.name.replace("/", "-"))
         shutil.rmtree(folder, ignore_errors=True)
         metrics = os.path.join(folder, "metrics.jsonl")
         wanted = kit.warmup + kit.steps
-        values = {"data.path": _tokens(kit, preset), "telemetry.run_folder": folder, **dict(settings)}
+        values = {**plans.settings(kit.gpus[0]), "data.path": _tokens(kit, preset), "telemetry.run_folder": folder,
+                  **dict(settings)}
         if _tuned(kit):
             values["runtime.tuning_table"] = _tuned(kit)
-        command = [kit.program("train"), f"--job={kit.job(preset)}", "--overwrite"]
-        command += [f"--set={name}={value}" for name, value in values.items()]
+        command = [kit.program("train"), f"--job={kit.job(preset)}", "--overwrite", *plans.sets(values)]
+        began, first = time.monotonic(), []
+
+        def enough():
+            rows = _rows(metrics)
+            if rows and not first:
+                first.append(max(0, time.monotonic() - began - rows[0]["seconds"]))
+            return len(rows) >= wanted
         try:
-            ended = child.run(command, kit.environment, kit.log(item.name), seconds,
-                              lambda: len(_rows(metrics)) >= wanted, folder=kit.out)
+            ended = child.run(command, {**kit.environment, **dict(variables)}, kit.log(item.name), seconds, enough,
+                              folder=kit.out)
             rows = _rows(metrics)[:wanted]
             if len(rows) < wanted:
                 wrong = "" if ended.code or ended.timed_out else f"it printed {len(rows)} of {wanted} steps"
                 return _outcome(ended, None, wrong)
-            return _outcome(ended, {**steps_of(rows, kit.warmup), **_said(_text(kit.log(item.name)))})
+            return _outcome(ended, {**steps_of(rows, kit.warmup), **_said(store.read(kit.log(item.name))),
+                                    "start_seconds": first[0] if first else None,
+                                    "first_seconds": rows[0]["seconds"],
+                                    "peak_flops": plans.peak_flops(kit.gpus[0])})
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return work
@@ -200,15 +208,13 @@ def steps_of(rows, warmup):
 
 
 def _said(text):
-    """Returns two facts from the output of train: the number of parameters, and the memory in use outside the
-    arenas."""
+    """Returns facts from the output of train: the number of parameters, and its lines on CUDA's libraries and the
+    memory outside the arenas."""
     found = {}
     parameters = re.search(r"^\s*parameters\s+([\d,]+) in", text, re.MULTILINE)
-    outside = re.search(r"^.*in use outside the arenas.*$", text, re.MULTILINE)
     if parameters:
         found["parameters"] = int(parameters[1].replace(",", ""))
-    if outside:
-        found["outside"] = outside[0].strip()
+    found["libraries"] = [line.strip() for line in text.splitlines() if _ABOUT_LIBRARIES.search(line)]
     return found
 
 
@@ -220,16 +226,18 @@ def torch(preset):
     """Returns work that measures PyTorch's FSDP2 at its best. It keeps the trials, so that a search that was cut
     resumes where it stopped."""
     def work(kit, item, seconds):
-        if not kit.python.torch:
-            return {"status": store.SKIPPED, "about": f"{kit.python.path} has no PyTorch; name another with --python"}
         program = os.path.join(kit.root, "tools", "parity", "torch_fsdp2.py")
         command = [kit.python.path, program, f"--job={kit.job(preset)}", f"--tokens={_tokens(kit, preset)}",
                    "--search", "--ranks=1", f"--trials={trials_path(kit, preset)}", f"--warmup={kit.warmup}",
                    f"--steps={kit.steps}"]
+        peak = plans.peak_flops(kit.gpus[0])
+        command += [f"--peak_flops={peak:.0f}"] if peak else []
         ended = child.run(command, kit.plain, kit.log(item.name), seconds, folder=kit.out)
-        said = [line for line in _text(kit.log(item.name)).splitlines() if line.startswith('{"result"')]
+        said = [line for line in store.read(kit.log(item.name)).splitlines() if line.startswith('{"result"')]
         if not said:
             return _outcome(ended, None, "" if ended.code or ended.timed_out else "it printed no result")
-        result = json.loads(said[-1])["result"]
+        result = {**json.loads(said[-1])["result"], "peak_flops": peak}
+        if not peak:
+            result["mfu"] = None
         return _outcome(ended, result, result.get("failed", ""))
     return work

@@ -4,8 +4,9 @@ import collections
 
 from gpu import store
 from gpu.items import PRESETS, SUSTAINED
+from gpu.measure import LOADING
 
-# The MFU to reach, by shape, as a fraction of 989 TFLOP/s.
+# The MFU to reach, by shape, as a fraction of the GPU's peak. They were set for an H200.
 MFU = {"qwen2_5_0_5b": 0.50, "qwen2_5_1_5b": 0.60, "qwen2_5_3b": 0.65, "qwen2_5_7b": 0.65}
 SPEED, MEMORY, KERNELS = 1.2, 0.6, 0.85
 # Bytes per parameter that both sides must hold: weights, gradients and two moments, in whatever dtypes.
@@ -46,6 +47,7 @@ class Report:
     def text(self):
         parts = ["# GPU report\n", _table(["", ""], list(self.kept.data["machine"].items())), self._summary(),
                  "## Training\n", self._training(), "## Memory-bound kernels\n", self._kernels(),
+                 "## Loading of kernels\n", self._loading(), "## Libraries\n", self._libraries(),
                  "## Matmuls and attention\n", self._matmuls(), "## Collectives\n", self._collectives(),
                  self._failures(), self._plans()]
         return "\n".join(part for part in parts if part)
@@ -84,11 +86,11 @@ class Report:
     @staticmethod
     def _speed(found, sustained):
         peak = found.get("peak_bytes_measured", found.get("max_memory_allocated", 0))
-        # The MFU of the rows refers to 989 TFLOP/s, the peak that the presets set.
-        of_sustained = f"{100 * found['mfu'] * 989e12 / sustained:.1f} %" if sustained else ""
+        flops = found.get("peak_flops")  # None if the kit does not know this kind of GPU.
+        of_sustained = f"{100 * found['mfu'] * flops / sustained:.1f} %" if sustained and flops else ""
         return [f"{found['tokens_per_second']:,.0f}",
                 f"{found['step_seconds']:.3f}",
-                f"{100 * found['mfu']:.1f} %",
+                f"{100 * found['mfu']:.1f} %" if found["mfu"] else "",
                 of_sustained,
                 f"{peak / 2**30:.1f}",
                 Report._planned(found),
@@ -101,7 +103,7 @@ class Report:
     @staticmethod
     def _setting(found):
         if "max_memory_reserved" not in found:
-            return found.get("outside", "")
+            return ""
         return (f"micro-batch {found['micro_batch']}, checkpointing {found['checkpoint']}, parameters gathered per "
                 f"{found['gathered']}, attention {found['attention']}; "
                 f"{found['max_memory_reserved'] / 2**30:.1f} GiB reserved")
@@ -121,6 +123,19 @@ class Report:
                 memory = (best["peak_bytes_measured"] - held) / theirs
                 cells[4] = f"{memory:.2f} x: {_mark(memory, MEMORY, at_least=False)}"
         return cells
+
+    def _loading(self):
+        found = [(mode.upper(), self.result(f"loading/{mode}")) for mode in LOADING]
+        return _table(["CUDA_MODULE_LOADING", "seconds to the first step", "first step", "s/step"],
+                      [[mode, f"{r['start_seconds']:.1f}", f"{r['first_seconds']:.3f}", f"{r['step_seconds']:.3f}"]
+                       for mode, r in found if r])
+
+    def _libraries(self):
+        """Returns what the engine says of CUDA's libraries and of the GPU's memory outside the arenas."""
+        return _table(["item", "the engine says"],
+                      [[name, "<br>".join(result["libraries"])] for name in self.names
+                       if name.split("/")[0] in ("loading", "train", "train_graphs")
+                       for result in [self.result(name)] if result and result["libraries"]])
 
     def _benches(self):
         return [(name.split("/", 1)[1], self.result(name)) for name in self.names

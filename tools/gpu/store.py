@@ -23,6 +23,11 @@ def write_durably(path, text):
         os.close(folder)
 
 
+def read(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
 def remove(path):
     """Removes a file, which may be missing."""
     try:

@@ -8,9 +8,9 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/device/cpu/cpu_device.h"
-#include "kernels/integers.h"
 #include "kernels/ops/attention.h"
 #include "kernels/reference/reference_ops.h"
+#include "tests/kernels/cuda/run_on_zeros.h"
 #include "tests/kernels/device/cuda/device_on_stand_in.h"
 #include "tests/kernels/valid_ops.h"
 
@@ -22,29 +22,9 @@ std::unique_ptr<Ops> OpsForTests(std::unique_ptr<cuda::AttentionBackend> attenti
       {.matmuls = *cuda_on_host::CreateHostMatMuls(CreateReferenceOps()), .attention = std::move(attention)});
 }
 
-// Places the operands of `op` one after the other, from `base` on. Returns how many bytes they need.
-int64_t Lay(Op& op, std::byte* base) {
-  int64_t end = 0;
-  VisitOperands(op, [&](absl::string_view, Tensor& t, Access) {
-    if (!t.present()) return;
-    t.data = base + end;
-    end += RoundUp(t.extent_bytes(), 256);
-  });
-  return end;
-}
-
 class CudaOpsTest : public ::testing::Test {
  protected:
-  // Runs the op on zeros.
-  absl::Status RunOnZeros(Ops& ops, Op op) {
-    std::unique_ptr<Arena> arena = *device_.Allocate(Lay(op, nullptr));
-    Lay(op, arena->base());
-    const int64_t scratch_bytes = ops.ScratchBytes(op);
-    std::unique_ptr<Arena> scratch = *device_.Allocate(scratch_bytes);
-    absl::Status status = ops.Launch(op, {scratch->base(), scratch_bytes}, *stream_);
-    const absl::Status finished = stream_->Synchronize();
-    return status.ok() ? finished : status;
-  }
+  absl::Status RunOnZeros(Ops& ops, const Op& op) { return testing::RunOnZeros(op, ops, device_, *stream_); }
 
   DeviceOnStandIn device_;
   std::unique_ptr<Stream> stream_ = *device_.CreateStream("compute");

@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Tests what a GPU kit would do on machines that are only described: what it lists, what it skips and why, and what it
+refuses before anything runs."""
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from contextlib import redirect_stderr, redirect_stdout
+
+_TOOLS = os.path.abspath("tools")
+sys.path.insert(0, _TOOLS)
+
+from gpu import gpus, items, main, needs, plans  # noqa: E402
+
+# Plans with the bytes that the presets had when this test was written.
+_PLAN = r"""
+import os, sys
+need = {"0_5b": 27433708296, "1_5b": 64074600456, "3b": 106198074376, "7b": 135443899400, "8b": 142033912840}
+flags = [a.split("=", 1)[1] for a in sys.argv[1:]]
+needs = next(size for name, size in need.items() if name in os.path.basename(flags[0]))
+budget = next(int(flag.split("=")[1]) for flag in flags if flag.startswith("memory.budget_bytes="))
+if needs > budget:
+    sys.exit(f"plan: needs {needs / 2**30:.1f} GiB per rank, budget {budget / 2**30:.1f} GiB, too little; fits with ..")
+print(f"  memory  one arena a rank of {needs / 2**30:.1f} GiB ({needs:,} bytes): training uses all\n"
+      "  arithmetic  a step of one rank: forward 1 TFLOP; MFU counts 3.10\n     GFLOP a token")
+"""
+_GPU_TESTS = r"""
+print("GpuModules.\n  A\nMatMul.\n  A\n  B\nStepLaws.\n  A")
+"""
+# A driver with two GPUs. The signatures are those of cuda.h.
+_DRIVER = r"""
+#include <stddef.h>
+#include <string.h>
+int cuInit(unsigned flags) { return flags; }
+int cuDriverGetVersion(int* version) { *version = 13010; return 0; }
+int cuDeviceGetCount(int* count) { *count = 2; return 0; }
+int cuDeviceGet(int* device, int ordinal) { *device = 40 + ordinal; return 0; }
+int cuDeviceGetName(char* name, int length, int device) { strncpy(name, device == 40 ? "A" : "B", length); return 0; }
+int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = (size_t)device << 30; return 0; }
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  *value = attribute == 75 ? device - 31 : attribute == 76 ? 3 : -1;  // Major and minor compute capability.
+  return 0;
+}
+"""
+_ARCH = "80+ptx,90a,100,120"
+_EVERY_SHAPE = ("qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_3b", "qwen2_5_7b", "llama3_8b")
+
+
+class ListTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        self.root = folder.name
+        os.mkdir(os.path.join(self.root, "bin"))
+        for name, code in (("plan", _PLAN), ("gpu_tests", _GPU_TESTS), ("train", ""), ("bench", ""), ("tune", "")):
+            path = os.path.join(self.root, "bin", name)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(f"#!{sys.executable} -IS\n{code}")  # Starts in half the time.
+            os.chmod(path, 0o755)
+        shutil.copytree(os.path.join(_TOOLS, "bench/jobs/gpu"), os.path.join(self.root, "jobs"))
+        self.pack()
+
+    def pack(self, **more):
+        with open(os.path.join(self.root, "kit.json"), "w", encoding="utf-8") as file:
+            json.dump({"commit": "aaa", "arch": _ARCH, **more}, file)
+
+    def call(self, *arguments):
+        said, errors = io.StringIO(), io.StringIO()
+        with redirect_stdout(said), redirect_stderr(errors):
+            code = main.main(self.root, [f"--out={self.root}/out", *arguments], lambda: self.fail("looked for GPUs"))
+        self.assertFalse(os.path.exists(os.path.join(self.root, "out")))
+        return code, said.getvalue() + errors.getvalue()
+
+    def listed(self, machine):
+        """Returns the lines that tell about the machine, a map from item to what is said of it, and the last line."""
+        code, said = self.call("--list", f"--gpu={machine}")
+        self.assertEqual(code, 0, said)
+        *lines, last = said.splitlines()
+        found = dict(re.fullmatch(r"(\S+)  +(.*)", line).groups() for line in lines if "/" in line.split()[0])
+        return [line for line in lines if "/" not in line.split()[0]], found, last
+
+    def trained(self, found):
+        """Returns the shapes that are trained, and checks that all items of a shape are to do or none is."""
+        shapes = []
+        for shape in _EVERY_SHAPE:
+            names = [f"{kind}/{shape}_{sequence}" for sequence in (1024, 4096)
+                     for kind in ("plan", "tune", "train", "train_graphs", "torch")]
+            skips = {found[name].startswith("to skip: it needs ") for name in names}
+            self.assertEqual(len(skips), 1, shape)
+            shapes += [] if skips.pop() else [shape]
+        return shapes
+
+    def test_each_machine_trains_what_fits_it(self):
+        for machine, shapes in (("h100", 2), ("a100_40gb", 1), ("h200", 5), ("b200", 5), ("rtx_5090", 1),
+                                ("two_kinds", 2)):
+            with self.subTest(machine):
+                _, found, last = self.listed(machine)
+                self.assertEqual(self.trained(found), list(_EVERY_SHAPE[:shapes]))
+                skips = (5 - shapes) * 10 + (2 if machine == "two_kinds" else 0)
+                self.assertRegex(last, rf"^{len(found)} items: {len(found) - skips} to do in about [\d.]+ hours, "
+                                       rf"{skips} skipped\. Minutes are estimates, and none was measured on a GPU\.$")
+
+    def test_what_is_skipped_says_what_the_plan_needs_and_the_gpu_has(self):
+        about, found, _ = self.listed("h100")
+        self.assertEqual(about, [
+            "gpus     NVIDIA H100 80GB HBM3, 79.1 GiB, compute capability 9.0, runs sm_90a",
+            "driver   for CUDA 13.0",
+            "jobs     on GPU 0 alone, with a budget of 77.1 GiB; MFU against 989.4 TFLOP/s"])
+        self.assertEqual(found["train/qwen2_5_3b_1024"], "to skip: it needs 98.9 GiB per rank, budget 77.1 GiB")
+        self.assertEqual(found["torch/qwen2_5_3b_1024"], "to skip: it needs 98.9 GiB per rank, budget 77.1 GiB, so it "
+                                                         "would be compared with nothing")
+        # 7 steps of 524,288 tokens at 3.1 GFLOP and half of 989.4 TFLOP/s, and 55 s to start.
+        self.assertEqual(found["train/qwen2_5_0_5b_1024"], "to do, 1.3 min")
+        self.assertEqual(next(iter(found)), "modules/0")
+
+    def test_each_gpu_runs_its_own_code(self):
+        for machine, code in (("a100_40gb", "sm_80"), ("h200", "sm_90a"), ("b200", "sm_100"), ("rtx_5090", "sm_120")):
+            self.assertTrue(self.listed(machine)[0][0].endswith(f", runs {code}"), machine)
+
+    def test_gpus_of_different_kinds_are_each_tried_and_not_measured_together(self):
+        _, found, _ = self.listed("two_kinds")
+        self.assertEqual([name for name in found if name.startswith("modules/")], ["modules/0", "modules/1"])
+        for name in ("comm/peers", "comm/nccl"):
+            self.assertEqual(found[name], "to skip: the GPUs are of different kinds (NVIDIA H100 80GB HBM3, "
+                                          "NVIDIA A100-SXM4-40GB); choose those of one kind with CUDA_VISIBLE_DEVICES")
+        self.assertTrue(found["comm/in_process"].startswith("to do"))
+
+    def refused(self, wanted, *arguments):
+        code, said = self.call("--list", *arguments)
+        self.assertEqual((code, said.count("\n")), (1, 1), said)
+        self.assertIn(wanted, said)
+
+    def test_a_driver_that_is_too_old_is_one_line(self):
+        self.refused("run: the NVIDIA driver is too old: it supports CUDA 12.8, and this kit needs a driver for CUDA "
+                     "13.0 or newer (580 or newer)\n", "--gpu=old_driver")
+
+    def test_a_gpu_for_which_the_kit_has_no_code_is_one_line(self):
+        self.pack(arch="90a")
+        self.refused("run: GPU 0 (NVIDIA B200, compute capability 10.0): this kit has no code for it, only for 90a; "
+                     "pack one with pack --arch\n", "--gpu=b200")
+
+    def test_a_system_that_is_too_old_is_one_line_before_all_others(self):
+        self.pack(needs={"GLIBC": "2.99", "GLIBCXX": "3.4.9"})
+        self.refused("run: this system is too old for the kit: wanted glibc with GLIBC_2.99, found GLIBC_",
+                     "--gpu=old_driver")
+
+    def test_descriptions_in_files_and_wrong_ones(self):
+        path = os.path.join(self.root, "mine.json")
+        for text, wanted in (("{", "is not JSON"), ("{}", "found no 'gpus'"), ('{"gpus": [{}]}', "found no 'name'")):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            self.refused(wanted, f"--gpu={path}")
+        self.refused("there is no such file, and the known names are h100, a100_40gb, ", "--gpu=mine")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"driver": "13.1", "gpus": [{"name": "NVIDIA L4", "gib": 22.0, "compute": "8.9"}]}, file)
+        about, found, _ = self.listed(path)
+        self.assertEqual(about[0], "gpus     NVIDIA L4, 22.0 GiB, compute capability 8.9, runs sm_80")
+        self.assertIn("MFU against the rate of a matmul that the engine measures", about[2])
+        self.assertEqual(self.trained(found), [])
+
+    def test_nothing_runs_on_a_machine_that_is_only_described(self):
+        said = io.StringIO()
+        with redirect_stderr(said), self.assertRaises(SystemExit):
+            main.parse(self.root, ["--gpu=h100"])
+        self.assertIn("--gpu wants --list", said.getvalue())
+
+
+class DriverTest(unittest.TestCase):
+    def test_the_driver_is_asked_for_its_version_and_gpus(self):
+        with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
+            subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-o", f"{folder}/libcuda.so.1", "-"], input=_DRIVER,
+                           text=True, check=True)
+            said = subprocess.run([sys.executable, "-c", "from gpu import gpus; print(gpus.find())"], check=True,
+                                  env={**os.environ, "LD_LIBRARY_PATH": folder, "PYTHONPATH": _TOOLS},
+                                  capture_output=True, text=True).stdout.strip()
+        self.assertEqual(said, repr(gpus.Gpus([{"name": "A", "bytes": 40 << 30, "compute": "9.3"},
+                                               {"name": "B", "bytes": 41 << 30, "compute": "10.3"}], "13.1")))
+
+
+class NeedsTest(unittest.TestCase):
+    def test_which_code_a_gpu_runs(self):
+        for compute, code in (("8.0", "sm_80"), ("8.9", "sm_80"), ("9.0", "sm_90a"), ("10.3", "sm_100"),
+                              ("12.1", "sm_120")):
+            self.assertEqual(needs.code_for(_ARCH, compute), code)
+        for compute in ("11.0", "13.0"):
+            self.assertTrue(needs.code_for(_ARCH, compute).startswith("PTX of compute_80, "))
+        self.assertIsNone(needs.code_for(_ARCH, "7.5"))
+        self.assertIsNone(needs.code_for("90a", "10.0"))
+        self.assertIsNone(needs.code_for("90", "8.0"))
+
+    def test_gpus_that_are_too_old(self):
+        old = gpus.Gpus([{"name": "Tesla V100", "bytes": 1 << 35, "compute": "7.0"}], "13.0")
+        self.assertIn("GPU 0 (Tesla V100, compute capability 7.0) is too old: wanted 8.0 or newer",
+                      needs.lacks_gpu({"arch": _ARCH}, old.driver, old.all))
+
+    def test_versions_are_compared_as_numbers(self):
+        kit = {"needs": {"GLIBC": "2.36", "GLIBCXX": "3.4.30"}}
+        self.assertEqual(needs.lacks_versions(kit, {"GLIBC": "2.36", "GLIBCXX": "3.4.30"}), "")
+        self.assertEqual(needs.lacks_versions(kit, {"GLIBC": "2.100"}), "")
+        self.assertEqual(needs.lacks_versions(kit, {"GLIBC": "2.4", "GLIBCXX": "3.4.9"}),
+                         "this system is too old for the kit: wanted glibc with GLIBC_2.36, found GLIBC_2.4 and "
+                         "libstdc++ with GLIBCXX_3.4.30, found GLIBCXX_3.4.9; use a newer one")
+
+    def test_a_program_that_starts_here_wants_no_more_than_there_is(self):
+        wanted = needs.wanted_by([sys.executable])
+        self.assertRegex(wanted["GLIBC"], r"^2\.\d+$")
+        subprocess.run([sys.executable, "-c", ""], check=True)
+        self.assertEqual(needs.lacks_versions({"needs": wanted}, needs.versions_here([])), "")
+
+    def test_only_gpus_whose_peak_is_known_have_one(self):
+        for name, peak in (("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA H100 80GB HBM3", 989.4e12),
+                           ("NVIDIA H200 NVL", None), ("NVIDIA H100 PCIe", None), ("NVIDIA B200", 2250e12),
+                           ("NVIDIA GB200", None), ("NVIDIA GeForce RTX 5090", 209.5e12),
+                           ("NVIDIA GeForce RTX 5090 Laptop GPU", None), ("NVIDIA L4", None)):
+            self.assertEqual(plans.peak_flops({"name": name}), peak, name)
+
+    def test_every_preset_has_a_shape_of_this_test(self):
+        self.assertEqual(set(items.PRESETS), {f"{shape}_{s}" for shape in _EVERY_SHAPE for s in (1024, 4096)})
+
+
+if __name__ == "__main__":
+    unittest.main()
