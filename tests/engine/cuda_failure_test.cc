@@ -38,8 +38,8 @@ TEST(CudaFailureTest, AFailedKernelIsAnErrorThatNamesTheLastInstructionsToFinish
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("an illegal memory access was encountered"),
-                      ContainsRegex("the last known to have finished were on stream compute [0-9]+ \\([A-Za-z]+, unit [a-z0-9.]+, "
-                                    "micro-batch [0-9]+\\)")))
+                      ContainsRegex("the last known to have finished were on stream compute [0-9]+ \\([A-Za-z]+, unit "
+                                    "[a-z0-9.]+, micro-batch [0-9]+\\)")))
         << nth;
   }
 }

@@ -30,12 +30,11 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(CudaRuntime& runt
 }
 
 absl::Status CudaDevice::TryMark() {
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<CudaStream> stream,
-                         CudaStream::Create(runtime_, *clock_,
-                                            {.name = "marks",
-                                             .ordinal = options_.ordinal,
-                                             .priority = CudaStreamPriority::kNormal,
-                                             .marks = true}));
+  SHALE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<CudaStream> stream,
+      CudaStream::Create(
+          runtime_, *clock_,
+          {.name = "marks", .ordinal = options_.ordinal, .priority = CudaStreamPriority::kNormal, .marks = true}));
   SHALE_RETURN_IF_ERROR(stream->Mark(0));
   return stream->Synchronize();
 }
