@@ -103,8 +103,9 @@ absl::StatusOr<MeasuredProducts> MeasureCpuProducts(DType dtype) {
   std::vector<MatMul> matmuls = {forward, gradient};
   std::vector<Contestant> contestants;
   for (const CpuProducts products : {CpuProducts::kOneDnn, CpuProducts::kPacked}) {
-    contestants.push_back({{.threads = 1, .products = products, .matmuls = onednn},
-                           std::vector<double>(matmuls.size(), std::numeric_limits<double>::infinity())});
+    Contestant& contestant = contestants.emplace_back();
+    contestant.context = {.threads = 1, .products = products, .matmuls = onednn};
+    contestant.best.assign(matmuls.size(), std::numeric_limits<double>::infinity());
   }
   int64_t scratch_bytes = 0;
   std::vector<Buffer> buffers;
