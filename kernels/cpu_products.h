@@ -7,7 +7,7 @@ namespace shale {
 
 enum class CpuProducts {
   kAuto,    // Not decided yet.
-  kOneDnn,  // oneDNN; bf16 with the processor's bf16 instructions. Where oneDNN has no bf16 matmul: as kPacked.
+  kOneDnn,  // oneDNN; bf16 with the processor's bf16 instructions, or as kPacked if it has none.
   kPacked   // Kernels of our own, which widen bf16 to f32 while they copy operands (kernels/cpu/packed_matmul.h).
 };
 

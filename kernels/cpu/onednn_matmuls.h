@@ -28,7 +28,7 @@ class OneDnnMatMuls {
   explicit OneDnnMatMuls(int threads);
   ~OneDnnMatMuls();
 
-  // Returns whether oneDNN multiplies bf16 on this processor, which needs AVX-512. If not, shapes must be f32.
+  // Returns whether oneDNN multiplies bf16 with instructions of this processor. If not, shapes must be f32.
   bool has_bfloat16() const { return has_bfloat16_; }
 
   // Returns the bytes of scratch that Run needs; `packed_elsewhere` means that packed_b is given. This and the
