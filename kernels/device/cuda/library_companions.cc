@@ -26,7 +26,7 @@ constexpr Companion kCompanions[] = {
     // NVRTC opens it at the first compilation, and fails without it. NVRTC 13.0 has no RUNPATH.
     {"libnvrtc.so", "libnvrtc-builtins.so", /*needed=*/true},
     // libcudnn.so.9 itself only passes calls on. It opens graph and ops; graph opens the others when it plans. Each of
-    // the others needs graph. NVIDIA's packages have a RUNPATH, but other packagers take it out. tensor_ir exists only
+    // the others needs graph. NVIDIA's packages have a RUNPATH, but a copy of them may lack it. tensor_ir exists only
     // in newer versions.
     {"libcudnn.so", "libcudnn_graph.so", /*needed=*/false},
     {"libcudnn.so", "libcudnn_ops.so", /*needed=*/false},
@@ -34,7 +34,7 @@ constexpr Companion kCompanions[] = {
     {"libcudnn.so", "libcudnn_engines_precompiled.so", /*needed=*/false},
     {"libcudnn.so", "libcudnn_engines_runtime_compiled.so", /*needed=*/false},
     {"libcudnn.so", "libcudnn_engines_tensor_ir.so", /*needed=*/false},
-    // Newer versions of cuBLASLt compile some kernels at run time. Older ones do not know NVRTC.
+    // cuBLASLt 13 knows NVRTC by name. NVIDIA does not say which matmuls it compiles, so it may be missing.
     {"libcublasLt.so", "libnvrtc.so", /*needed=*/false},
 };
 
