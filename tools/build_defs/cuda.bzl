@@ -28,7 +28,8 @@ messages=$("$nvcc" -o "$object" --objdir-as-tempdir --keep --resource-usage "$@"
 status=$?
 if [[ $status == 0 ]]; then
   {
-    cat "$object".*.ptx | grep -oE "^// Cuda compilation tools, .*|^[a-z. ]*[.]entry [A-Za-z0-9_$]+|^[.]maxntid [0-9, ]+"
+    cat "$object".*.ptx |
+      grep -oE "^// Cuda compilation tools, .*|^[a-z. ]*[.]entry [A-Za-z0-9_$]+|^[.]maxntid [0-9, ]+"
     grep -E "^ptxas info .*(Compiling entry function|Used [0-9]+ registers)|bytes stack frame" <<< "$messages"
   } > "$resources"
 fi
@@ -130,7 +131,7 @@ def _cuda_library_impl(ctx):
 cuda_library = rule(
     doc = "Compiles every .cu of srcs with nvcc into one static archive. Headers in srcs are private; headers that " +
           "callers of the kernels include come from deps. Use with target_compatible_with = NEEDS_CUDA. The output " +
-          "group `resources` has a file for each .cu with the launch bounds, registers, stack and spills of its kernels.",
+          "group `resources` has a file for each .cu: the launch bounds, registers, stack and spills of its kernels.",
     implementation = _cuda_library_impl,
     attrs = {
         "srcs": attr.label_list(allow_files = [".cu", ".h"]),
