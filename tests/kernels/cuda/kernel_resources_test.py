@@ -2,10 +2,11 @@
 """Tests what nvcc says of every kernel, for each architecture of the build: that a block of the kernel fits the
 registers of a GPU, that it has no stack, and that nothing has changed unnoticed. Needs no GPU.
 
-`kernel_resources_test.py --print`, run by `bazel run`, prints the table for kernels/cuda/kernel_resources.txt."""
+With --write, and run by `bazel run`, it writes kernels/cuda/kernel_resources.txt of the checkout anew."""
 
 import collections
 import glob
+import os
 import pathlib
 import re
 import sys
@@ -78,8 +79,8 @@ def read(lines):
 
 def table_of(version, kernels):
     architectures = sorted({a for kernel in kernels.values() for a in kernel.registers})
-    text = (f"# What nvcc {version} says of the kernels, printed by\n"
-            "#   bazel run -c opt //tests/kernels/cuda:kernel_resources_test -- --print\n"
+    text = (f"# What nvcc {version} says of the kernels, written by\n"
+            "#   bazel run -c opt //tests/kernels/cuda:kernel_resources_test -- --write\n"
             "# Of all instances of a kernel: the most threads of a block, and for each architecture the most registers "
             "of a\n# thread, and the most bytes of stack and of spills. Not measured on a GPU.\n")
     text += f"{'# kernel':34}{'instances':>10}{'threads':>8}"
@@ -122,7 +123,7 @@ class KernelResourcesTest(unittest.TestCase):
         if f"nvcc {self.version} " not in committed or architectures != {"sm_80", "sm_90a"}:
             self.skipTest(f"the table is of another nvcc than {self.version}, or of other architectures")
         self.assertEqual(committed, table_of(self.version, self.kernels),
-                         "if this is meant, print the table anew: see the first lines of this test")
+                         "if this is meant, write the table anew: see the first lines of this test")
 
 
 class ParserTest(unittest.TestCase):
@@ -144,7 +145,7 @@ class ParserTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--print"]:
-        print(table_of(*read_build()), end="")
+    if sys.argv[1:] == ["--write"]:
+        pathlib.Path(os.environ["BUILD_WORKSPACE_DIRECTORY"], _TABLE).write_text(table_of(*read_build()))
     else:
         unittest.main()
