@@ -18,7 +18,7 @@ namespace {
 constexpr int kThreads = 128;
 
 template <class T, int N>
-SHALE_KERNEL SwiGluForwardKernel(Global<T> gate_up_T2F, Global<T> y_TF, int64_t F) {
+SHALE_KERNEL SHALE_BOUNDS(kThreads) SwiGluForwardKernel(Global<T> gate_up_T2F, Global<T> y_TF, int64_t F) {
   const int64_t t = blockIdx.x, f = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
   if (f >= F) return;
   Pack<T, N> gate = gate_up_T2F.template Load<N>(t * 2 * F + f);
@@ -32,8 +32,8 @@ SHALE_KERNEL SwiGluForwardKernel(Global<T> gate_up_T2F, Global<T> y_TF, int64_t 
 
 // silu' = s (1 + g (1 - s)). If y is present, it is computed as in the forward kernel, to the bit.
 template <class T, int N>
-SHALE_KERNEL SwiGluBackwardKernel(Global<T> gate_up_T2F, Global<T> d_y_TF, Global<T> d_gate_up_T2F, Global<T> y_TF,
-                                  int64_t F) {
+SHALE_KERNEL SHALE_BOUNDS(kThreads)
+    SwiGluBackwardKernel(Global<T> gate_up_T2F, Global<T> d_y_TF, Global<T> d_gate_up_T2F, Global<T> y_TF, int64_t F) {
   const int64_t t = blockIdx.x, f = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
   if (f >= F) return;
   const int64_t gate_at = t * 2 * F + f, up_at = gate_at + F;

@@ -29,6 +29,7 @@ struct BackwardTiles : Tiles<kWidth, kWidth <= 128 ? 2 : 1, kWidth <= 128 ? 4 : 
 };
 
 constexpr int kDeltaRowsPerBlock = 4;  // One warp each.
+constexpr int kDeltaThreads = kDeltaRowsPerBlock * kWarpThreads;
 
 template <class T>
 struct Inputs {
@@ -58,7 +59,8 @@ SHALE_DEVICE Floats<kPackOf<T>> LoadPiece(const Heads<T>& from, int64_t row, int
 
 // Computes delta. Rows are numbered in the order of delta: b, h, s.
 template <class T>
-SHALE_KERNEL AttentionDeltaKernel(Heads<T> d_out, Heads<T> out, Global<float> delta_BHS, int64_t rows, int heads) {
+SHALE_KERNEL SHALE_BOUNDS(kDeltaThreads)
+    AttentionDeltaKernel(Heads<T> d_out, Heads<T> out, Global<float> delta_BHS, int64_t rows, int heads) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kDeltaRowsPerBlock + threadIdx.y;
   if (row >= rows) return;
   const int s = static_cast<int>(row % out.length), head = static_cast<int>(row / out.length);

@@ -15,7 +15,7 @@ constexpr int kThreads = 256;
 constexpr int kColumns = 4096;
 
 template <class Bias, class T, bool kAligned>
-SHALE_KERNEL BroadcastBiasKernel(Global<Bias> bias, Rows<T> c, int64_t N, int64_t chunks) {
+SHALE_KERNEL SHALE_BOUNDS(kThreads) BroadcastBiasKernel(Global<Bias> bias, Rows<T> c, int64_t N, int64_t chunks) {
   constexpr int kPack = kPackOf<T>;
   const int64_t row = Quotient(blockIdx.x, chunks);
   const int64_t first = (blockIdx.x - row * chunks) * kColumns;

@@ -131,9 +131,11 @@ SHALE_KERNEL SHALE_BOUNDS(kColumnThreads, Source::kBlocksPerSm)
 // there is a second sum.
 inline constexpr int kChunkLanes = 8;  // Each owns 16 bytes of columns.
 inline constexpr int kChunkSlots = 32;
+inline constexpr int kChunkThreads = kChunkLanes * kChunkSlots;
 
 template <class Out>
-SHALE_KERNEL SumChunksKernel(Partials partials, Global<Out> first, Global<Out> second, int64_t C, bool accumulate) {
+SHALE_KERNEL SHALE_BOUNDS(kChunkThreads)
+    SumChunksKernel(Partials partials, Global<Out> first, Global<Out> second, int64_t C, bool accumulate) {
   constexpr int kPack = kPackOf<float>, kColumns = kChunkLanes * kPack;
   const int sum = static_cast<int>(blockIdx.y), slot = static_cast<int>(threadIdx.y);
   const int64_t block_c = static_cast<int64_t>(blockIdx.x) * kColumns, c = block_c + threadIdx.x * kPack;

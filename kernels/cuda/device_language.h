@@ -15,7 +15,7 @@
 
 #define SHALE_KERNEL __global__ void
 #define SHALE_DEVICE __device__ __forceinline__
-#define SHALE_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+#define SHALE_BOUNDS(...) __launch_bounds__(__VA_ARGS__)
 #define SHALE_UNROLL _Pragma("unroll")
 // The array is aligned for packs. By default it would be aligned to its elements only.
 #define SHALE_SHARED_ARRAY(T, name, size)        \

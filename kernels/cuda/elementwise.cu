@@ -32,21 +32,21 @@ struct SomeRanges {
 
 // Copies words without interpreting their bits.
 template <class Word, int N>
-SHALE_KERNEL CopyBitsKernel(Global<Word> from, Global<Word> to, int64_t n) {
+SHALE_KERNEL SHALE_BOUNDS(kFlatThreads) CopyBitsKernel(Global<Word> from, Global<Word> to, int64_t n) {
   ForEachFlatPiece<N>(
       n, [&](auto width, int64_t i) { return from.template Load<decltype(width)::value>(i); },
       [&](auto width, int64_t i, const auto& pack) { to.template Store<decltype(width)::value>(i, pack); });
 }
 
 template <class From, class To, int N>
-SHALE_KERNEL ConvertKernel(Global<From> from, Global<To> to, int64_t n) {
+SHALE_KERNEL SHALE_BOUNDS(kFlatThreads) ConvertKernel(Global<From> from, Global<To> to, int64_t n) {
   ForEachFlatPiece<N>(
       n, [&](auto width, int64_t i) { return LoadFloats<decltype(width)::value>(from, i); },
       [&](auto width, int64_t i, const auto& floats) { StoreFloats(to, i, floats); });
 }
 
 template <class T, int N>
-SHALE_KERNEL AddKernel(Global<T> a, Global<T> b, Global<T> out, int64_t n) {
+SHALE_KERNEL SHALE_BOUNDS(kFlatThreads) AddKernel(Global<T> a, Global<T> b, Global<T> out, int64_t n) {
   ForEachFlatPiece<N>(
       n,
       [&](auto width, int64_t i) {
@@ -61,9 +61,10 @@ SHALE_KERNEL AddKernel(Global<T> a, Global<T> b, Global<T> out, int64_t n) {
 
 // `stream` lacks the number of the update and the micro-batch, which are on the device.
 template <int N>
-SHALE_KERNEL AccumulateRoundedKernel(Global<float> x, Global<BFloat16> total, Global<int64_t> update_count,
-                                     Global<int64_t> micro_batch, RoundingStream stream, int64_t shard_begin,
-                                     bool accumulate, int64_t n) {
+SHALE_KERNEL SHALE_BOUNDS(kFlatThreads)
+    AccumulateRoundedKernel(Global<float> x, Global<BFloat16> total, Global<int64_t> update_count,
+                            Global<int64_t> micro_batch, RoundingStream stream, int64_t shard_begin, bool accumulate,
+                            int64_t n) {
   ForEachFlatPiece<N>(
       n,
       [&](auto width, int64_t i) {
@@ -84,7 +85,7 @@ SHALE_KERNEL AccumulateRoundedKernel(Global<float> x, Global<BFloat16> total, Gl
 
 // blockIdx.y is the range.
 template <class T>
-SHALE_KERNEL ZeroRangesKernel(Global<T> x, SomeRanges ranges) {
+SHALE_KERNEL SHALE_BOUNDS(kFlatThreads) ZeroRangesKernel(Global<T> x, SomeRanges ranges) {
   const int64_t begin = ranges.at[blockIdx.y].begin + blockIdx.x * kZeroedPerBlock;
   const int64_t range_end = ranges.at[blockIdx.y].end;
   const int64_t end = range_end - begin < kZeroedPerBlock ? range_end : begin + kZeroedPerBlock;

@@ -27,8 +27,9 @@ constexpr int kSortThreads = 256;
 SHALE_DEVICE bool InRange(int32_t token, int64_t V) { return token >= 0 && token < V; }
 
 template <class T, bool kAligned>
-SHALE_KERNEL EmbeddingForwardKernel(Global<int32_t> tokens, Global<T> weight, Global<T> positions, Global<T> out,
-                                    int64_t V, int64_t S, int64_t C) {
+SHALE_KERNEL SHALE_BOUNDS(kThreads)
+    EmbeddingForwardKernel(Global<int32_t> tokens, Global<T> weight, Global<T> positions, Global<T> out, int64_t V,
+                           int64_t S, int64_t C) {
   constexpr int kPack = kPackOf<T>;
   const int64_t t = blockIdx.x, s = t - Quotient(t, S) * S;
   const int32_t token = tokens.Load(t);
@@ -55,7 +56,8 @@ SHALE_KERNEL EmbeddingForwardKernel(Global<int32_t> tokens, Global<T> weight, Gl
 
 // Each thread finds the place of one position. Tokens out of range sort to the end, as negative ones become large
 // unsigned numbers.
-SHALE_KERNEL SortTokensKernel(Global<int32_t> tokens, Global<int32_t> sorted, Global<int32_t> order, int64_t T) {
+SHALE_KERNEL SHALE_BOUNDS(kSortThreads)
+    SortTokensKernel(Global<int32_t> tokens, Global<int32_t> sorted, Global<int32_t> order, int64_t T) {
   constexpr int kPack = kPackOf<uint32_t>;
   SHALE_SHARED_ARRAY(uint32_t, tile, kSortThreads);
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kSortThreads + threadIdx.x;
@@ -81,7 +83,7 @@ SHALE_KERNEL SortTokensKernel(Global<int32_t> tokens, Global<int32_t> sorted, Gl
 }
 
 template <int N>
-SHALE_KERNEL ZeroKernel(Global<float> x, int64_t n) {
+SHALE_KERNEL SHALE_BOUNDS(kFlatThreads) ZeroKernel(Global<float> x, int64_t n) {
   ForEachFlatPiece<N>(
       n, [&](auto width, int64_t i) { return Floats<decltype(width)::value>{}; },
       [&](auto width, int64_t i, const auto& zeros) { StoreFloats(x, i, zeros); });
@@ -134,8 +136,9 @@ SHALE_DEVICE void StoreGradient(const Global<float>& to, int64_t row, int64_t c,
 
 // A block owns one place in the sorted positions, and sums the run that begins there, if there is one.
 template <class T, bool kAligned>
-SHALE_KERNEL EmbeddingRunsKernel(Global<int32_t> sorted, Global<int32_t> order, Global<T> d_out, Global<float> d_weight,
-                                 int64_t tokens, int64_t V, int64_t C, bool accumulate) {
+SHALE_KERNEL SHALE_BOUNDS(kThreads)
+    EmbeddingRunsKernel(Global<int32_t> sorted, Global<int32_t> order, Global<T> d_out, Global<float> d_weight,
+                        int64_t tokens, int64_t V, int64_t C, bool accumulate) {
   const int64_t place = blockIdx.x;
   const int32_t token = sorted.Load(place);
   if (!InRange(token, V) || (place > 0 && sorted.Load(place - 1) == token)) return;
@@ -148,8 +151,8 @@ SHALE_KERNEL EmbeddingRunsKernel(Global<int32_t> sorted, Global<int32_t> order, 
 
 // A block owns a row of d_positions, in some of the columns. A row past the end of the sequences has a sum of zero.
 template <class T, bool kAligned>
-SHALE_KERNEL EmbeddingPositionsKernel(Global<T> d_out, Global<float> d_positions, int64_t tokens, int64_t S, int64_t C,
-                                      bool accumulate) {
+SHALE_KERNEL SHALE_BOUNDS(kThreads) EmbeddingPositionsKernel(Global<T> d_out, Global<float> d_positions, int64_t tokens,
+                                                             int64_t S, int64_t C, bool accumulate) {
   const int64_t s = blockIdx.x;
   const int64_t c = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kPackOf<T>;
   const auto sum = SumRows<kAligned>(d_out, c, C, [&](int64_t k) -> int64_t {

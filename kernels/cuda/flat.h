@@ -32,7 +32,9 @@ SHALE_DEVICE void ForEachFlatPiece(int64_t n, const Compute& compute, const Stor
   const int64_t packs = n / N, first = static_cast<int64_t>(blockIdx.x) * (kFlatThreads * kPacks) + threadIdx.x;
   if (first + (kPacks - 1) * kFlatThreads < packs) {
     decltype(compute(Width(), first)) results[kPacks];
+    SHALE_UNROLL
     for (int k = 0; k < kPacks; ++k) results[k] = compute(Width(), (first + k * kFlatThreads) * N);
+    SHALE_UNROLL
     for (int k = 0; k < kPacks; ++k) store(Width(), (first + k * kFlatThreads) * N, results[k]);
   } else {
     for (int64_t pack = first; pack < packs; pack += kFlatThreads) {
@@ -55,8 +57,10 @@ template <int N, class T>
 SHALE_DEVICE Floats<N> LoadFloats(const Global<T>& from, int64_t i) {
   constexpr int kPack = N < kPackOf<T> ? N : kPackOf<T>;
   Floats<N> floats;
+  SHALE_UNROLL
   for (int begin = 0; begin < N; begin += kPack) {
     const Pack<T, kPack> pack = from.template Load<kPack>(i + begin);
+    SHALE_UNROLL
     for (int k = 0; k < kPack; ++k) floats.at[begin + k] = Widen(pack.at[k]);
   }
   return floats;
@@ -64,8 +68,10 @@ SHALE_DEVICE Floats<N> LoadFloats(const Global<T>& from, int64_t i) {
 template <int N, class T>
 SHALE_DEVICE void StoreFloats(const Global<T>& to, int64_t i, const Floats<N>& floats) {
   constexpr int kPack = N < kPackOf<T> ? N : kPackOf<T>;
+  SHALE_UNROLL
   for (int begin = 0; begin < N; begin += kPack) {
     Pack<T, kPack> pack;
+    SHALE_UNROLL
     for (int k = 0; k < kPack; ++k) pack.at[k] = Narrow<T>(floats.at[begin + k]);
     to.template Store<kPack>(i + begin, pack);
   }

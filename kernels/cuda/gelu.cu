@@ -51,12 +51,13 @@ struct ErfGelu {
 };
 
 template <class Kind, class T, int N>
-SHALE_KERNEL GeluForwardKernel(Global<T> x, Global<T> y, int64_t n) {
+SHALE_KERNEL SHALE_BOUNDS(kFlatThreads) GeluForwardKernel(Global<T> x, Global<T> y, int64_t n) {
   ForEachFlatPiece<N>(
       n,
       [&](auto width, int64_t i) {
         constexpr int kCount = decltype(width)::value;
         Floats<kCount> values = LoadFloats<kCount>(x, i);
+        SHALE_UNROLL
         for (int k = 0; k < kCount; ++k) values.at[k] = Kind::Value(values.at[k]);
         return values;
       },
@@ -69,12 +70,14 @@ struct GradientsAndValues {
 };
 
 template <class Kind, class T, int N>
-SHALE_KERNEL GeluBackwardKernel(Global<T> x, Global<T> d_y, Global<T> d_x, Global<T> y, int64_t n) {
+SHALE_KERNEL SHALE_BOUNDS(kFlatThreads)
+    GeluBackwardKernel(Global<T> x, Global<T> d_y, Global<T> d_x, Global<T> y, int64_t n) {
   ForEachFlatPiece<N>(
       n,
       [&](auto width, int64_t i) {
         constexpr int kCount = decltype(width)::value;
         GradientsAndValues<kCount> piece{LoadFloats<kCount>(d_y, i), LoadFloats<kCount>(x, i)};
+        SHALE_UNROLL
         for (int k = 0; k < kCount; ++k) {
           piece.gradients.at[k] *= Kind::Derivative(piece.values.at[k]);
           if (y.present()) piece.values.at[k] = Kind::Value(piece.values.at[k]);

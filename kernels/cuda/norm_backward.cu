@@ -16,7 +16,8 @@
 namespace shale::cuda {
 namespace {
 
-// The number of blocks per SM. It is low enough that sums and operands stay in registers.
+// The number of blocks per SM. It is low enough that sums and operands stay in registers, but for up to 32 bytes where
+// rows are not aligned and a thread has two packs.
 template <class Tile, bool kCentered>
 constexpr int kBlocksPerSm = std::max(1, (Tile::kPacksPerThread == 1 ? 768
                                           : kCentered                ? 512

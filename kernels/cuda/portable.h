@@ -3,7 +3,8 @@
 // shale::cuda.
 //
 //   SHALE_KERNEL, SHALE_DEVICE          replace __global__ void, and __device__ __forceinline__
-//   SHALE_BOUNDS(threads, blocks)       after SHALE_KERNEL: a block's threads, and the blocks that an SM must hold
+//   SHALE_BOUNDS(threads, blocks)       after SHALE_KERNEL, in every kernel: the most threads of a block, so that the
+//                                       registers suffice on every GPU, and if wanted the blocks that an SM must hold
 //   SHALE_UNROLL                        before a loop whose variable indexes registers
 //   Global<T>, Shared<T>                arrays with Load(i), Store(i, v), Load<N>(i) and Store<N>(i, pack). On the
 //                                       device these are bare loads and stores, one of up to 16 bytes for a pack

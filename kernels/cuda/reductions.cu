@@ -38,7 +38,7 @@ SHALE_DEVICE Pack<T, kPack> LoadFour(const Global<T>& x, int64_t i, int64_t n) {
 
 // Does the first step. Sums in fp64, in which the square of an fp32 number is exact.
 template <bool kSquares, bool kAligned, class T>
-SHALE_KERNEL PartialSumsKernel(Global<T> x, Global<double> partials, int64_t n) {
+SHALE_KERNEL SHALE_BOUNDS(kThreads) PartialSumsKernel(Global<T> x, Global<double> partials, int64_t n) {
   const int64_t begin = blockIdx.x * kChunk + threadIdx.x * kPack;
   double sum = 0;
   for (int step = 0; step < kPacksPerThread; step += kInFlight) {
@@ -57,7 +57,8 @@ SHALE_KERNEL PartialSumsKernel(Global<T> x, Global<double> partials, int64_t n) 
   if (threadIdx.x == 0) partials.Store(blockIdx.x, sum);
 }
 
-SHALE_KERNEL TotalKernel(Global<double> partials, int64_t count, Global<double> total, bool accumulate) {
+SHALE_KERNEL SHALE_BOUNDS(kTotalThreads)
+    TotalKernel(Global<double> partials, int64_t count, Global<double> total, bool accumulate) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += kTotalThreads) sum += partials.Load(i);
   sum = SumOverBlock<kTotalThreads>(sum);

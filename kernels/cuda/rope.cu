@@ -30,8 +30,9 @@ struct Frequencies {
   double at[kPairsPerLaunch];  // Half turns per position.
 };
 
-SHALE_KERNEL RopeTableKernel(Frequencies frequencies, int64_t first_pair, int pairs, Global<float> cosines,
-                             Global<float> sines, int64_t S, int64_t half) {
+SHALE_KERNEL SHALE_BOUNDS(kThreads)
+    RopeTableKernel(Frequencies frequencies, int64_t first_pair, int pairs, Global<float> cosines, Global<float> sines,
+                    int64_t S, int64_t half) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t s = Quotient(index, pairs), pair = index - s * pairs;
   if (s >= S) return;

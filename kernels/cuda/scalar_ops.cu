@@ -9,14 +9,14 @@
 namespace shale::cuda {
 namespace {
 
-SHALE_KERNEL LossScaleKernel(Global<int64_t> valid_tokens, Global<float> scale) {
+SHALE_KERNEL SHALE_BOUNDS(1) LossScaleKernel(Global<int64_t> valid_tokens, Global<float> scale) {
   const int64_t valid = valid_tokens.Load(0);
   scale.Store(0, valid > 0 ? static_cast<float>(1.0 / static_cast<double>(valid)) : 0.0f);
 }
 
 SHALE_DEVICE bool IsFinite(double x) { return x - x == 0; }
 
-SHALE_KERNEL FlagNonFiniteKernel(Global<double> totals) {
+SHALE_KERNEL SHALE_BOUNDS(1) FlagNonFiniteKernel(Global<double> totals) {
   const bool finite = IsFinite(totals.Load(kTotalLoss)) && IsFinite(totals.Load(kTotalSquaredNorm));
   totals.Store(kTotalNonFinite, finite ? 0.0 : 1.0);
   if (finite) return;
@@ -24,7 +24,7 @@ SHALE_KERNEL FlagNonFiniteKernel(Global<double> totals) {
   totals.Store(kTotalSquaredNorm, 0.0);
 }
 
-SHALE_KERNEL CombineTotalsKernel(Global<double> groups, Global<double> totals, int64_t count) {
+SHALE_KERNEL SHALE_BOUNDS(1) CombineTotalsKernel(Global<double> groups, Global<double> totals, int64_t count) {
   double squared_norm = 0, flag = 0;
   for (int64_t g = 0; g < count; ++g) {
     squared_norm += groups.Load(g * kTotalSize + kTotalSquaredNorm);
@@ -44,9 +44,10 @@ SHALE_DEVICE bool IsSkipped(const Global<double>& totals, const Global<int64_t>&
   return !finite || valid_tokens.Load(0) <= 0;
 }
 
-SHALE_KERNEL PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_tokens, Global<double> totals,
-                                 Global<int64_t> update_count, Global<float> update, Global<int64_t> number,
-                                 Global<double> previous_norm, double beta1, double beta2, bool counts) {
+SHALE_KERNEL SHALE_BOUNDS(1)
+    PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_tokens, Global<double> totals,
+                        Global<int64_t> update_count, Global<float> update, Global<int64_t> number,
+                        Global<double> previous_norm, double beta1, double beta2, bool counts) {
   const bool skip = IsSkipped(totals, valid_tokens);
   const int64_t count = update_count.Load(0) + 1;
   if (number.present()) number.Store(0, count);
@@ -70,7 +71,8 @@ SHALE_KERNEL PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_toke
   update.Store(kUpdateGradientFactor, clips ? static_cast<float>(factor) : 1.0f);
 }
 
-SHALE_KERNEL RecordNormKernel(Global<int64_t> valid_tokens, Global<double> totals, Global<double> norm) {
+SHALE_KERNEL SHALE_BOUNDS(1)
+    RecordNormKernel(Global<int64_t> valid_tokens, Global<double> totals, Global<double> norm) {
   if (!IsSkipped(totals, valid_tokens)) norm.Store(0, sqrt(totals.Load(kTotalSquaredNorm)));
 }
 

@@ -151,8 +151,9 @@ SHALE_DEVICE void UpdatePiece(const Master& master, const Global<float>& update,
 }
 
 template <class Master, class State, class Rule, int N>
-SHALE_KERNEL UpdateKernel(Master master, Global<float> update, Global<float> gradient,
-                          StateArrays<State, Rule::kStates> states, Rule rule, LaunchEdges edges, int64_t n) {
+SHALE_KERNEL SHALE_BOUNDS(kFlatThreads)
+    UpdateKernel(Master master, Global<float> update, Global<float> gradient, StateArrays<State, Rule::kStates> states,
+                 Rule rule, LaunchEdges edges, int64_t n) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kFlatThreads + threadIdx.x) * N;
   if (i + N <= n) {
     UpdatePiece<N>(master, update, gradient, states, rule, edges, i);

@@ -148,8 +148,9 @@ struct Piece {
 };
 
 template <class Master, bool kPacks>
-SHALE_KERNEL AdamW8BitKernel(Master master, Global<float> update, Global<float> gradient, Codes m_P, Codes v_P,
-                             BlockEdges edges, AdamWRates rates, int64_t n) {
+SHALE_KERNEL SHALE_BOUNDS(kThreads)
+    AdamW8BitKernel(Master master, Global<float> update, Global<float> gradient, Codes m_P, Codes v_P, BlockEdges edges,
+                    AdamWRates rates, int64_t n) {
   SHALE_SHARED_ARRAY(float, m_levels, SignedMap::kLevels);
   SHALE_SHARED_ARRAY(float, v_levels, UnsignedMap::kLevels);
   FillLevels<SignedMap>(m_levels);

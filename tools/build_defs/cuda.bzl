@@ -16,6 +16,28 @@ NEEDS_CUDNN = select({
     "//conditions:default": ["//tools/build_defs:without_cuda"],
 })
 
+# Compiles, and writes down what each kernel needs: what ptxas says of registers, stack and spills, and from the PTX the
+# compiler's version and the launch bounds. The times that ptxas says are left out, because they differ from run to run.
+#
+# Without --objdir-as-tempdir, nvcc names its intermediate files after its process number, which may be the same in two
+# parallel sandboxes. In a shared /tmp one nvcc would use the files of the other.
+_COMPILE = """
+nvcc=$1 object=$2 resources=$3
+shift 3
+messages=$("$nvcc" -o "$object" --objdir-as-tempdir --keep --resource-usage "$@" 2>&1)
+status=$?
+if [[ $status == 0 ]]; then
+  {
+    cat "$object".*.ptx |
+      grep -oE "^// Cuda compilation tools, .*|^[a-z. ]*[.]entry [A-Za-z0-9_$]+|^[.]maxntid [0-9, ]+"
+    grep -E "^ptxas info .*(Compiling entry function|Used [0-9]+ registers)|bytes stack frame" <<< "$messages"
+  } > "$resources"
+fi
+rm -f "$object".*
+grep -vE "^ptxas info |bytes stack frame|^$" <<< "$messages" >&2
+exit $status
+"""
+
 def _architecture_flags(architectures):
     flags = []
     for architecture in architectures.split(","):
@@ -56,23 +78,21 @@ def _cuda_library_impl(ctx):
     flags.add_all(dependencies.system_includes, before_each = "-isystem")
     flags.add_all(dependencies.quote_includes, format_each = "-I%s")
 
-    objects = []
+    objects, resources = [], []
     for source in ctx.files.srcs:
         if source.extension != "cu":
             continue
         object = ctx.actions.declare_file("_objs/%s/%s.o" % (ctx.label.name, source.basename[:-3]))
-        source_and_object = ctx.actions.args()
-        source_and_object.add("-c", source)
-        source_and_object.add("-o", object)
-        # nvcc names its intermediate files after its process number, which may be the same in two parallel sandboxes.
-        # In a shared /tmp one nvcc would use the files of the other.
-        source_and_object.add("--objdir-as-tempdir")
-        ctx.actions.run(
-            executable = NVCC,
-            arguments = [flags, source_and_object],
+        used = ctx.actions.declare_file("_objs/%s/%s.resources" % (ctx.label.name, source.basename[:-3]))
+        files = ctx.actions.args()
+        files.add_all([NVCC, object, used])
+        files.add("-c", source)
+        ctx.actions.run_shell(
+            command = _COMPILE,
+            arguments = [files, flags],
             inputs = depset([source] + headers, transitive = [dependencies.headers]),
             tools = toolchain.all_files,
-            outputs = [object],
+            outputs = [object, used],
             mnemonic = "CudaCompile",
             progress_message = "Compiling %s with nvcc" % source.short_path,
             # The toolkit is not an input of this action. Its version is, so that objects of another toolkit are not
@@ -80,6 +100,7 @@ def _cuda_library_impl(ctx):
             env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C", "NVCC_VERSION": CUDA_VERSION},
         )
         objects.append(object)
+        resources.append(used)
 
     linking_context, outputs = cc_common.create_linking_context_from_compilation_outputs(
         actions = ctx.actions,
@@ -97,6 +118,7 @@ def _cuda_library_impl(ctx):
     library = outputs.library_to_link
     return [
         DefaultInfo(files = depset([library.pic_static_library or library.static_library])),
+        OutputGroupInfo(resources = depset(resources)),
         cc_common.merge_cc_infos(
             direct_cc_infos = [CcInfo(
                 compilation_context = cc_common.create_compilation_context(),
@@ -108,7 +130,8 @@ def _cuda_library_impl(ctx):
 
 cuda_library = rule(
     doc = "Compiles every .cu of srcs with nvcc into one static archive. Headers in srcs are private; headers that " +
-          "callers of the kernels include come from deps. Use with target_compatible_with = NEEDS_CUDA.",
+          "callers of the kernels include come from deps. Use with target_compatible_with = NEEDS_CUDA. The output " +
+          "group `resources` has a file for each .cu: the launch bounds, registers, stack and spills of its kernels.",
     implementation = _cuda_library_impl,
     attrs = {
         "srcs": attr.label_list(allow_files = [".cu", ".h"]),

@@ -5,12 +5,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cudnn/attention_pieces.h"
 #include "kernels/ops/attention.h"
 
 namespace shale::cuda {
 namespace {
+
+// What to do if a version of cuDNN has no kernel for an op, or none within the planned workspace.
+constexpr absl::string_view kWaysOut =
+    "Set runtime.cudnn_attention=false (Shale's own kernels then compute attention), or install another version of "
+    "cuDNN, 9.16 or newer";
 
 class CudnnAttention final : public AttentionBackend {
  public:
@@ -77,13 +83,18 @@ class CudnnAttention final : public AttentionBackend {
       SHALE_ASSIGN_OR_RETURN(graphs_, load_());
     }
     const int64_t planned = WorkspaceBytes(key);
-    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<AttentionGraph> graph, graphs_->Build(key, planned));
-    if (graph->workspace_bytes() > planned) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          key.ToString(), ": this version of cuDNN needs ", graph->workspace_bytes(), " bytes of workspace, but ",
-          planned, " are planned; install another version (9.16 or newer), or set runtime.cudnn_attention=false"));
+    absl::StatusOr<std::unique_ptr<AttentionGraph>> graph = graphs_->Build(key, planned);
+    if (absl::IsUnimplemented(graph.status())) {
+      return absl::UnimplementedError(
+          absl::StrCat(graph.status().message(), "; ", planned, " bytes of workspace are planned. ", kWaysOut));
     }
-    return built_.emplace(key, std::move(graph)).first->second.get();
+    SHALE_RETURN_IF_ERROR(graph.status());
+    if ((*graph)->workspace_bytes() > planned) {
+      return absl::FailedPreconditionError(absl::StrCat(key.ToString(), ": this version of cuDNN needs ",
+                                                        (*graph)->workspace_bytes(), " bytes of workspace, but ",
+                                                        planned, " are planned. ", kWaysOut));
+    }
+    return built_.emplace(key, *std::move(graph)).first->second.get();
   }
 
   const std::function<absl::StatusOr<std::unique_ptr<AttentionGraphs>>()> load_;

@@ -129,6 +129,14 @@ std::shared_ptr<fe::graph::Graph> Describe(const AttentionKey& key, int sm_versi
   return graph;
 }
 
+// Sets the stream of a handle, or none. The handle keeps it until the next call, even if the stream is destroyed. So
+// the stream is set before each use of the handle. It is not taken away after use, because that use may be captured.
+absl::Status SetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  const cudnnStatus_t status = fe::detail::set_stream(handle, stream);
+  if (status == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("cudnnSetStream: ", fe::detail::get_error_string(status)));
+}
+
 class Graph final : public AttentionGraph {
  public:
   Graph(const AttentionKey& key, cudnnHandle_t handle, std::shared_ptr<fe::graph::Graph> graph, int64_t workspace_bytes)
@@ -143,10 +151,7 @@ class Graph final : public AttentionGraph {
       if (operands[operand] != nullptr) addresses[UidOf(operand)] = operands[operand];
     }
     return Caught("Attention", [&]() -> absl::Status {
-      const cudnnStatus_t status = fe::detail::set_stream(handle_, static_cast<cudaStream_t>(stream));
-      if (status != CUDNN_STATUS_SUCCESS) {
-        return absl::InternalError(absl::StrCat("cudnnSetStream: ", fe::detail::get_error_string(status)));
-      }
+      SHALE_RETURN_IF_ERROR(SetStream(handle_, static_cast<cudaStream_t>(stream)));
       return StatusOf(graph_->execute(handle_, addresses, workspace), "execute", key_);
     });
   }
@@ -162,8 +167,10 @@ class Graphs final : public CudnnGraphs {
  public:
   explicit Graphs(const CudnnOptions& options) : sm_version_(10 * options.compute_major + options.compute_minor) {}
   ~Graphs() override {
+    if (handle_ == nullptr) return;
     // A destructor cannot report an error.
-    if (handle_ != nullptr) (void)fe::detail::destroy_handle(handle_);
+    (void)fe::detail::set_stream(handle_, nullptr);
+    (void)fe::detail::destroy_handle(handle_);
   }
 
   absl::Status Open(const std::string& device_json) {
@@ -202,6 +209,7 @@ class Graphs final : public CudnnGraphs {
  private:
   // Returns a graph with the deterministic kernels that compute it in at most `workspace_bytes`.
   absl::StatusOr<std::shared_ptr<fe::graph::Graph>> Plan(const AttentionKey& key, int64_t workspace_bytes) {
+    if (handle_ != nullptr) SHALE_RETURN_IF_ERROR(SetStream(handle_, nullptr));
     std::shared_ptr<fe::graph::Graph> graph = Describe(key, sm_version_);
     if (device_ != nullptr) graph->set_device_properties(device_);
     SHALE_RETURN_IF_ERROR(StatusOf(graph->validate(), "validate", key));

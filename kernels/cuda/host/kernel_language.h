@@ -20,7 +20,7 @@
 
 #define SHALE_KERNEL void
 #define SHALE_DEVICE inline
-#define SHALE_BOUNDS(threads, blocks)
+#define SHALE_BOUNDS(...)
 #define SHALE_UNROLL
 // The address of `name##_key` identifies the array. There is one array per declaration and instantiation, as on the
 // device.

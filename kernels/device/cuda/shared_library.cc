@@ -1,15 +1,19 @@
 #include "kernels/device/cuda/shared_library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "kernels/device/cuda/library_companions.h"
+#include "kernels/device/cuda/open_library.h"
 
 namespace shale {
 namespace {
@@ -30,13 +34,18 @@ std::vector<std::string> Expand(const std::string& folder) {
   return expanded;
 }
 
-std::string LoaderError() {
-  const char* error = dlerror();
-  return error == nullptr ? "unknown error" : error;
+// Loads `path`, which may be a bare name, with its companions. Closes a library that lacks one: while it is loaded, the
+// loader would take it for a complete one in another place.
+absl::StatusOr<void*> Load(const std::string& path) {
+  void* handle = OpenLibrary(path);
+  if (handle == nullptr) return absl::NotFoundError(absl::StrCat(path, " does not load: ", LoaderError()));
+  link_map* loaded = nullptr;
+  absl::Status status = dlinfo(handle, RTLD_DI_LINKMAP, &loaded) == 0 ? OpenCompanions(loaded->l_name)
+                                                                      : absl::InternalError(LoaderError());
+  if (status.ok()) return handle;
+  (void)dlclose(handle);
+  return status;
 }
-
-// RTLD_NOW reports missing symbols here. RTLD_LOCAL keeps the library's symbols from binding ours.
-void* Load(const std::string& path) { return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL); }
 
 }  // namespace
 
@@ -60,17 +69,19 @@ absl::StatusOr<SharedLibrary> SharedLibrary::Open(const LibraryName& name, const
     const std::string path = (fs::absolute(folder) / name.file).string();
     std::error_code ignored;
     if (!fs::exists(path, ignored)) continue;
-    if (void* handle = Load(path)) return SharedLibrary(name, path, handle);
-    obstacles.push_back(absl::StrCat("; ", path, " does not load: ", LoaderError()));
+    const absl::StatusOr<void*> handle = Load(path);
+    if (handle.ok()) return SharedLibrary(name, path, *handle);
+    obstacles.push_back(absl::StrCat("; ", handle.status().message()));
   }
   std::string places = absl::StrJoin(folders, ", ");
   if (search.loader_path) {
-    if (void* handle = Load(name.file)) return SharedLibrary(name, name.file, handle);
-    const std::string error = LoaderError();
-    // "No such file" is the usual reason, and the NotFound error below says that anyway.
-    if (error.find("cannot open shared object file: No such file") == std::string::npos ||
-        error.compare(0, name.file.size() + 1, name.file + ":") != 0) {
-      obstacles.push_back(absl::StrCat("; ", name.file, " of the loader's path does not load: ", error));
+    const absl::StatusOr<void*> handle = Load(name.file);
+    if (handle.ok()) return SharedLibrary(name, name.file, *handle);
+    // That there is no such file is the usual reason, and the NotFound error below says that anyway.
+    const std::string missing =
+        absl::StrCat(name.file, " does not load: ", name.file, ": cannot open shared object file: No such file");
+    if (!absl::StartsWith(handle.status().message(), missing)) {
+      obstacles.push_back(absl::StrCat("; on the loader's path, ", handle.status().message()));
     }
     absl::StrAppend(&places, places.empty() ? "" : ", ", "the loader's path (LD_LIBRARY_PATH, ldconfig)");
   }

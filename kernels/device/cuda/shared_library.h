@@ -34,8 +34,8 @@ struct LibraryName {
 // contexts). So this object may be copied, and the library's functions outlive it. Thread-safe.
 class SharedLibrary {
  public:
-  // Loads the first library found. NotFound names the places that were searched, and says why a file that exists cannot
-  // be loaded.
+  // Loads the first library found, with those that it opens by itself (library_companions.h). NotFound names the places
+  // that were searched, and says why a file that exists cannot be loaded.
   static absl::StatusOr<SharedLibrary> Open(const LibraryName& name, const LibrarySearch& search);
 
   // Sets `function` to the library's function of this name. Returns NotFound if there is none: then the library has the

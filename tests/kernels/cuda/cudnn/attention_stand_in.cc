@@ -4,7 +4,9 @@
 #include <functional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/cuda/cudnn/attention_pieces.h"
 #include "kernels/cuda/host/host_view.h"
 #include "kernels/cuda/host/stream.h"
 #include "kernels/ops/attention.h"
@@ -86,6 +88,11 @@ class StandInGraphs final : public cuda::AttentionGraphs {
   absl::StatusOr<std::unique_ptr<cuda::AttentionGraph>> Build(const AttentionKey& key,
                                                               int64_t workspace_bytes) override {
     SHALE_RETURN_IF_ERROR(library_.build_status);
+    const int64_t needed = cuda::WorkspaceBytes(key) + library_.more_bytes;
+    if (needed > workspace_bytes) {
+      return absl::UnimplementedError(absl::StrCat("check_support with ", workspace_bytes, " bytes of workspace: ",
+                                                   "Requires ", needed, ", for ", key.ToString()));
+    }
     library_.built.push_back(key);
     return std::make_unique<Graph>(library_, key, library_.workspace_bytes.value_or(workspace_bytes));
   }

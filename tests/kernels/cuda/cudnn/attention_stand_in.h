@@ -29,7 +29,8 @@ class AttentionStandIn {
   int alive = 0;  // How many AttentionGraph and AttentionGraphs objects exist.
 
   // Set by tests.
-  std::optional<int64_t> workspace_bytes;  // What a graph needs. If absent, all that it may have.
+  std::optional<int64_t> workspace_bytes;  // What a built graph says that it needs. If absent, all that it may have.
+  int64_t more_bytes = 0;                  // Kernels need this much more than the planned workspace.
   absl::Status build_status, enqueue_status;
 };
 

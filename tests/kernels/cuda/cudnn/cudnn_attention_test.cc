@@ -21,6 +21,10 @@ using cuda::AttentionKey;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+auto NamesTheWaysOut() {
+  return AllOf(HasSubstr("runtime.cudnn_attention=false"), HasSubstr("another version of cuDNN, 9.16 or newer"));
+}
+
 class CudnnAttentionTest : public ::testing::Test {
  protected:
   ~CudnnAttentionTest() override {
@@ -125,8 +129,26 @@ TEST_F(CudnnAttentionTest, AGraphThatNeedsMoreThanIsPlannedIsRefusedWhenItIsPrep
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("needs 257 bytes of workspace, but 256 are planned"),
                                                    HasSubstr("attention forward B=2 S=8 H=2 G=1 D=64")));
+  EXPECT_THAT(std::string(status.message()), NamesTheWaysOut());
   library_.workspace_bytes = 256;
   EXPECT_TRUE(Backend().Prepare(op).ok());
+}
+
+// A version of cuDNN that needs one byte more than the table says has no kernel for us, and the error only said that.
+TEST_F(CudnnAttentionTest, AVersionThatNeedsMoreThanTheTableSaysIsRefusedWithTheWaysOut) {
+  const AttentionBackward op = SymbolicAttention({.batch = 2, .length = 8, .heads = 2});
+  const auto expect_refused = [&](const absl::Status& status, int64_t planned) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("Requires " + std::to_string(planned + 1)),
+                      HasSubstr(std::to_string(planned) + " bytes of workspace are planned"), NamesTheWaysOut()));
+  };
+  library_.more_bytes = 1;
+  expect_refused(Backend().Prepare(op), cuda::WorkspaceBytes(AttentionKey::Of(op)));
+  expect_refused(Backend().Prepare(ForwardOf(op)), 256);
+  EXPECT_TRUE(library_.built.empty());
+  library_.more_bytes = 0;
+  EXPECT_TRUE(Backend().Prepare(op).ok() && Backend().Prepare(ForwardOf(op)).ok());
 }
 
 TEST_F(CudnnAttentionTest, WhatFailsFailsTheOpAndMayWorkLater) {

@@ -15,12 +15,13 @@ struct DescribedGpu {
 
 inline constexpr DescribedGpu kH200 = {"H200", 9, 0, 132, 32, 2048, 232448};
 
-// One GPU of each compute capability that we know of, from the oldest that we take.
+// GPUs of each compute capability that we know of, from the oldest that we take. Those of one capability differ in
+// their number of processors, which must not change the workspace.
 inline constexpr DescribedGpu kDescribedGpus[] = {
     {"A100", 8, 0, 108, 32, 2048, 166912},      {"A10", 8, 6, 72, 16, 1536, 101376},
     {"L40S", 8, 9, 142, 24, 1536, 101376},      kH200,
-    {"B200", 10, 0, 148, 32, 2048, 232448},     {"B300", 10, 3, 148, 32, 2048, 232448},
-    {"RTX 5090", 12, 0, 170, 24, 1536, 101376},
+    {"H100 PCIe", 9, 0, 114, 32, 2048, 232448}, {"B200", 10, 0, 148, 32, 2048, 232448},
+    {"B300", 10, 3, 148, 32, 2048, 232448},     {"RTX 5090", 12, 0, 170, 24, 1536, 101376},
 };
 
 inline std::string JsonOf(const DescribedGpu& gpu) {

@@ -12,9 +12,13 @@
 namespace shale::testing {
 namespace {
 
+constexpr int64_t kNotAsked = -1;
+
+// Asks for every GPU. Fails if two GPUs of one compute capability need different workspaces.
 absl::StatusOr<WorkspaceTable> Ask() {
   WorkspaceTable table;
   SHALE_ASSIGN_OR_RETURN(table.rows, WorkspaceQuestions());
+  for (WorkspaceRow& row : table.rows) row.bytes = kNotAsked;
   for (const DescribedGpu& gpu : kDescribedGpus) {
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::CudnnGraphs> graphs, LoadCudnnFor(gpu));
     table.version = graphs->version();
@@ -22,6 +26,10 @@ absl::StatusOr<WorkspaceTable> Ask() {
       if (row.compute_major != gpu.major || row.compute_minor != gpu.minor) continue;
       const absl::StatusOr<int64_t> bytes = NeededBytes(*graphs, KeyOf(row));
       if (!bytes.ok()) return absl::InternalError(absl::StrCat(row.Question(), ": ", bytes.status().message()));
+      if (row.bytes != kNotAsked && row.bytes != *bytes) {
+        return absl::InternalError(absl::StrCat(row.Question(), ": ", *bytes, " bytes on ", gpu.name, ", but ",
+                                                row.bytes, " on another GPU of this compute capability"));
+      }
       row.bytes = *bytes;
     }
   }

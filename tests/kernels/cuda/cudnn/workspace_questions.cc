@@ -5,6 +5,7 @@
 #include <iterator>
 #include <set>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "engine/config/parse.h"
@@ -17,7 +18,7 @@
 namespace shale::testing {
 namespace {
 
-// Collects the questions, which are the same for all GPUs.
+// Collects the questions, which are the same for all compute capabilities.
 class Questions {
  public:
   // Adds a shape in both directions. Adds nothing that cuDNN does not take or that was added before.
@@ -34,9 +35,11 @@ class Questions {
     if (std::find(rows_.begin(), rows_.end(), row) == rows_.end()) rows_.push_back(row);
   }
 
-  std::vector<WorkspaceRow> OfEveryGpu() const {
+  std::vector<WorkspaceRow> OfEveryCapability() const {
     std::vector<WorkspaceRow> all;
+    std::set<std::pair<int, int>> asked;
     for (const DescribedGpu& gpu : kDescribedGpus) {
+      if (!asked.emplace(gpu.major, gpu.minor).second) continue;
       for (WorkspaceRow row : rows_) {
         row.compute_major = gpu.major;
         row.compute_minor = gpu.minor;
@@ -114,7 +117,7 @@ absl::StatusOr<std::vector<WorkspaceRow>> WorkspaceQuestions() {
     AddJob(job, questions);
   }
   AddAwkward(questions);
-  return questions.OfEveryGpu();
+  return questions.OfEveryCapability();
 }
 
 }  // namespace shale::testing
