@@ -18,8 +18,8 @@ _REGISTERS, _PORTION = 65536, 8
 
 # Kernels that may have a stack, in bytes. All others have none, and no spills.
 _STACKS = {
-    # Rows that do not begin at multiples of 16 bytes, two packs per thread: a block of 512 threads leaves 128 registers
-    # to each, and the sums of columns, the operands and their predicates need a few more.
+    # Rows that do not begin at multiples of 16 bytes, two packs per thread: the launch bounds leave at most 128
+    # registers to a thread, and the sums of columns, the operands and their predicates need a few more.
     "NormBackwardKernel": 32,
 }
 
