@@ -149,7 +149,7 @@ void CommandLine::ParseFlag(const std::vector<std::string>& arguments, size_t& i
       value = "true";
     } else if (flag->alone) {
       value = *flag->alone;
-    } else if (i + 1 < arguments.size()) {
+    } else if (i + 1 < arguments.size() && arguments[i + 1].rfind("--", 0) != 0) {
       value = arguments[++i];
     } else {
       errors.push_back(absl::StrCat("--", flag->name, " needs a value: --", flag->name, "=", flag->value_name));

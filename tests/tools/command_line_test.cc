@@ -86,6 +86,8 @@ TEST(CommandLineTest, WrongValuesNameFlagValueAndRange) {
   EXPECT_EQ(v.Error({"--job=x", "--temperature=nan"}), "--temperature: found \"nan\"; wanted a number in [0, 10]");
   EXPECT_EQ(v.Error({"--job=x", "--overwrite=yes"}), "--overwrite: found \"yes\"; wanted true or false");
   EXPECT_EQ(v.Error({"--job=x", "--tokens"}), "--tokens needs a value: --tokens=N");
+  // The next flag is not its value.
+  EXPECT_EQ(v.Error({"--tokens", "--job", "x"}), "--tokens needs a value: --tokens=N");
 }
 
 TEST(CommandLineTest, EverythingThatIsWrongIsReportedAtOnce) {
