@@ -26,8 +26,8 @@ enum class TileOrder {
 // tile oneDNN may sum over k in another order.
 std::vector<MatMulTile> TilesOf(const MatMulShape& shape, TileOrder order, int threads);
 
-// The number of threads to make tiles for if oneDNN's order of summation depends on the tile even for the matmuls whose
-// tiles depend on `threads`. Results must not depend on the number of threads that run.
+// The number of threads to make tiles for if oneDNN's order of summation depends on the tile even for packed matmuls.
+// Results must not depend on the number of threads that run.
 inline constexpr int kAnyThreads = 8;
 
 // Returns whether b is too large to be packed all at once.

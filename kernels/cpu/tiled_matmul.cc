@@ -47,9 +47,10 @@ bool Packs(const MatMulShape& s) {
 }
 
 // Returns whether oneDNN's kernels for this matmul sum over k in an order that depends on the tile. Those with AMX do:
-// they divide k into parts, whose length depends on the rows of the tile, and add up the sums of the parts.
-bool OrderDependsOnTile(const MatMulShape& s) {
-  if (s.dtype != DType::kBFloat16) return false;
+// they divide k into parts, whose length depends on the rows of the tile, and add up the sums of the parts. The kernels
+// that take parts of a transposed a divide k always in the same way.
+bool OrderDependsOnTile(const MatMulShape& s, TileOrder order) {
+  if (s.dtype != DType::kBFloat16 || order == TileOrder::kTransposedA) return false;
   return absl::StrContains(DescribeMatMul(s, OperandB(s)).impl_info_str(), "amx");
 }
 
@@ -78,7 +79,6 @@ dnnl::matmul::primitive_desc DescribeMatMul(const MatMulShape& s, const dnnl::me
 }
 
 TiledMatMul::TiledMatMul(const MatMulShape& shape, int threads) : shape_(shape) {
-  const int tile_threads = OrderDependsOnTile(shape) ? kAnyThreads : threads;
   if (Packs(shape)) {
     int64_t n = 0;
     for (int64_t columns : PieceColumns(shape)) {
@@ -89,19 +89,20 @@ TiledMatMul::TiledMatMul(const MatMulShape& shape, int threads) : shape_(shape) 
   } else {
     pieces_.push_back({.n = 0, .columns = shape.n});
   }
+  const TileOrder order = gathers()               ? TileOrder::kGathered
+                          : packs()               ? TileOrder::kPackedB
+                          : shape.a_stride_k != 1 ? TileOrder::kTransposedA
+                                                  : TileOrder::kPlain;
+  const int tile_threads = OrderDependsOnTile(shape, order) ? kAnyThreads : threads;
   int64_t most_tiles = 0;
   for (Piece& piece : pieces_) {
-    AddTiles(piece, tile_threads);
+    AddTiles(piece, order, tile_threads);
     most_tiles = std::max(most_tiles, piece.end_tile - piece.first_tile);
   }
   team_ = static_cast<int>(std::min<int64_t>(threads, most_tiles));
 }
 
-void TiledMatMul::AddTiles(Piece& piece, int threads) {
-  const TileOrder order = gathers()                ? TileOrder::kGathered
-                          : packs()                ? TileOrder::kPackedB
-                          : shape_.a_stride_k != 1 ? TileOrder::kTransposedA
-                                                   : TileOrder::kPlain;
+void TiledMatMul::AddTiles(Piece& piece, TileOrder order, int threads) {
   MatMulShape part = shape_;
   part.n = piece.columns;
   piece.first_tile = static_cast<int64_t>(tiles_.size());

@@ -74,7 +74,7 @@ class TiledMatMul {
     return operands.scratch.data + (piece.odd ? packed_bytes_ : 0);
   }
   UnpackedOperand OperandOf(const Piece& piece, const MatMulOperands& operands) const;
-  void AddTiles(Piece& piece, int threads);
+  void AddTiles(Piece& piece, TileOrder order, int threads);
   size_t KindOf(const MatMulTile& tile);
   void PrepareLocked();
   void RunPieces(const MatMulOperands& operands, std::atomic<dnnl_status_t>& failure);
