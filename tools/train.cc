@@ -26,6 +26,7 @@
 #include "engine/train/peak_flops.h"
 #include "engine/train/run.h"
 #include "engine/train/run_folder.h"
+#include "engine/train/run_sinks.h"
 #include "engine/train/trainer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
@@ -172,7 +173,9 @@ int Train(const Flags& flags) {
       RunFolder::Claim(job->telemetry.run_folder, ExistingFor(resume.from));
   if (!folder.ok()) return Fail(folder.status(), kExitUsage);
 
+  RunSinks sinks(job->telemetry.sinks);
   TrainerOptions options;
+  options.events = &sinks;
   options.checkpoint_folder = (*folder)->checkpoints_path();
   options.resume = resume;
   options.tokenizer_folder = HfFolder(*job, **folder, resume);
@@ -221,8 +224,10 @@ int Train(const Flags& flags) {
                                           .goes_on_after = GoesOnAfter((*trainer)->resumed()),
                                           .from_elsewhere = (*trainer)->resumed().from_elsewhere,
                                           .hf_folder = options.tokenizer_folder});
+  if (status.ok()) status = sinks.Open((*folder)->path());
   if (status.ok()) status = TrainToEnd(**trainer, **folder, Print);
   g_trainer = nullptr;
+  for (const std::string& line : sinks.Close()) Print(line);
   if (const std::string table = (*trainer)->TraceTable(); !table.empty()) {
     Print(absl::StrCat(table, "trace: ", flags.trace.path));
   } else if (!flags.trace.path.empty()) {

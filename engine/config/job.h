@@ -178,6 +178,15 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
+// Where events go (engine/events). Empty: nowhere. A relative path is resolved in the run folder.
+struct SinksConfig {
+  std::string events;
+  std::string tensorboard;
+  std::string prometheus;
+
+  bool operator==(const SinksConfig&) const = default;
+};
+
 struct TelemetryConfig {
   std::string run_folder;
   int64_t print_every = 1;            // In steps.
@@ -185,6 +194,7 @@ struct TelemetryConfig {
   int64_t evaluation_sequences = 64;  // Sequences of one evaluation, over all ranks.
   double peak_flops = 0;              // FLOP/s of one rank; 0: PeakFlops (engine/train/peak_flops.h) finds it.
   bool nvtx = false;                  // Ranges for a profiler, even if none has asked for them.
+  SinksConfig sinks;
 
   bool operator==(const TelemetryConfig&) const = default;
 };

@@ -130,6 +130,7 @@ TelemetryConfig TelemetryFromSpec(const proto::TelemetrySpec& spec, const std::s
   if (spec.has_evaluation_sequences()) config.evaluation_sequences = spec.evaluation_sequences();
   config.peak_flops = spec.peak_flops();
   config.nvtx = spec.nvtx();
+  config.sinks = {spec.sinks().events(), spec.sinks().tensorboard(), spec.sinks().prometheus()};
   return config;
 }
 

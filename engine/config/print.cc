@@ -117,6 +117,10 @@ void Print(const TelemetryConfig& config, proto::TelemetrySpec& spec) {
   spec.set_evaluation_sequences(config.evaluation_sequences);
   if (config.peak_flops != 0) spec.set_peak_flops(config.peak_flops);
   if (config.nvtx) spec.set_nvtx(true);
+  const SinksConfig& sinks = config.sinks;
+  if (!sinks.events.empty()) spec.mutable_sinks()->set_events(sinks.events);
+  if (!sinks.tensorboard.empty()) spec.mutable_sinks()->set_tensorboard(sinks.tensorboard);
+  if (!sinks.prometheus.empty()) spec.mutable_sinks()->set_prometheus(sinks.prometheus);
 }
 
 void Print(const RuntimeConfig& config, proto::RuntimeSpec& spec) {

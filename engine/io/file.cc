@@ -73,6 +73,8 @@ absl::Status MakeFolders(const std::string& path) {
   return path.empty() ? FileError(ENOENT, "make folder", "\"\"") : absl::OkStatus();
 }
 
+absl::Status MakeFoldersOf(const std::string& path) { return MakeFolders(SplitPath(path).first); }
+
 absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {
   DIR* folder = opendir(path.c_str());
   if (folder == nullptr) return FileError(errno, "read folder", path);

@@ -25,6 +25,8 @@ std::string JoinPath(absl::string_view folder, absl::string_view name);
 
 // Makes the folder and its missing parents, and makes their names durable. Returns OK if the folder exists already.
 absl::Status MakeFolders(const std::string& path);
+// Makes the folder that the file at `path` lies in, as MakeFolders does.
+absl::Status MakeFoldersOf(const std::string& path);
 
 // Returns the names in a folder, including hidden ones, sorted.
 absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path);

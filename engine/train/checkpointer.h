@@ -12,22 +12,13 @@
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/reader.h"
 #include "engine/checkpoint/store.h"
+#include "engine/events/event.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/local_ranks.h"
 #include "engine/state/local_state.h"
 #include "sharding/comm/control_plane.h"
 
 namespace shale {
-
-struct CheckpointReport {
-  int64_t step = 0;
-  absl::Status status;      // Not OK: this checkpoint was not saved; earlier ones are unchanged.
-  absl::Status thinning;    // Not OK: the checkpoint is saved, but an old one could not be pruned. Process 0 only.
-  std::string path;         // Empty if status is not OK.
-  int64_t bytes = 0;        // Size of all shard files together.
-  double seconds = 0;       // From the request until the checkpoint was committed.
-  double stop_seconds = 0;  // The part of `seconds` during which no step could run.
-};
 
 // Saves the state of all processes of a job in one folder. Each process writes the shards of its ranks; once all shards
 // are written, process 0 writes the manifest. Every process must make the same calls. A save succeeds in all of them or

@@ -3,30 +3,10 @@
 
 #include <cstdint>
 
+#include "engine/events/event.h"
 #include "engine/runtime/host_items.h"
 
 namespace shale {
-
-struct StepReport {
-  int64_t step = 0;    // Counted from 1.
-  int64_t tokens = 0;  // Valid target tokens so far, over all ranks and steps.
-  int64_t step_tokens = 0;
-  double loss = 0;           // Mean over the valid tokens of the global batch; 0 if there are none.
-  double gradient_norm = 0;  // Before clipping.
-  double learning_rate = 0;
-  bool updated = true;  // False if no token was valid, or if loss or gradient were not finite and the step was skipped.
-  double seconds = 0;
-  double tokens_per_second = 0;
-  double mfu = 0;                   // Fraction of peak_flops x ranks; 0 if no peak is known.
-  int64_t peak_bytes_planned = 0;   // Per rank.
-  int64_t peak_bytes_measured = 0;  // The largest of any rank so far.
-};
-
-struct EvaluationReport {
-  int64_t step = 0;  // Steps done.
-  double loss = 0;   // Mean over valid tokens.
-  int64_t tokens = 0;
-};
 
 // Returns whether the loss and the gradient of a step were finite on all ranks.
 bool IsFinite(const StepOutputs& outputs);

@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "engine/events/event_json.h"
 #include "engine/train/console.h"
-#include "engine/train/metrics.h"
 
 namespace shale {
 
@@ -21,11 +21,11 @@ absl::Status TrainToEnd(Trainer& trainer, RunFolder& folder, const PrintLine& pr
   };
   const auto on_step = [&](const StepReport& report) -> absl::Status {
     if (const std::optional<std::string> line = console.Step(report)) print(*line);
-    return append(StepMetrics(report));
+    return append(EventFields({.what = report}));
   };
   const auto on_evaluation = [&](const EvaluationReport& report) {
     print(Console::Evaluation(report.step, report));
-    return append(EvaluationMetrics(report.step, report));
+    return append(EventFields({.what = report}));
   };
   const auto on_checkpoint = [&](const CheckpointReport& report) {
     print(Console::Checkpoint(report));

@@ -2,7 +2,7 @@
 //
 //   job.textproto  the job with every default written out
 //   plan.txt       the plan of programs and memory
-//   metrics.jsonl  one line per step and per evaluation (engine/train/metrics.h)
+//   metrics.jsonl  one line per step and per evaluation (proto/events.proto)
 //   checkpoints/   the trained state (engine/checkpoint/store.h)
 //   hf/            the config.json and tokenizer files of the Hugging Face folder that the run began with, if any, so
 //                  that the model can be exported with them when that folder is gone

@@ -39,6 +39,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Job& job, const T
   };
   SHALE_RETURN_IF_ERROR(agree(session.status()));
   SHALE_RETURN_IF_ERROR((*session)->CheckSame());
+  (*session)->TellPlan();
+  (*session)->Tell(Progress{StartStage::kAllocating});
   SHALE_RETURN_IF_ERROR(agree((*session)->Allocate(options)));
   SHALE_RETURN_IF_ERROR((*session)->Begin(options));
   return session;
@@ -66,6 +68,7 @@ Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRa
     : resolved_(std::move(resolved)),
       trace_options_(options.trace),
       control_(*options.control),
+      events_(options.events),
       peak_flops_(options.peak_flops),
       flops_per_token_(ModelFlopsPerToken(job_, plan_.train.graph)),
       local_ranks_(options.ranks),
@@ -109,13 +112,18 @@ absl::Status Session::Allocate(const TrainerOptions& options) {
 }
 
 absl::Status Session::Begin(const TrainerOptions& options) {
-  SHALE_ASSIGN_OR_RETURN(
-      resumed_,
-      Resume(
-          options.resume, options.checkpoint_folder, control_,
-          [&](const Manifest& manifest) { return CheckSameRun(manifest, job_, data_->saved(), plan_.train.graph); },
-          [&](const CheckpointReader& checkpoint) { return state_->Restore(checkpoint, /*values_only=*/false); }));
+  SHALE_ASSIGN_OR_RETURN(resumed_, Resume(
+                                       options.resume, options.checkpoint_folder, control_,
+                                       [&](const Manifest& manifest) {
+                                         return CheckSameRun(manifest, job_, data_->saved(), plan_.train.graph);
+                                       },
+                                       [&](const CheckpointReader& checkpoint) {
+                                         Tell(Progress{StartStage::kRestoring});
+                                         return state_->Restore(checkpoint, /*values_only=*/false);
+                                       }));
+  for (const std::string& reason : resumed_.passed_over) Tell(Warning{absl::StrCat("skipped: ", reason)});
   if (resumed_.path.empty()) {
+    Tell(Progress{StartStage::kLoading});
     return AgreeOnStatus(control_, ControlChannel::kSteps, SetInitialWeights(job_, *state_));
   }
   return GoOnAfterCheckpoint();
@@ -136,6 +144,17 @@ absl::Status Session::GoOnAfterCheckpoint() {
   return absl::OkStatus();
 }
 
+void Session::TellPlan() const {
+  if (events_ == nullptr) return;
+  Tell(PlanReady{.name = job_.name,
+                 .parameters = CountParameters(plan_.train.graph),
+                 .ranks = job_.sharding.ranks,
+                 .accumulation_steps = plan_.options.micro_batches,
+                 .total_steps = data_->total_steps(),
+                 .arena_bytes = plan_.arena_bytes,
+                 .host_arena_bytes = plan_.host_memory.total_bytes()});
+}
+
 absl::StatusOr<StepReport> Session::Step() {
   if (failed_) return absl::FailedPreconditionError("an earlier step failed; this trainer cannot go on");
   const auto start = std::chrono::steady_clock::now();
@@ -146,6 +165,7 @@ absl::StatusOr<StepReport> Session::Step() {
     in.hyper[kHyperLearningRate] = static_cast<float>(learning_rate);
     in.hyper[kHyperMaxNorm] = static_cast<float>(job_.optimizer.max_gradient_norm);
   }
+  if (steps_begun_ == 0) Tell(Progress{StartStage::kFirstStep});
   const int64_t traced = ++steps_begun_ - trace_options_.first_step;
   const bool tracing = !trace_options_.path.empty() && traced >= 0 && traced < trace_options_.steps;
   train_->SetTracing(tracing);
@@ -206,6 +226,18 @@ absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t sequences) {
 absl::Status Session::WriteTrace() const {
   if (trace_.empty()) return absl::FailedPreconditionError("no step was traced");
   return WriteFileDurably(trace_options_.path, trace_.ChromeJson());
+}
+
+CheckpointReport Session::Save() {
+  CheckpointReport report = checkpointer_->Save(ManifestNow());
+  Tell(report);
+  return report;
+}
+
+std::optional<CheckpointReport> Session::TakeSave(Checkpointer::Wait wait) {
+  std::optional<CheckpointReport> report = checkpointer_->Take(wait);
+  if (report) Tell(*report);
+  return report;
 }
 
 absl::Status Session::StartSave() {

@@ -5,12 +5,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/config/job.h"
 #include "engine/config/learning_rate.h"
+#include "engine/events/event.h"
 #include "engine/planner/resolve_job.h"
 #include "engine/runtime/local_ranks.h"
 #include "engine/runtime/profiler_ranges.h"
@@ -59,15 +61,22 @@ class Session : public CheckpointSaver {
 
   // Returns whether there is a folder for checkpoints. REQUIRES of the following three: saves().
   bool saves() const { return checkpointer_ != nullptr; }
-  CheckpointReport Save() override { return checkpointer_->Save(ManifestNow()); }
+  CheckpointReport Save() override;
   absl::Status StartSave() override;
-  std::optional<CheckpointReport> TakeSave(Checkpointer::Wait wait) override { return checkpointer_->Take(wait); }
+  std::optional<CheckpointReport> TakeSave(Checkpointer::Wait wait) override;
+
+  // Passes an event on to TrainerOptions::events. The session itself does so for plan, start-up and checkpoints.
+  template <class What>
+  void Tell(What what) const {
+    if (events_ != nullptr) events_->Take({.unix_seconds = UnixSecondsNow(), .what = std::move(what)});
+  }
 
  private:
   Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRateSchedule learning_rate,
           const TrainerOptions& options);
   // Opens the data and resolves the job.
   static absl::StatusOr<std::unique_ptr<Session>> Prepare(const Job& job, const TrainerOptions& options);
+  void TellPlan() const;
   // Checks that all processes have the same job and the same data.
   absl::Status CheckSame() const;
   // Allocates the ranks and all that they need.
@@ -87,6 +96,7 @@ class Session : public CheckpointSaver {
   const JobPlan& plan_ = resolved_.plan;
   const TraceOptions trace_options_;
   ControlPlane& control_;
+  EventSink* const events_;  // May be null.
   const double peak_flops_;
   const double flops_per_token_;
   const std::vector<int> local_ranks_;  // TrainerOptions::ranks.

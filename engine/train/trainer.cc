@@ -34,14 +34,30 @@ class Trainer::Impl {
     return RunStep();
   }
 
+  absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences) {
+    absl::StatusOr<EvaluationReport> report = session_->Evaluate(sequences);
+    if (report.ok()) {
+      session_->Tell(*report);
+    } else {
+      TellFailure(report.status(), "evaluation");
+    }
+    return report;
+  }
+
   // Runs the steps and everything between them, writes the trace, and saves the last state.
   absl::Status Run(const TrainCallbacks& callbacks) {
     absl::Status status = RunSteps(callbacks);
+    if (!status.ok()) TellFailure(status, "run");
     if (!session_->trace().empty()) status.Update(session_->WriteTrace());
-    if (!checkpoints_) return status;
-    const absl::Status saved =
-        checkpoints_->AtEnd(session_->steps(), /*intact=*/!session_->damaged(), callbacks.on_checkpoint);
-    return status.ok() ? saved : status;
+    if (checkpoints_) {
+      status.Update(checkpoints_->AtEnd(session_->steps(), /*intact=*/!session_->damaged(), callbacks.on_checkpoint));
+    }
+    if (status.ok()) {
+      session_->Tell(Finished{.step = session_->steps(), .total_steps = session_->data().total_steps()});
+    } else {
+      TellFailure(status, "checkpoint");
+    }
+    return status;
   }
 
   absl::StatusOr<std::string> SaveCheckpoint() {
@@ -58,8 +74,24 @@ class Trainer::Impl {
     return session_->control().processes() == 1 ? stop_.load(std::memory_order_relaxed) : stop_agreed_;
   }
 
-  // Runs a step. The processes then exchange their stop requests and measured peaks.
+  // Tells of the first failure. Others are its consequences.
+  void TellFailure(const absl::Status& status, const char* culprit) {
+    if (!failure_told_) session_->Tell(Failure{.status = status, .culprit = culprit, .step = session_->steps()});
+    failure_told_ = true;
+  }
+
   absl::StatusOr<StepReport> RunStep() {
+    absl::StatusOr<StepReport> report = RunStepEverywhere();
+    if (report.ok()) {
+      session_->Tell(*report);
+    } else {
+      TellFailure(report.status(), "step");
+    }
+    return report;
+  }
+
+  // Runs a step. The processes then exchange their stop requests and measured peaks.
+  absl::StatusOr<StepReport> RunStepEverywhere() {
     SHALE_ASSIGN_OR_RETURN(StepReport report, session_->Step());
     ControlPlane& control = session_->control();
     if (control.processes() == 1) return report;
@@ -89,7 +121,7 @@ class Trainer::Impl {
       const bool last = report.step == session_->data().total_steps();
       const bool due = last || (telemetry.evaluate_every > 0 && report.step % telemetry.evaluate_every == 0);
       if (!due || session_->data().evaluation() == nullptr || (done() && !last)) continue;
-      SHALE_ASSIGN_OR_RETURN(const EvaluationReport evaluation, session_->Evaluate(telemetry.evaluation_sequences));
+      SHALE_ASSIGN_OR_RETURN(const EvaluationReport evaluation, Evaluate(telemetry.evaluation_sequences));
       if (callbacks.on_evaluation) SHALE_RETURN_IF_ERROR(callbacks.on_evaluation(evaluation));
     }
     return absl::OkStatus();
@@ -98,12 +130,20 @@ class Trainer::Impl {
   const std::unique_ptr<Session> session_;
   std::optional<CheckpointPolicy> checkpoints_;  // Empty if nothing is saved.
   std::atomic<bool> stop_ = false;               // This process was asked to stop.
+  bool failure_told_ = false;
   bool stop_agreed_ = false;  // Some process was asked to stop, and all know it. Used only with several processes.
 };
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Job& job, const TrainerOptions& options) {
-  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Create(job, options));
-  return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(std::move(session))));
+  absl::StatusOr<std::unique_ptr<Session>> session = Session::Create(job, options);
+  if (!session.ok()) {
+    if (options.events != nullptr) {
+      options.events->Take(
+          {.unix_seconds = UnixSecondsNow(), .what = Failure{.status = session.status(), .culprit = "start"}});
+    }
+    return session.status();
+  }
+  return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(*std::move(session))));
 }
 
 Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -118,7 +158,7 @@ int64_t Trainer::total_steps() const { return impl_->session().data().total_step
 int64_t Trainer::steps_done() const { return impl_->session().steps(); }
 bool Trainer::done() const { return impl_->done(); }
 absl::StatusOr<StepReport> Trainer::Step() { return impl_->Step(); }
-absl::StatusOr<EvaluationReport> Trainer::Evaluate(int64_t sequences) { return impl_->session().Evaluate(sequences); }
+absl::StatusOr<EvaluationReport> Trainer::Evaluate(int64_t sequences) { return impl_->Evaluate(sequences); }
 absl::Status Trainer::Run(const TrainCallbacks& callbacks) { return impl_->Run(callbacks); }
 bool Trainer::has_evaluation_data() const { return impl_->session().data().evaluation() != nullptr; }
 void Trainer::RequestStop() { impl_->RequestStop(); }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/events/event.h"
 #include "engine/io/file_system.h"
 #include "engine/runtime/backend.h"
 #include "engine/train/resume.h"
@@ -39,6 +40,9 @@ struct TrainerOptions {
   // empty: none.
   std::string tokenizer_folder;
   TraceOptions trace;
+  // Takes the events of this process (engine/events/event.h), from Create on; null: nobody does. Borrowed; must outlive
+  // the trainer.
+  EventSink* events = nullptr;
   FileSystem* files = &PosixFileSystem();  // Checkpoints are written through it. Borrowed.
 };
 

@@ -263,6 +263,28 @@ class ToolsTest(unittest.TestCase):
         self.assertIn("not finite", result.stderr.decode())
         self.assertTrue(os.listdir(self.path("runs/test/checkpoints")))
 
+    def test_events_go_where_the_job_says(self):
+        result = self.train("--set=telemetry.sinks.events=events.jsonl",
+                            "--set=telemetry.sinks.tensorboard=tensorboard",
+                            "--set=telemetry.sinks.prometheus=" + self.path("metrics.prom"))
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        events = [json.loads(line) for line in self.read("runs/test/events.jsonl").splitlines()]
+        self.assertEqual(events[0]["event"], "plan_ready")
+        self.assertEqual(events[-1]["event"], "finished")
+        self.assertEqual([{name: value for name, value in event.items() if name not in ("event", "time")}
+                          for event in events if event["event"] in ("step", "evaluation")], self.metrics())
+        self.assertIn('shale_step{run="test"} 12\n', self.read("metrics.prom"))
+        self.assertEqual(len(os.listdir(self.path("runs/test/tensorboard"))), 1)
+
+    def test_a_place_for_events_that_fails_does_not_fail_the_run(self):
+        result = self.train("--set=telemetry.sinks.events=/dev/full")
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        self.assertIn("NOT WRITTEN: events for telemetry.sinks.events: cannot write /dev/full: No space left",
+                      result.stdout.decode())
+        refused = self.train("--set=telemetry.sinks.events=/dev/null/a", "--overwrite")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("train: telemetry.sinks.events: cannot make folder /dev/null", refused.stderr.decode())
+
     def start(self, *arguments):
         """Starts a run that would take long. Returns its process once it is in its third step or later."""
         process = subprocess.Popen([_TRAIN, "--job=job.textproto", "--set=lr_schedule.steps=1000000", *arguments],

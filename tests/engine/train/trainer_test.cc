@@ -159,6 +159,79 @@ TEST(Trainer, RunTellsOfStepsAndEvaluationsAndEndsWhenTold) {
   EXPECT_EQ(refused->steps_done(), 1);
 }
 
+// Names what it is told of: "plan", "allocating", "step 1", ...
+class Names : public EventSink {
+ public:
+  void Take(const RunEvent& event) override {
+    EXPECT_GE(event.unix_seconds, last_);
+    last_ = event.unix_seconds;
+    std::visit([&](const auto& what) { names.push_back(Name(what)); }, event.what);
+  }
+  std::vector<std::string> names;
+
+ private:
+  static std::string Name(const PlanReady& plan) { return absl::StrCat("plan of ", plan.total_steps); }
+  static std::string Name(const Progress& progress) { return absl::StrCat("stage ", static_cast<int>(progress.stage)); }
+  static std::string Name(const StepReport& report) { return absl::StrCat("step ", report.step); }
+  static std::string Name(const EvaluationReport& report) { return absl::StrCat("evaluation ", report.step); }
+  static std::string Name(const CheckpointReport& report) { return absl::StrCat("checkpoint ", report.step); }
+  static std::string Name(const Warning& warning) { return absl::StrCat("warning ", warning.text); }
+  static std::string Name(const Failure& failure) {
+    return absl::StrCat("failure of ", failure.culprit, " after ", failure.step);
+  }
+  static std::string Name(const Finished& finished) {
+    return absl::StrCat("finished ", finished.step, " of ", finished.total_steps);
+  }
+
+  double last_ = 1e9;
+};
+
+TEST(Trainer, TellsItsEventsInTheOrderInWhichTheyHappen) {
+  const Job job = SmallJob(WriteText("events", 60), {"lr_schedule.steps=4", "telemetry.evaluate_every=2",
+                                                     "checkpoint.every_steps=2", "checkpoint.asynchronous=false"});
+  Names first;
+  const auto backend = CreateBackend(job);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  TrainerOptions options{.backend = backend->get()};
+  options.checkpoint_folder = absl::StrCat(::testing::TempDir(), "/events_checkpoints.", getpid());
+  options.events = &first;
+  {
+    absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, options);
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    (*trainer)->RequestStop();
+    ASSERT_TRUE((*trainer)->Run({}).ok());
+  }
+  EXPECT_EQ(first.names,
+            (std::vector<std::string>{"plan of 4", "stage 0", "stage 1", "checkpoint 0", "finished 0 of 4"}));
+
+  Names resumed;
+  options.events = &resumed;
+  options.resume = {.from = ResumeFrom::kLatest};
+  absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, options);
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  ASSERT_TRUE((*trainer)->Run({}).ok());
+  EXPECT_EQ(resumed.names, (std::vector<std::string>{"plan of 4", "stage 0", "stage 2", "stage 3", "step 1", "step 2",
+                                                     "checkpoint 2", "evaluation 2", "step 3", "step 4", "evaluation 4",
+                                                     "checkpoint 4", "finished 4 of 4"}));
+}
+
+TEST(Trainer, TellsOfTheFirstFailureOnly) {
+  Job job = SmallJob(WriteText("failures", 60));
+  const auto backend = CreateBackend(job);
+  Names events;
+  auto trainer = Trainer::Create(job, {.backend = backend->get(), .events = &events});
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  TrainCallbacks callbacks;
+  callbacks.on_step = [](const StepReport&) { return absl::CancelledError("enough"); };
+  EXPECT_FALSE((*trainer)->Run(callbacks).ok());
+  ASSERT_FALSE(events.names.empty());
+  EXPECT_EQ(events.names.back(), "failure of run after 1");
+
+  job.data.path = "/nowhere";
+  EXPECT_FALSE(Trainer::Create(job, {.backend = backend->get(), .events = &events}).ok());
+  EXPECT_EQ(events.names.back(), "failure of start after 0");
+}
+
 // An evaluation used to count micro-batches of each rank, so another number of ranks evaluated other text.
 TEST(Trainer, EvaluatesTheSameSequencesWithAnyRanksAndMicroBatch) {
   const std::string path = WriteText("evaluated", 120);

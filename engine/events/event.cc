@@ -1,0 +1,11 @@
+#include "engine/events/event.h"
+
+#include <chrono>
+
+namespace shale {
+
+double UnixSecondsNow() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace shale
