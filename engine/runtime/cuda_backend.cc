@@ -162,12 +162,15 @@ class CudaBackend : public Backend {
 
   bool warms_up() const override { return true; }
 
+  int64_t late_bytes() const override { return kLateBytes; }
+
   absl::Status CheckMemory(const std::vector<std::shared_ptr<Device>>& devices, int64_t arena_bytes) const override {
     for (size_t first = 0; first < devices.size();) {
       const CudaDevice& device = ToCuda(*devices[first]);
       int64_t sharing = 0;
       for (; first < devices.size() && devices[first].get() == &device; ++first) ++sharing;
-      SHALE_ASSIGN_OR_RETURN(const int64_t free_bytes, FreeBytes(device));
+      SHALE_ASSIGN_OR_RETURN(const DeviceMemory memory, device.Memory());
+      const int64_t free_bytes = memory.free_bytes;
       const int64_t most = std::max<int64_t>(0, free_bytes - kLateBytes) / sharing;
       if (arena_bytes <= most) continue;
       const CudaDeviceProperties& gpu = device.properties();
@@ -188,11 +191,11 @@ class CudaBackend : public Backend {
     for (const auto& shared : devices) {
       if (shared.get() == last) continue;
       last = shared.get();
-      const absl::StatusOr<int64_t> free_bytes = FreeBytes(ToCuda(*last));
-      if (!free_bytes.ok()) continue;  // The next call that needs this GPU reports the error.
+      const absl::StatusOr<DeviceMemory> memory = last->Memory();
+      if (!memory.ok()) continue;  // The next call that needs this GPU reports the error.
       const CudaDeviceProperties& gpu = ToCuda(*last).properties();
       absl::StrAppend(&text, text.empty() ? "" : "; ", "GPU ", ToCuda(*last).ordinal(), ": ", gpu.name, ", ",
-                      FormatBytes(gpu.total_bytes - *free_bytes), " of ", FormatBytes(gpu.total_bytes),
+                      FormatBytes(gpu.total_bytes - memory->free_bytes), " of ", FormatBytes(gpu.total_bytes),
                       " in use outside the arenas, by CUDA, its libraries and other programs");
       if (const std::string& why = ToCuda(*last).why_no_marks(); !why.empty()) {
         absl::StrAppend(&text, "; an error will not say how far its streams came: ", why);
@@ -214,10 +217,6 @@ class CudaBackend : public Backend {
     return absl::FailedPreconditionError(
         absl::StrCat(ranks, " ranks with ", options_.ranks_per_device, " on a GPU want ", wanted, " GPUs; found ",
                      found, ". Run fewer ranks (sharding.ranks), or more on each GPU (runtime.ranks_per_device)"));
-  }
-  absl::StatusOr<int64_t> FreeBytes(const CudaDevice& device) const {
-    SHALE_RETURN_IF_ERROR(runtime_->SetDevice(device.ordinal()));
-    return runtime_->FreeBytes();
   }
 
   const std::shared_ptr<CudaRuntime> runtime_;
