@@ -126,18 +126,22 @@ absl::Status WarmUpOps(const StepProgram& program, const MemoryPlan& plan, int s
     bytes = std::max(bytes, Place(instruction, one.skews, nullptr));
   }
   if (bytes == 0) return absl::OkStatus();
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena, device.Allocate(bytes));
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("compute"));
-  absl::Status status;
-  std::string name;
-  for (const Try& one : tries) {
-    Instruction instruction = one.InstructionOf(program);
-    Place(instruction, one.skews, arena->base());
-    name = NameOf(instruction);
-    status = RunOnce(std::get<Op>(instruction.action), instruction.scratch, ops, *stream);
-    if (!status.ok()) break;
-  }
-  status.Update(stream->Synchronize());
+  std::string name = "ops";
+  const auto run = [&]() -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena, device.Allocate(bytes));
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("compute"));
+    absl::Status status;
+    for (const Try& one : tries) {
+      Instruction instruction = one.InstructionOf(program);
+      Place(instruction, one.skews, arena->base());
+      name = NameOf(instruction);
+      status = RunOnce(std::get<Op>(instruction.action), instruction.scratch, ops, *stream);
+      if (!status.ok()) break;
+    }
+    status.Update(stream->Synchronize());
+    return status;
+  };
+  const absl::Status status = run();
   return Trying(name, status);
 }
 
@@ -148,28 +152,31 @@ absl::Status WarmUpCollectives(absl::Span<const ProgramAndPlan> programs, const 
   for (const Size& size : sizes) most = std::max(most, size.elements * SizeOf(size.dtype));
   if (most == 0) return absl::OkStatus();
   const int64_t shard_offset = RoundUp(most, kAlignment);
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena,
-                         device.Allocate(shard_offset + CeilDivide(most, communicator.size())));
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream(ToString(stream_id)));
-  const auto run = [&](const Size& size) {
+  const auto run = [&](const Size& size, std::byte* base, Stream& stream) {
     Tensor full = Tensor::Contiguous(size.dtype, {size.elements});
     Tensor shard = Tensor::Contiguous(size.dtype, {size.elements / communicator.size()});
-    full.data = arena->base();
-    shard.data = arena->base() + shard_offset;
+    full.data = base;
+    shard.data = base + shard_offset;
     switch (size.kind) {
-      case CollectiveKind::kAllGather: return communicator.AllGather(shard, full, *stream);
-      case CollectiveKind::kReduceScatterSum: return communicator.ReduceScatterSum(full, shard, *stream);
-      case CollectiveKind::kAllReduceSum: return communicator.AllReduceSum(full, *stream);
+      case CollectiveKind::kAllGather: return communicator.AllGather(shard, full, stream);
+      case CollectiveKind::kReduceScatterSum: return communicator.ReduceScatterSum(full, shard, stream);
+      case CollectiveKind::kAllReduceSum: return communicator.AllReduceSum(full, stream);
     }
     return absl::InternalError("an unknown kind of collective");
   };
-  absl::Status status;
-  for (const Size& size : sizes) {
-    if (status.ok()) status = run(size);
-  }
-  if (!status.ok()) communicator.Abort(status);  // Unblocks the peers, which wait for what this rank will not begin.
-  status.Update(stream->Synchronize());
-  return Trying("collectives", status);
+  const auto run_all = [&]() -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena,
+                           device.Allocate(shard_offset + CeilDivide(most, communicator.size())));
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream(ToString(stream_id)));
+    absl::Status status;
+    for (const Size& size : sizes) {
+      if (status.ok()) status = run(size, arena->base(), *stream);
+    }
+    if (!status.ok()) communicator.Abort(status);  // Unblocks the peers, which wait for what this rank will not begin.
+    status.Update(stream->Synchronize());
+    return status;
+  };
+  return Trying("collectives", run_all());
 }
 
 }  // namespace shale
