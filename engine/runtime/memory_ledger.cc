@@ -16,7 +16,7 @@ std::string Signed(int64_t bytes) {
 }  // namespace
 
 MemoryLedger::MemoryLedger(const std::vector<std::shared_ptr<Device>>& devices) {
-  Entry before{.taker = "devices, kernels and other programs"};
+  Entry before{.taker = "kernels and other programs"};
   for (const std::shared_ptr<Device>& device : devices) {
     if (!devices_.empty() && devices_.back().device == device) {
       ++devices_.back().ranks;

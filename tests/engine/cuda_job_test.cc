@@ -118,6 +118,23 @@ TEST_F(CudaJobTest, TheBudgetIsARanksShareOfTheGpu) {
               HasSubstr("(the GPU's memory less 2 GiB for CUDA and its libraries, divided by 2 ranks;"));
 }
 
+TEST_F(CudaJobTest, TheBudgetLeavesMoreForNcclAndOnBlackwell) {
+  constexpr int64_t kGi = int64_t{1} << 30;
+  const auto budget = [](int compute_major, bool nccl, int ranks) {
+    CudaBackendOptions options = Options(1);
+    if (nccl) options.create_group = [](auto&&...) { return absl::InternalError("makes no group here"); };
+    const auto runtime = std::make_shared<StandInRuntime>(
+        StandInOptions{.devices = 2, .compute_major = compute_major, .memory_bytes = 10 * kGi});
+    return *CreateCudaBackend(runtime, std::move(options))->DefaultBudget(ranks);
+  };
+  EXPECT_EQ(budget(9, true, 1).bytes, 8 * kGi);
+  EXPECT_EQ(budget(9, false, 2).bytes, 8 * kGi);
+  EXPECT_EQ(budget(9, true, 2).bytes, 7 * kGi);
+  EXPECT_EQ(budget(10, true, 1).bytes, 7 * kGi);
+  EXPECT_EQ(budget(12, true, 2).bytes, 6 * kGi);
+  EXPECT_EQ(budget(12, true, 2).origin, "the GPU's memory less 4 GiB for CUDA and its libraries with NCCL");
+}
+
 TEST_F(CudaJobTest, AnArenaThatDoesNotFitIsRefusedBeforeTheFirstIsAllocated) {
   std::vector<std::string> overrides = kCuda;
   overrides.push_back("memory.budget_bytes=1000000000");
