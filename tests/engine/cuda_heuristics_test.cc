@@ -38,9 +38,9 @@ TEST_F(CudaHeuristicsTest, NoneIsAskedForAfterTheWarmUp) {
         return std::string();
       };
       const auto backend = CreateCudaBackend(runtime, std::move(options));
-      // Not all weights of this model begin at multiples of 256 bytes.
+      // The chunks of the loss do not begin at multiples of 256 bytes.
       const Job job = MakeJob({"runtime.device=CUDA", "sharding.ranks=1", "memory.budget_bytes=100000000",
-                               "data.evaluation_fraction=0.2", "model.decoder.hidden=23", graphs, precision});
+                               "data.evaluation_fraction=0.2", "memory.loss_chunk_tokens=3", graphs, precision});
       auto trainer = Trainer::Create(job, {.backend = backend.get()});
       ASSERT_TRUE(trainer.ok()) << trainer.status() << " " << library.misuse;
       runtime->ForbidTaking();
