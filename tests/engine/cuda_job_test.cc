@@ -1,10 +1,12 @@
 // Tests the messages and refusals of jobs on the CUDA backend, without a GPU.
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/backends/job_backend.h"
 #include "engine/runtime/cuda_backend.h"
+#include "engine/runtime/nvtx_ranges.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -98,6 +100,21 @@ TEST_F(CudaJobTest, AttentionOfALibraryIsCapturedInGraphs) {
   const absl::Status status = (*trainer)->Run({});
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(library.calls.size(), calls);
+}
+
+// Regression: a program without NVTX said nothing to who had started it under a profiler.
+TEST_F(CudaJobTest, AProfilerThatGetsNoRangesIsTold) {
+  ASSERT_EQ(setenv("NVTX_INJECTION64_PATH", "/nowhere/profiler.so", 1), 0);
+  const auto backend = OnStandIn(std::make_shared<StandInRuntime>(kLarge), kRanksPerDevice);
+  const auto trainer = Trainer::Create(MakeJob(kCuda), {.backend = backend.get()});
+  ASSERT_EQ(unsetenv("NVTX_INJECTION64_PATH"), 0);
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  const auto told = HasSubstr("\nthe profiler gets no ranges: telemetry.nvtx wants a program that was built where");
+  if (CreateNvtxRanges().ok()) {
+    EXPECT_THAT((*trainer)->device_description(), Not(told));
+  } else {
+    EXPECT_THAT((*trainer)->device_description(), told);
+  }
 }
 
 TEST_F(CudaJobTest, TheBudgetIsARanksShareOfTheGpu) {
