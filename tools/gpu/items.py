@@ -1,5 +1,5 @@
-"""Lists the items of a kit in order: a kernel of each module, tests, plans, benches, how kernels are loaded, training by
-the engine and PyTorch, and tests under compute-sanitizer."""
+"""Lists the items of a kit in order: a kernel of each module, tests, plans, benches, how kernels are loaded, training
+by the engine and PyTorch, and tests under compute-sanitizer."""
 
 import os
 import re
