@@ -85,9 +85,11 @@ class Backend {
   // the arenas are allocated (see LocalRanks).
   virtual bool warms_up() const { return false; }
 
-  // Checks that an arena of `arena_bytes` per rank fits into the memory that the devices have free now, beside a
-  // reserve for what is taken later. If not, returns ResourceExhausted, whose message says how much memory is free and
-  // how much is wanted.
+  // Returns how much of a device's memory CheckMemory leaves free beside the arenas, for what is taken after it.
+  virtual int64_t late_bytes() const { return 0; }
+
+  // Checks that an arena of `arena_bytes` per rank and late_bytes() fit into the memory that the devices have free now.
+  // If not, returns ResourceExhausted, whose message says how much memory is free and how much is wanted.
   virtual absl::Status CheckMemory(const std::vector<std::shared_ptr<Device>>& devices, int64_t arena_bytes) const {
     return absl::OkStatus();
   }

@@ -22,7 +22,15 @@ namespace shale {
 namespace {
 
 constexpr int kOldestMajor = 8;  // Major compute capability. The kernels are compiled for it, and bf16 matmuls need it.
+// What DefaultBudget leaves of a GPU for CUDA, its libraries and kLateBytes. None of these was measured on a GPU yet;
+// the GPU kit (tools/gpu) measures them. A context with all kernels loaded takes several hundred MiB, cuBLASLt and
+// cuDNN take as much. NCCL has up to three communicators for a GPU, each with buffers for its channels, and with up to
+// 256 MiB where it uses NVLink SHARP. GPUs since Blackwell have more SMs than Hopper, for which a context reserves
+// memory, and their libraries have more code.
+constexpr int kBlackwellMajor = 10;
 constexpr int64_t kLibraryBytes = int64_t{2} << 30;
+constexpr int64_t kNcclBytes = int64_t{1} << 30;
+constexpr int64_t kBlackwellBytes = int64_t{1} << 30;
 // What stays free of a GPU's memory beside the arenas, for what is taken after they are checked: windows of NCCL,
 // graphs of CUDA, and whatever a library allocates late.
 constexpr int64_t kLateBytes = int64_t{256} << 20;
@@ -136,15 +144,21 @@ class CudaBackend : public Backend {
 
   absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override {
     SHALE_ASSIGN_OR_RETURN(const int gpus, Gpus(ranks));
-    int64_t least = kNoBudget;
+    const bool nccl = gpus > 1 && options_.create_group != nullptr;
+    int64_t least = kNoBudget, left = 0;
     for (int ordinal = 0; ordinal < gpus; ++ordinal) {
       SHALE_ASSIGN_OR_RETURN(const CudaDeviceProperties gpu, runtime_->Properties(ordinal));
-      least = std::min(least, gpu.total_bytes);
+      const int64_t libraries =
+          kLibraryBytes + (nccl ? kNcclBytes : 0) + (gpu.compute_major >= kBlackwellMajor ? kBlackwellBytes : 0);
+      const int64_t bytes = std::max<int64_t>(0, gpu.total_bytes - libraries);
+      if (bytes < least) left = libraries;
+      least = std::min(least, bytes);
     }
     const auto divided = [](int64_t by) { return by > 1 ? absl::StrCat(", divided by ", by, " ranks") : ""; };
     const int64_t sharing = RanksSharing(ranks);
-    return Budget{.bytes = std::max<int64_t>(0, least - kLibraryBytes) / sharing,
-                  .origin = absl::StrCat("the GPU's memory less 2 GiB for CUDA and its libraries", divided(sharing)),
+    return Budget{.bytes = least / sharing,
+                  .origin = absl::StrCat("the GPU's memory less ", left >> 30, " GiB for CUDA and its libraries",
+                                         nccl ? " with NCCL" : "", divided(sharing)),
                   .host_bytes = PhysicalMemoryBytes() / 5 * 4 / std::max<int64_t>(1, ranks),
                   .host_origin = absl::StrCat("80 % of this machine's memory", divided(ranks))};
   }
@@ -162,12 +176,15 @@ class CudaBackend : public Backend {
 
   bool warms_up() const override { return true; }
 
+  int64_t late_bytes() const override { return kLateBytes; }
+
   absl::Status CheckMemory(const std::vector<std::shared_ptr<Device>>& devices, int64_t arena_bytes) const override {
     for (size_t first = 0; first < devices.size();) {
       const CudaDevice& device = ToCuda(*devices[first]);
       int64_t sharing = 0;
       for (; first < devices.size() && devices[first].get() == &device; ++first) ++sharing;
-      SHALE_ASSIGN_OR_RETURN(const int64_t free_bytes, FreeBytes(device));
+      SHALE_ASSIGN_OR_RETURN(const DeviceMemory memory, device.Memory());
+      const int64_t free_bytes = memory.free_bytes;
       const int64_t most = std::max<int64_t>(0, free_bytes - kLateBytes) / sharing;
       if (arena_bytes <= most) continue;
       const CudaDeviceProperties& gpu = device.properties();
@@ -188,11 +205,11 @@ class CudaBackend : public Backend {
     for (const auto& shared : devices) {
       if (shared.get() == last) continue;
       last = shared.get();
-      const absl::StatusOr<int64_t> free_bytes = FreeBytes(ToCuda(*last));
-      if (!free_bytes.ok()) continue;  // The next call that needs this GPU reports the error.
+      const absl::StatusOr<DeviceMemory> memory = last->Memory();
+      if (!memory.ok()) continue;  // The next call that needs this GPU reports the error.
       const CudaDeviceProperties& gpu = ToCuda(*last).properties();
       absl::StrAppend(&text, text.empty() ? "" : "; ", "GPU ", ToCuda(*last).ordinal(), ": ", gpu.name, ", ",
-                      FormatBytes(gpu.total_bytes - *free_bytes), " of ", FormatBytes(gpu.total_bytes),
+                      FormatBytes(gpu.total_bytes - memory->free_bytes), " of ", FormatBytes(gpu.total_bytes),
                       " in use outside the arenas, by CUDA, its libraries and other programs");
       if (const std::string& why = ToCuda(*last).why_no_marks(); !why.empty()) {
         absl::StrAppend(&text, "; an error will not say how far its streams came: ", why);
@@ -214,10 +231,6 @@ class CudaBackend : public Backend {
     return absl::FailedPreconditionError(
         absl::StrCat(ranks, " ranks with ", options_.ranks_per_device, " on a GPU want ", wanted, " GPUs; found ",
                      found, ". Run fewer ranks (sharding.ranks), or more on each GPU (runtime.ranks_per_device)"));
-  }
-  absl::StatusOr<int64_t> FreeBytes(const CudaDevice& device) const {
-    SHALE_RETURN_IF_ERROR(runtime_->SetDevice(device.ordinal()));
-    return runtime_->FreeBytes();
   }
 
   const std::shared_ptr<CudaRuntime> runtime_;

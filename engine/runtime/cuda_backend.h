@@ -43,7 +43,8 @@ struct CudaBackendOptions {
 
 // Creates a backend on which rank r uses GPU r / ranks_per_device, in CUDA's numbering of the visible GPUs. These GPUs
 // must have compute capability 8.0 or newer. DefaultBudget is the memory of the smallest of them, less 2 GiB for CUDA
-// and its libraries, divided by the ranks on one GPU. Its part for host memory is 80 % of the machine's memory, divided
+// and its libraries, 1 GiB for NCCL if `create_group` joins several GPUs, and 1 GiB on GPUs since Blackwell, divided by
+// the ranks on one GPU. Its part for host memory is 80 % of the machine's memory, divided
 // by all ranks.
 std::unique_ptr<Backend> CreateCudaBackend(std::shared_ptr<CudaRuntime> runtime, CudaBackendOptions options);
 

@@ -67,13 +67,12 @@ absl::Status Executor::CreateEvents() {
 }
 
 // On a GPU, a mark waits until all earlier writes of its stream are visible to the entire system. After each of the
-// many short instructions of the compute stream that would cost about a hundredth of the step's time.
+// many short instructions of the compute stream that would cost about a hundredth of the step's time. The first one has
+// a mark, so that an early failure can name this stream too.
 void Executor::ChooseMarks() {
-  int unmarked = 0;
+  int computed = 0;
   for (const Instruction& instruction : program_.instructions) {
-    const bool marked = instruction.stream != StreamId::kCompute || ++unmarked == kInstructionsPerMark;
-    marked_.push_back(marked);
-    if (marked && instruction.stream == StreamId::kCompute) unmarked = 0;
+    marked_.push_back(instruction.stream != StreamId::kCompute || computed++ % kInstructionsPerMark == 0);
   }
 }
 
@@ -87,7 +86,7 @@ void Executor::SetTracing(bool on) {
 absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs) {
   issued_ = 0;
   const uint32_t mark = runtime_.last_mark();
-  as_graphs_ = graphs_ != nullptr && warm_ && !tracing_;
+  as_graphs_ = graphs_ != nullptr && !tracing_;
   if (ranges_) ranges_->BeginRun();
   absl::Status status = host_items_->Take(inputs);
   if (status.ok()) status = as_graphs_ ? LaunchGraphs() : IssueAll();
@@ -97,7 +96,6 @@ absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs) {
   if (ranges_) ranges_->EndRun();
   if (status.ok()) status = finished;
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(status.message(), Progress(mark)));
-  warm_ = true;
   host_items_->Give(outputs);
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
 // The executor runs a step program on one rank's streams. It makes no decisions. While it runs it allocates nothing,
-// except the first time that it traces, launches a graph or returns logits.
+// except the first time that it traces or returns logits.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ class ExecutionObserver {
 struct ExecutorOptions {
   bool synchronous = false;               // Runs one instruction at a time, so that errors name their instruction.
   ExecutionObserver* observer = nullptr;  // Borrowed.
-  // If true, iterations are captured and launched as graphs from the second run on (see IterationGraphs). They run the
-  // same instructions and compute the same bits. Synchronous, observed and traced runs do not use graphs.
+  // If true, Create captures the iterations as graphs, and Run launches these (see IterationGraphs). They run the same
+  // instructions and compute the same bits. Synchronous, observed and traced runs do not use graphs.
   bool graphs = false;
   ProfilerRanges* ranges = nullptr;  // Borrowed. Gets the names of what the executor enqueues, unless it is null.
 };
@@ -51,8 +51,9 @@ struct InstructionTime {
 class Executor {
  public:
   // Binds the program to the runtime's arena and prepares its ops. `program`, `plan` and `runtime` must outlive the
-  // executor. Returns FailedPrecondition if graphs are requested and the program cannot run as graphs, and
-  // InvalidArgument if the runtime has less memory than the plan needs.
+  // executor. If graphs are requested, libraries must have computed the program's ops before (LocalRanks does this),
+  // because their first use may do what a capture forbids. Returns FailedPrecondition if graphs are requested and the
+  // program cannot run as graphs, and InvalidArgument if the runtime has less memory than the plan needs.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const StepProgram& program, const MemoryPlan& plan,
                                                           RankRuntime& runtime, const ExecutorOptions& options);
 
@@ -63,7 +64,7 @@ class Executor {
   void SetTracing(bool on);
   // Returns the times of the last run, in issue order, if it was traced.
   absl::Span<const InstructionTime> times() const { return absl::MakeConstSpan(times_).subspan(0, issued_); }
-  // Returns how many graphs have been captured so far.
+  // Returns how many graphs it launches iterations from.
   size_t graphs() const { return graphs_ == nullptr ? 0 : graphs_->size(); }
 
  private:
@@ -95,7 +96,6 @@ class Executor {
   std::optional<HostItems> host_items_;
   std::optional<ProgramRanges> ranges_;      // Absent if no profiler wants them.
   std::unique_ptr<IterationGraphs> graphs_;  // Null if graphs are not used.
-  bool warm_ = false;                        // The program has run once, so all first-use work of its ops is done.
   bool as_graphs_ = false;                   // The last run was launched as graphs.
   Instruction work_;                         // Reused by BoundProgram::OfIteration.
   bool tracing_ = false;

@@ -45,22 +45,30 @@ absl::StatusOr<std::unique_ptr<IterationGraphs>> IterationGraphs::Create(const S
         "runtime.graphs=false or runtime.device=CUDA");
   }
   SHALE_ASSIGN_OR_RETURN(std::vector<LoopGraphs> loops, CompileGraphs(program));
-  return std::unique_ptr<IterationGraphs>(new IterationGraphs(std::move(loops), bound, host_items, runtime));
+  std::unique_ptr<IterationGraphs> graphs(new IterationGraphs(std::move(loops), bound, host_items, runtime));
+  for (size_t loop = 0; loop < graphs->loops_.size(); ++loop) {
+    for (int64_t iteration = 0; iteration < program.loops[loop].repeat; ++iteration) {
+      SHALE_RETURN_IF_ERROR(graphs->CaptureOnce(loop, iteration));
+    }
+  }
+  return graphs;
 }
 
 IterationGraphs::IterationGraphs(std::vector<LoopGraphs> loops, const BoundProgram& bound, const HostItems& host_items,
                                  RankRuntime& runtime)
     : loops_(std::move(loops)), bound_(bound), host_items_(host_items), runtime_(runtime) {}
 
-absl::Status IterationGraphs::Launch(size_t loop, int64_t iteration) {
+absl::Status IterationGraphs::CaptureOnce(size_t loop, int64_t iteration) {
   const std::pair<size_t, int64_t> variant = {loop, loops_[loop].VariantOf(iteration)};
-  auto found = graphs_.find(variant);
-  if (found == graphs_.end()) {
-    Captured captured{.iteration = iteration};
-    SHALE_RETURN_IF_ERROR(Capture(loops_[loop].StepsOf(iteration), iteration, captured));
-    found = graphs_.emplace(variant, std::move(captured)).first;
-  }
-  Captured& captured = found->second;
+  if (graphs_.count(variant) > 0) return absl::OkStatus();
+  Captured captured{.iteration = iteration};
+  SHALE_RETURN_IF_ERROR(Capture(loops_[loop].StepsOf(iteration), iteration, captured));
+  graphs_.emplace(variant, std::move(captured));
+  return absl::OkStatus();
+}
+
+absl::Status IterationGraphs::Launch(size_t loop, int64_t iteration) {
+  Captured& captured = graphs_.at({loop, loops_[loop].VariantOf(iteration)});
   if (captured.iteration != iteration) {
     for (const HostCopyNode& copy : captured.copies) {
       const HostItems::Ends ends = host_items_.EndsOf(std::get<HostCopy>(bound_[copy.instruction].action), iteration);

@@ -18,7 +18,7 @@
 
 namespace shale {
 
-// Borrows everything it is given. Captures a graph when an iteration first needs it, and launches it from then on;
+// Borrows everything it is given. Captures all graphs when it is created, because they take memory of the device;
 // engine/program/graphs.h says which iterations share a graph and what a graph does. Every iteration reads its tokens
 // from its own place in host memory, so the copies in a shared graph are set to that place before each launch. The
 // number of graphs does not grow with the number of micro-batches, unless buffers have a slot for each.
@@ -30,9 +30,9 @@ class IterationGraphs {
   static absl::StatusOr<std::unique_ptr<IterationGraphs>> Create(const StepProgram& program, const BoundProgram& bound,
                                                                  const HostItems& host_items, RankRuntime& runtime);
 
-  // Enqueues one iteration of the loop with index `loop`. Allocates memory if it captures.
+  // Enqueues one iteration of the loop with index `loop`.
   absl::Status Launch(size_t loop, int64_t iteration);
-  // Returns how many graphs have been captured so far.
+  // Returns how many graphs there are.
   size_t size() const { return graphs_.size(); }
 
  private:
@@ -48,6 +48,8 @@ class IterationGraphs {
 
   IterationGraphs(std::vector<LoopGraphs> loops, const BoundProgram& bound, const HostItems& host_items,
                   RankRuntime& runtime);
+  // Captures the graph of an iteration, unless an earlier one has the same.
+  absl::Status CaptureOnce(size_t loop, int64_t iteration);
   absl::Status Capture(const std::vector<GraphStep>& steps, int64_t iteration, Captured& captured);
   absl::Status Enqueue(InstructionId id, int64_t iteration, Captured& captured);
 

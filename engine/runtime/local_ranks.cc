@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/runtime/warm_up.h"
 #include "kernels/check.h"
+#include "kernels/op.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 
@@ -22,18 +24,23 @@ absl::StatusOr<std::unique_ptr<LocalRanks>> LocalRanks::Create(const Backend& ba
   }
   const int size = local->size();
   SHALE_ASSIGN_OR_RETURN(local->devices_, backend.CreateDevices(size, options.synchronous));
+  local->ledger_ = std::make_unique<MemoryLedger>(local->devices_);
   SHALE_RETURN_IF_ERROR(local->CreateGroups(backend, options));
+  local->EnterMemory("groups");
   SHALE_ASSIGN_OR_RETURN(local->threads_, RankThreads::Create(size));
   for (const auto& device : local->devices_) local->ops_.push_back(backend.CreateOps(size, device.get()));
   if (backend.warms_up()) SHALE_RETURN_IF_ERROR(local->WarmUp(options.programs));
   local->description_ = backend.Describe(local->devices_);
   SHALE_RETURN_IF_ERROR(backend.CheckMemory(local->devices_, arena_bytes));
+  local->late_bytes_ = backend.late_bytes();
+  local->ledger_->BeginLate();
   for (int i = 0; i < size; ++i) {
     SHALE_ASSIGN_OR_RETURN(std::unique_ptr<RankRuntime> runtime,
                            RankRuntime::Create(*local->devices_[i], *local->ops_[i], local->communicators_of_[i],
                                                options.mesh, local->numbers_[i], arena_bytes, options.host_memory));
     local->runtimes_.push_back(std::move(runtime));
   }
+  local->ledger_->Enter("arenas beyond their bytes", arena_bytes);
   SHALE_RETURN_IF_ERROR(local->ForEachCommunicator([&](Communicator& communicator, int i) {
     Arena& arena = (*local)[i].arena();
     const absl::Status status = communicator.RegisterMemory(arena.base(), arena.size_bytes());
@@ -41,7 +48,13 @@ absl::StatusOr<std::unique_ptr<LocalRanks>> LocalRanks::Create(const Backend& ba
     if (!status.ok()) (*local)[i].Abort(status);
     return status;
   }));
+  local->EnterMemory("windows");
   return local;
+}
+
+std::string LocalRanks::description() const {
+  const std::string taken = ledger_->Describe();
+  return absl::StrCat(description_, description_.empty() || taken.empty() ? "" : "\n", taken);
 }
 
 absl::Status LocalRanks::CreateGroups(const Backend& backend, const LocalRanksOptions& options) {
@@ -97,12 +110,20 @@ absl::Status LocalRanks::ForEachCommunicator(const std::function<absl::Status(Co
 }
 
 absl::Status LocalRanks::WarmUp(const std::vector<ProgramAndPlan>& programs) {
-  return ForEach([&](int local) -> absl::Status {
+  // Attention and matmuls are computed by different libraries.
+  for (const bool matmuls : {true, false}) {
+    const auto wanted = [&](const Op& op) { return op.Is<MatMul>() == matmuls; };
+    SHALE_RETURN_IF_ERROR(ForEach([&](int local) -> absl::Status {
+      const int shard = mesh_.index(numbers_[local], MeshAxis::kShard);
+      for (const auto& [program, memory] : programs) {
+        SHALE_RETURN_IF_ERROR(WarmUpOps(program, memory, shard, wanted, *ops_[local], *devices_[local]));
+      }
+      return absl::OkStatus();
+    }));
+    EnterMemory(matmuls ? "matmuls" : "attention");
+  }
+  SHALE_RETURN_IF_ERROR(ForEach([&](int local) -> absl::Status {
     absl::Status status;
-    const int shard = mesh_.index(numbers_[local], MeshAxis::kShard);
-    for (const auto& [program, memory] : programs) {
-      if (status.ok()) status = WarmUpOps(program, memory, shard, *ops_[local], *devices_[local]);
-    }
     for (const MeshAxis axis : {MeshAxis::kShard, MeshAxis::kReplicate, MeshAxis::kAll}) {
       for (const StreamId stream : {StreamId::kGather, StreamId::kReduce}) {
         Communicator* const communicator = communicators_of_[local].Get(axis, stream);
@@ -114,7 +135,9 @@ absl::Status LocalRanks::WarmUp(const std::vector<ProgramAndPlan>& programs) {
       }
     }
     return status;
-  });
+  }));
+  EnterMemory("collectives");
+  return absl::OkStatus();
 }
 
 absl::Status LocalRanks::ForEach(const std::function<absl::Status(int local)>& work) {

@@ -12,6 +12,7 @@
 #include "engine/memory/host_plan.h"
 #include "engine/runtime/backend.h"
 #include "engine/runtime/executor.h"
+#include "engine/runtime/memory_ledger.h"
 #include "engine/runtime/rank_threads.h"
 #include "sharding/mesh.h"
 
@@ -39,7 +40,8 @@ class LocalRanks {
   ~LocalRanks();
   // Allocates one arena of `arena_bytes` and one piece of pinned host memory per rank. Returns ResourceExhausted if
   // memory or threads are missing, and otherwise the errors of the backend and of what it creates. The free memory of
-  // devices is checked before the first arena is allocated.
+  // devices is checked before the first arena is allocated. Communicators register the arenas after that, and graphs
+  // need their addresses, so Backend::late_bytes is left free for both.
   static absl::StatusOr<std::unique_ptr<LocalRanks>> Create(const Backend& backend, const LocalRanksOptions& options,
                                                             int64_t arena_bytes);
 
@@ -51,8 +53,14 @@ class LocalRanks {
   std::vector<RankRuntime*> runtimes();
   // Returns the largest measured peak of the local ranks.
   int64_t measured_peak_bytes() const;
-  // Returns what Backend::Describe said in Create, before the arenas were allocated.
-  const std::string& description() const { return description_; }
+  // Returns what Backend::Describe said in Create, before the arenas were allocated, and who has taken memory outside
+  // them up to the last EnterMemory.
+  std::string description() const;
+  // Enters what devices' memory has been taken since the last call, or since Create, under the name `taker`.
+  void EnterMemory(absl::string_view taker) { ledger_->Enter(taker); }
+  // Returns a line that says by how much memory taken since the check exceeds what was left free for it. Empty if it
+  // does not.
+  std::string LateMemory() const { return ledger_->DescribeExcess(late_bytes_); }
 
   // Runs work(local) on every local rank's launching thread and waits for all of them. Returns the first error in rank
   // order that is not Aborted, and otherwise the first Aborted one: Aborted only repeats the error of a peer. If `work`
@@ -72,12 +80,14 @@ class LocalRanks {
   Mesh mesh_;
   std::vector<int> numbers_;  // Number in the mesh, by local rank.
   std::string description_;
+  int64_t late_bytes_ = 0;  // Backend::late_bytes.
   std::vector<std::shared_ptr<Device>> devices_;
   std::vector<std::unique_ptr<Ops>> ops_;
   std::vector<std::vector<std::unique_ptr<Communicator>>> communicators_;  // By local rank, in the order of creation.
   std::vector<RankCommunicators> communicators_of_;                        // By local rank.
   std::vector<std::unique_ptr<RankRuntime>> runtimes_;
   std::unique_ptr<RankThreads> threads_;
+  std::unique_ptr<MemoryLedger> ledger_;
 };
 
 // One program of a job, ready to run on all local ranks. Borrows the ranks, the program and the plan; the program must

@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <compare>
-#include <limits>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -71,12 +68,13 @@ struct Try {
   }
 };
 
-std::set<Try> TriesOf(const StepProgram& program, const MemoryPlan& plan, int shard) {
+std::set<Try> TriesOf(const StepProgram& program, const MemoryPlan& plan, int shard,
+                      absl::FunctionRef<bool(const Op&)> wanted) {
   std::set<Try> tries;
   for (const Issue& issue : IssuesOf(program)) {
     const Instruction& instruction = program.instructions[issue.id];
     const Op* op = std::get_if<Op>(&instruction.action);
-    if (op == nullptr || !UsesLibrary(*op)) continue;
+    if (op == nullptr || !UsesLibrary(*op) || !wanted(*op)) continue;
     // Later iterations repeat the second one, unless operands move.
     if (issue.iteration > 1 && !HasSlots(program, instruction)) continue;
     tries.insert({.id = issue.id,
@@ -86,28 +84,32 @@ std::set<Try> TriesOf(const StepProgram& program, const MemoryPlan& plan, int sh
   return tries;
 }
 
+absl::Status Trying(absl::string_view what, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("trying ", what, " before the start: ", status.message()));
+}
+
 absl::Status RunOnce(const Op& op, const Tensor& scratch, Ops& ops, Stream& stream) {
   SHALE_RETURN_IF_ERROR(ops.Prepare(op));
   return ops.Launch(op, {static_cast<std::byte*>(scratch.data), scratch.extent_bytes()}, stream);
 }
 
-// Numbers of elements of the full vectors of collectives.
-struct SmallestAndLargest {
-  int64_t smallest = std::numeric_limits<int64_t>::max(), largest = 0;
+// A collective as NCCL sees it.
+struct Size {
+  CollectiveKind kind = CollectiveKind::kAllGather;
+  DType dtype = DType::kFloat32;
+  int64_t elements = 0;  // Of the full vector.
+  auto operator<=>(const Size&) const = default;
 };
 
-// Returns the sizes of the collectives that the programs run on a stream with the communicator that serves `axis`.
-std::map<std::pair<CollectiveKind, DType>, SmallestAndLargest> SizesOf(absl::Span<const ProgramAndPlan> programs,
-                                                                       const Mesh& mesh, MeshAxis axis,
-                                                                       StreamId stream) {
-  std::map<std::pair<CollectiveKind, DType>, SmallestAndLargest> sizes;
+// Returns the collectives that the programs run on a stream with the communicator that serves `axis`.
+std::set<Size> SizesOf(absl::Span<const ProgramAndPlan> programs, const Mesh& mesh, MeshAxis axis, StreamId stream) {
+  std::set<Size> sizes;
   for (const ProgramAndPlan& planned : programs) {
     for (const Instruction& instruction : planned.program.instructions) {
       const auto* collective = std::get_if<Collective>(&instruction.action);
       if (collective == nullptr || instruction.stream != stream || mesh.Serving(collective->axis) != axis) continue;
-      auto& [smallest, largest] = sizes[{collective->kind, collective->full.dtype}];
-      smallest = std::min(smallest, collective->full.elements());
-      largest = std::max(largest, collective->full.elements());
+      sizes.insert({collective->kind, collective->full.dtype, collective->full.elements()});
     }
   }
   return sizes;
@@ -115,62 +117,66 @@ std::map<std::pair<CollectiveKind, DType>, SmallestAndLargest> SizesOf(absl::Spa
 
 }  // namespace
 
-absl::Status WarmUpOps(const StepProgram& program, const MemoryPlan& plan, int shard, Ops& ops, Device& device) {
-  const std::set<Try> tries = TriesOf(program, plan, shard);
+absl::Status WarmUpOps(const StepProgram& program, const MemoryPlan& plan, int shard,
+                       absl::FunctionRef<bool(const Op&)> wanted, Ops& ops, Device& device) {
+  const std::set<Try> tries = TriesOf(program, plan, shard, wanted);
   int64_t bytes = 0;
   for (const Try& one : tries) {
     Instruction instruction = one.InstructionOf(program);
     bytes = std::max(bytes, Place(instruction, one.skews, nullptr));
   }
   if (bytes == 0) return absl::OkStatus();
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena, device.Allocate(bytes));
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("compute"));
-  absl::Status status;
-  std::string name;
-  for (const Try& one : tries) {
-    Instruction instruction = one.InstructionOf(program);
-    Place(instruction, one.skews, arena->base());
-    name = NameOf(instruction);
-    status = RunOnce(std::get<Op>(instruction.action), instruction.scratch, ops, *stream);
-    if (!status.ok()) break;
-  }
-  status.Update(stream->Synchronize());
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("trying ", name, " before the start: ", status.message()));
+  std::string name = "ops";
+  const auto run = [&]() -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena, device.Allocate(bytes));
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("compute"));
+    absl::Status status;
+    for (const Try& one : tries) {
+      Instruction instruction = one.InstructionOf(program);
+      Place(instruction, one.skews, arena->base());
+      name = NameOf(instruction);
+      status = RunOnce(std::get<Op>(instruction.action), instruction.scratch, ops, *stream);
+      if (!status.ok()) break;
+    }
+    status.Update(stream->Synchronize());
+    return status;
+  };
+  const absl::Status status = run();
+  return Trying(name, status);
 }
 
 absl::Status WarmUpCollectives(absl::Span<const ProgramAndPlan> programs, const Mesh& mesh, MeshAxis axis,
                                StreamId stream_id, Communicator& communicator, Device& device) {
-  const std::map<std::pair<CollectiveKind, DType>, SmallestAndLargest> sizes = SizesOf(programs, mesh, axis, stream_id);
+  const std::set<Size> sizes = SizesOf(programs, mesh, axis, stream_id);
   int64_t most = 0;
-  for (const auto& [kind, elements] : sizes) {
-    most = std::max(most, elements.largest * SizeOf(kind.second));
-  }
+  for (const Size& size : sizes) most = std::max(most, size.elements * SizeOf(size.dtype));
   if (most == 0) return absl::OkStatus();
   const int64_t shard_offset = RoundUp(most, kAlignment);
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena,
-                         device.Allocate(shard_offset + CeilDivide(most, communicator.size())));
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream(ToString(stream_id)));
-  const auto run = [&](CollectiveKind kind, DType dtype, int64_t elements) {
-    Tensor full = Tensor::Contiguous(dtype, {elements});
-    Tensor shard = Tensor::Contiguous(dtype, {elements / communicator.size()});
-    full.data = arena->base();
-    shard.data = arena->base() + shard_offset;
-    switch (kind) {
-      case CollectiveKind::kAllGather: return communicator.AllGather(shard, full, *stream);
-      case CollectiveKind::kReduceScatterSum: return communicator.ReduceScatterSum(full, shard, *stream);
-      case CollectiveKind::kAllReduceSum: return communicator.AllReduceSum(full, *stream);
+  const auto run = [&](const Size& size, std::byte* base, Stream& stream) {
+    Tensor full = Tensor::Contiguous(size.dtype, {size.elements});
+    Tensor shard = Tensor::Contiguous(size.dtype, {size.elements / communicator.size()});
+    full.data = base;
+    shard.data = base + shard_offset;
+    switch (size.kind) {
+      case CollectiveKind::kAllGather: return communicator.AllGather(shard, full, stream);
+      case CollectiveKind::kReduceScatterSum: return communicator.ReduceScatterSum(full, shard, stream);
+      case CollectiveKind::kAllReduceSum: return communicator.AllReduceSum(full, stream);
     }
     return absl::InternalError("an unknown kind of collective");
   };
-  absl::Status status;
-  for (const auto& [kind, elements] : sizes) {
-    if (status.ok()) status = run(kind.first, kind.second, elements.smallest);
-    if (status.ok()) status = run(kind.first, kind.second, elements.largest);
-  }
-  if (!status.ok()) communicator.Abort(status);  // Unblocks the peers, which wait for what this rank will not begin.
-  status.Update(stream->Synchronize());
-  return status;
+  const auto run_all = [&]() -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena,
+                           device.Allocate(shard_offset + CeilDivide(most, communicator.size())));
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream(ToString(stream_id)));
+    absl::Status status;
+    for (const Size& size : sizes) {
+      if (status.ok()) status = run(size, arena->base(), *stream);
+    }
+    if (!status.ok()) communicator.Abort(status);  // Unblocks the peers, which wait for what this rank will not begin.
+    status.Update(stream->Synchronize());
+    return status;
+  };
+  return Trying("collectives", run_all());
 }
 
 }  // namespace shale

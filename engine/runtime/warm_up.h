@@ -2,6 +2,7 @@
 // they need by then.
 #pragma once
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "engine/memory/host_plan.h"
@@ -14,16 +15,17 @@
 
 namespace shale {
 
-// Runs each matmul and attention op of `program` in all forms in which the rank that owns `shard` will issue it: that
-// of the first iteration and that of the later ones, and with operands aligned as they will be in the arena. Allocates
-// device memory for the operands of the largest of these ops, and frees it at the end. Call it on the rank's launching
-// thread. An error names the op.
-absl::Status WarmUpOps(const StepProgram& program, const MemoryPlan& plan, int shard, Ops& ops, Device& device);
+// Runs each matmul and attention op of `program` that is `wanted` in all forms in which the rank that owns `shard` will
+// issue it: that of the first iteration and that of the later ones, and with operands aligned as they will be in the
+// arena. Allocates device memory for the operands of the largest of these ops, and frees it at the end. Call it on the
+// rank's launching thread. An error names the op.
+absl::Status WarmUpOps(const StepProgram& program, const MemoryPlan& plan, int shard,
+                       absl::FunctionRef<bool(const Op&)> wanted, Ops& ops, Device& device);
 
-// Runs the smallest and the largest collective of each kind and dtype that the programs have on a stream along `axis`,
-// which `communicator` serves: NCCL may take memory at the first use of an algorithm, which it chooses by kind and
-// size. Call it on the launching threads of all ranks at the same time. Allocates device memory for the largest one,
-// and frees it at the end.
+// Runs each collective that the programs have on a stream along `axis`, which `communicator` serves, once for each
+// kind, dtype and size: NCCL may take memory at the first use of an algorithm, which it chooses by these. Call it on
+// the launching threads of all ranks at the same time. Allocates device memory for the largest one, and frees it at the
+// end.
 absl::Status WarmUpCollectives(absl::Span<const ProgramAndPlan> programs, const Mesh& mesh, MeshAxis axis,
                                StreamId stream, Communicator& communicator, Device& device);
 

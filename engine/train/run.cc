@@ -1,6 +1,8 @@
 #include "engine/train/run.h"
 
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/events/event_json.h"
@@ -11,7 +13,7 @@ namespace shale {
 absl::Status TrainToEnd(Trainer& trainer, RunFolder& folder, const PrintLine& print) {
   Console console(trainer.total_steps(), trainer.job().telemetry.print_every);
   const bool must_save = trainer.job().checkpoint.on_failure == SaveFailure::kStop;
-  bool lost_rows = false;
+  bool lost_rows = false, told_memory = false;
   const auto append = [&](const JsonObject& row) {
     const absl::Status status = folder.AppendMetrics(row);
     if (status.ok() || must_save) return status;
@@ -21,6 +23,7 @@ absl::Status TrainToEnd(Trainer& trainer, RunFolder& folder, const PrintLine& pr
   };
   const auto on_step = [&](const StepReport& report) -> absl::Status {
     if (const std::optional<std::string> line = console.Step(report)) print(*line);
+    if (!std::exchange(told_memory, true) && !trainer.late_memory().empty()) print(trainer.late_memory());
     return append(EventFields({.what = report}));
   };
   const auto on_evaluation = [&](const EvaluationReport& report) {

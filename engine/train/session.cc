@@ -94,13 +94,17 @@ absl::Status Session::Allocate(const TrainerOptions& options) {
     // A program without NVTX trains under a profiler all the same.
     if (absl::StatusOr<std::unique_ptr<ProfilerRanges>> ranges = CreateNvtxRanges(); ranges.ok()) {
       ranges_ = *std::move(ranges);
+    } else {
+      why_no_ranges_ = absl::StrCat("the profiler gets no ranges: ", ranges.status().message());
     }
   }
-  const ExecutorOptions executor{
+  ExecutorOptions executor{
       .synchronous = job_.runtime.synchronous, .graphs = job_.runtime.graphs, .ranges = ranges_.get()};
   SHALE_ASSIGN_OR_RETURN(train_, LocalProgram::Create(*ranks_, plan_.train.step.program, plan_.train.memory, executor));
+  executor.graphs = executor.graphs && data_->evaluation() != nullptr;  // Graphs that never run would take memory.
   SHALE_ASSIGN_OR_RETURN(evaluate_,
                          LocalProgram::Create(*ranks_, plan_.evaluate.step.program, plan_.evaluate.memory, executor));
+  ranks_->EnterMemory("graphs");
   state_ = std::make_unique<LocalState>(plan_.train.graph, plan_.train.step.state, plan_.train.memory, *ranks_);
   if (options.checkpoint_folder.empty()) return absl::OkStatus();
   SHALE_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(plan_, *ranks_, *state_, options.checkpoint_folder,
@@ -109,6 +113,11 @@ absl::Status Session::Allocate(const TrainerOptions& options) {
                                                               .files = options.files},
                                                              control_));
   return absl::OkStatus();
+}
+
+std::string Session::device_description() const {
+  const std::string devices = ranks_->description();
+  return absl::StrCat(devices, devices.empty() || why_no_ranges_.empty() ? "" : "\n", why_no_ranges_);
 }
 
 absl::Status Session::Begin(const TrainerOptions& options) {
@@ -172,6 +181,11 @@ absl::StatusOr<StepReport> Session::Step() {
   if (absl::Status status = train_->Run(inputs); !status.ok()) {
     failed_ = damaged_ = true;
     return status;
+  }
+  if (steps_begun_ == 1) {
+    ranks_->EnterMemory("the first step");
+    late_memory_ = ranks_->LateMemory();
+    if (!late_memory_.empty()) Tell(Warning{late_memory_});
   }
   for (int local = 0; tracing && local < ranks_->size(); ++local) {
     trace_.Add(plan_.train.step.program, steps_ + 1, ranks_->number(local), train_->times(local));

@@ -45,7 +45,9 @@ class Session : public CheckpointSaver {
   LocalState& state() { return *state_; }
   const StepTrace& trace() const { return trace_; }
   int64_t overhead_bytes() const { return overhead_bytes_; }
-  const std::string& device_description() const { return ranks_->description(); }
+  // See the functions of Trainer with these names.
+  std::string device_description() const;
+  const std::string& late_memory() const { return late_memory_; }
 
   int64_t steps() const { return steps_; }  // Steps done, including those before the checkpoint.
   bool finished() const { return steps_ >= data_->total_steps() || data_->SamplesAt(position_).count == 0; }
@@ -114,7 +116,9 @@ class Session : public CheckpointSaver {
   int64_t steps_ = 0;
   int64_t position_ = 0;  // Samples taken so far, over all epochs.
   int64_t tokens_ = 0;
-  int64_t steps_begun_ = 0;  // Steps that this session has begun, for TraceOptions::first_step.
+  std::string late_memory_;
+  std::string why_no_ranges_;  // If a profiler wants ranges, and gets none.
+  int64_t steps_begun_ = 0;    // Steps that this session has begun, for TraceOptions::first_step.
   bool failed_ = false;
   bool damaged_ = false;
 };

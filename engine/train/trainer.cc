@@ -152,7 +152,8 @@ Trainer::~Trainer() = default;
 const Job& Trainer::job() const { return impl_->session().job(); }
 const JobPlan& Trainer::plan() const { return impl_->session().plan(); }
 int64_t Trainer::overhead_bytes() const { return impl_->session().overhead_bytes(); }
-const std::string& Trainer::device_description() const { return impl_->session().device_description(); }
+std::string Trainer::device_description() const { return impl_->session().device_description(); }
+const std::string& Trainer::late_memory() const { return impl_->session().late_memory(); }
 const Resumed& Trainer::resumed() const { return impl_->session().resumed(); }
 int64_t Trainer::total_steps() const { return impl_->session().data().total_steps(); }
 int64_t Trainer::steps_done() const { return impl_->session().steps(); }

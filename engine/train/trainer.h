@@ -58,8 +58,12 @@ class Trainer {
   // Returns the resident memory of the process outside the arenas (code, libraries, data buffers), measured just before
   // the arenas were allocated. 0 if the system does not report it.
   int64_t overhead_bytes() const;
-  // Returns a description of the devices and libraries that the job runs on (Backend::Describe); may be empty.
-  const std::string& device_description() const;
+  // Returns a description of the devices and libraries that the job runs on (Backend::Describe), with what has taken
+  // the devices' memory outside the arenas; may be empty.
+  std::string device_description() const;
+  // After the first step, returns a line that says by how much memory taken since Create checked what was free exceeds
+  // what it left free for that (Backend::late_bytes). Empty if it does not.
+  const std::string& late_memory() const;
   int64_t total_steps() const;
   int64_t steps_done() const;
   // Returns whether all steps are done or a stop was requested.

@@ -144,6 +144,11 @@ class Stream {
   MemoryMeter* meter_ = nullptr;
 };
 
+struct DeviceMemory {
+  int64_t free_bytes = 0;
+  int64_t total_bytes = 0;
+};
+
 // Creates arenas, streams and events, all of which it must outlive. Thread-safe.
 class Device {
  public:
@@ -154,6 +159,11 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<Arena>> AllocatePinned(int64_t size_bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream(absl::string_view name) = 0;
   virtual absl::StatusOr<std::unique_ptr<Event>> CreateEvent() = 0;
+  // Returns how much memory the device has, and how much of it nobody has taken, also no other program. Returns
+  // Unimplemented if the device uses the host's memory.
+  virtual absl::StatusOr<DeviceMemory> Memory() const {
+    return absl::UnimplementedError("this device has no memory of its own");
+  }
   // Returns whether work of streams can be captured as graphs.
   virtual bool CanCapture() const { return false; }
 };

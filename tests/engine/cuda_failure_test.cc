@@ -45,6 +45,18 @@ TEST(CudaFailureTest, AFailedKernelIsAnErrorThatNamesTheLastInstructionsToFinish
   }
 }
 
+// Regression: the compute stream had no mark before its eighth instruction, so such a failure named other streams only.
+TEST(CudaFailureTest, AKernelThatFailsAtOnceIsAnErrorThatNamesTheComputeStreamToo) {
+  auto runtime = std::make_shared<cuda_on_host::StandInRuntime>();
+  const std::unique_ptr<Backend> backend = CreateCudaBackend(
+      runtime, {.create_matmuls = [](auto&&...) { return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps()); }});
+  RunOptions options;
+  options.backend = backend.get();
+  options.before_step = [&](int, Executor&) { runtime->FailKernel(3); };
+  const absl::Status status = RunJob(options, RandomTokens(4, 11, SmallDecoder().vocabulary, 1)).status();
+  EXPECT_THAT(std::string(status.message()), ContainsRegex("on stream compute [0-9]+ \\(LossScale, unit -"));
+}
+
 TEST(CudaFailureTest, AGpuThatFailsBeforeTheStartIsAnErrorThatNamesWhatWasTried) {
   const absl::Status status = RunWithFailure(20, /*synchronous=*/false);
   EXPECT_FALSE(status.ok());
@@ -78,7 +90,7 @@ TEST(CudaFailureTest, AFailedKernelOfAGraphIsAnErrorThatNamesTheLastGraphToFinis
   };
   const absl::Status status = RunJob(options, RandomTokens(4, 11, SmallMlp().vocabulary, 1)).status();
   EXPECT_FALSE(status.ok());
-  EXPECT_EQ(launches, 2 * 6);  // Two steps, each with four micro-batches and a loop before and after them.
+  EXPECT_EQ(launches, 3 * 6);  // Three steps, each with four micro-batches and a loop before and after them.
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("an illegal memory access was encountered"),
                     ContainsRegex("the last to finish was the graph of instructions [0-9]+ to [0-9]+ \\([A-Za-z]+, "

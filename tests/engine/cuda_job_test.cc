@@ -1,24 +1,20 @@
 // Tests the messages and refusals of jobs on the CUDA backend, without a GPU.
-#include <unistd.h>
-
-#include <fstream>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "engine/backends/job_backend.h"
-#include "engine/config/parse.h"
 #include "engine/runtime/cuda_backend.h"
+#include "engine/runtime/nvtx_ranges.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/backends.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
-#include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/ops/attention.h"
-#include "kernels/reference/reference_ops.h"
+#include "tests/engine/cuda_jobs.h"
 #include "tests/kernels/cuda/cudnn/attention_stand_in.h"
 
 namespace shale {
@@ -28,6 +24,7 @@ using cuda_on_host::StandInOptions;
 using cuda_on_host::StandInRuntime;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::OnReference;
 
 constexpr int kRanksPerDevice = 2;  // Of jobs with the overrides kCuda.
 constexpr StandInOptions kLarge = {.memory_bytes = int64_t{4} << 30};
@@ -50,39 +47,18 @@ class NoAttention : public cuda::AttentionBackend {
 };
 
 CudaBackendOptions Options(int ranks_per_device) {
-  return {
-      .ranks_per_device = ranks_per_device,
-      .create_matmuls =
-          [](const CudaDeviceProperties* /*gpu*/) { return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps()); },
-      .describe_libraries = [] { return std::string("matmuls by the reference"); }};
+  CudaBackendOptions options = OnReference(ranks_per_device);
+  options.describe_libraries = [] { return std::string("matmuls by the reference"); };
+  return options;
 }
 
 std::unique_ptr<Backend> OnStandIn(std::shared_ptr<StandInRuntime> runtime, int ranks_per_device) {
   return CreateCudaBackend(std::move(runtime), Options(ranks_per_device));
 }
 
-class CudaJobTest : public ::testing::Test {
+class CudaJobTest : public testing::CudaJobs {
  protected:
-  CudaJobTest() : text_(absl::StrCat(::testing::TempDir(), "/cuda_job.", getpid(), ".txt")) {
-    std::ofstream text(text_);
-    for (int i = 0; i < 40; ++i) text << "the " << i * i % 97 << " quick brown foxes jump over the dog.\n";
-  }
-
-  Job MakeJob(const std::vector<std::string>& overrides) const {
-    absl::StatusOr<Job> job = ParseJobText(absl::StrCat(R"(
-model { decoder { family: LLAMA width: 16 layers: 2 heads: 2 kv_heads: 1 hidden: 24 } }
-batch { global_batch: 5 micro_batch: 1 sequence_length: 9 }
-sharding { ranks: 2 accumulation: SHARDED }
-lr_schedule { steps: 4 }
-data { path: ")",
-                                                        text_, "\" }\n"),
-                                           "job.textproto", overrides);
-    EXPECT_TRUE(job.ok()) << job.status();
-    return job.ok() ? *job : Job();
-  }
   const std::vector<std::string> kCuda = {"runtime.device=CUDA", "runtime.ranks_per_device=2"};
-
-  const std::string text_;
 };
 
 TEST_F(CudaJobTest, TellsWhatItRunsOn) {
@@ -107,7 +83,7 @@ TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {
           "heads of width 8 (1 of keys)"));
 }
 
-// The second of the four steps captures graphs. The later steps launch them, without calling the library.
+// Graphs are captured when the trainer is created. Steps launch them, without calling the library.
 TEST_F(CudaJobTest, AttentionOfALibraryIsCapturedInGraphs) {
   testing::AttentionStandIn library;
   CudaBackendOptions options = Options(1);
@@ -119,17 +95,26 @@ TEST_F(CudaJobTest, AttentionOfALibraryIsCapturedInGraphs) {
                            "batch.sequence_length=12", "model.decoder.head_width=64"});
   const auto trainer = Trainer::Create(job, {.backend = backend.get()});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
-  std::vector<size_t> calls;
-  const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport&) {
-    calls.push_back(library.calls.size());
-    return absl::OkStatus();
-  }});
+  const size_t calls = library.calls.size();
+  EXPECT_GT(calls, 0);
+  const absl::Status status = (*trainer)->Run({});
   ASSERT_TRUE(status.ok()) << status;
-  ASSERT_EQ(calls.size(), 4);
-  EXPECT_GT(calls[0], 0);
-  EXPECT_GT(calls[1], calls[0]);
-  EXPECT_EQ(calls[2], calls[1]);
-  EXPECT_EQ(calls[3], calls[1]);
+  EXPECT_EQ(library.calls.size(), calls);
+}
+
+// Regression: a program without NVTX said nothing to who had started it under a profiler.
+TEST_F(CudaJobTest, AProfilerThatGetsNoRangesIsTold) {
+  ASSERT_EQ(setenv("NVTX_INJECTION64_PATH", "/nowhere/profiler.so", 1), 0);
+  const auto backend = OnStandIn(std::make_shared<StandInRuntime>(kLarge), kRanksPerDevice);
+  const auto trainer = Trainer::Create(MakeJob(kCuda), {.backend = backend.get()});
+  ASSERT_EQ(unsetenv("NVTX_INJECTION64_PATH"), 0);
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  const auto told = HasSubstr("\nthe profiler gets no ranges: telemetry.nvtx wants a program that was built where");
+  if (CreateNvtxRanges().ok()) {
+    EXPECT_THAT((*trainer)->device_description(), Not(told));
+  } else {
+    EXPECT_THAT((*trainer)->device_description(), told);
+  }
 }
 
 TEST_F(CudaJobTest, TheBudgetIsARanksShareOfTheGpu) {
@@ -148,6 +133,23 @@ TEST_F(CudaJobTest, TheBudgetIsARanksShareOfTheGpu) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("(the GPU's memory less 2 GiB for CUDA and its libraries, divided by 2 ranks;"));
+}
+
+TEST_F(CudaJobTest, TheBudgetLeavesMoreForNcclAndOnBlackwell) {
+  constexpr int64_t kGi = int64_t{1} << 30;
+  const auto budget = [](int compute_major, bool nccl, int ranks) {
+    CudaBackendOptions options = Options(1);
+    if (nccl) options.create_group = [](auto&&...) { return absl::InternalError("makes no group here"); };
+    const auto runtime = std::make_shared<StandInRuntime>(
+        StandInOptions{.devices = 2, .compute_major = compute_major, .memory_bytes = 10 * kGi});
+    return *CreateCudaBackend(runtime, std::move(options))->DefaultBudget(ranks);
+  };
+  EXPECT_EQ(budget(9, true, 1).bytes, 8 * kGi);
+  EXPECT_EQ(budget(9, false, 2).bytes, 8 * kGi);
+  EXPECT_EQ(budget(9, true, 2).bytes, 7 * kGi);
+  EXPECT_EQ(budget(10, true, 1).bytes, 7 * kGi);
+  EXPECT_EQ(budget(12, true, 2).bytes, 6 * kGi);
+  EXPECT_EQ(budget(12, true, 2).origin, "the GPU's memory less 4 GiB for CUDA and its libraries with NCCL");
 }
 
 TEST_F(CudaJobTest, AnArenaThatDoesNotFitIsRefusedBeforeTheFirstIsAllocated) {

@@ -20,7 +20,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The second of the three steps captures graphs, and the third launches them.
 RunOptions OneRank(Accumulation accumulation, int steps = 3) {
   RunOptions options;
   options.model = SmallMlp();

@@ -11,6 +11,7 @@
 #include "kernels/reference/reference_ops.h"
 #include "tests/engine/tested_backend.h"
 #include "tests/kernels/cuda/cudnn/attention_stand_in.h"
+#include "tests/kernels/second_order.h"
 
 namespace shale::testing {
 namespace {
@@ -32,7 +33,7 @@ std::unique_ptr<Ops> CpuOpsOf(OpsKind kind, int threads, CpuProducts products) {
 
 std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts products) {
   return CreateCudaBackend(
-      std::shared_ptr<cuda_on_host::StandInRuntime>(new cuda_on_host::StandInRuntime(), CheckAndDelete),
+      std::shared_ptr<cuda_on_host::StandInRuntime>(new cuda_on_host::StandInRuntime(TestedOrder()), CheckAndDelete),
       {.ranks_per_device = kRanksPerDevice,
        .create_matmuls =
            [=](const CudaDeviceProperties* /*gpu*/) {

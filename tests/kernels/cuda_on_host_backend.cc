@@ -6,12 +6,13 @@
 #include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda_test_backend.h"
+#include "tests/kernels/second_order.h"
 
 namespace shale::testing {
 namespace {
 
 CudaRuntime& Runtime() {
-  static auto& runtime = *new cuda_on_host::StandInRuntime;
+  static auto& runtime = *new cuda_on_host::StandInRuntime(TestedOrder());
   return runtime;
 }
 

@@ -50,7 +50,10 @@ import json, os, sys, time
 sets = dict(a[6:].split("=", 1) for a in sys.argv[1:] if a.startswith("--set="))
 assert os.path.exists(sets["data.path"])
 print("  parameters  494,032,768 in 26 units\n"
-      "GPU 0: Fake, 1.2 GiB of 140 GiB in use outside the arenas, by CUDA", flush=True)
+      "GPU 0: Fake, 1.2 GiB of 140 GiB in use outside the arenas, by CUDA\n"
+      "memory taken outside the arenas: kernels and other programs", "1.1 GiB," if
+      os.environ.get("CUDA_MODULE_LOADING") == "EAGER" else "600 MiB,",
+      "matmuls -64.0 MiB; after it was checked: graphs 0 B", flush=True)
 folder = sets["telemetry.run_folder"]
 os.makedirs(folder)
 with open(folder + "/metrics.jsonl", "w") as file:
@@ -186,6 +189,9 @@ class KitTest(unittest.TestCase):
         self.assertIn("4 of 8 reach 0.85 of the speed of a copy of the same size.", text)
         self.assertIn("Fake H200, 140.0 GiB", text)
         self.assertRegex(text, r"\| EAGER \| [\d.]+ \| 2.000 \| 6.000 \|\n\| LAZY \| [\d.]+ \| 2.000 \| 6.000 \|\n")
+        self.assertIn("| GPU memory outside the arenas | EAGER | LAZY |\n| --- | --- | --- |\n"
+                      "| kernels and other programs | 1.1 GiB | 600 MiB |\n| matmuls | -64.0 MiB | -64.0 MiB |\n"
+                      "| graphs | 0 B | 0 B |\n", text)
         self.assertIn("| loading/lazy | GPU 0: Fake, 1.2 GiB of 140 GiB in use outside the arenas, by CUDA |", text)
 
     # Whatever else would run would fail for the same reason, after hours.
@@ -385,9 +391,11 @@ os.execv(sys.argv[3], sys.argv[3:])
         self.write("bin/gpu_tests", f"print('OpTest.\\n{cases}  ADeathTest\\nOpDeathTest.\\n  A')")
         kit = items.Kit(root=self.root, out=self.out, environment=dict(os.environ), plain={}, python=None)
         self.assertEqual(items.suites(kit)["OpTest"][44:], ["OpTest.Case/44", "OpTest.ADeathTest"])
-        names = [item.name for item in items.test_items(kit, items.suites(kit))]
-        self.assertEqual(names[:4], ["test/OpTest:1", "test/OpTest:2", "test/OpDeathTest", "memcheck/OpTest:1"])
-        self.assertEqual(len(names), 3 + 2 * 2)
+        found = items.suites(kit)
+        self.assertEqual([item.name for item in items.test_items(kit, found)],
+                         ["test/OpTest:1", "test/OpTest:2", "test/OpDeathTest"])
+        self.assertEqual([item.name for item in items.sanitizer_items(kit, found)],
+                         ["memcheck/OpTest:1", "memcheck/OpTest:2", "racecheck/OpTest:1", "racecheck/OpTest:2"])
 
     def test_ops_gets_the_sizes_of_a_micro_batch(self):
         with open(os.path.join(_TOOLS, "bench/jobs/gpu/qwen2_5_7b_4096.textproto"), encoding="utf-8") as file:

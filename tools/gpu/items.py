@@ -1,5 +1,5 @@
-"""Lists the items of a kit in order: a kernel of each module, tests, tests under compute-sanitizer, plans, benches, how
-kernels are loaded, and training by the engine and PyTorch."""
+"""Lists the items of a kit in order: a kernel of each module, tests, plans, benches, how kernels are loaded, training
+by the engine and PyTorch, and tests under compute-sanitizer."""
 
 import os
 import re
@@ -136,12 +136,14 @@ def test_items(kit, found):
     if not found:
         return [Item("test", lambda *_: skipped("the kit has no gpu_tests, or it lists none"), expected=0)]
     found = {suite: cases for suite, cases in found.items() if suite != MODULES}
-    items = [item for suite, cases in found.items() for item in _parts("test", suite, cases)]
-    for tool in SANITIZERS:
-        for suite, cases in found.items():
-            items += _parts(tool, suite, [case for case in cases if not NOT_SANITIZED.search(case)], tool,
-                            "" if kit.sanitizer else "there is no compute-sanitizer in CUDA_HOME or on the PATH")
-    return items
+    return [item for suite, cases in found.items() for item in _parts("test", suite, cases)]
+
+
+def sanitizer_items(kit, found):
+    """Returns the items under compute-sanitizer. They come last, because they take hours and measure nothing."""
+    skip = "" if kit.sanitizer else "there is no compute-sanitizer in CUDA_HOME or on the PATH"
+    return [item for tool in SANITIZERS for suite, cases in found.items() if suite != MODULES
+            for item in _parts(tool, suite, [case for case in cases if not NOT_SANITIZED.search(case)], tool, skip)]
 
 
 def _parts(kind, suite, cases, sanitizer=None, skip=""):
@@ -168,25 +170,39 @@ def _bench_items(kit, presets):
     return items
 
 
+def _several(kit):
+    """Returns the numbers of ranks to measure with a GPU each, and why they cannot be measured, or ""."""
+    ranks = [n for n in (2, 4, 8) if n <= len(kit.gpus)]
+    used = kit.gpus[:ranks[-1] if ranks else 0]
+    kinds = [used[number]["name"] for number in first_of_kinds(used)]
+    return ranks, (f"the GPUs are of different kinds ({', '.join(kinds)}); choose those of one kind with "
+                   "CUDA_VISIBLE_DEVICES" if len(kinds) > 1 else "")
+
+
 def _comm_items(kit):
     comm = lambda name, *arguments, skip="": Item(f"comm/{name}", needs("bench", measure.comm(*arguments)),
                                                   expected=expected.COMM, skip=skip)
     items = [comm("in_process", "cuda", [2, 3, 4])]
-    if several := [n for n in (2, 4, 8) if n <= len(kit.gpus)]:
-        used = kit.gpus[:several[-1]]
-        kinds = ", ".join(used[number]["name"] for number in first_of_kinds(used))
-        skip = (f"the GPUs are of different kinds ({kinds}); choose those of one kind with CUDA_VISIBLE_DEVICES"
-                if len(first_of_kinds(used)) > 1 else "")
-        items += [comm("peers", "cuda", several, "--ranks_per_device=1", skip=skip),
-                  comm("nccl", "nccl", several, skip=skip)]
+    ranks, skip = _several(kit)
+    if ranks:
+        items += [comm("peers", "cuda", ranks, "--ranks_per_device=1", skip=skip),
+                  comm("nccl", "nccl", ranks, skip=skip)]
     return items
 
 
-def _loading_items(preset, plan, seconds):
-    """Returns items that train with all kernels loaded at the start, and each at its first use."""
-    return [Item(f"loading/{mode}", needs("train", measure.train(preset, variables={
-        "CUDA_MODULE_LOADING": mode.upper()})), least=90, expected=seconds, skip=plan.refused)
-            for mode in measure.LOADING]
+def _loading_items(kit, preset, plan):
+    """Returns items that train with all kernels loaded at the start, with each loaded at its first use, and with NCCL.
+    They show what the engine, CUDA and each library take of the GPU's memory."""
+    load = lambda name, settings=(), variables=(), skip="": Item(
+        f"loading/{name}", needs("train", measure.train(preset, settings, variables)), least=90,
+        expected=expected.train(kit, plan), skip=plan.refused or skip)
+    items = [load(mode, variables={"CUDA_MODULE_LOADING": mode.upper()}) for mode in measure.MODES]
+    ranks, skip = _several(kit)
+    if ranks:
+        settings = {"sharding.ranks": str(ranks[-1]),
+                    "memory.budget_bytes": str(plans.budget_bytes(kit.gpus[0], nccl=True))}
+        items += [load(name, {**settings, **more}, skip=skip) for name, more in measure.WITH_NCCL.items()]
+    return items
 
 
 def _training_items(kit, preset, plan):
@@ -215,7 +231,7 @@ def all_items(kit):
                    skip=made[preset].refused) for preset in presets]
     items += _bench_items(kit, presets) + _comm_items(kit)
     if presets:
-        items += _loading_items(presets[0], made[presets[0]], expected.train(kit, made[presets[0]]))
+        items += _loading_items(kit, presets[0], made[presets[0]])
     for preset in presets:
         items += _training_items(kit, preset, made[preset])
-    return items
+    return items + sanitizer_items(kit, found)

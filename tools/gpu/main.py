@@ -13,9 +13,9 @@ from gpu import gpus, listing, machine, needs, report, store
 from gpu.items import Kit, all_items, skipped
 
 _ABOUT = """\
-Runs what this kit holds on the GPUs of this machine: a kernel of each module, the tests, the op tests under
-compute-sanitizer, benches of kernels and collectives, plans and training of every preset by the engine, and training by
-PyTorch's FSDP2. What does not fit the first GPU is skipped. Each item's result goes to OUT/report.json and
+Runs what this kit holds on the GPUs of this machine: a kernel of each module, the tests, benches of kernels and
+collectives, plans and training of every preset by the engine, training by PyTorch's FSDP2, and last the op tests under
+compute-sanitizer. What does not fit the first GPU is skipped. Each item's result goes to OUT/report.json and
 OUT/report.md before the next begins. Items that have finished, whatever their result, are not run again by a kit of the
 same commit: call it again to continue. CUDA's libraries are looked for in CUDA_HOME, where the loader looks, and among
 the packages nvidia-* of a Python environment.

@@ -14,13 +14,17 @@ from gpu import child, plans, store
 FLAT = "^(sum|sumsquares|accumulate|copy|adamw|adamw8bit|sgd|lion)( |$)"
 
 # The lines of train's output that tell what libraries it uses and what they took of the GPU's memory.
-_ABOUT_LIBRARIES = re.compile(r"in use outside the arenas|cuBLASLt|cuDNN|NCCL|NVRTC")
+_ABOUT_LIBRARIES = re.compile(r"in use outside the arenas|were taken after it was checked|cuBLASLt|cuDNN|NCCL|NVRTC")
+# Its line on who took the GPUs' memory, in the words of MemoryLedger (engine/runtime/memory_ledger.h).
+_TAKEN = re.compile(r"^memory taken outside the arenas[^:]*: (.*)$", re.MULTILINE)
 
 _SANITIZER_ERROR = 97
 # compute-sanitizer patches every kernel that is loaded, and kernels that a test does not use would cost hours.
 _LAZY = {"CUDA_MODULE_LOADING": "LAZY"}
-# The values of CUDA_MODULE_LOADING, as names of items.
-LOADING = ("eager", "lazy")
+# Names of the items that show what takes memory: the values of CUDA_MODULE_LOADING, and training with NCCL, with its
+# settings. Not all GPUs can have windows.
+MODES = ("eager", "lazy")
+WITH_NCCL = {"nccl": {}, "nccl_windows": {"runtime.nccl_windows": "true"}}
 _MOST_SAID = 300  # Characters of a failure's text.
 
 
@@ -208,12 +212,15 @@ def steps_of(rows, warmup):
 
 
 def _said(text):
-    """Returns facts from the output of train: the number of parameters, and its lines on CUDA's libraries and the
-    memory outside the arenas."""
+    """Returns facts from the output of train: the number of parameters, its lines on CUDA's libraries and the memory
+    outside the arenas, and that memory by who took it."""
     found = {}
     parameters = re.search(r"^\s*parameters\s+([\d,]+) in", text, re.MULTILINE)
     if parameters:
         found["parameters"] = int(parameters[1].replace(",", ""))
+    if taken := _TAKEN.search(text):
+        parts = re.split(r", |; after it was checked: ", taken[1])
+        found["taken"] = dict(re.fullmatch(r"(.*) (-?[\d.]+ \w+)", part).groups() for part in parts)
     found["libraries"] = [line.strip() for line in text.splitlines() if _ABOUT_LIBRARIES.search(line)]
     return found
 

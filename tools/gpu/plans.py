@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from bench.train import textproto
 from gpu import child, store
 
-# What CUDA and its libraries may take of a GPU's memory. The engine leaves as much if a job sets no budget
-# (DefaultBudget in engine/runtime/cuda_backend.cc). How much they take has not been measured on a GPU yet.
-OUTSIDE_BYTES = 2 << 30
+# What CUDA and its libraries may take of a GPU's memory, and how much more on GPUs since Blackwell, and if NCCL joins
+# several GPUs. The engine leaves as much if a job sets no budget (DefaultBudget in engine/runtime/cuda_backend.cc). How
+# much they take has not been measured on a GPU yet.
+OUTSIDE_BYTES, BLACKWELL_BYTES, NCCL_BYTES = 2 << 30, 1 << 30, 1 << 30
+_BLACKWELL = 10  # The major compute capability.
 # FLOP/s of dense matmuls in bf16 from NVIDIA's data sheets, by pattern of the GPU's name. The engine knows the first
 # two too (NominalPeak in engine/runtime/cuda_backend.cc). The NVL and PCIe forms of H100 and H200 are slower.
 _PEAK_FLOPS = ((r"A100", 312e12), (r"H[12]00(?!.*(NVL|PCIe))", 989.4e12), (r"\bB200", 2250e12),
@@ -17,8 +19,9 @@ _PEAK_FLOPS = ((r"A100", 312e12), (r"H[12]00(?!.*(NVL|PCIe))", 989.4e12), (r"\bB
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 
-def budget_bytes(gpu):
-    return max(0, gpu["bytes"] - OUTSIDE_BYTES)
+def budget_bytes(gpu, nccl=False):
+    blackwell = int(gpu["compute"].split(".")[0]) >= _BLACKWELL
+    return max(0, gpu["bytes"] - OUTSIDE_BYTES - (BLACKWELL_BYTES if blackwell else 0) - (NCCL_BYTES if nccl else 0))
 
 
 def peak_flops(gpu):

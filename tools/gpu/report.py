@@ -4,7 +4,7 @@ import collections
 
 from gpu import store
 from gpu.items import PRESETS, SUSTAINED
-from gpu.measure import LOADING
+from gpu.measure import MODES, WITH_NCCL
 
 # The MFU to reach, by shape, as a fraction of the GPU's peak. They were set for an H200.
 MFU = {"qwen2_5_0_5b": 0.50, "qwen2_5_1_5b": 0.60, "qwen2_5_3b": 0.65, "qwen2_5_7b": 0.65}
@@ -125,10 +125,17 @@ class Report:
         return cells
 
     def _loading(self):
-        found = [(mode.upper(), self.result(f"loading/{mode}")) for mode in LOADING]
-        return _table(["CUDA_MODULE_LOADING", "seconds to the first step", "first step", "s/step"],
-                      [[mode, f"{r['start_seconds']:.1f}", f"{r['first_seconds']:.3f}", f"{r['step_seconds']:.3f}"]
-                       for mode, r in found if r])
+        """Returns tables of time and memory with kernels that are loaded at the start and at their first use, and of
+        memory with NCCL."""
+        found = {mode.upper(): self.result(f"loading/{mode}") for mode in (*MODES, *WITH_NCCL)}
+        found = {name: result for name, result in found.items() if result}
+        taken = {name: result.get("taken", {}) for name, result in found.items()}
+        takers = dict.fromkeys(taker for of_mode in taken.values() for taker in of_mode)
+        return (_table(["CUDA_MODULE_LOADING", "seconds to the first step", "first step", "s/step"],
+                       [[mode, f"{r['start_seconds']:.1f}", f"{r['first_seconds']:.3f}", f"{r['step_seconds']:.3f}"]
+                        for mode, r in found.items() if mode.lower() in MODES])
+                + "\n" + _table(["GPU memory outside the arenas", *found],
+                                [[taker, *(taken[mode].get(taker, "") for mode in found)] for taker in takers]))
 
     def _libraries(self):
         """Returns what the engine says of CUDA's libraries and of the GPU's memory outside the arenas."""

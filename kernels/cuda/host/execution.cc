@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/host/block_turns.h"
 #include "kernels/cuda/host/reports.h"
 
 namespace shale::cuda_on_host {
@@ -54,7 +55,9 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
   std::shuffle(blocks_.begin(), blocks_.end(), random_);
   epoch_ = 0;
   first_epochs_.clear();
+  BlockTurns::Launch turns(stream_->turns);
   for (const uint32_t block : blocks_) {
+    turns.Await();
     cuda::blockIdx = At(block, shape.grid);
     RunBlock();
     if (failure_.empty()) continue;
@@ -84,9 +87,7 @@ void Execution::RunBlock() {
     threads_[t]->seen.fill(0);
   }
   PoisonShared(0, std::min(shared_used_, kMaxSharedBytes));
-  while (RunReadyThreads()) {
-    if (OpenWarpOperations()) continue;
-    if (!failure_.empty()) return;
+  while (stream_->order == ThreadOrder::kTurns ? RunTurns() : RunWarpsAhead()) {
     const auto returned = [&](int t) { return threads_[t]->state == State::kReturned; };
     if (std::all_of(order_.begin(), order_.end(), returned)) return;
     if (!OpenBlockBarrier()) {
@@ -96,9 +97,31 @@ void Execution::RunBlock() {
   }
 }
 
-bool Execution::RunReadyThreads() {
-  std::shuffle(order_.begin(), order_.end(), random_);
-  for (const int t : order_) {
+bool Execution::RunTurns() {
+  do {
+    if (!RunReadyThreads(0, threads())) return false;
+  } while (OpenWarpOperations(0, threads()));
+  return failure_.empty();
+}
+
+bool Execution::RunWarpsAhead() {
+  warps_.resize((threads() + kWarp - 1) / kWarp);
+  std::iota(warps_.begin(), warps_.end(), 0);
+  std::shuffle(warps_.begin(), warps_.end(), random_);
+  for (const int warp : warps_) {
+    const int begin = warp * kWarp, end = std::min(begin + kWarp, threads());
+    do {
+      if (!RunReadyThreads(begin, end)) return false;
+    } while (OpenWarpOperations(begin, end));
+    if (!failure_.empty()) return false;
+  }
+  return true;
+}
+
+bool Execution::RunReadyThreads(int begin, int end) {
+  std::shuffle(order_.begin() + begin, order_.begin() + end, random_);
+  for (int i = begin; i < end; ++i) {
+    const int t = order_[i];
     if (threads_[t]->state != State::kReady) continue;
     current_ = t;
     cuda::threadIdx = ThreadIndex(t);
@@ -112,10 +135,10 @@ bool Execution::RunReadyThreads() {
 
 // A warp operation is complete when every thread that its mask names waits at an operation of the same kind and mask,
 // or has returned.
-bool Execution::OpenWarpOperations() {
+bool Execution::OpenWarpOperations(int first, int end) {
   bool opened = false;
-  for (int begin = 0; begin < threads(); begin += kWarp) {
-    const int lanes = std::min(kWarp, threads() - begin);
+  for (int begin = first; begin < end; begin += kWarp) {
+    const int lanes = std::min(kWarp, end - begin);
     for (int lane = 0; lane < lanes; ++lane) {
       const Thread& first = *threads_[begin + lane];
       if (first.state != State::kAtWarpOperation) continue;

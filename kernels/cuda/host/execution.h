@@ -1,5 +1,5 @@
 // Execution: runs a kernel on the host and finds errors that a GPU would leave to chance. It runs the blocks of a
-// launch one after the other, and the threads of a block as fibers that take turns at barriers and warp operations.
+// launch one after the other, and the threads of a block as fibers that switch at barriers and warp operations.
 // README.md lists what is checked.
 #pragma once
 
@@ -129,8 +129,13 @@ class Execution {
   void PoisonShared(size_t begin, size_t end);
 
   void RunBlock();
-  bool RunReadyThreads();
-  bool OpenWarpOperations();
+  // Run threads up to their next wait, until none can continue or one fails. Return false if one fails.
+  bool RunTurns();
+  bool RunWarpsAhead();
+  // Runs each ready thread among order_[begin, end) up to its next wait, in a new order. Returns false if one fails.
+  bool RunReadyThreads(int begin, int end);
+  // Completes warp operations of the threads [first, end), whole warps. Returns whether one was complete.
+  bool OpenWarpOperations(int first, int end);
   void Complete(int begin, unsigned lanes);
   bool OpenBlockBarrier();
   std::string Deadlock() const;
@@ -142,7 +147,8 @@ class Execution {
   std::mt19937_64 random_;
 
   std::vector<std::unique_ptr<Thread>> threads_;
-  std::vector<int> order_;
+  std::vector<int> order_;  // The threads of the block. In kWarpsAhead each warp stays in its place.
+  std::vector<int> warps_;  // Used by RunWarpsAhead only.
   std::vector<Index3> thread_indices_;
   int current_ = 0;
   uint32_t epoch_ = 0;  // See Moment.

@@ -28,6 +28,7 @@ absl::StatusOr<void*> StandInRuntime::Allocate(const char* call, MemoryKind kind
   SHALE_RETURN_IF_ERROR(ErrorOf(call, current()));
   SHALE_RETURN_IF_ERROR(CheckNoCapture(call));
   if (size_bytes < 0) return Misuse(call, absl::StrCat(size_bytes, " bytes"));
+  SHALE_RETURN_IF_ERROR(CheckTaking(call, absl::StrCat(size_bytes, " bytes")));
   std::lock_guard lock(mutex_);
   Gpu& gpu = gpus_[current()];
   const bool fails = allocations_left_.fetch_sub(1, std::memory_order_relaxed) == 1;

@@ -117,7 +117,13 @@ absl::StatusOr<cuda::GraphHandle> StandInRuntime::EndCapture(cuda::StreamHandle 
     return Misuse(kCall, absl::StrCat("work of stream ", unjoined, " of ", capture->streams.size(),
                                       " was not waited for (cudaErrorStreamCaptureUnjoined)"));
   }
+  SHALE_RETURN_IF_ERROR(CheckTaking("cudaGraphInstantiate", "a graph"));
   std::lock_guard lock(mutex_);
+  Gpu& gpu = gpus_[AsStream(handle).ordinal];
+  if (options_.graph_bytes > options_.memory_bytes - gpu.allocated_bytes) {
+    return absl::ResourceExhaustedError("cudaGraphInstantiate: out of memory (cudaErrorMemoryAllocation)");
+  }
+  gpu.allocated_bytes += options_.graph_bytes;
   StandInGraph& graph = graphs_.emplace_back();
   graph.ordinal = AsStream(handle).ordinal;
   graph.steps = std::move(capture->steps);
@@ -227,6 +233,7 @@ absl::Status StandInRuntime::DestroyGraph(cuda::GraphHandle handle) {
   for (StandInStream& side : graph.side_streams) side.work.reset();
   std::lock_guard lock(mutex_);
   graph.destroyed = true;
+  gpus_[graph.ordinal].allocated_bytes -= options_.graph_bytes;
   return status;
 }
 

@@ -58,6 +58,13 @@ absl::Status StandInRuntime::Misuse(const char* call, absl::string_view what) {
   return absl::InvalidArgumentError(text);
 }
 
+absl::Status StandInRuntime::CheckTaking(const char* call, absl::string_view what) {
+  if (!forbids_taking_.load(std::memory_order_relaxed)) return absl::OkStatus();
+  return Misuse(call, absl::StrCat(what, " after everything was said to be taken"));
+}
+
+absl::Status StandInRuntime::LoadModule(absl::string_view name) { return CheckTaking("cuModuleLoadData", name); }
+
 absl::Status StandInRuntime::ErrorOf(const char* call, int ordinal) {
   Gpu& gpu = gpus_[ordinal];
   if (!gpu.dead.load(std::memory_order_relaxed)) return absl::OkStatus();
@@ -135,6 +142,8 @@ absl::StatusOr<cuda::StreamHandle> StandInRuntime::CreateStream(CudaStreamPriori
 
 absl::Status StandInRuntime::OpenStream(StandInStream& stream, int ordinal, const std::string& name) {
   stream.ordinal = ordinal;
+  stream.order = options_.order;
+  stream.turns = options_.interleave ? &turns_ : nullptr;
   stream.submit = [this, &stream](std::function<absl::Status()> kernel) {
     return SubmitKernel(stream, std::move(kernel));
   };

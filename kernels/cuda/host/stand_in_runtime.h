@@ -14,7 +14,8 @@
 // - a call that a thread must not make while it captures; a wait for a captured event on the host, or after its capture
 //   has ended;
 // - use of a destroyed graph; freeing memory that a graph uses; a copy of a graph that is redirected to another kind of
-//   memory.
+//   memory;
+// - after ForbidTaking: an allocation, the end of a capture, and a module that is loaded.
 //
 // A missing wait between streams, or in a graph, is a data race for ThreadSanitizer, because streams are built on
 // CpuStream.
@@ -37,7 +38,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "kernels/cuda/host/block_turns.h"
 #include "kernels/cuda/host/stand_in_memory.h"
+#include "kernels/cuda/host/stream.h"
 #include "kernels/device/cuda/runtime.h"
 
 namespace shale::cuda_on_host {
@@ -54,6 +57,9 @@ struct StandInOptions {
   int64_t memory_bytes = int64_t{1} << 30;  // Memory of each device.
   bool allow_pageable = false;              // Allows copies from and to host memory that is not pinned.
   bool stream_writes = true;                // Streams can write words (WriteWordAsync).
+  int64_t graph_bytes = 0;                  // Memory that each graph takes until it is destroyed.
+  ThreadOrder order = ThreadOrder::kTurns;
+  bool interleave = false;  // Kernels of different streams run block by block (BlockTurns).
 };
 
 // Thread-safe, except that each stream is used by one thread at a time.
@@ -68,6 +74,11 @@ class StandInRuntime final : public CudaRuntime {
   void FailAllocation(int nth) { allocations_left_ = nth; }
   void FailKernel(int nth) { kernels_left_ = nth; }
 
+  // From now on, whatever takes memory of a device or pinned memory is misuse. Tests call it when a run has all that it
+  // needs.
+  void ForbidTaking() { forbids_taking_ = true; }
+  // Stands for a library that loads the code of a kernel. CUDA may allocate for it and wait for the device.
+  absl::Status LoadModule(absl::string_view name);
   // Returns the messages of all misuse so far.
   std::vector<std::string> misuse() const;
   // Returns OK if everything has been freed and destroyed. Otherwise the error counts what is left.
@@ -134,6 +145,8 @@ class StandInRuntime final : public CudaRuntime {
   // If this thread is capturing, breaks its capture and returns misuse. Called by functions that a capturing thread
   // must not call.
   absl::Status CheckNoCapture(const char* call);
+  // Returns misuse if nothing may be taken any more.
+  absl::Status CheckTaking(const char* call, absl::string_view what);
   // Like CheckNoCapture, but also returns misuse if the event was recorded in a capture. Called by functions that query
   // an event on the host or wait for it there.
   absl::Status CheckOutside(const char* call, cuda::EventHandle event);
@@ -156,6 +169,8 @@ class StandInRuntime final : public CudaRuntime {
   const StandInOptions options_;
   std::atomic<int> allocations_left_ = 0, kernels_left_ = 0;
   std::atomic<int64_t> graph_launches_ = 0;
+  std::atomic<bool> forbids_taking_ = false;
+  BlockTurns turns_{/*seed=*/1};
   std::deque<Gpu> gpus_;
   mutable std::mutex mutex_;
   std::vector<std::string> misuse_;

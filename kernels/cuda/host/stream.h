@@ -18,9 +18,20 @@ struct Site {
   bool operator==(const Site& other) const { return line == other.line && std::strcmp(file, other.file) == 0; }
 };
 
+// Which threads of a block run next.
+enum class ThreadOrder : uint8_t {
+  kTurns,       // All threads take turns, each up to its next barrier, shuffle or vote.
+  kWarpsAhead,  // One warp runs as far as it can, to a __syncthreads or to its end, then the next one.
+};
+
+class BlockTurns;
+
 struct Stream {
   // Seed of the order of blocks, and of the threads between two barriers.
   uint64_t seed = 1;
+  ThreadOrder order = ThreadOrder::kTurns;
+  // If not null, launches wait for their turn before each block. Borrowed.
+  BlockTurns* turns = nullptr;
   // Mutation testing: barriers at this place are passed without waiting.
   std::optional<Site> without_barrier;
   // If not 0, a launch runs only this many blocks, the last ones.

@@ -60,6 +60,12 @@ absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::CreateStream(absl::string_vi
                              .marks = options_.marks && why_no_marks_.empty()});
 }
 
+absl::StatusOr<DeviceMemory> CudaDevice::Memory() const {
+  SHALE_RETURN_IF_ERROR(runtime_.SetDevice(options_.ordinal));
+  SHALE_ASSIGN_OR_RETURN(const int64_t free_bytes, runtime_.FreeBytes());
+  return DeviceMemory{.free_bytes = free_bytes, .total_bytes = properties_.total_bytes};
+}
+
 absl::StatusOr<std::unique_ptr<Event>> CudaDevice::CreateEvent() {
   SHALE_RETURN_IF_ERROR(runtime_.SetDevice(options_.ordinal));
   SHALE_ASSIGN_OR_RETURN(CudaEventHandle event, CudaEventHandle::Create(runtime_, CudaEventKind::kOrder));

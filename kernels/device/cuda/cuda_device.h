@@ -46,6 +46,8 @@ class CudaDevice : public Device {
   // starts late keeps its peers waiting.
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream(absl::string_view name) override;
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
+  // Makes the GPU the calling thread's current one.
+  absl::StatusOr<DeviceMemory> Memory() const override;
   bool CanCapture() const override { return !options_.synchronous; }
 
   // Returns why streams keep no marks, although the options ask for them. Empty if they do, or if they need not.

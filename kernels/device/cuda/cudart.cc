@@ -215,7 +215,12 @@ class Cudart final : public CudaRuntime {
     SHALE_RETURN_IF_ERROR(StatusOf("cudaStreamEndCapture", cudaStreamEndCapture(AsStream(stream), &captured->graph)));
     absl::Status status =
         StatusOf("cudaGraphInstantiate", cudaGraphInstantiate(&captured->launchable, captured->graph, /*flags=*/0));
-    if (status.ok()) return captured.release();
+    if (status.ok()) {
+      // Otherwise the first launch would take the memory that the graph needs on the device.
+      status = StatusOf("cudaGraphUpload", cudaGraphUpload(captured->launchable, AsStream(stream)));
+      if (status.ok()) return captured.release();
+      StatusOf("cudaGraphExecDestroy", cudaGraphExecDestroy(captured->launchable)).IgnoreError();
+    }
     StatusOf("cudaGraphDestroy", cudaGraphDestroy(captured->graph)).IgnoreError();
     return status;
   }

@@ -76,7 +76,8 @@ class CudaRuntime {
   // Graphs. A capture restricts the calls of the capturing thread only (cudaStreamCaptureModeThreadLocal).
   virtual absl::Status BeginCapture(cuda::StreamHandle stream) = 0;
   virtual absl::StatusOr<bool> IsCapturing(cuda::StreamHandle stream) = 0;  // Whether new work is captured.
-  // Ends the capture (cudaStreamEndCapture) and makes its graph ready to launch (cudaGraphInstantiate).
+  // Ends the capture (cudaStreamEndCapture) and makes its graph ready to launch (cudaGraphInstantiate). Enqueues the
+  // graph's upload (cudaGraphUpload) on the stream, so that the first launch takes no more memory.
   virtual absl::StatusOr<cuda::GraphHandle> EndCapture(cuda::StreamHandle stream) = 0;
   // Returns the work that was captured last on a stream (cudaStreamGetCaptureInfo). Valid as long as the graph.
   virtual absl::StatusOr<cuda::NodeHandle> LastCaptured(cuda::StreamHandle stream) = 0;

@@ -1,6 +1,8 @@
 // Tests what cuBLASLt is asked to do. The conformance suite (matmul_test) shows that the results are those of the op.
 #include "kernels/cuda/cublaslt/cublaslt_matmuls.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -285,6 +287,77 @@ TEST_F(CublasLtMatMulsTest, ALibraryThatCannotStartIsAnErrorAndMayStartLater) {
               AllOf(HasSubstr("cublasLtCreate: CUBLAS_STATUS_NOT_INITIALIZED"), HasSubstr("driver")));
   library_.failing.clear();
   EXPECT_TRUE(backend.Prepare(Op(4, 6, 8)).ok());
+}
+
+// The tests above rest on what the stand-in refuses.
+TEST_F(CublasLtMatMulsTest, TheStandInRefusesTypesThatTheLibraryDoesNotSupport) {
+  const cuda::CublasLtFunctions lt = library_.functions();
+  const auto ask = [&](cublasComputeType_t compute, cudaDataType a, cudaDataType b, cudaDataType d,
+                       uint32_t align_a = 256) {
+    cublasLtHandle_t handle;
+    cublasLtMatmulDesc_t matmul;
+    cublasLtMatrixLayout_t layouts[3];
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    EXPECT_EQ(lt.Create(&handle), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(lt.MatmulDescCreate(&matmul, compute, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
+    const cudaDataType types[] = {a, b, d};
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(lt.MatrixLayoutCreate(&layouts[i], types[i], 8, 8, 8), CUBLAS_STATUS_SUCCESS);
+    }
+    EXPECT_EQ(lt.MatmulPreferenceCreate(&preference), CUBLAS_STATUS_SUCCESS);
+    const uint64_t workspace_bytes = 1024;
+    EXPECT_EQ(lt.MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
+                                              sizeof(workspace_bytes)),
+              CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(lt.MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align_a,
+                                              sizeof(align_a)),
+              CUBLAS_STATUS_SUCCESS);
+    const cublasStatus_t status = lt.MatmulAlgoGetHeuristic(handle, matmul, layouts[0], layouts[1], layouts[2],
+                                                            layouts[2], preference, 1, &result, &found);
+    EXPECT_EQ(found, status == CUBLAS_STATUS_SUCCESS);
+    (void)lt.MatmulPreferenceDestroy(preference);
+    for (cublasLtMatrixLayout_t layout : layouts) (void)lt.MatrixLayoutDestroy(layout);
+    (void)lt.MatmulDescDestroy(matmul);
+    (void)lt.Destroy(handle);
+    return status;
+  };
+  for (const auto compute : {CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_16F}) {
+    for (const auto a : {CUDA_R_16BF, CUDA_R_32F}) {
+      for (const auto b : {CUDA_R_16BF, CUDA_R_32F}) {
+        for (const auto d : {CUDA_R_16BF, CUDA_R_32F}) {
+          const bool all_f32 = a == CUDA_R_32F && b == CUDA_R_32F && d == CUDA_R_32F;
+          const bool supported = (compute != CUBLAS_COMPUTE_16F && all_f32) ||
+                                 (compute == CUBLAS_COMPUTE_32F && a == CUDA_R_16BF && b == CUDA_R_16BF);
+          EXPECT_EQ(ask(compute, a, b, d), supported ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED)
+              << compute << " " << a << " " << b << " " << d;
+        }
+      }
+    }
+  }
+  for (const uint32_t alignment : {0u, 1u, 24u, 512u}) {
+    EXPECT_EQ(ask(CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_32F, alignment), CUBLAS_STATUS_INVALID_VALUE);
+  }
+}
+
+TEST_F(CublasLtMatMulsTest, TheStandInOverwritesAllWorkspaceAndRefusesOperandsBetweenElements) {
+  MatMulBackend& backend = Backend();
+  MatMul op = Op(4, 6, 8);
+  const LtCall call = CallOf(backend, op);
+  const auto* bytes = static_cast<const std::byte*>(call.workspace);
+  EXPECT_EQ(std::count(bytes, bytes + 1024, std::byte{0xAB}), 1024);
+  const Scratch scratch{static_cast<std::byte*>(call.workspace), 1024};
+  MatMul between = op;
+  between.a.data = static_cast<std::byte*>(op.a.data) + 1;
+  EXPECT_FALSE(backend.Enqueue(between, scratch, /*stream=*/nullptr).ok());
+  EXPECT_EQ(library_.misuse, "an alignment that is no power of two from the size of an element to 256");
+  between = op;
+  between.bias_N = Ones(DType::kFloat32, {7});
+  between.bias_N.data = static_cast<std::byte*>(between.bias_N.data) + 1;
+  between.bias_N.shape[0] = 6;
+  EXPECT_FALSE(backend.Enqueue(between, scratch, /*stream=*/nullptr).ok());
+  EXPECT_EQ(library_.misuse, "an operand between elements");
 }
 
 }  // namespace

@@ -87,6 +87,7 @@ cublasStatus_t Destroy(cublasLtHandle_t) {
 cublasStatus_t MatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows, uint64_t columns,
                                   int64_t ld) {
   RETURN_IF_ORDERED("MatrixLayoutCreate");
+  if (rows == 0 || columns == 0) return Misuse("a matrix without elements");
   if (ld < static_cast<int64_t>(rows)) return Misuse("columns that overlap");
   return Make(layout, LtLayout{type, rows, columns, ld});
 }
@@ -130,6 +131,34 @@ cublasStatus_t MatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preferenc
   }
 }
 
+// Returns the rows of the table of supported types in NVIDIA's reference of cublasLtMatmul whose types Shale has: the
+// compute type, and the types of A and B, and of C and D. The scale type is f32 in all of them, and a bias has D's
+// type.
+constexpr struct {
+  cublasComputeType_t compute;
+  cudaDataType_t ab, cd;
+} kSupported[] = {
+    {CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF},
+    {CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_32F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F},
+    {CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F},
+};
+
+bool TypesAreSupported(const LtMatMul& matmul, const LtLayout& a, const LtLayout& b, const LtLayout& c,
+                       const LtLayout& d) {
+  return matmul.scale == CUDA_R_32F && a.type == b.type && c.type == d.type &&
+         std::any_of(std::begin(kSupported), std::end(kSupported), [&](const auto& row) {
+           return row.compute == matmul.compute && row.ab == a.type && row.cd == d.type;
+         });
+}
+
+uint64_t ElementBytes(const LtLayout& layout) { return layout.type == CUDA_R_16BF ? 2 : 4; }
+
+// Returns whether an alignment that the heuristic is told is one that an operand of this layout can have.
+bool IsAlignment(uint32_t bytes, const LtLayout& layout) {
+  return bytes >= ElementBytes(layout) && bytes <= 256 && (bytes & (bytes - 1)) == 0;
+}
+
 // Returns whether op(A) op(B) has the shape of D.
 bool ShapesFit(const LtMatMul& matmul, const LtLayout& a, const LtLayout& b, const LtLayout& d) {
   const bool ta = matmul.transpose_a != CUBLAS_OP_N, tb = matmul.transpose_b != CUBLAS_OP_N;
@@ -145,10 +174,18 @@ cublasStatus_t MatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDes
   if (handle != kHandle) return CUBLAS_STATUS_NOT_INITIALIZED;
   const LtQuery query = {*As<LtMatMul>(matmul), *As<LtLayout>(a), *As<LtLayout>(b),
                          *As<LtLayout>(c),      *As<LtLayout>(d), *As<LtPreference>(preference)};
+  if (most <= 0) return Misuse("no algorithm is wanted");
   if (!ShapesFit(query.matmul, query.a, query.b, query.d)) return Misuse("shapes of no matmul");
   if (!(query.c == query.d)) return Misuse("C and D differ");
+  const LtPreference& told = query.preference;
+  if (!IsAlignment(told.align_a, query.a) || !IsAlignment(told.align_b, query.b) ||
+      !IsAlignment(told.align_c, query.c) || !IsAlignment(told.align_d, query.d)) {
+    return Misuse("an alignment that is no power of two from the size of an element to 256");
+  }
+  if (query.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS && query.matmul.bias == nullptr) return Misuse("no bias");
   library->queries.push_back(query);
   *found = 0;
+  if (!TypesAreSupported(query.matmul, query.a, query.b, query.c, query.d)) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (library->wanted_workspace_bytes > query.preference.workspace_bytes) return CUBLAS_STATUS_NOT_SUPPORTED;
   for (int i = 0; i < std::min(most, library->algorithms); ++i) {
     results[i] = {};
@@ -165,11 +202,15 @@ cublasStatus_t MatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDes
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t MatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t* algorithm,
-                               cublasLtMatmulHeuristicResult_t* result) {
+cublasStatus_t MatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t matmul, cublasLtMatrixLayout_t a,
+                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                               const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulHeuristicResult_t* result) {
   RETURN_IF_ORDERED("MatmulAlgoCheck");
   if (algorithm->data[kMagicWord] != kMagic) return Misuse("words that are no algorithm");
+  if (!TypesAreSupported(*As<LtMatMul>(matmul), *As<LtLayout>(a), *As<LtLayout>(b), *As<LtLayout>(c),
+                         *As<LtLayout>(d))) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   const bool proposed = algorithm->data[kQueryWord] != kNoQuery;
   if (proposed && algorithm->data[kNameWord] < static_cast<uint64_t>(library->unusable + library->refused)) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -229,7 +270,8 @@ void Compute(const LtCall& call) {
   const bool ta = call.matmul.transpose_a != CUBLAS_OP_N, tb = call.matmul.transpose_b != CUBLAS_OP_N;
   const auto rows = static_cast<int64_t>(call.d.rows);
   const LtLayout bias = {.type = call.d.type, .rows = call.d.rows, .columns = 1, .ld = rows};
-  std::memset(call.workspace, 0xAB, call.algorithm.data[kWorkspaceWord]);
+  // An algorithm may use all that it is given, whatever it said that it needs.
+  std::memset(call.workspace, 0xAB, call.workspace_bytes);
   for (uint64_t column = 0; column < call.d.columns; ++column) {
     for (uint64_t row = 0; row < call.d.rows; ++row) {
       double sum = 0;
@@ -269,7 +311,13 @@ cublasStatus_t Matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul, cons
   library->calls.push_back(call);
   if (algorithm->data[kMagicWord] != kMagic) return Misuse("words that are no algorithm");
   if (!ShapesFit(call.matmul, call.a, call.b, call.d)) return Misuse("shapes of no matmul");
-  if (call.a.type != call.b.type || call.matmul.scale != CUDA_R_32F) return Misuse("types of no matmul");
+  if (!TypesAreSupported(call.matmul, call.a, call.b, call.c, call.d)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!Aligned(a_data, ElementBytes(call.a)) || !Aligned(b_data, ElementBytes(call.b)) ||
+      !Aligned(c_data, ElementBytes(call.c)) || !Aligned(d_data, ElementBytes(call.d)) ||
+      (call.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS && !Aligned(call.matmul.bias, ElementBytes(call.d)))) {
+    return Misuse("an operand between elements");
+  }
+  if (call.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS && call.matmul.bias == nullptr) return Misuse("no bias");
   if (call.beta != 0 && (c_data != d_data || !(call.c == call.d))) return Misuse("C is not D");
   if (workspace_bytes < algorithm->data[kWorkspaceWord]) return Misuse("too little workspace");
   if (workspace_bytes > 0 && !Aligned(workspace, 256)) return Misuse("workspace that is not aligned");
@@ -277,6 +325,8 @@ cublasStatus_t Matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul, cons
     const cublasStatus_t fits = CheckAgainst(library->queries[algorithm->data[kQueryWord]], call);
     if (fits != CUBLAS_STATUS_SUCCESS) return fits;
   }
+  const bool is_first = library->launched.insert({algorithm->data[kQueryWord], algorithm->data[kNameWord]}).second;
+  if (is_first && library->load_module && !library->load_module().ok()) return CUBLAS_STATUS_INTERNAL_ERROR;
   LtCall seen = call;
   seen.a_data = cuda_on_host::HostViewOf(call.a_data);
   seen.b_data = cuda_on_host::HostViewOf(call.b_data);

@@ -1,13 +1,18 @@
-// A stand-in for cuBLASLt that needs no GPU. Records its calls, refuses what the library would refuse (and what it
-// would answer with wrong numbers), and computes matmuls in plain loops, by columns, from the descriptors alone.
+// A stand-in for cuBLASLt that needs no GPU. Records its calls, refuses what the library would refuse by its documents
+// (and what it would answer with wrong numbers), overwrites all workspace that it is given, and computes matmuls in
+// plain loops, by columns, from the descriptors alone.
 #pragma once
 
 #include <cublasLt.h>
 
 #include <cstdint>
+#include <functional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "kernels/cuda/cublaslt/functions.h"
 #include "kernels/cuda/cublaslt/tuning_table.h"
 
@@ -70,10 +75,11 @@ class CublasLtStandIn {
   static cuda::MatMulAlgorithm Algorithm(uint64_t name, uint32_t reduction_scheme = CUBLASLT_REDUCTION_SCHEME_NONE,
                                          uint64_t workspace_bytes = 0);
 
-  std::vector<LtQuery> queries;
+  std::vector<LtQuery> queries;  // The heuristics that were asked for.
   std::vector<LtCall> calls;
-  std::string misuse;  // Why a call last returned INVALID_VALUE.
-  int alive = 0;       // How many handles and descriptors exist.
+  std::string misuse;                                // Why a call last returned INVALID_VALUE.
+  int alive = 0;                                     // How many handles and descriptors exist.
+  std::set<std::pair<uint64_t, uint64_t>> launched;  // Algorithms so far, by query and name.
 
   // Set by tests: the name, without cublasLt, of the function that fails with `failure`.
   std::string failing;
@@ -82,6 +88,7 @@ class CublasLtStandIn {
   // MatmulAlgoCheck refuses the next `refused`, and the next `oversized` after those need more than the workspace.
   int algorithms = 2, unusable = 0, refused = 0, oversized = 0;
   uint64_t wanted_workspace_bytes = 512;
+  std::function<absl::Status()> load_module;  // Called when an algorithm is first launched. May be empty.
 };
 
 }  // namespace shale::testing

@@ -93,6 +93,7 @@ class StandInGraphs final : public cuda::AttentionGraphs {
       return absl::UnimplementedError(absl::StrCat("check_support with ", workspace_bytes, " bytes of workspace: ",
                                                    "Requires ", needed, ", for ", key.ToString()));
     }
+    if (library_.load_module) SHALE_RETURN_IF_ERROR(library_.load_module());
     library_.built.push_back(key);
     return std::make_unique<Graph>(library_, key, library_.workspace_bytes.value_or(workspace_bytes));
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -32,6 +33,7 @@ class AttentionStandIn {
   std::optional<int64_t> workspace_bytes;  // What a built graph says that it needs. If absent, all that it may have.
   int64_t more_bytes = 0;                  // Kernels need this much more than the planned workspace.
   absl::Status build_status, enqueue_status;
+  std::function<absl::Status()> load_module;  // Called for each graph that is built. May be empty.
 };
 
 }  // namespace shale::testing

@@ -38,7 +38,8 @@ void ExpectNeedsEachOfItsBarriers(const TestMemory& memory, const OpType& op, si
   EXPECT_EQ(whole.barriers.size(), barriers);
   for (const cuda_on_host::Site& site : whole.barriers) {
     for (uint64_t seed = 0; seed < 10; ++seed) {
-      cuda_on_host::Stream stream{.seed = seed, .without_barrier = site};
+      const auto order = seed % 2 == 0 ? cuda_on_host::ThreadOrder::kTurns : cuda_on_host::ThreadOrder::kWarpsAhead;
+      cuda_on_host::Stream stream{.seed = seed, .order = order, .without_barrier = site};
       const absl::Status mutated = RunKernel(memory, op, stream, image);
       EXPECT_EQ(mutated.code(), absl::StatusCode::kFailedPrecondition) << "line " << site.line << ": " << mutated;
     }

@@ -2,8 +2,11 @@
 #include "kernels/cuda/host/stand_in_runtime.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <mutex>
 #include <thread>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -224,6 +227,76 @@ TEST_F(StandInRuntimeTest, TheHostViewHasTheSameBytesAndOtherAddressesStayWhatTh
   int local = 0;
   EXPECT_EQ(HostViewOf(&local), &local);
   EXPECT_EQ(HostViewOf(static_cast<int*>(nullptr)), nullptr);
+}
+
+TEST_F(StandInRuntimeTest, NothingIsTakenAfterEverythingWasSaidToBeTaken) {
+  EXPECT_TRUE(runtime_.LoadModule("a kernel").ok());
+  ASSERT_TRUE(runtime_.BeginCapture(stream_).ok());
+  runtime_.ForbidTaking();
+  ExpectMisuse(runtime_.EndCapture(stream_).status(), "a graph after everything was said to be taken");
+  ExpectMisuse(runtime_.Malloc(16).status(), "16 bytes after everything was said to be taken");
+  ExpectMisuse(runtime_.MallocHost(16).status(), "16 bytes after everything was said to be taken");
+  ExpectMisuse(runtime_.LoadModule("a kernel"), "a kernel after everything was said to be taken");
+  EXPECT_TRUE(runtime_.Free(device_).ok());
+}
+
+TEST(StandInGraphMemory, GraphsTakeMemoryUntilTheyAreDestroyed) {
+  StandInRuntime runtime({.memory_bytes = 1000, .graph_bytes = 600});
+  const cuda::StreamHandle stream = *runtime.CreateStream(CudaStreamPriority::kNormal);
+  ASSERT_TRUE(runtime.BeginCapture(stream).ok());
+  const cuda::GraphHandle graph = *runtime.EndCapture(stream);
+  EXPECT_EQ(*runtime.FreeBytes(), 400);
+  ASSERT_TRUE(runtime.BeginCapture(stream).ok());
+  EXPECT_EQ(runtime.EndCapture(stream).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(runtime.DestroyGraph(graph).ok());
+  EXPECT_EQ(*runtime.FreeBytes(), 1000);
+}
+
+// Twice by block, in the order in which they ran: which launch it was, when its first and when its last thread ran.
+std::mutex trail_mutex;
+std::vector<int> trail;
+bool both_launches = false;  // Whether the trail has both.
+
+SHALE_KERNEL LeaveTrail(int launch) {
+  const auto leave = [launch] {
+    const std::lock_guard lock(trail_mutex);
+    both_launches = both_launches || (!trail.empty() && trail.back() != launch);
+    // Gives the other stream's thread time to come.
+    if (!both_launches) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    trail.push_back(launch);
+  };
+  if (cuda::threadIdx.x == 0) leave();
+  cuda::__syncthreads();
+  if (cuda::threadIdx.x == 0) leave();
+}
+
+TEST(StandInInterleaving, BlocksOfTwoStreamsRunOneByOneInRandomOrder) {
+  constexpr int kBlocks = 2000;
+  StandInRuntime runtime({.interleave = true});
+  trail.clear();
+  std::atomic<int> waiting = 2;  // Holds back both streams until both have their kernel.
+  for (int launch = 0; launch < 2; ++launch) {
+    const cuda::StreamHandle stream = *runtime.CreateStream(CudaStreamPriority::kNormal);
+    ASSERT_TRUE(runtime
+                    .LaunchHostFunction(
+                        [](void* waiting) {
+                          auto& count = *static_cast<std::atomic<int>*>(waiting);
+                          for (--count; count > 0;) std::this_thread::yield();
+                        },
+                        &waiting, stream)
+                    .ok());
+    ASSERT_TRUE(
+        cuda::Launch("LeaveTrail", LeaveTrail, {.grid = cuda::dim3(kBlocks), .block = cuda::dim3(2)}, stream, launch)
+            .ok());
+  }
+  ASSERT_TRUE(runtime.SynchronizeDevice().ok());
+  ASSERT_EQ(trail.size(), 4 * kBlocks);
+  int switches = 0;
+  for (size_t i = 0; i < trail.size(); i += 2) {
+    ASSERT_EQ(trail[i], trail[i + 1]) << "two blocks at the same time";
+    switches += i > 0 && trail[i] != trail[i - 1];
+  }
+  EXPECT_GT(switches, 100);  // With turns, 2000 are expected.
 }
 
 }  // namespace

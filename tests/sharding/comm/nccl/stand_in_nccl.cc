@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -22,6 +23,7 @@ DType DTypeOf(NcclType type) {
   }
 }
 int64_t SizeOfType(NcclType type) { return type == NcclType::kBytes ? 1 : SizeOf(DTypeOf(type)); }
+int ClassOf(int64_t bytes) { return (bytes > StandInNccl::kSmallBytes) + (bytes > StandInNccl::kMediumBytes); }
 
 }  // namespace
 
@@ -74,7 +76,9 @@ struct StandInNccl::Comm {
   bool connected = false, ended = false;
   int polls_left = 0;
   int collectives = 0;
-  void* window = nullptr;                // The memory of its window.
+  void* window = nullptr;                            // The memory of its window.
+  std::set<std::pair<absl::string_view, int>> used;  // Kinds and size classes of its collectives so far.
+  std::vector<void*> taken;
   std::function<absl::Status()> launch;  // The call in progress; empty if there is none.
   std::atomic<bool> in_use = false;      // By a thread that is in a call.
   std::atomic<int> running = 0;          // Collectives that have not finished.
@@ -169,7 +173,16 @@ NcclResult StandInNccl::CommGetAsyncError(NcclComm handle, NcclResult& state) {
   return NcclResult::kSuccess;
 }
 
+bool StandInNccl::Take(Comm& comm, int64_t bytes) {
+  if (bytes == 0) return true;
+  const absl::StatusOr<void*> memory = runtime_->Malloc(bytes);
+  if (memory.ok()) comm.taken.push_back(*memory);
+  return memory.ok();
+}
+
 NcclResult StandInNccl::End(Comm& comm) {
+  for (void* memory : comm.taken) runtime_->Free(memory).IgnoreError();
+  comm.taken.clear();
   comm.ended = true;
   --live_;
   return NcclResult::kSuccess;
@@ -244,6 +257,7 @@ NcclResult StandInNccl::CommWindowRegister(NcclComm handle, void* memory, int64_
     lock.unlock();
     if (others != -1 && others != size_bytes) Misuse("windows whose sizes differ between ranks");
   }
+  if (!Take(comm, takes_.window)) return NcclResult::kUnhandledCudaError;
   comm.polls_left = polls_;
   comm.launch = [&comm, &window, memory] {
     comm.window = window = memory;
@@ -276,6 +290,10 @@ NcclResult StandInNccl::Enqueue(absl::string_view name, const void* send, void* 
     std::lock_guard lock(mutex_);
     calls_.push_back(absl::StrCat("rank ", comm.rank, " ", name, " ", count, " of type ", static_cast<int>(type),
                                   in_place ? " in place" : ""));
+  }
+  const int64_t full_bytes = name == "AllReduceSum" ? bytes : bytes * comm.clique->size;
+  if (comm.used.insert({name, ClassOf(full_bytes)}).second && !Take(comm, takes_.first_use)) {
+    return NcclResult::kUnhandledCudaError;
   }
   if (failing_rank_ == comm.rank && ++comm.collectives == failing_nth_) return NcclResult::kInternalError;
   comm.polls_left = polls_;

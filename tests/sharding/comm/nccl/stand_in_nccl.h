@@ -1,7 +1,8 @@
 // StandInNccl stands in for NCCL where there is none, on streams of cuda_on_host::StandInRuntime.
 //
 // Collectives run as work on the ranks' streams, which waits for the work of the peers. Where NCCL leaves something
-// undefined, the stand-in does its worst. A launch is put on its stream only when its caller has asked often enough
+// undefined, the stand-in does its worst. It can be told to take memory at the first use of each kind and size class of
+// collective, and for windows. A launch is put on its stream only when its caller has asked often enough
 // whether it is done. The wait for a rank that does not come ends only when the waiting rank itself is aborted. Sums
 // are formed from the last rank to the first.
 //
@@ -38,6 +39,15 @@ class StandInNccl final : public NcclApi {
   void FailInit(int rank) { failing_init_ = rank; }
   void FailCollective(int rank, int nth);
   void NoteError(int rank) { failing_ = rank; }
+
+  // Makes each communicator take `first_use` bytes of its GPU when it first runs a kind of collective in a size class,
+  // and `window` bytes for a window. It frees them when it ends. Classes are those of the full vector's bytes: up to
+  // kSmallBytes, up to kMediumBytes, and larger. NCCL's are larger. REQUIRES: set_runtime
+  struct Takes {
+    int64_t first_use = 0, window = 0;
+  };
+  static constexpr int64_t kSmallBytes = 512, kMediumBytes = 12 << 10;
+  void set_takes(const Takes& takes) { takes_ = takes; }
 
   // Makes this an NCCL before 2.27, which has no windows.
   void TakeWindowsAway() { has_windows_ = false; }
@@ -84,6 +94,8 @@ class StandInNccl final : public NcclApi {
   NcclResult Enqueue(absl::string_view name, const void* send, void* receive, int64_t count, NcclType type,
                      NcclComm handle, cuda::StreamHandle stream);
   NcclResult End(Comm& comm);
+  // Takes memory for `comm`. Returns false if there is none.
+  bool Take(Comm& comm, int64_t bytes);
   void Run(Comm& comm, const Call& call);
 
   struct Memory {
@@ -95,6 +107,7 @@ class StandInNccl final : public NcclApi {
   const int polls_;
   CudaRuntime* runtime_ = nullptr;
   bool has_windows_ = true;
+  Takes takes_;
   std::map<void*, Memory> memory_;  // Guarded by mutex_.
   std::atomic<int> failing_init_ = -1, failing_ = -1, failing_rank_ = -1, failing_nth_ = 0;
   std::atomic<int> aborted_ = 0, live_ = 0;
