@@ -72,6 +72,11 @@ std::optional<Tensor> GradientBuilder::TakeGradient(const Tensor& value) {
 void GradientBuilder::Contribute(const Tensor& value, const Tensor& gradient) {
   if (!NeedsGradient(value)) return;
   const ValueId id = value.where.symbol;
+  if (value.elements() != builder_.View(id).elements()) {
+    return builder_.Fail(absl::InvalidArgumentError(
+        absl::StrCat("unit ", builder_.unit().name, ": a layer reads a part of ", builder_.unit().values[id].name,
+                     "; only Attention, HeadNorm and ApplyRope can read a part of an activation")));
+  }
   if (gradients_.size() <= id) gradients_.resize(id + 1, -1);
   if (gradients_[id] < 0) {
     gradients_[id] = gradient.where.symbol;

@@ -206,6 +206,15 @@ TEST(Misuse, WrongShapes) {
               HasSubstr("activation middle.none has the shape [6, -1]"));
 }
 
+TEST(Misuse, APartOfAnActivation) {
+  EXPECT_EQ(ErrorOfLayer([](GraphBuilder& b, const Tensor& x, Pieces& p) {
+              const ParameterId half = b.AddParameter(p.group, "half", {C, C / 2}, kNormal);
+              return Linear(b, Slice(b, x, 1, 0, C / 2), half, std::nullopt, "down");
+            }),
+            "unit middle: a layer reads a part of middle.up; only Attention, HeadNorm and ApplyRope can read a part of "
+            "an activation");
+}
+
 TEST(Misuse, RowsWithoutATarget) {
   EXPECT_EQ(
       ErrorOf(First, Middle,
