@@ -26,7 +26,8 @@ _MODEL = "model={mlp: {embedding: 8 hidden: 32 layers: 2}}"
 
 def run(command, **options):
     """Runs a command that must succeed. Returns what it printed."""
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options)
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                            **options)
     if result.returncode != 0:
         raise AssertionError(f"{' '.join(command)} ended with {result.returncode}:\n{result.stdout[-6000:]}")
     return result.stdout

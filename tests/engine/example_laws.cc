@@ -89,13 +89,15 @@ TEST_P(ExampleLaws, RecomputationAndOffloadChangeNoBits) {
   }
 }
 
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<bool, DType>>& test) {
+  const auto [classifier, dtype] = test.param;
+  return absl::StrCat(classifier ? "TableClassifier" : "UniversalTransformer",
+                      dtype == DType::kFloat32 ? "Fp32" : "Bf16");
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, ExampleLaws,
                          ::testing::Combine(::testing::Bool(), ::testing::Values(DType::kFloat32, DType::kBFloat16)),
-                         [](const auto& test) {
-                           const auto [classifier, dtype] = test.param;
-                           return absl::StrCat(classifier ? "TableClassifier" : "UniversalTransformer",
-                                               dtype == DType::kFloat32 ? "Fp32" : "Bf16");
-                         });
+                         NameOf);
 
 }  // namespace
 }  // namespace shale::testing
