@@ -1,26 +1,24 @@
 #!/usr/bin/env python3
 """Builds a program in a workspace outside of the repository against @shale, trains with it, and compares bits.
 
-    tests/embedding/run_test.py [FOLDER]
+    tests/embedding/run_test.py
 
 Copies tests/embedding/workspace to a temporary folder. Its program brings a model of its own that a job file can also
 describe (`model { mlp {} }`), so `train` must end in the same bits. Builds without CUDA. The first build compiles the
-engine once more, because the paths of its files differ; FOLDER (default ~/.cache/shale/embedding) keeps the outputs, so
-that later runs take seconds. This is no Bazel test, because a Bazel inside of Bazel would share its resources without
-either of them knowing; `tools/test --all` runs it.
+engine once more, because the paths of its files differ. ~/.cache/shale/embedding keeps the outputs, so that later runs
+take seconds. This is no Bazel test, because a Bazel inside of Bazel would share the machine without either of them
+knowing; `tools/test --all` runs it.
 """
 
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import unittest
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 _CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 _OUTPUTS = os.path.join(_CACHE, "shale", "embedding")
-_BAZEL = ["bazel", "--max_idle_secs=60"]
 _MODEL = "model={mlp: {embedding: 8 hidden: 32 layers: 2}}"
 
 
@@ -47,12 +45,11 @@ class EmbeddingTest(unittest.TestCase):
             file.write(text.replace('"SHALE"', f'"{_ROOT}"'))
         with open(os.path.join(cls.workspace, "text.txt"), "w", encoding="utf-8") as file:
             file.writelines(f"the {i % 7} quick brown foxes jump over the lazy dog.\n" for i in range(60))
-        cls.tools = [*_BAZEL, "build", "-c", "opt", "--//tools/build_defs:cuda=false", "--noshow_progress"]
 
     def bazel(self, command, *targets):
         """Builds in the other workspace, without the flags of this one's .bazelrc."""
         os.makedirs(_OUTPUTS, exist_ok=True)
-        return [*_BAZEL, f"--output_base={_OUTPUTS}", command, "-c", "opt", "--@shale//tools/build_defs:cuda=false",
+        return ["bazel", "--max_idle_secs=60", f"--output_base={_OUTPUTS}", command, "-c", "opt", "--@shale//tools/build_defs:cuda=false",
                 "--symlink_prefix=out/", "--noshow_progress", *targets]
 
     def test_a_program_with_its_own_model_trains_to_the_bits_of_the_tool(self):
@@ -61,7 +58,8 @@ class EmbeddingTest(unittest.TestCase):
         printed = run([os.path.join(self.workspace, "out/bin/service"), "job.textproto", own], cwd=self.workspace)
         self.assertIn("step 20: loss ", printed)
 
-        run([*self.tools, "//tools:train", "//tools:export"], cwd=_ROOT)
+        run(["bazel", "build", "-c", "opt", "--//tools/build_defs:cuda=false", "--noshow_progress", "//tools:train",
+             "//tools:export"], cwd=_ROOT)
         tools = os.path.join(_ROOT, ".out/bin/tools")
         theirs = os.path.join(self.workspace, "theirs")
         run([os.path.join(tools, "train"), "--job=job.textproto", "--set", _MODEL, "--set",
@@ -73,7 +71,7 @@ class EmbeddingTest(unittest.TestCase):
         with open(os.path.join(exported, "model.safetensors"), "rb") as file:
             self.assertEqual(file.read(), ours)
 
-        # The tool refuses the job that the program recorded, and says why.
+        # The tool refuses the program's job, which has no model.
         refused = subprocess.run([os.path.join(tools, "train"), "--job=job.textproto"], cwd=self.workspace,
                                  capture_output=True, text=True, check=False)
         self.assertIn("model: missing; give decoder", refused.stderr)
@@ -86,6 +84,4 @@ class EmbeddingTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        _OUTPUTS = os.path.abspath(sys.argv.pop(1))
     unittest.main()
