@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests that engine/public_api.txt lists the public declarations, so that none changes unnoticed, and that other
-repositories see nothing but //engine:shale.
+"""Tests that engine/public_api.txt lists the public declarations, so that none changes unnoticed, that the page on
+embedding shows what is built, and that other repositories see nothing but //engine:shale.
 
 Reads the sources of the checkout that this file lies in, so that Bazel must not cache its result.
 """
@@ -68,6 +68,18 @@ int F(const A& a,
             "inline constexpr int kFour = 4",
             "int F(const A& a, std::vector<int> b)",
         ])
+
+    def test_the_page_shows_what_is_built(self):
+        with open(os.path.join(_ROOT, "tools/README.md"), encoding="utf-8") as file:
+            section = file.read().split("## Embedding\n")[1].split("\n## ")[0]
+        built = ""
+        for name in ("WORKSPACE", "BUILD", "service.cc"):
+            with open(os.path.join(_ROOT, "tests/embedding/workspace", name), encoding="utf-8") as file:
+                built += file.read()
+        pieces = re.findall(r"```\w+\n(.*?)```", section, re.S)
+        self.assertEqual(len(pieces), 4)
+        for piece in pieces:
+            self.assertIn(piece, built, "tools/README.md differs from tests/embedding/workspace")
 
     def test_only_one_target_is_visible_to_other_repositories(self):
         visible = []

@@ -49,8 +49,8 @@ class EmbeddingTest(unittest.TestCase):
     def bazel(self, command, *targets):
         """Builds in the other workspace, without the flags of this one's .bazelrc."""
         os.makedirs(_OUTPUTS, exist_ok=True)
-        return ["bazel", "--max_idle_secs=60", f"--output_base={_OUTPUTS}", command, "-c", "opt", "--@shale//tools/build_defs:cuda=false",
-                "--symlink_prefix=out/", "--noshow_progress", *targets]
+        return ["bazel", "--max_idle_secs=60", f"--output_base={_OUTPUTS}", command, "-c", "opt",
+                "--@shale//tools/build_defs:cuda=false", "--symlink_prefix=out/", "--noshow_progress", *targets]
 
     def test_a_program_with_its_own_model_trains_to_the_bits_of_the_tool(self):
         run(self.bazel("build", "//:service"), cwd=self.workspace)
