@@ -1,4 +1,4 @@
-// export: writes the model of a run as a Hugging Face folder.
+// export: writes the model of a run as a Hugging Face folder, or as one plain safetensors file.
 
 #include "engine/hugging_face/export.h"
 
@@ -12,10 +12,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "engine/checkpoint/export_parameters.h"
 #include "engine/checkpoint/newest.h"
 #include "engine/checkpoint/reader.h"
 #include "engine/checkpoint/run_paths.h"
 #include "engine/config/parse.h"
+#include "engine/hugging_face/staged_folder.h"
+#include "engine/io/file.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
 
@@ -27,6 +30,7 @@ struct Flags {
   std::string checkpoint;
   std::string out;
   std::string dtype = "F32";
+  bool plain = false;
   int64_t max_file_bytes = HfExportOptions().max_file_bytes;
 };
 
@@ -37,14 +41,20 @@ absl::StatusOr<SafetensorsDType> ParseDType(const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat("--dtype: found \"", name, "\"; allowed: F32, BF16, F16"));
 }
 
-absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& flags, HfExportOptions options) {
+absl::Status ExportPlain(const CheckpointReader& checkpoint, SafetensorsDType dtype, const std::string& out) {
+  SHALE_ASSIGN_OR_RETURN(StagedFolder folder, StagedFolder::Create(out));
+  SHALE_RETURN_IF_ERROR(ExportParameters(checkpoint, dtype, JoinPath(folder.path(), "model.safetensors")));
+  return folder.Commit();
+}
+
+absl::Status ExportToHf(const CheckpointReader& checkpoint, const Flags& flags, HfExportOptions options) {
   SHALE_ASSIGN_OR_RETURN(const Job job,
                          ParseRecordedJob(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
   const auto* config = std::get_if<DecoderConfig>(&job.model);
   if (config == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("the model is of kind ", KindName(job.model),
-                                                      ", which no Hugging Face family matches; only decoders can be "
-                                                      "exported"));
+                                                      ", which no Hugging Face family matches; give --plain for a "
+                                                      "safetensors file with the engine's names"));
   }
   const std::string copies = RunHfPath(flags.run);
   if (!flags.run.empty() && access(copies.c_str(), F_OK) == 0) options.base_folder = copies;
@@ -52,7 +62,12 @@ absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& f
   const auto read = [&](absl::string_view parameter, int64_t begin, absl::Span<float> out) {
     return values.Read(parameter, begin, out);
   };
-  SHALE_RETURN_IF_ERROR(ExportHf(*config, options, read, flags.out));
+  return ExportHf(*config, options, read, flags.out);
+}
+
+absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& flags, const HfExportOptions& options) {
+  SHALE_RETURN_IF_ERROR(flags.plain ? ExportPlain(checkpoint, options.dtype, flags.out)
+                                    : ExportToHf(checkpoint, flags, options));
   std::printf("exported %s (step %ld) to %s as %s\n", checkpoint.folder().c_str(),
               static_cast<long>(checkpoint.manifest().step), flags.out.c_str(), flags.dtype.c_str());
   return absl::OkStatus();
@@ -94,11 +109,15 @@ absl::Status Export(const Flags& flags) {
 
 int main(int argc, char** argv) {
   shale::Flags flags;
-  shale::CommandLine line("export", "Writes the model of a run as a Hugging Face folder, which transformers loads.");
+  shale::CommandLine line(
+      "export", "Writes the model of a run as a Hugging Face folder, which transformers loads, or as one plain file.");
   line.Text("run", "FOLDER", "The run folder; its newest intact checkpoint is exported.", &flags.run);
   line.Text("checkpoint", "FOLDER", "Instead of --run: a checkpoint.", &flags.checkpoint);
   line.Text("out", "FOLDER", "The folder to write; it must not exist, or be empty.", &flags.out).Required();
   line.Text("dtype", "F32|BF16|F16", "What the weights are rounded to.", &flags.dtype);
+  line.Switch("plain",
+              "Write only model.safetensors, with the engine's names of the parameters; any model has this form.",
+              &flags.plain);
   line.Integer("max_file_bytes", "The weights are split into files of at most this many bytes.", 1,
                std::numeric_limits<int64_t>::max(), &flags.max_file_bytes);
   line.Footer(

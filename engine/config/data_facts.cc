@@ -19,9 +19,12 @@ absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
   }
   const absl::StatusOr<TokenSource> source = TokenSource::Open(job.data.path, job.data.format);
   if (source.ok()) return DataFactsOf(*source);
+  const std::string field = std::holds_alternative<CustomModel>(job.model)
+                                ? "CustomModel::vocabulary"
+                                : absl::StrCat("--set model.", KindName(job.model), ".vocabulary=N");
   return absl::InvalidArgumentError(absl::StrCat("the job leaves its vocabulary to its data, which cannot be read (",
-                                                 source.status().message(), "); add --set model.", KindName(job.model),
-                                                 ".vocabulary=N, or --set data.format=TEXT if it is text"));
+                                                 source.status().message(), "); add ", field,
+                                                 ", or --set data.format=TEXT if it is text"));
 }
 
 void ApplyDataFacts(const DataFacts& data, Job& job) {

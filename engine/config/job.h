@@ -231,7 +231,7 @@ inline int ThreadsPerRank(const RuntimeConfig& runtime, int64_t ranks, int64_t h
 
 struct Job {
   std::string name = "shale";
-  ModelConfig model;
+  ModelConfig model;      // SetModel (engine/config/set_model.h) sets a model that the program brings.
   std::string hf_folder;  // A Hugging Face folder of the same model with the initial weights. Empty: random weights.
   DataConfig data;
   BatchConfig batch;

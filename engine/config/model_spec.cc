@@ -19,7 +19,7 @@ void CheckModelRules(const proto::ModelSpec& spec, const ModelConfig& model, int
                      SpecErrors* errors) {
   if (spec.kind_case() == proto::ModelSpec::KIND_NOT_SET) {
     std::vector<std::string> kinds;
-    ForEachModelKind([&](const auto& kind) { kinds.push_back(absl::StrCat(kind.kName, " { ... }")); });
+    ForEachModelInFiles([&](const auto& kind) { kinds.push_back(absl::StrCat(kind.kName, " { ... }")); });
     errors->AddRule({"model", "model.hf_folder"},
                     absl::StrCat("missing; give ", absl::StrJoin(kinds, ", "), " or hf_folder"));
     return;

@@ -41,31 +41,37 @@ struct StepSizes {
 };
 
 // The functions below are specific to one kind of model. Every kind defines each of them in a file of its own
-// (decoder_spec.cc, mlp_spec.cc). Other code calls them through std::visit or ForEachModelKind, which do not compile if
-// one is missing.
+// (decoder_spec.cc, mlp_spec.cc, custom_spec.cc). Other code calls them through std::visit or ForEachModelKind, which
+// do not compile if one is missing.
 
 // Return the range of every number in the spec of this kind. The argument only chooses the kind.
 FieldRanges RangesOf(const DecoderConfig&);
 FieldRanges RangesOf(const MlpConfig&);
+FieldRanges RangesOf(const CustomModel&);
 
 // Return whether `spec` describes a model of this kind. If so, set `config` to that model, as ModelFromSpec does.
 // REQUIRES: `config` has its default value.
 bool ReadSpec(const proto::ModelSpec& spec, int64_t sequence_length, DecoderConfig& config);
 bool ReadSpec(const proto::ModelSpec& spec, int64_t sequence_length, MlpConfig& config);
+bool ReadSpec(const proto::ModelSpec& spec, int64_t sequence_length, CustomModel& config);
 
 // Write `config` into `spec`, with every default written out. Leave out values that are still undecided (a vocabulary
 // of 0).
 void WriteSpec(const DecoderConfig& config, proto::ModelSpec& spec);
 void WriteSpec(const MlpConfig& config, proto::ModelSpec& spec);
+void WriteSpec(const CustomModel& config, proto::ModelSpec& spec);
 
 // Check the rules that only this kind has, and report broken ones in `errors`. `config` is the model that `spec`
 // describes.
 void CheckKindRules(const proto::ModelSpec& spec, const DecoderConfig& config, int64_t sequence_length,
                     SpecErrors& errors);
 void CheckKindRules(const proto::ModelSpec& spec, const MlpConfig& config, int64_t sequence_length, SpecErrors& errors);
+void CheckKindRules(const proto::ModelSpec& spec, const CustomModel& config, int64_t sequence_length,
+                    SpecErrors& errors);
 
 // Return the products of sizes that count activations. CheckSizes (engine/config/rules.h) refuses a product above 2^62.
 std::vector<SizeProduct> ActivationSizes(const DecoderConfig& config, const StepSizes& step);
 std::vector<SizeProduct> ActivationSizes(const MlpConfig& config, const StepSizes& step);
+std::vector<SizeProduct> ActivationSizes(const CustomModel& config, const StepSizes& step);
 
 }  // namespace shale

@@ -36,6 +36,9 @@ constexpr int kMaxDepth = 64;
 
 enum class Form { kText, kBinary };
 
+// Whether a job is one that a user wrote or one that a run recorded. Only a record may name a custom model.
+enum class Origin { kWritten, kRecorded };
+
 // Keeps the first error of the protobuf parser, which would otherwise write it to its own log.
 class FirstError : public google::protobuf::io::ErrorCollector {
  public:
@@ -113,8 +116,25 @@ void ReadShape(proto::ModelSpec* model, SpecErrors* errors) {
   errors->Add("model.hf_folder", std::string(config.status().message()));
 }
 
+// Refuses a spec whose model does not come from where it should. If the program brings the model, writes one into the
+// spec that breaks no rule, because only SetModel can check those about the model.
+void CheckModelFrom(ModelFrom from, Origin origin, proto::Job* spec, SpecErrors* errors) {
+  const bool has_model =
+      spec->model().kind_case() != proto::ModelSpec::KIND_NOT_SET || !spec->model().hf_folder().empty();
+  if (from == ModelFrom::kProgram && has_model) {
+    errors->Add("model", "the program that runs this job brings its own model; leave `model` out");
+  } else if (from == ModelFrom::kProgram) {
+    CustomModel open{.name = "open", .digest = "open", .layers = kMaxLayers};
+    WriteSpec(open, *spec->mutable_model());
+  } else if (origin == Origin::kWritten && spec->model().has_custom()) {
+    errors->Add("model.custom",
+                "stands only in the records of runs, and names a model that a program brought; leave `model` out, and "
+                "run the job with that program");
+  }
+}
+
 absl::StatusOr<Job> ParseJob(absl::string_view bytes, Form form, absl::string_view filename,
-                             absl::Span<const std::string> overrides) {
+                             absl::Span<const std::string> overrides, ModelFrom from, Origin origin) {
   SpecErrors errors{std::string(filename)};
   proto::Job spec;
   SHALE_RETURN_IF_ERROR(form == Form::kText ? ReadText(bytes, "", &spec, &errors, filename)
@@ -125,12 +145,14 @@ absl::StatusOr<Job> ParseJob(absl::string_view bytes, Form form, absl::string_vi
   MakePathsAbsolute(here / std::filesystem::path(std::string(filename)).parent_path(), &spec);
   ApplyOverrides(overrides, &spec, &errors);
   MakePathsAbsolute(here, &spec);
+  CheckModelFrom(from, origin, &spec, &errors);
   ReadShape(spec.mutable_model(), &errors);
 
   CheckFields(&spec, &errors);
   Job job = JobFromSpec(spec);
   CheckRules(spec, job, &errors);
   SHALE_RETURN_IF_ERROR(errors.ToStatus());
+  if (from == ModelFrom::kProgram) job.model = CustomModel();
   return job;
 }
 
@@ -163,27 +185,29 @@ Form FormOf(absl::string_view path, absl::string_view bytes) {
 
 }  // namespace
 
-absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string> overrides) {
+absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string> overrides, ModelFrom model) {
   SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(std::string(path)));
-  return ParseJob(bytes, FormOf(path, bytes), path, overrides);
+  return ParseJob(bytes, FormOf(path, bytes), path, overrides, model, Origin::kWritten);
 }
 
 absl::StatusOr<Job> ParseJobText(absl::string_view text, absl::string_view filename,
-                                 absl::Span<const std::string> overrides) {
-  return ParseJob(text, Form::kText, filename, overrides);
+                                 absl::Span<const std::string> overrides, ModelFrom model) {
+  return ParseJob(text, Form::kText, filename, overrides, model, Origin::kWritten);
 }
 
 absl::StatusOr<Job> ParseRecordedJob(absl::string_view text, absl::string_view filename) {
   SHALE_RETURN_IF_ERROR(CheckSize(text, filename));  // Translating takes many times the memory of the text.
-  return ParseJobText(InTodaysWords(text), filename);
+  return ParseJob(InTodaysWords(text), Form::kText, filename, {}, ModelFrom::kJob, Origin::kRecorded);
 }
 
 absl::StatusOr<Job> ParseJobBinary(absl::string_view bytes, absl::string_view filename,
-                                   absl::Span<const std::string> overrides) {
-  return ParseJob(bytes, Form::kBinary, filename, overrides);
+                                   absl::Span<const std::string> overrides, ModelFrom model) {
+  return ParseJob(bytes, Form::kBinary, filename, overrides, model, Origin::kWritten);
 }
 
-absl::Status ValidateJob(const Job& job) { return ParseJobText(ResolvedJobText(job), "job").status(); }
+absl::Status ValidateJob(const Job& job) {
+  return ParseJob(ResolvedJobText(job), Form::kText, "job", {}, ModelFrom::kJob, Origin::kRecorded).status();
+}
 
 absl::StatusOr<ModelConfig> ParseModelText(absl::string_view text, int64_t sequence_length,
                                            absl::string_view filename) {

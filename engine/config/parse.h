@@ -26,6 +26,11 @@
 
 namespace shale {
 
+// Where the model of a job comes from. With kProgram the job file must not have a `model`, and the model of the
+// returned job is an empty CustomModel until the program gives it one: with TrainerOptions::model, or SetModel
+// (engine/config/set_model.h).
+enum class ModelFrom { kJob, kProgram };
+
 // Reads the job at `path`, applies the overrides in order, checks the result and returns it. A file named *.binpb or
 // *.pb is binary, and one named *.textproto, *.txtpb or *.prototxt is text. Any other file is binary if it has bytes
 // that cannot occur in text.
@@ -34,20 +39,21 @@ namespace shale {
 // are optional), "activation_checkpointing.recompute=blocks.*.ffn.up". For a list field, the value is appended to the
 // list, and "activation_checkpointing.recompute=[a, b]" replaces the list. A message takes "{...}". "path=" sets the
 // field back to its default.
-absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string> overrides = {});
+absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string> overrides = {},
+                            ModelFrom model = ModelFrom::kJob);
 
 // Does the same for text in memory. `filename` names it in messages, and relative paths in it start at the folder of
 // `filename`.
 absl::StatusOr<Job> ParseJobText(absl::string_view text, absl::string_view filename,
-                                 absl::Span<const std::string> overrides = {});
+                                 absl::Span<const std::string> overrides = {}, ModelFrom model = ModelFrom::kJob);
 
 // Does the same for the text of a job that a run recorded (ResolvedJobText). This version or an earlier one, which used
-// other words, may have written it.
+// other words, may have written it. A custom model comes back without its function: SetModel gives it again.
 absl::StatusOr<Job> ParseRecordedJob(absl::string_view text, absl::string_view filename);
 
 // Does the same for a job in binary form.
 absl::StatusOr<Job> ParseJobBinary(absl::string_view bytes, absl::string_view filename,
-                                   absl::Span<const std::string> overrides = {});
+                                   absl::Span<const std::string> overrides = {}, ModelFrom model = ModelFrom::kJob);
 
 // Checks a job that was not parsed, or that was changed after it was parsed (a vocabulary found in the data, another
 // number of ranks).

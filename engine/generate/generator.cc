@@ -10,6 +10,7 @@
 #include "engine/checkpoint/saved_file.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/config/parse.h"
+#include "engine/config/set_model.h"
 #include "engine/memory/host_plan.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/local_ranks.h"
@@ -49,9 +50,11 @@ void ToFloats(const std::vector<std::byte>& bytes, DType dtype, std::vector<floa
 
 class Generator::Impl {
  public:
-  absl::Status Create(const CheckpointReader& checkpoint, const BackendFactory& create_backend) {
+  absl::Status Create(const CheckpointReader& checkpoint, const BackendFactory& create_backend,
+                      const std::optional<CustomModel>& model) {
     SHALE_ASSIGN_OR_RETURN(
-        const Job job, ParseRecordedJob(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
+        Job job, ParseRecordedJob(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
+    if (model) SHALE_RETURN_IF_ERROR(SetModel(*model, job));
     job_ = ForGeneration(job);
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, create_backend(job_));
     const std::unique_ptr<Ops> ops = backend->CreateOps(/*ranks=*/1, /*device=*/nullptr);
@@ -117,19 +120,21 @@ int64_t Generator::vocabulary() const { return impl_->vocabulary(); }
 bool Generator::is_text() const { return impl_->is_text(); }
 
 absl::StatusOr<std::unique_ptr<Generator>> Generator::Create(const CheckpointReader& checkpoint,
-                                                             const BackendFactory& create_backend) {
+                                                             const BackendFactory& create_backend,
+                                                             const std::optional<CustomModel>& model) {
   auto impl = std::make_unique<Impl>();
-  SHALE_RETURN_IF_ERROR(impl->Create(checkpoint, create_backend));
+  SHALE_RETURN_IF_ERROR(impl->Create(checkpoint, create_backend, model));
   return absl::WrapUnique(new Generator(std::move(impl)));
 }
 
 absl::StatusOr<std::unique_ptr<Generator>> Generator::FromRun(const std::string& run_folder,
-                                                              const BackendFactory& create_backend) {
+                                                              const BackendFactory& create_backend,
+                                                              const std::optional<CustomModel>& model) {
   std::unique_ptr<Generator> generator;
   const std::string folder = RunCheckpointsPath(run_folder);
   absl::Status created;
   const auto create = [&](const CheckpointReader& checkpoint) {
-    absl::StatusOr<std::unique_ptr<Generator>> one = Create(checkpoint, create_backend);
+    absl::StatusOr<std::unique_ptr<Generator>> one = Create(checkpoint, create_backend, model);
     created = one.status();
     if (one.ok()) generator = *std::move(one);
     return absl::IsDataLoss(created) ? created : absl::OkStatus();

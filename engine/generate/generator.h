@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "absl/types/span.h"
 #include "engine/backends/job_backend.h"
 #include "engine/checkpoint/reader.h"
+#include "engine/config/job.h"
 #include "engine/generate/sampler.h"
 
 namespace shale {
@@ -28,13 +30,16 @@ namespace shale {
 class Generator {
  public:
   // Takes the job and the weights from a checkpoint, which is not needed afterwards. `create_backend` must create a
-  // backend for the kind of device that the job ran on.
+  // backend for the kind of device that the job ran on. `model` is the model of a run whose program brought it, with
+  // the name and the digest that the checkpoint records; the vocabulary comes from the checkpoint.
   static absl::StatusOr<std::unique_ptr<Generator>> Create(const CheckpointReader& checkpoint,
-                                                           const BackendFactory& create_backend);
+                                                           const BackendFactory& create_backend,
+                                                           const std::optional<CustomModel>& model = std::nullopt);
   // Does the same with the newest intact checkpoint of a run folder (engine/train/run_folder.h). Returns NotFound if
   // there is no checkpoint, and DataLoss if all are damaged.
   static absl::StatusOr<std::unique_ptr<Generator>> FromRun(const std::string& run_folder,
-                                                            const BackendFactory& create_backend);
+                                                            const BackendFactory& create_backend,
+                                                            const std::optional<CustomModel>& model = std::nullopt);
   ~Generator();
 
   // Returns one message for each newer checkpoint that FromRun found damaged.

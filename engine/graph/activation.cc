@@ -4,7 +4,8 @@
 
 namespace shale {
 
-Tensor SwiGlu(GraphBuilder& b, const Tensor& gate_up) {
+Tensor SwiGlu(GraphBuilder& b, const Tensor& gate_up_T2F) {
+  const Tensor gate_up = b.Operand(gate_up_T2F, 2, "SwiGlu");
   const Tensor y = b.NewActivation("ffn.act", gate_up.dtype, {gate_up.dim(0), gate_up.dim(1) / 2}, /*cheap=*/true);
   b.Emit(SwiGluForward{.gate_up_T2F = gate_up, .y_TF = y});
   b.OnBackward([=](GradientBuilder& g) {
@@ -19,7 +20,8 @@ Tensor SwiGlu(GraphBuilder& b, const Tensor& gate_up) {
   return y;
 }
 
-Tensor Gelu(GraphBuilder& b, const Tensor& x, GeluKind kind) {
+Tensor Gelu(GraphBuilder& b, const Tensor& x_TF, GeluKind kind) {
+  const Tensor x = b.Operand(x_TF, 2, "Gelu");
   const Tensor y = b.NewActivation("ffn.act", x.dtype, {x.dim(0), x.dim(1)}, /*cheap=*/true);
   b.Emit(GeluForward{.x_TF = x, .y_TF = y, .kind = kind});
   b.OnBackward([=](GradientBuilder& g) {

@@ -7,7 +7,8 @@
 
 namespace shale {
 
-void ApplyRope(GraphBuilder& b, const Tensor& x, double theta, const RopeScaling& scaling) {
+void ApplyRope(GraphBuilder& b, const Tensor& x_BSHD, double theta, const RopeScaling& scaling) {
+  const Tensor x = b.Operand(x_BSHD, 4, "ApplyRope");
   b.Emit(Rope{.x_BSHD = x, .theta = theta, .scaling = scaling});
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(x)) return;
@@ -15,7 +16,9 @@ void ApplyRope(GraphBuilder& b, const Tensor& x, double theta, const RopeScaling
   });
 }
 
-Tensor Attention(GraphBuilder& b, const Tensor& q, const Tensor& k, const Tensor& v, int64_t window) {
+Tensor Attention(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD, int64_t window) {
+  const Tensor q = b.Operand(q_BSHD, 4, "Attention"), k = b.Operand(k_BSGD, 4, "Attention"),
+               v = b.Operand(v_BSGD, 4, "Attention");
   const int64_t B = q.dim(0), S = q.dim(1), H = q.dim(2), D = q.dim(3);
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(D)));
   const Tensor out = b.NewActivation("attention.out", q.dtype, {B * S, H * D});

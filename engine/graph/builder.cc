@@ -1,5 +1,7 @@
 #include "engine/graph/builder.h"
 
+#include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,21 +9,40 @@
 #include "kernels/ops/flat.h"
 
 namespace shale {
-
 namespace {
 
-// Returns the view of `storage` that corresponds to the view `value` of its own storage.
-Tensor SameView(const Tensor& value, const Tensor& storage) {
-  Tensor view = value;
-  view.where.symbol = storage.where.symbol;
-  view.dtype = storage.dtype;
-  view.where.offset_bytes = value.where.offset_bytes / SizeOf(value.dtype) * SizeOf(storage.dtype);
-  return view;
+// More bytes than a rank of any machine has. Sizes below it do not overflow.
+constexpr int64_t kLargestTensorBytes = int64_t{1} << 60;
+// A builder may have this many units (see [Note: the mark of a unit]).
+constexpr int64_t kMarksOfABuilder = int64_t{1} << 24;
+
+int64_t NewBuilderMark() {
+  static std::atomic<int64_t> builders = 0;
+  return (builders.fetch_add(1, std::memory_order_relaxed) + 1) * kMarksOfABuilder;
+}
+
+// Returns whether every dimension is at least 1 and the tensor is small enough to be planned.
+template <class Shape>
+bool IsPossible(const Shape& shape) {
+  int64_t bytes = static_cast<int64_t>(sizeof(double));
+  for (const int64_t n : shape) {
+    if (n < 1 || __builtin_mul_overflow(bytes, n, &bytes) || bytes > kLargestTensorBytes) return false;
+  }
+  return true;
+}
+
+template <class Shape>
+absl::Status Impossible(absl::string_view what, const Shape& shape) {
+  std::string sizes;
+  for (const int64_t n : shape) absl::StrAppend(&sizes, sizes.empty() ? "" : ", ", n);
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " has the shape [", sizes, "]; dimensions must be at least 1, and their product below 2^57"));
 }
 
 }  // namespace
 
-GraphBuilder::GraphBuilder(const GraphOptions& options) : options_(options) {
+GraphBuilder::GraphBuilder(const GraphOptions& options) : options_(options), builder_mark_(NewBuilderMark()) {
+  mark_ = builder_mark_;
   graph_.mode = options.mode;
   graph_.compute_dtype = options.compute_dtype;
   graph_.micro_batch = options.micro_batch;
@@ -37,7 +58,11 @@ GroupId GraphBuilder::AddGroup(std::string name) {
 
 ParameterId GraphBuilder::AddParameter(GroupId group, std::string name, std::vector<int64_t> shape,
                                        Initializer initializer) {
-  SHALE_CHECK(group >= 0 && group < graph_.groups.size()) << name;
+  if (group < 0 || group >= std::ssize(graph_.groups)) {
+    Fail(absl::InvalidArgumentError(absl::StrCat("parameter ", name, " is added to group ", group,
+                                                 ", which AddGroup of this builder did not return")));
+    group = graph_.groups.empty() ? AddGroup("none") : 0;
+  }
   if (!parameter_names_.insert(name).second) {
     Fail(absl::InvalidArgumentError(absl::StrCat("two parameters are named ", name)));
   }
@@ -46,6 +71,10 @@ ParameterId GraphBuilder::AddParameter(GroupId group, std::string name, std::vec
                                                  Tensor::kMaxRank, " are allowed")));
     shape = {1};
   }
+  if (!IsPossible(shape)) {
+    Fail(Impossible(absl::StrCat("parameter ", name), shape));
+    std::fill(shape.begin(), shape.end(), 1);
+  }
   const ParameterId id = static_cast<ParameterId>(graph_.parameters.size());
   graph_.parameters.push_back({std::move(name), std::move(shape), initializer, group});
   graph_.groups[group].parameters.push_back(id);
@@ -53,46 +82,98 @@ ParameterId GraphBuilder::AddParameter(GroupId group, std::string name, std::vec
 }
 
 void GraphBuilder::BeginUnit(std::string name, int layer) {
-  SHALE_CHECK(!in_unit_) << name << ": the unit before was not ended";
+  if (in_unit_) {
+    Fail(absl::InvalidArgumentError(
+        absl::StrCat("unit ", name, " begins before unit ", unit().name, " was ended with EndUnit or EndLastUnit")));
+  } else if (!graph_.units.empty() && graph_.units.back().output < 0) {
+    Fail(absl::InvalidArgumentError(
+        absl::StrCat("unit ", name, " begins after unit ", graph_.units.back().name, " was ended as the last one")));
+  }
+  if (!unit_names_.insert(name).second) {
+    Fail(absl::InvalidArgumentError(absl::StrCat("two units are named ", name)));
+  }
+  if (layer != -1 && layer != next_layer_) {
+    Fail(absl::InvalidArgumentError(absl::StrCat("unit ", name, " is block ", layer, "; the next block has the index ",
+                                                 next_layer_, ", and a unit that is no block has -1")));
+  }
+  next_layer_ += layer != -1;
   in_unit_ = true;
   sublayer_ = Sublayer::kNone;
   rules_.clear();
   graph_.units.emplace_back();
+  mark_ = builder_mark_ + static_cast<int64_t>(graph_.units.size());
   unit().name = std::move(name);
   unit().layer = layer;
 }
 
+UnitGraph& GraphBuilder::unit() {
+  if (in_unit_) return graph_.units.back();
+  Fail(absl::InvalidArgumentError("a layer is called outside of a unit: call BeginUnit first"));
+  return outside_;
+}
+
 Tensor GraphBuilder::UnitInput() {
-  if (unit().input < 0) {
-    SHALE_CHECK(graph_.units.size() >= 2) << unit().name << ": the first unit has no input";
-    const UnitGraph& before = graph_.units[graph_.units.size() - 2];
-    SHALE_CHECK(before.output >= 0) << before.name << " was ended as the last unit";
-    Value value;
-    value.name = absl::StrCat(unit().name, ".input");
-    value.role = ValueRole::kUnitInput;
+  if (unit().input >= 0) return View(unit().input);
+  Value value;
+  value.name = absl::StrCat(unit().name, ".input");
+  value.role = ValueRole::kUnitInput;
+  value.tensor = Tensor::Contiguous(options_.compute_dtype, {1, 1});
+  if (graph_.units.size() < 2) {
+    Fail(absl::InvalidArgumentError(absl::StrCat("unit ", unit().name,
+                                                 " is the first one, which has no input: take "
+                                                 "the data with Embedding")));
+  } else if (const UnitGraph& before = graph_.units[graph_.units.size() - 2]; before.output >= 0) {
     value.tensor = before.values[before.output].tensor;
-    unit().input = AddValue(std::move(value));
   }
-  return View(unit().input);
+  return View(unit().input = AddValue(std::move(value)));
 }
 
 void GraphBuilder::EndUnit(const Tensor& output) {
-  SHALE_CHECK(in_unit_);
-  const ValueId id = output.where.symbol;
-  SHALE_CHECK(unit().values[id].role == ValueRole::kActivation && output.elements() == View(id).elements())
-      << unit().name << ": a unit's output must be a whole activation";
-  unit().output = id;
+  if (!in_unit_) return Fail(absl::InvalidArgumentError("EndUnit is called outside of a unit"));
+  const bool own = IsOwn(output);
+  const ValueId id = own ? output.where.symbol : -1;
+  if (!own) {
+    Fail(absl::InvalidArgumentError(
+        absl::StrCat("unit ", unit().name, " is ended with ", DescribeForeign(output), " as its output")));
+  } else if (unit().values[id].role != ValueRole::kActivation || output.elements() != View(id).elements()) {
+    Fail(absl::InvalidArgumentError(absl::StrCat("unit ", unit().name, " is ended with ", unit().values[id].name, " ",
+                                                 output.ToString(),
+                                                 " as its output, which must be an activation of "
+                                                 "this unit, and all of it")));
+  }
+  // After an error the unit gets some output, so that the next one can be built.
+  unit().output = status_.ok() ? id : NewActivation("output", options_.compute_dtype, {1, 1}).where.symbol;
   CloseUnit();
 }
 
 void GraphBuilder::EndLastUnit() {
-  SHALE_CHECK(in_unit_);
+  if (!in_unit_) return Fail(absl::InvalidArgumentError("EndLastUnit is called outside of a unit"));
   CloseUnit();
 }
 
 void GraphBuilder::CloseUnit() {
+  if (options_.mode == GraphMode::kTraining && status_.ok()) EmitBackward();
+  if (graph_.units.size() > 1 && unit().input < 0) {
+    Fail(absl::InvalidArgumentError(absl::StrCat("unit ", unit().name, " does not use its input: call UnitInput()")));
+  }
+  // See [Note: the mark of a unit].
+  const auto unmark = [](Op& op) {
+    VisitOperands(op, [](absl::string_view, Tensor& t, Access) { t.where.shard_stride_bytes = 0; });
+  };
+  for (Value& value : unit().values) value.tensor.where.shard_stride_bytes = 0;
+  for (std::vector<Node>* nodes : {&unit().forward, &unit().backward}) {
+    for (Node& node : *nodes) {
+      unmark(node.op);
+      if (node.from_sum) unmark(*node.from_sum);
+      if (node.recomputing) unmark(*node.recomputing);
+    }
+  }
+  rules_.clear();
+  mark_ = builder_mark_;
   in_unit_ = false;
-  if (options_.mode != GraphMode::kTraining) return;
+}
+
+void GraphBuilder::EmitBackward() {
   GradientBuilder gradients(*this);
   if (unit().output >= 0) {
     Value value;
@@ -119,13 +200,9 @@ void GraphBuilder::CloseUnit() {
 }
 
 absl::StatusOr<ModelGraph> GraphBuilder::Finish() {
-  SHALE_CHECK(!in_unit_);
+  CheckResult();
+  CheckParameters();
   SHALE_RETURN_IF_ERROR(status_);
-  if (graph_.units.empty()) return absl::InvalidArgumentError("a model needs at least one unit");
-  if (graph_.units.back().output >= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unit ", graph_.units.back().name, " is the last one: end it with a loss and EndLastUnit"));
-  }
   return std::move(graph_);
 }
 
@@ -133,7 +210,13 @@ Tensor GraphBuilder::NewActivation(absl::string_view name, DType dtype, std::ini
                                    bool cheap) {
   Value value;
   value.name = absl::StrCat(unit().name, ".", name);
-  value.tensor = Tensor::Contiguous(dtype, shape);
+  if (IsPossible(shape)) {
+    value.tensor = Tensor::Contiguous(dtype, shape);
+  } else {
+    Fail(Impossible(absl::StrCat("activation ", value.name), shape));
+    value.tensor = Tensor::Contiguous(dtype, {1, 1, 1, 1});
+    value.tensor.rank = static_cast<int>(shape.size());
+  }
   value.sublayer = sublayer_;
   value.cheap = cheap;
   return View(AddValue(std::move(value)));
@@ -143,7 +226,13 @@ Tensor GraphBuilder::UseParameter(ParameterId id) {
   for (ValueId v = 0; v < unit().values.size(); ++v) {
     if (unit().values[v].role == ValueRole::kParameter && unit().values[v].parameter == id) return View(v);
   }
-  const Parameter& p = graph_.parameters[id];
+  Parameter p = {.name = "none", .shape = {1, 1}};
+  if (id >= 0 && id < std::ssize(graph_.parameters)) {
+    p = graph_.parameters[id];
+  } else {
+    Fail(absl::InvalidArgumentError(absl::StrCat("unit ", unit().name, " uses parameter number ", id,
+                                                 ", which AddParameter of this builder did not return")));
+  }
   Value value;
   value.name = p.name;
   value.role = ValueRole::kParameter;
@@ -203,13 +292,16 @@ void GraphBuilder::Check(const Op& op, absl::string_view where) {
 }
 
 void GraphBuilder::Emit(Op op, std::optional<Op> from_sum) {
+  CheckOwnership(op);
   Check(op, "unit ");
   if (from_sum) Check(*from_sum, "unit ");
   const int node = static_cast<int>(unit().forward.size());
   VisitOperands(std::as_const(op), [&](absl::string_view, const Tensor& t, Access access) {
-    if (!t.present() || access == Access::kRead) return;
-    std::vector<int>& producers = unit().values[t.where.symbol].producers;
-    if (producers.empty() || producers.back() != node) producers.push_back(node);
+    if (!t.present() || access == Access::kRead || !IsOwn(t)) return;
+    Value& value = unit().values[t.where.symbol];
+    if (value.producers.empty() || value.producers.back() != node) value.producers.push_back(node);
+    const bool result = value.role == ValueRole::kLossTotal || value.role == ValueRole::kLogits;
+    if (result) results_.push_back(graph_.units.size() - 1);
   });
   unit().forward.push_back({.op = std::move(op), .from_sum = std::move(from_sum)});
 }
@@ -218,93 +310,19 @@ void GraphBuilder::OnBackward(std::function<void(GradientBuilder&)> rule) {
   if (options_.mode == GraphMode::kTraining) rules_.push_back(std::move(rule));
 }
 
-void GraphBuilder::MarkSublayerInput(const Tensor& tensor) { unit().values[tensor.where.symbol].sublayer_input = true; }
+void GraphBuilder::MarkSublayerInput(const Tensor& tensor) {
+  if (IsOwn(tensor)) unit().values[tensor.where.symbol].sublayer_input = true;
+}
 
 void GraphBuilder::Fail(absl::Status status) { status_.Update(status); }
 
 ValueId GraphBuilder::AddValue(Value value) {
   unit().values.push_back(std::move(value));
   const ValueId id = static_cast<ValueId>(unit().values.size()) - 1;
-  unit().values[id].tensor.where = {.symbol = id};
+  unit().values[id].tensor.where = {.symbol = id, .shard_stride_bytes = mark_};
   return id;
 }
 
 Tensor GraphBuilder::View(ValueId id) { return unit().values[id].tensor; }
-
-Tensor GraphBuilder::ParameterGradient(const Tensor& parameter) {
-  const Value& source = unit().values[parameter.where.symbol];
-  SHALE_CHECK(source.role == ValueRole::kParameter) << source.name;
-  for (const Value& v : unit().values) {
-    if (v.role == ValueRole::kParameterGradient && v.parameter == source.parameter) return v.tensor;
-  }
-  Value value;
-  value.name = absl::StrCat(source.name, ".gradient");
-  value.role = ValueRole::kParameterGradient;
-  value.parameter = source.parameter;
-  value.tensor = source.tensor;
-  value.tensor.dtype = DType::kFloat32;
-  return View(AddValue(std::move(value)));
-}
-
-Tensor GraphBuilder::NewGradient(const Tensor& value) {
-  return SameView(value, View(AddGradientValue(value.where.symbol)));
-}
-
-ValueId GraphBuilder::AddGradientValue(ValueId of) {
-  Value value;
-  value.name = absl::StrCat(unit().values[of].name, ".gradient");
-  value.role = ValueRole::kGradient;
-  value.tensor = unit().values[of].tensor;
-  return AddValue(std::move(value));
-}
-
-bool GradientBuilder::NeedsGradient(const Tensor& value) const {
-  const ValueRole role = builder_.unit().values[value.where.symbol].role;
-  return role == ValueRole::kActivation || role == ValueRole::kUnitInput;
-}
-
-bool GradientBuilder::HasGradient(const Tensor& value) const {
-  const ValueId id = value.where.symbol;
-  return id < gradients_.size() && gradients_[id] >= 0;
-}
-
-Tensor GradientBuilder::Gradient(const Tensor& value) const {
-  SHALE_CHECK(HasGradient(value)) << builder_.unit().values[value.where.symbol].name;
-  return SameView(value, builder_.View(gradients_[value.where.symbol]));
-}
-
-std::optional<Tensor> GradientBuilder::TakeGradient(const Tensor& value) {
-  if (!HasGradient(value)) return std::nullopt;
-  Tensor gradient = Gradient(value);
-  gradients_[value.where.symbol] = -1;
-  return gradient;
-}
-
-void GradientBuilder::Contribute(const Tensor& value, const Tensor& gradient) {
-  if (!NeedsGradient(value)) return;
-  const ValueId id = value.where.symbol;
-  if (gradients_.size() <= id) gradients_.resize(id + 1, -1);
-  if (gradients_[id] < 0) {
-    gradients_[id] = gradient.where.symbol;
-    return;
-  }
-  const Tensor before = Gradient(value);
-  Tensor sum = NewGradient(value);
-  Emit(Add{.a = before, .b = gradient, .out = sum});
-  gradients_[id] = sum.where.symbol;
-}
-
-Tensor GradientBuilder::GradientStorage(const Tensor& value) {
-  const ValueId id = value.where.symbol;
-  if (gradients_.size() <= id) gradients_.resize(id + 1, -1);
-  if (gradients_[id] < 0) gradients_[id] = builder_.AddGradientValue(id);
-  return SameView(value, builder_.View(gradients_[id]));
-}
-
-void GradientBuilder::Emit(Op op, std::optional<Op> recomputing) {
-  builder_.Check(op, "gradient in unit ");
-  if (recomputing) builder_.Check(*recomputing, "gradient in unit ");
-  builder_.unit().backward.push_back({.op = std::move(op), .recomputing = std::move(recomputing)});
-}
 
 }  // namespace shale

@@ -9,8 +9,14 @@
 //   StatusOr<ModelGraph> graph = b.Finish();
 //
 // Layers (layers.h) emit forward ops and register, with OnBackward, the rule that emits their gradients. EndUnit and
-// EndLastUnit run the rules in reverse order. Finish returns the first error, for example a shape that does not fit.
-// Not thread-safe.
+// EndLastUnit run the rules in reverse order.
+//
+// A misuse never aborts the program: Finish returns the first one as InvalidArgument, which names it. Misuses are
+// shapes that do not fit, a unit without an end, a unit that does not depend on its input, a tensor of another unit or
+// of another builder, a parameter that no unit uses or that the loss does not depend on, no loss, and a second loss.
+// Only the views that Tensor itself makes (Slice, Reshape) abort if they do not fit; those of layers.h do not.
+//
+// Not thread-safe. Several builders may exist at once.
 #pragma once
 
 #include <functional>
@@ -31,9 +37,9 @@ class GradientBuilder;
 struct GraphOptions {
   GraphMode mode = GraphMode::kTraining;
   DType compute_dtype = DType::kFloat32;
-  int64_t micro_batch = 1;      // In sequences.
-  int64_t sequence_length = 1;  // In tokens.
-  int64_t vocabulary = 0;
+  int64_t micro_batch = 1;          // In sequences.
+  int64_t sequence_length = 1;      // In tokens.
+  int64_t vocabulary = 0;           // In tokens.
   int64_t loss_chunk_tokens = 512;  // Rows of logits that exist at once.
   bool last_target_only = false;    // Only the last position of a sequence has a target.
 };
@@ -43,16 +49,19 @@ class GraphBuilder {
   explicit GraphBuilder(const GraphOptions& options);
 
   const GraphOptions& options() const { return options_; }
+  // Returns the number of tokens of a micro-batch.
   int64_t tokens() const { return options_.micro_batch * options_.sequence_length; }
 
   // Add a flat group, and a parameter to a group. A parameter that two units use (a tied head) belongs to one group.
+  // Names must be unique. Checkpoints record them, and name patterns of jobs match them.
   GroupId AddGroup(std::string name);
   ParameterId AddParameter(GroupId group, std::string name, std::vector<int64_t> shape, Initializer initializer);
   const Parameter& parameter(ParameterId id) const { return graph_.parameters[id]; }
 
   // Begin and end units, in the order in which they run. `layer` is the index of the block, -1 if the unit is not one.
+  // The blocks of a model are what presets of activation checkpointing apply to; their indices count from 0.
   void BeginUnit(std::string name, int layer = -1);
-  Tensor UnitInput();                  // Returns the output of the previous unit, with the same shape.
+  Tensor UnitInput();                  // Returns the output of the previous unit, in the shape in which it was created.
   void EndUnit(const Tensor& output);  // `output` must be a full activation, not a view of a part of it.
   void EndLastUnit();                  // Ends a unit without output: the one with the loss.
 
@@ -60,6 +69,10 @@ class GraphBuilder {
   absl::StatusOr<ModelGraph> Finish();
 
   // The functions below are for layers. Tensors are symbolic and belong to the current unit.
+
+  // Returns `tensor` if it belongs to the current unit and has `rank` dimensions. Otherwise records an error, in which
+  // `user` is the name of the layer, and returns a new activation of that rank, so that the layer can go on.
+  Tensor Operand(const Tensor& tensor, int rank, absl::string_view user);
   Tensor NewActivation(absl::string_view name, DType dtype, std::initializer_list<int64_t> shape, bool cheap = false);
   Tensor UseParameter(ParameterId id);
   Tensor UseData(ValueRole role);  // kInputs, kTargets, kRows, kLossScale, kLossTotal or kLogits.
@@ -83,17 +96,36 @@ class GraphBuilder {
   void Check(const Op& op, absl::string_view where);
   ValueId AddGradientValue(ValueId of);
   ValueId AddValue(Value value);
-  UnitGraph& unit() { return graph_.units.back(); }
+  // Returns the current unit. Outside of a unit, records an error and returns a unit that is not part of the graph.
+  UnitGraph& unit();
   Tensor View(ValueId id);
   void CloseUnit();
+  // Emits the backward nodes of the current unit.
+  void EmitBackward();
+  // Returns whether a tensor belongs to the current unit.
+  bool IsOwn(const Tensor& tensor);
+  // Says whose tensor it is that the current unit must not use.
+  std::string DescribeForeign(const Tensor& tensor) const;
+  // Records an error for an op of the current unit that uses a tensor of another unit.
+  void CheckOwnership(const Op& op);
+  // Check the finished graph. Record an error for each unit, group or parameter that is not used as it must be.
+  void CheckResult();
+  void CheckParameters();
 
   GraphOptions options_;
   ModelGraph graph_;
   absl::Status status_;
   bool in_unit_ = false;
+  UnitGraph outside_;  // What unit() returns outside of a unit.
+  // [Note: the mark of a unit] While a unit is built, its tensors hold its mark in Location::shard_stride_bytes, which
+  // graphs do not use otherwise. No two units have the same mark, of whatever builder. CloseUnit removes it.
+  int64_t mark_ = 0;
+  int64_t builder_mark_ = 0;  // The mark of unit 0; that of unit i is larger by i.
+  int next_layer_ = 0;
+  std::vector<size_t> results_;  // For each op that writes the result of the graph, the index of its unit.
   Sublayer sublayer_ = Sublayer::kNone;
   std::vector<std::function<void(GradientBuilder&)>> rules_;
-  std::unordered_set<std::string> parameter_names_;
+  std::unordered_set<std::string> parameter_names_, unit_names_;
 };
 
 // Emits the backward nodes of one unit. Keeps one gradient per value: the gradients of several uses are added.

@@ -1,5 +1,6 @@
 // The layers that models are built from. Each function emits its forward ops and registers its gradient rule. A result
-// is a new activation of the current unit.
+// is a new activation of the current unit. `name` is the name of the result in its unit: name patterns of jobs match
+// it, and plans show it.
 //
 // T tokens (B sequences of S), C width, K inputs, N outputs, H query heads, G key/value heads, D head width, F inner
 // width, V vocabulary, P positions, R rows.
@@ -7,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <utility>
 
@@ -41,6 +43,14 @@ std::pair<Tensor, Tensor> AddNorm(GraphBuilder& b, const Tensor& x_TC, const Ten
 // RMSNorm of each head: reads the view x [T, heads, D] and writes the view y of another activation.
 void HeadNorm(GraphBuilder& b, const Tensor& x_THD, ParameterId weight_D, double epsilon, const Tensor& y_THD,
               absl::string_view name);
+
+// Views of a tensor: other shapes of the same elements. A view that does not fit is an error of the builder. Reshape
+// takes a full tensor with as many elements. Slice takes `count` rows or columns from `begin` on. SplitLast and
+// SplitFirst divide a dimension into [count, the rest]: [T, H * D] -> [T, H, D], and [B * S, C] -> [B, S, C].
+Tensor Reshape(GraphBuilder& b, const Tensor& x, std::initializer_list<int64_t> shape);
+Tensor Slice(GraphBuilder& b, const Tensor& x, int axis, int64_t begin, int64_t count);
+Tensor SplitLast(GraphBuilder& b, const Tensor& x, int64_t count);
+Tensor SplitFirst(GraphBuilder& b, const Tensor& x, int64_t count);
 
 // Rotates the view x in place (RoPE). Ops that are emitted later read it rotated.
 void ApplyRope(GraphBuilder& b, const Tensor& x_BSHD, double theta, const RopeScaling& scaling);

@@ -24,8 +24,9 @@ Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<Parameter
   return out;
 }
 
-Tensor Linear(GraphBuilder& b, const Tensor& x, ParameterId weight_NK, std::optional<ParameterId> bias_N,
+Tensor Linear(GraphBuilder& b, const Tensor& x_TK, ParameterId weight_NK, std::optional<ParameterId> bias_N,
               absl::string_view name) {
+  const Tensor x = b.Operand(x_TK, 2, "Linear");
   const Tensor weight = b.UseParameter(weight_NK);
   const Tensor bias = bias_N ? b.UseParameter(*bias_N) : Tensor();
   const Tensor y = b.NewActivation(name, b.options().compute_dtype, {x.dim(0), weight.dim(0)});

@@ -11,11 +11,19 @@
 namespace shale {
 namespace {
 
-// Returns the targets of `rows` rows: those of all tokens, or the last of each sequence.
+// Returns the targets of `rows` rows: those of all tokens, or the last of each sequence. Returns an absent tensor, and
+// records an error, for another number of rows.
 Tensor TargetsFor(GraphBuilder& b, int64_t rows) {
   Tensor targets = b.UseData(ValueRole::kTargets);
   const int64_t B = b.options().micro_batch, S = b.options().sequence_length;
   if (rows == B * S) return targets.Reshape({rows});
+  if (rows != B || !b.options().last_target_only) {
+    b.Fail(absl::InvalidArgumentError(
+        absl::StrCat("LinearCrossEntropy: x has ", rows, " rows; wanted ", B * S, ", one for every token",
+                     b.options().last_target_only ? absl::StrCat(", or ", B, ", one for every sequence")
+                                                  : ". A model with a row for every sequence sets last_target_only")));
+    return Tensor();
+  }
   Tensor last = targets.Slice(1, S - 1, 1);
   last.rank = 1;
   return last;
@@ -35,7 +43,8 @@ void EmitLogits(GraphBuilder& b, const Tensor& x, const Tensor& weight, const Te
 
 }  // namespace
 
-void LinearCrossEntropy(GraphBuilder& b, const Tensor& x, ParameterId weight_VC, std::optional<ParameterId> bias_V) {
+void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_VC, std::optional<ParameterId> bias_V) {
+  const Tensor x = b.Operand(x_RC, 2, "LinearCrossEntropy");
   const Tensor weight = b.UseParameter(weight_VC);
   const Tensor bias = bias_V ? b.UseParameter(*bias_V) : Tensor();
   if (b.options().mode == GraphMode::kLogits) return EmitLogits(b, x, weight, bias);
@@ -46,6 +55,7 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x, ParameterId weight_VC,
   const bool training = b.options().mode == GraphMode::kTraining;
   const int64_t rows = x.dim(0), chunk = std::min(rows, b.options().loss_chunk_tokens), V = weight.dim(0);
   const Tensor targets = TargetsFor(b, rows);
+  if (!targets.present()) return;
   const Tensor scale = b.UseData(ValueRole::kLossScale), total = b.UseData(ValueRole::kLossTotal);
   const Tensor logits = b.NewActivation("logits", x.dtype, {chunk, V});
   const Tensor loss = b.NewActivation("loss", DType::kFloat32, {rows});

@@ -72,14 +72,16 @@ void EmitNorm(GraphBuilder& b, const Tensor& x, const Tensor& residual, const Te
 
 }  // namespace
 
-Tensor Norm(GraphBuilder& b, const Tensor& x, const NormParameters& norm, absl::string_view name) {
+Tensor Norm(GraphBuilder& b, const Tensor& x_TC, const NormParameters& norm, absl::string_view name) {
+  const Tensor x = b.Operand(x_TC, 2, "Norm");
   const Tensor y = b.NewActivation(name, x.dtype, {x.dim(0), x.dim(1)}, /*cheap=*/true);
   EmitNorm(b, x, Tensor(), Tensor(), y, norm, name);
   return y;
 }
 
-std::pair<Tensor, Tensor> AddNorm(GraphBuilder& b, const Tensor& x, const Tensor& residual, const NormParameters& norm,
-                                  absl::string_view sum_name, absl::string_view name) {
+std::pair<Tensor, Tensor> AddNorm(GraphBuilder& b, const Tensor& x_TC, const Tensor& residual_TC,
+                                  const NormParameters& norm, absl::string_view sum_name, absl::string_view name) {
+  const Tensor x = b.Operand(x_TC, 2, "AddNorm"), residual = b.Operand(residual_TC, 2, "AddNorm");
   const Tensor sum = b.NewActivation(sum_name, x.dtype, {x.dim(0), x.dim(1)});
   b.MarkSublayerInput(sum);
   const Tensor y = b.NewActivation(name, x.dtype, {x.dim(0), x.dim(1)}, /*cheap=*/true);
@@ -89,10 +91,12 @@ std::pair<Tensor, Tensor> AddNorm(GraphBuilder& b, const Tensor& x, const Tensor
 
 void HeadNorm(GraphBuilder& b, const Tensor& x_THD, ParameterId weight_D, double epsilon, const Tensor& y_THD,
               absl::string_view name) {
-  EmitNorm(b, x_THD, Tensor(), Tensor(), y_THD, {.weight = weight_D, .epsilon = epsilon}, name);
+  EmitNorm(b, b.Operand(x_THD, 3, "HeadNorm"), Tensor(), Tensor(), b.Operand(y_THD, 3, "HeadNorm"),
+           {.weight = weight_D, .epsilon = epsilon}, name);
 }
 
-Tensor AddResidual(GraphBuilder& b, const Tensor& x, const Tensor& y, absl::string_view name) {
+Tensor AddResidual(GraphBuilder& b, const Tensor& a_TC, const Tensor& b_TC, absl::string_view name) {
+  const Tensor x = b.Operand(a_TC, 2, "AddResidual"), y = b.Operand(b_TC, 2, "AddResidual");
   const Tensor out = b.NewActivation(name, x.dtype, {x.dim(0), x.dim(1)});
   b.Emit(Add{.a = x, .b = y, .out = out});
   b.OnBackward([=](GradientBuilder& g) {

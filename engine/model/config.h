@@ -1,5 +1,6 @@
 // The shapes of the models that the engine can build, as plain values with every default decided, and the facts that
-// follow from a shape alone. engine/model/model.h builds the graphs.
+// follow from a shape alone. engine/model/model.h builds the graphs. A program may also bring a model of its own
+// (CustomModel).
 //
 // engine/config makes them from a job file (proto/job.proto documents each field at length). A program that embeds the
 // engine may fill them in itself; ValidateJob (engine/config/parse.h) checks them.
@@ -7,14 +8,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace shale {
+
+struct GraphOptions;  // engine/graph/builder.h
+struct ModelGraph;    // engine/graph/graph.h
 
 // kLayerNorm has a weight and a bias, kRmsNorm has only a weight.
 enum class NormKind { kRmsNorm, kLayerNorm };
@@ -66,7 +72,7 @@ struct DecoderConfig {
 
   // The facts of this kind of model. The functions below that take a ModelConfig say what they are.
   static constexpr absl::string_view kName = "decoder";
-  static constexpr bool kLastTargetOnly = false;
+  bool LastTargetOnly() const { return false; }
   unsigned __int128 ParameterCount(int64_t sequence_length) const;
   double WidestRow() const;
   double AttentionFlopsPerToken(int64_t sequence_length) const;
@@ -85,7 +91,7 @@ struct MlpConfig {
 
   // As in DecoderConfig.
   static constexpr absl::string_view kName = "mlp";
-  static constexpr bool kLastTargetOnly = true;
+  bool LastTargetOnly() const { return true; }
   unsigned __int128 ParameterCount(int64_t sequence_length) const;
   double WidestRow() const;
   double AttentionFlopsPerToken(int64_t sequence_length) const;
@@ -94,9 +100,40 @@ struct MlpConfig {
   bool operator==(const MlpConfig&) const = default;
 };
 
-// A model of any kind. Every kind has the fields vocabulary, layers and init_std. It also has the facts that the
-// functions below ask for; a file of its own defines them (decoder_facts.cc, mlp_facts.cc).
-using ModelConfig = std::variant<DecoderConfig, MlpConfig>;
+// Builds the graph of a model, with a GraphBuilder of these options (engine/graph/builder.h).
+using ModelFunction = std::function<absl::StatusOr<ModelGraph>(const GraphOptions&)>;
+
+// A model that the program brings itself. TrainerOptions::model (engine/train/trainer_options.h) and SetModel
+// (engine/config/set_model.h) give it to a job whose file has no `model`.
+struct CustomModel {
+  // Names the model in plans, messages and checkpoints: letters, digits, '.', '_' and '-', up to 128 of them.
+  std::string name;
+  // Identifies the configuration of the model: one line of text, up to 256 bytes, that differs if the function builds
+  // another graph. The settings themselves will do, such as "width=64 blocks=3", or a hash of them. Checkpoints record
+  // name and digest, and a run resumes only from a checkpoint with the same two.
+  std::string digest;
+  // Builds the graph. Called several times, with other options each time, on the threads that plan the job. For equal
+  // options it must return equal graphs, and for all modes the same parameters.
+  ModelFunction build;
+  int64_t layers = 0;             // Number of blocks: the units that BeginUnit gives an index.
+  bool last_target_only = false;  // Only the last position of a sequence has a target.
+  int64_t vocabulary = 0;         // As in DecoderConfig; GraphOptions::vocabulary has the value.
+
+  // As in DecoderConfig. The function alone knows the parameters, so these are 0.
+  static constexpr absl::string_view kName = "custom";
+  bool LastTargetOnly() const { return last_target_only; }
+  unsigned __int128 ParameterCount(int64_t) const { return 0; }
+  double WidestRow() const { return 0; }
+  double AttentionFlopsPerToken(int64_t) const { return 0; }
+  std::string Description() const;
+
+  // Compares everything but the function.
+  bool operator==(const CustomModel& other) const;
+};
+
+// A model of any kind. Every kind has the fields vocabulary and layers. It also has the facts that the functions below
+// ask for; a file of its own defines them (decoder_facts.cc, mlp_facts.cc, custom_facts.cc).
+using ModelConfig = std::variant<DecoderConfig, MlpConfig, CustomModel>;
 
 // Returns the name of the kind, which is its field in the job spec (message ModelSpec).
 inline absl::string_view KindName(const ModelConfig& model) {
@@ -108,30 +145,31 @@ inline int64_t Vocabulary(const ModelConfig& model) {
   return std::visit([](const auto& config) { return config.vocabulary; }, model);
 }
 
-// Returns the number of layers: blocks of a decoder, hidden layers of an MLP.
+// Returns the number of layers: blocks of a decoder or of a custom model, hidden layers of an MLP.
 inline int64_t Layers(const ModelConfig& model) {
   return std::visit([](const auto& config) { return config.layers; }, model);
 }
 
 // Returns whether only the last position of a sequence has a target.
 inline bool LastTargetOnly(const ModelConfig& model) {
-  return std::visit([](const auto& config) { return config.kLastTargetOnly; }, model);
+  return std::visit([](const auto& config) { return config.LastTargetOnly(); }, model);
 }
 
-// Returns the number of parameters of a model whose vocabulary is set. It may not fit 64 bits.
+// Returns the number of parameters of a model whose vocabulary is set. It may not fit 64 bits. Returns 0 for a custom
+// model.
 inline unsigned __int128 ParameterCount(const ModelConfig& model, int64_t sequence_length) {
   return std::visit([&](const auto& config) { return config.ParameterCount(sequence_length); }, model);
 }
 
 // Returns an upper bound on the columns of the activations that have a row for every token or every sequence. Logits
-// do not count.
+// do not count. Returns 0 for a custom model.
 inline double WidestRow(const ModelConfig& model) {
   return std::visit([](const auto& config) { return config.WidestRow(); }, model);
 }
 
 // Returns the floating-point operations per token of the matmuls of attention that involve no parameters (queries by
 // keys, weights by values). Counts forward and backward, as the mean over a sequence. Returns 0 for a model without
-// attention.
+// attention, and for a custom model.
 inline double AttentionFlopsPerToken(const ModelConfig& model, int64_t sequence_length) {
   return std::visit([&](const auto& config) { return config.AttentionFlopsPerToken(sequence_length); }, model);
 }
@@ -139,6 +177,13 @@ inline double AttentionFlopsPerToken(const ModelConfig& model, int64_t sequence_
 // Returns the kind and the shape in words: "decoder, 12 blocks of width 768, ...".
 inline std::string Description(const ModelConfig& model) {
   return std::visit([](const auto& config) { return config.Description(); }, model);
+}
+
+// Calls `use` with a default config of each kind of model that a job file can describe, in the order of ModelConfig.
+template <typename Use>
+void ForEachModelInFiles(const Use& use) {
+  use(DecoderConfig());
+  use(MlpConfig());
 }
 
 // Calls `use` with a default config of each kind of model, in the order of ModelConfig.

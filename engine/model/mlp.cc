@@ -8,7 +8,7 @@ namespace shale {
 absl::StatusOr<ModelGraph> BuildMlp(const MlpConfig& c, GraphOptions options) {
   using Kind = Initializer::Kind;
   options.vocabulary = c.vocabulary;
-  options.last_target_only = c.kLastTargetOnly;
+  options.last_target_only = c.LastTargetOnly();
   GraphBuilder b(options);
   const Initializer normal = {Kind::kNormal, c.init_std};
   const int64_t B = options.micro_batch, S = options.sequence_length;

@@ -2,7 +2,8 @@
 // (engine/graph/builder.h).
 //
 // To add a model, write one more function like these: declare groups and parameters, build the units in order, end with
-// LinearCrossEntropy. Every ModelGraph can be trained. Jobs reach it through BuildModel.
+// LinearCrossEntropy. Every ModelGraph can be trained. Jobs reach it through BuildModel. A program that embeds the
+// engine gives its function as a CustomModel instead.
 #pragma once
 
 #include <variant>
@@ -24,12 +25,17 @@ absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& config, GraphOption
 // Parameters: embedding.weight, hidden.{i}.weight/.bias, head.weight/.bias.
 absl::StatusOr<ModelGraph> BuildMlp(const MlpConfig& config, GraphOptions options);
 
-// Builds a model of any kind. In this function and the two above, the vocabulary in `config` overrides the one in
+// Calls the function of a custom model and checks that the graph is one for `options`. Returns FailedPrecondition if
+// there is no function, because the job was read from a file.
+absl::StatusOr<ModelGraph> BuildCustom(const CustomModel& model, GraphOptions options);
+
+// Builds a model of any kind. In this function and the three above, the vocabulary in `config` overrides the one in
 // `options`.
 inline absl::StatusOr<ModelGraph> BuildModel(const ModelConfig& config, const GraphOptions& options) {
   struct Builder {
     absl::StatusOr<ModelGraph> operator()(const DecoderConfig& c) const { return BuildDecoder(c, options); }
     absl::StatusOr<ModelGraph> operator()(const MlpConfig& c) const { return BuildMlp(c, options); }
+    absl::StatusOr<ModelGraph> operator()(const CustomModel& c) const { return BuildCustom(c, options); }
     const GraphOptions& options;
   };
   return std::visit(Builder{options}, config);

@@ -22,7 +22,7 @@ absl::Status CheckGraphSize(const Job& job) {
   const double vocabulary = static_cast<double>(Vocabulary(job.model));
   if (vocabulary < 1) {
     std::vector<std::string> fields;
-    ForEachModelKind([&](const auto& kind) { fields.push_back(absl::StrCat("model.", kind.kName, ".vocabulary")); });
+    ForEachModelInFiles([&](const auto& kind) { fields.push_back(absl::StrCat("model.", kind.kName, ".vocabulary")); });
     return absl::InvalidArgumentError(absl::StrCat("the vocabulary is unknown: set ", absl::StrJoin(fields, " or "),
                                                    ", or give data.path, which determines it"));
   }

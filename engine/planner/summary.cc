@@ -8,6 +8,7 @@
 
 #include "engine/program/issues.h"
 #include "engine/program/live_bytes.h"
+#include "kernels/ops/attention.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/matmul.h"
@@ -160,7 +161,28 @@ int64_t CountParameters(const ModelGraph& graph) {
   return count;
 }
 
+namespace {
+
+// Returns the FLOPs of the matmuls of forward and backward, without recomputation, for each token that has a target.
+// Attention counts three times its forward, because its backward recomputes.
+double GraphFlopsPerToken(const ModelGraph& graph) {
+  double flops = 0;
+  for (const UnitGraph& unit : graph.units) {
+    for (const std::vector<Node>* nodes : {&unit.forward, &unit.backward}) {
+      for (const Node& node : *nodes) {
+        if (node.op.Is<AttentionBackward>()) continue;
+        flops += FlopsOf(node.op) * (node.op.Is<AttentionForward>() ? 3 : 1);
+      }
+    }
+  }
+  const int64_t targets = graph.micro_batch * (graph.last_target_only ? 1 : graph.sequence_length);
+  return flops / static_cast<double>(targets);
+}
+
+}  // namespace
+
 double ModelFlopsPerToken(const Job& job, const ModelGraph& graph) {
+  if (std::holds_alternative<CustomModel>(job.model)) return GraphFlopsPerToken(graph);
   std::set<ParameterId> computed;
   for (const UnitGraph& unit : graph.units) {
     for (const Node& node : unit.forward) {

@@ -4,12 +4,32 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/model/model.h"
 #include "engine/planner/limits.h"
 #include "engine/step/combination.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
+namespace {
+
+// Training and evaluation share their persistent buffers, so they must have the same parameters. The function of a
+// custom model may break that.
+absl::Status CheckSameParameters(const ModelGraph& train, const ModelGraph& evaluate) {
+  const auto same = [](const Parameter& a, const Parameter& b) {
+    return a.name == b.name && a.shape == b.shape && a.group == b.group;
+  };
+  const auto [a, b] = std::mismatch(train.parameters.begin(), train.parameters.end(), evaluate.parameters.begin(),
+                                    evaluate.parameters.end(), same);
+  if (a == train.parameters.end() && b == evaluate.parameters.end()) return absl::OkStatus();
+  const std::string& name = a != train.parameters.end() ? a->name : b->name;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the model's parameters for training and for evaluation differ, first at ", name,
+                   "; a model must have the same parameters in every mode"));
+}
+
+}  // namespace
+
 absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode) {
   SHALE_RETURN_IF_ERROR(CheckGraphSize(job));
   return BuildModel(job.model, GraphOptionsFor(job, mode));
@@ -19,6 +39,7 @@ absl::StatusOr<JobGraphs> BuildGraphs(const Job& job) {
   JobGraphs graphs;
   SHALE_ASSIGN_OR_RETURN(graphs.train, BuildGraph(job, GraphMode::kTraining));
   SHALE_ASSIGN_OR_RETURN(graphs.evaluate, BuildGraph(job, GraphMode::kEvaluation));
+  SHALE_RETURN_IF_ERROR(CheckSameParameters(graphs.train, graphs.evaluate));
   return graphs;
 }
 

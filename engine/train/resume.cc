@@ -30,7 +30,11 @@ absl::Status Differs(const Args&... what) {
 // Returns the model as text, with a line for each field.
 std::vector<std::string> ModelLines(ModelConfig model) {
   // init_std does not matter, because restored weights are not initialized.
-  std::visit([](auto& config) { config.init_std = 0; }, model);
+  std::visit(
+      [](auto& config) {
+        if constexpr (requires { config.init_std; }) config.init_std = 0;
+      },
+      model);
   // With rotary positions there is no table, so the longest sequence is not part of the model.
   if (auto* decoder = std::get_if<DecoderConfig>(&model); decoder && decoder->position == PositionKind::kRotary) {
     decoder->max_positions = 0;

@@ -11,6 +11,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "engine/config/print.h"
+#include "engine/config/set_model.h"
 #include "engine/io/file.h"
 #include "engine/planner/summary.h"
 #include "engine/runtime/nvtx_ranges.h"
@@ -46,8 +47,9 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Job& job, const T
   return session;
 }
 
-absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(const Job& job, const TrainerOptions& options) {
+absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(Job job, const TrainerOptions& options) {
   if (options.backend == nullptr) return absl::InvalidArgumentError("TrainerOptions.backend is missing");
+  if (options.model) SHALE_RETURN_IF_ERROR(SetModel(*options.model, job));
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<JobData> data, JobData::Open(job, options.tokenizer_folder));
   SHALE_ASSIGN_OR_RETURN(LearningRateSchedule learning_rate,
                          LearningRateSchedule::Create(LearningRateOptionsFor(job, data->total_steps())));

@@ -76,8 +76,8 @@ class Session : public CheckpointSaver {
  private:
   Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRateSchedule learning_rate,
           const TrainerOptions& options);
-  // Opens the data and resolves the job.
-  static absl::StatusOr<std::unique_ptr<Session>> Prepare(const Job& job, const TrainerOptions& options);
+  // Gives the job its model, opens the data and resolves the job.
+  static absl::StatusOr<std::unique_ptr<Session>> Prepare(Job job, const TrainerOptions& options);
   void TellPlan() const;
   // Checks that all processes have the same job and the same data.
   absl::Status CheckSame() const;

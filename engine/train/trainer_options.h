@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/config/job.h"
 #include "engine/events/event.h"
 #include "engine/io/file_system.h"
 #include "engine/runtime/backend.h"
@@ -23,6 +25,9 @@ struct TraceOptions {
 struct TrainerOptions {
   // The backend of the job. Required. Borrowed; only Create uses it.
   const Backend* backend = nullptr;
+  // The model, if the program brings it. The job must then describe none (ModelFrom::kProgram in
+  // engine/config/parse.h). Empty: the model of the job.
+  std::optional<CustomModel> model;
   // The ranks of the job that this process holds, ascending; empty: all of them. With several processes, each creates a
   // trainer of the same job, and all call Create, Run, Step, Evaluate and SaveCheckpoint in the same order. `backend`
   // must then be able to join ranks of several processes (Backend::CreateGroup), and all processes must be able to

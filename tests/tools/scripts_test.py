@@ -46,6 +46,7 @@ class ScriptsTest(unittest.TestCase):
             with open(name, encoding="utf-8") as script:
                 self.write(name, script.read())
         self.write("tools/build_defs/install.sh", _INSTALL)
+        self.write("tests/embedding/run_test.py", "#!/bin/sh\necho embedding >> calls\n")
         self.write("bin/bazel", _BAZEL)
         self.write(".out/bin/tools/train", _TRAIN)
         self.write(".out/bin/tools/generate", "#!/bin/sh\n")
@@ -74,11 +75,15 @@ class ScriptsTest(unittest.TestCase):
         self.assertTrue(calls[0].endswith(" -c opt --//tools/build_defs:cuda=false --test_tag_filters=-all_only "
                                           "--build_tag_filters=-all_only //..."), calls)
         _, said, calls = self.call("tools/test", "--all")
-        self.assertEqual(said.splitlines()[-1], "0 passed, 0 failed")
-        self.assertEqual(len(calls), 3)
+        self.assertEqual(said.splitlines()[-2:], ["embedding: 1 passed, 0 failed", "1 passed, 0 failed"])
+        self.assertEqual(len(calls), 4)
         self.assertTrue(calls[0].endswith(" -c opt //..."), calls)
         self.assertIn("--config=asan", calls[1])
         self.assertIn("--config=tsan", calls[2])
+        self.assertEqual(calls[3], "embedding")
+        self.write("tests/embedding/run_test.py", "#!/bin/sh\nexit 1\n")
+        code, said, _ = self.call("tools/test", "--all")
+        self.assertEqual((code, said.splitlines()[-1]), (1, "0 passed, 1 failed"))
 
     def test_arguments_are_those_of_one_run(self):
         _, _, calls = self.call("tools/test", "--config=asan", "//tests/engine/...")
@@ -92,7 +97,7 @@ class ScriptsTest(unittest.TestCase):
             self.write("tools/build_defs/count_tests.py",
                        f'import sys\nif sys.argv[1].startswith("tsan="): {dies}\nprint("1 passed, 0 failed")\n')
             code, said, _ = self.call("tools/test", "--all")
-            self.assertEqual((code, said.splitlines()[-1]), (1, "2 passed, 1 failed"))
+            self.assertEqual((code, said.splitlines()[-1]), (1, "3 passed, 1 failed"))
             self.assertIn("\nFAILED (tsan): the test cases could not be counted\n", said)
 
     def test_without_a_cache_nothing_is_fetched(self):

@@ -1,4 +1,4 @@
-"""cc_library and cc_binary of the engine: as Bazel's, but compiled faster.
+"""cc_library and cc_binary of the engine: as Bazel's, but compiled faster, and in any workspace.
 
 For most sources, gcc spends most of its time on parsing Abseil and the standard library. So sources begin with a
 precompiled header (//tools/build_defs:prefix) that has what most of them include. They still include what they use,
@@ -50,6 +50,11 @@ PREFIX_INCLUDES = [
     "\"absl/types/span.h\"",
 ]
 
+def _copts_elsewhere():
+    """Returns what targets need of .bazelrc if another workspace builds them, because Bazel does not read it there.
+    -fPIC is a flag of the precompiled header."""
+    return [] if native.repository_name() == "@" else ["-std=c++20", "-fPIC"]
+
 def _begin_with_prefix(rule, srcs, deps, copts, **kwargs):
     # Flags such as -fopenmp predefine other macros, for which the precompiled form does not hold.
     flags = [c for c in copts if c.startswith("-f") or c.startswith("-O")]
@@ -59,7 +64,7 @@ def _begin_with_prefix(rule, srcs, deps, copts, **kwargs):
     elif srcs and flags == ["-O2"]:
         copts = _PREFIX_O2_COPTS + copts
         deps = deps + [_PREFIX_O2]
-    rule(srcs = srcs, deps = deps, copts = copts, **kwargs)
+    rule(srcs = srcs, deps = deps, copts = copts + _copts_elsewhere(), **kwargs)
 
 def cc_library(srcs = [], deps = [], copts = [], **kwargs):
     _begin_with_prefix(native.cc_library, srcs, deps, copts, **kwargs)

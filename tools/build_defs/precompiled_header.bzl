@@ -23,7 +23,8 @@ def _precompiled_header_impl(ctx):
         precompiled = ctx.actions.declare_file(ctx.label.name + ".h.gch")
         outputs.append(precompiled)
 
-        # gcc uses the result only for sources that are compiled with the same flags.
+        # gcc uses the result only for sources that are compiled with the same flags. See _copts_elsewhere in cc.bzl.
+        elsewhere = ["-std=c++20"] if ctx.label.workspace_name else []
         command = cc_common.get_memory_inefficient_command_line(
             feature_configuration = features,
             action_name = CPP_COMPILE_ACTION_NAME,
@@ -31,7 +32,7 @@ def _precompiled_header_impl(ctx):
                 feature_configuration = features,
                 cc_toolchain = toolchain,
                 use_pic = True,  # As --force_pic in .bazelrc.
-                user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts,
+                user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts + elsewhere,
             ),
         )
         ctx.actions.run(

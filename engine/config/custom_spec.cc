@@ -1,0 +1,64 @@
+// Reads, writes and checks the custom model in the job that a run recorded.
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "engine/config/model_spec.h"
+#include "engine/text/quote.h"
+
+namespace shale {
+namespace {
+
+constexpr size_t kLongestName = 128, kLongestDigest = 256;
+
+constexpr IntRange kIntRanges[] = {
+    {"model.custom.layers", 0, kMaxLayers},
+    {"model.custom.vocabulary", 1, kInt32Max},
+};
+
+}  // namespace
+
+FieldRanges RangesOf(const CustomModel&) { return {kIntRanges, {}}; }
+
+bool ReadSpec(const proto::ModelSpec& model, int64_t, CustomModel& config) {
+  if (!model.has_custom()) return false;
+  const proto::CustomModelSpec& spec = model.custom();
+  config.name = spec.name();
+  config.digest = spec.digest();
+  config.layers = spec.layers();
+  config.vocabulary = spec.vocabulary();
+  config.last_target_only = spec.last_target_only();
+  return true;
+}
+
+void WriteSpec(const CustomModel& config, proto::ModelSpec& model) {
+  proto::CustomModelSpec& spec = *model.mutable_custom();
+  spec.set_name(config.name);
+  spec.set_digest(config.digest);
+  spec.set_layers(config.layers);
+  if (config.vocabulary > 0) spec.set_vocabulary(config.vocabulary);
+  if (config.last_target_only) spec.set_last_target_only(true);
+}
+
+void CheckKindRules(const proto::ModelSpec&, const CustomModel& config, int64_t, SpecErrors& errors) {
+  if (config == CustomModel()) {
+    return errors.AddRule({"model"},
+                          "missing; the program that runs this job brings its model: give it to the trainer "
+                          "(TrainerOptions::model), or to the job (SetModel)");
+  }
+  bool good = !config.name.empty() && config.name.size() <= kLongestName;
+  for (const char c : config.name) good = good && (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-');
+  if (!good) {
+    errors.AddRule({"model.custom.name"}, absl::StrCat("found ", Quoted(config.name), "; allowed: 1 to ", kLongestName,
+                                                       " letters, digits, '.', '_' and '-' (CustomModel::name)"));
+  }
+  if (config.digest.empty() || config.digest.size() > kLongestDigest) {
+    errors.AddRule({"model.custom.digest"}, absl::StrCat("found ", config.digest.size(), " bytes; allowed: 1 to ",
+                                                         kLongestDigest, " (CustomModel::digest)"));
+  }
+}
+
+// The function alone knows the sizes of its tensors, and the builder checks them.
+std::vector<SizeProduct> ActivationSizes(const CustomModel&, const StepSizes&) { return {}; }
+
+}  // namespace shale

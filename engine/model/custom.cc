@@ -1,0 +1,43 @@
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/model/model.h"
+
+namespace shale {
+namespace {
+
+// Returns what `graph` lacks of a graph for `options`, or an empty string.
+std::string Difference(const CustomModel& model, const GraphOptions& options, const ModelGraph& graph) {
+  if (graph.mode != options.mode || graph.compute_dtype != options.compute_dtype ||
+      graph.micro_batch != options.micro_batch || graph.sequence_length != options.sequence_length ||
+      graph.vocabulary != options.vocabulary || graph.last_target_only != options.last_target_only) {
+    return "its graph was built with other options than those that its function was given";
+  }
+  int64_t blocks = 0;
+  for (const UnitGraph& unit : graph.units) blocks += unit.layer >= 0;
+  if (blocks == model.layers) return "";
+  return absl::StrCat("its graph has ", blocks, " blocks (units with an index), and CustomModel::layers is ",
+                      model.layers);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelGraph> BuildCustom(const CustomModel& model, GraphOptions options) {
+  const std::string name = absl::StrCat("custom model ", model.name);
+  if (!model.build) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name,
+                     ": only a program that brings the model can build it (TrainerOptions::model, or SetModel of "
+                     "engine/config/set_model.h)"));
+  }
+  options.vocabulary = model.vocabulary;
+  options.last_target_only = model.last_target_only;
+  absl::StatusOr<ModelGraph> graph = model.build(options);
+  if (!graph.ok()) return absl::Status(graph.status().code(), absl::StrCat(name, ": ", graph.status().message()));
+  if (const std::string difference = Difference(model, options, *graph); !difference.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", difference));
+  }
+  return graph;
+}
+
+}  // namespace shale

@@ -1,0 +1,50 @@
+// The public face of Shale, for programs that embed it. They depend on //engine:shale, include this header, and use
+// what the headers below declare, in namespace shale. engine/public_api.txt lists it. What these headers include in
+// turn is not public: its names may change, and its targets are not visible from other repositories.
+//
+// Errors are absl::Status values that say what was wanted, what was found and what to do. No function throws, and none
+// ends the process, unless a program breaks a REQUIRES. tools/README.md shows how to begin ("Embedding").
+#pragma once
+
+// A job: the settings of a run, read from a file or from text, and checked.
+#include "engine/config/job.h"
+#include "engine/config/parse.h"
+#include "engine/config/print.h"
+
+// A plan: every default decided, and the memory of one rank to the byte, before anything is allocated.
+#include "engine/config/data_facts.h"
+#include "engine/planner/fit.h"
+#include "engine/planner/job_plan.h"
+#include "engine/planner/resolve_job.h"
+#include "engine/report/plan_text.h"
+
+// Devices.
+#include "engine/backends/job_backend.h"
+
+// A model of your own: the builder of graphs, its layers, and how a job gets the model.
+#include "engine/config/set_model.h"
+#include "engine/graph/builder.h"
+#include "engine/graph/graph.h"
+#include "engine/graph/layers.h"
+#include "engine/model/config.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/rope.h"
+
+// Data: sequences of tokens.
+#include "engine/data/token_source.h"
+
+// Training.
+#include "engine/train/reports.h"
+#include "engine/train/resume.h"
+#include "engine/train/trainer.h"
+#include "engine/train/trainer_options.h"
+
+// Trained weights: checkpoints, exports, generation.
+#include "engine/checkpoint/export_parameters.h"
+#include "engine/checkpoint/newest.h"
+#include "engine/checkpoint/reader.h"
+#include "engine/generate/generator.h"
+#include "engine/hugging_face/export.h"
+
+// SHALE_RETURN_IF_ERROR and SHALE_ASSIGN_OR_RETURN.
+#include "kernels/check.h"

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Builds a program in a workspace outside of the repository against @shale, trains with it, and compares bits.
+
+    tests/embedding/run_test.py
+
+Copies tests/embedding/workspace to a temporary folder. Its program brings a model of its own that a job file can also
+describe (`model { mlp {} }`), so `train` must end in the same bits. Builds without CUDA. The first build compiles the
+engine once more, because the paths of its files differ. ~/.cache/shale/embedding keeps the outputs, so that later runs
+take seconds. This is no Bazel test, because a Bazel inside of Bazel would share the machine without either of them
+knowing; `tools/test --all` runs it.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+_CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+_OUTPUTS = os.path.join(_CACHE, "shale", "embedding")
+_MODEL = "model={mlp: {embedding: 8 hidden: 32 layers: 2}}"
+
+
+def run(command, **options):
+    """Runs a command that must succeed. Returns what it printed."""
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                            **options)
+    if result.returncode != 0:
+        raise AssertionError(f"{' '.join(command)} ended with {result.returncode}:\n{result.stdout[-6000:]}")
+    return result.stdout
+
+
+class EmbeddingTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="shale_embedding.")
+        cls.addClassCleanup(folder.cleanup)
+        cls.workspace = os.path.join(folder.name, "workspace")
+        shutil.copytree(os.path.join(_ROOT, "tests/embedding/workspace"), cls.workspace)
+        path = os.path.join(cls.workspace, "WORKSPACE")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace('"SHALE"', f'"{_ROOT}"'))
+        with open(os.path.join(cls.workspace, "text.txt"), "w", encoding="utf-8") as file:
+            file.writelines(f"the {i % 7} quick brown foxes jump over the lazy dog.\n" for i in range(60))
+
+    def bazel(self, command, *targets):
+        """Builds in the other workspace, without the flags of this one's .bazelrc."""
+        os.makedirs(_OUTPUTS, exist_ok=True)
+        return ["bazel", "--max_idle_secs=60", f"--output_base={_OUTPUTS}", command, "-c", "opt",
+                "--@shale//tools/build_defs:cuda=false", "--symlink_prefix=out/", "--noshow_progress", *targets]
+
+    def test_a_program_with_its_own_model_trains_to_the_bits_of_the_tool(self):
+        run(self.bazel("build", "//:service"), cwd=self.workspace)
+        own = os.path.join(self.workspace, "own")
+        printed = run([os.path.join(self.workspace, "out/bin/service"), "job.textproto", own], cwd=self.workspace)
+        self.assertIn("step 20: loss ", printed)
+
+        run(["bazel", "build", "-c", "opt", "--//tools/build_defs:cuda=false", "--noshow_progress", "//tools:train",
+             "//tools:export"], cwd=_ROOT)
+        tools = os.path.join(_ROOT, ".out/bin/tools")
+        theirs = os.path.join(self.workspace, "theirs")
+        run([os.path.join(tools, "train"), "--job=job.textproto", "--set", _MODEL, "--set",
+             f"telemetry.run_folder={theirs}"], cwd=self.workspace)
+        exported = os.path.join(self.workspace, "exported")
+        run([os.path.join(tools, "export"), f"--run={theirs}", f"--out={exported}", "--plain"])
+        with open(os.path.join(own, "model.safetensors"), "rb") as file:
+            ours = file.read()
+        with open(os.path.join(exported, "model.safetensors"), "rb") as file:
+            self.assertEqual(file.read(), ours)
+
+        # The tool refuses the program's job, which has no model.
+        refused = subprocess.run([os.path.join(tools, "train"), "--job=job.textproto"], cwd=self.workspace,
+                                 capture_output=True, text=True, check=False)
+        self.assertIn("model: missing; give decoder", refused.stderr)
+
+    def test_nothing_but_the_public_target_is_visible(self):
+        result = subprocess.run(self.bazel("build", "--nobuild", "//private:graph"), cwd=self.workspace,
+                                capture_output=True, text=True, check=False)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("target '@shale//engine/graph:graph' is not visible", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,103 @@
+// The laws of training steps for the example models of tools/examples, which programs bring themselves: how a job is
+// divided does not change what it computes, recomputation and offload change no bit, and the measured peak is the
+// planned one. This is a library; each test links the backend on which it checks them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/engine/job_harness.h"
+#include "tests/engine/tested_backend.h"
+#include "tools/examples/table_classifier.h"
+#include "tools/examples/universal_transformer.h"
+
+namespace shale::testing {
+namespace {
+
+constexpr int64_t kVocabulary = 19, kLength = 7;
+
+// Sizes that are multiples of nothing.
+CustomModel Classifier() {
+  return examples::TableClassifier({.cell_width = 3, .width = 14, .hidden = 22, .blocks = 3});
+}
+CustomModel Transformer() {
+  return examples::UniversalTransformer({.width = 12, .heads = 3, .hidden = 20, .steps = 3});
+}
+
+class ExampleLaws : public ::testing::TestWithParam<std::tuple<bool, DType>> {
+ protected:
+  RunOptions Options(int64_t ranks, int64_t micro_batch) const {
+    const auto [classifier, dtype] = GetParam();
+    CustomModel model = classifier ? Classifier() : Transformer();
+    model.vocabulary = kVocabulary;
+    RunOptions options;
+    options.model = model;
+    options.dtype = dtype;
+    options.micro_batch = micro_batch;
+    options.step.mesh = {.shard = ranks};
+    return options;
+  }
+  static RunResult MustRun(const RunOptions& options, int64_t sequences) {
+    absl::StatusOr<RunResult> result =
+        RunJob(options, RandomTokens(sequences, kLength, kVocabulary, 5, /*masks=*/false));
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (!result.ok()) return {};
+    EXPECT_EQ(result->measured_peak_bytes, result->plan.peak_bytes);
+    return *std::move(result);
+  }
+};
+
+TEST_P(ExampleLaws, EveryStrategyAndAccumulationAgreesWithOneRankAndOneBatch) {
+  // See kReordered and kReorderedBf16 in laws_test.cc.
+  const double tolerance = std::get<DType>(GetParam()) == DType::kFloat32 ? 2e-5 : 1e-2;
+  const RunResult one = MustRun(Options(1, 7), 7);
+  ASSERT_FALSE(one.losses.empty());
+  for (const Combination& c : Combinations()) {
+    RunOptions options = Options(3, 1);
+    options.step.strategy = c.strategy;
+    options.step.accumulation = c.accumulation;
+    const RunResult run = MustRun(options, 7);
+    const std::string name = absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation));
+    ASSERT_FALSE(run.losses.empty()) << name;
+    EXPECT_NEAR(run.losses[0], one.losses[0], tolerance * std::abs(one.losses[0])) << name;
+    EXPECT_EQ(run.global_tokens, one.global_tokens) << name;
+    std::string worst;
+    EXPECT_LE(LargestDistance(run.gradients, one.gradients, &worst), tolerance) << name << ": " << worst;
+  }
+}
+
+TEST_P(ExampleLaws, RecomputationAndOffloadChangeNoBits) {
+  using enum CheckpointingPreset;
+  RunOptions options = Options(2, 1);
+  options.steps = 2;
+  const RunResult none = MustRun(options, 4);
+  ASSERT_FALSE(none.losses.empty());
+  const bool classifier = std::get<bool>(GetParam());
+  for (const ActivationOptions& activations :
+       {ActivationOptions{.preset = kCheap}, ActivationOptions{.preset = kFeedForward},
+        ActivationOptions{.preset = kBlock}, ActivationOptions{.preset = kBlock, .segment_blocks = 2},
+        ActivationOptions{.offload = {"*"}},
+        ActivationOptions{.patterns = {classifier ? "blocks.*.up" : "steps.*.qkv", "*norm*"}}}) {
+    options.step.activations = activations;
+    const RunResult run = MustRun(options, 4);
+    const std::string name = absl::StrCat(ToString(activations.preset), " ", activations.segment_blocks);
+    EXPECT_EQ(run.losses, none.losses) << name;
+    EXPECT_EQ(run.gradients, none.gradients) << name;
+    EXPECT_EQ(run.weights, none.weights) << name;
+  }
+}
+
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<bool, DType>>& test) {
+  const auto [classifier, dtype] = test.param;
+  return absl::StrCat(classifier ? "TableClassifier" : "UniversalTransformer",
+                      dtype == DType::kFloat32 ? "Fp32" : "Bf16");
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ExampleLaws,
+                         ::testing::Combine(::testing::Bool(), ::testing::Values(DType::kFloat32, DType::kBFloat16)),
+                         NameOf);
+
+}  // namespace
+}  // namespace shale::testing
