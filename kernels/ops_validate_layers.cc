@@ -147,6 +147,7 @@ void Check(OpChecker& c, const CrossEntropy& op) {
   c.Act("logits", op.logits_TV, {&T, &V});
   c.Typed("targets", op.targets_T, DType::kInt32, {&T}, Layout::kStrided);
   if (op.gradient || op.scale_1.present()) c.Typed("scale", op.scale_1, DType::kFloat32, {&one});
+  if (op.weights_T.present()) c.Typed("weights", op.weights_T, DType::kFloat32, {&T}, Layout::kStrided);
   c.Typed("loss", op.loss_T, DType::kFloat32, {&T});
 }
 

@@ -28,6 +28,7 @@ GraphBuilder::GraphBuilder(const GraphOptions& options) : options_(options) {
   graph_.sequence_length = options.sequence_length;
   graph_.vocabulary = options.vocabulary;
   graph_.last_target_only = options.last_target_only;
+  graph_.target_weights = options.target_weights;
 }
 
 GroupId GraphBuilder::AddGroup(std::string name) {
@@ -175,6 +176,10 @@ Tensor GraphBuilder::UseData(ValueRole role) {
     case ValueRole::kTargets:
       value.name = "targets";
       value.tensor = Tensor::Contiguous(DType::kInt32, {B, S});
+      break;
+    case ValueRole::kTargetWeights:
+      value.name = "target_weights";
+      value.tensor = Tensor::Contiguous(DType::kFloat32, {B, S});
       break;
     case ValueRole::kRows:
       value.name = "rows";

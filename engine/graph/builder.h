@@ -36,6 +36,7 @@ struct GraphOptions {
   int64_t vocabulary = 0;
   int64_t loss_chunk_tokens = 512;  // Rows of logits that exist at once.
   bool last_target_only = false;    // Only the last position of a sequence has a target.
+  TargetWeights target_weights = TargetWeights::kNone;
 };
 
 class GraphBuilder {
@@ -62,7 +63,7 @@ class GraphBuilder {
   // The functions below are for layers. Tensors are symbolic and belong to the current unit.
   Tensor NewActivation(absl::string_view name, DType dtype, std::initializer_list<int64_t> shape, bool cheap = false);
   Tensor UseParameter(ParameterId id);
-  Tensor UseData(ValueRole role);  // kInputs, kTargets, kRows, kLossScale, kLossTotal or kLogits.
+  Tensor UseData(ValueRole role);                               // Not one of a parameter, an activation or a gradient.
   void Emit(Op op, std::optional<Op> from_sum = std::nullopt);  // See Node for `from_sum`.
   // Registers a gradient rule. Does nothing unless the mode is kTraining.
   void OnBackward(std::function<void(GradientBuilder&)> rule);

@@ -11,12 +11,13 @@
 namespace shale {
 namespace {
 
-// Returns the targets of `rows` rows: those of all tokens, or the last of each sequence.
-Tensor TargetsFor(GraphBuilder& b, int64_t rows) {
-  Tensor targets = b.UseData(ValueRole::kTargets);
+// Returns the targets, or the weights of the targets, of `rows` rows: those of all tokens, or the last of each
+// sequence.
+Tensor DataFor(GraphBuilder& b, ValueRole role, int64_t rows) {
+  Tensor data = b.UseData(role);
   const int64_t B = b.options().micro_batch, S = b.options().sequence_length;
-  if (rows == B * S) return targets.Reshape({rows});
-  Tensor last = targets.Slice(1, S - 1, 1);
+  if (rows == B * S) return data.Reshape({rows});
+  Tensor last = data.Slice(1, S - 1, 1);
   last.rank = 1;
   return last;
 }
@@ -45,7 +46,9 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x, ParameterId weight_VC,
   // it.
   const bool training = b.options().mode == GraphMode::kTraining;
   const int64_t rows = x.dim(0), chunk = std::min(rows, b.options().loss_chunk_tokens), V = weight.dim(0);
-  const Tensor targets = TargetsFor(b, rows);
+  const Tensor targets = DataFor(b, ValueRole::kTargets, rows);
+  const bool weighted = b.options().target_weights != TargetWeights::kNone;
+  const Tensor weights = weighted ? DataFor(b, ValueRole::kTargetWeights, rows) : Tensor();
   const Tensor scale = b.UseData(ValueRole::kLossScale), total = b.UseData(ValueRole::kLossTotal);
   const Tensor logits = b.NewActivation("logits", x.dtype, {chunk, V});
   const Tensor loss = b.NewActivation("loss", DType::kFloat32, {rows});
@@ -58,7 +61,8 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x, ParameterId weight_VC,
                         .targets_T = targets.Slice(0, begin, count),
                         .scale_1 = scale,
                         .loss_T = loss.Slice(0, begin, count),
-                        .gradient = training});
+                        .gradient = training,
+                        .weights_T = weighted ? weights.Slice(0, begin, count) : Tensor()});
     if (!training) continue;
     b.Emit(MatMul{.a = logits_chunk, .b = weight, .c_MN = d_x.Slice(0, begin, count)});
     b.Emit(MatMul{.a = logits_chunk, .b = x_chunk, .c_MN = b.ParameterGradient(weight), .transpose_a = true});

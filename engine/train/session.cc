@@ -179,7 +179,8 @@ absl::StatusOr<StepReport> Session::Step() {
                          .flops_per_token = flops_per_token_,
                          .peak_flops = peak_flops_,
                          .peak_bytes_planned = plan_.arena_bytes,
-                         .peak_bytes_measured = ranks_->measured_peak_bytes()});
+                         .peak_bytes_measured = ranks_->measured_peak_bytes(),
+                         .target_weights = plan_.train.graph.target_weights});
 }
 
 absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t sequences) {
@@ -191,7 +192,7 @@ absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t sequences) {
   HostBatch batch(*loader, 1, local_ranks_);
   const int64_t per_run = job_.batch.micro_batch * job_.sharding.ranks;
   const int64_t end = std::min(sequences, loader->samples_per_epoch());
-  EvaluationSum sum;
+  EvaluationSum sum(plan_.evaluate.graph.target_weights);
   for (int64_t begin = 0; begin < end; begin += per_run) {
     SHALE_ASSIGN_OR_RETURN(std::vector<StepInputs> inputs, batch.Fill({begin, std::min(per_run, end - begin)}));
     if (absl::Status status = evaluate_->Run(inputs); !status.ok()) {

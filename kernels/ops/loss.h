@@ -9,8 +9,9 @@
 
 namespace shale {
 
-// Per row: loss = logsumexp(logits) - logits[target]. If `gradient` is set, also overwrites logits with their gradient
-// (softmax(logits) - onehot(target)) * scale[0]. A row with a negative target has loss 0 and gradient 0.
+// Per row: loss = weight * (logsumexp(logits) - logits[target]). If `gradient` is set, also overwrites logits with
+// their gradient (softmax(logits) - onehot(target)) * weight * scale[0]. Without `weights` every weight is 1. A row
+// with a negative target or with weight 0 has loss 0 and gradient 0, whatever its logits are.
 struct CrossEntropy {
   static constexpr absl::string_view kName = "CrossEntropy";
   Tensor logits_TV;  // act; overwritten if `gradient` is set
@@ -18,11 +19,13 @@ struct CrossEntropy {
   Tensor scale_1;    // f32; read only if `gradient` is set
   Tensor loss_T;     // f32
   bool gradient = true;
+  Tensor weights_T;  // f32, optional, may be strided; of any sign
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("logits", op.logits_TV, op.gradient ? Access::kReadWrite : Access::kRead);
     v("targets", op.targets_T, Access::kRead);
     v("scale", op.scale_1, Access::kRead);
+    v("weights", op.weights_T, Access::kRead);
     v("loss", op.loss_T, Access::kWrite);
   }
 };

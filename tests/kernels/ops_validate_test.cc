@@ -73,9 +73,9 @@ TEST(Validate, NamesAnOperandOfTheWrongDType) {
 
 TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
   const std::set<std::string> optional = {
-      "EmbeddingForward.positions", "EmbeddingBackward.d_positions", "MatMul.bias",      "MatMul.packed_b",
-      "RmsNormBackward.d_residual", "LayerNormBackward.d_residual",  "SwiGluBackward.y", "GeluBackward.y",
-      "Accumulate.micro_batch"};
+      "EmbeddingForward.positions", "EmbeddingBackward.d_positions", "MatMul.bias",           "MatMul.packed_b",
+      "RmsNormBackward.d_residual", "LayerNormBackward.d_residual",  "SwiGluBackward.y",      "GeluBackward.y",
+      "Accumulate.micro_batch",     "CrossEntropy.weights",          "LossScale.weight_total"};
   for (const Op& op : ValidOps()) {
     ForOperands(op, [&](int number, const std::string& name, const Tensor&, Access) {
       const Op without = With(op, number, [](Tensor& t) { t = Tensor(); });
