@@ -202,6 +202,32 @@ Tensor GraphBuilder::UseData(ValueRole role) {
   return View(AddValue(std::move(value)));
 }
 
+Tensor GraphBuilder::UseRows(ValueRole role, int64_t width) {
+  SHALE_CHECK(role == ValueRole::kFeatures || role == ValueRole::kTargetValues) << "not a role with columns";
+  const char* const name = role == ValueRole::kFeatures ? "features" : "target_values";
+  if (width < 1) {
+    Fail(absl::InvalidArgumentError(
+        absl::StrCat("unit ", unit().name, ": ", name, " need at least 1 column; found ", width)));
+    width = 1;
+  }
+  for (const UnitGraph& other : graph_.units) {
+    for (const Value& value : other.values) {
+      if (value.role != role || value.tensor.dim(1) == width) continue;
+      Fail(absl::InvalidArgumentError(absl::StrCat("unit ", unit().name, " uses ", width, " columns of ", name,
+                                                   ", unit ", other.name, " uses ", value.tensor.dim(1))));
+      width = value.tensor.dim(1);
+    }
+  }
+  for (ValueId v = 0; v < unit().values.size(); ++v) {
+    if (unit().values[v].role == role) return View(v);
+  }
+  Value value;
+  value.name = name;
+  value.role = role;
+  value.tensor = Tensor::Contiguous(DType::kFloat32, {tokens(), width});
+  return View(AddValue(std::move(value)));
+}
+
 void GraphBuilder::Check(const Op& op, absl::string_view where) {
   absl::Status valid = Validate(op);
   if (!valid.ok()) Fail(absl::Status(valid.code(), absl::StrCat(where, unit().name, ": ", valid.message())));
@@ -224,6 +250,8 @@ void GraphBuilder::OnBackward(std::function<void(GradientBuilder&)> rule) {
 }
 
 void GraphBuilder::MarkSublayerInput(const Tensor& tensor) { unit().values[tensor.where.symbol].sublayer_input = true; }
+
+void GraphBuilder::MarkData(const Tensor& tensor) { unit().values[tensor.where.symbol].is_data = true; }
 
 void GraphBuilder::Fail(absl::Status status) { status_.Update(status); }
 
@@ -264,7 +292,9 @@ ValueId GraphBuilder::AddGradientValue(ValueId of) {
 }
 
 bool GradientBuilder::NeedsGradient(const Tensor& value) const {
-  const ValueRole role = builder_.unit().values[value.where.symbol].role;
+  const Value& source = builder_.unit().values[value.where.symbol];
+  if (source.is_data) return false;
+  const ValueRole role = source.role;
   return role == ValueRole::kActivation || role == ValueRole::kUnitInput;
 }
 

@@ -54,6 +54,8 @@ enum class ValueRole {
   kParameterGradient,  // The gradient of a parameter, f32.
   kInputs,             // Input tokens of the micro-batch, [B, S] i32.
   kTargets,            // Target tokens of the micro-batch, [B, S] i32. A negative target is not counted.
+  kFeatures,           // Features of the micro-batch in the place of tokens, [T, F] f32.
+  kTargetValues,       // Values in the place of target tokens, [T, D] f32.
   kTargetWeights,      // The weight of each target, [B, S] f32 (TargetWeights).
   kRows,               // For each sequence, the row of x whose logits are wanted, [B] i32 (kLogits graphs).
   kLossScale,          // 1 / valid tokens of the global batch, or 1 / sum of |weight|, f32.
@@ -72,6 +74,7 @@ struct Value {
   Sublayer sublayer = Sublayer::kNone;
   bool cheap = false;           // The result of a norm or an activation function: cheap to recompute.
   bool sublayer_input = false;  // The residual stream between a block's sublayers.
+  bool is_data = false;         // A copy of data, which needs no gradient.
   std::vector<int> producers;   // Forward nodes that write it, in order. Later ones update it or write other parts.
 };
 

@@ -34,6 +34,14 @@ void EmitLogits(GraphBuilder& b, const Tensor& x, const Tensor& weight, const Te
   b.Emit(MatMul{.a = wanted, .b = weight, .bias_N = bias, .c_MN = b.UseData(ValueRole::kLogits), .transpose_b = true});
 }
 
+// Returns the target values of `rows` rows: those of all positions, or the last of each sequence.
+Tensor TargetValuesFor(GraphBuilder& b, int64_t rows, int64_t D) {
+  const Tensor values = b.UseRows(ValueRole::kTargetValues, D);
+  const int64_t B = b.options().micro_batch, S = b.options().sequence_length;
+  if (rows != B || S == 1) return values;
+  return values.Reshape({B, S * D}).Slice(1, (S - 1) * D, D);
+}
+
 }  // namespace
 
 void LinearCrossEntropy(GraphBuilder& b, const Tensor& x, ParameterId weight_VC, std::optional<ParameterId> bias_V) {
@@ -69,6 +77,25 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x, ParameterId weight_VC,
     if (bias.present()) b.Emit(BiasBackward{.d_out_TN = logits_chunk, .d_bias_N = b.ParameterGradient(bias)});
   }
   b.Emit(Sum{.x_N = loss, .total_1 = total});
+  b.OnBackward([=](GradientBuilder& g) { g.Contribute(x, d_x); });
+}
+
+void MeanSquaredError(GraphBuilder& b, const Tensor& x) {
+  if (b.options().mode == GraphMode::kLogits) {
+    return b.Fail(absl::InvalidArgumentError("a model with a mean squared error has no logits to generate from"));
+  }
+  const bool training = b.options().mode == GraphMode::kTraining;
+  const int64_t rows = x.dim(0);
+  const Tensor loss = b.NewActivation("loss", DType::kFloat32, {rows});
+  const Tensor d_x = training ? b.NewGradient(x) : Tensor();
+  // Target values have no value that means "masked". Missing samples have weight 0, so there are always weights.
+  b.Emit(SquaredError{.prediction_TD = x,
+                      .targets_TD = TargetValuesFor(b, rows, x.dim(1)),
+                      .scale_1 = b.UseData(ValueRole::kLossScale),
+                      .loss_T = loss,
+                      .d_prediction_TD = d_x,
+                      .weights_T = DataFor(b, ValueRole::kTargetWeights, rows)});
+  b.Emit(Sum{.x_N = loss, .total_1 = b.UseData(ValueRole::kLossTotal)});
   b.OnBackward([=](GradientBuilder& g) { g.Contribute(x, d_x); });
 }
 

@@ -53,6 +53,8 @@ absl::string_view ToString(HostItem item) {
   switch (item) {
     case HostItem::kInputs: return "inputs";
     case HostItem::kTargets: return "targets";
+    case HostItem::kFeatures: return "features";
+    case HostItem::kTargetValues: return "target_values";
     case HostItem::kTargetWeights: return "target_weights";
     case HostItem::kRows: return "rows";
     case HostItem::kHyper: return "hyper";

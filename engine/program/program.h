@@ -86,6 +86,8 @@ struct Collective {
 enum class HostItem : uint8_t {
   kInputs,         // Input tokens of the instruction's micro-batch, [B, S] i32, to the device.
   kTargets,        // Target tokens of the same micro-batch, [B, S] i32, to the device.
+  kFeatures,       // Features in the place of tokens, [B, S, F] f32, to the device.
+  kTargetValues,   // Values in the place of target tokens, [B, S, D] f32, to the device.
   kTargetWeights,  // The weights of these targets, [B, S] f32, to the device.
   kRows,           // [B] i32, to the device.
   kHyper,          // The kHyper* values of kernels/step_scalars.h, to the device.

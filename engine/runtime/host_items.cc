@@ -37,7 +37,9 @@ absl::Status HostItems::Take(const StepInputs& inputs) {
     return Put(item, all.data(), std::ssize(all) * static_cast<int64_t>(sizeof(all[0])));
   };
   SHALE_RETURN_IF_ERROR(put(HostItem::kInputs, inputs.inputs));
+  SHALE_RETURN_IF_ERROR(put(HostItem::kFeatures, inputs.features));
   SHALE_RETURN_IF_ERROR(put(HostItem::kTargets, inputs.targets));
+  SHALE_RETURN_IF_ERROR(put(HostItem::kTargetValues, inputs.target_values));
   SHALE_RETURN_IF_ERROR(put(HostItem::kTargetWeights, inputs.target_weights));
   SHALE_RETURN_IF_ERROR(put(HostItem::kRows, inputs.rows));
   SHALE_RETURN_IF_ERROR(Put(HostItem::kHyper, inputs.hyper.data(), sizeof(inputs.hyper)));

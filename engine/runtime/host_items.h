@@ -15,10 +15,14 @@
 namespace shale {
 
 // The data that one run of a program takes from the host, for one rank. The program's HostCopy instructions determine
-// the sizes. The K micro-batches lie one after another.
+// the sizes; what it does not copy may be empty. The K micro-batches lie one after another.
+//
+// F features and D target values of a position.
 struct StepInputs {
+  absl::Span<const float> features;        // [K, B, S, F]
   absl::Span<const int32_t> inputs;        // [K, B, S]
   absl::Span<const int32_t> targets;       // [K, B, S]
+  absl::Span<const float> target_values;   // [K, B, S, D]
   absl::Span<const float> target_weights;  // [K, B, S]
   absl::Span<const int32_t> rows;          // [B]
   std::array<float, kHyperSize> hyper = {};

@@ -205,6 +205,8 @@ class StepCompiler {
       case ValueRole::kParameterGradient: return reducer_->Gradient(u, value.parameter);
       case ValueRole::kInputs: return Load(u, HostItem::kInputs, value);
       case ValueRole::kTargets: return Load(u, HostItem::kTargets, value);
+      case ValueRole::kFeatures: return Load(u, HostItem::kFeatures, value);
+      case ValueRole::kTargetValues: return Load(u, HostItem::kTargetValues, value);
       case ValueRole::kTargetWeights: return Load(u, HostItem::kTargetWeights, value);
       case ValueRole::kRows: return Load(u, HostItem::kRows, value);
       case ValueRole::kLossScale: return data_.loss_scale;

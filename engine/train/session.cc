@@ -30,6 +30,21 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+absl::Status CheckSource(const DataSource& source, const TrainerOptions& options) {
+  if (source.sequential() && options.control->processes() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("data \"", source.description().name,
+                                                   "\": it can only be read in order, by one process; found ",
+                                                   options.control->processes(), " processes"));
+  }
+  if (!source.has_state() && !options.checkpoint_folder.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data \"", source.description().name,
+                     "\": callbacks save and restore are missing, which checkpoints need; give both, or no "
+                     "TrainerOptions.checkpoint_folder"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Job& job, const TrainerOptions& options) {
@@ -46,10 +61,14 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Job& job, const T
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(const Job& job, const TrainerOptions& options) {
   if (options.backend == nullptr) return absl::InvalidArgumentError("TrainerOptions.backend is missing");
-  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<JobData> data, JobData::Open(job, options.tokenizer_folder));
+  SHALE_ASSIGN_OR_RETURN(
+      std::unique_ptr<JobData> data,
+      JobData::Open(job, options.tokenizer_folder, {.training = options.data, .evaluation = options.evaluation_data}));
+  SHALE_RETURN_IF_ERROR(CheckSource(data->training().source(), options));
   SHALE_ASSIGN_OR_RETURN(LearningRateSchedule learning_rate,
                          LearningRateSchedule::Create(LearningRateOptionsFor(job, data->total_steps())));
   SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), options.backend->machine()));
+  SHALE_RETURN_IF_ERROR(data->FitTo(NeedsOf(resolved.plan.train.graph)));
   return absl::WrapUnique(new Session(std::move(resolved), std::move(data), learning_rate, options));
 }
 
@@ -115,7 +134,12 @@ absl::Status Session::Begin(const TrainerOptions& options) {
           options.resume, options.checkpoint_folder, control_,
           [&](const Manifest& manifest) { return CheckSameRun(manifest, job_, data_->saved(), plan_.train.graph); },
           [&](const CheckpointReader& checkpoint) { return state_->Restore(checkpoint, /*values_only=*/false); }));
-  if (resumed_.path.empty()) {
+  const bool resumes = !resumed_.path.empty();
+  const SavedData& saved = resumed_.manifest.data;
+  SHALE_RETURN_IF_ERROR(
+      AgreeOnStatus(control_, ControlChannel::kSteps,
+                    data_->Start(resumes ? resumed_.manifest.samples : 0, resumes ? &saved.source_state : nullptr)));
+  if (!resumes) {
     return AgreeOnStatus(control_, ControlChannel::kSteps, SetInitialWeights(job_, *state_));
   }
   return GoOnAfterCheckpoint();
@@ -227,7 +251,7 @@ Manifest Session::ManifestNow() const {
   manifest.samples = position_;
   manifest.seed = job_.runtime.seed;
   manifest.job = ResolvedJobText(job_);
-  manifest.data = data_->saved();
+  manifest.data = data_->SavedAt(position_);
   return manifest;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/data/data_source.h"
 #include "engine/io/file_system.h"
 #include "engine/runtime/backend.h"
 #include "engine/train/resume.h"
@@ -22,6 +23,10 @@ struct TraceOptions {
 struct TrainerOptions {
   // The backend of the job. Required. Borrowed; only Create uses it.
   const Backend* backend = nullptr;
+  // The data of a job without data.path, and, if there is any, its evaluation data, which must be readable at any
+  // position. Null: the data are the files of data.path. Borrowed; must outlive the trainer.
+  DataSource* data = nullptr;
+  DataSource* evaluation_data = nullptr;
   // The ranks of the job that this process holds, ascending; empty: all of them. With several processes, each creates a
   // trainer of the same job, and all call Create, Run, Step, Evaluate and SaveCheckpoint in the same order. `backend`
   // must then be able to join ranks of several processes (Backend::CreateGroup), and all processes must be able to

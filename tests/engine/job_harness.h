@@ -30,6 +30,7 @@ struct Tokens {
   int64_t sequences = 0, length = 0;
   std::vector<int32_t> inputs, targets;  // [G, S]
   std::vector<float> weights;            // [G, S]; read only with RunOptions::target_weights.
+  std::vector<float> features, values;   // [G, S, F] and [G, S, D], in the place of inputs and targets; or empty.
 };
 // Returns random tokens and weights. If `masks`, about one target in eight is masked.
 Tokens RandomTokens(int64_t sequences, int64_t length, int64_t vocabulary, uint64_t seed, bool masks = true);
@@ -54,6 +55,7 @@ inline constexpr OpsKind kTestedOps = OpsKind::kFast;
 
 struct RunOptions {
   ModelConfig model = SmallDecoder();
+  std::function<absl::StatusOr<ModelGraph>(const GraphOptions&)> build;  // If set, builds the graph without `model`.
   DType dtype = DType::kFloat32;
   int64_t micro_batch = 1;
   int64_t loss_chunk_tokens = 7;

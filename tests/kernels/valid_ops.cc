@@ -53,6 +53,7 @@ std::vector<Op> LayerOps() {
                    .scale_1 = Float({1}),
                    .loss_T = Float({kT}),
                    .weights_T = Float({kT})},
+      SquaredError{Act({kT, kN}), Float({kT, kN}), Float({1}), Float({kT}), Act({kT, kN}), Float({kT})},
   };
 }
 

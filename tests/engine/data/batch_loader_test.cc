@@ -32,9 +32,13 @@ struct Batch {
 Batch Load(const BatchLoader& loader, const StepSamples& step, int64_t rank, int64_t micro_batch) {
   const size_t size = loader.shape().micro_batch * loader.shape().sequence_length;
   Batch batch{std::vector<int32_t>(size, 12345), std::vector<int32_t>(size, 12345)};
-  EXPECT_TRUE(loader.Fill(step, rank, micro_batch, absl::MakeSpan(batch.inputs), absl::MakeSpan(batch.targets)).ok());
+  const absl::StatusOr<BatchCounts> counts = loader.Fill(
+      step, rank, micro_batch, {.inputs = absl::MakeSpan(batch.inputs), .targets = absl::MakeSpan(batch.targets)});
+  EXPECT_TRUE(counts.ok()) << counts.status();
+  if (!counts.ok()) return batch;
   const auto counted = std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t t) { return t >= 0; });
-  EXPECT_EQ(loader.ValidTokens(step, rank, micro_batch), counted);
+  EXPECT_EQ(counts->valid_tokens, counted);
+  EXPECT_EQ(counts->weight_total, static_cast<double>(counted));
   return batch;
 }
 
@@ -163,7 +167,7 @@ TEST(BatchLoaderTest, RefusesWhatDoesNotFitTogether) {
   };
   EXPECT_THAT(refusal(Counting(10), 1, {.sequence_length = 10}), HasSubstr("10 tokens found, but one sequence of 10"));
   EXPECT_THAT(refusal(Counting(10), 8, {.sequence_length = 1}),
-              HasSubstr("the order is one of 8 samples, but 10 tokens hold 9 of 1"));
+              HasSubstr("the order is one of 8 samples, but the data has 9 of length 1"));
   EXPECT_THAT(refusal(Counting(10), 9, {.micro_batch = 0}), HasSubstr("the micro batch must lie in 1 to 2147483647"));
   EXPECT_THAT(refusal(Counting(10), 9, {.ranks = -1}), HasSubstr("number of ranks"));
   EXPECT_THAT(refusal(Counting(10), 9, {.global_batch = int64_t{1} << 40}), HasSubstr("global batch"));
