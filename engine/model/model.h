@@ -2,7 +2,7 @@
 // (engine/graph/builder.h).
 //
 // To add a model, write one more function like these: declare groups and parameters, build the units in order, end with
-// LinearCrossEntropy. Every ModelGraph can be trained. Jobs reach it through BuildModel.
+// LinearCrossEntropy or MeanSquaredError. Every ModelGraph can be trained. Jobs reach it through BuildModel.
 #pragma once
 
 #include <variant>

@@ -15,6 +15,7 @@ JsonObject StepMetrics(const StepReport& report) {
       .Add("mfu", report.mfu)
       .Add("peak_bytes_planned", report.peak_bytes_planned)
       .Add("peak_bytes_measured", report.peak_bytes_measured);
+  if (report.step_weight > 0) row.Add("weight", report.step_weight);
   return row;
 }
 
