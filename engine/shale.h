@@ -30,7 +30,9 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/rope.h"
 
-// Data: sequences of tokens.
+// Data: files of tokens, or samples of your own.
+#include "engine/data/data_source.h"
+#include "engine/data/pull_source.h"
 #include "engine/data/token_source.h"
 
 // Training.
@@ -38,6 +40,11 @@
 #include "engine/train/resume.h"
 #include "engine/train/trainer.h"
 #include "engine/train/trainer_options.h"
+
+// What a run tells those who watch it.
+#include "engine/events/event.h"
+#include "engine/events/event_queue.h"
+#include "engine/events/event_writer.h"
 
 // Trained weights: checkpoints, exports, generation.
 #include "engine/checkpoint/export_parameters.h"

@@ -20,6 +20,7 @@
   X(GeluForward)              \
   X(GeluBackward)             \
   X(CrossEntropy)             \
+  X(SquaredError)             \
   X(Sum)                      \
   X(SumSquares)               \
   X(Copy)                     \

@@ -163,6 +163,7 @@ void Check(OpChecker& c, const LossScale& op) {
   Dim one{"", 1};
   c.Typed("valid_tokens", op.valid_tokens_1, DType::kInt64, {&one});
   c.Typed("scale", op.scale_1, DType::kFloat32, {&one});
+  if (op.weight_total_1.present()) c.Typed("weight_total", op.weight_total_1, DType::kFloat64, {&one});
 }
 
 void Check(OpChecker& c, const FlagNonFinite& op) {
@@ -185,6 +186,7 @@ void Check(OpChecker& c, const PrepareUpdate& op) {
   c.Typed("update", op.update_5, DType::kFloat32, {&update});
   if (op.number_1.present()) c.Typed("number", op.number_1, DType::kInt64, {&one});
   if (op.previous_norm_1.present()) c.Typed("previous_norm", op.previous_norm_1, DType::kFloat64, {&one});
+  if (op.weight_total_1.present()) c.Typed("weight_total", op.weight_total_1, DType::kFloat64, {&one});
 }
 
 void Check(OpChecker& c, const RecordNorm& op) {
@@ -192,6 +194,7 @@ void Check(OpChecker& c, const RecordNorm& op) {
   c.Typed("valid_tokens", op.valid_tokens_1, DType::kInt64, {&one});
   c.Typed("totals", op.totals_3, DType::kFloat64, {&totals});
   c.Typed("norm", op.norm_1, DType::kFloat64, {&one});
+  if (op.weight_total_1.present()) c.Typed("weight_total", op.weight_total_1, DType::kFloat64, {&one});
 }
 
 void Check(OpChecker& c, const Update& op) {

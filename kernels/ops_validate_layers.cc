@@ -147,7 +147,20 @@ void Check(OpChecker& c, const CrossEntropy& op) {
   c.Act("logits", op.logits_TV, {&T, &V});
   c.Typed("targets", op.targets_T, DType::kInt32, {&T}, Layout::kStrided);
   if (op.gradient || op.scale_1.present()) c.Typed("scale", op.scale_1, DType::kFloat32, {&one});
+  if (op.weights_T.present()) c.Typed("weights", op.weights_T, DType::kFloat32, {&T}, Layout::kStrided);
   c.Typed("loss", op.loss_T, DType::kFloat32, {&T});
+}
+
+void Check(OpChecker& c, const SquaredError& op) {
+  Dim T{"T"}, D{"D"}, one{"", 1};
+  c.Act("prediction", op.prediction_TD, {&T, &D});
+  c.Typed("targets", op.targets_TD, DType::kFloat32, {&T, &D}, Layout::kDenseRows);
+  const bool gradient = op.d_prediction_TD.present();
+  if (gradient || op.scale_1.present()) c.Typed("scale", op.scale_1, DType::kFloat32, {&one});
+  if (op.weights_T.present()) c.Typed("weights", op.weights_T, DType::kFloat32, {&T}, Layout::kStrided);
+  c.Typed("loss", op.loss_T, DType::kFloat32, {&T});
+  if (gradient) c.Act("d_prediction", op.d_prediction_TD, {&T, &D});
+  c.MayBe("d_prediction", "prediction");
 }
 
 }  // namespace shale::internal

@@ -22,6 +22,7 @@
 #include "engine/checkpoint/staging.h"
 #include "engine/checkpoint/verify.h"
 #include "engine/config/old_words.h"
+#include "engine/data/data_source.h"
 #include "engine/text/layout.h"
 #include "engine/text/numbers.h"
 #include "kernels/check.h"
@@ -97,12 +98,17 @@ void Describe(const CheckpointReader& checkpoint) {
   Show(absl::StrCat(checkpoint.folder(), "\n"));
   row("step", absl::StrCat(WithCommas(m.step), ", ", Plural(m.update_count, "update"), " applied"));
   row("tokens", WithCommas(m.tokens));
-  row("samples",
-      absl::StrCat(WithCommas(m.samples), ": epoch ", m.samples / data.samples_per_epoch, ", place ",
-                   WithCommas(m.samples % data.samples_per_epoch), " of ", WithCommas(data.samples_per_epoch)));
+  const bool endless = data.samples_per_epoch == kEndlessSamples;
+  row("samples", absl::StrCat(WithCommas(m.samples),
+                              endless ? " of data without an end"
+                                      : absl::StrCat(": epoch ", m.samples / data.samples_per_epoch, ", place ",
+                                                     WithCommas(m.samples % data.samples_per_epoch), " of ",
+                                                     WithCommas(data.samples_per_epoch))));
   row("data", absl::StrCat("samples of ", Plural(data.sequence_length, "token"),
                            data.shuffled ? absl::StrCat(", shuffled with seed ", data.seed) : ", in their order"));
   row("tokenizer", Printable(data.tokenizer));
+  if (!data.source_state.empty())
+    row("source", absl::StrCat("a state of ", Plural(std::ssize(data.source_state), "byte")));
   row("seed", absl::StrCat(m.seed));
   row("written by", absl::StrCat(Plural(m.ranks, "rank"), ", strategy ", Printable(Translated("strategy", m.strategy)),
                                  ", accumulation ", Printable(Translated("accumulation", m.accumulation)),

@@ -109,6 +109,8 @@ void CompareManifests(const Manifest& a, const Manifest& b, ManifestTranslation 
   // Without shuffling the seed has no effect.
   if (a.data.shuffled || b.data.shuffled) compare(state, "data seed", a.data.seed, b.data.seed);
   compare(state, "tokenizer", a.data.tokenizer, b.data.tokenizer);
+  // The state itself may be any bytes, so it is not shown.
+  if (a.data.source_state != b.data.source_state) state.push_back({"state of the data", "some bytes", "others"});
   std::vector<FieldDifference>& writing = difference.writing;
   compare(writing, "ranks", a.ranks, b.ranks);
   compare(writing, "strategy", translate("strategy", a.strategy), translate("strategy", b.strategy));

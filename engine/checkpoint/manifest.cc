@@ -249,6 +249,8 @@ std::string SerializeManifest(const Manifest& manifest) {
   data.set_shuffled(manifest.data.shuffled);
   data.set_seed(manifest.data.seed);
   data.set_tokenizer(manifest.data.tokenizer);
+  // Readers from before there was such a state refuse this field.
+  if (!manifest.data.source_state.empty()) data.set_source_state(manifest.data.source_state);
   proto::LayoutRecord& layout = *m.mutable_layout();
   layout.set_ranks(manifest.ranks);
   layout.set_strategy(manifest.strategy);
@@ -297,7 +299,8 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
                    .sequence_length = m.data().sequence_length(),
                    .shuffled = m.data().shuffled(),
                    .seed = m.data().seed(),
-                   .tokenizer = m.data().tokenizer()};
+                   .tokenizer = m.data().tokenizer(),
+                   .source_state = m.data().source_state()};
   manifest.ranks = m.layout().ranks();
   manifest.strategy = m.layout().strategy();
   manifest.accumulation = m.layout().accumulation();

@@ -99,7 +99,8 @@ struct SavedData {
   int64_t sequence_length = 0;  // Tokens.
   bool shuffled = false;
   uint64_t seed = 0;
-  std::string tokenizer;  // Distinguishes one tokenizer from another.
+  std::string tokenizer;     // Distinguishes one tokenizer from another. Own data of a program has its name here.
+  std::string source_state;  // DataSource::StateAt of the position; empty if the source has none.
 
   bool operator==(const SavedData&) const = default;
 };

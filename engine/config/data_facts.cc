@@ -17,6 +17,11 @@ absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
   if (job.data.format == DataFormat::kText) {
     return DataFacts{.format = DataFormat::kText, .vocabulary = kTextVocabulary};
   }
+  if (job.data.path.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the job leaves its vocabulary to its data, and has no data.path; give one, or add --set model.",
+                     KindName(job.model), ".vocabulary=N"));
+  }
   const absl::StatusOr<TokenSource> source = TokenSource::Open(job.data.path, job.data.format);
   if (source.ok()) return DataFactsOf(*source);
   const std::string field = std::holds_alternative<CustomModel>(job.model)

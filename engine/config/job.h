@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/data/data_enums.h"
+#include "engine/graph/target_weights.h"
 #include "engine/model/config.h"
 #include "engine/optimizer/optimizer.h"
 #include "engine/runtime/ops_kind.h"
@@ -21,12 +22,13 @@
 namespace shale {
 
 struct DataConfig {
-  std::string path;  // A file or a folder; absolute if it came from a job file.
+  std::string path;  // A file or a folder; absolute if it came from a job file. Empty: the program gives the data.
   DataFormat format = DataFormat::kByContent;
   DataOrder order = DataOrder::kShuffled;
   uint64_t seed = 1;               // Seed of the order.
   std::string evaluation_path;     // Empty: none.
   double evaluation_fraction = 0;  // Fraction of path held out at its end; 0 if evaluation_path is given.
+  TargetWeights target_weights = TargetWeights::kNone;  // kNone if path is given.
 
   bool operator==(const DataConfig&) const = default;
 };

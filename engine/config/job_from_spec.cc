@@ -15,6 +15,7 @@ DataConfig DataFromSpec(const proto::DataSpec& spec) {
   if (spec.has_seed()) config.seed = spec.seed();
   config.evaluation_path = spec.evaluation_path();
   config.evaluation_fraction = spec.evaluation_fraction();
+  config.target_weights = FromSpec(spec.target_weights(), config.target_weights);
   return config;
 }
 

@@ -17,6 +17,9 @@ void Print(const DataConfig& config, proto::DataSpec& spec) {
   spec.set_seed(config.seed);
   if (!config.evaluation_path.empty()) spec.set_evaluation_path(config.evaluation_path);
   spec.set_evaluation_fraction(config.evaluation_fraction);
+  if (config.target_weights != TargetWeights::kNone) {
+    spec.set_target_weights(ToSpec<proto::DataSpec::TargetWeights>(config.target_weights));
+  }
 }
 
 void Print(const BatchConfig& config, proto::BatchSpec& spec) {

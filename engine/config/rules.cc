@@ -26,10 +26,29 @@ void CheckName(const std::string& name, SpecErrors& errors) {
                                         kLongest, " of them, and no '.' at the start"));
 }
 
+// Checks the settings of data that the program gives. Whether it gives any is known when the job runs.
+void CheckOwnData(const DataConfig& data, SpecErrors& errors) {
+  const struct {
+    const char* path;
+    bool given;
+  } of_files[] = {
+      {"data.format", data.format != DataFormat::kByContent},
+      {"data.evaluation_path", !data.evaluation_path.empty()},
+      {"data.evaluation_fraction", data.evaluation_fraction > 0},
+  };
+  for (const auto& [path, given] : of_files) {
+    if (given) errors.AddRule({path, "data.path"}, "only files of data.path have it; give path, or leave it out");
+  }
+}
+
 void CheckData(const Job& job, SpecErrors& errors) {
   const DataConfig& data = job.data;
-  if (data.path.empty())
-    errors.AddRule({"data.path"}, "missing; give a text file, a token file, or a folder of such files");
+  if (!data.path.empty() && data.target_weights != TargetWeights::kNone) {
+    errors.AddRule({"data.target_weights", "data.path"},
+                   "the files of path have no weights; leave target_weights out, or leave path out and give the data "
+                   "through TrainerOptions.data");
+  }
+  if (data.path.empty()) return CheckOwnData(data, errors);
   if (!data.evaluation_path.empty() && data.evaluation_fraction > 0) {
     errors.AddRule({"data.evaluation_fraction", "data.evaluation_path"},
                    "evaluation_path and evaluation_fraction are both given; keep one");

@@ -1,15 +1,68 @@
 #include "engine/data/batch_loader.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/data/guarded.h"
+#include "engine/data/token_samples.h"
 #include "kernels/check.h"
 
 namespace shale {
+namespace {
 
-absl::StatusOr<BatchLoader> BatchLoader::Create(TokenSource source, SampleOrder order, const BatchShape& shape) {
+// Returns the part of slot `slot` of a part that has `slots` slots.
+template <class T>
+absl::Span<T> Slot(absl::Span<T> all, int64_t slot, int64_t slots) {
+  const int64_t size = std::ssize(all) / slots;
+  return all.subspan(slot * size, size);
+}
+
+SampleParts Slot(const SampleParts& all, int64_t slot, int64_t slots) {
+  return {.inputs = Slot(all.inputs, slot, slots),
+          .features = Slot(all.features, slot, slots),
+          .targets = Slot(all.targets, slot, slots),
+          .target_values = Slot(all.target_values, slot, slots),
+          .weights = Slot(all.weights, slot, slots)};
+}
+
+void MakeMissing(const SampleParts& sample) {
+  std::fill(sample.inputs.begin(), sample.inputs.end(), 0);
+  std::fill(sample.features.begin(), sample.features.end(), 0.0f);
+  std::fill(sample.targets.begin(), sample.targets.end(), kMaskedTarget);
+  std::fill(sample.target_values.begin(), sample.target_values.end(), 0.0f);
+  std::fill(sample.weights.begin(), sample.weights.end(), 0.0f);
+}
+
+absl::Status CheckIds(absl::string_view what, absl::Span<const int32_t> ids, int64_t limit, bool may_be_masked) {
+  const int32_t least = may_be_masked ? std::numeric_limits<int32_t>::min() : 0;
+  bool good = true;
+  for (const int32_t id : ids) good &= id >= least && id < limit;
+  if (good || limit == 0) return absl::OkStatus();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= least && ids[i] < limit) continue;
+    return absl::OutOfRangeError(absl::StrCat(what, " ", i, " is ", ids[i], "; the model allows 0 to ", limit - 1,
+                                              may_be_masked ? ", and -1 for a position without a target" : ""));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFinite(absl::string_view what, absl::Span<const float> values) {
+  bool good = true;
+  for (const float value : values) good &= std::isfinite(value);
+  if (good) return absl::OkStatus();
+  const auto bad = std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  return absl::OutOfRangeError(absl::StrCat(what, " ", bad - values.begin(), " is ", *bad, "; wanted a finite number"));
+}
+
+}  // namespace
+
+absl::StatusOr<BatchLoader> BatchLoader::Create(std::shared_ptr<DataSource> source, SampleOrder order,
+                                                const BatchShape& shape) {
   for (const auto& [size, name] : {std::pair(shape.micro_batch, "micro batch"),
                                    {shape.ranks, "number of ranks"},
                                    {shape.sequence_length, "sequence length"},
@@ -19,14 +72,33 @@ absl::StatusOr<BatchLoader> BatchLoader::Create(TokenSource source, SampleOrder 
       return absl::InvalidArgumentError(absl::StrCat("the ", name, " must lie in 1 to ", kMax, "; found ", size));
     }
   }
-  SHALE_RETURN_IF_ERROR(source.CheckLength(shape.sequence_length));
-  const int64_t samples = SampleCount(source.size(), shape.sequence_length);
-  if (order.sample_count() != samples) {
-    return absl::InvalidArgumentError(absl::StrCat("the order is one of ", order.sample_count(), " samples, but ",
-                                                   source.size(), " tokens hold ", samples, " of ",
+  const DataDescription& description = source->description();
+  if (description.sequence_length != shape.sequence_length) {
+    return absl::InvalidArgumentError(absl::StrCat("samples have length ", description.sequence_length,
+                                                   ", but batch.sequence_length is ", shape.sequence_length));
+  }
+  if (order.sample_count() != description.samples) {
+    return absl::InvalidArgumentError(absl::StrCat("the order is one of ", order.sample_count(),
+                                                   " samples, but the data has ", description.samples, " of length ",
                                                    shape.sequence_length));
   }
   return BatchLoader(std::move(source), order, shape);
+}
+
+absl::StatusOr<BatchLoader> BatchLoader::Create(TokenSource source, SampleOrder order, const BatchShape& shape) {
+  if (shape.sequence_length >= 1) SHALE_RETURN_IF_ERROR(source.CheckLength(shape.sequence_length));
+  const int64_t length = std::max<int64_t>(1, shape.sequence_length);
+  return Create(std::make_shared<TokenSamples>(std::move(source), length), order, shape);
+}
+
+bool BatchLoader::has_weights() const {
+  return source_->description().has_weights || source_->description().target_values > 0;
+}
+
+void BatchLoader::Expect(TargetPositions targets, int64_t input_ids, int64_t target_ids) {
+  shape_.targets = targets;
+  shape_.input_ids = input_ids;
+  shape_.target_ids = target_ids;
 }
 
 int64_t BatchLoader::FilledSlots(const StepSamples& step, int64_t rank, int64_t micro_batch) const {
@@ -40,34 +112,73 @@ int64_t BatchLoader::FilledSlots(const StepSamples& step, int64_t rank, int64_t 
   return std::clamp<int64_t>(step.count - first_slot, 0, shape_.micro_batch);
 }
 
-int64_t BatchLoader::ValidTokens(const StepSamples& step, int64_t rank, int64_t micro_batch) const {
-  const int64_t per_sample = shape_.targets == TargetPositions::kEvery ? shape_.sequence_length : 1;
-  return FilledSlots(step, rank, micro_batch) * per_sample;
+absl::Status BatchLoader::Check(const SampleParts& sample) const {
+  SHALE_RETURN_IF_ERROR(CheckIds("input", sample.inputs, shape_.input_ids, /*may_be_masked=*/false));
+  SHALE_RETURN_IF_ERROR(CheckIds("target", sample.targets, shape_.target_ids, /*may_be_masked=*/true));
+  SHALE_RETURN_IF_ERROR(CheckFinite("feature", sample.features));
+  SHALE_RETURN_IF_ERROR(CheckFinite("target value", sample.target_values));
+  return CheckFinite("weight", sample.weights);
 }
 
-absl::Status BatchLoader::Fill(const StepSamples& step, int64_t rank, int64_t micro_batch,
-                               absl::Span<int32_t> inputs_BS, absl::Span<int32_t> targets_BS) const {
-  const int64_t length = shape_.sequence_length;
-  const size_t size = static_cast<size_t>(shape_.micro_batch * length);
-  SHALE_CHECK(inputs_BS.size() == size && targets_BS.size() == size)
-      << inputs_BS.size() << " inputs and " << targets_BS.size() << " targets for a micro-batch of " << size;
+absl::Status BatchLoader::Read(int64_t position, const SampleParts& out) const {
+  const int64_t sample = order_.At(position);
+  SampleParts parts = out;
+  if (!source_->description().has_weights) parts.weights = {};
+  absl::Status status = Guarded("its source", [&] { return source_->Read(sample, parts); });
+  if (status.ok()) status = Check(parts);
+  if (status.ok()) {
+    if (parts.weights.empty()) std::fill(out.weights.begin(), out.weights.end(), 1.0f);
+    return absl::OkStatus();
+  }
+  return absl::Status(status.code(), absl::StrCat("position ", position, " of the data (sample ", sample, " of \"",
+                                                  source_->description().name, "\"): ", status.message()));
+}
+
+absl::StatusOr<BatchCounts> BatchLoader::Fill(const StepSamples& step, int64_t rank, int64_t micro_batch,
+                                              const SampleParts& out) const {
+  const DataDescription& data = source_->description();
+  const int64_t length = shape_.sequence_length, slots = shape_.micro_batch, positions = slots * length;
+  const bool values = data.target_values > 0;
+  SHALE_CHECK(std::ssize(out.inputs) == (data.features > 0 ? 0 : positions) &&
+              std::ssize(out.features) == positions * data.features &&
+              std::ssize(out.targets) == (values ? 0 : positions) &&
+              std::ssize(out.target_values) == positions * data.target_values &&
+              std::ssize(out.weights) == (has_weights() ? positions : 0))
+      << "a batch of another shape";
   const int64_t filled = FilledSlots(step, rank, micro_batch);
-  const int64_t first_slot = (micro_batch * shape_.ranks + rank) * shape_.micro_batch;
-  for (int64_t slot = 0; slot < filled; ++slot) {
-    const int64_t begin = order_.At(step.begin + first_slot + slot) * length;
-    int32_t* inputs = inputs_BS.data() + slot * length;
-    int32_t* targets = targets_BS.data() + slot * length;
-    SHALE_RETURN_IF_ERROR(source_.Read(begin, length, inputs));
-    SHALE_RETURN_IF_ERROR(source_.Read(begin + length, 1, targets + length - 1));
-    if (shape_.targets == TargetPositions::kEvery) {
-      std::copy(inputs + 1, inputs + length, targets);
-    } else {
-      std::fill(targets, targets + length - 1, kMaskedTarget);
+  const int64_t first_slot = (micro_batch * shape_.ranks + rank) * slots;
+  BatchCounts counts;
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    const SampleParts sample = Slot(out, slot, slots);
+    if (slot >= filled) {
+      MakeMissing(sample);
+      continue;
+    }
+    SHALE_RETURN_IF_ERROR(Read(step.begin + first_slot + slot, sample));
+    const int64_t first = shape_.targets == TargetPositions::kLast ? length - 1 : 0;
+    if (!values) std::fill(sample.targets.begin(), sample.targets.begin() + first, kMaskedTarget);
+    for (int64_t i = first; i < length; ++i) {
+      if (!values && sample.targets[i] < 0) continue;
+      ++counts.valid_tokens;
+      counts.weight_total += sample.weights.empty() ? 1 : std::abs(sample.weights[i]);
     }
   }
-  std::fill(inputs_BS.begin() + filled * length, inputs_BS.end(), 0);
-  std::fill(targets_BS.begin() + filled * length, targets_BS.end(), kMaskedTarget);
-  return absl::OkStatus();
+  return counts;
+}
+
+absl::Status BatchLoader::Start(int64_t position, const std::string* state) const {
+  return AtPosition(position, Guarded("its source", [&] { return source_->Start(position, state); }));
+}
+
+absl::Status BatchLoader::AtPosition(int64_t position, const absl::Status& status) const {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("position ", position, " of the data \"", source_->description().name,
+                                                  "\": ", status.message()));
+}
+
+absl::Status BatchLoader::EndStep(const StepSamples& step) const {
+  const int64_t position = step.begin + step.count;
+  return AtPosition(position, Guarded("its source", [&] { return source_->EndStep(position); }));
 }
 
 }  // namespace shale

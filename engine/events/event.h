@@ -37,10 +37,13 @@ struct StepReport {
   int64_t step = 0;    // Counted from 1.
   int64_t tokens = 0;  // Valid target tokens so far, over all ranks and steps.
   int64_t step_tokens = 0;
-  double loss = 0;           // Mean over the valid tokens of the global batch; 0 if there are none.
+  double loss = 0;           // Divided by what TargetWeights says: the valid tokens or the weights of the global batch.
+  double step_weight = 0;    // The sum of |weight| over the global batch; 0 without weights.
   double gradient_norm = 0;  // Before clipping.
   double learning_rate = 0;
-  bool updated = true;  // False if no token was valid, or if loss or gradient were not finite and the step was skipped.
+  // False if no token was valid, if all weights were 0, or if loss or gradient were not finite and the step was
+  // skipped.
+  bool updated = true;
   double seconds = 0;
   double tokens_per_second = 0;
   double mfu = 0;                   // Fraction of peak_flops x ranks; 0 if no peak is known.
@@ -51,7 +54,7 @@ struct StepReport {
 // An evaluation is done.
 struct EvaluationReport {
   int64_t step = 0;  // Steps done.
-  double loss = 0;   // Mean over valid tokens.
+  double loss = 0;   // Divided as in StepReport.
   int64_t tokens = 0;
 };
 

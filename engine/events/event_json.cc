@@ -44,6 +44,7 @@ void Fill(const StepReport& from, proto::Event& event) {
   to.set_mfu(from.mfu);
   to.set_peak_bytes_planned(from.peak_bytes_planned);
   to.set_peak_bytes_measured(from.peak_bytes_measured);
+  if (from.step_weight > 0) to.set_weight(from.step_weight);
 }
 
 void Fill(const EvaluationReport& from, proto::Event& event) {
@@ -100,7 +101,11 @@ void AddField(const Message& message, const FieldDescriptor& field, JsonObject& 
 
 void AddFields(const proto::Event& event, JsonObject& object) {
   const Message& what = event.GetReflection()->GetMessage(event, &KindOf(event));
-  for (int i = 0; i < what.GetDescriptor()->field_count(); ++i) AddField(what, *what.GetDescriptor()->field(i), object);
+  for (int i = 0; i < what.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *what.GetDescriptor()->field(i);
+    const bool absent = field.has_presence() && !what.GetReflection()->HasField(what, &field);
+    if (!absent) AddField(what, field, object);
+  }
 }
 
 }  // namespace

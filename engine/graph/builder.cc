@@ -49,6 +49,7 @@ GraphBuilder::GraphBuilder(const GraphOptions& options) : options_(options), bui
   graph_.sequence_length = options.sequence_length;
   graph_.vocabulary = options.vocabulary;
   graph_.last_target_only = options.last_target_only;
+  graph_.target_weights = options.target_weights;
 }
 
 GroupId GraphBuilder::AddGroup(std::string name) {
@@ -265,6 +266,10 @@ Tensor GraphBuilder::UseData(ValueRole role) {
       value.name = "targets";
       value.tensor = Tensor::Contiguous(DType::kInt32, {B, S});
       break;
+    case ValueRole::kTargetWeights:
+      value.name = "target_weights";
+      value.tensor = Tensor::Contiguous(DType::kFloat32, {B, S});
+      break;
     case ValueRole::kRows:
       value.name = "rows";
       value.tensor = Tensor::Contiguous(DType::kInt32, {B});
@@ -283,6 +288,32 @@ Tensor GraphBuilder::UseData(ValueRole role) {
       break;
     default: SHALE_CHECK(false) << "not a data role";
   }
+  return View(AddValue(std::move(value)));
+}
+
+Tensor GraphBuilder::UseRows(ValueRole role, int64_t width) {
+  SHALE_CHECK(role == ValueRole::kFeatures || role == ValueRole::kTargetValues) << "not a role with columns";
+  const char* const name = role == ValueRole::kFeatures ? "features" : "target_values";
+  if (width < 1) {
+    Fail(absl::InvalidArgumentError(
+        absl::StrCat("unit ", unit().name, ": ", name, " need at least 1 column; found ", width)));
+    width = 1;
+  }
+  for (const UnitGraph& other : graph_.units) {
+    for (const Value& value : other.values) {
+      if (value.role != role || value.tensor.dim(1) == width) continue;
+      Fail(absl::InvalidArgumentError(absl::StrCat("unit ", unit().name, " uses ", width, " columns of ", name,
+                                                   ", unit ", other.name, " uses ", value.tensor.dim(1))));
+      width = value.tensor.dim(1);
+    }
+  }
+  for (ValueId v = 0; v < unit().values.size(); ++v) {
+    if (unit().values[v].role == role) return View(v);
+  }
+  Value value;
+  value.name = name;
+  value.role = role;
+  value.tensor = Tensor::Contiguous(DType::kFloat32, {tokens(), width});
   return View(AddValue(std::move(value)));
 }
 
@@ -312,6 +343,10 @@ void GraphBuilder::OnBackward(std::function<void(GradientBuilder&)> rule) {
 
 void GraphBuilder::MarkSublayerInput(const Tensor& tensor) {
   if (IsOwn(tensor)) unit().values[tensor.where.symbol].sublayer_input = true;
+}
+
+void GraphBuilder::MarkData(const Tensor& tensor) {
+  if (IsOwn(tensor)) unit().values[tensor.where.symbol].is_data = true;
 }
 
 void GraphBuilder::Fail(absl::Status status) { status_.Update(status); }

@@ -42,6 +42,7 @@ struct GraphOptions {
   int64_t vocabulary = 0;           // In tokens.
   int64_t loss_chunk_tokens = 512;  // Rows of logits that exist at once.
   bool last_target_only = false;    // Only the last position of a sequence has a target.
+  TargetWeights target_weights = TargetWeights::kNone;
 };
 
 class GraphBuilder {
@@ -75,13 +76,17 @@ class GraphBuilder {
   Tensor Operand(const Tensor& tensor, int rank, absl::string_view user);
   Tensor NewActivation(absl::string_view name, DType dtype, std::initializer_list<int64_t> shape, bool cheap = false);
   Tensor UseParameter(ParameterId id);
-  Tensor UseData(ValueRole role);  // kInputs, kTargets, kRows, kLossScale, kLossTotal or kLogits.
+  // Returns kFeatures or kTargetValues of `width` columns, [T, width] f32. All uses in a model have the same width.
+  Tensor UseRows(ValueRole role, int64_t width);
+  Tensor UseData(ValueRole role);                               // Any other role that is data of the step.
   void Emit(Op op, std::optional<Op> from_sum = std::nullopt);  // See Node for `from_sum`.
   // Registers a gradient rule. Does nothing unless the mode is kTraining.
   void OnBackward(std::function<void(GradientBuilder&)> rule);
   // Sets the sublayer of the activations that are created from now on.
   void SetSublayer(Sublayer sublayer) { sublayer_ = sublayer; }
   void MarkSublayerInput(const Tensor& tensor);
+  // Says that an activation is a copy of data, which needs no gradient.
+  void MarkData(const Tensor& tensor);
   // Returns the gradient of a parameter. Ops write it with `accumulate` unset; the step compiler sets it as needed.
   Tensor ParameterGradient(const Tensor& parameter);
   // Returns a new gradient with the shape of `value`, not yet written.
@@ -147,7 +152,7 @@ class GradientBuilder {
   // The rules that call this write or update disjoint views, which together cover the storage.
   Tensor GradientStorage(const Tensor& value);
   Tensor NewGradient(const Tensor& value) { return builder_.NewGradient(value); }
-  // Returns whether the value needs a gradient: activations and the unit's input do, tokens do not.
+  // Returns whether the value needs a gradient: activations and the unit's input do, data does not.
   bool NeedsGradient(const Tensor& value) const;
   Tensor ParameterGradient(const Tensor& parameter) { return builder_.ParameterGradient(parameter); }
   // Appends a backward node. See Node for `recomputing`.

@@ -48,7 +48,9 @@ ValueId GraphBuilder::AddGradientValue(ValueId of) {
 }
 
 bool GradientBuilder::NeedsGradient(const Tensor& value) const {
-  const ValueRole role = builder_.unit().values[value.where.symbol].role;
+  const Value& source = builder_.unit().values[value.where.symbol];
+  if (source.is_data) return false;
+  const ValueRole role = source.role;
   return role == ValueRole::kActivation || role == ValueRole::kUnitInput;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/graph/target_weights.h"
 #include "kernels/op.h"
 
 namespace shale {
@@ -53,8 +54,11 @@ enum class ValueRole {
   kParameterGradient,  // The gradient of a parameter, f32.
   kInputs,             // Input tokens of the micro-batch, [B, S] i32.
   kTargets,            // Target tokens of the micro-batch, [B, S] i32. A negative target is not counted.
+  kFeatures,           // Features of the micro-batch in the place of tokens, [T, F] f32.
+  kTargetValues,       // Values in the place of target tokens, [T, D] f32.
+  kTargetWeights,      // The weight of each target, [B, S] f32 (TargetWeights).
   kRows,               // For each sequence, the row of x whose logits are wanted, [B] i32 (kLogits graphs).
-  kLossScale,          // 1 / valid tokens of the global batch, f32.
+  kLossScale,          // 1 / valid tokens of the global batch, or 1 / sum of |weight|, f32.
   kLossTotal,          // Sum of the losses of the micro-batches so far, f64.
   kLogits,             // The result of a kLogits graph, [B, V].
 };
@@ -70,6 +74,7 @@ struct Value {
   Sublayer sublayer = Sublayer::kNone;
   bool cheap = false;           // The result of a norm or an activation function: cheap to recompute.
   bool sublayer_input = false;  // The residual stream between a block's sublayers.
+  bool is_data = false;         // A copy of data, which needs no gradient.
   std::vector<int> producers;   // Forward nodes that write it, in order. Later ones update it or write other parts.
 };
 
@@ -107,6 +112,7 @@ struct ModelGraph {
   int64_t sequence_length = 0;  // S, in tokens.
   int64_t vocabulary = 0;
   bool last_target_only = false;  // Only the last position of a sequence has a target.
+  TargetWeights target_weights = TargetWeights::kNone;
   std::vector<Parameter> parameters;
   std::vector<ParameterGroup> groups;
   std::vector<UnitGraph> units;

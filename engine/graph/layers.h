@@ -24,6 +24,9 @@ struct RopeScaling;             // kernels/ops/rope.h
 // out[t] = weight[inputs[t]] + positions[t mod S]: [T, C].
 Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<ParameterId> positions_PC);
 
+// The features of the data in the place of tokens, in the compute dtype: [T, F]. Needs no gradient.
+Tensor Features(GraphBuilder& b, int64_t features);
+
 // x W^T + bias: [T, N].
 Tensor Linear(GraphBuilder& b, const Tensor& x_TK, ParameterId weight_NK, std::optional<ParameterId> bias_N,
               absl::string_view name);
@@ -43,6 +46,11 @@ std::pair<Tensor, Tensor> AddNorm(GraphBuilder& b, const Tensor& x_TC, const Ten
 // RMSNorm of each head: reads the view x [T, heads, D] and writes the view y of another activation.
 void HeadNorm(GraphBuilder& b, const Tensor& x_THD, ParameterId weight_D, double epsilon, const Tensor& y_THD,
               absl::string_view name);
+
+// GroupNorm (Wu and He, 2018) of rows: a LayerNorm of each of `groups` groups of adjacent columns, with a weight and a
+// bias for each column: [T, C]. `norm` must have a bias, and `groups` must divide C. Emits an op per group.
+Tensor GroupNorm(GraphBuilder& b, const Tensor& x_TC, int64_t groups, const NormParameters& norm,
+                 absl::string_view name);
 
 // Views of a tensor: other shapes of the same elements. A view that does not fit is an error of the builder. Reshape
 // takes a full tensor with as many elements. Slice takes `count` rows or columns from `begin` on. SplitLast and
@@ -71,5 +79,10 @@ Tensor AddResidual(GraphBuilder& b, const Tensor& a_TC, const Tensor& b_TC, absl
 // rows of logits exist at a time. x has a row for every token, or one for every sequence (then only the last target of
 // a sequence counts).
 void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_VC, std::optional<ParameterId> bias_V);
+
+// The mean squared error against the target values of the data, over the D columns of x. x has a row for every
+// position, or one for every sequence (then only the last position of a sequence counts). Computes, by mode, the loss
+// and its gradients, or the loss; a kLogits graph is an error.
+void MeanSquaredError(GraphBuilder& b, const Tensor& x_RD);
 
 }  // namespace shale

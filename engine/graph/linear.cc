@@ -1,5 +1,6 @@
 #include "engine/graph/layers.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/flat.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
@@ -22,6 +23,16 @@ Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<Parameter
                         .d_bias_N = g.ParameterGradient(positions).Slice(0, 0, S).Reshape({S * C})});
   });
   return out;
+}
+
+Tensor Features(GraphBuilder& b, int64_t features) {
+  const Tensor data = b.UseRows(ValueRole::kFeatures, features);
+  if (b.options().compute_dtype == data.dtype) return data;
+  const Tensor narrow = b.NewActivation("features", b.options().compute_dtype, {data.dim(0), data.dim(1)},
+                                        /*cheap=*/true);
+  b.MarkData(narrow);
+  b.Emit(Copy{.from = data, .to = narrow});
+  return narrow;
 }
 
 Tensor Linear(GraphBuilder& b, const Tensor& x_TK, ParameterId weight_NK, std::optional<ParameterId> bias_N,

@@ -11,20 +11,25 @@
 namespace shale {
 namespace {
 
-// Returns the targets of `rows` rows: those of all tokens, or the last of each sequence. Returns an absent tensor, and
-// records an error, for another number of rows.
-Tensor TargetsFor(GraphBuilder& b, int64_t rows) {
-  Tensor targets = b.UseData(ValueRole::kTargets);
+// Returns whether x has a row for every token, or, if only the last position of a sequence counts, one for every
+// sequence. Records an error if it has not.
+bool HasRowsOfTargets(GraphBuilder& b, const Tensor& x, absl::string_view user) {
+  const int64_t rows = x.dim(0), B = b.options().micro_batch, S = b.options().sequence_length;
+  if (rows == B * S || (rows == B && b.options().last_target_only)) return true;
+  b.Fail(absl::InvalidArgumentError(
+      absl::StrCat(user, ": x has ", rows, " rows; wanted ", B * S, ", one for every token",
+                   b.options().last_target_only ? absl::StrCat(", or ", B, ", one for every sequence")
+                                                : ". A model with a row for every sequence sets last_target_only")));
+  return false;
+}
+
+// Returns the targets, or the weights of the targets, of `rows` rows: those of all tokens, or the last of each
+// sequence.
+Tensor DataFor(GraphBuilder& b, ValueRole role, int64_t rows) {
+  Tensor data = b.UseData(role);
   const int64_t B = b.options().micro_batch, S = b.options().sequence_length;
-  if (rows == B * S) return targets.Reshape({rows});
-  if (rows != B || !b.options().last_target_only) {
-    b.Fail(absl::InvalidArgumentError(
-        absl::StrCat("LinearCrossEntropy: x has ", rows, " rows; wanted ", B * S, ", one for every token",
-                     b.options().last_target_only ? absl::StrCat(", or ", B, ", one for every sequence")
-                                                  : ". A model with a row for every sequence sets last_target_only")));
-    return Tensor();
-  }
-  Tensor last = targets.Slice(1, S - 1, 1);
+  if (rows == B * S) return data.Reshape({rows});
+  Tensor last = data.Slice(1, S - 1, 1);
   last.rank = 1;
   return last;
 }
@@ -41,6 +46,14 @@ void EmitLogits(GraphBuilder& b, const Tensor& x, const Tensor& weight, const Te
   b.Emit(MatMul{.a = wanted, .b = weight, .bias_N = bias, .c_MN = b.UseData(ValueRole::kLogits), .transpose_b = true});
 }
 
+// Returns the target values of `rows` rows: those of all positions, or the last of each sequence.
+Tensor TargetValuesFor(GraphBuilder& b, int64_t rows, int64_t D) {
+  const Tensor values = b.UseRows(ValueRole::kTargetValues, D);
+  const int64_t B = b.options().micro_batch, S = b.options().sequence_length;
+  if (rows != B || S == 1) return values;
+  return values.Reshape({B, S * D}).Slice(1, (S - 1) * D, D);
+}
+
 }  // namespace
 
 void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_VC, std::optional<ParameterId> bias_V) {
@@ -54,8 +67,10 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_
   // it.
   const bool training = b.options().mode == GraphMode::kTraining;
   const int64_t rows = x.dim(0), chunk = std::min(rows, b.options().loss_chunk_tokens), V = weight.dim(0);
-  const Tensor targets = TargetsFor(b, rows);
-  if (!targets.present()) return;
+  if (!HasRowsOfTargets(b, x, "LinearCrossEntropy")) return;
+  const Tensor targets = DataFor(b, ValueRole::kTargets, rows);
+  const bool weighted = b.options().target_weights != TargetWeights::kNone;
+  const Tensor weights = weighted ? DataFor(b, ValueRole::kTargetWeights, rows) : Tensor();
   const Tensor scale = b.UseData(ValueRole::kLossScale), total = b.UseData(ValueRole::kLossTotal);
   const Tensor logits = b.NewActivation("logits", x.dtype, {chunk, V});
   const Tensor loss = b.NewActivation("loss", DType::kFloat32, {rows});
@@ -68,13 +83,35 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_
                         .targets_T = targets.Slice(0, begin, count),
                         .scale_1 = scale,
                         .loss_T = loss.Slice(0, begin, count),
-                        .gradient = training});
+                        .gradient = training,
+                        .weights_T = weighted ? weights.Slice(0, begin, count) : Tensor()});
     if (!training) continue;
     b.Emit(MatMul{.a = logits_chunk, .b = weight, .c_MN = d_x.Slice(0, begin, count)});
     b.Emit(MatMul{.a = logits_chunk, .b = x_chunk, .c_MN = b.ParameterGradient(weight), .transpose_a = true});
     if (bias.present()) b.Emit(BiasBackward{.d_out_TN = logits_chunk, .d_bias_N = b.ParameterGradient(bias)});
   }
   b.Emit(Sum{.x_N = loss, .total_1 = total});
+  b.OnBackward([=](GradientBuilder& g) { g.Contribute(x, d_x); });
+}
+
+void MeanSquaredError(GraphBuilder& b, const Tensor& x_RD) {
+  const Tensor x = b.Operand(x_RD, 2, "MeanSquaredError");
+  if (b.options().mode == GraphMode::kLogits) {
+    return b.Fail(absl::InvalidArgumentError("a model with a mean squared error has no logits to generate from"));
+  }
+  if (!HasRowsOfTargets(b, x, "MeanSquaredError")) return;
+  const bool training = b.options().mode == GraphMode::kTraining;
+  const int64_t rows = x.dim(0);
+  const Tensor loss = b.NewActivation("loss", DType::kFloat32, {rows});
+  const Tensor d_x = training ? b.NewGradient(x) : Tensor();
+  // Target values have no value that means "masked". Missing samples have weight 0, so there are always weights.
+  b.Emit(SquaredError{.prediction_TD = x,
+                      .targets_TD = TargetValuesFor(b, rows, x.dim(1)),
+                      .scale_1 = b.UseData(ValueRole::kLossScale),
+                      .loss_T = loss,
+                      .d_prediction_TD = d_x,
+                      .weights_T = DataFor(b, ValueRole::kTargetWeights, rows)});
+  b.Emit(Sum{.x_N = loss, .total_1 = b.UseData(ValueRole::kLossTotal)});
   b.OnBackward([=](GradientBuilder& g) { g.Contribute(x, d_x); });
 }
 

@@ -2,8 +2,8 @@
 // (engine/graph/builder.h).
 //
 // To add a model, write one more function like these: declare groups and parameters, build the units in order, end with
-// LinearCrossEntropy. Every ModelGraph can be trained. Jobs reach it through BuildModel. A program that embeds the
-// engine gives its function as a CustomModel instead.
+// LinearCrossEntropy or MeanSquaredError. Every ModelGraph can be trained. Jobs reach it through BuildModel. A program
+// that embeds the engine gives its function as a CustomModel instead.
 #pragma once
 
 #include <variant>

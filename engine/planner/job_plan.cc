@@ -82,6 +82,7 @@ GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
   options.vocabulary = Vocabulary(job.model);
   options.loss_chunk_tokens = LossChunkTokens(job);
   options.last_target_only = LastTargetOnly(job.model);
+  options.target_weights = job.data.target_weights;
   return options;
 }
 

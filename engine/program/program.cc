@@ -53,12 +53,17 @@ absl::string_view ToString(HostItem item) {
   switch (item) {
     case HostItem::kInputs: return "inputs";
     case HostItem::kTargets: return "targets";
+    case HostItem::kFeatures: return "features";
+    case HostItem::kTargetValues: return "target_values";
+    case HostItem::kTargetWeights: return "target_weights";
     case HostItem::kRows: return "rows";
     case HostItem::kHyper: return "hyper";
     case HostItem::kMicroBatch: return "micro_batch";
     case HostItem::kValidTokens: return "valid_tokens";
+    case HostItem::kWeightTotal: return "weight_total";
     case HostItem::kTotals: return "totals";
     case HostItem::kGlobalTokens: return "global_tokens";
+    case HostItem::kGlobalWeight: return "global_weight";
     case HostItem::kLogits: return "logits";
   }
   return "?";

@@ -84,15 +84,20 @@ struct Collective {
 
 // The data that a step copies between host and device. On the host it is in the executor's StepInputs and StepOutputs.
 enum class HostItem : uint8_t {
-  kInputs,        // Input tokens of the instruction's micro-batch, [B, S] i32, to the device.
-  kTargets,       // Target tokens of the same micro-batch, [B, S] i32, to the device.
-  kRows,          // [B] i32, to the device.
-  kHyper,         // The kHyper* values of kernels/step_scalars.h, to the device.
-  kMicroBatch,    // The number of the instruction's micro-batch in the step, i64, to the device.
-  kValidTokens,   // This rank's count over all micro-batches of the step, i64, to the device.
-  kTotals,        // The kTotal* values of kernels/step_scalars.h, to the host.
-  kGlobalTokens,  // Valid tokens summed over all ranks, i64, to the host.
-  kLogits,        // [B, V], to the host.
+  kInputs,         // Input tokens of the instruction's micro-batch, [B, S] i32, to the device.
+  kTargets,        // Target tokens of the same micro-batch, [B, S] i32, to the device.
+  kFeatures,       // Features in the place of tokens, [B, S, F] f32, to the device.
+  kTargetValues,   // Values in the place of target tokens, [B, S, D] f32, to the device.
+  kTargetWeights,  // The weights of these targets, [B, S] f32, to the device.
+  kRows,           // [B] i32, to the device.
+  kHyper,          // The kHyper* values of kernels/step_scalars.h, to the device.
+  kMicroBatch,     // The number of the instruction's micro-batch in the step, i64, to the device.
+  kValidTokens,    // This rank's count over all micro-batches of the step, i64, to the device.
+  kWeightTotal,    // This rank's sum of |weight| over all micro-batches of the step, f64, to the device.
+  kTotals,         // The kTotal* values of kernels/step_scalars.h, to the host.
+  kGlobalTokens,   // Valid tokens summed over all ranks, i64, to the host.
+  kGlobalWeight,   // The sum of |weight| over all ranks, f64, to the host.
+  kLogits,         // [B, V], to the host.
 };
 absl::string_view ToString(HostItem item);
 constexpr bool ToHost(HostItem item) { return item >= HostItem::kTotals; }

@@ -128,4 +128,19 @@ absl::StatusOr<std::string> ExplainLearningRate(const Job& job) {
       "\n");
 }
 
+std::string ExplainTargetWeights(const Job& job) {
+  if (job.data.target_weights == TargetWeights::kNone) return "";
+  const bool over_tokens = job.data.target_weights == TargetWeights::kOverTokens;
+  const int64_t targets = job.batch.micro_batch * job.batch.sequence_length;
+  return absl::StrCat("What the weights of targets do\n",
+                      Paragraph(absl::StrCat("The loss of a step is the sum of weight x loss, divided by ",
+                                             over_tokens ? "the number of targets (data.target_weights OVER_TOKENS)"
+                                                         : "the sum of |weight| (data.target_weights OVER_WEIGHTS)",
+                                             " of the entire global batch, so that neither the ranks nor the "
+                                             "micro-batches change it. A step whose weights "
+                                             "are all 0 updates nothing. The weights of a micro-batch take ",
+                                             FormatBytes(targets * static_cast<int64_t>(sizeof(float))), ".")),
+                      "\n");
+}
+
 }  // namespace shale

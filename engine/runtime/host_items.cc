@@ -33,16 +33,20 @@ absl::Status HostItems::Put(HostItem item, const void* from, int64_t size_bytes)
 }
 
 absl::Status HostItems::Take(const StepInputs& inputs) {
-  const auto tokens = [&](HostItem item, absl::Span<const int32_t> all) {
-    return Put(item, all.data(), std::ssize(all) * sizeof(int32_t));
+  const auto put = [&](HostItem item, auto all) {
+    return Put(item, all.data(), std::ssize(all) * static_cast<int64_t>(sizeof(all[0])));
   };
-  SHALE_RETURN_IF_ERROR(tokens(HostItem::kInputs, inputs.inputs));
-  SHALE_RETURN_IF_ERROR(tokens(HostItem::kTargets, inputs.targets));
-  SHALE_RETURN_IF_ERROR(tokens(HostItem::kRows, inputs.rows));
+  SHALE_RETURN_IF_ERROR(put(HostItem::kInputs, inputs.inputs));
+  SHALE_RETURN_IF_ERROR(put(HostItem::kFeatures, inputs.features));
+  SHALE_RETURN_IF_ERROR(put(HostItem::kTargets, inputs.targets));
+  SHALE_RETURN_IF_ERROR(put(HostItem::kTargetValues, inputs.target_values));
+  SHALE_RETURN_IF_ERROR(put(HostItem::kTargetWeights, inputs.target_weights));
+  SHALE_RETURN_IF_ERROR(put(HostItem::kRows, inputs.rows));
   SHALE_RETURN_IF_ERROR(Put(HostItem::kHyper, inputs.hyper.data(), sizeof(inputs.hyper)));
   for (int64_t k = 0; k < layout_.range(HostItem::kMicroBatch).iterations; ++k) {
     std::memcpy(At(HostItem::kMicroBatch, k), &k, sizeof(k));
   }
+  SHALE_RETURN_IF_ERROR(Put(HostItem::kWeightTotal, &inputs.weight_total, sizeof(inputs.weight_total)));
   return Put(HostItem::kValidTokens, &inputs.valid_tokens, sizeof(inputs.valid_tokens));
 }
 
@@ -52,11 +56,13 @@ void HostItems::Get(HostItem item, void* to) const {
 }
 
 void HostItems::Give(StepOutputs& outputs) const {
-  SHALE_CHECK(layout_.range(HostItem::kTotals).size_bytes() <= static_cast<int64_t>(sizeof(outputs.totals)));
-  SHALE_CHECK(layout_.range(HostItem::kGlobalTokens).size_bytes() <=
-              static_cast<int64_t>(sizeof(outputs.global_tokens)));
-  Get(HostItem::kTotals, outputs.totals.data());
-  Get(HostItem::kGlobalTokens, &outputs.global_tokens);
+  const auto get = [&](HostItem item, auto& to) {
+    SHALE_CHECK(layout_.range(item).size_bytes() <= static_cast<int64_t>(sizeof(to)));
+    Get(item, &to);
+  };
+  get(HostItem::kTotals, outputs.totals);
+  get(HostItem::kGlobalTokens, outputs.global_tokens);
+  get(HostItem::kGlobalWeight, outputs.global_weight);
   outputs.logits.resize(layout_.range(HostItem::kLogits).size_bytes());
   Get(HostItem::kLogits, outputs.logits.data());
 }

@@ -15,19 +15,26 @@
 namespace shale {
 
 // The data that one run of a program takes from the host, for one rank. The program's HostCopy instructions determine
-// the sizes. The K micro-batches lie one after another.
+// the sizes; what it does not copy may be empty. The K micro-batches lie one after another.
+//
+// F features and D target values of a position.
 struct StepInputs {
-  absl::Span<const int32_t> inputs;   // [K, B, S]
-  absl::Span<const int32_t> targets;  // [K, B, S]
-  absl::Span<const int32_t> rows;     // [B]
+  absl::Span<const float> features;        // [K, B, S, F]
+  absl::Span<const int32_t> inputs;        // [K, B, S]
+  absl::Span<const int32_t> targets;       // [K, B, S]
+  absl::Span<const float> target_values;   // [K, B, S, D]
+  absl::Span<const float> target_weights;  // [K, B, S]
+  absl::Span<const int32_t> rows;          // [B]
   std::array<float, kHyperSize> hyper = {};
   int64_t valid_tokens = 0;  // On this rank.
+  double weight_total = 0;   // The sum of |weight| over the valid tokens of this rank.
 };
 
 // The data that one run of a program gives to the host, for one rank.
 struct StepOutputs {
   std::array<double, kTotalSize> totals = {};  // Summed over all ranks.
   int64_t global_tokens = 0;
+  double global_weight = 0;       // The sum of |weight| over all ranks; 0 without weights.
   std::vector<std::byte> logits;  // [B, V] in the compute dtype.
 };
 

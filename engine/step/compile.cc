@@ -24,7 +24,8 @@ namespace {
 
 // The buffers of a step that belong to no unit.
 struct StepData {
-  Tensor hyper, valid_tokens, loss_scale, logits;
+  Tensor hyper, loss_scale, logits;
+  TargetCounts counts;
 };
 
 // The activations that a unit keeps, with their buffers and those of the unit's boundaries.
@@ -63,6 +64,7 @@ class StepCompiler {
  private:
   int last() const { return static_cast<int>(model_.units.size()) - 1; }
   bool training() const { return model_.mode == GraphMode::kTraining; }
+  bool weighted() const { return model_.target_weights != TargetWeights::kNone; }
   // Returns whether updates in backward stand in the loop over micro-batches.
   bool UpdatesInLoop() const { return !layered_ && options_.micro_batches > 1; }
 
@@ -118,15 +120,24 @@ class StepCompiler {
                             Tensor::Contiguous(model_.compute_dtype, {model_.micro_batch, model_.vocabulary}));
       return;
     }
-    data_.valid_tokens = data("valid_tokens", DType::kInt64, 1);
-    writer_.Emit(copy, HostCopy{HostItem::kValidTokens, data_.valid_tokens});
-    EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce}, data_.valid_tokens, writer_);
+    const auto counted = [&](absl::string_view name, DType dtype, HostItem item) {
+      const Tensor count = data(name, dtype, 1);
+      writer_.Emit(copy, HostCopy{item, count});
+      EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce}, count, writer_);
+      return count;
+    };
+    TargetCounts& counts = data_.counts;
+    counts.valid_tokens = counted("valid_tokens", DType::kInt64, HostItem::kValidTokens);
+    if (weighted()) counts.weight_total = counted("weight_total", DType::kFloat64, HostItem::kWeightTotal);
     data_.loss_scale = data("loss_scale", DType::kFloat32, 1);
-    writer_.Emit({}, Op(LossScale{.valid_tokens_1 = data_.valid_tokens, .scale_1 = data_.loss_scale}));
+    const bool over_weights = model_.target_weights == TargetWeights::kOverWeights;
+    writer_.Emit({}, Op(LossScale{.valid_tokens_1 = counts.valid_tokens,
+                                  .scale_1 = data_.loss_scale,
+                                  .weight_total_1 = over_weights ? counts.weight_total : Tensor()}));
     if (!training()) return;
     data_.hyper = data("hyper", DType::kFloat32, kHyperSize);
     writer_.Emit(copy, HostCopy{HostItem::kHyper, data_.hyper});
-    updater_.emplace(options_, state_, data_.hyper, data_.valid_tokens, writer_);
+    updater_.emplace(options_, state_, data_.hyper, counts, writer_);
   }
 
   // Emits the visits in order. In LAYERED each visit is a loop of its own over all micro-batches. Otherwise (SHARDED,
@@ -194,6 +205,9 @@ class StepCompiler {
       case ValueRole::kParameterGradient: return reducer_->Gradient(u, value.parameter);
       case ValueRole::kInputs: return Load(u, HostItem::kInputs, value);
       case ValueRole::kTargets: return Load(u, HostItem::kTargets, value);
+      case ValueRole::kFeatures: return Load(u, HostItem::kFeatures, value);
+      case ValueRole::kTargetValues: return Load(u, HostItem::kTargetValues, value);
+      case ValueRole::kTargetWeights: return Load(u, HostItem::kTargetWeights, value);
       case ValueRole::kRows: return Load(u, HostItem::kRows, value);
       case ValueRole::kLossScale: return data_.loss_scale;
       case ValueRole::kLossTotal: return state_.totals.Slice(0, kTotalLoss, 1);
@@ -236,7 +250,8 @@ class StepCompiler {
                     state_.totals.Slice(0, kTotalLoss, 1), writer_);
     }
     writer_.Emit(copy, HostCopy{HostItem::kTotals, state_.totals});
-    writer_.Emit(copy, HostCopy{HostItem::kGlobalTokens, data_.valid_tokens});
+    writer_.Emit(copy, HostCopy{HostItem::kGlobalTokens, data_.counts.valid_tokens});
+    if (weighted()) writer_.Emit(copy, HostCopy{HostItem::kGlobalWeight, data_.counts.weight_total});
   }
 
   const ModelGraph& model_;

@@ -95,11 +95,15 @@ bool Reducer::SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& 
   // In SHARDED, a unit gradient holds one micro-batch. All other gradient buffers accumulate every micro-batch.
   int first_writes = 0;
   bool every_micro_batch = false;
+  std::set<BufferId> buffers;
   for (ParameterId parameter : parameters) {
-    const BufferId buffer = Gradient(unit, parameter).where.symbol;
-    first_writes += written_.insert({buffer, parameter}).second;
+    buffers.insert(Gradient(unit, parameter).where.symbol);
     every_micro_batch = state_.groups[model_.parameters[parameter].group].full_gradient.present() || layered_;
   }
+  VisitOperands(std::as_const(op), [&](absl::string_view, const Tensor& t, Access access) {
+    if (!t.present() || access == Access::kRead || buffers.count(t.where.symbol) == 0) return;
+    first_writes += written_.insert({t.where.symbol, t.where.offset_bytes}).second;
+  });
   SHALE_CHECK(first_writes == 0 || first_writes == std::ssize(parameters))
       << model_.units[unit].name << ": one op writes a gradient for the first time and adds to another";
   SetAccumulate(op, first_writes == 0 || every_micro_batch);

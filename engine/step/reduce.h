@@ -73,9 +73,11 @@ class Reducer {
   const JobState& state_;
   ProgramWriter& writer_;
   const bool layered_;
-  std::vector<std::vector<GroupId>> groups_written_;    // By unit.
-  std::vector<GroupProgress> progress_;                 // By group.
-  std::set<std::pair<BufferId, ParameterId>> written_;  // Gradients that an op has written already.
+  std::vector<std::vector<GroupId>> groups_written_;  // By unit.
+  std::vector<GroupProgress> progress_;               // By group.
+  // Where ops have written gradients already: the buffer, and the offset of the view in it. Views of one gradient are
+  // equal or do not overlap.
+  std::set<std::pair<BufferId, int64_t>> written_;
   Tensor micro_batch_;               // i64[1], the number of the micro-batch. Absent until a bf16 gradient needs it.
   std::vector<BufferId> in_flight_;  // Unit gradients of the previous unit, whose reduction may still be running.
 };

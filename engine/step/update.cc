@@ -19,12 +19,12 @@ void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& d
   writer.Emit(context, Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kAll, .full = data});
 }
 
-Updater::Updater(const StepOptions& options, const JobState& state, const Tensor& hyper, const Tensor& valid_tokens,
+Updater::Updater(const StepOptions& options, const JobState& state, const Tensor& hyper, const TargetCounts& counts,
                  ProgramWriter& writer)
     : options_(options),
       state_(state),
       hyper_(hyper),
-      valid_tokens_(valid_tokens),
+      counts_(counts),
       writer_(writer),
       by_group_(options.update == UpdateTime::kInBackward || options.clipping != Clipping::kGlobal),
       in_backward_(options.update == UpdateTime::kInBackward),
@@ -90,8 +90,10 @@ void Updater::Finish() {
   host_.Finish();
   Emit({.phase = Phase::kUpdate}, Op(CombineTotals{.groups_G3 = group_totals_, .totals_3 = state_.totals}));
   if (!state_.previous_norm.present()) return;
-  Emit({.phase = Phase::kUpdate},
-       Op(RecordNorm{.valid_tokens_1 = valid_tokens_, .totals_3 = state_.totals, .norm_1 = state_.previous_norm}));
+  Emit({.phase = Phase::kUpdate}, Op(RecordNorm{.valid_tokens_1 = counts_.valid_tokens,
+                                                .totals_3 = state_.totals,
+                                                .norm_1 = state_.previous_norm,
+                                                .weight_total_1 = counts_.weight_total}));
 }
 
 void Updater::UpdateAllByOneNorm() {
@@ -184,12 +186,13 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts) {
     number = writer_.AddTensor("update_number", BufferCategory::kData, Tensor::Contiguous(DType::kInt64, {1}));
   }
   Emit({.phase = Phase::kUpdate}, Op(PrepareUpdate{.hyper_2 = hyper_,
-                                                   .valid_tokens_1 = valid_tokens_,
+                                                   .valid_tokens_1 = counts_.valid_tokens,
                                                    .totals_3 = totals,
                                                    .update_count_1 = state_.update_count,
                                                    .update_5 = update,
                                                    .number_1 = number,
                                                    .previous_norm_1 = state_.previous_norm,
+                                                   .weight_total_1 = counts_.weight_total,
                                                    .beta1 = options_.optimizer.beta1,
                                                    .beta2 = options_.optimizer.beta2,
                                                    .counts = counts}));

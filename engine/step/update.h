@@ -50,11 +50,17 @@ namespace shale {
 // Emits an all-reduce of `data`, a few numbers, over all ranks. Emits nothing if there is one rank.
 void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& data, ProgramWriter& writer);
 
+// What a step counts over its global batch before the first unit begins, summed over all ranks.
+struct TargetCounts {
+  Tensor valid_tokens;  // i64[1]
+  Tensor weight_total;  // f64[1], the sum of |weight|. Absent without weights.
+};
+
 // Emits norms and updates. A training program has one. Borrows the references that the constructor takes.
 class Updater {
  public:
-  // `hyper` and `valid_tokens` must be on the device before the first unit begins.
-  Updater(const StepOptions& options, const JobState& state, const Tensor& hyper, const Tensor& valid_tokens,
+  // `hyper` and `counts` must be on the device before the first unit begins.
+  Updater(const StepOptions& options, const JobState& state, const Tensor& hyper, const TargetCounts& counts,
           ProgramWriter& writer);
 
   // Call before the backward of a unit, with the groups whose gradients it completes. With IN_BACKWARD, fetches the
@@ -102,7 +108,8 @@ class Updater {
 
   const StepOptions& options_;
   const JobState& state_;
-  const Tensor hyper_, valid_tokens_;
+  const Tensor hyper_;
+  const TargetCounts counts_;
   ProgramWriter& writer_;
   const bool by_group_, in_backward_;
   Tensor group_totals_;  // f64 [G, kTotalSize]; absent if all groups share the totals of the step.

@@ -3,36 +3,90 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "engine/config/parse.h"
+#include "engine/data/token_samples.h"
 #include "engine/hugging_face/tokenizer_digest.h"
+#include "engine/text/utf8.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
 
 namespace shale {
 namespace {
 
-absl::StatusOr<BatchLoader> MakeLoader(const Job& job, TokenSource source, int64_t global_batch, bool evaluation) {
-  const int64_t samples = SampleCount(source.size(), job.batch.sequence_length);
+enum class Use { kTraining, kEvaluation };
+
+// Makes a loader of the job's training or evaluation data.
+absl::StatusOr<std::unique_ptr<BatchLoader>> MakeLoader(const Job& job, std::shared_ptr<DataSource> source, Use use) {
+  const bool training = use == Use::kTraining;
+  const SampleOrder order(training ? job.data.order : DataOrder::kSequential, job.data.seed,
+                          source->description().samples);
+  SHALE_ASSIGN_OR_RETURN(BatchLoader loader,
+                         BatchLoader::Create(std::move(source), order,
+                                             {.micro_batch = job.batch.micro_batch,
+                                              .sequence_length = job.batch.sequence_length,
+                                              .ranks = job.sharding.ranks,
+                                              .global_batch = training ? job.batch.global_batch
+                                                                       : job.batch.micro_batch * job.sharding.ranks}));
+  return std::make_unique<BatchLoader>(std::move(loader));
+}
+
+absl::StatusOr<std::shared_ptr<DataSource>> SamplesOf(const TokenSource& source, const Job& job) {
   SHALE_RETURN_IF_ERROR(source.CheckLength(job.batch.sequence_length));
-  const SampleOrder order(evaluation ? DataOrder::kSequential : job.data.order, job.data.seed, samples);
-  return BatchLoader::Create(std::move(source), order,
-                             {.micro_batch = job.batch.micro_batch,
-                              .sequence_length = job.batch.sequence_length,
-                              .ranks = job.sharding.ranks,
-                              .global_batch = global_batch,
-                              .targets = LastTargetOnly(job.model) ? TargetPositions::kLast : TargetPositions::kEvery});
+  return std::make_shared<TokenSamples>(source, job.batch.sequence_length);
+}
+
+absl::Status CheckOneKind(const Job& job, const JobData::Own& own) {
+  if (own.training == nullptr && own.evaluation != nullptr) {
+    return absl::InvalidArgumentError("TrainerOptions.evaluation_data is given without TrainerOptions.data");
+  }
+  if (own.training == nullptr && job.data.path.empty()) {
+    return absl::InvalidArgumentError(
+        "data.path: missing; give a text file, a token file, or a folder of such files (a program may instead give its "
+        "own data, TrainerOptions.data)");
+  }
+  if (own.training != nullptr && !job.data.path.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("data.path: found \"", job.data.path,
+                                                   "\", but TrainerOptions.data gives data too; keep one of them"));
+  }
+  return absl::OkStatus();
+}
+
+// Begins the message of an error in the description of a source.
+template <class... Args>
+absl::Status Refuse(absl::string_view name, const Args&... what) {
+  return absl::InvalidArgumentError(absl::StrCat("data \"", name, "\": ", what...));
+}
+
+absl::Status CheckDescription(const DataDescription& data, const Job& job) {
+  const bool fit_name = !data.name.empty() && data.name.size() <= 200 && IsLineOfText(data.name);
+  if (!fit_name) return absl::InvalidArgumentError("the name of the data must be one line of 1 to 200 bytes of text");
+  if (data.samples < 1 || data.samples > kEndlessSamples) {
+    return Refuse(data.name, "it has ", data.samples, " samples; wanted 1 to 2^60 (kEndlessSamples)");
+  }
+  constexpr int64_t kMost = int64_t{1} << 24;
+  for (const auto& [count, what] : {std::pair(data.features, "features"), {data.target_values, "target values"}}) {
+    if (count < 0 || count > kMost) return Refuse(data.name, "a position has ", count, " ", what, "; wanted 0 to 2^24");
+  }
+  if (data.sequence_length != job.batch.sequence_length) {
+    return Refuse(data.name, "its samples have ", data.sequence_length, " positions, batch.sequence_length is ",
+                  job.batch.sequence_length, "; make them equal");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(const Job& job, const std::string& tokenizer_folder) {
+absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(const Job& job, const std::string& tokenizer_folder,
+                                                       const Own& own) {
   SHALE_RETURN_IF_ERROR(ValidateJob(job));  // A job that was not parsed may have sizes of 0, which are divisors here.
   auto data = absl::WrapUnique(new JobData);
-  SHALE_RETURN_IF_ERROR(data->OpenFiles(job));
+  SHALE_RETURN_IF_ERROR(CheckOneKind(job, own));
+  SHALE_RETURN_IF_ERROR(own.training != nullptr ? data->OpenOwn(job, own) : data->OpenFiles(job));
   if (!tokenizer_folder.empty()) {
     SHALE_ASSIGN_OR_RETURN(const std::string digest, TokenizerDigest(tokenizer_folder));
     if (!digest.empty()) absl::StrAppend(&data->saved_.tokenizer, "; ", digest);
@@ -75,13 +129,78 @@ absl::Status JobData::OpenFiles(Job job) {
     source = split.training;
     held_out = std::make_unique<TokenSource>(split.evaluation);
   }
-  SHALE_ASSIGN_OR_RETURN(BatchLoader training, MakeLoader(job, source, job.batch.global_batch, false));
-  training_ = std::make_unique<BatchLoader>(std::move(training));
+  SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DataSource> samples, SamplesOf(source, job));
+  SHALE_ASSIGN_OR_RETURN(training_, MakeLoader(job, std::move(samples), Use::kTraining));
   if (held_out == nullptr) return absl::OkStatus();
-  SHALE_ASSIGN_OR_RETURN(BatchLoader evaluation,
-                         MakeLoader(job, *held_out, job.batch.micro_batch * job.sharding.ranks, true));
-  evaluation_ = std::make_unique<BatchLoader>(std::move(evaluation));
+  SHALE_ASSIGN_OR_RETURN(samples, SamplesOf(*held_out, job));
+  SHALE_ASSIGN_OR_RETURN(evaluation_, MakeLoader(job, std::move(samples), Use::kEvaluation));
   return absl::OkStatus();
+}
+
+absl::Status JobData::OpenOwn(const Job& job, const Own& own) {
+  const DataDescription& data = own.training->description();
+  SHALE_RETURN_IF_ERROR(CheckDescription(data, job));
+  if (job.data.order == DataOrder::kShuffled && (own.training->sequential() || data.samples == kEndlessSamples)) {
+    return Refuse(data.name, own.training->sequential() ? "it can only be read in order" : "it has no end",
+                  ", so it cannot be shuffled; set data.order=SEQUENTIAL");
+  }
+  if (job.lr_schedule.epochs > 0 && data.samples == kEndlessSamples) {
+    return Refuse(data.name, "it has no end, so lr_schedule.epochs has no meaning; give lr_schedule.steps");
+  }
+  if (job.telemetry.evaluate_every > 0 && own.evaluation == nullptr) {
+    return absl::InvalidArgumentError(
+        "telemetry.evaluate_every: there is no evaluation data; give TrainerOptions.evaluation_data, or leave it out");
+  }
+  facts_.vocabulary = data.vocabulary;
+  saved_.tokenizer = data.name;
+  const auto borrowed = [](DataSource* source) { return std::shared_ptr<DataSource>(source, [](DataSource*) {}); };
+  SHALE_ASSIGN_OR_RETURN(training_, MakeLoader(job, borrowed(own.training), Use::kTraining));
+  if (own.evaluation == nullptr) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(CheckDescription(own.evaluation->description(), job));
+  if (own.evaluation->sequential()) {
+    return Refuse(own.evaluation->description().name,
+                  "it can only be read once, in order; evaluation data must be readable at any position");
+  }
+  SHALE_ASSIGN_OR_RETURN(evaluation_, MakeLoader(job, borrowed(own.evaluation), Use::kEvaluation));
+  return absl::OkStatus();
+}
+
+absl::Status JobData::FitTo(const DataNeeds& needs) {
+  for (BatchLoader* loader : {training_.get(), evaluation_.get()}) {
+    if (loader == nullptr) continue;
+    const DataDescription& data = loader->source().description();
+    for (const auto& [given, wanted, what] : {std::tuple(data.features, needs.features, "features"),
+                                              {data.target_values, needs.target_values, "target values"}}) {
+      if (given == wanted) continue;
+      return Refuse(data.name, "a position has ", given, " ", what, ", and the model reads ", wanted,
+                    given == 0 || wanted == 0 ? " (0: tokens)" : "");
+    }
+    const bool reads_weights = needs.target_weights != TargetWeights::kNone;
+    if (data.has_weights != reads_weights) {
+      return Refuse(data.name, data.has_weights ? "its targets have weights, and data.target_weights is NONE; set "
+                                                  "OVER_TOKENS or OVER_WEIGHTS"
+                                                : "its targets have no weights; set data.target_weights=NONE");
+    }
+    const int64_t limit = needs.input_ids > 0 ? needs.input_ids : needs.target_ids;
+    if (limit > 0 && data.vocabulary > limit) {
+      return Refuse(data.name, "its vocabulary is ", data.vocabulary, ", that of the model is ", limit);
+    }
+    loader->Expect(needs.last_target_only ? TargetPositions::kLast : TargetPositions::kEvery, needs.input_ids,
+                   needs.target_ids);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobData::Start(int64_t position, const std::string* state) const {
+  SHALE_RETURN_IF_ERROR(training_->Start(position, state));
+  if (evaluation_ == nullptr || &evaluation_->source() == &training_->source()) return absl::OkStatus();
+  return evaluation_->Start(0, nullptr);
+}
+
+SavedData JobData::SavedAt(int64_t position) const {
+  SavedData saved = saved_;
+  saved.source_state = training_->source().StateAt(position);
+  return saved;
 }
 
 int64_t JobData::StepsFor(int64_t samples) const { return CeilDivide(samples, global_batch_); }

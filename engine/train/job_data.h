@@ -10,20 +10,34 @@
 #include "engine/config/data_facts.h"
 #include "engine/config/job.h"
 #include "engine/data/batch_loader.h"
+#include "engine/data/data_source.h"
+#include "engine/graph/data_needs.h"
 
 namespace shale {
 
 // Any thread may call the const functions. GoOnAfter must not run concurrently with them.
 class JobData {
  public:
-  // Opens and checks the data files of the job. The files in `tokenizer_folder`, unless it is empty, identify the
-  // tokenizer (TokenizerDigest). Returns the errors of ValidateJob before it reads anything.
-  static absl::StatusOr<std::unique_ptr<JobData>> Open(const Job& job, const std::string& tokenizer_folder);
+  // The data that the program gives, as in TrainerOptions.
+  struct Own {
+    DataSource* training = nullptr;
+    DataSource* evaluation = nullptr;
+  };
+  // Opens and checks the data: the files of a job with data.path, else the program's own. The files in
+  // `tokenizer_folder`, unless it is empty, identify the tokenizer (TokenizerDigest). Returns the errors of ValidateJob
+  // before it reads anything, and InvalidArgument if a job has both kinds of data or neither.
+  static absl::StatusOr<std::unique_ptr<JobData>> Open(const Job& job, const std::string& tokenizer_folder,
+                                                       const Own& own);
 
   // Returns the settings that the job leaves to its data: format and vocabulary.
   const DataFacts& facts() const { return facts_; }
   const BatchLoader& training() const { return *training_; }
   const BatchLoader* evaluation() const { return evaluation_.get(); }  // Null if there is none.
+  // Prepares the data for a model. Call it before anything is read. Returns InvalidArgument if the data does not have
+  // what the model reads.
+  absl::Status FitTo(const DataNeeds& needs);
+  // Starts the source at a position (DataSource::Start), and the evaluation data at 0.
+  absl::Status Start(int64_t position, const std::string* state) const;
   // Call if the run resumes after `step` steps that took `samples` samples. If the length of the run is in epochs,
   // recomputes total_steps(), because the steps done may have had another batch size.
   void GoOnAfter(int64_t step, int64_t samples);
@@ -32,12 +46,15 @@ class JobData {
   // Returns the samples of the step that begins at `position`. The last step of a run in epochs takes the samples that
   // are left; beyond the end there are none. A run in steps always takes full batches, across epochs.
   StepSamples SamplesAt(int64_t position) const;
-  // Returns what a checkpoint records about the data.
+  // Returns what a checkpoint records about the data, but for the state of the source.
   const SavedData& saved() const { return saved_; }
+  // Returns the same with the state of the source at `position`, that of the last step that ran.
+  SavedData SavedAt(int64_t position) const;
 
  private:
   JobData() = default;
   absl::Status OpenFiles(Job job);
+  absl::Status OpenOwn(const Job& job, const Own& own);
   int64_t StepsFor(int64_t samples) const;
 
   std::unique_ptr<BatchLoader> training_, evaluation_;

@@ -6,6 +6,16 @@
 
 namespace shale {
 
+namespace {
+
+// Returns the loss of a sum, or 0 if it is divided by nothing.
+double LossOf(double sum, TargetWeights weights, int64_t tokens, double weight) {
+  const double divisor = weights == TargetWeights::kOverWeights ? weight : static_cast<double>(tokens);
+  return divisor > 0 ? sum / divisor : 0;
+}
+
+}  // namespace
+
 bool IsFinite(const StepOutputs& outputs) { return outputs.totals[kTotalNonFinite] == 0; }
 
 StepReport MakeStepReport(const StepOutputs& outputs, const StepFacts& facts) {
@@ -15,9 +25,11 @@ StepReport MakeStepReport(const StepOutputs& outputs, const StepFacts& facts) {
   report.tokens = facts.tokens;
   report.step_tokens = outputs.global_tokens;
   report.learning_rate = facts.learning_rate;
-  report.loss = outputs.global_tokens > 0 ? outputs.totals[kTotalLoss] / tokens : 0;
+  report.step_weight = outputs.global_weight;
+  report.loss = LossOf(outputs.totals[kTotalLoss], facts.target_weights, outputs.global_tokens, outputs.global_weight);
   report.gradient_norm = std::sqrt(outputs.totals[kTotalSquaredNorm]);
-  report.updated = IsFinite(outputs) && outputs.global_tokens > 0;
+  const bool weighted = facts.target_weights == TargetWeights::kNone || outputs.global_weight > 0;
+  report.updated = IsFinite(outputs) && outputs.global_tokens > 0 && weighted;
   report.seconds = facts.seconds;
   report.tokens_per_second = tokens / report.seconds;
   if (facts.peak_flops > 0) {
@@ -33,10 +45,11 @@ StepReport MakeStepReport(const StepOutputs& outputs, const StepFacts& facts) {
 void EvaluationSum::Add(const StepOutputs& outputs) {
   loss_ += outputs.totals[kTotalLoss];
   tokens_ += outputs.global_tokens;
+  weight_ += outputs.global_weight;
 }
 
 EvaluationReport EvaluationSum::Report(int64_t step) const {
-  return {.step = step, .loss = tokens_ > 0 ? loss_ / static_cast<double>(tokens_) : 0, .tokens = tokens_};
+  return {.step = step, .loss = LossOf(loss_, target_weights_, tokens_, weight_), .tokens = tokens_};
 }
 
 }  // namespace shale

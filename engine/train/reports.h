@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/events/event.h"
+#include "engine/graph/target_weights.h"
 #include "engine/runtime/host_items.h"
 
 namespace shale {
@@ -22,18 +23,22 @@ struct StepFacts {
   double peak_flops = 0;       // Of one rank; 0: not known.
   int64_t peak_bytes_planned = 0;
   int64_t peak_bytes_measured = 0;
+  TargetWeights target_weights = TargetWeights::kNone;
 };
 StepReport MakeStepReport(const StepOutputs& outputs, const StepFacts& facts);
 
 // Adds up the runs of an evaluation.
 class EvaluationSum {
  public:
+  explicit EvaluationSum(TargetWeights target_weights = TargetWeights::kNone) : target_weights_(target_weights) {}
   void Add(const StepOutputs& outputs);
   // Returns the report on all runs that were added. `step` is the number of steps done.
   EvaluationReport Report(int64_t step) const;
 
  private:
+  TargetWeights target_weights_;
   double loss_ = 0;  // Summed over tokens.
+  double weight_ = 0;
   int64_t tokens_ = 0;
 };
 

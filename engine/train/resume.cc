@@ -136,13 +136,13 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
   }
   const SavedData& theirs = manifest.data;
   if (theirs.tokenizer != data.tokenizer) {
-    return Differs("its tokens are of \"", theirs.tokenizer, "\", those of data.path of \"", data.tokenizer, "\"");
+    return Differs("its tokens are of \"", theirs.tokenizer, "\", those of this run of \"", data.tokenizer, "\"");
   }
   if (theirs.sequence_length != data.sequence_length) {
     return Differs("its batch.sequence_length is ", theirs.sequence_length, ", the job's ", data.sequence_length);
   }
   if (theirs.samples_per_epoch != data.samples_per_epoch) {
-    return Differs("its data has ", theirs.samples_per_epoch, " samples, data.path has ", data.samples_per_epoch,
+    return Differs("its data has ", theirs.samples_per_epoch, " samples, that of this run has ", data.samples_per_epoch,
                    "; the position saved in the checkpoint has no meaning in other data");
   }
   if (theirs.shuffled != data.shuffled) {

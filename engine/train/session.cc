@@ -31,6 +31,21 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+absl::Status CheckSource(const DataSource& source, const TrainerOptions& options) {
+  if (source.sequential() && options.control->processes() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("data \"", source.description().name,
+                                                   "\": it can only be read in order, by one process; found ",
+                                                   options.control->processes(), " processes"));
+  }
+  if (!source.has_state() && !options.checkpoint_folder.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data \"", source.description().name,
+                     "\": callbacks save and restore are missing, which checkpoints need; give both, or no "
+                     "TrainerOptions.checkpoint_folder"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Job& job, const TrainerOptions& options) {
@@ -50,10 +65,14 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Job& job, const T
 absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(Job job, const TrainerOptions& options) {
   if (options.backend == nullptr) return absl::InvalidArgumentError("TrainerOptions.backend is missing");
   if (options.model) SHALE_RETURN_IF_ERROR(SetModel(*options.model, job));
-  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<JobData> data, JobData::Open(job, options.tokenizer_folder));
+  SHALE_ASSIGN_OR_RETURN(
+      std::unique_ptr<JobData> data,
+      JobData::Open(job, options.tokenizer_folder, {.training = options.data, .evaluation = options.evaluation_data}));
+  SHALE_RETURN_IF_ERROR(CheckSource(data->training().source(), options));
   SHALE_ASSIGN_OR_RETURN(LearningRateSchedule learning_rate,
                          LearningRateSchedule::Create(LearningRateOptionsFor(job, data->total_steps())));
   SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), options.backend->machine()));
+  SHALE_RETURN_IF_ERROR(data->FitTo(NeedsOf(resolved.plan.train.graph)));
   return absl::WrapUnique(new Session(std::move(resolved), std::move(data), learning_rate, options));
 }
 
@@ -133,7 +152,12 @@ absl::Status Session::Begin(const TrainerOptions& options) {
                                          return state_->Restore(checkpoint, /*values_only=*/false);
                                        }));
   for (const std::string& reason : resumed_.passed_over) Tell(Warning{absl::StrCat("skipped: ", reason)});
-  if (resumed_.path.empty()) {
+  const bool resumes = !resumed_.path.empty();
+  const SavedData& saved = resumed_.manifest.data;
+  SHALE_RETURN_IF_ERROR(
+      AgreeOnStatus(control_, ControlChannel::kSteps,
+                    data_->Start(resumes ? resumed_.manifest.samples : 0, resumes ? &saved.source_state : nullptr)));
+  if (!resumes) {
     Tell(Progress{StartStage::kLoading});
     return AgreeOnStatus(control_, ControlChannel::kSteps, SetInitialWeights(job_, *state_));
   }
@@ -215,7 +239,8 @@ absl::StatusOr<StepReport> Session::Step() {
                          .flops_per_token = flops_per_token_,
                          .peak_flops = peak_flops_,
                          .peak_bytes_planned = plan_.arena_bytes,
-                         .peak_bytes_measured = ranks_->measured_peak_bytes()});
+                         .peak_bytes_measured = ranks_->measured_peak_bytes(),
+                         .target_weights = plan_.train.graph.target_weights});
 }
 
 absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t sequences) {
@@ -227,7 +252,7 @@ absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t sequences) {
   HostBatch batch(*loader, 1, local_ranks_);
   const int64_t per_run = job_.batch.micro_batch * job_.sharding.ranks;
   const int64_t end = std::min(sequences, loader->samples_per_epoch());
-  EvaluationSum sum;
+  EvaluationSum sum(plan_.evaluate.graph.target_weights);
   for (int64_t begin = 0; begin < end; begin += per_run) {
     SHALE_ASSIGN_OR_RETURN(std::vector<StepInputs> inputs, batch.Fill({begin, std::min(per_run, end - begin)}));
     if (absl::Status status = evaluate_->Run(inputs); !status.ok()) {
@@ -274,7 +299,7 @@ Manifest Session::ManifestNow() const {
   manifest.samples = position_;
   manifest.seed = job_.runtime.seed;
   manifest.job = ResolvedJobText(job_);
-  manifest.data = data_->saved();
+  manifest.data = data_->SavedAt(position_);
   return manifest;
 }
 

@@ -45,8 +45,8 @@ struct TrainCallbacks {
 
 class Trainer {
  public:
-  // Opens the data, plans the job (refusing one that does not fit), allocates, and sets the state: restores a
-  // checkpoint, reads job.hf_folder, or initializes the weights.
+  // Opens the data (the files of data.path, or TrainerOptions::data), plans the job (refusing one that does not fit),
+  // allocates, and sets the state: restores a checkpoint, reads job.hf_folder, or initializes the weights.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Job& job, const TrainerOptions& options);
   ~Trainer();
 
@@ -70,7 +70,7 @@ class Trainer {
   bool done() const;
 
   // Runs one optimizer step on the next global batch. Returns FailedPrecondition if done(), or if an earlier step
-  // failed.
+  // failed. Returns the error of the data, with the state as it was, if the batch cannot be read.
   absl::StatusOr<StepReport> Step();
   // Returns the loss on the first `sequences` sequences of the evaluation data, or on all if there are fewer. Returns
   // FailedPrecondition if there is no evaluation data.

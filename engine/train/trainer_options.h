@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/config/job.h"
+#include "engine/data/data_source.h"
 #include "engine/events/event.h"
 #include "engine/io/file_system.h"
 #include "engine/runtime/backend.h"
@@ -28,6 +29,10 @@ struct TrainerOptions {
   // The model, if the program brings it. The job must then describe none (ModelFrom::kProgram in
   // engine/config/parse.h). Empty: the model of the job.
   std::optional<CustomModel> model;
+  // The data of a job without data.path, and, if there is any, its evaluation data, which must be readable at any
+  // position. Null: the data are the files of data.path. Borrowed; must outlive the trainer.
+  DataSource* data = nullptr;
+  DataSource* evaluation_data = nullptr;
   // The ranks of the job that this process holds, ascending; empty: all of them. With several processes, each creates a
   // trainer of the same job, and all call Create, Run, Step, Evaluate and SaveCheckpoint in the same order. `backend`
   // must then be able to join ranks of several processes (Backend::CreateGroup), and all processes must be able to

@@ -58,6 +58,8 @@ absl::Status Run(const Rope& op, Scratch scratch, const Context& context);
 absl::Status Run(const AttentionForward& op, Scratch scratch, const Context& context);
 absl::Status Run(const AttentionBackward& op, Scratch scratch, const Context& context);
 absl::Status Run(const CrossEntropy& op, Scratch scratch, const Context& context);
+// squared_error.cc
+absl::Status Run(const SquaredError& op, Scratch scratch, const Context& context);
 // norm.cc
 absl::Status Run(const RmsNormForward& op, Scratch scratch, const Context& context);
 absl::Status Run(const RmsNormBackward& op, Scratch scratch, const Context& context);

@@ -82,7 +82,8 @@ void CrossEntropyT(const CrossEntropy& op, int64_t begin, int64_t end, float* sc
     T* x = op.logits_TV.as<T>() + t * v;
     const int64_t target = targets[t * op.targets_T.stride(0)];
     float& loss = op.loss_T.as<float>()[t];
-    if (target < 0) {
+    const double weight = op.weights_T.present() ? op.weights_T.as<const float>()[t * op.weights_T.stride(0)] : 1;
+    if (target < 0 || weight == 0) {
       loss = 0;
       if (op.gradient) std::fill(x, x + v, T());
       continue;
@@ -92,9 +93,9 @@ void CrossEntropyT(const CrossEntropy& op, int64_t begin, int64_t end, float* sc
     float* kept = scratch_row;
     if constexpr (std::is_same_v<T, float>) kept = x;
     const double sum = op.gradient ? ExpAndSum(x, v, largest, kept) : SumOfExp(x, v, largest);
-    loss = static_cast<float>(std::log(sum) - below);
+    loss = static_cast<float>(weight * (std::log(sum) - below));
     if (!op.gradient) continue;
-    const double scale = *op.scale_1.as<const float>();
+    const double scale = weight * *op.scale_1.as<const float>();
     const Vector factor = Splat(static_cast<float>(scale / sum));
     Map(
         v, [factor](Vector value) HWY_ATTR { return hn::Mul(value, factor); }, x, kept);

@@ -118,13 +118,14 @@ SHALE_DEVICE Total OverWarp(float largest, double sum) {
 
 template <class T, bool kAligned>
 SHALE_KERNEL SHALE_BOUNDS(kThreads, 2)
-    CrossEntropyKernel(Global<T> logits_TV, Global<int> targets_T, int64_t target_stride, Global<float> scale_1,
-                       Global<float> loss_T, int64_t V, bool gradient) {
+    CrossEntropyKernel(Global<T> logits_TV, Global<int> targets_T, int64_t target_stride, Global<float> weights_T,
+                       int64_t weight_stride, Global<float> scale_1, Global<float> loss_T, int64_t V, bool gradient) {
   constexpr int N = kPackOf<T>;
   const int64_t t = blockIdx.x;
   const Row<N> row(t, V);
   const int target = targets_T.Load(t * target_stride);
-  if (target < 0) {
+  const float weight = weights_T.present() ? weights_T.Load(t * weight_stride) : 1.0f;
+  if (target < 0 || weight == 0) {
     if (threadIdx.x == 0) loss_T.Store(t, 0.0f);
     if (!gradient) return;
     Pack<T, N> zeros;
@@ -171,9 +172,9 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads, 2)
       const double at_target =
           known ? Widen(logits_TV.Load(row.begin + target)) : std::numeric_limits<float>::quiet_NaN();
       const double below = at_target - total.largest;
-      loss_T.Store(t, static_cast<float>(log(total.sum) - below));
+      loss_T.Store(t, static_cast<float>(weight * (log(total.sum) - below)));
       if (gradient) {
-        const double scale = scale_1.Load(0);
+        const double scale = static_cast<double>(weight) * scale_1.Load(0);
         row_numbers.Store(0, total.largest);
         row_numbers.Store(1, known ? static_cast<float>(scale / total.sum) : std::numeric_limits<float>::quiet_NaN());
         // p - 1 is computed in fp64, because it approaches 0 as the model learns.
@@ -213,7 +214,8 @@ absl::Status Run(const CrossEntropy& op, Scratch scratch, StreamHandle stream) {
     using T = decltype(element);
     const auto kernel = Aligned16(op.logits_TV) ? CrossEntropyKernel<T, true> : CrossEntropyKernel<T, false>;
     return Launch("CrossEntropy", kernel, shape, stream, Whole<T>(op.logits_TV, "logits"),
-                  Whole<int>(op.targets_T, "targets"), op.targets_T.stride(0), Whole<float>(op.scale_1, "scale"),
+                  Whole<int>(op.targets_T, "targets"), op.targets_T.stride(0), Whole<float>(op.weights_T, "weights"),
+                  op.weights_T.present() ? op.weights_T.stride(0) : 0, Whole<float>(op.scale_1, "scale"),
                   Whole<float>(op.loss_T, "loss"), op.logits_TV.dim(1), op.gradient);
   });
 }

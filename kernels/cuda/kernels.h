@@ -52,6 +52,8 @@ absl::Status Run(const AttentionForward& op, Scratch scratch, StreamHandle strea
 absl::Status Run(const AttentionBackward& op, Scratch scratch, StreamHandle stream);
 // cross_entropy.cu
 absl::Status Run(const CrossEntropy& op, Scratch scratch, StreamHandle stream);
+// squared_error.cu
+absl::Status Run(const SquaredError& op, Scratch scratch, StreamHandle stream);
 // gelu.cu
 absl::Status Run(const GeluForward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const GeluBackward& op, Scratch scratch, StreamHandle stream);

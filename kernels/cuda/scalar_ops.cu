@@ -9,9 +9,10 @@
 namespace shale::cuda {
 namespace {
 
-SHALE_KERNEL SHALE_BOUNDS(1) LossScaleKernel(Global<int64_t> valid_tokens, Global<float> scale) {
-  const int64_t valid = valid_tokens.Load(0);
-  scale.Store(0, valid > 0 ? static_cast<float>(1.0 / static_cast<double>(valid)) : 0.0f);
+SHALE_KERNEL SHALE_BOUNDS(1)
+    LossScaleKernel(Global<int64_t> valid_tokens, Global<double> weight_total, Global<float> scale) {
+  const double divisor = weight_total.present() ? weight_total.Load(0) : static_cast<double>(valid_tokens.Load(0));
+  scale.Store(0, divisor > 0 ? static_cast<float>(1.0 / divisor) : 0.0f);
 }
 
 SHALE_DEVICE bool IsFinite(double x) { return x - x == 0; }
@@ -37,18 +38,21 @@ SHALE_KERNEL SHALE_BOUNDS(1) CombineTotalsKernel(Global<double> groups, Global<d
 }
 
 // Returns whether the totals of a step or of a group say that no update is made.
-SHALE_DEVICE bool IsSkipped(const Global<double>& totals, const Global<int64_t>& valid_tokens) {
+SHALE_DEVICE bool IsSkipped(const Global<double>& totals, const Global<int64_t>& valid_tokens,
+                            const Global<double>& weight_total) {
   // Each rank flags its own values. Values that are finite on every rank may still overflow in the sum.
   const bool finite = totals.Load(kTotalNonFinite) == 0 && IsFinite(totals.Load(kTotalLoss)) &&
                       IsFinite(totals.Load(kTotalSquaredNorm));
-  return !finite || valid_tokens.Load(0) <= 0;
+  const bool weighted = !weight_total.present() || weight_total.Load(0) > 0;
+  return !finite || !weighted || valid_tokens.Load(0) <= 0;
 }
 
 SHALE_KERNEL SHALE_BOUNDS(1)
     PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_tokens, Global<double> totals,
                         Global<int64_t> update_count, Global<float> update, Global<int64_t> number,
-                        Global<double> previous_norm, double beta1, double beta2, bool counts) {
-  const bool skip = IsSkipped(totals, valid_tokens);
+                        Global<double> previous_norm, Global<double> weight_total, double beta1, double beta2,
+                        bool counts) {
+  const bool skip = IsSkipped(totals, valid_tokens, weight_total);
   const int64_t count = update_count.Load(0) + 1;
   if (number.present()) number.Store(0, count);
   update.Store(kUpdateLearningRate, hyper.Load(kHyperLearningRate));
@@ -71,9 +75,9 @@ SHALE_KERNEL SHALE_BOUNDS(1)
   update.Store(kUpdateGradientFactor, clips ? static_cast<float>(factor) : 1.0f);
 }
 
-SHALE_KERNEL SHALE_BOUNDS(1)
-    RecordNormKernel(Global<int64_t> valid_tokens, Global<double> totals, Global<double> norm) {
-  if (!IsSkipped(totals, valid_tokens)) norm.Store(0, sqrt(totals.Load(kTotalSquaredNorm)));
+SHALE_KERNEL SHALE_BOUNDS(1) RecordNormKernel(Global<int64_t> valid_tokens, Global<double> totals,
+                                              Global<double> weight_total, Global<double> norm) {
+  if (!IsSkipped(totals, valid_tokens, weight_total)) norm.Store(0, sqrt(totals.Load(kTotalSquaredNorm)));
 }
 
 template <class... Params, class... Args>
@@ -85,7 +89,7 @@ absl::Status LaunchOne(const char* name, void (*kernel)(Params...), StreamHandle
 
 absl::Status Run(const LossScale& op, Scratch scratch, StreamHandle stream) {
   return LaunchOne("LossScale", LossScaleKernel, stream, Whole<int64_t>(op.valid_tokens_1, "valid_tokens"),
-                   Whole<float>(op.scale_1, "scale"));
+                   Whole<double>(op.weight_total_1, "weight_total"), Whole<float>(op.scale_1, "scale"));
 }
 
 absl::Status Run(const FlagNonFinite& op, Scratch scratch, StreamHandle stream) {
@@ -101,13 +105,14 @@ absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream) 
   return LaunchOne("PrepareUpdate", PrepareUpdateKernel, stream, Whole<float>(op.hyper_2, "hyper"),
                    Whole<int64_t>(op.valid_tokens_1, "valid_tokens"), Whole<double>(op.totals_3, "totals"),
                    Whole<int64_t>(op.update_count_1, "update_count"), Whole<float>(op.update_5, "update"),
-                   Whole<int64_t>(op.number_1, "number"), Whole<double>(op.previous_norm_1, "previous_norm"), op.beta1,
-                   op.beta2, op.counts);
+                   Whole<int64_t>(op.number_1, "number"), Whole<double>(op.previous_norm_1, "previous_norm"),
+                   Whole<double>(op.weight_total_1, "weight_total"), op.beta1, op.beta2, op.counts);
 }
 
 absl::Status Run(const RecordNorm& op, Scratch scratch, StreamHandle stream) {
   return LaunchOne("RecordNorm", RecordNormKernel, stream, Whole<int64_t>(op.valid_tokens_1, "valid_tokens"),
-                   Whole<double>(op.totals_3, "totals"), Whole<double>(op.norm_1, "norm"));
+                   Whole<double>(op.totals_3, "totals"), Whole<double>(op.weight_total_1, "weight_total"),
+                   Whole<double>(op.norm_1, "norm"));
 }
 
 }  // namespace shale::cuda

@@ -10,14 +10,16 @@
 
 namespace shale {
 
-// scale = 1 / valid_tokens, or 0 if no token is valid.
+// scale = 1 / valid_tokens, or 0 if no token is valid. With `weight_total`, that takes the place of valid_tokens.
 struct LossScale {
   static constexpr absl::string_view kName = "LossScale";
   Tensor valid_tokens_1;  // i64
   Tensor scale_1;         // f32
+  Tensor weight_total_1;  // f64, optional: the sum of |weight| over the targets
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("valid_tokens", op.valid_tokens_1, Access::kRead);
+    v("weight_total", op.weight_total_1, Access::kRead);
     v("scale", op.scale_1, Access::kWrite);
   }
 };
@@ -48,11 +50,11 @@ struct CombineTotals {
   }
 };
 
-// Decides whether this step updates the weights. Skips the update if no token is valid or a total is not finite.
-// Otherwise computes the values that an Update needs for update number n = update_count + 1, and then sets update_count
-// to n if `counts` is set. The factor on the gradient is min(1, max_norm / (norm + 1e-6)), or 1 without clipping. The
-// norm is that of the totals, or previous_norm if it is given; a previous_norm of 0 does not clip. Writes n to
-// `number`, even if it skips the update.
+// Decides whether this step updates the weights. Skips the update if no token is valid, if weight_total is given and is
+// not above 0, or if a total is not finite. Otherwise computes the values that an Update needs for update number n =
+// update_count + 1, and then sets update_count to n if `counts` is set. The factor on the gradient is min(1, max_norm /
+// (norm + 1e-6)), or 1 without clipping. The norm is that of the totals, or previous_norm if it is given; a
+// previous_norm of 0 does not clip. Writes n to `number`, even if it skips the update.
 struct PrepareUpdate {
   static constexpr absl::string_view kName = "PrepareUpdate";
   Tensor hyper_2;          // f32, kHyper*
@@ -62,6 +64,7 @@ struct PrepareUpdate {
   Tensor update_5;         // f32, kUpdate*
   Tensor number_1;         // i64, optional
   Tensor previous_norm_1;  // f64, optional, persistent: of RecordNorm
+  Tensor weight_total_1;   // f64, optional: the sum of |weight| over the targets of all ranks
   double beta1 = 0.9;
   double beta2 = 0.95;
   bool counts = true;  // If a step prepares an update for each group, only the last one counts.
@@ -72,22 +75,24 @@ struct PrepareUpdate {
     v("totals", op.totals_3, Access::kRead);
     v("update_count", op.update_count_1, op.counts ? Access::kReadWrite : Access::kRead);
     v("previous_norm", op.previous_norm_1, Access::kRead);
+    v("weight_total", op.weight_total_1, Access::kRead);
     v("update", op.update_5, Access::kWrite);
     v("number", op.number_1, Access::kWrite);
   }
 };
 
-// Sets norm to the root of the squared norm, for the next step. Leaves it alone if no token is valid, or if a total is
-// not finite.
+// Sets norm to the root of the squared norm, for the next step. Leaves it alone in a step that PrepareUpdate skips.
 struct RecordNorm {
   static constexpr absl::string_view kName = "RecordNorm";
   Tensor valid_tokens_1;  // i64
   Tensor totals_3;        // f64, kTotal*, summed over ranks
   Tensor norm_1;          // f64, persistent; 0 before the first step
+  Tensor weight_total_1;  // f64, optional, as in PrepareUpdate
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("valid_tokens", op.valid_tokens_1, Access::kRead);
     v("totals", op.totals_3, Access::kRead);
+    v("weight_total", op.weight_total_1, Access::kRead);
     v("norm", op.norm_1, Access::kReadWrite);
   }
 };

@@ -12,10 +12,10 @@ namespace shale::reference {
 absl::Status Reference(const CrossEntropy& op) {
   const int64_t v = op.logits_TV.dim(1);
   SHALE_RETURN_IF_ERROR(CheckTargets(op.kName, op.targets_T, v));
-  const double scale = op.gradient ? Get(op.scale_1, 0) : 0;
   for (int64_t t = 0; t < op.logits_TV.dim(0); ++t) {
     const int64_t row = t * v, target = op.targets_T.as<const int32_t>()[t * op.targets_T.stride(0)];
-    if (target < 0) {
+    const double weight = op.weights_T.present() ? Get(op.weights_T, t * op.weights_T.stride(0)) : 1;
+    if (target < 0 || weight == 0) {
       Put(op.loss_T, t, 0);
       for (int64_t i = 0; op.gradient && i < v; ++i) Put(op.logits_TV, row + i, 0);
       continue;
@@ -24,7 +24,8 @@ absl::Status Reference(const CrossEntropy& op) {
     for (int64_t i = 0; i < v; ++i) largest = std::max(largest, Get(op.logits_TV, row + i));
     double sum = 0;
     for (int64_t i = 0; i < v; ++i) sum += std::exp(Get(op.logits_TV, row + i) - largest);
-    Put(op.loss_T, t, std::log(sum) + largest - Get(op.logits_TV, row + target));
+    Put(op.loss_T, t, weight * (std::log(sum) + largest - Get(op.logits_TV, row + target)));
+    const double scale = op.gradient ? weight * Get(op.scale_1, 0) : 0;
     for (int64_t i = 0; op.gradient && i < v; ++i) {
       const double p = std::exp(Get(op.logits_TV, row + i) - largest) / sum;
       Put(op.logits_TV, row + i, (i == target ? p - 1 : p) * scale);

@@ -19,6 +19,8 @@ absl::Status Reference(const AttentionForward& op);
 absl::Status Reference(const AttentionBackward& op);
 // cross_entropy.cc
 absl::Status Reference(const CrossEntropy& op);
+// squared_error.cc
+absl::Status Reference(const SquaredError& op);
 // norm.cc
 absl::Status Reference(const RmsNormForward& op);
 absl::Status Reference(const RmsNormBackward& op);

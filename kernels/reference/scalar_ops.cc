@@ -13,18 +13,21 @@ namespace shale {
 namespace {
 
 // Returns whether the totals of a step or of a group say that no update is made.
-bool IsSkipped(const double* totals, const Tensor& valid_tokens_1) {
+bool IsSkipped(const double* totals, const Tensor& valid_tokens_1, const Tensor& weight_total_1) {
   // Each rank flags its own values. Values that are finite on every rank may still overflow in the sum.
   const bool finite =
       totals[kTotalNonFinite] == 0 && std::isfinite(totals[kTotalLoss]) && std::isfinite(totals[kTotalSquaredNorm]);
-  return !finite || *valid_tokens_1.as<const int64_t>() <= 0;
+  const bool weighted = !weight_total_1.present() || *weight_total_1.as<const double>() > 0;
+  return !finite || !weighted || *valid_tokens_1.as<const int64_t>() <= 0;
 }
 
 }  // namespace
 
 absl::Status RunOnHost(const LossScale& op) {
-  const int64_t valid = *op.valid_tokens_1.as<const int64_t>();
-  *op.scale_1.as<float>() = valid > 0 ? static_cast<float>(1.0 / static_cast<double>(valid)) : 0.0f;
+  const Tensor& total = op.weight_total_1;
+  const double divisor =
+      total.present() ? *total.as<const double>() : static_cast<double>(*op.valid_tokens_1.as<const int64_t>());
+  *op.scale_1.as<float>() = divisor > 0 ? static_cast<float>(1.0 / divisor) : 0.0f;
   return absl::OkStatus();
 }
 
@@ -56,7 +59,7 @@ absl::Status RunOnHost(const PrepareUpdate& op) {
   int64_t& count = *op.update_count_1.as<int64_t>();
   float* update = op.update_5.as<float>();
 
-  const bool skip = IsSkipped(totals, op.valid_tokens_1);
+  const bool skip = IsSkipped(totals, op.valid_tokens_1, op.weight_total_1);
   if (op.number_1.present()) *op.number_1.as<int64_t>() = count + 1;
   update[kUpdateLearningRate] = hyper[kHyperLearningRate];
   update[kUpdateSkip] = skip ? 1.0f : 0.0f;
@@ -80,7 +83,8 @@ absl::Status RunOnHost(const PrepareUpdate& op) {
 
 absl::Status RunOnHost(const RecordNorm& op) {
   const double* totals = op.totals_3.as<const double>();
-  if (!IsSkipped(totals, op.valid_tokens_1)) *op.norm_1.as<double>() = std::sqrt(totals[kTotalSquaredNorm]);
+  if (IsSkipped(totals, op.valid_tokens_1, op.weight_total_1)) return absl::OkStatus();
+  *op.norm_1.as<double>() = std::sqrt(totals[kTotalSquaredNorm]);
   return absl::OkStatus();
 }
 

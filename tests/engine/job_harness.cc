@@ -55,11 +55,13 @@ absl::Span<const Combination> Combinations() {
 
 Tokens RandomTokens(int64_t sequences, int64_t length, int64_t vocabulary, uint64_t seed, bool masks) {
   std::mt19937_64 random(seed);
-  Tokens tokens{sequences, length, {}, {}};
+  Tokens tokens{.sequences = sequences, .length = length};
   for (int64_t i = 0; i < sequences * length; ++i) {
     tokens.inputs.push_back(static_cast<int32_t>(random() % vocabulary));
     tokens.targets.push_back(masks && random() % 8 == 0 ? -1 : static_cast<int32_t>(random() % vocabulary));
   }
+  constexpr float kWeights[] = {1, 0, -0.5f, 2};
+  for (int64_t i = 0; i < sequences * length; ++i) tokens.weights.push_back(kWeights[random() % 4]);
   return tokens;
 }
 
@@ -67,7 +69,9 @@ namespace {
 
 struct HostTokens {
   std::vector<int32_t> inputs, targets;
+  std::vector<float> weights, features, values;
   int64_t valid = 0;
+  double weight = 0;
 };
 
 HostTokens TokensOfRank(const Tokens& tokens, const RunOptions& options, int rank, bool last_only) {
@@ -79,9 +83,22 @@ HostTokens TokensOfRank(const Tokens& tokens, const RunOptions& options, int ran
       for (int64_t s = 0; s < S; ++s) {
         const bool there = sequence < tokens.sequences;
         host.inputs.push_back(there ? tokens.inputs[sequence * S + s] : 0);
-        const int32_t target = there && (!last_only || s == S - 1) ? tokens.targets[sequence * S + s] : -1;
+        const int64_t position = sequence * S + s;
+        const int32_t target = there && (!last_only || s == S - 1) ? tokens.targets[position] : -1;
         host.targets.push_back(target);
-        host.valid += target >= 0;
+        const auto append = [&](const std::vector<float>& from, std::vector<float>& to) {
+          const int64_t columns = std::ssize(from) / (tokens.sequences * S);
+          for (int64_t c = 0; c < columns; ++c) to.push_back(there ? from[position * columns + c] : 0);
+        };
+        append(tokens.features, host.features);
+        append(tokens.values, host.values);
+        const bool counts = tokens.values.empty() ? target >= 0 : there && (!last_only || s == S - 1);
+        host.valid += counts;
+        // Target values have weights in any case: 0 where a sequence is missing.
+        const bool weighted = options.target_weights != TargetWeights::kNone;
+        if (!weighted && tokens.values.empty()) continue;
+        host.weights.push_back(!there ? 0 : weighted ? tokens.weights[position] : 1);
+        if (counts) host.weight += std::abs(host.weights.back());
       }
     }
   }
@@ -109,8 +126,10 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   GraphOptions graph_options{.compute_dtype = options.dtype,
                              .micro_batch = options.micro_batch,
                              .sequence_length = tokens.length,
-                             .loss_chunk_tokens = options.loss_chunk_tokens};
-  SHALE_ASSIGN_OR_RETURN(const ModelGraph graph, BuildModel(options.model, graph_options));
+                             .loss_chunk_tokens = options.loss_chunk_tokens,
+                             .target_weights = options.target_weights};
+  SHALE_ASSIGN_OR_RETURN(const ModelGraph graph,
+                         options.build ? options.build(graph_options) : BuildModel(options.model, graph_options));
   std::unique_ptr<Backend> tested;
   if (options.backend == nullptr) {
     tested = TestedBackend(options.ops, static_cast<int>(options.threads), options.cpu_products);
@@ -159,10 +178,14 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
       host[batch].push_back(TokensOfRank(batches[batch], options, rank, graph.last_target_only));
     }
     for (int rank = 0; rank < W; ++rank) {
-      inputs[batch][rank] = {.inputs = host[batch][rank].inputs,
+      inputs[batch][rank] = {.features = host[batch][rank].features,
+                             .inputs = host[batch][rank].inputs,
                              .targets = host[batch][rank].targets,
+                             .target_values = host[batch][rank].values,
+                             .target_weights = host[batch][rank].weights,
                              .hyper = {static_cast<float>(options.learning_rate), static_cast<float>(options.max_norm)},
-                             .valid_tokens = host[batch][rank].valid};
+                             .valid_tokens = host[batch][rank].valid,
+                             .weight_total = host[batch][rank].weight};
     }
   }
   const auto read_all = [&](bool gradients, std::map<std::string, std::vector<float>>& into) -> absl::Status {
@@ -182,14 +205,18 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
       return executors[rank]->Run(inputs[step % batches.size()][rank], outputs[rank]);
     }));
     for (const StepOutputs& out : outputs) {
-      if (out.totals != outputs[0].totals || out.global_tokens != outputs[0].global_tokens) {
+      if (out.totals != outputs[0].totals || out.global_tokens != outputs[0].global_tokens ||
+          out.global_weight != outputs[0].global_weight) {
         return absl::InternalError("ranks disagree about the totals of a step");
       }
     }
     const StepOutputs& out = outputs[0];
-    result.losses.push_back(out.totals[kTotalLoss] / static_cast<double>(std::max<int64_t>(1, out.global_tokens)));
+    const bool over_weights = options.target_weights == TargetWeights::kOverWeights;
+    const double divisor = over_weights ? out.global_weight : static_cast<double>(out.global_tokens);
+    result.losses.push_back(divisor > 0 ? out.totals[kTotalLoss] / divisor : 0);
     result.norms.push_back(std::sqrt(out.totals[kTotalSquaredNorm]));
     result.global_tokens = out.global_tokens;
+    result.global_weight = out.global_weight;
     result.non_finite = out.totals[kTotalNonFinite] != 0;
     const bool read = step == (options.gradients_of_first_step ? 0 : options.steps - 1);
     if (read && options.reads_gradients) SHALE_RETURN_IF_ERROR(read_all(true, result.gradients));

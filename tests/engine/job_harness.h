@@ -29,8 +29,10 @@ MlpConfig SmallMlp();
 struct Tokens {
   int64_t sequences = 0, length = 0;
   std::vector<int32_t> inputs, targets;  // [G, S]
+  std::vector<float> weights;            // [G, S]; read only with RunOptions::target_weights.
+  std::vector<float> features, values;   // [G, S, F] and [G, S, D], in the place of inputs and targets; or empty.
 };
-// Returns random tokens. If `masks`, about one target in eight is masked.
+// Returns random tokens and weights. If `masks`, about one target in eight is masked.
 Tokens RandomTokens(int64_t sequences, int64_t length, int64_t vocabulary, uint64_t seed, bool masks = true);
 
 struct Combination {
@@ -53,9 +55,11 @@ inline constexpr OpsKind kTestedOps = OpsKind::kFast;
 
 struct RunOptions {
   ModelConfig model = SmallDecoder();
+  std::function<absl::StatusOr<ModelGraph>(const GraphOptions&)> build;  // If set, builds the graph without `model`.
   DType dtype = DType::kFloat32;
   int64_t micro_batch = 1;
   int64_t loss_chunk_tokens = 7;
+  TargetWeights target_weights = TargetWeights::kNone;
   StepOptions step;
   const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads, cpu_products).
   OpsKind ops = kTestedOps;
@@ -81,9 +85,11 @@ struct RunOptions {
 struct RunResult {
   CompiledStep step;
   MemoryPlan plan;
-  std::vector<double> losses;  // Mean over the tokens of each step. It is an error if ranks disagree.
+  std::vector<double>
+      losses;  // Of each step, divided as RunOptions::target_weights says. It is an error if ranks disagree.
   std::vector<double> norms;
   int64_t global_tokens = 0;                            // Of the last step.
+  double global_weight = 0;                             // Of the last step.
   bool non_finite = false;                              // In the last step.
   std::map<std::string, std::vector<float>> gradients;  // Reduced, not clipped. Empty without reads_gradients.
   std::map<std::string, std::vector<float>> weights;    // After the last step.

@@ -16,8 +16,8 @@ namespace shale::testing {
 namespace {
 
 // Returns a random valid job. Strategy, accumulation, mesh, activation checkpointing, optimizer, moments, clipping,
-// update time, model, dtype, masters, dtype of gradient shards, offloaded state, K, keep_gradients and
-// what computes matmuls vary.
+// update time, model, dtype, masters, dtype of gradient shards, offloaded state, K, keep_gradients, the
+// weights of targets and what computes matmuls vary.
 RunOptions RandomJob(std::mt19937_64& random) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   RunOptions options;
@@ -63,6 +63,7 @@ RunOptions RandomJob(std::mt19937_64& random) {
   if (pick(2) == 0) step.clipping = static_cast<Clipping>(1 + pick(2));
   options.micro_batch = 1 + pick(3);
   options.loss_chunk_tokens = 1 + pick(30);
+  options.target_weights = static_cast<TargetWeights>(pick(3));
   if (pick(6) == 0) {
     options.model = SmallMlp();
     return options;
@@ -91,7 +92,8 @@ std::string Describe(const RunOptions& o, int seed) {
                       ToString(o.step.master), " ", EntryOf(o.step.optimizer.kind).name,
                       HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update), " on ",
                       ToString(o.step.update_device), " gradients in ", ToString(o.step.gradient_shards),
-                      " on host: ", ToString(o.step.offload_state), ", matmuls by ", ToString(o.cpu_products));
+                      " on host: ", ToString(o.step.offload_state), ", matmuls by ", ToString(o.cpu_products),
+                      ", target weights ", static_cast<int>(o.target_weights));
 }
 
 // 400 random jobs in all: 380 on the CPU, and 20 others on the CUDA stand-ins, where a job takes fifty times as long.

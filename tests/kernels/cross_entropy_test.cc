@@ -17,13 +17,14 @@ struct Shape {
   bool gradient = true;
   bool strided = false;
   double range = 1;  // Logits lie in [-range, range).
+  bool weighted = false;
 };
 
 OpCase MakeCase(const Shape& s, DType act) {
   OpCase c;
   c.name = NameOf(act) + "_" + std::to_string(s.rows) + "x" + std::to_string(s.vocabulary) +
-           (s.gradient ? "_gradient" : "") + (s.strided ? "_strided" : "") + "_range" +
-           std::to_string(static_cast<int>(s.range));
+           (s.gradient ? "_gradient" : "") + (s.strided ? "_strided" : "") + (s.weighted ? "_weighted" : "") +
+           "_range" + std::to_string(static_cast<int>(s.range));
   CrossEntropy op{.gradient = s.gradient};
   op.logits_TV = c.memory.Random(act, {s.rows, s.vocabulary}, -s.range, s.range);
   // Every fourth row or so is ignored.
@@ -34,6 +35,14 @@ OpCase MakeCase(const Shape& s, DType act) {
   } else {
     op.targets_T = c.memory.RandomIntegers(DType::kInt32, {s.rows}, -ignored, s.vocabulary);
   }
+  if (s.weighted) {
+    // Every third weight is 0, and the others have both signs.
+    std::vector<double> weights;
+    for (int64_t t = 0; t < 3 * s.rows; ++t)
+      weights.push_back(t % 9 < 3 ? 0 : 0.75 - 0.625 * static_cast<double>(t % 4));
+    op.weights_T = c.memory.Values(DType::kFloat32, {s.rows, 3}, weights).Slice(1, 2, 1);
+    op.weights_T.rank = 1;
+  }
   op.scale_1 = c.memory.Values(DType::kFloat32, {1}, {0.37});
   op.loss_T = c.memory.Output(DType::kFloat32, {s.rows});
   c.op = op;
@@ -41,7 +50,7 @@ OpCase MakeCase(const Shape& s, DType act) {
   // terms, or V if that is less.
   const double exponential = (4 + 2 * s.range) * kUnit32;
   const double sum = exponential + std::min<double>(1024, static_cast<double>(s.vocabulary)) * kUnit32;
-  c.tolerances["loss"] = {.absolute = sum, .relative = 2 * kUnit32};
+  c.tolerances["loss"] = {.absolute = s.weighted ? 2 * sum : sum, .relative = 2 * kUnit32};
   // p - 1 is computed in fp64.
   c.tolerances["logits"] = {.absolute = 0x1p-50, .relative = sum + exponential + 4 * kUnit32};
   return c;
@@ -57,7 +66,10 @@ std::vector<OpCase> CrossEntropyCases() {
                                              {.rows = 4, .vocabulary = 1031, .gradient = false},
                                              {.rows = 4, .vocabulary = 3001, .strided = true, .range = 5},
                                              {.rows = 3, .vocabulary = 17, .gradient = false, .range = 1000},
-                                             {.rows = 3, .vocabulary = 17, .range = 1000}}) {
+                                             {.rows = 3, .vocabulary = 17, .range = 1000},
+                                             {.rows = 11, .vocabulary = 13, .weighted = true},
+                                             {.rows = 6, .vocabulary = 1031, .strided = true, .weighted = true},
+                                             {.rows = 6, .vocabulary = 65, .gradient = false, .weighted = true}}) {
       cases.push_back(MakeCase(s, act));
     }
   }
@@ -66,20 +78,32 @@ std::vector<OpCase> CrossEntropyCases() {
 
 INSTANTIATE_TEST_SUITE_P(CrossEntropy, OpConformance, ::testing::ValuesIn(CrossEntropyCases()), CaseName);
 
-TEST(CrossEntropyTest, GradientIsTheDerivativeOfTheLoss) {
+class CrossEntropyGradient : public ::testing::TestWithParam<bool> {};
+
+TEST_P(CrossEntropyGradient, IsTheDerivativeOfTheLoss) {
   constexpr DType kWide = DType::kFloat64;
   GradientCase c;
+  Tensor weights;
+  if (GetParam()) weights = c.memory.Values(kWide, {4}, {0.5, 3, 0, -2});
   const Tensor logits = c.memory.Random(kWide, {4, 5}), gradient = c.memory.Output(kWide, {4, 5});
   const Tensor targets = c.memory.Values(DType::kInt32, {4}, {2, -1, 0, 4});
   const Tensor scale = c.memory.Values(kWide, {1}, {1.0}), loss = c.memory.Output(kWide, {4});
-  c.forward = {
-      CrossEntropy{.logits_TV = logits, .targets_T = targets, .scale_1 = scale, .loss_T = loss, .gradient = false}};
-  c.backward = {Copy{.from = logits, .to = gradient},
-                CrossEntropy{.logits_TV = gradient, .targets_T = targets, .scale_1 = scale, .loss_T = loss}};
+  CrossEntropy op{.logits_TV = logits,
+                  .targets_T = targets,
+                  .scale_1 = scale,
+                  .loss_T = loss,
+                  .gradient = false,
+                  .weights_T = weights};
+  c.forward = {op};
+  op.logits_TV = gradient;
+  op.gradient = true;
+  c.backward = {Copy{.from = logits, .to = gradient}, op};
   c.outputs = {{loss, Tensor()}};
   c.inputs = {{logits, gradient}};
   ExpectGradientsMatchFiniteDifferences(c);
 }
+
+INSTANTIATE_TEST_SUITE_P(WithAndWithoutWeights, CrossEntropyGradient, ::testing::Bool());
 
 // The expected values are worked out by hand, to check the reference too.
 TEST(CrossEntropyTest, KnownValues) {
@@ -95,6 +119,40 @@ TEST(CrossEntropyTest, KnownValues) {
     const Tensor loss = memory.Bind(op.loss_T, image.data()), gradient = memory.Bind(op.logits_TV, image.data());
     for (int64_t i = 0; i < 3; ++i) EXPECT_NEAR(ElementOf(loss, i), losses[i], 1e-6) << backend.name << " " << i;
     for (int64_t i = 0; i < 9; ++i) EXPECT_NEAR(ElementOf(gradient, i), gradients[i], 3e-6) << backend.name << " " << i;
+  }
+}
+
+TEST(CrossEntropyTest, WeightsMultiplyLossAndGradientAndAZeroHidesTheRow) {
+  TestMemory memory;
+  const double log2 = std::log(2.0), log3 = std::log(3.0), nan = std::nan("");
+  const CrossEntropy op = {.logits_TV = memory.Values(DType::kFloat32, {3, 3}, {0, log2, log3, 5, 5, 5, 1, nan, 3}),
+                           .targets_T = memory.Values(DType::kInt32, {3}, {1, 2, 0}),
+                           .scale_1 = memory.Values(DType::kFloat32, {1}, {6}),
+                           .loss_T = memory.Output(DType::kFloat32, {3}),
+                           .weights_T = memory.Values(DType::kFloat32, {3}, {-0.5, 2, 0})};
+  const std::vector<double> losses = {-log3 / 2, 2 * log3, 0}, gradients = {-0.5, 2, -1.5, 4, 4, -8, 0, 0, 0};
+  for (const TestBackend& backend : TestBackends()) {
+    std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
+    const Tensor loss = memory.Bind(op.loss_T, image.data()), gradient = memory.Bind(op.logits_TV, image.data());
+    for (int64_t i = 0; i < 3; ++i) EXPECT_NEAR(ElementOf(loss, i), losses[i], 1e-6) << backend.name << " " << i;
+    for (int64_t i = 0; i < 9; ++i) EXPECT_NEAR(ElementOf(gradient, i), gradients[i], 5e-6) << backend.name << " " << i;
+  }
+}
+
+TEST(CrossEntropyTest, WeightsOfOneChangeNoBits) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+    TestMemory memory;
+    CrossEntropy op = {.logits_TV = memory.Random(act, {5, 61}, -4, 4),
+                       .targets_T = memory.RandomIntegers(DType::kInt32, {5}, -20, 61),
+                       .scale_1 = memory.Values(DType::kFloat32, {1}, {0.37}),
+                       .loss_T = memory.Output(DType::kFloat32, {5})};
+    const Tensor ones = memory.Values(DType::kFloat32, {5}, {1, 1, 1, 1, 1});
+    for (const TestBackend& backend : TestBackends()) {
+      op.weights_T = Tensor();
+      const std::vector<std::byte> without = RunOnBackend(backend.name, memory, op);
+      op.weights_T = ones;
+      EXPECT_EQ(RunOnBackend(backend.name, memory, op), without) << backend.name;
+    }
   }
 }
 

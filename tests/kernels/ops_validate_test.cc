@@ -72,10 +72,19 @@ TEST(Validate, NamesAnOperandOfTheWrongDType) {
 }
 
 TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
-  const std::set<std::string> optional = {
-      "EmbeddingForward.positions", "EmbeddingBackward.d_positions", "MatMul.bias",      "MatMul.packed_b",
-      "RmsNormBackward.d_residual", "LayerNormBackward.d_residual",  "SwiGluBackward.y", "GeluBackward.y",
-      "Accumulate.micro_batch"};
+  const std::set<std::string> optional = {"EmbeddingForward.positions",
+                                          "EmbeddingBackward.d_positions",
+                                          "MatMul.bias",
+                                          "MatMul.packed_b",
+                                          "RmsNormBackward.d_residual",
+                                          "LayerNormBackward.d_residual",
+                                          "SwiGluBackward.y",
+                                          "GeluBackward.y",
+                                          "Accumulate.micro_batch",
+                                          "CrossEntropy.weights",
+                                          "LossScale.weight_total",
+                                          "SquaredError.d_prediction",
+                                          "SquaredError.weights"};
   for (const Op& op : ValidOps()) {
     ForOperands(op, [&](int number, const std::string& name, const Tensor&, Access) {
       const Op without = With(op, number, [](Tensor& t) { t = Tensor(); });
@@ -107,6 +116,7 @@ TEST(Validate, DemandsDenseOperandsWhereItSaysSo) {
                                          "AttentionBackward.d_q",
                                          "AttentionBackward.d_k",
                                          "AttentionBackward.d_v",
+                                         "SquaredError.targets",
                                          "RmsNormForward.x",
                                          "RmsNormForward.y",
                                          "RmsNormBackward.x",
@@ -150,6 +160,7 @@ TEST(Validate, RefusesOutputsThatOverlapAnything) {
                                            "LayerNormBackward.d_x.d_residual",
                                            "SwiGluBackward.d_gate_up.gate_up",
                                            "SwiGluBackward.y.d_y",
+                                           "SquaredError.d_prediction.prediction",
                                            "GeluBackward.d_x.d_y",
                                            "GeluBackward.y.x",
                                            "Add.out.a",

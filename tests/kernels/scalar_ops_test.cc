@@ -37,6 +37,17 @@ std::vector<OpCase> ScalarCases() {
                      .scale_1 = c.memory.Output(DType::kFloat32, {1})};
     cases.push_back(std::move(c));
   }
+  for (const double total : {0.0, 0.375, 1e12}) {
+    OpCase c{.name = "LossScale_weights_" + std::to_string(static_cast<int64_t>(8 * total))};
+    c.op = LossScale{.valid_tokens_1 = c.memory.Values(DType::kInt64, {1}, {5}),
+                     .scale_1 = c.memory.Output(DType::kFloat32, {1}),
+                     .weight_total_1 = c.memory.Values(DType::kFloat64, {1}, {total})};
+    cases.push_back(std::move(c));
+    OpCase prepare =
+        PrepareUpdateCase("weights_" + std::to_string(static_cast<int64_t>(8 * total)), 1, 5, {1, 16, 0}, 3);
+    prepare.op.As<PrepareUpdate>()->weight_total_1 = prepare.memory.Values(DType::kFloat64, {1}, {total});
+    cases.push_back(std::move(prepare));
+  }
   const std::vector<std::vector<double>> totals = {
       {2.5, 3, 7}, {kNaN, 3, 0}, {2.5, kInfinity, 0}, {-kInfinity, kNaN, 1}};
   for (size_t i = 0; i < totals.size(); ++i) {
@@ -75,6 +86,12 @@ std::vector<OpCase> ScalarCases() {
                       .norm_1 = c.memory.Values(DType::kFloat64, {1}, {2.5})};
     cases.push_back(std::move(c));
   }
+  OpCase weightless{.name = "RecordNorm_no_weight"};
+  weightless.op = RecordNorm{.valid_tokens_1 = weightless.memory.Values(DType::kInt64, {1}, {5}),
+                             .totals_3 = weightless.memory.Values(DType::kFloat64, {kTotalSize}, {1, 16, 0}),
+                             .norm_1 = weightless.memory.Values(DType::kFloat64, {1}, {2.5}),
+                             .weight_total_1 = weightless.memory.Values(DType::kFloat64, {1}, {0})};
+  cases.push_back(std::move(weightless));
   return cases;
 }
 
@@ -105,6 +122,18 @@ TEST(PrepareUpdate, CountsClipsAndSkips) {
       EXPECT_NEAR(update[kUpdateCorrection1], want.correction1, 1e-6);
       EXPECT_NEAR(update[kUpdateGradientFactor], want.factor, 1e-6);
       EXPECT_EQ(update[kUpdateSkip], want.skip);
+    }
+  }
+}
+
+TEST(PrepareUpdate, SkipsAStepWhoseWeightsAreAllZero) {
+  for (const double total : {0.0, 1e-30, kNaN}) {
+    OpCase c = PrepareUpdateCase("x", /*max_norm=*/1, /*valid=*/5, {0, 16, 0}, /*count=*/1);
+    c.op.As<PrepareUpdate>()->weight_total_1 = c.memory.Values(DType::kFloat64, {1}, {total});
+    for (const TestBackend& backend : TestBackends()) {
+      std::vector<std::byte> image = RunOnBackend(backend.name, c.memory, c.op);
+      const auto op = *c.memory.Bind(c.op, image.data()).As<PrepareUpdate>();
+      EXPECT_EQ(op.update_5.as<float>()[kUpdateSkip], total > 0 ? 0 : 1) << backend.name << " " << total;
     }
   }
 }

@@ -48,6 +48,12 @@ std::vector<Op> LayerOps() {
       GeluForward{Act({kT, kF}), Act({kT, kF})},
       GeluBackward{Act({kT, kF}), Act({kT, kF}), Act({kT, kF}), GeluKind::kTanh, Act({kT, kF})},
       CrossEntropy{Act({kT, kV}), New(kI32, {kT}), Float({1}), Float({kT})},
+      CrossEntropy{.logits_TV = Act({kT, kV}),
+                   .targets_T = New(kI32, {kT}),
+                   .scale_1 = Float({1}),
+                   .loss_T = Float({kT}),
+                   .weights_T = Float({kT})},
+      SquaredError{Act({kT, kN}), Float({kT, kN}), Float({1}), Float({kT}), Act({kT, kN}), Float({kT})},
   };
 }
 
@@ -86,6 +92,7 @@ std::vector<Op> FlatOps() {
                  .stream = GradientStream(0)},
       ZeroRanges{Act({kN}), Ranges()},
       LossScale{New(kI64, {1}), Float({1})},
+      LossScale{New(kI64, {1}), Float({1}), New(kF64, {1})},
       FlagNonFinite{New(kF64, {kTotalSize})},
       CombineTotals{New(kF64, {kN, kTotalSize}), New(kF64, {kTotalSize})},
       PrepareUpdate{Float({kHyperSize}), New(kI64, {1}), New(kF64, {kTotalSize}), New(kI64, {1}), Float({kUpdateSize})},

@@ -129,7 +129,7 @@ class ExportTest(unittest.TestCase):
             tokenizer.write(b" ")
         other = self.train("--resume=latest")
         self.assertEqual(other.returncode, 2)
-        self.assertRegex(other.stderr.decode(), r"its tokens are of .*tokenizer\.json \w{8}\", those of data.path")
+        self.assertRegex(other.stderr.decode(), r"its tokens are of .*tokenizer\.json \w{8}\", those of this run")
 
     def test_what_does_not_go_together_is_refused(self):
         self.take("llama")

@@ -249,6 +249,18 @@ void AddCrossEntropy(Maker& m, std::vector<OpCase>& cases) {
   }
 }
 
+void AddSquaredError(Maker& m, std::vector<OpCase>& cases) {
+  const OpSizes& s = m.s;
+  SquaredError op{.prediction_TD = m.Act({s.tokens, s.width}),
+                  .targets_TD = m.F32({s.tokens, s.width}),
+                  .scale_1 = m.F32({1}),
+                  .loss_T = m.F32({s.tokens}),
+                  .weights_T = m.F32({s.tokens})};
+  cases.push_back(m.Finish(op, "loss only", Shape(op.prediction_TD)));
+  op.d_prediction_TD = m.Act({s.tokens, s.width});
+  cases.push_back(m.Finish(op, "", Shape(op.prediction_TD)));
+}
+
 void AddRows(Maker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   const Add add{.a = m.Act({s.tokens, s.width}), .b = m.Act({s.tokens, s.width}), .out = m.Act({s.tokens, s.width})};
@@ -417,6 +429,7 @@ std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
   AddLayerNorm(maker, cases);
   AddActivations(maker, cases);
   AddCrossEntropy(maker, cases);
+  AddSquaredError(maker, cases);
   AddRows(maker, cases);
   AddFlat(maker, cases);
   AddUpdates(maker, cases);

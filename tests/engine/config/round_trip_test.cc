@@ -142,6 +142,14 @@ TEST(Validate, ReportsAJobThatWasChangedIntoAContradiction) {
   EXPECT_NE(message.find("optimizer.beta1: found 2; allowed: 0 to 0.999999"), std::string::npos) << message;
 }
 
+TEST(RoundTrip, KeepsTheWeightsOfAProgramsOwnData) {
+  const Job job = Parse(kDecoderJob, {"data.path=", "data.target_weights=OVER_WEIGHTS"});
+  EXPECT_EQ(job.data.target_weights, TargetWeights::kOverWeights);
+  const absl::StatusOr<Job> again = ParseJobText(ResolvedJobText(job), "again");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, job);
+}
+
 TEST(Defaults, AreThoseTheSpecDocuments) {
   const Job job = Parse(kDecoderJob);
   DecoderConfig llama;

@@ -257,8 +257,15 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"telemetry.evaluate_every=5"},
              "--set: telemetry.evaluate_every: there is no evaluation data; give data.evaluation_path or "
              "data.evaluation_fraction"},
-        Rule{{"data.path="},
-             "job.textproto:4:8: data.path: missing; give a text file, a token file, or a folder of such files"},
+        Rule{{"data.path="}, ""},  // The program gives the data.
+        Rule{{"data.path=", "data.target_weights=OVER_TOKENS"}, ""},
+        Rule{{"data.path=", "data.evaluation_fraction=0.1"},
+             "--set: data.evaluation_fraction: only files of data.path have it; give path, or leave it out"},
+        Rule{{"data.path=", "data.format=TEXT"},
+             "--set: data.format: only files of data.path have it; give path, or leave it out"},
+        Rule{{"data.target_weights=OVER_WEIGHTS"},
+             "--set: data.target_weights: the files of path have no weights; leave target_weights out, or leave path "
+             "out and give the data through TrainerOptions.data"},
         Rule{{"name=../up"},
              "--set: name: found \"../up\"; allowed: letters, digits, '.', '_' and '-', up to 128 of them, and no '.' "
              "at the start"}));

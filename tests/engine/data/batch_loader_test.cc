@@ -1,6 +1,8 @@
 #include "engine/data/batch_loader.h"
 
 #include <algorithm>
+#include <cmath>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -32,9 +34,13 @@ struct Batch {
 Batch Load(const BatchLoader& loader, const StepSamples& step, int64_t rank, int64_t micro_batch) {
   const size_t size = loader.shape().micro_batch * loader.shape().sequence_length;
   Batch batch{std::vector<int32_t>(size, 12345), std::vector<int32_t>(size, 12345)};
-  EXPECT_TRUE(loader.Fill(step, rank, micro_batch, absl::MakeSpan(batch.inputs), absl::MakeSpan(batch.targets)).ok());
+  const absl::StatusOr<BatchCounts> counts = loader.Fill(
+      step, rank, micro_batch, {.inputs = absl::MakeSpan(batch.inputs), .targets = absl::MakeSpan(batch.targets)});
+  EXPECT_TRUE(counts.ok()) << counts.status();
+  if (!counts.ok()) return batch;
   const auto counted = std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t t) { return t >= 0; });
-  EXPECT_EQ(loader.ValidTokens(step, rank, micro_batch), counted);
+  EXPECT_EQ(counts->valid_tokens, counted);
+  EXPECT_EQ(counts->weight_total, static_cast<double>(counted));
   return batch;
 }
 
@@ -156,6 +162,71 @@ TEST(BatchLoaderTest, RanksReadAtOnce) {
   for (std::thread& rank : ranks) rank.join();
 }
 
+// Features 10 n + i of sample n, and target values with the opposite sign. A sample may have a value that is not
+// finite.
+class Rows : public DataSource {
+ public:
+  explicit Rows(bool has_weights, int64_t bad_sample = -1)
+      : DataSource({.name = "rows",
+                    .samples = 9,
+                    .sequence_length = 2,
+                    .features = 3,
+                    .target_values = 1,
+                    .has_weights = has_weights}),
+        bad_sample_(bad_sample) {}
+  absl::Status Read(int64_t sample, const SampleParts& out) override {
+    for (int64_t i = 0; i < 6; ++i) out.features[i] = static_cast<float>(10 * sample + i);
+    for (int64_t s = 0; s < 2; ++s) out.target_values[s] = -static_cast<float>(10 * sample + s);
+    for (float& weight : out.weights) weight = -0.5f;
+    if (sample == bad_sample_) out.features[4] = HUGE_VALF;
+    return absl::OkStatus();
+  }
+
+ private:
+  const int64_t bad_sample_;
+};
+
+TEST(BatchLoaderTest, TargetValuesHaveWeightsThatHideMissingSamples) {
+  for (const bool has_weights : {false, true}) {
+    for (const TargetPositions targets : {TargetPositions::kEvery, TargetPositions::kLast}) {
+      BatchLoader loader =
+          BatchLoader::Create(std::make_shared<Rows>(has_weights), SampleOrder(DataOrder::kSequential, 1, 9),
+                              {.micro_batch = 2, .sequence_length = 2, .ranks = 1, .global_batch = 3})
+              .value();
+      loader.Expect(targets, 0, 0);
+      std::vector<float> features(12, 77), values(4, 77), weights(4, 77);
+      const absl::StatusOr<BatchCounts> counts = loader.Fill({3, 3}, 0, 1,
+                                                             {.features = absl::MakeSpan(features),
+                                                              .target_values = absl::MakeSpan(values),
+                                                              .weights = absl::MakeSpan(weights)});
+      ASSERT_TRUE(counts.ok()) << counts.status();
+      EXPECT_THAT(features, ElementsAre(50, 51, 52, 53, 54, 55, 0, 0, 0, 0, 0, 0));
+      EXPECT_THAT(values, ElementsAre(-50, -51, 0, 0));
+      const float weight = has_weights ? -0.5f : 1;
+      EXPECT_THAT(weights, ElementsAre(weight, weight, 0, 0));
+      EXPECT_EQ(counts->valid_tokens, targets == TargetPositions::kEvery ? 2 : 1);
+      EXPECT_EQ(counts->weight_total, std::abs(weight) * static_cast<double>(counts->valid_tokens));
+    }
+  }
+}
+
+TEST(BatchLoaderTest, NumbersThatAreNotFiniteAreNamed) {
+  const BatchLoader loader =
+      BatchLoader::Create(std::make_shared<Rows>(false, 6), SampleOrder(DataOrder::kSequential, 1, 9),
+                          {.sequence_length = 2, .global_batch = 1})
+          .value();
+  std::vector<float> features(6), values(2), weights(2);
+  const absl::Status status = loader
+                                  .Fill({15, 1}, 0, 0,
+                                        {.features = absl::MakeSpan(features),
+                                         .target_values = absl::MakeSpan(values),
+                                         .weights = absl::MakeSpan(weights)})
+                                  .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(status.message(),
+            "position 15 of the data (sample 6 of \"rows\"): feature 4 is inf; wanted a finite number");
+}
+
 TEST(BatchLoaderTest, RefusesWhatDoesNotFitTogether) {
   const auto refusal = [](const TokenSource& source, int64_t samples, const BatchShape& shape) {
     const SampleOrder order(DataOrder::kShuffled, 1, samples);
@@ -163,7 +234,7 @@ TEST(BatchLoaderTest, RefusesWhatDoesNotFitTogether) {
   };
   EXPECT_THAT(refusal(Counting(10), 1, {.sequence_length = 10}), HasSubstr("10 tokens found, but one sequence of 10"));
   EXPECT_THAT(refusal(Counting(10), 8, {.sequence_length = 1}),
-              HasSubstr("the order is one of 8 samples, but 10 tokens hold 9 of 1"));
+              HasSubstr("the order is one of 8 samples, but the data has 9 of length 1"));
   EXPECT_THAT(refusal(Counting(10), 9, {.micro_batch = 0}), HasSubstr("the micro batch must lie in 1 to 2147483647"));
   EXPECT_THAT(refusal(Counting(10), 9, {.ranks = -1}), HasSubstr("number of ranks"));
   EXPECT_THAT(refusal(Counting(10), 9, {.global_batch = int64_t{1} << 40}), HasSubstr("global batch"));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "engine/graph/data_needs.h"
 #include "engine/graph/layers.h"
 #include "engine/model/model.h"
 
@@ -44,6 +45,55 @@ TEST(GraphBuilder, AModelThatDoesNotEndInALossIsRefused) {
   b.BeginUnit("only");
   b.EndUnit(Embedding(b, table, std::nullopt));
   EXPECT_NE(b.Finish().status().message().find("EndLastUnit"), std::string::npos);
+}
+
+// Builds a model whose two units read features, the second one `other_features` of them.
+absl::StatusOr<ModelGraph> BuildRegression(const GraphOptions& options, int64_t features, int64_t other_features) {
+  GraphBuilder b(options);
+  const GroupId group = b.AddGroup("all");
+  const auto weight = [&](const char* name, int64_t rows, int64_t columns) {
+    return b.AddParameter(group, name, {rows, columns}, kOnes);
+  };
+  b.BeginUnit("first");
+  b.EndUnit(Linear(b, Features(b, features), weight("first", 6, features), std::nullopt, "x"));
+  b.BeginUnit("second");
+  const Tensor again = Linear(b, Features(b, other_features), weight("again", 6, features), std::nullopt, "again");
+  MeanSquaredError(b, Linear(b, AddResidual(b, b.UnitInput(), again, "sum"), weight("out", 2, 6), std::nullopt, "out"));
+  b.EndLastUnit();
+  return b.Finish();
+}
+
+TEST(GraphBuilder, FeaturesOfTwoWidthsAreRefused) {
+  const GraphOptions options{.micro_batch = 2, .sequence_length = 3};
+  EXPECT_TRUE(BuildRegression(options, 4, 4).ok());
+  EXPECT_EQ(BuildRegression(options, 4, 5).status().message(),
+            "unit second uses 5 columns of features, unit first uses 4");
+}
+
+TEST(GraphBuilder, AMeanSquaredErrorHasNoLogits) {
+  const absl::Status status =
+      BuildRegression({.mode = GraphMode::kLogits, .micro_batch = 2, .sequence_length = 3}, 4, 4).status();
+  EXPECT_EQ(status.message(), "a model with a mean squared error has no logits to generate from");
+}
+
+TEST(NeedsOf, NamesWhatAModelReads) {
+  absl::StatusOr<ModelGraph> graph = BuildRegression({.micro_batch = 2, .sequence_length = 3}, 4, 4);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  DataNeeds needs = NeedsOf(*graph);
+  EXPECT_EQ(needs.features, 4);
+  EXPECT_EQ(needs.target_values, 2);
+  EXPECT_EQ(needs.input_ids, 0);
+  EXPECT_EQ(needs.target_ids, 0);
+  const MlpConfig mlp{.vocabulary = 7, .embedding = 3, .hidden = 5};
+  graph = BuildMlp(mlp, {.micro_batch = 2, .sequence_length = 4, .target_weights = TargetWeights::kOverTokens});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  needs = NeedsOf(*graph);
+  EXPECT_EQ(needs.features, 0);
+  EXPECT_EQ(needs.target_values, 0);
+  EXPECT_EQ(needs.input_ids, 7);
+  EXPECT_EQ(needs.target_ids, 7);
+  EXPECT_TRUE(needs.last_target_only);
+  EXPECT_EQ(needs.target_weights, TargetWeights::kOverTokens);
 }
 
 TEST(GraphBuilder, EvaluationAndLogitsHaveNoGradients) {

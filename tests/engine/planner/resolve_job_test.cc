@@ -100,6 +100,10 @@ TEST(ResolveJob, RefusesAJobThatDoesNotFitUnlessItMayRunElsewhere) {
 TEST(DataFactsForPlanning, ReadsTheDataOnlyIfTheJobDoesNotTell) {
   EXPECT_EQ(DataFactsForPlanning(MakeJob({"model.decoder.vocabulary=300"}))->vocabulary, 0);
   EXPECT_EQ(DataFactsForPlanning(MakeJob({"data.format=TEXT"}))->vocabulary, 256);
+  // The program that runs such a job gives the data.
+  EXPECT_EQ(DataFactsForPlanning(MakeJob({"data.path="})).status().message(),
+            "the job leaves its vocabulary to its data, and has no data.path; give one, or add --set "
+            "model.decoder.vocabulary=N");
   const absl::Status missing = DataFactsForPlanning(MakeJob()).status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(missing.message()),

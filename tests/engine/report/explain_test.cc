@@ -237,6 +237,18 @@ TEST(Explain, TheLearningRateFollowsTheGlobalBatch) {
   EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "Warm-up takes 10 steps, 2,800 tokens at 280 a step."));
 }
 
+TEST(Explain, WeightsOfTargetsSayWhatDividesTheLoss) {
+  Job job = SmallDecoderJob(false);
+  EXPECT_FALSE(absl::StrContains(Explain(job), "weights of targets"));
+  job.data.path.clear();
+  job.data.target_weights = TargetWeights::kOverWeights;
+  EXPECT_TRUE(
+      absl::StrContains(Flat(Explain(job)), "divided by the sum of |weight| (data.target_weights OVER_WEIGHTS)"));
+  job.data.target_weights = TargetWeights::kOverTokens;
+  EXPECT_TRUE(
+      absl::StrContains(Flat(Explain(job)), "divided by the number of targets (data.target_weights OVER_TOKENS)"));
+}
+
 TEST(Explain, DdpAllReducesOnceInsteadOfForEveryMicroBatch) {
   Job job = Named(Accumulation::kNoSync);
   job.sharding.strategy = Strategy::kDdp;

@@ -128,7 +128,7 @@ TEST_F(ResumeTest, AnotherRunIsRefusedWithTheFirstDifference) {
   expect({"model.decoder.norm_epsilon=1e-4"}, "norm_epsilon: 1e-05");
   expect({"model.decoder.max_positions=16"}, "max_positions: 10");
   expect({"batch.sequence_length=9", "model.decoder.max_positions=10"}, "batch.sequence_length is 10, the job's 9");
-  expect({"data.path=" + Path("longer")}, "samples, data.path has");
+  expect({"data.path=" + Path("longer")}, "samples, that of this run has");
   expect({"data.order=SEQUENTIAL"}, "data.order is SHUFFLED");
   expect({"data.seed=2"}, "data.seed is 1, the job's 2");
   expect({"optimizer.rule=LION"}, "its optimizer.rule is ADAMW, the job's is LION");

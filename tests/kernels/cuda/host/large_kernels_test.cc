@@ -188,7 +188,7 @@ TEST(LargeOperands, Activations) {
   EXPECT_NEAR(LastOf(gelu_backward.d_x_TF), 1.083, 0.006);  // Phi(1) + phi(1)
 }
 
-TEST(LargeOperands, CrossEntropyAndAdditions) {
+TEST(LargeOperands, LossesAndAdditions) {
   ReservedMemory memory;
   const CrossEntropy loss = {.logits_TV = memory.Zeros(kAct, {kMany, kWide}),
                              .targets_T = EndingInOnes(memory.Zeros(DType::kInt32, {kMany}), 1),
@@ -196,6 +196,14 @@ TEST(LargeOperands, CrossEntropyAndAdditions) {
                              .loss_T = memory.Zeros(DType::kFloat32, {kMany})};
   RunLastBlocks(memory, loss);
   EXPECT_NEAR(LastOf(loss.loss_T), std::log(static_cast<double>(kWide)), 1e-5);
+  const SquaredError squares = {.prediction_TD = EndingInOnes(memory.Zeros(kAct, {kMany, kWide}), 1),
+                                .targets_TD = memory.Zeros(DType::kFloat32, {kMany, kWide}),
+                                .scale_1 = EndingInOnes(memory.Zeros(DType::kFloat32, {1}), 1),
+                                .loss_T = memory.Zeros(DType::kFloat32, {kMany}),
+                                .d_prediction_TD = memory.Zeros(kAct, {kMany, kWide})};
+  RunLastBlocks(memory, squares);
+  EXPECT_EQ(LastOf(squares.loss_T), 1.0 / kWide);
+  EXPECT_EQ(LastOf(squares.d_prediction_TD), 2.0 / kWide);
   const Tensor a = EndingInOnes(memory.Zeros(kAct, {kMany * kWide}), 1);
   const Add add = {.a = a, .b = a, .out = memory.Zeros(kAct, {kMany * kWide})};
   RunLastBlocks(memory, add);

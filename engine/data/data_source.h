@@ -1,0 +1,89 @@
+// DataSource: the interface through which a program gives a run its own data (TrainerOptions::data). The files of
+// data.path are one implementation (engine/data/token_samples.h).
+//
+// S positions in a sample, F features of a position, D target values of a position.
+//
+// A source is a function from the number of a sample to the sample. A run takes positions p = 0, 1, 2, ... of the order
+// of its data (engine/data/sample_order.h): with N samples, position p is a sample of epoch p / N. Which rank and which
+// micro-batch reads a sample is not the source's business, so a run resumes with the same samples, and has the same
+// ones for any number of ranks and micro-batches. A source that can only be read from one sample to the next is a
+// PullSource (engine/data/pull_source.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace shale {
+
+// The number of samples of a source without an end.
+inline constexpr int64_t kEndlessSamples = int64_t{1} << 60;
+
+// The target of a position that does not count in the loss.
+inline constexpr int32_t kMaskedTarget = -1;
+
+// What every sample of a source has.
+struct DataDescription {
+  // Tells this data from other data: in messages, and in checkpoints, from which a run resumes only with data of the
+  // same name. One line, 1 to 200 bytes.
+  std::string name;
+  int64_t samples = kEndlessSamples;  // N, in an epoch.
+  int64_t sequence_length = 1;        // S. That of the job (batch.sequence_length).
+  // Tokens, or classes: every input and target lies below it. Sets the vocabulary of a job that leaves it out. 0: not
+  // known.
+  int64_t vocabulary = 0;
+  int64_t features = 0;       // F. 0: the inputs are tokens.
+  int64_t target_values = 0;  // D. 0: the targets are tokens or classes.
+  bool has_weights = false;   // Whether every target has a weight (data.target_weights).
+};
+
+// Where a source writes one sample. The memory is the engine's. A part that samples do not have is empty.
+struct SampleParts {
+  absl::Span<int32_t> inputs;       // [S] tokens.
+  absl::Span<float> features;       // [S, F]
+  absl::Span<int32_t> targets;      // [S] tokens or classes; kMaskedTarget where there is none.
+  absl::Span<float> target_values;  // [S, D]
+  absl::Span<float> weights;        // [S], of any sign, finite.
+};
+
+// A run reads from one thread at a time, not always the same one: while a step runs, a thread reads the samples of the
+// next step. A source that several runs share, or that is both TrainerOptions::data and evaluation_data, must allow
+// concurrent reads.
+class DataSource {
+ public:
+  explicit DataSource(DataDescription description) : description_(std::move(description)) {}
+  virtual ~DataSource() = default;
+  DataSource(const DataSource&) = delete;
+
+  // Does not change over the life of the source.
+  const DataDescription& description() const { return description_; }
+
+  // Writes all of sample `sample`, which must depend on nothing but its number. An error, also a thrown exception, ends
+  // the step that asked before anything has changed: the run can still be saved. The engine adds the position to the
+  // message. REQUIRES: 0 <= sample < description().samples.
+  virtual absl::Status Read(int64_t sample, const SampleParts& out) = 0;
+
+  // The functions below are for sources that have a state. Others keep these defaults.
+
+  // Returns whether samples can only be read in order: each once, from the position of Start on.
+  virtual bool sequential() const { return false; }
+  // Returns whether StateAt works, so that runs can be saved.
+  virtual bool has_state() const { return true; }
+  // Is called once, before the first Read. A run that resumes gives its position, and the state that StateAt returned
+  // for that position; a new run gives 0 and null.
+  virtual absl::Status Start(int64_t position, const std::string* state) { return absl::OkStatus(); }
+  // Is called after the samples of a step, with the position after them.
+  virtual absl::Status EndStep(int64_t position) { return absl::OkStatus(); }
+  // Returns what a checkpoint at `position` records. That is the position of the last step that ran; later steps may
+  // have been read already. Must not fail: EndStep is the place to get a state. Any thread may call it.
+  virtual std::string StateAt(int64_t position) const { return ""; }
+
+ private:
+  const DataDescription description_;
+};
+
+}  // namespace shale
