@@ -251,14 +251,15 @@ void AddCrossEntropy(Maker& m, std::vector<OpCase>& cases) {
 
 void AddSquaredError(Maker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
-  SquaredError op{.prediction_TD = m.Act({s.tokens, s.width}),
-                  .targets_TD = m.F32({s.tokens, s.width}),
-                  .scale_1 = m.F32({1}),
-                  .loss_T = m.F32({s.tokens}),
-                  .weights_T = m.F32({s.tokens})};
-  cases.push_back(m.Finish(op, "loss only", Shape(op.prediction_TD)));
-  op.d_prediction_TD = m.Act({s.tokens, s.width});
-  cases.push_back(m.Finish(op, "", Shape(op.prediction_TD)));
+  for (const bool gradient : {true, false}) {
+    SquaredError op{.prediction_TD = m.Act({s.tokens, s.width}),
+                    .targets_TD = m.F32({s.tokens, s.width}),
+                    .scale_1 = m.F32({1}),
+                    .loss_T = m.F32({s.tokens}),
+                    .weights_T = m.F32({s.tokens})};
+    if (gradient) op.d_prediction_TD = m.Act({s.tokens, s.width});
+    cases.push_back(m.Finish(op, gradient ? "" : "loss only", Shape(op.prediction_TD)));
+  }
 }
 
 void AddRows(Maker& m, std::vector<OpCase>& cases) {
