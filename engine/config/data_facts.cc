@@ -17,16 +17,17 @@ absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
   if (job.data.format == DataFormat::kText) {
     return DataFacts{.format = DataFormat::kText, .vocabulary = kTextVocabulary};
   }
+  const bool custom = std::holds_alternative<CustomModel>(job.model);
   if (job.data.path.empty()) {
+    if (custom) return DataFacts{};  // The program gives the data, which need not have a vocabulary.
     return absl::InvalidArgumentError(
         absl::StrCat("the job leaves its vocabulary to its data, and has no data.path; give one, or add --set model.",
                      KindName(job.model), ".vocabulary=N"));
   }
   const absl::StatusOr<TokenSource> source = TokenSource::Open(job.data.path, job.data.format);
   if (source.ok()) return DataFactsOf(*source);
-  const std::string field = std::holds_alternative<CustomModel>(job.model)
-                                ? "CustomModel::vocabulary"
-                                : absl::StrCat("--set model.", KindName(job.model), ".vocabulary=N");
+  const std::string field =
+      custom ? "CustomModel::vocabulary" : absl::StrCat("--set model.", KindName(job.model), ".vocabulary=N");
   return absl::InvalidArgumentError(absl::StrCat("the job leaves its vocabulary to its data, which cannot be read (",
                                                  source.status().message(), "); add ", field,
                                                  ", or --set data.format=TEXT if it is text"));

@@ -32,11 +32,17 @@ bool IsPossible(const Shape& shape) {
 }
 
 template <class Shape>
-absl::Status Impossible(absl::string_view what, const Shape& shape) {
+absl::Status Impossible(absl::string_view what, const Shape& shape, const GraphOptions& options) {
   std::string sizes;
-  for (const int64_t n : shape) absl::StrAppend(&sizes, sizes.empty() ? "" : ", ", n);
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, " has the shape [", sizes, "]; dimensions must be at least 1, and their product below 2^57"));
+  bool is_empty = false;
+  for (const int64_t n : shape) {
+    absl::StrAppend(&sizes, sizes.empty() ? "" : ", ", n);
+    is_empty |= n == 0;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, " has the shape [", sizes, "]; dimensions must be at least 1, and their product below 2^57",
+      is_empty && options.vocabulary == 0 ? ". The vocabulary is 0, because neither the model nor its data has one"
+                                          : ""));
 }
 
 }  // namespace
@@ -73,7 +79,7 @@ ParameterId GraphBuilder::AddParameter(GroupId group, std::string name, std::vec
     shape = {1};
   }
   if (!IsPossible(shape)) {
-    Fail(Impossible(absl::StrCat("parameter ", name), shape));
+    Fail(Impossible(absl::StrCat("parameter ", name), shape, options_));
     std::fill(shape.begin(), shape.end(), 1);
   }
   const ParameterId id = static_cast<ParameterId>(graph_.parameters.size());
@@ -214,7 +220,7 @@ Tensor GraphBuilder::NewActivation(absl::string_view name, DType dtype, std::ini
   if (IsPossible(shape)) {
     value.tensor = Tensor::Contiguous(dtype, shape);
   } else {
-    Fail(Impossible(absl::StrCat("activation ", value.name), shape));
+    Fail(Impossible(absl::StrCat("activation ", value.name), shape, options_));
     value.tensor = Tensor::Contiguous(dtype, {1, 1, 1, 1});
     value.tensor.rank = static_cast<int>(shape.size());
   }

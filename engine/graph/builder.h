@@ -39,7 +39,7 @@ struct GraphOptions {
   DType compute_dtype = DType::kFloat32;
   int64_t micro_batch = 1;          // In sequences.
   int64_t sequence_length = 1;      // In tokens.
-  int64_t vocabulary = 0;           // In tokens.
+  int64_t vocabulary = 0;           // In tokens. 0: there is none, or it is not known.
   int64_t loss_chunk_tokens = 512;  // Rows of logits that exist at once.
   bool last_target_only = false;    // Only the last position of a sequence has a target.
   TargetWeights target_weights = TargetWeights::kNone;

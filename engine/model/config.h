@@ -117,7 +117,9 @@ struct CustomModel {
   ModelFunction build;
   int64_t layers = 0;             // Number of blocks: the units that BeginUnit gives an index.
   bool last_target_only = false;  // Only the last position of a sequence has a target.
-  int64_t vocabulary = 0;         // As in DecoderConfig; GraphOptions::vocabulary has the value.
+  // As in DecoderConfig; GraphOptions::vocabulary has the value. It remains 0 if the data has none either, as for a
+  // model that reads features and predicts values.
+  int64_t vocabulary = 0;
 
   // As in DecoderConfig. The function alone knows the parameters, so these are 0.
   static constexpr absl::string_view kName = "custom";

@@ -6,7 +6,8 @@
 namespace shale {
 
 std::string CustomModel::Description() const {
-  return absl::StrCat("custom model ", name, " (", digest, "), ", Plural(layers, "block"), ", vocabulary ", vocabulary);
+  return absl::StrCat("custom model ", name, " (", digest, "), ", Plural(layers, "block"),
+                      vocabulary > 0 ? absl::StrCat(", vocabulary ", vocabulary) : "");
 }
 
 bool CustomModel::operator==(const CustomModel& other) const {

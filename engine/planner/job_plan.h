@@ -49,7 +49,7 @@ struct JobPlan {
 };
 
 // Return the graph options and the step options that a job asks for. The accumulation may still be kAuto. REQUIRES: the
-// vocabulary is known.
+// vocabulary is known, if the model has one.
 GraphOptions GraphOptionsFor(const Job& job, GraphMode mode);
 StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSteps (engine/config/job.h).
 
@@ -67,8 +67,8 @@ StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSte
 //                      or "offloads 31.2 GiB to host memory per rank, host budget ...". Each proposed setting was
 //                      compiled too, with the ops of its own number of ranks. It can be given to --set as it stands,
 //                      and does not change what is computed.
-//   InvalidArgument    The strategy has no such accumulation; the vocabulary is unknown; the program would be too long;
-//                      a name pattern matches nothing.
+//   InvalidArgument    The strategy has no such accumulation; the vocabulary is unknown; the graph of a custom model is
+//                      wrong; the program would be too long; a name pattern matches nothing.
 //   Errors of the machine's default budget, unless the job sets memory.budget_bytes.
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine);
 

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/tested_backend.h"
+#include "tools/examples/diffusion_mlp.h"
 #include "tools/examples/table_classifier.h"
 #include "tools/examples/universal_transformer.h"
 
@@ -26,12 +28,44 @@ CustomModel Transformer() {
   return examples::UniversalTransformer({.width = 12, .heads = 3, .hidden = 20, .steps = 3});
 }
 
-class ExampleLaws : public ::testing::TestWithParam<std::tuple<bool, DType>> {
+CustomModel Denoiser() { return examples::DiffusionMlp({.width = 15, .hidden = 22, .groups = 3, .blocks = 3}); }
+
+Tokens TokensAndClasses(int64_t sequences) { return RandomTokens(sequences, kLength, kVocabulary, 5, /*masks=*/false); }
+Tokens FeaturesAndValues(int64_t sequences) {
+  using examples::NoisyPoints;
+  Tokens data = TokensAndClasses(sequences);  // The model does not read them.
+  const int64_t features = kLength * NoisyPoints::kFeatures, values = kLength * NoisyPoints::kValues;
+  data.features.resize(sequences * features);
+  data.values.resize(sequences * values);
+  NoisyPoints points(5, kLength);
+  for (int64_t i = 0; i < sequences; ++i) {
+    const absl::Status read =
+        points.Read(i, {.features = absl::MakeSpan(data.features).subspan(i * features, features),
+                        .target_values = absl::MakeSpan(data.values).subspan(i * values, values)});
+    EXPECT_TRUE(read.ok()) << read;
+  }
+  return data;
+}
+
+struct Example {
+  const char* name;
+  CustomModel (*model)();
+  Tokens (*data)(int64_t sequences);
+  int64_t vocabulary;
+  const char* activation;  // A pattern of one in every block.
+};
+constexpr Example kExamples[] = {
+    {"TableClassifier", Classifier, TokensAndClasses, kVocabulary, "blocks.*.up"},
+    {"UniversalTransformer", Transformer, TokensAndClasses, kVocabulary, "steps.*.qkv"},
+    {"DiffusionMlp", Denoiser, FeaturesAndValues, 0, "blocks.*.sum"},
+};
+
+class ExampleLaws : public ::testing::TestWithParam<std::tuple<Example, DType>> {
  protected:
   RunOptions Options(int64_t ranks, int64_t micro_batch) const {
-    const auto [classifier, dtype] = GetParam();
-    CustomModel model = classifier ? Classifier() : Transformer();
-    model.vocabulary = kVocabulary;
+    const auto& [example, dtype] = GetParam();
+    CustomModel model = example.model();
+    model.vocabulary = example.vocabulary;
     RunOptions options;
     options.model = model;
     options.dtype = dtype;
@@ -39,9 +73,8 @@ class ExampleLaws : public ::testing::TestWithParam<std::tuple<bool, DType>> {
     options.step.mesh = {.shard = ranks};
     return options;
   }
-  static RunResult MustRun(const RunOptions& options, int64_t sequences) {
-    absl::StatusOr<RunResult> result =
-        RunJob(options, RandomTokens(sequences, kLength, kVocabulary, 5, /*masks=*/false));
+  RunResult MustRun(const RunOptions& options, int64_t sequences) const {
+    absl::StatusOr<RunResult> result = RunJob(options, std::get<Example>(GetParam()).data(sequences));
     EXPECT_TRUE(result.ok()) << result.status();
     if (!result.ok()) return {};
     EXPECT_EQ(result->measured_peak_bytes, result->plan.peak_bytes);
@@ -74,12 +107,11 @@ TEST_P(ExampleLaws, RecomputationAndOffloadChangeNoBits) {
   options.steps = 2;
   const RunResult none = MustRun(options, 4);
   ASSERT_FALSE(none.losses.empty());
-  const bool classifier = std::get<bool>(GetParam());
   for (const ActivationOptions& activations :
        {ActivationOptions{.preset = kCheap}, ActivationOptions{.preset = kFeedForward},
         ActivationOptions{.preset = kBlock}, ActivationOptions{.preset = kBlock, .segment_blocks = 2},
         ActivationOptions{.offload = {"*"}},
-        ActivationOptions{.patterns = {classifier ? "blocks.*.up" : "steps.*.qkv", "*norm*"}}}) {
+        ActivationOptions{.patterns = {std::get<Example>(GetParam()).activation, "*norm*"}}}) {
     options.step.activations = activations;
     const RunResult run = MustRun(options, 4);
     const std::string name = absl::StrCat(ToString(activations.preset), " ", activations.segment_blocks);
@@ -89,14 +121,14 @@ TEST_P(ExampleLaws, RecomputationAndOffloadChangeNoBits) {
   }
 }
 
-std::string NameOf(const ::testing::TestParamInfo<std::tuple<bool, DType>>& test) {
-  const auto [classifier, dtype] = test.param;
-  return absl::StrCat(classifier ? "TableClassifier" : "UniversalTransformer",
-                      dtype == DType::kFloat32 ? "Fp32" : "Bf16");
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<Example, DType>>& test) {
+  const auto& [example, dtype] = test.param;
+  return absl::StrCat(example.name, dtype == DType::kFloat32 ? "Fp32" : "Bf16");
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ExampleLaws,
-                         ::testing::Combine(::testing::Bool(), ::testing::Values(DType::kFloat32, DType::kBFloat16)),
+                         ::testing::Combine(::testing::ValuesIn(kExamples),
+                                            ::testing::Values(DType::kFloat32, DType::kBFloat16)),
                          NameOf);
 
 }  // namespace

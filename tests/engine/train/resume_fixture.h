@@ -67,11 +67,14 @@ model { )",
     int64_t tokens = 0;                     // After the last step.
     Resumed resumed;
   };
-  // Trains a job to its end or to `last_step`. Its checkpoints go to `folder`.
+  // Trains a job to its end or to `last_step`, on data_ unless it is null. Its checkpoints go to `folder`.
   Run Train(const Job& job, const std::string& folder, const ResumeOptions& resume = {}, int64_t last_step = -1) {
     Run run;
-    auto trainer = Trainer::Create(
-        job, {.backend = CreateBackend(job)->get(), .checkpoint_folder = Path(folder), .resume = resume});
+    auto trainer = Trainer::Create(job, {.backend = CreateBackend(job)->get(),
+                                         .data = data_,
+                                         .evaluation_data = evaluation_data_,
+                                         .checkpoint_folder = Path(folder),
+                                         .resume = resume});
     if (!trainer.ok()) {
       run.status = trainer.status();
       return run;
@@ -152,6 +155,8 @@ model { )",
   }
 
   std::string root_;
+  DataSource* data_ = nullptr;  // The data of jobs without data.path.
+  DataSource* evaluation_data_ = nullptr;
 };
 
 }  // namespace shale
