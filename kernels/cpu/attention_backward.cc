@@ -5,10 +5,11 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_backward.cc"
 #include <algorithm>
-#include <limits>
 
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/attention_backward_amx-inl.h"
+#include "kernels/cpu/attention_heads.h"
 #include "kernels/cpu/attention_operands-inl.h"
 #include "kernels/cpu/attention_sizes.h"
 #include "kernels/cpu/attention_softmax-inl.h"
@@ -53,36 +54,6 @@ struct BackwardScratch {
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// The operands of one query head and of the key/value head that it reads. `item` numbers the query heads of all
-// sequences.
-template <class T>
-struct BackwardHead {
-  BackwardHead(const AttentionBackward& op, int64_t item)
-      : BackwardHead(op, item / op.q_BSHD.dim(2), item % op.q_BSHD.dim(2), op.q_BSHD.dim(2) / op.k_BSGD.dim(2)) {}
-  BackwardHead(const AttentionBackward& op, int64_t b, int64_t h, int64_t heads_per_group)
-      : first_of_group(h % heads_per_group == 0),
-        last_of_group((h + 1) % heads_per_group == 0),
-        q(op.q_BSHD, b, h),
-        k(op.k_BSGD, b, h / heads_per_group),
-        v(op.v_BSGD, b, h / heads_per_group),
-        out(op.out_BSHD, b, h),
-        d_out(op.d_out_BSHD, b, h),
-        d_q(op.d_q_BSHD, b, h),
-        d_k(op.d_k_BSGD, b, h / heads_per_group),
-        d_v(op.d_v_BSGD, b, h / heads_per_group),
-        lse(op.lse_BHS.as<const float>() + (b * op.q_BSHD.dim(2) + h) * op.q_BSHD.dim(1)) {}
-
-  bool first_of_group, last_of_group;
-  HeadRows<T> q, k, v, out, d_out, d_q, d_k, d_v;
-  const float* lse;
-};
-
-// lse and delta of the rows of a strip. Rows past the last query have values that make their probabilities and
-// gradients 0.
-struct RowTerms {
-  float lse[kQueries], delta[kQueries];
-};
-
 // If kPairs, the operands of all matmuls are pairs of bf16 (pair_tile-inl.h).
 template <class T, bool kPairs>
 class Backward {
@@ -101,7 +72,7 @@ class Backward {
       const int64_t queries = std::min(kQueries, sizes_.s - i0), then = i0 + queries;
       if (head.first_of_group) PackKeys(head, i0, queries);
       PackQueries(head, i0, queries);
-      const RowTerms terms = TermsOf(head, i0, queries);
+      const auto terms = TermsOf<kQueries>(head, i0, queries, RoundUp(queries, kGroup), d_);
 
       RowPrefetch ahead;
       ahead.Add(head.d_q[i0], head.d_q.stride, queries, d_);
@@ -162,19 +133,8 @@ class Backward {
     }
   }
 
-  RowTerms TermsOf(const BackwardHead<T>& head, int64_t i0, int64_t queries) {
-    RowTerms terms;
-    for (int64_t i = 0; i < RoundUp(queries, kGroup); ++i) {
-      const auto add_product = [](Vector sum, Vector x, Vector y) HWY_ATTR { return hn::MulAdd(x, y, sum); };
-      const bool is_query = i < queries;
-      terms.lse[i] = is_query ? head.lse[i0 + i] : std::numeric_limits<float>::infinity();
-      terms.delta[i] = is_query ? SumOfLanes(Fold(d_, add_product, head.d_out[i0 + i], head.out[i0 + i])) : 0;
-    }
-    return terms;
-  }
-
   // Computes probabilities and gradients of the scores for the group of queries that begins with query i0 + r.
-  void Softmax(int64_t i0, int64_t r, int64_t queries, const RowTerms& terms) {
+  void Softmax(int64_t i0, int64_t r, int64_t queries, const RowTerms<kQueries>& terms) {
     const SliceRange keys(sizes_, i0 + r);
     const int64_t origin = sizes_.Origin(i0), begin = keys.begin - origin, end = keys.end - origin;
     for (int64_t i = r; i < std::min(r + kGroup, queries); i += 2) {
@@ -185,7 +145,7 @@ class Backward {
       }
       if constexpr (kPairs) {
         BFloat16* ds_along = reinterpret_cast<BFloat16*>(ds_along_ + i * ds_along_stride_);
-        SoftmaxBackwardPairRows(p, ds, stride_, begin, end, terms.lse + i, terms.delta + i, ds_along);
+        SoftmaxBackwardPairRows(p, ds, stride_, begin, end, 1.0f, terms.lse + i, terms.delta + i, ds_along, stride_);
       } else {
         SoftmaxBackwardRow(p, ds, begin, end, terms.lse[i], terms.delta[i]);
         SoftmaxBackwardRow(p + stride_, ds + stride_, begin, end, terms.lse[i + 1], terms.delta[i + 1]);
@@ -223,21 +183,40 @@ class Backward {
   const int64_t ds_along_stride_ = stride_ / kUnit;
 };
 
-template <class T, bool kPairs>
-void AttentionBackwardT(const AttentionBackward& op, int64_t begin, int64_t end, std::byte* scratch) {
+#if HWY_TARGET != HWY_AVX3
+using AmxBackward = Backward<BFloat16, false>;  // Never used: FormOf does not return kAmx.
+#endif
+
+template <class T, class Kernel>
+void RunBackward(const AttentionBackward& op, int64_t begin, int64_t end, std::byte* scratch) {
   Carver carver(scratch);
-  Backward<T, kPairs> backward(op, carver);
+  Kernel kernel(op, carver);
   for (int64_t item = begin; item < end; ++item) {
     const BackwardHead<T> head(op, item), next(op, std::min(item + 1, end - 1));
-    backward.Run(head, item + 1 < end ? &next : nullptr);
+    kernel.Run(head, item + 1 < end ? &next : nullptr);
   }
 }
 
 // Computes query heads [begin, end), numbered through all sequences. The range must consist of complete groups.
-void AttentionBackwardHeads(const AttentionBackward& op, int64_t begin, int64_t end, std::byte* scratch) {
-  if (op.q_BSHD.dtype == DType::kFloat32) return AttentionBackwardT<float, false>(op, begin, end, scratch);
-  if (HasBFloat16Instructions()) return AttentionBackwardT<BFloat16, true>(op, begin, end, scratch);
-  AttentionBackwardT<BFloat16, false>(op, begin, end, scratch);
+void AttentionBackwardHeads(const AttentionBackward& op, CpuProducts products, int64_t begin, int64_t end,
+                            std::byte* scratch) {
+  if (op.q_BSHD.dtype == DType::kFloat32) return RunBackward<float, Backward<float, false>>(op, begin, end, scratch);
+  switch (FormOf(op.q_BSHD.dtype, products)) {
+    case AttentionForm::kAmx: return RunBackward<BFloat16, AmxBackward>(op, begin, end, scratch);
+    case AttentionForm::kPairs: return RunBackward<BFloat16, Backward<BFloat16, true>>(op, begin, end, scratch);
+    case AttentionForm::kFloats: return RunBackward<BFloat16, Backward<BFloat16, false>>(op, begin, end, scratch);
+  }
+}
+
+// Returns the scratch of one thread.
+int64_t AttentionBackwardScratch(const AttentionBackward& op, CpuProducts products) {
+  Carver carver(nullptr);
+  if (FormOf(op.q_BSHD.dtype, products) == AttentionForm::kAmx) {
+    AmxBackward(op, carver);
+  } else {
+    BackwardScratch(AttentionSizes(op.q_BSHD, op.window), carver);
+  }
+  return carver.size_bytes();
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE
@@ -248,22 +227,21 @@ namespace shale::cpu {
 namespace {
 
 HWY_EXPORT(AttentionBackwardHeads);
+HWY_EXPORT(AttentionBackwardScratch);
 
-int64_t ThreadScratchBytes(const AttentionBackward& op) {
-  Carver carver(nullptr);
-  BackwardScratch(AttentionSizes(op.q_BSHD, op.window), carver);
-  return carver.size_bytes();
+int64_t ThreadScratchBytes(const AttentionBackward& op, const Context& context) {
+  return HWY_DYNAMIC_DISPATCH(AttentionBackwardScratch)(op, context.products);
 }
 
 }  // namespace
 
 int64_t ScratchBytesOf(const AttentionBackward& op, const Context& context) {
   const int64_t items = op.q_BSHD.dim(0) * op.k_BSGD.dim(2);
-  return ThreadScratchBytes(op) * std::min<int64_t>(context.threads, items);
+  return ThreadScratchBytes(op, context) * std::min<int64_t>(context.threads, items);
 }
 
 absl::Status Run(const AttentionBackward& op, Scratch scratch, const Context& context) {
-  const int64_t groups = op.q_BSHD.dim(0) * op.k_BSGD.dim(2), thread_bytes = ThreadScratchBytes(op);
+  const int64_t groups = op.q_BSHD.dim(0) * op.k_BSGD.dim(2), thread_bytes = ThreadScratchBytes(op, context);
   if (groups == 0) return absl::OkStatus();
   const int64_t heads_per_group = op.q_BSHD.dim(2) / op.k_BSGD.dim(2);
   // The bounds of blocks change no result.
@@ -271,7 +249,7 @@ absl::Status Run(const AttentionBackward& op, Scratch scratch, const Context& co
   const int64_t block = CeilDivide(groups, threads);
   ParallelFor(threads, groups, block, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(AttentionBackwardHeads)
-    (op, begin * heads_per_group, end * heads_per_group, scratch.data + begin / block * thread_bytes);
+    (op, context.products, begin * heads_per_group, end * heads_per_group, scratch.data + begin / block * thread_bytes);
   });
   return absl::OkStatus();
 }

@@ -8,6 +8,8 @@
 
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/attention_forward_amx-inl.h"
+#include "kernels/cpu/attention_heads.h"
 #include "kernels/cpu/attention_operands-inl.h"
 #include "kernels/cpu/attention_sizes.h"
 #include "kernels/cpu/attention_softmax-inl.h"
@@ -44,24 +46,6 @@ struct ForwardScratch {
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
-
-// The operands of one query head. `item` numbers the query heads of all sequences.
-template <class T>
-struct ForwardHead {
-  ForwardHead(const AttentionForward& op, int64_t item)
-      : ForwardHead(op, item / op.q_BSHD.dim(2), item % op.q_BSHD.dim(2), op.q_BSHD.dim(2) / op.k_BSGD.dim(2)) {}
-  ForwardHead(const AttentionForward& op, int64_t b, int64_t h, int64_t heads_per_group)
-      : first_of_group(h % heads_per_group == 0),
-        q(op.q_BSHD, b, h),
-        k(op.k_BSGD, b, h / heads_per_group),
-        v(op.v_BSGD, b, h / heads_per_group),
-        out(op.out_BSHD, b, h),
-        lse(op.lse_BHS.as<float>() + (b * op.q_BSHD.dim(2) + h) * op.q_BSHD.dim(1)) {}
-
-  bool first_of_group;
-  HeadRows<T> q, k, v, out;
-  float* lse;
-};
 
 // The largest score and the sum of exponentials of each row of a strip.
 struct SoftmaxTotals {
@@ -135,7 +119,7 @@ class Forward {
     for (int64_t i = r; i < last; ++i) {
       float* row = own_.strip + i * stride_;
       const float largest = totals.largest[i];
-      totals.sum[i] = kPairs ? ExpRowRounded(row, begin, end, largest) : ExpRow(row, begin, end, largest);
+      totals.sum[i] = kPairs ? ExpRowRounded(row, begin, end, 1.0f, largest) : ExpRow(row, begin, end, largest);
     }
   }
 
@@ -146,21 +130,40 @@ class Forward {
   const int64_t score_d_ = padded_d_ / kUnit;
 };
 
-template <class T, bool kPairs>
-void AttentionForwardT(const AttentionForward& op, int64_t begin, int64_t end, std::byte* scratch) {
+#if HWY_TARGET != HWY_AVX3
+using AmxForward = Forward<BFloat16, false>;  // Never used: FormOf does not return kAmx.
+#endif
+
+template <class T, class Kernel>
+void RunForward(const AttentionForward& op, int64_t begin, int64_t end, std::byte* scratch) {
   Carver carver(scratch);
-  Forward<T, kPairs> forward(op, carver);
+  Kernel kernel(op, carver);
   for (int64_t item = begin; item < end; ++item) {
     const ForwardHead<T> head(op, item), next(op, std::min(item + 1, end - 1));
-    forward.Run(head, item > begin && !head.first_of_group, item + 1 < end ? &next : nullptr);
+    kernel.Run(head, item > begin && !head.first_of_group, item + 1 < end ? &next : nullptr);
   }
 }
 
 // Computes query heads [begin, end), numbered through all sequences.
-void AttentionForwardHeads(const AttentionForward& op, int64_t begin, int64_t end, std::byte* scratch) {
-  if (op.q_BSHD.dtype == DType::kFloat32) return AttentionForwardT<float, false>(op, begin, end, scratch);
-  if (HasBFloat16Instructions()) return AttentionForwardT<BFloat16, true>(op, begin, end, scratch);
-  AttentionForwardT<BFloat16, false>(op, begin, end, scratch);
+void AttentionForwardHeads(const AttentionForward& op, CpuProducts products, int64_t begin, int64_t end,
+                           std::byte* scratch) {
+  if (op.q_BSHD.dtype == DType::kFloat32) return RunForward<float, Forward<float, false>>(op, begin, end, scratch);
+  switch (FormOf(op.q_BSHD.dtype, products)) {
+    case AttentionForm::kAmx: return RunForward<BFloat16, AmxForward>(op, begin, end, scratch);
+    case AttentionForm::kPairs: return RunForward<BFloat16, Forward<BFloat16, true>>(op, begin, end, scratch);
+    case AttentionForm::kFloats: return RunForward<BFloat16, Forward<BFloat16, false>>(op, begin, end, scratch);
+  }
+}
+
+// Returns the scratch of one thread.
+int64_t AttentionForwardScratch(const AttentionForward& op, CpuProducts products) {
+  Carver carver(nullptr);
+  if (FormOf(op.q_BSHD.dtype, products) == AttentionForm::kAmx) {
+    AmxForward(op, carver);
+  } else {
+    ForwardScratch(AttentionSizes(op.q_BSHD, op.window), carver);
+  }
+  return carver.size_bytes();
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE
@@ -171,28 +174,28 @@ namespace shale::cpu {
 namespace {
 
 HWY_EXPORT(AttentionForwardHeads);
+HWY_EXPORT(AttentionForwardScratch);
 
-int64_t ThreadScratchBytes(const AttentionForward& op) {
-  Carver carver(nullptr);
-  ForwardScratch(AttentionSizes(op.q_BSHD, op.window), carver);
-  return carver.size_bytes();
+int64_t ThreadScratchBytes(const AttentionForward& op, const Context& context) {
+  return HWY_DYNAMIC_DISPATCH(AttentionForwardScratch)(op, context.products);
 }
 
 }  // namespace
 
 int64_t ScratchBytesOf(const AttentionForward& op, const Context& context) {
   const int64_t items = op.q_BSHD.dim(0) * op.q_BSHD.dim(2);
-  return ThreadScratchBytes(op) * std::min<int64_t>(context.threads, items);
+  return ThreadScratchBytes(op, context) * std::min<int64_t>(context.threads, items);
 }
 
 absl::Status Run(const AttentionForward& op, Scratch scratch, const Context& context) {
-  const int64_t heads = op.q_BSHD.dim(0) * op.q_BSHD.dim(2), thread_bytes = ThreadScratchBytes(op);
+  const int64_t heads = op.q_BSHD.dim(0) * op.q_BSHD.dim(2), thread_bytes = ThreadScratchBytes(op, context);
   if (heads == 0) return absl::OkStatus();
   // Adjacent heads share a block because they share keys. The bounds of blocks change no result.
   const int threads = static_cast<int>(std::min<int64_t>(context.threads, heads));
   const int64_t block = CeilDivide(heads, threads);
   ParallelFor(threads, heads, block, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(AttentionForwardHeads)(op, begin, end, scratch.data + begin / block * thread_bytes);
+    HWY_DYNAMIC_DISPATCH(AttentionForwardHeads)
+    (op, context.products, begin, end, scratch.data + begin / block * thread_bytes);
   });
   return absl::OkStatus();
 }

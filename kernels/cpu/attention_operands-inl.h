@@ -9,14 +9,31 @@
 #define SHALE_KERNELS_CPU_ATTENTION_OPERANDS_INL_H_
 #endif
 
+#include "kernels/cpu/attention_heads.h"
 #include "kernels/cpu/attention_sizes.h"
 #include "kernels/cpu/pair_tile-inl.h"
 #include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/tile-inl.h"
+#include "kernels/cpu_products.h"
 #include "kernels/integers.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
+
+// How attention multiplies.
+enum class AttentionForm {
+  kFloats,  // Operands are fp32. Those that are bf16 are widened.
+  kPairs,   // Operands are pairs of bf16 in vectors.
+  kAmx      // Operands are pairs of bf16 in the tile registers of AMX.
+};
+
+// Returns the form that is used for activations of `dtype`. If matmuls widen bf16 because the processor's bf16
+// instructions are slow, so does attention.
+HWY_INLINE AttentionForm FormOf(DType dtype, CpuProducts products) {
+  if (dtype == DType::kFloat32 || products == CpuProducts::kPacked) return AttentionForm::kFloats;
+  if (HasAmx()) return AttentionForm::kAmx;
+  return HasBFloat16Instructions() ? AttentionForm::kPairs : AttentionForm::kFloats;
+}
 
 template <class T, bool kPairs>
 struct Operands {

@@ -47,17 +47,6 @@ struct SliceRange {
   int64_t begin, end;
 };
 
-// The rows of one head: row i is query or key i of its sequence.
-template <class T>
-struct HeadRows {
-  HeadRows(const Tensor& t_BSHD, int64_t b, int64_t h)
-      : data(t_BSHD.as<T>() + b * t_BSHD.stride(0) + h * t_BSHD.stride(2)), stride(t_BSHD.stride(1)) {}
-  T* operator[](int64_t i) const { return data + i * stride; }
-
-  T* data;
-  int64_t stride;
-};
-
 // Carves arrays of floats out of scratch, each aligned to 64 bytes. If `data` is null, it only counts bytes.
 class Carver {
  public:

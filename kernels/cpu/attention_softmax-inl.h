@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/cpu/attention_sizes.h"
+#include "kernels/cpu/attention_heads.h"
 #include "kernels/cpu/exp-inl.h"
 #include "kernels/cpu/pair_tile-inl.h"
 #include "kernels/cpu/simd-inl.h"
@@ -65,6 +65,26 @@ HWY_INLINE void SoftmaxBackwardRow(float* p, float* ds, int64_t begin, int64_t e
   }
 }
 
+// lse and delta of the rows of a strip. Rows past the last query have values that make their probabilities and
+// gradients 0.
+template <int64_t kRows>
+struct RowTerms {
+  float lse[kRows], delta[kRows];
+};
+
+// Returns the terms of `rows` rows, of which the first `queries` are queries from i0 on.
+template <int64_t kRows, class T>
+HWY_INLINE RowTerms<kRows> TermsOf(const BackwardHead<T>& head, int64_t i0, int64_t queries, int64_t rows, int64_t d) {
+  RowTerms<kRows> terms;
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto add_product = [](Vector sum, Vector x, Vector y) HWY_ATTR { return hn::MulAdd(x, y, sum); };
+    const bool is_query = i < queries;
+    terms.lse[i] = is_query ? head.lse[i0 + i] : std::numeric_limits<float>::infinity();
+    terms.delta[i] = is_query ? SumOfLanes(Fold(d, add_product, head.d_out[i0 + i], head.out[i0 + i])) : 0;
+  }
+  return terms;
+}
+
 }  // namespace shale::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -73,34 +93,35 @@ HWY_AFTER_NAMESPACE();
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
 namespace shale::cpu::HWY_NAMESPACE {
 
-// Like ExpRow, in place: the bf16 results of a vector lie before the floats of the next vector. Returns the sum of the
-// values before rounding.
-inline float ExpRowRounded(float* row, int64_t begin, int64_t end, float shift) {
+// Like ExpRow for row[i] * scale, in place: the bf16 results of a vector lie before the floats of the next vector.
+// Returns the sum of the values before rounding.
+inline float ExpRowRounded(float* row, int64_t begin, int64_t end, float scale, float shift) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
   BFloat16* rounded = reinterpret_cast<BFloat16*>(row);
   Vector sum = hn::Zero(Floats());
   for (int64_t i = begin; i < end; i += lanes) {
-    const Vector p = Exp(hn::Sub(Load(row + i), Splat(shift)));
+    const Vector p = Exp(hn::MulSub(Load(row + i), Splat(scale), Splat(shift)));
     sum = hn::Add(sum, p);
     StoreRounded(p, rounded + i);
   }
   return SumOfLanes(sum);
 }
 
-// Processes two rows, `stride` apart. The first row of `p` and of `ds` becomes the pairs of both rows. `ds_rows`
-// receives ds of the first row as pairs along the row, and, `stride` further on, that of the second row.
-inline void SoftmaxBackwardPairRows(float* p, float* ds, int64_t stride, int64_t begin, int64_t end, const float* lse,
-                                    const float* delta, BFloat16* ds_rows) {
+// Processes two rows, `stride` apart, whose scores are p * scale. The first row of `p` and of `ds` becomes the pairs of
+// both rows. `ds_rows` receives ds of the first row as pairs along the row, and, `ds_rows_stride` further on, that of
+// the second row.
+inline void SoftmaxBackwardPairRows(float* p, float* ds, int64_t stride, int64_t begin, int64_t end, float scale,
+                                    const float* lse, const float* delta, BFloat16* ds_rows, int64_t ds_rows_stride) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
   for (int64_t i = begin; i < end; i += lanes) {
-    const Vector p0 = Exp(hn::Sub(Load(p + i), Splat(lse[0])));
-    const Vector p1 = Exp(hn::Sub(Load(p + stride + i), Splat(lse[1])));
+    const Vector p0 = Exp(hn::MulSub(Load(p + i), Splat(scale), Splat(lse[0])));
+    const Vector p1 = Exp(hn::MulSub(Load(p + stride + i), Splat(scale), Splat(lse[1])));
     const Vector ds0 = hn::Mul(p0, hn::Sub(Load(ds + i), Splat(delta[0])));
     const Vector ds1 = hn::Mul(p1, hn::Sub(Load(ds + stride + i), Splat(delta[1])));
     Store(PairsOf(p0, p1), p + i);
     Store(PairsOf(ds0, ds1), ds + i);
     StoreRounded(ds0, ds_rows + i);
-    StoreRounded(ds1, ds_rows + stride + i);
+    StoreRounded(ds1, ds_rows + ds_rows_stride + i);
   }
 }
 
@@ -109,8 +130,9 @@ HWY_POP_ATTRIBUTES
 #else
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
-inline float ExpRowRounded(float*, int64_t, int64_t, float) { return 0; }
-inline void SoftmaxBackwardPairRows(float*, float*, int64_t, int64_t, int64_t, const float*, const float*, BFloat16*) {}
+inline float ExpRowRounded(float*, int64_t, int64_t, float, float) { return 0; }
+inline void SoftmaxBackwardPairRows(float*, float*, int64_t, int64_t, int64_t, float, const float*, const float*,
+                                    BFloat16*, int64_t) {}
 }  // namespace shale::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

@@ -2,21 +2,22 @@
 
 #include <atomic>
 
-#include "kernels/cpu/instruction_set.h"
-
 namespace shale::cpu {
 namespace {
 
 // Atomic, because launches on several threads read it at the same time.
-std::atomic<bool> instructions_forbidden = false;
+std::atomic<InstructionSet> highest_allowed = InstructionSet::kAmx;
+
+bool MayUse(InstructionSet set) {
+  static const InstructionSet used = UsedInstructionSet();
+  return used >= set && highest_allowed.load(std::memory_order_relaxed) >= set;
+}
 
 }  // namespace
 
-bool MayUseBFloat16Instructions() {
-  static const bool has = UsedInstructionSet() >= InstructionSet::kAvx512BFloat16;
-  return has && !instructions_forbidden.load(std::memory_order_relaxed);
-}
+bool MayUseBFloat16Instructions() { return MayUse(InstructionSet::kAvx512BFloat16); }
+bool MayUseAmx() { return MayUse(InstructionSet::kAmx); }
 
-void ForbidBFloat16Instructions(bool forbidden) { instructions_forbidden.store(forbidden, std::memory_order_relaxed); }
+void ForbidInstructionsAbove(InstructionSet highest) { highest_allowed.store(highest, std::memory_order_relaxed); }
 
 }  // namespace shale::cpu

@@ -1,8 +1,12 @@
 #include "kernels/cpu/instruction_set.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <optional>
+
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -14,7 +18,7 @@ namespace {
 
 constexpr char kVariable[] = "SHALE_MAX_CPU_ISA";
 constexpr InstructionSet kAll[] = {InstructionSet::kSse4, InstructionSet::kAvx2, InstructionSet::kAvx512,
-                                   InstructionSet::kAvx512BFloat16};
+                                   InstructionSet::kAvx512BFloat16, InstructionSet::kAmx};
 
 absl::StatusOr<std::optional<InstructionSet>> Limit() {
   static const char* const value = std::getenv(kVariable);
@@ -22,25 +26,44 @@ absl::StatusOr<std::optional<InstructionSet>> Limit() {
   for (const InstructionSet set : kAll) {
     if (value == ToString(set)) return set;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("the environment variable ", kVariable, " is \"", value,
-                   "\"; allowed: SSE4, AVX2, AVX512, AVX512_BF16. Unset it to use all instructions of this processor"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the environment variable ", kVariable, " is \"", value,
+      "\"; allowed: SSE4, AVX2, AVX512, AVX512_BF16, AMX. Unset it to use all instructions of this processor"));
 }
 
-InstructionSet OfProcessor() {
+#if defined(__x86_64__)
+// Asks the Linux kernel for the permission to use the tile registers.
+bool TilesArePermitted() {
+#if defined(__linux__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM and the feature, in <asm/prctl.h>.
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+#endif
+
+// Returns the best instruction set up to `limit`.
+InstructionSet OfProcessor(InstructionSet limit) {
 #if defined(__x86_64__)
   const int64_t targets = hwy::SupportedTargets();
-  // Highway 1.0.3 does not check whether the processor has AVX512-BF16.
-  if ((targets & HWY_AVX3) != 0) {
-    return __builtin_cpu_supports("avx512bf16") ? InstructionSet::kAvx512BFloat16 : InstructionSet::kAvx512;
+  if ((targets & HWY_AVX3) != 0 && limit >= InstructionSet::kAvx512) {
+    // Highway 1.0.3 does not check whether the processor has these.
+    if (!__builtin_cpu_supports("avx512bf16") || limit < InstructionSet::kAvx512BFloat16) {
+      return InstructionSet::kAvx512;
+    }
+    if (!__builtin_cpu_supports("amx-tile") || !__builtin_cpu_supports("amx-bf16") || limit < InstructionSet::kAmx) {
+      return InstructionSet::kAvx512BFloat16;
+    }
+    return TilesArePermitted() ? InstructionSet::kAmx : InstructionSet::kAvx512BFloat16;
   }
-  if ((targets & HWY_AVX2) != 0) return InstructionSet::kAvx2;
+  if ((targets & HWY_AVX2) != 0 && limit >= InstructionSet::kAvx2) return InstructionSet::kAvx2;
 #endif
   return InstructionSet::kSse4;
 }
 
 InstructionSet LimitAndDetect() {
-  const InstructionSet used = std::min(OfProcessor(), InstructionSetLimit().value_or(InstructionSet::kAvx512BFloat16));
+  const InstructionSet used = OfProcessor(InstructionSetLimit().value_or(InstructionSet::kAmx));
 #if defined(__x86_64__)
   if (used < InstructionSet::kAvx512) hwy::DisableTargets(HWY_AVX3 | HWY_AVX3_DL);
   if (used < InstructionSet::kAvx2) hwy::DisableTargets(HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL);
@@ -56,6 +79,7 @@ absl::string_view ToString(InstructionSet set) {
     case InstructionSet::kAvx2: return "AVX2";
     case InstructionSet::kAvx512: return "AVX512";
     case InstructionSet::kAvx512BFloat16: return "AVX512_BF16";
+    case InstructionSet::kAmx: return "AMX";
   }
   return "";
 }

@@ -13,10 +13,11 @@
 namespace shale::cpu {
 
 enum class InstructionSet {
-  kSse4,           // SSE4: kernels are compiled for any x86-64 processor; oneDNN uses SSE4.1.
-  kAvx2,           // AVX2 and FMA.
-  kAvx512,         // AVX512: the F, BW, CD, DQ and VL parts of AVX-512.
-  kAvx512BFloat16  // AVX512_BF16: AVX512 and the instructions that multiply bf16.
+  kSse4,            // SSE4: kernels are compiled for any x86-64 processor; oneDNN uses SSE4.1.
+  kAvx2,            // AVX2 and FMA.
+  kAvx512,          // AVX512: the F, BW, CD, DQ and VL parts of AVX-512.
+  kAvx512BFloat16,  // AVX512_BF16: AVX512 and the instructions that multiply bf16.
+  kAmx              // AMX: AVX512_BF16 and the tile registers that multiply bf16.
 };
 
 // Returns the name by which SHALE_MAX_CPU_ISA gives the instruction set.
@@ -29,8 +30,9 @@ absl::Status CheckInstructionSetLimit();
 std::optional<InstructionSet> InstructionSetLimit();
 
 // Limits Highway's kernels as SHALE_MAX_CPU_ISA says, and returns the best instruction set that the processor has and
-// the limit allows. Later calls only return the result. Call it before the first kernel runs; CreateCpuOps does.
-// Thread-safe. REQUIRES: CheckInstructionSetLimit() is OK.
+// the limit allows. Asks the Linux kernel for the permission to use AMX, which holds for the whole process; AMX counts
+// as missing if the kernel refuses. Later calls only return the result. Call it before the first kernel runs;
+// CreateCpuOps does. Thread-safe. REQUIRES: CheckInstructionSetLimit() is OK.
 InstructionSet UsedInstructionSet();
 
 }  // namespace shale::cpu

@@ -20,6 +20,7 @@ inline void LimitOneDnn() {
     case InstructionSet::kAvx2: dnnl::set_max_cpu_isa(Isa::avx2); break;
     case InstructionSet::kAvx512: dnnl::set_max_cpu_isa(Isa::avx512_core_vnni); break;
     case InstructionSet::kAvx512BFloat16: dnnl::set_max_cpu_isa(Isa::avx512_core_bf16); break;
+    case InstructionSet::kAmx: dnnl::set_max_cpu_isa(Isa::avx512_core_amx); break;
   }
 }
 

@@ -35,7 +35,7 @@ absl::Status ErrorOf(const MatMulShape& s, const dnnl::error& error) { return Er
 
 OneDnnMatMuls::OneDnnMatMuls(int threads) : threads_(threads) {
   // With AVX-512 alone, oneDNN imitates bf16 instructions, at a quarter of the speed of our own kernels.
-  if (UsedInstructionSet() != InstructionSet::kAvx512BFloat16) return;
+  if (UsedInstructionSet() < InstructionSet::kAvx512BFloat16) return;
   const OneThread one_thread;
   try {
     const MatMulShape shape{.m = 64,

@@ -106,7 +106,7 @@ HWY_INLINE void PackPairsTransposed(const BFloat16* from, int64_t from_stride, i
     const int64_t count = std::min(kTile, rows - begin);
     PackPairs(from + begin * from_stride, from_stride, count, width, rows_of_tile, to_width);
     if (count < kTile) std::fill(rows_of_tile + count * to_width, rows_of_tile + kTile * to_width, 0.0f);
-    TransposeTile(rows_of_tile, to_width, to + begin * to_width);
+    Transpose(rows_of_tile, to_width, kTile, to_width, to + begin * to_width, kTile);
   }
 }
 

@@ -53,6 +53,7 @@ HWY_INLINE void Store(Vector v, BFloat16* to) {
 
 #if HWY_TARGET == HWY_AVX3
 inline bool HasBFloat16Instructions() { return MayUseBFloat16Instructions(); }
+inline bool HasAmx() { return MayUseAmx(); }
 
 // A bf16 that the processor rounds, in one instruction for two vectors instead of seven for each. It may be used only
 // if HasBFloat16Instructions(). Rounds as RoundToBFloat16 does, except that subnormals become zeros of the same sign.
@@ -78,6 +79,7 @@ HWY_INLINE Vector PairsOf(Vector even, Vector odd) {
 HWY_INLINE void Store(Vector v, HardwareBFloat16* to) { StoreRounded(v, to); }
 #else
 constexpr bool HasBFloat16Instructions() { return false; }
+constexpr bool HasAmx() { return false; }
 #endif
 
 // Calls kernel(T()), where T is the type with which a kernel stores activations of `dtype`.

@@ -72,27 +72,28 @@ void UnpackRows(const float* from, int64_t from_stride, int64_t rows, int64_t wi
   }
 }
 
-// Sets to[i][r] = from[r][i] for kTile rows r of `stride` floats. `stride` is a multiple of 4.
-HWY_INLINE void TransposeTile(const float* from, int64_t stride, float* to) {
+// Sets to[i][r] = from[r][i] for `rows` rows r of `columns` floats. Both numbers are multiples of 4.
+HWY_INLINE void Transpose(const float* from, int64_t stride, int64_t rows, int64_t columns, float* to,
+                          int64_t to_stride) {
 #if HWY_TARGET == HWY_SCALAR
-  for (int64_t i = 0; i < stride; ++i) {
-    for (int64_t r = 0; r < kTile; ++r) to[i * kTile + r] = from[r * stride + i];
+  for (int64_t i = 0; i < columns; ++i) {
+    for (int64_t r = 0; r < rows; ++r) to[i * to_stride + r] = from[r * stride + i];
   }
 #else
   // Transposes squares of 4 x 4.
   const hn::Full128<float> d;
-  for (int64_t i = 0; i < stride; i += 4) {
-    for (int64_t r = 0; r < kTile; r += 4) {
+  for (int64_t i = 0; i < columns; i += 4) {
+    for (int64_t r = 0; r < rows; r += 4) {
       const float* corner = from + r * stride + i;
       const auto row0 = hn::LoadU(d, corner), row1 = hn::LoadU(d, corner + stride);
       const auto row2 = hn::LoadU(d, corner + 2 * stride), row3 = hn::LoadU(d, corner + 3 * stride);
       const auto left01 = hn::InterleaveLower(d, row0, row1), left23 = hn::InterleaveLower(d, row2, row3);
       const auto right01 = hn::InterleaveUpper(d, row0, row1), right23 = hn::InterleaveUpper(d, row2, row3);
-      float* out = to + i * kTile + r;
+      float* out = to + i * to_stride + r;
       hn::StoreU(hn::ConcatLowerLower(d, left23, left01), d, out);
-      hn::StoreU(hn::ConcatUpperUpper(d, left23, left01), d, out + kTile);
-      hn::StoreU(hn::ConcatLowerLower(d, right23, right01), d, out + 2 * kTile);
-      hn::StoreU(hn::ConcatUpperUpper(d, right23, right01), d, out + 3 * kTile);
+      hn::StoreU(hn::ConcatUpperUpper(d, left23, left01), d, out + to_stride);
+      hn::StoreU(hn::ConcatLowerLower(d, right23, right01), d, out + 2 * to_stride);
+      hn::StoreU(hn::ConcatUpperUpper(d, right23, right01), d, out + 3 * to_stride);
     }
   }
 #endif
@@ -107,7 +108,7 @@ void PackTransposed(const T* from, int64_t from_stride, int64_t rows, int64_t wi
     const int64_t count = std::min(kTile, rows - begin);
     PackRows(from + begin * from_stride, from_stride, count, width, rows_of_tile, to_width);
     if (count < kTile) std::fill(rows_of_tile + count * to_width, rows_of_tile + kTile * to_width, 0.0f);
-    TransposeTile(rows_of_tile, to_width, to + begin * to_width);
+    Transpose(rows_of_tile, to_width, kTile, to_width, to + begin * to_width, kTile);
   }
 }
 

@@ -87,7 +87,7 @@ void ExpectStoresRounded(bool pairs, const std::vector<float>& values, bool keep
 class BFloat16Store : public ::testing::TestWithParam<bool> {
  protected:
   ~BFloat16Store() override {
-    ForbidBFloat16Instructions(false);
+    ForbidInstructionsAbove(InstructionSet::kAmx);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   }
 };
@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, BFloat16Store, ::testing::Bool(),
 
 TEST_P(BFloat16Store, SoftwareRoundsAsRoundToBFloat16) {
   const std::vector<float> values = Values();
-  ForbidBFloat16Instructions(true);
+  ForbidInstructionsAbove(InstructionSet::kAvx512);
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
     SCOPED_TRACE(hwy::TargetName(target));
     hwy::GetChosenTarget().Update(target);

@@ -24,7 +24,7 @@ TEST(InstructionSetTest, AnUnknownLimitIsRefused) {
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
-            "the environment variable SHALE_MAX_CPU_ISA is \"AVX1024\"; allowed: SSE4, AVX2, AVX512, AVX512_BF16. "
+            "the environment variable SHALE_MAX_CPU_ISA is \"AVX1024\"; allowed: SSE4, AVX2, AVX512, AVX512_BF16, AMX. "
             "Unset it to use all instructions of this processor");
   EXPECT_DEATH(UsedInstructionSet(), "SHALE_MAX_CPU_ISA");
 }
@@ -32,7 +32,8 @@ TEST(InstructionSetTest, AnUnknownLimitIsRefused) {
 TEST(InstructionSetTest, KernelsUseNothingAboveTheLimit) {
   if (!CheckInstructionSetLimit().ok()) GTEST_SKIP() << "no limit";
   const InstructionSet used = UsedInstructionSet();
-  EXPECT_EQ(MayUseBFloat16Instructions(), used == InstructionSet::kAvx512BFloat16);
+  EXPECT_EQ(MayUseAmx(), used == InstructionSet::kAmx);
+  EXPECT_EQ(MayUseBFloat16Instructions(), used >= InstructionSet::kAvx512BFloat16);
   EXPECT_EQ((hwy::SupportedTargets() & HWY_AVX3) != 0, used >= InstructionSet::kAvx512);
   EXPECT_EQ((hwy::SupportedTargets() & HWY_AVX2) != 0, used >= InstructionSet::kAvx2);
   if (Limit() == "SSE4") {
@@ -43,6 +44,9 @@ TEST(InstructionSetTest, KernelsUseNothingAboveTheLimit) {
   }
   if (Limit() == "AVX512") {
     EXPECT_LE(used, InstructionSet::kAvx512);
+  }
+  if (Limit() == "AVX512_BF16") {
+    EXPECT_LE(used, InstructionSet::kAvx512BFloat16);
   }
   EXPECT_EQ(InstructionSetLimit().has_value(), !Limit().empty());
   if (InstructionSetLimit().has_value()) {
