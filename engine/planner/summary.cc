@@ -6,6 +6,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "engine/graph/data_needs.h"
 #include "engine/program/issues.h"
 #include "engine/program/live_bytes.h"
 #include "kernels/ops/attention.h"
@@ -180,6 +181,8 @@ double GraphFlopsPerToken(const ModelGraph& graph) {
 }
 
 }  // namespace
+
+bool PredictsValues(const ModelGraph& graph) { return NeedsOf(graph).target_values > 0; }
 
 double ModelFlopsPerToken(const Job& job, const ModelGraph& graph) {
   if (std::holds_alternative<CustomModel>(job.model)) return GraphFlopsPerToken(graph);

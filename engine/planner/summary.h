@@ -1,4 +1,5 @@
-// Counts, from the instructions of a step program, what it communicates, offloads and computes.
+// Counts, from the instructions of a step program, what it communicates, offloads and computes. Also says what a model
+// predicts.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +57,9 @@ int64_t MeasureActivations(const StepProgram& program);
 // Returns the bytes of gradients that one rank all-reduces in a step, without the scalars. They stop at the largest
 // int64.
 int64_t AllReducedGradientBytes(const StepProgram& program);
+
+// Returns whether a model predicts values (MeanSquaredError), so that it has no logits.
+bool PredictsValues(const ModelGraph& graph);
 
 // Returns the floating point operations that a model needs for one target token, forward and backward, as MFU counts
 // them: 6 x parameters (without embedding tables that are only looked up, with the head) + 6 x layers x attention width

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/planner/summary.h"
 #include "engine/planner/trial.h"
 #include "engine/report/explain_sections.h"
 #include "engine/text/layout.h"
@@ -14,10 +15,12 @@
 namespace shale {
 namespace {
 
-// Returns which logits the head holds at once.
+// Returns which logits the head holds at once, or that it has none.
 std::string DescribeLoss(const Job& job, const JobPlan& plan) {
   const int64_t of_sequence = plan.train.graph.last_target_only ? 1 : job.batch.sequence_length;
   const int64_t rows = job.batch.micro_batch * of_sequence, chunk = LossChunkTokens(job);
+  if (PredictsValues(plan.train.graph))
+    return absl::StrCat("the head: predictions and losses of the ", rows, " targets of a micro-batch");
   if (chunk >= rows) return absl::StrCat("the head: logits of the ", rows, " tokens of a micro-batch");
   return absl::StrCat("the head: logits of ", chunk, " tokens at a time, never of all");
 }
@@ -79,7 +82,7 @@ std::string Reason(const Alternatives& alternatives, BufferCategory category) {
       return absl::StrCat("scratch of the kernels", PacksOnce(plan.train.step.program)
                                                         ? ", and a unit's weights, packed for all micro-batches"
                                                         : "");
-    case BufferCategory::kData: return "tokens of one micro-batch and the scalars of the step";
+    case BufferCategory::kData: return "the samples of one micro-batch and the scalars of the step";
     case BufferCategory::kSnapshot:
       return "a copy of what a checkpoint saves, so that steps go on while it is written; "
              "checkpoint.asynchronous=false avoids it";

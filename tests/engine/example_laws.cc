@@ -18,11 +18,11 @@
 namespace shale::testing {
 namespace {
 
-constexpr int64_t kVocabulary = 19, kLength = 7;
+constexpr int64_t kVocabulary = 19, kLength = 7, kCells = 5;
 
 // Sizes that are multiples of nothing.
 CustomModel Classifier() {
-  return examples::TableClassifier({.cell_width = 3, .width = 14, .hidden = 22, .blocks = 3});
+  return examples::TableClassifier({.cells = kCells, .width = 14, .hidden = 22, .blocks = 3});
 }
 CustomModel Transformer() {
   return examples::UniversalTransformer({.width = 12, .heads = 3, .hidden = 20, .steps = 3});
@@ -30,10 +30,17 @@ CustomModel Transformer() {
 
 CustomModel Denoiser() { return examples::DiffusionMlp({.width = 15, .hidden = 22, .groups = 3, .blocks = 3}); }
 
-Tokens TokensAndClasses(int64_t sequences) { return RandomTokens(sequences, kLength, kVocabulary, 5, /*masks=*/false); }
+Tokens TokensOnly(int64_t sequences) { return RandomTokens(sequences, kLength, kVocabulary, 5, /*masks=*/false); }
+Tokens FeaturesAndClasses(int64_t sequences) {
+  Tokens data = TokensOnly(sequences);  // The model reads only the targets.
+  for (int64_t i = 0; i < sequences * kLength * kCells; ++i) {
+    data.features.push_back(static_cast<float>(i * i % 23) / 8 - 1.5f);
+  }
+  return data;
+}
 Tokens FeaturesAndValues(int64_t sequences) {
   using examples::NoisyPoints;
-  Tokens data = TokensAndClasses(sequences);  // The model does not read them.
+  Tokens data = TokensOnly(sequences);  // The model does not read them.
   const int64_t features = kLength * NoisyPoints::kFeatures, values = kLength * NoisyPoints::kValues;
   data.features.resize(sequences * features);
   data.values.resize(sequences * values);
@@ -55,8 +62,8 @@ struct Example {
   const char* activation;  // A pattern of one in every block.
 };
 constexpr Example kExamples[] = {
-    {"TableClassifier", Classifier, TokensAndClasses, kVocabulary, "blocks.*.up"},
-    {"UniversalTransformer", Transformer, TokensAndClasses, kVocabulary, "steps.*.qkv"},
+    {"TableClassifier", Classifier, FeaturesAndClasses, kVocabulary, "blocks.*.up"},
+    {"UniversalTransformer", Transformer, TokensOnly, kVocabulary, "steps.*.qkv"},
     {"DiffusionMlp", Denoiser, FeaturesAndValues, 0, "blocks.*.sum"},
 };
 

@@ -1,24 +1,54 @@
-// A model of one's own: a residual MLP that classifies the rows of a table.
+// A model of one's own with data of its own: a residual MLP that classifies the rows of a table.
 //
-// A cell is a token: a category, or the number of the bin that a number falls into. The data is one row after another,
-// each the row's cells and then its class, with one token before the first row. With a sequence_length of one more than
-// a row has cells, a sequence is then a token that means nothing (the class of the row before) and the cells of a row,
-// and its last target is the class.
+// A position is a row. Its features are the cells, as numbers, and its target is the class.
 //
-// B rows of a micro-batch, S tokens in a sequence, E width of a cell, C width of the residual stream, V vocabulary.
+// T rows of a micro-batch, F cells of a row, C width of the residual stream, V classes.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "engine/shale.h"
 
 namespace shale::examples {
 
+struct Table {
+  int64_t cells = 0;            // F, of a row.
+  int64_t classes = 0;          // V
+  std::vector<float> features;  // [rows, F]
+  std::vector<int32_t> labels;  // [rows], the class of each row.
+};
+
+// The rows of a table: a sample is one of them. Safe for concurrent use. REQUIRES: the table has a row.
+class TableRows : public DataSource {
+ public:
+  TableRows(std::string name, Table table)
+      : DataSource({.name = std::move(name),
+                    .samples = std::ssize(table.labels),
+                    .sequence_length = 1,
+                    .vocabulary = table.classes,
+                    .features = table.cells}),
+        table_(std::move(table)) {}
+
+  absl::Status Read(int64_t sample, const SampleParts& out) override {
+    std::copy_n(table_.features.begin() + sample * table_.cells, table_.cells, out.features.begin());
+    out.targets[0] = table_.labels[sample];
+    return absl::OkStatus();
+  }
+
+ private:
+  const Table table_;
+};
+
 struct TableClassifierSettings {
-  int64_t cell_width = 8;
+  int64_t cells = 8;  // F
   int64_t width = 32;
   int64_t hidden = 64;  // Inner width of a block.
   int64_t blocks = 2;
@@ -43,17 +73,11 @@ inline NormParameters LayerNorm(GraphBuilder& b, GroupId group, const std::strin
 
 inline absl::StatusOr<ModelGraph> Build(const TableClassifierSettings& s, const GraphOptions& options) {
   GraphBuilder b(options);
-  const int64_t B = options.micro_batch, S = options.sequence_length, V = options.vocabulary, C = s.width;
-
-  const GroupId cells = b.AddGroup("cells");
-  const ParameterId table = b.AddParameter(cells, "cells.weight", {V, s.cell_width}, {Initializer::Kind::kNormal, 0.5});
-  b.BeginUnit("cells");
-  b.EndUnit(Embedding(b, table, std::nullopt));
+  const int64_t V = options.vocabulary, C = s.width;
 
   const GroupId rows = b.AddGroup("rows");
   b.BeginUnit("rows");
-  const Tensor row = Reshape(b, b.UnitInput(), {B, S * s.cell_width});  // The cells of a row, side by side.
-  b.EndUnit(Dense(b, rows, "rows", row, S * s.cell_width, C, "out"));
+  b.EndUnit(Dense(b, rows, "rows", Features(b, s.cells), s.cells, C, "out"));
 
   for (int64_t i = 0; i < s.blocks; ++i) {
     const std::string name = absl::StrCat("blocks.", i);
@@ -80,11 +104,9 @@ inline absl::StatusOr<ModelGraph> Build(const TableClassifierSettings& s, const 
 
 inline CustomModel TableClassifier(const TableClassifierSettings& s) {
   return {.name = "table_classifier",
-          .digest =
-              absl::StrCat("cell_width=", s.cell_width, " width=", s.width, " hidden=", s.hidden, " blocks=", s.blocks),
+          .digest = absl::StrCat("cells=", s.cells, " width=", s.width, " hidden=", s.hidden, " blocks=", s.blocks),
           .build = [s](const GraphOptions& options) { return table_classifier::Build(s, options); },
-          .layers = s.blocks,
-          .last_target_only = true};
+          .layers = s.blocks};
 }
 
 }  // namespace shale::examples

@@ -1,5 +1,6 @@
 #include "engine/report/explain.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "engine/graph/layers.h"
 #include "engine/planner/summary.h"
 #include "engine/text/numbers.h"
 #include "gtest/gtest.h"
@@ -217,6 +219,28 @@ TEST(Explain, HeadroomIsTheLargestMicroBatchThatFits) {
   EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "A rank has no more sequences in a step."));
   job.memory.budget_bytes = 0;
   EXPECT_TRUE(absl::StrContains(Explain(job), "There is no budget; memory.budget_bytes sets one."));
+}
+
+TEST(Explain, AModelThatPredictsValuesHasNoLogits) {
+  Job job = SmallMlpJob();
+  job.batch.micro_batch = 100;
+  job.batch.global_batch = 500;
+  // Its only unit is the last one, so the peak is that of the loss.
+  const auto build = [](const GraphOptions& options) {
+    GraphBuilder b(options);
+    const GroupId group = b.AddGroup("only");
+    b.BeginUnit("only");
+    MeanSquaredError(b, Linear(b, Features(b, 3), b.AddParameter(group, "weight", {50, 3}, {}), std::nullopt, "out"));
+    b.EndLastUnit();
+    return b.Finish();
+  };
+  job.model = CustomModel{.name = "values", .digest = "1", .build = build};
+  const std::string text = Flat(Explain(job));
+  const int64_t targets = job.batch.micro_batch * job.batch.sequence_length;
+  EXPECT_TRUE(
+      absl::StrContains(text, absl::StrCat("predictions and losses of the ", targets, " targets of a micro-batch")))
+      << text;
+  EXPECT_FALSE(absl::StrContains(text, "logits")) << text;
 }
 
 TEST(Explain, TheLearningRateFollowsTheGlobalBatch) {
