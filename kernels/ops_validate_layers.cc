@@ -87,6 +87,7 @@ void CheckAttentionInputs(OpChecker& c, const OpType& op, AttentionDims& d) {
   if (!c.ok()) return;
   c.Require(d.H.size % d.G.size == 0, "q has ", d.H.size, " heads and k has ", d.G.size,
             "; wanted a multiple of the heads of k");
+  c.Require(op.scale > 0, "scale is ", op.scale, "; wanted a number above 0");
   c.Require(op.window >= 0, "window is ", op.window, "; wanted 0 (none) or more");
   c.Act("out", op.out_BSHD, {&d.B, &d.S, &d.H, &d.D}, Layout::kDenseRows);
   c.Typed("lse", op.lse_BHS, DType::kFloat32, {&d.B, &d.H, &d.S});

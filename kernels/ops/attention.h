@@ -14,7 +14,8 @@ namespace shale {
 // Causal attention with grouped heads: query head h reads key/value head h / (H / G). scores = scale q k^T over the
 // keys j <= i (and j > i - window if window > 0), p = softmax(scores), out = p v, lse = log-sum-exp of the scores.
 // Memory is linear in S: no [S, S] matrix exists (Dao, 2023). If act is bf16, a backend may round exp(score - largest
-// score of the row) to bf16 for the matmul with v; the sum that divides it is taken before rounding.
+// score of the row so far) to bf16 for the matmul with v; the sum that divides it is taken before rounding. REQUIRES:
+// scale > 0.
 struct AttentionForward {
   static constexpr absl::string_view kName = "AttentionForward";
   Tensor q_BSHD, k_BSGD, v_BSGD;  // act, outer dimensions may be strided

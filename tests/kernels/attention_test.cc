@@ -93,8 +93,14 @@ struct Errors {
     lse = score + (4 * std::sqrt(keys) + 4) * kUnit32 + (largest_score + std::log(keys)) * kUnit32;
     // A relative error, from the argument, the exponential and the division.
     probability = score + lse + 8 * kUnit32;
-    // With bf16 operands, probabilities and their gradients may be rounded to bf16 before they are multiplied.
-    if (act == DType::kBFloat16) probability += kUnit16;
+    // With bf16 operands, probabilities and their gradients may be rounded to bf16 before they are multiplied. Softmax
+    // may be computed in blocks of at least 128 keys, each of which may correct the sums so far by an exponential,
+    // which errs by 2 u and, since x e^-x < 1, by u from its argument x, and by the product.
+    if (act == DType::kBFloat16) {
+      const double corrections = std::floor(keys / 128) * 4 * kUnit32;
+      lse += corrections;
+      probability += kUnit16 + corrections;
+    }
   }
   double largest_score, score, lse, probability;
 };
@@ -139,8 +145,8 @@ OpCase BackwardCase(const Shape& s, DType act) {
   return c;
 }
 
-// S and the windows lie around the strips of 32 queries, the groups of 8 queries, the tiles of 32 keys and their
-// slices of 16. D lies around the tiles of 32.
+// S and the windows lie around the strips of 32 or 64 queries, the groups of 8 queries, the tiles of 32 keys, their
+// slices of 16, and the blocks of 64 or 128 keys. D lies around the tiles of 32.
 std::vector<OpCase> AttentionCases() {
   const std::vector<Shape> shapes = {
       {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2},
@@ -160,6 +166,9 @@ std::vector<OpCase> AttentionCases() {
       {.batch = 2, .s = 45, .heads = 4, .groups = 2, .width = 12, .packed = true},
       {.batch = 1, .s = 83, .heads = 6, .groups = 1, .width = 10, .window = 9, .packed = true},
       {.batch = 1, .s = 72, .heads = 2, .groups = 1, .width = 16, .range = 8},
+      {.batch = 1, .s = 300, .heads = 2, .groups = 1, .width = 48},
+      {.batch = 1, .s = 300, .heads = 2, .groups = 2, .width = 80, .window = 130},
+      {.batch = 1, .s = 200, .heads = 2, .groups = 1, .width = 16, .range = 8},
   };
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {

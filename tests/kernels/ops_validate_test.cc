@@ -243,6 +243,9 @@ TEST(Validate, RefusesContradictions) {
   AttentionForward attention = valid(AttentionForward());
   attention.window = -1;
   ExpectRefused(attention, {"window is -1"});
+  attention = valid(AttentionForward());
+  attention.scale = 0;
+  ExpectRefused(attention, {"scale is 0; wanted a number above 0"});
 
   RmsNormForward norm = valid(RmsNormForward());
   norm.sum = Tensor();

@@ -24,6 +24,8 @@ _CLASSES = {
     "AVX512": _Class(_AVX512, "AVX512_CORE_VNNI", "AVX512", "avx512", "x86-64-v4", True),
     # There is no further name for gcc, since it does not generate instructions for bf16 on its own.
     "AVX512_BF16": _Class((*_AVX512, "avx512_bf16"), "AVX512_CORE_BF16", "AVX512_E3", "avx512", "x86-64-v4", True),
+    "AMX": _Class((*_AVX512, "avx512_bf16", "amx_tile", "amx_bf16"), "AVX512_CORE_AMX", "AVX512_E4", "avx512",
+                  "x86-64-v4", True),
 }
 NAMES = tuple(_CLASSES)
 VARIABLE = "SHALE_MAX_CPU_ISA"

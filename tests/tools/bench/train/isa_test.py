@@ -29,7 +29,9 @@ class IsaTest(unittest.TestCase):
 
     def test_a_machine_has_a_class_if_it_has_all_of_its_instructions(self):
         for flags, classes in (("", []), ("sse4_1 sse4_2 avx2", ["SSE4"]), (_AVX2, ["SSE4", "AVX2"]),
-                               (_AVX512, ["SSE4", "AVX2", "AVX512"]), (_AVX512 + " avx512_bf16", list(isa.NAMES))):
+                               (_AVX512, ["SSE4", "AVX2", "AVX512"]),
+                               (_AVX512 + " avx512_bf16 amx_tile", list(isa.NAMES[:-1])),
+                               (_AVX512 + " avx512_bf16 amx_tile amx_bf16", list(isa.NAMES))):
             with _machine(flags):
                 self.assertEqual(isa.of_this_machine(), classes)
 
@@ -42,7 +44,7 @@ class IsaTest(unittest.TestCase):
                     options.parse([f"--isa={text}"])
                 self.assertEqual(ended.exception.code, 2)
         self.assertIn("this processor does not have AVX512; it has SSE4, AVX2", said.getvalue())
-        self.assertIn("found 'AVX3'; known are SSE4, AVX2, AVX512, AVX512_BF16", said.getvalue())
+        self.assertIn("found 'AVX3'; known are SSE4, AVX2, AVX512, AVX512_BF16, AMX", said.getvalue())
 
     def test_the_limit_replaces_what_the_environment_sets(self):
         ours = {"SHALE_MAX_CPU_ISA": "SSE4", "ATEN_CPU_CAPABILITY": "x", "MKL_NUM_THREADS": "3", "HOME": "/home"}
