@@ -166,9 +166,11 @@ std::vector<OpCase> AttentionCases() {
       {.batch = 2, .s = 45, .heads = 4, .groups = 2, .width = 12, .packed = true},
       {.batch = 1, .s = 83, .heads = 6, .groups = 1, .width = 10, .window = 9, .packed = true},
       {.batch = 1, .s = 72, .heads = 2, .groups = 1, .width = 16, .range = 8},
-      {.batch = 1, .s = 300, .heads = 2, .groups = 1, .width = 48},
-      {.batch = 1, .s = 300, .heads = 2, .groups = 2, .width = 80, .window = 130},
-      {.batch = 1, .s = 200, .heads = 2, .groups = 1, .width = 16, .range = 8},
+      {.batch = 1, .s = 34, .heads = 2, .groups = 1, .width = 80},
+      {.batch = 1, .s = 35, .heads = 1, .groups = 1, .width = 48},
+      {.batch = 1, .s = 270, .heads = 1, .groups = 1, .width = 4},
+      {.batch = 1, .s = 170, .heads = 1, .groups = 1, .width = 6, .window = 130},
+      {.batch = 1, .s = 140, .heads = 1, .groups = 1, .width = 8, .range = 8},
   };
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
