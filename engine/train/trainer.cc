@@ -38,7 +38,7 @@ class Trainer::Impl {
     absl::StatusOr<EvaluationReport> report = session_->Evaluate(sequences);
     if (report.ok()) {
       session_->Tell(*report);
-    } else {
+    } else if (!absl::IsFailedPrecondition(report.status())) {  // A call that was refused changes nothing of the run.
       TellFailure(report.status(), "evaluation");
     }
     return report;
@@ -116,7 +116,9 @@ class Trainer::Impl {
       SHALE_ASSIGN_OR_RETURN(const StepReport report, RunStep());
       if (callbacks.on_step) SHALE_RETURN_IF_ERROR(callbacks.on_step(report));
       if (checkpoints_) {
-        SHALE_RETURN_IF_ERROR(checkpoints_->AfterStep(report.step, is_done, callbacks.on_checkpoint));
+        const absl::Status saved = checkpoints_->AfterStep(report.step, is_done, callbacks.on_checkpoint);
+        if (!saved.ok()) TellFailure(saved, "checkpoint");
+        SHALE_RETURN_IF_ERROR(saved);
       }
       const bool last = report.step == session_->data().total_steps();
       const bool due = last || (telemetry.evaluate_every > 0 && report.step % telemetry.evaluate_every == 0);

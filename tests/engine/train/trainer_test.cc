@@ -227,6 +227,15 @@ TEST(Trainer, TellsOfTheFirstFailureOnly) {
   ASSERT_FALSE(events.names.empty());
   EXPECT_EQ(events.names.back(), "failure of run after 1");
 
+  // A call that is refused is no failure of the run.
+  Names refused;
+  Job without = job;
+  without.data.evaluation_fraction = 0;
+  auto other = Trainer::Create(without, {.backend = backend->get(), .events = &refused});
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_FALSE((*other)->Evaluate(4).ok());
+  EXPECT_EQ(refused.names.back(), "stage 1");
+
   job.data.path = "/nowhere";
   EXPECT_FALSE(Trainer::Create(job, {.backend = backend->get(), .events = &events}).ok());
   EXPECT_EQ(events.names.back(), "failure of start after 0");
