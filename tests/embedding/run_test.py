@@ -19,6 +19,8 @@ import unittest
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 _CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 _OUTPUTS = os.path.join(_CACHE, "shale", "embedding")
+# Compiler warnings would push the error that matters out of what a failed test shows.
+_QUIET = ["--noshow_progress", "--ui_event_filters=-info,-warning"]
 _MODEL = "model={mlp: {embedding: 8 hidden: 32 layers: 2}}"
 
 
@@ -50,7 +52,7 @@ class EmbeddingTest(unittest.TestCase):
         """Builds in the other workspace, without the flags of this one's .bazelrc."""
         os.makedirs(_OUTPUTS, exist_ok=True)
         return ["bazel", "--max_idle_secs=60", f"--output_base={_OUTPUTS}", command, "-c", "opt",
-                "--@shale//tools/build_defs:cuda=false", "--symlink_prefix=out/", "--noshow_progress", *targets]
+                "--@shale//tools/build_defs:cuda=false", "--symlink_prefix=out/", *_QUIET, *targets]
 
     def test_a_program_with_its_own_model_trains_to_the_bits_of_the_tool(self):
         run(self.bazel("build", "//:service"), cwd=self.workspace)
@@ -58,7 +60,7 @@ class EmbeddingTest(unittest.TestCase):
         printed = run([os.path.join(self.workspace, "out/bin/service"), "job.textproto", own], cwd=self.workspace)
         self.assertIn("step 20: loss ", printed)
 
-        run(["bazel", "build", "-c", "opt", "--//tools/build_defs:cuda=false", "--noshow_progress", "//tools:train",
+        run(["bazel", "build", "-c", "opt", "--//tools/build_defs:cuda=false", *_QUIET, "//tools:train",
              "//tools:export"], cwd=_ROOT)
         tools = os.path.join(_ROOT, ".out/bin/tools")
         theirs = os.path.join(self.workspace, "theirs")
