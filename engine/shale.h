@@ -51,6 +51,7 @@
 #include "engine/checkpoint/newest.h"
 #include "engine/checkpoint/reader.h"
 #include "engine/generate/generator.h"
+#include "engine/generate/sampler.h"
 #include "engine/hugging_face/export.h"
 
 // SHALE_RETURN_IF_ERROR and SHALE_ASSIGN_OR_RETURN.

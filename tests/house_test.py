@@ -56,9 +56,9 @@ _MAY_INCLUDE = {
     "engine/report": _ENGINE_BASE | {"engine/config", "engine/hugging_face", "engine/memory", "engine/planner",
                                      "engine/program", "engine/step"},
     "engine/train": _ENGINE_BASE | {"engine/checkpoint", "engine/config", "engine/data", "engine/events",
-                                    "engine/graph", "engine/hugging_face", "engine/io", "engine/memory",
-                                    "engine/optimizer", "engine/planner", "engine/runtime", "engine/state",
-                                    "engine/step", "sharding/comm"},
+                                    "engine/generate", "engine/graph", "engine/hugging_face", "engine/io",
+                                    "engine/memory", "engine/optimizer", "engine/planner", "engine/runtime",
+                                    "engine/state", "engine/step", "sharding/comm"},
     "engine": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/data", "engine/events",
                               "engine/generate", "engine/graph", "engine/hugging_face", "engine/model",
                               "engine/planner", "engine/report", "engine/train"},  # shale.h alone.

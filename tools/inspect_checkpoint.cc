@@ -99,11 +99,14 @@ void Describe(const CheckpointReader& checkpoint) {
   row("step", absl::StrCat(WithCommas(m.step), ", ", Plural(m.update_count, "update"), " applied"));
   row("tokens", WithCommas(m.tokens));
   const bool endless = data.samples_per_epoch == kEndlessSamples;
-  row("samples", absl::StrCat(WithCommas(m.samples),
-                              endless ? " of data without an end"
-                                      : absl::StrCat(": epoch ", m.samples / data.samples_per_epoch, ", place ",
-                                                     WithCommas(m.samples % data.samples_per_epoch), " of ",
-                                                     WithCommas(data.samples_per_epoch))));
+  const int64_t samples = m.samples - data.begin;  // Of this data.
+  row("samples",
+      absl::StrCat(WithCommas(samples),
+                   endless ? " of data without an end"
+                           : absl::StrCat(": epoch ", samples / data.samples_per_epoch, ", place ",
+                                          WithCommas(samples % data.samples_per_epoch), " of ",
+                                          WithCommas(data.samples_per_epoch)),
+                   data.begin > 0 ? absl::StrCat(", after ", WithCommas(data.begin), " of other data") : ""));
   row("data", absl::StrCat("samples of ", Plural(data.sequence_length, "token"),
                            data.shuffled ? absl::StrCat(", shuffled with seed ", data.seed) : ", in their order"));
   row("tokenizer", Printable(data.tokenizer));

@@ -43,12 +43,14 @@ struct Flags {
   int64_t repetitions = 20;
 };
 
-// Adds the matmuls of a job's training and evaluation programs to `matmuls`, each kind once.
+// Adds the matmuls of a job's programs to `matmuls`, each kind once.
 absl::Status AddMatMuls(const Job& job, const DataFacts& data, std::map<MatMulKey, MatMul>& matmuls) {
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   SHALE_ASSIGN_OR_RETURN(const ResolvedJob resolved, ResolveJob(job, data, backend->machine().WithoutBudget()));
   const auto add = [&](const MatMul& op) { matmuls.emplace(MatMulKey::Of(op, job.precision.allow_tf32), op); };
-  for (const PlannedProgram* program : {&resolved.plan.train, &resolved.plan.evaluate}) {
+  std::vector<const PlannedProgram*> programs = {&resolved.plan.train, &resolved.plan.evaluate};
+  if (resolved.plan.generate) programs.push_back(&*resolved.plan.generate);
+  for (const PlannedProgram* program : programs) {
     for (const Instruction& instruction : program->step.program.instructions) {
       VisitForms(instruction, [&](const Op& form) {
         if (const MatMul* matmul = form.As<MatMul>()) add(*matmul);

@@ -103,6 +103,7 @@ void CompareManifests(const Manifest& a, const Manifest& b, ManifestTranslation 
   compare(state, "tokens", a.tokens, b.tokens);
   compare(state, "samples", a.samples, b.samples);
   compare(state, "seed", a.seed, b.seed);
+  compare(state, "samples of other data", a.data.begin, b.data.begin);
   compare(state, "samples per epoch", a.data.samples_per_epoch, b.data.samples_per_epoch);
   compare(state, "tokens per sample", a.data.sequence_length, b.data.sequence_length);
   compare(state, "shuffled", a.data.shuffled, b.data.shuffled);

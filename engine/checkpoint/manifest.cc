@@ -116,6 +116,9 @@ absl::Status Check(const Manifest& m) {
   if (m.data.samples_per_epoch < 1 || m.data.sequence_length < 1) {
     return Refuse("its data has ", m.data.samples_per_epoch, " samples of ", m.data.sequence_length, " tokens");
   }
+  if (m.data.begin < 0 || m.data.begin > m.samples) {
+    return Refuse("its data begins after ", m.data.begin, " of ", m.samples, " samples");
+  }
   if (m.ranks < 1 || m.ranks != static_cast<int64_t>(m.files.size())) {
     return Refuse("it has ", m.files.size(), " files for ", m.ranks, " ranks");
   }
@@ -251,6 +254,7 @@ std::string SerializeManifest(const Manifest& manifest) {
   data.set_tokenizer(manifest.data.tokenizer);
   // Readers from before there was such a state refuse this field.
   if (!manifest.data.source_state.empty()) data.set_source_state(manifest.data.source_state);
+  if (manifest.data.begin != 0) data.set_begin(manifest.data.begin);  // The same holds here.
   proto::LayoutRecord& layout = *m.mutable_layout();
   layout.set_ranks(manifest.ranks);
   layout.set_strategy(manifest.strategy);
@@ -300,7 +304,8 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
                    .shuffled = m.data().shuffled(),
                    .seed = m.data().seed(),
                    .tokenizer = m.data().tokenizer(),
-                   .source_state = m.data().source_state()};
+                   .source_state = m.data().source_state(),
+                   .begin = m.data().begin()};
   manifest.ranks = m.layout().ranks();
   manifest.strategy = m.layout().strategy();
   manifest.accumulation = m.layout().accumulation();

@@ -101,6 +101,7 @@ struct SavedData {
   uint64_t seed = 0;
   std::string tokenizer;     // Distinguishes one tokenizer from another. Own data of a program has its name here.
   std::string source_state;  // DataSource::StateAt of the position; empty if the source has none.
+  int64_t begin = 0;         // Samples that the run took from other data before (Trainer::SetData).
 
   bool operator==(const SavedData&) const = default;
 };

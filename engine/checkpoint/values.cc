@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/reader.h"
+#include "engine/text/elements.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
 
@@ -81,11 +82,8 @@ absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter,
     return absl::NotFoundError(absl::StrCat(reader_.folder(), " has no parameter ", parameter));
   }
   const int64_t elements = reader_.ElementsOf(part, reader_.manifest().parameters[index]), size = std::ssize(out);
-  if (begin < 0 || size > elements || begin > elements - size) {
-    return absl::OutOfRangeError(
-        absl::StrCat(part == SavedPart::kValue ? "parameter " : absl::StrCat(NameOf(part, states), " of parameter "),
-                     parameter, " has ", elements, " elements; asked for ", size, " from number ", begin));
-  }
+  const std::string what = part == SavedPart::kValue ? "" : absl::StrCat(NameOf(part, states), " of ");
+  SHALE_RETURN_IF_ERROR(CheckElements(absl::StrCat(what, "parameter ", parameter), elements, begin, size));
   if (part != SavedPart::kValue || reader_.manifest().values == SavedValues::kFloat32) {
     const DType dtype = part == SavedPart::kValue ? DType::kFloat32 : states[StateOf(part)].dtype;
     return ReadPart(part, index, begin, size, [&](int64_t at, const char* bytes, int64_t count) {

@@ -212,6 +212,7 @@ struct RuntimeConfig {
   CpuProducts cpu_products = CpuProducts::kAuto;  // Only the fast ops of kCpu read it.
   uint64_t seed = 1;                              // Seed of the initial weights.
   bool synchronous = false;                       // Runs one instruction at a time.
+  bool generate = false;                          // Plans the program of Trainer::Generate.
   // Only kCuda reads the following.
   int64_t ranks_per_device = 1;
   CollectivesKind collectives = CollectivesKind::kAuto;

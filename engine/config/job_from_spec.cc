@@ -148,6 +148,7 @@ RuntimeConfig RuntimeFromSpec(const proto::RuntimeSpec& spec) {
   config.tuning_table = spec.tuning_table();
   config.graphs = spec.graphs();
   config.nccl_windows = spec.nccl_windows();
+  config.generate = spec.generate();
   if (spec.has_cudnn_attention()) config.cudnn_attention = spec.cudnn_attention();
   return config;
 }

@@ -135,6 +135,7 @@ void Print(const RuntimeConfig& config, proto::RuntimeSpec& spec) {
   }
   spec.set_seed(config.seed);
   spec.set_synchronous(config.synchronous);
+  if (config.generate) spec.set_generate(true);
   if (config.device != DeviceType::kCuda) return;
   spec.set_ranks_per_device(config.ranks_per_device);
   spec.set_collectives(static_cast<proto::RuntimeSpec::Collectives>(config.collectives));

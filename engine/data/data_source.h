@@ -4,7 +4,8 @@
 // S positions in a sample, F features of a position, D target values of a position.
 //
 // A source is a function from the number of a sample to the sample. A run takes positions p = 0, 1, 2, ... of the order
-// of its data (engine/data/sample_order.h): with N samples, position p is a sample of epoch p / N. Which rank and which
+// of its data (engine/data/sample_order.h): with N samples, position p is a sample of epoch p / N. Positions count from
+// where the run began, or changed to this source. Which rank and which
 // micro-batch reads a sample is not the source's business, so a run resumes with the same samples, and has the same
 // ones for any number of ranks and micro-batches. A source that can only be read from one sample to the next is a
 // PullSource (engine/data/pull_source.h).
@@ -73,8 +74,8 @@ class DataSource {
   virtual bool sequential() const { return false; }
   // Returns whether StateAt works, so that runs can be saved.
   virtual bool has_state() const { return true; }
-  // Is called once, before the first Read. A run that resumes gives its position, and the state that StateAt returned
-  // for that position; a new run gives 0 and null.
+  // Is called before the first Read, and again if the source becomes the data of a run again (Trainer::SetData). A run
+  // that resumes gives its position, and the state that StateAt returned for that position; others give 0 and null.
   virtual absl::Status Start(int64_t position, const std::string* state) { return absl::OkStatus(); }
   // Is called after the samples of a step, with the position after them.
   virtual absl::Status EndStep(int64_t position) { return absl::OkStatus(); }

@@ -61,6 +61,10 @@ absl::Status PullSource::Keep(int64_t position) {
 
 absl::Status PullSource::Start(int64_t position, const std::string* state) {
   if (!callbacks_.next) return absl::InvalidArgumentError("callback next is missing");
+  {
+    const std::lock_guard lock(mutex_);
+    states_.clear();  // Those of positions of a former use.
+  }
   if (state == nullptr) return Keep(position);
   if (!has_state()) return absl::InvalidArgumentError("callbacks save and restore are missing, so it cannot resume");
   SHALE_RETURN_IF_ERROR(Guarded("callback restore", [&] { return callbacks_.restore(*state); }));

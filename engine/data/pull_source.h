@@ -38,7 +38,8 @@ struct PullCallbacks {
 // Since the trainer reads a step ahead, the iterator is ahead of what has been trained. A checkpoint records the state
 // after the samples of its last step. After an error, every further read returns that error.
 //
-// A run with this data reads its samples in order (data.order SEQUENTIAL), in one process.
+// A run with this data reads its samples in order (data.order SEQUENTIAL), in one process. If a run changes to other
+// data and back, the iterator goes on behind what was read ahead of the change.
 class PullSource : public DataSource {
  public:
   PullSource(DataDescription description, PullCallbacks callbacks)

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -32,6 +33,12 @@ struct Progress {
   StartStage stage = StartStage::kAllocating;
 };
 
+// A value that the program adds to the report of a step (Trainer::AddMetric).
+struct UserMetric {
+  std::string name;
+  double value = 0;
+};
+
 // A step is done.
 struct StepReport {
   int64_t step = 0;    // Counted from 1.
@@ -49,6 +56,7 @@ struct StepReport {
   double mfu = 0;                   // Fraction of peak_flops x ranks; 0 if no peak is known.
   int64_t peak_bytes_planned = 0;   // Per rank.
   int64_t peak_bytes_measured = 0;  // The largest of any rank so far.
+  std::vector<UserMetric> metrics;  // Ascending by name.
 };
 
 // An evaluation is done.
@@ -77,8 +85,9 @@ struct Warning {
 // The run ended with an error.
 struct Failure {
   absl::Status status;
-  std::string culprit;  // What failed: "start", "step", "evaluation", "checkpoint", or "run" for a callback.
-  int64_t step = 0;     // Steps done.
+  std::string
+      culprit;       // What failed: "start", "step", "evaluation", "generation", "checkpoint", or "run" for a callback.
+  int64_t step = 0;  // Steps done.
 };
 
 // The run ended without an error: all steps are done, or a stop was requested.

@@ -45,6 +45,11 @@ void Fill(const StepReport& from, proto::Event& event) {
   to.set_peak_bytes_planned(from.peak_bytes_planned);
   to.set_peak_bytes_measured(from.peak_bytes_measured);
   if (from.step_weight > 0) to.set_weight(from.step_weight);
+  for (const UserMetric& metric : from.metrics) {
+    proto::Metric& added = *to.add_metrics();
+    added.set_name(metric.name);
+    added.set_value(metric.value);
+  }
 }
 
 void Fill(const EvaluationReport& from, proto::Event& event) {
@@ -87,6 +92,14 @@ const FieldDescriptor& KindOf(const proto::Event& event) {
   return *event.GetDescriptor()->FindFieldByNumber(event.kind_case());
 }
 
+// Adds the metrics of a step, if there are any, as one object: {"reward": 0.5, ...}.
+void AddMetrics(const proto::Step& step, const FieldDescriptor& field, JsonObject& object) {
+  if (step.metrics().empty()) return;
+  JsonObject metrics;
+  for (const proto::Metric& metric : step.metrics()) metrics.Add(metric.name(), metric.value());
+  object.Add(field.name(), metrics);
+}
+
 void AddField(const Message& message, const FieldDescriptor& field, JsonObject& object) {
   const google::protobuf::Reflection& values = *message.GetReflection();
   const std::string& name = field.name();
@@ -103,6 +116,10 @@ void AddFields(const proto::Event& event, JsonObject& object) {
   const Message& what = event.GetReflection()->GetMessage(event, &KindOf(event));
   for (int i = 0; i < what.GetDescriptor()->field_count(); ++i) {
     const FieldDescriptor& field = *what.GetDescriptor()->field(i);
+    if (field.is_repeated()) {  // Only Step.metrics is.
+      AddMetrics(event.step(), field, object);
+      continue;
+    }
     const bool absent = field.has_presence() && !what.GetReflection()->HasField(what, &field);
     if (!absent) AddField(what, field, object);
   }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -78,6 +79,7 @@ class PrometheusWriter : public EventWriter {
       add("mfu", "gauge", "Fraction of peak FLOP/s in the last step; 0: not known.", step_->mfu);
       add("peak_bytes", "gauge", "Device memory of one rank, as measured.", count(step_->peak_bytes_measured));
       add("skipped_steps_total", "counter", "Steps of this process that did not update the weights.", count(skipped_));
+      AddMetrics(step_->metrics, text);
     }
     if (evaluation_) add("evaluation_loss", "gauge", "Loss of the last evaluation.", evaluation_->loss);
     if (checkpoint_step_) add("checkpoint_step", "gauge", "Step of the last checkpoint.", count(*checkpoint_step_));
@@ -85,6 +87,17 @@ class PrometheusWriter : public EventWriter {
     add("ended", "gauge", "1 if the run has ended.", ended_ ? 1 : 0);
     add("failed", "gauge", "1 if the run has ended with an error.", failed_ ? 1 : 0);
     return text;
+  }
+
+  // Names of metrics may hold what names of Prometheus may not, so they become values of a label.
+  void AddMetrics(const std::vector<UserMetric>& metrics, std::string& text) const {
+    if (metrics.empty()) return;
+    absl::StrAppend(&text, "# HELP shale_metric Values that the program added to the last step.\n",
+                    "# TYPE shale_metric gauge\n");
+    for (const UserMetric& metric : metrics) {
+      absl::StrAppend(&text, "shale_metric{run=\"", run_, "\",name=\"", metric.name, "\"} ", Number(metric.value),
+                      "\n");
+    }
   }
 
   const std::string path_;

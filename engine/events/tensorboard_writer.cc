@@ -90,6 +90,9 @@ class TensorBoardWriter : public EventWriter {
     AddValue("speed/seconds_per_step", report.seconds, event);
     if (report.mfu > 0) AddValue("speed/mfu", report.mfu, event);
     AddValue("memory/peak_bytes", static_cast<double>(report.peak_bytes_measured), event);
+    for (const UserMetric& metric : report.metrics) {
+      AddValue(absl::StrCat("metrics/", metric.name), metric.value, event);
+    }
     pending_ += Record(event);
   }
 
@@ -106,7 +109,7 @@ class TensorBoardWriter : public EventWriter {
     return event;
   }
 
-  static void AddValue(const char* tag, double value, tb::Event& event) {
+  static void AddValue(const std::string& tag, double value, tb::Event& event) {
     tb::Summary::Value& added = *event.mutable_summary()->add_value();
     added.set_tag(tag);
     added.set_simple_value(static_cast<float>(value));

@@ -1,8 +1,5 @@
 #include "engine/generate/generator.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/newest.h"
@@ -11,6 +8,7 @@
 #include "engine/checkpoint/staging.h"
 #include "engine/config/parse.h"
 #include "engine/config/set_model.h"
+#include "engine/generate/next_tokens.h"
 #include "engine/memory/host_plan.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/local_ranks.h"
@@ -33,19 +31,6 @@ Job ForGeneration(Job job) {
   return job;
 }
 
-void ToFloats(const std::vector<std::byte>& bytes, DType dtype, std::vector<float>& values) {
-  SHALE_CHECK(bytes.size() == values.size() * SizeOf(dtype));
-  if (dtype == DType::kFloat32) {
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    BFloat16 value;
-    std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
-    values[i] = ToFloat(value);
-  }
-}
-
 }  // namespace
 
 class Generator::Impl {
@@ -65,42 +50,17 @@ class Generator::Impl {
                     {.programs = {{program_.step.program, program_.memory}},
                      .host_memory = PlanHostMemory({{program_.step.program, program_.memory}}, kReadStagingBytes)},
                     program_.memory.peak_bytes));
-    SHALE_ASSIGN_OR_RETURN(run_, LocalProgram::Create(*ranks_, program_.step.program, program_.memory, {}));
+    SHALE_ASSIGN_OR_RETURN(next_, NextTokens::Create(*ranks_, program_, PaddingToken(job_), {}));
     SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, program_.graph));
     const absl::Status restored = LocalState(program_.graph, program_.step.state, program_.memory, *ranks_)
                                       .Restore(checkpoint, /*values_only=*/true);
     // DataLoss makes FromRun try an older checkpoint. Errors of the job or the machine would occur with every
     // checkpoint and are returned as they are.
     if (IsDamage(restored)) return absl::DataLossError(restored.message());
-    SHALE_RETURN_IF_ERROR(restored);
-    window_.resize(job_.batch.sequence_length);
-    logits_.resize(program_.graph.vocabulary);
-    return absl::OkStatus();
+    return restored;
   }
 
-  absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t> context) {
-    if (context.empty()) return absl::InvalidArgumentError("nothing to continue: the prompt has no tokens");
-    const int64_t window = std::ssize(window_), count = std::min<int64_t>(window, std::ssize(context));
-    for (int32_t token : context.last(count)) {
-      if (token < 0 || token >= vocabulary()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("token ", token, " is outside the model's vocabulary of ", vocabulary(), " tokens"));
-      }
-    }
-    // A model that reads every position of the window (the MLP) needs the tokens at the end of the window. Attention is
-    // causal: there the tokens come first, at the positions of training, and whatever follows them has no effect.
-    const int64_t begin = program_.graph.last_target_only ? window - count : 0;
-    std::fill(window_.begin(), window_.end(), is_text() ? '\n' : 0);
-    std::copy(context.end() - count, context.end(), window_.begin() + begin);
-    const int32_t row = static_cast<int32_t>(count - 1);
-    StepInputs inputs;
-    inputs.inputs = window_;
-    inputs.rows = absl::MakeConstSpan(&row, 1);
-    SHALE_RETURN_IF_ERROR(run_->Run({inputs}));
-    ToFloats(run_->outputs(0).logits, program_.graph.compute_dtype, logits_);
-    return absl::MakeConstSpan(logits_);
-  }
-
+  NextTokens& next() { return *next_; }
   bool is_text() const { return job_.data.format == DataFormat::kText; }
   int64_t vocabulary() const { return program_.graph.vocabulary; }
 
@@ -108,9 +68,7 @@ class Generator::Impl {
   Job job_;
   PlannedProgram program_;
   std::unique_ptr<LocalRanks> ranks_;
-  std::unique_ptr<LocalProgram> run_;
-  std::vector<int32_t> window_;  // [S]
-  std::vector<float> logits_;    // [V]
+  std::unique_ptr<NextTokens> next_;
 };
 
 Generator::Generator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -165,20 +123,12 @@ absl::StatusOr<std::vector<int32_t>> Generator::TextPrompt(absl::string_view tex
 }
 
 absl::StatusOr<absl::Span<const float>> Generator::Logits(absl::Span<const int32_t> context) {
-  return impl_->Logits(context);
+  return impl_->next().Logits(context);
 }
 
 absl::Status Generator::Generate(absl::Span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling,
                                  absl::FunctionRef<bool(int32_t)> emit) {
-  Sampler sampler(sampling);
-  std::vector<int32_t> context(prompt.begin(), prompt.end());
-  for (int64_t i = 0; i < count; ++i) {
-    SHALE_ASSIGN_OR_RETURN(const absl::Span<const float> logits, Logits(context));
-    SHALE_ASSIGN_OR_RETURN(const int32_t token, sampler.Draw(logits));
-    context.push_back(token);
-    if (!emit(token)) break;
-  }
-  return absl::OkStatus();
+  return impl_->next().Generate(prompt, count, sampling, emit);
 }
 
 }  // namespace shale

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "engine/hugging_face/layout.h"
 #include "engine/hugging_face/tensor_files.h"
+#include "engine/text/elements.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -195,10 +196,7 @@ absl::Status HfWeights::Read(absl::string_view name, int64_t begin, absl::Span<f
   }
   const HfParameter& parameter = state_->layout.parameters[found->second];
   const int64_t size = values.size(), columns = parameter.columns();
-  if (begin < 0 || size > parameter.elements() || begin > parameter.elements() - size) {
-    return absl::OutOfRangeError(absl::StrCat("parameter ", name, " has ", parameter.elements(),
-                                              " elements; asked for ", size, " from number ", begin));
-  }
+  SHALE_RETURN_IF_ERROR(CheckElements(absl::StrCat("parameter ", name), parameter.elements(), begin, size));
   for (const HfPiece& piece : parameter.pieces) {
     const int64_t from = std::max(begin, piece.row * columns);
     const int64_t to = std::min(begin + size, (piece.row + piece.rows) * columns);

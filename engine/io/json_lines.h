@@ -11,7 +11,7 @@
 
 namespace shale {
 
-// Builds one flat object. Keeps the members in the order in which they were added. Does not detect duplicate names.
+// Builds one object. Keeps the members in the order in which they were added. Does not detect duplicate names.
 class JsonObject {
  public:
   JsonObject& Add(absl::string_view name, absl::string_view value);
@@ -22,6 +22,7 @@ class JsonObject {
   // Writes the fewest digits that read back as the same double. Writes NaN and infinity, which JSON does not have, as
   // null.
   JsonObject& Add(absl::string_view name, double value);
+  JsonObject& Add(absl::string_view name, const JsonObject& value) { return AddRaw(name, value.ToString()); }
 
   std::string ToString() const;  // {"step": 1, "loss": 5.5}
 

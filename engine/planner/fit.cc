@@ -88,8 +88,7 @@ class Search {
       ops_ranks_ = job.sharding.ranks;
       ops_ = machine_.create_ops(ops_ranks_);
     }
-    SHALE_ASSIGN_OR_RETURN(const Choice choice,
-                           ChooseAccumulation(graphs.train, graphs.evaluate, StepOptionsFor(job), budget, *ops_));
+    SHALE_ASSIGN_OR_RETURN(const Choice choice, ChooseAccumulation(graphs, StepOptionsFor(job), budget, *ops_));
     trial.accumulation = choice.options.accumulation;
     trial.arena_bytes = choice.trial.arena_bytes();
     trial.host_bytes = choice.trial.host_bytes();

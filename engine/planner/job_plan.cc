@@ -120,8 +120,7 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine) {
   SHALE_RETURN_IF_ERROR(CheckPatterns(job, graphs.train));
   SHALE_ASSIGN_OR_RETURN(Budget budget, BudgetOf(job, machine.default_budget));
   const std::unique_ptr<Ops> ops = machine.create_ops(job.sharding.ranks);
-  SHALE_ASSIGN_OR_RETURN(Choice choice,
-                         ChooseAccumulation(graphs.train, graphs.evaluate, StepOptionsFor(job), budget, *ops));
+  SHALE_ASSIGN_OR_RETURN(Choice choice, ChooseAccumulation(graphs, StepOptionsFor(job), budget, *ops));
   if (!choice.fits) return DoesNotFit(job, choice, budget, machine, *ops);
   JobPlan plan;
   plan.accumulation_reason = Reason(choice, budget);
@@ -134,6 +133,10 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine) {
   plan.evaluate = {std::move(graphs.evaluate), std::move(trial.evaluate.step), std::move(trial.evaluate.memory)};
   SHALE_RETURN_IF_ERROR(Finish(plan.train));
   SHALE_RETURN_IF_ERROR(Finish(plan.evaluate));
+  if (trial.generate) {
+    plan.generate = {std::move(*graphs.generate), std::move(trial.generate->step), std::move(trial.generate->memory)};
+    SHALE_RETURN_IF_ERROR(Finish(*plan.generate));
+  }
   if (plan.options.snapshot) {
     PlannedProgram snapshot{.graph = plan.train.graph};
     SHALE_ASSIGN_OR_RETURN(snapshot.step, CompileSnapshot(snapshot.graph, plan.options, *ops));
@@ -145,6 +148,7 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine) {
   for (const PlannedProgram* program : {&plan.train, &plan.evaluate}) {
     users.push_back({program->step.program, program->memory});
   }
+  if (plan.generate) users.push_back({plan.generate->step.program, plan.generate->memory});
   if (plan.snapshot) users.push_back({plan.snapshot->step.program, plan.snapshot->memory});
   plan.host_memory = PlanHostMemory(users, kStagingBytes);
   return plan;

@@ -31,7 +31,7 @@ struct PlannedProgram {
 struct AccumulationCandidate {
   Accumulation accumulation = Accumulation::kSharded;
   absl::Status status;             // Not OK: the strategy has no such accumulation, or it is too large to be planned.
-  int64_t peak_bytes = 0;          // Peak of one rank's arena, evaluation included.
+  int64_t peak_bytes = 0;          // Peak of one rank's arena, evaluation and generation included.
   int64_t host_bytes = 0;          // Host memory that one rank offloads to.
   int64_t communicated_bytes = 0;  // Sent by one rank in one step (CommunicationSummary::sent_bytes).
 };
@@ -40,11 +40,12 @@ struct JobPlan {
   StepOptions options;  // As compiled: the accumulation is decided.
   PlannedProgram train;
   PlannedProgram evaluate;                 // Evaluates one micro-batch; has the same persistent buffers as `train`.
+  std::optional<PlannedProgram> generate;  // If runtime.generate is set: the logits of one sequence. As `evaluate`.
   std::optional<PlannedProgram> snapshot;  // If StepOptions::snapshot is set; has the same persistent buffers.
-  int64_t arena_bytes = 0;                 // Size of one rank's arena: the largest peak of train and evaluate.
-  HostMemoryPlan host_memory;              // One rank's pinned memory, for all programs and for checkpoints.
-  Budget budget;                           // Bytes that one rank may plan, and bytes that it may offload.
-  std::string accumulation_reason;         // Why this accumulation was chosen, with the numbers of the others.
+  int64_t arena_bytes = 0;          // Size of one rank's arena: the largest peak of train, evaluate and generate.
+  HostMemoryPlan host_memory;       // One rank's pinned memory, for all programs and for checkpoints.
+  Budget budget;                    // Bytes that one rank may plan, and bytes that it may offload.
+  std::string accumulation_reason;  // Why this accumulation was chosen, with the numbers of the others.
   std::vector<AccumulationCandidate> candidates;  // In the order of the enum; one if the job names its accumulation.
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/graph/data_needs.h"
 #include "engine/model/model.h"
 #include "engine/planner/limits.h"
 #include "engine/step/combination.h"
@@ -13,19 +14,33 @@
 namespace shale {
 namespace {
 
-// Training and evaluation share their persistent buffers, so they must have the same parameters. The function of a
-// custom model may break that.
-absl::Status CheckSameParameters(const ModelGraph& train, const ModelGraph& evaluate) {
+// All programs of a run share their persistent buffers, so they must have the same parameters. The function of a custom
+// model may break that. `mode` is what `other` is for.
+absl::Status CheckSameParameters(const ModelGraph& train, const ModelGraph& other, absl::string_view mode) {
   const auto same = [](const Parameter& a, const Parameter& b) {
     return a.name == b.name && a.shape == b.shape && a.group == b.group;
   };
-  const auto [a, b] = std::mismatch(train.parameters.begin(), train.parameters.end(), evaluate.parameters.begin(),
-                                    evaluate.parameters.end(), same);
-  if (a == train.parameters.end() && b == evaluate.parameters.end()) return absl::OkStatus();
+  const auto [a, b] = std::mismatch(train.parameters.begin(), train.parameters.end(), other.parameters.begin(),
+                                    other.parameters.end(), same);
+  if (a == train.parameters.end() && b == other.parameters.end()) return absl::OkStatus();
   const std::string& name = a != train.parameters.end() ? a->name : b->name;
-  return absl::InvalidArgumentError(
-      absl::StrCat("the model's parameters for training and for evaluation differ, first at ", name,
-                   "; a model must have the same parameters in every mode"));
+  return absl::InvalidArgumentError(absl::StrCat("the model's parameters for training and for ", mode,
+                                                 " differ, first at ", name,
+                                                 "; a model must have the same parameters in every mode"));
+}
+
+// Builds the graph of generation: one sequence, on every rank.
+absl::StatusOr<ModelGraph> BuildGenerate(Job job, const ModelGraph& train) {
+  constexpr absl::string_view kField = "runtime.generate: ";
+  if (NeedsOf(train).features > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        kField, "the model reads features, and only a model that reads tokens can generate; leave it out"));
+  }
+  job.batch.micro_batch = 1;
+  absl::StatusOr<ModelGraph> graph = BuildGraph(job, GraphMode::kLogits);
+  if (!graph.ok()) return absl::Status(graph.status().code(), absl::StrCat(kField, graph.status().message()));
+  SHALE_RETURN_IF_ERROR(CheckSameParameters(train, *graph, "generation"));
+  return graph;
 }
 
 }  // namespace
@@ -39,7 +54,10 @@ absl::StatusOr<JobGraphs> BuildGraphs(const Job& job) {
   JobGraphs graphs;
   SHALE_ASSIGN_OR_RETURN(graphs.train, BuildGraph(job, GraphMode::kTraining));
   SHALE_ASSIGN_OR_RETURN(graphs.evaluate, BuildGraph(job, GraphMode::kEvaluation));
-  SHALE_RETURN_IF_ERROR(CheckSameParameters(graphs.train, graphs.evaluate));
+  SHALE_RETURN_IF_ERROR(CheckSameParameters(graphs.train, graphs.evaluate, "evaluation"));
+  if (job.runtime.generate) {
+    SHALE_ASSIGN_OR_RETURN(graphs.generate, BuildGenerate(job, graphs.train));
+  }
   return graphs;
 }
 
@@ -53,13 +71,15 @@ absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOp
   return planned;
 }
 
-absl::StatusOr<Trial> CompileTrial(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options,
-                                   const Ops& ops) {
+absl::StatusOr<Trial> CompileTrial(const GraphRefs& graphs, const StepOptions& options, const Ops& ops) {
   Trial trial;
-  SHALE_ASSIGN_OR_RETURN(trial.train, CompileAndPlan(train, options, ops));
+  SHALE_ASSIGN_OR_RETURN(trial.train, CompileAndPlan(graphs.train, options, ops));
   StepOptions once = options;
   once.micro_batches = 1;
-  SHALE_ASSIGN_OR_RETURN(trial.evaluate, CompileAndPlan(evaluate, once, ops));
+  SHALE_ASSIGN_OR_RETURN(trial.evaluate, CompileAndPlan(graphs.evaluate, once, ops));
+  if (graphs.generate != nullptr) {
+    SHALE_ASSIGN_OR_RETURN(trial.generate, CompileAndPlan(*graphs.generate, once, ops));
+  }
   return trial;
 }
 
@@ -74,12 +94,12 @@ bool PacksOnce(const StepProgram& program) {
 namespace {
 
 // Compiles with packs_once if the budget has room for the packed weights, else sets options.packs_once to false.
-absl::StatusOr<Trial> CompileWithin(const Budget& budget, const ModelGraph& train, const ModelGraph& evaluate,
-                                    StepOptions& options, const Ops& ops) {
-  SHALE_ASSIGN_OR_RETURN(Trial trial, CompileTrial(train, evaluate, options, ops));
+absl::StatusOr<Trial> CompileWithin(const Budget& budget, const GraphRefs& graphs, StepOptions& options,
+                                    const Ops& ops) {
+  SHALE_ASSIGN_OR_RETURN(Trial trial, CompileTrial(graphs, options, ops));
   if (budget.Holds(trial.arena_bytes(), trial.host_bytes()) || !PacksOnce(trial.train.step.program)) return trial;
   options.packs_once = false;
-  return CompileTrial(train, evaluate, options, ops);
+  return CompileTrial(graphs, options, ops);
 }
 
 }  // namespace
@@ -90,8 +110,8 @@ std::vector<Accumulation> AccumulationsOf(const StepOptions& options) {
   return {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered};
 }
 
-absl::StatusOr<Choice> ChooseAccumulation(const ModelGraph& train, const ModelGraph& evaluate,
-                                          const StepOptions& options, const Budget& budget, const Ops& ops) {
+absl::StatusOr<Choice> ChooseAccumulation(const GraphRefs& graphs, const StepOptions& options, const Budget& budget,
+                                          const Ops& ops) {
   Choice best;
   bool any = false;
   std::vector<AccumulationCandidate> candidates;
@@ -105,7 +125,7 @@ absl::StatusOr<Choice> ChooseAccumulation(const ModelGraph& train, const ModelGr
   for (Accumulation accumulation : AccumulationsOf(options)) {
     StepOptions tried = options;
     tried.accumulation = accumulation;
-    absl::StatusOr<Trial> trial = CompileWithin(budget, train, evaluate, tried, ops);
+    absl::StatusOr<Trial> trial = CompileWithin(budget, graphs, tried, ops);
     candidates.push_back({.accumulation = accumulation, .status = trial.status()});
     if (!trial.ok()) continue;
     const CommunicationSummary communication = SummarizeCommunication(trial->train.step.program, options.mesh);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -12,14 +13,30 @@
 
 namespace shale {
 
-// The graphs of the programs that every run has. They do not depend on StepOptions.
+// The graphs of the programs of a run. They do not depend on StepOptions.
 struct JobGraphs {
   ModelGraph train;
   ModelGraph evaluate;
+  std::optional<ModelGraph> generate;  // With runtime.generate: the logits of one sequence.
 };
-// Build one graph of a job, or both. Return InvalidArgument if the job is too large to be planned (CheckGraphSize).
+// Build one graph of a job, or all. Return InvalidArgument if the job is too large to be planned (CheckGraphSize), or
+// if runtime.generate is set and the model cannot generate.
 absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode);
 absl::StatusOr<JobGraphs> BuildGraphs(const Job& job);
+
+// The same graphs, borrowed.
+struct GraphRefs {
+  GraphRefs(const JobGraphs& graphs)  // Not explicit: a function that borrows graphs takes them in any of their forms.
+      : train(graphs.train), evaluate(graphs.evaluate), generate(graphs.generate ? &*graphs.generate : nullptr) {}
+  GraphRefs(const JobPlan& plan)
+      : train(plan.train.graph),
+        evaluate(plan.evaluate.graph),
+        generate(plan.generate ? &plan.generate->graph : nullptr) {}
+
+  const ModelGraph& train;
+  const ModelGraph& evaluate;
+  const ModelGraph* generate;  // May be null.
+};
 
 struct PlannedStep {
   CompiledStep step;
@@ -31,12 +48,18 @@ absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOp
 
 struct Trial {
   PlannedStep train, evaluate;
-  int64_t arena_bytes() const { return std::max(train.memory.peak_bytes, evaluate.memory.peak_bytes); }
-  int64_t host_bytes() const { return std::max(train.memory.host_bytes, evaluate.memory.host_bytes); }
+  std::optional<PlannedStep> generate;  // If there is such a graph.
+  int64_t arena_bytes() const { return Largest(&MemoryPlan::peak_bytes); }
+  int64_t host_bytes() const { return Largest(&MemoryPlan::host_bytes); }
+
+ private:
+  int64_t Largest(int64_t MemoryPlan::*bytes) const {
+    const int64_t both = std::max(train.memory.*bytes, evaluate.memory.*bytes);
+    return generate ? std::max(both, generate->memory.*bytes) : both;
+  }
 };
-// Compiles and plans both programs. The evaluation program runs one micro-batch.
-absl::StatusOr<Trial> CompileTrial(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options,
-                                   const Ops& ops);
+// Compiles and plans all programs. Those of evaluation and of generation run one micro-batch.
+absl::StatusOr<Trial> CompileTrial(const GraphRefs& graphs, const StepOptions& options, const Ops& ops);
 
 // Returns the accumulations to choose from: the one that the options name, or all of them for kAuto. Leaves out NO_SYNC
 // if gradients are summed in bf16, which it refuses (CheckGradientShards).
@@ -57,7 +80,7 @@ struct Choice {
   std::vector<AccumulationCandidate> candidates;
 };
 // Tries all accumulations of AccumulationsOf(options). Returns the error of the first one if none can be compiled.
-absl::StatusOr<Choice> ChooseAccumulation(const ModelGraph& train, const ModelGraph& evaluate,
-                                          const StepOptions& options, const Budget& budget, const Ops& ops);
+absl::StatusOr<Choice> ChooseAccumulation(const GraphRefs& graphs, const StepOptions& options, const Budget& budget,
+                                          const Ops& ops);
 
 }  // namespace shale

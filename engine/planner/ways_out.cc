@@ -161,7 +161,7 @@ class WaysOut {
     const absl::StatusOr<Budget> budget = BudgetOf(job, machine_.default_budget);
     if (!budget.ok()) return std::nullopt;  // This number of ranks cannot run here.
     absl::StatusOr<Choice> choice =
-        ChooseAccumulation(graphs->train, graphs->evaluate, StepOptionsFor(job), *budget, OpsOf(job.sharding.ranks));
+        ChooseAccumulation(*graphs, StepOptionsFor(job), *budget, OpsOf(job.sharding.ranks));
     if (!choice.ok()) return std::nullopt;
     return *std::move(choice);
   }

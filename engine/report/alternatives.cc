@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/planner/trial.h"
 #include "engine/text/numbers.h"
 #include "kernels/check.h"
 
@@ -16,12 +15,11 @@ absl::StatusOr<Alternatives> Alternatives::Create(const Job& job, const JobPlan&
 }
 
 absl::StatusOr<Cost> Alternatives::CostOf(const StepOptions& options) const {
-  return CostOf(plan_.train.graph, plan_.evaluate.graph, options);
+  return CostOf(GraphRefs(plan_), options);
 }
 
-absl::StatusOr<Cost> Alternatives::CostOf(const ModelGraph& train, const ModelGraph& evaluate,
-                                          const StepOptions& options) const {
-  SHALE_ASSIGN_OR_RETURN(const Choice choice, ChooseAccumulation(train, evaluate, options, plan_.budget, *ops_));
+absl::StatusOr<Cost> Alternatives::CostOf(const GraphRefs& graphs, const StepOptions& options) const {
+  SHALE_ASSIGN_OR_RETURN(const Choice choice, ChooseAccumulation(graphs, options, plan_.budget, *ops_));
   const StepProgram& program = choice.trial.train.step.program;
   const OffloadSummary offload = SummarizeOffload(program);
   return Cost{.options = choice.options,
@@ -46,7 +44,7 @@ Job Alternatives::WithMicroBatch(int64_t micro_batch) const {
 absl::StatusOr<Cost> Alternatives::CostOfMicroBatch(int64_t micro_batch) const {
   const Job job = WithMicroBatch(micro_batch);
   SHALE_ASSIGN_OR_RETURN(const JobGraphs graphs, BuildGraphs(job));
-  return CostOf(graphs.train, graphs.evaluate, StepOptionsFor(job));
+  return CostOf(GraphRefs(graphs), StepOptionsFor(job));
 }
 
 absl::StatusOr<Fit> Alternatives::LargestMicroBatch() const {

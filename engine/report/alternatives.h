@@ -11,6 +11,7 @@
 #include "engine/planner/fit.h"
 #include "engine/planner/job_plan.h"
 #include "engine/planner/summary.h"
+#include "engine/planner/trial.h"
 
 namespace shale {
 
@@ -57,7 +58,7 @@ class Alternatives {
   Alternatives(const Job& job, const JobPlan& plan, const Machine& machine)
       : job_(job), plan_(plan), machine_(machine), ops_(machine.create_ops(job.sharding.ranks)) {}
 
-  absl::StatusOr<Cost> CostOf(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options) const;
+  absl::StatusOr<Cost> CostOf(const GraphRefs& graphs, const StepOptions& options) const;
   Job WithMicroBatch(int64_t micro_batch) const;
 
   const Job& job_;

@@ -86,6 +86,7 @@ Json MemoryJson(const JobPlan& plan) {
           {"peak_bytes", train.peak_bytes},
           {"lower_bound_bytes", train.lower_bound_bytes},
           {"evaluate_peak_bytes", plan.evaluate.memory.peak_bytes},
+          {"generate_peak_bytes", plan.generate ? Json(plan.generate->memory.peak_bytes) : Json()},
           {"at_peak", {{"instruction", train.peak_instruction}, {"categories", CategoriesJson(train.bytes_at_peak)}}}};
 }
 

@@ -20,8 +20,8 @@ namespace shale {
 //                    first_layers, last_layers, segment_blocks, recompute: [pattern]}, offload: [pattern],
 //                    offload_state: text, update_device}
 //   memory           {arena_bytes, persistent_bytes, persistent_host_bytes, peak_bytes, lower_bound_bytes,
-//                    evaluate_peak_bytes, at_peak: {instruction, categories}}; peak and lower bound are those of the
-//                    training program
+//                    evaluate_peak_bytes, generate_peak_bytes, at_peak: {instruction, categories}}; peak and lower
+//                    bound are those of the training program; generate_peak_bytes is null without runtime.generate
 //   host_memory      {total_bytes, staging_bytes, items_bytes, transfer_bytes, offload_bytes}
 //   budget           {bytes, origin, host_bytes, host_origin}; an origin is null if the job sets the budget
 //   timeline         [{moment, bytes, instruction, categories}] (engine/report/timeline.h)

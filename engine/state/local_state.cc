@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/checkpoint/staging.h"
+#include "engine/text/elements.h"
+#include "engine/text/quote.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -19,7 +21,7 @@ std::string Describe(absl::string_view name, const std::vector<int64_t>& shape) 
 }  // namespace
 
 LocalState::LocalState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, LocalRanks& ranks)
-    : model_(model), local_(ranks) {
+    : model_(model), states_(state.states), local_(ranks) {
   for (RankRuntime* runtime : ranks.runtimes()) ranks_.emplace_back(model, state, plan, *runtime);
 }
 
@@ -41,7 +43,11 @@ absl::StatusOr<ParameterId> LocalState::Find(absl::string_view name) const {
   for (size_t id = 0; id < model_.parameters.size(); ++id) {
     if (model_.parameters[id].name == name) return static_cast<ParameterId>(id);
   }
-  return absl::NotFoundError(absl::StrCat("the model has no parameter ", name));
+  std::vector<std::string> names;
+  for (const Parameter& parameter : model_.parameters) names.push_back(parameter.name);
+  const std::string nearest = Nearest(name, names);
+  return absl::NotFoundError(absl::StrCat("the model has no parameter ", name,
+                                          nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
 }
 
 absl::StatusOr<ParameterId> LocalState::Find(absl::string_view name, int64_t elements) const {
@@ -53,30 +59,70 @@ absl::StatusOr<ParameterId> LocalState::Find(absl::string_view name, int64_t ele
   return id;
 }
 
+absl::StatusOr<ParameterId> LocalState::FindElements(absl::string_view name, int64_t begin, int64_t count) const {
+  SHALE_ASSIGN_OR_RETURN(const ParameterId id, Find(name));
+  SHALE_RETURN_IF_ERROR(
+      CheckElements(absl::StrCat("parameter ", name), model_.parameters[id].elements(), begin, count));
+  return id;
+}
+
+absl::StatusOr<int> LocalState::FindState(absl::string_view name) const {
+  std::vector<absl::string_view> names;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const UpdateState& state = states_[i];
+    names.push_back(state.name);
+    if (state.name != name) continue;
+    if (state.dtype != DType::kUInt8 && state.block == 1) return static_cast<int>(i);
+    return absl::FailedPreconditionError(
+        absl::StrCat("elements of state ", name,
+                     " cannot be read or written one by one: the optimizer keeps its moments "
+                     "in 8 bits, ",
+                     kQuantizedBlock,
+                     " to a scale; use optimizer.rule=ADAMW, or save a checkpoint and "
+                     "read codes and scales from it"));
+  }
+  return absl::NotFoundError(absl::StrCat(
+      "the optimizer keeps no state ", name,
+      names.empty() ? "; it keeps none at all" : absl::StrCat("; its states: ", absl::StrJoin(names, ", "))));
+}
+
 absl::Status LocalState::Write(ParameterId id, int64_t begin, absl::Span<const float> values) {
   for (RankState& rank : ranks_) SHALE_RETURN_IF_ERROR(rank.Write(id, begin, values));
   return absl::OkStatus();
 }
 
+absl::Status LocalState::WriteState(int state, ParameterId id, int64_t begin, absl::Span<const float> values) {
+  for (RankState& rank : ranks_) SHALE_RETURN_IF_ERROR(rank.WriteState(state, id, begin, values));
+  return absl::OkStatus();
+}
+
 absl::Status LocalState::Read(ParameterId id, int64_t begin, absl::Span<float> values) const {
-  return Read(RankState::Values::kWeights, id, begin, values);
+  return ReadShards(id, std::ssize(values),
+                    [&](const RankState& rank) { return rank.Read(RankState::Values::kWeights, id, begin, values); });
 }
 
 absl::Status LocalState::ReadGradient(ParameterId id, int64_t begin, absl::Span<float> values) const {
-  return Read(RankState::Values::kGradient, id, begin, values);
+  return ReadShards(id, std::ssize(values),
+                    [&](const RankState& rank) { return rank.Read(RankState::Values::kGradient, id, begin, values); });
 }
 
-absl::Status LocalState::Read(RankState::Values what, ParameterId id, int64_t begin, absl::Span<float> values) const {
-  int64_t missing = std::ssize(values);
+absl::Status LocalState::ReadState(int state, ParameterId id, int64_t begin, absl::Span<float> values) const {
+  return ReadShards(id, std::ssize(values),
+                    [&](const RankState& rank) { return rank.ReadState(state, id, begin, values); });
+}
+
+absl::Status LocalState::ReadShards(ParameterId id, int64_t count,
+                                    absl::FunctionRef<absl::StatusOr<int64_t>(const RankState&)> read) const {
+  int64_t missing = count;
   std::set<int> shards;  // The shards that have been read. Replicas of a shard hold the same values, so one is enough.
   for (int local = 0; local < size() && missing > 0; ++local) {  // One rank is enough if it holds all.
     if (!shards.insert(local_.mesh().index(local_.number(local), MeshAxis::kShard)).second) continue;
-    SHALE_ASSIGN_OR_RETURN(const int64_t read, ranks_[local].Read(what, id, begin, values));
-    missing -= read;
+    SHALE_ASSIGN_OR_RETURN(const int64_t found, read(ranks_[local]));
+    missing -= found;
   }
   if (missing <= 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("ranks of other processes hold ", missing, " of the ",
-                                                    values.size(), " elements of ", model_.parameters[id].name,
+  return absl::FailedPreconditionError(absl::StrCat("ranks of other processes hold ", missing, " of the ", count,
+                                                    " elements of ", model_.parameters[id].name,
                                                     " that are to be read"));
 }
 

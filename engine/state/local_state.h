@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -35,10 +36,18 @@ class LocalState {
   absl::Status Fill(RankState::ReadValues read);
 
   const std::vector<Parameter>& parameters() const { return model_.parameters; }
-  // Returns the parameter of that name, or NotFound with the name.
+  // Returns the parameter of that name, or NotFound with the nearest name.
   absl::StatusOr<ParameterId> Find(absl::string_view name) const;
   // Like Find, but returns InvalidArgument unless the parameter has `elements` elements.
   absl::StatusOr<ParameterId> Find(absl::string_view name, int64_t elements) const;
+  // Like Find, but returns OutOfRange unless the parameter has elements [begin, begin + count).
+  absl::StatusOr<ParameterId> FindElements(absl::string_view name, int64_t begin, int64_t count) const;
+
+  // Returns the states that the optimizer keeps.
+  absl::Span<const UpdateState> states() const { return states_; }
+  // Returns the place among them of the state of that name. Returns NotFound with the names that there are, or
+  // FailedPrecondition if its elements cannot be read and written one by one, because blocks of them share a scale.
+  absl::StatusOr<int> FindState(absl::string_view name) const;
 
   // Write and read elements [begin, begin + values.size()) of a parameter as fp32, in row-major order, whatever form
   // the ranks keep them in. A caller may go through a large parameter range by range and never hold all of it. Reading
@@ -50,11 +59,18 @@ class LocalState {
   absl::Status Write(ParameterId id, int64_t begin, absl::Span<const float> values);
   absl::Status Read(ParameterId id, int64_t begin, absl::Span<float> values) const;
   absl::Status ReadGradient(ParameterId id, int64_t begin, absl::Span<float> values) const;
+  // WriteState and ReadState do the same with a state of the optimizer, which FindState found. A state in bf16 stores
+  // the nearest value.
+  absl::Status WriteState(int state, ParameterId id, int64_t begin, absl::Span<const float> values);
+  absl::Status ReadState(int state, ParameterId id, int64_t begin, absl::Span<float> values) const;
 
  private:
-  absl::Status Read(RankState::Values what, ParameterId id, int64_t begin, absl::Span<float> values) const;
+  // Reads with `read` what each shard has of `count` elements of a parameter. `read` returns how many it read.
+  absl::Status ReadShards(ParameterId id, int64_t count,
+                          absl::FunctionRef<absl::StatusOr<int64_t>(const RankState&)> read) const;
 
   const ModelGraph& model_;
+  const absl::Span<const UpdateState> states_;
   LocalRanks& local_;
   std::vector<RankState> ranks_;  // By local rank.
 };

@@ -69,9 +69,11 @@ absl::Status RankState::Load(const Tensor& tensor, int64_t element, void* to, in
   return runtime_.Read(Address(tensor, element), to, count * SizeOf(tensor.dtype));
 }
 
-absl::Status RankState::CopyToHostWeight(const GroupState& g) {
+absl::Status RankState::CopyToHostWeight(const GroupState& g, std::optional<ElementRange> of_own) {
   if (!g.host_weight.present() || g.host_weight.where.symbol == g.own_weight.where.symbol) return absl::OkStatus();
-  return Load(g.own_weight, 0, Address(g.host_weight, 0), g.own_weight.elements());
+  const ElementRange part = of_own.value_or(ElementRange{0, g.own_weight.elements()});
+  if (part.begin == part.end) return absl::OkStatus();
+  return Load(g.own_weight, part.begin, Address(g.host_weight, part.begin), part.end - part.begin);
 }
 
 ElementRange RankState::OfParameter(ParameterId id, ElementRange of_group) const {
@@ -79,6 +81,15 @@ ElementRange RankState::OfParameter(ParameterId id, ElementRange of_group) const
   const ElementRange here = state_.groups[parameter.group].layout().Find(parameter.name)->range();
   const ElementRange common = Intersect(of_group, here);
   return {common.begin - here.begin, common.end - here.begin};
+}
+
+RankState::OwnedPart RankState::OwnedPartOf(ParameterId id, ElementRange elements) const {
+  const Parameter& parameter = model_.parameters[id];
+  SHALE_CHECK(elements.begin >= 0 && elements.end <= parameter.elements()) << parameter.name;
+  const GroupState& g = state_.groups[parameter.group];
+  const ElementRange mine = Intersect(OfParameter(id, Owned(g)), elements);
+  if (mine.begin == mine.end) return {.range = {elements.begin, elements.begin}};
+  return {mine, g.layout().Find(parameter.name)->offset_elements + mine.begin - Owned(g).begin};
 }
 
 std::vector<PieceSource> RankState::Pieces(Source source) const {
@@ -307,34 +318,51 @@ absl::Status RankState::Write(ParameterId id, int64_t begin, absl::Span<const fl
     const int64_t count = std::min(kWorkFloats, mine.end - at);
     SHALE_RETURN_IF_ERROR(PutValues(g, offset + at, values.data() + (at - begin), count, work.data()));
   }
-  return CopyToHostWeight(g);
+  const OwnedPart own = OwnedPartOf(id, {begin, begin + std::ssize(values)});
+  return CopyToHostWeight(g, ElementRange{own.at_owned, own.at_owned + own.size()});
 }
 
 absl::StatusOr<int64_t> RankState::Read(Values what, ParameterId id, int64_t begin, absl::Span<float> values) const {
-  const Parameter& parameter = model_.parameters[id];
-  SHALE_CHECK(begin >= 0 && begin + std::ssize(values) <= parameter.elements()) << parameter.name;
-  const GroupState& g = state_.groups[parameter.group];
-  const ElementRange mine = Intersect(OfParameter(id, Owned(g)), {begin, begin + std::ssize(values)});
-  const int64_t count = mine.end - mine.begin;
-  if (count == 0) return 0;
-  if (what == Values::kGradient && !state_.keeps_gradients) {
+  const GroupState& g = state_.groups[model_.parameters[id].group];
+  const OwnedPart own = OwnedPartOf(id, {begin, begin + std::ssize(values)});
+  const bool gradient = what == Values::kGradient;
+  if (gradient && !state_.keeps_gradients) {
     return absl::FailedPreconditionError(
         "the gradients of a step are gone after its update; to read them, set memory.keep_gradients");
   }
-  const int64_t element = g.layout().Find(parameter.name)->offset_elements + mine.begin - Owned(g).begin;
-  float* const to = values.data() + (mine.begin - begin);
-  const bool gradient = what == Values::kGradient;
   const Tensor& from = gradient ? g.own_gradient : g.master.present() ? g.master : g.own_weight;
+  return LoadFloats(from, gradient ? Tensor() : g.low, own, values.data() + (own.range.begin - begin));
+}
+
+absl::StatusOr<int64_t> RankState::LoadFloats(const Tensor& from, const Tensor& low, const OwnedPart& own,
+                                              float* to) const {
+  const int64_t count = own.size();
+  if (count == 0) return 0;
   if (from.dtype == DType::kFloat32) {
-    SHALE_RETURN_IF_ERROR(Load(from, element, to, count));
+    SHALE_RETURN_IF_ERROR(Load(from, own.at_owned, to, count));
     return count;
   }
   std::vector<BFloat16> high(count);
-  std::vector<int16_t> low(count);  // Stays 0 if there are no low bits: JoinMaster(high, 0) is `high`.
-  SHALE_RETURN_IF_ERROR(Load(from, element, high.data(), count));
-  if (!gradient && g.low.present()) SHALE_RETURN_IF_ERROR(Load(g.low, element, low.data(), count));
-  for (int64_t i = 0; i < count; ++i) to[i] = JoinMaster(high[i], low[i]);
+  std::vector<int16_t> low_bits(count);  // Stays 0 if there are none: JoinMaster(high, 0) is `high`.
+  SHALE_RETURN_IF_ERROR(Load(from, own.at_owned, high.data(), count));
+  if (low.present()) SHALE_RETURN_IF_ERROR(Load(low, own.at_owned, low_bits.data(), count));
+  for (int64_t i = 0; i < count; ++i) to[i] = JoinMaster(high[i], low_bits[i]);
   return count;
+}
+
+absl::Status RankState::WriteState(int state, ParameterId id, int64_t begin, absl::Span<const float> values) {
+  const OwnedPart own = OwnedPartOf(id, {begin, begin + std::ssize(values)});
+  if (own.size() == 0) return absl::OkStatus();
+  const Tensor& to = state_.groups[model_.parameters[id].group].states[state];
+  const auto* from = reinterpret_cast<const char*>(values.data() + (own.range.begin - begin));
+  std::vector<char> work(kWorkBytes);
+  return PutState(to, own.at_owned, DType::kFloat32, from, own.size(), work.data());
+}
+
+absl::StatusOr<int64_t> RankState::ReadState(int state, ParameterId id, int64_t begin, absl::Span<float> values) const {
+  const OwnedPart own = OwnedPartOf(id, {begin, begin + std::ssize(values)});
+  const Tensor& from = state_.groups[model_.parameters[id].group].states[state];
+  return LoadFloats(from, Tensor(), own, values.data() + (own.range.begin - begin));
 }
 
 absl::Status RankState::ReadScalars(Manifest& manifest) const {

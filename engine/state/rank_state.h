@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -58,6 +59,10 @@ class RankState {
   // (StepOptions::keep_gradients).
   enum class Values { kWeights, kGradient };
   absl::StatusOr<int64_t> Read(Values what, ParameterId id, int64_t begin, absl::Span<float> values) const;
+  // Write and read in the same way a state of the optimizer, given by its place in JobState::states. A state in bf16
+  // stores the nearest value. REQUIRES: the state is in f32 or bf16 and has one element for each weight.
+  absl::Status WriteState(int state, ParameterId id, int64_t begin, absl::Span<const float> values);
+  absl::StatusOr<int64_t> ReadState(int state, ParameterId id, int64_t begin, absl::Span<float> values) const;
 
   // Sets the manifest's update_count and previous_norm.
   absl::Status ReadScalars(Manifest& manifest) const;
@@ -77,8 +82,19 @@ class RankState {
   // Copy `count` elements of a tensor from host memory, and back (RankRuntime::Write and Read).
   absl::Status Store(const Tensor& tensor, int64_t element, const void* from, int64_t count);
   absl::Status Load(const Tensor& tensor, int64_t element, void* to, int64_t count) const;
-  // Copies the weights of a group that this rank updates to GroupState::host_weight, if that is a tensor of its own.
-  absl::Status CopyToHostWeight(const GroupState& g);
+  // The part of some elements of a parameter that this rank updates.
+  struct OwnedPart {
+    ElementRange range;    // Numbered within the parameter. Empty if the rank updates none of them.
+    int64_t at_owned = 0;  // The number of the first one among the elements of the group that the rank updates.
+    int64_t size() const { return range.end - range.begin; }
+  };
+  OwnedPart OwnedPartOf(ParameterId id, ElementRange elements) const;
+  // Stores these elements of a tensor in f32 or bf16 at `to`, joined with `low` if that is present. Returns their
+  // count.
+  absl::StatusOr<int64_t> LoadFloats(const Tensor& from, const Tensor& low, const OwnedPart& own, float* to) const;
+  // Copies elements to GroupState::host_weight, if that is a tensor of its own. `of_own` numbers them among those that
+  // the rank updates; without it, copies all of these.
+  absl::Status CopyToHostWeight(const GroupState& g, std::optional<ElementRange> of_own = std::nullopt);
   // The functions below set state in the arena or in the rank's pinned memory. `work` points to kWorkBytes bytes,
   // preferably pinned, for elements on their way there.
   absl::Status ZeroValues(const GroupState& g, char* work);

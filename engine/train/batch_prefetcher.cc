@@ -60,6 +60,11 @@ absl::StatusOr<std::vector<StepInputs>> BatchPrefetcher::Take(const StepSamples&
   return inputs;
 }
 
+void BatchPrefetcher::WaitForRead() {
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [&] { return state_ != State::kReading; });
+}
+
 absl::StatusOr<std::vector<StepInputs>> BatchPrefetcher::Read(int buffer, const StepSamples& samples) const {
   try {
     return buffers_[buffer](samples);

@@ -50,6 +50,8 @@ class BatchPrefetcher {
   // it occurred ahead of this call; a later call tries again. An error in reading `next` is returned by the call that
   // asks for these samples. Returns ResourceExhausted if memory cannot be allocated.
   absl::StatusOr<std::vector<StepInputs>> Take(const StepSamples& samples, const StepSamples& next);
+  // Returns when nothing is being read; nothing will be until the next Take.
+  void WaitForRead();
 
  private:
   enum class State { kIdle, kReading, kRead };

@@ -79,6 +79,45 @@ absl::Status CheckDescription(const DataDescription& data, const Job& job) {
   return absl::OkStatus();
 }
 
+// Checks the description of training data that the program gives.
+absl::Status CheckTraining(const DataSource& source, const Job& job) {
+  const DataDescription& data = source.description();
+  SHALE_RETURN_IF_ERROR(CheckDescription(data, job));
+  if (job.data.order == DataOrder::kShuffled && (source.sequential() || data.samples == kEndlessSamples)) {
+    return Refuse(data.name, source.sequential() ? "it can only be read in order" : "it has no end",
+                  ", so it cannot be shuffled; set data.order=SEQUENTIAL");
+  }
+  return absl::OkStatus();
+}
+
+// Prepares a loader for a model. Returns InvalidArgument if the data does not have what the model reads.
+absl::Status Fit(const DataNeeds& needs, BatchLoader& loader) {
+  const DataDescription& data = loader.source().description();
+  for (const auto& [given, wanted, what] : {std::tuple(data.features, needs.features, "features"),
+                                            {data.target_values, needs.target_values, "target values"}}) {
+    if (given == wanted) continue;
+    return Refuse(data.name, "a position has ", given, " ", what, ", and the model reads ", wanted,
+                  given == 0 || wanted == 0 ? " (0: tokens)" : "");
+  }
+  const bool reads_weights = needs.target_weights != TargetWeights::kNone;
+  if (data.has_weights != reads_weights) {
+    return Refuse(data.name, data.has_weights ? "its targets have weights, and data.target_weights is NONE; set "
+                                                "OVER_TOKENS or OVER_WEIGHTS"
+                                              : "its targets have no weights; set data.target_weights=NONE");
+  }
+  const int64_t limit = needs.input_ids > 0 ? needs.input_ids : needs.target_ids;
+  if (limit > 0 && data.vocabulary > limit) {
+    return Refuse(data.name, "its vocabulary is ", data.vocabulary, ", that of the model is ", limit);
+  }
+  loader.Expect(needs.last_target_only ? TargetPositions::kLast : TargetPositions::kEvery, needs.input_ids,
+                needs.target_ids);
+  return absl::OkStatus();
+}
+
+std::shared_ptr<DataSource> Borrowed(DataSource& source) {
+  return std::shared_ptr<DataSource>(&source, [](DataSource*) {});
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(const Job& job, const std::string& tokenizer_folder,
@@ -88,8 +127,8 @@ absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(const Job& job, const std
   SHALE_RETURN_IF_ERROR(CheckOneKind(job, own));
   SHALE_RETURN_IF_ERROR(own.training != nullptr ? data->OpenOwn(job, own) : data->OpenFiles(job));
   if (!tokenizer_folder.empty()) {
-    SHALE_ASSIGN_OR_RETURN(const std::string digest, TokenizerDigest(tokenizer_folder));
-    if (!digest.empty()) absl::StrAppend(&data->saved_.tokenizer, "; ", digest);
+    SHALE_ASSIGN_OR_RETURN(data->digest_, TokenizerDigest(tokenizer_folder));
+    data->saved_.tokenizer = data->Recorded(data->saved_.tokenizer);
   }
   const int64_t samples = data->training_->samples_per_epoch();
   data->global_batch_ = job.batch.global_batch;
@@ -139,11 +178,7 @@ absl::Status JobData::OpenFiles(Job job) {
 
 absl::Status JobData::OpenOwn(const Job& job, const Own& own) {
   const DataDescription& data = own.training->description();
-  SHALE_RETURN_IF_ERROR(CheckDescription(data, job));
-  if (job.data.order == DataOrder::kShuffled && (own.training->sequential() || data.samples == kEndlessSamples)) {
-    return Refuse(data.name, own.training->sequential() ? "it can only be read in order" : "it has no end",
-                  ", so it cannot be shuffled; set data.order=SEQUENTIAL");
-  }
+  SHALE_RETURN_IF_ERROR(CheckTraining(*own.training, job));
   if (job.lr_schedule.epochs > 0 && data.samples == kEndlessSamples) {
     return Refuse(data.name, "it has no end, so lr_schedule.epochs has no meaning; give lr_schedule.steps");
   }
@@ -153,65 +188,90 @@ absl::Status JobData::OpenOwn(const Job& job, const Own& own) {
   }
   facts_.vocabulary = data.vocabulary;
   saved_.tokenizer = data.name;
-  const auto borrowed = [](DataSource* source) { return std::shared_ptr<DataSource>(source, [](DataSource*) {}); };
-  SHALE_ASSIGN_OR_RETURN(training_, MakeLoader(job, borrowed(own.training), Use::kTraining));
+  SHALE_ASSIGN_OR_RETURN(training_, MakeLoader(job, Borrowed(*own.training), Use::kTraining));
   if (own.evaluation == nullptr) return absl::OkStatus();
   SHALE_RETURN_IF_ERROR(CheckDescription(own.evaluation->description(), job));
   if (own.evaluation->sequential()) {
     return Refuse(own.evaluation->description().name,
                   "it can only be read once, in order; evaluation data must be readable at any position");
   }
-  SHALE_ASSIGN_OR_RETURN(evaluation_, MakeLoader(job, borrowed(own.evaluation), Use::kEvaluation));
+  SHALE_ASSIGN_OR_RETURN(evaluation_, MakeLoader(job, Borrowed(*own.evaluation), Use::kEvaluation));
   return absl::OkStatus();
 }
 
 absl::Status JobData::FitTo(const DataNeeds& needs) {
-  for (BatchLoader* loader : {training_.get(), evaluation_.get()}) {
-    if (loader == nullptr) continue;
-    const DataDescription& data = loader->source().description();
-    for (const auto& [given, wanted, what] : {std::tuple(data.features, needs.features, "features"),
-                                              {data.target_values, needs.target_values, "target values"}}) {
-      if (given == wanted) continue;
-      return Refuse(data.name, "a position has ", given, " ", what, ", and the model reads ", wanted,
-                    given == 0 || wanted == 0 ? " (0: tokens)" : "");
-    }
-    const bool reads_weights = needs.target_weights != TargetWeights::kNone;
-    if (data.has_weights != reads_weights) {
-      return Refuse(data.name, data.has_weights ? "its targets have weights, and data.target_weights is NONE; set "
-                                                  "OVER_TOKENS or OVER_WEIGHTS"
-                                                : "its targets have no weights; set data.target_weights=NONE");
-    }
-    const int64_t limit = needs.input_ids > 0 ? needs.input_ids : needs.target_ids;
-    if (limit > 0 && data.vocabulary > limit) {
-      return Refuse(data.name, "its vocabulary is ", data.vocabulary, ", that of the model is ", limit);
-    }
-    loader->Expect(needs.last_target_only ? TargetPositions::kLast : TargetPositions::kEvery, needs.input_ids,
-                   needs.target_ids);
-  }
-  return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(Fit(needs, *training_));
+  return evaluation_ == nullptr ? absl::OkStatus() : Fit(needs, *evaluation_);
 }
 
-absl::Status JobData::Start(int64_t position, const std::string* state) const {
-  SHALE_RETURN_IF_ERROR(training_->Start(position, state));
+absl::Status JobData::Start(int64_t place, const std::string* state) const {
+  SHALE_RETURN_IF_ERROR(training_->Start(place, state));
   if (evaluation_ == nullptr || &evaluation_->source() == &training_->source()) return absl::OkStatus();
   return evaluation_->Start(0, nullptr);
 }
 
+absl::StatusOr<std::unique_ptr<BatchLoader>> JobData::OpenOther(const Job& job, const DataNeeds& needs,
+                                                                DataSource& source) const {
+  if (!job.data.path.empty()) {
+    return absl::FailedPreconditionError(
+        "this run reads the files of data.path, and its checkpoints resume with those alone; give the data as "
+        "TrainerOptions.data, without data.path, to change it");
+  }
+  if (total_samples_ >= 0) {
+    return absl::FailedPreconditionError(
+        "lr_schedule.epochs counts epochs of the data that the run began with; give lr_schedule.steps to change the "
+        "data");
+  }
+  SHALE_RETURN_IF_ERROR(CheckTraining(source, job));
+  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<BatchLoader> loader, MakeLoader(job, Borrowed(source), Use::kTraining));
+  SHALE_RETURN_IF_ERROR(Fit(needs, *loader));
+  return loader;
+}
+
+void JobData::GoOnWith(std::unique_ptr<BatchLoader> loader, int64_t position) {
+  training_ = std::move(loader);
+  begin_ = position;
+  saved_.tokenizer = Recorded(training_->source().description().name);
+  saved_.samples_per_epoch = training_->samples_per_epoch();
+}
+
+std::string JobData::Recorded(const std::string& name) const {
+  return digest_.empty() ? name : absl::StrCat(name, "; ", digest_);
+}
+
 SavedData JobData::SavedAt(int64_t position) const {
   SavedData saved = saved_;
-  saved.source_state = training_->source().StateAt(position);
+  saved.source_state = training_->source().StateAt(position - begin_);
+  saved.begin = begin_;
   return saved;
 }
 
 int64_t JobData::StepsFor(int64_t samples) const { return CeilDivide(samples, global_batch_); }
 
-void JobData::GoOnAfter(int64_t step, int64_t samples) {
-  if (total_samples_ >= 0) total_steps_ = step + StepsFor(std::max<int64_t>(0, total_samples_ - samples));
+void JobData::GoOnAfter(int64_t step, int64_t samples, int64_t begin) {
+  begin_ = begin;
+  if (total_samples_ >= 0) total_steps_ = step + StepsFor(std::max<int64_t>(0, total_samples_ - (samples - begin)));
 }
 
 StepSamples JobData::SamplesAt(int64_t position) const {
-  if (total_samples_ < 0) return {position, global_batch_};
-  return {position, std::clamp<int64_t>(total_samples_ - position, 0, global_batch_)};
+  const int64_t place = position - begin_;
+  if (total_samples_ < 0) return {place, global_batch_};
+  return {place, std::clamp<int64_t>(total_samples_ - place, 0, global_batch_)};
+}
+
+absl::Status CheckSource(const DataSource& source, int processes, bool saves) {
+  if (source.sequential() && processes > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("data \"", source.description().name,
+                                                   "\": it can only be read in order, by one process; found ",
+                                                   processes, " processes"));
+  }
+  if (!source.has_state() && saves) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data \"", source.description().name,
+                     "\": callbacks save and restore are missing, which checkpoints need; give both, or no "
+                     "TrainerOptions.checkpoint_folder"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace shale

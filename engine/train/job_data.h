@@ -15,7 +15,10 @@
 
 namespace shale {
 
-// Any thread may call the const functions. GoOnAfter must not run concurrently with them.
+// The data of a run is its first data, until the program sets other data (Trainer::SetData). `position` counts samples
+// of the entire run; the data itself is asked for its place, which counts from where the data began.
+//
+// Any thread may call the const functions. The others must not run concurrently with them.
 class JobData {
  public:
   // The data that the program gives, as in TrainerOptions.
@@ -36,15 +39,23 @@ class JobData {
   // Prepares the data for a model. Call it before anything is read. Returns InvalidArgument if the data does not have
   // what the model reads.
   absl::Status FitTo(const DataNeeds& needs);
-  // Starts the source at a position (DataSource::Start), and the evaluation data at 0.
-  absl::Status Start(int64_t position, const std::string* state) const;
-  // Call if the run resumes after `step` steps that took `samples` samples. If the length of the run is in epochs,
-  // recomputes total_steps(), because the steps done may have had another batch size.
-  void GoOnAfter(int64_t step, int64_t samples);
+  // Starts the source at a place (DataSource::Start), and the evaluation data at 0.
+  absl::Status Start(int64_t place, const std::string* state) const;
+  // Call if the run resumes after `step` steps that took `samples` samples, of which the first `begin` were of other
+  // data. If the length of the run is in epochs, recomputes total_steps(), because the steps done may have had another
+  // batch size.
+  void GoOnAfter(int64_t step, int64_t samples, int64_t begin);
+  // OpenOther makes a loader of other data, if that fits the job and what its model reads. Returns FailedPrecondition
+  // if the run cannot change its data. GoOnWith makes that loader, which the caller has started at place 0, the
+  // training data from `position` on, and destroys the former one.
+  absl::StatusOr<std::unique_ptr<BatchLoader>> OpenOther(const Job& job, const DataNeeds& needs,
+                                                         DataSource& source) const;
+  void GoOnWith(std::unique_ptr<BatchLoader> loader, int64_t position);
   // Returns the number of optimizer steps of the run from its start. The last step of a run in epochs may be short.
   int64_t total_steps() const { return total_steps_; }
-  // Returns the samples of the step that begins at `position`. The last step of a run in epochs takes the samples that
-  // are left; beyond the end there are none. A run in steps always takes full batches, across epochs.
+  // Returns the samples of the step that begins at `position`, by their places in the data. The last step of a run in
+  // epochs takes the samples that are left; beyond the end there are none. A run in steps always takes full batches,
+  // across epochs.
   StepSamples SamplesAt(int64_t position) const;
   // Returns what a checkpoint records about the data, but for the state of the source.
   const SavedData& saved() const { return saved_; }
@@ -55,14 +66,21 @@ class JobData {
   JobData() = default;
   absl::Status OpenFiles(Job job);
   absl::Status OpenOwn(const Job& job, const Own& own);
+  // Returns what checkpoints record as the tokenizer of data that is called `name`.
+  std::string Recorded(const std::string& name) const;
   int64_t StepsFor(int64_t samples) const;
 
   std::unique_ptr<BatchLoader> training_, evaluation_;
   int64_t global_batch_ = 0;
   int64_t total_steps_ = 0;
   int64_t total_samples_ = -1;  // -1 if the length of the run is in steps.
+  int64_t begin_ = 0;           // The position at which the data began.
+  std::string digest_;          // TokenizerDigest; may be empty.
   DataFacts facts_;
   SavedData saved_;
 };
+
+// Returns InvalidArgument if a run of `processes` processes, which saves or does not, cannot have data of this source.
+absl::Status CheckSource(const DataSource& source, int processes, bool saves);
 
 }  // namespace shale

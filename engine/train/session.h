@@ -8,11 +8,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "engine/config/job.h"
 #include "engine/config/learning_rate.h"
 #include "engine/events/event.h"
+#include "engine/generate/next_tokens.h"
+#include "engine/generate/sampler.h"
 #include "engine/planner/resolve_job.h"
 #include "engine/runtime/local_ranks.h"
 #include "engine/runtime/profiler_ranges.h"
@@ -42,7 +46,11 @@ class Session : public CheckpointSaver {
   const JobData& data() const { return *data_; }
   ControlPlane& control() const { return control_; }
   const Resumed& resumed() const { return resumed_; }
-  LocalState& state() { return *state_; }
+  const LocalState& state() const { return *state_; }
+  // Return the state, to read or write it by name. Return FailedPrecondition if a failure left it unusable; for
+  // writing also if no step may follow.
+  absl::StatusOr<const LocalState*> ReadableState() const;
+  absl::StatusOr<LocalState*> WritableState();
   const StepTrace& trace() const { return trace_; }
   int64_t overhead_bytes() const { return overhead_bytes_; }
   // See the functions of Trainer with these names.
@@ -58,6 +66,13 @@ class Session : public CheckpointSaver {
   absl::StatusOr<StepReport> Step();
   // See Trainer::Evaluate.
   absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
+  // See Trainer::SetLearningRate and Trainer::SetData.
+  absl::Status SetLearningRate(std::optional<double> rate);
+  absl::Status SetData(DataSource* data);
+  // See the functions of Trainer with these names.
+  absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t> context);
+  absl::Status Generate(absl::Span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling,
+                        absl::FunctionRef<bool(int32_t)> emit);
   // See Trainer::WriteTrace.
   absl::Status WriteTrace() const;
 
@@ -81,6 +96,7 @@ class Session : public CheckpointSaver {
   void TellPlan() const;
   // Checks that all processes have the same job and the same data.
   absl::Status CheckSame() const;
+  absl::Status CheckSameData(const std::string& name, int64_t samples) const;
   // Allocates the ranks and all that they need.
   absl::Status Allocate(const TrainerOptions& options);
   // Sets the state that training begins with: restores a checkpoint, or sets initial weights.
@@ -88,6 +104,10 @@ class Session : public CheckpointSaver {
   // Sets step, tokens and position to those of the checkpoint that was restored, and computes total steps and learning
   // rates anew. Saves at once if the checkpoint lies in another folder.
   absl::Status GoOnAfterCheckpoint();
+  // Calls generate(next_tokens), unless the state is unusable or runtime.generate is not set.
+  absl::Status WithNextTokens(absl::FunctionRef<absl::Status(NextTokens&)> generate);
+  // Makes a loader of data that the program gives, if it fits. Does not start it.
+  absl::StatusOr<std::unique_ptr<BatchLoader>> OpenData(DataSource* data) const;
   // Returns the samples of the step after the next one, or none if the next step is the last.
   StepSamples SamplesAfterNext() const;
   // Returns the manifest of the current state, as far as the session knows it (see Checkpointer::Save).
@@ -104,11 +124,13 @@ class Session : public CheckpointSaver {
   const std::vector<int> local_ranks_;  // TrainerOptions::ranks.
   const std::unique_ptr<JobData> data_;
   LearningRateSchedule learning_rate_;
+  std::optional<double> own_learning_rate_;  // What the program set in place of the schedule.
   std::unique_ptr<BatchPrefetcher> batches_;
   int64_t overhead_bytes_ = 0;
   std::unique_ptr<LocalRanks> ranks_;
   std::unique_ptr<ProfilerRanges> ranges_;  // Null if no profiler wants them.
   std::unique_ptr<LocalProgram> train_, evaluate_;
+  std::unique_ptr<NextTokens> next_tokens_;  // Null without runtime.generate.
   std::unique_ptr<LocalState> state_;
   std::unique_ptr<Checkpointer> checkpointer_;  // Null if nothing is saved.
   Resumed resumed_;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/train/checkpoint_policy.h"
 #include "engine/train/session.h"
+#include "engine/train/user_metrics.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -25,6 +26,7 @@ class Trainer::Impl {
   }
 
   Session& session() const { return *session_; }
+  UserMetrics& metrics() { return metrics_; }
   void RequestStop() { stop_.store(true, std::memory_order_relaxed); }
   bool done() const { return stopped() || session_->finished(); }
 
@@ -42,6 +44,19 @@ class Trainer::Impl {
       TellFailure(report.status(), "evaluation");
     }
     return report;
+  }
+
+  absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t> context) {
+    absl::StatusOr<absl::Span<const float>> logits = session_->Logits(context);
+    if (session_->damaged()) TellFailure(logits.status(), "generation");
+    return logits;
+  }
+
+  absl::Status Generate(absl::Span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling,
+                        absl::FunctionRef<bool(int32_t)> emit) {
+    const absl::Status status = session_->Generate(prompt, count, sampling, emit);
+    if (session_->damaged()) TellFailure(status, "generation");
+    return status;
   }
 
   // Runs the steps and everything between them, writes the trace, and saves the last state.
@@ -93,6 +108,7 @@ class Trainer::Impl {
   // Runs a step. The processes then exchange their stop requests and measured peaks.
   absl::StatusOr<StepReport> RunStepEverywhere() {
     SHALE_ASSIGN_OR_RETURN(StepReport report, session_->Step());
+    report.metrics = metrics_.Take();
     ControlPlane& control = session_->control();
     if (control.processes() == 1) return report;
     const int stop = stop_.load(std::memory_order_relaxed);
@@ -132,6 +148,7 @@ class Trainer::Impl {
   const std::unique_ptr<Session> session_;
   std::optional<CheckpointPolicy> checkpoints_;  // Empty if nothing is saved.
   std::atomic<bool> stop_ = false;               // This process was asked to stop.
+  UserMetrics metrics_;                          // For the report of the next step.
   bool failure_told_ = false;
   bool stop_agreed_ = false;  // Some process was asked to stop, and all know it. Used only with several processes.
 };
@@ -163,29 +180,79 @@ bool Trainer::done() const { return impl_->done(); }
 absl::StatusOr<StepReport> Trainer::Step() { return impl_->Step(); }
 absl::StatusOr<EvaluationReport> Trainer::Evaluate(int64_t sequences) { return impl_->Evaluate(sequences); }
 absl::Status Trainer::Run(const TrainCallbacks& callbacks) { return impl_->Run(callbacks); }
+absl::StatusOr<absl::Span<const float>> Trainer::Logits(absl::Span<const int32_t> context) {
+  return impl_->Logits(context);
+}
+absl::Status Trainer::Generate(absl::Span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling,
+                               absl::FunctionRef<bool(int32_t)> emit) {
+  return impl_->Generate(prompt, count, sampling, emit);
+}
 bool Trainer::has_evaluation_data() const { return impl_->session().data().evaluation() != nullptr; }
 void Trainer::RequestStop() { impl_->RequestStop(); }
 absl::StatusOr<std::string> Trainer::SaveCheckpoint() { return impl_->SaveCheckpoint(); }
 absl::Status Trainer::WriteTrace() const { return impl_->session().WriteTrace(); }
+absl::Status Trainer::SetLearningRate(std::optional<double> rate) { return impl_->session().SetLearningRate(rate); }
+absl::Status Trainer::SetData(DataSource* data) { return impl_->session().SetData(data); }
+absl::Status Trainer::AddMetric(absl::string_view name, double value) { return impl_->metrics().Add(name, value); }
 std::string Trainer::TraceTable() const { return impl_->session().trace().Table(); }
 const std::vector<Parameter>& Trainer::parameters() const { return impl_->session().state().parameters(); }
 
 absl::Status Trainer::ReadParameter(absl::string_view name, absl::Span<float> values) const {
-  const LocalState& state = impl_->session().state();
-  SHALE_ASSIGN_OR_RETURN(ParameterId id, state.Find(name, std::ssize(values)));
-  return state.Read(id, 0, values);
+  SHALE_ASSIGN_OR_RETURN(const LocalState* state, impl_->session().ReadableState());
+  SHALE_ASSIGN_OR_RETURN(const ParameterId id, state->Find(name, std::ssize(values)));
+  return state->Read(id, 0, values);
+}
+
+absl::Status Trainer::ReadParameter(absl::string_view name, int64_t begin, absl::Span<float> values) const {
+  SHALE_ASSIGN_OR_RETURN(const LocalState* state, impl_->session().ReadableState());
+  SHALE_ASSIGN_OR_RETURN(const ParameterId id, state->FindElements(name, begin, std::ssize(values)));
+  return state->Read(id, begin, values);
 }
 
 absl::Status Trainer::WriteParameter(absl::string_view name, absl::Span<const float> values) {
-  LocalState& state = impl_->session().state();
-  SHALE_ASSIGN_OR_RETURN(ParameterId id, state.Find(name, std::ssize(values)));
-  return state.Write(id, 0, values);
+  SHALE_ASSIGN_OR_RETURN(LocalState * state, impl_->session().WritableState());
+  SHALE_ASSIGN_OR_RETURN(const ParameterId id, state->Find(name, std::ssize(values)));
+  return state->Write(id, 0, values);
+}
+
+absl::Status Trainer::WriteParameter(absl::string_view name, int64_t begin, absl::Span<const float> values) {
+  SHALE_ASSIGN_OR_RETURN(LocalState * state, impl_->session().WritableState());
+  SHALE_ASSIGN_OR_RETURN(const ParameterId id, state->FindElements(name, begin, std::ssize(values)));
+  return state->Write(id, begin, values);
 }
 
 absl::Status Trainer::ReadGradient(absl::string_view name, absl::Span<float> values) const {
-  const LocalState& state = impl_->session().state();
-  SHALE_ASSIGN_OR_RETURN(ParameterId id, state.Find(name, std::ssize(values)));
-  return state.ReadGradient(id, 0, values);
+  SHALE_ASSIGN_OR_RETURN(const LocalState* state, impl_->session().ReadableState());
+  SHALE_ASSIGN_OR_RETURN(const ParameterId id, state->Find(name, std::ssize(values)));
+  return state->ReadGradient(id, 0, values);
+}
+
+absl::Status Trainer::ReadGradient(absl::string_view name, int64_t begin, absl::Span<float> values) const {
+  SHALE_ASSIGN_OR_RETURN(const LocalState* state, impl_->session().ReadableState());
+  SHALE_ASSIGN_OR_RETURN(const ParameterId id, state->FindElements(name, begin, std::ssize(values)));
+  return state->ReadGradient(id, begin, values);
+}
+
+std::vector<std::string> Trainer::optimizer_states() const {
+  std::vector<std::string> names;
+  for (const UpdateState& state : impl_->session().state().states()) names.emplace_back(state.name);
+  return names;
+}
+
+absl::Status Trainer::ReadOptimizerState(absl::string_view state, absl::string_view parameter, int64_t begin,
+                                         absl::Span<float> values) const {
+  SHALE_ASSIGN_OR_RETURN(const LocalState* all, impl_->session().ReadableState());
+  SHALE_ASSIGN_OR_RETURN(const int index, all->FindState(state));
+  SHALE_ASSIGN_OR_RETURN(const ParameterId id, all->FindElements(parameter, begin, std::ssize(values)));
+  return all->ReadState(index, id, begin, values);
+}
+
+absl::Status Trainer::WriteOptimizerState(absl::string_view state, absl::string_view parameter, int64_t begin,
+                                          absl::Span<const float> values) {
+  SHALE_ASSIGN_OR_RETURN(LocalState * all, impl_->session().WritableState());
+  SHALE_ASSIGN_OR_RETURN(const int index, all->FindState(state));
+  SHALE_ASSIGN_OR_RETURN(const ParameterId id, all->FindElements(parameter, begin, std::ssize(values)));
+  return all->WriteState(index, id, begin, values);
 }
 
 }  // namespace shale

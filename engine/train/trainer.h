@@ -12,21 +12,24 @@
 //
 // A trainer has no globals, installs no signal handlers and does not call exit(), so any number of trainers may live in
 // one process. One thread at a time may use a trainer; RequestStop may be called from any thread. After an error from
-// Step or Evaluate, other than FailedPrecondition, a caller may only read, call SaveCheckpoint (which refuses a damaged
-// state), and destroy the trainer.
+// Step or Evaluate, other than FailedPrecondition, or of the ranks in Logits or Generate, a caller may only read, call
+// SaveCheckpoint, and destroy the trainer. Reading and saving then refuse a state that is damaged.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/config/job.h"
+#include "engine/generate/sampler.h"
 #include "engine/planner/job_plan.h"
 #include "engine/train/checkpointer.h"
 #include "engine/train/reports.h"
@@ -76,11 +79,24 @@ class Trainer {
   // FailedPrecondition if there is no evaluation data.
   absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
   bool has_evaluation_data() const;
+  // Logits returns the logits of the token that follows `context`, for each token of the vocabulary, computed from the
+  // last sequence_length tokens; valid until the next call. Generate draws `count` tokens after `prompt` and calls
+  // `emit` with each as it is drawn; it stops early if `emit` returns false, and returns DataLoss if a logit is NaN or
+  // +infinity. They use the weights as they are now, in the memory that steps use, and the logits have the bits of
+  // Generator::Logits on a checkpoint of this state, where ops do not depend on the number of threads. Every token
+  // costs one forward pass over a window of sequence_length tokens, which every rank computes. With several processes
+  // all must make the same calls, and `emit` must return the same in all.
+  //
+  // Return FailedPrecondition unless the job plans generation (runtime.generate), or if a failure left the state
+  // unusable, and InvalidArgument for an empty context or a token outside the vocabulary.
+  absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t> context);
+  absl::Status Generate(absl::Span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling,
+                        absl::FunctionRef<bool(int32_t)> emit);
   // Runs steps until done(), and evaluates every telemetry.evaluate_every steps and after the last step of the job.
   // After RequestStop it evaluates only if that last step has run. With a checkpoint folder it saves as job.checkpoint
   // says. Whatever ends the run, it also saves the last good state, unless a checkpoint of that step exists already;
-  // changes that WriteParameter made since that checkpoint are then not saved. Returns the first error; the error of
-  // the last save only if there is no other.
+  // what the program wrote into the state since that checkpoint is then not saved. Returns the first error; the error
+  // of the last save only if there is no other.
   absl::Status Run(const TrainCallbacks& callbacks);
 
   // Saves the state after the last step. Returns the path of the checkpoint once it is committed. Returns
@@ -98,14 +114,51 @@ class Trainer {
   // signal handler.
   void RequestStop();
 
-  // Read and write the trained weights of one parameter as fp32 (the masters, if there are any). `values` must have as
-  // many elements as the parameter. Reading returns FailedPrecondition if ranks of other processes hold some of them.
+  // Read and write, between steps, the state of this trainer as fp32, in row-major order: all elements of a parameter,
+  // or `values.size()` of them from element `begin` on. The next step uses what was written. A form of fewer bits
+  // stores the nearest value, and reads back what it holds. With several processes each writes the ranks that it holds,
+  // so all must write the same; reading returns FailedPrecondition if ranks of other processes hold some of the
+  // elements. Return NotFound with the nearest name, OutOfRange (InvalidArgument without `begin`) for elements that do
+  // not exist, and FailedPrecondition if a failure left the state unusable; for writing also if no step may follow.
+  //
+  // The trained weights: the masters, if there are any.
   absl::Status ReadParameter(absl::string_view name, absl::Span<float> values) const;
+  absl::Status ReadParameter(absl::string_view name, int64_t begin, absl::Span<float> values) const;
   absl::Status WriteParameter(absl::string_view name, absl::Span<const float> values);
-  // Reads the reduced gradient of the last step, before clipping. Returns FailedPrecondition unless the job keeps
-  // gradients (memory.keep_gradients).
-  absl::Status ReadGradient(absl::string_view name, absl::Span<float> values) const;
+  absl::Status WriteParameter(absl::string_view name, int64_t begin, absl::Span<const float> values);
   const std::vector<Parameter>& parameters() const;
+  // The reduced gradient of the last step, before clipping. Return FailedPrecondition unless the job keeps gradients
+  // (memory.keep_gradients).
+  absl::Status ReadGradient(absl::string_view name, absl::Span<float> values) const;
+  absl::Status ReadGradient(absl::string_view name, int64_t begin, absl::Span<float> values) const;
+  // The states that the optimizer keeps for each parameter, by the names that optimizer_states() returns: "m" and "v"
+  // of AdamW. Return FailedPrecondition for states in 8 bits, whose elements share scales.
+  std::vector<std::string> optimizer_states() const;
+  absl::Status ReadOptimizerState(absl::string_view state, absl::string_view parameter, int64_t begin,
+                                  absl::Span<float> values) const;
+  absl::Status WriteOptimizerState(absl::string_view state, absl::string_view parameter, int64_t begin,
+                                   absl::Span<const float> values);
+
+  // Sets the learning rate of the next step and of all later ones, in place of the job's schedule; empty: goes back to
+  // the schedule, at the place of the next step. Checkpoints do not record it: a run that resumes goes on with the
+  // schedule until its program sets a rate again. StepReport::learning_rate is the rate that a step used. With several
+  // processes all must set the same. Returns InvalidArgument unless it is 0 to 1000.
+  absl::Status SetLearningRate(std::optional<double> rate);
+  // Takes the samples of the next step and of all later ones from `data`, in the place of TrainerOptions::data: from
+  // its sample 0 on, in the order that data.order says. What the former source was asked for ahead of the next step is
+  // dropped. `data` must describe what the model and the job read, as the former source did; its number of samples may
+  // differ. Borrowed; must outlive the trainer, or the next SetData. A checkpoint records its name and its place, and a
+  // run resumes from it with that source as TrainerOptions::data.
+  //
+  // After an error the run goes on with the former source. Returns FailedPrecondition if the data is that of data.path,
+  // if the length of the run is in epochs, or if no step may follow, and otherwise the errors of Create for such data.
+  // With several processes all must call it.
+  absl::Status SetData(DataSource* data);
+  // Adds a value of the program's own, such as a reward, to the report of the next step that completes
+  // (StepReport::metrics), and so to its event, to metrics.jsonl and to the sinks. A second value of the same name
+  // replaces the first. Returns InvalidArgument unless `name` has 1 to 100 of the characters a-z 0-9 _ . / - and
+  // `value` is finite, and ResourceExhausted for the 65th name of one step.
+  absl::Status AddMetric(absl::string_view name, double value);
 
  private:
   class Impl;

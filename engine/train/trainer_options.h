@@ -30,13 +30,14 @@ struct TrainerOptions {
   // engine/config/parse.h). Empty: the model of the job.
   std::optional<CustomModel> model;
   // The data of a job without data.path, and, if there is any, its evaluation data, which must be readable at any
-  // position. Null: the data are the files of data.path. Borrowed; must outlive the trainer.
+  // position. Null: the data are the files of data.path. Borrowed; must outlive the trainer, or until Trainer::SetData
+  // gives other data.
   DataSource* data = nullptr;
   DataSource* evaluation_data = nullptr;
   // The ranks of the job that this process holds, ascending; empty: all of them. With several processes, each creates a
-  // trainer of the same job, and all call Create, Run, Step, Evaluate and SaveCheckpoint in the same order. `backend`
-  // must then be able to join ranks of several processes (Backend::CreateGroup), and all processes must be able to
-  // reach `checkpoint_folder`.
+  // trainer of the same job, and all call Create, Run, Step, Evaluate, Logits, Generate, SetData and SaveCheckpoint in
+  // the same order. `backend` must then be able to join ranks of several processes (Backend::CreateGroup), and all
+  // processes must be able to reach `checkpoint_folder`.
   std::vector<int> ranks;
   // The control plane, through which the processes of the job decide together. Borrowed; must outlive the trainer.
   ControlPlane* control = &OneProcess();

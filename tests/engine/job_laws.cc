@@ -12,6 +12,7 @@
 #include "engine/generate/generator.h"
 #include "engine/train/trainer.h"
 #include "gtest/gtest.h"
+#include "tests/engine/copied_state.h"
 #include "tests/engine/reference_backend.h"
 #include "tests/engine/tested_backend.h"
 
@@ -119,6 +120,28 @@ TEST_P(JobLaws, TrainsAsOnTheCpuAndGoesOnFromACheckpointWithTheSameBits) {
   Job one_by_one = job;
   one_by_one.runtime.graphs = false;
   EXPECT_EQ(Losses(one_by_one, {.backend = tested.get()}), straight) << "graphs change bits";
+}
+
+TEST_P(JobLaws, ItsStateCanBeCopiedByNameAndItGeneratesAsItsCheckpointDoes) {
+  Job job = MakeJob(GetParam().overrides);
+  const auto tested = TestedBackend(OpsKind::kFast, /*threads=*/1);
+  const auto create = [&](const Job& created) -> std::unique_ptr<Trainer> {
+    auto trainer = Trainer::Create(created, {.backend = tested.get()});
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    return trainer.ok() ? *std::move(trainer) : nullptr;
+  };
+  ExpectStateCanBeCopied(job, create);
+  job.runtime.generate = true;
+  auto trainer = Trainer::Create(job, {.backend = tested.get(), .checkpoint_folder = Checkpoints("live")});
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  ASSERT_TRUE((*trainer)->Step().ok());
+  const absl::StatusOr<absl::Span<const float>> logits = (*trainer)->Logits({'t', 'h', 'e'});
+  ASSERT_TRUE(logits.ok()) << logits.status();
+  ASSERT_TRUE((*trainer)->SaveCheckpoint().ok());
+  EXPECT_EQ(std::vector<float>(logits->begin(), logits->end()), Logits("live"));
+  const absl::StatusOr<StepReport> report = (*trainer)->Step();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->peak_bytes_measured, (*trainer)->plan().arena_bytes);
 }
 
 // Tolerances: fp32 sums of some hundred terms in another order; for bf16, 8 bits of precision through four steps.

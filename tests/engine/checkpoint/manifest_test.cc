@@ -30,7 +30,8 @@ Manifest Valid() {
                       .sequence_length = 96,
                       .shuffled = true,
                       .seed = ~uint64_t{0},
-                      .tokenizer = "bytes"},
+                      .tokenizer = "bytes",
+                      .begin = 20},
              .ranks = 2,
              .strategy = "ZERO2",
              .accumulation = "SHARDED",
@@ -208,6 +209,10 @@ TEST(ManifestTest, CountsThatCannotBeAreRefused) {
   }
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.update_count = m.step + 1; }),
               HasSubstr("contradict each other or are negative"));
+  for (int64_t bad : {int64_t{-1}, int64_t{49}}) {
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.begin = bad; }),
+                HasSubstr(absl::StrCat("its data begins after ", bad, " of 48 samples")));
+  }
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.data.samples_per_epoch = 0; }), HasSubstr("its data has 0 samples"));
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.data.sequence_length = 0; }), HasSubstr("samples of 0 tokens"));
 }

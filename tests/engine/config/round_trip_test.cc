@@ -80,6 +80,7 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
                                "runtime.cpu_products=ONEDNN",
                                "runtime.cpu_products=PACKED",
                                "runtime={device: CUDA graphs: true}",
+                               "runtime.generate=true",
                                "name=b"}) {
     SCOPED_TRACE(override);
     ExpectRoundTrip(Parse(kDecoderJob, {override}));

@@ -115,9 +115,11 @@ TEST(TensorBoardWriterTest, WritesRecordsThatBeginAtTheFirstStepOfTheRun) {
   {
     auto writer = WriteTensorBoard(folder);
     ASSERT_TRUE(writer.ok()) << writer.status();
+    StepReport with_metric = Step(6, 2.25);
+    with_metric.metrics = {{"reward", 0.75}};
     Write(**writer, {{.what = PlanReady{}},
                      {.unix_seconds = 7, .what = Step(5, 2.5)},
-                     {.unix_seconds = 8, .what = Step(6, 2.25)},
+                     {.unix_seconds = 8, .what = with_metric},
                      {.unix_seconds = 9, .what = EvaluationReport{.step = 6, .loss = 3, .tokens = 4}}});
   }
   const absl::StatusOr<std::vector<std::string>> names = ListFolder(folder);
@@ -135,6 +137,9 @@ TEST(TensorBoardWriterTest, WritesRecordsThatBeginAtTheFirstStepOfTheRun) {
   EXPECT_EQ(records[2].summary().value(0).simple_value(), 2.5f);
   EXPECT_EQ(records[3].step(), 6);
   EXPECT_EQ(records[3].summary().value(0).simple_value(), 2.25f);
+  const auto& values = records[3].summary().value();
+  EXPECT_EQ(values.rbegin()->tag(), "metrics/reward");
+  EXPECT_EQ(values.rbegin()->simple_value(), 0.75f);
   EXPECT_EQ(records[4].summary().value(0).tag(), "evaluation/loss");
   EXPECT_EQ(records[4].summary().value(0).simple_value(), 3);
 }
@@ -148,6 +153,7 @@ TEST(PrometheusWriterTest, KeepsTheNewestNumbers) {
   EXPECT_THAT(Contents(path), Not(HasSubstr("evaluation_loss")));
   StepReport skipped = Step(2, 1.0 / 0.0);
   skipped.updated = false;
+  skipped.metrics = {{"kl/mean", -0.5}, {"reward", 2}};
   Write(**writer, {{.what = skipped},
                    {.what = EvaluationReport{.step = 2, .loss = 1.25}},
                    {.what = CheckpointReport{.step = 2}},
@@ -158,7 +164,8 @@ TEST(PrometheusWriterTest, KeepsTheNewestNumbers) {
        {"loss{run=\"a\\\"b\"} +Inf\n", "steps{run=\"a\\\"b\"} 9\n", "step{run=\"a\\\"b\"} 2\n",
         "tokens_total{run=\"a\\\"b\"} 20\n", "skipped_steps_total{run=\"a\\\"b\"} 1\n",
         "evaluation_loss{run=\"a\\\"b\"} 1.25\n", "checkpoint_step{run=\"a\\\"b\"} 2\n",
-        "warnings_total{run=\"a\\\"b\"} 1\n", "ended{run=\"a\\\"b\"} 1\n", "failed{run=\"a\\\"b\"} 0\n"}) {
+        "warnings_total{run=\"a\\\"b\"} 1\n", "ended{run=\"a\\\"b\"} 1\n", "failed{run=\"a\\\"b\"} 0\n",
+        "metric{run=\"a\\\"b\",name=\"kl/mean\"} -0.5\n", "metric{run=\"a\\\"b\",name=\"reward\"} 2\n"}) {
     EXPECT_THAT(text, HasSubstr(absl::StrCat("\nshale_", line)));
   }
 }

@@ -46,7 +46,7 @@ TEST(PlanJson, HasItsKeys) {
   EXPECT_EQ(json["version"], 1);
   EXPECT_EQ(KeysOf(json["memory"]),
             (std::vector<std::string>{"arena_bytes", "persistent_bytes", "persistent_host_bytes", "peak_bytes",
-                                      "lower_bound_bytes", "evaluate_peak_bytes", "at_peak"}));
+                                      "lower_bound_bytes", "evaluate_peak_bytes", "generate_peak_bytes", "at_peak"}));
   EXPECT_EQ(KeysOf(json["buffers"][0]), (std::vector<std::string>{"name", "category", "memory", "bytes", "slots",
                                                                   "address", "persistent", "first", "last"}));
   keys.push_back("instructions");

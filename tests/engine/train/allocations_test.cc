@@ -80,6 +80,7 @@ sharding { ranks: 2 }
 optimizer { learning_rate: 1e-2 }
 lr_schedule { steps: 4 warmup_steps: 1 }
 checkpoint { every_steps: 1 }
+runtime { generate: true }
 data { path: ")",
                                                             text, "\" evaluation_fraction: 0.2 }\n"),
                                                "job.textproto", {});
@@ -98,6 +99,7 @@ data { path: ")",
         const absl::StatusOr<StepReport> report = (*trainer)->Step();
         ASSERT_TRUE(report.ok()) << report.status();
         ASSERT_TRUE((*trainer)->Evaluate(1).ok());
+        ASSERT_TRUE((*trainer)->Logits({'a'}).ok());
         const absl::StatusOr<std::string> saved = (*trainer)->SaveCheckpoint();
         ASSERT_TRUE(saved.ok()) << saved.status();
       }

@@ -171,5 +171,13 @@ TEST_F(DiffusionTest, WhatIsMissingIsSaid) {
                         "2^57. The vocabulary is 0, because neither the model nor its data has one"));
 }
 
+TEST_F(DiffusionTest, NothingCanBeGeneratedFromAModelOfFeatures) {
+  const Run run = Train(MakeJob({"runtime.generate=true"}), "run");
+  EXPECT_EQ(run.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      run.status.message(),
+      "runtime.generate: the model reads features, and only a model that reads tokens can generate; leave it out");
+}
+
 }  // namespace
 }  // namespace shale

@@ -115,16 +115,22 @@ runtime { threads_per_rank: 1 }
     std::vector<double> losses;
     std::map<int64_t, double> evaluations;  // By the step before the evaluation.
   };
+  absl::StatusOr<std::unique_ptr<Trainer>> Create(const Job& job, DataSource* data, const std::string& folder = "",
+                                                  const ResumeOptions& resume = {},
+                                                  DataSource* evaluation = nullptr) const {
+    const auto backend = CreateBackend(job);
+    if (!backend.ok()) return backend.status();
+    return Trainer::Create(job, {.backend = backend->get(),
+                                 .data = data,
+                                 .evaluation_data = evaluation,
+                                 .checkpoint_folder = folder.empty() ? "" : Path(folder),
+                                 .resume = resume});
+  }
   // Trains a job to its end, with checkpoints in `folder` unless it is empty.
   Run Train(const Job& job, DataSource* data, const std::string& folder = "", const ResumeOptions& resume = {},
             DataSource* evaluation = nullptr) {
     Run run;
-    const auto backend = CreateBackend(job);
-    auto trainer = Trainer::Create(job, {.backend = backend->get(),
-                                         .data = data,
-                                         .evaluation_data = evaluation,
-                                         .checkpoint_folder = folder.empty() ? "" : Path(folder),
-                                         .resume = resume});
+    auto trainer = Create(job, data, folder, resume, evaluation);
     run.status = trainer.status();
     if (!trainer.ok()) return run;
     run.status = (*trainer)->Run({.on_step =

@@ -303,5 +303,24 @@ TEST_F(ProcessesTest, AProcessWithAllShardsReadsParametersWhicheverReplicasItHol
   EXPECT_EQ(values[0], values[1]);
 }
 
+TEST_F(ProcessesTest, AllGenerateFromTheWeightsThatTheyHoldTogether) {
+  std::mutex mutex;
+  std::map<int, std::vector<float>> logits;  // After the last step, by process.
+  const auto generate = [&](int process, int64_t step, Trainer& trainer) {
+    const absl::StatusOr<absl::Span<const float>> mine = trainer.Logits({'t', 'h', 'e'});
+    ASSERT_TRUE(mine.ok()) << mine.status();
+    const std::lock_guard<std::mutex> lock(mutex);
+    logits[process].assign(mine->begin(), mine->end());
+  };
+  const Job job = MakeJob({"runtime.generate=true", "lr_schedule.steps=2"});
+  ASSERT_TRUE(Run(job, 1, "one", {.on_step = generate})[0].status.ok());
+  const std::vector<float> expected = std::exchange(logits, {})[0];
+  for (const Result& result : Run(job, 3, "several", {.on_step = generate})) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+  ASSERT_EQ(logits.size(), 3);
+  for (const auto& [process, mine] : logits) EXPECT_EQ(mine, expected) << process;
+}
+
 }  // namespace
 }  // namespace shale::testing

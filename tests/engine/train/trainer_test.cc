@@ -14,6 +14,7 @@
 #include "engine/config/parse.h"
 #include "engine/runtime/hardware_threads.h"
 #include "tests/engine/data/llmc_bytes.h"
+#include "tests/engine/train/resident_bytes.h"
 
 namespace shale {
 namespace {
@@ -388,21 +389,6 @@ TEST(Trainer, RefusesWhatItCannotDoWithAWayOut) {
   const std::string sequence =
       message(SmallJob(WriteText("few", 1), {"data.evaluation_fraction=", "batch.sequence_length=100"}));
   EXPECT_NE(sequence.find("100"), std::string::npos) << sequence;
-}
-
-// A sanitizer's runtime keeps freed memory in quarantine and shadows all memory, so that the resident set says nothing
-// about the engine.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kResidenceIsOurs = false;
-#else
-constexpr bool kResidenceIsOurs = true;
-#endif
-
-int64_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  statm >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
 }
 
 TEST(Trainer, ResidentMemoryOfALargeJobIsItsArenasAndThePrintedOverhead) {

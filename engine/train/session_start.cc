@@ -1,0 +1,177 @@
+// The start of a session: its job, its ranks, and the state that it begins with.
+#include <unistd.h>
+
+#include <fstream>
+#include <utility>
+#include <vector>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "engine/config/print.h"
+#include "engine/config/set_model.h"
+#include "engine/planner/summary.h"
+#include "engine/runtime/nvtx_ranges.h"
+#include "engine/train/initial_weights.h"
+#include "engine/train/session.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+// Returns the resident memory of this process in bytes, or 0 if the system does not report it.
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0, resident = 0;
+  statm >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Job& job, const TrainerOptions& options) {
+  absl::StatusOr<std::unique_ptr<Session>> session = Prepare(job, options);
+  const auto agree = [&](const absl::Status& status) {
+    return AgreeOnStatus(*options.control, ControlChannel::kSteps, status);
+  };
+  SHALE_RETURN_IF_ERROR(agree(session.status()));
+  SHALE_RETURN_IF_ERROR((*session)->CheckSame());
+  (*session)->TellPlan();
+  (*session)->Tell(Progress{StartStage::kAllocating});
+  SHALE_RETURN_IF_ERROR(agree((*session)->Allocate(options)));
+  SHALE_RETURN_IF_ERROR((*session)->Begin(options));
+  return session;
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(Job job, const TrainerOptions& options) {
+  if (options.backend == nullptr) return absl::InvalidArgumentError("TrainerOptions.backend is missing");
+  if (options.model) SHALE_RETURN_IF_ERROR(SetModel(*options.model, job));
+  SHALE_ASSIGN_OR_RETURN(
+      std::unique_ptr<JobData> data,
+      JobData::Open(job, options.tokenizer_folder, {.training = options.data, .evaluation = options.evaluation_data}));
+  SHALE_RETURN_IF_ERROR(
+      CheckSource(data->training().source(), options.control->processes(), !options.checkpoint_folder.empty()));
+  SHALE_ASSIGN_OR_RETURN(LearningRateSchedule learning_rate,
+                         LearningRateSchedule::Create(LearningRateOptionsFor(job, data->total_steps())));
+  SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), options.backend->machine()));
+  SHALE_RETURN_IF_ERROR(data->FitTo(NeedsOf(resolved.plan.train.graph)));
+  return absl::WrapUnique(new Session(std::move(resolved), std::move(data), learning_rate, options));
+}
+
+absl::Status Session::CheckSame() const {
+  if (control_.processes() == 1) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(CheckSameEverywhere(control_, ControlChannel::kSteps, "the job", ResolvedJobText(job_)));
+  return CheckSameData(data_->saved().tokenizer, data_->saved().samples_per_epoch);
+}
+
+absl::Status Session::CheckSameData(const std::string& name, int64_t samples) const {
+  return CheckSameEverywhere(control_, ControlChannel::kSteps, "the data",
+                             absl::StrCat(samples, " samples of \"", name, "\""));
+}
+
+Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRateSchedule learning_rate,
+                 const TrainerOptions& options)
+    : resolved_(std::move(resolved)),
+      trace_options_(options.trace),
+      control_(*options.control),
+      events_(options.events),
+      peak_flops_(options.peak_flops),
+      flops_per_token_(ModelFlopsPerToken(job_, plan_.train.graph)),
+      local_ranks_(options.ranks),
+      data_(std::move(data)),
+      learning_rate_(learning_rate) {}
+
+absl::Status Session::Allocate(const TrainerOptions& options) {
+  const Backend* backend = options.backend;
+  SHALE_ASSIGN_OR_RETURN(batches_,
+                         BatchPrefetcher::Create(data_->training(), plan_.options.micro_batches, local_ranks_));
+  overhead_bytes_ = ResidentBytes();
+  std::vector<ProgramAndPlan> programs = {{plan_.train.step.program, plan_.train.memory},
+                                          {plan_.evaluate.step.program, plan_.evaluate.memory}};
+  if (plan_.generate) programs.push_back({plan_.generate->step.program, plan_.generate->memory});
+  SHALE_ASSIGN_OR_RETURN(ranks_, LocalRanks::Create(*backend,
+                                                    {.mesh = plan_.options.mesh,
+                                                     .ranks = local_ranks_,
+                                                     .synchronous = job_.runtime.synchronous,
+                                                     .programs = std::move(programs),
+                                                     .host_memory = plan_.host_memory},
+                                                    plan_.arena_bytes));
+  if (job_.telemetry.nvtx) {
+    SHALE_ASSIGN_OR_RETURN(ranges_, CreateNvtxRanges());
+  } else if (ProfilerWantsNvtxRanges()) {
+    // A program without NVTX trains under a profiler all the same.
+    if (absl::StatusOr<std::unique_ptr<ProfilerRanges>> ranges = CreateNvtxRanges(); ranges.ok()) {
+      ranges_ = *std::move(ranges);
+    } else {
+      why_no_ranges_ = absl::StrCat("the profiler gets no ranges: ", ranges.status().message());
+    }
+  }
+  ExecutorOptions executor{
+      .synchronous = job_.runtime.synchronous, .graphs = job_.runtime.graphs, .ranges = ranges_.get()};
+  SHALE_ASSIGN_OR_RETURN(train_, LocalProgram::Create(*ranks_, plan_.train.step.program, plan_.train.memory, executor));
+  if (plan_.generate) {
+    SHALE_ASSIGN_OR_RETURN(next_tokens_, NextTokens::Create(*ranks_, *plan_.generate, PaddingToken(job_), executor));
+  }
+  executor.graphs = executor.graphs && data_->evaluation() != nullptr;  // Graphs that never run would take memory.
+  SHALE_ASSIGN_OR_RETURN(evaluate_,
+                         LocalProgram::Create(*ranks_, plan_.evaluate.step.program, plan_.evaluate.memory, executor));
+  ranks_->EnterMemory("graphs");
+  state_ = std::make_unique<LocalState>(plan_.train.graph, plan_.train.step.state, plan_.train.memory, *ranks_);
+  if (options.checkpoint_folder.empty()) return absl::OkStatus();
+  SHALE_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(plan_, *ranks_, *state_, options.checkpoint_folder,
+                                                             {.keep_last = job_.checkpoint.keep_last,
+                                                              .keep_every = job_.checkpoint.keep_every,
+                                                              .files = options.files},
+                                                             control_));
+  return absl::OkStatus();
+}
+
+absl::Status Session::Begin(const TrainerOptions& options) {
+  SHALE_ASSIGN_OR_RETURN(resumed_, Resume(
+                                       options.resume, options.checkpoint_folder, control_,
+                                       [&](const Manifest& manifest) {
+                                         return CheckSameRun(manifest, job_, data_->saved(), plan_.train.graph);
+                                       },
+                                       [&](const CheckpointReader& checkpoint) {
+                                         Tell(Progress{StartStage::kRestoring});
+                                         return state_->Restore(checkpoint, /*values_only=*/false);
+                                       }));
+  for (const std::string& reason : resumed_.passed_over) Tell(Warning{absl::StrCat("skipped: ", reason)});
+  const bool resumes = !resumed_.path.empty();
+  const SavedData& saved = resumed_.manifest.data;
+  SHALE_RETURN_IF_ERROR(AgreeOnStatus(
+      control_, ControlChannel::kSteps,
+      data_->Start(resumes ? resumed_.manifest.samples - saved.begin : 0, resumes ? &saved.source_state : nullptr)));
+  if (!resumes) {
+    Tell(Progress{StartStage::kLoading});
+    return AgreeOnStatus(control_, ControlChannel::kSteps, SetInitialWeights(job_, *state_));
+  }
+  return GoOnAfterCheckpoint();
+}
+
+absl::Status Session::GoOnAfterCheckpoint() {
+  steps_ = resumed_.manifest.step;
+  tokens_ = resumed_.manifest.tokens;
+  position_ = resumed_.manifest.samples;
+  data_->GoOnAfter(steps_, position_, resumed_.manifest.data.begin);
+  SHALE_ASSIGN_OR_RETURN(learning_rate_,
+                         LearningRateSchedule::Create(LearningRateOptionsFor(job_, data_->total_steps())));
+  if (!saves()) return absl::OkStatus();
+  // If the checkpoint lies elsewhere, save at once: a run that is killed before its next save can then resume from a
+  // checkpoint in its own folder.
+  if (resumed_.from_elsewhere) return Save().status;
+  checkpointer_->DisregardAfter(steps_);
+  return absl::OkStatus();
+}
+
+void Session::TellPlan() const {
+  if (events_ == nullptr) return;
+  Tell(PlanReady{.name = job_.name,
+                 .parameters = CountParameters(plan_.train.graph),
+                 .ranks = job_.sharding.ranks,
+                 .accumulation_steps = plan_.options.micro_batches,
+                 .total_steps = data_->total_steps(),
+                 .arena_bytes = plan_.arena_bytes,
+                 .host_arena_bytes = plan_.host_memory.total_bytes()});
+}
+
+}  // namespace shale

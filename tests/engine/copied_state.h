@@ -1,0 +1,99 @@
+// The law of access to the state of a trainer by name: a trainer that is given the state of another one, slice by
+// slice, trains on with its bits.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/train/trainer.h"
+#include "gtest/gtest.h"
+
+namespace shale::testing {
+
+// Slices of this many elements straddle shards, and have a rest.
+inline constexpr int64_t kSliceElements = 37;
+
+// Calls visit(name, begin, slice) for all slices of all parameters. `slice` has the size of the slice.
+inline void ForEachSlice(const Trainer& trainer,
+                         const std::function<void(const std::string&, int64_t, absl::Span<float>)>& visit) {
+  for (const Parameter& parameter : trainer.parameters()) {
+    for (int64_t begin = 0; begin < parameter.elements(); begin += kSliceElements) {
+      std::vector<float> slice(std::min(kSliceElements, parameter.elements() - begin));
+      visit(parameter.name, begin, absl::MakeSpan(slice));
+    }
+  }
+}
+
+inline void CopyParameters(const Trainer& from, Trainer& to) {
+  ForEachSlice(from, [&](const std::string& name, int64_t begin, absl::Span<float> slice) {
+    ASSERT_TRUE(from.ReadParameter(name, begin, slice).ok()) << name;
+    ASSERT_TRUE(to.WriteParameter(name, begin, slice).ok()) << name;
+  });
+}
+
+inline void CopyStates(const Trainer& from, Trainer& to) {
+  for (const std::string& state : from.optimizer_states()) {
+    ForEachSlice(from, [&](const std::string& name, int64_t begin, absl::Span<float> slice) {
+      ASSERT_TRUE(from.ReadOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
+      ASSERT_TRUE(to.WriteOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
+    });
+  }
+}
+
+// Writes over all parameters and all states of the optimizer.
+inline void Scramble(Trainer& trainer) {
+  ForEachSlice(trainer, [&](const std::string& name, int64_t begin, absl::Span<float> slice) {
+    std::fill(slice.begin(), slice.end(), 0.5f);
+    ASSERT_TRUE(trainer.WriteParameter(name, begin, slice).ok()) << name;
+    for (const std::string& state : trainer.optimizer_states()) {
+      ASSERT_TRUE(trainer.WriteOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
+      std::fill(slice.begin(), slice.end(), 0.0f);
+      ASSERT_TRUE(trainer.ReadOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
+      ASSERT_EQ(std::vector<float>(slice.begin(), slice.end()), std::vector<float>(slice.size(), 0.5f)) << state;
+    }
+  });
+}
+
+// Runs a step of both trainers, which must have the same loss and the same gradient.
+inline void ExpectSameStep(Trainer& a, Trainer& b) {
+  const absl::StatusOr<StepReport> first = a.Step(), second = b.Step();
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->loss, first->loss) << "step " << first->step;
+  EXPECT_EQ(second->gradient_norm, first->gradient_norm) << "step " << first->step;
+}
+
+// Expects the law of a job with at least four steps. `create` makes a trainer at its first step. States in 8 bits,
+// which cannot be written, are left out.
+inline void ExpectStateCanBeCopied(Job job, const std::function<std::unique_ptr<Trainer>(const Job&)>& create) {
+  const std::unique_ptr<Trainer> original = create(job);
+  const std::unique_ptr<Trainer> same = create(job);
+  job.runtime.seed += 1;
+  const std::unique_ptr<Trainer> other = create(job), another = create(job);
+  ASSERT_TRUE(original && same && other && another);
+  // The forward pass uses what was written, in whatever form it computes.
+  CopyParameters(*original, *other);
+  const absl::StatusOr<StepReport> copied = other->Step(), without = another->Step();
+  const absl::StatusOr<StepReport> report = original->Step();
+  ASSERT_TRUE(copied.ok() && without.ok() && report.ok());
+  EXPECT_EQ(copied->loss, report->loss);
+  EXPECT_NE(without->loss, report->loss);
+  ASSERT_TRUE(same->Step().ok());
+  ExpectSameStep(*original, *same);
+  // The update uses masters and states of the optimizer.
+  const std::vector<std::string> states = original->optimizer_states();
+  std::vector<float> one(1);
+  const std::string& name = original->parameters()[0].name;
+  if (!states.empty() && !original->ReadOptimizerState(states[0], name, 0, absl::MakeSpan(one)).ok()) return;
+  Scramble(*same);
+  CopyParameters(*original, *same);
+  CopyStates(*original, *same);
+  ExpectSameStep(*original, *same);
+  ExpectSameStep(*original, *same);
+}
+
+}  // namespace shale::testing

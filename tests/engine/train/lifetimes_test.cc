@@ -1,0 +1,226 @@
+// Laws of trainers and generators that come and go in one process: each begins and ends with all its threads and its
+// memory, whenever it ends.
+//
+//   lifetimes_test --creations=1000   creates and destroys that many trainers instead of 30
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+#include "engine/generate/generator.h"
+#include "gmock/gmock.h"
+#include "tests/engine/io/faulty_file_system.h"
+#include "tests/engine/train/own_data.h"
+#include "tests/engine/train/resident_bytes.h"
+#include "tests/engine/train/resume_fixture.h"
+
+namespace shale {
+
+int g_creations = 30;
+
+namespace {
+
+int64_t Threads() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+}
+
+// A thread that was joined may be listed for a moment, so this waits until there are at most `most`. With a thread that
+// stays, the test runs into its time limit here.
+void AwaitThreads(int64_t most) {
+  while (Threads() > most) std::this_thread::yield();
+}
+
+class LifetimesTest : public OwnDataTest {
+ protected:
+  // Returns a job with two ranks of two threads, which generates and saves while it trains.
+  static Job LifetimesJob(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> all = {kOps, "sharding.ranks=2", "runtime.threads_per_rank=2", "runtime.generate=true",
+                                    "checkpoint.asynchronous=true"};
+    all.insert(all.end(), more.begin(), more.end());
+    return MakeJob(all);
+  }
+
+  MadeUpData data_{Describe(false)};
+};
+
+TEST_F(LifetimesTest, ThreadsAndMemoryAreThoseOfBeforeAfterAnyNumberOfTrainers) {
+  const Job job = LifetimesJob();
+  int64_t threads = 0, resident = 0;
+  for (int i = 0; i < g_creations + 10; ++i) {
+    if (i == 10) {  // Libraries and the allocator have what they keep.
+      threads = Threads();
+      resident = ResidentBytes();
+    }
+    auto trainer = Create(job, &data_);
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    if (i % 3 == 0) continue;  // One of three ends before its first step.
+    ASSERT_TRUE((*trainer)->Step().ok());
+    ASSERT_TRUE((*trainer)->Logits({1, 2}).ok());
+  }
+  AwaitThreads(threads);
+  // An arena of this job has some 100 KiB, and a thread's stack alone would count some 10 KiB.
+  if (kResidenceIsOurs) {
+    EXPECT_LT(ResidentBytes() - resident, 2 << 20);
+  }
+}
+
+TEST_F(LifetimesTest, TwoTrainersAndAGeneratorRunSideBySide) {
+  const Job first_job = LifetimesJob();
+  const Job second_job = LifetimesJob({"sharding.ranks=3", "runtime.threads_per_rank=1", "runtime.seed=2"});
+  std::string checkpoint;
+  const auto losses = [&](const Job& job, const std::string& folder) {
+    std::vector<double> found;
+    auto trainer = Create(job, &data_, folder);
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    if (!trainer.ok()) return found;
+    while (!(*trainer)->done()) {
+      const absl::StatusOr<StepReport> report = (*trainer)->Step();
+      EXPECT_TRUE(report.ok()) << report.status();
+      if (!report.ok()) return found;
+      found.push_back(report->loss);
+    }
+    if (!folder.empty()) checkpoint = *(*trainer)->SaveCheckpoint();
+    return found;
+  };
+  const std::vector<double> first = losses(first_job, "run"), second = losses(second_job, "");
+  const auto logits = [&] {
+    const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(checkpoint);
+    EXPECT_TRUE(reader.ok()) << reader.status();
+    auto generator = Generator::Create(*reader, CreateBackend);
+    EXPECT_TRUE(generator.ok()) << generator.status();
+    const absl::StatusOr<absl::Span<const float>> found = (*generator)->Logits({3, 4, 5});
+    EXPECT_TRUE(found.ok()) << found.status();
+    return std::vector<float>(found->begin(), found->end());
+  };
+  const std::vector<float> expected = logits();
+  const int64_t threads = Threads();
+  for (int i = 0; i < std::max(2, g_creations / 30); ++i) {
+    std::thread one([&] { EXPECT_EQ(losses(first_job, ""), first); });
+    std::thread other([&] { EXPECT_EQ(losses(second_job, ""), second); });
+    std::thread generator([&] { EXPECT_EQ(logits(), expected); });
+    one.join();
+    other.join();
+    generator.join();
+  }
+  AwaitThreads(threads);
+}
+
+TEST_F(LifetimesTest, ATrainerMovesBetweenThreads) {
+  const Job job = LifetimesJob();
+  auto expected = Create(job, &data_), moving = Create(job, &data_);
+  ASSERT_TRUE(expected.ok() && moving.ok());
+  while (!(*expected)->done()) {
+    const absl::StatusOr<StepReport> wanted = (*expected)->Step();
+    ASSERT_TRUE(wanted.ok()) << wanted.status();
+    std::thread([&] {
+      const absl::StatusOr<StepReport> report = (*moving)->Step();
+      ASSERT_TRUE(report.ok()) << report.status();
+      EXPECT_EQ(report->loss, wanted->loss);
+    }).join();
+  }
+  std::thread([&] { moving->reset(); }).join();
+}
+
+TEST_F(LifetimesTest, AnotherThreadStopsARunThatIsThenDestroyed) {
+  const Job job = LifetimesJob({"lr_schedule.steps=1000000"});
+  for (int i = 0; i < 3; ++i) {
+    auto trainer = Create(job, &data_);
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    std::atomic<bool> runs = false;
+    std::thread other([&] {
+      while (!runs) std::this_thread::yield();
+      (*trainer)->RequestStop();
+    });
+    const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport&) {
+      runs = true;
+      return absl::OkStatus();
+    }});
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_LT((*trainer)->steps_done(), 1000000);
+    other.join();
+  }
+}
+
+// A file system that creates no files while its gate is shut.
+class GatedFiles : public FaultyFileSystem {
+ public:
+  GatedFiles() : FaultyFileSystem({}) {}
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    waits_ = true;
+    const std::lock_guard lock(gate_);
+    return FaultyFileSystem::Create(path);
+  }
+  void Shut() { gate_.lock(); }
+  void Open() { gate_.unlock(); }
+  bool waits() const { return waits_; }
+
+ private:
+  std::mutex gate_;
+  std::atomic<bool> waits_ = false;
+};
+
+// A callback that throws is the only way out of Run while a save is under way.
+TEST_F(LifetimesTest, ATrainerThatIsDestroyedDuringASaveCompletesIt) {
+  const Job job = LifetimesJob({"checkpoint.every_steps=2"});
+  GatedFiles files;
+  {
+    const auto backend = CreateBackend(job);
+    auto trainer = Trainer::Create(
+        job, {.backend = backend->get(), .data = &data_, .checkpoint_folder = Path("run"), .files = &files});
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    files.Shut();
+    EXPECT_THROW(
+        {
+          const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
+            if (report.step == 3) throw std::runtime_error("enough");
+            return absl::OkStatus();
+          }});
+          ADD_FAILURE() << status;
+        },
+        std::runtime_error);
+    while (!files.waits()) std::this_thread::yield();
+    files.Open();
+  }
+  const absl::StatusOr<CheckpointReader> saved = CheckpointReader::Open(From("run", 2).path);
+  EXPECT_TRUE(saved.ok()) << saved.status();
+}
+
+TEST_F(LifetimesTest, AStartThatFailsHalfWayLeavesNothing) {
+  const Job job = LifetimesJob();
+  Iterator iterator;
+  PullCallbacks callbacks = iterator.Callbacks();
+  callbacks.next = nullptr;  // Found after the arenas were allocated, when the data starts.
+  PullSource broken(Describe(false), callbacks);
+  int64_t threads = 0, resident = 0;
+  for (int i = 0; i < 5 + std::max(10, g_creations / 10); ++i) {
+    if (i == 5) {
+      threads = Threads();
+      resident = ResidentBytes();
+    }
+    EXPECT_FALSE(Create(LifetimesJob({"data.order=SEQUENTIAL"}), &broken).ok());
+    EXPECT_EQ(Create(job, &data_, "empty", {.from = ResumeFrom::kLatest}).status().code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(Create(LifetimesJob({"memory.budget_bytes=10000"}), &data_).status().code(),
+              absl::StatusCode::kResourceExhausted);
+  }
+  AwaitThreads(threads);
+  if (kResidenceIsOurs) {
+    EXPECT_LT(ResidentBytes() - resident, 2 << 20);
+  }
+  EXPECT_TRUE(Create(job, &data_, "empty").ok());  // The folder is not locked.
+}
+
+}  // namespace
+}  // namespace shale
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view argument = argv[i];
+    if (!absl::ConsumePrefix(&argument, "--creations=") || !absl::SimpleAtoi(argument, &shale::g_creations)) return 2;
+  }
+  return RUN_ALL_TESTS();
+}
