@@ -49,8 +49,8 @@ std::vector<Mesh> Meshes(Strategy strategy) {
   return meshes;
 }
 
-// Calls visit(options, tokens, name) for models, combinations, meshes and micro-batches, or for some of them. The options
-// run three steps, and keep no gradients.
+// Calls visit(options, tokens, name) for models, combinations, meshes and micro-batches, or for some of them. The
+// options run three steps, and keep no gradients.
 template <class Visit>
 void ForEachJob(Visit&& visit) {
   int job = 0;

@@ -4,8 +4,8 @@
     tools/python/make_wheel.py PREFIX FOLDER
 
 Packs tools/python/shale with the libraries of PREFIX/lib into FOLDER/shale-<version>-py3-none-<platform>.whl, and
-prints its path. The wheel needs neither a compiler nor Debian's libraries: the platform says the oldest glibc that it runs on,
-which is the largest version of a glibc symbol that the libraries use.
+prints its path. The wheel needs neither a compiler nor Debian's libraries. Its platform says the oldest glibc that it
+runs on, which is the largest version of a glibc symbol that the libraries use.
 """
 
 import base64
