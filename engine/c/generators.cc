@@ -16,6 +16,7 @@
 #include "engine/c/calls.h"
 #include "engine/c/handles.h"
 #include "engine/c/model.h"
+#include "engine/c/sampling.h"
 #include "engine/c/shale.h"
 #include "engine/checkpoint/export_parameters.h"
 #include "engine/checkpoint/newest.h"
@@ -62,16 +63,6 @@ absl::StatusOr<SafetensorsDType> TypeOf(int32_t type) {
     default:
       return absl::InvalidArgumentError(absl::StrCat("type is ", type, "; allowed: SHALE_F32, SHALE_BF16, SHALE_F16"));
   }
-}
-
-absl::StatusOr<SamplingOptions> TakeSampling(const shale_sampling* sampling) {
-  if (sampling == nullptr) return SamplingOptions{};
-  SHALE_ASSIGN_OR_RETURN(const shale_sampling taken, TakeStruct(sampling, "sampling"));
-  if (!(taken.temperature >= 0) || taken.top_k < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("sampling has temperature ", taken.temperature, " and top_k ",
-                                                   taken.top_k, "; neither may be negative"));
-  }
-  return SamplingOptions{.temperature = taken.temperature, .top_k = taken.top_k, .seed = taken.seed};
 }
 
 }  // namespace

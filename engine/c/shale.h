@@ -281,18 +281,31 @@ typedef struct shale_parameter {
 /* Describes parameter `index`, 0 <= index < parameter_count. */
 SHALE_API shale_code shale_trainer_get_parameter(shale_trainer trainer, int64_t index, shale_parameter* parameter,
                                                  shale_error* error);
-/* Read and write all values of a parameter, row by row. `count` must be its number of elements. */
-SHALE_API shale_code shale_trainer_read_parameter(shale_trainer trainer, const char* name, float* values, int64_t count,
-                                                  shale_error* error);
-SHALE_API shale_code shale_trainer_write_parameter(shale_trainer trainer, const char* name, const float* values,
-                                                   int64_t count, shale_error* error);
+/* Read and write `count` values of a parameter, row by row, from value `begin` on. The next step uses what was written.
+ */
+SHALE_API shale_code shale_trainer_read_parameter(shale_trainer trainer, const char* name, int64_t begin, float* values,
+                                                  int64_t count, shale_error* error);
+SHALE_API shale_code shale_trainer_write_parameter(shale_trainer trainer, const char* name, int64_t begin,
+                                                   const float* values, int64_t count, shale_error* error);
+/* Returns the names of the states that the optimizer keeps for each parameter, one on a line: "m" and "v" of AdamW. */
+SHALE_API shale_code shale_trainer_optimizer_states(shale_trainer trainer, char* buffer, size_t capacity,
+                                                    size_t* needed, shale_error* error);
+/* Read and write values of such a state. */
+SHALE_API shale_code shale_trainer_read_optimizer_state(shale_trainer trainer, const char* state, const char* parameter,
+                                                        int64_t begin, float* values, int64_t count,
+                                                        shale_error* error);
+SHALE_API shale_code shale_trainer_write_optimizer_state(shale_trainer trainer, const char* state,
+                                                         const char* parameter, int64_t begin, const float* values,
+                                                         int64_t count, shale_error* error);
 
-/* Frees the trainer. Does not save. */
-SHALE_API shale_code shale_trainer_free(shale_trainer trainer, shale_error* error);
-
-/* ---- Trained weights ---- */
-
-typedef uint64_t shale_generator;
+/* Sets the learning rate of the next step and of all later ones; NULL: goes back to the job's schedule. A run that
+ * resumes goes on with the schedule. */
+SHALE_API shale_code shale_trainer_set_learning_rate(shale_trainer trainer, const double* rate, shale_error* error);
+/* Takes the samples of the next step and of all later ones from other data of the program, from sample 0 on. */
+SHALE_API shale_code shale_trainer_set_data(shale_trainer trainer, const shale_data* data, shale_error* error);
+/* Adds a value of the program's own to the report of the next step, which its event and metrics show. */
+SHALE_API shale_code shale_trainer_add_metric(shale_trainer trainer, const char* name, double value,
+                                              shale_error* error);
 
 typedef struct shale_sampling {
   size_t size;
@@ -300,6 +313,21 @@ typedef struct shale_sampling {
   int64_t top_k;      /* 0: among all tokens. */
   uint64_t seed;
 } shale_sampling;
+
+/* Draws up to `count` tokens after the prompt with the weights as they are now, without a copy of them. The job must
+ * plan for it (runtime.generate). Calls `on_token` with each token as it is drawn, and ends early if that does not
+ * return 0. `sampling` NULL: temperature 0.8, top_k 40, seed 1. */
+SHALE_API shale_code shale_trainer_generate(shale_trainer trainer, const int32_t* prompt, size_t prompt_tokens,
+                                            int64_t count, const shale_sampling* sampling,
+                                            int32_t (*on_token)(void* user, int32_t token), void* user,
+                                            shale_error* error);
+
+/* Frees the trainer. Does not save. */
+SHALE_API shale_code shale_trainer_free(shale_trainer trainer, shale_error* error);
+
+/* ---- Trained weights ---- */
+
+typedef uint64_t shale_generator;
 
 /* Loads a model. `folder` is a checkpoint, or a folder of checkpoints (shale_trainer_options.checkpoint_folder, or
  * checkpoints/ in the folder of a run), whose newest intact one is taken. `model` is the model of a run whose program
@@ -309,8 +337,7 @@ SHALE_API shale_code shale_generator_create(const char* folder, const struct sha
 /* Returns the tokens of a text, if the model was trained on text. Buffer, capacity and needed count tokens. */
 SHALE_API shale_code shale_generator_encode(shale_generator generator, const char* text, int32_t* tokens,
                                             size_t capacity, size_t* needed, shale_error* error);
-/* Draws up to `count` tokens after the prompt. Calls `on_token` with each as it is drawn, and ends early if that does
- * not return 0. */
+/* Does the same as shale_trainer_generate with these weights. */
 SHALE_API shale_code shale_generator_generate(shale_generator generator, const int32_t* prompt, size_t prompt_tokens,
                                               int64_t count, const shale_sampling* sampling,
                                               int32_t (*on_token)(void* user, int32_t token), void* user,

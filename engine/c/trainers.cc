@@ -1,4 +1,6 @@
-// Training through the C interface.
+// Creating, running and freeing trainers through the C interface.
+#include "engine/c/trainers.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -27,20 +29,13 @@
 #include "kernels/check.h"
 
 namespace shale::c {
-namespace {
-
-// What a handle of a trainer stands for. The trainer is destroyed first, because it borrows the others.
-struct KeptTrainer {
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<DataSource> data, evaluation_data;
-  std::unique_ptr<Events> events;
-  std::unique_ptr<Trainer> trainer;
-};
 
 Handles<KeptTrainer>& Trainers() {
   static auto& trainers = *new Handles<KeptTrainer>(HandleKind::kTrainer, "trainer");
   return trainers;
 }
+
+namespace {
 
 absl::StatusOr<ResumeOptions> ResumeOf(const shale_trainer_options& options) {
   switch (options.resume) {
@@ -125,23 +120,6 @@ absl::StatusOr<shale_parameter> ParameterAt(const Trainer& trainer, int64_t inde
   out.dimensions = static_cast<int32_t>(parameter.shape.size());
   std::copy(parameter.shape.begin(), parameter.shape.end(), out.shape);
   return out;
-}
-
-// Returns the values of the caller as a span.
-template <class T>
-absl::StatusOr<absl::Span<T>> TakeValues(T* values, int64_t count) {
-  SHALE_RETURN_IF_ERROR(Require(values, "values"));
-  if (count < 0) return absl::InvalidArgumentError(absl::StrCat("count is ", count));
-  return absl::Span<T>(values, static_cast<size_t>(count));
-}
-
-// Calls `body` with the trainer of a handle.
-template <class Body>
-shale_code CallWith(shale_trainer handle, shale_error* error, Body&& body) {
-  return Call(error, [&]() -> absl::Status {
-    SHALE_ASSIGN_OR_RETURN(const auto used, Trainers().Take(handle));
-    return body(*used->trainer);
-  });
 }
 
 }  // namespace
@@ -247,24 +225,6 @@ shale_code shale_trainer_get_parameter(shale_trainer trainer, int64_t index, sha
   return CallWith(trainer, error, [&](Trainer& t) -> absl::Status {
     SHALE_ASSIGN_OR_RETURN(const shale_parameter found, shale::c::ParameterAt(t, index));
     return shale::c::GiveStruct(found, parameter, "parameter");
-  });
-}
-
-shale_code shale_trainer_read_parameter(shale_trainer trainer, const char* name, float* values, int64_t count,
-                                        shale_error* error) {
-  return CallWith(trainer, error, [&](Trainer& t) -> absl::Status {
-    SHALE_RETURN_IF_ERROR(Require(name, "name"));
-    SHALE_ASSIGN_OR_RETURN(const auto span, shale::c::TakeValues(values, count));
-    return t.ReadParameter(name, span);
-  });
-}
-
-shale_code shale_trainer_write_parameter(shale_trainer trainer, const char* name, const float* values, int64_t count,
-                                         shale_error* error) {
-  return CallWith(trainer, error, [&](Trainer& t) -> absl::Status {
-    SHALE_RETURN_IF_ERROR(Require(name, "name"));
-    SHALE_ASSIGN_OR_RETURN(const auto span, shale::c::TakeValues(values, count));
-    return t.WriteParameter(name, span);
   });
 }
 

@@ -142,6 +142,23 @@ class PackageTest(unittest.TestCase):
             with self.assertRaises(ValueError):
                 trainer.parameters["head.weight"] = weight[1:]
 
+    def test_a_loop_of_ones_own(self):
+        job = self.job.with_set({"runtime.generate": True})
+        with shale.Trainer(job, data=self.samples()) as trainer:
+            weight = trainer.parameters["head.weight"]
+            trainer.set_learning_rate(0)
+            trainer.step()
+            np.testing.assert_array_equal(trainer.parameters["head.weight"], weight)
+            trainer.set_learning_rate(None)
+            trainer.set_data(shale.Samples([sample(7)] * 4, name="other", vocabulary=_TOKENS))
+            trainer.add_metric("reward", 0.5)
+            trainer.step()
+            self.assertTrue((trainer.parameters["head.weight"] != weight).any())
+            moments = trainer.optimizer_states["m"]
+            moments.set_rows("head.weight", 3, weight[3:5])
+            np.testing.assert_array_equal(moments.rows("head.weight", 3, 2), weight[3:5])
+            self.assertEqual(len(trainer.generate([1, 2], 5)), 5)
+
     def test_errors_of_callbacks_are_causes(self):
         def broken(number):
             if number > 10:

@@ -15,7 +15,10 @@
 namespace shale {
 namespace {
 
+using ::testing::Each;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 // Trains a job with the C++ interface. Returns the losses.
@@ -46,7 +49,7 @@ TEST_F(CTest, TrainsToTheBitsOfCpp) {
     ASSERT_NE(trainer, 0) << error_.message;
     ASSERT_EQ(shale_job_free(job, &error_), SHALE_OK);
     EXPECT_EQ(Losses(trainer), losses);
-    EXPECT_EQ(shale_trainer_read_parameter(trainer, "head.weight", head.data(), std::ssize(head), &error_), SHALE_OK)
+    EXPECT_EQ(shale_trainer_read_parameter(trainer, "head.weight", 0, head.data(), std::ssize(head), &error_), SHALE_OK)
         << error_.message;
     EXPECT_EQ(head, expected);
     EXPECT_EQ(shale_trainer_free(trainer, &error_), SHALE_OK);
@@ -146,6 +149,60 @@ TEST_F(CTest, OwnDataInAnyOrderAndInOrder) {
     shale_trainer_free(trainer, nullptr);
   }
   EXPECT_EQ(in_order, losses);
+  shale_job_free(job, nullptr);
+}
+
+TEST_F(CTest, ALoopOfOnesOwn) {
+  const shale_job job = Parse(absl::StrCat(kSmallJob, kMlp, "runtime { generate: true }"));
+  ASSERT_NE(job, 0) << error_.message;
+  const shale_data data = MadeUp();
+  std::string events;
+  shale_trainer_options options = SHALE_INIT(shale_trainer_options);
+  options.data = &data;
+  options.on_event_user = &events;
+  options.on_event = [](void* user, const char* json) { static_cast<std::string*>(user)->append(json); };
+  const shale_trainer trainer = Create(job, options);
+  ASSERT_NE(trainer, 0) << error_.message;
+
+  // Nothing moves at a rate of 0 but the moments.
+  float before[8], after[8], moments[8];
+  ASSERT_EQ(shale_trainer_read_parameter(trainer, "head.weight", 16, before, 8, &error_), SHALE_OK) << error_.message;
+  const double none = 0;
+  ASSERT_EQ(shale_trainer_set_learning_rate(trainer, &none, &error_), SHALE_OK) << error_.message;
+  ASSERT_EQ(shale_trainer_add_metric(trainer, "reward", 0.25, &error_), SHALE_OK) << error_.message;
+  ASSERT_EQ(shale_trainer_step(trainer, nullptr, &error_), SHALE_OK) << error_.message;
+  ASSERT_EQ(shale_trainer_read_parameter(trainer, "head.weight", 16, after, 8, &error_), SHALE_OK);
+  EXPECT_THAT(after, ElementsAreArray(before));
+  char states[64];
+  ASSERT_EQ(shale_trainer_optimizer_states(trainer, states, sizeof(states), nullptr, &error_), SHALE_OK);
+  EXPECT_STREQ(states, "m\nv");
+  ASSERT_EQ(shale_trainer_read_optimizer_state(trainer, "m", "head.weight", 16, moments, 8, &error_), SHALE_OK);
+  EXPECT_THAT(moments, Not(Each(0.0f)));
+  ASSERT_EQ(shale_trainer_write_optimizer_state(trainer, "m", "head.weight", 16, before, 8, &error_), SHALE_OK);
+  ASSERT_EQ(shale_trainer_read_optimizer_state(trainer, "m", "head.weight", 16, moments, 8, &error_), SHALE_OK);
+  EXPECT_THAT(moments, ElementsAreArray(before));
+
+  // Other data, the schedule again, and tokens from the weights as they are.
+  int64_t next = 5;
+  shale_data other = MadeUp();
+  other.name = "other";
+  other.user = &next;
+  ASSERT_EQ(shale_trainer_set_learning_rate(trainer, nullptr, &error_), SHALE_OK);
+  ASSERT_EQ(shale_trainer_set_data(trainer, &other, &error_), SHALE_OK) << error_.message;
+  ASSERT_EQ(shale_trainer_step(trainer, nullptr, &error_), SHALE_OK) << error_.message;
+  EXPECT_GT(next, 5);
+  ASSERT_EQ(shale_trainer_read_parameter(trainer, "head.weight", 16, after, 8, &error_), SHALE_OK);
+  EXPECT_THAT(after, Not(ElementsAreArray(before)));
+  const int32_t prompt[] = {1, 2, 3};
+  std::vector<int32_t> drawn;
+  const auto keep = [](void* user, int32_t token) {
+    static_cast<std::vector<int32_t>*>(user)->push_back(token);
+    return 0;
+  };
+  ASSERT_EQ(shale_trainer_generate(trainer, prompt, 3, 4, nullptr, keep, &drawn, &error_), SHALE_OK) << error_.message;
+  EXPECT_THAT(drawn, SizeIs(4));
+  shale_trainer_free(trainer, nullptr);
+  EXPECT_THAT(events, HasSubstr("\"reward\": 0.25"));
   shale_job_free(job, nullptr);
 }
 

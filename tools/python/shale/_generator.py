@@ -7,6 +7,26 @@ from typing import Callable, List, Optional, Sequence, Union
 from shale import _c
 
 
+def draw(function, handle, prompt, count, temperature, top_k, seed, on_token):
+    """Calls a function of the C interface that draws tokens, and returns them."""
+    drawn, raised = [], []
+
+    def call(_, token):
+        drawn.append(token)
+        try:
+            return int(on_token(token) is True) if on_token else 0
+        except BaseException as exception:  # pylint: disable=broad-except
+            raised.append(exception)
+            return 1
+
+    sampling = _c.Sampling(temperature=temperature, top_k=top_k, seed=seed)
+    _c.call(function, handle, (ctypes.c_int32 * len(prompt))(*prompt), len(prompt), count, ctypes.byref(sampling),
+            _c.TokenFunction(call), None)
+    if raised:
+        raise raised[0]
+    return drawn
+
+
 class Generator:
     """Generates tokens with the weights of a checkpoint, or of the newest intact one in a folder of checkpoints.
     `model` is the Model of a run whose program brought it."""
@@ -30,23 +50,8 @@ class Generator:
                  seed: int = 1, on_token: Optional[Callable[[int], object]] = None) -> List[int]:
         """Returns up to `count` tokens drawn after the prompt. Calls `on_token` with each as it is drawn, and ends
         early if that returns True. `temperature` 0 always takes the most likely token; `top_k` 0 draws among all."""
-        tokens = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        drawn, raised = [], []
-
-        def call(_, token):
-            drawn.append(token)
-            try:
-                return int(on_token(token) is True) if on_token else 0
-            except BaseException as exception:  # pylint: disable=broad-except
-                raised.append(exception)
-                return 1
-
-        sampling = _c.Sampling(temperature=temperature, top_k=top_k, seed=seed)
-        _c.call("shale_generator_generate", self._handle.value, (ctypes.c_int32 * len(tokens))(*tokens), len(tokens),
-                count, ctypes.byref(sampling), _c.TokenFunction(call), None)
-        if raised:
-            raise raised[0]
-        return drawn
+        tokens = self.encode(prompt) if isinstance(prompt, str) else prompt
+        return draw("shale_generator_generate", self._handle.value, tokens, count, temperature, top_k, seed, on_token)
 
     def close(self) -> None:
         self._handle.close()

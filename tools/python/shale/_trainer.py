@@ -4,12 +4,13 @@ import ctypes
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Callable, Iterator, Optional
+from typing import Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
 from shale import _c
 from shale._data import as_array
+from shale._generator import draw
 from shale._job import as_job
 from shale._plan import form_number
 
@@ -61,7 +62,7 @@ class Trainer:
                  checkpoint_folder: Optional[os.PathLike] = None, resume: str = "nothing",
                  on_event: Optional[Callable[[str], None]] = None):
         job = as_job(job, own_model=model is not None)
-        self._kept = (model, data, evaluation_data)  # The engine calls them while the trainer lives.
+        self._kept = [model, data, evaluation_data]  # The engine calls them while the trainer lives.
         self._folder = None if checkpoint_folder is None else os.fsencode(checkpoint_folder)
         options = _c.TrainerOptions(checkpoint_folder=self._folder, resume=_RESUME.get(resume, _RESUME_PATH))
         if options.resume == _RESUME_PATH:
@@ -121,6 +122,30 @@ class Trainer:
         self._call("save", self._handle.value, path, len(path), ctypes.byref(needed))
         return os.fsdecode(path.value)
 
+    def generate(self, prompt: Sequence[int], count: int, temperature: float = 0.8, top_k: int = 40, seed: int = 1,
+                 on_token: Optional[Callable[[int], object]] = None) -> List[int]:
+        """Draws tokens with the weights as they are now, without a copy of them, as Generator.generate does. The job
+        must plan for it (runtime.generate)."""
+        return draw("shale_trainer_generate", self._handle.value, prompt, count, temperature, top_k, seed, on_token)
+
+    def set_learning_rate(self, rate: Optional[float]) -> None:
+        """Sets the learning rate of the next step and of all later ones; None goes back to the job's schedule."""
+        self._call("set_learning_rate", self._handle.value, None if rate is None else ctypes.c_double(rate))
+
+    def set_data(self, data) -> None:
+        """Takes the samples of the next step and of all later ones from other Samples or another Stream."""
+        former = self._kept[1]
+        self._kept[1] = data
+        try:
+            self._call("set_data", self._handle.value, data.struct())
+        except BaseException:
+            self._kept[1] = former
+            raise
+
+    def add_metric(self, name: str, value: float) -> None:
+        """Adds a value, such as a reward, to the report of the next step, which its event and metrics show."""
+        self._call("add_metric", self._handle.value, name.encode(), value)
+
     def request_stop(self) -> None:
         """Makes `done` true after the step that runs now. Any thread may call it."""
         _c.call("shale_trainer_request_stop", self._handle.value)
@@ -162,6 +187,13 @@ class Trainer:
         """The trained weights: a mapping from names to arrays, which are read when they are asked for."""
         return Parameters(self._handle.value, self._state().parameter_count)
 
+    @property
+    def optimizer_states(self) -> Dict[str, "Parameters"]:
+        """The states that the optimizer keeps for each parameter: optimizer_states["m"]["head.weight"]."""
+        names = _c.text_of("shale_trainer_optimizer_states", self._handle.value).split("\n")
+        count = self._state().parameter_count
+        return {name: Parameters(self._handle.value, count, name) for name in names if name}
+
     def close(self) -> None:
         """Frees the trainer. Does not save."""
         self._handle.close()
@@ -178,11 +210,13 @@ class Trainer:
 
 
 class Parameters(Mapping):
-    """The trained weights by name. t.parameters["head.weight"] copies them out, as float32 in the shape of the
-    parameter; assigning an array, of numpy or with DLPack, writes them for the next step."""
+    """The trained weights by name, or a state of the optimizer. t.parameters["head.weight"] copies the values out, as
+    float32 in the shape of the parameter; assigning an array, of numpy or with DLPack, writes them for the next step.
+    rows() and set_rows() do the same with some of the rows."""
 
-    def __init__(self, handle, count):
+    def __init__(self, handle, count, state=None):
         self._handle = handle
+        self._state = state
         self._shapes = {}
         for index in range(count):
             parameter = _c.Parameter()
@@ -190,15 +224,37 @@ class Parameters(Mapping):
             self._shapes[parameter.name.decode()] = tuple(parameter.shape[:parameter.dimensions])
 
     def __getitem__(self, name):
-        values = np.empty(self.shape(name), np.float32)
-        _c.call("shale_trainer_read_parameter", self._handle, name.encode(), _floats(values), values.size)
-        return values
+        return self.rows(name, 0, self.shape(name)[0])
 
     def __setitem__(self, name, values):
-        values = np.ascontiguousarray(as_array(values), np.float32)
+        values = as_array(values)
         if values.shape != self.shape(name):
             raise ValueError(f"{name} has the shape {self.shape(name)}; found {values.shape}")
-        _c.call("shale_trainer_write_parameter", self._handle, name.encode(), _floats(values), values.size)
+        self.set_rows(name, 0, values)
+
+    def rows(self, name, begin, count):
+        """Returns rows [begin, begin + count) of a parameter."""
+        shape = self.shape(name)
+        values = np.empty((count, *shape[1:]), np.float32)
+        self._call("read", name, begin, values)
+        return values
+
+    def set_rows(self, name, begin, values):
+        """Writes rows of a parameter from row `begin` on."""
+        values = np.ascontiguousarray(as_array(values), np.float32)
+        shape = self.shape(name)
+        if values.shape[1:] != shape[1:]:
+            raise ValueError(f"rows of {name} have the shape {shape[1:]}; found {values.shape[1:]}")
+        self._call("write", name, begin, values)
+
+    def _call(self, verb, name, row, values):
+        begin = row * int(np.prod(self.shape(name)[1:], dtype=np.int64))
+        data = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        if self._state is None:
+            _c.call(f"shale_trainer_{verb}_parameter", self._handle, name.encode(), begin, data, values.size)
+        else:
+            _c.call(f"shale_trainer_{verb}_optimizer_state", self._handle, self._state.encode(), name.encode(), begin,
+                    data, values.size)
 
     def __iter__(self):
         return iter(self._shapes)
@@ -206,14 +262,11 @@ class Parameters(Mapping):
     def __len__(self):
         return len(self._shapes)
 
-    def _shape(self, name):
+    def shape(self, name):
+        """Returns the shape of a parameter without reading it."""
         if name not in self._shapes:
             raise KeyError(name)
         return self._shapes[name]
-
-
-def _floats(values):
-    return values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
 
 
 def _report(report):

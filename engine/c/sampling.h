@@ -1,0 +1,13 @@
+// How the C interface says how tokens are drawn.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "engine/c/shale.h"
+#include "engine/generate/sampler.h"
+
+namespace shale::c {
+
+// Returns the options; the defaults for null. Returns InvalidArgument for a struct or values that are wrong.
+absl::StatusOr<SamplingOptions> TakeSampling(const shale_sampling* sampling);
+
+}  // namespace shale::c
