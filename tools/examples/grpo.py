@@ -30,7 +30,7 @@ def reward(tokens):
 
 
 def rollout(trainer, random):
-    """Returns the answers of the model as it is now, with their prompts, [PROMPTS * GROUP, LENGTH], and their rewards."""
+    """Returns answers of the model as it is now, with their prompts: [PROMPTS * GROUP, LENGTH]; and their rewards."""
     answers = []
     for _ in range(PROMPTS):
         prompt = random.integers(0, TOKENS, PROMPT).tolist()
