@@ -153,7 +153,9 @@ TEST_F(CTest, OwnDataInAnyOrderAndInOrder) {
 }
 
 TEST_F(CTest, ALoopOfOnesOwn) {
-  const shale_job job = Parse(absl::StrCat(kSmallJob, kMlp, "runtime { generate: true }"));
+  const char* const override = "runtime.generate=true";
+  shale_job job = 0;
+  shale_job_parse(absl::StrCat(kSmallJob, kMlp).c_str(), nullptr, &override, 1, 0, &job, &error_);
   ASSERT_NE(job, 0) << error_.message;
   const shale_data data = MadeUp();
   std::string events;
