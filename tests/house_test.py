@@ -59,9 +59,11 @@ _MAY_INCLUDE = {
                                     "engine/graph", "engine/hugging_face", "engine/io", "engine/memory",
                                     "engine/optimizer", "engine/planner", "engine/runtime", "engine/state",
                                     "engine/step", "sharding/comm"},
+    "engine/verify": _ENGINE_BASE | {"engine/config", "engine/data", "engine/graph", "engine/model", "engine/planner",
+                                     "engine/runtime", "engine/train"},
     "engine": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/data", "engine/events",
                               "engine/generate", "engine/graph", "engine/hugging_face", "engine/model",
-                              "engine/planner", "engine/report", "engine/train"},  # shale.h alone.
+                              "engine/planner", "engine/report", "engine/train", "engine/verify"},  # shale.h alone.
     "engine/generate": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/io",
                                        "engine/memory", "engine/planner", "engine/runtime", "engine/state"},
 }
