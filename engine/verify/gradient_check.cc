@@ -245,11 +245,12 @@ absl::StatusOr<VerifyRow> Check(VerifiedJob& verified, double seconds, VerifyRow
     if (!wrong.contains(parameter.name)) right.insert(parameter.name);
   }
   if (wrong.empty()) {
-    row.remark = absl::StrCat("of ", checked, " of ", Plural(std::ssize(parameters), "parameter"),
-                              checked < parameters.size() ? ", the others for lack of time not" : "");
+    row.remark = absl::StrCat(
+        checked, " of ", Plural(std::ssize(parameters), "parameter"),
+        checked < parameters.size() ? " were checked; time was too short for the others" : " were checked");
     if (telling < checked) {
       absl::StrAppend(&row.remark, "; ", checked - telling,
-                      " have too small a gradient for the rounding of the loss to tell");
+                      " of them have too small a gradient for the rounding of the loss to tell");
     }
     return row;
   }
