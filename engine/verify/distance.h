@@ -22,7 +22,7 @@ double LargestDistance(const ParameterValues& a, const ParameterValues& b, std::
 //
 // In fp32, two orders of summing T contributions of random signs differ by about sqrt(T) 2^-24 of the norm of the sum.
 // A factor of 40 has room for contributions of different sizes and for the blocks of matmuls. A lost or doubled target
-// changes a gradient by 1 / T at least, which is more up to T = 8,000. If anything is `rounded` to bf16 (or TF32),
+// changes a gradient by 1 / T at least, which is more up to T = 5,000. If anything is `rounded` to bf16 (or TF32),
 // blocks of matmuls may make an activation round the other way: 2^-9 of one activation, seen through a gradient. That
 // has no bound that sizes give; a hundredth of the norm is what the laws of training steps allow too.
 double ReorderedTolerance(int64_t targets, bool rounded);

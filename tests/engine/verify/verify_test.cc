@@ -60,7 +60,7 @@ TEST_F(Verify, ADecoderOnText) {
   std::vector<std::string> checks;
   for (const VerifyRow& row : report.rows) checks.push_back(row.check);
   EXPECT_THAT(checks,
-              ElementsAre("data", "8 micro-batches", "2 ranks", "recompute CHEAP", "recompute ATTENTION",
+              ElementsAre("data", "4 micro-batches", "2 ranks", "recompute CHEAP", "recompute ATTENTION",
                           "recompute FFN", "recompute SUBLAYERS", "recompute BLOCK", "recompute BLOCK, segments of 2",
                           "save and resume", "evaluation", "masked targets", "gradients in fp32", "measured peak"));
   EXPECT_THAT(report.shrunk, IsEmpty());
