@@ -1,4 +1,3 @@
-// n elements of a parameter, T targets that count.
 #include "engine/verify/gradient_check.h"
 
 #include <algorithm>
@@ -114,7 +113,8 @@ absl::Status GradientCheck::Begin(const RecordedSamples& samples, TargetWeights 
   if (weights == TargetWeights::kOverTokens) {
     double total = 0, count = 0;
     for (const RecordedSample& sample : samples.samples) {
-      for (const float w : sample.weights) total += std::abs(w), ++count;
+      for (const float w : sample.weights) total += std::abs(w);
+      count += static_cast<double>(sample.weights.size());
     }
     unit = count > 0 ? total / count : 1;
   }
@@ -137,8 +137,9 @@ absl::StatusOr<GradientCheck::Difference> GradientCheck::DifferenceAt(const Para
   SHALE_ASSIGN_OR_RETURN(const double loss_up, LossAt(parameter, weight, direction, distance, up));
   SHALE_ASSIGN_OR_RETURN(const double loss_down, LossAt(parameter, weight, direction, -distance, down));
   double way = 0;  // Weights are rounded, so the way is not exactly twice the distance along the direction.
-  for (size_t i = 0; i < up.size(); ++i)
+  for (size_t i = 0; i < up.size(); ++i) {
     way += static_cast<double>(gradient[i]) * (static_cast<double>(up[i]) - down[i]);
+  }
   return Difference{.of_loss = (loss_up - loss_down) / (2 * distance), .of_gradient = way / (2 * distance)};
 }
 
@@ -238,9 +239,9 @@ absl::StatusOr<VerifyRow> Check(VerifiedJob& verified, double seconds, VerifyRow
       }
       if (slope.holds() || !wrong.insert(parameter.name).second || wrong.size() > 3) continue;
       absl::StrAppend(&numbers, numbers.empty() ? "" : "; ",
-                      absl::StrFormat("along a direction of %s the gradient says %.4g, and the loss changes by %.4g "
-                                      "(within %.1g)",
-                                      parameter.name, slope.of_gradient, slope.of_differences, slope.tolerance));
+                      absl::StrFormat("along a direction of %s the slope of the loss is %.4g, give or take %.1g, and "
+                                      "the gradient says %.4g",
+                                      parameter.name, slope.of_differences, slope.tolerance, slope.of_gradient));
     }
     if (!wrong.contains(parameter.name)) right.insert(parameter.name);
   }
@@ -255,8 +256,15 @@ absl::StatusOr<VerifyRow> Check(VerifiedJob& verified, double seconds, VerifyRow
     return row;
   }
   row.outcome = VerifyOutcome::kFails;
-  row.remark = absl::StrCat("the gradients of ", absl::StrJoin(wrong, ", "),
-                            " are wrong: ", WhereGradientsGoWrong(graph, right, wrong), ". ", numbers);
+  constexpr size_t kMostNames = 12;
+  std::vector<std::string> names(wrong.begin(), wrong.end());
+  if (names.size() > kMostNames) {
+    names.resize(kMostNames);
+    names.push_back(absl::StrCat(wrong.size() - kMostNames, " others"));
+  }
+  row.remark = absl::StrCat(WhereGradientsGoWrong(graph, right, wrong), ". Wrong are the gradients of ",
+                            absl::StrJoin(names, ", "), "; right are those of ", Plural(right.size(), "parameter"),
+                            ". ", numbers);
   return row;
 }
 
