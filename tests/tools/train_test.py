@@ -79,7 +79,7 @@ class ToolsTest(unittest.TestCase):
         self.assertRegex(output, r"(?m)^  2 ranks +one rank +\S+ +\S+  ok$")
         self.assertRegex(output, r"all checks hold: 13 hold, 0 fail, 0 not run, in \d+s\n$")
         self.assertFalse(os.path.exists(self.path("runs")))
-        self.refused("data.path: ", "--verify", "--set=data.path=nowhere.txt")
+        self.refused("cannot open .*nowhere.txt", "--verify", "--set=data.path=nowhere.txt")
         self.refused("--verify trains nothing; leave out --resume", "--verify", "--resume=auto")
 
     def test_a_run_goes_from_its_job_to_text(self):
