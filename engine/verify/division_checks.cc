@@ -18,18 +18,11 @@
 namespace shale {
 namespace {
 
-VerifyRow Failed(VerifyRow row, const absl::Status& status) {
-  row.outcome = VerifyOutcome::kFails;
-  row.remark = std::string(status.message());
-  return row;
-}
-
 // Runs a variant of the compared job. If it cannot be started, or fails, returns nothing and completes the row.
 std::optional<TrialRecord> RunVariant(VerifiedJob& verified, const Job& variant, int steps, VerifyRow& row) {
   const absl::StatusOr<std::unique_ptr<TrialRun>> trial = TrialRun::Start(verified.context, row.check, variant);
   if (!trial.ok()) {
-    row.outcome = VerifyOutcome::kNotRun;
-    row.remark = std::string(trial.status().message());
+    row = NotRun(std::move(row), trial.status());
     return std::nullopt;
   }
   absl::StatusOr<TrialRecord> record = (*trial)->Run(steps, TrialRun::Keep::kGradientsAndWeights);
@@ -99,6 +92,18 @@ std::string NameOf(const ActivationCheckpointingConfig& config) {
 }
 
 }  // namespace
+
+VerifyRow NotRun(VerifyRow row, const absl::Status& status) {
+  row.outcome = VerifyOutcome::kNotRun;
+  row.remark = std::string(status.message());
+  return row;
+}
+
+VerifyRow Failed(VerifyRow row, const absl::Status& status) {
+  row.outcome = VerifyOutcome::kFails;
+  row.remark = std::string(status.message());
+  return row;
+}
 
 absl::StatusOr<TrialRecord> RunCompared(VerifiedJob& verified) {
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<TrialRun> trial,

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/config/job.h"
 #include "engine/verify/report.h"
@@ -20,6 +21,10 @@ struct VerifiedJob {
   std::string temporary_folder;  // Exists, is empty, and belongs to the verification.
   int64_t targets = 0;           // How many targets of the samples count in the loss.
 };
+
+// Return a row whose check could not be started, or ended with an error.
+VerifyRow NotRun(VerifyRow row, const absl::Status& status);
+VerifyRow Failed(VerifyRow row, const absl::Status& status);
 
 // Runs the job that all others are compared with (ComparedJob) for kComparedSteps steps.
 inline constexpr int kComparedSteps = 2;

@@ -213,12 +213,10 @@ std::vector<Parameter> InOrderOfCheck(const ModelGraph& graph) {
   return parameters;
 }
 
-absl::StatusOr<VerifyRow> Check(VerifiedJob& verified, double seconds, VerifyRow row) {
+absl::StatusOr<VerifyRow> Check(const VerifiedJob& verified, TrialRun& trial, double seconds, VerifyRow row) {
   const auto start = std::chrono::steady_clock::now();
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<TrialRun> trial,
-                         TrialRun::Start(verified.context, "fp32", GradientJob(verified.job, verified.size)));
-  const ModelGraph& graph = trial->trainer().plan().train.graph;
-  GradientCheck check(*trial, verified);
+  const ModelGraph& graph = trial.trainer().plan().train.graph;
+  GradientCheck check(trial, verified);
   SHALE_RETURN_IF_ERROR(check.Begin(verified.context.samples, verified.job.data.target_weights));
   std::set<std::string> right, wrong;
   std::string numbers;  // Of the first wrong slopes.
@@ -272,12 +270,11 @@ absl::StatusOr<VerifyRow> Check(VerifiedJob& verified, double seconds, VerifyRow
 
 VerifyRow CheckGradients(VerifiedJob& verified, double seconds) {
   const VerifyRow row = {.check = "gradients in fp32", .against = "differences of the loss"};
-  absl::StatusOr<VerifyRow> result = Check(verified, seconds, row);
-  if (result.ok()) return *std::move(result);
-  VerifyRow failed = row;
-  failed.outcome = VerifyOutcome::kFails;
-  failed.remark = std::string(result.status().message());
-  return failed;
+  const absl::StatusOr<std::unique_ptr<TrialRun>> trial =
+      TrialRun::Start(verified.context, "fp32", GradientJob(verified.job, verified.size));
+  if (!trial.ok()) return NotRun(row, trial.status());
+  absl::StatusOr<VerifyRow> result = Check(verified, **trial, seconds, row);
+  return result.ok() ? *std::move(result) : Failed(row, result.status());
 }
 
 }  // namespace shale

@@ -137,10 +137,7 @@ std::vector<VerifyRow> CheckLoss(VerifiedJob& verified, const TrialRecord& compa
     return absl::OkStatus();
   };
   if (const absl::Status status = run(); !status.ok()) {
-    for (VerifyRow* row : {&evaluation, &parts}) {
-      row->outcome = VerifyOutcome::kFails;
-      row->remark = std::string(status.message());
-    }
+    return {Failed(std::move(evaluation), status), Failed(std::move(parts), status)};
   }
   return {evaluation, parts};
 }

@@ -29,6 +29,12 @@ bool Shrink(bool length_may_change, SmallSize& size) {
   return true;
 }
 
+SmallSize SmallestSize(bool length_may_change, SmallSize size) {
+  while (Shrink(length_may_change, size)) {
+  }
+  return size;
+}
+
 std::vector<std::string> WhatIsSmaller(const Job& job, const SmallSize& size) {
   std::vector<std::string> lines;
   const struct {

@@ -18,6 +18,9 @@ struct SmallSize {
   int64_t sequence_length = 1;  // S
 
   int64_t global_batch() const { return 2 * micro_batch * ranks; }  // G
+  double positions() const { return static_cast<double>(global_batch()) * static_cast<double>(sequence_length); }
+
+  bool operator==(const SmallSize&) const = default;
 };
 
 // Returns the sizes to begin with: those of the job, with at most four ranks.
@@ -25,6 +28,9 @@ SmallSize FirstSize(const Job& job);
 
 // Makes a size smaller, in B and then, if `length_may_change`, in S. Returns false if nothing is left to shrink.
 bool Shrink(bool length_may_change, SmallSize& size);
+
+// Returns what Shrink makes of a size in the end.
+SmallSize SmallestSize(bool length_may_change, SmallSize size);
 
 // Returns a line for each number of the job that a small job has another of.
 std::vector<std::string> WhatIsSmaller(const Job& job, const SmallSize& size);

@@ -25,6 +25,7 @@ absl::StatusOr<TrialRecord> TrialRun::Run(int steps, Keep keep) {
   for (int step = 0; step < steps; ++step) {
     SHALE_ASSIGN_OR_RETURN(const StepReport report, trainer_->Step());
     record.losses.push_back(report.loss);
+    record.last_seconds = report.seconds;
     if (step == 0) {
       context_.peaks.push_back({.trial = name_,
                                 .planned_bytes = trainer_->plan().train.memory.peak_bytes,

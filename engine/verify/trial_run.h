@@ -34,6 +34,7 @@ struct TrialRecord {
   std::vector<double> losses;  // Of each step.
   ParameterValues gradients;   // Of the first step, reduced and not clipped.
   ParameterValues weights;     // After the last step.
+  double last_seconds = 0;     // How long the last step took.
 };
 
 class TrialRun {

@@ -70,9 +70,12 @@ class Verification {
   }
   // Reads the samples for trials of size_, and compares them with what the source gives when it is read again.
   absl::Status Record();
-  // Returns ResourceExhausted if the largest trial does not fit this machine.
-  absl::Status CheckFits() const;
-  // Finds a size that fits this machine and its time, and runs the job that the others are compared with.
+  // Plans the jobs that need most memory of one rank, and of all ranks together. Returns ResourceExhausted if one does
+  // not fit the budget of the job or, with a budget of 0, that of the machine.
+  absl::Status CheckFits(int64_t budget_bytes) const;
+  // Runs the job that the others are compared with, at a size.
+  absl::StatusOr<TrialRecord> RunAt(const SmallSize& size);
+  // Finds a size that fits this machine and its time, and runs that job.
   absl::StatusOr<TrialRecord> ShrinkAndRun();
 
   const VerifyOptions& options_;
@@ -126,29 +129,50 @@ absl::Status Verification::Record() {
   return absl::OkStatus();
 }
 
-absl::Status Verification::CheckFits() const {
-  Job largest = ComparedJob(verified_.job, size_);
-  SetDivision(1, size_.global_batch(), largest);
+absl::Status Verification::CheckFits(int64_t budget_bytes) const {
+  Job compared = ComparedJob(verified_.job, size_);
+  compared.memory.budget_bytes = budget_bytes;
+  Job one_batch = compared;
+  SetDivision(1, size_.global_batch(), one_batch);
   const DataFacts facts = {.vocabulary = verified_.context.samples.description.vocabulary};
-  return ResolveJob(largest, facts, options_.backend->machine()).status();
+  SHALE_RETURN_IF_ERROR(ResolveJob(compared, facts, options_.backend->machine()).status());
+  return ResolveJob(one_batch, facts, options_.backend->machine()).status();
+}
+
+absl::StatusOr<TrialRecord> Verification::RunAt(const SmallSize& size) {
+  size_ = size;
+  SHALE_RETURN_IF_ERROR(Record());
+  verified_.size = size_;
+  verified_.targets = CountTargets(verified_.context.samples, size_.global_batch());
+  verified_.context.peaks.clear();
+  return RunCompared(verified_);
 }
 
 absl::StatusOr<TrialRecord> Verification::ShrinkAndRun() {
   constexpr double kSteps = 25;         // The trials' steps together, about, at the size of the compared job.
   constexpr double kShareOfTime = 0.5;  // The gradients take the rest.
+  const double longest_step = kShareOfTime * options_.seconds / kSteps;
   const bool length_may_change = !verified_.job.data.path.empty();
+  SHALE_RETURN_IF_ERROR(Record());  // Of the largest size, since some sources can be read only once.
+  // A step of the smallest size says how long others take, about. It may not fit; then that is reported below.
+  const SmallSize first = size_, smallest = SmallestSize(length_may_change, first);
+  absl::StatusOr<TrialRecord> compared = RunAt(smallest);
+  const double of_position = compared.ok() ? compared->last_seconds / smallest.positions() : 0;
+  size_ = first;
+  while (of_position * size_.positions() > longest_step && Shrink(length_may_change, size_)) {
+  }
   while (true) {
     SHALE_RETURN_IF_ERROR(Record());
-    const absl::Status fits = CheckFits();
-    if (absl::IsResourceExhausted(fits) && Shrink(length_may_change, size_)) continue;
-    SHALE_RETURN_IF_ERROR(fits);
-    verified_.size = size_;
-    verified_.targets = CountTargets(verified_.context.samples, size_.global_batch());
-    verified_.context.peaks.clear();
-    const double before = seconds();
-    SHALE_ASSIGN_OR_RETURN(TrialRecord compared, RunCompared(verified_));
-    const double of_step = (seconds() - before) / kComparedSteps;
-    if (of_step * kSteps <= kShareOfTime * options_.seconds || !Shrink(length_may_change, size_)) return compared;
+    const absl::Status fits_budget = CheckFits(verified_.job.memory.budget_bytes);
+    const bool too_large = absl::IsResourceExhausted(fits_budget) || absl::IsResourceExhausted(CheckFits(0));
+    if (too_large && Shrink(length_may_change, size_)) continue;
+    SHALE_RETURN_IF_ERROR(fits_budget);
+    if (size_ == smallest) return RunAt(smallest);
+    compared = RunAt(size_);
+    const bool ran_out = absl::IsResourceExhausted(compared.status());
+    if (!ran_out) SHALE_RETURN_IF_ERROR(compared.status());
+    if (!ran_out && compared->last_seconds <= longest_step) return compared;
+    if (!Shrink(length_may_change, size_)) return compared;
   }
 }
 

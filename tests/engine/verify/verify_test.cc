@@ -22,6 +22,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 // Returns the report of a job, whose checks must all hold.
 VerifyReport ExpectHolds(const Job& job, VerifyOptions options = {}) {
@@ -130,6 +131,12 @@ TEST_F(Verify, ShrinksAStepThatTakesTooLong) {
   EXPECT_THAT(report.shrunk,
               ElementsAre("batch.micro_batch is 1 instead of 4", "batch.sequence_length is 16 instead of 40"));
   EXPECT_THAT(report.Text(), HasSubstr("time was too short for the others"));
+}
+
+TEST_F(Verify, ShrinksAStepThatTakesTooMuchMemory) {
+  Job job = OnText(kDecoder, {"batch.micro_batch=64", "batch.global_batch=64", "memory.budget_bytes=700000"});
+  const VerifyReport report = ExpectHolds(job);
+  EXPECT_THAT(report.shrunk, ElementsAre(StartsWith("batch.micro_batch is ")));
 }
 
 TEST_F(Verify, LeavesNothingBehindAndTellsOfEachRow) {
