@@ -187,7 +187,7 @@ absl::StatusOr<VerifyReport> Verification::Run() {
   for (const Job& variant : CheckpointingVariants(verified_)) Add(CheckCheckpointing(verified_, variant, compared));
   Add(CheckResume(verified_));
   for (VerifyRow& row : CheckLoss(verified_, compared)) Add(std::move(row));
-  Add(CheckGradients(verified_, options_.seconds - seconds()));
+  Add(CheckGradients(verified_, std::max(options_.seconds - seconds(), options_.seconds / 3)));
   Add(CheckPeaks(verified_.context.peaks));
   report_.seconds = seconds();
   return std::move(report_);
