@@ -301,8 +301,9 @@ typedef struct shale_sampling {
   uint64_t seed;
 } shale_sampling;
 
-/* Loads the model of the checkpoint at `folder`, or of the newest intact checkpoint of the run at `folder`. `model` is
- * the model of a run whose program brought it; else NULL. */
+/* Loads a model. `folder` is a checkpoint, or a folder of checkpoints (shale_trainer_options.checkpoint_folder, or
+ * checkpoints/ in the folder of a run), whose newest intact one is taken. `model` is the model of a run whose program
+ * brought it; else NULL. */
 SHALE_API shale_code shale_generator_create(const char* folder, const struct shale_model* model,
                                             shale_generator* generator, shale_error* error);
 /* Returns the tokens of a text, if the model was trained on text. Buffer, capacity and needed count tokens. */
@@ -318,8 +319,7 @@ SHALE_API shale_code shale_generator_free(shale_generator generator, shale_error
 
 /* The types of exported weights. */
 enum { SHALE_F32 = 0, SHALE_BF16 = 1, SHALE_F16 = 2 };
-/* Writes all parameters of the checkpoint at `folder`, or of the newest intact checkpoint of the run at `folder`, to a
- * safetensors file, under the engine's names. */
+/* Writes all parameters of a checkpoint to a safetensors file, under the engine's names. `folder` is as above. */
 SHALE_API shale_code shale_export_parameters(const char* folder, int32_t type, const char* file, shale_error* error);
 
 #ifdef __cplusplus
