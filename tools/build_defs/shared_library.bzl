@@ -12,31 +12,31 @@ def _shared_library_impl(ctx):
         ctx = ctx,
         cc_toolchain = toolchain,
         requested_features = ctx.features,
-        unsupported_features = ctx.disabled_features,
+        unsupported_features = ctx.disabled_features + ["supports_start_end_lib"],  # bfd has no --start-lib.
     )
     exports = ctx.actions.declare_file(ctx.label.name + ".map")
     ctx.actions.write(exports, "{ global: %s; local: *; };\n" % "; ".join(ctx.attr.exports))
 
     libraries, flags, shared, inputs = [], [], [], [depset([exports])]
     roots = [dep.label for dep in ctx.attr.deps]
-    for dep in ctx.attr.deps:
-        for linker_input in dep[CcInfo].linking_context.linker_inputs.to_list():
-            flags += linker_input.user_link_flags
-            inputs.append(depset(linker_input.additional_inputs))
-            for library in linker_input.libraries:
-                archive = library.pic_static_library or library.static_library
-                if linker_input.owner.workspace_name in _NOT_POSITION_INDEPENDENT:
-                    shared.append("-l" + archive.basename[len("lib"):-len(".a")])
-                elif linker_input.owner in roots:
-                    libraries.append(cc_common.create_library_to_link(
-                        actions = ctx.actions,
-                        feature_configuration = features,
-                        cc_toolchain = toolchain,
-                        pic_static_library = archive,
-                        alwayslink = True,
-                    ))
-                else:
-                    libraries.append(library)
+    everything = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
+    for linker_input in everything.linking_context.linker_inputs.to_list():
+        flags += linker_input.user_link_flags
+        inputs.append(depset(linker_input.additional_inputs))
+        for library in linker_input.libraries:
+            archive = library.pic_static_library or library.static_library
+            if linker_input.owner.workspace_name in _NOT_POSITION_INDEPENDENT:
+                shared.append("-l" + archive.basename[len("lib"):-len(".a")])
+            elif linker_input.owner in roots:
+                libraries.append(cc_common.create_library_to_link(
+                    actions = ctx.actions,
+                    feature_configuration = features,
+                    cc_toolchain = toolchain,
+                    pic_static_library = archive,
+                    alwayslink = True,
+                ))
+            else:
+                libraries.append(library)
 
     linked = cc_common.link(
         actions = ctx.actions,
@@ -49,6 +49,8 @@ def _shared_library_impl(ctx):
             user_link_flags = depset(flags),
         )]))],
         user_link_flags = [
+            # gold exports code of templates that another library also has, whatever the version script says.
+            "-fuse-ld=bfd",
             "-Wl,-soname," + ctx.attr.soname,
             "-Wl,--version-script," + exports.path,
             "-Wl,--no-undefined",

@@ -20,7 +20,6 @@ _SHT_DYNSYM, _SHT_HASH = 11, 5
 _DT_NULL, _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ = 0, 1, 4, 5, 6, 10
 _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 14, 15, 29
 _DT_GNU_HASH, _DT_VERSYM, _DT_VERDEF, _DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE
-_PAGE = 0x1000
 _STB_LOCAL = 0
 _SHN_UNDEF = 0
 
@@ -33,11 +32,11 @@ class ElfError(Exception):
 class _Segment:
     place: int  # Of its header in the file.
     kind: int
-    flags: int
     offset: int
     address: int
     file_size: int
     memory_size: int
+    alignment: int
 
 
 @dataclasses.dataclass
@@ -58,8 +57,8 @@ class Elf:
         size, count = self._unpack("<HH", 54)
         self._segments = []
         for place in range(at, at + size * count, size):
-            kind, flags, offset, address, _, file_size, memory_size, _ = self._unpack("<IIQQQQQQ", place)
-            self._segments.append(_Segment(place, kind, flags, offset, address, file_size, memory_size))
+            kind, offset, address, _, *sizes = self._unpack("<I4xQQQQQQ", place)
+            self._segments.append(_Segment(place, kind, offset, address, *sizes))
         self._read_dynamic()
         self._read_symbols()
 
@@ -155,9 +154,10 @@ class _Renaming:
         if not notes:
             raise ElfError(f"{elf.path}: no program header can be spared; link it with -Wl,--build-id")
         self._header = notes[0].place
-        # Everything that is added begins here. The loader maps pages, so offset and address agree within a page.
-        self._address = _up(max(s.address + s.memory_size for s in loads), _PAGE)
-        self._begin = _up(len(self._data), _PAGE)
+        # Everything that is added begins here. The loader maps pages, so both begin one.
+        self._page = max(s.alignment for s in loads)
+        self._address = _up(max(s.address + s.memory_size for s in loads), self._page)
+        self._begin = _up(len(self._data), self._page)
 
     def result(self, runpath):
         elf = self._elf
@@ -245,7 +245,7 @@ class _Renaming:
                 self._pack("<Q", place + 56, 4 if new_kind else 0)
         self._data += bytes(self._begin - len(self._data)) + strings + table
         size = len(strings) + len(table)
-        self._pack("<IIQQQQQQ", self._header, _PT_LOAD, 4, self._begin, address, address, size, size, _PAGE)
+        self._pack("<IIQQQQQQ", self._header, _PT_LOAD, 4, self._begin, address, address, size, size, self._page)
 
 
 def _up(value, multiple):

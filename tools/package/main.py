@@ -81,16 +81,14 @@ def install_programs(to, library, tools):
     to.remove_others("lib/shale/libshale_*", private)
     to.remove_others(f"lib/{soname}.*", (full,))
     for package, license_file in bundle.licenses().items():
-        to.copy(license_file, f"share/doc/shale/licenses/{package}")
+        to.copy(license_file, f"share/doc/shale/LICENSE.{package}")
     to.copy(os.path.join(_ROOT, "LICENSE"), "share/doc/shale/LICENSE")
 
 
 def install_development_files(to, soname):
     """Installs what compilers, CMake and pkg-config read."""
     for header in sorted(glob.glob(os.path.join(_ROOT, _HEADERS, "shale*.h"))):
-        with open(header, encoding="utf-8") as file:
-            text = file.read().replace(f'#include "{_HEADERS}/', '#include "')
-        to.write(text.encode(), f"include/{os.path.basename(header)}")
+        to.copy(header, f"include/{os.path.basename(header)}")
     # A library of another SONAME is another major version, because programs do not start with it.
     version = f"{soname.rpartition('.')[2]}.{interface_version()}"
     for name, folder in _DEVELOPMENT_FILES.items():
