@@ -5,7 +5,8 @@
 
 Packs tools/python/shale with the libraries of PREFIX/lib into FOLDER/shale-<version>-py3-none-<platform>.whl, and
 prints its path. The wheel needs neither a compiler nor Debian's libraries. Its platform says the oldest glibc that it
-runs on, which is the largest version of a glibc symbol that the libraries use.
+runs on: at least the largest version of a glibc symbol that the libraries use, and one that comes with the libstdc++
+that they need.
 """
 
 import base64
@@ -20,6 +21,9 @@ import zipfile
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 _PACKAGE = os.path.join(_ROOT, "tools/python/shale")
 _TIME = (2020, 1, 1, 0, 0, 0)  # Equal inputs make equal wheels.
+
+# The glibc 2.n of the first systems with GLIBCXX_3.4.k, by k, as auditwheel's policies have it.
+_GLIBC_OF_GLIBCXX = {29: 34, 30: 35}
 
 _METADATA = """Metadata-Version: 2.1
 Name: shale
@@ -53,12 +57,15 @@ def libraries(prefix):
 
 
 def oldest_glibc(paths):
-    """Returns the glibc that the libraries need: the largest (2, n) among the versions of the symbols that they use."""
-    needed = (2, 17)
+    """Returns n of the oldest glibc 2.n that the libraries run on."""
+    needed = 31  # Nothing older was tried.
     for path in paths:
         symbols = subprocess.run(["objdump", "-T", path], stdout=subprocess.PIPE, text=True, check=True).stdout
-        for found in re.findall(r"\bGLIBC_(\d+)\.(\d+)", symbols):
-            needed = max(needed, tuple(map(int, found)))
+        needed = max([needed, *map(int, re.findall(r"\bGLIBC_2\.(\d+)", symbols))])
+        for cxx in map(int, re.findall(r"\bGLIBCXX_3\.4\.(\d+)", symbols)):
+            if cxx > max(_GLIBC_OF_GLIBCXX):
+                raise ValueError(f"{path} needs GLIBCXX_3.4.{cxx}; add the glibc that comes with it")
+            needed = max(needed, _GLIBC_OF_GLIBCXX.get(cxx, 0))
     return needed
 
 
@@ -81,8 +88,7 @@ def contents(prefix):
 def make(prefix, folder):
     """Writes the wheel and returns its path."""
     os.makedirs(folder, exist_ok=True)
-    major, minor = oldest_glibc([path for _, path in libraries(prefix)])
-    tag = f"manylinux_{major}_{minor}_{platform.machine()}"
+    tag = f"manylinux_2_{oldest_glibc([path for _, path in libraries(prefix)])}_{platform.machine()}"
     name = f"shale-{version()}"
     path = os.path.join(folder, f"{name}-py3-none-{tag}.whl")
     licenses = os.path.join(prefix, "share/doc/shale")
