@@ -1,4 +1,4 @@
-"""Tests the Python package: installs the wheel in a fresh virtual environment, and trains there. run_test.py runs this."""
+"""Tests the Python package: installs the wheel in a virtual environment, and trains there. run_test.py runs this."""
 
 import glob
 import os

@@ -195,15 +195,14 @@ def library():
 
 
 def call(name, *arguments, callbacks=()):
-    """Calls a function that returns a code. Raises its error. What one of the `callbacks` raised meanwhile is the cause
-    of the error; or, if it is no Exception but, for instance, KeyboardInterrupt, it is raised itself."""
+    """Calls a function that returns a code. Raises its error, whose cause is what one of the `callbacks` raised, perhaps
+    in an earlier call, because data are read ahead. What is no Exception, like KeyboardInterrupt, is raised itself."""
     error = Error()
     code = getattr(library(), name)(*arguments, ctypes.byref(error))
-    raised = [exception for c in callbacks for exception in c.take_raised()]
-    for exception in raised:
-        if not isinstance(exception, Exception):
-            raise exception
+    for c in callbacks:
+        c.raise_interrupt()
     if code != 0:
+        raised = [exception for c in callbacks for exception in c.take_raised()]
         raise error_of(code, error.message.decode("utf-8", "replace")) from (raised[0] if raised else None)
 
 
@@ -223,8 +222,15 @@ class Callbacks:
         self._raised = []
         self._kept = []
 
+    def raise_interrupt(self):
+        """Raises the first exception that is no Exception, if there is one."""
+        for exception in self._raised:
+            if not isinstance(exception, Exception):
+                self._raised.clear()
+                raise exception
+
     def take_raised(self):
-        """Returns the exceptions since the last call, and forgets them."""
+        """Returns the exceptions so far, and forgets them."""
         raised, self._raised = self._raised, []
         return raised
 
