@@ -195,8 +195,8 @@ def library():
 
 
 def call(name, *arguments, callbacks=()):
-    """Calls a function that returns a code. Raises its error, whose cause is what one of the `callbacks` raised, perhaps
-    in an earlier call, because data are read ahead. What is no Exception, like KeyboardInterrupt, is raised itself."""
+    """Calls a function that returns a code. Raises its error. The cause is what one of the `callbacks` raised, perhaps in
+    an earlier call, because data are read ahead. What is no Exception, like KeyboardInterrupt, is raised itself."""
     error = Error()
     code = getattr(library(), name)(*arguments, ctypes.byref(error))
     for c in callbacks:
