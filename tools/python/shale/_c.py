@@ -195,7 +195,7 @@ def library():
 
 
 def call(name, *arguments, callbacks=()):
-    """Calls a function that returns a code. Raises its error. The cause is what one of the `callbacks` raised, perhaps in
+    """Calls a function that returns a code. Raises its error. The cause is what one of `callbacks` raised, perhaps in
     an earlier call, because data are read ahead. What is no Exception, like KeyboardInterrupt, is raised itself."""
     error = Error()
     code = getattr(library(), name)(*arguments, ctypes.byref(error))
