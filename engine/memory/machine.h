@@ -44,6 +44,8 @@ struct Machine {
   DefaultBudget default_budget;                   // If empty, there is no limit.
   int64_t hardware_threads = 1;                   // Threads that its CPUs run at once, for all ranks together.
   CpuProducts cpu_products = CpuProducts::kAuto;  // Of `create_ops`, if its ops run on the CPU.
+  // The most ranks that it has room for. A job with more is refused, and none is advised to have more.
+  int64_t most_ranks = std::numeric_limits<int64_t>::max();
 
   // Returns the same machine with no limit on memory.
   Machine WithoutBudget() const {

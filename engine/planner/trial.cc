@@ -30,36 +30,38 @@ absl::Status CheckSameParameters(const ModelGraph& train, const ModelGraph& eval
 
 }  // namespace
 
-absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode) {
-  SHALE_RETURN_IF_ERROR(CheckGraphSize(job));
+absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode, const WorkLimits& limits) {
+  SHALE_RETURN_IF_ERROR(limits.Check());
+  SHALE_RETURN_IF_ERROR(CheckGraphSize(job, limits));
   return BuildModel(job.model, GraphOptionsFor(job, mode));
 }
 
-absl::StatusOr<JobGraphs> BuildGraphs(const Job& job) {
+absl::StatusOr<JobGraphs> BuildGraphs(const Job& job, const WorkLimits& limits) {
   JobGraphs graphs;
-  SHALE_ASSIGN_OR_RETURN(graphs.train, BuildGraph(job, GraphMode::kTraining));
-  SHALE_ASSIGN_OR_RETURN(graphs.evaluate, BuildGraph(job, GraphMode::kEvaluation));
+  SHALE_ASSIGN_OR_RETURN(graphs.train, BuildGraph(job, GraphMode::kTraining, limits));
+  SHALE_ASSIGN_OR_RETURN(graphs.evaluate, BuildGraph(job, GraphMode::kEvaluation, limits));
   SHALE_RETURN_IF_ERROR(CheckSameParameters(graphs.train, graphs.evaluate));
   return graphs;
 }
 
 absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOptions& options, const Ops& ops,
-                                           const MemoryPlanOptions& memory_options) {
+                                           const MemoryPlanOptions& memory_options, const WorkLimits& limits) {
   SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
   SHALE_RETURN_IF_ERROR(CheckProgramSize(graph, options));
   PlannedStep planned;
-  SHALE_ASSIGN_OR_RETURN(planned.step, CompileStep(graph, options, ops));
+  SHALE_ASSIGN_OR_RETURN(planned.step, CompileStep(graph, options, ops, limits));
+  SHALE_RETURN_IF_ERROR(limits.Check());
   SHALE_ASSIGN_OR_RETURN(planned.memory, PlanMemory(planned.step.program, memory_options));
   return planned;
 }
 
 absl::StatusOr<Trial> CompileTrial(const ModelGraph& train, const ModelGraph& evaluate, const StepOptions& options,
-                                   const Ops& ops) {
+                                   const Ops& ops, const WorkLimits& limits) {
   Trial trial;
-  SHALE_ASSIGN_OR_RETURN(trial.train, CompileAndPlan(train, options, ops));
+  SHALE_ASSIGN_OR_RETURN(trial.train, CompileAndPlan(train, options, ops, {}, limits));
   StepOptions once = options;
   once.micro_batches = 1;
-  SHALE_ASSIGN_OR_RETURN(trial.evaluate, CompileAndPlan(evaluate, once, ops));
+  SHALE_ASSIGN_OR_RETURN(trial.evaluate, CompileAndPlan(evaluate, once, ops, {}, limits));
   return trial;
 }
 
@@ -75,11 +77,11 @@ namespace {
 
 // Compiles with packs_once if the budget has room for the packed weights, else sets options.packs_once to false.
 absl::StatusOr<Trial> CompileWithin(const Budget& budget, const ModelGraph& train, const ModelGraph& evaluate,
-                                    StepOptions& options, const Ops& ops) {
-  SHALE_ASSIGN_OR_RETURN(Trial trial, CompileTrial(train, evaluate, options, ops));
+                                    StepOptions& options, const Ops& ops, const WorkLimits& limits) {
+  SHALE_ASSIGN_OR_RETURN(Trial trial, CompileTrial(train, evaluate, options, ops, limits));
   if (budget.Holds(trial.arena_bytes(), trial.host_bytes()) || !PacksOnce(trial.train.step.program)) return trial;
   options.packs_once = false;
-  return CompileTrial(train, evaluate, options, ops);
+  return CompileTrial(train, evaluate, options, ops, limits);
 }
 
 }  // namespace
@@ -91,7 +93,8 @@ std::vector<Accumulation> AccumulationsOf(const StepOptions& options) {
 }
 
 absl::StatusOr<Choice> ChooseAccumulation(const ModelGraph& train, const ModelGraph& evaluate,
-                                          const StepOptions& options, const Budget& budget, const Ops& ops) {
+                                          const StepOptions& options, const Budget& budget, const Ops& ops,
+                                          const WorkLimits& limits) {
   Choice best;
   bool any = false;
   std::vector<AccumulationCandidate> candidates;
@@ -105,7 +108,8 @@ absl::StatusOr<Choice> ChooseAccumulation(const ModelGraph& train, const ModelGr
   for (Accumulation accumulation : AccumulationsOf(options)) {
     StepOptions tried = options;
     tried.accumulation = accumulation;
-    absl::StatusOr<Trial> trial = CompileWithin(budget, train, evaluate, tried, ops);
+    absl::StatusOr<Trial> trial = CompileWithin(budget, train, evaluate, tried, ops, limits);
+    SHALE_RETURN_IF_ERROR(limits.Check());
     candidates.push_back({.accumulation = accumulation, .status = trial.status()});
     if (!trial.ok()) continue;
     const CommunicationSummary communication = SummarizeCommunication(trial->train.step.program, options.mesh);
