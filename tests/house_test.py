@@ -62,6 +62,9 @@ _MAY_INCLUDE = {
     "engine": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/data", "engine/events",
                               "engine/generate", "engine/graph", "engine/hugging_face", "engine/model",
                               "engine/planner", "engine/report", "engine/train"},  # shale.h alone.
+    "engine/c": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/data", "engine/events",
+                                "engine/generate", "engine/graph", "engine/memory", "engine/model", "engine/planner",
+                                "engine/report", "engine/runtime", "engine/train"},
     "engine/generate": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/io",
                                        "engine/memory", "engine/planner", "engine/runtime", "engine/state"},
 }

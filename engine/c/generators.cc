@@ -1,0 +1,138 @@
+// Generation and export through the C interface.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "engine/backends/job_backend.h"
+#include "engine/c/calls.h"
+#include "engine/c/handles.h"
+#include "engine/c/model.h"
+#include "engine/c/shale.h"
+#include "engine/checkpoint/export_parameters.h"
+#include "engine/checkpoint/newest.h"
+#include "engine/checkpoint/reader.h"
+#include "engine/generate/generator.h"
+#include "kernels/check.h"
+
+namespace shale::c {
+namespace {
+
+Handles<Generator>& Generators() {
+  static auto& generators = *new Handles<Generator>(HandleKind::kGenerator, "generator");
+  return generators;
+}
+
+// Calls `use` with the checkpoint at `folder`, or with the newest intact one in it.
+absl::Status UseCheckpoint(const char* folder, absl::FunctionRef<absl::Status(const CheckpointReader&)> use) {
+  SHALE_RETURN_IF_ERROR(Require(folder, "folder"));
+  const absl::StatusOr<CheckpointReader> checkpoint = CheckpointReader::Open(folder);
+  if (checkpoint.ok()) return use(*checkpoint);
+  if (!absl::IsNotFound(checkpoint.status())) return checkpoint.status();
+  SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, UseNewestCheckpoint(folder, use));
+  if (!newest.path.empty()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(folder, " is no checkpoint, and there is none in it"));
+}
+
+// Writes tokens into the buffer of the caller, as shale.h says of text.
+absl::Status GiveTokens(absl::Span<const int32_t> tokens, int32_t* buffer, size_t capacity, size_t* needed) {
+  SHALE_RETURN_IF_ERROR(Require(needed, "needed"));
+  *needed = tokens.size();
+  if (buffer == nullptr) return absl::OkStatus();
+  if (capacity < tokens.size()) {
+    return absl::OutOfRangeError(absl::StrCat("tokens has room for ", capacity, "; needed are ", tokens.size()));
+  }
+  std::copy(tokens.begin(), tokens.end(), buffer);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SafetensorsDType> TypeOf(int32_t type) {
+  switch (type) {
+    case SHALE_F32: return SafetensorsDType::kF32;
+    case SHALE_BF16: return SafetensorsDType::kBF16;
+    case SHALE_F16: return SafetensorsDType::kF16;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("type is ", type, "; allowed: SHALE_F32, SHALE_BF16, SHALE_F16"));
+  }
+}
+
+absl::StatusOr<SamplingOptions> TakeSampling(const shale_sampling* sampling) {
+  if (sampling == nullptr) return SamplingOptions{};
+  SHALE_ASSIGN_OR_RETURN(const shale_sampling taken, TakeStruct(sampling, "sampling"));
+  if (!(taken.temperature >= 0) || taken.top_k < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling has temperature ", taken.temperature, " and top_k ",
+                                                   taken.top_k, "; neither may be negative"));
+  }
+  return SamplingOptions{.temperature = taken.temperature, .top_k = taken.top_k, .seed = taken.seed};
+}
+
+}  // namespace
+}  // namespace shale::c
+
+using shale::c::Call;
+using shale::c::Generators;
+using shale::c::Require;
+
+shale_code shale_generator_create(const char* folder, const struct shale_model* model, shale_generator* generator,
+                                  shale_error* error) {
+  return Call(error, [&]() -> absl::Status {
+    SHALE_RETURN_IF_ERROR(Require(generator, "generator"));
+    std::optional<shale::CustomModel> custom;
+    if (model != nullptr) {
+      SHALE_ASSIGN_OR_RETURN(custom, shale::c::MakeModel(model));
+    }
+    std::unique_ptr<shale::Generator> created;
+    SHALE_RETURN_IF_ERROR(
+        shale::c::UseCheckpoint(folder, [&](const shale::CheckpointReader& checkpoint) -> absl::Status {
+          SHALE_ASSIGN_OR_RETURN(created, shale::Generator::Create(checkpoint, shale::CreateBackend, custom));
+          return absl::OkStatus();
+        }));
+    SHALE_ASSIGN_OR_RETURN(*generator, Generators().Add(std::move(created)));
+    return absl::OkStatus();
+  });
+}
+
+shale_code shale_generator_encode(shale_generator generator, const char* text, int32_t* tokens, size_t capacity,
+                                  size_t* needed, shale_error* error) {
+  return Call(error, [&]() -> absl::Status {
+    SHALE_RETURN_IF_ERROR(Require(text, "text"));
+    SHALE_ASSIGN_OR_RETURN(const auto used, Generators().Take(generator));
+    SHALE_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, used->TextPrompt(text));
+    return shale::c::GiveTokens(prompt, tokens, capacity, needed);
+  });
+}
+
+shale_code shale_generator_generate(shale_generator generator, const int32_t* prompt, size_t prompt_tokens,
+                                    int64_t count, const shale_sampling* sampling,
+                                    int32_t (*on_token)(void* user, int32_t token), void* user, shale_error* error) {
+  return Call(error, [&]() -> absl::Status {
+    SHALE_RETURN_IF_ERROR(Require(prompt, "prompt"));
+    if (on_token == nullptr) return absl::InvalidArgumentError("on_token is NULL");
+    SHALE_ASSIGN_OR_RETURN(const shale::SamplingOptions options, shale::c::TakeSampling(sampling));
+    SHALE_ASSIGN_OR_RETURN(const auto used, Generators().Take(generator));
+    return used->Generate(absl::MakeConstSpan(prompt, prompt_tokens), count, options,
+                          [&](int32_t token) { return on_token(user, token) == 0; });
+  });
+}
+
+shale_code shale_generator_free(shale_generator generator, shale_error* error) {
+  return Call(error, [&] { return Generators().Free(generator); });
+}
+
+shale_code shale_export_parameters(const char* folder, int32_t type, const char* file, shale_error* error) {
+  return Call(error, [&]() -> absl::Status {
+    SHALE_RETURN_IF_ERROR(Require(file, "file"));
+    SHALE_ASSIGN_OR_RETURN(const shale::SafetensorsDType dtype, shale::c::TypeOf(type));
+    return shale::c::UseCheckpoint(folder, [&](const shale::CheckpointReader& checkpoint) {
+      return shale::ExportParameters(checkpoint, dtype, file);
+    });
+  });
+}

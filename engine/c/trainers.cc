@@ -1,0 +1,273 @@
+// Training through the C interface.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/backends/job_backend.h"
+#include "engine/c/calls.h"
+#include "engine/c/data.h"
+#include "engine/c/events.h"
+#include "engine/c/handles.h"
+#include "engine/c/jobs.h"
+#include "engine/c/model.h"
+#include "engine/c/plans.h"
+#include "engine/c/shale.h"
+#include "engine/config/print.h"
+#include "engine/runtime/backend.h"
+#include "engine/train/trainer.h"
+#include "engine/train/trainer_options.h"
+#include "kernels/check.h"
+
+namespace shale::c {
+namespace {
+
+// What a handle of a trainer stands for. The trainer is destroyed first, because it borrows the others.
+struct KeptTrainer {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<DataSource> data, evaluation_data;
+  std::unique_ptr<Events> events;
+  std::unique_ptr<Trainer> trainer;
+};
+
+Handles<KeptTrainer>& Trainers() {
+  static auto& trainers = *new Handles<KeptTrainer>(HandleKind::kTrainer, "trainer");
+  return trainers;
+}
+
+absl::StatusOr<ResumeOptions> ResumeOf(const shale_trainer_options& options) {
+  switch (options.resume) {
+    case SHALE_RESUME_NOTHING: return ResumeOptions{};
+    case SHALE_RESUME_LATEST: return ResumeOptions{.from = ResumeFrom::kLatest};
+    case SHALE_RESUME_LATEST_OR_START: return ResumeOptions{.from = ResumeFrom::kLatestOrStart};
+    case SHALE_RESUME_PATH:
+      SHALE_RETURN_IF_ERROR(Require(options.resume_path, "options->resume_path"));
+      return ResumeOptions{.from = ResumeFrom::kPath, .path = options.resume_path};
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("options->resume is ", options.resume, "; allowed: SHALE_RESUME_NOTHING and those after it"));
+  }
+}
+
+absl::StatusOr<uint64_t> Create(Job job, const shale_trainer_options& given) {
+  auto kept = std::make_shared<KeptTrainer>();
+  TrainerOptions options;
+  if (given.checkpoint_folder != nullptr) options.checkpoint_folder = given.checkpoint_folder;
+  SHALE_ASSIGN_OR_RETURN(options.resume, ResumeOf(given));
+  if (given.model != nullptr) {
+    SHALE_ASSIGN_OR_RETURN(options.model, MakeModel(given.model));
+  }
+  if (given.data != nullptr) {
+    SHALE_ASSIGN_OR_RETURN(kept->data, MakeDataSource(given.data, "data"));
+  }
+  if (given.evaluation_data != nullptr) {
+    SHALE_ASSIGN_OR_RETURN(kept->evaluation_data, MakeDataSource(given.evaluation_data, "evaluation_data"));
+  }
+  options.data = kept->data.get();
+  options.evaluation_data = kept->evaluation_data.get();
+  kept->events = std::make_unique<Events>(given);
+  options.events = kept->events.get();
+  SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
+  SHALE_ASSIGN_OR_RETURN(kept->backend, CreateBackend(job));
+  options.backend = kept->backend.get();
+  SHALE_ASSIGN_OR_RETURN(kept->trainer, Trainer::Create(job, options));
+  return Trainers().Add(std::move(kept));
+}
+
+shale_step_report CReport(const StepReport& report) {
+  shale_step_report out = SHALE_INIT(shale_step_report);
+  out.step = report.step;
+  out.tokens = report.tokens;
+  out.step_tokens = report.step_tokens;
+  out.loss = report.loss;
+  out.step_weight = report.step_weight;
+  out.gradient_norm = report.gradient_norm;
+  out.learning_rate = report.learning_rate;
+  out.updated = report.updated ? 1 : 0;
+  out.seconds = report.seconds;
+  out.tokens_per_second = report.tokens_per_second;
+  out.peak_bytes_planned = report.peak_bytes_planned;
+  out.peak_bytes_measured = report.peak_bytes_measured;
+  return out;
+}
+
+shale_trainer_state State(const Trainer& trainer) {
+  shale_trainer_state state = SHALE_INIT(shale_trainer_state);
+  state.steps_done = trainer.steps_done();
+  state.total_steps = trainer.total_steps();
+  state.done = trainer.done() ? 1 : 0;
+  state.has_evaluation_data = trainer.has_evaluation_data() ? 1 : 0;
+  state.resumed_from_step = trainer.resumed().path.empty() ? -1 : trainer.resumed().manifest.step;
+  state.parameter_count = std::ssize(trainer.parameters());
+  return state;
+}
+
+absl::StatusOr<shale_parameter> ParameterAt(const Trainer& trainer, int64_t index) {
+  const int64_t count = std::ssize(trainer.parameters());
+  if (index < 0 || index >= count) {
+    return absl::OutOfRangeError(absl::StrCat("found parameter ", index, "; the model has ", count));
+  }
+  const Parameter& parameter = trainer.parameters()[index];
+  shale_parameter out = SHALE_INIT(shale_parameter);
+  if (parameter.name.size() >= sizeof(out.name)) {
+    return absl::FailedPreconditionError(absl::StrCat("the name of parameter ", index, " has ", parameter.name.size(),
+                                                      " bytes; this function returns at most ", sizeof(out.name) - 1));
+  }
+  std::copy(parameter.name.begin(), parameter.name.end(), out.name);
+  out.elements = parameter.elements();
+  out.dimensions = static_cast<int32_t>(parameter.shape.size());
+  std::copy(parameter.shape.begin(), parameter.shape.end(), out.shape);
+  return out;
+}
+
+// Returns the values of the caller as a span.
+template <class T>
+absl::StatusOr<absl::Span<T>> TakeValues(T* values, int64_t count) {
+  SHALE_RETURN_IF_ERROR(Require(values, "values"));
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat("count is ", count));
+  return absl::Span<T>(values, static_cast<size_t>(count));
+}
+
+// Calls `body` with the trainer of a handle.
+template <class Body>
+shale_code CallWith(shale_trainer handle, shale_error* error, Body&& body) {
+  return Call(error, [&]() -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(const auto used, Trainers().Take(handle));
+    return body(*used->trainer);
+  });
+}
+
+}  // namespace
+}  // namespace shale::c
+
+using shale::Trainer;
+using shale::c::CallWith;
+using shale::c::Require;
+
+shale_code shale_trainer_create(shale_job job, const shale_trainer_options* options, shale_trainer* trainer,
+                                shale_error* error) {
+  return shale::c::Call(error, [&]() -> absl::Status {
+    SHALE_RETURN_IF_ERROR(Require(trainer, "trainer"));
+    SHALE_ASSIGN_OR_RETURN(const auto shared, shale::c::Jobs().Share(job));
+    shale_trainer_options given = {};
+    if (options != nullptr) {
+      SHALE_ASSIGN_OR_RETURN(given, shale::c::TakeStruct(options, "options"));
+    }
+    SHALE_ASSIGN_OR_RETURN(*trainer, shale::c::Create(*shared, given));
+    return absl::OkStatus();
+  });
+}
+
+shale_code shale_trainer_step(shale_trainer trainer, shale_step_report* report, shale_error* error) {
+  return CallWith(trainer, error, [&](Trainer& t) -> absl::Status {
+    shale_step_report out = SHALE_INIT(shale_step_report);
+    // Checks the struct before the step, so that no step is done without its report.
+    if (report != nullptr) SHALE_RETURN_IF_ERROR(shale::c::GiveStruct(out, report, "report"));
+    SHALE_ASSIGN_OR_RETURN(const shale::StepReport done, t.Step());
+    out = shale::c::CReport(done);
+    return report == nullptr ? absl::OkStatus() : shale::c::GiveStruct(out, report, "report");
+  });
+}
+
+shale_code shale_trainer_evaluate(shale_trainer trainer, int64_t sequences, shale_evaluation_report* report,
+                                  shale_error* error) {
+  return CallWith(trainer, error, [&](Trainer& t) -> absl::Status {
+    if (sequences < 1) return absl::InvalidArgumentError(absl::StrCat("sequences is ", sequences, "; at least 1"));
+    SHALE_ASSIGN_OR_RETURN(const shale::EvaluationReport done, t.Evaluate(sequences));
+    shale_evaluation_report out = SHALE_INIT(shale_evaluation_report);
+    out.step = done.step;
+    out.loss = done.loss;
+    out.tokens = done.tokens;
+    return shale::c::GiveStruct(out, report, "report");
+  });
+}
+
+shale_code shale_trainer_run(shale_trainer trainer, int32_t (*on_step)(void* user, const shale_step_report* report),
+                             void* user, shale_error* error) {
+  return CallWith(trainer, error, [&](Trainer& t) -> absl::Status {
+    shale::TrainCallbacks callbacks;
+    if (on_step != nullptr) {
+      callbacks.on_step = [&](const shale::StepReport& report) {
+        const shale_step_report out = shale::c::CReport(report);
+        if (on_step(user, &out) != 0) t.RequestStop();
+        return absl::OkStatus();
+      };
+    }
+    return t.Run(callbacks);
+  });
+}
+
+shale_code shale_trainer_save(shale_trainer trainer, char* buffer, size_t capacity, size_t* needed,
+                              shale_error* error) {
+  return CallWith(trainer, error, [&](Trainer& t) -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(const std::string path, t.SaveCheckpoint());
+    if (buffer == nullptr && needed == nullptr) return absl::OkStatus();
+    return shale::c::GiveText(path, buffer, capacity, needed);
+  });
+}
+
+shale_code shale_trainer_request_stop(shale_trainer trainer, shale_error* error) {
+  return shale::c::Call(error, [&]() -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(const auto shared, shale::c::Trainers().Share(trainer));
+    shared->trainer->RequestStop();
+    return absl::OkStatus();
+  });
+}
+
+shale_code shale_trainer_get_state(shale_trainer trainer, shale_trainer_state* state, shale_error* error) {
+  return CallWith(trainer, error, [&](Trainer& t) { return shale::c::GiveStruct(shale::c::State(t), state, "state"); });
+}
+
+shale_code shale_trainer_job_text(shale_trainer trainer, char* buffer, size_t capacity, size_t* needed,
+                                  shale_error* error) {
+  return CallWith(trainer, error, [&](Trainer& t) {
+    return shale::c::GiveText(shale::ResolvedJobText(t.job()), buffer, capacity, needed);
+  });
+}
+
+shale_code shale_trainer_plan_text(shale_trainer trainer, int32_t form, char* buffer, size_t capacity, size_t* needed,
+                                   shale_error* error) {
+  return shale::c::Call(error, [&]() -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(const auto used, shale::c::Trainers().Take(trainer));
+    const Trainer& t = *used->trainer;
+    SHALE_ASSIGN_OR_RETURN(const std::string text, shale::c::PlanIn(form, t.job(), t.plan(), used->backend->machine()));
+    return shale::c::GiveText(text, buffer, capacity, needed);
+  });
+}
+
+shale_code shale_trainer_get_parameter(shale_trainer trainer, int64_t index, shale_parameter* parameter,
+                                       shale_error* error) {
+  return CallWith(trainer, error, [&](Trainer& t) -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(const shale_parameter found, shale::c::ParameterAt(t, index));
+    return shale::c::GiveStruct(found, parameter, "parameter");
+  });
+}
+
+shale_code shale_trainer_read_parameter(shale_trainer trainer, const char* name, float* values, int64_t count,
+                                        shale_error* error) {
+  return CallWith(trainer, error, [&](Trainer& t) -> absl::Status {
+    SHALE_RETURN_IF_ERROR(Require(name, "name"));
+    SHALE_ASSIGN_OR_RETURN(const auto span, shale::c::TakeValues(values, count));
+    return t.ReadParameter(name, span);
+  });
+}
+
+shale_code shale_trainer_write_parameter(shale_trainer trainer, const char* name, const float* values, int64_t count,
+                                         shale_error* error) {
+  return CallWith(trainer, error, [&](Trainer& t) -> absl::Status {
+    SHALE_RETURN_IF_ERROR(Require(name, "name"));
+    SHALE_ASSIGN_OR_RETURN(const auto span, shale::c::TakeValues(values, count));
+    return t.WriteParameter(name, span);
+  });
+}
+
+shale_code shale_trainer_free(shale_trainer trainer, shale_error* error) {
+  return shale::c::Call(error, [&] { return shale::c::Trainers().Free(trainer); });
+}

@@ -1,0 +1,28 @@
+"""Shale: a fully sharded training engine whose memory is planned to the byte before a run starts.
+
+    import shale
+
+    plan = shale.plan("job.textproto", ranks=8)
+    print(plan.peak_bytes, plan.explain())
+
+    with shale.Trainer("job.textproto", checkpoint_folder="checkpoints") as trainer:
+        for report in trainer:
+            print(report.step, report.loss)
+
+A job is a text of settings (proto/job.proto). Errors are subclasses of ShaleError, whose messages say what was wanted,
+what was found and what to do. Calls that take long release the interpreter's lock.
+"""
+
+from shale._data import Samples, Stream
+from shale._errors import (FailedPrecondition, InvalidJob, NotFound, OutOfMemory, ShaleError)
+from shale._export import export
+from shale._generator import Generator
+from shale._job import Job
+from shale._model import Builder, GraphOptions, Model, model
+from shale._plan import Plan, plan
+from shale._trainer import EvaluationReport, StepReport, Trainer
+
+__version__ = "0.1.0"
+__all__ = ["Builder", "EvaluationReport", "FailedPrecondition", "Generator", "GraphOptions", "InvalidJob", "Job",
+           "Model", "NotFound", "OutOfMemory", "Plan", "Samples", "ShaleError", "StepReport", "Stream", "Trainer",
+           "export", "model", "plan"]

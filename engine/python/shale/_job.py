@@ -1,0 +1,68 @@
+"""Jobs."""
+
+import ctypes
+import os
+
+from shale import _c
+
+
+class Job:
+    """The settings of a run, read and checked. Never changes.
+
+    Job.load("job.textproto", set={"optimizer.learning_rate": 1e-3}) reads a file, Job.parse(text) a text. A job whose
+    program brings the model (`own_model=True`) must describe none.
+    """
+
+    def __init__(self, source, name, overrides, own_model):
+        self._source, self._name, self._overrides, self._own_model = source, name, overrides, own_model
+        self._handle = _c.Handle("job")
+        texts = (ctypes.c_char_p * len(overrides))(*(o.encode() for o in overrides))
+        flags = _c.MODEL_FROM_PROGRAM if own_model else 0
+        if name is None:
+            _c.call("shale_job_load", os.fsencode(source), texts, len(overrides), flags,
+                    ctypes.byref(self._handle.value))
+        else:
+            _c.call("shale_job_parse", source.encode(), os.fsencode(name), texts, len(overrides), flags,
+                    ctypes.byref(self._handle.value))
+
+    @classmethod
+    def load(cls, path, set=None, own_model=False):  # pylint: disable=redefined-builtin
+        """Reads the job file at `path`. `set` overrides fields: {"sharding.ranks": 2}."""
+        return cls(path, None, _overrides(set), own_model)
+
+    @classmethod
+    def parse(cls, text, name="job", set=None, own_model=False):  # pylint: disable=redefined-builtin
+        """Reads a text. `name` stands for it in messages; relative paths in it start at the folder of `name`."""
+        return cls(text, name, _overrides(set), own_model)
+
+    def with_set(self, set):  # pylint: disable=redefined-builtin
+        """Returns the same job with further overrides."""
+        return Job(self._source, self._name, self._overrides + _overrides(set), self._own_model)
+
+    @property
+    def text(self):
+        """The job as text, with every default written out."""
+        return _c.text_of("shale_job_text", self._handle.value)
+
+    @property
+    def handle(self):
+        return self._handle.value
+
+    def __repr__(self):
+        return f"<shale.Job {self._name or self._source}>"
+
+
+def _overrides(settings):
+    texts = []
+    for path, value in (settings or {}).items():
+        if isinstance(value, bool):
+            value = str(value).lower()
+        elif isinstance(value, (list, tuple)):
+            value = f"[{', '.join(map(str, value))}]"
+        texts.append(f"{path}={value}")
+    return texts
+
+
+def as_job(job, own_model=False):
+    """Returns the job itself, or the job file at a path."""
+    return job if isinstance(job, Job) else Job.load(job, own_model=own_model)

@@ -1,0 +1,210 @@
+"""Tests the Python package. run_test.py runs it in a virtual environment in which the wheel is installed.
+
+    package_test.py HEADERS    HEADERS is the folder of shale.h
+"""
+
+import ctypes
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+import numpy as np
+
+import shale
+from shale import _c
+
+_HEADERS = sys.argv.pop(1)
+_JOB = """
+model { mlp { embedding: 4 hidden: 8 layers: 1 } }
+batch { global_batch: 4 micro_batch: 2 sequence_length: 8 }
+sharding { ranks: 2 }
+optimizer { learning_rate: 1e-2 }
+lr_schedule { steps: 6 }
+runtime { threads_per_rank: 1 cpu_products: ONEDNN }
+data { order: SEQUENTIAL }
+"""
+_TOKENS = 29
+
+
+def sample(number):
+    i = np.arange(8)
+    return (number * 7919 + i * i * 31 + 5) % _TOKENS, (number * 31 + i * 17 + 1) % _TOKENS
+
+
+class Counter:
+    """An iterable over the same samples, with a state."""
+
+    def __init__(self):
+        self.next = 0
+
+    def __iter__(self):
+        while True:
+            self.next += 1
+            yield sample((self.next - 1) % 31)
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+
+class DeclarationsTest(unittest.TestCase):
+    """The declarations for ctypes are those of the headers."""
+
+    def test_structs(self):
+        lines = [f'printf("sizeof {name} %zu\\n", sizeof({name}));' for name in _c.STRUCTS]
+        for name, struct in _c.STRUCTS.items():
+            lines += [f'printf("{name} {member} %zu\\n", offsetof({name}, {member}));' for member, _ in struct._fields_]
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "sizes.c")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("#include <shale_model.h>\n#include <stdio.h>\nint main(void) {" + "\n".join(lines) + "}\n")
+            subprocess.run(["cc", "-I", _HEADERS, "-o", path + ".out", path], check=True)
+            printed = subprocess.run([path + ".out"], check=True, stdout=subprocess.PIPE, text=True).stdout
+        here = {f"sizeof {name} {ctypes.sizeof(struct)}" for name, struct in _c.STRUCTS.items()}
+        for name, struct in _c.STRUCTS.items():
+            here |= {f"{name} {member} {getattr(struct, member).offset}" for member, _ in struct._fields_}
+        self.assertEqual(set(printed.splitlines()), here)
+
+    def test_functions(self):
+        declared = {}
+        for header in ("shale.h", "shale_model.h"):
+            with open(os.path.join(_HEADERS, header), encoding="utf-8") as file:
+                text = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
+            for name, arguments in re.findall(r"^SHALE_API\s+\w+\s+(shale_\w+)\((.*?)\);", text, re.S | re.M):
+                without_functions = re.sub(r"\(\*(\w+)\)\([^)]*\)", r"\1", arguments)
+                declared[name] = 0 if arguments == "void" else without_functions.count(",") + 1
+        here = {name: len(arguments) + 1 for name, arguments in _c.CALLS.items()}
+        here.update({name: len(arguments) + 1 for name, (_, arguments) in _c.BUILDER_CALLS.items()})
+        here["shale_api_version"] = 0
+        self.assertEqual(declared, here)
+
+
+class PackageTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.job = shale.Job.parse(_JOB)
+
+    def samples(self):
+        return shale.Samples(sample, 31, vocabulary=_TOKENS)
+
+    def losses(self, **options):
+        with shale.Trainer(self.job, **options) as trainer:
+            return [report.loss for report in trainer]
+
+    def test_plans(self):
+        job = self.job.with_set({"model.mlp.vocabulary": _TOKENS})
+        plan = shale.plan(job, ranks=4)
+        self.assertEqual(plan.ranks, 4)
+        self.assertEqual(plan.json()["memory"]["peak_bytes"], plan.peak_bytes)
+        self.assertIn("activation checkpointing", plan.explain())
+        with self.assertRaises(shale.OutOfMemory) as raised:
+            shale.plan(job, set={"memory.budget_bytes": 1000})
+        self.assertIn("too little", str(raised.exception))
+
+    def test_jobs(self):
+        with self.assertRaises(shale.InvalidJob) as raised:
+            shale.Job.parse("bach { }", name="my.textproto")
+        self.assertIn("my.textproto:1:1", str(raised.exception))
+        with self.assertRaises(shale.NotFound):
+            shale.Job.load(os.path.join(self.folder, "missing.textproto"))
+        self.assertEqual(shale.Job.parse(self.job.text).text, self.job.text)
+
+    def test_streams_and_samples_give_the_same_bits_also_after_a_stop(self):
+        losses = self.losses(data=self.samples())
+        self.assertEqual(len(losses), 6)
+        self.assertEqual(self.losses(data=shale.Stream(Counter(), vocabulary=_TOKENS)), losses)
+        parts = []
+        for steps in (2, 4):
+            with shale.Trainer(self.job, data=shale.Stream(Counter(), vocabulary=_TOKENS), resume="auto",
+                               checkpoint_folder=os.path.join(self.folder, "checkpoints")) as trainer:
+                parts += [trainer.step().loss for _ in range(steps)]
+                trainer.save()
+        self.assertEqual(parts, losses)
+
+    def test_parameters_are_read_and_written(self):
+        with shale.Trainer(self.job, data=self.samples()) as trainer:
+            weight = trainer.parameters["head.weight"]
+            self.assertEqual((weight.shape, weight.dtype), ((_TOKENS, 8), np.float32))
+            trainer.parameters["head.weight"] = weight + 1
+            np.testing.assert_array_equal(trainer.parameters["head.weight"], weight + 1)
+            self.assertIn("hidden.0.bias", list(trainer.parameters))
+            with self.assertRaises(KeyError):
+                trainer.parameters["tail.weight"]  # pylint: disable=expression-not-assigned
+            with self.assertRaises(ValueError):
+                trainer.parameters["head.weight"] = weight[1:]
+
+    def test_errors_of_callbacks_are_causes(self):
+        def broken(number):
+            if number > 10:
+                raise KeyError("row 11")
+            return sample(number)
+
+        with shale.Trainer(self.job, data=shale.Samples(broken, 31, vocabulary=_TOKENS)) as trainer:
+            with self.assertRaises(shale.ShaleError) as raised:
+                for _ in trainer:
+                    pass
+        self.assertIn("row 11", str(raised.exception))
+        self.assertIsInstance(raised.exception.__cause__, KeyError)
+
+        @shale.model(digest="none")
+        def wrong(b):
+            b.begin_unit("only")
+            raise RuntimeError("no such layer")
+
+        with self.assertRaises(shale.ShaleError) as raised:
+            shale.plan(shale.Job.parse(_JOB[_JOB.index("batch"):], own_model=True), model=wrong)
+        self.assertIn("no such layer", str(raised.exception))
+
+    def test_ctrl_c_saves_and_leaves(self):
+        folder = os.path.join(self.folder, "checkpoints")
+        with self.assertRaises(KeyboardInterrupt):
+            with shale.Trainer(self.job, data=self.samples(), checkpoint_folder=folder) as trainer:
+                trainer.step()
+                raise KeyboardInterrupt
+        with shale.Trainer(self.job, data=self.samples(), checkpoint_folder=folder, resume="latest") as trainer:
+            self.assertEqual(trainer.resumed_from, 1)
+
+    def test_events_and_stops_from_another_thread(self):
+        events = []
+        with shale.Trainer(self.job, data=self.samples(), on_event=events.append) as trainer:
+            def stop(report):
+                if report.step == 2:
+                    thread = threading.Thread(target=trainer.request_stop)
+                    thread.start()
+                    thread.join()
+
+            trainer.run(stop)
+            self.assertEqual(trainer.steps_done, 2)
+            self.assertTrue(trainer.done)
+            with self.assertRaises(shale.FailedPrecondition):
+                trainer.step()
+        self.assertEqual([json.loads(e)["event"] for e in events][-3:], ["step", "step", "finished"])
+
+    def test_generates_from_a_checkpoint(self):
+        text = os.path.join(self.folder, "text")
+        with open(text, "w", encoding="utf-8") as file:
+            file.writelines(f"line {i} of the text\n" for i in range(50))
+        folder = os.path.join(self.folder, "checkpoints")
+        job = self.job.with_set({"data.path": text, "data.order": "SHUFFLED"})
+        with shale.Trainer(job, checkpoint_folder=folder) as trainer:
+            trainer.run()
+        with shale.Generator(folder) as generator:
+            self.assertEqual(generator.encode("ab"), [97, 98])
+            drawn = generator.generate("the ", 5)
+            self.assertEqual(len(drawn), 5)
+            self.assertEqual(drawn, generator.generate("the ", 5))
+            self.assertEqual(generator.generate("the ", 5, on_token=lambda _: True), drawn[:1])
+        shale.export(folder, os.path.join(self.folder, "model.safetensors"), "BF16")
+
+
+if __name__ == "__main__":
+    unittest.main()

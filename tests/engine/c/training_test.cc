@@ -1,0 +1,238 @@
+// Tests that the C interface trains, resumes, generates and exports with the bits of the C++ interface.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "engine/shale.h"
+#include "tests/engine/c/c_fixture.h"
+
+namespace shale {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// Trains a job with the C++ interface. Returns the losses.
+std::vector<double> LossesInCpp(const std::string& text, std::vector<float>* head) {
+  const absl::StatusOr<Job> job = ParseJobText(text, "job.textproto");
+  EXPECT_TRUE(job.ok()) << job.status();
+  const auto backend = CreateBackend(*job);
+  const auto trainer = Trainer::Create(*job, {.backend = backend->get()});
+  EXPECT_TRUE(trainer.ok()) << trainer.status();
+  std::vector<double> losses;
+  while (!(*trainer)->done()) losses.push_back((*trainer)->Step()->loss);
+  EXPECT_TRUE((*trainer)->ReadParameter("head.weight", absl::MakeSpan(*head)).ok());
+  return losses;
+}
+
+TEST_F(CTest, TrainsToTheBitsOfCpp) {
+  const std::string text = kSmallJob + OnText();
+  std::vector<float> expected(256 * 8), head(256 * 8);
+  const std::vector<double> losses = LossesInCpp(text + kMlp, &expected);
+  ASSERT_THAT(losses, SizeIs(6));
+  const shale_model mlp = Mlp();
+  for (const bool in_c : {false, true}) {
+    const shale_job job = Parse(in_c ? text : text + kMlp, in_c ? SHALE_MODEL_FROM_PROGRAM : 0);
+    ASSERT_NE(job, 0) << error_.message;
+    shale_trainer_options options = SHALE_INIT(shale_trainer_options);
+    if (in_c) options.model = &mlp;
+    const shale_trainer trainer = Create(job, options);
+    ASSERT_NE(trainer, 0) << error_.message;
+    ASSERT_EQ(shale_job_free(job, &error_), SHALE_OK);
+    EXPECT_EQ(Losses(trainer), losses);
+    EXPECT_EQ(shale_trainer_read_parameter(trainer, "head.weight", head.data(), std::ssize(head), &error_), SHALE_OK)
+        << error_.message;
+    EXPECT_EQ(head, expected);
+    EXPECT_EQ(shale_trainer_free(trainer, &error_), SHALE_OK);
+  }
+}
+
+TEST_F(CTest, ResumesGeneratesAndExports) {
+  const shale_job job = Parse(kSmallJob + OnText() + kMlp);
+  shale_trainer_options options = SHALE_INIT(shale_trainer_options);
+  const shale_trainer straight = Create(job, options);
+  const std::vector<double> losses = Losses(straight);
+  shale_trainer_free(straight, nullptr);
+
+  const std::string checkpoints = Path("checkpoints");
+  options.checkpoint_folder = checkpoints.c_str();
+  options.resume = SHALE_RESUME_LATEST_OR_START;
+  shale_trainer trainer = Create(job, options);
+  ASSERT_NE(trainer, 0) << error_.message;
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(shale_trainer_step(trainer, nullptr, &error_), SHALE_OK) << error_.message;
+  char path[4096];
+  ASSERT_EQ(shale_trainer_save(trainer, path, sizeof(path), nullptr, &error_), SHALE_OK) << error_.message;
+  shale_trainer_free(trainer, nullptr);
+
+  trainer = Create(job, options);
+  shale_trainer_state state = SHALE_INIT(shale_trainer_state);
+  ASSERT_EQ(shale_trainer_get_state(trainer, &state, &error_), SHALE_OK) << error_.message;
+  EXPECT_EQ(state.resumed_from_step, 3);
+  EXPECT_EQ(state.steps_done, 3);
+  EXPECT_EQ(state.total_steps, 6);
+  EXPECT_EQ(Losses(trainer), std::vector<double>(losses.begin() + 3, losses.end()));
+  shale_trainer_free(trainer, nullptr);
+
+  // The folder of checkpoints and the checkpoint in it give the same.
+  std::vector<int32_t> drawn[2];
+  const char* const folders[] = {checkpoints.c_str(), path};
+  for (int i = 0; i < 2; ++i) {
+    shale_generator generator = 0;
+    ASSERT_EQ(shale_generator_create(folders[i], nullptr, &generator, &error_), SHALE_OK) << error_.message;
+    int32_t prompt[16];
+    size_t tokens = 0;
+    ASSERT_EQ(shale_generator_encode(generator, "the quick", prompt, 16, &tokens, &error_), SHALE_OK) << error_.message;
+    EXPECT_EQ(tokens, 9);
+    const auto keep = [](void* user, int32_t token) {
+      auto& kept = *static_cast<std::vector<int32_t>*>(user);
+      kept.push_back(token);
+      return kept.size() < 5 ? 0 : 1;
+    };
+    ASSERT_EQ(shale_generator_generate(generator, prompt, tokens, 20, nullptr, keep, &drawn[i], &error_), SHALE_OK)
+        << error_.message;
+    EXPECT_EQ(shale_generator_free(generator, &error_), SHALE_OK);
+    ASSERT_EQ(shale_export_parameters(folders[i], SHALE_BF16, Path("model.safetensors").c_str(), &error_), SHALE_OK)
+        << error_.message;
+  }
+  EXPECT_THAT(drawn[0], SizeIs(5));
+  EXPECT_EQ(drawn[0], drawn[1]);
+  shale_job_free(job, nullptr);
+}
+
+TEST_F(CTest, OwnDataInAnyOrderAndInOrder) {
+  const std::string text = absl::StrCat(kSmallJob, kMlp, "data { order: SEQUENTIAL }\n");
+  const shale_job job = Parse(text);
+  shale_data data = MadeUp();
+  shale_trainer_options options = SHALE_INIT(shale_trainer_options);
+  options.data = &data;
+  shale_trainer trainer = Create(job, options);
+  ASSERT_NE(trainer, 0) << error_.message;
+  const std::vector<double> losses = Losses(trainer);
+  shale_trainer_free(trainer, nullptr);
+  ASSERT_THAT(losses, SizeIs(6));
+
+  // In order, with a state: the same samples, also after a stop.
+  int64_t next = 0;
+  data.user = &next;
+  data.in_order = 1;
+  data.save = [](void* user, char* state, size_t capacity, size_t* used, shale_error*) -> shale_code {
+    *used = absl::StrCat("at ", *static_cast<int64_t*>(user)).copy(state, capacity);
+    return SHALE_OK;
+  };
+  data.restore = [](void* user, const char* state, size_t bytes, shale_error*) -> shale_code {
+    *static_cast<int64_t*>(user) = std::stoll(std::string(state + 3, bytes - 3));
+    return SHALE_OK;
+  };
+  const std::string checkpoints = Path("checkpoints");
+  options.checkpoint_folder = checkpoints.c_str();
+  options.resume = SHALE_RESUME_LATEST_OR_START;
+  std::vector<double> in_order;
+  for (const int steps : {2, 4}) {
+    next = 0;
+    trainer = Create(job, options);
+    ASSERT_NE(trainer, 0) << error_.message;
+    shale_step_report report = SHALE_INIT(shale_step_report);
+    for (int i = 0; i < steps; ++i) {
+      ASSERT_EQ(shale_trainer_step(trainer, &report, &error_), SHALE_OK) << error_.message;
+      in_order.push_back(report.loss);
+    }
+    ASSERT_EQ(shale_trainer_save(trainer, nullptr, 0, nullptr, &error_), SHALE_OK) << error_.message;
+    shale_trainer_free(trainer, nullptr);
+  }
+  EXPECT_EQ(in_order, losses);
+  shale_job_free(job, nullptr);
+}
+
+TEST_F(CTest, ErrorsOfDataAndModelsAreThoseOfTheCall) {
+  const shale_job job = Parse(absl::StrCat(kSmallJob, kMlp));
+  shale_data data = MadeUp();
+  data.read = [](void*, int64_t, const shale_sample*, shale_error* error) -> shale_code {
+    snprintf(error->message, sizeof(error->message), "the queue is closed");
+    return SHALE_DATA_LOSS;
+  };
+  shale_trainer_options options = SHALE_INIT(shale_trainer_options);
+  options.data = &data;
+  const shale_trainer trainer = Create(job, options);
+  ASSERT_NE(trainer, 0) << error_.message;
+  EXPECT_EQ(shale_trainer_step(trainer, nullptr, &error_), SHALE_DATA_LOSS);
+  EXPECT_THAT(error_.message, HasSubstr("the queue is closed"));
+  shale_trainer_free(trainer, nullptr);
+  shale_job_free(job, nullptr);
+
+  const shale_job open = Parse(kSmallJob + OnText(), SHALE_MODEL_FROM_PROGRAM);
+  shale_model model = Mlp();
+  model.build = [](void*, shale_builder b, const shale_graph_options*, shale_error*) -> shale_code {
+    shale_builder_begin_unit(b, "only", SHALE_NONE);
+    shale_layer_linear(b, 17, 3, SHALE_NONE, "up");
+    return SHALE_OK;
+  };
+  shale_plan plan = 0;
+  EXPECT_EQ(shale_plan_create(open, &model, &plan, &error_), SHALE_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("this builder has no tensor 17"));
+  shale_job_free(open, nullptr);
+}
+
+TEST_F(CTest, PlansToTheByte) {
+  const shale_job job = Parse(kSmallJob + OnText() + kMlp);
+  shale_plan plan = 0;
+  ASSERT_EQ(shale_plan_create(job, nullptr, &plan, &error_), SHALE_OK) << error_.message;
+  shale_plan_summary summary = SHALE_INIT(shale_plan_summary);
+  ASSERT_EQ(shale_plan_get_summary(plan, &summary, &error_), SHALE_OK) << error_.message;
+  EXPECT_EQ(summary.ranks, 2);
+  EXPECT_EQ(summary.micro_batches, 1);
+  EXPECT_EQ(summary.parameters, 256 * 4 + 32 * 8 + 8 + 8 * 256 + 256);
+  const shale_trainer trainer = Create(job, SHALE_INIT(shale_trainer_options));
+  shale_step_report report = SHALE_INIT(shale_step_report);
+  ASSERT_EQ(shale_trainer_step(trainer, &report, &error_), SHALE_OK) << error_.message;
+  EXPECT_EQ(report.peak_bytes_measured, summary.peak_bytes);
+  for (int32_t form = SHALE_PLAN_TEXT; form <= SHALE_PLAN_HTML; ++form) {
+    size_t needed = 0, of_trainer = 0;
+    ASSERT_EQ(shale_plan_text(plan, form, nullptr, 0, &needed, &error_), SHALE_OK) << error_.message;
+    ASSERT_EQ(shale_trainer_plan_text(trainer, form, nullptr, 0, &of_trainer, &error_), SHALE_OK) << error_.message;
+    EXPECT_GT(needed, 1000u);
+    EXPECT_EQ(needed, of_trainer);
+  }
+  shale_trainer_free(trainer, nullptr);
+  shale_plan_free(plan, nullptr);
+  shale_job_free(job, nullptr);
+}
+
+TEST_F(CTest, RunSavesStopsAndTellsItsEvents) {
+  const shale_job job = Parse(kSmallJob + OnText() + kMlp);
+  const std::string checkpoints = Path("checkpoints");
+  std::vector<std::string> events;
+  shale_trainer_options options = SHALE_INIT(shale_trainer_options);
+  options.checkpoint_folder = checkpoints.c_str();
+  options.on_event_user = &events;
+  options.on_event = [](void* user, const char* json) {
+    static_cast<std::vector<std::string>*>(user)->push_back(json);
+  };
+  const shale_trainer trainer = Create(job, options);
+  ASSERT_NE(trainer, 0) << error_.message;
+  const auto until_two = [](void*, const shale_step_report* report) { return report->step < 2 ? 0 : 1; };
+  ASSERT_EQ(shale_trainer_run(trainer, until_two, nullptr, &error_), SHALE_OK) << error_.message;
+  shale_trainer_state state = SHALE_INIT(shale_trainer_state);
+  shale_trainer_get_state(trainer, &state, nullptr);
+  EXPECT_EQ(state.steps_done, 2);
+  EXPECT_EQ(state.done, 1);
+  EXPECT_EQ(shale_trainer_step(trainer, nullptr, &error_), SHALE_FAILED_PRECONDITION);
+  shale_trainer_free(trainer, nullptr);  // Waits for the events.
+  shale_job_free(job, nullptr);
+  std::string kinds;
+  constexpr absl::string_view kBegin = "{\"event\": \"";
+  for (const absl::string_view event : events) {
+    ASSERT_TRUE(absl::StartsWith(event, kBegin)) << event;
+    const absl::string_view rest = event.substr(kBegin.size());
+    absl::StrAppend(&kinds, rest.substr(0, rest.find('"')), " ");
+  }
+  EXPECT_THAT(kinds, HasSubstr("step step checkpoint finished"));
+}
+
+}  // namespace
+}  // namespace shale
