@@ -155,14 +155,16 @@ class Admitter {
 
 }  // namespace
 
-Admission Admitted(ResolvedJob resolved) {
-  const JobPlan& plan = resolved.plan;
+std::string AdmittedText(const JobPlan& plan) {
   const int64_t host_bytes = plan.train.memory.host_bytes;
-  Admission admission{.verdict = Admission::Verdict::kFits};
-  admission.text =
-      absl::StrCat("needs ", FormatBytes(plan.arena_bytes), " per rank",
-                   plan.budget.bytes == kNoBudget ? "" : absl::StrCat(", budget ", FormatBytes(plan.budget.bytes)),
-                   host_bytes == 0 ? "" : absl::StrCat(", and offloads ", FormatBytes(host_bytes), " to host memory"));
+  return absl::StrCat(
+      "needs ", FormatBytes(plan.arena_bytes), " per rank",
+      plan.budget.bytes == kNoBudget ? "" : absl::StrCat(", budget ", FormatBytes(plan.budget.bytes)),
+      host_bytes == 0 ? "" : absl::StrCat(", and offloads ", FormatBytes(host_bytes), " to host memory"));
+}
+
+Admission Admitted(ResolvedJob resolved) {
+  Admission admission{.verdict = Admission::Verdict::kFits, .text = AdmittedText(resolved.plan)};
   admission.resolved = std::move(resolved);
   return admission;
 }

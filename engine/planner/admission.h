@@ -75,6 +75,9 @@ struct Admission {
   std::vector<std::string> remarks;  // What the owner of the job should know besides.
 };
 
+// Returns Admission::text for a job with this plan: "needs 31.2 GiB per rank, budget 40.0 GiB".
+std::string AdmittedText(const JobPlan& plan);
+
 // Return the verdicts on a job with a plan, and on one without. REQUIRES: `status` is InvalidArgument, and then
 // `errors` are its parts if it has any, or ResourceExhausted, and then `refusal` is why the job does not fit, if it was
 // planned.

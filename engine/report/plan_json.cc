@@ -79,10 +79,8 @@ Json ToJson(const Message& message) {
   return json;
 }
 
-}  // namespace
-
-std::string PlanJson(const Admission& admission, PlanDetail detail) {
-  Json json = ToJson(PlanProto(admission, detail));
+std::string JsonText(const proto::Plan& plan, PlanDetail detail) {
+  Json json = ToJson(plan);
   if (detail < PlanDetail::kBuffers) {
     json.erase("buffers");
     json.erase("loops");
@@ -90,6 +88,16 @@ std::string PlanJson(const Admission& admission, PlanDetail detail) {
   if (detail < PlanDetail::kInstructions) json.erase("instructions");
   // Replaces bytes that are not UTF-8. By default dump() would throw.
   return json.dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::string PlanJson(const Admission& admission, PlanDetail detail) {
+  return JsonText(PlanProto(admission, detail), detail);
+}
+
+std::string PlanJson(const Job& job, const JobPlan& plan, PlanDetail detail) {
+  return JsonText(PlanProto(job, plan, detail), detail);
 }
 
 }  // namespace shale

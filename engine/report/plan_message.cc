@@ -11,9 +11,13 @@
 #include "engine/program/operands.h"
 #include "engine/report/plan_proto.h"
 #include "engine/report/timeline.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 
 namespace shale {
 namespace {
+
+constexpr int32_t kVersion = 1;
 
 using Categories = google::protobuf::Map<std::string, int64_t>;
 
@@ -231,8 +235,7 @@ void Fill(const StepProgram& program, const Instruction& from, proto::PlannedIns
   to.mutable_waits()->Add(from.waits.begin(), from.waits.end());
 }
 
-void Fill(const ResolvedJob& resolved, PlanDetail detail, proto::Plan& to) {
-  const auto& [job, plan] = resolved;
+void Fill(const Job& job, const JobPlan& plan, PlanDetail detail, proto::Plan& to) {
   const StepProgram& program = plan.train.step.program;
   to.set_name(job.name);
   Fill(job, plan.train.graph, *to.mutable_model());
@@ -260,22 +263,45 @@ proto::Plan::Verdict VerdictOf(Admission::Verdict verdict) {
   return proto::Plan::VERDICT_UNSPECIFIED;
 }
 
+// Returns the same bytes for equal messages, which have maps.
+std::string Bytes(const proto::Plan& plan) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    plan.SerializeToCodedStream(&coded);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 proto::Plan PlanProto(const Admission& admission, PlanDetail detail) {
   proto::Plan plan;
-  plan.set_version(1);
+  plan.set_version(kVersion);
   plan.set_verdict(VerdictOf(admission.verdict));
   plan.set_text(admission.text);
   for (const JobError& error : admission.errors) Fill(error, *plan.add_errors());
   if (admission.refusal) Fill(*admission.refusal, *plan.mutable_refusal());
   for (const std::string& remark : admission.remarks) plan.add_remarks(remark);
-  if (admission.resolved) Fill(*admission.resolved, detail, plan);
+  if (admission.resolved) Fill(admission.resolved->job, admission.resolved->plan, detail, plan);
   return plan;
 }
 
-std::string PlanMessage(const Admission& admission, PlanDetail detail) {
-  return PlanProto(admission, detail).SerializeAsString();
+proto::Plan PlanProto(const Job& job, const JobPlan& plan, PlanDetail detail) {
+  proto::Plan message;
+  message.set_version(kVersion);
+  message.set_verdict(proto::Plan::FITS);
+  message.set_text(AdmittedText(plan));
+  Fill(job, plan, detail, message);
+  return message;
+}
+
+std::string PlanMessage(const Admission& admission, PlanDetail detail) { return Bytes(PlanProto(admission, detail)); }
+
+std::string PlanMessage(const Job& job, const JobPlan& plan, PlanDetail detail) {
+  return Bytes(PlanProto(job, plan, detail));
 }
 
 }  // namespace shale

@@ -3,7 +3,9 @@
 
 #include <string>
 
+#include "engine/config/job.h"
 #include "engine/planner/admission.h"
+#include "engine/planner/job_plan.h"
 
 namespace shale {
 
@@ -14,12 +16,14 @@ enum class PlanDetail {
   kInstructions,  // Its instructions, each with some hundred bytes.
 };
 
-// Returns a binary shale.proto.Plan.
+// Return a binary shale.proto.Plan: of a verdict, or of a job that has this plan.
 std::string PlanMessage(const Admission& admission, PlanDetail detail = PlanDetail::kSummary);
+std::string PlanMessage(const Job& job, const JobPlan& plan, PlanDetail detail = PlanDetail::kSummary);
 
-// Returns the same message as one JSON object, which ends with a newline. Its keys are the names of the message's
+// Return the same message as one JSON object, which ends with a newline. Its keys are the names of the message's
 // fields. Unlike protobuf's own JSON it writes 64-bit integers as numbers, fields that are absent as null, and fields
 // that are 0 or empty. It leaves out the keys of what `detail` does not ask for.
 std::string PlanJson(const Admission& admission, PlanDetail detail = PlanDetail::kSummary);
+std::string PlanJson(const Job& job, const JobPlan& plan, PlanDetail detail = PlanDetail::kSummary);
 
 }  // namespace shale

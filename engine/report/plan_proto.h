@@ -7,5 +7,6 @@
 namespace shale {
 
 proto::Plan PlanProto(const Admission& admission, PlanDetail detail);
+proto::Plan PlanProto(const Job& job, const JobPlan& plan, PlanDetail detail);
 
 }  // namespace shale
