@@ -50,7 +50,7 @@ void CheckMessage(const Admission& admission) {
   SHALE_CHECK(plan.ParseFromString(PlanMessage(admission)));
   SHALE_CHECK(plan.text() == admission.text);
   SHALE_CHECK(plan.verdict() != proto::Plan::VERDICT_UNSPECIFIED);
-  SHALE_CHECK(plan.errors_size() > 0 == (admission.verdict == Admission::Verdict::kInvalid));
+  SHALE_CHECK((plan.errors_size() > 0) == (admission.verdict == Admission::Verdict::kInvalid));
   SHALE_CHECK(plan.has_memory() == (admission.verdict == Admission::Verdict::kFits));
 }
 
