@@ -14,7 +14,7 @@
 namespace shale {
 namespace {
 
-absl::string_view Name(DeviceType device) { return device == DeviceType::kCpu ? "CPU" : "CUDA"; }
+absl::string_view NameOf(DeviceType device) { return device == DeviceType::kCpu ? "CPU" : "CUDA"; }
 
 WorkLimits LimitsOf(const AdmissionOptions& options) {
   WorkLimits limits{.cancelled = options.cancelled};
@@ -87,8 +87,8 @@ class Admitter {
     if (const absl::Status status = ValidateJob(job, &errors); !status.ok()) return Invalid(status, std::move(errors));
     SHALE_RETURN_IF_ERROR(CheckWork(job, options_, limits_));
     if (job.runtime.device != machine_.device) {
-      return DoesNotFit(absl::StrCat("runtime.device is ", Name(job.runtime.device), ", and the machine has ",
-                                     Name(machine_.device), "s only"));
+      return DoesNotFit(absl::StrCat("runtime.device is ", NameOf(job.runtime.device), ", and the machine is for ",
+                                     NameOf(machine_.device)));
     }
     if (job.sharding.ranks > machine_.most_ranks) return WithFewerRanks(std::move(job), *data);
     return Plan(std::move(job), *data);

@@ -4,9 +4,9 @@
 // [Note: what a job can cost] Admit opens no file and no device, and takes no more than its options allow, whatever the
 // job is:
 // - Time: it looks at the deadline and at `cancelled` while it compiles and proves, unit by unit and instruction by
-// instruction, and before each other stage of planning. A stage that it does not interrupt takes about 3 us for each
-// estimated instruction of the program on a Zen 4 core, which is a fifth of a second for the longest program that the
-// default options allow.
+// instruction, and before each other stage of planning. The longest stage that it does not interrupt, the search for
+// addresses, takes about 4 us for each estimated instruction on a Zen 4 core: a quarter of a second for the longest
+// program that the default options allow.
 // - Memory: at most kPlanningBytes + kPlanningBytesPerInstruction for each estimated instruction. A job whose estimate
 // is beyond AdmissionOptions::memory_bytes is refused before its model is built.
 // tests/engine/planner/admission_limits_test.cc checks both.
@@ -34,8 +34,8 @@
 namespace shale {
 
 // See [Note: what a job can cost].
-inline constexpr int64_t kPlanningBytes = int64_t{8} << 20;
-inline constexpr int64_t kPlanningBytesPerInstruction = int64_t{8} << 10;
+inline constexpr int64_t kPlanningBytes = int64_t{16} << 20;
+inline constexpr int64_t kPlanningBytesPerInstruction = int64_t{16} << 10;
 
 // The machine that a job would run on. It need not be this one.
 struct AdmissionMachine {
@@ -54,7 +54,7 @@ struct AdmissionMachine {
 
 struct AdmissionOptions {
   absl::Duration time_limit = absl::Seconds(10);
-  int64_t memory_bytes = int64_t{512} << 20;     // Memory that planning may take.
+  int64_t memory_bytes = int64_t{1} << 30;       // Memory that planning may take.
   int64_t job_bytes = int64_t{16} << 10;         // The longest job, as it is given or as ResolvedJobText prints it.
   const std::atomic<bool>* cancelled = nullptr;  // Set by any thread to end the call. Borrowed. Null: nobody does.
   DataFacts data;                                // What the caller knows of the job's data, which are not read.

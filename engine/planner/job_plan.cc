@@ -124,7 +124,7 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const Wo
   }
   SHALE_ASSIGN_OR_RETURN(JobGraphs graphs, BuildGraphs(job, limits));
   SHALE_RETURN_IF_ERROR(limits.Check());
-  SHALE_RETURN_IF_ERROR(CheckPatterns(job, graphs.train));
+  SHALE_RETURN_IF_ERROR(CheckPatterns(job, graphs.train, limits));
   SHALE_ASSIGN_OR_RETURN(Budget budget, BudgetOf(job, machine.default_budget));
   const std::unique_ptr<Ops> ops = machine.create_ops(job.sharding.ranks);
   SHALE_ASSIGN_OR_RETURN(Choice choice,

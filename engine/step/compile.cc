@@ -57,7 +57,8 @@ class StepCompiler {
     compiled.state = std::move(state_);
     compiled.program = writer_.Finish();
     SHALE_RETURN_IF_ERROR(limits_.Check());
-    OffloadActivations(compiled.program, options_.activations.offload);
+    SHALE_RETURN_IF_ERROR(OffloadActivations(compiled.program, options_.activations.offload, limits_));
+    SHALE_RETURN_IF_ERROR(limits_.Check());
     WorkInPlace(compiled.program);
     return compiled;
   }

@@ -20,7 +20,7 @@ namespace shale {
 namespace {
 
 constexpr absl::Duration kTimeLimit = absl::Milliseconds(100);
-constexpr int64_t kMemoryBytes = int64_t{24} << 20;
+constexpr int64_t kMemoryBytes = int64_t{48} << 20;
 // How much longer than the limit a verdict takes: the longest stage that is not interrupted, with sanitizers.
 constexpr absl::Duration kSlack = absl::Seconds(2);
 

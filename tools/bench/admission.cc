@@ -55,7 +55,8 @@ int Run(int64_t milliseconds, int64_t mebibytes) {
   if (milliseconds > 0) options.time_limit = absl::Milliseconds(milliseconds);
   if (mebibytes > 0) options.memory_bytes = mebibytes << 20;
   std::printf("%-46s %9s %10s  verdict\n", "job", "time", "memory");
-  for (const HostileJob& job : HostileJobs()) {
+  const int64_t instructions = (options.memory_bytes - kPlanningBytes) / kPlanningBytesPerInstruction;
+  for (const HostileJob& job : HostileJobs(instructions)) {
     if (!Measure(job, options)) {
       std::fprintf(stderr, "admission: %s ended its process\n", job.name.c_str());
       return kExitFailed;
@@ -71,7 +72,7 @@ int main(int argc, char** argv) {
   int64_t milliseconds = 0, mebibytes = 0;
   shale::CommandLine line("admission", "Measures the time and the memory that planning hostile jobs takes.");
   line.Integer("milliseconds", "Time limit of one job; 0: the default.", 0, 1 << 20, &milliseconds);
-  line.Integer("mebibytes", "Memory limit; 0: the default.", 0, 1 << 20, &mebibytes);
+  line.Integer("mebibytes", "Memory limit, for which the jobs are made; 0: the default.", 0, 1 << 12, &mebibytes);
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   return shale::Run(milliseconds, mebibytes);
 }

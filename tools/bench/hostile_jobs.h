@@ -1,6 +1,7 @@
-// Jobs that make planning work as hard as a job of the default length can (engine/planner/admission.h).
+// Jobs that make planning work as hard as a job of its length can (engine/planner/admission.h).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@ struct HostileJob {
   std::string text;
 };
 
-std::vector<HostileJob> HostileJobs();
+// Returns jobs whose programs are estimated at no more than this many instructions, and nearly that many.
+std::vector<HostileJob> HostileJobs(int64_t instructions);
 
 }  // namespace shale

@@ -14,14 +14,18 @@
 namespace shale {
 namespace {
 
+// Few enough that most searches for ways out come to their ends.
+constexpr int64_t kInstructions = 4096;
+
 AdmissionMachine AnyMachine() {
   return {.planning = [](const Job&, int64_t) { return MachineOf(); }};
 }
 
 TEST(AdmissionLimits, HostileJobsTakeNoMoreMemoryThanTheLimit) {
-  const AdmissionOptions options{.time_limit = absl::Seconds(2)};
+  const AdmissionOptions options{.time_limit = absl::Milliseconds(300),
+                                 .memory_bytes = kPlanningBytes + kInstructions * kPlanningBytesPerInstruction};
   int planned = 0;
-  for (const HostileJob& job : HostileJobs()) {
+  for (const HostileJob& job : HostileJobs(kInstructions)) {
     CountMemory();
     const absl::StatusOr<Admission> admission = Admit(job.text, AnyMachine(), options);
     const int64_t bytes = MostCountedBytes();
@@ -36,7 +40,7 @@ TEST(AdmissionLimits, HostileJobsTakeNoMoreMemoryThanTheLimit) {
 
 TEST(AdmissionLimits, WhatNeedsMoreMemoryIsRefusedBeforeItTakesIt) {
   const AdmissionOptions options{.memory_bytes = int64_t{32} << 20};
-  for (const HostileJob& job : HostileJobs()) {
+  for (const HostileJob& job : HostileJobs(kInstructions)) {
     CountMemory();
     const absl::StatusOr<Admission> admission = Admit(job.text, AnyMachine(), options);
     EXPECT_LE(MostCountedBytes(), kPlanningBytes) << job.name;

@@ -57,8 +57,9 @@ batch { global_batch: 8 micro_batch: 2 sequence_length: 8 }
 lr_schedule { steps: 1 }
 )";
 
-TEST(Admit, TakesTheJobThatPlansTheSameAsWithoutIt) {
-  const Job job = Unlimited(SmallDecoderJob(false));
+TEST(Admit, TakesAJobExactlyIfItsPlanFits) {
+  Job job = Unlimited(SmallDecoderJob(false));
+  job.sharding.accumulation = Accumulation::kSharded;
   const absl::StatusOr<JobPlan> plan = PlanJob(job, MachineOf());
   ASSERT_TRUE(plan.ok()) << plan.status();
   const Admission exactly = AdmitNow(job, MachineWith(plan->arena_bytes));
@@ -127,7 +128,7 @@ TEST(Admit, TheMachinesBudgetCountsIfTheJobSetsALargerOne) {
   ASSERT_EQ(refused.verdict, Verdict::kDoesNotFit);
   EXPECT_EQ(refused.refusal->budget.bytes, 10'000);
   ASSERT_EQ(refused.remarks.size(), 1);
-  EXPECT_TRUE(absl::StartsWith(refused.remarks[0], "memory.budget_bytes is 1.00 TiB, and the machine has "))
+  EXPECT_TRUE(absl::StartsWith(refused.remarks[0], "memory.budget_bytes is 1.0 TiB, and the machine has "))
       << refused.remarks[0];
   job.memory.budget_bytes = 9'000;
   const Admission smaller = AdmitNow(job, MachineWith(10'000));
@@ -141,7 +142,7 @@ TEST(Admit, ErrorsHaveFieldsAndPlaces) {
       "}\n"
       "  sharding { ranks: 0 }\nlr_schedule { steps: 1 }");
   EXPECT_EQ(wrong.verdict, Verdict::kInvalid);
-  ASSERT_EQ(wrong.errors.size(), 3) << wrong.text;
+  ASSERT_EQ(wrong.errors.size(), 2) << wrong.text;
   EXPECT_EQ(wrong.errors[0].path, "model.decoder.layers");
   EXPECT_EQ(wrong.errors[0].source, "job");
   EXPECT_EQ(wrong.errors[0].line, 1);
@@ -150,8 +151,6 @@ TEST(Admit, ErrorsHaveFieldsAndPlaces) {
   EXPECT_EQ(ranks.path, "sharding.ranks");
   EXPECT_EQ(ranks.line, 3);
   EXPECT_EQ(ranks.column, 14);
-  EXPECT_EQ(wrong.errors[2].path, "data.path");
-  EXPECT_EQ(wrong.errors[2].line, 0);
   for (const JobError& error : wrong.errors) {
     EXPECT_TRUE(absl::StrContains(wrong.text, absl::StrCat(error.path, ": ", error.message))) << error.message;
   }
@@ -186,22 +185,23 @@ TEST(Admit, OpensNoFile) {
 TEST(Admit, AMachineOfAnotherKindOrWithFewerPlaces) {
   const Admission cuda = AdmitText(kJob, MachineWith(kNoBudget, DeviceType::kCuda));
   EXPECT_EQ(cuda.verdict, Verdict::kDoesNotFit);
-  EXPECT_EQ(cuda.text, "runtime.device is CPU, and the machine has CUDA only");
+  EXPECT_EQ(cuda.text, "runtime.device is CPU, and the machine is for CUDA");
   EXPECT_FALSE(cuda.refusal);
   AdmissionMachine two = MachineWith(kNoBudget);
   two.most_ranks = 2;
-  const std::string four = absl::StrCat(kJob, "sharding { ranks: 4 }");
+  const std::string four = absl::StrCat(kJob, "sharding { ranks: 4 accumulation: SHARDED }");
   const Admission ranks = AdmitText(four, two);
   EXPECT_EQ(ranks.verdict, Verdict::kDoesNotFit);
   EXPECT_EQ(ranks.text, "sharding.ranks is 4, and the machine has room for 2 ranks; fits with sharding.ranks=2");
   ASSERT_TRUE(ranks.refusal && ranks.refusal->ways_out.size() == 1);
   EXPECT_EQ(ranks.refusal->ways_out[0].overrides, (std::vector<Override>{{"sharding.ranks", "2"}}));
-  const Admission with_two = AdmitText(absl::StrCat(kJob, "sharding { ranks: 2 }"), two);
+  const std::string of_two = absl::StrCat(kJob, "sharding { ranks: 2 accumulation: SHARDED }");
+  const Admission with_two = AdmitText(of_two, two);
   ASSERT_EQ(with_two.verdict, Verdict::kFits);
   EXPECT_EQ(with_two.resolved->plan.arena_bytes, ranks.refusal->ways_out[0].arena_bytes);
   // It advises no more ranks than there is room for.
   two.budget_bytes = with_two.resolved->plan.arena_bytes - 1;
-  const Admission refused = AdmitText(absl::StrCat(kJob, "sharding { ranks: 2 }"), two);
+  const Admission refused = AdmitText(of_two, two);
   ASSERT_TRUE(refused.refusal);
   for (const WayOut& way : refused.refusal->ways_out) EXPECT_NE(way.overrides[0].path, "sharding.ranks");
 }

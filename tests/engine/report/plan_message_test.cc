@@ -39,6 +39,7 @@ Job GoldenJob() {
   std::get<DecoderConfig>(job.model).layers = 1;
   job.memory.budget_bytes = 0;
   job.sharding.ranks = 2;
+  job.sharding.accumulation = Accumulation::kSharded;
   job.runtime.threads_per_rank = 1;
   return job;
 }
@@ -52,7 +53,7 @@ void ExpectGolden(const std::string& name, const Admission& admission) {
 
 TEST(PlanMessage, GoldenOfAJobThatFits) { ExpectGolden("fits.json", AdmitWith(GoldenJob(), 200'000)); }
 
-TEST(PlanMessage, GoldenOfAJobThatDoesNotFit) { ExpectGolden("refused.json", AdmitWith(GoldenJob(), 60'000)); }
+TEST(PlanMessage, GoldenOfAJobThatDoesNotFit) { ExpectGolden("refused.json", AdmitWith(GoldenJob(), 57'000)); }
 
 TEST(PlanMessage, GoldenOfAJobThatIsWrong) {
   Job job = GoldenJob();
@@ -86,6 +87,7 @@ void ExpectSame(const Json& json, const google::protobuf::Message& message) {
 
 TEST(PlanMessage, IsItsJson) {
   for (Job job : VariedJobs()) {
+    job.name = "small";
     job.memory.budget_bytes = 0;
     for (int64_t budget : {kNoBudget, int64_t{50'000}}) {
       const Admission admission = AdmitWith(job, budget);
@@ -95,7 +97,7 @@ TEST(PlanMessage, IsItsJson) {
         const bool fits = admission.verdict == Admission::Verdict::kFits;
         EXPECT_EQ(message.buffers_size() > 0, fits && detail >= PlanDetail::kBuffers);
         EXPECT_EQ(message.instructions_size() > 0, fits && detail == PlanDetail::kInstructions);
-        EXPECT_EQ(message.has_refusal(), !fits);
+        EXPECT_EQ(message.has_refusal(), !fits) << admission.text;
         EXPECT_EQ(PlanMessage(admission, detail), PlanMessage(admission, detail)) << "maps have no order";
       }
     }
