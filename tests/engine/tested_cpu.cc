@@ -8,8 +8,9 @@ std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts pro
 }
 
 bool TestsEveryCombination() {
-#ifdef __SANITIZE_THREAD__
-  return false;  // All combinations take ten minutes there. One of each kind has the same streams, waits and threads.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  // All combinations take minutes there. One of each kind has the same streams, waits, threads and kinds of buffers.
+  return false;
 #else
   return true;
 #endif

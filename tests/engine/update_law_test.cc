@@ -49,15 +49,17 @@ std::vector<Mesh> Meshes(Strategy strategy) {
   return meshes;
 }
 
-// Calls visit(options, tokens, name) for models, combinations, meshes and micro-batches. The options run three steps,
-// and keep no gradients.
+// Calls visit(options, tokens, name) for models, combinations, meshes and micro-batches, or for some of them. The
+// options run three steps, and keep no gradients.
 template <class Visit>
 void ForEachJob(Visit&& visit) {
+  int job = 0;
   for (const DecoderConfig& model : {SmallDecoder(), TiedDecoder()}) {
     for (const Combination& c : Combinations()) {
       for (const Mesh& mesh : Meshes(c.strategy)) {
         for (int64_t micro_batches : {1, 3}) {
-          if (!TestsEveryCombination() && model.tied_head == (micro_batches == 1)) continue;
+          // Every fifth goes through all models, combinations, meshes and micro-batches in turn.
+          if (!TestsEveryCombination() && job++ % 5 != 0) continue;
           RunOptions options;
           options.model = model;
           options.step.strategy = c.strategy;

@@ -19,8 +19,9 @@ class GraphOptions:
 
 
 class Builder:
-    """Builds the graph of a model: adds groups and parameters, begins and ends units, and adds layers. Groups, parameters
-    and tensors are numbers. A misuse is an error of the call that wanted the model. shale_model.h says more of each."""
+    """Builds the graph of a model: adds groups and parameters, begins and ends units, and adds layers. Groups,
+    parameters and tensors are numbers. A misuse is an error of the call that wanted the model. shale_model.h says more
+    of each."""
 
     def __init__(self, handle, options):
         self._handle = handle

@@ -8,8 +8,8 @@ from shale import _c
 
 
 class Generator:
-    """Generates tokens with the weights of a checkpoint, or of the newest intact one in a folder of checkpoints. `model`
-    is the Model of a run whose program brought it."""
+    """Generates tokens with the weights of a checkpoint, or of the newest intact one in a folder of checkpoints.
+    `model` is the Model of a run whose program brought it."""
 
     def __init__(self, folder: os.PathLike, model=None):
         self._model = model
@@ -28,8 +28,8 @@ class Generator:
 
     def generate(self, prompt: Union[str, Sequence[int]], count: int, temperature: float = 0.8, top_k: int = 40,
                  seed: int = 1, on_token: Optional[Callable[[int], object]] = None) -> List[int]:
-        """Returns up to `count` tokens drawn after the prompt. Calls `on_token` with each as it is drawn, and ends early
-        if that returns True. `temperature` 0 always takes the most likely token; `top_k` 0 draws among all."""
+        """Returns up to `count` tokens drawn after the prompt. Calls `on_token` with each as it is drawn, and ends
+        early if that returns True. `temperature` 0 always takes the most likely token; `top_k` 0 draws among all."""
         tokens = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
         drawn, raised = [], []
 

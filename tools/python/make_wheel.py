@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Makes the Python wheel of Shale from an installed prefix. tools/install calls it.
 
-    tools/build_defs/make_wheel.py PREFIX FOLDER
+    tools/python/make_wheel.py PREFIX FOLDER
 
-Packs engine/python/shale with the libraries of PREFIX/lib into FOLDER/shale-<version>-py3-none-<platform>.whl, and prints
-its path. The wheel needs neither a compiler nor Debian's libraries: the platform says the oldest glibc that it runs on,
-which is the largest version of a glibc symbol that the libraries use.
+Packs tools/python/shale with the libraries of PREFIX/lib into FOLDER/shale-<version>-py3-none-<platform>.whl, and
+prints its path. The wheel needs neither a compiler nor Debian's libraries. Its platform says the oldest glibc that it
+runs on, which is the largest version of a glibc symbol that the libraries use.
 """
 
 import base64
@@ -18,7 +18,7 @@ import sys
 import zipfile
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-_PACKAGE = os.path.join(_ROOT, "engine/python/shale")
+_PACKAGE = os.path.join(_ROOT, "tools/python/shale")
 _TIME = (2020, 1, 1, 0, 0, 0)  # Equal inputs make equal wheels.
 
 _METADATA = """Metadata-Version: 2.1

@@ -1,4 +1,4 @@
-"""The C interface (shale.h, shale_model.h) through ctypes. tests/embedding compares the declarations with the headers."""
+"""The C interface (shale.h, shale_model.h) through ctypes. A test compares the declarations with the headers."""
 
 import ctypes
 import os
@@ -187,8 +187,8 @@ def library():
 
 
 def call(name, *arguments, callbacks=()):
-    """Calls a function that returns a code. Raises its error. What one of the `callbacks` raised meanwhile is the cause of
-    the error; or, if it is no Exception but, for instance, KeyboardInterrupt, it is raised itself."""
+    """Calls a function that returns a code. Raises its error. What one of the `callbacks` raised meanwhile is the cause
+    of the error; or, if it is no Exception but, for instance, KeyboardInterrupt, it is raised itself."""
     error = Error()
     code = getattr(library(), name)(*arguments, ctypes.byref(error))
     raised = [exception for c in callbacks for exception in c.take_raised()]

@@ -49,12 +49,12 @@ class Trainer:
             for report in trainer:
                 print(report.loss)
 
-    `job` is a Job, or the path of a job file. `model` (Model), `data` and `evaluation_data` (Samples, Stream) are needed
-    where the job has none. `resume` is "nothing", "latest", "auto" or the path of a checkpoint. `on_event` gets every
-    event as a line of JSON (proto/events.proto), on a thread of the engine.
+    `job` is a Job, or the path of a job file. `model` (Model), `data` and `evaluation_data` (Samples, Stream) are
+    needed where the job has none. `resume` is "nothing", "latest", "auto" or the path of a checkpoint. `on_event` gets
+    every event as a line of JSON (proto/events.proto), on a thread of the engine.
 
-    A `with` that ends by Ctrl-C (KeyboardInterrupt) saves a checkpoint first, if there is a folder. One thread at a time
-    may use a trainer; any thread may call request_stop().
+    A `with` that ends by Ctrl-C (KeyboardInterrupt) saves a checkpoint first, if there is a folder. One thread at a
+    time may use a trainer; any thread may call request_stop().
     """
 
     def __init__(self, job, *, model=None, data=None, evaluation_data=None,
