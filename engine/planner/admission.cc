@@ -145,7 +145,8 @@ class Admitter {
     return {.bytes = machine_.budget_bytes,
             .origin = origin(machine_.budget_bytes),
             .host_bytes = machine_.host_budget_bytes,
-            .host_origin = origin(machine_.host_budget_bytes)};
+            .host_origin = origin(machine_.host_budget_bytes),
+            .firm = true};
   }
 
   const AdmissionMachine& machine_;

@@ -26,6 +26,12 @@ std::string Describe(const WayOut& way, bool several_changes) {
                       way.caveat.empty() ? "" : absl::StrCat("; ", way.caveat), ")");
 }
 
+// Returns " (80 % of this machine's memory; memory.budget_bytes sets another)".
+std::string Origin(absl::string_view origin, bool firm, absl::string_view field) {
+  if (origin.empty()) return "";
+  return absl::StrCat(" (", origin, firm ? "" : absl::StrCat("; ", field, " sets another"), ")");
+}
+
 // Returns "needs 31.2 GiB per rank, budget 24.0 GiB (80 % of ...; memory.budget_bytes sets another), 7.20 GiB too
 // little", the same for host memory, or both.
 std::string WhatIsMissing(const Refusal& refusal) {
@@ -34,8 +40,8 @@ std::string WhatIsMissing(const Refusal& refusal) {
                            absl::string_view origin, absl::string_view field) {
     if (bytes <= budget_bytes) return;
     missing.push_back(absl::StrCat(needs, ", ", of, " ", FormatBytes(budget_bytes),
-                                   origin.empty() ? "" : absl::StrCat(" (", origin, "; ", field, " sets another)"),
-                                   ", ", FormatBytes(bytes - budget_bytes), " too little"));
+                                   Origin(origin, refusal.budget.firm, field), ", ", FormatBytes(bytes - budget_bytes),
+                                   " too little"));
   };
   const Budget& budget = refusal.budget;
   compare(absl::StrCat("needs ", FormatBytes(refusal.arena_bytes), " per rank"), refusal.arena_bytes, "budget",
@@ -52,7 +58,8 @@ std::string JoinAlternatives(const std::vector<std::string>& all) {
 }
 
 std::string Advice(const Refusal& refusal) {
-  const std::string smaller = "make the model or batch.sequence_length smaller, or the budget larger";
+  const std::string smaller = absl::StrCat("make the model or batch.sequence_length smaller",
+                                           refusal.budget.firm ? "" : ", or the budget larger");
   if (refusal.nearest) {
     return absl::StrCat("it is still too large with ", Describe(*refusal.nearest, /*several_changes=*/true), "; ",
                         smaller);
