@@ -8,14 +8,18 @@
 
 // A job: the settings of a run, read from a file or from text, and checked.
 #include "engine/config/job.h"
+#include "engine/config/job_error.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 
 // A plan: every default decided, and the memory of one rank to the byte, before anything is allocated.
 #include "engine/config/data_facts.h"
+#include "engine/planner/admission.h"
 #include "engine/planner/fit.h"
 #include "engine/planner/job_plan.h"
+#include "engine/planner/refusal.h"
 #include "engine/planner/resolve_job.h"
+#include "engine/report/plan_message.h"
 #include "engine/report/plan_text.h"
 
 // Devices.

@@ -54,7 +54,7 @@ _MAY_INCLUDE = {
     "engine/planner": _ENGINE_BASE | {"engine/checkpoint", "engine/config", "engine/graph", "engine/memory",
                                       "engine/model", "engine/optimizer", "engine/program", "engine/step", "sharding"},
     "engine/report": _ENGINE_BASE | {"engine/config", "engine/hugging_face", "engine/memory", "engine/planner",
-                                     "engine/program", "engine/step"},
+                                     "engine/program", "engine/step", "proto"},
     "engine/train": _ENGINE_BASE | {"engine/checkpoint", "engine/config", "engine/data", "engine/events",
                                     "engine/generate", "engine/graph", "engine/hugging_face", "engine/io",
                                     "engine/memory", "engine/optimizer", "engine/planner", "engine/runtime",

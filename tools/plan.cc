@@ -1,7 +1,9 @@
 // plan: prints what a job would need, without running it and without its data.
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -10,17 +12,19 @@
 #include "engine/backends/job_backend.h"
 #include "engine/config/data_facts.h"
 #include "engine/config/parse.h"
+#include "engine/planner/admission.h"
 #include "engine/planner/fit.h"
 #include "engine/planner/resolve_job.h"
 #include "engine/program/program.h"
 #include "engine/report/explain.h"
 #include "engine/report/memory_snapshot.h"
 #include "engine/report/plan_html.h"
-#include "engine/report/plan_json.h"
+#include "engine/report/plan_message.h"
 #include "engine/report/plan_text.h"
 #include "engine/report/timeline.h"
 #include "engine/runtime/backend.h"
 #include "engine/text/numbers.h"
+#include "kernels/check.h"
 #include "kernels/op_backend.h"
 #include "tools/command_line.h"
 #include "tools/output_file.h"
@@ -38,6 +42,7 @@ struct Flags {
   bool timeline = false;
   bool dump_program = false;
   std::string json;
+  std::string proto;
   std::string html;
   std::string memory_snapshot;
   std::string fit;
@@ -48,6 +53,7 @@ struct Flags {
     return overrides;
   }
   bool json_is_printed() const { return json == kStandardOutput; }
+  PlanDetail detail() const { return dump_program ? PlanDetail::kInstructions : PlanDetail::kBuffers; }
 };
 
 int Fail(const absl::Status& status, int exit_code) {
@@ -65,6 +71,7 @@ absl::Status CheckFlags(const Flags& flags) {
                 {"timeline", flags.timeline, true},
                 {"dump_program", flags.dump_program, false},
                 {"json", !flags.json.empty(), false},
+                {"proto", !flags.proto.empty(), false},
                 {"html", !flags.html.empty(), false},
                 {"memory_snapshot", !flags.memory_snapshot.empty(), false}};
   for (const auto& [name, given, prints] : others) {
@@ -122,12 +129,32 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
   return kExitOk;
 }
 
-// Prints the plan as text, or as JSON if --json names no file.
+// Writes the verdict for programs, where --json and --proto say.
+absl::Status WriteForPrograms(const Flags& flags, const Admission& admission) {
+  if (flags.json_is_printed()) {
+    std::fputs(PlanJson(admission, flags.detail()).c_str(), stdout);
+  } else if (!flags.json.empty()) {
+    SHALE_RETURN_IF_ERROR(WriteOutput(flags.json, PlanJson(admission, flags.detail())));
+  }
+  if (flags.proto.empty()) return absl::OkStatus();
+  return WriteOutput(flags.proto, PlanMessage(admission, flags.detail()));
+}
+
+// Says why the job has no plan, also to programs if that is because of the job.
+int Refuse(const Flags& flags, const absl::Status& why, std::vector<JobError> errors = {},
+           std::optional<Refusal> refusal = std::nullopt) {
+  if (absl::IsInvalidArgument(why) || absl::IsResourceExhausted(why)) {
+    const absl::Status status = WriteForPrograms(flags, Refused(why, std::move(errors), std::move(refusal)));
+    if (!status.ok()) return Fail(status, kExitFailed);
+  }
+  return Fail(why, kExitUsage);
+}
+
+// Prints the plan as text, unless --json prints it.
 absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const std::string& remark,
                        const Machine& machine) {
   const StepProgram& program = resolved.plan.train.step.program;
   if (flags.json_is_printed()) {
-    std::fputs(PlanJson(resolved.job, resolved.plan, flags.dump_program).c_str(), stdout);
     std::fputs(remark.c_str(), stderr);
     return absl::OkStatus();
   }
@@ -143,14 +170,13 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const st
   return absl::OkStatus();
 }
 
-// Writes the files that the flags name.
+// Writes the files for people that the flags name.
 absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved) {
   const auto& [job, plan] = resolved;
   absl::Status status;
   const auto write = [&](const std::string& path, auto&& contents) {
     if (status.ok() && !path.empty()) status = WriteOutput(path, contents());
   };
-  if (!flags.json_is_printed()) write(flags.json, [&] { return PlanJson(job, plan, flags.dump_program); });
   write(flags.html, [&] { return PlanHtml(job, plan); });
   write(flags.memory_snapshot,
         [&] { return MemorySnapshot(plan.train.step.program, plan.train.memory, plan.arena_bytes); });
@@ -159,22 +185,27 @@ absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved) {
 
 int Run(const Flags& flags) {
   if (const absl::Status status = CheckFlags(flags); !status.ok()) return Fail(status, kExitUsage);
-  absl::StatusOr<Job> job = LoadJob(flags.job, flags.Overrides());
-  if (!job.ok()) return Fail(job.status(), kExitUsage);
+  std::vector<JobError> errors;
+  absl::StatusOr<Job> job = LoadJob(flags.job, flags.Overrides(), ModelFrom::kJob, &errors);
+  if (!job.ok()) return Refuse(flags, job.status(), std::move(errors));
   const absl::StatusOr<DataFacts> data = DataFactsForPlanning(*job);
-  if (!data.ok()) return Fail(data.status(), kExitUsage);
+  if (!data.ok()) return Refuse(flags, data.status());
   if (const auto products = DecideCpuProducts(*job); !products.ok()) return Fail(products.status(), kExitUsage);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
-  if (!backend.ok()) return Fail(backend.status(), kExitUsage);
+  if (!backend.ok()) return Refuse(flags, backend.status());
   if (!flags.fit.empty()) {
     ApplyDataFacts(*data, *job);
     return RunFit(flags, *job, *data, (*backend)->machine());
   }
   std::string remark;
-  const absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(*job, *data, (*backend)->machine(), remark);
-  if (!resolved.ok()) return Fail(resolved.status(), kExitUsage);
-  absl::Status status = PrintPlan(flags, *resolved, remark, (*backend)->machine());
-  if (status.ok()) status = WriteFiles(flags, *resolved);
+  Refusal refusal;
+  absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(*job, *data, (*backend)->machine(), remark, &refusal);
+  if (!resolved.ok()) return Refuse(flags, resolved.status(), {}, std::move(refusal));
+  Admission admission = Admitted(*std::move(resolved));
+  if (!remark.empty()) admission.remarks.push_back(remark);
+  absl::Status status = PrintPlan(flags, *admission.resolved, remark, (*backend)->machine());
+  if (status.ok()) status = WriteForPrograms(flags, admission);
+  if (status.ok()) status = WriteFiles(flags, *admission.resolved);
   return status.ok() ? kExitOk : Fail(status, kExitFailed);
 }
 
@@ -202,8 +233,11 @@ int main(int argc, char** argv) {
   line.Switch("dump_program", "Also the training program, instruction by instruction.", &flags.dump_program);
   line.OptionalText("json", "FILE",
                     "Writes the plan as JSON, with instructions if --dump_program is given; without FILE prints it in "
-                    "place of the text. engine/report/plan_json.h documents its keys.",
+                    "place of the text. If the job is refused, this says why, and what would make it fit. "
+                    "proto/plan.proto documents its keys.",
                     std::string(shale::kStandardOutput), &flags.json);
+  line.Text("proto", "FILE", "Writes the same as a binary message, shale.proto.Plan in proto/plan.proto.",
+            &flags.proto);
   line.Text("html", "FILE", "Writes a web page that shows the memory of a step, instruction by instruction.",
             &flags.html);
   line.Text("memory_snapshot", "FILE", "Writes a step's allocations for PyTorch's viewer, pytorch.org/memory_viz.",

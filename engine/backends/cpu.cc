@@ -2,15 +2,30 @@
 #include "engine/backends/cpu_jobs.h"
 #include "engine/backends/cpu_products_choice.h"
 #include "engine/backends/job_backend.h"
+#include "kernels/check.h"
 
 namespace shale {
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
-  if (job.runtime.device == DeviceType::kCpu) return CreateCpuJobBackend(job);
+namespace {
+
+absl::Status CheckDevice(const Job& job) {
+  if (job.runtime.device == DeviceType::kCpu) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "runtime.device is CUDA, and this program runs on CPUs alone: it is meant for CPUs, or there was no CUDA "
       "toolkit in $CUDA_HOME or /usr/local/cuda when it was built. Build it again with a toolkit, or set "
       "runtime.device=CPU");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
+  SHALE_RETURN_IF_ERROR(CheckDevice(job));
+  return CreateCpuJobBackend(job);
+}
+
+absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads) {
+  SHALE_RETURN_IF_ERROR(CheckDevice(job));
+  return CpuPlanningMachine(job, hardware_threads);
 }
 
 absl::StatusOr<std::string> DecideCpuProducts(Job& job) { return DecideCpuJobProducts(job, UserCacheFolder()); }

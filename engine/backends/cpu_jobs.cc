@@ -7,16 +7,22 @@
 
 namespace shale {
 
-CpuBackendOptions CpuOptionsOf(const Job& job) {
-  return {
-      .ops = job.runtime.ops, .products = job.runtime.cpu_products, .threads = [runtime = job.runtime](int64_t ranks) {
-        return ThreadsPerRank(runtime, ranks, HardwareThreads());
-      }};
+CpuBackendOptions CpuOptionsOf(const Job& job, int64_t hardware_threads) {
+  return {.ops = job.runtime.ops,
+          .products = job.runtime.cpu_products,
+          .threads = [runtime = job.runtime, hardware_threads](int64_t ranks) {
+            return ThreadsPerRank(runtime, ranks, hardware_threads);
+          }};
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuJobBackend(const Job& job) {
   SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
-  return CreateCpuBackend(CpuOptionsOf(job));
+  return CreateCpuBackend(CpuOptionsOf(job, HardwareThreads()));
+}
+
+absl::StatusOr<Machine> CpuPlanningMachine(const Job& job, int64_t hardware_threads) {
+  SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
+  return PlanningMachineOf(CreateCpuBackend(CpuOptionsOf(job, hardware_threads)), hardware_threads);
 }
 
 }  // namespace shale

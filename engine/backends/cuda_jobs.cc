@@ -59,11 +59,26 @@ std::string DescribeAttention(bool cudnn) {
                       built.ok() ? "" : ")");
 }
 
-}  // namespace
+// Whether cuDNN is used depends on the build and the job only, not on what this machine has, so that the plan is the
+// same on every machine.
+bool UsesCudnn(const Job& job) { return job.runtime.cudnn_attention && cuda::BuiltWithCudnn().ok(); }
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, HostOpsFactory create_host_ops) {
-  SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<const TuningTable> tuning, TableOf(job));
-  const std::shared_ptr<CudaRuntime> runtime = CreateCudart();
+bool UsesNccl(const Job& job) {
+  return job.runtime.collectives == CollectivesKind::kNccl ||
+         (job.runtime.collectives == CollectivesKind::kAuto && job.runtime.ranks_per_device == 1);
+}
+
+absl::Status CheckRanks(const Job& job) {
+  if (UsesNccl(job) || job.sharding.ranks <= cuda::kMostSummedRanks) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "sharding.ranks: collectives between ranks that share a GPU, and IN_PROCESS collectives, support at most ",
+      cuda::kMostSummedRanks, " ranks, and the job has ", job.sharding.ranks,
+      "; use fewer, or runtime.collectives NCCL with runtime.ranks_per_device 1"));
+}
+
+// Returns the options that decide the ops of the job. `tuning` may be null.
+CudaBackendOptions OpsOptions(const Job& job, const std::shared_ptr<const TuningTable>& tuning,
+                              HostOpsFactory create_host_ops) {
   CudaBackendOptions options;
   options.ranks_per_device = static_cast<int>(job.runtime.ranks_per_device);
   options.allow_tf32 = job.precision.allow_tf32;
@@ -73,22 +88,29 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, Ho
         [] { return CublasLtFunctions::Load(LibrarySearch::FromEnvironment()); },
         {.allow_tf32 = tf32, .tuning = tuning, .gpu = gpu == nullptr ? std::string() : gpu->name});
   };
-  // Whether cuDNN is used depends on the build and the job only, not on what this machine has, so that the plan is the
-  // same on every machine.
-  const bool cudnn = job.runtime.cudnn_attention && cuda::BuiltWithCudnn().ok();
-  if (cudnn) options.create_attention = CreateAttention;
-  options.describe_libraries = [tuning, path = job.runtime.tuning_table, cudnn] {
+  if (UsesCudnn(job)) options.create_attention = CreateAttention;
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, HostOpsFactory create_host_ops, int64_t hardware_threads) {
+  SHALE_RETURN_IF_ERROR(CheckRanks(job));
+  // Without a runtime, because creating one sets environment variables, and ops for planning use none.
+  return PlanningMachineOf(
+      CreateCudaBackend(/*runtime=*/nullptr, OpsOptions(job, /*tuning=*/nullptr, std::move(create_host_ops))),
+      hardware_threads);
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, HostOpsFactory create_host_ops) {
+  SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<const TuningTable> tuning, TableOf(job));
+  SHALE_RETURN_IF_ERROR(CheckRanks(job));
+  const std::shared_ptr<CudaRuntime> runtime = CreateCudart();
+  CudaBackendOptions options = OpsOptions(job, tuning, std::move(create_host_ops));
+  options.describe_libraries = [tuning, path = job.runtime.tuning_table, cudnn = UsesCudnn(job)] {
     return absl::StrCat(DescribeMatMuls(tuning.get(), path), "; ", DescribeAttention(cudnn));
   };
-  const bool nccl = job.runtime.collectives == CollectivesKind::kNccl ||
-                    (job.runtime.collectives == CollectivesKind::kAuto && job.runtime.ranks_per_device == 1);
-  if (!nccl && job.sharding.ranks > cuda::kMostSummedRanks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "sharding.ranks: collectives between ranks that share a GPU, and IN_PROCESS collectives, support at most ",
-        cuda::kMostSummedRanks, " ranks, and the job has ", job.sharding.ranks,
-        "; use fewer, or runtime.collectives NCCL with runtime.ranks_per_device 1"));
-  }
-  if (nccl && job.sharding.ranks > 1) {
+  if (UsesNccl(job) && job.sharding.ranks > 1) {
     // Loads NCCL now, because that sets environment variables. A missing library is an error only in create_group.
     absl::StatusOr<std::shared_ptr<NcclApi>> api = LoadNccl();
     const bool windows = job.runtime.nccl_windows;

@@ -22,4 +22,7 @@ using HostOpsFactory = std::function<std::unique_ptr<Ops>(int64_t ranks)>;
 // environment variables of CUDA and NCCL, so call it before there are threads. The backend does not refer to the job.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, HostOpsFactory create_host_ops);
 
+// See PlanningMachine (engine/backends/job_backend.h).
+absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, HostOpsFactory create_host_ops, int64_t hardware_threads);
+
 }  // namespace shale

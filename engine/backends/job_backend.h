@@ -22,6 +22,14 @@ using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>(co
 // variables for CUDA's libraries, so call it before there are threads.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job);
 
+// Returns the sizes of a job's ops on a machine with devices of the job's kind, whose CPUs run `hardware_threads`
+// threads at once. That machine need not be this one, but its processors must have the instructions of this one. Opens
+// no device, no library and no file, and sets no environment variable. (runtime.tuning_table, which it does not read,
+// changes no size.) The result has no default budget. Any thread may call this. Returns FailedPrecondition if the
+// program was built without this kind of device, and InvalidArgument if the job has more ranks than its collectives
+// support.
+absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads);
+
 // Decides runtime.cpu_products if the job leaves it open and its device is the CPU: takes what an earlier call on such
 // a processor wrote to the user's cache folder ($XDG_CACHE_HOME/shale, or ~/.cache/shale), or measures for about 0.2
 // seconds (kernels/cpu/measure_products.h) and writes it there. A damaged file is measured again. If the result cannot

@@ -18,7 +18,7 @@
 #include "engine/planner/summary.h"
 #include "engine/report/explain.h"
 #include "engine/report/plan_html.h"
-#include "engine/report/plan_json.h"
+#include "engine/report/plan_message.h"
 #include "engine/report/plan_text.h"
 #include "engine/runtime/backend.h"
 #include "kernels/check.h"
@@ -28,7 +28,7 @@ namespace shale::c {
 absl::StatusOr<std::string> PlanIn(int32_t form, const Job& job, const JobPlan& plan, const Machine& machine) {
   switch (form) {
     case SHALE_PLAN_TEXT: return PlanText(job, plan);
-    case SHALE_PLAN_JSON: return PlanJson(job, plan, /*instructions=*/false);
+    case SHALE_PLAN_JSON: return PlanJson(job, plan, PlanDetail::kBuffers);
     case SHALE_PLAN_EXPLAIN: return ExplainText(job, plan, machine);
     case SHALE_PLAN_PROGRAM: return ProgramText(job, plan);
     case SHALE_PLAN_HTML: return PlanHtml(job, plan);

@@ -1,5 +1,6 @@
 #include "engine/config/data_facts.h"
 
+#include <optional>
 #include <variant>
 
 #include "absl/status/status.h"
@@ -12,14 +13,25 @@ DataFacts DataFactsOf(const TokenSource& source) {
   return {.format = source.format(), .vocabulary = source.vocabulary()};
 }
 
-absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
+namespace {
+
+// Returns the facts of data that need not be read for that.
+std::optional<DataFacts> FactsWithoutReading(const Job& job) {
   if (Vocabulary(job.model) > 0) return DataFacts{};
   if (job.data.format == DataFormat::kText) {
     return DataFacts{.format = DataFormat::kText, .vocabulary = kTextVocabulary};
   }
+  // The program gives the data, which need not have a vocabulary.
+  if (job.data.path.empty() && std::holds_alternative<CustomModel>(job.model)) return DataFacts{};
+  return std::nullopt;
+}
+
+}  // namespace
+
+absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
+  if (const std::optional<DataFacts> facts = FactsWithoutReading(job)) return *facts;
   const bool custom = std::holds_alternative<CustomModel>(job.model);
   if (job.data.path.empty()) {
-    if (custom) return DataFacts{};  // The program gives the data, which need not have a vocabulary.
     return absl::InvalidArgumentError(
         absl::StrCat("the job leaves its vocabulary to its data, and has no data.path; give one, or add --set model.",
                      KindName(job.model), ".vocabulary=N"));
@@ -31,6 +43,14 @@ absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
   return absl::InvalidArgumentError(absl::StrCat("the job leaves its vocabulary to its data, which cannot be read (",
                                                  source.status().message(), "); add ", field,
                                                  ", or --set data.format=TEXT if it is text"));
+}
+
+absl::StatusOr<DataFacts> DataFactsWithoutReading(const Job& job, const DataFacts& known) {
+  if (known.vocabulary > 0) return known;
+  if (const std::optional<DataFacts> facts = FactsWithoutReading(job)) return *facts;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model.", KindName(job.model),
+      ".vocabulary: left to the data, which are not read here; set it, or data.format=TEXT if they are text"));
 }
 
 void ApplyDataFacts(const DataFacts& data, Job& job) {

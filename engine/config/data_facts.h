@@ -21,6 +21,10 @@ DataFacts DataFactsOf(const TokenSource& source);
 // format TEXT. Returns InvalidArgument, with settings that avoid the read, if that data cannot be read.
 absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job);
 
+// Does the same without reading the data, for a job that somebody else wrote. `known` is what the caller knows of the
+// data. Returns InvalidArgument, which begins with a field's path and a colon, if that is not enough.
+absl::StatusOr<DataFacts> DataFactsWithoutReading(const Job& job, const DataFacts& known);
+
 // Sets the format of the data in `job`, if `data` has it, and the vocabulary, if `job` does not set it.
 void ApplyDataFacts(const DataFacts& data, Job& job);
 

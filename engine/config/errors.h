@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "engine/config/job_error.h"
 
 namespace shale {
 
@@ -38,8 +39,10 @@ class SpecErrors {
   // nothing if one of the fields is already faulty, because its intended value is unknown.
   void AddRule(const std::vector<std::string>& paths, absl::string_view message);
 
-  bool empty() const { return messages_.empty(); }
-  size_t size() const { return messages_.size(); }
+  bool empty() const { return errors_.empty(); }
+  size_t size() const { return errors_.size(); }
+  // Returns the errors in the order in which they were reported.
+  const std::vector<JobError>& errors() const { return errors_; }
   // Returns OK if there are no errors. Otherwise returns InvalidArgument with one error per line: at most 20, then a
   // line that counts the rest.
   absl::Status ToStatus() const;
@@ -52,7 +55,7 @@ class SpecErrors {
   std::string source_;
   std::map<std::string, SpecLocation> locations_;
   std::set<std::string> faulty_;
-  std::vector<std::string> messages_;
+  std::vector<JobError> errors_;
 };
 
 }  // namespace shale

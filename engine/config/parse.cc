@@ -36,8 +36,9 @@ constexpr int kMaxDepth = 64;
 
 enum class Form { kText, kBinary };
 
-// Whether a job is one that a user wrote or one that a run recorded. Only a record may name a custom model.
-enum class Origin { kWritten, kRecorded };
+// Who wrote a job: the user of this program, somebody else, whose paths are not opened, or a run, which recorded it.
+// Only a record may name a custom model.
+enum class Origin { kWritten, kForeign, kRecorded };
 
 // Keeps the first error of the protobuf parser, which would otherwise write it to its own log.
 class FirstError : public google::protobuf::io::ErrorCollector {
@@ -108,9 +109,15 @@ void MakePathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
 
 // Fills in the decoder from the config.json of model.hf_folder, if the spec itself gives no model. Does not open the
 // folder of a spec that gives a model: the two shapes are compared when the weights are read.
-void ReadShape(proto::ModelSpec* model, SpecErrors* errors) {
+void ReadShape(Origin origin, proto::ModelSpec* model, SpecErrors* errors) {
   if (model->hf_folder().empty() || model->kind_case() != proto::ModelSpec::KIND_NOT_SET) return;
   if (!IsLineOfText(model->hf_folder())) return;  // This is no path. CheckFields reports it.
+  if (origin == Origin::kForeign) {
+    errors->Add("model.hf_folder",
+                "only the files of this folder describe the model, and they are not opened here; give model.decoder as "
+                "well");
+    return;
+  }
   const absl::StatusOr<DecoderConfig> config = ReadHfConfig(model->hf_folder());
   if (config.ok()) return WriteSpec(*config, *model);
   errors->Add("model.hf_folder", std::string(config.status().message()));
@@ -126,16 +133,16 @@ void CheckModelFrom(ModelFrom from, Origin origin, proto::Job* spec, SpecErrors*
   } else if (from == ModelFrom::kProgram) {
     CustomModel open{.name = "open", .digest = "open", .layers = kMaxLayers};
     WriteSpec(open, *spec->mutable_model());
-  } else if (origin == Origin::kWritten && spec->model().has_custom()) {
+  } else if (origin != Origin::kRecorded && spec->model().has_custom()) {
     errors->Add("model.custom",
                 "stands only in the records of runs, and names a model that a program brought; leave `model` out, and "
                 "run the job with that program");
   }
 }
 
-absl::StatusOr<Job> ParseJob(absl::string_view bytes, Form form, absl::string_view filename,
-                             absl::Span<const std::string> overrides, ModelFrom from, Origin origin) {
-  SpecErrors errors{std::string(filename)};
+absl::StatusOr<Job> ParseSpec(absl::string_view bytes, Form form, absl::string_view filename,
+                              absl::Span<const std::string> overrides, ModelFrom from, Origin origin,
+                              SpecErrors& errors) {
   proto::Job spec;
   SHALE_RETURN_IF_ERROR(form == Form::kText ? ReadText(bytes, "", &spec, &errors, filename)
                                             : ReadBinary(bytes, &spec, filename));
@@ -146,13 +153,28 @@ absl::StatusOr<Job> ParseJob(absl::string_view bytes, Form form, absl::string_vi
   ApplyOverrides(overrides, &spec, &errors);
   MakePathsAbsolute(here, &spec);
   CheckModelFrom(from, origin, &spec, &errors);
-  ReadShape(spec.mutable_model(), &errors);
+  ReadShape(origin, spec.mutable_model(), &errors);
 
   CheckFields(&spec, &errors);
   Job job = JobFromSpec(spec);
   CheckRules(spec, job, &errors);
   SHALE_RETURN_IF_ERROR(errors.ToStatus());
   if (from == ModelFrom::kProgram) job.model = CustomModel();
+  return job;
+}
+
+// Does the same, and stores the errors in `found`, unless it is null.
+absl::StatusOr<Job> ParseJob(absl::string_view bytes, Form form, absl::string_view filename,
+                             absl::Span<const std::string> overrides, ModelFrom from, Origin origin,
+                             std::vector<JobError>* found = nullptr) {
+  SpecErrors errors{std::string(filename)};
+  absl::StatusOr<Job> job = ParseSpec(bytes, form, filename, overrides, from, origin, errors);
+  if (found == nullptr) return job;
+  *found = errors.errors();
+  // What is no job at all, such as a text that is too long, has no field to blame.
+  if (!job.ok() && found->empty()) {
+    found->push_back({.source = std::string(filename), .message = std::string(job.status().message())});
+  }
   return job;
 }
 
@@ -185,9 +207,14 @@ Form FormOf(absl::string_view path, absl::string_view bytes) {
 
 }  // namespace
 
-absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string> overrides, ModelFrom model) {
-  SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(std::string(path)));
-  return ParseJob(bytes, FormOf(path, bytes), path, overrides, model, Origin::kWritten);
+absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string> overrides, ModelFrom model,
+                            std::vector<JobError>* errors) {
+  const absl::StatusOr<std::string> bytes = ReadFile(std::string(path));
+  if (bytes.ok()) return ParseJob(*bytes, FormOf(path, *bytes), path, overrides, model, Origin::kWritten, errors);
+  if (errors != nullptr) {
+    *errors = {{.source = std::string(path), .message = std::string(bytes.status().message())}};
+  }
+  return bytes.status();
 }
 
 absl::StatusOr<Job> ParseJobText(absl::string_view text, absl::string_view filename,
@@ -205,8 +232,13 @@ absl::StatusOr<Job> ParseJobBinary(absl::string_view bytes, absl::string_view fi
   return ParseJob(bytes, Form::kBinary, filename, overrides, model, Origin::kWritten);
 }
 
-absl::Status ValidateJob(const Job& job) {
-  return ParseJob(ResolvedJobText(job), Form::kText, "job", {}, ModelFrom::kJob, Origin::kRecorded).status();
+absl::StatusOr<Job> ParseForeignJob(absl::string_view bytes, absl::string_view filename,
+                                    absl::Span<const std::string> overrides, std::vector<JobError>* errors) {
+  return ParseJob(bytes, FormOf("", bytes), filename, overrides, ModelFrom::kJob, Origin::kForeign, errors);
+}
+
+absl::Status ValidateJob(const Job& job, std::vector<JobError>* errors) {
+  return ParseJob(ResolvedJobText(job), Form::kText, "job", {}, ModelFrom::kJob, Origin::kRecorded, errors).status();
 }
 
 absl::StatusOr<ModelConfig> ParseModelText(absl::string_view text, int64_t sequence_length,

@@ -11,18 +11,21 @@
 // allowed. For a value that an override gave, "--set" replaces file, line and column. If the text has unknown names,
 // wrong types or bad syntax, only those errors are reported, because ranges and contradictions are checked later.
 //
-// All errors are InvalidArgument, except for a file that cannot be read (NotFound, or the system's error). Any thread
-// may call these functions.
+// All errors are InvalidArgument, except for a file that cannot be read (NotFound, or the system's error). A function
+// that takes `errors` also stores them there in parts, all of them, or nothing if the job is right; null: it does not.
+// Any thread may call these functions.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/config/job.h"
+#include "engine/config/job_error.h"
 
 namespace shale {
 
@@ -40,7 +43,7 @@ enum class ModelFrom { kJob, kProgram };
 // list, and "activation_checkpointing.recompute=[a, b]" replaces the list. A message takes "{...}". "path=" sets the
 // field back to its default.
 absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string> overrides = {},
-                            ModelFrom model = ModelFrom::kJob);
+                            ModelFrom model = ModelFrom::kJob, std::vector<JobError>* errors = nullptr);
 
 // Does the same for text in memory. `filename` names it in messages, and relative paths in it start at the folder of
 // `filename`.
@@ -55,9 +58,15 @@ absl::StatusOr<Job> ParseRecordedJob(absl::string_view text, absl::string_view f
 absl::StatusOr<Job> ParseJobBinary(absl::string_view bytes, absl::string_view filename,
                                    absl::Span<const std::string> overrides = {}, ModelFrom model = ModelFrom::kJob);
 
+// Parses a job in memory that somebody else wrote, such as a request to a service. Opens no file: refuses a job whose
+// model only the files of model.hf_folder describe. The job is binary if it has bytes that cannot occur in text.
+absl::StatusOr<Job> ParseForeignJob(absl::string_view bytes, absl::string_view filename,
+                                    absl::Span<const std::string> overrides = {},
+                                    std::vector<JobError>* errors = nullptr);
+
 // Checks a job that was not parsed, or that was changed after it was parsed (a vocabulary found in the data, another
 // number of ranks).
-absl::Status ValidateJob(const Job& job);
+absl::Status ValidateJob(const Job& job, std::vector<JobError>* errors = nullptr);
 
 // Parses and checks a bare model (message ModelSpec) for sequences of `sequence_length` tokens.
 absl::StatusOr<ModelConfig> ParseModelText(absl::string_view text, int64_t sequence_length,

@@ -60,7 +60,7 @@ class Checker {
  public:
   Checker(const StepProgram& program, const MemoryPlan& plan) : program_(program), plan_(plan) {}
 
-  absl::Status Run() {
+  absl::Status Run(const WorkLimits& limits) {
     SHALE_RETURN_IF_ERROR(CheckStructure(program_));
     SHALE_RETURN_IF_ERROR(CheckAddresses());
     SHALE_RETURN_IF_ERROR(CheckWaits(program_));
@@ -71,6 +71,7 @@ class Checker {
       owners_.Set(plan_.addresses[b], plan_.addresses[b] + buffer.size_bytes(), static_cast<BufferId>(b));
     }
     for (const Issue& issue : IssuesOf(program_, kUnrolled)) {
+      SHALE_RETURN_IF_ERROR(limits.Check());
       SHALE_RETURN_IF_ERROR(CheckIssue(issue.id, IterationsOf(program_.loops[issue.loop], issue.iteration)));
     }
     return absl::OkStatus();
@@ -309,6 +310,8 @@ class Checker {
 
 }  // namespace
 
-absl::Status CheckProgram(const StepProgram& program, const MemoryPlan& plan) { return Checker(program, plan).Run(); }
+absl::Status CheckProgram(const StepProgram& program, const MemoryPlan& plan, const WorkLimits& limits) {
+  return Checker(program, plan).Run(limits);
+}
 
 }  // namespace shale

@@ -4,6 +4,7 @@
 #include "absl/status/status.h"
 #include "engine/memory/plan.h"
 #include "engine/program/program.h"
+#include "engine/program/work_limits.h"
 
 namespace shale {
 
@@ -23,7 +24,8 @@ namespace shale {
 // place on rank 0. For an iteration that stands for several iterations, it uses all bytes from the slot of the first
 // one to the slot of the last one.
 //
-// Returns Internal for the first violation. The message names both instructions, their buffers and the bytes.
-absl::Status CheckProgram(const StepProgram& program, const MemoryPlan& plan);
+// Returns Internal for the first violation. The message names both instructions, their buffers and the bytes. Returns
+// the error of `limits`, which it looks at instruction by instruction, if the work must end.
+absl::Status CheckProgram(const StepProgram& program, const MemoryPlan& plan, const WorkLimits& limits = {});
 
 }  // namespace shale

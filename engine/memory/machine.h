@@ -22,6 +22,7 @@ struct Budget {
   std::string origin;              // Source of `bytes` if the job does not set it: "80 % of this machine's memory".
   int64_t host_bytes = kNoBudget;  // For the tensors that one rank offloads to host memory.
   std::string host_origin;
+  bool firm = false;  // A job that sets larger budgets does not get them.
 
   bool Holds(int64_t arena_bytes, int64_t offload_bytes) const {
     return arena_bytes <= bytes && offload_bytes <= host_bytes;
@@ -44,6 +45,8 @@ struct Machine {
   DefaultBudget default_budget;                   // If empty, there is no limit.
   int64_t hardware_threads = 1;                   // Threads that its CPUs run at once, for all ranks together.
   CpuProducts cpu_products = CpuProducts::kAuto;  // Of `create_ops`, if its ops run on the CPU.
+  // The most ranks that it has room for. A job with more is refused, and none is advised to have more.
+  int64_t most_ranks = std::numeric_limits<int64_t>::max();
 
   // Returns the same machine with no limit on memory.
   Machine WithoutBudget() const {

@@ -19,9 +19,11 @@ namespace shale {
 namespace {
 
 // Derives the waits between the streams of a planned program, and proves the result.
-absl::Status Finish(PlannedProgram& program) {
+absl::Status Finish(PlannedProgram& program, const WorkLimits& limits = {}) {
+  SHALE_RETURN_IF_ERROR(limits.Check());
   DeriveWaits(program.step.program, program.memory);
-  return CheckProgram(program.step.program, program.memory);
+  SHALE_RETURN_IF_ERROR(limits.Check());
+  return CheckProgram(program.step.program, program.memory, limits);
 }
 
 // Returns ", 31 GiB of host memory"; empty if `bytes` is 0.
@@ -115,13 +117,23 @@ StepOptions StepOptionsFor(const Job& job) {
   return options;
 }
 
-absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine) {
-  SHALE_ASSIGN_OR_RETURN(JobGraphs graphs, BuildGraphs(job));
-  SHALE_RETURN_IF_ERROR(CheckPatterns(job, graphs.train));
+absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const WorkLimits& limits, Refusal* refusal) {
+  if (job.sharding.ranks > machine.most_ranks) {
+    return absl::InvalidArgumentError(absl::StrCat("sharding.ranks: found ", job.sharding.ranks,
+                                                   "; the machine has room for at most ", machine.most_ranks));
+  }
+  SHALE_ASSIGN_OR_RETURN(JobGraphs graphs, BuildGraphs(job, limits));
+  SHALE_RETURN_IF_ERROR(limits.Check());
+  SHALE_RETURN_IF_ERROR(CheckPatterns(job, graphs.train, limits));
   SHALE_ASSIGN_OR_RETURN(Budget budget, BudgetOf(job, machine.default_budget));
   const std::unique_ptr<Ops> ops = machine.create_ops(job.sharding.ranks);
-  SHALE_ASSIGN_OR_RETURN(Choice choice, ChooseAccumulation(graphs, StepOptionsFor(job), budget, *ops));
-  if (!choice.fits) return DoesNotFit(job, choice, budget, machine, *ops);
+  SHALE_ASSIGN_OR_RETURN(Choice choice, ChooseAccumulation(graphs, StepOptionsFor(job), budget, *ops, limits));
+  if (!choice.fits) {
+    SHALE_ASSIGN_OR_RETURN(Refusal found, RefusalOf(job, choice, budget, machine, *ops, limits));
+    const absl::Status status = absl::ResourceExhaustedError(RefusalText(found));
+    if (refusal != nullptr) *refusal = std::move(found);
+    return status;
+  }
   JobPlan plan;
   plan.accumulation_reason = Reason(choice, budget);
   plan.candidates = std::move(choice.candidates);
@@ -131,17 +143,17 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine) {
   Trial& trial = choice.trial;
   plan.train = {std::move(graphs.train), std::move(trial.train.step), std::move(trial.train.memory)};
   plan.evaluate = {std::move(graphs.evaluate), std::move(trial.evaluate.step), std::move(trial.evaluate.memory)};
-  SHALE_RETURN_IF_ERROR(Finish(plan.train));
-  SHALE_RETURN_IF_ERROR(Finish(plan.evaluate));
+  SHALE_RETURN_IF_ERROR(Finish(plan.train, limits));
+  SHALE_RETURN_IF_ERROR(Finish(plan.evaluate, limits));
   if (trial.generate) {
     plan.generate = {std::move(*graphs.generate), std::move(trial.generate->step), std::move(trial.generate->memory)};
-    SHALE_RETURN_IF_ERROR(Finish(*plan.generate));
+    SHALE_RETURN_IF_ERROR(Finish(*plan.generate, limits));
   }
   if (plan.options.snapshot) {
     PlannedProgram snapshot{.graph = plan.train.graph};
     SHALE_ASSIGN_OR_RETURN(snapshot.step, CompileSnapshot(snapshot.graph, plan.options, *ops));
     SHALE_ASSIGN_OR_RETURN(snapshot.memory, PlanMemory(snapshot.step.program, {}));
-    SHALE_RETURN_IF_ERROR(Finish(snapshot));
+    SHALE_RETURN_IF_ERROR(Finish(snapshot, limits));
     plan.snapshot = std::move(snapshot);
   }
   std::vector<ProgramAndPlan> users;

@@ -14,6 +14,8 @@
 #include "engine/memory/host_plan.h"
 #include "engine/memory/machine.h"
 #include "engine/memory/plan.h"
+#include "engine/planner/refusal.h"
+#include "engine/program/work_limits.h"
 #include "engine/step/compile.h"
 #include "kernels/op_backend.h"
 
@@ -70,13 +72,19 @@ StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSte
 //                      and does not change what is computed.
 //   InvalidArgument    The strategy has no such accumulation; the vocabulary is unknown; the graph of a custom model is
 //                      wrong; the program would be too long; a name pattern matches nothing.
+//                      More ranks than the machine may have (Machine::most_ranks).
 //   Errors of the machine's default budget, unless the job sets memory.budget_bytes.
-absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine);
+//   Errors of `limits`, which it looks at after every few instructions that it compiles or proves.
+//
+// If the job does not fit, also stores in `refusal` what the message says, unless it is null.
+absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const WorkLimits& limits = {},
+                                Refusal* refusal = nullptr);
 
 // Does the same for a job that may run on another machine. If the default budget of `here` is too small for the job, or
 // is an error, plans the job within the budgets that it sets itself, and sets `remark` to a few lines that tell people
 // about it. Otherwise makes `remark` empty.
-absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark);
+absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark,
+                                           Refusal* refusal = nullptr);
 
 // Compiles and plans one more program of a job. With the StepOptions of the job's plan (micro_batches may differ) it
 // has the same persistent buffers at the same addresses. A kLogits program always runs one micro-batch. `ops` are the

@@ -17,9 +17,21 @@ namespace {
 // and gradients.
 constexpr double kBytesPerParameter = 64;
 
+// Returns the rows of logits of one micro-batch.
+double LogitRows(const Job& job) {
+  const double sequences = static_cast<double>(job.batch.micro_batch);
+  return LastTargetOnly(job.model) ? sequences : sequences * static_cast<double>(job.batch.sequence_length);
+}
+
 }  // namespace
 
-absl::Status CheckGraphSize(const Job& job) {
+double EstimatedInstructions(const Job& job) {
+  constexpr double kPerLayer = 64, kPerChunk = 5;
+  return kPerLayer * static_cast<double>(Layers(job.model)) +
+         kPerChunk * std::ceil(LogitRows(job) / static_cast<double>(LossChunkTokens(job)));
+}
+
+absl::Status CheckGraphSize(const Job& job, const WorkLimits& limits) {
   const double vocabulary = static_cast<double>(Vocabulary(job.model));
   // A custom model may have none: one that reads features and predicts values. Its builder checks the shapes.
   if (vocabulary < 1 && !std::holds_alternative<CustomModel>(job.model)) {
@@ -29,7 +41,7 @@ absl::Status CheckGraphSize(const Job& job) {
                                                    ", or give data.path, which determines it"));
   }
   const double tokens = static_cast<double>(job.batch.micro_batch) * static_cast<double>(job.batch.sequence_length);
-  const double rows = LastTargetOnly(job.model) ? job.batch.micro_batch : tokens;
+  const double rows = LogitRows(job);
   const double chunk = static_cast<double>(LossChunkTokens(job));
   const double bytes = 8 * std::max(tokens * WidestRow(job.model), std::min(rows, chunk) * vocabulary);
   if (bytes > kLargestPlanBytes) {
@@ -38,13 +50,12 @@ absl::Status CheckGraphSize(const Job& job) {
                         "batch.sequence_length (%d) or the model smaller",
                         bytes, job.batch.micro_batch, job.batch.sequence_length));
   }
-  constexpr double kPerLayer = 64, kPerChunk = 5;
-  const double instructions = kPerLayer * static_cast<double>(Layers(job.model)) + kPerChunk * std::ceil(rows / chunk);
-  if (instructions > kLargestPlanInstructions) {
+  const double instructions = EstimatedInstructions(job);
+  if (instructions > limits.instructions) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the step would have about %.0f instructions, at most %.0f are planned; make "
                         "memory.loss_chunk_tokens (%d) larger for %.0f rows of logits, or layers (%d) fewer",
-                        instructions, kLargestPlanInstructions, LossChunkTokens(job), rows, Layers(job.model)));
+                        instructions, limits.instructions, LossChunkTokens(job), rows, Layers(job.model)));
   }
   return absl::OkStatus();
 }

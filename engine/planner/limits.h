@@ -6,19 +6,21 @@
 #include "absl/status/status.h"
 #include "engine/config/job.h"
 #include "engine/graph/graph.h"
+#include "engine/program/work_limits.h"
 #include "engine/step/options.h"
 
 namespace shale {
 
 // 1 EiB: more memory than a rank of any machine has.
 inline constexpr double kLargestPlanBytes = 0x1p60;
-// The largest estimated number of instructions of a program. A thousand blocks have 40,000. Planning a program of this
-// length takes seconds and a gigabyte of memory.
-inline constexpr double kLargestPlanInstructions = 0x1p18;
 
-// Checks the sizes of the graph's tensors and the number of its nodes. Call it before the graph is built. Returns
-// InvalidArgument, which names the fields to change.
-absl::Status CheckGraphSize(const Job& job);
+// Returns an estimate of the number of instructions of the job's program. That of a custom model counts
+// CustomModel::layers.
+double EstimatedInstructions(const Job& job);
+
+// Checks the sizes of the graph's tensors, and EstimatedInstructions against `limits`. Call it before the graph is
+// built. Returns InvalidArgument, which names the fields to change.
+absl::Status CheckGraphSize(const Job& job, const WorkLimits& limits);
 
 // Checks an upper bound of the bytes that the program could hold at once. Call it before the program is compiled.
 // Returns ResourceExhausted, which names the fields to change.

@@ -32,9 +32,9 @@ std::string Remark(absl::string_view why, absl::string_view limit, const std::ve
 
 }  // namespace
 
-absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark) {
+absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark, Refusal* refusal) {
   remark.clear();
-  absl::StatusOr<JobPlan> plan = PlanJob(job, here.WithoutBudget());
+  absl::StatusOr<JobPlan> plan = PlanJob(job, here.WithoutBudget(), {}, refusal);
   if (!plan.ok()) return plan;
   const absl::StatusOr<Budget> budget = BudgetOf(job, here.default_budget);
   if (!budget.ok()) {

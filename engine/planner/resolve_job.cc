@@ -27,14 +27,16 @@ absl::StatusOr<ResolvedJob> Resolve(Job job, const DataFacts& data, const Machin
 
 }  // namespace
 
-absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine) {
-  return Resolve(std::move(job), data, machine, [&](const Job& decided) { return PlanJob(decided, machine); });
+absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine, const WorkLimits& limits,
+                                       Refusal* refusal) {
+  return Resolve(std::move(job), data, machine,
+                 [&](const Job& decided) { return PlanJob(decided, machine, limits, refusal); });
 }
 
 absl::StatusOr<ResolvedJob> ResolveJobForAnywhere(Job job, const DataFacts& data, const Machine& here,
-                                                  std::string& remark) {
+                                                  std::string& remark, Refusal* refusal) {
   return Resolve(std::move(job), data, here,
-                 [&](const Job& decided) { return PlanJobForAnywhere(decided, here, remark); });
+                 [&](const Job& decided) { return PlanJobForAnywhere(decided, here, remark, refusal); });
 }
 
 }  // namespace shale

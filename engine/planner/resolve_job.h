@@ -24,12 +24,13 @@ struct ResolvedJob {
 // from `machine`). What the job itself sets stays as it is. Allocates nothing on devices. The result does not refer to
 // `machine`.
 //
-// Returns the errors of ValidateJob, and then those of PlanJob.
-absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine);
+// Returns the errors of ValidateJob, and then those of PlanJob, which `limits` and `refusal` are for.
+absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine,
+                                       const WorkLimits& limits = {}, Refusal* refusal = nullptr);
 
 // Does the same for a job that may run on another machine than `here`, with the plan of PlanJobForAnywhere, which
 // writes `remark`. The threads of a rank are those of `here`.
 absl::StatusOr<ResolvedJob> ResolveJobForAnywhere(Job job, const DataFacts& data, const Machine& here,
-                                                  std::string& remark);
+                                                  std::string& remark, Refusal* refusal = nullptr);
 
 }  // namespace shale

@@ -30,14 +30,14 @@ absl::Status CheckSameParameters(const ModelGraph& train, const ModelGraph& othe
 }
 
 // Builds the graph of generation: one sequence, on every rank.
-absl::StatusOr<ModelGraph> BuildGenerate(Job job, const ModelGraph& train) {
+absl::StatusOr<ModelGraph> BuildGenerate(Job job, const ModelGraph& train, const WorkLimits& limits) {
   constexpr absl::string_view kField = "runtime.generate: ";
   if (NeedsOf(train).features > 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         kField, "the model reads features, and only a model that reads tokens can generate; leave it out"));
   }
   job.batch.micro_batch = 1;
-  absl::StatusOr<ModelGraph> graph = BuildGraph(job, GraphMode::kLogits);
+  absl::StatusOr<ModelGraph> graph = BuildGraph(job, GraphMode::kLogits, limits);
   if (!graph.ok()) return absl::Status(graph.status().code(), absl::StrCat(kField, graph.status().message()));
   SHALE_RETURN_IF_ERROR(CheckSameParameters(train, *graph, "generation"));
   return graph;
@@ -45,40 +45,43 @@ absl::StatusOr<ModelGraph> BuildGenerate(Job job, const ModelGraph& train) {
 
 }  // namespace
 
-absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode) {
-  SHALE_RETURN_IF_ERROR(CheckGraphSize(job));
+absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode, const WorkLimits& limits) {
+  SHALE_RETURN_IF_ERROR(limits.Check());
+  SHALE_RETURN_IF_ERROR(CheckGraphSize(job, limits));
   return BuildModel(job.model, GraphOptionsFor(job, mode));
 }
 
-absl::StatusOr<JobGraphs> BuildGraphs(const Job& job) {
+absl::StatusOr<JobGraphs> BuildGraphs(const Job& job, const WorkLimits& limits) {
   JobGraphs graphs;
-  SHALE_ASSIGN_OR_RETURN(graphs.train, BuildGraph(job, GraphMode::kTraining));
-  SHALE_ASSIGN_OR_RETURN(graphs.evaluate, BuildGraph(job, GraphMode::kEvaluation));
+  SHALE_ASSIGN_OR_RETURN(graphs.train, BuildGraph(job, GraphMode::kTraining, limits));
+  SHALE_ASSIGN_OR_RETURN(graphs.evaluate, BuildGraph(job, GraphMode::kEvaluation, limits));
   SHALE_RETURN_IF_ERROR(CheckSameParameters(graphs.train, graphs.evaluate, "evaluation"));
   if (job.runtime.generate) {
-    SHALE_ASSIGN_OR_RETURN(graphs.generate, BuildGenerate(job, graphs.train));
+    SHALE_ASSIGN_OR_RETURN(graphs.generate, BuildGenerate(job, graphs.train, limits));
   }
   return graphs;
 }
 
 absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOptions& options, const Ops& ops,
-                                           const MemoryPlanOptions& memory_options) {
+                                           const MemoryPlanOptions& memory_options, const WorkLimits& limits) {
   SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
   SHALE_RETURN_IF_ERROR(CheckProgramSize(graph, options));
   PlannedStep planned;
-  SHALE_ASSIGN_OR_RETURN(planned.step, CompileStep(graph, options, ops));
+  SHALE_ASSIGN_OR_RETURN(planned.step, CompileStep(graph, options, ops, limits));
+  SHALE_RETURN_IF_ERROR(limits.Check());
   SHALE_ASSIGN_OR_RETURN(planned.memory, PlanMemory(planned.step.program, memory_options));
   return planned;
 }
 
-absl::StatusOr<Trial> CompileTrial(const GraphRefs& graphs, const StepOptions& options, const Ops& ops) {
+absl::StatusOr<Trial> CompileTrial(const GraphRefs& graphs, const StepOptions& options, const Ops& ops,
+                                   const WorkLimits& limits) {
   Trial trial;
-  SHALE_ASSIGN_OR_RETURN(trial.train, CompileAndPlan(graphs.train, options, ops));
+  SHALE_ASSIGN_OR_RETURN(trial.train, CompileAndPlan(graphs.train, options, ops, {}, limits));
   StepOptions once = options;
   once.micro_batches = 1;
-  SHALE_ASSIGN_OR_RETURN(trial.evaluate, CompileAndPlan(graphs.evaluate, once, ops));
+  SHALE_ASSIGN_OR_RETURN(trial.evaluate, CompileAndPlan(graphs.evaluate, once, ops, {}, limits));
   if (graphs.generate != nullptr) {
-    SHALE_ASSIGN_OR_RETURN(trial.generate, CompileAndPlan(*graphs.generate, once, ops));
+    SHALE_ASSIGN_OR_RETURN(trial.generate, CompileAndPlan(*graphs.generate, once, ops, {}, limits));
   }
   return trial;
 }
@@ -95,11 +98,11 @@ namespace {
 
 // Compiles with packs_once if the budget has room for the packed weights, else sets options.packs_once to false.
 absl::StatusOr<Trial> CompileWithin(const Budget& budget, const GraphRefs& graphs, StepOptions& options,
-                                    const Ops& ops) {
-  SHALE_ASSIGN_OR_RETURN(Trial trial, CompileTrial(graphs, options, ops));
+                                    const Ops& ops, const WorkLimits& limits) {
+  SHALE_ASSIGN_OR_RETURN(Trial trial, CompileTrial(graphs, options, ops, limits));
   if (budget.Holds(trial.arena_bytes(), trial.host_bytes()) || !PacksOnce(trial.train.step.program)) return trial;
   options.packs_once = false;
-  return CompileTrial(graphs, options, ops);
+  return CompileTrial(graphs, options, ops, limits);
 }
 
 }  // namespace
@@ -111,7 +114,7 @@ std::vector<Accumulation> AccumulationsOf(const StepOptions& options) {
 }
 
 absl::StatusOr<Choice> ChooseAccumulation(const GraphRefs& graphs, const StepOptions& options, const Budget& budget,
-                                          const Ops& ops) {
+                                          const Ops& ops, const WorkLimits& limits) {
   Choice best;
   bool any = false;
   std::vector<AccumulationCandidate> candidates;
@@ -125,7 +128,8 @@ absl::StatusOr<Choice> ChooseAccumulation(const GraphRefs& graphs, const StepOpt
   for (Accumulation accumulation : AccumulationsOf(options)) {
     StepOptions tried = options;
     tried.accumulation = accumulation;
-    absl::StatusOr<Trial> trial = CompileWithin(budget, graphs, tried, ops);
+    absl::StatusOr<Trial> trial = CompileWithin(budget, graphs, tried, ops, limits);
+    SHALE_RETURN_IF_ERROR(limits.Check());
     candidates.push_back({.accumulation = accumulation, .status = trial.status()});
     if (!trial.ok()) continue;
     const CommunicationSummary communication = SummarizeCommunication(trial->train.step.program, options.mesh);

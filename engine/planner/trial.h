@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "engine/planner/job_plan.h"
 #include "engine/planner/summary.h"
+#include "engine/program/work_limits.h"
 
 namespace shale {
 
@@ -21,8 +22,8 @@ struct JobGraphs {
 };
 // Build one graph of a job, or all. Return InvalidArgument if the job is too large to be planned (CheckGraphSize), or
 // if runtime.generate is set and the model cannot generate.
-absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode);
-absl::StatusOr<JobGraphs> BuildGraphs(const Job& job);
+absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode, const WorkLimits& limits = {});
+absl::StatusOr<JobGraphs> BuildGraphs(const Job& job, const WorkLimits& limits = {});
 
 // The same graphs, borrowed.
 struct GraphRefs {
@@ -42,9 +43,10 @@ struct PlannedStep {
   CompiledStep step;
   MemoryPlan memory;
 };
-// Compiles the program of `graph` and plans its memory. REQUIRES: options.accumulation is not kAuto.
+// Compiles the program of `graph` and plans its memory. Returns the error of `limits` if the work must end. REQUIRES:
+// options.accumulation is not kAuto.
 absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOptions& options, const Ops& ops,
-                                           const MemoryPlanOptions& memory_options = {});
+                                           const MemoryPlanOptions& memory_options = {}, const WorkLimits& limits = {});
 
 struct Trial {
   PlannedStep train, evaluate;
@@ -59,7 +61,8 @@ struct Trial {
   }
 };
 // Compiles and plans all programs. Those of evaluation and of generation run one micro-batch.
-absl::StatusOr<Trial> CompileTrial(const GraphRefs& graphs, const StepOptions& options, const Ops& ops);
+absl::StatusOr<Trial> CompileTrial(const GraphRefs& graphs, const StepOptions& options, const Ops& ops,
+                                   const WorkLimits& limits = {});
 
 // Returns the accumulations to choose from: the one that the options name, or all of them for kAuto. Leaves out NO_SYNC
 // if gradients are summed in bf16, which it refuses (CheckGradientShards).
@@ -79,8 +82,9 @@ struct Choice {
   bool fits = false;
   std::vector<AccumulationCandidate> candidates;
 };
-// Tries all accumulations of AccumulationsOf(options). Returns the error of the first one if none can be compiled.
+// Tries all accumulations of AccumulationsOf(options). Returns the error of the first one if none can be compiled, and
+// that of `limits` if the work must end.
 absl::StatusOr<Choice> ChooseAccumulation(const GraphRefs& graphs, const StepOptions& options, const Budget& budget,
-                                          const Ops& ops);
+                                          const Ops& ops, const WorkLimits& limits = {});
 
 }  // namespace shale

@@ -9,43 +9,30 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "engine/config/parse.h"
 #include "engine/step/combination.h"
 #include "engine/step/segments.h"
-#include "engine/text/numbers.h"
 
 namespace shale {
 namespace {
 
-// One or more settings, as --set takes them, and the job with these settings.
+// Settings that belong together. The first is the purpose, and the others are what it needs.
+using Settings = std::vector<Override>;
+
+// A job with settings that were changed.
 struct Change {
-  std::string settings;
+  Settings settings;
   Job job;
   std::string caveat = "";
 };
 
-struct WayOut {
-  std::string settings;
-  int64_t bytes = 0, host_bytes = 0;
-  double recompute = 0;  // FLOPs of one step.
-  std::string caveat = "";
-};
-
-// Returns "activation_checkpointing.preset=BLOCK (9.83 GiB, and 11.8 GiB of host memory)".
-std::string Describe(const WayOut& way) {
-  return absl::StrCat(way.settings, " (", FormatBytes(way.bytes),
-                      way.host_bytes > 0 ? absl::StrCat(", and ", FormatBytes(way.host_bytes), " of host memory") : "",
-                      way.caveat.empty() ? "" : absl::StrCat("; ", way.caveat), ")");
-}
-
 class WaysOut {
  public:
-  WaysOut(const Job& job, const Machine& machine, const Ops& ops) : job_(job), machine_(machine), ops_(ops) {}
+  WaysOut(const Job& job, const Machine& machine, const Ops& ops, const WorkLimits& limits)
+      : job_(job), machine_(machine), ops_(ops), limits_(limits) {}
 
-  // Returns, for each field, a description of the cheapest single change with which the job fits, if there is one. Call
-  // it once.
-  std::vector<std::string> Single() {
+  // Returns, for each field, the cheapest single change with which the job fits, if there is one. Call it once.
+  std::vector<WayOut> Single() {
     AddCheckpointing();
     AddFirst(Offload());
     AddFirst(StateOffloads());
@@ -72,13 +59,16 @@ class WaysOut {
                  on_host = EverythingWith(/*offload=*/true, /*updates_on_host=*/true);
     std::optional<WayOut> way;
     for (const Change* all : {&here, &away, &on_host}) {
-      if (all->settings.empty() || (way && all->settings == way->settings)) continue;
+      if (all->settings.empty() || (way && all->settings == way->overrides)) continue;
       std::optional<WayOut> tried = Try(*all, fits);
       if (tried) way = std::move(tried);
       if (fits) break;
     }
     return way;
   }
+
+  // Returns whether a limit ended the search.
+  bool stopped() const { return stopped_; }
 
  private:
   // Returns activation checkpointing of all blocks, with the job's name patterns.
@@ -87,20 +77,20 @@ class WaysOut {
   }
 
   // Returns the settings that change the job's activation checkpointing to `wanted`, which applies to all blocks.
-  std::string CheckpointingSettings(const ActivationCheckpointingConfig& wanted) const {
+  Settings CheckpointingSettings(const ActivationCheckpointingConfig& wanted) const {
     const ActivationCheckpointingConfig& now = job_.activation_checkpointing;
-    std::vector<std::string> others;
-    const auto set = [&](bool applies, absl::string_view setting) {
-      if (applies) others.push_back(absl::StrCat("activation_checkpointing.", setting));
+    Settings settings;
+    const auto set = [&](bool applies, absl::string_view field, absl::string_view value) {
+      if (applies) settings.push_back({absl::StrCat("activation_checkpointing.", field), std::string(value)});
     };
-    set(now.every_nth != 1, "every_nth=");
-    set(now.first_layers + now.last_layers > 0, "first_layers=");
-    set(now.first_layers + now.last_layers > 0, "last_layers=");
-    const std::string blocks = wanted.segment_blocks == 1 ? "" : absl::StrCat(wanted.segment_blocks);
-    set(now.segment_blocks != wanted.segment_blocks, absl::StrCat("segment_blocks=", blocks));
-    set(now.segments != wanted.segments, wanted.segments == Segments::kSqrt ? "segments=SQRT" : "segments=");
-    return absl::StrCat("activation_checkpointing.preset=", ToString(wanted.preset), others.empty() ? "" : " with ",
-                        absl::StrJoin(others, " and "));
+    set(true, "preset", ToString(wanted.preset));
+    set(now.every_nth != 1, "every_nth", "");
+    set(now.first_layers + now.last_layers > 0, "first_layers", "");
+    set(now.first_layers + now.last_layers > 0, "last_layers", "");
+    set(now.segment_blocks != wanted.segment_blocks, "segment_blocks",
+        wanted.segment_blocks == 1 ? "" : absl::StrCat(wanted.segment_blocks));
+    set(now.segments != wanted.segments, "segments", wanted.segments == Segments::kSqrt ? "SQRT" : "");
+    return settings;
   }
 
   // Returns the activation checkpointing that needs the least memory. Returns the job's own if no other needs less.
@@ -120,28 +110,28 @@ class WaysOut {
 
   // A setting that saves memory and costs little. Switches() returns those that `job` does not have yet.
   struct Switch {
-    absl::string_view setting;
+    Override setting;
     void (*set)(Job&);
   };
   static std::vector<Switch> Switches(const Job& job) {
     std::vector<Switch> switches;
-    const auto add = [&](bool applies, absl::string_view setting, void (*set)(Job&)) {
-      if (applies) switches.push_back({setting, set});
+    const auto add = [&](bool applies, const char* path, const char* value, void (*set)(Job&)) {
+      if (applies) switches.push_back({{path, value}, set});
     };
     const bool gathers = job.sharding.strategy == Strategy::kFullShard && ShardRanks(job.sharding) > 1;
-    add(gathers && !job.sharding.reshard_after_forward, "sharding.reshard_after_forward=true",
+    add(gathers && !job.sharding.reshard_after_forward, "sharding.reshard_after_forward", "true",
         [](Job& job) { job.sharding.reshard_after_forward = true; });
-    add(gathers && job.sharding.prefetch > 0, "sharding.prefetch=0", [](Job& job) { job.sharding.prefetch = 0; });
-    add(LossChunkTokens(job) > 128, "memory.loss_chunk_tokens=128",
+    add(gathers && job.sharding.prefetch > 0, "sharding.prefetch", "0", [](Job& job) { job.sharding.prefetch = 0; });
+    add(LossChunkTokens(job) > 128, "memory.loss_chunk_tokens", "128",
         [](Job& job) { job.memory.loss_chunk_tokens = 128; });
     add(job.precision.compute == ComputePrecision::kBFloat16 && job.precision.master == MasterWeights::kFloat32,
-        "precision.master=SPLIT", [](Job& job) { job.precision.master = MasterWeights::kSplit; });
+        "precision.master", "SPLIT", [](Job& job) { job.precision.master = MasterWeights::kSplit; });
     const bool updates_units_alone =
         job.optimizer.non_finite == NonFinite::kSkip &&
         (job.optimizer.max_gradient_norm == 0 || job.optimizer.clipping != Clipping::kGlobal);
-    add(updates_units_alone && job.optimizer.update == UpdateTime::kAfterBackward, "optimizer.update=IN_BACKWARD",
+    add(updates_units_alone && job.optimizer.update == UpdateTime::kAfterBackward, "optimizer.update", "IN_BACKWARD",
         [](Job& job) { job.optimizer.update = UpdateTime::kInBackward; });
-    add(StepOptionsFor(job).snapshot, "checkpoint.asynchronous=false",
+    add(StepOptionsFor(job).snapshot, "checkpoint.asynchronous", "false",
         [](Job& job) { job.checkpoint.asynchronous = false; });
     return switches;
   }
@@ -153,15 +143,20 @@ class WaysOut {
     return *ops;
   }
 
-  // Returns the cheapest way to run a job, or nothing if it cannot be compiled or this number of ranks cannot run here.
+  // Returns the cheapest way to run a job, or nothing if it cannot be compiled, this number of ranks cannot run here,
+  // or the search has to end.
   std::optional<Choice> Choose(const Job& job) {
+    stopped_ = stopped_ || !limits_.Check().ok();
+    if (stopped_) return std::nullopt;
     if (!ValidateJob(job).ok()) return std::nullopt;  // The changed field contradicts another one.
-    absl::StatusOr<JobGraphs> graphs = BuildGraphs(job);
+    absl::StatusOr<JobGraphs> graphs = BuildGraphs(job, limits_);
     if (!graphs.ok()) return std::nullopt;
     const absl::StatusOr<Budget> budget = BudgetOf(job, machine_.default_budget);
-    if (!budget.ok()) return std::nullopt;  // This number of ranks cannot run here.
+    // This number of ranks cannot run here.
+    if (!budget.ok() || job.sharding.ranks > machine_.most_ranks) return std::nullopt;
     absl::StatusOr<Choice> choice =
-        ChooseAccumulation(*graphs, StepOptionsFor(job), *budget, OpsOf(job.sharding.ranks));
+        ChooseAccumulation(*graphs, StepOptionsFor(job), *budget, OpsOf(job.sharding.ranks), limits_);
+    stopped_ = !limits_.Check().ok();
     if (!choice.ok()) return std::nullopt;
     return *std::move(choice);
   }
@@ -170,9 +165,9 @@ class WaysOut {
   // moments.
   Change EverythingWith(bool offload, bool updates_on_host = false) const {
     Change all{.job = job_};
-    const auto apply = [&](bool applies, absl::string_view setting, auto&& set) {
+    const auto apply = [&](bool applies, const Settings& settings, auto&& set) {
       if (!applies) return;
-      absl::StrAppend(&all.settings, all.settings.empty() ? "" : ", ", setting);
+      all.settings.insert(all.settings.end(), settings.begin(), settings.end());
       set(all.job);
     };
     const ActivationCheckpointingConfig least = LeastCheckpointing(offload && job_.runtime.device != DeviceType::kCpu);
@@ -193,15 +188,16 @@ class WaysOut {
       apply(change.job.memory.offload_state.any() == offload, change.settings,
             [&](Job& job) { job.memory.offload_state = change.job.memory.offload_state; });
     }
-    apply(job_.sharding.strategy != Strategy::kFullShard, "sharding.strategy=FULL_SHARD",
+    apply(job_.sharding.strategy != Strategy::kFullShard, {{"sharding.strategy", "FULL_SHARD"}},
           [](Job& job) { job.sharding.strategy = Strategy::kFullShard; });
-    apply(ShardRanks(job_.sharding) < job_.sharding.ranks, absl::StrCat("sharding.shard_ranks=", job_.sharding.ranks),
+    apply(ShardRanks(job_.sharding) < job_.sharding.ranks,
+          {{"sharding.shard_ranks", absl::StrCat(job_.sharding.ranks)}},
           [](Job& job) { job.sharding.shard_ranks = job.sharding.ranks; });
     apply(job_.sharding.accumulation != Accumulation::kAuto && job_.sharding.accumulation != Accumulation::kSharded,
-          "sharding.accumulation=SHARDED", [](Job& job) { job.sharding.accumulation = Accumulation::kSharded; });
-    apply(job_.batch.micro_batch > 1, "batch.micro_batch=1", [](Job& job) { job.batch.micro_batch = 1; });
+          {{"sharding.accumulation", "SHARDED"}}, [](Job& job) { job.sharding.accumulation = Accumulation::kSharded; });
+    apply(job_.batch.micro_batch > 1, {{"batch.micro_batch", "1"}}, [](Job& job) { job.batch.micro_batch = 1; });
     // Uses the switches of `all.job`, not of job_: some apply only to strategy FULL_SHARD, which was just set.
-    for (const Switch& one : Switches(all.job)) apply(true, one.setting, one.set);
+    for (const Switch& one : Switches(all.job)) apply(true, {one.setting}, one.set);
     return all;
   }
 
@@ -211,24 +207,29 @@ class WaysOut {
     const std::optional<Choice> choice = Choose(change.job);
     fits = choice && choice->fits;
     if (!choice) return std::nullopt;
-    return WayOut{change.settings, choice->trial.arena_bytes(), choice->trial.host_bytes(),
-                  SummarizeFlops(choice->trial.train.step.program).recompute, change.caveat};
+    return WayOutOf(change.settings, *choice, change.caveat);
   }
 
-  void Add(const WayOut& way) { found_.push_back(Describe(way)); }
+  static WayOut WayOutOf(const Settings& settings, const Choice& choice, const std::string& caveat = "") {
+    return {.overrides = settings,
+            .arena_bytes = choice.trial.arena_bytes(),
+            .host_bytes = choice.trial.host_bytes(),
+            .recompute_flops = SummarizeFlops(choice.trial.train.step.program).recompute,
+            .caveat = caveat};
+  }
 
   // Adds, for each field, the first change that fits. The changes of one field are adjacent in `changes`, and those
   // that cost least come first.
   void AddFirst(const std::vector<Change>& changes) {
     std::string kind;
     for (const Change& change : changes) {
-      const std::string field = change.settings.substr(0, change.settings.find('='));
+      const std::string& field = change.settings.front().path;
       if (field == kind) continue;
       bool fits = false;
       const std::optional<WayOut> way = Try(change, fits);
       if (!fits) continue;
       kind = field;
-      Add(*way);
+      found_.push_back(*way);
     }
   }
 
@@ -259,9 +260,9 @@ class WaysOut {
       change.job.activation_checkpointing = wanted;
       bool fits = false;
       std::optional<WayOut> way = Try(change, fits);
-      if (fits && (!best || way->recompute < best->recompute)) best = std::move(way);
+      if (fits && (!best || way->recompute_flops < best->recompute_flops)) best = std::move(way);
     }
-    if (best) Add(*best);
+    if (best) found_.push_back(*best);
     return best.has_value();
   }
 
@@ -270,11 +271,11 @@ class WaysOut {
     std::vector<Change> changes;
     const std::vector<std::string>& names = job_.memory.offload;
     if (job_.runtime.device != DeviceType::kCpu && std::find(names.begin(), names.end(), "*") == names.end()) {
-      changes.push_back({"memory.offload=*", job_});
+      changes.push_back({{{"memory.offload", "*"}}, job_});
       changes.back().job.memory.offload.push_back("*");
     }
     if (!job_.memory.offload.empty()) {
-      changes.push_back({"memory.offload=[]", job_});
+      changes.push_back({{{"memory.offload", "[]"}}, job_});
       changes.back().job.memory.offload.clear();
     }
     return changes;
@@ -286,11 +287,11 @@ class WaysOut {
     const StateOffload& now = job_.memory.offload_state;
     if (job_.runtime.device != DeviceType::kCpu && !StepOptionsFor(job_).state_on_host().moments &&
         !MakeOptimizer(job_.optimizer).states().empty()) {
-      changes.push_back({"memory.offload_state=MOMENTS", job_});
+      changes.push_back({{{"memory.offload_state", "MOMENTS"}}, job_});
       changes.back().job.memory.offload_state.moments = true;
     }
     if (now.any()) {
-      changes.push_back({"memory.offload_state=[]", job_});
+      changes.push_back({{{"memory.offload_state", "[]"}}, job_});
       changes.back().job.memory.offload_state = {};
     }
     return changes;
@@ -300,11 +301,11 @@ class WaysOut {
   std::vector<Change> UpdateOnHost() const {
     const bool can = job_.runtime.device != DeviceType::kCpu && ops_.host() != nullptr;
     if (!can || job_.optimizer.device == UpdateDevice::kHost) return {};
-    Change change{"optimizer.device=HOST", job_, "the CPU updates"};
+    Change change{{{"optimizer.device", "HOST"}}, job_, "the CPU updates"};
     change.job.optimizer.device = UpdateDevice::kHost;
     StateOffload& offload = change.job.memory.offload_state;
     if (offload.moments || offload.masters) {
-      absl::StrAppend(&change.settings, " with memory.offload_state=", offload.parameters ? "PARAMETERS" : "[]");
+      change.settings.push_back({"memory.offload_state", offload.parameters ? "[PARAMETERS]" : "[]"});
       offload = {.parameters = offload.parameters};
     }
     return {change};
@@ -316,8 +317,8 @@ class WaysOut {
     any.sharding.accumulation = Accumulation::kAuto;
     const std::optional<Choice> choice = Choose(any);
     if (!choice || !choice->fits) return;
-    Add({absl::StrCat("sharding.accumulation=", ToString(choice->options.accumulation)), choice->trial.arena_bytes(),
-         choice->trial.host_bytes()});
+    found_.push_back(
+        WayOutOf({{"sharding.accumulation", std::string(ToString(choice->options.accumulation))}}, *choice));
   }
 
   // Returns the strategies that shard more than the job's, each with an accumulation that it has.
@@ -325,11 +326,11 @@ class WaysOut {
     std::vector<Change> changes;
     for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
       if (job_.sharding.ranks == 1 || strategy <= job_.sharding.strategy) continue;
-      Change change{absl::StrCat("sharding.strategy=", ToString(strategy)), job_};
+      Change change{{{"sharding.strategy", std::string(ToString(strategy))}}, job_};
       change.job.sharding.strategy = strategy;
       const Accumulation accumulation = job_.sharding.accumulation;
       if (accumulation != Accumulation::kAuto && !CheckCombination(strategy, accumulation).ok()) {
-        absl::StrAppend(&change.settings, " with sharding.accumulation=AUTO");
+        change.settings.push_back({"sharding.accumulation", "AUTO"});
         change.job.sharding.accumulation = Accumulation::kAuto;
       }
       changes.push_back(std::move(change));
@@ -343,7 +344,7 @@ class WaysOut {
     const int64_t ranks = job_.sharding.ranks;
     for (int64_t shard = ShardRanks(job_.sharding) + 1; shard <= ranks; ++shard) {
       if (ranks % shard != 0) continue;
-      changes.push_back({absl::StrCat("sharding.shard_ranks=", shard), job_});
+      changes.push_back({{{"sharding.shard_ranks", absl::StrCat(shard)}}, job_});
       changes.back().job.sharding.shard_ranks = shard;
     }
     return changes;
@@ -352,7 +353,7 @@ class WaysOut {
   std::vector<Change> Simple() const {
     std::vector<Change> changes;
     for (const Switch& one : Switches(job_)) {
-      changes.push_back({std::string(one.setting), job_});
+      changes.push_back({{one.setting}, job_});
       one.set(changes.back().job);
     }
     return changes;
@@ -365,14 +366,15 @@ class WaysOut {
     const bool clips_all = now.max_gradient_norm > 0 && now.clipping == Clipping::kGlobal,
                stops = now.non_finite == NonFinite::kStop;
     if (now.update == UpdateTime::kInBackward || (!clips_all && !stops)) return {};
-    Change change{"optimizer.update=IN_BACKWARD", job_, "clips and skips the gradients of each unit by themselves"};
+    Change change{
+        {{"optimizer.update", "IN_BACKWARD"}}, job_, "clips and skips the gradients of each unit by themselves"};
     change.job.optimizer.update = UpdateTime::kInBackward;
     if (clips_all) {
-      change.settings += " with optimizer.clipping=PER_UNIT";
+      change.settings.push_back({"optimizer.clipping", "PER_UNIT"});
       change.job.optimizer.clipping = Clipping::kPerUnit;
     }
     if (stops) {
-      change.settings += " with optimizer.non_finite=SKIP";
+      change.settings.push_back({"optimizer.non_finite", "SKIP"});
       change.job.optimizer.non_finite = NonFinite::kSkip;
     }
     return {change};
@@ -381,7 +383,7 @@ class WaysOut {
   // Returns the change from ADAMW to ADAMW_8BIT, which alters what is computed, or nothing if the job has another rule.
   std::vector<Change> EightBitMoments() const {
     if (job_.optimizer.kind != OptimizerKind::kAdamW || job_.optimizer.moments != Moments::kFloat32) return {};
-    Change change{"optimizer.rule=ADAMW_8BIT", job_, "moments in 8 bits, which may cost quality"};
+    Change change{{{"optimizer.rule", "ADAMW_8BIT"}}, job_, "moments in 8 bits, which may cost quality"};
     change.job.optimizer.kind = OptimizerKind::kAdamW8Bit;
     return {change};
   }
@@ -390,21 +392,20 @@ class WaysOut {
   // computed. The settings are the fields that LEAN presets, because it leaves alone what a job sets itself.
   std::vector<Change> LeanState() const {
     if (job_.precision.compute != ComputePrecision::kBFloat16) return {};
-    Change change{"", job_, "lean state: bf16 with stochastic rounding, which may cost quality"};
+    Change change{{}, job_, "lean state: bf16 with stochastic rounding, which may cost quality"};
     change.job.precision.master = MasterWeights::kNone;
     SetLeanMoments(change.job.optimizer);
-    std::vector<absl::string_view> settings;
-    if (change.job.precision != job_.precision) settings.push_back("precision.master=NONE");
-    if (change.job.optimizer != job_.optimizer) settings.push_back("optimizer.moments=BF16");
-    if (settings.empty()) return {};
-    change.settings = absl::StrJoin(settings, " with ");
+    if (change.job.precision != job_.precision) change.settings.push_back({"precision.master", "NONE"});
+    if (change.job.optimizer != job_.optimizer) change.settings.push_back({"optimizer.moments", "BF16"});
+    if (change.settings.empty()) return {};
     return {change};
   }
 
   // Returns the change to bf16 gradient shards, or nothing if the job has them. It changes what is computed.
   std::vector<Change> NarrowGradients() const {
     if (job_.precision.gradient_shards == GradientShards::kBFloat16) return {};
-    Change change{"precision.gradient_shards=BF16", job_,
+    Change change{{{"precision.gradient_shards", "BF16"}},
+                  job_,
                   "sums gradients in bf16 with stochastic rounding, which may cost quality"};
     change.job.precision.gradient_shards = GradientShards::kBFloat16;
     return {change};
@@ -415,7 +416,7 @@ class WaysOut {
   std::vector<Change> MicroBatches() {
     std::vector<Change> changes;
     for (int64_t micro = job_.batch.micro_batch / 2; micro >= 1; micro /= 2) {
-      changes.push_back({absl::StrCat("batch.micro_batch=", micro), job_});
+      changes.push_back({{{"batch.micro_batch", absl::StrCat(micro)}}, job_});
       changes.back().job.batch.micro_batch = micro;
     }
     bool fits = false;
@@ -430,7 +431,7 @@ class WaysOut {
   std::vector<Change> Ranks() const {
     std::vector<Change> changes;
     const auto add = [&](int64_t ranks) {
-      changes.push_back({absl::StrCat("sharding.ranks=", ranks), job_});
+      changes.push_back({{{"sharding.ranks", absl::StrCat(ranks)}}, job_});
       changes.back().job.sharding.ranks = ranks;
     };
     const int64_t ranks = job_.sharding.ranks;
@@ -447,32 +448,10 @@ class WaysOut {
   const Machine& machine_;
   const Ops& ops_;                                         // For the job's number of ranks.
   std::map<int64_t, std::unique_ptr<Ops>> ops_of_others_;  // For other numbers of ranks.
-  std::vector<std::string> found_;
+  const WorkLimits& limits_;
+  bool stopped_ = false;
+  std::vector<WayOut> found_;
 };
-
-// Returns "needs 31.2 GiB per rank, budget 24.0 GiB (80 % of ...; memory.budget_bytes sets another), 7.20 GiB too
-// little", the same for host memory, or both.
-std::string WhatIsMissing(const Trial& trial, const Budget& budget) {
-  std::vector<std::string> missing;
-  const auto compare = [&](absl::string_view needs, int64_t bytes, absl::string_view of, int64_t budget_bytes,
-                           absl::string_view origin, absl::string_view field) {
-    if (bytes <= budget_bytes) return;
-    missing.push_back(absl::StrCat(needs, ", ", of, " ", FormatBytes(budget_bytes),
-                                   origin.empty() ? "" : absl::StrCat(" (", origin, "; ", field, " sets another)"),
-                                   ", ", FormatBytes(bytes - budget_bytes), " too little"));
-  };
-  compare(absl::StrCat("needs ", FormatBytes(trial.arena_bytes()), " per rank"), trial.arena_bytes(), "budget",
-          budget.bytes, budget.origin, "memory.budget_bytes");
-  compare(absl::StrCat("offloads ", FormatBytes(trial.host_bytes()), " to host memory per rank"), trial.host_bytes(),
-          "host budget", budget.host_bytes, budget.host_origin, "memory.host_budget_bytes");
-  return absl::StrJoin(missing, ", and ");
-}
-
-// Returns "a", "a or b", "a, b or c".
-std::string JoinAlternatives(const std::vector<std::string>& all) {
-  if (all.size() < 2) return absl::StrJoin(all, "");
-  return absl::StrCat(absl::StrJoin(all.begin(), all.end() - 1, ", "), " or ", all.back());
-}
 
 }  // namespace
 
@@ -497,25 +476,21 @@ absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_bud
   return budget;
 }
 
-absl::Status DoesNotFit(const Job& job, const Choice& choice, const Budget& budget, const Machine& machine,
-                        const Ops& ops) {
-  std::string message = absl::StrCat(WhatIsMissing(choice.trial, budget), "; ");
-  WaysOut ways(job, machine, ops);
-  const std::vector<std::string> single = ways.Single();
-  if (!single.empty()) {
-    return absl::ResourceExhaustedError(absl::StrCat(message, "fits with ", JoinAlternatives(single)));
+absl::StatusOr<Refusal> RefusalOf(const Job& job, const Choice& choice, const Budget& budget, const Machine& machine,
+                                  const Ops& ops, const WorkLimits& limits) {
+  Refusal refusal{.arena_bytes = choice.trial.arena_bytes(), .host_bytes = choice.trial.host_bytes(), .budget = budget};
+  WaysOut ways(job, machine, ops, limits);
+  refusal.ways_out = ways.Single();
+  if (refusal.ways_out.empty()) {
+    refusal.only_together = true;
+    bool fits = false;
+    std::optional<WayOut> all = ways.Everything(fits);
+    if (all && fits) refusal.ways_out.push_back(*std::move(all));
+    if (all && !fits) refusal.nearest = std::move(all);
   }
-  bool fits = false;
-  const std::optional<WayOut> all = ways.Everything(fits);
-  if (!all) {
-    absl::StrAppend(&message, "no further setting saves memory");
-  } else {
-    absl::StrAppend(&message,
-                    fits ? "no single change suffices, but these together do: " : "it is still too large with ",
-                    Describe(*all));
-  }
-  if (!fits) absl::StrAppend(&message, "; make the model or batch.sequence_length smaller, or the budget larger");
-  return absl::ResourceExhaustedError(message);
+  refusal.search_ended_early = ways.stopped();
+  if (const absl::Status status = limits.Check(); absl::IsCancelled(status)) return status;
+  return refusal;
 }
 
 }  // namespace shale

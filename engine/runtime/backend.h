@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -98,5 +99,15 @@ class Backend {
   // Empty if there is nothing to say.
   virtual std::string Describe(const std::vector<std::shared_ptr<Device>>& devices) const { return ""; }
 };
+
+// Returns a machine with the ops of `backend`, which it owns, without a default budget. It need not be this machine:
+// its CPUs run `hardware_threads` threads at once.
+inline Machine PlanningMachineOf(std::shared_ptr<const Backend> backend, int64_t hardware_threads) {
+  const CpuProducts products = backend->cpu_products();
+  return {.create_ops =
+              [backend = std::move(backend)](int64_t ranks) { return backend->CreateOps(ranks, /*device=*/nullptr); },
+          .hardware_threads = hardware_threads,
+          .cpu_products = products};
+}
 
 }  // namespace shale

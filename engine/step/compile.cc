@@ -39,24 +39,26 @@ struct UnitPlan {
 
 class StepCompiler {
  public:
-  StepCompiler(const ModelGraph& model, const StepOptions& options, const Ops& ops)
-      : model_(model), options_(options), writer_(ops) {}
+  StepCompiler(const ModelGraph& model, const StepOptions& options, const Ops& ops, const WorkLimits& limits)
+      : model_(model), options_(options), limits_(limits), writer_(ops) {}
 
   absl::StatusOr<CompiledStep> Compile() {
     SHALE_ASSIGN_OR_RETURN(state_, DeclareState(model_, options_, writer_));
     for (const UnitGraph& unit : model_.units) writer_.program().units.push_back(unit.name);
     writer_.program().micro_batches = options_.micro_batches;
-    PlanUnits();
+    SHALE_RETURN_IF_ERROR(PlanUnits());
     gatherer_.emplace(model_, options_, state_, GatherUses(), writer_);
     reducer_.emplace(model_, options_, state_, writer_);
     EmitBegin();
-    EmitVisits();
+    SHALE_RETURN_IF_ERROR(EmitVisits());
     writer_.BeginLoop(1);
     EmitEnd();
     CompiledStep compiled;
     compiled.state = std::move(state_);
     compiled.program = writer_.Finish();
-    OffloadActivations(compiled.program, options_.activations.offload);
+    SHALE_RETURN_IF_ERROR(limits_.Check());
+    SHALE_RETURN_IF_ERROR(OffloadActivations(compiled.program, options_.activations.offload, limits_));
+    SHALE_RETURN_IF_ERROR(limits_.Check());
     WorkInPlace(compiled.program);
     return compiled;
   }
@@ -70,7 +72,7 @@ class StepCompiler {
 
   // Decides the order of visits and what each unit keeps, and adds the buffers between units. In LAYERED, these buffers
   // and those of kept activations have one slot per micro-batch.
-  void PlanUnits() {
+  absl::Status PlanUnits() {
     layered_ = training() && options_.accumulation == Accumulation::kLayered;
     const int64_t slots = layered_ ? options_.micro_batches : 1;
     int64_t layers = 0;
@@ -81,6 +83,7 @@ class StepCompiler {
     const std::vector<Place> places = PlacesOf(model_, segments);
     visits_ = PlanVisits(places, training());
     for (int u = 0; u <= last(); ++u) {
+      SHALE_RETURN_IF_ERROR(limits_.Check());
       const UnitGraph& unit = model_.units[u];
       const std::vector<bool> nothing(unit.values.size(), false);
       UnitPlan& plan = plans_.emplace_back();
@@ -98,6 +101,7 @@ class StepCompiler {
       if (training()) plan.output_gradient = boundary(".gradient");
       plan.output_again = again ? boundary(".again") : plan.output;
     }
+    return absl::OkStatus();
   }
 
   // Returns the uses of gathered parameters: one for each visit, in order.
@@ -142,10 +146,11 @@ class StepCompiler {
 
   // Emits the visits in order. In LAYERED each visit is a loop of its own over all micro-batches. Otherwise (SHARDED,
   // NO_SYNC and programs without gradients) all visits are in one loop, and each iteration runs one micro-batch.
-  void EmitVisits() {
+  absl::Status EmitVisits() {
     if (!layered_) writer_.BeginLoop(options_.micro_batches);
     const int micro_batch = layered_ ? -1 : 0;  // Micro-batch of the instructions before and after a visit.
     for (int use = 0; use < std::ssize(visits_); ++use) {
+      SHALE_RETURN_IF_ERROR(limits_.Check());
       const auto [u, work] = visits_[use];
       if (layered_) writer_.BeginLoop(1);
       gatherer_->Prepare(use);
@@ -162,6 +167,7 @@ class StepCompiler {
         reducer_->EndOverlap();
       }
     }
+    return absl::OkStatus();
   }
 
   // Emits the reductions of a unit's gradients and, with IN_BACKWARD, the updates that can run by then.
@@ -256,6 +262,7 @@ class StepCompiler {
 
   const ModelGraph& model_;
   const StepOptions& options_;
+  const WorkLimits& limits_;
   ProgramWriter writer_;
   JobState state_;
   StepData data_;
@@ -269,7 +276,8 @@ class StepCompiler {
 
 }  // namespace
 
-absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops) {
+absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops,
+                                         const WorkLimits& limits) {
   SHALE_CHECK(options.accumulation != Accumulation::kAuto && options.micro_batches >= 1);
   SHALE_CHECK(options.mesh.shard >= 1 && options.mesh.replicate >= 1);
   SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
@@ -285,7 +293,7 @@ absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOpti
         "optimizer.device HOST needs kernels for the CPU, and this program was built without them; use SAME, or a "
         "program that also runs on device CPU");
   }
-  return StepCompiler(model, options, ops).Compile();
+  return StepCompiler(model, options, ops, limits).Compile();
 }
 
 absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const StepOptions& options, const Ops& ops) {

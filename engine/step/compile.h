@@ -4,6 +4,7 @@
 #include "absl/status/statusor.h"
 #include "engine/graph/graph.h"
 #include "engine/program/program.h"
+#include "engine/program/work_limits.h"
 #include "engine/step/options.h"
 #include "engine/step/state.h"
 #include "kernels/op_backend.h"
@@ -22,9 +23,11 @@ struct CompiledStep {
 // the same options, except for micro_batches, so that they have the same persistent buffers. `ops` is only asked for
 // sizes.
 //
-// Returns InvalidArgument if the accumulation does not exist for the strategy. REQUIRES: options.accumulation is not
-// kAuto, and options.micro_batches and both sizes of the mesh are at least 1.
-absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops);
+// Returns InvalidArgument if the accumulation does not exist for the strategy, and the error of `limits`, which it
+// looks at unit by unit, if the work must end. REQUIRES: options.accumulation is not kAuto, and options.micro_batches
+// and both sizes of the mesh are at least 1.
+absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops,
+                                         const WorkLimits& limits = {});
 
 // Compiles the program that copies the tensors that a checkpoint saves (GroupState::saved) to the buffers in which they
 // stay unchanged while the next steps run (GroupState::snapshot). REQUIRES: options.snapshot.

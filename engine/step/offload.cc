@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/program/operands.h"
 #include "engine/step/pattern.h"
+#include "kernels/check.h"
 
 namespace shale {
 namespace {
@@ -41,16 +42,18 @@ class Offloader {
     }
   }
 
-  void Run(const std::vector<std::string>& patterns) {
+  absl::Status Run(const std::vector<std::string>& patterns, const WorkLimits& limits) {
     // Sorted by the first use in backward, so that tensors that are used first are fetched first.
     std::vector<std::pair<InstructionId, BufferId>> chosen;
     for (size_t b = 0; b < uses_.size(); ++b) {
+      SHALE_RETURN_IF_ERROR(limits.Check());
       if (!IsActivation(program_.buffers[b], patterns)) continue;
       if (const auto next = FirstInBackward(uses_[b])) chosen.emplace_back(uses_[b][*next].id, b);
     }
     std::sort(chosen.begin(), chosen.end());
     for (const auto& [id, buffer] : chosen) Offload(buffer);
     Rebuild();
+    return absl::OkStatus();
   }
 
  private:
@@ -185,8 +188,9 @@ class Offloader {
 
 }  // namespace
 
-void OffloadActivations(StepProgram& program, const std::vector<std::string>& patterns) {
-  if (!patterns.empty()) Offloader(program).Run(patterns);
+absl::Status OffloadActivations(StepProgram& program, const std::vector<std::string>& patterns,
+                                const WorkLimits& limits) {
+  return patterns.empty() ? absl::OkStatus() : Offloader(program).Run(patterns, limits);
 }
 
 }  // namespace shale

@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "engine/program/program.h"
+#include "engine/program/work_limits.h"
 
 namespace shale {
 
@@ -26,6 +28,10 @@ namespace shale {
 //
 // Results do not change. Call it before WorkInPlace and before waits are derived. REQUIRES: CheckStructure accepts the
 // program (engine/program/structure.h).
-void OffloadActivations(StepProgram& program, const std::vector<std::string>& patterns);
+//
+// Returns the error of `limits`, which it looks at buffer by buffer, if the work must end. `program` is then
+// incomplete.
+absl::Status OffloadActivations(StepProgram& program, const std::vector<std::string>& patterns,
+                                const WorkLimits& limits = {});
 
 }  // namespace shale

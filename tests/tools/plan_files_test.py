@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests the files that plan writes (JSON, pages, memory snapshots) and --fit."""
+"""Tests the files that plan writes (JSON, messages, pages, memory snapshots) and --fit."""
 
 import json
 import os
@@ -54,6 +54,33 @@ class PlanFilesTest(unittest.TestCase):
         with_program = json.loads(self.plan("quickstart", "--json", "--dump_program"))
         names = {instruction["name"] for instruction in with_program["instructions"]}
         self.assertLessEqual({"AllGather", "AdamW"}, names)
+
+    def test_what_is_refused_is_said_to_programs(self):
+        budget = "--set=memory.budget_bytes=35000000"
+        refused = self.call("quickstart", budget, "--json", "--proto=plan.binpb")
+        self.assertEqual(refused.returncode, 2)
+        plan = json.loads(refused.stdout)
+        self.assertEqual(plan["verdict"], "DOES_NOT_FIT")
+        self.assertEqual(refused.stderr, f"plan: {plan['text']}\n")
+        self.assertIsNone(plan["memory"])
+        self.assertEqual(plan["refusal"]["budget"]["bytes"], 35000000)
+        with open(self.path("plan.binpb"), "rb") as file:
+            self.assertIn(plan["text"].encode(), file.read())
+        self.assertGreater(len(plan["refusal"]["ways_out"]), 2)
+        for way in plan["refusal"]["ways_out"]:
+            settings = [f"--set={change['path']}={change['value']}" for change in way["overrides"]]
+            with self.subTest(settings):
+                changed = json.loads(self.plan("quickstart", budget, *settings, "--json"))
+                self.assertEqual((changed["verdict"], changed["memory"]["arena_bytes"]), ("FITS", way["arena_bytes"]))
+
+    def test_errors_are_said_to_programs_with_their_fields(self):
+        refused = self.call("quickstart", "--set=sharding.strategy=FULL", "--json=plan.json")
+        self.assertEqual((refused.returncode, refused.stdout), (2, ""))
+        plan = json.loads(self.read("plan.json"))
+        self.assertEqual(plan["verdict"], "INVALID")
+        [error] = plan["errors"]
+        self.assertEqual((error["source"], error["line"], error["path"]), ("--set", None, "sharding.strategy"))
+        self.assertIn("did you mean FULL_SHARD", error["message"])
 
     def test_memory_snapshot_is_the_plan(self):
         # The first job loops over micro-batches in one slot; in the second, LAYERED, each micro-batch has a slot.
@@ -152,7 +179,7 @@ class PlanFilesTest(unittest.TestCase):
                      "--set=memory.budget_bytes=1048576")
         self.refused(2, r"--fit makes no plan of the job; leave out --timeline", "--fit=sharding.ranks", "--timeline")
         self.refused(2, r"--json and --explain both print to standard output", "--json", "--explain")
-        for flag in ["json", "html", "memory_snapshot"]:
+        for flag in ["json", "proto", "html", "memory_snapshot"]:
             self.refused(1, r"cannot write /nowhere/file: No such file or directory", f"--{flag}=/nowhere/file")
 
 

@@ -142,7 +142,7 @@ class PlanTest(unittest.TestCase):
         result = self.call("--help")
         self.assertEqual(result.returncode, 0)
         for flag in ["--job", "--set", "--ranks", "--explain", "--timeline", "--dump_program", "--json[=FILE]",
-                     "--html", "--memory_snapshot", "--fit"]:
+                     "--proto", "--html", "--memory_snapshot", "--fit"]:
             self.assertIn(flag, result.stdout)
 
 

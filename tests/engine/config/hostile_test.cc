@@ -56,6 +56,19 @@ TEST(Hostile, MegabytesOfARecordedJobAreRefusedBeforeTheyAreTranslated) {
   EXPECT_EQ(ErrorOf(ParseRecordedJob(shrinks, "the job").status()), kTooLong);
 }
 
+// Its folder could be a pipe that never ends, and a message about it could show what it holds.
+TEST(Hostile, TheFilesOfAForeignJobAreNotOpened) {
+  const std::string with_model = kDecoderJob;
+  const std::string text = "model { hf_folder: \"/dev/stdin\" }" + with_model.substr(with_model.find("data"));
+  EXPECT_EQ(ErrorOf(ParseForeignJob(text, "job").status()),
+            "job:1:9: model.hf_folder: only the files of this folder describe the model, and they are not opened here; "
+            "give model.decoder as well");
+  proto::Job spec;
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(kDecoderJob, &spec));
+  spec.mutable_model()->set_hf_folder("/dev/stdin");
+  EXPECT_EQ(ErrorOf(ParseForeignJob(spec.SerializeAsString(), "job").status()), "") << "it gives the model as well";
+}
+
 TEST(Hostile, ManyErrorsStayAShortMessage) {
   EXPECT_LT(ParseError(Repeat("batch { micro_batch: 0 } ", 40000)).size(), 10000);
   EXPECT_LT(ParseError("name: " + std::string(1000000, 'x')).size(), 1000);

@@ -1,6 +1,7 @@
 // Tests the messages for specs that are not well-formed.
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "engine/config/parse.h"
 #include "gtest/gtest.h"
@@ -93,6 +94,30 @@ TEST(Messages, ReportAllThatIsWrongAtOnce) {
             "job.textproto:6:13: optimizer.beta1: found nan; allowed: 0 to 0.999999\n"
             "job.textproto: model: missing; give decoder { ... }, mlp { ... } or hf_folder\n"
             "job.textproto: lr_schedule.steps: missing; give steps, or epochs, as the length of the run");
+}
+
+TEST(Messages, AreGivenInPartsTooAndThenAllOfThem) {
+  std::string text = "batch { micro_batch: 0 }\n";
+  for (int i = 0; i < 50; ++i) text += "what" + std::to_string(i) + ": 1\n";
+  std::vector<JobError> errors;
+  const std::string message = ErrorOf(ParseForeignJob(text, "job.textproto", {}, &errors).status());
+  ASSERT_EQ(errors.size(), 50);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(errors[i].source, "job.textproto");
+    EXPECT_EQ(errors[i].path, "what" + std::to_string(i));
+    EXPECT_EQ(errors[i].line, i + 2);
+    EXPECT_EQ(errors[i].column, 1);
+    const std::string line =
+        "job.textproto:" + std::to_string(i + 2) + ":1: what" + std::to_string(i) + ": " + errors[i].message + "\n";
+    EXPECT_NE(message.find(line), std::string::npos) << line;
+  }
+  EXPECT_TRUE(ParseForeignJob(kDecoderJob, "job", {}, &errors).ok());
+  EXPECT_TRUE(errors.empty());
+  // What is no job at all is one error without a field.
+  EXPECT_FALSE(LoadJob("/nowhere/job", {}, ModelFrom::kJob, &errors).ok());
+  ASSERT_EQ(errors.size(), 1);
+  EXPECT_EQ(errors[0].source, "/nowhere/job");
+  EXPECT_EQ(errors[0].path, "");
 }
 
 TEST(Messages, AreTwentyAtMost) {

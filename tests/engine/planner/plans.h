@@ -19,7 +19,7 @@ inline JobPlan Plan(const Job& job) {
 }
 
 // Returns the error of a job that does not fit.
-inline std::string Refusal(const Job& job) {
+inline std::string RefusalMessage(const Job& job) {
   const absl::StatusOr<JobPlan> plan = PlanJob(job, MachineOf());
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kResourceExhausted) << plan.status();
   return std::string(plan.status().message());

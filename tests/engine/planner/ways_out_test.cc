@@ -39,7 +39,7 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
   job.sharding.strategy = Strategy::kZero2;
   const int64_t needs = Plan(job).arena_bytes;
   job.memory.budget_bytes = needs - 1;
-  const std::string message = Refusal(job);
+  const std::string message = RefusalMessage(job);
   EXPECT_TRUE(absl::StartsWith(message, absl::StrCat("needs ", FormatBytes(needs), " per rank, budget ",
                                                      FormatBytes(needs - 1), ", 1 B too little; fits with ")))
       << message;
@@ -82,14 +82,14 @@ TEST_P(WaysOut, LeanStateIsProposedWithItsPrice) {
     lean.precision.master = MasterWeights::kNone;
     SetLeanMoments(lean.optimizer);
     job.memory.budget_bytes = Plan(lean).arena_bytes;
-    const std::string message = Refusal(job);
+    const std::string message = RefusalMessage(job);
     EXPECT_TRUE(absl::StrContains(
         message,
         absl::StrCat("precision.master=NONE with optimizer.moments=BF16 (", FormatBytes(job.memory.budget_bytes),
                      "; lean state: bf16 with stochastic rounding, which may cost quality)")))
         << message;
     lean.memory.budget_bytes = 1;
-    EXPECT_FALSE(absl::StrContains(Refusal(lean), "lean state"));
+    EXPECT_FALSE(absl::StrContains(RefusalMessage(lean), "lean state"));
     job.memory.budget_bytes = int64_t{1} << 40;
   }
 }
@@ -103,13 +103,13 @@ TEST_P(WaysOut, NarrowGradientsAreProposedWithTheirPrice) {
   Job narrow = job;
   narrow.precision.gradient_shards = GradientShards::kBFloat16;
   job.memory.budget_bytes = Plan(narrow).arena_bytes;
-  const std::string message = Refusal(job);
+  const std::string message = RefusalMessage(job);
   EXPECT_TRUE(absl::StrContains(
       message, absl::StrCat("precision.gradient_shards=BF16 (", FormatBytes(job.memory.budget_bytes),
                             "; sums gradients in bf16 with stochastic rounding, which may cost quality)")))
       << message;
   narrow.memory.budget_bytes = 1;
-  EXPECT_FALSE(absl::StrContains(Refusal(narrow), "precision.gradient_shards"));
+  EXPECT_FALSE(absl::StrContains(RefusalMessage(narrow), "precision.gradient_shards"));
 }
 
 TEST_P(WaysOut, OtherUpdatesAreProposedWithTheirPrice) {
@@ -126,16 +126,16 @@ TEST_P(WaysOut, OtherUpdatesAreProposedWithTheirPrice) {
   eight_bit.optimizer.kind = OptimizerKind::kAdamW8Bit;
   const std::pair<Job, std::string> ways[] = {
       {in_backward,
-       "optimizer.update=IN_BACKWARD with optimizer.clipping=PER_UNIT with optimizer.non_finite=SKIP ($0; "
+       "optimizer.update=IN_BACKWARD with optimizer.clipping=PER_UNIT and optimizer.non_finite=SKIP ($0; "
        "clips and skips the gradients of each unit by themselves)"},
       {eight_bit, "optimizer.rule=ADAMW_8BIT ($0; moments in 8 bits, which may cost quality)"}};
   for (const auto& [changed, wanted] : ways) {
     job.memory.budget_bytes = Plan(changed).arena_bytes;
-    const std::string message = Refusal(job);
+    const std::string message = RefusalMessage(job);
     EXPECT_TRUE(absl::StrContains(message, absl::Substitute(wanted, FormatBytes(job.memory.budget_bytes)))) << message;
     Job refused = changed;
     refused.memory.budget_bytes = 1;
-    EXPECT_FALSE(absl::StrContains(Refusal(refused), wanted.substr(0, wanted.find(' ')))) << "it is so already";
+    EXPECT_FALSE(absl::StrContains(RefusalMessage(refused), wanted.substr(0, wanted.find(' ')))) << "it is so already";
     job.memory.budget_bytes = int64_t{1} << 40;
   }
 }
@@ -148,7 +148,7 @@ TEST_P(WaysOut, NamesSeveralSettingsTogetherWhenNoneSuffices) {
   job.sharding.ranks = 2;
   // The smallest budget that fits is what all changes together need.
   job.memory.budget_bytes = 1;
-  const std::string hopeless = Refusal(job);
+  const std::string hopeless = RefusalMessage(job);
   EXPECT_TRUE(absl::StrContains(hopeless, "it is still too large with activation_checkpointing.preset=BLOCK, "))
       << hopeless;
   Job all = job;
@@ -156,7 +156,7 @@ TEST_P(WaysOut, NamesSeveralSettingsTogetherWhenNoneSuffices) {
   const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(all), "job", SettingsIn(hopeless));
   ASSERT_TRUE(changed.ok()) << changed.status();
   job.memory.budget_bytes = Plan(*changed).arena_bytes;
-  const std::string message = Refusal(job);
+  const std::string message = RefusalMessage(job);
   EXPECT_TRUE(absl::StrContains(message, "no single change suffices, but these together do: ")) << message;
   EXPECT_TRUE(absl::StrContains(message, absl::StrCat("(", FormatBytes(job.memory.budget_bytes)))) << message;
 }
@@ -175,7 +175,7 @@ TEST_P(WaysOut, EverythingTogetherTakesBackWhatStandsInItsWay) {
     job.runtime.device = GetParam();
     job.sharding.ranks = 2;
     job.memory.budget_bytes = 1;
-    const std::string hopeless = Refusal(job);
+    const std::string hopeless = RefusalMessage(job);
     std::vector<std::string> settings = SettingsIn(hopeless);
     for (absl::string_view setting : {"activation_checkpointing.preset=BLOCK", "sharding.prefetch=0"}) {
       EXPECT_NE(std::find(settings.begin(), settings.end(), setting), settings.end()) << setting << ": " << hopeless;
@@ -210,7 +210,7 @@ TEST_P(WaysOut, SegmentsAreProposedWherePresetsDoNotSuffice) {
   for (CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
     job.activation_checkpointing.preset = preset;
     job.memory.budget_bytes = enough;
-    const std::string message = Refusal(job);
+    const std::string message = RefusalMessage(job);
     const std::vector<std::string> settings = SettingsIn(message);
     ASSERT_GE(settings.size(), 2) << message;
     EXPECT_TRUE(absl::StartsWith(settings[0], "activation_checkpointing.preset=")) << message;
@@ -222,7 +222,7 @@ TEST_P(WaysOut, SegmentsAreProposedWherePresetsDoNotSuffice) {
   // A preset that fits without segments recomputes less.
   job.activation_checkpointing.preset = CheckpointingPreset::kNone;
   job.memory.budget_bytes = Plan(DeepJob()).arena_bytes;
-  EXPECT_FALSE(absl::StrContains(Refusal(job), "activation_checkpointing.segment"));
+  EXPECT_FALSE(absl::StrContains(RefusalMessage(job), "activation_checkpointing.segment"));
 }
 
 TEST_P(WaysOut, EverythingTogetherHasTheFewestBoundaries) {
@@ -232,12 +232,12 @@ TEST_P(WaysOut, EverythingTogetherHasTheFewestBoundaries) {
     job.sharding.ranks = 1;
     job.memory.budget_bytes = 1;
     job.activation_checkpointing = config;
-    return Refusal(job);
+    return RefusalMessage(job);
   };
   const CheckpointingPreset block = CheckpointingPreset::kBlock;
-  const std::string sqrt = "activation_checkpointing.preset=BLOCK with activation_checkpointing.segments=SQRT, ";
+  const std::string sqrt = "activation_checkpointing.preset=BLOCK, activation_checkpointing.segments=SQRT, ";
   const std::string shorter =
-      "activation_checkpointing.preset=BLOCK with activation_checkpointing.segment_blocks= and "
+      "activation_checkpointing.preset=BLOCK, activation_checkpointing.segment_blocks=, "
       "activation_checkpointing.segments=SQRT, ";
   if (GetParam() == DeviceType::kCpu) {
     EXPECT_TRUE(absl::StrContains(hopeless({.preset = block}), sqrt)) << hopeless({.preset = block});
@@ -261,7 +261,7 @@ TEST(WaysOutOfHybridSharding, OffersTheSmallestLargerGroupThatFits) {
   const int64_t four = Plan(job).arena_bytes;
   job.sharding.shard_ranks = 1;
   job.memory.budget_bytes = four;
-  const std::string message = Refusal(job);
+  const std::string message = RefusalMessage(job);
   EXPECT_TRUE(absl::StrContains(message, absl::StrCat("sharding.shard_ranks=4 (", FormatBytes(four), ")"))) << message;
   job.sharding.shard_ranks = 4;
   const JobPlan plan = Plan(job);
@@ -281,7 +281,7 @@ TEST(WaysOutOfGraphs, OffersNothingThatTheJobRulesOut) {
   job.runtime.graphs = true;
   job.sharding.ranks = 1;
   job.memory.budget_bytes = Plan(job).arena_bytes - 1;
-  const std::string message = Refusal(job);
+  const std::string message = RefusalMessage(job);
   EXPECT_FALSE(absl::StrContains(message, "sharding.ranks=")) << message;
 }
 
@@ -358,7 +358,7 @@ TEST(HostBudget, EverythingTogetherStaysWithinIt) {
     job.memory.host_budget_bytes = 1;
     job.sharding.strategy = Strategy::kDdp;
     job.sharding.ranks = 2;
-    const std::string hopeless = Refusal(job);
+    const std::string hopeless = RefusalMessage(job);
     EXPECT_TRUE(absl::StrContains(hopeless, "it is still too large with activation_checkpointing.preset=BLOCK, "))
         << hopeless;
     // All settings except offload.
@@ -371,7 +371,7 @@ TEST(HostBudget, EverythingTogetherStaysWithinIt) {
     ASSERT_TRUE(changed.ok()) << changed.status();
     job.memory.budget_bytes = Plan(*changed).arena_bytes;
     job.memory.offload = offload;
-    const std::string message = Refusal(job);
+    const std::string message = RefusalMessage(job);
     EXPECT_TRUE(absl::StrContains(message, "these together do: ")) << message;
     EXPECT_FALSE(absl::StrContains(message, "memory.offload=*")) << message;
     EXPECT_FALSE(absl::StrContains(message, "memory.offload_state")) << message;

@@ -1,11 +1,10 @@
-#include "engine/report/plan_json.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "engine/planner/summary.h"
+#include "engine/report/plan_message.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/engine/planner/planner_jobs.h"
@@ -34,14 +33,15 @@ int64_t SumOf(const Json& categories) {
   return sum;
 }
 
-// Readers depend on these keys, which plan_json.h documents.
+// Readers depend on these keys, which proto/plan.proto documents.
 TEST(PlanJson, HasItsKeys) {
   const Job job = SmallDecoderJob(false);
   const JobPlan plan = Plan(job);
-  std::vector<std::string> keys = {"version", "name",        "model",      "batch",    "options",
+  std::vector<std::string> keys = {"version", "verdict",     "text",       "errors",   "refusal",
+                                   "remarks", "name",        "model",      "batch",    "options",
                                    "memory",  "host_memory", "budget",     "timeline", "communication",
                                    "offload", "flops",       "candidates", "buffers",  "loops"};
-  const Json json = Parsed(PlanJson(job, plan, /*instructions=*/false));
+  const Json json = Parsed(PlanJson(job, plan, PlanDetail::kBuffers));
   EXPECT_EQ(KeysOf(json), keys);
   EXPECT_EQ(json["version"], 1);
   EXPECT_EQ(KeysOf(json["memory"]),
@@ -50,14 +50,14 @@ TEST(PlanJson, HasItsKeys) {
   EXPECT_EQ(KeysOf(json["buffers"][0]), (std::vector<std::string>{"name", "category", "memory", "bytes", "slots",
                                                                   "address", "persistent", "first", "last"}));
   keys.push_back("instructions");
-  EXPECT_EQ(KeysOf(Parsed(PlanJson(job, plan, /*instructions=*/true))), keys);
+  EXPECT_EQ(KeysOf(Parsed(PlanJson(job, plan, PlanDetail::kInstructions))), keys);
 }
 
 TEST(PlanJson, SaysWhatThePlanSays) {
   for (const Job& job : VariedJobs()) {
     const JobPlan plan = Plan(job);
     const StepProgram& program = plan.train.step.program;
-    const Json json = Parsed(PlanJson(job, plan, /*instructions=*/true));
+    const Json json = Parsed(PlanJson(job, plan, PlanDetail::kInstructions));
     EXPECT_EQ(json["name"], job.name);
     EXPECT_EQ(json["options"]["ranks"], job.sharding.ranks);
     EXPECT_EQ(json["options"]["shard_ranks"], plan.options.mesh.shard);
@@ -96,7 +96,7 @@ TEST(PlanJson, CandidatesSayWhyTheyWereNotTaken) {
   job.sharding.strategy = Strategy::kZero2;  // Has no NO_SYNC.
   job.sharding.accumulation = Accumulation::kAuto;
   const JobPlan plan = Plan(job);
-  const Json json = Parsed(PlanJson(job, plan, /*instructions=*/false));
+  const Json json = Parsed(PlanJson(job, plan, PlanDetail::kBuffers));
   ASSERT_EQ(json["candidates"].size(), 3);
   int chosen = 0;
   for (const Json& candidate : json["candidates"]) {
@@ -111,7 +111,7 @@ TEST(PlanJson, CandidatesSayWhyTheyWereNotTaken) {
 TEST(PlanJson, ABudgetThatNobodySetIsNull) {
   Job job = SmallDecoderJob(false);
   job.memory.budget_bytes = 0;
-  const Json json = Parsed(PlanJson(job, Plan(job), /*instructions=*/false));
+  const Json json = Parsed(PlanJson(job, Plan(job), PlanDetail::kBuffers));
   EXPECT_TRUE(json["budget"]["bytes"].is_null());
   EXPECT_TRUE(json["budget"]["origin"].is_null());
 }

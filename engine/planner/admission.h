@@ -1,0 +1,102 @@
+// Decides whether a machine has room for a job that somebody else wrote, before anything is allocated. For schedulers
+// and services.
+//
+// [Note: what a job can cost] Admit opens no file and no device, and takes no more than its options allow, whatever the
+// job is:
+// - Time: it looks at the deadline and at `cancelled` while it compiles and proves, unit by unit and instruction by
+// instruction, and before each other stage of planning. The longest stage that it does not interrupt, the search for
+// addresses, takes about 4 us for each estimated instruction on a Zen 4 core: a quarter of a second for the longest
+// program that the default options allow.
+// - Memory: at most kPlanningBytes + kPlanningBytesPerInstruction for each estimated instruction. A job whose estimate
+// is beyond AdmissionOptions::memory_bytes is refused before its model is built.
+// tests/engine/planner/admission_limits_test.cc checks both.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "engine/config/data_facts.h"
+#include "engine/config/job.h"
+#include "engine/config/job_error.h"
+#include "engine/memory/machine.h"
+#include "engine/planner/refusal.h"
+#include "engine/planner/resolve_job.h"
+
+namespace shale {
+
+// See [Note: what a job can cost].
+inline constexpr int64_t kPlanningBytes = int64_t{16} << 20;
+inline constexpr int64_t kPlanningBytesPerInstruction = int64_t{16} << 10;
+
+// The machine that a job would run on. It need not be this one.
+struct AdmissionMachine {
+  // Returns the sizes of the ops of a job on such a machine, whose CPUs run `hardware_threads` threads at once. Its
+  // default_budget and most_ranks are not read. Required; PlanningMachine (engine/backends/job_backend.h) is one. Any
+  // thread may call it.
+  std::function<absl::StatusOr<Machine>(const Job& job, int64_t hardware_threads)> planning;
+  DeviceType device = DeviceType::kCpu;                      // What the ranks run on.
+  int64_t hardware_threads = 1;                              // Of its CPUs, for all ranks together.
+  int64_t most_ranks = std::numeric_limits<int64_t>::max();  // The ranks that it has room for.
+  // The bytes that it has for the arena of one rank, and for what one rank offloads to host memory. The job may set
+  // smaller budgets. A larger one does not count.
+  int64_t budget_bytes = kNoBudget;
+  int64_t host_budget_bytes = kNoBudget;
+};
+
+struct AdmissionOptions {
+  absl::Duration time_limit = absl::Seconds(10);
+  int64_t memory_bytes = int64_t{1} << 30;       // Memory that planning may take.
+  int64_t job_bytes = int64_t{16} << 10;         // The longest job, as it is given or as ResolvedJobText prints it.
+  const std::atomic<bool>* cancelled = nullptr;  // Set by any thread to end the call. Borrowed. Null: nobody does.
+  DataFacts data;                                // What the caller knows of the job's data, which are not read.
+};
+
+struct Admission {
+  enum class Verdict {
+    kFits,        // `resolved` is the job with its plan.
+    kDoesNotFit,  // `refusal` says what is missing and what would make it fit.
+    kInvalid,     // `errors` says what is wrong with the job.
+  };
+  Verdict verdict = Verdict::kInvalid;
+  std::string text;  // The verdict for people. With kInvalid, one line for each error.
+  std::vector<JobError> errors;
+  // Absent if the job is too large for any machine, or for a device that the machine does not have.
+  std::optional<Refusal> refusal;
+  std::optional<ResolvedJob> resolved;
+  std::vector<std::string> remarks;  // What the owner of the job should know besides.
+};
+
+// Returns Admission::text for a job with this plan: "needs 31.2 GiB per rank, budget 40.0 GiB".
+std::string AdmittedText(const JobPlan& plan);
+
+// Return the verdicts on a job with a plan, and on one without. REQUIRES: `status` is InvalidArgument, and then
+// `errors` are its parts if it has any, or ResourceExhausted, and then `refusal` is why the job does not fit, if it was
+// planned.
+Admission Admitted(ResolvedJob resolved);
+Admission Refused(const absl::Status& status, std::vector<JobError> errors, std::optional<Refusal> refusal);
+
+// Plans a job, in text or binary, for `machine`. `overrides` are as in LoadJob. A second function does the same for a
+// job that was parsed; use it for the jobs of a program that brings its own model (SetModel).
+//
+// Errors, when there is no verdict:
+//   Cancelled          `cancelled` was set.
+//   DeadlineExceeded   Planning reached the time limit. If only the search for ways out reached it, there is a verdict,
+//                      with Refusal::search_ended_early.
+//   ResourceExhausted  The job is too long, or planning it would take more memory than the options allow.
+//   Errors of AdmissionMachine::planning other than InvalidArgument, which is an error of the job.
+//
+// Any number of threads may call these at once, each with limits of its own.
+absl::StatusOr<Admission> Admit(absl::string_view job, const AdmissionMachine& machine,
+                                const AdmissionOptions& options = {}, const std::vector<std::string>& overrides = {});
+absl::StatusOr<Admission> Admit(const Job& job, const AdmissionMachine& machine, const AdmissionOptions& options = {});
+
+}  // namespace shale

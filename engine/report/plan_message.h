@@ -1,0 +1,29 @@
+// Writes what planning a job said, for programs: as a message (proto/plan.proto), or as its JSON.
+#pragma once
+
+#include <string>
+
+#include "engine/config/job.h"
+#include "engine/planner/admission.h"
+#include "engine/planner/job_plan.h"
+
+namespace shale {
+
+// How much of the training program is written. Each value includes what those before it write.
+enum class PlanDetail {
+  kSummary,       // Nothing: some kilobytes in all.
+  kBuffers,       // Its buffers and loops: some hundred bytes for each buffer.
+  kInstructions,  // Its instructions, each with some hundred bytes.
+};
+
+// Return a binary shale.proto.Plan: of a verdict, or of a job that has this plan.
+std::string PlanMessage(const Admission& admission, PlanDetail detail = PlanDetail::kSummary);
+std::string PlanMessage(const Job& job, const JobPlan& plan, PlanDetail detail = PlanDetail::kSummary);
+
+// Return the same message as one JSON object, which ends with a newline. Its keys are the names of the message's
+// fields. Unlike protobuf's own JSON it writes 64-bit integers as numbers, fields that are absent as null, and fields
+// that are 0 or empty. It leaves out the keys of what `detail` does not ask for.
+std::string PlanJson(const Admission& admission, PlanDetail detail = PlanDetail::kSummary);
+std::string PlanJson(const Job& job, const JobPlan& plan, PlanDetail detail = PlanDetail::kSummary);
+
+}  // namespace shale
