@@ -97,8 +97,8 @@ bool PacksOnce(const StepProgram& program) {
 namespace {
 
 // Compiles with packs_once if the budget has room for the packed weights, else sets options.packs_once to false.
-absl::StatusOr<Trial> CompileWithin(const Budget& budget, const GraphRefs& graphs, StepOptions& options,
-                                    const Ops& ops, const WorkLimits& limits) {
+absl::StatusOr<Trial> CompileWithin(const Budget& budget, const GraphRefs& graphs, StepOptions& options, const Ops& ops,
+                                    const WorkLimits& limits) {
   SHALE_ASSIGN_OR_RETURN(Trial trial, CompileTrial(graphs, options, ops, limits));
   if (budget.Holds(trial.arena_bytes(), trial.host_bytes()) || !PacksOnce(trial.train.step.program)) return trial;
   options.packs_once = false;

@@ -16,6 +16,9 @@ namespace {
 constexpr int64_t kWorkBytes = kReadStagingBytes - kCheckpointChunkBytes;
 constexpr int64_t kWorkFloats = kWorkBytes / sizeof(float);
 
+// Returns how many of these bytes `count` elements need.
+int64_t WorkBytesFor(int64_t count) { return std::min(kWorkFloats, count) * static_cast<int64_t>(sizeof(float)); }
+
 // Returns the tensor of a part, absent if the state has no such part.
 const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
   switch (part) {
@@ -313,7 +316,7 @@ absl::Status RankState::Write(ParameterId id, int64_t begin, absl::Span<const fl
   const GroupState& g = state_.groups[parameter.group];
   const int64_t offset = g.layout().Find(parameter.name)->offset_elements;
   const ElementRange mine = Intersect(OfParameter(id, Weights(g)), {begin, begin + std::ssize(values)});
-  std::vector<char> work(kWorkBytes);
+  std::vector<char> work(WorkBytesFor(mine.end - mine.begin));
   for (int64_t at = mine.begin; at < mine.end; at += kWorkFloats) {
     const int64_t count = std::min(kWorkFloats, mine.end - at);
     SHALE_RETURN_IF_ERROR(PutValues(g, offset + at, values.data() + (at - begin), count, work.data()));
@@ -355,7 +358,7 @@ absl::Status RankState::WriteState(int state, ParameterId id, int64_t begin, abs
   if (own.size() == 0) return absl::OkStatus();
   const Tensor& to = state_.groups[model_.parameters[id].group].states[state];
   const auto* from = reinterpret_cast<const char*>(values.data() + (own.range.begin - begin));
-  std::vector<char> work(kWorkBytes);
+  std::vector<char> work(WorkBytesFor(own.size()));
   return PutState(to, own.at_owned, DType::kFloat32, from, own.size(), work.data());
 }
 

@@ -15,7 +15,7 @@
 namespace shale::testing {
 
 // Slices of this many elements straddle shards, and have a rest.
-inline constexpr int64_t kSliceElements = 37;
+inline constexpr int64_t kSliceElements = 101;
 
 // Calls visit(name, begin, slice) for all slices of all parameters. `slice` has the size of the slice.
 inline void ForEachSlice(const Trainer& trainer,
