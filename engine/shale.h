@@ -45,6 +45,10 @@
 #include "engine/train/trainer.h"
 #include "engine/train/trainer_options.h"
 
+// Checks of a job before a long run.
+#include "engine/verify/report.h"
+#include "engine/verify/verify.h"
+
 // What a run tells those who watch it.
 #include "engine/events/event.h"
 #include "engine/events/event_queue.h"

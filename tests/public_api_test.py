@@ -73,13 +73,14 @@ int F(const A& a,
         with open(os.path.join(_ROOT, "tools/README.md"), encoding="utf-8") as file:
             section = file.read().split("## Embedding\n")[1].split("\n## ")[0]
         built = ""
-        for name in ("WORKSPACE", "BUILD", "service.cc"):
-            with open(os.path.join(_ROOT, "tests/embedding/workspace", name), encoding="utf-8") as file:
+        for name in ("workspace/WORKSPACE", "workspace/BUILD", "workspace/service.cc", "c/service.c",
+                     "c/CMakeLists.txt"):
+            with open(os.path.join(_ROOT, "tests/embedding", name), encoding="utf-8") as file:
                 built += file.read()
         pieces = re.findall(r"```\w+\n(.*?)```", section, re.S)
-        self.assertEqual(len(pieces), 4)
+        self.assertEqual(len(pieces), 6)
         for piece in pieces:
-            self.assertIn(piece, built, "tools/README.md differs from tests/embedding/workspace")
+            self.assertIn(piece, built, "tools/README.md differs from tests/embedding")
 
     def test_only_one_target_is_visible_to_other_repositories(self):
         visible = []

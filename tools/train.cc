@@ -32,6 +32,7 @@
 #include "tools/command_line.h"
 #include "tools/output_file.h"
 #include "tools/passive_waiting.h"
+#include "tools/verify_job.h"
 
 namespace shale {
 namespace {
@@ -45,8 +46,13 @@ constexpr char kFooter[] =
     "that checkpoint. The job may have changed in anything but model, tokenizer, sequence length, data and their "
     "order.\n"
     "\n"
-    "Exit codes: 0 trained to the end; 1 the run failed; 2 wrong command line, job or data, nothing was started;\n"
-    "130 or 143 ended by SIGINT or SIGTERM.";
+    "--verify trains nothing: it checks, on a smaller copy of the job, that gradients, divisions of a step, saves, "
+    "data\n"
+    "and memory are what they should be, and names what is not. It writes no run folder.\n"
+    "\n"
+    "Exit codes: 0 trained to the end, or all checks of --verify hold; 1 the run failed, or a check did; 2 wrong "
+    "command\n"
+    "line, job or data, nothing was started; 130 or 143 ended by SIGINT or SIGTERM.";
 
 // The state of the signal handler. The handler touches only these atomics and the trainer's stop flag, which is atomic
 // too.
@@ -154,10 +160,19 @@ struct Flags {
   std::vector<std::string> overrides;
   std::string resume;
   bool overwrite = false;
+  bool verify = false;
   bool dump_program = false;
   std::string memory_snapshot;
   TraceOptions trace;
 };
+
+int CheckJob(const Flags& flags) {
+  if (flags.overwrite || !flags.resume.empty() || !flags.trace.path.empty()) {
+    return Fail(absl::InvalidArgumentError("--verify trains nothing; leave out --resume, --overwrite and --trace"),
+                kExitUsage);
+  }
+  return VerifyJob(flags.job, flags.overrides);
+}
 
 int Train(const Flags& flags) {
   const ResumeOptions resume = ParseResume(flags.resume, flags.overwrite);
@@ -256,6 +271,7 @@ int main(int argc, char** argv) {
             &flags.overrides);
   line.Switch("overwrite", "Replace an existing run in the run folder.", &flags.overwrite);
   line.Text("resume", "latest|auto|FOLDER", "Resume from a checkpoint; see below.", &flags.resume);
+  line.Switch("verify", "Check the job instead of running it; see below.", &flags.verify);
   line.Text("trace", "FILE", "Trace some steps: when every instruction ran, for chrome://tracing or ui.perfetto.dev.",
             &flags.trace.path);
   line.Integer("trace_first_step", "The first step of this process to trace.", 1, 1000000000, &flags.trace.first_step);
@@ -265,6 +281,7 @@ int main(int argc, char** argv) {
             "Write a step's planned allocations for PyTorch's viewer, pytorch.org/memory_viz.", &flags.memory_snapshot);
   line.Footer(shale::kFooter);
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+  if (flags.verify) return shale::CheckJob(flags);
   shale::CatchSignals();
   return shale::Train(flags);
 }

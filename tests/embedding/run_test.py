@@ -1,27 +1,31 @@
 #!/usr/bin/env python3
-"""Builds a program in a workspace outside of the repository against @shale, trains with it, and compares bits.
+"""Tests what other projects do with Shale: builds programs outside of the repository, trains, and compares bits.
 
-    tests/embedding/run_test.py
+    tests/embedding/run_test.py [-k PATTERN]
 
-Copies tests/embedding/workspace to a temporary folder. Its program brings a model of its own that a job file can also
-describe (`model { mlp {} }`), so `train` must end in the same bits. Builds without CUDA. The first build compiles the
-engine once more, because the paths of its files differ. ~/.cache/shale/embedding keeps the outputs, so that later runs
-take seconds. This is no Bazel test, because a Bazel inside of Bazel would share the machine without either of them
-knowing; `tools/test --all` runs it.
+Runs the tests of this file, and those of the other files *_test.py in this folder.
+
+This file builds a program in another Bazel workspace against @shale. It copies tests/embedding/workspace to a temporary
+folder. The program brings a model of its own that a job file can also describe (`model { mlp {} }`), so `train` must
+end in the same bits. Builds without CUDA. The first build compiles the engine once more, because the paths of its files
+differ. ~/.cache/shale/embedding keeps the outputs, so that later runs take seconds. These are no Bazel tests, because a
+Bazel inside of Bazel would share the machine without either of them knowing; `tools/test --all` runs them.
 """
 
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 _CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+WORKSPACE = os.path.join(ROOT, "tests/embedding/workspace")
 _OUTPUTS = os.path.join(_CACHE, "shale", "embedding")
 # Compiler warnings would push the error that matters out of what a failed test shows.
-_QUIET = ["--noshow_progress", "--ui_event_filters=-info,-warning"]
-_MODEL = "model={mlp: {embedding: 8 hidden: 32 layers: 2}}"
+QUIET = ["--noshow_progress", "--ui_event_filters=-info,-warning"]
+MODEL = "model={mlp: {embedding: 8 hidden: 32 layers: 2}}"
 
 
 def run(command, **options):
@@ -33,26 +37,31 @@ def run(command, **options):
     return result.stdout
 
 
+def write_text(folder):
+    """Writes the data of job.textproto beside it."""
+    with open(os.path.join(folder, "text.txt"), "w", encoding="utf-8") as file:
+        file.writelines(f"the {i % 7} quick brown foxes jump over the lazy dog.\n" for i in range(60))
+
+
 class EmbeddingTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory(prefix="shale_embedding.")
         cls.addClassCleanup(folder.cleanup)
         cls.workspace = os.path.join(folder.name, "workspace")
-        shutil.copytree(os.path.join(_ROOT, "tests/embedding/workspace"), cls.workspace)
+        shutil.copytree(WORKSPACE, cls.workspace)
         path = os.path.join(cls.workspace, "WORKSPACE")
         with open(path, encoding="utf-8") as file:
             text = file.read()
         with open(path, "w", encoding="utf-8") as file:
-            file.write(text.replace('"SHALE"', f'"{_ROOT}"'))
-        with open(os.path.join(cls.workspace, "text.txt"), "w", encoding="utf-8") as file:
-            file.writelines(f"the {i % 7} quick brown foxes jump over the lazy dog.\n" for i in range(60))
+            file.write(text.replace('"SHALE"', f'"{ROOT}"'))
+        write_text(cls.workspace)
 
     def bazel(self, command, *targets):
         """Builds in the other workspace, without the flags of this one's .bazelrc."""
         os.makedirs(_OUTPUTS, exist_ok=True)
         return ["bazel", "--max_idle_secs=60", f"--output_base={_OUTPUTS}", command, "-c", "opt",
-                "--@shale//tools/build_defs:cuda=false", "--symlink_prefix=out/", *_QUIET, *targets]
+                "--@shale//tools/build_defs:cuda=false", "--symlink_prefix=out/", *QUIET, *targets]
 
     def test_a_program_with_its_own_model_trains_to_the_bits_of_the_tool(self):
         run(self.bazel("build", "//:service"), cwd=self.workspace)
@@ -60,11 +69,11 @@ class EmbeddingTest(unittest.TestCase):
         printed = run([os.path.join(self.workspace, "out/bin/service"), "job.textproto", own], cwd=self.workspace)
         self.assertIn("step 20: loss ", printed)
 
-        run(["bazel", "build", "-c", "opt", "--//tools/build_defs:cuda=false", *_QUIET, "//tools:train",
-             "//tools:export"], cwd=_ROOT)
-        tools = os.path.join(_ROOT, ".out/bin/tools")
+        run(["bazel", "build", "-c", "opt", "--//tools/build_defs:cuda=false", *QUIET, "//tools:train",
+             "//tools:export"], cwd=ROOT)
+        tools = os.path.join(ROOT, ".out/bin/tools")
         theirs = os.path.join(self.workspace, "theirs")
-        run([os.path.join(tools, "train"), "--job=job.textproto", "--set", _MODEL, "--set",
+        run([os.path.join(tools, "train"), "--job=job.textproto", "--set", MODEL, "--set",
              f"telemetry.run_folder={theirs}"], cwd=self.workspace)
         exported = os.path.join(self.workspace, "exported")
         run([os.path.join(tools, "export"), f"--run={theirs}", f"--out={exported}", "--plain"])
@@ -86,4 +95,5 @@ class EmbeddingTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    folder = os.path.dirname(os.path.realpath(__file__))
+    unittest.main(module=None, argv=[sys.argv[0], "discover", "-s", folder, "-p", "*_test.py", *sys.argv[1:]])

@@ -227,30 +227,4 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   return result;
 }
 
-double LargestDistance(const std::map<std::string, std::vector<float>>& a,
-                       const std::map<std::string, std::vector<float>>& b, std::string* worst) {
-  double total = 0;
-  for (const auto& [name, values] : b) {
-    for (float v : values) total += static_cast<double>(v) * v;
-  }
-  // A gradient that is zero except for rounding (a key bias) is measured against the norm of all tensors.
-  const double floor = 1e-3 * std::sqrt(total);
-  double largest = 0;
-  for (const auto& [name, values] : b) {
-    const std::vector<float>& other = a.at(name);
-    double difference = 0, norm = 0;
-    for (size_t i = 0; i < values.size(); ++i) {
-      const double d = static_cast<double>(other[i]) - values[i];
-      difference += d * d;
-      norm += static_cast<double>(values[i]) * values[i];
-    }
-    const double distance = std::sqrt(difference) / std::max(std::sqrt(norm), floor);
-    if (!(distance <= largest)) {
-      largest = distance;
-      if (worst != nullptr) *worst = name;
-    }
-  }
-  return largest;
-}
-
 }  // namespace shale::testing

@@ -18,6 +18,7 @@
 #include "engine/runtime/local_ranks.h"
 #include "engine/runtime/ops_kind.h"
 #include "engine/step/compile.h"
+#include "engine/verify/distance.h"
 #include "kernels/cpu_products.h"
 
 namespace shale::testing {
@@ -104,10 +105,5 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
 inline absl::StatusOr<RunResult> RunJob(RunOptions options, const Tokens& tokens) {
   return RunJob(std::move(options), std::vector<Tokens>{tokens});
 }
-
-// Returns the largest relative distance ||a - b|| / max(||b||, floor) over the tensors of two maps with the same keys.
-// Sets *worst to the name of the tensor that has it.
-double LargestDistance(const std::map<std::string, std::vector<float>>& a,
-                       const std::map<std::string, std::vector<float>>& b, std::string* worst);
 
 }  // namespace shale::testing

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests tools/test, quickstart, fuzz and install.sh with stand-ins for the programs that they call: which calls they
-make, with which arguments."""
+"""Tests tools/test, quickstart, fuzz, install and install.sh with stand-ins for the programs that they call: which
+calls they make, with which arguments."""
 
 import os
 import subprocess
@@ -42,11 +42,14 @@ class ScriptsTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
         self.addCleanup(folder.cleanup)
         self.root = folder.name
-        for name in ("tools/test", "tools/quickstart", "tools/fuzz", "tools/build_defs/count_tests.py"):
+        for name in ("tools/test", "tools/quickstart", "tools/fuzz", "tools/install",
+                     "tools/build_defs/count_tests.py"):
             with open(name, encoding="utf-8") as script:
                 self.write(name, script.read())
         self.write("tools/build_defs/install.sh", _INSTALL)
         self.write("tests/embedding/run_test.py", "#!/bin/sh\necho embedding >> calls\n")
+        self.write("tools/package/main.py", "import sys\nprint('main.py', *sys.argv[1:], file=open('calls', 'a'))\n")
+        self.write("tools/python/make_wheel.py", "")
         self.write("bin/bazel", _BAZEL)
         self.write(".out/bin/tools/train", _TRAIN)
         self.write(".out/bin/tools/generate", "#!/bin/sh\n")
@@ -133,6 +136,28 @@ class ScriptsTest(unittest.TestCase):
         for wrong in ("--minute=3", "--minutes=0", "nothing"):
             code, _, calls = self.call("tools/fuzz", wrong)
             self.assertEqual((code, calls), (2, []))
+        code, said, calls = self.call("tools/install", "--help")
+        self.assertEqual((code, calls), (0, []))
+        self.assertTrue(said.startswith("tools/install --prefix=DIR [--no-cuda]\n"), said)
+        for wrong in ((), ("--prefix",), ("--prefix=/opt/shale", "--nocuda")):
+            code, said, calls = self.call("tools/install", *wrong)
+            self.assertEqual((code, calls), (2, []))
+            self.assertRegex(said, "^tools/install: (--prefix=DIR is missing|unknown argument --nocuda)")
+
+    def test_install_builds_and_copies_to_the_prefix(self):
+        code, said, calls = self.call("tools/install", "--prefix", "a/b", "--no-cuda")
+        self.assertEqual(code, 0, said)
+        self.assertTrue(calls[0].startswith("build -c opt --//tools/build_defs:cuda=false "), calls)
+        self.assertEqual(calls[1:], [f"main.py --prefix={self.root}/a/b --built=.out/bin/tools"])
+        _, _, calls = self.call("tools/install", "--prefix=/opt/shale", DESTDIR="staging")
+        self.assertNotIn("cuda", calls[0])
+        self.assertEqual(calls[1:], [f"main.py --prefix={self.root}/staging/opt/shale --built=.out/bin/tools"])
+
+    def test_install_refuses_a_prefix_that_it_cannot_write_before_it_builds(self):
+        self.write("a_file", "")
+        code, said, calls = self.call("tools/install", "--prefix=a_file/shale")
+        self.assertEqual((code, calls), (1, []))
+        self.assertIn(f"cannot make the folder {self.root}/a_file/shale; give a --prefix that you may write to", said)
 
     def sets(self, call):
         words = call.split(" ")

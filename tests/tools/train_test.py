@@ -72,6 +72,16 @@ class ToolsTest(unittest.TestCase):
         self.assertRegex(error, wanted)
         self.assertFalse(os.path.exists(self.path("runs/test")), error)
 
+    def test_verify_checks_a_job_and_leaves_no_run(self):
+        result = self.train("--verify")
+        output = result.stdout.decode()
+        self.assertEqual(result.returncode, 0, output + result.stderr.decode())
+        self.assertRegex(output, r"(?m)^  2 ranks +one rank +\S+ +\S+  ok$")
+        self.assertRegex(output, r"all checks hold: 13 hold, 0 fail, 0 not run, in \d+s\n$")
+        self.assertFalse(os.path.exists(self.path("runs")))
+        self.refused("cannot open .*nowhere.txt", "--verify", "--set=data.path=nowhere.txt")
+        self.refused("--verify trains nothing; leave out --resume", "--verify", "--resume=auto")
+
     def test_a_run_goes_from_its_job_to_text(self):
         result = self.train("--set", "checkpoint.every_steps=5")
         output = result.stdout.decode()

@@ -1,0 +1,63 @@
+#include "engine/verify/trial_run.h"
+
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/types/span.h"
+#include "kernels/check.h"
+
+namespace shale {
+
+absl::StatusOr<std::unique_ptr<TrialRun>> TrialRun::Start(TrialContext& context, const std::string& name,
+                                                          const Job& job, const Options& options) {
+  auto trial = absl::WrapUnique(new TrialRun(context, name));
+  SHALE_ASSIGN_OR_RETURN(trial->trainer_, Trainer::Create(job, {.backend = context.backend,
+                                                                .data = &trial->trained_,
+                                                                .evaluation_data = &trial->evaluated_,
+                                                                .checkpoint_folder = options.checkpoint_folder,
+                                                                .resume = options.resume}));
+  return trial;
+}
+
+absl::StatusOr<TrialRecord> TrialRun::Run(int steps, Keep keep) {
+  TrialRecord record;
+  const std::vector<Parameter>& parameters = trainer_->parameters();
+  for (int step = 0; step < steps; ++step) {
+    SHALE_ASSIGN_OR_RETURN(const StepReport report, trainer_->Step());
+    record.losses.push_back(report.loss);
+    record.last_seconds = report.seconds;
+    if (step == 0) {
+      context_.peaks.push_back({.trial = name_,
+                                .planned_bytes = trainer_->plan().train.memory.peak_bytes,
+                                .measured_bytes = report.peak_bytes_measured});
+    }
+    if (step > 0 || keep != Keep::kGradientsAndWeights) continue;
+    for (const Parameter& parameter : parameters) {
+      SHALE_ASSIGN_OR_RETURN(record.gradients[parameter.name], ReadGradients(*trainer_, parameter));
+    }
+  }
+  if (keep == Keep::kLosses) return record;
+  for (const Parameter& parameter : parameters) {
+    SHALE_ASSIGN_OR_RETURN(record.weights[parameter.name], ReadWeights(*trainer_, parameter));
+  }
+  return record;
+}
+
+absl::StatusOr<double> TrialRun::Evaluate() {
+  SHALE_ASSIGN_OR_RETURN(const EvaluationReport report, trainer_->Evaluate(trainer_->job().batch.global_batch));
+  return report.loss;
+}
+
+absl::StatusOr<std::vector<float>> ReadWeights(const Trainer& trainer, const Parameter& parameter) {
+  std::vector<float> values(parameter.elements());
+  SHALE_RETURN_IF_ERROR(trainer.ReadParameter(parameter.name, absl::MakeSpan(values)));
+  return values;
+}
+
+absl::StatusOr<std::vector<float>> ReadGradients(const Trainer& trainer, const Parameter& parameter) {
+  std::vector<float> values(parameter.elements());
+  SHALE_RETURN_IF_ERROR(trainer.ReadGradient(parameter.name, absl::MakeSpan(values)));
+  return values;
+}
+
+}  // namespace shale

@@ -1,0 +1,57 @@
+// Verify: the checks that careful people make by hand before a long run.
+//
+//   SHALE_ASSIGN_OR_RETURN(const VerifyReport report, Verify(job, {.backend = backend.get()}));
+//   if (!report.holds()) std::fputs(report.Text().c_str(), stderr);
+//
+// They run the job's own model, data and backend, in a few short trials that are as small as they must be:
+//
+//   data             a source that is read again, backwards, gives the same samples
+//   micro-batches    their gradients add up to that of one large batch
+//   ranks            compute what one rank computes
+//   recompute        every preset of activation checkpointing, and the job's own choice, give the bits of none
+//   save and resume  a resumed run computes the bits of one that went on, with all settings of the job
+//   evaluation       gives the loss of the step
+//   target weights   the loss obeys them as data.target_weights says (masks, for a job without weights)
+//   gradients        are the slopes of the loss, parameter by parameter, in fp32
+//   peak             the memory that all of these runs measured is what was planned
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/config/job.h"
+#include "engine/data/data_source.h"
+#include "engine/model/config.h"
+#include "engine/runtime/backend.h"
+#include "engine/verify/report.h"
+
+namespace shale {
+
+struct VerifyOptions {
+  // The backend of the job. Required. Borrowed.
+  const Backend* backend = nullptr;
+  // As in TrainerOptions.
+  std::optional<CustomModel> model;
+  // As in TrainerOptions. Samples of the first positions are read, twice if the source allows it. A source that can
+  // only be read in order (DataSource::sequential) is then no longer at its start: make another for the run. Borrowed.
+  DataSource* data = nullptr;
+  // About how long all of it may take. If a step of the job takes too long for that, steps become smaller; if gradients
+  // of all parameters take too long, some are checked. Other checks take the time that they need.
+  double seconds = 60;
+  // Where the checks of saving make a folder of their own, which they remove. Empty: the system's folder for such
+  // files.
+  std::string temporary_folder;
+  // Called with each row as it ends, on the caller's thread. May be empty.
+  std::function<void(const VerifyRow&)> on_row;
+};
+
+// Runs the checks. Writes nothing into the job's run folder. Takes the host memory of three copies of the model's
+// weights in fp32 beside what a run takes.
+//
+// A check that finds something wrong is a row that fails, not an error. Errors are those of Trainer::Create for the
+// small job: of the job, the model, the data, or a machine that is too small for them.
+absl::StatusOr<VerifyReport> Verify(const Job& job, const VerifyOptions& options);
+
+}  // namespace shale

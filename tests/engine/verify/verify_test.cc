@@ -1,0 +1,177 @@
+// Verify finds nothing wrong with jobs of every kind, and leaves nothing behind.
+#include "engine/verify/verify.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/data/pull_source.h"
+#include "tests/engine/io/temp_folder.h"
+#include "tests/engine/train/own_data.h"
+#include "tests/engine/verify/verify_jobs.h"
+#include "tools/examples/diffusion_mlp.h"
+#include "tools/examples/table_classifier.h"
+#include "tools/examples/universal_transformer.h"
+
+namespace shale::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+// Returns the report of a job, whose checks must all hold.
+VerifyReport ExpectHolds(const Job& job, VerifyOptions options = {}) {
+  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(job);
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  options.backend = backend->get();
+  const VerifyReport report = MustVerify(job, options);
+  EXPECT_GE(report.rows.size(), 13);
+  EXPECT_TRUE(report.holds()) << report.Text();
+  return report;
+}
+
+VerifyOutcome OutcomeOf(const VerifyReport& report, absl::string_view check) {
+  for (const VerifyRow& row : report.rows) {
+    if (row.check == check) return row.outcome;
+  }
+  ADD_FAILURE() << "no row " << check << " in\n" << report.Text();
+  return VerifyOutcome::kFails;
+}
+
+class Verify : public ::testing::Test {
+ protected:
+  Job OnText(absl::string_view model, std::vector<std::string> overrides) {
+    std::string text;
+    for (int i = 0; i < 60; ++i) absl::StrAppend(&text, "the ", i * i % 97, " quick brown foxes jump over the dog.\n");
+    overrides.push_back(absl::StrCat("data.path=", folder_.Write("text", text)));
+    return MakeJob(model, overrides);
+  }
+  TempFolder folder_;
+};
+
+TEST_F(Verify, ADecoderOnText) {
+  const VerifyReport report =
+      ExpectHolds(OnText(kDecoder, {"sharding.ranks=2", "data.evaluation_fraction=0.2", "checkpoint.every_steps=50",
+                                    "activation_checkpointing={preset: BLOCK segment_blocks: 2}"}));
+  std::vector<std::string> checks;
+  for (const VerifyRow& row : report.rows) checks.push_back(row.check);
+  EXPECT_THAT(checks,
+              ElementsAre("data", "4 micro-batches", "2 ranks", "recompute CHEAP", "recompute ATTENTION",
+                          "recompute FFN", "recompute SUBLAYERS", "recompute BLOCK", "recompute BLOCK, segments of 2",
+                          "save and resume", "evaluation", "masked targets", "gradients in fp32", "measured peak"));
+  EXPECT_THAT(report.shrunk, IsEmpty());
+  EXPECT_THAT(report.Text(), HasSubstr("all checks hold: 14 hold, 0 fail, 0 not run"));
+}
+
+TEST_F(Verify, OneRankInBf16) {
+  ExpectHolds(OnText(kDecoder, {"precision={compute: BF16 master: SPLIT}", "sharding.accumulation=LAYERED"}));
+}
+
+TEST_F(Verify, TheSettingsOfTheJobAreSavedAndResumed) {
+  ExpectHolds(OnText(kDecoder, {"sharding={ranks: 4 shard_ranks: 2}", "precision.compute=BF16", "optimizer.state=LEAN",
+                                "precision.gradient_shards=BF16"}));
+  ExpectHolds(OnText(kDecoder, {"sharding.ranks=2", "optimizer={rule: LION update: IN_BACKWARD clipping: PER_UNIT}",
+                                "optimizer.learning_rate=1e-3", "optimizer.non_finite=SKIP", "batch.micro_batch=1"}));
+}
+
+TEST_F(Verify, AnMlpOnManyRanks) {
+  const VerifyReport report =
+      ExpectHolds(OnText("model { mlp { embedding: 4 hidden: 12 init_std: 0.3 } }", {"sharding.ranks=64"}));
+  EXPECT_THAT(report.shrunk, ElementsAre("sharding.ranks is 4 instead of 64"));
+}
+
+TEST_F(Verify, ACustomModelWithSharedParameters) {
+  ExpectHolds(OnText("", {"sharding.ranks=3"}),
+              {.model = examples::UniversalTransformer({.width = 16, .heads = 2, .hidden = 24, .steps = 2})});
+}
+
+TEST_F(Verify, FeaturesAndClassesOfAProgram) {
+  examples::Table table = {.cells = 8, .classes = 3};
+  for (int i = 0; i < 500 * 8; ++i) table.features.push_back(static_cast<float>(i * 7919 % 1009) / 504 - 1);
+  for (int row = 0; row < 500; ++row) table.labels.push_back(row * 31 % 3);
+  examples::TableRows rows("rows", table);
+  ExpectHolds(MakeJob("", {"batch.sequence_length=1", "sharding.ranks=2"}),
+              {.model = examples::TableClassifier({.blocks = 1}), .data = &rows});
+}
+
+TEST_F(Verify, ValuesWithAndWithoutWeights) {
+  for (const bool weighted : {false, true}) {
+    examples::NoisyPoints points(3, 10, weighted);
+    std::vector<std::string> overrides = {"data.order=SEQUENTIAL", "sharding.ranks=2"};
+    if (weighted) overrides.push_back("data.target_weights=OVER_WEIGHTS");
+    const VerifyReport report = ExpectHolds(
+        MakeJob("", overrides), {.model = examples::DiffusionMlp({.width = 12, .hidden = 16}), .data = &points});
+    EXPECT_EQ(OutcomeOf(report, weighted ? "target weights" : "masked targets"),
+              weighted ? VerifyOutcome::kHolds : VerifyOutcome::kNotRun);
+  }
+}
+
+TEST_F(Verify, WeightsOfBothSigns) {
+  for (const char* kind : {"OVER_TOKENS", "OVER_WEIGHTS"}) {
+    MadeUpData data(Describe(/*weighted=*/true));
+    ExpectHolds(MakeJob(kDecoder, {absl::StrCat("data.target_weights=", kind), "sharding.ranks=2"}), {.data = &data});
+  }
+}
+
+TEST_F(Verify, ASourceThatCanOnlyBeReadInOrder) {
+  Iterator iterator;
+  PullSource data(Describe(/*weighted=*/false), iterator.Callbacks());
+  const VerifyReport report = ExpectHolds(MakeJob(kDecoder, {"data.order=SEQUENTIAL"}), {.data = &data});
+  EXPECT_EQ(OutcomeOf(report, "data"), VerifyOutcome::kNotRun);
+}
+
+TEST_F(Verify, ShrinksAStepThatTakesTooLong) {
+  const VerifyReport report = ExpectHolds(
+      OnText(kDecoder, {"batch.micro_batch=4", "batch.global_batch=8", "batch.sequence_length=40"}), {.seconds = 1e-6});
+  EXPECT_THAT(report.shrunk,
+              ElementsAre("batch.micro_batch is 1 instead of 4", "batch.sequence_length is 16 instead of 40"));
+  EXPECT_THAT(report.Text(), HasSubstr("time was too short for the others"));
+}
+
+TEST_F(Verify, ShrinksAStepThatTakesTooMuchMemory) {
+  Job job = OnText(kDecoder, {"batch.micro_batch=64", "batch.global_batch=64", "memory.budget_bytes=700000"});
+  const VerifyReport report = ExpectHolds(job);
+  EXPECT_THAT(report.shrunk, ElementsAre(StartsWith("batch.micro_batch is ")));
+}
+
+TEST_F(Verify, LeavesNothingBehindAndTellsOfEachRow) {
+  const Job job = OnText(kDecoder, {});
+  const TempFolder folder;
+  std::vector<std::string> told;
+  const auto backend = CreateBackend(job);
+  const absl::StatusOr<VerifyReport> report =
+      shale::Verify(job, {.backend = backend->get(),
+                          .seconds = 1e-6,
+                          .temporary_folder = folder.path(),
+                          .on_row = [&](const VerifyRow& row) { told.push_back(row.check); }});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(told.size(), report->rows.size());
+  EXPECT_EQ(folder.CountEntries(), 0);
+  EXPECT_FALSE(std::filesystem::exists("never written"));
+}
+
+TEST_F(Verify, ABadJobIsAnError) {
+  const Job job = OnText(kDecoder, {});
+  const auto backend = CreateBackend(job);
+  const auto message = [&](const Job& bad, VerifyOptions options) {
+    options.temporary_folder = folder_.path();
+    return std::string(shale::Verify(bad, options).status().message());
+  };
+  EXPECT_EQ(message(job, {}), "VerifyOptions.backend is missing");
+  Job bad = job;
+  bad.data.path = "nowhere";
+  EXPECT_THAT(message(bad, {.backend = backend->get()}), HasSubstr("nowhere"));
+  bad.data.path.clear();
+  EXPECT_THAT(message(bad, {.backend = backend->get()}), HasSubstr("data.path: missing"));
+  bad = job;
+  bad.memory.budget_bytes = 1000;
+  EXPECT_THAT(message(bad, {.backend = backend->get()}), HasSubstr("budget"));
+}
+
+}  // namespace
+}  // namespace shale::testing

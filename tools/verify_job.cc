@@ -1,0 +1,44 @@
+#include "tools/verify_job.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/backends/job_backend.h"
+#include "engine/config/parse.h"
+#include "engine/verify/verify.h"
+#include "kernels/check.h"
+#include "tools/command_line.h"
+
+namespace shale {
+namespace {
+
+void Print(absl::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+absl::StatusOr<VerifyReport> Run(const std::string& job_file, const std::vector<std::string>& overrides) {
+  SHALE_ASSIGN_OR_RETURN(Job job, LoadJob(job_file, overrides));
+  SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
+  Print(VerifyHead() + "\n");
+  return Verify(job, {.backend = backend.get(), .on_row = [](const VerifyRow& row) { Print(VerifyLine(row) + "\n"); }});
+}
+
+}  // namespace
+
+int VerifyJob(const std::string& job_file, const std::vector<std::string>& overrides) {
+  const absl::StatusOr<VerifyReport> report = Run(job_file, overrides);
+  if (!report.ok()) {
+    const std::string message(report.status().message());
+    std::fprintf(stderr, "train: %s\n", message.c_str());
+    return kExitUsage;
+  }
+  Print(report->Remarks());
+  return report->holds() ? kExitOk : kExitFailed;
+}
+
+}  // namespace shale
