@@ -37,7 +37,7 @@ std::string FormatBytes(int64_t bytes) {
     ++unit;
   }
   if (unit == 0 || value >= 99.95) return absl::StrFormat("%s%.0f %s", sign, value, kUnits[unit]);
-  std::string digits = absl::StrFormat(value >= 9.995 ? "%.1f" : "%.2f", value);
+  std::string digits = value >= 9.995 ? absl::StrFormat("%.1f", value) : absl::StrFormat("%.2f", value);
   if (digits.size() == 4 && digits[1] == '.' && digits.back() == '0') digits.pop_back();
   return absl::StrCat(sign, digits, " ", kUnits[unit]);
 }
