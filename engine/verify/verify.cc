@@ -94,6 +94,7 @@ absl::Status Verification::Record() {
   job.data = verified_.job.data;
   SetDivision(1, 1, job);
   job.batch.global_batch = std::max(size_.global_batch(), gradient_job.batch.global_batch);
+  job.memory.budget_bytes = int64_t{1} << 60;  // It is planned for what its graph needs of data, and never runs.
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<JobData> data,
                          JobData::Open(job, /*tokenizer_folder=*/"", {.training = options_.data}));
   SHALE_ASSIGN_OR_RETURN(const ResolvedJob resolved, ResolveJob(job, data->facts(), options_.backend->machine()));
