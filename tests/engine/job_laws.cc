@@ -122,7 +122,10 @@ TEST_P(JobLaws, TrainsAsOnTheCpuAndGoesOnFromACheckpointWithTheSameBits) {
   EXPECT_EQ(Losses(one_by_one, {.backend = tested.get()}), straight) << "graphs change bits";
 }
 
-TEST_P(JobLaws, ItsStateCanBeCopiedByNameAndItGeneratesAsItsCheckpointDoes) {
+// For jobs whose state lies, or is updated, in different places and forms.
+class LiveStateLaws : public JobLaws {};
+
+TEST_P(LiveStateLaws, ItsStateCanBeCopiedByNameAndItGeneratesAsItsCheckpointDoes) {
   Job job = MakeJob(GetParam().overrides);
   const auto tested = TestedBackend(OpsKind::kFast, /*threads=*/1);
   const auto create = [&](const Job& created) -> std::unique_ptr<Trainer> {
@@ -145,6 +148,40 @@ TEST_P(JobLaws, ItsStateCanBeCopiedByNameAndItGeneratesAsItsCheckpointDoes) {
 }
 
 // Tolerances: fp32 sums of some hundred terms in another order; for bf16, 8 bits of precision through four steps.
+std::vector<JobCase> StateCases() {
+  return {
+      JobCase{"State",
+              {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2",
+               "memory.offload_state=[MOMENTS, PARAMETERS]", "checkpoint.asynchronous=true"},
+              1e-4},
+      JobCase{"StateSplit",
+              {"runtime={device: CUDA ranks_per_device: 4}", "sharding={ranks: 4 shard_ranks: 2}",
+               "precision={compute: BF16 master: SPLIT}", "memory.offload_state=[MOMENTS, MASTERS, PARAMETERS]",
+               "memory.offload=*", "checkpoint.asynchronous=false"},
+              0.1},
+      JobCase{"StateReplicated",
+              {"runtime={device: CUDA ranks_per_device: 2}", "sharding={ranks: 2 strategy: DDP}",
+               "sharding.accumulation=LAYERED", "precision.compute=BF16", "memory.offload_state=[MASTERS, MOMENTS]",
+               "checkpoint.asynchronous=true"},
+              0.1},
+      JobCase{
+          "StateGraphs", {"runtime={device: CUDA graphs: true}", "memory.offload_state=[MOMENTS, PARAMETERS]"}, 1e-4},
+      JobCase{"HostUpdate",
+              {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2", "precision={compute: BF16}",
+               "optimizer.device=HOST", "checkpoint.asynchronous=true"},
+              0.1},
+      JobCase{"HostUpdateGraphs",
+              {"runtime={device: CUDA graphs: true}", "optimizer.device=HOST", "memory.offload=*",
+               "activation_checkpointing.preset=BLOCK", "model.decoder.layers=3"},
+              1e-4},
+      JobCase{"Lean", {"runtime.device=CUDA", "precision.compute=BF16", "optimizer.state=LEAN"}, 0.1}};
+}
+
+constexpr auto kCaseName = [](const auto& info) { return info.param.name; };
+
+INSTANTIATE_TEST_SUITE_P(States, JobLaws, ::testing::ValuesIn(StateCases()), kCaseName);
+INSTANTIATE_TEST_SUITE_P(States, LiveStateLaws, ::testing::ValuesIn(StateCases()), kCaseName);
+
 INSTANTIATE_TEST_SUITE_P(
     Jobs, JobLaws,
     ::testing::Values(
@@ -161,30 +198,6 @@ INSTANTIATE_TEST_SUITE_P(
                 {"runtime={device: CUDA graphs: true}", "activation_checkpointing.preset=BLOCK", "memory.offload=*",
                  "model.decoder.layers=3"},
                 1e-4},
-        JobCase{"State",
-                {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2",
-                 "memory.offload_state=[MOMENTS, PARAMETERS]", "checkpoint.asynchronous=true"},
-                1e-4},
-        JobCase{"StateSplit",
-                {"runtime={device: CUDA ranks_per_device: 4}", "sharding={ranks: 4 shard_ranks: 2}",
-                 "precision={compute: BF16 master: SPLIT}", "memory.offload_state=[MOMENTS, MASTERS, PARAMETERS]",
-                 "memory.offload=*", "checkpoint.asynchronous=false"},
-                0.1},
-        JobCase{"StateReplicated",
-                {"runtime={device: CUDA ranks_per_device: 2}", "sharding={ranks: 2 strategy: DDP}",
-                 "sharding.accumulation=LAYERED", "precision.compute=BF16", "memory.offload_state=[MASTERS, MOMENTS]",
-                 "checkpoint.asynchronous=true"},
-                0.1},
-        JobCase{
-            "StateGraphs", {"runtime={device: CUDA graphs: true}", "memory.offload_state=[MOMENTS, PARAMETERS]"}, 1e-4},
-        JobCase{"HostUpdate",
-                {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2", "precision={compute: BF16}",
-                 "optimizer.device=HOST", "checkpoint.asynchronous=true"},
-                0.1},
-        JobCase{"HostUpdateGraphs",
-                {"runtime={device: CUDA graphs: true}", "optimizer.device=HOST", "memory.offload=*",
-                 "activation_checkpointing.preset=BLOCK", "model.decoder.layers=3"},
-                1e-4},
         JobCase{"InBackward",
                 {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2", "sharding.accumulation=LAYERED",
                  "optimizer.update=IN_BACKWARD", "optimizer.clipping=PER_UNIT", "optimizer.non_finite=SKIP"},
@@ -195,7 +208,6 @@ INSTANTIATE_TEST_SUITE_P(
                  "checkpoint.asynchronous=true"},
                 1e-4},
         JobCase{"Bf16", {"runtime.device=CUDA", "precision={compute: BF16 master: SPLIT}"}, 0.1},
-        JobCase{"Lean", {"runtime.device=CUDA", "precision.compute=BF16", "optimizer.state=LEAN"}, 0.1},
         JobCase{"LeanGradients",
                 {"runtime={device: CUDA ranks_per_device: 4}", "sharding={ranks: 4 shard_ranks: 2}",
                  "precision={compute: BF16 gradient_shards: BF16}", "optimizer.state=LEAN"},
@@ -222,7 +234,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"runtime={device: CUDA graphs: true}", "precision.compute=BF16", "batch.sequence_length=12",
                  "model.decoder.head_width=64"},
                 0.1}),
-    [](const auto& info) { return info.param.name; });
+    kCaseName);
 
 }  // namespace
 }  // namespace shale::testing
