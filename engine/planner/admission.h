@@ -8,8 +8,10 @@
 // addresses, takes about 4 us for each estimated instruction on a Zen 4 core: a quarter of a second for the longest
 // program that the default options allow.
 // - Memory: at most kPlanningBytes + kPlanningBytesPerInstruction for each estimated instruction. A job whose estimate
-// is beyond AdmissionOptions::memory_bytes is refused before its model is built.
-// tests/engine/planner/admission_limits_test.cc checks both.
+// is beyond AdmissionOptions::memory_bytes is refused before its model is built. The estimate of a model that a program
+// brings is as good as its CustomModel::layers.
+// tools/bench/admission.cc measures both with jobs that are hard to plan. tests/engine/planner/admission_limits_test.cc
+// checks their memory.
 #pragma once
 
 #include <atomic>

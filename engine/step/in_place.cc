@@ -29,11 +29,22 @@ Op WithOutputAt(Op op, BufferId output, BufferId input) {
   return op;
 }
 
+// Returns, by buffer, the instructions that use it, ascending. One that uses it twice may stand there twice.
+std::vector<std::vector<InstructionId>> UsersOf(const StepProgram& program) {
+  std::vector<std::vector<InstructionId>> users(program.buffers.size());
+  for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
+    VisitInstruction(program.instructions[id], /*first_iteration=*/false,
+                     [&](absl::string_view, const Tensor& t, Access) { users[t.where.symbol].push_back(id); });
+  }
+  return users;
+}
+
 }  // namespace
 
 void WorkInPlace(StepProgram& program) {
   if (!CheckStructure(program).ok()) return;  // Planning rejects the program and says why.
   std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
+  std::vector<std::vector<InstructionId>> users = UsersOf(program);
   for (const Loop& loop : program.loops) {
     for (InstructionId id = loop.begin; id < loop.end; ++id) {
       const Op* op = std::get_if<Op>(&program.instructions[id].action);
@@ -57,8 +68,8 @@ void WorkInPlace(StepProgram& program) {
             shared.name = program.buffers[output].name;
             shared.category = program.buffers[output].category;
           }
-          for (InstructionId i = id; i <= lifetimes[output].last; ++i)
-            RenameBuffer(program.instructions[i], output, input);
+          for (InstructionId user : users[output]) RenameBuffer(program.instructions[user], output, input);
+          users[input].insert(users[input].end(), users[output].begin(), users[output].end());
           input = -1;  // Taken: no other output may use it.
           break;
         }

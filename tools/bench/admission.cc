@@ -1,4 +1,5 @@
-// Measures what planning hostile jobs takes (engine/planner/admission.h): seconds, and memory of a process for each.
+// Measures what planning hostile jobs takes (engine/planner/admission.h): seconds, of them those of the processor, and
+// memory. Each job has a process of its own.
 #include "engine/planner/admission.h"
 
 #include <sys/resource.h>
@@ -29,6 +30,13 @@ const char* VerdictOf(const absl::StatusOr<Admission>& admission) {
   return "?";
 }
 
+double ProcessorSeconds(const rusage& usage) {
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
 // Plans one job in a process of its own, which prints its row.
 bool Measure(const HostileJob& job, const AdmissionOptions& options) {
   std::fflush(stdout);
@@ -41,7 +49,8 @@ bool Measure(const HostileJob& job, const AdmissionOptions& options) {
     const absl::StatusOr<Admission> admission = Admit(job.text, machine, options);
     const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
     getrusage(RUSAGE_SELF, &after);
-    std::printf("%-46s %7.3f s %10s  %s\n", job.name.c_str(), seconds,
+    std::printf("%-46s %7.3f s %7.3f s %10s  %s\n", job.name.c_str(), seconds,
+                ProcessorSeconds(after) - ProcessorSeconds(before),
                 FormatBytes((after.ru_maxrss - before.ru_maxrss) * 1024).c_str(), VerdictOf(admission));
     std::fflush(stdout);
     _exit(0);
@@ -54,7 +63,7 @@ int Run(int64_t milliseconds, int64_t mebibytes) {
   AdmissionOptions options;
   if (milliseconds > 0) options.time_limit = absl::Milliseconds(milliseconds);
   if (mebibytes > 0) options.memory_bytes = mebibytes << 20;
-  std::printf("%-46s %9s %10s  verdict\n", "job", "time", "memory");
+  std::printf("%-46s %9s %9s %10s  verdict\n", "job", "time", "processor", "memory");
   const int64_t instructions = (options.memory_bytes - kPlanningBytes) / kPlanningBytesPerInstruction;
   for (const HostileJob& job : HostileJobs(instructions)) {
     if (!Measure(job, options)) {
