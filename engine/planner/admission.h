@@ -5,8 +5,8 @@
 // job is:
 // - Time: it looks at the deadline and at `cancelled` while it compiles and proves, unit by unit and instruction by
 // instruction, and before each other stage of planning. The longest stage that it does not interrupt, the search for
-// addresses, takes about 4 us for each estimated instruction on a core of an Intel Xeon at 2.6 GHz: a quarter of a second
-// for the longest program that the default options allow.
+// addresses, takes about 4 us for each estimated instruction on a core of an Intel Xeon at 2.6 GHz: a quarter of a
+// second for the longest program that the default options allow.
 // - Memory: at most kPlanningBytes + kPlanningBytesPerInstruction for each estimated instruction. A job whose estimate
 // is beyond AdmissionOptions::memory_bytes is refused before its model is built. The estimate of a model that a program
 // brings is as good as its CustomModel::layers.
