@@ -24,8 +24,10 @@ void Free(void* block) {
 
 }  // namespace
 
-// The forms for arrays and without exceptions call these.
+// The forms for arrays call these.
 void* operator new(size_t bytes) { return Counted(std::malloc(std::max<size_t>(1, bytes))); }
+// The default calls the form above, but AddressSanitizer has another one, whose blocks must not be freed below.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return operator new(bytes); }
 void* operator new(size_t bytes, std::align_val_t alignment) {
   const size_t a = static_cast<size_t>(alignment);
   return Counted(std::aligned_alloc(a, (std::max<size_t>(1, bytes) + a - 1) / a * a));
