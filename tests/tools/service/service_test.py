@@ -35,16 +35,18 @@ _WAIT_SECONDS = 60  # Only a test that fails waits as long.
 class Service:
     """A service that runs, and calls of its client."""
 
-    def __init__(self, folder, *flags):
+    def __init__(self, folder, data, *flags):
         self.folder = os.path.join(folder, "jobs")
         self.process = subprocess.Popen(
-            [_SERVICE, f"--folder={self.folder}", f"--data={folder}/data", "--port=0", "--page_port=0", *flags],
+            [_SERVICE, f"--folder={self.folder}", f"--data={data}", "--port=0", "--page_port=0", *flags],
             stdout=subprocess.PIPE, text=True)
-        calls, page = self.process.stdout.readline(), self.process.stdout.readline()
-        self.address, self.page = calls.split()[-1:], page.split()[-1:]
+        said = [self.process.stdout.readline().split() for _ in range(2)]
+        if [line[:1] for line in said] != [["calls:"], ["page:"]]:
+            raise AssertionError(f"the service did not start: {said}")
+        self.address, self.page = said[0][1], said[1][1]
 
     def command(self, *words):
-        return [_CLIENT, *words, f"--service={self.address[0]}"]
+        return [_CLIENT, *words, f"--service={self.address}"]
 
     def call(self, *words):
         """Returns what a call prints, which must succeed: the values of its lines of JSON."""
@@ -108,22 +110,6 @@ class Service:
         return self.process.wait(timeout=_WAIT_SECONDS)
 
 
-def start(add_cleanup, *flags):
-    """Starts a service with a folder of its own. Returns the folder, and the service."""
-    temporary = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
-    add_cleanup(temporary.cleanup)
-    os.mkdir(os.path.join(temporary.name, "data"))
-    with open(os.path.join(temporary.name, "data", "text.txt"), "w", encoding="utf-8") as text:
-        text.writelines(f"the {i * i % 97} quick brown foxes jump over the dog.\n" for i in range(400))
-    return temporary.name, start_again(add_cleanup, temporary.name, *flags)
-
-
-def start_again(add_cleanup, folder, *flags):
-    service = Service(folder, *(flags or ("--threads=2",)))
-    add_cleanup(service.end, signal.SIGKILL)
-    return service
-
-
 def write(folder, job):
     """Writes a job spec and returns its path."""
     with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".textproto", delete=False) as file:
@@ -156,15 +142,30 @@ class Cells(html.parser.HTMLParser):
 class ServiceTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        """Trains the reference: a job that nobody disturbs."""
-        folder, service = start(cls.addClassCleanup)
-        service.call("submit", write(folder, _JOB), "--id=undisturbed")
+        """Writes the data, and trains the reference: a job that nobody disturbs."""
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        cls.addClassCleanup(folder.cleanup)
+        cls.data = os.path.join(folder.name, "data")
+        os.mkdir(cls.data)
+        with open(os.path.join(cls.data, "text.txt"), "w", encoding="utf-8") as text:
+            text.writelines(f"the {i * i % 97} quick brown foxes jump over the dog.\n" for i in range(400))
+        service = Service(folder.name, cls.data)
+        cls.addClassCleanup(service.end, signal.SIGKILL)
+        service.call("submit", write(folder.name, _JOB), "--id=undisturbed")
         cls.losses = service.losses("undisturbed")
         cls.checkpoint = service.checkpoint("undisturbed")
         assert len(cls.losses) == _STEPS and cls.checkpoint[0] == f"step-{_STEPS:010}", (cls.losses, cls.checkpoint[0])
 
     def start(self, *flags):
-        return start(self.addCleanup, *flags)
+        """Starts a service with a folder of its own. Returns the folder, and the service."""
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        return folder.name, self.start_again(folder.name, *flags)
+
+    def start_again(self, folder, *flags):
+        service = Service(folder, self.data, *flags)
+        self.addCleanup(service.end, signal.SIGKILL)
+        return service
 
     def assert_undisturbed(self, service, *jobs):
         """Checks that jobs end in the bits of the reference, and report its losses."""
@@ -173,7 +174,7 @@ class ServiceTest(unittest.TestCase):
             self.assertEqual(service.checkpoint(job), self.checkpoint, job)
 
     def test_jobs_run_side_by_side_as_the_budget_allows(self):
-        folder, service = self.start()
+        folder, service = self.start("--threads=2")
         job = write(folder, _JOB)
         ids = [service.call("submit", job)[0]["id"] for _ in range(3)]
         self.assertEqual(ids, ["job-1", "job-2", "job-3"])
@@ -262,7 +263,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual(steps, list(range(1, _STEPS + 1)))
 
     def test_after_kill_9_all_jobs_go_on_to_the_same_bits(self):
-        folder, service = self.start()
+        folder, service = self.start("--threads=2")
         job = write(folder, _JOB)
         for name in ("aside", "a", "b", "c"):
             service.call("submit", job, f"--id={name}")
@@ -272,11 +273,11 @@ class ServiceTest(unittest.TestCase):
         service.call("submit", write(folder, _LONG_JOB), "--id=dropped")
         service.call("cancel", "dropped")
         position = 0
-        for step, number in ((6, signal.SIGKILL), (20, signal.SIGKILL), (30, signal.SIGTERM)):
+        for step, number in ((10, signal.SIGKILL), (20, signal.SIGKILL), (30, signal.SIGTERM)):
             service.wait_for_step("a", step)
             position = self.watched(service, "a", position)
             self.assertEqual(service.end(number), -signal.SIGKILL if number == signal.SIGKILL else 0)
-            service = start_again(self.addCleanup, folder)
+            service = self.start_again(folder, "--threads=2")
             states = service.states()
             self.assertEqual([states["aside"], states["dropped"]], ["PREEMPTED", "CANCELLED"])
         # An event that was read before has the same place after.
@@ -297,12 +298,13 @@ class ServiceTest(unittest.TestCase):
         return positions[-1]
 
     def test_a_job_that_fails_says_why_and_can_be_resumed(self):
-        folder, service = self.start()
-        data = os.path.join(folder, "data", "text.txt")
+        folder, service = self.start("--threads=2")
+        data = os.path.join(self.data, "text.txt")
         service.call("submit", write(folder, _JOB), "--id=a")
         service.wait_for_step("a", 3)
         service.call("preempt", "a")
         os.rename(data, data + ".away")
+        self.addCleanup(lambda: os.path.exists(data) or os.rename(data + ".away", data))
         service.call("resume", "a")
         self.assertEqual(service.reports("a")[1], "FAILED")
         self.assertRegex(service.call("list")[0]["error"], "cannot open .*text.txt: No such file")
@@ -316,18 +318,18 @@ class ServiceTest(unittest.TestCase):
         service.call("submit", write(folder, _LONG_JOB), "--id=waits")
         service.losses("done")
         service.call("preempt", "waits")
-        with urllib.request.urlopen(service.page[0] + "jobs", timeout=_WAIT_SECONDS) as answer:
+        with urllib.request.urlopen(service.page + "jobs", timeout=_WAIT_SECONDS) as answer:
             jobs = json.load(answer)
         self.assertEqual([(job["id"], job["state"]) for job in jobs], [("done", "FINISHED"), ("waits", "PREEMPTED")])
         self.assertEqual(jobs[0]["curve"], [[step, loss] for step, loss in self.losses.items()])
-        with urllib.request.urlopen(service.page[0], timeout=_WAIT_SECONDS) as answer:
+        with urllib.request.urlopen(service.page, timeout=_WAIT_SECONDS) as answer:
             self.assertIn("<title>Training jobs</title>", answer.read().decode())
         if _BROWSER is None:
             self.skipTest("there is no Chromium here, so the script of the page does not run; install "
                           "chromium-headless-shell")
         shown = subprocess.run(
             [_BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/browser",
-             "--virtual-time-budget=500", "--dump-dom", service.page[0]],
+             "--virtual-time-budget=500", "--dump-dom", service.page],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=_WAIT_SECONDS, check=True).stdout
         cells = Cells()
         cells.feed(shown)
@@ -342,18 +344,18 @@ class ServiceTest(unittest.TestCase):
         self.assertLess(points[0][1], points[-1][1])
 
     def test_two_services_share_neither_folder_nor_port(self):
-        folder, service = self.start()
+        folder, service = self.start("--threads=2")
 
         def fails(*flags):
-            ended = subprocess.run([_SERVICE, f"--data={folder}/data", *flags], capture_output=True, text=True,
+            ended = subprocess.run([_SERVICE, f"--data={self.data}", *flags], capture_output=True, text=True,
                                    check=False, timeout=_WAIT_SECONDS)
             self.assertEqual(ended.returncode, 1, ended)
             return ended.stderr
 
         self.assertIn(f"another service uses {service.folder}", fails(f"--folder={service.folder}", "--port=0"))
-        port = service.address[0].split(":")[1]
+        port = service.address.split(":")[1]
         self.assertIn("give a --port that is free", fails(f"--folder={folder}/other", f"--port={port}"))
-        port = re.search(r":(\d+)/", service.page[0]).group(1)
+        port = re.search(r":(\d+)/", service.page).group(1)
         self.assertIn("give a --page_port that is free",
                       fails(f"--folder={folder}/other", "--port=0", f"--page_port={port}"))
         self.assertIn("give --folder and --data", fails())
