@@ -41,11 +41,10 @@ constexpr char kUsage[] =
     "(tools/examples/service/service.proto; tools/examples/service:client is one), and a web page shows them.\n\n"
     "  service --folder=jobs --data=texts --threads=8 --memory_mib=16384\n\n"
     "Ctrl-C saves a checkpoint of every job that runs, and ends. A service that is started again with the same\n"
-    "--folder goes on with all jobs, however the last one ended. Exit codes: 0 ended by a signal; 1 it could not "
-    "start,\n"
-    "and stderr says why.";
+    "--folder goes on with all jobs, however the last one ended. Exit codes: 0 ended by a signal; 1 it could not\n"
+    "start, and stderr says why.";
 
-constexpr std::chrono::seconds kPatienceForCalls(2);
+constexpr std::chrono::seconds kDeadlineOfCalls(2);
 
 int Fail(absl::string_view message) {
   std::fprintf(stderr, "service: %s\n", std::string(message).c_str());
@@ -89,7 +88,7 @@ int Serve(const sigset_t& signals) {
   int signal = 0;
   sigwait(&signals, &signal);
   (*queue)->BeginToEnd();
-  server->Shutdown(std::chrono::system_clock::now() + kPatienceForCalls);
+  server->Shutdown(std::chrono::system_clock::now() + kDeadlineOfCalls);
   return 0;  // The queue waits until the jobs are saved.
 }
 
