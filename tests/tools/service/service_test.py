@@ -360,7 +360,7 @@ class ServiceTest(unittest.TestCase):
                       fails(f"--folder={folder}/other", "--port=0", f"--page_port={port}"))
         self.assertIn("give --folder and --data", fails())
         self.assertIn("nowhere: No such file", fails(f"--folder={folder}/other", "--data=nowhere"))
-        self.assertIn("--thread", fails("--thread=3"))
+        self.assertIn("flag 'thread'", fails("--thread=3"))
 
     def test_help(self):
         for program, words in ((_SERVICE, ("--memory_mib", "Ctrl-C")), (_CLIENT, ("--position", "preempt"))):
