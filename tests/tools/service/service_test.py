@@ -17,12 +17,12 @@ _SERVICE = os.path.abspath("tools/examples/service/service")
 _CLIENT = os.path.abspath("tools/examples/service/client")
 _BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
 
-_STEPS = 60
+_STEPS = 80
 _JOB = f"""
 name: "tiny"
 model {{ decoder {{ family: LLAMA width: 64 layers: 2 heads: 2 }} }}
 data {{ path: "text.txt" }}
-batch {{ global_batch: 4 micro_batch: 2 sequence_length: 64 }}
+batch {{ global_batch: 16 micro_batch: 2 sequence_length: 64 }}
 optimizer {{ learning_rate: 1e-2 }}
 lr_schedule {{ steps: {_STEPS} }}
 checkpoint {{ every_steps: 4 }}
