@@ -277,7 +277,10 @@ class ServiceTest(unittest.TestCase):
             service.wait_for_step("a", step)
             position = self.watched(service, "a", position)
             self.assertEqual(service.end(number), -signal.SIGKILL if number == signal.SIGKILL else 0)
+            half = os.path.join(service.folder, ".half")  # As a kill in the middle of Submit leaves.
+            os.mkdir(half)
             service = self.start_again(folder, "--threads=2")
+            self.assertFalse(os.path.exists(half))
             states = service.states()
             self.assertEqual([states["aside"], states["dropped"]], ["PREEMPTED", "CANCELLED"])
         # An event that was read before has the same place after.
@@ -311,6 +314,23 @@ class ServiceTest(unittest.TestCase):
         os.rename(data + ".away", data)
         service.call("resume", "a")
         self.assert_undisturbed(service, "a")
+
+    def test_a_job_that_is_too_large_for_a_later_service_holds_up_nobody(self):
+        folder, service = self.start("--threads=2")
+        large = _LONG_JOB.replace("threads_per_rank: 1", "threads_per_rank: 2")
+        service.call("submit", write(folder, large), "--id=large")
+        service.call("submit", write(folder, _JOB), "--id=small")
+        service.wait_for_step("large", 2)
+        self.assertEqual(service.end(signal.SIGTERM), 0)
+        service = self.start_again(folder, "--threads=1")
+        self.assert_undisturbed(service, "small")
+        self.assertEqual(service.states()["large"], "FAILED")
+        self.assertIn("takes 2 threads, and the service has 1;", service.call("list")[0]["error"])
+        self.assertEqual(service.end(signal.SIGTERM), 0)
+        service = self.start_again(folder, "--threads=2")
+        steps_done = int(service.call("resume", "large")[0]["steps_done"])
+        self.assertGreaterEqual(steps_done, 2)
+        service.wait_for_step("large", steps_done + 1)
 
     def test_the_page_shows_the_jobs_with_their_curves(self):
         folder, service = self.start("--threads=1")
@@ -358,6 +378,10 @@ class ServiceTest(unittest.TestCase):
         port = re.search(r":(\d+)/", service.page).group(1)
         self.assertIn("give a --page_port that is free",
                       fails(f"--folder={folder}/other", "--port=0", f"--page_port={port}"))
+        os.mkdir(os.path.join(folder, "other", "a"))
+        with open(os.path.join(folder, "other", "a", "status.textproto"), "w", encoding="utf-8") as status:
+            status.write("nonsense")
+        self.assertIn("a/status.textproto is damaged: found no status of job a", fails(f"--folder={folder}/other"))
         self.assertIn("give --folder and --data", fails())
         self.assertIn("nowhere: No such file", fails(f"--folder={folder}/other", "--data=nowhere"))
         self.assertIn("flag 'thread'", fails("--thread=3"))
