@@ -44,6 +44,7 @@ _MAY_INCLUDE = {
                                       "kernels/reference", "sharding", "sharding/comm"},
     "engine/checkpoint": _ENGINE_BASE | {"engine/io", "proto"},
     "engine/data": _ENGINE_BASE | {"engine/io"},
+    "engine/launch": _ENGINE_BASE | {"engine/io", "proto", "sharding/comm"},
     "engine/hugging_face": _ENGINE_BASE | {"engine/checkpoint", "engine/io", "engine/model"},
     "engine/config": _ENGINE_BASE | {"engine/data", "engine/graph", "engine/hugging_face", "engine/model",
                                      "engine/optimizer", "engine/runtime", "engine/step", "proto"},
