@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/c/calls.h"
 #include "engine/c/handles.h"
+#include "engine/config/set_model.h"
 #include "engine/graph/builder.h"
 #include "engine/graph/graph.h"
 #include "engine/graph/layers.h"
@@ -114,6 +115,12 @@ absl::StatusOr<CustomModel> MakeModel(const shale_model* model) {
                      .layers = taken.layers,
                      .last_target_only = taken.last_target_only != 0,
                      .vocabulary = taken.vocabulary};
+}
+
+absl::Status GiveModel(const shale_model* model, Job& job) {
+  if (model == nullptr) return absl::OkStatus();
+  SHALE_ASSIGN_OR_RETURN(const CustomModel custom, MakeModel(model));
+  return SetModel(custom, job);
 }
 
 }  // namespace shale::c

@@ -12,7 +12,7 @@
  *
  * Groups, parameters and tensors are numbers of one builder. SHALE_NONE stands for none. Functions that return a number
  * return SHALE_NONE after a misuse. The builder keeps the first misuse, with its name, and the call that wanted the
- * model (shale_plan_create, shale_trainer_create, shale_generator_create) returns it. So `build` need not check.
+ * model (such as shale_plan_create or shale_trainer_create) returns it. So `build` need not check.
  *
  * T tokens (B sequences of S), C width, K inputs, N outputs, H query heads, G key/value heads, D head width, F inner
  * width or features, V vocabulary, P positions.
@@ -39,7 +39,7 @@ typedef struct shale_graph_options {
 } shale_graph_options;
 
 /* The library keeps a copy of this struct, but not of what `user` points to, which must outlive the plan, the trainer
- * or the generator. */
+ * or the generator, or the call of shale_admit_job or shale_verify. */
 typedef struct shale_model {
   size_t size;
   const char* name; /* Names the model in plans and checkpoints: letters, digits, '.', '_' and '-', up to 128. */

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -109,6 +110,82 @@ class PackageTest(unittest.TestCase):
         with self.assertRaises(shale.OutOfMemory) as raised:
             shale.plan(job, set={"memory.budget_bytes": 1000})
         self.assertIn("too little", str(raised.exception))
+
+    def test_admits_jobs_of_others(self):
+        text = self.job.with_set({"model.mlp.vocabulary": _TOKENS}).text
+        plan = shale.plan(shale.Job.parse(text))
+        fits = shale.admit(text, budget_bytes=plan.arena_bytes, hardware_threads=2)
+        self.assertTrue(fits.fits, fits.text)
+        self.assertEqual((fits.verdict, fits.arena_bytes), ("FITS", plan.arena_bytes))
+        self.assertEqual(fits.json()["memory"]["arena_bytes"], plan.arena_bytes)
+        self.assertIn(fits.text.encode(), fits.message)
+        self.assertEqual(shale.admit(shale.Job.parse(text)).arena_bytes, plan.arena_bytes)
+        invalid = shale.admit(text, set={"sharding.strategy": "FULL"})
+        self.assertEqual((invalid.verdict, invalid.arena_bytes, invalid.fits), ("INVALID", 0, False))
+        self.assertIn("did you mean FULL_SHARD?", invalid.text)
+        with self.assertRaises(shale.DeadlineExceeded):
+            shale.admit(text, seconds=1e-9)
+        with self.assertRaises(shale.OutOfMemory):
+            shale.admit(text, memory_bytes=1)
+        for wrong, error in (({"device": "TPU"}, ValueError), ({"most_ranks": -1}, shale.InvalidJob)):
+            with self.assertRaises(error):
+                shale.admit(text, **wrong)
+        with self.assertRaises(TypeError):
+            shale.admit(7)
+        stop = shale.Stop()
+        stop.request()
+        with self.assertRaises(shale.Cancelled):
+            shale.admit(text, stop=stop)
+
+    def test_ways_out_are_settings(self):
+        text = ("model { decoder { width: 16 layers: 4 heads: 2 vocabulary: 50 } } lr_schedule { steps: 1 }\n"
+                "batch { global_batch: 8 micro_batch: 2 sequence_length: 32 }")
+        budget = shale.admit(text).arena_bytes * 9 // 10
+        refused = shale.admit(text, budget_bytes=budget)
+        self.assertEqual(refused.verdict, "DOES_NOT_FIT")
+        self.assertTrue(refused.ways_out)
+        for way in refused.ways_out:
+            changed = shale.admit(text, set=way.overrides, budget_bytes=budget)
+            self.assertEqual((changed.fits, changed.arena_bytes), (True, way.arena_bytes), way)
+
+    def test_verifies_jobs(self):
+        seen = []
+        verification = shale.verify(self.job, data=self.samples(), seconds=1e-6, on_check=seen.append,
+                                    temporary_folder=self.folder)
+        self.assertTrue(verification.passed, verification)
+        self.assertEqual(list(verification), seen)
+        self.assertIn("2 ranks", [check.name for check in verification])
+        self.assertIn("all checks hold", str(verification))
+        self.assertEqual(os.listdir(self.folder), [])
+
+        reads = []
+
+        def impure(number):
+            reads.append(number)
+            return sample(len(reads))
+
+        verification = shale.verify(self.job, data=shale.Samples(impure, 31, vocabulary=_TOKENS), seconds=1e-6)
+        self.assertFalse(verification.passed)
+        failed, = (check for check in verification if not check.passed)
+        self.assertEqual(failed.name, "data")
+        self.assertIn("not a function of the position", failed.remark)
+        with self.assertRaises(shale.InvalidJob):
+            shale.verify(self.job, seconds=-1)
+
+    def test_ctrl_c_ends_the_checks(self):
+        def interrupt(_):
+            os.kill(os.getpid(), signal.SIGINT)
+
+        def fail(check):
+            raise KeyError(check.name)
+
+        for on_check, error in ((interrupt, KeyboardInterrupt), (fail, KeyError)):
+            with self.assertRaises(error):
+                shale.verify(self.job, data=self.samples(), on_check=on_check, temporary_folder=self.folder)
+            self.assertEqual(os.listdir(self.folder), [])
+        stop = shale.Stop()
+        with self.assertRaises(shale.Cancelled):
+            shale.verify(self.job, data=self.samples(), on_check=lambda _: stop.request(), stop=stop)
 
     def test_jobs(self):
         with self.assertRaises(shale.InvalidJob) as raised:
