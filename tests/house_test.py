@@ -168,6 +168,14 @@ class HouseTest(unittest.TestCase):
                 wrong[arrow].append(f"{path} includes {included}")
         self.assertFalse(wrong, "\n".join(f"{arrow}: {', '.join(where)}" for arrow, where in wrong.items()))
 
+    def test_examples_use_the_public_header_alone(self):
+        exists = set(self.files).__contains__
+        wrong = [f"{path} includes {included}" for path in self.files
+                 if path.startswith("tools/examples/") and path.endswith(_SOURCES)
+                 for included in included_files(path, self.read(path), exists)
+                 if included != "engine/shale.h" and not included.startswith("tools/examples/")]
+        self.assertFalse(wrong, "\n".join(wrong))
+
     def test_no_spelling_hides_an_include(self):
         exists = {"engine/step/emit.h", "engine/memory/plan.h", "kernels/cuda/cudnn/x.h"}.__contains__
         for line in ('#include "engine/memory/plan.h"', '#include  "engine/memory/plan.h"',
