@@ -97,8 +97,8 @@ def compare(run):
             sys.exit(f"{tag}: {len(apart)} steps differ; step {step}: TensorBoard shows {found[tag].get(step)}, "
                      f"metrics.jsonl has {values.get(step)}")
     count = sum(len(values) for values in expected.values())
-    print(f"{run}: TensorBoard shows the {count} values of metrics.jsonl under {len(expected)} tags, from {files} event "
-          f"file{'' if files == 1 else 's'}")
+    print(f"{run}: TensorBoard shows the {count} values of metrics.jsonl under {len(expected)} tags, in "
+          f"{files} event files")
 
 
 def main():
