@@ -12,6 +12,7 @@
 #include "tests/engine/job_harness.h"
 #include "tests/engine/tested_backend.h"
 #include "tools/examples/diffusion_mlp.h"
+#include "tools/examples/masked_encoder.h"
 #include "tools/examples/table_classifier.h"
 #include "tools/examples/universal_transformer.h"
 
@@ -27,7 +28,7 @@ CustomModel Classifier() {
 CustomModel Transformer() {
   return examples::UniversalTransformer({.width = 12, .heads = 3, .hidden = 20, .steps = 3});
 }
-
+CustomModel Encoder() { return examples::MaskedEncoder({.width = 12, .heads = 3, .hidden = 20, .blocks = 3}); }
 CustomModel Denoiser() { return examples::DiffusionMlp({.width = 15, .hidden = 22, .groups = 3, .blocks = 3}); }
 
 Tokens TokensOnly(int64_t sequences) { return RandomTokens(sequences, kLength, kVocabulary, 5, /*masks=*/false); }
@@ -53,6 +54,19 @@ Tokens FeaturesAndValues(int64_t sequences) {
   }
   return data;
 }
+Tokens MaskedSentences(int64_t sequences) {
+  Tokens data = TokensOnly(sequences);
+  examples::Sentences sentences = {.length = kLength, .words = kVocabulary - 1};
+  for (const int32_t token : data.inputs) sentences.tokens.push_back(token % static_cast<int32_t>(sentences.words));
+  examples::MaskedSentences masked("random", sentences, /*seed=*/5, /*share=*/0.3);
+  for (int64_t i = 0; i < sequences; ++i) {
+    const auto part = [&](auto& all) { return absl::MakeSpan(all).subspan(i * kLength, kLength); };
+    const absl::Status read =
+        masked.Read(i, {.inputs = part(data.inputs), .targets = part(data.targets), .weights = part(data.weights)});
+    EXPECT_TRUE(read.ok()) << read;
+  }
+  return data;
+}
 
 struct Example {
   const char* name;
@@ -60,11 +74,13 @@ struct Example {
   Tokens (*data)(int64_t sequences);
   int64_t vocabulary;
   const char* activation;  // A pattern of one in every block.
+  TargetWeights weights = TargetWeights::kNone;
 };
 constexpr Example kExamples[] = {
     {"TableClassifier", Classifier, FeaturesAndClasses, kVocabulary, "blocks.*.up"},
     {"UniversalTransformer", Transformer, TokensOnly, kVocabulary, "steps.*.qkv"},
     {"DiffusionMlp", Denoiser, FeaturesAndValues, 0, "blocks.*.sum"},
+    {"MaskedEncoder", Encoder, MaskedSentences, kVocabulary, "blocks.*.qkv", TargetWeights::kOverWeights},
 };
 
 class ExampleLaws : public ::testing::TestWithParam<std::tuple<Example, DType>> {
@@ -77,6 +93,7 @@ class ExampleLaws : public ::testing::TestWithParam<std::tuple<Example, DType>> 
     options.model = model;
     options.dtype = dtype;
     options.micro_batch = micro_batch;
+    options.target_weights = example.weights;
     options.step.mesh = {.shard = ranks};
     return options;
   }
