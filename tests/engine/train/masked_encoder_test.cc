@@ -57,9 +57,7 @@ class MaskedEncoderTest : public ResumeTest {
  protected:
   MaskedEncoderTest() { data_ = &sentences_; }
   Job MakeJob(const CustomModel& model, const std::vector<std::string>& overrides = {}) const {
-    std::vector<std::string> all = {std::string(kOps)};
-    all.insert(all.end(), overrides.begin(), overrides.end());
-    absl::StatusOr<Job> job = ParseJobText(R"(
+    return MakeCustomJob(model, R"(
 data { order: SEQUENTIAL target_weights: OVER_WEIGHTS }
 batch { global_batch: 7 micro_batch: 1 sequence_length: 12 }
 sharding { ranks: 3 }
@@ -68,12 +66,7 @@ checkpoint { every_steps: 3 keep_last: 9 }
 runtime { threads_per_rank: 1 }
 lr_schedule { steps: 6 }
 )",
-                                           "job.textproto", all, ModelFrom::kProgram);
-    EXPECT_TRUE(job.ok()) << job.status();
-    if (!job.ok()) return {};
-    const absl::Status set = SetModel(model, *job);
-    EXPECT_TRUE(set.ok()) << set;
-    return *job;
+                         overrides);
   }
 
   MaskedSentences sentences_{"triples", Triples(), /*seed=*/1};
