@@ -118,7 +118,7 @@ TEST_F(MaskedEncoderTest, NothingCanBeGenerated) {
       "which do not exist yet when the next one is drawn";
   const absl::Status live = Train(MakeJob(Encoder(), {"runtime.generate=true"}), "live").status;
   EXPECT_EQ(live.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(live.message(), absl::StrCat("runtime.generate: ", kWhy));
+  EXPECT_EQ(live.message(), absl::StrCat("runtime.generate: custom model masked_encoder: ", kWhy));
   ASSERT_TRUE(Train(MakeJob(Encoder()), "run/checkpoints").status.ok());
   const absl::Status loaded = Generator::FromRun(Path("run"), CreateBackend, Encoder()).status();
   EXPECT_EQ(loaded.code(), absl::StatusCode::kInvalidArgument);
