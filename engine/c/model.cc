@@ -241,6 +241,12 @@ int32_t shale_layer_attention(shale_builder builder, int32_t q_BSHD, int32_t k_B
   });
 }
 
+int32_t shale_layer_bidirectional_attention(shale_builder builder, int32_t q_BSHD, int32_t k_BSGD, int32_t v_BSGD) {
+  return Layer(builder, [&](NumberedBuilder& b) {
+    return BidirectionalAttention(b.builder, b.At(q_BSHD), b.At(k_BSGD), b.At(v_BSGD));
+  });
+}
+
 int32_t shale_layer_swiglu(shale_builder builder, int32_t gate_up_T2F) {
   return Layer(builder, [&](NumberedBuilder& b) { return SwiGlu(b.builder, b.At(gate_up_T2F)); });
 }

@@ -102,6 +102,9 @@ SHALE_API void shale_layer_rope(shale_builder builder, int32_t x_BSHD, double th
 /* Causal attention: [T, H * D]. `window` is the number of tokens that a query sees, itself included; 0: all. */
 SHALE_API int32_t shale_layer_attention(shale_builder builder, int32_t q_BSHD, int32_t k_BSGD, int32_t v_BSGD,
                                         int64_t window);
+/* Attention in both directions: [T, H * D]. A query sees all tokens of its sequence. Such a model cannot generate. */
+SHALE_API int32_t shale_layer_bidirectional_attention(shale_builder builder, int32_t q_BSHD, int32_t k_BSGD,
+                                                      int32_t v_BSGD);
 /* silu(gate) * up: [T, 2F], gate columns first, -> [T, F]. */
 SHALE_API int32_t shale_layer_swiglu(shale_builder builder, int32_t gate_up_T2F);
 /* gelu(x): [T, F]; `tanh` not 0: by the formula with tanh. */

@@ -129,7 +129,7 @@ class Caller {
   static void Build(shale_builder b, Bytes& bytes) {
     const auto id = [&] { return static_cast<int32_t>(bytes.Number()); };
     const int64_t shape[] = {bytes.Number(), bytes.Number(), 1, 1};
-    switch (bytes.Below(22)) {
+    switch (bytes.Below(23)) {
       case 0: shale_builder_add_group(b, bytes.OneIn(8) ? nullptr : "group"); break;
       case 1: shale_builder_add_parameter(b, id(), "a", shape, 1 + bytes.Below(5), id(), 1); break;
       case 2: shale_builder_add_parameter(b, id(), "b", bytes.OneIn(8) ? nullptr : shape, 2, 0, 1); break;
@@ -152,6 +152,7 @@ class Caller {
       case 19: shale_layer_gelu(b, shale_layer_swiglu(b, id()), 1); break;
       case 20: shale_layer_mean_squared_error(b, shale_layer_add(b, id(), id(), "sum")); break;
       case 21: shale_layer_linear_cross_entropy(b, id(), id(), id()); break;
+      case 22: shale_layer_bidirectional_attention(b, id(), id(), id()); break;
     }
   }
   shale_model Model() {

@@ -258,6 +258,25 @@ class PackageTest(unittest.TestCase):
             shale.plan(shale.Job.parse(_JOB[_JOB.index("batch"):], own_model=True), model=wrong)
         self.assertIn("no such layer", str(raised.exception))
 
+    def test_attention_in_both_directions(self):
+        @shale.model(digest="width=6")
+        def encoder(b):
+            group = b.group("all")
+            table = b.parameter(group, "table", (b.options.vocabulary, 18))
+            head = b.parameter(group, "head", (b.options.vocabulary, 6))
+            b.begin_unit("all")
+            qkv = b.embedding(table)
+            heads = [b.split_first(b.split_last(b.slice(qkv, 1, 6 * i, 6), 2), b.options.micro_batch) for i in range(3)]
+            b.linear_cross_entropy(b.bidirectional_attention(*heads), head)
+            b.end_last_unit()
+
+        self.job = shale.Job.parse(_JOB[_JOB.index("batch"):], own_model=True)
+        self.assertEqual(len(self.losses(model=encoder, data=self.samples())), 6)
+        self.job = self.job.with_set({"runtime.generate": True})
+        with self.assertRaises(shale.ShaleError) as raised:
+            self.losses(model=encoder, data=self.samples())
+        self.assertIn("a model with bidirectional attention cannot generate tokens", str(raised.exception))
+
     def test_ctrl_c_saves_and_leaves(self):
         folder = os.path.join(self.folder, "checkpoints")
         with self.assertRaises(KeyboardInterrupt):

@@ -17,6 +17,7 @@
 #include "tests/engine/verify/verify_jobs.h"
 #include "tests/engine/verify/wrong_backend.h"
 #include "tools/examples/diffusion_mlp.h"
+#include "tools/examples/masked_encoder.h"
 #include "tools/examples/table_classifier.h"
 #include "tools/examples/universal_transformer.h"
 
@@ -113,6 +114,16 @@ TEST_F(Verify, ValuesWithAndWithoutWeights) {
     EXPECT_EQ(OutcomeOf(report, weighted ? "target weights" : "masked targets"),
               weighted ? VerifyOutcome::kHolds : VerifyOutcome::kNotRun);
   }
+}
+
+TEST_F(Verify, MaskedTokensInBothDirections) {
+  examples::Sentences sentences = {.length = 10, .words = 7};
+  for (int i = 0; i < 400; ++i) sentences.tokens.push_back(i * i % 97 % 7);
+  examples::MaskedSentences masked("squares", sentences, /*seed=*/3);
+  const VerifyReport report =
+      ExpectHolds(MakeJob("", {"data.order=SEQUENTIAL", "data.target_weights=OVER_WEIGHTS", "sharding.ranks=2"}),
+                  {.model = examples::MaskedEncoder({.width = 12, .hidden = 16, .blocks = 1}), .data = &masked});
+  EXPECT_EQ(OutcomeOf(report, "target weights"), VerifyOutcome::kHolds);
 }
 
 TEST_F(Verify, WeightsOfBothSigns) {

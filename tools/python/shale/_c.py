@@ -213,6 +213,7 @@ BUILDER_CALLS = {
     "shale_layer_split_first": (_I, [_I, _L]),
     "shale_layer_rope": (None, [_I, _D]),
     "shale_layer_attention": (_I, [_I, _I, _I, _L]),
+    "shale_layer_bidirectional_attention": (_I, [_I, _I, _I]),
     "shale_layer_swiglu": (_I, [_I]),
     "shale_layer_gelu": (_I, [_I, _I]),
     "shale_layer_add": (_I, [_I, _I, _S]),
