@@ -43,7 +43,6 @@ class StepReport(_c.StepReport):
 
 
 _new_report = partial(StepReport.from_buffer_copy, bytes(_c.StepReport()))
-_new_state = partial(_c.TrainerState.from_buffer_copy, bytes(_c.TrainerState()))
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,8 @@ class Trainer:
 
     def __iter__(self) -> Iterator[StepReport]:
         """Runs the remaining steps, one for each item. Does not evaluate or save; run() does."""
-        while not self.done:
+        state = _c.TrainerState()
+        while not self._read_state(state).done:
             yield self.step()
 
     def run(self, on_step: Optional[Callable[[StepReport], object]] = None) -> None:
@@ -172,7 +172,9 @@ class Trainer:
         _c.call("shale_trainer_request_stop", self._trainer)
 
     def _state(self):
-        state = _new_state()
+        return self._read_state(_c.TrainerState())
+
+    def _read_state(self, state):
         code = self._get_state(self._trainer, byref(state), self._error_reference)
         if code != 0:
             _c.check(code, self._error)
