@@ -112,7 +112,13 @@ class Trainer:
     def __iter__(self) -> Iterator[StepReport]:
         """Runs the remaining steps, one for each item. Does not evaluate or save; run() does."""
         state = _c.TrainerState()
-        while not self._read_state(state).done:
+        get_state, arguments = self._get_state, (self._trainer, byref(state), self._error_reference)
+        while True:
+            code = get_state(*arguments)
+            if code != 0:
+                _c.check(code, self._error)
+            if state.done:
+                return
             yield self.step()
 
     def run(self, on_step: Optional[Callable[[StepReport], object]] = None) -> None:
@@ -172,9 +178,7 @@ class Trainer:
         _c.call("shale_trainer_request_stop", self._trainer)
 
     def _state(self):
-        return self._read_state(_c.TrainerState())
-
-    def _read_state(self, state):
+        state = _c.TrainerState()
         code = self._get_state(self._trainer, byref(state), self._error_reference)
         if code != 0:
             _c.check(code, self._error)
