@@ -4,8 +4,11 @@
 """
 
 import ctypes
+import dataclasses
 import json
 import os
+import pathlib
+import pickle
 import re
 import signal
 import subprocess
@@ -194,6 +197,35 @@ class PackageTest(unittest.TestCase):
         with self.assertRaises(shale.NotFound):
             shale.Job.load(os.path.join(self.folder, "missing.textproto"))
         self.assertEqual(shale.Job.parse(self.job.text).text, self.job.text)
+
+    def test_a_string_is_a_path_and_never_a_text(self):
+        path = os.path.join(self.folder, "job.textproto")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.job.with_set({"model.mlp.vocabulary": _TOKENS}).text)
+        for job in (path, path.encode(), pathlib.Path(path)):
+            self.assertEqual(shale.plan(job).ranks, 2)
+        # Regression: a short text was taken for a path, and a long one for a name that is too long.
+        for text in ("model { mlp { } }", _JOB * 20):
+            for use in (shale.plan, shale.Trainer):
+                with self.assertRaises(shale.NotFound) as raised:
+                    use(text)
+                self.assertIn("no file has this path", str(raised.exception))
+                self.assertIn("shale.Job.parse(text)", str(raised.exception))
+
+    def test_reports_are_values_that_never_change(self):
+        with shale.Trainer(self.job, data=self.samples()) as trainer:
+            first, second = trainer.step(), trainer.step()
+            seen = []
+            trainer.run(lambda report: seen.append(report) or report.step == 4)
+        self.assertEqual([first.step, second.step, *(report.step for report in seen)], [1, 2, 3, 4])
+        self.assertIs(first.updated, True)
+        self.assertEqual(pickle.loads(pickle.dumps(first)), first)
+        self.assertNotEqual(first, second)
+        self.assertEqual(len({first, second, first}), 2)
+        self.assertEqual(dataclasses.asdict(first)["loss"], first.loss)
+        self.assertIn(f"loss={first.loss!r}", repr(first))
+        with self.assertRaises(dataclasses.FrozenInstanceError):
+            first.loss = 0
 
     def test_streams_and_samples_give_the_same_bits_also_after_a_stop(self):
         losses = self.losses(data=self.samples())

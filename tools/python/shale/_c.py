@@ -3,7 +3,7 @@
 import ctypes
 import os
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t,
-                    c_uint32, c_uint64, c_void_p)
+                    c_uint32, c_uint64, c_void_p, byref)
 
 from shale._errors import error_of
 
@@ -248,15 +248,29 @@ def library():
 
 
 def call(name, *arguments, callbacks=()):
-    """Calls a function that returns a code. Raises its error. The cause is what one of `callbacks` raised, perhaps in
-    an earlier call, because data are read ahead. What is no Exception, like KeyboardInterrupt, is raised itself."""
+    """Calls a function that returns a code. Raises its error, as `check` does."""
     error = Error()
-    code = getattr(library(), name)(*arguments, ctypes.byref(error))
+    code = getattr(library(), name)(*arguments, byref(error))
+    if code != 0 or callbacks:
+        check(code, error, callbacks)
+
+
+def check(code, error, callbacks=()):
+    """Raises the error of a call that returned `code`, unless that is 0. The cause is what one of `callbacks` raised,
+    perhaps in an earlier call, because data are read ahead. What is no Exception, like KeyboardInterrupt, is raised
+    itself, also if the code is 0."""
     for c in callbacks:
         c.raise_interrupt()
     if code != 0:
         raised = [exception for c in callbacks for exception in c.take_raised()]
         raise error_of(code, error.message.decode("utf-8", "replace")) from (raised[0] if raised else None)
+
+
+def bare(name):
+    """Returns a function of the library that does not convert its arguments: each must be an object of ctypes. For the
+    calls of every step. A step leaves nothing of Python in the processor's caches, so that what else would take a
+    microsecond takes ten."""
+    return library()[name]  # An object of its own; attributes of the library are shared by all callers.
 
 
 def bytes_of(name, *arguments):
@@ -320,7 +334,7 @@ class Handle:
     def close(self):
         if self.value.value:
             call(f"shale_{self._kind}_free", self.value)
-            self.value = _HANDLE()
+            self.value.value = 0
 
     def __del__(self):
         try:

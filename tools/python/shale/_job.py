@@ -4,6 +4,7 @@ import ctypes
 import os
 
 from shale import _c
+from shale._errors import NotFound
 
 
 class Job:
@@ -70,5 +71,12 @@ def as_texts(overrides):
 
 
 def as_job(job, own_model=False):
-    """Returns the job itself, or the job file at a path."""
-    return job if isinstance(job, Job) else Job.load(job, own_model=own_model)
+    """Returns the job itself, or the job file at a path. Raises NotFound for a string that names no file, which may be
+    the text of a job."""
+    if isinstance(job, Job):
+        return job
+    if isinstance(job, (str, bytes)) and not os.path.exists(job):
+        shown = repr(job if len(job) <= 80 else job[:80]) + ("" if len(job) <= 80 else "...")
+        raise NotFound(f"job is {shown}, and no file has this path (from the folder {os.getcwd()}). If it is a path, "
+                       "correct it. If it is the text of a job, give shale.Job.parse(text)")
+    return Job.load(job, own_model=own_model)
