@@ -12,6 +12,7 @@ import numpy as np
 
 from shale import _c
 from shale._data import as_array
+from shale._errors import FailedPrecondition
 from shale._generator import draw
 from shale._job import as_job
 from shale._plan import form_number
@@ -111,15 +112,14 @@ class Trainer:
 
     def __iter__(self) -> Iterator[StepReport]:
         """Runs the remaining steps, one for each item. Does not evaluate or save; run() does."""
-        state = _c.TrainerState()
-        get_state, arguments = self._get_state, (self._trainer, byref(state), self._error_reference)
         while True:
-            code = get_state(*arguments)
-            if code != 0:
-                _c.check(code, self._error)
-            if state.done:
-                return
-            yield self.step()
+            try:
+                report = self.step()
+            except FailedPrecondition:
+                if self.done:  # Asked only now, because each call costs what it is called through.
+                    return
+                raise
+            yield report
 
     def run(self, on_step: Optional[Callable[[StepReport], object]] = None) -> None:
         """Runs all remaining steps, with the evaluations and checkpoints that the job asks for, and saves at the end if
