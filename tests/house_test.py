@@ -67,7 +67,7 @@ _MAY_INCLUDE = {
                               "engine/planner", "engine/report", "engine/train", "engine/verify"},  # shale.h alone.
     "engine/c": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/data", "engine/events",
                                 "engine/generate", "engine/graph", "engine/memory", "engine/model", "engine/planner",
-                                "engine/report", "engine/runtime", "engine/train"},
+                                "engine/report", "engine/runtime", "engine/train", "engine/verify"},
     "engine/generate": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/io",
                                        "engine/memory", "engine/planner", "engine/runtime", "engine/state"},
 }

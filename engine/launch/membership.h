@@ -27,7 +27,9 @@ struct MembershipOptions {
   // What must be equal in all processes. The first difference ends the job at the start.
   Facts facts;
   double join_seconds = 300;      // How long to wait until all processes have joined.
-  double heartbeat_seconds = 10;  // A process that is silent for longer is lost.
+  // A process that is silent for longer is lost. Heartbeats queue behind messages, so this must be more than what the
+  // network needs for the largest message, and for the messages of all processes that a Gather returns.
+  double heartbeat_seconds = 10;
   double wait_seconds = 600;      // How long a call of ControlPlane waits for the last process, after the first.
 };
 

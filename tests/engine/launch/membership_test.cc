@@ -37,7 +37,7 @@ MembershipOptions Options(int process, int processes, int port) {
           .token = "secret",
           .facts = {{"job", "quickstart"}, {"build", "1.2"}, {"program", "abc"}},
           .join_seconds = 20,
-          .heartbeat_seconds = 5,
+          .heartbeat_seconds = 20,
           .wait_seconds = 20};
 }
 
@@ -88,7 +88,7 @@ TEST(MembershipTest, ProcessesDecideTogether) {
 TEST(MembershipTest, LargeAndBinaryMessages) {
   InEach(2, [](int process, Joined joined) {
     ASSERT_TRUE(joined.ok()) << joined.status();
-    std::string mine(8 << 20, static_cast<char>(process + 1));
+    std::string mine(1 << 20, static_cast<char>(process + 1));
     mine[17] = '\0';
     const auto all = (*joined)->Gather(kSteps, mine);
     ASSERT_TRUE(all.ok()) << all.status();
