@@ -26,11 +26,11 @@ struct MembershipOptions {
   std::string token;
   // What must be equal in all processes. The first difference ends the job at the start.
   Facts facts;
-  double join_seconds = 300;      // How long to wait until all processes have joined.
+  double join_seconds = 300;  // How long to wait until all processes have joined.
   // A process that is silent for longer is lost. Heartbeats queue behind messages, so this must be more than what the
   // network needs for the largest message, and for the messages of all processes that a Gather returns.
   double heartbeat_seconds = 10;
-  double wait_seconds = 600;      // How long a call of ControlPlane waits for the last process, after the first.
+  double wait_seconds = 600;  // How long a call of ControlPlane waits for the last process, after the first.
 };
 
 // The calls of ControlPlane, Put, Get, Abort and failure may come from any thread; see ControlChannel for which calls
