@@ -249,7 +249,7 @@ void Coordinator::Get(int process, const KeyRequest& request) {
   waiting.push_back(process);
 }
 
-void Coordinator::TakeAbort(int process, const Failure& abort) {
+void Coordinator::TakeAbort(int process, const JobFailure& abort) {
   const auto code = static_cast<absl::StatusCode>(abort.code());
   const absl::Status reason(code, absl::string_view(abort.message()).substr(0, kMostReasonBytes));
   const absl::Status why = absl::AbortedError(absl::StrCat(Name(process), " ended the job: ", reason.ToString()));

@@ -48,7 +48,7 @@ struct CoordinatorOptions {
 // Used under a lock. Connections are numbers that the caller chooses; each is used once.
 class Coordinator {
  public:
-  // Is called during the calls below with what a connection is to be told. A Failure or Leave is the last message.
+  // Is called during the calls below with what a connection is to be told. A JobFailure or Leave is the last message.
   using Send = std::function<void(int64_t connection, ToMember message)>;
 
   Coordinator(const CoordinatorOptions& options, Send send);
@@ -93,7 +93,7 @@ class Coordinator {
   void Arrive(int process, const Arrival& arrival);
   void Put(int process, const KeyValue& pair);
   void Get(int process, const KeyRequest& request);
-  void TakeAbort(int process, const Failure& abort);
+  void TakeAbort(int process, const JobFailure& abort);
   void TakeLeave(int process);
   void Tell(int process, ToMember message);
   void Refuse(int64_t connection, int process, const absl::Status& why);

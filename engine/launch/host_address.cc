@@ -70,6 +70,26 @@ absl::Status CheckCanListen(const HostAddress& address, int port) {
   return absl::FailedPreconditionError(absl::StrCat(what, std::strerror(error)));
 }
 
+absl::StatusOr<std::string> AddressTowards(const HostAddress& host, int port) {
+  SHALE_ASSIGN_OR_RETURN(const Addresses found,
+                         Resolve(host.number, absl::StrCat(port).c_str(), AI_NUMERICHOST | AI_NUMERICSERV));
+  // Connecting a socket of datagrams sends nothing, and chooses the address.
+  const int datagrams = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_storage mine = {};
+  socklen_t size = sizeof mine;
+  const bool chosen = datagrams >= 0 && connect(datagrams, found->ai_addr, found->ai_addrlen) == 0 &&
+                      getsockname(datagrams, reinterpret_cast<sockaddr*>(&mine), &size) == 0;
+  const int error = errno;
+  if (datagrams >= 0) close(datagrams);
+  char number[NI_MAXHOST] = {};
+  if (!chosen ||
+      getnameinfo(reinterpret_cast<sockaddr*>(&mine), size, number, sizeof number, nullptr, 0, NI_NUMERICHOST) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("no address of this host reaches ", host.number, ": ", std::strerror(error)));
+  }
+  return std::string(number);
+}
+
 std::string ThisHost() {
   char name[256] = {};
   if (gethostname(name, sizeof name - 1) != 0) return "unknown";

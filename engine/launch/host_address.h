@@ -27,6 +27,9 @@ absl::StatusOr<HostAddress> ResolveHost(const std::string& host);
 // does, and FailedPrecondition if the address is none of this machine.
 absl::Status CheckCanListen(const HostAddress& address, int port);
 
+// Returns the number of this machine's address from which it reaches a host.
+absl::StatusOr<std::string> AddressTowards(const HostAddress& host, int port);
+
 // Returns the name of this host.
 std::string ThisHost();
 

@@ -47,7 +47,7 @@ class Membership::Impl {
 
   absl::Status Join();
   absl::StatusOr<std::vector<std::string>> Call(ControlChannel channel, Arrival::Kind kind, std::string message);
-  absl::Status Put(const std::string& key, std::string value);
+  absl::Status Put(const std::string& key, const std::string& value);
   absl::StatusOr<std::string> Get(const std::string& key, double seconds);
   void Abort(const absl::Status& why);
   absl::Status Leave();
@@ -57,8 +57,13 @@ class Membership::Impl {
     const std::lock_guard<std::mutex> lock(mutex_);
     return failure_;
   }
+  int culprit() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return culprit_;
+  }
   const ProcessPlace& place() const { return options_.place; }
   int host_of(int process) const { return host_of_process_[process]; }
+  const std::string& address() const { return address_; }
 
  private:
   absl::Status Serve();
@@ -67,7 +72,7 @@ class Membership::Impl {
   FromMember JoinMessage() const;
   void Take(const ToMember& message);
   void TakeEnd(const absl::Status& status);
-  void Fail(const absl::Status& why);
+  void Fail(int culprit, const absl::Status& why);
   void Beat();
   void StopHeart();
   bool joined() {
@@ -79,12 +84,14 @@ class Membership::Impl {
   std::unique_ptr<ControlServer> server_;  // In process 0.
   std::string peer_;                       // Where process 0 is, for messages.
   std::vector<int> host_of_process_;       // Set once, before Join returns.
+  std::string address_;                    // Set once, before Join returns.
 
   std::mutex mutex_;  // Guards the fields below.
   std::condition_variable changed_;
   bool accepted_ = false, formed_ = false, left_ = false, ended_ = false, stopping_ = false;
   absl::Status end_;  // Of the call.
   absl::Status failure_;
+  int culprit_ = -1;
   std::function<void(const absl::Status&)> act_;
   std::array<uint64_t, kControlChannels> rounds_ = {};
   std::array<std::optional<Gathered>, kControlChannels> gathered_;
@@ -117,7 +124,11 @@ absl::Status Membership::Impl::Join() {
     const absl::StatusOr<HostAddress> host = ResolveHost(place().address);
     bool again = true;
     last = host.ok() ? Attempt(*host, port, again) : host.status();
-    if (last.ok() || !again) return last;
+    if (last.ok()) {
+      SHALE_ASSIGN_OR_RETURN(address_, AddressTowards(*host, port));
+      return absl::OkStatus();
+    }
+    if (!again) return last;
     if (Seconds(Clock::now() - start).count() > options_.join_seconds) break;
     std::this_thread::sleep_for(Seconds(kPauseBetweenAttempts));
   }
@@ -206,7 +217,8 @@ void Membership::Impl::Take(const ToMember& message) {
     changed_.notify_all();
   }
   if (message.has_failure()) {
-    Fail(absl::Status(static_cast<absl::StatusCode>(message.failure().code()), message.failure().message()));
+    Fail(message.failure().process(),
+         absl::Status(static_cast<absl::StatusCode>(message.failure().code()), message.failure().message()));
   }
 }
 
@@ -220,19 +232,20 @@ void Membership::Impl::TakeEnd(const absl::Status& status) {
     changed_.notify_all();
   }
   if (lost) {
-    Fail(absl::AbortedError(absl::StrCat("process 0 at ", peer_,
-                                         ", which runs the control plane, has ended or cannot "
-                                         "be reached any more: ",
-                                         status.message())));
+    Fail(0, absl::AbortedError(absl::StrCat("process 0 at ", peer_,
+                                            ", which runs the control plane, has ended or cannot "
+                                            "be reached any more: ",
+                                            status.message())));
   }
 }
 
-void Membership::Impl::Fail(const absl::Status& why) {
+void Membership::Impl::Fail(int culprit, const absl::Status& why) {
   std::function<void(const absl::Status&)> act;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!failure_.ok()) return;
     failure_ = why;
+    culprit_ = culprit;
     act.swap(act_);
     changed_.notify_all();
   }
@@ -255,9 +268,9 @@ void Membership::Impl::Beat() {
     const bool silent = heard_.Passed();
     lock.unlock();
     if (silent) {
-      return Fail(absl::AbortedError(absl::StrCat("process 0 at ", peer_, " has not been heard from for ",
-                                                  options_.heartbeat_seconds,
-                                                  " s: it hangs, is stopped, or is cut off from the network")));
+      return Fail(0, absl::AbortedError(absl::StrCat("process 0 at ", peer_, " has not been heard from for ",
+                                                     options_.heartbeat_seconds,
+                                                     " s: it hangs, is stopped, or is cut off from the network")));
     }
     FromMember beat;
     beat.mutable_heartbeat();
@@ -303,7 +316,7 @@ absl::StatusOr<std::vector<std::string>> Membership::Impl::Call(ControlChannel c
   return messages;
 }
 
-absl::Status Membership::Impl::Put(const std::string& key, std::string value) {
+absl::Status Membership::Impl::Put(const std::string& key, const std::string& value) {
   SHALE_RETURN_IF_ERROR(failure());
   if (key.size() > kMostNameBytes || value.size() > kMostValueBytes) {
     return absl::InvalidArgumentError(absl::StrCat("key ", Quoted(key), " has ", key.size(), " bytes and a value of ",
@@ -312,7 +325,7 @@ absl::Status Membership::Impl::Put(const std::string& key, std::string value) {
   }
   FromMember request;
   request.mutable_put()->set_key(key);
-  request.mutable_put()->set_value(std::move(value));
+  request.mutable_put()->set_value(value);
   connection_->Send(std::move(request));
   return absl::OkStatus();
 }
@@ -334,7 +347,7 @@ void Membership::Impl::Abort(const absl::Status& why) {
     if (!failure_.ok() || left_) return;
   }
   FromMember message;
-  Failure& abort = *message.mutable_abort();
+  JobFailure& abort = *message.mutable_abort();
   abort.set_process(place().process);
   abort.set_code(static_cast<int>(why.code()));
   abort.set_message(std::string(why.message().substr(0, kMostReasonBytes)));
@@ -344,7 +357,7 @@ void Membership::Impl::Abort(const absl::Status& why) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait_for(lock, Seconds(kAbortSeconds), [&] { return !failure_.ok(); });
   }
-  Fail(why);  // If there was no answer.
+  Fail(place().process, why);  // If there was no answer.
 }
 
 absl::Status Membership::Impl::Leave() {
@@ -398,10 +411,12 @@ absl::StatusOr<std::string> Membership::Broadcast(ControlChannel channel, std::s
 absl::Status Membership::Barrier(ControlChannel channel) { return impl_->Call(channel, Arrival::BARRIER, "").status(); }
 
 int Membership::host_of(int process) const { return impl_->host_of(process); }
-absl::Status Membership::Put(const std::string& key, std::string value) { return impl_->Put(key, std::move(value)); }
+const std::string& Membership::address() const { return impl_->address(); }
+absl::Status Membership::Put(const std::string& key, const std::string& value) { return impl_->Put(key, value); }
 absl::StatusOr<std::string> Membership::Get(const std::string& key, double seconds) { return impl_->Get(key, seconds); }
 void Membership::Abort(const absl::Status& why) { impl_->Abort(why); }
 absl::Status Membership::failure() const { return impl_->failure(); }
+int Membership::culprit() const { return impl_->culprit(); }
 void Membership::OnFailure(std::function<void(const absl::Status&)> act) { impl_->OnFailure(std::move(act)); }
 absl::Status Membership::Leave() { return impl_->Leave(); }
 

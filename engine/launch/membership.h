@@ -16,6 +16,7 @@
 #include "engine/launch/coordinator.h"
 #include "engine/launch/process_place.h"
 #include "sharding/comm/control_plane.h"
+#include "sharding/comm/store.h"
 
 namespace shale {
 
@@ -40,7 +41,7 @@ struct MembershipOptions {
 // collective call. All processes then hear who and why: waiting and later calls return that error, and OnFailure is
 // called. An error that speaks of peers only (Aborted, Unavailable, DeadlineExceeded) is held back for a moment,
 // because the end of the process that caused it tells more. After a failure only destruction may follow.
-class Membership : public ControlPlane {
+class Membership : public ControlPlane, public Store {
  public:
   // Joins the job, and waits until all processes have. Process 0 serves the others from then on. Returns
   //   NotFound             if the host of process 0 does not resolve until the deadline
@@ -62,18 +63,22 @@ class Membership : public ControlPlane {
 
   // The number of a process's host, counted in the order of processes. Equal numbers: the same host.
   int host_of(int process) const;
+  // The number of this host by which processes on all hosts of the job reach this process.
+  const std::string& address() const;
 
   // Stores a value that every process can read. A key is stored once; another value for it ends the job. A key has at
   // most kMostNameBytes, a value kMostValueBytes, all of them together kMostStoredBytes.
-  absl::Status Put(const std::string& key, std::string value);
+  absl::Status Put(const std::string& key, const std::string& value) override;
   // Returns the value of a key, as soon as a process has stored it. Returns DeadlineExceeded after so many seconds.
-  absl::StatusOr<std::string> Get(const std::string& key, double seconds);
+  absl::StatusOr<std::string> Get(const std::string& key, double seconds) override;
 
   // Ends the job for all processes, with the error that this process found. Does nothing after a failure. Returns when
   // the others have been told, or after 2 s.
   void Abort(const absl::Status& why);
   // Returns why the job failed: OK if it has not.
   absl::Status failure() const;
+  // Returns the process that made it fail, or -1 if it has not failed, or if no single process did it.
+  int culprit() const;
   // Sets what to do when the job fails, such as to abort communicators: `act` is called once, at once if the job has
   // failed already, otherwise on a thread of this class. It must return soon, and must not destroy this object.
   void OnFailure(std::function<void(const absl::Status&)> act);

@@ -44,6 +44,11 @@ class ControlPlane {
 // Returns the control plane of a job that runs in one process. Its calls never wait and never fail.
 ControlPlane& OneProcess();
 
+// Marks an error as one that all processes of the job have, so that none needs to be told of it. AgreeOnStatus and
+// CheckSameEverywhere do so.
+absl::Status Agreed(absl::Status error);
+bool IsAgreed(const absl::Status& error);
+
 // Returns OK if `local` is OK in every process. Otherwise returns in all processes the error of the first process that
 // has one, with the number of that process if there are several processes.
 absl::Status AgreeOnStatus(ControlPlane& control, ControlChannel channel, const absl::Status& local);
