@@ -21,7 +21,7 @@ constexpr ControlChannel kChannel = ControlChannel::kSteps;
 constexpr int64_t kMostProbeBytes = 4096;
 // How long a file that another host has made may take to appear. Network file systems keep what they know of a folder
 // for some seconds.
-constexpr std::chrono::seconds kProbeDeadline(10);
+constexpr std::chrono::seconds kProbeDeadline(4);
 
 absl::StatusOr<std::string> AwaitFile(const std::string& path) {
   const auto deadline = std::chrono::steady_clock::now() + kProbeDeadline;

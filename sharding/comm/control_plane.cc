@@ -1,7 +1,9 @@
 #include "sharding/comm/control_plane.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -38,6 +40,14 @@ absl::StatusOr<absl::Status> Decode(absl::string_view message) {
   return absl::Status(static_cast<absl::StatusCode>(code), parts.second);
 }
 
+// Returns the first lines in which two texts differ.
+std::pair<absl::string_view, absl::string_view> FirstDifference(absl::string_view a, absl::string_view b) {
+  const std::vector<absl::string_view> first = absl::StrSplit(a, '\n'), second = absl::StrSplit(b, '\n');
+  size_t line = 0;
+  while (line + 1 < std::min(first.size(), second.size()) && first[line] == second[line]) ++line;
+  return {absl::StripAsciiWhitespace(first[line]), absl::StripAsciiWhitespace(second[line])};
+}
+
 }  // namespace
 
 absl::Status Agreed(absl::Status error) {
@@ -69,9 +79,10 @@ absl::Status CheckSameEverywhere(ControlPlane& control, ControlChannel channel, 
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all, control.Gather(channel, std::string(value)));
   for (size_t process = 1; process < all.size(); ++process) {
     if (all[process] == all[0]) continue;
+    const auto [first, other] = FirstDifference(all[0], all[process]);
     return Agreed(absl::FailedPreconditionError(
-        absl::StrCat("processes disagree about ", what, ": process 0 has \"", all[0], "\", process ", process,
-                     " has \"", all[process], "\"; start all of them with the same job, data and program")));
+        absl::StrCat("processes disagree about ", what, ": process 0 has \"", first, "\", process ", process, " has \"",
+                     other, "\"; start all of them with the same job, data and program")));
   }
   return absl::OkStatus();
 }

@@ -53,8 +53,8 @@ bool IsAgreed(const absl::Status& error);
 // has one, with the number of that process if there are several processes.
 absl::Status AgreeOnStatus(ControlPlane& control, ControlChannel channel, const absl::Status& local);
 
-// Returns FailedPrecondition if `value` differs between processes. The message names `what` and the first process whose
-// value differs from that of process 0.
+// Returns FailedPrecondition if `value` differs between processes. The message names `what`, the first process whose
+// value differs from that of process 0, and both values; of texts with several lines, the first lines that differ.
 absl::Status CheckSameEverywhere(ControlPlane& control, ControlChannel channel, absl::string_view what,
                                  absl::string_view value);
 

@@ -6,7 +6,7 @@ build_packages() {
   grep -v '^#' "$(dirname "${BASH_SOURCE[0]}")/packages.txt"
 }
 
-# Prints the packages that only tools/examples/service and engine/launch need besides.
+# Prints the packages that only tools/examples/service needs besides.
 service_packages() {
   grep -v '^#' "$(dirname "${BASH_SOURCE[0]}")/service_packages.txt"
 }
