@@ -28,7 +28,7 @@ namespace shale {
 namespace {
 
 constexpr ControlChannel kChannel = ControlChannel::kSteps;
-constexpr std::chrono::seconds kTimeToEnd(5);  // After the job has failed in another process.
+constexpr std::chrono::seconds kTimeToEnd(2);  // After the job has failed in another process.
 
 void Say(const World& world, const absl::Status& why) {
   const std::string process = world.alone() ? "" : absl::StrCat(", process ", world.place().process);

@@ -59,10 +59,11 @@ class LaunchTest(unittest.TestCase):
         self.addCleanup(process.kill)
         return process
 
-    def launch(self, name, processes, *arguments):
+    def launch(self, name, processes, *arguments, restarts=0):
         """Starts a job in so many processes, or in threads if there are none."""
         command = [_TRAIN, "--job=job.textproto", *arguments]
-        return self.start(name, [_LAUNCH, f"--processes={processes}", "--", *command] if processes else command)
+        launcher = [_LAUNCH, f"--processes={processes}", f"--max_restarts={restarts}", "--"]
+        return self.start(name, [*launcher, *command] if processes else command)
 
     def train(self, *arguments, code=0):
         process = self.launch(*arguments)
@@ -129,11 +130,11 @@ class LaunchTest(unittest.TestCase):
         self.assertIn("resuming from runs/test/checkpoints/step-0000000006 after step 6", output)
         self.assertIn("done; the run is in runs/test", output)
 
-    def running(self, name, processes, *arguments):
-        """Starts a job without end. Returns the launcher and its processes, by number, when it has made a step."""
-        process = self.launch(name, processes, *_ENDLESS, *arguments)
+    def running(self, name, processes, *arguments, step=2, restarts=0):
+        """Starts a job. Returns the launcher and its processes, by number, when it has made so many steps."""
+        process = self.launch(name, processes, *arguments, restarts=restarts)
         for line in process.stdout:
-            if re.match("step +2/", line):
+            if re.match(f"step +{step}/", line):
                 break
         children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
         pids = [int(pid) for pid in children.stdout.split()]
@@ -147,7 +148,7 @@ class LaunchTest(unittest.TestCase):
     def test_a_killed_process_ends_the_others_which_name_it(self):
         for victim in (0, 2):
             with self.subTest(victim=victim):
-                process, pids = self.running(f"killed-{victim}", 4)
+                process, pids = self.running(f"killed-{victim}", 4, *_ENDLESS)
                 os.kill(pids[victim], signal.SIGKILL)
                 output = process.communicate(timeout=60)[0]
                 self.assertEqual(process.returncode, 128 + signal.SIGKILL, output)
@@ -158,8 +159,19 @@ class LaunchTest(unittest.TestCase):
                 for pid in pids:
                     self.assertFalse(os.path.exists(f"/proc/{pid}"))
 
+    def test_a_job_that_is_started_again_ends_in_the_bits_of_the_undisturbed_one(self):
+        arguments = ("--set=lr_schedule.steps=100", "--set=checkpoint={every_steps: 10 keep_last: 2}", "--resume=auto")
+        self.train("straight", 0, *arguments)
+        process, pids = self.running("again", 2, *arguments, step=25, restarts=1)
+        os.kill(pids[1], signal.SIGKILL)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertIn("launch: a process ended with code 137; starting all again (1 of 1)", output)
+        self.assertRegex(output, "resuming from runs/test/checkpoints/step-00000000[2-9]0")
+        self.expect_same("straight", "again")
+
     def test_a_signal_to_the_launcher_saves_and_ends_all(self):
-        process, _ = self.running("stopped", 3)
+        process, _ = self.running("stopped", 3, *_ENDLESS)
         process.send_signal(signal.SIGTERM)
         output = process.communicate(timeout=60)[0]
         self.assertEqual(process.returncode, 128 + signal.SIGTERM, output)
