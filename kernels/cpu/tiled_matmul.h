@@ -19,11 +19,11 @@ namespace shale::cpu {
 // May throw dnnl::error.
 dnnl::matmul::primitive_desc DescribeMatMul(const MatMulShape& s, const dnnl::memory::desc& b);
 
-// Thread-safe; calls run one after another. Code that makes, prepares or runs it must first make OpenMP report one
-// thread to oneDNN, as onednn_matmuls.cc does.
+// Thread-safe; calls run one after another. Code that makes or prepares it must first make OpenMP report one thread to
+// oneDNN (OneOpenMpThread).
 class TiledMatMul {
  public:
-  // Runs on at most `threads` OpenMP threads, including the calling thread. May throw dnnl::error.
+  // Runs on at most `threads` threads of a team. May throw dnnl::error.
   TiledMatMul(const MatMulShape& shape, int threads);
 
   int64_t scratch_bytes(bool packed_elsewhere) const {
@@ -35,7 +35,7 @@ class TiledMatMul {
   // Makes the primitives, unless they exist. May throw dnnl::error.
   void Prepare();
   // Computes the matmul and returns oneDNN's status. Prepares first if needed, and may then throw dnnl::error.
-  dnnl_status_t Run(const MatMulOperands& operands);
+  dnnl_status_t Run(const MatMulOperands& operands, Team& team);
 
  private:
   // Tiles of one size, which share a primitive.
@@ -77,7 +77,7 @@ class TiledMatMul {
   void AddTiles(Piece& piece, TileOrder order, int threads);
   size_t KindOf(const MatMulTile& tile);
   void PrepareLocked();
-  void RunPieces(const MatMulOperands& operands, std::atomic<dnnl_status_t>& failure);
+  void RunPieces(const MatMulOperands& operands, Team& team, std::atomic<dnnl_status_t>& failure);
   dnnl_status_t RunTile(const Piece& piece, const Tile& tile, int thread_number, const MatMulOperands& operands);
 
   const MatMulShape shape_;
