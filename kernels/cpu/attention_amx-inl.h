@@ -15,7 +15,7 @@
 
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/attention_heads.h"
-#include "kernels/cpu/attention_sizes.h"
+#include "kernels/cpu/attention_sizes-inl.h"
 #include "kernels/cpu/pair_tile-inl.h"
 #include "kernels/integers.h"
 

@@ -1,17 +1,18 @@
-// Attention, backward. A thread takes 32 queries at a time: it recomputes their probabilities from scores and
+// Attention, backward. A thread takes a strip of queries at a time: it recomputes their probabilities from scores and
 // log-sum-exp, then computes the gradient of the scores, and from it the gradient of the queries. It sums the gradients
 // of keys and values over all queries, and over the query heads of the group, in fp32 in scratch. The kernel is bound
-// by arithmetic, as long as rows are prefetched. attention_sizes.h describes how the work is divided.
+// by arithmetic, as long as rows are prefetched. attention_sizes-inl.h describes how the work is divided.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_backward.cc"
 #include <algorithm>
 
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/attention_backward_amx-inl.h"
 #include "kernels/cpu/attention_heads.h"
 #include "kernels/cpu/attention_operands-inl.h"
-#include "kernels/cpu/attention_sizes.h"
+#include "kernels/cpu/attention_sizes-inl.h"
 #include "kernels/cpu/attention_softmax-inl.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
@@ -20,9 +21,8 @@
 #include "kernels/integers.h"
 #include "kernels/ops/attention.h"
 
-#ifndef SHALE_KERNELS_CPU_ATTENTION_BACKWARD_ONCE_
-#define SHALE_KERNELS_CPU_ATTENTION_BACKWARD_ONCE_
-namespace shale::cpu {
+HWY_BEFORE_NAMESPACE();
+namespace shale::cpu::HWY_NAMESPACE {
 
 // One thread's scratch.
 struct BackwardScratch {
@@ -39,20 +39,14 @@ struct BackwardScratch {
         rows(carver.Take(kQueries * sizes.padded_d())),
         ds_along(carver.Take(kQueries * sizes.strip_stride() / 2)) {}
 
-  float* k;                  // [S, D]
-  float *k_tiles, *v_tiles;  // [S / 32][D][32]
+  float* k;                  // [D / kTile][S][kTile]
+  float *k_tiles, *v_tiles;  // [S / kTile][D][kTile]
   float *d_k, *d_v;          // [S, D]
-  float *p, *ds;             // [32, S]. p: scores, then probabilities. ds: d_out v^T, then the gradient of q k^T.
-  float *q, *d_out;          // [32, D]
-  float* rows;               // [32, D]. In turn: temporary memory to transpose in; pairs of q and of d_out; d_q.
-  float* ds_along;           // [32, S / 2]: ds as pairs along keys.
+  float *p, *ds;             // [kQueries, S]. p: scores, then probabilities. ds: d_out v^T, then the gradient of q k^T.
+  float *q, *d_out;          // [kQueries, D]
+  float* rows;               // [kQueries, D]. In turn: temporary memory to transpose in; pairs of q and of d_out; d_q.
+  float* ds_along;           // [kQueries, S / 2]: ds as pairs along keys.
 };
-
-}  // namespace shale::cpu
-#endif
-
-HWY_BEFORE_NAMESPACE();
-namespace shale::cpu::HWY_NAMESPACE {
 
 // If kPairs, the operands of all matmuls are pairs of bf16 (pair_tile-inl.h).
 template <class T, bool kPairs>
@@ -85,8 +79,8 @@ class Backward {
         ahead.Add(rows[i0], rows.stride, head.last_of_group ? queries : 0, d_);
       }
       const int64_t groups = CeilDivide(queries, kGroup), tiles = padded_d_ / kTile;
-      const int64_t first_key = RoundDown(sizes_.FirstKey(i0), kGroup), keys = then - first_key;
-      ahead.Spread(groups * (2 * (keys / kTile) + tiles) + keys / kGroup * tiles);
+      const int64_t keys = then - sizes_.FirstGroup(i0);
+      ahead.Spread(groups * (2 * (keys / kTile) + tiles) + 2 * (keys / kGroup) * tiles);
 
       const int64_t places = Form::Places(d_);
       Form::template MultiplyTiles<Result::kScale>(sizes_, i0, queries, q_along_, own_.k_tiles, score_d_, places,
@@ -96,7 +90,8 @@ class Backward {
       for (int64_t r = 0; r < queries; r += kGroup) Softmax(i0, r, queries, terms);
       Form::SumOverKeys(sizes_, i0, queries, ds_along_, ds_along_stride_, own_.k, padded_d_, own_.rows, ahead);
       Form::Unpack(own_.rows, padded_d_, queries, d_, scale_, head.d_q[i0], head.d_q.stride);
-      for (int64_t j = first_key; j < then; j += kGroup) AddToKeys(i0, j, queries, ahead);
+      AddToKeys(i0, queries, own_.p, own_.d_out, own_.d_v, ahead);
+      AddToKeys(i0, queries, own_.ds, own_.q, own_.d_k, ahead);
     }
     if (head.last_of_group) {
       Form::Unpack(own_.d_k, padded_d_, sizes_.s, d_, scale_, head.d_k[0], head.d_k.stride);
@@ -117,7 +112,7 @@ class Backward {
 
   // Packs keys and values [i0, i0 + count).
   void PackKeys(const BackwardHead<T>& head, int64_t i0, int64_t count) {
-    Form::PackAcross(head.k, i0, count, d_, own_.k + i0 / kUnit * padded_d_, padded_d_);
+    Form::PackPanels(sizes_, head.k, i0, count, own_.k);
     Form::PackTiles(head.k, i0, count, d_, own_.k_tiles, score_d_, /*room=*/own_.rows);
     Form::PackTiles(head.v, i0, count, d_, own_.v_tiles, score_d_, /*room=*/own_.rows);
   }
@@ -153,20 +148,29 @@ class Backward {
     }
   }
 
-  // Adds to d_k and d_v of keys [j, j + kGroup) the contribution of the queries of the strip that see any of these
-  // keys.
-  void AddToKeys(int64_t i0, int64_t j, int64_t queries, RowPrefetch& ahead) {
-    const int64_t begin = std::max<int64_t>(0, j - i0);
-    const int64_t end = sizes_.window > 0 ? std::min(queries, j + kGroup - 1 + sizes_.window - i0) : queries;
-    const int64_t first = begin / kUnit, places = Form::Places(end) - first;
-    const int64_t at = first * kUnit * stride_ + j - sizes_.Origin(i0);
-    for (int64_t c = 0; c < padded_d_; c += kTile) {
-      ahead.Step();
-      const int64_t from = first * padded_d_ + c, to = j * padded_d_ + c;
-      Form::template Multiply<Operand::kColumns, Result::kAdd>(own_.p + at, kUnit * stride_, own_.d_out + from,
-                                                               padded_d_, places, 1.0f, own_.d_v + to, padded_d_);
-      Form::template Multiply<Operand::kColumns, Result::kAdd>(own_.ds + at, kUnit * stride_, own_.q + from, padded_d_,
-                                                               places, 1.0f, own_.d_k + to, padded_d_);
+  // Adds to `sums`, which are d_k or d_v of all keys, the contribution of the queries of the strip: b times the columns
+  // of a, which are probabilities or their gradients. Each group of keys takes only the queries that see any of them.
+  void AddToKeys(int64_t i0, int64_t queries, const float* a, const float* b, float* sums, RowPrefetch& ahead) {
+    for (int64_t j = sizes_.FirstGroup(i0); j < i0 + queries; j += kGroup) {
+      const int64_t begin = std::max<int64_t>(0, j - i0);
+      const int64_t end = sizes_.window > 0 ? std::min(queries, j + kGroup - 1 + sizes_.window - i0) : queries;
+      const int64_t first = begin / kUnit, places = Form::Places(end) - first;
+      const float* x = a + first * kUnit * stride_ + j - sizes_.Origin(i0);
+      for (int64_t n = 0; n < padded_d_; n += kTile) {
+        ahead.Step();
+        float* c = sums + j * padded_d_ + n;
+        PrefetchSums(c + kGroup * padded_d_);
+        Form::template Multiply<Operand::kColumns, Result::kAdd>(x, kUnit * stride_, b + first * padded_d_ + n,
+                                                                 padded_d_, places, 1.0f, c, padded_d_);
+      }
+    }
+  }
+
+  // Prefetches a tile of sums, because d_k and d_v do not fit into the L1 cache. The address may lie past their ends.
+  void PrefetchSums(const float* c) const {
+    constexpr int64_t kLine = 64 / sizeof(float);
+    for (int64_t r = 0; r < kGroup; ++r, c += padded_d_) {
+      for (int64_t i = 0; i < kTile; i += kLine) hwy::Prefetch(c + i);
     }
   }
 

@@ -1,6 +1,6 @@
-// Attention, forward. A thread takes 32 queries at a time: it computes their scores with all their keys, the softmax in
-// place, and the matmul with the values. The kernel is bound by arithmetic, as long as rows are prefetched.
-// attention_sizes.h describes how the work is divided.
+// Attention, forward. A thread takes a strip of queries at a time: it computes their scores with all their keys, the
+// softmax in place, and the matmul with the values. The kernel is bound by arithmetic, as long as rows are prefetched.
+// attention_sizes-inl.h describes how the work is divided.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_forward.cc"
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include "kernels/cpu/attention_forward_amx-inl.h"
 #include "kernels/cpu/attention_heads.h"
 #include "kernels/cpu/attention_operands-inl.h"
-#include "kernels/cpu/attention_sizes.h"
+#include "kernels/cpu/attention_sizes-inl.h"
 #include "kernels/cpu/attention_softmax-inl.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
@@ -20,9 +20,8 @@
 #include "kernels/integers.h"
 #include "kernels/ops/attention.h"
 
-#ifndef SHALE_KERNELS_CPU_ATTENTION_FORWARD_ONCE_
-#define SHALE_KERNELS_CPU_ATTENTION_FORWARD_ONCE_
-namespace shale::cpu {
+HWY_BEFORE_NAMESPACE();
+namespace shale::cpu::HWY_NAMESPACE {
 
 // One thread's scratch.
 struct ForwardScratch {
@@ -34,18 +33,12 @@ struct ForwardScratch {
         out(carver.Take(kQueries * sizes.padded_d())) {}
 
   // If matmuls multiply pairs, all but `out` hold pairs and use half of their memory.
-  float* k_tiles;  // [S / 32][D][32]
-  float* v;        // [S, D]
-  float* strip;    // [32, S], scores and then their exponentials
-  float* q;        // [32, D]; before that, temporary memory to transpose in
-  float* out;      // [32, D]
+  float* k_tiles;  // [S / kTile][D][kTile]
+  float* v;        // [D / kTile][S][kTile]
+  float* strip;    // [kQueries, S], scores and then their exponentials
+  float* q;        // [kQueries, D]; before that, temporary memory to transpose in
+  float* out;      // [kQueries, D]
 };
-
-}  // namespace shale::cpu
-#endif
-
-HWY_BEFORE_NAMESPACE();
-namespace shale::cpu::HWY_NAMESPACE {
 
 // The largest score and the sum of exponentials of each row of a strip.
 struct SoftmaxTotals {
@@ -66,7 +59,7 @@ class Forward {
       const int64_t queries = std::min(kQueries, sizes_.s - i0), then = i0 + queries;
       if (!packed) {
         Form::PackTiles(head.k, i0, queries, d_, own_.k_tiles, score_d_, /*room=*/own_.q);
-        Form::PackAcross(head.v, i0, queries, d_, own_.v + i0 / kUnit * padded_d_, padded_d_);
+        Form::PackPanels(sizes_, head.v, i0, queries, own_.v);
       }
       Form::PackAlong(head.q, i0, queries, d_, own_.q, score_d_);
       std::fill(own_.q + queries * score_d_, own_.q + RoundUp(queries, kGroup) * score_d_, 0.0f);

@@ -10,7 +10,7 @@
 #endif
 
 #include "kernels/cpu/attention_heads.h"
-#include "kernels/cpu/attention_sizes.h"
+#include "kernels/cpu/attention_sizes-inl.h"
 #include "kernels/cpu/pair_tile-inl.h"
 #include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/tile-inl.h"
@@ -77,16 +77,16 @@ struct Operands {
   }
 
   // Sets c[r], for the rows r of a strip from query i0 on, to the sum of a[r][j - Origin(i0)] b[j] over the keys j that
-  // the group of row r sees. `a` has places along its rows, and `b` has them across its rows. Rows of b and c are
-  // `width` wide.
+  // the group of row r sees. `a` has places along its rows. `b` was packed by PackPanels. Rows of c are `width` wide.
   static HWY_INLINE void SumOverKeys(const AttentionSizes& sizes, int64_t i0, int64_t queries, const float* a,
                                      int64_t a_stride, const float* b, int64_t width, float* c, RowPrefetch& ahead) {
     for (int64_t n = 0; n < width; n += kTile) {
+      const float* panel = b + n * Places(sizes.padded_s());
       for (int64_t r = 0; r < queries; r += kGroup) {
         ahead.Step();
         const int64_t first = sizes.FirstKey(i0 + r) / kUnit, end = Places(std::min(i0 + r + kGroup, sizes.s));
         Multiply<Operand::kRows, Result::kWrite>(a + r * a_stride + first - sizes.Origin(i0) / kUnit, a_stride,
-                                                 b + first * width + n, width, end - first, 1.0f, c + r * width + n,
+                                                 panel + first * kTile, kTile, end - first, 1.0f, c + r * width + n,
                                                  width);
       }
     }
@@ -122,6 +122,15 @@ struct Operands {
       PackRowPairs(rows[i0], rows.stride, count, width, to, to_stride);
     } else {
       PackRows(rows[i0], rows.stride, count, width, to, to_stride);
+    }
+  }
+
+  // Packs all keys or values [i0, i0 + count) of a head like PackAcross, but in panels of kTile columns, one after
+  // another: [D / kTile][places of S][kTile]. A matmul reads one panel at a time, and so from adjacent cache lines.
+  static void PackPanels(const AttentionSizes& sizes, HeadRows<T> rows, int64_t i0, int64_t count, float* to) {
+    to += i0 / kUnit * kTile;
+    for (int64_t n = 0; n < sizes.d; n += kTile, rows.data += kTile, to += Places(sizes.padded_s()) * kTile) {
+      PackAcross(rows, i0, count, std::min(kTile, sizes.d - n), to, kTile);
     }
   }
 

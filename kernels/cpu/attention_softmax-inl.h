@@ -38,9 +38,13 @@ HWY_INLINE void HideColumns(float* row, int64_t begin, int64_t first, int64_t la
 
 HWY_INLINE float LargestOf(const float* row, int64_t begin, int64_t end) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
-  Vector largest = Load(row + begin);
-  for (int64_t i = begin + lanes; i < end; i += lanes) largest = hn::Max(largest, Load(row + i));
-  return MaxOfLanes(largest);
+  // Two vectors, since each comparison waits for the one before. The loop may leave the last vector of the row.
+  Vector a = Load(row + begin), b = Load(row + end - lanes);
+  for (int64_t i = begin + lanes; i + 2 * lanes <= end; i += 2 * lanes) {
+    a = hn::Max(a, Load(row + i));
+    b = hn::Max(b, Load(row + i + lanes));
+  }
+  return MaxOfLanes(hn::Max(a, b));
 }
 
 // Sets row[i] = e^(row[i] - shift), and returns their sum.

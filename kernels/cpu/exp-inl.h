@@ -43,22 +43,23 @@ HWY_INLINE Vector Exp(Vector x) {
   return Vector{_mm512_maskz_scalef_ps(not_zero, hn::MulAdd(hn::Mul(r, series), power, power).raw, n.raw)};
 }
 #else
-// n is rounded to an integer, so |r| < 0.35. The polynomial is that of Cephes' expf (Moshier).
+// n is rounded to an integer, so |r| < 0.3466. The polynomial 1 + r + r^2 q(r) has the least relative error there that
+// one of degree 6 can have, 3.1e-9.
 HWY_INLINE Vector Exp(Vector x) {
   const Floats d;
-  const hn::RebindToSigned<Floats> di;
-  // Adding 1.5 x 2^23 rounds a small number to an integer, which is then in the lowest bits of the sum.
-  const Vector shift = Splat(12582912.0f);
+  // Adding 1.5 x 2^23 + 127 rounds a small number to an integer n. The lowest bits of the sum are then n + 127, which
+  // is the biased exponent of 2^n.
+  const Vector shift = Splat(12583039.0f);
   const Vector shifted = hn::MulAdd(x, Splat(1.44269504f), shift);
   const Vector r = LessMultipleOfLn2(x, hn::Sub(shifted, shift));
-  Vector p = hn::MulAdd(Splat(1.9875691500e-4f), r, Splat(1.3981999507e-3f));
-  p = hn::MulAdd(p, r, Splat(8.3334519073e-3f));
-  p = hn::MulAdd(p, r, Splat(4.1665795894e-2f));
-  p = hn::MulAdd(p, r, Splat(1.6666665459e-1f));
-  p = hn::MulAdd(p, r, Splat(5.0000001201e-1f));
-  p = hn::MulAdd(p, hn::Mul(r, r), hn::Add(r, Splat(1.0f)));
-  // The shift drops the bits above those of n.
-  const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127))));
+  Vector p = hn::MulAdd(Splat(1.3814581e-3f), r, Splat(8.3687254e-3f));
+  p = hn::MulAdd(p, r, Splat(4.1668389e-2f));
+  p = hn::MulAdd(p, r, Splat(1.66665206e-1f));
+  p = hn::MulAdd(p, r, Splat(4.99999934e-1f));
+  p = hn::MulAdd(p, r, Splat(1.0f));
+  p = hn::MulAdd(p, r, Splat(1.0f));
+  // The bit shift drops the bits above those of n + 127.
+  const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(Bits(), shifted)));
   return hn::IfThenZeroElse(hn::Lt(x, Splat(-87.33f)), hn::Mul(p, power));
 }
 #endif

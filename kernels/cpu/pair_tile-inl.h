@@ -41,10 +41,9 @@ HWY_INLINE void AddPairProducts(Accumulators<kRows, kVectors>& sums, const float
 template <Operand kA, Result kC, int kColumns = kTile>
 void MultiplyPairTile(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t k, float factor,
                       float* c, int64_t c_stride) {
-  static_assert(kAccumulatorRows == kGroup && sizeof(Vector) == kSlice * sizeof(float),
-                "the accumulators hold the whole result");
+  static_assert(sizeof(Vector) == kSlice * sizeof(float));
   const int64_t a_row = kA == Operand::kRows ? a_stride : 1, a_next = kA == Operand::kRows ? 1 : a_stride;
-  Accumulators<kAccumulatorRows, kColumns / kSlice> sums;
+  Accumulators<kGroup, kColumns / kSlice> sums;
   if constexpr (kC == Result::kAdd) {
     sums.Load(c, c_stride);
   } else {

@@ -10,16 +10,11 @@
 #include <algorithm>
 
 #include "kernels/cpu/accumulators-inl.h"
-#include "kernels/cpu/attention_sizes.h"
+#include "kernels/cpu/attention_sizes-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
-
-// Accumulators of 8 x 2 vectors make good use of the 32 registers of AVX-512 and keep both of its multipliers busy.
-// Other instruction sets have 16 registers.
-constexpr int kAccumulatorRows = HWY_MAX_BYTES >= 64 ? 8 : 4;
-static_assert(HWY_MAX_BYTES <= 64, "a slice is at least a vector wide");
 
 enum class Operand { kRows, kColumns };
 enum class Result { kWrite, kScale, kAdd };
@@ -33,23 +28,21 @@ void MultiplyTile(const float* a, int64_t a_stride, const float* b, int64_t b_st
   const int64_t a_row = kA == Operand::kRows ? a_stride : 1, a_next = kA == Operand::kRows ? 1 : a_stride;
   constexpr int kVectors = kColumns * sizeof(float) >= 2 * HWY_MAX_BYTES ? 2 : 1;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
-  for (int64_t r = 0; r < kGroup; r += kAccumulatorRows) {
-    for (int64_t n = 0; n < kColumns; n += kVectors * lanes) {
-      Accumulators<kAccumulatorRows, kVectors> sums;
-      float* to = c + r * c_stride + n;
-      if constexpr (kC == Result::kAdd) {
-        sums.Load(to, c_stride);
-      } else {
-        sums.Clear();
-      }
-      const float* x = a + r * a_row;
-      const float* y = b + n;
-      for (int64_t i = 0; i < k; ++i, x += a_next, y += b_stride) {
-        sums.MulAdd(x, a_row, Load(y), Load(y + (kVectors - 1) * lanes));
-      }
-      if constexpr (kC == Result::kScale) sums.Scale(Splat(factor));
-      sums.Store(to, c_stride);
+  for (int64_t n = 0; n < kColumns; n += kVectors * lanes) {
+    Accumulators<kGroup, kVectors> sums;
+    if constexpr (kC == Result::kAdd) {
+      sums.Load(c + n, c_stride);
+    } else {
+      sums.Clear();
     }
+    const float* x = a;
+    const float* y = b + n;
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < k; ++i, x += a_next, y += b_stride) {
+      sums.MulAdd(x, a_row, Load(y), Load(y + (kVectors - 1) * lanes));
+    }
+    if constexpr (kC == Result::kScale) sums.Scale(Splat(factor));
+    sums.Store(c + n, c_stride);
   }
 }
 
@@ -72,7 +65,7 @@ void UnpackRows(const float* from, int64_t from_stride, int64_t rows, int64_t wi
   }
 }
 
-// Sets to[i][r] = from[r][i] for `rows` rows r of `columns` floats. Both numbers are multiples of 4.
+// Sets to[i][r] = from[r][i] for `rows` rows r of `columns` floats. `rows` is a multiple of 8, `columns` of 4.
 HWY_INLINE void Transpose(const float* from, int64_t stride, int64_t rows, int64_t columns, float* to,
                           int64_t to_stride) {
 #if HWY_TARGET == HWY_SCALAR
@@ -80,20 +73,33 @@ HWY_INLINE void Transpose(const float* from, int64_t stride, int64_t rows, int64
     for (int64_t r = 0; r < rows; ++r) to[i * to_stride + r] = from[r * stride + i];
   }
 #else
-  // Transposes squares of 4 x 4.
-  const hn::Full128<float> d;
+  // Transposes blocks of kRows x 4. A vector has one or two parts of 128 bits, and shuffles within these are cheap. A
+  // part holds four columns of a row.
+  const hn::CappedTag<float, 8> d;
+  const hn::Repartition<double, decltype(d)> couples;
+  const hn::Full128<float> part;
+  constexpr int64_t kRows = hn::MaxLanes(d);
+  const auto load = [&](const float* row) HWY_ATTR {
+    if constexpr (kRows == 8) {
+      return hn::Combine(d, hn::LoadU(part, row + 4 * stride), hn::LoadU(part, row));
+    } else {
+      return hn::LoadU(part, row);
+    }
+  };
   for (int64_t i = 0; i < columns; i += 4) {
-    for (int64_t r = 0; r < rows; r += 4) {
+    for (int64_t r = 0; r < rows; r += kRows) {
       const float* corner = from + r * stride + i;
-      const auto row0 = hn::LoadU(d, corner), row1 = hn::LoadU(d, corner + stride);
-      const auto row2 = hn::LoadU(d, corner + 2 * stride), row3 = hn::LoadU(d, corner + 3 * stride);
-      const auto left01 = hn::InterleaveLower(d, row0, row1), left23 = hn::InterleaveLower(d, row2, row3);
-      const auto right01 = hn::InterleaveUpper(d, row0, row1), right23 = hn::InterleaveUpper(d, row2, row3);
+      const auto row0 = load(corner), row1 = load(corner + stride);
+      const auto row2 = load(corner + 2 * stride), row3 = load(corner + 3 * stride);
+      const auto left01 = hn::BitCast(couples, hn::InterleaveLower(d, row0, row1));
+      const auto left23 = hn::BitCast(couples, hn::InterleaveLower(d, row2, row3));
+      const auto right01 = hn::BitCast(couples, hn::InterleaveUpper(d, row0, row1));
+      const auto right23 = hn::BitCast(couples, hn::InterleaveUpper(d, row2, row3));
       float* out = to + i * to_stride + r;
-      hn::StoreU(hn::ConcatLowerLower(d, left23, left01), d, out);
-      hn::StoreU(hn::ConcatUpperUpper(d, left23, left01), d, out + to_stride);
-      hn::StoreU(hn::ConcatLowerLower(d, right23, right01), d, out + 2 * to_stride);
-      hn::StoreU(hn::ConcatUpperUpper(d, right23, right01), d, out + 3 * to_stride);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(couples, left01, left23)), d, out);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(couples, left01, left23)), d, out + to_stride);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(couples, right01, right23)), d, out + 2 * to_stride);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(couples, right01, right23)), d, out + 3 * to_stride);
     }
   }
 #endif

@@ -145,8 +145,8 @@ OpCase BackwardCase(const Shape& s, DType act) {
   return c;
 }
 
-// S and the windows lie around the strips of 32 or 64 queries, the groups of 8 queries, the tiles of 32 keys, their
-// slices of 16, and the blocks of 64 or 128 keys. D lies around the tiles of 32.
+// S and the windows lie around the strips of 32, 48 or 64 queries, the groups of 6 or 8 queries, the tiles of 16 or 32
+// keys, the slices of 16, and the blocks of 64 or 128 keys. D lies around the tiles of 16 or 32.
 std::vector<OpCase> AttentionCases() {
   const std::vector<Shape> shapes = {
       {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2},
@@ -162,6 +162,9 @@ std::vector<OpCase> AttentionCases() {
       {.batch = 1, .s = 64, .heads = 2, .groups = 1, .width = 32, .window = 64},
       {.batch = 1, .s = 39, .heads = 1, .groups = 1, .width = 10, .window = 1000},
       {.batch = 1, .s = 49, .heads = 4, .groups = 2, .width = 40, .window = 17},
+      {.batch = 1, .s = 47, .heads = 2, .groups = 2, .width = 33},
+      {.batch = 2, .s = 96, .heads = 2, .groups = 1, .width = 20, .window = 13},
+      {.batch = 1, .s = 144, .heads = 1, .groups = 1, .width = 18, .window = 51},
       {.batch = 1, .s = 113, .heads = 3, .groups = 3, .width = 64, .window = 20},
       {.batch = 2, .s = 45, .heads = 4, .groups = 2, .width = 12, .packed = true},
       {.batch = 1, .s = 83, .heads = 6, .groups = 1, .width = 10, .window = 9, .packed = true},

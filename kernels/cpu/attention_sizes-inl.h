@@ -1,0 +1,86 @@
+// Divides attention into strips, groups and tiles, and lays out its scratch, for the forward and the backward kernel.
+//
+// A thread computes one item at a time. In the forward kernel an item is one head of a sequence; in the backward kernel
+// it is all heads of a sequence that share a key head. The thread takes the item's queries kQueries at a time. Their
+// scores with all keys form a strip of kQueries rows, so memory is linear in S. Keys and values are copied into
+// scratch, in the order in which the matmuls read them, just before the first queries that see them are computed.
+// Matmuls skip what the mask hides, in groups of kGroup queries and slices of kSlice keys.
+
+#if defined(SHALE_KERNELS_CPU_ATTENTION_SIZES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHALE_KERNELS_CPU_ATTENTION_SIZES_INL_H_
+#undef SHALE_KERNELS_CPU_ATTENTION_SIZES_INL_H_
+#else
+#define SHALE_KERNELS_CPU_ATTENTION_SIZES_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "kernels/integers.h"
+#include "kernels/tensor.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace shale::cpu::HWY_NAMESPACE {
+
+// A matmul keeps the sums of a group and two vectors of columns in registers. AVX-512 has 32 registers, of which sums
+// of 8 x 2 vectors make good use. Other instruction sets have 16: 6 x 2 sums leave three for the operands, and are
+// enough to keep both multipliers busy.
+constexpr bool kManyRegisters = HWY_MAX_BYTES >= 64;
+constexpr int64_t kQueries = kManyRegisters ? 32 : 48;  // Rows of a strip.
+constexpr int64_t kGroup = kManyRegisters ? 8 : 6;      // Rows of one matmul.
+constexpr int64_t kTile = kManyRegisters ? 32 : 16;     // Columns of one matmul.
+constexpr int64_t kSlice = kTile / 2;                   // A multiple of every vector.
+static_assert(HWY_MAX_BYTES <= 64 && kQueries % kGroup == 0 && kQueries % kTile == 0 && kTile % kSlice == 0);
+
+struct AttentionSizes {
+  AttentionSizes(const Tensor& q_BSHD, int64_t window)
+      : s(q_BSHD.dim(1)), d(q_BSHD.dim(3)), window(window < s ? window : 0) {}
+
+  int64_t s, d;
+  int64_t window;  // 0 if there is none, or if it hides nothing.
+
+  // A multiple of strips, and so of groups and tiles.
+  int64_t padded_s() const { return RoundUp(s, kQueries); }
+  int64_t padded_d() const { return RoundUp(d, kTile); }
+  // Distance from one row of a strip to the next, in floats. It is an odd number of cache lines, so that the rows lie
+  // in different cache sets.
+  int64_t strip_stride() const { return RoundUp(padded_s(), 32) + 16; }
+  // The first key that query i sees. The last one is key i.
+  int64_t FirstKey(int64_t i) const { return window > 0 ? std::max<int64_t>(0, i - window + 1) : 0; }
+  // The first key of the group that holds FirstKey(i). The gradients of keys are computed in groups too.
+  int64_t FirstGroup(int64_t i) const { return RoundDown(FirstKey(i), kGroup); }
+  // The first key of the tile that holds FirstGroup(i). It is column 0 of the strip that begins with query i.
+  int64_t Origin(int64_t i) const { return RoundDown(FirstGroup(i), kTile); }
+};
+
+// The range of slices that covers the groups of keys that any query of the group sees. The group begins with query i.
+struct SliceRange {
+  SliceRange(const AttentionSizes& sizes, int64_t i)
+      : begin(RoundDown(sizes.FirstGroup(i), kSlice)), end(RoundUp(std::min(i + kGroup, sizes.s), kSlice)) {}
+
+  int64_t begin, end;
+};
+
+// Carves arrays of floats out of scratch, each aligned to 64 bytes. If `data` is null, it only counts bytes.
+class Carver {
+ public:
+  explicit Carver(std::byte* data) : data_(reinterpret_cast<float*>(data)) {}
+  float* Take(int64_t floats) {
+    float* taken = data_ == nullptr ? nullptr : data_ + taken_;
+    taken_ += RoundUp(floats, 16);
+    return taken;
+  }
+  // Total size of the arrays, rounded up to a multiple of 256.
+  int64_t size_bytes() const { return RoundUp(taken_ * static_cast<int64_t>(sizeof(float)), 256); }
+
+ private:
+  float* data_;
+  int64_t taken_ = 0;
+};
+
+}  // namespace shale::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
