@@ -17,7 +17,7 @@ inline void Pause() {
 #endif
 }
 
-// Returns when `value` is no longer `old`. The thread that changes it must notify.
+// Returns when `value` is not `old`. The thread that changes it must notify.
 void AwaitChange(const std::atomic<uint32_t>& value, uint32_t old) {
   const auto begin = std::chrono::steady_clock::now();
   do {
@@ -29,62 +29,73 @@ void AwaitChange(const std::atomic<uint32_t>& value, uint32_t old) {
   value.wait(old, std::memory_order_acquire);
 }
 
+// Sets `value` and wakes the threads that wait for it. Sequentially consistent, because the standard library looks for
+// sleeping threads after the store.
+void Change(std::atomic<uint32_t>& value, uint32_t to) {
+  value.store(to);
+  value.notify_all();
+}
+
 }  // namespace
 
-Team::~Team() { Join(); }
+Team::~Team() {
+  if (started_) End(threads_ - 1);
+}
 
 absl::Status Team::Start() {
   if (threads_ == 1 || started_) return absl::OkStatus();
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(starting_);
   if (started_) return absl::OkStatus();
-  helpers_.reserve(threads_ - 1);
-  try {
-    for (int i = 1; i < threads_; ++i) {
-      helpers_.emplace_back([this, i, seen = round_.load()] { Help(i, seen); });
+  helpers_ = std::make_unique<Helper[]>(threads_ - 1);
+  for (int i = 1; i < threads_; ++i) {
+    try {
+      helper(i).thread = std::thread([this, i] { Help(i); });
+    } catch (const std::system_error& error) {
+      End(i - 1);
+      return absl::ResourceExhaustedError(absl::StrCat("cannot start thread ", i + 1, " of the ", threads_,
+                                                       " compute threads of a rank: ", error.what(),
+                                                       "; raise the limit on threads (ulimit -u) or lower "
+                                                       "runtime.threads_per_rank"));
     }
-  } catch (const std::system_error& error) {
-    const size_t started = helpers_.size();
-    Join();
-    return absl::ResourceExhaustedError(absl::StrCat("the system started ", started, " of the ", threads_ - 1,
-                                                     " helper threads of a rank: ", error.what(),
-                                                     "; lower runtime.threads_per_rank"));
   }
   started_ = true;
   return absl::OkStatus();
 }
 
-void Team::Join() {
-  ends_ = true;
-  round_.fetch_add(1, std::memory_order_release);
-  round_.notify_all();
-  for (std::thread& helper : helpers_) helper.join();
-  helpers_.clear();
-  ends_ = false;
+// Ends the first `helpers` helpers.
+void Team::End(int helpers) {
+  for (int i = 1; i <= helpers; ++i) Change(helper(i).state, kEnds);
+  for (int i = 1; i <= helpers; ++i) helper(i).thread.join();
+  helpers_ = nullptr;
 }
 
 void Team::RunErased(int count, Call call, const void* work) {
-  if (count <= 1) return call(work, 0);
-  const std::lock_guard lock(mutex_);
-  if (helpers_.empty()) {
-    for (int i = 0; i < count; ++i) call(work, i);
-    return;
-  }
-  count_ = count;
+  const uint32_t number = next_.fetch_add(1);
+  for (uint32_t now; (now = now_.load(std::memory_order_acquire)) != number;) AwaitChange(now_, now);
+  const int helped = started_ ? count : 1;
   call_ = call;
   work_ = work;
-  helping_.store(static_cast<uint32_t>(threads_ - 1), std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
-  round_.notify_all();
+  for (int i = 1; i < helped; ++i) Change(helper(i).state, kOffered);
   call(work, 0);
-  for (uint32_t left; (left = helping_.load(std::memory_order_acquire)) != 0;) AwaitChange(helping_, left);
+  for (int i = 1; i < count; ++i) {
+    uint32_t offered = kOffered;
+    if (i >= helped || helper(i).state.compare_exchange_strong(offered, kIdle)) call(work, i);
+  }
+  for (int i = 1; i < helped; ++i) AwaitChange(helper(i).state, kBusy);
+  Change(now_, number + 1);
 }
 
-void Team::Help(int i, uint32_t seen) {
-  for (;; ++seen) {  // No round is missed: the next one begins when all helpers have finished this one.
-    AwaitChange(round_, seen);
-    if (ends_) return;
-    if (i < count_) call_(work_, i);
-    if (helping_.fetch_sub(1, std::memory_order_acq_rel) == 1) helping_.notify_one();
+void Team::Help(int i) {
+  std::atomic<uint32_t>& state = helper(i).state;
+  while (true) {
+    AwaitChange(state, kIdle);
+    uint32_t found = kOffered;
+    if (state.compare_exchange_strong(found, kBusy)) {
+      call_(work_, i);
+      Change(state, kIdle);
+    } else if (found == kEnds) {
+      return;
+    }
   }
 }
 
