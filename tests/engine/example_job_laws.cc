@@ -74,7 +74,7 @@ RandomJob MakeRandomJob(int seed) {
   job.example = &Examples()[seed % std::ssize(Examples())];
   job.blocks = 1 + pick(4);
   job.bfloat16 = pick(2);
-  job.weighted = pick(3) == 0;
+  job.weighted = pick(3) == 0 || job.example->weights != TargetWeights::kNone;
   if (job.bfloat16) {
     job.numbers.push_back(absl::StrCat("precision={compute: BF16 master: ", one_of({"MASTER_FP32", "SPLIT"}), "}"));
   }

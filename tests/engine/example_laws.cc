@@ -26,6 +26,7 @@ class ExampleLaws : public ::testing::TestWithParam<std::tuple<Example, DType>> 
     options.model = model;
     options.dtype = dtype;
     options.micro_batch = micro_batch;
+    options.target_weights = example.weights;
     options.step.mesh = {.shard = ranks};
     return options;
   }

@@ -2,6 +2,7 @@
 
 #include "gtest/gtest.h"
 #include "tools/examples/diffusion_mlp.h"
+#include "tools/examples/masked_encoder.h"
 #include "tools/examples/table_classifier.h"
 #include "tools/examples/universal_transformer.h"
 
@@ -18,6 +19,9 @@ CustomModel Transformer(int64_t blocks) {
 }
 CustomModel Denoiser(int64_t blocks) {
   return examples::DiffusionMlp({.width = 15, .hidden = 22, .groups = 3, .blocks = blocks});
+}
+CustomModel Encoder(int64_t blocks) {
+  return examples::MaskedEncoder({.width = 12, .heads = 3, .hidden = 20, .blocks = blocks});
 }
 
 Tokens TokensOnly(int64_t sequences, int64_t length) {
@@ -45,11 +49,25 @@ Tokens FeaturesAndValues(int64_t sequences, int64_t length) {
   }
   return data;
 }
+Tokens MaskedSentences(int64_t sequences, int64_t length) {
+  Tokens data = TokensOnly(sequences, length);
+  examples::Sentences sentences = {.length = length, .words = kVocabulary - 1};
+  for (const int32_t token : data.inputs) sentences.tokens.push_back(token % static_cast<int32_t>(sentences.words));
+  examples::MaskedSentences masked("random", sentences, /*seed=*/5, /*share=*/0.3);
+  for (int64_t i = 0; i < sequences; ++i) {
+    const auto part = [&](auto& all) { return absl::MakeSpan(all).subspan(i * length, length); };
+    const absl::Status read =
+        masked.Read(i, {.inputs = part(data.inputs), .targets = part(data.targets), .weights = part(data.weights)});
+    EXPECT_TRUE(read.ok()) << read;
+  }
+  return data;
+}
 
 constexpr Example kExamples[] = {
     {"TableClassifier", Classifier, FeaturesAndClasses, kVocabulary, "blocks.*.up"},
     {"UniversalTransformer", Transformer, TokensOnly, kVocabulary, "steps.*.qkv"},
     {"DiffusionMlp", Denoiser, FeaturesAndValues, 0, "blocks.*.sum"},
+    {"MaskedEncoder", Encoder, MaskedSentences, kVocabulary, "blocks.*.qkv", TargetWeights::kOverWeights},
 };
 
 }  // namespace

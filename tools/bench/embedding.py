@@ -3,7 +3,8 @@
     embedding.py JOB [OVERRIDE...]
 
 Prints "0" when the trainer is ready. Then answers each line of standard input with one line: "step" with the seconds of
-a step, of them those that the engine measures, and the loss; "calls N" with the seconds of one of N small calls.
+a step of the loop `for report in trainer`, of them those that the engine measures, and the loss; "calls N" with the
+seconds of one of N small calls.
 """
 
 import sys
@@ -15,21 +16,23 @@ import shale
 def main():
     path, *overrides = sys.argv[1:]
     job = shale.Job.load(path, set=dict(override.split("=", 1) for override in overrides))
+    clock = time.perf_counter
     with shale.Trainer(job) as trainer:
+        steps = iter(trainer)
         print("0", flush=True)
         for line in sys.stdin:
             word, *rest = line.split()
             if word == "step":
-                begin = time.perf_counter()
-                report = trainer.step()
-                seconds = time.perf_counter() - begin
+                begin = clock()
+                report = next(steps)
+                seconds = clock() - begin
                 print(repr(seconds), repr(report.seconds), repr(report.loss), flush=True)
             else:
                 count = int(rest[0])
-                begin = time.perf_counter()
+                begin = clock()
                 for _ in range(count):
                     trainer.steps_done  # pylint: disable=pointless-statement
-                print(repr((time.perf_counter() - begin) / count), flush=True)
+                print(repr((clock() - begin) / count), flush=True)
 
 
 if __name__ == "__main__":
