@@ -92,7 +92,6 @@ absl::Status OneDnnMatMuls::Run(const MatMulShape& shape, const MatMulOperands& 
     return absl::InternalError(absl::StrCat("a matmul of M=", shape.m, " N=", shape.n, " K=", shape.k, " needs ",
                                             scratch_bytes, " bytes of scratch; got ", operands.scratch.size_bytes));
   }
-  const OneOpenMpThread one_thread;
   const dnnl_status_t status = matmul->Run(operands, *team_);
   if (status != dnnl_success) return ErrorOf(shape, "could not execute", status);
   return absl::OkStatus();

@@ -98,7 +98,7 @@ TiledMatMul::TiledMatMul(const MatMulShape& shape, int threads) : shape_(shape) 
     AddTiles(piece, order, tile_threads);
     most_tiles = std::max(most_tiles, piece.end_tile - piece.first_tile);
   }
-  team_ = static_cast<int>(std::min<int64_t>(threads, most_tiles));
+  threads_ = static_cast<int>(std::min<int64_t>(threads, most_tiles));
 }
 
 void TiledMatMul::AddTiles(Piece& piece, TileOrder order, int threads) {
@@ -130,15 +130,11 @@ size_t TiledMatMul::KindOf(const MatMulTile& tile) {
 
 void TiledMatMul::Prepare() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  PrepareLocked();
-}
-
-void TiledMatMul::PrepareLocked() {
   if (!per_thread_.empty()) return;
   const auto memory = [](const dnnl::memory::desc& desc) {
     return dnnl::memory(desc, OneDnnEngine(), DNNL_MEMORY_NONE);
   };
-  std::vector<Thread> per_thread(team_);
+  std::vector<Thread> per_thread(threads_);
   for (Kind& kind : kinds_) {
     const auto& description = kind.description;
     kind.primitive = dnnl::matmul(description);
@@ -154,7 +150,6 @@ void TiledMatMul::PrepareLocked() {
 
 dnnl_status_t TiledMatMul::Run(const MatMulOperands& operands, Team& team) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  PrepareLocked();
   std::atomic<dnnl_status_t> failure = dnnl_success;
   RunPieces(operands, team, failure);
   return failure;
@@ -174,7 +169,7 @@ void TiledMatMul::RunPieces(const MatMulOperands& operands, Team& team, std::ato
     const Piece next = packs_now && i < pieces_.size() ? pieces_[i] : Piece{};
     const UnpackedOperand b = OperandOf(next, operands);
     const int64_t tiles = now.end_tile - now.first_tile, chunks = PackedChunks(b);
-    team.RunParts(team_, tiles + chunks, [&](int64_t part, int thread) {
+    team.RunParts(threads_, tiles + chunks, [&](int64_t part, int thread) {
       if (part < tiles) {
         run_tile(now, tiles_[now.first_tile + part], thread);
       } else {
