@@ -26,7 +26,7 @@ class LifetimesTest : public OwnDataTest {
  protected:
   // Returns a job with two ranks of two threads, which generates and saves while it trains.
   static Job LifetimesJob(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> all = {kOps, "sharding.ranks=2", "runtime.threads_per_rank=2", "runtime.generate=true",
+    std::vector<std::string> all = {"sharding.ranks=2", "runtime.threads_per_rank=2", "runtime.generate=true",
                                     "checkpoint.asynchronous=true"};
     all.insert(all.end(), more.begin(), more.end());
     return MakeJob(all);
