@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "engine/generate/utf8_stream.h"
+#include "engine/text/utf8_stream.h"
 #include "engine/text/quote.h"
 #include "engine/text/utf8.h"
 #include "kernels/check.h"

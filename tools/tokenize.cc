@@ -1,0 +1,108 @@
+// tokenize: turns text into token files with the tokenizer of a Hugging Face folder.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "engine/text/numbers.h"
+#include "engine/text/quote.h"
+#include "engine/tokenize/document_reader.h"
+#include "engine/tokenize/token_files.h"
+#include "engine/tokenize/tokenize_documents.h"
+#include "engine/tokenize/tokenizer.h"
+#include "kernels/check.h"
+#include "tools/command_line.h"
+
+namespace shale {
+namespace {
+
+struct Flags {
+  std::string tokenizer;
+  std::string in;
+  std::string out;
+  std::string end_of_document;
+  int64_t threads = 0;
+};
+
+class Clock {
+ public:
+  double Seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
+
+ private:
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+absl::Status Tokenize(const Flags& flags) {
+  SHALE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.tokenizer));
+  TokenizeOptions options = {
+      .threads =
+          static_cast<int>(flags.threads > 0 ? flags.threads : std::max(1u, std::thread::hardware_concurrency()))};
+  if (!flags.end_of_document.empty()) {
+    options.end_of_document = tokenizer.Find(flags.end_of_document);
+    if (options.end_of_document < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--end_of_document: the tokenizer has no token ", Quoted(flags.end_of_document)));
+    }
+  }
+  SHALE_ASSIGN_OR_RETURN(DocumentReader reader, DocumentReader::Open(flags.in, {.cut_lines = tokenizer.by_line()}));
+  SHALE_ASSIGN_OR_RETURN(TokenFilesWriter writer, TokenFilesWriter::Create(flags.out, tokenizer.vocabulary()));
+  const Clock clock;
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  const auto show = [&](const TokenizeTotals& totals) {
+    if (!terminal) return;
+    std::fprintf(stderr, "\r%s of %s, %s/s  ", FormatBytes(totals.bytes).c_str(),
+                 FormatBytes(reader.total_bytes()).c_str(), FormatBytes(totals.bytes / clock.Seconds()).c_str());
+  };
+  const absl::StatusOr<TokenizeTotals> totals = TokenizeDocuments(
+      tokenizer, reader, options, [&](absl::Span<const int32_t> tokens) { return writer.Add(tokens); }, show);
+  if (terminal) std::fprintf(stderr, "\r%60s\r", "");
+  if (!totals.ok()) return totals.status();
+  SHALE_RETURN_IF_ERROR(writer.Commit());
+  std::printf("tokenized %s, %s of text, to %s in %s: %s, %.2f bytes each, %s/s\n",
+              Plural(totals->documents, "document").c_str(), FormatBytes(totals->bytes).c_str(), flags.out.c_str(),
+              FormatDuration(clock.Seconds()).c_str(), Plural(totals->tokens, "token").c_str(),
+              static_cast<double>(totals->bytes) / totals->tokens,
+              FormatBytes(totals->bytes / clock.Seconds()).c_str());
+  std::printf("a job for these tokens needs a model with the vocabulary %ld or more\n",
+              static_cast<long>(tokenizer.vocabulary()));
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace shale
+
+int main(int argc, char** argv) {
+  shale::Flags flags;
+  shale::CommandLine line("tokenize", "Turns text into token files with the tokenizer of a Hugging Face folder.");
+  line.Text("tokenizer", "FOLDER", "The folder with tokenizer.json, or that file.", &flags.tokenizer).Required();
+  line.Text("in", "DATA", "A file, or a folder whose files are read in name order.", &flags.in).Required();
+  line.Text("out", "FOLDER", "The folder to write; it must not exist, or be empty.", &flags.out).Required();
+  line.Text("end_of_document", "TOKEN", "A token to put behind each document, such as <|endoftext|>.",
+            &flags.end_of_document);
+  line.Integer("threads", "Threads that tokenize; 0: all processors.", 0, 4096, &flags.threads);
+  line.Footer(
+      "A text file is one document. Each line of a file named *.jsonl is one: an object whose \"text\" is the "
+      "document.\n"
+      "Special tokens that stand in the text are taken as text. The token files have the format of llm.c (data.path of "
+      "a\n"
+      "job); set the vocabulary of the model in the job.\n"
+      "\n"
+      "Exit codes: 0 tokenized; 1 failed; 2 wrong command line, tokenizer or data. Nothing is left in the folder "
+      "then.");
+  if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+  const absl::Status status = shale::Tokenize(flags);
+  if (status.ok()) return shale::kExitOk;
+  const std::string message(status.message());
+  std::fprintf(stderr, "tokenize: %s\n", message.c_str());
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) || absl::IsFailedPrecondition(status)
+             ? shale::kExitUsage
+             : shale::kExitFailed;
+}
