@@ -1,20 +1,26 @@
-// tokenize: turns text into token files with the tokenizer of a Hugging Face folder.
+// tokenize: turns text into token files with the tokenizer of a Hugging Face folder, or trains a vocabulary.
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "engine/hugging_face/staged_folder.h"
+#include "engine/io/file.h"
 #include "engine/text/numbers.h"
 #include "engine/text/quote.h"
+#include "engine/tokenize/bpe_trainer.h"
 #include "engine/tokenize/document_reader.h"
+#include "engine/tokenize/scanner.h"
 #include "engine/tokenize/token_files.h"
 #include "engine/tokenize/tokenize_documents.h"
 #include "engine/tokenize/tokenizer.h"
@@ -30,6 +36,11 @@ struct Flags {
   std::string out;
   std::string end_of_document;
   int64_t threads = 0;
+  bool train = false;
+  int64_t vocabulary = 0;
+  int64_t min_frequency = 2;
+  std::string pattern = "LLAMA3";
+  std::string special_token = "<|endoftext|>";
 };
 
 class Clock {
@@ -40,7 +51,53 @@ class Clock {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
+absl::StatusOr<absl::string_view> ParsePattern(const std::string& name) {
+  if (name == "GPT2") return kGpt2Pattern;
+  if (name == "LLAMA3") return kLlama3Pattern;
+  if (name == "QWEN2") return kQwen2Pattern;
+  return absl::InvalidArgumentError(absl::StrCat("--pattern: found ", Quoted(name), "; allowed: GPT2, LLAMA3, QWEN2"));
+}
+
+absl::Status Train(const Flags& flags) {
+  if (flags.vocabulary == 0) return absl::InvalidArgumentError("--train needs --vocabulary");
+  if (!flags.tokenizer.empty()) return absl::InvalidArgumentError("give one of --train and --tokenizer");
+  SHALE_ASSIGN_OR_RETURN(const absl::string_view pattern, ParsePattern(flags.pattern));
+  if (flags.special_token.empty() || !std::all_of(flags.special_token.begin(), flags.special_token.end(),
+                                                  [](char c) { return c > ' ' && c < 0x7F; })) {
+    return absl::InvalidArgumentError("--special_token: wanted printable characters of ASCII without spaces");
+  }
+  // Words do not go beyond a line, so that any document can be cut at lines.
+  SHALE_ASSIGN_OR_RETURN(DocumentReader reader, DocumentReader::Open(flags.in, {.cut_lines = true}));
+  SHALE_ASSIGN_OR_RETURN(StagedFolder folder, StagedFolder::Create(flags.out));
+  const Clock clock;
+  WordCounts words;
+  int64_t bytes = 0;
+  while (true) {
+    std::vector<DocumentPiece> pieces;
+    SHALE_RETURN_IF_ERROR(reader.Read(&pieces));
+    if (pieces.empty()) break;
+    for (const DocumentPiece& piece : pieces) {
+      CountWords(piece.text, pattern, &words);
+      bytes += piece.text.size();
+    }
+  }
+  const std::vector<std::string> special_tokens = {flags.special_token};
+  const TrainedBpe bpe = TrainBpe(words, special_tokens, flags.vocabulary, flags.min_frequency);
+  SHALE_RETURN_IF_ERROR(
+      WriteFileDurably(JoinPath(folder.path(), "tokenizer.json"), TokenizerJson(bpe, special_tokens, pattern)));
+  SHALE_RETURN_IF_ERROR(folder.Commit());
+  std::printf("trained %s on %s of text with %s to %s in %s\n", Plural(bpe.tokens.size(), "token").c_str(),
+              FormatBytes(bytes).c_str(), Plural(words.size(), "different word").c_str(), flags.out.c_str(),
+              FormatDuration(clock.Seconds()).c_str());
+  if (static_cast<int64_t>(bpe.tokens.size()) < flags.vocabulary) {
+    std::printf("no other pair of tokens occurs %s\n", Plural(flags.min_frequency, "time").c_str());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Tokenize(const Flags& flags) {
+  if (flags.vocabulary != 0) return absl::InvalidArgumentError("--vocabulary goes with --train");
+  if (flags.tokenizer.empty()) return absl::InvalidArgumentError("give one of --tokenizer and --train");
   SHALE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.tokenizer));
   TokenizeOptions options = {
       .threads =
@@ -81,13 +138,24 @@ absl::Status Tokenize(const Flags& flags) {
 
 int main(int argc, char** argv) {
   shale::Flags flags;
-  shale::CommandLine line("tokenize", "Turns text into token files with the tokenizer of a Hugging Face folder.");
-  line.Text("tokenizer", "FOLDER", "The folder with tokenizer.json, or that file.", &flags.tokenizer).Required();
+  shale::CommandLine line("tokenize",
+                          "Turns text into token files with the tokenizer of a Hugging Face folder, or "
+                          "trains a vocabulary.");
+  line.Text("tokenizer", "FOLDER", "The folder with tokenizer.json, or that file.", &flags.tokenizer);
   line.Text("in", "DATA", "A file, or a folder whose files are read in name order.", &flags.in).Required();
   line.Text("out", "FOLDER", "The folder to write; it must not exist, or be empty.", &flags.out).Required();
   line.Text("end_of_document", "TOKEN", "A token to put behind each document, such as <|endoftext|>.",
             &flags.end_of_document);
   line.Integer("threads", "Threads that tokenize; 0: all processors.", 0, 4096, &flags.threads);
+  line.Switch("train", "Make a vocabulary from the data, and write its tokenizer.json.", &flags.train);
+  line.Integer("vocabulary", "With --train: tokens in the vocabulary, the bytes and the special token included.", 257,
+               1 << 20, &flags.vocabulary);
+  line.Integer("min_frequency", "With --train: how often a pair of tokens must occur to become one.", 1,
+               std::numeric_limits<int32_t>::max(), &flags.min_frequency);
+  line.Text("pattern", "GPT2|LLAMA3|QWEN2", "With --train: the family whose expression splits text into words.",
+            &flags.pattern);
+  line.Text("special_token", "TOKEN", "With --train: the special token, which gets the number 0.",
+            &flags.special_token);
   line.Footer(
       "A text file is one document. Each line of a file named *.jsonl is one: an object whose \"text\" is the "
       "document.\n"
@@ -95,10 +163,10 @@ int main(int argc, char** argv) {
       "a\n"
       "job); set the vocabulary of the model in the job.\n"
       "\n"
-      "Exit codes: 0 tokenized; 1 failed; 2 wrong command line, tokenizer or data. Nothing is left in the folder "
+      "Exit codes: 0 done; 1 failed; 2 wrong command line, tokenizer or data. Nothing is left in the folder "
       "then.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
-  const absl::Status status = shale::Tokenize(flags);
+  const absl::Status status = flags.train ? shale::Train(flags) : shale::Tokenize(flags);
   if (status.ok()) return shale::kExitOk;
   const std::string message(status.message());
   std::fprintf(stderr, "tokenize: %s\n", message.c_str());

@@ -39,6 +39,15 @@ class TokenizeTest(unittest.TestCase):
         self.assertEqual((magic, version, len(contents)), (20240520, 1, 1024 + 2 * count))
         self.assertEqual(contents[-2:], b"\0\0")  # <|endoftext|> is token 0.
 
+    def test_trains_a_vocabulary_that_it_then_reads(self):
+        self.write("text.txt", b"one two one two one\n" * 9)
+        result = self.tokenize("--train", "--vocabulary=262", "--in=text.txt", "--out=trained")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"^trained 262 tokens on 180 B of text with \d different words to trained in ")
+        result = self.tokenize("--tokenizer=trained", "--in=text.txt", "--out=tokens")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("the vocabulary 262 or more", result.stdout)
+
     def refused(self, wanted, *arguments):
         result = self.tokenize(*arguments)
         self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
@@ -54,6 +63,10 @@ class TokenizeTest(unittest.TestCase):
         self.refused(r"^tokenize: .*tokenizer.json.*No such file", "--tokenizer=.", "--in=text.txt", "--out=tokens")
         self.refused(r'^tokenize: --end_of_document: the tokenizer has no token "<x>"$', gpt2, "--in=text.txt",
                      "--out=tokens", "--end_of_document=<x>")
+        self.refused("^tokenize: give one of --tokenizer and --train$", "--in=text.txt", "--out=tokens")
+        self.refused("^tokenize: --train needs --vocabulary$", "--train", "--in=text.txt", "--out=tokens")
+        self.refused('^tokenize: --pattern: found "X"; allowed: GPT2, LLAMA3, QWEN2$', "--train", "--vocabulary=300",
+                     "--pattern=X", "--in=text.txt", "--out=tokens")
         self.write("tokenizer.json", b'{"version": "1.0", "model": {"type": "WordPiece"}}')
         self.refused(r'^tokenize: ./tokenizer.json: model: the model "WordPiece" is not supported; supported: BPE$',
                      "--tokenizer=.", "--in=text.txt", "--out=tokens")
