@@ -122,12 +122,12 @@ absl::Status Tokenize(const Flags& flags) {
       tokenizer, reader, options, [&](absl::Span<const int32_t> tokens) { return writer.Add(tokens); }, show);
   if (terminal) std::fprintf(stderr, "\r%60s\r", "");
   if (!totals.ok()) return totals.status();
+  const double seconds = clock.Seconds();
   SHALE_RETURN_IF_ERROR(writer.Commit());
-  std::printf("tokenized %s, %s of text, to %s in %s: %s, %.2f bytes each, %s/s\n",
+  std::printf("tokenized %s, %s of text, to %s in %.3f seconds: %s, %.2f bytes each, %s/s\n",
               Plural(totals->documents, "document").c_str(), FormatBytes(totals->bytes).c_str(), flags.out.c_str(),
-              FormatDuration(clock.Seconds()).c_str(), Plural(totals->tokens, "token").c_str(),
-              static_cast<double>(totals->bytes) / totals->tokens,
-              FormatBytes(totals->bytes / clock.Seconds()).c_str());
+              seconds, Plural(totals->tokens, "token").c_str(), static_cast<double>(totals->bytes) / totals->tokens,
+              FormatBytes(totals->bytes / seconds).c_str());
   std::printf("a job for these tokens needs a model with the vocabulary %ld or more\n",
               static_cast<long>(tokenizer.vocabulary()));
   return absl::OkStatus();
