@@ -6,26 +6,32 @@
 namespace shale {
 namespace {
 
-// Returns the number of (query, key) pairs that causal attention over S positions visits.
-double CausalPairs(int64_t s, int64_t window) {
-  const double w = static_cast<double>(window > 0 ? std::min(window, s) : s);
+// Returns the number of (query, key) pairs of one head of a sequence in which the query sees the key.
+template <class OpType>
+double PairsOf(const OpType& op) {
+  const int64_t length = op.q_BSHD.dim(1);
+  const double s = static_cast<double>(length);
+  if (!op.causal) return s * s;
+  const double w = static_cast<double>(op.window > 0 ? std::min(op.window, length) : length);
   // The first w queries see 1, 2, ... w keys, all later ones w.
-  return w * (w + 1) / 2 + (static_cast<double>(s) - w) * w;
+  return w * (w + 1) / 2 + (s - w) * w;
 }
 
-// Returns the FLOPs of one attention matmul over the visited pairs of all heads: 2 D per pair.
-double AttentionMatMul(const Tensor& q_BSHD, int64_t window) {
-  return 2.0 * static_cast<double>(q_BSHD.dim(3)) * CausalPairs(q_BSHD.dim(1), window) *
-         static_cast<double>(q_BSHD.dim(0)) * static_cast<double>(q_BSHD.dim(2));
+// Returns the FLOPs of one attention matmul over these pairs of all heads: 2 D per pair.
+template <class OpType>
+double AttentionMatMul(const OpType& op) {
+  const Tensor& q_BSHD = op.q_BSHD;
+  return 2.0 * static_cast<double>(q_BSHD.dim(3)) * PairsOf(op) * static_cast<double>(q_BSHD.dim(0)) *
+         static_cast<double>(q_BSHD.dim(2));
 }
 
 double Flops(const MatMul& op) {
   return 2.0 * static_cast<double>(op.m()) * static_cast<double>(op.n()) * static_cast<double>(op.k());
 }
 // Two matmuls: q k^T and p v.
-double Flops(const AttentionForward& op) { return 2 * AttentionMatMul(op.q_BSHD, op.window); }
+double Flops(const AttentionForward& op) { return 2 * AttentionMatMul(op); }
 // Five matmuls: q k^T again, d_out v^T, and one each for d_q, d_k and d_v.
-double Flops(const AttentionBackward& op) { return 5 * AttentionMatMul(op.q_BSHD, op.window); }
+double Flops(const AttentionBackward& op) { return 5 * AttentionMatMul(op); }
 
 }  // namespace
 

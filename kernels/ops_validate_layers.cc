@@ -89,6 +89,8 @@ void CheckAttentionInputs(OpChecker& c, const OpType& op, AttentionDims& d) {
             "; wanted a multiple of the heads of k");
   c.Require(op.scale > 0, "scale is ", op.scale, "; wanted a number above 0");
   c.Require(op.window >= 0, "window is ", op.window, "; wanted 0 (none) or more");
+  c.Require(op.causal || op.window == 0, "window is ", op.window, " in attention that is not causal; wanted 0 (none), ",
+            "because a query that sees later keys sees all of them");
   c.Act("out", op.out_BSHD, {&d.B, &d.S, &d.H, &d.D}, Layout::kDenseRows);
   c.Typed("lse", op.lse_BHS, DType::kFloat32, {&d.B, &d.H, &d.S});
 }

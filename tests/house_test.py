@@ -67,7 +67,7 @@ _MAY_INCLUDE = {
                               "engine/planner", "engine/report", "engine/train", "engine/verify"},  # shale.h alone.
     "engine/c": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/data", "engine/events",
                                 "engine/generate", "engine/graph", "engine/memory", "engine/model", "engine/planner",
-                                "engine/report", "engine/runtime", "engine/train"},
+                                "engine/report", "engine/runtime", "engine/train", "engine/verify"},
     "engine/generate": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/io",
                                        "engine/memory", "engine/planner", "engine/runtime", "engine/state"},
 }
@@ -168,6 +168,14 @@ class HouseTest(unittest.TestCase):
             for arrow, included in wrong_includes(path, self.read(path), exists):
                 wrong[arrow].append(f"{path} includes {included}")
         self.assertFalse(wrong, "\n".join(f"{arrow}: {', '.join(where)}" for arrow, where in wrong.items()))
+
+    def test_examples_use_the_public_header_alone(self):
+        exists = set(self.files).__contains__
+        wrong = [f"{path} includes {included}" for path in self.files
+                 if path.startswith("tools/examples/") and path.endswith(_SOURCES)
+                 for included in included_files(path, self.read(path), exists)
+                 if included != "engine/shale.h" and not included.startswith("tools/examples/")]
+        self.assertFalse(wrong, "\n".join(wrong))
 
     def test_no_spelling_hides_an_include(self):
         exists = {"engine/step/emit.h", "engine/memory/plan.h", "kernels/cuda/cudnn/x.h"}.__contains__

@@ -48,7 +48,8 @@ constexpr char kFooter[] =
     "\n"
     "--verify trains nothing: it checks, on a smaller copy of the job, that gradients, divisions of a step, saves, "
     "data\n"
-    "and memory are what they should be, and names what is not. It writes no run folder.\n"
+    "and memory are what they should be, and names what is not. It writes no run folder. Ctrl-C ends it before the\n"
+    "next step.\n"
     "\n"
     "Exit codes: 0 trained to the end, or all checks of --verify hold; 1 the run failed, or a check did; 2 wrong "
     "command\n"
@@ -57,6 +58,8 @@ constexpr char kFooter[] =
 // The state of the signal handler. The handler touches only these atomics and the trainer's stop flag, which is atomic
 // too.
 std::atomic<Trainer*> g_trainer = nullptr;
+std::atomic<bool> g_checks = false;     // The job is checked (--verify), not trained.
+std::atomic<bool> g_cancelled = false;  // Ends the checks.
 std::atomic<int> g_signal = 0;
 std::atomic<int64_t> g_signal_ns = 0;  // Time of the first signal.
 
@@ -74,6 +77,8 @@ extern "C" void OnSignal(int signal) {
     _exit(128 + signal);
   }
   g_signal = signal;
+  g_cancelled = true;
+  if (g_checks) return;
   // Before the trainer exists, there is nothing to save.
   Trainer* trainer = g_trainer.load();
   if (trainer == nullptr) _exit(128 + signal);
@@ -171,7 +176,9 @@ int CheckJob(const Flags& flags) {
     return Fail(absl::InvalidArgumentError("--verify trains nothing; leave out --resume, --overwrite and --trace"),
                 kExitUsage);
   }
-  return VerifyJob(flags.job, flags.overrides);
+  // Signals end the checks instead of the process, so that the files of these checks are removed.
+  g_checks = true;
+  return VerifyJob(flags.job, flags.overrides, g_cancelled).value_or(128 + g_signal);
 }
 
 int Train(const Flags& flags) {
@@ -281,7 +288,6 @@ int main(int argc, char** argv) {
             "Write a step's planned allocations for PyTorch's viewer, pytorch.org/memory_viz.", &flags.memory_snapshot);
   line.Footer(shale::kFooter);
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
-  if (flags.verify) return shale::CheckJob(flags);
   shale::CatchSignals();
-  return shale::Train(flags);
+  return flags.verify ? shale::CheckJob(flags) : shale::Train(flags);
 }

@@ -1,13 +1,16 @@
 #include "tools/verify_job.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "engine/backends/job_backend.h"
 #include "engine/config/parse.h"
+#include "engine/text/numbers.h"
 #include "engine/verify/verify.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
@@ -20,18 +23,29 @@ void Print(absl::string_view text) {
   std::fflush(stdout);
 }
 
-absl::StatusOr<VerifyReport> Run(const std::string& job_file, const std::vector<std::string>& overrides) {
+absl::StatusOr<VerifyReport> Run(const std::string& job_file, const std::vector<std::string>& overrides,
+                                 const std::atomic<bool>& cancelled, int64_t& checks) {
   SHALE_ASSIGN_OR_RETURN(Job job, LoadJob(job_file, overrides));
   SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   Print(VerifyHead() + "\n");
-  return Verify(job, {.backend = backend.get(), .on_row = [](const VerifyRow& row) { Print(VerifyLine(row) + "\n"); }});
+  const auto on_row = [&](const VerifyRow& row) {
+    ++checks;
+    Print(VerifyLine(row) + "\n");
+  };
+  return Verify(job, {.backend = backend.get(), .on_row = on_row, .cancelled = &cancelled});
 }
 
 }  // namespace
 
-int VerifyJob(const std::string& job_file, const std::vector<std::string>& overrides) {
-  const absl::StatusOr<VerifyReport> report = Run(job_file, overrides);
+std::optional<int> VerifyJob(const std::string& job_file, const std::vector<std::string>& overrides,
+                             const std::atomic<bool>& cancelled) {
+  int64_t checks = 0;
+  const absl::StatusOr<VerifyReport> report = Run(job_file, overrides, cancelled, checks);
+  if (absl::IsCancelled(report.status()) && cancelled) {
+    Print(absl::StrCat("stopped after ", Plural(checks, "check"), "; the others were not run\n"));
+    return std::nullopt;
+  }
   if (!report.ok()) {
     const std::string message(report.status().message());
     std::fprintf(stderr, "train: %s\n", message.c_str());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -45,11 +46,20 @@ absl::Status Require(const T* pointer, absl::string_view name) {
 }
 
 // Returns InvalidArgument unless a struct of the caller can be read as one of `known` bytes: `size` must be at least
-// `least`, the size of the struct in version 1, and bytes beyond `known` must be 0.
+// `least`, the size of the struct in the first version that has it, and bytes beyond `known` must be 0.
 absl::Status CheckStruct(const void* given, size_t size, size_t least, size_t known, absl::string_view name);
 
-// Returns a copy of a struct that the caller filled in. Members that the caller's version does not have are 0. All
-// structs have the size of version 1 so far.
+// Returns InvalidArgument unless least <= value <= most. `name` is that of the struct, and `member` that of the value.
+absl::Status CheckRange(absl::string_view name, absl::string_view member, int64_t value, int64_t least, int64_t most);
+
+// Returns OutOfRange unless 0 <= index < count. `name` is that of one of the things.
+absl::Status CheckIndex(int64_t index, int64_t count, absl::string_view name);
+
+// Returns InvalidArgument unless a member that is a time in seconds is 0 or more.
+absl::Status CheckSeconds(absl::string_view name, double seconds);
+
+// Returns a copy of a struct that the caller filled in. Members that the caller's version does not have are 0. No
+// struct has grown so far.
 template <class T>
 absl::StatusOr<T> TakeStruct(const T* given, absl::string_view name) {
   if (absl::Status status = Require(given, name); !status.ok()) return status;

@@ -77,12 +77,6 @@ PullCallbacks Callbacks(const DataDescription& description, const shale_data& da
   return callbacks;
 }
 
-absl::Status CheckRange(absl::string_view name, absl::string_view member, int64_t value, int64_t least, int64_t most) {
-  if (least <= value && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, "->", member, " is ", value, "; allowed: ", least, " to ", most));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DataSource>> MakeDataSource(const shale_data* data, absl::string_view name) {

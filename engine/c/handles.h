@@ -16,7 +16,7 @@
 namespace shale::c {
 
 // The kinds of handles, so that a handle of one kind is never taken for one of another.
-enum class HandleKind : uint8_t { kJob = 1, kPlan, kTrainer, kGenerator, kBuilder };
+enum class HandleKind : uint8_t { kJob = 1, kPlan, kTrainer, kGenerator, kBuilder, kStop, kAdmission, kVerification };
 
 // Owns objects of one kind, and finds them by their handles. A handle has the kind (8 bits), a number that no other
 // handle of the kind has (40 bits), and the slot of the object (16 bits). So a freed handle never becomes valid again,

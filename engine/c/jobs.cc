@@ -22,11 +22,8 @@ Handles<const Job>& Jobs() {
   return jobs;
 }
 
-namespace {
-
-constexpr size_t kMostOverrides = 10'000;
-
 absl::StatusOr<std::vector<std::string>> TakeOverrides(const char* const* overrides, size_t count) {
+  constexpr size_t kMostOverrides = 10'000;
   std::vector<std::string> taken;
   if (count == 0) return taken;
   SHALE_RETURN_IF_ERROR(Require(overrides, "overrides"));
@@ -39,6 +36,8 @@ absl::StatusOr<std::vector<std::string>> TakeOverrides(const char* const* overri
   }
   return taken;
 }
+
+namespace {
 
 absl::StatusOr<ModelFrom> TakeFlags(uint32_t flags) {
   if (flags == 0) return ModelFrom::kJob;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/c/calls.h"
 #include "engine/c/handles.h"
+#include "engine/config/set_model.h"
 #include "engine/graph/builder.h"
 #include "engine/graph/graph.h"
 #include "engine/graph/layers.h"
@@ -114,6 +115,12 @@ absl::StatusOr<CustomModel> MakeModel(const shale_model* model) {
                      .layers = taken.layers,
                      .last_target_only = taken.last_target_only != 0,
                      .vocabulary = taken.vocabulary};
+}
+
+absl::Status GiveModel(const shale_model* model, Job& job) {
+  if (model == nullptr) return absl::OkStatus();
+  SHALE_ASSIGN_OR_RETURN(const CustomModel custom, MakeModel(model));
+  return SetModel(custom, job);
 }
 
 }  // namespace shale::c
@@ -231,6 +238,12 @@ void shale_layer_rope(shale_builder builder, int32_t x_BSHD, double theta) {
 int32_t shale_layer_attention(shale_builder builder, int32_t q_BSHD, int32_t k_BSGD, int32_t v_BSGD, int64_t window) {
   return Layer(builder, [&](NumberedBuilder& b) {
     return Attention(b.builder, b.At(q_BSHD), b.At(k_BSGD), b.At(v_BSGD), window);
+  });
+}
+
+int32_t shale_layer_bidirectional_attention(shale_builder builder, int32_t q_BSHD, int32_t k_BSGD, int32_t v_BSGD) {
+  return Layer(builder, [&](NumberedBuilder& b) {
+    return BidirectionalAttention(b.builder, b.At(q_BSHD), b.At(k_BSGD), b.At(v_BSGD));
   });
 }
 

@@ -13,7 +13,6 @@
 #include "engine/c/model.h"
 #include "engine/c/shale.h"
 #include "engine/config/data_facts.h"
-#include "engine/config/set_model.h"
 #include "engine/planner/resolve_job.h"
 #include "engine/planner/summary.h"
 #include "engine/report/explain.h"
@@ -52,10 +51,7 @@ Handles<const KeptPlan>& Plans() {
 }
 
 absl::StatusOr<uint64_t> MakePlan(Job job, const shale_model* model) {
-  if (model != nullptr) {
-    SHALE_ASSIGN_OR_RETURN(const CustomModel custom, MakeModel(model));
-    SHALE_RETURN_IF_ERROR(SetModel(custom, job));
-  }
+  SHALE_RETURN_IF_ERROR(GiveModel(model, job));
   SHALE_ASSIGN_OR_RETURN(const DataFacts data, DataFactsForPlanning(job));
   SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, CreateBackend(job));

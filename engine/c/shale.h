@@ -1,5 +1,5 @@
-/* The C interface of Shale: jobs, plans, training, generation and export, for programs in C and for bindings of other
- * languages. shale_model.h adds models of one's own.
+/* The C interface of Shale: jobs, plans, admission, checks, training, generation and export, for programs in C and for
+ * bindings of other languages. shale_model.h adds models of one's own.
  *
  *   shale_error error = SHALE_INIT(shale_error);
  *   shale_job job = 0;
@@ -45,7 +45,7 @@ extern "C" {
 #define SHALE_API __attribute__((visibility("default")))
 
 /* The version of this header. It grows when functions, or members of structs, are added. */
-#define SHALE_API_VERSION 1
+#define SHALE_API_VERSION 2
 
 /* Returns the SHALE_API_VERSION of the library. A program needs a library of at least its own version. */
 SHALE_API int32_t shale_api_version(void);
@@ -99,6 +99,17 @@ SHALE_API shale_code shale_job_text(shale_job job, char* buffer, size_t capacity
 /* Frees the handle. Trainers and plans that were made of the job keep what they need. */
 SHALE_API shale_code shale_job_free(shale_job job, shale_error* error);
 
+/* ---- Stops: how any thread ends a call of another that takes long ---- */
+
+typedef uint64_t shale_stop;
+
+SHALE_API shale_code shale_stop_create(shale_stop* stop, shale_error* error);
+/* Makes the calls that were given this stop, and those that will be, return SHALE_CANCELLED soon. It cannot be taken
+ * back. May be called at any time, by any thread, but not by a signal handler. */
+SHALE_API shale_code shale_stop_request(shale_stop stop, shale_error* error);
+/* Frees the handle. Calls that were given this stop go on. */
+SHALE_API shale_code shale_stop_free(shale_stop stop, shale_error* error);
+
 /* ---- Data of a program ---- */
 
 /* Where a program writes one sample of S positions, each with F features or D target values. The memory is the
@@ -114,8 +125,9 @@ typedef struct shale_sample {
 } shale_sample;
 
 /* Data that a program brings. The library keeps a copy of this struct, but not of what `user` points to, which must
- * outlive the trainer. The functions are called by one thread at a time, not always the same one, and ahead of the step
- * that needs the data. They return SHALE_OK or another code, with a message in `error`. */
+ * outlive the trainer, or the call of shale_verify. The functions are called by one thread at a time, not always the
+ * same one, and ahead of the step that needs the data. They return SHALE_OK or another code, with a message in `error`.
+ */
 typedef struct shale_data {
   size_t size;
   const char* name;        /* Tells this data from other data, in messages and checkpoints. Required. */
@@ -177,6 +189,141 @@ enum {
 SHALE_API shale_code shale_plan_text(shale_plan plan, int32_t form, char* buffer, size_t capacity, size_t* needed,
                                      shale_error* error);
 SHALE_API shale_code shale_plan_free(shale_plan plan, shale_error* error);
+
+/* ---- Admission: whether a machine has room for a job, also for one that somebody else wrote ---- */
+
+typedef uint64_t shale_admission;
+
+enum { SHALE_CPU = 0, SHALE_CUDA = 1 };
+
+/* The machine that a job would run on, which need not be this one, and what planning the job may take. */
+typedef struct shale_admission_options {
+  size_t size;
+  int32_t device;            /* What the ranks run on: SHALE_CPU, SHALE_CUDA. */
+  int64_t hardware_threads;  /* Of its CPUs, for all ranks together. 0: as many as this machine has. */
+  int64_t most_ranks;        /* The ranks that it has room for. 0: any number. */
+  int64_t budget_bytes;      /* What it has for the arena of one rank. 0: no limit. A job may set a smaller one. */
+  int64_t host_budget_bytes; /* The same for what one rank offloads to host memory. */
+  int64_t vocabulary;        /* Of the data, which are not read. 0: not known; then the job must say it. */
+  double seconds;            /* Time that planning may take. 0: 10. */
+  int64_t memory_bytes;      /* Memory that it may take. 0: 1 GiB. */
+  int64_t job_bytes;         /* The longest job, overrides included. 0: 16 KiB. */
+  shale_stop stop;           /* Ends the call. 0: nobody does. */
+} shale_admission_options;
+
+/* Plan a job within these limits, whatever the job is, and open no file and no device. `options` may be NULL. The first
+ * takes the text of a job, or a binary one (proto/job.proto), of `job_bytes` bytes. The second takes a job of this
+ * program, and `model` as shale_plan_create does; what model->build itself takes is not limited. Use the first for what
+ * others wrote, because shale_job_parse has no limits and reads the files that a job names.
+ *
+ * A job that is invalid or does not fit has a verdict, too. SHALE_CANCELLED, SHALE_DEADLINE_EXCEEDED (the time limit)
+ * and SHALE_RESOURCE_EXHAUSTED (the job is too long, or planning it could take too much memory) say that there is none.
+ */
+SHALE_API shale_code shale_admit(const char* job, size_t job_bytes, const char* const* overrides, size_t override_count,
+                                 const shale_admission_options* options, shale_admission* admission,
+                                 shale_error* error);
+SHALE_API shale_code shale_admit_job(shale_job job, const struct shale_model* model,
+                                     const shale_admission_options* options, shale_admission* admission,
+                                     shale_error* error);
+
+/* Verdicts, with the numbers of proto/plan.proto. */
+enum { SHALE_FITS = 1, SHALE_DOES_NOT_FIT = 2, SHALE_INVALID = 3 };
+
+/* Bytes are those of one rank. They are 0 if the job was not planned. */
+typedef struct shale_admission_summary {
+  size_t size;
+  int32_t verdict;
+  int64_t arena_bytes; /* What the job needs; if it does not fit, at least. */
+  int64_t host_bytes;  /* What it offloads to host memory. */
+  int64_t ways_out;    /* How many settings there are with which a job would fit that does not. */
+  /* Not 0: the search for them reached the time limit. There may be more. */
+  int32_t search_ended_early;
+} shale_admission_summary;
+SHALE_API shale_code shale_admission_get_summary(shale_admission admission, shale_admission_summary* summary,
+                                                 shale_error* error);
+
+/* The forms of a verdict. */
+enum {
+  SHALE_ADMISSION_TEXT = 0, /* For people. If the job is invalid, a line for each error. */
+  SHALE_ADMISSION_JSON = 1, /* As `plan --json` writes it, without the program of a step. */
+  SHALE_ADMISSION_PROTO = 2 /* The same as a binary shale.proto.Plan (proto/plan.proto), of *needed - 1 bytes. */
+};
+SHALE_API shale_code shale_admission_text(shale_admission admission, int32_t form, char* buffer, size_t capacity,
+                                          size_t* needed, shale_error* error);
+
+/* Settings with which a job would fit. The texts live until the admission is freed. */
+typedef struct shale_way_out {
+  size_t size;
+  const char* const* overrides; /* As shale_job_load, shale_job_parse and shale_admit take them. */
+  size_t override_count;
+  int64_t arena_bytes; /* What one rank then needs. */
+  int64_t host_bytes;
+  double recompute_flops; /* What one rank then recomputes in one step. */
+  const char* caveat;     /* What else changes: "the CPU updates". Empty: the training computes the same. */
+} shale_way_out;
+/* Describes way out `index`, 0 <= index < ways_out. */
+SHALE_API shale_code shale_admission_get_way_out(shale_admission admission, int64_t index, shale_way_out* way_out,
+                                                 shale_error* error);
+SHALE_API shale_code shale_admission_free(shale_admission admission, shale_error* error);
+
+/* ---- Checks of a job before a long run ---- */
+
+typedef uint64_t shale_verification;
+
+enum {
+  SHALE_CHECK_HOLDS = 0,
+  SHALE_CHECK_FAILS = 1,
+  SHALE_CHECK_NOT_RUN = 2 /* The job has nothing that it could check, or this machine cannot run it. */
+};
+
+/* One check. The texts live until the verification is freed; those that on_check gets, until it returns. */
+typedef struct shale_check {
+  size_t size;
+  const char* name;    /* What was compared: "4 micro-batches". */
+  const char* against; /* With what: "one batch of 16". */
+  int32_t outcome;     /* SHALE_CHECK_HOLDS and those after it. */
+  double difference;   /* The largest that was found. */
+  double tolerance;    /* The largest that is allowed. 0: all bits must be the same. */
+  const char* remark;  /* What is to blame, or why the check was not run, or what it covered. May be empty. */
+} shale_check;
+
+typedef struct shale_verify_options {
+  size_t size;
+  const struct shale_model* model; /* As in shale_trainer_options. */
+  /* As in shale_trainer_options. Samples are read, twice unless the data are in_order: then they are no longer at their
+   * start when the function returns. */
+  const struct shale_data* data;
+  double seconds;               /* About how long all checks may take. 0: 60. */
+  const char* temporary_folder; /* Where a folder is made, and removed again. NULL: the system's for such files. */
+  shale_stop stop;              /* Ends the call before the next step. 0: nobody does. */
+  void (*on_check)(void* user, const shale_check* check); /* Called with each check as it ends. May be NULL. */
+  void* on_check_user;
+} shale_verify_options;
+
+/* Runs small trials of the job with its own model, data and backend, and checks that gradients, divisions of a step,
+ * saves, data and memory are what they should be. tools/README.md lists the checks. Trains nothing, and writes nothing
+ * into the folders of the job. A check that fails is no error: the verification says which, and what is to blame.
+ * Errors are those of shale_trainer_create, and SHALE_CANCELLED. `options` may be NULL. */
+SHALE_API shale_code shale_verify(shale_job job, const shale_verify_options* options, shale_verification* verification,
+                                  shale_error* error);
+
+typedef struct shale_verification_summary {
+  size_t size;
+  int32_t passed; /* Not 0: no check failed. */
+  int64_t checks;
+  int64_t failed;
+  int64_t not_run;
+  double seconds;
+} shale_verification_summary;
+SHALE_API shale_code shale_verification_get_summary(shale_verification verification,
+                                                    shale_verification_summary* summary, shale_error* error);
+/* Describes check `index`, 0 <= index < checks. */
+SHALE_API shale_code shale_verification_get_check(shale_verification verification, int64_t index, shale_check* check,
+                                                  shale_error* error);
+/* Returns the table of all checks with their remarks, and what was made smaller than the job. */
+SHALE_API shale_code shale_verification_text(shale_verification verification, char* buffer, size_t capacity,
+                                             size_t* needed, shale_error* error);
+SHALE_API shale_code shale_verification_free(shale_verification verification, shale_error* error);
 
 /* ---- Training ---- */
 

@@ -12,7 +12,7 @@
  *
  * Groups, parameters and tensors are numbers of one builder. SHALE_NONE stands for none. Functions that return a number
  * return SHALE_NONE after a misuse. The builder keeps the first misuse, with its name, and the call that wanted the
- * model (shale_plan_create, shale_trainer_create, shale_generator_create) returns it. So `build` need not check.
+ * model (such as shale_plan_create or shale_trainer_create) returns it. So `build` need not check.
  *
  * T tokens (B sequences of S), C width, K inputs, N outputs, H query heads, G key/value heads, D head width, F inner
  * width or features, V vocabulary, P positions.
@@ -39,7 +39,7 @@ typedef struct shale_graph_options {
 } shale_graph_options;
 
 /* The library keeps a copy of this struct, but not of what `user` points to, which must outlive the plan, the trainer
- * or the generator. */
+ * or the generator, or the call of shale_admit_job or shale_verify. */
 typedef struct shale_model {
   size_t size;
   const char* name; /* Names the model in plans and checkpoints: letters, digits, '.', '_' and '-', up to 128. */
@@ -102,6 +102,9 @@ SHALE_API void shale_layer_rope(shale_builder builder, int32_t x_BSHD, double th
 /* Causal attention: [T, H * D]. `window` is the number of tokens that a query sees, itself included; 0: all. */
 SHALE_API int32_t shale_layer_attention(shale_builder builder, int32_t q_BSHD, int32_t k_BSGD, int32_t v_BSGD,
                                         int64_t window);
+/* Attention in both directions: [T, H * D]. A query sees all tokens of its sequence. Such a model cannot generate. */
+SHALE_API int32_t shale_layer_bidirectional_attention(shale_builder builder, int32_t q_BSHD, int32_t k_BSGD,
+                                                      int32_t v_BSGD);
 /* silu(gate) * up: [T, 2F], gate columns first, -> [T, F]. */
 SHALE_API int32_t shale_layer_swiglu(shale_builder builder, int32_t gate_up_T2F);
 /* gelu(x): [T, F]; `tanh` not 0: by the formula with tanh. */

@@ -103,10 +103,7 @@ shale_trainer_state State(const Trainer& trainer) {
 }
 
 absl::StatusOr<shale_parameter> ParameterAt(const Trainer& trainer, int64_t index) {
-  const int64_t count = std::ssize(trainer.parameters());
-  if (index < 0 || index >= count) {
-    return absl::OutOfRangeError(absl::StrCat("found parameter ", index, "; the model has ", count));
-  }
+  SHALE_RETURN_IF_ERROR(CheckIndex(index, std::ssize(trainer.parameters()), "parameter"));
   const Parameter& parameter = trainer.parameters()[index];
   shale_parameter out = SHALE_INIT(shale_parameter);
   if (parameter.name.size() >= sizeof(out.name)) {

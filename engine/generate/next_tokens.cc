@@ -59,7 +59,8 @@ absl::StatusOr<absl::Span<const float>> NextTokens::Logits(absl::Span<const int3
   SHALE_RETURN_IF_ERROR(Check(context));
   const int64_t window = std::ssize(window_), count = std::min<int64_t>(window, std::ssize(context));
   // A model that reads every position of the window (the MLP) needs the tokens at the end of the window. Attention is
-  // causal: there the tokens come first, at the positions of training, and whatever follows them has no effect.
+  // causal, because no other has a graph of logits: there the tokens come first, at the positions of training, and
+  // whatever follows them has no effect.
   const int64_t begin = program_.graph.last_target_only ? window - count : 0;
   std::fill(window_.begin(), window_.end(), padding_);
   std::copy(context.end() - count, context.end(), window_.begin() + begin);

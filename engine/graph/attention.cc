@@ -16,16 +16,30 @@ void ApplyRope(GraphBuilder& b, const Tensor& x_BSHD, double theta, const RopeSc
   });
 }
 
-Tensor Attention(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD, int64_t window) {
-  const Tensor q = b.Operand(q_BSHD, 4, "Attention"), k = b.Operand(k_BSGD, 4, "Attention"),
-               v = b.Operand(v_BSGD, 4, "Attention");
+namespace {
+
+// The keys that a query sees.
+struct Seen {
+  int64_t window = 0;
+  bool causal = true;
+};
+
+Tensor Attend(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD, const Seen& seen,
+              absl::string_view layer) {
+  const Tensor q = b.Operand(q_BSHD, 4, layer), k = b.Operand(k_BSGD, 4, layer), v = b.Operand(v_BSGD, 4, layer);
   const int64_t B = q.dim(0), S = q.dim(1), H = q.dim(2), D = q.dim(3);
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(D)));
   const Tensor out = b.NewActivation("attention.out", q.dtype, {B * S, H * D});
   const Tensor lse = b.NewActivation("attention.lse", DType::kFloat32, {B, H, S});
   const auto heads = [=](const Tensor& t) { return t.SplitLast(H, D).SplitFirst(B); };
-  b.Emit(AttentionForward{
-      .q_BSHD = q, .k_BSGD = k, .v_BSGD = v, .out_BSHD = heads(out), .lse_BHS = lse, .scale = scale, .window = window});
+  b.Emit(AttentionForward{.q_BSHD = q,
+                          .k_BSGD = k,
+                          .v_BSGD = v,
+                          .out_BSHD = heads(out),
+                          .lse_BHS = lse,
+                          .scale = scale,
+                          .window = seen.window,
+                          .causal = seen.causal});
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(out)) return;
     g.Emit(AttentionBackward{.q_BSHD = q,
@@ -38,9 +52,25 @@ Tensor Attention(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, co
                              .d_k_BSGD = g.GradientStorage(k),
                              .d_v_BSGD = g.GradientStorage(v),
                              .scale = scale,
-                             .window = window});
+                             .window = seen.window,
+                             .causal = seen.causal});
   });
   return out;
+}
+
+}  // namespace
+
+Tensor Attention(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD, int64_t window) {
+  return Attend(b, q_BSHD, k_BSGD, v_BSGD, {.window = window}, "Attention");
+}
+
+Tensor BidirectionalAttention(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD) {
+  if (b.options().mode == GraphMode::kLogits) {
+    b.Fail(absl::InvalidArgumentError(
+        "a model with bidirectional attention cannot generate tokens: its attention reads the tokens after a position, "
+        "which do not exist yet when the next one is drawn"));
+  }
+  return Attend(b, q_BSHD, k_BSGD, v_BSGD, {.causal = false}, "BidirectionalAttention");
 }
 
 }  // namespace shale

@@ -66,6 +66,9 @@ void ApplyRope(GraphBuilder& b, const Tensor& x_BSHD, double theta, const RopeSc
 // Causal attention: [T, H * D]. The inputs are views of activations. `window` is the number of tokens that a query
 // sees, itself included; 0: no window.
 Tensor Attention(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD, int64_t window);
+// Attention in both directions, as in an encoder: a query sees all tokens of its sequence. Such a model cannot generate
+// tokens, which do not exist yet where a query would see them, so a kLogits graph is an error.
+Tensor BidirectionalAttention(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD);
 
 // silu(gate) * up: [T, 2F], gate columns first, -> [T, F].
 Tensor SwiGlu(GraphBuilder& b, const Tensor& gate_up_T2F);

@@ -8,8 +8,14 @@
 
 namespace shale {
 
+absl::Status TrialContext::CheckCancelled() const {
+  if (cancelled == nullptr || !cancelled->load(std::memory_order_relaxed)) return absl::OkStatus();
+  return absl::CancelledError("the verification was cancelled");
+}
+
 absl::StatusOr<std::unique_ptr<TrialRun>> TrialRun::Start(TrialContext& context, const std::string& name,
                                                           const Job& job, const Options& options) {
+  SHALE_RETURN_IF_ERROR(context.CheckCancelled());
   auto trial = absl::WrapUnique(new TrialRun(context, name));
   SHALE_ASSIGN_OR_RETURN(trial->trainer_, Trainer::Create(job, {.backend = context.backend,
                                                                 .data = &trial->trained_,
@@ -23,6 +29,7 @@ absl::StatusOr<TrialRecord> TrialRun::Run(int steps, Keep keep) {
   TrialRecord record;
   const std::vector<Parameter>& parameters = trainer_->parameters();
   for (int step = 0; step < steps; ++step) {
+    SHALE_RETURN_IF_ERROR(context_.CheckCancelled());
     SHALE_ASSIGN_OR_RETURN(const StepReport report, trainer_->Step());
     record.losses.push_back(report.loss);
     record.last_seconds = report.seconds;
@@ -44,6 +51,7 @@ absl::StatusOr<TrialRecord> TrialRun::Run(int steps, Keep keep) {
 }
 
 absl::StatusOr<double> TrialRun::Evaluate() {
+  SHALE_RETURN_IF_ERROR(context_.CheckCancelled());
   SHALE_ASSIGN_OR_RETURN(const EvaluationReport report, trainer_->Evaluate(trainer_->job().batch.global_batch));
   return report.loss;
 }

@@ -1,6 +1,7 @@
 // A trial: a short run of a small job on recorded samples.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -25,8 +26,12 @@ struct PeakOfTrial {
 // What all trials of a verification share. Borrowed by them.
 struct TrialContext {
   const Backend* backend = nullptr;
+  const std::atomic<bool>* cancelled = nullptr;  // VerifyOptions::cancelled.
   RecordedSamples samples;
   std::vector<PeakOfTrial> peaks;  // Of the trials that ran.
+
+  // Returns Cancelled if the verification must end.
+  absl::Status CheckCancelled() const;
 };
 
 // What a trial did.
@@ -37,6 +42,7 @@ struct TrialRecord {
   double last_seconds = 0;     // How long the last step took.
 };
 
+// Once the verification was cancelled, Start, Run and Evaluate return Cancelled. A step that has begun completes.
 class TrialRun {
  public:
   struct Options {

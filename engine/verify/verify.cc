@@ -58,15 +58,24 @@ class Verification {
   Verification(const Job& job, const VerifyOptions& options) : options_(options), size_(FirstSize(job)) {
     verified_.job = job;
     verified_.context.backend = options.backend;
+    verified_.context.cancelled = options.cancelled;
   }
 
   absl::StatusOr<VerifyReport> Run();
 
  private:
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-  void Add(VerifyRow row) {
+  // Reports a check. Returns Cancelled in its place if the verification was cancelled, because the check may then have
+  // ended for that reason.
+  absl::Status Add(VerifyRow row) {
+    SHALE_RETURN_IF_ERROR(verified_.context.CheckCancelled());
     if (options_.on_row) options_.on_row(row);
     report_.rows.push_back(std::move(row));
+    return absl::OkStatus();
+  }
+  // Plans a job, unless the verification is cancelled.
+  absl::StatusOr<ResolvedJob> Plan(const Job& job, const DataFacts& facts) const {
+    return ResolveJob(job, facts, options_.backend->machine(), {.cancelled = options_.cancelled});
   }
   // Reads the samples for trials of size_, and compares them with what the source gives when it is read again.
   absl::Status Record();
@@ -89,6 +98,7 @@ class Verification {
 
 absl::Status Verification::Record() {
   if (recorded_length_ == size_.sequence_length) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(verified_.context.CheckCancelled());
   const Job gradient_job = GradientJob(verified_.job, size_);
   Job job = SmallJob(verified_.job, size_);
   job.data = verified_.job.data;
@@ -97,7 +107,7 @@ absl::Status Verification::Record() {
   job.memory.budget_bytes = int64_t{1} << 60;  // It is planned for what its graph needs of data, and never runs.
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<JobData> data,
                          JobData::Open(job, /*tokenizer_folder=*/"", {.training = options_.data}));
-  SHALE_ASSIGN_OR_RETURN(const ResolvedJob resolved, ResolveJob(job, data->facts(), options_.backend->machine()));
+  SHALE_ASSIGN_OR_RETURN(const ResolvedJob resolved, Plan(job, data->facts()));
   const DataNeeds needs = NeedsOf(resolved.plan.train.graph);
   SHALE_RETURN_IF_ERROR(data->FitTo(needs));
   SHALE_RETURN_IF_ERROR(data->Start(0, nullptr));
@@ -117,6 +127,7 @@ absl::Status Verification::Record() {
     data_row_.remark = "the source can only be read once, in order";
     return absl::OkStatus();
   }
+  SHALE_RETURN_IF_ERROR(verified_.context.CheckCancelled());
   const absl::StatusOr<std::vector<RecordedSample>> again = ReadSamples(loader, ReadOrder::kBackward);
   const std::string difference =
       again.ok() ? FirstDifference(samples.samples, *again) : std::string(again.status().message());
@@ -136,8 +147,8 @@ absl::Status Verification::CheckFits(int64_t budget_bytes) const {
   Job one_batch = compared;
   SetDivision(1, size_.global_batch(), one_batch);
   const DataFacts facts = {.vocabulary = verified_.context.samples.description.vocabulary};
-  SHALE_RETURN_IF_ERROR(ResolveJob(compared, facts, options_.backend->machine()).status());
-  return ResolveJob(one_batch, facts, options_.backend->machine()).status();
+  SHALE_RETURN_IF_ERROR(Plan(compared, facts).status());
+  return Plan(one_batch, facts).status();
 }
 
 absl::StatusOr<TrialRecord> Verification::RunAt(const SmallSize& size) {
@@ -158,6 +169,7 @@ absl::StatusOr<TrialRecord> Verification::ShrinkAndRun() {
   // A step of the smallest size says how long others take, about. It may not fit; then that is reported below.
   const SmallSize first = size_, smallest = SmallestSize(length_may_change, first);
   absl::StatusOr<TrialRecord> compared = RunAt(smallest);
+  SHALE_RETURN_IF_ERROR(verified_.context.CheckCancelled());
   const double of_position = compared.ok() ? compared->last_seconds / smallest.positions() : 0;
   size_ = first;
   while (of_position * size_.positions() > longest_step && Shrink(length_may_change, size_)) {
@@ -183,13 +195,16 @@ absl::StatusOr<VerifyReport> Verification::Run() {
   verified_.temporary_folder = folder->path();
   SHALE_ASSIGN_OR_RETURN(const TrialRecord compared, ShrinkAndRun());
   report_.shrunk = WhatIsSmaller(verified_.job, verified_.size);
-  Add(data_row_);
-  for (VerifyRow& row : CheckDivision(verified_, compared)) Add(std::move(row));
-  for (const Job& variant : CheckpointingVariants(verified_)) Add(CheckCheckpointing(verified_, variant, compared));
-  Add(CheckResume(verified_));
-  for (VerifyRow& row : CheckLoss(verified_, compared)) Add(std::move(row));
-  Add(CheckGradients(verified_, std::max(options_.seconds - seconds(), options_.seconds / 3)));
-  Add(CheckPeaks(verified_.context.peaks));
+  SHALE_RETURN_IF_ERROR(Add(data_row_));
+  for (VerifyRow& row : CheckDivision(verified_, compared)) SHALE_RETURN_IF_ERROR(Add(std::move(row)));
+  for (const Job& variant : CheckpointingVariants(verified_)) {
+    SHALE_RETURN_IF_ERROR(Add(CheckCheckpointing(verified_, variant, compared)));
+  }
+  SHALE_RETURN_IF_ERROR(Add(CheckResume(verified_)));
+  for (VerifyRow& row : CheckLoss(verified_, compared)) SHALE_RETURN_IF_ERROR(Add(std::move(row)));
+  const double for_gradients = std::max(options_.seconds - seconds(), options_.seconds / 3);
+  SHALE_RETURN_IF_ERROR(Add(CheckGradients(verified_, for_gradients)));
+  SHALE_RETURN_IF_ERROR(Add(CheckPeaks(verified_.context.peaks)));
   report_.seconds = seconds();
   return std::move(report_);
 }

@@ -16,6 +16,7 @@
 //   peak             the memory that all of these runs measured is what was planned
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <string>
@@ -45,13 +46,18 @@ struct VerifyOptions {
   std::string temporary_folder;
   // Called with each row as it ends, on the caller's thread. May be empty.
   std::function<void(const VerifyRow&)> on_row;
+  // Set by any thread, or by a signal handler, to end the call with Cancelled before the next step of a trial. Must
+  // stay set until then. Borrowed. Null: nobody does.
+  const std::atomic<bool>* cancelled = nullptr;
 };
 
 // Runs the checks. Writes nothing into the job's run folder. Takes the host memory of three copies of the model's
 // weights in fp32 beside what a run takes.
 //
 // A check that finds something wrong is a row that fails, not an error. Errors are those of Trainer::Create for the
-// small job: of the job, the model, the data, or a machine that is too small for them.
+// small job: of the job, the model, the data, or a machine that is too small for them; and Cancelled. Whatever the
+// result, the folder for the checks of saving is gone when the function returns. Any thread may call it, and any number
+// of threads at once.
 absl::StatusOr<VerifyReport> Verify(const Job& job, const VerifyOptions& options);
 
 }  // namespace shale

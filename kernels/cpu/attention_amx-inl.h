@@ -32,14 +32,14 @@ struct SquareRange {
 
 // Returns the keys of [block.begin, block.end) that any of the queries [i, i + kTile) sees.
 HWY_INLINE SquareRange KeysSeen(const AttentionSizes& sizes, int64_t i, SquareRange block) {
-  return {std::max(block.begin, sizes.Origin(i)), std::min(block.end, i + kTile)};
+  return {std::max(block.begin, sizes.Origin(i)), std::min(block.end, RoundUp(sizes.EndKey(i + kTile - 1), kTile))};
 }
 
 // Returns the rows, of a strip of `rows` rows from query i0 on, that see any of the keys [j, j + kTile). All rows of a
 // square count if one does.
 HWY_INLINE SquareRange RowsSeeing(const AttentionSizes& sizes, int64_t i0, int64_t rows, int64_t j) {
   const int64_t last = sizes.window > 0 ? RoundUp(j + kTile - 1 + sizes.window - i0, kTile) : rows;
-  return {std::max<int64_t>(0, j - i0), std::min(rows, last)};
+  return {std::max<int64_t>(0, sizes.FirstQuery(j) - i0), std::min(rows, last)};
 }
 
 // Multiplies the rows of `a`, from query i0 on, by the keys of `block` that they see, in squares. `tiles` holds all

@@ -52,8 +52,7 @@ struct BackwardScratch {
 template <class T, bool kPairs>
 class Backward {
  public:
-  Backward(const AttentionBackward& op, Carver& carver)
-      : sizes_(op.q_BSHD, op.window), scale_(op.scale), own_(sizes_, carver) {}
+  Backward(const AttentionBackward& op, Carver& carver) : sizes_(op), scale_(op.scale), own_(sizes_, carver) {}
 
   // Writes d_q of `head` and adds to d_k and d_v of its group. The first head of a group packs keys and values; the
   // last head writes d_k and d_v. `next` is the head that runs next, whose rows are prefetched; it is null for the last
@@ -64,22 +63,25 @@ class Backward {
     }
     for (int64_t i0 = 0; i0 < sizes_.s; i0 += kQueries) {
       const int64_t queries = std::min(kQueries, sizes_.s - i0), then = i0 + queries;
-      if (head.first_of_group) PackKeys(head, i0, queries);
+      if (head.first_of_group) {
+        sizes_.ForNewKeys(i0, kQueries, [&](int64_t j, int64_t count) HWY_ATTR { PackKeys(head, j, count); });
+      }
       PackQueries(head, i0, queries);
       const auto terms = TermsOf<kQueries>(head, i0, queries, RoundUp(queries, kGroup), d_);
 
       RowPrefetch ahead;
       ahead.Add(head.d_q[i0], head.d_q.stride, queries, d_);
+      AddNextKeys(sizes_, head, head.first_of_group, next, i0, kQueries, ahead);
       if (then < sizes_.s) {
-        AddStrip(head, then, ahead);
+        AddQueries(head, then, ahead);
       } else if (next != nullptr) {
-        AddStrip(*next, 0, ahead);
+        AddQueries(*next, 0, ahead);
       }
       for (const auto& rows : {head.d_k, head.d_v}) {
         ahead.Add(rows[i0], rows.stride, head.last_of_group ? queries : 0, d_);
       }
       const int64_t groups = CeilDivide(queries, kGroup), tiles = padded_d_ / kTile;
-      const int64_t keys = then - sizes_.FirstGroup(i0);
+      const int64_t keys = sizes_.EndKey(then - 1) - sizes_.FirstGroup(i0);
       ahead.Spread(groups * (2 * (keys / kTile) + tiles) + 2 * (keys / kGroup) * tiles);
 
       const int64_t places = Form::Places(d_);
@@ -103,10 +105,9 @@ class Backward {
   using Form = Operands<T, kPairs>;
   static constexpr int64_t kUnit = Form::kUnit;
 
-  // Adds to `ahead` the rows that the strip from query i0 on reads.
-  void AddStrip(const BackwardHead<T>& head, int64_t i0, RowPrefetch& ahead) const {
+  // Adds to `ahead` the rows of the queries of the strip from query i0 on.
+  void AddQueries(const BackwardHead<T>& head, int64_t i0, RowPrefetch& ahead) const {
     const int64_t queries = std::min(kQueries, sizes_.s - i0);
-    for (const auto& rows : {head.k, head.v}) ahead.Add(rows[i0], rows.stride, head.first_of_group ? queries : 0, d_);
     for (const auto& rows : {head.q, head.d_out, head.out}) ahead.Add(rows[i0], rows.stride, queries, d_);
   }
 
@@ -136,7 +137,7 @@ class Backward {
       float *p = own_.p + i * stride_, *ds = own_.ds + i * stride_;
       for (int64_t n = 0; n < 2; ++n) {
         const int64_t query = i0 + i + n;
-        HideColumns(p + n * stride_, begin, sizes_.FirstKey(query) - origin, query + 1 - origin, end);
+        HideColumns(p + n * stride_, begin, sizes_.FirstKey(query) - origin, sizes_.EndKey(query) - origin, end);
       }
       if constexpr (kPairs) {
         BFloat16* ds_along = reinterpret_cast<BFloat16*>(ds_along_ + i * ds_along_stride_);
@@ -151,8 +152,8 @@ class Backward {
   // Adds to `sums`, which are d_k or d_v of all keys, the contribution of the queries of the strip: b times the columns
   // of a, which are probabilities or their gradients. Each group of keys takes only the queries that see any of them.
   void AddToKeys(int64_t i0, int64_t queries, const float* a, const float* b, float* sums, RowPrefetch& ahead) {
-    for (int64_t j = sizes_.FirstGroup(i0); j < i0 + queries; j += kGroup) {
-      const int64_t begin = std::max<int64_t>(0, j - i0);
+    for (int64_t j = sizes_.FirstGroup(i0); j < sizes_.EndKey(i0 + queries - 1); j += kGroup) {
+      const int64_t begin = std::max<int64_t>(0, sizes_.FirstQuery(j) - i0);
       const int64_t end = sizes_.window > 0 ? std::min(queries, j + kGroup - 1 + sizes_.window - i0) : queries;
       const int64_t first = begin / kUnit, places = Form::Places(end) - first;
       const float* x = a + first * kUnit * stride_ + j - sizes_.Origin(i0);
@@ -218,7 +219,7 @@ int64_t AttentionBackwardScratch(const AttentionBackward& op, CpuProducts produc
   if (FormOf(op.q_BSHD.dtype, products) == AttentionForm::kAmx) {
     AmxBackward(op, carver);
   } else {
-    BackwardScratch(AttentionSizes(op.q_BSHD, op.window), carver);
+    BackwardScratch(AttentionSizes(op), carver);
   }
   return carver.size_bytes();
 }

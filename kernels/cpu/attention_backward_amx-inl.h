@@ -22,7 +22,7 @@ namespace shale::cpu::HWY_NAMESPACE {
 class AmxBackward {
  public:
   AmxBackward(const AttentionBackward& op, Carver& carver)
-      : sizes_(op.q_BSHD, op.window),
+      : sizes_(op),
         scale_(op.scale),
         k_(carver.Take(sizes_.padded_s() * width_)),
         k_tiles_(carver.Take(sizes_.padded_s() * width_)),
@@ -48,18 +48,21 @@ class AmxBackward {
     }
     for (int64_t i0 = 0; i0 < sizes_.s; i0 += kRows) {
       const int64_t queries = std::min(kRows, sizes_.s - i0), rows = RoundUp(queries, kTile), then = i0 + queries;
-      if (head.first_of_group) PackKeys(head, i0, queries, rows);
+      if (head.first_of_group) {
+        sizes_.ForNewKeys(i0, kRows, [&](int64_t j, int64_t count) HWY_ATTR { PackKeys(head, j, count); });
+      }
       PackQueries(head, i0, queries, rows);
       const RowTerms<kRows> terms = TermsOf<kRows>(head, i0, queries, rows, d_);
 
       RowPrefetch ahead;
       ahead.Add(head.d_q[i0], head.d_q.stride, queries, d_);
+      AddNextKeys(sizes_, head, head.first_of_group, next, i0, kRows, ahead);
       if (then < sizes_.s) {
-        AddStrip(head, then, ahead);
+        AddQueries(head, then, ahead);
       } else if (next != nullptr) {
-        AddStrip(*next, 0, ahead);
+        AddQueries(*next, 0, ahead);
       }
-      const SquareRange keys{sizes_.Origin(i0), i0 + rows};
+      const SquareRange keys{sizes_.Origin(i0), RoundUp(sizes_.EndKey(then - 1), kTile)};
       ahead.Spread(CeilDivide(keys.end - keys.begin, kKeys) * rows / kTile);
 
       for (int64_t j = keys.begin; j < keys.end; j += kKeys) {
@@ -89,18 +92,17 @@ class AmxBackward {
   static constexpr int64_t kStride = kKeys + 16;  // Not a power of two, which would put all rows into the same sets.
   static_assert(kRows == 2 * kTile);
 
-  // Adds to `ahead` the rows that the strip from query i0 on reads.
-  void AddStrip(const BackwardHead<BFloat16>& head, int64_t i0, RowPrefetch& ahead) const {
+  // Adds to `ahead` the rows of the queries of the strip from query i0 on.
+  void AddQueries(const BackwardHead<BFloat16>& head, int64_t i0, RowPrefetch& ahead) const {
     const int64_t queries = std::min(kRows, sizes_.s - i0);
-    for (const auto& rows : {head.k, head.v}) ahead.Add(rows[i0], rows.stride, head.first_of_group ? queries : 0, d_);
     for (const auto& rows : {head.q, head.d_out, head.out}) ahead.Add(rows[i0], rows.stride, queries, d_);
   }
 
-  // Packs keys and values [i0, i0 + count), with zeros up to key i0 + rows.
-  void PackKeys(const BackwardHead<BFloat16>& head, int64_t i0, int64_t count, int64_t rows) {
-    PackSquareRowPairs(head.k, i0, count, rows, d_, k_ + i0 / 2 * padded_d_, padded_d_);
-    PackPairsTransposed(head.k[i0], head.k.stride, count, d_, k_tiles_ + i0 * width_, width_, /*room=*/d_q_);
-    PackPairsTransposed(head.v[i0], head.v.stride, count, d_, v_tiles_ + i0 * width_, width_, /*room=*/d_q_);
+  // Packs keys and values [j, j + count), with zeros up to the end of the last square.
+  void PackKeys(const BackwardHead<BFloat16>& head, int64_t j, int64_t count) {
+    PackSquareRowPairs(head.k, j, count, RoundUp(count, kTile), d_, k_ + j / 2 * padded_d_, padded_d_);
+    PackPairsTransposed(head.k[j], head.k.stride, count, d_, k_tiles_ + j * width_, width_, /*room=*/d_q_);
+    PackPairsTransposed(head.v[j], head.v.stride, count, d_, v_tiles_ + j * width_, width_, /*room=*/d_q_);
   }
 
   void PackQueries(const BackwardHead<BFloat16>& head, int64_t i0, int64_t count, int64_t rows) {
@@ -125,7 +127,7 @@ class AmxBackward {
       for (int64_t n = 0; n < 2; ++n) {
         const int64_t query = i0 + i + n;
         // A query may see none of these keys, although another query of its square does.
-        HideColumns(p + n * kStride, from, std::min(sizes_.FirstKey(query) - j, to), query + 1 - j, to);
+        HideColumns(p + n * kStride, from, std::min(sizes_.FirstKey(query) - j, to), sizes_.EndKey(query) - j, to);
       }
       SoftmaxBackwardPairRows(p, ds_ + i * kStride, kStride, from, to, scale_, terms.lse + i, terms.delta + i,
                               reinterpret_cast<BFloat16*>(ds_along_ + i * kKeys / 2), kKeys);

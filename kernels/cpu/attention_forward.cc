@@ -49,8 +49,7 @@ struct SoftmaxTotals {
 template <class T, bool kPairs>
 class Forward {
  public:
-  Forward(const AttentionForward& op, Carver& carver)
-      : sizes_(op.q_BSHD, op.window), scale_(op.scale), own_(sizes_, carver) {}
+  Forward(const AttentionForward& op, Carver& carver) : sizes_(op), scale_(op.scale), own_(sizes_, carver) {}
 
   // Computes `out` and lse of `head`. `packed` says that the previous head has packed the same keys and values. `next`
   // is the head that runs next, whose rows are prefetched; it is null for the last head.
@@ -58,21 +57,24 @@ class Forward {
     for (int64_t i0 = 0; i0 < sizes_.s; i0 += kQueries) {
       const int64_t queries = std::min(kQueries, sizes_.s - i0), then = i0 + queries;
       if (!packed) {
-        Form::PackTiles(head.k, i0, queries, d_, own_.k_tiles, score_d_, /*room=*/own_.q);
-        Form::PackPanels(sizes_, head.v, i0, queries, own_.v);
+        sizes_.ForNewKeys(i0, kQueries, [&](int64_t j, int64_t count) HWY_ATTR {
+          Form::PackTiles(head.k, j, count, d_, own_.k_tiles, score_d_, /*room=*/own_.q);
+          Form::PackPanels(sizes_, head.v, j, count, own_.v);
+        });
       }
       Form::PackAlong(head.q, i0, queries, d_, own_.q, score_d_);
       std::fill(own_.q + queries * score_d_, own_.q + RoundUp(queries, kGroup) * score_d_, 0.0f);
 
       RowPrefetch ahead;
       ahead.Add(head.out[i0], head.out.stride, queries, d_);
+      AddNextKeys(sizes_, head, !packed, next, i0, kQueries, ahead);
       if (then < sizes_.s) {
-        AddStrip(head, then, !packed, ahead);
+        AddQueries(head, then, ahead);
       } else if (next != nullptr) {
-        AddStrip(*next, 0, next->first_of_group, ahead);
+        AddQueries(*next, 0, ahead);
       }
       const int64_t groups = CeilDivide(queries, kGroup);
-      ahead.Spread(groups * ((then - sizes_.Origin(i0)) / kTile + padded_d_ / kTile));
+      ahead.Spread(groups * ((sizes_.EndKey(then - 1) - sizes_.Origin(i0)) / kTile + padded_d_ / kTile));
 
       Form::template MultiplyTiles<Result::kScale>(sizes_, i0, queries, own_.q, own_.k_tiles, score_d_,
                                                    Form::Places(d_), scale_, own_.strip, stride_, ahead);
@@ -90,11 +92,9 @@ class Forward {
   using Form = Operands<T, kPairs>;
   static constexpr int64_t kUnit = Form::kUnit;
 
-  // Adds to `ahead` the rows that the strip from query i0 on reads. Adds rows of keys and values only if `keys` is set.
-  void AddStrip(const ForwardHead<T>& head, int64_t i0, bool keys, RowPrefetch& ahead) const {
-    const int64_t queries = std::min(kQueries, sizes_.s - i0);
-    for (const auto& rows : {head.k, head.v}) ahead.Add(rows[i0], rows.stride, keys ? queries : 0, d_);
-    ahead.Add(head.q[i0], head.q.stride, queries, d_);
+  // Adds to `ahead` the rows of the queries of the strip from query i0 on.
+  void AddQueries(const ForwardHead<T>& head, int64_t i0, RowPrefetch& ahead) const {
+    ahead.Add(head.q[i0], head.q.stride, std::min(kQueries, sizes_.s - i0), d_);
   }
 
   // Computes the exponentials of the scores, and their sums, for the group of queries that begins with query i0 + r.
@@ -106,7 +106,7 @@ class Forward {
     // that row's largest score.
     for (int64_t i = r; i < last; ++i) {
       float* row = own_.strip + i * stride_;
-      HideColumns(row, begin, sizes_.FirstKey(i0 + i) - origin, i0 + i + 1 - origin, end);
+      HideColumns(row, begin, sizes_.FirstKey(i0 + i) - origin, sizes_.EndKey(i0 + i) - origin, end);
       totals.largest[i] = LargestOf(row, begin, end);
     }
     for (int64_t i = r; i < last; ++i) {
@@ -154,7 +154,7 @@ int64_t AttentionForwardScratch(const AttentionForward& op, CpuProducts products
   if (FormOf(op.q_BSHD.dtype, products) == AttentionForm::kAmx) {
     AmxForward(op, carver);
   } else {
-    ForwardScratch(AttentionSizes(op.q_BSHD, op.window), carver);
+    ForwardScratch(AttentionSizes(op), carver);
   }
   return carver.size_bytes();
 }

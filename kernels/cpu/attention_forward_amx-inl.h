@@ -24,7 +24,7 @@ namespace shale::cpu::HWY_NAMESPACE {
 class AmxForward {
  public:
   AmxForward(const AttentionForward& op, Carver& carver)
-      : sizes_(op.q_BSHD, op.window),
+      : sizes_(op),
         scale_(op.scale),
         k_tiles_(carver.Take(sizes_.padded_s() * width_)),
         v_(carver.Take(sizes_.padded_s() * width_)),
@@ -39,19 +39,22 @@ class AmxForward {
     for (int64_t i0 = 0; i0 < sizes_.s; i0 += kRows) {
       const int64_t queries = std::min(kRows, sizes_.s - i0), rows = RoundUp(queries, kTile), then = i0 + queries;
       if (!packed) {
-        PackPairsTransposed(head.k[i0], head.k.stride, queries, d_, k_tiles_ + i0 * width_, width_, /*room=*/out_);
-        PackSquareRowPairs(head.v, i0, queries, rows, d_, v_ + i0 / 2 * padded_d_, padded_d_);
+        sizes_.ForNewKeys(i0, kRows, [&](int64_t j, int64_t count) HWY_ATTR {
+          PackPairsTransposed(head.k[j], head.k.stride, count, d_, k_tiles_ + j * width_, width_, /*room=*/out_);
+          PackSquareRowPairs(head.v, j, count, RoundUp(count, kTile), d_, v_ + j / 2 * padded_d_, padded_d_);
+        });
       }
       PackSquareRows(head.q, i0, queries, rows, d_, q_, width_);
 
       RowPrefetch ahead;
       ahead.Add(head.out[i0], head.out.stride, queries, d_);
+      AddNextKeys(sizes_, head, !packed, next, i0, kRows, ahead);
       if (then < sizes_.s) {
-        AddStrip(head, then, !packed, ahead);
+        AddQueries(head, then, ahead);
       } else if (next != nullptr) {
-        AddStrip(*next, 0, next->first_of_group, ahead);
+        AddQueries(*next, 0, ahead);
       }
-      const SquareRange keys{sizes_.Origin(i0), i0 + rows};
+      const SquareRange keys{sizes_.Origin(i0), RoundUp(sizes_.EndKey(then - 1), kTile)};
       ahead.Spread(CeilDivide(keys.end - keys.begin, kKeys) * rows / kTile);
 
       for (int64_t r = 0; r < kRows; ++r) totals_.largest[r] = -std::numeric_limits<float>::infinity();
@@ -88,10 +91,9 @@ class AmxForward {
     float largest[kRows], sum[kRows];
   };
 
-  void AddStrip(const ForwardHead<BFloat16>& head, int64_t i0, bool keys, RowPrefetch& ahead) const {
-    const int64_t queries = std::min(kRows, sizes_.s - i0);
-    for (const auto& rows : {head.k, head.v}) ahead.Add(rows[i0], rows.stride, keys ? queries : 0, d_);
-    ahead.Add(head.q[i0], head.q.stride, queries, d_);
+  // Adds to `ahead` the rows of the queries of the strip from query i0 on.
+  void AddQueries(const ForwardHead<BFloat16>& head, int64_t i0, RowPrefetch& ahead) const {
+    ahead.Add(head.q[i0], head.q.stride, std::min(kRows, sizes_.s - i0), d_);
   }
 
   // Turns the scores of rows [r, end) and the keys `seen` of the block from key j on into exponentials, rounded to
@@ -103,7 +105,7 @@ class AmxForward {
     std::copy(largest + r, largest + r + kTile, before);
     for (int64_t i = r; i < end; ++i) {
       float* row = scores_ + i * kStride;
-      HideColumns(row, from, sizes_.FirstKey(i0 + i) - j, i0 + i + 1 - j, to);
+      HideColumns(row, from, sizes_.FirstKey(i0 + i) - j, sizes_.EndKey(i0 + i) - j, to);
       const float here = scale_ * LargestOf(row, from, to);
       if (!(here <= largest[i])) largest[i] = here;  // Also if it is NaN.
     }

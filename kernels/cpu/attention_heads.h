@@ -1,8 +1,10 @@
-// The rows of the heads that attention's kernels read and write.
+// The rows of the heads that attention's kernels read and write, and which of them to prefetch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
+#include "kernels/cpu/row_prefetch.h"
 #include "kernels/ops/attention.h"
 #include "kernels/tensor.h"
 
@@ -60,5 +62,20 @@ struct BackwardHead {
   HeadRows<T> q, k, v, out, d_out, d_q, d_k, d_v;
   const float* lse;
 };
+
+// Adds to `ahead`, for a strip of at most `rows` queries from i0 on, rows of the keys and values that are packed next.
+// `packs` says that `head` packs its keys. `next` is the head that runs next, or null; it packs its keys if it is the
+// first of its group. With a causal mask, these are the keys that the next strip packs. Without one, the first strip of
+// the next head packs all its keys, and every strip of `head` prefetches its share of them. Sizes is the AttentionSizes
+// of any target.
+template <class Sizes, class Head>
+void AddNextKeys(const Sizes& sizes, const Head& head, bool packs, const Head* next, int64_t i0, int64_t rows,
+                 RowPrefetch& ahead) {
+  const bool same_head = sizes.causal && i0 + rows < sizes.s, next_packs = next != nullptr && next->first_of_group;
+  if (same_head ? !packs : !next_packs) return;
+  const Head& packing = same_head ? head : *next;
+  const int64_t j = same_head ? i0 + rows : sizes.causal ? 0 : i0, count = std::min(rows, sizes.s - j);
+  for (const auto& of : {packing.k, packing.v}) ahead.Add(of[j], of.stride, count, sizes.d);
+}
 
 }  // namespace shale::cpu

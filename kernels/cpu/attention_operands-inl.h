@@ -59,7 +59,7 @@ struct Operands {
                                        const float* tiles, int64_t width, int64_t k, float factor, float* c,
                                        int64_t c_stride, RowPrefetch& ahead) {
     const int64_t origin = sizes.Origin(i0);
-    for (int64_t tile = origin; tile < i0 + queries; tile += kTile) {
+    for (int64_t tile = origin; tile < sizes.EndKey(i0 + queries - 1); tile += kTile) {
       for (int64_t r = 0; r < queries; r += kGroup) {
         const SliceRange seen(sizes, i0 + r);
         const int64_t begin = std::max(tile, seen.begin), end = std::min(tile + kTile, seen.end);
@@ -84,7 +84,7 @@ struct Operands {
       const float* panel = b + n * Places(sizes.padded_s());
       for (int64_t r = 0; r < queries; r += kGroup) {
         ahead.Step();
-        const int64_t first = sizes.FirstKey(i0 + r) / kUnit, end = Places(std::min(i0 + r + kGroup, sizes.s));
+        const int64_t first = sizes.FirstKey(i0 + r) / kUnit, end = Places(sizes.EndKey(i0 + r + kGroup - 1));
         Multiply<Operand::kRows, Result::kWrite>(a + r * a_stride + first - sizes.Origin(i0) / kUnit, a_stride,
                                                  panel + first * kTile, kTile, end - first, 1.0f, c + r * width + n,
                                                  width);

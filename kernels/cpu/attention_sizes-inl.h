@@ -2,9 +2,10 @@
 //
 // A thread computes one item at a time. In the forward kernel an item is one head of a sequence; in the backward kernel
 // it is all heads of a sequence that share a key head. The thread takes the item's queries kQueries at a time. Their
-// scores with all keys form a strip of kQueries rows, so memory is linear in S. Keys and values are copied into
+// scores with all keys form a strip of kQueries rows, so memory is linear in S. Keys and values are packed: copied into
 // scratch, in the order in which the matmuls read them, just before the first queries that see them are computed.
-// Matmuls skip what the mask hides, in groups of kGroup queries and slices of kSlice keys.
+// Without a causal mask, that is before the first strip. Matmuls skip what the mask hides, in groups of kGroup queries
+// and slices of kSlice keys.
 
 #if defined(SHALE_KERNELS_CPU_ATTENTION_SIZES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHALE_KERNELS_CPU_ATTENTION_SIZES_INL_H_
@@ -19,7 +20,6 @@
 
 #include "hwy/highway.h"
 #include "kernels/integers.h"
-#include "kernels/tensor.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
@@ -35,11 +35,13 @@ constexpr int64_t kSlice = kTile / 2;                   // A multiple of every v
 static_assert(HWY_MAX_BYTES <= 64 && kQueries % kGroup == 0 && kQueries % kTile == 0 && kTile % kSlice == 0);
 
 struct AttentionSizes {
-  AttentionSizes(const Tensor& q_BSHD, int64_t window)
-      : s(q_BSHD.dim(1)), d(q_BSHD.dim(3)), window(window < s ? window : 0) {}
+  template <class OpType>
+  explicit AttentionSizes(const OpType& op)
+      : s(op.q_BSHD.dim(1)), d(op.q_BSHD.dim(3)), window(op.window < s ? op.window : 0), causal(op.causal) {}
 
   int64_t s, d;
   int64_t window;  // 0 if there is none, or if it hides nothing.
+  bool causal;
 
   // A multiple of strips, and so of groups and tiles.
   int64_t padded_s() const { return RoundUp(s, kQueries); }
@@ -47,18 +49,27 @@ struct AttentionSizes {
   // Distance from one row of a strip to the next, in floats. It is an odd number of cache lines, so that the rows lie
   // in different cache sets.
   int64_t strip_stride() const { return RoundUp(padded_s(), 32) + 16; }
-  // The first key that query i sees. The last one is key i.
+  // Query i sees the keys [FirstKey(i), EndKey(i)). The first query that sees key j is FirstQuery(j).
   int64_t FirstKey(int64_t i) const { return window > 0 ? std::max<int64_t>(0, i - window + 1) : 0; }
+  int64_t EndKey(int64_t i) const { return causal ? std::min(i + 1, s) : s; }
+  int64_t FirstQuery(int64_t j) const { return causal ? j : 0; }
   // The first key of the group that holds FirstKey(i). The gradients of keys are computed in groups too.
   int64_t FirstGroup(int64_t i) const { return RoundDown(FirstKey(i), kGroup); }
   // The first key of the tile that holds FirstGroup(i). It is column 0 of the strip that begins with query i.
   int64_t Origin(int64_t i) const { return RoundDown(FirstGroup(i), kTile); }
+  // Calls pack(j, count) for the keys that the strip of queries [i0, i0 + rows) is the first to see, in ranges
+  // [j, j + count) of at most `rows` keys. i0 is a multiple of `rows`.
+  template <class Pack>
+  void ForNewKeys(int64_t i0, int64_t rows, const Pack& pack) const {
+    const int64_t end = causal ? std::min(i0 + rows, s) : i0 == 0 ? s : 0;
+    for (int64_t j = i0; j < end; j += rows) pack(j, std::min(rows, s - j));
+  }
 };
 
 // The range of slices that covers the groups of keys that any query of the group sees. The group begins with query i.
 struct SliceRange {
   SliceRange(const AttentionSizes& sizes, int64_t i)
-      : begin(RoundDown(sizes.FirstGroup(i), kSlice)), end(RoundUp(std::min(i + kGroup, sizes.s), kSlice)) {}
+      : begin(RoundDown(sizes.FirstGroup(i), kSlice)), end(RoundUp(sizes.EndKey(i + kGroup - 1), kSlice)) {}
 
   int64_t begin, end;
 };

@@ -3,6 +3,9 @@
 #include <cstdlib>
 #include <optional>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -32,6 +35,14 @@ absl::StatusOr<std::optional<InstructionSet>> Limit() {
 }
 
 #if defined(__x86_64__)
+// Returns whether the processor has tile registers and multiplies bf16 with them. Reads leaf 7 of cpuid, because clang
+// 14 does not know the names of these features in __builtin_cpu_supports.
+bool HasTiles() {
+  constexpr unsigned int kTiles = 1u << 24, kBFloat16 = 1u << 22;
+  unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kTiles) != 0 && (edx & kBFloat16) != 0;
+}
+
 // Asks the Linux kernel for the permission to use the tile registers.
 bool TilesArePermitted() {
 #if defined(__linux__)
@@ -52,9 +63,7 @@ InstructionSet OfProcessor(InstructionSet limit) {
     if (!__builtin_cpu_supports("avx512bf16") || limit < InstructionSet::kAvx512BFloat16) {
       return InstructionSet::kAvx512;
     }
-    if (!__builtin_cpu_supports("amx-tile") || !__builtin_cpu_supports("amx-bf16") || limit < InstructionSet::kAmx) {
-      return InstructionSet::kAvx512BFloat16;
-    }
+    if (!HasTiles() || limit < InstructionSet::kAmx) return InstructionSet::kAvx512BFloat16;
     return TilesArePermitted() ? InstructionSet::kAmx : InstructionSet::kAvx512BFloat16;
   }
   if ((targets & HWY_AVX2) != 0 && limit >= InstructionSet::kAvx2) return InstructionSet::kAvx2;

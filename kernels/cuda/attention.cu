@@ -2,9 +2,9 @@
 //
 // A block owns kRows queries of a head and loops over the keys that they see, kColumns at a time. It computes scores,
 // the softmax online (Milakov and Gimelshein, 2018; Dao, 2023), and the weighted sum of values in registers. It
-// computes in fp32 on ordinary cores, and arithmetic bounds it. Blocks of late queries, which see the most keys, come
-// first. A value of v that is not finite also reaches queries of the tile that do not see it, because its product with
-// 0 is NaN. That does no harm: the step is not finite in any case.
+// computes in fp32 on ordinary cores, and arithmetic bounds it. Blocks of late queries come first: if the op is causal,
+// these see the most keys. A value of v that is not finite also reaches queries of the tile that do not see it, because
+// its product with 0 is NaN. That does no harm: the step is not finite in any case.
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
@@ -32,7 +32,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
   SHALE_DYNAMIC_SHARED(float, shared);
   const int first_query = (query_tiles - 1 - static_cast<int>(blockIdx.x % query_tiles)) * TilesT::kRows;
   const int head = blockIdx.x / query_tiles, b = head / heads, h = head % heads, g = h / heads_per_group;
-  const int end_of_rows = first_query + TilesT::kRows, end_of_keys = end_of_rows < k.length ? end_of_rows : k.length;
+  const int end_of_keys = mask.EndOfKeys(first_query + TilesT::kRows - 1);
 
   typename TilesT::Result result = {};
   float largest[kR], sum[kR];  // Of the scores so far. `sum` counts this thread's columns only.
@@ -102,7 +102,7 @@ absl::Status Run(const AttentionForward& op, Scratch scratch, StreamHandle strea
       return Launch("AttentionForward", AttentionForwardKernel<TilesT, T>, shape, stream, Heads<T>(op.q_BSHD, "q"),
                     Heads<T>(op.k_BSGD, "k"), Heads<T>(op.v_BSGD, "v"), Heads<T>(op.out_BSHD, "out"),
                     Whole<float>(op.lse_BHS, "lse"), static_cast<int>(H), static_cast<int>(H / G),
-                    static_cast<int>(query_tiles), Mask(op.window, S), op.scale);
+                    static_cast<int>(query_tiles), Mask(op), op.scale);
     });
   });
 }

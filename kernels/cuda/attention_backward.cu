@@ -83,7 +83,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
   const int length = in.k.length;
   const int first_query = (query_tiles - 1 - static_cast<int>(blockIdx.x % query_tiles)) * TilesT::kRows;
   const int head = blockIdx.x / query_tiles, b = head / in.heads, h = head % in.heads, g = h / in.heads_per_group;
-  const int end_of_rows = first_query + TilesT::kRows, end_of_keys = end_of_rows < length ? end_of_rows : length;
+  const int end_of_keys = in.mask.EndOfKeys(first_query + TilesT::kRows - 1);
 
   typename TilesT::Result result = {};
   float lse[kR], delta[kR], factor[kR];
@@ -126,13 +126,14 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 1)
   const int length = in.k.length, groups = in.heads / in.heads_per_group;
   const int first_key = static_cast<int>(blockIdx.x % key_tiles) * TilesT::kRows;
   const int group = blockIdx.x / key_tiles, b = group / groups, g = group % groups;
-  const int end_of_queries = in.mask.EndOfQueries(first_key + TilesT::kRows - 1, length);
+  const int end_of_queries = in.mask.EndOfQueries(first_key + TilesT::kRows - 1);
 
   typename TilesT::Result k_result = {}, v_result = {};
   LoadTile<TilesT, TilesT::kRows>(in.k, b, g, first_key, shared, TilesT::kRowA);
   LoadTile<TilesT, TilesT::kRows>(in.v, b, g, first_key, shared, TilesT::kRowB);
   for (int h = g * in.heads_per_group; h < (g + 1) * in.heads_per_group; ++h) {
-    for (int first_query = first_key; first_query < end_of_queries; first_query += TilesT::kColumns) {
+    for (int first_query = in.mask.FirstQuery(first_key); first_query < end_of_queries;
+         first_query += TilesT::kColumns) {
       LoadTile<TilesT, TilesT::kColumns>(in.q, b, h, first_query, shared, TilesT::kColumnA);
       LoadTile<TilesT, TilesT::kColumns>(in.d_out, b, h, first_query, shared, TilesT::kColumnB);
       __syncthreads();
@@ -180,7 +181,7 @@ absl::Status Start(const AttentionBackward& op, Scratch scratch, StreamHandle st
                         .delta_BHS = delta,
                         .heads = static_cast<int>(H),
                         .heads_per_group = static_cast<int>(H / G),
-                        .mask = Mask(op.window, S),
+                        .mask = Mask(op),
                         .scale = op.scale};
   const auto shape = [&](int64_t blocks) -> LaunchShape {
     return {.grid = dim3(static_cast<unsigned>(blocks)),

@@ -60,16 +60,25 @@ struct Heads {
   }
 };
 
-// Says which keys a query sees.
+// Says which of a sequence's `length` keys a query sees.
 struct Mask {
-  int window;  // 0: a query sees every key up to its own position.
-  Mask(int64_t window, int64_t length) : window(static_cast<int>(std::min(window, length))) {}
-  SHALE_DEVICE bool Sees(int query, int key) const { return key <= query && (window == 0 || key > query - window); }
-  // FirstKey returns the first key that `query` sees. EndOfQueries returns the end of the queries that see `key`.
-  SHALE_DEVICE int FirstKey(int query) const { return window > 0 && query >= window ? query - window + 1 : 0; }
-  SHALE_DEVICE int EndOfQueries(int key, int length) const {
-    return window > 0 && key < length - window ? key + window : length;
+  bool causal;
+  int window;  // 0: a query sees every key up to its own position, or, if not causal, every key.
+  int length;
+  template <class OpType>
+  explicit Mask(const OpType& op)
+      : causal(op.causal),
+        window(static_cast<int>(std::min(op.window, op.q_BSHD.shape[1]))),
+        length(static_cast<int>(op.q_BSHD.shape[1])) {}
+  SHALE_DEVICE bool Sees(int query, int key) const {
+    return causal ? key <= query && (window == 0 || key > query - window) : key < length;
   }
+  // The keys that `query` sees begin with FirstKey, and those that queries up to `query` see end at EndOfKeys. The
+  // queries that see keys from `key` on begin with FirstQuery, and those that see `key` end at EndOfQueries.
+  SHALE_DEVICE int FirstKey(int query) const { return window > 0 && query >= window ? query - window + 1 : 0; }
+  SHALE_DEVICE int EndOfKeys(int query) const { return causal && query < length ? query + 1 : length; }
+  SHALE_DEVICE int FirstQuery(int key) const { return causal ? key : 0; }
+  SHALE_DEVICE int EndOfQueries(int key) const { return window > 0 && key < length - window ? key + window : length; }
 };
 
 template <class TilesT, int kCount, int N, class T>

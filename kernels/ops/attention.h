@@ -11,11 +11,12 @@
 
 namespace shale {
 
-// Causal attention with grouped heads: query head h reads key/value head h / (H / G). scores = scale q k^T over the
-// keys j <= i (and j > i - window if window > 0), p = softmax(scores), out = p v, lse = log-sum-exp of the scores.
-// Memory is linear in S: no [S, S] matrix exists (Dao, 2023). If act is bf16, a backend may round exp(score - largest
-// score of the row so far) to bf16 for the matmul with v; the sum that divides it is taken before rounding. REQUIRES:
-// scale > 0.
+// Attention with grouped heads: query head h reads key/value head h / (H / G). scores = scale q k^T over the keys that
+// query i sees, p = softmax(scores), out = p v, lse = log-sum-exp of the scores. If `causal`, query i sees the keys
+// j <= i (and j > i - window if window > 0), otherwise every key of its sequence. Memory is linear in S: no [S, S]
+// matrix exists (Dao, 2023). If act is bf16, a backend may round exp(score - largest score of the row so far) to bf16
+// for the matmul with v; the sum that divides it is taken before rounding. REQUIRES: scale > 0, and window is 0 unless
+// causal.
 struct AttentionForward {
   static constexpr absl::string_view kName = "AttentionForward";
   Tensor q_BSHD, k_BSGD, v_BSGD;  // act, outer dimensions may be strided
@@ -23,6 +24,7 @@ struct AttentionForward {
   Tensor lse_BHS;                 // f32
   float scale = 1;
   int64_t window = 0;
+  bool causal = true;
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("q", op.q_BSHD, Access::kRead);
@@ -45,6 +47,7 @@ struct AttentionBackward {
   Tensor d_q_BSHD, d_k_BSGD, d_v_BSGD;      // act, outer dimensions may be strided
   float scale = 1;
   int64_t window = 0;
+  bool causal = true;
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("q", op.q_BSHD, Access::kRead);

@@ -22,8 +22,8 @@ double Dot(const Tensor& x, int64_t x_row, const Tensor& y, int64_t y_row) {
   return total;
 }
 
-// Calls body(b, h, g, i, first) for every query i of every query head h. The query reads keys `first` to i of key head
-// g.
+// Calls body(b, h, g, i, first, end) for every query i of every query head h. The query sees the keys [first, end) of
+// key head g.
 template <class OpType, class Body>
 void ForEachQuery(const OpType& op, const Body& body) {
   const int64_t heads = op.q_BSHD.dim(2), per_group = heads / op.k_BSGD.dim(2);
@@ -31,7 +31,7 @@ void ForEachQuery(const OpType& op, const Body& body) {
     for (int64_t h = 0; h < heads; ++h) {
       for (int64_t i = 0; i < op.q_BSHD.dim(1); ++i) {
         const int64_t first = op.window > 0 ? std::max<int64_t>(0, i - op.window + 1) : 0;
-        body(b, h, h / per_group, i, first);
+        body(b, h, h / per_group, i, first, op.causal ? i + 1 : op.q_BSHD.dim(1));
       }
     }
   }
@@ -42,19 +42,19 @@ void ForEachQuery(const OpType& op, const Body& body) {
 absl::Status Reference(const AttentionForward& op) {
   const int64_t s = op.q_BSHD.dim(1), heads = op.q_BSHD.dim(2), width = op.q_BSHD.dim(3);
   std::vector<double> p(s);
-  ForEachQuery(op, [&](int64_t b, int64_t h, int64_t g, int64_t i, int64_t first) {
+  ForEachQuery(op, [&](int64_t b, int64_t h, int64_t g, int64_t i, int64_t first, int64_t end) {
     const int64_t q_row = Row(op.q_BSHD, b, i, h);
     double largest = -std::numeric_limits<double>::infinity();
-    for (int64_t j = first; j <= i; ++j) {
+    for (int64_t j = first; j < end; ++j) {
       p[j] = op.scale * Dot(op.q_BSHD, q_row, op.k_BSGD, Row(op.k_BSGD, b, j, g));
       largest = std::max(largest, p[j]);
     }
     double sum = 0;
-    for (int64_t j = first; j <= i; ++j) sum += p[j] = std::exp(p[j] - largest);
+    for (int64_t j = first; j < end; ++j) sum += p[j] = std::exp(p[j] - largest);
     Put(op.lse_BHS, (b * heads + h) * s + i, largest + std::log(sum));
     for (int64_t d = 0; d < width; ++d) {
       double total = 0;
-      for (int64_t j = first; j <= i; ++j) total += p[j] / sum * Get(op.v_BSGD, Row(op.v_BSGD, b, j, g) + d);
+      for (int64_t j = first; j < end; ++j) total += p[j] / sum * Get(op.v_BSGD, Row(op.v_BSGD, b, j, g) + d);
       Put(op.out_BSHD, Row(op.out_BSHD, b, i, h) + d, total);
     }
   });
@@ -66,12 +66,12 @@ absl::Status Reference(const AttentionBackward& op) {
   const int64_t groups = op.k_BSGD.dim(2);
   // d_k and d_v are [B, S, G, D], summed over queries and over the query heads of a group before rounding.
   std::vector<double> d_k(batch * s * groups * width), d_v(d_k.size()), d_q(width);
-  ForEachQuery(op, [&](int64_t b, int64_t h, int64_t g, int64_t i, int64_t first) {
+  ForEachQuery(op, [&](int64_t b, int64_t h, int64_t g, int64_t i, int64_t first, int64_t end) {
     const int64_t q_row = Row(op.q_BSHD, b, i, h), d_out_row = Row(op.d_out_BSHD, b, i, h);
     const double lse = Get(op.lse_BHS, (b * heads + h) * s + i);
     const double delta = Dot(op.d_out_BSHD, d_out_row, op.out_BSHD, Row(op.out_BSHD, b, i, h));
     std::fill(d_q.begin(), d_q.end(), 0);
-    for (int64_t j = first; j <= i; ++j) {
+    for (int64_t j = first; j < end; ++j) {
       const int64_t k_row = Row(op.k_BSGD, b, j, g), v_row = Row(op.v_BSGD, b, j, g);
       const double p = std::exp(op.scale * Dot(op.q_BSHD, q_row, op.k_BSGD, k_row) - lse);
       const double ds = p * (Dot(op.d_out_BSHD, d_out_row, op.v_BSGD, v_row) - delta) * op.scale;

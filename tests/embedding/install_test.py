@@ -9,6 +9,7 @@ import sys
 import tempfile
 import unittest
 
+from installation import OLD, REMOVED, REPLACED, installed
 from run_test import MODEL, QUIET, ROOT, WORKSPACE, run, write_text
 
 sys.dont_write_bytecode = True
@@ -27,13 +28,7 @@ class InstallTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="shale_install.")
         cls.addClassCleanup(folder.cleanup)
         cls.folder = folder.name
-        # The installation is moved before it is used. Installing again replaces it.
-        staging = os.path.join(cls.folder, "staging")
-        for _ in range(2):
-            run([os.path.join(ROOT, "tools/install"), "--prefix=/opt/shale", "--no-cuda"],
-                env={**os.environ, "DESTDIR": staging})
-        cls.prefix = os.path.join(cls.folder, "moved to here")
-        os.rename(os.path.join(staging, "opt/shale"), cls.prefix)
+        cls.prefix = installed()
         cls.library = os.path.realpath(os.path.join(cls.prefix, "lib/libshale.so"))
         write_text(cls.folder)
         cls.job = os.path.join(cls.folder, "job.textproto")
@@ -69,6 +64,13 @@ class InstallTest(unittest.TestCase):
 
     def test_the_tools_end_in_the_bits_of_the_build(self):
         self.assertEqual(self.train([os.path.join(ROOT, ".out/bin/tools/train")]), self.expected)
+
+    def test_files_of_an_earlier_installation_are_replaced(self):
+        for name in REMOVED:
+            self.assertFalse(os.path.lexists(os.path.join(self.prefix, name)), name)
+        for name in REPLACED:
+            with open(os.path.join(self.prefix, name), "rb") as file:
+                self.assertNotIn(OLD, file.read(), name)
 
     def test_the_library_exports_the_functions_of_its_headers_and_nothing_else(self):
         declared = set()

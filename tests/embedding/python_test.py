@@ -6,7 +6,8 @@ import sys
 import tempfile
 import unittest
 
-from run_test import MODEL, ROOT, WORKSPACE, run, write_text
+from installation import installed
+from run_test import MODEL, QUIET, ROOT, WORKSPACE, run, write_text
 
 _SOURCES = os.path.join(ROOT, "tests/embedding/python")
 
@@ -17,8 +18,7 @@ class PythonTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="shale_python.")
         cls.addClassCleanup(folder.cleanup)
         cls.folder = folder.name
-        cls.prefix = os.path.join(cls.folder, "prefix")
-        run([os.path.join(ROOT, "tools/install"), f"--prefix={cls.prefix}", "--no-cuda"])
+        cls.prefix = installed()
         run([sys.executable, "-m", "venv", os.path.join(cls.folder, "venv")])
         cls.python = os.path.join(cls.folder, "venv/bin/python")
         wheel, = glob.glob(os.path.join(cls.prefix, "share/shale/*.whl"))
@@ -48,6 +48,14 @@ class PythonTest(unittest.TestCase):
              "--plain"])
         with open(weights, "rb") as own, open(f"{self.folder}/exported/model.safetensors", "rb") as tool:
             self.assertEqual(own.read(), tool.read())
+
+    def test_the_bench_steps_to_the_same_losses_in_python(self):
+        run(["bazel", "build", "-c", "opt", "--//tools/build_defs:cuda=false", *QUIET, "//tools/bench:embedding"],
+            cwd=ROOT)
+        printed = run([os.path.join(ROOT, ".out/bin/tools/bench/embedding"), f"--python={self.python}", "--steps=1",
+                       "--warm_up=0", f"--library={self.prefix}/lib/libshale.so"], cwd=ROOT)
+        self.assertIn("all computed the same losses", printed)
+        self.assertIn("\n| Python ", printed)
 
     def test_training_by_reward_raises_the_reward(self):
         printed = run([self.python, os.path.join(ROOT, "tools/examples/grpo.py"), "--steps=30"])

@@ -8,80 +8,30 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
+#include "tests/engine/example_models.h"
 #include "tests/engine/job_harness.h"
-#include "tests/engine/tested_backend.h"
-#include "tools/examples/diffusion_mlp.h"
-#include "tools/examples/table_classifier.h"
-#include "tools/examples/universal_transformer.h"
 
 namespace shale::testing {
 namespace {
 
-constexpr int64_t kVocabulary = 19, kLength = 7, kCells = 5;
-
-// Sizes that are multiples of nothing.
-CustomModel Classifier() {
-  return examples::TableClassifier({.cells = kCells, .width = 14, .hidden = 22, .blocks = 3});
-}
-CustomModel Transformer() {
-  return examples::UniversalTransformer({.width = 12, .heads = 3, .hidden = 20, .steps = 3});
-}
-
-CustomModel Denoiser() { return examples::DiffusionMlp({.width = 15, .hidden = 22, .groups = 3, .blocks = 3}); }
-
-Tokens TokensOnly(int64_t sequences) { return RandomTokens(sequences, kLength, kVocabulary, 5, /*masks=*/false); }
-Tokens FeaturesAndClasses(int64_t sequences) {
-  Tokens data = TokensOnly(sequences);  // The model reads only the targets.
-  for (int64_t i = 0; i < sequences * kLength * kCells; ++i) {
-    data.features.push_back(static_cast<float>(i * i % 23) / 8 - 1.5f);
-  }
-  return data;
-}
-Tokens FeaturesAndValues(int64_t sequences) {
-  using examples::NoisyPoints;
-  Tokens data = TokensOnly(sequences);  // The model does not read them.
-  const int64_t features = kLength * NoisyPoints::kFeatures, values = kLength * NoisyPoints::kValues;
-  data.features.resize(sequences * features);
-  data.values.resize(sequences * values);
-  NoisyPoints points(5, kLength);
-  for (int64_t i = 0; i < sequences; ++i) {
-    const absl::Status read =
-        points.Read(i, {.features = absl::MakeSpan(data.features).subspan(i * features, features),
-                        .target_values = absl::MakeSpan(data.values).subspan(i * values, values)});
-    EXPECT_TRUE(read.ok()) << read;
-  }
-  return data;
-}
-
-struct Example {
-  const char* name;
-  CustomModel (*model)();
-  Tokens (*data)(int64_t sequences);
-  int64_t vocabulary;
-  const char* activation;  // A pattern of one in every block.
-};
-constexpr Example kExamples[] = {
-    {"TableClassifier", Classifier, FeaturesAndClasses, kVocabulary, "blocks.*.up"},
-    {"UniversalTransformer", Transformer, TokensOnly, kVocabulary, "steps.*.qkv"},
-    {"DiffusionMlp", Denoiser, FeaturesAndValues, 0, "blocks.*.sum"},
-};
+constexpr int64_t kBlocks = 3, kLength = 7;
 
 class ExampleLaws : public ::testing::TestWithParam<std::tuple<Example, DType>> {
  protected:
   RunOptions Options(int64_t ranks, int64_t micro_batch) const {
     const auto& [example, dtype] = GetParam();
-    CustomModel model = example.model();
+    CustomModel model = example.model(kBlocks);
     model.vocabulary = example.vocabulary;
     RunOptions options;
     options.model = model;
     options.dtype = dtype;
     options.micro_batch = micro_batch;
+    options.target_weights = example.weights;
     options.step.mesh = {.shard = ranks};
     return options;
   }
   RunResult MustRun(const RunOptions& options, int64_t sequences) const {
-    absl::StatusOr<RunResult> result = RunJob(options, std::get<Example>(GetParam()).data(sequences));
+    absl::StatusOr<RunResult> result = RunJob(options, std::get<Example>(GetParam()).data(sequences, kLength));
     EXPECT_TRUE(result.ok()) << result.status();
     if (!result.ok()) return {};
     EXPECT_EQ(result->measured_peak_bytes, result->plan.peak_bytes);
@@ -134,7 +84,7 @@ std::string NameOf(const ::testing::TestParamInfo<std::tuple<Example, DType>>& t
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ExampleLaws,
-                         ::testing::Combine(::testing::ValuesIn(kExamples),
+                         ::testing::Combine(::testing::ValuesIn(Examples()),
                                             ::testing::Values(DType::kFloat32, DType::kBFloat16)),
                          NameOf);
 

@@ -9,6 +9,7 @@
 #include "engine/program/lifetimes.h"
 #include "engine/step/combination.h"
 #include "tests/engine/arena_checker.h"
+#include "tests/engine/example_models.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/tested_backend.h"
 
@@ -17,9 +18,10 @@ namespace {
 
 // Returns a random valid job. Strategy, accumulation, mesh, activation checkpointing, optimizer, moments, clipping,
 // update time, model, dtype, masters, dtype of gradient shards, offloaded state, K, keep_gradients, the
-// weights of targets and what computes matmuls vary.
-RunOptions RandomJob(std::mt19937_64& random) {
+// weights of targets and what computes matmuls vary. `example` becomes the example whose model the job has, or null.
+RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
+  *example = nullptr;
   RunOptions options;
   StepOptions& step = options.step;
   do {
@@ -68,6 +70,13 @@ RunOptions RandomJob(std::mt19937_64& random) {
     options.model = SmallMlp();
     return options;
   }
+  if (pick(4) == 0) {
+    *example = &Examples()[pick(std::ssize(Examples()))];
+    CustomModel model = (*example)->model(1 + pick(4));
+    model.vocabulary = (*example)->vocabulary;
+    options.model = model;
+    return options;
+  }
   DecoderConfig c = SmallDecoder();
   c.layers = 1 + pick(5);
   c.tied_head = pick(2);
@@ -84,12 +93,18 @@ RunOptions RandomJob(std::mt19937_64& random) {
   return options;
 }
 
+// Returns data for a random job, of at most `most` sequences.
+Tokens RandomData(const Example* example, uint64_t most, std::mt19937_64& random, int seed) {
+  const auto sequences = static_cast<int64_t>(1 + random() % most);
+  return example != nullptr ? example->data(sequences, 9) : RandomTokens(sequences, 9, 19, seed);
+}
+
 std::string Describe(const RunOptions& o, int seed) {
-  return absl::StrCat("seed ", seed, ": ", ToString(o.step.strategy), " ", ToString(o.step.accumulation), " ",
-                      ToString(o.step.activations.preset), " in segments of ", o.step.activations.segment_blocks,
-                      o.step.activations.offload.empty() ? "" : ", offloaded", " R=", o.step.mesh.replicate,
-                      " S=", o.step.mesh.shard, " B=", o.micro_batch, " ", ToString(o.dtype), " ",
-                      ToString(o.step.master), " ", EntryOf(o.step.optimizer.kind).name,
+  return absl::StrCat("seed ", seed, ": ", Description(o.model), " ", ToString(o.step.strategy), " ",
+                      ToString(o.step.accumulation), " ", ToString(o.step.activations.preset), " in segments of ",
+                      o.step.activations.segment_blocks, o.step.activations.offload.empty() ? "" : ", offloaded",
+                      " R=", o.step.mesh.replicate, " S=", o.step.mesh.shard, " B=", o.micro_batch, " ",
+                      ToString(o.dtype), " ", ToString(o.step.master), " ", EntryOf(o.step.optimizer.kind).name,
                       HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update), " on ",
                       ToString(o.step.update_device), " gradients in ", ToString(o.step.gradient_shards),
                       " on host: ", ToString(o.step.offload_state), ", matmuls by ", ToString(o.cpu_products),
@@ -101,8 +116,9 @@ TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByte) {
   const int first = TestsEveryCombination() ? 0 : 380, last = TestsEveryCombination() ? 380 : 400;
   for (int seed = first; seed < last; ++seed) {
     std::mt19937_64 random(seed);
-    const RunOptions options = RandomJob(random);
-    const Tokens tokens = RandomTokens(1 + random() % 8, 9, 19, seed);
+    const Example* example;
+    const RunOptions options = RandomJob(random, &example);
+    const Tokens tokens = RandomData(example, 8, random, seed);
     absl::StatusOr<RunResult> result = RunJob(options, tokens);
     ASSERT_TRUE(result.ok()) << Describe(options, seed) << ": " << result.status();
     EXPECT_EQ(result->measured_peak_bytes, result->plan.peak_bytes) << Describe(options, seed);
@@ -112,7 +128,8 @@ TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByte) {
 TEST(MemoryLaws, InstructionsWriteOnlyWhatTheySay) {
   for (int seed = 1000; seed < 1000 + (TestsEveryCombination() ? 40 : 2); ++seed) {
     std::mt19937_64 random(seed);
-    RunOptions options = RandomJob(random);
+    const Example* example;
+    RunOptions options = RandomJob(random, &example);
     options.memory.red_zone_bytes = 256;
     options.steps = 2;
     std::vector<std::string> violations;
@@ -123,7 +140,7 @@ TEST(MemoryLaws, InstructionsWriteOnlyWhatTheySay) {
         violations.push_back(std::move(text));
       });
     };
-    const Tokens tokens = RandomTokens(1 + random() % 6, 9, 19, seed);
+    const Tokens tokens = RandomData(example, 6, random, seed);
     absl::StatusOr<RunResult> checked = RunJob(options, tokens);
     ASSERT_TRUE(checked.ok()) << Describe(options, seed) << ": " << checked.status();
     EXPECT_TRUE(violations.empty()) << Describe(options, seed) << ": " << violations.size()

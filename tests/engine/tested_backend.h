@@ -15,6 +15,9 @@ namespace shale::testing {
 // the fast ops; it may be kAuto.
 std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts products = CpuProducts::kAuto);
 
+// Returns whether jobs must ask for device CUDA to run on the backend.
+bool TestsTheCudaBackend();
+
 // Returns whether the backend is fast enough to test every combination. Otherwise tests run one of each kind.
 bool TestsEveryCombination();
 

@@ -47,6 +47,8 @@ std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts pro
        .create_host_ops = [=](int64_t /*ranks*/) { return CpuOpsOf(ops, threads, products); }});
 }
 
+bool TestsTheCudaBackend() { return true; }
+
 bool TestsEveryCombination() { return false; }
 
 }  // namespace shale::testing

@@ -24,7 +24,7 @@ runtime { threads_per_rank: 1 cpu_products: ONEDNN generate: true }
 memory { budget_bytes: 10000000 }
 )";
 constexpr char kModel[] = "model { mlp { vocabulary: 8 embedding: 2 hidden: 4 layers: 1 } }\n";
-constexpr int kMostCalls = 60, kMostTrainers = 3;
+constexpr int kMostCalls = 60, kMostTrainers = 3, kMostVerifications = 1;
 constexpr int64_t kRoom = 64;  // Values and tokens that the buffers have room for.
 
 // The input, as numbers. Ends with zeros.
@@ -59,6 +59,9 @@ class Caller {
     for (const uint64_t handle : handles_) {
       shale_trainer_free(handle, nullptr);
       shale_plan_free(handle, nullptr);
+      shale_admission_free(handle, nullptr);
+      shale_verification_free(handle, nullptr);
+      shale_stop_free(handle, nullptr);
       shale_job_free(handle, nullptr);
     }
   }
@@ -81,7 +84,8 @@ class Caller {
     if (handles_.empty() || bytes_.OneIn(16)) return static_cast<uint64_t>(bytes_.Number()) << 16;
     return handles_[bytes_.Below(static_cast<int>(handles_.size()))];
   }
-  void Keep(shale_code code, uint64_t handle) {
+  // Takes the handle by reference, because a compiler may evaluate it before the call that sets it.
+  void Keep(shale_code code, const uint64_t& handle) {
     Expect(code);
     if (code == SHALE_OK) handles_.push_back(handle);
   }
@@ -125,7 +129,7 @@ class Caller {
   static void Build(shale_builder b, Bytes& bytes) {
     const auto id = [&] { return static_cast<int32_t>(bytes.Number()); };
     const int64_t shape[] = {bytes.Number(), bytes.Number(), 1, 1};
-    switch (bytes.Below(22)) {
+    switch (bytes.Below(23)) {
       case 0: shale_builder_add_group(b, bytes.OneIn(8) ? nullptr : "group"); break;
       case 1: shale_builder_add_parameter(b, id(), "a", shape, 1 + bytes.Below(5), id(), 1); break;
       case 2: shale_builder_add_parameter(b, id(), "b", bytes.OneIn(8) ? nullptr : shape, 2, 0, 1); break;
@@ -148,6 +152,7 @@ class Caller {
       case 19: shale_layer_gelu(b, shale_layer_swiglu(b, id()), 1); break;
       case 20: shale_layer_mean_squared_error(b, shale_layer_add(b, id(), id(), "sum")); break;
       case 21: shale_layer_linear_cross_entropy(b, id(), id(), id()); break;
+      case 22: shale_layer_bidirectional_attention(b, id(), id(), id()); break;
     }
   }
   shale_model Model() {
@@ -179,6 +184,95 @@ class Caller {
     Keep(code, trainer);
   }
 
+  void Admit(uint64_t job) {
+    shale_admission_options options = SHALE_INIT(shale_admission_options);
+    options.size = Size(options.size);
+    options.device = bytes_.OneIn(8) ? static_cast<int32_t>(bytes_.Number()) : SHALE_CPU;
+    options.hardware_threads = bytes_.Number();
+    options.most_ranks = bytes_.Number();
+    options.budget_bytes = bytes_.OneIn(2) ? 0 : bytes_.Number() % 4096 * 256;
+    options.host_budget_bytes = bytes_.OneIn(8) ? bytes_.Number() : 0;
+    options.seconds = bytes_.OneIn(8) ? static_cast<double>(bytes_.Number()) / 1e6 : 0;
+    options.memory_bytes = bytes_.OneIn(8) ? bytes_.Number() : 0;
+    options.job_bytes = bytes_.OneIn(8) ? bytes_.Number() : 0;
+    options.stop = bytes_.OneIn(4) ? Handle() : 0;
+    const shale_admission_options* const given = bytes_.OneIn(8) ? nullptr : &options;
+    shale_admission admission = 0;
+    if (bytes_.OneIn(2)) {
+      const bool own = bytes_.OneIn(2);
+      const shale_model model = own ? Model() : shale_model{};
+      return Keep(shale_admit_job(job, own ? &model : nullptr, given, &admission, Error()), admission);
+    }
+    const std::string text = std::string(kJob) + kModel;
+    const char* const override = bytes_.OneIn(2) ? "sharding.ranks=2" : "memory.budget_bytes=100";
+    const int64_t length = bytes_.OneIn(8) ? bytes_.Number() % 100 : std::ssize(text);
+    Keep(shale_admit(bytes_.OneIn(16) ? nullptr : text.data(), static_cast<size_t>(std::max<int64_t>(length, 0)),
+                     &override, bytes_.OneIn(4), given, bytes_.OneIn(16) ? nullptr : &admission, Error()),
+         admission);
+  }
+  void ReadAdmission(uint64_t admission, char* text, size_t capacity) {
+    size_t needed = 0;
+    shale_admission_summary summary = {Size(sizeof(shale_admission_summary))};
+    Expect(shale_admission_get_summary(admission, &summary, Error()));
+    Expect(shale_admission_text(admission, static_cast<int32_t>(bytes_.Number()), text, capacity, &needed, Error()));
+    shale_way_out way = {Size(sizeof(shale_way_out))};
+    if (const shale_code code = shale_admission_get_way_out(admission, bytes_.Number(), &way, Error());
+        code == SHALE_OK) {
+      for (size_t i = 0; i < way.override_count; ++i) SHALE_CHECK(std::strchr(way.overrides[i], '=') != nullptr);
+    } else {
+      Expect(code);
+    }
+    if (bytes_.OneIn(4)) Expect(shale_admission_free(admission, Error()));
+  }
+
+  void Verify(uint64_t job) {
+    shale_verify_options options = SHALE_INIT(shale_verify_options);
+    options.size = Size(options.size);
+    const shale_data data = Data();
+    options.data = bytes_.OneIn(8) ? nullptr : &data;
+    const bool own = bytes_.OneIn(4);
+    const shale_model model = own ? Model() : shale_model{};
+    if (own) options.model = &model;
+    options.seconds = bytes_.OneIn(8) ? static_cast<double>(bytes_.Number()) : 1e-6;
+    options.temporary_folder = bytes_.OneIn(16) ? "/nowhere" : nullptr;
+    options.stop = bytes_.OneIn(4) ? Handle() : 0;
+    options.on_check_user = this;
+    if (bytes_.OneIn(2)) options.on_check = OnCheck;
+    token_shift_ = 0;
+    read_code_ = bytes_.OneIn(16) ? static_cast<shale_code>(bytes_.Number()) : SHALE_OK;
+    if (verifications_ == kMostVerifications) return;
+    shale_verification verification = 0;
+    const shale_code code = shale_verify(job, &options, bytes_.OneIn(16) ? nullptr : &verification, Error());
+    if (code == SHALE_OK) ++verifications_;
+    Keep(code, verification);
+  }
+  void ReadVerification(uint64_t verification, char* text, size_t capacity) {
+    size_t needed = 0;
+    shale_verification_summary summary = {Size(sizeof(shale_verification_summary))};
+    Expect(shale_verification_get_summary(verification, &summary, Error()));
+    Expect(shale_verification_text(verification, text, capacity, &needed, Error()));
+    shale_check check = {Size(sizeof(shale_check))};
+    if (const shale_code code = shale_verification_get_check(verification, bytes_.Number(), &check, Error());
+        code == SHALE_OK) {
+      SHALE_CHECK(std::strlen(check.name) > 0 && IsUtf8(check.remark));
+    } else {
+      Expect(code);
+    }
+    if (bytes_.OneIn(4)) Expect(shale_verification_free(verification, Error()));
+  }
+  static void OnCheck(void* user, const shale_check*) {
+    auto& self = *static_cast<Caller*>(user);
+    for (const uint64_t handle : self.handles_) shale_stop_request(handle, nullptr);
+  }
+  void Stop(uint64_t stop) {
+    if (bytes_.OneIn(2)) {
+      shale_stop created = 0;
+      Keep(shale_stop_create(bytes_.OneIn(16) ? nullptr : &created, Error()), created);
+    } else {
+      Expect(bytes_.OneIn(2) ? shale_stop_request(stop, Error()) : shale_stop_free(stop, Error()));
+    }
+  }
+
   static int32_t OnStep(void* user, const shale_step_report*) {
     auto& self = *static_cast<Caller*>(user);
     for (const uint64_t handle : self.handles_) {
@@ -194,7 +288,7 @@ class Caller {
     const uint64_t handle = Handle();
     char* const text = bytes_.OneIn(2) ? text_ : nullptr;
     const size_t capacity = static_cast<size_t>(bytes_.Next());
-    switch (bytes_.Below(24)) {
+    switch (bytes_.Below(30)) {
       case 0:
       case 1: {
         const bool own = bytes_.OneIn(3);
@@ -290,6 +384,12 @@ class Caller {
         if (code == SHALE_OK && handle != 0) --trainers_;
         break;
       }
+      case 24:
+      case 25: Admit(handle); break;
+      case 26: ReadAdmission(handle, text, capacity); break;
+      case 27: Verify(handle); break;
+      case 28: ReadVerification(handle, text, capacity); break;
+      case 29: Stop(handle); break;
     }
   }
 
@@ -297,7 +397,7 @@ class Caller {
   std::vector<uint64_t> handles_;  // Also freed ones.
   std::vector<uint8_t> graph_;
   shale_error error_ = SHALE_INIT(shale_error);
-  int trainers_ = 0;
+  int trainers_ = 0, verifications_ = 0;
   int32_t token_shift_ = 0;
   shale_code read_code_ = SHALE_OK;
   char text_[256] = {};

@@ -31,6 +31,8 @@ std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts pro
   return CreateCudaBackend(Gpu(), std::move(options));
 }
 
+bool TestsTheCudaBackend() { return true; }
+
 bool TestsEveryCombination() { return true; }
 
 }  // namespace shale::testing

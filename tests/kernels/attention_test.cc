@@ -1,7 +1,10 @@
-// Tests causal attention with grouped heads.
+// Tests attention with grouped heads, causal and in both directions.
 #include "kernels/ops/attention.h"
 
 #include <cmath>
+#include <initializer_list>
+#include <string>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "tests/kernels/gradient_check.h"
@@ -16,6 +19,7 @@ struct Shape {
   int64_t window = 0;
   bool packed = false;  // q, k and v (and their gradients) are columns of one matrix.
   double range = 1;     // q, k and v lie in [-range, range).
+  bool causal = true;
   int64_t query_heads_per_group() const { return heads / groups; }
 };
 
@@ -23,7 +27,7 @@ std::string NameOfCase(const char* kind, const Shape& s, DType act) {
   return std::string(kind) + "_" + NameOf(act) + "_B" + std::to_string(s.batch) + "_S" + std::to_string(s.s) + "_H" +
          std::to_string(s.heads) + "_G" + std::to_string(s.groups) + "_D" + std::to_string(s.width) +
          (s.window > 0 ? "_window" + std::to_string(s.window) : "") + (s.packed ? "_packed" : "") +
-         (s.range != 1 ? "_range" + std::to_string(static_cast<int>(s.range)) : "");
+         (s.range != 1 ? "_range" + std::to_string(static_cast<int>(s.range)) : "") + (s.causal ? "" : "_both_ways");
 }
 
 using Sizes = std::initializer_list<int64_t>;
@@ -54,7 +58,8 @@ AttentionForward Forward(TestMemory& memory, const Shape& s, DType act, DType ls
           .out_BSHD = memory.Output(act, {s.batch, s.s, s.heads, s.width}),
           .lse_BHS = memory.Output(lse, {s.batch, s.heads, s.s}),
           .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.width))),
-          .window = s.window};
+          .window = s.window,
+          .causal = s.causal};
 }
 
 // Returns the backward op of `forward`, with a random d_out.
@@ -70,7 +75,8 @@ AttentionBackward Backward(TestMemory& memory, const Shape& s, DType act, const 
           .d_k_BSGD = d.k,
           .d_v_BSGD = d.v,
           .scale = forward.scale,
-          .window = s.window};
+          .window = s.window,
+          .causal = s.causal};
 }
 
 // Returns a tensor in `to` with the contents that `t` has in `image`.
@@ -136,8 +142,8 @@ OpCase BackwardCase(const Shape& s, DType act) {
   const double walk = (4 * std::sqrt(queries * s.query_heads_per_group()) + 4) * kUnit32;
   const double ds_error = d_p_error + 2 * d_p * (errors.probability + walk);  // Per unit of probability.
   c.tolerances["d_q"] = {.absolute = op.scale * s.range * ds_error};
-  // The sum of a key's probabilities over all queries of its group: about 1 + 1/2 + ... + 1/S per head, times what the
-  // scores may add.
+  // The sum of a key's probabilities over all queries of its group: about 1 + 1/2 + ... + 1/S per head, or 1 if the op
+  // is not causal, times what the scores may add.
   const double column =
       s.query_heads_per_group() * (1 + std::log(queries)) * std::exp(std::min(2.0, errors.largest_score));
   c.tolerances["d_k"] = {.absolute = op.scale * s.range * column * ds_error};
@@ -174,6 +180,17 @@ std::vector<OpCase> AttentionCases() {
       {.batch = 1, .s = 270, .heads = 1, .groups = 1, .width = 4},
       {.batch = 1, .s = 170, .heads = 1, .groups = 1, .width = 6, .window = 130},
       {.batch = 1, .s = 140, .heads = 1, .groups = 1, .width = 8, .range = 8},
+      {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2, .causal = false},
+      {.batch = 2, .s = 7, .heads = 2, .groups = 1, .width = 5, .causal = false},
+      {.batch = 2, .s = 33, .heads = 6, .groups = 2, .width = 16, .causal = false},
+      {.batch = 1, .s = 64, .heads = 2, .groups = 2, .width = 40, .causal = false},
+      {.batch = 1, .s = 65, .heads = 2, .groups = 1, .width = 64, .causal = false},
+      {.batch = 1, .s = 47, .heads = 2, .groups = 2, .width = 33, .causal = false},
+      {.batch = 2, .s = 49, .heads = 2, .groups = 1, .width = 18, .causal = false},
+      {.batch = 1, .s = 96, .heads = 1, .groups = 1, .width = 20, .causal = false},
+      {.batch = 2, .s = 83, .heads = 4, .groups = 2, .width = 12, .packed = true, .causal = false},
+      {.batch = 1, .s = 270, .heads = 1, .groups = 1, .width = 4, .causal = false},
+      {.batch = 1, .s = 140, .heads = 1, .groups = 1, .width = 8, .range = 8, .causal = false},
   };
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
@@ -188,10 +205,10 @@ std::vector<OpCase> AttentionCases() {
 INSTANTIATE_TEST_SUITE_P(Attention, OpConformance, ::testing::ValuesIn(AttentionCases()), CaseName);
 
 TEST(AttentionTest, BackwardIsTheDerivativeOfForward) {
-  for (const int64_t window : {0, 2}) {
-    SCOPED_TRACE(window);
+  for (const auto& [window, causal] : {std::pair(0, true), std::pair(2, true), std::pair(0, false)}) {
+    SCOPED_TRACE(std::to_string(window) + (causal ? "" : " not causal"));
     GradientCase c;
-    const Shape s = {.batch = 2, .s = 4, .heads = 4, .groups = 2, .width = 3, .window = window};
+    const Shape s = {.batch = 2, .s = 4, .heads = 4, .groups = 2, .width = 3, .window = window, .causal = causal};
     const AttentionForward forward = Forward(c.memory, s, DType::kFloat64, DType::kFloat64);
     const AttentionBackward backward = Backward(c.memory, s, DType::kFloat64, forward);
     c.forward = {forward};
@@ -204,11 +221,11 @@ TEST(AttentionTest, BackwardIsTheDerivativeOfForward) {
 }
 
 // With q = 0 every visible key counts alike, so that out is the mean of the visible values. With v[j] = j, that is the
-// mean of the numbers from the first visible key to i. The expected values are worked out by hand, to check the
+// mean of the numbers from the first visible key to the last. The expected values are worked out by hand, to check the
 // reference too.
 TEST(AttentionTest, AQueryAveragesTheKeysItSees) {
-  constexpr int64_t kLength = 75;
-  for (const int64_t window : {0, 1, 6, 40, 75, 76}) {
+  constexpr int64_t kLength = 75, kBothWays = -1;
+  for (const int64_t window : std::initializer_list<int64_t>{0, 1, 6, 40, 75, 76, kBothWays}) {
     TestMemory memory;
     std::vector<double> numbers(kLength * 2);
     for (int64_t i = 0; i < kLength * 2; ++i) numbers[i] = static_cast<double>(i / 2);
@@ -218,13 +235,14 @@ TEST(AttentionTest, AQueryAveragesTheKeysItSees) {
         .v_BSGD = memory.Values(DType::kFloat32, {1, kLength, 1, 2}, numbers),
         .out_BSHD = memory.Output(DType::kFloat32, {1, kLength, 1, 2}),
         .lse_BHS = memory.Output(DType::kFloat32, {1, 1, kLength}),
-        .window = window};
+        .window = std::max<int64_t>(0, window),
+        .causal = window != kBothWays};
     for (const TestBackend& backend : TestBackends()) {
       std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
       const Tensor out = memory.Bind(op.out_BSHD, image.data()), lse = memory.Bind(op.lse_BHS, image.data());
       for (int64_t i = 0; i < kLength; ++i) {
         const double first = window > 0 ? std::max<double>(0, static_cast<double>(i - window + 1)) : 0;
-        const double last = static_cast<double>(i);
+        const double last = static_cast<double>(op.causal ? i : kLength - 1);
         EXPECT_NEAR(ElementOf(out, 2 * i), (first + last) / 2, 1e-4)
             << backend.name << " window " << window << " " << i;
         EXPECT_NEAR(ElementOf(lse, i), std::log(last - first + 1), 1e-5)
@@ -258,19 +276,21 @@ TEST(AttentionTest, LaterKeysChangeNoBitOfAnEarlierQuery) {
 }
 
 TEST(AttentionTest, ANaNIsSeenByEveryQueryThatReadsIt) {
-  const Shape s = {.batch = 1, .s = 50, .heads = 2, .groups = 1, .width = 8};
-  for (const TestBackend& backend : TestBackends()) {
-    SCOPED_TRACE(backend.name);
-    TestMemory memory;
-    AttentionForward op = Forward(memory, s, DType::kFloat32, DType::kFloat32);
-    std::vector<double> k(50 * 8, 0.25);
-    k[33 * 8 + 3] = std::nan("");
-    op.k_BSGD = memory.Values(DType::kFloat32, {1, 50, 1, 8}, k);
-    std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
-    const Tensor out = memory.Bind(op.out_BSHD, image.data()), lse = memory.Bind(op.lse_BHS, image.data());
-    for (int64_t i = 0; i < 50; ++i) {
-      EXPECT_EQ(std::isnan(ElementOf(out, i * 16)), i >= 33) << i;
-      EXPECT_EQ(std::isnan(ElementOf(lse, i)), i >= 33) << i;
+  for (const bool causal : {true, false}) {
+    const Shape s = {.batch = 1, .s = 50, .heads = 2, .groups = 1, .width = 8, .causal = causal};
+    for (const TestBackend& backend : TestBackends()) {
+      SCOPED_TRACE(backend.name + (causal ? "" : " not causal"));
+      TestMemory memory;
+      AttentionForward op = Forward(memory, s, DType::kFloat32, DType::kFloat32);
+      std::vector<double> k(50 * 8, 0.25);
+      k[33 * 8 + 3] = std::nan("");
+      op.k_BSGD = memory.Values(DType::kFloat32, {1, 50, 1, 8}, k);
+      std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
+      const Tensor out = memory.Bind(op.out_BSHD, image.data()), lse = memory.Bind(op.lse_BHS, image.data());
+      for (int64_t i = 0; i < 50; ++i) {
+        EXPECT_EQ(std::isnan(ElementOf(out, i * 16)), i >= 33 || !causal) << i;
+        EXPECT_EQ(std::isnan(ElementOf(lse, i)), i >= 33 || !causal) << i;
+      }
     }
   }
 }

@@ -254,6 +254,12 @@ TEST(Validate, RefusesContradictions) {
   AttentionForward attention = valid(AttentionForward());
   attention.window = -1;
   ExpectRefused(attention, {"window is -1"});
+  attention.window = 5;
+  EXPECT_TRUE(Validate(attention).ok()) << Validate(attention);
+  attention.causal = false;
+  ExpectRefused(attention, {"window is 5 in attention that is not causal; wanted 0 (none)"});
+  attention.window = 0;
+  EXPECT_TRUE(Validate(attention).ok()) << Validate(attention);
   attention = valid(AttentionForward());
   attention.scale = 0;
   ExpectRefused(attention, {"scale is 0; wanted a number above 0"});
@@ -307,8 +313,8 @@ TEST(Flops, CountMatMulsAndAttentionOnly) {
   matmul.c_MN = Tensor::Contiguous(DType::kFloat32, {3, 7});
   matmul.transpose_a = true;
   EXPECT_EQ(FlopsOf(matmul), 2 * 3 * 5 * 7);
-  // 4 queries see 1 + 2 + 3 + 4 keys, or 1 + 2 + 2 + 2 through a window of two. Each of two matmuls takes 2 FLOPs per
-  // pair and element of the width.
+  // 4 queries see 1 + 2 + 3 + 4 keys, or 1 + 2 + 2 + 2 through a window of two, or 4 each if the op is not causal. Each
+  // of two matmuls takes 2 FLOPs per pair and element of the width.
   AttentionForward attention;
   attention.q_BSHD = Tensor::Contiguous(DType::kFloat32, {2, 4, 3, 8});
   EXPECT_EQ(FlopsOf(attention), 2 * 3 * 10 * 4 * 8);
@@ -316,6 +322,9 @@ TEST(Flops, CountMatMulsAndAttentionOnly) {
   EXPECT_EQ(FlopsOf(attention), 2 * 3 * 7 * 4 * 8);
   attention.window = 100;
   EXPECT_EQ(FlopsOf(attention), 2 * 3 * 10 * 4 * 8);
+  attention.window = 0;
+  attention.causal = false;
+  EXPECT_EQ(FlopsOf(attention), 2 * 3 * 16 * 4 * 8);
 }
 
 }  // namespace

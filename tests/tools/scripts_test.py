@@ -9,6 +9,7 @@ import unittest
 
 _INSTALL = """
 build_packages() { :; }
+service_packages() { :; }
 install_packages() { :; }
 install_cudnn_frontend() { :; }
 has_nvidia_driver() { [[ -n ${DRIVER:-} ]]; }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests the tools from the command line: a run from its job to generated text, error messages, Ctrl-C, resuming."""
 
+import glob
 import json
 import os
 import pickle
@@ -81,6 +82,26 @@ class ToolsTest(unittest.TestCase):
         self.assertFalse(os.path.exists(self.path("runs")))
         self.refused("cannot open .*nowhere.txt", "--verify", "--set=data.path=nowhere.txt")
         self.refused("--verify trains nothing; leave out --resume", "--verify", "--resume=auto")
+
+    def test_a_signal_ends_the_checks_and_leaves_no_files(self):
+        files = sorted(os.listdir(self.folder))
+        # The gradients of this many parameters take longer than the time for all checks, a minute.
+        process = subprocess.Popen(
+            [_TRAIN, "--job=job.textproto", "--verify", "--set=model.decoder.layers=100",
+             "--set=model.decoder.width=8"],
+            cwd=self.folder, env={**os.environ, "TMPDIR": self.folder}, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        while not re.match(rb"  data .* ok", process.stdout.readline()):
+            self.assertIsNone(process.poll())
+        self.assertEqual(len(glob.glob(self.path("shale_verify_*"))), 1)
+        process.send_signal(signal.SIGINT)
+        output = process.stdout.read().decode()
+        self.assertEqual(process.wait(timeout=60), 130, output)
+        self.assertRegex(output, r"(?m)^stopped after \d+ checks?; the others were not run$")
+        self.assertEqual(sorted(os.listdir(self.folder)), files)
 
     def test_a_run_goes_from_its_job_to_text(self):
         result = self.train("--set", "checkpoint.every_steps=5")

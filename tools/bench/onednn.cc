@@ -136,7 +136,7 @@ AttentionMatMuls::Strips AttentionMatMuls::StripsOf(int64_t length, const dnnl::
   for (int64_t begin = 0; begin < size_.length; begin += length) {
     const int64_t queries = std::min(length, size_.length - begin);
     const int64_t window = size_.window > 0 ? size_.window - 1 : size_.length;
-    const int64_t keys = queries + std::min(begin, window), width = size_.width;
+    const int64_t keys = size_.causal ? queries + std::min(begin, window) : size_.length, width = size_.width;
     add(queries, keys, width, false);  // Scores.
     if (!size_.backward) {
       add(queries, width, keys, false);

@@ -221,20 +221,25 @@ void AddAttention(Maker& m, std::vector<OpCase>& cases) {
     op.lse_BHS = m.F32({b, s.heads, s.sequence});
     op.scale = 1 / std::sqrt(static_cast<float>(s.head_width));
   };
-  AttentionForward forward;
-  views(forward, m.Act({s.tokens, all * s.head_width}));
-  forward.out_BSHD = m.Act({b, s.sequence, s.heads, s.head_width});
-  cases.push_back(m.Finish(forward, "", Shape(forward.q_BSHD)));
+  for (const bool causal : {true, false}) {
+    const char* variant = causal ? "" : "not causal";
+    AttentionForward forward;
+    views(forward, m.Act({s.tokens, all * s.head_width}));
+    forward.out_BSHD = m.Act({b, s.sequence, s.heads, s.head_width});
+    forward.causal = causal;
+    cases.push_back(m.Finish(forward, variant, Shape(forward.q_BSHD)));
 
-  AttentionBackward backward;
-  views(backward, m.Act({s.tokens, all * s.head_width}));
-  backward.out_BSHD = m.Act({b, s.sequence, s.heads, s.head_width});
-  backward.d_out_BSHD = m.Act({b, s.sequence, s.heads, s.head_width});
-  const Tensor d_qkv = m.Act({s.tokens, all * s.head_width});
-  backward.d_q_BSHD = m.Heads(d_qkv, 0, s.heads);
-  backward.d_k_BSGD = m.Heads(d_qkv, s.heads, g);
-  backward.d_v_BSGD = m.Heads(d_qkv, s.heads + g, g);
-  cases.push_back(m.Finish(backward, "", Shape(backward.q_BSHD)));
+    AttentionBackward backward;
+    views(backward, m.Act({s.tokens, all * s.head_width}));
+    backward.out_BSHD = m.Act({b, s.sequence, s.heads, s.head_width});
+    backward.d_out_BSHD = m.Act({b, s.sequence, s.heads, s.head_width});
+    const Tensor d_qkv = m.Act({s.tokens, all * s.head_width});
+    backward.d_q_BSHD = m.Heads(d_qkv, 0, s.heads);
+    backward.d_k_BSGD = m.Heads(d_qkv, s.heads, g);
+    backward.d_v_BSGD = m.Heads(d_qkv, s.heads + g, g);
+    backward.causal = causal;
+    cases.push_back(m.Finish(backward, variant, Shape(backward.q_BSHD)));
+  }
 }
 
 void AddCrossEntropy(Maker& m, std::vector<OpCase>& cases) {

@@ -74,7 +74,7 @@ void PrintComputing(const std::vector<OpResult>& results, const OpRates& rates) 
                   Digits(rates.sustained[i] * 1e-9).c_str());
     }
   }
-  std::printf("attention counts the pairs that a causal mask leaves.\n\n%s", table.ToString().c_str());
+  std::printf("attention counts the pairs that its mask leaves.\n\n%s", table.ToString().c_str());
 }
 
 std::string ResultJson(const OpResult& r, const OpRates& rates) {

@@ -20,6 +20,7 @@ std::optional<AttentionSize> AttentionOf(const Op& any) {
                          .length = q.dim(1),
                          .width = q.dim(3),
                          .window = op.window,
+                         .causal = op.causal,
                          .backward = backward,
                          .dtype = q.dtype};
   };

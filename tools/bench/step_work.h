@@ -22,10 +22,12 @@ struct MatMulSize {
   double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
 };
 
-// The size of causal attention. `heads` counts the query heads of all sequences together, each over `length` positions.
-// A position sees itself and at most window - 1 positions before it; window 0 means all before it.
+// The size of attention. `heads` counts the query heads of all sequences together, each over `length` positions. If
+// causal, a position sees itself and at most window - 1 positions before it; window 0 means all before it. Otherwise it
+// sees all.
 struct AttentionSize {
   int64_t heads = 0, length = 0, width = 0, window = 0;
+  bool causal = true;
   bool backward = false;
   DType dtype = DType::kFloat32;
   auto operator<=>(const AttentionSize&) const = default;

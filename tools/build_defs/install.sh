@@ -6,6 +6,11 @@ build_packages() {
   grep -v '^#' "$(dirname "${BASH_SOURCE[0]}")/packages.txt"
 }
 
+# Prints the packages that only tools/examples/service needs besides.
+service_packages() {
+  grep -v '^#' "$(dirname "${BASH_SOURCE[0]}")/service_packages.txt"
+}
+
 install_packages() {
   local missing=() name
   for name in "$@"; do
@@ -30,6 +35,8 @@ install_packages() {
     echo "apt-get could not install: ${missing[*]}" >&2
     return 1
   }
+  # A Bazel that runs would not look for them again.
+  ! command -v bazel >/dev/null || bazel shutdown >/dev/null 2>&1 || true
 }
 
 # Returns whether programs can find an NVIDIA driver on this machine.

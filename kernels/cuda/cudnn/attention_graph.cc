@@ -33,6 +33,7 @@ AttentionKey KeyOf(const OpType& op) {
                       .groups = op.k_BSGD.dim(2),
                       .width = op.q_BSHD.dim(3),
                       .window = op.window < op.q_BSHD.dim(1) ? op.window : 0,
+                      .causal = op.causal,
                       .scale = op.scale};
   VisitInOrder(op, [&](int operand, const Tensor& t) {
     if (operand != kLse) key.strides[operand] = StridesOf(t);
@@ -57,7 +58,7 @@ AttentionAddresses AddressesOf(const AttentionBackward& op) { return Addresses(o
 
 std::string AttentionKey::ToString() const {
   return absl::StrCat("attention ", backward ? "backward" : "forward", " B=", batch, " S=", length, " H=", heads,
-                      " G=", groups, " D=", width, " window=", window, " scale=", scale);
+                      " G=", groups, " D=", width, " window=", window, " scale=", scale, causal ? "" : ", not causal");
 }
 
 }  // namespace shale::cuda

@@ -39,6 +39,7 @@ struct AttentionKey {
   bool backward = false;
   int64_t batch = 0, length = 0, heads = 0, groups = 0, width = 0;  // B, S, H, G, D
   int64_t window = 0;                                               // Less than S; 0 means no window.
+  bool causal = true;
   float scale = 1;
   std::array<Strides, kAttentionOperands> strides;  // Unset for lse, which is f32 and contiguous: [B, H, S].
 
@@ -46,7 +47,8 @@ struct AttentionKey {
   static AttentionKey Of(const AttentionForward& op);
   static AttentionKey Of(const AttentionBackward& op);
 
-  // Example: "attention backward B=1 S=4096 H=28 G=4 D=128 window=0 scale=0.0883883".
+  // Example: "attention backward B=1 S=4096 H=28 G=4 D=128 window=0 scale=0.0883883", with ", not causal" behind it if
+  // it is not.
   std::string ToString() const;
 
   friend auto operator<=>(const AttentionKey&, const AttentionKey&) = default;

@@ -33,8 +33,8 @@ bool TakenByCudnn(const AttentionBackward& op);
 //             + 2 B H [S up to 64] [S up to 128]     ds, which makes the backward deterministic;
 //               but at least 4 B H S D, if G < H       for compute capability 10
 //             + 256
-// attention_workspace.txt holds what the library itself answers, without a GPU; tests compare it with this bound. By
-// compute capability, cuDNN needs:
+// attention_workspace.txt holds what the library itself answers, without a GPU; tests compare it with this bound. The
+// answers are the same with and without a causal mask. By compute capability, cuDNN needs:
 //   9.0         this bound to the byte, without the "at least" (which exceeds ds for some S up to 128)
 //   8.x, 12.0   ds of [S up to 64]^2 only, and 128 instead of 256; nothing forward
 //   10.x        no ds. If G < H, d_k and d_v in fp32: 4 B H S D more, and 128. Otherwise only 4 B H S. Nothing forward

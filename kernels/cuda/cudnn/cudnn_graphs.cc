@@ -90,14 +90,14 @@ void SetOutput(fe::graph::Tensor_attributes& output, const AttentionKey& key, in
   output.set_output(true);
 }
 
-// Returns the attributes of both directions. Query i attends to keys j <= i and, with a window, j > i - window.
+// Returns the attributes of both directions. If causal, query i attends to keys j <= i and, with a window,
+// j > i - window. Without bounds of the diagonal band it attends to all keys.
 template <class Attributes>
 Attributes AttributesOf(const AttentionKey& key) {
   Attributes attributes;
-  attributes.set_name("attention")
-      .set_attn_scale(key.scale)
-      .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-      .set_diagonal_band_right_bound(0);
+  attributes.set_name("attention").set_attn_scale(key.scale);
+  if (!key.causal) return attributes;
+  attributes.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
   if (key.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(key.window));
   return attributes;
 }

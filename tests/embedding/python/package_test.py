@@ -4,9 +4,13 @@
 """
 
 import ctypes
+import dataclasses
 import json
 import os
+import pathlib
+import pickle
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -110,6 +114,82 @@ class PackageTest(unittest.TestCase):
             shale.plan(job, set={"memory.budget_bytes": 1000})
         self.assertIn("too little", str(raised.exception))
 
+    def test_admits_jobs_of_others(self):
+        text = self.job.with_set({"model.mlp.vocabulary": _TOKENS}).text
+        plan = shale.plan(shale.Job.parse(text))
+        fits = shale.admit(text, budget_bytes=plan.arena_bytes, hardware_threads=2)
+        self.assertTrue(fits.fits, fits.text)
+        self.assertEqual((fits.verdict, fits.arena_bytes), ("FITS", plan.arena_bytes))
+        self.assertEqual(fits.json()["memory"]["arena_bytes"], plan.arena_bytes)
+        self.assertIn(fits.text.encode(), fits.message)
+        self.assertEqual(shale.admit(shale.Job.parse(text)).arena_bytes, plan.arena_bytes)
+        invalid = shale.admit(text, set={"sharding.strategy": "FULL"})
+        self.assertEqual((invalid.verdict, invalid.arena_bytes, invalid.fits), ("INVALID", 0, False))
+        self.assertIn("did you mean FULL_SHARD?", invalid.text)
+        with self.assertRaises(shale.DeadlineExceeded):
+            shale.admit(text, seconds=1e-9)
+        with self.assertRaises(shale.OutOfMemory):
+            shale.admit(text, memory_bytes=1)
+        for wrong, error in (({"device": "TPU"}, ValueError), ({"most_ranks": -1}, shale.InvalidJob)):
+            with self.assertRaises(error):
+                shale.admit(text, **wrong)
+        with self.assertRaises(TypeError):
+            shale.admit(7)
+        stop = shale.Stop()
+        stop.request()
+        with self.assertRaises(shale.Cancelled):
+            shale.admit(text, stop=stop)
+
+    def test_ways_out_are_settings(self):
+        text = ("model { decoder { width: 16 layers: 4 heads: 2 vocabulary: 50 } } lr_schedule { steps: 1 }\n"
+                "batch { global_batch: 8 micro_batch: 2 sequence_length: 32 }")
+        budget = shale.admit(text).arena_bytes * 9 // 10
+        refused = shale.admit(text, budget_bytes=budget)
+        self.assertEqual(refused.verdict, "DOES_NOT_FIT")
+        self.assertTrue(refused.ways_out)
+        for way in refused.ways_out:
+            changed = shale.admit(text, set=way.overrides, budget_bytes=budget)
+            self.assertEqual((changed.fits, changed.arena_bytes), (True, way.arena_bytes), way)
+
+    def test_verifies_jobs(self):
+        seen = []
+        verification = shale.verify(self.job, data=self.samples(), seconds=1e-6, on_check=seen.append,
+                                    temporary_folder=self.folder)
+        self.assertTrue(verification.passed, verification)
+        self.assertEqual(list(verification), seen)
+        self.assertIn("2 ranks", [check.name for check in verification])
+        self.assertIn("all checks hold", str(verification))
+        self.assertEqual(os.listdir(self.folder), [])
+
+        reads = []
+
+        def impure(number):
+            reads.append(number)
+            return sample(len(reads))
+
+        verification = shale.verify(self.job, data=shale.Samples(impure, 31, vocabulary=_TOKENS), seconds=1e-6)
+        self.assertFalse(verification.passed)
+        failed, = (check for check in verification if not check.passed)
+        self.assertEqual(failed.name, "data")
+        self.assertIn("not a function of the position", failed.remark)
+        with self.assertRaises(shale.InvalidJob):
+            shale.verify(self.job, seconds=-1)
+
+    def test_ctrl_c_ends_the_checks(self):
+        def interrupt(_):
+            os.kill(os.getpid(), signal.SIGINT)
+
+        def fail(check):
+            raise KeyError(check.name)
+
+        for on_check, error in ((interrupt, KeyboardInterrupt), (fail, KeyError)):
+            with self.assertRaises(error):
+                shale.verify(self.job, data=self.samples(), on_check=on_check, temporary_folder=self.folder)
+            self.assertEqual(os.listdir(self.folder), [])
+        stop = shale.Stop()
+        with self.assertRaises(shale.Cancelled):
+            shale.verify(self.job, data=self.samples(), on_check=lambda _: stop.request(), stop=stop)
+
     def test_jobs(self):
         with self.assertRaises(shale.InvalidJob) as raised:
             shale.Job.parse("bach { }", name="my.textproto")
@@ -117,6 +197,35 @@ class PackageTest(unittest.TestCase):
         with self.assertRaises(shale.NotFound):
             shale.Job.load(os.path.join(self.folder, "missing.textproto"))
         self.assertEqual(shale.Job.parse(self.job.text).text, self.job.text)
+
+    def test_a_string_is_a_path_and_never_a_text(self):
+        path = os.path.join(self.folder, "job.textproto")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.job.with_set({"model.mlp.vocabulary": _TOKENS}).text)
+        for job in (path, path.encode(), pathlib.Path(path)):
+            self.assertEqual(shale.plan(job).ranks, 2)
+        # Regression: a short text was taken for a path, and a long one for a name that is too long.
+        for text in ("model { mlp { } }", _JOB * 20):
+            for use in (shale.plan, shale.Trainer):
+                with self.assertRaises(shale.NotFound) as raised:
+                    use(text)
+                self.assertIn("no file has this path", str(raised.exception))
+                self.assertIn("shale.Job.parse(text)", str(raised.exception))
+
+    def test_reports_are_values_that_never_change(self):
+        with shale.Trainer(self.job, data=self.samples()) as trainer:
+            first, second = trainer.step(), trainer.step()
+            seen = []
+            trainer.run(lambda report: seen.append(report) or report.step == 4)
+        self.assertEqual([first.step, second.step, *(report.step for report in seen)], [1, 2, 3, 4])
+        self.assertIs(first.updated, True)
+        self.assertEqual(pickle.loads(pickle.dumps(first)), first)
+        self.assertNotEqual(first, second)
+        self.assertEqual(len({first, second, first}), 2)
+        self.assertEqual(dataclasses.asdict(first)["loss"], first.loss)
+        self.assertIn(f"loss={first.loss!r}", repr(first))
+        with self.assertRaises(dataclasses.FrozenInstanceError):
+            first.loss = 0
 
     def test_streams_and_samples_give_the_same_bits_also_after_a_stop(self):
         losses = self.losses(data=self.samples())
@@ -180,6 +289,25 @@ class PackageTest(unittest.TestCase):
         with self.assertRaises(shale.ShaleError) as raised:
             shale.plan(shale.Job.parse(_JOB[_JOB.index("batch"):], own_model=True), model=wrong)
         self.assertIn("no such layer", str(raised.exception))
+
+    def test_attention_in_both_directions(self):
+        @shale.model(digest="width=6")
+        def encoder(b):
+            group = b.group("all")
+            table = b.parameter(group, "table", (b.options.vocabulary, 18))
+            head = b.parameter(group, "head", (b.options.vocabulary, 6))
+            b.begin_unit("all")
+            qkv = b.embedding(table)
+            heads = [b.split_first(b.split_last(b.slice(qkv, 1, 6 * i, 6), 2), b.options.micro_batch) for i in range(3)]
+            b.linear_cross_entropy(b.bidirectional_attention(*heads), head)
+            b.end_last_unit()
+
+        self.job = shale.Job.parse(_JOB[_JOB.index("batch"):], own_model=True)
+        self.assertEqual(len(self.losses(model=encoder, data=self.samples())), 6)
+        self.job = self.job.with_set({"runtime.generate": True})
+        with self.assertRaises(shale.ShaleError) as raised:
+            self.losses(model=encoder, data=self.samples())
+        self.assertIn("a model with bidirectional attention cannot generate tokens", str(raised.exception))
 
     def test_ctrl_c_saves_and_leaves(self):
         folder = os.path.join(self.folder, "checkpoints")

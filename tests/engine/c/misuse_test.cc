@@ -30,6 +30,19 @@ TEST_F(CTest, NullIsAnError) {
   EXPECT_EQ(shale_trainer_create(0, nullptr, nullptr, &error_), SHALE_INVALID_ARGUMENT);
   EXPECT_EQ(shale_generator_generate(0, nullptr, 0, 0, nullptr, nullptr, nullptr, &error_), SHALE_INVALID_ARGUMENT);
   EXPECT_EQ(shale_export_parameters(nullptr, 0, nullptr, &error_), SHALE_INVALID_ARGUMENT);
+  EXPECT_EQ(shale_stop_create(nullptr, &error_), SHALE_INVALID_ARGUMENT);
+  EXPECT_STREQ(error_.message, "stop is NULL");
+  shale_verification verification = 0;
+  EXPECT_EQ(shale_verify(0, nullptr, nullptr, &error_), SHALE_INVALID_ARGUMENT);
+  EXPECT_STREQ(error_.message, "verification is NULL");
+  EXPECT_EQ(shale_verify(0, nullptr, &verification, &error_), SHALE_INVALID_ARGUMENT);
+  EXPECT_STREQ(error_.message, "0 is not the handle of a job");
+  shale_admission admission = 0;
+  EXPECT_EQ(shale_admit(nullptr, 1, nullptr, 0, nullptr, &admission, &error_), SHALE_INVALID_ARGUMENT);
+  EXPECT_STREQ(error_.message, "job is NULL");
+  EXPECT_EQ(shale_admit("", 0, nullptr, 0, nullptr, nullptr, &error_), SHALE_INVALID_ARGUMENT);
+  EXPECT_STREQ(error_.message, "admission is NULL");
+  EXPECT_EQ(shale_admit_job(0, nullptr, nullptr, &admission, &error_), SHALE_INVALID_ARGUMENT);
   // Freeing nothing is fine.
   EXPECT_EQ(shale_job_free(0, &error_), SHALE_OK);
   EXPECT_EQ(shale_trainer_free(0, nullptr), SHALE_OK);
@@ -69,7 +82,7 @@ TEST_F(CTest, StructsOfOtherSizes) {
   shale_trainer second = 0;
   later.added = 1;
   EXPECT_EQ(shale_trainer_create(job, &later.options, &second, &error_), SHALE_INVALID_ARGUMENT);
-  EXPECT_THAT(error_.message, StartsWith("options sets a member that version 1 of this library does not have"));
+  EXPECT_THAT(error_.message, StartsWith("options sets a member that version 2 of this library does not have"));
   shale_step_report report = {};
   EXPECT_EQ(shale_trainer_step(trainer, &report, &error_), SHALE_INVALID_ARGUMENT);
   EXPECT_THAT(error_.message, StartsWith("report->size is 0"));

@@ -152,6 +152,59 @@ TEST_F(CTest, OwnDataInAnyOrderAndInOrder) {
   shale_job_free(job, nullptr);
 }
 
+// Builds a model with one layer of attention, which is causal if `user` is null.
+shale_code BuildAttention(void* user, shale_builder b, const shale_graph_options* options, shale_error*) {
+  const int64_t table_shape[] = {options->vocabulary, 12}, head_shape[] = {options->vocabulary, 4};
+  const int32_t group = shale_builder_add_group(b, "all");
+  const int32_t table = shale_builder_add_parameter(b, group, "table", table_shape, 2, SHALE_NORMAL, 1);
+  const int32_t head = shale_builder_add_parameter(b, group, "head", head_shape, 2, SHALE_NORMAL, 1);
+  shale_builder_begin_unit(b, "all", SHALE_NONE);
+  const int32_t embedded = shale_layer_embedding(b, table, SHALE_NONE);
+  int32_t heads[3];  // [B, S, 2, 2]
+  for (int i = 0; i < 3; ++i) {
+    const int32_t columns = shale_layer_slice(b, embedded, 1, 4 * i, 4);
+    heads[i] = shale_layer_split_first(b, shale_layer_split_last(b, columns, 2), options->micro_batch);
+  }
+  const int32_t out = user == nullptr ? shale_layer_attention(b, heads[0], heads[1], heads[2], 0)
+                                      : shale_layer_bidirectional_attention(b, heads[0], heads[1], heads[2]);
+  shale_layer_linear_cross_entropy(b, out, head, SHALE_NONE);
+  shale_builder_end_last_unit(b);
+  return SHALE_OK;
+}
+
+TEST_F(CTest, AttentionInBothDirectionsTrainsAndDoesNotGenerate) {
+  const std::string text = kSmallJob + OnText();
+  int both_ways = 1;
+  shale_model model = Mlp();
+  model.layers = model.last_target_only = 0;
+  model.build = BuildAttention;
+  double first[2];
+  for (int i = 0; i < 2; ++i) {
+    model.user = i == 0 ? nullptr : &both_ways;
+    shale_trainer_options options = SHALE_INIT(shale_trainer_options);
+    options.model = &model;
+    const shale_job job = Parse(text, SHALE_MODEL_FROM_PROGRAM);
+    const shale_trainer trainer = Create(job, options);
+    ASSERT_NE(trainer, 0) << error_.message;
+    const std::vector<double> losses = Losses(trainer);
+    ASSERT_THAT(losses, SizeIs(6));
+    first[i] = losses[0];
+    shale_trainer_free(trainer, nullptr);
+    shale_job_free(job, nullptr);
+
+    const char* const override = "runtime.generate=true";
+    shale_job generating = 0;
+    shale_job_parse(text.c_str(), nullptr, &override, 1, SHALE_MODEL_FROM_PROGRAM, &generating, &error_);
+    ASSERT_NE(generating, 0) << error_.message;
+    shale_plan plan = 0;
+    EXPECT_EQ(shale_plan_create(generating, &model, &plan, &error_), i == 0 ? SHALE_OK : SHALE_INVALID_ARGUMENT);
+    shale_plan_free(plan, nullptr);
+    shale_job_free(generating, nullptr);
+  }
+  EXPECT_THAT(error_.message, HasSubstr("a model with bidirectional attention cannot generate tokens"));
+  EXPECT_NE(first[0], first[1]);
+}
+
 TEST_F(CTest, ALoopOfOnesOwn) {
   const char* const override = "runtime.generate=true";
   shale_job job = 0;

@@ -165,6 +165,7 @@ TEST(Misuse, AnAbsentTensor) {
            [](GraphBuilder&b, const Tensor&x) { return HeadNorm(b, x, 1, 1e-5, x, "norm"), x; },
            [](GraphBuilder&b, const Tensor&x) { return ApplyRope(b, x, 1e4, {}), x; },
            [](GraphBuilder&b, const Tensor&x) { return Attention(b, x, x, x, 0); },
+           [](GraphBuilder&b, const Tensor&x) { return BidirectionalAttention(b, x, x, x); },
            [](GraphBuilder&b, const Tensor&x) { return LinearCrossEntropy(b, x, 1, std::nullopt), x; }}) {
     EXPECT_THAT(ErrorOfLayer([&](GraphBuilder& b, const Tensor&, Pieces&) { return layer(b, Tensor()); }),
                 HasSubstr("reads an absent tensor"));
@@ -178,6 +179,9 @@ TEST(Misuse, WrongShapes) {
               HasSubstr("unit middle: MatMul"));
   EXPECT_THAT(ErrorOfLayer([](GraphBuilder& b, const Tensor& x, Pieces&) { return Attention(b, x, x, x, 0); }),
               HasSubstr("unit middle: Attention reads middle.up f32[6, 4]; wanted 4 dimensions"));
+  EXPECT_THAT(
+      ErrorOfLayer([](GraphBuilder& b, const Tensor& x, Pieces&) { return BidirectionalAttention(b, x, x, x); }),
+      HasSubstr("unit middle: BidirectionalAttention reads middle.up f32[6, 4]; wanted 4 dimensions"));
   EXPECT_THAT(ErrorOfLayer([](GraphBuilder& b, const Tensor& x, Pieces&) {
                 return Reshape(b, x, {T, 5});
               }),

@@ -31,9 +31,7 @@ class DiffusionTest : public ResumeTest {
   }
   // Returns a job whose global batch of 7 samples is K = 7, 4 and 3 micro-batches of one, two and three ranks.
   Job MakeJob(const std::vector<std::string>& overrides = {}) const {
-    std::vector<std::string> all = {std::string(kOps)};
-    all.insert(all.end(), overrides.begin(), overrides.end());
-    absl::StatusOr<Job> job = ParseJobText(R"(
+    return MakeCustomJob(examples::DiffusionMlp({.width = 15, .hidden = 22, .groups = 3, .blocks = 2}), R"(
 data { order: SEQUENTIAL }
 batch { global_batch: 7 micro_batch: 1 sequence_length: 5 }
 sharding { ranks: 2 }
@@ -43,13 +41,7 @@ telemetry { evaluate_every: 2 evaluation_sequences: 5 }
 runtime { threads_per_rank: 1 }
 lr_schedule { steps: 6 }
 )",
-                                           "job.textproto", all, ModelFrom::kProgram);
-    EXPECT_TRUE(job.ok()) << job.status();
-    if (!job.ok()) return {};
-    const absl::Status set =
-        SetModel(examples::DiffusionMlp({.width = 15, .hidden = 22, .groups = 3, .blocks = 2}), *job);
-    EXPECT_TRUE(set.ok()) << set;
-    return *job;
+                         overrides);
   }
 
   NoisyPoints points_{1, kPoints}, others_{2, kPoints};

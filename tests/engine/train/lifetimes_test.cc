@@ -4,35 +4,22 @@
 //   lifetimes_test --creations=1000   creates and destroys that many trainers instead of 30
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/strip.h"
 #include "engine/generate/generator.h"
 #include "gmock/gmock.h"
+#include "kernels/ops/loss.h"
 #include "tests/engine/io/faulty_file_system.h"
+#include "tests/engine/train/creations.h"
 #include "tests/engine/train/own_data.h"
-#include "tests/engine/train/resident_bytes.h"
+#include "tests/engine/train/process_resources.h"
 #include "tests/engine/train/resume_fixture.h"
+#include "tests/engine/verify/wrong_backend.h"
 
 namespace shale {
-
-int g_creations = 30;
-
 namespace {
-
-int64_t Threads() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
-}
-
-// A thread that was joined may be listed for a moment, so this waits until there are at most `most`. With a thread that
-// stays, the test runs into its time limit here.
-void AwaitThreads(int64_t most) {
-  while (Threads() > most) std::this_thread::yield();
-}
 
 class LifetimesTest : public OwnDataTest {
  protected:
@@ -50,7 +37,7 @@ class LifetimesTest : public OwnDataTest {
 TEST_F(LifetimesTest, ThreadsAndMemoryAreThoseOfBeforeAfterAnyNumberOfTrainers) {
   const Job job = LifetimesJob();
   int64_t threads = 0, resident = 0;
-  for (int i = 0; i < g_creations + 10; ++i) {
+  for (int i = 0; i < Creations() + 10; ++i) {
     if (i == 10) {  // Libraries and the allocator have what they keep.
       threads = Threads();
       resident = ResidentBytes();
@@ -98,7 +85,7 @@ TEST_F(LifetimesTest, TwoTrainersAndAGeneratorRunSideBySide) {
   };
   const std::vector<float> expected = logits();
   const int64_t threads = Threads();
-  for (int i = 0; i < std::max(2, g_creations / 30); ++i) {
+  for (int i = 0; i < std::max(2, Creations() / 30); ++i) {
     std::thread one([&] { EXPECT_EQ(losses(first_job, ""), first); });
     std::thread other([&] { EXPECT_EQ(losses(second_job, ""), second); });
     std::thread generator([&] { EXPECT_EQ(logits(), expected); });
@@ -142,6 +129,32 @@ TEST_F(LifetimesTest, AnotherThreadStopsARunThatIsThenDestroyed) {
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_LT((*trainer)->steps_done(), 1000000);
     other.join();
+  }
+}
+
+// One of three ranks fails in one of its three micro-batches, while the others compute or wait for it.
+TEST_F(LifetimesTest, ATrainerIsDestroyedInTheMiddleOfAStep) {
+  const Job job = MakeJob({"sharding.ranks=3"});
+  int64_t threads = 0, resident = 0;
+  for (int i = 0; i < 9 + std::max(9, Creations() / 10); ++i) {
+    if (i == 9) {
+      threads = Threads();
+      resident = ResidentBytes();
+    }
+    std::vector<int32_t> out_of_range(kPositions, kIds);
+    std::atomic<int> losses = 0;
+    const testing::WrongBackend backend([&](Op& op) {
+      auto* loss = op.As<CrossEntropy>();
+      if (loss != nullptr && losses++ == i % 9) loss->targets_T.data = out_of_range.data();
+    });
+    auto trainer = Trainer::Create(job, {.backend = &backend, .data = &data_});
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    const absl::StatusOr<StepReport> report = (*trainer)->Step();
+    EXPECT_EQ(report.status().code(), absl::StatusCode::kOutOfRange) << report.status();
+  }
+  AwaitThreads(threads);
+  if (kResidenceIsOurs) {
+    EXPECT_LT(ResidentBytes() - resident, 2 << 20);
   }
 }
 
@@ -196,7 +209,7 @@ TEST_F(LifetimesTest, AStartThatFailsHalfWayLeavesNothing) {
   callbacks.next = nullptr;  // Found after the arenas were allocated, when the data starts.
   PullSource broken(Describe(false), callbacks);
   int64_t threads = 0, resident = 0;
-  for (int i = 0; i < 5 + std::max(10, g_creations / 10); ++i) {
+  for (int i = 0; i < 5 + std::max(10, Creations() / 10); ++i) {
     if (i == 5) {
       threads = Threads();
       resident = ResidentBytes();
@@ -215,12 +228,3 @@ TEST_F(LifetimesTest, AStartThatFailsHalfWayLeavesNothing) {
 
 }  // namespace
 }  // namespace shale
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view argument = argv[i];
-    if (!absl::ConsumePrefix(&argument, "--creations=") || !absl::SimpleAtoi(argument, &shale::g_creations)) return 2;
-  }
-  return RUN_ALL_TESTS();
-}

@@ -13,6 +13,7 @@
 #include "engine/checkpoint/reader.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/parse.h"
+#include "engine/config/set_model.h"
 #include "engine/io/file.h"
 #include "engine/train/resume.h"
 #include "engine/train/trainer.h"
@@ -58,6 +59,19 @@ model { )",
         "job.textproto", all);
     EXPECT_TRUE(job.ok()) << job.status();
     return job.ok() ? *job : Job();
+  }
+
+  // Returns the job of a text that has no model, with a model that the test brings.
+  static Job MakeCustomJob(const CustomModel& model, absl::string_view text,
+                           const std::vector<std::string>& overrides) {
+    std::vector<std::string> all = {kOps};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    absl::StatusOr<Job> job = ParseJobText(text, "job.textproto", all, ModelFrom::kProgram);
+    EXPECT_TRUE(job.ok()) << job.status();
+    if (!job.ok()) return {};
+    const absl::Status set = SetModel(model, *job);
+    EXPECT_TRUE(set.ok()) << set;
+    return *job;
   }
 
   struct Run {

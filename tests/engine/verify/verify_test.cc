@@ -3,16 +3,21 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/data/pull_source.h"
+#include "kernels/ops/embedding.h"
 #include "tests/engine/io/temp_folder.h"
 #include "tests/engine/train/own_data.h"
 #include "tests/engine/verify/verify_jobs.h"
+#include "tests/engine/verify/wrong_backend.h"
 #include "tools/examples/diffusion_mlp.h"
+#include "tools/examples/masked_encoder.h"
 #include "tools/examples/table_classifier.h"
 #include "tools/examples/universal_transformer.h"
 
@@ -111,6 +116,16 @@ TEST_F(Verify, ValuesWithAndWithoutWeights) {
   }
 }
 
+TEST_F(Verify, MaskedTokensInBothDirections) {
+  examples::Sentences sentences = {.length = 10, .words = 7};
+  for (int i = 0; i < 400; ++i) sentences.tokens.push_back(i * i % 97 % 7);
+  examples::MaskedSentences masked("squares", sentences, /*seed=*/3);
+  const VerifyReport report =
+      ExpectHolds(MakeJob("", {"data.order=SEQUENTIAL", "data.target_weights=OVER_WEIGHTS", "sharding.ranks=2"}),
+                  {.model = examples::MaskedEncoder({.width = 12, .hidden = 16, .blocks = 1}), .data = &masked});
+  EXPECT_EQ(OutcomeOf(report, "target weights"), VerifyOutcome::kHolds);
+}
+
 TEST_F(Verify, WeightsOfBothSigns) {
   for (const char* kind : {"OVER_TOKENS", "OVER_WEIGHTS"}) {
     MadeUpData data(Describe(/*weighted=*/true));
@@ -153,6 +168,73 @@ TEST_F(Verify, LeavesNothingBehindAndTellsOfEachRow) {
   EXPECT_EQ(told.size(), report->rows.size());
   EXPECT_EQ(folder.CountEntries(), 0);
   EXPECT_FALSE(std::filesystem::exists("never written"));
+}
+
+// A backend that counts micro-batches, and cancels at one of them.
+class CancellingBackend {
+ public:
+  explicit CancellingBackend(int64_t cancel_at) : cancel_at_(cancel_at) {}
+  const Backend* get() const { return &backend_; }
+  const std::atomic<bool>* cancelled() const { return &cancelled_; }
+  int64_t micro_batches() const { return micro_batches_; }
+
+ private:
+  const int64_t cancel_at_;
+  std::atomic<bool> cancelled_ = false;
+  std::atomic<int64_t> micro_batches_ = 0;
+  const WrongBackend backend_{[this](Op& op) {
+    if (op.Is<EmbeddingForward>() && ++micro_batches_ == cancel_at_) cancelled_ = true;
+  }};
+};
+
+TEST_F(Verify, EndsBeforeTheNextStepWhenItIsCancelled) {
+  const Job job = MakeJob("model { mlp { embedding: 4 hidden: 12 init_std: 0.3 } }", {"runtime.ops=REFERENCE"});
+  MadeUpData data(Describe(/*weighted=*/false));
+  const TempFolder folder;
+  std::vector<VerifyRow> told;
+  const auto verify = [&](const CancellingBackend& backend) {
+    told.clear();
+    return shale::Verify(job, {.backend = backend.get(),
+                               .data = &data,
+                               .seconds = 1e-6,
+                               .temporary_folder = folder.path(),
+                               .on_row = [&](const VerifyRow& row) { told.push_back(row); },
+                               .cancelled = backend.cancelled()});
+  };
+  const CancellingBackend never(/*cancel_at=*/0);
+  const absl::StatusOr<VerifyReport> report = verify(never);
+  ASSERT_TRUE(report.ok()) << report.status();
+  const size_t rows = told.size();
+  const int64_t last = never.micro_batches();
+  for (const int64_t at : {int64_t{1}, last / 3, last * 2 / 3, last}) {
+    const CancellingBackend backend(at);
+    const absl::Status status = verify(backend).status();
+    EXPECT_TRUE(absl::IsCancelled(status)) << "at " << at << ": " << status;
+    // A small step has two micro-batches.
+    EXPECT_LE(backend.micro_batches(), at + 1);
+    EXPECT_LT(told.size(), rows);
+    EXPECT_TRUE(std::none_of(told.begin(), told.end(),
+                             [](const VerifyRow& row) { return row.outcome == VerifyOutcome::kFails; }))
+        << "at " << at;
+    EXPECT_EQ(folder.CountEntries(), 0);
+  }
+  // A call that is cancelled before it begins reads no data, and one that a row cancels has no further row.
+  const std::atomic<bool> before = true;
+  MadeUpData unread(Describe(/*weighted=*/false), [](int64_t, PulledSample&) {
+    ADD_FAILURE() << "read";
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(
+      absl::IsCancelled(shale::Verify(job, {.backend = never.get(), .data = &unread, .cancelled = &before}).status()));
+  std::atomic<bool> by_row = false;
+  int64_t count = 0;
+  EXPECT_TRUE(absl::IsCancelled(shale::Verify(job, {.backend = never.get(),
+                                                    .data = &data,
+                                                    .seconds = 1e-6,
+                                                    .on_row = [&](const VerifyRow&) { by_row = ++count == 3; },
+                                                    .cancelled = &by_row})
+                                    .status()));
+  EXPECT_EQ(count, 3);
 }
 
 TEST_F(Verify, ABadJobIsAnError) {

@@ -93,6 +93,7 @@ TEST(CudaCrossEntropy, ATargetPastTheVocabularyGivesNaNs) {
 
 struct HeadShape {
   int64_t s, heads, groups, width, window = 0, gap = 0;
+  bool causal = true;
 };
 
 // q, k and v lie within 1, so that scores lie within sqrt(D).
@@ -110,7 +111,8 @@ AttentionForward MakeForward(TestMemory& memory, DType act, const HeadShape& s) 
           .out_BSHD = memory.Output(act, {1, s.s, s.heads, s.width}),
           .lse_BHS = memory.Output(DType::kFloat32, {1, s.heads, s.s}),
           .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.width))),
-          .window = s.window};
+          .window = s.window,
+          .causal = s.causal};
 }
 
 // Tries widths of each size of tile, at its end and beyond the last, with packs and with single elements.
@@ -119,6 +121,7 @@ TEST(CudaAttention, TakesHeadsUpTo256Wide) {
     for (const HeadShape& s :
          std::vector<HeadShape>{{.s = 40, .heads = 2, .groups = 1, .width = 256},
                                 {.s = 21, .heads = 1, .groups = 1, .width = 201},
+                                {.s = 41, .heads = 2, .groups = 1, .width = 136, .gap = 3, .causal = false},
                                 {.s = 35, .heads = 2, .groups = 1, .width = 136, .window = 9, .gap = 16},
                                 {.s = 70, .heads = 3, .groups = 1, .width = 80, .gap = 3}}) {
       SCOPED_TRACE(NameOf(act) + " width " + std::to_string(s.width));
@@ -139,6 +142,7 @@ TEST(CudaAttention, TakesHeadsUpTo256Wide) {
       AttentionBackward backward = {.q_BSHD = forward.q_BSHD, .k_BSGD = forward.k_BSGD, .v_BSGD = forward.v_BSGD};
       backward.scale = forward.scale;
       backward.window = forward.window;
+      backward.causal = forward.causal;
       backward.out_BSHD = memory.Values(act, {1, s.s, s.heads, s.width}, values(forward.out_BSHD));
       backward.lse_BHS = memory.Values(DType::kFloat32, {1, s.heads, s.s}, values(forward.lse_BHS));
       backward.d_out_BSHD = memory.Random(act, {1, s.s, s.heads, s.width});

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the benches ops, comm, matmuls and products with tiny sizes. Checks the form of their output, never a time."""
+"""Runs the benches ops, comm, matmuls, products and embedding with tiny sizes. Checks the form of their output, never
+a time."""
 
 import json
 import os
@@ -12,6 +13,7 @@ _OPS = os.path.abspath("tools/bench/ops")
 _COMM = os.path.abspath("tools/bench/comm")
 _MATMULS = os.path.abspath("tools/bench/matmuls")
 _PRODUCTS = os.path.abspath("tools/bench/products")
+_EMBEDDING = os.path.abspath("tools/bench/embedding")
 
 _JOB = """
 name: "small"
@@ -182,6 +184,20 @@ class BenchTest(unittest.TestCase):
             # The weights of qkv, out, gate and up, down, and the head, forward and twice backward.
             self.assertEqual(sum(int(shape[1]) for shape in shapes), 15)
 
+    def test_embedding(self):
+        # tests/embedding has the contestant in Python, which needs numpy and libshale.so.
+        with open(os.path.join(self.folder, "job"), "w", encoding="utf-8") as file:
+            file.write(_JOB.replace("vocabulary: 300", "").replace("format: LLMC", "").replace("steps: 1", "steps: 9"))
+        result = self.call(_EMBEDDING, f"--job={self.folder}/job", "--steps=2", "--warm_up=1")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("all computed the same losses", result.stdout)
+        rows = self.rows(result.stdout, "a step by")
+        self.assertEqual([row[0] for row in rows], ["C++", "C", "C++, tokens in memory"])
+        self.assertRegex(result.stdout, r"the 2 samples of a step, alone: [\d.]+ us of a file, [\d.]+ us of memory: ")
+        result = self.call(_EMBEDDING, f"--job={self.folder}/job", "--steps=20")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("the run is over", result.stderr)
+
     def test_matmuls_of_a_job_that_names_no_vocabulary(self):
         with open(os.path.join(self.folder, "job"), "w", encoding="utf-8") as file:
             file.write(_JOB.replace("vocabulary: 300", ""))
@@ -210,7 +226,8 @@ class BenchTest(unittest.TestCase):
         for tool, flags in [(_OPS, ["--tokens", "--only", "--warm", "--json", "--threads"]),
                             (_COMM, ["--ranks", "--largest_kib", "--json"]),
                             (_MATMULS, ["--job", "--set", "--repeats"]),
-                            (_PRODUCTS, ["--job", "--set", "--repeats"])]:
+                            (_PRODUCTS, ["--job", "--set", "--repeats"]),
+                            (_EMBEDDING, ["--job", "--steps", "--library"])]:
             result = self.call(tool, "--help")
             self.assertEqual(result.returncode, 0)
             for flag in flags:

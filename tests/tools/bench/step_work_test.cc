@@ -2,6 +2,7 @@
 #include "tools/bench/step_work.h"
 
 #include <initializer_list>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -49,11 +50,15 @@ TEST(BenchStepWorkTest, CountsMatMulsAttentionAndBytes) {
                                    .v_BSGD = bf16({2, 50, 3, 8}),
                                    .out_BSHD = bf16({2, 50, 6, 8}),
                                    .window = 7};
+  AttentionForward both_ways = attention;
+  both_ways.window = 0;
+  both_ways.causal = false;
   const StepWork work = WorkOf(ProgramOf({
       matmul,
       gradient,
       of_activation,
       attention,
+      both_ways,
       Add{.a = F32(100), .b = F32(100), .out = In(kActivation, F32(100))},
       // With four ranks, the all-gather reads and writes `full`. The reduce-scatter reads `full` and writes a quarter.
       Collective{.kind = CollectiveKind::kAllGather, .local = F32(1000), .full = F32(4000)},
@@ -66,11 +71,11 @@ TEST(BenchStepWorkTest, CountsMatMulsAttentionAndBytes) {
             (MatMulSize{.m = 10, .n = 30, .k = 20, .dtype = DType::kBFloat16, .c_dtype = DType::kBFloat16}));
   EXPECT_EQ(work.shapes[1], (MatMulSize{.m = 20, .n = 30, .k = 10, .transposed_a = true, .dtype = DType::kBFloat16}));
 
-  ASSERT_EQ(work.attention.size(), 1u);
-  const auto& [size, count] = *work.attention.begin();
-  EXPECT_EQ(size, (AttentionSize{.heads = 12, .length = 50, .width = 8, .window = 7, .dtype = DType::kBFloat16}));
-  EXPECT_EQ(count, 3);
-  EXPECT_EQ(work.attention_flops, 3 * FlopsOf(attention));
+  AttentionSize size = {.heads = 12, .length = 50, .width = 8, .window = 7, .dtype = DType::kBFloat16}, wide = size;
+  wide.window = 0;
+  wide.causal = false;
+  EXPECT_EQ(work.attention, (std::map<AttentionSize, int64_t>{{size, 3}, {wide, 3}}));
+  EXPECT_EQ(work.attention_flops, 3 * (FlopsOf(attention) + FlopsOf(both_ways)));
 
   EXPECT_EQ(work.other_bytes, 4 * (3 * (300 + 8000) + 5000));
   // The weight is packed once, the others in every iteration. Packing reads and writes each element.

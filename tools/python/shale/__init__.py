@@ -5,6 +5,8 @@
     plan = shale.plan("job.textproto", ranks=8)
     print(plan.peak_bytes, plan.explain())
 
+    print(shale.verify("job.textproto"))
+
     with shale.Trainer("job.textproto", checkpoint_folder="checkpoints") as trainer:
         for report in trainer:
             print(report.step, report.loss)
@@ -13,16 +15,21 @@ A job is a text of settings (proto/job.proto). Errors are subclasses of ShaleErr
 what was found and what to do. Calls that take long release the interpreter's lock.
 """
 
+from shale._admit import Admission, WayOut, admit
 from shale._data import Samples, Stream
-from shale._errors import (FailedPrecondition, InvalidJob, NotFound, OutOfMemory, ShaleError)
+from shale._errors import (Cancelled, DeadlineExceeded, FailedPrecondition, InvalidJob, NotFound, OutOfMemory,
+                           ShaleError)
 from shale._export import export
 from shale._generator import Generator
 from shale._job import Job
 from shale._model import Builder, GraphOptions, Model, model
 from shale._plan import Plan, plan
+from shale._stop import Stop
 from shale._trainer import EvaluationReport, StepReport, Trainer
+from shale._verify import Check, Verification, verify
 
 __version__ = "0.1.0"
-__all__ = ["Builder", "EvaluationReport", "FailedPrecondition", "Generator", "GraphOptions", "InvalidJob", "Job",
-           "Model", "NotFound", "OutOfMemory", "Plan", "Samples", "ShaleError", "StepReport", "Stream", "Trainer",
-           "export", "model", "plan"]
+__all__ = ["Admission", "Builder", "Cancelled", "Check", "DeadlineExceeded", "EvaluationReport", "FailedPrecondition",
+           "Generator", "GraphOptions", "InvalidJob", "Job", "Model", "NotFound", "OutOfMemory", "Plan", "Samples",
+           "ShaleError", "StepReport", "Stop", "Stream", "Trainer", "Verification", "WayOut", "admit", "export",
+           "model", "plan", "verify"]

@@ -3,11 +3,11 @@
 import ctypes
 import os
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t,
-                    c_uint32, c_uint64, c_void_p)
+                    c_uint32, c_uint64, c_void_p, byref)
 
 from shale._errors import error_of
 
-API_VERSION = 1
+API_VERSION = 2
 NONE = -1
 MODEL_FROM_PROGRAM = 1
 OUT_OF_RANGE = 11
@@ -55,6 +55,39 @@ class PlanSummary(_Sized):
                 ("flops_per_token", c_double)]
 
 
+class AdmissionOptions(_Sized):
+    _fields_ = [("size", c_size_t), ("device", c_int32), ("hardware_threads", c_int64), ("most_ranks", c_int64),
+                ("budget_bytes", c_int64), ("host_budget_bytes", c_int64), ("vocabulary", c_int64),
+                ("seconds", c_double), ("memory_bytes", c_int64), ("job_bytes", c_int64), ("stop", c_uint64)]
+
+
+class AdmissionSummary(_Sized):
+    _fields_ = [("size", c_size_t), ("verdict", c_int32), ("arena_bytes", c_int64), ("host_bytes", c_int64),
+                ("ways_out", c_int64), ("search_ended_early", c_int32)]
+
+
+class WayOut(_Sized):
+    _fields_ = [("size", c_size_t), ("overrides", POINTER(c_char_p)), ("override_count", c_size_t),
+                ("arena_bytes", c_int64), ("host_bytes", c_int64), ("recompute_flops", c_double),
+                ("caveat", c_char_p)]
+
+
+class Check(_Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("against", c_char_p), ("outcome", c_int32),
+                ("difference", c_double), ("tolerance", c_double), ("remark", c_char_p)]
+
+
+class VerifyOptions(_Sized):
+    _fields_ = [("size", c_size_t), ("model", POINTER(Model)), ("data", POINTER(Data)), ("seconds", c_double),
+                ("temporary_folder", c_char_p), ("stop", c_uint64), ("on_check", c_void_p),
+                ("on_check_user", c_void_p)]
+
+
+class VerificationSummary(_Sized):
+    _fields_ = [("size", c_size_t), ("passed", c_int32), ("checks", c_int64), ("failed", c_int64),
+                ("not_run", c_int64), ("seconds", c_double)]
+
+
 class TrainerOptions(_Sized):
     _fields_ = [("size", c_size_t), ("checkpoint_folder", c_char_p), ("resume", c_int32), ("resume_path", c_char_p),
                 ("model", POINTER(Model)), ("data", POINTER(Data)), ("evaluation_data", POINTER(Data)),
@@ -87,31 +120,50 @@ class Sampling(_Sized):
 
 
 STRUCTS = {"shale_error": Error, "shale_sample": Sample, "shale_data": Data, "shale_graph_options": GraphOptions,
-           "shale_model": Model, "shale_plan_summary": PlanSummary, "shale_trainer_options": TrainerOptions,
-           "shale_step_report": StepReport, "shale_evaluation_report": EvaluationReport,
-           "shale_trainer_state": TrainerState, "shale_parameter": Parameter, "shale_sampling": Sampling}
+           "shale_model": Model, "shale_plan_summary": PlanSummary, "shale_admission_options": AdmissionOptions,
+           "shale_admission_summary": AdmissionSummary, "shale_way_out": WayOut, "shale_check": Check,
+           "shale_verify_options": VerifyOptions, "shale_verification_summary": VerificationSummary,
+           "shale_trainer_options": TrainerOptions, "shale_step_report": StepReport,
+           "shale_evaluation_report": EvaluationReport, "shale_trainer_state": TrainerState,
+           "shale_parameter": Parameter, "shale_sampling": Sampling}
 
 # The functions that the engine calls.
 ReadFunction = CFUNCTYPE(c_int32, c_void_p, c_int64, POINTER(Sample), POINTER(Error))
 SaveFunction = CFUNCTYPE(c_int32, c_void_p, POINTER(c_char), c_size_t, POINTER(c_size_t), POINTER(Error))
 RestoreFunction = CFUNCTYPE(c_int32, c_void_p, POINTER(c_char), c_size_t, POINTER(Error))
 BuildFunction = CFUNCTYPE(c_int32, c_void_p, c_uint64, POINTER(GraphOptions), POINTER(Error))
+CheckFunction = CFUNCTYPE(None, c_void_p, POINTER(Check))
 EventFunction = CFUNCTYPE(None, c_void_p, c_char_p)
 StepFunction = CFUNCTYPE(c_int32, c_void_p, POINTER(StepReport))
 TokenFunction = CFUNCTYPE(c_int32, c_void_p, c_int32)
 
 _HANDLE = c_uint64
 _TEXT = [POINTER(c_char), c_size_t, POINTER(c_size_t)]
+_OVERRIDES = [POINTER(c_char_p), c_size_t]
 # Functions that return a code and take an error last, by their other arguments.
 CALLS = {
-    "shale_job_load": [c_char_p, POINTER(c_char_p), c_size_t, c_uint32, POINTER(_HANDLE)],
-    "shale_job_parse": [c_char_p, c_char_p, POINTER(c_char_p), c_size_t, c_uint32, POINTER(_HANDLE)],
+    "shale_job_load": [c_char_p, *_OVERRIDES, c_uint32, POINTER(_HANDLE)],
+    "shale_job_parse": [c_char_p, c_char_p, *_OVERRIDES, c_uint32, POINTER(_HANDLE)],
     "shale_job_text": [_HANDLE, *_TEXT],
     "shale_job_free": [_HANDLE],
+    "shale_stop_create": [POINTER(_HANDLE)],
+    "shale_stop_request": [_HANDLE],
+    "shale_stop_free": [_HANDLE],
     "shale_plan_create": [_HANDLE, POINTER(Model), POINTER(_HANDLE)],
     "shale_plan_get_summary": [_HANDLE, POINTER(PlanSummary)],
     "shale_plan_text": [_HANDLE, c_int32, *_TEXT],
     "shale_plan_free": [_HANDLE],
+    "shale_admit": [c_char_p, c_size_t, *_OVERRIDES, POINTER(AdmissionOptions), POINTER(_HANDLE)],
+    "shale_admit_job": [_HANDLE, POINTER(Model), POINTER(AdmissionOptions), POINTER(_HANDLE)],
+    "shale_admission_get_summary": [_HANDLE, POINTER(AdmissionSummary)],
+    "shale_admission_text": [_HANDLE, c_int32, *_TEXT],
+    "shale_admission_get_way_out": [_HANDLE, c_int64, POINTER(WayOut)],
+    "shale_admission_free": [_HANDLE],
+    "shale_verify": [_HANDLE, POINTER(VerifyOptions), POINTER(_HANDLE)],
+    "shale_verification_get_summary": [_HANDLE, POINTER(VerificationSummary)],
+    "shale_verification_get_check": [_HANDLE, c_int64, POINTER(Check)],
+    "shale_verification_text": [_HANDLE, *_TEXT],
+    "shale_verification_free": [_HANDLE],
     "shale_trainer_create": [_HANDLE, POINTER(TrainerOptions), POINTER(_HANDLE)],
     "shale_trainer_step": [_HANDLE, POINTER(StepReport)],
     "shale_trainer_evaluate": [_HANDLE, c_int64, POINTER(EvaluationReport)],
@@ -161,6 +213,7 @@ BUILDER_CALLS = {
     "shale_layer_split_first": (_I, [_I, _L]),
     "shale_layer_rope": (None, [_I, _D]),
     "shale_layer_attention": (_I, [_I, _I, _I, _L]),
+    "shale_layer_bidirectional_attention": (_I, [_I, _I, _I]),
     "shale_layer_swiglu": (_I, [_I]),
     "shale_layer_gelu": (_I, [_I, _I]),
     "shale_layer_add": (_I, [_I, _I, _S]),
@@ -195,10 +248,17 @@ def library():
 
 
 def call(name, *arguments, callbacks=()):
-    """Calls a function that returns a code. Raises its error. The cause is what one of `callbacks` raised, perhaps in
-    an earlier call, because data are read ahead. What is no Exception, like KeyboardInterrupt, is raised itself."""
+    """Calls a function that returns a code. Raises its error, as `check` does."""
     error = Error()
-    code = getattr(library(), name)(*arguments, ctypes.byref(error))
+    code = getattr(library(), name)(*arguments, byref(error))
+    if code != 0 or callbacks:
+        check(code, error, callbacks)
+
+
+def check(code, error, callbacks=()):
+    """Raises the error of a call that returned `code`, unless that is 0. The cause is what one of `callbacks` raised,
+    perhaps in an earlier call, because data are read ahead. What is no Exception, like KeyboardInterrupt, is raised
+    itself, also if the code is 0."""
     for c in callbacks:
         c.raise_interrupt()
     if code != 0:
@@ -206,13 +266,25 @@ def call(name, *arguments, callbacks=()):
         raise error_of(code, error.message.decode("utf-8", "replace")) from (raised[0] if raised else None)
 
 
-def text_of(name, *arguments):
-    """Calls a function that returns text."""
+def bare(name):
+    """Returns a function of the library that does not convert its arguments: each must be an object of ctypes. For the
+    calls of every step. A step leaves nothing of Python in the processor's caches, so that what else would take a
+    microsecond takes ten."""
+    return library()[name]  # An object of its own; attributes of the library are shared by all callers.
+
+
+def bytes_of(name, *arguments):
+    """Calls a function that returns text, or bytes in its place."""
     needed = c_size_t()
     call(name, *arguments, None, 0, ctypes.byref(needed))
     buffer = ctypes.create_string_buffer(needed.value)
     call(name, *arguments, buffer, needed.value, None)
-    return buffer.value.decode()
+    return buffer.raw[:-1]
+
+
+def text_of(name, *arguments):
+    """Calls a function that returns text."""
+    return bytes_of(name, *arguments).decode()
 
 
 class Callbacks:
@@ -262,7 +334,7 @@ class Handle:
     def close(self):
         if self.value.value:
             call(f"shale_{self._kind}_free", self.value)
-            self.value = _HANDLE()
+            self.value.value = 0
 
     def __del__(self):
         try:

@@ -12,10 +12,25 @@ class ShaleError(Exception):
             self.code = code
 
 
+class Cancelled(ShaleError):
+    """A call that a Stop ended."""
+
+    code = 1
+
+
 class InvalidJob(ShaleError, ValueError):
     """A job, an argument or data that the engine cannot use."""
 
     code = 3
+
+
+class DeadlineExceeded(ShaleError, TimeoutError):
+    """A job whose planning takes longer than admit() gives it."""
+
+    code = 4
+
+    def __str__(self):
+        return self.args[0]
 
 
 class NotFound(ShaleError, FileNotFoundError):
@@ -28,7 +43,8 @@ class NotFound(ShaleError, FileNotFoundError):
 
 
 class OutOfMemory(ShaleError, MemoryError):
-    """A job that does not fit. The message names overrides with which it would."""
+    """A job that does not fit. The message names overrides with which it would. From admit(): a job that could take
+    more memory to plan than it is given."""
 
     code = 8
 
@@ -39,7 +55,8 @@ class FailedPrecondition(ShaleError, RuntimeError):
     code = 9
 
 
-_BY_CODE = {c.code: c for c in (InvalidJob, NotFound, OutOfMemory, FailedPrecondition)}
+_BY_CODE = {c.code: c for c in (Cancelled, InvalidJob, DeadlineExceeded, NotFound, OutOfMemory,
+                                FailedPrecondition)}
 
 
 def error_of(code, message):

@@ -4,6 +4,7 @@ import ctypes
 import os
 
 from shale import _c
+from shale._errors import NotFound
 
 
 class Job:
@@ -16,7 +17,7 @@ class Job:
     def __init__(self, source, name, overrides, own_model):
         self._source, self._name, self._overrides, self._own_model = source, name, overrides, own_model
         self._handle = _c.Handle("job")
-        texts = (ctypes.c_char_p * len(overrides))(*(o.encode() for o in overrides))
+        texts = as_texts(overrides)
         flags = _c.MODEL_FROM_PROGRAM if own_model else 0
         if name is None:
             _c.call("shale_job_load", os.fsencode(source), texts, len(overrides), flags,
@@ -28,16 +29,16 @@ class Job:
     @classmethod
     def load(cls, path, set=None, own_model=False):  # pylint: disable=redefined-builtin
         """Reads the job file at `path`. `set` overrides fields: {"sharding.ranks": 2}."""
-        return cls(path, None, _overrides(set), own_model)
+        return cls(path, None, overrides_of(set), own_model)
 
     @classmethod
     def parse(cls, text, name="job", set=None, own_model=False):  # pylint: disable=redefined-builtin
         """Reads a text. `name` stands for it in messages; relative paths in it start at the folder of `name`."""
-        return cls(text, name, _overrides(set), own_model)
+        return cls(text, name, overrides_of(set), own_model)
 
     def with_set(self, set):  # pylint: disable=redefined-builtin
         """Returns the same job with further overrides."""
-        return Job(self._source, self._name, self._overrides + _overrides(set), self._own_model)
+        return Job(self._source, self._name, self._overrides + overrides_of(set), self._own_model)
 
     @property
     def text(self):
@@ -52,7 +53,8 @@ class Job:
         return f"<shale.Job {self._name or self._source}>"
 
 
-def _overrides(settings):
+def overrides_of(settings):
+    """Returns settings, {"sharding.ranks": 2}, as the engine takes them: ["sharding.ranks=2"]."""
     texts = []
     for path, value in (settings or {}).items():
         if isinstance(value, bool):
@@ -63,6 +65,18 @@ def _overrides(settings):
     return texts
 
 
+def as_texts(overrides):
+    """Returns overrides as an array of C."""
+    return (ctypes.c_char_p * len(overrides))(*(o.encode() for o in overrides))
+
+
 def as_job(job, own_model=False):
-    """Returns the job itself, or the job file at a path."""
-    return job if isinstance(job, Job) else Job.load(job, own_model=own_model)
+    """Returns the job itself, or the job file at a path. Raises NotFound for a string that names no file, which may be
+    the text of a job."""
+    if isinstance(job, Job):
+        return job
+    if isinstance(job, (str, bytes)) and not os.path.exists(job):
+        shown = repr(job if len(job) <= 80 else job[:80]) + ("" if len(job) <= 80 else "...")
+        raise NotFound(f"job is {shown}, and no file has this path (from the folder {os.getcwd()}). If it is a path, "
+                       "correct it. If it is the text of a job, give shale.Job.parse(text)")
+    return Job.load(job, own_model=own_model)

@@ -93,7 +93,12 @@ class Builder:
         self._call("shale_layer_rope", x, theta)
 
     def attention(self, q: int, k: int, v: int, window: int = 0) -> int:
+        """Causal attention."""
         return self._call("shale_layer_attention", q, k, v, window)
+
+    def bidirectional_attention(self, q: int, k: int, v: int) -> int:
+        """Attention in which a query sees all tokens of its sequence. Such a model cannot generate."""
+        return self._call("shale_layer_bidirectional_attention", q, k, v)
 
     def swiglu(self, gate_up: int) -> int:
         return self._call("shale_layer_swiglu", gate_up)

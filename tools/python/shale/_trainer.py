@@ -3,13 +3,16 @@
 import ctypes
 import os
 from collections.abc import Mapping
+from ctypes import byref
 from dataclasses import dataclass
+from functools import partial
 from typing import Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
 from shale import _c
 from shale._data import as_array
+from shale._errors import FailedPrecondition
 from shale._generator import draw
 from shale._job import as_job
 from shale._plan import form_number
@@ -18,9 +21,13 @@ _RESUME = {"nothing": 0, "latest": 1, "auto": 2}
 _RESUME_PATH = 3
 
 
-@dataclass(frozen=True)
-class StepReport:
-    """What is known after a step. Bytes are those of one rank."""
+@dataclass(frozen=True, init=False)
+class StepReport(_c.StepReport):
+    """What is known after a step. Bytes are those of one rank. Trainers make it.
+
+    It is the struct that the engine fills in, and a member becomes a number of Python when it is asked for. Making all
+    of them took longer than the call of the engine.
+    """
 
     step: int
     tokens: int
@@ -29,11 +36,14 @@ class StepReport:
     step_weight: float
     gradient_norm: float
     learning_rate: float
-    updated: bool
+    updated: bool = property(lambda self: _c.StepReport.updated.__get__(self) != 0)
     seconds: float
     tokens_per_second: float
     peak_bytes_planned: int
     peak_bytes_measured: int
+
+
+_new_report = partial(StepReport.from_buffer_copy, bytes(_c.StepReport()))
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ class Trainer:
                  checkpoint_folder: Optional[os.PathLike] = None, resume: str = "nothing",
                  on_event: Optional[Callable[[str], None]] = None):
         job = as_job(job, own_model=model is not None)
-        self._kept = [model, data, evaluation_data]  # The engine calls them while the trainer lives.
+        self._keep(model, data, evaluation_data)
         self._folder = None if checkpoint_folder is None else os.fsencode(checkpoint_folder)
         options = _c.TrainerOptions(checkpoint_folder=self._folder, resume=_RESUME.get(resume, _RESUME_PATH))
         if options.resume == _RESUME_PATH:
@@ -77,22 +87,39 @@ class Trainer:
             self._on_event = _c.EventFunction(lambda _, line: on_event(line.decode()))
             options.on_event = ctypes.cast(self._on_event, ctypes.c_void_p)
         self._handle = _c.Handle("trainer")
-        self._call("create", job.handle, ctypes.byref(options), ctypes.byref(self._handle.value))
+        self._trainer = self._handle.value
+        self._call("create", job.handle, byref(options), byref(self._trainer))
+        # What the calls of every step need. One thread at a time uses a trainer, so one error is enough.
+        self._step, self._get_state = _c.bare("shale_trainer_step"), _c.bare("shale_trainer_get_state")
+        self._error = _c.Error()
+        self._error_reference = byref(self._error)
+
+    def _keep(self, model, data, evaluation_data):
+        """Keeps what the engine calls while the trainer lives."""
+        self._kept = model, data, evaluation_data
+        self._callbacks = tuple(kept.callbacks for kept in self._kept if kept is not None)
 
     def _call(self, name, *arguments):
-        callbacks = [kept.callbacks for kept in self._kept if kept is not None]
-        _c.call(f"shale_trainer_{name}", *arguments, callbacks=callbacks)
+        _c.call(f"shale_trainer_{name}", *arguments, callbacks=self._callbacks)
 
     def step(self) -> StepReport:
         """Runs one optimizer step. Raises FailedPrecondition if all steps are done or a stop was requested."""
-        report = _c.StepReport()
-        self._call("step", self._handle.value, ctypes.byref(report))
-        return _report(report)
+        report = _new_report()
+        code = self._step(self._trainer, byref(report), self._error_reference)
+        if code != 0 or self._callbacks:
+            _c.check(code, self._error, self._callbacks)
+        return report
 
     def __iter__(self) -> Iterator[StepReport]:
         """Runs the remaining steps, one for each item. Does not evaluate or save; run() does."""
-        while not self.done:
-            yield self.step()
+        while True:
+            try:
+                report = self.step()
+            except FailedPrecondition:
+                if self.done:  # Asked only now, because each call costs what it is called through.
+                    return
+                raise
+            yield report
 
     def run(self, on_step: Optional[Callable[[StepReport], object]] = None) -> None:
         """Runs all remaining steps, with the evaluations and checkpoints that the job asks for, and saves at the end if
@@ -101,58 +128,60 @@ class Trainer:
 
         def call(_, report):
             try:
-                return int(on_step(_report(report.contents)) is True) if on_step else 0
+                return int(on_step(StepReport.from_buffer_copy(report.contents)) is True) if on_step else 0
             except BaseException as exception:  # pylint: disable=broad-except
                 raised.append(exception)
                 return 1
 
-        self._call("run", self._handle.value, _c.StepFunction(call), None)
+        self._call("run", self._trainer, _c.StepFunction(call), None)
         if raised:
             raise raised[0]
 
     def evaluate(self, sequences: int) -> EvaluationReport:
         """Returns the loss on the first `sequences` sequences of the evaluation data."""
         report = _c.EvaluationReport()
-        self._call("evaluate", self._handle.value, sequences, ctypes.byref(report))
+        self._call("evaluate", self._trainer, sequences, byref(report))
         return EvaluationReport(report.step, report.loss, report.tokens)
 
     def save(self) -> str:
         """Saves a checkpoint and returns its folder."""
         path, needed = ctypes.create_string_buffer(1 << 16), ctypes.c_size_t()
-        self._call("save", self._handle.value, path, len(path), ctypes.byref(needed))
+        self._call("save", self._trainer, path, len(path), byref(needed))
         return os.fsdecode(path.value)
 
     def generate(self, prompt: Sequence[int], count: int, temperature: float = 0.8, top_k: int = 40, seed: int = 1,
                  on_token: Optional[Callable[[int], object]] = None) -> List[int]:
         """Draws tokens with the weights as they are now, without a copy of them, as Generator.generate does. The job
         must plan for it (runtime.generate)."""
-        return draw("shale_trainer_generate", self._handle.value, prompt, count, temperature, top_k, seed, on_token)
+        return draw("shale_trainer_generate", self._trainer, prompt, count, temperature, top_k, seed, on_token)
 
     def set_learning_rate(self, rate: Optional[float]) -> None:
         """Sets the learning rate of the next step and of all later ones; None goes back to the job's schedule."""
-        self._call("set_learning_rate", self._handle.value, None if rate is None else ctypes.c_double(rate))
+        self._call("set_learning_rate", self._trainer, None if rate is None else ctypes.c_double(rate))
 
     def set_data(self, data) -> None:
         """Takes the samples of the next step and of all later ones from other Samples or another Stream."""
-        former = self._kept[1]
-        self._kept[1] = data
+        former = self._kept
+        self._keep(former[0], data, former[2])
         try:
-            self._call("set_data", self._handle.value, data.struct())
+            self._call("set_data", self._trainer, data.struct())
         except BaseException:
-            self._kept[1] = former
+            self._keep(*former)
             raise
 
     def add_metric(self, name: str, value: float) -> None:
         """Adds a value, such as a reward, to the report of the next step, which its event and metrics show."""
-        self._call("add_metric", self._handle.value, name.encode(), value)
+        self._call("add_metric", self._trainer, name.encode(), value)
 
     def request_stop(self) -> None:
         """Makes `done` true after the step that runs now. Any thread may call it."""
-        _c.call("shale_trainer_request_stop", self._handle.value)
+        _c.call("shale_trainer_request_stop", self._trainer)
 
     def _state(self):
         state = _c.TrainerState()
-        _c.call("shale_trainer_get_state", self._handle.value, ctypes.byref(state))
+        code = self._get_state(self._trainer, byref(state), self._error_reference)
+        if code != 0:
+            _c.check(code, self._error)
         return state
 
     @property
@@ -176,23 +205,23 @@ class Trainer:
     @property
     def job_text(self) -> str:
         """The resolved job: every default is decided."""
-        return _c.text_of("shale_trainer_job_text", self._handle.value)
+        return _c.text_of("shale_trainer_job_text", self._trainer)
 
     def plan_text(self, form: str = "text") -> str:
         """Returns the plan of the run, in a form of Plan.text."""
-        return _c.text_of("shale_trainer_plan_text", self._handle.value, form_number(form))
+        return _c.text_of("shale_trainer_plan_text", self._trainer, form_number(form))
 
     @property
     def parameters(self) -> "Parameters":
         """The trained weights: a mapping from names to arrays, which are read when they are asked for."""
-        return Parameters(self._handle.value, self._state().parameter_count)
+        return Parameters(self._trainer, self._state().parameter_count)
 
     @property
     def optimizer_states(self) -> Dict[str, "Parameters"]:
         """The states that the optimizer keeps for each parameter: optimizer_states["m"]["head.weight"]."""
-        names = _c.text_of("shale_trainer_optimizer_states", self._handle.value).split("\n")
+        names = _c.text_of("shale_trainer_optimizer_states", self._trainer).split("\n")
         count = self._state().parameter_count
-        return {name: Parameters(self._handle.value, count, name) for name in names if name}
+        return {name: Parameters(self._trainer, count, name) for name in names if name}
 
     def close(self) -> None:
         """Frees the trainer. Does not save."""
@@ -220,7 +249,7 @@ class Parameters(Mapping):
         self._shapes = {}
         for index in range(count):
             parameter = _c.Parameter()
-            _c.call("shale_trainer_get_parameter", handle, index, ctypes.byref(parameter))
+            _c.call("shale_trainer_get_parameter", handle, index, byref(parameter))
             self._shapes[parameter.name.decode()] = tuple(parameter.shape[:parameter.dimensions])
 
     def __getitem__(self, name):
@@ -267,9 +296,3 @@ class Parameters(Mapping):
         if name not in self._shapes:
             raise KeyError(name)
         return self._shapes[name]
-
-
-def _report(report):
-    return StepReport(report.step, report.tokens, report.step_tokens, report.loss, report.step_weight,
-                      report.gradient_norm, report.learning_rate, bool(report.updated), report.seconds,
-                      report.tokens_per_second, report.peak_bytes_planned, report.peak_bytes_measured)

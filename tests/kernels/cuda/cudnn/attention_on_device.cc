@@ -64,6 +64,8 @@ const AttentionShape kShapes[] = {
     {.batch = 1, .length = 196, .heads = 2, .groups = 1, .width = 128, .window = 17},
     {.batch = 3, .length = 128, .heads = 2, .groups = 1, .width = 96},
     {.batch = 1, .length = 200, .heads = 2, .groups = 2, .width = 96, .window = 130},
+    {.batch = 2, .length = 68, .heads = 4, .groups = 2, .width = 64, .gap = 8, .causal = false},
+    {.batch = 1, .length = 200, .heads = 3, .groups = 3, .width = 128, .causal = false},
 };
 
 TEST_P(AttentionOnDeviceTest, IsTheReferenceWithinRoundingAndRepeatsItselfToTheBit) {

@@ -11,6 +11,7 @@ struct AttentionShape {
   int64_t batch = 1, length = 4, heads = 1, groups = 1, width = 64;
   int64_t window = 0;
   int64_t gap = 0;  // Unused columns of the packed matrix behind those of v.
+  bool causal = true;
 
   bool operator==(const AttentionShape&) const = default;
 };
@@ -36,6 +37,7 @@ AttentionBackward PackedAttention(const AttentionShape& s, const Make& make, con
   op.lse_BHS = make_lse(s.batch, s.heads, s.length);
   op.scale = 0.125f;
   op.window = s.window;
+  op.causal = s.causal;
   return op;
 }
 
@@ -63,7 +65,8 @@ inline AttentionForward ForwardOf(const AttentionBackward& op) {
           .out_BSHD = op.out_BSHD,
           .lse_BHS = op.lse_BHS,
           .scale = op.scale,
-          .window = op.window};
+          .window = op.window,
+          .causal = op.causal};
 }
 
 }  // namespace shale::testing

@@ -121,6 +121,15 @@ TEST(AttentionKeyTest, AWindowAsLongAsTheSequenceIsNone) {
   EXPECT_EQ(AttentionKey::Of(op).window, 7);
 }
 
+TEST(AttentionKeyTest, TheMaskMakesAnotherGraph) {
+  AttentionBackward op = SymbolicAttention({.batch = 2, .length = 8, .heads = 2});
+  const AttentionKey causal = AttentionKey::Of(op);
+  op.causal = false;
+  EXPECT_NE(AttentionKey::Of(op), causal);
+  EXPECT_TRUE(Taken(op));
+  EXPECT_EQ(WorkspaceBytes(AttentionKey::Of(op)), WorkspaceBytes(causal));
+}
+
 TEST(AttentionKeyTest, AStrideThatIsNeverUsedMakesNoOtherGraph) {
   const AttentionBackward op = SymbolicAttention({.batch = 1, .length = 8, .heads = 2, .groups = 1});
   AttentionBackward other = op;
@@ -135,6 +144,8 @@ TEST(AttentionKeyTest, WherePackedHeadsLie) {
   const AttentionKey key =
       AttentionKey::Of(SymbolicAttention({.batch = 2, .length = 8, .heads = 4, .groups = 2, .width = 96, .window = 3}));
   EXPECT_EQ(key.ToString(), "attention backward B=2 S=8 H=4 G=2 D=96 window=3 scale=0.125");
+  EXPECT_EQ(AttentionKey::Of(SymbolicAttention({.length = 8, .causal = false})).ToString(),
+            "attention backward B=1 S=8 H=1 G=1 D=64 window=0 scale=0.125, not causal");
   const AttentionKey::Strides packed = {.sequence = 8 * 768, .position = 768, .head = 96},
                               apart = {.sequence = 8 * 384, .position = 384, .head = 96};
   for (const int operand : {kQ, kK, kV, kDQ, kDK, kDV}) EXPECT_EQ(key.strides[operand], packed) << operand;

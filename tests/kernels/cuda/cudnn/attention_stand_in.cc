@@ -30,6 +30,7 @@ OpType OpOf(const AttentionKey& key, const AttentionAddresses& addresses) {
   OpType op;
   op.scale = key.scale;
   op.window = key.window;
+  op.causal = key.causal;
   int operand = 0;
   OpType::Visit(op, [&](absl::string_view, Tensor& t, Access) {
     t.data = cuda_on_host::HostViewOf(addresses[operand]);

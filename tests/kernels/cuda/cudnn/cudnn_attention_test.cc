@@ -74,10 +74,13 @@ TEST_F(CudnnAttentionTest, PlansNeedNoLibrary) {
 }
 
 TEST_F(CudnnAttentionTest, ForwardIsOneGraph) {
-  for (const int64_t window : {0, 5}) {
+  const AttentionShape shape = {.batch = 2, .length = 36, .heads = 4, .groups = 2, .width = 96, .gap = 8};
+  AttentionShape with_window = shape, both_ways = shape;
+  with_window.window = 5;
+  both_ways.causal = false;
+  for (const AttentionShape& one : {shape, with_window, both_ways}) {
     TestMemory memory;
-    const AttentionForward op = ForwardOf(RandomAttention(
-        memory, {.batch = 2, .length = 36, .heads = 4, .groups = 2, .width = 96, .window = window, .gap = 8}));
+    const AttentionForward op = ForwardOf(RandomAttention(memory, one));
     library_.calls.clear();
     EXPECT_TRUE(Run(Backend(/*workspace_bytes=*/0), memory, op) == RunOnReference(memory, op));
     EXPECT_EQ(library_.calls.size(), 1u);
@@ -87,7 +90,8 @@ TEST_F(CudnnAttentionTest, ForwardIsOneGraph) {
 TEST_F(CudnnAttentionTest, ThePiecesOfABackwardAreTheWhole) {
   const AttentionShape shapes[] = {{.batch = 3, .length = 36, .heads = 6, .groups = 2, .width = 64},
                                    {.batch = 2, .length = 12, .heads = 5, .groups = 5, .width = 128, .window = 4},
-                                   {.batch = 1, .length = 20, .heads = 3, .groups = 1, .width = 96, .gap = 16}};
+                                   {.batch = 1, .length = 20, .heads = 3, .groups = 1, .width = 96, .gap = 16},
+                                   {.batch = 2, .length = 12, .heads = 4, .groups = 2, .causal = false}};
   for (const AttentionShape& shape : shapes) {
     TestMemory memory;
     const AttentionBackward op = RandomAttention(memory, shape);
@@ -120,6 +124,9 @@ TEST_F(CudnnAttentionTest, AGraphServesAllOpsOfItsKind) {
   EXPECT_EQ(built(), 4u);
   op.scale *= 2;
   EXPECT_EQ(built(), 6u);
+  op.window = 0;
+  op.causal = false;
+  EXPECT_EQ(built(), 8u);
 }
 
 TEST_F(CudnnAttentionTest, AGraphThatNeedsMoreThanIsPlannedIsRefusedWhenItIsPrepared) {

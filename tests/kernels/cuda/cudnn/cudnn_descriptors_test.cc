@@ -74,9 +74,15 @@ TEST(CudnnDescriptorsTest, EveryOperandLiesWhereTheOpSays) {
     EXPECT_EQ(seen, want);
   };
   // No two sizes are equal. In the second step every tensor has strides of its own.
-  for (const int64_t window : {0, 17}) {
-    AttentionBackward op = SymbolicAttention(
-        {.batch = 2, .length = 132, .heads = 6, .groups = 3, .width = 64, .window = window, .gap = 8});
+  for (const auto& [window, causal] : {std::pair(0, true), std::pair(17, true), std::pair(0, false)}) {
+    AttentionBackward op = SymbolicAttention({.batch = 2,
+                                              .length = 132,
+                                              .heads = 6,
+                                              .groups = 3,
+                                              .width = 64,
+                                              .window = window,
+                                              .gap = 8,
+                                              .causal = causal});
     for (const int64_t step : {0, 8}) {
       int64_t more = 0;
       AttentionBackward::Visit(op, [&](absl::string_view, Tensor& t, Access) {

@@ -102,6 +102,28 @@ void AddAwkward(Questions& questions) {
   }
 }
 
+// Adds some of the same without a mask.
+void AddUnmasked(Questions& questions) {
+  for (const int64_t width : {64, 96, 128}) {
+    for (const int64_t heads_per_group : {1, 2, 7}) {
+      for (const int64_t length : {4, 60, 64, 100, 132, 196, 1024, 4096}) {
+        const int64_t groups = length % 8 == 0 ? 2 : 3;
+        questions.Add({.batch = length < 100 ? 3 : 2,
+                       .length = length,
+                       .heads = heads_per_group * groups,
+                       .groups = groups,
+                       .width = width,
+                       .causal = false});
+      }
+      questions.Add(
+          {.batch = 1, .length = 32768, .heads = heads_per_group, .groups = 1, .width = width, .causal = false});
+    }
+    for (const int64_t length : {2, 63, 129, 1001}) {
+      questions.Add({.length = length, .width = width, .causal = false});
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<WorkspaceRow>> WorkspaceQuestions() {
@@ -117,6 +139,7 @@ absl::StatusOr<std::vector<WorkspaceRow>> WorkspaceQuestions() {
     AddJob(job, questions);
   }
   AddAwkward(questions);
+  AddUnmasked(questions);
   return questions.OfEveryCapability();
 }
 

@@ -26,15 +26,16 @@ std::string Header(absl::string_view version) {
                       "#   bazel run -c opt //tests/kernels/cuda/cudnn:make_workspace_table > ", kCommittedTable, "\n",
                       "# B sequences of S positions, H query heads, G key/value heads, D head width; a GPU by its "
                       "compute capability.\n",
-                      absl::StrFormat("#%4s %9s %3s %5s %3s %2s %3s %6s %12s\n", "GPU", "direction", "B", "S", "H", "G",
-                                      "D", "window", "bytes"));
+                      absl::StrFormat("#%4s %9s %3s %5s %3s %2s %3s %6s %6s %12s\n", "GPU", "direction", "B", "S", "H",
+                                      "G", "D", "mask", "window", "bytes"));
 }
 
 std::string Print(const WorkspaceRow& row) {
   const AttentionShape& s = row.shape;
-  return absl::StrFormat("%5s %9s %3d %5d %3d %2d %3d %6d %12d\n",
+  return absl::StrFormat("%5s %9s %3d %5d %3d %2d %3d %6s %6d %12d\n",
                          absl::StrCat(row.compute_major, ".", row.compute_minor), row.backward ? "backward" : "forward",
-                         s.batch, s.length, s.heads, s.groups, s.width, s.window, row.bytes);
+                         s.batch, s.length, s.heads, s.groups, s.width, s.causal ? "causal" : "none", s.window,
+                         row.bytes);
 }
 
 // Parses `line`, which includes its end. Returns false if it is not what Print returns.
@@ -42,14 +43,17 @@ bool ParseRow(absl::string_view line, WorkspaceRow& row) {
   const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   AttentionShape& s = row.shape;
   int64_t* const numbers[] = {&s.batch, &s.length, &s.heads, &s.groups, &s.width, &s.window, &row.bytes};
-  if (words.size() != 2 + std::size(numbers)) return false;
+  constexpr size_t kMask = 7;  // The word that is no number.
+  if (words.size() != 3 + std::size(numbers)) return false;
   const std::pair<absl::string_view, absl::string_view> gpu = absl::StrSplit(words[0], absl::MaxSplits('.', 1));
   if (!absl::SimpleAtoi(gpu.first, &row.compute_major) || !absl::SimpleAtoi(gpu.second, &row.compute_minor)) {
     return false;
   }
   row.backward = words[1] == "backward";
+  s.causal = words[kMask] == "causal";
   for (size_t i = 0; i < std::size(numbers); ++i) {
-    if (!absl::SimpleAtoi(words[2 + i], numbers[i]) || *numbers[i] < 0) return false;
+    const absl::string_view word = words[2 + i < kMask ? 2 + i : 3 + i];
+    if (!absl::SimpleAtoi(word, numbers[i]) || *numbers[i] < 0) return false;
   }
   return Print(row) == line;
 }
@@ -59,7 +63,7 @@ bool ParseRow(absl::string_view line, WorkspaceRow& row) {
 std::string WorkspaceRow::Question() const {
   return absl::StrCat(compute_major, ".", compute_minor, " ", backward ? "backward" : "forward", " B=", shape.batch,
                       " S=", shape.length, " H=", shape.heads, " G=", shape.groups, " D=", shape.width,
-                      " window=", shape.window);
+                      " window=", shape.window, shape.causal ? "" : ", not causal");
 }
 
 cuda::AttentionKey KeyOf(const WorkspaceRow& row, int64_t gap) {
@@ -90,8 +94,8 @@ absl::StatusOr<WorkspaceTable> WorkspaceTable::Parse(absl::string_view text) {
     const absl::string_view line = rest.substr(0, rest.find('\n')), with_end = rest.substr(0, line.size() + 1);
     if (!ParseRow(with_end, table.rows.emplace_back())) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "workspace table, line ", number, ": wanted GPU, forward or backward, B, S, H, G, D, window and bytes in ",
-          "their columns, and an end of the line, found \"", line, "\""));
+          "workspace table, line ", number, ": wanted GPU, forward or backward, B, S, H, G, D, causal or none, window ",
+          "and bytes in their columns, and an end of the line, found \"", line, "\""));
     }
     rest.remove_prefix(with_end.size());
   }

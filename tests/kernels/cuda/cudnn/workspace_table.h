@@ -1,8 +1,8 @@
 // A WorkspaceTable holds what cuDNN itself answered for the workspace of attention, by GPU and shape. Its text:
 //
 //   # cuDNN 9.19.0 was asked ...
-//   # GPU direction   B     S   H  G   D window        bytes
-//     9.0  backward   1  4096  28  4 128      0    998703360
+//   # GPU direction   B     S   H  G   D   mask window        bytes
+//     9.0  backward   1  4096  28  4 128 causal      0    998703360
 //
 // kernels/cuda/cudnn/attention_workspace.txt is such a text, printed by make_workspace_table.
 #pragma once

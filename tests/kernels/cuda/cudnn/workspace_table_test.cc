@@ -63,17 +63,17 @@ TEST(AttentionWorkspaceTest, TheTableAnswersEveryQuestionInTheirOrder) {
   EXPECT_EQ(rows.size(), questions->size()) << "make the table again, as its first lines say";
 }
 
-TEST(AttentionWorkspaceTest, TheTableHasEveryGpuDirectionWidthAndRatioOfHeads) {
-  std::set<std::tuple<int, int, bool, int64_t, bool>> kinds;
+TEST(AttentionWorkspaceTest, TheTableHasEveryGpuDirectionWidthRatioOfHeadsAndMask) {
+  std::set<std::tuple<int, int, bool, int64_t, bool, bool>> kinds;
   int64_t longest = 0;
   for (const WorkspaceRow& row : Committed().rows) {
     const AttentionShape& s = row.shape;
-    kinds.emplace(row.compute_major, row.compute_minor, row.backward, s.width, s.groups < s.heads);
+    kinds.emplace(row.compute_major, row.compute_minor, row.backward, s.width, s.groups < s.heads, s.causal);
     longest = std::max(longest, s.length);
   }
   std::set<std::pair<int, int>> capabilities;
   for (const DescribedGpu& gpu : kDescribedGpus) capabilities.emplace(gpu.major, gpu.minor);
-  EXPECT_EQ(kinds.size(), capabilities.size() * 2 * 3 * 2);
+  EXPECT_EQ(kinds.size(), capabilities.size() * 2 * 3 * 2 * 2);
   EXPECT_EQ(longest, 32768);
 }
 
@@ -85,7 +85,7 @@ WorkspaceTable Small() {
                     .backward = true,
                     .shape = {.batch = 2, .length = 192, .heads = 6, .groups = 2, .width = 64, .window = 17},
                     .bytes = 1780992},
-                   {.compute_major = 10, .compute_minor = 3, .shape = {.length = 32768}, .bytes = 0}}};
+                   {.compute_major = 10, .compute_minor = 3, .shape = {.length = 32768, .causal = false}, .bytes = 0}}};
 }
 
 TEST(WorkspaceTableTest, ParseTakesWhatPrintGives) {
@@ -94,7 +94,8 @@ TEST(WorkspaceTableTest, ParseTakesWhatPrintGives) {
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->version, "9.19.0");
   EXPECT_EQ(parsed->rows, small.rows);
-  EXPECT_THAT(small.Print(), HasSubstr("\n  9.0  backward   2   192   6  2  64     17      1780992\n"));
+  EXPECT_THAT(small.Print(), HasSubstr("\n  9.0  backward   2   192   6  2  64 causal     17      1780992\n"));
+  EXPECT_THAT(small.Print(), HasSubstr("\n 10.3   forward   1 32768   1  1  64   none      0            0\n"));
 }
 
 TEST(WorkspaceTableTest, ParseTakesNothingElseAndNamesTheLine) {
@@ -110,6 +111,7 @@ TEST(WorkspaceTableTest, ParseTakesNothingElseAndNamesTheLine) {
   };
   for (const auto& [what, instead] : std::vector<std::pair<std::string, std::string>>{
            {"backward  ", "downward  "},        // No direction.
+           {"causal     17", "either     17"},  // No mask.
            {"     1780992", "    -1780992"},    // Negative bytes.
            {"     1780992", "     178O992"},    // A letter.
            {"     1780992", "            "},    // A column is missing.

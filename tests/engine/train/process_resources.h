@@ -1,10 +1,13 @@
-// The resident memory of the test's process.
+// The threads and the resident memory of the test's process.
 #pragma once
 
 #include <unistd.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <thread>
 
 namespace shale {
 
@@ -21,6 +24,16 @@ inline int64_t ResidentBytes() {
   int64_t total = 0, resident = 0;
   statm >> total >> resident;
   return resident * sysconf(_SC_PAGESIZE);
+}
+
+inline int64_t Threads() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+}
+
+// A thread that was joined may be listed for a moment, so this waits until there are at most `most`. With a thread that
+// stays, the test runs into its time limit here.
+inline void AwaitThreads(int64_t most) {
+  while (Threads() > most) std::this_thread::yield();
 }
 
 }  // namespace shale

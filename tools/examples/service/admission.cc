@@ -1,0 +1,103 @@
+#include "tools/examples/service/admission.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "engine/shale.h"
+
+namespace service {
+namespace {
+
+constexpr int64_t kSaveEverySteps = 100;
+constexpr double kMib = 1 << 20;
+
+// Returns an error unless the path is empty, or that of a file or folder inside of the data folder.
+absl::Status CheckDataPath(absl::string_view field, const std::string& path, const std::string& data_folder) {
+  if (path.empty()) return absl::OkStatus();
+  std::error_code error;
+  const std::string normal = std::filesystem::path(path).lexically_normal();
+  if (!absl::StartsWith(normal, data_folder + "/")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "job: ", field, ": found a path outside of the data folder; give one that starts there, such as \"texts\""));
+  }
+  if (std::filesystem::exists(normal, error)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("job: ", field, ": there is no \"",
+                                                 normal.substr(data_folder.size() + 1),
+                                                 "\" in the data folder of the service"));
+}
+
+// Refuses what this service does not do, rather than leaving it out.
+absl::Status CheckSupported(const shale::Job& job, const std::string& data_folder) {
+  SHALE_RETURN_IF_ERROR(CheckDataPath("data.path", job.data.path, data_folder));
+  SHALE_RETURN_IF_ERROR(CheckDataPath("data.evaluation_path", job.data.evaluation_path, data_folder));
+  if (job.data.path.empty()) {
+    return absl::InvalidArgumentError("job: data.path: missing; the service has no data of its own");
+  }
+  if (!job.hf_folder.empty()) {
+    return absl::InvalidArgumentError("job: model.hf_folder: this service begins from random weights; leave it out");
+  }
+  if (job.telemetry.run_folder != absl::StrCat("runs/", job.name)) {
+    return absl::InvalidArgumentError("job: telemetry.run_folder: the service has its own folders; leave it out");
+  }
+  if (job.telemetry.sinks != shale::SinksConfig()) {
+    return absl::InvalidArgumentError("job: telemetry.sinks: the service keeps the events itself; leave it out");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckBudget(int64_t threads, int64_t bytes, const Budget& budget) {
+  if (threads > budget.threads) {
+    return absl::ResourceExhaustedError(absl::StrCat("the job takes ", threads, " threads, and the service has ",
+                                                     budget.threads,
+                                                     "; lower runtime.threads_per_rank or sharding.ranks"));
+  }
+  if (bytes > budget.bytes) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "all ranks together take %.1f MiB, with pinned memory, and the service has %.1f MiB; lower sharding.ranks, or "
+        "let the ranks share more (sharding.strategy)",
+        bytes / kMib, budget.bytes / kMib));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<AdmittedJob> AdmitJob(absl::string_view text, const std::string& data_folder, const Budget& budget) {
+  const std::string place = data_folder + "/job";  // Relative paths start beside it.
+  absl::StatusOr<shale::Job> job = shale::ParseForeignJob(text, place);
+  if (!job.ok()) return absl::InvalidArgumentError(absl::StrReplaceAll(job.status().message(), {{place, "job"}}));
+  SHALE_RETURN_IF_ERROR(CheckSupported(*job, data_folder));
+  if (job->checkpoint.every_steps == 0) job->checkpoint.every_steps = kSaveEverySteps;
+
+  // The job says which ranks and threads it wants; a rank without threads gets its part of all. Ways out with more
+  // ranks would not help, because all ranks share the budget.
+  const int64_t ranks = job->sharding.ranks;
+  const shale::AdmissionMachine machine = {.planning = shale::PlanningMachine,
+                                           .hardware_threads = budget.threads,
+                                           .most_ranks = std::min(ranks, budget.threads),
+                                           .budget_bytes = budget.bytes / ranks};
+  SHALE_RETURN_IF_ERROR(shale::DecideCpuProducts(*job).status());
+  SHALE_ASSIGN_OR_RETURN(const shale::DataFacts data, shale::DataFactsForPlanning(*job));
+  SHALE_ASSIGN_OR_RETURN(const shale::Admission admission, shale::Admit(*job, machine, {.data = data}));
+  switch (admission.verdict) {
+    case shale::Admission::Verdict::kInvalid: return absl::InvalidArgumentError(admission.text);
+    case shale::Admission::Verdict::kDoesNotFit: return absl::ResourceExhaustedError(admission.text);
+    case shale::Admission::Verdict::kFits: break;
+  }
+  const shale::Job& resolved = admission.resolved->job;
+  const shale::JobPlan& plan = admission.resolved->plan;
+  AdmittedJob admitted = {.job_text = shale::ResolvedJobText(resolved),
+                          .plan = admission.text,
+                          .threads = ranks * resolved.runtime.threads_per_rank,
+                          .bytes = ranks * (plan.arena_bytes + plan.host_memory.total_bytes())};
+  for (const std::string& remark : admission.remarks) absl::StrAppend(&admitted.plan, "; ", remark);
+  SHALE_RETURN_IF_ERROR(CheckBudget(admitted.threads, admitted.bytes, budget));
+  return admitted;
+}
+
+}  // namespace service
