@@ -1,6 +1,7 @@
 #include "engine/graph/builder.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <utility>
 
@@ -303,6 +304,10 @@ Tensor GraphBuilder::UseRows(ValueRole role, int64_t width) {
   if (width < 1) {
     Fail(absl::InvalidArgumentError(
         absl::StrCat("unit ", unit().name, ": ", name, " need at least 1 column; found ", width)));
+    width = 1;
+  }
+  if (const std::array<int64_t, 2> shape = {tokens(), width}; !IsPossible(shape)) {
+    Fail(Impossible(absl::StrCat("unit ", unit().name, ": ", name), shape, options_));
     width = 1;
   }
   for (const UnitGraph& other : graph_.units) {

@@ -79,7 +79,7 @@ HWY_INLINE void Transpose(const float* from, int64_t stride, int64_t rows, int64
   const hn::Repartition<double, decltype(d)> couples;
   const hn::Full128<float> part;
   constexpr int64_t kRows = hn::MaxLanes(d);
-  const auto load = [&](const float* row) HWY_ATTR {
+  const auto load = [&](const auto* row) HWY_ATTR {  // Generic, so that only the branch taken is compiled.
     if constexpr (kRows == 8) {
       return hn::Combine(d, hn::LoadU(part, row + 4 * stride), hn::LoadU(part, row));
     } else {

@@ -176,6 +176,10 @@ class PackageTest(unittest.TestCase):
             shale.verify(self.job, seconds=-1)
 
     def test_ctrl_c_ends_the_checks(self):
+        # A process that a shell started in the background ignores Ctrl-C.
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, handler)
+
         def interrupt(_):
             os.kill(os.getpid(), signal.SIGINT)
 

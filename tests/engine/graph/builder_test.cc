@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 #include "engine/graph/data_needs.h"
 #include "engine/graph/layers.h"
@@ -68,6 +71,14 @@ TEST(GraphBuilder, FeaturesOfTwoWidthsAreRefused) {
   EXPECT_TRUE(BuildRegression(options, 4, 4).ok());
   EXPECT_EQ(BuildRegression(options, 4, 5).status().message(),
             "unit second uses 5 columns of features, unit first uses 4");
+}
+
+TEST(GraphBuilder, FeaturesThatNoMemoryHoldsAreRefused) {
+  GraphBuilder b({.micro_batch = 2, .sequence_length = 3});
+  b.BeginUnit("only");
+  Features(b, std::numeric_limits<int64_t>::max());
+  EXPECT_NE(b.Finish().status().message().find("unit only: features has the shape [6, 9223372036854775807]"),
+            std::string::npos);
 }
 
 TEST(GraphBuilder, AMeanSquaredErrorHasNoLogits) {
