@@ -45,7 +45,7 @@ _MAY_INCLUDE = {
     "engine/checkpoint": _ENGINE_BASE | {"engine/io", "proto"},
     "engine/data": _ENGINE_BASE | {"engine/io"},
     "engine/hugging_face": _ENGINE_BASE | {"engine/checkpoint", "engine/io", "engine/model"},
-    "engine/tokenize": _ENGINE_BASE | {"engine/hugging_face", "engine/io"},
+    "engine/tokenize": _ENGINE_BASE | {"engine/data", "engine/hugging_face", "engine/io"},
     "engine/config": _ENGINE_BASE | {"engine/data", "engine/graph", "engine/hugging_face", "engine/model",
                                      "engine/optimizer", "engine/runtime", "engine/step", "proto"},
     "engine/backends": _ENGINE_BASE | {"engine/config", "engine/io", "engine/runtime", "kernels/cpu", "kernels/cuda",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "kernels/check.h"
@@ -10,6 +11,7 @@ namespace shale {
 namespace {
 
 constexpr int64_t kHeaderBytes = 1024;
+constexpr int64_t kBufferBytes = int64_t{1} << 18;
 
 absl::string_view Bytes(const void* data, size_t bytes) {
   return absl::string_view(static_cast<const char*>(data), bytes);
@@ -25,30 +27,40 @@ absl::StatusOr<TokenFilesWriter> TokenFilesWriter::Create(const std::string& fol
 }
 
 absl::Status TokenFilesWriter::Add(absl::Span<const int32_t> tokens) {
-  std::vector<uint16_t> narrow;
   while (!tokens.empty()) {
     if (!file_) {
       const std::string name = absl::StrFormat("tokens_%05d.bin", files_++);
       SHALE_ASSIGN_OR_RETURN(DurableFile created, DurableFile::Create(JoinPath(folder_.path(), name)));
       file_.emplace(std::move(created));
+      offset_ = kHeaderBytes;
     }
     const auto part = tokens.subspan(0, std::min<int64_t>(tokens.size(), tokens_in_file_ - in_file_));
-    const int64_t offset = kHeaderBytes + in_file_ * bytes_per_token();
     if (wide_) {
-      SHALE_RETURN_IF_ERROR(file_->WriteAt(offset, Bytes(part.data(), part.size() * sizeof(int32_t))));
+      absl::StrAppend(&buffer_, Bytes(part.data(), part.size() * sizeof(int32_t)));
     } else {
-      narrow.assign(part.begin(), part.end());
-      SHALE_RETURN_IF_ERROR(file_->WriteAt(offset, Bytes(narrow.data(), narrow.size() * sizeof(uint16_t))));
+      for (const int32_t token : part) {
+        const uint16_t narrow = static_cast<uint16_t>(token);
+        buffer_.append(reinterpret_cast<const char*>(&narrow), sizeof(narrow));
+      }
     }
     in_file_ += part.size();
     count_ += part.size();
     tokens.remove_prefix(part.size());
+    if (std::ssize(buffer_) >= kBufferBytes) SHALE_RETURN_IF_ERROR(Flush());
     if (in_file_ == tokens_in_file_) SHALE_RETURN_IF_ERROR(EndFile());
   }
   return absl::OkStatus();
 }
 
+absl::Status TokenFilesWriter::Flush() {
+  SHALE_RETURN_IF_ERROR(file_->WriteAt(offset_, buffer_));
+  offset_ += std::ssize(buffer_);
+  buffer_.clear();
+  return absl::OkStatus();
+}
+
 absl::Status TokenFilesWriter::EndFile() {
+  SHALE_RETURN_IF_ERROR(Flush());
   int32_t header[kHeaderBytes / sizeof(int32_t)] = {};
   header[0] = wide_ ? 20240801 : 20240520;
   header[1] = wide_ ? 7 : 1;

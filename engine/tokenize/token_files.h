@@ -38,6 +38,8 @@ class TokenFilesWriter {
  private:
   TokenFilesWriter(StagedFolder folder, bool wide, int64_t tokens_in_file)
       : folder_(std::move(folder)), wide_(wide), tokens_in_file_(tokens_in_file) {}
+  // Writes buffer_ to file_.
+  absl::Status Flush();
   absl::Status EndFile();
 
   StagedFolder folder_;
@@ -47,6 +49,8 @@ class TokenFilesWriter {
   int files_ = 0;
   std::optional<DurableFile> file_;
   int64_t in_file_ = 0;  // Tokens in file_.
+  int64_t offset_ = 0;   // Bytes of file_ that were written.
+  std::string buffer_;   // What is to be written next.
 };
 
 }  // namespace shale
