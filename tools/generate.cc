@@ -13,7 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/backends/job_backend.h"
 #include "engine/generate/generator.h"
-#include "engine/generate/utf8_stream.h"
+#include "engine/text/utf8_stream.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
 
