@@ -17,6 +17,7 @@
 #include "engine/backends/job_backend.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
+#include "engine/launch/world.h"
 #include "engine/program/program.h"
 #include "engine/report/memory_snapshot.h"
 #include "engine/report/plan_text.h"
@@ -30,7 +31,6 @@
 #include "tools/command_line.h"
 #include "tools/joint_run.h"
 #include "tools/output_file.h"
-#include "tools/passive_waiting.h"
 #include "tools/resume_flag.h"
 #include "tools/verify_job.h"
 
@@ -137,6 +137,13 @@ struct Flags {
 int CheckJob(const Flags& flags) {
   if (flags.overwrite || !flags.resume.empty() || !flags.trace.path.empty()) {
     return Fail(absl::InvalidArgumentError("--verify trains nothing; leave out --resume, --overwrite and --trace"),
+                kExitUsage);
+  }
+  const absl::StatusOr<ProcessPlace> place = FindProcessPlace(EnvironmentVariables());
+  if (!place.ok()) return Fail(place.status(), kExitUsage);
+  if (place->processes > 1) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat("--verify checks a job in one process, and ", place->launcher,
+                                                        " started ", place->processes, "; start one by itself")),
                 kExitUsage);
   }
   // Signals end the checks instead of the process, so that the files of these checks are removed.
@@ -265,7 +272,6 @@ int Train(const Flags& flags) {
 }  // namespace shale
 
 int main(int argc, char** argv) {
-  shale::WaitPassively(argv);
   shale::Flags flags;
   shale::CommandLine line("train",
                           "Trains the model that a job describes, and keeps the result in the job's run folder.");
