@@ -38,7 +38,7 @@ bool Takes(const OpType& op) {
   if (S < 2 || S > std::numeric_limits<int32_t>::max()) return false;
   bool aligned = true;
   OpType::Visit(op, [&](absl::string_view, const Tensor& t, Access) { aligned = aligned && Aligned(t); });
-  if (!aligned) return false;
+  if (!aligned || op.position_ids_BS.present()) return false;
   const AttentionKey key = AttentionKey::Of(op);
   return key.heads / key.groups * BytesPerHead(key) + kOtherBytes <= kLargestWorkspaceBytes;
 }
