@@ -280,6 +280,7 @@ TEST(Validate, RefusesContradictions) {
 
   Rope rope = valid(Rope());
   rope.x_BSHD = Tensor::Contiguous(DType::kFloat32, {1, 2, 3, 5});
+  rope.position_ids_BS = Tensor();
   ExpectRefused(rope, {"head width 5"});
 
   CrossEntropy loss = valid(CrossEntropy());
