@@ -45,7 +45,7 @@ extern "C" {
 #define SHALE_API __attribute__((visibility("default")))
 
 /* The version of this header. It grows when functions, or members of structs, are added. */
-#define SHALE_API_VERSION 2
+#define SHALE_API_VERSION 3
 
 /* Returns the SHALE_API_VERSION of the library. A program needs a library of at least its own version. */
 SHALE_API int32_t shale_api_version(void);

@@ -47,10 +47,10 @@ class Samples(_Source):
 
     A sample is a pair (inputs, targets), or a dictionary with "inputs" (int [S] tokens) or "features" (float [S, F]),
     "targets" (int [S], -1 where there is none) or "target_values" (float [S, D]), and, if targets have weights,
-    "weights" (float [S]). If samples hold several documents (data.packing PACK), "position_ids" (int [S]) are the
-    positions of tokens in their documents: 0 where one begins, and otherwise one more than before. Arrays are of numpy, of anything with DLPack, or lists. A sample must depend on nothing but
-    its number: a run resumes with the same samples, and has the same ones for any number of ranks. Every token and
-    class lies below `vocabulary`.
+    "weights" (float [S]). If samples hold several documents (data.packing PACK), "position_ids" (int [S]) gives the
+    position of each token in its document: 0 where one begins, and otherwise one more than before. Arrays are of numpy,
+    of anything with DLPack, or lists. A sample must depend on nothing but its number: a run resumes with the same
+    samples, and has the same ones for any number of ranks. Every token and class lies below `vocabulary`.
     """
 
     def __init__(self, source, count: Optional[int] = None, *, name: str = "samples", vocabulary: int = 0):
