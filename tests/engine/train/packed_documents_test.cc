@@ -106,6 +106,19 @@ TEST_F(PackedDocuments, OfAProgramTrainAsThoseOfAFile) {
   EXPECT_EQ(Train(in_order, &pulled).losses, Train(in_order, data->get()).losses);
 }
 
+TEST_F(PackedDocuments, DoNotChangeWhatIsGenerated) {
+  std::vector<std::vector<float>> logits;
+  for (const char* packing : {"CUT", "PACK", "PAD"}) {
+    const auto trainer = Create(MakeJob(packing, {"runtime.generate=true", "model.decoder.vocabulary=256"}), nullptr);
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    const auto of_prompt = (*trainer)->Logits({'t', 'h', 'e'});
+    ASSERT_TRUE(of_prompt.ok()) << of_prompt.status();
+    logits.emplace_back(of_prompt->begin(), of_prompt->end());
+  }
+  EXPECT_EQ(logits[1], logits[0]);
+  EXPECT_EQ(logits[2], logits[0]);
+}
+
 TEST_F(PackedDocuments, AreRefusedWhereTheyCannotBe) {
   const auto refusal = [&](const Job& job, DataSource* data) { return std::string(Train(job, data).status.message()); };
   MadeUpData plain(Describe(false));
