@@ -13,10 +13,9 @@
 #include "absl/strings/str_split.h"
 #include "engine/backends/job_backend.h"
 #include "engine/generate/generator.h"
-#include "engine/generate/utf8_stream.h"
+#include "engine/text/utf8_stream.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
-#include "tools/passive_waiting.h"
 
 namespace shale {
 namespace {
@@ -97,7 +96,6 @@ absl::Status Generate(const Flags& flags) {
 }  // namespace shale
 
 int main(int argc, char** argv) {
-  shale::WaitPassively(argv);
   shale::Flags flags;
   shale::CommandLine line("generate", "Continues a prompt with the model of a run, and prints text as it comes.");
   line.Text("run", "FOLDER", "The run folder. Its newest intact checkpoint is read.", &flags.run).Required();

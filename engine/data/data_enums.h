@@ -24,4 +24,16 @@ enum class DataOrder {
   kSequential,  // The same order in every epoch: sample i is at place i.
 };
 
+// Which tokens of the rows of JSON Lines count in the loss. Those of text always do.
+enum class LossOn {
+  kCompletions,  // The completion of a prompt, and what the assistant says in a conversation.
+  kAll,
+};
+
+// What becomes of a line of JSON Lines that is no row of data.
+enum class BadLines {
+  kRefuse,  // It is an error.
+  kSkip,    // It is left out and counted.
+};
+
 }  // namespace shale

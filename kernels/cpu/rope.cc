@@ -8,8 +8,6 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cc"
 #include "kernels/ops/rope.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -153,10 +151,10 @@ struct RopeScratch {
 };
 
 // Rotates all rows of an op with position ids. The arrays that a launch computes once are in scratch already.
-void TurnDocuments(const Rope& op, Scratch scratch, int threads) {
+void TurnDocuments(const Rope& op, Scratch scratch, Team& team) {
   const int64_t length = op.x_BSHD.dim(1), blocks = CeilDivide(length, kPositions);
-  ParallelFor(threads, op.x_BSHD.dim(0) * blocks, /*block=*/1, [&](int64_t item, int64_t) {
-    const RopeScratch own(op, scratch.data, omp_get_thread_num());
+  ParallelFor(team, op.x_BSHD.dim(0) * blocks, /*block=*/1, [&](int64_t item, int64_t, int thread) {
+    const RopeScratch own(op, scratch.data, thread);
     const int64_t b = item / blocks, begin = item % blocks * kPositions, end = std::min(begin + kPositions, length);
     const int32_t* ids = op.position_ids_BS.as<const int32_t>() + b * length;
     // The block may begin within a document. Positions are reached from the multiple of kPositions before them.
@@ -171,7 +169,9 @@ void TurnDocuments(const Rope& op, Scratch scratch, int threads) {
 
 }  // namespace
 
-int64_t ScratchBytesOf(const Rope& op, const Context& context) { return RopeScratch::SizeBytes(op, context.threads); }
+int64_t ScratchBytesOf(const Rope& op, const Context& context) {
+  return RopeScratch::SizeBytes(op, context.team->threads());
+}
 
 absl::Status Run(const Rope& op, Scratch scratch, const Context& context) {
   SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
@@ -183,11 +183,11 @@ absl::Status Run(const Rope& op, Scratch scratch, const Context& context) {
     shared.step_sine[i] = std::sin(frequency);
   }
   if (op.position_ids_BS.present()) {
-    TurnDocuments(op, scratch, context.threads);
+    TurnDocuments(op, scratch, *context.team);
     return absl::OkStatus();
   }
-  ParallelFor(context.threads, op.x_BSHD.dim(1), kPositions, [&](int64_t begin, int64_t end) {
-    const RopeScratch own(op, scratch.data, omp_get_thread_num());
+  ParallelFor(*context.team, op.x_BSHD.dim(1), kPositions, [&](int64_t begin, int64_t end, int thread) {
+    const RopeScratch own(op, scratch.data, thread);
     for (int64_t position = begin; position < end; ++position) {
       own.GoTo(position);
       own.StoreRow(position - begin);

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "engine/generate/utf8_stream.h"
 #include "engine/text/quote.h"
 #include "engine/text/utf8.h"
+#include "engine/text/utf8_stream.h"
 #include "kernels/check.h"
 #include "tests/fuzz/properties.h"
 

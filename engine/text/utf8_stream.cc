@@ -1,4 +1,4 @@
-#include "engine/generate/utf8_stream.h"
+#include "engine/text/utf8_stream.h"
 
 #include <utility>
 

@@ -1,0 +1,163 @@
+#include "engine/tokenize/added_tokens.h"
+
+#include <algorithm>
+
+#include "engine/tokenize/character.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+constexpr size_t kMaxContentBytes = 4096;
+
+bool IsClass(uint32_t code, CharacterClass wanted) { return (CharacterClasses::Get().Of(code) & wanted) != 0; }
+
+// Returns where the white space at the end of `text` begins.
+size_t SpaceAtEnd(absl::string_view text) {
+  while (!text.empty()) {
+    const uint32_t code = LastCharacter(text);
+    if (!IsClass(code, kSpace)) break;
+    text.remove_suffix(code < 0x80 ? 1 : code < 0x800 ? 2 : 3);
+  }
+  return text.size();
+}
+
+// Returns where the white space at the beginning of `text` ends.
+size_t SpaceAtBegin(absl::string_view text) {
+  const char* at = text.data();
+  while (at < text.data() + text.size()) {
+    const char* next = at;
+    if (!IsClass(NextCharacter(&next), kSpace)) break;
+    at = next;
+  }
+  return at - text.data();
+}
+
+bool BeginsWithWord(absl::string_view text) {
+  const char* at = text.data();
+  return !text.empty() && IsClass(NextCharacter(&at), kWord);
+}
+
+bool EndsWithWord(absl::string_view text) { return !text.empty() && IsClass(LastCharacter(text), kWord); }
+
+}  // namespace
+
+void AddedTokens::Trie::Add(absl::string_view text, int32_t token) {
+  if (nodes.empty()) nodes.emplace_back();
+  begins[static_cast<uint8_t>(text[0])] = true;
+  int32_t node = 0;
+  for (const char c : text) {
+    const auto [found, fresh] = next.emplace(static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(c), nodes.size());
+    if (fresh) nodes.emplace_back();
+    node = found->second;
+  }
+  nodes[node].token = token;
+}
+
+int32_t AddedTokens::Trie::Longest(absl::string_view text, size_t* bytes) const {
+  int32_t node = 0, longest = -1;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto found = next.find(static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(text[i]));
+    if (found == next.end()) break;
+    node = found->second;
+    if (nodes[node].token >= 0) {
+      longest = nodes[node].token;
+      *bytes = i + 1;
+    }
+  }
+  return longest;
+}
+
+absl::StatusOr<AddedTokens> AddedTokens::Read(const Part& part, const BpeModel& model, const Normalizer& normalizer) {
+  AddedTokens added;
+  if (part.is_null()) return added;
+  SHALE_ASSIGN_OR_RETURN(const std::vector<Part> elements, part.Elements());
+  int64_t next = model.size();
+  for (const Part& element : elements) {
+    SHALE_RETURN_IF_ERROR(element.Check({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}));
+    AddedToken token;
+    SHALE_ASSIGN_OR_RETURN(const int64_t number, element.Integer("id"));
+    SHALE_ASSIGN_OR_RETURN(token.content, element.Text("content"));
+    SHALE_ASSIGN_OR_RETURN(token.single_word, element.Flag("single_word", false));
+    SHALE_ASSIGN_OR_RETURN(token.left_strip, element.Flag("lstrip", false));
+    SHALE_ASSIGN_OR_RETURN(token.right_strip, element.Flag("rstrip", false));
+    SHALE_ASSIGN_OR_RETURN(token.normalized, element.Flag("normalized", true));
+    SHALE_ASSIGN_OR_RETURN(token.special, element.Flag("special", false));
+    if (token.content.empty() || token.content.size() > kMaxContentBytes) {
+      return element.Error(absl::StrCat("content: wanted 1 to ", kMaxContentBytes, " bytes"));
+    }
+    if (added.by_content_.contains(token.content)) {
+      return element.Error(absl::StrCat("the content ", ShownJson(token.content), " occurs twice"));
+    }
+    const int32_t in_model = model.Find(token.content);
+    const int64_t given = in_model >= 0 ? in_model : next++;
+    if (number != given) {
+      return element.Error(absl::StrCat("id: found ", number, " for ", ShownJson(token.content),
+                                        ", which the vocabulary and the tokens before give the number ", given));
+    }
+    token.number = static_cast<int32_t>(number);
+    token.normal = token.content;
+    if (token.normalized) {
+      std::string buffer;
+      SHALE_ASSIGN_OR_RETURN(const absl::string_view normal, normalizer.Normalize(token.content, &buffer));
+      token.normal = std::string(normal);
+      if (token.normal.empty()) return element.Error("content: its normal form is empty");
+    }
+    const int32_t index = static_cast<int32_t>(added.tokens_.size());
+    added.by_number_[token.number] = index;
+    added.by_content_[token.content] = index;
+    added.tries_[token.normalized].Add(token.normal, index);
+    added.tokens_.push_back(std::move(token));
+  }
+  return added;
+}
+
+const AddedToken* AddedTokens::Find(int32_t number) const {
+  const auto found = by_number_.find(number);
+  return found == by_number_.end() ? nullptr : &tokens_[found->second];
+}
+
+int32_t AddedTokens::Number(absl::string_view content) const {
+  const auto found = by_content_.find(content);
+  return found == by_content_.end() ? -1 : tokens_[found->second].number;
+}
+
+bool AddedTokens::IsSpecial(absl::string_view content) const {
+  const auto found = by_content_.find(content);
+  return found != by_content_.end() && tokens_[found->second].special;
+}
+
+bool AddedTokens::by_line() const {
+  return std::none_of(tokens_.begin(), tokens_.end(), [](const AddedToken& token) {
+    return token.left_strip || token.content.find('\n') != std::string::npos ||
+           token.normal.find('\n') != std::string::npos;
+  });
+}
+
+void AddedTokens::Split(absl::string_view text, bool normalized, bool special, std::vector<Section>* sections) const {
+  const Trie& trie = tries_[normalized];
+  // `done` is the end of the last section. It can lie behind `at`, where the search goes on, because white space behind
+  // a token may itself hold a token. The library finds that, too.
+  size_t done = 0;
+  for (size_t at = 0; at < text.size();) {
+    size_t bytes = 0;
+    const int32_t index = trie.begins[static_cast<uint8_t>(text[at])] ? trie.Longest(text.substr(at), &bytes) : -1;
+    if (index < 0) {
+      ++at;
+      continue;
+    }
+    const AddedToken& token = tokens_[index];
+    size_t begin = at, end = at + bytes;
+    at = end;
+    if (token.special && !special) continue;
+    if (token.single_word && (EndsWithWord(text.substr(0, begin)) || BeginsWithWord(text.substr(end)))) continue;
+    if (token.left_strip) begin = std::max(SpaceAtEnd(text.substr(0, begin)), done);
+    if (token.right_strip) end += SpaceAtBegin(text.substr(end));
+    if (done < begin) sections->push_back({done, begin, -1});
+    sections->push_back({begin, end, token.number});
+    done = end;
+  }
+  if (done != text.size()) sections->push_back({done, text.size(), -1});
+}
+
+}  // namespace shale

@@ -1,0 +1,88 @@
+#include "engine/tokenize/character.h"
+
+#include <map>
+
+#include "absl/types/span.h"
+#include "engine/text/utf8.h"
+#include "engine/tokenize/character_tables.h"
+
+namespace shale {
+namespace {
+
+constexpr uint32_t kCodes = 0x110000;
+
+void Mark(absl::Span<const uint32_t> edges, CharacterClass bit, std::string& all) {
+  for (size_t i = 0; i + 1 < edges.size(); i += 2) {
+    for (uint32_t code = edges[i]; code < edges[i + 1]; ++code) all[code] = static_cast<char>(all[code] | bit);
+  }
+}
+
+}  // namespace
+
+CharacterClasses::CharacterClasses() {
+  std::string all(kCodes, '\0');
+  Mark(kLetterEdges, kLetter, all);
+  Mark(kNumberEdges, kNumber, all);
+  Mark(kSpaceEdges, kSpace, all);
+  Mark(kPunctuationEdges, kPunctuation, all);
+  Mark(kWordEdges, kWord, all);
+  Mark(kNotPlainEdges, kNotPlain, all);
+  std::map<std::string, uint16_t> seen;
+  for (uint32_t page = 0; page < kCodes / 256; ++page) {
+    const auto [found, fresh] = seen.emplace(all.substr(page * 256, 256), seen.size());
+    pages_[page] = found->second;
+    if (fresh) classes_ += found->first;
+  }
+}
+
+const CharacterClasses& CharacterClasses::Get() {
+  static const CharacterClasses& classes = *new CharacterClasses;
+  return classes;
+}
+
+uint32_t LastCharacter(absl::string_view text) {
+  const char* at = text.data() + text.size() - 1;
+  while ((static_cast<uint8_t>(*at) & 0xC0) == 0x80) --at;
+  return NextCharacter(&at);
+}
+
+void AppendCharacter(uint32_t code, std::string* text) {
+  const auto add = [&](uint32_t byte) { text->push_back(static_cast<char>(byte)); };
+  if (code < 0x80) return add(code);
+  if (code < 0x800) {
+    add(0xC0 | code >> 6);
+  } else {
+    if (code < 0x10000) {
+      add(0xE0 | code >> 12);
+    } else {
+      add(0xF0 | code >> 18);
+      add(0x80 | (code >> 12 & 0x3F));
+    }
+    add(0x80 | (code >> 6 & 0x3F));
+  }
+  add(0x80 | (code & 0x3F));
+}
+
+std::string ReplaceIllFormed(absl::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    Utf8Validator validator;
+    if (validator.Feed(text) && validator.Finish()) break;
+    size_t length = validator.error_offset();
+    result.append(text.data(), length);
+    result += "\xEF\xBF\xBD";
+    text.remove_prefix(length);
+    // The maximal prefix of a character, at least one byte.
+    for (length = 1; length < text.size(); ++length) {
+      Utf8Validator prefix;
+      if (!prefix.Feed(text.substr(0, length + 1))) break;
+    }
+    Utf8Validator first;
+    if (!first.Feed(text.substr(0, 1))) length = 1;
+    text.remove_prefix(length);
+  }
+  result.append(text.data(), text.size());
+  return result;
+}
+
+}  // namespace shale

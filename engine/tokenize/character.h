@@ -1,0 +1,67 @@
+// Characters of UTF-8 text, and the classes by which tokenizers split it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace shale {
+
+// Classes of a character. A character may be in several.
+enum CharacterClass : uint8_t {
+  kLetter = 1,       // \p{L}
+  kNumber = 2,       // \p{N}
+  kSpace = 4,        // \s
+  kPunctuation = 8,  // What the pre-tokenizer Punctuation splits at.
+  kWord = 16,        // Part of a word, for added tokens with single_word.
+  kNotPlain = 32,    // NFC may change it, move it, or combine it with the character before.
+};
+
+// The classes of all characters. They are those of the tokenizers library, whatever Unicode version other libraries
+// have. Immutable.
+class CharacterClasses {
+ public:
+  static const CharacterClasses& Get();
+
+  // Returns the classes of `code`, or-ed. REQUIRES: code < 0x110000.
+  uint8_t Of(uint32_t code) const { return classes_[(static_cast<uint32_t>(pages_[code >> 8]) << 8) | (code & 0xFF)]; }
+
+ private:
+  CharacterClasses();
+
+  uint16_t pages_[0x1100];  // Equal pages of 256 characters are kept once.
+  std::string classes_;
+};
+
+// Returns the character at `*at` and moves `*at` behind it. REQUIRES: `at` points into well-formed UTF-8.
+inline uint32_t NextCharacter(const char** at) {
+  const auto* byte = reinterpret_cast<const uint8_t*>(*at);
+  if (byte[0] < 0x80) {
+    *at += 1;
+    return byte[0];
+  }
+  if (byte[0] < 0xE0) {
+    *at += 2;
+    return (byte[0] & 0x1Fu) << 6 | (byte[1] & 0x3Fu);
+  }
+  if (byte[0] < 0xF0) {
+    *at += 3;
+    return (byte[0] & 0x0Fu) << 12 | (byte[1] & 0x3Fu) << 6 | (byte[2] & 0x3Fu);
+  }
+  *at += 4;
+  return (byte[0] & 0x07u) << 18 | (byte[1] & 0x3Fu) << 12 | (byte[2] & 0x3Fu) << 6 | (byte[3] & 0x3Fu);
+}
+
+// Returns the last character of `text`, which must be well-formed UTF-8 and not empty.
+uint32_t LastCharacter(absl::string_view text);
+
+// Appends the UTF-8 of `code`.
+void AppendCharacter(uint32_t code, std::string* text);
+
+// Returns `text` with U+FFFD in the place of each maximal prefix of a character that is not completed, and of each
+// other byte that is not part of a character. Python's bytes.decode(errors="replace") and Rust's from_utf8_lossy do the
+// same.
+std::string ReplaceIllFormed(absl::string_view text);
+
+}  // namespace shale

@@ -1,0 +1,88 @@
+// DocumentReader: reads the documents of text files and JSON Lines, in parts that can be tokenized independently.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/io/input_stream.h"
+#include "engine/text/utf8.h"
+
+namespace shale {
+
+// A document, a piece of a long one, or a line that holds one.
+struct DocumentPiece {
+  // Well-formed UTF-8, or, of a row, a line as it stands in the file.
+  std::string text;
+  bool begins = true, ends = true;
+  bool is_row = false;                      // A line of JSON Lines (engine/tokenize/text_row.h).
+  std::shared_ptr<const std::string> path;  // Of the file.
+  int64_t line = 1;                         // Where the piece begins.
+};
+
+// Returns the files at `path`, in order: a file; those of a folder, in byte order of their names, without hidden ones;
+// or, for a file named *.list, what its lines name, relative to its folder. Files without a byte are left out. Returns
+// InvalidArgument if none is left.
+absl::StatusOr<std::vector<std::string>> ListDocumentFiles(const std::string& path);
+
+// A text file is one document. Each line of a file named *.jsonl is one; lines of white space are skipped. Files named
+// *.gz and *.zst are unpacked. Used by one thread. Memory does not grow with the data, but for documents that cannot be
+// cut.
+class DocumentReader {
+ public:
+  struct Options {
+    // Whether documents may be cut at lines (Tokenizer::by_line).
+    bool cut_lines = false;
+    // Whether every file is JSON Lines, whatever its name is.
+    bool all_rows = false;
+    int64_t piece_bytes = 1 << 18;  // Pieces are cut when they are longer.
+    int64_t largest_piece_bytes = int64_t{1} << 30;
+  };
+
+  // Returns the errors of ListDocumentFiles.
+  static absl::StatusOr<DocumentReader> Open(const std::string& path, const Options& options);
+
+  // Returns the size of all files, compressed if they are.
+  int64_t total_bytes() const { return total_bytes_; }
+  // Returns how many bytes of the files were read.
+  int64_t bytes_read() const { return bytes_before_ + (stream_ ? stream_->bytes_read() : 0); }
+
+  // Appends pieces of about piece_bytes bytes in all. Appends none at the end of the data. Returns InvalidArgument with
+  // file and line for text that is not UTF-8, ResourceExhausted for a document or a line that is too large, and
+  // DataLoss for a file that is damaged or changed while it was read.
+  absl::Status Read(std::vector<DocumentPiece>* pieces);
+
+ private:
+  explicit DocumentReader(const Options& options) : options_(options) {}
+
+  // Opens the next file, or sets stream_ to none after the last one.
+  absl::Status NextFile();
+  // Appends the next bytes of the file to buffer_.
+  absl::Status Fill();
+  // Checks the bytes of buffer_ from `before` on.
+  absl::Status CheckText(size_t before);
+  absl::Status TakeText(std::vector<DocumentPiece>* pieces);
+  absl::Status TakeLines(std::vector<DocumentPiece>* pieces);
+  absl::Status TooLarge(absl::string_view what) const;
+
+  Options options_;
+  std::vector<std::string> paths_;
+  int64_t total_bytes_ = 0;
+  int64_t bytes_before_ = 0;  // Of the files before stream_.
+  size_t next_path_ = 0;
+  std::optional<InputStream> stream_;
+  std::shared_ptr<const std::string> path_;  // Of stream_.
+  bool rows_ = false;                        // stream_ is JSON Lines.
+  int64_t offset_ = 0;                       // Bytes read from stream_.
+  std::string buffer_;                       // Read and not yet given out.
+  int64_t line_ = 1;                         // Number of the line at which buffer_ begins.
+  bool begins_ = true;                       // buffer_ begins a document.
+  Utf8Validator validator_;                  // Of stream_.
+};
+
+}  // namespace shale

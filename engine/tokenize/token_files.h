@@ -1,0 +1,56 @@
+// TokenFilesWriter: writes tokens to a folder of token files, which engine/data reads (data.format: LLMC).
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/hugging_face/staged_folder.h"
+#include "engine/io/file.h"
+
+namespace shale {
+
+// The folder appears complete or not at all. Its files have the format of llm.c: 16-bit tokens if the vocabulary fits,
+// else 32-bit tokens. Used by one thread.
+class TokenFilesWriter {
+ public:
+  // The header counts tokens in 31 bits.
+  static constexpr int64_t kMaxTokensInFile = std::numeric_limits<int32_t>::max();
+
+  // Returns FailedPrecondition if `folder` exists and is not empty.
+  static absl::StatusOr<TokenFilesWriter> Create(const std::string& folder, int64_t vocabulary,
+                                                 int64_t tokens_in_file = kMaxTokensInFile);
+
+  int64_t count() const { return count_; }  // Tokens added.
+  int bytes_per_token() const { return wide_ ? 4 : 2; }
+
+  // REQUIRES: each token is below the vocabulary.
+  absl::Status Add(absl::Span<const int32_t> tokens);
+  // Writes what is left and lets the folder appear. Returns InvalidArgument if there are no tokens. Afterwards the
+  // object may only be destroyed.
+  absl::Status Commit();
+
+ private:
+  TokenFilesWriter(StagedFolder folder, bool wide, int64_t tokens_in_file)
+      : folder_(std::move(folder)), wide_(wide), tokens_in_file_(tokens_in_file) {}
+  // Writes buffer_ to file_.
+  absl::Status Flush();
+  absl::Status EndFile();
+
+  StagedFolder folder_;
+  bool wide_;
+  int64_t tokens_in_file_;
+  int64_t count_ = 0;
+  int files_ = 0;
+  std::optional<DurableFile> file_;
+  int64_t in_file_ = 0;  // Tokens in file_.
+  int64_t offset_ = 0;   // Bytes of file_ that were written.
+  std::string buffer_;   // What is to be written next.
+};
+
+}  // namespace shale

@@ -1,0 +1,188 @@
+#include "engine/tokenize/tokenize_documents.h"
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/tokenize/in_order.h"
+#include "engine/tokenize/text_row.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+constexpr int kBatchesPerThread = 8;
+
+// Pieces that one thread takes at a time, and what becomes of them.
+struct Batch {
+  struct Document {
+    size_t tokens_end = 0;  // In `tokens`.
+    bool ends = true;
+    bool counts_in_part = false;
+  };
+  std::vector<DocumentPiece> pieces;
+  std::vector<int32_t> tokens;
+  std::vector<uint8_t> counts;  // Of each token.
+  std::vector<Document> documents;
+  TokenizeTotals totals;
+};
+
+// Tokenizes the pieces of batches. Used by one thread.
+class Worker {
+ public:
+  Worker(const Tokenizer& tokenizer, const TokenizeOptions& options)
+      : tokenizer_(tokenizer), options_(options), encoder_(tokenizer) {}
+
+  absl::Status Process(Batch& batch) {
+    for (const DocumentPiece& piece : batch.pieces) {
+      if (!piece.is_row) {
+        SHALE_RETURN_IF_ERROR(Add(piece.text, {0}, piece, batch));
+        continue;
+      }
+      const absl::StatusOr<TextRow> row = ReadTextRow(piece, options_.loss_on);
+      if (row.ok()) {
+        SHALE_RETURN_IF_ERROR(Add(row->text, row->turns, piece, batch));
+      } else if (options_.bad_lines == BadLines::kRefuse) {
+        return row.status();
+      } else if (++batch.totals.skipped == 1) {
+        batch.totals.first_skipped = std::string(row.status().message());
+      }
+    }
+    batch.pieces.clear();
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Add(absl::string_view text, const std::vector<size_t>& turns, const DocumentPiece& piece, Batch& batch) {
+    std::vector<int32_t>& tokens = batch.tokens;
+    const size_t begin = tokens.size();
+    const auto append = [&](const std::vector<int32_t>& more) {
+      tokens.insert(tokens.end(), more.begin(), more.end());
+    };
+    if (piece.begins) append(tokenizer_.prefix());
+    const size_t text_begin = tokens.size();
+    SHALE_RETURN_IF_ERROR(encoder_.Encode(text, {.special_tokens_in_text = false}, &tokens));
+    const bool all = turns.size() == 1 && turns[0] == 0;
+    batch.counts.resize(all ? begin : text_begin);
+    // What stands around the text is no completion, but its end is.
+    if (!all) std::fill(batch.counts.begin() + begin, batch.counts.end(), 0);
+    for (size_t i = 0; i < turns.size(); ++i) {
+      if (turns[i] == 0) continue;
+      SHALE_ASSIGN_OR_RETURN(const size_t place, PlaceOf(text.substr(0, turns[i]), tokens, text_begin));
+      batch.counts.resize(std::max(place, batch.counts.size()), i % 2);
+    }
+    if (piece.ends) {
+      append(tokenizer_.suffix());
+      if (options_.end_of_document >= 0) tokens.push_back(options_.end_of_document);
+    }
+    batch.counts.resize(tokens.size(), turns.size() % 2);
+    batch.documents.push_back({.tokens_end = tokens.size(), .ends = piece.ends, .counts_in_part = !all});
+    batch.totals.documents += piece.ends ? 1 : 0;
+    batch.totals.bytes += static_cast<int64_t>(text.size());
+    return absl::OkStatus();
+  }
+
+  // Returns how many tokens of the text, which begin at `begin`, are also those of the beginning of the text.
+  absl::StatusOr<size_t> PlaceOf(absl::string_view text, const std::vector<int32_t>& tokens, size_t begin) {
+    std::vector<int32_t> alone;
+    SHALE_RETURN_IF_ERROR(encoder_.Encode(text, {.special_tokens_in_text = false}, &alone));
+    return std::mismatch(tokens.begin() + begin, tokens.end(), alone.begin(), alone.end()).first - tokens.begin();
+  }
+
+  const Tokenizer& tokenizer_;
+  const TokenizeOptions& options_;
+  Encoder encoder_;
+};
+
+void AddTotals(const TokenizeTotals& more, TokenizeTotals* totals) {
+  totals->documents += more.documents;
+  totals->bytes += more.bytes;
+  if (totals->skipped == 0) totals->first_skipped = more.first_skipped;
+  totals->skipped += more.skipped;
+}
+
+// Returns the steps that read batches.
+BatchSteps<Batch> Reading(DocumentReader& reader) {
+  BatchSteps<Batch> steps;
+  steps.read = [&reader]() -> absl::StatusOr<std::unique_ptr<Batch>> {
+    auto batch = std::make_unique<Batch>();
+    SHALE_RETURN_IF_ERROR(reader.Read(&batch->pieces));
+    if (batch->pieces.empty()) return nullptr;
+    return batch;
+  };
+  return steps;
+}
+
+}  // namespace
+
+absl::StatusOr<TokenizeTotals> TokenizeDocuments(const Tokenizer& tokenizer, DocumentReader& reader,
+                                                 const TokenizeOptions& options,
+                                                 const std::function<absl::Status(const DocumentTokens&)>& add,
+                                                 const std::function<void(const TokenizeTotals&)>& progress) {
+  SHALE_CHECK(options.threads >= 1);
+  std::deque<Worker> workers;
+  for (int i = 0; i < options.threads; ++i) workers.emplace_back(tokenizer, options);
+  TokenizeTotals totals;
+  BatchSteps<Batch> steps = Reading(reader);
+  steps.process = [&](int thread, Batch& batch) { return workers[thread].Process(batch); };
+  steps.take = [&](Batch& batch) -> absl::Status {
+    size_t begin = 0;
+    for (const Batch::Document& document : batch.documents) {
+      const size_t size = document.tokens_end - begin;
+      DocumentTokens tokens = {.tokens = absl::MakeSpan(batch.tokens).subspan(begin, size), .ends = document.ends};
+      if (document.counts_in_part) tokens.counts = absl::MakeSpan(batch.counts).subspan(begin, size);
+      SHALE_RETURN_IF_ERROR(add(tokens));
+      begin = document.tokens_end;
+    }
+    AddTotals(batch.totals, &totals);
+    totals.tokens += std::ssize(batch.tokens);
+    totals.counted += std::count(batch.counts.begin(), batch.counts.end(), 1);
+    if (progress != nullptr) progress(totals);
+    return absl::OkStatus();
+  };
+  SHALE_RETURN_IF_ERROR(ProcessInOrder(options.threads, kBatchesPerThread * options.threads, steps));
+  return totals;
+}
+
+absl::StatusOr<TokenizeTotals> CountWordsOfDocuments(DocumentReader& reader, absl::string_view pattern,
+                                                     const TokenizeOptions& options, WordCounts* words,
+                                                     const std::function<void(const TokenizeTotals&)>& progress) {
+  SHALE_CHECK(options.threads >= 1);
+  std::vector<WordCounts> of_thread(options.threads);
+  TokenizeTotals totals;
+  BatchSteps<Batch> steps = Reading(reader);
+  steps.process = [&](int thread, Batch& batch) -> absl::Status {
+    for (DocumentPiece& piece : batch.pieces) {
+      const absl::StatusOr<TextRow> row =
+          piece.is_row ? ReadTextRow(piece, LossOn::kAll) : TextRow{.text = std::move(piece.text)};
+      if (!row.ok()) {
+        if (options.bad_lines == BadLines::kRefuse) return row.status();
+        if (++batch.totals.skipped == 1) batch.totals.first_skipped = std::string(row.status().message());
+        continue;
+      }
+      CountWords(row->text, pattern, &of_thread[thread]);
+      batch.totals.documents += piece.ends ? 1 : 0;
+      batch.totals.bytes += std::ssize(row->text);
+    }
+    batch.pieces.clear();
+    return absl::OkStatus();
+  };
+  steps.take = [&](Batch& batch) {
+    AddTotals(batch.totals, &totals);
+    if (progress != nullptr) progress(totals);
+    return absl::OkStatus();
+  };
+  SHALE_RETURN_IF_ERROR(ProcessInOrder(options.threads, kBatchesPerThread * options.threads, steps));
+  for (WordCounts& some : of_thread) {
+    if (words->empty()) {
+      *words = std::move(some);
+      continue;
+    }
+    for (const auto& [word, count] : some) (*words)[word] += count;
+  }
+  return totals;
+}
+
+}  // namespace shale

@@ -1,0 +1,115 @@
+#include "engine/tokenize/tokenizer.h"
+
+#include <utility>
+
+#include "engine/text/utf8.h"
+#include "engine/tokenize/character.h"
+#include "kernels/check.h"
+
+namespace shale {
+
+int32_t Tokenizer::Find(absl::string_view written) const {
+  const int32_t added = parts_->added.Number(written);
+  return added >= 0 ? added : parts_->model.Find(written);
+}
+
+bool Tokenizer::by_line() const {
+  return parts_->normalizer.by_line() && parts_->pre_tokenizer.by_line() && parts_->added.by_line();
+}
+
+const std::string* Tokenizer::Shown(int32_t token, bool skip_special) const {
+  const AddedToken* added = parts_->added.Find(token);
+  const std::string* shown = added != nullptr ? &added->normal : parts_->model.Written(token);
+  return shown != nullptr && skip_special && parts_->added.IsSpecial(*shown) ? nullptr : shown;
+}
+
+std::string Tokenizer::Decode(const std::vector<int32_t>& tokens, bool skip_special) const {
+  TokenStream stream(*this, skip_special, Decoder::Bytes::kTogether);
+  std::string text;
+  for (const int32_t token : tokens) text += stream.Push(token);
+  return text + stream.Finish();
+}
+
+absl::Status Encoder::Encode(absl::string_view text, const EncodeOptions& options, std::vector<int32_t>* tokens) {
+  const Tokenizer::Parts& parts = *tokenizer_.parts_;
+  std::string well_formed;
+  if (!IsUtf8(text)) {
+    well_formed = ReplaceIllFormed(text);
+    text = well_formed;
+  }
+  if (options.add_prefix_and_suffix) tokens->insert(tokens->end(), parts.prefix.begin(), parts.prefix.end());
+  if (!parts.added.Any(/*normalized=*/false)) {
+    SHALE_RETURN_IF_ERROR(EncodeSection(text, /*at_start=*/true, options.special_tokens_in_text, tokens));
+  } else {
+    std::vector<Section> sections;
+    parts.added.Split(text, /*normalized=*/false, options.special_tokens_in_text, &sections);
+    for (const Section& section : sections) {
+      if (section.token >= 0) {
+        tokens->push_back(section.token);
+        continue;
+      }
+      SHALE_RETURN_IF_ERROR(EncodeSection(text.substr(section.begin, section.end - section.begin), section.begin == 0,
+                                          options.special_tokens_in_text, tokens));
+    }
+  }
+  if (options.add_prefix_and_suffix) tokens->insert(tokens->end(), parts.suffix.begin(), parts.suffix.end());
+  return absl::OkStatus();
+}
+
+absl::Status Encoder::EncodeSection(absl::string_view text, bool at_start, bool special, std::vector<int32_t>* tokens) {
+  const Tokenizer::Parts& parts = *tokenizer_.parts_;
+  std::string buffer;
+  SHALE_ASSIGN_OR_RETURN(const absl::string_view normal, parts.normalizer.Normalize(text, &buffer));
+  if (!parts.added.Any(/*normalized=*/true)) return EncodeNormal(normal, at_start, tokens);
+  std::vector<Section> sections;
+  parts.added.Split(normal, /*normalized=*/true, special, &sections);
+  for (const Section& section : sections) {
+    if (section.token >= 0) {
+      tokens->push_back(section.token);
+      continue;
+    }
+    SHALE_RETURN_IF_ERROR(EncodeNormal(normal.substr(section.begin, section.end - section.begin),
+                                       at_start && section.begin == 0, tokens));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Encoder::EncodeNormal(absl::string_view text, bool at_start, std::vector<int32_t>* tokens) {
+  if (text.empty()) return absl::OkStatus();
+  const PreTokenizer& pre_tokenizer = tokenizer_.parts_->pre_tokenizer;
+  if (const Scanner scanner = pre_tokenizer.scanner(); scanner != nullptr) {
+    const char* end = text.data() + text.size();
+    for (const char* at = text.data(); at < end;) {
+      const char* next = scanner(at, end);
+      EncodePiece(absl::string_view(at, next - at), tokens);
+      at = next;
+    }
+    return absl::OkStatus();
+  }
+  Pieces pieces = {.texts = {std::string(text)}, .at_start = at_start};
+  SHALE_RETURN_IF_ERROR(pre_tokenizer.Split(&pieces));
+  for (const std::string& piece : pieces.texts) {
+    if (!piece.empty()) EncodePiece(piece, tokens);
+  }
+  return absl::OkStatus();
+}
+
+void Encoder::EncodePiece(absl::string_view piece, std::vector<int32_t>* tokens) {
+  const BpeModel& model = tokenizer_.parts_->model;
+  if (piece.size() > WordCache::kMaxBytes) return model.Encode(piece, scratch_, tokens);
+  WordCache::Place place;
+  if (cache_.Find(piece, &place, tokens)) return;
+  const size_t before = tokens->size();
+  model.Encode(piece, scratch_, tokens);
+  cache_.Insert(place, tokens->data() + before, tokens->size() - before);
+}
+
+TokenStream::TokenStream(Tokenizer tokenizer, bool skip_special, Decoder::Bytes bytes)
+    : tokenizer_(std::move(tokenizer)), skip_special_(skip_special), stream_(tokenizer_.parts_->decoder, bytes) {}
+
+std::string TokenStream::Push(int32_t token) {
+  const std::string* shown = tokenizer_.Shown(token, skip_special_);
+  return shown == nullptr ? "" : stream_.Push(*shown);
+}
+
+}  // namespace shale

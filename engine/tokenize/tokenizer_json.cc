@@ -1,0 +1,118 @@
+// Reads the parts of a tokenizer.json.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/io/file.h"
+#include "engine/tokenize/part.h"
+#include "engine/tokenize/tokenizer.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+// The largest known files have 35 MB.
+constexpr int64_t kMaxFileBytes = int64_t{1} << 28;
+
+// Reads the tokens of a special token of a template.
+absl::Status ReadTemplateToken(const Part& special_tokens, const Part& piece, std::vector<int32_t>* tokens) {
+  SHALE_RETURN_IF_ERROR(piece.Check({"id", "type_id"}));
+  SHALE_ASSIGN_OR_RETURN(const std::string id, piece.Text("id"));
+  const Part token = special_tokens.Member(id);
+  SHALE_RETURN_IF_ERROR(token.Check({"id", "ids", "tokens"}));
+  const Part ids = token.Member("ids");
+  if (!ids.json().is_array()) return ids.Error("wanted a list");
+  for (const Json& number : ids.json()) {
+    if (!number.is_number_unsigned() || number.get<uint64_t>() >= uint64_t{1} << 31) {
+      return ids.Error(absl::StrCat("found ", ShownJson(number), "; wanted a token"));
+    }
+    tokens->push_back(number.get<int32_t>());
+  }
+  return absl::OkStatus();
+}
+
+// Reads "post_processor": what surrounds a document.
+absl::Status ReadPostProcessor(const Part& part, std::vector<int32_t>* prefix, std::vector<int32_t>* suffix) {
+  std::vector<Part> parts;
+  SHALE_RETURN_IF_ERROR(Flatten(part, "processors", &parts));
+  for (const Part& p : parts) {
+    SHALE_ASSIGN_OR_RETURN(const std::string type, p.Type());
+    if (type == "ByteLevel") continue;  // Changes offsets only.
+    if (type != "TemplateProcessing") {
+      return p.Error(absl::StrCat("the post-processor ", ShownJson(type),
+                                  " is not supported; supported: ByteLevel, TemplateProcessing, Sequence"));
+    }
+    SHALE_RETURN_IF_ERROR(p.Check({"single", "pair", "special_tokens"}));
+    if (!p.Member("special_tokens").json().is_object()) return p.Error("special_tokens: wanted an object");
+    SHALE_ASSIGN_OR_RETURN(const std::vector<Part> pieces, p.Member("single").Elements());
+    std::vector<int32_t> before, behind;
+    int texts = 0;
+    for (const Part& piece : pieces) {
+      SHALE_RETURN_IF_ERROR(piece.Check({"Sequence", "SpecialToken"}));
+      if (piece.json().contains("Sequence")) {
+        const Part sequence = piece.Member("Sequence");
+        SHALE_RETURN_IF_ERROR(sequence.Check({"id", "type_id"}));
+        SHALE_ASSIGN_OR_RETURN(const std::string id, sequence.Text("id"));
+        if (id != "A") return sequence.Error("a template for one text needs the sequence A alone");
+        ++texts;
+      } else {
+        SHALE_RETURN_IF_ERROR(ReadTemplateToken(p.Member("special_tokens"), piece.Member("SpecialToken"),
+                                                texts == 0 ? &before : &behind));
+      }
+    }
+    if (texts != 1) return p.Error("single: wanted the sequence A once");
+    prefix->insert(prefix->begin(), before.begin(), before.end());
+    suffix->insert(suffix->end(), behind.begin(), behind.end());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Tokenizer> Tokenizer::FromJson(absl::string_view text) {
+  SHALE_ASSIGN_OR_RETURN(const Json json, ParseStrictJson(text));
+  const Part file(&json, "tokenizer");
+  SHALE_RETURN_IF_ERROR(file.Check({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                                    "post_processor", "decoder", "model"}));
+  if (const Json& version = file.Member("version").json(); version != "1.0") {
+    return file.Error(absl::StrCat("version: found ", ShownJson(version), "; wanted \"1.0\""));
+  }
+  const auto part = [&](const std::string& name) { return Part(&file.Member(name).json(), name); };
+  auto parts = std::make_shared<Parts>();
+  SHALE_ASSIGN_OR_RETURN(parts->normalizer, Normalizer::Read(part("normalizer")));
+  SHALE_ASSIGN_OR_RETURN(parts->pre_tokenizer, PreTokenizer::Read(part("pre_tokenizer")));
+  SHALE_ASSIGN_OR_RETURN(parts->model, BpeModel::Read(part("model"), parts->pre_tokenizer.byte_level()));
+  SHALE_ASSIGN_OR_RETURN(parts->added, AddedTokens::Read(part("added_tokens"), parts->model, parts->normalizer));
+  SHALE_ASSIGN_OR_RETURN(parts->decoder, Decoder::Read(part("decoder")));
+  SHALE_RETURN_IF_ERROR(ReadPostProcessor(part("post_processor"), &parts->prefix, &parts->suffix));
+  parts->vocabulary = parts->model.limit();
+  for (const AddedToken& token : parts->added.tokens()) {
+    parts->vocabulary = std::max<int64_t>(parts->vocabulary, token.number + int64_t{1});
+  }
+  for (const std::vector<int32_t>* tokens : {&parts->prefix, &parts->suffix}) {
+    for (const int32_t token : *tokens) {
+      if (token >= parts->vocabulary) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("post_processor: the token ", token, " is not in the vocabulary"));
+      }
+    }
+  }
+  Tokenizer tokenizer;
+  tokenizer.parts_ = std::move(parts);
+  return tokenizer;
+}
+
+absl::StatusOr<Tokenizer> Tokenizer::Load(const std::string& path) {
+  struct stat found;
+  const bool folder = stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
+  const std::string file = folder ? JoinPath(path, "tokenizer.json") : path;
+  SHALE_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxFileBytes));
+  absl::StatusOr<Tokenizer> tokenizer = FromJson(text);
+  if (!tokenizer.ok()) {
+    return absl::Status(tokenizer.status().code(), absl::StrCat(file, ": ", tokenizer.status().message()));
+  }
+  return tokenizer;
+}
+
+}  // namespace shale

@@ -1,0 +1,64 @@
+// WordCache: remembers the tokens of short pieces, because most pieces of a text have occurred before.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace shale {
+
+// A table of one cache line for each piece. A piece replaces the one that had its place. Used by one thread.
+class WordCache {
+ public:
+  static constexpr size_t kMaxBytes = 31;
+  static constexpr size_t kMaxTokens = 7;
+
+  WordCache() : slots_(size_t{1} << kBits) {}
+
+  // The place of a piece. Valid until the next Find.
+  struct Place {
+    uint64_t key[4];
+    size_t slot;
+  };
+
+  // Appends the tokens of `piece` and returns true if they are known; else sets `*place` for Insert.
+  // REQUIRES: 0 < piece.size() <= kMaxBytes.
+  bool Find(absl::string_view piece, Place* place, std::vector<int32_t>* tokens) const {
+    std::memset(place->key, 0, sizeof(place->key));
+    std::memcpy(place->key, piece.data(), piece.size());
+    // The last byte is never one of the piece, so that pieces with zeros at their ends differ, too.
+    reinterpret_cast<uint8_t*>(place->key)[kMaxBytes] = static_cast<uint8_t>(piece.size());
+    uint64_t hash = place->key[0] * 0x9E3779B97F4A7C15u + place->key[1] * 0xC2B2AE3D27D4EB4Fu +
+                    place->key[2] * 0x165667B19E3779F9u + place->key[3] * 0xD6E8FEB86659FD93u;
+    hash ^= hash >> 32;
+    place->slot = hash * 0x9E3779B97F4A7C15u >> (64 - kBits);
+    const Slot& slot = slots_[place->slot];
+    if (std::memcmp(slot.key, place->key, sizeof(slot.key)) != 0) return false;
+    tokens->insert(tokens->end(), slot.tokens, slot.tokens + slot.count);
+    return true;
+  }
+
+  // Remembers the tokens of the piece that was not found.
+  void Insert(const Place& place, const int32_t* tokens, size_t count) {
+    if (count > kMaxTokens) return;
+    Slot& slot = slots_[place.slot];
+    std::memcpy(slot.key, place.key, sizeof(slot.key));
+    std::memcpy(slot.tokens, tokens, count * sizeof(int32_t));
+    slot.count = static_cast<int32_t>(count);
+  }
+
+ private:
+  static constexpr int kBits = 15;
+  struct alignas(64) Slot {
+    uint64_t key[4] = {};
+    int32_t tokens[kMaxTokens] = {};
+    int32_t count = 0;
+  };
+  static_assert(sizeof(Slot) == 64);
+
+  std::vector<Slot> slots_;
+};
+
+}  // namespace shale

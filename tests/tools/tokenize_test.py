@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Tests tools/tokenize: what it writes, and which arguments it refuses."""
+
+import os
+import struct
+import subprocess
+import tempfile
+import unittest
+
+_TOKENIZE = os.path.abspath("tools/tokenize")
+_GOLDEN = os.path.abspath("tests/engine/tokenize/golden")
+
+
+class TokenizeTest(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(holder.cleanup)
+        self.folder = holder.name
+
+    def tokenize(self, *arguments):
+        environment = dict(os.environ, BUILD_WORKING_DIRECTORY=self.folder)
+        return subprocess.run([_TOKENIZE, *arguments], cwd="/", env=environment, capture_output=True, text=True,
+                              timeout=120, check=False)
+
+    def write(self, name, contents):
+        with open(os.path.join(self.folder, name), "wb") as out:
+            out.write(contents)
+
+    def test_writes_a_folder_of_tokens(self):
+        self.write("text.txt", b"it's a\n")
+        result = self.tokenize(f"--tokenizer={_GOLDEN}/gpt2", "--in=text.txt", "--out=tokens",
+                               "--end_of_document=<|endoftext|>", "--threads=2")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"^tokenized 1 document, 7 B of text, to tokens in .*")
+        self.assertIn("a model with the vocabulary 700 or more\n", result.stdout)
+        with open(os.path.join(self.folder, "tokens", "tokens_00000.bin"), "rb") as tokens:
+            contents = tokens.read()
+        magic, version, count = struct.unpack("<3i", contents[:12])
+        self.assertEqual((magic, version, len(contents)), (20240520, 1, 1024 + 2 * count))
+        self.assertEqual(contents[-2:], b"\0\0")  # <|endoftext|> is token 0.
+
+    def test_trains_a_vocabulary_that_it_then_reads(self):
+        self.write("text.txt", b"one two one two one\n" * 9)
+        result = self.tokenize("--train", "--vocabulary=262", "--in=text.txt", "--out=trained")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"^trained 262 tokens on 180 B of text with \d different words to trained in ")
+        result = self.tokenize("--tokenizer=trained", "--in=text.txt", "--out=tokens")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("the vocabulary 262 or more", result.stdout)
+
+    def refused(self, wanted, *arguments):
+        result = self.tokenize(*arguments)
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        self.assertRegex(result.stderr, wanted)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "tokens")))
+
+    def test_refusals(self):
+        self.write("text.txt", b"a\n\xff\n")
+        gpt2 = f"--tokenizer={_GOLDEN}/gpt2"
+        self.refused(r"^tokenize: text.txt:2: the byte at offset 2 ", gpt2, "--in=text.txt", "--out=tokens")
+        self.refused(r"^tokenize: .*missing.*No such file", gpt2, "--in=missing", "--out=tokens")
+        self.refused(r"^tokenize: .*tokenizer.json.*No such file", "--tokenizer=.", "--in=text.txt", "--out=tokens")
+        self.refused(r'^tokenize: --end_of_document: the tokenizer has no token "<x>"$', gpt2, "--in=text.txt",
+                     "--out=tokens", "--end_of_document=<x>")
+        self.refused("^tokenize: give one of --tokenizer and --train$", "--in=text.txt", "--out=tokens")
+        self.refused("^tokenize: --train needs --vocabulary$", "--train", "--in=text.txt", "--out=tokens")
+        self.refused('^tokenize: --pattern: found "X"; allowed: GPT2, LLAMA3, QWEN2$', "--train", "--vocabulary=300",
+                     "--pattern=X", "--in=text.txt", "--out=tokens")
+        self.write("tokenizer.json", b'{"version": "1.0", "model": {"type": "WordPiece"}}')
+        self.refused(r'^tokenize: ./tokenizer.json: model: the model "WordPiece" is not supported; supported: BPE$',
+                     "--tokenizer=.", "--in=text.txt", "--out=tokens")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Writes tests/engine/tokenize/golden/: small tokenizers with the parts of each family, and what the library makes of
+the documents of tokenize_corpus.py with them. Bytes that are not UTF-8 are decoded with replacement first.
+
+    ~/parity_venv/bin/python tools/parity/make_tokenizer_goldens.py
+"""
+
+import json
+import os
+import random
+import tempfile
+
+import tokenize_corpus
+from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
+                        trainers)
+
+_OUT = os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../tests/engine/tokenize/golden")
+_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+          r"|\s+(?!\S)|\s+")
+
+
+def byte_level(pre_tokenizer, normalizer=None, ignore_merges=False, special=("<|endoftext|>",)):
+    tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(tokenize_corpus.training_lines(), trainers.BpeTrainer(
+        vocab_size=700, special_tokens=list(special), show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    return tokenizer
+
+
+def split(pattern):
+    return pre_tokenizers.Split(Regex(pattern), "isolated")
+
+
+def bytes_only(add_prefix_space=False):
+    return pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space, use_regex=False)
+
+
+def gpt2():
+    tokenizer = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    return tokenizer
+
+
+def llama3():
+    tokenizer = byte_level(pre_tokenizers.Sequence([split(_WORDS.replace("DIGITS", "{1,3}")), bytes_only()]),
+                           ignore_merges=True, special=["<|begin_of_text|>", "<|endoftext|>"])
+    tokenizer.post_processor = processors.Sequence([
+        processors.ByteLevel(trim_offsets=False),
+        processors.TemplateProcessing(single="<|begin_of_text|> $A", pair="<|begin_of_text|> $A <|begin_of_text|> $B",
+                                      special_tokens=[("<|begin_of_text|>", 0)])])
+    return tokenizer
+
+
+def qwen2():
+    return byte_level(pre_tokenizers.Sequence([split(_WORDS.replace("DIGITS", "")), bytes_only()]), normalizers.NFC())
+
+
+def falcon():
+    return byte_level(pre_tokenizers.Sequence([
+        pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.ByteLevel(add_prefix_space=False),
+        pre_tokenizers.Digits(individual_digits=False), split("[0-9][0-9][0-9]")]))
+
+
+def starcoder():
+    return byte_level(pre_tokenizers.Sequence([
+        pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=True)]))
+
+
+def deepseek():
+    """Splits by expressions that have no scanner."""
+    return byte_level(pre_tokenizers.Sequence([
+        split(r"\p{N}{1,3}"), split("[一-龥぀-ゟ゠-ヿ]+"),
+        split(r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+              r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"), bytes_only()]))
+
+
+def added():
+    """Has added tokens of all kinds, and splits of all kinds."""
+    tokenizer = byte_level(pre_tokenizers.Sequence([
+        pre_tokenizers.Split("-", "merged_with_previous"), pre_tokenizers.Split(Regex(","), "merged_with_next"),
+        pre_tokenizers.Split(".", "removed"), pre_tokenizers.Split(Regex("[a-z]+"), "contiguous", invert=True),
+        bytes_only()]), normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex("e+"), "e"),
+                                              normalizers.Replace("x", "xy")]))
+    tokenizer.add_tokens([
+        AddedToken("free", single_word=True, normalized=True), AddedToken("Café", normalized=True),
+        AddedToken("in", lstrip=True, normalized=False), AddedToken("i", normalized=False),
+        AddedToken("and", rstrip=True, normalized=False), AddedToken("x", normalized=True),
+        AddedToken("return", lstrip=True, rstrip=True, normalized=True), AddedToken("\n\n", normalized=False)])
+    tokenizer.add_special_tokens([AddedToken("<s>", normalized=False, special=True)])
+    return tokenizer
+
+
+def sentencepiece():
+    """Returns a model as those converted from SentencePiece: characters, merges of them, and bytes."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace()
+    lines = [line for line in tokenize_corpus.training_lines() if ord(max(line, default="a")) < 0x530]
+    trained.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=500, show_progress=False, limit_alphabet=120))
+    model = json.loads(trained.to_str())["model"]
+    tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+    tokens += sorted(model["vocab"], key=model["vocab"].get)
+    return models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=[tuple(m) for m in model["merges"]],
+                      unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+
+
+def with_sentencepiece():
+    tokenizer = Tokenizer(sentencepiece())
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+                                           decoders.Strip(" ", 1, 0)])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B",
+                                                             special_tokens=[("<s>", 1)])
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False)
+                                  for text in ("<unk>", "<s>", "</s>")])
+    return tokenizer
+
+
+def llama2():
+    tokenizer = with_sentencepiece()
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return tokenizer
+
+
+def mistral():
+    tokenizer = with_sentencepiece()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    return tokenizer
+
+
+def metaspace():
+    """Has an unknown token instead of bytes, and splits at spaces."""
+    model = sentencepiece()
+    model.byte_fallback = False
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+def trained(pre_tokenizer, texts):
+    """Returns the merges of a vocabulary that the library trains."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizer
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8", newline="") as file:
+        file.write("".join(text + "\n" for text in texts))
+        file.flush()
+        tokenizer.train([file.name], trainers.BpeTrainer(
+            vocab_size=900, min_frequency=2, special_tokens=["<|endoftext|>"], show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    return json.loads(tokenizer.to_str())["model"]["merges"]
+
+
+def main():
+    os.makedirs(_OUT, exist_ok=True)
+    documents = tokenize_corpus.documents()
+    with open(os.path.join(_OUT, "documents.json"), "w", encoding="utf-8") as out:
+        json.dump({"hex": [document.hex() for document in documents]}, out)
+    texts = [document.decode(errors="replace") for document in documents]
+    with open(os.path.join(_OUT, "trained.json"), "w", encoding="utf-8") as out:
+        json.dump({"gpt2": trained(pre_tokenizers.ByteLevel(add_prefix_space=False), texts),
+                   "llama3": trained(pre_tokenizers.Sequence([split(_WORDS.replace("DIGITS", "{1,3}")), bytes_only()]),
+                                     texts)}, out)
+    families = [gpt2, llama3, qwen2, falcon, starcoder, deepseek, added, llama2, mistral, metaspace]
+    for family in families:
+        tokenizer = family()
+        random_ = random.Random(3)
+        encoded = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        size = tokenizer.get_vocab_size()
+        random_ids = [[random_.randrange(size + 3) for _ in range(n)] for n in (1, 1, 2, 3, 5, 8, 13, 40, 40, 40)]
+        golden = {
+            "ids": encoded,
+            "text": [tokenizer.decode(ids, skip_special_tokens=False) for ids in encoded],
+            "surrounded": tokenizer.encode(texts[0], add_special_tokens=True).ids[:3],
+            "random_ids": random_ids,
+            "random_text": [tokenizer.decode(ids, skip_special_tokens=False) for ids in random_ids],
+            "random_text_without_special": [tokenizer.decode(ids, skip_special_tokens=True) for ids in random_ids],
+        }
+        folder = os.path.join(_OUT, family.__name__)
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as out:
+            out.write(tokenizer.to_str(pretty=False) + "\n")
+        with open(os.path.join(folder, "golden.json"), "w", encoding="utf-8") as out:
+            json.dump(golden, out, ensure_ascii=False, separators=(",", ":"))
+            out.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+// tokenize: turns text into token files with the tokenizer of a Hugging Face folder, or trains a vocabulary.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "engine/hugging_face/staged_folder.h"
+#include "engine/io/file.h"
+#include "engine/text/numbers.h"
+#include "engine/text/quote.h"
+#include "engine/tokenize/bpe_trainer.h"
+#include "engine/tokenize/document_reader.h"
+#include "engine/tokenize/scanner.h"
+#include "engine/tokenize/token_files.h"
+#include "engine/tokenize/tokenize_documents.h"
+#include "engine/tokenize/tokenizer.h"
+#include "kernels/check.h"
+#include "tools/command_line.h"
+
+namespace shale {
+namespace {
+
+struct Flags {
+  std::string tokenizer;
+  std::string in;
+  std::string out;
+  std::string end_of_document;
+  int64_t threads = 0;
+  bool train = false;
+  int64_t vocabulary = 0;
+  int64_t min_frequency = 2;
+  std::string pattern = "LLAMA3";
+  std::string special_token = "<|endoftext|>";
+  bool skip_bad_lines = false;
+};
+
+// Shows in a terminal how much of the data was read.
+class Progress {
+ public:
+  explicit Progress(const DocumentReader& reader) : reader_(reader) {}
+
+  double Seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+  // Shows the progress, at most ten times a second.
+  void Show(const TokenizeTotals& totals) {
+    const double now = Seconds();
+    if (!terminal_ || now < shown_ + 0.1) return;
+    shown_ = now;
+    std::fprintf(stderr, "\r%s of %s, %s/s of text  ", FormatBytes(reader_.bytes_read()).c_str(),
+                 FormatBytes(reader_.total_bytes()).c_str(), FormatBytes(totals.bytes / now).c_str());
+  }
+  // Removes what was shown.
+  void End() const {
+    if (terminal_) std::fprintf(stderr, "\r%60s\r", "");
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const DocumentReader& reader_;
+  const Clock::time_point begin_ = Clock::now();
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  double shown_ = 0;
+};
+
+int Threads(const Flags& flags) {
+  return static_cast<int>(flags.threads > 0 ? flags.threads : std::max(1u, std::thread::hardware_concurrency()));
+}
+
+BadLines BadLinesOf(const Flags& flags) { return flags.skip_bad_lines ? BadLines::kSkip : BadLines::kRefuse; }
+
+void PrintSkipped(const TokenizeTotals& totals) {
+  if (totals.skipped == 0) return;
+  std::printf("skipped %s; the first: %s\n", Plural(totals.skipped, "bad line").c_str(), totals.first_skipped.c_str());
+}
+
+absl::StatusOr<absl::string_view> ParsePattern(const std::string& name) {
+  if (name == "GPT2") return kGpt2Pattern;
+  if (name == "LLAMA3") return kLlama3Pattern;
+  if (name == "QWEN2") return kQwen2Pattern;
+  return absl::InvalidArgumentError(absl::StrCat("--pattern: found ", Quoted(name), "; allowed: GPT2, LLAMA3, QWEN2"));
+}
+
+absl::Status Train(const Flags& flags) {
+  if (flags.vocabulary == 0) return absl::InvalidArgumentError("--train needs --vocabulary");
+  if (!flags.tokenizer.empty()) return absl::InvalidArgumentError("give one of --train and --tokenizer");
+  SHALE_ASSIGN_OR_RETURN(const absl::string_view pattern, ParsePattern(flags.pattern));
+  if (flags.special_token.empty() || !std::all_of(flags.special_token.begin(), flags.special_token.end(),
+                                                  [](char c) { return c > ' ' && c < 0x7F; })) {
+    return absl::InvalidArgumentError("--special_token: wanted printable characters of ASCII without spaces");
+  }
+  // Words do not go beyond a line, so that any document can be cut at lines.
+  SHALE_ASSIGN_OR_RETURN(DocumentReader reader, DocumentReader::Open(flags.in, {.cut_lines = true}));
+  SHALE_ASSIGN_OR_RETURN(StagedFolder folder, StagedFolder::Create(flags.out));
+  Progress progress(reader);
+  WordCounts words;
+  const TokenizeOptions options = {.threads = Threads(flags), .bad_lines = BadLinesOf(flags)};
+  const absl::StatusOr<TokenizeTotals> totals = CountWordsOfDocuments(
+      reader, pattern, options, &words, [&](const TokenizeTotals& so_far) { progress.Show(so_far); });
+  progress.End();
+  if (!totals.ok()) return totals.status();
+  const std::vector<std::string> special_tokens = {flags.special_token};
+  const TrainedBpe bpe = TrainBpe(words, special_tokens, flags.vocabulary, flags.min_frequency);
+  SHALE_RETURN_IF_ERROR(
+      WriteFileDurably(JoinPath(folder.path(), "tokenizer.json"), TokenizerJson(bpe, special_tokens, pattern)));
+  // What transformers reads besides: the class of the tokenizer, and the token that ends a document.
+  SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(folder.path(), "tokenizer_config.json"),
+                                         absl::StrCat("{\n  \"eos_token\": ", JsonQuote(flags.special_token),
+                                                      ",\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n")));
+  SHALE_RETURN_IF_ERROR(folder.Commit());
+  std::printf("trained %s on %s of text with %s to %s in %s\n", Plural(bpe.tokens.size(), "token").c_str(),
+              FormatBytes(totals->bytes).c_str(), Plural(words.size(), "different word").c_str(), flags.out.c_str(),
+              FormatDuration(progress.Seconds()).c_str());
+  PrintSkipped(*totals);
+  if (static_cast<int64_t>(bpe.tokens.size()) < flags.vocabulary) {
+    std::printf("no other pair of tokens occurs %s\n", Plural(flags.min_frequency, "time").c_str());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tokenize(const Flags& flags) {
+  if (flags.vocabulary != 0) return absl::InvalidArgumentError("--vocabulary goes with --train");
+  if (flags.tokenizer.empty()) return absl::InvalidArgumentError("give one of --tokenizer and --train");
+  SHALE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.tokenizer));
+  TokenizeOptions options = {.threads = Threads(flags), .bad_lines = BadLinesOf(flags)};
+  if (!flags.end_of_document.empty()) {
+    options.end_of_document = tokenizer.Find(flags.end_of_document);
+    if (options.end_of_document < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--end_of_document: the tokenizer has no token ", Quoted(flags.end_of_document)));
+    }
+  }
+  SHALE_ASSIGN_OR_RETURN(DocumentReader reader, DocumentReader::Open(flags.in, {.cut_lines = tokenizer.by_line()}));
+  SHALE_ASSIGN_OR_RETURN(TokenFilesWriter writer, TokenFilesWriter::Create(flags.out, tokenizer.vocabulary()));
+  Progress progress(reader);
+  const absl::StatusOr<TokenizeTotals> totals = TokenizeDocuments(
+      tokenizer, reader, options, [&](const DocumentTokens& document) { return writer.Add(document.tokens); },
+      [&](const TokenizeTotals& so_far) { progress.Show(so_far); });
+  progress.End();
+  if (!totals.ok()) return totals.status();
+  const double seconds = progress.Seconds();
+  SHALE_RETURN_IF_ERROR(writer.Commit());
+  std::printf("tokenized %s, %s of text, to %s in %.3f seconds: %s, %.2f bytes each, %s/s\n",
+              Plural(totals->documents, "document").c_str(), FormatBytes(totals->bytes).c_str(), flags.out.c_str(),
+              seconds, Plural(totals->tokens, "token").c_str(), static_cast<double>(totals->bytes) / totals->tokens,
+              FormatBytes(totals->bytes / seconds).c_str());
+  std::printf("a job for these tokens needs a model with the vocabulary %ld or more\n",
+              static_cast<long>(tokenizer.vocabulary()));
+  PrintSkipped(*totals);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace shale
+
+int main(int argc, char** argv) {
+  shale::Flags flags;
+  shale::CommandLine line("tokenize",
+                          "Turns text into token files with the tokenizer of a Hugging Face folder, or "
+                          "trains a vocabulary.");
+  line.Text("tokenizer", "FOLDER", "The folder with tokenizer.json, or that file.", &flags.tokenizer);
+  line.Text("in", "DATA", "A file, a folder whose files are read in name order, or a *.list that names such.",
+            &flags.in)
+      .Required();
+  line.Text("out", "FOLDER", "The folder to write; it must not exist, or be empty.", &flags.out).Required();
+  line.Text("end_of_document", "TOKEN", "A token to put behind each document, such as <|endoftext|>.",
+            &flags.end_of_document);
+  line.Integer("threads", "Threads that work; 0: all processors.", 0, 4096, &flags.threads);
+  line.Switch("skip_bad_lines", "Leave out lines of JSON Lines that are no documents, and count them.",
+              &flags.skip_bad_lines);
+  line.Switch("train", "Make a vocabulary from the data, and write its tokenizer.json.", &flags.train);
+  line.Integer("vocabulary", "With --train: tokens in the vocabulary, the bytes and the special token included.", 257,
+               1 << 20, &flags.vocabulary);
+  line.Integer("min_frequency", "With --train: how often a pair of tokens must occur to become one.", 1,
+               std::numeric_limits<int32_t>::max(), &flags.min_frequency);
+  line.Text("pattern", "GPT2|LLAMA3|QWEN2", "With --train: the family whose expression splits text into words.",
+            &flags.pattern);
+  line.Text("special_token", "TOKEN", "With --train: the special token, which gets the number 0.",
+            &flags.special_token);
+  line.Footer(
+      "A text file is one document. Each line of a file named *.jsonl is one: an object with \"text\", or with "
+      "\"prompt\"\n"
+      "and \"completion\". Files named *.gz and *.zst are unpacked.\n"
+      "Special tokens that stand in the text are taken as text. The token files have the format of llm.c (data.path of "
+      "a\n"
+      "job); set the vocabulary of the model in the job.\n"
+      "\n"
+      "Exit codes: 0 done; 1 failed; 2 wrong command line, tokenizer or data. Nothing is left in the folder "
+      "then.");
+  if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+  const absl::Status status = flags.train ? shale::Train(flags) : shale::Tokenize(flags);
+  if (status.ok()) return shale::kExitOk;
+  const std::string message(status.message());
+  std::fprintf(stderr, "tokenize: %s\n", message.c_str());
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) || absl::IsFailedPrecondition(status)
+             ? shale::kExitUsage
+             : shale::kExitFailed;
+}
