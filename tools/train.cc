@@ -23,6 +23,7 @@
 #include "engine/report/memory_snapshot.h"
 #include "engine/report/plan_text.h"
 #include "engine/text/numbers.h"
+#include "engine/tokenize/text_progress.h"
 #include "engine/train/peak_flops.h"
 #include "engine/train/run.h"
 #include "engine/train/run_folder.h"
@@ -144,6 +145,27 @@ RunFolder::Existing ExistingFor(ResumeFrom from) {
   }
 }
 
+// Returns what shows how text becomes tokens: a counter in a terminal, and a line when it is done.
+TextProgress ShowText() {
+  TextProgress progress;
+  if (isatty(STDERR_FILENO) != 0) {
+    progress.reading = [](int64_t read, int64_t total) {
+      std::fprintf(stderr, "\rtokenizing: %s of %s  ", FormatBytes(read).c_str(), FormatBytes(total).c_str());
+    };
+  }
+  progress.ready = [](const TextReport& report) {
+    if (isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "\r%60s\r", "");
+    const TokenizeTotals& totals = report.totals;
+    std::string line =
+        absl::StrCat(report.path, ": ", Plural(totals.documents, "document"), ", ", Plural(totals.tokens, "token"));
+    if (totals.counted < totals.tokens) absl::StrAppend(&line, ", ", totals.counted, " count in the loss");
+    Print(absl::StrCat(line, report.made ? "; kept in " : "; found in ", report.folder));
+    if (totals.skipped == 0) return;
+    Print(absl::StrCat("skipped ", Plural(totals.skipped, "bad line"), "; the first: ", totals.first_skipped));
+  };
+  return progress;
+}
+
 // Takes what computed the matmuls of the run in `run_folder`, if there is one and the job leaves it open, so that a
 // resumed run computes the same bits. Another precision changes the bits anyway, and another choice may be faster then.
 void KeepCpuProducts(const std::string& run_folder, Job& job) {
@@ -200,7 +222,9 @@ int Train(const Flags& flags) {
   options.events = &sinks;
   options.checkpoint_folder = (*folder)->checkpoints_path();
   options.resume = resume;
-  options.tokenizer_folder = HfFolder(*job, **folder, resume);
+  const std::string hf_folder = HfFolder(*job, **folder, resume);
+  options.tokenizer_folder = job->data.has_tokenizer() ? job->data.tokenizer : hf_folder;
+  options.text_progress = ShowText();
   options.trace = flags.trace;
   options.peak_flops = job->telemetry.peak_flops;
   if (ExistingFor(resume.from) == RunFolder::Existing::kContinue) {
@@ -245,7 +269,8 @@ int Train(const Flags& flags) {
                                           .plan_text = plan_text,
                                           .goes_on_after = GoesOnAfter((*trainer)->resumed()),
                                           .from_elsewhere = (*trainer)->resumed().from_elsewhere,
-                                          .hf_folder = options.tokenizer_folder});
+                                          .hf_folder = hf_folder,
+                                          .tokenizer_folder = job->data.has_tokenizer() ? job->data.tokenizer : ""});
   if (status.ok()) status = sinks.Open((*folder)->path());
   if (status.ok()) status = TrainToEnd(**trainer, **folder, Print);
   g_trainer = nullptr;

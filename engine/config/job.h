@@ -21,6 +21,9 @@
 
 namespace shale {
 
+// DataConfig::tokenizer where every byte is a token.
+inline constexpr char kBytesTokenizer[] = "bytes";
+
 struct DataConfig {
   std::string path;  // A file or a folder; absolute if it came from a job file. Empty: the program gives the data.
   DataFormat format = DataFormat::kByContent;
@@ -29,6 +32,13 @@ struct DataConfig {
   std::string evaluation_path;     // Empty: none.
   double evaluation_fraction = 0;  // Fraction of path held out at its end; 0 if evaluation_path is given.
   TargetWeights target_weights = TargetWeights::kNone;  // kNone if path is given.
+  std::string tokenizer;  // A folder with tokenizer.json; "bytes" or empty: the tokens of text are its bytes.
+  LossOn loss_on = LossOn::kCompletions;
+  BadLines bad_lines = BadLines::kRefuse;
+  std::string cache;  // Keeps the tokens of text. Empty: beside the run folder.
+
+  // Returns whether a tokenizer makes tokens of text.
+  bool has_tokenizer() const { return !tokenizer.empty() && tokenizer != kBytesTokenizer; }
 
   bool operator==(const DataConfig&) const = default;
 };

@@ -16,6 +16,10 @@ DataConfig DataFromSpec(const proto::DataSpec& spec) {
   config.evaluation_path = spec.evaluation_path();
   config.evaluation_fraction = spec.evaluation_fraction();
   config.target_weights = FromSpec(spec.target_weights(), config.target_weights);
+  config.tokenizer = spec.tokenizer();
+  config.loss_on = FromSpec(spec.loss_on(), config.loss_on);
+  config.bad_lines = FromSpec(spec.bad_lines(), config.bad_lines);
+  config.cache = spec.cache();
   return config;
 }
 

@@ -20,6 +20,10 @@ void Print(const DataConfig& config, proto::DataSpec& spec) {
   if (config.target_weights != TargetWeights::kNone) {
     spec.set_target_weights(ToSpec<proto::DataSpec::TargetWeights>(config.target_weights));
   }
+  if (!config.tokenizer.empty()) spec.set_tokenizer(config.tokenizer);
+  if (config.loss_on != LossOn::kCompletions) spec.set_loss_on(ToSpec<proto::DataSpec::LossOn>(config.loss_on));
+  if (config.bad_lines != BadLines::kRefuse) spec.set_bad_lines(ToSpec<proto::DataSpec::BadLines>(config.bad_lines));
+  if (!config.cache.empty()) spec.set_cache(config.cache);
 }
 
 void Print(const BatchConfig& config, proto::BatchSpec& spec) {

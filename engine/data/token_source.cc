@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/data/data_source.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -25,11 +28,34 @@ struct TokenSource::Data {
   int64_t largest = 0;
   int64_t largest_position = 0;
   std::string largest_path;
+  TextTokens text;
+  std::optional<InputFile> counts;  // Of text.counts_path.
 };
 
 TokenSource::TokenSource(std::shared_ptr<const Data> data) : data_(std::move(data)), end_(data_->size) {}
 
 absl::StatusOr<TokenSource> TokenSource::Open(const std::string& path, DataFormat format) {
+  SHALE_ASSIGN_OR_RETURN(std::shared_ptr<const Data> data, OpenData(path, format));
+  return TokenSource(std::move(data));
+}
+
+absl::StatusOr<TokenSource> TokenSource::OpenText(const std::string& path, const TextTokens& text) {
+  SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<Data> data, OpenData(path, DataFormat::kLlmc));
+  data->text = text;
+  data->name = text.path;
+  data->largest_path = text.path;
+  if (!text.counts_path.empty()) {
+    SHALE_ASSIGN_OR_RETURN(InputFile counts, InputFile::Open(text.counts_path));
+    if (counts.size() != CeilDivide(data->size, 8)) {
+      return absl::DataLossError(absl::StrCat(text.counts_path, " has ", counts.size(), " bytes; ", data->size,
+                                              " tokens need ", CeilDivide(data->size, 8)));
+    }
+    data->counts = std::move(counts);
+  }
+  return TokenSource(data);
+}
+
+absl::StatusOr<std::shared_ptr<TokenSource::Data>> TokenSource::OpenData(const std::string& path, DataFormat format) {
   auto data = std::make_shared<Data>();
   data->name = path;
   SHALE_ASSIGN_OR_RETURN(data->files, OpenTokenFiles(path, format));
@@ -46,7 +72,7 @@ absl::StatusOr<TokenSource> TokenSource::Open(const std::string& path, DataForma
     }
     data->size += file.tokens.count;
   }
-  return TokenSource(std::move(data));
+  return data;
 }
 
 absl::StatusOr<TokenSource> TokenSource::FromTokens(std::vector<int32_t> tokens) {
@@ -69,9 +95,34 @@ absl::StatusOr<TokenSource> TokenSource::FromTokens(std::vector<int32_t> tokens)
 
 DataFormat TokenSource::format() const { return data_->encoding.format; }
 
-int64_t TokenSource::vocabulary() const { return std::max(data_->encoding.vocabulary, data_->largest + 1); }
+bool TokenSource::from_text() const { return !data_->text.path.empty(); }
 
-std::string TokenSource::tokenizer() const { return std::string(data_->encoding.tokenizer); }
+int64_t TokenSource::vocabulary() const {
+  return std::max(from_text() ? data_->text.vocabulary : data_->encoding.vocabulary, data_->largest + 1);
+}
+
+std::string TokenSource::tokenizer() const {
+  return from_text() ? data_->text.tokenizer : std::string(data_->encoding.tokenizer);
+}
+
+bool TokenSource::has_counts() const { return data_->counts.has_value(); }
+
+absl::Status TokenSource::MaskTargets(int64_t begin, int64_t count, int32_t* out) const {
+  SHALE_CHECK(begin >= 0 && count >= 0 && begin <= size() - count) << data_->name << ": " << begin << ", " << count;
+  if (!has_counts()) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(data_->counts->CheckUnchangedSince(data_->counts->identity()));
+  constexpr int64_t kBytes = 512;
+  uint8_t bits[kBytes];
+  const int64_t first = begin_ + begin, end = first + count;
+  for (int64_t byte = first / 8; byte * 8 < end; byte += kBytes) {
+    const int64_t bytes = std::min(kBytes, CeilDivide(end, 8) - byte);
+    SHALE_RETURN_IF_ERROR(data_->counts->ReadAt(byte, bits, bytes));
+    for (int64_t i = std::max(first, byte * 8); i < std::min(end, (byte + bytes) * 8); ++i) {
+      if ((bits[i / 8 - byte] >> (i % 8) & 1) == 0) out[i - first] = kMaskedTarget;
+    }
+  }
+  return absl::OkStatus();
+}
 
 const std::vector<std::string>& TokenSource::skipped() const { return data_->files.skipped; }
 

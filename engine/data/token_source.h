@@ -16,6 +16,15 @@
 
 namespace shale {
 
+// What is known of the tokens of text that files do not say.
+struct TextTokens {
+  std::string path;         // Of the text, for messages.
+  std::string tokenizer;    // Distinguishes one tokenizer from another. Checkpoints record it.
+  int64_t vocabulary = 0;   // That of the tokenizer.
+  std::string counts_path;  // A file of a bit for each token: bit i % 8 of byte i / 8 is 1 if token i counts in the
+                            // loss. Empty: all count.
+};
+
 // A handle that is cheap to copy: copies and slices share the open files. Keeps no tokens of files in memory, so that
 // memory does not grow with the data. Safe for concurrent reads by multiple threads.
 class TokenSource {
@@ -33,6 +42,9 @@ class TokenSource {
   // not UTF-8 or not a token file, and DataLoss for a token file that was cut short or is damaged.
   static absl::StatusOr<TokenSource> Open(const std::string& path, DataFormat format = DataFormat::kByContent);
 
+  // Opens token files of llm.c that were made of text.
+  static absl::StatusOr<TokenSource> OpenText(const std::string& path, const TextTokens& text);
+
   // Makes a source of the given tokens. Returns InvalidArgument if there are none, or a negative one.
   static absl::StatusOr<TokenSource> FromTokens(std::vector<int32_t> tokens);
 
@@ -43,6 +55,9 @@ class TokenSource {
   DataFormat format() const;
   // Returns whether the tokens are the bytes of UTF-8 text.
   bool is_text() const { return format() == DataFormat::kText; }
+
+  // Returns whether the tokens were made of text (OpenText).
+  bool from_text() const;
 
   // Returns the vocabulary size that the encoding implies, for example 256 for text. Returns the largest token + 1 if
   // that is more, or if the encoding implies none.
@@ -61,6 +76,12 @@ class TokenSource {
   // folder do not stay open). REQUIRES: the range lies in [0, size()).
   absl::Status Read(int64_t begin, int64_t count, int32_t* out) const;
 
+  // Returns whether some tokens do not count in the loss.
+  bool has_counts() const;
+  // Sets out[0, count) to kMaskedTarget where token `begin` + i does not count, and leaves the others. Returns DataLoss
+  // if the file changed since it was opened. Allocates nothing. REQUIRES: the range lies in [0, size()).
+  absl::Status MaskTargets(int64_t begin, int64_t count, int32_t* out) const;
+
   // Returns OK if every token of the data, including tokens outside this slice, is below `vocabulary`. Otherwise
   // returns InvalidArgument with the largest token and its position.
   absl::Status CheckVocabulary(int64_t vocabulary) const;
@@ -76,6 +97,7 @@ class TokenSource {
   struct Data;
 
   explicit TokenSource(std::shared_ptr<const Data> data);
+  static absl::StatusOr<std::shared_ptr<Data>> OpenData(const std::string& path, DataFormat format);
 
   std::shared_ptr<const Data> data_;
   int64_t begin_ = 0;
