@@ -22,7 +22,6 @@
 #include "engine/tokenize/tokenizer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
-#include "tools/passive_waiting.h"
 
 namespace shale {
 namespace {
@@ -136,7 +135,6 @@ absl::Status Generate(const Flags& flags) {
 }  // namespace shale
 
 int main(int argc, char** argv) {
-  shale::WaitPassively(argv);
   shale::Flags flags;
   shale::CommandLine line("generate", "Continues a prompt with the model of a run, and prints text as it comes.");
   line.Text("run", "FOLDER", "The run folder. Its newest intact checkpoint is read.", &flags.run).Required();

@@ -32,7 +32,6 @@
 #include "kernels/check.h"
 #include "tools/command_line.h"
 #include "tools/output_file.h"
-#include "tools/passive_waiting.h"
 #include "tools/verify_job.h"
 
 namespace shale {
@@ -294,7 +293,6 @@ int Train(const Flags& flags) {
 }  // namespace shale
 
 int main(int argc, char** argv) {
-  shale::WaitPassively(argv);
   shale::Flags flags;
   shale::CommandLine line("train",
                           "Trains the model that a job describes, and keeps the result in the job's run folder.");

@@ -212,28 +212,28 @@ HWY_EXPORT(GeluForwardElements);
 HWY_EXPORT(GeluBackwardElements);
 
 absl::Status Run(const SwiGluForward& op, Scratch scratch, const Context& context) {
-  ParallelFor(context.threads, op.y_TF.dim(0), RowsPerBlock(op.y_TF.dim(1)), [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, op.y_TF.dim(0), RowsPerBlock(op.y_TF.dim(1)), [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(SwiGluForwardRows)(op, begin, end);
   });
   return absl::OkStatus();
 }
 
 absl::Status Run(const SwiGluBackward& op, Scratch scratch, const Context& context) {
-  ParallelFor(context.threads, op.d_y_TF.dim(0), RowsPerBlock(op.d_y_TF.dim(1)), [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, op.d_y_TF.dim(0), RowsPerBlock(op.d_y_TF.dim(1)), [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(SwiGluBackwardRows)(op, begin, end);
   });
   return absl::OkStatus();
 }
 
 absl::Status Run(const GeluForward& op, Scratch scratch, const Context& context) {
-  ParallelFor(context.threads, op.x_TF.elements(), kElementsPerBlock, [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, op.x_TF.elements(), kElementsPerBlock, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(GeluForwardElements)(op, begin, end);
   });
   return absl::OkStatus();
 }
 
 absl::Status Run(const GeluBackward& op, Scratch scratch, const Context& context) {
-  ParallelFor(context.threads, op.x_TF.elements(), kElementsPerBlock, [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, op.x_TF.elements(), kElementsPerBlock, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(GeluBackwardElements)(op, begin, end);
   });
   return absl::OkStatus();

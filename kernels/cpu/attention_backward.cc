@@ -242,7 +242,7 @@ int64_t ThreadScratchBytes(const AttentionBackward& op, const Context& context) 
 
 int64_t ScratchBytesOf(const AttentionBackward& op, const Context& context) {
   const int64_t items = op.q_BSHD.dim(0) * op.k_BSGD.dim(2);
-  return ThreadScratchBytes(op, context) * std::min<int64_t>(context.threads, items);
+  return ThreadScratchBytes(op, context) * std::min<int64_t>(context.team->threads(), items);
 }
 
 absl::Status Run(const AttentionBackward& op, Scratch scratch, const Context& context) {
@@ -250,9 +250,8 @@ absl::Status Run(const AttentionBackward& op, Scratch scratch, const Context& co
   if (groups == 0) return absl::OkStatus();
   const int64_t heads_per_group = op.q_BSHD.dim(2) / op.k_BSGD.dim(2);
   // The bounds of blocks change no result.
-  const int threads = static_cast<int>(std::min<int64_t>(context.threads, groups));
-  const int64_t block = CeilDivide(groups, threads);
-  ParallelFor(threads, groups, block, [&](int64_t begin, int64_t end) {
+  const int64_t block = CeilDivide(groups, std::min<int64_t>(context.team->threads(), groups));
+  ParallelFor(*context.team, groups, block, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(AttentionBackwardHeads)
     (op, context.products, begin * heads_per_group, end * heads_per_group, scratch.data + begin / block * thread_bytes);
   });

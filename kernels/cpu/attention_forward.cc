@@ -177,16 +177,15 @@ int64_t ThreadScratchBytes(const AttentionForward& op, const Context& context) {
 
 int64_t ScratchBytesOf(const AttentionForward& op, const Context& context) {
   const int64_t items = op.q_BSHD.dim(0) * op.q_BSHD.dim(2);
-  return ThreadScratchBytes(op, context) * std::min<int64_t>(context.threads, items);
+  return ThreadScratchBytes(op, context) * std::min<int64_t>(context.team->threads(), items);
 }
 
 absl::Status Run(const AttentionForward& op, Scratch scratch, const Context& context) {
   const int64_t heads = op.q_BSHD.dim(0) * op.q_BSHD.dim(2), thread_bytes = ThreadScratchBytes(op, context);
   if (heads == 0) return absl::OkStatus();
   // Adjacent heads share a block because they share keys. The bounds of blocks change no result.
-  const int threads = static_cast<int>(std::min<int64_t>(context.threads, heads));
-  const int64_t block = CeilDivide(heads, threads);
-  ParallelFor(threads, heads, block, [&](int64_t begin, int64_t end) {
+  const int64_t block = CeilDivide(heads, std::min<int64_t>(context.team->threads(), heads));
+  ParallelFor(*context.team, heads, block, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(AttentionForwardHeads)
     (op, context.products, begin, end, scratch.data + begin / block * thread_bytes);
   });

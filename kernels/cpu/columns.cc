@@ -49,8 +49,8 @@ HWY_EXPORT(AddPartialColumns);
 HWY_EXPORT(SumRows);
 
 void AddPartials(const float* partials, int64_t blocks, int64_t stride, int64_t columns, float* out, bool accumulate,
-                 int threads) {
-  ParallelFor(threads, columns, /*block=*/512, [&](int64_t begin, int64_t end) {
+                 Team& team) {
+  ParallelFor(team, columns, /*block=*/512, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(AddPartialColumns)
     (partials + begin, blocks, stride, end - begin, out + begin, accumulate);
   });
@@ -64,10 +64,10 @@ absl::Status Run(const BiasBackward& op, Scratch scratch, const Context& context
   const int64_t n = op.d_out_TN.dim(1);
   const Partition rows = RowPartition(op.d_out_TN.dim(0));
   auto* partials = reinterpret_cast<float*>(scratch.data);
-  ParallelFor(context.threads, rows.n, rows.block, [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, rows.n, rows.block, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(SumRows)(op.d_out_TN, begin, end, partials + begin / rows.block * n);
   });
-  AddPartials(partials, rows.blocks(), n, n, op.d_bias_N.as<float>(), op.accumulate, context.threads);
+  AddPartials(partials, rows.blocks(), n, n, op.d_bias_N.as<float>(), op.accumulate, *context.team);
   return absl::OkStatus();
 }
 

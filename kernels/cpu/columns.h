@@ -18,6 +18,6 @@ inline int64_t ColumnScratchBytes(int64_t rows, int64_t columns) {
 
 // Computes out[c] (+)= sum over b of partials[b * stride + c], for `columns` columns.
 void AddPartials(const float* partials, int64_t blocks, int64_t stride, int64_t columns, float* out, bool accumulate,
-                 int threads);
+                 Team& team);
 
 }  // namespace shale::cpu

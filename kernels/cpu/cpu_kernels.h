@@ -16,10 +16,11 @@
 namespace shale::cpu {
 
 class OneDnnMatMuls;  // Matmuls by oneDNN; see onednn_matmuls.h.
+class Team;           // See team.h.
 
 // Settings and caches that the kernels of one CpuOps share. Kernels on several streams read it at the same time.
 struct Context {
-  int threads = 1;
+  std::shared_ptr<Team> team;
   CpuProducts products = CpuProducts::kOneDnn;
   std::shared_ptr<OneDnnMatMuls> matmuls;
 };

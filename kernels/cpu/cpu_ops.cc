@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/instruction_set.h"
 #include "kernels/cpu/onednn_matmuls.h"
+#include "kernels/cpu/team.h"
 #include "kernels/ops.h"
 #include "kernels/reference/host_ops.h"
 
@@ -13,18 +14,21 @@ namespace {
 class CpuOps : public HostOps {
  public:
   explicit CpuOps(const CpuOptions& options)
-      : context_{.threads = options.threads,
-                 .products = options.products == CpuProducts::kAuto ? DefaultCpuProducts() : options.products,
-                 .matmuls = std::make_shared<cpu::OneDnnMatMuls>(options.threads)} {}
+      : context_{.team = std::make_shared<cpu::Team>(options.threads),
+                 .products = options.products == CpuProducts::kAuto ? DefaultCpuProducts() : options.products} {
+    context_.matmuls = std::make_shared<cpu::OneDnnMatMuls>(context_.team);
+  }
 
   int64_t ScratchBytes(const Op& op) const override {
     return std::visit([&](const auto& o) { return cpu::ScratchBytesOf(o, context_); }, op.kinds());
   }
   int64_t PackedBytes(const MatMul& op) const override { return cpu::PackedBytesOf(op, context_); }
   absl::Status Prepare(const Op& op) override {
+    SHALE_RETURN_IF_ERROR(context_.team->Start());
     return std::visit([&](const auto& o) { return cpu::PrepareOp(o, context_); }, op.kinds());
   }
   absl::Status Run(const Op& op, Scratch scratch) const override {
+    SHALE_RETURN_IF_ERROR(context_.team->Start());
     return std::visit([&](const auto& o) { return cpu::Run(o, scratch, context_); }, op.kinds());
   }
 

@@ -1,5 +1,5 @@
-// The fast CPU backend: Highway for ops that memory bounds, oneDNN or our own kernels for matmuls, OpenMP for loops
-// over rows.
+// The fast CPU backend: Highway for ops that memory bounds, oneDNN or our own kernels for matmuls, and a team of
+// threads (kernels/cpu/team.h) for all of them.
 //
 // The same op gives the same bits whatever the number of threads, because the partition of every reduction depends on
 // sizes only.
@@ -13,8 +13,7 @@
 namespace shale {
 
 struct CpuOptions {
-  // OpenMP threads per op, including the calling thread. Ranks that share a machine should divide its cores: OpenMP
-  // threads spin while they wait, and block one another if there are more of them than cores.
+  // Threads per op, including the calling thread. Ranks that share a machine should divide its cores.
   int threads = 1;
   CpuProducts products = CpuProducts::kAuto;  // kAuto: DefaultCpuProducts().
 };

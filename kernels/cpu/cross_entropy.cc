@@ -3,8 +3,6 @@
 // scratch per thread.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cc"
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -131,14 +129,14 @@ int64_t ScratchRow(const CrossEntropy& op) {
 }  // namespace
 
 int64_t ScratchBytesOf(const CrossEntropy& op, const Context& context) {
-  return context.threads * ScratchRow(op) * static_cast<int64_t>(sizeof(float));
+  return context.team->threads() * ScratchRow(op) * static_cast<int64_t>(sizeof(float));
 }
 
 absl::Status Run(const CrossEntropy& op, Scratch scratch, const Context& context) {
   const int64_t rows = op.logits_TV.dim(0), v = op.logits_TV.dim(1);
   SHALE_RETURN_IF_ERROR(CheckTargets(op.kName, op.targets_T, v));
-  ParallelFor(context.threads, rows, RowsPerBlock(v), [&](int64_t begin, int64_t end) {
-    auto* scratch_row = reinterpret_cast<float*>(scratch.data) + omp_get_thread_num() * ScratchRow(op);
+  ParallelFor(*context.team, rows, RowsPerBlock(v), [&](int64_t begin, int64_t end, int thread) {
+    auto* scratch_row = reinterpret_cast<float*>(scratch.data) + thread * ScratchRow(op);
     HWY_DYNAMIC_DISPATCH(CrossEntropyRows)(op, begin, end, scratch_row);
   });
   return absl::OkStatus();

@@ -124,7 +124,7 @@ template <class OpType>
 void SumInBlocks(const OpType& op, bool squares, Scratch scratch, const Context& context) {
   const Partition partition = SumPartition(op.x_N.dim(0));
   auto* sums = reinterpret_cast<double*>(scratch.data);
-  ParallelFor(context.threads, partition.n, partition.block, [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, partition.n, partition.block, [&](int64_t begin, int64_t end) {
     double& sum = sums[begin / partition.block];
     if (op.x_N.dtype == DType::kFloat32) {
       sum = HWY_DYNAMIC_DISPATCH(SumFloats)(op.x_N.template as<const float>() + begin, end - begin, squares);
@@ -138,12 +138,12 @@ void SumInBlocks(const OpType& op, bool squares, Scratch scratch, const Context&
   out = op.accumulate ? out + total : total;
 }
 
-void CopyInBlocks(const Tensor& from, const Tensor& to, int threads) {
+void CopyInBlocks(const Tensor& from, const Tensor& to, Team& team) {
   constexpr int64_t kBlock = 1 << 18;
   const int64_t size_bytes = from.extent_bytes();
   // The choice depends on the full size, because the caches would have to hold all of it, not just a block.
   const auto copy = size_bytes >= kLargeCopyBytes ? CopyPastCaches : CopyBytes;
-  ParallelFor(threads, size_bytes, kBlock, [&](int64_t begin, int64_t end) {
+  ParallelFor(team, size_bytes, kBlock, [&](int64_t begin, int64_t end) {
     copy(to.as<std::byte>() + begin, from.as<const std::byte>() + begin, end - begin);
   });
 }
@@ -170,10 +170,10 @@ absl::Status Run(const SumSquares& op, Scratch scratch, const Context& context) 
 
 absl::Status Run(const Copy& op, Scratch scratch, const Context& context) {
   if (op.from.dtype == op.to.dtype) {
-    CopyInBlocks(op.from, op.to, context.threads);
+    CopyInBlocks(op.from, op.to, *context.team);
     return absl::OkStatus();
   }
-  ParallelFor(context.threads, op.from.elements(), kElementsPerBlock, [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, op.from.elements(), kElementsPerBlock, [&](int64_t begin, int64_t end) {
     if (op.to.dtype == DType::kBFloat16) {
       HWY_DYNAMIC_DISPATCH(Round)(op.from.as<const float>() + begin, op.to.as<BFloat16>() + begin, end - begin);
     } else {
@@ -184,7 +184,7 @@ absl::Status Run(const Copy& op, Scratch scratch, const Context& context) {
 }
 
 absl::Status Run(const Add& op, Scratch scratch, const Context& context) {
-  ParallelFor(context.threads, op.out.elements(), kElementsPerBlock, [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, op.out.elements(), kElementsPerBlock, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(AddElements)(op, begin, end);
   });
   return absl::OkStatus();
@@ -193,7 +193,7 @@ absl::Status Run(const Add& op, Scratch scratch, const Context& context) {
 absl::Status Run(const Accumulate& op, Scratch scratch, const Context& context) {
   if (op.rounds()) {
     const RoundingStream stream = RoundingOf(op);
-    ParallelFor(context.threads, op.x_N.dim(0), kElementsPerBlock, [&](int64_t begin, int64_t end) {
+    ParallelFor(*context.team, op.x_N.dim(0), kElementsPerBlock, [&](int64_t begin, int64_t end) {
       HWY_DYNAMIC_DISPATCH(AccumulateRounded)(op, stream, begin, end);
     });
     return absl::OkStatus();
@@ -201,10 +201,10 @@ absl::Status Run(const Accumulate& op, Scratch scratch, const Context& context) 
   const float* x = op.x_N.as<const float>();
   float* total = op.total_N.as<float>();
   if (!op.accumulate) {
-    CopyInBlocks(op.x_N, op.total_N, context.threads);
+    CopyInBlocks(op.x_N, op.total_N, *context.team);
     return absl::OkStatus();
   }
-  ParallelFor(context.threads, op.x_N.dim(0), kElementsPerBlock, [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, op.x_N.dim(0), kElementsPerBlock, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(AddFloats)(total + begin, x + begin, total + begin, end - begin);
   });
   return absl::OkStatus();

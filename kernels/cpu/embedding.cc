@@ -82,10 +82,10 @@ namespace {
 HWY_EXPORT(EmbeddingForwardRows);
 HWY_EXPORT(EmbeddingBackwardColumns);
 
-void Zero(const Tensor& t, int threads) {
+void Zero(const Tensor& t, Team& team) {
   if (!t.present()) return;
   float* x = t.as<float>();
-  ParallelFor(threads, t.elements(), /*block=*/1 << 16, [&](int64_t begin, int64_t end) {
+  ParallelFor(team, t.elements(), /*block=*/1 << 16, [&](int64_t begin, int64_t end) {
     std::memset(x + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
   });
 }
@@ -94,7 +94,7 @@ void Zero(const Tensor& t, int threads) {
 
 absl::Status Run(const EmbeddingForward& op, Scratch scratch, const Context& context) {
   SHALE_RETURN_IF_ERROR(CheckTokens(op.kName, op.tokens_BS, op.weight_VC.dim(0)));
-  ParallelFor(context.threads, op.out_TC.dim(0), RowsPerBlock(op.out_TC.dim(1)), [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, op.out_TC.dim(0), RowsPerBlock(op.out_TC.dim(1)), [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(EmbeddingForwardRows)(op, begin, end);
   });
   return absl::OkStatus();
@@ -103,14 +103,14 @@ absl::Status Run(const EmbeddingForward& op, Scratch scratch, const Context& con
 absl::Status Run(const EmbeddingBackward& op, Scratch scratch, const Context& context) {
   SHALE_RETURN_IF_ERROR(CheckTokens(op.kName, op.tokens_BS, op.d_weight_VC.dim(0)));
   if (!op.accumulate) {
-    Zero(op.d_weight_VC, context.threads);
-    Zero(op.d_positions_PC, context.threads);
+    Zero(op.d_weight_VC, *context.team);
+    Zero(op.d_positions_PC, *context.team);
   }
   // One block per thread, a multiple of a cache line wide. How columns are divided changes no sum.
   constexpr int64_t kLine = 16;
   const int64_t c = op.d_out_TC.dim(1), lines = CeilDivide(c, kLine);
-  const int64_t block = CeilDivide(lines, context.threads) * kLine;
-  ParallelFor(context.threads, c, block, [&](int64_t begin, int64_t end) {
+  const int64_t block = CeilDivide(lines, context.team->threads()) * kLine;
+  ParallelFor(*context.team, c, block, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(EmbeddingBackwardColumns)(op, begin, end);
   });
   return absl::OkStatus();

@@ -33,7 +33,7 @@ bool IsPacked(const MatMul& op, const Context& context) {
          (op.a.dtype == DType::kBFloat16 && !context.matmuls->has_bfloat16());
 }
 
-PackedMatMul PackedOf(const MatMul& op, const Context& context) { return {ShapeOf(op), context.threads}; }
+PackedMatMul PackedOf(const MatMul& op, const Context& context) { return {ShapeOf(op), context.team->threads()}; }
 
 }  // namespace
 
@@ -62,7 +62,7 @@ absl::Status Run(const MatMul& op, Scratch scratch, const Context& context) {
                                 .packed_b = {op.packed_b.as<std::byte>(), op.packed_b.extent_bytes()},
                                 .b_is_packed = op.b_is_packed,
                                 .scratch = scratch};
-  if (IsPacked(op, context)) return PackedOf(op, context).Run(operands);
+  if (IsPacked(op, context)) return PackedOf(op, context).Run(operands, *context.team);
   return context.matmuls->Run(ShapeOf(op), operands);
 }
 

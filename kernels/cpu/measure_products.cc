@@ -98,13 +98,14 @@ absl::StatusOr<MeasuredProducts> MeasureCpuProducts(DType dtype) {
                         .c_MN = Tensor::Contiguous(DType::kFloat32, {kN, kK}),
                         .transpose_a = true,
                         .accumulate = true};
-  const auto onednn = std::make_shared<cpu::OneDnnMatMuls>(/*threads=*/1);
+  const auto team = std::make_shared<cpu::Team>(/*threads=*/1);
+  const auto onednn = std::make_shared<cpu::OneDnnMatMuls>(team);
   if (dtype == DType::kBFloat16 && !onednn->has_bfloat16()) return MeasuredProducts{CpuProducts::kPacked};
   std::vector<MatMul> matmuls = {forward, gradient};
   std::vector<Contestant> contestants;
   for (const CpuProducts products : {CpuProducts::kOneDnn, CpuProducts::kPacked}) {
     Contestant& contestant = contestants.emplace_back();
-    contestant.context = {.threads = 1, .products = products, .matmuls = onednn};
+    contestant.context = {.team = team, .products = products, .matmuls = onednn};
     contestant.best.assign(matmuls.size(), std::numeric_limits<double>::infinity());
   }
   int64_t scratch_bytes = 0;

@@ -191,14 +191,14 @@ HWY_EXPORT(LayerNormForwardRows);
 HWY_EXPORT(LayerNormBackwardRows);
 
 absl::Status Run(const RmsNormForward& op, Scratch scratch, const Context& context) {
-  ParallelFor(context.threads, RowCount(op.x), RowsPerBlock(op.x.dim(-1)), [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, RowCount(op.x), RowsPerBlock(op.x.dim(-1)), [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(RmsNormForwardRows)(op, begin, end);
   });
   return absl::OkStatus();
 }
 
 absl::Status Run(const LayerNormForward& op, Scratch scratch, const Context& context) {
-  ParallelFor(context.threads, RowCount(op.x), RowsPerBlock(op.x.dim(-1)), [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, RowCount(op.x), RowsPerBlock(op.x.dim(-1)), [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(LayerNormForwardRows)(op, begin, end);
   });
   return absl::OkStatus();
@@ -212,10 +212,10 @@ absl::Status Run(const RmsNormBackward& op, Scratch scratch, const Context& cont
   const int64_t c = op.x.dim(-1);
   const Partition rows = RowPartition(RowCount(op.x));
   auto* partials = reinterpret_cast<float*>(scratch.data);
-  ParallelFor(context.threads, rows.n, rows.block, [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, rows.n, rows.block, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(RmsNormBackwardRows)(op, begin, end, partials + begin / rows.block * c);
   });
-  AddPartials(partials, rows.blocks(), c, c, op.d_weight_C.as<float>(), op.accumulate, context.threads);
+  AddPartials(partials, rows.blocks(), c, c, op.d_weight_C.as<float>(), op.accumulate, *context.team);
   return absl::OkStatus();
 }
 
@@ -228,11 +228,11 @@ absl::Status Run(const LayerNormBackward& op, Scratch scratch, const Context& co
   const int64_t c = op.x.dim(-1);
   const Partition rows = RowPartition(RowCount(op.x));
   auto* partials = reinterpret_cast<float*>(scratch.data);
-  ParallelFor(context.threads, rows.n, rows.block, [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, rows.n, rows.block, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(LayerNormBackwardRows)(op, begin, end, partials + begin / rows.block * 2 * c);
   });
-  AddPartials(partials, rows.blocks(), 2 * c, c, op.d_weight_C.as<float>(), op.accumulate, context.threads);
-  AddPartials(partials + c, rows.blocks(), 2 * c, c, op.d_bias_C.as<float>(), op.accumulate, context.threads);
+  AddPartials(partials, rows.blocks(), 2 * c, c, op.d_weight_C.as<float>(), op.accumulate, *context.team);
+  AddPartials(partials + c, rows.blocks(), 2 * c, c, op.d_bias_C.as<float>(), op.accumulate, *context.team);
   return absl::OkStatus();
 }
 

@@ -1,27 +1,16 @@
 #include "kernels/cpu/onednn_matmuls.h"
 
-#include <omp.h>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/cpu/instruction_set.h"
+#include "kernels/cpu/one_openmp_thread.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/tiled_matmul.h"
 
 namespace shale::cpu {
 namespace {
-
-// Makes OpenMP report one thread to oneDNN while it exists. oneDNN asks for the number of threads when it makes a
-// primitive and when it runs one. The setting belongs to the calling thread; the destructor restores it for other code
-// that runs there.
-class OneThread {
- public:
-  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~OneThread() { omp_set_num_threads(before_); }
-
- private:
-  const int before_;
-};
 
 absl::Status ErrorOf(const MatMulShape& s, absl::string_view what, int status) {
   return absl::InternalError(absl::StrCat("oneDNN: ", what, " (status ", status, ") for a matmul of M=", s.m,
@@ -33,10 +22,10 @@ absl::Status ErrorOf(const MatMulShape& s, const dnnl::error& error) { return Er
 
 }  // namespace
 
-OneDnnMatMuls::OneDnnMatMuls(int threads) : threads_(threads) {
+OneDnnMatMuls::OneDnnMatMuls(std::shared_ptr<Team> team) : team_(std::move(team)) {
   // With AVX-512 alone, oneDNN imitates bf16 instructions, at a quarter of the speed of our own kernels.
   if (UsedInstructionSet() < InstructionSet::kAvx512BFloat16) return;
-  const OneThread one_thread;
+  const OneOpenMpThread one_thread;
   try {
     const MatMulShape shape{.m = 64,
                             .n = 64,
@@ -60,9 +49,9 @@ absl::StatusOr<TiledMatMul*> OneDnnMatMuls::Find(const MatMulShape& shape) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = matmuls_.find(shape);
   if (found != matmuls_.end()) return found->second.get();
-  const OneThread one_thread;
+  const OneOpenMpThread one_thread;
   try {
-    return (matmuls_[shape] = std::make_unique<TiledMatMul>(shape, threads_)).get();
+    return (matmuls_[shape] = std::make_unique<TiledMatMul>(shape, team_->threads())).get();
   } catch (const dnnl::error& error) {
     return ErrorOf(shape, error);
   }
@@ -80,7 +69,7 @@ absl::StatusOr<int64_t> OneDnnMatMuls::PackedBytes(const MatMulShape& shape) {
 
 absl::Status OneDnnMatMuls::Prepare(const MatMulShape& shape) {
   SHALE_ASSIGN_OR_RETURN(TiledMatMul * matmul, Find(shape));
-  const OneThread one_thread;
+  const OneOpenMpThread one_thread;
   try {
     matmul->Prepare();
   } catch (const dnnl::error& error) {
@@ -103,8 +92,7 @@ absl::Status OneDnnMatMuls::Run(const MatMulShape& shape, const MatMulOperands& 
     return absl::InternalError(absl::StrCat("a matmul of M=", shape.m, " N=", shape.n, " K=", shape.k, " needs ",
                                             scratch_bytes, " bytes of scratch; got ", operands.scratch.size_bytes));
   }
-  const OneThread one_thread;
-  const dnnl_status_t status = matmul->Run(operands);
+  const dnnl_status_t status = matmul->Run(operands, *team_);
   if (status != dnnl_success) return ErrorOf(shape, "could not execute", status);
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cpu/matmul_shape.h"
+#include "kernels/cpu/team.h"
 
 namespace shale::cpu {
 
@@ -24,8 +25,8 @@ class TiledMatMul;
 // shape run one after another.
 class OneDnnMatMuls {
  public:
-  // Matmuls run on `threads` OpenMP threads, including the calling thread.
-  explicit OneDnnMatMuls(int threads);
+  // Matmuls run on the threads of the team.
+  explicit OneDnnMatMuls(std::shared_ptr<Team> team);
   ~OneDnnMatMuls();
 
   // Returns whether oneDNN multiplies bf16 with instructions of this processor. If not, shapes must be f32.
@@ -45,7 +46,7 @@ class OneDnnMatMuls {
  private:
   absl::StatusOr<TiledMatMul*> Find(const MatMulShape& shape);
 
-  const int threads_;
+  const std::shared_ptr<Team> team_;
   bool has_bfloat16_ = false;
   std::mutex mutex_;  // Guards the map. Entries are never removed.
   std::map<MatMulShape, std::unique_ptr<TiledMatMul>> matmuls_;

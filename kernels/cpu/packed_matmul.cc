@@ -1,7 +1,5 @@
 #include "kernels/cpu/packed_matmul.h"
 
-#include <omp.h>
-
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -164,22 +162,21 @@ void PackedMatMul::RunTile(const Piece& piece, int64_t tile, int thread, const M
   }
 }
 
-// Called by every thread of the team. While the tiles of a piece are computed, the next piece is packed.
-void PackedMatMul::RunPieces(const MatMulOperands& operands) const {
+// While the tiles of a piece are computed, the next piece is packed.
+void PackedMatMul::RunPieces(const MatMulOperands& operands, Team& team) const {
   for (int64_t i = operands.b_is_packed ? 1 : 0; i <= pieces(); ++i) {
     const Piece now = PieceAt(i - 1, operands), next = PieceAt(operands.b_is_packed ? -1 : i, operands);
-#pragma omp for schedule(dynamic)
-    for (int64_t part = 0; part < now.tiles + next.chunks; ++part) {
+    team.RunParts(threads_, now.tiles + next.chunks, [&](int64_t part, int thread) {
       if (part < now.tiles) {
-        RunTile(now, part, omp_get_thread_num(), operands);
+        RunTile(now, part, thread, operands);
       } else {
         PackChunk(next, part - now.tiles, operands);
       }
-    }
+    });
   }
 }
 
-absl::Status PackedMatMul::Run(const MatMulOperands& operands) const {
+absl::Status PackedMatMul::Run(const MatMulOperands& operands, Team& team) const {
   const bool packed_elsewhere = operands.packed_b.data != nullptr;
   const auto too_small = [&](int64_t wanted, const char* what, int64_t got) {
     return absl::InternalError(absl::StrCat("a matmul of M=", shape_.m, " N=", shape_.n, " K=", shape_.k, " needs ",
@@ -190,8 +187,7 @@ absl::Status PackedMatMul::Run(const MatMulOperands& operands) const {
   }
   const int64_t scratch = scratch_bytes(packed_elsewhere);
   if (operands.scratch.size_bytes < scratch) return too_small(scratch, "of scratch", operands.scratch.size_bytes);
-#pragma omp parallel num_threads(threads_)
-  RunPieces(operands);
+  RunPieces(operands, team);
   return absl::OkStatus();
 }
 

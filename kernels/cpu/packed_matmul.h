@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/cpu/matmul_shape.h"
+#include "kernels/cpu/team.h"
 
 namespace shale::cpu {
 
@@ -33,9 +34,8 @@ class PackedMatMul {
   // Returns the size in bytes of b packed all at once, or 0 if it is packed in pieces. A size above 0 is the same for
   // every M.
   int64_t whole_packed_bytes() const { return whole_ ? piece_bytes_ : 0; }
-  // Computes the matmul on up to `threads` OpenMP threads, including the calling thread. Returns Internal if packed_b
-  // or scratch is too small.
-  absl::Status Run(const MatMulOperands& operands) const;
+  // Computes the matmul on `threads` threads of the team. Returns Internal if packed_b or scratch is too small.
+  absl::Status Run(const MatMulOperands& operands, Team& team) const;
 
  private:
   // A range of columns and of k of operand b.
@@ -58,7 +58,7 @@ class PackedMatMul {
   Piece PieceAt(int64_t i, const MatMulOperands& operands) const;
   void PackChunk(const Piece& piece, int64_t chunk, const MatMulOperands& operands) const;
   void RunTile(const Piece& piece, int64_t tile, int thread, const MatMulOperands& operands) const;
-  void RunPieces(const MatMulOperands& operands) const;
+  void RunPieces(const MatMulOperands& operands, Team& team) const;
 
   MatMulShape shape_;
   int threads_;

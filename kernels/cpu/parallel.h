@@ -1,24 +1,32 @@
 // Parallel loops over blocks. The callers are compiled for the baseline instruction set and call SIMD kernels block by
-// block through Highway's dispatch, so that no OpenMP region lies inside code that is compiled for one instruction set.
+// block through Highway's dispatch.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
+#include "kernels/cpu/team.h"
 #include "kernels/integers.h"
 
 namespace shale::cpu {
 
-// Calls body(begin, end) for [0, block), [block, 2 * block), ... up to `n`, on up to `threads` threads.
+// Calls body(begin, end) or body(begin, end, thread) for [0, block), [block, 2 * block), ... up to `n`, on the threads
+// of the team. Each thread has blocks that are neighbors.
 template <class Body>
-void ParallelFor(int threads, int64_t n, int64_t block, const Body& body) {
+void ParallelFor(Team& team, int64_t n, int64_t block, const Body& body) {
   const int64_t blocks = CeilDivide(n, block);
-  if (threads <= 1 || blocks <= 1) {
-    for (int64_t begin = 0; begin < n; begin += block) body(begin, std::min(n, begin + block));
-    return;
-  }
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t i = 0; i < blocks; ++i) body(i * block, std::min(n, (i + 1) * block));
+  if (blocks <= 0) return;
+  const int threads = static_cast<int>(std::min<int64_t>(team.threads(), blocks));
+  team.Run(threads, [&](int thread) {
+    for (int64_t i = blocks * thread / threads; i < blocks * (thread + 1) / threads; ++i) {
+      if constexpr (std::is_invocable_v<Body, int64_t, int64_t, int>) {
+        body(i * block, std::min(n, (i + 1) * block), thread);
+      } else {
+        body(i * block, std::min(n, (i + 1) * block));
+      }
+    }
+  });
 }
 
 // The division of n items (rows of a column sum, elements of a total) into blocks, each of which becomes a partial sum.

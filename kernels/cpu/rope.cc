@@ -7,8 +7,6 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cc"
 #include "kernels/ops/rope.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -128,7 +126,9 @@ struct RopeScratch {
 
 }  // namespace
 
-int64_t ScratchBytesOf(const Rope& op, const Context& context) { return RopeScratch::SizeBytes(op, context.threads); }
+int64_t ScratchBytesOf(const Rope& op, const Context& context) {
+  return RopeScratch::SizeBytes(op, context.team->threads());
+}
 
 absl::Status Run(const Rope& op, Scratch scratch, const Context& context) {
   const RopeScratch shared(op, scratch.data, 0);
@@ -138,8 +138,8 @@ absl::Status Run(const Rope& op, Scratch scratch, const Context& context) {
     shared.step_cosine[i] = std::cos(frequency);
     shared.step_sine[i] = std::sin(frequency);
   }
-  ParallelFor(context.threads, op.x_BSHD.dim(1), kPositions, [&](int64_t begin, int64_t end) {
-    const RopeScratch own(op, scratch.data, omp_get_thread_num());
+  ParallelFor(*context.team, op.x_BSHD.dim(1), kPositions, [&](int64_t begin, int64_t end, int thread) {
+    const RopeScratch own(op, scratch.data, thread);
     for (int64_t position = begin; position < end; ++position) {
       for (int64_t i = 0; i < own.half; ++i) {
         if (position == begin) {

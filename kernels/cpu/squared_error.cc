@@ -68,7 +68,7 @@ namespace shale::cpu {
 HWY_EXPORT(SquaredErrorRows);
 
 absl::Status Run(const SquaredError& op, Scratch scratch, const Context& context) {
-  ParallelFor(context.threads, op.prediction_TD.dim(0), RowsPerBlock(op.prediction_TD.dim(1)),
+  ParallelFor(*context.team, op.prediction_TD.dim(0), RowsPerBlock(op.prediction_TD.dim(1)),
               [&](int64_t begin, int64_t end) {
                 HWY_DYNAMIC_DISPATCH(SquaredErrorRows)
                 (op, begin, end);

@@ -1,13 +1,12 @@
 #include "kernels/cpu/tiled_matmul.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "kernels/cpu/one_openmp_thread.h"
 #include "kernels/cpu/packed_operand.h"
 #include "kernels/integers.h"
 
@@ -99,7 +98,7 @@ TiledMatMul::TiledMatMul(const MatMulShape& shape, int threads) : shape_(shape) 
     AddTiles(piece, order, tile_threads);
     most_tiles = std::max(most_tiles, piece.end_tile - piece.first_tile);
   }
-  team_ = static_cast<int>(std::min<int64_t>(threads, most_tiles));
+  threads_ = static_cast<int>(std::min<int64_t>(threads, most_tiles));
 }
 
 void TiledMatMul::AddTiles(Piece& piece, TileOrder order, int threads) {
@@ -131,15 +130,11 @@ size_t TiledMatMul::KindOf(const MatMulTile& tile) {
 
 void TiledMatMul::Prepare() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  PrepareLocked();
-}
-
-void TiledMatMul::PrepareLocked() {
   if (!per_thread_.empty()) return;
   const auto memory = [](const dnnl::memory::desc& desc) {
     return dnnl::memory(desc, OneDnnEngine(), DNNL_MEMORY_NONE);
   };
-  std::vector<Thread> per_thread(team_);
+  std::vector<Thread> per_thread(threads_);
   for (Kind& kind : kinds_) {
     const auto& description = kind.description;
     kind.primitive = dnnl::matmul(description);
@@ -153,20 +148,19 @@ void TiledMatMul::PrepareLocked() {
   per_thread_ = std::move(per_thread);
 }
 
-dnnl_status_t TiledMatMul::Run(const MatMulOperands& operands) {
+dnnl_status_t TiledMatMul::Run(const MatMulOperands& operands, Team& team) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  PrepareLocked();
   std::atomic<dnnl_status_t> failure = dnnl_success;
-#pragma omp parallel num_threads(team_)
-  RunPieces(operands, failure);
+  RunPieces(operands, team, failure);
   return failure;
 }
 
-// Called by every thread of the team. While the tiles of a piece are computed, the next piece is packed. Chunks come
-// after the tiles: small parts of work at the end keep threads from waiting long for one another.
-void TiledMatMul::RunPieces(const MatMulOperands& operands, std::atomic<dnnl_status_t>& failure) {
-  const auto run_tile = [&](const Piece& piece, const Tile& tile) {
-    const dnnl_status_t status = RunTile(piece, tile, omp_get_thread_num(), operands);
+// While the tiles of a piece are computed, the next piece is packed. Chunks come after the tiles: small parts of work
+// at the end keep threads from waiting long for one another.
+void TiledMatMul::RunPieces(const MatMulOperands& operands, Team& team, std::atomic<dnnl_status_t>& failure) {
+  const auto run_tile = [&](const Piece& piece, const Tile& tile, int thread) {
+    const OneOpenMpThread one_thread;
+    const dnnl_status_t status = RunTile(piece, tile, thread, operands);
     if (status != dnnl_success) failure = status;
   };
   const bool packs_now = packs() && !operands.b_is_packed;
@@ -175,14 +169,13 @@ void TiledMatMul::RunPieces(const MatMulOperands& operands, std::atomic<dnnl_sta
     const Piece next = packs_now && i < pieces_.size() ? pieces_[i] : Piece{};
     const UnpackedOperand b = OperandOf(next, operands);
     const int64_t tiles = now.end_tile - now.first_tile, chunks = PackedChunks(b);
-#pragma omp for schedule(dynamic)
-    for (int64_t part = 0; part < tiles + chunks; ++part) {
+    team.RunParts(threads_, tiles + chunks, [&](int64_t part, int thread) {
       if (part < tiles) {
-        run_tile(now, tiles_[now.first_tile + part]);
+        run_tile(now, tiles_[now.first_tile + part], thread);
       } else {
         PackChunk(b, part - tiles, PackedAt(next, operands));
       }
-    }
+    });
   }
 }
 

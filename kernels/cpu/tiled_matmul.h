@@ -19,23 +19,23 @@ namespace shale::cpu {
 // May throw dnnl::error.
 dnnl::matmul::primitive_desc DescribeMatMul(const MatMulShape& s, const dnnl::memory::desc& b);
 
-// Thread-safe; calls run one after another. Code that makes, prepares or runs it must first make OpenMP report one
-// thread to oneDNN, as onednn_matmuls.cc does.
+// Thread-safe; calls run one after another. Code that creates or prepares a TiledMatMul must first make OpenMP report
+// one thread to oneDNN (OneOpenMpThread). Run does so itself, on each thread that computes tiles.
 class TiledMatMul {
  public:
-  // Runs on at most `threads` OpenMP threads, including the calling thread. May throw dnnl::error.
+  // Runs on at most `threads` threads of a team. May throw dnnl::error.
   TiledMatMul(const MatMulShape& shape, int threads);
 
   int64_t scratch_bytes(bool packed_elsewhere) const {
-    return (packed_elsewhere ? 0 : all_packed_bytes()) + (onednn_bytes_ + gathered_bytes_) * team_;
+    return (packed_elsewhere ? 0 : all_packed_bytes()) + (onednn_bytes_ + gathered_bytes_) * threads_;
   }
   // Returns the size of b packed all at once, or 0 if b is not packed, or only in pieces.
   int64_t whole_packed_bytes() const { return gathers() ? 0 : packed_bytes_; }
 
   // Makes the primitives, unless they exist. May throw dnnl::error.
   void Prepare();
-  // Computes the matmul and returns oneDNN's status. Prepares first if needed, and may then throw dnnl::error.
-  dnnl_status_t Run(const MatMulOperands& operands);
+  // Computes the matmul and returns oneDNN's status. Does not throw. REQUIRES: Prepare() has returned.
+  dnnl_status_t Run(const MatMulOperands& operands, Team& team);
 
  private:
   // Tiles of one size, which share a primitive.
@@ -76,14 +76,13 @@ class TiledMatMul {
   UnpackedOperand OperandOf(const Piece& piece, const MatMulOperands& operands) const;
   void AddTiles(Piece& piece, TileOrder order, int threads);
   size_t KindOf(const MatMulTile& tile);
-  void PrepareLocked();
-  void RunPieces(const MatMulOperands& operands, std::atomic<dnnl_status_t>& failure);
+  void RunPieces(const MatMulOperands& operands, Team& team, std::atomic<dnnl_status_t>& failure);
   dnnl_status_t RunTile(const Piece& piece, const Tile& tile, int thread_number, const MatMulOperands& operands);
 
   const MatMulShape shape_;
   std::vector<Piece> pieces_;
   std::vector<Tile> tiles_;
-  int team_ = 1;  // The number of threads that have a tile to compute.
+  int threads_ = 1;  // How many threads have a tile to compute.
   // Layout of scratch: packed_bytes_ for each piece of packed b (one piece, or two in turn; none if b is packed
   // elsewhere), then for each thread onednn_bytes_ for oneDNN and gathered_bytes_ for a tile of c.
   int64_t packed_bytes_ = 0, onednn_bytes_ = 0, gathered_bytes_ = 0;

@@ -27,7 +27,7 @@ DecayRun DecayRunAt(const Update& op, int64_t begin, int64_t end) {
 
 absl::Status Run(const Update& op, Scratch scratch, const Context& context) {
   if (op.update_5.as<const float>()[kUpdateSkip] != 0) return absl::OkStatus();
-  ParallelFor(context.threads, op.weight_P.dim(0), kElementsPerBlock, [&](int64_t begin, int64_t end) {
+  ParallelFor(*context.team, op.weight_P.dim(0), kElementsPerBlock, [&](int64_t begin, int64_t end) {
     std::visit([&](const auto& rule) { UpdateElements(rule, op, begin, end); }, op.rule);
     hwy::FlushStream();
   });

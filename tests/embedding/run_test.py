@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Tests what other projects do with Shale: builds programs outside of the repository, trains, and compares bits.
 
-    tests/embedding/run_test.py [-k PATTERN]
+    tests/embedding/run_test.py [--cuda] [-k PATTERN]
 
-Runs the tests of this file, and those of the other files *_test.py in this folder.
+Runs the tests of this file, and those of the other files *_test.py in this folder. --cuda adds a build with the CUDA
+backend, for which nvcc compiles all kernels: minutes, the first time.
 
 This file builds a program in another Bazel workspace against @shale. It copies tests/embedding/workspace to a temporary
 folder. The program brings a model of its own that a job file can also describe (`model { mlp {} }`), so `train` must
-end in the same bits. Builds without CUDA. The first build compiles the engine once more, because the paths of its files
+end in the same bits. The first build compiles the engine once more, because the paths of its files
 differ. ~/.cache/shale/embedding keeps the outputs, so that later runs take seconds. These are no Bazel tests, because a
 Bazel inside of Bazel would share the machine without either of them knowing; `tools/test --all` runs them.
 """
@@ -26,6 +27,7 @@ _OUTPUTS = os.path.join(_CACHE, "shale", "embedding")
 # Compiler warnings would push the error that matters out of what a failed test shows.
 QUIET = ["--noshow_progress", "--ui_event_filters=-info,-warning"]
 MODEL = "model={mlp: {embedding: 8 hidden: 32 layers: 2}}"
+_WITH_CUDA = "SHALE_TEST_EMBEDDING_WITH_CUDA"  # Set in the environment by --cuda.
 
 
 def run(command, **options):
@@ -57,17 +59,23 @@ class EmbeddingTest(unittest.TestCase):
             file.write(text.replace('"SHALE"', f'"{ROOT}"'))
         write_text(cls.workspace)
 
-    def bazel(self, command, *targets):
+    def bazel(self, command, *targets, flags=("--@shale//tools/build_defs:cuda=false",)):
         """Builds in the other workspace, without the flags of this one's .bazelrc."""
         os.makedirs(_OUTPUTS, exist_ok=True)
-        return ["bazel", "--max_idle_secs=60", f"--output_base={_OUTPUTS}", command, "-c", "opt",
-                "--@shale//tools/build_defs:cuda=false", "--symlink_prefix=out/", *QUIET, *targets]
+        return ["bazel", "--max_idle_secs=60", f"--output_base={_OUTPUTS}", command, "-c", "opt", *flags,
+                "--symlink_prefix=out/", *QUIET, *targets]
+
+    def trained(self, name):
+        """Trains with the program, and returns the exported weights."""
+        folder = os.path.join(self.workspace, name)
+        printed = run([os.path.join(self.workspace, "out/bin/service"), "job.textproto", folder], cwd=self.workspace)
+        self.assertIn("step 20: loss ", printed)
+        with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+            return file.read()
 
     def test_a_program_with_its_own_model_trains_to_the_bits_of_the_tool(self):
         run(self.bazel("build", "//:service"), cwd=self.workspace)
-        own = os.path.join(self.workspace, "own")
-        printed = run([os.path.join(self.workspace, "out/bin/service"), "job.textproto", own], cwd=self.workspace)
-        self.assertIn("step 20: loss ", printed)
+        ours = self.trained("own")
 
         run(["bazel", "build", "-c", "opt", "--//tools/build_defs:cuda=false", *QUIET, "//tools:train",
              "//tools:export"], cwd=ROOT)
@@ -77,8 +85,6 @@ class EmbeddingTest(unittest.TestCase):
              f"telemetry.run_folder={theirs}"], cwd=self.workspace)
         exported = os.path.join(self.workspace, "exported")
         run([os.path.join(tools, "export"), f"--run={theirs}", f"--out={exported}", "--plain"])
-        with open(os.path.join(own, "model.safetensors"), "rb") as file:
-            ours = file.read()
         with open(os.path.join(exported, "model.safetensors"), "rb") as file:
             self.assertEqual(file.read(), ours)
 
@@ -86,6 +92,25 @@ class EmbeddingTest(unittest.TestCase):
         refused = subprocess.run([os.path.join(tools, "train"), "--job=job.textproto"], cwd=self.workspace,
                                  capture_output=True, text=True, check=False)
         self.assertIn("model: missing; give decoder", refused.stderr)
+
+    @unittest.skipUnless(os.environ.get(_WITH_CUDA), "builds with nvcc for minutes: call with --cuda")
+    def test_a_program_with_the_cuda_backend_trains_on_cpus_to_the_same_bits(self):
+        run(self.bazel("build", "//:service"), cwd=self.workspace)
+        without = self.trained("without_cuda")
+        # One architecture is enough to compile and link everything.
+        run(self.bazel("build", "//:service", flags=["--@shale//tools/build_defs:cuda=true",
+                                                     "--@shale//tools/build_defs:cuda_arch=80"]), cwd=self.workspace)
+        self.assertEqual(self.trained("with_cuda"), without)
+        # The program has the backend: what it lacks for a job on a GPU is at most a GPU.
+        with open(os.path.join(self.workspace, "job.textproto"), encoding="utf-8") as file:
+            job = file.read()
+        self.assertIn("cpu_products: ONEDNN", job)
+        with open(os.path.join(self.workspace, "gpu.textproto"), "w", encoding="utf-8") as file:
+            file.write(job.replace("threads_per_rank: 1 cpu_products: ONEDNN", "device: CUDA ranks_per_device: 2"))
+        result = subprocess.run([os.path.join(self.workspace, "out/bin/service"), "gpu.textproto", "gpu"],
+                                cwd=self.workspace, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            self.assertRegex(result.stderr, "NVIDIA|GPU")
 
     def test_nothing_but_the_public_target_is_visible(self):
         result = subprocess.run(self.bazel("build", "--nobuild", "//private:graph"), cwd=self.workspace,
@@ -96,4 +121,7 @@ class EmbeddingTest(unittest.TestCase):
 
 if __name__ == "__main__":
     folder = os.path.dirname(os.path.realpath(__file__))
+    if "--cuda" in sys.argv:
+        sys.argv.remove("--cuda")
+        os.environ[_WITH_CUDA] = "1"
     unittest.main(module=None, argv=[sys.argv[0], "discover", "-s", folder, "-p", "*_test.py", *sys.argv[1:]])

@@ -140,7 +140,7 @@ memory { budget_bytes: 100000000 }
 
   // Returns the losses of all steps. Expects that each step used the memory that was planned.
   std::vector<double> Losses(const Job& job, const std::string& folder = "", const ResumeOptions& resume = {}) const {
-    const auto backend = TestedBackend(kTestedOps, /*threads=*/1);
+    const auto backend = TestedBackend(OpsKind::kFast, /*threads=*/1);
     const absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(
         job, {.backend = backend.get(), .data = data_.get(), .checkpoint_folder = folder, .resume = resume});
     EXPECT_TRUE(trainer.ok()) << trainer.status();

@@ -46,14 +46,6 @@ absl::Span<const Combination> AllCombinations();
 // slow (TestsEveryCombination).
 absl::Span<const Combination> Combinations();
 
-// ThreadSanitizer does not see the synchronization in the OpenMP library that the fast ops use, so under it the tests
-// run the reference ops.
-#ifdef __SANITIZE_THREAD__
-inline constexpr OpsKind kTestedOps = OpsKind::kReference;
-#else
-inline constexpr OpsKind kTestedOps = OpsKind::kFast;
-#endif
-
 struct RunOptions {
   ModelConfig model = SmallDecoder();
   std::function<absl::StatusOr<ModelGraph>(const GraphOptions&)> build;  // If set, builds the graph without `model`.
@@ -63,7 +55,7 @@ struct RunOptions {
   TargetWeights target_weights = TargetWeights::kNone;
   StepOptions step;
   const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads, cpu_products).
-  OpsKind ops = kTestedOps;
+  OpsKind ops = OpsKind::kFast;
   CpuProducts cpu_products = CpuProducts::kAuto;
   int64_t threads = 1;
   int steps = 1;

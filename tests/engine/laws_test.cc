@@ -471,7 +471,6 @@ TEST(StepLaws, ANonFiniteValueOnOneReplicaSkipsTheUpdateOnAll) {
 }
 
 TEST(StepLaws, ThreadsAndReferenceOpsAgree) {
-  if (kTestedOps != OpsKind::kFast) GTEST_SKIP() << "the fast ops cannot run here";
   const Tokens tokens = RandomTokens(4, 11, SmallDecoder().vocabulary, 12);
   RunOptions options = With({Strategy::kFullShard, Accumulation::kSharded}, 2, 2);
   const RunResult fast = MustRun(options, tokens);

@@ -29,8 +29,6 @@ bool Register(std::string name, std::string family, int threads, int64_t targets
            }});
 }
 
-// libgomp is not instrumented: ThreadSanitizer does not see its barriers and would report races.
-#ifndef __SANITIZE_THREAD__
 [[maybe_unused]] const bool registered = [] {
   cpu::UsedInstructionSet();  // Applies SHALE_MAX_CPU_ISA to the supported targets.
   const int64_t best = hwy::SupportedTargets();
@@ -45,7 +43,6 @@ bool Register(std::string name, std::string family, int threads, int64_t targets
   if ((best & HWY_AVX2) != 0) Register("cpu_avx2", "cpu_avx2", 1, HWY_AVX2);
   return Register("cpu_portable", "cpu_portable", 1, 0);
 }();
-#endif
 
 }  // namespace
 }  // namespace shale::testing

@@ -52,8 +52,6 @@ std::vector<std::pair<int64_t, double>> Metrics(const std::string& run) {
 class KillTest : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    // Otherwise each start runs the program twice (tools/passive_waiting.h).
-    setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
     temp_.Write("text.txt", TinyText());
     temp_.Write("job.textproto", TinyJobText("text.txt"));
   }

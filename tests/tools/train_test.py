@@ -156,13 +156,6 @@ class ToolsTest(unittest.TestCase):
             self.assertEqual(wrong.returncode, 2)
             self.assertIn("unknown flag --jobb", wrong.stderr.decode())
 
-    def test_threads_wait_without_spinning_unless_told_otherwise(self):
-        for given, wanted in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "ACTIVE")):
-            environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))}
-            environment.update(given, OMP_DISPLAY_ENV="true")
-            result = subprocess.run([_GENERATE, "--help"], env=environment, capture_output=True, check=True)
-            self.assertEqual(re.findall(r"OMP_WAIT_POLICY = '(\w+)'", result.stderr.decode())[-1], wanted)
-
     def test_plan_and_train_take_what_was_measured_fastest(self):
         first = self.train("--set=lr_schedule.steps=1")
         self.assertEqual(first.returncode, 0, first.stderr.decode())

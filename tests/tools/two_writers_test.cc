@@ -61,7 +61,6 @@ TEST(TwoWriters, TheSecondTrainerOfAProcessIsRefusedWhateverTheFirstOneDoes) {
 }
 
 TEST(TwoWriters, ASecondProgramIsRefusedWithTheFolderAndTheReason) {
-  setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   const TempFolder temp;
   temp.Write("text.txt", TinyText());
   temp.Write("job.textproto", TinyJobText("text.txt"));

@@ -25,7 +25,6 @@
 #include "engine/train/trainer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
-#include "tools/passive_waiting.h"
 
 namespace shale {
 namespace {
@@ -258,7 +257,6 @@ absl::Status Bench(const Flags& flags) {
 }  // namespace shale
 
 int main(int argc, char** argv) {
-  shale::WaitPassively(argv);
   shale::Flags flags;
   shale::CommandLine line(
       "checkpoint", "Measures saving and loading against plain files, and what an asynchronous save costs a step.");

@@ -5,7 +5,6 @@
 #include "tools/bench/comm.h"
 #include "tools/bench/gpu.h"
 #include "tools/bench/support.h"
-#include "tools/passive_waiting.h"
 
 namespace shale {
 namespace {
@@ -28,7 +27,4 @@ std::vector<CommKind> Kinds() {
 }  // namespace
 }  // namespace shale
 
-int main(int argc, char** argv) {
-  shale::WaitPassively(argv);
-  return shale::BenchComm(argc, argv, shale::Kinds());
-}
+int main(int argc, char** argv) { return shale::BenchComm(argc, argv, shale::Kinds()); }

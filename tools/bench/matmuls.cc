@@ -32,11 +32,11 @@
 #include "oneapi/dnnl/dnnl.hpp"
 #include "tools/bench/copy.h"
 #include "tools/bench/onednn.h"
+#include "tools/bench/passive_waiting.h"
 #include "tools/bench/planned_job.h"
 #include "tools/bench/step_work.h"
 #include "tools/bench/support.h"
 #include "tools/command_line.h"
-#include "tools/passive_waiting.h"
 
 namespace shale {
 namespace {

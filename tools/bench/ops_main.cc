@@ -1,7 +1,7 @@
 #include "tools/bench/gpu.h"
 #include "tools/bench/ops.h"
 #include "tools/bench/ops_cpu.h"
-#include "tools/passive_waiting.h"
+#include "tools/bench/passive_waiting.h"
 
 int main(int argc, char** argv) {
   shale::WaitPassively(argv);

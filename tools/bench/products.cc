@@ -26,7 +26,6 @@
 #include "tools/bench/planned_job.h"
 #include "tools/bench/support.h"
 #include "tools/command_line.h"
-#include "tools/passive_waiting.h"
 
 namespace shale {
 namespace {
@@ -159,7 +158,6 @@ int Run(const Flags& flags) {
 }  // namespace shale
 
 int main(int argc, char** argv) {
-  shale::WaitPassively(argv);
   shale::Flags flags;
   shale::CommandLine line("products",
                           "Times the matmuls of one rank's step of a job, alone, as runtime.cpu_products ONEDNN and "

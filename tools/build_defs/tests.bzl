@@ -23,9 +23,11 @@ def _flags(srcs, deps, copts, optimized):
         return PREFIX_OPTIMIZED_COPTS + copts, ["//tests:prefix_optimized"]
     return PREFIX_COPTS + copts, [PREFIX]
 
-def cc_test(name, srcs = [], deps = [], copts = [], optimized = False, **kwargs):
+def cc_test(name, srcs = [], deps = [], copts = [], optimized = False, tags = [], **kwargs):
     copts, added = _flags(srcs, deps, copts, optimized)
-    native.cc_test(name = name, srcs = srcs, deps = deps + added, copts = copts, **kwargs)
+    if "tsan" in tags:
+        added = added + ["//tests:thread_sanitizer"]
+    native.cc_test(name = name, srcs = srcs, deps = deps + added, copts = copts, tags = tags, **kwargs)
 
 def cc_library(name, srcs = [], deps = [], copts = [], optimized = False, **kwargs):
     copts, added = _flags(srcs, deps, copts, optimized)

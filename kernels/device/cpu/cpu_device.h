@@ -25,7 +25,7 @@ struct CpuDeviceOptions {
   int threads = 1;                 // Threads of Arena::MakeResident.
   std::string thread_name_prefix;  // For the streams' threads.
   // Called with the stream's name in every stream's thread before its work; if synchronous, in the thread that calls
-  // CreateStream. It may change settings of the thread, such as how many threads OpenMP may use. May be empty.
+  // CreateStream. It may change settings of the thread. May be empty.
   std::function<void(absl::string_view stream)> initialize;
 };
 

@@ -119,10 +119,6 @@ class LifetimesInC : public CTest {
   shale_job MakeJob(const std::vector<std::string>& more = {}) {
     std::vector<std::string> overrides = {"runtime.generate=true", "runtime.threads_per_rank=2",
                                           "checkpoint.asynchronous=true"};
-#ifdef __SANITIZE_THREAD__
-    // ThreadSanitizer does not see how the fast ops synchronize.
-    overrides.insert(overrides.end(), {"runtime.cpu_products=", "runtime.ops=REFERENCE"});
-#endif
     overrides.insert(overrides.end(), more.begin(), more.end());
     std::vector<const char*> pointers;
     for (const std::string& each : overrides) pointers.push_back(each.c_str());

@@ -13,13 +13,6 @@
 
 namespace shale {
 
-// ThreadSanitizer does not see the synchronization in OpenMP's library, which the fast ops use.
-#ifdef __SANITIZE_THREAD__
-constexpr char kOps[] = "REFERENCE";
-#else
-constexpr char kOps[] = "FAST";
-#endif
-
 std::string TinyJobText(absl::string_view data_path) {
   return absl::StrCat(R"(
 name: "tiny"
@@ -29,8 +22,7 @@ sharding { ranks: 2 strategy: FULL_SHARD }
 optimizer { learning_rate: 1e-2 }
 lr_schedule { steps: 6 }
 checkpoint { every_steps: 2 }
-runtime { threads_per_rank: 1 ops: )",
-                      kOps, R"( }
+runtime { threads_per_rank: 1 }
 telemetry { peak_flops: 1e11 }
 data { format: TEXT path: ")",
                       data_path, "\" }\n");

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <new>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "engine/runtime/rank_threads.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu/team.h"
 
 namespace shale::testing {
 namespace {
@@ -38,21 +40,38 @@ TEST(RankThreadsTest, EveryRankWorksInEveryRoundAndCausesComeBeforeEchoes) {
 
 // Sanitizers may map memory at any time, which the limit on address space below would prevent.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Regression: the program ended when std::thread threw while other threads were running.
-TEST(RankThreadsTest, ThreadsThatTheSystemRefusesAreAnError) {
+// Returns what `start` returns where there is address space for the stacks of some threads alone.
+absl::Status WithRoomForSomeStacks(const std::function<absl::Status()>& start) {
   int64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
-  ASSERT_GT(pages, 0);
+  EXPECT_GT(pages, 0);
   rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(getrlimit(RLIMIT_AS, &before), 0);
   rlimit now = before;
-  now.rlim_cur = pages * sysconf(_SC_PAGESIZE) + (rlim_t{256} << 20);  // Room for some stacks.
-  ASSERT_EQ(setrlimit(RLIMIT_AS, &now), 0);
-  const absl::Status status = RankThreads::Create(5000).status();
-  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  now.rlim_cur = pages * sysconf(_SC_PAGESIZE) + (rlim_t{256} << 20);
+  EXPECT_EQ(setrlimit(RLIMIT_AS, &now), 0);
+  const absl::Status status = start();
+  EXPECT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  return status;
+}
+
+// Regression: the program ended when std::thread threw while other threads were running.
+TEST(RankThreadsTest, ThreadsThatTheSystemRefusesAreAnError) {
+  const absl::Status status = WithRoomForSomeStacks([] { return RankThreads::Create(5000).status(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("cannot start a thread for rank "));
   EXPECT_THAT(std::string(status.message()), HasSubstr(" of 5000: "));
+}
+
+TEST(Team, ThreadsThatTheSystemRefusesAreAnError) {
+  cpu::Team team(4096);
+  const absl::Status status = WithRoomForSomeStacks([&] { return team.Start(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(" of the 4096 compute threads of a rank: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("lower runtime.threads_per_rank"));
+  int calls = 0;
+  team.Run(3, [&](int i) { EXPECT_EQ(i, calls++); });  // The calling thread does the work.
+  EXPECT_EQ(calls, 3);
 }
 #endif
 

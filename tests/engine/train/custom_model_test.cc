@@ -33,7 +33,7 @@ checkpoint { every_steps: 3 keep_last: 9 }
 runtime { threads_per_rank: 1 }
 lr_schedule { steps: 6 } data { path: ")",
                                      Path("text"), "\" }\n", more),
-                        "job.textproto", {std::string(kOps)}, ModelFrom::kProgram);
+                        "job.textproto", {}, ModelFrom::kProgram);
   }
   // Returns a job without a model.
   Job Open(const std::string& more = "") const {

@@ -4,6 +4,7 @@
 //   lifetimes_test --creations=1000   creates and destroys that many trainers instead of 30
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
@@ -25,7 +26,7 @@ class LifetimesTest : public OwnDataTest {
  protected:
   // Returns a job with two ranks of two threads, which generates and saves while it trains.
   static Job LifetimesJob(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> all = {kOps, "sharding.ranks=2", "runtime.threads_per_rank=2", "runtime.generate=true",
+    std::vector<std::string> all = {"sharding.ranks=2", "runtime.threads_per_rank=2", "runtime.generate=true",
                                     "checkpoint.asynchronous=true"};
     all.insert(all.end(), more.begin(), more.end());
     return MakeJob(all);
@@ -53,6 +54,30 @@ TEST_F(LifetimesTest, ThreadsAndMemoryAreThoseOfBeforeAfterAnyNumberOfTrainers) 
   if (kResidenceIsOurs) {
     EXPECT_LT(ResidentBytes() - resident, 2 << 20);
   }
+}
+
+// A rank has threads of its own for its ops, beside the thread that calls them.
+TEST_F(LifetimesTest, ARankHasOneThreadMoreForEachOfItsThreadsPerRankButOne) {
+  const int64_t before = Threads();
+  const auto threads_with = [&](int64_t threads_per_rank) {
+    const Job job = LifetimesJob(
+        {"runtime.ops=FAST", "sharding.ranks=3", absl::StrCat("runtime.threads_per_rank=", threads_per_rank)});
+    // Threads of the start, which were joined, may be listed for a moment: not after every step.
+    int64_t least = std::numeric_limits<int64_t>::max();
+    {
+      auto trainer = Create(job, &data_);
+      EXPECT_TRUE(trainer.ok()) << trainer.status();
+      for (int step = 0; trainer.ok() && step < 3; ++step) {
+        const absl::StatusOr<StepReport> report = (*trainer)->Step();
+        EXPECT_TRUE(report.ok()) << report.status();
+        least = std::min(least, Threads());
+      }
+    }
+    AwaitThreads(before);
+    return least;
+  };
+  const int64_t one = threads_with(1);
+  for (const int64_t threads : {2, 4}) EXPECT_EQ(threads_with(threads) - one, 3 * (threads - 1));
 }
 
 TEST_F(LifetimesTest, TwoTrainersAndAGeneratorRunSideBySide) {

@@ -29,13 +29,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// ThreadSanitizer does not see the synchronization in OpenMP's library, which the fast ops use.
-#ifdef __SANITIZE_THREAD__
-constexpr OpsKind kOps = OpsKind::kReference;
-#else
-constexpr OpsKind kOps = OpsKind::kFast;
-#endif
-
 // The groups of a job, by name. The first process that asks for a group creates it, and each takes its own members.
 class Groups {
  public:
@@ -58,7 +51,7 @@ class Groups {
 // The CPU backend of one process, whose groups may span processes.
 class SpanningBackend : public Backend {
  public:
-  explicit SpanningBackend(Groups& groups) : groups_(groups), cpu_(CreateCpuBackend({.ops = kOps})) {}
+  explicit SpanningBackend(Groups& groups) : groups_(groups), cpu_(CreateCpuBackend({})) {}
   std::unique_ptr<Ops> CreateOps(int64_t ranks, const Device* device) const override {
     return cpu_->CreateOps(ranks, device);
   }

@@ -20,13 +20,6 @@
 
 namespace shale {
 
-// ThreadSanitizer does not see the synchronization in OpenMP's library, which the fast ops use.
-#ifdef __SANITIZE_THREAD__
-inline constexpr char kOps[] = "runtime.ops=REFERENCE";
-#else
-inline constexpr char kOps[] = "runtime.ops=FAST";
-#endif
-
 inline constexpr char kGpt2[] = "decoder { family: GPT2 width: 24 layers: 2 heads: 2 hidden: 40 }";
 
 class ResumeTest : public ::testing::Test {
@@ -45,8 +38,6 @@ class ResumeTest : public ::testing::Test {
   // units use.
   Job MakeJob(const std::vector<std::string>& overrides, absl::string_view model = kGpt2,
               absl::string_view length = "steps: 6") const {
-    std::vector<std::string> all = {kOps};
-    all.insert(all.end(), overrides.begin(), overrides.end());
     absl::StatusOr<Job> job = ParseJobText(
         absl::StrCat(R"(
 batch { global_batch: 7 micro_batch: 1 sequence_length: 10 }
@@ -56,7 +47,7 @@ checkpoint { every_steps: 3 keep_last: 9 }
 runtime { threads_per_rank: 1 }
 model { )",
                      model, " } lr_schedule { warmup_steps: 2 ", length, " } data { path: \"", Path("text"), "\" }\n"),
-        "job.textproto", all);
+        "job.textproto", overrides);
     EXPECT_TRUE(job.ok()) << job.status();
     return job.ok() ? *job : Job();
   }
@@ -64,9 +55,7 @@ model { )",
   // Returns the job of a text that has no model, with a model that the test brings.
   static Job MakeCustomJob(const CustomModel& model, absl::string_view text,
                            const std::vector<std::string>& overrides) {
-    std::vector<std::string> all = {kOps};
-    all.insert(all.end(), overrides.begin(), overrides.end());
-    absl::StatusOr<Job> job = ParseJobText(text, "job.textproto", all, ModelFrom::kProgram);
+    absl::StatusOr<Job> job = ParseJobText(text, "job.textproto", overrides, ModelFrom::kProgram);
     EXPECT_TRUE(job.ok()) << job.status();
     if (!job.ok()) return {};
     const absl::Status set = SetModel(model, *job);

@@ -156,7 +156,7 @@ TEST_F(ResumeTest, ARunInEpochsGoesOnWhereItsDataStood) {
       absl::StrCat("model { mlp { embedding: 4 hidden: 12 } } batch { global_batch: 11 sequence_length: 8 } ",
                    "lr_schedule { epochs: 1.5 } checkpoint { every_steps: 5 keep_last: 100 } sharding { ranks: 2 } ",
                    "runtime { threads_per_rank: 1 } data { path: \"", Path("text"), "\" }"),
-      "job", std::vector<std::string>{kOps});
+      "job");
   ASSERT_TRUE(job.ok()) << job.status();
   const Run straight = Train(*job, "straight");
   ASSERT_TRUE(straight.status.ok()) << straight.status;
@@ -175,7 +175,7 @@ TEST_F(ResumeTest, ARunInEpochsEndsWithItsDataWhateverItsBatchBecomes) {
                      " sequence_length: 8 } ",
                      "lr_schedule { epochs: 1 } checkpoint { every_steps: 5 keep_last: 100 } ",
                      "runtime { threads_per_rank: 1 } data { path: \"", Path("text"), "\" evaluation_fraction: 0.1 }"),
-        "job", std::vector<std::string>{kOps});
+        "job");
     EXPECT_TRUE(job.ok()) << job.status();
     return *job;
   };

@@ -2,12 +2,10 @@
 
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -51,14 +49,6 @@ int Fail(absl::string_view message) {
   return 1;
 }
 
-// OpenMP threads of trainers side by side must not spin while they wait. OpenMP's library reads this when it is loaded,
-// so the program starts once more.
-void WaitWithoutSpinning(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/1);
-  execv("/proc/self/exe", argv);
-}
-
 int Serve(const sigset_t& signals) {
   std::error_code error;
   const std::string data = std::filesystem::canonical(absl::GetFlag(FLAGS_data), error);
@@ -96,7 +86,6 @@ int Serve(const sigset_t& signals) {
 }  // namespace service
 
 int main(int argc, char** argv) {
-  service::WaitWithoutSpinning(argv);
   absl::SetProgramUsageMessage(service::kUsage);
   // Otherwise --help shows only flags of a file that has the program's name.
   absl::SetFlagsUsageConfig(

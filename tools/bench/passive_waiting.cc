@@ -1,4 +1,4 @@
-#include "tools/passive_waiting.h"
+#include "tools/bench/passive_waiting.h"
 
 #include <unistd.h>
 
