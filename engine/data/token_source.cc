@@ -44,6 +44,7 @@ absl::StatusOr<TokenSource> TokenSource::OpenText(const std::string& path, const
   data->text = text;
   data->name = text.path;
   data->largest_path = text.path;
+  data->files.skipped.clear();  // What lies beside the tokens belongs to them.
   if (!text.counts_path.empty()) {
     SHALE_ASSIGN_OR_RETURN(InputFile counts, InputFile::Open(text.counts_path));
     if (counts.size() != CeilDivide(data->size, 8)) {

@@ -36,9 +36,9 @@ class Worker {
       : tokenizer_(tokenizer), options_(options), encoder_(tokenizer) {}
 
   absl::Status Process(Batch& batch) {
-    for (const DocumentPiece& piece : batch.pieces) {
+    for (DocumentPiece& piece : batch.pieces) {
       if (!piece.is_row) {
-        SHALE_RETURN_IF_ERROR(Add({.text = piece.text, .turns = {0}}, piece, batch));
+        SHALE_RETURN_IF_ERROR(Add({.text = std::move(piece.text), .turns = {0}}, piece, batch));
         continue;
       }
       const absl::StatusOr<TextRow> row = ReadTextRow(piece, options_.loss_on, options_.chat);

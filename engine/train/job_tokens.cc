@@ -14,7 +14,9 @@ namespace {
 // Returns the folder that keeps the tokens of text.
 std::string CacheOf(const Job& job) {
   if (!job.data.cache.empty()) return job.data.cache;
-  return (std::filesystem::path(job.telemetry.run_folder).lexically_normal().parent_path() / "tokens").string();
+  std::filesystem::path run = std::filesystem::path(job.telemetry.run_folder).lexically_normal();
+  if (!run.has_filename()) run = run.parent_path();  // It ends with a slash.
+  return (run.parent_path() / "tokens").string();
 }
 
 }  // namespace
