@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -222,6 +223,10 @@ int Train(const Flags& flags) {
   options.checkpoint_folder = (*folder)->checkpoints_path();
   options.resume = resume;
   const std::string hf_folder = HfFolder(*job, **folder, resume);
+  // A resumed run has a copy of its tokenizer. The record of the job needs a path that does not depend on its own.
+  if (job->data.has_tokenizer() && !Exists(job->data.tokenizer) && !hf_folder.empty()) {
+    job->data.tokenizer = std::filesystem::absolute(hf_folder).string();
+  }
   options.tokenizer_folder = job->data.has_tokenizer() ? job->data.tokenizer : hf_folder;
   options.text_progress = ShowText();
   options.trace = flags.trace;
