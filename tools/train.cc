@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,10 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/backends/job_backend.h"
-#include "engine/checkpoint/run_paths.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
-#include "engine/io/file.h"
 #include "engine/program/program.h"
 #include "engine/report/memory_snapshot.h"
 #include "engine/report/plan_text.h"
@@ -32,7 +29,9 @@
 #include "engine/train/trainer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
+#include "tools/joint_run.h"
 #include "tools/output_file.h"
+#include "tools/resume_flag.h"
 #include "tools/verify_job.h"
 
 namespace shale {
@@ -52,9 +51,13 @@ constexpr char kFooter[] =
     "and memory are what they should be, and names what is not. It writes no run folder. Ctrl-C ends it before the\n"
     "next step.\n"
     "\n"
+    "Started by torchrun, mpirun, srun or tools/launch, the processes train one job together, and each holds some of\n"
+    "its ranks. Started otherwise, the ranks are threads of this process.\n"
+    "\n"
     "Exit codes: 0 trained to the end, or all checks of --verify hold; 1 the run failed, or a check did; 2 wrong "
     "command\n"
-    "line, job or data, nothing was started; 130 or 143 ended by SIGINT or SIGTERM.";
+    "line, job or data, nothing was started; 3 another process of the job failed; 130 or 143 ended by SIGINT or "
+    "SIGTERM.";
 
 // The state of the signal handler. The handler touches only these atomics and the trainer's stop flag, which is atomic
 // too.
@@ -116,35 +119,6 @@ void PrintResumed(const Resumed& resumed) {
   Print(absl::StrCat("resuming from ", resumed.path, " after step ", resumed.manifest.step));
 }
 
-bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
-
-// Returns the folder with config.json and the tokenizer's files: the job's Hugging Face folder if it exists. A resumed
-// run falls back to its own copy, or to that of the run whose checkpoint is named. Returns an empty string if there is
-// none.
-std::string HfFolder(const Job& job, const RunFolder& folder, const ResumeOptions& resume) {
-  if (!job.hf_folder.empty() && Exists(job.hf_folder)) return job.hf_folder;
-  if (resume.from == ResumeFrom::kNothing || resume.from == ResumeFrom::kReplace) return "";
-  if (const std::string own = RunHfPath(folder.path()); Exists(own)) return own;
-  if (resume.from != ResumeFrom::kPath) return "";
-  const std::string theirs = RunHfPath(RunOfCheckpoint(resume.path));
-  return Exists(theirs) ? theirs : "";
-}
-
-ResumeOptions ParseResume(const std::string& resume, bool overwrite) {
-  if (resume.empty()) return {.from = overwrite ? ResumeFrom::kReplace : ResumeFrom::kNothing};
-  if (resume == "latest") return {.from = ResumeFrom::kLatest};
-  if (resume == "auto") return {.from = ResumeFrom::kLatestOrStart};
-  return {.from = ResumeFrom::kPath, .path = resume};
-}
-
-RunFolder::Existing ExistingFor(ResumeFrom from) {
-  switch (from) {
-    case ResumeFrom::kNothing: return RunFolder::Existing::kRefuse;
-    case ResumeFrom::kReplace: return RunFolder::Existing::kReplace;
-    default: return RunFolder::Existing::kContinue;
-  }
-}
-
 // Returns what shows how text becomes tokens: a counter in a terminal, and a line when it is done.
 TextProgress ShowText() {
   TextProgress progress;
@@ -164,18 +138,6 @@ TextProgress ShowText() {
     Print(absl::StrCat("skipped ", Plural(totals.skipped, "bad line"), "; the first: ", totals.first_skipped));
   };
   return progress;
-}
-
-// Takes what computed the matmuls of the run in `run_folder`, if there is one and the job leaves it open, so that a
-// resumed run computes the same bits. Another precision changes the bits anyway, and another choice may be faster then.
-void KeepCpuProducts(const std::string& run_folder, Job& job) {
-  constexpr int64_t kMaxJobBytes = int64_t{1} << 20;
-  if (job.runtime.cpu_products != CpuProducts::kAuto || job.runtime.device != DeviceType::kCpu) return;
-  const absl::StatusOr<std::string> text = ReadFile(RunJobPath(run_folder), kMaxJobBytes);
-  if (!text.ok()) return;
-  const absl::StatusOr<Job> former = ParseRecordedJob(*text, RunJobPath(run_folder));
-  if (!former.ok() || former->precision.compute != job.precision.compute) return;
-  job.runtime.cpu_products = former->runtime.cpu_products;
 }
 
 std::optional<int64_t> GoesOnAfter(const Resumed& resumed) {
@@ -203,6 +165,50 @@ int CheckJob(const Flags& flags) {
   return VerifyJob(flags.job, flags.overrides, g_cancelled).value_or(128 + g_signal);
 }
 
+// Measures what MFU compares with, in process 0, which reports it.
+absl::Status DecidePeakFlops(World& world, const Backend& backend, const Job& job, TrainerOptions& options) {
+  options.peak_flops = job.telemetry.peak_flops;
+  if (options.peak_flops != 0) return absl::OkStatus();
+  const auto measure = [&]() -> absl::StatusOr<std::string> {
+    const DType dtype = job.precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
+    SHALE_ASSIGN_OR_RETURN(options.peak_flops, PeakFlops(backend, dtype, world.ranks_on_host()));
+    return "";
+  };
+  return world.InProcessZero(measure).status();
+}
+
+// Returns the plan, with what this process takes outside of it.
+std::string PlanOf(const Trainer& trainer, const std::string& products) {
+  std::string devices = trainer.device_description();
+  if (!devices.empty()) devices += '\n';
+  if (!products.empty()) devices += products + '\n';
+  return absl::StrCat(PlanText(trainer.job(), trainer.plan()), "\noutside the arenas  ",
+                      FormatBytes(trainer.overhead_bytes()),
+                      " of this process, as measured: code, libraries, data buffers\n", devices);
+}
+
+absl::Status ShowPlan(const Flags& flags, const Trainer& trainer, const std::string& plan_text) {
+  const JobPlan& plan = trainer.plan();
+  Print(plan_text);
+  if (flags.dump_program) Print(ProgramText(trainer.job(), plan));
+  if (flags.memory_snapshot.empty()) return absl::OkStatus();
+  return WriteOutput(flags.memory_snapshot,
+                     MemorySnapshot(plan.train.step.program, plan.train.memory, plan.arena_bytes));
+}
+
+void PrintTrace(const Flags& flags, const Trainer& trainer, const std::string& path) {
+  if (const std::string table = trainer.TraceTable(); !table.empty()) {
+    Print(absl::StrCat(table, "trace: ", path));
+  } else if (!path.empty()) {
+    Print(absl::StrCat("no trace: the run had no step ", flags.trace.first_step));
+  }
+}
+
+// Returns the path of this process's trace.
+std::string TracePath(const World& world, const std::string& path) {
+  return path.empty() || world.leads() ? path : absl::StrCat(path, ".process", world.place().process);
+}
+
 int Train(const Flags& flags) {
   const ResumeOptions resume = ParseResume(flags.resume, flags.overwrite);
   if (flags.overwrite && !flags.resume.empty()) {
@@ -212,85 +218,69 @@ int Train(const Flags& flags) {
   }
   absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides);
   if (!job.ok()) return Fail(job.status(), kExitUsage);
-  // Claims the folder before anything that takes time, so that an unusable folder is reported at once.
-  absl::StatusOr<std::unique_ptr<RunFolder>> folder =
-      RunFolder::Claim(job->telemetry.run_folder, ExistingFor(resume.from));
-  if (!folder.ok()) return Fail(folder.status(), kExitUsage);
+  absl::StatusOr<std::unique_ptr<World>> joined = JoinWorld(*job);
+  if (!joined.ok()) return Fail(joined.status(), kExitUsage);
+  World& world = **joined;
+  PeerWatch watch(world);
+  const auto fail = [&](const absl::Status& error, int exit_code) { return EndAfterError(world, error, exit_code); };
+  // Process 0 speaks for all.
+  const PrintLine print = world.leads() ? Print : PrintLine([](absl::string_view) {});
+  if (!world.alone()) print(world.place().Describe());
 
-  RunSinks sinks(job->telemetry.sinks);
-  TrainerOptions options;
+  TrainerOptions options{.resume = resume, .trace = flags.trace};
+  options.trace.path = TracePath(world, flags.trace.path);
+  const absl::StatusOr<Decided> decided = DecideTogether(world, resume, *job, options);
+  if (!decided.ok()) return fail(decided.status(), kExitUsage);
+  RunFolder* const folder = decided->folder.get();
+  RunSinks sinks(world.leads() ? job->telemetry.sinks : SinksConfig());
   options.events = &sinks;
-  options.checkpoint_folder = (*folder)->checkpoints_path();
-  options.resume = resume;
-  const std::string hf_folder = HfFolder(*job, **folder, resume);
-  // A resumed run has a copy of its tokenizer. The record of the job needs a path that does not depend on its own.
-  if (job->data.has_tokenizer() && !Exists(job->data.tokenizer) && !hf_folder.empty()) {
-    job->data.tokenizer = std::filesystem::absolute(hf_folder).string();
-  }
-  options.tokenizer_folder = job->data.has_tokenizer() ? job->data.tokenizer : hf_folder;
-  options.text_progress = ShowText();
-  options.trace = flags.trace;
-  options.peak_flops = job->telemetry.peak_flops;
-  if (ExistingFor(resume.from) == RunFolder::Existing::kContinue) {
-    KeepCpuProducts(resume.from == ResumeFrom::kPath ? RunOfCheckpoint(resume.path) : (*folder)->path(), *job);
-  }
-  const absl::StatusOr<std::string> products = DecideCpuProducts(*job);
-  if (!products.ok()) return Fail(products.status(), kExitUsage);
+  if (world.leads()) options.text_progress = ShowText();
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
-  if (!backend.ok()) return Fail(backend.status(), kExitUsage);
+  const absl::Status created = AgreeOnStatus(world.control(), ControlChannel::kSteps, backend.status());
+  if (!created.ok()) return fail(created, kExitUsage);
   options.backend = backend->get();
-  if (options.peak_flops == 0) {
-    const DType dtype = job->precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
-    const absl::StatusOr<double> peak = PeakFlops(**backend, dtype, job->sharding.ranks);
+  if (const absl::Status status = DecidePeakFlops(world, **backend, *job, options); !status.ok()) {
     // FailedPrecondition means that the device is missing. Nothing was started then.
-    if (!peak.ok()) return Fail(peak.status(), absl::IsFailedPrecondition(peak.status()) ? kExitUsage : kExitFailed);
-    options.peak_flops = *peak;
+    return fail(status, absl::IsFailedPrecondition(status) ? kExitUsage : kExitFailed);
   }
   absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(*job, options);
-  if (!trainer.ok()) return Fail(trainer.status(), kExitUsage);
+  if (!trainer.ok()) return fail(trainer.status(), kExitUsage);
+  watch.Set(trainer->get());
 
-  const JobPlan& plan = (*trainer)->plan();
-  std::string devices = (*trainer)->device_description();
-  if (!devices.empty()) devices += '\n';
-  if (!products->empty()) devices += *products + '\n';
-  const std::string plan_text = absl::StrCat(PlanText((*trainer)->job(), plan), "\noutside the arenas  ",
-                                             FormatBytes((*trainer)->overhead_bytes()),
-                                             " of this process, as measured: code, libraries, data buffers\n", devices);
-  Print(plan_text);
-  if (flags.dump_program) Print(ProgramText((*trainer)->job(), plan));
-  if (!flags.memory_snapshot.empty()) {
-    const absl::Status written = WriteOutput(
-        flags.memory_snapshot, MemorySnapshot(plan.train.step.program, plan.train.memory, plan.arena_bytes));
-    if (!written.ok()) return Fail(written, kExitUsage);
-  }
-
-  const std::string job_text = ResolvedJobText((*trainer)->job());
-  PrintResumed((*trainer)->resumed());
+  const std::string plan_text = PlanOf(**trainer, decided->products);
+  const auto show = [&]() -> absl::StatusOr<std::string> {
+    SHALE_RETURN_IF_ERROR(ShowPlan(flags, **trainer, plan_text));
+    PrintResumed((*trainer)->resumed());
+    return "";
+  };
+  if (const absl::Status shown = world.InProcessZero(show).status(); !shown.ok()) return fail(shown, kExitUsage);
 
   // From here on signals stop the trainer instead of exiting, so that a run folder with a job also gets a checkpoint.
   g_trainer = trainer->get();
-  absl::Status status = (*folder)->Begin({.job_text = job_text,
-                                          .plan_text = plan_text,
-                                          .goes_on_after = GoesOnAfter((*trainer)->resumed()),
-                                          .from_elsewhere = (*trainer)->resumed().from_elsewhere,
-                                          .hf_folder = hf_folder,
-                                          .tokenizer_folder = job->data.has_tokenizer() ? job->data.tokenizer : ""});
-  if (status.ok()) status = sinks.Open((*folder)->path());
-  if (status.ok()) status = TrainToEnd(**trainer, **folder, Print);
+  const auto begin = [&]() -> absl::StatusOr<std::string> {
+    SHALE_RETURN_IF_ERROR(folder->Begin({.job_text = ResolvedJobText((*trainer)->job()),
+                                         .plan_text = plan_text,
+                                         .goes_on_after = GoesOnAfter((*trainer)->resumed()),
+                                         .from_elsewhere = (*trainer)->resumed().from_elsewhere,
+                                         .hf_folder = decided->hf_folder,
+                                         .tokenizer_folder = job->data.has_tokenizer() ? job->data.tokenizer : ""}));
+    SHALE_RETURN_IF_ERROR(sinks.Open(folder->path()));
+    return "";
+  };
+  absl::Status status = world.InProcessZero(begin).status();
+  if (status.ok()) status = world.leads() ? TrainToEnd(**trainer, *folder, print) : (*trainer)->Run({});
   g_trainer = nullptr;
-  for (const std::string& line : sinks.Close()) Print(line);
-  if (const std::string table = (*trainer)->TraceTable(); !table.empty()) {
-    Print(absl::StrCat(table, "trace: ", flags.trace.path));
-  } else if (!flags.trace.path.empty()) {
-    Print(absl::StrCat("no trace: the run had no step ", flags.trace.first_step));
+  for (const std::string& line : sinks.Close()) print(line);
+  if (world.leads()) PrintTrace(flags, **trainer, options.trace.path);
+  if (status.ok()) status = world.Leave();
+  watch.Set(nullptr);
+  if (!status.ok()) return fail(status, kExitFailed);
+  if ((*trainer)->steps_done() < (*trainer)->total_steps() && (g_signal != 0 || !world.alone())) {
+    print(absl::StrCat("stopped after step ", (*trainer)->steps_done(), " of ", (*trainer)->total_steps(),
+                       "; the run is in ", job->telemetry.run_folder));
+    return g_signal != 0 ? 128 + g_signal : kExitOk;
   }
-  if (!status.ok()) return Fail(status, kExitFailed);
-  if (g_signal != 0 && (*trainer)->steps_done() < (*trainer)->total_steps()) {
-    Print(absl::StrCat("stopped after step ", (*trainer)->steps_done(), " of ", (*trainer)->total_steps(),
-                       "; the run is in ", (*folder)->path()));
-    return 128 + g_signal;
-  }
-  Print(absl::StrCat("done; the run is in ", (*folder)->path()));
+  print(absl::StrCat("done; the run is in ", job->telemetry.run_folder));
   return kExitOk;
 }
 

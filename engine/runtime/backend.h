@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -26,6 +27,7 @@ struct GroupMembers {
   int size = 0;             // The number of ranks in the group, over all processes.
   std::vector<int> places;  // The places in the group of this process's ranks, ascending.
   std::vector<std::shared_ptr<Device>> devices;  // Of this process's ranks.
+  std::vector<int> processes;                    // The process of each place. Empty: all are in this process.
 
   // Returns the group of one rank on each of these devices, all in this process.
   static GroupMembers OfOneProcess(const std::vector<std::shared_ptr<Device>>& devices) {
@@ -33,14 +35,19 @@ struct GroupMembers {
     for (int place = 0; place < group.size; ++place) group.places.push_back(place);
     return group;
   }
+  bool spans_processes() const { return size != static_cast<int>(devices.size()); }
   // Returns Unimplemented if the group has ranks of other processes.
   absl::Status CheckOneProcess() const {
-    if (size == static_cast<int>(devices.size())) return absl::OkStatus();
+    if (!spans_processes()) return absl::OkStatus();
     return absl::UnimplementedError(
         absl::StrCat("group ", name, " has ", size, " ranks, ", devices.size(),
                      " of them in this process; this backend joins the ranks of one process only"));
   }
 };
+
+// Creates a communicator for each rank of a group that this process holds, in the order of GroupMembers::places.
+using GroupFactory =
+    std::function<absl::StatusOr<std::vector<std::unique_ptr<Communicator>>>(const GroupMembers& group)>;
 
 // A factory. The objects that it creates do not refer to it. Thread-safe.
 class Backend {

@@ -79,7 +79,12 @@ absl::Status LocalRanks::CreateGroups(const Backend& backend, const LocalRanksOp
           members.places.push_back(static_cast<int>(found - group.begin()));
           members.devices.push_back(devices_[i]);
         }
-        SHALE_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Communicator>> made, backend.CreateGroup(members));
+        if (!options.process_of_rank.empty()) {
+          for (const int rank : group) members.processes.push_back(options.process_of_rank[rank]);
+        }
+        const bool spanning = members.spans_processes() && options.create_spanning_group != nullptr;
+        SHALE_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Communicator>> made,
+                               spanning ? options.create_spanning_group(members) : backend.CreateGroup(members));
         for (size_t member = 0; member < locals.size(); ++member) {
           const int i = locals[member];
           if (options.wrap) made[member] = options.wrap(std::move(made[member]), numbers_[i], stream);
@@ -154,6 +159,10 @@ absl::Status LocalRanks::ForEach(const std::function<absl::Status(int local)>& w
       return status;
     }
   });
+}
+
+void LocalRanks::Abort(const absl::Status& reason) {
+  for (int local = 0; local < size(); ++local) AbortGroups(local, reason);
 }
 
 void LocalRanks::AbortGroups(int local, const absl::Status& reason) {

@@ -22,6 +22,10 @@ struct LocalRanksOptions {
   Mesh mesh;
   // The ranks of the mesh that this process holds, ascending. Empty: all of them.
   std::vector<int> ranks;
+  // The process of each rank of the mesh. May be empty if `ranks` is.
+  std::vector<int> process_of_rank;
+  // Creates the groups that have ranks of other processes. Empty: Backend::CreateGroup does.
+  GroupFactory create_spanning_group;
   bool synchronous = false;  // See Backend::CreateDevices.
   // The programs that will run, and their plans. If the backend warms up (Backend::warms_up), Create runs those of
   // their ops that use libraries once before it allocates the arenas, so that the memory that the libraries take is
@@ -67,6 +71,10 @@ class LocalRanks {
   // throws std::bad_alloc, returns ResourceExhausted and unblocks the peers; then only destruction may follow. `work`
   // may throw nothing else.
   absl::Status ForEach(const std::function<absl::Status(int local)>& work);
+
+  // Makes all collectives of the local ranks, running or later, fail with `reason`, which unblocks their peers too.
+  // Only destruction may follow. Any thread may call it.
+  void Abort(const absl::Status& reason);
 
  private:
   LocalRanks() = default;

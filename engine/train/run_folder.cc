@@ -88,6 +88,10 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& p
   return folder;
 }
 
+std::string RunFolder::ProbePath(absl::string_view folder) {
+  return JoinPath(folder, absl::StrCat(".", kMetrics, ".tmp-probe"));
+}
+
 absl::Status RunFolder::RemoveLeftovers() {
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path_));
   for (const std::string& name : names) {

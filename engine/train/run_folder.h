@@ -56,6 +56,9 @@ class RunFolder {
   // Appends a row to metrics.jsonl. REQUIRES: Begin succeeded.
   absl::Status AppendMetrics(const JsonObject& row);
 
+  // Returns a path in a run folder for a file that lives for a moment. If it is left over, the next run removes it.
+  static std::string ProbePath(absl::string_view folder);
+
   const std::string& path() const { return path_; }
   std::string checkpoints_path() const { return RunCheckpointsPath(path_); }
 

@@ -67,9 +67,9 @@ absl::StatusOr<StepReport> Session::Step() {
   if (failed_) return absl::FailedPreconditionError("an earlier step failed; this trainer cannot go on");
   const auto start = std::chrono::steady_clock::now();
   const double learning_rate = own_learning_rate_.value_or(learning_rate_.At(steps_));
-  SHALE_ASSIGN_OR_RETURN(std::vector<StepInputs> inputs,
-                         batches_->Take(data_->SamplesAt(position_), SamplesAfterNext()));
-  for (StepInputs& in : inputs) {
+  absl::StatusOr<std::vector<StepInputs>> inputs = batches_->Take(data_->SamplesAt(position_), SamplesAfterNext());
+  if (!inputs.ok()) return WithoutData(inputs.status());
+  for (StepInputs& in : *inputs) {
     in.hyper[kHyperLearningRate] = static_cast<float>(learning_rate);
     in.hyper[kHyperMaxNorm] = static_cast<float>(job_.optimizer.max_gradient_norm);
   }
@@ -77,7 +77,7 @@ absl::StatusOr<StepReport> Session::Step() {
   const int64_t traced = ++steps_begun_ - trace_options_.first_step;
   const bool tracing = !trace_options_.path.empty() && traced >= 0 && traced < trace_options_.steps;
   train_->SetTracing(tracing);
-  if (absl::Status status = train_->Run(inputs); !status.ok()) {
+  if (absl::Status status = train_->Run(*inputs); !status.ok()) {
     failed_ = damaged_ = true;
     return status;
   }
@@ -94,11 +94,12 @@ absl::StatusOr<StepReport> Session::Step() {
     failed_ = true;
     // On a hybrid mesh the flag is the largest of a row, not a count of ranks: see [Note: totals over a mesh].
     const bool hybrid = plan_.options.mesh.replicate > 1;
-    return absl::DataLossError(
+    const absl::Status error = absl::DataLossError(
         absl::StrCat("step ", steps_ + 1, ": the loss or the gradient is not finite (on ", hybrid ? "at least " : "",
                      out.totals[kTotalNonFinite], " of ", job_.sharding.ranks,
                      " ranks); the update was not applied. Lower optimizer.learning_rate, or set "
                      "optimizer.non_finite=SKIP to skip such steps"));
+    return control_.processes() > 1 ? Agreed(error) : error;
   }
   position_ += data_->SamplesAt(position_).count;
   ++steps_;
@@ -116,6 +117,11 @@ absl::StatusOr<StepReport> Session::Step() {
                          .target_weights = plan_.train.graph.target_weights});
 }
 
+absl::Status Session::WithoutData(const absl::Status& error) {
+  if (control_.processes() > 1) failed_ = damaged_ = true;
+  return error;
+}
+
 absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t sequences) {
   const BatchLoader* loader = data_->evaluation();
   if (loader == nullptr) {
@@ -127,8 +133,9 @@ absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t sequences) {
   const int64_t end = std::min(sequences, loader->samples_per_epoch());
   EvaluationSum sum(plan_.evaluate.graph.target_weights);
   for (int64_t begin = 0; begin < end; begin += per_run) {
-    SHALE_ASSIGN_OR_RETURN(std::vector<StepInputs> inputs, batch.Fill({begin, std::min(per_run, end - begin)}));
-    if (absl::Status status = evaluate_->Run(inputs); !status.ok()) {
+    const absl::StatusOr<std::vector<StepInputs>> inputs = batch.Fill({begin, std::min(per_run, end - begin)});
+    if (!inputs.ok()) return WithoutData(inputs.status());
+    if (absl::Status status = evaluate_->Run(*inputs); !status.ok()) {
       failed_ = damaged_ = true;
       return status;
     }

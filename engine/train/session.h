@@ -17,6 +17,7 @@
 #include "engine/events/event.h"
 #include "engine/generate/next_tokens.h"
 #include "engine/generate/sampler.h"
+#include "engine/memory/machine.h"
 #include "engine/planner/resolve_job.h"
 #include "engine/runtime/local_ranks.h"
 #include "engine/runtime/profiler_ranges.h"
@@ -36,6 +37,7 @@ namespace shale {
 //
 //   running --a loss or gradient is not finite, with non_finite STOP--> failed: no step may follow
 //   running --a program or StartSave returns an error--> failed and damaged: the state is not that of the last step
+//   running --with several processes, this one cannot read its data--> failed and damaged: the others begin the step
 class Session : public CheckpointSaver {
  public:
   // See Trainer::Create.
@@ -66,6 +68,8 @@ class Session : public CheckpointSaver {
   absl::StatusOr<StepReport> Step();
   // See Trainer::Evaluate.
   absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
+  // See Trainer::Abort.
+  void Abort(const absl::Status& why) { ranks_->Abort(why); }
   // See Trainer::SetLearningRate and Trainer::SetData.
   absl::Status SetLearningRate(std::optional<double> rate);
   absl::Status SetData(DataSource* data);
@@ -92,7 +96,8 @@ class Session : public CheckpointSaver {
   Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRateSchedule learning_rate,
           const TrainerOptions& options);
   // Gives the job its model, opens the data and resolves the job.
-  static absl::StatusOr<std::unique_ptr<Session>> Prepare(Job job, const TrainerOptions& options);
+  static absl::StatusOr<std::unique_ptr<Session>> Prepare(Job job, const Machine& machine,
+                                                          const TrainerOptions& options);
   void TellPlan() const;
   // Checks that all processes have the same job and the same data.
   absl::Status CheckSame() const;
@@ -108,6 +113,9 @@ class Session : public CheckpointSaver {
   absl::Status WithNextTokens(absl::FunctionRef<absl::Status(NextTokens&)> generate);
   // Makes a loader of data that the program gives, if it fits. Does not start it.
   absl::StatusOr<std::unique_ptr<BatchLoader>> OpenData(DataSource* data) const;
+  // Returns the error of data that cannot be read. Other processes, which can read theirs, then wait for this one in
+  // the collectives of the step, so no step or save may follow.
+  absl::Status WithoutData(const absl::Status& error);
   // Returns the samples of the step after the next one, or none if the next step is the last.
   StepSamples SamplesAfterNext() const;
   // Returns the manifest of the current state, as far as the session knows it (see Checkpointer::Save).
@@ -122,6 +130,7 @@ class Session : public CheckpointSaver {
   const double peak_flops_;
   const double flops_per_token_;
   const std::vector<int> local_ranks_;  // TrainerOptions::ranks.
+  std::vector<int> process_of_rank_;    // By rank.
   const std::unique_ptr<JobData> data_;
   LearningRateSchedule learning_rate_;
   std::optional<double> own_learning_rate_;  // What the program set in place of the schedule.

@@ -7,11 +7,15 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/config/print.h"
 #include "engine/config/set_model.h"
+#include "engine/io/crc32c.h"
 #include "engine/planner/summary.h"
+#include "engine/program/program.h"
 #include "engine/runtime/nvtx_ranges.h"
 #include "engine/train/initial_weights.h"
+#include "engine/train/processes.h"
 #include "engine/train/session.h"
 #include "kernels/check.h"
 
@@ -29,21 +33,28 @@ int64_t ResidentBytes() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Job& job, const TrainerOptions& options) {
-  absl::StatusOr<std::unique_ptr<Session>> session = Prepare(job, options);
+  if (options.backend == nullptr) return absl::InvalidArgumentError("TrainerOptions.backend is missing");
+  SHALE_ASSIGN_OR_RETURN(const Machine machine, MachineOfAll(options.backend->machine(), job.sharding.ranks,
+                                                             options.ranks_on_host, *options.control));
+  absl::StatusOr<std::unique_ptr<Session>> session = Prepare(job, machine, options);
   const auto agree = [&](const absl::Status& status) {
     return AgreeOnStatus(*options.control, ControlChannel::kSteps, status);
   };
   SHALE_RETURN_IF_ERROR(agree(session.status()));
   SHALE_RETURN_IF_ERROR((*session)->CheckSame());
+  SHALE_ASSIGN_OR_RETURN((*session)->process_of_rank_,
+                         ProcessOfEachRank(options.ranks, job.sharding.ranks, *options.control));
   (*session)->TellPlan();
   (*session)->Tell(Progress{StartStage::kAllocating});
-  SHALE_RETURN_IF_ERROR(agree((*session)->Allocate(options)));
+  // An error of one process is not agreed on here, because the others may wait for this one in a group that it does not
+  // join any more. Its end tells them.
+  SHALE_RETURN_IF_ERROR((*session)->Allocate(options));
   SHALE_RETURN_IF_ERROR((*session)->Begin(options));
   return session;
 }
 
-absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(Job job, const TrainerOptions& options) {
-  if (options.backend == nullptr) return absl::InvalidArgumentError("TrainerOptions.backend is missing");
+absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(Job job, const Machine& machine,
+                                                          const TrainerOptions& options) {
   if (options.model) SHALE_RETURN_IF_ERROR(SetModel(*options.model, job));
   SHALE_ASSIGN_OR_RETURN(
       std::unique_ptr<JobData> data,
@@ -53,7 +64,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(Job job, const Trainer
       CheckSource(data->training().source(), options.control->processes(), !options.checkpoint_folder.empty()));
   SHALE_ASSIGN_OR_RETURN(LearningRateSchedule learning_rate,
                          LearningRateSchedule::Create(LearningRateOptionsFor(job, data->total_steps())));
-  SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), options.backend->machine()));
+  SHALE_ASSIGN_OR_RETURN(ResolvedJob resolved, ResolveJob(job, data->facts(), machine));
   SHALE_RETURN_IF_ERROR(data->FitTo(NeedsOf(resolved.plan.train.graph)));
   return absl::WrapUnique(new Session(std::move(resolved), std::move(data), learning_rate, options));
 }
@@ -61,6 +72,10 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(Job job, const Trainer
 absl::Status Session::CheckSame() const {
   if (control_.processes() == 1) return absl::OkStatus();
   SHALE_RETURN_IF_ERROR(CheckSameEverywhere(control_, ControlChannel::kSteps, "the job", ResolvedJobText(job_)));
+  const std::string addresses = absl::StrJoin(plan_.train.memory.addresses, " ");
+  SHALE_RETURN_IF_ERROR(
+      CheckSameEverywhere(control_, ControlChannel::kSteps, "the program of a step and its memory plan (their CRCs)",
+                          absl::StrCat(Crc32c(DumpProgram(plan_.train.step.program)), " ", Crc32c(addresses))));
   return CheckSameData(data_->saved().tokenizer, data_->saved().samples_per_epoch);
 }
 
@@ -92,6 +107,8 @@ absl::Status Session::Allocate(const TrainerOptions& options) {
   SHALE_ASSIGN_OR_RETURN(ranks_, LocalRanks::Create(*backend,
                                                     {.mesh = plan_.options.mesh,
                                                      .ranks = local_ranks_,
+                                                     .process_of_rank = process_of_rank_,
+                                                     .create_spanning_group = options.create_spanning_group,
                                                      .synchronous = job_.runtime.synchronous,
                                                      .programs = std::move(programs),
                                                      .host_memory = plan_.host_memory},

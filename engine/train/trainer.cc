@@ -124,13 +124,18 @@ class Trainer::Impl {
     return report;
   }
 
+  // Returns the status of a callback. With several processes, one that fails ends the run of all, each of which saves.
+  absl::Status Everywhere(const absl::Status& status) const {
+    return AgreeOnStatus(session_->control(), ControlChannel::kSteps, status);
+  }
+
   absl::Status RunSteps(const TrainCallbacks& callbacks) {
     const TelemetryConfig& telemetry = session_->job().telemetry;
     const auto is_done = [this] { return done(); };
     while (!done()) {
       // RunStep does not check for a stop: one that is requested from now on takes effect after this step.
       SHALE_ASSIGN_OR_RETURN(const StepReport report, RunStep());
-      if (callbacks.on_step) SHALE_RETURN_IF_ERROR(callbacks.on_step(report));
+      SHALE_RETURN_IF_ERROR(Everywhere(callbacks.on_step ? callbacks.on_step(report) : absl::OkStatus()));
       if (checkpoints_) {
         const absl::Status saved = checkpoints_->AfterStep(report.step, is_done, callbacks.on_checkpoint);
         if (!saved.ok()) TellFailure(saved, "checkpoint");
@@ -140,7 +145,8 @@ class Trainer::Impl {
       const bool due = last || (telemetry.evaluate_every > 0 && report.step % telemetry.evaluate_every == 0);
       if (!due || session_->data().evaluation() == nullptr || (done() && !last)) continue;
       SHALE_ASSIGN_OR_RETURN(const EvaluationReport evaluation, Evaluate(telemetry.evaluation_sequences));
-      if (callbacks.on_evaluation) SHALE_RETURN_IF_ERROR(callbacks.on_evaluation(evaluation));
+      SHALE_RETURN_IF_ERROR(
+          Everywhere(callbacks.on_evaluation ? callbacks.on_evaluation(evaluation) : absl::OkStatus()));
     }
     return absl::OkStatus();
   }
@@ -189,6 +195,7 @@ absl::Status Trainer::Generate(absl::Span<const int32_t> prompt, int64_t count, 
 }
 bool Trainer::has_evaluation_data() const { return impl_->session().data().evaluation() != nullptr; }
 void Trainer::RequestStop() { impl_->RequestStop(); }
+void Trainer::Abort(const absl::Status& why) { impl_->session().Abort(why); }
 absl::StatusOr<std::string> Trainer::SaveCheckpoint() { return impl_->SaveCheckpoint(); }
 absl::Status Trainer::WriteTrace() const { return impl_->session().WriteTrace(); }
 absl::Status Trainer::SetLearningRate(std::optional<double> rate) { return impl_->session().SetLearningRate(rate); }

@@ -73,7 +73,8 @@ class Trainer {
   bool done() const;
 
   // Runs one optimizer step on the next global batch. Returns FailedPrecondition if done(), or if an earlier step
-  // failed. Returns the error of the data, with the state as it was, if the batch cannot be read.
+  // failed. Returns the error of the data if the batch cannot be read. With one process the state is then as it was;
+  // with several no step can follow.
   absl::StatusOr<StepReport> Step();
   // Returns the loss on the first `sequences` sequences of the evaluation data, or on all if there are fewer. Returns
   // FailedPrecondition if there is no evaluation data.
@@ -113,6 +114,9 @@ class Trainer {
   // request in any of them takes effect in all of them after their next step. Safe to call from any thread and from a
   // signal handler.
   void RequestStop();
+  // Ends a step, evaluation or generation that runs, with the error `why`, by which this process does not wait for
+  // others that have ended. Only destruction may follow. Safe to call from any thread.
+  void Abort(const absl::Status& why);
 
   // Read and write, between steps, the state of this trainer as fp32, in row-major order: all elements of a parameter,
   // or `values.size()` of them from element `begin` on. The next step uses what was written. A form of fewer bits

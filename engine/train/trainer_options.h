@@ -37,9 +37,14 @@ struct TrainerOptions {
   DataSource* evaluation_data = nullptr;
   // The ranks of the job that this process holds, ascending; empty: all of them. With several processes, each creates a
   // trainer of the same job, and all call Create, Run, Step, Evaluate, Logits, Generate, SetData and SaveCheckpoint in
-  // the same order. `backend` must then be able to join ranks of several processes (Backend::CreateGroup), and all
-  // processes must be able to reach `checkpoint_folder`.
+  // the same order, and all must be able to reach `checkpoint_folder`. An error that only one of them has ends the run
+  // there; Trainer::Abort then ends it in the others.
   std::vector<int> ranks;
+  // The most ranks that one host runs, by which its memory is divided. 0: all ranks of the job.
+  int64_t ranks_on_host = 0;
+  // Creates the groups that have ranks of several processes. Empty: the backend does (Backend::CreateGroup). Create and
+  // only Create calls it.
+  GroupFactory create_spanning_group;
   // The control plane, through which the processes of the job decide together. Borrowed; must outlive the trainer.
   ControlPlane* control = &OneProcess();
   // Peak FLOP/s of one rank, for MFU; 0: MFU is not reported.

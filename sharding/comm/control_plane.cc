@@ -1,7 +1,10 @@
 #include "sharding/comm/control_plane.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -9,6 +12,8 @@
 
 namespace shale {
 namespace {
+
+constexpr char kAgreed[] = "shale/agreed";  // The payload's name; it has no content.
 
 class LoneProcess : public ControlPlane {
  public:
@@ -35,7 +40,22 @@ absl::StatusOr<absl::Status> Decode(absl::string_view message) {
   return absl::Status(static_cast<absl::StatusCode>(code), parts.second);
 }
 
+// Returns the first lines in which two texts differ.
+std::pair<absl::string_view, absl::string_view> FirstDifference(absl::string_view a, absl::string_view b) {
+  const std::vector<absl::string_view> first = absl::StrSplit(a, '\n'), second = absl::StrSplit(b, '\n');
+  size_t line = 0;
+  while (line + 1 < std::min(first.size(), second.size()) && first[line] == second[line]) ++line;
+  return {absl::StripAsciiWhitespace(first[line]), absl::StripAsciiWhitespace(second[line])};
+}
+
 }  // namespace
+
+absl::Status Agreed(absl::Status error) {
+  if (!error.ok()) error.SetPayload(kAgreed, absl::Cord());
+  return error;
+}
+
+bool IsAgreed(const absl::Status& error) { return error.GetPayload(kAgreed).has_value(); }
 
 ControlPlane& OneProcess() {
   static LoneProcess lone;
@@ -47,7 +67,9 @@ absl::Status AgreeOnStatus(ControlPlane& control, ControlChannel channel, const 
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all, control.Gather(channel, Encode(local)));
   for (size_t process = 0; process < all.size(); ++process) {
     SHALE_ASSIGN_OR_RETURN(const absl::Status theirs, Decode(all[process]));
-    if (!theirs.ok()) return absl::Status(theirs.code(), absl::StrCat("process ", process, ": ", theirs.message()));
+    if (!theirs.ok()) {
+      return Agreed(absl::Status(theirs.code(), absl::StrCat("process ", process, ": ", theirs.message())));
+    }
   }
   return absl::OkStatus();
 }
@@ -57,9 +79,10 @@ absl::Status CheckSameEverywhere(ControlPlane& control, ControlChannel channel, 
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all, control.Gather(channel, std::string(value)));
   for (size_t process = 1; process < all.size(); ++process) {
     if (all[process] == all[0]) continue;
-    return absl::FailedPreconditionError(absl::StrCat("processes disagree about ", what, ": process 0 has \"", all[0],
-                                                      "\", process ", process, " has \"", all[process],
-                                                      "\"; start all of them with the same job, data and program"));
+    const auto [first, other] = FirstDifference(all[0], all[process]);
+    return Agreed(absl::FailedPreconditionError(
+        absl::StrCat("processes disagree about ", what, ": process 0 has \"", first, "\", process ", process, " has \"",
+                     other, "\"; start all of them with the same job, data and program")));
   }
   return absl::OkStatus();
 }

@@ -44,12 +44,17 @@ class ControlPlane {
 // Returns the control plane of a job that runs in one process. Its calls never wait and never fail.
 ControlPlane& OneProcess();
 
+// Marks an error as one that all processes of the job have, so that none needs to be told of it. AgreeOnStatus and
+// CheckSameEverywhere do so.
+absl::Status Agreed(absl::Status error);
+bool IsAgreed(const absl::Status& error);
+
 // Returns OK if `local` is OK in every process. Otherwise returns in all processes the error of the first process that
 // has one, with the number of that process if there are several processes.
 absl::Status AgreeOnStatus(ControlPlane& control, ControlChannel channel, const absl::Status& local);
 
-// Returns FailedPrecondition if `value` differs between processes. The message names `what` and the first process whose
-// value differs from that of process 0.
+// Returns FailedPrecondition if `value` differs between processes. The message names `what`, the first process whose
+// value differs from that of process 0, and both values; of texts with several lines, the first lines that differ.
 absl::Status CheckSameEverywhere(ControlPlane& control, ControlChannel channel, absl::string_view what,
                                  absl::string_view value);
 

@@ -1,31 +1,30 @@
 #include "sharding/comm/rendezvous.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "sharding/comm/deadline.h"
 
 namespace shale {
 namespace {
 
-bool SameWish(const Rendezvous::Call& a, const Rendezvous::Call& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.elements == b.elements;
-}
-
-std::string Describe(const Rendezvous::Call& call) {
-  return absl::StrCat(ToString(call.kind), " of ", call.elements, " ", ToString(call.dtype));
-}
-
-std::string Ranks(const std::vector<int>& ranks) {
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
+std::vector<int> FirstRanks(int size) {
+  std::vector<int> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 }  // namespace
 
-Rendezvous::Rendezvous(int size, double timeout_seconds)
-    : timeout_seconds_(timeout_seconds), calls_(size), present_(size, false) {}
+Rendezvous::Rendezvous(int size, double timeout_seconds) : Rendezvous(FirstRanks(size), timeout_seconds) {}
+
+Rendezvous::Rendezvous(std::vector<int> ranks, double timeout_seconds)
+    : ranks_(std::move(ranks)),
+      timeout_seconds_(timeout_seconds),
+      calls_(ranks_.size()),
+      present_(ranks_.size(), false) {}
 
 absl::Status Rendezvous::Meet(int rank, const Call& call) {
   std::unique_lock lock(mutex_);
@@ -45,8 +44,8 @@ absl::Status Rendezvous::Meet(int rank, const Call& call) {
   for (Deadline deadline(timeout_seconds_); !over() && !round_ended_.wait_for(lock, deadline.Pause(), over);) {
     if (!deadline.Passed()) continue;
     aborted_ = absl::DeadlineExceededError(
-        absl::StrCat("rank ", rank, " waited ", timeout_seconds_, " s for ", Missing(), " in collective ",
-                     meetings_ + 1, ", ", Describe(call), "; look for the error of a rank that is missing"));
+        absl::StrCat("rank ", ranks_[rank], " waited ", timeout_seconds_, " s for ", Missing(), " in collective ",
+                     meetings_ + 1, ", ", ToString(call.wish()), "; look for the error of a rank that is missing"));
     round_ended_.notify_all();
   }
   // If all ranks have met, their agreement holds even if the group has been aborted since, because the peers have begun
@@ -79,31 +78,17 @@ void Rendezvous::Abort(absl::Status reason) {
 }
 
 absl::Status Rendezvous::Agreement() const {
-  // Each party is the ranks that want the same collective. Parties are in the order of their first ranks.
-  std::vector<std::vector<int>> parties;
-  for (int rank = 0; rank < size(); ++rank) {
-    auto party = std::find_if(parties.begin(), parties.end(),
-                              [&](const std::vector<int>& p) { return SameWish(calls_[p[0]], calls_[rank]); });
-    if (party == parties.end()) party = parties.insert(party, std::vector<int>());
-    party->push_back(rank);
-  }
-  if (parties.size() == 1) return absl::OkStatus();
-  std::string message = absl::StrCat("the ranks of a group disagree about collective ", meetings_);
-  absl::string_view separator = ": ";
-  for (const std::vector<int>& party : parties) {
-    absl::StrAppend(&message, separator, Ranks(party), party.size() == 1 ? " wants " : " want ",
-                    Describe(calls_[party[0]]));
-    separator = "; ";
-  }
-  return absl::InvalidArgumentError(message);
+  std::vector<CollectiveWish> wishes;
+  for (const Call& call : calls_) wishes.push_back(call.wish());
+  return CheckAgreement(wishes, ranks_, meetings_);
 }
 
 std::string Rendezvous::Missing() const {
   std::vector<int> missing;
   for (int rank = 0; rank < size(); ++rank) {
-    if (!present_[rank]) missing.push_back(rank);
+    if (!present_[rank]) missing.push_back(ranks_[rank]);
   }
-  return Ranks(missing);
+  return RankList(missing);
 }
 
 }  // namespace shale

@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/dtype.h"
+#include "sharding/comm/agreement.h"
 #include "sharding/comm/collective_kind.h"
 
 namespace shale {
@@ -34,10 +35,14 @@ class Rendezvous {
     int64_t elements = 0;  // Elements of the full vector.
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
+    CollectiveWish wish() const { return {.kind = kind, .dtype = dtype, .elements = elements}; }
   };
 
   // A rank waits at most `timeout_seconds` for its peers in Meet (see Deadline). 0: forever.
   Rendezvous(int size, double timeout_seconds);
+  // Does the same for some ranks of a larger group. `ranks` has their numbers there, for messages. Elsewhere in this
+  // interface a rank is the index of one in `ranks`.
+  Rendezvous(std::vector<int> ranks, double timeout_seconds);
 
   int size() const { return static_cast<int>(calls_.size()); }
 
@@ -54,9 +59,10 @@ class Rendezvous {
 
  private:
   absl::Status Agreement() const;
-  std::string Missing() const;
+  std::string Missing() const;  // Names the ranks that have not come to the current Meet.
   void EndRound();
 
+  const std::vector<int> ranks_;  // Numbers of the ranks in messages.
   const double timeout_seconds_;
   std::mutex mutex_;
   std::condition_variable round_ended_;

@@ -1,12 +1,11 @@
 """cc_grpc_library: the C++ code of a gRPC service."""
 
-load("@com_github_grpc_grpc//:defs.bzl", "HAVE_GRPC")
 load("@cpp_httplib//:defs.bzl", "HAVE_HTTPLIB")
 load(":cc.bzl", "cc_library")
 
 # A value for target_compatible_with that leaves the target out of //... if the Debian packages are missing that
 # tools/build_defs/service_packages.txt lists.
-NEEDS_GRPC_AND_HTTPLIB = [] if HAVE_GRPC and HAVE_HTTPLIB else ["//tools/build_defs:without_grpc"]
+NEEDS_HTTPLIB = [] if HAVE_HTTPLIB else ["//tools/build_defs:without_httplib"]
 
 def cc_grpc_library(name, src, deps, **kwargs):
     """Compiles the services of one .proto file, which imports no other, to a C++ library.

@@ -77,7 +77,9 @@ struct Result {
 struct RunOptions {
   ResumeFrom resume = ResumeFrom::kNothing;
   std::function<void(int process, int64_t step, Trainer& trainer)> on_step;
-  std::function<Job(int process)> job;  // Of a process, if they differ.
+  std::function<Job(int process)> job;                                    // Of a process, if they differ.
+  std::function<absl::Status(int process, int64_t step)> result_of_step;  // What a process's callback returns.
+  std::function<std::vector<int>(int process)> ranks;                     // Of a process, if not an equal part.
 };
 
 class ProcessesTest : public ::testing::Test {
@@ -148,6 +150,7 @@ data { evaluation_fraction: 0.2 path: ")",
     for (int rank = ranks * process / processes; rank < ranks * (process + 1) / processes; ++rank) {
       trainer_options.ranks.push_back(rank);
     }
+    if (options.ranks) trainer_options.ranks = options.ranks(process);
     Result result;
     absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, trainer_options);
     if (!trainer.ok()) {
@@ -159,7 +162,8 @@ data { evaluation_fraction: 0.2 path: ")",
                                            result.losses.push_back(report.loss);
                                            result.peak_bytes = report.peak_bytes_measured;
                                            if (options.on_step) options.on_step(process, report.step, **trainer);
-                                           return absl::OkStatus();
+                                           return options.result_of_step ? options.result_of_step(process, report.step)
+                                                                         : absl::OkStatus();
                                          },
                                      .on_evaluation =
                                          [&](const EvaluationReport& report) {
@@ -245,6 +249,34 @@ TEST_F(ProcessesTest, AnErrorOfOneProcessAtTheStartIsTheErrorOfAll) {
     EXPECT_THAT(std::string(result.status.message()), HasSubstr("process 1: "));
     EXPECT_THAT(std::string(result.status.message()), HasSubstr("missing"));
   }
+}
+
+TEST_F(ProcessesTest, AnErrorOfOneCallbackEndsTheRunOfAllWithASave) {
+  const auto fail = [](int process, int64_t step) {
+    return process == 1 && step == 2 ? absl::DataLossError("no place to write") : absl::OkStatus();
+  };
+  for (const Result& result : Run(MakeJob(), 3, "callback", {.result_of_step = fail})) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kDataLoss) << result.status;
+    EXPECT_EQ(result.status.message(), "process 1: no place to write");
+    EXPECT_TRUE(IsAgreed(result.status));
+    EXPECT_EQ(result.losses.size(), 2);
+    ASSERT_EQ(result.saved.size(), 1);
+    EXPECT_THAT(result.saved[0], ::testing::StartsWith("2 "));
+  }
+}
+
+TEST_F(ProcessesTest, EachRankIsHeldByOneProcess) {
+  const auto refused = [&](const std::vector<std::vector<int>>& ranks, const std::string& message) {
+    const auto mine = [&](int process) { return ranks[process]; };
+    for (const Result& result : Run(MakeJob(), 2, "ranks", {.ranks = mine})) {
+      EXPECT_EQ(result.status.code(), absl::StatusCode::kInvalidArgument) << result.status;
+      EXPECT_EQ(result.status.message(), message);
+    }
+  };
+  refused({{0, 1, 2}, {2, 3, 4}}, "process 1 holds rank 2 of 5, and so does process 0");
+  refused({{0, 1, 2}, {4, 5}}, "process 1 holds rank 5 of 5");
+  refused({{0, 1, 2}, {4}}, "no process holds rank 3 of 5");
+  refused({{0, 1, 2, 3, 4}, {}}, "process 1 of 2 holds no rank of 5; start at most as many processes as ranks");
 }
 
 // Process 0 passes over a damaged checkpoint, and so do the others.

@@ -1,5 +1,6 @@
 // Tests how a group ends when a rank fails.
 
+#include <algorithm>
 #include <random>
 
 #include "tests/sharding/comm/communicator_conformance.h"
@@ -17,11 +18,13 @@ absl::Status AllReduce(Communicator& communicator, const DeviceVector<float>& da
 TEST_P(CommunicatorConformance, AbortEndsTheCollectivesOfAllRanksNowAndLater) {
   constexpr int kRanks = 3;
   Group group = CreateGroup(kRanks);
-  // All ranks have finished a collective before one aborts.
+  // All ranks have finished a collective before one aborts. Ranks of other processes may still be in it.
+  const bool all_here = std::none_of(group.begin(), group.end(), [](const auto& rank) { return rank == nullptr; });
   ForEachRank(kRanks, [&](int rank) {
     std::unique_ptr<Stream> stream = *device_->CreateStream("reduce");
     const DeviceVector<float> data(*device_, 100);
-    ASSERT_TRUE(AllReduce(*group[rank], data, *stream).ok());
+    const absl::Status status = AllReduce(*group[rank], data, *stream);
+    ASSERT_TRUE(status.ok() || (!all_here && absl::IsAborted(status))) << status;
   });
   ForEachRank(kRanks, [&](int rank) {
     const DeviceVector<float> data(*device_, 100);

@@ -37,7 +37,11 @@ class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorCase
   std::unique_ptr<Device> device_ = GetParam().create_device();
 };
 
-// Runs body(rank) for every rank, each in a thread of its own, and waits.
+// Makes ForEachRank leave out the ranks that are not in this process. Where several processes run the suite together,
+// each creates the same groups, in which the communicators of other processes are null.
+void SetRanksHere(std::function<bool(int rank, int ranks)> is_here);
+
+// Runs body(rank) for every rank of this process, each in a thread of its own, and waits.
 void ForEachRank(int ranks, const std::function<void(int rank)>& body);
 
 // Expects that an all-reduce of `elements` numbers of very different size has the bits of fp32 sums in rank order,

@@ -61,7 +61,7 @@ TEST(ControlPlaneTest, AnErrorOfOneProcessIsTheErrorOfAll) {
     EXPECT_TRUE(AgreeOnStatus(control, kSteps, absl::OkStatus()).ok());
     const absl::Status mine =
         control.process() == 0 ? absl::OkStatus() : absl::DataLossError(absl::StrCat("shard ", control.process()));
-    EXPECT_EQ(AgreeOnStatus(control, kSteps, mine), absl::DataLossError("process 1: shard 1"));
+    EXPECT_EQ(AgreeOnStatus(control, kSteps, mine), Agreed(absl::DataLossError("process 1: shard 1")));
   });
 }
 

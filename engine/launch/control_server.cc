@@ -1,0 +1,216 @@
+#include "engine/launch/control_server.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "engine/launch/outbox.h"
+#include "engine/launch/token.h"
+#include "kernels/check.h"
+#include "proto/control.grpc.pb.h"
+
+namespace shale {
+namespace {
+
+constexpr std::chrono::milliseconds kLastWords(500);  // For messages that are on their way when the service ends.
+
+}  // namespace
+
+class ControlServer::Impl : public Control::CallbackService {
+ public:
+  Impl(const CoordinatorOptions& options, std::string token)
+      : token_(std::move(token)),
+        coordinator_(options, [this](int64_t connection, ToMember message) { Queue(connection, std::move(message)); }) {
+  }
+
+  ~Impl() override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    if (poller_.joinable()) poller_.join();
+    // Calls that do not end by themselves soon are cancelled. Shutdown waits for the last reaction.
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + kLastWords);
+    server_.reset();
+  }
+
+  absl::Status Start(const HostAddress& address, const std::vector<int>& ports) {
+    absl::Status listening = absl::InvalidArgumentError("no port for process 0 was given");
+    for (const int port : ports) {
+      listening = CheckCanListen(address, port);
+      if (!listening.ok()) continue;
+      grpc::ServerBuilder builder;
+      builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // Otherwise two jobs would share a port.
+      builder.SetMaxReceiveMessageSize(static_cast<int>(ControlPlane::kMostMessageBytes) + 4096);
+      builder.SetMaxSendMessageSize(-1);
+      builder.AddListeningPort(address.WithPort(port), grpc::InsecureServerCredentials(), &port_);
+      builder.RegisterService(this);
+      server_ = builder.BuildAndStart();
+      if (server_ != nullptr && port_ != 0) break;
+      server_ = nullptr;
+      listening = absl::UnavailableError(absl::StrCat("cannot serve on ", address.WithPort(port)));
+    }
+    if (!listening.ok()) return listening;
+    poller_ = std::thread([this] { PollUntilStopped(); });
+    return absl::OkStatus();
+  }
+
+  int port() const { return port_; }
+
+  bool WaitForEnd(double seconds) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return coordinator_.ended(); });
+  }
+
+  absl::Status failure() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return coordinator_.failure();
+  }
+
+  grpc::ServerBidiReactor<FromMember, ToMember>* Attend(grpc::CallbackServerContext* context) override;
+
+ private:
+  class Stream;
+
+  // Is called by the coordinator, under mutex_.
+  void Queue(int64_t connection, ToMember message);
+  void PollUntilStopped();
+  // Does `work` with the coordinator, then writes what it queued.
+  template <class Work>
+  void WithCoordinator(const Work& work);
+
+  const std::string token_;
+  std::mutex mutex_;  // Guards the fields below, but for server_ and port_.
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  int64_t connections_ = 0;
+  std::map<int64_t, std::shared_ptr<Stream>> streams_;
+  std::vector<std::shared_ptr<Stream>> to_write_;
+  Coordinator coordinator_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+  std::thread poller_;
+};
+
+// One process's call. Lives until gRPC says OnDone.
+class ControlServer::Impl::Stream : public grpc::ServerBidiReactor<FromMember, ToMember> {
+ public:
+  Stream(Impl& impl, int64_t connection) : impl_(impl), connection_(connection) {}
+  void Begin() { StartRead(&in_); }
+
+  Outbox<ToMember>& outbox() { return outbox_; }
+  // Starts what can start now: the next write, or the end of the call.
+  void Advance() {
+    if (const ToMember* message = outbox_.Next()) {
+      StartWrite(message);
+    } else if (outbox_.Close()) {
+      Finish(grpc::Status::OK);
+    }
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      outbox_.EndNow();
+      impl_.WithCoordinator([&](Coordinator& coordinator) { coordinator.Disconnected(connection_); });
+      return Advance();
+    }
+    impl_.WithCoordinator([&](Coordinator& coordinator) { coordinator.Receive(connection_, in_); });
+    StartRead(&in_);
+  }
+  void OnWriteDone(bool ok) override {
+    outbox_.Written();
+    if (!ok) outbox_.EndNow();
+    Advance();
+  }
+  void OnDone() override {
+    std::shared_ptr<Stream> self;
+    const std::lock_guard<std::mutex> lock(impl_.mutex_);
+    self = std::move(impl_.streams_[connection_]);  // Is destroyed after the lock.
+    impl_.streams_.erase(connection_);
+    impl_.changed_.notify_all();
+  }
+
+ private:
+  Impl& impl_;
+  const int64_t connection_;
+  FromMember in_;
+  Outbox<ToMember> outbox_;
+};
+
+grpc::ServerBidiReactor<FromMember, ToMember>* ControlServer::Impl::Attend(grpc::CallbackServerContext* context) {
+  class Refusal : public grpc::ServerBidiReactor<FromMember, ToMember> {
+   public:
+    Refusal() { Finish(grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "wrong token")); }
+    void OnDone() override { delete this; }
+  };
+  const auto token = context->client_metadata().find("shale-token-bin");
+  const absl::string_view given = token == context->client_metadata().end()
+                                      ? absl::string_view()
+                                      : absl::string_view(token->second.data(), token->second.size());
+  if (!SameToken(given, token_)) return new Refusal;
+  std::shared_ptr<Stream> stream;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stream = std::make_shared<Stream>(*this, connections_++);
+    streams_[connections_ - 1] = stream;
+  }
+  stream->Begin();
+  return stream.get();
+}
+
+void ControlServer::Impl::Queue(int64_t connection, ToMember message) {
+  const auto stream = streams_.find(connection);
+  if (stream == streams_.end()) return;
+  const bool last = message.has_failure() || message.has_left();
+  stream->second->outbox().Push(std::move(message));
+  if (last) stream->second->outbox().EndAfterThese();
+  to_write_.push_back(stream->second);
+}
+
+template <class Work>
+void ControlServer::Impl::WithCoordinator(const Work& work) {
+  std::vector<std::shared_ptr<Stream>> to_write;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    work(coordinator_);
+    to_write.swap(to_write_);
+    changed_.notify_all();
+  }
+  for (const std::shared_ptr<Stream>& stream : to_write) stream->Advance();
+}
+
+void ControlServer::Impl::PollUntilStopped() {
+  const std::chrono::duration<double> pause(coordinator_.poll_seconds());
+  while (true) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      if (changed_.wait_for(lock, pause, [&] { return stopping_; })) return;
+    }
+    WithCoordinator([](Coordinator& coordinator) { coordinator.Poll(); });
+  }
+}
+
+ControlServer::ControlServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ControlServer::~ControlServer() = default;
+
+absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const CoordinatorOptions& options,
+                                                                    std::string token, const HostAddress& address,
+                                                                    const std::vector<int>& ports) {
+  auto impl = std::make_unique<Impl>(options, std::move(token));
+  SHALE_RETURN_IF_ERROR(impl->Start(address, ports));
+  return std::unique_ptr<ControlServer>(new ControlServer(std::move(impl)));
+}
+
+int ControlServer::port() const { return impl_->port(); }
+bool ControlServer::WaitForEnd(double seconds) { return impl_->WaitForEnd(seconds); }
+absl::Status ControlServer::failure() { return impl_->failure(); }
+
+}  // namespace shale

@@ -1,0 +1,101 @@
+#include "sharding/comm/gloo/hello.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "sharding/comm/gloo/tags.h"
+
+namespace shale {
+
+struct GlooHello::Header {
+  uint64_t number = 0;  // Of the collective, from 1. 0: nothing has arrived.
+  int64_t elements = 0;
+  int32_t kind = 0;
+  int32_t dtype = 0;
+};
+
+GlooHello::GlooHello(GlooGroup& group) : group_(group), mine_(kSlotBytes) {
+  static_assert(sizeof(Header) <= kHeaderBytes);
+  const int64_t size_bytes = group.layout().processes() * kSlotBytes;
+  sent_ = group.links().Wrap(mine_.data(), kSlotBytes);
+  for (int i = 0; i < 2; ++i) {
+    theirs_[i].resize(size_bytes);
+    received_[i] = group.links().Wrap(theirs_[i].data(), size_bytes);
+  }
+}
+
+const std::byte* GlooHello::Slot(uint64_t number, int process) const {
+  return theirs_[number % 2].data() + process * kSlotBytes;
+}
+
+GlooHello::Header GlooHello::HeaderOf(int process) const {
+  Header header;
+  std::memcpy(&header, Slot(number_, process), sizeof(header));
+  return header;
+}
+
+absl::Status GlooHello::Receive(uint64_t number) {
+  for (const int peer : group_.layout().peers()) {
+    std::memset(const_cast<std::byte*>(Slot(number, peer)), 0, sizeof(Header));
+    const absl::Status status =
+        group_.links().Receive(*received_[number % 2], peer, kGlooHelloTag, peer * kSlotBytes, kSlotBytes);
+    if (!status.ok()) return group_.Explain(status);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GlooHello::Begin() { return Receive(1); }
+
+absl::Status GlooHello::Send(uint64_t number, const CollectiveWish& wish, int64_t size_bytes) {
+  number_ = number;
+  wish_ = wish;
+  SHALE_RETURN_IF_ERROR(Receive(number + 1));
+  const Header header = {.number = number,
+                         .elements = wish.elements,
+                         .kind = static_cast<int32_t>(wish.kind),
+                         .dtype = static_cast<int32_t>(wish.dtype)};
+  std::memcpy(mine_.data(), &header, sizeof(header));
+  for (const int peer : group_.layout().peers()) {
+    const absl::Status status = group_.links().Send(*sent_, peer, kGlooHelloTag, 0, kHeaderBytes + size_bytes);
+    if (!status.ok()) return group_.Explain(status);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GlooHello::Await() {
+  const GlooLayout& layout = group_.layout();
+  const auto missing = [&] { return Missing(); };
+  for (size_t i = 0; i < layout.peers().size(); ++i) {
+    SHALE_RETURN_IF_ERROR(group_.AwaitReceived(0, *received_[number_ % 2], missing));
+  }
+  for (size_t i = 0; i < layout.peers().size(); ++i) SHALE_RETURN_IF_ERROR(group_.AwaitSent(0, *sent_, missing));
+  std::vector<CollectiveWish> wishes(layout.ranks(), wish_);
+  std::vector<int> ranks(layout.ranks());
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    ranks[rank] = rank;
+    if (layout.is_local(rank)) continue;
+    const Header header = HeaderOf(layout.process_of(rank));
+    wishes[rank] = {.kind = static_cast<CollectiveKind>(header.kind),
+                    .dtype = static_cast<DType>(header.dtype),
+                    .elements = header.elements};
+  }
+  const absl::Status agreement = CheckAgreement(wishes, ranks, number_);
+  if (!agreement.ok()) group_.Fail(agreement);
+  return agreement.ok() ? agreement : group_.status();
+}
+
+// Names the ranks of the processes whose message has not arrived.
+std::string GlooHello::Missing() const {
+  std::vector<int> missing;
+  for (const int peer : group_.layout().peers()) {
+    if (HeaderOf(peer).number == number_) continue;
+    const std::vector<int>& ranks = group_.layout().ranks_of(peer);
+    missing.insert(missing.end(), ranks.begin(), ranks.end());
+  }
+  std::sort(missing.begin(), missing.end());
+  return missing.empty() ? "its peers to take its data" : RankList(missing);
+}
+
+}  // namespace shale

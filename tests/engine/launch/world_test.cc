@@ -1,0 +1,111 @@
+// Worlds of "processes" that are threads of the test.
+#include "engine/launch/world.h"
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/launch/free_port.h"
+
+namespace shale::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Joins worlds of `processes` processes, and calls `work` with each in a thread of its own.
+void InEach(int processes, int64_t ranks, const std::function<void(World& world)>& work) {
+  const std::string port = absl::StrCat(FreePort());
+  std::vector<std::thread> threads;
+  for (int process = 0; process < processes; ++process) {
+    threads.emplace_back([&, process] {
+      const Variables variables = {{"RANK", absl::StrCat(process)},
+                                   {"WORLD_SIZE", absl::StrCat(processes)},
+                                   {"MASTER_ADDR", "127.0.0.1"},
+                                   {"MASTER_PORT", port}};
+      const absl::StatusOr<std::unique_ptr<World>> world = World::Join(variables, ranks, {{"build", "1"}});
+      ASSERT_TRUE(world.ok()) << world.status();
+      work(**world);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(WorldTest, EveryRankIsHeldByOneProcessInOrderAndEvenly) {
+  for (int64_t ranks = 1; ranks < 20; ++ranks) {
+    for (int processes = 1; processes <= ranks; ++processes) {
+      int next = 0;
+      for (int process = 0; process < processes; ++process) {
+        const std::vector<int> mine = RanksOfProcess(ranks, process, processes);
+        EXPECT_GE(std::ssize(mine), ranks / processes);
+        EXPECT_LE(std::ssize(mine), (ranks + processes - 1) / processes);
+        for (const int rank : mine) EXPECT_EQ(rank, next++);
+      }
+      EXPECT_EQ(next, ranks);
+    }
+  }
+}
+
+TEST(WorldTest, AProcessThatNobodyLaunchedIsAlone) {
+  const absl::StatusOr<std::unique_ptr<World>> world = World::Join({}, 3, {});
+  ASSERT_TRUE(world.ok()) << world.status();
+  EXPECT_TRUE((*world)->alone());
+  EXPECT_TRUE((*world)->leads());
+  EXPECT_THAT((*world)->ranks(), ElementsAre(0, 1, 2));
+  EXPECT_EQ((*world)->ranks_on_host(), 3);
+  EXPECT_EQ(*(*world)->InProcessZero([] { return std::string("done"); }), "done");
+  EXPECT_TRUE((*world)->CheckShared("/nowhere/file").ok());
+  EXPECT_EQ((*world)->Fail(absl::DataLossError("mine")), absl::DataLossError("mine"));
+  EXPECT_FALSE((*world)->failed_elsewhere());
+  EXPECT_TRUE((*world)->Leave().ok());
+}
+
+TEST(WorldTest, MoreProcessesThanRanksAreRefused) {
+  const Variables variables = {{"RANK", "0"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "1"}};
+  const absl::Status status = World::Join(variables, 2, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("started 3 processes, and the job has 2 ranks"));
+}
+
+TEST(WorldTest, ProcessZeroWorksForAll) {
+  InEach(3, 5, [](World& world) {
+    EXPECT_EQ(world.ranks_on_host(), 5);
+    EXPECT_EQ(world.address(), "127.0.0.1");
+    const std::string mine = absl::StrCat("process ", world.place().process);
+    EXPECT_EQ(*world.InProcessZero([&] { return mine; }), "process 0");
+    const absl::Status failed =
+        world.InProcessZero([&]() -> absl::StatusOr<std::string> { return absl::DataLossError(mine); }).status();
+    EXPECT_EQ(failed.message(), "process 0: process 0");
+    EXPECT_TRUE(IsAgreed(failed));
+    EXPECT_TRUE(world.CheckShared(absl::StrCat(::testing::TempDir(), "/probe")).ok());
+    EXPECT_EQ(world.CheckShared("/nowhere/probe").code(), absl::StatusCode::kNotFound);
+    // An error that all have ends no job, so each says the same.
+    EXPECT_EQ(world.Fail(failed), failed);
+    EXPECT_FALSE(world.failed_elsewhere());
+  });
+}
+
+TEST(WorldTest, AnErrorOfOneProcessIsWhyAllFail) {
+  InEach(3, 3, [](World& world) {
+    absl::Status status = world.place().process == 1 ? absl::DataLossError("a broken disk") : absl::OkStatus();
+    if (status.ok()) {
+      const absl::Status peers = world.control().Barrier(ControlChannel::kSteps);
+      EXPECT_FALSE(peers.ok());
+      status = world.Fail(absl::UnavailableError("lost rank 1"));
+      EXPECT_THAT(std::string(status.message()), HasSubstr("process 1 "));
+      EXPECT_THAT(std::string(status.message()), HasSubstr("a broken disk"));
+      EXPECT_TRUE(world.failed_elsewhere());
+    } else {
+      EXPECT_EQ(world.Fail(status), status);
+      EXPECT_FALSE(world.failed_elsewhere());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace shale::testing

@@ -1,0 +1,143 @@
+#include "tools/joint_run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "engine/backends/gloo_groups.h"
+#include "engine/backends/job_backend.h"
+#include "engine/checkpoint/run_paths.h"
+#include "engine/config/print.h"
+#include "engine/io/crc32c.h"
+#include "engine/io/file.h"
+#include "engine/runtime/hardware_threads.h"
+#include "kernels/check.h"
+#include "tools/resume_flag.h"
+
+namespace shale {
+namespace {
+
+constexpr ControlChannel kChannel = ControlChannel::kSteps;
+constexpr std::chrono::seconds kTimeToEnd(2);  // After the job has failed in another process.
+
+void Say(const World& world, const absl::Status& why) {
+  const std::string process = world.alone() ? "" : absl::StrCat(", process ", world.place().process);
+  std::fflush(stdout);
+  std::fprintf(stderr, "train%s: %s\n", process.c_str(), std::string(why.message()).c_str());
+}
+
+// Returns what distinguishes this program from other builds: the CRC of its file.
+std::string Build() {
+  constexpr int64_t kMostBytes = int64_t{4} << 30;
+  const absl::StatusOr<std::string> program = ReadFile("/proc/self/exe", kMostBytes);
+  return program.ok() ? absl::StrCat(program->size(), " bytes, CRC ", Crc32c(*program)) : "unknown";
+}
+
+// Gives every rank an equal share of the threads of the smallest host, if the job leaves that open.
+absl::Status DecideThreads(World& world, Job& job) {
+  if (world.alone() || job.runtime.threads_per_rank > 0) return absl::OkStatus();
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                         world.control().Gather(kChannel, absl::StrCat(HardwareThreads())));
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const std::string& threads : all) {
+    int64_t number = 0;
+    if (!absl::SimpleAtoi(threads, &number)) return absl::InternalError("a process sent no number of threads");
+    least = std::min(least, number);
+  }
+  job.runtime.threads_per_rank = ThreadsPerRank(job.runtime, world.ranks_on_host(), least);
+  return absl::OkStatus();
+}
+
+// Checks that the other processes want to train the same job, as far as can be said before it is planned.
+absl::Status CheckJob(World& world, const Job& job) {
+  if (world.alone()) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(CheckSameEverywhere(world.control(), kChannel, "the job", ResolvedJobText(job)));
+  if (job.runtime.device == DeviceType::kCpu) return absl::OkStatus();
+  return Agreed(absl::UnimplementedError(
+      absl::StrCat("several processes train on CPUs only, as yet, and the job has runtime.device=CUDA; start one "
+                   "process, whose threads are the ranks, instead of ",
+                   world.place().processes)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<World>> JoinWorld(const Job& job) {
+  const Variables variables = EnvironmentVariables();
+  SHALE_ASSIGN_OR_RETURN(const ProcessPlace place, FindProcessPlace(variables));
+  Facts facts;
+  if (place.processes > 1) facts = {{"build", Build()}, {"sharding.ranks", absl::StrCat(job.sharding.ranks)}};
+  return World::Join(variables, job.sharding.ranks, std::move(facts));
+}
+
+int EndAfterError(World& world, const absl::Status& error, int exit_code) {
+  const absl::Status why = world.Fail(error);
+  const bool elsewhere = world.failed_elsewhere();
+  // Process 0 speaks for all of an error that all have.
+  if (elsewhere || world.leads() || !IsAgreed(why)) Say(world, why);
+  return elsewhere ? kExitPeer : exit_code;
+}
+
+absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume, Job& job, TrainerOptions& options) {
+  SHALE_RETURN_IF_ERROR(CheckJob(world, job));
+  Decided decided;
+  const auto decide = [&]() -> absl::StatusOr<std::string> {
+    // Claims the folder before anything that takes time, so that an unusable folder is reported at once.
+    SHALE_ASSIGN_OR_RETURN(decided.folder, RunFolder::Claim(job.telemetry.run_folder, ExistingFor(resume.from)));
+    const std::string hf_folder = HfFolder(job, *decided.folder, resume);
+    KeepCpuProducts(*decided.folder, resume, job);
+    SHALE_ASSIGN_OR_RETURN(decided.products, DecideCpuProducts(job));
+    return absl::StrCat(static_cast<int>(job.runtime.cpu_products), " ", hf_folder);
+  };
+  SHALE_ASSIGN_OR_RETURN(const std::string text, world.InProcessZero(decide));
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
+  int products = 0;
+  if (!absl::SimpleAtoi(parts.first, &products)) return absl::InternalError("process 0 sent no decision");
+  job.runtime.cpu_products = static_cast<CpuProducts>(products);
+  decided.hf_folder = std::string(parts.second);
+  // A resumed run has a copy of its tokenizer. The record of the job needs a path that does not depend on its own.
+  if (job.data.has_tokenizer() && !std::filesystem::exists(job.data.tokenizer) && !decided.hf_folder.empty()) {
+    job.data.tokenizer = std::filesystem::absolute(decided.hf_folder).string();
+  }
+  options.tokenizer_folder = job.data.has_tokenizer() ? job.data.tokenizer : decided.hf_folder;
+  options.checkpoint_folder = RunCheckpointsPath(job.telemetry.run_folder);
+  SHALE_RETURN_IF_ERROR(world.CheckShared(RunFolder::ProbePath(job.telemetry.run_folder)));
+  SHALE_RETURN_IF_ERROR(DecideThreads(world, job));
+  if (world.alone()) return decided;
+  options.ranks = world.ranks();
+  options.control = &world.control();
+  options.ranks_on_host = world.ranks_on_host();
+  options.create_spanning_group = GlooGroups(world.store(), world.place().process, world.address());
+  return decided;
+}
+
+PeerWatch::PeerWatch(World& world) {
+  world.OnFailure([state = state_, process = world.place().process](const absl::Status& why) {
+    std::thread([why, process] {
+      std::this_thread::sleep_for(kTimeToEnd);
+      std::fprintf(stderr, "train, process %d: %s\n", process, std::string(why.message()).c_str());
+      _exit(kExitPeer);
+    }).detach();
+    std::lock_guard lock(state->mutex);
+    state->why = why;
+    if (state->trainer != nullptr) state->trainer->Abort(why);
+  });
+}
+
+void PeerWatch::Set(Trainer* trainer) {
+  std::lock_guard lock(state_->mutex);
+  state_->trainer = trainer;
+  if (trainer != nullptr && !state_->why.ok()) trainer->Abort(state_->why);
+}
+
+}  // namespace shale

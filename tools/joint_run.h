@@ -1,0 +1,58 @@
+// What `train` does together with the other processes of its job. Alone, it does the same by itself.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/config/job.h"
+#include "engine/launch/world.h"
+#include "engine/train/run_folder.h"
+#include "engine/train/trainer.h"
+
+namespace shale {
+
+inline constexpr int kExitPeer = 3;  // Another process of the job failed.
+
+// Joins the other processes of the job, if a launcher started this one.
+absl::StatusOr<std::unique_ptr<World>> JoinWorld(const Job& job);
+
+// Ends the job in all processes after an error of this one, or after one that all have, and says why on stderr. Returns
+// the exit code: `exit_code`, or kExitPeer if another process made the job fail.
+int EndAfterError(World& world, const absl::Status& error, int exit_code);
+
+// What process 0 decided and owns.
+struct Decided {
+  std::unique_ptr<RunFolder> folder;  // Null in other processes.
+  std::string hf_folder;              // HfFolder.
+  std::string products;               // A line about what computes matmuls. Empty in other processes.
+};
+
+// Claims the run folder in process 0, and decides there, for all processes, what depends on the folder or on this
+// machine. Sets it in the job and in the options, with what the trainer must know of the other processes. Errors are
+// those of all processes (IsAgreed), or of the job.
+absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume, Job& job, TrainerOptions& options);
+
+// Lets the failure of the job in another process abort the trainer. If this process then does not end by itself,
+// because a call waits for what never comes, ends it after some seconds.
+class PeerWatch {
+ public:
+  // Ends the process, if need be, also after its own destruction.
+  explicit PeerWatch(World& world);
+  ~PeerWatch() { Set(nullptr); }
+  PeerWatch(const PeerWatch&) = delete;
+  // Names the trainer that a failure aborts; null before it is destroyed.
+  void Set(Trainer* trainer);
+
+ private:
+  struct State {
+    std::mutex mutex;
+    Trainer* trainer = nullptr;  // mutex guards it and `why`.
+    absl::Status why;            // The failure, if it has come.
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+}  // namespace shale
