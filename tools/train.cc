@@ -17,6 +17,7 @@
 #include "engine/backends/job_backend.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
+#include "engine/launch/world.h"
 #include "engine/program/program.h"
 #include "engine/report/memory_snapshot.h"
 #include "engine/report/plan_text.h"
@@ -158,6 +159,13 @@ struct Flags {
 int CheckJob(const Flags& flags) {
   if (flags.overwrite || !flags.resume.empty() || !flags.trace.path.empty()) {
     return Fail(absl::InvalidArgumentError("--verify trains nothing; leave out --resume, --overwrite and --trace"),
+                kExitUsage);
+  }
+  const absl::StatusOr<ProcessPlace> place = FindProcessPlace(EnvironmentVariables());
+  if (!place.ok()) return Fail(place.status(), kExitUsage);
+  if (place->processes > 1) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat("--verify checks a job in one process, and ", place->launcher,
+                                                        " started ", place->processes, "; start one by itself")),
                 kExitUsage);
   }
   // Signals end the checks instead of the process, so that the files of these checks are removed.

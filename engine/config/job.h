@@ -32,6 +32,9 @@ struct DataConfig {
   std::string evaluation_path;     // Empty: none.
   double evaluation_fraction = 0;  // Fraction of path held out at its end; 0 if evaluation_path is given.
   TargetWeights target_weights = TargetWeights::kNone;  // kNone if path is given.
+  Packing packing = Packing::kCut;
+  int64_t document_end_token = -1;    // The last token of every document; -1: not given.
+  int64_t document_begin_token = -1;  // The first token of every document; -1: not given. Not both.
   std::string tokenizer;  // A folder with tokenizer.json; "bytes" or empty: the tokens of text are its bytes.
   LossOn loss_on = LossOn::kCompletions;
   BadLines bad_lines = BadLines::kRefuse;

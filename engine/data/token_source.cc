@@ -125,6 +125,16 @@ absl::Status TokenSource::MaskTargets(int64_t begin, int64_t count, int32_t* out
   return absl::OkStatus();
 }
 
+int64_t TokenSource::document_begin_token() const { return data_->encoding.document_begin_token; }
+
+std::vector<int64_t> TokenSource::FileBegins() const {
+  std::vector<int64_t> begins;
+  for (const int64_t first : data_->first) {
+    if (first > begin_ && first < end_) begins.push_back(first - begin_);
+  }
+  return begins;
+}
+
 const std::vector<std::string>& TokenSource::skipped() const { return data_->files.skipped; }
 
 std::string TokenSource::Describe() const {

@@ -50,7 +50,7 @@ class LaunchTest(unittest.TestCase):
 
     def start(self, name, command, **variables):
         place = self.place(name)
-        environment = dict(os.environ, XDG_CACHE_HOME=place, OMP_WAIT_POLICY="passive", **variables)
+        environment = dict(os.environ, XDG_CACHE_HOME=place, **variables)
         environment.pop("BUILD_WORKING_DIRECTORY", None)
         process = subprocess.Popen(command, cwd=place, env=environment, text=True, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT)
@@ -184,6 +184,8 @@ class LaunchTest(unittest.TestCase):
         self.assertFalse(os.path.exists(os.path.join(self.place("refused"), "runs/test")))
         output = self.train("refused", 5, code=2)
         self.assertIn("started 5 processes, and the job has 4 ranks", output)
+        output = self.train("refused", 2, "--verify", code=2)
+        self.assertIn("--verify checks a job in one process, and Shale's launcher started 2", output)
 
     def by_hand(self, names, *jobs):
         """Starts a process in each place, with the variables that launchers share. Returns its code and output."""
