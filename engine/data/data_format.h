@@ -8,6 +8,7 @@
 #include <functional>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -57,6 +58,9 @@ struct DataFormatEntry {
   absl::StatusOr<TokenContents> (*check)(const InputFile& file) = nullptr;
   // Returns the path of the file that has the tokens of `file`. Null: they are in the file itself.
   std::string (*tokens_path)(absl::string_view file) = nullptr;
+  // Returns the positions at which documents begin, ascending, from a file that was checked. Null: the format does not
+  // know them.
+  absl::StatusOr<std::vector<int64_t>> (*document_begins)(const InputFile& file) = nullptr;
 };
 
 // Reads all tokens once and sets `largest` and `largest_position` of `contents`, whose other fields must be set. The

@@ -116,6 +116,23 @@ std::string TokensPath(absl::string_view index) {
   return absl::StrCat(absl::EndsWith(index, ".idx") ? index.substr(0, index.size() - 4) : index, ".bin");
 }
 
+absl::StatusOr<std::vector<int64_t>> DocumentBegins(const InputFile& index) {
+  SHALE_ASSIGN_OR_RETURN(const Header header, ReadHeader(index));
+  const int64_t sequences = static_cast<int64_t>(header.sequences);
+  std::vector<int64_t> begins(header.documents), offsets(kEntriesAtOnce);
+  SHALE_RETURN_IF_ERROR(index.ReadAt(kHeaderBytes + 12 * sequences, begins.data(), 8 * std::ssize(begins)));
+  size_t next = 0;
+  for (int64_t at = 0; at < sequences; at += kEntriesAtOnce) {
+    const int64_t n = std::min(kEntriesAtOnce, sequences - at);
+    SHALE_RETURN_IF_ERROR(index.ReadAt(kHeaderBytes + 4 * sequences + 8 * at, offsets.data(), 8 * n));
+    for (; next < begins.size() && begins[next] < at + n; ++next) {
+      begins[next] = offsets[begins[next] - at] / BytesOf(header.type);
+    }
+  }
+  begins.resize(next);  // What is left are boundaries behind the last sequence, where no document begins.
+  return begins;
+}
+
 bool Recognizes(absl::string_view head) { return absl::StartsWith(head, kMagic); }
 
 absl::StatusOr<TokenContents> Check(const InputFile& index) {
@@ -144,6 +161,7 @@ const DataFormatEntry kMegatronFormat = {.format = DataFormat::kMegatron,
                                          .encodings = "Megatron",
                                          .recognizes = Recognizes,
                                          .check = Check,
-                                         .tokens_path = TokensPath};
+                                         .tokens_path = TokensPath,
+                                         .document_begins = DocumentBegins};
 
 }  // namespace shale

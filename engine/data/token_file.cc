@@ -29,6 +29,8 @@ std::string JoinFormats(absl::string_view DataFormatEntry::*word, absl::string_v
 absl::StatusOr<TokenFile> CheckFile(InputFile file, const DataFormatEntry& format) {
   TokenFile result;
   SHALE_ASSIGN_OR_RETURN(result.tokens, format.check(file));
+  result.index_path = file.path();
+  result.index_identity = file.identity();
   if (format.tokens_path != nullptr) {
     SHALE_ASSIGN_OR_RETURN(file, InputFile::Open(format.tokens_path(file.path())));
   }

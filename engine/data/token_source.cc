@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,33 @@ namespace shale {
 namespace {
 
 constexpr size_t kSkippedNamed = 5;  // Describe names this many and counts the rest.
+constexpr int64_t kEndsPerRead = int64_t{1} << 14;
+
+// Returns DataFormatEntry::document_begins.
+auto DocumentBeginsOf(DataFormat format) {
+  return format == DataFormat::kByContent ? nullptr : EntryOf(format).document_begins;
+}
+
+// Passes the positions in a file of TextTokens::documents_path to `add`.
+absl::Status ReadEnds(const InputFile& file, int64_t tokens, const std::function<void(int64_t)>& add) {
+  SHALE_RETURN_IF_ERROR(file.CheckUnchangedSince(file.identity()));
+  constexpr int64_t kBytes = sizeof(int64_t);
+  const int64_t documents = file.size() / kBytes;
+  std::vector<int64_t> ends(std::min(kEndsPerRead, documents));
+  bool good = file.size() % kBytes == 0;
+  int64_t last = 0;
+  for (int64_t at = 0; at < documents; at += kEndsPerRead) {
+    const int64_t count = std::min(kEndsPerRead, documents - at);
+    SHALE_RETURN_IF_ERROR(file.ReadAt(at * kBytes, ends.data(), count * kBytes));
+    for (int64_t i = 0; i < count; ++i) {
+      good = good && ends[i] > last;
+      last = ends[i];
+      add(last);
+    }
+  }
+  if (good && last == tokens) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(file.path(), " is damaged: it does not divide ", tokens, " tokens"));
+}
 
 }  // namespace
 
@@ -29,7 +57,8 @@ struct TokenSource::Data {
   int64_t largest_position = 0;
   std::string largest_path;
   TextTokens text;
-  std::optional<InputFile> counts;  // Of text.counts_path.
+  std::optional<InputFile> counts;     // Of text.counts_path.
+  std::optional<InputFile> documents;  // Of text.documents_path.
 };
 
 TokenSource::TokenSource(std::shared_ptr<const Data> data) : data_(std::move(data)), end_(data_->size) {}
@@ -53,6 +82,8 @@ absl::StatusOr<TokenSource> TokenSource::OpenText(const std::string& path, const
     }
     data->counts = std::move(counts);
   }
+  SHALE_ASSIGN_OR_RETURN(InputFile documents, InputFile::Open(text.documents_path));
+  data->documents = std::move(documents);
   return TokenSource(data);
 }
 
@@ -125,12 +156,32 @@ absl::Status TokenSource::MaskTargets(int64_t begin, int64_t count, int32_t* out
   return absl::OkStatus();
 }
 
-int64_t TokenSource::document_begin_token() const { return data_->encoding.document_begin_token; }
+int64_t TokenSource::document_begin_token() const { return from_text() ? -1 : data_->encoding.document_begin_token; }
 
-std::vector<int64_t> TokenSource::FileBegins() const {
+bool TokenSource::knows_documents() const {
+  return data_->documents.has_value() || DocumentBeginsOf(format()) != nullptr;
+}
+
+absl::StatusOr<std::vector<int64_t>> TokenSource::DocumentBegins() const {
   std::vector<int64_t> begins;
-  for (const int64_t first : data_->first) {
-    if (first > begin_ && first < end_) begins.push_back(first - begin_);
+  const auto add = [&](int64_t at) {
+    const bool known = !begins.empty() && at - begin_ <= begins.back();
+    if (at > begin_ && at < end_ && !known) begins.push_back(at - begin_);
+  };
+  if (data_->documents) {
+    SHALE_RETURN_IF_ERROR(ReadEnds(*data_->documents, data_->size, add));
+    return begins;
+  }
+  const auto begins_of = DocumentBeginsOf(format());
+  for (size_t i = 0; i < data_->files.files.size(); ++i) {
+    const int64_t first = data_->first[i];
+    add(first);
+    if (begins_of == nullptr) continue;
+    const TokenFile& file = data_->files.files[i];
+    SHALE_ASSIGN_OR_RETURN(const InputFile index, InputFile::Open(file.index_path));
+    SHALE_RETURN_IF_ERROR(index.CheckUnchangedSince(file.index_identity));
+    SHALE_ASSIGN_OR_RETURN(const std::vector<int64_t> in_file, begins_of(index));
+    for (const int64_t begin : in_file) add(first + begin);
   }
   return begins;
 }

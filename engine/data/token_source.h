@@ -18,11 +18,13 @@ namespace shale {
 
 // What is known of the tokens of text that files do not say.
 struct TextTokens {
-  std::string path;         // Of the text, for messages.
-  std::string tokenizer;    // Distinguishes one tokenizer from another. Checkpoints record it.
-  int64_t vocabulary = 0;   // That of the tokenizer.
-  std::string counts_path;  // A file of a bit for each token: bit i % 8 of byte i / 8 is 1 if token i counts in the
-                            // loss. Empty: all count.
+  std::string path;            // Of the text, for messages.
+  std::string tokenizer;       // Distinguishes one tokenizer from another. Checkpoints record it.
+  int64_t vocabulary = 0;      // That of the tokenizer.
+  std::string counts_path;     // A file of a bit for each token: bit i % 8 of byte i / 8 is 1 if token i counts in the
+                               // loss. Empty: all count.
+  std::string documents_path;  // A file of int64s: the positions at which documents end, which are those of the token
+                               // behind their last, ascending. The last is the number of tokens.
 };
 
 // A handle that is cheap to copy: copies and slices share the open files. Keeps no tokens of files in memory, so that
@@ -68,8 +70,12 @@ class TokenSource {
 
   // Returns the token that begins every document of this encoding, or -1 if it has none.
   int64_t document_begin_token() const;
-  // Returns the positions in [1, size()) at which another file begins, ascending.
-  std::vector<int64_t> FileBegins() const;
+  // Returns whether the data say where documents begin, besides their tokens and files.
+  bool knows_documents() const;
+  // Returns the positions in [1, size()) at which another document begins as far as no token says it, ascending: those
+  // of the data if it knows its documents, else those of files. Takes 8 bytes of memory for each. Returns DataLoss if
+  // the file that says it changed since it was opened, or is damaged.
+  absl::StatusOr<std::vector<int64_t>> DocumentBegins() const;
 
   // Returns a description for people: "fortunes: 43 text files, 2576716 tokens; skipped: art.dat (binary), ...".
   std::string Describe() const;

@@ -20,6 +20,7 @@
 #include "engine/text/quote.h"
 #include "engine/tokenize/chat_template.h"
 #include "engine/tokenize/counts_file.h"
+#include "engine/tokenize/document_ends_file.h"
 #include "engine/tokenize/document_reader.h"
 #include "engine/tokenize/token_files.h"
 #include "engine/tokenize/tokenize_documents.h"
@@ -31,8 +32,9 @@ namespace {
 
 // Hidden files, which TokenSource::Open leaves out.
 constexpr char kCounts[] = ".counts";
+constexpr char kDocuments[] = ".documents";
 constexpr char kManifest[] = ".manifest.json";
-constexpr int kVersion = 1;  // Change it when other tokens are made of the same text.
+constexpr int kVersion = 2;  // Change it when other tokens or files are made of the same text.
 constexpr int64_t kReadBytes = int64_t{1} << 18;
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 24;
 constexpr int64_t kMaxTokenizerBytes = int64_t{1} << 28;
@@ -129,11 +131,13 @@ absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const
                                                                                  .all_rows = text.all_rows}));
   SHALE_ASSIGN_OR_RETURN(TokenFilesWriter writer, TokenFilesWriter::Create(folder, tokenizer.vocabulary()));
   CountsWriter counts(JoinPath(writer.folder(), kCounts));
+  SHALE_ASSIGN_OR_RETURN(DocumentEndsWriter ends, DocumentEndsWriter::Create(JoinPath(writer.folder(), kDocuments)));
   SHALE_ASSIGN_OR_RETURN(const TokenizeTotals totals,
                          TokenizeDocuments(
                              tokenizer, reader, options,
                              [&](const DocumentTokens& document) {
                                SHALE_RETURN_IF_ERROR(counts.Add(std::ssize(document.tokens), document.counts));
+                               SHALE_RETURN_IF_ERROR(ends.Add(std::ssize(document.tokens), document.ends));
                                return writer.Add(document.tokens);
                              },
                              [&](const TokenizeTotals&) {
@@ -146,6 +150,7 @@ absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const
   }
   SHALE_RETURN_IF_ERROR(writer.End());
   SHALE_RETURN_IF_ERROR(counts.End());
+  SHALE_RETURN_IF_ERROR(ends.End());
   Json manifest = {{"version", kVersion}, {"vocabulary", tokenizer.vocabulary()}, {"totals", TotalsToJson(totals)}};
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(writer.folder()));
   for (const std::string& name : names) {
@@ -173,7 +178,8 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
   SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(JoinPath(folder, kManifest), kMaxManifestBytes));
   const absl::StatusOr<Json> manifest = ParseStrictJson(bytes);
   if (!manifest.ok() || NumberIn(*manifest, "version") != kVersion || !manifest->contains("files") ||
-      !(*manifest)["files"].is_object() || NumberIn(*manifest, "vocabulary") < 1) {
+      !(*manifest)["files"].is_object() || !(*manifest)["files"].contains(kDocuments) ||
+      NumberIn(*manifest, "vocabulary") < 1) {
     return Damaged(folder, absl::StrCat(kManifest, " is not a manifest"));
   }
   for (const auto& [name, recorded] : (*manifest)["files"].items()) {
@@ -187,6 +193,7 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
   }
   TextTokens made = {.path = text.path, .vocabulary = NumberIn(*manifest, "vocabulary")};
   SHALE_ASSIGN_OR_RETURN(made.tokenizer, TokenizerDigest(text.tokenizer));
+  made.documents_path = JoinPath(folder, kDocuments);
   if ((*manifest)["files"].contains(kCounts)) made.counts_path = JoinPath(folder, kCounts);
   SHALE_ASSIGN_OR_RETURN(TokenSource tokens, TokenSource::OpenText(folder, made));
   const Json& recorded = (*manifest)["totals"];

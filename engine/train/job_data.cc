@@ -44,6 +44,14 @@ DocumentMark MarkOf(const TokenSource& source, const DataConfig& data) {
   return mark;
 }
 
+// Returns what distinguishes samples of documents from others of the same tokens, for checkpoints.
+std::string NameOfPacking(const TokenSource& source, const DataConfig& data) {
+  const DocumentMark mark = MarkOf(source, data);
+  return absl::StrCat("; ", data.packing == Packing::kPack ? "PACK" : "PAD", ", ",
+                      mark.given() || !source.knows_documents() ? mark.Describe() : "documents are those of the data",
+                      source.has_counts() ? ", parts without targets that count are left out" : "");
+}
+
 absl::StatusOr<std::shared_ptr<DataSource>> SamplesOf(const TokenSource& source, const Job& job) {
   if (job.data.packing != Packing::kCut) {
     return DocumentSamples::Create(source, job.data.packing, MarkOf(source, job.data), job.batch.sequence_length);
@@ -171,10 +179,7 @@ absl::Status JobData::OpenFiles(Job job, const TextProgress& progress) {
   if (source.from_text()) facts_.format = DataFormat::kByContent;
   ApplyDataFacts(facts_, job);
   saved_.tokenizer = source.tokenizer();
-  if (job.data.packing != Packing::kCut) {
-    absl::StrAppend(&saved_.tokenizer, job.data.packing == Packing::kPack ? "; PACK, " : "; PAD, ",
-                    MarkOf(source, job.data).Describe());
-  }
+  if (job.data.packing != Packing::kCut) saved_.tokenizer += NameOfPacking(source, job.data);
   SHALE_RETURN_IF_ERROR(source.CheckVocabulary(Vocabulary(job.model)));
   std::unique_ptr<TokenSource> held_out;
   if (!job.data.evaluation_path.empty()) {

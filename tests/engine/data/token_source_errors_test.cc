@@ -242,6 +242,8 @@ TEST_F(TokenSourceErrorsTest, MegatronFilesAreReadAndChecked) {
     ASSERT_TRUE(source->Read(0, source->size(), read.data()).ok());
     EXPECT_EQ(read, std::vector<int32_t>(written.begin(), written.end()));
     EXPECT_EQ(source->format(), DataFormat::kMegatron);
+    EXPECT_TRUE(source->knows_documents());
+    EXPECT_EQ(*source->DocumentBegins(), std::vector<int64_t>{3});
   }
   const auto refused = [&](const MegatronIndex& index, absl::StatusCode code, const std::string& message) {
     folder_.Write("a.idx", index.Bytes());

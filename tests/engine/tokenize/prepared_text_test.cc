@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/data/data_source.h"
+#include "engine/data/document_samples.h"
 #include "engine/data/token_samples.h"
 #include "engine/tokenize/tokenizer.h"
 #include "gmock/gmock.h"
@@ -136,11 +137,52 @@ TEST_F(PreparedTextTest, DocumentsEndWithTheTokenOfTheFolder) {
             tokenizer + "/tokenizer_config.json: eos_token: found \"<end>\", which is no token of tokenizer.json");
 }
 
+TEST_F(PreparedTextTest, DocumentsAreKnownAndPacked) {
+  const std::string rows = "{\"prompt\": \"a b\", \"completion\": \" c d\"}\n{\"text\": \"\"}\n{\"text\": \"e f\"}\n";
+  // The first part of the last row has no target that counts.
+  Write(text_.path, rows + "{\"prompt\": \"p q r s t u v\", \"completion\": \" w\"}\n");
+  const absl::StatusOr<PreparedText> prepared = Prepare();
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->tokens.document_begin_token(), -1) << "that of the format of its files";
+  EXPECT_TRUE(prepared->tokens.knows_documents());
+  const absl::StatusOr<std::vector<int64_t>> begins = prepared->tokens.DocumentBegins();
+  ASSERT_TRUE(begins.ok()) << begins.status();
+  ASSERT_EQ(begins->size(), 2);
+  std::vector<std::string> documents;
+  int64_t last = 0;
+  for (const int64_t end : {(*begins)[0], (*begins)[1], prepared->tokens.size()}) {
+    documents.push_back(Read(prepared->tokens.Slice(last, end)));
+    last = end;
+  }
+  EXPECT_THAT(documents, testing::ElementsAre("a b c d", "e f", "p q r s t u v w"));
+
+  constexpr int64_t kLength = 4;
+  for (const Packing packing : {Packing::kPack, Packing::kPad}) {
+    const auto samples = DocumentSamples::Create(prepared->tokens, packing, {}, kLength);
+    ASSERT_TRUE(samples.ok()) << samples.status();
+    std::string counted;
+    for (int64_t i = 0; i < (*samples)->description().samples; ++i) {
+      std::vector<int32_t> inputs(kLength), targets(kLength), ids(packing == Packing::kPack ? kLength : 0);
+      ASSERT_TRUE((*samples)
+                      ->Read(i, {.inputs = absl::MakeSpan(inputs),
+                                 .targets = absl::MakeSpan(targets),
+                                 .position_ids = absl::MakeSpan(ids)})
+                      .ok());
+      std::erase(targets, kMaskedTarget);
+      counted += Tokenizer::Load(kGpt2)->Decode(targets, false) + "|";
+    }
+    EXPECT_EQ(counted, packing == Packing::kPack ? " c d| f w|" : " c d| f| w|");
+  }
+  const TokenSource prompt = prepared->tokens.Slice((*begins)[1], (*begins)[1] + 4);
+  EXPECT_THAT(std::string(DocumentSamples::Create(prompt, Packing::kPad, {}, kLength).status().message()),
+              testing::HasSubstr("no target of a document counts in the loss; set data.loss_on=ALL"));
+}
+
 TEST_F(PreparedTextTest, DamageIsFound) {
   const absl::StatusOr<PreparedText> made = Prepare();
   ASSERT_TRUE(made.ok()) << made.status();
   const std::string& place = made->report.folder;
-  for (const char* name : {"tokens_00000.bin", ".counts"}) {
+  for (const char* name : {"tokens_00000.bin", ".counts", ".documents"}) {
     const std::string path = place + "/" + name, kept = folder_.path() + "/kept";
     std::filesystem::copy(path, kept);
     std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).put('\x7F');

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/backends/job_backend.h"
+#include "engine/checkpoint/store.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/tokenize/document_reader.h"
@@ -48,18 +50,50 @@ class TextDataTest : public testing::Test {
     job->data.cache = folder_.Path("tokens");
     return *std::move(job);
   }
-  std::vector<double> Losses(const Job& job) {
+  struct Run {
+    absl::Status status;
+    std::vector<StepReport> steps;
+    int64_t counted = 0;  // Tokens of the text that count.
+  };
+  Run Train(const Job& job, const std::string& checkpoints = "", const ResumeOptions& resume = {}) {
     const std::unique_ptr<Backend> backend = *CreateBackend(job);
-    absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, {.backend = backend.get()});
-    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    Run run;
+    absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(
+        job, {.backend = backend.get(),
+              .checkpoint_folder = checkpoints.empty() ? "" : folder_.Path(checkpoints),
+              .resume = resume,
+              .text_progress = {.ready = [&](const TextReport& text) { run.counted = text.totals.counted; }}});
+    run.status = trainer.status();
+    if (!trainer.ok()) return run;
+    run.status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
+      EXPECT_EQ(report.peak_bytes_measured, report.peak_bytes_planned);
+      run.steps.push_back(report);
+      return absl::OkStatus();
+    }});
+    return run;
+  }
+  std::vector<double> Losses(const Run& run) {
+    EXPECT_TRUE(run.status.ok()) << run.status;
     std::vector<double> losses;
-    while (trainer.ok() && !(*trainer)->done()) {
-      const absl::StatusOr<StepReport> report = (*trainer)->Step();
-      EXPECT_TRUE(report.ok()) << report.status();
-      if (!report.ok()) break;
-      losses.push_back(report->loss);
-    }
+    for (const StepReport& step : run.steps) losses.push_back(step.loss);
     return losses;
+  }
+  std::vector<double> Losses(const Job& job) { return Losses(Train(job)); }
+
+  // Returns chats as JSON Lines. Some are longer than a sequence, and begin with a question as long.
+  static std::vector<std::string> Chats() {
+    std::vector<std::string> chats;
+    for (int i = 0; i < 12; ++i) {
+      chats.push_back(absl::StrCat(R"({"messages": [{"role": "user", "content": "Why )", std::string(i * i % 50, 'q'),
+                                   R"(?"}, {"role": "assistant", "content": "Answer )", std::string(i * 3, 'z'), i,
+                                   "\"}]}\n"));
+    }
+    return chats;
+  }
+  void WriteTemplate() {
+    folder_.Write("tokenizer/chat_template.jinja",
+                  "{% for message in messages %}<{{ message.role }}>{{ message.content }}</>{% endfor %}"
+                  "{% if add_generation_prompt %}<assistant>{% endif %}");
   }
 
   TempFolder folder_;
@@ -107,6 +141,59 @@ TEST_F(TextDataTest, MasksDoNotDependOnTheDivisionOfAStep) {
   }
   std::vector<std::string> all = {"data.loss_on=ALL"};
   EXPECT_NE(Losses(SmallJob(data, all)), losses);
+}
+
+TEST_F(TextDataTest, PackedChatsHaveTheLossThatTheyHaveAlone) {
+  WriteTemplate();
+  // One step that takes all samples.
+  const std::vector<std::string> one_step = {"lr_schedule.steps=", "lr_schedule.epochs=1", "batch.global_batch=64"};
+  const auto step_of = [&](const std::string& rows, const std::string& packing) {
+    folder_.Write("chats.jsonl", rows);
+    std::vector<std::string> all = one_step;
+    all.push_back("data.packing=" + packing);
+    Run run = Train(SmallJob("path: \"chats.jsonl\" tokenizer: \"tokenizer\"", all));
+    EXPECT_EQ(run.steps.size(), 1) << run.status;
+    if (run.steps.size() != 1) return StepReport();
+    EXPECT_EQ(run.steps[0].step_tokens, run.counted) << "every token that counts is a target once";
+    return run.steps[0];
+  };
+  double sum = 0;
+  int64_t counted = 0;
+  for (const std::string& chat : Chats()) {
+    const StepReport alone = step_of(chat, "PAD");
+    sum += alone.loss * static_cast<double>(alone.step_tokens);
+    counted += alone.step_tokens;
+  }
+  for (const char* packing : {"PACK", "PAD"}) {
+    const StepReport together = step_of(absl::StrJoin(Chats(), ""), packing);
+    EXPECT_EQ(together.step_tokens, counted) << packing;
+    // fp32 sums of losses of about 6 in another order.
+    EXPECT_NEAR(together.loss, sum / static_cast<double>(counted), 1e-4) << packing;
+  }
+}
+
+TEST_F(TextDataTest, PackedChatsGoOnFromACheckpointWithTheSameBits) {
+  WriteTemplate();
+  folder_.Write("chats.jsonl", absl::StrJoin(Chats(), ""));
+  const auto job = [&](const std::string& packing, const std::string& loss_on) {
+    return SmallJob(
+        absl::StrCat("path: \"chats.jsonl\" tokenizer: \"tokenizer\" packing: ", packing, " loss_on: ", loss_on),
+        {"checkpoint.every_steps=2"});
+  };
+  for (const char* packing : {"PACK", "PAD"}) {
+    const std::vector<double> whole = Losses(Train(job(packing, "COMPLETIONS"), packing));
+    ASSERT_EQ(whole.size(), 4);
+    const ResumeOptions from = {.from = ResumeFrom::kPath,
+                                .path = absl::StrCat(folder_.Path(packing), "/", CheckpointFolderName(2))};
+    EXPECT_EQ(Losses(Train(job(packing, "COMPLETIONS"), "", from)),
+              std::vector<double>(whole.begin() + 2, whole.end()));
+    const absl::Status other = Train(job(packing, "ALL"), "", from).status;
+    EXPECT_NE(other.message().find(absl::StrCat("; ", packing,
+                                                ", documents are those of the data, parts without "
+                                                "targets that count are left out\", those of this run of ")),
+              std::string::npos)
+        << other;
+  }
 }
 
 TEST_F(TextDataTest, JobsNameTheTokenizer) {
