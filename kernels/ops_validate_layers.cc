@@ -17,6 +17,7 @@ void Check(OpChecker& c, const EmbeddingForward& op) {
     c.Act("positions", op.positions_PC, {&P, &C});
     c.Require(P.size >= S.size, "positions has ", P.size, " rows; wanted at least S=", S.size);
   }
+  if (op.position_ids_BS.present()) c.Typed("position_ids", op.position_ids_BS, DType::kInt32, {&B, &S});
   Dim T{"T", B.size * S.size};
   c.Act("out", op.out_TC, {&T, &C});
 }
@@ -68,6 +69,7 @@ void Check(OpChecker& c, const BiasBackward& op) {
 void Check(OpChecker& c, const Rope& op) {
   Dim B{"B"}, S{"S"}, H{"H"}, D{"D"};
   c.Act("x", op.x_BSHD, {&B, &S, &H, &D}, Layout::kDenseRows);
+  if (op.position_ids_BS.present()) c.Typed("position_ids", op.position_ids_BS, DType::kInt32, {&B, &S});
   c.Require(D.size % 2 == 0, "x has head width ", D.size, "; wanted an even one");
   c.Require(op.theta > 0, "theta is ", op.theta, "; wanted more than 0");
   c.Require(op.scaling.factor > 0, "scaling.factor is ", op.scaling.factor, "; wanted more than 0");
@@ -91,6 +93,9 @@ void CheckAttentionInputs(OpChecker& c, const OpType& op, AttentionDims& d) {
   c.Require(op.window >= 0, "window is ", op.window, "; wanted 0 (none) or more");
   c.Require(op.causal || op.window == 0, "window is ", op.window, " in attention that is not causal; wanted 0 (none), ",
             "because a query that sees later keys sees all of them");
+  if (op.position_ids_BS.present()) c.Typed("position_ids", op.position_ids_BS, DType::kInt32, {&d.B, &d.S});
+  c.Require(op.causal || !op.position_ids_BS.present(),
+            "position_ids is given in attention that is not causal; wanted none");
   c.Act("out", op.out_BSHD, {&d.B, &d.S, &d.H, &d.D}, Layout::kDenseRows);
   c.Typed("lse", op.lse_BHS, DType::kFloat32, {&d.B, &d.H, &d.S});
 }

@@ -2,6 +2,7 @@
 // and turns statuses and exceptions into codes.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -58,14 +59,20 @@ absl::Status CheckIndex(int64_t index, int64_t count, absl::string_view name);
 // Returns InvalidArgument unless a member that is a time in seconds is 0 or more.
 absl::Status CheckSeconds(absl::string_view name, double seconds);
 
-// Returns a copy of a struct that the caller filled in. Members that the caller's version does not have are 0. No
-// struct has grown so far.
+// The size of a struct in the first version that has it.
+template <class T>
+inline constexpr size_t kFirstSize = sizeof(T);
+template <>
+inline constexpr size_t kFirstSize<shale_data> = offsetof(shale_data, has_position_ids);
+
+// Returns a copy of a struct that the caller filled in. Members that the caller's version does not have are 0.
 template <class T>
 absl::StatusOr<T> TakeStruct(const T* given, absl::string_view name) {
   if (absl::Status status = Require(given, name); !status.ok()) return status;
-  if (absl::Status status = CheckStruct(given, given->size, sizeof(T), sizeof(T), name); !status.ok()) return status;
+  if (absl::Status status = CheckStruct(given, given->size, kFirstSize<T>, sizeof(T), name); !status.ok())
+    return status;
   T copy = {};
-  std::memcpy(&copy, given, sizeof(T));
+  std::memcpy(&copy, given, std::min(given->size, sizeof(T)));
   return copy;
 }
 

@@ -26,8 +26,8 @@ class FunctionSource : public DataSource {
   absl::Status Read(int64_t sample, const SampleParts& out) override {
     const auto part = [](auto span) { return span.empty() ? nullptr : span.data(); };
     const shale_sample parts = {
-        sizeof(shale_sample), description().sequence_length, part(out.inputs), part(out.features),
-        part(out.targets),    part(out.target_values),       part(out.weights)};
+        sizeof(shale_sample), description().sequence_length, part(out.inputs),  part(out.features),
+        part(out.targets),    part(out.target_values),       part(out.weights), part(out.position_ids)};
     shale_error error = SHALE_INIT(shale_error);
     return StatusOf(data_.read(data_.user, sample, &parts, &error), error, "data.read");
   }
@@ -43,10 +43,12 @@ PullCallbacks Callbacks(const DataDescription& description, const shale_data& da
     description.features == 0 ? out.inputs.resize(s) : out.features.resize(s * description.features);
     description.target_values == 0 ? out.targets.resize(s) : out.target_values.resize(s * description.target_values);
     if (description.has_weights) out.weights.resize(s);
+    if (description.has_position_ids) out.position_ids.resize(s);
     const auto part = [](auto& values) { return values.empty() ? nullptr : values.data(); };
-    const shale_sample parts = {
-        sizeof(shale_sample), s, part(out.inputs), part(out.features), part(out.targets), part(out.target_values),
-        part(out.weights)};
+    const shale_sample parts = {sizeof(shale_sample), s,
+                                part(out.inputs),     part(out.features),
+                                part(out.targets),    part(out.target_values),
+                                part(out.weights),    part(out.position_ids)};
     shale_error error = SHALE_INIT(shale_error);
     const shale_code code = data.read(data.user, sample++, &parts, &error);
     if (code == SHALE_OUT_OF_RANGE) return false;
@@ -94,7 +96,8 @@ absl::StatusOr<std::unique_ptr<DataSource>> MakeDataSource(const shale_data* dat
                                        .vocabulary = taken.vocabulary,
                                        .features = taken.features,
                                        .target_values = taken.target_values,
-                                       .has_weights = taken.has_weights != 0};
+                                       .has_weights = taken.has_weights != 0,
+                                       .has_position_ids = taken.has_position_ids != 0};
   std::unique_ptr<DataSource> source;
   if (taken.in_order != 0) {
     source = std::make_unique<PullSource>(description, Callbacks(description, taken));

@@ -45,7 +45,7 @@ extern "C" {
 #define SHALE_API __attribute__((visibility("default")))
 
 /* The version of this header. It grows when functions, or members of structs, are added. */
-#define SHALE_API_VERSION 2
+#define SHALE_API_VERSION 3
 
 /* Returns the SHALE_API_VERSION of the library. A program needs a library of at least its own version. */
 SHALE_API int32_t shale_api_version(void);
@@ -122,6 +122,9 @@ typedef struct shale_sample {
   int32_t* targets;        /* [S] tokens or classes; -1 where there is none. */
   float* target_values;    /* [S, D] */
   float* weights;          /* [S], of any sign, finite. */
+  /* [S] The position of each token in its document: 0 where one begins, and otherwise one more than before. No token
+   * sees those of another document. Padding costs least as documents of one token each. */
+  int32_t* position_ids;
 } shale_sample;
 
 /* Data that a program brings. The library keeps a copy of this struct, but not of what `user` points to, which must
@@ -148,6 +151,7 @@ typedef struct shale_data {
    * goes on behind the last sample that was read, at most `capacity` bytes (1 MiB), and sets `*used`. */
   shale_code (*save)(void* user, char* state, size_t capacity, size_t* used, shale_error* error);
   shale_code (*restore)(void* user, const char* state, size_t state_bytes, shale_error* error);
+  int32_t has_position_ids; /* Not 0: samples hold several documents. The job must say data { packing: PACK }. */
 } shale_data;
 
 /* ---- Plans ---- */

@@ -29,6 +29,9 @@ struct DataConfig {
   std::string evaluation_path;     // Empty: none.
   double evaluation_fraction = 0;  // Fraction of path held out at its end; 0 if evaluation_path is given.
   TargetWeights target_weights = TargetWeights::kNone;  // kNone if path is given.
+  Packing packing = Packing::kCut;
+  int64_t document_end_token = -1;    // The last token of every document; -1: not given.
+  int64_t document_begin_token = -1;  // The first token of every document; -1: not given. Not both.
 
   bool operator==(const DataConfig&) const = default;
 };

@@ -16,6 +16,9 @@ DataConfig DataFromSpec(const proto::DataSpec& spec) {
   config.evaluation_path = spec.evaluation_path();
   config.evaluation_fraction = spec.evaluation_fraction();
   config.target_weights = FromSpec(spec.target_weights(), config.target_weights);
+  config.packing = FromSpec(spec.packing(), config.packing);
+  if (spec.has_document_end_token()) config.document_end_token = spec.document_end_token();
+  if (spec.has_document_begin_token()) config.document_begin_token = spec.document_begin_token();
   return config;
 }
 

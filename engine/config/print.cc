@@ -20,6 +20,9 @@ void Print(const DataConfig& config, proto::DataSpec& spec) {
   if (config.target_weights != TargetWeights::kNone) {
     spec.set_target_weights(ToSpec<proto::DataSpec::TargetWeights>(config.target_weights));
   }
+  if (config.packing != Packing::kCut) spec.set_packing(ToSpec<proto::DataSpec::Packing>(config.packing));
+  if (config.document_end_token >= 0) spec.set_document_end_token(config.document_end_token);
+  if (config.document_begin_token >= 0) spec.set_document_begin_token(config.document_begin_token);
 }
 
 void Print(const BatchConfig& config, proto::BatchSpec& spec) {

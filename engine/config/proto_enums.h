@@ -31,6 +31,8 @@ static_assert(Same(Activation::kGeluErf, proto::DecoderSpec::GELU_ERF));
 static_assert(Same(DataOrder::kSequential, proto::DataSpec::SEQUENTIAL));
 static_assert(Same(TargetWeights::kOverTokens, proto::DataSpec::OVER_TOKENS));
 static_assert(Same(TargetWeights::kOverWeights, proto::DataSpec::OVER_WEIGHTS));
+static_assert(Same(Packing::kPack, proto::DataSpec::PACK));
+static_assert(Same(Packing::kPad, proto::DataSpec::PAD));
 static_assert(Same(Strategy::kZero1, proto::ShardingSpec::ZERO1));
 static_assert(Same(Strategy::kFullShard, proto::ShardingSpec::FULL_SHARD));
 static_assert(Same(Accumulation::kSharded, proto::ShardingSpec::SHARDED));

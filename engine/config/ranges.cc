@@ -25,12 +25,15 @@ using google::protobuf::Reflection;
 
 constexpr int64_t kMaxSequences = int64_t{1} << 40;
 constexpr int64_t kMaxSteps = int64_t{1} << 40;
+constexpr int64_t kMaxToken = std::numeric_limits<int32_t>::max();
 
 // The ranges of all integer fields except those of models, which RangesOf (engine/config/model_spec.h) returns.
 constexpr IntRange kIntRanges[] = {
     {"batch.global_batch", 1, kMaxSequences, kRequired},
     {"batch.micro_batch", 1, 1 << 20},
     {"batch.sequence_length", 1, kMaxTokens, kRequired},
+    {"data.document_end_token", 0, kMaxToken},
+    {"data.document_begin_token", 0, kMaxToken},
     {"sharding.ranks", 1, 1 << 20},
     {"sharding.shard_ranks", 1, 1 << 20},
     {"sharding.prefetch", 0, kMaxLayers},

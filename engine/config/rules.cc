@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -35,9 +36,41 @@ void CheckOwnData(const DataConfig& data, SpecErrors& errors) {
       {"data.format", data.format != DataFormat::kByContent},
       {"data.evaluation_path", !data.evaluation_path.empty()},
       {"data.evaluation_fraction", data.evaluation_fraction > 0},
+      {"data.document_end_token", data.document_end_token >= 0},
+      {"data.document_begin_token", data.document_begin_token >= 0},
   };
   for (const auto& [path, given] : of_files) {
     if (given) errors.AddRule({path, "data.path"}, "only files of data.path have it; give path, or leave it out");
+  }
+  if (data.packing == Packing::kPad) {
+    errors.AddRule({"data.packing", "data.path"},
+                   "only files of data.path are padded here; a program pads its own data by targets that do not count "
+                   "(kMaskedTarget), with packing CUT");
+  }
+}
+
+void CheckPacking(const Job& job, SpecErrors& errors) {
+  const DataConfig& data = job.data;
+  const std::pair<const char*, int64_t> tokens[] = {{"data.document_end_token", data.document_end_token},
+                                                    {"data.document_begin_token", data.document_begin_token}};
+  for (const auto& [path, token] : tokens) {
+    if (token < 0) continue;
+    if (data.packing == Packing::kCut) {
+      errors.AddRule({path, "data.packing"},
+                     "packing CUT does not look at documents; leave it out, or use packing PACK or PAD");
+    } else if (const int64_t vocabulary = Vocabulary(job.model); vocabulary > 0 && token >= vocabulary) {
+      errors.AddRule({path, absl::StrCat("model.", KindName(job.model), ".vocabulary")},
+                     absl::StrCat("token ", token, " does not fit a vocabulary of ", vocabulary));
+    }
+  }
+  if (data.document_end_token >= 0 && data.document_begin_token >= 0) {
+    errors.AddRule({"data.document_begin_token", "data.document_end_token"},
+                   "documents are told apart by one token, which ends or begins them; keep one");
+  }
+  if (data.packing != Packing::kCut && LastTargetOnly(job.model)) {
+    errors.AddRule({"data.packing"},
+                   "only the last position of a sequence has a target in this model, so documents within a sequence "
+                   "mean nothing to it; use packing CUT");
   }
 }
 
@@ -48,6 +81,7 @@ void CheckData(const Job& job, SpecErrors& errors) {
                    "the files of path have no weights; leave target_weights out, or leave path out and give the data "
                    "through TrainerOptions.data");
   }
+  CheckPacking(job, errors);
   if (data.path.empty()) return CheckOwnData(data, errors);
   if (!data.evaluation_path.empty() && data.evaluation_fraction > 0) {
     errors.AddRule({"data.evaluation_fraction", "data.evaluation_path"},

@@ -27,7 +27,8 @@ SampleParts Slot(const SampleParts& all, int64_t slot, int64_t slots) {
           .features = Slot(all.features, slot, slots),
           .targets = Slot(all.targets, slot, slots),
           .target_values = Slot(all.target_values, slot, slots),
-          .weights = Slot(all.weights, slot, slots)};
+          .weights = Slot(all.weights, slot, slots),
+          .position_ids = Slot(all.position_ids, slot, slots)};
 }
 
 void MakeMissing(const SampleParts& sample) {
@@ -36,6 +37,17 @@ void MakeMissing(const SampleParts& sample) {
   std::fill(sample.targets.begin(), sample.targets.end(), kMaskedTarget);
   std::fill(sample.target_values.begin(), sample.target_values.end(), 0.0f);
   std::fill(sample.weights.begin(), sample.weights.end(), 0.0f);
+  std::fill(sample.position_ids.begin(), sample.position_ids.end(), 0);
+}
+
+absl::Status CheckPositionIds(absl::Span<const int32_t> ids) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const int32_t next = i == 0 ? 0 : ids[i - 1] + 1;
+    if (ids[i] == 0 || ids[i] == next) continue;
+    return absl::OutOfRangeError(absl::StrCat("position id ", i, " is ", ids[i], "; wanted 0, where a document begins",
+                                              next > 0 ? absl::StrCat(", or ", next) : ""));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckIds(absl::string_view what, absl::Span<const int32_t> ids, int64_t limit, bool may_be_masked) {
@@ -117,7 +129,8 @@ absl::Status BatchLoader::Check(const SampleParts& sample) const {
   SHALE_RETURN_IF_ERROR(CheckIds("target", sample.targets, shape_.target_ids, /*may_be_masked=*/true));
   SHALE_RETURN_IF_ERROR(CheckFinite("feature", sample.features));
   SHALE_RETURN_IF_ERROR(CheckFinite("target value", sample.target_values));
-  return CheckFinite("weight", sample.weights);
+  SHALE_RETURN_IF_ERROR(CheckFinite("weight", sample.weights));
+  return CheckPositionIds(sample.position_ids);
 }
 
 absl::Status BatchLoader::Read(int64_t position, const SampleParts& out) const {
@@ -143,7 +156,8 @@ absl::StatusOr<BatchCounts> BatchLoader::Fill(const StepSamples& step, int64_t r
               std::ssize(out.features) == positions * data.features &&
               std::ssize(out.targets) == (values ? 0 : positions) &&
               std::ssize(out.target_values) == positions * data.target_values &&
-              std::ssize(out.weights) == (has_weights() ? positions : 0))
+              std::ssize(out.weights) == (has_weights() ? positions : 0) &&
+              std::ssize(out.position_ids) == (data.has_position_ids ? positions : 0))
       << "a batch of another shape";
   const int64_t filled = FilledSlots(step, rank, micro_batch);
   const int64_t first_slot = (micro_batch * shape_.ranks + rank) * slots;

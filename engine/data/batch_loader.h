@@ -54,9 +54,9 @@ struct BatchCounts {
 // Maps (step, rank, micro-batch) to samples.
 //
 // Slot b of micro-batch k on rank r holds the step's sample number (k W + r) B + b. Numbers from `count` on are missing
-// (a short batch, or G not a multiple of B W): their inputs, features, target values and weights are 0, and their
-// targets kMaskedTarget. Therefore the samples of a step do not depend on W, K or B, and if samples are missing, the
-// last micro-batches become empty first.
+// (a short batch, or G not a multiple of B W): their inputs, features, target values, weights and position ids are 0,
+// and their targets kMaskedTarget. Therefore the samples of a step do not depend on W, K or B, and if samples are
+// missing, the last micro-batches become empty first.
 //
 // Has no mutable state of its own: any thread may ask for any part at any time, if the source allows it.
 class BatchLoader {
@@ -79,8 +79,9 @@ class BatchLoader {
 
   // Fills each part that the batch has, [B, ...], and counts its targets. Allocates nothing on success, unless the
   // source does. Returns an error that names sample, position and data: the error of the source; Unknown if it threw;
-  // OutOfRange for an input or a target that is not below its limit, and for a weight, a feature or a target value that
-  // is not finite. REQUIRES: 0 <= rank < W, 0 <= micro_batch < K, 0 <= step.count <= G, step.begin >= 0.
+  // OutOfRange for an input or a target that is not below its limit, for a weight, a feature or a target value that is
+  // not finite, and for a position id that is neither 0 nor one more than the one before. REQUIRES: 0 <= rank < W, 0 <=
+  // micro_batch < K, 0 <= step.count <= G, step.begin >= 0.
   absl::StatusOr<BatchCounts> Fill(const StepSamples& step, int64_t rank, int64_t micro_batch,
                                    const SampleParts& out) const;
 

@@ -11,6 +11,14 @@ enum class DataFormat {
 };
 inline constexpr DataFormat kLastDataFormat = DataFormat::kLlmc;
 
+// What becomes of documents that are shorter or longer than a sequence. The order is that of DataSpec.Packing in
+// proto/job.proto.
+enum class Packing {
+  kCut,   // The documents form one row of tokens, which is cut into sequences.
+  kPack,  // A sequence holds several documents, none of which sees another.
+  kPad,   // A sequence holds one document, and padding that does not count.
+};
+
 enum class DataOrder {
   kShuffled,    // One permutation of the samples per seed and epoch.
   kSequential,  // The same order in every epoch: sample i is at place i.

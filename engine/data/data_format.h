@@ -24,8 +24,9 @@ struct TokenEncoding {
   DataFormat format = DataFormat::kByContent;  // kByContent: the tokens are not from a file.
   // Distinguishes one tokenizer from another, in static memory. Must never change, because checkpoints record it.
   absl::string_view tokenizer;
-  int64_t vocabulary = 0;   // The size of the tokenizer's vocabulary; 0: not known.
-  int bytes_per_token = 1;  // 1, 2 or 4.
+  int64_t vocabulary = 0;             // The size of the tokenizer's vocabulary; 0: not known.
+  int bytes_per_token = 1;            // 1, 2 or 4.
+  int64_t document_begin_token = -1;  // The token that begins every document; -1: there is none.
 
   bool operator==(const TokenEncoding&) const = default;
 };

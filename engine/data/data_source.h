@@ -40,6 +40,8 @@ struct DataDescription {
   int64_t features = 0;       // F. 0: the inputs are tokens.
   int64_t target_values = 0;  // D. 0: the targets are tokens or classes.
   bool has_weights = false;   // Whether every target has a weight (data.target_weights).
+  // Whether a sample may hold several documents, and says where each token stands (data.packing PACK).
+  bool has_position_ids = false;
 };
 
 // Where a source writes one sample. The memory is the engine's. A part that samples do not have is empty.
@@ -49,6 +51,9 @@ struct SampleParts {
   absl::Span<int32_t> targets;      // [S] tokens or classes; kMaskedTarget where there is none.
   absl::Span<float> target_values;  // [S, D]
   absl::Span<float> weights;        // [S], of any sign, finite.
+  // [S] The position of each token in its document: 0 where one begins, and otherwise one more than before. No token
+  // sees those of another document. Padding costs least as documents of one token each.
+  absl::Span<int32_t> position_ids;
 };
 
 // A run reads from one thread at a time, not always the same one: while a step runs, a thread reads the samples of the

@@ -19,15 +19,20 @@ struct Variant {
   TokenEncoding encoding;
 };
 
-constexpr Variant kGpt2 = {
-    .magic = 20240520,
-    .version = 1,
-    .encoding = {.format = DataFormat::kLlmc, .tokenizer = "GPT-2 (llm.c)", .vocabulary = 50257, .bytes_per_token = 2}};
-constexpr Variant kLlama3 = {
-    .magic = 20240801,
-    .version = 7,
-    .encoding = {
-        .format = DataFormat::kLlmc, .tokenizer = "Llama 3 (llm.c)", .vocabulary = 128256, .bytes_per_token = 4}};
+constexpr Variant kGpt2 = {.magic = 20240520,
+                           .version = 1,
+                           .encoding = {.format = DataFormat::kLlmc,
+                                        .tokenizer = "GPT-2 (llm.c)",
+                                        .vocabulary = 50257,
+                                        .bytes_per_token = 2,
+                                        .document_begin_token = 50256}};
+constexpr Variant kLlama3 = {.magic = 20240801,
+                             .version = 7,
+                             .encoding = {.format = DataFormat::kLlmc,
+                                          .tokenizer = "Llama 3 (llm.c)",
+                                          .vocabulary = 128256,
+                                          .bytes_per_token = 4,
+                                          .document_begin_token = 128000}};
 
 // Returns the variant with this magic number, or null if there is none.
 const Variant* FindVariant(int32_t magic) {

@@ -32,13 +32,15 @@ absl::Status PullSource::Pull(const SampleParts& out) {
   sample_.targets.clear();
   sample_.target_values.clear();
   sample_.weights.clear();
+  sample_.position_ids.clear();
   SHALE_ASSIGN_OR_RETURN(const bool found, Guarded("callback next", [&] { return callbacks_.next(sample_); }));
   if (!found) return absl::OutOfRangeError("the data ended here; give more, or fewer lr_schedule.steps");
   SHALE_RETURN_IF_ERROR(Take<int32_t>("inputs", sample_.inputs, out.inputs));
   SHALE_RETURN_IF_ERROR(Take<float>("features", sample_.features, out.features));
   SHALE_RETURN_IF_ERROR(Take<int32_t>("targets", sample_.targets, out.targets));
   SHALE_RETURN_IF_ERROR(Take<float>("target values", sample_.target_values, out.target_values));
-  return Take<float>("weights", sample_.weights, out.weights);
+  SHALE_RETURN_IF_ERROR(Take<float>("weights", sample_.weights, out.weights));
+  return Take<int32_t>("position ids", sample_.position_ids, out.position_ids);
 }
 
 absl::Status PullSource::Read(int64_t, const SampleParts& out) {

@@ -22,6 +22,7 @@ struct PulledSample {
   std::vector<int32_t> targets;
   std::vector<float> target_values;
   std::vector<float> weights;
+  std::vector<int32_t> position_ids;
 };
 
 // The iterator. One thread at a time calls these functions, not always the same one. They may throw.

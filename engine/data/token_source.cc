@@ -73,6 +73,16 @@ int64_t TokenSource::vocabulary() const { return std::max(data_->encoding.vocabu
 
 std::string TokenSource::tokenizer() const { return std::string(data_->encoding.tokenizer); }
 
+int64_t TokenSource::document_begin_token() const { return data_->encoding.document_begin_token; }
+
+std::vector<int64_t> TokenSource::FileBegins() const {
+  std::vector<int64_t> begins;
+  for (const int64_t first : data_->first) {
+    if (first > begin_ && first < end_) begins.push_back(first - begin_);
+  }
+  return begins;
+}
+
 const std::vector<std::string>& TokenSource::skipped() const { return data_->files.skipped; }
 
 std::string TokenSource::Describe() const {

@@ -51,6 +51,11 @@ class TokenSource {
   // Returns the name of the tokenizer that the encoding implies: "bytes", "GPT-2 (llm.c)"; "" for FromTokens.
   std::string tokenizer() const;
 
+  // Returns the token that begins every document of this encoding, or -1 if it has none.
+  int64_t document_begin_token() const;
+  // Returns the positions in [1, size()) at which another file begins, ascending.
+  std::vector<int64_t> FileBegins() const;
+
   // Returns a description for people: "fortunes: 43 text files, 2576716 tokens; skipped: art.dat (binary), ...".
   std::string Describe() const;
   // Returns the entries of a folder that Open skipped, each with the reason.

@@ -7,12 +7,18 @@
 
 namespace shale {
 
+Tensor PositionIdsOf(GraphBuilder& b) {
+  return b.options().position_ids ? b.UseData(ValueRole::kPositionIds) : Tensor();
+}
+
 void ApplyRope(GraphBuilder& b, const Tensor& x_BSHD, double theta, const RopeScaling& scaling) {
   const Tensor x = b.Operand(x_BSHD, 4, "ApplyRope");
-  b.Emit(Rope{.x_BSHD = x, .theta = theta, .scaling = scaling});
+  const Tensor ids = PositionIdsOf(b);
+  b.Emit(Rope{.x_BSHD = x, .position_ids_BS = ids, .theta = theta, .scaling = scaling});
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(x)) return;
-    g.Emit(Rope{.x_BSHD = g.GradientStorage(x), .theta = theta, .scaling = scaling, .inverse = true});
+    g.Emit(Rope{
+        .x_BSHD = g.GradientStorage(x), .position_ids_BS = ids, .theta = theta, .scaling = scaling, .inverse = true});
   });
 }
 
@@ -29,6 +35,7 @@ Tensor Attend(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const
   const Tensor q = b.Operand(q_BSHD, 4, layer), k = b.Operand(k_BSGD, 4, layer), v = b.Operand(v_BSGD, 4, layer);
   const int64_t B = q.dim(0), S = q.dim(1), H = q.dim(2), D = q.dim(3);
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(D)));
+  const Tensor ids = PositionIdsOf(b);
   const Tensor out = b.NewActivation("attention.out", q.dtype, {B * S, H * D});
   const Tensor lse = b.NewActivation("attention.lse", DType::kFloat32, {B, H, S});
   const auto heads = [=](const Tensor& t) { return t.SplitLast(H, D).SplitFirst(B); };
@@ -37,6 +44,7 @@ Tensor Attend(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const
                           .v_BSGD = v,
                           .out_BSHD = heads(out),
                           .lse_BHS = lse,
+                          .position_ids_BS = ids,
                           .scale = scale,
                           .window = seen.window,
                           .causal = seen.causal});
@@ -51,6 +59,7 @@ Tensor Attend(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const
                              .d_q_BSHD = g.GradientStorage(q),
                              .d_k_BSGD = g.GradientStorage(k),
                              .d_v_BSGD = g.GradientStorage(v),
+                             .position_ids_BS = ids,
                              .scale = scale,
                              .window = seen.window,
                              .causal = seen.causal});
@@ -69,6 +78,12 @@ Tensor BidirectionalAttention(GraphBuilder& b, const Tensor& q_BSHD, const Tenso
     b.Fail(absl::InvalidArgumentError(
         "a model with bidirectional attention cannot generate tokens: its attention reads the tokens after a position, "
         "which do not exist yet when the next one is drawn"));
+  }
+  if (b.options().position_ids || b.options().padding) {
+    b.Fail(absl::InvalidArgumentError(
+        "a model with bidirectional attention cannot train on packed or padded documents: its attention reads the "
+        "tokens after a position, which may be of another document or padding; use data.packing=CUT"));
+    return Attend(b, q_BSHD, k_BSGD, v_BSGD, {}, "BidirectionalAttention");
   }
   return Attend(b, q_BSHD, k_BSGD, v_BSGD, {.causal = false}, "BidirectionalAttention");
 }

@@ -57,6 +57,7 @@ GraphBuilder::GraphBuilder(const GraphOptions& options) : options_(options), bui
   graph_.vocabulary = options.vocabulary;
   graph_.last_target_only = options.last_target_only;
   graph_.target_weights = options.target_weights;
+  graph_.position_ids = options.position_ids;
 }
 
 GroupId GraphBuilder::AddGroup(std::string name) {
@@ -276,6 +277,10 @@ Tensor GraphBuilder::UseData(ValueRole role) {
     case ValueRole::kTargetWeights:
       value.name = "target_weights";
       value.tensor = Tensor::Contiguous(DType::kFloat32, {B, S});
+      break;
+    case ValueRole::kPositionIds:
+      value.name = "position_ids";
+      value.tensor = Tensor::Contiguous(DType::kInt32, {B, S});
       break;
     case ValueRole::kRows:
       value.name = "rows";

@@ -43,6 +43,8 @@ struct GraphOptions {
   int64_t loss_chunk_tokens = 512;  // Rows of logits that exist at once.
   bool last_target_only = false;    // Only the last position of a sequence has a target.
   TargetWeights target_weights = TargetWeights::kNone;
+  bool position_ids = false;  // Sequences hold several documents ([Note: position ids] in kernels/ops/attention.h).
+  bool padding = false;       // Sequences may end in padding, which no other token may see.
 };
 
 class GraphBuilder {

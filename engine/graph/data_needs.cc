@@ -14,7 +14,9 @@ void Lower(int64_t& limit, int64_t other) { limit = limit == 0 ? other : std::mi
 }  // namespace
 
 DataNeeds NeedsOf(const ModelGraph& graph) {
-  DataNeeds needs{.last_target_only = graph.last_target_only, .target_weights = graph.target_weights};
+  DataNeeds needs{.last_target_only = graph.last_target_only,
+                  .target_weights = graph.target_weights,
+                  .position_ids = graph.position_ids};
   for (const UnitGraph& unit : graph.units) {
     for (const Value& value : unit.values) {
       if (value.role == ValueRole::kFeatures) needs.features = value.tensor.dim(1);

@@ -14,6 +14,7 @@ struct DataNeeds {
   int64_t target_values = 0;  // Target values of a position. 0: the graph reads none.
   bool last_target_only = false;
   TargetWeights target_weights = TargetWeights::kNone;
+  bool position_ids = false;
 };
 
 // Returns the needs of a graph of mode kTraining or kEvaluation.

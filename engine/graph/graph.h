@@ -57,6 +57,7 @@ enum class ValueRole {
   kFeatures,           // Features of the micro-batch in the place of tokens, [T, F] f32.
   kTargetValues,       // Values in the place of target tokens, [T, D] f32.
   kTargetWeights,      // The weight of each target, [B, S] f32 (TargetWeights).
+  kPositionIds,        // The position of each token in its document, [B, S] i32.
   kRows,               // For each sequence, the row of x whose logits are wanted, [B] i32 (kLogits graphs).
   kLossScale,          // 1 / valid tokens of the global batch, or 1 / sum of |weight|, f32.
   kLossTotal,          // Sum of the losses of the micro-batches so far, f64.
@@ -113,6 +114,7 @@ struct ModelGraph {
   int64_t vocabulary = 0;
   bool last_target_only = false;  // Only the last position of a sequence has a target.
   TargetWeights target_weights = TargetWeights::kNone;
+  bool position_ids = false;  // Sequences hold several documents.
   std::vector<Parameter> parameters;
   std::vector<ParameterGroup> groups;
   std::vector<UnitGraph> units;

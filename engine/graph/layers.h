@@ -21,7 +21,11 @@ namespace shale {
 enum class GeluKind : uint8_t;  // kernels/ops/activation.h
 struct RopeScaling;             // kernels/ops/rope.h
 
-// out[t] = weight[inputs[t]] + positions[t mod S]: [T, C].
+// Returns the position of each token in its document, or an absent tensor if a sequence is one document. The layers
+// below that depend on positions, and attention, read it by themselves.
+Tensor PositionIdsOf(GraphBuilder& b);
+
+// out[t] = weight[inputs[t]] + positions[the position of t]: [T, C].
 Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<ParameterId> positions_PC);
 
 // The features of the data in the place of tokens, in the compute dtype: [T, F]. Needs no gradient.

@@ -10,12 +10,18 @@ Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<Parameter
   const Tensor weight = b.UseParameter(weight_VC);
   const Tensor positions = positions_PC ? b.UseParameter(*positions_PC) : Tensor();
   const Tensor out = b.NewActivation("out", b.options().compute_dtype, {b.tokens(), weight.dim(1)});
-  b.Emit(EmbeddingForward{.tokens_BS = tokens, .weight_VC = weight, .positions_PC = positions, .out_TC = out});
+  const Tensor ids = positions_PC ? PositionIdsOf(b) : Tensor();
+  b.Emit(EmbeddingForward{
+      .tokens_BS = tokens, .weight_VC = weight, .positions_PC = positions, .out_TC = out, .position_ids_BS = ids});
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(out)) return;
     const Tensor d_out = g.Gradient(out);
     g.Emit(EmbeddingBackward{.tokens_BS = tokens, .d_out_TC = d_out, .d_weight_VC = g.ParameterGradient(weight)});
     if (!positions.present()) return;
+    if (ids.present()) {
+      g.Emit(EmbeddingBackward{.tokens_BS = ids, .d_out_TC = d_out, .d_weight_VC = g.ParameterGradient(positions)});
+      return;
+    }
     // The position table is added to every sequence like a bias to every row. Rows past S are not used. This op does
     // not write their gradient, which stays zero.
     const int64_t B = tokens.dim(0), S = tokens.dim(1), C = out.dim(1);

@@ -85,6 +85,9 @@ GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
   options.loss_chunk_tokens = LossChunkTokens(job);
   options.last_target_only = LastTargetOnly(job.model);
   options.target_weights = job.data.target_weights;
+  // A prompt is one document, whose positions are those of the sequence.
+  options.position_ids = job.data.packing == Packing::kPack && mode != GraphMode::kLogits;
+  options.padding = job.data.packing == Packing::kPad;
   return options;
 }
 

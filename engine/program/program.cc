@@ -56,6 +56,7 @@ absl::string_view ToString(HostItem item) {
     case HostItem::kFeatures: return "features";
     case HostItem::kTargetValues: return "target_values";
     case HostItem::kTargetWeights: return "target_weights";
+    case HostItem::kPositionIds: return "position_ids";
     case HostItem::kRows: return "rows";
     case HostItem::kHyper: return "hyper";
     case HostItem::kMicroBatch: return "micro_batch";

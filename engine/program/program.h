@@ -89,6 +89,7 @@ enum class HostItem : uint8_t {
   kFeatures,       // Features in the place of tokens, [B, S, F] f32, to the device.
   kTargetValues,   // Values in the place of target tokens, [B, S, D] f32, to the device.
   kTargetWeights,  // The weights of these targets, [B, S] f32, to the device.
+  kPositionIds,    // The position of each token in its document, [B, S] i32, to the device.
   kRows,           // [B] i32, to the device.
   kHyper,          // The kHyper* values of kernels/step_scalars.h, to the device.
   kMicroBatch,     // The number of the instruction's micro-batch in the step, i64, to the device.

@@ -128,6 +128,27 @@ absl::StatusOr<std::string> ExplainLearningRate(const Job& job) {
       "\n");
 }
 
+std::string ExplainPacking(const Job& job) {
+  if (job.data.packing == Packing::kCut) return "";
+  const bool packs = job.data.packing == Packing::kPack;
+  const int64_t bytes = job.batch.micro_batch * job.batch.sequence_length * static_cast<int64_t>(sizeof(int32_t));
+  return absl::StrCat(
+      "What a sequence holds\n",
+      Paragraph(absl::StrCat(
+          packs ? absl::StrCat("Several documents (data.packing PACK), packed by best fit. Attention never crosses a "
+                               "document and skips the tiles between documents, and positions begin anew with each. "
+                               "All of this comes from one number for each token, ",
+                               FormatBytes(bytes),
+                               " for a micro-batch, which is copied to the device where it is read. On a GPU Shale's "
+                               "own kernels compute this attention, because cuDNN's do not.")
+                : "One document (data.packing PAD), and padding that is computed but does not count. PACK computes "
+                  "less for the same loss.",
+          " The loss is the sum over the targets of documents, divided by their number in the entire global batch, so "
+          "neither the ranks nor the micro-batches change the weight of a token. FLOPs are counted as if every "
+          "sequence were one document without padding.")),
+      "\n");
+}
+
 std::string ExplainTargetWeights(const Job& job) {
   if (job.data.target_weights == TargetWeights::kNone) return "";
   const bool over_tokens = job.data.target_weights == TargetWeights::kOverTokens;

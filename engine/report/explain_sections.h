@@ -18,6 +18,7 @@ absl::StatusOr<std::string> ExplainMicroBatches(const Alternatives& alternatives
 std::string ExplainOnePiece(const Alternatives& alternatives);
 absl::StatusOr<std::string> ExplainHeadroom(const Alternatives& alternatives);
 absl::StatusOr<std::string> ExplainLearningRate(const Job& job);
+std::string ExplainPacking(const Job& job);
 std::string ExplainTargetWeights(const Job& job);
 std::string ExplainState(const Alternatives& alternatives);
 std::string ExplainUpdate(const Alternatives& alternatives);

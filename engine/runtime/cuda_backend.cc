@@ -42,7 +42,8 @@ class DeclinedAttention {
     const Tensor& q = op.q_BSHD;
     std::lock_guard lock(mutex_);
     declined_.insert(absl::StrCat(ToString(q.dtype), " ", q.dim(0), " x ", q.dim(1), " positions, ", q.dim(2),
-                                  " heads of width ", q.dim(3), " (", op.k_BSGD.dim(2), " of keys)"));
+                                  " heads of width ", q.dim(3), " (", op.k_BSGD.dim(2), " of keys)",
+                                  op.position_ids_BS.present() ? ", packed documents" : ""));
   }
   std::string Describe() const {
     std::lock_guard lock(mutex_);

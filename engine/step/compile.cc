@@ -214,6 +214,7 @@ class StepCompiler {
       case ValueRole::kFeatures: return Load(u, HostItem::kFeatures, value);
       case ValueRole::kTargetValues: return Load(u, HostItem::kTargetValues, value);
       case ValueRole::kTargetWeights: return Load(u, HostItem::kTargetWeights, value);
+      case ValueRole::kPositionIds: return Load(u, HostItem::kPositionIds, value);
       case ValueRole::kRows: return Load(u, HostItem::kRows, value);
       case ValueRole::kLossScale: return data_.loss_scale;
       case ValueRole::kLossTotal: return state_.totals.Slice(0, kTotalLoss, 1);

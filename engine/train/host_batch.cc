@@ -22,6 +22,7 @@ HostBatch::HostBatch(const BatchLoader& loader, int64_t micro_batches, std::vect
   one.targets.resize(data.target_values > 0 ? 0 : positions);
   one.target_values.resize(positions * data.target_values);
   one.weights.resize(loader.has_weights() ? positions : 0);
+  one.position_ids.resize(data.has_position_ids ? positions : 0);
   data_.assign(ranks_.size(), one);
 }
 
@@ -34,7 +35,8 @@ SampleParts HostBatch::MicroBatch(OfRank& rank, int64_t micro_batch) const {
           .features = part(rank.features),
           .targets = part(rank.targets),
           .target_values = part(rank.target_values),
-          .weights = part(rank.weights)};
+          .weights = part(rank.weights),
+          .position_ids = part(rank.position_ids)};
 }
 
 absl::StatusOr<std::vector<StepInputs>> HostBatch::Fill(const StepSamples& step) {
@@ -53,6 +55,7 @@ absl::StatusOr<std::vector<StepInputs>> HostBatch::Fill(const StepSamples& step)
     all[i].targets = data_[i].targets;
     all[i].target_values = data_[i].target_values;
     all[i].target_weights = data_[i].weights;
+    all[i].position_ids = data_[i].position_ids;
   }
   return all;
 }

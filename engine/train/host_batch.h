@@ -24,7 +24,7 @@ class HostBatch {
  private:
   // The data of one rank, [K, B, ...]. A part that the data does not have is empty.
   struct OfRank {
-    std::vector<int32_t> inputs, targets;
+    std::vector<int32_t> inputs, targets, position_ids;
     std::vector<float> features, target_values, weights;
   };
   // Returns the parts of a micro-batch.

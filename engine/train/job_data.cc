@@ -9,6 +9,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "engine/config/parse.h"
+#include "engine/data/document_samples.h"
 #include "engine/data/token_samples.h"
 #include "engine/hugging_face/tokenizer_digest.h"
 #include "engine/text/utf8.h"
@@ -35,7 +36,17 @@ absl::StatusOr<std::unique_ptr<BatchLoader>> MakeLoader(const Job& job, std::sha
   return std::make_unique<BatchLoader>(std::move(loader));
 }
 
+// Returns the mark of documents that the job gives, or that the format of the files has.
+DocumentMark MarkOf(const TokenSource& source, const DataConfig& data) {
+  DocumentMark mark = {.end_token = data.document_end_token, .begin_token = data.document_begin_token};
+  if (!mark.given()) mark.begin_token = source.document_begin_token();
+  return mark;
+}
+
 absl::StatusOr<std::shared_ptr<DataSource>> SamplesOf(const TokenSource& source, const Job& job) {
+  if (job.data.packing != Packing::kCut) {
+    return DocumentSamples::Create(source, job.data.packing, MarkOf(source, job.data), job.batch.sequence_length);
+  }
   SHALE_RETURN_IF_ERROR(source.CheckLength(job.batch.sequence_length));
   return std::make_shared<TokenSamples>(source, job.batch.sequence_length);
 }
@@ -105,6 +116,12 @@ absl::Status Fit(const DataNeeds& needs, BatchLoader& loader) {
                                                 "OVER_TOKENS or OVER_WEIGHTS"
                                               : "its targets have no weights; set data.target_weights=NONE");
   }
+  if (data.has_position_ids != needs.position_ids) {
+    return Refuse(data.name, data.has_position_ids
+                                 ? "its samples hold documents that must not see each other; set data.packing=PACK"
+                                 : "its samples have no position ids, which data.packing PACK needs; give them "
+                                   "(DataDescription::has_position_ids), or set data.packing=CUT");
+  }
   const int64_t limit = needs.input_ids > 0 ? needs.input_ids : needs.target_ids;
   if (limit > 0 && data.vocabulary > limit) {
     return Refuse(data.name, "its vocabulary is ", data.vocabulary, ", that of the model is ", limit);
@@ -151,6 +168,10 @@ absl::Status JobData::OpenFiles(Job job) {
   facts_ = DataFactsOf(source);
   ApplyDataFacts(facts_, job);
   saved_.tokenizer = source.tokenizer();
+  if (job.data.packing != Packing::kCut) {
+    absl::StrAppend(&saved_.tokenizer, job.data.packing == Packing::kPack ? "; PACK, " : "; PAD, ",
+                    MarkOf(source, job.data).Describe());
+  }
   SHALE_RETURN_IF_ERROR(source.CheckVocabulary(Vocabulary(job.model)));
   std::unique_ptr<TokenSource> held_out;
   if (!job.data.evaluation_path.empty()) {
@@ -164,7 +185,8 @@ absl::Status JobData::OpenFiles(Job job) {
     held_out = std::make_unique<TokenSource>(std::move(opened));
   } else if (job.data.evaluation_fraction > 0) {
     SHALE_ASSIGN_OR_RETURN(TokenSplit split,
-                           HoldOutEnd(source, job.data.evaluation_fraction, job.batch.sequence_length));
+                           HoldOutEnd(source, job.data.evaluation_fraction,
+                                      job.data.packing == Packing::kCut ? job.batch.sequence_length : 1));
     source = split.training;
     held_out = std::make_unique<TokenSource>(split.evaluation);
   }

@@ -24,7 +24,8 @@ std::string FirstDifference(const RecordedSample& once, const RecordedSample& ag
        {FirstDifference("input", once.inputs, again.inputs), FirstDifference("feature", once.features, again.features),
         FirstDifference("target", once.targets, again.targets),
         FirstDifference("target value", once.target_values, again.target_values),
-        FirstDifference("weight", once.weights, again.weights)}) {
+        FirstDifference("weight", once.weights, again.weights),
+        FirstDifference("position id", once.position_ids, again.position_ids)}) {
     if (!text.empty()) return text;
   }
   return "";
@@ -42,6 +43,7 @@ absl::StatusOr<std::vector<RecordedSample>> ReadSamples(const BatchLoader& loade
   empty.targets.resize(data.target_values > 0 ? 0 : S);
   empty.target_values.resize(S * data.target_values);
   empty.weights.resize(loader.has_weights() ? S : 0);
+  empty.position_ids.resize(data.has_position_ids ? S : 0);
   std::vector<RecordedSample> samples(count, empty);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t position = order == ReadOrder::kForward ? i : count - 1 - i;
@@ -52,7 +54,8 @@ absl::StatusOr<std::vector<RecordedSample>> ReadSamples(const BatchLoader& loade
                                      .features = absl::MakeSpan(sample.features),
                                      .targets = absl::MakeSpan(sample.targets),
                                      .target_values = absl::MakeSpan(sample.target_values),
-                                     .weights = absl::MakeSpan(sample.weights)})
+                                     .weights = absl::MakeSpan(sample.weights),
+                                     .position_ids = absl::MakeSpan(sample.position_ids)})
                               .status());
   }
   return samples;
@@ -73,6 +76,7 @@ absl::Status RecordedSource::Read(int64_t sample, const SampleParts& out) {
   std::copy(recorded.targets.begin(), recorded.targets.end(), out.targets.begin());
   std::copy(recorded.target_values.begin(), recorded.target_values.end(), out.target_values.begin());
   std::copy_n(recorded.weights.begin(), out.weights.size(), out.weights.begin());
+  std::copy(recorded.position_ids.begin(), recorded.position_ids.end(), out.position_ids.begin());
   if (edit_) edit_(sample, out);
   return absl::OkStatus();
 }

@@ -52,7 +52,10 @@ std::vector<std::string> WhatIsSmaller(const Job& job, const SmallSize& size) {
 Job SmallJob(const Job& job, const SmallSize& size) {
   Job small = job;
   small.name = "verify";
-  small.data = {.order = DataOrder::kSequential, .target_weights = job.data.target_weights};
+  // Recorded samples are padded already.
+  small.data = {.order = DataOrder::kSequential,
+                .target_weights = job.data.target_weights,
+                .packing = job.data.packing == Packing::kPack ? Packing::kPack : Packing::kCut};
   small.batch = {
       .global_batch = size.global_batch(), .micro_batch = size.micro_batch, .sequence_length = size.sequence_length};
   small.sharding.ranks = size.ranks;

@@ -38,8 +38,8 @@ HWY_INLINE SquareRange KeysSeen(const AttentionSizes& sizes, int64_t i, SquareRa
 // Returns the rows, of a strip of `rows` rows from query i0 on, that see any of the keys [j, j + kTile). All rows of a
 // square count if one does.
 HWY_INLINE SquareRange RowsSeeing(const AttentionSizes& sizes, int64_t i0, int64_t rows, int64_t j) {
-  const int64_t last = sizes.window > 0 ? RoundUp(j + kTile - 1 + sizes.window - i0, kTile) : rows;
-  return {std::max<int64_t>(0, sizes.FirstQuery(j) - i0), std::min(rows, last)};
+  const int64_t seeing = RoundUp(sizes.RowsSeeingUpTo(j + kTile - 1, i0, rows), kTile);
+  return {std::max<int64_t>(0, sizes.FirstQuery(j) - i0), std::min(rows, seeing)};
 }
 
 // Multiplies the rows of `a`, from query i0 on, by the keys of `block` that they see, in squares. `tiles` holds all

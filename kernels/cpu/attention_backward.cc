@@ -9,6 +9,7 @@
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/check.h"
 #include "kernels/cpu/attention_backward_amx-inl.h"
 #include "kernels/cpu/attention_heads.h"
 #include "kernels/cpu/attention_operands-inl.h"
@@ -20,6 +21,7 @@
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/integers.h"
 #include "kernels/ops/attention.h"
+#include "kernels/reference/index_checks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
@@ -58,6 +60,7 @@ class Backward {
   // last head writes d_k and d_v. `next` is the head that runs next, whose rows are prefetched; it is null for the last
   // head.
   void Run(const BackwardHead<T>& head, const BackwardHead<T>* next) {
+    sizes_.position_ids = head.position_ids;
     if (head.first_of_group) {
       for (float* sum : {own_.d_k, own_.d_v}) std::fill(sum, sum + sizes_.padded_s() * padded_d_, 0.0f);
     }
@@ -154,7 +157,7 @@ class Backward {
   void AddToKeys(int64_t i0, int64_t queries, const float* a, const float* b, float* sums, RowPrefetch& ahead) {
     for (int64_t j = sizes_.FirstGroup(i0); j < sizes_.EndKey(i0 + queries - 1); j += kGroup) {
       const int64_t begin = std::max<int64_t>(0, sizes_.FirstQuery(j) - i0);
-      const int64_t end = sizes_.window > 0 ? std::min(queries, j + kGroup - 1 + sizes_.window - i0) : queries;
+      const int64_t end = sizes_.RowsSeeingUpTo(j + kGroup - 1, i0, queries);
       const int64_t first = begin / kUnit, places = Form::Places(end) - first;
       const float* x = a + first * kUnit * stride_ + j - sizes_.Origin(i0);
       for (int64_t n = 0; n < padded_d_; n += kTile) {
@@ -175,7 +178,7 @@ class Backward {
     }
   }
 
-  const AttentionSizes sizes_;
+  AttentionSizes sizes_;
   const float scale_;
   const BackwardScratch own_;
   const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d(), stride_ = sizes_.strip_stride();
@@ -246,6 +249,7 @@ int64_t ScratchBytesOf(const AttentionBackward& op, const Context& context) {
 }
 
 absl::Status Run(const AttentionBackward& op, Scratch scratch, const Context& context) {
+  SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
   const int64_t groups = op.q_BSHD.dim(0) * op.k_BSGD.dim(2), thread_bytes = ThreadScratchBytes(op, context);
   if (groups == 0) return absl::OkStatus();
   const int64_t heads_per_group = op.q_BSHD.dim(2) / op.k_BSGD.dim(2);

@@ -42,6 +42,7 @@ class AmxBackward {
   // last head writes d_k and d_v. `next` is the head that runs next, whose rows are prefetched; it is null for the last
   // head.
   void Run(const BackwardHead<BFloat16>& head, const BackwardHead<BFloat16>* next) {
+    sizes_.position_ids = head.position_ids;
     const TileRegisters registers;
     if (head.first_of_group) {
       for (float* sum : {d_k_, d_v_}) std::fill(sum, sum + sizes_.padded_s() * padded_d_, 0.0f);
@@ -171,7 +172,7 @@ class AmxBackward {
     }
   }
 
-  const AttentionSizes sizes_;
+  AttentionSizes sizes_;
   const float scale_;
   const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d();
   const int64_t width_ = padded_d_ / 2;    // Pairs of a row.

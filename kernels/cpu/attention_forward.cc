@@ -8,6 +8,7 @@
 
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/check.h"
 #include "kernels/cpu/attention_forward_amx-inl.h"
 #include "kernels/cpu/attention_heads.h"
 #include "kernels/cpu/attention_operands-inl.h"
@@ -19,6 +20,7 @@
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/integers.h"
 #include "kernels/ops/attention.h"
+#include "kernels/reference/index_checks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
@@ -54,6 +56,7 @@ class Forward {
   // Computes `out` and lse of `head`. `packed` says that the previous head has packed the same keys and values. `next`
   // is the head that runs next, whose rows are prefetched; it is null for the last head.
   void Run(const ForwardHead<T>& head, bool packed, const ForwardHead<T>* next) {
+    sizes_.position_ids = head.position_ids;
     for (int64_t i0 = 0; i0 < sizes_.s; i0 += kQueries) {
       const int64_t queries = std::min(kQueries, sizes_.s - i0), then = i0 + queries;
       if (!packed) {
@@ -116,7 +119,7 @@ class Forward {
     }
   }
 
-  const AttentionSizes sizes_;
+  AttentionSizes sizes_;
   const float scale_;
   const ForwardScratch own_;
   const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d(), stride_ = sizes_.strip_stride();
@@ -181,6 +184,7 @@ int64_t ScratchBytesOf(const AttentionForward& op, const Context& context) {
 }
 
 absl::Status Run(const AttentionForward& op, Scratch scratch, const Context& context) {
+  SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
   const int64_t heads = op.q_BSHD.dim(0) * op.q_BSHD.dim(2), thread_bytes = ThreadScratchBytes(op, context);
   if (heads == 0) return absl::OkStatus();
   // Adjacent heads share a block because they share keys. The bounds of blocks change no result.

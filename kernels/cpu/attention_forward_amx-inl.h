@@ -35,6 +35,7 @@ class AmxForward {
   // Computes `out` and lse of `head`. `packed` says that the previous head has packed the same keys and values. `next`
   // is the head that runs next, whose rows are prefetched; it is null for the last head.
   void Run(const ForwardHead<BFloat16>& head, bool packed, const ForwardHead<BFloat16>* next) {
+    sizes_.position_ids = head.position_ids;
     const TileRegisters registers;
     for (int64_t i0 = 0; i0 < sizes_.s; i0 += kRows) {
       const int64_t queries = std::min(kRows, sizes_.s - i0), rows = RoundUp(queries, kTile), then = i0 + queries;
@@ -57,7 +58,9 @@ class AmxForward {
       const SquareRange keys{sizes_.Origin(i0), RoundUp(sizes_.EndKey(then - 1), kTile)};
       ahead.Spread(CeilDivide(keys.end - keys.begin, kKeys) * rows / kTile);
 
-      for (int64_t r = 0; r < kRows; ++r) totals_.largest[r] = -std::numeric_limits<float>::infinity();
+      // A query may see no key of the first block of its square, if its document begins later. Were its largest score
+      // -infinity then, the exponentials of this row would be NaN.
+      for (int64_t r = 0; r < kRows; ++r) totals_.largest[r] = std::numeric_limits<float>::lowest();
       std::fill(totals_.sum, totals_.sum + kRows, 0.0f);
       for (int64_t j = keys.begin; j < keys.end; j += kKeys) {
         const SquareRange block{j, std::min(j + kKeys, keys.end)};
@@ -82,9 +85,6 @@ class AmxForward {
   static constexpr int64_t kRows = 64;            // Rows of a strip.
   static constexpr int64_t kKeys = 128;           // Keys of a block.
   static constexpr int64_t kStride = kKeys + 16;  // Not a power of two, which would put all rows into the same sets.
-  // Every query sees a key of the first block of its square, since its first key is at most 62 keys behind the first
-  // one of its strip, plus 32 for the second square. So no query's largest score is -infinity after a block.
-  static_assert(kKeys >= 4 * kTile && kRows <= 2 * kTile);
 
   // The largest score and the sum of exponentials of each row of the strip, over the blocks so far.
   struct Totals {
@@ -105,7 +105,7 @@ class AmxForward {
     std::copy(largest + r, largest + r + kTile, before);
     for (int64_t i = r; i < end; ++i) {
       float* row = scores_ + i * kStride;
-      HideColumns(row, from, sizes_.FirstKey(i0 + i) - j, sizes_.EndKey(i0 + i) - j, to);
+      HideColumns(row, from, std::min(sizes_.FirstKey(i0 + i) - j, to), sizes_.EndKey(i0 + i) - j, to);
       const float here = scale_ * LargestOf(row, from, to);
       if (!(here <= largest[i])) largest[i] = here;  // Also if it is NaN.
     }
@@ -135,7 +135,7 @@ class AmxForward {
     }
   }
 
-  const AttentionSizes sizes_;
+  AttentionSizes sizes_;
   const float scale_;
   const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d();
   const int64_t width_ = padded_d_ / 2;  // Pairs of a row.

@@ -21,6 +21,11 @@ struct HeadRows {
   int64_t stride;
 };
 
+// Returns the position ids of sequence b, or null if there are none.
+inline const int32_t* PositionIdsOf(const Tensor& position_ids_BS, int64_t b) {
+  return position_ids_BS.present() ? position_ids_BS.as<const int32_t>() + b * position_ids_BS.dim(1) : nullptr;
+}
+
 // The operands of one query head. `item` numbers the query heads of all sequences.
 template <class T>
 struct ForwardHead {
@@ -32,11 +37,13 @@ struct ForwardHead {
         k(op.k_BSGD, b, h / heads_per_group),
         v(op.v_BSGD, b, h / heads_per_group),
         out(op.out_BSHD, b, h),
-        lse(op.lse_BHS.as<float>() + (b * op.q_BSHD.dim(2) + h) * op.q_BSHD.dim(1)) {}
+        lse(op.lse_BHS.as<float>() + (b * op.q_BSHD.dim(2) + h) * op.q_BSHD.dim(1)),
+        position_ids(PositionIdsOf(op.position_ids_BS, b)) {}
 
   bool first_of_group;
   HeadRows<T> q, k, v, out;
   float* lse;
+  const int32_t* position_ids;
 };
 
 // The operands of one query head and of the key/value head that it reads. `item` numbers the query heads of all
@@ -56,11 +63,13 @@ struct BackwardHead {
         d_q(op.d_q_BSHD, b, h),
         d_k(op.d_k_BSGD, b, h / heads_per_group),
         d_v(op.d_v_BSGD, b, h / heads_per_group),
-        lse(op.lse_BHS.as<const float>() + (b * op.q_BSHD.dim(2) + h) * op.q_BSHD.dim(1)) {}
+        lse(op.lse_BHS.as<const float>() + (b * op.q_BSHD.dim(2) + h) * op.q_BSHD.dim(1)),
+        position_ids(PositionIdsOf(op.position_ids_BS, b)) {}
 
   bool first_of_group, last_of_group;
   HeadRows<T> q, k, v, out, d_out, d_q, d_k, d_v;
   const float* lse;
+  const int32_t* position_ids;
 };
 
 // Adds to `ahead`, for a strip of at most `rows` queries from i0 on, rows of the keys and values that are packed next.

@@ -4,8 +4,8 @@
 // it is all heads of a sequence that share a key head. The thread takes the item's queries kQueries at a time. Their
 // scores with all keys form a strip of kQueries rows, so memory is linear in S. Keys and values are packed: copied into
 // scratch, in the order in which the matmuls read them, just before the first queries that see them are computed.
-// Without a causal mask, that is before the first strip. Matmuls skip what the mask hides, in groups of kGroup queries
-// and slices of kSlice keys.
+// Without a causal mask, that is before the first strip. Matmuls skip what the mask and other documents hide,
+// in groups of kGroup queries and slices of kSlice keys.
 
 #if defined(SHALE_KERNELS_CPU_ATTENTION_SIZES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHALE_KERNELS_CPU_ATTENTION_SIZES_INL_H_
@@ -42,6 +42,7 @@ struct AttentionSizes {
   int64_t s, d;
   int64_t window;  // 0 if there is none, or if it hides nothing.
   bool causal;
+  const int32_t* position_ids = nullptr;  // Of the sequence that is computed ([Note: position ids]), or null.
 
   // A multiple of strips, and so of groups and tiles.
   int64_t padded_s() const { return RoundUp(s, kQueries); }
@@ -49,10 +50,21 @@ struct AttentionSizes {
   // Distance from one row of a strip to the next, in floats. It is an odd number of cache lines, so that the rows lie
   // in different cache sets.
   int64_t strip_stride() const { return RoundUp(padded_s(), 32) + 16; }
+  // The first position of the document that query i belongs to. Queries past the last one belong to its document.
+  int64_t DocumentOf(int64_t i) const {
+    return position_ids == nullptr ? 0 : std::min(i, s - 1) - position_ids[std::min(i, s - 1)];
+  }
   // Query i sees the keys [FirstKey(i), EndKey(i)). The first query that sees key j is FirstQuery(j).
-  int64_t FirstKey(int64_t i) const { return window > 0 ? std::max<int64_t>(0, i - window + 1) : 0; }
+  int64_t FirstKey(int64_t i) const { return window > 0 ? std::max(DocumentOf(i), i - window + 1) : DocumentOf(i); }
   int64_t EndKey(int64_t i) const { return causal ? std::min(i + 1, s) : s; }
   int64_t FirstQuery(int64_t j) const { return causal ? j : 0; }
+  // Returns how many of the `rows` queries from i0 on see a key up to `key`, which is not after the last of them. They
+  // are the first ones.
+  int64_t RowsSeeingUpTo(int64_t key, int64_t i0, int64_t rows) const {
+    if (window > 0) rows = std::min(rows, key + window - i0);
+    while (position_ids != nullptr && rows > 0 && DocumentOf(i0 + rows - 1) > key) --rows;
+    return rows;
+  }
   // The first key of the group that holds FirstKey(i). The gradients of keys are computed in groups too.
   int64_t FirstGroup(int64_t i) const { return RoundDown(FirstKey(i), kGroup); }
   // The first key of the tile that holds FirstGroup(i). It is column 0 of the strip that begins with query i.

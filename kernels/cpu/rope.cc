@@ -1,8 +1,9 @@
 // Rotary embedding. All rows of a position (B sequences, H heads) use the same cosines and sines. They are computed in
 // fp64, by a rotation of those of the previous position, and once every kPositions positions from the angle itself. The
 // error is at most 32 x 2^-53, and only one position in kPositions needs calls of sin and cos. A block of kPositions
-// keeps the values of all its positions, so that it goes through memory sequence by sequence. Nothing is kept between
-// launches.
+// keeps the values of all its positions, so that it goes through memory sequence by sequence. If sequences hold several
+// documents, the tokens of a block differ in their positions from one sequence to the next, so each block belongs to
+// one sequence. The bits depend on the position alone. Nothing is kept between launches.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cc"
 #include "kernels/ops/rope.h"
@@ -12,10 +13,13 @@
 
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/check.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/cpu/touch.h"
+#include "kernels/integers.h"
+#include "kernels/reference/index_checks.h"
 #include "kernels/reference/rope_frequency.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -118,11 +122,50 @@ struct RopeScratch {
     return (3 + threads * Doubles(op)) * (op.x_BSHD.dim(3) / 2) * static_cast<int64_t>(sizeof(double));
   }
 
+  // Sets cosine and sine to those of `position`, which is a multiple of kPositions or follows the last one.
+  void GoTo(int64_t position) const {
+    for (int64_t i = 0; i < half; ++i) {
+      if (position % kPositions == 0) {
+        const double angle = static_cast<double>(position) * frequency[i];
+        cosine[i] = std::cos(angle);
+        sine[i] = std::sin(angle);
+      } else {
+        const double c = cosine[i], s = sine[i];
+        cosine[i] = c * step_cosine[i] - s * step_sine[i];
+        sine[i] = s * step_cosine[i] + c * step_sine[i];
+      }
+    }
+  }
+  // Stores the cosines and sines in a row of the table.
+  void StoreRow(int64_t row) const {
+    for (int64_t i = 0; i < half; ++i) {
+      table[2 * row * half + i] = static_cast<float>(cosine[i]);
+      table[(2 * row + 1) * half + i] = static_cast<float>(sine[i]);
+    }
+  }
+
   int64_t half;
   double *frequency, *step_cosine, *step_sine;  // Shared by all threads, which only read them.
   double *cosine, *sine;
   float* table;  // [positions, 2, D/2]: cosines, sines.
 };
+
+// Rotates all rows of an op with position ids. The arrays that a launch computes once are in scratch already.
+void TurnDocuments(const Rope& op, Scratch scratch, Team& team) {
+  const int64_t length = op.x_BSHD.dim(1), blocks = CeilDivide(length, kPositions);
+  ParallelFor(team, op.x_BSHD.dim(0) * blocks, /*block=*/1, [&](int64_t item, int64_t, int thread) {
+    const RopeScratch own(op, scratch.data, thread);
+    const int64_t b = item / blocks, begin = item % blocks * kPositions, end = std::min(begin + kPositions, length);
+    const int32_t* ids = op.position_ids_BS.as<const int32_t>() + b * length;
+    // The block may begin within a document. Positions are reached from the multiple of kPositions before them.
+    for (int64_t p = RoundDown(ids[begin], kPositions); p < ids[begin]; ++p) own.GoTo(p);
+    for (int64_t s = begin; s < end; ++s) {
+      own.GoTo(ids[s]);
+      own.StoreRow(s - begin);
+    }
+    HWY_DYNAMIC_DISPATCH(Turn)(op.x_BSHD.Slice(0, b, 1), begin, end, own.table);
+  });
+}
 
 }  // namespace
 
@@ -131,6 +174,7 @@ int64_t ScratchBytesOf(const Rope& op, const Context& context) {
 }
 
 absl::Status Run(const Rope& op, Scratch scratch, const Context& context) {
+  SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
   const RopeScratch shared(op, scratch.data, 0);
   for (int64_t i = 0; i < shared.half; ++i) {
     const double frequency = RopeFrequency(op.theta, op.scaling, i, op.x_BSHD.dim(3)) * (op.inverse ? -1 : 1);
@@ -138,23 +182,15 @@ absl::Status Run(const Rope& op, Scratch scratch, const Context& context) {
     shared.step_cosine[i] = std::cos(frequency);
     shared.step_sine[i] = std::sin(frequency);
   }
+  if (op.position_ids_BS.present()) {
+    TurnDocuments(op, scratch, *context.team);
+    return absl::OkStatus();
+  }
   ParallelFor(*context.team, op.x_BSHD.dim(1), kPositions, [&](int64_t begin, int64_t end, int thread) {
     const RopeScratch own(op, scratch.data, thread);
     for (int64_t position = begin; position < end; ++position) {
-      for (int64_t i = 0; i < own.half; ++i) {
-        if (position == begin) {
-          const double angle = static_cast<double>(position) * own.frequency[i];
-          own.cosine[i] = std::cos(angle);
-          own.sine[i] = std::sin(angle);
-        } else {
-          const double cosine = own.cosine[i], sine = own.sine[i];
-          own.cosine[i] = cosine * own.step_cosine[i] - sine * own.step_sine[i];
-          own.sine[i] = sine * own.step_cosine[i] + cosine * own.step_sine[i];
-        }
-        float* row = own.table + 2 * (position - begin) * own.half;
-        row[i] = static_cast<float>(own.cosine[i]);
-        row[own.half + i] = static_cast<float>(own.sine[i]);
-      }
+      own.GoTo(position);
+      own.StoreRow(position - begin);
     }
     HWY_DYNAMIC_DISPATCH(Turn)(op.x_BSHD, begin, end, own.table);
   });

@@ -41,18 +41,18 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
     sum[i] = 0;
   }
   LoadTile<TilesT, TilesT::kRows>(q, b, h, first_query, shared, TilesT::kQ);
-  for (int first_key = mask.FirstKey(first_query); first_key < end_of_keys; first_key += TilesT::kColumns) {
+  for (int first_key = mask.FirstKey(b, first_query); first_key < end_of_keys; first_key += TilesT::kColumns) {
     LoadTile<TilesT, TilesT::kColumns>(k, b, g, first_key, shared, TilesT::kK);
     LoadTile<TilesT, TilesT::kColumns>(v, b, g, first_key, shared, TilesT::kV);
     __syncthreads();
     typename TilesT::Scores scores;
     Multiply<TilesT>(shared, TilesT::kQ, TilesT::kK, q.width, scores);
     SHALE_UNROLL for (int i = 0; i < kR; ++i) {
-      const int query = first_query + threadIdx.y + TilesT::kThreadsY * i;
+      const int query = first_query + threadIdx.y + TilesT::kThreadsY * i, first = mask.FirstKey(b, query);
       float now_largest = largest[i];
       SHALE_UNROLL for (int j = 0; j < kC; ++j) {
         const int key = first_key + threadIdx.x + TilesT::kThreadsX * j;
-        scores[i][j] = mask.Sees(query, key) ? scores[i][j] * scale : -kInfinity;
+        scores[i][j] = mask.Sees(query, key, first) ? scores[i][j] * scale : -kInfinity;
         now_largest = fmaxf(now_largest, scores[i][j]);
       }
       for (int lanes = TilesT::kThreadsX / 2; lanes > 0; lanes /= 2) {

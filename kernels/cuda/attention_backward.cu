@@ -96,7 +96,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
   }
   LoadTile<TilesT, TilesT::kRows>(in.q, b, h, first_query, shared, TilesT::kRowA);
   LoadTile<TilesT, TilesT::kRows>(in.d_out, b, h, first_query, shared, TilesT::kRowB);
-  for (int first_key = in.mask.FirstKey(first_query); first_key < end_of_keys; first_key += TilesT::kColumns) {
+  for (int first_key = in.mask.FirstKey(b, first_query); first_key < end_of_keys; first_key += TilesT::kColumns) {
     LoadTile<TilesT, TilesT::kColumns>(in.k, b, g, first_key, shared, TilesT::kColumnA);
     LoadTile<TilesT, TilesT::kColumns>(in.v, b, g, first_key, shared, TilesT::kColumnB);
     __syncthreads();
@@ -104,9 +104,9 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
     Multiply<TilesT>(shared, TilesT::kRowA, TilesT::kColumnA, in.q.width, q_k);
     Multiply<TilesT>(shared, TilesT::kRowB, TilesT::kColumnB, in.q.width, d_out_v);
     SHALE_UNROLL for (int i = 0; i < kR; ++i) {
-      const int query = first_query + threadIdx.y + TilesT::kThreadsY * i;
+      const int query = first_query + threadIdx.y + TilesT::kThreadsY * i, first = in.mask.FirstKey(b, query);
       SHALE_UNROLL for (int j = 0; j < kC; ++j) {
-        const bool seen = in.mask.Sees(query, first_key + threadIdx.x + TilesT::kThreadsX * j);
+        const bool seen = in.mask.Sees(query, first_key + threadIdx.x + TilesT::kThreadsX * j, first);
         const float ds = ScoreGradient(Probability(q_k[i][j], in.scale, lse[i]), d_out_v[i][j], delta[i]);
         StoreWeight<TilesT>(shared, TilesT::kDs, i, j, seen ? ds : 0.0f);
       }
@@ -134,6 +134,8 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 1)
   for (int h = g * in.heads_per_group; h < (g + 1) * in.heads_per_group; ++h) {
     for (int first_query = in.mask.FirstQuery(first_key); first_query < end_of_queries;
          first_query += TilesT::kColumns) {
+      // All threads leave the loop together at the queries of later documents.
+      if (in.mask.FirstKey(b, first_query) >= first_key + TilesT::kRows) break;
       LoadTile<TilesT, TilesT::kColumns>(in.q, b, h, first_query, shared, TilesT::kColumnA);
       LoadTile<TilesT, TilesT::kColumns>(in.d_out, b, h, first_query, shared, TilesT::kColumnB);
       __syncthreads();
@@ -145,9 +147,10 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 1)
         const int64_t at = (static_cast<int64_t>(b) * in.heads + h) * length + query;
         const float lse = query < length ? in.lse_BHS.Load(at) : 0.0f;
         const float delta = query < length ? in.delta_BHS.Load(at) : 0.0f;
+        const int first = in.mask.FirstKey(b, query);
         SHALE_UNROLL for (int i = 0; i < kR; ++i) {
           const int key = first_key + threadIdx.y + TilesT::kThreadsY * i;
-          const bool seen = query < length && in.mask.Sees(query, key);
+          const bool seen = query < length && in.mask.Sees(query, key, first);
           const float p = Probability(k_q[i][j], in.scale, lse);
           StoreWeight<TilesT>(shared, TilesT::kP, i, j, seen ? p : 0.0f);
           StoreWeight<TilesT>(shared, TilesT::kDs, i, j, seen ? ScoreGradient(p, v_d_out[i][j], delta) : 0.0f);

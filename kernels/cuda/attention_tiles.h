@@ -60,22 +60,32 @@ struct Heads {
   }
 };
 
-// Says which of a sequence's `length` keys a query sees.
+// Says which of a sequence's `length` keys a query sees. Position ids that are not valid give wrong results, but no
+// access outside of the operands.
 struct Mask {
   bool causal;
   int window;  // 0: a query sees every key up to its own position, or, if not causal, every key.
   int length;
+  Global<int32_t> position_ids_BS;  // [Note: position ids]; absent if every sequence is one document.
   template <class OpType>
   explicit Mask(const OpType& op)
       : causal(op.causal),
         window(static_cast<int>(std::min(op.window, op.q_BSHD.shape[1]))),
-        length(static_cast<int>(op.q_BSHD.shape[1])) {}
-  SHALE_DEVICE bool Sees(int query, int key) const {
-    return causal ? key <= query && (window == 0 || key > query - window) : key < length;
+        length(static_cast<int>(op.q_BSHD.shape[1])),
+        position_ids_BS(Whole<int32_t>(op.position_ids_BS, "position_ids")) {}
+  // `first` is FirstKey of the query.
+  SHALE_DEVICE bool Sees(int query, int key, int first) const {
+    return causal ? key <= query && key >= first : key < length;
   }
-  // The keys that `query` sees begin with FirstKey, and those that queries up to `query` see end at EndOfKeys. The
-  // queries that see keys from `key` on begin with FirstQuery, and those that see `key` end at EndOfQueries.
-  SHALE_DEVICE int FirstKey(int query) const { return window > 0 && query >= window ? query - window + 1 : 0; }
+  // The keys that `query` of sequence b sees begin with FirstKey, and those that queries up to `query` see end at
+  // EndOfKeys. The queries that see keys from `key` on begin with FirstQuery, and those that see `key` end at
+  // EndOfQueries, or before it if there are position ids: at the first query whose FirstKey is larger.
+  SHALE_DEVICE int FirstKey(int b, int query) const {
+    const int first = window > 0 && query >= window ? query - window + 1 : 0;
+    if (!position_ids_BS.present() || query >= length) return first;
+    const int start = query - position_ids_BS.Load(static_cast<int64_t>(b) * length + query);
+    return start > first ? start : first;
+  }
   SHALE_DEVICE int EndOfKeys(int query) const { return causal && query < length ? query + 1 : length; }
   SHALE_DEVICE int FirstQuery(int key) const { return causal ? key : 0; }
   SHALE_DEVICE int EndOfQueries(int key) const { return window > 0 && key < length - window ? key + window : length; }

@@ -28,10 +28,10 @@ SHALE_DEVICE bool InRange(int32_t token, int64_t V) { return token >= 0 && token
 
 template <class T, bool kAligned>
 SHALE_KERNEL SHALE_BOUNDS(kThreads)
-    EmbeddingForwardKernel(Global<int32_t> tokens, Global<T> weight, Global<T> positions, Global<T> out, int64_t V,
-                           int64_t S, int64_t C) {
+    EmbeddingForwardKernel(Global<int32_t> tokens, Global<T> weight, Global<T> positions, Global<int32_t> position_ids,
+                           Global<T> out, int64_t V, int64_t S, int64_t C) {
   constexpr int kPack = kPackOf<T>;
-  const int64_t t = blockIdx.x, s = t - Quotient(t, S) * S;
+  const int64_t t = blockIdx.x, s = PositionOf(position_ids, t, t - Quotient(t, S) * S);
   const int32_t token = tokens.Load(t);
   const bool add = positions.present(), known = InRange(token, V);
   const int64_t end = known ? C : 0;
@@ -202,8 +202,8 @@ absl::Status Run(const EmbeddingForward& op, Scratch scratch, StreamHandle strea
     const auto kernel = aligned ? EmbeddingForwardKernel<T, true> : EmbeddingForwardKernel<T, false>;
     return Launch("EmbeddingForward", kernel, RowsShape(op.out_TC.dim(0), C, kThreads * kPacks * kPackOf<T>), stream,
                   Whole<int32_t>(op.tokens_BS, "tokens"), Whole<T>(op.weight_VC, "weight"),
-                  Whole<T>(op.positions_PC, "positions"), Whole<T>(op.out_TC, "out"), op.weight_VC.dim(0),
-                  op.tokens_BS.dim(1), C);
+                  Whole<T>(op.positions_PC, "positions"), Whole<int32_t>(op.position_ids_BS, "position_ids"),
+                  Whole<T>(op.out_TC, "out"), op.weight_VC.dim(0), op.tokens_BS.dim(1), C);
   });
 }
 

@@ -22,6 +22,14 @@ SHALE_DEVICE int64_t Quotient(int64_t a, int64_t b) {
   return a / b;
 }
 
+// Returns the position in its document of token t, which is at position s of its sequence ([Note: position ids] in
+// kernels/ops/attention.h). A position id past s, which is not valid, is taken for s.
+SHALE_DEVICE int64_t PositionOf(const Global<int32_t>& position_ids, int64_t t, int64_t s) {
+  if (!position_ids.present()) return s;
+  const int32_t id = position_ids.Load(t);
+  return id < 0 || id > s ? s : id;
+}
+
 // The rows of a [T, C] or [T, H, D] operand whose outer dimensions may be strided. Row t * H + h is [t, h]. An absent
 // operand has no rows.
 template <class T>

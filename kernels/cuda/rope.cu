@@ -50,12 +50,15 @@ struct Heads {
 };
 
 template <class T, int N>
-SHALE_KERNEL SHALE_BOUNDS(kThreads, 8) RopeKernel(Heads<T> x, Global<float> cosines, Global<float> sines) {
+SHALE_KERNEL SHALE_BOUNDS(kThreads, 8)
+    RopeKernel(Heads<T> x, Global<int32_t> position_ids, Global<float> cosines, Global<float> sines) {
   const int64_t packs = x.half / N, index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t t = Quotient(index, packs), i = (index - t * packs) * N;
   if (t >= x.B * x.S) return;
   const int64_t b = Quotient(t, x.S), s = t - b * x.S;
-  const Floats<N> cosine = LoadFloats<N>(cosines, s * x.half + i), sine = LoadFloats<N>(sines, s * x.half + i);
+  const int64_t position = PositionOf(position_ids, t, s);
+  const Floats<N> cosine = LoadFloats<N>(cosines, position * x.half + i);
+  const Floats<N> sine = LoadFloats<N>(sines, position * x.half + i);
   const int64_t begin = b * x.b_stride + s * x.s_stride + i;
   const int64_t first_head = static_cast<int64_t>(blockIdx.y) * kHeadsPerThread;
   const int64_t last_head = first_head + kHeadsPerThread < x.H ? first_head + kHeadsPerThread : x.H;
@@ -121,7 +124,8 @@ absl::Status Run(const Rope& op, Scratch scratch, StreamHandle stream) {
       const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(CeilDivide(threads, kThreads)),
                                               static_cast<unsigned>(CeilDivide(heads.H, kHeadsPerThread))),
                                  .block = dim3(kThreads)};
-      return Launch("Rope", RopeKernel<T, N>, shape, stream, heads, cosines, sines);
+      return Launch("Rope", RopeKernel<T, N>, shape, stream, heads, Whole<int32_t>(op.position_ids_BS, "position_ids"),
+                    cosines, sines);
     };
     return RowsAligned(x) && half % kPackOf<T> == 0 ? start(std::integral_constant<int, kPackOf<T>>())
                                                     : start(std::integral_constant<int, 1>());

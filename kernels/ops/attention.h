@@ -1,6 +1,11 @@
 // Attention. kernels/ops.h says what holds for all ops.
 //
 // B sequences of S tokens, H query heads, G key/value heads, D head width.
+//
+// [Note: position ids] A sequence may hold several documents, one after another. `position_ids` then gives, for every
+// token, its position in its document: 0 for the first token of a document, and otherwise one more than that of the
+// token before. Tokens of different documents do not see each other, and embeddings of positions use these positions.
+// Without `position_ids`, a sequence is one document.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +20,14 @@ namespace shale {
 // query i sees, p = softmax(scores), out = p v, lse = log-sum-exp of the scores. If `causal`, query i sees the keys
 // j <= i (and j > i - window if window > 0), otherwise every key of its sequence. Memory is linear in S: no [S, S]
 // matrix exists (Dao, 2023). If act is bf16, a backend may round exp(score - largest score of the row so far) to bf16
-// for the matmul with v; the sum that divides it is taken before rounding. REQUIRES: scale > 0, and window is 0 unless
-// causal.
+// for the matmul with v; the sum that divides it is taken before rounding. With `position_ids`, a query sees no key
+// before its document. REQUIRES: scale > 0, window is 0 unless causal, and there are no position_ids unless causal.
 struct AttentionForward {
   static constexpr absl::string_view kName = "AttentionForward";
   Tensor q_BSHD, k_BSGD, v_BSGD;  // act, outer dimensions may be strided
   Tensor out_BSHD;                // act, outer dimensions may be strided
   Tensor lse_BHS;                 // f32
+  Tensor position_ids_BS;         // i32, optional
   float scale = 1;
   int64_t window = 0;
   bool causal = true;
@@ -30,6 +36,7 @@ struct AttentionForward {
     v("q", op.q_BSHD, Access::kRead);
     v("k", op.k_BSGD, Access::kRead);
     v("v", op.v_BSGD, Access::kRead);
+    v("position_ids", op.position_ids_BS, Access::kRead);
     v("out", op.out_BSHD, Access::kWrite);
     v("lse", op.lse_BHS, Access::kWrite);
   }
@@ -45,6 +52,7 @@ struct AttentionBackward {
   Tensor lse_BHS;                           // f32
   Tensor d_out_BSHD;                        // act, outer dimensions may be strided
   Tensor d_q_BSHD, d_k_BSGD, d_v_BSGD;      // act, outer dimensions may be strided
+  Tensor position_ids_BS;                   // i32, optional
   float scale = 1;
   int64_t window = 0;
   bool causal = true;
@@ -56,6 +64,7 @@ struct AttentionBackward {
     v("out", op.out_BSHD, Access::kRead);
     v("lse", op.lse_BHS, Access::kRead);
     v("d_out", op.d_out_BSHD, Access::kRead);
+    v("position_ids", op.position_ids_BS, Access::kRead);
     v("d_q", op.d_q_BSHD, Access::kWrite);
     v("d_k", op.d_k_BSGD, Access::kWrite);
     v("d_v", op.d_v_BSGD, Access::kWrite);

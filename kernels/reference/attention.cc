@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/reference/element.h"
+#include "kernels/reference/index_checks.h"
 #include "kernels/reference/reference_kernels.h"
 
 namespace shale::reference {
@@ -30,7 +31,8 @@ void ForEachQuery(const OpType& op, const Body& body) {
   for (int64_t b = 0; b < op.q_BSHD.dim(0); ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       for (int64_t i = 0; i < op.q_BSHD.dim(1); ++i) {
-        const int64_t first = op.window > 0 ? std::max<int64_t>(0, i - op.window + 1) : 0;
+        const int64_t s = op.q_BSHD.dim(1), start = i - PositionOf(op.position_ids_BS, b * s + i, s);
+        const int64_t first = op.window > 0 ? std::max(start, i - op.window + 1) : start;
         body(b, h, h / per_group, i, first, op.causal ? i + 1 : op.q_BSHD.dim(1));
       }
     }
@@ -40,6 +42,7 @@ void ForEachQuery(const OpType& op, const Body& body) {
 }  // namespace
 
 absl::Status Reference(const AttentionForward& op) {
+  SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
   const int64_t s = op.q_BSHD.dim(1), heads = op.q_BSHD.dim(2), width = op.q_BSHD.dim(3);
   std::vector<double> p(s);
   ForEachQuery(op, [&](int64_t b, int64_t h, int64_t g, int64_t i, int64_t first, int64_t end) {
@@ -62,6 +65,7 @@ absl::Status Reference(const AttentionForward& op) {
 }
 
 absl::Status Reference(const AttentionBackward& op) {
+  SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
   const int64_t batch = op.q_BSHD.dim(0), s = op.q_BSHD.dim(1), heads = op.q_BSHD.dim(2), width = op.q_BSHD.dim(3);
   const int64_t groups = op.k_BSGD.dim(2);
   // d_k and d_v are [B, S, G, D], summed over queries and over the query heads of a group before rounding.

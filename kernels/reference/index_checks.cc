@@ -25,4 +25,16 @@ absl::Status CheckTargets(absl::string_view op, const Tensor& targets_T, int64_t
   return absl::OkStatus();
 }
 
+absl::Status CheckPositionIds(absl::string_view op, const Tensor& position_ids_BS) {
+  if (!position_ids_BS.present()) return absl::OkStatus();
+  const int32_t* ids = position_ids_BS.as<const int32_t>();
+  for (int64_t t = 0; t < position_ids_BS.elements(); ++t) {
+    const int32_t next = t % position_ids_BS.dim(1) == 0 ? 0 : ids[t - 1] + 1;
+    if (ids[t] == 0 || ids[t] == next) continue;
+    return absl::OutOfRangeError(absl::StrCat(op, ": position_ids[", t, "] is ", ids[t], "; wanted 0",
+                                              next > 0 ? absl::StrCat(" or ", next) : ""));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace shale

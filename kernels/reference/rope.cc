@@ -3,17 +3,19 @@
 #include <cmath>
 
 #include "kernels/reference/element.h"
+#include "kernels/reference/index_checks.h"
 #include "kernels/reference/reference_kernels.h"
 #include "kernels/reference/rope_frequency.h"
 
 namespace shale::reference {
 
 absl::Status Reference(const Rope& op) {
+  SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
   const Tensor& x = op.x_BSHD;
   const int64_t heads = x.dim(2), half = x.dim(3) / 2;
   for (int64_t row = 0; row < RowCount(x); ++row) {
     const int64_t begin = RowOffset(x, row);
-    const auto position = static_cast<double>(row / heads % x.dim(1));
+    const auto position = static_cast<double>(PositionOf(op.position_ids_BS, row / heads, x.dim(1)));
     for (int64_t i = 0; i < half; ++i) {
       const double angle = (op.inverse ? -position : position) * RopeFrequency(op.theta, op.scaling, i, x.dim(3));
       const double cosine = std::cos(angle), sine = std::sin(angle);

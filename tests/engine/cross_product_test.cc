@@ -1,5 +1,5 @@
 // All laws of steps on the full cross product of what a step can be divided into: strategies and accumulations,
-// activation checkpointing and segments, ranks and meshes, micro-batches, and precisions.
+// activation checkpointing and segments, ranks and meshes, micro-batches, precisions, and packed documents.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -105,6 +105,7 @@ TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
     RunOptions options;
     options.model = TinyDecoder();
     options.dtype = precision.dtype;
+    options.position_ids = K == 2;  // Packed documents obey the same laws.
     const absl::StatusOr<RunResult> one = RunJob(options, tokens);
     ASSERT_TRUE(one.ok()) << one.status();
     options.step.mesh = mesh;

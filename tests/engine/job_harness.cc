@@ -62,13 +62,17 @@ Tokens RandomTokens(int64_t sequences, int64_t length, int64_t vocabulary, uint6
   }
   constexpr float kWeights[] = {1, 0, -0.5f, 2};
   for (int64_t i = 0; i < sequences * length; ++i) tokens.weights.push_back(kWeights[random() % 4]);
+  for (int64_t i = 0; i < sequences * length; ++i) {
+    const bool begins = i % length == 0 || random() % 4 == 0;
+    tokens.position_ids.push_back(begins ? 0 : tokens.position_ids.back() + 1);
+  }
   return tokens;
 }
 
 namespace {
 
 struct HostTokens {
-  std::vector<int32_t> inputs, targets;
+  std::vector<int32_t> inputs, targets, position_ids;
   std::vector<float> weights, features, values;
   int64_t valid = 0;
   double weight = 0;
@@ -86,6 +90,7 @@ HostTokens TokensOfRank(const Tokens& tokens, const RunOptions& options, int ran
         const int64_t position = sequence * S + s;
         const int32_t target = there && (!last_only || s == S - 1) ? tokens.targets[position] : -1;
         host.targets.push_back(target);
+        if (options.position_ids) host.position_ids.push_back(there ? tokens.position_ids[position] : 0);
         const auto append = [&](const std::vector<float>& from, std::vector<float>& to) {
           const int64_t columns = std::ssize(from) / (tokens.sequences * S);
           for (int64_t c = 0; c < columns; ++c) to.push_back(there ? from[position * columns + c] : 0);
@@ -127,7 +132,8 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                              .micro_batch = options.micro_batch,
                              .sequence_length = tokens.length,
                              .loss_chunk_tokens = options.loss_chunk_tokens,
-                             .target_weights = options.target_weights};
+                             .target_weights = options.target_weights,
+                             .position_ids = options.position_ids};
   SHALE_ASSIGN_OR_RETURN(const ModelGraph graph,
                          options.build ? options.build(graph_options) : BuildModel(options.model, graph_options));
   std::unique_ptr<Backend> tested;
@@ -183,6 +189,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                              .targets = host[batch][rank].targets,
                              .target_values = host[batch][rank].values,
                              .target_weights = host[batch][rank].weights,
+                             .position_ids = host[batch][rank].position_ids,
                              .hyper = {static_cast<float>(options.learning_rate), static_cast<float>(options.max_norm)},
                              .valid_tokens = host[batch][rank].valid,
                              .weight_total = host[batch][rank].weight};

@@ -31,9 +31,10 @@ struct Tokens {
   int64_t sequences = 0, length = 0;
   std::vector<int32_t> inputs, targets;  // [G, S]
   std::vector<float> weights;            // [G, S]; read only with RunOptions::target_weights.
+  std::vector<int32_t> position_ids;     // [G, S]; read only with RunOptions::position_ids.
   std::vector<float> features, values;   // [G, S, F] and [G, S, D], in the place of inputs and targets; or empty.
 };
-// Returns random tokens and weights. If `masks`, about one target in eight is masked.
+// Returns random tokens, weights and documents of about four tokens. If `masks`, about one target in eight is masked.
 Tokens RandomTokens(int64_t sequences, int64_t length, int64_t vocabulary, uint64_t seed, bool masks = true);
 
 struct Combination {
@@ -53,6 +54,7 @@ struct RunOptions {
   int64_t micro_batch = 1;
   int64_t loss_chunk_tokens = 7;
   TargetWeights target_weights = TargetWeights::kNone;
+  bool position_ids = false;
   StepOptions step;
   const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads, cpu_products).
   OpsKind ops = OpsKind::kFast;

@@ -207,6 +207,10 @@ INSTANTIATE_TEST_SUITE_P(
                  "optimizer={update: IN_BACKWARD clipping: PREVIOUS_NORM non_finite: SKIP}",
                  "checkpoint.asynchronous=true"},
                 1e-4},
+        JobCase{"Packed",  // The documents are words.
+                {"runtime={device: CUDA ranks_per_device: 2}", "sharding.ranks=2",
+                 "data={packing: PACK document_end_token: 32}"},
+                1e-4},
         JobCase{"Bf16", {"runtime.device=CUDA", "precision={compute: BF16 master: SPLIT}"}, 0.1},
         JobCase{"LeanGradients",
                 {"runtime={device: CUDA ranks_per_device: 4}", "sharding={ranks: 4 shard_ranks: 2}",

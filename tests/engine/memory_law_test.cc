@@ -90,6 +90,7 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   c.parallel_norms = c.parallel_block && pick(2);
   c.attention_window = pick(3) == 0 ? 3 : 0;
   options.model = c;
+  options.position_ids = pick(3) == 0;
   return options;
 }
 
@@ -108,7 +109,8 @@ std::string Describe(const RunOptions& o, int seed) {
                       HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update), " on ",
                       ToString(o.step.update_device), " gradients in ", ToString(o.step.gradient_shards),
                       " on host: ", ToString(o.step.offload_state), ", matmuls by ", ToString(o.cpu_products),
-                      ", target weights ", static_cast<int>(o.target_weights));
+                      ", target weights ", static_cast<int>(o.target_weights),
+                      o.position_ids ? ", packed documents" : "");
 }
 
 // 400 random jobs in all: 380 on the CPU, and 20 others on the CUDA stand-ins, where a job takes fifty times as long.

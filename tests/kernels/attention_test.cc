@@ -5,10 +5,13 @@
 #include <initializer_list>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
+#include "tests/kernels/position_ids.h"
+#include "tests/kernels/run_errors.h"
 #include "tests/kernels/test_backends.h"
 
 namespace shale::testing {
@@ -20,6 +23,7 @@ struct Shape {
   bool packed = false;  // q, k and v (and their gradients) are columns of one matrix.
   double range = 1;     // q, k and v lie in [-range, range).
   bool causal = true;
+  std::vector<int64_t> documents = {};  // Their lengths (PositionIds); empty: a sequence is one document.
   int64_t query_heads_per_group() const { return heads / groups; }
 };
 
@@ -27,7 +31,10 @@ std::string NameOfCase(const char* kind, const Shape& s, DType act) {
   return std::string(kind) + "_" + NameOf(act) + "_B" + std::to_string(s.batch) + "_S" + std::to_string(s.s) + "_H" +
          std::to_string(s.heads) + "_G" + std::to_string(s.groups) + "_D" + std::to_string(s.width) +
          (s.window > 0 ? "_window" + std::to_string(s.window) : "") + (s.packed ? "_packed" : "") +
-         (s.range != 1 ? "_range" + std::to_string(static_cast<int>(s.range)) : "") + (s.causal ? "" : "_both_ways");
+         (s.range != 1 ? "_range" + std::to_string(static_cast<int>(s.range)) : "") + (s.causal ? "" : "_both_ways") +
+         (s.documents.empty()
+              ? ""
+              : "_documents" + std::to_string(s.documents.size()) + "_of_" + std::to_string(s.documents[0]));
 }
 
 using Sizes = std::initializer_list<int64_t>;
@@ -57,6 +64,7 @@ AttentionForward Forward(TestMemory& memory, const Shape& s, DType act, DType ls
           .v_BSGD = heads.v,
           .out_BSHD = memory.Output(act, {s.batch, s.s, s.heads, s.width}),
           .lse_BHS = memory.Output(lse, {s.batch, s.heads, s.s}),
+          .position_ids_BS = s.documents.empty() ? Tensor() : PositionIds(memory, s.documents, s.batch, s.s),
           .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.width))),
           .window = s.window,
           .causal = s.causal};
@@ -74,6 +82,7 @@ AttentionBackward Backward(TestMemory& memory, const Shape& s, DType act, const 
           .d_q_BSHD = d.q,
           .d_k_BSGD = d.k,
           .d_v_BSGD = d.v,
+          .position_ids_BS = forward.position_ids_BS,
           .scale = forward.scale,
           .window = s.window,
           .causal = s.causal};
@@ -151,8 +160,8 @@ OpCase BackwardCase(const Shape& s, DType act) {
   return c;
 }
 
-// S and the windows lie around the strips of 32, 48 or 64 queries, the groups of 6 or 8 queries, the tiles of 16 or 32
-// keys, the slices of 16, and the blocks of 64 or 128 keys. D lies around the tiles of 16 or 32.
+// S, the windows and the documents lie around the strips of 32, 48 or 64 queries, the groups of 6 or 8 queries, the
+// tiles of 16 or 32 keys, the slices of 16, and the blocks of 64 or 128 keys. D lies around the tiles of 16 or 32.
 std::vector<OpCase> AttentionCases() {
   const std::vector<Shape> shapes = {
       {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2},
@@ -191,6 +200,19 @@ std::vector<OpCase> AttentionCases() {
       {.batch = 2, .s = 83, .heads = 4, .groups = 2, .width = 12, .packed = true, .causal = false},
       {.batch = 1, .s = 270, .heads = 1, .groups = 1, .width = 4, .causal = false},
       {.batch = 1, .s = 140, .heads = 1, .groups = 1, .width = 8, .range = 8, .causal = false},
+      {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2, .documents = {1}},
+      {.batch = 2, .s = 70, .heads = 2, .groups = 1, .width = 16, .documents = {1}},
+      {.batch = 1, .s = 97, .heads = 2, .groups = 2, .width = 24, .documents = {97}},
+      {.batch = 3, .s = 33, .heads = 6, .groups = 2, .width = 16, .documents = {5, 1, 1, 12, 9}},
+      {.batch = 1, .s = 192, .heads = 2, .groups = 1, .width = 32, .documents = {64, 32, 96}},
+      {.batch = 2, .s = 144, .heads = 2, .groups = 1, .width = 20, .documents = {48, 96}},
+      {.batch = 2, .s = 129, .heads = 2, .groups = 1, .width = 40, .documents = {31, 1, 33, 63, 1}},
+      {.batch = 1, .s = 270, .heads = 1, .groups = 1, .width = 4, .documents = {133, 7, 121, 9}},
+      {.batch = 1, .s = 420, .heads = 2, .groups = 1, .width = 6, .documents = {300, 15, 105}},
+      {.batch = 1, .s = 300, .heads = 1, .groups = 1, .width = 64, .documents = {190, 3, 100, 7}},
+      {.batch = 2, .s = 170, .heads = 1, .groups = 1, .width = 6, .window = 20, .documents = {50, 3, 90, 27}},
+      {.batch = 2, .s = 83, .heads = 4, .groups = 2, .width = 12, .window = 9, .packed = true, .documents = {6, 30, 7}},
+      {.batch = 1, .s = 260, .heads = 1, .groups = 1, .width = 8, .range = 8, .documents = {140, 20, 1, 99}},
   };
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
@@ -205,10 +227,13 @@ std::vector<OpCase> AttentionCases() {
 INSTANTIATE_TEST_SUITE_P(Attention, OpConformance, ::testing::ValuesIn(AttentionCases()), CaseName);
 
 TEST(AttentionTest, BackwardIsTheDerivativeOfForward) {
-  for (const auto& [window, causal] : {std::pair(0, true), std::pair(2, true), std::pair(0, false)}) {
-    SCOPED_TRACE(std::to_string(window) + (causal ? "" : " not causal"));
+  std::vector<Shape> shapes(5, {.batch = 2, .s = 4, .heads = 4, .groups = 2, .width = 3});
+  shapes[1].window = shapes[4].window = 2;
+  shapes[2].causal = false;
+  shapes[3].documents = shapes[4].documents = {1, 3, 2};
+  for (const Shape& s : shapes) {
+    SCOPED_TRACE(NameOfCase("", s, DType::kFloat64));
     GradientCase c;
-    const Shape s = {.batch = 2, .s = 4, .heads = 4, .groups = 2, .width = 3, .window = window, .causal = causal};
     const AttentionForward forward = Forward(c.memory, s, DType::kFloat64, DType::kFloat64);
     const AttentionBackward backward = Backward(c.memory, s, DType::kFloat64, forward);
     c.forward = {forward};
@@ -272,6 +297,52 @@ TEST(AttentionTest, LaterKeysChangeNoBitOfAnEarlierQuery) {
       for (int64_t i = 0; i < kSeen * 8; ++i) outs.back().push_back(ElementOf(out, i));
     }
     EXPECT_EQ(outs[0], outs[1]);
+  }
+}
+
+// The op of packed documents computes what an op of each document alone computes.
+TEST(AttentionTest, ADocumentAttendsAsIfItWereAlone) {
+  constexpr int64_t kLength = 171, kWidth = 16;
+  const Shape s = {.batch = 1, .s = kLength, .heads = 1, .groups = 1, .width = kWidth, .documents = {40, 1, 130}};
+  const double tolerance = 4 * Errors(s, DType::kFloat32).probability + 100 * kUnit32;
+  for (const TestBackend& backend : TestBackends()) {
+    SCOPED_TRACE(backend.name);
+    TestMemory memory;
+    const AttentionForward packed = Forward(memory, s, DType::kFloat32, DType::kFloat32);
+    std::vector<std::byte> image = RunOnBackend(backend.name, memory, packed);
+    const Tensor out = memory.Bind(packed.out_BSHD, image.data());
+    int64_t begin = 0;
+    for (const int64_t length : s.documents) {
+      TestMemory own;
+      const auto rows = [&](const Tensor& t) {
+        const Tensor all = memory.Bind(t, image.data());
+        std::vector<double> values(length * kWidth);
+        for (int64_t i = 0; i < length * kWidth; ++i) values[i] = ElementOf(all, begin * kWidth + i);
+        return own.Values(DType::kFloat32, {1, length, 1, kWidth}, values);
+      };
+      const AttentionForward alone = {.q_BSHD = rows(packed.q_BSHD),
+                                      .k_BSGD = rows(packed.k_BSGD),
+                                      .v_BSGD = rows(packed.v_BSGD),
+                                      .out_BSHD = own.Output(DType::kFloat32, {1, length, 1, kWidth}),
+                                      .lse_BHS = own.Output(DType::kFloat32, {1, 1, length}),
+                                      .scale = packed.scale};
+      std::vector<std::byte> own_image = RunOnBackend(backend.name, own, alone);
+      const Tensor want = own.Bind(alone.out_BSHD, own_image.data());
+      for (int64_t i = 0; i < length * kWidth; ++i) {
+        ASSERT_NEAR(ElementOf(out, begin * kWidth + i), ElementOf(want, i), tolerance) << begin << " " << i;
+      }
+      begin += length;
+    }
+  }
+}
+
+TEST(AttentionTest, PositionIdsThatSkipAreErrorsThatWriteNothing) {
+  for (const auto& ids : std::vector<std::vector<double>>{{1, 0, 1}, {0, 2, 0}, {0, 1, 1}, {0, -1, 0}, {0, 1, 3}}) {
+    TestMemory memory;
+    AttentionForward forward =
+        Forward(memory, {.batch = 1, .s = 3, .heads = 1, .groups = 1, .width = 4}, DType::kFloat32, DType::kFloat32);
+    forward.position_ids_BS = memory.Values(DType::kInt32, {1, 3}, ids);
+    ExpectRunFails(memory, forward, {"AttentionForward: position_ids[", "; wanted 0"});
   }
 }
 

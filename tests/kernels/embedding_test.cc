@@ -4,6 +4,7 @@
 #include "gtest/gtest.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
+#include "tests/kernels/position_ids.h"
 #include "tests/kernels/run_errors.h"
 #include "tests/kernels/test_backends.h"
 
@@ -14,9 +15,11 @@ struct Shape {
   int64_t batch, s, vocabulary, width;
   int64_t positions = 0;  // Rows of the position table; 0 if there is none.
   bool accumulate = false;
+  std::vector<int64_t> documents = {};  // Their lengths (PositionIds); empty: a sequence is one document.
   std::string Name(DType act) const {
     return NameOf(act) + "_" + std::to_string(batch) + "x" + std::to_string(s) + "_" + std::to_string(vocabulary) +
-           "x" + std::to_string(width) + (positions > 0 ? "_positions" : "") + (accumulate ? "_accumulate" : "");
+           "x" + std::to_string(width) + (positions > 0 ? "_positions" : "") + (accumulate ? "_accumulate" : "") +
+           (documents.empty() ? "" : "_documents");
   }
 };
 
@@ -26,6 +29,7 @@ EmbeddingForward Forward(TestMemory& memory, const Shape& s, DType act) {
   op.weight_VC = memory.Random(act, {s.vocabulary, s.width});
   if (s.positions > 0) op.positions_PC = memory.Random(act, {s.positions, s.width});
   op.out_TC = memory.Output(act, {s.batch * s.s, s.width});
+  if (!s.documents.empty()) op.position_ids_BS = PositionIds(memory, s.documents, s.batch, s.s);
   return op;
 }
 
@@ -48,6 +52,8 @@ std::vector<OpCase> EmbeddingCases() {
       {.batch = 3, .s = 7, .vocabulary = 11, .width = 16},
       {.batch = 2, .s = 13, .vocabulary = 5, .width = 33, .positions = 17},
       {.batch = 4, .s = 50, .vocabulary = 2, .width = 130},
+      {.batch = 1, .s = 6, .vocabulary = 3, .width = 8, .positions = 6, .documents = {1}},
+      {.batch = 3, .s = 41, .vocabulary = 7, .width = 33, .positions = 43, .documents = {16, 1, 7, 12}},
   };
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
@@ -81,6 +87,22 @@ TEST(EmbeddingTest, BackwardIsTheDerivativeOfForward) {
   c.backward = {backward};
   c.outputs = {{forward.out_TC, backward.d_out_TC}};
   c.inputs = {{forward.weight_VC, backward.d_weight_VC}, {forward.positions_PC, backward.d_positions_PC}};
+  ExpectGradientsMatchFiniteDifferences(c);
+}
+
+TEST(EmbeddingTest, PositionIdsAreTheTokensOfThePositionsGradient) {
+  GradientCase c;
+  const Shape s = {.batch = 2, .s = 4, .vocabulary = 3, .width = 3, .positions = 5, .documents = {1, 3, 2}};
+  const EmbeddingForward forward = Forward(c.memory, s, DType::kFloat64);
+  const Tensor d_out = c.memory.Random(DType::kFloat64, {8, 3});
+  const EmbeddingBackward weight = {
+      .tokens_BS = forward.tokens_BS, .d_out_TC = d_out, .d_weight_VC = c.memory.Output(DType::kFloat64, {3, 3})};
+  const EmbeddingBackward positions = {
+      .tokens_BS = forward.position_ids_BS, .d_out_TC = d_out, .d_weight_VC = c.memory.Output(DType::kFloat64, {5, 3})};
+  c.forward = {forward};
+  c.backward = {weight, positions};
+  c.outputs = {{forward.out_TC, d_out}};
+  c.inputs = {{forward.weight_VC, weight.d_weight_VC}, {forward.positions_PC, positions.d_weight_VC}};
   ExpectGradientsMatchFiniteDifferences(c);
 }
 

@@ -73,7 +73,11 @@ TEST(Validate, NamesAnOperandOfTheWrongDType) {
 
 TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
   const std::set<std::string> optional = {"EmbeddingForward.positions",
+                                          "EmbeddingForward.position_ids",
                                           "EmbeddingBackward.d_positions",
+                                          "Rope.position_ids",
+                                          "AttentionForward.position_ids",
+                                          "AttentionBackward.position_ids",
                                           "MatMul.bias",
                                           "MatMul.packed_b",
                                           "RmsNormBackward.d_residual",
@@ -259,6 +263,8 @@ TEST(Validate, RefusesContradictions) {
   attention.causal = false;
   ExpectRefused(attention, {"window is 5 in attention that is not causal; wanted 0 (none)"});
   attention.window = 0;
+  ExpectRefused(attention, {"position_ids is given in attention that is not causal; wanted none"});
+  attention.position_ids_BS = Tensor();
   EXPECT_TRUE(Validate(attention).ok()) << Validate(attention);
   attention = valid(AttentionForward());
   attention.scale = 0;
@@ -274,6 +280,7 @@ TEST(Validate, RefusesContradictions) {
 
   Rope rope = valid(Rope());
   rope.x_BSHD = Tensor::Contiguous(DType::kFloat32, {1, 2, 3, 5});
+  rope.position_ids_BS = Tensor();
   ExpectRefused(rope, {"head width 5"});
 
   CrossEntropy loss = valid(CrossEntropy());

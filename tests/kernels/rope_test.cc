@@ -8,6 +8,7 @@
 #include "kernels/reference/rope_frequency.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
+#include "tests/kernels/position_ids.h"
 #include "tests/kernels/test_backends.h"
 
 namespace shale::testing {
@@ -20,17 +21,19 @@ struct Shape {
   bool packed = false;  // x is heads [1, heads + 1) of the heads + 3 in each row.
   bool inverse = false;
   RopeScaling scaling;
+  std::vector<int64_t> documents = {};  // Their lengths (PositionIds); empty: a sequence is one document.
 };
 
 OpCase MakeCase(const Shape& s, DType act) {
   OpCase c;
   c.name = NameOf(act) + "_" + std::to_string(s.batch) + "x" + std::to_string(s.s) + "x" + std::to_string(s.heads) +
            "x" + std::to_string(s.width) + (s.packed ? "_packed" : "") + (s.inverse ? "_inverse" : "") +
-           (s.scaling.factor != 1 ? "_scaled" : "");
+           (s.scaling.factor != 1 ? "_scaled" : "") + (s.documents.empty() ? "" : "_documents");
   const int64_t row = s.packed ? s.heads + 3 : s.heads;
   Tensor x = c.memory.Random(act, {s.batch * s.s, row * s.width});
   if (s.packed) x = x.Slice(1, s.width, s.heads * s.width);
   c.op = Rope{.x_BSHD = x.SplitLast(s.heads, s.width).SplitFirst(s.batch),
+              .position_ids_BS = s.documents.empty() ? Tensor() : PositionIds(c.memory, s.documents, s.batch, s.s),
               .theta = 10000,
               .scaling = s.scaling,
               .inverse = s.inverse};
@@ -48,7 +51,11 @@ std::vector<OpCase> RopeCases() {
                             {.batch = 3, .s = 33, .heads = 1, .width = 16, .inverse = true},
                             {.batch = 1, .s = 100, .heads = 2, .width = 64, .packed = true, .inverse = true},
                             {.batch = 1, .s = 64, .heads = 2, .width = 128, .scaling = kLlama31},
-                            {.batch = 1, .s = 3000, .heads = 1, .width = 2}}) {
+                            {.batch = 1, .s = 3000, .heads = 1, .width = 2},
+                            {.batch = 1, .s = 1, .heads = 1, .width = 2, .documents = {1}},
+                            {.batch = 2, .s = 5, .heads = 3, .width = 6, .packed = true, .documents = {1}},
+                            {.batch = 3, .s = 33, .heads = 9, .width = 16, .inverse = true, .documents = {32, 1, 5}},
+                            {.batch = 1, .s = 200, .heads = 2, .width = 64, .documents = {45, 100, 64}}}) {
       cases.push_back(MakeCase(s, act));
     }
   }
@@ -79,6 +86,29 @@ TEST(RopeTest, KnownValues) {
     std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
     const Tensor x = memory.Bind(op.x_BSHD, image.data());
     for (int64_t i = 0; i < 8; ++i) EXPECT_NEAR(ElementOf(x, i), want[i], 1e-6) << backend.name << " " << i;
+  }
+}
+
+// Rows of a token in a document are turned by the same bits as those of a document alone.
+TEST(RopeTest, ADocumentTurnsAsIfItWereAlone) {
+  constexpr int64_t kLength = 150, kWidth = 20;
+  const std::vector<int64_t> documents = {37, 1, 112};
+  for (const TestBackend& backend : TestBackends()) {
+    TestMemory memory;
+    const std::vector<double> ones(kLength * kWidth, 1.0);
+    const Rope alone = {.x_BSHD = memory.Values(DType::kFloat32, {1, kLength, 1, kWidth}, ones)};
+    const Rope packed = {.x_BSHD = memory.Values(DType::kFloat32, {1, kLength, 1, kWidth}, ones),
+                         .position_ids_BS = PositionIds(memory, documents, 1, kLength)};
+    std::vector<std::byte> alone_image = RunOnBackend(backend.name, memory, alone);
+    std::vector<std::byte> image = RunOnBackend(backend.name, memory, packed);
+    const Tensor want = memory.Bind(alone.x_BSHD, alone_image.data()), got = memory.Bind(packed.x_BSHD, image.data());
+    int64_t begin = 0;
+    for (const int64_t length : documents) {
+      for (int64_t i = 0; i < length * kWidth; ++i) {
+        ASSERT_EQ(ElementOf(got, begin * kWidth + i), ElementOf(want, i)) << backend.name << " " << begin << " " << i;
+      }
+      begin += length;
+    }
   }
 }
 

@@ -27,7 +27,7 @@ constexpr int64_t kB = 2, kS = 3, kT = kB * kS, kC = 10, kV = 11, kH = 4, kG = 2
 
 std::vector<Op> LayerOps() {
   return {
-      EmbeddingForward{New(kI32, {kB, kS}), Act({kV, kC}), Act({kS + 1, kC}), Act({kT, kC})},
+      EmbeddingForward{New(kI32, {kB, kS}), Act({kV, kC}), Act({kS + 1, kC}), Act({kT, kC}), New(kI32, {kB, kS})},
       EmbeddingBackward{New(kI32, {kB, kS}), Act({kT, kC}), Float({kV, kC}), Float({kS + 1, kC})},
       MatMul{Act({kT, kK}), Act({kK, kN}), Act({kN}), Act({kT, kN})},
       MatMul{.a = Act({kK, kT}),
@@ -37,12 +37,12 @@ std::vector<Op> LayerOps() {
              .transpose_b = true,
              .accumulate = true},
       BiasBackward{Act({kT, kN}), Float({kN})},
-      Rope{.x_BSHD = Act({kB, kS, kH, kD})},
+      Rope{.x_BSHD = Act({kB, kS, kH, kD}), .position_ids_BS = New(kI32, {kB, kS})},
       AttentionForward{Act({kB, kS, kH, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kH, kD}),
-                       Float({kB, kH, kS})},
+                       Float({kB, kH, kS}), New(kI32, {kB, kS})},
       AttentionBackward{Act({kB, kS, kH, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kH, kD}),
                         Float({kB, kH, kS}), Act({kB, kS, kH, kD}), Act({kB, kS, kH, kD}), Act({kB, kS, kG, kD}),
-                        Act({kB, kS, kG, kD})},
+                        Act({kB, kS, kG, kD}), New(kI32, {kB, kS})},
       SwiGluForward{Act({kT, 2 * kF}), Act({kT, kF})},
       SwiGluBackward{Act({kT, 2 * kF}), Act({kT, kF}), Act({kT, 2 * kF}), Act({kT, kF})},
       GeluForward{Act({kT, kF}), Act({kT, kF})},

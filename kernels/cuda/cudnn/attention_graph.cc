@@ -12,7 +12,9 @@ namespace {
 template <class OpType, class VisitTensor>
 void VisitInOrder(const OpType& op, const VisitTensor& visit) {
   int operand = 0;
-  OpType::Visit(op, [&](absl::string_view, const Tensor& t, Access) { visit(operand++, t); });
+  OpType::Visit(op, [&](absl::string_view, const Tensor& t, Access) {
+    if (t.present()) visit(operand++, t);  // There are no position ids (TakenByCudnn).
+  });
 }
 
 // Sets the stride of a sequence or head axis of size 1, which is never used, to a fixed value. Otherwise ops that

@@ -38,7 +38,7 @@ bool Takes(const OpType& op) {
   if (S < 2 || S > std::numeric_limits<int32_t>::max()) return false;
   bool aligned = true;
   OpType::Visit(op, [&](absl::string_view, const Tensor& t, Access) { aligned = aligned && Aligned(t); });
-  if (!aligned) return false;
+  if (!aligned || op.position_ids_BS.present()) return false;
   const AttentionKey key = AttentionKey::Of(op);
   return key.heads / key.groups * BytesPerHead(key) + kOtherBytes <= kLargestWorkspaceBytes;
 }
@@ -83,6 +83,7 @@ AttentionBackward OpOf(const AttentionBackward& op, const AttentionPiece& piece)
   const int64_t groups = op.k_BSGD.dim(2);
   AttentionBackward part = op;
   AttentionBackward::Visit(part, [&](absl::string_view, Tensor& t, Access) {
+    if (!t.present()) return;
     const int heads_axis = &t == &part.lse_BHS ? 1 : 2;
     const int64_t heads_per_group = t.dim(heads_axis) / groups;
     t = t.Slice(0, piece.first_sequence, piece.sequences)

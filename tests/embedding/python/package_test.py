@@ -272,6 +272,20 @@ class PackageTest(unittest.TestCase):
             np.testing.assert_array_equal(moments.rows("head.weight", 3, 2), weight[3:5])
             self.assertEqual(len(trainer.generate([1, 2], 5)), 5)
 
+    def test_documents_in_a_sequence(self):
+        decoder = "model { decoder { width: 8 layers: 1 heads: 2 hidden: 12 init_std: 0.5 } }"
+        job = shale.Job.parse(_JOB[_JOB.index("batch"):] + decoder).with_set({"data.packing": "PACK"})
+
+        def loss(length):
+            def read(number):
+                inputs, targets = sample(number)
+                return {"inputs": inputs, "targets": targets, "position_ids": np.arange(len(inputs)) % length}
+
+            with shale.Trainer(job, data=shale.Samples(read, 31, vocabulary=_TOKENS)) as trainer:
+                return trainer.step().loss
+
+        self.assertNotEqual(loss(2), loss(3))
+
     def test_errors_of_callbacks_are_causes(self):
         def broken(number):
             if number > 10:

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -258,6 +259,52 @@ TEST_F(CTest, ALoopOfOnesOwn) {
   EXPECT_THAT(drawn, SizeIs(4));
   shale_trainer_free(trainer, nullptr);
   EXPECT_THAT(events, HasSubstr("\"reward\": 0.25"));
+  shale_job_free(job, nullptr);
+}
+
+TEST_F(CTest, DocumentsOfAProgramDoNotSeeEachOther) {
+  const auto read = [](void* user, int64_t sample, const shale_sample* out, shale_error* error) {
+    const int64_t length = *static_cast<int64_t*>(user);  // Of a document.
+    for (int64_t i = 0; i < out->sequence_length; ++i) out->position_ids[i] = static_cast<int32_t>(i % length);
+    return ReadMadeUp(nullptr, sample, out, error);
+  };
+  const auto loss = [&](int64_t length, int32_t in_order) {
+    const shale_job job =
+        Parse(absl::StrCat(kSmallJob, "model { decoder { width: 8 layers: 1 heads: 2 hidden: 12 init_std: 0.5 } }\n",
+                           "data { packing: PACK order: SEQUENTIAL }\n"));
+    shale_data data = MadeUp();
+    data.user = &length;
+    data.read = read;
+    data.in_order = in_order;
+    data.has_position_ids = 1;
+    shale_trainer_options options = SHALE_INIT(shale_trainer_options);
+    options.data = &data;
+    const shale_trainer trainer = Create(job, options);
+    EXPECT_NE(trainer, 0) << error_.message;
+    shale_step_report report = SHALE_INIT(shale_step_report);
+    EXPECT_EQ(shale_trainer_step(trainer, &report, &error_), SHALE_OK) << error_.message;
+    shale_trainer_free(trainer, nullptr);
+    shale_job_free(job, nullptr);
+    return report.loss;
+  };
+  EXPECT_NE(loss(4, 0), loss(8, 0));
+  EXPECT_EQ(loss(4, 1), loss(4, 0));
+}
+
+// A program that was compiled before shale_data had position ids.
+TEST_F(CTest, DataOfAnEarlierVersionHaveNoPositionIds) {
+  const shale_job job = Parse(absl::StrCat(kSmallJob, kMlp));
+  shale_data data = MadeUp();
+  data.has_position_ids = 1;
+  data.size = offsetof(shale_data, has_position_ids);
+  shale_trainer_options options = SHALE_INIT(shale_trainer_options);
+  options.data = &data;
+  const shale_trainer trainer = Create(job, options);
+  EXPECT_NE(trainer, 0) << error_.message;
+  shale_trainer_free(trainer, nullptr);
+  data.size = offsetof(shale_data, restore);
+  EXPECT_EQ(Create(job, options), 0);
+  EXPECT_THAT(error_.message, HasSubstr("begin with SHALE_INIT"));
   shale_job_free(job, nullptr);
 }
 

@@ -151,6 +151,15 @@ TEST(RoundTrip, KeepsTheWeightsOfAProgramsOwnData) {
   EXPECT_EQ(*again, job);
 }
 
+TEST(RoundTrip, KeepsThePackingOfDocuments) {
+  const Job job = Parse(kDecoderJob, {"data.packing=PACK", "data.document_begin_token=0"});
+  EXPECT_EQ(job.data.packing, Packing::kPack);
+  EXPECT_EQ(job.data.document_begin_token, 0);
+  const absl::StatusOr<Job> again = ParseJobText(ResolvedJobText(job), "again");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, job);
+}
+
 TEST(Defaults, AreThoseTheSpecDocuments) {
   const Job job = Parse(kDecoderJob);
   DecoderConfig llama;

@@ -266,6 +266,24 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"data.target_weights=OVER_WEIGHTS"},
              "--set: data.target_weights: the files of path have no weights; leave target_weights out, or leave path "
              "out and give the data through TrainerOptions.data"},
+        Rule{{"data.packing=PACK", "data.document_end_token=10"}, ""},
+        Rule{{"data.packing=PAD", "data.document_begin_token=0"}, ""},
+        Rule{
+            {"data.document_end_token=10"},
+            "--set: data.document_end_token: packing CUT does not look at documents; leave it out, or use packing PACK "
+            "or PAD"},
+        Rule{{"data.packing=PACK", "data.document_end_token=10", "data.document_begin_token=11"},
+             "--set: data.document_begin_token: documents are told apart by one token, which ends or begins them; keep "
+             "one"},
+        Rule{{"data.packing=PACK", "data.document_end_token=300", "model.decoder.vocabulary=256"},
+             "--set: data.document_end_token: token 300 does not fit a vocabulary of 256"},
+        Rule{{"data.path=", "data.packing=PACK"}, ""},
+        Rule{{"data.path=", "data.packing=PACK", "data.document_end_token=10"},
+             "--set: data.document_end_token: only files of data.path have it; give path, or leave it out"},
+        Rule{
+            {"data.path=", "data.packing=PAD"},
+            "--set: data.packing: only files of data.path are padded here; a program pads its own data by targets that "
+            "do not count (kMaskedTarget), with packing CUT"},
         Rule{{"name=../up"},
              "--set: name: found \"../up\"; allowed: letters, digits, '.', '_' and '-', up to 128 of them, and no '.' "
              "at the start"}));

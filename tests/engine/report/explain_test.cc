@@ -261,6 +261,15 @@ TEST(Explain, TheLearningRateFollowsTheGlobalBatch) {
   EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "Warm-up takes 10 steps, 2,800 tokens at 280 a step."));
 }
 
+TEST(Explain, PackingSaysWhatASequenceHolds) {
+  Job job = SmallDecoderJob(false);
+  EXPECT_FALSE(absl::StrContains(Explain(job), "What a sequence holds"));
+  job.data.packing = Packing::kPack;
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "Several documents (data.packing PACK), packed by best fit."));
+  job.data.packing = Packing::kPad;
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "One document (data.packing PAD), and padding"));
+}
+
 TEST(Explain, WeightsOfTargetsSayWhatDividesTheLoss) {
   Job job = SmallDecoderJob(false);
   EXPECT_FALSE(absl::StrContains(Explain(job), "weights of targets"));

@@ -112,6 +112,13 @@ TEST_F(MaskedEncoderTest, ItsFlopsAreThoseOfAttentionInBothDirections) {
   EXPECT_DOUBLE_EQ(ModelFlopsPerToken((*trainer)->job(), (*trainer)->plan().train.graph), 2 * block + 6 * C * V);
 }
 
+TEST_F(MaskedEncoderTest, DocumentsCannotBePacked) {
+  const absl::Status status = Train(MakeJob(Encoder(), {"data.packing=PACK"}), "packed").status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("a model with bidirectional attention cannot train on packed or padded documents"));
+}
+
 TEST_F(MaskedEncoderTest, NothingCanBeGenerated) {
   constexpr char kWhy[] =
       "a model with bidirectional attention cannot generate tokens: its attention reads the tokens after a position, "

@@ -90,6 +90,13 @@ TEST_F(Verify, AnMlpOnManyRanks) {
   EXPECT_THAT(report.shrunk, ElementsAre("sharding.ranks is 4 instead of 64"));
 }
 
+TEST_F(Verify, PackedAndPaddedDocuments) {
+  for (const char* packing : {"PACK", "PAD"}) {
+    ExpectHolds(OnText(kDecoder, {absl::StrCat("data.packing=", packing), "data.document_end_token=10",
+                                  "sharding.ranks=2", "batch.sequence_length=24"}));
+  }
+}
+
 TEST_F(Verify, ACustomModelWithSharedParameters) {
   ExpectHolds(OnText("", {"sharding.ranks=3"}),
               {.model = examples::UniversalTransformer({.width = 16, .heads = 2, .hidden = 24, .steps = 2})});

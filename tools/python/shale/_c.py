@@ -7,7 +7,7 @@ from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c
 
 from shale._errors import error_of
 
-API_VERSION = 2
+API_VERSION = 3
 NONE = -1
 MODEL_FROM_PROGRAM = 1
 OUT_OF_RANGE = 11
@@ -28,7 +28,7 @@ class Error(_Sized):
 class Sample(_Sized):
     _fields_ = [("size", c_size_t), ("sequence_length", c_int64), ("inputs", POINTER(c_int32)),
                 ("features", POINTER(c_float)), ("targets", POINTER(c_int32)), ("target_values", POINTER(c_float)),
-                ("weights", POINTER(c_float))]
+                ("weights", POINTER(c_float)), ("position_ids", POINTER(c_int32))]
 
 
 # Function pointers in structs are void pointers, because a ctypes function must be kept alive by hand anyway.
@@ -36,7 +36,7 @@ class Data(_Sized):
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("samples", c_int64), ("sequence_length", c_int64),
                 ("vocabulary", c_int64), ("features", c_int64), ("target_values", c_int64), ("has_weights", c_int32),
                 ("in_order", c_int32), ("user", c_void_p), ("read", c_void_p), ("save", c_void_p),
-                ("restore", c_void_p)]
+                ("restore", c_void_p), ("has_position_ids", c_int32)]
 
 
 class GraphOptions(_Sized):

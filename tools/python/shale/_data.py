@@ -27,7 +27,8 @@ class _Source:
         self._struct = _c.Data(
             name=self._name, sequence_length=len(inputs if inputs is not None else features),
             vocabulary=vocabulary, features=0 if features is None else features.shape[1],
-            target_values=0 if values is None else values.shape[1], has_weights=int("weights" in parts))
+            target_values=0 if values is None else values.shape[1], has_weights=int("weights" in parts),
+            has_position_ids=int("position_ids" in parts))
 
     def struct(self):
         return ctypes.pointer(self._struct)
@@ -46,9 +47,10 @@ class Samples(_Source):
 
     A sample is a pair (inputs, targets), or a dictionary with "inputs" (int [S] tokens) or "features" (float [S, F]),
     "targets" (int [S], -1 where there is none) or "target_values" (float [S, D]), and, if targets have weights,
-    "weights" (float [S]). Arrays are of numpy, of anything with DLPack, or lists. A sample must depend on nothing but
-    its number: a run resumes with the same samples, and has the same ones for any number of ranks. Every token and
-    class lies below `vocabulary`.
+    "weights" (float [S]). If samples hold several documents (data.packing PACK), "position_ids" (int [S]) gives the
+    position of each token in its document: 0 where one begins, and otherwise one more than before. Arrays are of numpy,
+    of anything with DLPack, or lists. A sample must depend on nothing but its number: a run resumes with the same
+    samples, and has the same ones for any number of ranks. Every token and class lies below `vocabulary`.
     """
 
     def __init__(self, source, count: Optional[int] = None, *, name: str = "samples", vocabulary: int = 0):
@@ -114,7 +116,7 @@ def as_parts(sample):
         sample = {"features" if inputs.ndim == 2 else "inputs": inputs,
                   "target_values" if targets.ndim == 2 else "targets": targets}
     kinds = {"inputs": (np.int32, 1), "features": (np.float32, 2), "targets": (np.int32, 1),
-             "target_values": (np.float32, 2), "weights": (np.float32, 1)}
+             "target_values": (np.float32, 2), "weights": (np.float32, 1), "position_ids": (np.int32, 1)}
     parts = {}
     for name, part in sample.items():
         if name not in kinds:

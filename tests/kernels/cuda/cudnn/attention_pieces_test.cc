@@ -52,20 +52,31 @@ TEST(TakenByCudnnTest, EveryRowMustBeginAtAMultipleOf16Bytes) {
 
   const AttentionBackward op = SymbolicAttention({.batch = 2, .length = 8, .heads = 2});
   int operands = 0;
-  AttentionBackward::Visit(op, [&](absl::string_view name, const Tensor&, Access) {
+  AttentionBackward::Visit(op, [&](absl::string_view name, const Tensor& operand, Access) {
+    if (!operand.present()) return;
     AttentionBackward moved = op, bound = op;
     int i = 0, j = 0;
     AttentionBackward::Visit(moved, [&](absl::string_view, Tensor& t, Access) {
-      if (i++ == operands) t.where.offset_bytes += 8;
+      if (t.present() && i++ == operands) t.where.offset_bytes += 8;
     });
     EXPECT_FALSE(TakenByCudnn(moved)) << std::string(name.data(), name.size());
     AttentionBackward::Visit(bound, [&](absl::string_view, Tensor& t, Access) {
-      t.data = reinterpret_cast<void*>(uintptr_t{4096} + (j++ == operands ? 8 : 0));
+      if (t.present()) t.data = reinterpret_cast<void*>(uintptr_t{4096} + (j++ == operands ? 8 : 0));
     });
     EXPECT_FALSE(TakenByCudnn(bound)) << std::string(name.data(), name.size());
     ++operands;
   });
   EXPECT_EQ(operands, kAttentionOperands);
+}
+
+TEST(TakenByCudnnTest, PackedDocumentsAreRefused) {
+  AttentionBackward op = SymbolicAttention({.batch = 2, .length = 8, .heads = 2});
+  EXPECT_TRUE(TakenByCudnn(op));
+  op.position_ids_BS = Tensor::Contiguous(DType::kInt32, {2, 8});
+  EXPECT_FALSE(TakenByCudnn(op));
+  AttentionForward forward = ForwardOf(op);
+  forward.position_ids_BS = op.position_ids_BS;
+  EXPECT_FALSE(TakenByCudnn(forward));
 }
 
 TEST(TakenByCudnnTest, AKeyHeadMustFitTheLargestWorkspace) {

@@ -33,6 +33,7 @@ OpType OpOf(const AttentionKey& key, const AttentionAddresses& addresses) {
   op.causal = key.causal;
   int operand = 0;
   OpType::Visit(op, [&](absl::string_view, Tensor& t, Access) {
+    if (&t == &op.position_ids_BS) return;  // cuDNN takes none.
     t.data = cuda_on_host::HostViewOf(addresses[operand]);
     if (operand == cuda::kLse) {
       t = Tensor::Contiguous(DType::kFloat32, {key.batch, key.heads, key.length}, t.data);

@@ -30,6 +30,7 @@ std::map<int64_t, std::pair<int, Axes>> TensorsOf(const OpType& op) {
   std::map<int64_t, std::pair<int, Axes>> tensors;
   int64_t uid = 0;
   OpType::Visit(op, [&](absl::string_view, const Tensor& t, Access) {
+    if (!t.present()) return;
     Axes axes;
     for (int axis = 0; axis < t.rank; ++axis) axes.emplace(t.dim(axis), t.stride(axis));
     if (t.rank == 3) axes.emplace(1, 1);  // For lse.

@@ -1,0 +1,75 @@
+#include "engine/data/document_samples.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "engine/data/best_fit.h"
+#include "kernels/check.h"
+
+namespace shale {
+
+DocumentSamples::DocumentSamples(TokenSource source, Packing packing, Table table, int64_t sequence_length)
+    : DataSource({.name = source.tokenizer(),
+                  .samples = std::ssize(table.first) - 1,
+                  .sequence_length = sequence_length,
+                  .has_position_ids = packing == Packing::kPack}),
+      source_(std::move(source)),
+      table_(std::move(table)),
+      targets_(std::accumulate(table_.targets.begin(), table_.targets.end(), int64_t{0})) {}
+
+absl::StatusOr<std::shared_ptr<DocumentSamples>> DocumentSamples::Create(TokenSource source, Packing packing,
+                                                                         const DocumentMark& mark,
+                                                                         int64_t sequence_length) {
+  SHALE_CHECK(packing != Packing::kCut) << "samples that are cut are TokenSamples";
+  SHALE_ASSIGN_OR_RETURN(const std::vector<DocumentPart> parts, FindDocuments(source, mark, sequence_length));
+  return absl::WrapUnique(
+      new DocumentSamples(std::move(source), packing, MakeTable(parts, packing, sequence_length), sequence_length));
+}
+
+DocumentSamples::Table DocumentSamples::MakeTable(const std::vector<DocumentPart>& parts, Packing packing,
+                                                  int64_t sequence_length) {
+  std::vector<int64_t> samples(parts.size());  // Of each part.
+  std::iota(samples.begin(), samples.end(), 0);
+  if (packing == Packing::kPack) {
+    std::vector<int32_t> sizes;
+    sizes.reserve(parts.size());
+    for (const DocumentPart& part : parts) sizes.push_back(part.targets);
+    samples = BestFit(sizes, static_cast<int32_t>(sequence_length));
+  }
+  // A counting sort of the parts by sample, which keeps their order within a sample.
+  Table table;
+  table.first.resize(*std::max_element(samples.begin(), samples.end()) + 2);
+  for (const int64_t sample : samples) ++table.first[sample + 1];
+  std::partial_sum(table.first.begin(), table.first.end(), table.first.begin());
+  std::vector<int64_t> next(table.first.begin(), table.first.end() - 1);
+  table.begins.resize(parts.size());
+  table.targets.resize(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const int64_t to = next[samples[i]]++;
+    table.begins[to] = parts[i].begin;
+    table.targets[to] = parts[i].targets;
+  }
+  return table;
+}
+
+absl::Status DocumentSamples::Read(int64_t sample, const SampleParts& out) {
+  int64_t at = 0;
+  for (int64_t part = table_.first[sample]; part < table_.first[sample + 1]; ++part) {
+    const int64_t begin = table_.begins[part], count = table_.targets[part];
+    SHALE_RETURN_IF_ERROR(source_.Read(begin, count, &out.inputs[at]));
+    std::copy_n(out.inputs.begin() + at + 1, count - 1, out.targets.begin() + at);
+    SHALE_RETURN_IF_ERROR(source_.Read(begin + count, 1, &out.targets[at + count - 1]));
+    if (!out.position_ids.empty()) {
+      std::iota(out.position_ids.begin() + at, out.position_ids.begin() + at + count, 0);
+    }
+    at += count;
+  }
+  std::fill(out.inputs.begin() + at, out.inputs.end(), 0);
+  std::fill(out.targets.begin() + at, out.targets.end(), kMaskedTarget);
+  if (!out.position_ids.empty()) std::fill(out.position_ids.begin() + at, out.position_ids.end(), 0);
+  return absl::OkStatus();
+}
+
+}  // namespace shale

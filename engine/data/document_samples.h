@@ -1,0 +1,50 @@
+// DocumentSamples: the samples of a TokenSource whose documents are packed or padded (data.packing).
+//
+// S positions in a sample.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/data/data_enums.h"
+#include "engine/data/data_source.h"
+#include "engine/data/documents.h"
+#include "engine/data/token_source.h"
+
+namespace shale {
+
+// With Packing::kPack a sample holds the documents that BestFit puts together, in their order, and has position ids.
+// With kPad it holds one document. The rest of a sample is padding: inputs 0, no targets, and documents of one token.
+// What a sample holds depends on the data, the mark and S alone. Keeps 12 bytes for every part of a document, and 8 for
+// every sample. Safe for concurrent reads by multiple threads.
+class DocumentSamples : public DataSource {
+ public:
+  // Finds the documents and packs them. Returns the errors of FindDocuments. REQUIRES: `packing` is not kCut.
+  static absl::StatusOr<std::shared_ptr<DocumentSamples>> Create(TokenSource source, Packing packing,
+                                                                 const DocumentMark& mark, int64_t sequence_length);
+
+  // Returns what TokenSource::Read returns. Allocates nothing but what that allocates.
+  absl::Status Read(int64_t sample, const SampleParts& out) override;
+
+  // Returns the targets of all samples: those of every document.
+  int64_t targets() const { return targets_; }
+
+ private:
+  // The parts of all samples, one sample after another. Sample i has those of [first[i], first[i + 1]).
+  struct Table {
+    std::vector<int64_t> first;
+    std::vector<int64_t> begins;   // DocumentPart::begin
+    std::vector<int32_t> targets;  // DocumentPart::targets
+  };
+  static Table MakeTable(const std::vector<DocumentPart>& parts, Packing packing, int64_t sequence_length);
+
+  DocumentSamples(TokenSource source, Packing packing, Table table, int64_t sequence_length);
+
+  const TokenSource source_;
+  const Table table_;
+  int64_t targets_ = 0;
+};
+
+}  // namespace shale

@@ -1,0 +1,95 @@
+#include "engine/data/documents.h"
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+constexpr int64_t kTokensPerRead = int64_t{1} << 16;
+
+// Collects the documents of a row of tokens, which it sees one after another.
+class Finder {
+ public:
+  Finder(const DocumentMark& mark, int64_t most) : mark_(mark), most_(most) {}
+
+  // Sees the token at `position`, which follows the last one.
+  void See(int64_t position, int32_t token, bool begins_file) {
+    if (mark_.begin_token >= 0 && token == mark_.begin_token) {
+      // The token is also a target of the document before, unless it is the first token of all.
+      if (position > 0) EndAt(position, position);
+      found_mark_ = true;
+    } else if (begins_file) {
+      EndAt(position - 1, position);
+    }
+    if (mark_.end_token >= 0 && token == mark_.end_token) {
+      EndAt(position, position + 1);
+      found_mark_ = true;
+    }
+  }
+  // Ends a document whose last target is at `last`. The next one begins at `next`.
+  void EndAt(int64_t last, int64_t next) {
+    for (int64_t at = begin_; at < last; at += most_) {
+      parts_.push_back({at, static_cast<int32_t>(std::min(most_, last - at))});
+    }
+    begin_ = next;
+  }
+
+  bool found_mark() const { return found_mark_; }
+  std::vector<DocumentPart>& parts() { return parts_; }
+
+ private:
+  const DocumentMark mark_;
+  const int64_t most_;
+  int64_t begin_ = 0;  // Of the current document.
+  bool found_mark_ = false;
+  std::vector<DocumentPart> parts_;
+};
+
+}  // namespace
+
+std::string DocumentMark::Describe() const {
+  if (end_token >= 0) return absl::StrCat("documents end with token ", end_token);
+  if (begin_token >= 0) return absl::StrCat("documents begin with token ", begin_token);
+  return "documents are files";
+}
+
+absl::StatusOr<std::vector<DocumentPart>> FindDocuments(const TokenSource& source, const DocumentMark& mark,
+                                                        int64_t most) {
+  SHALE_CHECK(mark.end_token < 0 || mark.begin_token < 0) << "two marks";
+  SHALE_CHECK(most >= 1) << most;
+  const std::vector<int64_t> files = source.FileBegins();
+  if (!mark.given() && files.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(source.Describe(), ": nothing tells documents apart in one file; give data.document_end_token",
+                     source.is_text() ? " (10 makes every line a document)" : "", ", or data.document_begin_token"));
+  }
+  Finder finder(mark, most);
+  std::vector<int32_t> tokens(std::min(kTokensPerRead, source.size()));
+  size_t file = 0;
+  for (int64_t begin = 0; begin < source.size(); begin += kTokensPerRead) {
+    const int64_t count = std::min(kTokensPerRead, source.size() - begin);
+    SHALE_RETURN_IF_ERROR(source.Read(begin, count, tokens.data()));
+    for (int64_t i = 0; i < count; ++i) {
+      const bool begins_file = file < files.size() && files[file] == begin + i;
+      if (begins_file) ++file;
+      finder.See(begin + i, tokens[i], begins_file);
+    }
+  }
+  finder.EndAt(source.size() - 1, source.size());
+  if (mark.given() && !finder.found_mark()) {
+    return absl::InvalidArgumentError(absl::StrCat(source.Describe(), ": ", mark.Describe(),
+                                                   ", but no such token was found; give the token that this data has "
+                                                   "(data.document_end_token or data.document_begin_token)"));
+  }
+  if (finder.parts().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(source.Describe(), ": no document has two tokens, an input and its target"));
+  }
+  return std::move(finder.parts());
+}
+
+}  // namespace shale

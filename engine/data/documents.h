@@ -1,0 +1,38 @@
+// Finds the documents in a row of tokens.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/data/token_source.h"
+
+namespace shale {
+
+// The token that tells documents apart. At most one is given. Files are documents of their own in any case.
+struct DocumentMark {
+  int64_t end_token = -1;    // The last token of every document: a target, and never an input.
+  int64_t begin_token = -1;  // The first token of every document, and the last target of the one before.
+
+  bool given() const { return end_token >= 0 || begin_token >= 0; }
+  // Returns "documents end with token 10", "documents begin with token 50256", or "documents are files".
+  std::string Describe() const;
+};
+
+// A document, or a part of one that is longer than a sequence: the inputs are tokens [begin, begin + targets), and the
+// target of each is the token after it.
+struct DocumentPart {
+  int64_t begin = 0;
+  int32_t targets = 0;
+
+  bool operator==(const DocumentPart&) const = default;
+};
+
+// Reads all tokens once and returns the parts of their documents, in order. Each has 1 to `most` targets: a longer
+// document is cut into parts, and one without a target is left out. Returns the errors of TokenSource::Read, and
+// InvalidArgument if no document has a target, if the mark does not occur, or if there is one file and no mark.
+absl::StatusOr<std::vector<DocumentPart>> FindDocuments(const TokenSource& source, const DocumentMark& mark,
+                                                        int64_t most);
+
+}  // namespace shale
