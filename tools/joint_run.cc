@@ -63,12 +63,7 @@ absl::Status DecideThreads(World& world, Job& job) {
 // Checks that the other processes want to train the same job, as far as can be said before it is planned.
 absl::Status CheckJob(World& world, const Job& job) {
   if (world.alone()) return absl::OkStatus();
-  SHALE_RETURN_IF_ERROR(CheckSameEverywhere(world.control(), kChannel, "the job", ResolvedJobText(job)));
-  if (job.runtime.device == DeviceType::kCpu) return absl::OkStatus();
-  return Agreed(absl::UnimplementedError(
-      absl::StrCat("several processes train on CPUs only, as yet, and the job has runtime.device=CUDA; start one "
-                   "process, whose threads are the ranks, instead of ",
-                   world.place().processes)));
+  return CheckSameEverywhere(world.control(), kChannel, "the job", ResolvedJobText(job));
 }
 
 }  // namespace
@@ -122,8 +117,18 @@ absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume
   options.ranks = world.ranks();
   options.control = &world.control();
   options.ranks_on_host = world.ranks_on_host();
-  options.create_spanning_group = GlooGroups(world.store(), world.place().process, world.address());
+  if (job.runtime.device == DeviceType::kCpu) {
+    options.create_spanning_group = GlooGroups(world.store(), world.place().process, world.address());
+  }
   return decided;
+}
+
+BackendPlace PlaceOfBackend(World& world) {
+  if (world.alone()) return {};
+  return {.store = &world.store(),
+          .share = {.ranks = std::ssize(world.ranks()),
+                    .ranks_before = world.ranks_before_here(),
+                    .ranks_on_host = world.ranks_here()}};
 }
 
 PeerWatch::PeerWatch(World& world) {

@@ -230,6 +230,7 @@ int Train(const Flags& flags) {
     World::Decline(EnvironmentVariables(), job.status());
     return exit_code;
   }
+  PrepareEnvironment(*job);  // Before the threads that connect the processes.
   absl::StatusOr<std::unique_ptr<World>> joined = JoinWorld(*job);
   if (!joined.ok()) return Fail(joined.status(), JoinExitCode(joined.status()));
   World& world = **joined;
@@ -247,7 +248,7 @@ int Train(const Flags& flags) {
   RunSinks sinks(world.leads() ? job->telemetry.sinks : SinksConfig());
   options.events = &sinks;
   if (world.leads()) options.text_progress = ShowText();
-  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
+  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackendOfProcess(*job, PlaceOfBackend(world));
   const absl::Status created = AgreeOnStatus(world.control(), ControlChannel::kSteps, backend.status());
   if (!created.ok()) return fail(created, kExitUsage);
   options.backend = backend->get();
