@@ -58,15 +58,16 @@ Group CreateInTwoProcesses(int size, Device& device) {
 
 INSTANTIATE_TEST_SUITE_P(
     Nccl, CommunicatorConformance,
-    ::testing::Values(
-        CommunicatorCase{"Threads", [] { return std::make_unique<DeviceWithNccl>(); },
-                         [](int size, Device& device) { return Create(size, device); }},
-        CommunicatorCase{"CheckingAgreement", [] { return std::make_unique<DeviceWithNccl>(); },
-                         [](int size, Device& device) { return Create(size, device, true); }},
-        CommunicatorCase{"TwoProcesses", [] { return std::make_unique<DeviceWithNccl>(); }, CreateInTwoProcesses},
-        CommunicatorCase{"Synchronous",
-                         [] { return std::make_unique<DeviceWithNccl>(CudaDeviceOptions{.synchronous = true}); },
-                         [](int size, Device& device) { return Create(size, device); }}),
+    ::testing::Values(CommunicatorCase{"Threads", [] { return std::make_unique<DeviceWithNccl>(); },
+                                       [](int size, Device& device) { return Create(size, device); }},
+                      CommunicatorCase{"CheckingAgreement", [] { return std::make_unique<DeviceWithNccl>(); },
+                                       [](int size, Device& device) { return Create(size, device, true); }},
+                      CommunicatorCase{"TwoProcesses", [] { return std::make_unique<DeviceWithNccl>(); },
+                                       CreateInTwoProcesses, /*aborts_reach_all=*/false},
+                      CommunicatorCase{
+                          "Synchronous",
+                          [] { return std::make_unique<DeviceWithNccl>(CudaDeviceOptions{.synchronous = true}); },
+                          [](int size, Device& device) { return Create(size, device); }}),
     CaseName);
 
 class NcclTest : public ::testing::Test {
