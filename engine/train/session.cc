@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/config/print.h"
 #include "engine/io/file.h"
+#include "engine/train/failure_report.h"
 #include "engine/train/host_batch.h"
 #include "kernels/check.h"
 #include "kernels/step_scalars.h"
@@ -73,6 +74,7 @@ absl::StatusOr<StepReport> Session::Step() {
     in.hyper[kHyperLearningRate] = static_cast<float>(learning_rate);
     in.hyper[kHyperMaxNorm] = static_cast<float>(job_.optimizer.max_gradient_norm);
   }
+  step_now_ = steps_ + 1;
   if (steps_begun_ == 0) Tell(Progress{StartStage::kFirstStep});
   const int64_t traced = ++steps_begun_ - trace_options_.first_step;
   const bool tracing = !trace_options_.path.empty() && traced >= 0 && traced < trace_options_.steps;
@@ -115,6 +117,13 @@ absl::StatusOr<StepReport> Session::Step() {
                          .peak_bytes_planned = plan_.arena_bytes,
                          .peak_bytes_measured = ranks_->measured_peak_bytes(),
                          .target_weights = plan_.train.graph.target_weights});
+}
+
+absl::Status Session::ReportFailure(const absl::Status& why) {
+  if (failure_folder_.empty() || reported_.exchange(true)) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(MakeFolders(failure_folder_));
+  return WriteFileDurably(FailureReportPath(failure_folder_, control_.process()),
+                          FailureReport(*ranks_, control_.process(), step_now_, why));
 }
 
 absl::Status Session::WithoutData(const absl::Status& error) {

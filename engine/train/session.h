@@ -1,6 +1,7 @@
 // Session runs one job on its ranks, from the creation of the ranks to their last step.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -70,6 +71,8 @@ class Session : public CheckpointSaver {
   absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
   // See Trainer::Abort.
   void Abort(const absl::Status& why) { ranks_->Abort(why); }
+  // See Trainer::ReportFailure.
+  absl::Status ReportFailure(const absl::Status& why);
   // See Trainer::SetLearningRate and Trainer::SetData.
   absl::Status SetLearningRate(std::optional<double> rate);
   absl::Status SetData(DataSource* data);
@@ -130,6 +133,7 @@ class Session : public CheckpointSaver {
   const double peak_flops_;
   const double flops_per_token_;
   const std::vector<int> local_ranks_;  // TrainerOptions::ranks.
+  const std::string failure_folder_;    // TrainerOptions::failure_folder.
   std::vector<int> process_of_rank_;    // By rank.
   const std::unique_ptr<JobData> data_;
   LearningRateSchedule learning_rate_;
@@ -145,7 +149,9 @@ class Session : public CheckpointSaver {
   Resumed resumed_;
   StepTrace trace_;
   int64_t steps_ = 0;
-  int64_t position_ = 0;  // Samples taken so far, over all epochs.
+  std::atomic<int64_t> step_now_ = 0;   // The step that has begun last.
+  std::atomic<bool> reported_ = false;  // A failure has been reported.
+  int64_t position_ = 0;                // Samples taken so far, over all epochs.
   int64_t tokens_ = 0;
   std::string late_memory_;
   std::string why_no_ranges_;  // If a profiler wants ranges, and gets none.

@@ -92,6 +92,9 @@ class Trainer::Impl {
   // Tells of the first failure. Others are its consequences.
   void TellFailure(const absl::Status& status, const char* culprit) {
     if (!failure_told_) session_->Tell(Failure{.status = status, .culprit = culprit, .step = session_->steps()});
+    // An error that all have found alike leaves no question who waited for whom. A report that cannot be written must
+    // not hide why the run failed.
+    if (session_->damaged() && !IsAgreed(status)) session_->ReportFailure(status).IgnoreError();
     failure_told_ = true;
   }
 
@@ -195,6 +198,7 @@ absl::Status Trainer::Generate(absl::Span<const int32_t> prompt, int64_t count, 
 }
 bool Trainer::has_evaluation_data() const { return impl_->session().data().evaluation() != nullptr; }
 void Trainer::RequestStop() { impl_->RequestStop(); }
+absl::Status Trainer::ReportFailure(const absl::Status& why) { return impl_->session().ReportFailure(why); }
 void Trainer::Abort(const absl::Status& why) { impl_->session().Abort(why); }
 absl::StatusOr<std::string> Trainer::SaveCheckpoint() { return impl_->SaveCheckpoint(); }
 absl::Status Trainer::WriteTrace() const { return impl_->session().WriteTrace(); }

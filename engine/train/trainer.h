@@ -117,6 +117,9 @@ class Trainer {
   // Ends a step, evaluation or generation that runs, with the error `why`, by which this process does not wait for
   // others that have ended. Only destruction may follow. Safe to call from any thread.
   void Abort(const absl::Status& why);
+  // Writes what the ranks of this process did last to TrainerOptions::failure_folder, if there is one, with `why` the
+  // run failed. A run that fails by itself does so too. Only the first report counts. Safe to call from any thread.
+  absl::Status ReportFailure(const absl::Status& why);
 
   // Read and write, between steps, the state of this trainer as fp32, in row-major order: all elements of a parameter,
   // or `values.size()` of them from element `begin` on. The next step uses what was written. A form of fewer bits

@@ -32,11 +32,12 @@ using ::testing::HasSubstr;
 // The groups of a job, by name. The first process that asks for a group creates it, and each takes its own members.
 class Groups {
  public:
+  explicit Groups(double timeout_seconds) : timeout_seconds_(timeout_seconds) {}
   absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> Take(const GroupMembers& members) {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<std::unique_ptr<Communicator>>& group = groups_[members.name];
     if (group.empty()) {
-      SHALE_ASSIGN_OR_RETURN(group, CreateInProcessGroup(members.size, {.timeout_seconds = 60}));
+      SHALE_ASSIGN_OR_RETURN(group, CreateInProcessGroup(members.size, {.timeout_seconds = timeout_seconds_}));
     }
     std::vector<std::unique_ptr<Communicator>> mine;
     for (int place : members.places) mine.push_back(std::move(group[place]));
@@ -44,14 +45,53 @@ class Groups {
   }
 
  private:
+  const double timeout_seconds_;
   std::mutex mutex_;
   std::map<std::string, std::vector<std::unique_ptr<Communicator>>> groups_;  // mutex_ guards it.
+};
+
+// Leaves out one collective of a rank, as a bug might do.
+class SkippingCommunicator : public Communicator {
+ public:
+  // Skips the collective with this number, from 1.
+  SkippingCommunicator(std::unique_ptr<Communicator> wrapped, int skipped)
+      : wrapped_(std::move(wrapped)), skipped_(skipped) {}
+  int rank() const override { return wrapped_->rank(); }
+  int size() const override { return wrapped_->size(); }
+  void SetPlace(const CollectivePlace& place) override { wrapped_->SetPlace(place); }
+  void Abort(absl::Status reason) override { wrapped_->Abort(std::move(reason)); }
+
+ protected:
+  absl::Status EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) override {
+    return Skips() ? absl::OkStatus() : wrapped_->AllGather(shard, full, stream);
+  }
+  absl::Status EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) override {
+    return Skips() ? absl::OkStatus() : wrapped_->ReduceScatterSum(full, shard, stream);
+  }
+  absl::Status EnqueueAllReduceSum(const Tensor& data, Stream& stream) override {
+    return Skips() ? absl::OkStatus() : wrapped_->AllReduceSum(data, stream);
+  }
+
+ private:
+  bool Skips() { return ++number_ == skipped_; }
+
+  const std::unique_ptr<Communicator> wrapped_;
+  const int skipped_;
+  int number_ = 0;
+};
+
+// Which collective a rank leaves out: the one with this number, from 1, of the group with this name.
+struct Skip {
+  std::string group;
+  int rank = 0;
+  int number = 0;
 };
 
 // The CPU backend of one process, whose groups may span processes.
 class SpanningBackend : public Backend {
  public:
-  explicit SpanningBackend(Groups& groups) : groups_(groups), cpu_(CreateCpuBackend({})) {}
+  explicit SpanningBackend(Groups& groups, Skip skip)
+      : groups_(groups), skip_(std::move(skip)), cpu_(CreateCpuBackend({})) {}
   std::unique_ptr<Ops> CreateOps(int64_t ranks, const Device* device) const override {
     return cpu_->CreateOps(ranks, device);
   }
@@ -59,12 +99,18 @@ class SpanningBackend : public Backend {
     return cpu_->CreateDevices(ranks, synchronous);
   }
   absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(const GroupMembers& group) const override {
-    return groups_.Take(group);
+    SHALE_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Communicator>> mine, groups_.Take(group));
+    for (size_t i = 0; i < mine.size(); ++i) {
+      if (group.name != skip_.group || group.places[i] != skip_.rank) continue;
+      mine[i] = std::make_unique<SkippingCommunicator>(std::move(mine[i]), skip_.number);
+    }
+    return mine;
   }
   absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override { return cpu_->DefaultBudget(ranks); }
 
  private:
   Groups& groups_;
+  const Skip skip_;
   const std::unique_ptr<Backend> cpu_;
 };
 
@@ -80,6 +126,8 @@ struct RunOptions {
   std::function<Job(int process)> job;                                    // Of a process, if they differ.
   std::function<absl::Status(int process, int64_t step)> result_of_step;  // What a process's callback returns.
   std::function<std::vector<int>(int process)> ranks;                     // Of a process, if not an equal part.
+  Skip skip;
+  double timeout_seconds = 60;  // Of collectives.
 };
 
 class ProcessesTest : public ::testing::Test {
@@ -111,7 +159,7 @@ data { evaluation_fraction: 0.2 path: ")",
   // Runs a job in so many processes. Returns the result of each.
   std::vector<Result> Run(const Job& job, int processes, const std::string& folder, const RunOptions& options = {}) {
     ThreadProcesses control(processes);
-    Groups groups;
+    Groups groups(options.timeout_seconds);
     std::vector<Result> results(processes);
     std::vector<std::thread> threads;
     for (int process = 0; process < processes; ++process) {
@@ -141,12 +189,13 @@ data { evaluation_fraction: 0.2 path: ")",
  private:
   Result RunProcess(const Job& job, int process, ThreadProcesses& control, Groups& groups, const std::string& folder,
                     const RunOptions& options) {
-    const SpanningBackend backend(groups);
+    const SpanningBackend backend(groups, options.skip);
     const int ranks = static_cast<int>(job.sharding.ranks), processes = control.size();
     TrainerOptions trainer_options{.backend = &backend,
                                    .control = &control[process],
                                    .checkpoint_folder = Path(folder),
-                                   .resume = {.from = options.resume}};
+                                   .resume = {.from = options.resume},
+                                   .failure_folder = Path(absl::StrCat(folder, "-failures"))};
     for (int rank = ranks * process / processes; rank < ranks * (process + 1) / processes; ++rank) {
       trainer_options.ranks.push_back(rank);
     }
@@ -262,6 +311,41 @@ TEST_F(ProcessesTest, AnErrorOfOneCallbackEndsTheRunOfAllWithASave) {
     EXPECT_EQ(result.losses.size(), 2);
     ASSERT_EQ(result.saved.size(), 1);
     EXPECT_THAT(result.saved[0], ::testing::StartsWith("2 "));
+  }
+}
+
+// Without the place of each collective the ranks would exchange wrong values as long as sizes agree, as the gathers and
+// reductions of equal blocks do.
+TEST_F(ProcessesTest, ASkippedCollectiveIsNamedByAllAndReported) {
+  struct Case {
+    std::string stream;
+    int number;
+    std::string message;
+  };
+  const std::string others =
+      ": ranks 0, 1, 2, 4 want [A-Za-z]+ of [0-9]+ [a-z0-9]+ for instruction [0-9]+ in iteration "
+      "[0-9]+ of run [0-9]+; rank 3 wants [A-Za-z]+ of [0-9]+ [a-z0-9]+ for instruction ";
+  for (const Case& c :
+       {Case{"gather", 1, "disagree about collective 1" + others},
+        Case{"gather", 4, "disagree about collective 4" + others},
+        Case{"reduce", 2, "disagree about collective 2" + others},
+        Case{"reduce", 30, "disagree about collective 30" + others},
+        // Rank 3 then waits for the others in a gather, so nobody comes to the next reduction.
+        Case{"reduce", 1, "for ranks? [0-9, ]*3(, 4)? in collective 1, AllReduceSum of 1 i64 for instruction 1 in "}}) {
+    const std::string folder = absl::StrCat(c.stream, c.number);
+    SCOPED_TRACE(folder);
+    const Skip skip = {.group = absl::StrCat("shard of rank 0, ", c.stream), .rank = 3, .number = c.number};
+    const double timeout_seconds = c.number == 1 && c.stream == "reduce" ? 5 : 60;
+    const std::vector<Result> results = Run(MakeJob(), 2, folder, {.skip = skip, .timeout_seconds = timeout_seconds});
+    for (size_t process = 0; process < results.size(); ++process) {
+      EXPECT_THAT(std::string(results[process].status.message()), ::testing::ContainsRegex(c.message));
+      const absl::StatusOr<std::string> report =
+          ReadFile(Path(absl::StrCat(folder, "-failures/process-", process, ".jsonl")), 1 << 30);
+      ASSERT_TRUE(report.ok()) << report.status();
+      EXPECT_THAT(*report, HasSubstr(absl::StrCat("{\"process\": ", process, ", ")));
+      EXPECT_THAT(*report, HasSubstr(absl::StrCat("{\"rank\": ", process == 0 ? 0 : 3, ", ")));
+      EXPECT_THAT(*report, HasSubstr("\"axis\": \"shard\""));
+    }
   }
 }
 
