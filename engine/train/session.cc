@@ -10,6 +10,7 @@
 #include "engine/io/file.h"
 #include "engine/train/failure_report.h"
 #include "engine/train/host_batch.h"
+#include "engine/train/replica_check.h"
 #include "kernels/check.h"
 #include "kernels/step_scalars.h"
 
@@ -103,6 +104,12 @@ absl::StatusOr<StepReport> Session::Step() {
                      "optimizer.non_finite=SKIP to skip such steps"));
     return control_.processes() > 1 ? Agreed(error) : error;
   }
+  if (job_.runtime.check_every_steps > 0 && (steps_ + 1) % job_.runtime.check_every_steps == 0) {
+    if (const absl::Status equal = CompareReplicas(steps_ + 1); !equal.ok()) {
+      failed_ = damaged_ = true;
+      return equal;
+    }
+  }
   position_ += data_->SamplesAt(position_).count;
   ++steps_;
   tokens_ += out.global_tokens;
@@ -117,6 +124,24 @@ absl::StatusOr<StepReport> Session::Step() {
                          .peak_bytes_planned = plan_.arena_bytes,
                          .peak_bytes_measured = ranks_->measured_peak_bytes(),
                          .target_weights = plan_.train.graph.target_weights});
+}
+
+absl::Status Session::CompareReplicas(int64_t step) {
+  std::vector<RankDigest> mine(ranks_->size()), all;
+  const absl::Status read = ranks_->ForEach([&](int local) -> absl::Status {
+    const StepOutputs& out = train_->outputs(local);
+    mine[local] = {
+        .rank = ranks_->number(local), .loss = out.totals[kTotalLoss], .squared_norm = out.totals[kTotalSquaredNorm]};
+    SHALE_ASSIGN_OR_RETURN(mine[local].state,
+                           DigestOfReplicas(plan_.train.step.state, plan_.train.memory, (*ranks_)[local]));
+    return absl::OkStatus();
+  });
+  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, ControlChannel::kSteps, read));
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> messages,
+                         control_.Gather(ControlChannel::kSteps, SerializeDigests(mine)));
+  for (const std::string& message : messages) SHALE_RETURN_IF_ERROR(ParseDigests(message, all));
+  const absl::Status equal = CheckReplicas(plan_.options.mesh, step, std::move(all));
+  return equal.ok() || control_.processes() == 1 ? equal : Agreed(equal);
 }
 
 absl::Status Session::ReportFailure(const absl::Status& why) {

@@ -114,6 +114,9 @@ class Session : public CheckpointSaver {
   absl::Status GoOnAfterCheckpoint();
   // Calls generate(next_tokens), unless the state is unusable or runtime.generate is not set.
   absl::Status WithNextTokens(absl::FunctionRef<absl::Status(NextTokens&)> generate);
+  // Compares what several ranks hold copies of, after the step that train_ has run, which is step `step`. See
+  // runtime.check_every_steps. All processes have the error.
+  absl::Status CompareReplicas(int64_t step);
   // Makes a loader of data that the program gives, if it fits. Does not start it.
   absl::StatusOr<std::unique_ptr<BatchLoader>> OpenData(DataSource* data) const;
   // Returns the error of data that cannot be read. Other processes, which can read theirs, then wait for this one in

@@ -16,6 +16,7 @@
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
 #include "engine/runtime/cpu_backend.h"
+#include "engine/train/replica_check.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -347,6 +348,70 @@ TEST_F(ProcessesTest, ASkippedCollectiveIsNamedByAllAndReported) {
       EXPECT_THAT(*report, HasSubstr("\"axis\": \"shard\""));
     }
   }
+}
+
+TEST_F(ProcessesTest, CopiesOfTheStateStayEqualWhateverIsReplicated) {
+  for (const char* sharding : {"sharding={ranks: 5 strategy: DDP}", "sharding={ranks: 5 strategy: ZERO1}",
+                               "sharding={ranks: 5 strategy: ZERO2 accumulation: LAYERED}",
+                               "sharding={ranks: 6 shard_ranks: 2}", "sharding={ranks: 5}"}) {
+    SCOPED_TRACE(sharding);
+    const Job job = MakeJob({sharding, "runtime.check_every_steps=2", "precision.compute=BF16"});
+    for (const Result& result : Run(job, 3, absl::StrCat("equal", sharding + 20))) {
+      EXPECT_TRUE(result.status.ok()) << result.status;
+    }
+  }
+}
+
+// Nothing else notices a wrong value on one rank: the job would go on with different models.
+TEST_F(ProcessesTest, RanksWhoseCopiesOfTheStateDifferAreNamed) {
+  const auto corrupt = [](int process, int64_t step, Trainer& trainer) {
+    if (process != 0 || step != 3) return;
+    const std::vector<float> value = {0.125f};
+    EXPECT_TRUE(trainer.WriteParameter(trainer.parameters()[0].name, 0, value).ok());
+  };
+  struct Case {
+    const char* sharding;
+    int processes;
+    std::string differ;
+  };
+  // Each process writes to all its ranks that hold the element. Of a shard, that is one rank of a row of the mesh.
+  for (const Case& c : {Case{"sharding={ranks: 5 strategy: DDP}", 2, "ranks 0, 1 differ from ranks 2, 3, 4"},
+                        Case{"sharding={ranks: 2 strategy: DDP}", 2, "rank 0 and rank 1 differ"},
+                        Case{"sharding={ranks: 6 shard_ranks: 2}", 3, "rank 0 differs from ranks 2, 4"}}) {
+    SCOPED_TRACE(c.sharding);
+    const Job job = MakeJob({c.sharding, "runtime.check_every_steps=2", "checkpoint.every_steps=1"});
+    for (const Result& result : Run(job, c.processes, absl::StrCat("differ", c.differ), {.on_step = corrupt})) {
+      EXPECT_EQ(result.status.code(), absl::StatusCode::kDataLoss) << result.status;
+      EXPECT_TRUE(IsAgreed(result.status));
+      EXPECT_THAT(std::string(result.status.message()),
+                  HasSubstr(absl::StrCat("after step 4 ", c.differ, " in weights or optimizer state, of which they ")));
+      EXPECT_EQ(result.losses.size(), 3);
+      EXPECT_EQ(result.saved.size(), 3);  // The state after step 4 is not saved.
+    }
+  }
+}
+
+TEST(ReplicaCheckTest, ReducedValuesThatDifferAreNamed) {
+  std::vector<RankDigest> ranks;
+  for (int rank = 0; rank < 6; ++rank) ranks.push_back({.rank = rank, .loss = 2, .squared_norm = 3});
+  const Mesh mesh{.replicate = 3, .shard = 2};
+  const auto with = [&](int rank, const RankDigest& digest) {
+    std::vector<RankDigest> changed = ranks;
+    changed[rank] = digest;
+    return std::string(CheckReplicas(mesh, 8, std::move(changed)).message());
+  };
+  EXPECT_EQ(with(4, ranks[4]), "");
+  EXPECT_THAT(with(4, {.rank = 4, .loss = 2, .squared_norm = 3.5}),
+              HasSubstr("after step 8 rank 4 differs from ranks 0, 1, 2, 3, 5 in the reduced norm of the gradient"));
+  EXPECT_THAT(with(0, {.rank = 0, .loss = -2, .squared_norm = 3}), HasSubstr("rank 0 differs from ranks 1, 2, 3, 4, 5 "
+                                                                             "in the reduced loss"));
+  EXPECT_THAT(with(3, {.rank = 3, .state = {.column = 7}, .loss = 2, .squared_norm = 3}),
+              HasSubstr("rank 3 differs from ranks 1, 5 in weights or optimizer state"));
+  std::vector<RankDigest> read;
+  ASSERT_TRUE(ParseDigests(SerializeDigests(ranks), read).ok());
+  EXPECT_EQ(SerializeDigests(read), SerializeDigests(ranks));
+  EXPECT_EQ(ParseDigests("1 2 3", read).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(ParseDigests("1 2 3 4 -5", read).code(), absl::StatusCode::kInternal);
 }
 
 TEST_F(ProcessesTest, EachRankIsHeldByOneProcess) {
