@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -100,12 +101,11 @@ absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume
   const auto decide = [&]() -> absl::StatusOr<std::string> {
     // Claims the folder before anything that takes time, so that an unusable folder is reported at once.
     SHALE_ASSIGN_OR_RETURN(decided.folder, RunFolder::Claim(job.telemetry.run_folder, ExistingFor(resume.from)));
-    options.tokenizer_folder = HfFolder(job, *decided.folder, resume);
+    const std::string hf_folder = HfFolder(job, *decided.folder, resume);
     KeepCpuProducts(*decided.folder, resume, job);
     SHALE_ASSIGN_OR_RETURN(decided.products, DecideCpuProducts(job));
     SHALE_ASSIGN_OR_RETURN(options.failure_folder, decided.folder->NextFailurePath());
-    return absl::StrCat(static_cast<int>(job.runtime.cpu_products), "\n", options.tokenizer_folder, "\n",
-                        options.failure_folder);
+    return absl::StrCat(static_cast<int>(job.runtime.cpu_products), "\n", hf_folder, "\n", options.failure_folder);
   };
   SHALE_ASSIGN_OR_RETURN(const std::string text, world.InProcessZero(decide));
   const std::vector<absl::string_view> parts = absl::StrSplit(text, '\n');
@@ -114,7 +114,12 @@ absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume
     return absl::InternalError("process 0 sent no decision");
   }
   job.runtime.cpu_products = static_cast<CpuProducts>(products);
-  options.tokenizer_folder = std::string(parts[1]);
+  decided.hf_folder = std::string(parts[1]);
+  // A resumed run has a copy of its tokenizer. The record of the job needs a path that does not depend on its own.
+  if (job.data.has_tokenizer() && !std::filesystem::exists(job.data.tokenizer) && !decided.hf_folder.empty()) {
+    job.data.tokenizer = std::filesystem::absolute(decided.hf_folder).string();
+  }
+  options.tokenizer_folder = job.data.has_tokenizer() ? job.data.tokenizer : decided.hf_folder;
   options.failure_folder = std::string(parts[2]);
   options.checkpoint_folder = RunCheckpointsPath(job.telemetry.run_folder);
   SHALE_RETURN_IF_ERROR(world.CheckShared(RunFolder::ProbePath(job.telemetry.run_folder)));

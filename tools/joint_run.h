@@ -30,6 +30,7 @@ int EndAfterError(World& world, const absl::Status& error, int exit_code);
 // What process 0 decided and owns.
 struct Decided {
   std::unique_ptr<RunFolder> folder;  // Null in other processes.
+  std::string hf_folder;              // HfFolder.
   std::string products;               // A line about what computes matmuls. Empty in other processes.
 };
 

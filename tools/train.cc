@@ -22,6 +22,7 @@
 #include "engine/report/memory_snapshot.h"
 #include "engine/report/plan_text.h"
 #include "engine/text/numbers.h"
+#include "engine/tokenize/text_progress.h"
 #include "engine/train/peak_flops.h"
 #include "engine/train/run.h"
 #include "engine/train/run_folder.h"
@@ -122,6 +123,27 @@ void PrintResumed(const Resumed& resumed) {
   for (const std::string& reason : resumed.passed_over) Print(absl::StrCat("skipped: ", reason));
   if (resumed.path.empty()) return;
   Print(absl::StrCat("resuming from ", resumed.path, " after step ", resumed.manifest.step));
+}
+
+// Returns what shows how text becomes tokens: a counter in a terminal, and a line when it is done.
+TextProgress ShowText() {
+  TextProgress progress;
+  if (isatty(STDERR_FILENO) != 0) {
+    progress.reading = [](int64_t read, int64_t total) {
+      std::fprintf(stderr, "\rtokenizing: %s of %s  ", FormatBytes(read).c_str(), FormatBytes(total).c_str());
+    };
+  }
+  progress.ready = [](const TextReport& report) {
+    if (isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "\r%60s\r", "");
+    const TokenizeTotals& totals = report.totals;
+    std::string line =
+        absl::StrCat(report.path, ": ", Plural(totals.documents, "document"), ", ", Plural(totals.tokens, "token"));
+    if (totals.counted < totals.tokens) absl::StrAppend(&line, ", ", totals.counted, " count in the loss");
+    Print(absl::StrCat(line, report.made ? "; kept in " : "; found in ", report.folder));
+    if (totals.skipped == 0) return;
+    Print(absl::StrCat("skipped ", Plural(totals.skipped, "bad line"), "; the first: ", totals.first_skipped));
+  };
+  return progress;
 }
 
 std::optional<int64_t> GoesOnAfter(const Resumed& resumed) {
@@ -233,6 +255,7 @@ int Train(const Flags& flags) {
   RunFolder* const folder = decided->folder.get();
   RunSinks sinks(world.leads() ? job->telemetry.sinks : SinksConfig());
   options.events = &sinks;
+  if (world.leads()) options.text_progress = ShowText();
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
   const absl::Status created = AgreeOnStatus(world.control(), ControlChannel::kSteps, backend.status());
   if (!created.ok()) return fail(created, kExitUsage);
@@ -262,7 +285,8 @@ int Train(const Flags& flags) {
                                          .plan_text = plan_text,
                                          .goes_on_after = GoesOnAfter((*trainer)->resumed()),
                                          .from_elsewhere = (*trainer)->resumed().from_elsewhere,
-                                         .hf_folder = options.tokenizer_folder}));
+                                         .hf_folder = decided->hf_folder,
+                                         .tokenizer_folder = job->data.has_tokenizer() ? job->data.tokenizer : ""}));
     SHALE_RETURN_IF_ERROR(AppendRestart(EnvironmentVariables(), (*trainer)->steps_done(), *folder));
     SHALE_RETURN_IF_ERROR(sinks.Open(folder->path()));
     return "";

@@ -6,6 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/data/data_format.h"
+#include "engine/tokenize/prepared_text.h"
+#include "engine/tokenize/tokenizer.h"
+#include "kernels/check.h"
 
 namespace shale {
 
@@ -18,7 +21,7 @@ namespace {
 // Returns the facts of data that need not be read for that.
 std::optional<DataFacts> FactsWithoutReading(const Job& job) {
   if (Vocabulary(job.model) > 0) return DataFacts{};
-  if (job.data.format == DataFormat::kText) {
+  if (job.data.format == DataFormat::kText && !job.data.has_tokenizer()) {
     return DataFacts{.format = DataFormat::kText, .vocabulary = kTextVocabulary};
   }
   // The program gives the data, which need not have a vocabulary.
@@ -36,6 +39,13 @@ absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
         absl::StrCat("the job leaves its vocabulary to its data, and has no data.path; give one, or add --set model.",
                      KindName(job.model), ".vocabulary=N"));
   }
+  if (job.data.has_tokenizer()) {
+    SHALE_ASSIGN_OR_RETURN(const bool text, IsText(job.data.path, job.data.format));
+    if (text) {
+      SHALE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(job.data.tokenizer));
+      return DataFacts{.vocabulary = tokenizer.vocabulary()};
+    }
+  }
   const absl::StatusOr<TokenSource> source = TokenSource::Open(job.data.path, job.data.format);
   if (source.ok()) return DataFactsOf(*source);
   const std::string field =
@@ -48,9 +58,9 @@ absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
 absl::StatusOr<DataFacts> DataFactsWithoutReading(const Job& job, const DataFacts& known) {
   if (known.vocabulary > 0) return known;
   if (const std::optional<DataFacts> facts = FactsWithoutReading(job)) return *facts;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "model.", KindName(job.model),
-      ".vocabulary: left to the data, which are not read here; set it, or data.format=TEXT if they are text"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("model.", KindName(job.model), ".vocabulary: left to the data, which are not read here; set it",
+                   job.data.has_tokenizer() ? "" : ", or data.format=TEXT if they are text"));
 }
 
 void ApplyDataFacts(const DataFacts& data, Job& job) {

@@ -21,6 +21,9 @@
 
 namespace shale {
 
+// DataConfig::tokenizer where every byte is a token.
+inline constexpr char kBytesTokenizer[] = "bytes";
+
 struct DataConfig {
   std::string path;  // A file or a folder; absolute if it came from a job file. Empty: the program gives the data.
   DataFormat format = DataFormat::kByContent;
@@ -32,6 +35,13 @@ struct DataConfig {
   Packing packing = Packing::kCut;
   int64_t document_end_token = -1;    // The last token of every document; -1: not given.
   int64_t document_begin_token = -1;  // The first token of every document; -1: not given. Not both.
+  std::string tokenizer;  // A folder with tokenizer.json; "bytes" or empty: the tokens of text are its bytes.
+  LossOn loss_on = LossOn::kCompletions;
+  BadLines bad_lines = BadLines::kRefuse;
+  std::string cache;  // Keeps the tokens of text. Empty: beside the run folder.
+
+  // Returns whether a tokenizer makes tokens of text.
+  bool has_tokenizer() const { return !tokenizer.empty() && tokenizer != kBytesTokenizer; }
 
   bool operator==(const DataConfig&) const = default;
 };

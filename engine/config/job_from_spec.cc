@@ -19,6 +19,10 @@ DataConfig DataFromSpec(const proto::DataSpec& spec) {
   config.packing = FromSpec(spec.packing(), config.packing);
   if (spec.has_document_end_token()) config.document_end_token = spec.document_end_token();
   if (spec.has_document_begin_token()) config.document_begin_token = spec.document_begin_token();
+  config.tokenizer = spec.tokenizer();
+  config.loss_on = FromSpec(spec.loss_on(), config.loss_on);
+  config.bad_lines = FromSpec(spec.bad_lines(), config.bad_lines);
+  config.cache = spec.cache();
   return config;
 }
 

@@ -104,6 +104,8 @@ void MakePathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
   if (spec->has_model()) MakeAbsolute(folder, spec->mutable_model()->mutable_hf_folder());
   MakeAbsolute(folder, spec->mutable_data()->mutable_path());
   MakeAbsolute(folder, spec->mutable_data()->mutable_evaluation_path());
+  if (spec->data().tokenizer() != kBytesTokenizer) MakeAbsolute(folder, spec->mutable_data()->mutable_tokenizer());
+  MakeAbsolute(folder, spec->mutable_data()->mutable_cache());
   if (spec->has_runtime()) MakeAbsolute(folder, spec->mutable_runtime()->mutable_tuning_table());
 }
 
@@ -121,6 +123,17 @@ void ReadShape(Origin origin, proto::ModelSpec* model, SpecErrors* errors) {
   const absl::StatusOr<DecoderConfig> config = ReadHfConfig(model->hf_folder());
   if (config.ok()) return WriteSpec(*config, *model);
   errors->Add("model.hf_folder", std::string(config.status().message()));
+}
+
+// Gives text the tokenizer of model.hf_folder, unless the spec names one.
+void FindTokenizer(Origin origin, proto::Job* spec) {
+  const std::string& folder = spec->model().hf_folder();
+  const bool open = origin == Origin::kWritten && spec->data().tokenizer().empty() && !spec->data().path().empty();
+  if (!open || folder.empty() || !IsLineOfText(folder)) return;
+  std::error_code error;
+  if (std::filesystem::exists(std::filesystem::path(folder) / "tokenizer.json", error)) {
+    spec->mutable_data()->set_tokenizer(folder);
+  }
 }
 
 // Refuses a spec whose model does not come from where it should. If the program brings the model, writes one into the
@@ -154,6 +167,7 @@ absl::StatusOr<Job> ParseSpec(absl::string_view bytes, Form form, absl::string_v
   MakePathsAbsolute(here, &spec);
   CheckModelFrom(from, origin, &spec, &errors);
   ReadShape(origin, spec.mutable_model(), &errors);
+  FindTokenizer(origin, &spec);
 
   CheckFields(&spec, &errors);
   Job job = JobFromSpec(spec);

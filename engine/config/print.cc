@@ -23,6 +23,10 @@ void Print(const DataConfig& config, proto::DataSpec& spec) {
   if (config.packing != Packing::kCut) spec.set_packing(ToSpec<proto::DataSpec::Packing>(config.packing));
   if (config.document_end_token >= 0) spec.set_document_end_token(config.document_end_token);
   if (config.document_begin_token >= 0) spec.set_document_begin_token(config.document_begin_token);
+  if (!config.tokenizer.empty()) spec.set_tokenizer(config.tokenizer);
+  if (config.loss_on != LossOn::kCompletions) spec.set_loss_on(ToSpec<proto::DataSpec::LossOn>(config.loss_on));
+  if (config.bad_lines != BadLines::kRefuse) spec.set_bad_lines(ToSpec<proto::DataSpec::BadLines>(config.bad_lines));
+  if (!config.cache.empty()) spec.set_cache(config.cache);
 }
 
 void Print(const BatchConfig& config, proto::BatchSpec& spec) {

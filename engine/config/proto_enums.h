@@ -33,6 +33,8 @@ static_assert(Same(TargetWeights::kOverTokens, proto::DataSpec::OVER_TOKENS));
 static_assert(Same(TargetWeights::kOverWeights, proto::DataSpec::OVER_WEIGHTS));
 static_assert(Same(Packing::kPack, proto::DataSpec::PACK));
 static_assert(Same(Packing::kPad, proto::DataSpec::PAD));
+static_assert(Same(LossOn::kAll, proto::DataSpec::ALL));
+static_assert(Same(BadLines::kSkip, proto::DataSpec::SKIP));
 static_assert(Same(Strategy::kZero1, proto::ShardingSpec::ZERO1));
 static_assert(Same(Strategy::kFullShard, proto::ShardingSpec::FULL_SHARD));
 static_assert(Same(Accumulation::kSharded, proto::ShardingSpec::SHARDED));
@@ -61,7 +63,7 @@ static_assert(Same(CpuProducts::kPacked, proto::RuntimeSpec::PACKED));
 // These enums do not use FromSpec and ToSpec. "Left out" has a meaning of its own in them, and the plain enum has a
 // value for it.
 static_assert(static_cast<int>(DataFormat::kByContent) == proto::DataSpec::FORMAT_UNSPECIFIED);
-static_assert(static_cast<int>(kLastDataFormat) == proto::DataSpec::Format_MAX);
+static_assert(static_cast<int>(DataFormat::kJsonLines) == proto::DataSpec::Format_MAX);
 static_assert(static_cast<int>(Segments::kGiven) == proto::ActivationCheckpointingSpec::SEGMENTS_UNSPECIFIED);
 static_assert(static_cast<int>(Segments::kSqrt) == proto::ActivationCheckpointingSpec::SQRT);
 static_assert(static_cast<int>(CollectivesKind::kAuto) == proto::RuntimeSpec::COLLECTIVES_UNSPECIFIED);

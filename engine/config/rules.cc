@@ -38,6 +38,10 @@ void CheckOwnData(const DataConfig& data, SpecErrors& errors) {
       {"data.evaluation_fraction", data.evaluation_fraction > 0},
       {"data.document_end_token", data.document_end_token >= 0},
       {"data.document_begin_token", data.document_begin_token >= 0},
+      {"data.tokenizer", !data.tokenizer.empty()},
+      {"data.loss_on", data.loss_on != LossOn::kCompletions},
+      {"data.bad_lines", data.bad_lines != BadLines::kRefuse},
+      {"data.cache", !data.cache.empty()},
   };
   for (const auto& [path, given] : of_files) {
     if (given) errors.AddRule({path, "data.path"}, "only files of data.path have it; give path, or leave it out");
@@ -83,6 +87,10 @@ void CheckData(const Job& job, SpecErrors& errors) {
   }
   CheckPacking(job, errors);
   if (data.path.empty()) return CheckOwnData(data, errors);
+  if (data.format == DataFormat::kJsonLines && !data.has_tokenizer()) {
+    errors.AddRule({"data.format", "data.tokenizer"},
+                   "JSONL needs a tokenizer; give the folder of a tokenizer.json (tokenize --train makes one)");
+  }
   if (!data.evaluation_path.empty() && data.evaluation_fraction > 0) {
     errors.AddRule({"data.evaluation_fraction", "data.evaluation_path"},
                    "evaluation_path and evaluation_fraction are both given; keep one");

@@ -6,10 +6,13 @@ namespace shale {
 // The order is that of DataSpec.Format in proto/job.proto.
 enum class DataFormat {
   kByContent,  // The format that recognizes the content of the file, or kText if none does.
-  kText,       // UTF-8 text; every byte is a token.
+  kText,       // UTF-8 text; every byte is a token, unless there is a tokenizer.
   kLlmc,       // Token files of llm.c: a header of 1,024 bytes, then 16-bit (GPT-2) or 32-bit (Llama-3) tokens.
+  kMegatron,   // Token files of Megatron-LM: an index (.idx), and the tokens beside it (.bin).
+  kJsonLines,  // Lines of JSON with text, for a tokenizer. Has no entry of its own (data_format.h).
 };
-inline constexpr DataFormat kLastDataFormat = DataFormat::kLlmc;
+// The last format with an entry.
+inline constexpr DataFormat kLastDataFormat = DataFormat::kMegatron;
 
 // What becomes of documents that are shorter or longer than a sequence. The order is that of DataSpec.Packing in
 // proto/job.proto.

@@ -65,6 +65,16 @@ absl::Status ScanTokens(const InputFile& file, TokenContents* contents,
   return absl::InternalError("unknown token encoding");
 }
 
+absl::StatusOr<const DataFormatEntry*> RecognizeFormat(const InputFile& file) {
+  char bytes[kHeadBytes];
+  const int64_t size = std::min(file.size(), kHeadBytes);
+  SHALE_RETURN_IF_ERROR(file.ReadAt(0, bytes, size));
+  const absl::string_view head(bytes, size);
+  const auto found = std::find_if(std::rbegin(kDataFormats), std::rend(kDataFormats),
+                                  [&](const DataFormatEntry* format) { return format->recognizes(head); });
+  return found == std::rend(kDataFormats) ? nullptr : *found;
+}
+
 const DataFormatEntry& EntryOf(DataFormat format) {
   const auto found = std::find_if(std::begin(kDataFormats), std::end(kDataFormats),
                                   [&](const DataFormatEntry* entry) { return entry->format == format; });

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -54,6 +56,11 @@ struct DataFormatEntry {
   // Checks a file from its first byte to its last and returns what it holds. Returns InvalidArgument for a file of
   // another format, DataLoss for one that was cut short or is damaged.
   absl::StatusOr<TokenContents> (*check)(const InputFile& file) = nullptr;
+  // Returns the path of the file that has the tokens of `file`. Null: they are in the file itself.
+  std::string (*tokens_path)(absl::string_view file) = nullptr;
+  // Returns the positions at which documents begin, ascending, from a file that was checked. Null: the format does not
+  // know them.
+  absl::StatusOr<std::vector<int64_t>> (*document_begins)(const InputFile& file) = nullptr;
 };
 
 // Reads all tokens once and sets `largest` and `largest_position` of `contents`, whose other fields must be set. The
@@ -62,13 +69,16 @@ struct DataFormatEntry {
 absl::Status ScanTokens(const InputFile& file, TokenContents* contents,
                         const std::function<absl::Status(absl::string_view bytes)>& visit = nullptr);
 
-// Returns the entry of a format. REQUIRES: `format` is not kByContent.
+// Returns the format that recognizes a file's content, or null if none does: the file is binary.
+absl::StatusOr<const DataFormatEntry*> RecognizeFormat(const InputFile& file);
+
+// Returns the entry of a format. REQUIRES: `format` is neither kByContent nor kJsonLines.
 const DataFormatEntry& EntryOf(DataFormat format);
 
 // The entries, each defined in a separate file, and the list of all. Entries try to recognize a file from last to
 // first, so text, which recognizes any bytes without a zero, must stand first.
-extern const DataFormatEntry kTextFormat, kLlmcFormat;
-inline constexpr const DataFormatEntry* kDataFormats[] = {&kTextFormat, &kLlmcFormat};
+extern const DataFormatEntry kTextFormat, kLlmcFormat, kMegatronFormat;
+inline constexpr const DataFormatEntry* kDataFormats[] = {&kTextFormat, &kLlmcFormat, &kMegatronFormat};
 static_assert(std::size(kDataFormats) == static_cast<size_t>(kLastDataFormat));
 
 }  // namespace shale

@@ -61,6 +61,7 @@ absl::Status DocumentSamples::Read(int64_t sample, const SampleParts& out) {
     SHALE_RETURN_IF_ERROR(source_.Read(begin, count, &out.inputs[at]));
     std::copy_n(out.inputs.begin() + at + 1, count - 1, out.targets.begin() + at);
     SHALE_RETURN_IF_ERROR(source_.Read(begin + count, 1, &out.targets[at + count - 1]));
+    SHALE_RETURN_IF_ERROR(source_.MaskTargets(begin + 1, count, &out.targets[at]));
     if (!out.position_ids.empty()) {
       std::iota(out.position_ids.begin() + at, out.position_ids.begin() + at + count, 0);
     }

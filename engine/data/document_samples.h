@@ -25,10 +25,10 @@ class DocumentSamples : public DataSource {
   static absl::StatusOr<std::shared_ptr<DocumentSamples>> Create(TokenSource source, Packing packing,
                                                                  const DocumentMark& mark, int64_t sequence_length);
 
-  // Returns what TokenSource::Read returns. Allocates nothing but what that allocates.
+  // Returns what TokenSource::Read and MaskTargets return. Allocates nothing but what Read allocates.
   absl::Status Read(int64_t sample, const SampleParts& out) override;
 
-  // Returns the targets of all samples: those of every document.
+  // Returns the targets of all samples, those that do not count in the loss included.
   int64_t targets() const { return targets_; }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
@@ -17,12 +18,12 @@ class Finder {
   Finder(const DocumentMark& mark, int64_t most) : mark_(mark), most_(most) {}
 
   // Sees the token at `position`, which follows the last one.
-  void See(int64_t position, int32_t token, bool begins_file) {
+  void See(int64_t position, int32_t token, bool begins_here) {
     if (mark_.begin_token >= 0 && token == mark_.begin_token) {
       // The token is also a target of the document before, unless it is the first token of all.
       if (position > 0) EndAt(position, position);
       found_mark_ = true;
-    } else if (begins_file) {
+    } else if (begins_here) {
       EndAt(position - 1, position);
     }
     if (mark_.end_token >= 0 && token == mark_.end_token) {
@@ -49,6 +50,19 @@ class Finder {
   std::vector<DocumentPart> parts_;
 };
 
+// Leaves out the parts that have no target that counts in the loss: they would change nothing.
+absl::Status KeepWhatCounts(const TokenSource& source, std::vector<DocumentPart>& parts) {
+  std::vector<int32_t> targets;
+  size_t kept = 0;
+  for (const DocumentPart& part : parts) {
+    targets.assign(part.targets, 0);
+    SHALE_RETURN_IF_ERROR(source.MaskTargets(part.begin + 1, part.targets, targets.data()));
+    if (absl::c_linear_search(targets, 0)) parts[kept++] = part;
+  }
+  parts.resize(kept);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string DocumentMark::Describe() const {
@@ -61,22 +75,22 @@ absl::StatusOr<std::vector<DocumentPart>> FindDocuments(const TokenSource& sourc
                                                         int64_t most) {
   SHALE_CHECK(mark.end_token < 0 || mark.begin_token < 0) << "two marks";
   SHALE_CHECK(most >= 1) << most;
-  const std::vector<int64_t> files = source.FileBegins();
-  if (!mark.given() && files.empty()) {
+  SHALE_ASSIGN_OR_RETURN(const std::vector<int64_t> begins, source.DocumentBegins());
+  if (!mark.given() && begins.empty() && !source.knows_documents()) {
     return absl::InvalidArgumentError(
         absl::StrCat(source.Describe(), ": nothing tells documents apart in one file; give data.document_end_token",
                      source.is_text() ? " (10 makes every line a document)" : "", ", or data.document_begin_token"));
   }
   Finder finder(mark, most);
   std::vector<int32_t> tokens(std::min(kTokensPerRead, source.size()));
-  size_t file = 0;
+  size_t next = 0;
   for (int64_t begin = 0; begin < source.size(); begin += kTokensPerRead) {
     const int64_t count = std::min(kTokensPerRead, source.size() - begin);
     SHALE_RETURN_IF_ERROR(source.Read(begin, count, tokens.data()));
     for (int64_t i = 0; i < count; ++i) {
-      const bool begins_file = file < files.size() && files[file] == begin + i;
-      if (begins_file) ++file;
-      finder.See(begin + i, tokens[i], begins_file);
+      const bool begins_here = next < begins.size() && begins[next] == begin + i;
+      if (begins_here) ++next;
+      finder.See(begin + i, tokens[i], begins_here);
     }
   }
   finder.EndAt(source.size() - 1, source.size());
@@ -88,6 +102,11 @@ absl::StatusOr<std::vector<DocumentPart>> FindDocuments(const TokenSource& sourc
   if (finder.parts().empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(source.Describe(), ": no document has two tokens, an input and its target"));
+  }
+  if (source.has_counts()) SHALE_RETURN_IF_ERROR(KeepWhatCounts(source, finder.parts()));
+  if (finder.parts().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        source.Describe(), ": no target of a document counts in the loss; set data.loss_on=ALL, or give other data"));
   }
   return std::move(finder.parts());
 }

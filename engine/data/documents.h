@@ -10,7 +10,8 @@
 
 namespace shale {
 
-// The token that tells documents apart. At most one is given. Files are documents of their own in any case.
+// The token that tells documents apart. At most one is given. Files, and documents that the data itself knows, are
+// documents of their own in any case (TokenSource::DocumentBegins).
 struct DocumentMark {
   int64_t end_token = -1;    // The last token of every document: a target, and never an input.
   int64_t begin_token = -1;  // The first token of every document, and the last target of the one before.
@@ -30,8 +31,9 @@ struct DocumentPart {
 };
 
 // Reads all tokens once and returns the parts of their documents, in order. Each has 1 to `most` targets: a longer
-// document is cut into parts, and one without a target is left out. Returns the errors of TokenSource::Read, and
-// InvalidArgument if no document has a target, if the mark does not occur, or if there is one file and no mark.
+// document is cut into parts, and one without a target that counts is left out. Returns the errors of
+// TokenSource::Read, DocumentBegins and MaskTargets, and InvalidArgument if no target counts, if the mark does not
+// occur, or if there is one file, without a mark, that does not know its documents.
 absl::StatusOr<std::vector<DocumentPart>> FindDocuments(const TokenSource& source, const DocumentMark& mark,
                                                         int64_t most);
 

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -16,17 +17,6 @@ namespace shale {
 namespace {
 
 constexpr size_t kMaxOpenFiles = 128;  // Limit of one source. By default a process may have 1,024 files open.
-
-// Returns the format that recognizes a file's content, or null if none does: the file is binary.
-absl::StatusOr<const DataFormatEntry*> RecognizeFormat(const InputFile& file) {
-  char bytes[kHeadBytes];
-  const int64_t size = std::min(file.size(), kHeadBytes);
-  SHALE_RETURN_IF_ERROR(file.ReadAt(0, bytes, size));
-  const absl::string_view head(bytes, size);
-  const auto found = std::find_if(std::rbegin(kDataFormats), std::rend(kDataFormats),
-                                  [&](const DataFormatEntry* format) { return format->recognizes(head); });
-  return found == std::rend(kDataFormats) ? nullptr : *found;
-}
 
 // Joins a word of each format: "text or llm.c".
 std::string JoinFormats(absl::string_view DataFormatEntry::*word, absl::string_view separator) {
@@ -38,9 +28,14 @@ std::string JoinFormats(absl::string_view DataFormatEntry::*word, absl::string_v
 // Checks a file of the given format from end to end. Leaves it open in the result.
 absl::StatusOr<TokenFile> CheckFile(InputFile file, const DataFormatEntry& format) {
   TokenFile result;
+  SHALE_ASSIGN_OR_RETURN(result.tokens, format.check(file));
+  result.index_path = file.path();
+  result.index_identity = file.identity();
+  if (format.tokens_path != nullptr) {
+    SHALE_ASSIGN_OR_RETURN(file, InputFile::Open(format.tokens_path(file.path())));
+  }
   result.path = file.path();
   result.identity = file.identity();
-  SHALE_ASSIGN_OR_RETURN(result.tokens, format.check(file));
   result.file = std::move(file);
   return result;
 }
@@ -74,6 +69,9 @@ absl::StatusOr<std::vector<std::string>> SortedNames(const std::string& folder) 
   return names;
 }
 
+// Returns the name of the index that a file of tokens belongs to if it is there: "a.idx" for "a.bin".
+std::string IndexOf(const std::string& name) { return name.substr(0, name.size() - 4) + ".idx"; }
+
 absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, DataFormat format) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, SortedNames(folder));
   const DataFormatEntry* wanted = format == DataFormat::kByContent ? nullptr : &EntryOf(format);
@@ -101,6 +99,10 @@ absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, DataFormat form
     }
     if (file.size() == 0) {
       skip("empty");
+      continue;
+    }
+    if (absl::EndsWith(name, ".bin") && std::binary_search(names.begin(), names.end(), IndexOf(name))) {
+      skip(absl::StrCat("the tokens of ", IndexOf(name)));
       continue;
     }
     SHALE_ASSIGN_OR_RETURN(const DataFormatEntry* found, RecognizeFormat(file));

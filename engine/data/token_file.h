@@ -19,6 +19,8 @@ struct TokenFile {
   std::string path;
   TokenContents tokens;
   InputFile::Identity identity;
+  std::string index_path;  // The file that was checked, which says where the tokens are: `path`, or its index.
+  InputFile::Identity index_identity;
   std::optional<InputFile> file;  // If absent, each read opens the file, because a process may hold only so many open.
 
   // Sets out[0, n) to tokens [begin, begin + n). Returns DataLoss if the file was replaced, changed or cut short.

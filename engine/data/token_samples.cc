@@ -18,7 +18,7 @@ absl::Status TokenSamples::Read(int64_t sample, const SampleParts& out) {
   SHALE_RETURN_IF_ERROR(source_.Read(begin, length, out.inputs.data()));
   SHALE_RETURN_IF_ERROR(source_.Read(begin + length, 1, out.targets.data() + length - 1));
   std::copy(out.inputs.begin() + 1, out.inputs.end(), out.targets.begin());
-  return absl::OkStatus();
+  return source_.MaskTargets(begin + 1, length, out.targets.data());
 }
 
 }  // namespace shale

@@ -8,7 +8,8 @@
 
 namespace shale {
 
-// Sample i has inputs [i S, (i + 1) S). Safe for concurrent reads by multiple threads.
+// Sample i has inputs [i S, (i + 1) S). Targets that do not count are kMaskedTarget. Safe for concurrent reads by
+// multiple threads.
 class TokenSamples : public DataSource {
  public:
   // REQUIRES: source.CheckLength(sequence_length) is OK.

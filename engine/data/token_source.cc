@@ -2,15 +2,46 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/data/data_source.h"
 #include "kernels/check.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
 
 constexpr size_t kSkippedNamed = 5;  // Describe names this many and counts the rest.
+constexpr int64_t kEndsPerRead = int64_t{1} << 14;
+
+// Returns DataFormatEntry::document_begins.
+auto DocumentBeginsOf(DataFormat format) {
+  return format == DataFormat::kByContent ? nullptr : EntryOf(format).document_begins;
+}
+
+// Passes the positions in a file of TextTokens::documents_path to `add`.
+absl::Status ReadEnds(const InputFile& file, int64_t tokens, const std::function<void(int64_t)>& add) {
+  SHALE_RETURN_IF_ERROR(file.CheckUnchangedSince(file.identity()));
+  constexpr int64_t kBytes = sizeof(int64_t);
+  const int64_t documents = file.size() / kBytes;
+  std::vector<int64_t> ends(std::min(kEndsPerRead, documents));
+  bool good = file.size() % kBytes == 0;
+  int64_t last = 0;
+  for (int64_t at = 0; at < documents; at += kEndsPerRead) {
+    const int64_t count = std::min(kEndsPerRead, documents - at);
+    SHALE_RETURN_IF_ERROR(file.ReadAt(at * kBytes, ends.data(), count * kBytes));
+    for (int64_t i = 0; i < count; ++i) {
+      good = good && ends[i] > last;
+      last = ends[i];
+      add(last);
+    }
+  }
+  if (good && last == tokens) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(file.path(), " is damaged: it does not divide ", tokens, " tokens"));
+}
 
 }  // namespace
 
@@ -25,11 +56,38 @@ struct TokenSource::Data {
   int64_t largest = 0;
   int64_t largest_position = 0;
   std::string largest_path;
+  TextTokens text;
+  std::optional<InputFile> counts;     // Of text.counts_path.
+  std::optional<InputFile> documents;  // Of text.documents_path.
 };
 
 TokenSource::TokenSource(std::shared_ptr<const Data> data) : data_(std::move(data)), end_(data_->size) {}
 
 absl::StatusOr<TokenSource> TokenSource::Open(const std::string& path, DataFormat format) {
+  SHALE_ASSIGN_OR_RETURN(std::shared_ptr<const Data> data, OpenData(path, format));
+  return TokenSource(std::move(data));
+}
+
+absl::StatusOr<TokenSource> TokenSource::OpenText(const std::string& path, const TextTokens& text) {
+  SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<Data> data, OpenData(path, DataFormat::kLlmc));
+  data->text = text;
+  data->name = text.path;
+  data->largest_path = text.path;
+  data->files.skipped.clear();  // What lies beside the tokens belongs to them.
+  if (!text.counts_path.empty()) {
+    SHALE_ASSIGN_OR_RETURN(InputFile counts, InputFile::Open(text.counts_path));
+    if (counts.size() != CeilDivide(data->size, 8)) {
+      return absl::DataLossError(absl::StrCat(text.counts_path, " has ", counts.size(), " bytes; ", data->size,
+                                              " tokens need ", CeilDivide(data->size, 8)));
+    }
+    data->counts = std::move(counts);
+  }
+  SHALE_ASSIGN_OR_RETURN(InputFile documents, InputFile::Open(text.documents_path));
+  data->documents = std::move(documents);
+  return TokenSource(data);
+}
+
+absl::StatusOr<std::shared_ptr<TokenSource::Data>> TokenSource::OpenData(const std::string& path, DataFormat format) {
   auto data = std::make_shared<Data>();
   data->name = path;
   SHALE_ASSIGN_OR_RETURN(data->files, OpenTokenFiles(path, format));
@@ -46,7 +104,7 @@ absl::StatusOr<TokenSource> TokenSource::Open(const std::string& path, DataForma
     }
     data->size += file.tokens.count;
   }
-  return TokenSource(std::move(data));
+  return data;
 }
 
 absl::StatusOr<TokenSource> TokenSource::FromTokens(std::vector<int32_t> tokens) {
@@ -69,16 +127,61 @@ absl::StatusOr<TokenSource> TokenSource::FromTokens(std::vector<int32_t> tokens)
 
 DataFormat TokenSource::format() const { return data_->encoding.format; }
 
-int64_t TokenSource::vocabulary() const { return std::max(data_->encoding.vocabulary, data_->largest + 1); }
+bool TokenSource::from_text() const { return !data_->text.path.empty(); }
 
-std::string TokenSource::tokenizer() const { return std::string(data_->encoding.tokenizer); }
+int64_t TokenSource::vocabulary() const {
+  return std::max(from_text() ? data_->text.vocabulary : data_->encoding.vocabulary, data_->largest + 1);
+}
 
-int64_t TokenSource::document_begin_token() const { return data_->encoding.document_begin_token; }
+std::string TokenSource::tokenizer() const {
+  return from_text() ? data_->text.tokenizer : std::string(data_->encoding.tokenizer);
+}
 
-std::vector<int64_t> TokenSource::FileBegins() const {
+bool TokenSource::has_counts() const { return data_->counts.has_value(); }
+
+absl::Status TokenSource::MaskTargets(int64_t begin, int64_t count, int32_t* out) const {
+  SHALE_CHECK(begin >= 0 && count >= 0 && begin <= size() - count) << data_->name << ": " << begin << ", " << count;
+  if (!has_counts()) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(data_->counts->CheckUnchangedSince(data_->counts->identity()));
+  constexpr int64_t kBytes = 512;
+  uint8_t bits[kBytes];
+  const int64_t first = begin_ + begin, end = first + count;
+  for (int64_t byte = first / 8; byte * 8 < end; byte += kBytes) {
+    const int64_t bytes = std::min(kBytes, CeilDivide(end, 8) - byte);
+    SHALE_RETURN_IF_ERROR(data_->counts->ReadAt(byte, bits, bytes));
+    for (int64_t i = std::max(first, byte * 8); i < std::min(end, (byte + bytes) * 8); ++i) {
+      if ((bits[i / 8 - byte] >> (i % 8) & 1) == 0) out[i - first] = kMaskedTarget;
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t TokenSource::document_begin_token() const { return from_text() ? -1 : data_->encoding.document_begin_token; }
+
+bool TokenSource::knows_documents() const {
+  return data_->documents.has_value() || DocumentBeginsOf(format()) != nullptr;
+}
+
+absl::StatusOr<std::vector<int64_t>> TokenSource::DocumentBegins() const {
   std::vector<int64_t> begins;
-  for (const int64_t first : data_->first) {
-    if (first > begin_ && first < end_) begins.push_back(first - begin_);
+  const auto add = [&](int64_t at) {
+    const bool known = !begins.empty() && at - begin_ <= begins.back();
+    if (at > begin_ && at < end_ && !known) begins.push_back(at - begin_);
+  };
+  if (data_->documents) {
+    SHALE_RETURN_IF_ERROR(ReadEnds(*data_->documents, data_->size, add));
+    return begins;
+  }
+  const auto begins_of = DocumentBeginsOf(format());
+  for (size_t i = 0; i < data_->files.files.size(); ++i) {
+    const int64_t first = data_->first[i];
+    add(first);
+    if (begins_of == nullptr) continue;
+    const TokenFile& file = data_->files.files[i];
+    SHALE_ASSIGN_OR_RETURN(const InputFile index, InputFile::Open(file.index_path));
+    SHALE_RETURN_IF_ERROR(index.CheckUnchangedSince(file.index_identity));
+    SHALE_ASSIGN_OR_RETURN(const std::vector<int64_t> in_file, begins_of(index));
+    for (const int64_t begin : in_file) add(first + begin);
   }
   return begins;
 }

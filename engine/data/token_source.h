@@ -16,6 +16,17 @@
 
 namespace shale {
 
+// What is known of the tokens of text that files do not say.
+struct TextTokens {
+  std::string path;            // Of the text, for messages.
+  std::string tokenizer;       // Distinguishes one tokenizer from another. Checkpoints record it.
+  int64_t vocabulary = 0;      // That of the tokenizer.
+  std::string counts_path;     // A file of a bit for each token: bit i % 8 of byte i / 8 is 1 if token i counts in the
+                               // loss. Empty: all count.
+  std::string documents_path;  // A file of int64s: the positions at which documents end, which are those of the token
+                               // behind their last, ascending. The last is the number of tokens.
+};
+
 // A handle that is cheap to copy: copies and slices share the open files. Keeps no tokens of files in memory, so that
 // memory does not grow with the data. Safe for concurrent reads by multiple threads.
 class TokenSource {
@@ -33,6 +44,9 @@ class TokenSource {
   // not UTF-8 or not a token file, and DataLoss for a token file that was cut short or is damaged.
   static absl::StatusOr<TokenSource> Open(const std::string& path, DataFormat format = DataFormat::kByContent);
 
+  // Opens token files of llm.c that were made of text.
+  static absl::StatusOr<TokenSource> OpenText(const std::string& path, const TextTokens& text);
+
   // Makes a source of the given tokens. Returns InvalidArgument if there are none, or a negative one.
   static absl::StatusOr<TokenSource> FromTokens(std::vector<int32_t> tokens);
 
@@ -44,6 +58,9 @@ class TokenSource {
   // Returns whether the tokens are the bytes of UTF-8 text.
   bool is_text() const { return format() == DataFormat::kText; }
 
+  // Returns whether the tokens were made of text (OpenText).
+  bool from_text() const;
+
   // Returns the vocabulary size that the encoding implies, for example 256 for text. Returns the largest token + 1 if
   // that is more, or if the encoding implies none.
   int64_t vocabulary() const;
@@ -53,8 +70,12 @@ class TokenSource {
 
   // Returns the token that begins every document of this encoding, or -1 if it has none.
   int64_t document_begin_token() const;
-  // Returns the positions in [1, size()) at which another file begins, ascending.
-  std::vector<int64_t> FileBegins() const;
+  // Returns whether the data say where documents begin, besides their tokens and files.
+  bool knows_documents() const;
+  // Returns the positions in [1, size()) at which another document begins as far as no token says it, ascending: those
+  // of the data if it knows its documents, else those of files. Takes 8 bytes of memory for each. Returns DataLoss if
+  // the file that says it changed since it was opened, or is damaged.
+  absl::StatusOr<std::vector<int64_t>> DocumentBegins() const;
 
   // Returns a description for people: "fortunes: 43 text files, 2576716 tokens; skipped: art.dat (binary), ...".
   std::string Describe() const;
@@ -65,6 +86,12 @@ class TokenSource {
   // Allocates nothing on success, except for the path of a file that is opened again (files beyond the first 128 of a
   // folder do not stay open). REQUIRES: the range lies in [0, size()).
   absl::Status Read(int64_t begin, int64_t count, int32_t* out) const;
+
+  // Returns whether some tokens do not count in the loss.
+  bool has_counts() const;
+  // Sets out[0, count) to kMaskedTarget where token `begin` + i does not count, and leaves the others. Returns DataLoss
+  // if the file changed since it was opened. Allocates nothing. REQUIRES: the range lies in [0, size()).
+  absl::Status MaskTargets(int64_t begin, int64_t count, int32_t* out) const;
 
   // Returns OK if every token of the data, including tokens outside this slice, is below `vocabulary`. Otherwise
   // returns InvalidArgument with the largest token and its position.
@@ -81,6 +108,7 @@ class TokenSource {
   struct Data;
 
   explicit TokenSource(std::shared_ptr<const Data> data);
+  static absl::StatusOr<std::shared_ptr<Data>> OpenData(const std::string& path, DataFormat format);
 
   std::shared_ptr<const Data> data_;
   int64_t begin_ = 0;

@@ -61,7 +61,7 @@ class Generator::Impl {
   }
 
   NextTokens& next() { return *next_; }
-  bool is_text() const { return job_.data.format == DataFormat::kText; }
+  bool is_text() const { return job_.data.format == DataFormat::kText && !job_.data.has_tokenizer(); }
   int64_t vocabulary() const { return program_.graph.vocabulary; }
 
  private:

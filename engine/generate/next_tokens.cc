@@ -26,7 +26,9 @@ void ToFloats(const std::vector<std::byte>& bytes, DType dtype, std::vector<floa
 
 }  // namespace
 
-int32_t PaddingToken(const Job& job) { return job.data.format == DataFormat::kText ? '\n' : 0; }
+int32_t PaddingToken(const Job& job) {
+  return job.data.format == DataFormat::kText && !job.data.has_tokenizer() ? '\n' : 0;
+}
 
 NextTokens::NextTokens(const PlannedProgram& program, int32_t padding, int ranks, std::unique_ptr<LocalProgram> run)
     : program_(program),

@@ -1,6 +1,7 @@
 #include "engine/io/crc32c.h"
 
 #include <isa-l/crc.h>
+#include <isa-l/crc64.h>
 
 #include <algorithm>
 
@@ -17,6 +18,10 @@ uint32_t Crc32c(absl::string_view bytes, uint32_t before) {
     bytes.remove_prefix(part.size());
   }
   return ~crc;
+}
+
+uint64_t Crc64(absl::string_view bytes, uint64_t before) {
+  return crc64_ecma_refl(before, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
 }
 
 }  // namespace shale

@@ -11,4 +11,8 @@ namespace shale {
 // Crc32c("123456789") is 0xE3069283.
 uint32_t Crc32c(absl::string_view bytes, uint32_t before = 0);
 
+// Returns a 64-bit checksum (CRC-64 of ECMA-182, reflected), for names of what is too large for a collision to be
+// unlikely with 32 bits. Crc64("123456789") is 0x995DC9BBDF1939FA.
+uint64_t Crc64(absl::string_view bytes, uint64_t before = 0);
+
 }  // namespace shale

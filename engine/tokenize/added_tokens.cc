@@ -68,12 +68,13 @@ int32_t AddedTokens::Trie::Longest(absl::string_view text, size_t* bytes) const 
   return longest;
 }
 
-absl::StatusOr<AddedTokens> AddedTokens::Read(const Part& part, const BpeModel& model, const Normalizer& normalizer) {
+absl::StatusOr<AddedTokens> AddedTokens::Read(const JsonPart& part, const BpeModel& model,
+                                              const Normalizer& normalizer) {
   AddedTokens added;
   if (part.is_null()) return added;
-  SHALE_ASSIGN_OR_RETURN(const std::vector<Part> elements, part.Elements());
+  SHALE_ASSIGN_OR_RETURN(const std::vector<JsonPart> elements, part.Elements());
   int64_t next = model.size();
-  for (const Part& element : elements) {
+  for (const JsonPart& element : elements) {
     SHALE_RETURN_IF_ERROR(element.Check({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}));
     AddedToken token;
     SHALE_ASSIGN_OR_RETURN(const int64_t number, element.Integer("id"));

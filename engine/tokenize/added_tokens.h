@@ -33,7 +33,7 @@ class AddedTokens {
  public:
   // Reads "added_tokens", a list. Returns InvalidArgument if a token's number is not the one that the tokenizers
   // library gives it.
-  static absl::StatusOr<AddedTokens> Read(const Part& part, const BpeModel& model, const Normalizer& normalizer);
+  static absl::StatusOr<AddedTokens> Read(const JsonPart& part, const BpeModel& model, const Normalizer& normalizer);
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
   // Returns the added token of a number, or null.

@@ -29,8 +29,8 @@ void Join(std::vector<BpeModel::Scratch::Symbol>& symbols, int32_t at, int32_t t
 
 }  // namespace
 
-absl::Status BpeModel::ReadVocabulary(const Part& part) {
-  const Part vocabulary = part.Member("vocab");
+absl::Status BpeModel::ReadVocabulary(const JsonPart& part) {
+  const JsonPart vocabulary = part.Member("vocab");
   if (!vocabulary.json().is_object()) return vocabulary.Error("wanted an object from tokens to numbers");
   for (const auto& [written, value] : vocabulary.json().items()) {
     const int64_t number = value.is_number_unsigned()
@@ -55,13 +55,13 @@ absl::Status BpeModel::ReadVocabulary(const Part& part) {
   return absl::OkStatus();
 }
 
-absl::Status BpeModel::ReadMerges(const Part& part) {
-  const Part list = part.Member("merges");
+absl::Status BpeModel::ReadMerges(const JsonPart& part) {
+  const JsonPart list = part.Member("merges");
   if (!list.json().is_array()) return list.Error("wanted a list");
   std::vector<PairTable::Entry> entries;
   for (size_t i = 0; i < list.json().size(); ++i) {
     const Json& merge = list.json()[i];
-    const Part here(&merge, absl::StrCat(list.path(), "[", i, "]"));
+    const JsonPart here(&merge, absl::StrCat(list.path(), "[", i, "]"));
     std::string left, right;
     if (merge.is_string()) {
       const std::string text = merge.get<std::string>();
@@ -86,7 +86,7 @@ absl::Status BpeModel::ReadMerges(const Part& part) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<BpeModel> BpeModel::Read(const Part& part, bool byte_level) {
+absl::StatusOr<BpeModel> BpeModel::Read(const JsonPart& part, bool byte_level) {
   // Files before the field "type" existed are BPE if they have merges.
   const std::string type = part.json().is_object() && part.json().contains("type") ? part.Type().value_or("?") : "BPE";
   if (type != "BPE")

@@ -29,7 +29,7 @@ class BpeModel {
 
   // Reads "model", which must be of type BPE. With `byte_level`, pieces are bytes, and the vocabulary must have each of
   // the 256. Refuses dropout, prefixes and suffixes of words.
-  static absl::StatusOr<BpeModel> Read(const Part& part, bool byte_level);
+  static absl::StatusOr<BpeModel> Read(const JsonPart& part, bool byte_level);
 
   // Appends the tokens of a piece to `*tokens`: for byte_level any bytes, else well-formed UTF-8. The time is that of a
   // sort. A character that the vocabulary lacks becomes byte tokens or the unknown token, or else is left out, as in
@@ -45,8 +45,8 @@ class BpeModel {
 
  private:
   void AddSymbols(absl::string_view piece, std::vector<Scratch::Symbol>& symbols) const;
-  absl::Status ReadVocabulary(const Part& part);
-  absl::Status ReadMerges(const Part& part);
+  absl::Status ReadVocabulary(const JsonPart& part);
+  absl::Status ReadMerges(const JsonPart& part);
 
   bool byte_level_ = false;
   bool ignore_merges_ = false;

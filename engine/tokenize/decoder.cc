@@ -33,7 +33,7 @@ int ByteOf(absl::string_view token) {
 
 }  // namespace
 
-absl::StatusOr<Decoder::Step> Decoder::ReadStep(const Part& part, bool fused) {
+absl::StatusOr<Decoder::Step> Decoder::ReadStep(const JsonPart& part, bool fused) {
   SHALE_ASSIGN_OR_RETURN(const std::string type, part.Type());
   if (type == "ByteLevel") {
     SHALE_RETURN_IF_ERROR(part.Check({"add_prefix_space", "trim_offsets", "use_regex"}));
@@ -81,12 +81,12 @@ absl::StatusOr<Decoder::Step> Decoder::ReadStep(const Part& part, bool fused) {
                                  "ByteFallback, Fuse, Strip, Replace, Metaspace, Sequence"));
 }
 
-absl::StatusOr<Decoder> Decoder::Read(const Part& part) {
+absl::StatusOr<Decoder> Decoder::Read(const JsonPart& part) {
   Decoder decoder;
-  std::vector<Part> parts;
+  std::vector<JsonPart> parts;
   SHALE_RETURN_IF_ERROR(Flatten(part, "decoders", &parts));
   bool fused = false;
-  for (const Part& p : parts) {
+  for (const JsonPart& p : parts) {
     absl::StatusOr<Step> step = ReadStep(p, fused);
     if (!step.ok()) return step.status();
     fused = fused || std::holds_alternative<Fuse>(*step) || std::holds_alternative<ByteLevel>(*step);

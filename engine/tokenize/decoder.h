@@ -18,7 +18,7 @@ class Decoder {
  public:
   // Reads "decoder": ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, or a Sequence of them. Refuses others by
   // name. If it is null, tokens are joined by spaces.
-  static absl::StatusOr<Decoder> Read(const Part& part);
+  static absl::StatusOr<Decoder> Read(const JsonPart& part);
 
   // When ByteFallback gives out the characters of byte tokens that follow each other. The tokenizers library looks at
   // all of them together: if they are not well-formed, each becomes U+FFFD.
@@ -79,7 +79,7 @@ class Decoder {
   };
   using Step = std::variant<ByteLevel, ByteFallback, Fuse, Join, Strip, Replace, Metaspace>;
 
-  static absl::StatusOr<Step> ReadStep(const Part& part, bool fused);
+  static absl::StatusOr<Step> ReadStep(const JsonPart& part, bool fused);
 
   std::vector<Step> steps_;
 };

@@ -49,7 +49,7 @@ absl::StatusOr<std::string> ReplaceMatches(const Regex& pattern, absl::string_vi
   return result;
 }
 
-absl::StatusOr<Normalizer::Step> Normalizer::ReadStep(const Part& part) {
+absl::StatusOr<Normalizer::Step> Normalizer::ReadStep(const JsonPart& part) {
   SHALE_ASSIGN_OR_RETURN(const std::string type, part.Type());
   if (type == "Prepend") {
     SHALE_RETURN_IF_ERROR(part.Check({"prepend"}));
@@ -71,11 +71,11 @@ absl::StatusOr<Normalizer::Step> Normalizer::ReadStep(const Part& part) {
                                  " is not supported; supported: NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence"));
 }
 
-absl::StatusOr<Normalizer> Normalizer::Read(const Part& part) {
-  std::vector<Part> parts;
+absl::StatusOr<Normalizer> Normalizer::Read(const JsonPart& part) {
+  std::vector<JsonPart> parts;
   SHALE_RETURN_IF_ERROR(Flatten(part, "normalizers", &parts));
   Normalizer normalizer;
-  for (const Part& step : parts) {
+  for (const JsonPart& step : parts) {
     // A refused type is named before its members are.
     absl::StatusOr<Step> read = ReadStep(step);
     if (!read.ok()) return read.status();

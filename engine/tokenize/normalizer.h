@@ -17,7 +17,7 @@ class Normalizer {
  public:
   // Reads "normalizer", which may be null: NFC, NFD, NFKC, NFKD, Prepend, Replace, or a Sequence of them. Refuses
   // others by name.
-  static absl::StatusOr<Normalizer> Read(const Part& part);
+  static absl::StatusOr<Normalizer> Read(const JsonPart& part);
 
   bool empty() const { return steps_.empty(); }
   // Returns whether the normal form of a text is that of its lines, one after another.
@@ -40,7 +40,7 @@ class Normalizer {
   };
   using Step = std::variant<Unicode, Prepend, Replace>;
 
-  static absl::StatusOr<Step> ReadStep(const Part& part);
+  static absl::StatusOr<Step> ReadStep(const JsonPart& part);
 
   std::vector<Step> steps_;
 };

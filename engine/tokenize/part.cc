@@ -15,7 +15,7 @@ const Json& Null() {
 
 }  // namespace
 
-absl::Status Part::Check(std::initializer_list<absl::string_view> names) const {
+absl::Status JsonPart::Check(std::initializer_list<absl::string_view> names) const {
   if (!json_->is_object()) return Error(absl::StrCat("found ", ShownJson(*json_), "; wanted an object"));
   for (const auto& [name, value] : json_->items()) {
     if (name != "type" && std::find(names.begin(), names.end(), name) == names.end()) {
@@ -25,41 +25,41 @@ absl::Status Part::Check(std::initializer_list<absl::string_view> names) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> Part::Type() const {
+absl::StatusOr<std::string> JsonPart::Type() const {
   if (!json_->is_object()) return Error(absl::StrCat("found ", ShownJson(*json_), "; wanted an object"));
   return Text("type");
 }
 
-Part Part::Member(const std::string& name) const {
+JsonPart JsonPart::Member(const std::string& name) const {
   const auto found = json_->find(name);
-  return Part(found == json_->end() ? &Null() : &*found, absl::StrCat(path_, ".", name));
+  return JsonPart(found == json_->end() ? &Null() : &*found, absl::StrCat(path_, ".", name));
 }
 
-absl::StatusOr<std::vector<Part>> Part::Elements() const {
+absl::StatusOr<std::vector<JsonPart>> JsonPart::Elements() const {
   if (!json_->is_array()) return Error(absl::StrCat("found ", ShownJson(*json_), "; wanted a list"));
-  std::vector<Part> elements;
+  std::vector<JsonPart> elements;
   for (size_t i = 0; i < json_->size(); ++i) elements.emplace_back(&(*json_)[i], absl::StrCat(path_, "[", i, "]"));
   return elements;
 }
 
-absl::StatusOr<std::string> Part::Text(const std::string& name) const {
-  const Part member = Member(name);
+absl::StatusOr<std::string> JsonPart::Text(const std::string& name) const {
+  const JsonPart member = Member(name);
   if (!member.json().is_string()) {
     return member.Error(absl::StrCat("found ", ShownJson(member.json()), "; wanted a string"));
   }
   return member.json().get<std::string>();
 }
 
-absl::StatusOr<int64_t> Part::Integer(const std::string& name) const {
-  const Part member = Member(name);
+absl::StatusOr<int64_t> JsonPart::Integer(const std::string& name) const {
+  const JsonPart member = Member(name);
   if (!member.json().is_number_unsigned() || member.json().get<uint64_t>() >= uint64_t{1} << 31) {
     return member.Error(absl::StrCat("found ", ShownJson(member.json()), "; wanted an integer, 0 to 2^31 - 1"));
   }
   return member.json().get<int64_t>();
 }
 
-absl::StatusOr<bool> Part::Flag(const std::string& name, bool missing) const {
-  const Part member = Member(name);
+absl::StatusOr<bool> JsonPart::Flag(const std::string& name, bool missing) const {
+  const JsonPart member = Member(name);
   if (member.is_null()) return missing;
   if (!member.json().is_boolean()) {
     return member.Error(absl::StrCat("found ", ShownJson(member.json()), "; wanted true or false"));
@@ -67,8 +67,8 @@ absl::StatusOr<bool> Part::Flag(const std::string& name, bool missing) const {
   return member.json().get<bool>();
 }
 
-absl::StatusOr<Regex> Part::Pattern(const std::string& name, std::string* regex_text) const {
-  const Part member = Member(name);
+absl::StatusOr<Regex> JsonPart::Pattern(const std::string& name, std::string* regex_text) const {
+  const JsonPart member = Member(name);
   SHALE_RETURN_IF_ERROR(member.Check({"String", "Regex"}));
   if (member.json().size() != 1) return member.Error(R"(wanted either "String" or "Regex")");
   const bool literal = member.json().contains("String");
@@ -79,7 +79,7 @@ absl::StatusOr<Regex> Part::Pattern(const std::string& name, std::string* regex_
   return regex;
 }
 
-absl::Status Flatten(const Part& part, const std::string& name, std::vector<Part>* parts) {
+absl::Status Flatten(const JsonPart& part, const std::string& name, std::vector<JsonPart>* parts) {
   if (part.is_null()) return absl::OkStatus();
   SHALE_ASSIGN_OR_RETURN(const std::string type, part.Type());
   if (type != "Sequence") {
@@ -87,8 +87,8 @@ absl::Status Flatten(const Part& part, const std::string& name, std::vector<Part
     return absl::OkStatus();
   }
   SHALE_RETURN_IF_ERROR(part.Check({name}));
-  SHALE_ASSIGN_OR_RETURN(const std::vector<Part> elements, part.Member(name).Elements());
-  for (const Part& element : elements) SHALE_RETURN_IF_ERROR(Flatten(element, name, parts));
+  SHALE_ASSIGN_OR_RETURN(const std::vector<JsonPart> elements, part.Member(name).Elements());
+  for (const JsonPart& element : elements) SHALE_RETURN_IF_ERROR(Flatten(element, name, parts));
   return absl::OkStatus();
 }
 

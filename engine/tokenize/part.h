@@ -16,9 +16,9 @@
 namespace shale {
 
 // A JSON object with the path at which it stands, for messages. Borrows the JSON.
-class Part {
+class JsonPart {
  public:
-  Part(const Json* json, std::string path) : json_(json), path_(std::move(path)) {}
+  JsonPart(const Json* json, std::string path) : json_(json), path_(std::move(path)) {}
 
   const Json& json() const { return *json_; }
   const std::string& path() const { return path_; }
@@ -33,9 +33,9 @@ class Part {
   // Returns "type", a string.
   absl::StatusOr<std::string> Type() const;
   // Returns a member; null if it is missing. REQUIRES: this is an object.
-  Part Member(const std::string& name) const;
+  JsonPart Member(const std::string& name) const;
   // Returns the elements of a list.
-  absl::StatusOr<std::vector<Part>> Elements() const;
+  absl::StatusOr<std::vector<JsonPart>> Elements() const;
 
   // Return the value of a member that must be there.
   absl::StatusOr<std::string> Text(const std::string& name) const;
@@ -53,6 +53,6 @@ class Part {
 
 // Appends the parts of a part to `parts`, in order: those of a "Sequence", in whose member `name` they are, itself
 // otherwise, and none for null.
-absl::Status Flatten(const Part& part, const std::string& name, std::vector<Part>* parts);
+absl::Status Flatten(const JsonPart& part, const std::string& name, std::vector<JsonPart>* parts);
 
 }  // namespace shale

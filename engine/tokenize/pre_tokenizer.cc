@@ -11,7 +11,7 @@
 namespace shale {
 namespace {
 
-absl::StatusOr<SplitBehavior> ReadBehavior(const Part& part) {
+absl::StatusOr<SplitBehavior> ReadBehavior(const JsonPart& part) {
   static constexpr std::pair<absl::string_view, SplitBehavior> kNames[] = {
       {"Removed", SplitBehavior::kRemoved},
       {"Isolated", SplitBehavior::kIsolated},
@@ -84,7 +84,7 @@ std::vector<Match> FindClass(absl::string_view text, uint8_t classes) {
 
 }  // namespace
 
-absl::StatusOr<PreTokenizer::Step> PreTokenizer::ReadStep(const Part& part) {
+absl::StatusOr<PreTokenizer::Step> PreTokenizer::ReadStep(const JsonPart& part) {
   SHALE_ASSIGN_OR_RETURN(const std::string type, part.Type());
   if (type == "ByteLevel") {
     SHALE_RETURN_IF_ERROR(part.Check({"add_prefix_space", "trim_offsets", "use_regex"}));
@@ -136,11 +136,11 @@ absl::StatusOr<PreTokenizer::Step> PreTokenizer::ReadStep(const Part& part) {
                                  "Split, Digits, Punctuation, Metaspace, Sequence"));
 }
 
-absl::StatusOr<PreTokenizer> PreTokenizer::Read(const Part& part) {
-  std::vector<Part> parts;
+absl::StatusOr<PreTokenizer> PreTokenizer::Read(const JsonPart& part) {
+  std::vector<JsonPart> parts;
   SHALE_RETURN_IF_ERROR(Flatten(part, "pretokenizers", &parts));
   PreTokenizer result;
-  for (const Part& p : parts) {
+  for (const JsonPart& p : parts) {
     absl::StatusOr<Step> step = ReadStep(p);
     if (!step.ok()) return step.status();
     if (std::holds_alternative<ByteLevel>(*step)) {

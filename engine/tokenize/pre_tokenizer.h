@@ -29,7 +29,7 @@ class PreTokenizer {
  public:
   // Reads "pre_tokenizer", which may be null: ByteLevel, Split, Digits, Punctuation, Metaspace, or a Sequence of them.
   // Refuses others by name.
-  static absl::StatusOr<PreTokenizer> Read(const Part& part);
+  static absl::StatusOr<PreTokenizer> Read(const JsonPart& part);
 
   // Returns whether pieces are bytes, as the model then has to read them.
   bool byte_level() const { return byte_level_; }
@@ -65,7 +65,7 @@ class PreTokenizer {
   };
   using Step = std::variant<ByteLevel, SplitAt, SplitAtClass, Metaspace>;
 
-  static absl::StatusOr<Step> ReadStep(const Part& part);
+  static absl::StatusOr<Step> ReadStep(const JsonPart& part);
   static absl::Status Apply(const Step& step, const std::string& text, bool at_start, std::vector<std::string>* out);
 
   std::vector<Step> steps_;

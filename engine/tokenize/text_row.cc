@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/hugging_face/strict_json.h"
+#include "engine/text/quote.h"
 #include "engine/text/utf8.h"
 #include "kernels/check.h"
 
@@ -14,28 +15,100 @@ absl::StatusOr<std::string> TextOf(const Json& row, const char* name) {
   return absl::InvalidArgumentError(absl::StrCat("\"", name, "\": found ", ShownJson(value), "; wanted a string"));
 }
 
-absl::StatusOr<TextRow> ReadRow(absl::string_view line, LossOn loss_on) {
+// Reads the messages of a conversation: strings, of which a role and a content are required.
+absl::StatusOr<std::vector<ChatMessage>> ReadMessages(const Json& list) {
+  if (!list.is_array() || list.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"messages\": found ", ShownJson(list), "; wanted a list of messages"));
+  }
+  std::vector<ChatMessage> messages;
+  for (const Json& one : list) {
+    const std::string place = absl::StrCat("message ", messages.size(), ": ");
+    if (!one.is_object()) return absl::InvalidArgumentError(absl::StrCat(place, "found ", ShownJson(one)));
+    ChatMessage message;
+    for (const char* name : {"role", "content"}) {
+      const auto found = one.find(name);
+      if (found == one.end() || !found->is_string()) {
+        return absl::InvalidArgumentError(absl::StrCat(place, "it has no string \"", name, "\""));
+      }
+      (name[0] == 'r' ? message.role : message.content) = found->get<std::string>();
+    }
+    for (const auto& [name, value] : one.items()) {
+      if (name == "role" || name == "content" || value.is_null()) continue;
+      if (!value.is_string()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(place, Quoted(name), " is not supported: found ", ShownJson(value), "; wanted a string"));
+      }
+      message.others.emplace_back(name, value.get<std::string>());
+    }
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
+absl::StatusOr<TextRow> ReadChat(const Json& row, LossOn loss_on, const ChatTemplate* chat) {
+  SHALE_ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages, ReadMessages(row["messages"]));
+  if (chat == nullptr) {
+    return absl::InvalidArgumentError(
+        "\"messages\" need a chat template, and the folder of the tokenizer has none (chat_template.jinja, or "
+        "\"chat_template\" in tokenizer_config.json)");
+  }
+  if (loss_on == LossOn::kAll) {
+    SHALE_ASSIGN_OR_RETURN(std::string text, chat->Render(messages, /*add_generation_prompt=*/false));
+    return TextRow{.text = std::move(text), .is_chat = true, .turns = {0}};
+  }
+  SHALE_ASSIGN_OR_RETURN(ChatText text, chat->RenderWithTurns(messages));
+  if (text.turns.empty()) return absl::InvalidArgumentError("\"messages\": none is of the assistant");
+  return TextRow{.text = std::move(text.text), .is_chat = true, .turns = std::move(text.turns)};
+}
+
+absl::StatusOr<Json> ParseRow(absl::string_view line) {
   if (!IsUtf8(line)) return absl::InvalidArgumentError("it is not UTF-8");
-  SHALE_ASSIGN_OR_RETURN(const Json json, ParseStrictJson(line));
+  return ParseStrictJson(line);
+}
+
+absl::StatusOr<TextRow> ReadRow(absl::string_view line, LossOn loss_on, const ChatTemplate* chat) {
+  SHALE_ASSIGN_OR_RETURN(const Json json, ParseRow(line));
   if (json.contains("text")) {
     SHALE_ASSIGN_OR_RETURN(std::string text, TextOf(json, "text"));
     return TextRow{.text = std::move(text), .turns = {0}};
   }
+  if (json.contains("messages")) return ReadChat(json, loss_on, chat);
   if (json.contains("prompt") && json.contains("completion")) {
     SHALE_ASSIGN_OR_RETURN(const std::string prompt, TextOf(json, "prompt"));
     SHALE_ASSIGN_OR_RETURN(const std::string completion, TextOf(json, "completion"));
     if (completion.empty()) return absl::InvalidArgumentError("\"completion\" is empty");
     return TextRow{.text = prompt + completion, .turns = {loss_on == LossOn::kAll ? 0 : prompt.size()}};
   }
-  return absl::InvalidArgumentError("it has neither \"text\" nor \"prompt\" and \"completion\"");
+  return absl::InvalidArgumentError("it has neither \"text\" nor \"messages\" nor \"prompt\" and \"completion\"");
+}
+
+absl::StatusOr<std::string> Words(absl::string_view line) {
+  SHALE_ASSIGN_OR_RETURN(const Json json, ParseRow(line));
+  if (json.contains("text") || !json.contains("messages")) {
+    SHALE_ASSIGN_OR_RETURN(TextRow row, ReadRow(line, LossOn::kAll, nullptr));
+    return std::move(row.text);
+  }
+  SHALE_ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages, ReadMessages(json["messages"]));
+  std::string text;
+  for (const ChatMessage& message : messages) absl::StrAppend(&text, message.content, "\n");
+  return text;
+}
+
+// Returns a value, or its error with file and line.
+template <class T>
+absl::StatusOr<T> At(const DocumentPiece& piece, absl::StatusOr<T> value) {
+  if (value.ok()) return value;
+  return absl::Status(value.status().code(),
+                      absl::StrCat(*piece.path, ":", piece.line, ": ", value.status().message()));
 }
 
 }  // namespace
 
-absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, LossOn loss_on) {
-  absl::StatusOr<TextRow> row = ReadRow(piece.text, loss_on);
-  if (row.ok()) return row;
-  return absl::Status(row.status().code(), absl::StrCat(*piece.path, ":", piece.line, ": ", row.status().message()));
+absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, LossOn loss_on, const ChatTemplate* chat) {
+  return At(piece, ReadRow(piece.text, loss_on, chat));
 }
+
+absl::StatusOr<std::string> WordsOfRow(const DocumentPiece& piece) { return At(piece, Words(piece.text)); }
 
 }  // namespace shale

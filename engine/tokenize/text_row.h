@@ -9,19 +9,26 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/data/data_enums.h"
+#include "engine/tokenize/chat_template.h"
 #include "engine/tokenize/document_reader.h"
 
 namespace shale {
 
-// A row is {"text": T} or {"prompt": P, "completion": C}; other names in it are ignored.
+// A row is {"text": T}, {"prompt": P, "completion": C} or {"messages": [{"role": R, "content": C}, ...]}; other names
+// in it are ignored.
 struct TextRow {
   std::string text;  // Well-formed UTF-8.
+  // A chat template wrote it: special tokens in it are tokens, and those around a document are part of it.
+  bool is_chat = false;
   // Offsets in `text`, rising: it counts from the first to the second, from the third to the fourth, and so on; from
   // the last one to the end if their number is odd.
   std::vector<size_t> turns;
 };
 
-// Reads a row (DocumentPiece::is_row). Returns InvalidArgument with file and line.
-absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, LossOn loss_on);
+// Reads a row (DocumentPiece::is_row). `chat` makes text of messages; without one they are refused. Returns
+// InvalidArgument with file and line.
+absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, LossOn loss_on, const ChatTemplate* chat);
+// Returns the text of a row for counting words: that of messages without a template. Returns the same errors.
+absl::StatusOr<std::string> WordsOfRow(const DocumentPiece& piece);
 
 }  // namespace shale

@@ -72,9 +72,13 @@ absl::Status TokenFilesWriter::EndFile() {
   return absl::OkStatus();
 }
 
-absl::Status TokenFilesWriter::Commit() {
+absl::Status TokenFilesWriter::End() {
   if (count_ == 0) return absl::InvalidArgumentError("the data have no tokens");
-  if (file_) SHALE_RETURN_IF_ERROR(EndFile());
+  return file_ ? EndFile() : absl::OkStatus();
+}
+
+absl::Status TokenFilesWriter::Commit() {
+  SHALE_RETURN_IF_ERROR(End());
   return folder_.Commit();
 }
 

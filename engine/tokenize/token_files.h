@@ -31,8 +31,11 @@ class TokenFilesWriter {
 
   // REQUIRES: each token is below the vocabulary.
   absl::Status Add(absl::Span<const int32_t> tokens);
-  // Writes what is left and lets the folder appear. Returns InvalidArgument if there are no tokens. Afterwards the
-  // object may only be destroyed.
+  // Returns the hidden folder that the files lie in until Commit. The caller may write others there, too.
+  const std::string& folder() const { return folder_.path(); }
+  // Writes what is left. Returns InvalidArgument if there are no tokens. Afterwards none can be added.
+  absl::Status End();
+  // Does the same, and lets the folder appear. Afterwards the object may only be destroyed.
   absl::Status Commit();
 
  private:

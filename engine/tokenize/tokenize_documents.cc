@@ -36,14 +36,14 @@ class Worker {
       : tokenizer_(tokenizer), options_(options), encoder_(tokenizer) {}
 
   absl::Status Process(Batch& batch) {
-    for (const DocumentPiece& piece : batch.pieces) {
+    for (DocumentPiece& piece : batch.pieces) {
       if (!piece.is_row) {
-        SHALE_RETURN_IF_ERROR(Add(piece.text, {0}, piece, batch));
+        SHALE_RETURN_IF_ERROR(Add({.text = std::move(piece.text), .turns = {0}}, piece, batch));
         continue;
       }
-      const absl::StatusOr<TextRow> row = ReadTextRow(piece, options_.loss_on);
+      const absl::StatusOr<TextRow> row = ReadTextRow(piece, options_.loss_on, options_.chat);
       if (row.ok()) {
-        SHALE_RETURN_IF_ERROR(Add(row->text, row->turns, piece, batch));
+        SHALE_RETURN_IF_ERROR(Add(*row, piece, batch));
       } else if (options_.bad_lines == BadLines::kRefuse) {
         return row.status();
       } else if (++batch.totals.skipped == 1) {
@@ -55,25 +55,27 @@ class Worker {
   }
 
  private:
-  absl::Status Add(absl::string_view text, const std::vector<size_t>& turns, const DocumentPiece& piece, Batch& batch) {
+  absl::Status Add(const TextRow& row, const DocumentPiece& piece, Batch& batch) {
     std::vector<int32_t>& tokens = batch.tokens;
     const size_t begin = tokens.size();
     const auto append = [&](const std::vector<int32_t>& more) {
       tokens.insert(tokens.end(), more.begin(), more.end());
     };
-    if (piece.begins) append(tokenizer_.prefix());
+    const std::vector<size_t>& turns = row.turns;
+    const absl::string_view text = row.text;
+    if (piece.begins && !row.is_chat) append(tokenizer_.prefix());
     const size_t text_begin = tokens.size();
-    SHALE_RETURN_IF_ERROR(encoder_.Encode(text, {.special_tokens_in_text = false}, &tokens));
+    SHALE_RETURN_IF_ERROR(encoder_.Encode(text, {.special_tokens_in_text = row.is_chat}, &tokens));
     const bool all = turns.size() == 1 && turns[0] == 0;
     batch.counts.resize(all ? begin : text_begin);
     // What stands around the text is no completion, but its end is.
     if (!all) std::fill(batch.counts.begin() + begin, batch.counts.end(), 0);
     for (size_t i = 0; i < turns.size(); ++i) {
       if (turns[i] == 0) continue;
-      SHALE_ASSIGN_OR_RETURN(const size_t place, PlaceOf(text.substr(0, turns[i]), tokens, text_begin));
+      SHALE_ASSIGN_OR_RETURN(const size_t place, PlaceOf(text.substr(0, turns[i]), row.is_chat, tokens, text_begin));
       batch.counts.resize(std::max(place, batch.counts.size()), i % 2);
     }
-    if (piece.ends) {
+    if (piece.ends && !row.is_chat) {
       append(tokenizer_.suffix());
       if (options_.end_of_document >= 0) tokens.push_back(options_.end_of_document);
     }
@@ -85,9 +87,10 @@ class Worker {
   }
 
   // Returns how many tokens of the text, which begin at `begin`, are also those of the beginning of the text.
-  absl::StatusOr<size_t> PlaceOf(absl::string_view text, const std::vector<int32_t>& tokens, size_t begin) {
+  absl::StatusOr<size_t> PlaceOf(absl::string_view text, bool is_chat, const std::vector<int32_t>& tokens,
+                                 size_t begin) {
     std::vector<int32_t> alone;
-    SHALE_RETURN_IF_ERROR(encoder_.Encode(text, {.special_tokens_in_text = false}, &alone));
+    SHALE_RETURN_IF_ERROR(encoder_.Encode(text, {.special_tokens_in_text = is_chat}, &alone));
     return std::mismatch(tokens.begin() + begin, tokens.end(), alone.begin(), alone.end()).first - tokens.begin();
   }
 
@@ -155,16 +158,15 @@ absl::StatusOr<TokenizeTotals> CountWordsOfDocuments(DocumentReader& reader, abs
   BatchSteps<Batch> steps = Reading(reader);
   steps.process = [&](int thread, Batch& batch) -> absl::Status {
     for (DocumentPiece& piece : batch.pieces) {
-      const absl::StatusOr<TextRow> row =
-          piece.is_row ? ReadTextRow(piece, LossOn::kAll) : TextRow{.text = std::move(piece.text)};
-      if (!row.ok()) {
-        if (options.bad_lines == BadLines::kRefuse) return row.status();
-        if (++batch.totals.skipped == 1) batch.totals.first_skipped = std::string(row.status().message());
+      const absl::StatusOr<std::string> text = piece.is_row ? WordsOfRow(piece) : std::move(piece.text);
+      if (!text.ok()) {
+        if (options.bad_lines == BadLines::kRefuse) return text.status();
+        if (++batch.totals.skipped == 1) batch.totals.first_skipped = std::string(text.status().message());
         continue;
       }
-      CountWords(row->text, pattern, &of_thread[thread]);
+      CountWords(*text, pattern, &of_thread[thread]);
       batch.totals.documents += piece.ends ? 1 : 0;
-      batch.totals.bytes += std::ssize(row->text);
+      batch.totals.bytes += std::ssize(*text);
     }
     batch.pieces.clear();
     return absl::OkStatus();

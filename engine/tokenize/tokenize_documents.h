@@ -3,14 +3,15 @@
 
 #include <cstdint>
 #include <functional>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/data/data_enums.h"
 #include "engine/tokenize/bpe_trainer.h"
+#include "engine/tokenize/chat_template.h"
 #include "engine/tokenize/document_reader.h"
+#include "engine/tokenize/text_progress.h"
 #include "engine/tokenize/tokenizer.h"
 
 namespace shale {
@@ -21,15 +22,8 @@ struct TokenizeOptions {
   int32_t end_of_document = -1;
   LossOn loss_on = LossOn::kCompletions;
   BadLines bad_lines = BadLines::kRefuse;
-};
-
-struct TokenizeTotals {
-  int64_t documents = 0;
-  int64_t bytes = 0;  // Of text.
-  int64_t tokens = 0;
-  int64_t counted = 0;        // Tokens that count in the loss.
-  int64_t skipped = 0;        // Bad lines (BadLines::kSkip).
-  std::string first_skipped;  // What was wrong with the first of them.
+  // Makes text of messages; null: they are bad lines. Borrowed.
+  const ChatTemplate* chat = nullptr;
 };
 
 // The tokens of a document, or of a piece of one.
@@ -44,7 +38,8 @@ struct DocumentTokens {
 // the reader, of a row, of the tokenizer or of `add`. Special tokens that stand in the text are text.
 //
 // Of a prompt with a completion, the tokens count that follow those which the prompt alone has: the first may have
-// letters of both if the tokenizer joins them. An end of a document counts if what stands before it does.
+// letters of both if the tokenizer joins them. So it is with each turn of a chat, of which the tokens end where the
+// template does. An end of a document counts if what stands before it does.
 absl::StatusOr<TokenizeTotals> TokenizeDocuments(const Tokenizer& tokenizer, DocumentReader& reader,
                                                  const TokenizeOptions& options,
                                                  const std::function<absl::Status(const DocumentTokens&)>& add,

@@ -16,12 +16,12 @@ namespace {
 constexpr int64_t kMaxFileBytes = int64_t{1} << 28;
 
 // Reads the tokens of a special token of a template.
-absl::Status ReadTemplateToken(const Part& special_tokens, const Part& piece, std::vector<int32_t>* tokens) {
+absl::Status ReadTemplateToken(const JsonPart& special_tokens, const JsonPart& piece, std::vector<int32_t>* tokens) {
   SHALE_RETURN_IF_ERROR(piece.Check({"id", "type_id"}));
   SHALE_ASSIGN_OR_RETURN(const std::string id, piece.Text("id"));
-  const Part token = special_tokens.Member(id);
+  const JsonPart token = special_tokens.Member(id);
   SHALE_RETURN_IF_ERROR(token.Check({"id", "ids", "tokens"}));
-  const Part ids = token.Member("ids");
+  const JsonPart ids = token.Member("ids");
   if (!ids.json().is_array()) return ids.Error("wanted a list");
   for (const Json& number : ids.json()) {
     if (!number.is_number_unsigned() || number.get<uint64_t>() >= uint64_t{1} << 31) {
@@ -33,10 +33,10 @@ absl::Status ReadTemplateToken(const Part& special_tokens, const Part& piece, st
 }
 
 // Reads "post_processor": what surrounds a document.
-absl::Status ReadPostProcessor(const Part& part, std::vector<int32_t>* prefix, std::vector<int32_t>* suffix) {
-  std::vector<Part> parts;
+absl::Status ReadPostProcessor(const JsonPart& part, std::vector<int32_t>* prefix, std::vector<int32_t>* suffix) {
+  std::vector<JsonPart> parts;
   SHALE_RETURN_IF_ERROR(Flatten(part, "processors", &parts));
-  for (const Part& p : parts) {
+  for (const JsonPart& p : parts) {
     SHALE_ASSIGN_OR_RETURN(const std::string type, p.Type());
     if (type == "ByteLevel") continue;  // Changes offsets only.
     if (type != "TemplateProcessing") {
@@ -45,13 +45,13 @@ absl::Status ReadPostProcessor(const Part& part, std::vector<int32_t>* prefix, s
     }
     SHALE_RETURN_IF_ERROR(p.Check({"single", "pair", "special_tokens"}));
     if (!p.Member("special_tokens").json().is_object()) return p.Error("special_tokens: wanted an object");
-    SHALE_ASSIGN_OR_RETURN(const std::vector<Part> pieces, p.Member("single").Elements());
+    SHALE_ASSIGN_OR_RETURN(const std::vector<JsonPart> pieces, p.Member("single").Elements());
     std::vector<int32_t> before, behind;
     int texts = 0;
-    for (const Part& piece : pieces) {
+    for (const JsonPart& piece : pieces) {
       SHALE_RETURN_IF_ERROR(piece.Check({"Sequence", "SpecialToken"}));
       if (piece.json().contains("Sequence")) {
-        const Part sequence = piece.Member("Sequence");
+        const JsonPart sequence = piece.Member("Sequence");
         SHALE_RETURN_IF_ERROR(sequence.Check({"id", "type_id"}));
         SHALE_ASSIGN_OR_RETURN(const std::string id, sequence.Text("id"));
         if (id != "A") return sequence.Error("a template for one text needs the sequence A alone");
@@ -72,13 +72,13 @@ absl::Status ReadPostProcessor(const Part& part, std::vector<int32_t>* prefix, s
 
 absl::StatusOr<Tokenizer> Tokenizer::FromJson(absl::string_view text) {
   SHALE_ASSIGN_OR_RETURN(const Json json, ParseStrictJson(text));
-  const Part file(&json, "tokenizer");
+  const JsonPart file(&json, "tokenizer");
   SHALE_RETURN_IF_ERROR(file.Check({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                                     "post_processor", "decoder", "model"}));
   if (const Json& version = file.Member("version").json(); version != "1.0") {
     return file.Error(absl::StrCat("version: found ", ShownJson(version), "; wanted \"1.0\""));
   }
-  const auto part = [&](const std::string& name) { return Part(&file.Member(name).json(), name); };
+  const auto part = [&](const std::string& name) { return JsonPart(&file.Member(name).json(), name); };
   auto parts = std::make_shared<Parts>();
   SHALE_ASSIGN_OR_RETURN(parts->normalizer, Normalizer::Read(part("normalizer")));
   SHALE_ASSIGN_OR_RETURN(parts->pre_tokenizer, PreTokenizer::Read(part("pre_tokenizer")));

@@ -13,6 +13,7 @@
 #include "engine/data/token_samples.h"
 #include "engine/hugging_face/tokenizer_digest.h"
 #include "engine/text/utf8.h"
+#include "engine/train/job_tokens.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
 
@@ -41,6 +42,14 @@ DocumentMark MarkOf(const TokenSource& source, const DataConfig& data) {
   DocumentMark mark = {.end_token = data.document_end_token, .begin_token = data.document_begin_token};
   if (!mark.given()) mark.begin_token = source.document_begin_token();
   return mark;
+}
+
+// Returns what distinguishes samples of documents from others of the same tokens, for checkpoints.
+std::string NameOfPacking(const TokenSource& source, const DataConfig& data) {
+  const DocumentMark mark = MarkOf(source, data);
+  return absl::StrCat("; ", data.packing == Packing::kPack ? "PACK" : "PAD", ", ",
+                      mark.given() || !source.knows_documents() ? mark.Describe() : "documents are those of the data",
+                      source.has_counts() ? ", parts without targets that count are left out" : "");
 }
 
 absl::StatusOr<std::shared_ptr<DataSource>> SamplesOf(const TokenSource& source, const Job& job) {
@@ -138,11 +147,11 @@ std::shared_ptr<DataSource> Borrowed(DataSource& source) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(const Job& job, const std::string& tokenizer_folder,
-                                                       const Own& own) {
+                                                       const Own& own, const TextProgress& progress) {
   SHALE_RETURN_IF_ERROR(ValidateJob(job));  // A job that was not parsed may have sizes of 0, which are divisors here.
   auto data = absl::WrapUnique(new JobData);
   SHALE_RETURN_IF_ERROR(CheckOneKind(job, own));
-  SHALE_RETURN_IF_ERROR(own.training != nullptr ? data->OpenOwn(job, own) : data->OpenFiles(job));
+  SHALE_RETURN_IF_ERROR(own.training != nullptr ? data->OpenOwn(job, own) : data->OpenFiles(job, progress));
   if (!tokenizer_folder.empty()) {
     SHALE_ASSIGN_OR_RETURN(data->digest_, TokenizerDigest(tokenizer_folder));
     data->saved_.tokenizer = data->Recorded(data->saved_.tokenizer);
@@ -163,19 +172,18 @@ absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(const Job& job, const std
   return data;
 }
 
-absl::Status JobData::OpenFiles(Job job) {
-  SHALE_ASSIGN_OR_RETURN(TokenSource source, TokenSource::Open(job.data.path, job.data.format));
+absl::Status JobData::OpenFiles(Job job, const TextProgress& progress) {
+  SHALE_ASSIGN_OR_RETURN(TokenSource source, OpenJobTokens(job, job.data.path, progress));
   facts_ = DataFactsOf(source);
+  // The format of text that became tokens is that of the job.
+  if (source.from_text()) facts_.format = DataFormat::kByContent;
   ApplyDataFacts(facts_, job);
   saved_.tokenizer = source.tokenizer();
-  if (job.data.packing != Packing::kCut) {
-    absl::StrAppend(&saved_.tokenizer, job.data.packing == Packing::kPack ? "; PACK, " : "; PAD, ",
-                    MarkOf(source, job.data).Describe());
-  }
+  if (job.data.packing != Packing::kCut) saved_.tokenizer += NameOfPacking(source, job.data);
   SHALE_RETURN_IF_ERROR(source.CheckVocabulary(Vocabulary(job.model)));
   std::unique_ptr<TokenSource> held_out;
   if (!job.data.evaluation_path.empty()) {
-    SHALE_ASSIGN_OR_RETURN(TokenSource opened, TokenSource::Open(job.data.evaluation_path, job.data.format));
+    SHALE_ASSIGN_OR_RETURN(TokenSource opened, OpenJobTokens(job, job.data.evaluation_path, progress));
     SHALE_RETURN_IF_ERROR(opened.CheckVocabulary(Vocabulary(job.model)));
     if (opened.tokenizer() != source.tokenizer()) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -258,7 +266,7 @@ void JobData::GoOnWith(std::unique_ptr<BatchLoader> loader, int64_t position) {
 }
 
 std::string JobData::Recorded(const std::string& name) const {
-  return digest_.empty() ? name : absl::StrCat(name, "; ", digest_);
+  return digest_.empty() || digest_ == name ? name : absl::StrCat(name, "; ", digest_);
 }
 
 SavedData JobData::SavedAt(int64_t position) const {

@@ -12,6 +12,7 @@
 #include "engine/data/batch_loader.h"
 #include "engine/data/data_source.h"
 #include "engine/graph/data_needs.h"
+#include "engine/tokenize/text_progress.h"
 
 namespace shale {
 
@@ -27,10 +28,11 @@ class JobData {
     DataSource* evaluation = nullptr;
   };
   // Opens and checks the data: the files of a job with data.path, else the program's own. The files in
-  // `tokenizer_folder`, unless it is empty, identify the tokenizer (TokenizerDigest). Returns the errors of ValidateJob
-  // before it reads anything, and InvalidArgument if a job has both kinds of data or neither.
+  // `tokenizer_folder`, unless it is empty, identify the tokenizer (TokenizerDigest). Text becomes tokens here
+  // (OpenJobTokens). Returns the errors of ValidateJob before it reads anything, and InvalidArgument if a job has both
+  // kinds of data or neither.
   static absl::StatusOr<std::unique_ptr<JobData>> Open(const Job& job, const std::string& tokenizer_folder,
-                                                       const Own& own);
+                                                       const Own& own, const TextProgress& progress = {});
 
   // Returns the settings that the job leaves to its data: format and vocabulary.
   const DataFacts& facts() const { return facts_; }
@@ -64,7 +66,7 @@ class JobData {
 
  private:
   JobData() = default;
-  absl::Status OpenFiles(Job job);
+  absl::Status OpenFiles(Job job, const TextProgress& progress);
   absl::Status OpenOwn(const Job& job, const Own& own);
   // Returns what checkpoints record as the tokenizer of data that is called `name`.
   std::string Recorded(const std::string& name) const;

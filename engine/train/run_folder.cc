@@ -133,14 +133,21 @@ absl::Status RunFolder::RemoveFormerRecords() {
   return absl::OkStatus();
 }
 
-absl::Status RunFolder::CopyHfFiles(const std::string& from) {
+absl::Status RunFolder::CopyHfFiles(const Start& start) {
   const std::string to = JoinPath(path_, kStagedHf);
   SHALE_RETURN_IF_ERROR(MakeFolders(to));
-  SHALE_ASSIGN_OR_RETURN(std::vector<HfFile> files, ListCopiedHfFiles(from));
-  if (absl::StatusOr<std::string> config = ResolveInFolder(from, "config.json"); config.ok()) {
-    files.push_back({"config.json", *std::move(config)});
-  } else if (!absl::IsNotFound(config.status())) {
-    return config.status();
+  const bool other_tokenizer = !start.tokenizer_folder.empty() && start.tokenizer_folder != start.hf_folder;
+  SHALE_ASSIGN_OR_RETURN(std::vector<HfFile> files,
+                         ListCopiedHfFiles(other_tokenizer ? start.tokenizer_folder : start.hf_folder));
+  std::vector<const char*> of_model;
+  if (!start.hf_folder.empty()) of_model = {"config.json"};
+  if (!start.hf_folder.empty() && other_tokenizer) of_model.push_back("generation_config.json");
+  for (const char* name : of_model) {
+    absl::StatusOr<std::string> found = ResolveInFolder(start.hf_folder, name);
+    if (!found.ok() && !absl::IsNotFound(found.status())) return found.status();
+    files.erase(std::remove_if(files.begin(), files.end(), [&](const HfFile& file) { return file.name == name; }),
+                files.end());
+    if (found.ok()) files.push_back({name, *std::move(found)});
   }
   for (const HfFile& file : files) {
     SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(file.path, kMaxHfFileBytes));
@@ -159,8 +166,9 @@ absl::Status RunFolder::Begin(const Start& start) {
   SHALE_RETURN_IF_ERROR(RemoveLeftovers());
   const bool anew = !start.goes_on_after.has_value();
   const bool own_past = !anew && !start.from_elsewhere;
-  const bool takes_hf = !start.hf_folder.empty() && !(own_past && Exists(RunHfPath(path_)));
-  if (takes_hf) SHALE_RETURN_IF_ERROR(CopyHfFiles(start.hf_folder));
+  const bool has_hf = !start.hf_folder.empty() || !start.tokenizer_folder.empty();
+  const bool takes_hf = has_hf && !(own_past && Exists(RunHfPath(path_)));
+  if (takes_hf) SHALE_RETURN_IF_ERROR(CopyHfFiles(start));
   if (anew) {
     SHALE_RETURN_IF_ERROR(RemoveFormerRun());
   } else if (start.from_elsewhere) {

@@ -6,8 +6,8 @@
 //   checkpoints/   the trained state (engine/checkpoint/store.h)
 //   failures/      a folder for each start of the run that failed, 1, 2 and so on, with what the ranks did last
 //                  (engine/train/failure_report.h)
-//   hf/            the config.json and tokenizer files of the Hugging Face folder that the run began with, if any, so
-//                  that the model can be exported with them when that folder is gone
+//   hf/            the config.json of the Hugging Face folder that the run began with and the files of its tokenizer,
+//                  if any, so that the model can be exported with them when those folders are gone
 #pragma once
 
 #include <cstdint>
@@ -49,6 +49,7 @@ class RunFolder {
     std::optional<int64_t> goes_on_after;  // The step after which the run resumes; none: it starts from scratch.
     bool from_elsewhere = false;           // The run resumes from another folder; files in this one are of another run.
     std::string hf_folder;                 // Source of config.json and the tokenizer's files; empty: none.
+    std::string tokenizer_folder;          // Source of the tokenizer's files, if that is another folder.
   };
   // Writes job and plan, and opens the metrics. Call once. For a run that starts from scratch, first copies the files
   // of `hf_folder`, then removes the files of a former run, its checkpoints included. For a run that resumes, keeps all
@@ -75,9 +76,9 @@ class RunFolder {
   absl::Status RemoveFormerRun();
   // Removes everything of a former run except its checkpoints and its job, which Begin overwrites.
   absl::Status RemoveFormerRecords();
-  // Copies config.json and the tokenizer's files of a Hugging Face folder to a hidden folder, which TakeHfFiles renames
-  // to hf/.
-  absl::Status CopyHfFiles(const std::string& from);
+  // Copies config.json and the tokenizer's files, from the folders that `start` names, to a hidden folder, which
+  // TakeHfFiles renames to hf/.
+  absl::Status CopyHfFiles(const Start& start);
   absl::Status TakeHfFiles();
 
   const std::string path_;

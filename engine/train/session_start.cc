@@ -58,7 +58,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Prepare(Job job, const Machine
   if (options.model) SHALE_RETURN_IF_ERROR(SetModel(*options.model, job));
   SHALE_ASSIGN_OR_RETURN(
       std::unique_ptr<JobData> data,
-      JobData::Open(job, options.tokenizer_folder, {.training = options.data, .evaluation = options.evaluation_data}));
+      JobData::Open(job, options.tokenizer_folder, {.training = options.data, .evaluation = options.evaluation_data},
+                    options.text_progress));
   SHALE_RETURN_IF_ERROR(
       CheckSource(data->training().source(), options.control->processes(), !options.checkpoint_folder.empty()));
   SHALE_ASSIGN_OR_RETURN(LearningRateSchedule learning_rate,

@@ -11,6 +11,7 @@
 #include "engine/events/event.h"
 #include "engine/io/file_system.h"
 #include "engine/runtime/backend.h"
+#include "engine/tokenize/text_progress.h"
 #include "engine/train/resume.h"
 #include "sharding/comm/control_plane.h"
 
@@ -58,6 +59,8 @@ struct TrainerOptions {
   // Folder whose tokenizer files, together with the encoding of the data, identify the tokenizer that made the tokens;
   // empty: none.
   std::string tokenizer_folder;
+  // What is shown while text becomes tokens (data.tokenizer).
+  TextProgress text_progress;
   TraceOptions trace;
   // Takes the events of this process (engine/events/event.h), from Create on; null: nobody does. Borrowed; must outlive
   // the trainer.

@@ -52,10 +52,11 @@ TEST(FindDocuments, FilesAreDocuments) {
   const absl::StatusOr<TokenSource> source = TokenSource::Open(folder.path());
   ASSERT_TRUE(source.ok()) << source.status();
   // "abc\nde\n\nf": the newline behind a file is its last target.
-  EXPECT_THAT(source->FileBegins(), ElementsAre(4, 8));
+  EXPECT_THAT(*source->DocumentBegins(), ElementsAre(4, 8));
+  EXPECT_FALSE(source->knows_documents());
   EXPECT_THAT(Find(*source, {}), ElementsAre(DocumentPart{0, 3}, DocumentPart{4, 3}));
   EXPECT_THAT(Find(*source, {.end_token = '\n'}), ElementsAre(DocumentPart{0, 3}, DocumentPart{4, 2}));
-  EXPECT_THAT(source->Slice(2, 7).FileBegins(), ElementsAre(2));
+  EXPECT_THAT(*source->Slice(2, 7).DocumentBegins(), ElementsAre(2));
   EXPECT_EQ(source->document_begin_token(), -1);
 }
 

@@ -3,8 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/data/token_source.h"
@@ -202,6 +204,65 @@ TEST_F(TokenSourceErrorsTest, AFileRewrittenInPlaceWhileInUse) {
   const absl::Status status = source.Read(0, 10, tokens);
   EXPECT_EQ(status.code(), kDataLoss);
   EXPECT_EQ(status.message(), path + " changed after it was checked; it must not change while it is in use");
+}
+
+// An index of Megatron. Tests change its parts.
+struct MegatronIndex {
+  std::string magic = std::string("MMIDIDX\0\0", 9);
+  uint64_t version = 1;
+  uint8_t type = 8;
+  std::vector<int32_t> lengths = {3, 0, 2};
+  std::vector<int64_t> offsets = {0, 6, 6}, documents = {0, 2, 3};
+
+  std::string Bytes() const {
+    std::string bytes = magic;
+    const auto add = [&](const auto* values, size_t count) {
+      bytes.append(reinterpret_cast<const char*>(values), count * sizeof(*values));
+    };
+    const uint64_t counts[] = {lengths.size(), documents.size()};
+    add(&version, 1);
+    add(&type, 1);
+    add(counts, 2);
+    add(lengths.data(), lengths.size());
+    add(offsets.data(), offsets.size());
+    add(documents.data(), documents.size());
+    return bytes;
+  }
+};
+
+TEST_F(TokenSourceErrorsTest, MegatronFilesAreReadAndChecked) {
+  const std::string path = folder_.Path("a.idx"), tokens = folder_.Path("a.bin");
+  const std::vector<uint16_t> written = {1, 2, 300, 4, 65535};
+  folder_.Write("a.bin", std::string(reinterpret_cast<const char*>(written.data()), 10));
+  folder_.Write("a.idx", MegatronIndex().Bytes());
+  for (const std::string& where : {path, folder_.Path("")}) {
+    const absl::StatusOr<TokenSource> source = TokenSource::Open(where);
+    ASSERT_TRUE(source.ok()) << source.status();
+    std::vector<int32_t> read(source->size());
+    ASSERT_TRUE(source->Read(0, source->size(), read.data()).ok());
+    EXPECT_EQ(read, std::vector<int32_t>(written.begin(), written.end()));
+    EXPECT_EQ(source->format(), DataFormat::kMegatron);
+    EXPECT_TRUE(source->knows_documents());
+    EXPECT_EQ(*source->DocumentBegins(), std::vector<int64_t>{3});
+  }
+  const auto refused = [&](const MegatronIndex& index, absl::StatusCode code, const std::string& message) {
+    folder_.Write("a.idx", index.Bytes());
+    ExpectRefused(path, code, message, DataFormat::kMegatron);
+  };
+  refused({.magic = "MMIDIDX01"}, kInvalid, "does not begin with MMIDIDX; give the .idx file");
+  refused({.version = 2}, kInvalid, "version 2 and type 8 of tokens; supported: version 1 with the types");
+  refused({.type = 7}, kInvalid, "version 1 and type 7 of tokens");
+  refused({.type = 4, .offsets = {0, 12, 12}}, kDataLoss, "it has 10 bytes, and the sequences of ");
+  refused({.offsets = {0, 6, 8}}, kDataLoss, "sequence 2 has the length 2 and the offset 8; wanted the offset 6");
+  refused({.lengths = {3, -1, 2}}, kDataLoss, "sequence 1 has the length -1");
+  refused({.lengths = {3, 0}}, kDataLoss, "its size 90 is not that of 2 sequences and 3 boundaries");
+  refused({.documents = {0, 2}}, kDataLoss, "the last document ends at sequence 2 of 3");
+  refused({.documents = {0, 3, 2}}, kDataLoss, "document 2 begins at sequence 2");
+  folder_.Write("a.idx", MegatronIndex().Bytes().substr(0, 20));
+  ExpectRefused(path, kInvalid, "is too short", DataFormat::kMegatron);
+  folder_.Write("a.idx", MegatronIndex().Bytes());
+  std::filesystem::remove(tokens);
+  ExpectRefused(path, absl::StatusCode::kNotFound, absl::StrCat("cannot open ", tokens));
 }
 
 }  // namespace

@@ -174,7 +174,8 @@ TEST(DocumentsTest, CompletionsCountAndPromptsDoNot) {
     ASSERT_TRUE(totals.ok()) << totals.status();
     EXPECT_EQ(totals->documents, 3);
     EXPECT_EQ(totals->skipped, 2);
-    EXPECT_EQ(totals->first_skipped, path + ":3: it has neither \"text\" nor \"prompt\" and \"completion\"");
+    EXPECT_EQ(totals->first_skipped,
+              path + ":3: it has neither \"text\" nor \"messages\" nor \"prompt\" and \"completion\"");
     const std::string begin = "<|begin_of_text|>", close = "<|endoftext|>";
     if (loss_on == LossOn::kAll) {
       EXPECT_EQ(totals->counted, totals->tokens);
@@ -208,7 +209,7 @@ TEST(DocumentsTest, ErrorsNameFileAndLine) {
   TempFolder folder;
   const std::string json = folder.path() + "/a.jsonl", text = folder.path() + "/a.txt";
   Write(json, "{\"text\": \"x\"}\n\n{\"test\": 1}\n");
-  EXPECT_EQ(ErrorOf(json), json + ":3: it has neither \"text\" nor \"prompt\" and \"completion\"");
+  EXPECT_EQ(ErrorOf(json), json + ":3: it has neither \"text\" nor \"messages\" nor \"prompt\" and \"completion\"");
   Write(json, "{\"text\": 1}\n");
   EXPECT_EQ(ErrorOf(json), json + ":1: \"text\": found 1; wanted a string");
   Write(json, "{\"text\": \"x\"}\n{");

@@ -201,6 +201,8 @@ class ServiceTest(unittest.TestCase):
                 (_JOB.replace("heads: 2", "heads: 3"), r"job:3:\d+: .*width 64 is not a multiple of heads 3"),
                 (_JOB.replace("text.txt", "/etc/passwd"), "data.path: found a path outside of the data folder"),
                 (_JOB.replace("text.txt", "../data/../x"), "data.path: found a path outside of the data folder"),
+                (_JOB.replace("data {", 'data { tokenizer: "/etc"'), "data.tokenizer: found a path outside of the"),
+                (_JOB.replace("data {", 'data { cache: "/tmp"'), "data.cache: the service has its own folders"),
                 (_JOB.replace("text.txt", "texts"), 'data.path: there is no "texts" in the data folder'),
                 (_JOB.replace("data {", 'telemetry { run_folder: "/tmp/x" } data {'), "telemetry.run_folder: .* leave"),
                 (_JOB.replace("data {", 'telemetry { sinks { events: "/tmp/x" } } data {'), "sinks: .* leave it out"),

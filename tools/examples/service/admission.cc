@@ -35,6 +35,12 @@ absl::Status CheckDataPath(absl::string_view field, const std::string& path, con
 absl::Status CheckSupported(const shale::Job& job, const std::string& data_folder) {
   SHALE_RETURN_IF_ERROR(CheckDataPath("data.path", job.data.path, data_folder));
   SHALE_RETURN_IF_ERROR(CheckDataPath("data.evaluation_path", job.data.evaluation_path, data_folder));
+  if (job.data.has_tokenizer()) {
+    SHALE_RETURN_IF_ERROR(CheckDataPath("data.tokenizer", job.data.tokenizer, data_folder));
+  }
+  if (!job.data.cache.empty()) {
+    return absl::InvalidArgumentError("job: data.cache: the service has its own folders; leave it out");
+  }
   if (job.data.path.empty()) {
     return absl::InvalidArgumentError("job: data.path: missing; the service has no data of its own");
   }

@@ -1,0 +1,251 @@
+#include "engine/tokenize/prepared_text.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/data/data_format.h"
+#include "engine/hugging_face/strict_json.h"
+#include "engine/hugging_face/tokenizer_digest.h"
+#include "engine/io/crc32c.h"
+#include "engine/io/file.h"
+#include "engine/io/folder_lock.h"
+#include "engine/text/quote.h"
+#include "engine/tokenize/chat_template.h"
+#include "engine/tokenize/counts_file.h"
+#include "engine/tokenize/document_ends_file.h"
+#include "engine/tokenize/document_reader.h"
+#include "engine/tokenize/token_files.h"
+#include "engine/tokenize/tokenize_documents.h"
+#include "engine/tokenize/tokenizer.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+// Hidden files, which TokenSource::Open leaves out.
+constexpr char kCounts[] = ".counts";
+constexpr char kDocuments[] = ".documents";
+constexpr char kManifest[] = ".manifest.json";
+constexpr int kVersion = 2;  // Change it when other tokens or files are made of the same text.
+constexpr int64_t kReadBytes = int64_t{1} << 18;
+constexpr int64_t kMaxManifestBytes = int64_t{1} << 24;
+constexpr int64_t kMaxTokenizerBytes = int64_t{1} << 28;
+
+// Two checksums of all bytes, by different polynomials.
+struct Checksum {
+  uint64_t wide = 0;
+  uint32_t narrow = 0;
+
+  void Add(absl::string_view bytes) {
+    wide = Crc64(bytes, wide);
+    narrow = Crc32c(bytes, narrow);
+  }
+  void AddNumber(int64_t number) { Add(absl::string_view(reinterpret_cast<const char*>(&number), sizeof(number))); }
+};
+
+absl::Status AddFile(const InputFile& file, Checksum* sum) {
+  file.ReadsInOrder();
+  std::string buffer;
+  for (int64_t at = 0; at < file.size(); at += std::ssize(buffer)) {
+    buffer.resize(std::min(kReadBytes, file.size() - at));
+    SHALE_RETURN_IF_ERROR(file.ReadAt(at, buffer.data(), std::ssize(buffer)));
+    sum->Add(buffer);
+  }
+  return absl::OkStatus();
+}
+
+// A file of the text as it was when its checksum was taken.
+struct SeenFile {
+  std::string path;
+  InputFile::Identity identity;
+};
+
+// Returns the name of the folder of the tokens, and the files that it stands for.
+absl::StatusOr<std::string> KeyOf(const TextData& text, std::vector<SeenFile>* seen) {
+  Checksum sum;
+  for (const int64_t choice : {int64_t{kVersion}, int64_t{text.all_rows}, static_cast<int64_t>(text.loss_on),
+                               static_cast<int64_t>(text.bad_lines)}) {
+    sum.AddNumber(choice);
+  }
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+    const absl::StatusOr<std::string> bytes = ReadFile(JoinPath(text.tokenizer, name), kMaxTokenizerBytes);
+    if (!bytes.ok() && !absl::IsNotFound(bytes.status())) return bytes.status();
+    sum.AddNumber(bytes.ok() ? std::ssize(*bytes) : -1);
+    if (bytes.ok()) sum.Add(*bytes);
+  }
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListDocumentFiles(text.path));
+  for (const std::string& path : paths) {
+    SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+    // The name decides how the bytes are read.
+    sum.AddNumber(absl::EndsWith(WithoutPacking(path), ".jsonl") ? 1 : 0);
+    sum.AddNumber(static_cast<int64_t>(path.size() - WithoutPacking(path).size()));
+    sum.AddNumber(file.size());
+    SHALE_RETURN_IF_ERROR(AddFile(file, &sum));
+    seen->push_back({.path = path, .identity = file.identity()});
+  }
+  return absl::StrFormat("%016x%08x", sum.wide, sum.narrow);
+}
+
+// Returns the token that ends a document, or -1 if the tokenizer puts it there itself or the folder names none.
+absl::StatusOr<int32_t> EndOfDocument(const Tokenizer& tokenizer, const std::string& folder) {
+  const std::string path = JoinPath(folder, "tokenizer_config.json");
+  const absl::StatusOr<std::string> bytes = ReadFile(path, kMaxTokenizerBytes);
+  if (absl::IsNotFound(bytes.status())) return -1;
+  if (!bytes.ok()) return bytes.status();
+  const absl::StatusOr<Json> json = ParseStrictJson(*bytes);
+  if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", json.status().message()));
+  Json end = json->value("eos_token", Json());
+  if (end.is_object()) end = end.value("content", Json());
+  if (end.is_null()) return -1;
+  const int32_t token = end.is_string() ? tokenizer.Find(end.get<std::string>()) : -1;
+  if (token < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": eos_token: found ", ShownJson(end), ", which is no token of tokenizer.json"));
+  }
+  return !tokenizer.suffix().empty() && tokenizer.suffix().back() == token ? -1 : token;
+}
+
+Json TotalsToJson(const TokenizeTotals& totals) {
+  return {{"documents", totals.documents}, {"bytes", totals.bytes},     {"tokens", totals.tokens},
+          {"counted", totals.counted},     {"skipped", totals.skipped}, {"first_skipped", totals.first_skipped}};
+}
+
+// Makes the tokens in `folder`, which must not exist.
+absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const PrepareOptions& how,
+                  const std::string& folder) {
+  SHALE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(text.tokenizer));
+  TokenizeOptions options = {.threads = how.threads, .loss_on = text.loss_on, .bad_lines = text.bad_lines};
+  SHALE_ASSIGN_OR_RETURN(options.end_of_document, EndOfDocument(tokenizer, text.tokenizer));
+  const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Load(text.tokenizer);
+  if (!chat.ok() && !absl::IsNotFound(chat.status())) return chat.status();
+  if (chat.ok()) options.chat = &*chat;
+  SHALE_ASSIGN_OR_RETURN(DocumentReader reader, DocumentReader::Open(text.path, {.cut_lines = tokenizer.by_line(),
+                                                                                 .all_rows = text.all_rows}));
+  SHALE_ASSIGN_OR_RETURN(TokenFilesWriter writer, TokenFilesWriter::Create(folder, tokenizer.vocabulary()));
+  CountsWriter counts(JoinPath(writer.folder(), kCounts));
+  SHALE_ASSIGN_OR_RETURN(DocumentEndsWriter ends, DocumentEndsWriter::Create(JoinPath(writer.folder(), kDocuments)));
+  SHALE_ASSIGN_OR_RETURN(const TokenizeTotals totals,
+                         TokenizeDocuments(
+                             tokenizer, reader, options,
+                             [&](const DocumentTokens& document) {
+                               SHALE_RETURN_IF_ERROR(counts.Add(std::ssize(document.tokens), document.counts));
+                               SHALE_RETURN_IF_ERROR(ends.Add(std::ssize(document.tokens), document.ends));
+                               return writer.Add(document.tokens);
+                             },
+                             [&](const TokenizeTotals&) {
+                               if (how.progress.reading == nullptr) return;
+                               how.progress.reading(reader.bytes_read(), reader.total_bytes());
+                             }));
+  for (const SeenFile& file : seen) {
+    SHALE_ASSIGN_OR_RETURN(const InputFile now, InputFile::Open(file.path));
+    SHALE_RETURN_IF_ERROR(now.CheckUnchangedSince(file.identity));
+  }
+  SHALE_RETURN_IF_ERROR(writer.End());
+  SHALE_RETURN_IF_ERROR(counts.End());
+  SHALE_RETURN_IF_ERROR(ends.End());
+  Json manifest = {{"version", kVersion}, {"vocabulary", tokenizer.vocabulary()}, {"totals", TotalsToJson(totals)}};
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(writer.folder()));
+  for (const std::string& name : names) {
+    SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(JoinPath(writer.folder(), name)));
+    Checksum sum;
+    SHALE_RETURN_IF_ERROR(AddFile(file, &sum));
+    manifest["files"][name] = {{"bytes", file.size()}, {"crc32c", sum.narrow}};
+  }
+  SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(writer.folder(), kManifest), manifest.dump(1) + "\n"));
+  return writer.Commit();
+}
+
+absl::Status Damaged(const std::string& folder, absl::string_view what) {
+  return absl::DataLossError(
+      absl::StrCat(folder, " is damaged: ", what, "; remove this folder, and the tokens are made again"));
+}
+
+// Reads a number of an object of the manifest. Returns -1 if there is none.
+int64_t NumberIn(const Json& object, const char* name) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  return object.is_object() && found != object.end() && found->is_number_integer() ? found->get<int64_t>() : -1;
+}
+
+absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::string& folder) {
+  SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(JoinPath(folder, kManifest), kMaxManifestBytes));
+  const absl::StatusOr<Json> manifest = ParseStrictJson(bytes);
+  if (!manifest.ok() || NumberIn(*manifest, "version") != kVersion || !manifest->contains("files") ||
+      !(*manifest)["files"].is_object() || !(*manifest)["files"].contains(kDocuments) ||
+      NumberIn(*manifest, "vocabulary") < 1) {
+    return Damaged(folder, absl::StrCat(kManifest, " is not a manifest"));
+  }
+  for (const auto& [name, recorded] : (*manifest)["files"].items()) {
+    const absl::StatusOr<InputFile> file = InputFile::Open(JoinPath(folder, name));
+    if (!file.ok()) return Damaged(folder, file.status().message());
+    Checksum sum;
+    SHALE_RETURN_IF_ERROR(AddFile(*file, &sum));
+    if (file->size() != NumberIn(recorded, "bytes") || sum.narrow != NumberIn(recorded, "crc32c")) {
+      return Damaged(folder, absl::StrCat(name, " is not what was written"));
+    }
+  }
+  TextTokens made = {.path = text.path, .vocabulary = NumberIn(*manifest, "vocabulary")};
+  SHALE_ASSIGN_OR_RETURN(made.tokenizer, TokenizerDigest(text.tokenizer));
+  made.documents_path = JoinPath(folder, kDocuments);
+  if ((*manifest)["files"].contains(kCounts)) made.counts_path = JoinPath(folder, kCounts);
+  SHALE_ASSIGN_OR_RETURN(TokenSource tokens, TokenSource::OpenText(folder, made));
+  const Json& recorded = (*manifest)["totals"];
+  TextReport report = {.path = text.path, .folder = folder};
+  report.totals = {.documents = NumberIn(recorded, "documents"),
+                   .bytes = NumberIn(recorded, "bytes"),
+                   .tokens = NumberIn(recorded, "tokens"),
+                   .counted = NumberIn(recorded, "counted"),
+                   .skipped = NumberIn(recorded, "skipped")};
+  if (report.totals.skipped > 0) report.totals.first_skipped = recorded.value("first_skipped", "");
+  return PreparedText{.tokens = std::move(tokens), .report = std::move(report)};
+}
+
+bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+// Locks a key of the cache. Waits for another process that makes its tokens.
+absl::StatusOr<FolderLock> Lock(const std::string& path) {
+  while (true) {
+    absl::StatusOr<FolderLock> lock = FolderLock::Take(path, "another process makes these tokens");
+    if (!absl::IsFailedPrecondition(lock.status())) return lock;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<bool> IsText(const std::string& path, DataFormat format) {
+  if (format != DataFormat::kByContent) return format == DataFormat::kText || format == DataFormat::kJsonLines;
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> files, ListDocumentFiles(path));
+  for (const std::string& name : files) {
+    if (WithoutPacking(name) != name || absl::EndsWith(name, ".jsonl")) return true;
+    SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(name));
+    SHALE_ASSIGN_OR_RETURN(const DataFormatEntry* found, RecognizeFormat(file));
+    if (found != nullptr) return found->format == DataFormat::kText;
+  }
+  return true;
+}
+
+absl::StatusOr<PreparedText> PrepareText(const TextData& text, const PrepareOptions& options) {
+  std::vector<SeenFile> seen;
+  SHALE_ASSIGN_OR_RETURN(const std::string key, KeyOf(text, &seen));
+  const std::string folder = JoinPath(options.cache, key);
+  bool made = false;
+  if (!Exists(folder)) {
+    SHALE_ASSIGN_OR_RETURN(const FolderLock lock, Lock(JoinPath(options.cache, absl::StrCat(".", key, ".lock"))));
+    made = !Exists(folder);
+    if (made) SHALE_RETURN_IF_ERROR(Make(text, seen, options, folder));
+  }
+  SHALE_ASSIGN_OR_RETURN(PreparedText prepared, OpenPrepared(text, folder));
+  prepared.report.made = made;
+  if (options.progress.ready != nullptr) options.progress.ready(prepared.report);
+  return prepared;
+}
+
+}  // namespace shale

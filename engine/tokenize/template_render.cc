@@ -1,0 +1,281 @@
+#include "engine/tokenize/template_render.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "engine/text/quote.h"
+#include "engine/tokenize/template_functions.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+using Value = TemplateValue;
+using Kind = TemplateExpression::Kind;
+
+constexpr int64_t kMostSteps = 1'000'000;
+constexpr size_t kMostBytes = size_t{1} << 28;
+
+enum class Flow { kOn, kBreak, kContinue };
+
+absl::Status At(int line, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("line ", line, ": ", status.message()));
+}
+
+// Returns the value of a StatusOr, or its error with the line.
+template <class T>
+absl::StatusOr<T> At(int line, absl::StatusOr<T> value) {
+  if (value.ok()) return value;
+  return At(line, value.status());
+}
+
+class Renderer {
+ public:
+  explicit Renderer(const Value& variables) {
+    scopes_.emplace_back();
+    for (const auto& [name, value] : *variables.dict) scopes_[0][name] = value;
+  }
+
+  absl::StatusOr<Flow> Body(const std::vector<TemplateStatement>& statements) {
+    for (const TemplateStatement& statement : statements) {
+      SHALE_RETURN_IF_ERROR(Step(statement.line));
+      SHALE_ASSIGN_OR_RETURN(const Flow flow, Run(statement));
+      if (flow != Flow::kOn) return flow;
+    }
+    return Flow::kOn;
+  }
+  std::string TakeText() { return std::move(out_); }
+
+ private:
+  absl::Status Step(int line) {
+    if (++steps_ > kMostSteps) return At(line, absl::InvalidArgumentError("the template takes too many steps"));
+    if (out_.size() > kMostBytes) return At(line, absl::InvalidArgumentError("the template writes too much"));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Flow> Run(const TemplateStatement& statement) {
+    switch (statement.kind) {
+      case TemplateStatement::Kind::kText: out_ += statement.text; return Flow::kOn;
+      case TemplateStatement::Kind::kPrint: {
+        SHALE_ASSIGN_OR_RETURN(const Value value, Evaluate(*statement.expression));
+        SHALE_ASSIGN_OR_RETURN(const std::string text, At(statement.line, Printed(value)));
+        out_ += text;
+        return Flow::kOn;
+      }
+      case TemplateStatement::Kind::kIf:
+        for (const TemplateStatement::Branch& branch : statement.branches) {
+          if (branch.condition != nullptr) {
+            SHALE_ASSIGN_OR_RETURN(const Value condition, Evaluate(*branch.condition));
+            if (!condition.truth()) continue;
+          }
+          return Body(branch.body);
+        }
+        return Flow::kOn;
+      case TemplateStatement::Kind::kFor: return Loop(statement);
+      case TemplateStatement::Kind::kSet: return Set(statement);
+      case TemplateStatement::Kind::kBreak: return Flow::kBreak;
+      case TemplateStatement::Kind::kContinue: return Flow::kContinue;
+    }
+    return Flow::kOn;
+  }
+
+  absl::StatusOr<Flow> Set(const TemplateStatement& statement) {
+    SHALE_ASSIGN_OR_RETURN(Value value, Evaluate(*statement.expression));
+    if (statement.attribute.empty()) {
+      scopes_.back()[statement.text] = std::move(value);
+      return Flow::kOn;
+    }
+    const Value space = Lookup(statement.text);
+    if (!space.is(Value::Kind::kDict) || space.number != 1) {
+      return At(statement.line, absl::InvalidArgumentError(
+                                    absl::StrCat(Quoted(statement.text), " is no namespace: found ", space.type())));
+    }
+    Value::Dict& members = *space.dict;
+    const auto found = std::find_if(members.begin(), members.end(),
+                                    [&](const auto& member) { return member.first == statement.attribute; });
+    if (found == members.end()) {
+      members.emplace_back(statement.attribute, std::move(value));
+    } else {
+      found->second = std::move(value);
+    }
+    return Flow::kOn;
+  }
+
+  // Gives the names of a loop their values.
+  absl::Status Assign(const TemplateStatement& loop, const Value& element) {
+    if (loop.names.size() == 1) {
+      scopes_.back()[loop.names[0]] = element;
+      return absl::OkStatus();
+    }
+    if (!element.is(Value::Kind::kList) || element.list->size() != loop.names.size()) {
+      return At(loop.line, absl::InvalidArgumentError(
+                               absl::StrCat("a loop over ", loop.names.size(), " names; found ", element.type())));
+    }
+    for (size_t i = 0; i < loop.names.size(); ++i) scopes_.back()[loop.names[i]] = (*element.list)[i];
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Flow> Loop(const TemplateStatement& loop) {
+    SHALE_ASSIGN_OR_RETURN(const Value all, Evaluate(*loop.expression));
+    SHALE_ASSIGN_OR_RETURN(Value::List elements, At(loop.line, ElementsOf(all)));
+    if (loop.condition != nullptr) {
+      Value::List kept;
+      scopes_.emplace_back();
+      for (Value& element : elements) {
+        SHALE_RETURN_IF_ERROR(Step(loop.line));
+        SHALE_RETURN_IF_ERROR(Assign(loop, element));
+        SHALE_ASSIGN_OR_RETURN(const Value condition, Evaluate(*loop.condition));
+        if (condition.truth()) kept.push_back(std::move(element));
+      }
+      scopes_.pop_back();
+      elements = std::move(kept);
+    }
+    if (elements.empty()) return Body(loop.otherwise);
+    const int64_t size = std::ssize(elements);
+    for (int64_t i = 0; i < size; ++i) {
+      SHALE_RETURN_IF_ERROR(Step(loop.line));
+      scopes_.emplace_back();
+      scopes_.back()["loop"] =
+          Value::Of(Value::Dict{{"index", Value::Integer(i + 1)},
+                                {"index0", Value::Integer(i)},
+                                {"revindex", Value::Integer(size - i)},
+                                {"revindex0", Value::Integer(size - i - 1)},
+                                {"first", Value::Bool(i == 0)},
+                                {"last", Value::Bool(i + 1 == size)},
+                                {"length", Value::Integer(size)},
+                                {"previtem", i > 0 ? elements[i - 1] : Value::Undefined("loop.previtem")},
+                                {"nextitem", i + 1 < size ? elements[i + 1] : Value::Undefined("loop.nextitem")}});
+      SHALE_RETURN_IF_ERROR(Assign(loop, elements[i]));
+      SHALE_ASSIGN_OR_RETURN(const Flow flow, Body(loop.body));
+      scopes_.pop_back();
+      if (flow == Flow::kBreak) break;
+    }
+    return Flow::kOn;
+  }
+
+  Value Lookup(const std::string& name) const {
+    for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+      if (const auto found = scope->find(name); found != scope->end()) return found->second;
+    }
+    return Value::Undefined(name);
+  }
+
+  // Returns the value of a part of an expression, or none if there is no such part.
+  absl::StatusOr<Value> Part(const TemplateExpression& expression, size_t index) {
+    if (index >= expression.parts.size() || expression.parts[index] == nullptr) return Value::None();
+    return Evaluate(*expression.parts[index]);
+  }
+
+  absl::StatusOr<Value> Evaluate(const TemplateExpression& expression) {
+    SHALE_RETURN_IF_ERROR(Step(expression.line));
+    const int line = expression.line;
+    switch (expression.kind) {
+      case Kind::kLiteral: return expression.value;
+      case Kind::kName: return Lookup(expression.name);
+      case Kind::kAttribute: {
+        SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
+        return At(line, ItemOf(value, Value::Text(expression.name)));
+      }
+      case Kind::kItem: {
+        SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
+        SHALE_ASSIGN_OR_RETURN(const Value index, Part(expression, 1));
+        return At(line, ItemOf(value, index));
+      }
+      case Kind::kSlice: {
+        SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
+        Value bounds[3];
+        for (int i = 0; i < 3; ++i) {
+          SHALE_ASSIGN_OR_RETURN(bounds[i], Part(expression, i + 1));
+        }
+        return At(line, SliceOf(value, bounds));
+      }
+      case Kind::kCall: return Call(expression);
+      case Kind::kFilter: {
+        SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
+        SHALE_ASSIGN_OR_RETURN(const TemplateArguments arguments, Arguments(expression));
+        return At(line, ApplyFilter(expression.name, value, arguments));
+      }
+      case Kind::kTest: {
+        SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
+        SHALE_ASSIGN_OR_RETURN(const TemplateArguments arguments, Arguments(expression));
+        SHALE_ASSIGN_OR_RETURN(const bool passes, At(line, ApplyTest(expression.name, value, arguments)));
+        return Value::Bool(passes);
+      }
+      case Kind::kNot: {
+        SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
+        return Value::Bool(!value.truth());
+      }
+      case Kind::kMinus: {
+        SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
+        return At(line, ApplyBinary("-", Value::Integer(0), value));
+      }
+      case Kind::kBinary: {
+        SHALE_ASSIGN_OR_RETURN(const Value left, Part(expression, 0));
+        if (expression.name == "and" && !left.truth()) return left;
+        if (expression.name == "or" && left.truth()) return left;
+        SHALE_ASSIGN_OR_RETURN(const Value right, Part(expression, 1));
+        if (expression.name == "and" || expression.name == "or") return right;
+        return At(line, ApplyBinary(expression.name, left, right));
+      }
+      case Kind::kConditional: {
+        SHALE_ASSIGN_OR_RETURN(const Value condition, Part(expression, 1));
+        if (condition.truth()) return Part(expression, 0);
+        if (expression.parts[2] == nullptr) return Value::Undefined("an if without else");
+        return Part(expression, 2);
+      }
+      case Kind::kList: {
+        Value::List list;
+        for (size_t i = 0; i < expression.parts.size(); ++i) {
+          SHALE_ASSIGN_OR_RETURN(Value element, Part(expression, i));
+          list.push_back(std::move(element));
+        }
+        return Value::Of(std::move(list));
+      }
+    }
+    return Value::None();
+  }
+
+  // Returns the parts of a call, a filter or a test behind the first.
+  absl::StatusOr<TemplateArguments> Arguments(const TemplateExpression& expression) {
+    TemplateArguments arguments;
+    for (size_t i = 1; i < expression.parts.size(); ++i) {
+      SHALE_ASSIGN_OR_RETURN(Value value, Part(expression, i));
+      arguments.values.push_back(std::move(value));
+    }
+    for (const auto& [name, part] : expression.keywords) {
+      SHALE_ASSIGN_OR_RETURN(Value value, Evaluate(*part));
+      arguments.keywords.emplace_back(name, std::move(value));
+    }
+    return arguments;
+  }
+
+  absl::StatusOr<Value> Call(const TemplateExpression& call) {
+    const TemplateExpression& callee = *call.parts[0];
+    SHALE_ASSIGN_OR_RETURN(const TemplateArguments arguments, Arguments(call));
+    if (callee.kind == Kind::kName) return At(call.line, ApplyFunction(callee.name, arguments));
+    if (callee.kind != Kind::kAttribute) {
+      return At(call.line, absl::InvalidArgumentError("only functions and methods can be called"));
+    }
+    SHALE_ASSIGN_OR_RETURN(const Value self, Part(callee, 0));
+    return At(call.line, ApplyMethod(callee.name, self, arguments));
+  }
+
+  std::vector<std::map<std::string, Value>> scopes_;  // The innermost loop is the last.
+  std::string out_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> RenderTemplate(const std::vector<TemplateStatement>& statements,
+                                           const TemplateValue& variables) {
+  Renderer renderer(variables);
+  SHALE_RETURN_IF_ERROR(renderer.Body(statements).status());
+  return renderer.TakeText();
+}
+
+}  // namespace shale

@@ -1,0 +1,227 @@
+#include "engine/tokenize/prepared_text.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/data/data_source.h"
+#include "engine/data/document_samples.h"
+#include "engine/data/token_samples.h"
+#include "engine/tokenize/tokenizer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/io/temp_folder.h"
+
+namespace shale {
+namespace {
+
+constexpr char kGpt2[] = "tests/engine/tokenize/golden/gpt2";
+
+void Write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+
+class PreparedTextTest : public testing::Test {
+ protected:
+  PreparedTextTest() : cache_(folder_.path() + "/tokens"), text_{.path = folder_.path() + "/a.jsonl"} {
+    text_.tokenizer = TokenizerFolder("gpt2");
+    Write(text_.path, "{\"prompt\": \"a b\", \"completion\": \" c d\"}\n{\"text\": \"e\"}\n");
+  }
+
+  // Returns a folder with the tokenizer.json of a golden. Tests see their data through links, which lead out of it.
+  std::string TokenizerFolder(const std::string& family) {
+    const std::string to = absl::StrCat(folder_.path(), "/", family);
+    std::filesystem::create_directory(to);
+    std::filesystem::copy_file(absl::StrCat("tests/engine/tokenize/golden/", family, "/tokenizer.json"),
+                               to + "/tokenizer.json");
+    return to;
+  }
+  absl::StatusOr<PreparedText> Prepare() { return PrepareText(text_, {.cache = cache_}); }
+  std::string Error() { return std::string(Prepare().status().message()); }
+  // Returns the names in the cache, but for empty folders that were locks of several.
+  std::vector<std::string> Kept() {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(cache_)) {
+      if (!std::filesystem::is_empty(entry.path())) names.push_back(entry.path().filename());
+    }
+    return names;
+  }
+
+  TempFolder folder_;
+  std::string cache_;
+  TextData text_;
+};
+
+std::string Read(const TokenSource& source) {
+  std::vector<int32_t> tokens(source.size());
+  EXPECT_TRUE(source.Read(0, source.size(), tokens.data()).ok());
+  return Tokenizer::Load(kGpt2)->Decode(tokens, false);
+}
+
+TEST_F(PreparedTextTest, TokensAreMadeOnceAndMaskTargets) {
+  const absl::StatusOr<PreparedText> made = Prepare();
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_TRUE(made->report.made);
+  EXPECT_EQ(Read(made->tokens), "a b c de");
+  EXPECT_EQ(made->tokens.vocabulary(), 700);
+  EXPECT_THAT(made->tokens.tokenizer(), testing::StartsWith("tokenizer.json "));
+  const absl::StatusOr<PreparedText> found = Prepare();
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_FALSE(found->report.made);
+  EXPECT_EQ(found->report.totals.counted, made->report.totals.counted);
+  EXPECT_EQ(Read(found->tokens), Read(made->tokens));
+
+  // The tokens of a sample and their targets: what follows a prompt counts, the prompt does not.
+  const int64_t length = made->tokens.size() - 1;
+  TokenSamples samples(found->tokens, length);
+  std::vector<int32_t> inputs(length), targets(length);
+  ASSERT_TRUE(samples.Read(0, {.inputs = absl::MakeSpan(inputs), .targets = absl::MakeSpan(targets)}).ok());
+  std::vector<int32_t> counted;
+  for (int64_t i = 0; i < length; ++i) {
+    if (targets[i] == kMaskedTarget) continue;
+    counted.push_back(targets[i]);
+    if (i + 1 < length) {
+      EXPECT_EQ(targets[i], inputs[i + 1]);
+    }
+  }
+  EXPECT_EQ(Tokenizer::Load(kGpt2)->Decode(counted, false), " c de");
+  EXPECT_EQ(std::ssize(counted), found->report.totals.counted);
+}
+
+TEST_F(PreparedTextTest, MasksDoNotDependOnWhereReadsBegin) {
+  std::string rows;
+  for (int i = 0; i < 400; ++i) {
+    rows += absl::StrCat("{\"prompt\": \"", std::string(i % 13, 'q'), " \", \"completion\": \"", i, "\"}\n");
+  }
+  Write(text_.path, rows);
+  const absl::StatusOr<PreparedText> prepared = Prepare();
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  const int64_t size = prepared->tokens.size();
+  std::vector<int32_t> whole(size), parts(size);
+  ASSERT_TRUE(prepared->tokens.MaskTargets(0, size, whole.data()).ok());
+  for (const int64_t step : {1, 7, 64}) {
+    std::fill(parts.begin(), parts.end(), 0);
+    for (int64_t at = 0; at < size; at += step) {
+      ASSERT_TRUE(prepared->tokens.Slice(at, size).MaskTargets(0, std::min(step, size - at), parts.data() + at).ok());
+    }
+    EXPECT_EQ(parts, whole) << step;
+  }
+  EXPECT_EQ(std::count(whole.begin(), whole.end(), 0), prepared->report.totals.counted);
+}
+
+TEST_F(PreparedTextTest, WhatDecidesTokensDecidesTheirPlace) {
+  ASSERT_TRUE(Prepare().ok());
+  text_.loss_on = LossOn::kAll;
+  ASSERT_TRUE(Prepare().ok());
+  text_.tokenizer = TokenizerFolder("llama3");
+  ASSERT_TRUE(Prepare().ok());
+  EXPECT_EQ(Kept().size(), 3);
+  const std::string other = folder_.path() + "/b.jsonl";
+  std::filesystem::copy(text_.path, other);
+  text_.path = other;
+  ASSERT_TRUE(Prepare().ok());
+  EXPECT_EQ(Kept().size(), 3) << "the same bytes elsewhere";
+  Write(text_.path, "{\"text\": \"f\"}\n");
+  ASSERT_TRUE(Prepare().ok());
+  EXPECT_EQ(Kept().size(), 4);
+}
+
+TEST_F(PreparedTextTest, DocumentsEndWithTheTokenOfTheFolder) {
+  const std::string& tokenizer = text_.tokenizer;
+  Write(tokenizer + "/tokenizer_config.json", "{\"eos_token\": {\"content\": \"<|endoftext|>\"}}");
+  const absl::StatusOr<PreparedText> prepared = Prepare();
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(Read(prepared->tokens), "a b c d<|endoftext|>e<|endoftext|>");
+  Write(tokenizer + "/tokenizer_config.json", "{\"eos_token\": \"<end>\"}");
+  EXPECT_EQ(Error(),
+            tokenizer + "/tokenizer_config.json: eos_token: found \"<end>\", which is no token of tokenizer.json");
+}
+
+TEST_F(PreparedTextTest, DocumentsAreKnownAndPacked) {
+  const std::string rows = "{\"prompt\": \"a b\", \"completion\": \" c d\"}\n{\"text\": \"\"}\n{\"text\": \"e f\"}\n";
+  // The first part of the last row has no target that counts.
+  Write(text_.path, rows + "{\"prompt\": \"p q r s t u v\", \"completion\": \" w\"}\n");
+  const absl::StatusOr<PreparedText> prepared = Prepare();
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->tokens.document_begin_token(), -1) << "that of the format of its files";
+  EXPECT_TRUE(prepared->tokens.knows_documents());
+  const absl::StatusOr<std::vector<int64_t>> begins = prepared->tokens.DocumentBegins();
+  ASSERT_TRUE(begins.ok()) << begins.status();
+  ASSERT_EQ(begins->size(), 2);
+  std::vector<std::string> documents;
+  int64_t last = 0;
+  for (const int64_t end : {(*begins)[0], (*begins)[1], prepared->tokens.size()}) {
+    documents.push_back(Read(prepared->tokens.Slice(last, end)));
+    last = end;
+  }
+  EXPECT_THAT(documents, testing::ElementsAre("a b c d", "e f", "p q r s t u v w"));
+
+  constexpr int64_t kLength = 4;
+  for (const Packing packing : {Packing::kPack, Packing::kPad}) {
+    const auto samples = DocumentSamples::Create(prepared->tokens, packing, {}, kLength);
+    ASSERT_TRUE(samples.ok()) << samples.status();
+    std::string counted;
+    for (int64_t i = 0; i < (*samples)->description().samples; ++i) {
+      std::vector<int32_t> inputs(kLength), targets(kLength), ids(packing == Packing::kPack ? kLength : 0);
+      ASSERT_TRUE((*samples)
+                      ->Read(i, {.inputs = absl::MakeSpan(inputs),
+                                 .targets = absl::MakeSpan(targets),
+                                 .position_ids = absl::MakeSpan(ids)})
+                      .ok());
+      std::erase(targets, kMaskedTarget);
+      counted += Tokenizer::Load(kGpt2)->Decode(targets, false) + "|";
+    }
+    EXPECT_EQ(counted, packing == Packing::kPack ? " c d| f w|" : " c d| f| w|");
+  }
+  const TokenSource prompt = prepared->tokens.Slice((*begins)[1], (*begins)[1] + 4);
+  EXPECT_THAT(std::string(DocumentSamples::Create(prompt, Packing::kPad, {}, kLength).status().message()),
+              testing::HasSubstr("no target of a document counts in the loss; set data.loss_on=ALL"));
+}
+
+TEST_F(PreparedTextTest, DamageIsFound) {
+  const absl::StatusOr<PreparedText> made = Prepare();
+  ASSERT_TRUE(made.ok()) << made.status();
+  const std::string& place = made->report.folder;
+  for (const char* name : {"tokens_00000.bin", ".counts", ".documents"}) {
+    const std::string path = place + "/" + name, kept = folder_.path() + "/kept";
+    std::filesystem::copy(path, kept);
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).put('\x7F');
+    EXPECT_EQ(Error(), absl::StrCat(place, " is damaged: ", name,
+                                    " is not what was written; remove this folder, and the tokens are made again"));
+    std::filesystem::remove(path);
+    EXPECT_THAT(Error(), testing::StartsWith(place + " is damaged: cannot open "));
+    std::filesystem::rename(kept, path);
+    EXPECT_TRUE(Prepare().ok());
+  }
+  Write(place + "/.manifest.json", "{}");
+  EXPECT_THAT(Error(), testing::StartsWith(place + " is damaged: .manifest.json is not a manifest"));
+}
+
+TEST_F(PreparedTextTest, NothingIsLeftOfTextThatIsRefused) {
+  Write(text_.path, "{\"text\": \"a\"}\nno\n");
+  EXPECT_EQ(Error(), text_.path + ":2: it is not JSON at its byte 2");
+  EXPECT_THAT(Kept(), testing::IsEmpty());
+  text_.bad_lines = BadLines::kSkip;
+  const absl::StatusOr<PreparedText> prepared = Prepare();
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->report.totals.skipped, 1);
+  EXPECT_EQ(Prepare()->report.totals.first_skipped, text_.path + ":2: it is not JSON at its byte 2");
+}
+
+TEST_F(PreparedTextTest, ThoseWhoWantTheSameTokensWaitForEachOther) {
+  std::vector<absl::StatusOr<PreparedText>> prepared(4, absl::UnknownError("not run"));
+  std::vector<std::thread> threads;
+  for (auto& one : prepared) threads.emplace_back([&] { one = Prepare(); });
+  for (std::thread& thread : threads) thread.join();
+  int made = 0;
+  for (const auto& one : prepared) {
+    ASSERT_TRUE(one.ok()) << one.status();
+    made += one->report.made ? 1 : 0;
+    EXPECT_EQ(Read(one->tokens), "a b c de");
+  }
+  EXPECT_EQ(made, 1);
+  EXPECT_EQ(Kept().size(), 1);
+}
+
+}  // namespace
+}  // namespace shale

@@ -1,0 +1,217 @@
+// Tests that training on text with a tokenizer is training on its tokens, and that masks are the same for any division
+// of a step.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/backends/job_backend.h"
+#include "engine/checkpoint/store.h"
+#include "engine/config/parse.h"
+#include "engine/config/print.h"
+#include "engine/tokenize/document_reader.h"
+#include "engine/tokenize/token_files.h"
+#include "engine/tokenize/tokenize_documents.h"
+#include "engine/tokenize/tokenizer.h"
+#include "engine/train/trainer.h"
+#include "tests/engine/io/temp_folder.h"
+
+namespace shale {
+namespace {
+
+class TextDataTest : public testing::Test {
+ protected:
+  TextDataTest() {
+    std::filesystem::create_directory(folder_.Path("tokenizer"));
+    std::filesystem::copy_file("tests/engine/tokenize/golden/gpt2/tokenizer.json",
+                               folder_.Path("tokenizer/tokenizer.json"));
+  }
+
+  absl::StatusOr<Job> ParseSmallJob(const std::string& data, const std::string& model,
+                                    const std::vector<std::string>& overrides = {}) {
+    return ParseJobText(absl::StrCat("model { ", model, R"( }
+      batch { global_batch: 6 micro_batch: 2 sequence_length: 24 }
+      sharding { ranks: 2 }
+      optimizer { learning_rate: 1e-2 }
+      lr_schedule { steps: 4 }
+      runtime { threads_per_rank: 1 }
+      telemetry { run_folder: "run" }
+      data { )",
+                                     data, " }\n"),
+                        folder_.Path("job.textproto"), overrides);
+  }
+  Job SmallJob(const std::string& data, const std::vector<std::string>& overrides = {}) {
+    absl::StatusOr<Job> job =
+        ParseSmallJob(data, "decoder { family: LLAMA width: 32 layers: 1 heads: 4 hidden: 48 }", overrides);
+    EXPECT_TRUE(job.ok()) << job.status();
+    job->data.cache = folder_.Path("tokens");
+    return *std::move(job);
+  }
+  struct Run {
+    absl::Status status;
+    std::vector<StepReport> steps;
+    int64_t counted = 0;  // Tokens of the text that count.
+  };
+  Run Train(const Job& job, const std::string& checkpoints = "", const ResumeOptions& resume = {}) {
+    const std::unique_ptr<Backend> backend = *CreateBackend(job);
+    Run run;
+    absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(
+        job, {.backend = backend.get(),
+              .checkpoint_folder = checkpoints.empty() ? "" : folder_.Path(checkpoints),
+              .resume = resume,
+              .text_progress = {.ready = [&](const TextReport& text) { run.counted = text.totals.counted; }}});
+    run.status = trainer.status();
+    if (!trainer.ok()) return run;
+    run.status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
+      EXPECT_EQ(report.peak_bytes_measured, report.peak_bytes_planned);
+      run.steps.push_back(report);
+      return absl::OkStatus();
+    }});
+    return run;
+  }
+  std::vector<double> Losses(const Run& run) {
+    EXPECT_TRUE(run.status.ok()) << run.status;
+    std::vector<double> losses;
+    for (const StepReport& step : run.steps) losses.push_back(step.loss);
+    return losses;
+  }
+  std::vector<double> Losses(const Job& job) { return Losses(Train(job)); }
+
+  // Returns chats as JSON Lines. Some are longer than a sequence, and begin with a question as long.
+  static std::vector<std::string> Chats() {
+    std::vector<std::string> chats;
+    for (int i = 0; i < 12; ++i) {
+      chats.push_back(absl::StrCat(R"({"messages": [{"role": "user", "content": "Why )", std::string(i * i % 50, 'q'),
+                                   R"(?"}, {"role": "assistant", "content": "Answer )", std::string(i * 3, 'z'), i,
+                                   "\"}]}\n"));
+    }
+    return chats;
+  }
+  void WriteTemplate() {
+    folder_.Write("tokenizer/chat_template.jinja",
+                  "{% for message in messages %}<{{ message.role }}>{{ message.content }}</>{% endfor %}"
+                  "{% if add_generation_prompt %}<assistant>{% endif %}");
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(TextDataTest, TextTrainsAsItsTokensDo) {
+  std::string text;
+  for (int i = 0; i < 300; ++i) absl::StrAppend(&text, "the ", i % 7, " quick brown foxes jump over the lazy dog.\n");
+  folder_.Write("text.txt", text);
+  const Job job = SmallJob("path: \"text.txt\" tokenizer: \"tokenizer\"");
+
+  const absl::StatusOr<Tokenizer> tokenizer = Tokenizer::Load(folder_.Path("tokenizer"));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  absl::StatusOr<DocumentReader> reader = DocumentReader::Open(folder_.Path("text.txt"), {});
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  absl::StatusOr<TokenFilesWriter> writer = TokenFilesWriter::Create(folder_.Path("made"), tokenizer->vocabulary());
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  ASSERT_TRUE(TokenizeDocuments(*tokenizer, *reader, {}, [&](const DocumentTokens& document) {
+                return writer->Add(document.tokens);
+              }).ok());
+  ASSERT_TRUE(writer->Commit().ok());
+  const Job of_tokens =
+      SmallJob("path: \"made\"", {absl::StrCat("model.decoder.vocabulary=", tokenizer->vocabulary())});
+  const std::vector<double> losses = Losses(job);
+  ASSERT_EQ(losses.size(), 4);
+  EXPECT_EQ(losses, Losses(of_tokens));
+  EXPECT_EQ(losses, Losses(job)) << "tokens from the cache";
+}
+
+TEST_F(TextDataTest, MasksDoNotDependOnTheDivisionOfAStep) {
+  std::string rows;
+  for (int i = 0; i < 200; ++i) {
+    absl::StrAppend(&rows, "{\"prompt\": \"the ", std::string(i % 11, 'x'), " \", \"completion\": \"answer ", i % 5,
+                    "\"}\n");
+  }
+  folder_.Write("rows.jsonl", rows);
+  const std::string data = "path: \"rows.jsonl\" tokenizer: \"tokenizer\"";
+  const std::vector<double> losses = Losses(SmallJob(data));
+  for (const std::vector<std::string>& division : {std::vector<std::string>{"sharding.ranks=1", "batch.micro_batch=6"},
+                                                   {"sharding.ranks=3", "batch.micro_batch=1"}}) {
+    const std::vector<double> others = Losses(SmallJob(data, division));
+    ASSERT_EQ(others.size(), losses.size());
+    // Sums in another order, in fp32, of losses of about 6.
+    for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(others[i], losses[i], 1e-4) << i;
+  }
+  std::vector<std::string> all = {"data.loss_on=ALL"};
+  EXPECT_NE(Losses(SmallJob(data, all)), losses);
+}
+
+TEST_F(TextDataTest, PackedChatsHaveTheLossThatTheyHaveAlone) {
+  WriteTemplate();
+  // One step that takes all samples.
+  const std::vector<std::string> one_step = {"lr_schedule.steps=", "lr_schedule.epochs=1", "batch.global_batch=64"};
+  const auto step_of = [&](const std::string& rows, const std::string& packing) {
+    folder_.Write("chats.jsonl", rows);
+    std::vector<std::string> all = one_step;
+    all.push_back("data.packing=" + packing);
+    Run run = Train(SmallJob("path: \"chats.jsonl\" tokenizer: \"tokenizer\"", all));
+    EXPECT_EQ(run.steps.size(), 1) << run.status;
+    if (run.steps.size() != 1) return StepReport();
+    EXPECT_EQ(run.steps[0].step_tokens, run.counted) << "every token that counts is a target once";
+    return run.steps[0];
+  };
+  double sum = 0;
+  int64_t counted = 0;
+  for (const std::string& chat : Chats()) {
+    const StepReport alone = step_of(chat, "PAD");
+    sum += alone.loss * static_cast<double>(alone.step_tokens);
+    counted += alone.step_tokens;
+  }
+  for (const char* packing : {"PACK", "PAD"}) {
+    const StepReport together = step_of(absl::StrJoin(Chats(), ""), packing);
+    EXPECT_EQ(together.step_tokens, counted) << packing;
+    // fp32 sums of losses of about 6 in another order.
+    EXPECT_NEAR(together.loss, sum / static_cast<double>(counted), 1e-4) << packing;
+  }
+}
+
+TEST_F(TextDataTest, PackedChatsGoOnFromACheckpointWithTheSameBits) {
+  WriteTemplate();
+  folder_.Write("chats.jsonl", absl::StrJoin(Chats(), ""));
+  const auto job = [&](const std::string& packing, const std::string& loss_on) {
+    return SmallJob(
+        absl::StrCat("path: \"chats.jsonl\" tokenizer: \"tokenizer\" packing: ", packing, " loss_on: ", loss_on),
+        {"checkpoint.every_steps=2"});
+  };
+  for (const char* packing : {"PACK", "PAD"}) {
+    const std::vector<double> whole = Losses(Train(job(packing, "COMPLETIONS"), packing));
+    ASSERT_EQ(whole.size(), 4);
+    const ResumeOptions from = {.from = ResumeFrom::kPath,
+                                .path = absl::StrCat(folder_.Path(packing), "/", CheckpointFolderName(2))};
+    EXPECT_EQ(Losses(Train(job(packing, "COMPLETIONS"), "", from)),
+              std::vector<double>(whole.begin() + 2, whole.end()));
+    const absl::Status other = Train(job(packing, "ALL"), "", from).status;
+    EXPECT_NE(other.message().find(absl::StrCat("; ", packing,
+                                                ", documents are those of the data, parts without "
+                                                "targets that count are left out\", those of this run of ")),
+              std::string::npos)
+        << other;
+  }
+}
+
+TEST_F(TextDataTest, JobsNameTheTokenizer) {
+  folder_.Write("rows", "{\"text\": \"a\"}\n");
+  const auto error = [&](const std::string& data) {
+    return std::string(ParseSmallJob(data, "mlp { embedding: 4 hidden: 8 layers: 1 }").status().message());
+  };
+  EXPECT_NE(error("path: \"rows\" format: JSONL").find("data.format: JSONL needs a tokenizer; give the folder of a"),
+            std::string::npos);
+  EXPECT_NE(error("tokenizer: \"tokenizer\"").find("data.tokenizer: only files of data.path have it"),
+            std::string::npos);
+  // The records of runs name it, too.
+  const Job job = SmallJob("path: \"rows\" format: JSONL tokenizer: \"tokenizer\" loss_on: ALL bad_lines: SKIP");
+  EXPECT_EQ(job.data.tokenizer, std::filesystem::path(folder_.Path("tokenizer")).lexically_normal());
+  const absl::StatusOr<Job> again = ParseRecordedJob(ResolvedJobText(job), "job");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->data, job.data);
+}
+
+}  // namespace
+}  // namespace shale
