@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/config/print.h"
 #include "engine/io/file.h"
+#include "engine/runtime/blocked_time.h"
 #include "engine/train/failure_report.h"
 #include "engine/train/host_batch.h"
 #include "engine/train/replica_check.h"
@@ -80,10 +81,13 @@ absl::StatusOr<StepReport> Session::Step() {
   const int64_t traced = ++steps_begun_ - trace_options_.first_step;
   const bool tracing = !trace_options_.path.empty() && traced >= 0 && traced < trace_options_.steps;
   train_->SetTracing(tracing);
+  waited_ns_.clear();
+  for (RankRuntime* rank : ranks_->runtimes()) waited_ns_.emplace_back(rank->rank(), -BlockedNs(*rank));
   if (absl::Status status = train_->Run(*inputs); !status.ok()) {
     failed_ = damaged_ = true;
     return status;
   }
+  for (int local = 0; local < ranks_->size(); ++local) waited_ns_[local].second += BlockedNs((*ranks_)[local]);
   if (steps_begun_ == 1) {
     ranks_->EnterMemory("the first step");
     late_memory_ = ranks_->LateMemory();

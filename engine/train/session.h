@@ -59,6 +59,8 @@ class Session : public CheckpointSaver {
   // See the functions of Trainer with these names.
   std::string device_description() const;
   const std::string& late_memory() const { return late_memory_; }
+  // Returns for each rank of this process how long it waited in the last step (BlockedNs), with its number.
+  const std::vector<std::pair<int64_t, int64_t>>& waited_ns() const { return waited_ns_; }
 
   int64_t steps() const { return steps_; }  // Steps done, including those before the checkpoint.
   bool finished() const { return steps_ >= data_->total_steps() || data_->SamplesAt(position_).count == 0; }
@@ -157,6 +159,7 @@ class Session : public CheckpointSaver {
   int64_t position_ = 0;                // Samples taken so far, over all epochs.
   int64_t tokens_ = 0;
   std::string late_memory_;
+  std::vector<std::pair<int64_t, int64_t>> waited_ns_;
   std::string why_no_ranges_;  // If a profiler wants ranges, and gets none.
   int64_t steps_begun_ = 0;    // Steps that this session has begun, for TraceOptions::first_step.
   bool failed_ = false;

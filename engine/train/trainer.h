@@ -67,6 +67,10 @@ class Trainer {
   // After the first step, returns a line that says by how much memory taken since Create checked what was free exceeds
   // what it left free for that (Backend::late_bytes). Empty if it does not.
   const std::string& late_memory() const;
+  // Returns a line if the last step was the 20th in a row in which some ranks took more than 20 % longer than the
+  // median rank (StragglerMonitor), and otherwise "". With several processes, those that do not lead always return "".
+  // Only ranks on CPUs are compared.
+  const std::string& slow_ranks() const;
   int64_t total_steps() const;
   int64_t steps_done() const;
   // Returns whether all steps are done or a stop was requested.

@@ -2,6 +2,7 @@
 // where the processes have to decide. The processes are threads of the test. They share nothing but their control
 // plane, the folder of checkpoints, and groups whose communicators they divide among themselves.
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,7 +17,6 @@
 #include "engine/config/parse.h"
 #include "engine/io/file.h"
 #include "engine/runtime/cpu_backend.h"
-#include "engine/train/replica_check.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -51,12 +51,18 @@ class Groups {
   std::map<std::string, std::vector<std::unique_ptr<Communicator>>> groups_;  // mutex_ guards it.
 };
 
-// Leaves out one collective of a rank, as a bug might do.
-class SkippingCommunicator : public Communicator {
+// What is wrong with a rank's member of the group with this name.
+struct Fault {
+  std::string group;
+  int rank = 0;
+  int skipped = 0;           // The collective that it leaves out, from 1, as a bug might do. 0: none.
+  double delay_seconds = 0;  // How late it comes to each collective.
+};
+
+class FaultyCommunicator : public Communicator {
  public:
-  // Skips the collective with this number, from 1.
-  SkippingCommunicator(std::unique_ptr<Communicator> wrapped, int skipped)
-      : wrapped_(std::move(wrapped)), skipped_(skipped) {}
+  FaultyCommunicator(std::unique_ptr<Communicator> wrapped, const Fault& fault)
+      : wrapped_(std::move(wrapped)), fault_(fault) {}
   int rank() const override { return wrapped_->rank(); }
   int size() const override { return wrapped_->size(); }
   void SetPlace(const CollectivePlace& place) override { wrapped_->SetPlace(place); }
@@ -74,25 +80,22 @@ class SkippingCommunicator : public Communicator {
   }
 
  private:
-  bool Skips() { return ++number_ == skipped_; }
+  // Is called in the rank's launching thread, so a delay makes all streams of the rank late.
+  bool Skips() {
+    std::this_thread::sleep_for(std::chrono::duration<double>(fault_.delay_seconds));
+    return ++number_ == fault_.skipped;
+  }
 
   const std::unique_ptr<Communicator> wrapped_;
-  const int skipped_;
+  const Fault fault_;
   int number_ = 0;
-};
-
-// Which collective a rank leaves out: the one with this number, from 1, of the group with this name.
-struct Skip {
-  std::string group;
-  int rank = 0;
-  int number = 0;
 };
 
 // The CPU backend of one process, whose groups may span processes.
 class SpanningBackend : public Backend {
  public:
-  explicit SpanningBackend(Groups& groups, Skip skip)
-      : groups_(groups), skip_(std::move(skip)), cpu_(CreateCpuBackend({})) {}
+  explicit SpanningBackend(Groups& groups, Fault fault)
+      : groups_(groups), fault_(std::move(fault)), cpu_(CreateCpuBackend({})) {}
   std::unique_ptr<Ops> CreateOps(int64_t ranks, const Device* device) const override {
     return cpu_->CreateOps(ranks, device);
   }
@@ -102,8 +105,8 @@ class SpanningBackend : public Backend {
   absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(const GroupMembers& group) const override {
     SHALE_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Communicator>> mine, groups_.Take(group));
     for (size_t i = 0; i < mine.size(); ++i) {
-      if (group.name != skip_.group || group.places[i] != skip_.rank) continue;
-      mine[i] = std::make_unique<SkippingCommunicator>(std::move(mine[i]), skip_.number);
+      if (group.name != fault_.group || group.places[i] != fault_.rank) continue;
+      mine[i] = std::make_unique<FaultyCommunicator>(std::move(mine[i]), fault_);
     }
     return mine;
   }
@@ -111,7 +114,7 @@ class SpanningBackend : public Backend {
 
  private:
   Groups& groups_;
-  const Skip skip_;
+  const Fault fault_;
   const std::unique_ptr<Backend> cpu_;
 };
 
@@ -127,7 +130,7 @@ struct RunOptions {
   std::function<Job(int process)> job;                                    // Of a process, if they differ.
   std::function<absl::Status(int process, int64_t step)> result_of_step;  // What a process's callback returns.
   std::function<std::vector<int>(int process)> ranks;                     // Of a process, if not an equal part.
-  Skip skip;
+  Fault fault;
   double timeout_seconds = 60;  // Of collectives.
 };
 
@@ -190,7 +193,7 @@ data { evaluation_fraction: 0.2 path: ")",
  private:
   Result RunProcess(const Job& job, int process, ThreadProcesses& control, Groups& groups, const std::string& folder,
                     const RunOptions& options) {
-    const SpanningBackend backend(groups, options.skip);
+    const SpanningBackend backend(groups, options.fault);
     const int ranks = static_cast<int>(job.sharding.ranks), processes = control.size();
     TrainerOptions trainer_options{.backend = &backend,
                                    .control = &control[process],
@@ -335,9 +338,9 @@ TEST_F(ProcessesTest, ASkippedCollectiveIsNamedByAllAndReported) {
         Case{"reduce", 1, "for ranks? [0-9, ]*3(, 4)? in collective 1, AllReduceSum of 1 i64 for instruction 1 in "}}) {
     const std::string folder = absl::StrCat(c.stream, c.number);
     SCOPED_TRACE(folder);
-    const Skip skip = {.group = absl::StrCat("shard of rank 0, ", c.stream), .rank = 3, .number = c.number};
+    const Fault skip = {.group = absl::StrCat("shard of rank 0, ", c.stream), .rank = 3, .skipped = c.number};
     const double timeout_seconds = c.number == 1 && c.stream == "reduce" ? 5 : 60;
-    const std::vector<Result> results = Run(MakeJob(), 2, folder, {.skip = skip, .timeout_seconds = timeout_seconds});
+    const std::vector<Result> results = Run(MakeJob(), 2, folder, {.fault = skip, .timeout_seconds = timeout_seconds});
     for (size_t process = 0; process < results.size(); ++process) {
       EXPECT_THAT(std::string(results[process].status.message()), ::testing::ContainsRegex(c.message));
       const absl::StatusOr<std::string> report =
@@ -391,27 +394,23 @@ TEST_F(ProcessesTest, RanksWhoseCopiesOfTheStateDifferAreNamed) {
   }
 }
 
-TEST(ReplicaCheckTest, ReducedValuesThatDifferAreNamed) {
-  std::vector<RankDigest> ranks;
-  for (int rank = 0; rank < 6; ++rank) ranks.push_back({.rank = rank, .loss = 2, .squared_norm = 3});
-  const Mesh mesh{.replicate = 3, .shard = 2};
-  const auto with = [&](int rank, const RankDigest& digest) {
-    std::vector<RankDigest> changed = ranks;
-    changed[rank] = digest;
-    return std::string(CheckReplicas(mesh, 8, std::move(changed)).message());
+TEST_F(ProcessesTest, ASlowRankIsNamed) {
+  const Job job = MakeJob({"lr_schedule.steps=22", "checkpoint.every_steps=0", "telemetry.evaluate_every=0"});
+  std::vector<std::string> lines;  // What process 0 says after each step.
+  const auto look = [&](int process, int64_t step, Trainer& trainer) {
+    if (process == 0) {
+      lines.push_back(trainer.slow_ranks());
+    } else {
+      EXPECT_EQ(trainer.slow_ranks(), "") << step;
+    }
   };
-  EXPECT_EQ(with(4, ranks[4]), "");
-  EXPECT_THAT(with(4, {.rank = 4, .loss = 2, .squared_norm = 3.5}),
-              HasSubstr("after step 8 rank 4 differs from ranks 0, 1, 2, 3, 5 in the reduced norm of the gradient"));
-  EXPECT_THAT(with(0, {.rank = 0, .loss = -2, .squared_norm = 3}), HasSubstr("rank 0 differs from ranks 1, 2, 3, 4, 5 "
-                                                                             "in the reduced loss"));
-  EXPECT_THAT(with(3, {.rank = 3, .state = {.column = 7}, .loss = 2, .squared_norm = 3}),
-              HasSubstr("rank 3 differs from ranks 1, 5 in weights or optimizer state"));
-  std::vector<RankDigest> read;
-  ASSERT_TRUE(ParseDigests(SerializeDigests(ranks), read).ok());
-  EXPECT_EQ(SerializeDigests(read), SerializeDigests(ranks));
-  EXPECT_EQ(ParseDigests("1 2 3", read).code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(ParseDigests("1 2 3 4 -5", read).code(), absl::StatusCode::kInternal);
+  const Fault slow = {.group = "shard of rank 0, gather", .rank = 3, .delay_seconds = 1e-2};
+  for (const Result& result : Run(job, 2, "slow", {.on_step = look, .fault = slow})) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+  lines.erase(std::remove(lines.begin(), lines.end(), ""), lines.end());
+  ASSERT_EQ(lines.size(), 1) << ::testing::PrintToString(lines);
+  EXPECT_THAT(lines[0], HasSubstr("slow: rank 3 took more than 20 % longer than the median rank in each of 20 steps"));
 }
 
 TEST_F(ProcessesTest, EachRankIsHeldByOneProcess) {
