@@ -202,7 +202,8 @@ class HouseTest(unittest.TestCase):
 
     def test_lines_are_at_most_120_columns_wide(self):
         kinds = _SOURCES + (".py", ".bzl", ".proto", ".textproto", "BUILD", ".sh", "tools/test", "tools/quickstart",
-                            "tools/fuzz", "tools/install", "tools/bench_tokenize")
+                            "tools/fuzz", "tools/install", "tools/bench_tokenize", "tools/launch", "tools/inspect_run",
+                            ".slurm", ".yaml")
         wide = []
         for path in self.files:
             if not path.endswith(kinds) or "/corpus/" in path or "/golden/" in path or "testdata/" in path:
