@@ -5,6 +5,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -321,6 +322,67 @@ class LaunchTest(unittest.TestCase):
             output = process.communicate(timeout=60)[0]  # Alone, the other would wait five minutes.
             self.assertEqual(process.returncode, 128 + signal.SIGKILL, output)
             self.assertRegex(output, rf"launch: signal 9 ended process {victim} \(pid \d+\)")
+
+    def hosts(self):
+        """Makes two hosts: network namespaces that a cable joins, as slow as the machine can make it. Returns what
+        stands before a command that runs on each. Skips the test where the machine allows no namespaces."""
+        hosts = []
+        for number, begin in enumerate((["unshare", "--user", "--map-root-user"], [])):
+            command = f"hostname host-{number} && ip link set lo up && echo ready && exec sleep 120"
+            unshare = [*(begin or [*hosts[0], "unshare"]), "--net", "--uts", "sh", "-c", command]
+            process = self.start("hosts", unshare)
+            if process.stdout.readline() != "ready\n":
+                self.skipTest("this machine allows no network namespaces")
+            hosts.append(["nsenter", f"--target={process.pid}", "--user", "--net", "--uts", "--preserve-credentials"])
+        subprocess.run([*hosts[0], "ip", "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns",
+                        hosts[1][1].split("=")[1]], check=True)
+        for number, on_host in enumerate(hosts):
+            subprocess.run([*on_host, "ip", "addr", "add", f"10.77.0.{number + 1}/24", "dev", "cable"], check=True)
+            subprocess.run([*on_host, "ip", "link", "set", "cable", "up"], check=True)
+            # Not all kernels can delay packets.
+            slow = [*on_host, "tc", "qdisc", "add", "dev", "cable", "root"]
+            if subprocess.run([*slow, "netem", "delay", "5ms", "rate", "1gbit"], check=False).returncode != 0:
+                subprocess.run([*slow, "tbf", "rate", "1gbit", "burst", "1mbit", "latency", "50ms"], check=False)
+        return hosts
+
+    def test_two_hosts_notice_a_cut_cable_and_go_on_when_it_is_mended(self):
+        if not all(map(shutil.which, ("unshare", "nsenter", "ip", "tc"))):
+            self.skipTest("wanted unshare, nsenter, ip and tc")
+        hosts = self.hosts()
+
+        def start(*arguments):
+            return [
+                self.start("cable", [*on_host, _LAUNCH, "--processes=2", "--hosts=10.77.0.1,10.77.0.2",
+                                     f"--host_index={number}", "--", _TRAIN, "--job=job.textproto",
+                                     "--set=lr_schedule.shape=CONSTANT", "--set=telemetry.evaluate_every=0",
+                                     *arguments], SHALE_TOKEN="secret") for number, on_host in enumerate(hosts)
+            ]
+
+        launches = start("--set=lr_schedule.steps=1000000", "--set=checkpoint={every_steps: 5 keep_last: 2}",
+                         "--set=telemetry.print_every=1")
+        for line in launches[0].stdout:
+            if re.match("step +15/", line):
+                break
+        subprocess.run([*hosts[0], "ip", "link", "set", "cable", "down"], check=True)
+        outputs = [launch.communicate(timeout=60)[0] for launch in launches]
+        self.assertRegex(outputs[0], "train, process 0: process [23] .*host-1.* has not been heard from for 10 s")
+        self.assertRegex(outputs[1], "train, process 2: process 0 at 10.77.0.1:29400.* has not been heard from for ")
+        self.assertNotIn(0, [launch.returncode for launch in launches])
+
+        subprocess.run([*hosts[0], "ip", "link", "set", "cable", "up"], check=True)
+        newest = max(glob.glob(os.path.join(self.place("cable"), _RUN, "checkpoints/step-*")))
+        last = int(newest.rsplit("-", 1)[1]) + 5
+        launches = start(f"--set=lr_schedule.steps={last}", "--resume=auto")
+        outputs = [launch.communicate(timeout=60)[0] for launch in launches]
+        self.assertEqual([launch.returncode for launch in launches], [0, 0], outputs)
+        self.assertIn(f"resuming from runs/test/checkpoints/{os.path.basename(newest)}", outputs[0])
+        self.train("no-cable", 0, "--set=lr_schedule.shape=CONSTANT", "--set=telemetry.evaluate_every=0",
+                   f"--set=lr_schedule.steps={last}")
+        folder = f"runs/test/checkpoints/step-{last:010d}/"
+        mended, straight = ({path: content for path, content in self.checkpoints(name).items()
+                             if path.startswith(folder)} for name in ("cable", "no-cable"))
+        self.assertEqual(len(straight), 4)
+        self.assertTrue(mended == straight)
 
     def test_a_command_that_cannot_start_is_an_error(self):
         process = self.start("nothing", [_LAUNCH, "--processes=2", "--", "./nowhere"])
