@@ -225,6 +225,7 @@ struct RuntimeConfig {
   CpuProducts cpu_products = CpuProducts::kAuto;  // Only the fast ops of kCpu read it.
   uint64_t seed = 1;                              // Seed of the initial weights.
   bool synchronous = false;                       // Runs one instruction at a time.
+  int64_t check_every_steps = 0;                  // How often copies of the state are compared. 0: never.
   bool generate = false;                          // Plans the program of Trainer::Generate.
   // Only kCuda reads the following.
   int64_t ranks_per_device = 1;

@@ -150,6 +150,7 @@ RuntimeConfig RuntimeFromSpec(const proto::RuntimeSpec& spec) {
   config.cpu_products = FromSpec(spec.cpu_products(), config.cpu_products);
   if (spec.has_seed()) config.seed = spec.seed();
   config.synchronous = spec.synchronous();
+  config.check_every_steps = spec.check_every_steps();
   if (spec.has_ranks_per_device()) config.ranks_per_device = spec.ranks_per_device();
   config.collectives = static_cast<CollectivesKind>(spec.collectives());
   config.tuning_table = spec.tuning_table();

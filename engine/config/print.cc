@@ -142,6 +142,7 @@ void Print(const RuntimeConfig& config, proto::RuntimeSpec& spec) {
   }
   spec.set_seed(config.seed);
   spec.set_synchronous(config.synchronous);
+  if (config.check_every_steps > 0) spec.set_check_every_steps(config.check_every_steps);
   if (config.generate) spec.set_generate(true);
   if (config.device != DeviceType::kCuda) return;
   spec.set_ranks_per_device(config.ranks_per_device);
