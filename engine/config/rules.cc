@@ -42,6 +42,7 @@ void CheckOwnData(const DataConfig& data, SpecErrors& errors) {
       {"data.loss_on", data.loss_on != LossOn::kCompletions},
       {"data.bad_lines", data.bad_lines != BadLines::kRefuse},
       {"data.cache", !data.cache.empty()},
+      {"data.mix[0]", !data.mix.empty()},
   };
   for (const auto& [path, given] : of_files) {
     if (given) errors.AddRule({path, "data.path"}, "only files of data.path have it; give path, or leave it out");
@@ -78,6 +79,27 @@ void CheckPacking(const Job& job, SpecErrors& errors) {
   }
 }
 
+void CheckMix(const Job& job, SpecErrors& errors) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < job.data.mix.size(); ++i) {
+    const MixedData& mixed = job.data.mix[i];
+    sum += mixed.share;
+    if (mixed.share > 0 && mixed.share < kMixWindow && !mixed.path.empty()) continue;
+    errors.Add(
+        absl::StrCat("data.mix[", i, "]"),
+        absl::StrCat("found ", Quoted(mixed.path), "; expected a number of 1,000 samples, 1 to 999, a space and ",
+                     "the path that they are of, as in \"250 code.jsonl\""));
+  }
+  if (sum >= kMixWindow) {
+    errors.AddRule({"data.mix[0]"}, absl::StrCat("the numbers of all sources sum to ", sum,
+                                                 " of 1,000 samples; leave at least 1 to data.path"));
+  }
+  if (!job.data.mix.empty() && job.lr_schedule.epochs > 0) {
+    errors.AddRule({"lr_schedule.epochs", "data.mix[0]"},
+                   "each source of a mixture has epochs of its own, so a run has none; give lr_schedule.steps");
+  }
+}
+
 void CheckData(const Job& job, SpecErrors& errors) {
   const DataConfig& data = job.data;
   if (!data.path.empty() && data.target_weights != TargetWeights::kNone) {
@@ -87,6 +109,7 @@ void CheckData(const Job& job, SpecErrors& errors) {
   }
   CheckPacking(job, errors);
   if (data.path.empty()) return CheckOwnData(data, errors);
+  CheckMix(job, errors);
   if (data.format == DataFormat::kJsonLines && !data.has_tokenizer()) {
     errors.AddRule({"data.format", "data.tokenizer"},
                    "JSONL needs a tokenizer; give the folder of a tokenizer.json (tokenize --train makes one)");

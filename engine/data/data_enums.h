@@ -1,7 +1,12 @@
 // The choices that a job makes about its data.
 #pragma once
 
+#include <cstdint>
+
 namespace shale {
+
+// How many samples in a row have exact shares of their sources (data.mix).
+inline constexpr int64_t kMixWindow = 1000;
 
 // The order is that of DataSpec.Format in proto/job.proto.
 enum class DataFormat {

@@ -128,6 +128,21 @@ absl::StatusOr<std::string> ExplainLearningRate(const Job& job) {
       "\n");
 }
 
+std::string ExplainMix(const Job& job) {
+  if (job.data.mix.empty()) return "";
+  int64_t rest = kMixWindow;
+  std::string others;
+  for (const MixedData& mixed : job.data.mix) {
+    rest -= mixed.share;
+    absl::StrAppend(&others, ", ", mixed.share, " of ", mixed.path);
+  }
+  return absl::StrCat("Where samples come from\n",
+                      Paragraph(absl::StrCat("Of any 1,000 samples in a row, ", rest, " are of ", job.data.path, others,
+                                             " (data.mix), evenly spread. Each source has epochs of its own, and a "
+                                             "mixture takes no memory.")),
+                      "\n");
+}
+
 std::string ExplainPacking(const Job& job) {
   if (job.data.packing == Packing::kCut) return "";
   const bool packs = job.data.packing == Packing::kPack;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/config/parse.h"
 #include "engine/data/document_samples.h"
+#include "engine/data/mixed_samples.h"
 #include "engine/data/token_samples.h"
 #include "engine/hugging_face/tokenizer_digest.h"
 #include "engine/text/utf8.h"
@@ -25,8 +26,10 @@ enum class Use { kTraining, kEvaluation };
 // Makes a loader of the job's training or evaluation data.
 absl::StatusOr<std::unique_ptr<BatchLoader>> MakeLoader(const Job& job, std::shared_ptr<DataSource> source, Use use) {
   const bool training = use == Use::kTraining;
-  const SampleOrder order(training ? job.data.order : DataOrder::kSequential, job.data.seed,
-                          source->description().samples);
+  const int64_t samples = source->description().samples;
+  // Only what has an end is shuffled here. A mixture shuffles its sources itself.
+  const SampleOrder order(training && samples != kEndlessSamples ? job.data.order : DataOrder::kSequential,
+                          job.data.seed, samples);
   SHALE_ASSIGN_OR_RETURN(BatchLoader loader,
                          BatchLoader::Create(std::move(source), order,
                                              {.micro_batch = job.batch.micro_batch,
@@ -58,6 +61,30 @@ absl::StatusOr<std::shared_ptr<DataSource>> SamplesOf(const TokenSource& source,
   }
   SHALE_RETURN_IF_ERROR(source.CheckLength(job.batch.sequence_length));
   return std::make_shared<TokenSamples>(source, job.batch.sequence_length);
+}
+
+// Opens data that goes with that of data.path. `field` is where the job names it.
+absl::StatusOr<TokenSource> OpenBeside(const TokenSource& first, const Job& job, absl::string_view field,
+                                       const std::string& path, const TextProgress& progress) {
+  SHALE_ASSIGN_OR_RETURN(TokenSource opened, OpenJobTokens(job, path, progress));
+  SHALE_RETURN_IF_ERROR(opened.CheckVocabulary(Vocabulary(job.model)));
+  if (opened.tokenizer() == first.tokenizer()) return opened;
+  return absl::InvalidArgumentError(absl::StrCat(field, ": the tokens of ", path, " are of \"", opened.tokenizer(),
+                                                 "\", those of data.path of \"", first.tokenizer(),
+                                                 "\"; data that is used together must have the same tokenizer"));
+}
+
+// Mixes the samples of data.mix into those of data.path.
+absl::StatusOr<std::shared_ptr<MixedSamples>> Mix(const TokenSource& source, std::shared_ptr<DataSource> samples,
+                                                  const Job& job, const TextProgress& progress) {
+  std::vector<MixedPart> parts = {{.source = std::move(samples), .share = kMixWindow}};
+  for (const MixedData& mixed : job.data.mix) {
+    SHALE_ASSIGN_OR_RETURN(const TokenSource other, OpenBeside(source, job, "data.mix", mixed.path, progress));
+    SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DataSource> others, SamplesOf(other, job));
+    parts.push_back({.source = std::move(others), .share = mixed.share});
+    parts[0].share -= mixed.share;
+  }
+  return std::make_shared<MixedSamples>(source.tokenizer(), std::move(parts), job.data.order, job.data.seed);
 }
 
 absl::Status CheckOneKind(const Job& job, const JobData::Own& own) {
@@ -183,13 +210,8 @@ absl::Status JobData::OpenFiles(Job job, const TextProgress& progress) {
   SHALE_RETURN_IF_ERROR(source.CheckVocabulary(Vocabulary(job.model)));
   std::unique_ptr<TokenSource> held_out;
   if (!job.data.evaluation_path.empty()) {
-    SHALE_ASSIGN_OR_RETURN(TokenSource opened, OpenJobTokens(job, job.data.evaluation_path, progress));
-    SHALE_RETURN_IF_ERROR(opened.CheckVocabulary(Vocabulary(job.model)));
-    if (opened.tokenizer() != source.tokenizer()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "data.evaluation_path: the tokens of ", job.data.evaluation_path, " are of \"", opened.tokenizer(),
-          "\", those of data.path of \"", source.tokenizer(), "\"; evaluation data must have the same tokenizer"));
-    }
+    SHALE_ASSIGN_OR_RETURN(TokenSource opened,
+                           OpenBeside(source, job, "data.evaluation_path", job.data.evaluation_path, progress));
     held_out = std::make_unique<TokenSource>(std::move(opened));
   } else if (job.data.evaluation_fraction > 0) {
     SHALE_ASSIGN_OR_RETURN(TokenSplit split,
@@ -199,6 +221,11 @@ absl::Status JobData::OpenFiles(Job job, const TextProgress& progress) {
     held_out = std::make_unique<TokenSource>(split.evaluation);
   }
   SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DataSource> samples, SamplesOf(source, job));
+  if (!job.data.mix.empty()) {
+    SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<MixedSamples> mixed, Mix(source, std::move(samples), job, progress));
+    absl::StrAppend(&saved_.tokenizer, "; mix of ", mixed->Describe());
+    samples = mixed;
+  }
   SHALE_ASSIGN_OR_RETURN(training_, MakeLoader(job, std::move(samples), Use::kTraining));
   if (held_out == nullptr) return absl::OkStatus();
   SHALE_ASSIGN_OR_RETURN(samples, SamplesOf(*held_out, job));

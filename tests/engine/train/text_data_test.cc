@@ -196,6 +196,32 @@ TEST_F(TextDataTest, PackedChatsGoOnFromACheckpointWithTheSameBits) {
   }
 }
 
+TEST_F(TextDataTest, MixturesAreTheSameInEveryWorldAndGoOnWithTheSameBits) {
+  WriteTemplate();
+  folder_.Write("chats.jsonl", absl::StrJoin(Chats(), ""));
+  std::string text;
+  for (int i = 0; i < 60; ++i) absl::StrAppend(&text, "{\"text\": \"the ", i, " lazy dogs\"}\n");
+  folder_.Write("other.jsonl", text);
+  const auto job = [&](const std::string& share, std::vector<std::string> overrides = {}) {
+    overrides.push_back("checkpoint.every_steps=2");
+    const std::string mix = share.empty() ? "" : absl::StrCat(" mix: \"", share, " other.jsonl\"");
+    return SmallJob("path: \"chats.jsonl\" tokenizer: \"tokenizer\" packing: PACK" + mix, overrides);
+  };
+  const std::vector<double> whole = Losses(Train(job("400"), "mixed"));
+  ASSERT_EQ(whole.size(), 4);
+  EXPECT_NE(whole, Losses(job("")));
+  const std::vector<double> divided = Losses(job("400", {"sharding.ranks=3", "batch.micro_batch=1"}));
+  ASSERT_EQ(divided.size(), 4);
+  for (int i = 0; i < 4; ++i) EXPECT_NEAR(divided[i], whole[i], 1e-4) << i;
+
+  const ResumeOptions from = {.from = ResumeFrom::kPath,
+                              .path = absl::StrCat(folder_.Path("mixed"), "/", CheckpointFolderName(2))};
+  EXPECT_EQ(Losses(Train(job("400"), "", from)), std::vector<double>(whole.begin() + 2, whole.end()));
+  const absl::Status other = Train(job("401"), "", from).status;
+  EXPECT_NE(other.message().find("; mix of 600 from "), std::string::npos) << other;
+  EXPECT_NE(other.message().find("; mix of 599 from "), std::string::npos) << other;
+}
+
 TEST_F(TextDataTest, JobsNameTheTokenizer) {
   folder_.Write("rows", "{\"text\": \"a\"}\n");
   const auto error = [&](const std::string& data) {
