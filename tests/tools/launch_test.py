@@ -154,6 +154,7 @@ class LaunchTest(unittest.TestCase):
                 self.assertEqual(process.returncode, 128 + signal.SIGKILL, output)
                 named = (rf"process 2 \(pid {pids[2]} on .*\) ended without leaving the job" if victim == 2 else
                          "process 0 at .*, which runs the control plane, has ended or cannot be reached any more")
+                self.assertIn(f"launch: signal 9 ended the process with pid {pids[victim]}", output)
                 for number in set(range(4)) - {victim}:
                     self.assertRegex(output, rf"train, process {number}: {named}")
                 for pid in pids:

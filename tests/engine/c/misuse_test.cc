@@ -82,7 +82,8 @@ TEST_F(CTest, StructsOfOtherSizes) {
   shale_trainer second = 0;
   later.added = 1;
   EXPECT_EQ(shale_trainer_create(job, &later.options, &second, &error_), SHALE_INVALID_ARGUMENT);
-  EXPECT_THAT(error_.message, StartsWith("options sets a member that version 2 of this library does not have"));
+  EXPECT_THAT(error_.message, StartsWith(absl::StrCat("options sets a member that version ", SHALE_API_VERSION,
+                                                      " of this library does not")));
   shale_step_report report = {};
   EXPECT_EQ(shale_trainer_step(trainer, &report, &error_), SHALE_INVALID_ARGUMENT);
   EXPECT_THAT(error_.message, StartsWith("report->size is 0"));
