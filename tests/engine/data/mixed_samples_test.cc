@@ -1,10 +1,12 @@
 #include "engine/data/mixed_samples.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
-#include <set>
+#include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "gtest/gtest.h"
 
 namespace shale {
