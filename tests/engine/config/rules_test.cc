@@ -292,7 +292,7 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"data.mix=[\"500 /x\", \"500 /y\"]"},
              "--set: data.mix[0]: the numbers of all sources sum to 1000 of 1,000 samples; leave at least 1 to "
              "data.path"},
-        Rule{{"data.mix=[\"500 /x\"]", "lr_schedule={steps: 0 epochs: 1}"},
+        Rule{{"data.mix=[\"500 /x\"]", "lr_schedule.steps=", "lr_schedule.epochs=1"},
              "--set: lr_schedule.epochs: each source of a mixture has epochs of its own, so a run has none; give "
              "lr_schedule.steps"},
         Rule{{"data.path=", "data.mix=[\"500 /x\"]"},
