@@ -23,6 +23,7 @@
 #include "engine/io/file.h"
 #include "engine/runtime/hardware_threads.h"
 #include "kernels/check.h"
+#include "tools/command_line.h"
 #include "tools/resume_flag.h"
 
 namespace shale {
@@ -78,6 +79,10 @@ absl::StatusOr<std::unique_ptr<World>> JoinWorld(const Job& job) {
   Facts facts;
   if (place.processes > 1) facts = {{"build", Build()}, {"sharding.ranks", absl::StrCat(job.sharding.ranks)}};
   return World::Join(variables, job.sharding.ranks, std::move(facts));
+}
+
+int JoinExitCode(const absl::Status& error) {
+  return absl::IsAborted(error) || absl::IsDeadlineExceeded(error) ? kExitPeer : kExitUsage;
 }
 
 int EndAfterError(World& world, const absl::Status& error, int exit_code) {

@@ -19,6 +19,10 @@ inline constexpr int kExitPeer = 3;  // Another process of the job failed.
 // Joins the other processes of the job, if a launcher started this one.
 absl::StatusOr<std::unique_ptr<World>> JoinWorld(const Job& job);
 
+// Returns the exit code of a process that could not join the others: kExitUsage, or kExitPeer if one of them is missing
+// or has failed.
+int JoinExitCode(const absl::Status& error);
+
 // Ends the job in all processes after an error of this one, or after one that all have, and says why on stderr. Returns
 // the exit code: `exit_code`, or kExitPeer if another process made the job fail.
 int EndAfterError(World& world, const absl::Status& error, int exit_code);

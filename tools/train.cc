@@ -225,9 +225,13 @@ int Train(const Flags& flags) {
                 kExitUsage);
   }
   absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides);
-  if (!job.ok()) return Fail(job.status(), kExitUsage);
+  if (!job.ok()) {
+    const int exit_code = Fail(job.status(), kExitUsage);
+    World::Decline(EnvironmentVariables(), job.status());
+    return exit_code;
+  }
   absl::StatusOr<std::unique_ptr<World>> joined = JoinWorld(*job);
-  if (!joined.ok()) return Fail(joined.status(), kExitUsage);
+  if (!joined.ok()) return Fail(joined.status(), JoinExitCode(joined.status()));
   World& world = **joined;
   PeerWatch watch(world);
   const auto fail = [&](const absl::Status& error, int exit_code) { return EndAfterError(world, error, exit_code); };

@@ -22,6 +22,12 @@ ToMember FailureMessage(int process, const absl::Status& why) {
   return message;
 }
 
+// Returns the error of a message. Its text is cut to kMostReasonBytes.
+absl::Status ReasonOf(const JobFailure& failure) {
+  return absl::Status(static_cast<absl::StatusCode>(failure.code()),
+                      absl::string_view(failure.message()).substr(0, kMostReasonBytes));
+}
+
 // Returns whether an error says no more than that a peer does not answer.
 bool BlamesPeers(absl::StatusCode code) {
   return code == absl::StatusCode::kAborted || code == absl::StatusCode::kUnavailable ||
@@ -132,6 +138,7 @@ void Coordinator::Join(int64_t connection, const JoinRequest& request) {
     return Refuse(connection, process, absl::InvalidArgumentError(absl::StrCat("there is no process ", process)));
   }
   if (process < options_.processes) came_[process] = true;
+  if (request.has_declines()) return TakeDecline(connection, request);
   if (const absl::Status mismatch = Mismatch(request); !mismatch.ok()) {
     Refuse(connection, process, mismatch);
     // While the job forms, the place of the refused process stays empty. A job that runs is not disturbed.
@@ -149,6 +156,14 @@ void Coordinator::Join(int64_t connection, const JoinRequest& request) {
   joined.mutable_joined();
   Tell(process, std::move(joined));
   FormIfComplete();
+}
+
+void Coordinator::TakeDecline(int64_t connection, const JoinRequest& request) {
+  const absl::Status why =
+      absl::AbortedError(absl::StrCat("process ", request.process(), " (pid ", request.pid(), " on ", request.host(),
+                                      ") cannot take part: ", ReasonOf(request.declines()).ToString()));
+  Refuse(connection, request.process(), why);
+  if (!formed_) Fail(request.process(), why);
 }
 
 void Coordinator::FormIfComplete() {
@@ -250,10 +265,9 @@ void Coordinator::Get(int process, const KeyRequest& request) {
 }
 
 void Coordinator::TakeAbort(int process, const JobFailure& abort) {
-  const auto code = static_cast<absl::StatusCode>(abort.code());
-  const absl::Status reason(code, absl::string_view(abort.message()).substr(0, kMostReasonBytes));
+  const absl::Status reason = ReasonOf(abort);
   const absl::Status why = absl::AbortedError(absl::StrCat(Name(process), " ended the job: ", reason.ToString()));
-  if (!BlamesPeers(code)) return Fail(process, why);
+  if (!BlamesPeers(reason.code())) return Fail(process, why);
   if (suspect_ >= 0) return;
   suspect_ = process;
   suspicion_ = why;

@@ -87,6 +87,8 @@ class Coordinator {
   };
 
   void Join(int64_t connection, const JoinRequest& request);
+  // Fails the job because a process says that it cannot take part. A job that has formed is not disturbed.
+  void TakeDecline(int64_t connection, const JoinRequest& request);
   // Returns why a process cannot be a member. OK if it can.
   absl::Status Mismatch(const JoinRequest& request) const;
   void FormIfComplete();

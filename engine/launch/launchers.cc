@@ -2,9 +2,9 @@
 
 namespace shale {
 
-// Names and meanings are those of the launchers' own documentation: "Environment
-// Variables" of torchrun, "Environment variables set for MPI applications" of Open MPI 5, "OUTPUT ENVIRONMENT
-// VARIABLES" of srun, the constants of Kubeflow Trainer's torch plugin, "Indexed Job" of Kubernetes.
+// Names and meanings are those of the launchers' own documentation: "Environment Variables" of torchrun, "Environment
+// variables set for MPI applications" of Open MPI 5, "OUTPUT ENVIRONMENT VARIABLES" of srun, the constants of Kubeflow
+// Trainer's torch plugin, "Indexed Job" of Kubernetes.
 const std::vector<Launcher>& Launchers() {
   static const auto& launchers = *new std::vector<Launcher>{
       {"Shale's launcher",

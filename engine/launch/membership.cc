@@ -33,7 +33,9 @@ constexpr double kPauseBetweenAttempts = 0.05;
 
 class Membership::Impl {
  public:
-  explicit Impl(const MembershipOptions& options) : options_(options) {}
+  // `declines` is why the process cannot take part; OK if it can.
+  explicit Impl(const MembershipOptions& options, absl::Status declines = absl::OkStatus())
+      : options_(options), declines_(std::move(declines)) {}
 
   ~Impl() {
     if (joined()) {
@@ -46,6 +48,7 @@ class Membership::Impl {
   }
 
   absl::Status Join();
+  void Decline();
   absl::StatusOr<std::vector<std::string>> Call(ControlChannel channel, Arrival::Kind kind, std::string message);
   absl::Status Put(const std::string& key, const std::string& value);
   absl::StatusOr<std::string> Get(const std::string& key, double seconds);
@@ -70,6 +73,7 @@ class Membership::Impl {
   // Tries to join once at this port. Returns OK when the job has formed, and sets `again` if a later attempt may help.
   absl::Status Attempt(const HostAddress& host, int port, bool& again);
   FromMember JoinMessage() const;
+  JobFailure Failure(const absl::Status& why) const;  // Of this process.
   void Take(const ToMember& message);
   void TakeEnd(const absl::Status& status);
   void Fail(int culprit, const absl::Status& why);
@@ -81,6 +85,7 @@ class Membership::Impl {
   }
 
   const MembershipOptions options_;
+  const absl::Status declines_;
   std::unique_ptr<ControlServer> server_;  // In process 0.
   std::string peer_;                       // Where process 0 is, for messages.
   std::vector<int> host_of_process_;       // Set once, before Join returns.
@@ -137,6 +142,20 @@ absl::Status Membership::Impl::Join() {
   return last.code() == absl::StatusCode::kNotFound ? absl::NotFoundError(text) : absl::DeadlineExceededError(text);
 }
 
+void Membership::Impl::Decline() {
+  Join().IgnoreError();  // Process 0 answers with `declines_`, or cannot be told.
+  connection_.reset();
+  if (server_ != nullptr) server_->WaitForEnd(options_.join_seconds);
+}
+
+JobFailure Membership::Impl::Failure(const absl::Status& why) const {
+  JobFailure failure;
+  failure.set_process(place().process);
+  failure.set_code(static_cast<int>(why.code()));
+  failure.set_message(std::string(why.message().substr(0, kMostReasonBytes)));
+  return failure;
+}
+
 FromMember Membership::Impl::JoinMessage() const {
   FromMember message;
   JoinRequest& join = *message.mutable_join();
@@ -151,6 +170,7 @@ FromMember Membership::Impl::JoinMessage() const {
   }
   join.set_host(ThisHost());
   join.set_pid(getpid());
+  if (!declines_.ok()) *join.mutable_declines() = Failure(declines_);
   return message;
 }
 
@@ -347,10 +367,7 @@ void Membership::Impl::Abort(const absl::Status& why) {
     if (!failure_.ok() || left_) return;
   }
   FromMember message;
-  JobFailure& abort = *message.mutable_abort();
-  abort.set_process(place().process);
-  abort.set_code(static_cast<int>(why.code()));
-  abort.set_message(std::string(why.message().substr(0, kMostReasonBytes)));
+  *message.mutable_abort() = Failure(why);
   connection_->Send(std::move(message));
   {
     // The service answers everybody with the failure that it announces.
@@ -384,6 +401,10 @@ absl::Status Membership::Impl::Leave() {
 
 Membership::Membership(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Membership::~Membership() = default;
+
+void Membership::Decline(const MembershipOptions& options, const absl::Status& why) {
+  if (!options.place.address.empty() && !options.place.ports.empty()) Impl(options, why).Decline();
+}
 
 absl::StatusOr<std::unique_ptr<Membership>> Membership::Join(const MembershipOptions& options) {
   if (options.place.address.empty() || options.place.ports.empty()) {

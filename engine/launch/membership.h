@@ -52,6 +52,9 @@ class Membership : public ControlPlane, public Store {
   //   DeadlineExceeded     if processes are missing, with their numbers, or process 0 cannot be reached
   //   Aborted              if a process that had joined has ended
   static absl::StatusOr<std::unique_ptr<Membership>> Join(const MembershipOptions& options);
+  // Tells process 0 instead of joining that this process cannot take part, so that the others, which wait for it, fail
+  // at once with `why`. In process 0 it tells those that come. Tries for join_seconds at most. Needs no facts.
+  static void Decline(const MembershipOptions& options, const absl::Status& why);
   // Ends the job for all processes unless Leave has returned OK.
   ~Membership() override;
 

@@ -22,6 +22,8 @@ constexpr int64_t kMostProbeBytes = 4096;
 // How long a file that another host has made may take to appear. Network file systems keep what they know of a folder
 // for some seconds.
 constexpr std::chrono::seconds kProbeDeadline(4);
+// How long a process that cannot take part tries to say so.
+constexpr double kDeclineSeconds = 10;
 
 absl::StatusOr<std::string> AwaitFile(const std::string& path) {
   const auto deadline = std::chrono::steady_clock::now() + kProbeDeadline;
@@ -77,6 +79,14 @@ absl::StatusOr<std::unique_ptr<World>> World::Join(const Variables& variables, i
   }
   world->ranks_on_host_ = *std::max_element(ranks_of_host.begin(), ranks_of_host.end());
   return world;
+}
+
+void World::Decline(const Variables& variables, const absl::Status& error) {
+  const absl::StatusOr<ProcessPlace> place = FindProcessPlace(variables);
+  if (!place.ok() || place->processes == 1) return;
+  absl::StatusOr<std::string> token = ReadToken(variables);
+  if (!token.ok()) return;
+  Membership::Decline({.place = *place, .token = *std::move(token), .join_seconds = kDeclineSeconds}, error);
 }
 
 absl::StatusOr<std::string> World::InProcessZero(absl::FunctionRef<absl::StatusOr<std::string>()> work) {

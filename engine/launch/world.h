@@ -36,6 +36,11 @@ class World {
   // InvalidArgument if there are more processes than ranks.
   static absl::StatusOr<std::unique_ptr<World>> Join(const Variables& variables, int64_t ranks, Facts facts);
 
+  // Tells the processes with which this one was started, if any, that it cannot join them, because of an error that it
+  // found before it could. Otherwise they would wait for it. Takes some seconds if they do not come. An error of its
+  // own is ignored.
+  static void Decline(const Variables& variables, const absl::Status& error);
+
   const ProcessPlace& place() const { return place_; }
   bool alone() const { return membership_ == nullptr; }
   bool leads() const { return place_.process == 0; }  // Process 0 owns the run folder, the console and the metrics.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -49,20 +50,23 @@ absl::Status ProcessInOrder(int threads, int most_batches, const BatchSteps<Batc
     entry.done = true;
     work_done.notify_one();
   };
+  const auto help = [&](int thread) {
+    std::unique_lock<std::mutex> lock(mutex);
+    while (true) {
+      work_came.wait(lock, [&] { return ends || !todo.empty(); });
+      if (ends) return;
+      const std::shared_ptr<Entry> entry = todo.front();
+      todo.pop_front();
+      lock.unlock();
+      process(thread, *entry);
+      lock.lock();
+    }
+  };
   std::vector<std::thread> others;
-  for (int i = 1; i < threads; ++i) {
-    others.emplace_back([&, i] {
-      std::unique_lock<std::mutex> lock(mutex);
-      while (true) {
-        work_came.wait(lock, [&] { return ends || !todo.empty(); });
-        if (ends) return;
-        const std::shared_ptr<Entry> entry = todo.front();
-        todo.pop_front();
-        lock.unlock();
-        process(i, *entry);
-        lock.lock();
-      }
-    });
+  try {
+    for (int i = 1; i < threads; ++i) others.emplace_back(help, i);
+  } catch (const std::system_error&) {
+    // The system refuses more threads. Those that run, at least the calling one, do the work.
   }
 
   bool more = true;

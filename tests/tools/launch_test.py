@@ -154,7 +154,7 @@ class LaunchTest(unittest.TestCase):
                 self.assertEqual(process.returncode, 128 + signal.SIGKILL, output)
                 named = (rf"process 2 \(pid {pids[2]} on .*\) ended without leaving the job" if victim == 2 else
                          "process 0 at .*, which runs the control plane, has ended or cannot be reached any more")
-                self.assertIn(f"launch: signal 9 ended the process with pid {pids[victim]}", output)
+                self.assertIn(f"launch: signal 9 ended process {victim} (pid {pids[victim]})", output)
                 for number in set(range(4)) - {victim}:
                     self.assertRegex(output, rf"train, process {number}: {named}")
                 for pid in pids:
@@ -219,6 +219,25 @@ class LaunchTest(unittest.TestCase):
         results = self.by_hand(["here", "there"], (), ())
         self.assertEqual([code for code, _ in results], [2, 2], results)
         self.assertRegex(results[0][1], "process 1: the process on .* does not see the file that process 0 wrote")
+
+    def test_a_process_that_cannot_join_is_named_by_the_others(self):
+        for wrong in (0, 1):
+            jobs = [("--set=batch.global_batch=no",) if process == wrong else () for process in range(2)]
+            results = self.by_hand([f"declined-{wrong}"] * 2, *jobs)
+            self.assertEqual(results[wrong][0], 2, results)
+            self.assertEqual(results[1 - wrong][0], _PEER, results)
+            self.assertRegex(results[1 - wrong][1], rf"process {wrong} \(pid \d+ on .*\) cannot take part: INVALID_ARG"
+                             ".*global_batch")
+
+    def test_a_process_that_is_killed_before_it_joins_is_named_by_the_launcher(self):
+        for victim in (0, 1):
+            script = f'[ $SHALE_PROCESS = {victim} ] && kill -9 $$; exec "$@"'
+            process = self.start(f"early-{victim}", [
+                _LAUNCH, "--processes=2", "--", "sh", "-c", script, "sh", _TRAIN, "--job=job.textproto"
+            ])
+            output = process.communicate(timeout=60)[0]  # Alone, the other would wait five minutes.
+            self.assertEqual(process.returncode, 128 + signal.SIGKILL, output)
+            self.assertRegex(output, rf"launch: signal 9 ended process {victim} \(pid \d+\)")
 
     def test_a_command_that_cannot_start_is_an_error(self):
         process = self.start("nothing", [_LAUNCH, "--processes=2", "--", "./nowhere"])

@@ -26,7 +26,7 @@ def _flags(srcs, deps, copts, optimized):
 def cc_test(name, srcs = [], deps = [], copts = [], optimized = False, tags = [], **kwargs):
     copts, added = _flags(srcs, deps, copts, optimized)
     if "tsan" in tags:
-        added = added + ["//tests:thread_sanitizer"]
+        added = added + ["//tests:sanitizers"]
     native.cc_test(name = name, srcs = srcs, deps = deps + added, copts = copts, tags = tags, **kwargs)
 
 def cc_library(name, srcs = [], deps = [], copts = [], optimized = False, **kwargs):

@@ -118,6 +118,25 @@ TEST(CoordinatorTest, AJobThatRunsIsNotDisturbedByASecondProcessOfANumber) {
   EXPECT_TRUE(job.coordinator.failure().ok());
 }
 
+TEST(CoordinatorTest, AProcessThatCannotTakePartEndsAJobThatForms) {
+  const auto decline = [](JoinRequest& join) {
+    join.mutable_declines()->set_code(static_cast<int>(absl::StatusCode::kNotFound));
+    join.mutable_declines()->set_message("no job.textproto");
+  };
+  const std::string why = "process 1 (pid 101 on h0) cannot take part: NOT_FOUND: no job.textproto";
+  Job forming(3);
+  forming.Join(0);
+  forming.Join(1, decline);
+  forming.Join(2);  // Comes later.
+  for (const int process : {0, 1, 2}) EXPECT_EQ(forming.Failure(process), why);
+  EXPECT_EQ(forming.coordinator.failure().code(), absl::StatusCode::kAborted);
+  Job running(3);
+  for (const int process : {0, 1, 2}) running.Join(process);
+  running.JoinFrom(9, 1, decline);
+  EXPECT_EQ(running.Failure(9), why);
+  EXPECT_TRUE(running.coordinator.failure().ok());
+}
+
 TEST(CoordinatorTest, EndsWhenAllHaveLeft) {
   Job job(3);
   for (const int process : {0, 1, 2}) job.Join(process);

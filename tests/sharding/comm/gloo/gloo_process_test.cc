@@ -19,9 +19,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "kernels/device/cpu/cpu_device.h"
-#include "sharding/comm/folder_store.h"
 #include "sharding/comm/gloo/gloo.h"
 #include "tests/sharding/comm/communicator_conformance.h"
+#include "tests/sharding/comm/folder_store.h"
 
 namespace shale {
 namespace {

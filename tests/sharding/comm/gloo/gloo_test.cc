@@ -15,13 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "kernels/device/cpu/cpu_device.h"
-#include "sharding/comm/folder_store.h"
 #include "sharding/comm/in_process.h"
 #include "tests/sharding/comm/communicator_conformance.h"
-
-// ThreadSanitizer does not see the counters of references by which Gloo's library, which is not instrumented, waits in
-// the destructor of a buffer for the thread that still signals it.
-extern "C" const char* __tsan_default_suppressions() { return "race:gloo::transport::tcp::UnboundBuffer\n"; }
+#include "tests/sharding/comm/folder_store.h"
 
 namespace shale {
 namespace {

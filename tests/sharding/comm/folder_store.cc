@@ -1,4 +1,4 @@
-#include "sharding/comm/folder_store.h"
+#include "tests/sharding/comm/folder_store.h"
 
 #include <stdio.h>
 #include <unistd.h>

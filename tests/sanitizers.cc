@@ -1,0 +1,16 @@
+// What sanitizers leave out: libraries of the system, which are not compiled with them.
+#ifdef __SANITIZE_THREAD__
+// How the threads of oneDNN wait for each other is not seen there, so its copies and allocations would look like races.
+// Nor are the counters of references by which Gloo waits, in the destructor of a buffer, for the thread that still
+// signals it.
+extern "C" const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions() {
+  return "called_from_lib:libdnnl.so\nrace:gloo::transport::tcp::UnboundBuffer\n";
+}
+#endif
+
+#ifdef __SANITIZE_ADDRESS__
+// Gloo looks up a host name and does not free the answer.
+extern "C" const char* __lsan_default_suppressions();
+extern "C" const char* __lsan_default_suppressions() { return "leak:gloo::transport::tcp::CreateDeviceAttr\n"; }
+#endif
