@@ -14,6 +14,6 @@ MixedData MixedDataFromText(absl::string_view text) {
   return {.share = share, .path = std::string(text.substr(space + 1))};
 }
 
-std::string ToText(const MixedData &mixed) { return absl::StrCat(mixed.share, " ", mixed.path); }
+std::string ToText(const MixedData& mixed) { return absl::StrCat(mixed.share, " ", mixed.path); }
 
 }  // namespace shale

@@ -8,9 +8,9 @@
 
 namespace shale {
 
-// Reads "250 code.jsonl": 250 of 1,000 samples are of code.jsonl. For a text of
-// another form returns a share of 0, and all of the text as path.
+// Reads "250 code.jsonl": 250 of 1,000 samples are of code.jsonl. For a text of another form returns a share of 0, and
+// all of the text as path.
 MixedData MixedDataFromText(absl::string_view text);
-std::string ToText(const MixedData &mixed);
+std::string ToText(const MixedData& mixed);
 
 }  // namespace shale

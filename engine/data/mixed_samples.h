@@ -36,8 +36,7 @@ class MixedSamples : public DataSource {
   };
   Place At(int64_t position) const;
 
-  // Returns the parts as checkpoints record them: "750 from 5120, 250 from 96", the share and
-  // the size of each.
+  // Returns the parts as checkpoints record them: "750 from 5120, 250 from 96", the share and the size of each.
   std::string Describe() const;
 
   // Returns what the Read of the part returns.

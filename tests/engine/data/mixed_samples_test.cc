@@ -16,7 +16,7 @@ namespace {
 class Numbers : public DataSource {
  public:
   explicit Numbers(int64_t samples) : DataSource({.name = "numbers", .samples = samples}) {}
-  absl::Status Read(int64_t sample, const SampleParts &out) override {
+  absl::Status Read(int64_t sample, const SampleParts& out) override {
     out.inputs[0] = static_cast<int32_t>(sample);
     return absl::OkStatus();
   }
@@ -27,9 +27,9 @@ struct Part {
   int64_t share = 0;
 };
 
-MixedSamples Mixture(const std::vector<Part> &parts, DataOrder order = DataOrder::kShuffled, uint64_t seed = 1) {
+MixedSamples Mixture(const std::vector<Part>& parts, DataOrder order = DataOrder::kShuffled, uint64_t seed = 1) {
   std::vector<MixedPart> mixed;
-  for (const Part &part : parts) {
+  for (const Part& part : parts) {
     mixed.push_back({.source = std::make_shared<Numbers>(part.samples), .share = part.share});
   }
   return MixedSamples("mixture", std::move(mixed), order, seed);
@@ -44,8 +44,7 @@ TEST(MixedSamples, AnyWindowHasTheSharesAndSpreadsThem) {
     for (int64_t i = 0; i < kMixWindow; ++i) {
       ++counts[mixture.At(begin + i).part];
       for (size_t part = 0; part < parts.size(); ++part) {
-        // Each sample stands within a place of where even spacing has it, for
-        // each of the other parts.
+        // Each sample stands within a place of where even spacing has it, for each of the other parts.
         const double even = static_cast<double>((i + 1) * parts[part].share) / kMixWindow;
         EXPECT_NEAR(static_cast<double>(counts[part]), even, static_cast<double>(parts.size())) << begin << " " << i;
       }
