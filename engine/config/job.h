@@ -46,7 +46,8 @@ struct DataConfig {
   std::string tokenizer;  // A folder with tokenizer.json; "bytes" or empty: the tokens of text are its bytes.
   LossOn loss_on = LossOn::kCompletions;
   BadLines bad_lines = BadLines::kRefuse;
-  std::string cache;           // Keeps the tokens of text. Empty: beside the run folder.
+  std::string cache;  // Keeps the tokens of text. Empty: beside the run folder.
+  LongDocuments long_documents = LongDocuments::kSplit;
   std::vector<MixedData> mix;  // The shares sum to less than kMixWindow; path has what is left.
 
   // Returns whether a tokenizer makes tokens of text.

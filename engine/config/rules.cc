@@ -43,6 +43,7 @@ void CheckOwnData(const DataConfig& data, SpecErrors& errors) {
       {"data.bad_lines", data.bad_lines != BadLines::kRefuse},
       {"data.cache", !data.cache.empty()},
       {"data.mix[0]", !data.mix.empty()},
+      {"data.long_documents", data.long_documents != LongDocuments::kSplit},
   };
   for (const auto& [path, given] : of_files) {
     if (given) errors.AddRule({path, "data.path"}, "only files of data.path have it; give path, or leave it out");
@@ -67,6 +68,10 @@ void CheckPacking(const Job& job, SpecErrors& errors) {
       errors.AddRule({path, absl::StrCat("model.", KindName(job.model), ".vocabulary")},
                      absl::StrCat("token ", token, " does not fit a vocabulary of ", vocabulary));
     }
+  }
+  if (data.long_documents != LongDocuments::kSplit && data.packing == Packing::kCut) {
+    errors.AddRule({"data.long_documents", "data.packing"},
+                   "packing CUT does not look at documents; leave it out, or use packing PACK or PAD");
   }
   if (data.document_end_token >= 0 && data.document_begin_token >= 0) {
     errors.AddRule({"data.document_begin_token", "data.document_end_token"},

@@ -27,6 +27,14 @@ enum class Packing {
   kPad,   // A sequence holds one document, and padding that does not count.
 };
 
+// What becomes of documents that are longer than a sequence, with kPack and kPad. The order is that of
+// DataSpec.LongDocuments in proto/job.proto.
+enum class LongDocuments {
+  kSplit,     // They are cut into parts, each of which counts as a document.
+  kTruncate,  // Only the first part is kept.
+  kDrop,      // They are left out.
+};
+
 enum class DataOrder {
   kShuffled,    // One permutation of the samples per seed and epoch.
   kSequential,  // The same order in every epoch: sample i is at place i.

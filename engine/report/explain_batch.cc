@@ -158,7 +158,12 @@ std::string ExplainPacking(const Job& job) {
                                "own kernels compute this attention, because cuDNN's do not.")
                 : "One document (data.packing PAD), and padding that is computed but does not count. PACK computes "
                   "less for the same loss.",
-          " The loss is the sum over the targets of documents, divided by their number in the entire global batch, so "
+          " Of a document with more targets than a sequence has positions, ",
+          job.data.long_documents == LongDocuments::kSplit ? "every part is kept, as a document of its own"
+          : job.data.long_documents == LongDocuments::kTruncate
+              ? "only the first part is kept (data.long_documents TRUNCATE)"
+              : "nothing is kept (data.long_documents DROP)",
+          ". The loss is the sum over the targets of documents, divided by their number in the entire global batch, so "
           "neither the ranks nor the micro-batches change the weight of a token. FLOPs are counted as if every "
           "sequence were one document without padding.")),
       "\n");

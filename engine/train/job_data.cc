@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/config/parse.h"
 #include "engine/data/document_samples.h"
@@ -52,12 +53,21 @@ std::string NameOfPacking(const TokenSource& source, const DataConfig& data) {
   const DocumentMark mark = MarkOf(source, data);
   return absl::StrCat("; ", data.packing == Packing::kPack ? "PACK" : "PAD", ", ",
                       mark.given() || !source.knows_documents() ? mark.Describe() : "documents are those of the data",
+                      data.long_documents == LongDocuments::kTruncate ? ", long ones are truncated"
+                      : data.long_documents == LongDocuments::kDrop   ? ", long ones are left out"
+                                                                      : "",
                       source.has_counts() ? ", parts without targets that count are left out" : "");
 }
 
-absl::StatusOr<std::shared_ptr<DataSource>> SamplesOf(const TokenSource& source, const Job& job) {
+// Makes the samples of `source`, whose files are at `path`.
+absl::StatusOr<std::shared_ptr<DataSource>> SamplesOf(const TokenSource& source, const Job& job,
+                                                      const std::string& path, const TextProgress& progress) {
   if (job.data.packing != Packing::kCut) {
-    return DocumentSamples::Create(source, job.data.packing, MarkOf(source, job.data), job.batch.sequence_length);
+    SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DocumentSamples> samples,
+                           DocumentSamples::Create(source, job.data.packing, MarkOf(source, job.data),
+                                                   job.batch.sequence_length, job.data.long_documents));
+    if (progress.packed != nullptr) progress.packed(path, samples->report());
+    return samples;
   }
   SHALE_RETURN_IF_ERROR(source.CheckLength(job.batch.sequence_length));
   return std::make_shared<TokenSamples>(source, job.batch.sequence_length);
@@ -80,7 +90,7 @@ absl::StatusOr<std::shared_ptr<MixedSamples>> Mix(const TokenSource& source, std
   std::vector<MixedPart> parts = {{.source = std::move(samples), .share = kMixWindow}};
   for (const MixedData& mixed : job.data.mix) {
     SHALE_ASSIGN_OR_RETURN(const TokenSource other, OpenBeside(source, job, "data.mix", mixed.path, progress));
-    SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DataSource> others, SamplesOf(other, job));
+    SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DataSource> others, SamplesOf(other, job, mixed.path, progress));
     parts.push_back({.source = std::move(others), .share = mixed.share});
     parts[0].share -= mixed.share;
   }
@@ -220,7 +230,7 @@ absl::Status JobData::OpenFiles(Job job, const TextProgress& progress) {
     source = split.training;
     held_out = std::make_unique<TokenSource>(split.evaluation);
   }
-  SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DataSource> samples, SamplesOf(source, job));
+  SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DataSource> samples, SamplesOf(source, job, job.data.path, progress));
   if (!job.data.mix.empty()) {
     SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<MixedSamples> mixed, Mix(source, std::move(samples), job, progress));
     absl::StrAppend(&saved_.tokenizer, "; mix of ", mixed->Describe());
@@ -228,7 +238,9 @@ absl::Status JobData::OpenFiles(Job job, const TextProgress& progress) {
   }
   SHALE_ASSIGN_OR_RETURN(training_, MakeLoader(job, std::move(samples), Use::kTraining));
   if (held_out == nullptr) return absl::OkStatus();
-  SHALE_ASSIGN_OR_RETURN(samples, SamplesOf(*held_out, job));
+  const std::string held_out_path =
+      job.data.evaluation_path.empty() ? absl::StrCat(job.data.path, " (held out)") : job.data.evaluation_path;
+  SHALE_ASSIGN_OR_RETURN(samples, SamplesOf(*held_out, job, held_out_path, progress));
   SHALE_ASSIGN_OR_RETURN(evaluation_, MakeLoader(job, std::move(samples), Use::kEvaluation));
   return absl::OkStatus();
 }
@@ -293,7 +305,7 @@ void JobData::GoOnWith(std::unique_ptr<BatchLoader> loader, int64_t position) {
 }
 
 std::string JobData::Recorded(const std::string& name) const {
-  return digest_.empty() || digest_ == name ? name : absl::StrCat(name, "; ", digest_);
+  return digest_.empty() || absl::StartsWith(name, digest_) ? name : absl::StrCat(name, "; ", digest_);
 }
 
 SavedData JobData::SavedAt(int64_t position) const {

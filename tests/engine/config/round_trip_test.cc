@@ -153,9 +153,10 @@ TEST(RoundTrip, KeepsTheWeightsOfAProgramsOwnData) {
 }
 
 TEST(RoundTrip, KeepsThePackingOfDocuments) {
-  const Job job = Parse(kDecoderJob, {"data.packing=PACK", "data.document_begin_token=0"});
+  const Job job = Parse(kDecoderJob, {"data.packing=PACK", "data.document_begin_token=0", "data.long_documents=DROP"});
   EXPECT_EQ(job.data.packing, Packing::kPack);
   EXPECT_EQ(job.data.document_begin_token, 0);
+  EXPECT_EQ(job.data.long_documents, LongDocuments::kDrop);
   const absl::StatusOr<Job> again = ParseJobText(ResolvedJobText(job), "again");
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(*again, job);

@@ -284,6 +284,12 @@ INSTANTIATE_TEST_SUITE_P(
             {"data.path=", "data.packing=PAD"},
             "--set: data.packing: only files of data.path are padded here; a program pads its own data by targets that "
             "do not count (kMaskedTarget), with packing CUT"},
+        Rule{{"data.packing=PAD", "data.document_end_token=10", "data.long_documents=TRUNCATE"}, ""},
+        Rule{{"data.long_documents=DROP"},
+             "--set: data.long_documents: packing CUT does not look at documents; leave it out, or use packing PACK or "
+             "PAD"},
+        Rule{{"data.path=", "data.packing=PACK", "data.long_documents=DROP"},
+             "--set: data.long_documents: only files of data.path have it; give path, or leave it out"},
         Rule{{"data.mix=[\"250 /x\", \"749 /y z\"]"}, ""},
         Rule{
             {"data.mix=[\"1000 /x\"]"},
