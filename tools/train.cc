@@ -143,6 +143,15 @@ TextProgress ShowText() {
     if (totals.skipped == 0) return;
     Print(absl::StrCat("skipped ", Plural(totals.skipped, "bad line"), "; the first: ", totals.first_skipped));
   };
+  progress.packed = [](const std::string& path, const DocumentsReport& report) {
+    std::string line = absl::StrCat(path, ": ", Plural(report.documents, "document"), " in ",
+                                    Plural(report.samples, "sequence"), ", padding ", Percent(report.padding, 1));
+    if (report.long_documents > 0) absl::StrAppend(&line, "; ", report.long_documents, " longer than a sequence");
+    if (report.without_counts > 0) {
+      absl::StrAppend(&line, "; ", Plural(report.without_counts, "part"), " without a token that counts left out");
+    }
+    Print(line);
+  };
   return progress;
 }
 
