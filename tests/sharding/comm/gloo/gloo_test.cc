@@ -180,6 +180,24 @@ TEST(GlooGroupTest, RanksThatWantDifferentThingsAreToldWhoWantedWhat) {
   }
 }
 
+TEST(GlooGroupTest, RanksThatComeToDifferentPlacesAreTold) {
+  for (const int64_t n : {12, 100002}) {
+    for (const int odd_rank : {0, 1, 3}) {
+      Group group = Create({0, 1, 1, 2}, {.timeout_seconds = 60});
+      std::vector<std::vector<float>> data(4, std::vector<float>(n));
+      for (const absl::Status& status : RunRanks(4, [&](int rank, Stream&stream) {
+             group[rank]->SetPlace({.run = 5, .instruction = rank == odd_rank ? 8 : 7, .iteration = 2});
+             return group[rank]->AllReduceSum(Tensor::Contiguous(DType::kFloat32, {n}, data[rank].data()), stream);
+           })) {
+        EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+        EXPECT_THAT(std::string(status.message()),
+                    HasSubstr(absl::StrCat("rank ", odd_rank, " wants AllReduceSum of ", n,
+                                           " f32 for instruction 8 in iteration 2 of run 5")));
+      }
+    }
+  }
+}
+
 TEST(GlooGroupTest, ARankThatDoesNotComeIsNamed) {
   for (const int64_t n : {100, 100000}) {
     Group group = Create({0, 1, 2, 3}, {.timeout_seconds = 0.5});
