@@ -22,6 +22,7 @@
 #include "engine/io/crc32c.h"
 #include "engine/io/file.h"
 #include "engine/runtime/hardware_threads.h"
+#include "engine/runtime/trace.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
 #include "tools/job_manager.h"
@@ -59,6 +60,10 @@ absl::Status DecideThreads(World& world, Job& job) {
   }
   job.runtime.threads_per_rank = ThreadsPerRank(job.runtime, world.ranks_on_host(), least);
   return absl::OkStatus();
+}
+
+std::string PartOfTrace(const Job& job, int process) {
+  return JoinPath(job.telemetry.run_folder, absl::StrCat("trace.process", process));
 }
 
 // Checks that the other processes want to train the same job, as far as can be said before it is planned.
@@ -130,6 +135,24 @@ absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume
   options.ranks_on_host = world.ranks_on_host();
   options.create_spanning_group = GlooGroups(world.store(), world.place().process, world.address());
   return decided;
+}
+
+std::string TracePath(const World& world, const Job& job, const std::string& path) {
+  return path.empty() || world.leads() ? path : PartOfTrace(job, world.place().process);
+}
+
+absl::Status JoinTraces(World& world, const Job& job, const std::string& path, bool traced) {
+  constexpr int64_t kMostBytes = int64_t{4} << 30;
+  if (world.alone() || path.empty()) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(world.control().Barrier(kChannel));  // All have written theirs.
+  if (!world.leads() || !traced) return absl::OkStatus();
+  std::vector<std::string> traces(world.place().processes);
+  for (int process = 0; process < world.place().processes; ++process) {
+    const std::string part = process == 0 ? path : PartOfTrace(job, process);
+    SHALE_ASSIGN_OR_RETURN(traces[process], ReadFile(part, kMostBytes));
+    if (process > 0) unlink(part.c_str());
+  }
+  return WriteFileDurably(path, MergeChromeJson(traces));
 }
 
 PeerWatch::PeerWatch(World& world) {
