@@ -69,12 +69,7 @@ std::string PartOfTrace(const Job& job, int process) {
 // Checks that the other processes want to train the same job, as far as can be said before it is planned.
 absl::Status CheckJob(World& world, const Job& job) {
   if (world.alone()) return absl::OkStatus();
-  SHALE_RETURN_IF_ERROR(CheckSameEverywhere(world.control(), kChannel, "the job", ResolvedJobText(job)));
-  if (job.runtime.device == DeviceType::kCpu) return absl::OkStatus();
-  return Agreed(absl::UnimplementedError(
-      absl::StrCat("several processes train on CPUs only, as yet, and the job has runtime.device=CUDA; start one "
-                   "process, whose threads are the ranks, instead of ",
-                   world.place().processes)));
+  return CheckSameEverywhere(world.control(), kChannel, "the job", ResolvedJobText(job));
 }
 
 }  // namespace
@@ -133,7 +128,9 @@ absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume
   options.ranks = world.ranks();
   options.control = &world.control();
   options.ranks_on_host = world.ranks_on_host();
-  options.create_spanning_group = GlooGroups(world.store(), world.place().process, world.address());
+  if (job.runtime.device == DeviceType::kCpu) {
+    options.create_spanning_group = GlooGroups(world.store(), world.place().process, world.address());
+  }
   return decided;
 }
 
@@ -153,32 +150,39 @@ absl::Status JoinTraces(World& world, const Job& job, const std::string& path, b
     if (process > 0) unlink(part.c_str());
   }
   return WriteFileDurably(path, MergeChromeJson(traces));
-}
 
-PeerWatch::PeerWatch(World& world) {
-  world.OnFailure([state = state_, process = world.place().process](const absl::Status& why) {
-    std::thread([why, process] {
-      std::this_thread::sleep_for(kTimeToEnd);
-      std::fprintf(stderr, "train, process %d: %s\n", process, std::string(why.message()).c_str());
-      _exit(kExitPeer);
-    }).detach();
-    {
-      std::lock_guard lock(state->mutex);
-      state->why = why;
-      if (state->trainer != nullptr) state->trainer->Abort(why);
-    }
-    // Files take time. The trainer lives until this is done, but the process ends in time whatever happens to them.
-    std::thread([state, why] {
-      std::lock_guard lock(state->mutex);
-      if (state->trainer != nullptr) state->trainer->ReportFailure(why).IgnoreError();
-    }).detach();
-  });
-}
+  BackendPlace PlaceOfBackend(World & world) {
+    if (world.alone()) return {};
+    return {.store = &world.store(),
+            .share = {.ranks = std::ssize(world.ranks()),
+                      .ranks_before = world.ranks_before_here(),
+                      .ranks_on_host = world.ranks_here()}};
+  }
 
-void PeerWatch::Set(Trainer* trainer) {
-  std::lock_guard lock(state_->mutex);
-  state_->trainer = trainer;
-  if (trainer != nullptr && !state_->why.ok()) trainer->Abort(state_->why);
-}
+  PeerWatch::PeerWatch(World & world) {
+    world.OnFailure([state = state_, process = world.place().process](const absl::Status& why) {
+      std::thread([why, process] {
+        std::this_thread::sleep_for(kTimeToEnd);
+        std::fprintf(stderr, "train, process %d: %s\n", process, std::string(why.message()).c_str());
+        _exit(kExitPeer);
+      }).detach();
+      {
+        std::lock_guard lock(state->mutex);
+        state->why = why;
+        if (state->trainer != nullptr) state->trainer->Abort(why);
+      }
+      // Files take time. The trainer lives until this is done, but the process ends in time whatever happens to them.
+      std::thread([state, why] {
+        std::lock_guard lock(state->mutex);
+        if (state->trainer != nullptr) state->trainer->ReportFailure(why).IgnoreError();
+      }).detach();
+    });
+  }
+
+  void PeerWatch::Set(Trainer * trainer) {
+    std::lock_guard lock(state_->mutex);
+    state_->trainer = trainer;
+    if (trainer != nullptr && !state_->why.ok()) trainer->Abort(state_->why);
+  }
 
 }  // namespace shale

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/backends/job_backend.h"
 #include "engine/config/job.h"
 #include "engine/launch/world.h"
 #include "engine/train/run_folder.h"
@@ -44,6 +45,9 @@ absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume
 // not ""; `traced` says in process 0 whether any step was traced.
 std::string TracePath(const World& world, const Job& job, const std::string& path);
 absl::Status JoinTraces(World& world, const Job& job, const std::string& path, bool traced);
+
+// Returns what the backend of this process must know of the others. Borrows the world.
+BackendPlace PlaceOfBackend(World& world);
 
 // Lets the failure of the job in another process abort the trainer. If this process then does not end by itself,
 // because a call waits for what never comes, ends it after some seconds.

@@ -143,6 +143,15 @@ TextProgress ShowText() {
     if (totals.skipped == 0) return;
     Print(absl::StrCat("skipped ", Plural(totals.skipped, "bad line"), "; the first: ", totals.first_skipped));
   };
+  progress.packed = [](const std::string& path, const DocumentsReport& report) {
+    std::string line = absl::StrCat(path, ": ", Plural(report.documents, "document"), " in ",
+                                    Plural(report.samples, "sequence"), ", padding ", Percent(report.padding, 1));
+    if (report.long_documents > 0) absl::StrAppend(&line, "; ", report.long_documents, " longer than a sequence");
+    if (report.without_counts > 0) {
+      absl::StrAppend(&line, "; ", Plural(report.without_counts, "part"), " without a token that counts left out");
+    }
+    Print(line);
+  };
   return progress;
 }
 
@@ -231,6 +240,7 @@ int Train(const Flags& flags) {
     World::Decline(EnvironmentVariables(), job.status());
     return exit_code;
   }
+  PrepareEnvironment(*job);  // Before the threads that connect the processes.
   absl::StatusOr<std::unique_ptr<World>> joined = JoinWorld(*job);
   if (!joined.ok()) return Fail(joined.status(), JoinExitCode(joined.status()));
   World& world = **joined;
@@ -251,7 +261,7 @@ int Train(const Flags& flags) {
   RunSinks sinks(world.leads() ? job->telemetry.sinks : SinksConfig());
   options.events = &sinks;
   if (world.leads()) options.text_progress = ShowText();
-  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
+  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackendOfProcess(*job, PlaceOfBackend(world));
   const absl::Status created = AgreeOnStatus(world.control(), ControlChannel::kSteps, backend.status());
   if (!created.ok()) return fail(created, kExitUsage);
   options.backend = backend->get();

@@ -69,11 +69,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         CommunicatorCase{"OneRankEach", kDevice, [](int size, Device&) { return Create(Blocks(size, size)); }},
         CommunicatorCase{"OneProcess", kDevice, [](int size, Device&) { return Create(Blocks(size, 1)); }},
-        CommunicatorCase{"TwoProcesses", kDevice, [](int size, Device&) { return Create(Blocks(size, 2)); }},
-        CommunicatorCase{"ThreeAlternating", kDevice, [](int size, Device&) { return Create(Alternating(size, 3)); }},
-        CommunicatorCase{"LeastStaging", kDevice,
-                         [](int size, Device&) { return Create(Blocks(size, 3), {.staging_bytes = 0}); }},
-        CommunicatorCase{"Synchronous", [] { return CreateCpuDevice({.synchronous = true}); },
+        CommunicatorCase{"ThreeAlternatingWithLeastStaging", kDevice,
+                         [](int size, Device&) { return Create(Alternating(size, 3), {.staging_bytes = 0}); }},
+        CommunicatorCase{"TwoProcessesSynchronous", [] { return CreateCpuDevice({.synchronous = true}); },
                          [](int size, Device&) { return Create(Blocks(size, 2)); }}),
     CaseName);
 
