@@ -22,6 +22,7 @@
 #include "engine/io/crc32c.h"
 #include "engine/io/file.h"
 #include "engine/runtime/hardware_threads.h"
+#include "engine/runtime/trace.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
 #include "tools/job_manager.h"
@@ -59,6 +60,10 @@ absl::Status DecideThreads(World& world, Job& job) {
   }
   job.runtime.threads_per_rank = ThreadsPerRank(job.runtime, world.ranks_on_host(), least);
   return absl::OkStatus();
+}
+
+std::string PartOfTrace(const Job& job, int process) {
+  return JoinPath(job.telemetry.run_folder, absl::StrCat("trace.process", process));
 }
 
 // Checks that the other processes want to train the same job, as far as can be said before it is planned.
@@ -129,38 +134,55 @@ absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume
   return decided;
 }
 
-BackendPlace PlaceOfBackend(World& world) {
-  if (world.alone()) return {};
-  return {.store = &world.store(),
-          .share = {.ranks = std::ssize(world.ranks()),
-                    .ranks_before = world.ranks_before_here(),
-                    .ranks_on_host = world.ranks_here()}};
+std::string TracePath(const World& world, const Job& job, const std::string& path) {
+  return path.empty() || world.leads() ? path : PartOfTrace(job, world.place().process);
 }
 
-PeerWatch::PeerWatch(World& world) {
-  world.OnFailure([state = state_, process = world.place().process](const absl::Status& why) {
-    std::thread([why, process] {
-      std::this_thread::sleep_for(kTimeToEnd);
-      std::fprintf(stderr, "train, process %d: %s\n", process, std::string(why.message()).c_str());
-      _exit(kExitPeer);
-    }).detach();
-    {
-      std::lock_guard lock(state->mutex);
-      state->why = why;
-      if (state->trainer != nullptr) state->trainer->Abort(why);
-    }
-    // Files take time. The trainer lives until this is done, but the process ends in time whatever happens to them.
-    std::thread([state, why] {
-      std::lock_guard lock(state->mutex);
-      if (state->trainer != nullptr) state->trainer->ReportFailure(why).IgnoreError();
-    }).detach();
-  });
-}
+absl::Status JoinTraces(World& world, const Job& job, const std::string& path, bool traced) {
+  constexpr int64_t kMostBytes = int64_t{4} << 30;
+  if (world.alone() || path.empty()) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(world.control().Barrier(kChannel));  // All have written theirs.
+  if (!world.leads() || !traced) return absl::OkStatus();
+  std::vector<std::string> traces(world.place().processes);
+  for (int process = 0; process < world.place().processes; ++process) {
+    const std::string part = process == 0 ? path : PartOfTrace(job, process);
+    SHALE_ASSIGN_OR_RETURN(traces[process], ReadFile(part, kMostBytes));
+    if (process > 0) unlink(part.c_str());
+  }
+  return WriteFileDurably(path, MergeChromeJson(traces));
 
-void PeerWatch::Set(Trainer* trainer) {
-  std::lock_guard lock(state_->mutex);
-  state_->trainer = trainer;
-  if (trainer != nullptr && !state_->why.ok()) trainer->Abort(state_->why);
-}
+  BackendPlace PlaceOfBackend(World & world) {
+    if (world.alone()) return {};
+    return {.store = &world.store(),
+            .share = {.ranks = std::ssize(world.ranks()),
+                      .ranks_before = world.ranks_before_here(),
+                      .ranks_on_host = world.ranks_here()}};
+  }
+
+  PeerWatch::PeerWatch(World & world) {
+    world.OnFailure([state = state_, process = world.place().process](const absl::Status& why) {
+      std::thread([why, process] {
+        std::this_thread::sleep_for(kTimeToEnd);
+        std::fprintf(stderr, "train, process %d: %s\n", process, std::string(why.message()).c_str());
+        _exit(kExitPeer);
+      }).detach();
+      {
+        std::lock_guard lock(state->mutex);
+        state->why = why;
+        if (state->trainer != nullptr) state->trainer->Abort(why);
+      }
+      // Files take time. The trainer lives until this is done, but the process ends in time whatever happens to them.
+      std::thread([state, why] {
+        std::lock_guard lock(state->mutex);
+        if (state->trainer != nullptr) state->trainer->ReportFailure(why).IgnoreError();
+      }).detach();
+    });
+  }
+
+  void PeerWatch::Set(Trainer * trainer) {
+    std::lock_guard lock(state_->mutex);
+    state_->trainer = trainer;
+    if (trainer != nullptr && !state_->why.ok()) trainer->Abort(state_->why);
+  }
 
 }  // namespace shale

@@ -40,6 +40,12 @@ struct Decided {
 // those of all processes (IsAgreed), or of the job.
 absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume, Job& job, TrainerOptions& options);
 
+// Returns where this process writes the trace of its ranks: process 0 to `path`, which "" leaves out, and the others
+// into the run folder. JoinTraces adds those to the one in `path`. All processes call it after their runs, if path is
+// not ""; `traced` says in process 0 whether any step was traced.
+std::string TracePath(const World& world, const Job& job, const std::string& path);
+absl::Status JoinTraces(World& world, const Job& job, const std::string& path, bool traced);
+
 // Returns what the backend of this process must know of the others. Borrows the world.
 BackendPlace PlaceOfBackend(World& world);
 

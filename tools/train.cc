@@ -227,11 +227,6 @@ void PrintTrace(const Flags& flags, const Trainer& trainer, const std::string& p
   }
 }
 
-// Returns the path of this process's trace.
-std::string TracePath(const World& world, const std::string& path) {
-  return path.empty() || world.leads() ? path : absl::StrCat(path, ".process", world.place().process);
-}
-
 int Train(const Flags& flags) {
   const ResumeOptions resume = ParseResume(flags.resume, flags.overwrite);
   if (flags.overwrite && !flags.resume.empty()) {
@@ -259,7 +254,7 @@ int Train(const Flags& flags) {
   if (!world.alone()) print(world.place().Describe());
 
   TrainerOptions options{.resume = resume, .trace = flags.trace};
-  options.trace.path = TracePath(world, flags.trace.path);
+  options.trace.path = TracePath(world, *job, flags.trace.path);
   const absl::StatusOr<Decided> decided = DecideTogether(world, resume, *job, options);
   if (!decided.ok()) return fail(decided.status(), kExitUsage);
   RunFolder* const folder = decided->folder.get();
@@ -305,6 +300,7 @@ int Train(const Flags& flags) {
   if (status.ok()) status = world.leads() ? TrainToEnd(**trainer, *folder, print) : (*trainer)->Run({});
   g_trainer = nullptr;
   for (const std::string& line : sinks.Close()) print(line);
+  if (status.ok()) status = JoinTraces(world, *job, flags.trace.path, !(*trainer)->TraceTable().empty());
   if (world.leads()) PrintTrace(flags, **trainer, options.trace.path);
   if (status.ok()) status = world.Leave();
   if (!status.ok()) return fail(status, kExitFailed);

@@ -5,7 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "engine/config/print.h"
 #include "engine/io/file.h"
 #include "engine/runtime/blocked_time.h"
@@ -81,6 +83,7 @@ absl::StatusOr<StepReport> Session::Step() {
   const int64_t traced = ++steps_begun_ - trace_options_.first_step;
   const bool tracing = !trace_options_.path.empty() && traced >= 0 && traced < trace_options_.steps;
   train_->SetTracing(tracing);
+  if (tracing && trace_.empty() && control_.processes() > 1) SHALE_RETURN_IF_ERROR(AgreeOnTraceOrigin());
   waited_ns_.clear();
   for (RankRuntime* rank : ranks_->runtimes()) waited_ns_.emplace_back(rank->rank(), -BlockedNs(*rank));
   if (absl::Status status = train_->Run(*inputs); !status.ok()) {
@@ -128,6 +131,23 @@ absl::StatusOr<StepReport> Session::Step() {
                          .peak_bytes_planned = plan_.arena_bytes,
                          .peak_bytes_measured = ranks_->measured_peak_bytes(),
                          .target_weights = plan_.train.graph.target_weights});
+}
+
+absl::Status Session::AgreeOnTraceOrigin() {
+  constexpr int64_t kMostBytes = 256;
+  constexpr char kBoot[] = "/proc/sys/kernel/random/boot_id";
+  // Processes on one host have one steady clock. Others hear of the time of process 0 about as late as the network is.
+  const auto now = [] { return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  const std::string host = ReadFile(kBoot, kMostBytes).value_or(absl::StrCat("process ", control_.process()));
+  SHALE_ASSIGN_OR_RETURN(const std::string message,
+                         control_.Broadcast(ControlChannel::kSteps, absl::StrCat(now(), " ", host)));
+  int64_t origin = now();
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(message, absl::MaxSplits(' ', 1));
+  if (parts.second == host && !absl::SimpleAtoi(parts.first, &origin)) {
+    return absl::InternalError("process 0 sent no time");
+  }
+  trace_.SetOrigin(origin);
+  return absl::OkStatus();
 }
 
 absl::Status Session::CompareReplicas(int64_t step) {

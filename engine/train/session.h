@@ -116,6 +116,8 @@ class Session : public CheckpointSaver {
   absl::Status GoOnAfterCheckpoint();
   // Calls generate(next_tokens), unless the state is unusable or runtime.generate is not set.
   absl::Status WithNextTokens(absl::FunctionRef<absl::Status(NextTokens&)> generate);
+  // Lets the traces of all processes count from the same time.
+  absl::Status AgreeOnTraceOrigin();
   // Compares what several ranks hold copies of, after the step that train_ has run, which is step `step`. See
   // runtime.check_every_steps. All processes have the error.
   absl::Status CompareReplicas(int64_t step);

@@ -133,6 +133,31 @@ class LaunchTest(unittest.TestCase):
         self.assertIn("resuming from runs/test/checkpoints/step-0000000006 after step 6", output)
         self.assertIn("done; the run is in runs/test", output)
 
+    def test_one_trace_has_the_ranks_of_all_processes(self):
+        output = self.train("traced", 3, "--trace=trace.json", "--trace_steps=3")
+        self.assertIn("trace: trace.json", output)
+        with open(os.path.join(self.place("traced"), "trace.json"), encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+        self.assertEqual(glob.glob(os.path.join(self.place("traced"), _RUN, "*trace*")), [])
+        meetings = {}  # The events of each collective, which all ranks enter before one leaves it.
+        for event in events:
+            if event["ph"] == "X" and event["name"].startswith(("AllReduce", "AllGather", "ReduceScatter")):
+                args = event["args"]
+                key = (args["step"], args["instruction"], args.get("micro_batch"))
+                meetings.setdefault(key, []).append(event)
+        self.assertGreater(len(meetings), 3)
+        for meeting in meetings.values():
+            ranks = sorted(event["pid"] for event in meeting)
+            self.assertEqual(ranks, sorted([0, 1, 2, 3] * (len(meeting) // 4)))
+            if len(meeting) > 4:
+                continue  # Several iterations of a loop.
+            self.assertLess(max(event["ts"] for event in meeting),
+                            min(event["ts"] + event["dur"] for event in meeting) + 0.01)
+        results = self.by_hand(["traces"] * 2, ("--trace=trace.json",), ())
+        self.assertEqual([code for code, _ in results], [2, 2], results)
+        self.assertRegex(results[0][1], 'disagree about the trace: process 0 has "one of 2 steps from step 3", process '
+                         '1 has "none"')
+
     def running(self, name, processes, *arguments, step=2, restarts=0):
         """Starts a job. Returns the launcher and its processes, by number, when it has made so many steps."""
         process = self.launch(name, processes, *arguments, restarts=restarts)
@@ -346,6 +371,7 @@ class LaunchTest(unittest.TestCase):
         return hosts
 
     def test_two_hosts_notice_a_cut_cable_and_go_on_when_it_is_mended(self):
+        os.environ["PATH"] += ":/usr/sbin:/sbin"  # Of ip and tc.
         if not all(map(shutil.which, ("unshare", "nsenter", "ip", "tc"))):
             self.skipTest("wanted unshare, nsenter, ip and tc")
         hosts = self.hosts()
