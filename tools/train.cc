@@ -140,6 +140,10 @@ TextProgress ShowText() {
         absl::StrCat(report.path, ": ", Plural(totals.documents, "document"), ", ", Plural(totals.tokens, "token"));
     if (totals.counted < totals.tokens) absl::StrAppend(&line, ", ", totals.counted, " count in the loss");
     Print(absl::StrCat(line, report.made ? "; kept in " : "; found in ", report.folder));
+    if (!report.skipped_files.empty()) {
+      Print(absl::StrCat("skipped ", Plural(std::ssize(report.skipped_files), "file"), " of ", report.path,
+                         "; the first: ", report.skipped_files[0]));
+    }
     if (totals.skipped == 0) return;
     Print(absl::StrCat("skipped ", Plural(totals.skipped, "bad line"), "; the first: ", totals.first_skipped));
   };

@@ -69,7 +69,8 @@ struct SeenFile {
 };
 
 // Returns the name of the folder of the tokens, and the files that it stands for.
-absl::StatusOr<std::string> KeyOf(const TextData& text, std::vector<SeenFile>* seen) {
+absl::StatusOr<std::string> KeyOf(const TextData& text, const std::vector<std::string>& paths,
+                                  std::vector<SeenFile>* seen) {
   Checksum sum;
   for (const int64_t choice : {int64_t{kVersion}, int64_t{text.all_rows}, static_cast<int64_t>(text.loss_on),
                                static_cast<int64_t>(text.bad_lines)}) {
@@ -81,7 +82,6 @@ absl::StatusOr<std::string> KeyOf(const TextData& text, std::vector<SeenFile>* s
     sum.AddNumber(bytes.ok() ? std::ssize(*bytes) : -1);
     if (bytes.ok()) sum.Add(*bytes);
   }
-  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListDocumentFiles(text.path));
   for (const std::string& path : paths) {
     SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
     // The name decides how the bytes are read.
@@ -233,8 +233,8 @@ absl::StatusOr<FolderLock> Lock(const std::string& path) {
 
 absl::StatusOr<bool> IsText(const std::string& path, DataFormat format) {
   if (format != DataFormat::kByContent) return format == DataFormat::kText || format == DataFormat::kJsonLines;
-  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> files, ListDocumentFiles(path));
-  for (const std::string& name : files) {
+  SHALE_ASSIGN_OR_RETURN(const DocumentFiles files, ListDocumentFiles(path));
+  for (const std::string& name : files.paths) {
     if (WithoutPacking(name) != name || absl::EndsWith(name, ".jsonl")) return true;
     SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(name));
     SHALE_ASSIGN_OR_RETURN(const DataFormatEntry* found, RecognizeFormat(file));
@@ -245,7 +245,8 @@ absl::StatusOr<bool> IsText(const std::string& path, DataFormat format) {
 
 absl::StatusOr<PreparedText> PrepareText(const TextData& text, const PrepareOptions& options) {
   std::vector<SeenFile> seen;
-  SHALE_ASSIGN_OR_RETURN(const std::string key, KeyOf(text, &seen));
+  SHALE_ASSIGN_OR_RETURN(DocumentFiles files, ListDocumentFiles(text.path));
+  SHALE_ASSIGN_OR_RETURN(const std::string key, KeyOf(text, files.paths, &seen));
   const std::string folder = JoinPath(options.cache, key);
   bool made = false;
   if (!Exists(folder)) {
@@ -255,6 +256,7 @@ absl::StatusOr<PreparedText> PrepareText(const TextData& text, const PrepareOpti
   }
   SHALE_ASSIGN_OR_RETURN(PreparedText prepared, OpenPrepared(text, folder));
   prepared.report.made = made;
+  prepared.report.skipped_files = std::move(files.skipped);
   if (options.progress.ready != nullptr) options.progress.ready(prepared.report);
   return prepared;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "engine/data/documents_report.h"
 
@@ -24,6 +25,7 @@ struct TextReport {
   std::string folder;  // That keeps the tokens.
   bool made = false;   // The tokens were made now. Otherwise they were found.
   TokenizeTotals totals;
+  std::vector<std::string> skipped_files;  // Of a folder, with the reasons: "art.dat (binary)".
 };
 
 // All are called by the thread that asked for the data, and may be null.

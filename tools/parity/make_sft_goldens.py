@@ -23,11 +23,10 @@ from torch.nn.utils import clip_grad_norm_
 import make_tokenizer_goldens as tokenizers
 from check_transformers import AllInFp64
 from hf_cases import CASES, HfCase
+from make_hf_goldens import MAX_NORM, adamw
 
 SEQUENCE_LENGTH, GLOBAL_BATCH, STEPS = 144, 4, 20
-LEARNING_RATE, BETA1, BETA2, WEIGHT_DECAY, MAX_NORM = 2e-3, 0.9, 0.95, 0.1, 1.0
-# Far above the rounding noise of a gradient. With a tiny epsilon the first updates would be signs of noise.
-EPSILON = 1e-3
+LEARNING_RATE = 2e-3
 # A limit on the difference between losses in fp32 and in fp64. The test allows 1e-5.
 LOSS_NOISE = 3e-6
 
@@ -115,11 +114,7 @@ def padded(rows, value):
 
 def train(model, documents, batch):
     """Trains on `batch` conversations a step, in their order, again and again. Returns the losses."""
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
-    optimizer = torch.optim.AdamW(
-        [dict(params=decayed, weight_decay=WEIGHT_DECAY), dict(params=others, weight_decay=0.0)], lr=LEARNING_RATE,
-        betas=(BETA1, BETA2), eps=EPSILON, foreach=False)
+    optimizer = adamw(model, LEARNING_RATE)
     losses = []
     for step in range(STEPS):
         some = [documents[(step * batch + i) % len(documents)] for i in range(batch)]

@@ -1,5 +1,8 @@
 #include "engine/tokenize/prepared_text.h"
 
+#include <sys/resource.h>
+
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -222,6 +225,28 @@ TEST_F(PreparedTextTest, NothingIsLeftOfTextThatIsRefused) {
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_EQ(prepared->report.totals.skipped, 1);
   EXPECT_EQ(Prepare()->report.totals.first_skipped, text_.path + ":2: it is not JSON at its byte 2");
+}
+
+TEST_F(PreparedTextTest, NothingIsLeftOfTextThatChangesMeanwhile) {
+  const auto change = [&](int64_t, int64_t) { std::ofstream(text_.path, std::ios::app) << "{\"text\": \"f\"}\n"; };
+  const absl::Status status = PrepareText(text_, {.cache = cache_, .progress = {.reading = change}}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), testing::StartsWith(text_.path));
+  EXPECT_THAT(Kept(), testing::IsEmpty());
+  EXPECT_EQ(Read(Prepare()->tokens), "a b c def");
+}
+
+TEST_F(PreparedTextTest, NothingIsLeftWhenTheDiskIsFull) {
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit now = {.rlim_cur = 500, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &now), 0);
+  const absl::Status status = Prepare().status();
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("cannot write ")) << status;
+  EXPECT_THAT(Kept(), testing::IsEmpty());
+  EXPECT_TRUE(Prepare().ok());
 }
 
 TEST_F(PreparedTextTest, ThoseWhoWantTheSameTokensWaitForEachOther) {

@@ -270,6 +270,11 @@ TEST_F(TextDataTest, JobsNameTheTokenizer) {
             std::string::npos);
   EXPECT_NE(error("tokenizer: \"tokenizer\"").find("data.tokenizer: only files of data.path have it"),
             std::string::npos);
+  folder_.Write("long", "{\"text\": \"" + std::string(99, 'q') + " the quick brown fox jumps over the lazy dog\"}\n");
+  const absl::Status small =
+      Train(SmallJob("path: \"long\" format: JSONL tokenizer: \"tokenizer\"", {"model.decoder.vocabulary=300"})).status;
+  EXPECT_NE(small.message().find(" does not fit a vocabulary of 300; the model needs at least "), std::string::npos)
+      << small;
   // The records of runs name it, too.
   const Job job = SmallJob("path: \"rows\" format: JSONL tokenizer: \"tokenizer\" loss_on: ALL bad_lines: SKIP");
   EXPECT_EQ(job.data.tokenizer, std::filesystem::path(folder_.Path("tokenizer")).lexically_normal());
