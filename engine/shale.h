@@ -61,6 +61,7 @@
 #include "engine/generate/generator.h"
 #include "engine/generate/sampler.h"
 #include "engine/hugging_face/export.h"
+#include "engine/planner/generation_size.h"
 
 // SHALE_RETURN_IF_ERROR and SHALE_ASSIGN_OR_RETURN.
 #include "kernels/check.h"

@@ -30,6 +30,11 @@ double Flops(const MatMul& op) {
 }
 // Two matmuls: q k^T and p v.
 double Flops(const AttentionForward& op) { return 2 * AttentionMatMul(op); }
+// Two matmuls too. How many keys the cache holds is not known, so this counts all that a query may see.
+double Flops(const CachedAttention& op) {
+  const int64_t rows = op.keys_BGPD.dim(2), keys = op.window > 0 ? std::min(op.window, rows) : rows;
+  return 4.0 * static_cast<double>(op.q_BSHD.elements()) * static_cast<double>(keys);
+}
 // Five matmuls: q k^T again, d_out v^T, and one each for d_q, d_k and d_v.
 double Flops(const AttentionBackward& op) { return 5 * AttentionMatMul(op); }
 
@@ -38,6 +43,7 @@ double Flops(const AttentionBackward& op) { return 5 * AttentionMatMul(op); }
 double FlopsOf(const Op& op) {
   if (const auto* matmul = op.As<MatMul>()) return Flops(*matmul);
   if (const auto* forward = op.As<AttentionForward>()) return Flops(*forward);
+  if (const auto* cached = op.As<CachedAttention>()) return Flops(*cached);
   if (const auto* backward = op.As<AttentionBackward>()) return Flops(*backward);
   return 0;
 }

@@ -15,6 +15,7 @@
   X(Rope)                     \
   X(AttentionForward)         \
   X(AttentionBackward)        \
+  X(CachedAttention)          \
   X(SwiGluForward)            \
   X(SwiGluBackward)           \
   X(GeluForward)              \

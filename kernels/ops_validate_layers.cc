@@ -8,6 +8,18 @@
 #include "kernels/ops/rope.h"
 
 namespace shale::internal {
+namespace {
+
+// Checks what says where tokens are, in an op that takes position ids or begins.
+template <class OpType>
+void CheckPositions(OpChecker& c, const OpType& op, Dim& B, Dim& S) {
+  if (op.position_ids_BS.present()) c.Typed("position_ids", op.position_ids_BS, DType::kInt32, {&B, &S});
+  if (op.begins_B.present()) c.Typed("begins", op.begins_B, DType::kInt32, {&B});
+  c.Require(!op.position_ids_BS.present() || !op.begins_B.present(),
+            "position_ids and begins are both given; wanted one or the other");
+}
+
+}  // namespace
 
 void Check(OpChecker& c, const EmbeddingForward& op) {
   Dim B{"B"}, S{"S"}, V{"V"}, C{"C"}, P{"P"};
@@ -17,7 +29,7 @@ void Check(OpChecker& c, const EmbeddingForward& op) {
     c.Act("positions", op.positions_PC, {&P, &C});
     c.Require(P.size >= S.size, "positions has ", P.size, " rows; wanted at least S=", S.size);
   }
-  if (op.position_ids_BS.present()) c.Typed("position_ids", op.position_ids_BS, DType::kInt32, {&B, &S});
+  CheckPositions(c, op, B, S);
   Dim T{"T", B.size * S.size};
   c.Act("out", op.out_TC, {&T, &C});
 }
@@ -69,7 +81,7 @@ void Check(OpChecker& c, const BiasBackward& op) {
 void Check(OpChecker& c, const Rope& op) {
   Dim B{"B"}, S{"S"}, H{"H"}, D{"D"};
   c.Act("x", op.x_BSHD, {&B, &S, &H, &D}, Layout::kDenseRows);
-  if (op.position_ids_BS.present()) c.Typed("position_ids", op.position_ids_BS, DType::kInt32, {&B, &S});
+  CheckPositions(c, op, B, S);
   c.Require(D.size % 2 == 0, "x has head width ", D.size, "; wanted an even one");
   c.Require(op.theta > 0, "theta is ", op.theta, "; wanted more than 0");
   c.Require(op.scaling.factor > 0, "scaling.factor is ", op.scaling.factor, "; wanted more than 0");
@@ -81,8 +93,9 @@ struct AttentionDims {
   Dim B{"B"}, S{"S"}, H{"H"}, G{"G"}, D{"D"};
 };
 
+// Checks queries, keys, values and the result.
 template <class OpType>
-void CheckAttentionInputs(OpChecker& c, const OpType& op, AttentionDims& d) {
+void CheckHeads(OpChecker& c, const OpType& op, AttentionDims& d) {
   c.Act("q", op.q_BSHD, {&d.B, &d.S, &d.H, &d.D}, Layout::kDenseRows);
   c.Act("k", op.k_BSGD, {&d.B, &d.S, &d.G, &d.D}, Layout::kDenseRows);
   c.Act("v", op.v_BSGD, {&d.B, &d.S, &d.G, &d.D}, Layout::kDenseRows);
@@ -91,12 +104,18 @@ void CheckAttentionInputs(OpChecker& c, const OpType& op, AttentionDims& d) {
             "; wanted a multiple of the heads of k");
   c.Require(op.scale > 0, "scale is ", op.scale, "; wanted a number above 0");
   c.Require(op.window >= 0, "window is ", op.window, "; wanted 0 (none) or more");
+  c.Act("out", op.out_BSHD, {&d.B, &d.S, &d.H, &d.D}, Layout::kDenseRows);
+}
+
+template <class OpType>
+void CheckAttentionInputs(OpChecker& c, const OpType& op, AttentionDims& d) {
+  CheckHeads(c, op, d);
+  if (!c.ok()) return;
   c.Require(op.causal || op.window == 0, "window is ", op.window, " in attention that is not causal; wanted 0 (none), ",
             "because a query that sees later keys sees all of them");
   if (op.position_ids_BS.present()) c.Typed("position_ids", op.position_ids_BS, DType::kInt32, {&d.B, &d.S});
   c.Require(op.causal || !op.position_ids_BS.present(),
             "position_ids is given in attention that is not causal; wanted none");
-  c.Act("out", op.out_BSHD, {&d.B, &d.S, &d.H, &d.D}, Layout::kDenseRows);
   c.Typed("lse", op.lse_BHS, DType::kFloat32, {&d.B, &d.H, &d.S});
 }
 
@@ -114,6 +133,16 @@ void Check(OpChecker& c, const AttentionBackward& op) {
   c.Act("d_q", op.d_q_BSHD, {&d.B, &d.S, &d.H, &d.D}, Layout::kDenseRows);
   c.Act("d_k", op.d_k_BSGD, {&d.B, &d.S, &d.G, &d.D}, Layout::kDenseRows);
   c.Act("d_v", op.d_v_BSGD, {&d.B, &d.S, &d.G, &d.D}, Layout::kDenseRows);
+}
+
+void Check(OpChecker& c, const CachedAttention& op) {
+  AttentionDims d;
+  CheckHeads(c, op, d);
+  Dim P{"P"};
+  c.Typed("begins", op.begins_B, DType::kInt32, {&d.B});
+  c.Act("keys", op.keys_BGPD, {&d.B, &d.G, &P, &d.D});
+  c.Act("values", op.values_BGPD, {&d.B, &d.G, &P, &d.D});
+  c.Require(d.S.size <= P.size, "the cache has ", P.size, " positions; wanted at least S=", d.S.size);
 }
 
 void Check(OpChecker& c, const SwiGluForward& op) {

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <functional>
+#include <iostream>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -18,10 +20,12 @@
 #include "engine/checkpoint/run_paths.h"
 #include "engine/generate/generator.h"
 #include "engine/io/file.h"
-#include "engine/text/utf8_stream.h"
+#include "engine/tokenize/chat_template.h"
 #include "engine/tokenize/tokenizer.h"
 #include "kernels/check.h"
+#include "tools/chat.h"
 #include "tools/command_line.h"
+#include "tools/generated_text.h"
 
 namespace shale {
 namespace {
@@ -31,9 +35,13 @@ struct Flags {
   std::string prompt;
   std::string prompt_tokens;
   int64_t tokens = 200;
-  double temperature = 0.8;
-  int64_t top_k = 40;
+  int64_t context = 0;
+  int64_t samples = 1;
+  SamplingOptions sampling;
   int64_t seed = 1;
+  std::vector<std::string> stop;
+  bool chat = false;
+  std::string system;
   std::string device;
 };
 
@@ -97,38 +105,88 @@ void Show(absl::string_view text) {
   std::fflush(stdout);
 }
 
+GenerateOptions OptionsOf(const Flags& flags, std::vector<int32_t> stop_tokens) {
+  GenerateOptions options = {.count = flags.tokens, .sampling = flags.sampling, .stop_tokens = std::move(stop_tokens)};
+  options.sampling.seed = static_cast<uint64_t>(flags.seed);
+  return options;
+}
+
+// Shows the samples that follow a prompt: one as it comes, several one after another when all have ended.
+absl::Status ShowSamples(Generator& generator, const Tokenizer* tokenizer, const std::vector<int32_t>& prompt,
+                         const std::vector<int32_t>& stop_tokens, const Flags& flags) {
+  std::vector<GeneratedText> texts;
+  std::vector<std::string> shown(flags.samples);
+  for (int64_t i = 0; i < flags.samples; ++i) {
+    texts.emplace_back(tokenizer, generator.is_text(), /*skip_special=*/false, flags.stop);
+  }
+  const bool at_once = flags.samples == 1;
+  const auto show = [&](int64_t i, const std::string& text) { at_once ? Show(text) : (void)(shown[i] += text); };
+  for (int64_t i = 0; i < flags.samples; ++i) {
+    if (generator.is_text()) show(i, flags.prompt);
+    // The text of tokens may depend on those before, so a tokenizer decodes the prompt too.
+    if (tokenizer == nullptr) continue;
+    for (const int32_t token : prompt) show(i, texts[i].PushPrompt(token));
+  }
+  const absl::Status status = generator.GenerateAll(std::vector<std::vector<int32_t>>(flags.samples, prompt),
+                                                    OptionsOf(flags, stop_tokens), [&](int64_t i, int32_t token) {
+                                                      show(i, texts[i].Push(token));
+                                                      return !texts[i].stopped();
+                                                    });
+  for (int64_t i = 0; i < flags.samples; ++i) {
+    show(i, texts[i].Finish() + "\n");
+    if (!at_once) Show(absl::StrCat("--- sample ", i + 1, "\n", shown[i]));
+  }
+  return status;
+}
+
+absl::Status ChatOnTerminal(Generator& generator, const std::optional<Tokenizer>& tokenizer,
+                            const std::vector<int32_t>& stop_tokens, const Flags& flags) {
+  if (!tokenizer) {
+    return absl::InvalidArgumentError(
+        "--chat needs a tokenizer with a chat template in the run's folder hf, which is "
+        "there if the run was tuned from a Hugging Face folder");
+  }
+  SHALE_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::Load(RunHfPath(flags.run)));
+  const bool terminal = isatty(STDIN_FILENO) != 0;
+  ChatOptions options{.system = flags.system,
+                      .positions = generator.positions(),
+                      .stop_tokens = stop_tokens,
+                      .stop_strings = flags.stop};
+  options.generate = [&](const std::vector<int32_t>& conversation, const std::function<bool(int32_t)>& emit) {
+    GenerateOptions answer = OptionsOf(flags, {});
+    answer.goes_on = true;
+    return generator.GenerateAll({conversation}, answer, [&](int64_t, int32_t token) { return emit(token); });
+  };
+  options.before_message = [&] { Show(terminal ? "> " : ""); };
+  options.show = Show;
+  return Chat(*tokenizer, chat, options, std::cin);
+}
+
 absl::Status Generate(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(const BackendFactory backends, Backends(flags.device));
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Generator> generator, Generator::FromRun(flags.run, backends));
+  if (flags.chat && (flags.samples > 1 || !flags.prompt.empty() || !flags.prompt_tokens.empty())) {
+    return absl::InvalidArgumentError(
+        "--chat reads messages from its input: leave out --prompt, --prompt_tokens and "
+        "--samples");
+  }
+  SHALE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Generator> generator,
+      Generator::FromRun(flags.run, backends, std::nullopt, {.sequences = flags.samples, .positions = flags.context}));
   for (const std::string& reason : generator->passed_over()) {
     std::fprintf(stderr, "generate: skipped: %s\n", reason.c_str());
   }
   // With tokens as the prompt, tokens are printed, and no tokenizer is needed.
   std::optional<Tokenizer> tokenizer;
+  std::vector<int32_t> stop_tokens;
   if (flags.prompt_tokens.empty()) {
     SHALE_ASSIGN_OR_RETURN(tokenizer, TokenizerOf(*generator, flags.run));
+    if (tokenizer) {
+      SHALE_ASSIGN_OR_RETURN(stop_tokens, EndTokens(RunHfPath(flags.run), *tokenizer));
+    }
   }
+  if (flags.chat) return ChatOnTerminal(*generator, tokenizer, stop_tokens, flags);
   SHALE_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, Prompt(*generator, tokenizer, flags));
-  const SamplingOptions sampling = {
-      .temperature = flags.temperature, .top_k = flags.top_k, .seed = static_cast<uint64_t>(flags.seed)};
-  Utf8Stream characters;
-  std::optional<TokenStream> stream;
-  if (tokenizer) stream.emplace(*tokenizer, /*skip_special=*/false);
-  const auto text_of = [&](int32_t token) {
-    if (stream) return stream->Push(token);
-    return generator->is_text() ? characters.Push(static_cast<uint8_t>(token)) : absl::StrCat(token, " ");
-  };
-  if (generator->is_text()) Show(flags.prompt);
-  // The stream decodes the prompt too, because how a token is written may depend on those before.
-  if (stream) {
-    for (const int32_t token : prompt) Show(stream->Push(token));
-  }
-  const absl::Status status = generator->Generate(prompt, flags.tokens, sampling, [&](int32_t token) {
-    Show(text_of(token));
-    return true;
-  });
-  Show((stream ? stream->Finish() : characters.Finish()) + "\n");
-  return status;
+  return ShowSamples(*generator, tokenizer ? &*tokenizer : nullptr, prompt, stop_tokens, flags);
 }
 
 }  // namespace
@@ -143,11 +201,25 @@ int main(int argc, char** argv) {
             &flags.prompt_tokens);
   line.Integer("tokens", "How many tokens to generate; without a tokenizer, a token of text is a byte.", 1, 100'000'000,
                &flags.tokens);
+  line.Integer("context", "How many tokens a text may have before its older half is forgotten; 0: sequence_length.", 0,
+               std::numeric_limits<int32_t>::max(), &flags.context);
+  line.Integer("samples", "How many texts to generate at once; each draws with the next seed.", 1, 4096,
+               &flags.samples);
+  line.Number("repetition_penalty", "Above 1, tokens that the text has already become less likely.", 0, 1000,
+              &flags.sampling.repetition_penalty);
   line.Number("temperature", "Below 1 the likely becomes likelier; 0: always the most likely token.", 0, 1000,
-              &flags.temperature);
+              &flags.sampling.temperature);
   line.Integer("top_k", "Draw among the k most likely tokens only; 0: among all.", 0,
-               std::numeric_limits<int32_t>::max(), &flags.top_k);
+               std::numeric_limits<int32_t>::max(), &flags.sampling.top_k);
+  line.Number("top_p", "Draw among the most likely tokens only whose probabilities sum to p.", 0, 1,
+              &flags.sampling.top_p);
+  line.Number("min_p", "Draw among tokens only that are at least p times as likely as the most likely.", 0, 1,
+              &flags.sampling.min_p);
   line.Integer("seed", "Seed of the random draws.", 0, std::numeric_limits<int64_t>::max(), &flags.seed);
+  line.List("stop", "TEXT", "Where this begins, the text ends. A tokenizer's end of text ends it too.", &flags.stop);
+  line.Switch("chat", "Read messages from the input and answer them, with the chat template of the run's tokenizer.",
+              &flags.chat);
+  line.Text("system", "TEXT", "What a chat begins with, for the model.", &flags.system);
   line.Text("device", "CPU|CUDA", "What to run on; by default what the run was trained on.", &flags.device);
   line.Footer("Exit codes: 0 generated; 1 failed; 2 wrong command line.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;

@@ -49,7 +49,7 @@ absl::Status AddMatMuls(const Job& job, const DataFacts& data, std::map<MatMulKe
   SHALE_ASSIGN_OR_RETURN(const ResolvedJob resolved, ResolveJob(job, data, backend->machine().WithoutBudget()));
   const auto add = [&](const MatMul& op) { matmuls.emplace(MatMulKey::Of(op, job.precision.allow_tf32), op); };
   std::vector<const PlannedProgram*> programs = {&resolved.plan.train, &resolved.plan.evaluate};
-  if (resolved.plan.generate) programs.push_back(&*resolved.plan.generate);
+  for (const PlannedProgram& program : resolved.plan.generate) programs.push_back(&program);
   for (const PlannedProgram* program : programs) {
     for (const Instruction& instruction : program->step.program.instructions) {
       VisitForms(instruction, [&](const Op& form) {

@@ -1,5 +1,7 @@
 #include "engine/generate/generator.h"
 
+#include <algorithm>
+
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/newest.h"
@@ -36,24 +38,29 @@ Job ForGeneration(Job job) {
 class Generator::Impl {
  public:
   absl::Status Create(const CheckpointReader& checkpoint, const BackendFactory& create_backend,
-                      const std::optional<CustomModel>& model) {
+                      const std::optional<CustomModel>& model, const GenerationSize& size) {
     SHALE_ASSIGN_OR_RETURN(
         Job job, ParseRecordedJob(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
     if (model) SHALE_RETURN_IF_ERROR(SetModel(*model, job));
     job_ = ForGeneration(job);
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, create_backend(job_));
     const std::unique_ptr<Ops> ops = backend->CreateOps(/*ranks=*/1, /*device=*/nullptr);
-    SHALE_ASSIGN_OR_RETURN(program_, PlanProgram(job_, StepOptionsFor(job_), GraphMode::kLogits, *ops));
+    SHALE_ASSIGN_OR_RETURN(programs_, PlanGeneration(job_, StepOptionsFor(job_), size, *ops));
+    std::vector<ProgramAndPlan> users;
+    for (const PlannedProgram& program : programs_) {
+      users.push_back({program.step.program, program.memory});
+      peak_bytes_ = std::max(peak_bytes_, program.memory.peak_bytes);
+    }
     SHALE_ASSIGN_OR_RETURN(
-        ranks_, LocalRanks::Create(
-                    *backend,
-                    {.programs = {{program_.step.program, program_.memory}},
-                     .host_memory = PlanHostMemory({{program_.step.program, program_.memory}}, kReadStagingBytes)},
-                    program_.memory.peak_bytes));
-    SHALE_ASSIGN_OR_RETURN(next_, NextTokens::Create(*ranks_, program_, PaddingToken(job_), {}));
-    SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, program_.graph));
-    const absl::Status restored = LocalState(program_.graph, program_.step.state, program_.memory, *ranks_)
-                                      .Restore(checkpoint, /*values_only=*/true);
+        ranks_,
+        LocalRanks::Create(*backend, {.programs = users, .host_memory = PlanHostMemory(users, kReadStagingBytes)},
+                           peak_bytes_));
+    SHALE_ASSIGN_OR_RETURN(sequences_, Sequences::Create(*ranks_, programs_, PaddingToken(job_), {}));
+    next_ = std::make_unique<NextTokens>(*sequences_);
+    const PlannedProgram& any = programs_.front();  // All have the same state.
+    SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, any.graph));
+    const absl::Status restored =
+        LocalState(any.graph, any.step.state, any.memory, *ranks_).Restore(checkpoint, /*values_only=*/true);
     // DataLoss makes FromRun try an older checkpoint. Errors of the job or the machine would occur with every
     // checkpoint and are returned as they are.
     if (IsDamage(restored)) return absl::DataLossError(restored.message());
@@ -61,38 +68,47 @@ class Generator::Impl {
   }
 
   NextTokens& next() { return *next_; }
+  const Sequences& sequences() const { return *sequences_; }
+  int64_t planned_peak_bytes() const { return peak_bytes_; }
+  int64_t measured_peak_bytes() const { return ranks_->measured_peak_bytes(); }
   bool is_text() const { return job_.data.format == DataFormat::kText && !job_.data.has_tokenizer(); }
-  int64_t vocabulary() const { return program_.graph.vocabulary; }
 
  private:
   Job job_;
-  PlannedProgram program_;
+  std::vector<PlannedProgram> programs_;
+  int64_t peak_bytes_ = 0;
   std::unique_ptr<LocalRanks> ranks_;
+  std::unique_ptr<Sequences> sequences_;
   std::unique_ptr<NextTokens> next_;
 };
 
 Generator::Generator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Generator::~Generator() = default;
 
-int64_t Generator::vocabulary() const { return impl_->vocabulary(); }
+int64_t Generator::vocabulary() const { return impl_->sequences().vocabulary(); }
+int64_t Generator::positions() const { return impl_->sequences().positions(); }
+int64_t Generator::planned_peak_bytes() const { return impl_->planned_peak_bytes(); }
+int64_t Generator::measured_peak_bytes() const { return impl_->measured_peak_bytes(); }
 bool Generator::is_text() const { return impl_->is_text(); }
 
 absl::StatusOr<std::unique_ptr<Generator>> Generator::Create(const CheckpointReader& checkpoint,
                                                              const BackendFactory& create_backend,
-                                                             const std::optional<CustomModel>& model) {
+                                                             const std::optional<CustomModel>& model,
+                                                             const GenerationSize& size) {
   auto impl = std::make_unique<Impl>();
-  SHALE_RETURN_IF_ERROR(impl->Create(checkpoint, create_backend, model));
+  SHALE_RETURN_IF_ERROR(impl->Create(checkpoint, create_backend, model, size));
   return absl::WrapUnique(new Generator(std::move(impl)));
 }
 
 absl::StatusOr<std::unique_ptr<Generator>> Generator::FromRun(const std::string& run_folder,
                                                               const BackendFactory& create_backend,
-                                                              const std::optional<CustomModel>& model) {
+                                                              const std::optional<CustomModel>& model,
+                                                              const GenerationSize& size) {
   std::unique_ptr<Generator> generator;
   const std::string folder = RunCheckpointsPath(run_folder);
   absl::Status created;
   const auto create = [&](const CheckpointReader& checkpoint) {
-    absl::StatusOr<std::unique_ptr<Generator>> one = Create(checkpoint, create_backend, model);
+    absl::StatusOr<std::unique_ptr<Generator>> one = Create(checkpoint, create_backend, model, size);
     created = one.status();
     if (one.ok()) generator = *std::move(one);
     return absl::IsDataLoss(created) ? created : absl::OkStatus();
@@ -124,6 +140,11 @@ absl::StatusOr<std::vector<int32_t>> Generator::TextPrompt(absl::string_view tex
 
 absl::StatusOr<absl::Span<const float>> Generator::Logits(absl::Span<const int32_t> context) {
   return impl_->next().Logits(context);
+}
+
+absl::Status Generator::GenerateAll(absl::Span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
+                                    absl::FunctionRef<bool(int64_t, int32_t)> emit) {
+  return impl_->next().GenerateAll(prompts, options, emit);
 }
 
 absl::Status Generator::Generate(absl::Span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling,

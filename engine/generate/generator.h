@@ -21,30 +21,36 @@
 #include "engine/checkpoint/reader.h"
 #include "engine/config/job.h"
 #include "engine/generate/sampler.h"
+#include "engine/planner/generation_size.h"
 
 namespace shale {
 
-// Runs the logits program of a job's model on one rank with all cores of the machine. The compiler of training steps
-// compiles this program too. Every token costs one forward pass over a window of sequence_length tokens. Used by one
-// thread at a time.
+// Generates with a job's model on one rank, with all cores of the machine. The compiler of training steps compiles the
+// programs ([Note: generation] in engine/planner/generation.h), and the memory is planned like that of a step. Used by
+// one thread at a time.
 class Generator {
  public:
   // Takes the job and the weights from a checkpoint, which is not needed afterwards. `create_backend` must create a
   // backend for the kind of device that the job ran on. `model` is the model of a run whose program brought it, with
-  // the name and the digest that the checkpoint records; the vocabulary comes from the checkpoint.
+  // the name and the digest that the checkpoint records; the vocabulary comes from the checkpoint. Returns the errors
+  // of BuildGeneration for `options`.
   static absl::StatusOr<std::unique_ptr<Generator>> Create(const CheckpointReader& checkpoint,
                                                            const BackendFactory& create_backend,
-                                                           const std::optional<CustomModel>& model = std::nullopt);
+                                                           const std::optional<CustomModel>& model = std::nullopt,
+                                                           const GenerationSize& size = {});
   // Does the same with the newest intact checkpoint of a run folder (engine/train/run_folder.h). Returns NotFound if
   // there is no checkpoint, and DataLoss if all are damaged.
   static absl::StatusOr<std::unique_ptr<Generator>> FromRun(const std::string& run_folder,
                                                             const BackendFactory& create_backend,
-                                                            const std::optional<CustomModel>& model = std::nullopt);
+                                                            const std::optional<CustomModel>& model = std::nullopt,
+                                                            const GenerationSize& size = {});
   ~Generator();
 
   // Returns one message for each newer checkpoint that FromRun found damaged.
   const std::vector<std::string>& passed_over() const { return passed_over_; }
   int64_t vocabulary() const;
+  // Returns how many tokens a sequence may hold (Sequences::positions).
+  int64_t positions() const;
   // Returns whether tokens are the bytes of text.
   bool is_text() const;
 
@@ -52,11 +58,18 @@ class Generator {
   // on token files, or for a byte outside the vocabulary.
   absl::StatusOr<std::vector<int32_t>> TextPrompt(absl::string_view text) const;
 
-  // Returns the logits [V] of the token that follows `context`, computed from its last sequence_length tokens. Valid
-  // until the next call. Returns InvalidArgument if `context` is empty or if one of those tokens is outside the
+  // Returns the bytes of the arena: those that the plan needs, and those that were used so far.
+  int64_t planned_peak_bytes() const;
+  int64_t measured_peak_bytes() const;
+
+  // Returns the logits [V] of the token that follows `context`, computed from its last positions() tokens. Valid until
+  // the next call. Returns InvalidArgument if `context` is empty or if one of those tokens is outside the
   // vocabulary.
   absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t> context);
 
+  // Draws tokens after each prompt, all of them at once (NextTokens::GenerateAll).
+  absl::Status GenerateAll(absl::Span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
+                           absl::FunctionRef<bool(int64_t sequence, int32_t token)> emit);
   // Draws `count` tokens after `prompt` and calls `emit` with each as it is drawn. Stops early if `emit` returns false.
   // Returns the errors of Logits and Sampler::Draw.
   absl::Status Generate(absl::Span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling,

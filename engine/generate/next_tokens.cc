@@ -1,94 +1,76 @@
 #include "engine/generate/next_tokens.h"
 
 #include <algorithm>
-#include <cstring>
-#include <utility>
 
-#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 
 namespace shale {
-namespace {
 
-void ToFloats(const std::vector<std::byte>& bytes, DType dtype, std::vector<float>& values) {
-  SHALE_CHECK(bytes.size() == values.size() * SizeOf(dtype));
-  if (dtype == DType::kFloat32) {
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    BFloat16 value;
-    std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
-    values[i] = ToFloat(value);
-  }
-}
-
-}  // namespace
-
-int32_t PaddingToken(const Job& job) {
-  return job.data.format == DataFormat::kText && !job.data.has_tokenizer() ? '\n' : 0;
-}
-
-NextTokens::NextTokens(const PlannedProgram& program, int32_t padding, int ranks, std::unique_ptr<LocalProgram> run)
-    : program_(program),
-      padding_(padding),
-      ranks_(ranks),
-      run_(std::move(run)),
-      window_(program.graph.sequence_length),
-      logits_(program.graph.vocabulary) {}
-
-absl::StatusOr<std::unique_ptr<NextTokens>> NextTokens::Create(LocalRanks& ranks, const PlannedProgram& program,
-                                                               int32_t padding, const ExecutorOptions& options) {
-  SHALE_CHECK(program.graph.mode == GraphMode::kLogits && program.graph.micro_batch == 1);
-  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<LocalProgram> run,
-                         LocalProgram::Create(ranks, program.step.program, program.memory, options));
-  return absl::WrapUnique(new NextTokens(program, padding, ranks.size(), std::move(run)));
-}
-
-absl::Status NextTokens::Check(absl::Span<const int32_t> context) const {
+absl::Status NextTokens::Begin(int64_t sequence, absl::Span<const int32_t> context, bool keep) {
   if (context.empty()) return absl::InvalidArgumentError("nothing to continue: the prompt has no tokens");
-  for (int32_t token : context.last(std::min(window_.size(), context.size()))) {
-    if (token < 0 || token >= vocabulary()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("token ", token, " is outside the model's vocabulary of ", vocabulary(), " tokens"));
+  const absl::Span<const int32_t> last = context.last(std::min<size_t>(sequences_.positions(), context.size()));
+  const absl::Span<const int32_t> held = sequences_.tokens(sequence);
+  // The last token is computed in any case, because its logits are wanted.
+  const size_t most = keep ? std::min(held.size(), last.size() - 1) : 0;
+  const size_t kept = std::mismatch(held.begin(), held.begin() + most, last.begin()).first - held.begin();
+  sequences_.Keep(sequence, static_cast<int64_t>(kept));
+  tokens_[sequence].assign(last.begin() + kept, last.end());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Span<const float>> NextTokens::Logits(absl::Span<const int32_t> context) {
+  sequences_.Restart();
+  for (std::vector<int32_t>& tokens : tokens_) tokens.clear();
+  SHALE_RETURN_IF_ERROR(Begin(0, context, /*keep=*/false));
+  SHALE_RETURN_IF_ERROR(sequences_.Append(tokens_));
+  return sequences_.logits(0);
+}
+
+absl::Status NextTokens::GenerateAll(absl::Span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
+                                     absl::FunctionRef<bool(int64_t, int32_t)> emit) {
+  const int64_t count = std::ssize(prompts);
+  if (count < 1 || count > sequences_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("found ", count, " prompts; wanted 1 to ", sequences_.size(), ", as many as sequences"));
+  }
+  SHALE_RETURN_IF_ERROR(CheckSampling(options.sampling));
+  std::vector<Sampler> samplers;
+  std::vector<std::vector<int32_t>> texts(prompts.begin(), prompts.end());
+  std::vector<bool> open(count, options.count > 0);
+  for (int64_t b = 0; b < sequences_.size(); ++b) {
+    tokens_[b].clear();
+    if (b >= count) {
+      sequences_.Keep(b, 0);
+      continue;
+    }
+    SHALE_RETURN_IF_ERROR(Begin(b, prompts[b], options.goes_on));
+    SamplingOptions sampling = options.sampling;
+    sampling.seed += static_cast<uint64_t>(b);
+    samplers.emplace_back(sampling);
+  }
+  for (int64_t drawn = 0; std::find(open.begin(), open.end(), true) != open.end();) {
+    SHALE_RETURN_IF_ERROR(sequences_.Append(tokens_));
+    ++drawn;
+    for (int64_t b = 0; b < count; ++b) {
+      tokens_[b].clear();
+      if (!open[b]) continue;
+      SHALE_ASSIGN_OR_RETURN(const int32_t token, samplers[b].Draw(sequences_.logits(b), texts[b]));
+      const std::vector<int32_t>& stops = options.stop_tokens;
+      open[b] = std::find(stops.begin(), stops.end(), token) == stops.end() && emit(b, token) && drawn < options.count;
+      if (!open[b]) continue;
+      texts[b].push_back(token);
+      tokens_[b] = {token};
     }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<absl::Span<const float>> NextTokens::Logits(absl::Span<const int32_t> context) {
-  SHALE_RETURN_IF_ERROR(Check(context));
-  const int64_t window = std::ssize(window_), count = std::min<int64_t>(window, std::ssize(context));
-  // A model that reads every position of the window (the MLP) needs the tokens at the end of the window. Attention is
-  // causal, because no other has a graph of logits: there the tokens come first, at the positions of training, and
-  // whatever follows them has no effect.
-  const int64_t begin = program_.graph.last_target_only ? window - count : 0;
-  std::fill(window_.begin(), window_.end(), padding_);
-  std::copy(context.end() - count, context.end(), window_.begin() + begin);
-  const int32_t row = static_cast<int32_t>(count - 1);
-  StepInputs inputs;
-  inputs.inputs = window_;
-  inputs.rows = absl::MakeConstSpan(&row, 1);
-  if (absl::Status status = run_->Run(std::vector<StepInputs>(ranks_, inputs)); !status.ok()) {
-    failed_ = true;
-    return status;
-  }
-  ToFloats(run_->outputs(0).logits, program_.graph.compute_dtype, logits_);
-  return absl::MakeConstSpan(logits_);
-}
-
 absl::Status NextTokens::Generate(absl::Span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling,
                                   absl::FunctionRef<bool(int32_t)> emit) {
-  Sampler sampler(sampling);
-  std::vector<int32_t> context(prompt.begin(), prompt.end());
-  for (int64_t i = 0; i < count; ++i) {
-    SHALE_ASSIGN_OR_RETURN(const absl::Span<const float> logits, Logits(context));
-    SHALE_ASSIGN_OR_RETURN(const int32_t token, sampler.Draw(logits));
-    context.push_back(token);
-    if (!emit(token)) break;
-  }
-  return absl::OkStatus();
+  const std::vector<int32_t> one(prompt.begin(), prompt.end());
+  return GenerateAll(absl::MakeConstSpan(&one, 1), {.count = count, .sampling = sampling},
+                     [&](int64_t, int32_t token) { return emit(token); });
 }
 
 }  // namespace shale

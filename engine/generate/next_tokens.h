@@ -1,58 +1,44 @@
-// NextTokens computes what token follows a context, and draws it, with a logits program that is ready to run.
+// NextTokens computes what token follows a context, and draws it, with programs that are ready to run.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "engine/config/job.h"
 #include "engine/generate/sampler.h"
-#include "engine/planner/job_plan.h"
-#include "engine/runtime/local_ranks.h"
+#include "engine/generate/sequences.h"
 
 namespace shale {
 
-// Returns the token that fills a window behind, or before, the tokens of a context.
-int32_t PaddingToken(const Job& job);
-
-// Runs the program on all local ranks, which compute the same. Every token costs one forward pass over a window of
-// sequence_length tokens. Used by one thread at a time.
+// Borrows the sequences. Used by one thread at a time.
 class NextTokens {
  public:
-  // `program` computes the logits of one sequence (GraphMode::kLogits). Borrows it and the ranks. `padding` is
-  // PaddingToken of the job.
-  static absl::StatusOr<std::unique_ptr<NextTokens>> Create(LocalRanks& ranks, const PlannedProgram& program,
-                                                            int32_t padding, const ExecutorOptions& options);
+  explicit NextTokens(Sequences& sequences) : sequences_(sequences), tokens_(sequences.size()) {}
 
-  int64_t vocabulary() const { return program_.graph.vocabulary; }
-  // Returns whether the program failed. The ranks cannot be used again then.
-  bool failed() const { return failed_; }
-
-  // Returns the logits [V] of the token that follows `context`, computed from its last sequence_length tokens. Valid
-  // until the next call. Returns InvalidArgument if `context` is empty or if one of those tokens is outside the
-  // vocabulary, and otherwise the error of the program.
+  // Returns the logits [V] of the token that follows `context`, computed from as many of its last tokens as a sequence
+  // may hold. They depend on nothing but those and the weights. Valid until the next call. Returns InvalidArgument if
+  // `context` is empty or if one of those tokens is outside the vocabulary, and otherwise the error of the program.
   absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t> context);
 
-  // Draws `count` tokens after `prompt` and calls `emit` with each as it is drawn. Stops early if `emit` returns false.
-  // Returns the errors of Logits and Sampler::Draw.
+  // Draws tokens after each prompt, all of them at once, and calls emit(i, token) with each token of prompt i as it is
+  // drawn. A sequence ends early if `emit` returns false for it. Returns InvalidArgument if there is no prompt, or more
+  // of them than sequences, or if options are out of range, and otherwise the errors of Logits and Sampler::Draw.
+  absl::Status GenerateAll(absl::Span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
+                           absl::FunctionRef<bool(int64_t sequence, int32_t token)> emit);
+  // Does the same for one prompt: draws `count` tokens.
   absl::Status Generate(absl::Span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling,
                         absl::FunctionRef<bool(int32_t)> emit);
 
  private:
-  absl::Status Check(absl::Span<const int32_t> context) const;
-  NextTokens(const PlannedProgram& program, int32_t padding, int ranks, std::unique_ptr<LocalProgram> run);
+  // Puts a context into a sequence, as far as a sequence may hold it. Its tokens are new, but for those at its
+  // beginning that the sequence holds and may keep.
+  absl::Status Begin(int64_t sequence, absl::Span<const int32_t> context, bool keep);
 
-  const PlannedProgram& program_;
-  const int32_t padding_;
-  const int ranks_;
-  const std::unique_ptr<LocalProgram> run_;
-  std::vector<int32_t> window_;  // [S]
-  std::vector<float> logits_;    // [V]
-  bool failed_ = false;
+  Sequences& sequences_;
+  std::vector<std::vector<int32_t>> tokens_;  // New tokens, by sequence.
 };
 
 }  // namespace shale

@@ -11,10 +11,12 @@ Tensor PositionIdsOf(GraphBuilder& b) {
   return b.options().position_ids ? b.UseData(ValueRole::kPositionIds) : Tensor();
 }
 
+Tensor BeginsOf(GraphBuilder& b) { return b.options().cache.positions > 0 ? b.UseData(ValueRole::kBegins) : Tensor(); }
+
 void ApplyRope(GraphBuilder& b, const Tensor& x_BSHD, double theta, const RopeScaling& scaling) {
   const Tensor x = b.Operand(x_BSHD, 4, "ApplyRope");
   const Tensor ids = PositionIdsOf(b);
-  b.Emit(Rope{.x_BSHD = x, .position_ids_BS = ids, .theta = theta, .scaling = scaling});
+  b.Emit(Rope{.x_BSHD = x, .position_ids_BS = ids, .begins_B = BeginsOf(b), .theta = theta, .scaling = scaling});
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(x)) return;
     g.Emit(Rope{
@@ -37,6 +39,19 @@ Tensor Attend(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(D)));
   const Tensor ids = PositionIdsOf(b);
   const Tensor out = b.NewActivation("attention.out", q.dtype, {B * S, H * D});
+  if (b.options().cache.positions > 0) {
+    const int64_t G = k.dim(2);
+    b.Emit(CachedAttention{.q_BSHD = q,
+                           .k_BSGD = k,
+                           .v_BSGD = v,
+                           .begins_B = BeginsOf(b),
+                           .out_BSHD = out.SplitLast(H, D).SplitFirst(B),
+                           .keys_BGPD = b.NewCache("attention.keys", G, D, seen.window),
+                           .values_BGPD = b.NewCache("attention.values", G, D, seen.window),
+                           .scale = scale,
+                           .window = seen.window});
+    return out;
+  }
   const Tensor lse = b.NewActivation("attention.lse", DType::kFloat32, {B, H, S});
   const auto heads = [=](const Tensor& t) { return t.SplitLast(H, D).SplitFirst(B); };
   b.Emit(AttentionForward{.q_BSHD = q,

@@ -58,6 +58,7 @@ GraphBuilder::GraphBuilder(const GraphOptions& options) : options_(options), bui
   graph_.last_target_only = options.last_target_only;
   graph_.target_weights = options.target_weights;
   graph_.position_ids = options.position_ids;
+  graph_.cache = options.cache;
 }
 
 GroupId GraphBuilder::AddGroup(std::string name) {
@@ -282,6 +283,10 @@ Tensor GraphBuilder::UseData(ValueRole role) {
       value.name = "position_ids";
       value.tensor = Tensor::Contiguous(DType::kInt32, {B, S});
       break;
+    case ValueRole::kBegins:
+      value.name = "begins";
+      value.tensor = Tensor::Contiguous(DType::kInt32, {B});
+      break;
     case ValueRole::kRows:
       value.name = "rows";
       value.tensor = Tensor::Contiguous(DType::kInt32, {B});
@@ -300,6 +305,24 @@ Tensor GraphBuilder::UseData(ValueRole role) {
       break;
     default: SHALE_CHECK(false) << "not a data role";
   }
+  return View(AddValue(std::move(value)));
+}
+
+Tensor GraphBuilder::NewCache(absl::string_view name, int64_t groups, int64_t width, int64_t window) {
+  const Cache& cache = options_.cache;
+  SHALE_CHECK(cache.positions > 0 && cache.longest_run > 0);
+  // A ring of this many rows holds the windows of all tokens of the longest run (CachedAttention).
+  const int64_t ring = window + cache.longest_run - 1;
+  const int64_t positions = window > 0 && ring < cache.positions ? ring : cache.positions;
+  Value value;
+  value.name = absl::StrCat(unit().name, ".", name);
+  value.role = ValueRole::kCache;
+  std::array<int64_t, 4> shape = {options_.micro_batch, groups, positions, width};
+  if (!IsPossible(shape)) {
+    Fail(Impossible(absl::StrCat("cache ", value.name), shape, options_));
+    shape.fill(1);
+  }
+  value.tensor = Tensor::Contiguous(options_.compute_dtype, {shape[0], shape[1], shape[2], shape[3]});
   return View(AddValue(std::move(value)));
 }
 

@@ -44,6 +44,7 @@ struct GraphOptions {
   bool last_target_only = false;    // Only the last position of a sequence has a target.
   TargetWeights target_weights = TargetWeights::kNone;
   bool position_ids = false;  // Sequences hold several documents ([Note: position ids] in kernels/ops/attention.h).
+  Cache cache;                // Only with kLogits, and without position_ids.
   bool padding = false;       // Sequences may end in padding, which no other token may see.
 };
 
@@ -78,6 +79,9 @@ class GraphBuilder {
   Tensor Operand(const Tensor& tensor, int rank, absl::string_view user);
   Tensor NewActivation(absl::string_view name, DType dtype, std::initializer_list<int64_t> shape, bool cheap = false);
   Tensor UseParameter(ParameterId id);
+  // Returns a new kCache, [B, G, P, D]. P is cache.positions, or less if `window` > 0 and fewer rows hold what a window
+  // of so many tokens sees. REQUIRES: there is a cache.
+  Tensor NewCache(absl::string_view name, int64_t groups, int64_t width, int64_t window);
   // Returns kFeatures or kTargetValues of `width` columns, [T, width] f32. All uses in a model have the same width.
   Tensor UseRows(ValueRole role, int64_t width);
   Tensor UseData(ValueRole role);                               // Any other role that is data of the step.

@@ -58,6 +58,8 @@ enum class ValueRole {
   kTargetValues,       // Values in the place of target tokens, [T, D] f32.
   kTargetWeights,      // The weight of each target, [B, S] f32 (TargetWeights).
   kPositionIds,        // The position of each token in its document, [B, S] i32.
+  kBegins,             // The position of each sequence's first token, [B] i32 (graphs with a cache).
+  kCache,              // Keys or values of the tokens so far (Cache), [B, G, P, D]. Keeps its contents between runs.
   kRows,               // For each sequence, the row of x whose logits are wanted, [B] i32 (kLogits graphs).
   kLossScale,          // 1 / valid tokens of the global batch, or 1 / sum of |weight|, f32.
   kLossTotal,          // Sum of the losses of the micro-batches so far, f64.
@@ -106,11 +108,20 @@ struct UnitGraph {
 // per sequence.
 enum class GraphMode { kTraining, kEvaluation, kLogits };
 
+// The cache of a graph of logits that computes the next tokens of sequences, and finds the keys and values of the
+// tokens before them in persistent buffers. All graphs that share these buffers have the same Cache.
+struct Cache {
+  int64_t positions = 0;    // Tokens that a sequence may have. 0: there is no cache.
+  int64_t longest_run = 0;  // The largest sequence_length of the graphs.
+  bool operator==(const Cache&) const = default;
+};
+
 struct ModelGraph {
   GraphMode mode = GraphMode::kTraining;
   DType compute_dtype = DType::kFloat32;
   int64_t micro_batch = 0;      // B, in sequences.
-  int64_t sequence_length = 0;  // S, in tokens.
+  int64_t sequence_length = 0;  // S, in tokens. With a cache: the new tokens of a run.
+  Cache cache;
   int64_t vocabulary = 0;
   bool last_target_only = false;  // Only the last position of a sequence has a target.
   TargetWeights target_weights = TargetWeights::kNone;

@@ -24,6 +24,9 @@ struct RopeScaling;             // kernels/ops/rope.h
 // Returns the position of each token in its document, or an absent tensor if a sequence is one document. The layers
 // below that depend on positions, and attention, read it by themselves.
 Tensor PositionIdsOf(GraphBuilder& b);
+// Returns the position of each sequence's first token, or an absent tensor if there is no cache. The same layers read
+// it.
+Tensor BeginsOf(GraphBuilder& b);
 
 // out[t] = weight[inputs[t]] + positions[the position of t]: [T, C].
 Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<ParameterId> positions_PC);

@@ -11,8 +11,12 @@ Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<Parameter
   const Tensor positions = positions_PC ? b.UseParameter(*positions_PC) : Tensor();
   const Tensor out = b.NewActivation("out", b.options().compute_dtype, {b.tokens(), weight.dim(1)});
   const Tensor ids = positions_PC ? PositionIdsOf(b) : Tensor();
-  b.Emit(EmbeddingForward{
-      .tokens_BS = tokens, .weight_VC = weight, .positions_PC = positions, .out_TC = out, .position_ids_BS = ids});
+  b.Emit(EmbeddingForward{.tokens_BS = tokens,
+                          .weight_VC = weight,
+                          .positions_PC = positions,
+                          .out_TC = out,
+                          .position_ids_BS = ids,
+                          .begins_B = positions_PC ? BeginsOf(b) : Tensor()});
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(out)) return;
     const Tensor d_out = g.Gradient(out);

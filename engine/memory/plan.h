@@ -30,8 +30,10 @@ struct MemoryPlan {
   // By BufferId. In the arena: bytes from its start. In host memory: kHostMemoryBegin plus bytes from the start of the
   // rank's memory for offloaded tensors and state. 0 for transient buffers that are never used.
   std::vector<int64_t> addresses;
-  int64_t persistent_bytes = 0;  // Bytes [0, persistent_bytes) are the same in all programs of a job.
-  int64_t peak_bytes = 0;        // One past the last byte of the highest buffer in the arena.
+  // Bytes [0, persistent_bytes) keep their contents from run to run. They are the same in all programs of a job, but
+  // for the caches at their end, which only programs that generate have.
+  int64_t persistent_bytes = 0;
+  int64_t peak_bytes = 0;  // One past the last byte of the highest buffer in the arena.
   // The same for host memory.
   int64_t persistent_host_bytes = 0;
   int64_t host_bytes = 0;
@@ -44,10 +46,10 @@ struct MemoryPlan {
 };
 
 // Plans the memory of one program. Deterministic. The plan is the same for every K above 1 that leaves the buffers'
-// sizes unchanged. All programs of a job have the same persistent buffers, in the same order and of the same sizes.
-// These get the same addresses in every program, whether it uses them or not. Returns InvalidArgument if an option is
-// out of range, Internal if the program is malformed (see structure.h), and ResourceExhausted if its bytes do not fit
-// int64.
+// sizes unchanged. All programs of a job begin with the same persistent buffers, in the same order and of the same
+// sizes. These get the same addresses in every program, whether it uses them or not. Returns InvalidArgument if an
+// option is out of range, Internal if the program is malformed (see structure.h), and ResourceExhausted if its bytes do
+// not fit int64.
 absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPlanOptions& options);
 
 }  // namespace shale

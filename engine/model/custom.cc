@@ -10,7 +10,8 @@ namespace {
 std::string Difference(const CustomModel& model, const GraphOptions& options, const ModelGraph& graph) {
   if (graph.mode != options.mode || graph.compute_dtype != options.compute_dtype ||
       graph.micro_batch != options.micro_batch || graph.sequence_length != options.sequence_length ||
-      graph.vocabulary != options.vocabulary || graph.last_target_only != options.last_target_only) {
+      graph.vocabulary != options.vocabulary || graph.cache != options.cache ||
+      graph.last_target_only != options.last_target_only) {
     return "its graph was built with other options than those that its function was given";
   }
   int64_t blocks = 0;

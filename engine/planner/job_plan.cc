@@ -9,6 +9,7 @@
 #include "engine/checkpoint/staging.h"
 #include "engine/memory/check.h"
 #include "engine/memory/waits.h"
+#include "engine/planner/generation.h"
 #include "engine/planner/patterns.h"
 #include "engine/planner/trial.h"
 #include "engine/planner/ways_out.h"
@@ -120,6 +121,12 @@ StepOptions StepOptionsFor(const Job& job) {
   return options;
 }
 
+int64_t JobPlan::generate_peak_bytes() const {
+  int64_t largest = 0;
+  for (const PlannedProgram& program : generate) largest = std::max(largest, program.memory.peak_bytes);
+  return largest;
+}
+
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const WorkLimits& limits, Refusal* refusal) {
   if (job.sharding.ranks > machine.most_ranks) {
     return absl::InvalidArgumentError(absl::StrCat("sharding.ranks: found ", job.sharding.ranks,
@@ -148,9 +155,10 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const Wo
   plan.evaluate = {std::move(graphs.evaluate), std::move(trial.evaluate.step), std::move(trial.evaluate.memory)};
   SHALE_RETURN_IF_ERROR(Finish(plan.train, limits));
   SHALE_RETURN_IF_ERROR(Finish(plan.evaluate, limits));
-  if (trial.generate) {
-    plan.generate = {std::move(*graphs.generate), std::move(trial.generate->step), std::move(trial.generate->memory)};
-    SHALE_RETURN_IF_ERROR(Finish(*plan.generate, limits));
+  for (size_t i = 0; i < trial.generate.size(); ++i) {
+    plan.generate.push_back(
+        {std::move(graphs.generate[i]), std::move(trial.generate[i].step), std::move(trial.generate[i].memory)});
+    SHALE_RETURN_IF_ERROR(Finish(plan.generate.back(), limits));
   }
   if (plan.options.snapshot) {
     PlannedProgram snapshot{.graph = plan.train.graph};
@@ -163,10 +171,24 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const Wo
   for (const PlannedProgram* program : {&plan.train, &plan.evaluate}) {
     users.push_back({program->step.program, program->memory});
   }
-  if (plan.generate) users.push_back({plan.generate->step.program, plan.generate->memory});
+  for (const PlannedProgram& program : plan.generate) users.push_back({program.step.program, program.memory});
   if (plan.snapshot) users.push_back({plan.snapshot->step.program, plan.snapshot->memory});
   plan.host_memory = PlanHostMemory(users, kStagingBytes);
   return plan;
+}
+
+absl::StatusOr<std::vector<PlannedProgram>> PlanGeneration(const Job& job, const StepOptions& options,
+                                                           const GenerationSize& size, const Ops& ops) {
+  StepOptions compiled = options;
+  compiled.micro_batches = 1;
+  SHALE_ASSIGN_OR_RETURN(std::vector<ModelGraph> graphs, BuildGeneration(job, size));
+  std::vector<PlannedProgram> programs;
+  for (ModelGraph& graph : graphs) {
+    SHALE_ASSIGN_OR_RETURN(PlannedStep planned, CompileAndPlan(graph, compiled, ops));
+    programs.push_back({std::move(graph), std::move(planned.step), std::move(planned.memory)});
+    SHALE_RETURN_IF_ERROR(Finish(programs.back()));
+  }
+  return programs;
 }
 
 absl::StatusOr<PlannedProgram> PlanProgram(const Job& job, const StepOptions& options, GraphMode mode, const Ops& ops,

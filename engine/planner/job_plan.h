@@ -14,6 +14,7 @@
 #include "engine/memory/host_plan.h"
 #include "engine/memory/machine.h"
 #include "engine/memory/plan.h"
+#include "engine/planner/generation_size.h"
 #include "engine/planner/refusal.h"
 #include "engine/program/work_limits.h"
 #include "engine/step/compile.h"
@@ -41,9 +42,12 @@ struct AccumulationCandidate {
 struct JobPlan {
   StepOptions options;  // As compiled: the accumulation is decided.
   PlannedProgram train;
-  PlannedProgram evaluate;                 // Evaluates one micro-batch; has the same persistent buffers as `train`.
-  std::optional<PlannedProgram> generate;  // If runtime.generate is set: the logits of one sequence. As `evaluate`.
+  PlannedProgram evaluate;  // Evaluates one micro-batch; has the same persistent buffers as `train`.
+  // With runtime.generate: the programs of BuildGeneration, for one sequence (engine/planner/generation.h). They have
+  // the persistent buffers of `train` at the same addresses, and after them those of the cache.
+  std::vector<PlannedProgram> generate;
   std::optional<PlannedProgram> snapshot;  // If StepOptions::snapshot is set; has the same persistent buffers.
+  int64_t generate_peak_bytes() const;     // The largest peak of `generate`. 0 without runtime.generate.
   int64_t arena_bytes = 0;          // Size of one rank's arena: the largest peak of train, evaluate and generate.
   HostMemoryPlan host_memory;       // One rank's pinned memory, for all programs and for checkpoints.
   Budget budget;                    // Bytes that one rank may plan, and bytes that it may offload.
@@ -85,6 +89,11 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const Wo
 // about it. Otherwise makes `remark` empty.
 absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark,
                                            Refusal* refusal = nullptr);
+
+// Compiles and plans the programs of BuildGeneration. With the StepOptions of the job's plan they have its persistent
+// buffers at the same addresses. Checks no budget.
+absl::StatusOr<std::vector<PlannedProgram>> PlanGeneration(const Job& job, const StepOptions& options,
+                                                           const GenerationSize& size, const Ops& ops);
 
 // Compiles and plans one more program of a job. With the StepOptions of the job's plan (micro_batches may differ) it
 // has the same persistent buffers at the same addresses. A kLogits program always runs one micro-batch. `ops` are the

@@ -7,15 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "engine/graph/data_needs.h"
 #include "engine/model/model.h"
+#include "engine/planner/generation.h"
 #include "engine/planner/limits.h"
 #include "engine/step/combination.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
-namespace {
 
-// All programs of a run share their persistent buffers, so they must have the same parameters. The function of a custom
-// model may break that. `mode` is what `other` is for.
 absl::Status CheckSameParameters(const ModelGraph& train, const ModelGraph& other, absl::string_view mode) {
   const auto same = [](const Parameter& a, const Parameter& b) {
     return a.name == b.name && a.shape == b.shape && a.group == b.group;
@@ -29,18 +27,20 @@ absl::Status CheckSameParameters(const ModelGraph& train, const ModelGraph& othe
                                                  "; a model must have the same parameters in every mode"));
 }
 
-// Builds the graph of generation: one sequence, on every rank.
-absl::StatusOr<ModelGraph> BuildGenerate(Job job, const ModelGraph& train, const WorkLimits& limits) {
+namespace {
+
+// Builds the graphs of generation: one sequence, on every rank.
+absl::StatusOr<std::vector<ModelGraph>> BuildGenerate(const Job& job, const ModelGraph& train,
+                                                      const WorkLimits& limits) {
   constexpr absl::string_view kField = "runtime.generate: ";
   if (NeedsOf(train).features > 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         kField, "the model reads features, and only a model that reads tokens can generate; leave it out"));
   }
-  job.batch.micro_batch = 1;
-  absl::StatusOr<ModelGraph> graph = BuildGraph(job, GraphMode::kLogits, limits);
-  if (!graph.ok()) return absl::Status(graph.status().code(), absl::StrCat(kField, graph.status().message()));
-  SHALE_RETURN_IF_ERROR(CheckSameParameters(train, *graph, "generation"));
-  return graph;
+  absl::StatusOr<std::vector<ModelGraph>> graphs = BuildGeneration(job, {}, limits);
+  if (!graphs.ok()) return absl::Status(graphs.status().code(), absl::StrCat(kField, graphs.status().message()));
+  for (const ModelGraph& graph : *graphs) SHALE_RETURN_IF_ERROR(CheckSameParameters(train, graph, "generation"));
+  return graphs;
 }
 
 }  // namespace
@@ -80,8 +80,9 @@ absl::StatusOr<Trial> CompileTrial(const GraphRefs& graphs, const StepOptions& o
   StepOptions once = options;
   once.micro_batches = 1;
   SHALE_ASSIGN_OR_RETURN(trial.evaluate, CompileAndPlan(graphs.evaluate, once, ops, {}, limits));
-  if (graphs.generate != nullptr) {
-    SHALE_ASSIGN_OR_RETURN(trial.generate, CompileAndPlan(*graphs.generate, once, ops, {}, limits));
+  for (const ModelGraph* graph : graphs.generate) {
+    SHALE_ASSIGN_OR_RETURN(PlannedStep planned, CompileAndPlan(*graph, once, ops, {}, limits));
+    trial.generate.push_back(std::move(planned));
   }
   return trial;
 }

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/planner/job_plan.h"
 #include "engine/planner/summary.h"
 #include "engine/program/work_limits.h"
@@ -18,8 +18,11 @@ namespace shale {
 struct JobGraphs {
   ModelGraph train;
   ModelGraph evaluate;
-  std::optional<ModelGraph> generate;  // With runtime.generate: the logits of one sequence.
+  std::vector<ModelGraph> generate;  // With runtime.generate: BuildGeneration of one sequence.
 };
+// Returns InvalidArgument unless two graphs of a model have the same parameters. All programs of a run share their
+// persistent buffers, and the function of a custom model may break that. `mode` is what `other` is for.
+absl::Status CheckSameParameters(const ModelGraph& train, const ModelGraph& other, absl::string_view mode);
 // Build one graph of a job, or all. Return InvalidArgument if the job is too large to be planned (CheckGraphSize), or
 // if runtime.generate is set and the model cannot generate.
 absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode, const WorkLimits& limits = {});
@@ -28,15 +31,16 @@ absl::StatusOr<JobGraphs> BuildGraphs(const Job& job, const WorkLimits& limits =
 // The same graphs, borrowed.
 struct GraphRefs {
   GraphRefs(const JobGraphs& graphs)  // Not explicit: a function that borrows graphs takes them in any of their forms.
-      : train(graphs.train), evaluate(graphs.evaluate), generate(graphs.generate ? &*graphs.generate : nullptr) {}
-  GraphRefs(const JobPlan& plan)
-      : train(plan.train.graph),
-        evaluate(plan.evaluate.graph),
-        generate(plan.generate ? &plan.generate->graph : nullptr) {}
+      : train(graphs.train), evaluate(graphs.evaluate) {
+    for (const ModelGraph& graph : graphs.generate) generate.push_back(&graph);
+  }
+  GraphRefs(const JobPlan& plan) : train(plan.train.graph), evaluate(plan.evaluate.graph) {
+    for (const PlannedProgram& program : plan.generate) generate.push_back(&program.graph);
+  }
 
   const ModelGraph& train;
   const ModelGraph& evaluate;
-  const ModelGraph* generate;  // May be null.
+  std::vector<const ModelGraph*> generate;
 };
 
 struct PlannedStep {
@@ -50,14 +54,15 @@ absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOp
 
 struct Trial {
   PlannedStep train, evaluate;
-  std::optional<PlannedStep> generate;  // If there is such a graph.
+  std::vector<PlannedStep> generate;  // One for each such graph.
   int64_t arena_bytes() const { return Largest(&MemoryPlan::peak_bytes); }
   int64_t host_bytes() const { return Largest(&MemoryPlan::host_bytes); }
 
  private:
   int64_t Largest(int64_t MemoryPlan::*bytes) const {
-    const int64_t both = std::max(train.memory.*bytes, evaluate.memory.*bytes);
-    return generate ? std::max(both, generate->memory.*bytes) : both;
+    int64_t largest = std::max(train.memory.*bytes, evaluate.memory.*bytes);
+    for (const PlannedStep& program : generate) largest = std::max(largest, program.memory.*bytes);
+    return largest;
   }
 };
 // Compiles and plans all programs. Those of evaluation and of generation run one micro-batch.

@@ -21,6 +21,7 @@ absl::string_view ToString(BufferCategory category) {
     case BufferCategory::kLibraryWorkspace: return "library workspace";
     case BufferCategory::kData: return "data";
     case BufferCategory::kSnapshot: return "checkpoint snapshot";
+    case BufferCategory::kCache: return "key/value cache";
   }
   return "?";
 }
@@ -57,6 +58,7 @@ absl::string_view ToString(HostItem item) {
     case HostItem::kTargetValues: return "target_values";
     case HostItem::kTargetWeights: return "target_weights";
     case HostItem::kPositionIds: return "position_ids";
+    case HostItem::kBegins: return "begins";
     case HostItem::kRows: return "rows";
     case HostItem::kHyper: return "hyper";
     case HostItem::kMicroBatch: return "micro_batch";

@@ -41,16 +41,19 @@ enum class BufferCategory : uint8_t {
   kLibraryWorkspace,
   kData,      // Tokens, and the scalars of a step.
   kSnapshot,  // A copy of the state, from which a checkpoint is written.
+  kCache,     // Keys and values of the tokens so far, while text is generated.
 };
-inline constexpr int kBufferCategories = 13;
+inline constexpr int kBufferCategories = 14;
 absl::string_view ToString(BufferCategory category);
 
 // Where a buffer lies: in the rank's arena, or in its pinned host memory, which only transfers and the ops of
 // StreamId::kHost access.
 enum class MemoryKind : uint8_t { kDevice, kHost };
 
-// A piece of memory. Persistent buffers come first in the list, keep their contents from step to step, and are the same
-// in all programs of a job. The others live from their first to their last access in issue order (see lifetimes.h).
+// A piece of memory. Persistent buffers keep their contents from step to step. Those of the job's state come first and
+// are the same in all programs of a job. Caches come after them, and are the same in all programs that generate; steps
+// use the same bytes for other buffers. Buffers that are not persistent live from their first to their last access in
+// issue order (see lifetimes.h).
 struct Buffer {
   std::string name;
   BufferCategory category = BufferCategory::kWorkspace;
@@ -90,6 +93,7 @@ enum class HostItem : uint8_t {
   kTargetValues,   // Values in the place of target tokens, [B, S, D] f32, to the device.
   kTargetWeights,  // The weights of these targets, [B, S] f32, to the device.
   kPositionIds,    // The position of each token in its document, [B, S] i32, to the device.
+  kBegins,         // The position of each sequence's first token, [B] i32, to the device.
   kRows,           // [B] i32, to the device.
   kHyper,          // The kHyper* values of kernels/step_scalars.h, to the device.
   kMicroBatch,     // The number of the instruction's micro-batch in the step, i64, to the device.

@@ -86,6 +86,7 @@ std::string Reason(const Alternatives& alternatives, BufferCategory category) {
     case BufferCategory::kSnapshot:
       return "a copy of what a checkpoint saves, so that steps go on while it is written; "
              "checkpoint.asynchronous=false avoids it";
+    case BufferCategory::kCache: return "keys and values of the tokens so far";
   }
   return "";
 }

@@ -126,7 +126,7 @@ void Fill(const JobPlan& plan, proto::PlannedMemory& to) {
   to.set_peak_bytes(train.peak_bytes);
   to.set_lower_bound_bytes(train.lower_bound_bytes);
   to.set_evaluate_peak_bytes(plan.evaluate.memory.peak_bytes);
-  if (plan.generate) to.set_generate_peak_bytes(plan.generate->memory.peak_bytes);
+  if (!plan.generate.empty()) to.set_generate_peak_bytes(plan.generate_peak_bytes());
   to.mutable_at_peak()->set_instruction(train.peak_instruction);
   Fill(train.bytes_at_peak, *to.mutable_at_peak()->mutable_categories());
 }

@@ -42,6 +42,7 @@ absl::Status HostItems::Take(const StepInputs& inputs) {
   SHALE_RETURN_IF_ERROR(put(HostItem::kTargetValues, inputs.target_values));
   SHALE_RETURN_IF_ERROR(put(HostItem::kTargetWeights, inputs.target_weights));
   SHALE_RETURN_IF_ERROR(put(HostItem::kPositionIds, inputs.position_ids));
+  SHALE_RETURN_IF_ERROR(put(HostItem::kBegins, inputs.begins));
   SHALE_RETURN_IF_ERROR(put(HostItem::kRows, inputs.rows));
   SHALE_RETURN_IF_ERROR(Put(HostItem::kHyper, inputs.hyper.data(), sizeof(inputs.hyper)));
   for (int64_t k = 0; k < layout_.range(HostItem::kMicroBatch).iterations; ++k) {

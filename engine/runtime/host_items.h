@@ -25,6 +25,7 @@ struct StepInputs {
   absl::Span<const float> target_values;   // [K, B, S, D]
   absl::Span<const float> target_weights;  // [K, B, S]
   absl::Span<const int32_t> position_ids;  // [K, B, S]
+  absl::Span<const int32_t> begins;        // [B]
   absl::Span<const int32_t> rows;          // [B]
   std::array<float, kHyperSize> hyper = {};
   int64_t valid_tokens = 0;  // On this rank.

@@ -1,6 +1,7 @@
 #include "engine/step/compile.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -24,7 +25,7 @@ namespace {
 
 // The buffers of a step that belong to no unit.
 struct StepData {
-  Tensor hyper, loss_scale, logits;
+  Tensor hyper, loss_scale, logits, begins;
   TargetCounts counts;
 };
 
@@ -44,6 +45,7 @@ class StepCompiler {
 
   absl::StatusOr<CompiledStep> Compile() {
     SHALE_ASSIGN_OR_RETURN(state_, DeclareState(model_, options_, writer_));
+    DeclareCaches();
     for (const UnitGraph& unit : model_.units) writer_.program().units.push_back(unit.name);
     writer_.program().micro_batches = options_.micro_batches;
     SHALE_RETURN_IF_ERROR(PlanUnits());
@@ -69,6 +71,18 @@ class StepCompiler {
   bool weighted() const { return model_.target_weights != TargetWeights::kNone; }
   // Returns whether updates in backward stand in the loop over micro-batches.
   bool UpdatesInLoop() const { return !layered_ && options_.micro_batches > 1; }
+
+  // Adds the persistent buffers of the cache, in the order of units. They follow those of the state, so that programs
+  // without a cache have the state at the same addresses.
+  void DeclareCaches() {
+    for (int u = 0; u <= last(); ++u) {
+      for (const Value& value : model_.units[u].values) {
+        if (value.role != ValueRole::kCache) continue;
+        caches_[{u, value.tensor.where.symbol}] =
+            writer_.AddTensor(value.name, BufferCategory::kCache, value.tensor, 1, /*persistent=*/true);
+      }
+    }
+  }
 
   // Decides the order of visits and what each unit keeps, and adds the buffers between units. In LAYERED, these buffers
   // and those of kept activations have one slot per micro-batch.
@@ -122,6 +136,10 @@ class StepCompiler {
       data_.logits =
           writer_.AddTensor("logits", BufferCategory::kLossWorkspace,
                             Tensor::Contiguous(model_.compute_dtype, {model_.micro_batch, model_.vocabulary}));
+      if (model_.cache.positions > 0) {
+        data_.begins = data("begins", DType::kInt32, model_.micro_batch);
+        writer_.Emit(copy, HostCopy{HostItem::kBegins, data_.begins});
+      }
       return;
     }
     const auto counted = [&](absl::string_view name, DType dtype, HostItem item) {
@@ -215,6 +233,8 @@ class StepCompiler {
       case ValueRole::kTargetValues: return Load(u, HostItem::kTargetValues, value);
       case ValueRole::kTargetWeights: return Load(u, HostItem::kTargetWeights, value);
       case ValueRole::kPositionIds: return Load(u, HostItem::kPositionIds, value);
+      case ValueRole::kBegins: return data_.begins;
+      case ValueRole::kCache: return caches_.at({u, value.tensor.where.symbol});
       case ValueRole::kRows: return Load(u, HostItem::kRows, value);
       case ValueRole::kLossScale: return data_.loss_scale;
       case ValueRole::kLossTotal: return state_.totals.Slice(0, kTotalLoss, 1);
@@ -267,6 +287,7 @@ class StepCompiler {
   ProgramWriter writer_;
   JobState state_;
   StepData data_;
+  std::map<std::pair<int, ValueId>, Tensor> caches_;  // By unit and value.
   bool layered_ = false;
   std::vector<UnitPlan> plans_;  // By unit.
   std::vector<Visit> visits_;    // In order. The gatherer's uses have the same numbers.

@@ -204,11 +204,13 @@ absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t sequences) {
 
 absl::Status Session::WithNextTokens(absl::FunctionRef<absl::Status(NextTokens&)> generate) {
   if (damaged_) return absl::FailedPreconditionError("a failure left the state unusable: nothing can be generated");
-  if (next_tokens_ == nullptr) {
+  if (sequences_ == nullptr) {
     return absl::FailedPreconditionError("the job plans no generation: set runtime.generate");
   }
-  const absl::Status status = generate(*next_tokens_);
-  if (next_tokens_->failed()) failed_ = damaged_ = true;
+  // Every call begins without tokens, so it does not depend on what steps have stored over the cache since the last.
+  NextTokens next(*sequences_);
+  const absl::Status status = generate(next);
+  if (sequences_->failed()) failed_ = damaged_ = true;
   return status;
 }
 

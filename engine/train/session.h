@@ -150,7 +150,7 @@ class Session : public CheckpointSaver {
   std::unique_ptr<LocalRanks> ranks_;
   std::unique_ptr<ProfilerRanges> ranges_;  // Null if no profiler wants them.
   std::unique_ptr<LocalProgram> train_, evaluate_;
-  std::unique_ptr<NextTokens> next_tokens_;  // Null without runtime.generate.
+  std::unique_ptr<Sequences> sequences_;  // Null without runtime.generate.
   std::unique_ptr<LocalState> state_;
   std::unique_ptr<Checkpointer> checkpointer_;  // Null if nothing is saved.
   Resumed resumed_;

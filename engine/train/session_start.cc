@@ -108,7 +108,7 @@ absl::Status Session::Allocate(const TrainerOptions& options) {
   overhead_bytes_ = ResidentBytes();
   std::vector<ProgramAndPlan> programs = {{plan_.train.step.program, plan_.train.memory},
                                           {plan_.evaluate.step.program, plan_.evaluate.memory}};
-  if (plan_.generate) programs.push_back({plan_.generate->step.program, plan_.generate->memory});
+  for (const PlannedProgram& program : plan_.generate) programs.push_back({program.step.program, program.memory});
   SHALE_ASSIGN_OR_RETURN(ranks_, LocalRanks::Create(*backend,
                                                     {.mesh = plan_.options.mesh,
                                                      .ranks = local_ranks_,
@@ -131,8 +131,8 @@ absl::Status Session::Allocate(const TrainerOptions& options) {
   ExecutorOptions executor{
       .synchronous = job_.runtime.synchronous, .graphs = job_.runtime.graphs, .ranges = ranges_.get()};
   SHALE_ASSIGN_OR_RETURN(train_, LocalProgram::Create(*ranks_, plan_.train.step.program, plan_.train.memory, executor));
-  if (plan_.generate) {
-    SHALE_ASSIGN_OR_RETURN(next_tokens_, NextTokens::Create(*ranks_, *plan_.generate, PaddingToken(job_), executor));
+  if (!plan_.generate.empty()) {
+    SHALE_ASSIGN_OR_RETURN(sequences_, Sequences::Create(*ranks_, plan_.generate, PaddingToken(job_), executor));
   }
   executor.graphs = executor.graphs && data_->evaluation() != nullptr;  // Graphs that never run would take memory.
   SHALE_ASSIGN_OR_RETURN(evaluate_,

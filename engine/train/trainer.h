@@ -84,13 +84,14 @@ class Trainer {
   // FailedPrecondition if there is no evaluation data.
   absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
   bool has_evaluation_data() const;
-  // Logits returns the logits of the token that follows `context`, for each token of the vocabulary, computed from the
-  // last sequence_length tokens; valid until the next call. Generate draws `count` tokens after `prompt` and calls
+  // Logits returns the logits of the token that follows `context`, for each token of the vocabulary, computed from
+  // its last sequence_length tokens; valid until the next call. Generate draws `count` tokens after `prompt` and calls
   // `emit` with each as it is drawn; it stops early if `emit` returns false, and returns DataLoss if a logit is NaN or
   // +infinity. They use the weights as they are now, in the memory that steps use, and the logits have the bits of
-  // Generator::Logits on a checkpoint of this state, where ops do not depend on the number of threads. Every token
-  // costs one forward pass over a window of sequence_length tokens, which every rank computes. With several processes
-  // all must make the same calls, and `emit` must return the same in all.
+  // Generator::Logits on a checkpoint of this state, where ops do not depend on the number of threads. Generate
+  // computes a token once, with a cache, as Sequences (engine/generate/sequences.h) says; a model that reads whole
+  // windows costs a forward pass over sequence_length tokens for each. Every rank computes the same. With several
+  // processes all must make the same calls, and `emit` must return the same in all.
   //
   // Return FailedPrecondition unless the job plans generation (runtime.generate), or if a failure left the state
   // unusable, and InvalidArgument for an empty context or a token outside the vocabulary.

@@ -33,6 +33,7 @@ int64_t ScratchBytesOf(const OpType&, const Context&) {
 int64_t ScratchBytesOf(const MatMul& op, const Context& context);
 int64_t ScratchBytesOf(const AttentionForward& op, const Context& context);
 int64_t ScratchBytesOf(const AttentionBackward& op, const Context& context);
+int64_t ScratchBytesOf(const CachedAttention& op, const Context& context);
 int64_t ScratchBytesOf(const Rope& op, const Context& context);
 int64_t ScratchBytesOf(const CrossEntropy& op, const Context& context);
 int64_t ScratchBytesOf(const RmsNormBackward& op, const Context& context);
@@ -59,6 +60,8 @@ absl::Status Run(const Rope& op, Scratch scratch, const Context& context);
 absl::Status Run(const AttentionForward& op, Scratch scratch, const Context& context);
 absl::Status Run(const AttentionBackward& op, Scratch scratch, const Context& context);
 absl::Status Run(const CrossEntropy& op, Scratch scratch, const Context& context);
+// cached_attention.cc
+absl::Status Run(const CachedAttention& op, Scratch scratch, const Context& context);
 // squared_error.cc
 absl::Status Run(const SquaredError& op, Scratch scratch, const Context& context);
 // norm.cc

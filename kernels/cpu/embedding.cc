@@ -38,7 +38,7 @@ void EmbeddingForwardT(const EmbeddingForward& op, int64_t begin, int64_t end) {
       std::memcpy(out, row, static_cast<size_t>(c) * sizeof(T));
       continue;
     }
-    const T* position = op.positions_PC.as<const T>() + PositionOf(op.position_ids_BS, t, s) * c;
+    const T* position = op.positions_PC.as<const T>() + PositionIn(op, t, s) * c;
     Map(
         c, [](Vector a, Vector b) HWY_ATTR { return hn::Add(a, b); }, out, row, position);
   }
@@ -95,6 +95,9 @@ void Zero(const Tensor& t, Team& team) {
 absl::Status Run(const EmbeddingForward& op, Scratch scratch, const Context& context) {
   SHALE_RETURN_IF_ERROR(CheckTokens(op.kName, op.tokens_BS, op.weight_VC.dim(0)));
   SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
+  if (op.positions_PC.present()) {
+    SHALE_RETURN_IF_ERROR(CheckBegins(op.kName, op.begins_B, op.tokens_BS.dim(1), op.positions_PC.dim(0)));
+  }
   ParallelFor(*context.team, op.out_TC.dim(0), RowsPerBlock(op.out_TC.dim(1)), [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(EmbeddingForwardRows)(op, begin, end);
   });

@@ -2,14 +2,16 @@
 // fp64, by a rotation of those of the previous position, and once every kPositions positions from the angle itself. The
 // error is at most 32 x 2^-53, and only one position in kPositions needs calls of sin and cos. A block of kPositions
 // keeps the values of all its positions, so that it goes through memory sequence by sequence. If sequences hold several
-// documents, the tokens of a block differ in their positions from one sequence to the next, so each block belongs to
-// one sequence. The bits depend on the position alone. Nothing is kept between launches.
+// documents or begin at positions of their own, the tokens of a block differ in their positions from one sequence to
+// the next, so each block belongs to one sequence. The bits depend on the position alone. Nothing is kept between
+// launches.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cc"
 #include "kernels/ops/rope.h"
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
@@ -150,17 +152,17 @@ struct RopeScratch {
   float* table;  // [positions, 2, D/2]: cosines, sines.
 };
 
-// Rotates all rows of an op with position ids. The arrays that a launch computes once are in scratch already.
+// Rotates all rows of an op with position ids or begins. The arrays that a launch computes once are in scratch already.
 void TurnDocuments(const Rope& op, Scratch scratch, Team& team) {
   const int64_t length = op.x_BSHD.dim(1), blocks = CeilDivide(length, kPositions);
   ParallelFor(team, op.x_BSHD.dim(0) * blocks, /*block=*/1, [&](int64_t item, int64_t, int thread) {
     const RopeScratch own(op, scratch.data, thread);
     const int64_t b = item / blocks, begin = item % blocks * kPositions, end = std::min(begin + kPositions, length);
-    const int32_t* ids = op.position_ids_BS.as<const int32_t>() + b * length;
+    const auto position = [&](int64_t s) { return PositionIn(op, b * length + s, length); };
     // The block may begin within a document. Positions are reached from the multiple of kPositions before them.
-    for (int64_t p = RoundDown(ids[begin], kPositions); p < ids[begin]; ++p) own.GoTo(p);
+    for (int64_t p = RoundDown(position(begin), kPositions); p < position(begin); ++p) own.GoTo(p);
     for (int64_t s = begin; s < end; ++s) {
-      own.GoTo(ids[s]);
+      own.GoTo(position(s));
       own.StoreRow(s - begin);
     }
     HWY_DYNAMIC_DISPATCH(Turn)(op.x_BSHD.Slice(0, b, 1), begin, end, own.table);
@@ -175,6 +177,7 @@ int64_t ScratchBytesOf(const Rope& op, const Context& context) {
 
 absl::Status Run(const Rope& op, Scratch scratch, const Context& context) {
   SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
+  SHALE_RETURN_IF_ERROR(CheckBegins(op.kName, op.begins_B, op.x_BSHD.dim(1), std::numeric_limits<int32_t>::max()));
   const RopeScratch shared(op, scratch.data, 0);
   for (int64_t i = 0; i < shared.half; ++i) {
     const double frequency = RopeFrequency(op.theta, op.scaling, i, op.x_BSHD.dim(3)) * (op.inverse ? -1 : 1);
@@ -182,7 +185,7 @@ absl::Status Run(const Rope& op, Scratch scratch, const Context& context) {
     shared.step_cosine[i] = std::cos(frequency);
     shared.step_sine[i] = std::sin(frequency);
   }
-  if (op.position_ids_BS.present()) {
+  if (op.position_ids_BS.present() || op.begins_B.present()) {
     TurnDocuments(op, scratch, *context.team);
     return absl::OkStatus();
   }

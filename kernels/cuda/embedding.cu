@@ -29,11 +29,13 @@ SHALE_DEVICE bool InRange(int32_t token, int64_t V) { return token >= 0 && token
 template <class T, bool kAligned>
 SHALE_KERNEL SHALE_BOUNDS(kThreads)
     EmbeddingForwardKernel(Global<int32_t> tokens, Global<T> weight, Global<T> positions, Global<int32_t> position_ids,
-                           Global<T> out, int64_t V, int64_t S, int64_t C) {
+                           Global<int32_t> begins, Global<T> out, int64_t V, int64_t P, int64_t S, int64_t C) {
   constexpr int kPack = kPackOf<T>;
-  const int64_t t = blockIdx.x, s = PositionOf(position_ids, t, t - Quotient(t, S) * S);
+  const int64_t t = blockIdx.x, b = Quotient(t, S);
+  int64_t s = PositionOf(position_ids, t, t - b * S) + BeginOf(begins, b);
   const int32_t token = tokens.Load(t);
   const bool add = positions.present(), known = InRange(token, V);
+  if (s >= P) s = P - 1;  // A position past the table, which the CPU backend refuses, is never used as an address.
   const int64_t end = known ? C : 0;
   const int64_t first = (static_cast<int64_t>(blockIdx.y) * kPacks * kThreads + threadIdx.x) * kPack;
   Pack<T, kPack> w[kPacks], p[kPacks];
@@ -203,7 +205,8 @@ absl::Status Run(const EmbeddingForward& op, Scratch scratch, StreamHandle strea
     return Launch("EmbeddingForward", kernel, RowsShape(op.out_TC.dim(0), C, kThreads * kPacks * kPackOf<T>), stream,
                   Whole<int32_t>(op.tokens_BS, "tokens"), Whole<T>(op.weight_VC, "weight"),
                   Whole<T>(op.positions_PC, "positions"), Whole<int32_t>(op.position_ids_BS, "position_ids"),
-                  Whole<T>(op.out_TC, "out"), op.weight_VC.dim(0), op.tokens_BS.dim(1), C);
+                  Whole<int32_t>(op.begins_B, "begins"), Whole<T>(op.out_TC, "out"), op.weight_VC.dim(0),
+                  op.positions_PC.present() ? op.positions_PC.dim(0) : 0, op.tokens_BS.dim(1), C);
   });
 }
 

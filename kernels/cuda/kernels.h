@@ -50,6 +50,8 @@ absl::Status Run(const SwiGluBackward& op, Scratch scratch, StreamHandle stream)
 int64_t ScratchBytesOf(const AttentionBackward& op);
 absl::Status Run(const AttentionForward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const AttentionBackward& op, Scratch scratch, StreamHandle stream);
+// cached_attention.cu. Run returns InvalidArgument for heads wider than 256.
+absl::Status Run(const CachedAttention& op, Scratch scratch, StreamHandle stream);
 // cross_entropy.cu
 absl::Status Run(const CrossEntropy& op, Scratch scratch, StreamHandle stream);
 // squared_error.cu

@@ -30,6 +30,14 @@ SHALE_DEVICE int64_t PositionOf(const Global<int32_t>& position_ids, int64_t t, 
   return id < 0 || id > s ? s : id;
 }
 
+// Returns the position of the first token of sequence b ([Note: begins] there). A negative one, which is not valid, is
+// taken for 0.
+SHALE_DEVICE int64_t BeginOf(const Global<int32_t>& begins, int64_t b) {
+  if (!begins.present()) return 0;
+  const int32_t begin = begins.Load(b);
+  return begin < 0 ? 0 : begin;
+}
+
 // The rows of a [T, C] or [T, H, D] operand whose outer dimensions may be strided. Row t * H + h is [t, h]. An absent
 // operand has no rows.
 template <class T>

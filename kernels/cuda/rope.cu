@@ -1,6 +1,7 @@
 // Rotary position embedding.
 //
-// The first kernel computes a table of cosines and sines in scratch, [S, D/2] each, from angles in fp64. The second
+// The first kernel computes a table of cosines and sines in scratch, [S, D/2] each, from angles in fp64. If sequences
+// begin at positions of their own, the table has a row for every token instead, [B * S, D/2]. The second
 // kernel makes one pass over x in place and is bound by memory. It reads the 4 S D bytes of the table once for every
 // kHeadsPerThread heads of each sequence. A thread owns a pack of pairs (one pack from each half of a head) at one
 // position, keeps its cosines and sines in registers, and rotates kHeadsPerThread heads by them, two at a time.
@@ -32,14 +33,15 @@ struct Frequencies {
 
 SHALE_KERNEL SHALE_BOUNDS(kThreads)
     RopeTableKernel(Frequencies frequencies, int64_t first_pair, int pairs, Global<float> cosines, Global<float> sines,
-                    int64_t S, int64_t half) {
+                    Global<int32_t> begins, int64_t rows, int64_t S, int64_t half) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t s = Quotient(index, pairs), pair = index - s * pairs;
-  if (s >= S) return;
+  const int64_t row = Quotient(index, pairs), pair = index - row * pairs;
+  if (row >= rows) return;
+  const int64_t b = Quotient(row, S), position = row - b * S + BeginOf(begins, b);
   double sine, cosine;
-  sincospi(static_cast<double>(s) * frequencies.at[pair], &sine, &cosine);
-  cosines.Store(s * half + first_pair + pair, static_cast<float>(cosine));
-  sines.Store(s * half + first_pair + pair, static_cast<float>(sine));
+  sincospi(static_cast<double>(position) * frequencies.at[pair], &sine, &cosine);
+  cosines.Store(row * half + first_pair + pair, static_cast<float>(cosine));
+  sines.Store(row * half + first_pair + pair, static_cast<float>(sine));
 }
 
 // The tensor x [B, S, H, D]. Its strides are in elements.
@@ -50,15 +52,15 @@ struct Heads {
 };
 
 template <class T, int N>
-SHALE_KERNEL SHALE_BOUNDS(kThreads, 8)
-    RopeKernel(Heads<T> x, Global<int32_t> position_ids, Global<float> cosines, Global<float> sines) {
+SHALE_KERNEL SHALE_BOUNDS(kThreads, 8) RopeKernel(Heads<T> x, Global<int32_t> position_ids, bool row_per_token,
+                                                  Global<float> cosines, Global<float> sines) {
   const int64_t packs = x.half / N, index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t t = Quotient(index, packs), i = (index - t * packs) * N;
   if (t >= x.B * x.S) return;
   const int64_t b = Quotient(t, x.S), s = t - b * x.S;
-  const int64_t position = PositionOf(position_ids, t, s);
-  const Floats<N> cosine = LoadFloats<N>(cosines, position * x.half + i);
-  const Floats<N> sine = LoadFloats<N>(sines, position * x.half + i);
+  const int64_t row = row_per_token ? t : PositionOf(position_ids, t, s);
+  const Floats<N> cosine = LoadFloats<N>(cosines, row * x.half + i);
+  const Floats<N> sine = LoadFloats<N>(sines, row * x.half + i);
   const int64_t begin = b * x.b_stride + s * x.s_stride + i;
   const int64_t first_head = static_cast<int64_t>(blockIdx.y) * kHeadsPerThread;
   const int64_t last_head = first_head + kHeadsPerThread < x.H ? first_head + kHeadsPerThread : x.H;
@@ -85,8 +87,11 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads, 8)
   }
 }
 
+// Returns the rows of the table.
+int64_t TableRows(const Rope& op) { return op.x_BSHD.dim(1) * (op.begins_B.present() ? op.x_BSHD.dim(0) : 1); }
+
 absl::Status FillTable(const Rope& op, const Global<float>& cosines, const Global<float>& sines, StreamHandle stream) {
-  const int64_t S = op.x_BSHD.dim(1), D = op.x_BSHD.dim(3), half = D / 2;
+  const int64_t rows = TableRows(op), D = op.x_BSHD.dim(3), half = D / 2;
   for (int64_t first = 0; first < half; first += kPairsPerLaunch) {
     const int64_t pairs = std::min<int64_t>(kPairsPerLaunch, half - first);
     Frequencies frequencies = {};
@@ -94,15 +99,15 @@ absl::Status FillTable(const Rope& op, const Global<float>& cosines, const Globa
       const double turn = RopeFrequency(op.theta, op.scaling, first + i, D) * std::numbers::inv_pi;
       frequencies.at[i] = op.inverse ? -turn : turn;
     }
-    const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(CeilDivide(S * pairs, kThreads))),
+    const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(CeilDivide(rows * pairs, kThreads))),
                                .block = dim3(kThreads)};
     SHALE_RETURN_IF_ERROR(Launch("Rope", RopeTableKernel, shape, stream, frequencies, first, static_cast<int>(pairs),
-                                 cosines, sines, S, half));
+                                 cosines, sines, Whole<int32_t>(op.begins_B, "begins"), rows, op.x_BSHD.dim(1), half));
   }
   return absl::OkStatus();
 }
 
-int64_t TableSize(const Rope& op) { return op.x_BSHD.dim(1) * (op.x_BSHD.dim(3) / 2); }
+int64_t TableSize(const Rope& op) { return TableRows(op) * (op.x_BSHD.dim(3) / 2); }
 
 }  // namespace
 
@@ -125,7 +130,7 @@ absl::Status Run(const Rope& op, Scratch scratch, StreamHandle stream) {
                                               static_cast<unsigned>(CeilDivide(heads.H, kHeadsPerThread))),
                                  .block = dim3(kThreads)};
       return Launch("Rope", RopeKernel<T, N>, shape, stream, heads, Whole<int32_t>(op.position_ids_BS, "position_ids"),
-                    cosines, sines);
+                    op.begins_B.present(), cosines, sines);
     };
     return RowsAligned(x) && half % kPackOf<T> == 0 ? start(std::integral_constant<int, kPackOf<T>>())
                                                     : start(std::integral_constant<int, 1>());

@@ -1,11 +1,15 @@
 // Attention. kernels/ops.h says what holds for all ops.
 //
-// B sequences of S tokens, H query heads, G key/value heads, D head width.
+// B sequences of S tokens, H query heads, G key/value heads, D head width, P positions of a cache.
 //
 // [Note: position ids] A sequence may hold several documents, one after another. `position_ids` then gives, for every
 // token, its position in its document: 0 for the first token of a document, and otherwise one more than that of the
 // token before. Tokens of different documents do not see each other, and embeddings of positions use these positions.
 // Without `position_ids`, a sequence is one document.
+//
+// [Note: begins] While text is generated, the tokens of a sequence come in several runs of a program. `begins` then
+// gives, for every sequence, the position of the first token of this run: as many tokens have come before. Token s of
+// sequence b is at position begins[b] + s. Without `begins`, positions begin at 0.
 #pragma once
 
 #include <cstdint>
@@ -68,6 +72,32 @@ struct AttentionBackward {
     v("d_q", op.d_q_BSHD, Access::kWrite);
     v("d_k", op.d_k_BSGD, Access::kWrite);
     v("d_v", op.d_v_BSGD, Access::kWrite);
+  }
+};
+
+// Attention of the next S tokens of each sequence, over what a cache holds of the tokens before them. First stores the
+// new keys and values: those of position p go to row p mod P of the cache, for all S tokens. Then the token at position
+// p sees the keys of positions 0 to p (or, if window > 0, p - window + 1 to p), grouped and computed as in
+// AttentionForward. Rows of the cache that no token sees are not read. Tokens of a run that are not wanted may come
+// last: a later run whose `begins` is smaller stores over them. REQUIRES: scale > 0; begins >= 0; begins + S <= P, or
+// window > 0 and window + S - 1 <= P, so that no token stores over a key that another one sees.
+struct CachedAttention {
+  static constexpr absl::string_view kName = "CachedAttention";
+  Tensor q_BSHD, k_BSGD, v_BSGD;  // act, outer dimensions may be strided
+  Tensor begins_B;                // i32 ([Note: begins])
+  Tensor out_BSHD;                // act, outer dimensions may be strided
+  Tensor keys_BGPD, values_BGPD;  // act, the cache of P positions
+  float scale = 1;
+  int64_t window = 0;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("q", op.q_BSHD, Access::kRead);
+    v("k", op.k_BSGD, Access::kRead);
+    v("v", op.v_BSGD, Access::kRead);
+    v("begins", op.begins_B, Access::kRead);
+    v("keys", op.keys_BGPD, Access::kReadWrite);
+    v("values", op.values_BGPD, Access::kReadWrite);
+    v("out", op.out_BSHD, Access::kWrite);
   }
 };
 

@@ -11,7 +11,8 @@ namespace shale {
 
 // out[t] = weight[tokens[t]] + positions[t mod S]. Tokens lie in [0, V). With `position_ids` ([Note: position ids] in
 // kernels/ops/attention.h), they take the place of t mod S. Their gradient is an EmbeddingBackward with position_ids as
-// tokens.
+// tokens. With `begins` ([Note: begins] there), sequence b begins at row begins[b] of `positions`; no row may lie past
+// its end. REQUIRES: at most one of position_ids and begins is given.
 struct EmbeddingForward {
   static constexpr absl::string_view kName = "EmbeddingForward";
   Tensor tokens_BS;        // i32
@@ -19,12 +20,14 @@ struct EmbeddingForward {
   Tensor positions_PC;     // act, optional, P >= S
   Tensor out_TC;           // act
   Tensor position_ids_BS;  // i32, optional
+  Tensor begins_B;         // i32, optional
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("tokens", op.tokens_BS, Access::kRead);
     v("weight", op.weight_VC, Access::kRead);
     v("positions", op.positions_PC, Access::kRead);
     v("position_ids", op.position_ids_BS, Access::kRead);
+    v("begins", op.begins_B, Access::kRead);
     v("out", op.out_TC, Access::kWrite);
   }
 };

@@ -9,10 +9,13 @@ namespace shale::reference {
 absl::Status Reference(const EmbeddingForward& op) {
   SHALE_RETURN_IF_ERROR(CheckTokens(op.kName, op.tokens_BS, op.weight_VC.dim(0)));
   SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
+  if (op.positions_PC.present()) {
+    SHALE_RETURN_IF_ERROR(CheckBegins(op.kName, op.begins_B, op.tokens_BS.dim(1), op.positions_PC.dim(0)));
+  }
   const int32_t* tokens = op.tokens_BS.as<const int32_t>();
   const int64_t c = op.out_TC.dim(1);
   for (int64_t t = 0; t < op.out_TC.dim(0); ++t) {
-    const int64_t position = PositionOf(op.position_ids_BS, t, op.tokens_BS.dim(1));
+    const int64_t position = PositionIn(op, t, op.tokens_BS.dim(1));
     for (int64_t i = 0; i < c; ++i) {
       double value = Get(op.weight_VC, tokens[t] * c + i);
       if (op.positions_PC.present()) value += Get(op.positions_PC, position * c + i);

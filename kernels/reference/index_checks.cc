@@ -1,6 +1,9 @@
 #include "kernels/reference/index_checks.h"
 
+#include <limits>
+
 #include "absl/strings/str_cat.h"
+#include "kernels/ops/attention.h"
 
 namespace shale {
 
@@ -35,6 +38,23 @@ absl::Status CheckPositionIds(absl::string_view op, const Tensor& position_ids_B
                                               next > 0 ? absl::StrCat(" or ", next) : ""));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckBegins(absl::string_view op, const Tensor& begins_B, int64_t length, int64_t end) {
+  if (!begins_B.present()) return absl::OkStatus();
+  const int32_t* begins = begins_B.as<const int32_t>();
+  for (int64_t b = 0; b < begins_B.dim(0); ++b) {
+    if (begins[b] >= 0 && begins[b] <= end - length) continue;
+    return absl::OutOfRangeError(absl::StrCat(op, ": begins[", b, "] is ", begins[b], "; wanted one in [0, ",
+                                              end - length, "], for ", length, " tokens before position ", end));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBegins(const CachedAttention& op) {
+  const int64_t length = op.q_BSHD.dim(1), rows = op.keys_BGPD.dim(2);
+  const bool ring = op.window > 0 && op.window <= rows - length + 1;
+  return CheckBegins(op.kName, op.begins_B, length, ring ? std::numeric_limits<int32_t>::max() : rows);
 }
 
 }  // namespace shale

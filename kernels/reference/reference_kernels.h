@@ -17,6 +17,8 @@ absl::Status Reference(const Rope& op);
 // attention.cc
 absl::Status Reference(const AttentionForward& op);
 absl::Status Reference(const AttentionBackward& op);
+// cached_attention.cc
+absl::Status Reference(const CachedAttention& op);
 // cross_entropy.cc
 absl::Status Reference(const CrossEntropy& op);
 // squared_error.cc

@@ -1,6 +1,7 @@
 #include "kernels/ops/rope.h"
 
 #include <cmath>
+#include <limits>
 
 #include "kernels/reference/element.h"
 #include "kernels/reference/index_checks.h"
@@ -11,11 +12,12 @@ namespace shale::reference {
 
 absl::Status Reference(const Rope& op) {
   SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
+  SHALE_RETURN_IF_ERROR(CheckBegins(op.kName, op.begins_B, op.x_BSHD.dim(1), std::numeric_limits<int32_t>::max()));
   const Tensor& x = op.x_BSHD;
   const int64_t heads = x.dim(2), half = x.dim(3) / 2;
   for (int64_t row = 0; row < RowCount(x); ++row) {
     const int64_t begin = RowOffset(x, row);
-    const auto position = static_cast<double>(PositionOf(op.position_ids_BS, row / heads, x.dim(1)));
+    const auto position = static_cast<double>(PositionIn(op, row / heads, x.dim(1)));
     for (int64_t i = 0; i < half; ++i) {
       const double angle = (op.inverse ? -position : position) * RopeFrequency(op.theta, op.scaling, i, x.dim(3));
       const double cosine = std::cos(angle), sine = std::sin(angle);

@@ -16,10 +16,11 @@ struct Shape {
   int64_t positions = 0;  // Rows of the position table; 0 if there is none.
   bool accumulate = false;
   std::vector<int64_t> documents = {};  // Their lengths (PositionIds); empty: a sequence is one document.
+  std::vector<double> begins = {};      // One for each sequence, or none.
   std::string Name(DType act) const {
     return NameOf(act) + "_" + std::to_string(batch) + "x" + std::to_string(s) + "_" + std::to_string(vocabulary) +
            "x" + std::to_string(width) + (positions > 0 ? "_positions" : "") + (accumulate ? "_accumulate" : "") +
-           (documents.empty() ? "" : "_documents");
+           (documents.empty() ? "" : "_documents") + (begins.empty() ? "" : "_begins");
   }
 };
 
@@ -30,6 +31,7 @@ EmbeddingForward Forward(TestMemory& memory, const Shape& s, DType act) {
   if (s.positions > 0) op.positions_PC = memory.Random(act, {s.positions, s.width});
   op.out_TC = memory.Output(act, {s.batch * s.s, s.width});
   if (!s.documents.empty()) op.position_ids_BS = PositionIds(memory, s.documents, s.batch, s.s);
+  if (!s.begins.empty()) op.begins_B = memory.Values(DType::kInt32, {s.batch}, s.begins);
   return op;
 }
 
@@ -54,6 +56,7 @@ std::vector<OpCase> EmbeddingCases() {
       {.batch = 4, .s = 50, .vocabulary = 2, .width = 130},
       {.batch = 1, .s = 6, .vocabulary = 3, .width = 8, .positions = 6, .documents = {1}},
       {.batch = 3, .s = 41, .vocabulary = 7, .width = 33, .positions = 43, .documents = {16, 1, 7, 12}},
+      {.batch = 3, .s = 5, .vocabulary = 7, .width = 33, .positions = 43, .begins = {0, 38, 7}},
   };
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {

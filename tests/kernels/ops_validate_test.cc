@@ -74,8 +74,10 @@ TEST(Validate, NamesAnOperandOfTheWrongDType) {
 TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
   const std::set<std::string> optional = {"EmbeddingForward.positions",
                                           "EmbeddingForward.position_ids",
+                                          "EmbeddingForward.begins",
                                           "EmbeddingBackward.d_positions",
                                           "Rope.position_ids",
+                                          "Rope.begins",
                                           "AttentionForward.position_ids",
                                           "AttentionBackward.position_ids",
                                           "MatMul.bias",
@@ -112,6 +114,10 @@ TEST(Validate, DemandsDenseOperandsWhereItSaysSo) {
                                          "AttentionForward.k",
                                          "AttentionForward.v",
                                          "AttentionForward.out",
+                                         "CachedAttention.q",
+                                         "CachedAttention.k",
+                                         "CachedAttention.v",
+                                         "CachedAttention.out",
                                          "AttentionBackward.q",
                                          "AttentionBackward.k",
                                          "AttentionBackward.v",
@@ -312,7 +318,8 @@ TEST(Validate, RefusesContradictions) {
 
 TEST(Flops, CountMatMulsAndAttentionOnly) {
   for (const Op& op : ValidOps()) {
-    const bool counted = op.Is<MatMul>() || op.Is<AttentionForward>() || op.Is<AttentionBackward>();
+    const bool counted =
+        op.Is<MatMul>() || op.Is<AttentionForward>() || op.Is<AttentionBackward>() || op.Is<CachedAttention>();
     EXPECT_EQ(FlopsOf(op) > 0, counted) << Text(shale::NameOf(op));
   }
   MatMul matmul;

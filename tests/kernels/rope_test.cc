@@ -22,18 +22,21 @@ struct Shape {
   bool inverse = false;
   RopeScaling scaling;
   std::vector<int64_t> documents = {};  // Their lengths (PositionIds); empty: a sequence is one document.
+  std::vector<double> begins = {};      // One for each sequence, or none.
 };
 
 OpCase MakeCase(const Shape& s, DType act) {
   OpCase c;
   c.name = NameOf(act) + "_" + std::to_string(s.batch) + "x" + std::to_string(s.s) + "x" + std::to_string(s.heads) +
            "x" + std::to_string(s.width) + (s.packed ? "_packed" : "") + (s.inverse ? "_inverse" : "") +
-           (s.scaling.factor != 1 ? "_scaled" : "") + (s.documents.empty() ? "" : "_documents");
+           (s.scaling.factor != 1 ? "_scaled" : "") + (s.documents.empty() ? "" : "_documents") +
+           (s.begins.empty() ? "" : "_begins");
   const int64_t row = s.packed ? s.heads + 3 : s.heads;
   Tensor x = c.memory.Random(act, {s.batch * s.s, row * s.width});
   if (s.packed) x = x.Slice(1, s.width, s.heads * s.width);
   c.op = Rope{.x_BSHD = x.SplitLast(s.heads, s.width).SplitFirst(s.batch),
               .position_ids_BS = s.documents.empty() ? Tensor() : PositionIds(c.memory, s.documents, s.batch, s.s),
+              .begins_B = s.begins.empty() ? Tensor() : c.memory.Values(DType::kInt32, {s.batch}, s.begins),
               .theta = 10000,
               .scaling = s.scaling,
               .inverse = s.inverse};
@@ -55,7 +58,9 @@ std::vector<OpCase> RopeCases() {
                             {.batch = 1, .s = 1, .heads = 1, .width = 2, .documents = {1}},
                             {.batch = 2, .s = 5, .heads = 3, .width = 6, .packed = true, .documents = {1}},
                             {.batch = 3, .s = 33, .heads = 9, .width = 16, .inverse = true, .documents = {32, 1, 5}},
-                            {.batch = 1, .s = 200, .heads = 2, .width = 64, .documents = {45, 100, 64}}}) {
+                            {.batch = 1, .s = 200, .heads = 2, .width = 64, .documents = {45, 100, 64}},
+                            {.batch = 1, .s = 1, .heads = 3, .width = 6, .begins = {131071}},
+                            {.batch = 3, .s = 40, .heads = 9, .width = 16, .packed = true, .begins = {70, 0, 31}}}) {
       cases.push_back(MakeCase(s, act));
     }
   }
@@ -108,6 +113,29 @@ TEST(RopeTest, ADocumentTurnsAsIfItWereAlone) {
         ASSERT_EQ(ElementOf(got, begin * kWidth + i), ElementOf(want, i)) << backend.name << " " << begin << " " << i;
       }
       begin += length;
+    }
+  }
+}
+
+// Tokens that come in several runs are turned by the same bits as in one.
+TEST(RopeTest, ASequenceGoesOnWhereItBegins) {
+  constexpr int64_t kLength = 100, kWidth = 20;
+  for (const TestBackend& backend : TestBackends()) {
+    TestMemory memory;
+    const auto ones = [&](int64_t length) {
+      return memory.Values(DType::kFloat32, {1, length, 1, kWidth}, std::vector<double>(length * kWidth, 1.0));
+    };
+    const Rope whole = {.x_BSHD = ones(kLength)};
+    std::vector<std::byte> image = RunOnBackend(backend.name, memory, whole);
+    const Tensor want = memory.Bind(whole.x_BSHD, image.data());
+    for (const int64_t begin : {0, 31, 64, 99}) {
+      const Rope part = {.x_BSHD = ones(kLength - begin),
+                         .begins_B = memory.Values(DType::kInt32, {1}, {static_cast<double>(begin)})};
+      std::vector<std::byte> part_image = RunOnBackend(backend.name, memory, part);
+      const Tensor got = memory.Bind(part.x_BSHD, part_image.data());
+      for (int64_t i = 0; i < got.elements(); ++i) {
+        ASSERT_EQ(ElementOf(got, i), ElementOf(want, begin * kWidth + i)) << backend.name << " " << begin << " " << i;
+      }
     }
   }
 }

@@ -23,11 +23,17 @@ std::shared_ptr<const std::vector<ElementRange>> Ranges() {
 }
 
 // Sizes that differ from one another, so that no mistake passes as another size.
-constexpr int64_t kB = 2, kS = 3, kT = kB * kS, kC = 10, kV = 11, kH = 4, kG = 2, kD = 8, kF = 7, kN = 13, kK = 5;
+constexpr int64_t kB = 2, kS = 3, kT = kB * kS, kC = 10, kV = 11, kH = 4, kG = 2, kD = 8, kF = 7, kN = 13, kK = 5,
+                  kP = 9;
 
 std::vector<Op> LayerOps() {
   return {
       EmbeddingForward{New(kI32, {kB, kS}), Act({kV, kC}), Act({kS + 1, kC}), Act({kT, kC}), New(kI32, {kB, kS})},
+      EmbeddingForward{.tokens_BS = New(kI32, {kB, kS}),
+                       .weight_VC = Act({kV, kC}),
+                       .positions_PC = Act({kS + 1, kC}),
+                       .out_TC = Act({kT, kC}),
+                       .begins_B = New(kI32, {kB})},
       EmbeddingBackward{New(kI32, {kB, kS}), Act({kT, kC}), Float({kV, kC}), Float({kS + 1, kC})},
       MatMul{Act({kT, kK}), Act({kK, kN}), Act({kN}), Act({kT, kN})},
       MatMul{.a = Act({kK, kT}),
@@ -38,11 +44,14 @@ std::vector<Op> LayerOps() {
              .accumulate = true},
       BiasBackward{Act({kT, kN}), Float({kN})},
       Rope{.x_BSHD = Act({kB, kS, kH, kD}), .position_ids_BS = New(kI32, {kB, kS})},
+      Rope{.x_BSHD = Act({kB, kS, kH, kD}), .begins_B = New(kI32, {kB})},
       AttentionForward{Act({kB, kS, kH, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kH, kD}),
                        Float({kB, kH, kS}), New(kI32, {kB, kS})},
       AttentionBackward{Act({kB, kS, kH, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kH, kD}),
                         Float({kB, kH, kS}), Act({kB, kS, kH, kD}), Act({kB, kS, kH, kD}), Act({kB, kS, kG, kD}),
                         Act({kB, kS, kG, kD}), New(kI32, {kB, kS})},
+      CachedAttention{Act({kB, kS, kH, kD}), Act({kB, kS, kG, kD}), Act({kB, kS, kG, kD}), New(kI32, {kB}),
+                      Act({kB, kS, kH, kD}), Act({kB, kG, kP, kD}), Act({kB, kG, kP, kD})},
       SwiGluForward{Act({kT, 2 * kF}), Act({kT, kF})},
       SwiGluBackward{Act({kT, 2 * kF}), Act({kT, kF}), Act({kT, 2 * kF}), Act({kT, kF})},
       GeluForward{Act({kT, kF}), Act({kT, kF})},

@@ -5,15 +5,20 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <memory>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "engine/checkpoint/safetensors.h"
+#include "engine/generate/next_tokens.h"
 #include "engine/hugging_face/config.h"
 #include "engine/hugging_face/export.h"
 #include "engine/hugging_face/weights.h"
 #include "engine/io/file.h"
+#include "tests/engine/generation_rig.h"
 #include "tests/engine/io/temp_folder.h"
 #include "tests/engine/job_harness.h"
 
@@ -215,6 +220,50 @@ TEST_P(HfParity, WhatGoesOutIsWhatCameInToTheBit) {
       EXPECT_EQ(ReadFile(folder + "/generation_config.json", 1 << 20).value(),
                 ReadFile(original_.path() + "/generation_config.json", 1 << 20).value());
     }
+  }
+}
+
+std::vector<int32_t> Numbers(absl::string_view text) {
+  std::vector<int32_t> numbers;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    numbers.push_back(-1);
+    EXPECT_TRUE(absl::SimpleAtoi(part, &numbers.back())) << text;
+  }
+  return numbers;
+}
+
+// Prompts of different lengths are generated at once, with and without a penalty, past the window where there is one.
+TEST_P(HfParity, TheMostLikelyTokensAreThoseOfTransformers) {
+  const std::string goldens = ReadFile("tests/parity/golden/hf/greedy.txt", 1 << 20).value();
+  std::map<double, std::vector<std::pair<std::vector<int32_t>, std::vector<int32_t>>>> cases;  // By penalty.
+  for (const absl::string_view line : absl::StrSplit(goldens, '\n', absl::SkipEmpty())) {
+    const std::vector<std::string> parts = absl::StrSplit(line, ' ');
+    ASSERT_EQ(parts.size(), 4) << line;
+    if (parts[0] != GetParam()) continue;
+    double penalty = 0;
+    ASSERT_TRUE(absl::SimpleAtod(parts[1], &penalty)) << line;
+    cases[penalty].push_back({Numbers(parts[2]), Numbers(parts[3])});
+  }
+  ASSERT_EQ(cases.size(), 2);
+  GenerationSetting setting{.model = config_, .window = std::min<int64_t>(64, config_.max_positions)};
+  setting.size.sequences = 3;
+  GenerationRig rig(setting, /*cached=*/true,
+                    [this](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
+                      return weights_->Read(parameter.name, begin, values);
+                    });
+  for (const auto& [penalty, texts] : cases) {
+    ASSERT_EQ(texts.size(), 3);
+    std::vector<std::vector<int32_t>> prompts, drawn(texts.size());
+    for (const auto& [prompt, tokens] : texts) prompts.push_back(prompt);
+    const absl::Status status =
+        NextTokens(rig.sequences())
+            .GenerateAll(prompts, {.count = 40, .sampling = {.repetition_penalty = penalty, .temperature = 0}},
+                         [&](int64_t i, int32_t token) {
+                           drawn[i].push_back(token);
+                           return drawn[i].size() < texts[i].second.size();
+                         });
+    ASSERT_TRUE(status.ok()) << status;
+    for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(drawn[i], texts[i].second) << "penalty " << penalty << " " << i;
   }
 }
 

@@ -369,6 +369,28 @@ class ToolsTest(unittest.TestCase):
         self.assertIn("token 256 is outside the model's vocabulary of 256 tokens", token.stderr.decode())
         words = self.call(_GENERATE, "--run=runs/test", "--prompt_tokens=a,b")
         self.assertEqual(words.returncode, 2)
+        long = self.call(_GENERATE, "--run=runs/test", "--context=33")
+        self.assertEqual(long.returncode, 2)
+        self.assertIn("a sequence of 33 tokens is wanted, and the model has 32 positions", long.stderr.decode())
+        chat = self.call(_GENERATE, "--run=runs/test", "--chat")
+        self.assertEqual(chat.returncode, 2)
+        self.assertIn("--chat needs a tokenizer with a chat template", chat.stderr.decode())
+        top_p = self.call(_GENERATE, "--run=runs/test", "--top_p=0")
+        self.assertEqual(top_p.returncode, 2)
+        self.assertIn("top_p is 0; wanted a number above 0", top_p.stderr.decode())
+
+        def generate(*flags):
+            result = self.call(_GENERATE, "--run=runs/test", "--prompt=The", "--tokens=40", *flags)
+            self.assertEqual(result.returncode, 0, result.stderr.decode())
+            return result.stdout.decode()
+
+        # A text that is longer than a sequence, and the same one up to a stop text.
+        text = generate("--seed=3")
+        stop = next(text[i:i + 2] for i in range(5, 30) if "\0" not in text[i:i + 2])
+        self.assertEqual(generate("--seed=3", "--stop=" + stop), text[:text.index(stop, 3)] + "\n")
+        # Samples draw with the seeds from that of the first on.
+        self.assertEqual(generate("--seed=2", "--samples=2"), f"--- sample 1\n{generate('--seed=2')}"
+                         f"--- sample 2\n{text}")
         with open(self.path("runs/test/checkpoints/step-0000000001/MANIFEST"), "r+b") as manifest:
             manifest.seek(60)
             manifest.write(b"?")

@@ -54,6 +54,12 @@ double BytesOf(const EmbeddingBackward& op) {
          Moved(op.d_positions_PC, grad);
 }
 
+// Every token reads all that the cache holds of its sequence.
+double BytesOf(const CachedAttention& op) {
+  return Moved(op.q_BSHD, Access::kReadWrite) + 2 * Moved(op.k_BSGD, Access::kReadWrite) +
+         2 * Moved(op.keys_BGPD, Access::kRead);
+}
+
 double BytesOf(const ZeroRanges& op) {
   int64_t elements = 0;
   for (const ElementRange& range : *op.ranges) elements += range.end - range.begin;
@@ -239,6 +245,23 @@ void AddAttention(Maker& m, std::vector<OpCase>& cases) {
     backward.d_v_BSGD = m.Heads(d_qkv, s.heads + g, g);
     backward.causal = causal;
     cases.push_back(m.Finish(backward, variant, Shape(backward.q_BSHD)));
+  }
+}
+
+// Adds the attention of one new token per sequence, and of several, at the end of a full cache.
+void AddCachedAttention(Maker& m, std::vector<OpCase>& cases) {
+  const OpSizes& s = m.s;
+  const int64_t b = s.tokens / s.sequence, g = s.kv_heads, d = s.head_width;
+  for (const int64_t length : {int64_t{1}, std::min<int64_t>(16, s.sequence)}) {
+    const CachedAttention op{.q_BSHD = m.Act({b, length, s.heads, d}),
+                             .k_BSGD = m.Act({b, length, g, d}),
+                             .v_BSGD = m.Act({b, length, g, d}),
+                             .begins_B = m.New(DType::kInt32, {b}),
+                             .out_BSHD = m.Act({b, length, s.heads, d}),
+                             .keys_BGPD = m.Act({b, g, s.sequence, d}),
+                             .values_BGPD = m.Act({b, g, s.sequence, d}),
+                             .scale = 1 / std::sqrt(static_cast<float>(d))};
+    cases.push_back(m.Finish(op, length == 1 ? "" : "several tokens", Shape(op.keys_BGPD)));
   }
 }
 
@@ -440,6 +463,7 @@ std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
   AddFlat(maker, cases);
   AddUpdates(maker, cases);
   AddAttention(maker, cases);
+  AddCachedAttention(maker, cases);
   AddMatMuls(maker, cases);
   return cases;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/op.h"
+#include "kernels/ops/attention.h"
 #include "kernels/step_scalars.h"
 #include "tools/bench/ops_cases.h"
 
@@ -69,6 +70,11 @@ void FillOperands(const OpCase& test_case, const Op& bound) {
   VisitOperands(bound, [&](absl::string_view name, const Tensor& t, Access) {
     if (t.present()) FillOperand(name, t, test_case.vocabulary);
   });
+  if (const auto* cached = bound.As<CachedAttention>()) {
+    // The new tokens are the last that the cache has room for.
+    const int64_t begin = cached->keys_BGPD.dim(2) - cached->q_BSHD.dim(1);
+    std::fill_n(cached->begins_B.as<int32_t>(), cached->begins_B.elements(), static_cast<int32_t>(begin));
+  }
 }
 
 }  // namespace shale

@@ -1,5 +1,6 @@
 #include "engine/generate/sampler.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -42,6 +43,60 @@ TEST(SamplerTest, TopKDrawsAmongTheKMostLikelyOnly) {
   EXPECT_GT(counts[0], 0);
   EXPECT_GT(counts[2], 0);
   EXPECT_EQ(counts[1] + counts[3], 0);
+}
+
+TEST(SamplerTest, TopPDrawsAmongTheFewestThatSumToP) {
+  // Probabilities of 0.5, 0.25, 0.125 and 0.125 at temperature 1.
+  const float two = std::log(2.0f);
+  const std::vector<float> logits = {0, 2 * two, two, 0};
+  const auto drawn = [&](double top_p) {
+    const std::vector<int> counts = Histogram({.temperature = 1, .top_k = 0, .top_p = top_p}, logits, 2000);
+    std::vector<int> tokens;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] > 0) tokens.push_back(static_cast<int>(i));
+    }
+    return tokens;
+  };
+  EXPECT_THAT(drawn(1e-9), ::testing::ElementsAre(1));
+  EXPECT_THAT(drawn(0.49), ::testing::ElementsAre(1));
+  EXPECT_THAT(drawn(0.51), ::testing::ElementsAre(1, 2));
+  EXPECT_THAT(drawn(0.8), ::testing::ElementsAre(0, 1, 2));
+  EXPECT_THAT(drawn(1), ::testing::ElementsAre(0, 1, 2, 3));
+  // What is left is drawn as often as its probabilities say: 2 to 1.
+  const std::vector<int> counts = Histogram({.temperature = 1, .top_k = 0, .top_p = 0.7}, logits, 30000);
+  EXPECT_NEAR(counts[1], 20000, 5 * std::sqrt(30000 * 2 / 9.0));
+}
+
+TEST(SamplerTest, MinPDrawsAmongThoseNotMuchLessLikely) {
+  const std::vector<float> logits = {0, 1, 3, 2.5f};
+  const auto most = [&](double min_p) {
+    const std::vector<int> counts = Histogram({.temperature = 1, .top_k = 0, .min_p = min_p}, logits, 3000);
+    return std::count_if(counts.begin(), counts.end(), [](int count) { return count > 0; });
+  };
+  EXPECT_EQ(most(0), 4);
+  EXPECT_EQ(most(0.1), 3);  // e^-2 is 0.135, and e^-3 is 0.05.
+  EXPECT_EQ(most(0.2), 2);
+  EXPECT_EQ(most(1), 1);
+}
+
+TEST(SamplerTest, ARepetitionPenaltyMakesTokensOfTheTextLessLikely) {
+  Sampler sampler({.repetition_penalty = 2, .temperature = 0});
+  // A token counts once however often it came, and a negative logit becomes smaller.
+  EXPECT_EQ(*sampler.Draw({3, 2, -1}, {}), 0);
+  EXPECT_EQ(*sampler.Draw({3, 2, -1}, {0, 0, 0}), 1);
+  EXPECT_EQ(*sampler.Draw({4.5f, 2, -1}, {0, 0}), 0);
+  EXPECT_EQ(*sampler.Draw({-1, -1.5f}, {0}), 1);
+}
+
+TEST(SamplerTest, OptionsOutOfRangeAreNamed) {
+  const auto message = [](const SamplingOptions& options) { return std::string(CheckSampling(options).message()); };
+  EXPECT_EQ(message({}), "");
+  EXPECT_EQ(message({.repetition_penalty = 0}), "repetition_penalty is 0; wanted a number above 0");
+  EXPECT_EQ(message({.temperature = -1}), "temperature is -1; wanted 0 or more");
+  EXPECT_EQ(message({.temperature = std::nan("")}), "temperature is nan; wanted 0 or more");
+  EXPECT_EQ(message({.top_k = -1}), "top_k is -1; wanted 0 or more");
+  EXPECT_EQ(message({.top_p = 0}), "top_p is 0; wanted a number above 0 and up to 1");
+  EXPECT_EQ(message({.min_p = 1.5}), "min_p is 1.5; wanted a number from 0 to 1");
 }
 
 TEST(SamplerTest, TemperatureZeroTakesTheMostLikelyAndOfEqualsTheFirst) {

@@ -1,0 +1,174 @@
+#include "engine/generate/sequences.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "engine/planner/generation.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+void ToFloats(absl::Span<const std::byte> bytes, DType dtype, absl::Span<float> values) {
+  SHALE_CHECK(bytes.size() == values.size() * SizeOf(dtype));
+  if (dtype == DType::kFloat32) {
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    BFloat16 value;
+    std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
+    values[i] = ToFloat(value);
+  }
+}
+
+}  // namespace
+
+int32_t PaddingToken(const Job& job) {
+  return job.data.format == DataFormat::kText && !job.data.has_tokenizer() ? '\n' : 0;
+}
+
+Sequences::Sequences(absl::Span<const PlannedProgram> programs, int32_t padding, int ranks)
+    : programs_(programs),
+      padding_(padding),
+      ranks_(ranks),
+      end_(has_cache() ? EndOfPositions(first()) : first().sequence_length),
+      sequences_(size()),
+      begins_(size()),
+      rows_(size()),
+      step_inputs_(ranks),
+      logits_(size() * vocabulary()) {}
+
+absl::StatusOr<std::unique_ptr<Sequences>> Sequences::Create(LocalRanks& ranks,
+                                                             absl::Span<const PlannedProgram> programs, int32_t padding,
+                                                             const ExecutorOptions& options) {
+  SHALE_CHECK(!programs.empty());
+  std::unique_ptr<Sequences> sequences = absl::WrapUnique(new Sequences(programs, padding, ranks.size()));
+  for (const PlannedProgram& program : programs) {
+    SHALE_CHECK(program.graph.mode == GraphMode::kLogits && program.graph.cache == programs[0].graph.cache);
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<LocalProgram> run,
+                           LocalProgram::Create(ranks, program.step.program, program.memory, options));
+    sequences->runs_.push_back(std::move(run));
+  }
+  return sequences;
+}
+
+void Sequences::Restart() {
+  for (int64_t b = 0; b < size(); ++b) Keep(b, 0);
+}
+
+void Sequences::Keep(int64_t b, int64_t count) {
+  Sequence& sequence = sequences_[b];
+  SHALE_CHECK(count >= 0 && count <= std::ssize(sequence.tokens));
+  // A ring of keys may have stored later ones over those that the next token sees.
+  const bool ring = end_ == kNoLastPosition;
+  if (sequence.computed > count) sequence.computed = ring ? 0 : count;
+  sequence.tokens.resize(count);
+}
+
+absl::Status Sequences::Check(absl::Span<const std::vector<int32_t>> tokens) const {
+  SHALE_CHECK(std::ssize(tokens) == size());
+  for (const std::vector<int32_t>& some : tokens) {
+    for (const int32_t token : some) {
+      if (token >= 0 && token < vocabulary()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", token, " is outside the model's vocabulary of ", vocabulary(), " tokens"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Sequences::Append(absl::Span<const std::vector<int32_t>> tokens) {
+  SHALE_RETURN_IF_ERROR(Check(tokens));
+  for (int64_t b = 0; b < size(); ++b) {
+    Sequence& sequence = sequences_[b];
+    sequence.tokens.insert(sequence.tokens.end(), tokens[b].begin(), tokens[b].end());
+    // Without a cache, every window is that of the last tokens.
+    const int64_t keep = has_cache() ? std::clamp(std::ssize(tokens[b]), (end_ + 1) / 2, end_) : end_;
+    if (std::ssize(sequence.tokens) <= end_) continue;
+    sequence.tokens.erase(sequence.tokens.begin(), sequence.tokens.end() - keep);
+    sequence.computed = 0;
+  }
+  if (!has_cache()) return RunWindows();
+  const auto missing = [](const Sequence& sequence) { return sequence.missing() > 0; };
+  while (std::any_of(sequences_.begin(), sequences_.end(), missing)) SHALE_RETURN_IF_ERROR(Run(NextRun()));
+  return absl::OkStatus();
+}
+
+size_t Sequences::NextRun() const {
+  int64_t longest = 0, room = end_;
+  for (const Sequence& sequence : sequences_) {
+    longest = std::max(longest, sequence.missing());
+    room = std::min(room, end_ - sequence.computed);
+  }
+  // Takes the longest run that the tokens fill at least by half, and that every sequence has room for.
+  size_t best = 0;
+  for (size_t i = 1; i < programs_.size(); ++i) {
+    const int64_t length = programs_[i].graph.sequence_length;
+    if (length <= room && 2 * longest > length) best = i;
+  }
+  return best;
+}
+
+absl::Status Sequences::Run(size_t program) {
+  const int64_t length = programs_[program].graph.sequence_length;
+  inputs_.assign(size() * length, padding_);
+  std::vector<int64_t> counts(size());
+  for (int64_t b = 0; b < size(); ++b) {
+    const Sequence& sequence = sequences_[b];
+    counts[b] = std::min(length, sequence.missing());
+    // Padding behind the tokens stores keys that no token sees before later runs have stored over them. A sequence that
+    // is full has no room for it, and computes its last token again.
+    const bool again = counts[b] == 0 && sequence.computed + length > end_;
+    begins_[b] = static_cast<int32_t>(sequence.computed - again);
+    rows_[b] = static_cast<int32_t>(b * length + std::max<int64_t>(counts[b], 1) - 1);
+    std::copy_n(sequence.tokens.begin() + begins_[b], counts[b] + again, inputs_.begin() + b * length);
+  }
+  SHALE_RETURN_IF_ERROR(Launch(program));
+  for (int64_t b = 0; b < size(); ++b) {
+    sequences_[b].computed += counts[b];
+    if (counts[b] > 0 && sequences_[b].missing() == 0) Take(b);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Sequences::RunWindows() {
+  const int64_t window = first().sequence_length;
+  inputs_.assign(size() * window, padding_);
+  for (int64_t b = 0; b < size(); ++b) {
+    const std::vector<int32_t>& tokens = sequences_[b].tokens;
+    // A model that reads every position of the window (the MLP) needs the tokens at the end of the window. Attention is
+    // causal, because no other has a graph of logits: there the tokens come first, at the positions of training, and
+    // whatever follows them has no effect.
+    const int64_t begin = first().last_target_only ? window - std::ssize(tokens) : 0;
+    std::copy(tokens.begin(), tokens.end(), inputs_.begin() + b * window + begin);
+    rows_[b] = static_cast<int32_t>(b * window + std::max<int64_t>(std::ssize(tokens), 1) - 1);
+  }
+  SHALE_RETURN_IF_ERROR(Launch(0));
+  for (int64_t b = 0; b < size(); ++b) Take(b);
+  return absl::OkStatus();
+}
+
+absl::Status Sequences::Launch(size_t program) {
+  for (StepInputs& inputs : step_inputs_) {
+    inputs.inputs = inputs_;
+    inputs.begins = begins_;
+    inputs.rows = rows_;
+  }
+  const absl::Status status = runs_[program]->Run(step_inputs_);
+  failed_ = failed_ || !status.ok();
+  last_ = program;
+  return status;
+}
+
+void Sequences::Take(int64_t b) {
+  const DType dtype = first().compute_dtype;
+  const int64_t row_bytes = vocabulary() * SizeOf(dtype);
+  ToFloats(absl::MakeConstSpan(runs_[last_]->outputs(0).logits).subspan(b * row_bytes, row_bytes), dtype,
+           absl::MakeSpan(logits_).subspan(b * vocabulary(), vocabulary()));
+}
+
+}  // namespace shale
