@@ -29,6 +29,7 @@ using InstructionId = int32_t;
 // What a buffer is for. The memory report has a line for each category.
 enum class BufferCategory : uint8_t {
   kParameterShards,
+  kFrozenParameters,  // Of parameters that do not train.
   kMasterWeights,
   kOptimizerState,
   kGradientShards,
@@ -42,7 +43,7 @@ enum class BufferCategory : uint8_t {
   kData,      // Tokens, and the scalars of a step.
   kSnapshot,  // A copy of the state, from which a checkpoint is written.
 };
-inline constexpr int kBufferCategories = 13;
+inline constexpr int kBufferCategories = 14;
 absl::string_view ToString(BufferCategory category);
 
 // Where a buffer lies: in the rank's arena, or in its pinned host memory, which only transfers and the ops of
