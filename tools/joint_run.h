@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/backends/job_backend.h"
 #include "engine/config/job.h"
 #include "engine/launch/world.h"
 #include "engine/train/run_folder.h"
@@ -38,6 +39,9 @@ struct Decided {
 // machine. Sets it in the job and in the options, with what the trainer must know of the other processes. Errors are
 // those of all processes (IsAgreed), or of the job.
 absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume, Job& job, TrainerOptions& options);
+
+// Returns what the backend of this process must know of the others. Borrows the world.
+BackendPlace PlaceOfBackend(World& world);
 
 // Lets the failure of the job in another process abort the trainer. If this process then does not end by itself,
 // because a call waits for what never comes, ends it after some seconds.

@@ -1,6 +1,7 @@
 #include "engine/config/job_from_spec.h"
 
 #include "absl/strings/str_cat.h"
+#include "engine/config/mix.h"
 #include "engine/config/model_spec.h"
 #include "engine/config/proto_enums.h"
 
@@ -23,6 +24,8 @@ DataConfig DataFromSpec(const proto::DataSpec& spec) {
   config.loss_on = FromSpec(spec.loss_on(), config.loss_on);
   config.bad_lines = FromSpec(spec.bad_lines(), config.bad_lines);
   config.cache = spec.cache();
+  config.long_documents = FromSpec(spec.long_documents(), config.long_documents);
+  for (const std::string& text : spec.mix()) config.mix.push_back(MixedDataFromText(text));
   return config;
 }
 
@@ -151,6 +154,7 @@ RuntimeConfig RuntimeFromSpec(const proto::RuntimeSpec& spec) {
   config.cpu_products = FromSpec(spec.cpu_products(), config.cpu_products);
   if (spec.has_seed()) config.seed = spec.seed();
   config.synchronous = spec.synchronous();
+  config.check_every_steps = spec.check_every_steps();
   if (spec.has_ranks_per_device()) config.ranks_per_device = spec.ranks_per_device();
   config.collectives = static_cast<CollectivesKind>(spec.collectives());
   config.tuning_table = spec.tuning_table();

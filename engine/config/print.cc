@@ -2,6 +2,7 @@
 
 #include <variant>
 
+#include "engine/config/mix.h"
 #include "engine/config/model_spec.h"
 #include "engine/config/proto_enums.h"
 #include "google/protobuf/text_format.h"
@@ -27,6 +28,10 @@ void Print(const DataConfig& config, proto::DataSpec& spec) {
   if (config.loss_on != LossOn::kCompletions) spec.set_loss_on(ToSpec<proto::DataSpec::LossOn>(config.loss_on));
   if (config.bad_lines != BadLines::kRefuse) spec.set_bad_lines(ToSpec<proto::DataSpec::BadLines>(config.bad_lines));
   if (!config.cache.empty()) spec.set_cache(config.cache);
+  if (config.long_documents != LongDocuments::kSplit) {
+    spec.set_long_documents(ToSpec<proto::DataSpec::LongDocuments>(config.long_documents));
+  }
+  for (const MixedData& mixed : config.mix) spec.add_mix(ToText(mixed));
 }
 
 void Print(const BatchConfig& config, proto::BatchSpec& spec) {
@@ -143,6 +148,7 @@ void Print(const RuntimeConfig& config, proto::RuntimeSpec& spec) {
   }
   spec.set_seed(config.seed);
   spec.set_synchronous(config.synchronous);
+  if (config.check_every_steps > 0) spec.set_check_every_steps(config.check_every_steps);
   if (config.generate) spec.set_generate(true);
   if (config.device != DeviceType::kCuda) return;
   spec.set_ranks_per_device(config.ranks_per_device);

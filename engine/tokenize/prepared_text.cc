@@ -34,7 +34,7 @@ namespace {
 constexpr char kCounts[] = ".counts";
 constexpr char kDocuments[] = ".documents";
 constexpr char kManifest[] = ".manifest.json";
-constexpr int kVersion = 2;  // Change it when other tokens or files are made of the same text.
+constexpr int kVersion = 3;  // Change it when other tokens or files are made of the same text.
 constexpr int64_t kReadBytes = int64_t{1} << 18;
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 24;
 constexpr int64_t kMaxTokenizerBytes = int64_t{1} << 28;
@@ -151,7 +151,11 @@ absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const
   SHALE_RETURN_IF_ERROR(writer.End());
   SHALE_RETURN_IF_ERROR(counts.End());
   SHALE_RETURN_IF_ERROR(ends.End());
-  Json manifest = {{"version", kVersion}, {"vocabulary", tokenizer.vocabulary()}, {"totals", TotalsToJson(totals)}};
+  Json manifest = {{"version", kVersion},
+                   {"vocabulary", tokenizer.vocabulary()},
+                   {"end_of_document", options.end_of_document},
+                   {"totals", TotalsToJson(totals)}};
+  if (chat.ok()) manifest["chat_template"] = chat->digest();
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(writer.folder()));
   for (const std::string& name : names) {
     SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(JoinPath(writer.folder(), name)));
@@ -193,6 +197,13 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
   }
   TextTokens made = {.path = text.path, .vocabulary = NumberIn(*manifest, "vocabulary")};
   SHALE_ASSIGN_OR_RETURN(made.tokenizer, TokenizerDigest(text.tokenizer));
+  // Checkpoints record these too: another end of documents, or template, is another language.
+  if (const int64_t end = NumberIn(*manifest, "end_of_document"); end >= 0) {
+    absl::StrAppend(&made.tokenizer, ", end of documents ", end);
+  }
+  if (const int64_t digest = NumberIn(*manifest, "chat_template"); digest >= 0) {
+    absl::StrAppendFormat(&made.tokenizer, ", chat template %08x", digest);
+  }
   made.documents_path = JoinPath(folder, kDocuments);
   if ((*manifest)["files"].contains(kCounts)) made.counts_path = JoinPath(folder, kCounts);
   SHALE_ASSIGN_OR_RETURN(TokenSource tokens, TokenSource::OpenText(folder, made));

@@ -5,6 +5,8 @@
 #include <functional>
 #include <string>
 
+#include "engine/data/documents_report.h"
+
 namespace shale {
 
 struct TokenizeTotals {
@@ -24,12 +26,14 @@ struct TextReport {
   TokenizeTotals totals;
 };
 
-// Both are called by the thread that asked for the tokens, and may be null.
+// All are called by the thread that asked for the data, and may be null.
 struct TextProgress {
   // Is called while tokens are made, with the bytes of the files that were read so far, and with all.
   std::function<void(int64_t bytes_read, int64_t total_bytes)> reading;
   // Is called when the tokens are there.
   std::function<void(const TextReport& report)> ready;
+  // Is called when documents of `path` are packed or padded (data.packing).
+  std::function<void(const std::string& path, const DocumentsReport& report)> packed;
 };
 
 }  // namespace shale

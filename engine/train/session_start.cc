@@ -93,6 +93,7 @@ Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRa
       peak_flops_(options.peak_flops),
       flops_per_token_(ModelFlopsPerToken(job_, plan_.train.graph)),
       local_ranks_(options.ranks),
+      failure_folder_(options.failure_folder),
       data_(std::move(data)),
       learning_rate_(learning_rate) {}
 

@@ -53,6 +53,9 @@ struct TrainerOptions {
   // treat checkpoints that are already there.
   std::string checkpoint_folder;
   ResumeOptions resume;
+  // Folder that gets a report of what the ranks of this process did last if a run fails, one file for each process of
+  // the job (tools/inspect_run reads them). It is created for that. Empty: nothing is reported.
+  std::string failure_folder;
   // Folder whose tokenizer files, together with the encoding of the data, identify the tokenizer that made the tokens;
   // empty: none.
   std::string tokenizer_folder;

@@ -67,7 +67,7 @@ telemetry { run_folder: "/tmp/r\303\244n" print_every: 10 evaluate_every: 20 eva
   sinks { events: "events.jsonl" tensorboard: "/tb" prometheus: "a.prom" }
 }
 runtime {
-  device: CUDA ops: FAST threads_per_rank: 2 seed: 7 synchronous: true generate: true
+  device: CUDA ops: FAST threads_per_rank: 2 seed: 7 synchronous: true check_every_steps: 9 generate: true
   ranks_per_device: 4 collectives: IN_PROCESS tuning_table: "/tuning" graphs: false cudnn_attention: false
 }
 )";

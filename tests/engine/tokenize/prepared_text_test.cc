@@ -132,9 +132,25 @@ TEST_F(PreparedTextTest, DocumentsEndWithTheTokenOfTheFolder) {
   const absl::StatusOr<PreparedText> prepared = Prepare();
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_EQ(Read(prepared->tokens), "a b c d<|endoftext|>e<|endoftext|>");
+  EXPECT_THAT(prepared->tokens.tokenizer(), testing::MatchesRegex("tokenizer.json [0-9a-f]+, end of documents 0"));
   Write(tokenizer + "/tokenizer_config.json", "{\"eos_token\": \"<end>\"}");
   EXPECT_EQ(Error(),
             tokenizer + "/tokenizer_config.json: eos_token: found \"<end>\", which is no token of tokenizer.json");
+}
+
+TEST_F(PreparedTextTest, TheChatTemplateIsPartOfTheTokenizer) {
+  const std::string chat = text_.tokenizer + "/chat_template.jinja";
+  const std::string rest = "{% for m in messages %}{{ m.content }}{% endfor %}";
+  EXPECT_THAT(Prepare()->tokens.tokenizer(), testing::Not(testing::HasSubstr("chat template")));
+  Write(chat, rest);
+  Write(text_.path, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n{\"text\": \"b\"}\n");
+  const absl::StatusOr<PreparedText> first = Prepare();
+  ASSERT_TRUE(first.ok()) << first.status();
+  Write(chat, "-" + rest);
+  const std::string pattern = "tokenizer.json [0-9a-f]+, chat template [0-9a-f]+";
+  EXPECT_THAT(first->tokens.tokenizer(), testing::MatchesRegex(pattern));
+  EXPECT_THAT(Prepare()->tokens.tokenizer(), testing::MatchesRegex(pattern));
+  EXPECT_NE(Prepare()->tokens.tokenizer(), first->tokens.tokenizer());
 }
 
 TEST_F(PreparedTextTest, DocumentsAreKnownAndPacked) {
