@@ -144,8 +144,9 @@ struct OptimizerConfig {
   bool nesterov = false;
   double weight_decay = 0.1;
   Moments moments = Moments::kFloat32;
-  std::vector<std::string> no_decay;  // Name patterns of parameters without decay. Vectors never decay.
-  double max_gradient_norm = 1;       // 0: no clipping.
+  std::vector<std::string> no_decay;    // Name patterns of parameters without decay. Vectors never decay.
+  std::vector<std::string> train_only;  // Name patterns of the parameters that train. Empty: all.
+  double max_gradient_norm = 1;         // 0: no clipping.
   Clipping clipping = Clipping::kGlobal;
   UpdateTime update = UpdateTime::kAfterBackward;
   UpdateDevice device = UpdateDevice::kSame;

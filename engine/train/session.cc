@@ -32,6 +32,9 @@ absl::StatusOr<const LocalState*> Session::ReadableState() const {
 absl::StatusOr<LocalState*> Session::WritableState() {
   if (damaged_) return absl::FailedPreconditionError("a failure left the state unusable: it cannot be written");
   if (failed_) return absl::FailedPreconditionError("an earlier step failed, and no step can use what is written");
+  const std::vector<ParameterGroup>& groups = plan_.train.graph.groups;
+  const bool any_frozen = std::any_of(groups.begin(), groups.end(), [](const auto& group) { return group.frozen; });
+  if (any_frozen && saves()) checkpointer_->WaitForWriting();
   return state_.get();
 }
 
