@@ -44,7 +44,7 @@ enum class BufferCategory : uint8_t {
   kSnapshot,  // A copy of the state, from which a checkpoint is written.
   kCache,     // Keys and values of the tokens so far, while text is generated.
 };
-inline constexpr int kBufferCategories = 14;
+inline constexpr int kBufferCategories = static_cast<int>(BufferCategory::kCache) + 1;
 absl::string_view ToString(BufferCategory category);
 
 // Where a buffer lies: in the rank's arena, or in its pinned host memory, which only transfers and the ops of
