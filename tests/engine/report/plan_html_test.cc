@@ -61,6 +61,7 @@ TEST(PlanHtml, NamesThePeakAndWhatIsLiveThen) {
     EXPECT_TRUE(absl::StrContains(html, absl::StrCat("<td>", plan.train.step.program.buffers[b].name, "</td>")));
   }
   for (int c = 0; c < kBufferCategories; ++c) {
+    EXPECT_TRUE(absl::StrContains(html, absl::StrCat(" --c", c, ": #"))) << c;
     if (memory.bytes_at_peak[c] == 0) continue;
     EXPECT_TRUE(absl::StrContains(html, absl::StrCat("</span>", ToString(static_cast<BufferCategory>(c)), "</li>")));
   }
