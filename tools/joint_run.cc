@@ -150,39 +150,40 @@ absl::Status JoinTraces(World& world, const Job& job, const std::string& path, b
     if (process > 0) unlink(part.c_str());
   }
   return WriteFileDurably(path, MergeChromeJson(traces));
+}
 
-  BackendPlace PlaceOfBackend(World & world) {
-    if (world.alone()) return {};
-    return {.store = &world.store(),
-            .share = {.ranks = std::ssize(world.ranks()),
-                      .ranks_before = world.ranks_before_here(),
-                      .ranks_on_host = world.ranks_here()}};
-  }
+BackendPlace PlaceOfBackend(World& world) {
+  if (world.alone()) return {};
+  return {.store = &world.store(),
+          .share = {.ranks = std::ssize(world.ranks()),
+                    .ranks_before = world.ranks_before_here(),
+                    .ranks_on_host = world.ranks_here()}};
+}
 
-  PeerWatch::PeerWatch(World & world) {
-    world.OnFailure([state = state_, process = world.place().process](const absl::Status& why) {
-      std::thread([why, process] {
-        std::this_thread::sleep_for(kTimeToEnd);
-        std::fprintf(stderr, "train, process %d: %s\n", process, std::string(why.message()).c_str());
-        _exit(kExitPeer);
-      }).detach();
-      {
-        std::lock_guard lock(state->mutex);
-        state->why = why;
-        if (state->trainer != nullptr) state->trainer->Abort(why);
-      }
-      // Files take time. The trainer lives until this is done, but the process ends in time whatever happens to them.
-      std::thread([state, why] {
-        std::lock_guard lock(state->mutex);
-        if (state->trainer != nullptr) state->trainer->ReportFailure(why).IgnoreError();
-      }).detach();
-    });
-  }
+PeerWatch::PeerWatch(World& world) {
+  world.OnFailure([state = state_, process = world.place().process](const absl::Status& why) {
+    std::thread([why, process] {
+      std::this_thread::sleep_for(kTimeToEnd);
+      std::fprintf(stderr, "train, process %d: %s\n", process, std::string(why.message()).c_str());
+      _exit(kExitPeer);
+    }).detach();
+    {
+      std::lock_guard lock(state->mutex);
+      state->why = why;
+      if (state->trainer != nullptr) state->trainer->Abort(why);
+    }
+    // Files take time. The trainer lives until this is done, but the process ends in time whatever happens to them.
+    std::thread([state, why] {
+      std::lock_guard lock(state->mutex);
+      if (state->trainer != nullptr) state->trainer->ReportFailure(why).IgnoreError();
+    }).detach();
+  });
+}
 
-  void PeerWatch::Set(Trainer * trainer) {
-    std::lock_guard lock(state_->mutex);
-    state_->trainer = trainer;
-    if (trainer != nullptr && !state_->why.ok()) trainer->Abort(state_->why);
-  }
+void PeerWatch::Set(Trainer* trainer) {
+  std::lock_guard lock(state_->mutex);
+  state_->trainer = trainer;
+  if (trainer != nullptr && !state_->why.ok()) trainer->Abort(state_->why);
+}
 
 }  // namespace shale
