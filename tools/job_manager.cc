@@ -25,10 +25,17 @@ std::string ValueOf(const Variables& variables, const std::string& name) {
 
 int64_t BytesOfCheckpoint(const JobPlan& plan) {
   const JobState& state = plan.train.step.state;
+  Manifest manifest;
+  manifest.values = SavedValuesOf(state);
+  manifest.frozen_values = FrozenValuesOf(state);
+  manifest.states = SavedStatesOf(state.states);
+  for (const Parameter& parameter : plan.train.graph.parameters) {
+    manifest.parameters.push_back({parameter.name, parameter.shape, parameter.frozen});
+  }
   int64_t bytes = 0;
-  for (const PartSpec& part : PartsOf(SavedValuesOf(state), SavedStatesOf(state.states))) {
-    for (const Parameter& parameter : plan.train.graph.parameters) {
-      bytes += part.ElementsOf(parameter.elements()) * part.element_bytes();
+  for (const PartSpec& part : manifest.parts()) {
+    for (const SavedParameter& parameter : manifest.parameters) {
+      if (manifest.Has(part.part, parameter)) bytes += part.ElementsOf(parameter.elements()) * part.element_bytes();
     }
   }
   return bytes;
