@@ -56,7 +56,7 @@ RowDims CheckNormBackward(OpChecker& c, const OpType& op) {
   // The rows of d_residual may be strided, because it may be d_x itself.
   if (op.d_residual.present()) d.CheckRows(c, "d_residual", op.d_residual, Layout::kDenseRows);
   d.CheckRows(c, "d_x", op.d_x, Layout::kDenseRows);
-  c.Typed("d_weight", op.d_weight_C, DType::kFloat32, {&d.C});
+  if (op.d_weight_C.present()) c.Typed("d_weight", op.d_weight_C, DType::kFloat32, {&d.C});
   c.MayBe("d_x", "d_y");
   c.MayBe("d_x", "d_residual");
   return d;
@@ -79,7 +79,7 @@ void Check(OpChecker& c, const LayerNormBackward& op) {
   RowDims d = CheckNormBackward(c, op);
   Dim R = d.R();
   c.Typed("mean", op.mean_R, DType::kFloat32, {&R});
-  c.Typed("d_bias", op.d_bias_C, DType::kFloat32, {&d.C});
+  if (op.d_bias_C.present()) c.Typed("d_bias", op.d_bias_C, DType::kFloat32, {&d.C});
 }
 
 }  // namespace shale::internal

@@ -129,7 +129,8 @@ void Describe(const CheckpointReader& checkpoint) {
 }
 
 std::string NameAndShape(const SavedParameter& parameter) {
-  return absl::StrCat(parameter.name, " [", absl::StrJoin(parameter.shape, ", "), "]");
+  return absl::StrCat(parameter.name, " [", absl::StrJoin(parameter.shape, ", "), "]",
+                      parameter.frozen ? ", frozen" : "");
 }
 
 int NameColumns(const std::vector<SavedParameter>& parameters) {

@@ -22,8 +22,10 @@
 #include "engine/io/crc32c.h"
 #include "engine/io/file.h"
 #include "engine/runtime/hardware_threads.h"
+#include "engine/runtime/trace.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
+#include "tools/job_manager.h"
 #include "tools/resume_flag.h"
 
 namespace shale {
@@ -60,15 +62,14 @@ absl::Status DecideThreads(World& world, Job& job) {
   return absl::OkStatus();
 }
 
+std::string PartOfTrace(const Job& job, int process) {
+  return JoinPath(job.telemetry.run_folder, absl::StrCat("trace.process", process));
+}
+
 // Checks that the other processes want to train the same job, as far as can be said before it is planned.
 absl::Status CheckJob(World& world, const Job& job) {
   if (world.alone()) return absl::OkStatus();
-  SHALE_RETURN_IF_ERROR(CheckSameEverywhere(world.control(), kChannel, "the job", ResolvedJobText(job)));
-  if (job.runtime.device == DeviceType::kCpu) return absl::OkStatus();
-  return Agreed(absl::UnimplementedError(
-      absl::StrCat("several processes train on CPUs only, as yet, and the job has runtime.device=CUDA; start one "
-                   "process, whose threads are the ranks, instead of ",
-                   world.place().processes)));
+  return CheckSameEverywhere(world.control(), kChannel, "the job", ResolvedJobText(job));
 }
 
 }  // namespace
@@ -88,6 +89,7 @@ int JoinExitCode(const absl::Status& error) {
 int EndAfterError(World& world, const absl::Status& error, int exit_code) {
   const absl::Status why = world.Fail(error);
   const bool elsewhere = world.failed_elsewhere();
+  if (!elsewhere) WriteErrorFile(why);
   // Process 0 speaks for all of an error that all have.
   if (elsewhere || world.leads() || !IsAgreed(why)) Say(world, why);
   return elsewhere ? kExitPeer : exit_code;
@@ -102,19 +104,23 @@ absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume
     const std::string hf_folder = HfFolder(job, *decided.folder, resume);
     KeepCpuProducts(*decided.folder, resume, job);
     SHALE_ASSIGN_OR_RETURN(decided.products, DecideCpuProducts(job));
-    return absl::StrCat(static_cast<int>(job.runtime.cpu_products), " ", hf_folder);
+    SHALE_ASSIGN_OR_RETURN(options.failure_folder, decided.folder->NextFailurePath());
+    return absl::StrCat(static_cast<int>(job.runtime.cpu_products), "\n", hf_folder, "\n", options.failure_folder);
   };
   SHALE_ASSIGN_OR_RETURN(const std::string text, world.InProcessZero(decide));
-  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, '\n');
   int products = 0;
-  if (!absl::SimpleAtoi(parts.first, &products)) return absl::InternalError("process 0 sent no decision");
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &products)) {
+    return absl::InternalError("process 0 sent no decision");
+  }
   job.runtime.cpu_products = static_cast<CpuProducts>(products);
-  decided.hf_folder = std::string(parts.second);
+  decided.hf_folder = std::string(parts[1]);
   // A resumed run has a copy of its tokenizer. The record of the job needs a path that does not depend on its own.
   if (job.data.has_tokenizer() && !std::filesystem::exists(job.data.tokenizer) && !decided.hf_folder.empty()) {
     job.data.tokenizer = std::filesystem::absolute(decided.hf_folder).string();
   }
   options.tokenizer_folder = job.data.has_tokenizer() ? job.data.tokenizer : decided.hf_folder;
+  options.failure_folder = std::string(parts[2]);
   options.checkpoint_folder = RunCheckpointsPath(job.telemetry.run_folder);
   SHALE_RETURN_IF_ERROR(world.CheckShared(RunFolder::ProbePath(job.telemetry.run_folder)));
   SHALE_RETURN_IF_ERROR(DecideThreads(world, job));
@@ -122,27 +128,61 @@ absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume
   options.ranks = world.ranks();
   options.control = &world.control();
   options.ranks_on_host = world.ranks_on_host();
-  options.create_spanning_group = GlooGroups(world.store(), world.place().process, world.address());
+  if (job.runtime.device == DeviceType::kCpu) {
+    options.create_spanning_group = GlooGroups(world.store(), world.place().process, world.address());
+  }
   return decided;
 }
 
-PeerWatch::PeerWatch(World& world) {
-  world.OnFailure([state = state_, process = world.place().process](const absl::Status& why) {
-    std::thread([why, process] {
-      std::this_thread::sleep_for(kTimeToEnd);
-      std::fprintf(stderr, "train, process %d: %s\n", process, std::string(why.message()).c_str());
-      _exit(kExitPeer);
-    }).detach();
-    std::lock_guard lock(state->mutex);
-    state->why = why;
-    if (state->trainer != nullptr) state->trainer->Abort(why);
-  });
+std::string TracePath(const World& world, const Job& job, const std::string& path) {
+  return path.empty() || world.leads() ? path : PartOfTrace(job, world.place().process);
 }
 
-void PeerWatch::Set(Trainer* trainer) {
-  std::lock_guard lock(state_->mutex);
-  state_->trainer = trainer;
-  if (trainer != nullptr && !state_->why.ok()) trainer->Abort(state_->why);
-}
+absl::Status JoinTraces(World& world, const Job& job, const std::string& path, bool traced) {
+  constexpr int64_t kMostBytes = int64_t{4} << 30;
+  if (world.alone() || path.empty()) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(world.control().Barrier(kChannel));  // All have written theirs.
+  if (!world.leads() || !traced) return absl::OkStatus();
+  std::vector<std::string> traces(world.place().processes);
+  for (int process = 0; process < world.place().processes; ++process) {
+    const std::string part = process == 0 ? path : PartOfTrace(job, process);
+    SHALE_ASSIGN_OR_RETURN(traces[process], ReadFile(part, kMostBytes));
+    if (process > 0) unlink(part.c_str());
+  }
+  return WriteFileDurably(path, MergeChromeJson(traces));
+
+  BackendPlace PlaceOfBackend(World & world) {
+    if (world.alone()) return {};
+    return {.store = &world.store(),
+            .share = {.ranks = std::ssize(world.ranks()),
+                      .ranks_before = world.ranks_before_here(),
+                      .ranks_on_host = world.ranks_here()}};
+  }
+
+  PeerWatch::PeerWatch(World & world) {
+    world.OnFailure([state = state_, process = world.place().process](const absl::Status& why) {
+      std::thread([why, process] {
+        std::this_thread::sleep_for(kTimeToEnd);
+        std::fprintf(stderr, "train, process %d: %s\n", process, std::string(why.message()).c_str());
+        _exit(kExitPeer);
+      }).detach();
+      {
+        std::lock_guard lock(state->mutex);
+        state->why = why;
+        if (state->trainer != nullptr) state->trainer->Abort(why);
+      }
+      // Files take time. The trainer lives until this is done, but the process ends in time whatever happens to them.
+      std::thread([state, why] {
+        std::lock_guard lock(state->mutex);
+        if (state->trainer != nullptr) state->trainer->ReportFailure(why).IgnoreError();
+      }).detach();
+    });
+  }
+
+  void PeerWatch::Set(Trainer * trainer) {
+    std::lock_guard lock(state_->mutex);
+    state_->trainer = trainer;
+    if (trainer != nullptr && !state_->why.ok()) trainer->Abort(state_->why);
+  }
 
 }  // namespace shale

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/backends/job_backend.h"
 #include "engine/config/job.h"
 #include "engine/launch/world.h"
 #include "engine/train/run_folder.h"
@@ -38,6 +39,15 @@ struct Decided {
 // machine. Sets it in the job and in the options, with what the trainer must know of the other processes. Errors are
 // those of all processes (IsAgreed), or of the job.
 absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume, Job& job, TrainerOptions& options);
+
+// Returns where this process writes the trace of its ranks: process 0 to `path`, which "" leaves out, and the others
+// into the run folder. JoinTraces adds those to the one in `path`. All processes call it after their runs, if path is
+// not ""; `traced` says in process 0 whether any step was traced.
+std::string TracePath(const World& world, const Job& job, const std::string& path);
+absl::Status JoinTraces(World& world, const Job& job, const std::string& path, bool traced);
+
+// Returns what the backend of this process must know of the others. Borrows the world.
+BackendPlace PlaceOfBackend(World& world);
 
 // Lets the failure of the job in another process abort the trainer. If this process then does not end by itself,
 // because a call waits for what never comes, ends it after some seconds.

@@ -78,7 +78,11 @@ int Threads(const Flags& flags) {
 
 BadLines BadLinesOf(const Flags& flags) { return flags.skip_bad_lines ? BadLines::kSkip : BadLines::kRefuse; }
 
-void PrintSkipped(const TokenizeTotals& totals) {
+void PrintSkipped(const TokenizeTotals& totals, const DocumentReader& reader) {
+  if (!reader.skipped().empty()) {
+    std::printf("skipped %s; the first: %s\n", Plural(std::ssize(reader.skipped()), "file").c_str(),
+                reader.skipped()[0].c_str());
+  }
   if (totals.skipped == 0) return;
   std::printf("skipped %s; the first: %s\n", Plural(totals.skipped, "bad line").c_str(), totals.first_skipped.c_str());
 }
@@ -120,7 +124,7 @@ absl::Status Train(const Flags& flags) {
   std::printf("trained %s on %s of text with %s to %s in %s\n", Plural(bpe.tokens.size(), "token").c_str(),
               FormatBytes(totals->bytes).c_str(), Plural(words.size(), "different word").c_str(), flags.out.c_str(),
               FormatDuration(progress.Seconds()).c_str());
-  PrintSkipped(*totals);
+  PrintSkipped(*totals, reader);
   if (static_cast<int64_t>(bpe.tokens.size()) < flags.vocabulary) {
     std::printf("no other pair of tokens occurs %s\n", Plural(flags.min_frequency, "time").c_str());
   }
@@ -155,7 +159,7 @@ absl::Status Tokenize(const Flags& flags) {
               FormatBytes(totals->bytes / seconds).c_str());
   std::printf("a job for these tokens needs a model with the vocabulary %ld or more\n",
               static_cast<long>(tokenizer.vocabulary()));
-  PrintSkipped(*totals);
+  PrintSkipped(*totals, reader);
   return absl::OkStatus();
 }
 

@@ -30,6 +30,7 @@
 #include "engine/train/trainer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
+#include "tools/job_manager.h"
 #include "tools/joint_run.h"
 #include "tools/output_file.h"
 #include "tools/resume_flag.h"
@@ -40,7 +41,8 @@ namespace {
 
 constexpr char kFooter[] =
     "The run folder (telemetry.run_folder, by default runs/<name>) gets job.textproto, plan.txt, metrics.jsonl and\n"
-    "checkpoints. Ctrl-C ends the run at the next step boundary with a checkpoint; a second one ends at once.\n"
+    "checkpoints. Ctrl-C, SIGTERM and SIGUSR1 end the run at the next step boundary with a checkpoint; a second one\n"
+    "ends it at once.\n"
     "\n"
     "--resume=latest resumes from the newest intact checkpoint in the run folder, --resume=auto does so if there is\n"
     "one and otherwise starts over (for jobs that are started again whenever they end), --resume=FOLDER resumes from\n"
@@ -57,8 +59,9 @@ constexpr char kFooter[] =
     "\n"
     "Exit codes: 0 trained to the end, or all checks of --verify hold; 1 the run failed, or a check did; 2 wrong "
     "command\n"
-    "line, job or data, nothing was started; 3 another process of the job failed; 130 or 143 ended by SIGINT or "
-    "SIGTERM.";
+    "line, job or data, nothing was started; 3 another process of the job failed; 130, 138 or 143 ended by "
+    "SIGINT,\n"
+    "SIGUSR1 or SIGTERM.";
 
 // The state of the signal handler. The handler touches only these atomics and the trainer's stop flag, which is atomic
 // too.
@@ -97,6 +100,7 @@ void CatchSignals() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGUSR1, &action, nullptr);  // Slurm sends it ahead of a job's time limit if it is asked to.
   // Exceeding a limit on the size of files should fail the write, like any other error, and not kill the process.
   std::signal(SIGXFSZ, SIG_IGN);
 }
@@ -111,6 +115,7 @@ int Fail(const absl::Status& status, int exit_code) {
   std::fflush(stdout);
   const std::string message(status.message());
   std::fprintf(stderr, "train: %s\n", message.c_str());
+  if (exit_code != kExitPeer) WriteErrorFile(status);
   return exit_code;
 }
 
@@ -135,8 +140,21 @@ TextProgress ShowText() {
         absl::StrCat(report.path, ": ", Plural(totals.documents, "document"), ", ", Plural(totals.tokens, "token"));
     if (totals.counted < totals.tokens) absl::StrAppend(&line, ", ", totals.counted, " count in the loss");
     Print(absl::StrCat(line, report.made ? "; kept in " : "; found in ", report.folder));
+    if (!report.skipped_files.empty()) {
+      Print(absl::StrCat("skipped ", Plural(std::ssize(report.skipped_files), "file"), " of ", report.path,
+                         "; the first: ", report.skipped_files[0]));
+    }
     if (totals.skipped == 0) return;
     Print(absl::StrCat("skipped ", Plural(totals.skipped, "bad line"), "; the first: ", totals.first_skipped));
+  };
+  progress.packed = [](const std::string& path, const DocumentsReport& report) {
+    std::string line = absl::StrCat(path, ": ", Plural(report.documents, "document"), " in ",
+                                    Plural(report.samples, "sequence"), ", padding ", Percent(report.padding, 1));
+    if (report.long_documents > 0) absl::StrAppend(&line, "; ", report.long_documents, " longer than a sequence");
+    if (report.without_counts > 0) {
+      absl::StrAppend(&line, "; ", Plural(report.without_counts, "part"), " without a token that counts left out");
+    }
+    Print(line);
   };
   return progress;
 }
@@ -153,6 +171,7 @@ struct Flags {
   bool verify = false;
   bool dump_program = false;
   std::string memory_snapshot;
+  int64_t grace_seconds = 30;  // What Kubernetes and Slurm give unless they are asked for something else.
   TraceOptions trace;
 };
 
@@ -212,11 +231,6 @@ void PrintTrace(const Flags& flags, const Trainer& trainer, const std::string& p
   }
 }
 
-// Returns the path of this process's trace.
-std::string TracePath(const World& world, const std::string& path) {
-  return path.empty() || world.leads() ? path : absl::StrCat(path, ".process", world.place().process);
-}
-
 int Train(const Flags& flags) {
   const ResumeOptions resume = ParseResume(flags.resume, flags.overwrite);
   if (flags.overwrite && !flags.resume.empty()) {
@@ -230,24 +244,28 @@ int Train(const Flags& flags) {
     World::Decline(EnvironmentVariables(), job.status());
     return exit_code;
   }
+  PrepareEnvironment(*job);  // Before the threads that connect the processes.
   absl::StatusOr<std::unique_ptr<World>> joined = JoinWorld(*job);
   if (!joined.ok()) return Fail(joined.status(), JoinExitCode(joined.status()));
   World& world = **joined;
   PeerWatch watch(world);
-  const auto fail = [&](const absl::Status& error, int exit_code) { return EndAfterError(world, error, exit_code); };
+  const auto fail = [&](const absl::Status& error, int exit_code) {
+    watch.Set(nullptr);
+    return EndAfterError(world, error, exit_code);
+  };
   // Process 0 speaks for all.
   const PrintLine print = world.leads() ? Print : PrintLine([](absl::string_view) {});
   if (!world.alone()) print(world.place().Describe());
 
   TrainerOptions options{.resume = resume, .trace = flags.trace};
-  options.trace.path = TracePath(world, flags.trace.path);
+  options.trace.path = TracePath(world, *job, flags.trace.path);
   const absl::StatusOr<Decided> decided = DecideTogether(world, resume, *job, options);
   if (!decided.ok()) return fail(decided.status(), kExitUsage);
   RunFolder* const folder = decided->folder.get();
   RunSinks sinks(world.leads() ? job->telemetry.sinks : SinksConfig());
   options.events = &sinks;
   if (world.leads()) options.text_progress = ShowText();
-  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
+  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackendOfProcess(*job, PlaceOfBackend(world));
   const absl::Status created = AgreeOnStatus(world.control(), ControlChannel::kSteps, backend.status());
   if (!created.ok()) return fail(created, kExitUsage);
   options.backend = backend->get();
@@ -263,6 +281,8 @@ int Train(const Flags& flags) {
   const auto show = [&]() -> absl::StatusOr<std::string> {
     SHALE_RETURN_IF_ERROR(ShowPlan(flags, **trainer, plan_text));
     PrintResumed((*trainer)->resumed());
+    const std::string slow = SlowSaveWarning((*trainer)->plan(), *folder, flags.grace_seconds);
+    if (!slow.empty()) Print(slow);
     return "";
   };
   if (const absl::Status shown = world.InProcessZero(show).status(); !shown.ok()) return fail(shown, kExitUsage);
@@ -276,6 +296,7 @@ int Train(const Flags& flags) {
                                          .from_elsewhere = (*trainer)->resumed().from_elsewhere,
                                          .hf_folder = decided->hf_folder,
                                          .tokenizer_folder = job->data.has_tokenizer() ? job->data.tokenizer : ""}));
+    SHALE_RETURN_IF_ERROR(AppendRestart(EnvironmentVariables(), (*trainer)->steps_done(), *folder));
     SHALE_RETURN_IF_ERROR(sinks.Open(folder->path()));
     return "";
   };
@@ -283,10 +304,11 @@ int Train(const Flags& flags) {
   if (status.ok()) status = world.leads() ? TrainToEnd(**trainer, *folder, print) : (*trainer)->Run({});
   g_trainer = nullptr;
   for (const std::string& line : sinks.Close()) print(line);
+  if (status.ok()) status = JoinTraces(world, *job, flags.trace.path, !(*trainer)->TraceTable().empty());
   if (world.leads()) PrintTrace(flags, **trainer, options.trace.path);
   if (status.ok()) status = world.Leave();
-  watch.Set(nullptr);
   if (!status.ok()) return fail(status, kExitFailed);
+  watch.Set(nullptr);
   if ((*trainer)->steps_done() < (*trainer)->total_steps() && (g_signal != 0 || !world.alone())) {
     print(absl::StrCat("stopped after step ", (*trainer)->steps_done(), " of ", (*trainer)->total_steps(),
                        "; the run is in ", job->telemetry.run_folder));
@@ -313,6 +335,10 @@ int main(int argc, char** argv) {
             &flags.trace.path);
   line.Integer("trace_first_step", "The first step of this process to trace.", 1, 1000000000, &flags.trace.first_step);
   line.Integer("trace_steps", "How many steps to trace.", 1, 1000, &flags.trace.steps);
+  line.Integer(
+      "grace_seconds",
+      "How long the system lets a process run after SIGTERM. A warning at the start says if a save takes longer.", 0,
+      1000000, &flags.grace_seconds);
   line.Switch("dump_program", "Print the program of a step, instruction by instruction.", &flags.dump_program);
   line.Text("memory_snapshot", "FILE",
             "Write a step's planned allocations for PyTorch's viewer, pytorch.org/memory_viz.", &flags.memory_snapshot);

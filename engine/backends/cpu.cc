@@ -23,6 +23,12 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
   return CreateCpuJobBackend(job);
 }
 
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackendOfProcess(const Job& job, const BackendPlace&) {
+  return CreateBackend(job);
+}
+
+void PrepareEnvironment(const Job&) {}
+
 absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads) {
   SHALE_RETURN_IF_ERROR(CheckDevice(job));
   return CpuPlanningMachine(job, hardware_threads);

@@ -7,10 +7,17 @@
 
 namespace shale {
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) { return CreateBackendOfProcess(job, {}); }
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackendOfProcess(const Job& job, const BackendPlace& place) {
   if (job.runtime.device == DeviceType::kCpu) return CreateCpuJobBackend(job);
   return CreateCudaJobBackend(
-      job, [options = CpuOptionsOf(job, HardwareThreads())](int64_t ranks) { return CreateHostOps(options, ranks); });
+      job, [options = CpuOptionsOf(job, HardwareThreads())](int64_t ranks) { return CreateHostOps(options, ranks); },
+      place);
+}
+
+void PrepareEnvironment(const Job& job) {
+  if (job.runtime.device == DeviceType::kCuda) PrepareCudaJobEnvironment(job);
 }
 
 absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads) {

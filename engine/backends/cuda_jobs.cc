@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/backends/nccl_groups.h"
 #include "engine/backends/tuning_file.h"
 #include "engine/runtime/cuda_backend.h"
 #include "kernels/check.h"
@@ -76,6 +77,18 @@ absl::Status CheckRanks(const Job& job) {
       "; use fewer, or runtime.collectives NCCL with runtime.ranks_per_device 1"));
 }
 
+// Checks that NCCL joins the ranks of a job of several processes.
+absl::Status CheckProcesses(const Job& job) {
+  if (UsesNccl(job)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      job.runtime.ranks_per_device > 1
+          ? absl::StrCat("runtime.ranks_per_device: the job runs in several processes, which NCCL joins, with one rank "
+                         "on a GPU, and the job has ",
+                         job.runtime.ranks_per_device, "; set 1, or start one process")
+          : std::string("runtime.collectives: the job runs in several processes, which NCCL joins, and the job says "
+                        "IN_PROCESS; set NCCL, or start one process"));
+}
+
 // Returns the options that decide the ops of the job. `tuning` may be null.
 CudaBackendOptions OpsOptions(const Job& job, const std::shared_ptr<const TuningTable>& tuning,
                               HostOpsFactory create_host_ops) {
@@ -102,25 +115,32 @@ absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, HostOpsFactory creat
       hardware_threads);
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, HostOpsFactory create_host_ops) {
+void PrepareCudaJobEnvironment(const Job& job) {
+  SetCudaEnvironment();
+  if (UsesNccl(job)) SetNcclEnvironment();
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, HostOpsFactory create_host_ops,
+                                                              const BackendPlace& place) {
   SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<const TuningTable> tuning, TableOf(job));
   SHALE_RETURN_IF_ERROR(CheckRanks(job));
+  if (place.store != nullptr) SHALE_RETURN_IF_ERROR(CheckProcesses(job));
   const std::shared_ptr<CudaRuntime> runtime = CreateCudart();
   CudaBackendOptions options = OpsOptions(job, tuning, std::move(create_host_ops));
+  options.share = place.share;
   options.describe_libraries = [tuning, path = job.runtime.tuning_table, cudnn = UsesCudnn(job)] {
     return absl::StrCat(DescribeMatMuls(tuning.get(), path), "; ", DescribeAttention(cudnn));
   };
   if (UsesNccl(job) && job.sharding.ranks > 1) {
     // Loads NCCL now, because that sets environment variables. A missing library is an error only in create_group.
-    absl::StatusOr<std::shared_ptr<NcclApi>> api = LoadNccl();
+    const absl::StatusOr<std::shared_ptr<NcclApi>> api = LoadNccl();
     const bool windows = job.runtime.nccl_windows;
     if (windows && api.ok()) options.memory = CreateNcclMemory(*api);
-    options.create_group =
-        [runtime, api,
-         windows](absl::Span<const int> ordinals) -> absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> {
-      if (!api.ok()) return api.status();
-      return CreateNcclGroup(*api, runtime, ordinals, {.windows = windows});
-    };
+    if (api.ok()) {
+      options.create_group = NcclGroups(*api, runtime, place.store, {.windows = windows});
+    } else {
+      options.create_group = [why = api.status()](auto&&...) { return why; };
+    }
   }
   return CreateCudaBackend(runtime, std::move(options));
 }

@@ -21,6 +21,15 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
   return CreateCudaJobBackend(job, /*create_host_ops=*/{});
 }
 
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackendOfProcess(const Job& job, const BackendPlace& place) {
+  SHALE_RETURN_IF_ERROR(CheckDevice(job));
+  return CreateCudaJobBackend(job, /*create_host_ops=*/{}, place);
+}
+
+void PrepareEnvironment(const Job& job) {
+  if (job.runtime.device == DeviceType::kCuda) PrepareCudaJobEnvironment(job);
+}
+
 absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads) {
   SHALE_RETURN_IF_ERROR(CheckDevice(job));
   return CudaPlanningMachine(job, /*create_host_ops=*/{}, hardware_threads);

@@ -12,6 +12,8 @@
 #include "absl/status/statusor.h"
 #include "engine/config/job.h"
 #include "engine/runtime/backend.h"
+#include "engine/runtime/host_share.h"
+#include "sharding/comm/store.h"
 
 namespace shale {
 
@@ -21,6 +23,22 @@ using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>(co
 // not look for devices yet, because a backend can also plan for devices of another machine. May set environment
 // variables for CUDA's libraries, so call it before there are threads.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job);
+
+// Where a process stands among those of its job, as far as its devices and its groups depend on it.
+struct BackendPlace {
+  // Through which the processes tell each other of the groups that they have in common. Null: there is one process.
+  Store* store = nullptr;
+  HostShare share;
+};
+
+// Creates the backend of a job in one of its processes. On GPUs it joins the ranks of all processes by NCCL; on CPUs,
+// TrainerOptions::create_spanning_group does (engine/backends/gloo_groups.h). The store must outlive the backend.
+// Returns what CreateBackend does, and InvalidArgument if the job's collectives join the ranks of one process only.
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackendOfProcess(const Job& job, const BackendPlace& place);
+
+// Sets the environment variables that CreateBackend sets. A program that starts threads before it creates its backend
+// calls this before them. Does nothing if the program was built without the job's kind of device.
+void PrepareEnvironment(const Job& job);
 
 // Returns the sizes of a job's ops on a machine with devices of the job's kind, whose CPUs run `hardware_threads`
 // threads at once. That machine need not be this one, but its processors must have the instructions of this one. Opens

@@ -118,6 +118,7 @@ void CompareManifests(const Manifest& a, const Manifest& b, ManifestTranslation 
   compare(writing, "accumulation", translate("accumulation", a.accumulation),
           translate("accumulation", b.accumulation));
   compare(writing, "values", a.values, b.values);
+  compare(writing, "frozen values", a.frozen_values, b.frozen_values);
   CompareJobs(a, b, translate, writing);
 }
 
@@ -132,10 +133,13 @@ void MatchParameters(const CheckpointReader& a, const CheckpointReader& b, Check
     const int other = b.FindParameter(parameter.name);
     if (other < 0) {
       difference.state.push_back({absl::StrCat("parameter ", parameter.name), ShapeOf(parameter), ""});
-    } else if (b.manifest().parameters[other] != parameter) {
-      difference.state.push_back(
-          {absl::StrCat("parameter ", parameter.name), ShapeOf(parameter), ShapeOf(b.manifest().parameters[other])});
+    } else if (const SavedParameter& theirs = b.manifest().parameters[other]; theirs.shape != parameter.shape) {
+      difference.state.push_back({absl::StrCat("parameter ", parameter.name), ShapeOf(parameter), ShapeOf(theirs)});
     } else {
+      if (theirs.frozen != parameter.frozen) {
+        difference.state.push_back({absl::StrCat("parameter ", parameter.name), parameter.frozen ? "frozen" : "trains",
+                                    theirs.frozen ? "frozen" : "trains"});
+      }
       difference.parameters.push_back({parameter, std::vector<PartDifference>(difference.parts.size())});
     }
   }
@@ -222,7 +226,10 @@ absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& 
   // Go part by part, because the files are laid out this way, so that each chunk is read about once.
   for (size_t part = 0; part < parts.size(); ++part) {
     for (ParameterDifference& parameter : difference.parameters) {
-      const int64_t elements = a.ElementsOf(parts[part].in_a, parameter.parameter);
+      const SavedParameter& theirs = b.manifest().parameters[b.FindParameter(parameter.parameter.name)];
+      // Only one of the two may have states of a parameter that is frozen in the other.
+      const int64_t elements =
+          std::min(a.ElementsOf(parts[part].in_a, parameter.parameter), b.ElementsOf(parts[part].in_b, theirs));
       parameter.parts[part].elements = elements;
       for (int64_t begin = 0; begin < elements; begin += kBatchElements) {
         const int64_t count = std::min(kBatchElements, elements - begin);

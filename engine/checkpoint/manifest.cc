@@ -123,6 +123,8 @@ absl::Status Check(const Manifest& m) {
     return Refuse("it has ", m.files.size(), " files for ", m.ranks, " ranks");
   }
   if (m.parameters.empty()) return Refuse("it has no parameters");
+  if (m.frozen_values == SavedValues::kSplit)
+    return Refuse("its frozen values are saved as SPLIT, which is for masters");
   absl::flat_hash_set<absl::string_view> names;
   for (const SavedParameter& parameter : m.parameters) {
     SHALE_RETURN_IF_ERROR(CheckParameter(parameter));
@@ -206,16 +208,14 @@ absl::string_view ToString(SavedValues values) {
   return "?";
 }
 
-std::vector<PartSpec> PartsOf(SavedValues values, absl::Span<const SavedState> states) {
+std::vector<PartSpec> PartsOf(SavedValues values, SavedValues frozen_values, absl::Span<const SavedState> states) {
   std::vector<PartSpec> parts;
   for (size_t i = 0; i < states.size(); ++i) {
     parts.push_back({StatePart(static_cast<int64_t>(i)), states[i].name, states[i].dtype, states[i].block});
   }
-  if (values == SavedValues::kFloat32) {
-    parts.push_back({SavedPart::kValue, NameOf(SavedPart::kValue, states), DType::kFloat32});
-  } else {
-    parts.push_back({SavedPart::kHigh, NameOf(SavedPart::kHigh, states), DType::kBFloat16});
-  }
+  const bool whole = values == SavedValues::kFloat32, frozen_whole = frozen_values == SavedValues::kFloat32;
+  if (whole || frozen_whole) parts.push_back({SavedPart::kValue, NameOf(SavedPart::kValue, states), DType::kFloat32});
+  if (!whole || !frozen_whole) parts.push_back({SavedPart::kHigh, NameOf(SavedPart::kHigh, states), DType::kBFloat16});
   if (values == SavedValues::kSplit) {
     parts.push_back({SavedPart::kLow, NameOf(SavedPart::kLow, states), DType::kInt16});
   }
@@ -228,6 +228,20 @@ int64_t SavedParameter::elements() const {
   int64_t elements = 1;
   for (int64_t dimension : shape) elements *= dimension;
   return elements;
+}
+
+std::vector<PartSpec> Manifest::parts() const {
+  const bool any_frozen = std::any_of(parameters.begin(), parameters.end(), [](auto& p) { return p.frozen; });
+  return PartsOf(values, any_frozen ? frozen_values : values, states);
+}
+
+bool Manifest::Has(SavedPart part, const SavedParameter& parameter) const {
+  switch (part) {
+    case SavedPart::kValue: return ValuesOf(parameter) == SavedValues::kFloat32;
+    case SavedPart::kHigh: return ValuesOf(parameter) != SavedValues::kFloat32;
+    case SavedPart::kLow: return ValuesOf(parameter) == SavedValues::kSplit;
+    default: return !parameter.frozen && StateOf(part) >= 0 && StateOf(part) < std::ssize(states);
+  }
 }
 
 uint32_t Manifest::job_crc() const { return Crc32c(job); }
@@ -260,6 +274,10 @@ std::string SerializeManifest(const Manifest& manifest) {
   layout.set_strategy(manifest.strategy);
   layout.set_accumulation(manifest.accumulation);
   layout.set_values(std::string(ToString(manifest.values)));
+  // Only with frozen parameters, which earlier readers refuse.
+  if (manifest.frozen_values != SavedValues::kFloat32) {
+    layout.set_frozen_values(std::string(ToString(manifest.frozen_values)));
+  }
   // Name the states only if they are not AdamW's: readers from before there were other optimizers expect AdamW's, and
   // refuse this field.
   if (manifest.states != AdamWStates()) {
@@ -275,6 +293,7 @@ std::string SerializeManifest(const Manifest& manifest) {
     proto::ParameterRecord& record = *m.add_parameters();
     record.set_name(parameter.name);
     record.mutable_shape()->Assign(parameter.shape.begin(), parameter.shape.end());
+    if (parameter.frozen) record.set_frozen(true);
   }
   AddFiles(manifest.files, m);
   return Frame(kMagic, kVersion, m.SerializeAsString());
@@ -310,6 +329,9 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   manifest.strategy = m.layout().strategy();
   manifest.accumulation = m.layout().accumulation();
   SHALE_ASSIGN_OR_RETURN(manifest.values, ParseValues(m.layout().values()));
+  if (!m.layout().frozen_values().empty()) {
+    SHALE_ASSIGN_OR_RETURN(manifest.frozen_values, ParseValues(m.layout().frozen_values()));
+  }
   if (m.has_states()) {
     manifest.states.clear();
     for (const proto::StateRecord& record : m.states().state()) {
@@ -318,7 +340,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
     }
   }
   for (const proto::ParameterRecord& record : m.parameters()) {
-    manifest.parameters.push_back({record.name(), {record.shape().begin(), record.shape().end()}});
+    manifest.parameters.push_back({record.name(), {record.shape().begin(), record.shape().end()}, record.frozen()});
   }
   manifest.files = FilesOf(m);
   SHALE_RETURN_IF_ERROR(Check(manifest));

@@ -62,7 +62,7 @@ std::vector<SavedState> AdamWStates();
 
 inline constexpr int kMaxSavedStates = 16;
 
-// The form in which the values of all parameters of a checkpoint are saved.
+// The form in which the values of parameters are saved.
 enum class SavedValues : uint8_t {
   kFloat32,   // kValue.
   kSplit,     // kHigh and kLow.
@@ -82,12 +82,14 @@ struct PartSpec {
   int64_t ElementsOf(int64_t parameter_elements) const { return CeilDivide(parameter_elements, block); }
 };
 // Returns the parts that a checkpoint of this form has, in the order in which they are saved: wide elements first, so
-// that every element lies at a multiple of its size.
-std::vector<PartSpec> PartsOf(SavedValues values, absl::Span<const SavedState> states);
+// that every element lies at a multiple of its size. `values` is the form of parameters that train, and
+// `frozen_values` that of frozen parameters (kFloat32 or kBFloat16), which have no states.
+std::vector<PartSpec> PartsOf(SavedValues values, SavedValues frozen_values, absl::Span<const SavedState> states);
 
 struct SavedParameter {
   std::string name;
   std::vector<int64_t> shape;
+  bool frozen = false;  // It did not train.
 
   int64_t elements() const;
   bool operator==(const SavedParameter&) const = default;
@@ -123,15 +125,20 @@ struct Manifest {
   uint64_t seed = 0;         // Seed of everything random; the generators are counters without other state.
   std::string job;           // The resolved job as textproto.
   SavedData data;
-  int64_t ranks = 0;                   // The number of files.
-  std::string strategy, accumulation;  // For people; reading a checkpoint does not depend on them.
-  SavedValues values = SavedValues::kFloat32;
+  int64_t ranks = 0;                                  // The number of files.
+  std::string strategy, accumulation;                 // For people; reading a checkpoint does not depend on them.
+  SavedValues values = SavedValues::kFloat32;         // Of parameters that train.
+  SavedValues frozen_values = SavedValues::kFloat32;  // Of frozen parameters; kFloat32 if there are none.
   std::vector<SavedState> states = AdamWStates();
   std::vector<SavedParameter> parameters;
   std::vector<SavedFile> files;  // In rank order.
 
   uint32_t job_crc() const;  // CRC-32C of `job`.
-  std::vector<PartSpec> parts() const { return PartsOf(values, states); }
+  std::vector<PartSpec> parts() const;
+  // Returns the form in which the values of a parameter are saved.
+  SavedValues ValuesOf(const SavedParameter& parameter) const { return parameter.frozen ? frozen_values : values; }
+  // Returns whether the checkpoint has this part of a parameter.
+  bool Has(SavedPart part, const SavedParameter& parameter) const;
   bool operator==(const Manifest&) const = default;
 };
 
@@ -149,8 +156,8 @@ std::string SerializeManifest(const Manifest& manifest);
 // Accepts any bytes. Returns InvalidArgument, without a path, for bytes that are not a manifest, are damaged, or
 // contradict themselves: negative counts or counts above 2^60, more parameters or files than the limits below, a
 // dimension below 1, a shape whose elements cannot be counted, a name used twice, more than kMaxSavedStates states, a
-// state of an unknown type, a file with another name than ShardFileName gives or with another number of checksums than
-// its size requires. Returns Unimplemented for another version.
+// state of an unknown type, frozen values saved as SPLIT, a file with another name than ShardFileName gives or with
+// another number of checksums than its size requires. Returns Unimplemented for another version.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes);
 
 // The largest size of a MANIFEST that is read, and the most parameters and files that it may have. The reader checks

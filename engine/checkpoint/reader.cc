@@ -99,10 +99,11 @@ absl::Status CheckpointReader::CheckCoverage() const {
     for (const ShardPiece& piece : shard.pieces) {
       const auto part =
           std::find_if(parts.begin(), parts.end(), [&](const PartSpec& spec) { return spec.part == piece.part; });
-      if (part == parts.end()) {
-        return absl::InvalidArgumentError(absl::StrCat(folder_, ": ", ShardFileName(shard.rank, manifest_.ranks),
-                                                       " has ", NameOf(piece.part, manifest_.states),
-                                                       ", and the manifest says ", ToString(manifest_.values)));
+      const SavedParameter& parameter = manifest_.parameters[piece.parameter];
+      if (part == parts.end() || !manifest_.Has(piece.part, parameter)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            folder_, ": ", ShardFileName(shard.rank, manifest_.ranks), " has ", NameOf(piece.part, manifest_.states),
+            ", and the manifest says ", ToString(manifest_.ValuesOf(parameter))));
       }
       ranges[piece.parameter * parts.size() + (part - parts.begin())].push_back(piece.range);
     }
@@ -110,6 +111,7 @@ absl::Status CheckpointReader::CheckCoverage() const {
   for (size_t i = 0; i < ranges.size(); ++i) {
     const SavedParameter& parameter = manifest_.parameters[i / parts.size()];
     const PartSpec& part = parts[i % parts.size()];
+    if (!manifest_.Has(part.part, parameter)) continue;
     const int64_t elements = part.ElementsOf(parameter.elements());
     std::sort(ranges[i].begin(), ranges[i].end(), [](auto a, auto b) { return a.begin < b.begin; });
     int64_t end = 0;
@@ -128,6 +130,7 @@ absl::Status CheckpointReader::CheckCoverage() const {
 
 int64_t CheckpointReader::ElementsOf(SavedPart part, const SavedParameter& parameter) const {
   const int64_t state = StateOf(part);
+  if (state >= 0 && parameter.frozen) return 0;
   return CeilDivide(parameter.elements(), state < 0 ? 1 : manifest_.states[state].block);
 }
 

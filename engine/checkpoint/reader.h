@@ -40,7 +40,7 @@ class CheckpointReader {
   // Returns the index into manifest().parameters, or -1 if there is no such parameter.
   int FindParameter(absl::string_view name) const;
   // Returns how many elements a part of a parameter has. A state that keeps one element per block has fewer than the
-  // parameter.
+  // parameter, and states of a frozen parameter have none.
   int64_t ElementsOf(SavedPart part, const SavedParameter& parameter) const;
 
   // Reads the requested elements and passes them to `sink`. `wanted(piece)` returns the range of the part's elements to

@@ -10,11 +10,13 @@ namespace shale {
 // Names within a run folder.
 inline constexpr char kRunJob[] = "job.textproto";
 inline constexpr char kRunCheckpoints[] = "checkpoints";
-inline constexpr char kRunHf[] = "hf";  // Copies of files of model.hf_folder. Exists only if that was set.
+inline constexpr char kRunFailures[] = "failures";  // Exists only if the run has failed.
+inline constexpr char kRunHf[] = "hf";              // Copies of files of model.hf_folder. Exists only if that was set.
 
 // Return the path of that part of `run_folder`.
 std::string RunJobPath(absl::string_view run_folder);
 std::string RunCheckpointsPath(absl::string_view run_folder);
+std::string RunFailuresPath(absl::string_view run_folder);
 std::string RunHfPath(absl::string_view run_folder);
 // Returns the path of the run folder that contains a checkpoint. Does not check that it is a run folder.
 std::string RunOfCheckpoint(absl::string_view checkpoint);

@@ -82,9 +82,10 @@ absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter,
     return absl::NotFoundError(absl::StrCat(reader_.folder(), " has no parameter ", parameter));
   }
   const int64_t elements = reader_.ElementsOf(part, reader_.manifest().parameters[index]), size = std::ssize(out);
+  const SavedValues form = reader_.manifest().ValuesOf(reader_.manifest().parameters[index]);
   const std::string what = part == SavedPart::kValue ? "" : absl::StrCat(NameOf(part, states), " of ");
   SHALE_RETURN_IF_ERROR(CheckElements(absl::StrCat(what, "parameter ", parameter), elements, begin, size));
-  if (part != SavedPart::kValue || reader_.manifest().values == SavedValues::kFloat32) {
+  if (part != SavedPart::kValue || form == SavedValues::kFloat32) {
     const DType dtype = part == SavedPart::kValue ? DType::kFloat32 : states[StateOf(part)].dtype;
     return ReadPart(part, index, begin, size, [&](int64_t at, const char* bytes, int64_t count) {
       if (dtype == DType::kFloat32) {
@@ -103,7 +104,7 @@ absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter,
         const auto* high = reinterpret_cast<const BFloat16*>(bytes);
         for (int64_t i = 0; i < count; ++i) out[at + i] = ToFloat(high[i]);
       }));
-  if (reader_.manifest().values == SavedValues::kBFloat16) return absl::OkStatus();
+  if (form == SavedValues::kBFloat16) return absl::OkStatus();
   return ReadPart(SavedPart::kLow, index, begin, size, [&](int64_t at, const char* bytes, int64_t count) {
     const auto* low = reinterpret_cast<const int16_t*>(bytes);
     for (int64_t i = 0; i < count; ++i) {

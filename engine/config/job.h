@@ -24,6 +24,14 @@ namespace shale {
 // DataConfig::tokenizer where every byte is a token.
 inline constexpr char kBytesTokenizer[] = "bytes";
 
+// Data that is mixed into that of DataConfig::path.
+struct MixedData {
+  int64_t share = 0;  // How many of kMixWindow samples are of it, 1 to kMixWindow - 1.
+  std::string path;   // As DataConfig::path.
+
+  bool operator==(const MixedData&) const = default;
+};
+
 struct DataConfig {
   std::string path;  // A file or a folder; absolute if it came from a job file. Empty: the program gives the data.
   DataFormat format = DataFormat::kByContent;
@@ -39,6 +47,8 @@ struct DataConfig {
   LossOn loss_on = LossOn::kCompletions;
   BadLines bad_lines = BadLines::kRefuse;
   std::string cache;  // Keeps the tokens of text. Empty: beside the run folder.
+  LongDocuments long_documents = LongDocuments::kSplit;
+  std::vector<MixedData> mix;  // The shares sum to less than kMixWindow; path has what is left.
 
   // Returns whether a tokenizer makes tokens of text.
   bool has_tokenizer() const { return !tokenizer.empty() && tokenizer != kBytesTokenizer; }
@@ -134,8 +144,9 @@ struct OptimizerConfig {
   bool nesterov = false;
   double weight_decay = 0.1;
   Moments moments = Moments::kFloat32;
-  std::vector<std::string> no_decay;  // Name patterns of parameters without decay. Vectors never decay.
-  double max_gradient_norm = 1;       // 0: no clipping.
+  std::vector<std::string> no_decay;    // Name patterns of parameters without decay. Vectors never decay.
+  std::vector<std::string> train_only;  // Name patterns of the parameters that train. Empty: all.
+  double max_gradient_norm = 1;         // 0: no clipping.
   Clipping clipping = Clipping::kGlobal;
   UpdateTime update = UpdateTime::kAfterBackward;
   UpdateDevice device = UpdateDevice::kSame;
@@ -225,6 +236,7 @@ struct RuntimeConfig {
   CpuProducts cpu_products = CpuProducts::kAuto;  // Only the fast ops of kCpu read it.
   uint64_t seed = 1;                              // Seed of the initial weights.
   bool synchronous = false;                       // Runs one instruction at a time.
+  int64_t check_every_steps = 0;                  // How often copies of the state are compared. 0: never.
   bool generate = false;                          // Plans the program of Trainer::Generate.
   // Only kCuda reads the following.
   int64_t ranks_per_device = 1;

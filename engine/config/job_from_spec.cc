@@ -1,6 +1,7 @@
 #include "engine/config/job_from_spec.h"
 
 #include "absl/strings/str_cat.h"
+#include "engine/config/mix.h"
 #include "engine/config/model_spec.h"
 #include "engine/config/proto_enums.h"
 
@@ -23,6 +24,8 @@ DataConfig DataFromSpec(const proto::DataSpec& spec) {
   config.loss_on = FromSpec(spec.loss_on(), config.loss_on);
   config.bad_lines = FromSpec(spec.bad_lines(), config.bad_lines);
   config.cache = spec.cache();
+  config.long_documents = FromSpec(spec.long_documents(), config.long_documents);
+  for (const std::string& text : spec.mix()) config.mix.push_back(MixedDataFromText(text));
   return config;
 }
 
@@ -97,6 +100,7 @@ OptimizerConfig OptimizerFromSpec(const proto::OptimizerSpec& spec, bool lean) {
   config.nesterov = spec.has_nesterov() ? spec.nesterov() : defaults.nesterov;
   config.weight_decay = spec.has_weight_decay() ? spec.weight_decay() : defaults.weight_decay;
   config.no_decay.assign(spec.no_decay().begin(), spec.no_decay().end());
+  config.train_only.assign(spec.train_only().begin(), spec.train_only().end());
   if (spec.has_max_gradient_norm()) config.max_gradient_norm = spec.max_gradient_norm();
   config.clipping = FromSpec(spec.clipping(), config.clipping);
   config.update = FromSpec(spec.update(), config.update);
@@ -150,6 +154,7 @@ RuntimeConfig RuntimeFromSpec(const proto::RuntimeSpec& spec) {
   config.cpu_products = FromSpec(spec.cpu_products(), config.cpu_products);
   if (spec.has_seed()) config.seed = spec.seed();
   config.synchronous = spec.synchronous();
+  config.check_every_steps = spec.check_every_steps();
   if (spec.has_ranks_per_device()) config.ranks_per_device = spec.ranks_per_device();
   config.collectives = static_cast<CollectivesKind>(spec.collectives());
   config.tuning_table = spec.tuning_table();

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/config/errors.h"
 #include "engine/config/job_from_spec.h"
+#include "engine/config/mix.h"
 #include "engine/config/model_spec.h"
 #include "engine/config/old_words.h"
 #include "engine/config/overrides.h"
@@ -106,6 +107,12 @@ void MakePathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
   MakeAbsolute(folder, spec->mutable_data()->mutable_evaluation_path());
   if (spec->data().tokenizer() != kBytesTokenizer) MakeAbsolute(folder, spec->mutable_data()->mutable_tokenizer());
   MakeAbsolute(folder, spec->mutable_data()->mutable_cache());
+  for (std::string& text : *spec->mutable_data()->mutable_mix()) {
+    MixedData mixed = MixedDataFromText(text);
+    if (mixed.share == 0) continue;  // CheckRules reports it.
+    MakeAbsolute(folder, &mixed.path);
+    text = ToText(mixed);
+  }
   if (spec->has_runtime()) MakeAbsolute(folder, spec->mutable_runtime()->mutable_tuning_table());
 }
 

@@ -2,6 +2,7 @@
 
 #include <variant>
 
+#include "engine/config/mix.h"
 #include "engine/config/model_spec.h"
 #include "engine/config/proto_enums.h"
 #include "google/protobuf/text_format.h"
@@ -27,6 +28,10 @@ void Print(const DataConfig& config, proto::DataSpec& spec) {
   if (config.loss_on != LossOn::kCompletions) spec.set_loss_on(ToSpec<proto::DataSpec::LossOn>(config.loss_on));
   if (config.bad_lines != BadLines::kRefuse) spec.set_bad_lines(ToSpec<proto::DataSpec::BadLines>(config.bad_lines));
   if (!config.cache.empty()) spec.set_cache(config.cache);
+  if (config.long_documents != LongDocuments::kSplit) {
+    spec.set_long_documents(ToSpec<proto::DataSpec::LongDocuments>(config.long_documents));
+  }
+  for (const MixedData& mixed : config.mix) spec.add_mix(ToText(mixed));
 }
 
 void Print(const BatchConfig& config, proto::BatchSpec& spec) {
@@ -92,6 +97,7 @@ void Print(const OptimizerConfig& config, proto::OptimizerSpec& spec) {
   spec.set_weight_decay(config.weight_decay);
   if (config.moments != Moments::kFloat32) spec.set_moments(ToSpec<proto::OptimizerSpec::Moments>(config.moments));
   for (const std::string& pattern : config.no_decay) spec.add_no_decay(pattern);
+  for (const std::string& pattern : config.train_only) spec.add_train_only(pattern);
   spec.set_max_gradient_norm(config.max_gradient_norm);
   spec.set_clipping(ToSpec<proto::OptimizerSpec::Clipping>(config.clipping));
   spec.set_update(ToSpec<proto::OptimizerSpec::UpdateTime>(config.update));
@@ -142,6 +148,7 @@ void Print(const RuntimeConfig& config, proto::RuntimeSpec& spec) {
   }
   spec.set_seed(config.seed);
   spec.set_synchronous(config.synchronous);
+  if (config.check_every_steps > 0) spec.set_check_every_steps(config.check_every_steps);
   if (config.generate) spec.set_generate(true);
   if (config.device != DeviceType::kCuda) return;
   spec.set_ranks_per_device(config.ranks_per_device);

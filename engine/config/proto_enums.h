@@ -33,6 +33,8 @@ static_assert(Same(TargetWeights::kOverTokens, proto::DataSpec::OVER_TOKENS));
 static_assert(Same(TargetWeights::kOverWeights, proto::DataSpec::OVER_WEIGHTS));
 static_assert(Same(Packing::kPack, proto::DataSpec::PACK));
 static_assert(Same(Packing::kPad, proto::DataSpec::PAD));
+static_assert(Same(LongDocuments::kTruncate, proto::DataSpec::TRUNCATE));
+static_assert(Same(LongDocuments::kDrop, proto::DataSpec::DROP));
 static_assert(Same(LossOn::kAll, proto::DataSpec::ALL));
 static_assert(Same(BadLines::kSkip, proto::DataSpec::SKIP));
 static_assert(Same(Strategy::kZero1, proto::ShardingSpec::ZERO1));

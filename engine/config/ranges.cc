@@ -56,6 +56,7 @@ constexpr IntRange kIntRanges[] = {
     {"telemetry.evaluate_every", 0, kMaxSteps},
     {"telemetry.evaluation_sequences", 1, int64_t{1} << 40},
     {"runtime.threads_per_rank", 1, 4096},
+    {"runtime.check_every_steps", 0, kMaxSteps},
     {"runtime.ranks_per_device", 1, 1024},
 };
 

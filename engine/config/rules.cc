@@ -42,6 +42,8 @@ void CheckOwnData(const DataConfig& data, SpecErrors& errors) {
       {"data.loss_on", data.loss_on != LossOn::kCompletions},
       {"data.bad_lines", data.bad_lines != BadLines::kRefuse},
       {"data.cache", !data.cache.empty()},
+      {"data.mix[0]", !data.mix.empty()},
+      {"data.long_documents", data.long_documents != LongDocuments::kSplit},
   };
   for (const auto& [path, given] : of_files) {
     if (given) errors.AddRule({path, "data.path"}, "only files of data.path have it; give path, or leave it out");
@@ -67,6 +69,10 @@ void CheckPacking(const Job& job, SpecErrors& errors) {
                      absl::StrCat("token ", token, " does not fit a vocabulary of ", vocabulary));
     }
   }
+  if (data.long_documents != LongDocuments::kSplit && data.packing == Packing::kCut) {
+    errors.AddRule({"data.long_documents", "data.packing"},
+                   "packing CUT does not look at documents; leave it out, or use packing PACK or PAD");
+  }
   if (data.document_end_token >= 0 && data.document_begin_token >= 0) {
     errors.AddRule({"data.document_begin_token", "data.document_end_token"},
                    "documents are told apart by one token, which ends or begins them; keep one");
@@ -75,6 +81,27 @@ void CheckPacking(const Job& job, SpecErrors& errors) {
     errors.AddRule({"data.packing"},
                    "only the last position of a sequence has a target in this model, so documents within a sequence "
                    "mean nothing to it; use packing CUT");
+  }
+}
+
+void CheckMix(const Job& job, SpecErrors& errors) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < job.data.mix.size(); ++i) {
+    const MixedData& mixed = job.data.mix[i];
+    sum += mixed.share;
+    if (mixed.share > 0 && mixed.share < kMixWindow && !mixed.path.empty()) continue;
+    errors.Add(
+        absl::StrCat("data.mix[", i, "]"),
+        absl::StrCat("found ", Quoted(mixed.path), "; expected a number of 1,000 samples, 1 to 999, a space and ",
+                     "the path that they are of, as in \"250 code.jsonl\""));
+  }
+  if (sum >= kMixWindow) {
+    errors.AddRule({"data.mix[0]"}, absl::StrCat("the numbers of all sources sum to ", sum,
+                                                 " of 1,000 samples; leave at least 1 to data.path"));
+  }
+  if (!job.data.mix.empty() && job.lr_schedule.epochs > 0) {
+    errors.AddRule({"lr_schedule.epochs", "data.mix[0]"},
+                   "each source of a mixture has epochs of its own, so a run has none; give lr_schedule.steps");
   }
 }
 
@@ -87,6 +114,7 @@ void CheckData(const Job& job, SpecErrors& errors) {
   }
   CheckPacking(job, errors);
   if (data.path.empty()) return CheckOwnData(data, errors);
+  CheckMix(job, errors);
   if (data.format == DataFormat::kJsonLines && !data.has_tokenizer()) {
     errors.AddRule({"data.format", "data.tokenizer"},
                    "JSONL needs a tokenizer; give the folder of a tokenizer.json (tokenize --train makes one)");

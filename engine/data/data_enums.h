@@ -1,7 +1,12 @@
 // The choices that a job makes about its data.
 #pragma once
 
+#include <cstdint>
+
 namespace shale {
+
+// How many samples in a row have exact shares of their sources (data.mix).
+inline constexpr int64_t kMixWindow = 1000;
 
 // The order is that of DataSpec.Format in proto/job.proto.
 enum class DataFormat {
@@ -20,6 +25,14 @@ enum class Packing {
   kCut,   // The documents form one row of tokens, which is cut into sequences.
   kPack,  // A sequence holds several documents, none of which sees another.
   kPad,   // A sequence holds one document, and padding that does not count.
+};
+
+// What becomes of documents that are longer than a sequence, with kPack and kPad. The order is that of
+// DataSpec.LongDocuments in proto/job.proto.
+enum class LongDocuments {
+  kSplit,     // They are cut into parts, each of which counts as a document.
+  kTruncate,  // Only the first part is kept.
+  kDrop,      // They are left out.
 };
 
 enum class DataOrder {

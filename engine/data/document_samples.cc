@@ -10,22 +10,29 @@
 
 namespace shale {
 
-DocumentSamples::DocumentSamples(TokenSource source, Packing packing, Table table, int64_t sequence_length)
+DocumentSamples::DocumentSamples(TokenSource source, Packing packing, const FoundDocuments& found,
+                                 int64_t sequence_length, Table table)
     : DataSource({.name = source.tokenizer(),
                   .samples = std::ssize(table.first) - 1,
                   .sequence_length = sequence_length,
                   .has_position_ids = packing == Packing::kPack}),
       source_(std::move(source)),
       table_(std::move(table)),
-      targets_(std::accumulate(table_.targets.begin(), table_.targets.end(), int64_t{0})) {}
+      targets_(std::accumulate(table_.targets.begin(), table_.targets.end(), int64_t{0})),
+      report_(found.report) {
+  report_.samples = description().samples;
+  const auto positions = static_cast<double>(report_.samples * sequence_length);
+  report_.padding = 1 - static_cast<double>(targets_) / positions;
+}
 
 absl::StatusOr<std::shared_ptr<DocumentSamples>> DocumentSamples::Create(TokenSource source, Packing packing,
                                                                          const DocumentMark& mark,
-                                                                         int64_t sequence_length) {
+                                                                         int64_t sequence_length,
+                                                                         LongDocuments longer) {
   SHALE_CHECK(packing != Packing::kCut) << "samples that are cut are TokenSamples";
-  SHALE_ASSIGN_OR_RETURN(const std::vector<DocumentPart> parts, FindDocuments(source, mark, sequence_length));
-  return absl::WrapUnique(
-      new DocumentSamples(std::move(source), packing, MakeTable(parts, packing, sequence_length), sequence_length));
+  SHALE_ASSIGN_OR_RETURN(const FoundDocuments found, FindDocuments(source, mark, sequence_length, longer));
+  return absl::WrapUnique(new DocumentSamples(std::move(source), packing, found, sequence_length,
+                                              MakeTable(found.parts, packing, sequence_length)));
 }
 
 DocumentSamples::Table DocumentSamples::MakeTable(const std::vector<DocumentPart>& parts, Packing packing,

@@ -11,6 +11,7 @@
 #include "engine/data/data_enums.h"
 #include "engine/data/data_source.h"
 #include "engine/data/documents.h"
+#include "engine/data/documents_report.h"
 #include "engine/data/token_source.h"
 
 namespace shale {
@@ -23,13 +24,16 @@ class DocumentSamples : public DataSource {
  public:
   // Finds the documents and packs them. Returns the errors of FindDocuments. REQUIRES: `packing` is not kCut.
   static absl::StatusOr<std::shared_ptr<DocumentSamples>> Create(TokenSource source, Packing packing,
-                                                                 const DocumentMark& mark, int64_t sequence_length);
+                                                                 const DocumentMark& mark, int64_t sequence_length,
+                                                                 LongDocuments longer = LongDocuments::kSplit);
 
   // Returns what TokenSource::Read and MaskTargets return. Allocates nothing but what Read allocates.
   absl::Status Read(int64_t sample, const SampleParts& out) override;
 
   // Returns the targets of all samples, those that do not count in the loss included.
   int64_t targets() const { return targets_; }
+  // Returns what became of the documents.
+  const DocumentsReport& report() const { return report_; }
 
  private:
   // The parts of all samples, one sample after another. Sample i has those of [first[i], first[i + 1]).
@@ -40,11 +44,13 @@ class DocumentSamples : public DataSource {
   };
   static Table MakeTable(const std::vector<DocumentPart>& parts, Packing packing, int64_t sequence_length);
 
-  DocumentSamples(TokenSource source, Packing packing, Table table, int64_t sequence_length);
+  DocumentSamples(TokenSource source, Packing packing, const FoundDocuments& found, int64_t sequence_length,
+                  Table table);
 
   const TokenSource source_;
   const Table table_;
-  int64_t targets_ = 0;
+  const int64_t targets_;
+  DocumentsReport report_;
 };
 
 }  // namespace shale

@@ -15,7 +15,7 @@ constexpr int64_t kTokensPerRead = int64_t{1} << 16;
 // Collects the documents of a row of tokens, which it sees one after another.
 class Finder {
  public:
-  Finder(const DocumentMark& mark, int64_t most) : mark_(mark), most_(most) {}
+  Finder(const DocumentMark& mark, int64_t most, LongDocuments longer) : mark_(mark), most_(most), longer_(longer) {}
 
   // Sees the token at `position`, which follows the last one.
   void See(int64_t position, int32_t token, bool begins_here) {
@@ -33,25 +33,32 @@ class Finder {
   }
   // Ends a document whose last target is at `last`. The next one begins at `next`.
   void EndAt(int64_t last, int64_t next) {
-    for (int64_t at = begin_; at < last; at += most_) {
-      parts_.push_back({at, static_cast<int32_t>(std::min(most_, last - at))});
+    const bool is_long = last - begin_ > most_;
+    found_.report.documents += last > begin_ ? 1 : 0;
+    found_.report.long_documents += is_long ? 1 : 0;
+    int64_t end = last;
+    if (is_long && longer_ != LongDocuments::kSplit) end = longer_ == LongDocuments::kDrop ? begin_ : begin_ + most_;
+    for (int64_t at = begin_; at < end; at += most_) {
+      found_.parts.push_back({at, static_cast<int32_t>(std::min(most_, end - at))});
     }
     begin_ = next;
   }
 
   bool found_mark() const { return found_mark_; }
-  std::vector<DocumentPart>& parts() { return parts_; }
+  FoundDocuments& found() { return found_; }
 
  private:
   const DocumentMark mark_;
   const int64_t most_;
+  const LongDocuments longer_;
   int64_t begin_ = 0;  // Of the current document.
   bool found_mark_ = false;
-  std::vector<DocumentPart> parts_;
+  FoundDocuments found_;
 };
 
 // Leaves out the parts that have no target that counts in the loss: they would change nothing.
-absl::Status KeepWhatCounts(const TokenSource& source, std::vector<DocumentPart>& parts) {
+absl::Status KeepWhatCounts(const TokenSource& source, FoundDocuments& found) {
+  std::vector<DocumentPart>& parts = found.parts;
   std::vector<int32_t> targets;
   size_t kept = 0;
   for (const DocumentPart& part : parts) {
@@ -59,6 +66,7 @@ absl::Status KeepWhatCounts(const TokenSource& source, std::vector<DocumentPart>
     SHALE_RETURN_IF_ERROR(source.MaskTargets(part.begin + 1, part.targets, targets.data()));
     if (absl::c_linear_search(targets, 0)) parts[kept++] = part;
   }
+  found.report.without_counts = static_cast<int64_t>(parts.size() - kept);
   parts.resize(kept);
   return absl::OkStatus();
 }
@@ -71,8 +79,8 @@ std::string DocumentMark::Describe() const {
   return "documents are files";
 }
 
-absl::StatusOr<std::vector<DocumentPart>> FindDocuments(const TokenSource& source, const DocumentMark& mark,
-                                                        int64_t most) {
+absl::StatusOr<FoundDocuments> FindDocuments(const TokenSource& source, const DocumentMark& mark, int64_t most,
+                                             LongDocuments longer) {
   SHALE_CHECK(mark.end_token < 0 || mark.begin_token < 0) << "two marks";
   SHALE_CHECK(most >= 1) << most;
   SHALE_ASSIGN_OR_RETURN(const std::vector<int64_t> begins, source.DocumentBegins());
@@ -81,7 +89,7 @@ absl::StatusOr<std::vector<DocumentPart>> FindDocuments(const TokenSource& sourc
         absl::StrCat(source.Describe(), ": nothing tells documents apart in one file; give data.document_end_token",
                      source.is_text() ? " (10 makes every line a document)" : "", ", or data.document_begin_token"));
   }
-  Finder finder(mark, most);
+  Finder finder(mark, most, longer);
   std::vector<int32_t> tokens(std::min(kTokensPerRead, source.size()));
   size_t next = 0;
   for (int64_t begin = 0; begin < source.size(); begin += kTokensPerRead) {
@@ -99,16 +107,22 @@ absl::StatusOr<std::vector<DocumentPart>> FindDocuments(const TokenSource& sourc
                                                    ", but no such token was found; give the token that this data has "
                                                    "(data.document_end_token or data.document_begin_token)"));
   }
-  if (finder.parts().empty()) {
+  FoundDocuments& found = finder.found();
+  if (found.report.documents == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(source.Describe(), ": no document has two tokens, an input and its target"));
   }
-  if (source.has_counts()) SHALE_RETURN_IF_ERROR(KeepWhatCounts(source, finder.parts()));
-  if (finder.parts().empty()) {
+  if (found.parts.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        source.Describe(), ": every document has more than ", most,
+        " targets, and data.long_documents is DROP; raise batch.sequence_length, or set SPLIT or TRUNCATE"));
+  }
+  if (source.has_counts()) SHALE_RETURN_IF_ERROR(KeepWhatCounts(source, found));
+  if (found.parts.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         source.Describe(), ": no target of a document counts in the loss; set data.loss_on=ALL, or give other data"));
   }
-  return std::move(finder.parts());
+  return std::move(found);
 }
 
 }  // namespace shale

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/data/data_enums.h"
+#include "engine/data/documents_report.h"
 #include "engine/data/token_source.h"
 
 namespace shale {
@@ -30,11 +32,16 @@ struct DocumentPart {
   bool operator==(const DocumentPart&) const = default;
 };
 
-// Reads all tokens once and returns the parts of their documents, in order. Each has 1 to `most` targets: a longer
-// document is cut into parts, and one without a target that counts is left out. Returns the errors of
-// TokenSource::Read, DocumentBegins and MaskTargets, and InvalidArgument if no target counts, if the mark does not
+struct FoundDocuments {
+  std::vector<DocumentPart> parts;  // In order.
+  DocumentsReport report;           // Without samples and padding.
+};
+
+// Reads all tokens once and finds the parts of their documents. Each has 1 to `most` targets: `longer` says what
+// becomes of a longer document, and a part without a target that counts is left out. Returns the errors of
+// TokenSource::Read, DocumentBegins and MaskTargets, and InvalidArgument if nothing is left, if the mark does not
 // occur, or if there is one file, without a mark, that does not know its documents.
-absl::StatusOr<std::vector<DocumentPart>> FindDocuments(const TokenSource& source, const DocumentMark& mark,
-                                                        int64_t most);
+absl::StatusOr<FoundDocuments> FindDocuments(const TokenSource& source, const DocumentMark& mark, int64_t most,
+                                             LongDocuments longer);
 
 }  // namespace shale

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/text/pattern.h"
 #include "kernels/check.h"
 #include "kernels/ops/flat.h"
 
@@ -86,7 +87,8 @@ ParameterId GraphBuilder::AddParameter(GroupId group, std::string name, std::vec
     std::fill(shape.begin(), shape.end(), 1);
   }
   const ParameterId id = static_cast<ParameterId>(graph_.parameters.size());
-  graph_.parameters.push_back({std::move(name), std::move(shape), initializer, group});
+  const bool frozen = !options_.train_only.empty() && !MatchesAny(options_.train_only, name);
+  graph_.parameters.push_back({std::move(name), std::move(shape), initializer, group, frozen});
   graph_.groups[group].parameters.push_back(id);
   return id;
 }
@@ -134,6 +136,7 @@ Tensor GraphBuilder::UnitInput() {
                                                  "the data with Embedding")));
   } else if (const UnitGraph& before = graph_.units[graph_.units.size() - 2]; before.output >= 0) {
     value.tensor = before.values[before.output].tensor;
+    value.needs_gradient = before.values[before.output].needs_gradient;
   }
   return View(unit().input = AddValue(std::move(value)));
 }
@@ -185,7 +188,7 @@ void GraphBuilder::CloseUnit() {
 
 void GraphBuilder::EmitBackward() {
   GradientBuilder gradients(*this);
-  if (unit().output >= 0) {
+  if (unit().output >= 0 && unit().values[unit().output].needs_gradient) {
     Value value;
     value.name = absl::StrCat(unit().name, ".output.gradient");
     value.role = ValueRole::kOutputGradient;
@@ -194,7 +197,7 @@ void GraphBuilder::EmitBackward() {
     gradients.Contribute(View(unit().output), View(unit().output_gradient));
   }
   for (auto rule = rules_.rbegin(); rule != rules_.rend(); ++rule) (*rule)(gradients);
-  if (unit().input < 0) return;
+  if (unit().input < 0 || !unit().values[unit().input].needs_gradient) return;
   const Tensor input = View(unit().input);
   if (!gradients.HasGradient(input)) {
     Fail(absl::InvalidArgumentError(absl::StrCat("unit ", unit().name, " does not depend on its input")));
@@ -213,7 +216,24 @@ absl::StatusOr<ModelGraph> GraphBuilder::Finish() {
   CheckResult();
   CheckParameters();
   SHALE_RETURN_IF_ERROR(status_);
+  SplitGroups();
   return std::move(graph_);
+}
+
+void GraphBuilder::SplitGroups() {
+  std::vector<ParameterGroup> groups;
+  for (const ParameterGroup& group : graph_.groups) {
+    for (const bool frozen : {false, true}) {
+      ParameterGroup part = {.name = absl::StrCat(group.name, frozen ? ".frozen" : ""), .frozen = frozen};
+      for (const ParameterId id : group.parameters) {
+        if (graph_.parameters[id].frozen == frozen) part.parameters.push_back(id);
+      }
+      if (part.parameters.empty()) continue;
+      for (const ParameterId id : part.parameters) graph_.parameters[id].group = static_cast<GroupId>(groups.size());
+      groups.push_back(std::move(part));
+    }
+  }
+  graph_.groups = std::move(groups);
 }
 
 Tensor GraphBuilder::NewActivation(absl::string_view name, DType dtype, std::initializer_list<int64_t> shape,
@@ -247,6 +267,7 @@ Tensor GraphBuilder::UseParameter(ParameterId id) {
   value.name = p.name;
   value.role = ValueRole::kParameter;
   value.parameter = id;
+  value.needs_gradient = !p.frozen;
   Tensor& t = value.tensor;
   t.dtype = options_.compute_dtype;
   t.rank = static_cast<int>(p.shape.size());
@@ -366,9 +387,14 @@ void GraphBuilder::Emit(Op op, std::optional<Op> from_sum) {
   Check(op, "unit ");
   if (from_sum) Check(*from_sum, "unit ");
   const int node = static_cast<int>(unit().forward.size());
+  bool needs_gradient = false;
+  VisitOperands(std::as_const(op), [&](absl::string_view, const Tensor& t, Access access) {
+    if (access != Access::kWrite) needs_gradient |= NeedsGradient(t);
+  });
   VisitOperands(std::as_const(op), [&](absl::string_view, const Tensor& t, Access access) {
     if (!t.present() || access == Access::kRead || !IsOwn(t)) return;
     Value& value = unit().values[t.where.symbol];
+    if (value.role == ValueRole::kActivation) value.needs_gradient |= needs_gradient;
     if (value.producers.empty() || value.producers.back() != node) value.producers.push_back(node);
     const bool result = value.role == ValueRole::kLossTotal || value.role == ValueRole::kLogits;
     if (result) results_.push_back(graph_.units.size() - 1);
@@ -382,10 +408,6 @@ void GraphBuilder::OnBackward(std::function<void(GradientBuilder&)> rule) {
 
 void GraphBuilder::MarkSublayerInput(const Tensor& tensor) {
   if (IsOwn(tensor)) unit().values[tensor.where.symbol].sublayer_input = true;
-}
-
-void GraphBuilder::MarkData(const Tensor& tensor) {
-  if (IsOwn(tensor)) unit().values[tensor.where.symbol].is_data = true;
 }
 
 void GraphBuilder::Fail(absl::Status status) { status_.Update(status); }

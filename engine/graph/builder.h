@@ -13,7 +13,8 @@
 //
 // A misuse never aborts the program: Finish returns the first one as InvalidArgument, which names it. Misuses are
 // shapes that do not fit, a unit without an end, a unit that does not depend on its input, a tensor of another unit or
-// of another builder, a parameter that no unit uses or that the loss does not depend on, no loss, and a second loss.
+// of another builder, a parameter that no unit uses or that the loss does not depend on, a pattern of train_only that
+// matches no parameter, no loss, and a second loss.
 // Only the views that Tensor itself makes (Slice, Reshape) abort if they do not fit; those of layers.h do not.
 //
 // Not thread-safe. Several builders may exist at once.
@@ -46,6 +47,8 @@ struct GraphOptions {
   bool position_ids = false;  // Sequences hold several documents ([Note: position ids] in kernels/ops/attention.h).
   Cache cache;                // Only with kLogits, and without position_ids.
   bool padding = false;       // Sequences may end in padding, which no other token may see.
+  // Name patterns (engine/text/pattern.h) of the parameters that train. Empty: all. See [Note: frozen parameters].
+  std::vector<std::string> train_only;
 };
 
 class GraphBuilder {
@@ -91,9 +94,11 @@ class GraphBuilder {
   // Sets the sublayer of the activations that are created from now on.
   void SetSublayer(Sublayer sublayer) { sublayer_ = sublayer; }
   void MarkSublayerInput(const Tensor& tensor);
-  // Says that an activation is a copy of data, which needs no gradient.
-  void MarkData(const Tensor& tensor);
-  // Returns the gradient of a parameter. Ops write it with `accumulate` unset; the step compiler sets it as needed.
+  // Returns whether a value needs a gradient: whether it depends on a parameter that trains. Data does not. Gradient
+  // rules leave out what computes other gradients.
+  bool NeedsGradient(const Tensor& value);
+  // Returns the gradient of a parameter, or an absent tensor if the parameter is frozen. Ops write it with `accumulate`
+  // unset; the step compiler sets it as needed.
   Tensor ParameterGradient(const Tensor& parameter);
   // Returns a new gradient with the shape of `value`, not yet written.
   Tensor NewGradient(const Tensor& value);
@@ -122,6 +127,8 @@ class GraphBuilder {
   // Check the finished graph. Record an error for each unit, group or parameter that is not used as it must be.
   void CheckResult();
   void CheckParameters();
+  // Divides each group that holds frozen parameters and others into two.
+  void SplitGroups();
 
   GraphOptions options_;
   ModelGraph graph_;
@@ -158,8 +165,7 @@ class GradientBuilder {
   // The rules that call this write or update disjoint views, which together cover the storage.
   Tensor GradientStorage(const Tensor& value);
   Tensor NewGradient(const Tensor& value) { return builder_.NewGradient(value); }
-  // Returns whether the value needs a gradient: activations and the unit's input do, data does not.
-  bool NeedsGradient(const Tensor& value) const;
+  bool NeedsGradient(const Tensor& value) const { return builder_.NeedsGradient(value); }
   Tensor ParameterGradient(const Tensor& parameter) { return builder_.ParameterGradient(parameter); }
   // Appends a backward node. See Node for `recomputing`.
   void Emit(Op op, std::optional<Op> recomputing = std::nullopt);

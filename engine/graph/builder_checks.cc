@@ -1,8 +1,10 @@
 // The misuses of a GraphBuilder that no single op shows.
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/graph/builder.h"
+#include "engine/text/pattern.h"
 
 namespace shale {
 
@@ -90,10 +92,16 @@ void GraphBuilder::CheckParameters() {
     if (!used[id]) {
       Fail(absl::InvalidArgumentError(
           absl::StrCat("parameter ", name, " is never used: use it in a unit, or do not add it")));
-    } else if (options_.mode == GraphMode::kTraining && !has_gradient[id]) {
+    } else if (options_.mode == GraphMode::kTraining && !graph_.parameters[id].frozen && !has_gradient[id]) {
       Fail(absl::InvalidArgumentError(
           absl::StrCat("parameter ", name, " has no gradient: the loss does not depend on what is computed with it")));
     }
+  }
+  std::vector<std::string> names;
+  for (const Parameter& parameter : graph_.parameters) names.push_back(parameter.name);
+  for (size_t i = 0; i < options_.train_only.size(); ++i) {
+    const std::string none = MatchesNone("optimizer.train_only", i, options_.train_only[i], "parameter", names);
+    if (!none.empty()) Fail(absl::InvalidArgumentError(none));
   }
   for (const ParameterGroup& group : graph_.groups) {
     if (group.parameters.empty()) {

@@ -23,6 +23,7 @@ Tensor SameView(const Tensor& value, const Tensor& storage) {
 Tensor GraphBuilder::ParameterGradient(const Tensor& parameter) {
   const Value& source = unit().values[parameter.where.symbol];
   SHALE_CHECK(source.role == ValueRole::kParameter) << source.name;
+  if (!source.needs_gradient) return {};
   for (const Value& v : unit().values) {
     if (v.role == ValueRole::kParameterGradient && v.parameter == source.parameter) return v.tensor;
   }
@@ -35,6 +36,10 @@ Tensor GraphBuilder::ParameterGradient(const Tensor& parameter) {
   return View(AddValue(std::move(value)));
 }
 
+bool GraphBuilder::NeedsGradient(const Tensor& value) {
+  return IsOwn(value) && unit().values[value.where.symbol].needs_gradient;
+}
+
 Tensor GraphBuilder::NewGradient(const Tensor& value) {
   return SameView(value, View(AddGradientValue(value.where.symbol)));
 }
@@ -45,13 +50,6 @@ ValueId GraphBuilder::AddGradientValue(ValueId of) {
   value.role = ValueRole::kGradient;
   value.tensor = unit().values[of].tensor;
   return AddValue(std::move(value));
-}
-
-bool GradientBuilder::NeedsGradient(const Tensor& value) const {
-  const Value& source = builder_.unit().values[value.where.symbol];
-  if (source.is_data) return false;
-  const ValueRole role = source.role;
-  return role == ValueRole::kActivation || role == ValueRole::kUnitInput;
 }
 
 bool GradientBuilder::HasGradient(const Tensor& value) const {

@@ -32,6 +32,7 @@ struct Parameter {
   std::vector<int64_t> shape;
   Initializer initializer;
   GroupId group = -1;
+  bool frozen = false;  // Not trained: keeps its first value and has no gradient.
   int64_t elements() const {
     int64_t n = 1;
     for (int64_t d : shape) n *= d;
@@ -39,10 +40,12 @@ struct Parameter {
   }
 };
 
-// A flat group: parameters that lie in one flat vector and are gathered and reduced together.
+// A flat group: parameters that lie in one flat vector and are gathered and reduced together. All of them train, or all
+// are frozen.
 struct ParameterGroup {
   std::string name;
   std::vector<ParameterId> parameters;
+  bool frozen = false;
 };
 
 enum class ValueRole {
@@ -77,8 +80,10 @@ struct Value {
   Sublayer sublayer = Sublayer::kNone;
   bool cheap = false;           // The result of a norm or an activation function: cheap to recompute.
   bool sublayer_input = false;  // The residual stream between a block's sublayers.
-  bool is_data = false;         // A copy of data, which needs no gradient.
-  std::vector<int> producers;   // Forward nodes that write it, in order. Later ones update it or write other parts.
+  // Whether it is a parameter that trains, or an activation or a unit's input that depends on one. Only such values
+  // have gradients.
+  bool needs_gradient = false;
+  std::vector<int> producers;  // Forward nodes that write it, in order. Later ones update it or write other parts.
 };
 
 struct Node {
@@ -100,9 +105,15 @@ struct UnitGraph {
   std::vector<Node> backward;
   ValueId input = -1;            // A kUnitInput. -1 in the first unit.
   ValueId output = -1;           // A kActivation. -1 in the last unit.
-  ValueId output_gradient = -1;  // A kOutputGradient. -1 in the last unit, or without gradients.
-  ValueId input_gradient = -1;   // A kGradient. -1 in the first unit, or without gradients.
+  ValueId output_gradient = -1;  // A kOutputGradient. -1 in the last unit, or if the output needs no gradient.
+  ValueId input_gradient = -1;   // A kGradient. -1 in the first unit, or if the input needs no gradient.
 };
+
+// [Note: frozen parameters] GraphOptions::train_only says which parameters train; the others are frozen. The builder
+// decides it once, when a parameter is added, and models need not know of it. A value needs a gradient if it depends on
+// a parameter that trains. Only such values get one, so a unit that lies below the lowest parameter that trains has no
+// backward at all, and what frozen parameters alone compute has none either. Finish divides each group that holds both
+// kinds into two flat groups, since frozen weights have no gradient, master or optimizer state, and are never reduced.
 
 // What a graph computes. kTraining: the loss and all gradients. kEvaluation: the loss. kLogits: the logits of one row
 // per sequence.

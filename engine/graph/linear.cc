@@ -20,8 +20,10 @@ Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<Parameter
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(out)) return;
     const Tensor d_out = g.Gradient(out);
-    g.Emit(EmbeddingBackward{.tokens_BS = tokens, .d_out_TC = d_out, .d_weight_VC = g.ParameterGradient(weight)});
-    if (!positions.present()) return;
+    if (g.NeedsGradient(weight)) {
+      g.Emit(EmbeddingBackward{.tokens_BS = tokens, .d_out_TC = d_out, .d_weight_VC = g.ParameterGradient(weight)});
+    }
+    if (!g.NeedsGradient(positions)) return;
     if (ids.present()) {
       g.Emit(EmbeddingBackward{.tokens_BS = ids, .d_out_TC = d_out, .d_weight_VC = g.ParameterGradient(positions)});
       return;
@@ -40,7 +42,6 @@ Tensor Features(GraphBuilder& b, int64_t features) {
   if (b.options().compute_dtype == data.dtype) return data;
   const Tensor narrow = b.NewActivation("features", b.options().compute_dtype, {data.dim(0), data.dim(1)},
                                         /*cheap=*/true);
-  b.MarkData(narrow);
   b.Emit(Copy{.from = data, .to = narrow});
   return narrow;
 }
@@ -60,8 +61,10 @@ Tensor Linear(GraphBuilder& b, const Tensor& x_TK, ParameterId weight_NK, std::o
       g.Emit(MatMul{.a = d_y, .b = weight, .c_MN = d_x});
       g.Contribute(x, d_x);
     }
-    g.Emit(MatMul{.a = d_y, .b = x, .c_MN = g.ParameterGradient(weight), .transpose_a = true});
-    if (bias.present()) g.Emit(BiasBackward{.d_out_TN = d_y, .d_bias_N = g.ParameterGradient(bias)});
+    if (g.NeedsGradient(weight)) {
+      g.Emit(MatMul{.a = d_y, .b = x, .c_MN = g.ParameterGradient(weight), .transpose_a = true});
+    }
+    if (g.NeedsGradient(bias)) g.Emit(BiasBackward{.d_out_TN = d_y, .d_bias_N = g.ParameterGradient(bias)});
   });
   return y;
 }

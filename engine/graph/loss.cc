@@ -66,6 +66,7 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_
   // the logits into their gradient in place. The gradient of x is complete after the loop, so the rule only contributes
   // it.
   const bool training = b.options().mode == GraphMode::kTraining;
+  const bool input_gradient = training && b.NeedsGradient(x);
   const int64_t rows = x.dim(0), chunk = std::min(rows, b.options().loss_chunk_tokens), V = weight.dim(0);
   if (!HasRowsOfTargets(b, x, "LinearCrossEntropy")) return;
   const Tensor targets = DataFor(b, ValueRole::kTargets, rows);
@@ -74,7 +75,7 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_
   const Tensor scale = b.UseData(ValueRole::kLossScale), total = b.UseData(ValueRole::kLossTotal);
   const Tensor logits = b.NewActivation("logits", x.dtype, {chunk, V});
   const Tensor loss = b.NewActivation("loss", DType::kFloat32, {rows});
-  const Tensor d_x = training ? b.NewGradient(x) : Tensor();
+  const Tensor d_x = input_gradient ? b.NewGradient(x) : Tensor();
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
     const Tensor x_chunk = x.Slice(0, begin, count), logits_chunk = logits.Slice(0, 0, count);
@@ -86,9 +87,11 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_
                         .gradient = training,
                         .weights_T = weighted ? weights.Slice(0, begin, count) : Tensor()});
     if (!training) continue;
-    b.Emit(MatMul{.a = logits_chunk, .b = weight, .c_MN = d_x.Slice(0, begin, count)});
-    b.Emit(MatMul{.a = logits_chunk, .b = x_chunk, .c_MN = b.ParameterGradient(weight), .transpose_a = true});
-    if (bias.present()) b.Emit(BiasBackward{.d_out_TN = logits_chunk, .d_bias_N = b.ParameterGradient(bias)});
+    if (input_gradient) b.Emit(MatMul{.a = logits_chunk, .b = weight, .c_MN = d_x.Slice(0, begin, count)});
+    if (b.NeedsGradient(weight)) {
+      b.Emit(MatMul{.a = logits_chunk, .b = x_chunk, .c_MN = b.ParameterGradient(weight), .transpose_a = true});
+    }
+    if (b.NeedsGradient(bias)) b.Emit(BiasBackward{.d_out_TN = logits_chunk, .d_bias_N = b.ParameterGradient(bias)});
   }
   b.Emit(Sum{.x_N = loss, .total_1 = total});
   b.OnBackward([=](GradientBuilder& g) { g.Contribute(x, d_x); });
@@ -103,7 +106,7 @@ void MeanSquaredError(GraphBuilder& b, const Tensor& x_RD) {
   const bool training = b.options().mode == GraphMode::kTraining;
   const int64_t rows = x.dim(0);
   const Tensor loss = b.NewActivation("loss", DType::kFloat32, {rows});
-  const Tensor d_x = training ? b.NewGradient(x) : Tensor();
+  const Tensor d_x = training && b.NeedsGradient(x) ? b.NewGradient(x) : Tensor();
   // Target values have no value that means "masked". Missing samples have weight 0, so there are always weights.
   b.Emit(SquaredError{.prediction_TD = x,
                       .targets_TD = TargetValuesFor(b, rows, x.dim(1)),

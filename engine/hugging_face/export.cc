@@ -165,8 +165,11 @@ absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& option
   SHALE_ASSIGN_OR_RETURN(const HfLayout layout, MakeHfLayout(config));
   HfConfigOptions config_options{.dtype = options.dtype};
   if (!options.base_folder.empty()) {
-    SHALE_ASSIGN_OR_RETURN(const std::string path, ResolveInFolder(options.base_folder, "config.json"));
-    SHALE_ASSIGN_OR_RETURN(config_options.base, ReadFile(path, kMaxHfConfigBytes));
+    const absl::StatusOr<std::string> path = ResolveInFolder(options.base_folder, "config.json");
+    if (!path.ok() && !absl::IsNotFound(path.status())) return path.status();
+    if (path.ok()) {
+      SHALE_ASSIGN_OR_RETURN(config_options.base, ReadFile(*path, kMaxHfConfigBytes));
+    }
   }
   SHALE_ASSIGN_OR_RETURN(const std::string text, HfConfigText(config, config_options));
   SHALE_ASSIGN_OR_RETURN(StagedFolder staged, StagedFolder::Create(folder));

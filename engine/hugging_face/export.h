@@ -18,8 +18,9 @@ struct HfExportOptions {
   SafetensorsDType dtype = SafetensorsDType::kF32;  // F32, F16 or BF16. Values are rounded to nearest even.
   // The most bytes of data in one file of weights. A tensor that has more gets a file of its own.
   int64_t max_file_bytes = 5'000'000'000;
-  // The folder that the model came from, or empty. The new config.json is based on its config.json (HfConfigOptions).
-  // Its tokenizer files and generation_config.json are copied byte for byte (ListCopiedHfFiles).
+  // The folder that the model came from, or empty. The new config.json is based on its config.json (HfConfigOptions),
+  // which a model that only has a tokenizer lacks. Its tokenizer files and generation_config.json are copied byte for
+  // byte (ListCopiedHfFiles).
   std::string base_folder;
 };
 

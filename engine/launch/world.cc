@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<World>> World::Join(const Variables& variables, i
   SHALE_ASSIGN_OR_RETURN(world->place_, FindProcessPlace(variables));
   const ProcessPlace& place = world->place_;
   world->ranks_ = RanksOfProcess(ranks, place.process, place.processes);
-  world->ranks_on_host_ = ranks;
+  world->ranks_on_host_ = world->ranks_here_ = ranks;
   if (place.processes == 1) return world;
   if (place.processes > ranks) {
     return absl::InvalidArgumentError(absl::StrCat(place.launcher, " started ", place.processes,
@@ -73,11 +73,14 @@ absl::StatusOr<std::unique_ptr<World>> World::Join(const Variables& variables, i
   SHALE_ASSIGN_OR_RETURN(std::string token, ReadToken(variables));
   SHALE_ASSIGN_OR_RETURN(world->membership_,
                          Membership::Join({.place = place, .token = std::move(token), .facts = std::move(facts)}));
+  const int here = world->membership_->host_of(place.process);
   std::vector<int64_t> ranks_of_host(place.processes);
   for (int process = 0; process < place.processes; ++process) {
+    if (process == place.process) world->ranks_before_here_ = ranks_of_host[here];
     ranks_of_host[world->membership_->host_of(process)] += std::ssize(RanksOfProcess(ranks, process, place.processes));
   }
   world->ranks_on_host_ = *std::max_element(ranks_of_host.begin(), ranks_of_host.end());
+  world->ranks_here_ = ranks_of_host[here];
   return world;
 }
 

@@ -44,8 +44,10 @@ class World {
   const ProcessPlace& place() const { return place_; }
   bool alone() const { return membership_ == nullptr; }
   bool leads() const { return place_.process == 0; }  // Process 0 owns the run folder, the console and the metrics.
-  const std::vector<int>& ranks() const { return ranks_; }  // Of this process, ascending.
-  int64_t ranks_on_host() const { return ranks_on_host_; }  // The most that any host has.
+  const std::vector<int>& ranks() const { return ranks_; }          // Of this process, ascending.
+  int64_t ranks_on_host() const { return ranks_on_host_; }          // The most that any host has.
+  int64_t ranks_before_here() const { return ranks_before_here_; }  // Of smaller processes on this process's host.
+  int64_t ranks_here() const { return ranks_here_; }                // Of all processes on this process's host.
   ControlPlane& control() { return alone() ? OneProcess() : *membership_; }
   // REQUIRES of both: !alone().
   Store& store() { return *membership_; }
@@ -73,7 +75,7 @@ class World {
   ProcessPlace place_;
   std::unique_ptr<Membership> membership_;  // Null if this process is alone.
   std::vector<int> ranks_;
-  int64_t ranks_on_host_ = 0;
+  int64_t ranks_on_host_ = 0, ranks_before_here_ = 0, ranks_here_ = 0;
 };
 
 }  // namespace shale

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/model/model.h"
+#include "engine/text/pattern.h"
 
 namespace shale {
 namespace {
@@ -13,6 +14,11 @@ std::string Difference(const CustomModel& model, const GraphOptions& options, co
       graph.vocabulary != options.vocabulary || graph.cache != options.cache ||
       graph.last_target_only != options.last_target_only) {
     return "its graph was built with other options than those that its function was given";
+  }
+  for (const Parameter& parameter : graph.parameters) {
+    if (parameter.frozen == (options.train_only.empty() || MatchesAny(options.train_only, parameter.name))) {
+      return "its graph was built with other options than those that its function was given: it ignores train_only";
+    }
   }
   int64_t blocks = 0;
   for (const UnitGraph& unit : graph.units) blocks += unit.layer >= 0;

@@ -89,6 +89,7 @@ GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
   // A prompt is one document, whose positions are those of the sequence.
   options.position_ids = job.data.packing == Packing::kPack && mode != GraphMode::kLogits;
   options.padding = job.data.packing == Packing::kPad;
+  options.train_only = job.optimizer.train_only;
   return options;
 }
 

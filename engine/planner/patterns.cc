@@ -1,12 +1,9 @@
 #include "engine/planner/patterns.h"
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "engine/step/pattern.h"
+#include "engine/text/pattern.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -14,16 +11,10 @@ namespace {
 
 absl::Status Check(absl::string_view field, const std::vector<std::string>& patterns, absl::string_view what,
                    const std::vector<std::string>& names, const WorkLimits& limits) {
-  constexpr size_t kNamesShown = 12;
   for (size_t i = 0; i < patterns.size(); ++i) {
     SHALE_RETURN_IF_ERROR(limits.Check());
-    const auto matches = [&](const std::string& name) { return MatchesPattern(patterns[i], name); };
-    if (std::any_of(names.begin(), names.end(), matches)) continue;
-    const auto shown = names.begin() + static_cast<int64_t>(std::min(names.size(), kNamesShown));
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, "[", i, "]: \"", patterns[i], "\" matches no ", what, " of the model; found ",
-                     names.empty() ? "none" : absl::StrJoin(names.begin(), shown, ", "),
-                     names.size() > kNamesShown ? ", ..." : "", "; * matches any run of characters"));
+    const std::string none = MatchesNone(field, i, patterns[i], what, names);
+    if (!none.empty()) return absl::InvalidArgumentError(none);
   }
   return absl::OkStatus();
 }

@@ -162,17 +162,27 @@ int64_t CountParameters(const ModelGraph& graph) {
   return count;
 }
 
+int64_t CountTrainedParameters(const ModelGraph& graph) {
+  int64_t count = 0;
+  for (const Parameter& parameter : graph.parameters) {
+    if (!parameter.frozen) count = SaturatedAdd(count, parameter.elements());
+  }
+  return count;
+}
+
 namespace {
 
 // Returns the FLOPs of the matmuls of forward and backward, without recomputation, for each token that has a target.
-// Attention counts three times its forward, because its backward recomputes.
+// The backward of attention counts twice its forward, because it recomputes.
 double GraphFlopsPerToken(const ModelGraph& graph) {
   double flops = 0;
   for (const UnitGraph& unit : graph.units) {
+    const auto is_attention = [](const Node& node) { return node.op.Is<AttentionBackward>(); };
+    const bool attention_backward = std::any_of(unit.backward.begin(), unit.backward.end(), is_attention);
     for (const std::vector<Node>* nodes : {&unit.forward, &unit.backward}) {
       for (const Node& node : *nodes) {
-        if (node.op.Is<AttentionBackward>()) continue;
-        flops += FlopsOf(node.op) * (node.op.Is<AttentionForward>() ? 3 : 1);
+        if (is_attention(node)) continue;
+        flops += FlopsOf(node.op) * (attention_backward && node.op.Is<AttentionForward>() ? 3 : 1);
       }
     }
   }
@@ -185,7 +195,8 @@ double GraphFlopsPerToken(const ModelGraph& graph) {
 bool PredictsValues(const ModelGraph& graph) { return NeedsOf(graph).target_values > 0; }
 
 double ModelFlopsPerToken(const Job& job, const ModelGraph& graph) {
-  if (std::holds_alternative<CustomModel>(job.model)) return GraphFlopsPerToken(graph);
+  const bool any_frozen = std::any_of(graph.groups.begin(), graph.groups.end(), [](auto& g) { return g.frozen; });
+  if (any_frozen || std::holds_alternative<CustomModel>(job.model)) return GraphFlopsPerToken(graph);
   std::set<ParameterId> computed;
   for (const UnitGraph& unit : graph.units) {
     for (const Node& node : unit.forward) {

@@ -64,11 +64,12 @@ bool PredictsValues(const ModelGraph& graph);
 // Returns the floating point operations that a model needs for one target token, forward and backward, as MFU counts
 // them: 6 x parameters (without embedding tables that are only looked up, with the head) + 6 x layers x attention width
 // x sequence length (the causal attention of decoders needs half of all pairs; a window shortens it). Recomputation
-// does not count. `graph` is the job's training graph. Of a custom model, counts the matmuls and the attention that are
-// in the graph.
+// does not count. `graph` is the job's training graph. Of a custom model, and with frozen parameters, counts the
+// matmuls and the attention that are in the graph.
 double ModelFlopsPerToken(const Job& job, const ModelGraph& graph);
 
-// Returns the number of parameters of the model, in elements, without padding.
+// Return the number of parameters of the model, in elements, without padding: of all, and of those that train.
 int64_t CountParameters(const ModelGraph& graph);
+int64_t CountTrainedParameters(const ModelGraph& graph);
 
 }  // namespace shale

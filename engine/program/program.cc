@@ -9,6 +9,7 @@ namespace shale {
 absl::string_view ToString(BufferCategory category) {
   switch (category) {
     case BufferCategory::kParameterShards: return "parameter shards";
+    case BufferCategory::kFrozenParameters: return "frozen parameters";
     case BufferCategory::kMasterWeights: return "master weights";
     case BufferCategory::kOptimizerState: return "optimizer state";
     case BufferCategory::kGradientShards: return "gradient shards";

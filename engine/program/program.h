@@ -29,6 +29,7 @@ using InstructionId = int32_t;
 // What a buffer is for. The memory report has a line for each category.
 enum class BufferCategory : uint8_t {
   kParameterShards,
+  kFrozenParameters,  // Of parameters that do not train.
   kMasterWeights,
   kOptimizerState,
   kGradientShards,

@@ -16,7 +16,7 @@ absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, con
   SHALE_ASSIGN_OR_RETURN(const std::string offload, ExplainOffload(alternatives));
   SHALE_ASSIGN_OR_RETURN(const std::string state_offload, ExplainStateOffload(alternatives));
   return absl::StrCat(ExplainWhereBytesGo(alternatives), ExplainAttention(alternatives), micro_batches,
-                      ExplainOnePiece(alternatives), headroom, learning_rate, ExplainPacking(job),
+                      ExplainOnePiece(alternatives), headroom, learning_rate, ExplainPacking(job), ExplainMix(job),
                       ExplainTargetWeights(job), ExplainState(alternatives), ExplainUpdate(alternatives), checkpointing,
                       offload, state_offload, ExplainNoSync(alternatives), ExplainStrategies(alternatives));
 }

@@ -128,6 +128,21 @@ absl::StatusOr<std::string> ExplainLearningRate(const Job& job) {
       "\n");
 }
 
+std::string ExplainMix(const Job& job) {
+  if (job.data.mix.empty()) return "";
+  int64_t rest = kMixWindow;
+  std::string others;
+  for (const MixedData& mixed : job.data.mix) {
+    rest -= mixed.share;
+    absl::StrAppend(&others, ", ", mixed.share, " of ", mixed.path);
+  }
+  return absl::StrCat("Where samples come from\n",
+                      Paragraph(absl::StrCat("Of any 1,000 samples in a row, ", rest, " are of ", job.data.path, others,
+                                             " (data.mix), evenly spread. Each source has epochs of its own, and a "
+                                             "mixture takes no memory.")),
+                      "\n");
+}
+
 std::string ExplainPacking(const Job& job) {
   if (job.data.packing == Packing::kCut) return "";
   const bool packs = job.data.packing == Packing::kPack;
@@ -143,7 +158,12 @@ std::string ExplainPacking(const Job& job) {
                                "own kernels compute this attention, because cuDNN's do not.")
                 : "One document (data.packing PAD), and padding that is computed but does not count. PACK computes "
                   "less for the same loss.",
-          " The loss is the sum over the targets of documents, divided by their number in the entire global batch, so "
+          " Of a document with more targets than a sequence has positions, ",
+          job.data.long_documents == LongDocuments::kSplit ? "every part is kept, as a document of its own"
+          : job.data.long_documents == LongDocuments::kTruncate
+              ? "only the first part is kept (data.long_documents TRUNCATE)"
+              : "nothing is kept (data.long_documents DROP)",
+          ". The loss is the sum over the targets of documents, divided by their number in the entire global batch, so "
           "neither the ranks nor the micro-batches change the weight of a token. FLOPs are counted as if every "
           "sequence were one document without padding.")),
       "\n");

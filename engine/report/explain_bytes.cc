@@ -53,6 +53,9 @@ std::string Reason(const Alternatives& alternatives, BufferCategory category) {
   switch (category) {
     case BufferCategory::kParameterShards:
       return absl::StrCat("weights ", o.placement().gathers_for_use() ? mine : "of the whole model, on every rank");
+    case BufferCategory::kFrozenParameters:
+      return absl::StrCat("weights that do not train, so that they have no gradient, master or optimizer state, ",
+                          o.placement().gathers_for_use() ? mine : "all on every rank");
     case BufferCategory::kMasterWeights:
       return absl::StrCat("the bits of a weight beyond bf16, ",
                           shared && o.placement().state == Part::kFull ? "of all" : mine);

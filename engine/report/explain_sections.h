@@ -19,6 +19,7 @@ std::string ExplainOnePiece(const Alternatives& alternatives);
 absl::StatusOr<std::string> ExplainHeadroom(const Alternatives& alternatives);
 absl::StatusOr<std::string> ExplainLearningRate(const Job& job);
 std::string ExplainPacking(const Job& job);
+std::string ExplainMix(const Job& job);
 std::string ExplainTargetWeights(const Job& job);
 std::string ExplainState(const Alternatives& alternatives);
 std::string ExplainUpdate(const Alternatives& alternatives);

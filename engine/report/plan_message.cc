@@ -72,6 +72,7 @@ void Fill(const Refusal& from, proto::Refusal& to) {
 void Fill(const Job& job, const ModelGraph& graph, proto::PlannedModel& to) {
   to.set_description(Description(job.model));
   to.set_parameters(CountParameters(graph));
+  to.set_trained_parameters(CountTrainedParameters(graph));
   for (const UnitGraph& unit : graph.units) to.add_units(unit.name);
 }
 

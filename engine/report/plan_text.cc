@@ -12,13 +12,22 @@
 #include "engine/planner/summary.h"
 #include "engine/program/graphs.h"
 #include "engine/report/memory_report.h"
-#include "engine/step/pattern.h"
 #include "engine/text/layout.h"
 #include "engine/text/numbers.h"
+#include "engine/text/pattern.h"
 #include "kernels/integers.h"
 
 namespace shale {
 namespace {
+
+std::string DescribeParameters(const ModelGraph& graph) {
+  const int64_t all = CountParameters(graph), trained = CountTrainedParameters(graph);
+  return absl::StrCat(WithCommas(all), " in ", Plural(static_cast<int64_t>(graph.units.size()), "unit"),
+                      trained == all ? ""
+                                     : absl::StrCat(", of which ", WithCommas(trained), " (",
+                                                    Percent(static_cast<double>(trained), static_cast<double>(all)),
+                                                    ") train and the others are frozen"));
+}
 
 std::string DescribePrecision(const Job& job) {
   if (job.precision.compute == ComputePrecision::kFloat32) return "fp32";
@@ -148,9 +157,14 @@ std::string DescribeBudget(const JobPlan& plan) {
 }
 
 std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
-  int64_t bytes = 0;  // Values take 4 bytes per element in every form; the optimizer's states come on top.
+  // Values that train take 4 bytes per element in every form; the optimizer's states come on top.
+  int64_t bytes = 0;
   for (const GroupState& g : plan.train.step.state.groups) {
     const int64_t elements = CeilDivide(g.layout().shard_elements(), plan.options.mesh.replicate);
+    if (g.frozen) {
+      bytes += SizeOf(g.own_weight.dtype) * elements;
+      continue;
+    }
     bytes += 4 * elements + StateBytes(plan.options.optimizer.states(), elements);
   }
   const int64_t every = job.checkpoint.every_steps;
@@ -204,8 +218,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
   const double per_token = ModelFlopsPerToken(job, plan.train.graph);
   std::vector<std::pair<std::string, std::string>> facts = {
       {"model", Description(job.model)},
-      {"parameters", absl::StrCat(WithCommas(CountParameters(plan.train.graph)), " in ",
-                                  Plural(static_cast<int64_t>(plan.train.graph.units.size()), "unit"))},
+      {"parameters", DescribeParameters(plan.train.graph)},
       {"precision", DescribePrecision(job)},
       {"batch", DescribeBatch(job)},
       {"strategy", DescribeSharding(plan)},

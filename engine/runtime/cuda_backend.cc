@@ -104,9 +104,9 @@ class CudaBackend : public Backend {
   }
 
   absl::StatusOr<std::vector<std::shared_ptr<Device>>> CreateDevices(int ranks, bool synchronous) const override {
-    SHALE_ASSIGN_OR_RETURN(const int wanted, Gpus(ranks));
+    SHALE_ASSIGN_OR_RETURN(const GpuRange gpus, Gpus(ranks));
     std::vector<std::shared_ptr<Device>> devices;
-    for (int ordinal = 0; ordinal < wanted; ++ordinal) {
+    for (int ordinal = gpus.begin; ordinal < gpus.end; ++ordinal) {
       auto owned = std::make_shared<OwnedDevice>();
       owned->runtime = runtime_;
       const CudaDeviceOptions device_options{
@@ -120,7 +120,7 @@ class CudaBackend : public Backend {
                          "; choose others with CUDA_VISIBLE_DEVICES, or set runtime.device=CPU"));
       }
       SHALE_RETURN_IF_ERROR(runtime_->SetDevice(ordinal));
-      for (int peer = 0; peer < wanted && !options_.create_group; ++peer) {
+      for (int peer = gpus.begin; peer < gpus.end && !options_.create_group; ++peer) {
         if (peer == ordinal) continue;
         if (const absl::Status status = runtime_->EnablePeerAccess(peer); !status.ok()) {
           return absl::FailedPreconditionError(
@@ -136,18 +136,21 @@ class CudaBackend : public Backend {
   }
 
   absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(const GroupMembers& group) const override {
-    SHALE_RETURN_IF_ERROR(group.CheckOneProcess());
-    if (!options_.create_group) return CreateStreamOrderedGroup(group.devices, {.sum_ranks = SumOnStream});
+    if (!options_.create_group) {
+      SHALE_RETURN_IF_ERROR(group.CheckOneProcess());
+      return CreateStreamOrderedGroup(group.devices, {.sum_ranks = SumOnStream});
+    }
     std::vector<int> ordinals;
     for (const auto& device : group.devices) ordinals.push_back(ToCuda(*device).ordinal());
-    return options_.create_group(ordinals);
+    return options_.create_group(group, ordinals);
   }
 
   absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override {
-    SHALE_ASSIGN_OR_RETURN(const int gpus, Gpus(ranks));
-    const bool nccl = gpus > 1 && options_.create_group != nullptr;
+    const bool alone = options_.share.ranks == 0;
+    SHALE_ASSIGN_OR_RETURN(const GpuRange gpus, Gpus(alone ? ranks : options_.share.ranks));
+    const bool nccl = (gpus.end - gpus.begin > 1 || !alone) && options_.create_group != nullptr;
     int64_t least = kNoBudget, left = 0;
-    for (int ordinal = 0; ordinal < gpus; ++ordinal) {
+    for (int ordinal = gpus.begin; ordinal < gpus.end; ++ordinal) {
       SHALE_ASSIGN_OR_RETURN(const CudaDeviceProperties gpu, runtime_->Properties(ordinal));
       const int64_t libraries =
           kLibraryBytes + (nccl ? kNcclBytes : 0) + (gpu.compute_major >= kBlackwellMajor ? kBlackwellBytes : 0);
@@ -224,11 +227,26 @@ class CudaBackend : public Backend {
   }
 
  private:
-  // Returns how many GPUs `ranks` ranks use, or FailedPrecondition if the machine has fewer.
-  absl::StatusOr<int> Gpus(int64_t ranks) const {
+  struct GpuRange {
+    int begin = 0, end = 0;
+  };
+
+  // Returns the GPUs that `ranks` ranks of this process use, or FailedPrecondition if it does not see enough of them.
+  absl::StatusOr<GpuRange> Gpus(int64_t ranks) const {
     SHALE_ASSIGN_OR_RETURN(const int found, runtime_->DeviceCount());
     const int64_t wanted = CeilDivide(ranks, options_.ranks_per_device);
-    if (wanted <= found) return static_cast<int>(wanted);
+    const HostShare& share = options_.share;
+    const int64_t before = share.ranks_before / options_.ranks_per_device;
+    const int64_t mine = CeilDivide(std::max(ranks, share.ranks), options_.ranks_per_device);
+    const int64_t on_host = std::max(mine, CeilDivide(share.ranks_on_host, options_.ranks_per_device));
+    if (on_host <= found) return GpuRange{static_cast<int>(before), static_cast<int>(before + wanted)};
+    if (mine == found) return GpuRange{0, static_cast<int>(wanted)};  // The launcher shows each process its own.
+    if (on_host > mine) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the processes of this host want ", on_host, " GPUs, and this process ", mine, " of them; found ", found,
+          ". Let every process see all GPUs of the host, or only its own (CUDA_VISIBLE_DEVICES), or start fewer "
+          "processes on this host"));
+    }
     return absl::FailedPreconditionError(
         absl::StrCat(ranks, " ranks with ", options_.ranks_per_device, " on a GPU want ", wanted, " GPUs; found ",
                      found, ". Run fewer ranks (sharding.ranks), or more on each GPU (runtime.ranks_per_device)"));

@@ -85,6 +85,7 @@ void Executor::SetTracing(bool on) {
 
 absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs) {
   issued_ = 0;
+  runtime_.ring().BeginRun(program_);
   const uint32_t mark = runtime_.last_mark();
   as_graphs_ = graphs_ != nullptr && !tracing_;
   if (ranges_) ranges_->BeginRun();
@@ -200,7 +201,12 @@ absl::Status Executor::Enqueue(const Instruction& instruction, InstructionId id,
     *time = {.id = id, .iteration = iteration};
     SHALE_RETURN_IF_ERROR(stream.RecordTime(&time->begin_ns));
   }
-  SHALE_RETURN_IF_ERROR(Launch(instruction, iteration));
+  const bool noted = runtime_.makes_notes() && marked_[id];
+  if (noted && std::holds_alternative<Collective>(instruction.action)) {
+    SHALE_RETURN_IF_ERROR(runtime_.ring().EnqueueBegin(stream, instruction.stream, id, iteration));
+  }
+  SHALE_RETURN_IF_ERROR(Launch(instruction, id, iteration));
+  if (noted) SHALE_RETURN_IF_ERROR(runtime_.ring().EnqueueEnd(stream, instruction.stream, id, iteration));
   const uint32_t mark = runtime_.NextMark();
   if (marked_[id]) SHALE_RETURN_IF_ERROR(stream.Mark(mark));
   if (time != nullptr) SHALE_RETURN_IF_ERROR(stream.RecordTime(&time->end_ns));
@@ -208,13 +214,14 @@ absl::Status Executor::Enqueue(const Instruction& instruction, InstructionId id,
   return absl::OkStatus();
 }
 
-absl::Status Executor::Launch(const Instruction& bound, int64_t iteration) {
+absl::Status Executor::Launch(const Instruction& bound, InstructionId id, int64_t iteration) {
   Stream& stream = runtime_.stream(bound.stream);
   if (std::holds_alternative<Op>(bound.action)) return LaunchOp(bound, runtime_);
   if (const auto* collective = std::get_if<Collective>(&bound.action)) {
     Communicator* communicator = runtime_.communicator(collective->axis, bound.stream);
     SHALE_CHECK(communicator != nullptr) << "a collective over " << ToString(collective->axis) << " on stream "
                                          << ToString(bound.stream) << " of a lone rank";
+    communicator->SetPlace({runtime_.ring().run(), static_cast<int32_t>(id), static_cast<int32_t>(iteration)});
     switch (collective->kind) {
       case CollectiveKind::kAllGather: return communicator->AllGather(collective->local, collective->full, stream);
       case CollectiveKind::kReduceScatterSum:

@@ -78,7 +78,7 @@ class Executor {
   absl::Status IssueInstruction(InstructionId id, int64_t iteration);
   // Enqueues the instruction on its stream, with its waits, marks, times and event.
   absl::Status Enqueue(const Instruction& instruction, InstructionId id, int64_t iteration);
-  absl::Status Launch(const Instruction& bound, int64_t iteration);
+  absl::Status Launch(const Instruction& bound, InstructionId id, int64_t iteration);
   absl::Status Synchronize();
   std::string Describe(InstructionId id, int64_t iteration) const;
   std::string DescribeIssue(uint32_t number) const;   // Describes issue `number` of a run, counted from 0.

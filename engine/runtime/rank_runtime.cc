@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/check.h"
+#include "kernels/device/cpu/cpu_stream.h"
 
 namespace shale {
 
@@ -18,6 +19,7 @@ absl::StatusOr<std::unique_ptr<RankRuntime>> RankRuntime::Create(Device& device,
   for (StreamId id : {StreamId::kCompute, StreamId::kGather, StreamId::kReduce, StreamId::kCopy}) {
     SHALE_RETURN_IF_ERROR(runtime->CreateStream(id));
   }
+  runtime->makes_notes_ = CpuStream::From(runtime->stream(StreamId::kCompute)).ok();
   return runtime;
 }
 

@@ -12,6 +12,7 @@
 #include "engine/memory/host_plan.h"
 #include "engine/memory/plan.h"
 #include "engine/program/program.h"
+#include "engine/runtime/instruction_ring.h"
 #include "engine/runtime/marks.h"
 #include "kernels/device/device.h"
 #include "kernels/op_backend.h"
@@ -84,6 +85,9 @@ class RankRuntime {
   // Returns the next mark for Stream::Mark (see marks.h).
   uint32_t NextMark() { return last_mark_ = MarkAfter(last_mark_); }
   uint32_t last_mark() const { return last_mark_; }
+  // Returns the rank's last instructions, and whether its device lets streams note them.
+  InstructionRing& ring() { return ring_; }
+  bool makes_notes() const { return makes_notes_; }
   // Returns one past the highest byte of the arena that any launch or copy has accessed. Measured independently of the
   // plan.
   int64_t measured_peak_bytes() const { return meter_->peak_bytes(); }
@@ -112,6 +116,8 @@ class RankRuntime {
   const int rank_;
   const HostMemoryPlan host_memory_;
   uint32_t last_mark_ = 0;
+  InstructionRing ring_;
+  bool makes_notes_ = false;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Arena> pinned_;  // Laid out as in host_memory_.
   std::unique_ptr<MemoryMeter> meter_;

@@ -7,12 +7,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "engine/program/issues.h"
 #include "engine/program/live_bytes.h"
+#include "kernels/check.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {
+
+constexpr absl::string_view kHead = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", kTail = "\n]}\n";
 
 int64_t BytesMoved(const Instruction& instruction, int64_t iteration) {
   // The bytes that a transfer moves count once, although it has two operands.
@@ -89,7 +94,7 @@ std::string MemoryCounters(const StepProgram& program, int rank, absl::Span<cons
 
 void StepTrace::Add(const StepProgram& program, int64_t step, int rank, absl::Span<const InstructionTime> times) {
   if (times.empty()) return;
-  ranks_ = std::max(ranks_, rank + 1);
+  ranks_.insert(rank);
   int64_t begin = times[0].begin_ns, end = times[0].end_ns;
   for (const InstructionTime& time : times) {
     begin = std::min(begin, time.begin_ns);
@@ -124,9 +129,9 @@ void StepTrace::Add(const StepProgram& program, int64_t step, int rank, absl::Sp
 }
 
 std::string StepTrace::ChromeJson() const {
-  std::string json = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  std::string json = absl::StrCat(kHead, "\n");
   absl::StrAppend(&json, events_);
-  for (int rank = 0; rank < ranks_; ++rank) {
+  for (const int rank : ranks_) {
     absl::StrAppendFormat(&json, R"({"ph":"M","pid":%d,"name":"process_name","args":{"name":"rank %d"}},)", rank, rank);
     for (int stream = 0; stream < kStreams; ++stream) {
       if (!Shows(stream)) continue;
@@ -137,11 +142,11 @@ std::string StepTrace::ChromeJson() const {
   }
   // The format allows no comma after the last event.
   while (json.back() == ',' || json.back() == '\n') json.pop_back();
-  return absl::StrCat(json, "\n]}\n");
+  return absl::StrCat(json, kTail);
 }
 
 std::string StepTrace::Table() const {
-  if (empty()) return "";
+  if (steps_ == 0) return "";
   using Row = std::pair<std::tuple<StreamId, std::string, Phase>, Sum>;
   std::vector<Row> rows(sums_.begin(), sums_.end());
   std::stable_sort(rows.begin(), rows.end(),
@@ -164,6 +169,15 @@ std::string StepTrace::Table() const {
     absl::StrAppendFormat(&table, " %s %.1f%%", ToString(static_cast<StreamId>(stream)), 100 * busy[stream] / seconds_);
   }
   return absl::StrCat(table, "\n");
+}
+
+std::string MergeChromeJson(absl::Span<const std::string> traces) {
+  std::vector<absl::string_view> events;
+  for (absl::string_view trace : traces) {
+    SHALE_CHECK(absl::ConsumePrefix(&trace, kHead) && absl::ConsumeSuffix(&trace, kTail)) << "no trace";
+    if (!trace.empty()) events.push_back(trace);
+  }
+  return absl::StrCat(kHead, absl::StrJoin(events, ","), kTail);
 }
 
 }  // namespace shale

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 
@@ -16,6 +17,9 @@ namespace shale {
 // Collects traced steps. Used by one thread.
 class StepTrace {
  public:
+  // Sets the time that the trace counts from, in the unit of InstructionTime. Otherwise it is the first that Add takes.
+  // REQUIRES: Add has not been called.
+  void SetOrigin(int64_t nanoseconds) { origin_ns_ = nanoseconds; }
   // Adds the times of `rank` in step `step`. Borrows the program during the call.
   void Add(const StepProgram& program, int64_t step, int rank, absl::Span<const InstructionTime> times);
 
@@ -26,10 +30,10 @@ class StepTrace {
   std::string ChromeJson() const;
 
   // Returns a table for people about rank 0: time, FLOP/s and bytes/s by kind of instruction, longest first, and how
-  // busy each stream was.
+  // busy each stream was. Empty without rank 0.
   std::string Table() const;
 
-  bool empty() const { return steps_ == 0; }
+  bool empty() const { return ranks_.empty(); }
 
  private:
   struct Sum {
@@ -46,8 +50,11 @@ class StepTrace {
   double seconds_ = 0;  // Sum over the steps of rank 0, each from its first begin to its last end.
   int64_t steps_ = 0;
   int64_t origin_ns_ = -1;
-  int ranks_ = 0;
+  std::set<int> ranks_;
   bool uses_host_stream_ = false;
 };
+
+// Returns one trace with the events of several, each a ChromeJson. REQUIRES: they count from the same time.
+std::string MergeChromeJson(absl::Span<const std::string> traces);
 
 }  // namespace shale

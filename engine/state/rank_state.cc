@@ -33,6 +33,11 @@ const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
   }
 }
 
+SavedValues FormOf(const SavedTensors& saved) {
+  if (saved.value.present()) return SavedValues::kFloat32;
+  return saved.low.present() ? SavedValues::kSplit : SavedValues::kBFloat16;
+}
+
 // Returns the blocks that a range of elements touches. REQUIRES: the range begins at a whole block.
 ElementRange Blocks(ElementRange elements, int64_t block) {
   if (elements.begin >= elements.end) return {};
@@ -47,10 +52,13 @@ std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states) {
   return saved;
 }
 
-SavedValues SavedValuesOf(const JobState& state) {
-  const SavedTensors& saved = state.groups[0].saved;
-  if (saved.value.present()) return SavedValues::kFloat32;
-  return saved.low.present() ? SavedValues::kSplit : SavedValues::kBFloat16;
+SavedValues SavedValuesOf(const JobState& state) { return FormOf(state.groups[state.Trained()[0]].saved); }
+
+SavedValues FrozenValuesOf(const JobState& state) {
+  for (const GroupState& g : state.groups) {
+    if (g.frozen) return FormOf(g.saved);
+  }
+  return SavedValues::kFloat32;
 }
 
 bool CanRestoreStates(absl::Span<const SavedState> saved, absl::Span<const SavedState> states) {
@@ -97,7 +105,7 @@ RankState::OwnedPart RankState::OwnedPartOf(ParameterId id, ElementRange element
 
 std::vector<PieceSource> RankState::Pieces(Source source) const {
   std::vector<PieceSource> pieces;
-  for (const PartSpec& spec : PartsOf(SavedValuesOf(state_), states_)) {
+  for (const PartSpec& spec : PartsOf(SavedValuesOf(state_), FrozenValuesOf(state_), states_)) {
     for (size_t group = 0; group < state_.groups.size(); ++group) {
       const GroupState& g = state_.groups[group];
       const Tensor& tensor = PartOf(source == Source::kSnapshot ? g.snapshot : g.saved, spec.part);
@@ -153,7 +161,8 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
   SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
   MakeResident(/*states=*/!values_only);
   char* const work = staging.data() + kCheckpointChunkBytes;
-  if (checkpoint.manifest().values != SavedValues::kFloat32) {
+  const Manifest& manifest = checkpoint.manifest();
+  if (manifest.values != SavedValues::kFloat32 || manifest.frozen_values != SavedValues::kFloat32) {
     // The pieces below add the halves of a float, and set no low bits if the checkpoint has none.
     for (const GroupState& g : state_.groups) SHALE_RETURN_IF_ERROR(ZeroValues(g, work));
   }
@@ -167,7 +176,7 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
       case SavedPart::kValue:
       case SavedPart::kHigh: return OfParameter(piece.parameter, Weights(g));
       default:
-        if (values_only) return {};
+        if (values_only || g.frozen) return {};
         return Blocks(OfParameter(piece.parameter, Owned(g)), states_[StateOf(piece.part)].block);
     }
   };
@@ -333,8 +342,17 @@ absl::StatusOr<int64_t> RankState::Read(Values what, ParameterId id, int64_t beg
     return absl::FailedPreconditionError(
         "the gradients of a step are gone after its update; to read them, set memory.keep_gradients");
   }
+  if (gradient) SHALE_RETURN_IF_ERROR(CheckTrains(id));
   const Tensor& from = gradient ? g.own_gradient : g.master.present() ? g.master : g.own_weight;
   return LoadFloats(from, gradient ? Tensor() : g.low, own, values.data() + (own.range.begin - begin));
+}
+
+absl::Status RankState::CheckTrains(ParameterId id) const {
+  if (!model_.parameters[id].frozen) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(model_.parameters[id].name,
+                   " is frozen (optimizer.train_only): it has no gradient and no state "
+                   "of the optimizer"));
 }
 
 absl::StatusOr<int64_t> RankState::LoadFloats(const Tensor& from, const Tensor& low, const OwnedPart& own,
@@ -354,6 +372,7 @@ absl::StatusOr<int64_t> RankState::LoadFloats(const Tensor& from, const Tensor& 
 }
 
 absl::Status RankState::WriteState(int state, ParameterId id, int64_t begin, absl::Span<const float> values) {
+  SHALE_RETURN_IF_ERROR(CheckTrains(id));
   const OwnedPart own = OwnedPartOf(id, {begin, begin + std::ssize(values)});
   if (own.size() == 0) return absl::OkStatus();
   const Tensor& to = state_.groups[model_.parameters[id].group].states[state];
@@ -363,6 +382,7 @@ absl::Status RankState::WriteState(int state, ParameterId id, int64_t begin, abs
 }
 
 absl::StatusOr<int64_t> RankState::ReadState(int state, ParameterId id, int64_t begin, absl::Span<float> values) const {
+  SHALE_RETURN_IF_ERROR(CheckTrains(id));
   const OwnedPart own = OwnedPartOf(id, {begin, begin + std::ssize(values)});
   const Tensor& from = state_.groups[model_.parameters[id].group].states[state];
   return LoadFloats(from, Tensor(), own, values.data() + (own.range.begin - begin));

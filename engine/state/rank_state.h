@@ -20,8 +20,10 @@ namespace shale {
 // Returns the states of an optimizer as a manifest records them.
 std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states);
 
-// Returns the form in which a checkpoint of this state saves the values of parameters.
+// Return the form in which a checkpoint of this state saves the values of parameters that train, and of frozen ones
+// (kFloat32 if there are none).
 SavedValues SavedValuesOf(const JobState& state);
+SavedValues FrozenValuesOf(const JobState& state);
 // Returns whether `states` can be restored from a checkpoint whose states are `saved`: whether there are as many, and
 // each is Convertible to the one at the same place.
 bool CanRestoreStates(absl::Span<const SavedState> saved, absl::Span<const SavedState> states);
@@ -56,11 +58,12 @@ class RankState {
   // Of the elements [begin, begin + values.size()) of a parameter, reads those that this rank updates. For kWeights it
   // reads the masters, or the weights if there are no masters; for kGradient the reduced gradient. Leaves the other
   // values alone. Returns how many elements it read. Returns FailedPrecondition for kGradient if gradients are not kept
-  // (StepOptions::keep_gradients).
+  // (StepOptions::keep_gradients), or if the parameter is frozen.
   enum class Values { kWeights, kGradient };
   absl::StatusOr<int64_t> Read(Values what, ParameterId id, int64_t begin, absl::Span<float> values) const;
   // Write and read in the same way a state of the optimizer, given by its place in JobState::states. A state in bf16
-  // stores the nearest value. REQUIRES: the state is in f32 or bf16 and has one element for each weight.
+  // stores the nearest value. Return FailedPrecondition if the parameter is frozen. REQUIRES: the state is in f32 or
+  // bf16 and has one element for each weight.
   absl::Status WriteState(int state, ParameterId id, int64_t begin, absl::Span<const float> values);
   absl::StatusOr<int64_t> ReadState(int state, ParameterId id, int64_t begin, absl::Span<float> values) const;
 
@@ -88,6 +91,8 @@ class RankState {
     int64_t at_owned = 0;  // The number of the first one among the elements of the group that the rank updates.
     int64_t size() const { return range.end - range.begin; }
   };
+  // Returns FailedPrecondition if the parameter is frozen.
+  absl::Status CheckTrains(ParameterId id) const;
   OwnedPart OwnedPartOf(ParameterId id, ElementRange elements) const;
   // Stores these elements of a tensor in f32 or bf16 at `to`, joined with `low` if that is present. Returns their
   // count.

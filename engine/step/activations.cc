@@ -1,6 +1,6 @@
 #include "engine/step/activations.h"
 
-#include "engine/step/pattern.h"
+#include "engine/text/pattern.h"
 
 namespace shale {
 namespace {
@@ -20,9 +20,7 @@ bool PresetRecomputes(CheckpointingPreset preset, const Value& value) {
 bool MayKeep(const UnitGraph& unit, const Value& value, bool last_unit, const ActivationOptions& options,
              int64_t layers) {
   if (last_unit) return true;
-  for (const std::string& pattern : options.patterns) {
-    if (MatchesPattern(pattern, value.name)) return false;
-  }
+  if (MatchesAny(options.patterns, value.name)) return false;
   return !options.Chosen(layers).Includes(unit.layer) || !PresetRecomputes(options.preset, value);
 }
 

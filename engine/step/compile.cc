@@ -95,7 +95,7 @@ class StepCompiler {
     std::vector<Segment> segments;
     if (training()) segments = SegmentsOf(activations.Chosen(layers), activations.segment_blocks);
     const std::vector<Place> places = PlacesOf(model_, segments);
-    visits_ = PlanVisits(places, training());
+    visits_ = PlanVisits(places, FirstBackward(model_));
     for (int u = 0; u <= last(); ++u) {
       SHALE_RETURN_IF_ERROR(limits_.Check());
       const UnitGraph& unit = model_.units[u];
@@ -112,7 +112,7 @@ class StepCompiler {
                                  slots);
       };
       plan.output = boundary("");
-      if (training()) plan.output_gradient = boundary(".gradient");
+      if (unit.output_gradient >= 0) plan.output_gradient = boundary(".gradient");
       plan.output_again = again ? boundary(".again") : plan.output;
     }
     return absl::OkStatus();
@@ -336,6 +336,7 @@ absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const Step
     }
   };
   for (const GroupState& g : compiled.state.groups) {
+    if (g.frozen) continue;
     for (size_t i = 0; i < g.saved.states.size(); ++i) copy(g.saved.states[i], g.snapshot.states[i]);
     copy(g.saved.value, g.snapshot.value);
     copy(g.saved.high, g.snapshot.high);

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/program/operands.h"
-#include "engine/step/pattern.h"
+#include "engine/text/pattern.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -76,8 +76,7 @@ class Offloader {
     if (buffer.category != BufferCategory::kActivations && buffer.category != BufferCategory::kActivationBoundaries) {
       return false;
     }
-    return std::any_of(patterns.begin(), patterns.end(),
-                       [&](const std::string& pattern) { return MatchesPattern(pattern, buffer.name); });
+    return MatchesAny(patterns, buffer.name);
   }
 
   // Returns the index of the first use after the long break between forward and backward. Returns nullopt if there is

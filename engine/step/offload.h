@@ -11,7 +11,7 @@
 namespace shale {
 
 // Offloads kept activations and the activations between units, if their names match one of `patterns`
-// (engine/step/pattern.h). After its last use in forward, such a tensor is copied to a host buffer. Before its first
+// (engine/text/pattern.h). After its last use in forward, such a tensor is copied to a host buffer. Before its first
 // use in backward, it is copied into a new buffer of the arena. Both copies run on the copy stream. Between them the
 // tensor takes no room in the arena.
 //

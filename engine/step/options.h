@@ -23,7 +23,7 @@ struct ActivationOptions {
   int64_t last_layers = 0;
   // Number of consecutive chosen blocks that keep one boundary together (engine/step/segments.h).
   int64_t segment_blocks = 1;
-  // Name patterns (engine/step/pattern.h) of further values to recompute, in any unit but the last.
+  // Name patterns (engine/text/pattern.h) of further values to recompute, in any unit but the last.
   std::vector<std::string> patterns;
   // Name patterns of values that are kept in host memory until their backward (engine/step/offload.h).
   std::vector<std::string> offload;

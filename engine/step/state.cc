@@ -1,19 +1,15 @@
 #include "engine/step/state.h"
 
 #include "absl/strings/str_cat.h"
-#include "engine/step/pattern.h"
 #include "engine/step/writer.h"
+#include "engine/text/pattern.h"
 #include "kernels/step_scalars.h"
 
 namespace shale {
 namespace {
 
 bool Decays(const Parameter& parameter, const StepOptions& options) {
-  if (parameter.shape.size() < 2) return false;
-  for (const std::string& pattern : options.no_decay_patterns) {
-    if (MatchesPattern(pattern, parameter.name)) return false;
-  }
-  return true;
+  return parameter.shape.size() >= 2 && !MatchesAny(options.no_decay_patterns, parameter.name);
 }
 
 SavedTensors SavedOf(const GroupState& g, absl::Span<const UpdateState> states) {
@@ -23,7 +19,7 @@ SavedTensors SavedOf(const GroupState& g, absl::Span<const UpdateState> states) 
     return t.present() && split ? g.placement.ShardOf(t, block) : t;
   };
   SavedTensors saved;
-  for (size_t i = 0; i < states.size(); ++i) saved.states.push_back(mine(g.states[i], states[i].block));
+  for (size_t i = 0; i < g.states.size(); ++i) saved.states.push_back(mine(g.states[i], states[i].block));
   if (g.master.present() || g.own_weight.dtype == DType::kFloat32) {
     saved.value = mine(g.master.present() ? g.master : g.own_weight);
   } else {
@@ -38,6 +34,7 @@ void DeclareGradients(const ModelGraph& model, const StepOptions& options, JobSt
   state.keeps_gradients = options.keep_gradients;
   for (size_t i = 0; i < state.groups.size(); ++i) {
     GroupState& g = state.groups[i];
+    if (g.frozen) continue;
     const Placement& placement = g.placement.placement();
     const auto add = [&](BufferCategory category, DType dtype, Part part) {
       return writer.AddTensor(absl::StrCat(model.groups[i].name, ".gradient"), category,
@@ -67,7 +64,7 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
     for (ParameterId id : group.parameters) entries.push_back({model.parameters[id].name, model.parameters[id].shape});
     SHALE_ASSIGN_OR_RETURN(ShardLayout layout, ShardLayout::Create(entries, static_cast<int>(options.mesh.shard),
                                                                    BlockOf(options.optimizer.rule)));
-    GroupState g{.placement = GroupPlacement(std::move(layout), placement)};
+    GroupState g{.placement = GroupPlacement(std::move(layout), placement), .frozen = group.frozen};
     const int64_t full = g.placement.elements(Part::kFull), own = g.placement.elements(placement.state);
     const auto add = [&](absl::string_view what, BufferCategory category, DType dtype, int64_t elements,
                          bool on_host = false) {
@@ -75,11 +72,17 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
                               /*persistent=*/true, on_host ? MemoryKind::kHost : MemoryKind::kDevice);
     };
     const StateOffload offload = options.state_on_host();
+    const BufferCategory weights = group.frozen ? BufferCategory::kFrozenParameters : BufferCategory::kParameterShards;
     if (placement.gathers_for_use() || offload.parameters) {
-      g.own_weight = add("weights", BufferCategory::kParameterShards, compute, own, offload.parameters);
+      g.own_weight = add("weights", weights, compute, own, offload.parameters);
     } else {
-      g.full_weight = add("weights", BufferCategory::kParameterShards, compute, full);
+      g.full_weight = add("weights", weights, compute, full);
       g.own_weight = g.placement.OwnedOf(g.full_weight);
+    }
+    if (group.frozen) {
+      g.saved = g.snapshot = SavedOf(g, {});
+      state.groups.push_back(std::move(g));
+      continue;
     }
     if (options.updates_on_host()) {
       g.host_weight = offload.parameters ? g.own_weight

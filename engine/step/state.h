@@ -1,6 +1,7 @@
 // The state of a job: where each parameter group's weights, masters, optimizer states and gradients lie.
 #pragma once
 
+#include <iterator>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -37,7 +38,10 @@ struct GroupState {
   Tensor full_gradient;               // f32. Sum over the step. Absent if gradients are reduced unit by unit.
   std::vector<ElementRange> decayed;  // Elements of the group that decay.
   SavedTensors saved;                 // Views of the above.
-  SavedTensors snapshot;              // A copy of `saved` in the same memory; absent without StepOptions::snapshot.
+  // A copy of `saved` in the same memory; absent without StepOptions::snapshot. Of a frozen group, which no step
+  // changes, `saved` itself.
+  SavedTensors snapshot;
+  bool frozen = false;  // The group does not train: of the tensors above it has only weights.
 
   const ShardLayout& layout() const { return placement.layout(); }
   // Returns the weights that this rank holds between steps (GroupPlacement::Weights).
@@ -51,6 +55,15 @@ struct JobState {
   Tensor previous_norm;                  // f64[1], of RecordNorm. Present only with Clipping::kPreviousNorm.
   Tensor totals;                         // f64[kTotalSize].
   bool keeps_gradients = false;          // Whether gradients can be read after a step.
+
+  // Returns the groups that train, of which there is at least one.
+  std::vector<GroupId> Trained() const {
+    std::vector<GroupId> trained;
+    for (GroupId group = 0; group < std::ssize(groups); ++group) {
+      if (!groups[group].frozen) trained.push_back(group);
+    }
+    return trained;
+  }
 };
 
 // Adds the persistent buffers to the program, and after them the buffers of gradients. Their order depends only on the

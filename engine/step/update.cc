@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -28,14 +27,13 @@ Updater::Updater(const StepOptions& options, const JobState& state, const Tensor
       writer_(writer),
       by_group_(options.update == UpdateTime::kInBackward || options.clipping != Clipping::kGlobal),
       in_backward_(options.update == UpdateTime::kInBackward),
+      trained_(state.Trained()),
       fetched_(state.groups.size()),
       is_fetched_(state.groups.size(), false),
-      host_(options, state, writer),
-      all_groups_(state.groups.size()) {
-  std::iota(all_groups_.begin(), all_groups_.end(), 0);
+      host_(options, state, writer) {
   if (!by_group_) return;
   group_totals_ = writer.AddTensor("group_totals", BufferCategory::kData,
-                                   Tensor::Contiguous(DType::kFloat64, {std::ssize(state.groups), kTotalSize}));
+                                   Tensor::Contiguous(DType::kFloat64, {std::ssize(trained_), kTotalSize}));
 }
 
 void Updater::BeginUnit(const std::vector<GroupId>& completing, bool in_loop) {
@@ -73,7 +71,7 @@ void Updater::EndReductions(const std::vector<GroupId>& complete, bool in_loop) 
 
 void Updater::Finish() {
   in_loop_ = false;
-  if (!in_backward_) waiting_ = all_groups_;
+  if (!in_backward_) waiting_ = trained_;
   FetchState(waiting_, 0);
   if (!by_group_) return UpdateAllByOneNorm();
   if (in_backward_) {
@@ -100,7 +98,7 @@ void Updater::UpdateAllByOneNorm() {
   const EmitContext context{.phase = Phase::kUpdate};
   SumLoss(Phase::kEnd);
   for (GroupId group : waiting_) {
-    EmitSquares(group, state_.totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group > 0);
+    EmitSquares(group, state_.totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group != waiting_[0]);
   }
   Emit(context, Op(FlagNonFinite{.totals_3 = state_.totals}));
   if (has_replicas()) {
@@ -121,7 +119,7 @@ void Updater::UpdateWaiting() {
   for (size_t i = 0; i < waiting_.size(); ++i) {
     FetchState(waiting_, i);
     // Only the last group counts the update, so that all groups use the same update number.
-    const bool counts = ++groups_updated_ == std::ssize(state_.groups);
+    const bool counts = ++groups_updated_ == std::ssize(trained_);
     EmitUpdate(waiting_[i], EmitPrepare(TotalsOf(waiting_[i]), counts));
   }
   waiting_.clear();
@@ -136,7 +134,8 @@ Instruction& Updater::Emit(const EmitContext& context, Action action) {
 Tensor Updater::TotalsOf(GroupId group) const {
   Tensor row = Tensor::Contiguous(DType::kFloat64, {kTotalSize});
   row.where = group_totals_.where;
-  row.where.offset_bytes += group * row.extent_bytes();
+  const int64_t index = std::lower_bound(trained_.begin(), trained_.end(), group) - trained_.begin();
+  row.where.offset_bytes += index * row.extent_bytes();
   return row;
 }
 

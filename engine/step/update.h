@@ -112,7 +112,9 @@ class Updater {
   const TargetCounts counts_;
   ProgramWriter& writer_;
   const bool by_group_, in_backward_;
-  Tensor group_totals_;  // f64 [G, kTotalSize]; absent if all groups share the totals of the step.
+  const std::vector<GroupId> trained_;  // The groups that train, ascending.
+  // f64 [G, kTotalSize], with a row for each group that trains. Absent if all groups share the totals of the step.
+  Tensor group_totals_;
   // A tensor in host memory, and its copy in the arena.
   struct Fetched {
     Tensor host, device;
@@ -120,8 +122,7 @@ class Updater {
   std::vector<std::vector<Fetched>> fetched_;  // By group: copies that its update reads.
   std::vector<bool> is_fetched_;               // By group: whether its copies were emitted.
   HostUpdater host_;                           // Used with UpdateDevice::kHost.
-  std::vector<GroupId> all_groups_;
-  std::vector<GroupId> waiting_;  // Groups whose gradients are complete and which are not updated yet.
+  std::vector<GroupId> waiting_;               // Groups whose gradients are complete and which are not updated yet.
   int groups_updated_ = 0;
   bool in_loop_ = false;
   bool loss_is_summed_ = false;  // By SumLoss.

@@ -15,6 +15,14 @@ Phase PhaseOf(Work work) {
   return Phase::kForward;
 }
 
+int FirstBackward(const ModelGraph& model) {
+  const int units = static_cast<int>(model.units.size());
+  if (model.mode != GraphMode::kTraining) return units;
+  int first = units - 1;
+  while (first > 0 && model.units[first - 1].output_gradient >= 0) --first;
+  return first;
+}
+
 std::vector<Place> PlacesOf(const ModelGraph& model, const std::vector<Segment>& segments) {
   const int64_t last = std::ssize(model.units) - 1;
   const auto in_segment = [&](int64_t u, const Segment& segment) {
@@ -22,22 +30,22 @@ std::vector<Place> PlacesOf(const ModelGraph& model, const std::vector<Segment>&
     return u < last && segment.first <= layer && layer < segment.first + segment.blocks;
   };
   std::vector<Place> places(model.units.size(), Place::kOutside);
+  const int first_backward = FirstBackward(model);
   auto segment = segments.begin();  // Blocks stand in order.
   for (int64_t u = 0; u < last && segment != segments.end(); ++u) {
     if (!in_segment(u, *segment)) continue;
-    places[u] = in_segment(u + 1, *segment) ? Place::kInside : Place::kLast;
+    if (u >= first_backward) places[u] = in_segment(u + 1, *segment) ? Place::kInside : Place::kLast;
     if (model.units[u].layer + 1 == segment->first + segment->blocks) ++segment;
   }
   return places;
 }
 
-std::vector<Visit> PlanVisits(const std::vector<Place>& places, bool training) {
+std::vector<Visit> PlanVisits(const std::vector<Place>& places, int first_backward) {
   const int last = static_cast<int>(places.size()) - 1;
   std::vector<Visit> visits;
   for (int u = 0; u < last; ++u) visits.push_back({u, Work::kForward});
-  visits.push_back({last, training ? Work::kForwardAndBackward : Work::kForward});
-  if (!training) return visits;
-  for (int u = last - 1; u >= 0; --u) {
+  visits.push_back({last, first_backward <= last ? Work::kForwardAndBackward : Work::kForward});
+  for (int u = last - 1; u >= first_backward; --u) {
     if (places[u] == Place::kLast) {
       int first = u;
       while (first > 0 && places[first - 1] == Place::kInside) --first;

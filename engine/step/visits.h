@@ -37,16 +37,21 @@ enum class Place {
   kLast,     // Last in its segment. Keeps nothing: its backward recomputes what it reads from the unit's input.
 };
 
-// Returns the places of all units. A unit that is not a block divides a segment. The last unit is in no segment.
+// Returns the first unit that has a backward: all later units have one too. It is the lowest one with a parameter that
+// trains, and the number of units if the graph is not for training.
+int FirstBackward(const ModelGraph& model);
+
+// Returns the places of all units. A unit that is not a block divides a segment. The last unit, and units without a
+// backward, are in no segment.
 std::vector<Place> PlacesOf(const ModelGraph& model, const std::vector<Segment>& segments);
 
-// Returns all visits of a program in order. `places` has the place of each unit. All units run forward; then, if
-// `training`, they run backward from the last to the first. Before the backward of a segment, all its units but the
-// last run forward again, in order:
+// Returns all visits of a program in order. `places` has the place of each unit. All units run forward; then they run
+// backward from the last one to `first_backward` (FirstBackward). Before the backward of a segment, all its units but
+// the last run forward again, in order:
 //
 //   units          E  0 1 2  3 4  H                with segments 0 1 2 and 3 4
 //   forward        E  0 1 2  3 4  H                keeps the inputs of 0 and 3, and what E and H keep
 //   backward                      H  3'  4 3  0' 1'  2 1 0  E
-std::vector<Visit> PlanVisits(const std::vector<Place>& places, bool training);
+std::vector<Visit> PlanVisits(const std::vector<Place>& places, int first_backward);
 
 }  // namespace shale

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/hugging_face/strict_json.h"
+#include "engine/io/crc32c.h"
 #include "engine/io/file.h"
 #include "engine/text/utf8.h"
 #include "engine/tokenize/template_functions.h"
@@ -84,7 +85,11 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Parse(absl::string_view source,
   SHALE_ASSIGN_OR_RETURN(std::vector<TemplateStatement> statements, ParseTemplate(source));
   chat.statements_ = std::make_shared<const std::vector<TemplateStatement>>(std::move(statements));
   TemplateValue::Dict tokens;
-  for (const auto& [name, token] : special_tokens) tokens.emplace_back(name, TemplateValue::Text(token));
+  chat.digest_ = Crc32c(source);
+  for (const auto& [name, token] : special_tokens) {
+    tokens.emplace_back(name, TemplateValue::Text(token));
+    chat.digest_ = Crc32c(absl::StrCat(name, "=", token, "\n"), chat.digest_);
+  }
   chat.special_tokens_ = TemplateValue::Of(std::move(tokens));
   return chat;
 }

@@ -6,6 +6,7 @@
 // so that the same conversation is always the same text, and so are tools.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -43,6 +44,9 @@ class ChatTemplate {
   static absl::StatusOr<ChatTemplate> Parse(absl::string_view source,
                                             std::vector<std::pair<std::string, std::string>> special_tokens);
 
+  // Returns a checksum of the template and of the special tokens that it may read.
+  uint32_t digest() const { return digest_; }
+
   // Returns what apply_chat_template returns with tokenize=False. Returns InvalidArgument if the template refuses the
   // conversation, or reaches what is not supported.
   absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages, bool add_generation_prompt) const;
@@ -54,6 +58,7 @@ class ChatTemplate {
  private:
   std::shared_ptr<const std::vector<TemplateStatement>> statements_;
   TemplateValue special_tokens_;  // A dict.
+  uint32_t digest_ = 0;
 };
 
 }  // namespace shale

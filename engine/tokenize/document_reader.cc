@@ -3,12 +3,16 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <map>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "engine/data/data_format.h"
 #include "engine/io/file.h"
 #include "engine/text/numbers.h"
 #include "engine/tokenize/character.h"
@@ -32,21 +36,57 @@ size_t LastCut(absl::string_view text) {
   return 0;
 }
 
-// Appends the files at `path`, which a list may name if `lists` allows it.
-absl::Status AppendFiles(const std::string& path, bool lists, std::vector<std::string>* files) {
-  struct stat found;
-  if (stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) {
-    SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path));
-    for (const std::string& name : names) {
-      const std::string inside = JoinPath(path, name);
-      if (name[0] == '.' || stat(inside.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) continue;
-      if (found.st_size > 0) files->push_back(inside);
+// Collects files.
+class Lister {
+ public:
+  // Adds the files at `path`, which a list may name if `lists` allows it.
+  absl::Status Add(const std::string& path, bool lists);
+  DocumentFiles& files() { return files_; }
+
+ private:
+  absl::Status AddFolder(const std::string& path);
+
+  DocumentFiles files_;
+  std::map<std::pair<uint64_t, uint64_t>, std::string> taken_;  // Names in folders, by device and inode.
+};
+
+absl::Status Lister::AddFolder(const std::string& path) {
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path));
+  for (const std::string& name : names) {
+    const std::string inside = JoinPath(path, name);
+    const auto skip = [&](absl::string_view why) { files_.skipped.push_back(absl::StrCat(name, " (", why, ")")); };
+    if (name[0] == '.') continue;
+    struct stat found;
+    if (stat(inside.c_str(), &found) != 0) return FileError(errno, "open", inside);
+    if (!S_ISREG(found.st_mode)) {
+      skip(S_ISDIR(found.st_mode) ? "folder" : "not a regular file");
+      continue;
     }
-    return absl::OkStatus();
+    if (found.st_size == 0) continue;
+    const auto [first, is_new] = taken_.try_emplace({found.st_dev, found.st_ino}, name);
+    if (!is_new) {
+      skip(absl::StrCat("the same as ", first->second));
+      continue;
+    }
+    if (WithoutPacking(name) == name) {
+      SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(inside));
+      SHALE_ASSIGN_OR_RETURN(const DataFormatEntry* format, RecognizeFormat(file));
+      if (format == nullptr) {
+        skip("binary");
+        continue;
+      }
+    }
+    files_.paths.push_back(inside);
   }
+  return absl::OkStatus();
+}
+
+absl::Status Lister::Add(const std::string& path, bool lists) {
+  struct stat found;
+  if (stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) return AddFolder(path);
   if (!lists || !absl::EndsWith(path, ".list")) {
     SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
-    if (file.size() > 0) files->push_back(path);
+    if (file.size() > 0) files_.paths.push_back(path);
     return absl::OkStatus();
   }
   SHALE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxListBytes));
@@ -57,7 +97,7 @@ absl::Status AppendFiles(const std::string& path, bool lists, std::vector<std::s
     ++number;
     absl::ConsumeSuffix(&line, "\r");
     if (line.empty()) continue;
-    const absl::Status status = AppendFiles(JoinPath(folder, line), /*lists=*/false, files);
+    const absl::Status status = Add(JoinPath(folder, line), /*lists=*/false);
     if (!status.ok()) return absl::Status(status.code(), absl::StrCat(path, ":", number, ": ", status.message()));
   }
   return absl::OkStatus();
@@ -65,17 +105,19 @@ absl::Status AppendFiles(const std::string& path, bool lists, std::vector<std::s
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> ListDocumentFiles(const std::string& path) {
-  std::vector<std::string> files;
-  SHALE_RETURN_IF_ERROR(AppendFiles(path, /*lists=*/true, &files));
-  if (files.empty()) return absl::InvalidArgumentError(absl::StrCat(path, " has no data"));
-  return files;
+absl::StatusOr<DocumentFiles> ListDocumentFiles(const std::string& path) {
+  Lister lister;
+  SHALE_RETURN_IF_ERROR(lister.Add(path, /*lists=*/true));
+  DocumentFiles& files = lister.files();
+  if (!files.paths.empty()) return std::move(files);
+  return absl::InvalidArgumentError(absl::StrCat(path, " has no data", files.skipped.empty() ? "" : ": skipped ",
+                                                 absl::StrJoin(files.skipped, ", ")));
 }
 
 absl::StatusOr<DocumentReader> DocumentReader::Open(const std::string& path, const Options& options) {
   DocumentReader reader(options);
-  SHALE_ASSIGN_OR_RETURN(reader.paths_, ListDocumentFiles(path));
-  for (const std::string& inside : reader.paths_) {
+  SHALE_ASSIGN_OR_RETURN(reader.files_, ListDocumentFiles(path));
+  for (const std::string& inside : reader.files_.paths) {
     SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(inside));
     reader.total_bytes_ += file.size();
   }
@@ -85,8 +127,8 @@ absl::StatusOr<DocumentReader> DocumentReader::Open(const std::string& path, con
 absl::Status DocumentReader::NextFile() {
   bytes_before_ = bytes_read();
   stream_.reset();
-  if (next_path_ == paths_.size()) return absl::OkStatus();
-  path_ = std::make_shared<const std::string>(paths_[next_path_++]);
+  if (next_path_ == files_.paths.size()) return absl::OkStatus();
+  path_ = std::make_shared<const std::string>(files_.paths[next_path_++]);
   SHALE_ASSIGN_OR_RETURN(InputStream opened, InputStream::Open(*path_));
   stream_.emplace(std::move(opened));
   rows_ = options_.all_rows || absl::EndsWith(WithoutPacking(*path_), ".jsonl");

@@ -25,10 +25,16 @@ struct DocumentPiece {
   int64_t line = 1;                         // Where the piece begins.
 };
 
-// Returns the files at `path`, in order: a file; those of a folder, in byte order of their names, without hidden ones;
-// or, for a file named *.list, what its lines name, relative to its folder. Files without a byte are left out. Returns
+struct DocumentFiles {
+  std::vector<std::string> paths;    // In order. At least one.
+  std::vector<std::string> skipped;  // Entries of a folder that are left out: "art.dat (binary)".
+};
+
+// Returns the files at `path`: a file; those of a folder, in byte order of their names; or, for a file named *.list,
+// what its lines name, relative to its folder. Leaves out files without a byte, and of a folder hidden files, folders,
+// files met before under another name, and, unless they are packed, files that are binary (RecognizeFormat). Returns
 // InvalidArgument if none is left.
-absl::StatusOr<std::vector<std::string>> ListDocumentFiles(const std::string& path);
+absl::StatusOr<DocumentFiles> ListDocumentFiles(const std::string& path);
 
 // A text file is one document. Each line of a file named *.jsonl is one; lines of white space are skipped. Files named
 // *.gz and *.zst are unpacked. Used by one thread. Memory does not grow with the data, but for documents that cannot be
@@ -49,6 +55,8 @@ class DocumentReader {
 
   // Returns the size of all files, compressed if they are.
   int64_t total_bytes() const { return total_bytes_; }
+  // Returns DocumentFiles::skipped.
+  const std::vector<std::string>& skipped() const { return files_.skipped; }
   // Returns how many bytes of the files were read.
   int64_t bytes_read() const { return bytes_before_ + (stream_ ? stream_->bytes_read() : 0); }
 
@@ -71,7 +79,7 @@ class DocumentReader {
   absl::Status TooLarge(absl::string_view what) const;
 
   Options options_;
-  std::vector<std::string> paths_;
+  DocumentFiles files_;
   int64_t total_bytes_ = 0;
   int64_t bytes_before_ = 0;  // Of the files before stream_.
   size_t next_path_ = 0;

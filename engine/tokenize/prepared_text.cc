@@ -34,7 +34,7 @@ namespace {
 constexpr char kCounts[] = ".counts";
 constexpr char kDocuments[] = ".documents";
 constexpr char kManifest[] = ".manifest.json";
-constexpr int kVersion = 2;  // Change it when other tokens or files are made of the same text.
+constexpr int kVersion = 3;  // Change it when other tokens or files are made of the same text.
 constexpr int64_t kReadBytes = int64_t{1} << 18;
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 24;
 constexpr int64_t kMaxTokenizerBytes = int64_t{1} << 28;
@@ -69,7 +69,8 @@ struct SeenFile {
 };
 
 // Returns the name of the folder of the tokens, and the files that it stands for.
-absl::StatusOr<std::string> KeyOf(const TextData& text, std::vector<SeenFile>* seen) {
+absl::StatusOr<std::string> KeyOf(const TextData& text, const std::vector<std::string>& paths,
+                                  std::vector<SeenFile>* seen) {
   Checksum sum;
   for (const int64_t choice : {int64_t{kVersion}, int64_t{text.all_rows}, static_cast<int64_t>(text.loss_on),
                                static_cast<int64_t>(text.bad_lines)}) {
@@ -81,7 +82,6 @@ absl::StatusOr<std::string> KeyOf(const TextData& text, std::vector<SeenFile>* s
     sum.AddNumber(bytes.ok() ? std::ssize(*bytes) : -1);
     if (bytes.ok()) sum.Add(*bytes);
   }
-  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListDocumentFiles(text.path));
   for (const std::string& path : paths) {
     SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
     // The name decides how the bytes are read.
@@ -151,7 +151,11 @@ absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const
   SHALE_RETURN_IF_ERROR(writer.End());
   SHALE_RETURN_IF_ERROR(counts.End());
   SHALE_RETURN_IF_ERROR(ends.End());
-  Json manifest = {{"version", kVersion}, {"vocabulary", tokenizer.vocabulary()}, {"totals", TotalsToJson(totals)}};
+  Json manifest = {{"version", kVersion},
+                   {"vocabulary", tokenizer.vocabulary()},
+                   {"end_of_document", options.end_of_document},
+                   {"totals", TotalsToJson(totals)}};
+  if (chat.ok()) manifest["chat_template"] = chat->digest();
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(writer.folder()));
   for (const std::string& name : names) {
     SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(JoinPath(writer.folder(), name)));
@@ -193,6 +197,13 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
   }
   TextTokens made = {.path = text.path, .vocabulary = NumberIn(*manifest, "vocabulary")};
   SHALE_ASSIGN_OR_RETURN(made.tokenizer, TokenizerDigest(text.tokenizer));
+  // Checkpoints record these too: another end of documents, or template, is another language.
+  if (const int64_t end = NumberIn(*manifest, "end_of_document"); end >= 0) {
+    absl::StrAppend(&made.tokenizer, ", end of documents ", end);
+  }
+  if (const int64_t digest = NumberIn(*manifest, "chat_template"); digest >= 0) {
+    absl::StrAppendFormat(&made.tokenizer, ", chat template %08x", digest);
+  }
   made.documents_path = JoinPath(folder, kDocuments);
   if ((*manifest)["files"].contains(kCounts)) made.counts_path = JoinPath(folder, kCounts);
   SHALE_ASSIGN_OR_RETURN(TokenSource tokens, TokenSource::OpenText(folder, made));
@@ -222,8 +233,8 @@ absl::StatusOr<FolderLock> Lock(const std::string& path) {
 
 absl::StatusOr<bool> IsText(const std::string& path, DataFormat format) {
   if (format != DataFormat::kByContent) return format == DataFormat::kText || format == DataFormat::kJsonLines;
-  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> files, ListDocumentFiles(path));
-  for (const std::string& name : files) {
+  SHALE_ASSIGN_OR_RETURN(const DocumentFiles files, ListDocumentFiles(path));
+  for (const std::string& name : files.paths) {
     if (WithoutPacking(name) != name || absl::EndsWith(name, ".jsonl")) return true;
     SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(name));
     SHALE_ASSIGN_OR_RETURN(const DataFormatEntry* found, RecognizeFormat(file));
@@ -234,7 +245,8 @@ absl::StatusOr<bool> IsText(const std::string& path, DataFormat format) {
 
 absl::StatusOr<PreparedText> PrepareText(const TextData& text, const PrepareOptions& options) {
   std::vector<SeenFile> seen;
-  SHALE_ASSIGN_OR_RETURN(const std::string key, KeyOf(text, &seen));
+  SHALE_ASSIGN_OR_RETURN(DocumentFiles files, ListDocumentFiles(text.path));
+  SHALE_ASSIGN_OR_RETURN(const std::string key, KeyOf(text, files.paths, &seen));
   const std::string folder = JoinPath(options.cache, key);
   bool made = false;
   if (!Exists(folder)) {
@@ -244,6 +256,7 @@ absl::StatusOr<PreparedText> PrepareText(const TextData& text, const PrepareOpti
   }
   SHALE_ASSIGN_OR_RETURN(PreparedText prepared, OpenPrepared(text, folder));
   prepared.report.made = made;
+  prepared.report.skipped_files = std::move(files.skipped);
   if (options.progress.ready != nullptr) options.progress.ready(prepared.report);
   return prepared;
 }

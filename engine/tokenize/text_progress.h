@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
+
+#include "engine/data/documents_report.h"
 
 namespace shale {
 
@@ -22,14 +25,17 @@ struct TextReport {
   std::string folder;  // That keeps the tokens.
   bool made = false;   // The tokens were made now. Otherwise they were found.
   TokenizeTotals totals;
+  std::vector<std::string> skipped_files;  // Of a folder, with the reasons: "art.dat (binary)".
 };
 
-// Both are called by the thread that asked for the tokens, and may be null.
+// All are called by the thread that asked for the data, and may be null.
 struct TextProgress {
   // Is called while tokens are made, with the bytes of the files that were read so far, and with all.
   std::function<void(int64_t bytes_read, int64_t total_bytes)> reading;
   // Is called when the tokens are there.
   std::function<void(const TextReport& report)> ready;
+  // Is called when documents of `path` are packed or padded (data.packing).
+  std::function<void(const std::string& path, const DocumentsReport& report)> packed;
 };
 
 }  // namespace shale

@@ -53,18 +53,17 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan
   return checkpointer;
 }
 
-Checkpointer::~Checkpointer() {
-  if (pending_.valid()) pending_.wait();
-}
+Checkpointer::~Checkpointer() { WaitForWriting(); }
 
 absl::Status Checkpointer::Complete(Manifest& manifest) const {
   for (const Parameter& parameter : plan_.train.graph.parameters) {
-    manifest.parameters.push_back({parameter.name, parameter.shape});
+    manifest.parameters.push_back({parameter.name, parameter.shape, parameter.frozen});
   }
   manifest.strategy = std::string(ToString(plan_.options.strategy));
   manifest.accumulation = std::string(ToString(plan_.options.accumulation));
   manifest.states = SavedStatesOf(plan_.train.step.state.states);
   manifest.values = SavedValuesOf(plan_.train.step.state);
+  manifest.frozen_values = FrozenValuesOf(plan_.train.step.state);
   return AgreeOnStatus(control_, kChannel, state_[0].ReadScalars(manifest));
 }
 

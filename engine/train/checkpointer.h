@@ -54,6 +54,11 @@ class Checkpointer {
   // `wait` is kNo.
   enum class Wait { kNo, kYes };
   std::optional<CheckpointReport> Take(Wait wait);
+  // Waits until this process has written its part of a pending save, if there is one. Take still returns its report.
+  // A save reads frozen parameters where they lie, so call it before they are written.
+  void WaitForWriting() const {
+    if (pending_.valid()) pending_.wait();
+  }
 
  private:
   Checkpointer(const JobPlan& plan, const LocalRanks& ranks, const LocalState& state, FileSystem& files,

@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/config/parse.h"
 #include "engine/data/document_samples.h"
+#include "engine/data/mixed_samples.h"
 #include "engine/data/token_samples.h"
 #include "engine/hugging_face/tokenizer_digest.h"
 #include "engine/text/utf8.h"
@@ -25,8 +27,10 @@ enum class Use { kTraining, kEvaluation };
 // Makes a loader of the job's training or evaluation data.
 absl::StatusOr<std::unique_ptr<BatchLoader>> MakeLoader(const Job& job, std::shared_ptr<DataSource> source, Use use) {
   const bool training = use == Use::kTraining;
-  const SampleOrder order(training ? job.data.order : DataOrder::kSequential, job.data.seed,
-                          source->description().samples);
+  const int64_t samples = source->description().samples;
+  // Only what has an end is shuffled here. A mixture shuffles its sources itself.
+  const SampleOrder order(training && samples != kEndlessSamples ? job.data.order : DataOrder::kSequential,
+                          job.data.seed, samples);
   SHALE_ASSIGN_OR_RETURN(BatchLoader loader,
                          BatchLoader::Create(std::move(source), order,
                                              {.micro_batch = job.batch.micro_batch,
@@ -49,15 +53,48 @@ std::string NameOfPacking(const TokenSource& source, const DataConfig& data) {
   const DocumentMark mark = MarkOf(source, data);
   return absl::StrCat("; ", data.packing == Packing::kPack ? "PACK" : "PAD", ", ",
                       mark.given() || !source.knows_documents() ? mark.Describe() : "documents are those of the data",
+                      data.long_documents == LongDocuments::kTruncate ? ", long ones are truncated"
+                      : data.long_documents == LongDocuments::kDrop   ? ", long ones are left out"
+                                                                      : "",
                       source.has_counts() ? ", parts without targets that count are left out" : "");
 }
 
-absl::StatusOr<std::shared_ptr<DataSource>> SamplesOf(const TokenSource& source, const Job& job) {
+// Makes the samples of `source`, whose files are at `path`.
+absl::StatusOr<std::shared_ptr<DataSource>> SamplesOf(const TokenSource& source, const Job& job,
+                                                      const std::string& path, const TextProgress& progress) {
   if (job.data.packing != Packing::kCut) {
-    return DocumentSamples::Create(source, job.data.packing, MarkOf(source, job.data), job.batch.sequence_length);
+    SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DocumentSamples> samples,
+                           DocumentSamples::Create(source, job.data.packing, MarkOf(source, job.data),
+                                                   job.batch.sequence_length, job.data.long_documents));
+    if (progress.packed != nullptr) progress.packed(path, samples->report());
+    return samples;
   }
   SHALE_RETURN_IF_ERROR(source.CheckLength(job.batch.sequence_length));
   return std::make_shared<TokenSamples>(source, job.batch.sequence_length);
+}
+
+// Opens data that goes with that of data.path. `field` is where the job names it.
+absl::StatusOr<TokenSource> OpenBeside(const TokenSource& first, const Job& job, absl::string_view field,
+                                       const std::string& path, const TextProgress& progress) {
+  SHALE_ASSIGN_OR_RETURN(TokenSource opened, OpenJobTokens(job, path, progress));
+  SHALE_RETURN_IF_ERROR(opened.CheckVocabulary(Vocabulary(job.model)));
+  if (opened.tokenizer() == first.tokenizer()) return opened;
+  return absl::InvalidArgumentError(absl::StrCat(field, ": the tokens of ", path, " are of \"", opened.tokenizer(),
+                                                 "\", those of data.path of \"", first.tokenizer(),
+                                                 "\"; data that is used together must have the same tokenizer"));
+}
+
+// Mixes the samples of data.mix into those of data.path.
+absl::StatusOr<std::shared_ptr<MixedSamples>> Mix(const TokenSource& source, std::shared_ptr<DataSource> samples,
+                                                  const Job& job, const TextProgress& progress) {
+  std::vector<MixedPart> parts = {{.source = std::move(samples), .share = kMixWindow}};
+  for (const MixedData& mixed : job.data.mix) {
+    SHALE_ASSIGN_OR_RETURN(const TokenSource other, OpenBeside(source, job, "data.mix", mixed.path, progress));
+    SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DataSource> others, SamplesOf(other, job, mixed.path, progress));
+    parts.push_back({.source = std::move(others), .share = mixed.share});
+    parts[0].share -= mixed.share;
+  }
+  return std::make_shared<MixedSamples>(source.tokenizer(), std::move(parts), job.data.order, job.data.seed);
 }
 
 absl::Status CheckOneKind(const Job& job, const JobData::Own& own) {
@@ -183,13 +220,8 @@ absl::Status JobData::OpenFiles(Job job, const TextProgress& progress) {
   SHALE_RETURN_IF_ERROR(source.CheckVocabulary(Vocabulary(job.model)));
   std::unique_ptr<TokenSource> held_out;
   if (!job.data.evaluation_path.empty()) {
-    SHALE_ASSIGN_OR_RETURN(TokenSource opened, OpenJobTokens(job, job.data.evaluation_path, progress));
-    SHALE_RETURN_IF_ERROR(opened.CheckVocabulary(Vocabulary(job.model)));
-    if (opened.tokenizer() != source.tokenizer()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "data.evaluation_path: the tokens of ", job.data.evaluation_path, " are of \"", opened.tokenizer(),
-          "\", those of data.path of \"", source.tokenizer(), "\"; evaluation data must have the same tokenizer"));
-    }
+    SHALE_ASSIGN_OR_RETURN(TokenSource opened,
+                           OpenBeside(source, job, "data.evaluation_path", job.data.evaluation_path, progress));
     held_out = std::make_unique<TokenSource>(std::move(opened));
   } else if (job.data.evaluation_fraction > 0) {
     SHALE_ASSIGN_OR_RETURN(TokenSplit split,
@@ -198,10 +230,17 @@ absl::Status JobData::OpenFiles(Job job, const TextProgress& progress) {
     source = split.training;
     held_out = std::make_unique<TokenSource>(split.evaluation);
   }
-  SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DataSource> samples, SamplesOf(source, job));
+  SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DataSource> samples, SamplesOf(source, job, job.data.path, progress));
+  if (!job.data.mix.empty()) {
+    SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<MixedSamples> mixed, Mix(source, std::move(samples), job, progress));
+    absl::StrAppend(&saved_.tokenizer, "; mix of ", mixed->Describe());
+    samples = mixed;
+  }
   SHALE_ASSIGN_OR_RETURN(training_, MakeLoader(job, std::move(samples), Use::kTraining));
   if (held_out == nullptr) return absl::OkStatus();
-  SHALE_ASSIGN_OR_RETURN(samples, SamplesOf(*held_out, job));
+  const std::string held_out_path =
+      job.data.evaluation_path.empty() ? absl::StrCat(job.data.path, " (held out)") : job.data.evaluation_path;
+  SHALE_ASSIGN_OR_RETURN(samples, SamplesOf(*held_out, job, held_out_path, progress));
   SHALE_ASSIGN_OR_RETURN(evaluation_, MakeLoader(job, std::move(samples), Use::kEvaluation));
   return absl::OkStatus();
 }
@@ -266,7 +305,7 @@ void JobData::GoOnWith(std::unique_ptr<BatchLoader> loader, int64_t position) {
 }
 
 std::string JobData::Recorded(const std::string& name) const {
-  return digest_.empty() || digest_ == name ? name : absl::StrCat(name, "; ", digest_);
+  return digest_.empty() || absl::StartsWith(name, digest_) ? name : absl::StrCat(name, "; ", digest_);
 }
 
 SavedData JobData::SavedAt(int64_t position) const {

@@ -123,6 +123,14 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
     return Differs(difference);
   }
   SHALE_RETURN_IF_ERROR(CheckSameParameters(manifest.parameters, model));
+  for (size_t i = 0; i < model.parameters.size(); ++i) {
+    const bool frozen = manifest.parameters[i].frozen;
+    if (frozen == model.parameters[i].frozen) continue;
+    return Differs("its parameter ", model.parameters[i].name,
+                   frozen ? " is frozen, and trains" : " trains, and is frozen",
+                   " in the job (optimizer.train_only); keep train_only, or begin a new run from the weights (export "
+                   "them, and give the folder as model.hf_folder)");
+  }
   if (saved->optimizer.kind != job.optimizer.kind) {
     return Differs("its optimizer.rule is ", EntryOf(saved->optimizer.kind).name, ", the job's is ",
                    EntryOf(job.optimizer.kind).name,

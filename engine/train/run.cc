@@ -24,6 +24,7 @@ absl::Status TrainToEnd(Trainer& trainer, RunFolder& folder, const PrintLine& pr
   const auto on_step = [&](const StepReport& report) -> absl::Status {
     if (const std::optional<std::string> line = console.Step(report)) print(*line);
     if (!std::exchange(told_memory, true) && !trainer.late_memory().empty()) print(trainer.late_memory());
+    if (!trainer.slow_ranks().empty()) print(trainer.slow_ranks());
     return append(EventFields({.what = report}));
   };
   const auto on_evaluation = [&](const EvaluationReport& report) {

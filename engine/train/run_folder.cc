@@ -8,6 +8,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/checkpoint/store.h"
@@ -92,6 +93,18 @@ std::string RunFolder::ProbePath(absl::string_view folder) {
   return JoinPath(folder, absl::StrCat(".", kMetrics, ".tmp-probe"));
 }
 
+absl::StatusOr<std::string> RunFolder::NextFailurePath() const {
+  const std::string failures = RunFailuresPath(path_);
+  int last = 0;
+  if (Exists(failures)) {
+    SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(failures));
+    for (const std::string& name : names) {
+      if (int number = 0; absl::SimpleAtoi(name, &number)) last = std::max(last, number);
+    }
+  }
+  return JoinPath(failures, absl::StrCat(last + 1));
+}
+
 absl::Status RunFolder::RemoveLeftovers() {
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path_));
   for (const std::string& name : names) {
@@ -110,6 +123,12 @@ absl::Status RunFolder::RemoveFormerRun() {
 
 absl::Status RunFolder::RemoveFormerRecords() {
   if (Exists(RunHfPath(path_))) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(RunHfPath(path_)));
+  const std::string failures = RunFailuresPath(path_);
+  if (Exists(failures)) {
+    SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(failures));
+    for (const std::string& name : names) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(JoinPath(failures, name)));
+    SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(failures));
+  }
   for (const char* name : {kMetrics, kPlan}) SHALE_RETURN_IF_ERROR(Remove(JoinPath(path_, name)));
   return absl::OkStatus();
 }

@@ -4,6 +4,8 @@
 //   plan.txt       the plan of programs and memory
 //   metrics.jsonl  one line per step and per evaluation (proto/events.proto)
 //   checkpoints/   the trained state (engine/checkpoint/store.h)
+//   failures/      a folder for each start of the run that failed, 1, 2 and so on, with what the ranks did last
+//                  (engine/train/failure_report.h)
 //   hf/            the config.json of the Hugging Face folder that the run began with and the files of its tokenizer,
 //                  if any, so that the model can be exported with them when those folders are gone
 #pragma once
@@ -55,6 +57,9 @@ class RunFolder {
   absl::Status Begin(const Start& start);
   // Appends a row to metrics.jsonl. REQUIRES: Begin succeeded.
   absl::Status AppendMetrics(const JsonObject& row);
+
+  // Returns the path for reports about the next failure: failures/1, unless there is one already.
+  absl::StatusOr<std::string> NextFailurePath() const;
 
   // Returns a path in a run folder for a file that lives for a moment. If it is left over, the next run removes it.
   static std::string ProbePath(absl::string_view folder);

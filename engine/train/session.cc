@@ -5,10 +5,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "engine/config/print.h"
 #include "engine/io/file.h"
+#include "engine/runtime/blocked_time.h"
+#include "engine/train/failure_report.h"
 #include "engine/train/host_batch.h"
+#include "engine/train/replica_check.h"
 #include "kernels/check.h"
 #include "kernels/step_scalars.h"
 
@@ -27,6 +32,9 @@ absl::StatusOr<const LocalState*> Session::ReadableState() const {
 absl::StatusOr<LocalState*> Session::WritableState() {
   if (damaged_) return absl::FailedPreconditionError("a failure left the state unusable: it cannot be written");
   if (failed_) return absl::FailedPreconditionError("an earlier step failed, and no step can use what is written");
+  const std::vector<ParameterGroup>& groups = plan_.train.graph.groups;
+  const bool any_frozen = std::any_of(groups.begin(), groups.end(), [](const auto& group) { return group.frozen; });
+  if (any_frozen && saves()) checkpointer_->WaitForWriting();
   return state_.get();
 }
 
@@ -73,14 +81,19 @@ absl::StatusOr<StepReport> Session::Step() {
     in.hyper[kHyperLearningRate] = static_cast<float>(learning_rate);
     in.hyper[kHyperMaxNorm] = static_cast<float>(job_.optimizer.max_gradient_norm);
   }
+  step_now_ = steps_ + 1;
   if (steps_begun_ == 0) Tell(Progress{StartStage::kFirstStep});
   const int64_t traced = ++steps_begun_ - trace_options_.first_step;
   const bool tracing = !trace_options_.path.empty() && traced >= 0 && traced < trace_options_.steps;
   train_->SetTracing(tracing);
+  if (tracing && trace_.empty() && control_.processes() > 1) SHALE_RETURN_IF_ERROR(AgreeOnTraceOrigin());
+  waited_ns_.clear();
+  for (RankRuntime* rank : ranks_->runtimes()) waited_ns_.emplace_back(rank->rank(), -BlockedNs(*rank));
   if (absl::Status status = train_->Run(*inputs); !status.ok()) {
     failed_ = damaged_ = true;
     return status;
   }
+  for (int local = 0; local < ranks_->size(); ++local) waited_ns_[local].second += BlockedNs((*ranks_)[local]);
   if (steps_begun_ == 1) {
     ranks_->EnterMemory("the first step");
     late_memory_ = ranks_->LateMemory();
@@ -101,6 +114,12 @@ absl::StatusOr<StepReport> Session::Step() {
                      "optimizer.non_finite=SKIP to skip such steps"));
     return control_.processes() > 1 ? Agreed(error) : error;
   }
+  if (job_.runtime.check_every_steps > 0 && (steps_ + 1) % job_.runtime.check_every_steps == 0) {
+    if (const absl::Status equal = CompareReplicas(steps_ + 1); !equal.ok()) {
+      failed_ = damaged_ = true;
+      return equal;
+    }
+  }
   position_ += data_->SamplesAt(position_).count;
   ++steps_;
   tokens_ += out.global_tokens;
@@ -115,6 +134,48 @@ absl::StatusOr<StepReport> Session::Step() {
                          .peak_bytes_planned = plan_.arena_bytes,
                          .peak_bytes_measured = ranks_->measured_peak_bytes(),
                          .target_weights = plan_.train.graph.target_weights});
+}
+
+absl::Status Session::AgreeOnTraceOrigin() {
+  constexpr int64_t kMostBytes = 256;
+  constexpr char kBoot[] = "/proc/sys/kernel/random/boot_id";
+  // Processes on one host have one steady clock. Others hear of the time of process 0 about as late as the network is.
+  const auto now = [] { return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  const std::string host = ReadFile(kBoot, kMostBytes).value_or(absl::StrCat("process ", control_.process()));
+  SHALE_ASSIGN_OR_RETURN(const std::string message,
+                         control_.Broadcast(ControlChannel::kSteps, absl::StrCat(now(), " ", host)));
+  int64_t origin = now();
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(message, absl::MaxSplits(' ', 1));
+  if (parts.second == host && !absl::SimpleAtoi(parts.first, &origin)) {
+    return absl::InternalError("process 0 sent no time");
+  }
+  trace_.SetOrigin(origin);
+  return absl::OkStatus();
+}
+
+absl::Status Session::CompareReplicas(int64_t step) {
+  std::vector<RankDigest> mine(ranks_->size()), all;
+  const absl::Status read = ranks_->ForEach([&](int local) -> absl::Status {
+    const StepOutputs& out = train_->outputs(local);
+    mine[local] = {
+        .rank = ranks_->number(local), .loss = out.totals[kTotalLoss], .squared_norm = out.totals[kTotalSquaredNorm]};
+    SHALE_ASSIGN_OR_RETURN(mine[local].state,
+                           DigestOfReplicas(plan_.train.step.state, plan_.train.memory, (*ranks_)[local]));
+    return absl::OkStatus();
+  });
+  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, ControlChannel::kSteps, read));
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> messages,
+                         control_.Gather(ControlChannel::kSteps, SerializeDigests(mine)));
+  for (const std::string& message : messages) SHALE_RETURN_IF_ERROR(ParseDigests(message, all));
+  const absl::Status equal = CheckReplicas(plan_.options.mesh, step, std::move(all));
+  return equal.ok() || control_.processes() == 1 ? equal : Agreed(equal);
+}
+
+absl::Status Session::ReportFailure(const absl::Status& why) {
+  if (failure_folder_.empty() || reported_.exchange(true)) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(MakeFolders(failure_folder_));
+  return WriteFileDurably(FailureReportPath(failure_folder_, control_.process()),
+                          FailureReport(*ranks_, control_.process(), step_now_, why));
 }
 
 absl::Status Session::WithoutData(const absl::Status& error) {

@@ -1,6 +1,7 @@
 // Session runs one job on its ranks, from the creation of the ranks to their last step.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -58,6 +59,8 @@ class Session : public CheckpointSaver {
   // See the functions of Trainer with these names.
   std::string device_description() const;
   const std::string& late_memory() const { return late_memory_; }
+  // Returns for each rank of this process how long it waited in the last step (BlockedNs), with its number.
+  const std::vector<std::pair<int64_t, int64_t>>& waited_ns() const { return waited_ns_; }
 
   int64_t steps() const { return steps_; }  // Steps done, including those before the checkpoint.
   bool finished() const { return steps_ >= data_->total_steps() || data_->SamplesAt(position_).count == 0; }
@@ -70,6 +73,8 @@ class Session : public CheckpointSaver {
   absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
   // See Trainer::Abort.
   void Abort(const absl::Status& why) { ranks_->Abort(why); }
+  // See Trainer::ReportFailure.
+  absl::Status ReportFailure(const absl::Status& why);
   // See Trainer::SetLearningRate and Trainer::SetData.
   absl::Status SetLearningRate(std::optional<double> rate);
   absl::Status SetData(DataSource* data);
@@ -111,6 +116,11 @@ class Session : public CheckpointSaver {
   absl::Status GoOnAfterCheckpoint();
   // Calls generate(next_tokens), unless the state is unusable or runtime.generate is not set.
   absl::Status WithNextTokens(absl::FunctionRef<absl::Status(NextTokens&)> generate);
+  // Lets the traces of all processes count from the same time.
+  absl::Status AgreeOnTraceOrigin();
+  // Compares what several ranks hold copies of, after the step that train_ has run, which is step `step`. See
+  // runtime.check_every_steps. All processes have the error.
+  absl::Status CompareReplicas(int64_t step);
   // Makes a loader of data that the program gives, if it fits. Does not start it.
   absl::StatusOr<std::unique_ptr<BatchLoader>> OpenData(DataSource* data) const;
   // Returns the error of data that cannot be read. Other processes, which can read theirs, then wait for this one in
@@ -130,6 +140,7 @@ class Session : public CheckpointSaver {
   const double peak_flops_;
   const double flops_per_token_;
   const std::vector<int> local_ranks_;  // TrainerOptions::ranks.
+  const std::string failure_folder_;    // TrainerOptions::failure_folder.
   std::vector<int> process_of_rank_;    // By rank.
   const std::unique_ptr<JobData> data_;
   LearningRateSchedule learning_rate_;
@@ -145,9 +156,12 @@ class Session : public CheckpointSaver {
   Resumed resumed_;
   StepTrace trace_;
   int64_t steps_ = 0;
-  int64_t position_ = 0;  // Samples taken so far, over all epochs.
+  std::atomic<int64_t> step_now_ = 0;   // The step that has begun last.
+  std::atomic<bool> reported_ = false;  // A failure has been reported.
+  int64_t position_ = 0;                // Samples taken so far, over all epochs.
   int64_t tokens_ = 0;
   std::string late_memory_;
+  std::vector<std::pair<int64_t, int64_t>> waited_ns_;
   std::string why_no_ranges_;  // If a profiler wants ranges, and gets none.
   int64_t steps_begun_ = 0;    // Steps that this session has begun, for TraceOptions::first_step.
   bool failed_ = false;

@@ -76,6 +76,10 @@ absl::Status Session::CheckSame() const {
   SHALE_RETURN_IF_ERROR(
       CheckSameEverywhere(control_, ControlChannel::kSteps, "the program of a step and its memory plan (their CRCs)",
                           absl::StrCat(Crc32c(DumpProgram(plan_.train.step.program)), " ", Crc32c(addresses))));
+  const TraceOptions& trace = trace_options_;
+  SHALE_RETURN_IF_ERROR(CheckSameEverywhere(
+      control_, ControlChannel::kSteps, "the trace",
+      trace.path.empty() ? "none" : absl::StrCat("one of ", trace.steps, " steps from step ", trace.first_step)));
   return CheckSameData(data_->saved().tokenizer, data_->saved().samples_per_epoch);
 }
 
@@ -93,6 +97,7 @@ Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRa
       peak_flops_(options.peak_flops),
       flops_per_token_(ModelFlopsPerToken(job_, plan_.train.graph)),
       local_ranks_(options.ranks),
+      failure_folder_(options.failure_folder),
       data_(std::move(data)),
       learning_rate_(learning_rate) {}
 

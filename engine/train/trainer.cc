@@ -7,11 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "engine/train/checkpoint_policy.h"
 #include "engine/train/session.h"
+#include "engine/train/step_note.h"
+#include "engine/train/straggler_monitor.h"
 #include "engine/train/user_metrics.h"
 #include "kernels/check.h"
 
@@ -27,6 +26,7 @@ class Trainer::Impl {
 
   Session& session() const { return *session_; }
   UserMetrics& metrics() { return metrics_; }
+  const std::string& slow_ranks() const { return slow_ranks_; }
   void RequestStop() { stop_.store(true, std::memory_order_relaxed); }
   bool done() const { return stopped() || session_->finished(); }
 
@@ -92,6 +92,9 @@ class Trainer::Impl {
   // Tells of the first failure. Others are its consequences.
   void TellFailure(const absl::Status& status, const char* culprit) {
     if (!failure_told_) session_->Tell(Failure{.status = status, .culprit = culprit, .step = session_->steps()});
+    // An error that all have found alike leaves no question who waited for whom. A report that cannot be written must
+    // not hide why the run failed.
+    if (session_->damaged() && !IsAgreed(status)) session_->ReportFailure(status).IgnoreError();
     failure_told_ = true;
   }
 
@@ -105,22 +108,30 @@ class Trainer::Impl {
     return report;
   }
 
-  // Runs a step. The processes then exchange their stop requests and measured peaks.
+  // Runs a step. The processes then exchange their stop requests, measured peaks and times.
   absl::StatusOr<StepReport> RunStepEverywhere() {
     SHALE_ASSIGN_OR_RETURN(StepReport report, session_->Step());
     report.metrics = metrics_.Take();
     ControlPlane& control = session_->control();
-    if (control.processes() == 1) return report;
-    const int stop = stop_.load(std::memory_order_relaxed);
-    SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                           control.Gather(ControlChannel::kSteps, absl::StrCat(stop, " ", report.peak_bytes_measured)));
-    for (const std::string& message : all) {
-      const std::pair<absl::string_view, absl::string_view> note = absl::StrSplit(message, ' ');
-      int64_t peak = 0;
-      if (!absl::SimpleAtoi(note.second, &peak)) return absl::InternalError("a process sent no note after the step");
-      report.peak_bytes_measured = std::max(report.peak_bytes_measured, peak);
-      stop_agreed_ = stop_agreed_ || note.first == "1";
+    const StepNote mine = {.stop = stop_.load(std::memory_order_relaxed),
+                           .peak_bytes = report.peak_bytes_measured,
+                           .waited_ns = session_->waited_ns()};
+    std::vector<std::string> all = {Serialize(mine)};
+    if (control.processes() > 1) {
+      SHALE_ASSIGN_OR_RETURN(all, control.Gather(ControlChannel::kSteps, std::move(all[0])));
     }
+    std::vector<double> waited_seconds(session_->job().sharding.ranks);
+    for (const std::string& message : all) {
+      SHALE_ASSIGN_OR_RETURN(const StepNote note, ParseStepNote(message));
+      report.peak_bytes_measured = std::max(report.peak_bytes_measured, note.peak_bytes);
+      stop_agreed_ = stop_agreed_ || note.stop;
+      for (const auto& [rank, waited_ns] : note.waited_ns) {
+        if (rank < 0 || rank >= std::ssize(waited_seconds)) return absl::InternalError("a process sent a wrong rank");
+        waited_seconds[rank] = static_cast<double>(waited_ns) / 1e9;
+      }
+    }
+    slow_ranks_ = control.process() == 0 ? stragglers_.Add(report.seconds, waited_seconds) : "";
+    if (!slow_ranks_.empty()) session_->Tell(Warning{slow_ranks_});
     return report;
   }
 
@@ -155,6 +166,8 @@ class Trainer::Impl {
   std::optional<CheckpointPolicy> checkpoints_;  // Empty if nothing is saved.
   std::atomic<bool> stop_ = false;               // This process was asked to stop.
   UserMetrics metrics_;                          // For the report of the next step.
+  StragglerMonitor stragglers_;
+  std::string slow_ranks_;  // See Trainer::slow_ranks.
   bool failure_told_ = false;
   bool stop_agreed_ = false;  // Some process was asked to stop, and all know it. Used only with several processes.
 };
@@ -179,6 +192,7 @@ const JobPlan& Trainer::plan() const { return impl_->session().plan(); }
 int64_t Trainer::overhead_bytes() const { return impl_->session().overhead_bytes(); }
 std::string Trainer::device_description() const { return impl_->session().device_description(); }
 const std::string& Trainer::late_memory() const { return impl_->session().late_memory(); }
+const std::string& Trainer::slow_ranks() const { return impl_->slow_ranks(); }
 const Resumed& Trainer::resumed() const { return impl_->session().resumed(); }
 int64_t Trainer::total_steps() const { return impl_->session().data().total_steps(); }
 int64_t Trainer::steps_done() const { return impl_->session().steps(); }
@@ -195,6 +209,7 @@ absl::Status Trainer::Generate(absl::Span<const int32_t> prompt, int64_t count, 
 }
 bool Trainer::has_evaluation_data() const { return impl_->session().data().evaluation() != nullptr; }
 void Trainer::RequestStop() { impl_->RequestStop(); }
+absl::Status Trainer::ReportFailure(const absl::Status& why) { return impl_->session().ReportFailure(why); }
 void Trainer::Abort(const absl::Status& why) { impl_->session().Abort(why); }
 absl::StatusOr<std::string> Trainer::SaveCheckpoint() { return impl_->SaveCheckpoint(); }
 absl::Status Trainer::WriteTrace() const { return impl_->session().WriteTrace(); }

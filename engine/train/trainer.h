@@ -67,6 +67,10 @@ class Trainer {
   // After the first step, returns a line that says by how much memory taken since Create checked what was free exceeds
   // what it left free for that (Backend::late_bytes). Empty if it does not.
   const std::string& late_memory() const;
+  // Returns a line if the last step was the 20th in a row in which some ranks took more than 20 % longer than the
+  // median rank (StragglerMonitor), and otherwise "". With several processes, those that do not lead always return "".
+  // Only ranks on CPUs are compared.
+  const std::string& slow_ranks() const;
   int64_t total_steps() const;
   int64_t steps_done() const;
   // Returns whether all steps are done or a stop was requested.
@@ -118,6 +122,9 @@ class Trainer {
   // Ends a step, evaluation or generation that runs, with the error `why`, by which this process does not wait for
   // others that have ended. Only destruction may follow. Safe to call from any thread.
   void Abort(const absl::Status& why);
+  // Writes what the ranks of this process did last to TrainerOptions::failure_folder, if there is one, with `why` the
+  // run failed. A run that fails by itself does so too. Only the first report counts. Safe to call from any thread.
+  absl::Status ReportFailure(const absl::Status& why);
 
   // Read and write, between steps, the state of this trainer as fp32, in row-major order: all elements of a parameter,
   // or `values.size()` of them from element `begin` on. The next step uses what was written. A form of fewer bits

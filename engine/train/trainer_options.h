@@ -17,7 +17,9 @@
 
 namespace shale {
 
-// Says which steps are traced, and where the trace is written (StepTrace::ChromeJson).
+// Says which steps are traced, and where the trace is written (StepTrace::ChromeJson). With several processes, either
+// all or none have a trace, of the same steps. Each writes that of its ranks, and all count from the same time
+// (MergeChromeJson).
 struct TraceOptions {
   std::string path;        // Empty: nothing is traced.
   int64_t first_step = 3;  // This trainer's first step is 1. The first two are slow: page faults and cold caches.
@@ -53,6 +55,9 @@ struct TrainerOptions {
   // treat checkpoints that are already there.
   std::string checkpoint_folder;
   ResumeOptions resume;
+  // Folder that gets a report of what the ranks of this process did last if a run fails, one file for each process of
+  // the job (tools/inspect_run reads them). It is created for that. Empty: nothing is reported.
+  std::string failure_folder;
   // Folder whose tokenizer files, together with the encoding of the data, identify the tokenizer that made the tokens;
   // empty: none.
   std::string tokenizer_folder;

@@ -198,8 +198,8 @@ absl::StatusOr<std::vector<Slope>> GradientCheck::Check(const Parameter& paramet
   return slopes;
 }
 
-// Returns the parameters in the order in which they are checked: those of the first group and of the last, then those
-// of the others.
+// Returns the parameters that train in the order in which they are checked: those of the first group and of the last,
+// then those of the others.
 std::vector<Parameter> InOrderOfCheck(const ModelGraph& graph) {
   std::vector<GroupId> groups;
   for (GroupId first = 0, last = static_cast<GroupId>(graph.groups.size()) - 1; first <= last; ++first, --last) {
@@ -208,6 +208,7 @@ std::vector<Parameter> InOrderOfCheck(const ModelGraph& graph) {
   }
   std::vector<Parameter> parameters;
   for (const GroupId group : groups) {
+    if (graph.groups[group].frozen) continue;
     for (const ParameterId id : graph.groups[group].parameters) parameters.push_back(graph.parameters[id]);
   }
   return parameters;

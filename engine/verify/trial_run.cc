@@ -40,6 +40,7 @@ absl::StatusOr<TrialRecord> TrialRun::Run(int steps, Keep keep) {
     }
     if (step > 0 || keep != Keep::kGradientsAndWeights) continue;
     for (const Parameter& parameter : parameters) {
+      if (parameter.frozen) continue;
       SHALE_ASSIGN_OR_RETURN(record.gradients[parameter.name], ReadGradients(*trainer_, parameter));
     }
   }

@@ -163,7 +163,7 @@ void LayerNormBackwardT(const LayerNormBackward& op, int64_t begin, int64_t end,
 }
 
 // These functions compute rows [begin, end). The backward ones write the partial sums of the parameters' gradients over
-// these rows to `partial`.
+// these rows to `partial`, in scratch, also where an op does not want them: the rows are in the cache anyway.
 void RmsNormForwardRows(const RmsNormForward& op, int64_t begin, int64_t end) {
   ForActivations(op.x.dtype, [&](auto element) HWY_ATTR { RmsNormForwardT<decltype(element)>(op, begin, end); });
 }
@@ -204,6 +204,17 @@ absl::Status Run(const LayerNormForward& op, Scratch scratch, const Context& con
   return absl::OkStatus();
 }
 
+namespace {
+
+// Adds the partial sums of a gradient up, unless it is absent.
+void AddColumns(const float* partials, int64_t blocks, int64_t stride, const Tensor& gradient_C, bool accumulate,
+                const Context& context) {
+  if (!gradient_C.present()) return;
+  AddPartials(partials, blocks, stride, gradient_C.elements(), gradient_C.as<float>(), accumulate, *context.team);
+}
+
+}  // namespace
+
 int64_t ScratchBytesOf(const RmsNormBackward& op, const Context& context) {
   return ColumnScratchBytes(RowCount(op.x), op.x.dim(-1));
 }
@@ -215,7 +226,7 @@ absl::Status Run(const RmsNormBackward& op, Scratch scratch, const Context& cont
   ParallelFor(*context.team, rows.n, rows.block, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(RmsNormBackwardRows)(op, begin, end, partials + begin / rows.block * c);
   });
-  AddPartials(partials, rows.blocks(), c, c, op.d_weight_C.as<float>(), op.accumulate, *context.team);
+  AddColumns(partials, rows.blocks(), c, op.d_weight_C, op.accumulate, context);
   return absl::OkStatus();
 }
 
@@ -231,8 +242,8 @@ absl::Status Run(const LayerNormBackward& op, Scratch scratch, const Context& co
   ParallelFor(*context.team, rows.n, rows.block, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(LayerNormBackwardRows)(op, begin, end, partials + begin / rows.block * 2 * c);
   });
-  AddPartials(partials, rows.blocks(), 2 * c, c, op.d_weight_C.as<float>(), op.accumulate, *context.team);
-  AddPartials(partials + c, rows.blocks(), 2 * c, c, op.d_bias_C.as<float>(), op.accumulate, *context.team);
+  AddColumns(partials, rows.blocks(), 2 * c, op.d_weight_C, op.accumulate, context);
+  AddColumns(partials + c, rows.blocks(), 2 * c, op.d_bias_C, op.accumulate, context);
   return absl::OkStatus();
 }
 

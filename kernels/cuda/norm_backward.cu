@@ -2,9 +2,9 @@
 //
 // A block owns a chunk of rows, and each of its teams owns one row at a time (see row_tile.h). It reads d_y, x (and
 // d_residual) once from memory and writes d_x once, so the kernel is bound by memory. The gradients of weight and bias
-// are column sums (column_sums.h), which the same loop accumulates in registers. A thread reads the elements that it
-// owns before it writes there, so that d_x may be d_y or d_residual. Rows too wide for the largest team are processed
-// tile by tile, after a separate kernel has computed the column sums.
+// are column sums (column_sums.h), which the same loop accumulates in registers, also if the op wants only d_x. A
+// thread reads the elements that it owns before it writes there, so that d_x may be d_y or d_residual. Rows too wide
+// for the largest team are processed tile by tile, after a separate kernel has computed the column sums.
 #include "kernels/check.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/kernels.h"
@@ -256,7 +256,14 @@ absl::Status RunBackward(const OpType& op, const Tensor& mean, const Tensor& d_b
     return aligned ? Start<T, kCentered, true>(OpType::kName.data(), operands, partials, stream)
                    : Start<T, kCentered, false>(OpType::kName.data(), operands, partials, stream);
   }));
-  return SumChunks(OpType::kName.data(), partials, op.d_weight_C, d_bias, op.accumulate, stream);
+  if (op.d_weight_C.present()) {
+    return SumChunks(OpType::kName.data(), partials, op.d_weight_C, d_bias, op.accumulate, stream);
+  }
+  if (!d_bias.present()) return absl::OkStatus();
+  // The partial rows of d_bias follow those of d_weight.
+  scratch.data += Partials::Bytes(1, partials.rows, C);
+  return SumChunks(OpType::kName.data(), Partials(scratch, 1, partials.rows, C), d_bias, Tensor(), op.accumulate,
+                   stream);
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ struct RmsNormForward {
 
 // d_x = d_residual + the gradient of y = norm(x) with respect to x; d_weight (+)= sum over rows of d_y x rstd. x is the
 // tensor that the forward op normalized: its `sum`, or its x without a residual. d_y, x, d_residual and d_x have the
-// shape of that tensor, and their outer dimensions may be strided. d_x may be d_y or d_residual itself.
+// shape of that tensor, and their outer dimensions may be strided. d_x may be d_y or d_residual itself. d_weight is
+// absent if nobody wants it, because the weight is frozen.
 struct RmsNormBackward {
   static constexpr absl::string_view kName = "RmsNormBackward";
   Tensor d_y;         // act
@@ -43,7 +44,7 @@ struct RmsNormBackward {
   Tensor rstd_R;      // f32
   Tensor d_residual;  // act, optional
   Tensor d_x;         // act
-  Tensor d_weight_C;  // f32
+  Tensor d_weight_C;  // f32, optional
   bool accumulate = false;
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
@@ -77,14 +78,15 @@ struct LayerNormForward {
   }
 };
 
-// Like RmsNormBackward; d_weight (+)= sum over rows of d_y (x - mean) rstd, d_bias (+)= sum over rows of d_y.
+// Like RmsNormBackward; d_weight (+)= sum over rows of d_y (x - mean) rstd, d_bias (+)= sum over rows of d_y. Either of
+// the two may be absent.
 struct LayerNormBackward {
   static constexpr absl::string_view kName = "LayerNormBackward";
   Tensor d_y, x, weight_C;      // act
   Tensor mean_R, rstd_R;        // f32
   Tensor d_residual;            // act, optional
   Tensor d_x;                   // act
-  Tensor d_weight_C, d_bias_C;  // f32
+  Tensor d_weight_C, d_bias_C;  // f32, optional
   bool accumulate = false;
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {

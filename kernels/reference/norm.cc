@@ -41,7 +41,7 @@ absl::Status Reference(const RmsNormBackward& op) {
   const int64_t c = op.x.dim(-1);
   const int64_t rows = RowCount(op.x);
   // The gradients of the parameters come first, because d_x may overwrite d_y.
-  for (int64_t i = 0; i < c; ++i) {
+  for (int64_t i = 0; i < c && op.d_weight_C.present(); ++i) {
     double total = 0;
     for (int64_t r = 0; r < rows; ++r) {
       total += Get(op.d_y, RowOffset(op.d_y, r) + i) * Get(op.x, RowOffset(op.x, r) + i) * Get(op.rstd_R, r);
@@ -93,8 +93,8 @@ absl::Status Reference(const LayerNormBackward& op) {
       weight_total += d_y * (Get(op.x, RowOffset(op.x, r) + i) - Get(op.mean_R, r)) * Get(op.rstd_R, r);
       bias_total += d_y;
     }
-    PutGradient(op.d_weight_C, i, weight_total, op.accumulate);
-    PutGradient(op.d_bias_C, i, bias_total, op.accumulate);
+    if (op.d_weight_C.present()) PutGradient(op.d_weight_C, i, weight_total, op.accumulate);
+    if (op.d_bias_C.present()) PutGradient(op.d_bias_C, i, bias_total, op.accumulate);
   }
   // With g = d_y weight and n = (x - mean) rstd: d_x = rstd (g - mean(g) - n mean(g n)).
   for (int64_t r = 0; r < rows; ++r) {

@@ -8,7 +8,10 @@
 namespace shale {
 
 std::string ToString(const CollectiveWish& wish) {
-  return absl::StrCat(ToString(wish.kind), " of ", wish.elements, " ", ToString(wish.dtype));
+  const std::string what = absl::StrCat(ToString(wish.kind), " of ", wish.elements, " ", ToString(wish.dtype));
+  if (wish.place.instruction < 0) return what;
+  return absl::StrCat(what, " for instruction ", wish.place.instruction, " in iteration ", wish.place.iteration,
+                      " of run ", wish.place.run);
 }
 
 std::string RankList(absl::Span<const int> ranks) {

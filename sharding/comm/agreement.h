@@ -17,10 +17,12 @@ struct CollectiveWish {
   CollectiveKind kind = CollectiveKind::kAllGather;
   DType dtype = DType::kFloat32;
   int64_t elements = 0;  // Elements of the full vector.
+  CollectivePlace place;
   bool operator==(const CollectiveWish&) const = default;
 };
 
-// Returns for example "AllReduceSum of 100 f32".
+// Returns for example "AllReduceSum of 100 f32", or "AllReduceSum of 100 f32 for instruction 7 in iteration 0 of run
+// 3".
 std::string ToString(const CollectiveWish& wish);
 
 // Returns for example "rank 3" or "ranks 1, 3".

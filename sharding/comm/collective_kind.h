@@ -1,4 +1,4 @@
-// The kinds of collectives. communicator.h defines what each does.
+// The kinds of collectives, which communicator.h defines, and where in a job a collective stands.
 #pragma once
 
 #include <cstdint>
@@ -17,5 +17,13 @@ constexpr absl::string_view ToString(CollectiveKind kind) {
   }
   return "?";
 }
+
+// The place of a collective in the programs that all ranks run, for checks and messages.
+struct CollectivePlace {
+  int64_t run = 0;           // Counts the programs that the rank has run, from 1.
+  int32_t instruction = -1;  // -1: the place is not known.
+  int32_t iteration = 0;     // Of the instruction's loop.
+  bool operator==(const CollectivePlace&) const = default;
+};
 
 }  // namespace shale

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "kernels/device/device.h"
 #include "kernels/tensor.h"
+#include "sharding/comm/collective_kind.h"
 
 namespace shale {
 
@@ -38,6 +39,10 @@ class Communicator {
     Meter(data, data, stream);
     return EnqueueAllReduceSum(data, stream);
   }
+
+  // Says where the collective that the caller enqueues next stands. Ranks that come to different places then fail with
+  // InvalidArgument, as if they wanted different collectives, in groups whose ranks compare what they want.
+  virtual void SetPlace(const CollectivePlace& place) {}
 
   // Registers the memory in which all tensors of this rank's collectives will lie, at the same offsets on every rank.
   // Some communicators then transfer data faster. The launching thread of every rank must call it before the first

@@ -35,7 +35,8 @@ class Rendezvous {
     int64_t elements = 0;  // Elements of the full vector.
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
-    CollectiveWish wish() const { return {.kind = kind, .dtype = dtype, .elements = elements}; }
+    CollectivePlace place;
+    CollectiveWish wish() const { return {.kind = kind, .dtype = dtype, .elements = elements, .place = place}; }
   };
 
   // A rank waits at most `timeout_seconds` for its peers in Meet (see Deadline). 0: forever.

@@ -14,15 +14,6 @@ namespace {
 // The parts of an all-reduce begin at multiples of this size, so that two ranks never write the same cache line.
 constexpr int64_t kLineBytes = 128;
 
-// Returns the call of a collective. `full` is the entire vector, which is `data` for an all-reduce.
-Rendezvous::Call CallOf(CollectiveKind kind, const Tensor& full, const Tensor& input, const Tensor& output) {
-  return {.kind = kind,
-          .dtype = full.dtype,
-          .elements = full.elements(),
-          .input = input.as<std::byte>(),
-          .output = output.as<std::byte>()};
-}
-
 }  // namespace
 
 RendezvousCommunicator::RendezvousCommunicator(std::shared_ptr<Rendezvous> rendezvous, int rank)
@@ -33,6 +24,16 @@ RendezvousCommunicator::~RendezvousCommunicator() {
 }
 
 void RendezvousCommunicator::Abort(absl::Status reason) { rendezvous_->Abort(AbortedBy(rank_, std::move(reason))); }
+
+Rendezvous::Call RendezvousCommunicator::CallOf(CollectiveKind kind, const Tensor& full, const Tensor& input,
+                                                const Tensor& output) const {
+  return {.kind = kind,
+          .dtype = full.dtype,
+          .elements = full.elements(),
+          .input = input.as<std::byte>(),
+          .output = output.as<std::byte>(),
+          .place = place_};
+}
 
 absl::Status RendezvousCommunicator::EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) {
   SHALE_RETURN_IF_ERROR(CheckAllGather(shard, full, rank_, size()));

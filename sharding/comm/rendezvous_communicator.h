@@ -23,6 +23,7 @@ class RendezvousCommunicator : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return rendezvous_->size(); }
+  void SetPlace(const CollectivePlace& place) override { place_ = place; }
   void Abort(absl::Status reason) override;
 
  protected:
@@ -50,12 +51,15 @@ class RendezvousCommunicator : public Communicator {
   absl::Status AllGather(Stream& stream);
   absl::Status ReduceScatter(Stream& stream);
   absl::Status AllReduce(Stream& stream);
+  // Returns the call of a collective. `full` is the entire vector, which is `data` for an all-reduce.
+  Rendezvous::Call CallOf(CollectiveKind kind, const Tensor& full, const Tensor& input, const Tensor& output) const;
   absl::Status SumPart(int64_t begin, int64_t count, std::byte* out, Stream& stream);
   const Rendezvous::Call& call(int rank) const { return rendezvous_->call(rank); }
   const Rendezvous::Call& mine() const { return call(rank_); }
 
   const std::shared_ptr<Rendezvous> rendezvous_;
   const int rank_;
+  CollectivePlace place_;
   std::vector<const std::byte*> inputs_;  // Inputs of a sum, by rank. A member, so that a collective allocates nothing.
 };
 

@@ -51,7 +51,7 @@ struct Machine {
     };
     if (with_nccl) {
       options.memory = CreateNcclMemory(nccl);
-      options.create_group = [this](absl::Span<const int> ordinals) {
+      options.create_group = [this](const GroupMembers& /*group*/, absl::Span<const int> ordinals) {
         return CreateNcclGroup(nccl, runtime, ordinals, {.windows = true});
       };
     }

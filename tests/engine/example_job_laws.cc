@@ -107,6 +107,7 @@ RandomJob MakeRandomJob(int seed) {
   } else {
     job.recomputation.push_back(absl::StrCat("activation_checkpointing.recompute=", job.example->activation));
   }
+  if (pick(4) == 0) job.numbers.push_back("optimizer.train_only=*norm.weight");  // Every example has some.
   return job;
 }
 

@@ -133,7 +133,8 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                              .sequence_length = tokens.length,
                              .loss_chunk_tokens = options.loss_chunk_tokens,
                              .target_weights = options.target_weights,
-                             .position_ids = options.position_ids};
+                             .position_ids = options.position_ids,
+                             .train_only = options.train_only};
   SHALE_ASSIGN_OR_RETURN(const ModelGraph graph,
                          options.build ? options.build(graph_options) : BuildModel(options.model, graph_options));
   std::unique_ptr<Backend> tested;
@@ -198,6 +199,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   const auto read_all = [&](bool gradients, std::map<std::string, std::vector<float>>& into) -> absl::Status {
     for (size_t i = 0; i < graph.parameters.size(); ++i) {
       const auto id = static_cast<ParameterId>(i);
+      if (gradients && graph.parameters[i].frozen) continue;
       std::vector<float>& values = into[graph.parameters[i].name];
       values.resize(graph.parameters[i].elements());
       SHALE_RETURN_IF_ERROR(gradients ? state.ReadGradient(id, 0, absl::MakeSpan(values))

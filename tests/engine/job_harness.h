@@ -55,6 +55,7 @@ struct RunOptions {
   int64_t loss_chunk_tokens = 7;
   TargetWeights target_weights = TargetWeights::kNone;
   bool position_ids = false;
+  std::vector<std::string> train_only;  // As GraphOptions::train_only.
   StepOptions step;
   const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads, cpu_products).
   OpsKind ops = OpsKind::kFast;
@@ -83,11 +84,12 @@ struct RunResult {
   std::vector<double>
       losses;  // Of each step, divided as RunOptions::target_weights says. It is an error if ranks disagree.
   std::vector<double> norms;
-  int64_t global_tokens = 0;                            // Of the last step.
-  double global_weight = 0;                             // Of the last step.
-  bool non_finite = false;                              // In the last step.
-  std::map<std::string, std::vector<float>> gradients;  // Reduced, not clipped. Empty without reads_gradients.
-  std::map<std::string, std::vector<float>> weights;    // After the last step.
+  int64_t global_tokens = 0;  // Of the last step.
+  double global_weight = 0;   // Of the last step.
+  bool non_finite = false;    // In the last step.
+  // Of the parameters that train; reduced, not clipped. Empty without reads_gradients.
+  std::map<std::string, std::vector<float>> gradients;
+  std::map<std::string, std::vector<float>> weights;  // After the last step.
   int64_t measured_peak_bytes = 0;
   size_t graphs = 0;  // Number captured by rank 0.
 };

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/program/lifetimes.h"
 #include "engine/step/combination.h"
 #include "tests/engine/arena_checker.h"
@@ -17,8 +18,8 @@ namespace shale::testing {
 namespace {
 
 // Returns a random valid job. Strategy, accumulation, mesh, activation checkpointing, optimizer, moments, clipping,
-// update time, model, dtype, masters, dtype of gradient shards, offloaded state, K, keep_gradients, the
-// weights of targets and what computes matmuls vary. `example` becomes the example whose model the job has, or null.
+// update time, model, dtype, masters, dtype of gradient shards, offloaded state, K, keep_gradients, the weights of
+// targets, what trains and what computes matmuls vary. `example` becomes the example whose model the job has, or null.
 RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   *example = nullptr;
@@ -75,6 +76,7 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
     CustomModel model = (*example)->model(1 + pick(4));
     model.vocabulary = (*example)->vocabulary;
     options.model = model;
+    if (pick(3) == 0) options.train_only = {"*norm.weight"};
     return options;
   }
   DecoderConfig c = SmallDecoder();
@@ -91,6 +93,9 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   c.attention_window = pick(3) == 0 ? 3 : 0;
   options.model = c;
   options.position_ids = pick(3) == 0;
+  static const std::vector<std::string> kTrainOnly[] = {
+      {"blocks.0.*"}, {"*.weight"}, {"*norm*", "embedding*"}, {"blocks.*.attention.*"}, {"final_norm.weight"}};
+  if (pick(3) == 0) options.train_only = kTrainOnly[pick(std::ssize(kTrainOnly))];
   return options;
 }
 
@@ -110,7 +115,8 @@ std::string Describe(const RunOptions& o, int seed) {
                       ToString(o.step.update_device), " gradients in ", ToString(o.step.gradient_shards),
                       " on host: ", ToString(o.step.offload_state), ", matmuls by ", ToString(o.cpu_products),
                       ", target weights ", static_cast<int>(o.target_weights),
-                      o.position_ids ? ", packed documents" : "");
+                      o.position_ids ? ", packed documents" : "",
+                      o.train_only.empty() ? "" : absl::StrCat(", trains only ", absl::StrJoin(o.train_only, ", ")));
 }
 
 // 400 random jobs in all: 380 on the CPU, and 20 others on the CUDA stand-ins, where a job takes fifty times as long.

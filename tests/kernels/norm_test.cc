@@ -18,6 +18,8 @@ struct NormShape {
   bool onto_residual = false;  // Backward: d_x is d_residual.
   bool strided = false;
   bool accumulate = false;
+  bool frozen_weight = false;  // Backward: there is no d_weight.
+  bool frozen_bias = false;    // Backward: there is no d_bias.
 
   int64_t all_rows() const { return heads > 0 ? rows * heads : rows; }
   std::string Name(DType act) const {
@@ -29,6 +31,8 @@ struct NormShape {
     if (onto_residual) name += "_onto_residual";
     if (strided) name += "_strided";
     if (accumulate) name += "_accumulate";
+    if (frozen_weight) name += "_frozen_weight";
+    if (frozen_bias) name += "_frozen_bias";
     return name;
   }
 };
@@ -88,6 +92,10 @@ OpCase LayerNormForwardCase(const NormShape& s, DType act) {
   return c;
 }
 
+Tensor GradientTensor(TestMemory& memory, const NormShape& s) {
+  return s.accumulate ? memory.Random(DType::kFloat32, {s.width}) : memory.Output(DType::kFloat32, {s.width});
+}
+
 template <class OpType>
 OpType NormBackwardInputs(TestMemory& memory, const NormShape& s, DType act) {
   OpType op;
@@ -99,7 +107,7 @@ OpType NormBackwardInputs(TestMemory& memory, const NormShape& s, DType act) {
   op.d_x = s.in_place        ? op.d_y
            : s.onto_residual ? op.d_residual
                              : RowTensor(memory, s, act, /*output=*/true, s.strided);
-  op.d_weight_C = s.accumulate ? memory.Random(DType::kFloat32, {s.width}) : memory.Output(DType::kFloat32, {s.width});
+  if (!s.frozen_weight) op.d_weight_C = GradientTensor(memory, s);
   op.accumulate = s.accumulate;
   return op;
 }
@@ -124,8 +132,7 @@ OpCase LayerNormBackwardCase(const NormShape& s, DType act) {
   OpCase c{.name = "LayerNormBackward_" + s.Name(act)};
   auto op = NormBackwardInputs<LayerNormBackward>(c.memory, s, act);
   op.mean_R = c.memory.Random(DType::kFloat32, {s.all_rows()});
-  op.d_bias_C =
-      s.accumulate ? c.memory.Random(DType::kFloat32, {s.width}) : c.memory.Output(DType::kFloat32, {s.width});
+  if (!s.frozen_bias) op.d_bias_C = GradientTensor(c.memory, s);
   c.op = op;
   c.tolerances = NormBackwardTolerances(s);
   return c;
@@ -161,6 +168,12 @@ std::vector<OpCase> NormCases() {
     const NormShape onto = {.rows = 6, .width = 35, .residual = true, .onto_residual = true};
     cases.push_back(RmsNormBackwardCase(onto, act));
     cases.push_back(LayerNormBackwardCase(onto, act));
+    const NormShape frozen = {.rows = 33, .width = 18, .frozen_weight = true, .frozen_bias = true};
+    cases.push_back(RmsNormBackwardCase(frozen, act));
+    cases.push_back(LayerNormBackwardCase(frozen, act));
+    cases.push_back(LayerNormBackwardCase({.rows = 33, .width = 18, .accumulate = true, .frozen_bias = true}, act));
+    cases.push_back(LayerNormBackwardCase({.rows = 33, .width = 18, .frozen_weight = true}, act));
+    cases.push_back(LayerNormBackwardCase({.rows = 5, .width = 9000, .frozen_weight = true}, act));
   }
   return cases;
 }

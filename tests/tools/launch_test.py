@@ -5,14 +5,17 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import time
 import unittest
 
 _TRAIN = os.path.abspath("tools/train")
 _LAUNCH = os.path.abspath("tools/launch")
+_INSPECT = os.path.abspath("tools/inspect_run")
 _RUN = "runs/test"
 _JOB = """
 name: "test"
@@ -73,7 +76,7 @@ class LaunchTest(unittest.TestCase):
 
     def losses(self, name):
         with open(os.path.join(self.place(name), _RUN, "metrics.jsonl"), encoding="utf-8") as lines:
-            return [line.get("loss") for line in map(json.loads, lines)]
+            return [line.get("loss") for line in map(json.loads, lines) if "restart" not in line]
 
     def checkpoints(self, name):
         """Returns the bytes of the shards of every checkpoint, by path. The manifests name the folder of the data."""
@@ -130,6 +133,31 @@ class LaunchTest(unittest.TestCase):
         self.assertIn("resuming from runs/test/checkpoints/step-0000000006 after step 6", output)
         self.assertIn("done; the run is in runs/test", output)
 
+    def test_one_trace_has_the_ranks_of_all_processes(self):
+        output = self.train("traced", 3, "--trace=trace.json", "--trace_steps=3")
+        self.assertIn("trace: trace.json", output)
+        with open(os.path.join(self.place("traced"), "trace.json"), encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+        self.assertEqual(glob.glob(os.path.join(self.place("traced"), _RUN, "*trace*")), [])
+        meetings = {}  # The events of each collective, which all ranks enter before one leaves it.
+        for event in events:
+            if event["ph"] == "X" and event["name"].startswith(("AllReduce", "AllGather", "ReduceScatter")):
+                args = event["args"]
+                key = (args["step"], args["instruction"], args.get("micro_batch"))
+                meetings.setdefault(key, []).append(event)
+        self.assertGreater(len(meetings), 3)
+        for meeting in meetings.values():
+            ranks = sorted(event["pid"] for event in meeting)
+            self.assertEqual(ranks, sorted([0, 1, 2, 3] * (len(meeting) // 4)))
+            if len(meeting) > 4:
+                continue  # Several iterations of a loop.
+            self.assertLess(max(event["ts"] for event in meeting),
+                            min(event["ts"] + event["dur"] for event in meeting) + 0.01)
+        results = self.by_hand(["traces"] * 2, ("--trace=trace.json",), ())
+        self.assertEqual([code for code, _ in results], [2, 2], results)
+        self.assertRegex(results[0][1], 'disagree about the trace: process 0 has "one of 2 steps from step 3", process '
+                         '1 has "none"')
+
     def running(self, name, processes, *arguments, step=2, restarts=0):
         """Starts a job. Returns the launcher and its processes, by number, when it has made so many steps."""
         process = self.launch(name, processes, *arguments, restarts=restarts)
@@ -159,6 +187,62 @@ class LaunchTest(unittest.TestCase):
                     self.assertRegex(output, rf"train, process {number}: {named}")
                 for pid in pids:
                     self.assertFalse(os.path.exists(f"/proc/{pid}"))
+                report = self.inspect(f"killed-{victim}")
+                self.assertIn(f"rank {victim} left no report", report)
+                for number in set(range(4)) - {victim}:
+                    self.assertRegex(report, rf"process {number} \(pid {pids[number]} on .*\) failed at .* in step ")
+
+    def inspect(self, name):
+        result = subprocess.run([_INSPECT, "--run", os.path.join(self.place(name), _RUN)], capture_output=True,
+                                text=True, check=True)
+        return result.stdout
+
+    def report(self, name, process, *notes, ranks=4, shard_ranks=4):
+        """Writes the report of a process. A note is its rank, stream, instruction and times, and maybe an axis."""
+        folder = os.path.join(self.place(name), _RUN, "failures/2")
+        os.makedirs(folder, exist_ok=True)
+        lines = [{
+            "process": process, "pid": 100 + process, "host": "a", "unix_seconds": 9.0, "step": 812, "ranks": ranks,
+            "shard_ranks": shard_ranks, "error": "gone"
+        }]
+        for rank, stream, instruction, begun, finished, *axis in notes:
+            note = {"rank": rank, "stream": stream, "run": 5, "instruction": instruction, "name": "Op",
+                    "unit": "blocks.3", "iteration": 1}
+            note.update({"begun": begun} if begun else {}, **({"finished": finished} if finished else {}))
+            lines.append(dict(note, axis=axis[0]) if axis else note)
+        with open(os.path.join(folder, f"process-{process}.jsonl"), "w", encoding="utf-8") as out:
+            out.writelines(json.dumps(line) + "\n" for line in lines)
+
+    def test_reports_of_a_failure_are_merged_into_who_waits_for_whom(self):
+        def clock(seconds):
+            return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+        done, stuck = ("reduce", 19, 1.0, 2.0, "shard"), ("reduce", 20, 3.0, None, "shard")
+        self.report("late", 0, (0, *done), (0, *stuck), (1, *done), (1, *stuck))
+        self.report("late", 1, (2, *done), (2, "compute", 12, None, 2.5), (3, *stuck))
+        report = self.inspect("late")
+        self.assertIn("failure 2 of ", report)
+        self.assertIn(f"process 1 (pid 101 on a) failed at {clock(9)} in step 812: gone\n", report)
+        self.assertIn(
+            f"rank 2 never entered Op 20 of blocks.3, iteration 1, of step 812; ranks 0, 1, 3 wait in it since "
+            f"{clock(3)}; the last that rank 2 finished is Op 12 of blocks.3 at {clock(2.5)}\n", report)
+        # Rank 3 has left what the others wait in, and rank 2 is elsewhere.
+        self.report("odd", 0, (0, *stuck), (1, *stuck))
+        self.report("odd", 1, (2, "reduce", 31, 4.0, None, "shard"), (3, "reduce", 20, 3.0, 3.5, "shard"))
+        report = self.inspect("odd")
+        self.assertIn(f"rank 2 never entered Op 20 of blocks.3, iteration 1, of step 812; ranks 0, 1 wait in it since "
+                      f"{clock(3)}; rank 3 left it; rank 2 is in Op 31 of blocks.3 instead since {clock(4)}\n", report)
+        # Only ranks of a row of the mesh wait for each other.
+        self.report("mesh", 0, (0, *stuck), (1, *done), (2, *done), (3, *done), shard_ranks=2)
+        self.assertIn("rank 1 never entered Op 20 ", self.inspect("mesh"))
+        self.report("silent", 0, (0, *stuck), (1, *stuck))
+        report = self.inspect("silent")
+        self.assertIn("ranks 2, 3 left no report: ", report)
+        self.assertIn(f"ranks 0, 1 wait in Op 20 of blocks.3, iteration 1, of step 812 since {clock(3)}; ranks 2, 3 "
+                      "left no report", report)
+        empty = subprocess.run([_INSPECT, "--run", self.place("empty")], capture_output=True, text=True, check=False)
+        self.assertEqual(empty.returncode, 2)
+        self.assertIn("holds no report of a failure", empty.stderr)
 
     def test_a_job_that_is_started_again_ends_in_the_bits_of_the_undisturbed_one(self):
         arguments = ("--set=lr_schedule.steps=100", "--set=checkpoint={every_steps: 10 keep_last: 2}", "--resume=auto")
@@ -170,14 +254,39 @@ class LaunchTest(unittest.TestCase):
         self.assertIn("launch: a process ended with code 137; starting all again (1 of 1)", output)
         self.assertRegex(output, "resuming from runs/test/checkpoints/step-00000000[2-9]0")
         self.expect_same("straight", "again")
+        with open(os.path.join(self.place("again"), _RUN, "metrics.jsonl"), encoding="utf-8") as lines:
+            rows = [row for row in map(json.loads, lines) if "restart" in row]
+        step = int(re.search(r"resuming from .* after step (\d+)", output)[1])
+        cause = f"signal 9 ended process 1 (pid {pids[1]} on {socket.gethostname()})"
+        self.assertEqual(rows, [{"step": step, "restart": 1, "cause": cause}])
 
     def test_a_signal_to_the_launcher_saves_and_ends_all(self):
-        process, _ = self.running("stopped", 3, *_ENDLESS)
-        process.send_signal(signal.SIGTERM)
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            name = f"stopped-{number}"
+            process, _ = self.running(name, 3, *_ENDLESS)
+            process.send_signal(number)
+            output = process.communicate(timeout=60)[0]
+            self.assertEqual(process.returncode, 128 + number, output)
+            step = int(re.search(r"stopped after step (\d+) of 1000000; the run is in runs/test", output)[1])
+            self.assertTrue(os.path.isdir(os.path.join(self.place(name), _RUN, f"checkpoints/step-{step:010d}")))
+
+    def test_what_torchrun_and_the_grace_period_ask_for(self):
+        path = os.path.join(self.place("cluster"), "error.json")
+        command = [_TRAIN, "--job=job.textproto"]
+        process = self.start("cluster", [*command, "--set=data.path=nowhere.txt"], TORCHELASTIC_ERROR_FILE=path)
         output = process.communicate(timeout=60)[0]
-        self.assertEqual(process.returncode, 128 + signal.SIGTERM, output)
-        step = int(re.search(r"stopped after step (\d+) of 1000000; the run is in runs/test", output)[1])
-        self.assertTrue(os.path.isdir(os.path.join(self.place("stopped"), _RUN, f"checkpoints/step-{step:010d}")))
+        self.assertEqual(process.returncode, 2, output)
+        with open(path, encoding="utf-8") as file:
+            message = json.load(file)["message"]
+        self.assertRegex(message["message"], "cannot open .*nowhere.txt")
+        self.assertGreater(int(message["extraInfo"]["timestamp"]), 0)
+        process = self.start("cluster", [*command, "--grace_seconds=0"], TORCHELASTIC_RESTART_COUNT="2")
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertRegex(output, r"warning: a save of \S+ KiB probably takes \S+, and after SIGTERM a process has 0 s")
+        with open(os.path.join(self.place("cluster"), _RUN, "metrics.jsonl"), encoding="utf-8") as lines:
+            row = json.loads(lines.readline())
+        self.assertEqual(row, {"step": 0, "restart": 2, "cause": "torchrun started the job again"})
 
     def test_what_is_wrong_at_the_start_is_said_once(self):
         output = self.train("refused", 3, "--set=data.path=nowhere.txt", code=2)
@@ -238,6 +347,68 @@ class LaunchTest(unittest.TestCase):
             output = process.communicate(timeout=60)[0]  # Alone, the other would wait five minutes.
             self.assertEqual(process.returncode, 128 + signal.SIGKILL, output)
             self.assertRegex(output, rf"launch: signal 9 ended process {victim} \(pid \d+\)")
+
+    def hosts(self):
+        """Makes two hosts: network namespaces that a cable joins, as slow as the machine can make it. Returns what
+        stands before a command that runs on each. Skips the test where the machine allows no namespaces."""
+        hosts = []
+        for number, begin in enumerate((["unshare", "--user", "--map-root-user"], [])):
+            command = f"hostname host-{number} && ip link set lo up && echo ready && exec sleep 120"
+            unshare = [*(begin or [*hosts[0], "unshare"]), "--net", "--uts", "sh", "-c", command]
+            process = self.start("hosts", unshare)
+            if process.stdout.readline() != "ready\n":
+                self.skipTest("this machine allows no network namespaces")
+            hosts.append(["nsenter", f"--target={process.pid}", "--user", "--net", "--uts", "--preserve-credentials"])
+        subprocess.run([*hosts[0], "ip", "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns",
+                        hosts[1][1].split("=")[1]], check=True)
+        for number, on_host in enumerate(hosts):
+            subprocess.run([*on_host, "ip", "addr", "add", f"10.77.0.{number + 1}/24", "dev", "cable"], check=True)
+            subprocess.run([*on_host, "ip", "link", "set", "cable", "up"], check=True)
+            # Not all kernels can delay packets.
+            slow = [*on_host, "tc", "qdisc", "add", "dev", "cable", "root"]
+            if subprocess.run([*slow, "netem", "delay", "5ms", "rate", "1gbit"], check=False).returncode != 0:
+                subprocess.run([*slow, "tbf", "rate", "1gbit", "burst", "1mbit", "latency", "50ms"], check=False)
+        return hosts
+
+    def test_two_hosts_notice_a_cut_cable_and_go_on_when_it_is_mended(self):
+        os.environ["PATH"] += ":/usr/sbin:/sbin"  # Of ip and tc.
+        if not all(map(shutil.which, ("unshare", "nsenter", "ip", "tc"))):
+            self.skipTest("wanted unshare, nsenter, ip and tc")
+        hosts = self.hosts()
+
+        def start(*arguments):
+            return [
+                self.start("cable", [*on_host, _LAUNCH, "--processes=2", "--hosts=10.77.0.1,10.77.0.2",
+                                     f"--host_index={number}", "--", _TRAIN, "--job=job.textproto",
+                                     "--set=lr_schedule.shape=CONSTANT", "--set=telemetry.evaluate_every=0",
+                                     *arguments], SHALE_TOKEN="secret") for number, on_host in enumerate(hosts)
+            ]
+
+        launches = start("--set=lr_schedule.steps=1000000", "--set=checkpoint={every_steps: 5 keep_last: 2}",
+                         "--set=telemetry.print_every=1")
+        for line in launches[0].stdout:
+            if re.match("step +15/", line):
+                break
+        subprocess.run([*hosts[0], "ip", "link", "set", "cable", "down"], check=True)
+        outputs = [launch.communicate(timeout=60)[0] for launch in launches]
+        self.assertRegex(outputs[0], "train, process 0: process [23] .*host-1.* has not been heard from for 10 s")
+        self.assertRegex(outputs[1], "train, process 2: process 0 at 10.77.0.1:29400.* has not been heard from for ")
+        self.assertNotIn(0, [launch.returncode for launch in launches])
+
+        subprocess.run([*hosts[0], "ip", "link", "set", "cable", "up"], check=True)
+        newest = max(glob.glob(os.path.join(self.place("cable"), _RUN, "checkpoints/step-*")))
+        last = int(newest.rsplit("-", 1)[1]) + 5
+        launches = start(f"--set=lr_schedule.steps={last}", "--resume=auto")
+        outputs = [launch.communicate(timeout=60)[0] for launch in launches]
+        self.assertEqual([launch.returncode for launch in launches], [0, 0], outputs)
+        self.assertIn(f"resuming from runs/test/checkpoints/{os.path.basename(newest)}", outputs[0])
+        self.train("no-cable", 0, "--set=lr_schedule.shape=CONSTANT", "--set=telemetry.evaluate_every=0",
+                   f"--set=lr_schedule.steps={last}")
+        folder = f"runs/test/checkpoints/step-{last:010d}/"
+        mended, straight = ({path: content for path, content in self.checkpoints(name).items()
+                             if path.startswith(folder)} for name in ("cable", "no-cable"))
+        self.assertEqual(len(straight), 4)
+        self.assertTrue(mended == straight)
 
     def test_a_command_that_cannot_start_is_an_error(self):
         process = self.start("nothing", [_LAUNCH, "--processes=2", "--", "./nowhere"])

@@ -54,6 +54,7 @@ class ScriptsTest(unittest.TestCase):
         self.write("bin/bazel", _BAZEL)
         self.write(".out/bin/tools/train", _TRAIN)
         self.write(".out/bin/tools/generate", "#!/bin/sh\n")
+        self.write(".out/bin/tools/tokenize", "#!/bin/sh\necho tokenize $* >> calls\n")
 
     def write(self, name, text):
         path = os.path.join(self.root, name)
@@ -168,24 +169,33 @@ class ScriptsTest(unittest.TestCase):
         for seconds, wanted in (("0.1", "940"), ("1", "400")):
             code, said, calls = self.call("tools/quickstart", SECONDS_PER_STEP=seconds)
             self.assertEqual(code, 0, said)
-            self.assertEqual(len(calls), 3)
-            sets = self.sets(calls[2])
+            self.assertEqual(len(calls), 4)
+            sets = self.sets(calls[3])
             self.assertEqual(sets["lr_schedule.steps"], wanted)
             self.assertEqual(sets["lr_schedule.warmup_steps"], str(int(wanted) // 10))
         self.assertEqual(sets["telemetry.run_folder"], "runs/quickstart-2")
+
+    def test_quickstart_makes_a_vocabulary_of_its_text_unless_a_tokenizer_is_given(self):
+        _, _, calls = self.call("tools/quickstart", "--set", "data.path=mine")
+        self.assertRegex(calls[1], "^tokenize --train --vocabulary=[0-9]+ --in=mine --out=runs/quickstart_vocabulary$")
+        for call in calls[2:]:
+            self.assertEqual(self.sets(call)["data.tokenizer"], "runs/quickstart_vocabulary")
+        _, _, calls = self.call("tools/quickstart", "--set", "data.tokenizer=bytes")
+        self.assertEqual(len(calls), 3)
+        self.assertEqual(self.sets(calls[2])["data.tokenizer"], "bytes")
 
     def test_quickstart_trains_even_if_the_trial_tells_nothing(self):
         for trial in ("fails", "empty"):
             code, said, calls = self.call("tools/quickstart", TRIAL=trial)
             self.assertEqual(code, 0, said)
             self.assertIn("training for 800 steps", said)
-            self.assertEqual(self.sets(calls[2])["lr_schedule.steps"], "800")
+            self.assertEqual(self.sets(calls[3])["lr_schedule.steps"], "800")
 
     def test_the_users_number_of_steps_counts(self):
         _, _, calls = self.call("tools/quickstart", "--set", "lr_schedule.steps=50", "--set",
                                 "telemetry.run_folder=mine")
-        self.assertEqual(len(calls), 2)
-        sets = self.sets(calls[1])
+        self.assertEqual(len(calls), 3)
+        sets = self.sets(calls[2])
         self.assertEqual((sets["lr_schedule.steps"], sets["lr_schedule.warmup_steps"]), ("50", "5"))
         self.assertEqual(sets["telemetry.run_folder"], "mine")
 

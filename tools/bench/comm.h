@@ -4,8 +4,8 @@
 // The bandwidths are those of nccl-tests, for n ranks and a full vector (all ranks' shards together) of `size` bytes:
 //   algbw = size / time
 //   busbw = algbw (n - 1) / n for AllGather and ReduceScatterSum, algbw 2 (n - 1) / n for AllReduceSum.
-// Ranks that are threads of the CPU, or that share a GPU, use no bus. Their bound is what all ranks together read and
-// write in memory,
+// Ranks of --device=gloo are connected over TCP, as if each had a process of its own. Ranks that are threads of the
+// CPU, or that share a GPU, use no bus. Their bound is what all ranks together read and write in memory,
 //   AllGather         n size read, n size written
 //   ReduceScatterSum  n size read,   size written
 //   AllReduceSum      n size read,   size written, then (n - 1) size read and written

@@ -3,6 +3,7 @@
 #include "kernels/device/cpu/cpu_device.h"
 #include "sharding/comm/in_process.h"
 #include "tools/bench/comm.h"
+#include "tools/bench/comm_gloo.h"
 #include "tools/bench/gpu.h"
 #include "tools/bench/support.h"
 
@@ -19,7 +20,7 @@ absl::StatusOr<CommRanks> CpuRanks(int ranks, int /*ranks_per_device*/) {
 }
 
 std::vector<CommKind> Kinds() {
-  std::vector<CommKind> kinds = {{.device = "cpu", .create = CpuRanks}};
+  std::vector<CommKind> kinds = {{.device = "cpu", .create = CpuRanks}, {.device = "gloo", .create = GlooRanks}};
   for (CommKind& kind : GpuComms(CreateJobGpuBackend)) kinds.push_back(std::move(kind));
   return kinds;
 }

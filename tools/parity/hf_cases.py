@@ -25,7 +25,7 @@ class HfCase:
     max_shard_size: str = "1GB"
 
     def make_config(self):
-        return getattr(transformers, self.family + "Config")(**_TOKENS, **self.options)
+        return getattr(transformers, self.family + "Config")(**(_TOKENS | self.options))
 
     def make_model(self):
         """Returns the model, rounded to `dtype`, with weights that depend only on the case's name."""

@@ -36,13 +36,18 @@ def loss_of(model, inputs, targets):
     return loss / (targets >= 0).sum(), logits
 
 
-def train(model, inputs, targets):
-    """Trains with AdamW. Returns the logits before the first step, and each step's loss and unclipped gradient norm."""
+def adamw(model, learning_rate):
+    """Returns the optimizer of a model, which decays its matrices only."""
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
-    optimizer = torch.optim.AdamW(
-        [dict(params=decayed, weight_decay=WEIGHT_DECAY), dict(params=others, weight_decay=0.0)], lr=LEARNING_RATE,
+    return torch.optim.AdamW(
+        [dict(params=decayed, weight_decay=WEIGHT_DECAY), dict(params=others, weight_decay=0.0)], lr=learning_rate,
         betas=(BETA1, BETA2), eps=EPSILON, foreach=False)
+
+
+def train(model, inputs, targets):
+    """Trains with AdamW. Returns the logits before the first step, and each step's loss and unclipped gradient norm."""
+    optimizer = adamw(model, LEARNING_RATE)
     losses, norms, first = [], [], None
     for _ in range(STEPS):
         optimizer.zero_grad()

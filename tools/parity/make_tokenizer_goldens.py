@@ -19,14 +19,14 @@ _WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?
           r"|\s+(?!\S)|\s+")
 
 
-def byte_level(pre_tokenizer, normalizer=None, ignore_merges=False, special=("<|endoftext|>",)):
+def byte_level(pre_tokenizer, normalizer=None, ignore_merges=False, special=("<|endoftext|>",), lines=None, size=700):
     tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     if normalizer is not None:
         tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(tokenize_corpus.training_lines(), trainers.BpeTrainer(
-        vocab_size=700, special_tokens=list(special), show_progress=False,
+    tokenizer.train_from_iterator(lines or tokenize_corpus.training_lines(), trainers.BpeTrainer(
+        vocab_size=size, special_tokens=list(special), show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     return tokenizer
 
@@ -39,15 +39,15 @@ def bytes_only(add_prefix_space=False):
     return pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space, use_regex=False)
 
 
-def gpt2():
-    tokenizer = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False))
+def gpt2(**how):
+    tokenizer = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), **how)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     return tokenizer
 
 
-def llama3():
+def llama3(special=("<|begin_of_text|>", "<|endoftext|>"), **how):
     tokenizer = byte_level(pre_tokenizers.Sequence([split(_WORDS.replace("DIGITS", "{1,3}")), bytes_only()]),
-                           ignore_merges=True, special=["<|begin_of_text|>", "<|endoftext|>"])
+                           ignore_merges=True, special=special, **how)
     tokenizer.post_processor = processors.Sequence([
         processors.ByteLevel(trim_offsets=False),
         processors.TemplateProcessing(single="<|begin_of_text|> $A", pair="<|begin_of_text|> $A <|begin_of_text|> $B",
@@ -55,14 +55,15 @@ def llama3():
     return tokenizer
 
 
-def qwen2():
-    return byte_level(pre_tokenizers.Sequence([split(_WORDS.replace("DIGITS", "")), bytes_only()]), normalizers.NFC())
+def qwen2(**how):
+    return byte_level(pre_tokenizers.Sequence([split(_WORDS.replace("DIGITS", "")), bytes_only()]), normalizers.NFC(),
+                      **how)
 
 
-def falcon():
+def falcon(**how):
     return byte_level(pre_tokenizers.Sequence([
         pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.ByteLevel(add_prefix_space=False),
-        pre_tokenizers.Digits(individual_digits=False), split("[0-9][0-9][0-9]")]))
+        pre_tokenizers.Digits(individual_digits=False), split("[0-9][0-9][0-9]")]), **how)
 
 
 def starcoder():
@@ -94,12 +95,12 @@ def added():
     return tokenizer
 
 
-def sentencepiece():
+def sentencepiece(lines=None, size=500):
     """Returns a model as those converted from SentencePiece: characters, merges of them, and bytes."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
-    lines = [line for line in tokenize_corpus.training_lines() if ord(max(line, default="a")) < 0x530]
-    trained.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=500, show_progress=False, limit_alphabet=120))
+    lines = [line for line in lines or tokenize_corpus.training_lines() if ord(max(line, default="a")) < 0x530]
+    trained.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=size, show_progress=False, limit_alphabet=120))
     model = json.loads(trained.to_str())["model"]
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
     tokens += sorted(model["vocab"], key=model["vocab"].get)
@@ -107,8 +108,8 @@ def sentencepiece():
                       unk_token="<unk>", fuse_unk=True, byte_fallback=True)
 
 
-def with_sentencepiece():
-    tokenizer = Tokenizer(sentencepiece())
+def with_sentencepiece(**how):
+    tokenizer = Tokenizer(sentencepiece(**how))
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
                                            decoders.Strip(" ", 1, 0)])
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B",
@@ -124,8 +125,8 @@ def llama2():
     return tokenizer
 
 
-def mistral():
-    tokenizer = with_sentencepiece()
+def mistral(**how):
+    tokenizer = with_sentencepiece(**how)
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     return tokenizer
 

@@ -142,7 +142,10 @@ void CpuStream::Loop() {
 void CpuStream::Run(Item item) {
   absl::Status status;
   if (item.awaited != nullptr) {
+    const auto before = std::chrono::steady_clock::now();
     item.awaited->Await(item.awaited_items);
+    const std::chrono::nanoseconds blocked = std::chrono::steady_clock::now() - before;
+    blocked_ns_.fetch_add(blocked.count(), std::memory_order_relaxed);
     status = item.awaited->ErrorOf(item.awaited_items);
   } else if (!progress_.failed()) {
     status = RunHostWork(item.work, options_.name);

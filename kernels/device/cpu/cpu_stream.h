@@ -13,6 +13,7 @@
 // A synchronous stream has no thread: work runs at once in the calling thread, and Enqueue returns its error.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -63,6 +64,9 @@ class CpuStream : public Stream {
 
   absl::Status Record(Event& event) override;
   absl::Status Wait(const Event& event) override;
+  // Returns how long the stream has waited so far for work of other streams (Wait), including all that ended before the
+  // last Synchronize. 0 if the stream is synchronous.
+  int64_t blocked_ns() const { return blocked_ns_.load(std::memory_order_relaxed); }
   // Equivalent to Enqueue.
   absl::Status RunOnHost(std::function<absl::Status()> work) override { return Enqueue(std::move(work)); }
   absl::Status RecordTime(int64_t* nanoseconds) override;
@@ -89,10 +93,11 @@ class CpuStream : public Stream {
 
   const Options options_;
   StreamProgress& progress_;
-  uint64_t enqueued_ = 0;        // Items so far. Used by the launching thread only, like known_finished_.
-  uint64_t known_finished_ = 0;  // At least this many have finished. Reading the true count at every Push would
-                                 // order streams by accident.
-  Counter published_;            // Items that the thread may take. Slot i % depth holds item i until it is finished.
+  uint64_t enqueued_ = 0;                // Items so far. Used by the launching thread only, like known_finished_.
+  uint64_t known_finished_ = 0;          // At least this many have finished. Reading the true count at every Push would
+                                         // order streams by accident.
+  std::atomic<int64_t> blocked_ns_ = 0;  // Written by the thread, before the wait counts as finished.
+  Counter published_;  // Items that the thread may take. Slot i % depth holds item i until it is finished.
   std::vector<Item> ring_;
   std::thread thread_;
 };

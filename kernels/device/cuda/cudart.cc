@@ -261,10 +261,14 @@ class Cudart final : public CudaRuntime {
 
 }  // namespace
 
-std::unique_ptr<CudaRuntime> CreateCudart() {
+void SetCudaEnvironment() {
   setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
   // Streams beyond this number (default 8) share a queue and wait for one another in it.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+}
+
+std::unique_ptr<CudaRuntime> CreateCudart() {
+  SetCudaEnvironment();
   return std::make_unique<Cudart>();
 }
 

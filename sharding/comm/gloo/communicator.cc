@@ -54,7 +54,8 @@ absl::Status GlooCommunicator::Enqueue(CollectiveKind kind, const Tensor& full, 
                                  .dtype = full.dtype,
                                  .elements = full.elements(),
                                  .input = input.as<std::byte>(),
-                                 .output = output.as<std::byte>()};
+                                 .output = output.as<std::byte>(),
+                                 .place = next_};
   return cpu_stream->Enqueue([this, call] { return Run(call); });
 }
 

@@ -12,7 +12,7 @@ namespace shale {
 namespace {
 
 // How long a process that ends waits until its peers have taken its notice.
-constexpr std::chrono::milliseconds kNoticeTime{1000};
+constexpr std::chrono::milliseconds kNoticeTime{2000};
 // How long a rank whose connection fails waits for the thread that finds out why.
 constexpr std::chrono::milliseconds kExplainTime{3000};
 
@@ -25,7 +25,7 @@ GlooGroup::GlooGroup(GlooLayout layout, std::unique_ptr<GlooLinks> links, double
       rendezvous_(layout_.local_ranks(), timeout_seconds),
       awaited_(layout_.local_ranks().size() + 1),
       left_(layout_.processes()),
-      lost_(layout_.processes()) {
+      lost_ticks_(layout_.processes()) {
   if (layout_.peers().empty()) return;
   notices_ = std::thread([this] { TakeNotices(); });
   watch_ = std::thread([this] { Watch(); });

@@ -95,9 +95,9 @@ class GlooGroup {
   Deadline deadline_;                 // That of collective `running_`.
   int left_rank_ = -1;                // The rank that left after the fewest collectives. -1: none has left.
   uint64_t left_after_ = std::numeric_limits<uint64_t>::max();
-  bool told_ = false;       // The peers have been told that a rank of this process has left.
-  std::vector<bool> left_;  // By process, whether one of its ranks has left.
-  std::vector<bool> lost_;  // By process, whether its connection is lost.
+  bool told_ = false;            // The peers have been told that a rank of this process has left.
+  std::vector<bool> left_;       // By process, whether one of its ranks has left.
+  std::vector<int> lost_ticks_;  // By process, for how many ticks of Watch its connection is lost.
 
   std::thread notices_, watch_;
 };

@@ -14,6 +14,9 @@ struct GlooHello::Header {
   int64_t elements = 0;
   int32_t kind = 0;
   int32_t dtype = 0;
+  int64_t run = 0;
+  int32_t instruction = 0;
+  int32_t iteration = 0;
 };
 
 GlooHello::GlooHello(GlooGroup& group) : group_(group), mine_(kSlotBytes) {
@@ -55,7 +58,10 @@ absl::Status GlooHello::Send(uint64_t number, const CollectiveWish& wish, int64_
   const Header header = {.number = number,
                          .elements = wish.elements,
                          .kind = static_cast<int32_t>(wish.kind),
-                         .dtype = static_cast<int32_t>(wish.dtype)};
+                         .dtype = static_cast<int32_t>(wish.dtype),
+                         .run = wish.place.run,
+                         .instruction = wish.place.instruction,
+                         .iteration = wish.place.iteration};
   std::memcpy(mine_.data(), &header, sizeof(header));
   for (const int peer : group_.layout().peers()) {
     const absl::Status status = group_.links().Send(*sent_, peer, kGlooHelloTag, 0, kHeaderBytes + size_bytes);
@@ -79,7 +85,8 @@ absl::Status GlooHello::Await() {
     const Header header = HeaderOf(layout.process_of(rank));
     wishes[rank] = {.kind = static_cast<CollectiveKind>(header.kind),
                     .dtype = static_cast<DType>(header.dtype),
-                    .elements = header.elements};
+                    .elements = header.elements,
+                    .place = {header.run, header.instruction, header.iteration}};
   }
   const absl::Status agreement = CheckAgreement(wishes, ranks, number_);
   if (!agreement.ok()) group_.Fail(agreement);

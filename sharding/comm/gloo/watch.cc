@@ -1,4 +1,5 @@
 // The threads of a GlooGroup: one waits for notices of peers, one looks at connections and deadlines.
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -12,6 +13,9 @@ namespace {
 
 // How often connections and deadlines are looked at.
 constexpr std::chrono::milliseconds kTick{20};
+// For how many ticks a connection must be lost before the group fails for that. A peer that ends in order has sent its
+// notice before, and on a busy host the thread that takes it may come late. The notice tells more.
+constexpr int kTicksToTakeNotice = 20;
 
 }  // namespace
 
@@ -31,7 +35,7 @@ void GlooGroup::TakeNotices() {
         std::unique_lock lock(mutex_);
         if (closed_ || stopping_) return;
         for (const int peer : layout_.peers()) {
-          if (!lost_[peer]) processes.push_back(peer);
+          if (lost_ticks_[peer] == 0) processes.push_back(peer);
         }
       }
       if (processes.empty()) return;
@@ -85,7 +89,7 @@ void GlooGroup::Watch() {
     links_->Receive(*watched[peer], peer, kGlooWatchTag, 0, 0).IgnoreError();
   }
   std::unique_lock lock(mutex_);
-  for (std::vector<bool> broken(layout_.processes()); !Ending();) {
+  while (!Ending()) {
     changed_.wait_for(lock, kTick, [&] { return Ending() || !noticed_.ok(); });
     if (Ending()) return;
     if (!noticed_.ok()) {
@@ -99,10 +103,8 @@ void GlooGroup::Watch() {
       Wake();
     }
     for (const int peer : layout_.peers()) {
-      if (lost_[peer]) continue;
-      // A notice of the peer may have come before its connection was lost, so the loss counts one tick later.
-      lost_[peer] = broken[peer];
-      if (lost_[peer] && !left_[peer]) {
+      int& lost = lost_ticks_[peer];
+      if (lost == kTicksToTakeNotice && !left_[peer]) {
         const std::string reason =
             absl::StrCat("lost ", RankList(layout_.ranks_of(peer)), " ", Current(),
                          ": the process has ended or closed its connections; look for its own error");
@@ -111,10 +113,13 @@ void GlooGroup::Watch() {
         return;
       }
       // An aborted wait returns at once, or throws if the connection is lost.
-      broken[peer] = !CallGloo([&] {
-                        watched[peer]->abortWaitRecv();
-                        watched[peer]->waitRecv(nullptr, kGlooForever);
-                      }).ok();
+      if (lost == 0 && CallGloo([&] {
+                         watched[peer]->abortWaitRecv();
+                         watched[peer]->waitRecv(nullptr, kGlooForever);
+                       }).ok()) {
+        continue;
+      }
+      lost = std::min(lost + 1, kTicksToTakeNotice);
     }
   }
 }

@@ -1,6 +1,8 @@
 #include "sharding/comm/nccl/nccl.h"
 
+#include <algorithm>
 #include <iterator>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +13,9 @@
 
 namespace shale {
 namespace {
+
+// How long a group without a time-out waits for the process of its rank 0.
+constexpr double kLongestWaitSeconds = 24 * 3600;
 
 NcclType TypeOf(DType dtype) {
   switch (dtype) {
@@ -88,19 +93,19 @@ absl::Status CheckOptions(NcclApi& nccl, const NcclOptions& options) {
       "this NCCL has no symmetric windows; install NCCL 2.27 or newer, or remove runtime.nccl_windows");
 }
 
-// Creates the communicators of this process: ranks first_rank, first_rank + 1, ... of `size`, one per ordinal.
+// Creates the communicators of the members.
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateRanks(const std::shared_ptr<NcclApi>& nccl,
                                                                        const std::shared_ptr<CudaRuntime>& runtime,
-                                                                       const NcclUniqueId& id, int first_rank, int size,
-                                                                       absl::Span<const int> ordinals,
+                                                                       const NcclUniqueId& id,
+                                                                       const NcclMembers& members,
                                                                        const NcclOptions& options) {
   std::vector<std::unique_ptr<NcclRank>> ranks;
   absl::Status begun;
-  for (int index = 0; index < std::ssize(ordinals) && begun.ok(); ++index) {
+  for (size_t index = 0; index < members.ranks.size() && begun.ok(); ++index) {
     ranks.push_back(std::make_unique<NcclRank>(nccl, runtime,
-                                               NcclRank::Options{.rank = first_rank + index,
-                                                                 .size = size,
-                                                                 .ordinal = ordinals[index],
+                                               NcclRank::Options{.rank = members.ranks[index],
+                                                                 .size = members.size,
+                                                                 .ordinal = members.ordinals[index],
                                                                  .timeout_seconds = options.timeout_seconds}));
     begun = ranks.back()->BeginInit(id);
   }
@@ -112,10 +117,54 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateRanks(const std
                          NcclGroup::Create(std::move(ranks), {.timeout_seconds = options.timeout_seconds,
                                                               .agreement = options.check_agreement}));
   std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int index = 0; index < std::ssize(ordinals); ++index) {
+  for (int index = 0; index < std::ssize(members.ranks); ++index) {
     communicators.push_back(std::make_unique<NcclCommunicator>(nccl, group, index, options.windows));
   }
   return communicators;
+}
+
+absl::StatusOr<NcclUniqueId> CreateId(NcclApi& nccl) {
+  NcclUniqueId id;
+  if (const NcclResult result = nccl.GetUniqueId(id); result != NcclResult::kSuccess) {
+    return absl::InternalError(absl::StrCat("ncclGetUniqueId: ", nccl.ErrorString(result), " ", nccl.LastError(),
+                                            "; NCCL_DEBUG=INFO tells more"));
+  }
+  return id;
+}
+
+// Returns the group's id, which the process of rank 0 creates for all.
+absl::StatusOr<NcclUniqueId> ShareId(NcclApi& nccl, Store& store, const NcclMembers& members, double timeout_seconds) {
+  const std::string key = absl::StrCat("nccl/", members.name);
+  NcclUniqueId id;
+  if (members.ranks[0] == 0) {
+    SHALE_ASSIGN_OR_RETURN(id, CreateId(nccl));
+    SHALE_RETURN_IF_ERROR(store.Put(key, std::string(id.bytes.begin(), id.bytes.end())));
+    return id;
+  }
+  SHALE_ASSIGN_OR_RETURN(const std::string bytes,
+                         store.Get(key, timeout_seconds > 0 ? timeout_seconds : kLongestWaitSeconds));
+  if (bytes.size() != id.bytes.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("group ", members.name, ": wanted an id of NCCL of ",
+                                                   id.bytes.size(), " bytes, found ", bytes.size()));
+  }
+  std::copy(bytes.begin(), bytes.end(), id.bytes.begin());
+  return id;
+}
+
+// Checks the members of a group of several processes.
+absl::Status CheckMembers(const NcclMembers& members, const NcclOptions& options) {
+  const auto refuse = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("group ", members.name, " of ", members.size, " ranks: ", why));
+  };
+  if (options.check_agreement) return refuse("check_agreement requires all ranks to be threads of one process");
+  if (members.ranks.empty()) return refuse("this process holds none of them");
+  if (members.ranks.size() != members.ordinals.size()) return refuse("a rank has no GPU");
+  int last = -1;
+  for (const int rank : members.ranks) {
+    if (rank <= last || rank >= members.size) return refuse(absl::StrCat("rank ", rank, " after ", last));
+    last = rank;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -135,26 +184,14 @@ CudaMemorySource CreateNcclMemory(std::shared_ptr<NcclApi> nccl) {
           }};
 }
 
-absl::StatusOr<NcclUniqueId> CreateNcclUniqueId(NcclApi& nccl) {
-  NcclUniqueId id;
-  if (const NcclResult result = nccl.GetUniqueId(id); result != NcclResult::kSuccess) {
-    return absl::InternalError(absl::StrCat("ncclGetUniqueId: ", nccl.ErrorString(result), " ", nccl.LastError(),
-                                            "; NCCL_DEBUG=INFO tells more"));
-  }
-  return id;
-}
-
-absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(std::shared_ptr<NcclApi> nccl,
-                                                                     std::shared_ptr<CudaRuntime> runtime,
-                                                                     const NcclUniqueId& id, int rank, int size,
-                                                                     int ordinal, const NcclOptions& options) {
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateNcclGroup(std::shared_ptr<NcclApi> nccl,
+                                                                           std::shared_ptr<CudaRuntime> runtime,
+                                                                           Store& store, const NcclMembers& members,
+                                                                           const NcclOptions& options) {
   SHALE_RETURN_IF_ERROR(CheckOptions(*nccl, options));
-  if (rank < 0 || rank >= size) return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " of ", size));
-  if (options.check_agreement) {
-    return absl::InvalidArgumentError("check_agreement requires all ranks to be threads of one process");
-  }
-  SHALE_ASSIGN_OR_RETURN(auto communicators, CreateRanks(nccl, runtime, id, rank, size, {ordinal}, options));
-  return std::move(communicators[0]);
+  SHALE_RETURN_IF_ERROR(CheckMembers(members, options));
+  SHALE_ASSIGN_OR_RETURN(const NcclUniqueId id, ShareId(*nccl, store, members, options.timeout_seconds));
+  return CreateRanks(nccl, runtime, id, members, options);
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateNcclGroup(std::shared_ptr<NcclApi> nccl,
@@ -163,8 +200,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateNcclGroup(std::
                                                                            const NcclOptions& options) {
   SHALE_RETURN_IF_ERROR(CheckOptions(*nccl, options));
   if (ordinals.empty()) return absl::InvalidArgumentError("a group has at least 1 rank, not 0");
-  SHALE_ASSIGN_OR_RETURN(const NcclUniqueId id, CreateNcclUniqueId(*nccl));
-  return CreateRanks(nccl, runtime, id, /*first_rank=*/0, static_cast<int>(ordinals.size()), ordinals, options);
+  NcclMembers all = {.size = static_cast<int>(ordinals.size()), .ordinals = {ordinals.begin(), ordinals.end()}};
+  for (int rank = 0; rank < all.size; ++rank) all.ranks.push_back(rank);
+  SHALE_ASSIGN_OR_RETURN(const NcclUniqueId id, CreateId(*nccl));
+  return CreateRanks(nccl, runtime, id, all, options);
 }
 
 }  // namespace shale

@@ -29,6 +29,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -37,6 +38,7 @@
 #include "kernels/device/cuda/runtime.h"
 #include "sharding/comm/communicator.h"
 #include "sharding/comm/nccl/nccl_api.h"
+#include "sharding/comm/store.h"
 
 namespace shale {
 
@@ -56,16 +58,22 @@ struct NcclOptions {
 // group is aborted may stay allocated until the process ends.
 CudaMemorySource CreateNcclMemory(std::shared_ptr<NcclApi> nccl);
 
-// Creates the id of one group. The caller passes it to all ranks of the group, also in other processes.
-absl::StatusOr<NcclUniqueId> CreateNcclUniqueId(NcclApi& nccl);
+// A group of which this process holds some ranks, and others the rest.
+struct NcclMembers {
+  std::string name;           // Names the group in the store, where no other group may have this name.
+  int size = 0;               // The number of ranks in all processes.
+  std::vector<int> ranks;     // The ranks that this process holds, ascending.
+  std::vector<int> ordinals;  // Their GPUs, in the numbering of this process.
+};
 
-// Creates the communicator of rank `rank` of `size`, on the GPU `ordinal` of this process. Waits for all other ranks
-// with the same id, in other threads or processes. Returns InvalidArgument if check_agreement is set. Shares ownership
-// of `nccl` and `runtime`.
-absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(std::shared_ptr<NcclApi> nccl,
-                                                                     std::shared_ptr<CudaRuntime> runtime,
-                                                                     const NcclUniqueId& id, int rank, int size,
-                                                                     int ordinal, const NcclOptions& options = {});
+// Creates the communicators of the ranks that this process holds, in their order, and waits for those of the other
+// processes: each makes this call. The process of rank 0 puts NCCL's id of the group into the store, from which the
+// others take it. Returns InvalidArgument if check_agreement is set, and DeadlineExceeded if a process does not come.
+// Shares ownership of `nccl` and `runtime`, and uses `store` only during the call.
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateNcclGroup(std::shared_ptr<NcclApi> nccl,
+                                                                           std::shared_ptr<CudaRuntime> runtime,
+                                                                           Store& store, const NcclMembers& members,
+                                                                           const NcclOptions& options = {});
 
 // Creates one communicator per rank, in rank order, between threads of this process. Rank r is on the GPU ordinals[r].
 // Most versions of NCCL refuse two ranks on one GPU. Shares ownership of `nccl` and `runtime`.

@@ -129,9 +129,13 @@ std::string Version(int code) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<NcclApi>> LoadNccl(const LibrarySearch& search) {
+void SetNcclEnvironment() {
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/0);
+}
+
+absl::StatusOr<std::unique_ptr<NcclApi>> LoadNccl(const LibrarySearch& search) {
+  SetNcclEnvironment();
   const LibraryName name = {.title = "NCCL",
                             .file = "libnccl.so.2",
                             .source = "NCCL 2.26 or newer for CUDA 13, or the Python package nvidia-nccl-cu13"};

@@ -119,6 +119,18 @@ TEST_F(CompareTest, OneBitIsFoundWhereItIs) {
   }
 }
 
+TEST_F(CompareTest, AFrozenParameterIsComparedByItsValuesAlone) {
+  const CheckpointDifference difference = Difference(state_, {.frozen = 1}, state_, {});
+  ASSERT_EQ(difference.state.size(), 1);
+  EXPECT_EQ(difference.state[0].field, "parameter block.weight");
+  EXPECT_EQ(difference.state[0].a, "frozen");
+  EXPECT_EQ(difference.state[0].b, "trains");
+  EXPECT_EQ(difference.parameters[1].parts[0].elements, 7 * 11 * 13);
+  EXPECT_EQ(difference.parameters[1].parts[1].elements, 0);
+  EXPECT_EQ(difference.parameters[2].parts[1].elements, 1);
+  EXPECT_TRUE(Difference(state_, {.frozen = 1}, state_, {.ranks = 3, .frozen = 1}).Equal(0));
+}
+
 TEST_F(CompareTest, DifferencesAreMeasuredByThePart) {
   struct Case {
     float a, b;

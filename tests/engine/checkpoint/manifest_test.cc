@@ -314,10 +314,29 @@ TEST(ManifestTest, TheStatesOfAnOptimizerAreRecorded) {
   }
 }
 
+TEST(ManifestTest, FrozenParametersHaveAFormOfTheirOwnAndNoStates) {
+  Manifest m = Valid();
+  m.parameters[1].frozen = true;
+  for (const SavedValues frozen : {SavedValues::kFloat32, SavedValues::kBFloat16}) {
+    m.frozen_values = frozen;
+    const absl::StatusOr<Manifest> read = ParseManifest(SerializeManifest(m));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(*read, m);
+    std::string frozen_parts, parts;
+    for (const PartSpec& part : m.parts()) {
+      if (m.Has(part.part, m.parameters[1])) frozen_parts += part.name + ";";
+      if (m.Has(part.part, m.parameters[0])) parts += part.name + ";";
+    }
+    EXPECT_EQ(frozen_parts, frozen == SavedValues::kFloat32 ? "value;" : "high bits;");
+    EXPECT_EQ(parts, "m;v;high bits;low bits;");
+  }
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.frozen_values = SavedValues::kSplit; }), HasSubstr("which is for masters"));
+}
+
 TEST(ManifestTest, PartsComeInTheOrderOfTheirWidth) {
   const auto names = [](SavedValues values, const std::vector<SavedState>& states) {
     std::vector<std::string> names;
-    for (const PartSpec& part : PartsOf(values, states)) names.push_back(part.name);
+    for (const PartSpec& part : PartsOf(values, values, states)) names.push_back(part.name);
     return names;
   };
   using ::testing::ElementsAre;

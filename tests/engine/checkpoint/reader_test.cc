@@ -205,6 +205,20 @@ TEST_P(ReaderTest, AManifestThatClaimsOtherParametersIsRefused) {
                 m.values = m.values == SavedValues::kSplit ? SavedValues::kFloat32 : SavedValues::kSplit;
               }),
               HasSubstr(", and the manifest says "));
+  EXPECT_THAT(refusal_of([](Manifest& m) { m.parameters[1].frozen = true; }),
+              HasSubstr("which the manifest does not have"));
+}
+
+// The pieces of a frozen parameter must have the form that the manifest says.
+TEST_P(ReaderTest, FrozenValuesOfAnotherFormAreRefused) {
+  SampleForm form = GetParam();
+  form.frozen = 4;
+  form.frozen_values = SavedValues::kBFloat16;
+  Manifest m = state_.WriteCheckpoint(folder(), form);
+  ASSERT_TRUE(CheckpointReader::Open(folder()).ok());
+  m.frozen_values = SavedValues::kFloat32;
+  WriteManifest(m);
+  EXPECT_THAT(Refusal(), HasSubstr(" has high bits, and the manifest says FP32"));
 }
 
 TEST_P(ReaderTest, HeadsThatClaimOtherElementsAreRefused) {

@@ -83,21 +83,26 @@ const std::byte* SampleState::Data(SavedPart part, int parameter, int64_t elemen
 }
 
 Manifest SampleState::ManifestOf(const SampleForm& form) const {
-  return {.step = form.step,
-          .tokens = form.step * 96,
-          .samples = form.step * 3,
-          .update_count = form.step - form.step / 4,
-          .seed = 7,
-          .job = "model {\n  decoder {\n    width: 32\n  }\n}\nsharding {\n  ranks: 2\n}\n",
-          .data = {.samples_per_epoch = 5, .sequence_length = 32, .shuffled = true, .seed = 9, .tokenizer = "bytes"},
-          .strategy = "FULL_SHARD",
-          .accumulation = "LAYERED",
-          .values = form.values,
-          .parameters = parameters_};
+  Manifest manifest = {
+      .step = form.step,
+      .tokens = form.step * 96,
+      .samples = form.step * 3,
+      .update_count = form.step - form.step / 4,
+      .seed = 7,
+      .job = "model {\n  decoder {\n    width: 32\n  }\n}\nsharding {\n  ranks: 2\n}\n",
+      .data = {.samples_per_epoch = 5, .sequence_length = 32, .shuffled = true, .seed = 9, .tokenizer = "bytes"},
+      .strategy = "FULL_SHARD",
+      .accumulation = "LAYERED",
+      .values = form.values,
+      .frozen_values = form.frozen_values,
+      .parameters = parameters_};
+  if (form.frozen >= 0) manifest.parameters[form.frozen].frozen = true;
+  return manifest;
 }
 
 std::vector<SavedFile> SampleState::WriteShards(const std::string& folder, const SampleForm& form) const {
   const StagingBuffer staging(kWriteStagingBytes);
+  const Manifest manifest = ManifestOf(form);
   std::vector<SavedFile> files;
   for (int64_t rank = 0; rank < form.ranks; ++rank) {
     std::vector<PieceSource> pieces;
@@ -107,9 +112,10 @@ std::vector<SavedFile> SampleState::WriteShards(const std::string& folder, const
             {parameter, part, {begin, end}, BytesPerElement(part, AdamWStates()), Data(part, parameter, begin)});
       }
     };
-    for (const PartSpec& spec : PartsOf(form.values, AdamWStates())) {
+    for (const PartSpec& spec : manifest.parts()) {
       const SavedPart part = spec.part;
       for (int i = 0; i < std::ssize(parameters_); ++i) {
+        if (!manifest.Has(part, manifest.parameters[i])) continue;
         const int64_t elements = parameters_[i].elements();
         const bool last_of_three = form.ranks == 3 && i + 1 == std::ssize(parameters_);
         const auto cut = [&](int64_t r) {

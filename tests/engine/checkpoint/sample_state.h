@@ -15,6 +15,8 @@ struct SampleForm {
   int64_t ranks = 1;
   SavedValues values = SavedValues::kFloat32;
   int64_t step = 4;
+  int frozen = -1;  // The parameter that is frozen; -1: none.
+  SavedValues frozen_values = SavedValues::kFloat32;
 };
 
 class SampleState {

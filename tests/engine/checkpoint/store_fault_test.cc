@@ -37,7 +37,7 @@ absl::Status Save(CheckpointStore& store, int64_t step, int64_t version) {
     std::vector<SavedFile> files;
     for (int64_t rank = 0; rank < kRanks; ++rank) {
       std::vector<PieceSource> pieces;
-      for (const PartSpec& part : PartsOf(SavedValues::kFloat32, AdamWStates())) {
+      for (const PartSpec& part : PartsOf(SavedValues::kFloat32, SavedValues::kFloat32, AdamWStates())) {
         pieces.push_back({.part = part.part,
                           .range = {rank * kElements, (rank + 1) * kElements},
                           .data = reinterpret_cast<const std::byte*>(values.data())});

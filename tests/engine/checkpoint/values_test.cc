@@ -70,6 +70,31 @@ TEST_P(ValuesTest, EveryRangeOfASmallParameterIsAsWritten) {
   }
 }
 
+TEST_P(ValuesTest, AFrozenParameterHasAFormOfItsOwnAndNoStates) {
+  SampleState state = SmallSample();
+  for (const SavedValues frozen : {SavedValues::kFloat32, SavedValues::kBFloat16}) {
+    SampleForm form = GetParam();
+    form.frozen = 1;
+    form.frozen_values = frozen;
+    TempFolder temp;
+    state.WriteCheckpoint(temp.Path("c"), form);
+    const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(temp.Path("c"));
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    CheckpointValues values(*reader);
+    for (const int parameter : {0, 1}) {
+      const std::vector<float>& expected = state.Elements(SavedPart::kValue, parameter);
+      std::vector<float> read(expected.size());
+      ASSERT_TRUE(values.Read(state.parameters()[parameter].name, 0, absl::MakeSpan(read)).ok());
+      for (size_t i = 0; i < read.size(); ++i) {
+        const float value = SampleState::AsRead(expected[i], parameter == 1 ? frozen : form.values);
+        ASSERT_EQ(std::bit_cast<uint32_t>(read[i]), std::bit_cast<uint32_t>(value)) << parameter << " " << i;
+      }
+    }
+    std::vector<float> one(1);
+    EXPECT_EQ(values.Read(StatePart(0), "block.weight", 0, absl::MakeSpan(one)).code(), absl::StatusCode::kOutOfRange);
+  }
+}
+
 TEST_P(ValuesTest, RangesAcrossChunksAndRanksAreAsWritten) {
   SampleState state = LargeSample();
   Open(state);

@@ -68,6 +68,7 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
                                "lr_schedule.warmup_steps=3",
                                "lr_schedule.warmup_tokens=3",
                                "data.evaluation_fraction=0.1",
+                               "data.mix=[\"250 /a b\", \"1 /c\"]",
                                "optimizer.learning_rate=0.1000000000000000055",
                                "optimizer.weight_decay=-0.0",
                                "optimizer.learning_rate=1.7976931348623157e-29",
@@ -152,9 +153,10 @@ TEST(RoundTrip, KeepsTheWeightsOfAProgramsOwnData) {
 }
 
 TEST(RoundTrip, KeepsThePackingOfDocuments) {
-  const Job job = Parse(kDecoderJob, {"data.packing=PACK", "data.document_begin_token=0"});
+  const Job job = Parse(kDecoderJob, {"data.packing=PACK", "data.document_begin_token=0", "data.long_documents=DROP"});
   EXPECT_EQ(job.data.packing, Packing::kPack);
   EXPECT_EQ(job.data.document_begin_token, 0);
+  EXPECT_EQ(job.data.long_documents, LongDocuments::kDrop);
   const absl::StatusOr<Job> again = ParseJobText(ResolvedJobText(job), "again");
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(*again, job);

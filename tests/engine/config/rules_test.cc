@@ -284,6 +284,25 @@ INSTANTIATE_TEST_SUITE_P(
             {"data.path=", "data.packing=PAD"},
             "--set: data.packing: only files of data.path are padded here; a program pads its own data by targets that "
             "do not count (kMaskedTarget), with packing CUT"},
+        Rule{{"data.packing=PAD", "data.document_end_token=10", "data.long_documents=TRUNCATE"}, ""},
+        Rule{{"data.long_documents=DROP"},
+             "--set: data.long_documents: packing CUT does not look at documents; leave it out, or use packing PACK or "
+             "PAD"},
+        Rule{{"data.path=", "data.packing=PACK", "data.long_documents=DROP"},
+             "--set: data.long_documents: only files of data.path have it; give path, or leave it out"},
+        Rule{{"data.mix=[\"250 /x\", \"749 /y z\"]"}, ""},
+        Rule{
+            {"data.mix=[\"1000 /x\"]"},
+            "--set: data.mix[0]: found \"1000 /x\"; expected a number of 1,000 samples, 1 to 999, a space and the path "
+            "that they are of, as in \"250 code.jsonl\""},
+        Rule{{"data.mix=[\"500 /x\", \"500 /y\"]"},
+             "--set: data.mix[0]: the numbers of all sources sum to 1000 of 1,000 samples; leave at least 1 to "
+             "data.path"},
+        Rule{{"data.mix=[\"500 /x\"]", "lr_schedule.steps=", "lr_schedule.epochs=1"},
+             "--set: lr_schedule.epochs: each source of a mixture has epochs of its own, so a run has none; give "
+             "lr_schedule.steps"},
+        Rule{{"data.path=", "data.mix=[\"500 /x\"]"},
+             "--set: data.mix[0]: only files of data.path have it; give path, or leave it out"},
         Rule{{"name=../up"},
              "--set: name: found \"../up\"; allowed: letters, digits, '.', '_' and '-', up to 128 of them, and no '.' "
              "at the start"}));

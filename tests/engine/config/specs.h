@@ -56,6 +56,7 @@ activation_checkpointing {
 }
 optimizer {
   learning_rate: 0.1 beta1: 0 beta2: 0.999 epsilon: 1e-3 weight_decay: 0 no_decay: "embedding*"
+  train_only: "blocks.3.*" train_only: "*norm*"
   max_gradient_norm: 0.5 clipping: PER_UNIT update: IN_BACKWARD device: HOST non_finite: SKIP scaling: SQUARE_ROOT base_batch: 64
 }
 lr_schedule {
@@ -66,7 +67,7 @@ telemetry { run_folder: "/tmp/r\303\244n" print_every: 10 evaluate_every: 20 eva
   sinks { events: "events.jsonl" tensorboard: "/tb" prometheus: "a.prom" }
 }
 runtime {
-  device: CUDA ops: FAST threads_per_rank: 2 seed: 7 synchronous: true generate: true
+  device: CUDA ops: FAST threads_per_rank: 2 seed: 7 synchronous: true check_every_steps: 9 generate: true
   ranks_per_device: 4 collectives: IN_PROCESS tuning_table: "/tuning" graphs: false cudnn_attention: false
 }
 )";

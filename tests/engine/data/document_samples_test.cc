@@ -21,10 +21,11 @@ using testing::HasSubstr;
 
 TokenSource Tokens(std::vector<int32_t> tokens) { return TokenSource::FromTokens(std::move(tokens)).value(); }
 
-std::vector<DocumentPart> Find(const TokenSource& source, const DocumentMark& mark, int64_t most = 100) {
-  const auto parts = FindDocuments(source, mark, most);
-  EXPECT_TRUE(parts.ok()) << parts.status();
-  return parts.ok() ? *parts : std::vector<DocumentPart>();
+std::vector<DocumentPart> Find(const TokenSource& source, const DocumentMark& mark, int64_t most = 100,
+                               LongDocuments longer = LongDocuments::kSplit) {
+  const auto found = FindDocuments(source, mark, most, longer);
+  EXPECT_TRUE(found.ok()) << found.status();
+  return found.ok() ? found->parts : std::vector<DocumentPart>();
 }
 
 TEST(FindDocuments, AnEndTokenIsATargetAndNeverAnInput) {
@@ -42,6 +43,22 @@ TEST(FindDocuments, ABeginTokenIsTheFirstInputAndTheLastTargetOfTheDocumentBefor
 TEST(FindDocuments, LongDocumentsAreCutAndLoseNoTarget) {
   EXPECT_THAT(Find(Tokens({1, 2, 3, 4, 5, 6, 9, 7, 8}), {.end_token = 9}, 4),
               ElementsAre(DocumentPart{0, 4}, DocumentPart{4, 2}, DocumentPart{7, 1}));
+}
+
+TEST(FindDocuments, LongDocumentsAreCountedAndTruncatedOrLeftOutIfTold) {
+  const TokenSource source = Tokens({1, 2, 3, 4, 5, 6, 9, 7, 8, 9, 9, 1, 1, 1, 1, 9});
+  EXPECT_THAT(Find(source, {.end_token = 9}, 4, LongDocuments::kTruncate),
+              ElementsAre(DocumentPart{0, 4}, DocumentPart{7, 2}, DocumentPart{11, 4}));
+  EXPECT_THAT(Find(source, {.end_token = 9}, 4, LongDocuments::kDrop),
+              ElementsAre(DocumentPart{7, 2}, DocumentPart{11, 4}));
+  for (const LongDocuments longer : {LongDocuments::kSplit, LongDocuments::kTruncate, LongDocuments::kDrop}) {
+    const DocumentsReport report = FindDocuments(source, {.end_token = 9}, 4, longer)->report;
+    EXPECT_EQ(report.documents, 3);
+    EXPECT_EQ(report.long_documents, 1);
+  }
+  EXPECT_THAT(std::string(FindDocuments(source, {.end_token = 9}, 1, LongDocuments::kDrop).status().message()),
+              HasSubstr("every document has more than 1 targets, and data.long_documents is DROP; raise "
+                        "batch.sequence_length, or set SPLIT or TRUNCATE"));
 }
 
 TEST(FindDocuments, FilesAreDocuments) {
@@ -71,7 +88,7 @@ TEST(FindDocuments, TheFormatOfLlmcHasABeginToken) {
 
 TEST(FindDocuments, RefusesDataWithoutDocuments) {
   const auto message = [](const TokenSource& source, const DocumentMark& mark) {
-    return std::string(FindDocuments(source, mark, 10).status().message());
+    return std::string(FindDocuments(source, mark, 10, LongDocuments::kSplit).status().message());
   };
   EXPECT_THAT(message(Tokens({1, 2, 3}), {}), HasSubstr("nothing tells documents apart in one file"));
   EXPECT_THAT(message(Tokens({1, 2, 3}), {.end_token = 9}),
@@ -130,6 +147,8 @@ TEST(DocumentSamples, PackHoldsSeveralDocumentsAndPadOne) {
   auto packed = DocumentSamples::Create(source, Packing::kPack, {.end_token = 9}, 5);
   ASSERT_TRUE(packed.ok()) << packed.status();
   EXPECT_EQ((*packed)->targets(), 6);
+  EXPECT_EQ((*packed)->report().samples, 2);
+  EXPECT_DOUBLE_EQ((*packed)->report().padding, 0.4);
   std::vector<Sample> samples = ReadAll(**packed);
   ASSERT_EQ(samples.size(), 2);
   EXPECT_THAT(samples[0].inputs, ElementsAre(1, 2, 3, 5, 6));

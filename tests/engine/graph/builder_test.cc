@@ -142,6 +142,44 @@ TEST(GraphBuilder, EveryParameterHasExactlyOneFirstGradient) {
   }
 }
 
+TEST(GraphBuilder, FrozenParametersAreGroupsOfTheirOwnAndWhatTheyAloneNeedIsLeftOut) {
+  const MlpConfig c{.vocabulary = 7, .embedding = 3, .hidden = 5, .layers = 3};
+  for (const GraphMode mode : {GraphMode::kTraining, GraphMode::kEvaluation}) {
+    const absl::StatusOr<ModelGraph> graph = BuildMlp(
+        c, {.mode = mode, .micro_batch = 2, .sequence_length = 4, .train_only = {"hidden.1.weight", "head.*"}});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    std::string groups;
+    for (const ParameterGroup& group : graph->groups) {
+      absl::StrAppend(&groups, groups.empty() ? "" : ", ", group.name);
+      for (const ParameterId id : group.parameters) {
+        EXPECT_EQ(graph->parameters[id].frozen, group.frozen);
+        EXPECT_EQ(&graph->groups[graph->parameters[id].group], &group);
+      }
+    }
+    EXPECT_EQ(groups, "embedding.frozen, hidden.0.frozen, hidden.1, hidden.1.frozen, hidden.2.frozen, head");
+    if (mode != GraphMode::kTraining) continue;
+    EXPECT_TRUE(graph->units[0].backward.empty() && graph->units[1].backward.empty());
+    EXPECT_EQ(graph->units[1].output_gradient, -1);
+    // The lowest matmul that trains: gelu backward, and the gradient of the weight alone.
+    EXPECT_EQ(graph->units[2].backward.size(), 2);
+    EXPECT_EQ(graph->units[2].input_gradient, -1);
+    // A frozen layer passes the gradient on.
+    EXPECT_EQ(graph->units[3].backward.size(), 2);
+    EXPECT_GE(graph->units[3].input_gradient, 0);
+    std::string gradients;
+    for (const UnitGraph& unit : graph->units) {
+      for (const Value& value : unit.values) {
+        if (value.role == ValueRole::kParameterGradient) absl::StrAppend(&gradients, value.name, " ");
+      }
+    }
+    EXPECT_EQ(gradients, "hidden.1.weight.gradient head.weight.gradient head.bias.gradient ");
+  }
+  EXPECT_EQ(BuildMlp(c, {.train_only = {"head.*", "hiden.*"}}).status().message(),
+            "optimizer.train_only[1]: \"hiden.*\" matches no parameter of the model; found embedding.weight, "
+            "hidden.0.weight, hidden.0.bias, hidden.1.weight, hidden.1.bias, hidden.2.weight, hidden.2.bias, "
+            "head.weight, head.bias; * matches any run of characters");
+}
+
 TEST(BuildModel, HasAsManyParametersAsTheConfigurationSays) {
   DecoderConfig llama{.vocabulary = 50,
                       .width = 24,

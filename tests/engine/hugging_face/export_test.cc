@@ -136,6 +136,17 @@ TEST(HfExportTest, TokenizerFilesAreCopiedByteForByte) {
   for (const auto& [name, bytes] : copied) EXPECT_TRUE(ReadFile(out + name, 1 << 24).value() == bytes) << name;
 }
 
+TEST(HfExportTest, ABaseMayHaveATokenizerAlone) {
+  const TempFolder folder;
+  fs::create_directory(folder.Path("base"));
+  folder.Write("base/tokenizer.json", "x");
+  const absl::Status status =
+      ExportTestModel(HfModel("llama"), folder.Path("out"), {.base_folder = folder.Path("base")});
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(ReadFile(folder.Path("out/tokenizer.json"), 9).value(), "x");
+  EXPECT_EQ(ReadHfConfig(folder.Path("out")).value(), HfModel("llama"));
+}
+
 TEST(HfExportTest, AFileOfTheBaseThatLeadsElsewhereIsNotCopied) {
   const TempFolder folder;
   ASSERT_TRUE(ExportTestModel(HfModel("llama"), folder.Path("base")).ok());

@@ -75,6 +75,8 @@ TEST(WorldTest, MoreProcessesThanRanksAreRefused) {
 TEST(WorldTest, ProcessZeroWorksForAll) {
   InEach(3, 5, [](World& world) {
     EXPECT_EQ(world.ranks_on_host(), 5);
+    EXPECT_EQ(world.ranks_here(), 5);
+    EXPECT_EQ(world.ranks_before_here(), world.ranks()[0]);
     EXPECT_EQ(world.address(), "127.0.0.1");
     const std::string mine = absl::StrCat("process ", world.place().process);
     EXPECT_EQ(*world.InProcessZero([&] { return mine; }), "process 0");

@@ -187,6 +187,11 @@ TEST(Plan, RefusesPatternsThatMatchNothing) {
                          job.optimizer.no_decay = {"embedding*", "embeding*"};
                        }),
                        "optimizer.no_decay[1]: \"embeding*\" matches no parameter of the model; found embedding."));
+  EXPECT_TRUE(
+      absl::StartsWith(refusal([](Job& job) {
+                         job.optimizer.train_only = {"blocks.0.*", "bloks.1.*"};
+                       }),
+                       "optimizer.train_only[1]: \"bloks.1.*\" matches no parameter of the model; found embedding."));
   EXPECT_TRUE(absl::StartsWith(
       refusal([](Job& job) { job.activation_checkpointing.recompute = {"blocks.*.ffn.nothing"}; }),
       "activation_checkpointing.recompute[0]: \"blocks.*.ffn.nothing\" matches no activation that could be "
@@ -195,6 +200,7 @@ TEST(Plan, RefusesPatternsThatMatchNothing) {
                                "memory.offload[0]: \"block.*\" matches no activation of the model; found "));
   EXPECT_EQ(refusal([](Job& job) {
               job.optimizer.no_decay = {"embedding*"};
+              job.optimizer.train_only = {"blocks.2.*", "*norm*"};
               job.activation_checkpointing.recompute = {"blocks.0.*"};
               job.memory.offload = {"*"};
             }),

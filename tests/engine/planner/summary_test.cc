@@ -88,6 +88,27 @@ TEST(ModelFlopsPerToken, LeavesOutTablesThatAreOnlyLookedUp) {
   EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, GraphOf(job)), expected);
 }
 
+// Each linear layer of two blocks and the head takes 2 FLOPs per weight forward, 2 for the gradient of a weight that
+// trains, and 2 for that of its input if that needs one.
+TEST(ModelFlopsPerToken, CountsOnlyWhatFrozenParametersLeave) {
+  Job job = SmallDecoderJob(false);
+  const auto flops = [&](std::vector<std::string> train_only) {
+    job.optimizer.train_only = std::move(train_only);
+    return ModelFlopsPerToken(job, GraphOf(job));
+  };
+  const double block = kQkv + kProjection + kUp + kDown, head = flops({"head.weight"});
+  const double norm = flops({"final_norm.weight"});
+  EXPECT_DOUBLE_EQ(norm, head);  // One gradient of the head's matmul either way.
+  EXPECT_DOUBLE_EQ(flops({"final_norm.weight", "head.weight"}) - head, 2 * kV * kC);
+  EXPECT_DOUBLE_EQ(flops({"blocks.2.ffn.down.weight"}) - norm, 2 * kDown);
+  EXPECT_DOUBLE_EQ(flops({"blocks.2.*"}) - norm, 4 * block + 2 * kAttentionForward);
+  EXPECT_DOUBLE_EQ(flops({"blocks.1.*"}) - norm, 6 * block + 4 * kAttentionForward);
+
+  const ModelGraph graph = GraphOf(job);
+  EXPECT_EQ(CountTrainedParameters(graph), static_cast<int64_t>(block + 2 * kC));
+  EXPECT_EQ(CountParameters(graph), static_cast<int64_t>(kL * (block + 2 * kC) + kC + 2 * kV * kC));
+}
+
 TEST(ModelFlopsPerToken, IsThatOfGpt2) {
   Job job = SmallDecoderJob(true);
   DecoderConfig gpt2;

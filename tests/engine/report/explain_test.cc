@@ -268,6 +268,12 @@ TEST(Explain, PackingSaysWhatASequenceHolds) {
   EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "Several documents (data.packing PACK), packed by best fit."));
   job.data.packing = Packing::kPad;
   EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "One document (data.packing PAD), and padding"));
+  job.data.long_documents = LongDocuments::kDrop;
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "nothing is kept (data.long_documents DROP)."));
+  job.data.path = "/chats";
+  job.data.mix = {{.share = 250, .path = "/code"}};
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)),
+                                "Of any 1,000 samples in a row, 750 are of /chats, 250 of /code (data.mix), evenly"));
 }
 
 TEST(Explain, WeightsOfTargetsSayWhatDividesTheLoss) {

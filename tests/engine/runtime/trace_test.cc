@@ -51,6 +51,30 @@ TEST(StepTrace, CountsBytes) {
   EXPECT_THAT(trace.Table(), AllOf(HasSubstr("Offload"), HasSubstr("Copy")));
 }
 
+// Each process traces its own ranks, from a time that all of them know.
+TEST(StepTrace, TracesOfSeveralProcessesAreJoined) {
+  StepProgram program;
+  program.buffers = {{.name = "a", .slot_bytes = 4000}};
+  program.instructions = {{.action = Op(Copy{Vector(0, 10), Vector(0, 10)})}};
+  program.loops = {{0, 1, 1}};
+  StepTrace first, second;
+  first.SetOrigin(1000);
+  second.SetOrigin(1000);
+  first.Add(program, 1, 0, std::vector<InstructionTime>{{.id = 0, .begin_ns = 2000, .end_ns = 3000}});
+  second.Add(program, 1, 1, std::vector<InstructionTime>{{.id = 0, .begin_ns = 4000, .end_ns = 6000}});
+  second.Add(program, 1, 3, std::vector<InstructionTime>{{.id = 0, .begin_ns = 5000, .end_ns = 6000}});
+  EXPECT_FALSE(second.empty());
+  EXPECT_EQ(second.Table(), "");
+  const std::string joined =
+      MergeChromeJson(std::vector<std::string>{first.ChromeJson(), StepTrace().ChromeJson(), second.ChromeJson()});
+  for (const char* event : {R"("pid":0,"tid":0,"ts":1.000,"dur":1.000)", R"("pid":1,"tid":0,"ts":3.000,"dur":2.000)",
+                            R"("pid":3,"tid":0,"ts":4.000,"dur":1.000)", R"("name":"rank 0")", R"("name":"rank 1")",
+                            R"("name":"rank 3")"}) {
+    EXPECT_THAT(joined, HasSubstr(event));
+  }
+  EXPECT_THAT(joined, Not(HasSubstr("rank 2")));
+}
+
 // Only the traces of programs that use the host's stream name it.
 TEST(StepTrace, ShowsTheStreamOfTheHostIfItIsUsed) {
   for (const StreamId stream : {StreamId::kCopy, StreamId::kHost}) {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/model/model.h"
-#include "engine/step/pattern.h"
+#include "engine/text/pattern.h"
 
 namespace shale {
 namespace {

@@ -52,8 +52,8 @@ std::string Names(const std::vector<Visit>& visits) {
 }
 
 // Returns a model with units like those of a decoder. The first unit, the last unit, and the units in `others` are not
-// blocks.
-ModelGraph UnitsOf(int blocks, const std::vector<int>& others = {}) {
+// blocks. All units from `first_backward` on have a backward.
+ModelGraph UnitsOf(int blocks, const std::vector<int>& others = {}, int first_backward = 0) {
   ModelGraph model;
   model.units.emplace_back();
   for (int layer = 0; layer < blocks;) {
@@ -61,13 +61,15 @@ ModelGraph UnitsOf(int blocks, const std::vector<int>& others = {}) {
     const int index = static_cast<int>(model.units.size()) - 1;
     if (std::find(others.begin(), others.end(), index) == others.end()) unit.layer = layer++;
   }
+  for (int u = first_backward; u < std::ssize(model.units); ++u) model.units[u].output_gradient = 0;
   model.units.emplace_back();
   return model;
 }
 
 TEST(Visits, ASegmentRunsForwardAgainBeforeItsBackward) {
-  const auto visits = [](const ModelGraph& model, const std::vector<Segment>& segments, bool training = true) {
-    return Names(PlanVisits(PlacesOf(model, segments), training));
+  const auto visits = [](ModelGraph model, const std::vector<Segment>& segments, bool training = true) {
+    if (!training) model.mode = GraphMode::kEvaluation;
+    return Names(PlanVisits(PlacesOf(model, segments), FirstBackward(model)));
   };
   const ModelGraph five = UnitsOf(5);
   EXPECT_EQ(visits(five, {}), "0 1 2 3 4 5 6 5< 4< 3< 2< 1< 0<");
@@ -76,6 +78,10 @@ TEST(Visits, ASegmentRunsForwardAgainBeforeItsBackward) {
   EXPECT_EQ(visits(five, {{0, 3}, {3, 2}}, /*training=*/false), "0 1 2 3 4 5 6");
   // A unit between blocks that is not a block divides their segment.
   EXPECT_EQ(visits(UnitsOf(4, {3}), {{0, 4}}), "0 1 2 3 4 5 6 4' 5< 4< 3< 1' 2< 1< 0<");
+  // Backward stops at the lowest unit that trains, and the units below it are in no segment.
+  EXPECT_EQ(visits(UnitsOf(5, {}, 2), {{0, 3}, {3, 2}}), "0 1 2 3 4 5 6 4' 5< 4< 2' 3< 2<");
+  EXPECT_EQ(visits(UnitsOf(5, {}, 3), {{0, 3}, {3, 2}}), "0 1 2 3 4 5 6 4' 5< 4< 3<");
+  EXPECT_EQ(visits(UnitsOf(5, {}, 6), {{0, 3}, {3, 2}}), "0 1 2 3 4 5 6");
 }
 
 constexpr int64_t kLayers = 5;  // In segments of 3: blocks 0 to 2, and 3 and 4.

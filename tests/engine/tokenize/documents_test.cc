@@ -1,6 +1,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -50,7 +51,7 @@ std::string ErrorOf(const std::string& path, const DocumentReader::Options& opti
 std::string LongText() {
   std::string text;
   for (int i = 0; i < 3000; ++i)
-    text += absl::StrCat("Line ", i * 37, "  of\n", i % 3 == 0 ? "\n" : "", "文字é. it's\n");
+    text += absl::StrCat("Line ", i * 37, "  of\n", i % 3 == 0 ? "\n" : "", "文字é😀. it's\n");
   return text;
 }
 
@@ -85,6 +86,22 @@ TEST(DocumentsTest, DocumentsAreFilesAndLinesOfJson) {
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_EQ(tokenizer.Decode(*tokens, false), "z\n<|endoftext|>x<|endoftext|><|endoftext|>y<|endoftext|>");
   EXPECT_EQ(std::count(tokens->begin(), tokens->end(), end), 3) << "what looks like a special token is text";
+}
+
+TEST(DocumentsTest, BinaryAndKnownFilesOfAFolderAreSkipped) {
+  TempFolder folder;
+  Write(folder.path() + "/a.txt", "x");
+  Write(folder.path() + "/a.dat", std::string("\0\1", 2));
+  std::filesystem::create_symlink("a.txt", folder.path() + "/b.txt");
+  std::filesystem::create_directory(folder.path() + "/inside");
+  const absl::StatusOr<DocumentFiles> files = ListDocumentFiles(folder.path());
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_THAT(files->paths, testing::ElementsAre(folder.path() + "/a.txt"));
+  EXPECT_THAT(files->skipped, testing::ElementsAre("a.dat (binary)", "b.txt (the same as a.txt)", "inside (folder)"));
+  std::filesystem::remove(folder.path() + "/a.txt");
+  EXPECT_THAT(ErrorOf(folder.path()), testing::HasSubstr("/b.txt"));
+  std::filesystem::remove(folder.path() + "/b.txt");
+  EXPECT_EQ(ErrorOf(folder.path()), folder.path() + " has no data: skipped a.dat (binary), inside (folder)");
 }
 
 // Returns what zlib packs `text` into, as one member of a .gz file.
@@ -217,6 +234,10 @@ TEST(DocumentsTest, ErrorsNameFileAndLine) {
   Write(text, "a\nb\nc\xE9 d\n");
   EXPECT_THAT(ErrorOf(text), testing::StartsWith(text + ":3: the byte at offset 5 of the file does not begin"));
   EXPECT_THAT(ErrorOf(text, {.piece_bytes = 2}), testing::StartsWith(text + ":3: the byte at offset 5 "));
+  Write(text, "a\nb\xF0\x9F\x98");
+  EXPECT_THAT(ErrorOf(text), testing::StartsWith(text + ":2: ")) << "half a character at the end";
+  Write(json, "{\"text\": \"\\ud83d\"}\n");
+  EXPECT_THAT(ErrorOf(json), testing::StartsWith(json + ":1: it is not JSON")) << "half of a pair of surrogates";
   Write(text, std::string(100, 'a'));
   EXPECT_EQ(ErrorOf(text, {.piece_bytes = 10, .largest_piece_bytes = 50}),
             text + ":1: a document that this tokenizer cannot take in pieces has more than 50 B");

@@ -1,5 +1,8 @@
 #include "engine/tokenize/prepared_text.h"
 
+#include <sys/resource.h>
+
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -132,9 +135,25 @@ TEST_F(PreparedTextTest, DocumentsEndWithTheTokenOfTheFolder) {
   const absl::StatusOr<PreparedText> prepared = Prepare();
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_EQ(Read(prepared->tokens), "a b c d<|endoftext|>e<|endoftext|>");
+  EXPECT_THAT(prepared->tokens.tokenizer(), testing::MatchesRegex("tokenizer.json [0-9a-f]+, end of documents 0"));
   Write(tokenizer + "/tokenizer_config.json", "{\"eos_token\": \"<end>\"}");
   EXPECT_EQ(Error(),
             tokenizer + "/tokenizer_config.json: eos_token: found \"<end>\", which is no token of tokenizer.json");
+}
+
+TEST_F(PreparedTextTest, TheChatTemplateIsPartOfTheTokenizer) {
+  const std::string chat = text_.tokenizer + "/chat_template.jinja";
+  const std::string rest = "{% for m in messages %}{{ m.content }}{% endfor %}";
+  EXPECT_THAT(Prepare()->tokens.tokenizer(), testing::Not(testing::HasSubstr("chat template")));
+  Write(chat, rest);
+  Write(text_.path, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n{\"text\": \"b\"}\n");
+  const absl::StatusOr<PreparedText> first = Prepare();
+  ASSERT_TRUE(first.ok()) << first.status();
+  Write(chat, "-" + rest);
+  const std::string pattern = "tokenizer.json [0-9a-f]+, chat template [0-9a-f]+";
+  EXPECT_THAT(first->tokens.tokenizer(), testing::MatchesRegex(pattern));
+  EXPECT_THAT(Prepare()->tokens.tokenizer(), testing::MatchesRegex(pattern));
+  EXPECT_NE(Prepare()->tokens.tokenizer(), first->tokens.tokenizer());
 }
 
 TEST_F(PreparedTextTest, DocumentsAreKnownAndPacked) {
@@ -206,6 +225,28 @@ TEST_F(PreparedTextTest, NothingIsLeftOfTextThatIsRefused) {
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_EQ(prepared->report.totals.skipped, 1);
   EXPECT_EQ(Prepare()->report.totals.first_skipped, text_.path + ":2: it is not JSON at its byte 2");
+}
+
+TEST_F(PreparedTextTest, NothingIsLeftOfTextThatChangesMeanwhile) {
+  const auto change = [&](int64_t, int64_t) { std::ofstream(text_.path, std::ios::app) << "{\"text\": \"f\"}\n"; };
+  const absl::Status status = PrepareText(text_, {.cache = cache_, .progress = {.reading = change}}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), testing::StartsWith(text_.path));
+  EXPECT_THAT(Kept(), testing::IsEmpty());
+  EXPECT_EQ(Read(Prepare()->tokens), "a b c def");
+}
+
+TEST_F(PreparedTextTest, NothingIsLeftWhenTheDiskIsFull) {
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit now = {.rlim_cur = 500, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &now), 0);
+  const absl::Status status = Prepare().status();
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("cannot write ")) << status;
+  EXPECT_THAT(Kept(), testing::IsEmpty());
+  EXPECT_TRUE(Prepare().ok());
 }
 
 TEST_F(PreparedTextTest, ThoseWhoWantTheSameTokensWaitForEachOther) {

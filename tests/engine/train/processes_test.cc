@@ -2,6 +2,7 @@
 // where the processes have to decide. The processes are threads of the test. They share nothing but their control
 // plane, the folder of checkpoints, and groups whose communicators they divide among themselves.
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -32,11 +33,12 @@ using ::testing::HasSubstr;
 // The groups of a job, by name. The first process that asks for a group creates it, and each takes its own members.
 class Groups {
  public:
+  explicit Groups(double timeout_seconds) : timeout_seconds_(timeout_seconds) {}
   absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> Take(const GroupMembers& members) {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<std::unique_ptr<Communicator>>& group = groups_[members.name];
     if (group.empty()) {
-      SHALE_ASSIGN_OR_RETURN(group, CreateInProcessGroup(members.size, {.timeout_seconds = 60}));
+      SHALE_ASSIGN_OR_RETURN(group, CreateInProcessGroup(members.size, {.timeout_seconds = timeout_seconds_}));
     }
     std::vector<std::unique_ptr<Communicator>> mine;
     for (int place : members.places) mine.push_back(std::move(group[place]));
@@ -44,14 +46,56 @@ class Groups {
   }
 
  private:
+  const double timeout_seconds_;
   std::mutex mutex_;
   std::map<std::string, std::vector<std::unique_ptr<Communicator>>> groups_;  // mutex_ guards it.
+};
+
+// What is wrong with a rank's member of the group with this name.
+struct Fault {
+  std::string group;
+  int rank = 0;
+  int skipped = 0;           // The collective that it leaves out, from 1, as a bug might do. 0: none.
+  double delay_seconds = 0;  // How late it comes to each collective.
+};
+
+class FaultyCommunicator : public Communicator {
+ public:
+  FaultyCommunicator(std::unique_ptr<Communicator> wrapped, const Fault& fault)
+      : wrapped_(std::move(wrapped)), fault_(fault) {}
+  int rank() const override { return wrapped_->rank(); }
+  int size() const override { return wrapped_->size(); }
+  void SetPlace(const CollectivePlace& place) override { wrapped_->SetPlace(place); }
+  void Abort(absl::Status reason) override { wrapped_->Abort(std::move(reason)); }
+
+ protected:
+  absl::Status EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) override {
+    return Skips() ? absl::OkStatus() : wrapped_->AllGather(shard, full, stream);
+  }
+  absl::Status EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) override {
+    return Skips() ? absl::OkStatus() : wrapped_->ReduceScatterSum(full, shard, stream);
+  }
+  absl::Status EnqueueAllReduceSum(const Tensor& data, Stream& stream) override {
+    return Skips() ? absl::OkStatus() : wrapped_->AllReduceSum(data, stream);
+  }
+
+ private:
+  // Is called in the rank's launching thread, so a delay makes all streams of the rank late.
+  bool Skips() {
+    std::this_thread::sleep_for(std::chrono::duration<double>(fault_.delay_seconds));
+    return ++number_ == fault_.skipped;
+  }
+
+  const std::unique_ptr<Communicator> wrapped_;
+  const Fault fault_;
+  int number_ = 0;
 };
 
 // The CPU backend of one process, whose groups may span processes.
 class SpanningBackend : public Backend {
  public:
-  explicit SpanningBackend(Groups& groups) : groups_(groups), cpu_(CreateCpuBackend({})) {}
+  explicit SpanningBackend(Groups& groups, Fault fault)
+      : groups_(groups), fault_(std::move(fault)), cpu_(CreateCpuBackend({})) {}
   std::unique_ptr<Ops> CreateOps(int64_t ranks, const Device* device) const override {
     return cpu_->CreateOps(ranks, device);
   }
@@ -59,12 +103,18 @@ class SpanningBackend : public Backend {
     return cpu_->CreateDevices(ranks, synchronous);
   }
   absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGroup(const GroupMembers& group) const override {
-    return groups_.Take(group);
+    SHALE_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Communicator>> mine, groups_.Take(group));
+    for (size_t i = 0; i < mine.size(); ++i) {
+      if (group.name != fault_.group || group.places[i] != fault_.rank) continue;
+      mine[i] = std::make_unique<FaultyCommunicator>(std::move(mine[i]), fault_);
+    }
+    return mine;
   }
   absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override { return cpu_->DefaultBudget(ranks); }
 
  private:
   Groups& groups_;
+  const Fault fault_;
   const std::unique_ptr<Backend> cpu_;
 };
 
@@ -80,6 +130,8 @@ struct RunOptions {
   std::function<Job(int process)> job;                                    // Of a process, if they differ.
   std::function<absl::Status(int process, int64_t step)> result_of_step;  // What a process's callback returns.
   std::function<std::vector<int>(int process)> ranks;                     // Of a process, if not an equal part.
+  Fault fault;
+  double timeout_seconds = 60;  // Of collectives.
 };
 
 class ProcessesTest : public ::testing::Test {
@@ -111,7 +163,7 @@ data { evaluation_fraction: 0.2 path: ")",
   // Runs a job in so many processes. Returns the result of each.
   std::vector<Result> Run(const Job& job, int processes, const std::string& folder, const RunOptions& options = {}) {
     ThreadProcesses control(processes);
-    Groups groups;
+    Groups groups(options.timeout_seconds);
     std::vector<Result> results(processes);
     std::vector<std::thread> threads;
     for (int process = 0; process < processes; ++process) {
@@ -141,12 +193,13 @@ data { evaluation_fraction: 0.2 path: ")",
  private:
   Result RunProcess(const Job& job, int process, ThreadProcesses& control, Groups& groups, const std::string& folder,
                     const RunOptions& options) {
-    const SpanningBackend backend(groups);
+    const SpanningBackend backend(groups, options.fault);
     const int ranks = static_cast<int>(job.sharding.ranks), processes = control.size();
     TrainerOptions trainer_options{.backend = &backend,
                                    .control = &control[process],
                                    .checkpoint_folder = Path(folder),
-                                   .resume = {.from = options.resume}};
+                                   .resume = {.from = options.resume},
+                                   .failure_folder = Path(absl::StrCat(folder, "-failures"))};
     for (int rank = ranks * process / processes; rank < ranks * (process + 1) / processes; ++rank) {
       trainer_options.ranks.push_back(rank);
     }
@@ -263,6 +316,101 @@ TEST_F(ProcessesTest, AnErrorOfOneCallbackEndsTheRunOfAllWithASave) {
     ASSERT_EQ(result.saved.size(), 1);
     EXPECT_THAT(result.saved[0], ::testing::StartsWith("2 "));
   }
+}
+
+// Without the place of each collective the ranks would exchange wrong values as long as sizes agree, as the gathers and
+// reductions of equal blocks do.
+TEST_F(ProcessesTest, ASkippedCollectiveIsNamedByAllAndReported) {
+  struct Case {
+    std::string stream;
+    int number;
+    std::string message;
+  };
+  const std::string others =
+      ": ranks 0, 1, 2, 4 want [A-Za-z]+ of [0-9]+ [a-z0-9]+ for instruction [0-9]+ in iteration "
+      "[0-9]+ of run [0-9]+; rank 3 wants [A-Za-z]+ of [0-9]+ [a-z0-9]+ for instruction ";
+  for (const Case& c :
+       {Case{"gather", 1, "disagree about collective 1" + others},
+        Case{"gather", 4, "disagree about collective 4" + others},
+        Case{"reduce", 2, "disagree about collective 2" + others},
+        Case{"reduce", 28, "disagree about collective 28" + others},
+        // Rank 3 then waits for the others in a gather, so nobody comes to the next reduction.
+        Case{"reduce", 1, "for ranks? [0-9, ]*3(, 4)? in collective 1, AllReduceSum of 1 i64 for instruction 1 in "}}) {
+    const std::string folder = absl::StrCat(c.stream, c.number);
+    SCOPED_TRACE(folder);
+    const Fault skip = {.group = absl::StrCat("shard of rank 0, ", c.stream), .rank = 3, .skipped = c.number};
+    const double timeout_seconds = c.number == 1 && c.stream == "reduce" ? 5 : 60;
+    const std::vector<Result> results = Run(MakeJob(), 2, folder, {.fault = skip, .timeout_seconds = timeout_seconds});
+    for (size_t process = 0; process < results.size(); ++process) {
+      EXPECT_THAT(std::string(results[process].status.message()), ::testing::ContainsRegex(c.message));
+      const absl::StatusOr<std::string> report =
+          ReadFile(Path(absl::StrCat(folder, "-failures/process-", process, ".jsonl")), 1 << 30);
+      ASSERT_TRUE(report.ok()) << report.status();
+      EXPECT_THAT(*report, HasSubstr(absl::StrCat("{\"process\": ", process, ", ")));
+      EXPECT_THAT(*report, HasSubstr(absl::StrCat("{\"rank\": ", process == 0 ? 0 : 3, ", ")));
+      EXPECT_THAT(*report, HasSubstr("\"axis\": \"shard\""));
+    }
+  }
+}
+
+TEST_F(ProcessesTest, CopiesOfTheStateStayEqualWhateverIsReplicated) {
+  for (const char* sharding : {"sharding={ranks: 5 strategy: DDP}", "sharding={ranks: 5 strategy: ZERO1}",
+                               "sharding={ranks: 5 strategy: ZERO2 accumulation: LAYERED}",
+                               "sharding={ranks: 6 shard_ranks: 2}", "sharding={ranks: 5}"}) {
+    SCOPED_TRACE(sharding);
+    const Job job = MakeJob({sharding, "runtime.check_every_steps=2", "precision.compute=BF16"});
+    for (const Result& result : Run(job, 3, absl::StrCat("equal", sharding + 20))) {
+      EXPECT_TRUE(result.status.ok()) << result.status;
+    }
+  }
+}
+
+// Nothing else notices a wrong value on one rank: the job would go on with different models.
+TEST_F(ProcessesTest, RanksWhoseCopiesOfTheStateDifferAreNamed) {
+  const auto corrupt = [](int process, int64_t step, Trainer& trainer) {
+    if (process != 0 || step != 3) return;
+    const std::vector<float> value = {0.125f};
+    EXPECT_TRUE(trainer.WriteParameter(trainer.parameters()[0].name, 0, value).ok());
+  };
+  struct Case {
+    const char* sharding;
+    int processes;
+    std::string differ;
+  };
+  // Each process writes to all its ranks that hold the element. Of a shard, that is one rank of a row of the mesh.
+  for (const Case& c : {Case{"sharding={ranks: 5 strategy: DDP}", 2, "ranks 0, 1 differ from ranks 2, 3, 4"},
+                        Case{"sharding={ranks: 2 strategy: DDP}", 2, "rank 0 and rank 1 differ"},
+                        Case{"sharding={ranks: 6 shard_ranks: 2}", 3, "rank 0 differs from ranks 2, 4"}}) {
+    SCOPED_TRACE(c.sharding);
+    const Job job = MakeJob({c.sharding, "runtime.check_every_steps=2", "checkpoint.every_steps=1"});
+    for (const Result& result : Run(job, c.processes, absl::StrCat("differ", c.differ), {.on_step = corrupt})) {
+      EXPECT_EQ(result.status.code(), absl::StatusCode::kDataLoss) << result.status;
+      EXPECT_TRUE(IsAgreed(result.status));
+      EXPECT_THAT(std::string(result.status.message()),
+                  HasSubstr(absl::StrCat("after step 4 ", c.differ, " in weights or optimizer state, of which they ")));
+      EXPECT_EQ(result.losses.size(), 3);
+      EXPECT_EQ(result.saved.size(), 3);  // The state after step 4 is not saved.
+    }
+  }
+}
+
+TEST_F(ProcessesTest, ASlowRankIsNamed) {
+  const Job job = MakeJob({"lr_schedule.steps=22", "checkpoint.every_steps=0", "telemetry.evaluate_every=0"});
+  std::vector<std::string> lines;  // What process 0 says after each step.
+  const auto look = [&](int process, int64_t step, Trainer& trainer) {
+    if (process == 0) {
+      lines.push_back(trainer.slow_ranks());
+    } else {
+      EXPECT_EQ(trainer.slow_ranks(), "") << step;
+    }
+  };
+  const Fault slow = {.group = "shard of rank 0, gather", .rank = 3, .delay_seconds = 1e-2};
+  for (const Result& result : Run(job, 2, "slow", {.on_step = look, .fault = slow})) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+  lines.erase(std::remove(lines.begin(), lines.end(), ""), lines.end());
+  ASSERT_EQ(lines.size(), 1) << ::testing::PrintToString(lines);
+  EXPECT_THAT(lines[0], HasSubstr("slow: rank 3 took more than 20 % longer than the median rank in each of 20 steps"));
 }
 
 TEST_F(ProcessesTest, EachRankIsHeldByOneProcess) {

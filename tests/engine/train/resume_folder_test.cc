@@ -132,6 +132,9 @@ TEST_F(ResumeTest, AnotherRunIsRefusedWithTheFirstDifference) {
   expect({"data.order=SEQUENTIAL"}, "data.order is SHUFFLED");
   expect({"data.seed=2"}, "data.seed is 1, the job's 2");
   expect({"optimizer.rule=LION"}, "its optimizer.rule is ADAMW, the job's is LION");
+  expect({"optimizer.train_only=blocks.*"},
+         "its parameter embedding.weight trains, and is frozen in the job (optimizer.train_only); keep train_only, or "
+         "begin a new run");
   // Fields that only steer the training may change.
   const Run prolonged =
       Train(MakeJob({"lr_schedule.steps=8", "optimizer.learning_rate=1e-3", "batch.global_batch=5", "runtime.seed=9"}),

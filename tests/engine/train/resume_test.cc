@@ -59,6 +59,7 @@ constexpr char kLean[] = "optimizer.state=LEAN";
 constexpr char kGroupsOfTwo[] = "sharding={ranks: 4 shard_ranks: 2}";
 constexpr char kPreviousNorm[] =
     "optimizer={learning_rate: 1e-2 clipping: PREVIOUS_NORM max_gradient_norm: 0.01 non_finite: SKIP}";
+constexpr char kFrozen[] = "optimizer.train_only=[blocks.1.*, final_norm.*]";
 constexpr char kAdamW8Bit[] = "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2}";
 
 // Jobs that differ from those above in something other than their sharding.
@@ -112,6 +113,10 @@ std::vector<Variation> Variations() {
       {"GradientsOneRank", kLlama, {fp32, "precision.gradient_shards=BF16", "sharding.ranks=1", layered}},
       {"PreviousNorm", kGpt2, {fp32, kPreviousNorm, kGroupsOfTwo}},
       {"PreviousNormInBackward", kLlama, {bf16, split, kPreviousNorm, "optimizer.update=IN_BACKWARD"}},
+      {"Frozen", kGpt2, {fp32, kFrozen}},
+      {"FrozenBf16", kLlama, {bf16, "optimizer.train_only=[*norm*, blocks.*.attention.*]"}},
+      {"FrozenSplitReplicated", kGpt2, {bf16, split, gradients, "optimizer.train_only=*.weight", kGroupsOfTwo}},
+      {"FrozenLeanBlocking", kLlama, {bf16, kLean, "optimizer.train_only=head.*", "checkpoint.asynchronous=false"}},
       {"LionReplicated", kGpt2, {fp32, kLion, "sharding.strategy=DDP"}},
       {"GroupsOfTwo", kGpt2, {fp32, kGroupsOfTwo}},
       {"GroupsOfTwoSplitLayered", kLlama, {bf16, kGroupsOfTwo, split, layered}},
@@ -216,6 +221,9 @@ std::vector<Change> Changes() {
        {bf16, split, "sharding={ranks: 6 shard_ranks: 2}"},
        {bf16, "sharding.strategy=ZERO2", kGroupsOfTwo}},
       {"AdamW8BitTwoGroupsOfTwo", {fp32, kAdamW8Bit, kGroupsOfTwo}, {fp32, kAdamW8Bit, "sharding.ranks=3"}},
+      {"FrozenToNone", {fp32, kFrozen}, {fp32, kFrozen, "sharding.strategy=DDP", "sharding.ranks=2"}},
+      {"FrozenSplitToFp32", {bf16, split, kFrozen}, {fp32, kFrozen, "sharding.ranks=4"}},
+      {"FrozenMastersToReplicatedSplit", {bf16, kFrozen}, {bf16, split, kFrozen, "sharding.strategy=ZERO2"}},
       {"SgdTwoRanks", {fp32, kNesterov}, {fp32, kNesterov, "sharding.ranks=2"}},
       {"LionSplitToMasters", {bf16, split, kLion}, {bf16, kLion, "sharding.ranks=5"}},
       {"AdamW8BitFourRanks", {fp32, kAdamW8Bit}, {fp32, kAdamW8Bit, "sharding.ranks=4"}},

@@ -54,6 +54,7 @@ class TextDataTest : public testing::Test {
     absl::Status status;
     std::vector<StepReport> steps;
     int64_t counted = 0;  // Tokens of the text that count.
+    DocumentsReport documents;
   };
   Run Train(const Job& job, const std::string& checkpoints = "", const ResumeOptions& resume = {}) {
     const std::unique_ptr<Backend> backend = *CreateBackend(job);
@@ -62,7 +63,9 @@ class TextDataTest : public testing::Test {
         job, {.backend = backend.get(),
               .checkpoint_folder = checkpoints.empty() ? "" : folder_.Path(checkpoints),
               .resume = resume,
-              .text_progress = {.ready = [&](const TextReport& text) { run.counted = text.totals.counted; }}});
+              .text_progress = {
+                  .ready = [&](const TextReport& text) { run.counted = text.totals.counted; },
+                  .packed = [&](const std::string&, const DocumentsReport& report) { run.documents = report; }}});
     run.status = trainer.status();
     if (!trainer.ok()) return run;
     run.status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
@@ -196,6 +199,68 @@ TEST_F(TextDataTest, PackedChatsGoOnFromACheckpointWithTheSameBits) {
   }
 }
 
+TEST_F(TextDataTest, LongChatsAreCutOrLeftOutAsTold) {
+  WriteTemplate();
+  folder_.Write("chats.jsonl", absl::StrJoin(Chats(), ""));
+  std::vector<Run> runs;
+  for (const char* longer : {"SPLIT", "TRUNCATE", "DROP"}) {
+    runs.push_back(
+        Train(SmallJob("path: \"chats.jsonl\" tokenizer: \"tokenizer\"",
+                       {"lr_schedule.steps=", "lr_schedule.epochs=1", "batch.global_batch=64", "data.packing=PACK",
+                        "batch.sequence_length=48", absl::StrCat("data.long_documents=", longer)})));
+    ASSERT_EQ(runs.back().steps.size(), 1) << runs.back().status;
+    EXPECT_EQ(runs.back().documents.documents, 12);
+    EXPECT_GT(runs.back().documents.long_documents, 0);
+    EXPECT_LT(runs.back().documents.long_documents, 12);
+  }
+  EXPECT_EQ(runs[0].steps[0].step_tokens, runs[0].counted);
+  EXPECT_LT(runs[1].steps[0].step_tokens, runs[0].counted);
+  EXPECT_LT(runs[2].steps[0].step_tokens, runs[1].steps[0].step_tokens);
+}
+
+TEST_F(TextDataTest, ARunGoesOnWithTheSameTemplateAlone) {
+  WriteTemplate();
+  folder_.Write("chats.jsonl", absl::StrJoin(Chats(), ""));
+  const auto job = [&] {
+    return SmallJob("path: \"chats.jsonl\" tokenizer: \"tokenizer\"", {"checkpoint.every_steps=2"});
+  };
+  ASSERT_TRUE(Train(job(), "saved").status.ok());
+  folder_.Write("tokenizer/chat_template.jinja",
+                "{% for message in messages %}({{ message.role }}){{ message.content }}</>{% endfor %}"
+                "{% if add_generation_prompt %}(assistant){% endif %}");
+  const absl::Status other =
+      Train(job(), "",
+            {.from = ResumeFrom::kPath, .path = absl::StrCat(folder_.Path("saved"), "/", CheckpointFolderName(2))})
+          .status;
+  EXPECT_NE(other.message().find(", chat template "), std::string::npos) << other;
+}
+
+TEST_F(TextDataTest, MixturesAreTheSameInEveryWorldAndGoOnWithTheSameBits) {
+  WriteTemplate();
+  folder_.Write("chats.jsonl", absl::StrJoin(Chats(), ""));
+  std::string text;
+  for (int i = 0; i < 60; ++i) absl::StrAppend(&text, "{\"text\": \"the ", i, " lazy dogs\"}\n");
+  folder_.Write("other.jsonl", text);
+  const auto job = [&](const std::string& share, std::vector<std::string> overrides = {}) {
+    overrides.push_back("checkpoint.every_steps=2");
+    const std::string mix = share.empty() ? "" : absl::StrCat(" mix: \"", share, " other.jsonl\"");
+    return SmallJob("path: \"chats.jsonl\" tokenizer: \"tokenizer\" packing: PACK" + mix, overrides);
+  };
+  const std::vector<double> whole = Losses(Train(job("400"), "mixed"));
+  ASSERT_EQ(whole.size(), 4);
+  EXPECT_NE(whole, Losses(job("")));
+  const std::vector<double> divided = Losses(job("400", {"sharding.ranks=3", "batch.micro_batch=1"}));
+  ASSERT_EQ(divided.size(), 4);
+  for (int i = 0; i < 4; ++i) EXPECT_NEAR(divided[i], whole[i], 1e-4) << i;
+
+  const ResumeOptions from = {.from = ResumeFrom::kPath,
+                              .path = absl::StrCat(folder_.Path("mixed"), "/", CheckpointFolderName(2))};
+  EXPECT_EQ(Losses(Train(job("400"), "", from)), std::vector<double>(whole.begin() + 2, whole.end()));
+  const absl::Status other = Train(job("401"), "", from).status;
+  EXPECT_NE(other.message().find("; mix of 600 from "), std::string::npos) << other;
+  EXPECT_NE(other.message().find("; mix of 599 from "), std::string::npos) << other;
+}
+
 TEST_F(TextDataTest, JobsNameTheTokenizer) {
   folder_.Write("rows", "{\"text\": \"a\"}\n");
   const auto error = [&](const std::string& data) {
@@ -205,6 +270,11 @@ TEST_F(TextDataTest, JobsNameTheTokenizer) {
             std::string::npos);
   EXPECT_NE(error("tokenizer: \"tokenizer\"").find("data.tokenizer: only files of data.path have it"),
             std::string::npos);
+  folder_.Write("long", "{\"text\": \"" + std::string(99, 'q') + " the quick brown fox jumps over the lazy dog\"}\n");
+  const absl::Status small =
+      Train(SmallJob("path: \"long\" format: JSONL tokenizer: \"tokenizer\"", {"model.decoder.vocabulary=300"})).status;
+  EXPECT_NE(small.message().find(" does not fit a vocabulary of 300; the model needs at least "), std::string::npos)
+      << small;
   // The records of runs name it, too.
   const Job job = SmallJob("path: \"rows\" format: JSONL tokenizer: \"tokenizer\" loss_on: ALL bad_lines: SKIP");
   EXPECT_EQ(job.data.tokenizer, std::filesystem::path(folder_.Path("tokenizer")).lexically_normal());

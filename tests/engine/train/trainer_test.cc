@@ -131,7 +131,8 @@ TEST(Trainer, RefusesEvaluationDataOfAnotherTokenizer) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             absl::StrCat("data.evaluation_path: the tokens of ", evaluation, " are of \"GPT-2 (llm.c)\", those of ",
-                         "data.path of \"Llama 3 (llm.c)\"; evaluation data must have the same tokenizer"));
+                         "data.path of \"Llama 3 (llm.c)\"; data that is used together must have the same "
+                         "tokenizer"));
 }
 
 TEST(Trainer, RunTellsOfStepsAndEvaluationsAndEndsWhenTold) {

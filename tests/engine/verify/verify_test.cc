@@ -84,6 +84,11 @@ TEST_F(Verify, TheSettingsOfTheJobAreSavedAndResumed) {
                                 "optimizer.learning_rate=1e-3", "optimizer.non_finite=SKIP", "batch.micro_batch=1"}));
 }
 
+// The frozen parameters have no gradients to compare, and are saved and restored with the others.
+TEST_F(Verify, FrozenParameters) {
+  ExpectHolds(OnText(kDecoder, {"sharding.ranks=2", "optimizer.train_only=[blocks.1.*, *norm*]"}));
+}
+
 TEST_F(Verify, AnMlpOnManyRanks) {
   const VerifyReport report =
       ExpectHolds(OnText("model { mlp { embedding: 4 hidden: 12 init_std: 0.3 } }", {"sharding.ranks=64"}));

@@ -26,6 +26,9 @@ struct CommunicatorCase {
   std::function<std::unique_ptr<Device>()> create_device;
   // Creates a group whose streams and memory are those of `device`, which outlives the group.
   std::function<Group(int size, Device& device)> create_group;
+  // Whether all ranks learn of an abort through the group. If not, those of other processes learn of it through their
+  // control plane, which the suite does not have.
+  bool aborts_reach_all = true;
 };
 inline void PrintTo(const CommunicatorCase& c, std::ostream* out) { *out << c.name; }
 inline std::string CaseName(const ::testing::TestParamInfo<CommunicatorCase>& info) { return info.param.name; }

@@ -121,8 +121,13 @@ class BenchTest(unittest.TestCase):
         self.assertNotIn("Matmuls", text)
 
     def test_comm(self):
-        text, written = self.measured(_COMM, "--ranks=2,3", "--smallest_kib=1", "--largest_kib=4", "--rounds=1",
-                                      "--seconds=0")
+        for device in ("cpu", "gloo"):
+            with self.subTest(device=device):
+                self.check_comm(device)
+
+    def check_comm(self, device):
+        text, written = self.measured(_COMM, f"--device={device}", "--ranks=2,3", "--smallest_kib=1", "--largest_kib=4",
+                                      "--rounds=1", "--seconds=0")
         self.assertEqual(re.findall(r"### (\d) ranks", text), ["2", "3"])
         self.assertEqual([group["ranks"] for group in written["groups"]], [2, 3])
         self.assertIn(f"### 2 ranks: {written['groups'][0]['about']}\n", text)

@@ -202,6 +202,7 @@ class ServiceTest(unittest.TestCase):
                 (_JOB.replace("text.txt", "/etc/passwd"), "data.path: found a path outside of the data folder"),
                 (_JOB.replace("text.txt", "../data/../x"), "data.path: found a path outside of the data folder"),
                 (_JOB.replace("data {", 'data { tokenizer: "/etc"'), "data.tokenizer: found a path outside of the"),
+                (_JOB.replace("data {", 'data { mix: "9 /etc"'), "data.mix: found a path outside of the"),
                 (_JOB.replace("data {", 'data { cache: "/tmp"'), "data.cache: the service has its own folders"),
                 (_JOB.replace("text.txt", "texts"), 'data.path: there is no "texts" in the data folder'),
                 (_JOB.replace("data {", 'telemetry { run_folder: "/tmp/x" } data {'), "telemetry.run_folder: .* leave"),

@@ -38,6 +38,9 @@ absl::Status CheckSupported(const shale::Job& job, const std::string& data_folde
   if (job.data.has_tokenizer()) {
     SHALE_RETURN_IF_ERROR(CheckDataPath("data.tokenizer", job.data.tokenizer, data_folder));
   }
+  for (const shale::MixedData& mixed : job.data.mix) {
+    SHALE_RETURN_IF_ERROR(CheckDataPath("data.mix", mixed.path, data_folder));
+  }
   if (!job.data.cache.empty()) {
     return absl::InvalidArgumentError("job: data.cache: the service has its own folders; leave it out");
   }

@@ -69,11 +69,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         CommunicatorCase{"OneRankEach", kDevice, [](int size, Device&) { return Create(Blocks(size, size)); }},
         CommunicatorCase{"OneProcess", kDevice, [](int size, Device&) { return Create(Blocks(size, 1)); }},
-        CommunicatorCase{"TwoProcesses", kDevice, [](int size, Device&) { return Create(Blocks(size, 2)); }},
-        CommunicatorCase{"ThreeAlternating", kDevice, [](int size, Device&) { return Create(Alternating(size, 3)); }},
-        CommunicatorCase{"LeastStaging", kDevice,
-                         [](int size, Device&) { return Create(Blocks(size, 3), {.staging_bytes = 0}); }},
-        CommunicatorCase{"Synchronous", [] { return CreateCpuDevice({.synchronous = true}); },
+        CommunicatorCase{"ThreeAlternatingWithLeastStaging", kDevice,
+                         [](int size, Device&) { return Create(Alternating(size, 3), {.staging_bytes = 0}); }},
+        CommunicatorCase{"TwoProcessesSynchronous", [] { return CreateCpuDevice({.synchronous = true}); },
                          [](int size, Device&) { return Create(Blocks(size, 2)); }}),
     CaseName);
 
@@ -177,6 +175,24 @@ TEST(GlooGroupTest, RanksThatWantDifferentThingsAreToldWhoWantedWhat) {
           EXPECT_THAT(std::string(status.message()),
                       HasSubstr(absl::StrCat("rank ", odd_rank, " wants AllReduceSum of ", odd, " f32")));
         }
+      }
+    }
+  }
+}
+
+TEST(GlooGroupTest, RanksThatComeToDifferentPlacesAreTold) {
+  for (const int64_t n : {12, 100002}) {
+    for (const int odd_rank : {0, 1, 3}) {
+      Group group = Create({0, 1, 1, 2}, {.timeout_seconds = 60});
+      std::vector<std::vector<float>> data(4, std::vector<float>(n));
+      for (const absl::Status& status : RunRanks(4, [&](int rank, Stream&stream) {
+             group[rank]->SetPlace({.run = 5, .instruction = rank == odd_rank ? 8 : 7, .iteration = 2});
+             return group[rank]->AllReduceSum(Tensor::Contiguous(DType::kFloat32, {n}, data[rank].data()), stream);
+           })) {
+        EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+        EXPECT_THAT(std::string(status.message()),
+                    HasSubstr(absl::StrCat("rank ", odd_rank, " wants AllReduceSum of ", n,
+                                           " f32 for instruction 8 in iteration 2 of run 5")));
       }
     }
   }

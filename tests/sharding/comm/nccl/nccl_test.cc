@@ -2,13 +2,18 @@
 // wrong.
 #include "sharding/comm/nccl/nccl.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "kernels/check.h"
+#include "tests/sharding/comm/folder_store.h"
 #include "tests/sharding/comm/nccl/device_with_nccl.h"
 
 namespace shale {
@@ -24,12 +29,41 @@ Group Create(int size, Device& device, bool check_agreement = false) {
                                                           {.timeout_seconds = 0, .check_agreement = check_agreement});
 }
 
+// Returns an empty folder for a store.
+std::string NewFolder() {
+  static std::atomic<int> made = 0;
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/nccl_test_", getpid(), "_", ++made);
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+// Creates the group in two "processes", threads of this one that have nothing in common but a store. They hold the
+// ranks in turn.
+Group CreateInTwoProcesses(int size, Device& device) {
+  FolderStore store(NewFolder());
+  Group group(size);
+  ForEachRank(std::min(size, 2), [&](int process) {
+    NcclMembers members{.name = "all", .size = size};
+    for (int rank = process; rank < size; rank += 2) members.ranks.push_back(rank);
+    members.ordinals.resize(members.ranks.size());
+    auto& with_nccl = static_cast<DeviceWithNccl&>(device);
+    absl::StatusOr<Group> made =
+        CreateNcclGroup(Borrow<NcclApi>(with_nccl.nccl()), Borrow<CudaRuntime>(with_nccl.runtime()), store, members,
+                        {.timeout_seconds = 0});
+    ASSERT_TRUE(made.ok()) << made.status();
+    for (size_t i = 0; i < members.ranks.size(); ++i) group[members.ranks[i]] = std::move((*made)[i]);
+  });
+  return group;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Nccl, CommunicatorConformance,
     ::testing::Values(CommunicatorCase{"Threads", [] { return std::make_unique<DeviceWithNccl>(); },
                                        [](int size, Device& device) { return Create(size, device); }},
                       CommunicatorCase{"CheckingAgreement", [] { return std::make_unique<DeviceWithNccl>(); },
                                        [](int size, Device& device) { return Create(size, device, true); }},
+                      CommunicatorCase{"TwoProcesses", [] { return std::make_unique<DeviceWithNccl>(); },
+                                       CreateInTwoProcesses, /*aborts_reach_all=*/false},
                       CommunicatorCase{
                           "Synchronous",
                           [] { return std::make_unique<DeviceWithNccl>(CudaDeviceOptions{.synchronous = true}); },
@@ -85,23 +119,6 @@ TEST_F(NcclTest, NoElementsAreNoCall) {
   EXPECT_THAT(device_.nccl().calls(), IsEmpty());
 }
 
-// Processes that have a GPU each start like this.
-TEST_F(NcclTest, RanksThatStartOnTheirOwnFindEachOtherByTheId) {
-  const NcclUniqueId id = *CreateNcclUniqueId(device_.nccl());
-  std::vector<float> sums(3);
-  ForEachRank(3, [&](int rank) {
-    auto member = CreateNcclCommunicator(nccl_, runtime_, id, rank, 3, /*ordinal=*/0);
-    ASSERT_TRUE(member.ok()) << member.status();
-    EXPECT_EQ((*member)->rank(), rank);
-    EXPECT_EQ((*member)->size(), 3);
-    std::unique_ptr<Stream> stream = *device_.CreateStream("reduce");
-    const DeviceVector<float> data(device_, {rank + 1.0f}, *stream);
-    ASSERT_TRUE((*member)->AllReduceSum(data.View(), *stream).ok());
-    sums[rank] = data.Read(*stream)[0];
-  });
-  EXPECT_THAT(sums, ElementsAre(6, 6, 6));
-}
-
 TEST_F(NcclTest, ARankThatDoesNotComeEndsTheGroupWhichNamesWhoWaitedForWhat) {
   Group group = device_.CreateGroup(2, {.timeout_seconds = 1});
   const auto statuses = RunRanks(2, [&](int rank, const DeviceVector<float>& data, Stream& stream) -> absl::Status {
@@ -145,10 +162,11 @@ TEST_F(NcclTest, AGroupOfWhichOneCannotConnectIsNotMade) {
 }
 
 TEST_F(NcclTest, ARankWhosePeersDoNotConnectGivesUp) {
-  const NcclUniqueId id = *CreateNcclUniqueId(device_.nccl());
-  const absl::Status status = CreateNcclCommunicator(nccl_, runtime_, id, 1, 2, 0, {.timeout_seconds = 0.05}).status();
+  FolderStore store(NewFolder());
+  const NcclMembers first = {.name = "two", .size = 2, .ranks = {0}, .ordinals = {0}};
+  const absl::Status status = CreateNcclGroup(nccl_, runtime_, store, first, {.timeout_seconds = 0.05}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 of 2 waited 0.05 s for NCCL to connect the ranks"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 of 2 waited 0.05 s for NCCL to connect the ranks"));
 }
 
 TEST_F(NcclTest, ACollectiveThatNcclRefusesEndsTheGroupWithItsName) {
@@ -311,9 +329,18 @@ TEST_F(NcclTest, RefusesGroupsThatCannotBe) {
   for (double seconds : {-1.0, std::nan(""), static_cast<double>(INFINITY)}) {
     EXPECT_EQ(code(CreateNcclGroup(nccl_, runtime_, {0}, {.timeout_seconds = seconds})), kRefused);
   }
-  const NcclUniqueId id = *CreateNcclUniqueId(*nccl_);
-  EXPECT_EQ(code(CreateNcclCommunicator(nccl_, runtime_, id, 2, 2, 0)), kRefused);
-  EXPECT_EQ(code(CreateNcclCommunicator(nccl_, runtime_, id, 0, 1, 0, {.check_agreement = true})), kRefused);
+  FolderStore store(NewFolder());
+  const auto with = [&](const NcclMembers& members, const NcclOptions& options = {.timeout_seconds = 0.05}) {
+    return code(CreateNcclGroup(nccl_, runtime_, store, members, options));
+  };
+  EXPECT_EQ(with({.name = "a", .size = 2, .ranks = {2}, .ordinals = {0}}), kRefused);
+  EXPECT_EQ(with({.name = "a", .size = 2, .ranks = {1, 0}, .ordinals = {0, 0}}), kRefused);
+  EXPECT_EQ(with({.name = "a", .size = 2, .ranks = {0, 1}, .ordinals = {0}}), kRefused);
+  EXPECT_EQ(with({.name = "a", .size = 2}), kRefused);
+  EXPECT_EQ(with({.name = "a", .size = 1, .ranks = {0}, .ordinals = {0}}, {.check_agreement = true}), kRefused);
+  EXPECT_EQ(with({.name = "nobody's", .size = 2, .ranks = {1}, .ordinals = {0}}), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_TRUE(store.Put("nccl/short", "id").ok());
+  EXPECT_EQ(with({.name = "short", .size = 2, .ranks = {1}, .ordinals = {0}}), kRefused);
 }
 
 }  // namespace

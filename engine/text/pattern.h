@@ -1,6 +1,10 @@
 // Name patterns of job specs: `*` matches any run of characters, every other character matches itself.
 #pragma once
 
+#include <cstddef>
+#include <string>
+#include <vector>
+
 #include "absl/strings/string_view.h"
 
 namespace shale {
@@ -26,5 +30,13 @@ inline bool MatchesPattern(absl::string_view pattern, absl::string_view name) {
   while (p < pattern.size() && pattern[p] == '*') ++p;
   return p == pattern.size();
 }
+
+// Returns whether one of the patterns matches the name.
+bool MatchesAny(const std::vector<std::string>& patterns, absl::string_view name);
+
+// Returns an empty string if the pattern matches one of the names. If not, returns a message that says so: which
+// pattern of which field it is, `what` the names name, and the first of them.
+std::string MatchesNone(absl::string_view field, size_t index, absl::string_view pattern, absl::string_view what,
+                        const std::vector<std::string>& names);
 
 }  // namespace shale

@@ -1,0 +1,19 @@
+#include "engine/config/mix.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace shale {
+
+MixedData MixedDataFromText(absl::string_view text) {
+  const size_t space = text.find(' ');
+  const bool has_path = space != absl::string_view::npos && space + 1 < text.size();
+  int64_t share = 0;
+  const bool good = has_path && absl::SimpleAtoi(text.substr(0, space), &share) && share > 0 && share < kMixWindow;
+  if (!good) return {.share = 0, .path = std::string(text)};
+  return {.share = share, .path = std::string(text.substr(space + 1))};
+}
+
+std::string ToText(const MixedData& mixed) { return absl::StrCat(mixed.share, " ", mixed.path); }
+
+}  // namespace shale

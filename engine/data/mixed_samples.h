@@ -1,0 +1,56 @@
+// MixedSamples: the samples of several sources, mixed in fixed proportions (data.mix).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/data/data_enums.h"
+#include "engine/data/data_source.h"
+#include "engine/data/sample_order.h"
+
+namespace shale {
+
+// One of the sources of a mixture.
+struct MixedPart {
+  std::shared_ptr<DataSource> source;
+  int64_t share = 0;  // How many of 1,000 samples are of it.
+};
+
+// A source without an end. Every 1,000 samples in a row have exactly `share` samples of each part, spread evenly over
+// them. Each part is read in its own order, epoch after epoch: a small one begins again while a large one lasts. Which
+// sample stands at a position depends on shares, sizes of the parts, order and seed alone. Keeps some KB. Allows
+// concurrent reads if the parts do.
+class MixedSamples : public DataSource {
+ public:
+  // REQUIRES: the shares are at least 1 and sum to kMixWindow, and the parts have the same fields in their samples, and
+  // no state.
+  MixedSamples(std::string name, std::vector<MixedPart> parts, DataOrder order, uint64_t seed);
+
+  // Where a sample comes from.
+  struct Place {
+    int64_t part = 0;
+    int64_t sample = 0;  // Of that part.
+  };
+  Place At(int64_t position) const;
+
+  // Returns the parts as checkpoints record them: "750 from 5120, 250 from 96", the share and the size of each.
+  std::string Describe() const;
+
+  // Returns what the Read of the part returns.
+  absl::Status Read(int64_t position, const SampleParts& out) override;
+
+ private:
+  struct Slot {
+    int16_t part = 0;
+    int16_t rank = 0;  // Among the slots of the part.
+  };
+
+  const std::vector<MixedPart> parts_;
+  std::vector<SampleOrder> orders_;  // Of each part.
+  std::array<Slot, kMixWindow> slots_;
+};
+
+}  // namespace shale

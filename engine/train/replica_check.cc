@@ -1,0 +1,110 @@
+#include "engine/train/replica_check.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace shale {
+namespace {
+
+constexpr int kNumbers = 5;  // Of a rank, in a message.
+constexpr size_t kMostListed = 8;
+
+uint64_t BitsOf(double value) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+double FromBits(uint64_t bits) {
+  double value = 0;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+std::string List(const std::vector<int64_t>& ranks) {
+  const size_t listed = std::min(ranks.size(), kMostListed);
+  const std::string more = ranks.size() > listed ? absl::StrCat(" and ", ranks.size() - listed, " more") : "";
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                      absl::StrJoin(ranks.begin(), ranks.begin() + listed, ", "), more);
+}
+
+// Compares one value of ranks that should have it alike.
+absl::Status Compare(absl::string_view what, int64_t step, absl::Span<const RankDigest> ranks,
+                     const std::function<uint64_t(const RankDigest&)>& value) {
+  std::map<uint64_t, std::vector<int64_t>> by_value;
+  for (const RankDigest& rank : ranks) by_value[value(rank)].push_back(rank.rank);
+  if (by_value.size() <= 1) return absl::OkStatus();
+  std::vector<std::vector<int64_t>> parties;
+  for (const auto& [bits, party] : by_value) parties.push_back(party);
+  // The largest party comes first; of equal ones, that of the lowest rank.
+  std::sort(parties.begin(), parties.end(),
+            [](const auto& a, const auto& b) { return a.size() != b.size() ? a.size() > b.size() : a[0] < b[0]; });
+  std::string who;
+  if (parties[0].size() > parties[1].size()) {
+    std::vector<int64_t> odd;
+    for (size_t i = 1; i < parties.size(); ++i) odd.insert(odd.end(), parties[i].begin(), parties[i].end());
+    std::sort(odd.begin(), odd.end());
+    who = absl::StrCat(List(odd), odd.size() == 1 ? " differs from " : " differ from ", List(parties[0]));
+  } else {
+    std::vector<std::string> sides;
+    for (const std::vector<int64_t>& party : parties) sides.push_back(List(party));
+    who = absl::StrCat(absl::StrJoin(sides, " and "), " differ");
+  }
+  return absl::DataLossError(
+      absl::StrCat("after step ", step, " ", who, " in ", what,
+                   ", of which they should have the same bits: the job has diverged without an error. Look at memory, "
+                   "processor and network there, and resume from a checkpoint before it"));
+}
+
+}  // namespace
+
+std::string SerializeDigests(absl::Span<const RankDigest> digests) {
+  std::string message;
+  for (const RankDigest& digest : digests) {
+    absl::StrAppend(&message, digest.rank, " ", digest.state.everywhere, " ", digest.state.column, " ",
+                    BitsOf(digest.loss), " ", BitsOf(digest.squared_norm), " ");
+  }
+  return message;
+}
+
+absl::Status ParseDigests(absl::string_view message, std::vector<RankDigest>& digests) {
+  std::vector<uint64_t> numbers;
+  for (const absl::string_view word : absl::StrSplit(message, ' ', absl::SkipEmpty())) {
+    if (!absl::SimpleAtoi(word, &numbers.emplace_back())) return absl::InternalError("a process sent no digests");
+  }
+  if (numbers.size() % kNumbers != 0) return absl::InternalError("a process sent no digests");
+  for (size_t i = 0; i < numbers.size(); i += kNumbers) {
+    digests.push_back({.rank = static_cast<int64_t>(numbers[i]),
+                       .state = {.everywhere = static_cast<uint32_t>(numbers[i + 1]),
+                                 .column = static_cast<uint32_t>(numbers[i + 2])},
+                       .loss = FromBits(numbers[i + 3]),
+                       .squared_norm = FromBits(numbers[i + 4])});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckReplicas(const Mesh& mesh, int64_t step, std::vector<RankDigest> ranks) {
+  std::sort(ranks.begin(), ranks.end(), [](const RankDigest& a, const RankDigest& b) { return a.rank < b.rank; });
+  absl::Status status = Compare("the reduced loss", step, ranks, [](const auto& rank) { return BitsOf(rank.loss); });
+  status.Update(Compare("the reduced norm of the gradient", step, ranks,
+                        [](const auto& rank) { return BitsOf(rank.squared_norm); }));
+  const char* const kState = "weights or optimizer state";
+  status.Update(Compare(kState, step, ranks, [](const auto& rank) { return rank.state.everywhere; }));
+  for (int64_t column = 0; column < mesh.shard; ++column) {
+    std::vector<RankDigest> replicas;
+    for (const RankDigest& rank : ranks) {
+      if (rank.rank % mesh.shard == column) replicas.push_back(rank);
+    }
+    status.Update(Compare(kState, step, replicas, [](const auto& rank) { return rank.state.column; }));
+  }
+  return status;
+}
+
+}  // namespace shale

@@ -1,0 +1,241 @@
+// The laws of frozen parameters: freezing some changes nothing but that they keep their values. The gradients of the
+// others have the same bits, and nothing is computed that only a frozen parameter would need.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/text/pattern.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/matmul.h"
+#include "tests/engine/job_harness.h"
+#include "tests/engine/tested_backend.h"
+
+namespace shale::testing {
+namespace {
+
+using Patterns = std::vector<std::string>;
+
+RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
+  absl::StatusOr<RunResult> result = RunJob(options, tokens);
+  EXPECT_TRUE(result.ok()) << result.status();
+  return result.ok() ? *std::move(result) : RunResult();
+}
+
+// Biases, LayerNorms, a table of positions, and a head that is the embedding's table.
+DecoderConfig TiedDecoder() {
+  DecoderConfig model = SmallDecoder();
+  model.tied_head = true;
+  model.position = PositionKind::kLearned;
+  model.norm = NormKind::kLayerNorm;
+  model.activation = Activation::kGeluErf;
+  model.qkv_bias = model.linear_bias = true;
+  return model;
+}
+
+DecoderConfig NormedDecoder() {
+  DecoderConfig model = SmallDecoder();
+  model.qk_norm = true;
+  return model;
+}
+
+const std::vector<std::pair<DecoderConfig, std::vector<Patterns>>>& Models() {
+  static const auto& models = *new std::vector<std::pair<DecoderConfig, std::vector<Patterns>>>{
+      {NormedDecoder(),
+       {{"blocks.1.*"}, {"*norm*"}, {"head.weight"}, {"embedding.weight"}, {"blocks.0.attention.q_norm.weight"}}},
+      {TiedDecoder(),
+       {{"*.bias"}, {"embedding.positions"}, {"blocks.2.ffn.down.weight"}, {"blocks.*norm.weight", "final_norm.bias"}}},
+  };
+  return models;
+}
+
+TEST(FrozenLaws, GradientsOfWhatTrainsHaveTheBitsOfTheFullModel) {
+  for (const auto& [model, all_patterns] : Models()) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      if (dtype == DType::kBFloat16 && !TestsEveryCombination()) continue;
+      const Tokens tokens = RandomTokens(3, 11, model.vocabulary, 5);
+      RunOptions options;
+      options.model = model;
+      options.dtype = dtype;
+      const RunResult full = MustRun(options, tokens);
+      for (const Patterns& patterns : all_patterns) {
+        options.train_only = patterns;
+        const RunResult some = MustRun(options, tokens);
+        const std::string what = absl::StrJoin(patterns, ", ");
+        EXPECT_EQ(some.losses, full.losses) << what;
+        for (const auto& [name, gradient] : full.gradients) {
+          EXPECT_EQ(some.gradients.contains(name), MatchesAny(patterns, name)) << what << ": " << name;
+        }
+        for (const auto& [name, gradient] : some.gradients) {
+          EXPECT_TRUE(gradient == full.gradients.at(name)) << what << ": " << name;
+        }
+      }
+    }
+  }
+}
+
+// Every strategy and accumulation, on one row of ranks and on two.
+TEST(FrozenLaws, FrozenWeightsKeepTheirBitsAndTheOthersTrainAsOnOneRank) {
+  const Patterns patterns = {"blocks.1.*", "final_norm.*", "blocks.2.attention.qkv.bias"};
+  const Tokens tokens = RandomTokens(7, 11, TiedDecoder().vocabulary, 5);
+  RunOptions options;
+  options.model = TiedDecoder();
+  options.train_only = patterns;
+  options.steps = 3;
+  options.gradients_of_first_step = true;
+  std::map<std::string, std::vector<float>> initial;
+  options.edit_weights = [&](const std::string& name, std::vector<float>& values) { initial[name] = values; };
+  const RunResult one = MustRun(options, tokens);
+  options.edit_weights = {};
+  for (const Combination& c : Combinations()) {
+    for (const Mesh& mesh : {Mesh{1, 3}, Mesh{2, 2}}) {
+      if (c.strategy == Strategy::kDdp && mesh.replicate > 1) continue;
+      if (mesh.replicate > 1 && !TestsEveryCombination()) continue;
+      options.step.strategy = c.strategy;
+      options.step.accumulation = c.accumulation;
+      options.step.mesh = mesh;
+      const std::string what =
+          absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation), " ", mesh.replicate, " x ", mesh.shard);
+      const RunResult result = MustRun(options, tokens);
+      ASSERT_FALSE(result.losses.empty()) << what;
+      EXPECT_EQ(result.measured_peak_bytes, result.plan.peak_bytes) << what;
+      for (const auto& [name, weight] : result.weights) {
+        EXPECT_EQ(weight == initial.at(name), !MatchesAny(patterns, name)) << what << ": " << name;
+      }
+      // As kReordered of laws_test.cc.
+      constexpr double kReordered = 2e-5;
+      std::string worst;
+      EXPECT_NEAR(result.losses[0], one.losses[0], kReordered * one.losses[0]) << what;
+      EXPECT_NEAR(result.norms[0], one.norms[0], kReordered * one.norms[0]) << what;
+      EXPECT_LE(LargestDistance(result.gradients, one.gradients, &worst), kReordered) << what << ": " << worst;
+    }
+  }
+}
+
+TEST(FrozenLaws, NoSyncAndLayeredAgreeToTheBitAndSoDoesEveryKindOfRecomputation) {
+  const Tokens tokens = RandomTokens(5, 11, SmallDecoder().vocabulary, 7);
+  for (const Patterns& patterns : {Patterns{"blocks.1.*"}, Patterns{"blocks.*norm*", "head*"}}) {
+    RunOptions options;
+    options.train_only = patterns;
+    options.step.mesh = {.shard = 2};
+    options.steps = 2;
+    options.step.accumulation = Accumulation::kNoSync;
+    const RunResult no_sync = MustRun(options, tokens);
+    const auto expect_same = [&](const std::string& what) {
+      const RunResult result = MustRun(options, tokens);
+      EXPECT_EQ(result.losses, no_sync.losses) << what;
+      EXPECT_TRUE(result.gradients == no_sync.gradients) << what;
+      EXPECT_TRUE(result.weights == no_sync.weights) << what;
+      EXPECT_EQ(result.measured_peak_bytes, result.plan.peak_bytes) << what;
+    };
+    options.step.accumulation = Accumulation::kLayered;
+    expect_same("LAYERED");
+    for (const int preset : {1, 2, 3, 4, 5}) {
+      for (const int64_t segment : {1, 2, 3}) {
+        if (!TestsEveryCombination() && preset != 2 + segment) continue;
+        options.step.activations = {.preset = static_cast<CheckpointingPreset>(preset), .segment_blocks = segment};
+        expect_same(absl::StrCat(ToString(options.step.activations.preset), " in segments of ", segment));
+      }
+    }
+    options.step.activations = {.offload = {"*"}};
+    expect_same("offload");
+  }
+}
+
+// Returns what the state of a group has besides its weights.
+int64_t BytesBesidesWeights(const RunResult& result, bool frozen) {
+  int64_t bytes = 0;
+  for (const GroupState& g : result.step.state.groups) {
+    if (g.frozen != frozen) continue;
+    for (const Tensor& t : {g.master, g.low, g.own_gradient, g.full_gradient}) bytes += t.present() ? 1 : 0;
+    bytes += std::ssize(g.states);
+  }
+  return bytes;
+}
+
+// What train_only = blocks.1 of three blocks leaves out: the backward of the embedding and of block 0 with their
+// gathers, and the gradients of the weights of block 2 and of the head.
+TEST(FrozenLaws, NothingIsComputedOrHeldThatOnlyFrozenParametersNeed) {
+  RunOptions options;
+  options.train_only = {"blocks.1.*"};
+  options.step.mesh = {.shard = 2};
+  options.dtype = DType::kBFloat16;
+  options.step.snapshot = true;
+  options.step.master = MasterWeights::kNone;
+  const Tokens tokens = RandomTokens(2, 11, SmallDecoder().vocabulary, 5);
+  const RunResult result = MustRun(options, tokens);
+  EXPECT_EQ(BytesBesidesWeights(result, /*frozen=*/true), 0);
+  EXPECT_GT(BytesBesidesWeights(result, /*frozen=*/false), 0);
+  std::map<std::string, int> matmuls, gathers;
+  std::set<std::string> backward;
+  for (const Instruction& instruction : result.step.program.instructions) {
+    if (instruction.unit < 0) continue;
+    const std::string& unit = result.step.program.units[instruction.unit];
+    const auto* collective = std::get_if<Collective>(&instruction.action);
+    gathers[unit] += collective != nullptr && collective->kind == CollectiveKind::kAllGather;
+    EXPECT_TRUE(instruction.phase != Phase::kReduce || unit == "blocks.1") << NameOf(instruction);
+    if (instruction.phase != Phase::kBackward) continue;
+    backward.insert(unit);
+    const Op* op = std::get_if<Op>(&instruction.action);
+    matmuls[unit] += op != nullptr && op->Is<MatMul>();
+  }
+  EXPECT_EQ(backward, (std::set<std::string>{"blocks.1", "blocks.2", "head"}));
+  EXPECT_EQ(matmuls["blocks.2"], 4);  // One for each of four linear layers: the gradient of its input.
+  EXPECT_EQ(matmuls["blocks.1"], 8);
+  EXPECT_EQ(gathers["embedding"], 1);
+  EXPECT_EQ(gathers["blocks.0"], 1);
+  for (const GroupState& g : result.step.state.groups) {
+    EXPECT_EQ(g.snapshot.high.where.symbol == g.saved.high.where.symbol, g.frozen);
+  }
+
+  // The head alone needs no backward of any block, and a frozen head only the gradient of its input.
+  options.train_only = {"head.weight"};
+  for (const Instruction& instruction : MustRun(options, tokens).step.program.instructions) {
+    EXPECT_TRUE(instruction.phase != Phase::kBackward || instruction.unit == 4) << NameOf(instruction);
+  }
+}
+
+// Optimizers, clipping and updates count only what trains.
+TEST(FrozenLaws, UpdatesInBackwardAndOnTheHostChangeNoBits) {
+  const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 9);
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    RunOptions options;
+    options.train_only = {"blocks.*.attention.*", "head.weight"};
+    options.dtype = dtype;
+    options.step.mesh = {.shard = 2};
+    options.step.clipping = Clipping::kPerUnit;
+    options.max_norm = 0.05;
+    options.steps = 3;
+    options.reads_gradients = false;
+    if (dtype == DType::kBFloat16) {
+      options.step.master = MasterWeights::kNone;
+      options.step.optimizer.rule = AdamWRule{.state_dtype = DType::kBFloat16};
+    }
+    const RunResult after = MustRun(options, tokens);
+    const auto expect_same = [&](const std::string& what) {
+      const RunResult result = MustRun(options, tokens);
+      EXPECT_EQ(result.losses, after.losses) << what;
+      EXPECT_EQ(result.norms, after.norms) << what;
+      EXPECT_TRUE(result.weights == after.weights) << what;
+      EXPECT_EQ(result.measured_peak_bytes, result.plan.peak_bytes) << what;
+    };
+    options.step.update = UpdateTime::kInBackward;
+    expect_same("in backward");
+    options.step.update_device = UpdateDevice::kHost;
+    expect_same("in backward, on the host");
+    options.step.update = UpdateTime::kAfterBackward;
+    options.step.update_device = UpdateDevice::kSame;
+    options.step.offload_state = {.moments = true, .parameters = true};
+    expect_same("state in host memory");
+  }
+}
+
+}  // namespace
+}  // namespace shale::testing

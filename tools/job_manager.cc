@@ -1,0 +1,77 @@
+#include "tools/job_manager.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "engine/checkpoint/manifest.h"
+#include "engine/io/file.h"
+#include "engine/io/json_lines.h"
+#include "engine/state/rank_state.h"
+#include "engine/text/numbers.h"
+
+namespace shale {
+namespace {
+
+std::string ValueOf(const Variables& variables, const std::string& name) {
+  const auto found = variables.find(name);
+  return found == variables.end() ? "" : found->second;
+}
+
+int64_t BytesOfCheckpoint(const JobPlan& plan) {
+  const JobState& state = plan.train.step.state;
+  int64_t bytes = 0;
+  for (const PartSpec& part : PartsOf(SavedValuesOf(state), SavedStatesOf(state.states))) {
+    for (const Parameter& parameter : plan.train.graph.parameters) {
+      bytes += part.ElementsOf(parameter.elements()) * part.element_bytes();
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+void WriteErrorFile(const absl::Status& error) {
+  const char* const path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr || *path == 0) return;
+  JsonObject extra, message, file;
+  extra.Add("py_callstack", "").Add("timestamp", absl::StrCat(std::time(nullptr)));
+  message.Add("message", error.ToString()).Add("extraInfo", extra);
+  WriteFileDurably(path, file.Add("message", message).ToString()).IgnoreError();
+}
+
+absl::Status AppendRestart(const Variables& variables, int64_t step, RunFolder& folder) {
+  int64_t restarts = 0;
+  std::string cause = ValueOf(variables, "SHALE_RESTART_CAUSE");
+  if (!absl::SimpleAtoi(ValueOf(variables, "SHALE_RESTARTS"), &restarts)) {
+    cause = "torchrun started the job again";
+    if (!absl::SimpleAtoi(ValueOf(variables, "TORCHELASTIC_RESTART_COUNT"), &restarts)) return absl::OkStatus();
+  }
+  if (restarts <= 0) return absl::OkStatus();
+  return folder.AppendMetrics(JsonObject().Add("step", step).Add("restart", restarts).Add("cause", cause));
+}
+
+std::string SlowSaveWarning(const JobPlan& plan, const RunFolder& folder, int64_t grace_seconds) {
+  constexpr int64_t kMostProbeBytes = int64_t{16} << 20;
+  const int64_t bytes = BytesOfCheckpoint(plan);
+  const std::string probe(std::min(bytes, kMostProbeBytes), 'x');
+  const std::string path = RunFolder::ProbePath(folder.path());
+  const auto start = std::chrono::steady_clock::now();
+  const absl::Status written = WriteFileDurably(path, probe);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  unlink(path.c_str());
+  if (!written.ok() || bytes == 0) return "";
+  const double seconds = taken.count() * static_cast<double>(bytes) / static_cast<double>(probe.size());
+  if (seconds <= static_cast<double>(grace_seconds)) return "";
+  return absl::StrCat("warning: a save of ", FormatBytes(bytes), " probably takes ", FormatDuration(seconds),
+                      ", and after SIGTERM a process has ", grace_seconds,
+                      " s to end (--grace_seconds); ask the system that runs the job for more, or save often enough "
+                      "(checkpoint.every_steps) to lose little");
+}
+
+}  // namespace shale
