@@ -99,16 +99,23 @@ absl::Status Sequences::Append(absl::Span<const std::vector<int32_t>> tokens) {
 }
 
 size_t Sequences::NextRun() const {
+  // Reading the weights, which every run does once, takes about as long as computing this many tokens.
+  constexpr int64_t kTokensOfWeights = 16;
   int64_t longest = 0, room = end_;
   for (const Sequence& sequence : sequences_) {
     longest = std::max(longest, sequence.missing());
     room = std::min(room, end_ - sequence.computed);
   }
-  // Takes the longest run that the tokens fill at least by half, and that every sequence has room for.
+  // Takes the run, of those that every sequence has room for, that computes most tokens in its time.
   size_t best = 0;
-  for (size_t i = 1; i < programs_.size(); ++i) {
+  double most = 0;
+  for (size_t i = 0; i < programs_.size(); ++i) {
     const int64_t length = programs_[i].graph.sequence_length;
-    if (length <= room && 2 * longest > length) best = i;
+    const double tokens = static_cast<double>(std::min(length, longest));
+    const double rate = tokens / static_cast<double>(kTokensOfWeights + size() * length);
+    if (i > 0 && (length > room || rate <= most)) continue;
+    best = i;
+    most = rate;
   }
   return best;
 }

@@ -18,8 +18,8 @@ namespace shale {
 int32_t PaddingToken(const Job& job);
 
 // Runs the programs of BuildGeneration ([Note: generation] in engine/planner/generation.h) on all local ranks, which
-// compute the same. With a cache, a token is computed once: Append runs the new tokens alone, in the longest runs that
-// they fill. Without one, Append computes the whole window again.
+// compute the same. With a cache, a token is computed once: Append runs the new tokens alone, by the programs that take
+// the least time for them. Without one, Append computes the whole window again.
 //
 // A sequence holds at most positions() tokens. When another one comes, it forgets the older half and computes the rest
 // anew, at the positions from 0 on; so a token costs two at most, however long the text becomes. If each token sees no

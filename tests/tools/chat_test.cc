@@ -81,7 +81,7 @@ TEST_F(ChatTest, ALongConversationForgetsItsOldestTurns) {
   const absl::Status status = Talk("<|end|>", "one\ntwo\nthree\n");
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(seen_[1], "<|system|>S<|end|><|user|>one<|end|><|assistant|>A<|end|><|user|>two<|end|><|assistant|>");
-  EXPECT_EQ(seen_[2], "<|system|>S<|end|><|user|>three<|end|><|assistant|>");
+  EXPECT_EQ(seen_[2], "<|system|>S<|end|><|user|>two<|end|><|assistant|>B<|end|><|user|>three<|end|><|assistant|>");
   seen_.clear();
   EXPECT_EQ(Talk("<|end|>", "a message of too many tokens\n").message(),
             "the message has 34 tokens with what the template writes around it; at most 19 fit, see --context");
