@@ -24,6 +24,7 @@ namespace {
 constexpr char kPlan[] = "plan.txt";
 constexpr char kMetrics[] = "metrics.jsonl";
 constexpr char kStagedHf[] = ".hf.tmp";
+constexpr char kProbe[] = ".probe";
 constexpr int64_t kMaxHfFileBytes = int64_t{1} << 30;
 constexpr size_t kNamesShown = 4;
 
@@ -36,10 +37,10 @@ absl::Status Remove(const std::string& path) {
 
 // Returns whether `name` is that of a file which was being written when a run was killed.
 bool IsTemporary(absl::string_view name) {
-  for (const char* file : {kRunJob, kPlan, kMetrics}) {
+  for (const char* file : {kRunJob, kPlan, kMetrics, kProbe}) {
     if (absl::StartsWith(name, absl::StrCat(".", file, ".tmp-"))) return true;
   }
-  return false;
+  return name == kProbe;
 }
 
 bool HasCheckpoints(const std::string& path) {
@@ -90,7 +91,7 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& p
 }
 
 std::string RunFolder::ProbePath(absl::string_view folder) {
-  return JoinPath(folder, absl::StrCat(".", kMetrics, ".tmp-probe"));
+  return JoinPath(folder, kProbe);
 }
 
 absl::StatusOr<std::string> RunFolder::NextFailurePath() const {
