@@ -19,6 +19,8 @@
 #include "engine/config/parse.h"
 #include "engine/hugging_face/staged_folder.h"
 #include "engine/io/file.h"
+#include "engine/tokenize/eos_token.h"
+#include "engine/tokenize/tokenizer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
 
@@ -57,7 +59,15 @@ absl::Status ExportToHf(const CheckpointReader& checkpoint, const Flags& flags, 
                                                       "safetensors file with the engine's names"));
   }
   const std::string copies = RunHfPath(flags.run);
-  if (!flags.run.empty() && access(copies.c_str(), F_OK) == 0) options.base_folder = copies;
+  if (!flags.run.empty() && access(copies.c_str(), F_OK) == 0) {
+    options.base_folder = copies;
+    const bool has_config = access(JoinPath(copies, "config.json").c_str(), F_OK) == 0;
+    const bool has_tokenizer = access(JoinPath(copies, "tokenizer.json").c_str(), F_OK) == 0;
+    if (!has_config && has_tokenizer) {
+      SHALE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(copies));
+      SHALE_ASSIGN_OR_RETURN(options.eos_token, EosToken(tokenizer, copies));
+    }
+  }
   CheckpointValues values(checkpoint);
   const auto read = [&](absl::string_view parameter, int64_t begin, absl::Span<float> out) {
     return values.Read(parameter, begin, out);

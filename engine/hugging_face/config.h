@@ -34,8 +34,9 @@ struct HfConfigOptions {
   SafetensorsDType dtype = SafetensorsDType::kF32;  // The dtype of the written weights: F32, F16 or BF16.
   // Text of the config.json that the model came from. The new text keeps its model_type and the keys that the engine
   // does not decide (token ids, architectures, dropout). Without a base, ChooseHfModelType chooses the type, and token
-  // ids are null.
+  // ids are null, but for that of `eos_token` unless it is -1.
   std::optional<std::string> base;
+  int32_t eos_token = -1;
 };
 
 // Returns the text of a config.json with which transformers computes what the engine does. ParseHfConfig of that text

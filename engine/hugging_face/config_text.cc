@@ -177,7 +177,9 @@ absl::StatusOr<std::string> HfConfigText(const DecoderConfig& config, const HfCo
   } else {
     SHALE_ASSIGN_OR_RETURN(type, ChooseHfModelType(config));
   }
-  return Writer(config, type, std::move(base)).Write(dtype).dump(2) + "\n";
+  Json json = Writer(config, type, std::move(base)).Write(dtype);
+  if (!options.base.has_value() && options.eos_token >= 0) json["eos_token_id"] = options.eos_token;
+  return json.dump(2) + "\n";
 }
 
 }  // namespace shale

@@ -163,7 +163,7 @@ absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& option
         absl::StrCat("max_file_bytes: found ", options.max_file_bytes, ", wanted 1 or more"));
   }
   SHALE_ASSIGN_OR_RETURN(const HfLayout layout, MakeHfLayout(config));
-  HfConfigOptions config_options{.dtype = options.dtype};
+  HfConfigOptions config_options{.dtype = options.dtype, .eos_token = options.eos_token};
   if (!options.base_folder.empty()) {
     const absl::StatusOr<std::string> path = ResolveInFolder(options.base_folder, "config.json");
     if (!path.ok() && !absl::IsNotFound(path.status())) return path.status();

@@ -22,6 +22,7 @@ struct HfExportOptions {
   // which a model that only has a tokenizer lacks. Its tokenizer files and generation_config.json are copied byte for
   // byte (ListCopiedHfFiles).
   std::string base_folder;
+  int32_t eos_token = -1;  // Of the tokenizer, for a config.json without a base; -1: unknown.
 };
 
 // Fills `values` with elements [begin, begin + values.size()) of a parameter of the decoder, row-major. `parameter` is

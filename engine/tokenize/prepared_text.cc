@@ -22,6 +22,7 @@
 #include "engine/tokenize/counts_file.h"
 #include "engine/tokenize/document_ends_file.h"
 #include "engine/tokenize/document_reader.h"
+#include "engine/tokenize/eos_token.h"
 #include "engine/tokenize/token_files.h"
 #include "engine/tokenize/tokenize_documents.h"
 #include "engine/tokenize/tokenizer.h"
@@ -94,22 +95,9 @@ absl::StatusOr<std::string> KeyOf(const TextData& text, const std::vector<std::s
   return absl::StrFormat("%016x%08x", sum.wide, sum.narrow);
 }
 
-// Returns the token that ends a document, or -1 if the tokenizer puts it there itself or the folder names none.
+// Returns the token to put behind a document, or -1 if the tokenizer puts it there itself or the folder names none.
 absl::StatusOr<int32_t> EndOfDocument(const Tokenizer& tokenizer, const std::string& folder) {
-  const std::string path = JoinPath(folder, "tokenizer_config.json");
-  const absl::StatusOr<std::string> bytes = ReadFile(path, kMaxTokenizerBytes);
-  if (absl::IsNotFound(bytes.status())) return -1;
-  if (!bytes.ok()) return bytes.status();
-  const absl::StatusOr<Json> json = ParseStrictJson(*bytes);
-  if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", json.status().message()));
-  Json end = json->value("eos_token", Json());
-  if (end.is_object()) end = end.value("content", Json());
-  if (end.is_null()) return -1;
-  const int32_t token = end.is_string() ? tokenizer.Find(end.get<std::string>()) : -1;
-  if (token < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": eos_token: found ", ShownJson(end), ", which is no token of tokenizer.json"));
-  }
+  SHALE_ASSIGN_OR_RETURN(const int32_t token, EosToken(tokenizer, folder));
   return !tokenizer.suffix().empty() && tokenizer.suffix().back() == token ? -1 : token;
 }
 
@@ -207,14 +195,16 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
   made.documents_path = JoinPath(folder, kDocuments);
   if ((*manifest)["files"].contains(kCounts)) made.counts_path = JoinPath(folder, kCounts);
   SHALE_ASSIGN_OR_RETURN(TokenSource tokens, TokenSource::OpenText(folder, made));
-  const Json& recorded = (*manifest)["totals"];
+  const Json recorded = manifest->value("totals", Json());
   TextReport report = {.path = text.path, .folder = folder};
   report.totals = {.documents = NumberIn(recorded, "documents"),
                    .bytes = NumberIn(recorded, "bytes"),
                    .tokens = NumberIn(recorded, "tokens"),
                    .counted = NumberIn(recorded, "counted"),
                    .skipped = NumberIn(recorded, "skipped")};
-  if (report.totals.skipped > 0) report.totals.first_skipped = recorded.value("first_skipped", "");
+  if (const auto first = recorded.find("first_skipped"); first != recorded.end() && first->is_string()) {
+    report.totals.first_skipped = first->get<std::string>();
+  }
   return PreparedText{.tokens = std::move(tokens), .report = std::move(report)};
 }
 

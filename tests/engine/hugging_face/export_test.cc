@@ -141,8 +141,9 @@ TEST(HfExportTest, ABaseMayHaveATokenizerAlone) {
   fs::create_directory(folder.Path("base"));
   folder.Write("base/tokenizer.json", "x");
   const absl::Status status =
-      ExportTestModel(HfModel("llama"), folder.Path("out"), {.base_folder = folder.Path("base")});
+      ExportTestModel(HfModel("llama"), folder.Path("out"), {.base_folder = folder.Path("base"), .eos_token = 7});
   ASSERT_TRUE(status.ok()) << status;
+  EXPECT_THAT(ReadFile(folder.Path("out/config.json"), 9999).value(), HasSubstr("\"eos_token_id\": 7,"));
   EXPECT_EQ(ReadFile(folder.Path("out/tokenizer.json"), 9).value(), "x");
   EXPECT_EQ(ReadHfConfig(folder.Path("out")).value(), HfModel("llama"));
 }

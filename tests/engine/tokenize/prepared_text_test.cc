@@ -139,6 +139,8 @@ TEST_F(PreparedTextTest, DocumentsEndWithTheTokenOfTheFolder) {
   Write(tokenizer + "/tokenizer_config.json", "{\"eos_token\": \"<end>\"}");
   EXPECT_EQ(Error(),
             tokenizer + "/tokenizer_config.json: eos_token: found \"<end>\", which is no token of tokenizer.json");
+  Write(tokenizer + "/tokenizer_config.json", "[]");
+  EXPECT_EQ(Error(), tokenizer + "/tokenizer_config.json: found []; wanted an object");
 }
 
 TEST_F(PreparedTextTest, TheChatTemplateIsPartOfTheTokenizer) {
