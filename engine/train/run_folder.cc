@@ -90,9 +90,7 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& p
   return folder;
 }
 
-std::string RunFolder::ProbePath(absl::string_view folder) {
-  return JoinPath(folder, kProbe);
-}
+std::string RunFolder::ProbePath(absl::string_view folder) { return JoinPath(folder, kProbe); }
 
 absl::StatusOr<std::string> RunFolder::NextFailurePath() const {
   const std::string failures = RunFailuresPath(path_);
