@@ -105,22 +105,24 @@ absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume
     KeepCpuProducts(*decided.folder, resume, job);
     SHALE_ASSIGN_OR_RETURN(decided.products, DecideCpuProducts(job));
     SHALE_ASSIGN_OR_RETURN(options.failure_folder, decided.folder->NextFailurePath());
-    return absl::StrCat(static_cast<int>(job.runtime.cpu_products), "\n", hf_folder, "\n", options.failure_folder);
+    return absl::StrCat(static_cast<int>(job.runtime.cpu_products), "\n", hf_folder, "\n",
+                        HfFolderOfRun(*decided.folder, resume), "\n", options.failure_folder);
   };
   SHALE_ASSIGN_OR_RETURN(const std::string text, world.InProcessZero(decide));
   const std::vector<absl::string_view> parts = absl::StrSplit(text, '\n');
   int products = 0;
-  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &products)) {
+  if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &products)) {
     return absl::InternalError("process 0 sent no decision");
   }
   job.runtime.cpu_products = static_cast<CpuProducts>(products);
   decided.hf_folder = std::string(parts[1]);
   // A resumed run has a copy of its tokenizer. The record of the job needs a path that does not depend on its own.
-  if (job.data.has_tokenizer() && !std::filesystem::exists(job.data.tokenizer) && !decided.hf_folder.empty()) {
-    job.data.tokenizer = std::filesystem::absolute(decided.hf_folder).string();
+  const std::string copy(parts[2]);
+  if (job.data.has_tokenizer() && !std::filesystem::exists(job.data.tokenizer) && !copy.empty()) {
+    job.data.tokenizer = std::filesystem::absolute(copy).string();
   }
   options.tokenizer_folder = job.data.has_tokenizer() ? job.data.tokenizer : decided.hf_folder;
-  options.failure_folder = std::string(parts[2]);
+  options.failure_folder = std::string(parts[3]);
   options.checkpoint_folder = RunCheckpointsPath(job.telemetry.run_folder);
   SHALE_RETURN_IF_ERROR(world.CheckShared(RunFolder::ProbePath(job.telemetry.run_folder)));
   SHALE_RETURN_IF_ERROR(DecideThreads(world, job));

@@ -33,6 +33,10 @@ RunFolder::Existing ExistingFor(ResumeFrom from) {
 
 std::string HfFolder(const Job& job, const RunFolder& folder, const ResumeOptions& resume) {
   if (!job.hf_folder.empty() && Exists(job.hf_folder)) return job.hf_folder;
+  return HfFolderOfRun(folder, resume);
+}
+
+std::string HfFolderOfRun(const RunFolder& folder, const ResumeOptions& resume) {
   if (resume.from == ResumeFrom::kNothing || resume.from == ResumeFrom::kReplace) return "";
   if (const std::string own = RunHfPath(folder.path()); Exists(own)) return own;
   if (resume.from != ResumeFrom::kPath) return "";

@@ -30,6 +30,7 @@ Job ForGeneration(Job job) {
   if (job.precision.compute == ComputePrecision::kBFloat16) job.precision.master = MasterWeights::kNone;
   job.precision.gradient_shards = GradientShards::kFloat32;  // DDP has no shards.
   job.memory.offload_state = {};
+  job.memory.keep_gradients = false;  // There are none.
   return job;
 }
 

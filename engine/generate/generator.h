@@ -33,7 +33,7 @@ class Generator {
   // Takes the job and the weights from a checkpoint, which is not needed afterwards. `create_backend` must create a
   // backend for the kind of device that the job ran on. `model` is the model of a run whose program brought it, with
   // the name and the digest that the checkpoint records; the vocabulary comes from the checkpoint. Returns the errors
-  // of BuildGeneration for `options`.
+  // of BuildGeneration for `size`.
   static absl::StatusOr<std::unique_ptr<Generator>> Create(const CheckpointReader& checkpoint,
                                                            const BackendFactory& create_backend,
                                                            const std::optional<CustomModel>& model = std::nullopt,

@@ -25,6 +25,16 @@ void ToFloats(absl::Span<const std::byte> bytes, DType dtype, absl::Span<float> 
   }
 }
 
+// Returns whether a cache has fewer rows than a sequence may have tokens.
+bool HasRing(const ModelGraph& graph, int64_t end) {
+  for (const UnitGraph& unit : graph.units) {
+    for (const Value& value : unit.values) {
+      if (value.role == ValueRole::kCache && value.tensor.dim(2) < end) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 int32_t PaddingToken(const Job& job) {
@@ -36,6 +46,7 @@ Sequences::Sequences(absl::Span<const PlannedProgram> programs, int32_t padding,
       padding_(padding),
       ranks_(ranks),
       end_(has_cache() ? EndOfPositions(first()) : first().sequence_length),
+      ring_(HasRing(first(), end_)),
       sequences_(size()),
       begins_(size()),
       rows_(size()),
@@ -64,8 +75,7 @@ void Sequences::Keep(int64_t b, int64_t count) {
   Sequence& sequence = sequences_[b];
   SHALE_CHECK(count >= 0 && count <= std::ssize(sequence.tokens));
   // A ring of keys may have stored later ones over those that the next token sees.
-  const bool ring = end_ == kNoLastPosition;
-  if (sequence.computed > count) sequence.computed = ring ? 0 : count;
+  if (sequence.computed > count) sequence.computed = ring_ ? 0 : count;
   sequence.tokens.resize(count);
 }
 

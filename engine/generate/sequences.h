@@ -80,6 +80,7 @@ class Sequences {
   const int32_t padding_;
   const int ranks_;
   const int64_t end_;
+  const bool ring_;                                  // Whether some cache stores later keys over earlier ones.
   std::vector<std::unique_ptr<LocalProgram>> runs_;  // By program.
   std::vector<Sequence> sequences_;
   std::vector<int32_t> inputs_, begins_, rows_;  // Of a run.

@@ -95,7 +95,7 @@ int64_t EndOfPositions(const ModelGraph& graph) {
     for (const Node& node : unit.forward) {
       if (const auto* attention = node.op.As<CachedAttention>()) {
         const int64_t rows = attention->keys_BGPD.dim(2);
-        if (attention->window == 0 || attention->window + graph.cache.longest_run - 1 > rows) end = std::min(end, rows);
+        if (attention->window == 0 || attention->window > rows - graph.cache.longest_run + 1) end = std::min(end, rows);
       }
       const auto* embedding = node.op.As<EmbeddingForward>();
       if (embedding != nullptr && embedding->begins_B.present()) end = std::min(end, embedding->positions_PC.dim(0));

@@ -77,10 +77,10 @@ std::string ExplainNoSync(const Alternatives& alternatives) {
     rows.push_back({name, Needs(*cost), Difference(cost->bytes, own.bytes), FormatBytes(cost->sent_bytes),
                     accumulation == plan.options.accumulation ? "this job" : alternatives.Fits(*cost)});
   }
-  const double parameters = static_cast<double>(CountParameters(plan.train.graph));
+  const double parameters = static_cast<double>(CountTrainedParameters(plan.train.graph));
   std::string text =
       absl::StrCat("Skipping the reduction until the last micro-batch means holding the gradients of all ",
-                   WithCommas(static_cast<int64_t>(parameters)), " parameters in fp32 on every rank, ",
+                   WithCommas(static_cast<int64_t>(parameters)), " parameters that train, in fp32, on every rank, ",
                    FormatBytes(static_cast<int64_t>(std::min(4 * parameters, 0x1p62))), ", not 1/",
                    plan.options.mesh.shard, " of them. Here that is accumulation NO_SYNC: ");
   if (deferred.bytes == 0) {

@@ -21,11 +21,16 @@ namespace {
 using Value = TemplateValue;
 using Kind = TemplateValue::Kind;
 
-constexpr int64_t kMostElements = 1 << 20;  // Of a list that a function makes, and bytes that `*` makes.
+constexpr int64_t kMostElements = 1 << 20;  // Of a list that a function makes.
 
 template <class... Args>
 absl::Status Error(const Args&... what) {
   return absl::InvalidArgumentError(absl::StrCat(what...));
+}
+
+// Returns an error if a string of so many bytes is too long.
+absl::Status CheckLength(double bytes) {
+  return bytes <= static_cast<double>(kMostTextBytes) ? absl::OkStatus() : Error("a string is too long");
 }
 
 // Returns whether Python's str.isspace holds, so that strip() removes the character.
@@ -152,6 +157,7 @@ absl::StatusOr<Value> ApplyBinary(absl::string_view sign, const Value& a, const 
   if (sign == "~") {
     SHALE_ASSIGN_OR_RETURN(const std::string left, Printed(a));
     SHALE_ASSIGN_OR_RETURN(const std::string right, Printed(b));
+    SHALE_RETURN_IF_ERROR(CheckLength(static_cast<double>(left.size() + right.size())));
     return Value::Text(left + right);
   }
   for (const Value* value : {&a, &b}) {
@@ -165,7 +171,7 @@ absl::StatusOr<Value> ApplyBinary(absl::string_view sign, const Value& a, const 
     if (sign == ">") return Value::Bool(order > 0);
     if (sign == ">=") return Value::Bool(order >= 0);
   }
-  if (texts && sign == "+") return Value::Text(a.text + b.text);
+  if (texts && sign == "+") return ApplyBinary("~", a, b);
   if (numbers) {
     SHALE_ASSIGN_OR_RETURN(const int64_t result, Arithmetic(sign, a.number, b.number));
     return Value::Integer(result);
@@ -229,12 +235,14 @@ absl::StatusOr<Value> ApplyFilter(absl::string_view name, const Value& value, co
     return Value::Of(std::move(elements));
   }
   const Value* separator = Argument(arguments, 0, "d");
-  std::vector<std::string> texts;
-  for (const Value& element : elements) {
-    SHALE_ASSIGN_OR_RETURN(std::string text, Printed(element));
-    texts.push_back(std::move(text));
+  const std::string between = separator == nullptr ? "" : separator->text;
+  std::string joined;
+  for (size_t i = 0; i < elements.size(); ++i) {
+    SHALE_ASSIGN_OR_RETURN(const std::string text, Printed(elements[i]));
+    absl::StrAppend(&joined, i > 0 ? between : "", text);
+    SHALE_RETURN_IF_ERROR(CheckLength(static_cast<double>(joined.size())));
   }
-  return Value::Text(absl::StrJoin(texts, separator == nullptr ? "" : separator->text));
+  return Value::Text(joined);
 }
 
 absl::StatusOr<bool> ApplyTest(absl::string_view name, const Value& value, const TemplateArguments& arguments) {
@@ -278,6 +286,8 @@ absl::StatusOr<Value> ApplyMethod(absl::string_view name, const Value& self, con
       SHALE_ASSIGN_OR_RETURN(const std::string from, TextArgument(arguments, 0, "old", name));
       SHALE_ASSIGN_OR_RETURN(const std::string to, TextArgument(arguments, 1, "new", name));
       if (from.empty()) return Error("replace of an empty string is not supported");
+      const double most = static_cast<double>(self.text.size()) / static_cast<double>(from.size());
+      SHALE_RETURN_IF_ERROR(CheckLength(static_cast<double>(self.text.size()) + most * static_cast<double>(to.size())));
       return Value::Text(absl::StrReplaceAll(self.text, {{from, to}}));
     }
   }
@@ -307,7 +317,9 @@ absl::StatusOr<Value> ApplyFunction(absl::string_view name, const TemplateArgume
   }
   if (name == "namespace" && arguments.values.empty()) {
     Value space = Value::Of(Value::Dict(arguments.keywords.begin(), arguments.keywords.end()));
+    if (space.depth > kMaxNesting) return Error("values lie too deep in each other");
     space.number = 1;  // Its attributes can be set.
+    space.has_namespace = true;
     return space;
   }
   if (name == "range" && arguments.keywords.empty() && !arguments.values.empty() && arguments.values.size() <= 3) {

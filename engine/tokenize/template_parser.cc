@@ -16,7 +16,8 @@ using Pointer = TemplateExpression::Pointer;
 using Statement = TemplateStatement;
 using Token = TemplateToken;
 
-constexpr int kMaxDepth = 100;  // Of expressions and statements in each other.
+constexpr int kMaxDepth = 100;  // Of expressions and statements in each other, and operators in a row.
+constexpr int kMaxTree = 1000;  // Levels of an expression.
 
 // Binary operators, those that bind least first.
 constexpr absl::string_view kLevels[][3] = {{"+", "-"}, {"~"}, {"*", "//", "%"}};
@@ -104,7 +105,7 @@ class Parser {
     expression->kind = kind;
     expression->line = Peek().line;
     expression->name = std::move(name);
-    if (first != nullptr) expression->parts.push_back(std::move(first));
+    if (first != nullptr) expression->Add(std::move(first));
     return expression;
   }
 
@@ -188,24 +189,27 @@ class Parser {
   absl::StatusOr<Pointer> Conditional() {
     if (++depth_ > kMaxDepth) return Error("expressions lie too deep in each other");
     SHALE_ASSIGN_OR_RETURN(Pointer value, Or());
-    while (TakeWord("if")) {
+    for (int count = 0; TakeWord("if"); ++count) {
+      if (count > kMaxDepth) return Error("expressions lie too deep in each other");
       Pointer both = New(Expression::Kind::kConditional, std::move(value));
       SHALE_ASSIGN_OR_RETURN(Pointer condition, Or());
-      both->parts.push_back(std::move(condition));
+      both->Add(std::move(condition));
       Pointer otherwise;
       if (TakeWord("else")) {
         SHALE_ASSIGN_OR_RETURN(otherwise, Conditional());
       }
-      both->parts.push_back(std::move(otherwise));
+      both->Add(std::move(otherwise));
       value = std::move(both);
     }
     --depth_;
+    if (value->depth > kMaxTree) return Error("expressions lie too deep in each other");
     return value;
   }
 
   absl::StatusOr<Pointer> Or() {
     SHALE_ASSIGN_OR_RETURN(Pointer left, And());
-    while (TakeWord("or")) {
+    for (int count = 0; TakeWord("or"); ++count) {
+      if (count > kMaxDepth) return Error("expressions lie too deep in each other");
       SHALE_ASSIGN_OR_RETURN(Pointer right, And());
       left = Binary(std::move(left), "or", std::move(right));
     }
@@ -214,7 +218,8 @@ class Parser {
 
   absl::StatusOr<Pointer> And() {
     SHALE_ASSIGN_OR_RETURN(Pointer left, Not());
-    while (TakeWord("and")) {
+    for (int count = 0; TakeWord("and"); ++count) {
+      if (count > kMaxDepth) return Error("expressions lie too deep in each other");
       SHALE_ASSIGN_OR_RETURN(Pointer right, Not());
       left = Binary(std::move(left), "and", std::move(right));
     }
@@ -257,7 +262,8 @@ class Parser {
   absl::StatusOr<Pointer> Level(size_t level) {
     if (level == std::size(kLevels)) return Unary(/*filters=*/true);
     SHALE_ASSIGN_OR_RETURN(Pointer left, Level(level + 1));
-    while (true) {
+    for (int count = 0;; ++count) {
+      if (count > kMaxDepth) return Error("expressions lie too deep in each other");
       const auto found = std::find_if(std::begin(kLevels[level]), std::end(kLevels[level]),
                                       [&](absl::string_view sign) { return !sign.empty() && Is(sign); });
       if (found == std::end(kLevels[level])) return left;
@@ -314,7 +320,7 @@ class Parser {
       Pointer list = New(Expression::Kind::kList);
       while (!Take("]")) {
         SHALE_ASSIGN_OR_RETURN(Pointer element, Conditional());
-        list->parts.push_back(std::move(element));
+        list->Add(std::move(element));
         if (!Is("]")) SHALE_RETURN_IF_ERROR(Expect(","));
       }
       return list;
@@ -360,7 +366,7 @@ class Parser {
     }
     if (colons == 0 && parts[0] == nullptr) return Wanted("a value");
     value = New(colons == 0 ? Expression::Kind::kItem : Expression::Kind::kSlice, std::move(value));
-    for (int i = 0; i < (colons == 0 ? 1 : 3); ++i) value->parts.push_back(std::move(parts[i]));
+    for (int i = 0; i < (colons == 0 ? 1 : 3); ++i) value->Add(std::move(parts[i]));
     return value;
   }
 
@@ -378,9 +384,10 @@ class Parser {
       }
       SHALE_ASSIGN_OR_RETURN(Pointer value, Conditional());
       if (keyword) {
+        call.depth = std::max(call.depth, value->depth + 1);
         call.keywords.emplace_back(std::move(name), std::move(value));
       } else {
-        call.parts.push_back(std::move(value));
+        call.Add(std::move(value));
       }
       if (!Is(")")) SHALE_RETURN_IF_ERROR(Expect(","));
     }
@@ -411,7 +418,7 @@ class Parser {
 
   Pointer Binary(Pointer left, std::string sign, Pointer right) const {
     Pointer both = New(Expression::Kind::kBinary, std::move(left), std::move(sign));
-    both->parts.push_back(std::move(right));
+    both->Add(std::move(right));
     return both;
   }
 

@@ -36,6 +36,12 @@ struct TemplateExpression {
   TemplateValue value;
   std::vector<Pointer> parts;
   std::vector<std::pair<std::string, Pointer>> keywords;
+  int depth = 1;  // Of the tree. It is bounded, so that a tree may be walked by recursion.
+
+  void Add(Pointer part) {
+    if (part != nullptr) depth = std::max(depth, part->depth + 1);
+    parts.push_back(std::move(part));
+  }
 };
 
 struct TemplateStatement {

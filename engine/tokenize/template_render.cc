@@ -94,6 +94,12 @@ class Renderer {
       return At(statement.line, absl::InvalidArgumentError(
                                     absl::StrCat(Quoted(statement.text), " is no namespace: found ", space.type())));
     }
+    if (value.has_namespace || value.depth > kMaxNesting) {
+      return At(statement.line,
+                absl::InvalidArgumentError(absl::StrCat("to set ", statement.text, ".", statement.attribute,
+                                                        " to a namespace, to what holds one, or to "
+                                                        "lists too deep in each other is not supported")));
+    }
     Value::Dict& members = *space.dict;
     const auto found = std::find_if(members.begin(), members.end(),
                                     [&](const auto& member) { return member.first == statement.attribute; });
@@ -233,7 +239,9 @@ class Renderer {
           SHALE_ASSIGN_OR_RETURN(Value element, Part(expression, i));
           list.push_back(std::move(element));
         }
-        return Value::Of(std::move(list));
+        Value made = Value::Of(std::move(list));
+        if (made.depth <= kMaxNesting) return made;
+        return At(expression.line, absl::InvalidArgumentError("values lie too deep in each other"));
       }
     }
     return Value::None();

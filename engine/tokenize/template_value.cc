@@ -1,6 +1,7 @@
 #include "engine/tokenize/template_value.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,59 @@
 #include "kernels/check.h"
 
 namespace shale {
+namespace {
+
+absl::Status AppendJson(const TemplateValue& value, std::string* json) {
+  if (json->size() > kMostTextBytes) return absl::InvalidArgumentError("tojson writes too much");
+  switch (value.kind) {
+    case TemplateValue::Kind::kUndefined: return absl::InvalidArgumentError("tojson of an undefined value");
+    case TemplateValue::Kind::kNone: absl::StrAppend(json, "null"); break;
+    case TemplateValue::Kind::kBool: absl::StrAppend(json, value.number != 0 ? "true" : "false"); break;
+    case TemplateValue::Kind::kInteger: absl::StrAppend(json, value.number); break;
+    case TemplateValue::Kind::kString: absl::StrAppend(json, Json(value.text).dump()); break;
+    case TemplateValue::Kind::kList: {
+      absl::string_view before = "[";
+      for (const TemplateValue& element : *value.list) {
+        absl::StrAppend(json, std::exchange(before, ", "));
+        SHALE_RETURN_IF_ERROR(AppendJson(element, json));
+      }
+      absl::StrAppend(json, value.list->empty() ? "[]" : "]");
+      break;
+    }
+    case TemplateValue::Kind::kDict: {
+      absl::string_view before = "{";
+      for (const auto& [name, element] : *value.dict) {
+        absl::StrAppend(json, std::exchange(before, ", "), Json(name).dump(), ": ");
+        SHALE_RETURN_IF_ERROR(AppendJson(element, json));
+      }
+      absl::StrAppend(json, value.dict->empty() ? "{}" : "}");
+      break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+TemplateValue TemplateValue::Of(List values) {
+  TemplateValue all = {.kind = Kind::kList, .depth = 1};
+  for (const TemplateValue& value : values) {
+    all.depth = std::max(all.depth, value.depth + 1);
+    all.has_namespace |= value.has_namespace;
+  }
+  all.list = std::make_shared<List>(std::move(values));
+  return all;
+}
+
+TemplateValue TemplateValue::Of(Dict values) {
+  TemplateValue all = {.kind = Kind::kDict, .depth = 1};
+  for (const auto& [name, value] : values) {
+    all.depth = std::max(all.depth, value.depth + 1);
+    all.has_namespace |= value.has_namespace;
+  }
+  all.dict = std::make_shared<Dict>(std::move(values));
+  return all;
+}
 
 const char* TemplateValue::type() const {
   switch (kind) {
@@ -40,12 +94,13 @@ bool TemplateValue::operator==(const TemplateValue& other) const {
   if (kind != other.kind) return false;
   switch (kind) {
     case Kind::kString: return text == other.text;
-    case Kind::kList: return *list == *other.list;
+    case Kind::kList: return list == other.list || *list == *other.list;
     case Kind::kDict:
-      return dict->size() == other.dict->size() && std::all_of(dict->begin(), dict->end(), [&](const auto& item) {
-               const TemplateValue* found = other.Find(item.first);
-               return found != nullptr && *found == item.second;
-             });
+      return dict == other.dict ||
+             (dict->size() == other.dict->size() && std::all_of(dict->begin(), dict->end(), [&](const auto& item) {
+                const TemplateValue* found = other.Find(item.first);
+                return found != nullptr && *found == item.second;
+              }));
     default: return true;
   }
 }
@@ -68,30 +123,9 @@ absl::StatusOr<std::string> Printed(const TemplateValue& value) {
 }
 
 absl::StatusOr<std::string> AsJson(const TemplateValue& value) {
-  switch (value.kind) {
-    case TemplateValue::Kind::kUndefined: return absl::InvalidArgumentError("tojson of an undefined value");
-    case TemplateValue::Kind::kNone: return std::string("null");
-    case TemplateValue::Kind::kBool: return std::string(value.number != 0 ? "true" : "false");
-    case TemplateValue::Kind::kInteger: return absl::StrCat(value.number);
-    case TemplateValue::Kind::kString: return Json(value.text).dump();
-    case TemplateValue::Kind::kList: {
-      std::string all = "[";
-      for (const TemplateValue& element : *value.list) {
-        SHALE_ASSIGN_OR_RETURN(const std::string one, AsJson(element));
-        absl::StrAppend(&all, all.size() > 1 ? ", " : "", one);
-      }
-      return all + "]";
-    }
-    case TemplateValue::Kind::kDict: {
-      std::string all = "{";
-      for (const auto& [name, element] : *value.dict) {
-        SHALE_ASSIGN_OR_RETURN(const std::string one, AsJson(element));
-        absl::StrAppend(&all, all.size() > 1 ? ", " : "", Json(name).dump(), ": ", one);
-      }
-      return all + "}";
-    }
-  }
-  return std::string();
+  std::string json;
+  SHALE_RETURN_IF_ERROR(AppendJson(value, &json));
+  return json;
 }
 
 }  // namespace shale

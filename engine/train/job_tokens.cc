@@ -2,9 +2,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "engine/tokenize/prepared_text.h"
 #include "kernels/check.h"
 
@@ -19,6 +25,26 @@ std::string CacheOf(const Job& job) {
   return (run.parent_path() / "tokens").string();
 }
 
+bool IsJsonLines(absl::string_view name) {
+  for (const absl::string_view packed : {".gz", ".zst"}) absl::ConsumeSuffix(&name, packed);
+  return absl::EndsWith(name, ".jsonl");
+}
+
+// Refuses JSON Lines that would be taken for text whose bytes are tokens.
+absl::Status CheckHasTokenizer(const Job& job, const std::string& path) {
+  if (job.data.has_tokenizer() || job.data.format != DataFormat::kByContent) return absl::OkStatus();
+  std::string found = IsJsonLines(path) ? path : "";
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(path, ignored)) {
+    if (found.empty() && IsJsonLines(entry.path().string())) found = entry.path().string();
+  }
+  if (found.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("data.tokenizer: missing, and ", found,
+                   " has JSON Lines, which only a tokenizer makes tokens of; give a folder with tokenizer.json, or set "
+                   "data.format=TEXT to train on the bytes of the file as they are"));
+}
+
 }  // namespace
 
 absl::StatusOr<TokenSource> OpenJobTokens(const Job& job, const std::string& path, const TextProgress& progress) {
@@ -26,7 +52,10 @@ absl::StatusOr<TokenSource> OpenJobTokens(const Job& job, const std::string& pat
   if (job.data.has_tokenizer()) {
     SHALE_ASSIGN_OR_RETURN(text, IsText(path, job.data.format));
   }
-  if (!text) return TokenSource::Open(path, job.data.format);
+  if (!text) {
+    SHALE_RETURN_IF_ERROR(CheckHasTokenizer(job, path));
+    return TokenSource::Open(path, job.data.format);
+  }
   SHALE_ASSIGN_OR_RETURN(PreparedText prepared,
                          PrepareText({.path = path,
                                       .all_rows = job.data.format == DataFormat::kJsonLines,

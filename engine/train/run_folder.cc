@@ -51,6 +51,7 @@ bool HasCheckpoints(const std::string& path) {
 // Returns whether a file or folder holds no results, because a run left it that was killed before Begin, or while it
 // saved a copy of the checkpoint that it resumed from.
 bool IsTraceOfAClaim(const std::string& path, absl::string_view name) {
+  if (name == kRunFailures) return true;  // Another process ended before the run began.
   if (name != kRunCheckpoints) return IsTemporary(name) || name == kStagedHf;
   const absl::StatusOr<std::vector<std::string>> checkpoints = ListFolder(JoinPath(path, name));
   return checkpoints.ok() && std::all_of(checkpoints->begin(), checkpoints->end(), IsUnfinishedCheckpoint);

@@ -84,14 +84,14 @@ class Trainer {
   // FailedPrecondition if there is no evaluation data.
   absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
   bool has_evaluation_data() const;
-  // Logits returns the logits of the token that follows `context`, for each token of the vocabulary, computed from
-  // its last sequence_length tokens; valid until the next call. Generate draws `count` tokens after `prompt` and calls
-  // `emit` with each as it is drawn; it stops early if `emit` returns false, and returns DataLoss if a logit is NaN or
-  // +infinity. They use the weights as they are now, in the memory that steps use, and the logits have the bits of
-  // Generator::Logits on a checkpoint of this state, where ops do not depend on the number of threads. Generate
-  // computes a token once, with a cache, as Sequences (engine/generate/sequences.h) says; a model that reads whole
-  // windows costs a forward pass over sequence_length tokens for each. Every rank computes the same. With several
-  // processes all must make the same calls, and `emit` must return the same in all.
+  // Logits returns the logits of the token that follows `context`, for each token of the vocabulary, computed from as
+  // many of its last tokens as a sequence may hold (Sequences); valid until the next call. Generate draws `count`
+  // tokens after `prompt` and calls `emit` with each as it is drawn; it stops early if `emit` returns false, and
+  // returns DataLoss if a logit is NaN or +infinity. They use the weights as they are now, in the memory that steps
+  // use, and the logits have the bits of Generator::Logits on a checkpoint of this state, where ops do not depend on
+  // the number of threads. Generate computes a token once, with a cache, as Sequences (engine/generate/sequences.h)
+  // says; a model that reads whole windows costs a forward pass over sequence_length tokens for each. Every rank
+  // computes the same. With several processes all must make the same calls, and `emit` must return the same in all.
   //
   // Return FailedPrecondition unless the job plans generation (runtime.generate), or if a failure left the state
   // unusable, and InvalidArgument for an empty context or a token outside the vocabulary.
@@ -140,11 +140,11 @@ class Trainer {
   absl::Status WriteParameter(absl::string_view name, int64_t begin, absl::Span<const float> values);
   const std::vector<Parameter>& parameters() const;
   // The reduced gradient of the last step, before clipping. Return FailedPrecondition unless the job keeps gradients
-  // (memory.keep_gradients).
+  // (memory.keep_gradients), and for a frozen parameter (Parameter::frozen).
   absl::Status ReadGradient(absl::string_view name, absl::Span<float> values) const;
   absl::Status ReadGradient(absl::string_view name, int64_t begin, absl::Span<float> values) const;
   // The states that the optimizer keeps for each parameter, by the names that optimizer_states() returns: "m" and "v"
-  // of AdamW. Return FailedPrecondition for states in 8 bits, whose elements share scales.
+  // of AdamW. Return FailedPrecondition for states in 8 bits, whose elements share scales, and for a frozen parameter.
   std::vector<std::string> optimizer_states() const;
   absl::Status ReadOptimizerState(absl::string_view state, absl::string_view parameter, int64_t begin,
                                   absl::Span<float> values) const;

@@ -102,6 +102,7 @@ absl::Status Verification::Record() {
   const Job gradient_job = GradientJob(verified_.job, size_);
   Job job = SmallJob(verified_.job, size_);
   job.data = verified_.job.data;
+  job.telemetry.run_folder = verified_.job.telemetry.run_folder;  // Beside which the tokens of text are kept.
   SetDivision(1, 1, job);
   job.batch.global_batch = std::max(size_.global_batch(), gradient_job.batch.global_batch);
   job.memory.budget_bytes = int64_t{1} << 60;  // It is planned for what its graph needs of data, and never runs.

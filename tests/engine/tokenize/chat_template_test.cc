@@ -60,6 +60,32 @@ TEST(ChatTemplateTest, TextIsThatOfTransformersToTheByte) {
   }
 }
 
+// Templates come with models of others. None may end the process.
+TEST(ChatTemplateTest, ValuesAndExpressionsWithoutEndAreRefused) {
+  const auto render = [](const std::string& source) -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::Parse(source, {}));
+    return chat.Render({{"user", "U"}}, false).status();
+  };
+  const std::string twice = "{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}";
+  std::string row = "'a'", lists = "{% set x = [1] %}";
+  for (int i = 0; i < 5000; ++i) {
+    row += "~'a'";
+    lists += "{% set x = [x] %}";
+  }
+  for (const std::string& source :
+       {"{{ " + row + " }}", lists + "{{ x|tojson }}",
+        std::string("{% set ns = namespace(a=1) %}{% set ns.a = ns %}{{ ns|tojson }}"),
+        std::string("{% set ns = namespace(a=1) %}{% set ns.a = [ns] %}{{ ns.a == ns }}"),
+        std::string("{% set ns = namespace(a=1) %}{% for i in range(100000) %}{% set ns.a = [ns.a] %}{% endfor %}"),
+        "{% set ns = namespace(x='ab') %}" + twice,
+        std::string("{% set ns = namespace(x='a') %}{% for i in range(60) %}"
+                    "{% set ns.x = ns.x|replace('a', 'aaaa') %}{% endfor %}")}) {
+    EXPECT_EQ(render(source).code(), absl::StatusCode::kInvalidArgument) << source.substr(0, 100);
+  }
+  const absl::Status fine = render("{% set ns = namespace(a=1) %}{% set ns.a = [ns.a, [2]] %}{{ ns.a|tojson }}");
+  EXPECT_TRUE(fine.ok()) << fine;
+}
+
 TEST(ChatTemplateTest, TurnsAreWhatTheAssistantSaysWithItsEnd) {
   const std::vector<ChatMessage> messages = {
       {"system", "S"}, {"user", "U"}, {"assistant", "A b"}, {"user", "V"}, {"assistant", "C d"}};

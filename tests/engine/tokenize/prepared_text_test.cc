@@ -140,7 +140,7 @@ TEST_F(PreparedTextTest, DocumentsEndWithTheTokenOfTheFolder) {
   EXPECT_EQ(Error(),
             tokenizer + "/tokenizer_config.json: eos_token: found \"<end>\", which is no token of tokenizer.json");
   Write(tokenizer + "/tokenizer_config.json", "[]");
-  EXPECT_EQ(Error(), tokenizer + "/tokenizer_config.json: found []; wanted an object");
+  EXPECT_EQ(Error(), tokenizer + "/tokenizer_config.json: it is not an object between { and }");
 }
 
 TEST_F(PreparedTextTest, TheChatTemplateIsPartOfTheTokenizer) {

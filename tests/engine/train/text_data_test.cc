@@ -126,6 +126,21 @@ TEST_F(TextDataTest, TextTrainsAsItsTokensDo) {
   EXPECT_EQ(losses, Losses(job)) << "tokens from the cache";
 }
 
+// Their bytes would train the braces and quotes too, and would not tell what counts.
+TEST_F(TextDataTest, JsonLinesWithoutATokenizerAreRefused) {
+  std::string rows;
+  for (int i = 0; i < 200; ++i) absl::StrAppend(&rows, "{\"text\": \"the quick brown fox ", i, "\"}\n");
+  std::filesystem::create_directory(folder_.Path("texts"));
+  folder_.Write("texts/rows.jsonl", rows);
+  for (const char* path : {"texts/rows.jsonl", "texts"}) {
+    const std::string data = absl::StrCat("path: \"", path, "\"");
+    const absl::Status status = Train(SmallJob(data)).status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rows.jsonl has JSON Lines, which only a tokenizer"));
+    EXPECT_TRUE(Train(SmallJob(data + " format: TEXT")).status.ok());
+  }
+}
+
 TEST_F(TextDataTest, MasksDoNotDependOnTheDivisionOfAStep) {
   std::string rows;
   for (int i = 0; i < 200; ++i) {
