@@ -1,7 +1,5 @@
 // Tests that training on text with a tokenizer is training on its tokens, and that masks are the same for any division
 // of a step.
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -17,6 +15,8 @@
 #include "engine/tokenize/tokenize_documents.h"
 #include "engine/tokenize/tokenizer.h"
 #include "engine/train/trainer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 #include "tests/engine/io/temp_folder.h"
 
 namespace shale {
