@@ -156,6 +156,8 @@ TEST_P(SameState, AnotherShardingGoesOnFromTheSameValuesAndSamples) {
   const auto before = State(Checkpoint("straight", 3)), after = State(*again);
   ASSERT_EQ(before.size(), after.size());
   for (const auto& [name, values] : before) {
+    ASSERT_EQ(values.size(), after.at(name).size()) << name;
+    if (values.empty()) continue;  // A frozen parameter has no moments.
     EXPECT_EQ(std::memcmp(values.data(), after.at(name).data(), values.size() * 4), 0) << name;
   }
   const Manifest first = CheckpointReader::Open(Checkpoint("straight", 3))->manifest();
