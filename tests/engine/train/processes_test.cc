@@ -359,7 +359,7 @@ TEST_F(ProcessesTest, CopiesOfTheStateStayEqualWhateverIsReplicated) {
                                "sharding={ranks: 6 shard_ranks: 2}", "sharding={ranks: 5}"}) {
     SCOPED_TRACE(sharding);
     const Job job = MakeJob({sharding, "runtime.check_every_steps=2", "precision.compute=BF16"});
-    for (const Result& result : Run(job, 3, absl::StrCat("equal", sharding + 20))) {
+    for (const Result& result : Run(job, 3, absl::StrCat("equal", sharding + 10))) {
       EXPECT_TRUE(result.status.ok()) << result.status;
     }
   }
