@@ -78,11 +78,12 @@ std::string ExplainNoSync(const Alternatives& alternatives) {
                     accumulation == plan.options.accumulation ? "this job" : alternatives.Fits(*cost)});
   }
   const double parameters = static_cast<double>(CountTrainedParameters(plan.train.graph));
+  const bool all_train = CountTrainedParameters(plan.train.graph) == CountParameters(plan.train.graph);
   std::string text =
       absl::StrCat("Skipping the reduction until the last micro-batch means holding the gradients of all ",
-                   WithCommas(static_cast<int64_t>(parameters)), " parameters that train, in fp32, on every rank, ",
-                   FormatBytes(static_cast<int64_t>(std::min(4 * parameters, 0x1p62))), ", not 1/",
-                   plan.options.mesh.shard, " of them. Here that is accumulation NO_SYNC: ");
+                   WithCommas(static_cast<int64_t>(parameters)), all_train ? " parameters" : " parameters that train",
+                   " in fp32 on every rank, ", FormatBytes(static_cast<int64_t>(std::min(4 * parameters, 0x1p62))),
+                   ", not 1/", plan.options.mesh.shard, " of them. Here that is accumulation NO_SYNC: ");
   if (deferred.bytes == 0) {
     absl::StrAppend(&text, "it is too large to be planned.");
   } else {
