@@ -158,7 +158,7 @@ absl::StatusOr<Value> ApplyBinary(absl::string_view sign, const Value& a, const 
     SHALE_ASSIGN_OR_RETURN(const std::string left, Printed(a));
     SHALE_ASSIGN_OR_RETURN(const std::string right, Printed(b));
     SHALE_RETURN_IF_ERROR(CheckLength(static_cast<double>(left.size() + right.size())));
-    return Value::Text(left + right);
+    return Value::Text(absl::StrCat(left, right));
   }
   for (const Value* value : {&a, &b}) {
     if (value->is(Kind::kUndefined)) return Error(Quoted(value->text), " is undefined");
