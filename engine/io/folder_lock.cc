@@ -18,17 +18,25 @@ namespace {
 // system each host has such locks of its own. Its locks on files hold between hosts, so there is one on this file too.
 constexpr const char* kFile = ".lock";
 
-// Opens and locks kFile in a folder that this process has locked. Returns its descriptor; or -1 if the file system has
-// no locks on files. Returns `held` if another host has it.
+// Returns whether the lock on a folder must do alone: no file can be made in it, so that nobody can write there now
+// whom a lock would stop, or the file system has no locks on files.
+bool WithoutFile(int error) {
+  return error == EACCES || error == EPERM || error == EROFS || error == ENOSPC || error == EDQUOT || error == ENOSYS ||
+         error == EOPNOTSUPP || error == ENOLCK;
+}
+
+// Opens and locks kFile in a folder that this process has locked. Returns its descriptor, or -1 if there is no lock on
+// it. Returns `held` if another host has it.
 absl::StatusOr<int> LockFile(int folder, const std::string& path, const absl::Status& held) {
   while (true) {
     const int file = openat(folder, kFile, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (file < 0 && WithoutFile(errno)) return -1;
     if (file < 0) return FileError(errno, "make lock", JoinPath(path, kFile));
     if (flock(file, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
       close(file);
       if (error == EWOULDBLOCK) return held;
-      if (error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK) return -1;
+      if (WithoutFile(error)) return -1;
       return FileError(error, "lock", JoinPath(path, kFile));
     }
     // Another host may have removed the file after it was opened here and before it was locked.

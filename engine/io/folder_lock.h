@@ -9,8 +9,8 @@
 namespace shale {
 
 // Holds an advisory lock on a folder (flock), and on the file ".lock" in it, which it makes and removes: that holds
-// also between hosts that share the folder, if their file system has such locks. The lock ends with the object, or with
-// the process, even if that crashes; then the file stays, and does no harm.
+// also between hosts that share the folder, if they may write there and the file system has such locks. The lock ends
+// with the object, or with the process, even if that crashes; then the file stays, and does no harm.
 class FolderLock {
  public:
   // Makes the folder and its parents if they are missing, and locks the folder. Returns FailedPrecondition with
