@@ -63,7 +63,7 @@ absl::Status DecideThreads(World& world, Job& job) {
 }
 
 std::string PartOfTrace(const Job& job, int process) {
-  return JoinPath(job.telemetry.run_folder, absl::StrCat("trace.process", process));
+  return JoinPath(job.telemetry.run_folder, absl::StrCat(kRunTracePart, process));
 }
 
 // Checks that the other processes want to train the same job, as far as can be said before it is planned.
@@ -84,15 +84,6 @@ absl::StatusOr<std::unique_ptr<World>> JoinWorld(const Job& job) {
 
 int JoinExitCode(const absl::Status& error) {
   return absl::IsAborted(error) || absl::IsDeadlineExceeded(error) ? kExitPeer : kExitUsage;
-}
-
-int EndAfterError(World& world, const absl::Status& error, int exit_code) {
-  const absl::Status why = world.Fail(error);
-  const bool elsewhere = world.failed_elsewhere();
-  if (!elsewhere) WriteErrorFile(why);
-  // Process 0 speaks for all of an error that all have.
-  if (elsewhere || world.leads() || !IsAgreed(why)) Say(world, why);
-  return elsewhere ? kExitPeer : exit_code;
 }
 
 absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume, Job& job, TrainerOptions& options) {
@@ -162,12 +153,14 @@ BackendPlace PlaceOfBackend(World& world) {
                     .ranks_on_host = world.ranks_here()}};
 }
 
-PeerWatch::PeerWatch(World& world) {
-  world.OnFailure([state = state_, process = world.place().process](const absl::Status& why) {
-    std::thread([why, process] {
+PeerWatch::PeerWatch(World& world) : world_(world) {
+  state_->exit_code = kExitFailed;
+  world.OnFailure([state = state_, &world](const absl::Status& why) {
+    const bool elsewhere = world.failed_elsewhere();
+    std::thread([state, why, elsewhere, process = world.place().process] {
       std::this_thread::sleep_for(kTimeToEnd);
-      std::fprintf(stderr, "train, process %d: %s\n", process, std::string(why.message()).c_str());
-      _exit(kExitPeer);
+      if (!state->said) std::fprintf(stderr, "train, process %d: %s\n", process, std::string(why.message()).c_str());
+      _exit(elsewhere ? kExitPeer : state->exit_code.load());
     }).detach();
     {
       std::lock_guard lock(state->mutex);
@@ -180,6 +173,24 @@ PeerWatch::PeerWatch(World& world) {
       if (state->trainer != nullptr) state->trainer->ReportFailure(why).IgnoreError();
     }).detach();
   });
+}
+
+int PeerWatch::EndAfterError(const absl::Status& error, int exit_code) {
+  state_->exit_code = exit_code;
+  Trainer* trainer = nullptr;
+  {
+    std::lock_guard lock(state_->mutex);
+    trainer = std::exchange(state_->trainer, nullptr);
+  }
+  const absl::Status why = world_.Fail(error);
+  const bool elsewhere = world_.failed_elsewhere();
+  if (!elsewhere) WriteErrorFile(why);
+  // Process 0 speaks for all of an error that all have.
+  if (elsewhere || world_.leads() || !IsAgreed(why)) Say(world_, why);
+  state_->said = true;
+  // A call of the control plane may have returned the failure before OnFailure told of it.
+  if (elsewhere && trainer != nullptr) trainer->ReportFailure(why).IgnoreError();
+  return elsewhere ? kExitPeer : exit_code;
 }
 
 void PeerWatch::Set(Trainer* trainer) {

@@ -1,6 +1,7 @@
 // What `train` does together with the other processes of its job. Alone, it does the same by itself.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -23,10 +24,6 @@ absl::StatusOr<std::unique_ptr<World>> JoinWorld(const Job& job);
 // Returns the exit code of a process that could not join the others: kExitUsage, or kExitPeer if one of them is missing
 // or has failed.
 int JoinExitCode(const absl::Status& error);
-
-// Ends the job in all processes after an error of this one, or after one that all have, and says why on stderr. Returns
-// the exit code: `exit_code`, or kExitPeer if another process made the job fail.
-int EndAfterError(World& world, const absl::Status& error, int exit_code);
 
 // What process 0 decided and owns.
 struct Decided {
@@ -59,13 +56,20 @@ class PeerWatch {
   PeerWatch(const PeerWatch&) = delete;
   // Names the trainer that a failure aborts; null before it is destroyed.
   void Set(Trainer* trainer);
+  // Ends the job in all processes after an error of this one, or after one that all have, and says why on stderr.
+  // Returns the exit code: `exit_code`, or kExitPeer if another process made the job fail. Forgets the trainer, which
+  // must still live.
+  int EndAfterError(const absl::Status& error, int exit_code);
 
  private:
   struct State {
     std::mutex mutex;
     Trainer* trainer = nullptr;  // mutex guards it and `why`.
     absl::Status why;            // The failure, if it has come.
+    std::atomic<int> exit_code;  // If this process made the job fail.
+    std::atomic<bool> said = false;
   };
+  World& world_;
   const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 

@@ -249,10 +249,7 @@ int Train(const Flags& flags) {
   if (!joined.ok()) return Fail(joined.status(), JoinExitCode(joined.status()));
   World& world = **joined;
   PeerWatch watch(world);
-  const auto fail = [&](const absl::Status& error, int exit_code) {
-    watch.Set(nullptr);
-    return EndAfterError(world, error, exit_code);
-  };
+  const auto fail = [&](const absl::Status& error, int exit_code) { return watch.EndAfterError(error, exit_code); };
   // Process 0 speaks for all.
   const PrintLine print = world.leads() ? Print : PrintLine([](absl::string_view) {});
   if (!world.alone()) print(world.place().Describe());

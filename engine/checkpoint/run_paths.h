@@ -12,6 +12,8 @@ inline constexpr char kRunJob[] = "job.textproto";
 inline constexpr char kRunCheckpoints[] = "checkpoints";
 inline constexpr char kRunFailures[] = "failures";  // Exists only if the run has failed.
 inline constexpr char kRunHf[] = "hf";              // Copies of files of model.hf_folder. Exists only if that was set.
+// What process N > 0 of a run that is traced writes has this name and N. Process 0 reads and removes it at the end.
+inline constexpr char kRunTracePart[] = "trace.process";
 
 // Return the path of that part of `run_folder`.
 std::string RunJobPath(absl::string_view run_folder);

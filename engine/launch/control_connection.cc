@@ -12,21 +12,25 @@
 namespace shale {
 namespace {
 
-std::shared_ptr<grpc::Channel> ChannelTo(const std::string& target) {
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& target, const std::optional<TlsIdentity>& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // No connection is shared with other channels.
   arguments.SetMaxReceiveMessageSize(-1);                   // The service is trusted: it knows the token.
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  if (!tls.has_value()) return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  arguments.SetString(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, tls->server_name);  // The target is a number.
+  const grpc::SslCredentialsOptions options = {
+      .pem_root_certs = tls->authority, .pem_private_key = tls->key, .pem_cert_chain = tls->certificate};
+  return grpc::CreateCustomChannel(target, grpc::SslCredentials(options), arguments);
 }
 
 }  // namespace
 
 class ControlConnection::Call : public grpc::ClientBidiReactor<FromMember, ToMember> {
  public:
-  Call(const std::string& target, const std::string& token, std::function<void(const ToMember&)> take,
-       std::function<void(const absl::Status&)> end)
-      : take_(std::move(take)), end_(std::move(end)), stub_(Control::NewStub(ChannelTo(target))) {
+  Call(const std::string& target, const std::optional<TlsIdentity>& tls, const std::string& token,
+       std::function<void(const ToMember&)> take, std::function<void(const absl::Status&)> end)
+      : take_(std::move(take)), end_(std::move(end)), stub_(Control::NewStub(ChannelTo(target, tls))) {
     context_.AddMetadata("shale-token-bin", token);
     stub_->async()->Attend(&context_, this);
     AddHold();  // Writes begin outside of reactions, until Close.
@@ -86,10 +90,10 @@ class ControlConnection::Call : public grpc::ClientBidiReactor<FromMember, ToMem
   bool done_ = false;
 };
 
-ControlConnection::ControlConnection(const std::string& target, const std::string& token,
-                                     std::function<void(const ToMember&)> take,
+ControlConnection::ControlConnection(const std::string& target, const std::optional<TlsIdentity>& tls,
+                                     const std::string& token, std::function<void(const ToMember&)> take,
                                      std::function<void(const absl::Status&)> end)
-    : call_(std::make_unique<Call>(target, token, std::move(take), std::move(end))) {}
+    : call_(std::make_unique<Call>(target, tls, token, std::move(take), std::move(end))) {}
 
 ControlConnection::~ControlConnection() { call_->CancelAndWait(); }
 

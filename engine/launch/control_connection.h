@@ -3,9 +3,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "engine/launch/tls.h"
 #include "proto/control.pb.h"
 
 namespace shale {
@@ -13,11 +15,11 @@ namespace shale {
 // Thread-safe.
 class ControlConnection {
  public:
-  // Begins a call to `target` (HostAddress::Target). Calls `take` with each message, one at a time, and `end` once,
-  // when the call has ended, with gRPC's status. Both are called on threads of gRPC, must not block for long, and must
-  // not destroy the connection.
-  ControlConnection(const std::string& target, const std::string& token, std::function<void(const ToMember&)> take,
-                    std::function<void(const absl::Status&)> end);
+  // Begins a call to `target` (HostAddress::Target), without encryption if `tls` is not set. Calls `take` with each
+  // message, one at a time, and `end` once, when the call has ended, with gRPC's status. Both are called on threads of
+  // gRPC, must not block for long, and must not destroy the connection.
+  ControlConnection(const std::string& target, const std::optional<TlsIdentity>& tls, const std::string& token,
+                    std::function<void(const ToMember&)> take, std::function<void(const absl::Status&)> end);
   // Ends the call at once, and waits until `end` has returned.
   ~ControlConnection();
 

@@ -21,6 +21,14 @@ namespace {
 
 constexpr std::chrono::milliseconds kLastWords(500);  // For messages that are on their way when the service ends.
 
+std::shared_ptr<grpc::ServerCredentials> Credentials(const std::optional<TlsIdentity>& tls) {
+  if (!tls.has_value()) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = tls->authority;
+  options.pem_key_cert_pairs = {{.private_key = tls->key, .cert_chain = tls->certificate}};
+  return grpc::SslServerCredentials(options);
+}
+
 }  // namespace
 
 class ControlServer::Impl : public Control::CallbackService {
@@ -42,7 +50,7 @@ class ControlServer::Impl : public Control::CallbackService {
     server_.reset();
   }
 
-  absl::Status Start(const HostAddress& address, const std::vector<int>& ports) {
+  absl::Status Start(const std::optional<TlsIdentity>& tls, const HostAddress& address, const std::vector<int>& ports) {
     absl::Status listening = absl::InvalidArgumentError("no port for process 0 was given");
     for (const int port : ports) {
       listening = CheckCanListen(address, port);
@@ -51,7 +59,7 @@ class ControlServer::Impl : public Control::CallbackService {
       builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // Otherwise two jobs would share a port.
       builder.SetMaxReceiveMessageSize(static_cast<int>(ControlPlane::kMostMessageBytes) + 4096);
       builder.SetMaxSendMessageSize(-1);
-      builder.AddListeningPort(address.WithPort(port), grpc::InsecureServerCredentials(), &port_);
+      builder.AddListeningPort(address.WithPort(port), Credentials(tls), &port_);
       builder.RegisterService(this);
       server_ = builder.BuildAndStart();
       if (server_ != nullptr && port_ != 0) break;
@@ -202,10 +210,11 @@ ControlServer::ControlServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 ControlServer::~ControlServer() = default;
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const CoordinatorOptions& options,
+                                                                    const std::optional<TlsIdentity>& tls,
                                                                     std::string token, const HostAddress& address,
                                                                     const std::vector<int>& ports) {
   auto impl = std::make_unique<Impl>(options, std::move(token));
-  SHALE_RETURN_IF_ERROR(impl->Start(address, ports));
+  SHALE_RETURN_IF_ERROR(impl->Start(tls, address, ports));
   return std::unique_ptr<ControlServer>(new ControlServer(std::move(impl)));
 }
 

@@ -36,12 +36,19 @@ bool BlamesPeers(absl::StatusCode code) {
 
 }  // namespace
 
+absl::Status Declined(int process, int64_t pid, absl::string_view host, const absl::Status& why) {
+  return absl::AbortedError(
+      absl::StrCat("process ", process, " (pid ", pid, " on ", host, ") cannot take part: ", why.ToString()));
+}
+
 Coordinator::Coordinator(const CoordinatorOptions& options, Send send)
     : options_(options),
       send_(std::move(send)),
       members_(options.processes),
       came_(options.processes),
-      join_deadline_(options.join_seconds) {
+      join_deadline_(options.join_seconds),
+      failure_(options.declines) {
+  if (!failure_.ok()) came_[0] = true;
   for (Channel& channel : channels_) {
     channel.here.resize(options.processes);
     channel.messages.resize(options.processes);
@@ -159,9 +166,7 @@ void Coordinator::Join(int64_t connection, const JoinRequest& request) {
 }
 
 void Coordinator::TakeDecline(int64_t connection, const JoinRequest& request) {
-  const absl::Status why =
-      absl::AbortedError(absl::StrCat("process ", request.process(), " (pid ", request.pid(), " on ", request.host(),
-                                      ") cannot take part: ", ReasonOf(request.declines()).ToString()));
+  const absl::Status why = Declined(request.process(), request.pid(), request.host(), ReasonOf(request.declines()));
   Refuse(connection, request.process(), why);
   if (!formed_) Fail(request.process(), why);
 }

@@ -40,10 +40,15 @@ struct CoordinatorOptions {
   int processes = 1;
   std::string launch;  // Those of another launch are turned away.
   Facts facts;         // Those of process 0.
+  // Why process 0 cannot take part: the job has failed with that before it begins. OK if it can.
+  absl::Status declines;
   double join_seconds = 300;
   double heartbeat_seconds = 10;
   double wait_seconds = 600;
 };
+
+// Returns the failure of a job of which a process says that it cannot take part.
+absl::Status Declined(int process, int64_t pid, absl::string_view host, const absl::Status& why);
 
 // Used under a lock. Connections are numbers that the caller chooses; each is used once.
 class Coordinator {

@@ -12,7 +12,9 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "engine/launch/control_connection.h"
 #include "engine/launch/control_server.h"
 #include "engine/launch/host_address.h"
@@ -28,6 +30,21 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr double kAbortSeconds = 2;  // How long to wait until an abort has been told.
 constexpr double kPauseBetweenAttempts = 0.05;
+// How long a listener may close connections before it is taken for a process 0 that does not accept this process.
+constexpr double kClosingSeconds = 3;
+constexpr double kPauseAfterClosing = 0.5;  // Each attempt makes a line on stderr of process 0.
+constexpr const char* kWhatToGive =
+    "give all processes certificates that each other's authorities sign (SHALE_TLS_CERTIFICATE, SHALE_TLS_KEY, "
+    "SHALE_TLS_AUTHORITY), or none of them";
+
+// What gRPC says of a connection that was made and came to nothing. If another release of gRPC says it differently,
+// this process tries until its deadline.
+bool SaysDistrust(absl::string_view message) {
+  return absl::StrContains(message, "Ssl handshake failed") || absl::StrContains(message, "not in peer certificate");
+}
+bool SaysClosed(absl::string_view message) {
+  return absl::StrContains(message, "Socket closed") || absl::StrContains(message, "Connection reset by peer");
+}
 
 }  // namespace
 
@@ -72,6 +89,8 @@ class Membership::Impl {
   absl::Status Serve();
   // Tries to join once at this port. Returns OK when the job has formed, and sets `again` if a later attempt may help.
   absl::Status Attempt(const HostAddress& host, int port, bool& again);
+  // Returns what the end of a call without an answer means, and sets `again`.
+  absl::Status Unanswered(const absl::Status& end, bool& again);
   FromMember JoinMessage() const;
   JobFailure Failure(const absl::Status& why) const;  // Of this process.
   void Take(const ToMember& message);
@@ -86,10 +105,11 @@ class Membership::Impl {
 
   const MembershipOptions options_;
   const absl::Status declines_;
-  std::unique_ptr<ControlServer> server_;  // In process 0.
-  std::string peer_;                       // Where process 0 is, for messages.
-  std::vector<int> host_of_process_;       // Set once, before Join returns.
-  std::string address_;                    // Set once, before Join returns.
+  std::unique_ptr<ControlServer> server_;          // In process 0.
+  std::string peer_;                               // Where process 0 is, for messages.
+  std::optional<Clock::time_point> closed_since_;  // When process 0 first closed a connection without an answer.
+  std::vector<int> host_of_process_;               // Set once, before Join returns.
+  std::string address_;                            // Set once, before Join returns.
 
   std::mutex mutex_;  // Guards the fields below.
   std::condition_variable changed_;
@@ -108,21 +128,24 @@ class Membership::Impl {
 };
 
 absl::Status Membership::Impl::Serve() {
-  const CoordinatorOptions coordinator = {.processes = place().processes,
-                                          .launch = place().launch,
-                                          .facts = options_.facts,
-                                          .join_seconds = options_.join_seconds,
-                                          .heartbeat_seconds = options_.heartbeat_seconds,
-                                          .wait_seconds = options_.wait_seconds};
+  const CoordinatorOptions coordinator = {
+      .processes = place().processes,
+      .launch = place().launch,
+      .facts = options_.facts,
+      .declines = declines_.ok() ? absl::OkStatus() : Declined(0, getpid(), ThisHost(), declines_),
+      .join_seconds = options_.join_seconds,
+      .heartbeat_seconds = options_.heartbeat_seconds,
+      .wait_seconds = options_.wait_seconds};
   SHALE_ASSIGN_OR_RETURN(const HostAddress address, ResolveHost(place().address));
-  SHALE_ASSIGN_OR_RETURN(server_, ControlServer::Start(coordinator, options_.token, address, place().ports));
+  SHALE_ASSIGN_OR_RETURN(server_,
+                         ControlServer::Start(coordinator, options_.tls, options_.token, address, place().ports));
   return absl::OkStatus();
 }
 
 absl::Status Membership::Impl::Join() {
   if (place().process == 0) SHALE_RETURN_IF_ERROR(Serve());
   const Clock::time_point start = Clock::now();
-  absl::Status last;
+  absl::Status last, distrust;
   for (size_t attempt = 0;; ++attempt) {
     const int port = server_ != nullptr ? server_->port() : place().ports[attempt % place().ports.size()];
     peer_ = absl::StrCat(place().address, ":", port);
@@ -134,18 +157,19 @@ absl::Status Membership::Impl::Join() {
       return absl::OkStatus();
     }
     if (!again) return last;
+    if (absl::IsPermissionDenied(last)) distrust = last;  // Says more than that other ports are closed.
     if (Seconds(Clock::now() - start).count() > options_.join_seconds) break;
-    std::this_thread::sleep_for(Seconds(kPauseBetweenAttempts));
+    std::this_thread::sleep_for(Seconds(closed_since_.has_value() ? kPauseAfterClosing : kPauseBetweenAttempts));
   }
+  if (!distrust.ok()) last = distrust;
   const std::string text = absl::StrCat("process ", place().process, " could not join the job at ", peer_, " within ",
                                         options_.join_seconds, " s: ", last.message());
   return last.code() == absl::StatusCode::kNotFound ? absl::NotFoundError(text) : absl::DeadlineExceededError(text);
 }
 
 void Membership::Impl::Decline() {
-  Join().IgnoreError();  // Process 0 answers with `declines_`, or cannot be told.
-  connection_.reset();
-  if (server_ != nullptr) server_->WaitForEnd(options_.join_seconds);
+  if (place().process > 0) return Join().IgnoreError();  // Process 0 answers with `declines_`, or cannot be told.
+  if (Serve().ok()) server_->WaitForEnd(options_.join_seconds);
 }
 
 JobFailure Membership::Impl::Failure(const absl::Status& why) const {
@@ -174,6 +198,34 @@ FromMember Membership::Impl::JoinMessage() const {
   return message;
 }
 
+absl::Status Membership::Impl::Unanswered(const absl::Status& end, bool& again) {
+  if (end.code() == absl::StatusCode::kUnauthenticated) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("process 0 at ", peer_, " has another token than process ", place().process,
+                     "; give all processes of the job the same one (SHALE_TOKEN_FILE or SHALE_TOKEN)"));
+  }
+  // Another launch may listen on one of several ports; a single port was meant for this one.
+  const bool sure = server_ != nullptr || place().ports.size() == 1;
+  const std::string us = absl::StrCat("process ", place().process);
+  if (options_.tls.has_value() && SaysDistrust(end.message())) {
+    again = !sure;
+    return absl::PermissionDeniedError(absl::StrCat(
+        us, " does not trust process 0 at ", peer_, ", for which it wants a certificate for ",
+        Quoted(options_.tls->server_name), " (SHALE_TLS_SERVER_NAME): ", end.message(), "; ", kWhatToGive));
+  }
+  again = true;
+  if (!SaysClosed(end.message())) {
+    closed_since_.reset();
+    return absl::UnavailableError(end.message());
+  }
+  if (!closed_since_.has_value()) closed_since_ = Clock::now();
+  again = !sure || Seconds(Clock::now() - *closed_since_).count() < kClosingSeconds;
+  return absl::PermissionDeniedError(absl::StrCat(
+      "process 0 at ", peer_, " closes every connection of ", us, ", which has ",
+      options_.tls.has_value() ? "a certificate" : "no certificate", ", before it answers: it ",
+      options_.tls.has_value() ? "does not accept that, or has none itself" : "probably wants one", "; ", kWhatToGive));
+}
+
 absl::Status Membership::Impl::Attempt(const HostAddress& host, int port, bool& again) {
   again = false;
   connection_.reset();
@@ -184,7 +236,7 @@ absl::Status Membership::Impl::Attempt(const HostAddress& host, int port, bool& 
     heard_ = Deadline(options_.heartbeat_seconds);
   }
   connection_ = std::make_unique<ControlConnection>(
-      host.Target(port), options_.token, [this](const ToMember& message) { Take(message); },
+      host.Target(port), options_.tls, options_.token, [this](const ToMember& message) { Take(message); },
       [this](const absl::Status& status) { TakeEnd(status); });
   connection_->Send(JoinMessage());
   std::unique_lock<std::mutex> lock(mutex_);
@@ -193,15 +245,7 @@ absl::Status Membership::Impl::Attempt(const HostAddress& host, int port, bool& 
     again = true;
     return absl::UnavailableError(absl::StrCat("no answer for ", options_.heartbeat_seconds, " s"));
   }
-  if (!accepted_ && failure_.ok()) {  // The call ended without an answer.
-    if (end_.code() == absl::StatusCode::kUnauthenticated) {
-      return absl::PermissionDeniedError(
-          absl::StrCat("process 0 at ", peer_, " has another token than process ", place().process,
-                       "; give all processes of the job the same one (SHALE_TOKEN_FILE or SHALE_TOKEN)"));
-    }
-    again = true;
-    return absl::UnavailableError(end_.message());
-  }
+  if (!accepted_ && failure_.ok()) return Unanswered(end_, again);
   if (!accepted_) {
     // Another launch may listen on one of several ports; a single port was meant for this one.
     again = failure_.code() == absl::StatusCode::kUnavailable && place().ports.size() > 1;

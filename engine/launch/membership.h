@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,15 +16,17 @@
 #include "absl/status/statusor.h"
 #include "engine/launch/coordinator.h"
 #include "engine/launch/process_place.h"
+#include "engine/launch/tls.h"
 #include "sharding/comm/control_plane.h"
 #include "sharding/comm/store.h"
 
 namespace shale {
 
 struct MembershipOptions {
-  ProcessPlace place;  // place.address and place.ports are set.
-  // The secret of the job (ReadToken). It travels as it is: with "", or over a network in which others can listen,
-  // everybody who reaches the port can join or end the job.
+  ProcessPlace place;              // place.address and place.ports are set.
+  std::optional<TlsIdentity> tls;  // ReadTls. If it is not set, nothing is encrypted.
+  // The secret of the job (ReadToken). Without `tls` it travels as it is: with "", or over a network in which others
+  // can listen, everybody who reaches the port can join or end the job.
   std::string token;
   // What must be equal in all processes. The first difference ends the job at the start.
   Facts facts;
@@ -46,7 +49,8 @@ class Membership : public ControlPlane, public Store {
   // Joins the job, and waits until all processes have. Process 0 serves the others from then on. Returns
   //   NotFound             if the host of process 0 does not resolve until the deadline
   //   AlreadyExists        in process 0 if its port is taken
-  //   PermissionDenied     if process 0 has another token
+  //   PermissionDenied     if process 0 has another token, if one of both does not accept the other's certificate, and
+  //                        if only one of both has one; the last two only where process 0 has a single port
   //   FailedPrecondition   if processes disagree about facts, their number or who is who, with both values; in all
   //                        processes that have joined or join later
   //   DeadlineExceeded     if processes are missing, with their numbers, or process 0 cannot be reached

@@ -1,13 +1,12 @@
 #include "engine/launch/token.h"
 
-#include <sys/stat.h>
-
 #include <cstddef>
 #include <cstdint>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "engine/io/file.h"
+#include "engine/launch/secret_file.h"
 #include "engine/text/quote.h"
 #include "kernels/check.h"
 
@@ -21,11 +20,7 @@ absl::StatusOr<std::string> ReadToken(const Variables& variables) {
     return absl::InvalidArgumentError("both SHALE_TOKEN_FILE and SHALE_TOKEN are set; unset one of them");
   }
   SHALE_ASSIGN_OR_RETURN(const std::string text, ReadFile(file->second, kMostBytes));
-  struct stat facts = {};
-  if (stat(file->second.c_str(), &facts) == 0 && (facts.st_mode & (S_IRGRP | S_IROTH)) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("other users can read the token in ", Quoted(file->second), "; chmod 600 it"));
-  }
+  SHALE_RETURN_IF_ERROR(CheckSecretFile(file->second, "the token"));
   const absl::string_view line = absl::StripAsciiWhitespace(absl::string_view(text).substr(0, text.find('\n')));
   if (line.empty()) return absl::InvalidArgumentError(absl::StrCat("no token in ", Quoted(file->second)));
   return std::string(line);

@@ -4,14 +4,19 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "engine/io/file.h"
 #include "engine/launch/host_address.h"
+#include "engine/launch/tls.h"
 #include "engine/launch/token.h"
+#include "engine/text/quote.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -22,8 +27,22 @@ constexpr int64_t kMostProbeBytes = 4096;
 // How long a file that another host has made may take to appear. Network file systems keep what they know of a folder
 // for some seconds.
 constexpr std::chrono::seconds kProbeDeadline(4);
+constexpr absl::string_view kHeartbeat = "SHALE_HEARTBEAT_SECONDS";
+constexpr double kMostHeartbeatSeconds = 24 * 60 * 60;
 // How long a process that cannot take part tries to say so.
 constexpr double kDeclineSeconds = 10;
+
+// Returns how long a process may be silent.
+absl::StatusOr<double> HeartbeatSeconds(const Variables& variables) {
+  const auto given = variables.find(kHeartbeat);
+  if (given == variables.end()) return MembershipOptions().heartbeat_seconds;
+  double seconds = 0;
+  if (!absl::SimpleAtod(given->second, &seconds) || !(seconds >= 1 && seconds <= kMostHeartbeatSeconds)) {
+    return absl::InvalidArgumentError(absl::StrCat("wanted seconds from 1 to ", kMostHeartbeatSeconds, " in ",
+                                                   kHeartbeat, ", found ", Quoted(given->second)));
+  }
+  return seconds;
+}
 
 absl::StatusOr<std::string> AwaitFile(const std::string& path) {
   const auto deadline = std::chrono::steady_clock::now() + kProbeDeadline;
@@ -70,9 +89,15 @@ absl::StatusOr<std::unique_ptr<World>> World::Join(const Variables& variables, i
                                                    "sharding.ranks=",
                                                    place.processes, ", or start fewer processes"));
   }
+  SHALE_ASSIGN_OR_RETURN(std::optional<TlsIdentity> tls, ReadTls(variables, place));
   SHALE_ASSIGN_OR_RETURN(std::string token, ReadToken(variables));
-  SHALE_ASSIGN_OR_RETURN(world->membership_,
-                         Membership::Join({.place = place, .token = std::move(token), .facts = std::move(facts)}));
+  SHALE_ASSIGN_OR_RETURN(const double heartbeat, HeartbeatSeconds(variables));
+  facts.emplace_back(kHeartbeat, absl::StrCat(heartbeat));
+  SHALE_ASSIGN_OR_RETURN(world->membership_, Membership::Join({.place = place,
+                                                               .tls = std::move(tls),
+                                                               .token = std::move(token),
+                                                               .facts = std::move(facts),
+                                                               .heartbeat_seconds = heartbeat}));
   const int here = world->membership_->host_of(place.process);
   std::vector<int64_t> ranks_of_host(place.processes);
   for (int process = 0; process < place.processes; ++process) {
@@ -87,9 +112,11 @@ absl::StatusOr<std::unique_ptr<World>> World::Join(const Variables& variables, i
 void World::Decline(const Variables& variables, const absl::Status& error) {
   const absl::StatusOr<ProcessPlace> place = FindProcessPlace(variables);
   if (!place.ok() || place->processes == 1) return;
+  absl::StatusOr<std::optional<TlsIdentity>> tls = ReadTls(variables, *place);
   absl::StatusOr<std::string> token = ReadToken(variables);
-  if (!token.ok()) return;
-  Membership::Decline({.place = *place, .token = *std::move(token), .join_seconds = kDeclineSeconds}, error);
+  if (!tls.ok() || !token.ok()) return;
+  Membership::Decline(
+      {.place = *place, .tls = *std::move(tls), .token = *std::move(token), .join_seconds = kDeclineSeconds}, error);
 }
 
 absl::StatusOr<std::string> World::InProcessZero(absl::FunctionRef<absl::StatusOr<std::string>()> work) {

@@ -32,8 +32,9 @@ std::vector<int> RanksOfProcess(int64_t ranks, int process, int processes);
 class World {
  public:
   // Finds out who started this process (FindProcessPlace), and joins the other processes of a job of `ranks` ranks.
-  // `facts` must be equal in all of them. Returns the errors of FindProcessPlace, ReadToken and Membership::Join, and
-  // InvalidArgument if there are more processes than ranks.
+  // `facts` must be equal in all of them. Returns the errors of FindProcessPlace, ReadTls, ReadToken and
+  // Membership::Join, and InvalidArgument if there are more processes than ranks, or if
+  // SHALE_HEARTBEAT_SECONDS (MembershipOptions::heartbeat_seconds) is no number.
   static absl::StatusOr<std::unique_ptr<World>> Join(const Variables& variables, int64_t ranks, Facts facts);
 
   // Tells the processes with which this one was started, if any, that it cannot join them, because of an error that it

@@ -9,8 +9,11 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "engine/data/data_format.h"
 #include "engine/hugging_face/strict_json.h"
 #include "engine/hugging_face/tokenizer_digest.h"
@@ -146,6 +149,7 @@ absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const
   if (chat.ok()) manifest["chat_template"] = chat->digest();
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(writer.folder()));
   for (const std::string& name : names) {
+    if (FolderLock::IsLockFile(name)) continue;
     SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(JoinPath(writer.folder(), name)));
     Checksum sum;
     SHALE_RETURN_IF_ERROR(AddFile(file, &sum));
@@ -210,13 +214,59 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
 
 bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
-// Locks a key of the cache. Waits for another process that makes its tokens.
-absl::StatusOr<FolderLock> Lock(const std::string& path) {
+// Locks a key of the cache. Waits for another process that makes its tokens, and says whether it did.
+absl::StatusOr<FolderLock> Lock(const std::string& path, bool* waited) {
   while (true) {
     absl::StatusOr<FolderLock> lock = FolderLock::Take(path, "another process makes these tokens");
     if (!absl::IsFailedPrecondition(lock.status())) return lock;
+    *waited = true;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
+}
+
+// The error of a process that could not make the tokens of a key. Those that waited for it find the error there instead
+// of reading all text again, each in turn, to find the same. It lies in the file until somebody tries again.
+class LeftError {
+ public:
+  explicit LeftError(std::string path) : path_(std::move(path)) {}
+
+  // Returns OK if nobody left one.
+  absl::Status Read() const {
+    constexpr int64_t kMostBytes = 1 << 16;
+    const absl::StatusOr<std::string> text = ReadFile(path_, kMostBytes);
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(text.ok() ? absl::string_view(*text) : "", absl::MaxSplits('\n', 1));
+    int code = 0;
+    if (!absl::SimpleAtoi(parts.first, &code)) return absl::OkStatus();
+    return absl::Status(static_cast<absl::StatusCode>(code), parts.second);
+  }
+  // If that fails, the others only take longer.
+  void Write(const absl::Status& error) const {
+    WriteFileDurably(path_, absl::StrCat(static_cast<int>(error.code()), "\n", error.message())).IgnoreError();
+  }
+  void Remove() const { unlink(path_.c_str()); }
+
+ private:
+  const std::string path_;
+};
+
+// Makes the tokens of a key, unless another process has. Returns whether this one did.
+absl::StatusOr<bool> MakeOnce(const TextData& text, const std::vector<SeenFile>& seen, const PrepareOptions& options,
+                              const std::string& key) {
+  const std::string folder = JoinPath(options.cache, key);
+  if (Exists(folder)) return false;
+  bool waited = false;
+  const LeftError left(JoinPath(options.cache, absl::StrCat(".", key, ".error")));
+  SHALE_ASSIGN_OR_RETURN(const FolderLock lock,
+                         Lock(JoinPath(options.cache, absl::StrCat(".", key, ".lock")), &waited));
+  if (Exists(folder)) return false;
+  if (waited) SHALE_RETURN_IF_ERROR(left.Read());
+  left.Remove();
+  const absl::Status made = Make(text, seen, options, folder);
+  if (made.ok()) return true;
+  if (Exists(folder)) return false;  // By a process that took no part in the lock.
+  left.Write(made);
+  return made;
 }
 
 }  // namespace
@@ -237,14 +287,8 @@ absl::StatusOr<PreparedText> PrepareText(const TextData& text, const PrepareOpti
   std::vector<SeenFile> seen;
   SHALE_ASSIGN_OR_RETURN(DocumentFiles files, ListDocumentFiles(text.path));
   SHALE_ASSIGN_OR_RETURN(const std::string key, KeyOf(text, files.paths, &seen));
-  const std::string folder = JoinPath(options.cache, key);
-  bool made = false;
-  if (!Exists(folder)) {
-    SHALE_ASSIGN_OR_RETURN(const FolderLock lock, Lock(JoinPath(options.cache, absl::StrCat(".", key, ".lock"))));
-    made = !Exists(folder);
-    if (made) SHALE_RETURN_IF_ERROR(Make(text, seen, options, folder));
-  }
-  SHALE_ASSIGN_OR_RETURN(PreparedText prepared, OpenPrepared(text, folder));
+  SHALE_ASSIGN_OR_RETURN(const bool made, MakeOnce(text, seen, options, key));
+  SHALE_ASSIGN_OR_RETURN(PreparedText prepared, OpenPrepared(text, JoinPath(options.cache, key)));
   prepared.report.made = made;
   prepared.report.skipped_files = std::move(files.skipped);
   if (options.progress.ready != nullptr) options.progress.ready(prepared.report);

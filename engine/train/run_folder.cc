@@ -40,7 +40,7 @@ bool IsTemporary(absl::string_view name) {
   for (const char* file : {kRunJob, kPlan, kMetrics, kProbe}) {
     if (absl::StartsWith(name, absl::StrCat(".", file, ".tmp-"))) return true;
   }
-  return name == kProbe;
+  return name == kProbe || absl::StartsWith(name, kRunTracePart);
 }
 
 bool HasCheckpoints(const std::string& path) {
@@ -54,7 +54,10 @@ bool IsTraceOfAClaim(const std::string& path, absl::string_view name) {
   if (name == kRunFailures) return true;  // Another process ended before the run began.
   if (name != kRunCheckpoints) return IsTemporary(name) || name == kStagedHf;
   const absl::StatusOr<std::vector<std::string>> checkpoints = ListFolder(JoinPath(path, name));
-  return checkpoints.ok() && std::all_of(checkpoints->begin(), checkpoints->end(), IsUnfinishedCheckpoint);
+  const auto unfinished = [](const std::string& checkpoint) {
+    return IsUnfinishedCheckpoint(checkpoint) || FolderLock::IsLockFile(checkpoint);
+  };
+  return checkpoints.ok() && std::all_of(checkpoints->begin(), checkpoints->end(), unfinished);
 }
 
 // Checks whether a run may start in a folder that holds `names`.
@@ -84,6 +87,7 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& p
                                                                               "folder with telemetry.run_folder")));
   auto folder = absl::WrapUnique(new RunFolder(path, std::move(lock)));
   SHALE_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(path));
+  std::erase_if(names, FolderLock::IsLockFile);
   SHALE_RETURN_IF_ERROR(CheckContents(path, std::move(names), existing));
   // Create a temporary file, which is removed at once, to find out now and not after the first steps whether files can
   // be written.

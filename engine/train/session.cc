@@ -29,12 +29,13 @@ absl::StatusOr<const LocalState*> Session::ReadableState() const {
   return state_.get();
 }
 
-absl::StatusOr<LocalState*> Session::WritableState() {
+absl::StatusOr<LocalState*> Session::WritableState(absl::string_view parameter) {
   if (damaged_) return absl::FailedPreconditionError("a failure left the state unusable: it cannot be written");
   if (failed_) return absl::FailedPreconditionError("an earlier step failed, and no step can use what is written");
-  const std::vector<ParameterGroup>& groups = plan_.train.graph.groups;
-  const bool any_frozen = std::any_of(groups.begin(), groups.end(), [](const auto& group) { return group.frozen; });
-  if (any_frozen && saves()) checkpointer_->WaitForWriting();
+  const std::vector<Parameter>& parameters = state_->parameters();
+  const auto written = [&](const Parameter& each) { return each.name == parameter; };
+  const auto found = std::find_if(parameters.begin(), parameters.end(), written);
+  if (found != parameters.end() && found->frozen && saves()) checkpointer_->WaitForWriting();
   return state_.get();
 }
 

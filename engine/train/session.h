@@ -50,10 +50,10 @@ class Session : public CheckpointSaver {
   ControlPlane& control() const { return control_; }
   const Resumed& resumed() const { return resumed_; }
   const LocalState& state() const { return *state_; }
-  // Return the state, to read or write it by name. Return FailedPrecondition if a failure left it unusable; for
-  // writing also if no step may follow.
+  // Return the state, to read it or to write a parameter of it. Return FailedPrecondition if a failure left it
+  // unusable; for writing also if no step may follow. Writing a frozen parameter waits for a save that reads it.
   absl::StatusOr<const LocalState*> ReadableState() const;
-  absl::StatusOr<LocalState*> WritableState();
+  absl::StatusOr<LocalState*> WritableState(absl::string_view parameter);
   const StepTrace& trace() const { return trace_; }
   int64_t overhead_bytes() const { return overhead_bytes_; }
   // See the functions of Trainer with these names.

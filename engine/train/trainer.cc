@@ -232,13 +232,13 @@ absl::Status Trainer::ReadParameter(absl::string_view name, int64_t begin, absl:
 }
 
 absl::Status Trainer::WriteParameter(absl::string_view name, absl::Span<const float> values) {
-  SHALE_ASSIGN_OR_RETURN(LocalState * state, impl_->session().WritableState());
+  SHALE_ASSIGN_OR_RETURN(LocalState * state, impl_->session().WritableState(name));
   SHALE_ASSIGN_OR_RETURN(const ParameterId id, state->Find(name, std::ssize(values)));
   return state->Write(id, 0, values);
 }
 
 absl::Status Trainer::WriteParameter(absl::string_view name, int64_t begin, absl::Span<const float> values) {
-  SHALE_ASSIGN_OR_RETURN(LocalState * state, impl_->session().WritableState());
+  SHALE_ASSIGN_OR_RETURN(LocalState * state, impl_->session().WritableState(name));
   SHALE_ASSIGN_OR_RETURN(const ParameterId id, state->FindElements(name, begin, std::ssize(values)));
   return state->Write(id, begin, values);
 }
@@ -271,7 +271,7 @@ absl::Status Trainer::ReadOptimizerState(absl::string_view state, absl::string_v
 
 absl::Status Trainer::WriteOptimizerState(absl::string_view state, absl::string_view parameter, int64_t begin,
                                           absl::Span<const float> values) {
-  SHALE_ASSIGN_OR_RETURN(LocalState * all, impl_->session().WritableState());
+  SHALE_ASSIGN_OR_RETURN(LocalState * all, impl_->session().WritableState(parameter));
   SHALE_ASSIGN_OR_RETURN(const int index, all->FindState(state));
   SHALE_ASSIGN_OR_RETURN(const ParameterId id, all->FindElements(parameter, begin, std::ssize(values)));
   return all->WriteState(index, id, begin, values);

@@ -240,6 +240,14 @@ class LaunchTest(unittest.TestCase):
         self.assertIn("ranks 2, 3 left no report: ", report)
         self.assertIn(f"ranks 0, 1 wait in Op 20 of blocks.3, iteration 1, of step 812 since {clock(3)}; ranks 2, 3 "
                       "left no report", report)
+        for strategy, shard_ranks, held in (("DDP", 1, "the other ranks held all that ranks 2, 3 held, weights and"),
+                                            ("ZERO1", 4, r"the other ranks held all weights \(ZERO1\), but not what"),
+                                            ("FULL_SHARD", 2, "the other ranks held all that ranks 2, 3 held"),
+                                            ("FULL_SHARD", 4, "no other rank held the shards of ranks 2, 3; a rest")):
+            self.report("silent", 0, (0, *done), (1, *done), shard_ranks=shard_ranks)
+            with open(os.path.join(self.place("silent"), _RUN, "job.textproto"), "w", encoding="utf-8") as job:
+                job.write(f"sharding {{\n  ranks: 4\n  strategy: {strategy}\n}}\n")
+            self.assertRegex(self.inspect("silent"), held)
         empty = subprocess.run([_INSPECT, "--run", self.place("empty")], capture_output=True, text=True, check=False)
         self.assertEqual(empty.returncode, 2)
         self.assertIn("holds no report of a failure", empty.stderr)
@@ -337,6 +345,35 @@ class LaunchTest(unittest.TestCase):
             self.assertEqual(results[1 - wrong][0], _PEER, results)
             self.assertRegex(results[1 - wrong][1], rf"process {wrong} \(pid \d+ on .*\) cannot take part: INVALID_ARG"
                              ".*global_batch")
+
+    def certificate(self, name, *signer):
+        """Makes a certificate and its key with the program openssl, and returns their paths."""
+        paths = [os.path.join(self.folder, name + ending) for ending in (".pem", ".key")]
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                   "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-out", paths[0], "-keyout",
+                   paths[1]]
+        if signer:
+            command += ["-CA", signer[0], "-CAkey", signer[1]]
+        subprocess.run(command, check=True, capture_output=True)
+        return paths
+
+    def test_certificates_encrypt_the_control_plane(self):
+        if shutil.which("openssl") is None:
+            self.skipTest("wanted the program openssl")
+        authority = self.certificate("authority")
+        certificate, key = self.certificate("process", *authority)
+        variables = {"SHALE_TLS_CERTIFICATE": certificate, "SHALE_TLS_KEY": key, "SHALE_TLS_AUTHORITY": authority[0]}
+        command = [_LAUNCH, "--processes=2", "--", _TRAIN, "--job=job.textproto", "--set=lr_schedule.steps=2"]
+        process = self.start("secret", command, **variables)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertIn("done; the run is in runs/test", output)
+        variables["SHALE_TLS_KEY"] = authority[1]
+        process = self.start("secret", command, **variables)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 2, output)
+        self.assertIn(f"the private key in SHALE_TLS_KEY={authority[1]} does not belong to the certificate in "
+                      f"SHALE_TLS_CERTIFICATE={certificate}", output)
 
     def test_a_process_that_is_killed_before_it_joins_is_named_by_the_launcher(self):
         for victim in (0, 1):

@@ -24,7 +24,7 @@ namespace {
 
 struct Flags {
   std::string device;
-  std::string ranks = "2,3,4,8";
+  std::string ranks;
   int64_t ranks_per_device = 0;
   int64_t smallest_kib = 64;
   int64_t largest_kib = 64 * 1024;
@@ -64,13 +64,18 @@ struct Result {
   double memory() const { return algbw() * MemoryFactor(what.kind, ranks); }
 };
 
-absl::StatusOr<std::vector<int>> ParseRanks(const std::string& text) {
+absl::StatusOr<std::vector<int>> ParseRanks(const std::string& text, int processes) {
   std::vector<int> ranks;
-  for (const absl::string_view word : absl::StrSplit(text, ',')) {
+  if (text.empty() && processes > 1) return std::vector<int>{processes};
+  for (const absl::string_view word : absl::StrSplit(text.empty() ? "2,3,4,8" : text, ',')) {
     int value = 0;
     if (!absl::SimpleAtoi(word, &value) || value < 2 || value > 64) {
       return absl::InvalidArgumentError(
           absl::StrCat("--ranks: found \"", word, "\"; a list of numbers from 2 to 64, as 2,4,8"));
+    }
+    if (processes > 1 && value != processes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--ranks=", text, ": each of the ", processes, " processes is a rank; leave it out"));
     }
     ranks.push_back(value);
   }
@@ -124,14 +129,15 @@ std::string ResultJson(const Result& r) {
       .ToString();
 }
 
-absl::Status Bench(const Flags& flags, const CommKind& kind, const std::vector<int>& ranks) {
+absl::Status Bench(const Flags& flags, const CommKind& kind, const std::vector<int>& ranks, ControlPlane& control) {
+  const bool prints = control.process() == 0;
   std::vector<std::string> groups, results;
   for (const int n : ranks) {
     const int on_each = static_cast<int>(flags.ranks_per_device);
     const int64_t largest = Divisible(flags.largest_kib * 1024, n);
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<CommGroup> group,
-                           CommGroup::Create(kind, n, on_each == 0 ? n : on_each, largest));
-    if (groups.empty()) std::printf("## Collectives, %s, %s\n", flags.device.c_str(), Today().c_str());
+                           CommGroup::Create(kind, n, on_each == 0 ? n : on_each, largest, control));
+    if (prints && groups.empty()) std::printf("## Collectives, %s, %s\n", flags.device.c_str(), Today().c_str());
     groups.push_back(JsonObject().Add("ranks", n).Add("about", group->about()).ToString());
     MarkdownTable table({{"collective", true},
                          {"type", true},
@@ -151,9 +157,9 @@ absl::Status Bench(const Flags& flags, const CommKind& kind, const std::vector<i
         results.push_back(ResultJson(r));
       }
     }
-    std::printf("\n### %d ranks: %s\n\n%s", n, group->about().c_str(), table.ToString().c_str());
+    if (prints) std::printf("\n### %d ranks: %s\n\n%s", n, group->about().c_str(), table.ToString().c_str());
   }
-  if (flags.json.empty()) return absl::OkStatus();
+  if (flags.json.empty() || !prints) return absl::OkStatus();
   std::string head = JsonObject()
                          .Add("bench", "comm")
                          .Add("date", Today())
@@ -177,7 +183,7 @@ int Fail(const absl::Status& status, int exit_code) {
   return exit_code;
 }
 
-int Run(const Flags& flags, const std::vector<CommKind>& kinds) {
+int Run(const Flags& flags, const std::vector<CommKind>& kinds, ControlPlane& control) {
   const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.device == flags.device; });
   if (kind == kinds.end()) {
     return Fail(absl::InvalidArgumentError(absl::StrCat("--device: found \"", flags.device,
@@ -190,26 +196,28 @@ int Run(const Flags& flags, const std::vector<CommKind>& kinds) {
                                                 ": ranks of --device=", flags.device, " share no GPU; leave it out")),
         kExitUsage);
   }
-  const absl::StatusOr<std::vector<int>> ranks = ParseRanks(flags.ranks);
+  const absl::StatusOr<std::vector<int>> ranks = ParseRanks(flags.ranks, control.processes());
   if (!ranks.ok()) return Fail(ranks.status(), kExitUsage);
   if (flags.largest_kib < flags.smallest_kib) {
     return Fail(absl::InvalidArgumentError(
                     absl::StrCat("--largest_kib=", flags.largest_kib, " is below --smallest_kib=", flags.smallest_kib)),
                 kExitUsage);
   }
-  const absl::Status status = Bench(flags, *kind, *ranks);
+  const absl::Status status = Bench(flags, *kind, *ranks, control);
   return status.ok() ? kExitOk : Fail(status, kExitFailed);
 }
 
 }  // namespace
 
-int BenchComm(int argc, char** argv, const std::vector<CommKind>& kinds) {
+int BenchComm(int argc, char** argv, const std::vector<CommKind>& kinds, ControlPlane& control) {
   Flags flags{.device = kinds.front().device};
   CommandLine line("comm",
-                   "Times the collectives between ranks that are threads of one process. Prints Markdown tables.");
+                   "Times the collectives between ranks: threads of one process, or the processes that a launcher "
+                   "started. Prints Markdown tables.");
   const int64_t most_kib = int64_t{16} << 20;
   line.Text("device", "NAME", absl::StrCat("One of: ", DeviceNames(kinds), "."), &flags.device);
-  line.Text("ranks", "LIST", "Numbers of ranks, from 2 to 64.", &flags.ranks);
+  line.Text("ranks", "LIST", "Numbers of ranks, from 2 to 64 (default: 2,3,4,8, or the number of processes).",
+            &flags.ranks);
   line.Integer("ranks_per_device", "Ranks that share a GPU, for --device=cuda; 0: all.", 0, 64,
                &flags.ranks_per_device);
   line.Integer("smallest_kib", "KiB of the smallest vector.", 1, most_kib, &flags.smallest_kib);
@@ -229,7 +237,7 @@ int BenchComm(int argc, char** argv, const std::vector<CommKind>& kinds) {
       "\n"
       "Exit codes: 0 measured; 1 failed; 2 wrong command line.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
-  return Run(flags, kinds);
+  return Run(flags, kinds, control);
 }
 
 }  // namespace shale

@@ -1,11 +1,11 @@
-// The comm bench: times the collectives between the ranks of this process. The program passes the kinds of ranks
-// (comm_main.cc).
+// The comm bench: times the collectives between ranks. The program passes the kinds of ranks (comm_main.cc). They are
+// threads of this process; if a launcher started the program several times, each process is a rank.
 //
 // The bandwidths are those of nccl-tests, for n ranks and a full vector (all ranks' shards together) of `size` bytes:
 //   algbw = size / time
 //   busbw = algbw (n - 1) / n for AllGather and ReduceScatterSum, algbw 2 (n - 1) / n for AllReduceSum.
-// Ranks of --device=gloo are connected over TCP, as if each had a process of its own. Ranks that are threads of the
-// CPU, or that share a GPU, use no bus. Their bound is what all ranks together read and write in memory,
+// Ranks of --device=gloo are connected over TCP, also those that are threads. Ranks that are threads of the CPU, or
+// that share a GPU, use no bus. Their bound is what all ranks together read and write in memory,
 //   AllGather         n size read, n size written
 //   ReduceScatterSum  n size read,   size written
 //   AllReduceSum      n size read,   size written, then (n - 1) size read and written
@@ -22,12 +22,14 @@
 #include "absl/status/statusor.h"
 #include "kernels/device/device.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/comm/control_plane.h"
 
 namespace shale {
 
-// The ranks of one group, and their devices. The communicators are destroyed before the devices.
+// The ranks of one group that are in this process, and their devices. The communicators are destroyed before the
+// devices.
 struct CommRanks {
-  std::vector<std::shared_ptr<Device>> devices;  // One for each rank; ranks may share a device.
+  std::vector<std::shared_ptr<Device>> devices;  // One for each rank here; ranks may share a device.
   std::vector<std::unique_ptr<Communicator>> communicators;
   std::string about;  // Describes the hardware in one line.
 };
@@ -40,8 +42,8 @@ struct CommKind {
   std::function<absl::StatusOr<CommRanks>(int ranks, int ranks_per_device)> create;
 };
 
-// Runs the tool and returns its exit code. The first of `kinds` is the default of --device. REQUIRES: kinds is not
-// empty.
-int BenchComm(int argc, char** argv, const std::vector<CommKind>& kinds);
+// Runs the tool and returns its exit code. The first of `kinds` is the default of --device. If `control` joins several
+// processes, each of them has one rank, and the first prints. REQUIRES: kinds is not empty.
+int BenchComm(int argc, char** argv, const std::vector<CommKind>& kinds, ControlPlane& control = OneProcess());
 
 }  // namespace shale

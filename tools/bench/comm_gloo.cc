@@ -44,13 +44,21 @@ class MemoryStore : public Store {
 
 }  // namespace
 
-absl::StatusOr<CommRanks> GlooRanks(int ranks, int /*ranks_per_device*/) {
+absl::StatusOr<CommRanks> GlooRanks(World& world, int ranks) {
   CommRanks made;
-  made.about = absl::StrCat(ProcessorName(), ", ", ProcessorCount(), " processors, over TCP (Gloo) on this host");
-  made.devices.assign(ranks, CreateCpuDevice());
-  made.communicators.resize(ranks);
+  made.about = absl::StrCat(ProcessorName(), ", ", ProcessorCount(), " processors, ",
+                            world.alone() ? "threads" : "processes", " over TCP (Gloo) on this host");
   std::vector<int> process_of_rank(ranks);
   std::iota(process_of_rank.begin(), process_of_rank.end(), 0);
+  if (!world.alone()) {
+    made.devices = {CreateCpuDevice()};
+    SHALE_ASSIGN_OR_RETURN(made.communicators, CreateGlooGroup(world.store(), {.name = "all",
+                                                                               .process = world.place().process,
+                                                                               .process_of_rank = process_of_rank}));
+    return made;
+  }
+  made.devices.assign(ranks, CreateCpuDevice());
+  made.communicators.resize(ranks);
   MemoryStore store;
   std::vector<absl::Status> statuses(ranks);
   std::vector<std::thread> threads;

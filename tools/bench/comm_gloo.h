@@ -1,13 +1,14 @@
-// The ranks of the comm bench that are connected as ranks of different processes are.
+// The ranks of the comm bench that are connected over TCP.
 #pragma once
 
 #include "absl/status/statusor.h"
+#include "engine/launch/world.h"
 #include "tools/bench/comm.h"
 
 namespace shale {
 
-// Returns ranks on CPUs that all run in this process, and are connected over TCP, by Gloo, as if each had a process of
-// its own. What a process of its own costs besides, such as a table of pages, is not measured.
-absl::StatusOr<CommRanks> GlooRanks(int ranks, int ranks_per_device);
+// Returns ranks on CPUs that are connected over TCP, by Gloo. They all run in this process if `world` is alone in it;
+// otherwise each of its processes, which are on one host, has one.
+absl::StatusOr<CommRanks> GlooRanks(World& world, int ranks);
 
 }  // namespace shale

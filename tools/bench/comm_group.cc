@@ -3,17 +3,21 @@
 #include <algorithm>
 #include <thread>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "kernels/check.h"
 #include "kernels/tensor.h"
 
 namespace shale {
 
 absl::StatusOr<std::unique_ptr<CommGroup>> CommGroup::Create(const CommKind& kind, int n, int ranks_per_device,
-                                                             int64_t largest_bytes) {
-  std::unique_ptr<CommGroup> group(new CommGroup(kind.thread_per_rank));
+                                                             int64_t largest_bytes, ControlPlane& control) {
+  std::unique_ptr<CommGroup> group(new CommGroup(n, kind.thread_per_rank, control));
   SHALE_ASSIGN_OR_RETURN(group->ranks_, kind.create(n, ranks_per_device));
-  for (int rank = 0; rank < n; ++rank) {
+  const int here = static_cast<int>(group->ranks_.communicators.size());
+  for (int rank = 0; rank < here; ++rank) {
     Device& device = *group->ranks_.devices[rank];
     // The vectors hold zeros, because sums of zeros stay the same call after call.
     SHALE_ASSIGN_OR_RETURN(auto arena, device.Allocate(2 * largest_bytes));
@@ -52,7 +56,7 @@ absl::Status CommGroup::Enqueue(const CommCase& what, int64_t size_bytes, int ra
 }
 
 absl::StatusOr<double> CommGroup::TimeAll(int64_t calls, const Work& work) {
-  std::vector<int64_t> begins(size()), ends(size());
+  std::vector<int64_t> begins(here()), ends(here());
   const auto begin = [&](int rank) { return streams_[rank]->RecordTime(&begins[rank]); };
   const auto end = [&](int rank) { return streams_[rank]->RecordTime(&ends[rank]); };
   if (thread_per_rank_) {
@@ -64,16 +68,34 @@ absl::StatusOr<double> CommGroup::TimeAll(int64_t calls, const Work& work) {
       return end(rank);
     }));
   } else {
-    for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(begin(rank));
+    // Neither do processes come here at the same time.
+    for (int rank = 0; rank < here() && control_.processes() > 1; ++rank) SHALE_RETURN_IF_ERROR(Meet(rank));
+    for (int rank = 0; rank < here(); ++rank) SHALE_RETURN_IF_ERROR(begin(rank));
     for (int64_t i = 0; i < calls; ++i) {
-      for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(work(rank));
+      for (int rank = 0; rank < here(); ++rank) SHALE_RETURN_IF_ERROR(work(rank));
     }
-    for (int rank = 0; rank < size(); ++rank) SHALE_RETURN_IF_ERROR(end(rank));
+    for (int rank = 0; rank < here(); ++rank) SHALE_RETURN_IF_ERROR(end(rank));
   }
   for (const auto& stream : streams_) SHALE_RETURN_IF_ERROR(stream->Synchronize());
-  const int64_t nanoseconds =
-      *std::max_element(ends.begin(), ends.end()) - *std::min_element(begins.begin(), begins.end());
+  SHALE_ASSIGN_OR_RETURN(const int64_t nanoseconds, Longest(*std::min_element(begins.begin(), begins.end()),
+                                                            *std::max_element(ends.begin(), ends.end())));
   return 1e-9 * static_cast<double>(std::max<int64_t>(1, nanoseconds)) / static_cast<double>(calls);
+}
+
+absl::StatusOr<int64_t> CommGroup::Longest(int64_t begin, int64_t end) {
+  if (control_.processes() == 1) return end - begin;
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                         control_.Gather(ControlChannel::kSteps, absl::StrCat(begin, " ", end)));
+  for (const std::string& each : all) {
+    const std::pair<absl::string_view, absl::string_view> times = absl::StrSplit(each, ' ');
+    int64_t its_begin = 0, its_end = 0;
+    if (!absl::SimpleAtoi(times.first, &its_begin) || !absl::SimpleAtoi(times.second, &its_end)) {
+      return absl::InternalError("a process sent no times");
+    }
+    begin = std::min(begin, its_begin);
+    end = std::max(end, its_end);
+  }
+  return end - begin;
 }
 
 absl::Status CommGroup::Meet(int rank) {
@@ -82,9 +104,9 @@ absl::Status CommGroup::Meet(int rank) {
 }
 
 absl::Status CommGroup::OnThreads(const Work& work) {
-  std::vector<absl::Status> statuses(size());
+  std::vector<absl::Status> statuses(here());
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < size(); ++rank) {
+  for (int rank = 0; rank < here(); ++rank) {
     threads.emplace_back([&, rank] {
       statuses[rank] = work(rank);
       // Aborts, because otherwise the other ranks would wait for this one.

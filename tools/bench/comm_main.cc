@@ -1,4 +1,13 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "engine/launch/world.h"
 #include "kernels/check.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "sharding/comm/in_process.h"
@@ -6,6 +15,7 @@
 #include "tools/bench/comm_gloo.h"
 #include "tools/bench/gpu.h"
 #include "tools/bench/support.h"
+#include "tools/command_line.h"
 
 namespace shale {
 namespace {
@@ -19,13 +29,35 @@ absl::StatusOr<CommRanks> CpuRanks(int ranks, int /*ranks_per_device*/) {
   return made;
 }
 
-std::vector<CommKind> Kinds() {
-  std::vector<CommKind> kinds = {{.device = "cpu", .create = CpuRanks}, {.device = "gloo", .create = GlooRanks}};
+std::vector<CommKind> Kinds(World& world) {
+  const CommKind gloo = {.device = "gloo", .create = [&world](int ranks, int) { return GlooRanks(world, ranks); }};
+  if (!world.alone()) return {gloo};
+  std::vector<CommKind> kinds = {{.device = "cpu", .create = CpuRanks}, gloo};
   for (CommKind& kind : GpuComms(CreateJobGpuBackend)) kinds.push_back(std::move(kind));
   return kinds;
+}
+
+// Joins the other processes of this host, if a launcher started this one. Each is a rank.
+absl::StatusOr<std::unique_ptr<World>> Join() {
+  const Variables variables = EnvironmentVariables();
+  SHALE_ASSIGN_OR_RETURN(const ProcessPlace place, FindProcessPlace(variables));
+  SHALE_ASSIGN_OR_RETURN(auto world, World::Join(variables, place.processes, {{"program", "comm"}}));
+  if (world->ranks_here() == place.processes) return world;
+  return world->Fail(absl::InvalidArgumentError("the processes are on several hosts, whose clocks differ"));
+}
+
+int Run(int argc, char** argv) {
+  const absl::StatusOr<std::unique_ptr<World>> world = Join();
+  if (!world.ok()) {
+    std::fprintf(stderr, "comm: %s\n", std::string(world.status().message()).c_str());
+    return kExitUsage;
+  }
+  const int exit_code = BenchComm(argc, argv, Kinds(**world), (*world)->control());
+  if (exit_code == kExitOk) (*world)->Leave().IgnoreError();
+  return exit_code;
 }
 
 }  // namespace
 }  // namespace shale
 
-int main(int argc, char** argv) { return shale::BenchComm(argc, argv, shale::Kinds()); }
+int main(int argc, char** argv) { return shale::Run(argc, argv); }

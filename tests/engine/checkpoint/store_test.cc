@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/reader.h"
+#include "engine/io/folder_lock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/sample_state.h"
@@ -50,7 +51,12 @@ class StoreTest : public ::testing::Test {
     return steps;
   }
   // Returns all names in the folder, including the hidden ones.
-  std::vector<std::string> Names() const { return ListFolder(folder()).value(); }
+  // Returns the names in the folder, but for the file of the lock that a store holds.
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names = ListFolder(folder()).value();
+    std::erase_if(names, FolderLock::IsLockFile);
+    return names;
+  }
 
   TempFolder temp_;
   SampleState state_ = SampleState({{"w", {3, 5}}, {"b", {7}}}, 1);

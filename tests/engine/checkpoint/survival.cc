@@ -8,6 +8,7 @@
 #include "engine/checkpoint/staging.h"
 #include "engine/checkpoint/store.h"
 #include "engine/io/file.h"
+#include "engine/io/folder_lock.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
 
@@ -50,7 +51,7 @@ absl::StatusOr<std::vector<int64_t>> WholeCheckpoints(const std::string& folder)
 std::vector<std::string> Leftovers(const std::string& folder) {
   std::vector<std::string> hidden;
   for (const std::string& name : ListFolder(folder).value_or(std::vector<std::string>())) {
-    if (absl::StartsWith(name, ".")) hidden.push_back(name);
+    if (absl::StartsWith(name, ".") && !FolderLock::IsLockFile(name)) hidden.push_back(name);
   }
   return hidden;
 }

@@ -31,7 +31,8 @@ using Losses = std::map<int64_t, double>;  // By step.
 // last byte. Older checkpoints must be whole too.
 absl::StatusOr<std::vector<int64_t>> WholeCheckpoints(const std::string& folder);
 
-// Returns the hidden names in the folder, which are traces of unfinished saves. Empty if there is no folder.
+// Returns the hidden names in the folder, which are traces of unfinished saves, but not that of a lock. Empty if there
+// is no folder.
 std::vector<std::string> Leftovers(const std::string& folder);
 
 // Returns OK if both folders hold the same names with the same bytes.

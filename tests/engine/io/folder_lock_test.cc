@@ -1,5 +1,9 @@
 #include "engine/io/folder_lock.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <filesystem>
 #include <thread>
@@ -59,6 +63,23 @@ TEST(FolderLockTest, NobodyHoldsAFolderThatIsGone) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_GE(taken, 1);
+}
+
+// Another host that shares the folder has no part in the lock on the folder itself, only in the one on the file.
+TEST(FolderLockTest, AnotherHostHoldsTheFileOnly) {
+  const TempFolder temp;
+  fs::create_directory(temp.Path("x"));
+  temp.Write("x/.lock", "");  // As a holder leaves it that crashed.
+  const int file = open(temp.Path("x/.lock").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(flock(file, LOCK_EX), 0);
+  EXPECT_EQ(FolderLock::Take(temp.Path("x"), "it is held").status(), absl::FailedPreconditionError("it is held"));
+  close(file);
+  {
+    const absl::StatusOr<FolderLock> lock = FolderLock::Take(temp.Path("x"), "it is held");
+    ASSERT_TRUE(lock.ok()) << lock.status();
+    fs::rename(temp.Path("x"), temp.Path("y"));
+  }
+  EXPECT_TRUE(fs::is_empty(temp.Path("y")));
 }
 
 TEST(FolderLockTest, WhatIsNoFolderIsNamed) {

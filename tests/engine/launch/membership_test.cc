@@ -22,6 +22,7 @@
 namespace shale::testing {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -258,6 +259,22 @@ TEST(MembershipTest, AnAddressOfAnotherHost) {
   const Joined joined = Membership::Join(options);
   EXPECT_EQ(joined.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Text(joined.status()), HasSubstr("this is no address of this host"));
+}
+
+// Process 0 may have found its error before it knew its facts, from which those of the others differ then.
+TEST(MembershipTest, WhyProcessZeroDeclinesReachesAll) {
+  const int port = FreePort();
+  std::vector<std::thread> threads;
+  for (int process = 1; process < 3; ++process) {
+    threads.emplace_back([&, process] {
+      EXPECT_THAT(Text(Membership::Join(Options(process, 3, port)).status()),
+                  ContainsRegex("process 0 .pid .* cannot take part: INVALID_ARGUMENT: no such field"));
+    });
+  }
+  MembershipOptions options = Options(0, 3, port);
+  options.facts.clear();
+  Membership::Decline(options, absl::InvalidArgumentError("no such field"));
+  for (std::thread& thread : threads) thread.join();
 }
 
 // A listener that is no control plane.

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include "engine/data/data_source.h"
 #include "engine/data/document_samples.h"
 #include "engine/data/token_samples.h"
+#include "engine/io/folder_lock.h"
 #include "engine/tokenize/tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -41,11 +43,13 @@ class PreparedTextTest : public testing::Test {
   }
   absl::StatusOr<PreparedText> Prepare() { return PrepareText(text_, {.cache = cache_}); }
   std::string Error() { return std::string(Prepare().status().message()); }
-  // Returns the names in the cache, but for empty folders that were locks of several.
+  // Returns the names in the cache, but for empty folders that were locks of several, and for errors.
   std::vector<std::string> Kept() {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(cache_)) {
-      if (!std::filesystem::is_empty(entry.path())) names.push_back(entry.path().filename());
+      if (!std::filesystem::is_empty(entry.path()) && entry.path().extension() != ".error") {
+        names.push_back(entry.path().filename());
+      }
     }
     return names;
   }
@@ -264,6 +268,28 @@ TEST_F(PreparedTextTest, ThoseWhoWantTheSameTokensWaitForEachOther) {
   }
   EXPECT_EQ(made, 1);
   EXPECT_EQ(Kept().size(), 1);
+}
+
+// Otherwise each process of a job would read all text up to its bad line, one after another.
+TEST_F(PreparedTextTest, ThoseWhoWaitedHearTheErrorOfWhoTried) {
+  Write(text_.path, "{\"text\": \"a\"}\nno\n");
+  const std::string error = Error();
+  const std::filesystem::path left = *std::filesystem::directory_iterator(cache_);
+  ASSERT_EQ(left.extension(), ".error");
+  std::string heard;
+  std::thread waits;
+  {
+    const absl::StatusOr<FolderLock> lock = FolderLock::Take(std::filesystem::path(left).replace_extension("lock"), "");
+    ASSERT_TRUE(lock.ok()) << lock.status();
+    waits = std::thread([&] { heard = Error(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // It would hear the same if it came too late.
+    Write(left, "3\nof another process");
+  }
+  waits.join();
+  EXPECT_THAT(heard, testing::AnyOf("of another process", error));
+  EXPECT_EQ(Error(), error);  // Who did not wait tries again.
+  Write(text_.path, "{\"text\": \"a\"}\n");
+  EXPECT_TRUE(Prepare().ok());
 }
 
 }  // namespace

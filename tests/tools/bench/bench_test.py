@@ -11,6 +11,7 @@ import unittest
 
 _OPS = os.path.abspath("tools/bench/ops")
 _COMM = os.path.abspath("tools/bench/comm")
+_LAUNCH = os.path.abspath("tools/launch")
 _MATMULS = os.path.abspath("tools/bench/matmuls")
 _PRODUCTS = os.path.abspath("tools/bench/products")
 _EMBEDDING = os.path.abspath("tools/bench/embedding")
@@ -141,6 +142,13 @@ class BenchTest(unittest.TestCase):
             self.assertAlmostEqual(result["algbw_bytes_per_second"] / algbw, 1)
             self.assertAlmostEqual(result["busbw_bytes_per_second"] / (algbw * times * (n - 1) / n), 1)
             self.assertEqual(result["size_bytes"] % (64 * n), 0)
+
+    def test_comm_of_processes(self):
+        text, written = self.measured(_LAUNCH, "--processes=2", "--", _COMM, "--device=gloo", "--smallest_kib=1",
+                                      "--largest_kib=4", "--rounds=1", "--seconds=0")
+        self.assertRegex(text, r"### 2 ranks: .* processes over TCP \(Gloo\)")
+        self.assertEqual(len(self.rows(text, "collective")), 4 * 2)
+        self.assertEqual(len(written["results"]), 4 * 2)
 
     def test_matmuls(self):
         with open(os.path.join(self.folder, "job"), "w", encoding="utf-8") as file:

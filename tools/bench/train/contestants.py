@@ -12,6 +12,7 @@ _TODAY = {
     "matmuls": Matmuls("the matmuls of the step alone, by oneDNN, operand B packed beforehand"),
     "torch-installed": Torch("the same program as PyTorch is installed", tuned=False),
     "shale-2ranks": Shale("train, two sharded ranks with half of the threads each", ranks=2),
+    "shale-2processes": Shale("as shale-2ranks, but each rank is a process, which Gloo joins", ranks=2, processes=2),
     "matmuls-2ranks": Matmuls("the matmuls of two ranks at the same time, with half of the threads each", ranks=2),
     "fsdp2-best": Torch("FSDP2 over Gloo, two processes with half of the threads each, tuned like torch-best", ranks=2),
     "shale-k8": Shale("eight micro-batches to a step, one rank", micro_batches=8, traced=True, first_only=True),
@@ -58,7 +59,8 @@ ALL = {name: _TODAY[name] if name in _TODAY else before.Before(_TODAY[before.ori
 
 # Sets of contestants that a ratio compares. They take turns, step by step, if memory holds them at the same time.
 SETS = [_with_twins(together) for together in (
-    ("shale", "torch-best", "matmuls", "torch-installed", "shale-2ranks", "matmuls-2ranks", "fsdp2-best"),
+    ("shale", "torch-best", "matmuls", "torch-installed", "shale-2ranks", "shale-2processes",
+     "matmuls-2ranks", "fsdp2-best"),
     ("shale-k8", "shale-8-steps"),
     ("shale-keep-all", "shale-block"),
     ("shale-sharded", "shale-no-sync", "shale-layered"),

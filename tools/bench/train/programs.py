@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import socket
 
 from bench.train import process, workloads
 
@@ -44,9 +45,11 @@ class Contestant:
 class Shale(Contestant):
     """Runs tools/train as a user does."""
 
-    def __init__(self, about, ranks=1, micro_batches=None, more=(), each=1, traced=False, first_only=False):
-        """`each` steps are timed together, and the result has their mean."""
-        self.about, self.first_only = about, first_only
+    def __init__(self, about, ranks=1, micro_batches=None, more=(), each=1, traced=False, first_only=False,
+                 processes=1):
+        """`each` steps are timed together, and the result has their mean. The ranks are threads of so many
+        `processes`."""
+        self.about, self.first_only, self.processes, self.extra = about, first_only, processes, processes > 1
         self.ranks, self.micro_batches, self.more, self.each, self.traced = ranks, micro_batches, more, each, traced
 
     def run(self, workload, place, steps, warmup, name, turn=None):
@@ -66,7 +69,7 @@ class Shale(Contestant):
         if turn:
             turn.by_step(r"step\s+\d+/", warmup, steps, self.each)
         try:
-            group = place.run([command], name, turn)
+            group = place.run(self.commands(command), name, turn)
             with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
                 rows = [row for row in map(json.loads, file) if "seconds" in row]
             with open(os.path.join(folder, "plan.txt"), encoding="utf-8") as file:
@@ -74,7 +77,7 @@ class Shale(Contestant):
             seconds = turn.seconds if turn else by_groups([row["seconds"] for row in rows[warmup:]], self.each)
             result = {"seconds": seconds, "first_loss": rows[0]["loss"], "last_loss": rows[-1]["loss"],
                       "parameters": parameters, "tokens_per_step": batch["global_batch"] * batch["sequence_length"],
-                      "peak_rss_bytes": group.outcomes[0].peak_rss_bytes,
+                      "peak_rss_bytes": sum(outcome.peak_rss_bytes for outcome in group.outcomes),
                       "planned_bytes": rows[-1]["peak_bytes_planned"],
                       "start_seconds": start_seconds(group.outcomes[0].lines, rows[0]["seconds"]),
                       "other_cores": group.other_cores}
@@ -85,6 +88,19 @@ class Shale(Contestant):
         finally:
             # The final checkpoint is several times as large as the model.
             shutil.rmtree(folder, ignore_errors=True)
+
+    def commands(self, command):
+        """Returns the commands of all processes."""
+        if self.processes == 1:
+            return [command]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        # While others take their turns, the processes are stopped, and nobody hears from them.
+        places = {"SHALE_PROCESSES": self.processes, "SHALE_MASTER_ADDR": "127.0.0.1", "SHALE_MASTER_PORT": port,
+                  "SHALE_HEARTBEAT_SECONDS": 3600}
+        return [["env", f"SHALE_PROCESS={number}", *(f"{name}={value}" for name, value in places.items()), *command]
+                for number in range(self.processes)]
 
     def settings(self, workload, threads):
         """Returns the fields that differ from the workload's job file, by path."""
