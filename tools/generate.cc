@@ -40,6 +40,7 @@ struct Flags {
   SamplingOptions sampling;
   int64_t seed = 1;
   std::vector<std::string> stop;
+  bool show_special = false;
   bool chat = false;
   std::string system;
   std::string device;
@@ -117,7 +118,7 @@ absl::Status ShowSamples(Generator& generator, const Tokenizer* tokenizer, const
   std::vector<GeneratedText> texts;
   std::vector<std::string> shown(flags.samples);
   for (int64_t i = 0; i < flags.samples; ++i) {
-    texts.emplace_back(tokenizer, generator.is_text(), /*skip_special=*/false, flags.stop);
+    texts.emplace_back(tokenizer, generator.is_text(), /*skip_special=*/!flags.show_special, flags.stop);
   }
   const bool at_once = flags.samples == 1;
   const auto show = [&](int64_t i, const std::string& text) { at_once ? Show(text) : (void)(shown[i] += text); };
@@ -125,7 +126,8 @@ absl::Status ShowSamples(Generator& generator, const Tokenizer* tokenizer, const
     if (generator.is_text()) show(i, flags.prompt);
     // The text of tokens may depend on those before, so a tokenizer decodes the prompt too.
     if (tokenizer == nullptr) continue;
-    for (const int32_t token : prompt) show(i, texts[i].PushPrompt(token));
+    const size_t prefix = tokenizer->prefix().size();
+    for (size_t t = 0; t < prompt.size(); ++t) show(i, texts[i].PushPrompt(prompt[t], /*written=*/t >= prefix));
   }
   const absl::Status status = generator.GenerateAll(std::vector<std::vector<int32_t>>(flags.samples, prompt),
                                                     OptionsOf(flags, stop_tokens), [&](int64_t i, int32_t token) {
@@ -196,7 +198,7 @@ int main(int argc, char** argv) {
   shale::Flags flags;
   shale::CommandLine line("generate", "Continues a prompt with the model of a run, and prints text as it comes.");
   line.Text("run", "FOLDER", "The run folder. Its newest intact checkpoint is read.", &flags.run).Required();
-  line.Text("prompt", "TEXT", "What to continue; empty: a new line.", &flags.prompt);
+  line.Text("prompt", "TEXT", "What to continue; empty: a new line. Special tokens in it are tokens.", &flags.prompt);
   line.Text("prompt_tokens", "N,N,...", "What to continue, as tokens: models of token files then print tokens.",
             &flags.prompt_tokens);
   line.Integer("tokens", "How many tokens to generate; without a tokenizer, a token of text is a byte.", 1, 100'000'000,
@@ -217,6 +219,8 @@ int main(int argc, char** argv) {
               &flags.sampling.min_p);
   line.Integer("seed", "Seed of the random draws.", 0, std::numeric_limits<int64_t>::max(), &flags.seed);
   line.List("stop", "TEXT", "Where this begins, the text ends. A tokenizer's end of text ends it too.", &flags.stop);
+  line.Switch("show_special", "Show special tokens that the model generates, but for the end of text.",
+              &flags.show_special);
   line.Switch("chat", "Read messages from the input and answer them, with the chat template of the run's tokenizer.",
               &flags.chat);
   line.Text("system", "TEXT", "What a chat begins with, for the model.", &flags.system);

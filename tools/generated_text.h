@@ -17,11 +17,12 @@ namespace shale {
 class GeneratedText {
  public:
   // Tokens are those of `tokenizer`, which may be null. Without one, they are bytes if `is_text`, and numbers
-  // otherwise.
+  // otherwise. `skip_special` leaves out special tokens that are generated.
   GeneratedText(const Tokenizer* tokenizer, bool is_text, bool skip_special, std::vector<std::string> stop_strings);
 
-  // Adds a token that no stop string applies to, of the prompt. Returns its text.
-  std::string PushPrompt(int32_t token);
+  // Adds a token of the prompt, to which no stop string applies. Returns its text, none for a special token that the
+  // tokenizer put there and nobody wrote.
+  std::string PushPrompt(int32_t token, bool written = true);
   // Adds a generated token, and returns what can be shown now.
   std::string Push(int32_t token);
   // Returns what was held back.
@@ -29,7 +30,10 @@ class GeneratedText {
   bool stopped() const { return stops_.stopped(); }
 
  private:
-  const bool is_text_;
+  // Returns the text of a token that no stop string has seen.
+  std::string TextOf(int32_t token);
+
+  const bool is_text_, skip_special_;
   std::optional<TokenStream> tokens_;
   Utf8Stream bytes_;
   StopStrings stops_;

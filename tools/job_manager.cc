@@ -14,6 +14,7 @@
 #include "engine/io/json_lines.h"
 #include "engine/state/rank_state.h"
 #include "engine/text/numbers.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -63,9 +64,12 @@ absl::Status AppendRestart(const Variables& variables, int64_t step, RunFolder& 
   return folder.AppendMetrics(JsonObject().Add("step", step).Add("restart", restarts).Add("cause", cause));
 }
 
-std::string SlowSaveWarning(const JobPlan& plan, const RunFolder& folder, int64_t grace_seconds) {
+std::string SlowSaveWarning(const JobPlan& plan, const RunFolder& folder, int64_t ranks_on_host,
+                            int64_t grace_seconds) {
   constexpr int64_t kMostProbeBytes = int64_t{16} << 20;
-  const int64_t bytes = BytesOfCheckpoint(plan);
+  const int64_t ranks = plan.options.mesh.ranks(), all_bytes = BytesOfCheckpoint(plan);
+  // Each rank writes an equal part, and hosts write at the same time.
+  const int64_t bytes = CeilDivide(all_bytes * ranks_on_host, ranks);
   const std::string probe(std::min(bytes, kMostProbeBytes), 'x');
   const std::string path = RunFolder::ProbePath(folder.path());
   const auto start = std::chrono::steady_clock::now();
@@ -75,8 +79,9 @@ std::string SlowSaveWarning(const JobPlan& plan, const RunFolder& folder, int64_
   if (!written.ok() || bytes == 0) return "";
   const double seconds = taken.count() * static_cast<double>(bytes) / static_cast<double>(probe.size());
   if (seconds <= static_cast<double>(grace_seconds)) return "";
-  return absl::StrCat("warning: a save of ", FormatBytes(bytes), " probably takes ", FormatDuration(seconds),
-                      ", and after SIGTERM a process has ", grace_seconds,
+  return absl::StrCat("warning: a save of ", FormatBytes(all_bytes),
+                      bytes < all_bytes ? absl::StrCat(", ", FormatBytes(bytes), " on each host,") : "",
+                      " probably takes ", FormatDuration(seconds), ", and after SIGTERM a process has ", grace_seconds,
                       " s to end (--grace_seconds); ask the system that runs the job for more, or save often enough "
                       "(checkpoint.every_steps) to lose little");
 }

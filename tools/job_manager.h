@@ -21,8 +21,8 @@ void WriteErrorFile(const absl::Status& error);
 absl::Status AppendRestart(const Variables& variables, int64_t step, RunFolder& folder);
 
 // Returns a warning if a save of this plan's state probably takes longer than the `grace_seconds` that a process has
-// after a signal: writes at most 16 MiB into the run folder, and concludes from the time that this takes. Empty if it
-// does not, or if the folder cannot be written.
-std::string SlowSaveWarning(const JobPlan& plan, const RunFolder& folder, int64_t grace_seconds);
+// after a signal: writes at most 16 MiB into the run folder, and concludes from the time that this takes how long a
+// host takes for the parts of `ranks_on_host` ranks. Empty if it does not, or if the folder cannot be written.
+std::string SlowSaveWarning(const JobPlan& plan, const RunFolder& folder, int64_t ranks_on_host, int64_t grace_seconds);
 
 }  // namespace shale

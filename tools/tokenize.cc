@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <string>
 #include <thread>
@@ -19,6 +20,7 @@
 #include "engine/text/numbers.h"
 #include "engine/text/quote.h"
 #include "engine/tokenize/bpe_trainer.h"
+#include "engine/tokenize/chat_template.h"
 #include "engine/tokenize/document_reader.h"
 #include "engine/tokenize/scanner.h"
 #include "engine/tokenize/token_files.h"
@@ -94,6 +96,12 @@ absl::StatusOr<absl::string_view> ParsePattern(const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat("--pattern: found ", Quoted(name), "; allowed: GPT2, LLAMA3, QWEN2"));
 }
 
+// Returns the folder of a tokenizer.json, or the folder itself.
+std::string FolderOf(const std::string& tokenizer) {
+  const std::filesystem::path path = tokenizer;
+  return std::filesystem::is_directory(path) ? tokenizer : path.parent_path().string();
+}
+
 absl::Status Train(const Flags& flags) {
   if (flags.vocabulary == 0) return absl::InvalidArgumentError("--train needs --vocabulary");
   if (!flags.tokenizer.empty()) return absl::InvalidArgumentError("give one of --train and --tokenizer");
@@ -135,7 +143,14 @@ absl::Status Tokenize(const Flags& flags) {
   if (flags.vocabulary != 0) return absl::InvalidArgumentError("--vocabulary goes with --train");
   if (flags.tokenizer.empty()) return absl::InvalidArgumentError("give one of --tokenizer and --train");
   SHALE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.tokenizer));
-  TokenizeOptions options = {.threads = Threads(flags), .bad_lines = BadLinesOf(flags)};
+  // What counts in the loss cannot be written, so everything does.
+  TokenizeOptions options = {.threads = Threads(flags), .loss_on = LossOn::kAll, .bad_lines = BadLinesOf(flags)};
+  const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Load(FolderOf(flags.tokenizer));
+  if (chat.ok()) {
+    options.chat = &*chat;
+  } else {
+    options.no_chat = chat.status();
+  }
   if (!flags.end_of_document.empty()) {
     options.end_of_document = tokenizer.Find(flags.end_of_document);
     if (options.end_of_document < 0) {
@@ -191,12 +206,18 @@ int main(int argc, char** argv) {
   line.Text("special_token", "TOKEN", "With --train: the special token, which gets the number 0.",
             &flags.special_token);
   line.Footer(
-      "A text file is one document. Each line of a file named *.jsonl is one: an object with \"text\", or with "
-      "\"prompt\"\n"
-      "and \"completion\". Files named *.gz and *.zst are unpacked.\n"
-      "Special tokens that stand in the text are taken as text. The token files have the format of llm.c (data.path of "
-      "a\n"
-      "job); set the vocabulary of the model in the job.\n"
+      "A text file is one document. Each line of a file named *.jsonl is one: an object with \"text\", with \"prompt\" "
+      "and\n"
+      "\"completion\", or with \"messages\", of which the chat template of the tokenizer's folder makes text. Files "
+      "named "
+      "*.gz\n"
+      "and *.zst are unpacked. Special tokens that stand in the text are taken as text, but for those that a template "
+      "writes.\n"
+      "\n"
+      "The token files have the format of llm.c (data.path of a job); set the vocabulary of the model in the job. They "
+      "do "
+      "not\n"
+      "say what counts in the loss, so everything does: to train on answers only, give conversations to train itself.\n"
       "\n"
       "Exit codes: 0 done; 1 failed; 2 wrong command line, tokenizer or data. Nothing is left in the folder "
       "then.");

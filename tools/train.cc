@@ -278,7 +278,7 @@ int Train(const Flags& flags) {
   const auto show = [&]() -> absl::StatusOr<std::string> {
     SHALE_RETURN_IF_ERROR(ShowPlan(flags, **trainer, plan_text));
     PrintResumed((*trainer)->resumed());
-    const std::string slow = SlowSaveWarning((*trainer)->plan(), *folder, flags.grace_seconds);
+    const std::string slow = SlowSaveWarning((*trainer)->plan(), *folder, world.ranks_on_host(), flags.grace_seconds);
     if (!slow.empty()) Print(slow);
     return "";
   };
@@ -308,7 +308,7 @@ int Train(const Flags& flags) {
   watch.Set(nullptr);
   if ((*trainer)->steps_done() < (*trainer)->total_steps() && (g_signal != 0 || !world.alone())) {
     print(absl::StrCat("stopped after step ", (*trainer)->steps_done(), " of ", (*trainer)->total_steps(),
-                       "; the run is in ", job->telemetry.run_folder));
+                       "; the run is in ", job->telemetry.run_folder, "; --resume=latest continues it"));
     return g_signal != 0 ? 128 + g_signal : kExitOk;
   }
   print(absl::StrCat("done; the run is in ", job->telemetry.run_folder));

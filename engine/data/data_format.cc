@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 
@@ -53,6 +54,23 @@ absl::Status Scan(const InputFile& file, TokenContents* contents,
   return absl::OkStatus();
 }
 
+// A Parquet file begins and ends with these bytes.
+constexpr absl::string_view kParquetMagic = "PAR1";
+
+// Returns an error that says how to convert a Parquet file, which would otherwise be taken for binary data.
+absl::Status RefuseParquet(const InputFile& file, absl::string_view head) {
+  constexpr int64_t kBytes = kParquetMagic.size();
+  char tail[kBytes];
+  if (!absl::StartsWith(head, kParquetMagic) || file.size() < 2 * kBytes) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(file.ReadAt(file.size() - kBytes, tail, kBytes));
+  if (absl::string_view(tail, kBytes) != kParquetMagic) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(file.path(),
+                   " is a Parquet file, which is not read; convert it to JSON Lines: python3 -c 'import pandas, sys; "
+                   "pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient=\"records\", lines=True, "
+                   "force_ascii=False)' FILE.parquet FILE.jsonl (needs pip install pandas pyarrow)"));
+}
+
 }  // namespace
 
 absl::Status ScanTokens(const InputFile& file, TokenContents* contents,
@@ -70,6 +88,7 @@ absl::StatusOr<const DataFormatEntry*> RecognizeFormat(const InputFile& file) {
   const int64_t size = std::min(file.size(), kHeadBytes);
   SHALE_RETURN_IF_ERROR(file.ReadAt(0, bytes, size));
   const absl::string_view head(bytes, size);
+  SHALE_RETURN_IF_ERROR(RefuseParquet(file, head));
   const auto found = std::find_if(std::rbegin(kDataFormats), std::rend(kDataFormats),
                                   [&](const DataFormatEntry* format) { return format->recognizes(head); });
   return found == std::rend(kDataFormats) ? nullptr : *found;

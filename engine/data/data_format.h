@@ -69,7 +69,8 @@ struct DataFormatEntry {
 absl::Status ScanTokens(const InputFile& file, TokenContents* contents,
                         const std::function<absl::Status(absl::string_view bytes)>& visit = nullptr);
 
-// Returns the format that recognizes a file's content, or null if none does: the file is binary.
+// Returns the format that recognizes a file's content, or null if none does: the file is binary. Returns
+// InvalidArgument for a Parquet file, which has text, but is not read.
 absl::StatusOr<const DataFormatEntry*> RecognizeFormat(const InputFile& file);
 
 // Returns the entry of a format. REQUIRES: `format` is neither kByContent nor kJsonLines.

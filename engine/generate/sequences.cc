@@ -60,9 +60,9 @@ absl::StatusOr<std::unique_ptr<Sequences>> Sequences::Create(LocalRanks& ranks,
   std::unique_ptr<Sequences> sequences = absl::WrapUnique(new Sequences(programs, padding, ranks.size()));
   for (const PlannedProgram& program : programs) {
     SHALE_CHECK(program.graph.mode == GraphMode::kLogits && program.graph.cache == programs[0].graph.cache);
-    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<LocalProgram> run,
+    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<LocalProgram> ready,
                            LocalProgram::Create(ranks, program.step.program, program.memory, options));
-    sequences->runs_.push_back(std::move(run));
+    sequences->ready_.push_back(std::move(ready));
   }
   return sequences;
 }
@@ -104,19 +104,19 @@ absl::Status Sequences::Append(absl::Span<const std::vector<int32_t>> tokens) {
   }
   if (!has_cache()) return RunWindows();
   const auto missing = [](const Sequence& sequence) { return sequence.missing() > 0; };
-  while (std::any_of(sequences_.begin(), sequences_.end(), missing)) SHALE_RETURN_IF_ERROR(Run(NextRun()));
+  while (std::any_of(sequences_.begin(), sequences_.end(), missing)) SHALE_RETURN_IF_ERROR(Run(NextChunk()));
   return absl::OkStatus();
 }
 
-size_t Sequences::NextRun() const {
-  // Reading the weights, which every run does once, takes about as long as computing this many tokens.
+size_t Sequences::NextChunk() const {
+  // Reading the weights, which every chunk takes once, takes about as long as computing this many tokens.
   constexpr int64_t kTokensOfWeights = 16;
   int64_t longest = 0, room = end_;
   for (const Sequence& sequence : sequences_) {
     longest = std::max(longest, sequence.missing());
     room = std::min(room, end_ - sequence.computed);
   }
-  // Takes the run, of those that every sequence has room for, that computes most tokens in its time.
+  // Takes the chunk, of those that every sequence has room for, that computes most tokens in its time.
   size_t best = 0;
   double most = 0;
   for (size_t i = 0; i < programs_.size(); ++i) {
@@ -137,8 +137,8 @@ absl::Status Sequences::Run(size_t program) {
   for (int64_t b = 0; b < size(); ++b) {
     const Sequence& sequence = sequences_[b];
     counts[b] = std::min(length, sequence.missing());
-    // Padding behind the tokens stores keys that no token sees before later runs have stored over them. A sequence that
-    // is full has no room for it, and computes its last token again.
+    // Padding behind the tokens stores keys that no token sees before later chunks have stored over them. A sequence
+    // that is full has no room for it, and computes its last token again.
     const bool again = counts[b] == 0 && sequence.computed + length > end_;
     begins_[b] = static_cast<int32_t>(sequence.computed - again);
     rows_[b] = static_cast<int32_t>(b * length + std::max<int64_t>(counts[b], 1) - 1);
@@ -175,7 +175,7 @@ absl::Status Sequences::Launch(size_t program) {
     inputs.begins = begins_;
     inputs.rows = rows_;
   }
-  const absl::Status status = runs_[program]->Run(step_inputs_);
+  const absl::Status status = ready_[program]->Run(step_inputs_);
   failed_ = failed_ || !status.ok();
   last_ = program;
   return status;
@@ -184,7 +184,7 @@ absl::Status Sequences::Launch(size_t program) {
 void Sequences::Take(int64_t b) {
   const DType dtype = first().compute_dtype;
   const int64_t row_bytes = vocabulary() * SizeOf(dtype);
-  ToFloats(absl::MakeConstSpan(runs_[last_]->outputs(0).logits).subspan(b * row_bytes, row_bytes), dtype,
+  ToFloats(absl::MakeConstSpan(ready_[last_]->outputs(0).logits).subspan(b * row_bytes, row_bytes), dtype,
            absl::MakeSpan(logits_).subspan(b * vocabulary(), vocabulary()));
 }
 

@@ -14,7 +14,7 @@
 
 namespace shale {
 
-// Returns the token that fills a run behind the tokens of a sequence, or a window before them.
+// Returns the token that fills a chunk behind the tokens of a sequence, or a window before them.
 int32_t PaddingToken(const Job& job);
 
 // Runs the programs of BuildGeneration ([Note: generation] in engine/planner/generation.h) on all local ranks, which
@@ -66,27 +66,27 @@ class Sequences {
   const ModelGraph& first() const { return programs_.front().graph; }
   bool has_cache() const { return first().cache.positions > 0; }
   absl::Status Check(absl::Span<const std::vector<int32_t>> tokens) const;
-  // Returns the index of the program for the next run.
-  size_t NextRun() const;
+  // Returns the index of the program for the next chunk.
+  size_t NextChunk() const;
   // Runs a program on the next tokens of every sequence.
   absl::Status Run(size_t program);
   // Computes the windows of all sequences.
   absl::Status RunWindows();
   absl::Status Launch(size_t program);
-  // Stores the logits of sequence b from the last run.
+  // Stores the logits of sequence b from the last chunk.
   void Take(int64_t b);
 
   const absl::Span<const PlannedProgram> programs_;
   const int32_t padding_;
   const int ranks_;
   const int64_t end_;
-  const bool ring_;                                  // Whether some cache stores later keys over earlier ones.
-  std::vector<std::unique_ptr<LocalProgram>> runs_;  // By program.
+  const bool ring_;                                   // Whether some cache stores later keys over earlier ones.
+  std::vector<std::unique_ptr<LocalProgram>> ready_;  // The programs, ready to run.
   std::vector<Sequence> sequences_;
-  std::vector<int32_t> inputs_, begins_, rows_;  // Of a run.
+  std::vector<int32_t> inputs_, begins_, rows_;  // Of a chunk.
   std::vector<StepInputs> step_inputs_;          // By local rank.
   std::vector<float> logits_;                    // [B, V]
-  size_t last_ = 0;                              // The program of the last run.
+  size_t last_ = 0;                              // The program of the last chunk.
   bool failed_ = false;
 };
 

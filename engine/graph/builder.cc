@@ -331,10 +331,10 @@ Tensor GraphBuilder::UseData(ValueRole role) {
 
 Tensor GraphBuilder::NewCache(absl::string_view name, int64_t groups, int64_t width, int64_t window) {
   const Cache& cache = options_.cache;
-  SHALE_CHECK(cache.positions > 0 && cache.longest_run > 0);
+  SHALE_CHECK(cache.positions > 0 && cache.longest_chunk > 0);
   // A ring of this many rows holds the windows of all tokens of the longest run (CachedAttention).
-  const bool ring = window > 0 && window <= cache.positions - cache.longest_run;
-  const int64_t positions = ring ? window + cache.longest_run - 1 : cache.positions;
+  const bool ring = window > 0 && window <= cache.positions - cache.longest_chunk;
+  const int64_t positions = ring ? window + cache.longest_chunk - 1 : cache.positions;
   Value value;
   value.name = absl::StrCat(unit().name, ".", name);
   value.role = ValueRole::kCache;

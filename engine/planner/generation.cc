@@ -13,10 +13,10 @@
 namespace shale {
 namespace {
 
-// Returns the lengths of the runs that a context of `positions` tokens is computed in. Long runs make good use of a
+// Returns the lengths of the chunks that a context of `positions` tokens is computed in. Long chunks make good use of a
 // matmul's operands. A ring of keys must have room for the longest (GraphBuilder::NewCache), so it is short beside the
 // context.
-std::vector<int64_t> RunLengths(int64_t positions) {
+std::vector<int64_t> ChunkLengths(int64_t positions) {
   constexpr int64_t kShort = 16, kLong = 256;
   const int64_t longest = std::min(positions, std::clamp(positions / 4, kShort, kLong));
   std::vector<int64_t> lengths = {1};
@@ -25,7 +25,7 @@ std::vector<int64_t> RunLengths(int64_t positions) {
   return lengths;
 }
 
-absl::StatusOr<ModelGraph> BuildRun(const Job& job, int64_t sequences, int64_t length, const Cache& cache) {
+absl::StatusOr<ModelGraph> BuildChunk(const Job& job, int64_t sequences, int64_t length, const Cache& cache) {
   GraphOptions options = GraphOptionsFor(job, GraphMode::kLogits);
   options.micro_batch = sequences;
   options.sequence_length = length;
@@ -34,10 +34,11 @@ absl::StatusOr<ModelGraph> BuildRun(const Job& job, int64_t sequences, int64_t l
 }
 
 // Returns whether a custom model computes each token from the tokens of its cache alone, as far as can be told: it can
-// be built for a run of one token, and has the same parameters then.
-bool HasRuns(const Job& job, const ModelGraph& window) {
-  const absl::StatusOr<ModelGraph> one = BuildRun(job, 1, 1, {.positions = window.sequence_length, .longest_run = 1});
-  return one.ok() && CheckSameParameters(window, *one, "runs").ok();
+// be built for a chunk of one token, and has the same parameters then.
+bool TakesChunks(const Job& job, const ModelGraph& window) {
+  const absl::StatusOr<ModelGraph> one =
+      BuildChunk(job, 1, 1, {.positions = window.sequence_length, .longest_chunk = 1});
+  return one.ok() && CheckSameParameters(window, *one, "chunks").ok();
 }
 
 absl::Status CheckPositions(const Job& job, int64_t positions) {
@@ -63,8 +64,8 @@ absl::StatusOr<std::vector<ModelGraph>> BuildGeneration(const Job& job, const Ge
   std::vector<ModelGraph> graphs;
   const bool custom = std::holds_alternative<CustomModel>(job.model), whole_windows = LastTargetOnly(job.model);
   if (custom || whole_windows) {
-    SHALE_ASSIGN_OR_RETURN(ModelGraph graph, BuildRun(job, size.sequences, window, {}));
-    if (whole_windows || !HasRuns(job, graph)) {
+    SHALE_ASSIGN_OR_RETURN(ModelGraph graph, BuildChunk(job, size.sequences, window, {}));
+    if (whole_windows || !TakesChunks(job, graph)) {
       if (positions == window) {
         graphs.push_back(std::move(graph));
         return graphs;
@@ -74,11 +75,11 @@ absl::StatusOr<std::vector<ModelGraph>> BuildGeneration(const Job& job, const Ge
                                                      " tokens (batch.sequence_length); ask for ", window));
     }
   }
-  const std::vector<int64_t> lengths = RunLengths(positions);
+  const std::vector<int64_t> lengths = ChunkLengths(positions);
   for (const int64_t length : lengths) {
     SHALE_RETURN_IF_ERROR(limits.Check());
-    SHALE_ASSIGN_OR_RETURN(ModelGraph graph, BuildRun(job, size.sequences, length,
-                                                      {.positions = positions, .longest_run = lengths.back()}));
+    SHALE_ASSIGN_OR_RETURN(ModelGraph graph, BuildChunk(job, size.sequences, length,
+                                                        {.positions = positions, .longest_chunk = lengths.back()}));
     graphs.push_back(std::move(graph));
   }
   if (const int64_t end = EndOfPositions(graphs.back()); end < positions) {
@@ -95,7 +96,8 @@ int64_t EndOfPositions(const ModelGraph& graph) {
     for (const Node& node : unit.forward) {
       if (const auto* attention = node.op.As<CachedAttention>()) {
         const int64_t rows = attention->keys_BGPD.dim(2);
-        if (attention->window == 0 || attention->window > rows - graph.cache.longest_run + 1) end = std::min(end, rows);
+        if (attention->window == 0 || attention->window > rows - graph.cache.longest_chunk + 1)
+          end = std::min(end, rows);
       }
       const auto* embedding = node.op.As<EmbeddingForward>();
       if (embedding != nullptr && embedding->begins_B.present()) end = std::min(end, embedding->positions_PC.dim(0));

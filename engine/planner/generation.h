@@ -2,7 +2,7 @@
 //
 // [Note: generation] A model generates with a cache: persistent buffers (Cache, engine/graph/graph.h) hold the keys and
 // values of the tokens so far, and a program computes the next tokens of B sequences from them and adds theirs. There
-// is a program for runs of one token, which decodes, and there are programs for longer runs, which prefill. All are
+// is a program for chunks of one token, which decodes, and there are programs for longer chunks, which prefill. All are
 // compiled by CompileStep from graphs that differ in sequence_length only, and find the same buffers at the same
 // addresses. engine/generate/sequences.h chooses among them, and owns what the buffers mean: which tokens each sequence
 // holds.

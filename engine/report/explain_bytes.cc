@@ -49,28 +49,31 @@ std::string Reason(const Alternatives& alternatives, BufferCategory category) {
   const StepOptions& o = plan.options;
   const int64_t shards = o.mesh.shard;
   const bool shared = shards > 1;
-  const std::string mine = shared ? absl::StrCat("of this rank's 1/", shards) : "of all parameters";
+  const std::vector<Parameter>& parameters = plan.train.graph.parameters;
+  const bool some_frozen = std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p.frozen; });
+  const std::string all = some_frozen ? "of all parameters that train" : "of all parameters";
+  const std::string part = absl::StrCat("of this rank's 1/", shards), mine = shared ? part : all;
   switch (category) {
     case BufferCategory::kParameterShards:
-      return absl::StrCat("weights ", o.placement().gathers_for_use() ? mine : "of the whole model, on every rank");
+      return absl::StrCat("weights ", o.placement().gathers_for_use() ? mine : absl::StrCat(all, ", on every rank"));
     case BufferCategory::kFrozenParameters:
       return absl::StrCat("weights that do not train, so that they have no gradient, master or optimizer state, ",
-                          o.placement().gathers_for_use() ? mine : "all on every rank");
+                          o.placement().gathers_for_use() && shared ? part : "all on every rank");
     case BufferCategory::kMasterWeights:
       return absl::StrCat("the bits of a weight beyond bf16, ",
-                          shared && o.placement().state == Part::kFull ? "of all" : mine);
+                          shared && o.placement().state == Part::kFull ? all : mine);
     case BufferCategory::kOptimizerState:
       if (o.optimizer.states().empty()) {
         return absl::StrCat("the count of updates: ", EntryOf(o.optimizer.kind).description, " keeps nothing else");
       }
-      return absl::StrCat(DescribeStates(o.optimizer), ", ",
-                          shared && o.placement().state == Part::kFull ? "of all" : mine);
+      return absl::StrCat(DescribeStates(o.optimizer), ", ", shared && o.placement().state == Part::kFull ? all : mine);
     case BufferCategory::kGradientShards:
       return absl::StrCat(o.gradient_shards == DType::kFloat32 ? "fp32" : "bf16", ", where gradients accumulate, ",
                           mine, o.update == UpdateTime::kInBackward ? ", until a unit is updated" : "");
     case BufferCategory::kUnshardedGradients:
-      return o.placement().reduces_full_gradients() ? "fp32, of the whole model, until they are reduced once a step"
-                                                    : "fp32, of the unit in backward and the one being reduced";
+      return o.placement().reduces_full_gradients()
+                 ? absl::StrCat("fp32, ", all, ", until they are reduced once a step")
+                 : "fp32, of the unit in backward and the one being reduced";
     case BufferCategory::kGatheredParameters:
       return o.reshard_after_forward ? absl::StrCat("the unit in use and ", Plural(o.prefetch, "unit"), " ahead")
                                      : "all units, kept from forward to backward";

@@ -111,9 +111,24 @@ absl::StatusOr<std::string> ChatTemplate::Render(const std::vector<ChatMessage>&
   return RenderTemplate(*statements_, TemplateValue::Of(std::move(variables)));
 }
 
+absl::StatusOr<std::string> ChatTemplate::RenderAll(const std::vector<ChatMessage>& messages) const {
+  SHALE_ASSIGN_OR_RETURN(std::string text, Render(messages, /*add_generation_prompt=*/false));
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i].role != "system") continue;
+    SHALE_ASSIGN_OR_RETURN(const TemplateValue said,
+                           ApplyMethod("strip", TemplateValue::Text(messages[i].content), {}));
+    if (absl::StrContains(text, said.text)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("message ", i,
+                     ": the template leaves out what the system says (those of Mistral write it only while the last "
+                     "message is of the user); put it before what the user says first"));
+  }
+  return text;
+}
+
 absl::StatusOr<ChatText> ChatTemplate::RenderWithTurns(const std::vector<ChatMessage>& messages) const {
   ChatText chat;
-  SHALE_ASSIGN_OR_RETURN(chat.text, Render(messages, /*add_generation_prompt=*/false));
+  SHALE_ASSIGN_OR_RETURN(chat.text, RenderAll(messages));
   for (size_t i = 0; i < messages.size(); ++i) {
     if (messages[i].role != "assistant") continue;
     std::vector<ChatMessage> before(messages.begin(), messages.begin() + i);

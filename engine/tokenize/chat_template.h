@@ -50,9 +50,11 @@ class ChatTemplate {
   // Returns what apply_chat_template returns with tokenize=False. Returns InvalidArgument if the template refuses the
   // conversation, or reaches what is not supported.
   absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages, bool add_generation_prompt) const;
-  // Does the same without a generation prompt, and finds what the assistant says: behind the generation prompt of the
-  // messages before, up to what the template writes behind the message. Returns InvalidArgument if the template writes
-  // either in another way.
+  // Does the same without a generation prompt, for a conversation to train on. Returns InvalidArgument also if the
+  // template leaves out what the system says, as those of Mistral do when the last message is an answer.
+  absl::StatusOr<std::string> RenderAll(const std::vector<ChatMessage>& messages) const;
+  // Does the same, and finds what the assistant says: behind the generation prompt of the messages before, up to what
+  // the template writes behind the message. Returns InvalidArgument if the template writes either in another way.
   absl::StatusOr<ChatText> RenderWithTurns(const std::vector<ChatMessage>& messages) const;
 
  private:

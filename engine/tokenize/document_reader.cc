@@ -86,6 +86,7 @@ absl::Status Lister::Add(const std::string& path, bool lists) {
   if (stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) return AddFolder(path);
   if (!lists || !absl::EndsWith(path, ".list")) {
     SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+    SHALE_RETURN_IF_ERROR(RecognizeFormat(file).status());  // Its error names the way out.
     if (file.size() > 0) files_.paths.push_back(path);
     return absl::OkStatus();
   }

@@ -116,8 +116,12 @@ absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const
   TokenizeOptions options = {.threads = how.threads, .loss_on = text.loss_on, .bad_lines = text.bad_lines};
   SHALE_ASSIGN_OR_RETURN(options.end_of_document, EndOfDocument(tokenizer, text.tokenizer));
   const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Load(text.tokenizer);
-  if (!chat.ok() && !absl::IsNotFound(chat.status())) return chat.status();
-  if (chat.ok()) options.chat = &*chat;
+  // Text without messages needs no template that is supported.
+  if (chat.ok()) {
+    options.chat = &*chat;
+  } else {
+    options.no_chat = chat.status();
+  }
   SHALE_ASSIGN_OR_RETURN(DocumentReader reader, DocumentReader::Open(text.path, {.cut_lines = tokenizer.by_line(),
                                                                                  .all_rows = text.all_rows}));
   SHALE_ASSIGN_OR_RETURN(TokenFilesWriter writer, TokenFilesWriter::Create(folder, tokenizer.vocabulary()));

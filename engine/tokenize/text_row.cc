@@ -49,12 +49,10 @@ absl::StatusOr<std::vector<ChatMessage>> ReadMessages(const Json& list) {
 absl::StatusOr<TextRow> ReadChat(const Json& row, LossOn loss_on, const ChatTemplate* chat) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages, ReadMessages(row["messages"]));
   if (chat == nullptr) {
-    return absl::InvalidArgumentError(
-        "\"messages\" need a chat template, and the folder of the tokenizer has none (chat_template.jinja, or "
-        "\"chat_template\" in tokenizer_config.json)");
+    return absl::FailedPreconditionError("\"messages\" need a chat template");
   }
   if (loss_on == LossOn::kAll) {
-    SHALE_ASSIGN_OR_RETURN(std::string text, chat->Render(messages, /*add_generation_prompt=*/false));
+    SHALE_ASSIGN_OR_RETURN(std::string text, chat->RenderAll(messages));
     return TextRow{.text = std::move(text), .is_chat = true, .turns = {0}};
   }
   SHALE_ASSIGN_OR_RETURN(ChatText text, chat->RenderWithTurns(messages));

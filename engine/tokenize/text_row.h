@@ -25,8 +25,8 @@ struct TextRow {
   std::vector<size_t> turns;
 };
 
-// Reads a row (DocumentPiece::is_row). `chat` makes text of messages; without one they are refused. Returns
-// InvalidArgument with file and line.
+// Reads a row (DocumentPiece::is_row). `chat` makes text of messages. Returns InvalidArgument with file and line, and
+// FailedPrecondition for messages without a `chat`.
 absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, LossOn loss_on, const ChatTemplate* chat);
 // Returns the text of a row for counting words: that of messages without a template. Returns the same errors.
 absl::StatusOr<std::string> WordsOfRow(const DocumentPiece& piece);

@@ -38,10 +38,9 @@ absl::Status TokenFilesWriter::Add(absl::Span<const int32_t> tokens) {
     if (wide_) {
       absl::StrAppend(&buffer_, Bytes(part.data(), part.size() * sizeof(int32_t)));
     } else {
-      for (const int32_t token : part) {
-        const uint16_t narrow = static_cast<uint16_t>(token);
-        buffer_.append(reinterpret_cast<const char*>(&narrow), sizeof(narrow));
-      }
+      const size_t before = buffer_.size();
+      buffer_.resize(before + part.size() * sizeof(uint16_t));
+      std::copy(part.begin(), part.end(), reinterpret_cast<uint16_t*>(buffer_.data() + before));
     }
     in_file_ += part.size();
     count_ += part.size();

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/tokenize/in_order.h"
 #include "engine/tokenize/text_row.h"
 #include "kernels/check.h"
@@ -14,9 +15,13 @@ namespace shale {
 namespace {
 
 constexpr int kBatchesPerThread = 8;
+constexpr int64_t kBatchBytes = int64_t{1} << 16;  // Less would cost time to hand over.
+
+// Threads write to the ends of their vectors all the time, so no two of them may do so in one cache line.
+constexpr size_t kCacheLine = 64;
 
 // Pieces that one thread takes at a time, and what becomes of them.
-struct Batch {
+struct alignas(kCacheLine) Batch {
   struct Document {
     size_t tokens_end = 0;  // In `tokens`.
     bool ends = true;
@@ -30,7 +35,7 @@ struct Batch {
 };
 
 // Tokenizes the pieces of batches. Used by one thread.
-class Worker {
+class alignas(kCacheLine) Worker {
  public:
   Worker(const Tokenizer& tokenizer, const TokenizeOptions& options)
       : tokenizer_(tokenizer), options_(options), encoder_(tokenizer) {}
@@ -44,6 +49,8 @@ class Worker {
       const absl::StatusOr<TextRow> row = ReadTextRow(piece, options_.loss_on, options_.chat);
       if (row.ok()) {
         SHALE_RETURN_IF_ERROR(Add(*row, piece, batch));
+      } else if (absl::IsFailedPrecondition(row.status())) {
+        return absl::InvalidArgumentError(absl::StrCat(row.status().message(), ": ", options_.no_chat.message()));
       } else if (options_.bad_lines == BadLines::kRefuse) {
         return row.status();
       } else if (++batch.totals.skipped == 1) {
@@ -51,6 +58,8 @@ class Worker {
       }
     }
     batch.pieces.clear();
+    batch.totals.tokens = std::ssize(batch.tokens);
+    batch.totals.counted = std::count(batch.counts.begin(), batch.counts.end(), 1);
     return absl::OkStatus();
   }
 
@@ -102,6 +111,8 @@ class Worker {
 void AddTotals(const TokenizeTotals& more, TokenizeTotals* totals) {
   totals->documents += more.documents;
   totals->bytes += more.bytes;
+  totals->tokens += more.tokens;
+  totals->counted += more.counted;
   if (totals->skipped == 0) totals->first_skipped = more.first_skipped;
   totals->skipped += more.skipped;
 }
@@ -109,11 +120,19 @@ void AddTotals(const TokenizeTotals& more, TokenizeTotals* totals) {
 // Returns the steps that read batches.
 BatchSteps<Batch> Reading(DocumentReader& reader) {
   BatchSteps<Batch> steps;
-  steps.read = [&reader]() -> absl::StatusOr<std::unique_ptr<Batch>> {
+  // An error has its place in the order, behind what was read before it.
+  steps.read = [&reader, status = absl::OkStatus()]() mutable -> absl::StatusOr<std::unique_ptr<Batch>> {
     auto batch = std::make_unique<Batch>();
-    SHALE_RETURN_IF_ERROR(reader.Read(&batch->pieces));
-    if (batch->pieces.empty()) return nullptr;
-    return batch;
+    std::vector<DocumentPiece>& pieces = batch->pieces;
+    for (int64_t bytes = 0; status.ok() && bytes < kBatchBytes;) {
+      const size_t before = pieces.size();
+      status = reader.Read(&pieces);
+      if (pieces.size() == before) break;
+      for (size_t i = before; i < pieces.size(); ++i) bytes += std::ssize(pieces[i].text);
+    }
+    if (!pieces.empty()) return batch;
+    SHALE_RETURN_IF_ERROR(status);
+    return nullptr;
   };
   return steps;
 }
@@ -140,8 +159,6 @@ absl::StatusOr<TokenizeTotals> TokenizeDocuments(const Tokenizer& tokenizer, Doc
       begin = document.tokens_end;
     }
     AddTotals(batch.totals, &totals);
-    totals.tokens += std::ssize(batch.tokens);
-    totals.counted += std::count(batch.counts.begin(), batch.counts.end(), 1);
     if (progress != nullptr) progress(totals);
     return absl::OkStatus();
   };

@@ -22,8 +22,9 @@ struct TokenizeOptions {
   int32_t end_of_document = -1;
   LossOn loss_on = LossOn::kCompletions;
   BadLines bad_lines = BadLines::kRefuse;
-  // Makes text of messages; null: they are bad lines. Borrowed.
+  // Makes text of messages. Null: they are refused, also if bad lines are skipped, because of `no_chat`. Borrowed.
   const ChatTemplate* chat = nullptr;
+  absl::Status no_chat = absl::NotFoundError("there is none");
 };
 
 // The tokens of a document, or of a piece of one.

@@ -98,6 +98,8 @@ class TokenStream {
 
   // Returns the text that is complete now. Never ends inside of a character.
   std::string Push(int32_t token);
+  // Whether special tokens that follow are left out.
+  void SkipSpecial(bool skip) { skip_special_ = skip; }
   std::string Finish() { return stream_.Finish(); }
 
  private:

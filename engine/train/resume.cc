@@ -99,6 +99,12 @@ absl::Status Find(const ResumeOptions& options, const std::string& folder,
 constexpr ControlChannel kChannel = ControlChannel::kSteps;
 constexpr absl::string_view kElsewhere = "from elsewhere";
 
+// Returns how the weights of a checkpoint can go on in another run.
+absl::string_view NewRun(const ModelConfig& model) {
+  if (!std::holds_alternative<DecoderConfig>(model)) return "begin a new run";
+  return "begin a new run from the weights (export them, and give the folder as model.hf_folder)";
+}
+
 }  // namespace
 
 std::string FirstDifference(const ModelConfig& a, const ModelConfig& b) {
@@ -128,14 +134,12 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
     if (frozen == model.parameters[i].frozen) continue;
     return Differs("its parameter ", model.parameters[i].name,
                    frozen ? " is frozen, and trains" : " trains, and is frozen",
-                   " in the job (optimizer.train_only); keep train_only, or begin a new run from the weights (export "
-                   "them, and give the folder as model.hf_folder)");
+                   " in the job (optimizer.train_only); keep train_only, or ", NewRun(job.model));
   }
   if (saved->optimizer.kind != job.optimizer.kind) {
     return Differs("its optimizer.rule is ", EntryOf(saved->optimizer.kind).name, ", the job's is ",
                    EntryOf(job.optimizer.kind).name,
-                   "; the states of one optimizer mean nothing to another: keep the rule, or begin a new run from the "
-                   "weights (export them, and give the folder as model.hf_folder)");
+                   "; the states of one optimizer mean nothing to another: keep the rule, or ", NewRun(job.model));
   }
   if (const std::vector<SavedState> states = SavedStatesOf(MakeOptimizer(job.optimizer).states());
       !CanRestoreStates(manifest.states, states)) {

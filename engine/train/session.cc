@@ -104,7 +104,15 @@ absl::StatusOr<StepReport> Session::Step() {
     trace_.Add(plan_.train.step.program, steps_ + 1, ranks_->number(local), train_->times(local));
   }
   const StepOutputs& out = train_->outputs(0);
-  if (!IsFinite(out) && job_.optimizer.non_finite == NonFinite::kStop) {
+  const bool stops = !IsFinite(out) && job_.optimizer.non_finite == NonFinite::kStop;
+  // Before a number that is not finite ends the run: the bits of a rank that computes wrongly may be its cause.
+  if (const int64_t every = job_.runtime.check_every_steps; every > 0 && (stops || (steps_ + 1) % every == 0)) {
+    if (const absl::Status equal = CompareReplicas(steps_ + 1); !equal.ok()) {
+      failed_ = damaged_ = true;
+      return equal;
+    }
+  }
+  if (stops) {
     failed_ = true;
     // On a hybrid mesh the flag is the largest of a row, not a count of ranks: see [Note: totals over a mesh].
     const bool hybrid = plan_.options.mesh.replicate > 1;
@@ -114,12 +122,6 @@ absl::StatusOr<StepReport> Session::Step() {
                      " ranks); the update was not applied. Lower optimizer.learning_rate, or set "
                      "optimizer.non_finite=SKIP to skip such steps"));
     return control_.processes() > 1 ? Agreed(error) : error;
-  }
-  if (job_.runtime.check_every_steps > 0 && (steps_ + 1) % job_.runtime.check_every_steps == 0) {
-    if (const absl::Status equal = CompareReplicas(steps_ + 1); !equal.ok()) {
-      failed_ = damaged_ = true;
-      return equal;
-    }
   }
   position_ += data_->SamplesAt(position_).count;
   ++steps_;

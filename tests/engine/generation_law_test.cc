@@ -67,7 +67,7 @@ std::vector<Setting> Settings() {
   return all;
 }
 
-// The law of generation: a token gets the logits that a program of the whole window computes for it, in whatever runs
+// The law of generation: a token gets the logits that a program of the whole window computes for it, in whatever chunks
 // the tokens come.
 TEST(GenerationLaw, ACacheComputesWhatTheWholeWindowComputes) {
   for (const Setting& setting : Settings()) {
@@ -75,13 +75,13 @@ TEST(GenerationLaw, ACacheComputesWhatTheWholeWindowComputes) {
     Rig cached(setting, true), windows(setting, false);
     ASSERT_GT(cached.programs().size(), 1);
     const std::vector<int32_t> text = Text(setting.window);
-    for (const std::vector<int64_t>& runs :
+    for (const std::vector<int64_t>& chunks :
          std::vector<std::vector<int64_t>>{std::vector<int64_t>(16, 1), {16}, {9, 1, 6}, {3, 12, 1}}) {
       cached.sequences().Restart();
       int64_t end = 0;
-      for (const int64_t run : runs) {
-        const std::vector<float> got = cached.Append(Part(text, end, end + run));
-        end += run;
+      for (const int64_t chunk : chunks) {
+        const std::vector<float> got = cached.Append(Part(text, end, end + chunk));
+        end += chunk;
         ExpectNear(got, windows.After(Part(text, 0, end)), setting.precision);
       }
     }
@@ -110,7 +110,7 @@ TEST(GenerationLaw, GreedyTokensAreThoseOfWholeWindows) {
   }
 }
 
-// Sequences of different lengths share runs, and a sequence without new tokens stays as it is, even if it is full.
+// Sequences of different lengths share chunks, and a sequence without new tokens stays as it is, even if it is full.
 TEST(GenerationLaw, SequencesDoNotChangeEachOther) {
   for (Setting setting : Settings()) {
     SCOPED_TRACE(setting.name);
@@ -163,16 +163,16 @@ TEST(GenerationLaw, AWindowSlidesForever) {
   setting.window = 64;
   Rig rig(setting, true), windows(setting, false);
   EXPECT_EQ(rig.sequences().positions(), kNoLastPosition);
-  // Rows: the window, and the longest run of 16 tokens but one.
+  // Rows: the window, and the longest chunk of 16 tokens but one.
   for (const Buffer& buffer : rig.programs()[0].step.program.buffers) {
     if (buffer.category != BufferCategory::kCache) continue;
     EXPECT_EQ(buffer.size_bytes(), 2 * 20 * 6 * 4) << buffer.name;
   }
   const std::vector<int32_t> text = Text(200);
   int64_t end = 0;
-  for (const int64_t run : {1, 16, 40, 1, 1, 15, 90, 1, 1, 30}) {
-    const std::vector<float> got = rig.Append(Part(text, end, end + run));
-    end += run;
+  for (const int64_t chunk : {1, 16, 40, 1, 1, 15, 90, 1, 1, 30}) {
+    const std::vector<float> got = rig.Append(Part(text, end, end + chunk));
+    end += chunk;
     // Through three blocks, a token sees 3 x 4 tokens before it. Distances alone count.
     ExpectNear(got, windows.After(Part(text, std::max<int64_t>(0, end - 20), end)), setting.precision);
   }

@@ -1,8 +1,9 @@
-// Presents bytes as a file, for parsers that take a path.
+// Presents bytes as files, for parsers that take paths.
 #pragma once
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace shale {
@@ -19,6 +20,22 @@ class MemoryFile {
 
  private:
   int fd_ = -1;
+  std::string path_;
+};
+
+// A folder of files with names, in memory where there is /dev/shm. The destructor removes it.
+class MemoryFolder {
+ public:
+  MemoryFolder();
+  MemoryFolder(const MemoryFolder&) = delete;
+  MemoryFolder& operator=(const MemoryFolder&) = delete;
+  ~MemoryFolder();
+
+  std::string Path(absl::string_view name) const { return absl::StrCat(path_, "/", name); }
+  // Writes a file with these bytes, in the place of one with this name.
+  void Write(absl::string_view name, absl::string_view bytes) const;
+
+ private:
   std::string path_;
 };
 

@@ -57,9 +57,13 @@ bool IsMegatron(absl::string_view bytes, DataFormat format) {
          (format == DataFormat::kByContent && absl::StartsWith(bytes, absl::string_view("MMIDIDX\0\0", 9)));
 }
 
+bool IsParquet(absl::string_view bytes) {
+  return bytes.size() >= 8 && absl::StartsWith(bytes, "PAR1") && absl::EndsWith(bytes, "PAR1");
+}
+
 // Returns the tokens that the file holds, or none if it must be refused.
 std::vector<int64_t> Expected(absl::string_view bytes, DataFormat format) {
-  if (IsMegatron(bytes, format)) return {};
+  if (IsMegatron(bytes, format) || IsParquet(bytes)) return {};
   const bool llmc = format == DataFormat::kLlmc || (format == DataFormat::kByContent && HasLlmcMagic(bytes));
   if (!llmc) {
     if (!IsUtf8(bytes)) return {};

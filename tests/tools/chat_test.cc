@@ -7,6 +7,7 @@
 #include "engine/tokenize/scanner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/generated_text.h"
 
 namespace shale {
 namespace {
@@ -62,6 +63,20 @@ TEST_F(ChatTest, AnAnswerEndsWithItsTurnAndBelongsToTheConversation) {
   EXPECT_EQ(shown_, "Hello!\nGood\u00a0night.\n");
   EXPECT_THAT(seen_, ElementsAre("<|user|>hi<|end|><|assistant|>",
                                  "<|user|>hi<|end|><|assistant|>Hello!<|end|><|user|>bye<|end|><|assistant|>"));
+}
+
+// What the user wrote is shown, and neither what the tokenizer puts before a text nor special tokens of the model.
+TEST_F(ChatTest, SpecialTokensAreShownWhereTheyWereWritten) {
+  std::vector<int32_t> tokens;
+  ASSERT_TRUE(Encoder(tokenizer_).Encode("<|user|>a<|system|>", {}, &tokens).ok());
+  ASSERT_EQ(tokens.size(), 3);
+  for (const bool skip_special : {true, false}) {
+    GeneratedText text(&tokenizer_, /*is_text=*/false, skip_special, {});
+    std::string shown = text.PushPrompt(tokenizer_.Find("<|system|>"), /*written=*/false);
+    for (const int32_t token : tokens) shown += text.PushPrompt(token);
+    for (const int32_t token : tokens) shown += text.Push(token);
+    EXPECT_EQ(shown + text.Finish(), skip_special ? "<|user|>a<|system|>a" : "<|user|>a<|system|><|user|>a<|system|>");
+  }
 }
 
 // What ends a turn may be no token of its own: then it is a text, which several tokens make up.

@@ -2,6 +2,8 @@
 """Tests tools/tokenize: what it writes, and which arguments it refuses."""
 
 import os
+import resource
+import signal
 import struct
 import subprocess
 import tempfile
@@ -17,10 +19,10 @@ class TokenizeTest(unittest.TestCase):
         self.addCleanup(holder.cleanup)
         self.folder = holder.name
 
-    def tokenize(self, *arguments):
+    def tokenize(self, *arguments, preexec_fn=None):
         environment = dict(os.environ, BUILD_WORKING_DIRECTORY=self.folder)
         return subprocess.run([_TOKENIZE, *arguments], cwd="/", env=environment, capture_output=True, text=True,
-                              timeout=120, check=False)
+                              timeout=120, check=False, preexec_fn=preexec_fn)
 
     def write(self, name, contents):
         with open(os.path.join(self.folder, name), "wb") as out:
@@ -47,6 +49,37 @@ class TokenizeTest(unittest.TestCase):
         result = self.tokenize("--tokenizer=trained", "--in=text.txt", "--out=tokens")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("the vocabulary 262 or more", result.stdout)
+
+    def test_a_disk_that_fills_leaves_nothing(self):
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+
+        self.write("text.txt", b"one two three\n" * 999)
+        result = self.tokenize(f"--tokenizer={_GOLDEN}/gpt2", "--in=text.txt", "--out=tokens", preexec_fn=limit)
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertRegex(result.stderr, "^tokenize: cannot write .*: File too large\n$")
+        self.assertEqual(os.listdir(self.folder), ["text.txt"])
+
+    def test_conversations_become_the_text_of_their_template(self):
+        os.mkdir(os.path.join(self.folder, "chat"))
+        with open(os.path.join(_GOLDEN, "gpt2", "tokenizer.json"), "rb") as file:
+            self.write("chat/tokenizer.json", file.read())
+        self.write("chats.jsonl", b'{"messages": [{"role": "user", "content": "a"}]}\n')
+        arguments = ["--tokenizer=chat", "--in=chats.jsonl", "--out=tokens"]
+        self.refused("^tokenize: chats.jsonl:1: \"messages\" need a chat template: chat has no chat template: neither "
+                     "chat_template.jinja nor ", *arguments)
+        self.refused('need a chat template: ', "--skip_bad_lines", *arguments)
+        self.write("chat/chat_template.jinja", b"{% macro f() %}{% endmacro %}")
+        self.refused('need a chat template: chat/chat_template.jinja: line 1: the statement "macro" is not', *arguments)
+        # Text without conversations needs no template.
+        self.write("text.jsonl", b'{"text": "a<|endoftext|>"}\n')
+        result = self.tokenize(arguments[0], "--in=text.jsonl", "--out=text")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.write("chat/chat_template.jinja", b"{% for m in messages %}{{ m.content }}<|endoftext|>{% endfor %}")
+        result = self.tokenize("--tokenizer=chat/tokenizer.json", *arguments[1:])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"^tokenized 1 document, 14 B of text, .*: 2 tokens, ")
 
     def refused(self, wanted, *arguments):
         result = self.tokenize(*arguments)

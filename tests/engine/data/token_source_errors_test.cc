@@ -179,6 +179,17 @@ TEST_F(TokenSourceErrorsTest, AnotherMagicNumber) {
   ExpectRefused(path, kInvalid, "is not UTF-8");
 }
 
+// Regression: a folder of Parquet files had no data, and a README beside them was all that was trained on.
+TEST_F(TokenSourceErrorsTest, AParquetFileIsRefusedWithTheWayToConvertIt) {
+  const std::string path = folder_.Write("a.parquet", absl::StrCat("PAR1", std::string(40, '\0'), "PAR1"));
+  folder_.Write("README.md", "text");
+  for (const std::string& where : {path, folder_.path()}) {
+    ExpectRefused(where, kInvalid, path + " is a Parquet file, which is not read; convert it to JSON Lines: python3 ");
+  }
+  folder_.Write("a.parquet", "PAR1 and PAR2 are texts");
+  EXPECT_TRUE(TokenSource::Open(folder_.path()).ok());
+}
+
 TEST_F(TokenSourceErrorsTest, NoTokensOfOnesOwn) {
   EXPECT_EQ(TokenSource::FromTokens({}).status().message(), "no tokens were given");
   EXPECT_EQ(TokenSource::FromTokens({1, 2, -1}).status().message(), "token -1 at position 2 is negative");

@@ -401,6 +401,18 @@ TEST(Explain, AnOptimizerWithoutStatesKeepsOnlyItsCount) {
   EXPECT_TRUE(absl::EndsWith(without, " the count of updates: SGD keeps nothing else")) << without;
 }
 
+// Regression: beside frozen parameters, state of those that train was said to be of all.
+TEST(Explain, StateIsOfTheParametersThatTrain) {
+  Job job = Named(Accumulation::kNoSync);
+  job.sharding.strategy = Strategy::kDdp;
+  const std::string title = "Where every byte goes";
+  EXPECT_TRUE(absl::EndsWith(Row(Explain(job), title, "optimizer state"), ", of all parameters"));
+  job.optimizer.train_only = {"blocks.0.*"};
+  const std::string text = Explain(job);
+  EXPECT_TRUE(absl::EndsWith(Row(text, title, "optimizer state"), ", of all parameters that train")) << text;
+  EXPECT_TRUE(absl::EndsWith(Row(text, title, "frozen parameters"), " all on every rank")) << text;
+}
+
 TEST(Explain, StrategiesAreComparedWithAHybridMesh) {
   const std::string title = "What other strategies would need";
   Job job = Named(Accumulation::kSharded);  // Five ranks: a prime has no groups.

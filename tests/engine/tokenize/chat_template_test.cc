@@ -107,6 +107,26 @@ TEST(ChatTemplateTest, TurnsAreWhatTheAssistantSaysWithItsEnd) {
   EXPECT_THAT(turns("falcon"), ElementsAre(" A b", " C d"));
 }
 
+// Mistral's own templates write the system message only into a conversation that ends with a question. Training on what
+// transformers makes of one that ends with an answer would train without it.
+TEST(ChatTemplateTest, ASystemMessageThatTheTemplateLeavesOutIsRefused) {
+  const ChatTemplate mistral = Family("mistral");
+  std::vector<ChatMessage> messages = {{"system", " Be kind.\n"}, {"user", "U"}};
+  EXPECT_EQ(*mistral.Render(messages, true), "<s>[INST] Be kind.\n\n\nU[/INST]");
+  messages.push_back({"assistant", "A b"});
+  EXPECT_EQ(*mistral.Render(messages, false), "<s>[INST]U[/INST]A b</s>");
+  for (const absl::Status& status :
+       {mistral.RenderAll(messages).status(), mistral.RenderWithTurns(messages).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("message 0: the template leaves out what the system says"));
+  }
+  messages.erase(messages.begin());
+  const absl::StatusOr<ChatText> chat = mistral.RenderWithTurns(messages);
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->text, "<s>[INST]U[/INST]A b</s>");
+  EXPECT_THAT(chat->turns, testing::ElementsAre(17, 24));
+}
+
 std::string ErrorOf(const std::string& source, const std::vector<ChatMessage>& messages = {{"user", "x"}}) {
   const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Parse(source, {});
   const absl::Status status = chat.ok() ? chat->Render(messages, false).status() : chat.status();

@@ -241,6 +241,10 @@ TEST(DocumentsTest, ErrorsNameFileAndLine) {
   Write(text, std::string(100, 'a'));
   EXPECT_EQ(ErrorOf(text, {.piece_bytes = 10, .largest_piece_bytes = 50}),
             text + ":1: a document that this tokenizer cannot take in pieces has more than 50 B");
+  Write(json, "{\"text\": \"x\"}\n{\"text\": \"" + std::string(100, 'a') + "\"}\n");
+  EXPECT_EQ(ErrorOf(json, {.piece_bytes = 10, .largest_piece_bytes = 50}), json + ":2: a line has more than 50 B");
+  Write(text, absl::StrCat("PAR1", LongText(), "PAR1"));
+  EXPECT_THAT(ErrorOf(text), testing::StartsWith(text + " is a Parquet file, which is not read; convert it to JSON"));
   Write(text, "");
   EXPECT_EQ(ErrorOf(text), text + " has no data");
 }
