@@ -80,6 +80,7 @@ constexpr Word kFields[] = {
     {"unfrozen_parameters", "optimizer.train_only"},
     {"trainable_parameters", "optimizer.train_only"},
     {"freeze", "optimizer.train_only, which names what trains"},
+    {"frozen", "optimizer.frozen_weights, or optimizer.train_only"},
     {"lr", "optimizer.learning_rate"},
     {"adam_beta1", "optimizer.beta1"},
     {"adam_beta2", "optimizer.beta2"},

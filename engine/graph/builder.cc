@@ -216,22 +216,37 @@ absl::StatusOr<ModelGraph> GraphBuilder::Finish() {
   CheckResult();
   CheckParameters();
   SHALE_RETURN_IF_ERROR(status_);
+  DecideStorage();
   SplitGroups();
   return std::move(graph_);
+}
+
+void GraphBuilder::DecideStorage() {
+  const bool narrows =
+      options_.frozen_weights == FrozenWeights::kBFloat16 && options_.compute_dtype != DType::kBFloat16;
+  if (!narrows) return;
+  for (Parameter& parameter : graph_.parameters) {
+    if (parameter.frozen) parameter.stored = FrozenWeights::kBFloat16;
+  }
 }
 
 void GraphBuilder::SplitGroups() {
   std::vector<ParameterGroup> groups;
   for (const ParameterGroup& group : graph_.groups) {
-    for (const bool frozen : {false, true}) {
-      ParameterGroup part = {.name = absl::StrCat(group.name, frozen ? ".frozen" : ""), .frozen = frozen};
+    const auto add = [&](bool frozen, FrozenWeights stored) {
+      ParameterGroup part = {
+          .name = absl::StrCat(group.name, frozen ? ".frozen" : ""), .frozen = frozen, .stored = stored};
       for (const ParameterId id : group.parameters) {
-        if (graph_.parameters[id].frozen == frozen) part.parameters.push_back(id);
+        const Parameter& parameter = graph_.parameters[id];
+        if (parameter.frozen == frozen && parameter.stored == stored) part.parameters.push_back(id);
       }
-      if (part.parameters.empty()) continue;
+      if (part.parameters.empty()) return;
       for (const ParameterId id : part.parameters) graph_.parameters[id].group = static_cast<GroupId>(groups.size());
       groups.push_back(std::move(part));
-    }
+    };
+    add(false, FrozenWeights::kAsComputed);
+    add(true, FrozenWeights::kAsComputed);
+    add(true, FrozenWeights::kBFloat16);
   }
   graph_.groups = std::move(groups);
 }

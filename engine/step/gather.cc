@@ -1,9 +1,11 @@
 #include "engine/step/gather.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/step/writer.h"
+#include "kernels/ops/flat.h"
 
 namespace shale {
 
@@ -24,6 +26,22 @@ void Gatherer::Prepare(int index) {
   for (; issued_ <= last; ++issued_) {
     for (; copied_ < std::min<int64_t>(issued_ + 2, std::ssize(uses_)); ++copied_) Fetch(copied_);
     Issue(issued_);
+  }
+  Widen(index);
+  prepared_ = index + 1;
+}
+
+void Gatherer::Widen(int index) {
+  const GatherUse& use = uses_[index];
+  for (size_t i = 0; i < use.groups.size(); ++i) {
+    const GroupId group = use.groups[i];
+    if (state_.groups[group].stored == FrozenWeights::kAsComputed) continue;
+    const Tensor stored = std::exchange(
+        gathered_[index][i],
+        writer_.AddTensor(
+            absl::StrCat(model_.groups[group].name, ".widened"), BufferCategory::kWidenedParameters,
+            Tensor::Contiguous(model_.compute_dtype, {state_.groups[group].placement.elements(Part::kFull)})));
+    writer_.Emit({.phase = use.phase, .unit = use.unit}, Op(Copy{.from = stored, .to = gathered_[index][i]}));
   }
 }
 
@@ -55,7 +73,7 @@ void Gatherer::Issue(int index) {
       continue;
     }
     full = writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".gathered"), BufferCategory::kGatheredParameters,
-                             Tensor::Contiguous(model_.compute_dtype, {g.placement.elements(Part::kFull)}));
+                             Tensor::Contiguous(g.own_weight.dtype, {g.placement.elements(Part::kFull)}));
     if (g.placement.placement().gathers_for_use()) {
       const Tensor& copy = fetched_[index][i];
       writer_.Emit(
@@ -71,7 +89,7 @@ void Gatherer::Issue(int index) {
 const Tensor& Gatherer::Full(int index, GroupId group) const {
   const std::vector<GroupId>& groups = uses_[index].groups;
   const auto at = std::find(groups.begin(), groups.end(), group);
-  SHALE_CHECK(index < issued_ && at != groups.end())
+  SHALE_CHECK(index < prepared_ && at != groups.end())
       << model_.groups[group].name << " was not gathered for use " << index;
   return gathered_[index][at - groups.begin()];
 }

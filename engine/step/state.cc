@@ -64,7 +64,9 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
     for (ParameterId id : group.parameters) entries.push_back({model.parameters[id].name, model.parameters[id].shape});
     SHALE_ASSIGN_OR_RETURN(ShardLayout layout, ShardLayout::Create(entries, static_cast<int>(options.mesh.shard),
                                                                    BlockOf(options.optimizer.rule)));
-    GroupState g{.placement = GroupPlacement(std::move(layout), placement), .frozen = group.frozen};
+    GroupState g{
+        .placement = GroupPlacement(std::move(layout), placement), .frozen = group.frozen, .stored = group.stored};
+    const DType stored = group.stored == FrozenWeights::kBFloat16 ? DType::kBFloat16 : compute;
     const int64_t full = g.placement.elements(Part::kFull), own = g.placement.elements(placement.state);
     const auto add = [&](absl::string_view what, BufferCategory category, DType dtype, int64_t elements,
                          bool on_host = false) {
@@ -74,9 +76,9 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
     const StateOffload offload = options.state_on_host();
     const BufferCategory weights = group.frozen ? BufferCategory::kFrozenParameters : BufferCategory::kParameterShards;
     if (placement.gathers_for_use() || offload.parameters) {
-      g.own_weight = add("weights", weights, compute, own, offload.parameters);
+      g.own_weight = add("weights", weights, stored, own, offload.parameters);
     } else {
-      g.full_weight = add("weights", weights, compute, full);
+      g.full_weight = add("weights", weights, stored, full);
       g.own_weight = g.placement.OwnedOf(g.full_weight);
     }
     if (group.frozen) {

@@ -26,8 +26,9 @@ struct SavedTensors {
 // group if the optimizer state is not sharded.
 struct GroupState {
   GroupPlacement placement;
-  Tensor own_weight;   // Compute dtype. A view of full_weight, if there is one.
-  Tensor full_weight;  // Compute dtype. Absent if it has to be gathered for each use.
+  // In the compute dtype, or as ParameterGroup::stored says.
+  Tensor own_weight;   // A view of full_weight, if there is one.
+  Tensor full_weight;  // Absent if it has to be gathered for each use.
   // Only with UpdateDevice::kHost: the weights in host memory that the update reads and writes. Between steps they have
   // the bits of own_weight. If own_weight is in host memory, it is the same tensor.
   Tensor host_weight;
@@ -42,6 +43,7 @@ struct GroupState {
   // changes, `saved` itself.
   SavedTensors snapshot;
   bool frozen = false;  // The group does not train: of the tensors above it has only weights.
+  FrozenWeights stored = FrozenWeights::kAsComputed;  // As ParameterGroup::stored.
 
   const ShardLayout& layout() const { return placement.layout(); }
   // Returns the weights that this rank holds between steps (GroupPlacement::Weights).

@@ -149,6 +149,49 @@ TEST(FrozenLaws, NoSyncAndLayeredAgreeToTheBitAndSoDoesEveryKindOfRecomputation)
   }
 }
 
+// Weights stored in bf16 take half the bytes of fp32, and give the bits of a run whose frozen weights have the same
+// values in fp32. Only one unit exists in both forms.
+TEST(FrozenLaws, WeightsStoredInBFloat16ComputeWhatTheirValuesInFloat32Compute) {
+  const Tokens tokens = RandomTokens(7, 11, TiedDecoder().vocabulary, 5);
+  RunOptions options;
+  options.model = TiedDecoder();
+  options.train_only = {"blocks.1.*", "final_norm.*", "blocks.2.attention.qkv.bias"};
+  options.steps = 2;
+  const auto sum = [](const RunResult& result, BufferCategory category) {
+    int64_t bytes = 0;
+    for (const Buffer& b : result.step.program.buffers) bytes += b.category == category ? b.size_bytes() : 0;
+    return bytes;
+  };
+  for (const Combination& c : Combinations()) {
+    for (const Mesh& mesh : {Mesh{1, 1}, Mesh{1, 3}, Mesh{2, 2}}) {
+      if (c.strategy == Strategy::kDdp && mesh.replicate > 1) continue;
+      if (mesh.replicate > 1 && !TestsEveryCombination()) continue;
+      options.step = {.strategy = c.strategy, .accumulation = c.accumulation, .mesh = mesh};
+      options.step.reshard_after_forward = mesh.shard != 3 || c.accumulation != Accumulation::kLayered;
+      options.step.offload_state.parameters = mesh.replicate > 1 && c.strategy == Strategy::kFullShard;
+      options.frozen_weights = FrozenWeights::kBFloat16;
+      options.edit_weights = {};
+      const RunResult narrow = MustRun(options, tokens);
+      options.frozen_weights = FrozenWeights::kAsComputed;
+      options.edit_weights = [&](const std::string& name, std::vector<float>& values) {
+        if (!MatchesAny(options.train_only, name)) values = narrow.weights.at(name);
+      };
+      const RunResult wide = MustRun(options, tokens);
+      const std::string what =
+          absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation), " ", mesh.replicate, " x ", mesh.shard);
+      ASSERT_FALSE(narrow.losses.empty()) << what;
+      EXPECT_EQ(narrow.losses, wide.losses) << what;
+      EXPECT_TRUE(narrow.gradients == wide.gradients) << what;
+      EXPECT_TRUE(narrow.weights == wide.weights) << what;  // Also: frozen weights have their bits after training.
+      EXPECT_EQ(narrow.measured_peak_bytes, narrow.plan.peak_bytes) << what;
+      EXPECT_EQ(2 * sum(narrow, BufferCategory::kFrozenParameters), sum(wide, BufferCategory::kFrozenParameters))
+          << what;
+      EXPECT_EQ(sum(wide, BufferCategory::kWidenedParameters), 0) << what;
+      EXPECT_GT(sum(narrow, BufferCategory::kWidenedParameters), 0) << what;
+    }
+  }
+}
+
 // Returns what the state of a group has besides its weights.
 int64_t BytesBesidesWeights(const RunResult& result, bool frozen) {
   int64_t bytes = 0;

@@ -114,6 +114,7 @@ std::vector<Variation> Variations() {
       {"PreviousNorm", kGpt2, {fp32, kPreviousNorm, kGroupsOfTwo}},
       {"PreviousNormInBackward", kLlama, {bf16, split, kPreviousNorm, "optimizer.update=IN_BACKWARD"}},
       {"Frozen", kGpt2, {fp32, kFrozen}},
+      {"FrozenStoredInBf16", kLlama, {fp32, "optimizer.train_only=blocks.1.*", "optimizer.frozen_weights=BF16"}},
       {"FrozenBf16", kLlama, {bf16, "optimizer.train_only=[*norm*, blocks.*.attention.*]"}},
       {"FrozenSplitReplicated", kGpt2, {bf16, split, gradients, "optimizer.train_only=*.weight", kGroupsOfTwo}},
       {"FrozenLeanBlocking", kLlama, {bf16, kLean, "optimizer.train_only=head.*", "checkpoint.asynchronous=false"}},
