@@ -50,7 +50,7 @@ static_assert(Same(CheckpointingPreset::kCheap, proto::ActivationCheckpointingSp
 static_assert(Same(CheckpointingPreset::kFeedForward, proto::ActivationCheckpointingSpec::FFN));
 static_assert(Same(CheckpointingPreset::kBlock, proto::ActivationCheckpointingSpec::BLOCK));
 static_assert(Same(FrozenWeights::kAsComputed, proto::FrozenWeightsSpec::AS_COMPUTED));
-static_assert(Same(FrozenWeights::kBFloat16, proto::FrozenWeightsSpec::BF16));
+static_assert(Same(FrozenWeights::kNf4, proto::FrozenWeightsSpec::NF4));
 static_assert(Same(UpdateTime::kInBackward, proto::OptimizerSpec::IN_BACKWARD));
 static_assert(Same(UpdateDevice::kHost, proto::OptimizerSpec::HOST));
 static_assert(Same(Clipping::kPreviousNorm, proto::OptimizerSpec::PREVIOUS_NORM));

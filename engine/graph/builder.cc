@@ -9,6 +9,7 @@
 #include "engine/text/pattern.h"
 #include "kernels/check.h"
 #include "kernels/ops/flat.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {
@@ -222,12 +223,28 @@ absl::StatusOr<ModelGraph> GraphBuilder::Finish() {
 }
 
 void GraphBuilder::DecideStorage() {
-  const bool narrows =
-      options_.frozen_weights == FrozenWeights::kBFloat16 && options_.compute_dtype != DType::kBFloat16;
-  if (!narrows) return;
-  for (Parameter& parameter : graph_.parameters) {
-    if (parameter.frozen) parameter.stored = FrozenWeights::kBFloat16;
+  if (options_.frozen_weights == FrozenWeights::kAsComputed) return;
+  std::vector<bool> narrows(graph_.parameters.size(), options_.compute_dtype != DType::kBFloat16);
+  if (options_.frozen_weights == FrozenWeights::kNf4) narrows = MatricesOfBlocks();
+  for (size_t id = 0; id < narrows.size(); ++id) {
+    Parameter& parameter = graph_.parameters[id];
+    if (parameter.frozen && narrows[id]) parameter.stored = options_.frozen_weights;
   }
+}
+
+std::vector<bool> GraphBuilder::MatricesOfBlocks() const {
+  std::vector<bool> matrices(graph_.parameters.size(), false), others(matrices.size(), false);
+  for (const UnitGraph& unit : graph_.units) {
+    for (const Node& node : unit.forward) {
+      VisitOperands(node.op, [&](absl::string_view name, const Tensor& t, Access) {
+        if (!t.present() || unit.values[t.where.symbol].role != ValueRole::kParameter) return;
+        const bool multiplies = unit.layer >= 0 && node.op.Is<MatMul>() && name == "b";
+        (multiplies ? matrices : others)[unit.values[t.where.symbol].parameter] = true;
+      });
+    }
+  }
+  for (size_t id = 0; id < matrices.size(); ++id) matrices[id] = matrices[id] && !others[id];
+  return matrices;
 }
 
 void GraphBuilder::SplitGroups() {
@@ -236,6 +253,7 @@ void GraphBuilder::SplitGroups() {
     const auto add = [&](bool frozen, FrozenWeights stored) {
       ParameterGroup part = {
           .name = absl::StrCat(group.name, frozen ? ".frozen" : ""), .frozen = frozen, .stored = stored};
+      if (stored == FrozenWeights::kNf4) absl::StrAppend(&part.name, ".nf4");
       for (const ParameterId id : group.parameters) {
         const Parameter& parameter = graph_.parameters[id];
         if (parameter.frozen == frozen && parameter.stored == stored) part.parameters.push_back(id);
@@ -247,6 +265,7 @@ void GraphBuilder::SplitGroups() {
     add(false, FrozenWeights::kAsComputed);
     add(true, FrozenWeights::kAsComputed);
     add(true, FrozenWeights::kBFloat16);
+    add(true, FrozenWeights::kNf4);
   }
   graph_.groups = std::move(groups);
 }

@@ -130,6 +130,8 @@ class GraphBuilder {
   void CheckParameters();
   // Decides how frozen parameters are stored.
   void DecideStorage();
+  // Returns, by parameter, whether only matmuls in blocks read it, as their right operand.
+  std::vector<bool> MatricesOfBlocks() const;
   // Divides each group by what trains, and by how weights are stored.
   void SplitGroups();
 

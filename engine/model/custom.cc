@@ -19,9 +19,10 @@ std::string Difference(const CustomModel& model, const GraphOptions& options, co
     if (parameter.frozen == (options.train_only.empty() || MatchesAny(options.train_only, parameter.name))) {
       return "its graph was built with other options than those that its function was given: it ignores train_only";
     }
-    const bool narrows =
+    const bool is_narrow = parameter.stored != FrozenWeights::kAsComputed;
+    const bool wants_bf16 =
         options.frozen_weights == FrozenWeights::kBFloat16 && options.compute_dtype != DType::kBFloat16;
-    if ((parameter.stored == FrozenWeights::kBFloat16) != (narrows && parameter.frozen)) {
+    if ((is_narrow && parameter.stored != options.frozen_weights) || (wants_bf16 && parameter.frozen && !is_narrow)) {
       return "its graph was built with other options than those that its function was given: it ignores "
              "frozen_weights";
     }

@@ -48,6 +48,7 @@ std::string DescribeFrozenWeights(FrozenWeights weights) {
   switch (weights) {
     case FrozenWeights::kAsComputed: return "";
     case FrozenWeights::kBFloat16: return "in bf16, ";
+    case FrozenWeights::kNf4: return "matrices of blocks in NF4, ";
   }
   return "";
 }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/step/writer.h"
 #include "kernels/ops/flat.h"
+#include "kernels/ops/quantized.h"
 
 namespace shale {
 
@@ -35,13 +36,20 @@ void Gatherer::Widen(int index) {
   const GatherUse& use = uses_[index];
   for (size_t i = 0; i < use.groups.size(); ++i) {
     const GroupId group = use.groups[i];
-    if (state_.groups[group].stored == FrozenWeights::kAsComputed) continue;
-    const Tensor stored = std::exchange(
-        gathered_[index][i],
-        writer_.AddTensor(
-            absl::StrCat(model_.groups[group].name, ".widened"), BufferCategory::kWidenedParameters,
-            Tensor::Contiguous(model_.compute_dtype, {state_.groups[group].placement.elements(Part::kFull)})));
-    writer_.Emit({.phase = use.phase, .unit = use.unit}, Op(Copy{.from = stored, .to = gathered_[index][i]}));
+    const GroupState& g = state_.groups[group];
+    if (g.stored == FrozenWeights::kAsComputed) continue;
+    const int64_t shards = g.layout().shards();
+    const Tensor stored = gathered_[index][i];
+    const Tensor wide = gathered_[index][i] =
+        writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".widened"), BufferCategory::kWidenedParameters,
+                          Tensor::Contiguous(model_.compute_dtype, {g.placement.elements(Part::kFull)}));
+    const EmitContext context{.phase = use.phase, .unit = use.unit};
+    if (g.stored == FrozenWeights::kNf4) {
+      writer_.Emit(context, Op(Nf4Dequantize{.stored_RP = stored.Reshape({shards, stored.elements() / shards}),
+                                             .out_RN = wide.Reshape({shards, g.layout().shard_elements()})}));
+    } else {
+      writer_.Emit(context, Op(Copy{.from = stored, .to = wide}));
+    }
   }
 }
 
@@ -73,7 +81,7 @@ void Gatherer::Issue(int index) {
       continue;
     }
     full = writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".gathered"), BufferCategory::kGatheredParameters,
-                             Tensor::Contiguous(g.own_weight.dtype, {g.placement.elements(Part::kFull)}));
+                             Tensor::Contiguous(g.own_weight.dtype, {g.own_weight.elements() * g.layout().shards()}));
     if (g.placement.placement().gathers_for_use()) {
       const Tensor& copy = fetched_[index][i];
       writer_.Emit(

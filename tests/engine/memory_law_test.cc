@@ -97,7 +97,7 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   static const std::vector<std::string> kTrainOnly[] = {
       {"blocks.0.*"}, {"*.weight"}, {"*norm*", "embedding*"}, {"blocks.*.attention.*"}, {"final_norm.weight"}};
   if (pick(3) == 0) options.train_only = kTrainOnly[pick(std::ssize(kTrainOnly))];
-  options.frozen_weights = static_cast<FrozenWeights>(pick(2));
+  options.frozen_weights = static_cast<FrozenWeights>(pick(3));
   return options;
 }
 
