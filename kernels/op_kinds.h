@@ -28,6 +28,7 @@
   X(Add)                      \
   X(Accumulate)               \
   X(ZeroRanges)               \
+  X(Nf4Dequantize)            \
   X(LossScale)                \
   X(FlagNonFinite)            \
   X(CombineTotals)            \

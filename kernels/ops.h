@@ -25,6 +25,7 @@
 #include "kernels/ops/loss.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/norm.h"
+#include "kernels/ops/quantized.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/scalars.h"
 #include "kernels/ops/update.h"

@@ -4,8 +4,10 @@
 
 #include "kernels/counter_random.h"
 #include "kernels/integers.h"
+#include "kernels/nf4.h"
 #include "kernels/op_checker.h"
 #include "kernels/ops/flat.h"
+#include "kernels/ops/quantized.h"
 #include "kernels/ops/scalars.h"
 #include "kernels/ops/update.h"
 #include "kernels/step_scalars.h"
@@ -147,6 +149,15 @@ void Check(OpChecker& c, const Accumulate& op) {
             "; wanted a GradientStream");
   CheckRandomBlocks(c, op.shard_begin);
   CheckShard(c, op.shard_begin, op.shard_stride, N.size);
+}
+
+void Check(OpChecker& c, const Nf4Dequantize& op) {
+  Dim R = {"R"}, N = Flat("N");
+  c.Act("out", op.out_RN, {&R, &N});
+  c.Require(N.size % kNf4GroupWeights == 0, "out is ", op.out_RN.ToString(), "; wanted rows of a multiple of ",
+            kNf4GroupWeights, " weights");
+  Dim P = {"P", Nf4Row{N.size}.bytes()};
+  c.Typed("stored", op.stored_RP, DType::kUInt8, {&R, &P});
 }
 
 void Check(OpChecker& c, const ZeroRanges& op) {

@@ -30,6 +30,11 @@ ElementRange GroupPlacement::Range(Part part, int rank) const {
 Tensor GroupPlacement::ShardOf(const Tensor& full, int64_t block) const {
   const int64_t elements = layout_.shard_elements() / block;
   SHALE_CHECK(full.elements() == elements * placement_.mesh.shard) << full.ToString();
+  return EqualShardOf(full);
+}
+
+Tensor GroupPlacement::EqualShardOf(const Tensor& full) const {
+  const int64_t elements = full.elements() / placement_.mesh.shard;
   Tensor shard = full.Slice(0, 0, elements);
   shard.where.shard_stride_bytes = elements * SizeOf(full.dtype);
   return shard;

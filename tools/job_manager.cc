@@ -30,9 +30,7 @@ int64_t BytesOfCheckpoint(const JobPlan& plan) {
   manifest.values = SavedValuesOf(state);
   manifest.frozen_values = FrozenValuesOf(state);
   manifest.states = SavedStatesOf(state.states);
-  for (const Parameter& parameter : plan.train.graph.parameters) {
-    manifest.parameters.push_back({parameter.name, parameter.shape, parameter.frozen});
-  }
+  manifest.parameters = SavedParametersOf(plan.train.graph);
   int64_t bytes = 0;
   for (const PartSpec& part : manifest.parts()) {
     for (const SavedParameter& parameter : manifest.parameters) {

@@ -15,6 +15,7 @@
 #include "engine/text/quote.h"
 #include "engine/text/utf8.h"
 #include "kernels/check.h"
+#include "kernels/nf4.h"
 #include "proto/checkpoint.pb.h"
 
 namespace shale {
@@ -128,6 +129,9 @@ absl::Status Check(const Manifest& m) {
   absl::flat_hash_set<absl::string_view> names;
   for (const SavedParameter& parameter : m.parameters) {
     SHALE_RETURN_IF_ERROR(CheckParameter(parameter));
+    if (parameter.nf4 && !parameter.frozen) {
+      return Refuse("parameter ", parameter.name, " trains, and its values are saved in 4 bits");
+    }
     if (!names.insert(parameter.name).second) return Refuse("parameter ", parameter.name, " is in it twice");
   }
   if (std::ssize(m.states) > kMaxSavedStates) return Refuse("it has ", m.states.size(), " states of an optimizer");
@@ -182,6 +186,10 @@ int64_t BytesPerElement(SavedPart part, absl::Span<const SavedState> states) {
     case SavedPart::kValue: return 4;
     case SavedPart::kHigh:
     case SavedPart::kLow: return 2;
+    case SavedPart::kNf4Codes:
+    case SavedPart::kNf4Absmax: return 1;
+    case SavedPart::kNf4Scales:
+    case SavedPart::kNf4Means: return 4;
     default: break;
   }
   const int64_t state = StateOf(part);
@@ -193,6 +201,10 @@ std::string NameOf(SavedPart part, absl::Span<const SavedState> states) {
     case SavedPart::kValue: return "value";
     case SavedPart::kHigh: return "high bits";
     case SavedPart::kLow: return "low bits";
+    case SavedPart::kNf4Codes: return "NF4 codes";
+    case SavedPart::kNf4Absmax: return "NF4 absmax";
+    case SavedPart::kNf4Scales: return "NF4 scales";
+    case SavedPart::kNf4Means: return "NF4 means";
     default: return states[StateOf(part)].name;
   }
 }
@@ -204,11 +216,23 @@ absl::string_view ToString(SavedValues values) {
     case SavedValues::kFloat32: return "FP32";
     case SavedValues::kSplit: return "SPLIT";
     case SavedValues::kBFloat16: return "BF16";
+    case SavedValues::kNf4: return "NF4";
   }
   return "?";
 }
 
-std::vector<PartSpec> PartsOf(SavedValues values, SavedValues frozen_values, absl::Span<const SavedState> states) {
+int64_t BlockOf(SavedPart part, absl::Span<const SavedState> states) {
+  switch (part) {
+    case SavedPart::kNf4Codes: return 2;
+    case SavedPart::kNf4Absmax: return kNf4BlockWeights;
+    case SavedPart::kNf4Scales:
+    case SavedPart::kNf4Means: return kNf4GroupWeights;
+    default: return StateOf(part) < 0 ? 1 : states[StateOf(part)].block;
+  }
+}
+
+std::vector<PartSpec> PartsOf(SavedValues values, SavedValues frozen_values, absl::Span<const SavedState> states,
+                              bool nf4) {
   std::vector<PartSpec> parts;
   for (size_t i = 0; i < states.size(); ++i) {
     parts.push_back({StatePart(static_cast<int64_t>(i)), states[i].name, states[i].dtype, states[i].block});
@@ -219,6 +243,13 @@ std::vector<PartSpec> PartsOf(SavedValues values, SavedValues frozen_values, abs
   if (values == SavedValues::kSplit) {
     parts.push_back({SavedPart::kLow, NameOf(SavedPart::kLow, states), DType::kInt16});
   }
+  const auto add = [&](SavedPart part, DType dtype) {
+    if (nf4) parts.push_back({part, NameOf(part, states), dtype, BlockOf(part, states)});
+  };
+  add(SavedPart::kNf4Scales, DType::kFloat32);
+  add(SavedPart::kNf4Means, DType::kFloat32);
+  add(SavedPart::kNf4Codes, DType::kUInt8);
+  add(SavedPart::kNf4Absmax, DType::kUInt8);
   std::stable_sort(parts.begin(), parts.end(),
                    [](const PartSpec& a, const PartSpec& b) { return a.element_bytes() > b.element_bytes(); });
   return parts;
@@ -231,15 +262,18 @@ int64_t SavedParameter::elements() const {
 }
 
 std::vector<PartSpec> Manifest::parts() const {
-  const bool any_frozen = std::any_of(parameters.begin(), parameters.end(), [](auto& p) { return p.frozen; });
-  return PartsOf(values, any_frozen ? frozen_values : values, states);
+  const auto any = [&](auto has) { return std::any_of(parameters.begin(), parameters.end(), has); };
+  return PartsOf(values, any([](auto& p) { return p.frozen && !p.nf4; }) ? frozen_values : values, states,
+                 any([](auto& p) { return p.nf4; }));
 }
 
 bool Manifest::Has(SavedPart part, const SavedParameter& parameter) const {
+  const SavedValues form = ValuesOf(parameter);
+  if (IsNf4(part)) return form == SavedValues::kNf4;
   switch (part) {
-    case SavedPart::kValue: return ValuesOf(parameter) == SavedValues::kFloat32;
-    case SavedPart::kHigh: return ValuesOf(parameter) != SavedValues::kFloat32;
-    case SavedPart::kLow: return ValuesOf(parameter) == SavedValues::kSplit;
+    case SavedPart::kValue: return form == SavedValues::kFloat32;
+    case SavedPart::kHigh: return form == SavedValues::kSplit || form == SavedValues::kBFloat16;
+    case SavedPart::kLow: return form == SavedValues::kSplit;
     default: return !parameter.frozen && StateOf(part) >= 0 && StateOf(part) < std::ssize(states);
   }
 }
@@ -294,6 +328,7 @@ std::string SerializeManifest(const Manifest& manifest) {
     record.set_name(parameter.name);
     record.mutable_shape()->Assign(parameter.shape.begin(), parameter.shape.end());
     if (parameter.frozen) record.set_frozen(true);
+    if (parameter.nf4) record.set_nf4(true);
   }
   AddFiles(manifest.files, m);
   return Frame(kMagic, kVersion, m.SerializeAsString());
@@ -340,7 +375,8 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
     }
   }
   for (const proto::ParameterRecord& record : m.parameters()) {
-    manifest.parameters.push_back({record.name(), {record.shape().begin(), record.shape().end()}, record.frozen()});
+    manifest.parameters.push_back(
+        {record.name(), {record.shape().begin(), record.shape().end()}, record.frozen(), record.nf4()});
   }
   manifest.files = FilesOf(m);
   SHALE_RETURN_IF_ERROR(Check(manifest));

@@ -32,13 +32,22 @@ enum class SavedPart : uint8_t {
   kHigh = 2,        // bf16: the weight under SPLIT masters, or without masters.
   kLow = 3,         // i16: the bits below kHigh (JoinMaster in kernels/dtype.h).
   kFirstState = 4,  // This and the following numbers: the optimizer's states, in the order of Manifest::states.
+  kNf4Codes = 64,   // This and the following numbers: the parts of a weight in 4 bits (kernels/nf4.h).
+  kNf4Absmax = 65,
+  kNf4Scales = 66,
+  kNf4Means = 67,
 };
+inline constexpr int kMaxSavedStates = 16;
+inline constexpr int kNf4Parts = 4;
+// Returns whether a part is one of the kNf4 parts.
+constexpr bool IsNf4(SavedPart part) { return part >= SavedPart::kNf4Codes && part <= SavedPart::kNf4Means; }
 constexpr SavedPart StatePart(int64_t state) {
   return static_cast<SavedPart>(static_cast<int64_t>(SavedPart::kFirstState) + state);
 }
 // Returns the index of the optimizer's state that a part is, or -1 if it is none.
 constexpr int64_t StateOf(SavedPart part) {
-  return part < SavedPart::kFirstState ? -1 : static_cast<int64_t>(part) - static_cast<int64_t>(SavedPart::kFirstState);
+  if (part < SavedPart::kFirstState || part >= SavedPart::kNf4Codes) return -1;
+  return static_cast<int64_t>(part) - static_cast<int64_t>(SavedPart::kFirstState);
 }
 
 // A state that the optimizer keeps for each parameter (UpdateState in kernels/update_rules.h).
@@ -54,26 +63,27 @@ struct SavedState {
 bool Convertible(const SavedState& a, const SavedState& b);
 // Returns the bytes per element of a part, or 0 if there is no such part. `states` are Manifest::states.
 int64_t BytesPerElement(SavedPart part, absl::Span<const SavedState> states);
-// Returns "value", "high bits", "low bits", or the name of the state.
+// Returns the elements of the parameter for each element of a part. REQUIRES: there is such a part.
+int64_t BlockOf(SavedPart part, absl::Span<const SavedState> states);
+// Returns "value", "high bits", "low bits", "NF4 codes" and so on, or the name of the state.
 std::string NameOf(SavedPart part, absl::Span<const SavedState> states);
 
 // Returns the states of AdamW. A manifest that names no states has these.
 std::vector<SavedState> AdamWStates();
-
-inline constexpr int kMaxSavedStates = 16;
 
 // The form in which the values of parameters are saved.
 enum class SavedValues : uint8_t {
   kFloat32,   // kValue.
   kSplit,     // kHigh and kLow.
   kBFloat16,  // kHigh.
+  kNf4,       // The kNf4 parts. Only of frozen parameters that SavedParameter::nf4 marks.
 };
 absl::string_view ToString(SavedValues values);
 
 // Describes one part of the parameters in a checkpoint.
 struct PartSpec {
   SavedPart part = SavedPart::kValue;
-  std::string name;  // "value", "high bits", "low bits", or the state's name.
+  std::string name;  // As NameOf returns it.
   DType dtype = DType::kFloat32;
   int64_t block = 1;  // Elements of the parameter for each element of the part.
 
@@ -83,13 +93,16 @@ struct PartSpec {
 };
 // Returns the parts that a checkpoint of this form has, in the order in which they are saved: wide elements first, so
 // that every element lies at a multiple of its size. `values` is the form of parameters that train, and
-// `frozen_values` that of frozen parameters (kFloat32 or kBFloat16), which have no states.
-std::vector<PartSpec> PartsOf(SavedValues values, SavedValues frozen_values, absl::Span<const SavedState> states);
+// `frozen_values` that of frozen parameters (kFloat32 or kBFloat16), which have no states. `nf4` says whether the
+// values of some of them are in 4 bits.
+std::vector<PartSpec> PartsOf(SavedValues values, SavedValues frozen_values, absl::Span<const SavedState> states,
+                              bool nf4 = false);
 
 struct SavedParameter {
   std::string name;
   std::vector<int64_t> shape;
   bool frozen = false;  // It did not train.
+  bool nf4 = false;     // Its values are saved as kNf4.
 
   int64_t elements() const;
   bool operator==(const SavedParameter&) const = default;
@@ -128,7 +141,7 @@ struct Manifest {
   int64_t ranks = 0;                                  // The number of files.
   std::string strategy, accumulation;                 // For people; reading a checkpoint does not depend on them.
   SavedValues values = SavedValues::kFloat32;         // Of parameters that train.
-  SavedValues frozen_values = SavedValues::kFloat32;  // Of frozen parameters; kFloat32 if there are none.
+  SavedValues frozen_values = SavedValues::kFloat32;  // Of frozen parameters without nf4; kFloat32 if there are none.
   std::vector<SavedState> states = AdamWStates();
   std::vector<SavedParameter> parameters;
   std::vector<SavedFile> files;  // In rank order.
@@ -136,7 +149,9 @@ struct Manifest {
   uint32_t job_crc() const;  // CRC-32C of `job`.
   std::vector<PartSpec> parts() const;
   // Returns the form in which the values of a parameter are saved.
-  SavedValues ValuesOf(const SavedParameter& parameter) const { return parameter.frozen ? frozen_values : values; }
+  SavedValues ValuesOf(const SavedParameter& parameter) const {
+    return parameter.nf4 ? SavedValues::kNf4 : parameter.frozen ? frozen_values : values;
+  }
   // Returns whether the checkpoint has this part of a parameter.
   bool Has(SavedPart part, const SavedParameter& parameter) const;
   bool operator==(const Manifest&) const = default;
@@ -156,8 +171,9 @@ std::string SerializeManifest(const Manifest& manifest);
 // Accepts any bytes. Returns InvalidArgument, without a path, for bytes that are not a manifest, are damaged, or
 // contradict themselves: negative counts or counts above 2^60, more parameters or files than the limits below, a
 // dimension below 1, a shape whose elements cannot be counted, a name used twice, more than kMaxSavedStates states, a
-// state of an unknown type, frozen values saved as SPLIT, a file with another name than ShardFileName gives or with
-// another number of checksums than its size requires. Returns Unimplemented for another version.
+// state of an unknown type, frozen values saved as SPLIT, values in 4 bits of a parameter that trains, a file with
+// another name than ShardFileName gives or with another number of checksums than its size requires. Returns
+// Unimplemented for another version.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes);
 
 // The largest size of a MANIFEST that is read, and the most parameters and files that it may have. The reader checks

@@ -129,9 +129,8 @@ absl::Status CheckpointReader::CheckCoverage() const {
 }
 
 int64_t CheckpointReader::ElementsOf(SavedPart part, const SavedParameter& parameter) const {
-  const int64_t state = StateOf(part);
-  if (state >= 0 && parameter.frozen) return 0;
-  return CeilDivide(parameter.elements(), state < 0 ? 1 : manifest_.states[state].block);
+  if (StateOf(part) >= 0 && parameter.frozen) return 0;
+  return CeilDivide(parameter.elements(), BlockOf(part, manifest_.states));
 }
 
 int64_t CheckpointReader::size_bytes() const {

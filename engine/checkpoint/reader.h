@@ -83,8 +83,9 @@ class CheckpointValues {
 
   // Fills `out` with elements [begin, begin + out.size()) of a part of a parameter. `part` must be kValue or a state of
   // the optimizer. kValue means the master weights if there are any (joined from kHigh and kLow if they were saved in
-  // that form), and otherwise the weights. 8-bit states are read as their codes, 0 to 255. Returns NotFound for an
-  // unknown name, OutOfRange for elements that the part does not have, DataLoss for a damaged chunk.
+  // that form), and otherwise the weights, dequantized if they were saved in 4 bits. 8-bit states are read as their
+  // codes, 0 to 255. Returns NotFound for an unknown name, OutOfRange for elements that the part does not have,
+  // DataLoss for a damaged chunk.
   absl::Status Read(SavedPart part, absl::string_view parameter, int64_t begin, absl::Span<float> out);
   absl::Status Read(absl::string_view parameter, int64_t begin, absl::Span<float> out) {
     return Read(SavedPart::kValue, parameter, begin, out);
@@ -108,6 +109,8 @@ class CheckpointValues {
   // from `begin`.
   absl::Status ReadPart(SavedPart part, int64_t parameter, int64_t begin, int64_t elements,
                         absl::FunctionRef<void(int64_t at, const char* bytes, int64_t count)> sink);
+  // Reads the values of a parameter that was saved in 4 bits.
+  absl::Status ReadNf4(int64_t parameter, int64_t begin, absl::Span<float> out);
   // Returns the bytes of a chunk, which are valid until the next call. Reads the chunk if it is not cached.
   absl::StatusOr<const char*> Fetch(int64_t rank, int64_t index);
 

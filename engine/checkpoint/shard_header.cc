@@ -73,7 +73,9 @@ absl::StatusOr<ShardHeader> ParseShardHeader(absl::string_view head, int64_t fil
   int64_t end = padded;
   for (const proto::PieceRecord& record : parsed.pieces()) {
     const int32_t last = static_cast<int32_t>(SavedPart::kFirstState) + static_cast<int32_t>(states.size()) - 1;
-    if (record.part() < static_cast<int32_t>(SavedPart::kValue) || record.part() > last) {
+    const bool nf4 = record.part() >= static_cast<int32_t>(SavedPart::kNf4Codes) &&
+                     record.part() <= static_cast<int32_t>(SavedPart::kNf4Means);
+    if (!nf4 && (record.part() < static_cast<int32_t>(SavedPart::kValue) || record.part() > last)) {
       return Refuse("has a piece of part ", record.part(), ", which is unknown");
     }
     const auto part = static_cast<SavedPart>(record.part());

@@ -8,6 +8,8 @@
 #include "engine/text/elements.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
+#include "kernels/integers.h"
+#include "kernels/nf4.h"
 
 namespace shale {
 namespace {
@@ -18,7 +20,7 @@ constexpr int kCachedChunks = 4;
 
 CheckpointValues::CheckpointValues(const CheckpointReader& reader)
     : reader_(reader),
-      parts_(static_cast<int64_t>(StatePart(std::ssize(reader.manifest().states))) - 1),
+      parts_(static_cast<int64_t>(StatePart(std::ssize(reader.manifest().states))) - 1 + kNf4Parts),
       places_(reader.manifest().parameters.size() * parts_),
       cache_(kCachedChunks) {
   for (const ShardHeader& shard : reader.shards()) {
@@ -33,7 +35,11 @@ CheckpointValues::CheckpointValues(const CheckpointReader& reader)
 }
 
 std::vector<CheckpointValues::Place>& CheckpointValues::Places(SavedPart part, int64_t parameter) {
-  return places_[parameter * parts_ + static_cast<int64_t>(part) - 1];
+  // Parts in 4 bits come last.
+  const int64_t place = IsNf4(part)
+                            ? static_cast<int64_t>(part) - static_cast<int64_t>(SavedPart::kNf4Means) - 1 + parts_
+                            : static_cast<int64_t>(part) - 1;
+  return places_[parameter * parts_ + place];
 }
 
 absl::StatusOr<const char*> CheckpointValues::Fetch(int64_t rank, int64_t index) {
@@ -74,6 +80,32 @@ absl::Status CheckpointValues::ReadPart(SavedPart part, int64_t parameter, int64
   return absl::OkStatus();
 }
 
+absl::Status CheckpointValues::ReadNf4(int64_t parameter, int64_t begin, absl::Span<float> out) {
+  const int64_t elements = reader_.manifest().parameters[parameter].elements(), end = begin + std::ssize(out);
+  std::vector<float> weights(kNf4GroupWeights);
+  uint8_t codes[kNf4GroupWeights / 2], absmax[kNf4GroupBlocks];
+  float scale = 0, mean = 0;
+  for (int64_t first = RoundDown(begin, kNf4GroupWeights); first < end; first += kNf4GroupWeights) {
+    const int64_t count = std::min(kNf4GroupWeights, elements - first);
+    const auto read = [&](SavedPart part, void* to) {
+      const int64_t block = BlockOf(part, reader_.manifest().states);
+      const int64_t bytes = BytesPerElement(part, reader_.manifest().states);
+      return ReadPart(part, parameter, first / block, CeilDivide(count, block),
+                      [&](int64_t at, const char* from, int64_t n) {
+                        std::memcpy(static_cast<char*>(to) + at * bytes, from, n * bytes);
+                      });
+    };
+    SHALE_RETURN_IF_ERROR(read(SavedPart::kNf4Codes, codes));
+    SHALE_RETURN_IF_ERROR(read(SavedPart::kNf4Absmax, absmax));
+    SHALE_RETURN_IF_ERROR(read(SavedPart::kNf4Scales, &scale));
+    SHALE_RETURN_IF_ERROR(read(SavedPart::kNf4Means, &mean));
+    DequantizeNf4(codes, absmax, scale, mean, absl::MakeSpan(weights.data(), count));
+    const int64_t from = std::max(begin, first), to = std::min(end, first + count);
+    std::copy(weights.begin() + (from - first), weights.begin() + (to - first), out.begin() + (from - begin));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter, int64_t begin, absl::Span<float> out) {
   const std::vector<SavedState>& states = reader_.manifest().states;
   SHALE_CHECK(part == SavedPart::kValue || (StateOf(part) >= 0 && StateOf(part) < std::ssize(states)));
@@ -85,6 +117,7 @@ absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter,
   const SavedValues form = reader_.manifest().ValuesOf(reader_.manifest().parameters[index]);
   const std::string what = part == SavedPart::kValue ? "" : absl::StrCat(NameOf(part, states), " of ");
   SHALE_RETURN_IF_ERROR(CheckElements(absl::StrCat(what, "parameter ", parameter), elements, begin, size));
+  if (part == SavedPart::kValue && form == SavedValues::kNf4) return ReadNf4(index, begin, out);
   if (part != SavedPart::kValue || form == SavedValues::kFloat32) {
     const DType dtype = part == SavedPart::kValue ? DType::kFloat32 : states[StateOf(part)].dtype;
     return ReadPart(part, index, begin, size, [&](int64_t at, const char* bytes, int64_t count) {

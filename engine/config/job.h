@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/data/data_enums.h"
+#include "engine/graph/frozen_weights.h"
 #include "engine/graph/target_weights.h"
 #include "engine/model/config.h"
 #include "engine/optimizer/optimizer.h"
@@ -146,7 +147,8 @@ struct OptimizerConfig {
   Moments moments = Moments::kFloat32;
   std::vector<std::string> no_decay;    // Name patterns of parameters without decay. Vectors never decay.
   std::vector<std::string> train_only;  // Name patterns of the parameters that train. Empty: all.
-  double max_gradient_norm = 1;         // 0: no clipping.
+  FrozenWeights frozen_weights = FrozenWeights::kAsComputed;
+  double max_gradient_norm = 1;  // 0: no clipping.
   Clipping clipping = Clipping::kGlobal;
   UpdateTime update = UpdateTime::kAfterBackward;
   UpdateDevice device = UpdateDevice::kSame;

@@ -101,6 +101,7 @@ OptimizerConfig OptimizerFromSpec(const proto::OptimizerSpec& spec, bool lean) {
   config.weight_decay = spec.has_weight_decay() ? spec.weight_decay() : defaults.weight_decay;
   config.no_decay.assign(spec.no_decay().begin(), spec.no_decay().end());
   config.train_only.assign(spec.train_only().begin(), spec.train_only().end());
+  config.frozen_weights = FromSpec(spec.frozen_weights(), config.frozen_weights);
   if (spec.has_max_gradient_norm()) config.max_gradient_norm = spec.max_gradient_norm();
   config.clipping = FromSpec(spec.clipping(), config.clipping);
   config.update = FromSpec(spec.update(), config.update);

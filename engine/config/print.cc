@@ -98,6 +98,9 @@ void Print(const OptimizerConfig& config, proto::OptimizerSpec& spec) {
   if (config.moments != Moments::kFloat32) spec.set_moments(ToSpec<proto::OptimizerSpec::Moments>(config.moments));
   for (const std::string& pattern : config.no_decay) spec.add_no_decay(pattern);
   for (const std::string& pattern : config.train_only) spec.add_train_only(pattern);
+  if (config.frozen_weights != FrozenWeights::kAsComputed) {
+    spec.set_frozen_weights(ToSpec<proto::FrozenWeightsSpec::Storage>(config.frozen_weights));
+  }
   spec.set_max_gradient_norm(config.max_gradient_norm);
   spec.set_clipping(ToSpec<proto::OptimizerSpec::Clipping>(config.clipping));
   spec.set_update(ToSpec<proto::OptimizerSpec::UpdateTime>(config.update));

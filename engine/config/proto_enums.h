@@ -49,6 +49,8 @@ static_assert(Same(Moments::kBFloat16, proto::OptimizerSpec::BF16));
 static_assert(Same(CheckpointingPreset::kCheap, proto::ActivationCheckpointingSpec::CHEAP));
 static_assert(Same(CheckpointingPreset::kFeedForward, proto::ActivationCheckpointingSpec::FFN));
 static_assert(Same(CheckpointingPreset::kBlock, proto::ActivationCheckpointingSpec::BLOCK));
+static_assert(Same(FrozenWeights::kAsComputed, proto::FrozenWeightsSpec::AS_COMPUTED));
+static_assert(Same(FrozenWeights::kNf4, proto::FrozenWeightsSpec::NF4));
 static_assert(Same(UpdateTime::kInBackward, proto::OptimizerSpec::IN_BACKWARD));
 static_assert(Same(UpdateDevice::kHost, proto::OptimizerSpec::HOST));
 static_assert(Same(Clipping::kPreviousNorm, proto::OptimizerSpec::PREVIOUS_NORM));

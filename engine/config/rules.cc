@@ -279,6 +279,11 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
                    absl::StrCat("rule ", entry.name, " does not read it; choose ", absl::StrJoin(readers, " or "),
                                 ", or leave it out"));
   }
+  if (optimizer.frozen_weights != FrozenWeights::kAsComputed && optimizer.train_only.empty()) {
+    errors.AddRule({"optimizer.frozen_weights", "optimizer.train_only"},
+                   "no parameter is frozen, because all train; name those that train in train_only, or leave "
+                   "frozen_weights out");
+  }
   if (optimizer.nesterov && optimizer.momentum == 0) {
     errors.AddRule(
         {"optimizer.nesterov", "optimizer.momentum"},

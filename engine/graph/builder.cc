@@ -9,6 +9,7 @@
 #include "engine/text/pattern.h"
 #include "kernels/check.h"
 #include "kernels/ops/flat.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {
@@ -216,22 +217,55 @@ absl::StatusOr<ModelGraph> GraphBuilder::Finish() {
   CheckResult();
   CheckParameters();
   SHALE_RETURN_IF_ERROR(status_);
+  DecideStorage();
   SplitGroups();
   return std::move(graph_);
+}
+
+void GraphBuilder::DecideStorage() {
+  if (options_.frozen_weights == FrozenWeights::kAsComputed) return;
+  std::vector<bool> narrows(graph_.parameters.size(), options_.compute_dtype != DType::kBFloat16);
+  if (options_.frozen_weights == FrozenWeights::kNf4) narrows = MatricesOfBlocks();
+  for (size_t id = 0; id < narrows.size(); ++id) {
+    Parameter& parameter = graph_.parameters[id];
+    if (parameter.frozen && narrows[id]) parameter.stored = options_.frozen_weights;
+  }
+}
+
+std::vector<bool> GraphBuilder::MatricesOfBlocks() const {
+  std::vector<bool> matrices(graph_.parameters.size(), false), others(matrices.size(), false);
+  for (const UnitGraph& unit : graph_.units) {
+    for (const Node& node : unit.forward) {
+      VisitOperands(node.op, [&](absl::string_view name, const Tensor& t, Access) {
+        if (!t.present() || unit.values[t.where.symbol].role != ValueRole::kParameter) return;
+        const bool multiplies = unit.layer >= 0 && node.op.Is<MatMul>() && name == "b";
+        (multiplies ? matrices : others)[unit.values[t.where.symbol].parameter] = true;
+      });
+    }
+  }
+  for (size_t id = 0; id < matrices.size(); ++id) matrices[id] = matrices[id] && !others[id];
+  return matrices;
 }
 
 void GraphBuilder::SplitGroups() {
   std::vector<ParameterGroup> groups;
   for (const ParameterGroup& group : graph_.groups) {
-    for (const bool frozen : {false, true}) {
-      ParameterGroup part = {.name = absl::StrCat(group.name, frozen ? ".frozen" : ""), .frozen = frozen};
+    const auto add = [&](bool frozen, FrozenWeights stored) {
+      ParameterGroup part = {
+          .name = absl::StrCat(group.name, frozen ? ".frozen" : ""), .frozen = frozen, .stored = stored};
+      if (stored == FrozenWeights::kNf4) absl::StrAppend(&part.name, ".nf4");
       for (const ParameterId id : group.parameters) {
-        if (graph_.parameters[id].frozen == frozen) part.parameters.push_back(id);
+        const Parameter& parameter = graph_.parameters[id];
+        if (parameter.frozen == frozen && parameter.stored == stored) part.parameters.push_back(id);
       }
-      if (part.parameters.empty()) continue;
+      if (part.parameters.empty()) return;
       for (const ParameterId id : part.parameters) graph_.parameters[id].group = static_cast<GroupId>(groups.size());
       groups.push_back(std::move(part));
-    }
+    };
+    add(false, FrozenWeights::kAsComputed);
+    add(true, FrozenWeights::kAsComputed);
+    add(true, FrozenWeights::kBFloat16);
+    add(true, FrozenWeights::kNf4);
   }
   graph_.groups = std::move(groups);
 }

@@ -49,6 +49,7 @@ struct GraphOptions {
   bool padding = false;       // Sequences may end in padding, which no other token may see.
   // Name patterns (engine/text/pattern.h) of the parameters that train. Empty: all. See [Note: frozen parameters].
   std::vector<std::string> train_only;
+  FrozenWeights frozen_weights = FrozenWeights::kAsComputed;  // How the others are stored.
 };
 
 class GraphBuilder {
@@ -127,7 +128,11 @@ class GraphBuilder {
   // Check the finished graph. Record an error for each unit, group or parameter that is not used as it must be.
   void CheckResult();
   void CheckParameters();
-  // Divides each group that holds frozen parameters and others into two.
+  // Decides how frozen parameters are stored.
+  void DecideStorage();
+  // Returns, by parameter, whether only matmuls in blocks read it, as their right operand.
+  std::vector<bool> MatricesOfBlocks() const;
+  // Divides each group by what trains, and by how weights are stored.
   void SplitGroups();
 
   GraphOptions options_;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/graph/frozen_weights.h"
 #include "engine/graph/target_weights.h"
 #include "kernels/op.h"
 
@@ -33,6 +34,8 @@ struct Parameter {
   Initializer initializer;
   GroupId group = -1;
   bool frozen = false;  // Not trained: keeps its first value and has no gradient.
+  // How its weights are stored. Other than kAsComputed only if it is frozen and that differs from the compute dtype.
+  FrozenWeights stored = FrozenWeights::kAsComputed;
   int64_t elements() const {
     int64_t n = 1;
     for (int64_t d : shape) n *= d;
@@ -41,11 +44,12 @@ struct Parameter {
 };
 
 // A flat group: parameters that lie in one flat vector and are gathered and reduced together. All of them train, or all
-// are frozen.
+// are frozen and stored in the same way.
 struct ParameterGroup {
   std::string name;
   std::vector<ParameterId> parameters;
   bool frozen = false;
+  FrozenWeights stored = FrozenWeights::kAsComputed;
 };
 
 enum class ValueRole {
@@ -114,6 +118,8 @@ struct UnitGraph {
 // a parameter that trains. Only such values get one, so a unit that lies below the lowest parameter that trains has no
 // backward at all, and what frozen parameters alone compute has none either. Finish divides each group that holds both
 // kinds into two flat groups, since frozen weights have no gradient, master or optimizer state, and are never reduced.
+// GraphOptions::frozen_weights says how they are stored; those that are stored otherwise than they are used have a flat
+// group of their own, too, whose gathered weights are widened before each use (engine/step/gather.h).
 
 // What a graph computes. kTraining: the loss and all gradients. kEvaluation: the loss. kLogits: the logits of one row
 // per sequence.

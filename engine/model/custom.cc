@@ -19,6 +19,13 @@ std::string Difference(const CustomModel& model, const GraphOptions& options, co
     if (parameter.frozen == (options.train_only.empty() || MatchesAny(options.train_only, parameter.name))) {
       return "its graph was built with other options than those that its function was given: it ignores train_only";
     }
+    const bool is_narrow = parameter.stored != FrozenWeights::kAsComputed;
+    const bool wants_bf16 =
+        options.frozen_weights == FrozenWeights::kBFloat16 && options.compute_dtype != DType::kBFloat16;
+    if ((is_narrow && parameter.stored != options.frozen_weights) || (wants_bf16 && parameter.frozen && !is_narrow)) {
+      return "its graph was built with other options than those that its function was given: it ignores "
+             "frozen_weights";
+    }
   }
   int64_t blocks = 0;
   for (const UnitGraph& unit : graph.units) blocks += unit.layer >= 0;

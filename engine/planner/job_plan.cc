@@ -90,6 +90,7 @@ GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
   options.position_ids = job.data.packing == Packing::kPack && mode != GraphMode::kLogits;
   options.padding = job.data.packing == Packing::kPad;
   options.train_only = job.optimizer.train_only;
+  options.frozen_weights = job.optimizer.frozen_weights;
   return options;
 }
 

@@ -15,6 +15,7 @@ absl::string_view ToString(BufferCategory category) {
     case BufferCategory::kGradientShards: return "gradient shards";
     case BufferCategory::kUnshardedGradients: return "unsharded gradients";
     case BufferCategory::kGatheredParameters: return "gathered parameters";
+    case BufferCategory::kWidenedParameters: return "widened parameters";
     case BufferCategory::kActivations: return "activations kept";
     case BufferCategory::kActivationBoundaries: return "activation boundaries";
     case BufferCategory::kWorkspace: return "workspace of a unit";

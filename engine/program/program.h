@@ -35,6 +35,7 @@ enum class BufferCategory : uint8_t {
   kGradientShards,
   kUnshardedGradients,
   kGatheredParameters,
+  kWidenedParameters,     // Frozen parameters in the compute dtype, while a unit uses them.
   kActivations,           // Kept from forward to backward.
   kActivationBoundaries,  // Inputs and outputs of units, and their gradients.
   kWorkspace,             // Used only within one forward or backward of a unit.

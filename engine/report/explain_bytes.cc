@@ -43,6 +43,16 @@ std::string DescribeStates(const Optimizer& optimizer) {
   return absl::StrCat(EntryOf(optimizer.kind).description, "'s ", absl::StrJoin(optimizer.states(), ", ", state));
 }
 
+// Returns how frozen weights are stored, followed by ", "; empty if they are stored as all others.
+std::string DescribeFrozenWeights(FrozenWeights weights) {
+  switch (weights) {
+    case FrozenWeights::kAsComputed: return "";
+    case FrozenWeights::kBFloat16: return "in bf16, ";
+    case FrozenWeights::kNf4: return "matrices of blocks in NF4, ";
+  }
+  return "";
+}
+
 // Returns why a category has the bytes that it has.
 std::string Reason(const Alternatives& alternatives, BufferCategory category) {
   const JobPlan& plan = alternatives.plan();
@@ -58,6 +68,7 @@ std::string Reason(const Alternatives& alternatives, BufferCategory category) {
       return absl::StrCat("weights ", o.placement().gathers_for_use() ? mine : absl::StrCat(all, ", on every rank"));
     case BufferCategory::kFrozenParameters:
       return absl::StrCat("weights that do not train, so that they have no gradient, master or optimizer state, ",
+                          DescribeFrozenWeights(alternatives.job().optimizer.frozen_weights),
                           o.placement().gathers_for_use() && shared ? part : "all on every rank");
     case BufferCategory::kMasterWeights:
       return absl::StrCat("the bits of a weight beyond bf16, ",
@@ -77,6 +88,10 @@ std::string Reason(const Alternatives& alternatives, BufferCategory category) {
     case BufferCategory::kGatheredParameters:
       return o.reshard_after_forward ? absl::StrCat("the unit in use and ", Plural(o.prefetch, "unit"), " ahead")
                                      : "all units, kept from forward to backward";
+    case BufferCategory::kWidenedParameters:
+      return absl::StrCat("the frozen weights of the unit in use, from ",
+                          ToString(alternatives.job().optimizer.frozen_weights), " to ",
+                          ToString(plan.train.graph.compute_dtype), ", until its forward or backward ends");
     case BufferCategory::kActivations:
       return absl::StrCat("kept from forward to backward under ", ToString(o.activations.preset),
                           PerMicroBatch(alternatives));

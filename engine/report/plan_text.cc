@@ -20,13 +20,25 @@
 namespace shale {
 namespace {
 
+// Returns ", 6,476,005,376 of them stored in NF4"; empty if all are stored as they are used.
+std::string DescribeStorage(const ModelGraph& graph) {
+  int64_t count = 0;
+  FrozenWeights stored = FrozenWeights::kAsComputed;
+  for (const Parameter& parameter : graph.parameters) {
+    if (parameter.stored == FrozenWeights::kAsComputed) continue;
+    stored = parameter.stored;
+    count += parameter.elements();
+  }
+  return count == 0 ? "" : absl::StrCat(", ", WithCommas(count), " of them stored in ", ToString(stored));
+}
+
 std::string DescribeParameters(const ModelGraph& graph) {
   const int64_t all = CountParameters(graph), trained = CountTrainedParameters(graph);
   return absl::StrCat(WithCommas(all), " in ", Plural(static_cast<int64_t>(graph.units.size()), "unit"),
                       trained == all ? ""
                                      : absl::StrCat(", of which ", WithCommas(trained), " (",
                                                     Percent(static_cast<double>(trained), static_cast<double>(all)),
-                                                    ") train and the others are frozen"));
+                                                    ") train and the others are frozen", DescribeStorage(graph)));
 }
 
 std::string DescribePrecision(const Job& job) {
@@ -162,7 +174,7 @@ std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
   for (const GroupState& g : plan.train.step.state.groups) {
     const int64_t elements = CeilDivide(g.layout().shard_elements(), plan.options.mesh.replicate);
     if (g.frozen) {
-      bytes += SizeOf(g.own_weight.dtype) * elements;
+      bytes += CeilDivide(g.saved.bytes(), plan.options.mesh.replicate);
       continue;
     }
     bytes += 4 * elements + StateBytes(plan.options.optimizer.states(), elements);

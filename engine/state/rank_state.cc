@@ -25,6 +25,10 @@ const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
     case SavedPart::kValue: return tensors.value;
     case SavedPart::kHigh: return tensors.high;
     case SavedPart::kLow: return tensors.low;
+    case SavedPart::kNf4Codes: return tensors.nf4_codes;
+    case SavedPart::kNf4Absmax: return tensors.nf4_absmax;
+    case SavedPart::kNf4Scales: return tensors.nf4_scales;
+    case SavedPart::kNf4Means: return tensors.nf4_means;
     default: {
       static const Tensor kAbsent;
       const size_t state = StateOf(part);
@@ -56,9 +60,17 @@ SavedValues SavedValuesOf(const JobState& state) { return FormOf(state.groups[st
 
 SavedValues FrozenValuesOf(const JobState& state) {
   for (const GroupState& g : state.groups) {
-    if (g.frozen) return FormOf(g.saved);
+    if (g.frozen && g.stored != FrozenWeights::kNf4) return FormOf(g.saved);
   }
   return SavedValues::kFloat32;
+}
+
+std::vector<SavedParameter> SavedParametersOf(const ModelGraph& model) {
+  std::vector<SavedParameter> saved;
+  for (const Parameter& p : model.parameters) {
+    saved.push_back({p.name, p.shape, p.frozen, p.stored == FrozenWeights::kNf4});
+  }
+  return saved;
 }
 
 bool CanRestoreStates(absl::Span<const SavedState> saved, absl::Span<const SavedState> states) {
@@ -105,7 +117,9 @@ RankState::OwnedPart RankState::OwnedPartOf(ParameterId id, ElementRange element
 
 std::vector<PieceSource> RankState::Pieces(Source source) const {
   std::vector<PieceSource> pieces;
-  for (const PartSpec& spec : PartsOf(SavedValuesOf(state_), FrozenValuesOf(state_), states_)) {
+  const bool nf4 = std::any_of(state_.groups.begin(), state_.groups.end(),
+                               [](const GroupState& g) { return g.stored == FrozenWeights::kNf4; });
+  for (const PartSpec& spec : PartsOf(SavedValuesOf(state_), FrozenValuesOf(state_), states_, nf4)) {
     for (size_t group = 0; group < state_.groups.size(); ++group) {
       const GroupState& g = state_.groups[group];
       const Tensor& tensor = PartOf(source == Source::kSnapshot ? g.snapshot : g.saved, spec.part);
@@ -131,7 +145,7 @@ void RankState::MakeResident(bool states) {
     ranges.push_back({begin, begin + (range.end - range.begin) * SizeOf(tensor.dtype)});
   };
   for (const GroupState& g : state_.groups) {
-    add(g.weights(), Weights(g));
+    add(g.weights(), {0, g.weights().elements()});
     for (const Tensor& tensor : {g.master, g.low}) add(tensor, Owned(g));
     if (!states) continue;
     for (size_t i = 0; i < g.states.size(); ++i) add(g.states[i], Blocks(Owned(g), states_[i].block));
@@ -157,6 +171,13 @@ absl::Status RankState::ZeroValues(const GroupState& g, char* work) {
 
 absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging) {
   SHALE_CHECK(checkpoint.manifest().parameters.size() == model_.parameters.size());
+  for (size_t i = 0; i < model_.parameters.size(); ++i) {
+    const bool nf4 = model_.parameters[i].stored == FrozenWeights::kNf4;
+    if (nf4 == checkpoint.manifest().parameters[i].nf4) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(checkpoint.folder(), ": parameter ", model_.parameters[i].name, nf4 ? " is not" : " is",
+                     " saved in NF4, unlike in the job; keep optimizer.frozen_weights of the checkpoint's run"));
+  }
   SHALE_CHECK(values_only || CanRestoreStates(checkpoint.manifest().states, states_));
   SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
   MakeResident(/*states=*/!values_only);
@@ -176,6 +197,7 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
       case SavedPart::kValue:
       case SavedPart::kHigh: return OfParameter(piece.parameter, Weights(g));
       default:
+        if (IsNf4(piece.part)) return Blocks(OfParameter(piece.parameter, Weights(g)), BlockOf(piece.part, states_));
         if (values_only || g.frozen) return {};
         return Blocks(OfParameter(piece.parameter, Owned(g)), states_[StateOf(piece.part)].block);
     }
@@ -220,6 +242,7 @@ absl::Status RankState::Put(const Manifest& saved, const ShardPiece& piece, cons
     case SavedPart::kHigh:
     case SavedPart::kLow: return PutHalf(g, flat, piece.part, reinterpret_cast<const uint16_t*>(bytes), count, work);
     default: {
+      if (IsNf4(piece.part)) return PutNf4(g, offset, piece, bytes);
       // Parameters and shards begin at whole blocks.
       const int64_t state = StateOf(piece.part), block = states_[state].block;
       return PutState(g.states[state], (offset - Owned(g).begin) / block + piece.range.begin, saved.states[state].dtype,
@@ -307,6 +330,10 @@ absl::Status RankState::Fill(ReadValues read, absl::Span<char> staging) {
   for (size_t id = 0; id < model_.parameters.size(); ++id) {
     const Parameter& parameter = model_.parameters[id];
     const GroupState& g = state_.groups[parameter.group];
+    if (g.stored == FrozenWeights::kNf4) {
+      SHALE_RETURN_IF_ERROR(FillNf4(parameter, read, values));
+      continue;
+    }
     const int64_t offset = g.layout().Find(parameter.name)->offset_elements;
     const ElementRange wanted = OfParameter(static_cast<ParameterId>(id), Weights(g));
     for (int64_t begin = wanted.begin; begin < wanted.end; begin += std::ssize(values)) {
@@ -323,6 +350,7 @@ absl::Status RankState::Write(ParameterId id, int64_t begin, absl::Span<const fl
   const Parameter& parameter = model_.parameters[id];
   SHALE_CHECK(begin >= 0 && begin + std::ssize(values) <= parameter.elements()) << parameter.name;
   const GroupState& g = state_.groups[parameter.group];
+  if (g.stored == FrozenWeights::kNf4) return WriteNf4(parameter, begin, values);
   const int64_t offset = g.layout().Find(parameter.name)->offset_elements;
   const ElementRange mine = Intersect(OfParameter(id, Weights(g)), {begin, begin + std::ssize(values)});
   std::vector<char> work(WorkBytesFor(mine.end - mine.begin));
@@ -343,6 +371,11 @@ absl::StatusOr<int64_t> RankState::Read(Values what, ParameterId id, int64_t beg
         "the gradients of a step are gone after its update; to read them, set memory.keep_gradients");
   }
   if (gradient) SHALE_RETURN_IF_ERROR(CheckTrains(id));
+  if (g.stored == FrozenWeights::kNf4) {
+    const int64_t offset = g.layout().Find(model_.parameters[id].name)->offset_elements;
+    SHALE_RETURN_IF_ERROR(ReadNf4(g, offset + own.range.begin, values.subspan(own.range.begin - begin, own.size())));
+    return own.size();
+  }
   const Tensor& from = gradient ? g.own_gradient : g.master.present() ? g.master : g.own_weight;
   return LoadFloats(from, gradient ? Tensor() : g.low, own, values.data() + (own.range.begin - begin));
 }

@@ -21,9 +21,11 @@ namespace shale {
 std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states);
 
 // Return the form in which a checkpoint of this state saves the values of parameters that train, and of frozen ones
-// (kFloat32 if there are none).
+// (kFloat32 if there are none). Frozen ones in 4 bits have a form of their own, SavedValues::kNf4.
 SavedValues SavedValuesOf(const JobState& state);
 SavedValues FrozenValuesOf(const JobState& state);
+// Returns the parameters of the model as a checkpoint records them.
+std::vector<SavedParameter> SavedParametersOf(const ModelGraph& model);
 // Returns whether `states` can be restored from a checkpoint whose states are `saved`: whether there are as many, and
 // each is Convertible to the one at the same place.
 bool CanRestoreStates(absl::Span<const SavedState> saved, absl::Span<const SavedState> states);
@@ -45,15 +47,19 @@ class RankState {
   // the values and the count of updates, and leaves the optimizer's states as they are; otherwise
   // CanRestoreStates must hold for the checkpoint's states and the optimizer's. Rounds to nearest the values that this
   // rank holds in bf16 and the checkpoint in fp32. Reads each byte that it needs once, through `staging` (pinned, at
-  // least kReadStagingBytes). After an error the state is undefined; a second Restore may repair it.
+  // least kReadStagingBytes). Returns FailedPrecondition if a parameter is stored in 4 bits in one of the two only.
+  // After an error the state is undefined; a second Restore may repair it.
   absl::Status Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging);
 
   // Stores elements [begin, begin + out.size()) of a parameter in `out`.
   using ReadValues = absl::FunctionRef<absl::Status(const Parameter& parameter, int64_t begin, absl::Span<float> out)>;
-  // Sets the weights and masters that this rank holds. Calls `read` for these elements only. `staging` is as above.
+  // Sets the weights and masters that this rank holds. Calls `read` for these elements only, but for all elements of a
+  // parameter that is stored in 4 bits, whose blocks share a mean. Returns InvalidArgument if such a parameter has a
+  // weight that is not finite. `staging` is as above.
   absl::Status Fill(ReadValues read, absl::Span<char> staging);
 
   // Sets the weights and masters of the elements [begin, begin + values.size()) of a parameter that this rank holds.
+  // Returns FailedPrecondition for a part of a parameter that is stored in 4 bits.
   absl::Status Write(ParameterId id, int64_t begin, absl::Span<const float> values);
   // Of the elements [begin, begin + values.size()) of a parameter, reads those that this rank updates. For kWeights it
   // reads the masters, or the weights if there are no masters; for kGradient the reduced gradient. Leaves the other
@@ -114,6 +120,16 @@ class RankState {
                        char* work);
   absl::Status AddHalf(const Tensor& to, int64_t element, SavedPart half, const uint16_t* bits, int64_t count,
                        char* work);
+
+  // The functions below are for groups in 4 bits (rank_state_nf4.cc). Nf4Address returns where an element of a part of
+  // a row lies, given the number in the group of the first weight that the element is for.
+  std::byte* Nf4Address(const GroupState& g, SavedPart part, int64_t flat) const;
+  // Quantizes a parameter, which `read` reads into `buffer` part by part. `buffer` has kNf4GroupWeights or more.
+  absl::Status FillNf4(const Parameter& parameter, ReadValues read, absl::Span<float> buffer);
+  absl::Status WriteNf4(const Parameter& parameter, int64_t begin, absl::Span<const float> values);
+  absl::Status PutNf4(const GroupState& g, int64_t offset, const ShardPiece& piece, const char* bytes);
+  // Dequantizes the weights of a group from number `flat` on.
+  absl::Status ReadNf4(const GroupState& g, int64_t flat, absl::Span<float> out) const;
 
   const ModelGraph& model_;
   const JobState& state_;

@@ -1,9 +1,12 @@
 #include "engine/step/gather.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/step/writer.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/quantized.h"
 
 namespace shale {
 
@@ -24,6 +27,29 @@ void Gatherer::Prepare(int index) {
   for (; issued_ <= last; ++issued_) {
     for (; copied_ < std::min<int64_t>(issued_ + 2, std::ssize(uses_)); ++copied_) Fetch(copied_);
     Issue(issued_);
+  }
+  Widen(index);
+  prepared_ = index + 1;
+}
+
+void Gatherer::Widen(int index) {
+  const GatherUse& use = uses_[index];
+  for (size_t i = 0; i < use.groups.size(); ++i) {
+    const GroupId group = use.groups[i];
+    const GroupState& g = state_.groups[group];
+    if (g.stored == FrozenWeights::kAsComputed) continue;
+    const int64_t shards = g.layout().shards();
+    const Tensor stored = gathered_[index][i];
+    const Tensor wide = gathered_[index][i] =
+        writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".widened"), BufferCategory::kWidenedParameters,
+                          Tensor::Contiguous(model_.compute_dtype, {g.placement.elements(Part::kFull)}));
+    const EmitContext context{.phase = use.phase, .unit = use.unit};
+    if (g.stored == FrozenWeights::kNf4) {
+      writer_.Emit(context, Op(Nf4Dequantize{.stored_RP = stored.Reshape({shards, stored.elements() / shards}),
+                                             .out_RN = wide.Reshape({shards, g.layout().shard_elements()})}));
+    } else {
+      writer_.Emit(context, Op(Copy{.from = stored, .to = wide}));
+    }
   }
 }
 
@@ -55,7 +81,7 @@ void Gatherer::Issue(int index) {
       continue;
     }
     full = writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".gathered"), BufferCategory::kGatheredParameters,
-                             Tensor::Contiguous(model_.compute_dtype, {g.placement.elements(Part::kFull)}));
+                             Tensor::Contiguous(g.own_weight.dtype, {g.own_weight.elements() * g.layout().shards()}));
     if (g.placement.placement().gathers_for_use()) {
       const Tensor& copy = fetched_[index][i];
       writer_.Emit(
@@ -71,7 +97,7 @@ void Gatherer::Issue(int index) {
 const Tensor& Gatherer::Full(int index, GroupId group) const {
   const std::vector<GroupId>& groups = uses_[index].groups;
   const auto at = std::find(groups.begin(), groups.end(), group);
-  SHALE_CHECK(index < issued_ && at != groups.end())
+  SHALE_CHECK(index < prepared_ && at != groups.end())
       << model_.groups[group].name << " was not gathered for use " << index;
   return gathered_[index][at - groups.begin()];
 }

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/step/writer.h"
 #include "engine/text/pattern.h"
+#include "kernels/nf4.h"
 #include "kernels/step_scalars.h"
 
 namespace shale {
@@ -12,9 +13,27 @@ bool Decays(const Parameter& parameter, const StepOptions& options) {
   return parameter.shape.size() >= 2 && !MatchesAny(options.no_decay_patterns, parameter.name);
 }
 
+// Returns the parts of a row.
+SavedTensors PartsOfNf4(const Tensor& row, int64_t weights) {
+  const Nf4Row layout{weights};
+  const auto part = [&](DType dtype, int64_t begin, int64_t elements) {
+    Tensor t = Tensor::Contiguous(dtype, {elements});
+    t.where = row.where;
+    t.where.offset_bytes += begin;
+    return t;
+  };
+  return {.nf4_codes = part(DType::kUInt8, layout.codes_begin(), weights / 2),
+          .nf4_absmax = part(DType::kUInt8, layout.absmax_begin(), weights / kNf4BlockWeights),
+          .nf4_scales = part(DType::kFloat32, layout.scales_begin(), layout.groups()),
+          .nf4_means = part(DType::kFloat32, layout.means_begin(), layout.groups())};
+}
+
 SavedTensors SavedOf(const GroupState& g, absl::Span<const UpdateState> states) {
   // If every rank holds the full state, each rank saves only its shard.
   const bool split = g.placement.placement().state == Part::kFull && g.placement.placement().mesh.shard > 1;
+  if (g.stored == FrozenWeights::kNf4) {
+    return PartsOfNf4(split ? g.placement.EqualShardOf(g.own_weight) : g.own_weight, g.layout().shard_elements());
+  }
   const auto mine = [&](const Tensor& t, int64_t block = 1) {
     return t.present() && split ? g.placement.ShardOf(t, block) : t;
   };
@@ -55,6 +74,13 @@ void DeclareGradients(const ModelGraph& model, const StepOptions& options, JobSt
 
 }  // namespace
 
+int64_t SavedTensors::bytes() const {
+  int64_t bytes = 0;
+  for (const Tensor& t : {value, high, low, nf4_codes, nf4_absmax, nf4_scales, nf4_means}) bytes += t.extent_bytes();
+  for (const Tensor& t : states) bytes += t.extent_bytes();
+  return bytes;
+}
+
 absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer) {
   JobState state{.states = options.optimizer.states()};
   const Placement placement = options.placement();
@@ -62,10 +88,15 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
   for (const ParameterGroup& group : model.groups) {
     std::vector<ShardLayout::Entry> entries;
     for (ParameterId id : group.parameters) entries.push_back({model.parameters[id].name, model.parameters[id].shape});
-    SHALE_ASSIGN_OR_RETURN(ShardLayout layout, ShardLayout::Create(entries, static_cast<int>(options.mesh.shard),
-                                                                   BlockOf(options.optimizer.rule)));
-    GroupState g{.placement = GroupPlacement(std::move(layout), placement), .frozen = group.frozen};
+    const bool nf4 = group.stored == FrozenWeights::kNf4;
+    const int64_t block = nf4 ? kNf4GroupWeights : BlockOf(options.optimizer.rule);
+    SHALE_ASSIGN_OR_RETURN(ShardLayout layout,
+                           ShardLayout::Create(entries, static_cast<int>(options.mesh.shard), block));
+    GroupState g{
+        .placement = GroupPlacement(std::move(layout), placement), .frozen = group.frozen, .stored = group.stored};
+    const DType stored = nf4 ? DType::kUInt8 : group.stored == FrozenWeights::kBFloat16 ? DType::kBFloat16 : compute;
     const int64_t full = g.placement.elements(Part::kFull), own = g.placement.elements(placement.state);
+    const int64_t row_bytes = nf4 ? Nf4Row{g.layout().shard_elements()}.bytes() : 0;
     const auto add = [&](absl::string_view what, BufferCategory category, DType dtype, int64_t elements,
                          bool on_host = false) {
       return writer.AddTensor(absl::StrCat(group.name, ".", what), category, Tensor::Contiguous(dtype, {elements}), 1,
@@ -74,10 +105,10 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
     const StateOffload offload = options.state_on_host();
     const BufferCategory weights = group.frozen ? BufferCategory::kFrozenParameters : BufferCategory::kParameterShards;
     if (placement.gathers_for_use() || offload.parameters) {
-      g.own_weight = add("weights", weights, compute, own, offload.parameters);
+      g.own_weight = add("weights", weights, stored, nf4 ? row_bytes : own, offload.parameters);
     } else {
-      g.full_weight = add("weights", weights, compute, full);
-      g.own_weight = g.placement.OwnedOf(g.full_weight);
+      g.full_weight = add("weights", weights, stored, nf4 ? row_bytes * options.mesh.shard : full);
+      g.own_weight = placement.state == Part::kFull ? g.full_weight : g.placement.EqualShardOf(g.full_weight);
     }
     if (group.frozen) {
       g.saved = g.snapshot = SavedOf(g, {});

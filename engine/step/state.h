@@ -15,9 +15,14 @@ class ProgramWriter;
 
 // The part of a group that one rank saves in a checkpoint (GroupPlacement::Saved). Absent tensors are not saved.
 struct SavedTensors {
-  Tensor value;                // f32: masters, or the weights of fp32 compute.
-  Tensor high, low;            // bf16 weights, and with SPLIT their low bits.
-  std::vector<Tensor> states;  // States of StepOptions::optimizer, in the order of its rule.
+  Tensor value;                  // f32: masters, or the weights of fp32 compute.
+  Tensor high, low;              // bf16 weights, and with SPLIT their low bits.
+  Tensor nf4_codes, nf4_absmax;  // u8: the parts of a row (kernels/nf4.h).
+  Tensor nf4_scales, nf4_means;  // f32
+  std::vector<Tensor> states;    // States of StepOptions::optimizer, in the order of its rule.
+
+  // Returns how many bytes all of them have.
+  int64_t bytes() const;
 };
 
 // The state of one flat group. Tensors name the program's buffers and have no addresses. A tensor is absent if it does
@@ -26,8 +31,9 @@ struct SavedTensors {
 // group if the optimizer state is not sharded.
 struct GroupState {
   GroupPlacement placement;
-  Tensor own_weight;   // Compute dtype. A view of full_weight, if there is one.
-  Tensor full_weight;  // Compute dtype. Absent if it has to be gathered for each use.
+  // In the compute dtype, or as ParameterGroup::stored says. In NF4: bytes, a row for each shard (kernels/nf4.h).
+  Tensor own_weight;   // A view of full_weight, if there is one.
+  Tensor full_weight;  // Absent if it has to be gathered for each use.
   // Only with UpdateDevice::kHost: the weights in host memory that the update reads and writes. Between steps they have
   // the bits of own_weight. If own_weight is in host memory, it is the same tensor.
   Tensor host_weight;
@@ -42,6 +48,7 @@ struct GroupState {
   // changes, `saved` itself.
   SavedTensors snapshot;
   bool frozen = false;  // The group does not train: of the tensors above it has only weights.
+  FrozenWeights stored = FrozenWeights::kAsComputed;  // As ParameterGroup::stored.
 
   const ShardLayout& layout() const { return placement.layout(); }
   // Returns the weights that this rank holds between steps (GroupPlacement::Weights).

@@ -179,7 +179,7 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts) {
   const Tensor update =
       writer_.AddTensor("update", BufferCategory::kData, Tensor::Contiguous(DType::kFloat32, {kUpdateSize}));
   const bool bf16_alone =
-      options_.master == MasterWeights::kNone && state_.groups[0].own_weight.dtype == DType::kBFloat16;
+      options_.master == MasterWeights::kNone && state_.groups[trained_[0]].own_weight.dtype == DType::kBFloat16;
   Tensor number;
   if (bf16_alone || HasBFloat16States(options_.optimizer.rule)) {
     number = writer_.AddTensor("update_number", BufferCategory::kData, Tensor::Contiguous(DType::kInt64, {1}));

@@ -56,9 +56,7 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan
 Checkpointer::~Checkpointer() { WaitForWriting(); }
 
 absl::Status Checkpointer::Complete(Manifest& manifest) const {
-  for (const Parameter& parameter : plan_.train.graph.parameters) {
-    manifest.parameters.push_back({parameter.name, parameter.shape, parameter.frozen});
-  }
+  manifest.parameters = SavedParametersOf(plan_.train.graph);
   manifest.strategy = std::string(ToString(plan_.options.strategy));
   manifest.accumulation = std::string(ToString(plan_.options.accumulation));
   manifest.states = SavedStatesOf(plan_.train.step.state.states);

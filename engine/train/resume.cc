@@ -136,6 +136,13 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
                    frozen ? " is frozen, and trains" : " trains, and is frozen",
                    " in the job (optimizer.train_only); keep train_only, or ", NewRun(job.model));
   }
+  for (size_t i = 0; i < model.parameters.size(); ++i) {
+    const bool nf4 = manifest.parameters[i].nf4;
+    if (nf4 == (model.parameters[i].stored == FrozenWeights::kNf4)) continue;
+    return Differs("its parameter ", model.parameters[i].name, nf4 ? " is" : " is not",
+                   " stored in NF4, unlike in the job (optimizer.frozen_weights); keep frozen_weights, or begin a new "
+                   "run from the weights (export them, and give the folder as model.hf_folder)");
+  }
   if (saved->optimizer.kind != job.optimizer.kind) {
     return Differs("its optimizer.rule is ", EntryOf(saved->optimizer.kind).name, ", the job's is ",
                    EntryOf(job.optimizer.kind).name,

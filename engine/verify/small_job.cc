@@ -94,8 +94,11 @@ Job GradientJob(const Job& job, const SmallSize& size) {
   checked.precision = {};
   checked.memory.offload_state = {};
   // A learning rate that is lost in the rounding of every weight.
-  checked.optimizer = {
-      .kind = OptimizerKind::kSgd, .learning_rate = 1e-30, .weight_decay = 0, .train_only = job.optimizer.train_only};
+  checked.optimizer = {.kind = OptimizerKind::kSgd,
+                       .learning_rate = 1e-30,
+                       .weight_decay = 0,
+                       .train_only = job.optimizer.train_only,
+                       .frozen_weights = job.optimizer.frozen_weights};
   return checked;
 }
 

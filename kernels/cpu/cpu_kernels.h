@@ -82,6 +82,8 @@ absl::Status Run(const Copy& op, Scratch scratch, const Context& context);
 absl::Status Run(const Add& op, Scratch scratch, const Context& context);
 absl::Status Run(const Accumulate& op, Scratch scratch, const Context& context);
 absl::Status Run(const ZeroRanges& op, Scratch scratch, const Context& context);
+// nf4.cc
+absl::Status Run(const Nf4Dequantize& op, Scratch scratch, const Context& context);
 // update.cc, which calls a file for each rule
 absl::Status Run(const Update& op, Scratch scratch, const Context& context);
 // Ops on a few scalars, whose code the reference shares.

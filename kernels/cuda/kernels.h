@@ -69,6 +69,8 @@ int64_t ScratchBytesOf(const Sum& op);
 int64_t ScratchBytesOf(const SumSquares& op);
 absl::Status Run(const Sum& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const SumSquares& op, Scratch scratch, StreamHandle stream);
+// nf4.cu
+absl::Status Run(const Nf4Dequantize& op, Scratch scratch, StreamHandle stream);
 // update.cu, which calls a file for each rule
 absl::Status Run(const Update& op, Scratch scratch, StreamHandle stream);
 // scalar_ops.cu

@@ -41,6 +41,8 @@ absl::Status Reference(const Copy& op);
 absl::Status Reference(const Add& op);
 absl::Status Reference(const Accumulate& op);
 absl::Status Reference(const ZeroRanges& op);
+// nf4.cc
+absl::Status Reference(const Nf4Dequantize& op);
 // update.cc, which calls a file for each rule
 absl::Status Reference(const Update& op);
 // The reference and the fast CPU backend share these functions.

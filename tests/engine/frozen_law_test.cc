@@ -15,6 +15,7 @@
 #include "engine/text/pattern.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/matmul.h"
+#include "kernels/ops/quantized.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/tested_backend.h"
 
@@ -147,6 +148,136 @@ TEST(FrozenLaws, NoSyncAndLayeredAgreeToTheBitAndSoDoesEveryKindOfRecomputation)
     options.step.activations = {.offload = {"*"}};
     expect_same("offload");
   }
+}
+
+int64_t SumOf(const RunResult& result, BufferCategory category) {
+  int64_t bytes = 0;
+  for (const Buffer& b : result.step.program.buffers) bytes += b.category == category ? b.size_bytes() : 0;
+  return bytes;
+}
+
+// Matrices of more than one group of 4-bit weights, so that shards begin inside of them.
+DecoderConfig WideDecoder() {
+  DecoderConfig model = NormedDecoder();
+  model.width = 120;
+  model.head_width = 30;
+  model.hidden = 141;
+  model.init_std = 0.05;
+  return model;
+}
+
+// Frozen weights that are stored in bf16 or in 4 bits give the bits of a run whose frozen weights have the same values
+// in the compute dtype. They depend neither on the number of ranks nor on the training.
+TEST(FrozenLaws, NarrowWeightsComputeWhatTheirValuesCompute) {
+  const Patterns patterns = {"blocks.1.*", "final_norm.*", "blocks.*.attention.qkv.weight"};
+  struct Case {
+    DecoderConfig model;
+    FrozenWeights stored;
+    DType dtype = DType::kFloat32;
+  };
+  for (const Case& test : {Case{NormedDecoder(), FrozenWeights::kBFloat16}, Case{NormedDecoder(), FrozenWeights::kNf4},
+                           Case{WideDecoder(), FrozenWeights::kNf4, DType::kBFloat16}}) {
+    const FrozenWeights stored = test.stored;
+    const bool wide_model = test.dtype == DType::kBFloat16;
+    if (wide_model && !TestsEveryCombination()) continue;
+    const Tokens tokens = RandomTokens(5, 11, test.model.vocabulary, 5);
+    RunOptions options;
+    options.model = test.model;
+    options.dtype = test.dtype;
+    options.train_only = patterns;
+    options.frozen_weights = stored;
+    options.steps = 0;
+    const RunResult initial = MustRun(options, tokens);
+    for (const Combination& c : Combinations()) {
+      for (const Mesh& mesh : {Mesh{1, 1}, Mesh{1, 3}, Mesh{2, 2}}) {
+        if (c.strategy == Strategy::kDdp && mesh.replicate > 1) continue;
+        if ((mesh.replicate > 1 || wide_model) && !TestsEveryCombination()) continue;
+        if (wide_model && mesh.ranks() == 1) continue;
+        options.steps = 2;
+        options.step = {.strategy = c.strategy, .accumulation = c.accumulation, .mesh = mesh};
+        options.step.reshard_after_forward = mesh.shard != 3 || c.accumulation != Accumulation::kLayered;
+        options.step.offload_state.parameters = mesh.replicate > 1 && c.strategy == Strategy::kFullShard;
+        options.frozen_weights = stored;
+        options.edit_weights = {};
+        const RunResult narrow = MustRun(options, tokens);
+        options.frozen_weights = FrozenWeights::kAsComputed;
+        options.edit_weights = [&](const std::string& name, std::vector<float>& values) {
+          if (MatchesAny(patterns, name)) return;
+          values = narrow.weights.at(name);
+          if (test.dtype != DType::kBFloat16) return;
+          for (float& value : values) value = ToFloat(RoundToBFloat16(value));
+        };
+        const RunResult wide = MustRun(options, tokens);
+        const std::string what = absl::StrCat(ToString(stored), " ", ToString(c.strategy), " ",
+                                              ToString(c.accumulation), " ", mesh.replicate, " x ", mesh.shard);
+        ASSERT_FALSE(narrow.losses.empty()) << what;
+        EXPECT_EQ(narrow.losses, wide.losses) << what;
+        EXPECT_TRUE(narrow.gradients == wide.gradients) << what;
+        EXPECT_EQ(narrow.measured_peak_bytes, narrow.plan.peak_bytes) << what;
+        EXPECT_EQ(SumOf(wide, BufferCategory::kWidenedParameters), 0) << what;
+        EXPECT_GT(SumOf(narrow, BufferCategory::kWidenedParameters), 0) << what;
+        for (const auto& [name, weight] : narrow.weights) {
+          if (MatchesAny(patterns, name)) {
+            EXPECT_TRUE(weight == wide.weights.at(name)) << what << ": " << name;
+          } else {
+            EXPECT_TRUE(weight == initial.weights.at(name)) << what << ": " << name;
+          }
+        }
+        const int64_t narrow_bytes = SumOf(narrow, BufferCategory::kFrozenParameters),
+                      wide_bytes = SumOf(wide, BufferCategory::kFrozenParameters);
+        if (stored == FrozenWeights::kBFloat16) {
+          EXPECT_EQ(2 * narrow_bytes, wide_bytes) << what;
+        } else if (wide_model) {
+          EXPECT_LT(narrow_bytes, 0.6 * wide_bytes) << what;
+        }
+      }
+    }
+  }
+}
+
+// A matrix of a block is in 4 bits if it is frozen; nothing else is. What is gathered is 4-bit too.
+TEST(FrozenLaws, OnlyMatricesOfBlocksAreIn4BitsAndTravelSo) {
+  RunOptions options;
+  options.model = WideDecoder();
+  options.train_only = {"blocks.1.*", "*.q_norm.weight"};
+  options.frozen_weights = FrozenWeights::kNf4;
+  options.step.mesh = {.shard = 2};
+  options.steps = TestsEveryCombination() ? 1 : 0;
+  const RunResult result = MustRun(options, RandomTokens(2, 11, 23, 5));
+  std::map<std::string, int64_t> gathered, widened;  // Bytes of one gather, and of what it is widened to.
+  for (const Instruction& instruction : result.step.program.instructions) {
+    if (const auto* gather = std::get_if<Collective>(&instruction.action); gather != nullptr) {
+      if (gather->kind != CollectiveKind::kAllGather || gather->full.dtype != DType::kUInt8) continue;
+      gathered[result.step.program.units[instruction.unit]] = gather->full.extent_bytes();
+    }
+    const Op* op = std::get_if<Op>(&instruction.action);
+    if (op == nullptr || !op->Is<Nf4Dequantize>()) continue;
+    widened[result.step.program.units[instruction.unit]] = op->As<Nf4Dequantize>()->out_RN.extent_bytes();
+  }
+  ASSERT_EQ(gathered.size(), 2);
+  for (const char* block : {"blocks.0", "blocks.2"}) {
+    EXPECT_NEAR(gathered[block], widened[block] * 4.129 / 32, 0.001 * gathered[block]) << block;
+  }
+  for (const GroupState& g : result.step.state.groups) {
+    for (const ShardLayout::Placement& parameter : g.layout().parameters()) {
+      const bool matrix =
+          parameter.shape.size() == 2 && MatchesAny(Patterns{"blocks.0.*", "blocks.2.*"}, parameter.name);
+      EXPECT_EQ(g.stored == FrozenWeights::kNf4, matrix) << parameter.name;
+    }
+  }
+}
+
+TEST(FrozenLaws, WeightsThatAreNotFiniteCannotBeStoredIn4Bits) {
+  RunOptions options;
+  options.train_only = {"head.weight"};
+  options.frozen_weights = FrozenWeights::kNf4;
+  options.edit_weights = [](const std::string& name, std::vector<float>& values) {
+    if (name == "blocks.1.ffn.down.weight") values[130] = std::nanf("");
+  };
+  const absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(1, 11, 23, 5));
+  EXPECT_EQ(result.status().message(),
+            "blocks.1.ffn.down.weight has a weight that is not finite among elements 128 to 192, so it cannot be "
+            "stored in NF4; mend the weights, or use optimizer.frozen_weights BF16");
 }
 
 // Returns what the state of a group has besides its weights.

@@ -134,7 +134,8 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                              .loss_chunk_tokens = options.loss_chunk_tokens,
                              .target_weights = options.target_weights,
                              .position_ids = options.position_ids,
-                             .train_only = options.train_only};
+                             .train_only = options.train_only,
+                             .frozen_weights = options.frozen_weights};
   SHALE_ASSIGN_OR_RETURN(const ModelGraph graph,
                          options.build ? options.build(graph_options) : BuildModel(options.model, graph_options));
   std::unique_ptr<Backend> tested;

@@ -56,6 +56,7 @@ struct RunOptions {
   TargetWeights target_weights = TargetWeights::kNone;
   bool position_ids = false;
   std::vector<std::string> train_only;  // As GraphOptions::train_only.
+  FrozenWeights frozen_weights = FrozenWeights::kAsComputed;
   StepOptions step;
   const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads, cpu_products).
   OpsKind ops = OpsKind::kFast;

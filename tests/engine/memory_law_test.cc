@@ -19,7 +19,8 @@ namespace {
 
 // Returns a random valid job. Strategy, accumulation, mesh, activation checkpointing, optimizer, moments, clipping,
 // update time, model, dtype, masters, dtype of gradient shards, offloaded state, K, keep_gradients, the weights of
-// targets, what trains and what computes matmuls vary. `example` becomes the example whose model the job has, or null.
+// targets, what trains, how frozen weights are stored and what computes matmuls vary. `example` becomes the example
+// whose model the job has, or null.
 RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   *example = nullptr;
@@ -96,6 +97,7 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   static const std::vector<std::string> kTrainOnly[] = {
       {"blocks.0.*"}, {"*.weight"}, {"*norm*", "embedding*"}, {"blocks.*.attention.*"}, {"final_norm.weight"}};
   if (pick(3) == 0) options.train_only = kTrainOnly[pick(std::ssize(kTrainOnly))];
+  options.frozen_weights = static_cast<FrozenWeights>(pick(3));
   return options;
 }
 
@@ -106,17 +108,19 @@ Tokens RandomData(const Example* example, uint64_t most, std::mt19937_64& random
 }
 
 std::string Describe(const RunOptions& o, int seed) {
-  return absl::StrCat("seed ", seed, ": ", Description(o.model), " ", ToString(o.step.strategy), " ",
-                      ToString(o.step.accumulation), " ", ToString(o.step.activations.preset), " in segments of ",
-                      o.step.activations.segment_blocks, o.step.activations.offload.empty() ? "" : ", offloaded",
-                      " R=", o.step.mesh.replicate, " S=", o.step.mesh.shard, " B=", o.micro_batch, " ",
-                      ToString(o.dtype), " ", ToString(o.step.master), " ", EntryOf(o.step.optimizer.kind).name,
-                      HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update), " on ",
-                      ToString(o.step.update_device), " gradients in ", ToString(o.step.gradient_shards),
-                      " on host: ", ToString(o.step.offload_state), ", matmuls by ", ToString(o.cpu_products),
-                      ", target weights ", static_cast<int>(o.target_weights),
-                      o.position_ids ? ", packed documents" : "",
-                      o.train_only.empty() ? "" : absl::StrCat(", trains only ", absl::StrJoin(o.train_only, ", ")));
+  return absl::StrCat(
+      "seed ", seed, ": ", Description(o.model), " ", ToString(o.step.strategy), " ", ToString(o.step.accumulation),
+      " ", ToString(o.step.activations.preset), " in segments of ", o.step.activations.segment_blocks,
+      o.step.activations.offload.empty() ? "" : ", offloaded", " R=", o.step.mesh.replicate, " S=", o.step.mesh.shard,
+      " B=", o.micro_batch, " ", ToString(o.dtype), " ", ToString(o.step.master), " ",
+      EntryOf(o.step.optimizer.kind).name, HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ",
+      ToString(o.step.update), " on ", ToString(o.step.update_device), " gradients in ",
+      ToString(o.step.gradient_shards), " on host: ", ToString(o.step.offload_state), ", matmuls by ",
+      ToString(o.cpu_products), ", target weights ", static_cast<int>(o.target_weights),
+      o.position_ids ? ", packed documents" : "",
+      o.train_only.empty()
+          ? ""
+          : absl::StrCat(", trains only ", absl::StrJoin(o.train_only, ", "), ", frozen ", ToString(o.frozen_weights)));
 }
 
 // 400 random jobs in all: 380 on the CPU, and 20 others on the CUDA stand-ins, where a job takes fifty times as long.

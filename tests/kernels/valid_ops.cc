@@ -2,6 +2,7 @@
 
 #include "kernels/counter_random.h"
 #include "kernels/integers.h"
+#include "kernels/nf4.h"
 #include "kernels/ops.h"
 #include "kernels/step_scalars.h"
 
@@ -100,6 +101,7 @@ std::vector<Op> FlatOps() {
                  .micro_batch_1 = New(kI64, {1}),
                  .stream = GradientStream(0)},
       ZeroRanges{Act({kN}), Ranges()},
+      Nf4Dequantize{New(DType::kUInt8, {kT, Nf4Row{2 * kNf4GroupWeights}.bytes()}), Act({kT, 2 * kNf4GroupWeights})},
       LossScale{New(kI64, {1}), Float({1})},
       LossScale{New(kI64, {1}), Float({1}), New(kF64, {1})},
       FlagNonFinite{New(kF64, {kTotalSize})},

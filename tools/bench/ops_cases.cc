@@ -10,6 +10,7 @@
 #include "kernels/check.h"
 #include "kernels/counter_random.h"
 #include "kernels/integers.h"
+#include "kernels/nf4.h"
 #include "kernels/ops.h"
 #include "kernels/step_scalars.h"
 #include "tools/bench/support.h"
@@ -305,6 +306,10 @@ void AddRows(Maker& m, std::vector<OpCase>& cases) {
   }
   const ZeroRanges zero{.x_N = m.Act({s.parameters}), .ranges = ranges};
   cases.push_back(m.Finish(zero, "", Shape(zero.x_N)));
+  const int64_t weights = RoundUp(s.parameters, kNf4GroupWeights);
+  const Nf4Dequantize widen{.stored_RP = m.New(DType::kUInt8, {1, Nf4Row{weights}.bytes()}),
+                            .out_RN = m.Act({1, weights})};
+  cases.push_back(m.Finish(widen, "", Shape(widen.out_RN)));
 }
 
 // Adds the ops on the flat vectors of a unit, except updates. They do not depend on the dtype of activations, so only

@@ -333,6 +333,24 @@ TEST(ManifestTest, FrozenParametersHaveAFormOfTheirOwnAndNoStates) {
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.frozen_values = SavedValues::kSplit; }), HasSubstr("which is for masters"));
 }
 
+TEST(ManifestTest, ParametersIn4BitsHavePartsOfTheirOwn) {
+  Manifest m = Valid();
+  m.parameters[1].frozen = m.parameters[1].nf4 = true;
+  const absl::StatusOr<Manifest> read = ParseManifest(SerializeManifest(m));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, m);
+  std::string parts;
+  for (const PartSpec& part : m.parts()) {
+    if (m.Has(part.part, m.parameters[1])) parts += absl::StrCat(part.name, " ", part.block, ";");
+    EXPECT_NE(m.Has(part.part, m.parameters[0]), IsNf4(part.part)) << part.name;
+    EXPECT_EQ(BytesPerElement(part.part, m.states), part.element_bytes());
+    EXPECT_EQ(BlockOf(part.part, m.states), part.block);
+  }
+  EXPECT_EQ(parts, "NF4 scales 16384;NF4 means 16384;NF4 codes 2;NF4 absmax 64;");
+  EXPECT_EQ(StateOf(SavedPart::kNf4Codes), -1);
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[1].nf4 = true; }), HasSubstr("trains, and its values are"));
+}
+
 TEST(ManifestTest, PartsComeInTheOrderOfTheirWidth) {
   const auto names = [](SavedValues values, const std::vector<SavedState>& states) {
     std::vector<std::string> names;

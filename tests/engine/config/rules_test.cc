@@ -206,6 +206,10 @@ INSTANTIATE_TEST_SUITE_P(
             {"optimizer={rule: SGD momentum: 0 nesterov: true}"},
             "--set: optimizer.nesterov: Nesterov's update looks ahead along the momentum, and momentum is 0; give one, "
             "or leave nesterov out"},
+        Rule{{"optimizer.frozen_weights=NF4"},
+             "--set: optimizer.frozen_weights: no parameter is frozen, because all train; name those that train in "
+             "train_only, or leave frozen_weights out"},
+        Rule{{"optimizer.frozen_weights=BF16", "optimizer.train_only=*"}, ""},
         Rule{{"optimizer={rule: SGD nesterov: true}"}, ""}, Rule{{"optimizer={rule: ADAMW_8BIT epsilon: 1e-6}"}, ""},
         Rule{{"optimizer.update=IN_BACKWARD", "optimizer.non_finite=SKIP"},
              "--set: optimizer.update: IN_BACKWARD updates a unit before the norm of all gradients is known; use "

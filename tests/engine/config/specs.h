@@ -57,6 +57,7 @@ activation_checkpointing {
 optimizer {
   learning_rate: 0.1 beta1: 0 beta2: 0.999 epsilon: 1e-3 weight_decay: 0 no_decay: "embedding*"
   train_only: "blocks.3.*" train_only: "*norm*"
+  frozen_weights: BF16
   max_gradient_norm: 0.5 clipping: PER_UNIT update: IN_BACKWARD device: HOST non_finite: SKIP scaling: SQUARE_ROOT base_batch: 64
 }
 lr_schedule {

@@ -41,13 +41,13 @@ class GeneratorTest : public ::testing::Test {
     ASSERT_TRUE(WriteFileDurably(JoinPath(run_, "evaluation"), kEvaluationText).ok());
   }
 
-  void Train(const std::string& model, const std::string& more = "") {
-    absl::StatusOr<Job> job = ParseJobText(
-        absl::StrCat("model { ", model, " } data { path: \"text\" evaluation_path: \"evaluation\" } ",
-                     "batch { global_batch: 4 micro_batch: 2 sequence_length: ", kSequence, " } sharding { ranks: 2 } ",
-                     "optimizer { learning_rate: 1e-2 } lr_schedule { steps: 4 } runtime { threads_per_rank: 1 } ",
-                     more),
-        JoinPath(run_, "job"));
+  void Train(const std::string& model, const std::string& more = "", const std::string& optimizer = "") {
+    absl::StatusOr<Job> job =
+        ParseJobText(absl::StrCat("model { ", model, " } data { path: \"text\" evaluation_path: \"evaluation\" } ",
+                                  "batch { global_batch: 4 micro_batch: 2 sequence_length: ", kSequence,
+                                  " } sharding { ranks: 2 } ", "optimizer { learning_rate: 1e-2 ", optimizer,
+                                  " } lr_schedule { steps: 4 } runtime { threads_per_rank: 1 } ", more),
+                     JoinPath(run_, "job"));
     ASSERT_TRUE(job.ok()) << job.status();
     auto trainer = Trainer::Create(*job, {.backend = CreateBackend(*job)->get(),
                                           .checkpoint_folder = RunCheckpointsPath(run_),
@@ -121,6 +121,13 @@ TEST_F(GeneratorTest, BFloat16WeightsInTwoHalvesGiveTheEvaluationLoss) {
   auto generator = Load();
   ASSERT_NE(generator, nullptr);
   EXPECT_NEAR(LossOfLogits(*generator, false), evaluation_.loss, 0x1p-8 * evaluation_.loss);
+}
+
+TEST_F(GeneratorTest, FrozenWeightsIn4BitsGiveTheEvaluationLoss) {
+  Train(kLlama, "", "train_only: [\"blocks.1.*\", \"head.*\"] frozen_weights: NF4");
+  auto generator = Load();
+  ASSERT_NE(generator, nullptr);
+  EXPECT_NEAR(LossOfLogits(*generator, false), evaluation_.loss, 1e-5);
 }
 
 TEST_F(GeneratorTest, OnlyTheLastWindowCounts) {

@@ -112,6 +112,17 @@ TEST(LargeJobs, Llama2Of7BUpdatedOnTheHost) {
   EXPECT_EQ(moves.state_fetched_bytes, 13'476'831'232);
 }
 
+// The matrices of frozen blocks in 4 bits, and little that trains.
+TEST(LargeJobs, FrozenWeightsIn4BitsOnOneSmallGpu) {
+  const std::vector<std::string> nf4 = {"optimizer.frozen_weights=NF4", "batch.sequence_length=2048"},
+                                 norms = {"optimizer.train_only=*norm*"},
+                                 last_block = {"optimizer.train_only=blocks.31.*"};
+  const int64_t eight = int64_t{8} << 30, thirty_two = int64_t{32} << 30;
+  ExpectFits(5'098'923'008, Resolve("llama2_7b", 1, {nf4, norms}, eight));
+  ExpectFits(6'112'961'792, Resolve("llama2_7b", 1, {nf4, last_block, kSixBytes}, eight));
+  ExpectFits(25'875'743'496, Resolve("falcon_40b", 1, {nf4, norms}, thirty_two));
+}
+
 TEST(LargeJobs, Falcon40BOnFourAndEightGpus) {
   ExpectFits(74'919'730'688, Resolve("falcon_40b", 4, {kSixBytes, kInBackward}));
   const absl::StatusOr<ResolvedJob> refused = Resolve("falcon_40b", 4, {kSixBytes});

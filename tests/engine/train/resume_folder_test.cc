@@ -135,6 +135,14 @@ TEST_F(ResumeTest, AnotherRunIsRefusedWithTheFirstDifference) {
   expect({"optimizer.train_only=blocks.*"},
          "its parameter embedding.weight trains, and is frozen in the job (optimizer.train_only); keep train_only, or "
          "begin a new run");
+  ASSERT_TRUE(Train(MakeJob({"optimizer.train_only=blocks.0.*"}), "frozen", {}, 3).status.ok());
+  const absl::Status other = Train(MakeJob({"optimizer.train_only=blocks.0.*", "optimizer.frozen_weights=NF4"}),
+                                   "frozen", {.from = ResumeFrom::kLatest})
+                                 .status;
+  EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(other.message().find(" is not stored in NF4, unlike in the job (optimizer.frozen_weights); keep"),
+            std::string::npos)
+      << other;
   // Fields that only steer the training may change.
   const Run prolonged =
       Train(MakeJob({"lr_schedule.steps=8", "optimizer.learning_rate=1e-3", "batch.global_batch=5", "runtime.seed=9"}),

@@ -60,6 +60,7 @@ constexpr char kGroupsOfTwo[] = "sharding={ranks: 4 shard_ranks: 2}";
 constexpr char kPreviousNorm[] =
     "optimizer={learning_rate: 1e-2 clipping: PREVIOUS_NORM max_gradient_norm: 0.01 non_finite: SKIP}";
 constexpr char kFrozen[] = "optimizer.train_only=[blocks.1.*, final_norm.*]";
+constexpr char kNf4[] = "optimizer.frozen_weights=NF4";
 constexpr char kAdamW8Bit[] = "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2}";
 
 // Jobs that differ from those above in something other than their sharding.
@@ -114,6 +115,9 @@ std::vector<Variation> Variations() {
       {"PreviousNorm", kGpt2, {fp32, kPreviousNorm, kGroupsOfTwo}},
       {"PreviousNormInBackward", kLlama, {bf16, split, kPreviousNorm, "optimizer.update=IN_BACKWARD"}},
       {"Frozen", kGpt2, {fp32, kFrozen}},
+      {"FrozenStoredInBf16", kLlama, {fp32, "optimizer.train_only=blocks.1.*", "optimizer.frozen_weights=BF16"}},
+      {"FrozenStoredInNf4", kLlama, {bf16, kFrozen, kNf4}},
+      {"FrozenStoredInNf4Blocking", kGpt2, {fp32, kFrozen, kNf4, kGroupsOfTwo, "checkpoint.asynchronous=false"}},
       {"FrozenBf16", kLlama, {bf16, "optimizer.train_only=[*norm*, blocks.*.attention.*]"}},
       {"FrozenSplitReplicated", kGpt2, {bf16, split, gradients, "optimizer.train_only=*.weight", kGroupsOfTwo}},
       {"FrozenLeanBlocking", kLlama, {bf16, kLean, "optimizer.train_only=head.*", "checkpoint.asynchronous=false"}},
@@ -224,6 +228,10 @@ std::vector<Change> Changes() {
        {bf16, "sharding.strategy=ZERO2", kGroupsOfTwo}},
       {"AdamW8BitTwoGroupsOfTwo", {fp32, kAdamW8Bit, kGroupsOfTwo}, {fp32, kAdamW8Bit, "sharding.ranks=3"}},
       {"FrozenToNone", {fp32, kFrozen}, {fp32, kFrozen, "sharding.strategy=DDP", "sharding.ranks=2"}},
+      {"FrozenNf4ToThreeRanks", {fp32, kFrozen, kNf4}, {fp32, kFrozen, kNf4, "sharding.ranks=3"}},
+      {"FrozenNf4ToDdp",
+       {bf16, kFrozen, kNf4, "sharding.ranks=3"},
+       {bf16, split, kFrozen, kNf4, "sharding.strategy=DDP", "sharding.ranks=2"}},
       {"FrozenSplitToFp32", {bf16, split, kFrozen}, {fp32, kFrozen, "sharding.ranks=4"}},
       {"FrozenMastersToReplicatedSplit", {bf16, kFrozen}, {bf16, split, kFrozen, "sharding.strategy=ZERO2"}},
       {"SgdTwoRanks", {fp32, kNesterov}, {fp32, kNesterov, "sharding.ranks=2"}},
