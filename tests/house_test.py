@@ -62,6 +62,8 @@ _MAY_INCLUDE = {
                                     "engine/memory", "engine/optimizer", "engine/planner", "engine/program",
                                     "engine/runtime", "engine/state", "engine/step", "engine/tokenize",
                                     "sharding", "sharding/comm"},
+    "engine/evaluate": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/generate",
+                                       "engine/graph", "engine/io", "engine/tokenize", "engine/train"},
     "engine/verify": _ENGINE_BASE | {"engine/config", "engine/data", "engine/graph", "engine/model", "engine/planner",
                                      "engine/runtime", "engine/train"},
     "engine": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/data", "engine/events",

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "tools/generated_text.h"
@@ -11,17 +12,33 @@
 namespace shale {
 namespace {
 
-// Returns what the template writes behind what the assistant says, without white space at its end.
-absl::StatusOr<std::string> EndOfTurn(const ChatTemplate& chat) {
-  const std::string answer = "answer";
-  SHALE_ASSIGN_OR_RETURN(const ChatText text, chat.RenderWithTurns({{.role = "user", .content = "question"},
-                                                                    {.role = "assistant", .content = answer}}));
-  if (text.turns.empty()) return std::string();
+// What a template writes around what the assistant says.
+struct Turn {
+  std::string before;  // Behind the generation prompt: often a space, which answers begin with too.
+  std::string end;     // Without white space at its end.
+};
+
+absl::StatusOr<Turn> TurnOf(const ChatTemplate& chat) {
+  const std::string answer = "answer", next = "next question";
+  std::vector<ChatMessage> messages = {{.role = "user", .content = "question"},
+                                       {.role = "assistant", .content = answer}};
+  SHALE_ASSIGN_OR_RETURN(const ChatText text, chat.RenderWithTurns(messages));
+  Turn turn;
+  if (text.turns.empty()) return turn;
   const size_t end = text.turns.size() > 1 ? text.turns[1] : text.text.size();
-  const std::string turn = text.text.substr(text.turns[0], end - text.turns[0]);
-  const size_t said = turn.find(answer);
-  if (said == std::string::npos) return std::string();
-  return std::string(absl::StripAsciiWhitespace(turn.substr(said + answer.size())));
+  const size_t said = text.text.find(answer, text.turns[0]);
+  if (said == std::string::npos || said >= end) return turn;
+  turn.before = text.text.substr(text.turns[0], said - text.turns[0]);
+  const size_t behind = said + answer.size();
+  turn.end = std::string(absl::StripAsciiWhitespace(text.text.substr(behind, end - behind)));
+  if (!turn.end.empty()) return turn;
+  // Nothing ends the turn itself, as in Falcon's template. Then the next message does.
+  messages.push_back({.role = "user", .content = next});
+  SHALE_ASSIGN_OR_RETURN(const std::string longer, chat.Render(messages, /*add_generation_prompt=*/false));
+  const size_t asked = longer.find(next);
+  if (asked == std::string::npos || asked < behind) return turn;
+  turn.end = std::string(absl::StripTrailingAsciiWhitespace(longer.substr(behind, asked - behind)));
+  return turn;
 }
 
 // A conversation so far.
@@ -37,20 +54,25 @@ class Conversation {
     messages_.push_back({.role = std::move(role), .content = std::move(content)});
   }
   // Returns the tokens of the conversation up to where the assistant goes on. Forgets the oldest turns until they are
-  // fewer than `positions`.
+  // fewer than `positions`. Returns OutOfRange, and forgets the last message alone, if that does not fit by itself.
   absl::StatusOr<std::vector<int32_t>> Tokens(int64_t positions) {
+    std::vector<ChatMessage> messages = messages_;
     while (true) {
-      SHALE_ASSIGN_OR_RETURN(const std::string text, chat_.Render(messages_, /*add_generation_prompt=*/true));
+      SHALE_ASSIGN_OR_RETURN(const std::string text, chat_.Render(messages, /*add_generation_prompt=*/true));
       std::vector<int32_t> tokens;
       SHALE_RETURN_IF_ERROR(encoder_.Encode(text, {}, &tokens));
-      if (std::ssize(tokens) < positions) return tokens;
-      if (messages_.size() < kept_ + 3) {
-        return absl::InvalidArgumentError(absl::StrCat("the message has ", tokens.size(),
-                                                       " tokens with what the template writes around it; at most ",
-                                                       positions - 1, " fit, see --context"));
+      if (std::ssize(tokens) < positions) {
+        messages_ = std::move(messages);
+        return tokens;
       }
-      messages_.erase(messages_.begin() + static_cast<std::ptrdiff_t>(kept_),
-                      messages_.begin() + static_cast<std::ptrdiff_t>(kept_) + 2);
+      if (messages.size() < kept_ + 3) {
+        messages_.pop_back();
+        return absl::OutOfRangeError(absl::StrCat("the message has ", tokens.size(),
+                                                  " tokens with what the template writes around it; at most ",
+                                                  positions - 1, " fit, see --context"));
+      }
+      messages.erase(messages.begin() + static_cast<std::ptrdiff_t>(kept_),
+                     messages.begin() + static_cast<std::ptrdiff_t>(kept_) + 2);
     }
   }
 
@@ -64,33 +86,40 @@ class Conversation {
 }  // namespace
 
 absl::Status Chat(const Tokenizer& tokenizer, const ChatTemplate& chat, const ChatOptions& options, std::istream& in) {
-  SHALE_ASSIGN_OR_RETURN(const std::string end, EndOfTurn(chat));
+  SHALE_ASSIGN_OR_RETURN(const Turn turn, TurnOf(chat));
   std::vector<int32_t> stop_tokens = options.stop_tokens;
   std::vector<std::string> stop_strings = options.stop_strings;
-  if (const int32_t token = end.empty() ? -1 : tokenizer.Find(end); token >= 0) {
+  if (const int32_t token = turn.end.empty() ? -1 : tokenizer.Find(turn.end); token >= 0) {
     stop_tokens.push_back(token);
   } else {
-    stop_strings.push_back(end);
+    stop_strings.push_back(turn.end);
   }
   Conversation conversation(tokenizer, chat, options.system);
   std::string line;
   for (options.before_message(); std::getline(in, line); options.before_message()) {
     if (absl::StripAsciiWhitespace(line).empty()) continue;
     conversation.Add("user", line);
-    SHALE_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, conversation.Tokens(options.positions));
+    const absl::StatusOr<std::vector<int32_t>> tokens = conversation.Tokens(options.positions);
+    if (absl::IsOutOfRange(tokens.status())) {
+      options.show(absl::StrCat("(not answered: ", tokens.status().message(), ")\n"));
+      continue;
+    }
+    SHALE_RETURN_IF_ERROR(tokens.status());
     GeneratedText text(&tokenizer, /*is_text=*/false, /*skip_special=*/true, stop_strings);
     std::string answer;
     const auto say = [&](const std::string& more) {
       answer += more;
       options.show(more);
     };
-    SHALE_RETURN_IF_ERROR(options.generate(tokens, [&](int32_t token) {
+    SHALE_RETURN_IF_ERROR(options.generate(*tokens, [&](int32_t token) {
       if (std::find(stop_tokens.begin(), stop_tokens.end(), token) != stop_tokens.end()) return false;
       say(text.Push(token));
       return !text.stopped();
     }));
     say(text.Finish());
     options.show("\n");
+    // The template writes this itself.
+    if (absl::StartsWith(answer, turn.before)) answer.erase(0, turn.before.size());
     conversation.Add("assistant", answer);
   }
   return absl::OkStatus();

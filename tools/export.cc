@@ -22,6 +22,7 @@
 #include "engine/tokenize/eos_token.h"
 #include "engine/tokenize/tokenizer.h"
 #include "kernels/check.h"
+#include "tools/checkpoint_flag.h"
 #include "tools/command_line.h"
 
 namespace shale {
@@ -83,29 +84,31 @@ absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& f
   return absl::OkStatus();
 }
 
-absl::StatusOr<NewestCheckpoint> ExportNewest(const std::string& folder, const Flags& flags,
-                                              const HfExportOptions& options, absl::Status& exported) {
-  // Falls back to an older checkpoint only if this one turns out to be damaged.
-  return UseNewestCheckpoint(folder, [&](const CheckpointReader& checkpoint) {
+absl::StatusOr<NewestCheckpoint> ExportFirst(WhichCheckpoint which, const std::string& folder, const Flags& flags,
+                                             const HfExportOptions& options, absl::Status& exported) {
+  // Falls back to another checkpoint only if this one turns out to be damaged.
+  return UseCheckpoint(which, folder, [&](const CheckpointReader& checkpoint) {
     exported = ExportCheckpoint(checkpoint, flags, options);
     return absl::IsDataLoss(exported) ? exported : absl::OkStatus();
   });
 }
 
 absl::Status Export(const Flags& flags) {
-  if (flags.run.empty() == flags.checkpoint.empty()) {
-    return absl::InvalidArgumentError("give one of --run and --checkpoint");
+  if (flags.run.empty() && flags.checkpoint.empty()) {
+    return absl::InvalidArgumentError("give --run, or a checkpoint");
   }
   HfExportOptions options{.max_file_bytes = flags.max_file_bytes};
   SHALE_ASSIGN_OR_RETURN(options.dtype, ParseDType(flags.dtype));
-  if (!flags.checkpoint.empty()) {
+  if (flags.run.empty()) {
     SHALE_ASSIGN_OR_RETURN(const CheckpointReader checkpoint, CheckpointReader::Open(flags.checkpoint));
     return ExportCheckpoint(checkpoint, flags, options);
   }
+  SHALE_ASSIGN_OR_RETURN(const WhichCheckpoint which,
+                         WhichCheckpointOf(flags.checkpoint.empty() ? "newest" : flags.checkpoint));
   const std::string folder = RunCheckpointsPath(flags.run);
   while (true) {
     absl::Status exported;
-    SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, ExportNewest(folder, flags, options, exported));
+    SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, ExportFirst(which, folder, flags, options, exported));
     if (newest.path.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder));
     // The run still writes checkpoints, and removed this one after a newer one. Tries again with the newer one.
     if (!exported.ok() && access(newest.path.c_str(), F_OK) != 0) continue;
@@ -122,7 +125,9 @@ int main(int argc, char** argv) {
   shale::CommandLine line(
       "export", "Writes the model of a run as a Hugging Face folder, which transformers loads, or as one plain file.");
   line.Text("run", "FOLDER", "The run folder; its newest intact checkpoint is exported.", &flags.run);
-  line.Text("checkpoint", "FOLDER", "Instead of --run: a checkpoint.", &flags.checkpoint);
+  line.Text("checkpoint", "best|FOLDER",
+            "With --run=FOLDER: the checkpoint with the best evaluation. Instead of --run: this checkpoint.",
+            &flags.checkpoint);
   line.Text("out", "FOLDER", "The folder to write; it must not exist, or be empty.", &flags.out).Required();
   line.Text("dtype", "F32|BF16|F16", "What the weights are rounded to.", &flags.dtype);
   line.Switch("plain",

@@ -21,10 +21,13 @@
 #include "engine/generate/generator.h"
 #include "engine/io/file.h"
 #include "engine/tokenize/chat_template.h"
+#include "engine/tokenize/eos_token.h"
 #include "engine/tokenize/tokenizer.h"
 #include "kernels/check.h"
 #include "tools/chat.h"
+#include "tools/checkpoint_flag.h"
 #include "tools/command_line.h"
+#include "tools/device_flag.h"
 #include "tools/generated_text.h"
 
 namespace shale {
@@ -32,6 +35,7 @@ namespace {
 
 struct Flags {
   std::string run;
+  std::string checkpoint = "newest";
   std::string prompt;
   std::string prompt_tokens;
   int64_t tokens = 200;
@@ -45,19 +49,6 @@ struct Flags {
   std::string system;
   std::string device;
 };
-
-// Returns a factory for the device that --device names, or for that of the run's job if `device` is empty.
-absl::StatusOr<BackendFactory> Backends(const std::string& device) {
-  if (device.empty()) return CreateBackend;
-  if (device != "CPU" && device != "CUDA") {
-    return absl::InvalidArgumentError(absl::StrCat("--device: found \"", device, "\"; allowed: CPU, CUDA"));
-  }
-  return [type = device == "CPU" ? DeviceType::kCpu : DeviceType::kCuda](const Job& job) {
-    Job here = job;
-    here.runtime.device = type;
-    return CreateBackend(here);
-  };
-}
 
 absl::StatusOr<std::vector<int32_t>> ParseTokens(const std::string& text) {
   std::vector<int32_t> tokens;
@@ -165,15 +156,16 @@ absl::Status ChatOnTerminal(Generator& generator, const std::optional<Tokenizer>
 }
 
 absl::Status Generate(const Flags& flags) {
-  SHALE_ASSIGN_OR_RETURN(const BackendFactory backends, Backends(flags.device));
+  SHALE_ASSIGN_OR_RETURN(const BackendFactory backends, BackendsOn(flags.device));
+  SHALE_ASSIGN_OR_RETURN(const WhichCheckpoint which, WhichCheckpointOf(flags.checkpoint));
   if (flags.chat && (flags.samples > 1 || !flags.prompt.empty() || !flags.prompt_tokens.empty())) {
     return absl::InvalidArgumentError(
         "--chat reads messages from its input: leave out --prompt, --prompt_tokens and "
         "--samples");
   }
-  SHALE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Generator> generator,
-      Generator::FromRun(flags.run, backends, std::nullopt, {.sequences = flags.samples, .positions = flags.context}));
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Generator> generator,
+                         Generator::FromRun(flags.run, backends, std::nullopt,
+                                            {.sequences = flags.samples, .positions = flags.context}, which));
   for (const std::string& reason : generator->passed_over()) {
     std::fprintf(stderr, "generate: skipped: %s\n", reason.c_str());
   }
@@ -197,7 +189,8 @@ absl::Status Generate(const Flags& flags) {
 int main(int argc, char** argv) {
   shale::Flags flags;
   shale::CommandLine line("generate", "Continues a prompt with the model of a run, and prints text as it comes.");
-  line.Text("run", "FOLDER", "The run folder. Its newest intact checkpoint is read.", &flags.run).Required();
+  line.Text("run", "FOLDER", "The run folder.", &flags.run).Required();
+  line.Text("checkpoint", "newest|best", shale::kCheckpointHelp, &flags.checkpoint);
   line.Text("prompt", "TEXT", "What to continue; empty: a new line. Special tokens in it are tokens.", &flags.prompt);
   line.Text("prompt_tokens", "N,N,...", "What to continue, as tokens: models of token files then print tokens.",
             &flags.prompt_tokens);
@@ -224,7 +217,7 @@ int main(int argc, char** argv) {
   line.Switch("chat", "Read messages from the input and answer them, with the chat template of the run's tokenizer.",
               &flags.chat);
   line.Text("system", "TEXT", "What a chat begins with, for the model.", &flags.system);
-  line.Text("device", "CPU|CUDA", "What to run on; by default what the run was trained on.", &flags.device);
+  line.Text("device", "CPU|CUDA", shale::kDeviceHelp, &flags.device);
   line.Footer("Exit codes: 0 generated; 1 failed; 2 wrong command line.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   const absl::Status status = shale::Generate(flags);

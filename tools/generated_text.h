@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "engine/generate/stop_strings.h"
 #include "engine/text/utf8_stream.h"
 #include "engine/tokenize/tokenizer.h"
@@ -38,10 +37,5 @@ class GeneratedText {
   Utf8Stream bytes_;
   StopStrings stops_;
 };
-
-// Returns the tokens that end a text: `eos_token_id` of generation_config.json in a Hugging Face folder, or else of its
-// config.json, and `eos_token` of its tokenizer_config.json. Files and fields that are missing name none. Returns
-// InvalidArgument for a file that is not what it should be.
-absl::StatusOr<std::vector<int32_t>> EndTokens(const std::string& folder, const Tokenizer& tokenizer);
 
 }  // namespace shale

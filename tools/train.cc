@@ -22,7 +22,6 @@
 #include "engine/report/memory_snapshot.h"
 #include "engine/report/plan_text.h"
 #include "engine/text/numbers.h"
-#include "engine/tokenize/text_progress.h"
 #include "engine/train/peak_flops.h"
 #include "engine/train/run.h"
 #include "engine/train/run_folder.h"
@@ -34,6 +33,7 @@
 #include "tools/joint_run.h"
 #include "tools/output_file.h"
 #include "tools/resume_flag.h"
+#include "tools/show_text.h"
 #include "tools/verify_job.h"
 
 namespace shale {
@@ -123,40 +123,6 @@ void PrintResumed(const Resumed& resumed) {
   for (const std::string& reason : resumed.passed_over) Print(absl::StrCat("skipped: ", reason));
   if (resumed.path.empty()) return;
   Print(absl::StrCat("resuming from ", resumed.path, " after step ", resumed.manifest.step));
-}
-
-// Returns what shows how text becomes tokens: a counter in a terminal, and a line when it is done.
-TextProgress ShowText() {
-  TextProgress progress;
-  if (isatty(STDERR_FILENO) != 0) {
-    progress.reading = [](int64_t read, int64_t total) {
-      std::fprintf(stderr, "\rtokenizing: %s of %s  ", FormatBytes(read).c_str(), FormatBytes(total).c_str());
-    };
-  }
-  progress.ready = [](const TextReport& report) {
-    if (isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "\r%60s\r", "");
-    const TokenizeTotals& totals = report.totals;
-    std::string line =
-        absl::StrCat(report.path, ": ", Plural(totals.documents, "document"), ", ", Plural(totals.tokens, "token"));
-    if (totals.counted < totals.tokens) absl::StrAppend(&line, ", ", totals.counted, " count in the loss");
-    Print(absl::StrCat(line, report.made ? "; kept in " : "; found in ", report.folder));
-    if (!report.skipped_files.empty()) {
-      Print(absl::StrCat("skipped ", Plural(std::ssize(report.skipped_files), "file"), " of ", report.path,
-                         "; the first: ", report.skipped_files[0]));
-    }
-    if (totals.skipped == 0) return;
-    Print(absl::StrCat("skipped ", Plural(totals.skipped, "bad line"), "; the first: ", totals.first_skipped));
-  };
-  progress.packed = [](const std::string& path, const DocumentsReport& report) {
-    std::string line = absl::StrCat(path, ": ", Plural(report.documents, "document"), " in ",
-                                    Plural(report.samples, "sequence"), ", padding ", Percent(report.padding, 1));
-    if (report.long_documents > 0) absl::StrAppend(&line, "; ", report.long_documents, " longer than a sequence");
-    if (report.without_counts > 0) {
-      absl::StrAppend(&line, "; ", Plural(report.without_counts, "part"), " without a token that counts left out");
-    }
-    Print(line);
-  };
-  return progress;
 }
 
 std::optional<int64_t> GoesOnAfter(const Resumed& resumed) {
@@ -261,7 +227,7 @@ int Train(const Flags& flags) {
   RunFolder* const folder = decided->folder.get();
   RunSinks sinks(world.leads() ? job->telemetry.sinks : SinksConfig());
   options.events = &sinks;
-  if (world.leads()) options.text_progress = ShowText();
+  if (world.leads()) options.text_progress = ShowText(Print);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackendOfProcess(*job, PlaceOfBackend(world));
   const absl::Status created = AgreeOnStatus(world.control(), ControlChannel::kSteps, backend.status());
   if (!created.ok()) return fail(created, kExitUsage);
@@ -306,6 +272,11 @@ int Train(const Flags& flags) {
   if (status.ok()) status = world.Leave();
   if (!status.ok()) return fail(status, kExitFailed);
   watch.Set(nullptr);
+  if (const std::string why = (*trainer)->ended_early(); !why.empty()) {
+    print(absl::StrCat("ended early, after step ", (*trainer)->steps_done(), " of ", (*trainer)->total_steps(), ": ",
+                       why, " (checkpoint.patience); the run is in ", job->telemetry.run_folder));
+    return kExitOk;
+  }
   if ((*trainer)->steps_done() < (*trainer)->total_steps() && (g_signal != 0 || !world.alone())) {
     print(absl::StrCat("stopped after step ", (*trainer)->steps_done(), " of ", (*trainer)->total_steps(),
                        "; the run is in ", job->telemetry.run_folder, "; --resume=latest continues it"));

@@ -64,6 +64,8 @@ template <class T>
 inline constexpr size_t kFirstSize = sizeof(T);
 template <>
 inline constexpr size_t kFirstSize<shale_data> = offsetof(shale_data, has_position_ids);
+template <>
+inline constexpr size_t kFirstSize<shale_sampling> = offsetof(shale_sampling, repetition_penalty);
 
 // Returns a copy of a struct that the caller filled in. Members that the caller's version does not have are 0.
 template <class T>

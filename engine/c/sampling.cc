@@ -1,7 +1,6 @@
 #include "engine/c/sampling.h"
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "engine/c/calls.h"
 #include "kernels/check.h"
 
@@ -10,11 +9,14 @@ namespace shale::c {
 absl::StatusOr<SamplingOptions> TakeSampling(const shale_sampling* sampling) {
   if (sampling == nullptr) return SamplingOptions{};
   SHALE_ASSIGN_OR_RETURN(const shale_sampling taken, TakeStruct(sampling, "sampling"));
-  if (!(taken.temperature >= 0) || taken.top_k < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("sampling has temperature ", taken.temperature, " and top_k ",
-                                                   taken.top_k, "; neither may be negative"));
-  }
-  return SamplingOptions{.temperature = taken.temperature, .top_k = taken.top_k, .seed = taken.seed};
+  const SamplingOptions options{.repetition_penalty = taken.repetition_penalty == 0 ? 1 : taken.repetition_penalty,
+                                .temperature = taken.temperature,
+                                .top_k = taken.top_k,
+                                .top_p = taken.top_p == 0 ? 1 : taken.top_p,
+                                .min_p = taken.min_p,
+                                .seed = taken.seed};
+  SHALE_RETURN_IF_ERROR(CheckSampling(options));
+  return options;
 }
 
 }  // namespace shale::c

@@ -99,6 +99,18 @@ absl::Status CheckFile(const SavedFile& file, int64_t rank, int64_t ranks) {
   return absl::OkStatus();
 }
 
+absl::Status CheckEvaluations(const SavedEvaluations& e, int64_t step) {
+  if (e.last_step < -1 || e.last_step > step || e.best_step < 0 || e.best_step > std::max<int64_t>(e.last_step, 0) ||
+      e.since_best < 0 || e.since_best > kMaxCount) {
+    return Refuse("its last evaluation was after step ", e.last_step, ", the best after step ", e.best_step, ", with ",
+                  e.since_best, " evaluations since then, which contradicts its step ", step);
+  }
+  for (const std::optional<double>& loss : {e.last_loss, e.best_loss}) {
+    if (loss && !std::isfinite(*loss)) return Refuse("its loss of an evaluation is ", *loss);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const Manifest& m) {
   if (m.step < 0 || m.tokens < 0 || m.samples < 0 || m.update_count < 0 || m.update_count > m.step) {
     return Refuse("step ", m.step, ", tokens ", m.tokens, ", samples ", m.samples, " and updates ", m.update_count,
@@ -114,6 +126,7 @@ absl::Status Check(const Manifest& m) {
   if (!std::isfinite(m.previous_norm) || m.previous_norm < 0) {
     return Refuse("its norm of a gradient is ", m.previous_norm);
   }
+  SHALE_RETURN_IF_ERROR(CheckEvaluations(m.evaluations, m.step));
   if (m.data.samples_per_epoch < 1 || m.data.sequence_length < 1) {
     return Refuse("its data has ", m.data.samples_per_epoch, " samples of ", m.data.sequence_length, " tokens");
   }
@@ -331,6 +344,16 @@ std::string SerializeManifest(const Manifest& manifest) {
     if (parameter.nf4) record.set_nf4(true);
   }
   AddFiles(manifest.files, m);
+  // Only of runs that follow their evaluations: readers from before there were any refuse this field.
+  if (const SavedEvaluations& evaluations = manifest.evaluations; evaluations.last_step >= 0) {
+    proto::EvaluationsRecord& record = *m.mutable_evaluations();
+    record.set_data(evaluations.data);
+    record.set_last_step(evaluations.last_step);
+    if (evaluations.last_loss) record.set_last_loss(*evaluations.last_loss);
+    record.set_best_step(evaluations.best_step);
+    if (evaluations.best_loss) record.set_best_loss(*evaluations.best_loss);
+    record.set_since_best(evaluations.since_best);
+  }
   return Frame(kMagic, kVersion, m.SerializeAsString());
 }
 
@@ -379,6 +402,16 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
         {record.name(), {record.shape().begin(), record.shape().end()}, record.frozen(), record.nf4()});
   }
   manifest.files = FilesOf(m);
+  if (m.has_evaluations()) {
+    const proto::EvaluationsRecord& record = m.evaluations();
+    SavedEvaluations& evaluations = manifest.evaluations;
+    evaluations = {.data = record.data(),
+                   .last_step = record.last_step(),
+                   .best_step = record.best_step(),
+                   .since_best = record.since_best()};
+    if (record.has_last_loss()) evaluations.last_loss = record.last_loss();
+    if (record.has_best_loss()) evaluations.best_loss = record.best_loss();
+  }
   SHALE_RETURN_IF_ERROR(Check(manifest));
   return manifest;
 }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -121,6 +122,18 @@ struct SavedData {
   bool operator==(const SavedData&) const = default;
 };
 
+// The evaluations of a run so far, if it follows them (checkpoint.keep_best, checkpoint.patience).
+struct SavedEvaluations {
+  std::string data;                 // What was evaluated. Losses of other data cannot be compared with these.
+  int64_t last_step = -1;           // The step of the last evaluation; -1: there was none.
+  std::optional<double> last_loss;  // Its loss; empty if it was not finite.
+  int64_t best_step = 0;            // The step of the evaluation with the lowest loss, the first of equal ones.
+  std::optional<double> best_loss;  // Its loss; empty if no loss was finite.
+  int64_t since_best = 0;           // Evaluations after that; all if no loss was finite.
+
+  bool operator==(const SavedEvaluations&) const = default;
+};
+
 struct SavedFile {
   std::string name;  // Name in the checkpoint's folder.
   int64_t size_bytes = 0;
@@ -145,7 +158,12 @@ struct Manifest {
   std::vector<SavedState> states = AdamWStates();
   std::vector<SavedParameter> parameters;
   std::vector<SavedFile> files;  // In rank order.
+  SavedEvaluations evaluations;
 
+  // Returns the loss of the evaluation after this step, if there was one, and its loss was finite.
+  std::optional<double> evaluation_loss() const {
+    return evaluations.last_step == step ? evaluations.last_loss : std::nullopt;
+  }
   uint32_t job_crc() const;  // CRC-32C of `job`.
   std::vector<PartSpec> parts() const;
   // Returns the form in which the values of a parameter are saved.
@@ -169,7 +187,8 @@ absl::StatusOr<std::vector<SavedFile>> ParseFiles(absl::string_view bytes);
 std::string SerializeManifest(const Manifest& manifest);
 
 // Accepts any bytes. Returns InvalidArgument, without a path, for bytes that are not a manifest, are damaged, or
-// contradict themselves: negative counts or counts above 2^60, more parameters or files than the limits below, a
+// contradict themselves: negative counts or counts above 2^60, evaluations after the step or with a loss that is not
+// finite, more parameters or files than the limits below, a
 // dimension below 1, a shape whose elements cannot be counted, a name used twice, more than kMaxSavedStates states, a
 // state of an unknown type, frozen values saved as SPLIT, values in 4 bits of a parameter that trains, a file with
 // another name than ShardFileName gives or with another number of checksums than its size requires. Returns

@@ -1,5 +1,7 @@
 #include "engine/checkpoint/newest.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/checkpoint/saved_file.h"
@@ -18,11 +20,8 @@ absl::Status Use(const CheckpointPath& candidate, absl::FunctionRef<absl::Status
   return use(checkpoint);
 }
 
-}  // namespace
-
-absl::StatusOr<NewestCheckpoint> UseNewestCheckpoint(const std::string& folder,
-                                                     absl::FunctionRef<absl::Status(const CheckpointReader&)> use) {
-  SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> candidates, ListCheckpoints(folder));
+absl::StatusOr<NewestCheckpoint> UseFirst(const std::vector<CheckpointPath>& candidates, const std::string& folder,
+                                          absl::FunctionRef<absl::Status(const CheckpointReader&)> use) {
   NewestCheckpoint newest;
   for (const CheckpointPath& candidate : candidates) {
     const absl::Status status = Use(candidate, use);
@@ -36,6 +35,30 @@ absl::StatusOr<NewestCheckpoint> UseNewestCheckpoint(const std::string& folder,
   if (newest.passed_over.empty()) return newest;
   return absl::DataLossError(
       absl::StrCat("every checkpoint in ", folder, " is damaged:\n", absl::StrJoin(newest.passed_over, "\n")));
+}
+
+}  // namespace
+
+absl::StatusOr<NewestCheckpoint> UseNewestCheckpoint(const std::string& folder,
+                                                     absl::FunctionRef<absl::Status(const CheckpointReader&)> use) {
+  return UseCheckpoint(WhichCheckpoint::kNewest, folder, use);
+}
+
+absl::StatusOr<WhichCheckpoint> ParseWhichCheckpoint(absl::string_view text) {
+  if (text == "newest") return WhichCheckpoint::kNewest;
+  if (text == "best") return WhichCheckpoint::kBest;
+  return absl::InvalidArgumentError(absl::StrCat("found \"", text, "\"; allowed: newest, best"));
+}
+
+absl::StatusOr<NewestCheckpoint> UseCheckpoint(WhichCheckpoint which, const std::string& folder,
+                                               absl::FunctionRef<absl::Status(const CheckpointReader&)> use) {
+  SHALE_ASSIGN_OR_RETURN(std::vector<CheckpointPath> candidates, ListCheckpoints(folder));
+  if (which == WhichCheckpoint::kNewest || candidates.empty()) return UseFirst(candidates, folder, use);
+  candidates = BestFirst(std::move(candidates));
+  if (!candidates.empty()) return UseFirst(candidates, folder, use);
+  return absl::NotFoundError(
+      absl::StrCat("no checkpoint in ", folder,
+                   " has the loss of an evaluation; a run records them with checkpoint.keep_best=true"));
 }
 
 }  // namespace shale

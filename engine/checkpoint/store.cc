@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/numbers.h"
@@ -69,6 +72,29 @@ absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& f
   std::sort(checkpoints.begin(), checkpoints.end(),
             [](const CheckpointPath& a, const CheckpointPath& b) { return a.step > b.step; });
   return checkpoints;
+}
+
+std::vector<CheckpointPath> BestFirst(std::vector<CheckpointPath> candidates) {
+  struct Evaluated {
+    double loss = 0;
+    CheckpointPath checkpoint;
+  };
+  std::vector<Evaluated> evaluated;
+  std::string data;
+  std::sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
+  for (CheckpointPath& candidate : candidates) {
+    const absl::StatusOr<Manifest> manifest = ReadManifest(candidate.path);
+    const std::optional<double> loss = manifest.ok() ? manifest->evaluation_loss() : std::nullopt;
+    if (!loss) continue;
+    if (evaluated.empty()) data = manifest->evaluations.data;
+    if (manifest->evaluations.data == data) evaluated.push_back({*loss, std::move(candidate)});
+  }
+  std::sort(evaluated.begin(), evaluated.end(), [](const Evaluated& a, const Evaluated& b) {
+    return a.loss != b.loss ? a.loss < b.loss : a.checkpoint.step < b.checkpoint.step;
+  });
+  std::vector<CheckpointPath> best;
+  for (Evaluated& one : evaluated) best.push_back(std::move(one.checkpoint));
+  return best;
 }
 
 bool IsUnfinishedCheckpoint(absl::string_view name) {
@@ -185,14 +211,18 @@ absl::Status CheckpointStore::Swap(const std::string& temporary, const std::stri
 }
 
 absl::Status CheckpointStore::RemoveUnwanted(int64_t saved_step) {
-  SHALE_ASSIGN_OR_RETURN(const std::vector<CheckpointPath> checkpoints, ListCheckpoints(folder_));
+  SHALE_ASSIGN_OR_RETURN(std::vector<CheckpointPath> checkpoints, ListCheckpoints(folder_));
+  // Do not count a damaged checkpoint, and keep it for inspection.
+  std::erase_if(checkpoints, [&](const CheckpointPath& checkpoint) {
+    return checkpoint.step > saved_step || disregarded_.contains(checkpoint.step) ||
+           !CheckpointReader::Open(checkpoint.path).ok();
+  });
+  const std::vector<CheckpointPath> best = options_.keep_best ? BestFirst(checkpoints) : std::vector<CheckpointPath>();
   int64_t kept = 0;
   for (const CheckpointPath& checkpoint : checkpoints) {
-    if (checkpoint.step > saved_step || disregarded_.contains(checkpoint.step)) continue;
-    // Do not count a damaged checkpoint, and keep it for inspection.
-    if (!CheckpointReader::Open(checkpoint.path).ok()) continue;
     const bool periodic = options_.keep_every > 0 && checkpoint.step % options_.keep_every == 0;
-    if (++kept > options_.keep_last && !periodic) {
+    const bool is_best = !best.empty() && best[0].step == checkpoint.step;
+    if (++kept > options_.keep_last && !periodic && !is_best) {
       SHALE_RETURN_IF_ERROR(Discard(CheckpointFolderName(checkpoint.step)));
     }
   }

@@ -39,6 +39,10 @@ struct CheckpointPath {
 // checkpoints are intact; CheckpointReader::Open does.
 absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& folder);
 
+// Returns the checkpoints among `candidates` whose manifest can be read and has the loss of an evaluation, best first;
+// of equal losses the earlier one. Leaves out those whose loss is of other data than that of the newest among them.
+std::vector<CheckpointPath> BestFirst(std::vector<CheckpointPath> candidates);
+
 // Returns whether a name in the folder of checkpoints belongs to a checkpoint that was still being written when its run
 // ended. Removing it loses nothing.
 bool IsUnfinishedCheckpoint(absl::string_view name);
@@ -50,6 +54,7 @@ class CheckpointStore {
   struct Options {
     int64_t keep_last = 2;   // How many of the newest intact checkpoints to keep, counted from the last save; >= 1.
     int64_t keep_every = 0;  // Also keep every checkpoint whose step is a multiple of this; 0: none.
+    bool keep_best = false;  // Also keep the one with the lowest loss of an evaluation (Manifest::evaluation_loss).
     FileSystem* files = &PosixFileSystem();  // Borrowed.
   };
 

@@ -33,6 +33,16 @@ struct MixedData {
   bool operator==(const MixedData&) const = default;
 };
 
+// Evaluation data with a name.
+struct EvaluationSource {
+  std::string name;
+  std::string path;  // As DataConfig::path.
+
+  bool operator==(const EvaluationSource&) const = default;
+};
+// The name of what DataConfig::evaluation_fraction holds out, if there are evaluation_sources too.
+inline constexpr char kHeldOutSource[] = "held_out";
+
 struct DataConfig {
   std::string path;  // A file or a folder; absolute if it came from a job file. Empty: the program gives the data.
   DataFormat format = DataFormat::kByContent;
@@ -49,8 +59,13 @@ struct DataConfig {
   BadLines bad_lines = BadLines::kRefuse;
   std::string cache;  // Keeps the tokens of text. Empty: beside the run folder.
   LongDocuments long_documents = LongDocuments::kSplit;
-  std::vector<MixedData> mix;  // The shares sum to less than kMixWindow; path has what is left.
+  std::vector<MixedData> mix;                        // The shares sum to less than kMixWindow; path has what is left.
+  std::vector<EvaluationSource> evaluation_sources;  // None if evaluation_path is given.
 
+  // Returns whether files have evaluation data.
+  bool has_evaluation() const {
+    return !evaluation_path.empty() || evaluation_fraction > 0 || !evaluation_sources.empty();
+  }
   // Returns whether a tokenizer makes tokens of text.
   bool has_tokenizer() const { return !tokenizer.empty() && tokenizer != kBytesTokenizer; }
 
@@ -200,9 +215,13 @@ struct CheckpointConfig {
   int64_t every_steps = 0;  // Steps between checkpoints; 0: only at the end.
   int64_t keep_last = 2;
   int64_t keep_every = 0;    // A checkpoint is kept forever if its step is a multiple of this; 0: none.
-  bool asynchronous = true;  // Read only if every_steps > 0, because no training follows the save at the end.
+  bool asynchronous = true;  // Read only if saves_on_the_way(), because no training follows the save at the end.
   SaveFailure on_failure = SaveFailure::kStop;
+  bool keep_best = false;  // Saves after an evaluation with the lowest loss so far, and keeps the best checkpoint.
+  int64_t patience = 0;    // Evaluations without a lower loss that end the run; 0: none does.
 
+  // Returns whether the run may save before its end.
+  bool saves_on_the_way() const { return every_steps > 0 || keep_best; }
   bool operator==(const CheckpointConfig&) const = default;
 };
 

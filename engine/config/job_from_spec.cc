@@ -26,6 +26,9 @@ DataConfig DataFromSpec(const proto::DataSpec& spec) {
   config.cache = spec.cache();
   config.long_documents = FromSpec(spec.long_documents(), config.long_documents);
   for (const std::string& text : spec.mix()) config.mix.push_back(MixedDataFromText(text));
+  for (const std::string& text : spec.evaluation_sources()) {
+    config.evaluation_sources.push_back(EvaluationSourceFromText(text));
+  }
   return config;
 }
 
@@ -132,6 +135,8 @@ CheckpointConfig CheckpointFromSpec(const proto::CheckpointSpec& spec) {
   config.keep_every = spec.keep_every();
   if (spec.has_asynchronous()) config.asynchronous = spec.asynchronous();
   config.on_failure = FromSpec(spec.on_failure(), config.on_failure);
+  config.keep_best = spec.keep_best();
+  config.patience = spec.patience();
   return config;
 }
 

@@ -1,5 +1,8 @@
 #include "engine/config/mix.h"
 
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -15,5 +18,17 @@ MixedData MixedDataFromText(absl::string_view text) {
 }
 
 std::string ToText(const MixedData& mixed) { return absl::StrCat(mixed.share, " ", mixed.path); }
+
+EvaluationSource EvaluationSourceFromText(absl::string_view text) {
+  constexpr size_t kLongest = 64;
+  const absl::string_view name = text.substr(0, text.find(' '));
+  const auto fits = [](char c) { return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-'; };
+  const bool good = !name.empty() && name.size() <= kLongest && name.size() + 1 < text.size() &&
+                    std::all_of(name.begin(), name.end(), fits);
+  if (!good) return {.name = "", .path = std::string(text)};
+  return {.name = std::string(name), .path = std::string(text.substr(name.size() + 1))};
+}
+
+std::string ToText(const EvaluationSource& source) { return absl::StrCat(source.name, " ", source.path); }
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// The text of an entry of data.mix.
+// The text of the entries of data.mix and data.evaluation_sources.
 #pragma once
 
 #include <string>
@@ -12,5 +12,10 @@ namespace shale {
 // all of the text as path.
 MixedData MixedDataFromText(absl::string_view text);
 std::string ToText(const MixedData& mixed);
+
+// Reads "code test.jsonl": the source code is test.jsonl. For a text of another form returns no name, and all of the
+// text as path.
+EvaluationSource EvaluationSourceFromText(absl::string_view text);
+std::string ToText(const EvaluationSource& source);
 
 }  // namespace shale

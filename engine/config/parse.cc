@@ -113,6 +113,12 @@ void MakePathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
     MakeAbsolute(folder, &mixed.path);
     text = ToText(mixed);
   }
+  for (std::string& text : *spec->mutable_data()->mutable_evaluation_sources()) {
+    EvaluationSource source = EvaluationSourceFromText(text);
+    if (source.name.empty()) continue;  // CheckRules reports it.
+    MakeAbsolute(folder, &source.path);
+    text = ToText(source);
+  }
   if (spec->has_runtime()) MakeAbsolute(folder, spec->mutable_runtime()->mutable_tuning_table());
 }
 

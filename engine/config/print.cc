@@ -32,6 +32,7 @@ void Print(const DataConfig& config, proto::DataSpec& spec) {
     spec.set_long_documents(ToSpec<proto::DataSpec::LongDocuments>(config.long_documents));
   }
   for (const MixedData& mixed : config.mix) spec.add_mix(ToText(mixed));
+  for (const EvaluationSource& source : config.evaluation_sources) spec.add_evaluation_sources(ToText(source));
 }
 
 void Print(const BatchConfig& config, proto::BatchSpec& spec) {
@@ -127,6 +128,8 @@ void Print(const CheckpointConfig& config, proto::CheckpointSpec& spec) {
   spec.set_keep_every(config.keep_every);
   spec.set_asynchronous(config.asynchronous);
   spec.set_on_failure(ToSpec<proto::CheckpointSpec::Failure>(config.on_failure));
+  if (config.keep_best) spec.set_keep_best(true);
+  if (config.patience != 0) spec.set_patience(config.patience);
 }
 
 void Print(const TelemetryConfig& config, proto::TelemetrySpec& spec) {

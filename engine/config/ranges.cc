@@ -52,6 +52,7 @@ constexpr IntRange kIntRanges[] = {
     {"checkpoint.every_steps", 0, kMaxSteps},
     {"checkpoint.keep_last", 1, kMaxSteps},
     {"checkpoint.keep_every", 0, kMaxSteps},
+    {"checkpoint.patience", 0, kMaxSteps},
     {"telemetry.print_every", 1, kMaxSteps},
     {"telemetry.evaluate_every", 0, kMaxSteps},
     {"telemetry.evaluation_sequences", 1, int64_t{1} << 40},

@@ -1,6 +1,7 @@
 #include "engine/config/rules.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,7 @@ void CheckOwnData(const DataConfig& data, SpecErrors& errors) {
       {"data.bad_lines", data.bad_lines != BadLines::kRefuse},
       {"data.cache", !data.cache.empty()},
       {"data.mix[0]", !data.mix.empty()},
+      {"data.evaluation_sources[0]", !data.evaluation_sources.empty()},
       {"data.long_documents", data.long_documents != LongDocuments::kSplit},
   };
   for (const auto& [path, given] : of_files) {
@@ -105,6 +107,29 @@ void CheckMix(const Job& job, SpecErrors& errors) {
   }
 }
 
+void CheckEvaluationSources(const DataConfig& data, SpecErrors& errors) {
+  std::set<std::string> names;
+  if (data.evaluation_fraction > 0) names.insert(kHeldOutSource);
+  for (size_t i = 0; i < data.evaluation_sources.size(); ++i) {
+    const EvaluationSource& source = data.evaluation_sources[i];
+    const std::string field = absl::StrCat("data.evaluation_sources[", i, "]");
+    if (source.name.empty()) {
+      errors.Add(field, absl::StrCat("found ", Quoted(source.path),
+                                     "; expected a name of up to 64 letters, digits, '.', '_' and '-', a space and "
+                                     "the path that it names, as in \"code code_test.jsonl\""));
+    } else if (!names.insert(source.name).second) {
+      errors.Add(field, absl::StrCat("the name ", Quoted(source.name), " is taken",
+                                     source.name == kHeldOutSource ? " (by what evaluation_fraction holds out)" : "",
+                                     "; give each source a name of its own"));
+    }
+  }
+  if (!data.evaluation_sources.empty() && !data.evaluation_path.empty()) {
+    errors.AddRule({"data.evaluation_sources[0]", "data.evaluation_path"},
+                   "evaluation_sources and evaluation_path are both given; name the data of evaluation_path too, as "
+                   "one of evaluation_sources");
+  }
+}
+
 void CheckData(const Job& job, SpecErrors& errors) {
   const DataConfig& data = job.data;
   if (!data.path.empty() && data.target_weights != TargetWeights::kNone) {
@@ -123,9 +148,21 @@ void CheckData(const Job& job, SpecErrors& errors) {
     errors.AddRule({"data.evaluation_fraction", "data.evaluation_path"},
                    "evaluation_path and evaluation_fraction are both given; keep one");
   }
-  if (job.telemetry.evaluate_every > 0 && data.evaluation_path.empty() && data.evaluation_fraction == 0) {
+  CheckEvaluationSources(data, errors);
+  if (job.telemetry.evaluate_every > 0 && !data.has_evaluation()) {
     errors.AddRule({"telemetry.evaluate_every", "data.evaluation_fraction", "data.evaluation_path"},
-                   "there is no evaluation data; give data.evaluation_path or data.evaluation_fraction");
+                   "there is no evaluation data; give data.evaluation_path, data.evaluation_fraction or "
+                   "data.evaluation_sources");
+  }
+}
+
+void CheckEvaluations(const Job& job, SpecErrors& errors) {
+  if (job.telemetry.evaluate_every > 0) return;
+  for (const auto& [path, given] : {std::pair<const char*, bool>{"checkpoint.keep_best", job.checkpoint.keep_best},
+                                    {"checkpoint.patience", job.checkpoint.patience > 0}}) {
+    if (!given) continue;
+    errors.AddRule({path, "telemetry.evaluate_every"},
+                   "nothing is evaluated before the end of the run; give telemetry.evaluate_every");
   }
 }
 
@@ -435,6 +472,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckName(job.name, *errors);
   CheckModelRules(spec.model(), job.model, job.batch.sequence_length, errors);
   CheckData(job, *errors);
+  CheckEvaluations(job, *errors);
   CheckSharding(spec.sharding(), job.sharding, *errors);
   CheckPrecision(spec, job.precision, *errors);
   CheckGradientShards(job, *errors);

@@ -59,11 +59,19 @@ struct StepReport {
   std::vector<UserMetric> metrics;  // Ascending by name.
 };
 
+// The loss on one source of an evaluation.
+struct SourceLoss {
+  std::string name;
+  double loss = 0;  // Divided as in StepReport.
+  int64_t tokens = 0;
+};
+
 // An evaluation is done.
 struct EvaluationReport {
   int64_t step = 0;  // Steps done.
-  double loss = 0;   // Divided as in StepReport.
+  double loss = 0;   // Of all sources together. Divided as in StepReport.
   int64_t tokens = 0;
+  std::vector<SourceLoss> sources;  // In the order of the job. Empty without data.evaluation_sources.
 };
 
 // A save has ended.
@@ -94,6 +102,7 @@ struct Failure {
 struct Finished {
   int64_t step = 0;  // Steps done.
   int64_t total_steps = 0;
+  std::string ended_early;  // Why the run ended before its last step, if its patience did; else empty.
 };
 
 struct RunEvent {

@@ -57,6 +57,12 @@ void Fill(const EvaluationReport& from, proto::Event& event) {
   to.set_step(from.step);
   to.set_evaluation_loss(from.loss);
   to.set_evaluation_tokens(from.tokens);
+  for (const SourceLoss& source : from.sources) {
+    proto::SourceLoss& added = *to.add_evaluation_sources();
+    added.set_name(source.name);
+    added.set_loss(source.loss);
+    added.set_tokens(source.tokens);
+  }
 }
 
 void Fill(const Warning& from, proto::Event& event) { event.mutable_warning()->set_text(from.text); }
@@ -85,6 +91,7 @@ void Fill(const Finished& from, proto::Event& event) {
   proto::Finished& to = *event.mutable_finished();
   to.set_step(from.step);
   to.set_total_steps(from.total_steps);
+  if (!from.ended_early.empty()) to.set_ended_early(from.ended_early);
 }
 
 // Returns the descriptor of the field that says what happened.
@@ -92,12 +99,16 @@ const FieldDescriptor& KindOf(const proto::Event& event) {
   return *event.GetDescriptor()->FindFieldByNumber(event.kind_case());
 }
 
-// Adds the metrics of a step, if there are any, as one object: {"reward": 0.5, ...}.
-void AddMetrics(const proto::Step& step, const FieldDescriptor& field, JsonObject& object) {
-  if (step.metrics().empty()) return;
-  JsonObject metrics;
-  for (const proto::Metric& metric : step.metrics()) metrics.Add(metric.name(), metric.value());
-  object.Add(field.name(), metrics);
+// Adds the metrics of a step, or the losses of the sources of an evaluation, if there are any, as one object:
+// {"reward": 0.5, ...}.
+void AddNumbers(const proto::Event& event, const FieldDescriptor& field, JsonObject& object) {
+  JsonObject numbers;
+  for (const proto::Metric& metric : event.step().metrics()) numbers.Add(metric.name(), metric.value());
+  for (const proto::SourceLoss& source : event.evaluation().evaluation_sources()) {
+    numbers.Add(source.name(), source.loss());
+  }
+  const bool any = !event.step().metrics().empty() || !event.evaluation().evaluation_sources().empty();
+  if (any) object.Add(field.name(), numbers);
 }
 
 void AddField(const Message& message, const FieldDescriptor& field, JsonObject& object) {
@@ -116,8 +127,8 @@ void AddFields(const proto::Event& event, JsonObject& object) {
   const Message& what = event.GetReflection()->GetMessage(event, &KindOf(event));
   for (int i = 0; i < what.GetDescriptor()->field_count(); ++i) {
     const FieldDescriptor& field = *what.GetDescriptor()->field(i);
-    if (field.is_repeated()) {  // Only Step.metrics is.
-      AddMetrics(event.step(), field, object);
+    if (field.is_repeated()) {  // Only Step.metrics and Evaluation.evaluation_sources are.
+      AddNumbers(event, field, object);
       continue;
     }
     const bool absent = field.has_presence() && !what.GetReflection()->HasField(what, &field);

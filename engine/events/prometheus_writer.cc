@@ -81,7 +81,10 @@ class PrometheusWriter : public EventWriter {
       add("skipped_steps_total", "counter", "Steps of this process that did not update the weights.", count(skipped_));
       AddMetrics(step_->metrics, text);
     }
-    if (evaluation_) add("evaluation_loss", "gauge", "Loss of the last evaluation.", evaluation_->loss);
+    if (evaluation_) {
+      add("evaluation_loss", "gauge", "Loss of the last evaluation.", evaluation_->loss);
+      AddSources(evaluation_->sources, text);
+    }
     if (checkpoint_step_) add("checkpoint_step", "gauge", "Step of the last checkpoint.", count(*checkpoint_step_));
     add("warnings_total", "counter", "Warnings of this process.", count(warnings_));
     add("ended", "gauge", "1 if the run has ended.", ended_ ? 1 : 0);
@@ -97,6 +100,16 @@ class PrometheusWriter : public EventWriter {
     for (const UserMetric& metric : metrics) {
       absl::StrAppend(&text, "shale_metric{run=\"", run_, "\",name=\"", metric.name, "\"} ", Number(metric.value),
                       "\n");
+    }
+  }
+
+  void AddSources(const std::vector<SourceLoss>& sources, std::string& text) const {
+    if (sources.empty()) return;
+    absl::StrAppend(&text, "# HELP shale_evaluation_source_loss Loss of the last evaluation on each source.\n",
+                    "# TYPE shale_evaluation_source_loss gauge\n");
+    for (const SourceLoss& source : sources) {
+      absl::StrAppend(&text, "shale_evaluation_source_loss{run=\"", run_, "\",source=\"", source.name, "\"} ",
+                      Number(source.loss), "\n");
     }
   }
 

@@ -99,6 +99,9 @@ class TensorBoardWriter : public EventWriter {
   void Add(double time, const EvaluationReport& report) {
     tb::Event event = EventAt(time, report.step);
     AddValue("evaluation/loss", report.loss, event);
+    for (const SourceLoss& source : report.sources) {
+      AddValue(absl::StrCat("evaluation/loss/", source.name), source.loss, event);
+    }
     pending_ += Record(event);
   }
 

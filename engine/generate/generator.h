@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/backends/job_backend.h"
+#include "engine/checkpoint/newest.h"
 #include "engine/checkpoint/reader.h"
 #include "engine/config/job.h"
 #include "engine/generate/sampler.h"
@@ -38,15 +39,16 @@ class Generator {
                                                            const BackendFactory& create_backend,
                                                            const std::optional<CustomModel>& model = std::nullopt,
                                                            const GenerationSize& size = {});
-  // Does the same with the newest intact checkpoint of a run folder (engine/train/run_folder.h). Returns NotFound if
-  // there is no checkpoint, and DataLoss if all are damaged.
+  // Does the same with the newest intact checkpoint of a run folder (engine/train/run_folder.h), or with the best one.
+  // Returns NotFound if there is no such checkpoint, and DataLoss if all are damaged.
   static absl::StatusOr<std::unique_ptr<Generator>> FromRun(const std::string& run_folder,
                                                             const BackendFactory& create_backend,
                                                             const std::optional<CustomModel>& model = std::nullopt,
-                                                            const GenerationSize& size = {});
+                                                            const GenerationSize& size = {},
+                                                            WhichCheckpoint which = WhichCheckpoint::kNewest);
   ~Generator();
 
-  // Returns one message for each newer checkpoint that FromRun found damaged.
+  // Returns one message for each newer, or better, checkpoint that FromRun found damaged.
   const std::vector<std::string>& passed_over() const { return passed_over_; }
   int64_t vocabulary() const;
   // Returns how many tokens a sequence may hold (Sequences::positions).

@@ -119,7 +119,7 @@ StepOptions StepOptionsFor(const Job& job) {
   options.clipping = job.optimizer.clipping;
   options.no_decay_patterns = job.optimizer.no_decay;
   options.keep_gradients = job.memory.keep_gradients;
-  options.snapshot = job.checkpoint.every_steps > 0 && job.checkpoint.asynchronous;
+  options.snapshot = job.checkpoint.saves_on_the_way() && job.checkpoint.asynchronous;
   return options;
 }
 

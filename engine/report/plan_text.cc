@@ -180,8 +180,9 @@ std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
     bytes += 4 * elements + StateBytes(plan.options.optimizer.states(), elements);
   }
   const int64_t every = job.checkpoint.every_steps;
-  return absl::StrCat(every > 0 ? absl::StrCat("every ", Plural(every, "step"), " and at the end") : "at the end", ", ",
-                      FormatBytes(bytes), " a rank",
+  return absl::StrCat(every > 0 ? absl::StrCat("every ", Plural(every, "step"), " and at the end") : "at the end",
+                      job.checkpoint.keep_best ? ", and after the best evaluations, " : ", ", FormatBytes(bytes),
+                      " a rank",
                       !plan.snapshot                       ? ", while training waits"
                       : plan.options.state_on_host().any() ? ", from a copy beside the state while training goes on"
                                                            : ", from a copy in the arena while training goes on");

@@ -65,6 +65,17 @@ absl::StatusOr<Json> ParseRow(absl::string_view line) {
   return ParseStrictJson(line);
 }
 
+// Returns the parts of a row, unless it is one of another kind.
+absl::StatusOr<std::optional<PromptRow>> PartsOf(const Json& json) {
+  const bool other = json.contains("text") || json.contains("messages");
+  if (other || !json.contains("prompt") || !json.contains("completion")) return std::nullopt;
+  PromptRow row;
+  SHALE_ASSIGN_OR_RETURN(row.prompt, TextOf(json, "prompt"));
+  SHALE_ASSIGN_OR_RETURN(row.completion, TextOf(json, "completion"));
+  if (row.completion.empty()) return absl::InvalidArgumentError("\"completion\" is empty");
+  return row;
+}
+
 absl::StatusOr<TextRow> ReadRow(absl::string_view line, LossOn loss_on, const ChatTemplate* chat) {
   SHALE_ASSIGN_OR_RETURN(const Json json, ParseRow(line));
   if (json.contains("text")) {
@@ -72,13 +83,17 @@ absl::StatusOr<TextRow> ReadRow(absl::string_view line, LossOn loss_on, const Ch
     return TextRow{.text = std::move(text), .turns = {0}};
   }
   if (json.contains("messages")) return ReadChat(json, loss_on, chat);
-  if (json.contains("prompt") && json.contains("completion")) {
-    SHALE_ASSIGN_OR_RETURN(const std::string prompt, TextOf(json, "prompt"));
-    SHALE_ASSIGN_OR_RETURN(const std::string completion, TextOf(json, "completion"));
-    if (completion.empty()) return absl::InvalidArgumentError("\"completion\" is empty");
-    return TextRow{.text = prompt + completion, .turns = {loss_on == LossOn::kAll ? 0 : prompt.size()}};
+  SHALE_ASSIGN_OR_RETURN(const std::optional<PromptRow> parts, PartsOf(json));
+  if (parts) {
+    return TextRow{.text = parts->prompt + parts->completion,
+                   .turns = {loss_on == LossOn::kAll ? 0 : parts->prompt.size()}};
   }
   return absl::InvalidArgumentError("it has neither \"text\" nor \"messages\" nor \"prompt\" and \"completion\"");
+}
+
+absl::StatusOr<std::optional<PromptRow>> Parts(absl::string_view line) {
+  SHALE_ASSIGN_OR_RETURN(const Json json, ParseRow(line));
+  return PartsOf(json);
 }
 
 absl::StatusOr<std::string> Words(absl::string_view line) {
@@ -105,6 +120,10 @@ absl::StatusOr<T> At(const DocumentPiece& piece, absl::StatusOr<T> value) {
 
 absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, LossOn loss_on, const ChatTemplate* chat) {
   return At(piece, ReadRow(piece.text, loss_on, chat));
+}
+
+absl::StatusOr<std::optional<PromptRow>> ReadPromptRow(const DocumentPiece& piece) {
+  return At(piece, Parts(piece.text));
 }
 
 absl::StatusOr<std::string> WordsOfRow(const DocumentPiece& piece) { return At(piece, Words(piece.text)); }

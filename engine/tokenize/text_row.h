@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,12 @@ struct TextRow {
 // Reads a row (DocumentPiece::is_row). `chat` makes text of messages. Returns InvalidArgument with file and line, and
 // FailedPrecondition for messages without a `chat`.
 absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, LossOn loss_on, const ChatTemplate* chat);
+// Returns the parts of a row, if it has a prompt and a completion. Returns the same errors.
+struct PromptRow {
+  std::string prompt;
+  std::string completion;  // Not empty.
+};
+absl::StatusOr<std::optional<PromptRow>> ReadPromptRow(const DocumentPiece& piece);
 // Returns the text of a row for counting words: that of messages without a template. Returns the same errors.
 absl::StatusOr<std::string> WordsOfRow(const DocumentPiece& piece);
 

@@ -4,11 +4,12 @@
 
 namespace shale {
 
-absl::Status CheckpointPolicy::AfterStep(int64_t step, absl::FunctionRef<bool()> done,
+absl::Status CheckpointPolicy::AfterStep(int64_t step, bool best, absl::FunctionRef<bool()> done,
                                          const OnCheckpoint& on_checkpoint) {
   SHALE_RETURN_IF_ERROR(Take(Checkpointer::Wait::kNo, on_checkpoint));
   const int64_t every = config_.every_steps;
-  if (every == 0 || step % every != 0 || done()) return absl::OkStatus();
+  const bool due = (every > 0 && step % every == 0) || (best && config_.keep_best);
+  if (!due || done()) return absl::OkStatus();
   // Only one save may be pending: if saving takes longer than the interval between checkpoints, the steps wait.
   SHALE_RETURN_IF_ERROR(Take(Checkpointer::Wait::kYes, on_checkpoint));
   SHALE_RETURN_IF_ERROR(saver_.StartSave());

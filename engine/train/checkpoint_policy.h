@@ -1,7 +1,8 @@
 // Decides when a run saves its state, and what a failed save means for the run.
 //
-//   after every step   Reports the pending save if it has ended. If a checkpoint is due, begins a save. With
-//                      checkpoint.asynchronous, further steps run while it is written.
+//   after every step   Reports the pending save if it has ended. If a checkpoint is due, or the evaluation after the
+//                      step is the best so far (checkpoint.keep_best), begins a save. With checkpoint.asynchronous,
+//                      further steps run while it is written.
 //   at the end         Waits for the pending save and reports it. Then saves the last state, unless it is saved
 //   already.
 //
@@ -49,9 +50,9 @@ class CheckpointPolicy {
   // Call if the folder has an intact checkpoint of `step`, the last step so far.
   void SetSaved(int64_t step) { saved_step_ = step; }
 
-  // Call after each step. `done` returns whether that was the last step; if so, AtEnd saves. Returns an error if the
-  // run must end.
-  absl::Status AfterStep(int64_t step, absl::FunctionRef<bool()> done, const OnCheckpoint& on_checkpoint);
+  // Call after each step and its evaluation, with whether that was the best so far. `done` returns whether that was the
+  // last step; if so, AtEnd saves. Returns an error if the run must end.
+  absl::Status AfterStep(int64_t step, bool best, absl::FunctionRef<bool()> done, const OnCheckpoint& on_checkpoint);
 
   // Call when the run ends, for whatever reason, with its last step. If `intact` is false, the state is not that of the
   // last step and is not saved. Returns the error of the save, the error of a pending save if on_failure is kStop, or

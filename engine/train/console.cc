@@ -43,8 +43,14 @@ std::optional<std::string> Console::Step(const StepReport& report) {
 }
 
 std::string Console::Evaluation(int64_t step, const EvaluationReport& report) {
-  return absl::StrFormat("evaluation at step %d  loss %.4f  perplexity %.2f  over %s tokens", step, report.loss,
-                         std::exp(report.loss), WithCommas(report.tokens));
+  const auto line = [](double loss, int64_t tokens) {
+    return absl::StrFormat("loss %.4f  perplexity %.2f  over %s tokens", loss, std::exp(loss), WithCommas(tokens));
+  };
+  std::string text = absl::StrCat("evaluation at step ", step, "  ", line(report.loss, report.tokens));
+  for (const SourceLoss& source : report.sources) {
+    absl::StrAppend(&text, "\n  ", source.name, "  ", line(source.loss, source.tokens));
+  }
+  return text;
 }
 
 std::string Console::Checkpoint(const CheckpointReport& report) {

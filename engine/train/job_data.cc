@@ -218,17 +218,27 @@ absl::Status JobData::OpenFiles(Job job, const TextProgress& progress) {
   saved_.tokenizer = source.tokenizer();
   if (job.data.packing != Packing::kCut) saved_.tokenizer += NameOfPacking(source, job.data);
   SHALE_RETURN_IF_ERROR(source.CheckVocabulary(Vocabulary(job.model)));
-  std::unique_ptr<TokenSource> held_out;
+  struct HeldOut {
+    std::string name, path;
+    TokenSource tokens;
+  };
+  std::vector<HeldOut> held_out;
   if (!job.data.evaluation_path.empty()) {
     SHALE_ASSIGN_OR_RETURN(TokenSource opened,
                            OpenBeside(source, job, "data.evaluation_path", job.data.evaluation_path, progress));
-    held_out = std::make_unique<TokenSource>(std::move(opened));
+    held_out.push_back({"", job.data.evaluation_path, std::move(opened)});
   } else if (job.data.evaluation_fraction > 0) {
     SHALE_ASSIGN_OR_RETURN(TokenSplit split,
                            HoldOutEnd(source, job.data.evaluation_fraction,
                                       job.data.packing == Packing::kCut ? job.batch.sequence_length : 1));
     source = split.training;
-    held_out = std::make_unique<TokenSource>(split.evaluation);
+    held_out.push_back({job.data.evaluation_sources.empty() ? "" : kHeldOutSource,
+                        absl::StrCat(job.data.path, " (held out)"), split.evaluation});
+  }
+  for (const EvaluationSource& named : job.data.evaluation_sources) {
+    SHALE_ASSIGN_OR_RETURN(TokenSource opened,
+                           OpenBeside(source, job, "data.evaluation_sources", named.path, progress));
+    held_out.push_back({named.name, named.path, std::move(opened)});
   }
   SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DataSource> samples, SamplesOf(source, job, job.data.path, progress));
   if (!job.data.mix.empty()) {
@@ -237,12 +247,28 @@ absl::Status JobData::OpenFiles(Job job, const TextProgress& progress) {
     samples = mixed;
   }
   SHALE_ASSIGN_OR_RETURN(training_, MakeLoader(job, std::move(samples), Use::kTraining));
-  if (held_out == nullptr) return absl::OkStatus();
-  const std::string held_out_path =
-      job.data.evaluation_path.empty() ? absl::StrCat(job.data.path, " (held out)") : job.data.evaluation_path;
-  SHALE_ASSIGN_OR_RETURN(samples, SamplesOf(*held_out, job, held_out_path, progress));
-  SHALE_ASSIGN_OR_RETURN(evaluation_, MakeLoader(job, std::move(samples), Use::kEvaluation));
+  for (const HeldOut& part : held_out) {
+    SHALE_ASSIGN_OR_RETURN(samples, SamplesOf(part.tokens, job, part.path, progress));
+    SHALE_RETURN_IF_ERROR(AddEvaluation(job, part.name, std::move(samples)));
+  }
   return absl::OkStatus();
+}
+
+absl::Status JobData::AddEvaluation(const Job& job, const std::string& name, std::shared_ptr<DataSource> source) {
+  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<BatchLoader> loader, MakeLoader(job, std::move(source), Use::kEvaluation));
+  evaluations_.push_back({name, std::move(loader)});
+  return absl::OkStatus();
+}
+
+std::string JobData::DescribeEvaluations(int64_t sequences) const {
+  std::string text;
+  for (const Evaluation& evaluation : evaluations_) {
+    const DataDescription& data = evaluation.loader->source().description();
+    absl::StrAppend(&text, text.empty() ? "" : "; ", evaluation.name, evaluation.name.empty() ? "" : ": ",
+                    std::min(sequences, evaluation.loader->samples_per_epoch()), " of ", data.samples,
+                    " sequences of \"", data.name, "\"");
+  }
+  return text;
 }
 
 absl::Status JobData::OpenOwn(const Job& job, const Own& own) {
@@ -264,19 +290,22 @@ absl::Status JobData::OpenOwn(const Job& job, const Own& own) {
     return Refuse(own.evaluation->description().name,
                   "it can only be read once, in order; evaluation data must be readable at any position");
   }
-  SHALE_ASSIGN_OR_RETURN(evaluation_, MakeLoader(job, Borrowed(*own.evaluation), Use::kEvaluation));
-  return absl::OkStatus();
+  return AddEvaluation(job, "", Borrowed(*own.evaluation));
 }
 
 absl::Status JobData::FitTo(const DataNeeds& needs) {
   SHALE_RETURN_IF_ERROR(Fit(needs, *training_));
-  return evaluation_ == nullptr ? absl::OkStatus() : Fit(needs, *evaluation_);
+  for (Evaluation& evaluation : evaluations_) SHALE_RETURN_IF_ERROR(Fit(needs, *evaluation.loader));
+  return absl::OkStatus();
 }
 
 absl::Status JobData::Start(int64_t place, const std::string* state) const {
   SHALE_RETURN_IF_ERROR(training_->Start(place, state));
-  if (evaluation_ == nullptr || &evaluation_->source() == &training_->source()) return absl::OkStatus();
-  return evaluation_->Start(0, nullptr);
+  for (const Evaluation& evaluation : evaluations_) {
+    if (&evaluation.loader->source() == &training_->source()) continue;
+    SHALE_RETURN_IF_ERROR(evaluation.loader->Start(0, nullptr));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<BatchLoader>> JobData::OpenOther(const Job& job, const DataNeeds& needs,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/manifest.h"
@@ -37,7 +38,14 @@ class JobData {
   // Returns the settings that the job leaves to its data: format and vocabulary.
   const DataFacts& facts() const { return facts_; }
   const BatchLoader& training() const { return *training_; }
-  const BatchLoader* evaluation() const { return evaluation_.get(); }  // Null if there is none.
+  // Evaluation data, with its name among several (data.evaluation_sources).
+  struct Evaluation {
+    std::string name;  // Empty if the job has no evaluation_sources.
+    std::unique_ptr<BatchLoader> loader;
+  };
+  const std::vector<Evaluation>& evaluations() const { return evaluations_; }
+  // Returns a text that tells apart evaluations of `sequences` sequences whose losses cannot be compared.
+  std::string DescribeEvaluations(int64_t sequences) const;
   // Prepares the data for a model. Call it before anything is read. Returns InvalidArgument if the data does not have
   // what the model reads.
   absl::Status FitTo(const DataNeeds& needs);
@@ -72,7 +80,11 @@ class JobData {
   std::string Recorded(const std::string& name) const;
   int64_t StepsFor(int64_t samples) const;
 
-  std::unique_ptr<BatchLoader> training_, evaluation_;
+  // Makes a loader of evaluation data.
+  absl::Status AddEvaluation(const Job& job, const std::string& name, std::shared_ptr<DataSource> source);
+
+  std::unique_ptr<BatchLoader> training_;
+  std::vector<Evaluation> evaluations_;
   int64_t global_batch_ = 0;
   int64_t total_steps_ = 0;
   int64_t total_samples_ = -1;  // -1 if the length of the run is in steps.

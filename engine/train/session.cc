@@ -187,15 +187,29 @@ absl::Status Session::WithoutData(const absl::Status& error) {
 }
 
 absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t sequences) {
-  const BatchLoader* loader = data_->evaluation();
-  if (loader == nullptr) {
+  if (data_->evaluations().empty()) {
     return absl::FailedPreconditionError(
-        "the job has no evaluation data: set data.evaluation_path or data.evaluation_fraction");
+        "the job has no evaluation data: set data.evaluation_path, data.evaluation_fraction or "
+        "data.evaluation_sources");
   }
-  HostBatch batch(*loader, 1, local_ranks_);
+  EvaluationSum all(plan_.evaluate.graph.target_weights);
+  std::vector<SourceLoss> sources;
+  for (const JobData::Evaluation& evaluation : data_->evaluations()) {
+    EvaluationSum source(plan_.evaluate.graph.target_weights);
+    SHALE_RETURN_IF_ERROR(EvaluateSource(*evaluation.loader, sequences, source, all));
+    const EvaluationReport report = source.Report(steps_);
+    if (!evaluation.name.empty()) sources.push_back({evaluation.name, report.loss, report.tokens});
+  }
+  EvaluationReport report = all.Report(steps_);
+  report.sources = std::move(sources);
+  return report;
+}
+
+absl::Status Session::EvaluateSource(const BatchLoader& loader, int64_t sequences, EvaluationSum& source,
+                                     EvaluationSum& all) {
+  HostBatch batch(loader, 1, local_ranks_);
   const int64_t per_run = job_.batch.micro_batch * job_.sharding.ranks;
-  const int64_t end = std::min(sequences, loader->samples_per_epoch());
-  EvaluationSum sum(plan_.evaluate.graph.target_weights);
+  const int64_t end = std::min(sequences, loader.samples_per_epoch());
   for (int64_t begin = 0; begin < end; begin += per_run) {
     const absl::StatusOr<std::vector<StepInputs>> inputs = batch.Fill({begin, std::min(per_run, end - begin)});
     if (!inputs.ok()) return WithoutData(inputs.status());
@@ -203,9 +217,10 @@ absl::StatusOr<EvaluationReport> Session::Evaluate(int64_t sequences) {
       failed_ = damaged_ = true;
       return status;
     }
-    sum.Add(evaluate_->outputs(0));
+    source.Add(evaluate_->outputs(0));
+    all.Add(evaluate_->outputs(0));
   }
-  return sum.Report(steps_);
+  return absl::OkStatus();
 }
 
 absl::Status Session::WithNextTokens(absl::FunctionRef<absl::Status(NextTokens&)> generate) {
@@ -270,6 +285,7 @@ Manifest Session::ManifestNow() const {
   manifest.seed = job_.runtime.seed;
   manifest.job = ResolvedJobText(job_);
   manifest.data = data_->SavedAt(position_);
+  manifest.evaluations = evaluations_.saved();
   return manifest;
 }
 

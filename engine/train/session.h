@@ -27,6 +27,7 @@
 #include "engine/train/batch_prefetcher.h"
 #include "engine/train/checkpoint_policy.h"
 #include "engine/train/checkpointer.h"
+#include "engine/train/evaluation_history.h"
 #include "engine/train/job_data.h"
 #include "engine/train/reports.h"
 #include "engine/train/resume.h"
@@ -63,6 +64,10 @@ class Session : public CheckpointSaver {
   const std::vector<std::pair<int64_t, int64_t>>& waited_ns() const { return waited_ns_; }
 
   int64_t steps() const { return steps_; }  // Steps done, including those before the checkpoint.
+  // The evaluations that Trainer::Run made, if the job follows them (checkpoint.keep_best, checkpoint.patience).
+  bool follows_evaluations() const { return job_.checkpoint.keep_best || job_.checkpoint.patience > 0; }
+  EvaluationHistory& evaluations() { return evaluations_; }
+  const EvaluationHistory& evaluations() const { return evaluations_; }
   bool finished() const { return steps_ >= data_->total_steps() || data_->SamplesAt(position_).count == 0; }
   bool failed() const { return failed_; }
   bool damaged() const { return damaged_; }
@@ -126,6 +131,8 @@ class Session : public CheckpointSaver {
   // Returns the error of data that cannot be read. Other processes, which can read theirs, then wait for this one in
   // the collectives of the step, so no step or save may follow.
   absl::Status WithoutData(const absl::Status& error);
+  // Evaluates one of several sources. Adds its outputs to both sums.
+  absl::Status EvaluateSource(const BatchLoader& loader, int64_t sequences, EvaluationSum& source, EvaluationSum& all);
   // Returns the samples of the step after the next one, or none if the next step is the last.
   StepSamples SamplesAfterNext() const;
   // Returns the manifest of the current state, as far as the session knows it (see Checkpointer::Save).
@@ -154,6 +161,7 @@ class Session : public CheckpointSaver {
   std::unique_ptr<LocalState> state_;
   std::unique_ptr<Checkpointer> checkpointer_;  // Null if nothing is saved.
   Resumed resumed_;
+  EvaluationHistory evaluations_;
   StepTrace trace_;
   int64_t steps_ = 0;
   std::atomic<int64_t> step_now_ = 0;   // The step that has begun last.

@@ -99,7 +99,8 @@ Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRa
       local_ranks_(options.ranks),
       failure_folder_(options.failure_folder),
       data_(std::move(data)),
-      learning_rate_(learning_rate) {}
+      learning_rate_(learning_rate),
+      evaluations_(data_->DescribeEvaluations(job_.telemetry.evaluation_sequences), job_.checkpoint.patience) {}
 
 absl::Status Session::Allocate(const TrainerOptions& options) {
   const Backend* backend = options.backend;
@@ -134,7 +135,7 @@ absl::Status Session::Allocate(const TrainerOptions& options) {
   if (!plan_.generate.empty()) {
     SHALE_ASSIGN_OR_RETURN(sequences_, Sequences::Create(*ranks_, plan_.generate, PaddingToken(job_), executor));
   }
-  executor.graphs = executor.graphs && data_->evaluation() != nullptr;  // Graphs that never run would take memory.
+  executor.graphs = executor.graphs && !data_->evaluations().empty();  // Graphs that never run would take memory.
   SHALE_ASSIGN_OR_RETURN(evaluate_,
                          LocalProgram::Create(*ranks_, plan_.evaluate.step.program, plan_.evaluate.memory, executor));
   ranks_->EnterMemory("graphs");
@@ -143,6 +144,7 @@ absl::Status Session::Allocate(const TrainerOptions& options) {
   SHALE_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(plan_, *ranks_, *state_, options.checkpoint_folder,
                                                              {.keep_last = job_.checkpoint.keep_last,
                                                               .keep_every = job_.checkpoint.keep_every,
+                                                              .keep_best = job_.checkpoint.keep_best,
                                                               .files = options.files},
                                                              control_));
   return absl::OkStatus();
@@ -175,6 +177,7 @@ absl::Status Session::GoOnAfterCheckpoint() {
   steps_ = resumed_.manifest.step;
   tokens_ = resumed_.manifest.tokens;
   position_ = resumed_.manifest.samples;
+  if (follows_evaluations()) evaluations_.GoOnAfter(resumed_.manifest.evaluations);
   data_->GoOnAfter(steps_, position_, resumed_.manifest.data.begin);
   SHALE_ASSIGN_OR_RETURN(learning_rate_,
                          LearningRateSchedule::Create(LearningRateOptionsFor(job_, data_->total_steps())));

@@ -28,11 +28,16 @@ class Trainer::Impl {
   UserMetrics& metrics() { return metrics_; }
   const std::string& slow_ranks() const { return slow_ranks_; }
   void RequestStop() { stop_.store(true, std::memory_order_relaxed); }
-  bool done() const { return stopped() || session_->finished(); }
+  bool done() const { return stopped() || session_->finished() || session_->evaluations().out_of_patience(); }
+  std::string ended_early() const {
+    const bool early = session_->evaluations().out_of_patience() && !session_->finished();
+    return early ? session_->evaluations().WhyItEnds() : "";
+  }
 
   absl::StatusOr<StepReport> Step() {
     if (!session_->failed() && done())
-      return absl::FailedPreconditionError("the run is over: no step is left, or a stop was requested");
+      return absl::FailedPreconditionError(
+          "the run is over: no step is left, a stop was requested, or its patience is at an end");
     return RunStep();
   }
 
@@ -68,7 +73,8 @@ class Trainer::Impl {
       status.Update(checkpoints_->AtEnd(session_->steps(), /*intact=*/!session_->damaged(), callbacks.on_checkpoint));
     }
     if (status.ok()) {
-      session_->Tell(Finished{.step = session_->steps(), .total_steps = session_->data().total_steps()});
+      session_->Tell(Finished{
+          .step = session_->steps(), .total_steps = session_->data().total_steps(), .ended_early = ended_early()});
     } else {
       TellFailure(status, "checkpoint");
     }
@@ -141,25 +147,48 @@ class Trainer::Impl {
   }
 
   absl::Status RunSteps(const TrainCallbacks& callbacks) {
-    const TelemetryConfig& telemetry = session_->job().telemetry;
-    const auto is_done = [this] { return done(); };
+    // A run that was stopped after a step has left its evaluation out, which one that goes on would have made.
+    const int64_t begin = session_->steps();
+    if (!done() && session_->follows_evaluations() && IsEvaluationDue(begin) && !session_->evaluations().Has(begin)) {
+      SHALE_ASSIGN_OR_RETURN(const bool best, EvaluateAndFollow(callbacks));
+      SHALE_RETURN_IF_ERROR(SaveIfDue(best, callbacks));
+    }
     while (!done()) {
       // RunStep does not check for a stop: one that is requested from now on takes effect after this step.
       SHALE_ASSIGN_OR_RETURN(const StepReport report, RunStep());
       SHALE_RETURN_IF_ERROR(Everywhere(callbacks.on_step ? callbacks.on_step(report) : absl::OkStatus()));
-      if (checkpoints_) {
-        const absl::Status saved = checkpoints_->AfterStep(report.step, is_done, callbacks.on_checkpoint);
-        if (!saved.ok()) TellFailure(saved, "checkpoint");
-        SHALE_RETURN_IF_ERROR(saved);
-      }
+      // Evaluates before it saves, because the checkpoint records the result.
+      bool best = false;
       const bool last = report.step == session_->data().total_steps();
-      const bool due = last || (telemetry.evaluate_every > 0 && report.step % telemetry.evaluate_every == 0);
-      if (!due || session_->data().evaluation() == nullptr || (done() && !last)) continue;
-      SHALE_ASSIGN_OR_RETURN(const EvaluationReport evaluation, Evaluate(telemetry.evaluation_sequences));
-      SHALE_RETURN_IF_ERROR(
-          Everywhere(callbacks.on_evaluation ? callbacks.on_evaluation(evaluation) : absl::OkStatus()));
+      if (IsEvaluationDue(report.step) && (last || !done())) {
+        SHALE_ASSIGN_OR_RETURN(best, EvaluateAndFollow(callbacks));
+      }
+      SHALE_RETURN_IF_ERROR(SaveIfDue(best, callbacks));
     }
     return absl::OkStatus();
+  }
+
+  // `best`: the evaluation after the last step is the best so far.
+  absl::Status SaveIfDue(bool best, const TrainCallbacks& callbacks) {
+    if (!checkpoints_) return absl::OkStatus();
+    const absl::Status saved = checkpoints_->AfterStep(
+        session_->steps(), best, [this] { return done(); }, callbacks.on_checkpoint);
+    if (!saved.ok()) TellFailure(saved, "checkpoint");
+    return saved;
+  }
+
+  bool IsEvaluationDue(int64_t step) const {
+    const int64_t every = session_->job().telemetry.evaluate_every;
+    const bool due = step == session_->data().total_steps() || (every > 0 && step > 0 && step % every == 0);
+    return due && !session_->data().evaluations().empty();
+  }
+
+  // Evaluates. Returns whether the job follows its evaluations, and this one was the best so far.
+  absl::StatusOr<bool> EvaluateAndFollow(const TrainCallbacks& callbacks) {
+    SHALE_ASSIGN_OR_RETURN(const EvaluationReport report, Evaluate(session_->job().telemetry.evaluation_sequences));
+    const bool best = session_->follows_evaluations() && session_->evaluations().Add(session_->steps(), report.loss);
+    SHALE_RETURN_IF_ERROR(Everywhere(callbacks.on_evaluation ? callbacks.on_evaluation(report) : absl::OkStatus()));
+    return best;
   }
 
   const std::unique_ptr<Session> session_;
@@ -207,7 +236,8 @@ absl::Status Trainer::Generate(absl::Span<const int32_t> prompt, int64_t count, 
                                absl::FunctionRef<bool(int32_t)> emit) {
   return impl_->Generate(prompt, count, sampling, emit);
 }
-bool Trainer::has_evaluation_data() const { return impl_->session().data().evaluation() != nullptr; }
+bool Trainer::has_evaluation_data() const { return !impl_->session().data().evaluations().empty(); }
+std::string Trainer::ended_early() const { return impl_->ended_early(); }
 void Trainer::RequestStop() { impl_->RequestStop(); }
 absl::Status Trainer::ReportFailure(const absl::Status& why) { return impl_->session().ReportFailure(why); }
 void Trainer::Abort(const absl::Status& why) { impl_->session().Abort(why); }

@@ -73,8 +73,11 @@ class Trainer {
   const std::string& slow_ranks() const;
   int64_t total_steps() const;
   int64_t steps_done() const;
-  // Returns whether all steps are done or a stop was requested.
+  // Returns whether all steps are done, a stop was requested, or the patience of the job is at an end.
   bool done() const;
+  // Returns why the run has ended before its last step, if its patience did (checkpoint.patience), and otherwise "".
+  // Only evaluations that Run makes count.
+  std::string ended_early() const;
 
   // Runs one optimizer step on the next global batch. Returns FailedPrecondition if done(), or if an earlier step
   // failed. Returns the error of the data if the batch cannot be read. With one process the state is then as it was;
@@ -99,10 +102,11 @@ class Trainer {
   absl::Status Generate(absl::Span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling,
                         absl::FunctionRef<bool(int32_t)> emit);
   // Runs steps until done(), and evaluates every telemetry.evaluate_every steps and after the last step of the job.
-  // After RequestStop it evaluates only if that last step has run. With a checkpoint folder it saves as job.checkpoint
-  // says. Whatever ends the run, it also saves the last good state, unless a checkpoint of that step exists already;
-  // what the program wrote into the state since that checkpoint is then not saved. Returns the first error; the error
-  // of the last save only if there is no other.
+  // After RequestStop it evaluates only if that last step has run; a run that resumes there makes up for it if the job
+  // follows its evaluations (checkpoint.keep_best, checkpoint.patience). With a checkpoint folder it saves as
+  // job.checkpoint says. Whatever ends the run, it also saves the last good state, unless a checkpoint of that step
+  // exists already; what the program wrote into the state since that checkpoint is then not saved. Returns the first
+  // error; the error of the last save only if there is no other.
   absl::Status Run(const TrainCallbacks& callbacks);
 
   // Saves the state after the last step. Returns the path of the checkpoint once it is committed. Returns

@@ -66,6 +66,8 @@ Job SmallJob(const Job& job, const SmallSize& size) {
   constexpr int64_t kSteps = 10;
   small.lr_schedule = {.shape = LearningRateShape::kConstant, .steps = kSteps, .warmup_steps = kSteps};
   small.checkpoint.every_steps = std::min<int64_t>(job.checkpoint.every_steps, kSteps);
+  small.checkpoint.keep_best = false;  // There are no evaluations.
+  small.checkpoint.patience = 0;
   small.telemetry = {};
   return small;
 }

@@ -97,9 +97,34 @@ TEST_F(ChatTest, ALongConversationForgetsItsOldestTurns) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(seen_[1], "<|system|>S<|end|><|user|>one<|end|><|assistant|>A<|end|><|user|>two<|end|><|assistant|>");
   EXPECT_EQ(seen_[2], "<|system|>S<|end|><|user|>two<|end|><|assistant|>B<|end|><|user|>three<|end|><|assistant|>");
-  seen_.clear();
-  EXPECT_EQ(Talk("<|end|>", "a message of too many tokens\n").message(),
-            "the message has 34 tokens with what the template writes around it; at most 19 fit, see --context");
+}
+
+TEST_F(ChatTest, AMessageThatIsTooLongIsNotAnsweredAndTheChatGoesOn) {
+  answers_ = {"A<|end|>", "B<|end|>"};
+  options_.system = "S";
+  options_.positions = 20;
+  const absl::Status status = Talk("<|end|>", "one\na message of too many tokens\ntwo\n");
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(shown_,
+            "A\n(not answered: the message has 34 tokens with what the template writes around it; at most 19 fit, see "
+            "--context)\nB\n");
+  EXPECT_EQ(seen_[1], "<|system|>S<|end|><|user|>one<|end|><|assistant|>A<|end|><|user|>two<|end|><|assistant|>");
+}
+
+// Falcon's template writes nothing behind an answer, so the next message ends it; and a space before it, with which
+// answers begin too.
+TEST_F(ChatTest, TheNextMessageEndsAnAnswerBehindWhichTheTemplateWritesNothing) {
+  const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Parse(
+      "{% for m in messages %}{% if not loop.first %}{{ '\n' }}{% endif %}{{ m.role }}: {{ m.content }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '\n' }}assistant:{% endif %}",
+      {});
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  answers_ = {" One\ntwo\nuser: more", " Bye"};
+  std::istringstream in("hi\nwell\n");
+  const absl::Status status = Chat(tokenizer_, *chat, options_, in);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(shown_, " One\ntwo\n Bye\n");
+  EXPECT_EQ(seen_[1], "user: hi\nassistant: One\ntwo\nuser: well\nassistant:");
 }
 
 }  // namespace

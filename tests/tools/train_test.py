@@ -14,6 +14,7 @@ import time
 import unittest
 
 _TRAIN = os.path.abspath("tools/train")
+_EVALUATE = os.path.abspath("tools/evaluate")
 _GENERATE = os.path.abspath("tools/generate")
 _PLAN = os.path.abspath("tools/plan")
 
@@ -141,13 +142,52 @@ class ToolsTest(unittest.TestCase):
         self.assertEqual(text.stdout, same.stdout)
         self.assertEqual(self.call(_GENERATE, "--run=runs/test", "--tokens=5").returncode, 0)
 
+    def test_the_best_checkpoint_is_kept_and_evaluated_and_patience_ends_the_run(self):
+        # Steps of this size make the model worse after a while.
+        result = self.train("--set=checkpoint={keep_best: true patience: 2 keep_last: 1}",
+                            "--set=telemetry.evaluate_every=1", "--set=optimizer.learning_rate=0.5",
+                            "--set=data.evaluation_sources=foxes text.txt", "--set=lr_schedule.steps=60")
+        output = result.stdout.decode()
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        last = re.search(r"\nended early, after step (\d+) of 60: the evaluation loss was not below (\S+), that of "
+                         r"step (\d+), in 2 evaluations \(checkpoint.patience\); the run is in runs/test\n$", output)
+        self.assertIsNotNone(last, output)
+        self.assertEqual(int(last[1]), int(last[3]) + 2)
+        self.assertRegex(output, r"\nevaluation at step 1  loss .*\n  held_out  loss .*\n  foxes  loss ")
+        self.assertEqual(sorted(os.listdir(self.path("runs/test/checkpoints"))),
+                         [f"step-{int(last[3]):010d}", f"step-{int(last[1]):010d}"])
+        rows = {row["step"]: row for row in self.metrics() if "evaluation_loss" in row}
+        self.assertEqual(sorted(rows[1]["evaluation_sources"]), ["foxes", "held_out"])
+
+        arguments = ["--run=runs/test", "--data=text.txt", "--json=results.jsonl"]
+        for checkpoint, step in (("best", int(last[3])), ("newest", int(last[1]))):
+            result = self.call(_EVALUATE, *arguments, "--checkpoint=" + checkpoint)
+            self.assertEqual(result.returncode, 0, result.stderr.decode())
+            found = json.loads(self.read("results.jsonl"))
+            self.assertEqual(found["step"], step)
+            self.assertAlmostEqual(found["loss"] / rows[step]["evaluation_sources"]["foxes"], 1, delta=0.2)
+            self.assertIn(f"text.txt  loss {found['loss']:.4f}  perplexity ", result.stdout.decode())
+        self.assertEqual(self.call(_GENERATE, "--run=runs/test", "--tokens=5", "--checkpoint=best").returncode, 0)
+
+        for wrong, message in ((["--run=runs/test", "--data=nowhere"], "nowhere"),
+                               (["--data=text.txt"], "give one of --run and --folder"),
+                               (["--run=runs/test", "--data=text.txt", "--packing=CUTS"], "allowed: CUT, PACK, PAD"),
+                               (["--run=runs/test", "--data=text.txt", "--answers=a"], "--answers: no file of --data"),
+                               (["--run=runs/none", "--data=text.txt"], "no checkpoint in runs/none"),
+                               (["--folder=runs", "--data=text.txt"], "config.json")):
+            result = self.call(_EVALUATE, *wrong)
+            self.assertEqual(result.returncode, 2, result.stderr.decode())
+            self.assertIn(message, result.stderr.decode())
+
     def test_help_is_complete_and_unknown_flags_are_refused(self):
         for tool, flags in ((_TRAIN, ["--job=FILE", "--set=PATH=VALUE", "--overwrite", "--dump_program",
                                       "--resume=latest|auto|FOLDER",
                                      "--trace=FILE", "--trace_first_step=N", "--trace_steps=N",
                                       "--memory_snapshot=FILE"]),
                             (_GENERATE, ["--run=FOLDER", "--prompt=TEXT", "--tokens=N", "--temperature=X", "--top_k=N",
-                                         "--seed=N"])):
+                                         "--seed=N", "--checkpoint=newest|best"]),
+                            (_EVALUATE, ["--run=FOLDER", "--folder=FOLDER", "--data=PATH", "--checkpoint=newest|best",
+                                         "--answers=FILE", "--json=FILE"])):
             result = self.call(tool, "--help")
             self.assertEqual(result.returncode, 0)
             for flag in flags + ["Exit codes: 0"]:

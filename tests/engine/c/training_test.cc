@@ -57,6 +57,42 @@ TEST_F(CTest, TrainsToTheBitsOfCpp) {
   }
 }
 
+// Each of these leaves the most likely token alone, so all draw the same.
+void ExpectSampling(shale_generator generator, const int32_t* prompt, size_t tokens) {
+  const auto keep = [](void* user, int32_t token) {
+    static_cast<std::vector<int32_t>*>(user)->push_back(token);
+    return 0;
+  };
+  const auto draw = [&](const shale_sampling& sampling) {
+    std::vector<int32_t> drawn;
+    shale_error error = SHALE_INIT(shale_error);
+    EXPECT_EQ(shale_generator_generate(generator, prompt, tokens, 8, &sampling, keep, &drawn, &error), SHALE_OK)
+        << error.message;
+    return drawn;
+  };
+  shale_sampling greedy = SHALE_INIT(shale_sampling);
+  const std::vector<int32_t> expected = draw(greedy);
+  EXPECT_THAT(expected, SizeIs(8));
+  shale_sampling sampling = SHALE_INIT(shale_sampling);
+  sampling.temperature = 1;
+  sampling.top_p = 1e-9;
+  EXPECT_EQ(draw(sampling), expected);
+  sampling.top_p = 0;
+  sampling.min_p = 1;
+  EXPECT_EQ(draw(sampling), expected);
+  // What the text has already is never the most likely any more.
+  greedy.repetition_penalty = 1e6;
+  EXPECT_NE(draw(greedy), expected);
+  // A program of an earlier version has a shorter struct.
+  greedy.size = offsetof(shale_sampling, repetition_penalty);
+  EXPECT_EQ(draw(greedy), expected);
+  shale_error error = SHALE_INIT(shale_error);
+  sampling.min_p = 2;
+  EXPECT_EQ(shale_generator_generate(generator, prompt, tokens, 8, &sampling, keep, nullptr, &error),
+            SHALE_INVALID_ARGUMENT);
+  EXPECT_STREQ(error.message, "min_p is 2; wanted a number from 0 to 1");
+}
+
 TEST_F(CTest, ResumesGeneratesAndExports) {
   const shale_job job = Parse(kSmallJob + OnText() + kMlp);
   shale_trainer_options options = SHALE_INIT(shale_trainer_options);
@@ -100,6 +136,7 @@ TEST_F(CTest, ResumesGeneratesAndExports) {
     };
     ASSERT_EQ(shale_generator_generate(generator, prompt, tokens, 20, nullptr, keep, &drawn[i], &error_), SHALE_OK)
         << error_.message;
+    ExpectSampling(generator, prompt, tokens);
     EXPECT_EQ(shale_generator_free(generator, &error_), SHALE_OK);
     ASSERT_EQ(shale_export_parameters(folders[i], SHALE_BF16, Path("model.safetensors").c_str(), &error_), SHALE_OK)
         << error_.message;

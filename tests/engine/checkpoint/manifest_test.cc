@@ -1,7 +1,9 @@
 #include "engine/checkpoint/manifest.h"
 
+#include <cmath>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +41,8 @@ Manifest Valid() {
              .parameters = {{"w", {3, 5}}, {"scalar", {}}, {"long", {kMax / 8}}}};
   m.files = {{ShardFileName(0, 2), kCheckpointChunkBytes, {0xffffffff}},
              {ShardFileName(1, 2), kCheckpointChunkBytes + 1, {0, 0x12345678}}};
+  m.evaluations = {
+      .data = "texts", .last_step = 12, .last_loss = 2.75, .best_step = 8, .best_loss = -0.125, .since_best = 1};
   return m;
 }
 
@@ -139,7 +143,7 @@ TEST(ManifestTest, MoreOfAnythingThanAJobHasIsRefusedBeforeItIsBuilt) {
   EXPECT_THAT(Refusal(Bomb(0x52, kMaxSavedParameters + 1)), HasSubstr("has more than 262144 parameters"));
   EXPECT_THAT(Refusal(Bomb(0x5a, kMaxSavedFiles + 1)), HasSubstr("has more than 1048576 files"));
   EXPECT_THAT(Refusal(Bomb(0x42, 2)), HasSubstr("malformed"));  // The field `data` twice.
-  EXPECT_THAT(Refusal(Bomb(0x72, 1 << 20)), HasSubstr("written by a newer one"));
+  EXPECT_THAT(Refusal(Bomb(0x7a, 1 << 20)), HasSubstr("written by a newer one"));
   for (const std::string& shape :
        {"\x12\x42" + std::string(66, 1),
         std::string("\x12\x01\x01\x12\x42") + std::string(66, 1)}) {  // Packed in one piece, and in two.
@@ -224,6 +228,17 @@ TEST(ManifestTest, NormsThatCannotBeAreRefused) {
 }
 
 // A position near the largest int64 was once accepted, and the first steps after it overflowed and ended the program.
+TEST(ManifestTest, EvaluationsThatCannotBeAreRefused) {
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.evaluations.last_step = 13; }), HasSubstr("contradicts its step 12"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.evaluations.best_step = 13; }), HasSubstr("contradicts its step 12"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.evaluations.since_best = -1; }), HasSubstr("contradicts its step 12"));
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.evaluations.best_loss = std::nan(""); }), HasSubstr("loss"));
+  Manifest m = Valid();
+  EXPECT_EQ(m.evaluation_loss(), 2.75);
+  m.evaluations.last_step = 11;
+  EXPECT_EQ(m.evaluation_loss(), std::nullopt);
+}
+
 TEST(ManifestTest, CountsThatNoRunReachesAreRefused) {
   constexpr int64_t kMaxCount = int64_t{1} << 60;
   Manifest m = Valid();

@@ -56,6 +56,32 @@ TEST_F(NewestTest, TheNewestIsUsedAndNoOther) {
   EXPECT_THAT(used_, ElementsAre(12));
 }
 
+TEST_F(NewestTest, TheBestHasTheLowestLossOfAnEvaluation) {
+  const auto best = [&] {
+    used_.clear();
+    return UseCheckpoint(WhichCheckpoint::kBest, temp_.path(), [&](const CheckpointReader& checkpoint) {
+      used_.push_back(checkpoint.manifest().step);
+      return answer_;
+    });
+  };
+  EXPECT_EQ(best()->path, "");
+  Write(2);
+  EXPECT_EQ(best().status().code(), absl::StatusCode::kNotFound);
+  const std::pair<int64_t, double> losses[] = {{3, 1.5}, {4, 1.25}, {5, 1.25}, {6, 2}};
+  for (const auto& [step, loss] : losses) {
+    state_.WriteCheckpoint(Path(step), {.ranks = 2, .step = step, .evaluation_loss = loss});
+  }
+  EXPECT_EQ(best()->path, Path(4));
+  EXPECT_EQ(Newest()->path, Path(6));
+  // A damaged one is passed over.
+  std::filesystem::remove(ShardPath(Path(4), 0, 2));
+  const absl::StatusOr<NewestCheckpoint> second = best();
+  EXPECT_EQ(second->path, Path(5));
+  EXPECT_THAT(second->passed_over, ElementsAre(HasSubstr(Path(4))));
+  EXPECT_EQ(ParseWhichCheckpoint("best").value(), WhichCheckpoint::kBest);
+  EXPECT_EQ(ParseWhichCheckpoint("last").status().message(), "found \"last\"; allowed: newest, best");
+}
+
 TEST_F(NewestTest, DamagedOnesArePassedOverWithTheirReasons) {
   for (int64_t step = 1; step <= 7; ++step) Write(step);
   fs::rename(Path(7), Path(9));

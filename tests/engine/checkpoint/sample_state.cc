@@ -97,6 +97,13 @@ Manifest SampleState::ManifestOf(const SampleForm& form) const {
       .frozen_values = form.frozen_values,
       .parameters = parameters_};
   if (form.frozen >= 0) manifest.parameters[form.frozen].frozen = true;
+  if (form.evaluation_loss) {
+    manifest.evaluations = {.data = "texts",
+                            .last_step = form.step,
+                            .last_loss = form.evaluation_loss,
+                            .best_step = form.step,
+                            .best_loss = form.evaluation_loss};
+  }
   return manifest;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct SampleForm {
   int64_t step = 4;
   int frozen = -1;  // The parameter that is frozen; -1: none.
   SavedValues frozen_values = SavedValues::kFloat32;
+  std::optional<double> evaluation_loss;  // Of an evaluation after the step.
 };
 
 class SampleState {

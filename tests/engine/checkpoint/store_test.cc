@@ -125,6 +125,21 @@ TEST_F(StoreTest, KeepsTheLastAndEveryMth) {
   EXPECT_EQ(Names().size(), 4);
 }
 
+TEST_F(StoreTest, KeepsTheBestBesidesTheLast) {
+  const auto store = CheckpointStore::Open(folder(), {.keep_last = 1, .keep_best = true});
+  ASSERT_TRUE(store.ok()) << store.status();
+  const std::optional<double> losses[] = {2.5, 2.25, std::nullopt, 2.25, 2.125, 3};
+  const std::vector<std::vector<int64_t>> kept = {{1}, {2}, {3, 2}, {4, 2}, {5}, {6, 5}};
+  for (int64_t step = 1; step <= 6; ++step) {
+    state_.Save(**store, {.ranks = 2, .step = step, .evaluation_loss = losses[step - 1]});
+    EXPECT_EQ(Steps(), kept[step - 1]);
+  }
+  // A damaged one is no longer the best.
+  FlipBit(JoinPath(Path(5), kManifestName), 300);
+  state_.Save(**store, {.ranks = 2, .step = 7, .evaluation_loss = 4});
+  EXPECT_THAT(Steps(), ElementsAre(7, 6, 5));
+}
+
 TEST_F(StoreTest, DamagedOnesNeitherCountNorGo) {
   const auto store = Open(/*keep_last=*/2);
   Save(*store, 1);

@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(
              "sequence_length; did you mean global_batch?"},
         Case{"checkpoint { learning_rate: 3 }",
              "job.textproto:1:14: checkpoint.learning_rate: no such field; allowed: every_steps, keep_last, "
-             "keep_every, asynchronous, on_failure; did you mean "
+             "keep_every, asynchronous, on_failure, keep_best, patience; did you mean "
              "optimizer.learning_rate?"},
         Case{"bogus { a { b: [1, 2] } c: -1 } lr_schedule { shap: LINEAR }",
              "job.textproto:1:1: bogus: no such field; allowed: name, model, data, batch, sharding, precision, memory, "

@@ -69,6 +69,7 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
                                "lr_schedule.warmup_tokens=3",
                                "data.evaluation_fraction=0.1",
                                "data.mix=[\"250 /a b\", \"1 /c\"]",
+                               "data={evaluation_path: \"\" evaluation_sources: [\"a /b c\", \"d-1 /e\"]}",
                                "optimizer.learning_rate=0.1000000000000000055",
                                "optimizer.weight_decay=-0.0",
                                "optimizer.learning_rate=1.7976931348623157e-29",

@@ -259,8 +259,27 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"data.evaluation_fraction=0.1", "data.evaluation_path=/x"},
              "--set: data.evaluation_fraction: evaluation_path and evaluation_fraction are both given; keep one"},
         Rule{{"telemetry.evaluate_every=5"},
-             "--set: telemetry.evaluate_every: there is no evaluation data; give data.evaluation_path or "
-             "data.evaluation_fraction"},
+             "--set: telemetry.evaluate_every: there is no evaluation data; give data.evaluation_path, "
+             "data.evaluation_fraction or data.evaluation_sources"},
+        Rule{{"telemetry.evaluate_every=3", "data.evaluation_sources=a /x"}, ""},
+        Rule{{"data.evaluation_sources=b.jsonl"},
+             "--set: data.evaluation_sources[0]: found \"b.jsonl\"; expected a name of up to 64 letters, digits, '.', "
+             "'_' and '-', a space and the path that it names, as in \"code code_test.jsonl\""},
+        Rule{{"data.evaluation_sources=a /x", "data.evaluation_sources=a /y"},
+             "job.textproto:4:1: data.evaluation_sources[1]: the name \"a\" is taken; give each source a name of its "
+             "own"},
+        Rule{{"data.evaluation_fraction=0.1", "data.evaluation_sources=held_out /z"},
+             "--set: data.evaluation_sources[0]: the name \"held_out\" is taken (by what evaluation_fraction holds "
+             "out); give each source a name of its own"},
+        Rule{{"data.evaluation_sources=a /x", "data.evaluation_path=/y"},
+             "--set: data.evaluation_sources[0]: evaluation_sources and evaluation_path are both given; name the data "
+             "of evaluation_path too, as one of evaluation_sources"},
+        Rule{{"checkpoint.keep_best=true"},
+             "--set: checkpoint.keep_best: nothing is evaluated before the end of the run; give "
+             "telemetry.evaluate_every"},
+        Rule{{"checkpoint.patience=2"},
+             "--set: checkpoint.patience: nothing is evaluated before the end of the run; give "
+             "telemetry.evaluate_every"},
         Rule{{"data.path="}, ""},  // The program gives the data.
         Rule{{"data.path=", "data.target_weights=OVER_TOKENS"}, ""},
         Rule{{"data.path=", "data.evaluation_fraction=0.1"},

@@ -63,7 +63,7 @@ optimizer {
 lr_schedule {
   shape: WARMUP_STABLE_DECAY steps: 1000 warmup_samples: 5000 final_fraction: 0 decay_fraction: 0.30000000000000004
 }
-checkpoint { every_steps: 50 }
+checkpoint { every_steps: 50 keep_best: true patience: 4 }
 telemetry { run_folder: "/tmp/r\303\244n" print_every: 10 evaluate_every: 20 evaluation_sequences: 3 peak_flops: 1e14
   sinks { events: "events.jsonl" tensorboard: "/tb" prometheus: "a.prom" }
 }

@@ -33,12 +33,22 @@ TEST(EventJsonTest, WhatIsNotFiniteIsNull) {
             R"({"step": 1, "evaluation_loss": null, "evaluation_tokens": 2})");
 }
 
+TEST(EventJsonTest, AnEvaluationNamesItsSources) {
+  EXPECT_EQ(
+      EventFields(
+          {.what = EvaluationReport{.step = 1, .loss = 2, .tokens = 3, .sources = {{"a", 1.5, 2}, {"b-1", 3, 1}}}})
+          .ToString(),
+      R"({"step": 1, "evaluation_loss": 2, "evaluation_tokens": 3, "evaluation_sources": {"a": 1.5, "b-1": 3}})");
+}
+
 TEST(EventJsonTest, ALineSaysWhatHappenedAndWhen) {
   const auto line = [](auto what) { return EventLine({.unix_seconds = 1.5, .what = what}).ToString(); };
   EXPECT_EQ(line(Progress{StartStage::kRestoring}), R"({"event": "progress", "time": 1.5, "stage": "RESTORING"})");
   EXPECT_EQ(line(Warning{"a \"b\""}), R"({"event": "warning", "time": 1.5, "text": "a \"b\""})");
   EXPECT_EQ(line(Finished{.step = 2, .total_steps = 4}),
             R"({"event": "finished", "time": 1.5, "step": 2, "total_steps": 4})");
+  EXPECT_EQ(line(Finished{.step = 2, .total_steps = 4, .ended_early = "why"}),
+            R"({"event": "finished", "time": 1.5, "step": 2, "total_steps": 4, "ended_early": "why"})");
   EXPECT_EQ(line(Failure{.status = absl::DataLossError("no"), .culprit = "step", .step = 7}),
             R"({"event": "failure", "time": 1.5, "code": "DATA_LOSS", "culprit": "step", "text": "no", "step": 7})");
   EXPECT_EQ(line(PlanReady{.name = "a",

@@ -43,7 +43,7 @@ class FakeRun : public CheckpointSaver {
     while (step < last && status.ok()) {
       ++step;
       status = policy.AfterStep(
-          step, [&] { return step == last; }, on_checkpoint);
+          step, step == best_step, [&] { return step == last; }, on_checkpoint);
     }
     const absl::Status saved = policy.AtEnd(step, intact, on_checkpoint);
     return status.ok() ? saved : status;
@@ -51,6 +51,7 @@ class FakeRun : public CheckpointSaver {
 
   int64_t step = 0;
   int64_t save_steps = 0;
+  int64_t best_step = -1;     // The evaluation after this step is the best.
   int64_t failing_step = -1;  // The checkpoint of this step cannot be saved.
   absl::Status start_status;
   bool intact = true;
@@ -70,6 +71,20 @@ class FakeRun : public CheckpointSaver {
 
   std::optional<int64_t> pending_;
 };
+
+TEST(CheckpointPolicy, SavesAfterTheBestEvaluationIfItIsToBeKept) {
+  for (const bool keep : {false, true}) {
+    FakeRun run;
+    run.best_step = 3;
+    CheckpointPolicy policy({.every_steps = 2, .keep_best = keep}, run);
+    EXPECT_TRUE(run.Run(policy, 4).ok());
+    if (keep) {
+      EXPECT_THAT(run.log, ElementsAre("start 2", "saved 2", "start 3", "saved 3", "save 4", "saved 4"));
+    } else {
+      EXPECT_THAT(run.log, ElementsAre("start 2", "saved 2", "save 4", "saved 4"));
+    }
+  }
+}
 
 TEST(CheckpointPolicy, SavesAtTheIntervalAndAtTheEnd) {
   FakeRun run;
@@ -179,7 +194,7 @@ TEST(CheckpointPolicy, AStopThatAReportLedToLeavesTheSaveToTheEnd) {
     ++run.step;
     ASSERT_TRUE(policy
                     .AfterStep(
-                        run.step, [&] { return stop; }, on_checkpoint)
+                        run.step, false, [&] { return stop; }, on_checkpoint)
                     .ok());
   }
   EXPECT_EQ(run.step, 4);
@@ -194,7 +209,7 @@ TEST(CheckpointPolicy, SaveNowWaitsForThePendingSaveAndReturnsThePath) {
   run.step = 1;
   ASSERT_TRUE(policy
                   .AfterStep(
-                      1, [] { return false; }, run.on_checkpoint)
+                      1, false, [] { return false; }, run.on_checkpoint)
                   .ok());
   EXPECT_EQ(policy.SaveNow().value(), "step-1");
   EXPECT_THAT(run.log, ElementsAre("start 1", "wait for 1", "save 1"));

@@ -77,9 +77,13 @@ TEST(ConsoleTest, AStepThatChangedNothingSaysWhyAlthoughItIsNotDue) {
   EXPECT_THAT(*console.Step(report), EndsWith("(no valid token: weights unchanged)"));
 }
 
-TEST(ConsoleTest, AnEvaluationIsOneLine) {
+TEST(ConsoleTest, AnEvaluationHasALineAndOneForEachSource) {
   EXPECT_EQ(Console::Evaluation(100, {.loss = 2.5, .tokens = 16384}),
             "evaluation at step 100  loss 2.5000  perplexity 12.18  over 16,384 tokens");
+  EXPECT_EQ(Console::Evaluation(7, {.loss = 1, .tokens = 3, .sources = {{"code", 0, 2}, {"chats", 3, 1}}}),
+            "evaluation at step 7  loss 1.0000  perplexity 2.72  over 3 tokens\n"
+            "  code  loss 0.0000  perplexity 1.00  over 2 tokens\n"
+            "  chats  loss 3.0000  perplexity 20.09  over 1 tokens");
 }
 
 }  // namespace

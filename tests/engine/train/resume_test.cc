@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/checkpoint/store.h"
 #include "tests/engine/train/resume_fixture.h"
 
 namespace shale {
@@ -100,6 +101,7 @@ std::vector<Variation> Variations() {
       {"Block", kGpt2, {bf16, block}},
       {"BlockLayered", kLlama, {bf16, split, block, layered}},
       {"Evaluation", kGpt2, {bf16, held_out, evaluate}},
+      {"FollowedEvaluation", kGpt2, {fp32, held_out, evaluate, "checkpoint.keep_best=true", "checkpoint.patience=9"}},
       {"EvaluationSplit", kLlama, {bf16, split, held_out, evaluate, gradients}},
       {"Sgd", kGpt2, {bf16, kNesterov}},
       {"SgdWithoutMomentum", kLlama, {fp32, "optimizer={rule: SGD momentum: 0}"}},
@@ -247,6 +249,46 @@ std::vector<Change> Changes() {
 
 INSTANTIATE_TEST_SUITE_P(Changes, SameState, ::testing::ValuesIn(Changes()),
                          [](const auto& test) { return std::string(test.param.name); });
+
+// With a learning rate of almost 0 all losses are equal, so that the first evaluation is the best.
+TEST_F(ResumeTest, TheBestCheckpointIsKeptAndPatienceEndsARunWhereverItStops) {
+  const std::vector<std::string> still = {"optimizer.learning_rate=1e-30", "data.evaluation_fraction=0.25",
+                                          "telemetry.evaluate_every=1", "checkpoint.keep_best=true"};
+  const auto job = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), still.begin(), still.end());
+    return MakeJob(more);
+  };
+  // The best checkpoint is none of the newest.
+  const Job best = job({"checkpoint.every_steps=1", "checkpoint.keep_last=2"});
+  ASSERT_TRUE(Train(best, "best").status.ok());
+  const std::vector<CheckpointPath> kept = ListCheckpoints(Path("best")).value();
+  std::vector<int64_t> steps;
+  for (const CheckpointPath& checkpoint : kept) steps.push_back(checkpoint.step);
+  EXPECT_EQ(steps, (std::vector<int64_t>{6, 5, 1}));
+  EXPECT_EQ(BestFirst(kept)[0].step, 1);
+
+  const Job patient = job({"checkpoint.every_steps=2", "checkpoint.patience=3"});
+  const Run straight = Train(patient, "straight");
+  ASSERT_TRUE(straight.status.ok()) << straight.status;
+  EXPECT_EQ(straight.evaluations.size(), 4);
+  EXPECT_EQ(straight.losses.size(), 4) << "the run ends after the fourth of its six steps";
+  // A run that stops after step 3 leaves its evaluation out, and the one that goes on makes up for it.
+  for (int64_t stop = 1; stop <= 3; ++stop) {
+    const std::string folder = absl::StrCat("stopped", stop);
+    const Run stopped = Train(patient, folder, {}, stop);
+    ASSERT_TRUE(stopped.status.ok()) << stopped.status;
+    EXPECT_EQ(stopped.evaluations.size(), stop - 1);
+    const Run resumed = Train(patient, folder, {.from = ResumeFrom::kLatest});
+    ASSERT_TRUE(resumed.status.ok()) << resumed.status;
+    EXPECT_EQ(resumed.evaluations.begin()->first, stop);
+    EXPECT_EQ(resumed.losses.size(), 4 - stop);
+    ExpectSameBytes(Checkpoint("straight", 4), Checkpoint(folder, 4));
+  }
+  // A run whose patience is at an end goes on only with more of it.
+  EXPECT_TRUE(Train(patient, "straight", {.from = ResumeFrom::kLatest}).losses.empty());
+  const Job more = job({"checkpoint.every_steps=2", "checkpoint.patience=4"});
+  EXPECT_EQ(Train(more, "straight", {.from = ResumeFrom::kLatest}).losses.size(), 1);
+}
 
 // Values and moments are rounded to the nearest bf16 number.
 TEST_F(ResumeTest, LeanStateIsRestoredFromCheckpointsWithMoreBits) {

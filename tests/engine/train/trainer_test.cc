@@ -213,7 +213,7 @@ TEST(Trainer, TellsItsEventsInTheOrderInWhichTheyHappen) {
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   ASSERT_TRUE((*trainer)->Run({}).ok());
   EXPECT_EQ(resumed.names, (std::vector<std::string>{"plan of 4", "stage 0", "stage 2", "stage 3", "step 1", "step 2",
-                                                     "checkpoint 2", "evaluation 2", "step 3", "step 4", "evaluation 4",
+                                                     "evaluation 2", "checkpoint 2", "step 3", "step 4", "evaluation 4",
                                                      "checkpoint 4", "finished 4 of 4"}));
 }
 

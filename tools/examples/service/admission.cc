@@ -41,6 +41,9 @@ absl::Status CheckSupported(const shale::Job& job, const std::string& data_folde
   for (const shale::MixedData& mixed : job.data.mix) {
     SHALE_RETURN_IF_ERROR(CheckDataPath("data.mix", mixed.path, data_folder));
   }
+  for (const shale::EvaluationSource& source : job.data.evaluation_sources) {
+    SHALE_RETURN_IF_ERROR(CheckDataPath("data.evaluation_sources", source.path, data_folder));
+  }
   if (!job.data.cache.empty()) {
     return absl::InvalidArgumentError("job: data.cache: the service has its own folders; leave it out");
   }

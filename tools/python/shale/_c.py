@@ -7,7 +7,7 @@ from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c
 
 from shale._errors import error_of
 
-API_VERSION = 3
+API_VERSION = 4
 NONE = -1
 MODEL_FROM_PROGRAM = 1
 OUT_OF_RANGE = 11
@@ -116,7 +116,8 @@ class Parameter(_Sized):
 
 
 class Sampling(_Sized):
-    _fields_ = [("size", c_size_t), ("temperature", c_double), ("top_k", c_int64), ("seed", c_uint64)]
+    _fields_ = [("size", c_size_t), ("temperature", c_double), ("top_k", c_int64), ("seed", c_uint64),
+                ("repetition_penalty", c_double), ("top_p", c_double), ("min_p", c_double)]
 
 
 STRUCTS = {"shale_error": Error, "shale_sample": Sample, "shale_data": Data, "shale_graph_options": GraphOptions,

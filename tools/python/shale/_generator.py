@@ -7,7 +7,7 @@ from typing import Callable, List, Optional, Sequence, Union
 from shale import _c
 
 
-def draw(function, handle, prompt, count, temperature, top_k, seed, on_token):
+def draw(function, handle, prompt, count, on_token, **sampling):
     """Calls a function of the C interface that draws tokens, and returns them."""
     drawn, raised = [], []
 
@@ -19,9 +19,8 @@ def draw(function, handle, prompt, count, temperature, top_k, seed, on_token):
             raised.append(exception)
             return 1
 
-    sampling = _c.Sampling(temperature=temperature, top_k=top_k, seed=seed)
-    _c.call(function, handle, (ctypes.c_int32 * len(prompt))(*prompt), len(prompt), count, ctypes.byref(sampling),
-            _c.TokenFunction(call), None)
+    _c.call(function, handle, (ctypes.c_int32 * len(prompt))(*prompt), len(prompt), count,
+            ctypes.byref(_c.Sampling(**sampling)), _c.TokenFunction(call), None)
     if raised:
         raise raised[0]
     return drawn
@@ -47,11 +46,15 @@ class Generator:
         return list(tokens)
 
     def generate(self, prompt: Union[str, Sequence[int]], count: int, temperature: float = 0.8, top_k: int = 40,
-                 seed: int = 1, on_token: Optional[Callable[[int], object]] = None) -> List[int]:
+                 seed: int = 1, on_token: Optional[Callable[[int], object]] = None, *, top_p: float = 1,
+                 min_p: float = 0, repetition_penalty: float = 1) -> List[int]:
         """Returns up to `count` tokens drawn after the prompt. Calls `on_token` with each as it is drawn, and ends
-        early if that returns True. `temperature` 0 always takes the most likely token; `top_k` 0 draws among all."""
+        early if that returns True. `temperature` 0 always takes the most likely token; `top_k` 0 draws among all.
+        `top_p` draws among the most likely tokens whose probabilities sum to p, and `min_p` among those at least p
+        times as likely as the most likely. `repetition_penalty` above 1 makes tokens less likely that the text has."""
         tokens = self.encode(prompt) if isinstance(prompt, str) else prompt
-        return draw("shale_generator_generate", self._handle.value, tokens, count, temperature, top_k, seed, on_token)
+        return draw("shale_generator_generate", self._handle.value, tokens, count, on_token, temperature=temperature,
+                    top_k=top_k, seed=seed, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty)
 
     def close(self) -> None:
         self._handle.close()

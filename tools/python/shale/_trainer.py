@@ -150,10 +150,12 @@ class Trainer:
         return os.fsdecode(path.value)
 
     def generate(self, prompt: Sequence[int], count: int, temperature: float = 0.8, top_k: int = 40, seed: int = 1,
-                 on_token: Optional[Callable[[int], object]] = None) -> List[int]:
+                 on_token: Optional[Callable[[int], object]] = None, *, top_p: float = 1, min_p: float = 0,
+                 repetition_penalty: float = 1) -> List[int]:
         """Draws tokens with the weights as they are now, without a copy of them, as Generator.generate does. The job
         must plan for it (runtime.generate)."""
-        return draw("shale_trainer_generate", self._trainer, prompt, count, temperature, top_k, seed, on_token)
+        return draw("shale_trainer_generate", self._trainer, prompt, count, on_token, temperature=temperature,
+                    top_k=top_k, seed=seed, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty)
 
     def set_learning_rate(self, rate: Optional[float]) -> None:
         """Sets the learning rate of the next step and of all later ones; None goes back to the job's schedule."""

@@ -1,0 +1,197 @@
+#include "engine/evaluate/evaluator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "engine/checkpoint/run_paths.h"
+#include "engine/config/parse.h"
+#include "engine/generate/next_tokens.h"
+#include "engine/generate/weights_only.h"
+#include "engine/graph/data_needs.h"
+#include "engine/tokenize/eos_token.h"
+#include "engine/tokenize/prepared_text.h"
+#include "engine/tokenize/tokenizer.h"
+#include "engine/train/host_batch.h"
+#include "engine/train/initial_weights.h"
+#include "engine/train/job_data.h"
+#include "kernels/check.h"
+#include "kernels/step_scalars.h"
+
+namespace shale {
+namespace {
+
+// Counts the bytes of the text of tokens.
+class TextBytes {
+ public:
+  // Tokens are those of `tokenizer`; without one, they are bytes.
+  explicit TextBytes(const std::optional<Tokenizer>& tokenizer) : tokenizer_(tokenizer) {}
+
+  // Adds the targets of a sequence. Those that do not count end a text.
+  void Add(absl::Span<const int32_t> targets) {
+    for (const int32_t target : targets) {
+      if (target == kMaskedTarget) {
+        Finish();
+      } else if (!tokenizer_) {
+        ++bytes_;
+      } else {
+        if (!stream_) stream_.emplace(*tokenizer_, /*skip_special=*/true);
+        bytes_ += std::ssize(stream_->Push(target));
+      }
+    }
+  }
+  // Ends a text. Returns the bytes of all.
+  int64_t Finish() {
+    if (stream_) bytes_ += std::ssize(stream_->Finish());
+    stream_.reset();
+    return bytes_;
+  }
+
+ private:
+  const std::optional<Tokenizer>& tokenizer_;
+  std::optional<TokenStream> stream_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace
+
+double DataEvaluation::loss() const { return tokens > 0 ? loss_sum / static_cast<double>(tokens) : 0; }
+double DataEvaluation::perplexity() const { return std::exp(loss()); }
+double DataEvaluation::bits_per_byte() const {
+  return bytes > 0 ? loss_sum / std::log(2.0) / static_cast<double>(bytes) : 0;
+}
+
+class Evaluator::Impl {
+ public:
+  // `reads_bytes`: without a tokenizer, the tokens of text are its bytes.
+  Impl(const EvaluatorOptions& options, bool reads_bytes) : progress_(options.progress), reads_bytes_(reads_bytes) {}
+
+  // Plans and allocates. The weights are not set yet.
+  absl::Status Create(const Job& job, const BackendFactory& create_backend, const EvaluatorOptions& options) {
+    WeightsUse use{.evaluation = true};
+    if (options.answers > 0) {
+      use.generation = GenerationSize{.sequences = options.answers, .positions = options.context};
+    }
+    SHALE_ASSIGN_OR_RETURN(weights_, WeightsOnly::Create(job, create_backend, use));
+    const PlannedProgram& program = weights_->evaluation();
+    SHALE_ASSIGN_OR_RETURN(evaluation_,
+                           LocalProgram::Create(weights_->ranks(), program.step.program, program.memory, {}));
+    if (use.generation) {
+      SHALE_ASSIGN_OR_RETURN(
+          sequences_, Sequences::Create(weights_->ranks(), weights_->generation(), PaddingToken(weights_->job()), {}));
+    }
+    if (!job.data.has_tokenizer()) return absl::OkStatus();
+    SHALE_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(job.data.tokenizer));
+    SHALE_ASSIGN_OR_RETURN(end_tokens_, EndTokens(job.data.tokenizer, *tokenizer_));
+    return absl::OkStatus();
+  }
+  absl::Status Restore(const CheckpointReader& checkpoint) { return weights_->Restore(checkpoint); }
+  absl::Status ReadFolder() {
+    LocalState state = weights_->state();
+    return SetInitialWeights(weights_->job(), state);
+  }
+
+  absl::StatusOr<DataEvaluation> Evaluate(const std::string& path) {
+    Job job = weights_->job();
+    job.data.path = path;
+    SHALE_ASSIGN_OR_RETURN(const bool is_text, IsText(path, job.data.format));
+    if (is_text && !tokenizer_ && !reads_bytes_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path,
+                       " is text, and the tokenizer of the model is not known, whose folder has no tokenizer.json; add "
+                       "that, or give token files"));
+    }
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<JobData> data, JobData::Open(job, "", {}, progress_));
+    SHALE_RETURN_IF_ERROR(data->FitTo(NeedsOf(weights_->evaluation().graph)));
+    SHALE_RETURN_IF_ERROR(data->Start(0, nullptr));
+    const BatchLoader& loader = data->training();
+    HostBatch batch(loader, 1);
+    TextBytes text(tokenizer_);
+    DataEvaluation result;
+    for (int64_t begin = 0, end = loader.samples_per_epoch(); begin < end; begin += job.batch.micro_batch) {
+      SHALE_ASSIGN_OR_RETURN(const std::vector<StepInputs> inputs,
+                             batch.Fill({begin, std::min(job.batch.micro_batch, end - begin)}));
+      SHALE_RETURN_IF_ERROR(evaluation_->Run(inputs));
+      const StepOutputs& out = evaluation_->outputs(0);
+      result.loss_sum += out.totals[kTotalLoss];
+      result.tokens += out.global_tokens;
+      if (tokenizer_ || is_text) text.Add(inputs[0].targets);
+    }
+    result.bytes = text.Finish();
+    return result;
+  }
+
+  absl::StatusOr<MatchReport> Match(const std::string& path, const MatchOptions& options,
+                                    const std::function<absl::Status(const Answer&)>& take) {
+    if (sequences_ == nullptr) return absl::FailedPreconditionError("no generation is planned (options.answers)");
+    if (!tokenizer_) {
+      return absl::InvalidArgumentError("completions need a tokenizer, and the model was trained without one");
+    }
+    return MatchCompletions(path, weights_->job().data, *tokenizer_, end_tokens_, *sequences_, options, take);
+  }
+
+  const WeightsOnly& weights() const { return *weights_; }
+
+ private:
+  std::unique_ptr<WeightsOnly> weights_;
+  std::unique_ptr<LocalProgram> evaluation_;
+  std::unique_ptr<Sequences> sequences_;  // Null if nothing is generated.
+  std::optional<Tokenizer> tokenizer_;
+  std::vector<int32_t> end_tokens_;
+  const TextProgress progress_;
+  const bool reads_bytes_;
+};
+
+Evaluator::Evaluator(std::unique_ptr<Impl> impl, int64_t step) : impl_(std::move(impl)), step_(step) {}
+Evaluator::~Evaluator() = default;
+
+absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::FromRun(const std::string& run_folder, WhichCheckpoint which,
+                                                              const BackendFactory& create_backend,
+                                                              const EvaluatorOptions& options) {
+  std::unique_ptr<Evaluator> evaluator;
+  absl::Status created;
+  const auto create = [&](const CheckpointReader& checkpoint) -> absl::Status {
+    SHALE_ASSIGN_OR_RETURN(
+        Job job, ParseRecordedJob(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
+    const bool reads_bytes = job.data.format == DataFormat::kText && !job.data.has_tokenizer();
+    SHALE_ASSIGN_OR_RETURN(job, EvaluatedJob(std::move(job), run_folder, options));
+    auto impl = std::make_unique<Impl>(options, reads_bytes);
+    SHALE_RETURN_IF_ERROR(impl->Create(job, create_backend, options));
+    SHALE_RETURN_IF_ERROR(impl->Restore(checkpoint));
+    evaluator = absl::WrapUnique(new Evaluator(std::move(impl), checkpoint.manifest().step));
+    return absl::OkStatus();
+  };
+  const std::string folder = RunCheckpointsPath(run_folder);
+  SHALE_ASSIGN_OR_RETURN(NewestCheckpoint newest, UseCheckpoint(which, folder, [&](const CheckpointReader& checkpoint) {
+                           created = create(checkpoint);
+                           return absl::IsDataLoss(created) ? created : absl::OkStatus();
+                         }));
+  SHALE_RETURN_IF_ERROR(created);
+  if (evaluator == nullptr) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder));
+  evaluator->passed_over_ = std::move(newest.passed_over);
+  return evaluator;
+}
+
+absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::FromFolder(const std::string& hf_folder,
+                                                                 const BackendFactory& create_backend,
+                                                                 const EvaluatorOptions& options) {
+  SHALE_ASSIGN_OR_RETURN(const Job job, EvaluatedJobOfFolder(hf_folder, options));
+  auto impl = std::make_unique<Impl>(options, /*reads_bytes=*/false);
+  SHALE_RETURN_IF_ERROR(impl->Create(job, create_backend, options));
+  SHALE_RETURN_IF_ERROR(impl->ReadFolder());
+  return absl::WrapUnique(new Evaluator(std::move(impl), -1));
+}
+
+const Job& Evaluator::job() const { return impl_->weights().job(); }
+int64_t Evaluator::planned_peak_bytes() const { return impl_->weights().planned_peak_bytes(); }
+int64_t Evaluator::measured_peak_bytes() const { return impl_->weights().ranks().measured_peak_bytes(); }
+absl::StatusOr<DataEvaluation> Evaluator::Evaluate(const std::string& path) { return impl_->Evaluate(path); }
+absl::StatusOr<MatchReport> Evaluator::Match(const std::string& path, const MatchOptions& options,
+                                             const std::function<absl::Status(const Answer&)>& take) {
+  return impl_->Match(path, options, take);
+}
+
+}  // namespace shale

@@ -1,0 +1,77 @@
+// Evaluates a model on files: the loss of their tokens, and how many completions it gives word for word.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/backends/job_backend.h"
+#include "engine/checkpoint/newest.h"
+#include "engine/config/job.h"
+#include "engine/evaluate/answers.h"
+#include "engine/evaluate/evaluated_job.h"
+
+namespace shale {
+
+// The loss on a file.
+struct DataEvaluation {
+  double loss_sum = 0;  // Of the tokens that count, in nats.
+  int64_t tokens = 0;   // That count.
+  int64_t bytes = 0;    // Of the text of these tokens; 0 if it is not known.
+
+  double loss() const;           // Of a token; 0 if none counts.
+  double perplexity() const;     // exp(loss()).
+  double bits_per_byte() const;  // 0 if the text is not known.
+};
+
+// Owns a model on one rank, with all cores of the machine. Its memory is planned like that of a step. Used by one
+// thread at a time.
+class Evaluator {
+ public:
+  // Takes the model, the tokenizer and the chat template of a run. Returns NotFound if there is no such checkpoint,
+  // DataLoss if all are damaged, ResourceExhausted if the plan does not fit, and InvalidArgument for options that the
+  // model cannot have.
+  static absl::StatusOr<std::unique_ptr<Evaluator>> FromRun(const std::string& run_folder, WhichCheckpoint which,
+                                                            const BackendFactory& create_backend,
+                                                            const EvaluatorOptions& options);
+  // Takes those of a Hugging Face folder.
+  static absl::StatusOr<std::unique_ptr<Evaluator>> FromFolder(const std::string& hf_folder,
+                                                               const BackendFactory& create_backend,
+                                                               const EvaluatorOptions& options);
+  ~Evaluator();
+
+  // Returns one message for each newer, or better, checkpoint that FromRun found damaged.
+  const std::vector<std::string>& passed_over() const { return passed_over_; }
+  // Returns the step of the checkpoint; -1 for a folder.
+  int64_t step() const { return step_; }
+  // Returns the job as it is evaluated.
+  const Job& job() const;
+  // Returns the bytes of the arena: those that the plan needs, and those that were used so far.
+  int64_t planned_peak_bytes() const;
+  int64_t measured_peak_bytes() const;
+
+  // Returns the loss of the data at `path`, a file or folder as data.path of a job names it. With packing CUT, tokens
+  // behind the last full sequence do not count. Returns the errors of JobData::Open.
+  absl::StatusOr<DataEvaluation> Evaluate(const std::string& path);
+
+  // Continues the prompts of the JSON Lines at `path` with the most likely tokens, up to a token that ends a text, and
+  // compares with the completions, without white space at both ends. If the tokenizer knows no such token, an answer
+  // ends where it is as long as the completion. Rows of other kinds are left out. Calls `take`, if there is one, with
+  // each answer, in the order of the rows. Returns InvalidArgument for a bad line, and if the model has no tokenizer.
+  absl::StatusOr<MatchReport> Match(const std::string& path, const MatchOptions& options,
+                                    const std::function<absl::Status(const Answer&)>& take = nullptr);
+
+ private:
+  class Impl;
+  Evaluator(std::unique_ptr<Impl> impl, int64_t step);
+
+  std::unique_ptr<Impl> impl_;
+  std::vector<std::string> passed_over_;
+  int64_t step_ = -1;
+};
+
+}  // namespace shale
