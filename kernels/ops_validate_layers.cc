@@ -1,4 +1,6 @@
 // Checks the operands of the matmul, bias, embedding, rotary embedding, attention, activation and loss ops.
+#include <cmath>
+
 #include "kernels/op_checker.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
@@ -61,12 +63,10 @@ void Check(OpChecker& c, const MatMul& op) {
   if (op.bias_N.present()) {
     c.Act("bias", op.bias_N, {&N});
     c.Require(!op.accumulate, "bias is given together with accumulate; wanted one or the other");
+    c.Require(op.scale == 1, "bias is given together with scale ", op.scale, "; wanted one or the other");
   }
-  if (op.accumulate) {
-    c.Typed("c", op.c_MN, DType::kFloat32, {&M, &N}, Layout::kDenseRows);
-  } else {
-    c.ActOrFloat("c", op.c_MN, {&M, &N}, Layout::kDenseRows);
-  }
+  c.Require(std::isfinite(op.scale), "scale is ", op.scale, "; wanted a finite number");
+  c.ActOrFloat("c", op.c_MN, {&M, &N}, Layout::kDenseRows);
   Dim packed{"packed"};
   if (op.packed_b.present()) c.Typed("packed_b", op.packed_b, DType::kInt16, {&packed});
   c.Require(op.packed_b.present() || !op.b_is_packed, "b_is_packed is set, but packed_b is missing");

@@ -17,6 +17,8 @@
 #include "engine/checkpoint/reader.h"
 #include "engine/checkpoint/run_paths.h"
 #include "engine/config/parse.h"
+#include "engine/hugging_face/adapter_folder.h"
+#include "engine/hugging_face/merged_weights.h"
 #include "engine/hugging_face/staged_folder.h"
 #include "engine/io/file.h"
 #include "engine/tokenize/eos_token.h"
@@ -34,6 +36,8 @@ struct Flags {
   std::string out;
   std::string dtype = "F32";
   bool plain = false;
+  bool merge = false;
+  bool adapter = false;
   int64_t max_file_bytes = HfExportOptions().max_file_bytes;
 };
 
@@ -59,6 +63,14 @@ absl::Status ExportToHf(const CheckpointReader& checkpoint, const Flags& flags, 
                                                       ", which no Hugging Face family matches; give --plain for a "
                                                       "safetensors file with the engine's names"));
   }
+  if (!config->adapter && (flags.merge || flags.adapter)) {
+    return absl::FailedPreconditionError("the model has no adapters (model.adapter); leave --merge and --adapter out");
+  }
+  CheckpointValues values(checkpoint);
+  const auto read = [&](absl::string_view parameter, int64_t begin, absl::Span<float> out) {
+    return values.Read(parameter, begin, out);
+  };
+  if (flags.adapter) return ExportHfAdapter(*config, options.dtype, job.hf_folder, read, flags.out);
   const std::string copies = RunHfPath(flags.run);
   if (!flags.run.empty() && access(copies.c_str(), F_OK) == 0) {
     options.base_folder = copies;
@@ -69,11 +81,11 @@ absl::Status ExportToHf(const CheckpointReader& checkpoint, const Flags& flags, 
       SHALE_ASSIGN_OR_RETURN(options.eos_token, EosToken(tokenizer, copies));
     }
   }
-  CheckpointValues values(checkpoint);
-  const auto read = [&](absl::string_view parameter, int64_t begin, absl::Span<float> out) {
-    return values.Read(parameter, begin, out);
+  MergedWeights merged(*config, read);
+  const auto read_merged = [&](absl::string_view parameter, int64_t begin, absl::Span<float> out) {
+    return merged.Read(parameter, begin, out);
   };
-  return ExportHf(*config, options, read, flags.out);
+  return ExportHf(*config, options, read_merged, flags.out);
 }
 
 absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& flags, const HfExportOptions& options) {
@@ -96,6 +108,9 @@ absl::StatusOr<NewestCheckpoint> ExportFirst(WhichCheckpoint which, const std::s
 absl::Status Export(const Flags& flags) {
   if (flags.run.empty() && flags.checkpoint.empty()) {
     return absl::InvalidArgumentError("give --run, or a checkpoint");
+  }
+  if (flags.plain + flags.merge + flags.adapter > 1) {
+    return absl::InvalidArgumentError("give at most one of --plain, --merge and --adapter");
   }
   HfExportOptions options{.max_file_bytes = flags.max_file_bytes};
   SHALE_ASSIGN_OR_RETURN(options.dtype, ParseDType(flags.dtype));
@@ -133,6 +148,10 @@ int main(int argc, char** argv) {
   line.Switch("plain",
               "Write only model.safetensors, with the engine's names of the parameters; any model has this form.",
               &flags.plain);
+  line.Switch("merge",
+              "Of a run with adapters: write the model with the adapters merged into its weights. This is the default.",
+              &flags.merge);
+  line.Switch("adapter", "Of a run with adapters: write these alone, as a folder that PEFT loads.", &flags.adapter);
   line.Integer("max_file_bytes", "The weights are split into files of at most this many bytes.", 1,
                std::numeric_limits<int64_t>::max(), &flags.max_file_bytes);
   line.Footer(

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/config/adapter_spec.h"
 #include "engine/config/model_spec.h"
 #include "engine/config/proto_enums.h"
 #include "kernels/integers.h"
@@ -23,6 +24,7 @@ constexpr IntRange kIntRanges[] = {
     {"model.decoder.max_positions", 1, kMaxTokens},
     {"model.decoder.rope_scaling.original_context", 1, kMaxTokens},
     {"model.decoder.attention_window", 0, kMaxTokens},
+    {"model.adapter.rank", 1, 1 << 16, kRequired},
 };
 
 constexpr RealRange kRealRanges[] = {
@@ -32,6 +34,7 @@ constexpr RealRange kRealRanges[] = {
     {"model.decoder.rope_scaling.high_freq_factor", 1e-6, 1e6},
     {"model.decoder.norm_epsilon", kTiny, 1},
     {"model.decoder.init_std", 0, 100},
+    {"model.adapter.alpha", 1e-6, 1e6},
 };
 
 // The defaults that depend on the family. Each field is named like the one in DecoderConfig that it is for, except
@@ -178,6 +181,7 @@ bool ReadSpec(const proto::ModelSpec& model, int64_t sequence_length, DecoderCon
   config.parallel_norms = spec.parallel_norms();
   config.attention_window = spec.attention_window();
   if (spec.has_init_std()) config.init_std = spec.init_std();
+  if (model.has_adapter()) config.adapter = ReadAdapter(model.adapter());
   return true;
 }
 
@@ -211,12 +215,14 @@ void WriteSpec(const DecoderConfig& config, proto::ModelSpec& model) {
   spec.set_parallel_norms(config.parallel_norms);
   spec.set_attention_window(config.attention_window);
   spec.set_init_std(config.init_std);
+  if (config.adapter) WriteAdapter(*config.adapter, *model.mutable_adapter());
 }
 
 void CheckKindRules(const proto::ModelSpec& model, const DecoderConfig& config, int64_t sequence_length,
                     SpecErrors& errors) {
   const proto::DecoderSpec& spec = model.decoder();
   CheckHeads(spec, config, errors);
+  if (config.adapter) CheckAdapter(config, errors);
   if (config.position != PositionKind::kRotary) {
     const absl::string_view message =
         "positions are learned, and only ROTARY reads it; leave it out, or give position ROTARY";

@@ -282,6 +282,7 @@ struct Job {
   std::string name = "shale";
   ModelConfig model;      // SetModel (engine/config/set_model.h) sets a model that the program brings.
   std::string hf_folder;  // A Hugging Face folder of the same model with the initial weights. Empty: random weights.
+  std::string adapter_folder;  // A PEFT folder with the initial values of the model's adapters. Empty: see Initializer.
   DataConfig data;
   BatchConfig batch;
   ShardingConfig sharding;

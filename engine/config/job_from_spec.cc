@@ -178,6 +178,7 @@ Job JobFromSpec(const proto::Job& spec) {
   if (!spec.name().empty()) job.name = spec.name();
   job.model = ModelFromSpec(spec.model(), spec.batch().sequence_length());
   job.hf_folder = spec.model().hf_folder();
+  job.adapter_folder = spec.model().adapter().folder();
   job.data = DataFromSpec(spec.data());
   job.batch = BatchFromSpec(spec.batch());
   job.sharding = ShardingFromSpec(spec.sharding());

@@ -29,6 +29,11 @@ void CheckModelRules(const proto::ModelSpec& spec, const ModelConfig& model, int
     errors->AddRule({"model.hf_folder", absl::StrCat("model.", kind)},
                     absl::StrCat("a Hugging Face folder holds a decoder; leave ", kind, " or hf_folder out"));
   }
+  if (spec.has_adapter() && !std::holds_alternative<DecoderConfig>(model)) {
+    const absl::string_view kind = KindName(model);
+    errors->AddRule({"model.adapter", absl::StrCat("model.", kind)},
+                    absl::StrCat("adapters are for the linear layers of a decoder; leave ", kind, " or adapter out"));
+  }
   std::visit([&](const auto& config) { CheckKindRules(spec, config, sequence_length, *errors); }, model);
 }
 

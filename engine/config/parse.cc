@@ -103,6 +103,7 @@ void MakeAbsolute(const std::filesystem::path& folder, std::string* path) {
 
 void MakePathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
   if (spec->has_model()) MakeAbsolute(folder, spec->mutable_model()->mutable_hf_folder());
+  if (spec->model().has_adapter()) MakeAbsolute(folder, spec->mutable_model()->mutable_adapter()->mutable_folder());
   MakeAbsolute(folder, spec->mutable_data()->mutable_path());
   MakeAbsolute(folder, spec->mutable_data()->mutable_evaluation_path());
   if (spec->data().tokenizer() != kBytesTokenizer) MakeAbsolute(folder, spec->mutable_data()->mutable_tokenizer());
@@ -152,8 +153,9 @@ void FindTokenizer(Origin origin, proto::Job* spec) {
 // Refuses a spec whose model does not come from where it should. If the program brings the model, writes one into the
 // spec that breaks no rule, because only SetModel can check those about the model.
 void CheckModelFrom(ModelFrom from, Origin origin, proto::Job* spec, SpecErrors* errors) {
+  const proto::ModelSpec& model = spec->model();
   const bool has_model =
-      spec->model().kind_case() != proto::ModelSpec::KIND_NOT_SET || !spec->model().hf_folder().empty();
+      model.kind_case() != proto::ModelSpec::KIND_NOT_SET || !model.hf_folder().empty() || model.has_adapter();
   if (from == ModelFrom::kProgram && has_model) {
     errors->Add("model", "the program that runs this job brings its own model; leave `model` out");
   } else if (from == ModelFrom::kProgram) {

@@ -172,6 +172,7 @@ std::string ResolvedJobText(const Job& job) {
   spec.set_name(job.name);
   std::visit([&](const auto& model) { WriteSpec(model, *spec.mutable_model()); }, job.model);
   if (!job.hf_folder.empty()) spec.mutable_model()->set_hf_folder(job.hf_folder);
+  if (!job.adapter_folder.empty()) spec.mutable_model()->mutable_adapter()->set_folder(job.adapter_folder);
   Print(job.data, *spec.mutable_data());
   Print(job.batch, *spec.mutable_batch());
   Print(job.sharding, *spec.mutable_sharding());

@@ -356,6 +356,13 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
   }
 }
 
+void CheckTrainOnly(const proto::Job& spec, SpecErrors& errors) {
+  if (!spec.model().has_adapter() || spec.optimizer().train_only().empty()) return;
+  errors.AddRule({"optimizer.train_only[0]", "model.adapter"},
+                 "a model with adapters trains these and freezes all other parameters; leave train_only or "
+                 "adapter out");
+}
+
 void CheckLearningRate(const proto::LearningRateSpec& spec, const Job& job, SpecErrors& errors) {
   const LearningRateConfig& lr_schedule = job.lr_schedule;
   if (spec.has_steps() == spec.has_epochs()) {
@@ -479,6 +486,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckOffloadedState(job, *errors);
   CheckCheckpointing(spec.activation_checkpointing(), job, *errors);
   CheckOptimizer(spec.optimizer(), job.optimizer, *errors);
+  CheckTrainOnly(spec, *errors);
   CheckLearningRate(spec.lr_schedule(), job, *errors);
   CheckRuntime(spec, job, *errors);
   CheckSizes(job, errors);

@@ -22,9 +22,9 @@ using GroupId = int;
 
 // How a parameter is initialized.
 struct Initializer {
-  enum class Kind { kNormal, kOnes, kZeros };
+  enum class Kind { kNormal, kOnes, kZeros, kUniform };
   Kind kind = Kind::kNormal;
-  double standard_deviation = 0;
+  double standard_deviation = 0;  // Of kNormal and kUniform, whose mean is 0.
   bool operator==(const Initializer&) const = default;
 };
 

@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "engine/graph/builder.h"
 #include "kernels/tensor.h"
 
@@ -34,9 +36,18 @@ Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<Parameter
 // The features of the data in the place of tokens, in the compute dtype: [T, F]. Needs no gradient.
 Tensor Features(GraphBuilder& b, int64_t features);
 
-// x W^T + bias: [T, N].
+// A low-rank adapter (LoRA) of adjacent rows of a linear layer's weight. It adds scale (x A^T) B^T to the columns of
+// the output from `column` on. `name` is the name of scale (x A^T), as described above.
+struct LowRankAdapter {
+  ParameterId a_RK = -1, b_NR = -1;
+  int64_t column = 0;
+  double scale = 1;
+  std::string name;
+};
+
+// x W^T + bias, and what the adapters add: [T, N].
 Tensor Linear(GraphBuilder& b, const Tensor& x_TK, ParameterId weight_NK, std::optional<ParameterId> bias_N,
-              absl::string_view name);
+              absl::string_view name, absl::Span<const LowRankAdapter> adapters = {});
 
 // Parameters of a LayerNorm if a bias is given, else of an RMSNorm.
 struct NormParameters {

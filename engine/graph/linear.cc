@@ -1,9 +1,51 @@
+#include <vector>
+
 #include "engine/graph/layers.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
+namespace {
+
+// What an adapter has in a graph.
+struct Adapted {
+  Tensor a_RK, b_NR;
+  Tensor narrow_TR;  // scale (x A^T)
+  int64_t column = 0;
+  float scale = 1;
+};
+
+// Adds what the adapter computes to y, whose other terms have been computed.
+Adapted Adapt(GraphBuilder& b, const Tensor& x_TK, const LowRankAdapter& adapter, const Tensor& y) {
+  Adapted part{.a_RK = b.UseParameter(adapter.a_RK),
+               .b_NR = b.UseParameter(adapter.b_NR),
+               .column = adapter.column,
+               .scale = static_cast<float>(adapter.scale)};
+  part.narrow_TR = b.NewActivation(adapter.name, y.dtype, {y.dim(0), part.a_RK.dim(0)});
+  const Tensor y_TN = Slice(b, y, 1, part.column, part.b_NR.dim(0));
+  b.Emit(MatMul{.a = x_TK, .b = part.a_RK, .c_MN = part.narrow_TR, .transpose_b = true, .scale = part.scale});
+  b.Emit(MatMul{.a = part.narrow_TR, .b = part.b_NR, .c_MN = y_TN, .transpose_b = true, .accumulate = true});
+  return part;
+}
+
+// Adds the adapter's part of the gradient to d_x, unless that is absent.
+void AdaptedBackward(GradientBuilder& g, const Adapted& part, const Tensor& x, const Tensor& d_y, const Tensor& d_x) {
+  const Tensor d_y_TN = d_y.Slice(1, part.column, part.b_NR.dim(0));
+  if (g.NeedsGradient(part.b_NR)) {
+    g.Emit(MatMul{.a = d_y_TN, .b = part.narrow_TR, .c_MN = g.ParameterGradient(part.b_NR), .transpose_a = true});
+  }
+  if (!g.NeedsGradient(part.narrow_TR)) return;
+  // This is the gradient of x A^T: it has the scale already.
+  const Tensor d_narrow_TR = g.NewGradient(part.narrow_TR);
+  g.Emit(MatMul{.a = d_y_TN, .b = part.b_NR, .c_MN = d_narrow_TR, .scale = part.scale});
+  if (g.NeedsGradient(part.a_RK)) {
+    g.Emit(MatMul{.a = d_narrow_TR, .b = x, .c_MN = g.ParameterGradient(part.a_RK), .transpose_a = true});
+  }
+  if (d_x.present()) g.Emit(MatMul{.a = d_narrow_TR, .b = part.a_RK, .c_MN = d_x, .accumulate = true});
+}
+
+}  // namespace
 
 Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<ParameterId> positions_PC) {
   const Tensor tokens = b.UseData(ValueRole::kInputs);
@@ -47,24 +89,28 @@ Tensor Features(GraphBuilder& b, int64_t features) {
 }
 
 Tensor Linear(GraphBuilder& b, const Tensor& x_TK, ParameterId weight_NK, std::optional<ParameterId> bias_N,
-              absl::string_view name) {
+              absl::string_view name, absl::Span<const LowRankAdapter> adapters) {
   const Tensor x = b.Operand(x_TK, 2, "Linear");
   const Tensor weight = b.UseParameter(weight_NK);
   const Tensor bias = bias_N ? b.UseParameter(*bias_N) : Tensor();
   const Tensor y = b.NewActivation(name, b.options().compute_dtype, {x.dim(0), weight.dim(0)});
   b.Emit(MatMul{.a = x, .b = weight, .bias_N = bias, .c_MN = y, .transpose_b = true});
+  std::vector<Adapted> adapted;
+  for (const LowRankAdapter& adapter : adapters) adapted.push_back(Adapt(b, x, adapter, y));
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(y)) return;
     const Tensor d_y = g.Gradient(y);
+    Tensor d_x;
     if (g.NeedsGradient(x)) {
-      const Tensor d_x = g.NewGradient(x);
+      d_x = g.NewGradient(x);
       g.Emit(MatMul{.a = d_y, .b = weight, .c_MN = d_x});
-      g.Contribute(x, d_x);
     }
     if (g.NeedsGradient(weight)) {
       g.Emit(MatMul{.a = d_y, .b = x, .c_MN = g.ParameterGradient(weight), .transpose_a = true});
     }
     if (g.NeedsGradient(bias)) g.Emit(BiasBackward{.d_out_TN = d_y, .d_bias_N = g.ParameterGradient(bias)});
+    for (const Adapted& part : adapted) AdaptedBackward(g, part, x, d_y, d_x);
+    if (d_x.present()) g.Contribute(x, d_x);
   });
   return y;
 }

@@ -1,7 +1,6 @@
 #include "engine/hugging_face/export.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -13,13 +12,13 @@
 #include "engine/hugging_face/layout.h"
 #include "engine/hugging_face/staged_folder.h"
 #include "engine/hugging_face/strict_json.h"
+#include "engine/hugging_face/tensor_stream.h"
 #include "engine/io/file.h"
 #include "kernels/check.h"
 
 namespace shale {
 namespace {
 
-constexpr int64_t kStagingFloats = int64_t{1} << 19;  // 2 MiB.
 constexpr int64_t kCopyBytes = int64_t{1} << 20;
 
 int64_t Elements(const HfTensor& tensor) {
@@ -27,70 +26,6 @@ int64_t Elements(const HfTensor& tensor) {
   for (const int64_t size : tensor.shape) elements *= size;
   return elements;
 }
-
-// Writes tensors one after another, with values from the engine's parameters.
-class TensorStream {
- public:
-  TensorStream(const HfLayout& layout, const HfParameterReader& reader) : layout_(layout), reader_(reader) {}
-
-  absl::Status Write(const HfTensor& tensor, SafetensorsWriter& writer) {
-    return tensor.transposed ? WriteTransposed(tensor, writer) : WriteRows(tensor, writer);
-  }
-
- private:
-  const HfParameter& ParameterOf(const HfPiece& piece) const { return layout_.parameters[piece.parameter]; }
-
-  absl::Span<float> Staging(std::vector<float>& buffer, int64_t count) {
-    if (buffer.size() < static_cast<size_t>(count)) buffer.resize(count);
-    return absl::MakeSpan(buffer).subspan(0, count);
-  }
-
-  absl::Status WriteRows(const HfTensor& tensor, SafetensorsWriter& writer) {
-    const std::string name = layout_.FullName(tensor);
-    for (const HfPiece& piece : tensor.pieces) {
-      const int64_t columns = ParameterOf(piece).columns();
-      const int64_t end = (piece.row + piece.rows) * columns;
-      for (int64_t at = piece.row * columns; at < end; at += kStagingFloats) {
-        const absl::Span<float> values = Staging(tile_, std::min(kStagingFloats, end - at));
-        SHALE_RETURN_IF_ERROR(reader_(ParameterOf(piece).name, at, values));
-        SHALE_RETURN_IF_ERROR(writer.AppendFloat32(name, values));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  // Writes a tensor that stores a parameter's [rows, columns] as [columns, rows]. A tile consists of all rows of as
-  // many columns as fit into it. If not even one column fits, a tile is a range of rows of one column.
-  absl::Status WriteTransposed(const HfTensor& tensor, SafetensorsWriter& writer) {
-    const std::string name = layout_.FullName(tensor);
-    const int64_t columns = tensor.shape[0], rows = tensor.shape[1];
-    const int64_t tile_rows = std::min(rows, kStagingFloats);
-    const int64_t tile_columns = std::clamp<int64_t>(kStagingFloats / rows, 1, columns);
-    for (int64_t column = 0; column < columns; column += tile_columns) {
-      const int64_t width = std::min(tile_columns, columns - column);
-      for (int64_t row = 0; row < rows; row += tile_rows) {
-        const int64_t height = std::min(tile_rows, rows - row);
-        const absl::Span<float> tile = Staging(tile_, width * height);
-        const absl::Span<float> run = Staging(run_, width);
-        for (const HfPiece& piece : tensor.pieces) {
-          const int64_t from = std::max(row, piece.tensor_row);
-          const int64_t to = std::min(row + height, piece.tensor_row + piece.rows);
-          for (int64_t r = from; r < to; ++r) {
-            const int64_t our_row = piece.row + r - piece.tensor_row;
-            SHALE_RETURN_IF_ERROR(reader_(ParameterOf(piece).name, our_row * columns + column, run));
-            for (int64_t c = 0; c < width; ++c) tile[c * height + r - row] = run[c];
-          }
-        }
-        SHALE_RETURN_IF_ERROR(writer.AppendFloat32(name, tile));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  const HfLayout& layout_;
-  const HfParameterReader& reader_;
-  std::vector<float> tile_, run_;
-};
 
 // Distributes the tensors over files, in order. Starts a new file whenever the next tensor does not fit any more.
 std::vector<std::vector<const HfTensor*>> CutIntoFiles(const HfLayout& layout, int element_bytes, int64_t max_bytes) {
@@ -112,22 +47,16 @@ absl::Status WriteWeights(const HfLayout& layout, const HfExportOptions& options
                           const std::string& folder) {
   const int element_bytes = BitsPerElement(options.dtype) / 8;
   const auto files = CutIntoFiles(layout, element_bytes, options.max_file_bytes);
-  TensorStream stream(layout, reader);
   Json weight_map = Json::object();
   int64_t total_bytes = 0;
   for (size_t i = 0; i < files.size(); ++i) {
     const std::string name = files.size() == 1 ? "model.safetensors"
                                                : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
-    std::vector<SafetensorsWriter::Entry> entries;
     for (const HfTensor* tensor : files[i]) {
-      entries.push_back({layout.FullName(*tensor), options.dtype, tensor->shape});
-      weight_map[entries.back().name] = name;
+      weight_map[layout.FullName(*tensor)] = name;
       total_bytes += Elements(*tensor) * element_bytes;
     }
-    SHALE_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsWriter> writer,
-                           SafetensorsWriter::Create(JoinPath(folder, name), entries, {{"format", "pt"}}));
-    for (const HfTensor* tensor : files[i]) SHALE_RETURN_IF_ERROR(stream.Write(*tensor, *writer));
-    SHALE_RETURN_IF_ERROR(writer->Finish());
+    SHALE_RETURN_IF_ERROR(WriteHfTensors(layout, files[i], options.dtype, reader, JoinPath(folder, name)));
   }
   if (files.size() == 1) return absl::OkStatus();
   Json index = Json::object();

@@ -31,10 +31,11 @@ using HfParameterReader =
     std::function<absl::Status(absl::string_view parameter, int64_t begin, absl::Span<float> values)>;
 
 // Writes the model into `folder`. Returns FailedPrecondition if `folder` is neither absent nor empty. Streams the
-// weights into model.safetensors, or into files model-0000i-of-0000n.safetensors with an index. Does not write a tied
-// head again. Makes all files in a hidden folder beside `folder`, flushes them, and moves them into place by one
-// rename, so that after an error or a crash `folder` is unchanged. Uses at most 5 MiB of memory of its own. Returns
-// InvalidArgument if no Hugging Face family can express the decoder, or if the family of the base folder cannot.
+// weights into model.safetensors, or into files model-0000i-of-0000n.safetensors with an index. Writes neither a tied
+// head again nor adapters. Makes all files in a hidden folder beside `folder`, flushes them, and moves them into place
+// by one rename, so that after an error or a crash `folder` is unchanged. Uses at most 5 MiB of memory of its own.
+// Returns InvalidArgument if no Hugging Face family can express the decoder, or if the family of the base folder
+// cannot.
 absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& options, const HfParameterReader& reader,
                       const std::string& folder);
 

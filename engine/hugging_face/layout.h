@@ -59,6 +59,11 @@ struct HfLayout {
 // layout.
 absl::StatusOr<HfLayout> MakeHfLayout(const DecoderConfig& config);
 
+// Returns the layout of the adapters of a decoder alone, with the names of PEFT. Each adapted layer has two tensors,
+// lora_A.weight [rank, in] and lora_B.weight [out, rank], which are not transposed in any family. REQUIRES:
+// config.adapter is given.
+absl::StatusOr<HfLayout> MakeHfAdapterLayout(const DecoderConfig& config);
+
 // Returns whether `name`, without the prefix, is that of a buffer that older folders store beside the weights: rotary
 // frequencies or masks.
 bool IsKnownHfBuffer(absl::string_view name);

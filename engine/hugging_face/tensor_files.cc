@@ -48,18 +48,19 @@ std::string HfProblems::ToString(absl::string_view what) const {
   return text;
 }
 
-absl::StatusOr<TensorFiles> OpenTensorFiles(const std::string& folder, HfProblems* problems) {
+absl::StatusOr<TensorFiles> OpenTensorFile(const std::string& folder, absl::string_view name) {
   TensorFiles result;
-  absl::StatusOr<std::unique_ptr<SafetensorsReader>> single = OpenFile(folder, kSingleFile);
-  if (single.ok()) {
-    result.files.push_back(*std::move(single));
-    for (const SafetensorsTensor& tensor : result.files[0]->tensors()) {
-      result.tensors[tensor.name] = {result.files[0].get(), &tensor};
-    }
-    return result;
-  }
-  if (!absl::IsNotFound(single.status())) return single.status();
+  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsReader> file, OpenFile(folder, name));
+  for (const SafetensorsTensor& tensor : file->tensors()) result.tensors[tensor.name] = {file.get(), &tensor};
+  result.files.push_back(std::move(file));
+  return result;
+}
 
+absl::StatusOr<TensorFiles> OpenTensorFiles(const std::string& folder, HfProblems* problems) {
+  absl::StatusOr<TensorFiles> single = OpenTensorFile(folder, kSingleFile);
+  if (single.ok() || !absl::IsNotFound(single.status())) return single;
+
+  TensorFiles result;
   absl::StatusOr<SafetensorsIndex> index = ReadIndex(folder);
   if (absl::IsNotFound(index.status())) {
     return absl::NotFoundError(

@@ -42,6 +42,9 @@ struct TensorFiles {
   std::map<std::string, StoredTensor> tensors;  // Keyed by the name in the file.
 };
 
+// Opens one file of a folder. Returns NotFound if it does not exist, and errors as OpenTensorFiles does.
+absl::StatusOr<TensorFiles> OpenTensorFile(const std::string& folder, absl::string_view name);
+
 // Opens model.safetensors if it exists, else the files that model.safetensors.index.json names. If the index and the
 // files disagree about a tensor, adds that to `problems` and leaves the tensor out of the result. Returns NotFound if
 // there are no such files, and errors for an invalid file or index and for a link that leads out of the folder

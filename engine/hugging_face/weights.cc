@@ -165,17 +165,25 @@ HfWeights::HfWeights(HfWeights&&) noexcept = default;
 HfWeights& HfWeights::operator=(HfWeights&&) noexcept = default;
 HfWeights::~HfWeights() = default;
 
-absl::StatusOr<std::vector<HfParameterShape>> HfParameterShapes(const DecoderConfig& config) {
-  SHALE_ASSIGN_OR_RETURN(const HfLayout layout, MakeHfLayout(config));
+namespace {
+
+std::vector<HfParameterShape> ShapesOf(const HfLayout& layout) {
   std::vector<HfParameterShape> shapes;
   for (const HfParameter& parameter : layout.parameters) shapes.push_back({parameter.name, parameter.shape});
   return shapes;
 }
 
+}  // namespace
+
+absl::StatusOr<std::vector<HfParameterShape>> HfParameterShapes(const DecoderConfig& config) {
+  SHALE_ASSIGN_OR_RETURN(const HfLayout layout, MakeHfLayout(config));
+  return ShapesOf(layout);
+}
+
 absl::StatusOr<HfWeights> HfWeights::Open(const std::string& folder, const DecoderConfig& config) {
   auto state = std::make_unique<State>();
   SHALE_ASSIGN_OR_RETURN(state->layout, MakeHfLayout(config));
-  SHALE_ASSIGN_OR_RETURN(state->parameters, HfParameterShapes(config));
+  state->parameters = ShapesOf(state->layout);
   HfProblems problems;
   SHALE_ASSIGN_OR_RETURN(state->files, OpenTensorFiles(folder, &problems));
   Matcher matcher(state->layout, state->files, &problems);
@@ -187,7 +195,30 @@ absl::StatusOr<HfWeights> HfWeights::Open(const std::string& folder, const Decod
   return HfWeights(std::move(state));
 }
 
+absl::StatusOr<HfWeights> HfWeights::OpenAdapter(const std::string& folder, const DecoderConfig& config) {
+  constexpr absl::string_view kFile = "adapter_model.safetensors";
+  auto state = std::make_unique<State>();
+  SHALE_ASSIGN_OR_RETURN(state->layout, MakeHfAdapterLayout(config));
+  state->parameters = ShapesOf(state->layout);
+  absl::StatusOr<TensorFiles> files = OpenTensorFile(folder, kFile);
+  if (absl::IsNotFound(files.status())) {
+    return absl::NotFoundError(absl::StrCat(folder, " has no ", kFile, "; adapters must be safetensors of PEFT"));
+  }
+  SHALE_RETURN_IF_ERROR(files.status());
+  state->files = *std::move(files);
+  HfProblems problems;
+  Matcher matcher(state->layout, state->files, &problems);
+  SHALE_ASSIGN_OR_RETURN(state->tensors, matcher.Match(/*tied=*/false));
+  if (!problems.empty()) {
+    return absl::InvalidArgumentError(
+        problems.ToString(absl::StrCat(folder, " does not hold the adapters of the model")));
+  }
+  return HfWeights(std::move(state));
+}
+
 const std::vector<HfParameterShape>& HfWeights::parameters() const { return state_->parameters; }
+
+bool HfWeights::Has(absl::string_view parameter) const { return state_->layout.parameter_index.contains(parameter); }
 
 absl::Status HfWeights::Read(absl::string_view name, int64_t begin, absl::Span<float> values) const {
   const auto found = state_->layout.parameter_index.find(name);

@@ -46,11 +46,15 @@ class HfWeights {
   // model, of another shape, of another dtype than F32, F16 or BF16, absent from the file in which the index places
   // them, or absent from the index. Returns NotFound if there are no weights.
   static absl::StatusOr<HfWeights> Open(const std::string& folder, const DecoderConfig& config);
+  // Opens adapter_model.safetensors of a PEFT folder, whose tensors must be the adapters of `config`, and no others.
+  // The parameters are then those of the adapters alone. Returns the same errors. REQUIRES: config.adapter is given.
+  static absl::StatusOr<HfWeights> OpenAdapter(const std::string& folder, const DecoderConfig& config);
   HfWeights(HfWeights&&) noexcept;
   HfWeights& operator=(HfWeights&&) noexcept;
   ~HfWeights();
 
   const std::vector<HfParameterShape>& parameters() const;
+  bool Has(absl::string_view parameter) const;
 
   // Fills `values` with elements [begin, begin + values.size()) of a parameter, row-major. Reads only these elements
   // from the files, and uses at most kHfReadStagingBytes of memory of its own. Gathers a parameter that is stored

@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -39,6 +40,19 @@ struct RopeScalingConfig {
   int64_t original_context = 8192;  // In tokens.
 
   bool operator==(const RopeScalingConfig&) const = default;
+};
+
+// Low-rank adapters of a decoder (engine/model/adapter.h).
+struct AdapterConfig {
+  int64_t rank = 0;
+  double alpha = 0;
+  bool rank_stabilized = false;      // Divides alpha by sqrt(rank) (rsLoRA) instead of rank.
+  std::vector<std::string> targets;  // Name patterns of the layers that have an adapter (MatchesTarget).
+
+  // Returns the factor of what the adapter adds.
+  double Scale() const;
+
+  bool operator==(const AdapterConfig&) const = default;
 };
 
 // A decoder-only transformer: embedding, `layers` pre-norm blocks, final norm, head. The defaults are those of LLAMA.
@@ -69,6 +83,8 @@ struct DecoderConfig {
 
   // Standard deviation of the initial weights; projections into the residual stream use init_std / sqrt(2 x layers).
   double init_std = 0.02;
+
+  std::optional<AdapterConfig> adapter;  // If it is given, only the adapters train.
 
   // The facts of this kind of model. The functions below that take a ModelConfig say what they are.
   static constexpr absl::string_view kName = "decoder";

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/graph/layers.h"
+#include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/rope.h"
@@ -14,13 +15,16 @@ using Kind = Initializer::Kind;
 struct LinearParameters {
   ParameterId weight;
   std::optional<ParameterId> bias;
+  std::vector<LowRankAdapter> adapters;
 };
 
 // Adds parameters with a common name prefix to one group.
 class ParameterScope {
  public:
-  ParameterScope(GraphBuilder& b, const DecoderConfig& config, GroupId group, std::string prefix)
-      : b_(b), config_(config), group_(group), prefix_(std::move(prefix)) {}
+  // `adapted` are the linear layers that have an adapter.
+  ParameterScope(GraphBuilder& b, const DecoderConfig& config, GroupId group, std::string prefix,
+                 std::vector<AdaptableLinear> adapted = {})
+      : b_(b), config_(config), group_(group), prefix_(std::move(prefix)), adapted_(std::move(adapted)) {}
 
   NormParameters Norm(absl::string_view name) {
     NormParameters norm;
@@ -35,6 +39,9 @@ class ParameterScope {
     LinearParameters linear;
     linear.weight = Add(absl::StrCat(name, ".weight"), {out, in}, {Kind::kNormal, std});
     if (bias) linear.bias = Add(absl::StrCat(name, ".bias"), {out}, {Kind::kZeros});
+    for (const AdaptableLinear& part : adapted_) {
+      if (part.linear == name) linear.adapters.push_back(Adapter(part));
+    }
     return linear;
   }
   ParameterId Add(absl::string_view name, std::vector<int64_t> shape, Initializer initializer) {
@@ -42,10 +49,24 @@ class ParameterScope {
   }
 
  private:
+  LowRankAdapter Adapter(const AdaptableLinear& part) {
+    const AdapterConfig& adapter = *config_.adapter;
+    // The uniform values of He et al. (2015) with a leak of sqrt(5), as PEFT has them, lie within 1 / sqrt(in).
+    const double deviation = 1 / std::sqrt(3.0 * static_cast<double>(part.in));
+    LowRankAdapter added;
+    added.a_RK = Add(absl::StrCat(part.name, ".lora_A.weight"), {adapter.rank, part.in}, {Kind::kUniform, deviation});
+    added.b_NR = Add(absl::StrCat(part.name, ".lora_B.weight"), {part.out, adapter.rank}, {Kind::kZeros});
+    added.column = part.row;
+    added.scale = adapter.Scale();
+    added.name = absl::StrCat(part.name, ".lora");
+    return added;
+  }
+
   GraphBuilder& b_;
   const DecoderConfig& config_;
   GroupId group_;
   std::string prefix_;
+  std::vector<AdaptableLinear> adapted_;
 };
 
 struct BlockParameters {
@@ -60,7 +81,7 @@ struct BlockParameters {
 
 BlockParameters AddBlockParameters(GraphBuilder& b, const DecoderConfig& c, int64_t layer) {
   const std::string name = absl::StrCat("blocks.", layer);
-  ParameterScope scope(b, c, b.AddGroup(name), absl::StrCat(name, "."));
+  ParameterScope scope(b, c, b.AddGroup(name), absl::StrCat(name, "."), AdaptedLinears(c, layer));
   // Projections into the residual stream start smaller, so that its variance does not grow with depth (GPT-2).
   const double residual_std = c.init_std / std::sqrt(2.0 * c.layers);
   const int64_t up = c.activation == Activation::kSwiGlu ? 2 * c.hidden : c.hidden;
@@ -81,7 +102,7 @@ BlockParameters AddBlockParameters(GraphBuilder& b, const DecoderConfig& c, int6
 
 Tensor AttentionSublayer(GraphBuilder& b, const DecoderConfig& c, const BlockParameters& p, const Tensor& x) {
   const int64_t H = c.heads, G = c.kv_heads, D = c.head_width, B = b.options().micro_batch;
-  const Tensor qkv = Linear(b, x, p.qkv.weight, p.qkv.bias, "attention.qkv");
+  const Tensor qkv = Linear(b, x, p.qkv.weight, p.qkv.bias, "attention.qkv", p.qkv.adapters);
   const Tensor v = qkv.Slice(1, (H + G) * D, G * D).SplitLast(G, D).SplitFirst(B);
   Tensor qk = qkv.Slice(1, 0, (H + G) * D);
   if (c.qk_norm) {
@@ -102,15 +123,16 @@ Tensor AttentionSublayer(GraphBuilder& b, const DecoderConfig& c, const BlockPar
   }
   const Tensor q = qk.Slice(1, 0, H * D).SplitLast(H, D).SplitFirst(B);
   const Tensor k = qk.Slice(1, H * D, G * D).SplitLast(G, D).SplitFirst(B);
-  return Linear(b, Attention(b, q, k, v, c.attention_window), p.output.weight, p.output.bias, "attention.projected");
+  return Linear(b, Attention(b, q, k, v, c.attention_window), p.output.weight, p.output.bias, "attention.projected",
+                p.output.adapters);
 }
 
 Tensor FeedForwardSublayer(GraphBuilder& b, const DecoderConfig& c, const BlockParameters& p, const Tensor& x) {
   const bool swiglu = c.activation == Activation::kSwiGlu;
-  const Tensor up = Linear(b, x, p.up.weight, p.up.bias, swiglu ? "ffn.gate_up" : "ffn.up");
+  const Tensor up = Linear(b, x, p.up.weight, p.up.bias, swiglu ? "ffn.gate_up" : "ffn.up", p.up.adapters);
   const Tensor act =
       swiglu ? SwiGlu(b, up) : Gelu(b, up, c.activation == Activation::kGeluErf ? GeluKind::kErf : GeluKind::kTanh);
-  return Linear(b, act, p.down.weight, p.down.bias, "ffn.projected");
+  return Linear(b, act, p.down.weight, p.down.bias, "ffn.projected", p.down.adapters);
 }
 
 void BuildBlock(GraphBuilder& b, const DecoderConfig& c, int64_t layer) {
@@ -137,6 +159,7 @@ void BuildBlock(GraphBuilder& b, const DecoderConfig& c, int64_t layer) {
 
 absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& c, GraphOptions options) {
   options.vocabulary = c.vocabulary;
+  if (c.adapter && options.train_only.empty()) options.train_only = AdapterParameterPatterns();
   GraphBuilder b(options);
   // With a tied head, embedding, positions and final norm are one group, so that the head needs one gather, not two.
   const GroupId embedding = b.AddGroup("embedding");

@@ -1,7 +1,9 @@
 // The facts of decoders (engine/model/config.h).
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/adapter.h"
 #include "engine/model/config.h"
 #include "engine/text/numbers.h"
 
@@ -18,6 +20,11 @@ double MeanKeys(int64_t sequence_length, int64_t window) {
 
 }  // namespace
 
+double AdapterConfig::Scale() const {
+  const double divisor = static_cast<double>(rank);
+  return alpha / (rank_stabilized ? std::sqrt(divisor) : divisor);
+}
+
 unsigned __int128 DecoderConfig::ParameterCount(int64_t) const {
   using Wide = unsigned __int128;
   const Wide wide = width;
@@ -31,7 +38,7 @@ unsigned __int128 DecoderConfig::ParameterCount(int64_t) const {
   if (linear_bias) block += wide + up + wide;
   if (qk_norm) block += 2 * static_cast<Wide>(head_width);
   const Wide table = position == PositionKind::kLearned ? max_positions * wide : 0;
-  return vocabulary * wide * (tied_head ? 1 : 2) + table + layers * block + one_norm;
+  return vocabulary * wide * (tied_head ? 1 : 2) + table + layers * block + one_norm + AdapterParameterCount(*this);
 }
 
 double DecoderConfig::WidestRow() const {
@@ -47,7 +54,8 @@ double DecoderConfig::AttentionFlopsPerToken(int64_t sequence_length) const {
 std::string DecoderConfig::Description() const {
   return absl::StrCat("decoder, ", Plural(layers, "block"), " of width ", width, ", ", Plural(heads, "head"), " of ",
                       head_width, kv_heads != heads ? absl::StrCat(" (", kv_heads, " for keys and values)") : "",
-                      ", inner width ", hidden, ", vocabulary ", vocabulary, tied_head ? ", tied head" : "");
+                      ", inner width ", hidden, ", vocabulary ", vocabulary, tied_head ? ", tied head" : "",
+                      adapter ? absl::StrCat(", adapters of rank ", adapter->rank) : "");
 }
 
 }  // namespace shale

@@ -1,6 +1,7 @@
 #include "engine/state/initial_values.h"
 
 #include <algorithm>
+#include <cmath>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -51,12 +52,21 @@ void FillNormal(uint64_t key, int64_t begin, double deviation, absl::Span<float>
   }
 }
 
+// Fills `values` with uniform values of standard deviation `deviation` around 0.
+void FillUniform(uint64_t key, int64_t begin, double deviation, absl::Span<float> values) {
+  const double bound = std::sqrt(3.0) * deviation;
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(bound * (2 * Uniform(Mix(key + static_cast<uint64_t>(begin) + i)) - 1));
+  }
+}
+
 }  // namespace
 
 void FillInitialValues(const Parameter& parameter, uint64_t seed, int64_t begin, absl::Span<float> values,
                        int threads) {
-  if (parameter.initializer.kind != Initializer::Kind::kNormal) {
-    std::fill(values.begin(), values.end(), parameter.initializer.kind == Initializer::Kind::kOnes ? 1.0f : 0.0f);
+  const Initializer::Kind kind = parameter.initializer.kind;
+  if (kind == Initializer::Kind::kOnes || kind == Initializer::Kind::kZeros) {
+    std::fill(values.begin(), values.end(), kind == Initializer::Kind::kOnes ? 1.0f : 0.0f);
     return;
   }
   const uint64_t key = Mix(seed ^ Hash(parameter.name));
@@ -64,8 +74,9 @@ void FillInitialValues(const Parameter& parameter, uint64_t seed, int64_t begin,
   const size_t parts = std::clamp<size_t>(values.size() / kLeast, 1, static_cast<size_t>(std::max(threads, 1)));
   const auto fill = [&](size_t part) {
     const size_t first = values.size() * part / parts, end = values.size() * (part + 1) / parts;
-    FillNormal(key, begin + static_cast<int64_t>(first), parameter.initializer.standard_deviation,
-               values.subspan(first, end - first));
+    const auto fill_part = kind == Initializer::Kind::kNormal ? FillNormal : FillUniform;
+    fill_part(key, begin + static_cast<int64_t>(first), parameter.initializer.standard_deviation,
+              values.subspan(first, end - first));
   };
   std::vector<std::thread> others;
   size_t part = 1;

@@ -148,7 +148,9 @@ Tensor UnitEmitter::Bind(ValueId id, Access access) {
 void UnitEmitter::EmitNode(Op op, Phase phase) {
   std::vector<const Value*> accumulated;
   MatMul* const matmul = packs_once_ ? op.As<MatMul>() : nullptr;
-  const bool keeps_packed = matmul != nullptr && unit_.values[matmul->b.where.symbol].role == ValueRole::kParameter;
+  // An op with other flags in the first iteration would overwrite what it is to add to.
+  const bool keeps_packed =
+      matmul != nullptr && !matmul->accumulate && unit_.values[matmul->b.where.symbol].role == ValueRole::kParameter;
   // An op lists the operands that it reads first, so Bind detects a value that is read before any op has written it.
   VisitOperands(op, [&](absl::string_view, Tensor& t, Access access) {
     if (!t.present()) return;
@@ -170,7 +172,6 @@ void UnitEmitter::EmitNode(Op op, Phase phase) {
 bool UnitEmitter::KeepPacked(MatMul& matmul) {
   const int64_t bytes = writer_.ops().PackedBytes(matmul);
   if (bytes == 0) return false;
-  SHALE_CHECK(!matmul.accumulate) << "the first micro-batch would overwrite what is to be added to";
   const Tensor packed = Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2});
   matmul.b_is_packed = true;
   for (const MatMul& earlier : packing_) {

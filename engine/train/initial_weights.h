@@ -8,7 +8,8 @@
 namespace shale {
 
 // Sets the weights of all local ranks to those of job.hf_folder, or to random ones (FillInitialValues) if it is empty.
-// Returns InvalidArgument if the folder holds another model, or the error of reading the folder.
+// Sets adapters to those of job.adapter_folder likewise. Returns InvalidArgument if a folder holds another model or
+// other adapters, or the error of reading it.
 absl::Status SetInitialWeights(const Job& job, LocalState& state);
 
 }  // namespace shale

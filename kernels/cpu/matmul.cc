@@ -24,6 +24,7 @@ MatMulShape ShapeOf(const MatMul& op) {
   shape.c_dtype = op.c_MN.dtype;
   shape.bias = op.bias_N.present();
   shape.accumulate = op.accumulate;
+  shape.scale = op.scale;
   return shape;
 }
 

@@ -10,7 +10,8 @@
 
 namespace shale::cpu {
 
-// The shape of a matmul, without addresses: c = a b + bias, or c += a b, for strided a [M, K], b [K, N] and c [M, N].
+// The shape of a matmul, without addresses: c = scale a b + bias, or c += scale a b, for strided a [M, K], b [K, N] and
+// c [M, N].
 // Strides are in elements; one of a's strides and one of b's strides is 1.
 struct MatMulShape {
   int64_t m = 0, n = 0, k = 0;
@@ -21,6 +22,7 @@ struct MatMulShape {
   DType c_dtype = DType::kFloat32;  // f32 or bf16.
   bool bias = false;
   bool accumulate = false;
+  float scale = 1;  // Finite; 1 if there is a bias.
   auto operator<=>(const MatMulShape&) const = default;
 };
 

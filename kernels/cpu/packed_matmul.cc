@@ -28,6 +28,16 @@ int64_t EvenPart(int64_t size, int64_t most, int64_t unit) {
   return std::max(unit, RoundUp(CeilDivide(size, std::max<int64_t>(parts, 1)), unit));
 }
 
+void Scale(float scale, int64_t count, float* values) {
+  for (int64_t i = 0; i < count; ++i) values[i] *= scale;
+}
+
+void WidenRows(const BFloat16* from, int64_t from_stride, int64_t rows, int64_t columns, float* to, int64_t to_stride) {
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < columns; ++i) to[row * to_stride + i] = ToFloat(from[row * from_stride + i]);
+  }
+}
+
 }  // namespace
 
 PackedMatMul::PackedMatMul(const MatMulShape& shape, int threads) : shape_(shape), threads_(threads) {
@@ -62,8 +72,10 @@ PackedMatMul::PackedMatMul(const MatMulShape& shape, int threads) : shape_(shape
 
 int64_t PackedMatMul::blocks() const { return std::max<int64_t>(1, CeilDivide(shape_.k, block_)); }
 
-// Returns whether c cannot hold sums of f32 between blocks.
-bool PackedMatMul::sums_are_apart() const { return shape_.c_dtype != DType::kFloat32 && blocks() > 1; }
+// Returns whether c cannot hold sums of f32 between blocks, or before the first.
+bool PackedMatMul::sums_are_apart() const {
+  return shape_.c_dtype != DType::kFloat32 && (blocks() > 1 || shape_.accumulate);
+}
 
 // The sums of all rows and the columns of a piece, if they must last from one piece to the next.
 int64_t PackedMatMul::shared_sums_bytes() const {
@@ -143,6 +155,10 @@ void PackedMatMul::RunTile(const Piece& piece, int64_t tile, int thread, const M
     const int64_t at = piece.k + k, depth = std::min(block_, piece.depth - k);
     const bool first = at == 0, last = at + depth >= shape_.k;
     PackRowStrips(source.At(m, at), rows, depth, a, strip_rows_ * depth);
+    if (shape_.scale != 1) Scale(shape_.scale, RoundUp(rows, strip_rows_) * depth, a);
+    if (first && shape_.accumulate && sums_are_apart()) {
+      WidenRows(reinterpret_cast<const BFloat16*>(c), shape_.c_stride_m, rows, columns, sums.data, sums.stride);
+    }
     StripMatMul part{.rows = rows, .columns = columns, .k = depth, .a = a};
     part.b = piece.packed + n * piece.depth + k * strip_columns_;
     part.b_strip_stride = strip_columns_ * piece.depth;

@@ -67,6 +67,7 @@ dnnl::matmul::primitive_desc DescribeMatMul(const MatMulShape& s, const dnnl::me
   const memory::desc c({s.m, s.n}, OneDnnType(s.c_dtype), memory::dims{s.c_stride_m, 1});
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (s.scale != 1) attributes.set_output_scales(0, {s.scale});
   if (s.accumulate) {
     dnnl::post_ops sum;
     sum.append_sum(1.0f);

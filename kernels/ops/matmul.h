@@ -11,9 +11,9 @@
 
 namespace shale {
 
-// c = op(a) op(b) + bias, or c += op(a) op(b), where op transposes if transpose_a or transpose_b is set. a is [M, K],
-// or [K, M] if transposed; b is [K, N], or [N, K] if transposed. Rows may be strided; the last dimension is dense.
-// Accumulates in fp32.
+// c = scale * op(a) op(b) + bias, or c += scale * op(a) op(b), where op transposes if transpose_a or transpose_b is
+// set. a is [M, K], or [K, M] if transposed; b is [K, N], or [N, K] if transposed. Rows may be strided; the last
+// dimension is dense. Accumulates in fp32, and rounds c once.
 //
 // packed_b holds a copy of b in the order in which the device's kernels read it (see Ops::PackedBytes). The op writes
 // packed_b, or reads it if b_is_packed is set; c gets the same bits either way.
@@ -21,13 +21,14 @@ struct MatMul {
   static constexpr absl::string_view kName = "MatMul";
   Tensor a;         // act
   Tensor b;         // act
-  Tensor bias_N;    // act, optional; not together with accumulate
+  Tensor bias_N;    // act, optional; not together with accumulate or with another scale than 1
   Tensor c_MN;      // act or f32
   Tensor packed_b;  // i16, PackedBytes long, contiguous; optional
   bool transpose_a = false;
   bool transpose_b = false;
-  bool accumulate = false;   // c must be f32
+  bool accumulate = false;
   bool b_is_packed = false;  // packed_b was written by a matmul with the same b, transpose_b and dtype
+  float scale = 1;
   int64_t m() const { return c_MN.shape[0]; }
   int64_t n() const { return c_MN.shape[1]; }
   int64_t k() const { return a.shape[transpose_a ? 0 : 1]; }

@@ -21,7 +21,7 @@ absl::Status Reference(const MatMul& op) {
   for (int64_t m = 0; m < M; ++m) {
     for (int64_t n = 0; n < N; ++n) totals_N[n] = op.bias_N.present() ? Get(op.bias_N, n) : 0;
     for (int64_t k = 0; k < K; ++k) {
-      const double a = Get(op.a, m * a_row + k * a_column);
+      const double a = op.scale * Get(op.a, m * a_row + k * a_column);
       const double* b_N = &b_KN[k * N];
       for (int64_t n = 0; n < N; ++n) totals_N[n] += a * b_N[n];
     }

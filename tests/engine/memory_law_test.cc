@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/model/adapter.h"
 #include "engine/program/lifetimes.h"
 #include "engine/step/combination.h"
 #include "tests/engine/arena_checker.h"
@@ -19,8 +20,8 @@ namespace {
 
 // Returns a random valid job. Strategy, accumulation, mesh, activation checkpointing, optimizer, moments, clipping,
 // update time, model, dtype, masters, dtype of gradient shards, offloaded state, K, keep_gradients, the weights of
-// targets, what trains, how frozen weights are stored and what computes matmuls vary. `example` becomes the example
-// whose model the job has, or null.
+// targets, adapters, what trains, how frozen weights are stored and what computes matmuls vary. `example` becomes the
+// example whose model the job has, or null.
 RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
   *example = nullptr;
@@ -92,11 +93,19 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   c.parallel_block = pick(4) == 0;
   c.parallel_norms = c.parallel_block && pick(2);
   c.attention_window = pick(3) == 0 ? 3 : 0;
+  static const std::vector<std::string> kTargets[] = {{"*"}, {"v_proj", "query_key_value"}, {"blocks.0.ffn.*"}};
+  if (pick(4) == 0) {
+    c.adapter = AdapterConfig{.rank = 1 + static_cast<int64_t>(pick(4)),
+                              .alpha = 2,
+                              .rank_stabilized = pick(2) != 0,
+                              .targets = kTargets[pick(std::ssize(kTargets))]};
+    if (AdapterParameterCount(c) == 0) c.adapter->targets = {"*"};
+  }
   options.model = c;
   options.position_ids = pick(3) == 0;
   static const std::vector<std::string> kTrainOnly[] = {
       {"blocks.0.*"}, {"*.weight"}, {"*norm*", "embedding*"}, {"blocks.*.attention.*"}, {"final_norm.weight"}};
-  if (pick(3) == 0) options.train_only = kTrainOnly[pick(std::ssize(kTrainOnly))];
+  if (!c.adapter && pick(3) == 0) options.train_only = kTrainOnly[pick(std::ssize(kTrainOnly))];
   options.frozen_weights = static_cast<FrozenWeights>(pick(3));
   return options;
 }

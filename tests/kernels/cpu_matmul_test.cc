@@ -47,6 +47,7 @@ TEST(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
   struct Case {
     int64_t m, n, k;
     bool transpose_a, transpose_b = false, bias = false, accumulate = false;
+    float scale = 1;
   };
   for (const Case& c :
        {Case{704, 512, 520, true}, Case{1088, 1088, 400, true}, Case{1100, 256, 300, true},
@@ -56,16 +57,19 @@ TEST(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
         Case{2048, 320, 1408, false}, Case{2000, 512, 640, false, true}, Case{513, 200, 300, false},
         Case{576, 1408, 4100, true},
         // Few rows and a long K.
-        Case{32, 256, 8192, false, false, true}, Case{38, 384, 50257, false}, Case{64, 16, 50257, false, true}}) {
+        Case{32, 256, 8192, false, false, true}, Case{38, 384, 50257, false}, Case{64, 16, 50257, false, true},
+        Case{1024, 16, 700, false, true, false, false, 2}, Case{1024, 700, 16, false, true, false, true},
+        Case{38, 384, 5000, false, false, false, true, 0.5f}}) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       SCOPED_TRACE(::testing::Message() << c.m << " x " << c.n << " x " << c.k << " of " << ToString(dtype));
       TestMemory memory;
-      const DType c_dtype = c.transpose_a || c.accumulate ? DType::kFloat32 : dtype;
+      const DType c_dtype = c.transpose_a ? DType::kFloat32 : dtype;
       MatMul op{.a = c.transpose_a ? memory.Random(dtype, {c.k, c.m}) : memory.Random(dtype, {c.m, c.k}),
                 .b = c.transpose_b ? memory.Random(dtype, {c.n, c.k}) : memory.Random(dtype, {c.k, c.n}),
                 .transpose_a = c.transpose_a,
                 .transpose_b = c.transpose_b,
-                .accumulate = c.accumulate};
+                .accumulate = c.accumulate,
+                .scale = c.scale};
       if (c.bias) op.bias_N = memory.Random(dtype, {c.n});
       op.c_MN = c.accumulate ? memory.Random(c_dtype, {c.m, c.n}) : memory.Output(c_dtype, {c.m, c.n});
       for (const CpuProducts products : kProducts) {

@@ -1,6 +1,8 @@
 // Tests MatMul. BUILD runs this file again with oneDNN limited to older processors, where bf16 is widened.
 #include "kernels/ops/matmul.h"
 
+#include <algorithm>
+
 #include "gtest/gtest.h"
 #include "tests/kernels/op_conformance.h"
 #include "tests/kernels/test_backends.h"
@@ -14,6 +16,7 @@ struct MatMulCase {
   bool accumulate = false;
   bool strided = false;
   bool strided_b = false;  // Only b is strided.
+  float scale = 1;
 };
 
 // Returns a matrix [rows, columns], contiguous or cut out of a wider one.
@@ -27,8 +30,9 @@ OpCase MakeCase(const MatMulCase& s, bool transpose_a, bool transpose_b, DType a
   OpCase c;
   c.name = NameOf(act) + "_" + NameOf(c_dtype) + "_" + std::to_string(s.m) + "x" + std::to_string(s.n) + "x" +
            std::to_string(s.k) + (transpose_a ? "_ta" : "") + (transpose_b ? "_tb" : "") + (s.bias ? "_bias" : "") +
-           (s.accumulate ? "_accumulate" : "") + (s.strided ? "_strided" : "") + (s.strided_b ? "_strided_b" : "");
-  MatMul op{.transpose_a = transpose_a, .transpose_b = transpose_b, .accumulate = s.accumulate};
+           (s.accumulate ? "_accumulate" : "") + (s.strided ? "_strided" : "") + (s.strided_b ? "_strided_b" : "") +
+           (s.scale != 1 ? "_scaled" : "");
+  MatMul op{.transpose_a = transpose_a, .transpose_b = transpose_b, .accumulate = s.accumulate, .scale = s.scale};
   op.a = transpose_a ? Matrix(c.memory, act, s.k, s.m, s.strided, false)
                      : Matrix(c.memory, act, s.m, s.k, s.strided, false);
   const bool strided_b = s.strided || s.strided_b;
@@ -37,9 +41,9 @@ OpCase MakeCase(const MatMulCase& s, bool transpose_a, bool transpose_b, DType a
   if (s.bias) op.bias_N = c.memory.Random(act, {s.n});
   op.c_MN = Matrix(c.memory, c_dtype, s.m, s.n, s.strided, /*output=*/!s.accumulate);
   c.op = op;
-  // K products of up to 1, and bias or c of up to 1, are summed in any order. Each partial sum errs by at most one unit
-  // of its value.
-  const double terms = static_cast<double>(s.k) + 1;
+  // K products of up to `scale`, and bias or c of up to 1, are summed in any order. Each partial sum errs by at most
+  // one unit of its value, and so does scaling.
+  const double terms = std::max(1.0f, s.scale) * static_cast<double>(s.k) + (s.scale != 1 ? 2 : 1);
   c.tolerances["c"] = {.absolute = (terms + 1) * terms * kUnit32};
   return c;
 }
@@ -55,12 +59,14 @@ std::vector<OpCase> MatMulCases() {
       {.m = 17, .n = 33, .k = 64, .accumulate = true, .strided = true},
       {.m = 64, .n = 64, .k = 64},
       {.m = 65, .n = 131, .k = 31, .bias = true},
+      {.m = 33, .n = 8, .k = 70, .scale = 2},
+      {.m = 33, .n = 70, .k = 8, .accumulate = true, .strided = true, .scale = 0.3f},
   };
   std::vector<OpCase> cases;
   const auto add = [&](const MatMulCase& s, bool transpose_a, bool transpose_b) {
     cases.push_back(MakeCase(s, transpose_a, transpose_b, DType::kFloat32, DType::kFloat32));
     cases.push_back(MakeCase(s, transpose_a, transpose_b, DType::kBFloat16, DType::kFloat32));
-    if (!s.accumulate) cases.push_back(MakeCase(s, transpose_a, transpose_b, DType::kBFloat16, DType::kBFloat16));
+    cases.push_back(MakeCase(s, transpose_a, transpose_b, DType::kBFloat16, DType::kBFloat16));
   };
   for (const MatMulCase& s : matmuls) {
     for (const bool transpose_a : {false, true}) {
@@ -79,6 +85,10 @@ std::vector<OpCase> MatMulCases() {
     add({.m = 512, .n = 64, .k = 1100, .strided_b = true}, false, transpose_b);
     add({.m = 512, .n = 65, .k = 65, .strided = true}, false, transpose_b);  // b is not packed.
   }
+  // What adapters compute: narrow factors, and a product that is added to a part of a row.
+  add({.m = 520, .n = 16, .k = 700, .scale = 1.5f}, false, true);
+  add({.m = 520, .n = 130, .k = 16, .accumulate = true, .strided = true}, false, true);
+  add({.m = 3, .n = 70, .k = 2100, .accumulate = true, .scale = 0.7f}, false, false);
   // Rows of b that are longer than what is read ahead at a time.
   add({.m = 512, .n = 2120, .k = 34}, false, false);
   add({.m = 512, .n = 66, .k = 2100}, false, true);

@@ -1,4 +1,5 @@
 // Tests that Validate looks at every operand of every op, and names what it refuses.
+#include <limits>
 #include <set>
 #include <type_traits>
 
@@ -252,9 +253,13 @@ TEST(Validate, RefusesContradictions) {
   matmul.c_MN.dtype = DType::kFloat32;
   matmul.accumulate = true;
   ExpectRefused(matmul, {"bias", "accumulate"});
+  matmul.accumulate = false;
+  matmul.scale = 2;
+  ExpectRefused(matmul, {"bias", "scale 2"});
   matmul.bias_N = Tensor();
-  matmul.c_MN.dtype = DType::kBFloat16;
-  ExpectRefused(matmul, {"c is bf16", "wanted f32"});
+  EXPECT_TRUE(Validate(matmul).ok()) << Validate(matmul);
+  matmul.scale = std::numeric_limits<float>::infinity();
+  ExpectRefused(matmul, {"scale is inf; wanted a finite number"});
 
   matmul = valid(MatMul());
   matmul.b_is_packed = true;

@@ -21,6 +21,7 @@
 #include "tests/engine/generation_rig.h"
 #include "tests/engine/io/temp_folder.h"
 #include "tests/engine/job_harness.h"
+#include "tests/parity/golden_folder.h"
 
 namespace shale::testing {
 namespace {
@@ -28,33 +29,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kSteps = 8;
-
-// A copy of a golden's folder. In Bazel's runfiles the files are links that lead out of the folder, which the engine
-// refuses.
-class GoldenFolder {
- public:
-  explicit GoldenFolder(const std::string& name) {
-    for (const auto& entry : fs::directory_iterator(absl::StrCat("tests/parity/golden/hf/", name))) {
-      fs::copy_file(entry.path(), folder_.Path(entry.path().filename().string()));
-    }
-  }
-  const std::string& path() const { return folder_.path(); }
-
- private:
-  const TempFolder folder_;
-};
-
-template <class T>
-std::vector<T> Raw(const SafetensorsReader& file, const std::string& name) {
-  const SafetensorsTensor* tensor = file.Find(name);
-  if (tensor == nullptr) {
-    ADD_FAILURE() << "no tensor " << name;
-    return {};
-  }
-  std::vector<T> values(tensor->size_bytes() / sizeof(T));
-  EXPECT_TRUE(file.Read(*tensor, 0, {reinterpret_cast<char*>(values.data()), values.size() * sizeof(T)}).ok());
-  return values;
-}
 
 std::vector<float> ReadWhole(const HfWeights& weights, const std::string& name) {
   int64_t elements = 0;
@@ -67,25 +41,6 @@ std::vector<float> ReadWhole(const HfWeights& weights, const std::string& name) 
   const absl::Status status = weights.Read(name, 0, absl::MakeSpan(values));
   EXPECT_TRUE(status.ok()) << status;
   return values;
-}
-
-// Returns dtype, shape and bytes of the tensors of all safetensors files in a folder, except golden.safetensors.
-std::map<std::string, std::string> AllTensors(const std::string& folder) {
-  std::map<std::string, std::string> all;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (!absl::EndsWith(name, ".safetensors") || name == "golden.safetensors") continue;
-    absl::StatusOr<SafetensorsReader> reader = SafetensorsReader::Open(entry.path().string());
-    EXPECT_TRUE(reader.ok()) << reader.status();
-    for (const SafetensorsTensor& tensor : reader->tensors()) {
-      const std::vector<char> bytes = Raw<char>(*reader, tensor.name);
-      std::string& value = all[tensor.name];
-      value = absl::StrCat(ToString(tensor.dtype), " ");
-      for (const int64_t size : tensor.shape) absl::StrAppend(&value, size, " ");
-      value.append(bytes.data(), bytes.size());
-    }
-  }
-  return all;
 }
 
 class HfParity : public ::testing::TestWithParam<std::string> {
@@ -133,7 +88,7 @@ class HfParity : public ::testing::TestWithParam<std::string> {
         folder);
   }
 
-  const GoldenFolder original_{GetParam()};
+  const GoldenFolder original_{"hf/" + GetParam()};
   DecoderConfig config_;
   std::unique_ptr<HfWeights> weights_;
   std::unique_ptr<SafetensorsReader> golden_;
@@ -150,33 +105,13 @@ TEST_P(HfParity, EightStepsOfAdamWGoAsInTransformers) {
     EXPECT_NEAR(result->norms[step], norms[step], 1e-4 * norms[step]) << "step " << step;
   }
 
-  // Writes the golden's final weights as a folder, so that HfWeights reads them under our names.
+  // Under our names.
   const TempFolder folder;
-  std::vector<SafetensorsWriter::Entry> entries;
-  for (const SafetensorsTensor& tensor : golden_->tensors()) {
-    if (!absl::StartsWith(tensor.name, "after/")) continue;
-    entries.push_back({tensor.name.substr(6), tensor.dtype, tensor.shape});
-  }
-  auto writer = SafetensorsWriter::Create(folder.Path("model.safetensors"), entries, {}).value();
-  for (const SafetensorsWriter::Entry& entry : entries) {
-    ASSERT_TRUE(writer->AppendFloat32(entry.name, Raw<float>(*golden_, "after/" + entry.name)).ok());
-  }
-  ASSERT_TRUE(writer->Finish().ok());
+  WriteTensorsAfter(*golden_, folder.Path("model.safetensors"));
   const absl::StatusOr<HfWeights> after = HfWeights::Open(folder.path(), config_);
   ASSERT_TRUE(after.ok()) << after.status();
   for (const auto& [name, values] : result->weights) {
-    const std::vector<float> wanted = ReadWhole(*after, name), initial = ReadWhole(*weights_, name);
-    ASSERT_EQ(wanted.size(), values.size()) << name;
-    double apart = 0, moved = 0, size = 0;
-    for (size_t i = 0; i < values.size(); ++i) {
-      apart += std::pow(static_cast<double>(values[i]) - wanted[i], 2);
-      moved += std::pow(static_cast<double>(wanted[i]) - initial[i], 2);
-      size += std::pow(static_cast<double>(wanted[i]), 2);
-    }
-    // A gradient's relative error is at most 1e-5 (parity_test), and it moves weights by at most learning rate x
-    // gradient / epsilon. Besides, each of eight steps rounds each weight by 2^-24 of itself. The bound is ten times
-    // both.
-    EXPECT_LE(std::sqrt(apart), 1e-4 * std::sqrt(moved) + 10 * kSteps * std::pow(2, -24) * std::sqrt(size)) << name;
+    ExpectTrainedLike(values, ReadWhole(*after, name), ReadWhole(*weights_, name), kSteps, name);
   }
 }
 

@@ -27,11 +27,11 @@ telemetry { peak_flops: 1e11 }
 """
 
 
-def read_safetensors(folder):
+def read_safetensors(folder, prefix="model"):
     """Returns a map from name to (dtype, shape, bytes) for the tensors of all files in the folder."""
     tensors = {}
     for name in sorted(os.listdir(folder)):
-        if not name.startswith("model") or not name.endswith(".safetensors"):
+        if not name.startswith(prefix) or not name.endswith(".safetensors"):
             continue
         with open(os.path.join(folder, name), "rb") as file:
             data = file.read()
@@ -109,6 +109,41 @@ class ExportTest(unittest.TestCase):
                 self.assertEqual(open(self.path("out/tokenizer.json"), "rb").read(),
                                  open(self.path("model/tokenizer.json"), "rb").read())
 
+    def test_adapters_go_out_alone_or_merged_and_come_back(self):
+        self.take("llama")
+        adapter = "--set=model.adapter={rank: 3 alpha: 6 targets: \"q_proj\" targets: \"down_proj\""
+        self.expect_ok(self.train("--set=optimizer.learning_rate=1e-2", adapter + "}"))
+        self.expect_ok(self.call(_EXPORT, "--run=runs/tuned", "--out=alone", "--adapter"))
+        alone = read_safetensors(self.path("alone"), "adapter_model")
+        self.assertEqual(sorted(alone), sorted(
+            f"base_model.model.model.layers.{i}.{module}.lora_{side}.weight"
+            for i in range(2) for module in ("self_attn.q_proj", "mlp.down_proj") for side in "AB"))
+        self.assertTrue(all(any(data) for _, _, data in alone.values()))
+        config = json.load(open(self.path("alone/adapter_config.json"), encoding="utf-8"))
+        self.assertEqual((config["r"], config["lora_alpha"], config["target_modules"]), (3, 6, ["down_proj", "q_proj"]))
+
+        self.expect_ok(self.call(_EXPORT, "--run=runs/tuned", "--out=merged"))
+        before, merged = read_safetensors(self.path("model")), read_safetensors(self.path("merged"))
+        self.assertEqual(sorted(before), sorted(merged))
+        for name, entry in before.items():
+            self.assertEqual(entry == merged[name], "q_proj" not in name and "down_proj" not in name, name)
+
+        # A run that begins with these adapters, and learns nothing, gives them back.
+        self.expect_ok(self.train("--set=lr_schedule.steps=1", "--set=optimizer.learning_rate=1e-30",
+                                  "--set=telemetry.run_folder=runs/same", adapter + " folder: \"alone\"}"))
+        self.expect_ok(self.call(_EXPORT, "--run=runs/same", "--out=again", "--adapter"))
+        self.assertEqual(read_safetensors(self.path("again"), "adapter_model"), alone)
+
+        for arguments, message in (
+                (["--set=model.adapter={rank: 4 alpha: 6 folder: \"alone\"}"],
+                 r"alone holds adapters of rank 3, alpha 6, the job has rank 4, alpha 6; give those of the folder"),
+                (["--set=model.adapter={rank: 3 alpha: 6 folder: \"alone\"}"],
+                 r"k_proj\.lora_A\.weight: missing, wanted \[3, 24\]"),
+                (["--set=model.adapter={rank: 3 alpha: 6 folder: \"model\"}"], r"adapter_config\.json")):
+            result = self.train("--set=telemetry.run_folder=runs/wrong", *arguments)
+            self.assertEqual(result.returncode, 2, result.stderr.decode())
+            self.assertRegex(result.stderr.decode(), message)
+
     def test_a_run_needs_its_folder_only_at_the_start(self):
         self.take("qwen3")
         self.expect_ok(self.train("--set=telemetry.run_folder=straight"))
@@ -155,6 +190,8 @@ class ExportTest(unittest.TestCase):
         self.expect_ok(self.train("--set=lr_schedule.steps=1"))
         for arguments, message in ((["--dtype=F64"], r"allowed: F32, BF16, F16"),
                                    (["--checkpoint=x"], r"give one of --run and --checkpoint"),
+                                   (["--adapter"], r"the model has no adapters \(model\.adapter\)"),
+                                   (["--plain", "--merge"], r"at most one of --plain, --merge and --adapter"),
                                    ([], r"model is not empty|model.*exist")):
             result = self.call(_EXPORT, "--run=runs/tuned", "--out=model", *arguments)
             self.assertEqual(result.returncode, 2, result.stderr.decode())

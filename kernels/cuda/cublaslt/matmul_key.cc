@@ -76,7 +76,6 @@ bool Plausible(const MatMulKey& key) {
          IsAlignment(key.align_c, c_size) &&                                                                         //
          (key.bias ? IsAlignment(key.align_bias, c_size) : key.align_bias == 0) && !(key.bias && key.accumulate) &&  //
          (key.c == key.ab || key.c == DType::kFloat32) &&                                                            //
-         !(key.accumulate && key.c != DType::kFloat32) &&                                                            //
          !(key.tf32 && key.ab != DType::kFloat32);
 }
 

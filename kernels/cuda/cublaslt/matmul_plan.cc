@@ -179,7 +179,7 @@ absl::Status MatMulPlan::Enqueue(const MatMul& op, Scratch scratch, StreamHandle
   if (key_.bias) {
     SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(op.bias_N.data)));
   }
-  const float alpha = 1, beta = key_.accumulate ? 1 : 0;
+  const float alpha = op.scale, beta = key_.accumulate ? 1 : 0;
   return StatusOf("cublasLtMatmul",
                   functions_.Matmul(handle_, matmul_.get(), &alpha, op.b.data, b_.get(), op.a.data, a_.get(), &beta,
                                     op.c_MN.data, c_.get(), op.c_MN.data, c_.get(), &algorithm_, scratch.data,

@@ -55,6 +55,8 @@ TEST(OldWords, ThoseOfOtherTrainersAreAnsweredToo) {
   expect("offload_optimizer=1", "did you mean optimizer.device=HOST, or memory.offload_state=[MOMENTS, MASTERS]?");
   expect("sharding.cpu_offload=true", "did you mean memory.offload_state=[MOMENTS, MASTERS, PARAMETERS]?");
   expect("memory.offload_param=true", "did you mean memory.offload_state=PARAMETERS?");
+  expect("model.adapter.lora_alpha=1", "did you mean model.adapter.alpha?");
+  expect("model.adapter.lora_dropout=0.1", "did you mean model.adapter, which has no dropout?");
   expect("optimizer.lr=1", "did you mean optimizer.learning_rate?");
 }
 

@@ -83,12 +83,26 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
                                "runtime.cpu_products=PACKED",
                                "runtime={device: CUDA graphs: true}",
                                "runtime.generate=true",
+                               "model.adapter.rank=3",
+                               "model.adapter={rank: 8 alpha: 12.5 rank_stabilized: true folder: \"/peft\" "
+                               "targets: \"q_proj\" targets: \"blocks.3.*\"}",
                                "name=b"}) {
     SCOPED_TRACE(override);
     ExpectRoundTrip(Parse(kDecoderJob, {override}));
   }
   ExpectRoundTrip(Parse(kDecoderJob, {"runtime.device=CUDA", "memory.offload_state=[MOMENTS, PARAMETERS]"}));
   ExpectRoundTrip(Parse(kDecoderJob, {"runtime={device: CUDA nccl_windows: true}", "sharding.ranks=2"}));
+}
+
+TEST(RoundTrip, AdaptersHaveDefaults) {
+  const auto adapter = [](const std::vector<std::string>& overrides) {
+    return *std::get<DecoderConfig>(Parse(kDecoderJob, overrides).model).adapter;
+  };
+  const AdapterConfig plain = adapter({"model.adapter.rank=8"});
+  EXPECT_EQ(plain, (AdapterConfig{.rank = 8, .alpha = 8, .targets = {"*"}}));
+  EXPECT_EQ(plain.Scale(), 1);
+  EXPECT_EQ(adapter({"model.adapter={rank: 16 alpha: 32}"}).Scale(), 2);
+  EXPECT_EQ(adapter({"model.adapter={rank: 16 alpha: 32 rank_stabilized: true}"}).Scale(), 8);
 }
 
 TEST(RoundTrip, EveryFieldOfAFullJobSurvives) {

@@ -425,5 +425,29 @@ TEST(Rules, AFaultyFieldIsReportedOnce) {
   EXPECT_EQ(SetError({"model.decoder.heads=0"}), "--set: model.decoder.heads: found 0; allowed: 1 to 1048576");
 }
 
+TEST(Rules, AdaptersFitTheModel) {
+  EXPECT_EQ(SetError({"model.adapter={rank: 4 targets: \"q_proj\" targets: \"c_attn\"}"}),
+            "--set: model.adapter.targets[1]: \"c_attn\" matches no linear layer of the model; found "
+            "blocks.0.attention.q_proj, blocks.0.attention.k_proj, blocks.0.attention.v_proj, "
+            "blocks.0.attention.o_proj, blocks.0.ffn.gate_proj, blocks.0.ffn.up_proj, blocks.0.ffn.down_proj, and "
+            "those of the other blocks; what follows a dot is enough, and * matches any run of characters");
+  EXPECT_EQ(
+      SetError({"model.decoder.family=GPT2", "model.adapter={rank: 4 targets: \"c_attn\" targets: \"ffn.c_proj\"}"}),
+      "");
+  EXPECT_EQ(SetError({"model.decoder.family=FALCON", "model.adapter={rank: 4 targets: \"blocks.3.*\"}"}), "");
+  EXPECT_EQ(SetError({"model.decoder.kv_heads=1", "model.adapter.rank=17"}),
+            "--set: model.adapter.rank: rank 17 is larger than the smaller side of attention.k_proj, whose weight is "
+            "[16, 64]; give at most 16, or targets without it");
+  EXPECT_EQ(SetError({"model.decoder.kv_heads=1", "model.adapter={rank: 17 targets: \"q_proj\"}"}), "");
+  EXPECT_EQ(SetError({"model.adapter.alpha=3"}),
+            "job.textproto:1:1: model.adapter.rank: missing, and there is no default; allowed: 1 to 65536");
+  EXPECT_EQ(
+      SetError({"model.adapter.rank=4", "optimizer.train_only=head.*"}),
+      "--set: optimizer.train_only[0]: a model with adapters trains these and freezes all other parameters; leave "
+      "train_only or adapter out");
+  EXPECT_EQ(ParseError(kMlpJob, {"model.adapter.rank=4"}),
+            "job.textproto:1:9: model.mlp: adapters are for the linear layers of a decoder; leave mlp or adapter out");
+}
+
 }  // namespace
 }  // namespace shale

@@ -59,6 +59,26 @@ TEST(InitialValues, AreNormal) {
   EXPECT_NEAR(beyond / n, 0.0455, 5 * std::sqrt(0.0455 / n));  // Beyond two standard deviations.
 }
 
+// The bounds of the mean and of the variance are those of AreNormal, with the fourth moment of a uniform value.
+TEST(InitialValues, AreUniform) {
+  Parameter parameter = Normal("w");
+  parameter.initializer.kind = Initializer::Kind::kUniform;
+  const std::vector<float> values = Filled(parameter);
+  double sum = 0, squares = 0;
+  for (const float value : values) {
+    sum += value;
+    squares += value * value;
+    EXPECT_LE(std::abs(value), std::sqrt(3.0f) * 0.5f);
+  }
+  const double n = kElements, root = std::sqrt(n);
+  EXPECT_NEAR(sum / n, 0, 5 * 0.5 / root);
+  EXPECT_NEAR(squares / n, 0.25, 5 * 0.25 * std::sqrt(0.8) / root);
+  std::vector<float> joined = Filled(parameter, 0, 777, 2);
+  const std::vector<float> rest = Filled(parameter, 777, kElements, 3);
+  joined.insert(joined.end(), rest.begin(), rest.end());
+  EXPECT_EQ(joined, values);
+}
+
 TEST(InitialValues, OfBiasesAndGainsAreConstant) {
   Parameter parameter = Normal("b");
   parameter.initializer.kind = Initializer::Kind::kZeros;

@@ -123,6 +123,8 @@ std::vector<Variation> Variations() {
       {"FrozenBf16", kLlama, {bf16, "optimizer.train_only=[*norm*, blocks.*.attention.*]"}},
       {"FrozenSplitReplicated", kGpt2, {bf16, split, gradients, "optimizer.train_only=*.weight", kGroupsOfTwo}},
       {"FrozenLeanBlocking", kLlama, {bf16, kLean, "optimizer.train_only=head.*", "checkpoint.asynchronous=false"}},
+      {"Adapter", kGpt2, {fp32, "model.adapter={rank: 2 targets: \"c_attn\"}"}},
+      {"AdapterLean", kLlama, {bf16, kLean, layered, "model.adapter={rank: 3 alpha: 6 rank_stabilized: true}"}},
       {"LionReplicated", kGpt2, {fp32, kLion, "sharding.strategy=DDP"}},
       {"GroupsOfTwo", kGpt2, {fp32, kGroupsOfTwo}},
       {"GroupsOfTwoSplitLayered", kLlama, {bf16, kGroupsOfTwo, split, layered}},

@@ -87,6 +87,7 @@ TEST_F(Verify, TheSettingsOfTheJobAreSavedAndResumed) {
 // The frozen parameters have no gradients to compare, and are saved and restored with the others.
 TEST_F(Verify, FrozenParameters) {
   ExpectHolds(OnText(kDecoder, {"sharding.ranks=2", "optimizer.train_only=[blocks.1.*, *norm*]"}));
+  ExpectHolds(OnText(kDecoder, {"sharding.ranks=2", "model.adapter.rank=2"}));
 }
 
 TEST_F(Verify, AnMlpOnManyRanks) {

@@ -125,6 +125,14 @@ TEST_F(CublasLtMatMulsTest, AccumulatingIsBetaOfOneInPlace) {
   EXPECT_EQ(op.c_MN.as<float>()[0], 9);
 }
 
+TEST_F(CublasLtMatMulsTest, TheScaleIsAlpha) {
+  MatMul op = Op(4, 6, 8);
+  op.accumulate = true;
+  op.scale = 0.5f;
+  EXPECT_EQ(CallOf(Backend(), op).alpha, 0.5f);
+  EXPECT_EQ(op.c_MN.as<float>()[0], 5);
+}
+
 TEST_F(CublasLtMatMulsTest, TheHeuristicIsToldWhatIsTrue) {
   MatMul op = Op(4, 6, 8);
   op.a = Ones(DType::kBFloat16, {4, 64}).Slice(1, 4, 8);     // Starts at byte 8.

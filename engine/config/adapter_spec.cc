@@ -1,0 +1,82 @@
+#include "engine/config/adapter_spec.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/model/adapter.h"
+#include "engine/text/quote.h"
+
+namespace shale {
+namespace {
+
+constexpr char kTargets[] = "model.adapter.targets";
+// Each target is compared with each layer of each block.
+constexpr size_t kMostTargets = 64;
+
+bool MatchesALayer(absl::string_view target, const std::vector<AdaptableLinear>& linears, int64_t layers) {
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    for (const AdaptableLinear& linear : linears) {
+      if (MatchesTarget(target, linear.NameIn(layer))) return true;
+    }
+  }
+  return false;
+}
+
+// Returns whether a layer has an adapter in any block.
+bool IsAdapted(const AdapterConfig& adapter, const AdaptableLinear& linear, int64_t layers) {
+  return std::any_of(adapter.targets.begin(), adapter.targets.end(),
+                     [&](const std::string& target) { return MatchesALayer(target, {linear}, layers); });
+}
+
+}  // namespace
+
+AdapterConfig ReadAdapter(const proto::AdapterSpec& spec) {
+  AdapterConfig config;
+  config.rank = spec.rank();
+  config.alpha = spec.has_alpha() ? spec.alpha() : static_cast<double>(spec.rank());
+  config.rank_stabilized = spec.rank_stabilized();
+  config.targets.assign(spec.targets().begin(), spec.targets().end());
+  if (config.targets.empty()) config.targets = {"*"};
+  return config;
+}
+
+void WriteAdapter(const AdapterConfig& config, proto::AdapterSpec& spec) {
+  spec.set_rank(config.rank);
+  spec.set_alpha(config.alpha);
+  spec.set_rank_stabilized(config.rank_stabilized);
+  for (const std::string& target : config.targets) spec.add_targets(target);
+}
+
+void CheckAdapter(const DecoderConfig& config, SpecErrors& errors) {
+  const AdapterConfig& adapter = *config.adapter;
+  if (adapter.targets.size() > kMostTargets) {
+    errors.Add(kTargets, absl::StrCat("found ", adapter.targets.size(), " patterns; allowed: up to ", kMostTargets));
+    return;
+  }
+  const std::vector<AdaptableLinear> linears = AdaptableLinears(config);
+  for (size_t i = 0; i < adapter.targets.size(); ++i) {
+    if (MatchesALayer(adapter.targets[i], linears, config.layers)) continue;
+    std::vector<std::string> names;
+    for (const AdaptableLinear& linear : linears) names.push_back(linear.NameIn(0));
+    errors.AddRule({absl::StrCat(kTargets, "[", i, "]"), "model.decoder.layers", "model.decoder.family"},
+                   absl::StrCat(Quoted(adapter.targets[i]), " matches no linear layer of the model; found ",
+                                absl::StrJoin(names, ", "),
+                                ", and those of the other blocks; what follows a dot is "
+                                "enough, and * matches any run of characters"));
+  }
+  for (const AdaptableLinear& linear : linears) {
+    const int64_t smaller = std::min(linear.in, linear.out);
+    if (adapter.rank <= smaller || !IsAdapted(adapter, linear, config.layers)) continue;
+    errors.AddRule({"model.adapter.rank", "model.decoder.width", "model.decoder.hidden", "model.decoder.kv_heads"},
+                   absl::StrCat("rank ", adapter.rank, " is larger than the smaller side of ", linear.name,
+                                ", whose "
+                                "weight is [",
+                                linear.out, ", ", linear.in, "]; give at most ", smaller, ", or targets without it"));
+    return;
+  }
+}
+
+}  // namespace shale

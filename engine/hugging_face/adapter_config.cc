@@ -1,0 +1,108 @@
+#include "engine/hugging_face/adapter_config.h"
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "engine/hugging_face/config.h"
+#include "engine/hugging_face/fields.h"
+#include "engine/hugging_face/folder_path.h"
+#include "engine/hugging_face/layout.h"
+#include "engine/hugging_face/model_type.h"
+#include "engine/hugging_face/strict_json.h"
+#include "engine/io/file.h"
+#include "engine/model/adapter.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+// Returns the names of the adapted modules, as the base model has them.
+std::vector<std::string> ModulesOf(const HfLayout& layout) {
+  std::vector<std::string> modules;
+  for (const HfTensor& tensor : layout.tensors) {
+    const std::string name = layout.FullName(tensor);
+    absl::string_view module = name;
+    if (absl::ConsumeSuffix(&module, ".lora_A.weight") && absl::ConsumePrefix(&module, "base_model.model.")) {
+      modules.emplace_back(module);
+    }
+  }
+  return modules;
+}
+
+std::string LastWord(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+
+// PEFT adapts a module whose full name is listed, and all whose last word is. Lists words where each module with that
+// word has an adapter.
+absl::StatusOr<std::set<std::string>> TargetModules(const DecoderConfig& config) {
+  AdapterConfig everywhere = *config.adapter;
+  everywhere.targets = {"*"};
+  DecoderConfig all = config;
+  all.adapter = std::move(everywhere);
+  SHALE_ASSIGN_OR_RETURN(const HfLayout layout, MakeHfAdapterLayout(config));
+  SHALE_ASSIGN_OR_RETURN(const HfLayout layout_of_all, MakeHfAdapterLayout(all));
+  std::map<std::string, int64_t> missing;  // By last word, how many modules have no adapter.
+  for (const std::string& module : ModulesOf(layout_of_all)) ++missing[LastWord(module)];
+  const std::vector<std::string> modules = ModulesOf(layout);
+  for (const std::string& module : modules) --missing[LastWord(module)];
+  std::set<std::string> targets;
+  for (const std::string& module : modules) {
+    const std::string word = LastWord(module);
+    targets.insert(missing[word] == 0 ? word : module);
+  }
+  return targets;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> HfAdapterConfigText(const DecoderConfig& config, const std::string& base) {
+  const AdapterConfig& adapter = *config.adapter;
+  SHALE_ASSIGN_OR_RETURN(const HfModelType type, ChooseHfModelType(config));
+  SHALE_ASSIGN_OR_RETURN(const std::set<std::string> targets, TargetModules(config));
+  Json json = Json::object();
+  json["peft_type"] = "LORA";
+  json["task_type"] = "CAUSAL_LM";
+  json["base_model_name_or_path"] = base.empty() ? Json() : Json(base);
+  json["r"] = adapter.rank;
+  json["lora_alpha"] = adapter.alpha;
+  if (adapter.alpha == std::floor(adapter.alpha)) json["lora_alpha"] = static_cast<int64_t>(adapter.alpha);
+  json["use_rslora"] = adapter.rank_stabilized;
+  json["lora_dropout"] = 0.0;
+  json["bias"] = "none";
+  json["fan_in_fan_out"] = type == HfModelType::kGpt2;  // Its weights are stored as [in, out].
+  json["target_modules"] = targets;
+  json["modules_to_save"] = Json();
+  json["inference_mode"] = true;
+  return json.dump(2) + "\n";
+}
+
+absl::StatusOr<AdapterConfig> ReadHfAdapterConfig(const std::string& folder) {
+  SHALE_ASSIGN_OR_RETURN(const std::string path, ResolveInFolder(folder, "adapter_config.json"));
+  SHALE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxHfConfigBytes));
+  const absl::StatusOr<Json> json = ParseStrictJson(text);
+  if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", json.status().message()));
+  HfErrors errors(path);
+  const HfFields fields(*json, "", errors);
+  if (fields.StringOr("peft_type", "") != "LORA") fields.Refuse("peft_type", "LORA");
+  if (fields.StringOr("bias", "none") != "none") fields.Refuse("bias", "none");
+  fields.Demand("use_dora", /*allowed=*/false, /*absent=*/false, "the engine has plain adapters");
+  fields.Demand("lora_bias", /*allowed=*/false, /*absent=*/false, "the engine's adapters have no bias");
+  for (const char* key :
+       {"rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication", "trainable_token_indices"}) {
+    const Json* value = fields.Find(key);
+    if (value != nullptr && !value->empty()) fields.Refuse(key, "none");
+  }
+  AdapterConfig config;
+  config.rank = fields.Int("r", 1, 1 << 16);
+  config.alpha = fields.Number("lora_alpha", 1e-6, 1e6);
+  config.rank_stabilized = fields.BoolOr("use_rslora", false);
+  SHALE_RETURN_IF_ERROR(errors.ToStatus());
+  return config;
+}
+
+}  // namespace shale

@@ -1,0 +1,159 @@
+// Adapters go out as a PEFT folder and come back to the bit, or are merged into the weights.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "engine/hugging_face/adapter_config.h"
+#include "engine/hugging_face/adapter_folder.h"
+#include "engine/hugging_face/merged_weights.h"
+#include "engine/hugging_face/strict_json.h"
+#include "engine/hugging_face/weights.h"
+#include "engine/io/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/hugging_face/models.h"
+#include "tests/engine/io/temp_folder.h"
+
+namespace shale::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+DecoderConfig Adapted(DecoderConfig config, std::vector<std::string> targets = {"*"}) {
+  config.adapter = AdapterConfig{.rank = 2, .alpha = 3, .rank_stabilized = true, .targets = std::move(targets)};
+  return config;
+}
+
+absl::Status Export(const DecoderConfig& config, const std::string& folder) {
+  return ExportHfAdapter(config, SafetensorsDType::kF32, "base", ReadTestWeights, folder);
+}
+
+std::set<std::string> TensorsOf(const std::string& folder) {
+  const auto reader = SafetensorsReader::Open(folder + "/adapter_model.safetensors").value();
+  std::set<std::string> names;
+  for (const SafetensorsTensor& tensor : reader.tensors()) names.insert(tensor.name);
+  return names;
+}
+
+std::set<std::string> TargetsOf(const std::string& folder) {
+  const Json json = *ParseStrictJson(ReadFile(folder + "/adapter_config.json", 1 << 20).value());
+  return json["target_modules"].get<std::set<std::string>>();
+}
+
+TEST(HfAdapterTest, EveryFamilyGoesRoundToTheBit) {
+  for (const NamedModel& model : HfModels()) {
+    SCOPED_TRACE(model.name);
+    const TempFolder folder;
+    const DecoderConfig config = Adapted(model.config);
+    ASSERT_TRUE(Export(config, folder.Path("a")).ok()) << Export(config, folder.Path("b"));
+    AdapterConfig wanted = *config.adapter;
+    wanted.targets.clear();
+    EXPECT_EQ(ReadHfAdapterConfig(folder.Path("a")).value(), wanted);
+    const absl::StatusOr<HfWeights> weights = HfWeights::OpenAdapter(folder.Path("a"), config);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    std::set<std::string> names;
+    for (const HfParameterShape& parameter : weights->parameters()) {
+      names.insert(parameter.name);
+      std::vector<float> values(parameter.shape[0] * parameter.shape[1]), given(values.size());
+      ASSERT_TRUE(weights->Read(parameter.name, 0, absl::MakeSpan(values)).ok());
+      ASSERT_TRUE(ReadTestWeights(parameter.name, 0, absl::MakeSpan(given)).ok());
+      EXPECT_TRUE(values == given) << parameter.name;
+    }
+    EXPECT_EQ(names.size(), 2 * AdaptableLinears(config).size() * config.layers);
+    EXPECT_EQ(TensorsOf(folder.Path("a")).size(), names.size());
+  }
+}
+
+TEST(HfAdapterTest, NamesAreThoseOfPeft) {
+  const TempFolder folder;
+  ASSERT_TRUE(Export(Adapted(HfModel("llama"), {"q_proj", "blocks.1.ffn.up_proj"}), folder.Path("llama")).ok());
+  EXPECT_EQ(TensorsOf(folder.Path("llama")),
+            (std::set<std::string>{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
+                                   "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight",
+                                   "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight",
+                                   "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight",
+                                   "base_model.model.model.layers.1.mlp.up_proj.lora_A.weight",
+                                   "base_model.model.model.layers.1.mlp.up_proj.lora_B.weight"}));
+  EXPECT_EQ(TargetsOf(folder.Path("llama")), (std::set<std::string>{"q_proj", "model.layers.1.mlp.up_proj"}));
+  ASSERT_TRUE(Export(Adapted(HfModel("gpt2"), {"attention.*"}), folder.Path("gpt2")).ok());
+  EXPECT_EQ(TargetsOf(folder.Path("gpt2")),
+            (std::set<std::string>{"c_attn", "transformer.h.0.attn.c_proj", "transformer.h.1.attn.c_proj"}));
+  EXPECT_THAT(ReadFile(folder.Path("gpt2/adapter_config.json"), 9999).value(), HasSubstr("\"fan_in_fan_out\": true"));
+  ASSERT_TRUE(Export(Adapted(HfModel("falcon_40b")), folder.Path("falcon")).ok());
+  EXPECT_EQ(TargetsOf(folder.Path("falcon")),
+            (std::set<std::string>{"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}));
+}
+
+// Falcon stores the rows of B in the order of its groups. Merging must find them in the engine's order.
+TEST(HfAdapterTest, MergedWeightsAreUpdatedInAnyRange) {
+  for (const char* name : {"qwen2", "gpt2", "falcon_40b"}) {
+    SCOPED_TRACE(name);
+    const DecoderConfig config = Adapted(HfModel(name), {"v_proj", "c_attn", "query_key_value"});
+    const AdaptableLinear linear = AdaptedLinears(config, 1).front();
+    const std::string weight = absl::StrCat("blocks.1.", linear.linear, ".weight");
+    const int64_t rows = (config.heads + 2 * config.kv_heads) * config.head_width, columns = linear.in;
+    std::vector<float> wanted(rows * columns);
+    for (int64_t i = 0; i < rows * columns; ++i) {
+      const int64_t row = i / columns - linear.row;
+      double sum = 0;
+      for (int64_t r = 0; row >= 0 && row < linear.out && r < 2; ++r) {
+        sum += static_cast<double>(TestWeight(linear.NameOfB(1), row * 2 + r)) *
+               TestWeight(linear.NameOfA(1), r * columns + i % columns);
+      }
+      wanted[i] = static_cast<float>(TestWeight(weight, i) + 3 / std::sqrt(2.0) * sum);
+    }
+    MergedWeights merged(config, ReadTestWeights);
+    for (const int64_t step : {int64_t{1} << 20, int64_t{7}, columns + 1}) {
+      std::vector<float> found(wanted.size());
+      for (int64_t at = 0; at < rows * columns; at += step) {
+        const int64_t count = std::min(step, rows * columns - at);
+        ASSERT_TRUE(merged.Read(weight, at, absl::MakeSpan(found).subspan(at, count)).ok());
+      }
+      for (size_t i = 0; i < wanted.size(); ++i) ASSERT_FLOAT_EQ(found[i], wanted[i]) << i;
+    }
+    std::vector<float> other(4), given(4);
+    ASSERT_TRUE(merged.Read("blocks.1.ffn.down.weight", 3, absl::MakeSpan(other)).ok());
+    ASSERT_TRUE(ReadTestWeights("blocks.1.ffn.down.weight", 3, absl::MakeSpan(given)).ok());
+    EXPECT_EQ(other, given);
+  }
+}
+
+TEST(HfAdapterTest, OtherFoldersAreRefused) {
+  const TempFolder folder;
+  const DecoderConfig config = Adapted(HfModel("llama"), {"q_proj"});
+  ASSERT_TRUE(Export(config, folder.Path("a")).ok());
+  const auto opened = [&](const DecoderConfig& as) {
+    return std::string(HfWeights::OpenAdapter(folder.Path("a"), as).status().message());
+  };
+  EXPECT_THAT(opened(Adapted(HfModel("llama"), {"q_proj", "k_proj"})),
+              HasSubstr("layers.0.self_attn.k_proj.lora_A.weight: missing, wanted [2, 12]"));
+  EXPECT_THAT(opened(Adapted(HfModel("llama"), {"k_proj"})), HasSubstr("the model has no such tensor"));
+  EXPECT_THAT(opened(Adapted(HfModel("odd_width"), {"q_proj"})), HasSubstr("found [2, 12], wanted [2, 11]"));
+  EXPECT_THAT(std::string(HfWeights::OpenAdapter(folder.path(), config).status().message()),
+              HasSubstr("has no adapter_model.safetensors"));
+
+  const std::string whole = ReadFile(folder.Path("a/adapter_model.safetensors"), 1 << 20).value();
+  folder.Write("a/adapter_model.safetensors", whole.substr(0, whole.size() / 2));
+  EXPECT_FALSE(HfWeights::OpenAdapter(folder.Path("a"), config).ok());
+
+  const auto refused = [&](const std::string& text) {
+    folder.Write("a/adapter_config.json", text);
+    return std::string(ReadHfAdapterConfig(folder.Path("a")).status().message());
+  };
+  EXPECT_THAT(refused(R"({"peft_type": "IA3", "r": 0, "lora_alpha": "x"})"),
+              AllOf(HasSubstr("peft_type: found \"IA3\"; allowed: LORA"),
+                    HasSubstr("r: found 0; allowed: a whole number from 1 to 65536"), HasSubstr("lora_alpha: found")));
+  EXPECT_THAT(refused(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 2, "bias": "all", "use_dora": true,
+                          "rank_pattern": {"q_proj": 4}, "modules_to_save": ["lm_head"]})"),
+              AllOf(HasSubstr("bias: found \"all\"; allowed: none"), HasSubstr("use_dora"), HasSubstr("rank_pattern"),
+                    HasSubstr("modules_to_save")));
+  EXPECT_THAT(refused("{"), HasSubstr("adapter_config.json"));
+}
+
+}  // namespace
+}  // namespace shale::testing
