@@ -316,11 +316,6 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
                    absl::StrCat("rule ", entry.name, " does not read it; choose ", absl::StrJoin(readers, " or "),
                                 ", or leave it out"));
   }
-  if (optimizer.frozen_weights != FrozenWeights::kAsComputed && optimizer.train_only.empty()) {
-    errors.AddRule({"optimizer.frozen_weights", "optimizer.train_only"},
-                   "no parameter is frozen, because all train; name those that train in train_only, or leave "
-                   "frozen_weights out");
-  }
   if (optimizer.nesterov && optimizer.momentum == 0) {
     errors.AddRule(
         {"optimizer.nesterov", "optimizer.momentum"},
@@ -356,11 +351,18 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
   }
 }
 
-void CheckTrainOnly(const proto::Job& spec, SpecErrors& errors) {
-  if (!spec.model().has_adapter() || spec.optimizer().train_only().empty()) return;
-  errors.AddRule({"optimizer.train_only[0]", "model.adapter"},
-                 "a model with adapters trains these and freezes all other parameters; leave train_only or "
-                 "adapter out");
+void CheckFrozen(const proto::Job& spec, const OptimizerConfig& optimizer, SpecErrors& errors) {
+  const bool adapter = spec.model().has_adapter();
+  if (adapter && !optimizer.train_only.empty()) {
+    errors.AddRule({"optimizer.train_only[0]", "model.adapter"},
+                   "a model with adapters trains these and freezes all other parameters; leave train_only or "
+                   "adapter out");
+  }
+  if (optimizer.frozen_weights != FrozenWeights::kAsComputed && !adapter && optimizer.train_only.empty()) {
+    errors.AddRule({"optimizer.frozen_weights", "optimizer.train_only"},
+                   "no parameter is frozen, because all train; name those that train in train_only, give the model "
+                   "an adapter, or leave frozen_weights out");
+  }
 }
 
 void CheckLearningRate(const proto::LearningRateSpec& spec, const Job& job, SpecErrors& errors) {
@@ -486,7 +488,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckOffloadedState(job, *errors);
   CheckCheckpointing(spec.activation_checkpointing(), job, *errors);
   CheckOptimizer(spec.optimizer(), job.optimizer, *errors);
-  CheckTrainOnly(spec, *errors);
+  CheckFrozen(spec, job.optimizer, *errors);
   CheckLearningRate(spec.lr_schedule(), job, *errors);
   CheckRuntime(spec, job, *errors);
   CheckSizes(job, errors);

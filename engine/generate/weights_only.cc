@@ -18,8 +18,11 @@ Job WithWeightsOnly(Job job) {
   job.batch.global_batch = job.batch.micro_batch;
   job.sharding = {.strategy = Strategy::kDdp, .accumulation = Accumulation::kNoSync, .ranks = 1};
   job.runtime.threads_per_rank = 0;
-  job.checkpoint = {};                            // Nothing is saved.
-  job.optimizer = {.kind = OptimizerKind::kSgd};  // Without momentum, it keeps no states.
+  job.checkpoint = {};  // Nothing is saved.
+  // Without momentum, SGD keeps no states. Frozen weights stay as the checkpoint stores them.
+  job.optimizer = {.kind = OptimizerKind::kSgd,
+                   .train_only = job.optimizer.train_only,
+                   .frozen_weights = job.optimizer.frozen_weights};
   if (job.precision.compute == ComputePrecision::kBFloat16) job.precision.master = MasterWeights::kNone;
   job.precision.gradient_shards = GradientShards::kFloat32;  // DDP has no shards.
   job.memory.offload_state = {};

@@ -188,6 +188,32 @@ TEST(AdapterLaws, TheBaseKeepsItsBitsAndAdaptersTrainAsOnOneRank) {
   }
 }
 
+// QLoRA (Dettmers et al., 2023): adapters of a model whose matrices are stored in 4 bits.
+TEST(AdapterLaws, TheSameHoldsForABaseIn4Bits) {
+  const Tokens tokens = RandomTokens(7, 11, Llama().vocabulary, 5);
+  RunOptions options;
+  options.model = Llama();
+  options.frozen_weights = FrozenWeights::kNf4;
+  options.steps = 3;
+  options.gradients_of_first_step = true;
+  options.edit_weights = FillB;
+  const RunResult one = MustRun(options, tokens);
+  ASSERT_FALSE(one.losses.empty());
+  EXPECT_EQ(one.measured_peak_bytes, one.plan.peak_bytes);
+  for (const Mesh& mesh : {Mesh{1, 3}, Mesh{2, 2}}) {
+    options.step.mesh = mesh;
+    const RunResult result = MustRun(options, tokens);
+    ASSERT_FALSE(result.losses.empty());
+    EXPECT_EQ(result.measured_peak_bytes, result.plan.peak_bytes);
+    for (const auto& [name, weight] : result.weights) {
+      if (!IsAdapterParameter(name)) EXPECT_EQ(weight, one.weights.at(name)) << name;
+    }
+    std::string worst;
+    EXPECT_NEAR(result.losses[0], one.losses[0], kReordered * one.losses[0]);
+    EXPECT_LE(LargestDistance(result.gradients, one.gradients, &worst), kReordered) << worst;
+  }
+}
+
 TEST(AdapterLaws, NoSyncAndLayeredAgreeToTheBitAndSoDoesEveryKindOfRecomputation) {
   const Tokens tokens = RandomTokens(5, 11, Llama().vocabulary, 7);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {

@@ -208,7 +208,7 @@ INSTANTIATE_TEST_SUITE_P(
             "or leave nesterov out"},
         Rule{{"optimizer.frozen_weights=NF4"},
              "--set: optimizer.frozen_weights: no parameter is frozen, because all train; name those that train in "
-             "train_only, or leave frozen_weights out"},
+             "train_only, give the model an adapter, or leave frozen_weights out"},
         Rule{{"optimizer.frozen_weights=BF16", "optimizer.train_only=*"}, ""},
         Rule{{"optimizer={rule: SGD nesterov: true}"}, ""}, Rule{{"optimizer={rule: ADAMW_8BIT epsilon: 1e-6}"}, ""},
         Rule{{"optimizer.update=IN_BACKWARD", "optimizer.non_finite=SKIP"},
