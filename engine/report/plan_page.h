@@ -9,13 +9,13 @@ namespace shale {
 inline constexpr char kPlanStyle[] = R"(
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1b1f24; --quiet: #5b6470; --line: #d5dae0; --mark: #b3123c;
   --c0: #1f5fa8; --c1: #143c69; --c2: #4b8fd0; --c3: #8dbce8; --c4: #c2452d; --c5: #ea9a86; --c6: #8256b5;
-  --c7: #2c8049; --c8: #82bf90; --c9: #d9a514; --c10: #b5651d; --c11: #efd27a; --c12: #8a939e; --c13: #bcc3cb;
-  --c14: #2a8c82; }
+  --c7: #b79fd9; --c8: #2c8049; --c9: #82bf90; --c10: #d9a514; --c11: #b5651d; --c12: #efd27a; --c13: #8a939e;
+  --c14: #bcc3cb; --c15: #2a8c82; }
 @media (prefers-color-scheme: dark) {
   :root { --page: #14171b; --ink: #e6e9ed; --quiet: #9aa4b0; --line: #343b44; --mark: #ff7d9a;
     --c0: #3f83d0; --c1: #2a5c99; --c2: #6ba6e0; --c3: #a3cbf0; --c4: #d9583f; --c5: #f0a592; --c6: #a27dd2;
-    --c7: #3f9c60; --c8: #8fce9e; --c9: #e0b02e; --c10: #c77b35; --c11: #f2da90; --c12: #818b97; --c13: #b0b8c2;
-    --c14: #46aca1; } }
+    --c7: #c7b0e8; --c8: #3f9c60; --c9: #8fce9e; --c10: #e0b02e; --c11: #c77b35; --c12: #f2da90; --c13: #818b97;
+    --c14: #b0b8c2; --c15: #46aca1; } }
 * { box-sizing: border-box; }
 body { background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; max-width: 76rem;
   margin: 0 auto; padding: 1.5rem 1rem 4rem; }

@@ -384,7 +384,7 @@ absl::Status RankState::CheckTrains(ParameterId id) const {
   if (!model_.parameters[id].frozen) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(model_.parameters[id].name,
-                   " is frozen (optimizer.train_only): it has no gradient and no state "
+                   " is frozen (optimizer.train_only, model.adapter): it has no gradient and no state "
                    "of the optimizer"));
 }
 

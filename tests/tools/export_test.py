@@ -189,7 +189,7 @@ class ExportTest(unittest.TestCase):
         self.take("gpt2")
         self.expect_ok(self.train("--set=lr_schedule.steps=1"))
         for arguments, message in ((["--dtype=F64"], r"allowed: F32, BF16, F16"),
-                                   (["--checkpoint=x"], r"give one of --run and --checkpoint"),
+                                   (["--checkpoint=x"], r'--checkpoint: found "x"; allowed: newest, best'),
                                    (["--adapter"], r"the model has no adapters \(model\.adapter\)"),
                                    (["--plain", "--merge"], r"at most one of --plain, --merge and --adapter"),
                                    ([], r"model is not empty|model.*exist")):

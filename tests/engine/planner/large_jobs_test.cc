@@ -123,6 +123,14 @@ TEST(LargeJobs, FrozenWeightsIn4BitsOnOneSmallGpu) {
   ExpectFits(25'875'743'496, Resolve("falcon_40b", 1, {nf4, norms}, thirty_two));
 }
 
+// QLoRA: adapters train beside matrices in 4 bits.
+TEST(LargeJobs, AdaptersOfABaseIn4BitsOnOneSmallGpu) {
+  const std::vector<std::string> qlora = {"optimizer.frozen_weights=NF4", "batch.sequence_length=2048",
+                                          "model.adapter={rank: 16}"};
+  ExpectFits(0, Resolve("llama2_7b", 1, {qlora}, int64_t{8} << 30));
+  ExpectFits(0, Resolve("falcon_40b", 1, {qlora}, int64_t{32} << 30));
+}
+
 TEST(LargeJobs, Falcon40BOnFourAndEightGpus) {
   ExpectFits(74'919'730'688, Resolve("falcon_40b", 4, {kSixBytes, kInBackward}));
   const absl::StatusOr<ResolvedJob> refused = Resolve("falcon_40b", 4, {kSixBytes});

@@ -25,6 +25,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+int Comm(int argc, char** argv, const std::vector<CommKind>& kinds) { return BenchComm(argc, argv, kinds); }
+
 class BenchGpuTest : public ::testing::Test {
  protected:
   ~BenchGpuTest() override {
@@ -80,10 +82,10 @@ TEST_F(BenchGpuTest, OpsRunInDeviceMemoryOnNumbersThatWereCopiedThere) {
 }
 
 TEST_F(BenchGpuTest, RanksOfOneDeviceMeetFromThreadsOfTheirOwn) {
-  ASSERT_EQ(Call(BenchComm,
-                 {"--device=cuda", "--ranks=2,3", "--smallest_kib=1", "--largest_kib=4", "--rounds=2", "--seconds=0"},
-                 GpuComms(Create())),
-            0);
+  ASSERT_EQ(
+      Call(Comm, {"--device=cuda", "--ranks=2,3", "--smallest_kib=1", "--largest_kib=4", "--rounds=2", "--seconds=0"},
+           GpuComms(Create())),
+      0);
   EXPECT_EQ(asked_.ranks_per_device, 3);
   for (const char* wanted : {"AllGather", "ReduceScatterSum", "AllReduceSum", "{\"ranks\": 3, \"about\": \"GPU 0: "}) {
     EXPECT_THAT(written_, HasSubstr(wanted));
@@ -91,13 +93,13 @@ TEST_F(BenchGpuTest, RanksOfOneDeviceMeetFromThreadsOfTheirOwn) {
 }
 
 TEST_F(BenchGpuTest, NcclHasARankOnEachGpu) {
-  EXPECT_EQ(Call(BenchComm, {"--device=nccl", "--ranks=2"}, GpuComms(Create())), 1);
+  EXPECT_EQ(Call(Comm, {"--device=nccl", "--ranks=2"}, GpuComms(Create())), 1);
   EXPECT_TRUE(asked_.nccl);
   EXPECT_EQ(asked_.ranks_per_device, 1);
 }
 
 TEST_F(BenchGpuTest, NcclIsRefusedRanksThatShareAGpu) {
-  EXPECT_EQ(Call(BenchComm, {"--device=nccl", "--ranks=2", "--ranks_per_device=2"}, GpuComms(Create())), 2);
+  EXPECT_EQ(Call(Comm, {"--device=nccl", "--ranks=2", "--ranks_per_device=2"}, GpuComms(Create())), 2);
   EXPECT_FALSE(asked_.nccl);
 }
 
