@@ -32,8 +32,10 @@ std::unique_ptr<Ops> CpuOpsOf(OpsKind kind, int threads, CpuProducts products) {
 }  // namespace
 
 std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts products) {
+  cuda_on_host::StandInOptions gpu = TestedOrder();
+  gpu.memory_bytes = int64_t{4} << 30;  // The backend leaves 2 GiB to CUDA and its libraries.
   return CreateCudaBackend(
-      std::shared_ptr<cuda_on_host::StandInRuntime>(new cuda_on_host::StandInRuntime(TestedOrder()), CheckAndDelete),
+      std::shared_ptr<cuda_on_host::StandInRuntime>(new cuda_on_host::StandInRuntime(gpu), CheckAndDelete),
       {.ranks_per_device = kRanksPerDevice,
        .create_matmuls =
            [=](const CudaDeviceProperties* /*gpu*/) {

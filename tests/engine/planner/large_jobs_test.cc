@@ -127,8 +127,8 @@ TEST(LargeJobs, FrozenWeightsIn4BitsOnOneSmallGpu) {
 TEST(LargeJobs, AdaptersOfABaseIn4BitsOnOneSmallGpu) {
   const std::vector<std::string> qlora = {"optimizer.frozen_weights=NF4", "batch.sequence_length=2048",
                                           "model.adapter={rank: 16}"};
-  ExpectFits(0, Resolve("llama2_7b", 1, {qlora}, int64_t{8} << 30));
-  ExpectFits(0, Resolve("falcon_40b", 1, {qlora}, int64_t{32} << 30));
+  ExpectFits(5'722'333'960, Resolve("llama2_7b", 1, {qlora}, int64_t{8} << 30));
+  ExpectFits(27'548'812'040, Resolve("falcon_40b", 1, {qlora}, int64_t{32} << 30));
 }
 
 TEST(LargeJobs, Falcon40BOnFourAndEightGpus) {
