@@ -17,18 +17,13 @@
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/quantized.h"
 #include "tests/engine/job_harness.h"
+#include "tests/engine/law_support.h"
 #include "tests/engine/tested_backend.h"
 
 namespace shale::testing {
 namespace {
 
 using Patterns = std::vector<std::string>;
-
-RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
-  absl::StatusOr<RunResult> result = RunJob(options, tokens);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return result.ok() ? *std::move(result) : RunResult();
-}
 
 // Biases, LayerNorms, a table of positions, and a head that is the embedding's table.
 DecoderConfig TiedDecoder() {
@@ -127,26 +122,7 @@ TEST(FrozenLaws, NoSyncAndLayeredAgreeToTheBitAndSoDoesEveryKindOfRecomputation)
     options.train_only = patterns;
     options.step.mesh = {.shard = 2};
     options.steps = 2;
-    options.step.accumulation = Accumulation::kNoSync;
-    const RunResult no_sync = MustRun(options, tokens);
-    const auto expect_same = [&](const std::string& what) {
-      const RunResult result = MustRun(options, tokens);
-      EXPECT_EQ(result.losses, no_sync.losses) << what;
-      EXPECT_TRUE(result.gradients == no_sync.gradients) << what;
-      EXPECT_TRUE(result.weights == no_sync.weights) << what;
-      EXPECT_EQ(result.measured_peak_bytes, result.plan.peak_bytes) << what;
-    };
-    options.step.accumulation = Accumulation::kLayered;
-    expect_same("LAYERED");
-    for (const int preset : {1, 2, 3, 4, 5}) {
-      for (const int64_t segment : {1, 2, 3}) {
-        if (!TestsEveryCombination() && preset != 2 + segment) continue;
-        options.step.activations = {.preset = static_cast<CheckpointingPreset>(preset), .segment_blocks = segment};
-        expect_same(absl::StrCat(ToString(options.step.activations.preset), " in segments of ", segment));
-      }
-    }
-    options.step.activations = {.offload = {"*"}};
-    expect_same("offload");
+    ExpectSchedulesAgree(options, tokens, /*most_blocks=*/3);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "engine/program/lifetimes.h"
 #include "kernels/ops/flat.h"
 #include "tests/engine/job_harness.h"
+#include "tests/engine/law_support.h"
 #include "tests/engine/tested_backend.h"
 
 namespace shale::testing {
@@ -25,12 +26,6 @@ DecoderConfig TiedDecoder() {
   DecoderConfig tied = SmallDecoder();
   tied.tied_head = true;
   return tied;
-}
-
-RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
-  absl::StatusOr<RunResult> result = RunJob(options, tokens);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return result.ok() ? *std::move(result) : RunResult();
 }
 
 RunOptions With(Strategy strategy, Accumulation accumulation, const Mesh& mesh) {

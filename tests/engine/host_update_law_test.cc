@@ -13,16 +13,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/engine/job_harness.h"
+#include "tests/engine/law_support.h"
 #include "tests/engine/tested_backend.h"
 
 namespace shale::testing {
 namespace {
-
-RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
-  absl::StatusOr<RunResult> result = RunJob(options, tokens);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return result.ok() ? *std::move(result) : RunResult();
-}
 
 void ExpectSame(const RunResult& host, const RunResult& same, size_t steps, const std::string& what) {
   ASSERT_EQ(same.losses.size(), steps) << what;

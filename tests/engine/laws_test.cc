@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "tests/engine/job_harness.h"
+#include "tests/engine/law_support.h"
 #include "tests/engine/tested_backend.h"
 
 namespace shale::testing {
@@ -29,13 +30,6 @@ constexpr double kReorderedBf16 = 1e-2;
 
 std::string Name(const Combination& c, int64_t ranks, int64_t micro_batch) {
   return absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation), " W=", ranks, " B=", micro_batch);
-}
-
-RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
-  absl::StatusOr<RunResult> result = RunJob(options, tokens);
-  EXPECT_TRUE(result.ok()) << result.status();
-  if (!result.ok()) return {};
-  return *std::move(result);
 }
 
 RunOptions With(const Combination& c, int64_t ranks, int64_t micro_batch) {

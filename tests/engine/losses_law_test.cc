@@ -13,6 +13,7 @@
 #include "engine/graph/layers.h"
 #include "kernels/ops/activation.h"
 #include "tests/engine/job_harness.h"
+#include "tests/engine/law_support.h"
 #include "tests/engine/tested_backend.h"
 
 namespace shale::testing {
@@ -22,12 +23,6 @@ namespace {
 constexpr double kReordered = 2e-5, kReorderedBf16 = 1e-2;
 constexpr int64_t kFeatures = 5, kClasses = 3, kWidth = 12, kValues = 4;
 constexpr Initializer kRandom{Initializer::Kind::kNormal, 0.4}, kZeros{Initializer::Kind::kZeros};
-
-RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
-  absl::StatusOr<RunResult> result = RunJob(options, tokens);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return result.ok() ? *std::move(result) : RunResult();
-}
 
 ParameterId Matrix(GraphBuilder& b, GroupId group, const std::string& name, int64_t rows, int64_t columns) {
   return b.AddParameter(group, name + ".weight", {rows, columns}, kRandom);

@@ -9,6 +9,7 @@
 #include "engine/optimizer/optimizer.h"
 #include "kernels/integers.h"
 #include "tests/engine/job_harness.h"
+#include "tests/engine/law_support.h"
 
 namespace shale::testing {
 namespace {
@@ -39,12 +40,6 @@ std::vector<Named> AllOptimizers() {
     all.push_back({"SGD without momentum", MakeOptimizer(entry.kind, h), 1e-2});
   }
   return all;
-}
-
-RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
-  absl::StatusOr<RunResult> result = RunJob(options, tokens);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return result.ok() ? *std::move(result) : RunResult();
 }
 
 RunOptions With(const Named& named, Strategy strategy, int64_t ranks, DType dtype, MasterWeights master) {

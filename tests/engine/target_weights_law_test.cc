@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/engine/job_harness.h"
+#include "tests/engine/law_support.h"
 #include "tests/engine/tested_backend.h"
 
 namespace shale::testing {
@@ -20,12 +21,6 @@ namespace {
 constexpr double kReordered = 2e-5;
 constexpr int64_t kLength = 11;
 constexpr TargetWeights kBoth[] = {TargetWeights::kOverTokens, TargetWeights::kOverWeights};
-
-RunResult MustRun(const RunOptions& options, const std::vector<Tokens>& batches) {
-  absl::StatusOr<RunResult> result = RunJob(options, batches);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return result.ok() ? *std::move(result) : RunResult();
-}
 
 RunOptions With(const Combination& c, int64_t ranks, TargetWeights weights) {
   RunOptions options;

@@ -14,6 +14,7 @@
 #include "kernels/ops/flat.h"
 #include "kernels/update_rules.h"
 #include "tests/engine/job_harness.h"
+#include "tests/engine/law_support.h"
 #include "tests/engine/tested_backend.h"
 
 namespace shale::testing {
@@ -26,12 +27,6 @@ DecoderConfig TiedDecoder() {
   tied.tied_head = true;
   tied.position = PositionKind::kLearned;
   return tied;
-}
-
-RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
-  absl::StatusOr<RunResult> result = RunJob(options, tokens);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return result.ok() ? *std::move(result) : RunResult();
 }
 
 void ExpectEqualBits(const RunResult& a, const RunResult& b, const std::string& what) {

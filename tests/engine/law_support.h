@@ -1,0 +1,24 @@
+// What the laws of steps have in common: runs that must succeed, and runs that must agree.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/engine/job_harness.h"
+
+namespace shale::testing {
+
+// Runs the job. Reports a failure to GoogleTest, and returns an empty result then.
+RunResult MustRun(const RunOptions& options, const std::vector<Tokens>& batches);
+RunResult MustRun(const RunOptions& options, const Tokens& tokens);
+
+// Expects that a run gives the losses, gradients and weights of NO_SYNC to the bit with LAYERED, with every preset of
+// activation checkpointing in segments of up to `most_blocks` blocks, and with offloaded activations; and that each run
+// needs the memory that was planned. On backends that do not test every combination a third of the presets runs.
+// `more` gets the options, and a function that runs them and compares, for further settings of activations.
+void ExpectSchedulesAgree(
+    RunOptions options, const Tokens& tokens, int64_t most_blocks,
+    const std::function<void(RunOptions&, const std::function<void(const std::string&)>&)>& more = nullptr);
+
+}  // namespace shale::testing
