@@ -146,41 +146,12 @@ TEST(AdapterLaws, TrainingBeginsAtTheBaseModel) {
   EXPECT_EQ(adapted.losses, MustRun(options, tokens).losses);
 }
 
-// Every strategy and accumulation, on one row of ranks and on two.
 TEST(AdapterLaws, TheBaseKeepsItsBitsAndAdaptersTrainAsOnOneRank) {
-  const Tokens tokens = RandomTokens(7, 11, Gpt2().vocabulary, 5);
   RunOptions options;
   options.model = Gpt2();
   options.steps = 3;
-  options.gradients_of_first_step = true;
-  std::map<std::string, std::vector<float>> initial;
-  options.edit_weights = [&](const std::string& name, std::vector<float>& values) {
-    FillB(name, values);
-    initial[name] = values;
-  };
-  const RunResult one = MustRun(options, tokens);
   options.edit_weights = FillB;
-  for (const Combination& c : Combinations()) {
-    for (const Mesh& mesh : {Mesh{1, 3}, Mesh{2, 2}}) {
-      if (c.strategy == Strategy::kDdp && mesh.replicate > 1) continue;
-      if (mesh.replicate > 1 && !TestsEveryCombination()) continue;
-      options.step.strategy = c.strategy;
-      options.step.accumulation = c.accumulation;
-      options.step.mesh = mesh;
-      const std::string what =
-          absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation), " ", mesh.replicate, " x ", mesh.shard);
-      const RunResult result = MustRun(options, tokens);
-      ASSERT_FALSE(result.losses.empty()) << what;
-      EXPECT_EQ(result.measured_peak_bytes, result.plan.peak_bytes) << what;
-      for (const auto& [name, weight] : result.weights) {
-        EXPECT_EQ(weight == initial.at(name), !IsAdapterParameter(name)) << what << ": " << name;
-      }
-      std::string worst;
-      EXPECT_NEAR(result.losses[0], one.losses[0], kReordered * one.losses[0]) << what;
-      EXPECT_NEAR(result.norms[0], one.norms[0], kReordered * one.norms[0]) << what;
-      EXPECT_LE(LargestDistance(result.gradients, one.gradients, &worst), kReordered) << what << ": " << worst;
-    }
-  }
+  ExpectRanksAgree(options, RandomTokens(7, 11, Gpt2().vocabulary, 5), IsAdapterParameter);
 }
 
 // QLoRA (Dettmers et al., 2023): adapters of a model whose matrices are stored in 4 bits.

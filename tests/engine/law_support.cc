@@ -1,8 +1,10 @@
 #include "tests/engine/law_support.h"
 
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/verify/distance.h"
 #include "gtest/gtest.h"
 #include "tests/engine/tested_backend.h"
 
@@ -16,6 +18,39 @@ RunResult MustRun(const RunOptions& options, const std::vector<Tokens>& batches)
 
 RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
   return MustRun(options, std::vector<Tokens>{tokens});
+}
+
+void ExpectRanksAgree(RunOptions options, const Tokens& tokens, const std::function<bool(const std::string&)>& trains) {
+  constexpr double kReordered = 2e-5;  // As in laws_test.cc.
+  options.gradients_of_first_step = true;
+  std::map<std::string, std::vector<float>> initial;
+  const auto edit = options.edit_weights;
+  options.edit_weights = [&](const std::string& name, std::vector<float>& values) {
+    if (edit) edit(name, values);
+    initial[name] = values;
+  };
+  const RunResult one = MustRun(options, tokens);
+  options.edit_weights = edit;
+  for (const Combination& c : Combinations()) {
+    for (const Mesh& mesh : {Mesh{1, 3}, Mesh{2, 2}}) {
+      if (mesh.replicate > 1 && (c.strategy == Strategy::kDdp || !TestsEveryCombination())) continue;
+      options.step.strategy = c.strategy;
+      options.step.accumulation = c.accumulation;
+      options.step.mesh = mesh;
+      const std::string what =
+          absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation), " ", mesh.replicate, " x ", mesh.shard);
+      const RunResult result = MustRun(options, tokens);
+      ASSERT_FALSE(result.losses.empty()) << what;
+      EXPECT_EQ(result.measured_peak_bytes, result.plan.peak_bytes) << what;
+      for (const auto& [name, weight] : result.weights) {
+        EXPECT_EQ(weight == initial.at(name), !trains(name)) << what << ": " << name;
+      }
+      std::string worst;
+      EXPECT_NEAR(result.losses[0], one.losses[0], kReordered * one.losses[0]) << what;
+      EXPECT_NEAR(result.norms[0], one.norms[0], kReordered * one.norms[0]) << what;
+      EXPECT_LE(LargestDistance(result.gradients, one.gradients, &worst), kReordered) << what << ": " << worst;
+    }
+  }
 }
 
 void ExpectSchedulesAgree(

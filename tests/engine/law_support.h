@@ -13,6 +13,11 @@ namespace shale::testing {
 RunResult MustRun(const RunOptions& options, const std::vector<Tokens>& batches);
 RunResult MustRun(const RunOptions& options, const Tokens& tokens);
 
+// Expects of every strategy and accumulation, with three ranks and on a mesh of 2 x 2, that parameters for which
+// `trains` returns false keep their first values to the bit and the others do not; that loss, norm and gradients of the
+// first step are those of one rank, but for the order of sums; and that each run needs the memory that was planned.
+void ExpectRanksAgree(RunOptions options, const Tokens& tokens, const std::function<bool(const std::string&)>& trains);
+
 // Expects that a run gives the losses, gradients and weights of NO_SYNC to the bit with LAYERED, with every preset of
 // activation checkpointing in segments of up to `most_blocks` blocks, and with offloaded activations; and that each run
 // needs the memory that was planned. On backends that do not test every combination a third of the presets runs.
