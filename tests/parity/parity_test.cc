@@ -9,6 +9,7 @@
 #include "engine/checkpoint/safetensors.h"
 #include "engine/config/parse.h"
 #include "tests/engine/job_harness.h"
+#include "tests/parity/golden_folder.h"
 
 namespace shale::testing {
 namespace {
@@ -19,18 +20,6 @@ struct Golden {
   Tokens first;
   std::vector<Tokens> curve;
 };
-
-template <class T>
-std::vector<T> Raw(const SafetensorsReader& file, const std::string& name) {
-  const SafetensorsTensor* tensor = file.Find(name);
-  if (tensor == nullptr) {
-    ADD_FAILURE() << "no tensor " << name;
-    return {};
-  }
-  std::vector<T> values(tensor->size_bytes() / sizeof(T));
-  EXPECT_TRUE(file.Read(*tensor, 0, {reinterpret_cast<char*>(values.data()), values.size() * sizeof(T)}).ok());
-  return values;
-}
 
 std::vector<float> Floats(const SafetensorsReader& file, const std::string& name) { return Raw<float>(file, name); }
 
