@@ -72,7 +72,7 @@ struct EncodeOptions {
   bool special_tokens_in_text = true;
 };
 
-// Encodes texts one after another. Used by one thread. Takes 2 MiB.
+// Encodes texts one after another, and remembers the tokens of words (WordCache). Used by one thread.
 class Encoder {
  public:
   explicit Encoder(Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {}
