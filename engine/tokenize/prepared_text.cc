@@ -17,7 +17,6 @@
 #include "engine/data/data_format.h"
 #include "engine/hugging_face/strict_json.h"
 #include "engine/hugging_face/tokenizer_digest.h"
-#include "engine/io/crc32c.h"
 #include "engine/io/file.h"
 #include "engine/io/folder_lock.h"
 #include "engine/text/quote.h"
@@ -26,6 +25,7 @@
 #include "engine/tokenize/document_ends_file.h"
 #include "engine/tokenize/document_reader.h"
 #include "engine/tokenize/eos_token.h"
+#include "engine/tokenize/text_key.h"
 #include "engine/tokenize/token_files.h"
 #include "engine/tokenize/tokenize_documents.h"
 #include "engine/tokenize/tokenizer.h"
@@ -38,65 +38,8 @@ namespace {
 constexpr char kCounts[] = ".counts";
 constexpr char kDocuments[] = ".documents";
 constexpr char kManifest[] = ".manifest.json";
-constexpr int kVersion = 3;  // Change it when other tokens or files are made of the same text.
-constexpr int64_t kReadBytes = int64_t{1} << 18;
+constexpr int kVersion = 3;  // Change it when the same text becomes other tokens or files.
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 24;
-constexpr int64_t kMaxTokenizerBytes = int64_t{1} << 28;
-
-// Two checksums of all bytes, by different polynomials.
-struct Checksum {
-  uint64_t wide = 0;
-  uint32_t narrow = 0;
-
-  void Add(absl::string_view bytes) {
-    wide = Crc64(bytes, wide);
-    narrow = Crc32c(bytes, narrow);
-  }
-  void AddNumber(int64_t number) { Add(absl::string_view(reinterpret_cast<const char*>(&number), sizeof(number))); }
-};
-
-absl::Status AddFile(const InputFile& file, Checksum* sum) {
-  file.ReadsInOrder();
-  std::string buffer;
-  for (int64_t at = 0; at < file.size(); at += std::ssize(buffer)) {
-    buffer.resize(std::min(kReadBytes, file.size() - at));
-    SHALE_RETURN_IF_ERROR(file.ReadAt(at, buffer.data(), std::ssize(buffer)));
-    sum->Add(buffer);
-  }
-  return absl::OkStatus();
-}
-
-// A file of the text as it was when its checksum was taken.
-struct SeenFile {
-  std::string path;
-  InputFile::Identity identity;
-};
-
-// Returns the name of the folder of the tokens, and the files that it stands for.
-absl::StatusOr<std::string> KeyOf(const TextData& text, const std::vector<std::string>& paths,
-                                  std::vector<SeenFile>* seen) {
-  Checksum sum;
-  for (const int64_t choice : {int64_t{kVersion}, int64_t{text.all_rows}, static_cast<int64_t>(text.loss_on),
-                               static_cast<int64_t>(text.bad_lines)}) {
-    sum.AddNumber(choice);
-  }
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
-    const absl::StatusOr<std::string> bytes = ReadFile(JoinPath(text.tokenizer, name), kMaxTokenizerBytes);
-    if (!bytes.ok() && !absl::IsNotFound(bytes.status())) return bytes.status();
-    sum.AddNumber(bytes.ok() ? std::ssize(*bytes) : -1);
-    if (bytes.ok()) sum.Add(*bytes);
-  }
-  for (const std::string& path : paths) {
-    SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
-    // The name decides how the bytes are read.
-    sum.AddNumber(absl::EndsWith(WithoutPacking(path), ".jsonl") ? 1 : 0);
-    sum.AddNumber(static_cast<int64_t>(path.size() - WithoutPacking(path).size()));
-    sum.AddNumber(file.size());
-    SHALE_RETURN_IF_ERROR(AddFile(file, &sum));
-    seen->push_back({.path = path, .identity = file.identity()});
-  }
-  return absl::StrFormat("%016x%08x", sum.wide, sum.narrow);
-}
 
 // Returns the token to put behind a document, or -1 if the tokenizer puts it there itself or the folder names none.
 absl::StatusOr<int32_t> EndOfDocument(const Tokenizer& tokenizer, const std::string& folder) {
@@ -155,9 +98,9 @@ absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const
   for (const std::string& name : names) {
     if (FolderLock::IsLockFile(name)) continue;
     SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(JoinPath(writer.folder(), name)));
-    Checksum sum;
-    SHALE_RETURN_IF_ERROR(AddFile(file, &sum));
-    manifest["files"][name] = {{"bytes", file.size()}, {"crc32c", sum.narrow}};
+    TextChecksum sum;
+    SHALE_RETURN_IF_ERROR(sum.AddFile(file));
+    manifest["files"][name] = {{"bytes", file.size()}, {"crc32c", sum.crc32c()}};
   }
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(writer.folder(), kManifest), manifest.dump(1) + "\n"));
   return writer.Commit();
@@ -185,9 +128,9 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
   for (const auto& [name, recorded] : (*manifest)["files"].items()) {
     const absl::StatusOr<InputFile> file = InputFile::Open(JoinPath(folder, name));
     if (!file.ok()) return Damaged(folder, file.status().message());
-    Checksum sum;
-    SHALE_RETURN_IF_ERROR(AddFile(*file, &sum));
-    if (file->size() != NumberIn(recorded, "bytes") || sum.narrow != NumberIn(recorded, "crc32c")) {
+    TextChecksum sum;
+    SHALE_RETURN_IF_ERROR(sum.AddFile(*file));
+    if (file->size() != NumberIn(recorded, "bytes") || sum.crc32c() != NumberIn(recorded, "crc32c")) {
       return Damaged(folder, absl::StrCat(name, " is not what was written"));
     }
   }
@@ -290,7 +233,7 @@ absl::StatusOr<bool> IsText(const std::string& path, DataFormat format) {
 absl::StatusOr<PreparedText> PrepareText(const TextData& text, const PrepareOptions& options) {
   std::vector<SeenFile> seen;
   SHALE_ASSIGN_OR_RETURN(DocumentFiles files, ListDocumentFiles(text.path));
-  SHALE_ASSIGN_OR_RETURN(const std::string key, KeyOf(text, files.paths, &seen));
+  SHALE_ASSIGN_OR_RETURN(const std::string key, TextKey(text, kVersion, files.paths, &seen));
   SHALE_ASSIGN_OR_RETURN(const bool made, MakeOnce(text, seen, options, key));
   SHALE_ASSIGN_OR_RETURN(PreparedText prepared, OpenPrepared(text, JoinPath(options.cache, key)));
   prepared.report.made = made;

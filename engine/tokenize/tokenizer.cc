@@ -9,7 +9,7 @@
 namespace shale {
 
 int32_t Tokenizer::Find(absl::string_view written) const {
-  const int32_t added = parts_->added.Number(written);
+  const int32_t added = parts_->added.Id(written);
   return added >= 0 ? added : parts_->model.Find(written);
 }
 

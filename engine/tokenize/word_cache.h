@@ -9,8 +9,8 @@
 
 namespace shale {
 
-// A table of one cache line for each piece. A piece replaces the one that had its place. Begins with 16 KiB, enough for a
-// short text, and takes 2 MiB after 256 pieces. Used by one thread.
+// A hash table with one cache line for each piece. A piece replaces the one that has the same hash. The table has 16
+// KiB at first, enough for a short text, and 2 MiB after 256 pieces. Used by one thread.
 class WordCache {
  public:
   static constexpr size_t kMaxBytes = 31;
@@ -29,7 +29,7 @@ class WordCache {
   bool Find(absl::string_view piece, Place* place, std::vector<int32_t>* tokens) const {
     std::memset(place->key, 0, sizeof(place->key));
     std::memcpy(place->key, piece.data(), piece.size());
-    // The last byte is never one of the piece, so that pieces with zeros at their ends differ, too.
+    // The last byte holds the size, so that a piece and the same piece with zeros at its end differ.
     reinterpret_cast<uint8_t*>(place->key)[kMaxBytes] = static_cast<uint8_t>(piece.size());
     uint64_t hash = place->key[0] * 0x9E3779B97F4A7C15u + place->key[1] * 0xC2B2AE3D27D4EB4Fu +
                     place->key[2] * 0x165667B19E3779F9u + place->key[3] * 0xD6E8FEB86659FD93u;
