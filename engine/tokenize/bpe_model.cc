@@ -134,6 +134,7 @@ absl::StatusOr<BpeModel> BpeModel::Read(const JsonPart& part, bool byte_level) {
 
 void BpeModel::AddSymbols(absl::string_view piece, std::vector<Scratch::Symbol>& symbols) const {
   const auto add = [&](int32_t token) { symbols.push_back({.token = token}); };
+  symbols.reserve(piece.size());
   if (byte_level_) {
     for (const char byte : piece) add(byte_tokens_[static_cast<uint8_t>(byte)]);
     return;

@@ -41,7 +41,7 @@ constexpr char kManifest[] = ".manifest.json";
 constexpr int kVersion = 3;  // Change it when the same text becomes other tokens or files.
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 24;
 
-// Returns the token to put behind a document, or -1 if the tokenizer puts it there itself or the folder names none.
+// Returns the token to put after a document, or -1 if the tokenizer puts it there itself or the folder names none.
 absl::StatusOr<int32_t> EndOfDocument(const Tokenizer& tokenizer, const std::string& folder) {
   SHALE_ASSIGN_OR_RETURN(const int32_t token, EosToken(tokenizer, folder));
   return !tokenizer.suffix().empty() && tokenizer.suffix().back() == token ? -1 : token;
@@ -59,7 +59,7 @@ absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const
   TokenizeOptions options = {.threads = how.threads, .loss_on = text.loss_on, .bad_lines = text.bad_lines};
   SHALE_ASSIGN_OR_RETURN(options.end_of_document, EndOfDocument(tokenizer, text.tokenizer));
   const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Load(text.tokenizer);
-  // Text without messages needs no template that is supported.
+  // A template that is not supported is an error only if the text has messages.
   if (chat.ok()) {
     options.chat = &*chat;
   } else {
@@ -136,7 +136,7 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
   }
   TextTokens made = {.path = text.path, .vocabulary = NumberIn(*manifest, "vocabulary")};
   SHALE_ASSIGN_OR_RETURN(made.tokenizer, TokenizerDigest(text.tokenizer));
-  // Checkpoints record these too: another end of documents, or template, is another language.
+  // Part of the name that checkpoints record, because a model learns the end of documents and the template, too.
   if (const int64_t end = NumberIn(*manifest, "end_of_document"); end >= 0) {
     absl::StrAppend(&made.tokenizer, ", end of documents ", end);
   }
@@ -161,7 +161,7 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
 
 bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
-// Locks a key of the cache. Waits for another process that makes its tokens, and says whether it did.
+// Locks a key of the cache. If another process is making its tokens, waits until it ends, and sets `*waited`.
 absl::StatusOr<FolderLock> Lock(const std::string& path, bool* waited) {
   while (true) {
     absl::StatusOr<FolderLock> lock = FolderLock::Take(path, "another process makes these tokens");
@@ -171,13 +171,14 @@ absl::StatusOr<FolderLock> Lock(const std::string& path, bool* waited) {
   }
 }
 
-// The error of a process that could not make the tokens of a key. Those that waited for it find the error there instead
-// of reading all text again, each in turn, to find the same. It lies in the file until somebody tries again.
+// The error of a process that could not make the tokens of a key, in a file. Processes that waited for it return this
+// error. Otherwise each of them would read all text, one after another, to find the same error. The file stays until the
+// next attempt.
 class LeftError {
  public:
   explicit LeftError(std::string path) : path_(std::move(path)) {}
 
-  // Returns OK if nobody left one.
+  // Returns the error, or OK if there is none.
   absl::Status Read() const {
     constexpr int64_t kMostBytes = 1 << 16;
     const absl::StatusOr<std::string> text = ReadFile(path_, kMostBytes);
@@ -187,7 +188,7 @@ class LeftError {
     if (!absl::SimpleAtoi(parts.first, &code)) return absl::OkStatus();
     return absl::Status(static_cast<absl::StatusCode>(code), parts.second);
   }
-  // If that fails, the others only take longer.
+  // Writes the error. If that fails, the processes that wait only take longer.
   void Write(const absl::Status& error) const {
     WriteFileDurably(path_, absl::StrCat(static_cast<int>(error.code()), "\n", error.message())).IgnoreError();
   }
@@ -197,7 +198,7 @@ class LeftError {
   const std::string path_;
 };
 
-// Makes the tokens of a key, unless another process has. Returns whether this one did.
+// Makes the tokens of a key, unless they exist. Returns whether this process made them.
 absl::StatusOr<bool> MakeOnce(const TextData& text, const std::vector<SeenFile>& seen, const PrepareOptions& options,
                               const std::string& key) {
   const std::string folder = JoinPath(options.cache, key);
@@ -211,7 +212,7 @@ absl::StatusOr<bool> MakeOnce(const TextData& text, const std::vector<SeenFile>&
   left.Remove();
   const absl::Status made = Make(text, seen, options, folder);
   if (made.ok()) return true;
-  if (Exists(folder)) return false;  // By a process that took no part in the lock.
+  if (Exists(folder)) return false;  // Made by a process that did not take the lock.
   left.Write(made);
   return made;
 }

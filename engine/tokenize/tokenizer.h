@@ -69,6 +69,9 @@ struct EncodeOptions {
   // Whether special tokens that stand in the text become tokens. Set it to false for text that anyone may have written,
   // so that they stay text.
   bool special_tokens_in_text = true;
+  // Longer pieces of text that the tokenizer does not split are refused. Each byte of such a piece takes up to 24 bytes
+  // of memory.
+  int64_t largest_piece_bytes = int64_t{1} << 28;
 };
 
 // Encodes texts one after another, and remembers the tokens of words (WordCache). Used by one thread.
@@ -77,13 +80,15 @@ class Encoder {
   explicit Encoder(Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {}
 
   // Appends the tokens of `text` to `*tokens`. Replaces bytes that are not UTF-8 by U+FFFD (ReplaceIllFormed). Returns
-  // ResourceExhausted if a regular expression takes too long.
+  // ResourceExhausted if a piece is too long or a regular expression takes too long.
   absl::Status Encode(absl::string_view text, const EncodeOptions& options, std::vector<int32_t>* tokens);
 
  private:
-  absl::Status EncodeSection(absl::string_view text, bool at_start, bool special, std::vector<int32_t>* tokens);
-  absl::Status EncodeNormal(absl::string_view text, bool at_start, std::vector<int32_t>* tokens);
-  void EncodePiece(absl::string_view piece, std::vector<int32_t>* tokens);
+  absl::Status EncodeSection(absl::string_view text, bool at_start, const EncodeOptions& options,
+                             std::vector<int32_t>* tokens);
+  absl::Status EncodeNormal(absl::string_view text, bool at_start, const EncodeOptions& options,
+                            std::vector<int32_t>* tokens);
+  absl::Status EncodePiece(absl::string_view piece, const EncodeOptions& options, std::vector<int32_t>* tokens);
 
   Tokenizer tokenizer_;
   WordCache cache_;
