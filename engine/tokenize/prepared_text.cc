@@ -172,8 +172,8 @@ absl::StatusOr<FolderLock> Lock(const std::string& path, bool* waited) {
 }
 
 // The error of a process that could not make the tokens of a key, in a file. Processes that waited for it return this
-// error. Otherwise each of them would read all text, one after another, to find the same error. The file stays until the
-// next attempt.
+// error. Otherwise each of them would read all text, one after another, to find the same error. The file stays until
+// the next attempt.
 class LeftError {
  public:
   explicit LeftError(std::string path) : path_(std::move(path)) {}

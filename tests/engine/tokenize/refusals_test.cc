@@ -56,8 +56,7 @@ TEST(RefusalsTest, DamagedFilesAreRefused) {
   EXPECT_EQ(ErrorWith("gpt2", R"("version")", "version"), "it is not JSON at its byte 2");
   EXPECT_EQ(ErrorWith("gpt2", R"("merges":[)", R"("merges":[["!","no such token"],)"),
             "model.merges[0]: the token \"no such token\" is not in the vocabulary");
-  EXPECT_EQ(ErrorWith("gpt2", R"("!":1,)", R"("!":2,)"),
-            "model.vocab: tokens \"!\" and \"\\\"\" have the same id 2");
+  EXPECT_EQ(ErrorWith("gpt2", R"("!":1,)", R"("!":2,)"), "model.vocab: tokens \"!\" and \"\\\"\" have the same id 2");
   EXPECT_EQ(ErrorWith("gpt2", R"("!":1,)", R"("!":99999999999,)"),
             "model.vocab: token \"!\": found 99999999999; wanted an id from 0 to 4194303");
   EXPECT_EQ(Tokenizer::Load("tests/no such folder").status().code(), absl::StatusCode::kNotFound);
