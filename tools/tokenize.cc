@@ -96,7 +96,7 @@ absl::StatusOr<absl::string_view> ParsePattern(const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat("--pattern: found ", Quoted(name), "; allowed: GPT2, LLAMA3, QWEN2"));
 }
 
-// Returns the folder of a tokenizer.json, or the folder itself.
+// Returns the folder of the tokenizer: `tokenizer` itself, or the folder that the file lies in.
 std::string FolderOf(const std::string& tokenizer) {
   const std::filesystem::path path = tokenizer;
   return std::filesystem::is_directory(path) ? tokenizer : path.parent_path().string();
@@ -110,7 +110,7 @@ absl::Status Train(const Flags& flags) {
                                                   [](char c) { return c > ' ' && c < 0x7F; })) {
     return absl::InvalidArgumentError("--special_token: wanted printable characters of ASCII without spaces");
   }
-  // Words do not go beyond a line, so that any document can be cut at lines.
+  // A word never spans two lines, so any document can be cut at lines.
   SHALE_ASSIGN_OR_RETURN(DocumentReader reader, DocumentReader::Open(flags.in, {.cut_lines = true}));
   SHALE_ASSIGN_OR_RETURN(StagedFolder folder, StagedFolder::Create(flags.out));
   Progress progress(reader);
@@ -124,7 +124,7 @@ absl::Status Train(const Flags& flags) {
   const TrainedBpe bpe = TrainBpe(words, special_tokens, flags.vocabulary, flags.min_frequency);
   SHALE_RETURN_IF_ERROR(
       WriteFileDurably(JoinPath(folder.path(), "tokenizer.json"), TokenizerJson(bpe, special_tokens, pattern)));
-  // What transformers reads besides: the class of the tokenizer, and the token that ends a document.
+  // transformers also reads the class of the tokenizer, and the token that ends a document.
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(folder.path(), "tokenizer_config.json"),
                                          absl::StrCat("{\n  \"eos_token\": ", JsonQuote(flags.special_token),
                                                       ",\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n")));
@@ -134,7 +134,8 @@ absl::Status Train(const Flags& flags) {
               FormatDuration(progress.Seconds()).c_str());
   PrintSkipped(*totals, reader);
   if (static_cast<int64_t>(bpe.tokens.size()) < flags.vocabulary) {
-    std::printf("no other pair of tokens occurs %s\n", Plural(flags.min_frequency, "time").c_str());
+    std::printf("no other pair of tokens occurs %s, so the vocabulary is smaller than asked for\n",
+                Plural(flags.min_frequency, "time").c_str());
   }
   return absl::OkStatus();
 }
@@ -143,7 +144,7 @@ absl::Status Tokenize(const Flags& flags) {
   if (flags.vocabulary != 0) return absl::InvalidArgumentError("--vocabulary goes with --train");
   if (flags.tokenizer.empty()) return absl::InvalidArgumentError("give one of --tokenizer and --train");
   SHALE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.tokenizer));
-  // What counts in the loss cannot be written, so everything does.
+  // The files cannot say which tokens count in the loss, so all of them do.
   TokenizeOptions options = {.threads = Threads(flags), .loss_on = LossOn::kAll, .bad_lines = BadLinesOf(flags)};
   const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Load(FolderOf(flags.tokenizer));
   if (chat.ok()) {
@@ -187,40 +188,34 @@ int main(int argc, char** argv) {
                           "Turns text into token files with the tokenizer of a Hugging Face folder, or "
                           "trains a vocabulary.");
   line.Text("tokenizer", "FOLDER", "The folder with tokenizer.json, or that file.", &flags.tokenizer);
-  line.Text("in", "DATA", "A file, a folder whose files are read in name order, or a *.list that names such.",
+  line.Text("in", "DATA", "A file, a folder (its files, in the order of their names), or a *.list that names such.",
             &flags.in)
       .Required();
-  line.Text("out", "FOLDER", "The folder to write; it must not exist, or be empty.", &flags.out).Required();
+  line.Text("out", "FOLDER", "The folder to write. It must be empty, if it exists.", &flags.out).Required();
   line.Text("end_of_document", "TOKEN", "A token to put behind each document, such as <|endoftext|>.",
             &flags.end_of_document);
-  line.Integer("threads", "Threads that work; 0: all processors.", 0, 4096, &flags.threads);
-  line.Switch("skip_bad_lines", "Leave out lines of JSON Lines that are no documents, and count them.",
+  line.Integer("threads", "Number of threads; 0: one for each processor.", 0, 4096, &flags.threads);
+  line.Switch("skip_bad_lines", "Skip lines of JSON Lines that are no documents, and count them.",
               &flags.skip_bad_lines);
-  line.Switch("train", "Make a vocabulary from the data, and write its tokenizer.json.", &flags.train);
+  line.Switch("train", "Train a vocabulary on the data, and write its tokenizer.json.", &flags.train);
   line.Integer("vocabulary", "With --train: tokens in the vocabulary, the bytes and the special token included.", 257,
                1 << 20, &flags.vocabulary);
-  line.Integer("min_frequency", "With --train: how often a pair of tokens must occur to become one.", 1,
+  line.Integer("min_frequency", "With --train: merge pairs of tokens that occur at least this often.", 1,
                std::numeric_limits<int32_t>::max(), &flags.min_frequency);
-  line.Text("pattern", "GPT2|LLAMA3|QWEN2", "With --train: the family whose expression splits text into words.",
-            &flags.pattern);
-  line.Text("special_token", "TOKEN", "With --train: the special token, which gets the number 0.",
-            &flags.special_token);
+  line.Text("pattern", "GPT2|LLAMA3|QWEN2", "With --train: split text into words as this family does.", &flags.pattern);
+  line.Text("special_token", "TOKEN", "With --train: the special token, which gets the id 0.", &flags.special_token);
   line.Footer(
-      "A text file is one document. Each line of a file named *.jsonl is one: an object with \"text\", with \"prompt\" "
-      "and\n"
-      "\"completion\", or with \"messages\", of which the chat template of the tokenizer's folder makes text. Files "
-      "named "
-      "*.gz\n"
-      "and *.zst are unpacked. Special tokens that stand in the text are taken as text, but for those that a template "
-      "writes.\n"
+      "A text file is one document. Each line of a file named *.jsonl is one document, too: an object with\n"
+      "\"text\", with \"prompt\" and \"completion\", or with \"messages\", which the chat template in the\n"
+      "tokenizer's folder turns into text. Files named *.gz and *.zst are decompressed. Special tokens that\n"
+      "stand in a text stay text, except for those that a chat template writes.\n"
       "\n"
-      "The token files have the format of llm.c (data.path of a job); set the vocabulary of the model in the job. They "
-      "do "
-      "not\n"
-      "say what counts in the loss, so everything does: to train on answers only, give conversations to train itself.\n"
+      "The token files have the format of llm.c: name them as data.path of a job, and set the vocabulary of its\n"
+      "model. They do not say which tokens count in the loss, so all do. To train on answers only, name the\n"
+      "conversations themselves as data.path.\n"
       "\n"
-      "Exit codes: 0 done; 1 failed; 2 wrong command line, tokenizer or data. Nothing is left in the folder "
-      "then.");
+      "Exit codes: 0 done; 1 failed; 2 wrong command line, tokenizer or data. Unless it is 0, the folder is as it "
+      "was.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   const absl::Status status = flags.train ? shale::Train(flags) : shale::Tokenize(flags);
   if (status.ok()) return shale::kExitOk;

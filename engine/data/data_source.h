@@ -4,11 +4,10 @@
 // S positions in a sample, F features of a position, D target values of a position.
 //
 // A source is a function from the number of a sample to the sample. A run takes positions p = 0, 1, 2, ... of the order
-// of its data (engine/data/sample_order.h): with N samples, position p is a sample of epoch p / N. Positions count from
-// where the run began, or changed to this source. Which rank and which
-// micro-batch reads a sample is not the source's business, so a run resumes with the same samples, and has the same
-// ones for any number of ranks and micro-batches. A source that can only be read from one sample to the next is a
-// PullSource (engine/data/pull_source.h).
+// of its data (engine/data/sample_order.h): with N samples, position p is a sample of epoch p / N. Position 0 is where
+// the run began, or changed to this source. A sample does not depend on the rank and the micro-batch that read it.
+// Therefore a run that resumes, or that has another number of ranks or micro-batches, reads the same samples. Use
+// PullSource (engine/data/pull_source.h) for data that can only be read in order.
 #pragma once
 
 #include <cstdint>
@@ -21,26 +20,26 @@
 
 namespace shale {
 
-// The number of samples of a source without an end.
+// DataDescription::samples of a source that never ends.
 inline constexpr int64_t kEndlessSamples = int64_t{1} << 60;
 
 // The target of a position that does not count in the loss.
 inline constexpr int32_t kMaskedTarget = -1;
 
-// What every sample of a source has.
+// Describes the samples of a source.
 struct DataDescription {
-  // Tells this data from other data: in messages, and in checkpoints, from which a run resumes only with data of the
-  // same name. One line, 1 to 200 bytes.
+  // Names the data in messages and in checkpoints. A run resumes only with data of the same name. One line, 1 to 200
+  // bytes.
   std::string name;
-  int64_t samples = kEndlessSamples;  // N, in an epoch.
-  int64_t sequence_length = 1;        // S. That of the job (batch.sequence_length).
-  // Tokens, or classes: every input and target lies below it. Sets the vocabulary of a job that leaves it out. 0: not
-  // known.
+  int64_t samples = kEndlessSamples;  // N, the samples of an epoch.
+  int64_t sequence_length = 1;        // S. Must be batch.sequence_length of the job.
+  // A number that every token or class is below. Sets the vocabulary of a job that leaves it out. 0 if not known.
   int64_t vocabulary = 0;
   int64_t features = 0;       // F. 0: the inputs are tokens.
   int64_t target_values = 0;  // D. 0: the targets are tokens or classes.
   bool has_weights = false;   // Whether every target has a weight (data.target_weights).
-  // Whether a sample may hold several documents, and says where each token stands (data.packing PACK).
+  // Whether a sample may hold several documents, and has the position of each token in its document (data.packing
+  // PACK).
   bool has_position_ids = false;
 };
 

@@ -16,10 +16,10 @@
 
 namespace shale {
 
-// With Packing::kPack a sample holds the documents that BestFit puts together, in their order, and has position ids.
-// With kPad it holds one document. The rest of a sample is padding: inputs 0, no targets, and documents of one token.
-// What a sample holds depends on the data, the mark and S alone. Keeps 12 bytes for every part of a document, and 8 for
-// every sample. Safe for concurrent reads by multiple threads.
+// With Packing::kPack a sample has position ids and holds the documents that BestFit puts into one bin, in the order of
+// the data. With kPad it holds one document. The rest of a sample is padding: input 0, no target, and position id 0,
+// which makes each token of it a document. Samples depend on the data, the mark and S alone. Takes 12 bytes for every
+// part of a document, and 8 for every sample. Safe for concurrent reads by multiple threads.
 class DocumentSamples : public DataSource {
  public:
   // Finds the documents and packs them. Returns the errors of FindDocuments. REQUIRES: `packing` is not kCut.
@@ -30,13 +30,12 @@ class DocumentSamples : public DataSource {
   // Returns what TokenSource::Read and MaskTargets return. Allocates nothing but what Read allocates.
   absl::Status Read(int64_t sample, const SampleParts& out) override;
 
-  // Returns the targets of all samples, those that do not count in the loss included.
+  // Returns the number of targets of all samples, including targets that do not count in the loss.
   int64_t targets() const { return targets_; }
-  // Returns what became of the documents.
   const DocumentsReport& report() const { return report_; }
 
  private:
-  // The parts of all samples, one sample after another. Sample i has those of [first[i], first[i + 1]).
+  // The parts of all samples, one sample after another. Sample i has the parts [first[i], first[i + 1]).
   struct Table {
     std::vector<int64_t> first;
     std::vector<int64_t> begins;   // DocumentPart::begin

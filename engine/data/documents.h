@@ -1,4 +1,4 @@
-// Finds the documents in a row of tokens.
+// Finds the documents in a sequence of tokens.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace shale {
 
-// The token that tells documents apart. At most one is given. Files, and documents that the data itself knows, are
-// documents of their own in any case (TokenSource::DocumentBegins).
+// The token that separates documents. At most one of the two is given. A document also ends where the data itself says
+// so, and at the end of a file (TokenSource::DocumentBegins).
 struct DocumentMark {
   int64_t end_token = -1;    // The last token of every document: a target, and never an input.
   int64_t begin_token = -1;  // The first token of every document, and the last target of the one before.
@@ -23,8 +23,8 @@ struct DocumentMark {
   std::string Describe() const;
 };
 
-// A document, or a part of one that is longer than a sequence: the inputs are tokens [begin, begin + targets), and the
-// target of each is the token after it.
+// A document, or a part of a document that is longer than a sequence. Its inputs are tokens [begin, begin + targets).
+// The target of each input is the token after it.
 struct DocumentPart {
   int64_t begin = 0;
   int32_t targets = 0;
@@ -34,13 +34,13 @@ struct DocumentPart {
 
 struct FoundDocuments {
   std::vector<DocumentPart> parts;  // In order.
-  DocumentsReport report;           // Without samples and padding.
+  DocumentsReport report;           // `samples` and `padding` are not set.
 };
 
-// Reads all tokens once and finds the parts of their documents. Each has 1 to `most` targets: `longer` says what
-// becomes of a longer document, and a part without a target that counts is left out. Returns the errors of
-// TokenSource::Read, DocumentBegins and MaskTargets, and InvalidArgument if nothing is left, if the mark does not
-// occur, or if there is one file, without a mark, that does not know its documents.
+// Reads all tokens once and finds the parts of their documents. Each part has 1 to `most` targets; `longer` says what
+// to do with longer documents. Leaves out parts in which no target counts. Returns the errors of TokenSource::Read,
+// DocumentBegins and MaskTargets, and InvalidArgument if nothing is left, if the mark does not occur, or if nothing
+// separates documents: there is no mark, and one file that does not know its documents.
 absl::StatusOr<FoundDocuments> FindDocuments(const TokenSource& source, const DocumentMark& mark, int64_t most,
                                              LongDocuments longer);
 

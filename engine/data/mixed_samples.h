@@ -16,24 +16,25 @@ namespace shale {
 // One of the sources of a mixture.
 struct MixedPart {
   std::shared_ptr<DataSource> source;
-  int64_t share = 0;  // How many of 1,000 samples are of it.
+  int64_t share = 0;  // How many of 1,000 samples come from it.
 };
 
-// A source without an end. Every 1,000 samples in a row have exactly `share` samples of each part, spread evenly over
-// them. Each part is read in its own order, epoch after epoch: a small one begins again while a large one lasts. Which
-// sample stands at a position depends on shares, sizes of the parts, order and seed alone. Keeps some KB. Allows
-// concurrent reads if the parts do.
+// A source that never ends. Any 1,000 consecutive samples have exactly `share` samples of each part, spread evenly.
+// Reads each part in an order of its own, epoch after epoch, so a small part begins again while a large one lasts. The
+// sample at a position depends on the shares, the sizes of the parts, the order and the seed alone. Takes a few KB of
+// memory. Safe for concurrent reads if the parts are.
 class MixedSamples : public DataSource {
  public:
   // REQUIRES: the shares are at least 1 and sum to kMixWindow, and the parts have the same fields in their samples, and
   // no state.
   MixedSamples(std::string name, std::vector<MixedPart> parts, DataOrder order, uint64_t seed);
 
-  // Where a sample comes from.
+  // A sample of a part.
   struct Place {
     int64_t part = 0;
-    int64_t sample = 0;  // Of that part.
+    int64_t sample = 0;  // The number of the sample in that part.
   };
+  // Returns the sample at a position. REQUIRES: position >= 0.
   Place At(int64_t position) const;
 
   // Returns the parts as checkpoints record them: "750 from 5120, 250 from 96", the share and the size of each.
@@ -45,7 +46,7 @@ class MixedSamples : public DataSource {
  private:
   struct Slot {
     int16_t part = 0;
-    int16_t rank = 0;  // Among the slots of the part.
+    int16_t rank = 0;  // How many slots before this one belong to the same part.
   };
 
   const std::vector<MixedPart> parts_;

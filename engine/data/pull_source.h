@@ -1,4 +1,4 @@
-// PullSource: a DataSource over an iterator that can only be asked for the next sample.
+// PullSource: a DataSource that reads from an iterator, which returns one sample after another.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace shale {
 
-// One sample, with the parts and the sizes that SampleParts says. A part that samples do not have stays empty.
+// One sample. Its parts have the sizes that SampleParts gives. A part that samples do not have stays empty.
 struct PulledSample {
   std::vector<int32_t> inputs;
   std::vector<float> features;
@@ -27,20 +27,20 @@ struct PulledSample {
 
 // The iterator. One thread at a time calls these functions, not always the same one. They may throw.
 struct PullCallbacks {
-  // Sets the sample, whose parts are empty before, and returns true; returns false if there is no further sample. May
-  // wait for the sample as long as it takes. Required.
+  // Fills the sample, whose parts are empty, and returns true. Returns false if there are no more samples. May wait as
+  // long as it takes. Required.
   std::function<absl::StatusOr<bool>(PulledSample&)> next;
-  // Returns the state from which `restore` goes on behind the last sample that `next` gave: up to 1 MiB of bytes. Is
-  // called at the start of a run and after the samples of every step. Both are required of a run that saves or resumes.
+  // Returns the state after the last sample that `next` returned, up to 1 MiB; `restore` continues from such a state.
+  // Called at the start of a run and after the samples of every step. Runs that save or resume need both functions.
   std::function<absl::StatusOr<std::string>()> save;
   std::function<absl::Status(const std::string&)> restore;
 };
 
-// Since the trainer reads a step ahead, the iterator is ahead of what has been trained. A checkpoint records the state
-// after the samples of its last step. After an error, every further read returns that error.
+// The trainer reads a step ahead, so the iterator is ahead of the training. A checkpoint records the state after the
+// samples of its last step. After an error, every later read returns that error.
 //
 // A run with this data reads its samples in order (data.order SEQUENTIAL), in one process. If a run changes to other
-// data and back, the iterator goes on behind what was read ahead of the change.
+// data and back, the iterator continues after the samples that were read ahead before the change.
 class PullSource : public DataSource {
  public:
   PullSource(DataDescription description, PullCallbacks callbacks)
@@ -65,9 +65,9 @@ class PullSource : public DataSource {
 
   const PullCallbacks callbacks_;
   PulledSample sample_;
-  absl::Status status_;  // Of the first read that failed.
+  absl::Status status_;  // The error of the first read that failed.
   mutable std::mutex mutex_;
-  std::deque<State> states_;  // Of the last positions, ascending. mutex_ guards it.
+  std::deque<State> states_;  // The states of the last positions, ascending. Guarded by mutex_.
 };
 
 }  // namespace shale

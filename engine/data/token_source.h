@@ -16,15 +16,16 @@
 
 namespace shale {
 
-// What is known of the tokens of text that files do not say.
+// What token files do not say about tokens that were made from text.
 struct TextTokens {
-  std::string path;            // Of the text, for messages.
-  std::string tokenizer;       // Distinguishes one tokenizer from another. Checkpoints record it.
-  int64_t vocabulary = 0;      // That of the tokenizer.
-  std::string counts_path;     // A file of a bit for each token: bit i % 8 of byte i / 8 is 1 if token i counts in the
-                               // loss. Empty: all count.
-  std::string documents_path;  // A file of int64s: the positions at which documents end, which are those of the token
-                               // behind their last, ascending. The last is the number of tokens.
+  std::string path;        // The text, for messages.
+  std::string tokenizer;   // Distinguishes one tokenizer from another. Checkpoints record it.
+  int64_t vocabulary = 0;  // The vocabulary of the tokenizer.
+  // A file with one bit for each token: bit i % 8 of byte i / 8 is 1 if token i counts in the loss. Empty if all count.
+  std::string counts_path;
+  // A file with an int64 for each document, ascending: the position after its last token. The last one is the number of
+  // tokens.
+  std::string documents_path;
 };
 
 // A handle that is cheap to copy: copies and slices share the open files. Keeps no tokens of files in memory, so that
@@ -44,7 +45,7 @@ class TokenSource {
   // not UTF-8 or not a token file, and DataLoss for a token file that was cut short or is damaged.
   static absl::StatusOr<TokenSource> Open(const std::string& path, DataFormat format = DataFormat::kByContent);
 
-  // Opens token files of llm.c that were made of text.
+  // Opens llm.c token files that were made from text. Returns the errors of Open.
   static absl::StatusOr<TokenSource> OpenText(const std::string& path, const TextTokens& text);
 
   // Makes a source of the given tokens. Returns InvalidArgument if there are none, or a negative one.
@@ -58,7 +59,7 @@ class TokenSource {
   // Returns whether the tokens are the bytes of UTF-8 text.
   bool is_text() const { return format() == DataFormat::kText; }
 
-  // Returns whether the tokens were made of text (OpenText).
+  // Returns whether the tokens were made from text (OpenText).
   bool from_text() const;
 
   // Returns the vocabulary size that the encoding implies, for example 256 for text. Returns the largest token + 1 if
@@ -70,14 +71,14 @@ class TokenSource {
 
   // Returns the token that begins every document of this encoding, or -1 if it has none.
   int64_t document_begin_token() const;
-  // Returns whether the data say where documents begin, besides their tokens and files.
+  // Returns whether the data says itself where documents begin: tokens of text and Megatron files do.
   bool knows_documents() const;
-  // Returns the positions in [1, size()) at which another document begins as far as no token says it, ascending: those
-  // of the data if it knows its documents, else those of files. Takes 8 bytes of memory for each. Returns DataLoss if
-  // the file that says it changed since it was opened, or is damaged.
+  // Returns the positions in [1, size()) at which a document begins, ascending. If the data does not know its
+  // documents, these are the positions at which files begin. Takes 8 bytes of memory for each. Returns DataLoss if the
+  // file that holds the positions changed since it was opened, or is damaged.
   absl::StatusOr<std::vector<int64_t>> DocumentBegins() const;
 
-  // Returns a description for people: "fortunes: 43 text files, 2576716 tokens; skipped: art.dat (binary), ...".
+  // Returns a description for messages: "fortunes: 43 text files, 2576716 tokens; skipped: art.dat (binary), ...".
   std::string Describe() const;
   // Returns the entries of a folder that Open skipped, each with the reason.
   const std::vector<std::string>& skipped() const;

@@ -77,7 +77,7 @@ absl::StatusOr<AddedTokens> AddedTokens::Read(const JsonPart& part, const BpeMod
   for (const JsonPart& element : elements) {
     SHALE_RETURN_IF_ERROR(element.Check({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}));
     AddedToken token;
-    SHALE_ASSIGN_OR_RETURN(const int64_t number, element.Integer("id"));
+    SHALE_ASSIGN_OR_RETURN(const int64_t id, element.Integer("id"));
     SHALE_ASSIGN_OR_RETURN(token.content, element.Text("content"));
     SHALE_ASSIGN_OR_RETURN(token.single_word, element.Flag("single_word", false));
     SHALE_ASSIGN_OR_RETURN(token.left_strip, element.Flag("lstrip", false));
@@ -92,11 +92,11 @@ absl::StatusOr<AddedTokens> AddedTokens::Read(const JsonPart& part, const BpeMod
     }
     const int32_t in_model = model.Find(token.content);
     const int64_t given = in_model >= 0 ? in_model : next++;
-    if (number != given) {
-      return element.Error(absl::StrCat("id: found ", number, " for ", ShownJson(token.content),
-                                        ", which the vocabulary and the tokens before give the number ", given));
+    if (id != given) {
+      return element.Error(absl::StrCat("id: found ", id, " for ", ShownJson(token.content), "; wanted ", given,
+                                        ", which the vocabulary and the tokens before it give"));
     }
-    token.number = static_cast<int32_t>(number);
+    token.id = static_cast<int32_t>(id);
     token.normal = token.content;
     if (token.normalized) {
       std::string buffer;
@@ -105,7 +105,7 @@ absl::StatusOr<AddedTokens> AddedTokens::Read(const JsonPart& part, const BpeMod
       if (token.normal.empty()) return element.Error("content: its normal form is empty");
     }
     const int32_t index = static_cast<int32_t>(added.tokens_.size());
-    added.by_number_[token.number] = index;
+    added.by_id_[token.id] = index;
     added.by_content_[token.content] = index;
     added.tries_[token.normalized].Add(token.normal, index);
     added.tokens_.push_back(std::move(token));
@@ -113,14 +113,14 @@ absl::StatusOr<AddedTokens> AddedTokens::Read(const JsonPart& part, const BpeMod
   return added;
 }
 
-const AddedToken* AddedTokens::Find(int32_t number) const {
-  const auto found = by_number_.find(number);
-  return found == by_number_.end() ? nullptr : &tokens_[found->second];
+const AddedToken* AddedTokens::Find(int32_t id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : &tokens_[found->second];
 }
 
-int32_t AddedTokens::Number(absl::string_view content) const {
+int32_t AddedTokens::Id(absl::string_view content) const {
   const auto found = by_content_.find(content);
-  return found == by_content_.end() ? -1 : tokens_[found->second].number;
+  return found == by_content_.end() ? -1 : tokens_[found->second].id;
 }
 
 bool AddedTokens::IsSpecial(absl::string_view content) const {
@@ -137,8 +137,8 @@ bool AddedTokens::by_line() const {
 
 void AddedTokens::Split(absl::string_view text, bool normalized, bool special, std::vector<Section>* sections) const {
   const Trie& trie = tries_[normalized];
-  // `done` is the end of the last section. It can lie behind `at`, where the search goes on, because white space behind
-  // a token may itself hold a token. The library finds that, too.
+  // `done` is the end of the last section. It can lie after `at`, where the search continues: white space after a token
+  // with right_strip may itself hold a token, which the library finds too.
   size_t done = 0;
   for (size_t at = 0; at < text.size();) {
     size_t bytes = 0;
@@ -155,7 +155,7 @@ void AddedTokens::Split(absl::string_view text, bool normalized, bool special, s
     if (token.left_strip) begin = std::max(SpaceAtEnd(text.substr(0, begin)), done);
     if (token.right_strip) end += SpaceAtBegin(text.substr(end));
     if (done < begin) sections->push_back({done, begin, -1});
-    sections->push_back({begin, end, token.number});
+    sections->push_back({begin, end, token.id});
     done = end;
   }
   if (done != text.size()) sections->push_back({done, text.size(), -1});

@@ -12,9 +12,9 @@
 namespace shale {
 namespace {
 
-// Numbers up to which a vocabulary may leave gaps.
+// Ids must be below this, so that a vocabulary with gaps takes bounded memory.
 constexpr int64_t kMaxTokens = 1 << 22;
-// Pieces with more symbols keep their merges in a heap.
+// Longer pieces keep their merges in a heap; shorter ones are searched.
 constexpr size_t kShort = 24;
 
 // Joins the symbol at `at` with the next one.
@@ -31,26 +31,26 @@ void Join(std::vector<BpeModel::Scratch::Symbol>& symbols, int32_t at, int32_t t
 
 absl::Status BpeModel::ReadVocabulary(const JsonPart& part) {
   const JsonPart vocabulary = part.Member("vocab");
-  if (!vocabulary.json().is_object()) return vocabulary.Error("wanted an object from tokens to numbers");
+  if (!vocabulary.json().is_object()) return vocabulary.Error("wanted an object from tokens to ids");
   for (const auto& [written, value] : vocabulary.json().items()) {
-    const int64_t number = value.is_number_unsigned()
-                               ? static_cast<int64_t>(std::min<uint64_t>(value.get<uint64_t>(), kMaxTokens))
-                               : kMaxTokens;
-    if (number >= kMaxTokens) {
+    const int64_t id = value.is_number_unsigned()
+                           ? static_cast<int64_t>(std::min<uint64_t>(value.get<uint64_t>(), kMaxTokens))
+                           : kMaxTokens;
+    if (id >= kMaxTokens) {
       return vocabulary.Error(absl::StrCat("token ", ShownJson(written), ": found ", ShownJson(value),
-                                           "; wanted a number from 0 to ", kMaxTokens - 1));
+                                           "; wanted an id from 0 to ", kMaxTokens - 1));
     }
-    if (number >= static_cast<int64_t>(written_.size())) {
-      written_.resize(number + 1);
-      exists_.resize(number + 1);
+    if (id >= static_cast<int64_t>(written_.size())) {
+      written_.resize(id + 1);
+      exists_.resize(id + 1);
     }
-    if (exists_[number]) {
-      return vocabulary.Error(absl::StrCat("tokens ", ShownJson(written_[number]), " and ", ShownJson(written),
-                                           " have the same number ", number));
+    if (exists_[id]) {
+      return vocabulary.Error(
+          absl::StrCat("tokens ", ShownJson(written_[id]), " and ", ShownJson(written), " have the same id ", id));
     }
-    exists_[number] = true;
-    written_[number] = written;
-    numbers_[written] = number;
+    exists_[id] = true;
+    written_[id] = written;
+    ids_[written] = id;
   }
   return absl::OkStatus();
 }
@@ -123,10 +123,10 @@ absl::StatusOr<BpeModel> BpeModel::Read(const JsonPart& part, bool byte_level) {
   }
   if (model.byte_fallback_ && !complete) return part.Error("byte_fallback needs the tokens <0x00> to <0xFF>");
   if (model.ignore_merges_) {
-    for (const auto& [written, number] : model.numbers_) {
+    for (const auto& [written, id] : model.ids_) {
       std::string piece = written;
       if (byte_level && !CharactersToBytes(written, &piece)) continue;
-      model.whole_[piece] = number;
+      model.whole_[piece] = id;
     }
   }
   return model;
@@ -134,6 +134,7 @@ absl::StatusOr<BpeModel> BpeModel::Read(const JsonPart& part, bool byte_level) {
 
 void BpeModel::AddSymbols(absl::string_view piece, std::vector<Scratch::Symbol>& symbols) const {
   const auto add = [&](int32_t token) { symbols.push_back({.token = token}); };
+  symbols.reserve(piece.size());
   if (byte_level_) {
     for (const char byte : piece) add(byte_tokens_[static_cast<uint8_t>(byte)]);
     return;
@@ -217,8 +218,8 @@ void BpeModel::Encode(absl::string_view piece, Scratch& scratch, std::vector<int
 }
 
 int32_t BpeModel::Find(absl::string_view written) const {
-  const auto found = numbers_.find(written);
-  return found == numbers_.end() ? -1 : found->second;
+  const auto found = ids_.find(written);
+  return found == ids_.end() ? -1 : found->second;
 }
 
 const std::string* BpeModel::Written(int32_t token) const {

@@ -1,4 +1,4 @@
-// The characters by which byte-level vocabularies write bytes: each byte is one printable character.
+// Maps each byte to the printable character that stands for it in byte-level vocabularies, and back.
 #pragma once
 
 #include <cstdint>

@@ -46,6 +46,16 @@ uint32_t LastCharacter(absl::string_view text) {
   return NextCharacter(&at);
 }
 
+std::vector<absl::string_view> SplitCharacters(absl::string_view text) {
+  std::vector<absl::string_view> all;
+  for (const char* at = text.data(); at < text.data() + text.size();) {
+    const char* begin = at;
+    NextCharacter(&at);
+    all.emplace_back(begin, at - begin);
+  }
+  return all;
+}
+
 void AppendCharacter(uint32_t code, std::string* text) {
   const auto add = [&](uint32_t byte) { text->push_back(static_cast<char>(byte)); };
   if (code < 0x80) return add(code);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 
@@ -14,8 +15,8 @@ enum CharacterClass : uint8_t {
   kNumber = 2,       // \p{N}
   kSpace = 4,        // \s
   kPunctuation = 8,  // What the pre-tokenizer Punctuation splits at.
-  kWord = 16,        // Part of a word, for added tokens with single_word.
-  kNotPlain = 32,    // NFC may change it, move it, or combine it with the character before.
+  kWord = 16,        // Part of a word, which added tokens with single_word must not touch.
+  kNotPlain = 32,    // NFC may change it, move it, or combine it with the character before it.
 };
 
 // The classes of all characters. They are those of the tokenizers library, whatever Unicode version other libraries
@@ -24,7 +25,7 @@ class CharacterClasses {
  public:
   static const CharacterClasses& Get();
 
-  // Returns the classes of `code`, or-ed. REQUIRES: code < 0x110000.
+  // Returns the classes of `code`, combined by |. REQUIRES: code < 0x110000.
   uint8_t Of(uint32_t code) const { return classes_[(static_cast<uint32_t>(pages_[code >> 8]) << 8) | (code & 0xFF)]; }
 
  private:
@@ -56,12 +57,14 @@ inline uint32_t NextCharacter(const char** at) {
 // Returns the last character of `text`, which must be well-formed UTF-8 and not empty.
 uint32_t LastCharacter(absl::string_view text);
 
+// Returns the characters of `text`, which must be well-formed UTF-8.
+std::vector<absl::string_view> SplitCharacters(absl::string_view text);
+
 // Appends the UTF-8 of `code`.
 void AppendCharacter(uint32_t code, std::string* text);
 
-// Returns `text` with U+FFFD in the place of each maximal prefix of a character that is not completed, and of each
-// other byte that is not part of a character. Python's bytes.decode(errors="replace") and Rust's from_utf8_lossy do the
-// same.
+// Replaces ill-formed UTF-8 by U+FFFD: one for each longest incomplete character, and one for each other byte that
+// belongs to no character. Python's bytes.decode(errors="replace") and Rust's from_utf8_lossy return the same.
 std::string ReplaceIllFormed(absl::string_view text);
 
 }  // namespace shale

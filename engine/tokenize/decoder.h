@@ -1,4 +1,4 @@
-// Decoder: how a tokenizer.json turns tokens back into text.
+// Decoder: turns tokens back into text, as the "decoder" of a tokenizer.json says.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,10 @@ class Decoder {
   // name. If it is null, tokens are joined by spaces.
   static absl::StatusOr<Decoder> Read(const JsonPart& part);
 
-  // When ByteFallback gives out the characters of byte tokens that follow each other. The tokenizers library looks at
-  // all of them together: if they are not well-formed, each becomes U+FFFD.
+  // When ByteFallback outputs the characters of a run of byte tokens.
   enum class Bytes {
-    kTogether,  // As the library does.
-    kEarly,     // As soon as a character is complete. Differs only if a later byte is ill-formed.
+    kTogether,  // After the run. If the run is ill-formed, each byte becomes U+FFFD, as in the tokenizers library.
+    kEarly,     // As soon as a character is complete. Differs from kTogether only if a later byte is ill-formed.
   };
 
   // Decodes one sequence of tokens, one after another. Used by one thread. Borrows the decoder.
@@ -32,22 +31,22 @@ class Decoder {
    public:
     Stream(const Decoder& decoder, Bytes bytes) : decoder_(&decoder), bytes_(bytes), states_(decoder.steps_.size()) {}
 
-    // Takes the next token as it is written in the vocabulary. Returns the text that is complete now: well-formed
-    // UTF-8, often empty.
+    // Takes the text of the next token in the vocabulary. Returns the text that is complete now, which is well-formed
+    // UTF-8 and often empty.
     std::string Push(absl::string_view token);
-    // Ends the sequence. Returns what is left.
+    // Ends the sequence. Returns the rest of the text.
     std::string Finish();
 
    private:
     struct State {
-      bool first = true;        // No token has come.
-      std::string pending;      // Bytes, or text that may have to be stripped.
-      bool ill_formed = false;  // The pending byte tokens are not text.
+      bool first = true;        // Whether no token has come yet.
+      std::string pending;      // Bytes of an incomplete character, or text that may have to be stripped.
+      bool ill_formed = false;  // Whether the run of byte tokens is not UTF-8.
       int64_t stripped = 0;     // Characters stripped at the beginning.
       Utf8Stream bytes;
     };
 
-    // Gives a piece to a step, which gives what follows from it to the next ones. Appends to `*out` behind the last.
+    // Passes a piece to a step, which passes its results to the next step. The last step appends to `*out`.
     void Feed(size_t step, absl::string_view piece, std::string* out);
     void End(size_t step, std::string* out);
     void FeedBytes(size_t step, uint8_t byte, std::string* out);
@@ -63,11 +62,11 @@ class Decoder {
   struct ByteLevel {};
   struct ByteFallback {};
   struct Fuse {};
-  struct Join {};  // By spaces.
+  struct Join {};  // Puts a space between two tokens.
   struct Strip {
     std::string content;
     int64_t start = 0, stop = 0;
-    bool fused = false;  // All tokens are one.
+    bool fused = false;  // Whether the step strips the whole text, rather than each token.
   };
   struct Replace {
     Regex pattern;

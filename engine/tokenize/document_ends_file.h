@@ -1,4 +1,4 @@
-// DocumentEndsWriter: writes where the documents of text end (TextTokens::documents_path).
+// DocumentEndsWriter: writes the positions at which documents end (TextTokens::documents_path).
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace shale {
 
-// The file has an int64 for each document that has tokens: the position behind its last one. Used by one thread.
+// The file has an int64 for each document with tokens: the position after its last token. Used by one thread.
 class DocumentEndsWriter {
  public:
   static absl::StatusOr<DocumentEndsWriter> Create(const std::string& path);
 
-  // Adds `tokens` tokens, behind which a document ends or not.
+  // Adds `tokens` tokens. `ends` says whether a document ends after them.
   absl::Status Add(int64_t tokens, bool ends);
   // Ends the last document and makes the file durable. Afterwards the object may only be destroyed.
   absl::Status End();
@@ -27,9 +27,9 @@ class DocumentEndsWriter {
 
   DurableFile file_;
   int64_t count_ = 0;     // Tokens added.
-  int64_t last_end_ = 0;  // Of the last document that ended.
-  int64_t offset_ = 0;    // Bytes of file_ that were written.
-  std::string buffer_;    // What is to be written next.
+  int64_t last_end_ = 0;  // The position at which the last document ended.
+  int64_t offset_ = 0;    // Bytes written to file_.
+  std::string buffer_;    // Bytes to write at offset_.
 };
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// Finds the tokens that end a document, or a generated text.
+// Finds the tokens that end a document or a generated text.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace shale {
 // InvalidArgument if the tokenizer does not have it.
 absl::StatusOr<int32_t> EosToken(const Tokenizer& tokenizer, const std::string& folder);
 
-// Returns the tokens that end a text: `eos_token_id` of generation_config.json in a Hugging Face folder, or else of its
-// config.json, and `eos_token` of its tokenizer_config.json. Files and fields that are missing name none. Returns
-// InvalidArgument for a file that is not what it should be.
+// Returns the tokens at which generation ends: `eos_token_id` of generation_config.json in a Hugging Face folder, or
+// else of its config.json, and `eos_token` of its tokenizer_config.json. A missing file or field adds no token. Returns
+// InvalidArgument for a file that cannot be understood.
 absl::StatusOr<std::vector<int32_t>> EndTokens(const std::string& folder, const Tokenizer& tokenizer);
 
 }  // namespace shale

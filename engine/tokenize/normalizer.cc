@@ -11,7 +11,7 @@
 namespace shale {
 namespace {
 
-// Returns whether NFC leaves `text` as it is. May return false although it does.
+// Returns true only if NFC does not change `text`. May return false for such a text, too.
 bool IsPlain(absl::string_view text) {
   const CharacterClasses& classes = CharacterClasses::Get();
   const char* at = text.data();

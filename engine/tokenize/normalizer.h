@@ -1,4 +1,4 @@
-// Normalizer: what a tokenizer.json does to a text before it is split.
+// Normalizer: changes a text before it is split, as the "normalizer" of a tokenizer.json says.
 #pragma once
 
 #include <string>
@@ -20,10 +20,10 @@ class Normalizer {
   static absl::StatusOr<Normalizer> Read(const JsonPart& part);
 
   bool empty() const { return steps_.empty(); }
-  // Returns whether the normal form of a text is that of its lines, one after another.
+  // Returns whether normalizing each line by itself gives the normal form of the text.
   bool by_line() const;
 
-  // Returns the normal form of `text`, which is `text` itself if nothing changes, else `*buffer`. REQUIRES: `text` is
+  // Returns the normal form of `text`: either `text` itself, if nothing changes, or `*buffer`. REQUIRES: `text` is
   // well-formed UTF-8.
   absl::StatusOr<absl::string_view> Normalize(absl::string_view text, std::string* buffer) const;
 
@@ -45,7 +45,7 @@ class Normalizer {
   std::vector<Step> steps_;
 };
 
-// Returns `text` with each match replaced.
+// Returns `text` with each match replaced by `content`.
 absl::StatusOr<std::string> ReplaceMatches(const Regex& pattern, absl::string_view content, absl::string_view text);
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// Reads one part of a tokenizer.json, and refuses what it does not know.
+// Reads one part of a tokenizer.json. Refuses fields that it does not know.
 #pragma once
 
 #include <initializer_list>
@@ -15,7 +15,7 @@
 
 namespace shale {
 
-// A JSON object with the path at which it stands, for messages. Borrows the JSON.
+// A JSON value with its path in the file, for messages. Borrows the JSON.
 class JsonPart {
  public:
   JsonPart(const Json* json, std::string path) : json_(json), path_(std::move(path)) {}
@@ -28,22 +28,22 @@ class JsonPart {
   absl::Status Error(absl::string_view what) const {
     return absl::InvalidArgumentError(absl::StrCat(path_, ": ", what));
   }
-  // Returns an error unless this is an object whose names are among those given, and "type".
+  // Returns an error unless this is an object that has no other fields than these and "type".
   absl::Status Check(std::initializer_list<absl::string_view> names) const;
-  // Returns "type", a string.
+  // Returns the field "type", a string.
   absl::StatusOr<std::string> Type() const;
-  // Returns a member; null if it is missing. REQUIRES: this is an object.
+  // Returns a field; null if it is missing. REQUIRES: this is an object.
   JsonPart Member(const std::string& name) const;
   // Returns the elements of a list.
   absl::StatusOr<std::vector<JsonPart>> Elements() const;
 
-  // Return the value of a member that must be there.
+  // Return the value of a field. Return an error if it is missing.
   absl::StatusOr<std::string> Text(const std::string& name) const;
-  absl::StatusOr<int64_t> Integer(const std::string& name) const;  // Not negative, below 2^31.
-  // Returns `missing` for a member that is null or missing.
+  absl::StatusOr<int64_t> Integer(const std::string& name) const;  // From 0 to 2^31 - 1.
+  // Returns `missing` for a field that is null or missing.
   absl::StatusOr<bool> Flag(const std::string& name, bool missing) const;
-  // Returns the expression of a member of the form {"String": "..."} or {"Regex": "..."}. Sets `*regex_text`, if it is
-  // not null, to the text of a "Regex", else to "".
+  // Returns the expression of a field of the form {"String": "..."} or {"Regex": "..."}. If `regex_text` is not null,
+  // sets it to the text of the "Regex", or to "" for a "String".
   absl::StatusOr<Regex> Pattern(const std::string& name, std::string* regex_text = nullptr) const;
 
  private:
@@ -51,8 +51,8 @@ class JsonPart {
   std::string path_;
 };
 
-// Appends the parts of a part to `parts`, in order: those of a "Sequence", in whose member `name` they are, itself
-// otherwise, and none for null.
+// Appends `part` to `parts`. Appends nothing if it is null. If it is a "Sequence", appends the parts in its field
+// `name` instead, in order; these may be sequences too.
 absl::Status Flatten(const JsonPart& part, const std::string& name, std::vector<JsonPart>* parts);
 
 }  // namespace shale

@@ -26,7 +26,7 @@ absl::StatusOr<SplitBehavior> ReadBehavior(const JsonPart& part) {
                                  "; allowed: Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous"));
 }
 
-// Merges or removes the parts of a text as `behavior` says.
+// Merges or removes the matches among the parts of a text, as `behavior` says.
 std::vector<Match> Merge(std::vector<Match> parts, SplitBehavior behavior) {
   if (behavior == SplitBehavior::kIsolated) return parts;
   if (behavior == SplitBehavior::kRemoved) {
@@ -149,7 +149,7 @@ absl::StatusOr<PreTokenizer> PreTokenizer::Read(const JsonPart& part) {
     }
     result.steps_.push_back(*std::move(step));
   }
-  // ByteLevel alone, or behind one split at matches that follow each other without gaps.
+  // A scanner can replace ByteLevel alone, and ByteLevel after one split whose matches leave no gaps.
   if (result.byte_level_ && result.steps_.size() <= 2) {
     const auto* last = std::get_if<ByteLevel>(&result.steps_.back());
     if (last != nullptr && !last->add_prefix_space) {

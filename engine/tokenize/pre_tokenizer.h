@@ -1,4 +1,5 @@
-// PreTokenizer: how a tokenizer.json splits a text into pieces, which the model then encodes one by one.
+// PreTokenizer: splits a text into pieces, as the "pre_tokenizer" of a tokenizer.json says. The model encodes each
+// piece by itself.
 #pragma once
 
 #include <array>
@@ -15,13 +16,13 @@
 
 namespace shale {
 
-// What becomes of the matches of a split.
+// What a split does with its matches. The names are those of the tokenizers library.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-// Pieces of a text, and whether the first one stands at the beginning of a document.
+// Pieces of a text.
 struct Pieces {
   std::vector<std::string> texts;
-  bool at_start = false;
+  bool at_start = false;  // Whether the first piece is the beginning of a document.
 };
 
 // Immutable. Safe for concurrent use by multiple threads.
@@ -31,25 +32,26 @@ class PreTokenizer {
   // Refuses others by name.
   static absl::StatusOr<PreTokenizer> Read(const JsonPart& part);
 
-  // Returns whether pieces are bytes, as the model then has to read them.
+  // Returns whether pieces are bytes, rather than UTF-8 (BpeModel::Read).
   bool byte_level() const { return byte_level_; }
-  // Returns the scanner that finds all pieces, end by end, or null if there is none.
+  // Returns a scanner that finds the same pieces as Split, only faster, or null if there is none.
   Scanner scanner() const { return scanner_; }
-  // Returns whether a text may be cut behind any line end between two characters that are not white space, with the
-  // same pieces.
+  // Returns whether a text that is cut in two after a line end has the same pieces, if the characters around the line
+  // end are not white space.
   bool by_line() const { return scanner_ != nullptr; }
 
-  // Splits the pieces further. REQUIRES: they are well-formed UTF-8. If byte_level(), they may not be afterwards.
+  // Splits the pieces further. If byte_level(), the new pieces may be ill-formed UTF-8. REQUIRES: the pieces are
+  // well-formed UTF-8.
   absl::Status Split(Pieces* pieces) const;
 
  private:
-  struct ByteLevel {  // Also maps bytes to characters, for the steps that follow.
+  struct ByteLevel {  // Also replaces bytes by their characters (byte_map.h), for the steps that follow.
     bool add_prefix_space = false;
-    Scanner scanner = nullptr;  // Null: does not split.
+    Scanner scanner = nullptr;  // Null if the step does not split.
   };
   struct SplitAt {
     Regex pattern;
-    Scanner scanner = nullptr;  // If not null, finds the same matches.
+    Scanner scanner = nullptr;  // Finds the same matches as `pattern`. May be null.
     SplitBehavior behavior = SplitBehavior::kIsolated;
     bool invert = false;
   };

@@ -17,7 +17,6 @@
 #include "engine/data/data_format.h"
 #include "engine/hugging_face/strict_json.h"
 #include "engine/hugging_face/tokenizer_digest.h"
-#include "engine/io/crc32c.h"
 #include "engine/io/file.h"
 #include "engine/io/folder_lock.h"
 #include "engine/text/quote.h"
@@ -26,6 +25,7 @@
 #include "engine/tokenize/document_ends_file.h"
 #include "engine/tokenize/document_reader.h"
 #include "engine/tokenize/eos_token.h"
+#include "engine/tokenize/text_key.h"
 #include "engine/tokenize/token_files.h"
 #include "engine/tokenize/tokenize_documents.h"
 #include "engine/tokenize/tokenizer.h"
@@ -38,67 +38,10 @@ namespace {
 constexpr char kCounts[] = ".counts";
 constexpr char kDocuments[] = ".documents";
 constexpr char kManifest[] = ".manifest.json";
-constexpr int kVersion = 3;  // Change it when other tokens or files are made of the same text.
-constexpr int64_t kReadBytes = int64_t{1} << 18;
+constexpr int kVersion = 3;  // Change it when the same text becomes other tokens or files.
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 24;
-constexpr int64_t kMaxTokenizerBytes = int64_t{1} << 28;
 
-// Two checksums of all bytes, by different polynomials.
-struct Checksum {
-  uint64_t wide = 0;
-  uint32_t narrow = 0;
-
-  void Add(absl::string_view bytes) {
-    wide = Crc64(bytes, wide);
-    narrow = Crc32c(bytes, narrow);
-  }
-  void AddNumber(int64_t number) { Add(absl::string_view(reinterpret_cast<const char*>(&number), sizeof(number))); }
-};
-
-absl::Status AddFile(const InputFile& file, Checksum* sum) {
-  file.ReadsInOrder();
-  std::string buffer;
-  for (int64_t at = 0; at < file.size(); at += std::ssize(buffer)) {
-    buffer.resize(std::min(kReadBytes, file.size() - at));
-    SHALE_RETURN_IF_ERROR(file.ReadAt(at, buffer.data(), std::ssize(buffer)));
-    sum->Add(buffer);
-  }
-  return absl::OkStatus();
-}
-
-// A file of the text as it was when its checksum was taken.
-struct SeenFile {
-  std::string path;
-  InputFile::Identity identity;
-};
-
-// Returns the name of the folder of the tokens, and the files that it stands for.
-absl::StatusOr<std::string> KeyOf(const TextData& text, const std::vector<std::string>& paths,
-                                  std::vector<SeenFile>* seen) {
-  Checksum sum;
-  for (const int64_t choice : {int64_t{kVersion}, int64_t{text.all_rows}, static_cast<int64_t>(text.loss_on),
-                               static_cast<int64_t>(text.bad_lines)}) {
-    sum.AddNumber(choice);
-  }
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
-    const absl::StatusOr<std::string> bytes = ReadFile(JoinPath(text.tokenizer, name), kMaxTokenizerBytes);
-    if (!bytes.ok() && !absl::IsNotFound(bytes.status())) return bytes.status();
-    sum.AddNumber(bytes.ok() ? std::ssize(*bytes) : -1);
-    if (bytes.ok()) sum.Add(*bytes);
-  }
-  for (const std::string& path : paths) {
-    SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
-    // The name decides how the bytes are read.
-    sum.AddNumber(absl::EndsWith(WithoutPacking(path), ".jsonl") ? 1 : 0);
-    sum.AddNumber(static_cast<int64_t>(path.size() - WithoutPacking(path).size()));
-    sum.AddNumber(file.size());
-    SHALE_RETURN_IF_ERROR(AddFile(file, &sum));
-    seen->push_back({.path = path, .identity = file.identity()});
-  }
-  return absl::StrFormat("%016x%08x", sum.wide, sum.narrow);
-}
-
-// Returns the token to put behind a document, or -1 if the tokenizer puts it there itself or the folder names none.
+// Returns the token to put after a document, or -1 if the tokenizer puts it there itself or the folder names none.
 absl::StatusOr<int32_t> EndOfDocument(const Tokenizer& tokenizer, const std::string& folder) {
   SHALE_ASSIGN_OR_RETURN(const int32_t token, EosToken(tokenizer, folder));
   return !tokenizer.suffix().empty() && tokenizer.suffix().back() == token ? -1 : token;
@@ -116,7 +59,7 @@ absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const
   TokenizeOptions options = {.threads = how.threads, .loss_on = text.loss_on, .bad_lines = text.bad_lines};
   SHALE_ASSIGN_OR_RETURN(options.end_of_document, EndOfDocument(tokenizer, text.tokenizer));
   const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Load(text.tokenizer);
-  // Text without messages needs no template that is supported.
+  // A template that is not supported is an error only if the text has messages.
   if (chat.ok()) {
     options.chat = &*chat;
   } else {
@@ -155,9 +98,9 @@ absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const
   for (const std::string& name : names) {
     if (FolderLock::IsLockFile(name)) continue;
     SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(JoinPath(writer.folder(), name)));
-    Checksum sum;
-    SHALE_RETURN_IF_ERROR(AddFile(file, &sum));
-    manifest["files"][name] = {{"bytes", file.size()}, {"crc32c", sum.narrow}};
+    TextChecksum sum;
+    SHALE_RETURN_IF_ERROR(sum.AddFile(file));
+    manifest["files"][name] = {{"bytes", file.size()}, {"crc32c", sum.crc32c()}};
   }
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(writer.folder(), kManifest), manifest.dump(1) + "\n"));
   return writer.Commit();
@@ -185,15 +128,15 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
   for (const auto& [name, recorded] : (*manifest)["files"].items()) {
     const absl::StatusOr<InputFile> file = InputFile::Open(JoinPath(folder, name));
     if (!file.ok()) return Damaged(folder, file.status().message());
-    Checksum sum;
-    SHALE_RETURN_IF_ERROR(AddFile(*file, &sum));
-    if (file->size() != NumberIn(recorded, "bytes") || sum.narrow != NumberIn(recorded, "crc32c")) {
+    TextChecksum sum;
+    SHALE_RETURN_IF_ERROR(sum.AddFile(*file));
+    if (file->size() != NumberIn(recorded, "bytes") || sum.crc32c() != NumberIn(recorded, "crc32c")) {
       return Damaged(folder, absl::StrCat(name, " is not what was written"));
     }
   }
   TextTokens made = {.path = text.path, .vocabulary = NumberIn(*manifest, "vocabulary")};
   SHALE_ASSIGN_OR_RETURN(made.tokenizer, TokenizerDigest(text.tokenizer));
-  // Checkpoints record these too: another end of documents, or template, is another language.
+  // Part of the name that checkpoints record, because a model learns the end of documents and the template, too.
   if (const int64_t end = NumberIn(*manifest, "end_of_document"); end >= 0) {
     absl::StrAppend(&made.tokenizer, ", end of documents ", end);
   }
@@ -218,7 +161,7 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
 
 bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
-// Locks a key of the cache. Waits for another process that makes its tokens, and says whether it did.
+// Locks a key of the cache. If another process is making its tokens, waits until it ends, and sets `*waited`.
 absl::StatusOr<FolderLock> Lock(const std::string& path, bool* waited) {
   while (true) {
     absl::StatusOr<FolderLock> lock = FolderLock::Take(path, "another process makes these tokens");
@@ -228,13 +171,14 @@ absl::StatusOr<FolderLock> Lock(const std::string& path, bool* waited) {
   }
 }
 
-// The error of a process that could not make the tokens of a key. Those that waited for it find the error there instead
-// of reading all text again, each in turn, to find the same. It lies in the file until somebody tries again.
+// The error of a process that could not make the tokens of a key, in a file. Processes that waited for it return this
+// error. Otherwise each of them would read all text, one after another, to find the same error. The file stays until
+// the next attempt.
 class LeftError {
  public:
   explicit LeftError(std::string path) : path_(std::move(path)) {}
 
-  // Returns OK if nobody left one.
+  // Returns the error, or OK if there is none.
   absl::Status Read() const {
     constexpr int64_t kMostBytes = 1 << 16;
     const absl::StatusOr<std::string> text = ReadFile(path_, kMostBytes);
@@ -244,7 +188,7 @@ class LeftError {
     if (!absl::SimpleAtoi(parts.first, &code)) return absl::OkStatus();
     return absl::Status(static_cast<absl::StatusCode>(code), parts.second);
   }
-  // If that fails, the others only take longer.
+  // Writes the error. If that fails, the processes that wait only take longer.
   void Write(const absl::Status& error) const {
     WriteFileDurably(path_, absl::StrCat(static_cast<int>(error.code()), "\n", error.message())).IgnoreError();
   }
@@ -254,7 +198,7 @@ class LeftError {
   const std::string path_;
 };
 
-// Makes the tokens of a key, unless another process has. Returns whether this one did.
+// Makes the tokens of a key, unless they exist. Returns whether this process made them.
 absl::StatusOr<bool> MakeOnce(const TextData& text, const std::vector<SeenFile>& seen, const PrepareOptions& options,
                               const std::string& key) {
   const std::string folder = JoinPath(options.cache, key);
@@ -268,7 +212,7 @@ absl::StatusOr<bool> MakeOnce(const TextData& text, const std::vector<SeenFile>&
   left.Remove();
   const absl::Status made = Make(text, seen, options, folder);
   if (made.ok()) return true;
-  if (Exists(folder)) return false;  // By a process that took no part in the lock.
+  if (Exists(folder)) return false;  // Made by a process that did not take the lock.
   left.Write(made);
   return made;
 }
@@ -290,7 +234,7 @@ absl::StatusOr<bool> IsText(const std::string& path, DataFormat format) {
 absl::StatusOr<PreparedText> PrepareText(const TextData& text, const PrepareOptions& options) {
   std::vector<SeenFile> seen;
   SHALE_ASSIGN_OR_RETURN(DocumentFiles files, ListDocumentFiles(text.path));
-  SHALE_ASSIGN_OR_RETURN(const std::string key, KeyOf(text, files.paths, &seen));
+  SHALE_ASSIGN_OR_RETURN(const std::string key, TextKey(text, kVersion, files.paths, &seen));
   SHALE_ASSIGN_OR_RETURN(const bool made, MakeOnce(text, seen, options, key));
   SHALE_ASSIGN_OR_RETURN(PreparedText prepared, OpenPrepared(text, JoinPath(options.cache, key)));
   prepared.report.made = made;

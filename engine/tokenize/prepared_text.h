@@ -1,4 +1,4 @@
-// PreparedText: text as tokens, in a cache that later runs with the same text and tokenizer share.
+// PreparedText: text as tokens, in a cache for later runs with the same text and tokenizer.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace shale {
 
-// What becomes tokens, and how.
+// The text to tokenize, and how to tokenize it.
 struct TextData {
-  std::string path;       // ListDocumentFiles.
-  bool all_rows = false;  // Every file is JSON Lines, whatever its name is.
+  std::string path;       // A file, a folder or a list (ListDocumentFiles).
+  bool all_rows = false;  // Whether every file is JSON Lines, whatever its name is.
   std::string tokenizer;  // A folder with tokenizer.json.
   LossOn loss_on = LossOn::kCompletions;
   BadLines bad_lines = BadLines::kRefuse;
@@ -25,23 +25,24 @@ struct PreparedText {
 };
 
 struct PrepareOptions {
-  std::string cache;  // The folder of the cache. Is made if it is missing.
+  std::string cache;  // The folder of the cache. PrepareText makes it if it is missing.
   int threads = 1;
   TextProgress progress;
 };
 
-// Returns whether data are text for a tokenizer, and not token files: by `format`, or else by the name and the content
-// of the first file.
+// Returns whether data is text for a tokenizer, rather than token files. `format` decides, or for kByContent the name
+// and the content of the first file.
 absl::StatusOr<bool> IsText(const std::string& path, DataFormat format);
 
-// Returns the tokens of text. Each document ends with the `eos_token` of tokenizer_config.json, if the folder has that,
-// and the tokenizer does not put it there itself. Looks for the tokens in the cache, and otherwise makes them there.
-// The name of their folder is a checksum of what decides them: the bytes of all files, tokenizer.json, and the choices
-// of `text`. The folder appears complete or not at all. A second process that wants the same tokens waits for the
-// first.
+// Returns the tokens of text. Finds them in the cache, or else makes them there. Ends each document with the
+// `eos_token` of tokenizer_config.json, unless there is none or the tokenizer puts it there itself.
 //
-// Reads all text each time, for its checksum, and all tokens, to check theirs; memory does not grow with them. Returns
-// the errors of TokenizeDocuments, and DataLoss for files that changed meanwhile, or for a cache that is damaged.
+// Each folder of the cache holds the tokens of one text. Its name is a checksum of everything that decides the tokens:
+// the bytes of all files, the files of the tokenizer, and the other fields of `text`. The folder appears complete or
+// not at all. A second process that wants the same tokens waits for the first.
+//
+// Reads all text each time, for its checksum, and all tokens, to check theirs. Memory does not grow with either.
+// Returns the errors of TokenizeDocuments, and DataLoss if a file changed meanwhile or the cache is damaged.
 absl::StatusOr<PreparedText> PrepareText(const TextData& text, const PrepareOptions& options);
 
 }  // namespace shale

@@ -11,7 +11,7 @@
 namespace shale {
 namespace {
 
-// The members of \s in the library. PCRE2's own \s has U+180E too.
+// The characters that \s matches in Oniguruma. The \s of PCRE2 also matches U+180E.
 constexpr absl::string_view kSpaces =
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 constexpr absl::string_view kCategories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",
@@ -25,7 +25,7 @@ bool IsCategory(absl::string_view name) {
   return false;
 }
 
-// Writes an expression of Oniguruma's Ruby syntax in that of PCRE2, and refuses what is not known to mean the same.
+// Translates an expression from Oniguruma's Ruby syntax to that of PCRE2. Refuses what may mean something else there.
 class Translator {
  public:
   explicit Translator(absl::string_view pattern) : rest_(pattern) {}
@@ -97,7 +97,7 @@ class Translator {
           rest_.substr(1, 1) == "," || close == 1) {
         return Refuse(rest_.substr(0, 5));
       }
-      // In Ruby's syntax a sign behind the brace repeats what was repeated.
+      // In Ruby's syntax a sign after the brace is another repetition. In PCRE2 it changes the first one.
       if (close + 1 < rest_.size() && absl::StrContains("+?*{", rest_[close + 1]))
         return Refuse(rest_.substr(0, close + 2));
       return Copy(close + 1);

@@ -12,7 +12,7 @@
 
 namespace shale {
 
-// A part of a text: bytes [begin, end), and whether it is a match or lies between matches.
+// Bytes [begin, end) of a text: a match, or what lies between two matches.
 struct Match {
   size_t begin = 0, end = 0;
   bool is_match = false;
@@ -21,16 +21,16 @@ struct Match {
 // Immutable and cheap to copy. Safe for concurrent use by multiple threads.
 class Regex {
  public:
-  // Compiles an expression in the syntax of the tokenizers library, which is that of Oniguruma. Returns InvalidArgument
-  // for one that PCRE2 does not accept or that can match the empty text, and for whatever the two may understand
-  // differently: anchors, \w, \h, scripts, sets in sets, {n,m}+ and others. \s is what it is in the library; \p{...}
-  // is that of PCRE2, whose Unicode version may be older.
+  // Compiles an expression in the syntax of the tokenizers library, which uses Oniguruma. Returns InvalidArgument if
+  // PCRE2 does not accept it, if it can match the empty text, and if it contains something that the two libraries may
+  // understand differently: anchors, \w, \h, scripts, sets in sets, {n,m}+ and others. \s matches what it matches in
+  // Oniguruma. \p{...} matches what it matches in PCRE2, whose Unicode version may be older.
   static absl::StatusOr<Regex> Compile(absl::string_view pattern);
-  // Compiles an expression that matches `text` itself.
+  // Compiles an expression that matches `text` alone.
   static absl::StatusOr<Regex> Literal(absl::string_view text);
 
-  // Appends the parts of `text` in order: matches, and what lies between them. Returns ResourceExhausted if PCRE2 gives
-  // up. REQUIRES: `text` is well-formed UTF-8.
+  // Appends the matches in `text`, and what lies between them, in order. Returns ResourceExhausted if PCRE2 gives up
+  // because a match takes too long. REQUIRES: `text` is well-formed UTF-8.
   absl::Status Find(absl::string_view text, std::vector<Match>* parts) const;
 
  private:

@@ -7,11 +7,11 @@ namespace {
 
 constexpr uint8_t kNotOther = kLetter | kNumber | kSpace;
 
-// The classes of the character at `at`, and where the next one begins.
+// A character.
 struct Seen {
   uint32_t code;
-  uint8_t classes;
-  const char* next;
+  uint8_t classes;   // CharacterClasses::Of(code)
+  const char* next;  // Where the next character begins.
 };
 
 Seen See(const CharacterClasses& table, const char* at) {
@@ -20,7 +20,7 @@ Seen See(const CharacterClasses& table, const char* at) {
   return {code, table.Of(code), next};
 }
 
-// Returns the end of the run of characters whose classes, of those in `mask`, are `wanted`.
+// Returns the end of the run of characters that begins at `at` and whose classes within `mask` are exactly `wanted`.
 const char* Run(const CharacterClasses& table, const char* at, const char* end, uint8_t mask, uint8_t wanted) {
   while (at < end) {
     const Seen seen = See(table, at);
@@ -30,7 +30,8 @@ const char* Run(const CharacterClasses& table, const char* at, const char* end, 
   return at;
 }
 
-// \s+(?!\S)|\s+ at a white space. The last one of a run is left for what follows, unless it is alone.
+// Matches \s+(?!\S)|\s+ at white space: all of a run but its last character, unless the run ends the text or is one
+// character.
 const char* Spaces(const CharacterClasses& table, const char* begin, const char* end) {
   const char* last = begin;
   const char* at = begin;

@@ -1,11 +1,11 @@
-// Splits text like the regular expressions of the families, without a regular expression.
+// Splits text as the regular expressions of GPT-2, Llama 3 and Qwen 2 do, with hand-written code that is faster.
 #pragma once
 
 #include "absl/strings/string_view.h"
 
 namespace shale {
 
-// The expressions that have a scanner. Each matches everything, so that pieces follow each other without gaps.
+// The expressions that have a scanner. Their matches leave no gaps: every character belongs to a match.
 inline constexpr absl::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 inline constexpr absl::string_view kLlama3Pattern =

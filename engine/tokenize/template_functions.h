@@ -1,6 +1,7 @@
-// The operators, filters, tests and methods of chat templates.
+// The functions and methods of chat templates. Errors are those of engine/tokenize/template_operators.h.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,26 +12,21 @@
 
 namespace shale {
 
+// The arguments of a function, a method, a filter or a test.
 struct TemplateArguments {
   std::vector<TemplateValue> values;
   std::vector<std::pair<std::string, TemplateValue>> keywords;
+
+  // Returns the argument at `index`, or else the keyword `name`, or null if there is neither.
+  const TemplateValue* Find(size_t index, absl::string_view name) const;
+  // Does the same for an argument that must be a string. `of` names the function in the error.
+  absl::StatusOr<std::string> Text(size_t index, absl::string_view name, absl::string_view of) const;
 };
 
-// Each returns what Python and Jinja return, and InvalidArgument without a place: for a function that is not supported,
-// by name, and where Python would raise an exception. Case is changed of ASCII only; other letters are refused.
-absl::StatusOr<TemplateValue> ApplyBinary(absl::string_view sign, const TemplateValue& a, const TemplateValue& b);
-absl::StatusOr<TemplateValue> ApplyFilter(absl::string_view name, const TemplateValue& value,
-                                          const TemplateArguments& arguments);
-absl::StatusOr<bool> ApplyTest(absl::string_view name, const TemplateValue& value, const TemplateArguments& arguments);
-// A method of a string or a mapping.
+// Calls raise_exception, namespace or range.
+absl::StatusOr<TemplateValue> ApplyFunction(absl::string_view name, const TemplateArguments& arguments);
+// Calls a method of a string or of a dict. Refuses to change the case of letters beyond ASCII.
 absl::StatusOr<TemplateValue> ApplyMethod(absl::string_view name, const TemplateValue& self,
                                           const TemplateArguments& arguments);
-// One of the functions raise_exception, namespace and range.
-absl::StatusOr<TemplateValue> ApplyFunction(absl::string_view name, const TemplateArguments& arguments);
-absl::StatusOr<TemplateValue> ItemOf(const TemplateValue& value, const TemplateValue& index);
-// Bounds may be none or undefined.
-absl::StatusOr<TemplateValue> SliceOf(const TemplateValue& value, const TemplateValue (&bounds)[3]);
-// Returns what a loop goes through: the elements of a list, the names of a mapping, the characters of a string.
-absl::StatusOr<TemplateValue::List> ElementsOf(const TemplateValue& value);
 
 }  // namespace shale

@@ -17,7 +17,7 @@ namespace {
 
 using Kind = TemplateToken::Kind;
 
-// The longest first.
+// Longer operators stand before those that they begin with.
 constexpr absl::string_view kOperators[] = {"==", "!=", "<=", ">=", "//", "**", "(", ")", "[", "]", "{", "}", ",",
                                             ".",  ":",  "|",  "=",  "<",  ">",  "+", "-", "*", "/", "%", "~"};
 
@@ -85,7 +85,7 @@ class Lexer {
     MoveTo(tag);
   }
 
-  // Takes what follows a tag that ended: `sign` is the one before its end.
+  // Removes white space after a tag. `sign` is the - or + before the end of the tag, or 0.
   void AfterTag(char sign, bool trims_line) {
     strip_ = sign == '-';
     if (trims_line && sign == 0 && at_ < source_.size() && source_[at_] == '\n') MoveTo(at_ + 1);
@@ -174,7 +174,7 @@ class Lexer {
   absl::string_view source_;
   size_t at_ = 0;
   int line_ = 1;
-  bool strip_ = false;  // White space is removed from the text that follows.
+  bool strip_ = false;  // Whether to remove white space at the beginning of the text that follows.
   std::vector<TemplateToken> tokens_;
 };
 

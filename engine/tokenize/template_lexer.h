@@ -24,13 +24,13 @@ struct TemplateToken {
     kEnd,  // Of the template.
   };
   Kind kind = Kind::kEnd;
-  std::string text;  // Of a string, without quotes and escapes.
+  std::string text;  // The text of the token. A kString has neither quotes nor escapes.
   int64_t number = 0;
   int line = 1;
 };
 
-// Removes white space around tags as transformers asks Jinja to (trim_blocks, lstrip_blocks), and comments. The last
-// token is kEnd. Returns InvalidArgument with the line.
+// Returns the tokens of a template; the last one is kEnd. Removes comments, and white space around tags as transformers
+// tells Jinja to (trim_blocks, lstrip_blocks). Returns InvalidArgument with the line.
 absl::StatusOr<std::vector<TemplateToken>> LexTemplate(absl::string_view source);
 
 }  // namespace shale

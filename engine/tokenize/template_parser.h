@@ -1,61 +1,27 @@
-// The tree of a chat template.
+// Statements of a chat template.
 #pragma once
 
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/tokenize/template_value.h"
+#include "engine/tokenize/template_expression.h"
 
 namespace shale {
 
-struct TemplateExpression {
-  enum class Kind {
-    kLiteral,      // value
-    kName,         // name
-    kAttribute,    // parts[0] . name
-    kItem,         // parts[0] [ parts[1] ]
-    kSlice,        // parts[0] [ parts[1] : parts[2] : parts[3] ]; a part may be null
-    kCall,         // parts[0] ( the other parts, keywords )
-    kFilter,       // parts[0] | name ( the other parts, keywords )
-    kTest,         // parts[0] is name ( the other parts )
-    kNot,          // parts[0]
-    kMinus,        // parts[0]
-    kBinary,       // parts[0] name parts[1]
-    kConditional,  // parts[0] if parts[1] else parts[2], which may be null
-    kList,         // parts
-  };
-  using Pointer = std::unique_ptr<TemplateExpression>;
-
-  Kind kind = Kind::kLiteral;
-  int line = 1;
-  std::string name;
-  TemplateValue value;
-  std::vector<Pointer> parts;
-  std::vector<std::pair<std::string, Pointer>> keywords;
-  int depth = 1;  // Of the tree. It is bounded, so that a tree may be walked by recursion.
-
-  void Add(Pointer part) {
-    if (part != nullptr) depth = std::max(depth, part->depth + 1);
-    parts.push_back(std::move(part));
-  }
-};
-
 struct TemplateStatement {
   enum class Kind {
-    kText,   // text
-    kPrint,  // expression
-    kIf,     // branches: the first with a true condition, or none
-    kFor,    // text: names, in expression, if condition; body; otherwise
-    kSet,    // text, or text.attribute
-    kBreak,  // of the innermost loop
-    kContinue,
+    kText,      // Writes text.
+    kPrint,     // Writes expression.
+    kIf,        // Runs the first of branches whose condition is true, if there is one.
+    kFor,       // Runs body for the names in expression that pass condition, or otherwise if there are none.
+    kSet,       // Sets the variable text, or text.attribute, to expression.
+    kBreak,     // Ends the innermost loop.
+    kContinue,  // Goes on with the next element of the innermost loop.
   };
   struct Branch {
-    TemplateExpression::Pointer condition;  // Null: else.
+    TemplateExpression::Pointer condition;  // Null for "else".
     std::vector<TemplateStatement> body;
   };
 
@@ -69,8 +35,8 @@ struct TemplateStatement {
   std::vector<Branch> branches;
 };
 
-// Parses the statements if, for, set, break, continue and generation, and expressions without lambdas, tuples and
-// floats. Refuses others by name, with the line.
+// Parses a template: text, expressions, and the statements if, for, set, break, continue and generation. Refuses other
+// statements by name, with the line.
 absl::StatusOr<std::vector<TemplateStatement>> ParseTemplate(absl::string_view source);
 
 }  // namespace shale

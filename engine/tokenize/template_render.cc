@@ -7,7 +7,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/text/quote.h"
+#include "engine/tokenize/template_filters.h"
 #include "engine/tokenize/template_functions.h"
+#include "engine/tokenize/template_operators.h"
 #include "kernels/check.h"
 
 namespace shale {

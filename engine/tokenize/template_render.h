@@ -1,4 +1,4 @@
-// Runs a chat template.
+// Renders a chat template.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace shale {
 
-// Returns what the statements write. `variables` is a dict of what they may read. Returns InvalidArgument with the
-// line, also for a template that takes too many steps or writes too much.
+// Returns what the statements write. They may read the elements of the dict `variables`. Returns InvalidArgument with
+// the line for an error in the template, and for a template that takes too many steps or writes too much.
 absl::StatusOr<std::string> RenderTemplate(const std::vector<TemplateStatement>& statements,
                                            const TemplateValue& variables);
 

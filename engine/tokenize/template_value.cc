@@ -12,7 +12,7 @@ namespace shale {
 namespace {
 
 absl::Status AppendJson(const TemplateValue& value, std::string* json) {
-  if (json->size() > kMostTextBytes) return absl::InvalidArgumentError("tojson writes too much");
+  if (json->size() > kMaxTextBytes) return absl::InvalidArgumentError("tojson writes too much");
   switch (value.kind) {
     case TemplateValue::Kind::kUndefined: return absl::InvalidArgumentError("tojson of an undefined value");
     case TemplateValue::Kind::kNone: absl::StrAppend(json, "null"); break;
@@ -120,6 +120,10 @@ absl::StatusOr<std::string> Printed(const TemplateValue& value) {
     case TemplateValue::Kind::kString: return value.text;
     default: return absl::InvalidArgumentError(absl::StrCat("to write ", value.type(), " as text is not supported"));
   }
+}
+
+absl::Status CheckTextLength(double bytes) {
+  return bytes <= static_cast<double>(kMaxTextBytes) ? absl::OkStatus() : TemplateError("a string is too long");
 }
 
 absl::StatusOr<std::string> AsJson(const TemplateValue& value) {

@@ -1,4 +1,4 @@
-// What a program hears of text that becomes tokens.
+// Reports on text that becomes tokens: progress, and totals.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,29 @@ namespace shale {
 
 struct TokenizeTotals {
   int64_t documents = 0;
-  int64_t bytes = 0;  // Of text.
+  int64_t bytes = 0;  // Bytes of text.
   int64_t tokens = 0;
   int64_t counted = 0;        // Tokens that count in the loss.
-  int64_t skipped = 0;        // Bad lines (BadLines::kSkip).
-  std::string first_skipped;  // What was wrong with the first of them.
+  int64_t skipped = 0;        // Bad lines that were skipped (BadLines::kSkip).
+  std::string first_skipped;  // What is wrong with the first bad line.
 };
 
-// Text that has become tokens.
+// Says how text became tokens.
 struct TextReport {
-  std::string path;    // Of the text.
-  std::string folder;  // That keeps the tokens.
-  bool made = false;   // The tokens were made now. Otherwise they were found.
+  std::string path;    // The text.
+  std::string folder;  // The folder of the cache that has the tokens.
+  bool made = false;   // Whether this call made the tokens, rather than found them in the cache.
   TokenizeTotals totals;
-  std::vector<std::string> skipped_files;  // Of a folder, with the reasons: "art.dat (binary)".
+  std::vector<std::string> skipped_files;  // Files of a folder that were left out, with reasons: "art.dat (binary)".
 };
 
-// All are called by the thread that asked for the data, and may be null.
+// Functions that the thread that asked for the data calls. Each may be null.
 struct TextProgress {
-  // Is called while tokens are made, with the bytes of the files that were read so far, and with all.
+  // Called while tokens are made, with the bytes of the files that were read so far, and the bytes of all files.
   std::function<void(int64_t bytes_read, int64_t total_bytes)> reading;
-  // Is called when the tokens are there.
+  // Called when the tokens can be read.
   std::function<void(const TextReport& report)> ready;
-  // Is called when documents of `path` are packed or padded (data.packing).
+  // Called when the documents of `path` have been packed or padded (data.packing).
   std::function<void(const std::string& path, const DocumentsReport& report)> packed;
 };
 

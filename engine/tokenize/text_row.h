@@ -1,4 +1,4 @@
-// Rows of JSON Lines: what one is as text, and which of it counts in the loss.
+// Reads rows of JSON Lines: their text, and which of it counts in the loss.
 #pragma once
 
 #include <cstddef>
@@ -15,27 +15,32 @@
 
 namespace shale {
 
-// A row is {"text": T}, {"prompt": P, "completion": C} or {"messages": [{"role": R, "content": C}, ...]}; other names
-// in it are ignored.
+// A row is {"text": T}, {"prompt": P, "completion": C} or {"messages": [{"role": R, "content": C}, ...]}. Other fields
+// are ignored.
 struct TextRow {
   std::string text;  // Well-formed UTF-8.
-  // A chat template wrote it: special tokens in it are tokens, and those around a document are part of it.
+  // Whether a chat template wrote the text. If so, special tokens in the text become tokens, and nothing is put around
+  // the document, because the template already did.
   bool is_chat = false;
-  // Offsets in `text`, rising: it counts from the first to the second, from the third to the fourth, and so on; from
-  // the last one to the end if their number is odd.
+  // What counts in the loss: begin, end, begin, end, ... as ascending offsets in `text`. The end of the text is the
+  // last end if it is missing.
   std::vector<size_t> turns;
 };
 
-// Reads a row (DocumentPiece::is_row). `chat` makes text of messages. Returns InvalidArgument with file and line, and
-// FailedPrecondition for messages without a `chat`.
-absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, LossOn loss_on, const ChatTemplate* chat);
-// Returns the parts of a row, if it has a prompt and a completion. Returns the same errors.
+// The parts of a row with a prompt and a completion.
 struct PromptRow {
   std::string prompt;
   std::string completion;  // Not empty.
 };
+
+// Reads a row. `chat` turns messages into text. Returns InvalidArgument with file and line, and FailedPrecondition for
+// messages if `chat` is null. REQUIRES: piece.is_row.
+absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, LossOn loss_on, const ChatTemplate* chat);
+// Returns the prompt and the completion of a row, or none for a row of another kind. Returns InvalidArgument with file
+// and line. REQUIRES: piece.is_row.
 absl::StatusOr<std::optional<PromptRow>> ReadPromptRow(const DocumentPiece& piece);
-// Returns the text of a row for counting words: that of messages without a template. Returns the same errors.
+// Returns the text of a row for counting words. Messages are joined by line ends, without a chat template. Returns
+// InvalidArgument with file and line. REQUIRES: piece.is_row.
 absl::StatusOr<std::string> WordsOfRow(const DocumentPiece& piece);
 
 }  // namespace shale

@@ -19,23 +19,24 @@ namespace shale {
 // else 32-bit tokens. Used by one thread.
 class TokenFilesWriter {
  public:
-  // The header counts tokens in 31 bits.
+  // The header of a file has 31 bits for the number of tokens.
   static constexpr int64_t kMaxTokensInFile = std::numeric_limits<int32_t>::max();
 
   // Returns FailedPrecondition if `folder` exists and is not empty.
   static absl::StatusOr<TokenFilesWriter> Create(const std::string& folder, int64_t vocabulary,
                                                  int64_t tokens_in_file = kMaxTokensInFile);
 
-  int64_t count() const { return count_; }  // Tokens added.
+  // Returns how many tokens were added.
+  int64_t count() const { return count_; }
   int bytes_per_token() const { return wide_ ? 4 : 2; }
 
-  // REQUIRES: each token is below the vocabulary.
+  // Adds tokens. REQUIRES: each is below the vocabulary.
   absl::Status Add(absl::Span<const int32_t> tokens);
-  // Returns the hidden folder that the files lie in until Commit. The caller may write others there, too.
+  // Returns the hidden folder that holds the files until Commit. The caller may write other files there.
   const std::string& folder() const { return folder_.path(); }
-  // Writes what is left. Returns InvalidArgument if there are no tokens. Afterwards none can be added.
+  // Ends the last file. Returns InvalidArgument if there are no tokens. Afterwards Add must not be called.
   absl::Status End();
-  // Does the same, and lets the folder appear. Afterwards the object may only be destroyed.
+  // Calls End, and gives the folder its name. Afterwards the object may only be destroyed.
   absl::Status Commit();
 
  private:
@@ -51,9 +52,9 @@ class TokenFilesWriter {
   int64_t count_ = 0;
   int files_ = 0;
   std::optional<DurableFile> file_;
-  int64_t in_file_ = 0;  // Tokens in file_.
-  int64_t offset_ = 0;   // Bytes of file_ that were written.
-  std::string buffer_;   // What is to be written next.
+  int64_t in_file_ = 0;  // Tokens of file_, those in buffer_ included.
+  int64_t offset_ = 0;   // Bytes written to file_.
+  std::string buffer_;   // Bytes to write at offset_.
 };
 
 }  // namespace shale

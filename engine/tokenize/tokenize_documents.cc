@@ -34,6 +34,12 @@ struct alignas(kCacheLine) Batch {
   TokenizeTotals totals;
 };
 
+// Returns an error with the file and the line of the piece.
+absl::Status At(const DocumentPiece& piece, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(*piece.path, ":", piece.line, ": ", status.message()));
+}
+
 // Tokenizes the pieces of batches. Used by one thread.
 class alignas(kCacheLine) Worker {
  public:
@@ -43,12 +49,12 @@ class alignas(kCacheLine) Worker {
   absl::Status Process(Batch& batch) {
     for (DocumentPiece& piece : batch.pieces) {
       if (!piece.is_row) {
-        SHALE_RETURN_IF_ERROR(Add({.text = std::move(piece.text), .turns = {0}}, piece, batch));
+        SHALE_RETURN_IF_ERROR(At(piece, Add({.text = std::move(piece.text), .turns = {0}}, piece, batch)));
         continue;
       }
       const absl::StatusOr<TextRow> row = ReadTextRow(piece, options_.loss_on, options_.chat);
       if (row.ok()) {
-        SHALE_RETURN_IF_ERROR(Add(*row, piece, batch));
+        SHALE_RETURN_IF_ERROR(At(piece, Add(*row, piece, batch)));
       } else if (absl::IsFailedPrecondition(row.status())) {
         return absl::InvalidArgumentError(absl::StrCat(row.status().message(), ": ", options_.no_chat.message()));
       } else if (options_.bad_lines == BadLines::kRefuse) {

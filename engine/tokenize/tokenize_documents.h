@@ -18,35 +18,38 @@ namespace shale {
 
 struct TokenizeOptions {
   int threads = 1;
-  // Put behind every document, besides what the tokenizer itself puts around it. -1: none.
+  // The token to put after every document, after what the tokenizer itself puts there. -1: none.
   int32_t end_of_document = -1;
   LossOn loss_on = LossOn::kCompletions;
   BadLines bad_lines = BadLines::kRefuse;
-  // Makes text of messages. Null: they are refused, also if bad lines are skipped, because of `no_chat`. Borrowed.
+  // Turns messages into text. Borrowed. If null, messages are refused with the reason `no_chat`, even if bad lines are
+  // skipped.
   const ChatTemplate* chat = nullptr;
   absl::Status no_chat = absl::NotFoundError("there is none");
 };
 
-// The tokens of a document, or of a piece of one.
+// The tokens of a document or of a piece of one.
 struct DocumentTokens {
   absl::Span<const int32_t> tokens;
-  absl::Span<const uint8_t> counts;  // Whether each token counts in the loss, 1 or 0. Empty: all do.
-  bool ends = true;                  // The document ends behind the last token.
+  absl::Span<const uint8_t> counts;  // 1 for each token that counts in the loss, else 0. Empty if all count.
+  bool ends = true;                  // Whether the document ends after the last token.
 };
 
-// Passes the tokens of all documents to `add`, in order, whatever the number of threads is. Calls `progress`, if there
-// is one, with the totals so far after each some hundred KB. Both are called by this thread. Returns the first error of
-// the reader, of a row, of the tokenizer or of `add`. Special tokens that stand in the text are text.
+// Passes the tokens of all documents to `add`, in order, for any number of threads. Calls `progress`, if it is not
+// null, with the totals so far, after every few hundred KB. Calls both from the calling thread. Takes special tokens
+// that stand in a text, but not in a chat, as text. Returns the first error of the reader, of a row, of the tokenizer
+// or of `add`.
 //
-// Of a prompt with a completion, the tokens count that follow those which the prompt alone has: the first may have
-// letters of both if the tokenizer joins them. So it is with each turn of a chat, of which the tokens end where the
-// template does. An end of a document counts if what stands before it does.
+// A completion counts from the first token that the prompt alone does not have. That token may hold letters of both, if
+// the tokenizer joins them. The turns of a chat begin and end by the same rule. The end of a document counts if the
+// text before it counts.
 absl::StatusOr<TokenizeTotals> TokenizeDocuments(const Tokenizer& tokenizer, DocumentReader& reader,
                                                  const TokenizeOptions& options,
                                                  const std::function<absl::Status(const DocumentTokens&)>& add,
                                                  const std::function<void(const TokenizeTotals&)>& progress = nullptr);
 
-// Counts the words of all documents (CountWords), in the same way. Sets `documents` and `bytes` of the totals.
+// Adds the words of all documents to `*words` (CountWords), with the same threads and errors. Sets `documents`, `bytes`
+// and the skipped lines of the totals.
 absl::StatusOr<TokenizeTotals> CountWordsOfDocuments(
     DocumentReader& reader, absl::string_view pattern, const TokenizeOptions& options, WordCounts* words,
     const std::function<void(const TokenizeTotals&)>& progress = nullptr);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/text/utf8.h"
 #include "engine/tokenize/character.h"
 #include "kernels/check.h"
@@ -9,7 +10,7 @@
 namespace shale {
 
 int32_t Tokenizer::Find(absl::string_view written) const {
-  const int32_t added = parts_->added.Number(written);
+  const int32_t added = parts_->added.Id(written);
   return added >= 0 ? added : parts_->model.Find(written);
 }
 
@@ -39,7 +40,7 @@ absl::Status Encoder::Encode(absl::string_view text, const EncodeOptions& option
   }
   if (options.add_prefix_and_suffix) tokens->insert(tokens->end(), parts.prefix.begin(), parts.prefix.end());
   if (!parts.added.Any(/*normalized=*/false)) {
-    SHALE_RETURN_IF_ERROR(EncodeSection(text, /*at_start=*/true, options.special_tokens_in_text, tokens));
+    SHALE_RETURN_IF_ERROR(EncodeSection(text, /*at_start=*/true, options, tokens));
   } else {
     std::vector<Section> sections;
     parts.added.Split(text, /*normalized=*/false, options.special_tokens_in_text, &sections);
@@ -48,40 +49,42 @@ absl::Status Encoder::Encode(absl::string_view text, const EncodeOptions& option
         tokens->push_back(section.token);
         continue;
       }
-      SHALE_RETURN_IF_ERROR(EncodeSection(text.substr(section.begin, section.end - section.begin), section.begin == 0,
-                                          options.special_tokens_in_text, tokens));
+      SHALE_RETURN_IF_ERROR(
+          EncodeSection(text.substr(section.begin, section.end - section.begin), section.begin == 0, options, tokens));
     }
   }
   if (options.add_prefix_and_suffix) tokens->insert(tokens->end(), parts.suffix.begin(), parts.suffix.end());
   return absl::OkStatus();
 }
 
-absl::Status Encoder::EncodeSection(absl::string_view text, bool at_start, bool special, std::vector<int32_t>* tokens) {
+absl::Status Encoder::EncodeSection(absl::string_view text, bool at_start, const EncodeOptions& options,
+                                    std::vector<int32_t>* tokens) {
   const Tokenizer::Parts& parts = *tokenizer_.parts_;
   std::string buffer;
   SHALE_ASSIGN_OR_RETURN(const absl::string_view normal, parts.normalizer.Normalize(text, &buffer));
-  if (!parts.added.Any(/*normalized=*/true)) return EncodeNormal(normal, at_start, tokens);
+  if (!parts.added.Any(/*normalized=*/true)) return EncodeNormal(normal, at_start, options, tokens);
   std::vector<Section> sections;
-  parts.added.Split(normal, /*normalized=*/true, special, &sections);
+  parts.added.Split(normal, /*normalized=*/true, options.special_tokens_in_text, &sections);
   for (const Section& section : sections) {
     if (section.token >= 0) {
       tokens->push_back(section.token);
       continue;
     }
     SHALE_RETURN_IF_ERROR(EncodeNormal(normal.substr(section.begin, section.end - section.begin),
-                                       at_start && section.begin == 0, tokens));
+                                       at_start && section.begin == 0, options, tokens));
   }
   return absl::OkStatus();
 }
 
-absl::Status Encoder::EncodeNormal(absl::string_view text, bool at_start, std::vector<int32_t>* tokens) {
+absl::Status Encoder::EncodeNormal(absl::string_view text, bool at_start, const EncodeOptions& options,
+                                   std::vector<int32_t>* tokens) {
   if (text.empty()) return absl::OkStatus();
   const PreTokenizer& pre_tokenizer = tokenizer_.parts_->pre_tokenizer;
   if (const Scanner scanner = pre_tokenizer.scanner(); scanner != nullptr) {
     const char* end = text.data() + text.size();
     for (const char* at = text.data(); at < end;) {
       const char* next = scanner(at, end);
-      EncodePiece(absl::string_view(at, next - at), tokens);
+      SHALE_RETURN_IF_ERROR(EncodePiece(absl::string_view(at, next - at), options, tokens));
       at = next;
     }
     return absl::OkStatus();
@@ -89,19 +92,28 @@ absl::Status Encoder::EncodeNormal(absl::string_view text, bool at_start, std::v
   Pieces pieces = {.texts = {std::string(text)}, .at_start = at_start};
   SHALE_RETURN_IF_ERROR(pre_tokenizer.Split(&pieces));
   for (const std::string& piece : pieces.texts) {
-    if (!piece.empty()) EncodePiece(piece, tokens);
+    if (!piece.empty()) SHALE_RETURN_IF_ERROR(EncodePiece(piece, options, tokens));
   }
   return absl::OkStatus();
 }
 
-void Encoder::EncodePiece(absl::string_view piece, std::vector<int32_t>* tokens) {
+absl::Status Encoder::EncodePiece(absl::string_view piece, const EncodeOptions& options, std::vector<int32_t>* tokens) {
   const BpeModel& model = tokenizer_.parts_->model;
-  if (piece.size() > WordCache::kMaxBytes) return model.Encode(piece, scratch_, tokens);
+  if (piece.size() > WordCache::kMaxBytes) {
+    if (static_cast<int64_t>(piece.size()) > options.largest_piece_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat("the text has ", piece.size(),
+                                                       " bytes in a row that the tokenizer does not split; at most ",
+                                                       options.largest_piece_bytes, " are supported"));
+    }
+    model.Encode(piece, scratch_, tokens);
+    return absl::OkStatus();
+  }
   WordCache::Place place;
-  if (cache_.Find(piece, &place, tokens)) return;
+  if (cache_.Find(piece, &place, tokens)) return absl::OkStatus();
   const size_t before = tokens->size();
   model.Encode(piece, scratch_, tokens);
   cache_.Insert(place, tokens->data() + before, tokens->size() - before);
+  return absl::OkStatus();
 }
 
 TokenStream::TokenStream(Tokenizer tokenizer, bool skip_special, Decoder::Bytes bytes)

@@ -1,7 +1,7 @@
 // Tokenizer: the tokenizer.json of a Hugging Face folder. Encoder turns text into tokens, TokenStream tokens into text.
 //
-// Both give what the tokenizers library gives. Parts that are not known, and settings that would change a result, are
-// refused by name when the tokenizer is read.
+// Both return what the tokenizers library returns. Reading a tokenizer refuses, by name, parts that are not supported
+// and settings that would change a result.
 #pragma once
 
 #include <cstdint>
@@ -27,21 +27,21 @@ class Tokenizer {
   // Reads `tokenizer.json` in a folder, or the file at `path`. Returns the errors of ReadFile, and InvalidArgument with
   // file, part and what was found.
   static absl::StatusOr<Tokenizer> Load(const std::string& path);
-  // Does the same for the text of a tokenizer.json.
+  // Reads the text of a tokenizer.json. Returns InvalidArgument with part and what was found.
   static absl::StatusOr<Tokenizer> FromJson(absl::string_view json);
 
-  // Returns one more than the largest token.
+  // Returns one more than the largest token id.
   int64_t vocabulary() const { return parts_->vocabulary; }
-  // Returns the token that is written like this in the file, or -1: "<|endoftext|>".
+  // Returns the id of a token by its text in the file, such as "<|endoftext|>", or -1.
   int32_t Find(absl::string_view written) const;
-  // Returns the tokens that the file puts before and behind every document (TemplateProcessing).
+  // Return the tokens that the file puts before and after every document (TemplateProcessing).
   const std::vector<int32_t>& prefix() const { return parts_->prefix; }
   const std::vector<int32_t>& suffix() const { return parts_->suffix; }
-  // Returns whether a text may be cut behind a line end that stands between two characters that are not white space:
-  // the tokens of the parts, one after another, are then those of the text.
+  // Returns whether a text may be cut in two after a line end, if the characters around the line end are not white
+  // space. The tokens of the first part and then the second part are those of the text.
   bool by_line() const;
 
-  // Returns the text of `tokens`. Leaves out numbers that are no token, and special tokens if told to.
+  // Returns the text of `tokens`. Leaves out ids that no token has, and special tokens if `skip_special`.
   std::string Decode(const std::vector<int32_t>& tokens, bool skip_special) const;
 
  private:
@@ -58,33 +58,37 @@ class Tokenizer {
     int64_t vocabulary = 0;
   };
 
-  // Returns the token as its decoder reads it, or null if it is to be left out.
+  // Returns the text of a token for the decoder, or null to leave it out.
   const std::string* Shown(int32_t token, bool skip_special) const;
 
   std::shared_ptr<const Parts> parts_;
 };
 
-// What becomes of a text besides its tokens.
 struct EncodeOptions {
-  bool add_prefix_and_suffix = false;
-  // Whether special tokens that stand in the text become their token. Otherwise they are text, as it should be for text
-  // that anyone may have written.
+  bool add_prefix_and_suffix = false;  // Tokenizer::prefix and suffix.
+  // Whether special tokens that stand in the text become tokens. Set it to false for text that anyone may have written,
+  // so that they stay text.
   bool special_tokens_in_text = true;
+  // Longer pieces of text that the tokenizer does not split are refused. Each byte of such a piece takes up to 24 bytes
+  // of memory.
+  int64_t largest_piece_bytes = int64_t{1} << 28;
 };
 
-// Encodes texts one after another. Used by one thread. Takes 2 MiB.
+// Encodes texts one after another, and remembers the tokens of words (WordCache). Used by one thread.
 class Encoder {
  public:
   explicit Encoder(Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {}
 
-  // Appends the tokens of `text` to `*tokens`. Bytes that are not UTF-8 count as U+FFFD (ReplaceIllFormed). Returns
-  // ResourceExhausted if a regular expression takes too long.
+  // Appends the tokens of `text` to `*tokens`. Replaces bytes that are not UTF-8 by U+FFFD (ReplaceIllFormed). Returns
+  // ResourceExhausted if a piece is too long or a regular expression takes too long.
   absl::Status Encode(absl::string_view text, const EncodeOptions& options, std::vector<int32_t>* tokens);
 
  private:
-  absl::Status EncodeSection(absl::string_view text, bool at_start, bool special, std::vector<int32_t>* tokens);
-  absl::Status EncodeNormal(absl::string_view text, bool at_start, std::vector<int32_t>* tokens);
-  void EncodePiece(absl::string_view piece, std::vector<int32_t>* tokens);
+  absl::Status EncodeSection(absl::string_view text, bool at_start, const EncodeOptions& options,
+                             std::vector<int32_t>* tokens);
+  absl::Status EncodeNormal(absl::string_view text, bool at_start, const EncodeOptions& options,
+                            std::vector<int32_t>* tokens);
+  absl::Status EncodePiece(absl::string_view piece, const EncodeOptions& options, std::vector<int32_t>* tokens);
 
   Tokenizer tokenizer_;
   WordCache cache_;
@@ -96,10 +100,11 @@ class TokenStream {
  public:
   TokenStream(Tokenizer tokenizer, bool skip_special, Decoder::Bytes bytes = Decoder::Bytes::kEarly);
 
-  // Returns the text that is complete now. Never ends inside of a character.
+  // Returns the text that is complete now, which never ends inside a character.
   std::string Push(int32_t token);
-  // Whether special tokens that follow are left out.
+  // Sets whether to leave out the special tokens that follow.
   void SkipSpecial(bool skip) { skip_special_ = skip; }
+  // Ends the tokens. Returns the rest of the text, with U+FFFD for an incomplete character.
   std::string Finish() { return stream_.Finish(); }
 
  private:

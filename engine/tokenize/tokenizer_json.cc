@@ -88,7 +88,7 @@ absl::StatusOr<Tokenizer> Tokenizer::FromJson(absl::string_view text) {
   SHALE_RETURN_IF_ERROR(ReadPostProcessor(part("post_processor"), &parts->prefix, &parts->suffix));
   parts->vocabulary = parts->model.limit();
   for (const AddedToken& token : parts->added.tokens()) {
-    parts->vocabulary = std::max<int64_t>(parts->vocabulary, token.number + int64_t{1});
+    parts->vocabulary = std::max<int64_t>(parts->vocabulary, token.id + int64_t{1});
   }
   for (const std::vector<int32_t>* tokens : {&parts->prefix, &parts->suffix}) {
     for (const int32_t token : *tokens) {

@@ -13,21 +13,21 @@
 namespace shale {
 namespace {
 
-void WriteAll(int fd, absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(fd, bytes.data(), bytes.size());
-    SHALE_CHECK(written > 0);
-    bytes.remove_prefix(written);
-  }
+// Sets the contents of a file.
+void Overwrite(int fd, absl::string_view bytes) {
+  SHALE_CHECK(pwrite(fd, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  SHALE_CHECK(ftruncate(fd, static_cast<off_t>(bytes.size())) == 0);
 }
 
 }  // namespace
 
 MemoryFile::MemoryFile(absl::string_view bytes) : fd_(memfd_create("fuzz", MFD_CLOEXEC)) {
   SHALE_CHECK(fd_ >= 0);
-  WriteAll(fd_, bytes);
+  Overwrite(fd_, bytes);
   path_ = absl::StrCat("/proc/self/fd/", fd_);
 }
+
+void MemoryFile::Write(absl::string_view bytes) const { Overwrite(fd_, bytes); }
 
 MemoryFile::~MemoryFile() { close(fd_); }
 
@@ -41,16 +41,16 @@ MemoryFolder::MemoryFolder() {
 }
 
 MemoryFolder::~MemoryFolder() {
+  for (const auto& file : open_) close(file.second);
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
 }
 
 void MemoryFolder::Write(absl::string_view name, absl::string_view bytes) const {
-  const std::string path = Path(name);
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  SHALE_CHECK(fd >= 0) << path;
-  WriteAll(fd, bytes);
-  close(fd);
+  const auto [file, is_new] = open_.try_emplace(std::string(name), -1);
+  if (is_new) file->second = open(Path(name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  SHALE_CHECK(file->second >= 0) << Path(name);
+  Overwrite(file->second, bytes);
 }
 
 }  // namespace shale

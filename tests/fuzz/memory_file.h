@@ -1,6 +1,7 @@
 // Presents bytes as files, for parsers that take paths.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,8 @@ class MemoryFile {
   MemoryFile& operator=(const MemoryFile&) = delete;
   ~MemoryFile();
 
+  // Overwrites the file.
+  void Write(absl::string_view bytes) const;
   const std::string& path() const { return path_; }
 
  private:
@@ -32,11 +35,12 @@ class MemoryFolder {
   ~MemoryFolder();
 
   std::string Path(absl::string_view name) const { return absl::StrCat(path_, "/", name); }
-  // Writes a file with these bytes, in the place of one with this name.
+  // Writes a file with these bytes. Overwrites a file with this name in place, which is faster than to make it anew.
   void Write(absl::string_view name, absl::string_view bytes) const;
 
  private:
   std::string path_;
+  mutable std::map<std::string, int> open_;  // Files by name.
 };
 
 }  // namespace shale

@@ -91,7 +91,8 @@ void CheckTokens(const TokenSource& source, const std::vector<int64_t>& expected
 }
 
 void Check(absl::string_view bytes) {
-  const MemoryFile file(bytes);
+  static const MemoryFile file("");
+  file.Write(bytes);
   for (const DataFormat format :
        {DataFormat::kByContent, DataFormat::kText, DataFormat::kLlmc, DataFormat::kMegatron}) {
     const std::vector<int64_t> expected = Expected(bytes, format);
@@ -104,9 +105,10 @@ void Check(absl::string_view bytes) {
     CheckTokens(*source, expected);
     if (source->is_text()) continue;
     // Writes the tokens as an llm.c file and reads them back.
-    const MemoryFile written(source->tokenizer() == "GPT-2 (llm.c)"
-                                 ? LlmcBytes(std::vector<uint16_t>(expected.begin(), expected.end()))
-                                 : LlmcBytes(std::vector<uint32_t>(expected.begin(), expected.end())));
+    static const MemoryFile written("");
+    written.Write(source->tokenizer() == "GPT-2 (llm.c)"
+                      ? LlmcBytes(std::vector<uint16_t>(expected.begin(), expected.end()))
+                      : LlmcBytes(std::vector<uint32_t>(expected.begin(), expected.end())));
     const absl::StatusOr<TokenSource> again = TokenSource::Open(written.path(), DataFormat::kByContent);
     SHALE_CHECK(again.ok()) << again.status();
     CheckTokens(*again, expected);

@@ -22,9 +22,8 @@ constexpr absl::string_view kTexts[] = {
     "a\xFF\xC3(\xF0\x9F",
 };
 
-void CheckText(const Tokenizer& tokenizer, absl::string_view text) {
+void CheckText(const Tokenizer& tokenizer, Encoder& encoder, absl::string_view text) {
   for (const bool special : {false, true}) {
-    Encoder encoder(tokenizer);
     std::vector<int32_t> tokens;
     const EncodeOptions options = {.add_prefix_and_suffix = special, .special_tokens_in_text = special};
     const absl::Status status = encoder.Encode(text, options, &tokens);
@@ -56,6 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     shale::CheckRefusal(tokenizer.status());
     return 0;
   }
-  for (const absl::string_view text : shale::kTexts) shale::CheckText(*tokenizer, text);
+  shale::Encoder encoder(*tokenizer);
+  for (const absl::string_view text : shale::kTexts) shale::CheckText(*tokenizer, encoder, text);
   return 0;
 }

@@ -105,6 +105,8 @@ TEST(ChatTemplateTest, TurnsAreWhatTheAssistantSaysWithItsEnd) {
   // The first answer lost its thoughts, which the template writes while it is the last one.
   EXPECT_THAT(turns("qwen3"), ElementsAre("A b<|im_end|>\n", "<think>\n\n</think>\n\nC d<|im_end|>\n"));
   EXPECT_THAT(turns("falcon"), ElementsAre(" A b", " C d"));
+  EXPECT_THAT(turns("falcon_instruct"), ElementsAre(" A b", " C d"));
+  EXPECT_THAT(turns("falcon3"), ElementsAre("A b</s>", "C d</s>"));
 }
 
 // Mistral's own templates write the system message only into a conversation that ends with a question. Training on what

@@ -249,6 +249,25 @@ TEST(DocumentsTest, ErrorsNameFileAndLine) {
   EXPECT_EQ(ErrorOf(text), text + " has no data");
 }
 
+// A word takes 24 times its size, so a file without a space could otherwise take all memory of a machine.
+TEST(DocumentsTest, WordsThatAreTooLongAreRefused) {
+  std::vector<int32_t> tokens;
+  const EncodeOptions options = {.largest_piece_bytes = 100};
+  for (const char* family : {"gpt2", "llama2", "falcon"}) {
+    Encoder encoder(Load(family));
+    const std::string spaces = std::string(family) == "llama2" ? "" : " ";  // This family does not split at spaces.
+    EXPECT_TRUE(encoder.Encode(std::string(90, 'a') + spaces + std::string(90, 'b'), {}, &tokens).ok());
+    if (!spaces.empty()) {
+      EXPECT_TRUE(encoder.Encode(std::string(90, 'a') + spaces + std::string(90, 'b'), options, &tokens).ok())
+          << family;
+    }
+    const absl::Status status = encoder.Encode(std::string(101, 'a'), options, &tokens);
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << family;
+    EXPECT_THAT(std::string(status.message()),
+                testing::HasSubstr(" bytes in a row that the tokenizer does not split; at most 100 are supported"));
+  }
+}
+
 TEST(TokenFilesTest, TheEngineReadsThem) {
   for (const int64_t vocabulary : {700, 70000}) {
     TempFolder folder;

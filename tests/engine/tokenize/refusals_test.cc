@@ -45,8 +45,8 @@ TEST(RefusalsTest, SettingsThatWouldChangeTokensAreNamed) {
   EXPECT_EQ(ErrorWith("gpt2", R"("end_of_word_suffix":null)", R"("end_of_word_suffix":"</w>")"),
             "model: end_of_word_suffix is not supported");
   EXPECT_EQ(ErrorWith("gpt2", R"("id":0)", R"("id":5)"),
-            "added_tokens[0]: id: found 5 for \"<|endoftext|>\", which the vocabulary and the tokens before give the "
-            "number 0");
+            "added_tokens[0]: id: found 5 for \"<|endoftext|>\"; wanted 0, which the vocabulary and the tokens before "
+            "it give");
   EXPECT_EQ(ErrorWith("gpt2", R"("7":23,)", ""), "model: vocab lacks the byte 0x37, which is written \"7\"");
   EXPECT_EQ(ErrorWith("gpt2", R"("version":"1.0")", R"("version":"2.0")"),
             "tokenizer: version: found \"2.0\"; wanted \"1.0\"");
@@ -56,10 +56,9 @@ TEST(RefusalsTest, DamagedFilesAreRefused) {
   EXPECT_EQ(ErrorWith("gpt2", R"("version")", "version"), "it is not JSON at its byte 2");
   EXPECT_EQ(ErrorWith("gpt2", R"("merges":[)", R"("merges":[["!","no such token"],)"),
             "model.merges[0]: the token \"no such token\" is not in the vocabulary");
-  EXPECT_EQ(ErrorWith("gpt2", R"("!":1,)", R"("!":2,)"),
-            "model.vocab: tokens \"!\" and \"\\\"\" have the same number 2");
+  EXPECT_EQ(ErrorWith("gpt2", R"("!":1,)", R"("!":2,)"), "model.vocab: tokens \"!\" and \"\\\"\" have the same id 2");
   EXPECT_EQ(ErrorWith("gpt2", R"("!":1,)", R"("!":99999999999,)"),
-            "model.vocab: token \"!\": found 99999999999; wanted a number from 0 to 4194303");
+            "model.vocab: token \"!\": found 99999999999; wanted an id from 0 to 4194303");
   EXPECT_EQ(Tokenizer::Load("tests/no such folder").status().code(), absl::StatusCode::kNotFound);
 }
 
