@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,12 +28,17 @@ struct TextRow {
 // Reads a row (DocumentPiece::is_row). `chat` makes text of messages. Returns InvalidArgument with file and line, and
 // FailedPrecondition for messages without a `chat`.
 absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, LossOn loss_on, const ChatTemplate* chat);
-// Returns the parts of a row, if it has a prompt and a completion. Returns the same errors.
+// A prompt of a row, and what follows it.
 struct PromptRow {
   std::string prompt;
   std::string completion;  // Not empty.
+  bool is_chat = false;    // A chat template wrote both, and the completion is one of TextRow::turns.
 };
-absl::StatusOr<std::optional<PromptRow>> ReadPromptRow(const DocumentPiece& piece);
+// Returns the prompt of a row that has a prompt and a completion, those of all answers of the assistant in a row of
+// messages, each behind the messages before it, and none for other rows. Returns the same errors.
+absl::StatusOr<std::vector<PromptRow>> ReadPrompts(const DocumentPiece& piece, const ChatTemplate* chat);
+// Returns whether that of a row gives a prompt, if there is a template. Returns the same errors.
+absl::StatusOr<bool> HasPrompts(const DocumentPiece& piece);
 // Returns the text of a row for counting words: that of messages without a template. Returns the same errors.
 absl::StatusOr<std::string> WordsOfRow(const DocumentPiece& piece);
 
