@@ -128,9 +128,9 @@ enum class GraphMode { kTraining, kEvaluation, kLogits };
 // The cache of a graph of logits that computes the next tokens of sequences, and finds the keys and values of the
 // tokens before them in persistent buffers. All graphs that share these buffers have the same Cache.
 struct Cache {
-  int64_t sequences = 1;      // C. A graph has as many, or one whose tokens are those of all (CachedAttention).
   int64_t positions = 0;      // Tokens that a sequence may have. 0: there is no cache.
   int64_t longest_chunk = 0;  // The largest sequence_length of the graphs.
+  int64_t sequences = 1;      // C. A graph has as many, or one whose tokens are those of all (CachedAttention).
   bool operator==(const Cache&) const = default;
 };
 

@@ -37,7 +37,7 @@ absl::StatusOr<ModelGraph> BuildChunk(const Job& job, int64_t sequences, int64_t
 // be built for a chunk of one token, and has the same parameters then.
 bool TakesChunks(const Job& job, const ModelGraph& window) {
   const absl::StatusOr<ModelGraph> one =
-      BuildChunk(job, 1, 1, {.sequences = 1, .positions = window.sequence_length, .longest_chunk = 1});
+      BuildChunk(job, 1, 1, {.positions = window.sequence_length, .longest_chunk = 1});
   return one.ok() && CheckSameParameters(window, *one, "chunks").ok();
 }
 
@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<ModelGraph>> BuildGeneration(const Job& job, const Ge
     }
   }
   const std::vector<int64_t> lengths = ChunkLengths(positions);
-  const Cache cache = {.sequences = size.sequences, .positions = positions, .longest_chunk = lengths.back()};
+  const Cache cache = {.positions = positions, .longest_chunk = lengths.back(), .sequences = size.sequences};
   for (const int64_t sequences :
        size.sequences > 1 ? std::vector{size.sequences, int64_t{1}} : std::vector{int64_t{1}}) {
     for (const int64_t length : lengths) {

@@ -181,7 +181,7 @@ TEST_F(EvaluatorTest, AnswersOfConversationsThatWereLearnedMatch) {
       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "x"},
                        {"role": "user", "content": "b"}, {"role": "assistant", "content": " z"}]})";
   const auto row = [](std::string text) { return absl::StrReplaceAll(text, {{"\n", ""}}) + "\n"; };
-  for (const std::string& end : {"<|end|>", ";;"}) {
+  for (const char* const end : {"<|end|>", ";;"}) {
     SCOPED_TRACE(end);
     WriteTokenizer();
     folder_.Write("run/hf/chat_template.jinja",
