@@ -32,7 +32,7 @@ double Flops(const MatMul& op) {
 double Flops(const AttentionForward& op) { return 2 * AttentionMatMul(op); }
 // Two matmuls too. How many keys the cache holds is not known, so this counts all that a query may see.
 double Flops(const CachedAttention& op) {
-  const int64_t rows = op.keys_BGPD.dim(2), keys = op.window > 0 ? std::min(op.window, rows) : rows;
+  const int64_t rows = op.keys_CGPD.dim(2), keys = op.window > 0 ? std::min(op.window, rows) : rows;
   return 4.0 * static_cast<double>(op.q_BSHD.elements()) * static_cast<double>(keys);
 }
 // Five matmuls: q k^T again, d_out v^T, and one each for d_q, d_k and d_v.

@@ -138,10 +138,12 @@ void Check(OpChecker& c, const AttentionBackward& op) {
 void Check(OpChecker& c, const CachedAttention& op) {
   AttentionDims d;
   CheckHeads(c, op, d);
-  Dim P{"P"};
+  Dim C{"C"}, P{"P"};
   c.Typed("begins", op.begins_B, DType::kInt32, {&d.B});
-  c.Act("keys", op.keys_BGPD, {&d.B, &d.G, &P, &d.D});
-  c.Act("values", op.values_BGPD, {&d.B, &d.G, &P, &d.D});
+  c.Act("keys", op.keys_CGPD, {&C, &d.G, &P, &d.D});
+  c.Act("values", op.values_CGPD, {&C, &d.G, &P, &d.D});
+  c.Require(d.B.size == C.size || d.B.size == 1, "q has ", d.B.size, " sequences and the cache has ", C.size,
+            "; wanted as many, or one");
   c.Require(d.S.size <= P.size, "the cache has ", P.size, " positions; wanted at least S=", d.S.size);
 }
 

@@ -71,9 +71,11 @@ _MAY_INCLUDE = {
                               "engine/planner", "engine/report", "engine/train", "engine/verify"},  # shale.h alone.
     "engine/c": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/data", "engine/events",
                                 "engine/generate", "engine/graph", "engine/memory", "engine/model", "engine/planner",
-                                "engine/report", "engine/runtime", "engine/train", "engine/verify"},
+                                "engine/report", "engine/runtime", "engine/tokenize", "engine/train",
+                                "engine/verify"},
     "engine/generate": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/io",
-                                       "engine/memory", "engine/planner", "engine/runtime", "engine/state"},
+                                       "engine/memory", "engine/planner", "engine/runtime", "engine/state",
+                                       "engine/tokenize"},
 }
 
 # Words that were renamed, in proto, code, messages and docs.

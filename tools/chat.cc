@@ -6,40 +6,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/generate/generated_text.h"
+#include "engine/tokenize/chat_turn.h"
 #include "kernels/check.h"
-#include "tools/generated_text.h"
 
 namespace shale {
 namespace {
-
-// What a template writes around what the assistant says.
-struct Turn {
-  std::string before;  // Behind the generation prompt: often a space, which answers begin with too.
-  std::string end;     // Without white space at its end.
-};
-
-absl::StatusOr<Turn> TurnOf(const ChatTemplate& chat) {
-  const std::string answer = "answer", next = "next question";
-  std::vector<ChatMessage> messages = {{.role = "user", .content = "question"},
-                                       {.role = "assistant", .content = answer}};
-  SHALE_ASSIGN_OR_RETURN(const ChatText text, chat.RenderWithTurns(messages));
-  Turn turn;
-  if (text.turns.empty()) return turn;
-  const size_t end = text.turns.size() > 1 ? text.turns[1] : text.text.size();
-  const size_t said = text.text.find(answer, text.turns[0]);
-  if (said == std::string::npos || said >= end) return turn;
-  turn.before = text.text.substr(text.turns[0], said - text.turns[0]);
-  const size_t behind = said + answer.size();
-  turn.end = std::string(absl::StripAsciiWhitespace(text.text.substr(behind, end - behind)));
-  if (!turn.end.empty()) return turn;
-  // Nothing ends the turn itself, as in Falcon's template. Then the next message does.
-  messages.push_back({.role = "user", .content = next});
-  SHALE_ASSIGN_OR_RETURN(const std::string longer, chat.Render(messages, /*add_generation_prompt=*/false));
-  const size_t asked = longer.find(next);
-  if (asked == std::string::npos || asked < behind) return turn;
-  turn.end = std::string(absl::StripTrailingAsciiWhitespace(longer.substr(behind, asked - behind)));
-  return turn;
-}
 
 // A conversation so far.
 class Conversation {
@@ -86,11 +58,11 @@ class Conversation {
 }  // namespace
 
 absl::Status Chat(const Tokenizer& tokenizer, const ChatTemplate& chat, const ChatOptions& options, std::istream& in) {
-  SHALE_ASSIGN_OR_RETURN(const Turn turn, TurnOf(chat));
+  SHALE_ASSIGN_OR_RETURN(const ChatTurn turn, FindTurn(chat, tokenizer));
   std::vector<int32_t> stop_tokens = options.stop_tokens;
   std::vector<std::string> stop_strings = options.stop_strings;
-  if (const int32_t token = turn.end.empty() ? -1 : tokenizer.Find(turn.end); token >= 0) {
-    stop_tokens.push_back(token);
+  if (turn.end_token >= 0) {
+    stop_tokens.push_back(turn.end_token);
   } else {
     stop_strings.push_back(turn.end);
   }

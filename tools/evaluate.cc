@@ -160,7 +160,8 @@ absl::Status Evaluate(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<bool> have, FindCompletions(flags));
   const bool any = std::find(have.begin(), have.end(), true) != have.end();
   if (!any && !flags.answers.empty()) {
-    return absl::InvalidArgumentError("--answers: no file of --data has rows with a prompt and a completion");
+    return absl::InvalidArgumentError(
+        "--answers: no file of --data has rows with a prompt and a completion, or with messages of the assistant");
   }
   if (any) options.answers = flags.answers_at_once;
   TemporaryFolder folder;
@@ -215,6 +216,8 @@ int main(int argc, char** argv) {
   line.Text("folder", "FOLDER", "Instead of --run: a Hugging Face folder.", &flags.folder);
   line.List("data", "PATH", "A file or folder, like data.path of a job.", &flags.data).Required();
   line.Switch("loss_only", "Do not generate completions.", &flags.loss_only);
+  line.Switch("last_turns", "Of a conversation, generate only the last answer of the assistant.",
+              &flags.match.last_turns);
   line.Text("loss_on", "COMPLETIONS|ALL", "Which tokens count; by default as in the run.", &flags.loss_on);
   line.Text("packing", "CUT|PACK|PAD", "What becomes of documents; by default as in the run, PACK with --folder.",
             &flags.packing);
@@ -233,7 +236,11 @@ int main(int argc, char** argv) {
   line.Text("device", "CPU|CUDA", shale::kDeviceHelp, &flags.device);
   line.Footer(
       "A row of JSON Lines with a prompt and a completion matches if the most likely tokens after the prompt, up to a\n"
-      "token that ends a text, are the completion, without white space at both ends.\n"
+      "token that ends a text, are the completion, without white space at both ends. In a row with messages, every\n"
+      "answer of the assistant is such a completion. Its prompt is what the chat template writes of the messages "
+      "before\n"
+      "it, as they stand in the file: what the model answered to earlier ones is not in it. What the template writes\n"
+      "behind an answer ends the tokens too.\n"
       "\n"
       "Exit codes: 0 measured; 1 failed; 2 wrong command line, data, or no such run.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;

@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/backends/job_backend.h"
 #include "engine/checkpoint/run_paths.h"
+#include "engine/generate/generated_text.h"
 #include "engine/generate/generator.h"
 #include "engine/io/file.h"
 #include "engine/tokenize/chat_template.h"
@@ -28,7 +29,6 @@
 #include "tools/checkpoint_flag.h"
 #include "tools/command_line.h"
 #include "tools/device_flag.h"
-#include "tools/generated_text.h"
 
 namespace shale {
 namespace {
@@ -73,20 +73,13 @@ absl::StatusOr<std::optional<Tokenizer>> TokenizerOf(const Generator& generator,
                       absl::StrCat(tokenizer.status().message(), "; give tokens instead, --prompt_tokens=1,2,3"));
 }
 
-// Returns the tokens of a text, behind what the tokenizer puts before each. An empty text stands for a newline.
-absl::StatusOr<std::vector<int32_t>> TextPrompt(const Tokenizer& tokenizer, const std::string& text) {
-  std::vector<int32_t> tokens = tokenizer.prefix();
-  SHALE_RETURN_IF_ERROR(Encoder(tokenizer).Encode(text.empty() && tokens.empty() ? "\n" : text, {}, &tokens));
-  return tokens;
-}
-
 absl::StatusOr<std::vector<int32_t>> Prompt(const Generator& generator, const std::optional<Tokenizer>& tokenizer,
                                             const Flags& flags) {
   if (!flags.prompt_tokens.empty() && !flags.prompt.empty()) {
     return absl::InvalidArgumentError("--prompt and --prompt_tokens exclude each other");
   }
   if (!flags.prompt_tokens.empty()) return ParseTokens(flags.prompt_tokens);
-  if (tokenizer) return TextPrompt(*tokenizer, flags.prompt);
+  if (tokenizer) return PromptTokens(*tokenizer, flags.prompt);
   absl::StatusOr<std::vector<int32_t>> tokens = generator.TextPrompt(flags.prompt);
   if (tokens.ok() || generator.is_text()) return tokens;
   return absl::InvalidArgumentError(absl::StrCat(tokens.status().message(), ", --prompt_tokens=1,2,3"));

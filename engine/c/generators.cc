@@ -21,15 +21,43 @@
 #include "engine/checkpoint/export_parameters.h"
 #include "engine/checkpoint/newest.h"
 #include "engine/checkpoint/reader.h"
+#include "engine/generate/generated_text.h"
 #include "engine/generate/generator.h"
+#include "engine/tokenize/eos_token.h"
+#include "engine/tokenize/tokenizer.h"
 #include "kernels/check.h"
 
 namespace shale::c {
 namespace {
 
-Handles<Generator>& Generators() {
-  static auto& generators = *new Handles<Generator>(HandleKind::kGenerator, "generator");
+// A generator, and what makes text of its tokens.
+struct TextGenerator {
+  std::unique_ptr<Generator> tokens;
+  std::optional<Tokenizer> tokenizer;  // Without one, tokens may be bytes.
+  std::vector<int32_t> end_tokens;     // End a text.
+
+  absl::StatusOr<std::vector<int32_t>> Encode(const char* text) const {
+    if (tokenizer) return PromptTokens(*tokenizer, text);
+    absl::StatusOr<std::vector<int32_t>> prompt = tokens->TextPrompt(text);
+    if (prompt.ok() || tokens->is_text()) return prompt;
+    return absl::InvalidArgumentError(
+        absl::StrCat(prompt.status().message(), ", or name its tokenizer: shale_generator_set_tokenizer"));
+  }
+};
+
+Handles<TextGenerator>& Generators() {
+  static auto& generators = *new Handles<TextGenerator>(HandleKind::kGenerator, "generator");
   return generators;
+}
+
+absl::StatusOr<std::vector<std::string>> TakeStops(const char* const* stops, size_t count) {
+  if (count > 0) SHALE_RETURN_IF_ERROR(Require(stops, "stops"));
+  std::vector<std::string> taken;
+  for (size_t i = 0; i < count; ++i) {
+    SHALE_RETURN_IF_ERROR(Require(stops[i], absl::StrCat("stops[", i, "]")));
+    taken.emplace_back(stops[i]);
+  }
+  return taken;
 }
 
 // Calls `use` with the checkpoint at `folder`, or with the newest intact one in it.
@@ -80,13 +108,24 @@ shale_code shale_generator_create(const char* folder, const struct shale_model* 
     if (model != nullptr) {
       SHALE_ASSIGN_OR_RETURN(custom, shale::c::MakeModel(model));
     }
-    std::unique_ptr<shale::Generator> created;
+    auto created = std::make_shared<shale::c::TextGenerator>();
     SHALE_RETURN_IF_ERROR(
         shale::c::UseCheckpoint(folder, [&](const shale::CheckpointReader& checkpoint) -> absl::Status {
-          SHALE_ASSIGN_OR_RETURN(created, shale::Generator::Create(checkpoint, shale::CreateBackend, custom));
+          SHALE_ASSIGN_OR_RETURN(created->tokens, shale::Generator::Create(checkpoint, shale::CreateBackend, custom));
           return absl::OkStatus();
         }));
     SHALE_ASSIGN_OR_RETURN(*generator, Generators().Add(std::move(created)));
+    return absl::OkStatus();
+  });
+}
+
+shale_code shale_generator_set_tokenizer(shale_generator generator, const char* folder, shale_error* error) {
+  return Call(error, [&]() -> absl::Status {
+    SHALE_RETURN_IF_ERROR(Require(folder, "folder"));
+    SHALE_ASSIGN_OR_RETURN(const auto used, Generators().Take(generator));
+    SHALE_ASSIGN_OR_RETURN(shale::Tokenizer tokenizer, shale::Tokenizer::Load(folder));
+    SHALE_ASSIGN_OR_RETURN(used->end_tokens, shale::EndTokens(folder, tokenizer));
+    used->tokenizer = std::move(tokenizer);
     return absl::OkStatus();
   });
 }
@@ -96,7 +135,7 @@ shale_code shale_generator_encode(shale_generator generator, const char* text, i
   return Call(error, [&]() -> absl::Status {
     SHALE_RETURN_IF_ERROR(Require(text, "text"));
     SHALE_ASSIGN_OR_RETURN(const auto used, Generators().Take(generator));
-    SHALE_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, used->TextPrompt(text));
+    SHALE_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, used->Encode(text));
     return shale::c::GiveTokens(prompt, tokens, capacity, needed);
   });
 }
@@ -109,8 +148,35 @@ shale_code shale_generator_generate(shale_generator generator, const int32_t* pr
     if (on_token == nullptr) return absl::InvalidArgumentError("on_token is NULL");
     SHALE_ASSIGN_OR_RETURN(const shale::SamplingOptions options, shale::c::TakeSampling(sampling));
     SHALE_ASSIGN_OR_RETURN(const auto used, Generators().Take(generator));
-    return used->Generate(absl::MakeConstSpan(prompt, prompt_tokens), count, options,
-                          [&](int32_t token) { return on_token(user, token) == 0; });
+    return used->tokens->Generate(absl::MakeConstSpan(prompt, prompt_tokens), count, options,
+                                  [&](int32_t token) { return on_token(user, token) == 0; });
+  });
+}
+
+shale_code shale_generator_generate_text(shale_generator generator, const char* prompt, int64_t count,
+                                         const shale_sampling* sampling, const char* const* stops, size_t stop_count,
+                                         int32_t (*on_text)(void* user, const char* text, size_t bytes), void* user,
+                                         shale_error* error) {
+  return Call(error, [&]() -> absl::Status {
+    SHALE_RETURN_IF_ERROR(Require(prompt, "prompt"));
+    if (on_text == nullptr) return absl::InvalidArgumentError("on_text is NULL");
+    SHALE_ASSIGN_OR_RETURN(std::vector<std::string> stop_strings, shale::c::TakeStops(stops, stop_count));
+    SHALE_ASSIGN_OR_RETURN(const shale::SamplingOptions options, shale::c::TakeSampling(sampling));
+    SHALE_ASSIGN_OR_RETURN(const auto used, Generators().Take(generator));
+    SHALE_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, used->Encode(prompt));
+    shale::GeneratedText text(used->tokenizer ? &*used->tokenizer : nullptr, /*is_text=*/true, /*skip_special=*/true,
+                              std::move(stop_strings));
+    bool goes_on = true;
+    const auto show = [&](const std::string& piece) {
+      goes_on = goes_on && (piece.empty() || on_text(user, piece.c_str(), piece.size()) == 0);
+    };
+    SHALE_RETURN_IF_ERROR(used->tokens->GenerateAll(
+        {tokens}, {.count = count, .sampling = options, .stop_tokens = used->end_tokens}, [&](int64_t, int32_t token) {
+          show(text.Push(token));
+          return goes_on && !text.stopped();
+        }));
+    show(text.Finish());
+    return absl::OkStatus();
   });
 }
 

@@ -45,7 +45,7 @@ extern "C" {
 #define SHALE_API __attribute__((visibility("default")))
 
 /* The version of this header. It grows when functions, or members of structs, are added. */
-#define SHALE_API_VERSION 4
+#define SHALE_API_VERSION 5
 
 /* Returns the SHALE_API_VERSION of the library. A program needs a library of at least its own version. */
 SHALE_API int32_t shale_api_version(void);
@@ -489,7 +489,11 @@ typedef uint64_t shale_generator;
  * brought it; else NULL. */
 SHALE_API shale_code shale_generator_create(const char* folder, const struct shale_model* model,
                                             shale_generator* generator, shale_error* error);
-/* Returns the tokens of a text, if the model was trained on text. Buffer, capacity and needed count tokens. */
+/* Makes tokens of text, and text of tokens, with the tokenizer.json in a folder from now on: a Hugging Face folder, or
+ * hf/ in the folder of a run. Without one, each byte is a token, if the model was trained like that. Since version 5.
+ */
+SHALE_API shale_code shale_generator_set_tokenizer(shale_generator generator, const char* folder, shale_error* error);
+/* Returns the tokens of a text. Buffer, capacity and needed count tokens. */
 SHALE_API shale_code shale_generator_encode(shale_generator generator, const char* text, int32_t* tokens,
                                             size_t capacity, size_t* needed, shale_error* error);
 /* Does the same as shale_trainer_generate with these weights. */
@@ -497,6 +501,16 @@ SHALE_API shale_code shale_generator_generate(shale_generator generator, const i
                                               int64_t count, const shale_sampling* sampling,
                                               int32_t (*on_token)(void* user, int32_t token), void* user,
                                               shale_error* error);
+/* Continues a text: draws up to `count` tokens after `prompt`, and calls `on_text` with each piece of text as soon as
+ * it is certain. A piece has `bytes` bytes and a NUL behind them, whole characters, and no special token. The text ends
+ * where one of the `stop_count` texts in `stops` begins, of which nothing is shown however many tokens it comes in;
+ * with a token that the tokenizer's folder says ends a text; or early, if `on_text` does not return 0. Since version 5.
+ */
+SHALE_API shale_code shale_generator_generate_text(shale_generator generator, const char* prompt, int64_t count,
+                                                   const shale_sampling* sampling, const char* const* stops,
+                                                   size_t stop_count,
+                                                   int32_t (*on_text)(void* user, const char* text, size_t bytes),
+                                                   void* user, shale_error* error);
 SHALE_API shale_code shale_generator_free(shale_generator generator, shale_error* error);
 
 /* The types of exported weights. */

@@ -12,6 +12,7 @@
 #include "engine/generate/next_tokens.h"
 #include "engine/generate/weights_only.h"
 #include "engine/graph/data_needs.h"
+#include "engine/tokenize/chat_template.h"
 #include "engine/tokenize/eos_token.h"
 #include "engine/tokenize/prepared_text.h"
 #include "engine/tokenize/tokenizer.h"
@@ -86,6 +87,7 @@ class Evaluator::Impl {
     if (!job.data.has_tokenizer()) return absl::OkStatus();
     SHALE_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(job.data.tokenizer));
     SHALE_ASSIGN_OR_RETURN(end_tokens_, EndTokens(job.data.tokenizer, *tokenizer_));
+    chat_ = ChatTemplate::Load(job.data.tokenizer);
     return absl::OkStatus();
   }
   absl::Status Restore(const CheckpointReader& checkpoint) { return weights_->Restore(checkpoint); }
@@ -130,7 +132,8 @@ class Evaluator::Impl {
     if (!tokenizer_) {
       return absl::InvalidArgumentError("completions need a tokenizer, and the model was trained without one");
     }
-    return MatchCompletions(path, weights_->job().data, *tokenizer_, end_tokens_, *sequences_, options, take);
+    const MatchText text = {*tokenizer_, chat_.ok() ? &*chat_ : nullptr, end_tokens_};
+    return MatchCompletions(path, weights_->job().data, text, *sequences_, options, take);
   }
 
   const WeightsOnly& weights() const { return *weights_; }
@@ -141,6 +144,7 @@ class Evaluator::Impl {
   std::unique_ptr<Sequences> sequences_;  // Null if nothing is generated.
   std::optional<Tokenizer> tokenizer_;
   std::vector<int32_t> end_tokens_;
+  absl::StatusOr<ChatTemplate> chat_ = absl::NotFoundError("");  // Files without messages do not need it.
   const TextProgress progress_;
   const bool reads_bytes_;
 };

@@ -60,8 +60,11 @@ class Evaluator {
 
   // Continues the prompts of the JSON Lines at `path` with the most likely tokens, up to a token that ends a text, and
   // compares with the completions, without white space at both ends. If the tokenizer knows no such token, an answer
-  // ends where it is as long as the completion. Rows of other kinds are left out. Calls `take`, if there is one, with
-  // each answer, in the order of the rows. Returns InvalidArgument for a bad line, and if the model has no tokenizer.
+  // ends where it is as long as the completion. In rows of messages, each answer of the assistant is a completion of
+  // the messages before it, as they stand in the file; there, what the chat template writes behind an answer ends it
+  // too. Rows of other kinds are left out. Calls `take`, if there is one, with each answer, in the order of the rows.
+  // Returns InvalidArgument for a bad line, and if the model has no tokenizer, and FailedPrecondition for messages
+  // without a chat template.
   absl::StatusOr<MatchReport> Match(const std::string& path, const MatchOptions& options,
                                     const std::function<absl::Status(const Answer&)>& take = nullptr);
 

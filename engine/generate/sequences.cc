@@ -48,8 +48,6 @@ Sequences::Sequences(absl::Span<const PlannedProgram> programs, int32_t padding,
       end_(has_cache() ? EndOfPositions(first()) : first().sequence_length),
       ring_(HasRing(first(), end_)),
       sequences_(size()),
-      begins_(size()),
-      rows_(size()),
       step_inputs_(ranks),
       logits_(size() * vocabulary()) {}
 
@@ -108,6 +106,23 @@ absl::Status Sequences::Append(absl::Span<const std::vector<int32_t>> tokens) {
   return absl::OkStatus();
 }
 
+int64_t Sequences::InCommon() const {
+  const Sequence* first = nullptr;
+  int64_t count = 0;
+  for (const Sequence& sequence : sequences_) {
+    if (sequence.missing() == 0 && sequence.computed == 0) continue;
+    if (first == nullptr) {
+      first = &sequence;
+      count = sequence.missing();
+    }
+    if (sequence.computed != first->computed) return 0;
+    const auto next = first->tokens.begin() + first->computed;
+    count = std::min(count, sequence.missing());
+    count = std::mismatch(next, next + count, sequence.tokens.begin() + first->computed).first - next;
+  }
+  return count;
+}
+
 size_t Sequences::NextChunk() const {
   // Reading the weights, which every chunk takes once, takes about as long as computing this many tokens.
   constexpr int64_t kTokensOfWeights = 16;
@@ -116,13 +131,19 @@ size_t Sequences::NextChunk() const {
     longest = std::max(longest, sequence.missing());
     room = std::min(room, end_ - sequence.computed);
   }
+  // Tokens in common have a chunk of their own if nothing is left then, or if they are worth reading the weights for.
+  // A single token is what decoding appends: its program does not depend on what other sequences draw.
+  const int64_t in_common = InCommon();
+  const bool for_all = in_common >= kTokensOfWeights || (in_common > 1 && in_common == longest);
   // Takes the chunk, of those that every sequence has room for, that computes most tokens in its time.
   size_t best = 0;
   double most = 0;
   for (size_t i = 0; i < programs_.size(); ++i) {
-    const int64_t length = programs_[i].graph.sequence_length;
-    const double tokens = static_cast<double>(std::min(length, longest));
-    const double rate = tokens / static_cast<double>(kTokensOfWeights + size() * length);
+    const ModelGraph& graph = programs_[i].graph;
+    if (IsForAll(i) && !for_all) continue;
+    const int64_t length = graph.sequence_length;
+    const double tokens = static_cast<double>(std::min(length, IsForAll(i) ? in_common : longest));
+    const double rate = tokens / static_cast<double>(kTokensOfWeights + graph.micro_batch * length);
     if (i > 0 && (length > room || rate <= most)) continue;
     best = i;
     most = rate;
@@ -132,7 +153,10 @@ size_t Sequences::NextChunk() const {
 
 absl::Status Sequences::Run(size_t program) {
   const int64_t length = programs_[program].graph.sequence_length;
+  if (IsForAll(program)) return RunForAll(program);
   inputs_.assign(size() * length, padding_);
+  begins_.resize(size());
+  rows_.resize(size());
   std::vector<int64_t> counts(size());
   for (int64_t b = 0; b < size(); ++b) {
     const Sequence& sequence = sequences_[b];
@@ -147,7 +171,26 @@ absl::Status Sequences::Run(size_t program) {
   SHALE_RETURN_IF_ERROR(Launch(program));
   for (int64_t b = 0; b < size(); ++b) {
     sequences_[b].computed += counts[b];
-    if (counts[b] > 0 && sequences_[b].missing() == 0) Take(b);
+    if (counts[b] > 0 && sequences_[b].missing() == 0) Take(b, b);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Sequences::RunForAll(size_t program) {
+  const int64_t length = programs_[program].graph.sequence_length, count = std::min(length, InCommon());
+  const auto missing = [](const Sequence& sequence) { return sequence.missing() > 0; };
+  const Sequence& any = *std::find_if(sequences_.begin(), sequences_.end(), missing);
+  const int64_t begin = any.computed;
+  inputs_.assign(length, padding_);
+  std::copy_n(any.tokens.begin() + begin, count, inputs_.begin());
+  begins_.assign(1, static_cast<int32_t>(begin));
+  rows_.assign(1, static_cast<int32_t>(count - 1));
+  SHALE_RETURN_IF_ERROR(Launch(program));
+  for (int64_t b = 0; b < size(); ++b) {
+    Sequence& sequence = sequences_[b];
+    if (sequence.missing() == 0) continue;
+    sequence.computed += count;
+    if (sequence.missing() == 0) Take(b, 0);
   }
   return absl::OkStatus();
 }
@@ -155,6 +198,7 @@ absl::Status Sequences::Run(size_t program) {
 absl::Status Sequences::RunWindows() {
   const int64_t window = first().sequence_length;
   inputs_.assign(size() * window, padding_);
+  rows_.resize(size());
   for (int64_t b = 0; b < size(); ++b) {
     const std::vector<int32_t>& tokens = sequences_[b].tokens;
     // A model that reads every position of the window (the MLP) needs the tokens at the end of the window. Attention is
@@ -165,7 +209,7 @@ absl::Status Sequences::RunWindows() {
     rows_[b] = static_cast<int32_t>(b * window + std::max<int64_t>(std::ssize(tokens), 1) - 1);
   }
   SHALE_RETURN_IF_ERROR(Launch(0));
-  for (int64_t b = 0; b < size(); ++b) Take(b);
+  for (int64_t b = 0; b < size(); ++b) Take(b, b);
   return absl::OkStatus();
 }
 
@@ -181,10 +225,10 @@ absl::Status Sequences::Launch(size_t program) {
   return status;
 }
 
-void Sequences::Take(int64_t b) {
+void Sequences::Take(int64_t b, int64_t row) {
   const DType dtype = first().compute_dtype;
   const int64_t row_bytes = vocabulary() * SizeOf(dtype);
-  ToFloats(absl::MakeConstSpan(ready_[last_]->outputs(0).logits).subspan(b * row_bytes, row_bytes), dtype,
+  ToFloats(absl::MakeConstSpan(ready_[last_]->outputs(0).logits).subspan(row * row_bytes, row_bytes), dtype,
            absl::MakeSpan(logits_).subspan(b * vocabulary(), vocabulary()));
 }
 

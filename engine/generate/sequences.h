@@ -19,7 +19,8 @@ int32_t PaddingToken(const Job& job);
 
 // Runs the programs of BuildGeneration ([Note: generation] in engine/planner/generation.h) on all local ranks, which
 // compute the same. With a cache, a token is computed once: Append runs the new tokens alone, by the programs that take
-// the least time for them. Without one, Append computes the whole window again.
+// the least time for them, and those that all sequences have at the same positions once for all. Without one, Append
+// computes the whole window again.
 //
 // A sequence holds at most positions() tokens. When another one comes, it forgets the older half and computes the rest
 // anew, at the positions from 0 on; so a token costs two at most, however long the text becomes. If each token sees no
@@ -66,15 +67,22 @@ class Sequences {
   const ModelGraph& first() const { return programs_.front().graph; }
   bool has_cache() const { return first().cache.positions > 0; }
   absl::Status Check(absl::Span<const std::vector<int32_t>> tokens) const;
+  // Returns whether a program computes one sequence for all.
+  bool IsForAll(size_t program) const { return programs_[program].graph.micro_batch < size(); }
+  // Returns how many of the next tokens all sequences have in common. 0 if one of them has none and keeps what it
+  // holds.
+  int64_t InCommon() const;
   // Returns the index of the program for the next chunk.
   size_t NextChunk() const;
   // Runs a program on the next tokens of every sequence.
   absl::Status Run(size_t program);
+  // Does the same with a program that computes one sequence for all, on tokens that they have in common.
+  absl::Status RunForAll(size_t program);
   // Computes the windows of all sequences.
   absl::Status RunWindows();
   absl::Status Launch(size_t program);
-  // Stores the logits of sequence b from the last chunk.
-  void Take(int64_t b);
+  // Stores the logits of sequence b from a row of the last chunk.
+  void Take(int64_t b, int64_t row);
 
   const absl::Span<const PlannedProgram> programs_;
   const int32_t padding_;

@@ -372,7 +372,7 @@ Tensor GraphBuilder::NewCache(absl::string_view name, int64_t groups, int64_t wi
   Value value;
   value.name = absl::StrCat(unit().name, ".", name);
   value.role = ValueRole::kCache;
-  std::array<int64_t, 4> shape = {options_.micro_batch, groups, positions, width};
+  std::array<int64_t, 4> shape = {cache.sequences, groups, positions, width};
   if (!IsPossible(shape)) {
     Fail(Impossible(absl::StrCat("cache ", value.name), shape, options_));
     shape.fill(1);

@@ -83,7 +83,7 @@ class GraphBuilder {
   Tensor Operand(const Tensor& tensor, int rank, absl::string_view user);
   Tensor NewActivation(absl::string_view name, DType dtype, std::initializer_list<int64_t> shape, bool cheap = false);
   Tensor UseParameter(ParameterId id);
-  // Returns a new kCache, [B, G, P, D]. P is cache.positions, or less if `window` > 0 and fewer rows hold what a window
+  // Returns a new kCache, [C, G, P, D]. P is cache.positions, or less if `window` > 0 and fewer rows hold what a window
   // of so many tokens sees. REQUIRES: there is a cache.
   Tensor NewCache(absl::string_view name, int64_t groups, int64_t width, int64_t window);
   // Returns kFeatures or kTargetValues of `width` columns, [T, width] f32. All uses in a model have the same width.

@@ -66,7 +66,7 @@ enum class ValueRole {
   kTargetWeights,      // The weight of each target, [B, S] f32 (TargetWeights).
   kPositionIds,        // The position of each token in its document, [B, S] i32.
   kBegins,             // The position of each sequence's first token, [B] i32 (graphs with a cache).
-  kCache,              // Keys or values of the tokens so far (Cache), [B, G, P, D]. Keeps its contents between runs.
+  kCache,              // Keys or values of the tokens so far (Cache), [C, G, P, D]. Keeps its contents between runs.
   kRows,               // For each sequence, the row of x whose logits are wanted, [B] i32 (kLogits graphs).
   kLossScale,          // 1 / valid tokens of the global batch, or 1 / sum of |weight|, f32.
   kLossTotal,          // Sum of the losses of the micro-batches so far, f64.
@@ -130,6 +130,7 @@ enum class GraphMode { kTraining, kEvaluation, kLogits };
 struct Cache {
   int64_t positions = 0;      // Tokens that a sequence may have. 0: there is no cache.
   int64_t longest_chunk = 0;  // The largest sequence_length of the graphs.
+  int64_t sequences = 1;      // C. A graph has as many, or one whose tokens are those of all (CachedAttention).
   bool operator==(const Cache&) const = default;
 };
 

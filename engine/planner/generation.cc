@@ -76,11 +76,15 @@ absl::StatusOr<std::vector<ModelGraph>> BuildGeneration(const Job& job, const Ge
     }
   }
   const std::vector<int64_t> lengths = ChunkLengths(positions);
-  for (const int64_t length : lengths) {
-    SHALE_RETURN_IF_ERROR(limits.Check());
-    SHALE_ASSIGN_OR_RETURN(ModelGraph graph, BuildChunk(job, size.sequences, length,
-                                                        {.positions = positions, .longest_chunk = lengths.back()}));
-    graphs.push_back(std::move(graph));
+  const Cache cache = {.positions = positions, .longest_chunk = lengths.back(), .sequences = size.sequences};
+  for (const int64_t sequences :
+       size.sequences > 1 ? std::vector{size.sequences, int64_t{1}} : std::vector{int64_t{1}}) {
+    for (const int64_t length : lengths) {
+      if (length == 1 && sequences < size.sequences) continue;
+      SHALE_RETURN_IF_ERROR(limits.Check());
+      SHALE_ASSIGN_OR_RETURN(ModelGraph graph, BuildChunk(job, sequences, length, cache));
+      graphs.push_back(std::move(graph));
+    }
   }
   if (const int64_t end = EndOfPositions(graphs.back()); end < positions) {
     return absl::InvalidArgumentError(absl::StrCat("a sequence of ", positions,
@@ -95,7 +99,7 @@ int64_t EndOfPositions(const ModelGraph& graph) {
   for (const UnitGraph& unit : graph.units) {
     for (const Node& node : unit.forward) {
       if (const auto* attention = node.op.As<CachedAttention>()) {
-        const int64_t rows = attention->keys_BGPD.dim(2);
+        const int64_t rows = attention->keys_CGPD.dim(2);
         if (attention->window == 0 || attention->window > rows - graph.cache.longest_chunk + 1)
           end = std::min(end, rows);
       }

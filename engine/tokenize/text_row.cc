@@ -1,5 +1,9 @@
 #include "engine/tokenize/text_row.h"
 
+#include <algorithm>
+#include <optional>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "engine/hugging_face/strict_json.h"
 #include "engine/text/quote.h"
@@ -91,14 +95,37 @@ absl::StatusOr<TextRow> ReadRow(absl::string_view line, LossOn loss_on, const Ch
   return absl::InvalidArgumentError("it has neither \"text\" nor \"messages\" nor \"prompt\" and \"completion\"");
 }
 
-absl::StatusOr<std::optional<PromptRow>> Parts(absl::string_view line) {
+bool IsChat(const Json& row) { return !row.contains("text") && row.contains("messages"); }
+
+absl::StatusOr<std::vector<PromptRow>> Prompts(absl::string_view line, const ChatTemplate* chat) {
   SHALE_ASSIGN_OR_RETURN(const Json json, ParseRow(line));
-  return PartsOf(json);
+  std::vector<PromptRow> prompts;
+  if (IsChat(json)) {
+    SHALE_ASSIGN_OR_RETURN(const TextRow row, ReadChat(json, LossOn::kCompletions, chat));
+    for (size_t i = 0; i < row.turns.size(); i += 2) {
+      const size_t begin = row.turns[i], end = i + 1 < row.turns.size() ? row.turns[i + 1] : row.text.size();
+      prompts.push_back({row.text.substr(0, begin), row.text.substr(begin, end - begin), /*is_chat=*/true});
+    }
+    return prompts;
+  }
+  SHALE_ASSIGN_OR_RETURN(std::optional<PromptRow> parts, PartsOf(json));
+  if (parts) prompts.push_back(*std::move(parts));
+  return prompts;
+}
+
+absl::StatusOr<bool> Asks(absl::string_view line) {
+  SHALE_ASSIGN_OR_RETURN(const Json json, ParseRow(line));
+  if (!IsChat(json)) {
+    SHALE_ASSIGN_OR_RETURN(const std::optional<PromptRow> parts, PartsOf(json));
+    return parts.has_value();
+  }
+  SHALE_ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages, ReadMessages(json["messages"]));
+  return std::any_of(messages.begin(), messages.end(), [](const ChatMessage& m) { return m.role == "assistant"; });
 }
 
 absl::StatusOr<std::string> Words(absl::string_view line) {
   SHALE_ASSIGN_OR_RETURN(const Json json, ParseRow(line));
-  if (json.contains("text") || !json.contains("messages")) {
+  if (!IsChat(json)) {
     SHALE_ASSIGN_OR_RETURN(TextRow row, ReadRow(line, LossOn::kAll, nullptr));
     return std::move(row.text);
   }
@@ -122,9 +149,11 @@ absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, LossOn loss_on, 
   return At(piece, ReadRow(piece.text, loss_on, chat));
 }
 
-absl::StatusOr<std::optional<PromptRow>> ReadPromptRow(const DocumentPiece& piece) {
-  return At(piece, Parts(piece.text));
+absl::StatusOr<std::vector<PromptRow>> ReadPrompts(const DocumentPiece& piece, const ChatTemplate* chat) {
+  return At(piece, Prompts(piece.text, chat));
 }
+
+absl::StatusOr<bool> HasPrompts(const DocumentPiece& piece) { return At(piece, Asks(piece.text)); }
 
 absl::StatusOr<std::string> WordsOfRow(const DocumentPiece& piece) { return At(piece, Words(piece.text)); }
 

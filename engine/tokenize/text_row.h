@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,18 +26,23 @@ struct TextRow {
   std::vector<size_t> turns;
 };
 
-// The parts of a row with a prompt and a completion.
+// A prompt of a row, and what follows it.
 struct PromptRow {
   std::string prompt;
   std::string completion;  // Not empty.
+  bool is_chat = false;    // A chat template wrote both, and the completion is one of TextRow::turns.
 };
 
 // Reads a row. `chat` turns messages into text. Returns InvalidArgument with file and line, and FailedPrecondition for
 // messages if `chat` is null. REQUIRES: piece.is_row.
 absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, LossOn loss_on, const ChatTemplate* chat);
-// Returns the prompt and the completion of a row, or none for a row of another kind. Returns InvalidArgument with file
-// and line. REQUIRES: piece.is_row.
-absl::StatusOr<std::optional<PromptRow>> ReadPromptRow(const DocumentPiece& piece);
+// Returns what a model is asked to complete in a row: its prompt and completion, or for a row of messages each answer
+// of the assistant with all messages before it. Returns none for other rows. Returns the errors of ReadTextRow.
+// REQUIRES: piece.is_row.
+absl::StatusOr<std::vector<PromptRow>> ReadPrompts(const DocumentPiece& piece, const ChatTemplate* chat);
+// Returns whether ReadPrompts with a chat template would return any. Returns InvalidArgument with file and line.
+// REQUIRES: piece.is_row.
+absl::StatusOr<bool> HasPrompts(const DocumentPiece& piece);
 // Returns the text of a row for counting words. Messages are joined by line ends, without a chat template. Returns
 // InvalidArgument with file and line. REQUIRES: piece.is_row.
 absl::StatusOr<std::string> WordsOfRow(const DocumentPiece& piece);

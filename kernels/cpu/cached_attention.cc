@@ -174,7 +174,7 @@ void AttendRows(const CachedAttention& op, int64_t b, int64_t g, int64_t r0, int
   block.stop = block.end[count - 1];
   // Columns begin at a multiple of a vector, so that a position always lies in the same lane of the sums.
   block.origin = RoundDown(block.begin, lanes);
-  const CachedRows<const T> keys(op.keys_BGPD, b, g), values(op.values_BGPD, b, g);
+  const CachedRows<const T> keys(op.keys_CGPD, b, g), values(op.values_CGPD, b, g);
   switch (count) {
     case 1: return AttendBlock<1>(block, keys, values, op.scale, scores, stride);
     case 2: return AttendBlock<2>(block, keys, values, op.scale, scores, stride);
@@ -224,7 +224,7 @@ void AttendStrip(const CachedAttention& op, int64_t b, int64_t g, int64_t r0, in
   const int64_t columns = RoundUp(strip.stop - strip.origin, kTile);
   for (int64_t r = 0; r < count; ++r) PackRows(row(r).q, 0, 1, width, own.q + r * padded_d, padded_d);
   std::fill(own.q + count * padded_d, own.q + padded_rows * padded_d, 0.0f);
-  const CachedRows<const T> keys(op.keys_BGPD, b, g), values(op.values_BGPD, b, g);
+  const CachedRows<const T> keys(op.keys_CGPD, b, g), values(op.values_CGPD, b, g);
   for (int64_t j = 0; j < columns; j += kTile) {
     PackCached(strip, keys, strip.origin + j, padded_d, own.room);
     Transpose(own.room, padded_d, kTile, padded_d, own.packed, kTile);
@@ -292,7 +292,7 @@ struct Division {
   explicit Division(const CachedAttention& op)
       : heads(op.q_BSHD.dim(0) * op.k_BSGD.dim(2)),
         rows(op.q_BSHD.dim(1) * (op.q_BSHD.dim(2) / op.k_BSGD.dim(2))),
-        stride(RoundUp(op.keys_BGPD.dim(2) + 2 * kMostColumns, kMostColumns)),
+        stride(RoundUp(op.keys_CGPD.dim(2) + 2 * kMostColumns, kMostColumns)),
         strips(rows >= 16),
         // Strips of half as many rows keep the scores of long contexts within some MiB.
         block(!strips           ? 4
@@ -313,11 +313,12 @@ int64_t ThreadScratchBytes(const CachedAttention& op, const Division& by) {
   return RoundUp(by.block * by.stride * static_cast<int64_t>(sizeof(float)), 256);
 }
 
-// Copies the keys or the values of the new tokens of one head of sequence b to the cache.
-void Store(const CachedAttention& op, const Tensor& from_BSGD, const Tensor& cache_BGPD, int64_t b, int64_t g) {
-  const int64_t begin = BeginOf(op.begins_B, b), rows = cache_BGPD.dim(2), size = SizeOf(cache_BGPD.dtype);
-  const int64_t row_bytes = cache_BGPD.dim(3) * size;
-  std::byte* const cache = cache_BGPD.as<std::byte>() + (b * cache_BGPD.dim(1) + g) * rows * row_bytes;
+// Copies the keys or the values of the new tokens of one head to sequence c of the cache.
+void Store(const CachedAttention& op, const Tensor& from_BSGD, const Tensor& cache_CGPD, int64_t c, int64_t g) {
+  const int64_t b = c % from_BSGD.dim(0);
+  const int64_t begin = BeginOf(op.begins_B, b), rows = cache_CGPD.dim(2), size = SizeOf(cache_CGPD.dtype);
+  const int64_t row_bytes = cache_CGPD.dim(3) * size;
+  std::byte* const cache = cache_CGPD.as<std::byte>() + (c * cache_CGPD.dim(1) + g) * rows * row_bytes;
   const std::byte* const from =
       from_BSGD.as<const std::byte>() + (b * from_BSGD.stride(0) + g * from_BSGD.stride(2)) * size;
   for (int64_t s = 0; s < from_BSGD.dim(1); ++s) {
@@ -337,11 +338,11 @@ absl::Status Run(const CachedAttention& op, Scratch scratch, const Context& cont
   SHALE_RETURN_IF_ERROR(CheckBegins(op));
   const Division by(op);
   const int64_t groups = op.k_BSGD.dim(2), thread_bytes = ThreadScratchBytes(op, by);
-  ParallelFor(*context.team, by.heads, RowsPerBlock(2 * op.q_BSHD.dim(1) * op.q_BSHD.dim(3)),
+  ParallelFor(*context.team, op.keys_CGPD.dim(0) * groups, RowsPerBlock(2 * op.q_BSHD.dim(1) * op.q_BSHD.dim(3)),
               [&](int64_t begin, int64_t end) {
                 for (int64_t head = begin; head < end; ++head) {
-                  Store(op, op.k_BSGD, op.keys_BGPD, head / groups, head % groups);
-                  Store(op, op.v_BSGD, op.values_BGPD, head / groups, head % groups);
+                  Store(op, op.k_BSGD, op.keys_CGPD, head / groups, head % groups);
+                  Store(op, op.v_BSGD, op.values_CGPD, head / groups, head % groups);
                 }
               });
   ParallelFor(*context.team, by.heads * by.blocks, /*block=*/1, [&](int64_t item, int64_t, int thread) {

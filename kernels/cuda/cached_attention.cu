@@ -18,32 +18,36 @@ namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarpThreads;
 
-// The keys or the values that the cache holds, [B, G, P, D].
+// The keys or the values that the cache holds, [C, G, P, D].
 template <class T>
 struct CachedHeads {
   Global<T> at;
-  int groups, rows, width;
+  int sequences, groups, rows, width;
   CachedHeads(const Tensor& t, const char* name)
       : at(Whole<T>(t, name)),
+        sequences(static_cast<int>(t.shape[0])),
         groups(static_cast<int>(t.shape[1])),
         rows(static_cast<int>(t.shape[2])),
         width(static_cast<int>(t.shape[3])) {}
   // Returns the offset of the row that holds a position.
-  SHALE_DEVICE int64_t Begin(int b, int g, int64_t position) const {
+  SHALE_DEVICE int64_t Begin(int c, int g, int64_t position) const {
     const int64_t row = position - Quotient(position, rows) * rows;
-    return ((static_cast<int64_t>(b) * groups + g) * rows + row) * width;
+    return ((static_cast<int64_t>(c) * groups + g) * rows + row) * width;
   }
 };
 
 template <class T>
-SHALE_KERNEL SHALE_BOUNDS(kThreads)
-    StoreInCacheKernel(Heads<T> k, Heads<T> v, Global<int32_t> begins, CachedHeads<T> keys, CachedHeads<T> values) {
+SHALE_KERNEL SHALE_BOUNDS(kThreads) StoreInCacheKernel(Heads<T> k, Heads<T> v, Global<int32_t> begins,
+                                                       CachedHeads<T> keys, CachedHeads<T> values, int batch) {
   const int b = blockIdx.x / k.length, s = blockIdx.x % k.length;
   const int64_t position = BeginOf(begins, b) + s;
   for (int i = threadIdx.x; i < keys.groups * keys.width; i += kThreads) {
     const int g = i / keys.width, d = i % keys.width;
-    keys.at.Store(keys.Begin(b, g, position) + d, k.at.Load(k.Begin(b, s, g) + d));
-    values.at.Store(values.Begin(b, g, position) + d, v.at.Load(v.Begin(b, s, g) + d));
+    const T key = k.at.Load(k.Begin(b, s, g) + d), value = v.at.Load(v.Begin(b, s, g) + d);
+    for (int c = b; c < keys.sequences; c += batch) {
+      keys.at.Store(keys.Begin(c, g, position) + d, key);
+      values.at.Store(values.Begin(c, g, position) + d, value);
+    }
   }
 }
 
@@ -116,16 +120,17 @@ absl::Status Run(const CachedAttention& op, Scratch scratch, StreamHandle stream
   return WithElement(op.q_BSHD.dtype, [&](auto element) {
     using T = decltype(element);
     const Global<int32_t> begins = Whole<int32_t>(op.begins_B, "begins");
-    const CachedHeads<T> keys(op.keys_BGPD, "keys"), values(op.values_BGPD, "values");
+    const CachedHeads<T> keys(op.keys_CGPD, "keys"), values(op.values_CGPD, "values");
     const auto shape = [](int64_t blocks) {
       return LaunchShape{.grid = dim3(static_cast<unsigned>(blocks)), .block = dim3(kThreads)};
     };
     SHALE_RETURN_IF_ERROR(Launch("CachedAttention", StoreInCacheKernel<T>, shape(B * S), stream,
-                                 Heads<T>(op.k_BSGD, "k"), Heads<T>(op.v_BSGD, "v"), begins, keys, values));
+                                 Heads<T>(op.k_BSGD, "k"), Heads<T>(op.v_BSGD, "v"), begins, keys, values,
+                                 static_cast<int>(B)));
     const auto attend = [&](auto elements) {
       return Launch("CachedAttention", CachedAttentionKernel<T, decltype(elements)::value>, shape(B * S * H), stream,
                     Heads<T>(op.q_BSHD, "q"), Heads<T>(op.out_BSHD, "out"), begins, keys, values, static_cast<int>(H),
-                    static_cast<int>(H / G), static_cast<int>(std::min(op.window, op.keys_BGPD.dim(2))), op.scale);
+                    static_cast<int>(H / G), static_cast<int>(std::min(op.window, op.keys_CGPD.dim(2))), op.scale);
     };
     const int64_t width = op.q_BSHD.dim(3);
     if (width <= 64) return attend(std::integral_constant<int, 2>());

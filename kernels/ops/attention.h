@@ -1,6 +1,6 @@
 // Attention. kernels/ops.h says what holds for all ops.
 //
-// B sequences of S tokens, H query heads, G key/value heads, D head width, P positions of a cache.
+// B sequences of S tokens, H query heads, G key/value heads, D head width, C sequences and P positions of a cache.
 //
 // [Note: position ids] A sequence may hold several documents, one after another. `position_ids` then gives, for every
 // token, its position in its document: 0 for the first token of a document, and otherwise one more than that of the
@@ -79,14 +79,16 @@ struct AttentionBackward {
 // new keys and values: those of position p go to row p mod P of the cache, for all S tokens. Then the token at position
 // p sees the keys of positions 0 to p (or, if window > 0, p - window + 1 to p), grouped and computed as in
 // AttentionForward. Rows of the cache that no token sees are not read. Tokens of a run that are not wanted may come
-// last: a later run whose `begins` is smaller stores over them. REQUIRES: scale > 0; begins >= 0; begins + S <= P, or
-// window > 0 and window + S - 1 <= P, so that no token stores over a key that another one sees.
+// last: a later run whose `begins` is smaller stores over them. The tokens of one sequence may be those of all C that
+// the cache holds: then their keys and values are stored for each, and read from the first. REQUIRES: B is C or 1;
+// scale > 0; begins >= 0; begins + S <= P, or window > 0 and window + S - 1 <= P, so that no token stores over a key
+// that another one sees.
 struct CachedAttention {
   static constexpr absl::string_view kName = "CachedAttention";
   Tensor q_BSHD, k_BSGD, v_BSGD;  // act, outer dimensions may be strided
   Tensor begins_B;                // i32 ([Note: begins])
   Tensor out_BSHD;                // act, outer dimensions may be strided
-  Tensor keys_BGPD, values_BGPD;  // act, the cache of P positions
+  Tensor keys_CGPD, values_CGPD;  // act, the cache of P positions
   float scale = 1;
   int64_t window = 0;
   template <class Self, class Visitor>
@@ -95,8 +97,8 @@ struct CachedAttention {
     v("k", op.k_BSGD, Access::kRead);
     v("v", op.v_BSGD, Access::kRead);
     v("begins", op.begins_B, Access::kRead);
-    v("keys", op.keys_BGPD, Access::kReadWrite);
-    v("values", op.values_BGPD, Access::kReadWrite);
+    v("keys", op.keys_CGPD, Access::kReadWrite);
+    v("values", op.values_CGPD, Access::kReadWrite);
     v("out", op.out_BSHD, Access::kWrite);
   }
 };

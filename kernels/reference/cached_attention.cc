@@ -13,7 +13,7 @@ namespace shale::reference {
 absl::Status Reference(const CachedAttention& op) {
   SHALE_RETURN_IF_ERROR(CheckBegins(op));
   const int64_t batch = op.q_BSHD.dim(0), length = op.q_BSHD.dim(1), heads = op.q_BSHD.dim(2), width = op.q_BSHD.dim(3);
-  const int64_t groups = op.k_BSGD.dim(2), rows = op.keys_BGPD.dim(2);
+  const int64_t groups = op.k_BSGD.dim(2), rows = op.keys_CGPD.dim(2), sequences = op.keys_CGPD.dim(0);
   const auto row_of = [](const Tensor& t, int64_t b, int64_t s, int64_t h) {
     return b * t.stride(0) + s * t.stride(1) + h * t.stride(2);
   };
@@ -25,9 +25,11 @@ absl::Status Reference(const CachedAttention& op) {
     const int64_t begin = BeginOf(op.begins_B, b);
     for (int64_t s = 0; s < length; ++s) {
       for (int64_t g = 0; g < groups; ++g) {
-        for (int64_t d = 0; d < width; ++d) {
-          Put(op.keys_BGPD, cached(b, g, begin + s) + d, Get(op.k_BSGD, row_of(op.k_BSGD, b, s, g) + d));
-          Put(op.values_BGPD, cached(b, g, begin + s) + d, Get(op.v_BSGD, row_of(op.v_BSGD, b, s, g) + d));
+        for (int64_t c = b; c < sequences; c += batch) {
+          for (int64_t d = 0; d < width; ++d) {
+            Put(op.keys_CGPD, cached(c, g, begin + s) + d, Get(op.k_BSGD, row_of(op.k_BSGD, b, s, g) + d));
+            Put(op.values_CGPD, cached(c, g, begin + s) + d, Get(op.v_BSGD, row_of(op.v_BSGD, b, s, g) + d));
+          }
         }
       }
     }
@@ -40,14 +42,14 @@ absl::Status Reference(const CachedAttention& op) {
         for (int64_t j = first; j < end; ++j) {
           double score = 0;
           for (int64_t d = 0; d < width; ++d)
-            score += Get(op.q_BSHD, q_row + d) * Get(op.keys_BGPD, cached(b, g, j) + d);
+            score += Get(op.q_BSHD, q_row + d) * Get(op.keys_CGPD, cached(b, g, j) + d);
           p[j - first] = op.scale * score;
           largest = std::max(largest, p[j - first]);
         }
         for (double& weight : p) sum += weight = std::exp(weight - largest);
         for (int64_t d = 0; d < width; ++d) {
           double total = 0;
-          for (int64_t j = first; j < end; ++j) total += p[j - first] / sum * Get(op.values_BGPD, cached(b, g, j) + d);
+          for (int64_t j = first; j < end; ++j) total += p[j - first] / sum * Get(op.values_CGPD, cached(b, g, j) + d);
           Put(op.out_BSHD, row_of(op.out_BSHD, b, s, h) + d, total);
         }
       }

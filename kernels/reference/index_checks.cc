@@ -52,7 +52,7 @@ absl::Status CheckBegins(absl::string_view op, const Tensor& begins_B, int64_t l
 }
 
 absl::Status CheckBegins(const CachedAttention& op) {
-  const int64_t length = op.q_BSHD.dim(1), rows = op.keys_BGPD.dim(2);
+  const int64_t length = op.q_BSHD.dim(1), rows = op.keys_CGPD.dim(2);
   const bool ring = op.window > 0 && op.window <= rows - length + 1;
   return CheckBegins(op.kName, op.begins_B, length, ring ? std::numeric_limits<int32_t>::max() : rows);
 }

@@ -138,6 +138,76 @@ TEST(GenerationLaw, SequencesDoNotChangeEachOther) {
   }
 }
 
+// The prompt of several samples runs through programs of one sequence alone, and each goes on from it as if it had
+// computed it by itself.
+TEST(GenerationLaw, ThePromptOfSeveralSamplesIsComputedOnce) {
+  for (Setting setting : Settings()) {
+    SCOPED_TRACE(setting.name);
+    setting.model.max_positions = setting.window = 24;
+    Rig alone(setting, true);
+    setting.size.sequences = 3;
+    Rig together(setting, true);
+    const std::vector<int32_t> prompt = Text(13);
+    const std::vector<float> want = alone.Append(prompt);
+    ASSERT_TRUE(together.sequences().Append(std::vector(3, prompt)).ok());
+    int64_t peak_bytes = 0;
+    for (const PlannedProgram& program : together.programs()) {
+      if (program.graph.micro_batch == 1) peak_bytes = std::max(peak_bytes, program.memory.peak_bytes);
+    }
+    ASSERT_LT(peak_bytes, together.planned_peak_bytes());
+    EXPECT_LE(together.measured_peak_bytes(), peak_bytes);
+    for (int64_t b = 0; b < 3; ++b) EXPECT_EQ(together.Logits(b), want) << b;
+    // They part, so that each reads a copy of its own.
+    for (int64_t end = 1; end <= 10; ++end) {
+      std::vector<std::vector<int32_t>> tokens;
+      for (int64_t b = 0; b < 3; ++b) tokens.push_back({Text(10, b + 5)[end - 1]});
+      ASSERT_TRUE(together.sequences().Append(tokens).ok());
+      if (end % 5 != 0) continue;
+      for (int64_t b = 0; b < 3; ++b) {
+        std::vector<int32_t> context = prompt;
+        const std::vector<int32_t> own = Text(10, b + 5);
+        context.insert(context.end(), own.begin(), own.begin() + end);
+        ExpectNear(together.Logits(b), alone.After(context), setting.precision);
+      }
+    }
+  }
+}
+
+// Whatever sequences have in common, keep and forget, each has the logits of its own tokens.
+TEST(GenerationLaw, SequencesThatShareSomeTokensDoNotChangeEachOther) {
+  std::mt19937_64 random(3);
+  const auto below = [&](uint64_t end) { return static_cast<int64_t>(random() % end); };
+  for (Setting setting : Settings()) {
+    SCOPED_TRACE(setting.name);
+    setting.model.max_positions = setting.window = 70;
+    if (setting.ranks > 1 || setting.precision != ComputePrecision::kFloat32) continue;
+    setting.size.sequences = 3;
+    Rig together(setting, true), windows(setting, false);
+    std::vector<std::vector<int32_t>> held(3);
+    for (int step = 0; step < 30; ++step) {
+      if (step % 10 == 0) together.sequences().Restart();
+      const std::vector<int32_t> common = Text(below(2) == 0 ? 0 : below(30), step);
+      std::vector<std::vector<int32_t>> tokens(3);
+      for (int64_t b = 0; b < 3; ++b) {
+        const int64_t have = step % 10 == 0 ? 0 : std::ssize(held[b]);
+        const int64_t kept = below(4) == 0 ? below(have + 1) : have;
+        if (kept < have) together.sequences().Keep(b, kept);
+        held[b].resize(kept);
+        if (below(5) == 0) continue;
+        tokens[b] = common;
+        const std::vector<int32_t> own = Text(below(2) == 0 ? 0 : below(10), 100 * step + b);
+        tokens[b].insert(tokens[b].end(), own.begin(), own.end());
+        tokens[b].resize(std::min<size_t>(tokens[b].size(), setting.window - held[b].size()));
+        held[b].insert(held[b].end(), tokens[b].begin(), tokens[b].end());
+      }
+      ASSERT_TRUE(together.sequences().Append(tokens).ok());
+      for (int64_t b = 0; b < 3; ++b) {
+        if (!tokens[b].empty()) ExpectNear(together.Logits(b), windows.After(held[b]), setting.precision);
+      }
+    }
+  }
+}
+
 // A text that is longer than a sequence may be goes on: of the tokens, the later half counts.
 TEST(GenerationLaw, AFullSequenceForgetsItsOlderHalf) {
   Setting setting;

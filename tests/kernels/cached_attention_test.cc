@@ -19,6 +19,7 @@ struct Shape {
   std::vector<double> begins;  // One for each sequence.
   int64_t window = 0;
   bool packed = false;  // q, k and v are columns of one matrix.
+  int64_t copies = 1;   // Sequences of the cache for each of q.
   int64_t batch() const { return std::ssize(begins); }
 };
 
@@ -34,8 +35,8 @@ CachedAttention Make(TestMemory& memory, const Shape& s, DType act) {
           .v_BSGD = heads(s.heads + s.groups, s.groups),
           .begins_B = memory.Values(DType::kInt32, {B}, s.begins),
           .out_BSHD = memory.Output(act, {B, s.s, s.heads, s.width}),
-          .keys_BGPD = memory.Random(act, {B, s.groups, s.positions, s.width}),
-          .values_BGPD = memory.Random(act, {B, s.groups, s.positions, s.width}),
+          .keys_CGPD = memory.Random(act, {B * s.copies, s.groups, s.positions, s.width}),
+          .values_CGPD = memory.Random(act, {B * s.copies, s.groups, s.positions, s.width}),
           .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.width))),
           .window = s.window};
 }
@@ -53,7 +54,8 @@ OpCase MakeCase(const Shape& s, DType act) {
   c.name = "Cached_" + NameOf(act) + "_B" + std::to_string(s.batch()) + "_S" + std::to_string(s.s) + "_H" +
            std::to_string(s.heads) + "_G" + std::to_string(s.groups) + "_D" + std::to_string(s.width) + "_P" +
            std::to_string(s.positions) + "_at" + std::to_string(static_cast<int64_t>(s.begins[0])) +
-           (s.window > 0 ? "_window" + std::to_string(s.window) : "") + (s.packed ? "_packed" : "");
+           (s.window > 0 ? "_window" + std::to_string(s.window) : "") + (s.packed ? "_packed" : "") +
+           (s.copies > 1 ? "_copies" + std::to_string(s.copies) : "");
   c.op = Make(c.memory, s, act);
   c.tolerances["out"] = {.absolute = Tolerance32(s, static_cast<double>(s.positions))};
   return c;
@@ -74,6 +76,8 @@ std::vector<OpCase> CachedAttentionCases() {
       {.s = 7, .heads = 2, .groups = 2, .width = 33, .positions = 26, .begins = {1000, 2}, .window = 20},
       {.s = 4, .heads = 4, .groups = 2, .width = 12, .positions = 24, .begins = {20, 3}, .window = 100},
       {.s = 3, .heads = 1, .groups = 1, .width = 200, .positions = 4, .begins = {1, 77}, .window = 1},
+      {.s = 5, .heads = 4, .groups = 2, .width = 24, .positions = 9, .begins = {4}, .packed = true, .copies = 3},
+      {.s = 20, .heads = 2, .groups = 1, .width = 16, .positions = 40, .begins = {300}, .window = 21, .copies = 2},
   };
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
@@ -112,8 +116,8 @@ std::vector<double> InRuns(const std::string& backend, Shape s, int64_t tokens, 
         .v_BSGD = memory.Values(f32, {1, count, s.groups, s.width}, values(source.v_BSGD, begin, count)),
         .begins_B = memory.Values(DType::kInt32, {1}, {static_cast<double>(begin)}),
         .out_BSHD = memory.Output(f32, {1, count, s.heads, s.width}),
-        .keys_BGPD = memory.Values(f32, {1, s.groups, s.positions, s.width}, keys),
-        .values_BGPD = memory.Values(f32, {1, s.groups, s.positions, s.width}, cached),
+        .keys_CGPD = memory.Values(f32, {1, s.groups, s.positions, s.width}, keys),
+        .values_CGPD = memory.Values(f32, {1, s.groups, s.positions, s.width}, cached),
         .scale = source.scale,
         .window = s.window};
     std::vector<std::byte> after = RunOnBackend(backend, memory, op);
@@ -123,8 +127,8 @@ std::vector<double> InRuns(const std::string& backend, Shape s, int64_t tokens, 
     };
     keys.clear();
     cached.clear();
-    read(op.keys_BGPD, keys);
-    read(op.values_BGPD, cached);
+    read(op.keys_CGPD, keys);
+    read(op.values_CGPD, cached);
     read(op.out_BSHD, out);
     begin += count;
   }
@@ -163,6 +167,14 @@ TEST(CachedAttentionTest, RunsOfOtherLengthsGiveTheSameBits) {
       }
     }
   }
+}
+
+TEST(CachedAttentionTest, ACacheOfOtherSequencesIsRefused) {
+  TestMemory memory;
+  const CachedAttention op =
+      Make(memory, {.s = 1, .heads = 1, .groups = 1, .width = 4, .positions = 8, .begins = {5, 6}, .copies = 2},
+           DType::kFloat32);
+  EXPECT_EQ(Validate(op).message(), "CachedAttention: q has 2 sequences and the cache has 4; wanted as many, or one");
 }
 
 TEST(CachedAttentionTest, PositionsThatTheCacheCannotHoldAreErrorsThatWriteNothing) {

@@ -3,11 +3,11 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "engine/generate/generated_text.h"
 #include "engine/tokenize/bpe_trainer.h"
 #include "engine/tokenize/scanner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/generated_text.h"
 
 namespace shale {
 namespace {

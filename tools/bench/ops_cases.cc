@@ -58,7 +58,7 @@ double BytesOf(const EmbeddingBackward& op) {
 // Every token reads all that the cache holds of its sequence.
 double BytesOf(const CachedAttention& op) {
   return Moved(op.q_BSHD, Access::kReadWrite) + 2 * Moved(op.k_BSGD, Access::kReadWrite) +
-         2 * Moved(op.keys_BGPD, Access::kRead);
+         2 * Moved(op.keys_CGPD, Access::kRead);
 }
 
 double BytesOf(const ZeroRanges& op) {
@@ -259,10 +259,10 @@ void AddCachedAttention(Maker& m, std::vector<OpCase>& cases) {
                              .v_BSGD = m.Act({b, length, g, d}),
                              .begins_B = m.New(DType::kInt32, {b}),
                              .out_BSHD = m.Act({b, length, s.heads, d}),
-                             .keys_BGPD = m.Act({b, g, s.sequence, d}),
-                             .values_BGPD = m.Act({b, g, s.sequence, d}),
+                             .keys_CGPD = m.Act({b, g, s.sequence, d}),
+                             .values_CGPD = m.Act({b, g, s.sequence, d}),
                              .scale = 1 / std::sqrt(static_cast<float>(d))};
-    cases.push_back(m.Finish(op, length == 1 ? "" : "several tokens", Shape(op.keys_BGPD)));
+    cases.push_back(m.Finish(op, length == 1 ? "" : "several tokens", Shape(op.keys_CGPD)));
   }
 }
 

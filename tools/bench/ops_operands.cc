@@ -72,7 +72,7 @@ void FillOperands(const OpCase& test_case, const Op& bound) {
   });
   if (const auto* cached = bound.As<CachedAttention>()) {
     // The new tokens are the last that the cache has room for.
-    const int64_t begin = cached->keys_BGPD.dim(2) - cached->q_BSHD.dim(1);
+    const int64_t begin = cached->keys_CGPD.dim(2) - cached->q_BSHD.dim(1);
     std::fill_n(cached->begins_B.as<int32_t>(), cached->begins_B.elements(), static_cast<int32_t>(begin));
   }
 }

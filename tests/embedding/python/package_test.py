@@ -366,6 +366,18 @@ class PackageTest(unittest.TestCase):
             self.assertEqual(len(drawn), 5)
             self.assertEqual(drawn, generator.generate("the ", 5))
             self.assertEqual(generator.generate("the ", 5, on_token=lambda _: True), drawn[:1])
+            # The few most likely tokens are characters of the text.
+            said = generator.generate_text("the ", 40, top_k=3)
+            self.assertEqual(said, bytes(generator.generate("the ", 40, top_k=3)).decode())
+            pieces, end = [], said[20:23]
+            short = generator.generate_text("the ", 40, top_k=3, stop=["no such text", end], on_text=pieces.append)
+            self.assertEqual(short, said[:said.index(end)])
+            self.assertEqual("".join(pieces), short)
+            self.assertEqual(generator.generate_text("the ", 40, top_k=3, on_text=lambda _: True), said[:1])
+            with self.assertRaises(ZeroDivisionError):
+                generator.generate_text("the ", 40, on_text=lambda _: 1 // 0)
+            with self.assertRaises(shale.NotFound):
+                shale.Generator(folder, tokenizer=self.folder)
         shale.export(folder, os.path.join(self.folder, "model.safetensors"), "BF16")
 
 

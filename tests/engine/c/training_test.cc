@@ -4,13 +4,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "engine/shale.h"
+#include "engine/tokenize/bpe_trainer.h"
+#include "engine/tokenize/scanner.h"
 #include "tests/engine/c/c_fixture.h"
 
 namespace shale {
@@ -93,6 +98,74 @@ void ExpectSampling(shale_generator generator, const int32_t* prompt, size_t tok
   EXPECT_STREQ(error.message, "min_p is 2; wanted a number from 0 to 1");
 }
 
+// Text is that of the tokens, up to where a stop text begins. No piece shows a part of one.
+void ExpectText(shale_generator generator, const std::string& prompt) {
+  shale_error error = SHALE_INIT(shale_error);
+  const auto keep = [](void* user, int32_t token) {
+    static_cast<std::string*>(user)->push_back(static_cast<char>(token));
+    return 0;
+  };
+  shale_sampling sampling = SHALE_INIT(shale_sampling);
+  sampling.temperature = 1;
+  sampling.top_k = 3;  // The most likely tokens are characters of the text.
+  int32_t tokens[16];
+  size_t count = 0;
+  ASSERT_EQ(shale_generator_encode(generator, prompt.c_str(), tokens, 16, &count, &error), SHALE_OK) << error.message;
+  std::string whole;
+  ASSERT_EQ(shale_generator_generate(generator, tokens, count, 30, &sampling, keep, &whole, &error), SHALE_OK);
+  ASSERT_EQ(whole.size(), 30);
+  const auto text = [&](std::vector<const char*> stops, size_t most_pieces) {
+    std::pair<std::vector<std::string>, size_t> shown = {{}, most_pieces};
+    const auto show = [](void* user, const char* piece, size_t bytes) {
+      auto& [pieces, most] = *static_cast<std::pair<std::vector<std::string>, size_t>*>(user);
+      pieces.emplace_back(piece, bytes);
+      return pieces.size() < most ? 0 : 1;
+    };
+    EXPECT_EQ(shale_generator_generate_text(generator, prompt.c_str(), 30, &sampling, stops.data(), stops.size(), show,
+                                            &shown, &error),
+              SHALE_OK)
+        << error.message;
+    return absl::StrJoin(shown.first, "");
+  };
+  EXPECT_EQ(text({}, 100), whole);
+  EXPECT_EQ(text({}, 1), whole.substr(0, 1));
+  for (const int length : {1, 2, 5}) {
+    const std::string stop = whole.substr(7, length);
+    EXPECT_EQ(text({"never said", stop.c_str()}, 100), whole.substr(0, whole.find(stop)));
+  }
+  // What only begins a stop text is shown when the text ends.
+  EXPECT_EQ(text({(whole.substr(27) + "?").c_str()}, 100), whole);
+
+  const auto ignore = [](void*, const char*, size_t) { return 0; };
+  const char* const none[] = {nullptr};
+  EXPECT_EQ(shale_generator_generate_text(generator, "a", 1, nullptr, none, 1, ignore, nullptr, &error),
+            SHALE_INVALID_ARGUMENT);
+  EXPECT_STREQ(error.message, "stops[0] is NULL");
+  EXPECT_EQ(shale_generator_generate_text(generator, "a", 1, nullptr, nullptr, 1, ignore, nullptr, &error),
+            SHALE_INVALID_ARGUMENT);
+  EXPECT_EQ(shale_generator_generate_text(generator, "a", 1, nullptr, nullptr, 0, nullptr, nullptr, &error),
+            SHALE_INVALID_ARGUMENT);
+  EXPECT_EQ(shale_generator_set_tokenizer(generator, "/no/such/folder", &error), SHALE_NOT_FOUND);
+}
+
+// With a tokenizer, tokens are its own, special ones are not shown, and its end of text ends a text.
+void ExpectTokenizer(shale_generator generator, const std::string& folder) {
+  shale_error error = SHALE_INIT(shale_error);
+  ASSERT_EQ(shale_generator_set_tokenizer(generator, folder.c_str(), &error), SHALE_OK) << error.message;
+  int32_t tokens[4];
+  size_t count = 0;
+  ASSERT_EQ(shale_generator_encode(generator, "ab<|end|>", tokens, 4, &count, &error), SHALE_OK) << error.message;
+  EXPECT_EQ(count, 3);
+  std::string text;
+  const auto add = [](void* user, const char* piece, size_t bytes) {
+    static_cast<std::string*>(user)->append(piece, bytes);
+    return 0;
+  };
+  EXPECT_EQ(shale_generator_generate_text(generator, "ab", 4, nullptr, nullptr, 0, add, &text, &error), SHALE_OK)
+      << error.message;
+  EXPECT_LE(text.size(), 4 * 3);  // A token is a byte, and one that is no character is shown as U+FFFD.
+}
+
 TEST_F(CTest, ResumesGeneratesAndExports) {
   const shale_job job = Parse(kSmallJob + OnText() + kMlp);
   shale_trainer_options options = SHALE_INIT(shale_trainer_options);
@@ -119,6 +192,8 @@ TEST_F(CTest, ResumesGeneratesAndExports) {
   EXPECT_EQ(Losses(trainer), std::vector<double>(losses.begin() + 3, losses.end()));
   shale_trainer_free(trainer, nullptr);
 
+  const std::vector<std::string> special = {"<|end|>"};
+  std::ofstream(Path("tokenizer.json")) << TokenizerJson(TrainBpe({}, special, 257, 1), special, kGpt2Pattern);
   // The folder of checkpoints and the checkpoint in it give the same.
   std::vector<int32_t> drawn[2];
   const char* const folders[] = {checkpoints.c_str(), path};
@@ -137,6 +212,8 @@ TEST_F(CTest, ResumesGeneratesAndExports) {
     ASSERT_EQ(shale_generator_generate(generator, prompt, tokens, 20, nullptr, keep, &drawn[i], &error_), SHALE_OK)
         << error_.message;
     ExpectSampling(generator, prompt, tokens);
+    ExpectText(generator, "the quick");
+    ExpectTokenizer(generator, Path(""));
     EXPECT_EQ(shale_generator_free(generator, &error_), SHALE_OK);
     ASSERT_EQ(shale_export_parameters(folders[i], SHALE_BF16, Path("model.safetensors").c_str(), &error_), SHALE_OK)
         << error_.message;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "engine/backends/job_backend.h"
 #include "engine/checkpoint/reader.h"
 #include "engine/checkpoint/run_paths.h"
@@ -169,6 +170,58 @@ TEST_F(EvaluatorTest, CompletionsThatWereLearnedMatch) {
   EXPECT_LE(evaluator->measured_peak_bytes(), evaluator->planned_peak_bytes()) << "short prompts need no long runs";
   EXPECT_TRUE(*HasCompletions(folder_.Path("test.jsonl"), false));
   EXPECT_FALSE(*HasCompletions(folder_.Path("text"), false));
+}
+
+// What ends an answer may be a token, or a text of several. Later answers follow those of the file, not the model's.
+TEST_F(EvaluatorTest, AnswersOfConversationsThatWereLearnedMatch) {
+  const std::string learned =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "xy"},
+                       {"role": "user", "content": "b"}, {"role": "assistant", "content": "z"}]})";
+  const std::string other =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "x"},
+                       {"role": "user", "content": "b"}, {"role": "assistant", "content": " z"}]})";
+  const auto row = [](std::string text) { return absl::StrReplaceAll(text, {{"\n", ""}}) + "\n"; };
+  for (const char* const end : {"<|end|>", ";;"}) {
+    SCOPED_TRACE(end);
+    WriteTokenizer();
+    folder_.Write("run/hf/chat_template.jinja",
+                  absl::StrCat("{% for m in messages %}{% if m.role == 'assistant' %}{{ '=' + m.content + '", end,
+                               "' }}{% else %}{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}="
+                               "{% endif %}"));
+    std::string rows;
+    for (int i = 0; i < 40; ++i) rows += row(learned);
+    folder_.Write("chats.jsonl", rows);
+    Train("data { path: \"chats.jsonl\" tokenizer: \"run/hf\" packing: PACK }", {"lr_schedule.steps=60"});
+    folder_.Write("test.jsonl", row(learned) + row(other) + R"({"prompt": "a=", "completion": "q"})" + "\n" +
+                                    R"({"messages": [{"role": "user", "content": "a"}]})" + "\n");
+    const std::unique_ptr<Evaluator> evaluator = Load({.answers = 3});
+    ASSERT_NE(evaluator, nullptr);
+    for (const bool last : {false, true}) {
+      std::vector<Answer> answers;
+      const absl::StatusOr<MatchReport> matches =
+          evaluator->Match(folder_.Path("test.jsonl"), {.tokens = 5, .last_turns = last}, [&](const Answer& answer) {
+            answers.push_back(answer);
+            return absl::OkStatus();
+          });
+      // The assistant says nothing in the last row.
+      EXPECT_EQ(matches.status().code(), absl::StatusCode::kInvalidArgument);
+      ASSERT_EQ(answers.size(), last ? 2 : 4);
+      EXPECT_EQ(answers[0].prompt, last ? absl::StrCat("a=xy", end, "b=") : "a=");
+      EXPECT_EQ(answers[0].completion, last ? "z" : "xy");
+      std::vector<bool> found;
+      for (const Answer& answer : answers) found.push_back(answer.matches);
+      if (!last) {
+        EXPECT_EQ(answers[3].prompt, absl::StrCat("a=x", end, "b="));
+        EXPECT_EQ(std::vector<bool>(found.begin(), found.begin() + 3), (std::vector<bool>{true, true, false}));
+      } else {
+        EXPECT_TRUE(found[0]);
+      }
+    }
+  }
+  EXPECT_TRUE(*HasCompletions(folder_.Path("chats.jsonl"), false));
+  std::filesystem::remove(JoinPath(RunHfPath(run_), "chat_template.jinja"));
+  EXPECT_EQ(Load({.answers = 1})->Match(folder_.Path("chats.jsonl"), {}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(EvaluatorTest, AFolderOfItsWeightsHasTheLossOfTheRun) {

@@ -7,7 +7,7 @@ from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c
 
 from shale._errors import error_of
 
-API_VERSION = 4
+API_VERSION = 5
 NONE = -1
 MODEL_FROM_PROGRAM = 1
 OUT_OF_RANGE = 11
@@ -137,6 +137,7 @@ CheckFunction = CFUNCTYPE(None, c_void_p, POINTER(Check))
 EventFunction = CFUNCTYPE(None, c_void_p, c_char_p)
 StepFunction = CFUNCTYPE(c_int32, c_void_p, POINTER(StepReport))
 TokenFunction = CFUNCTYPE(c_int32, c_void_p, c_int32)
+TextFunction = CFUNCTYPE(c_int32, c_void_p, POINTER(c_char), c_size_t)
 
 _HANDLE = c_uint64
 _TEXT = [POINTER(c_char), c_size_t, POINTER(c_size_t)]
@@ -187,9 +188,12 @@ CALLS = {
                                c_void_p],
     "shale_trainer_free": [_HANDLE],
     "shale_generator_create": [c_char_p, POINTER(Model), POINTER(_HANDLE)],
+    "shale_generator_set_tokenizer": [_HANDLE, c_char_p],
     "shale_generator_encode": [_HANDLE, c_char_p, POINTER(c_int32), c_size_t, POINTER(c_size_t)],
     "shale_generator_generate": [_HANDLE, POINTER(c_int32), c_size_t, c_int64, POINTER(Sampling), TokenFunction,
                                  c_void_p],
+    "shale_generator_generate_text": [_HANDLE, c_char_p, c_int64, POINTER(Sampling), *_OVERRIDES, TextFunction,
+                                      c_void_p],
     "shale_generator_free": [_HANDLE],
     "shale_export_parameters": [c_char_p, c_int32, c_char_p],
 }

@@ -27,17 +27,21 @@ def draw(function, handle, prompt, count, on_token, **sampling):
 
 
 class Generator:
-    """Generates tokens with the weights of a checkpoint, or of the newest intact one in a folder of checkpoints.
-    `model` is the Model of a run whose program brought it."""
+    """Generates tokens, and text, with the weights of a checkpoint, or of the newest intact one in a folder of
+    checkpoints. `model` is the Model of a run whose program brought it. `tokenizer` is a folder with a tokenizer.json:
+    a Hugging Face folder, or `hf` in the folder of a run. Without one, each byte of text is a token, if the model was
+    trained like that."""
 
-    def __init__(self, folder: os.PathLike, model=None):
+    def __init__(self, folder: os.PathLike, model=None, tokenizer: Optional[os.PathLike] = None):
         self._model = model
         self._handle = _c.Handle("generator")
         _c.call("shale_generator_create", os.fsencode(folder), model.struct() if model else None,
                 ctypes.byref(self._handle.value), callbacks=[model.callbacks] if model else ())
+        if tokenizer is not None:
+            _c.call("shale_generator_set_tokenizer", self._handle.value, os.fsencode(tokenizer))
 
     def encode(self, text: str) -> List[int]:
-        """Returns the tokens of a text, if the model was trained on text."""
+        """Returns the tokens of a text."""
         needed = ctypes.c_size_t()
         data = text.encode()
         _c.call("shale_generator_encode", self._handle.value, data, None, 0, ctypes.byref(needed))
@@ -55,6 +59,32 @@ class Generator:
         tokens = self.encode(prompt) if isinstance(prompt, str) else prompt
         return draw("shale_generator_generate", self._handle.value, tokens, count, on_token, temperature=temperature,
                     top_k=top_k, seed=seed, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty)
+
+    def generate_text(self, prompt: str, count: int, temperature: float = 0.8, top_k: int = 40, seed: int = 1,
+                      on_text: Optional[Callable[[str], object]] = None, *, stop: Sequence[str] = (), top_p: float = 1,
+                      min_p: float = 0, repetition_penalty: float = 1) -> str:
+        """Returns the text of up to `count` tokens drawn after the prompt, as `generate` draws them. It ends where one
+        of the texts in `stop` begins, however many tokens that comes in, or with the tokenizer's end of text. Calls
+        `on_text` with each piece as soon as it is certain, which never shows a part of a stop text, and ends early if
+        that returns True."""
+        pieces, raised = [], []
+
+        def call(_, text, size):
+            pieces.append(ctypes.string_at(text, size).decode())
+            try:
+                return int(on_text(pieces[-1]) is True) if on_text else 0
+            except BaseException as exception:  # pylint: disable=broad-except
+                raised.append(exception)
+                return 1
+
+        stops = [text.encode() for text in stop]
+        sampling = _c.Sampling(temperature=temperature, top_k=top_k, seed=seed, top_p=top_p, min_p=min_p,
+                               repetition_penalty=repetition_penalty)
+        _c.call("shale_generator_generate_text", self._handle.value, prompt.encode(), count, ctypes.byref(sampling),
+                (ctypes.c_char_p * len(stops))(*stops), len(stops), _c.TextFunction(call), None)
+        if raised:
+            raise raised[0]
+        return "".join(pieces)
 
     def close(self) -> None:
         self._handle.close()

@@ -1,10 +1,17 @@
-#include "tools/generated_text.h"
+#include "engine/generate/generated_text.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 
 namespace shale {
+
+absl::StatusOr<std::vector<int32_t>> PromptTokens(const Tokenizer& tokenizer, absl::string_view text) {
+  std::vector<int32_t> tokens = tokenizer.prefix();
+  SHALE_RETURN_IF_ERROR(Encoder(tokenizer).Encode(text.empty() && tokens.empty() ? "\n" : text, {}, &tokens));
+  return tokens;
+}
 
 GeneratedText::GeneratedText(const Tokenizer* tokenizer, bool is_text, bool skip_special,
                              std::vector<std::string> stop_strings)

@@ -6,11 +6,17 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/generate/stop_strings.h"
 #include "engine/text/utf8_stream.h"
 #include "engine/tokenize/tokenizer.h"
 
 namespace shale {
+
+// Returns the tokens of a text that is continued, behind what the tokenizer puts before each. Special tokens in it are
+// tokens. An empty text stands for a newline.
+absl::StatusOr<std::vector<int32_t>> PromptTokens(const Tokenizer& tokenizer, absl::string_view text);
 
 // The text of one sequence. Shows whole characters, and nothing from a stop string on. Used by one thread.
 class GeneratedText {
