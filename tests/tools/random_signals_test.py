@@ -155,6 +155,7 @@ class Trials(launch_test.LaunchTest):
         shutil.rmtree(self.place("disturbed"))
         self.place("disturbed")
         launcher = self.launch("disturbed", _PROCESSES, *_JOB)
+        whole = os.pidfd_open(launcher.pid)
         processes = [] if kind == "TERM" else self.processes(launcher)
         early = lengths["launch"] if kind == "TERM" and moment == "start" else 0  # The launcher itself starts too.
         self.await_moment(moment, launcher, chance, early + lengths[moment])
@@ -167,7 +168,7 @@ class Trials(launch_test.LaunchTest):
                 signal.pidfd_send_signal(processes[victim], getattr(signal, f"SIG{kind}"))
             else:
                 launcher.send_signal(signal.SIGTERM)
-        others = processes[:victim] + processes[victim + 1:] if processes else [os.pidfd_open(launcher.pid)]
+        others = processes[:victim] + processes[victim + 1:] if processes else [whole]
         if not self.await_end(others):
             record["wrong"].append(f"still runs after {_PATIENCE} s")
             launcher.kill()
@@ -175,7 +176,7 @@ class Trials(launch_test.LaunchTest):
         output = launcher.communicate(timeout=_PATIENCE)[0]
         record["code"] = launcher.returncode
         record["wrong"] += [f"{left} is left over" for left in self.left_over()]
-        for process in set(processes + others):
+        for process in [whole, *processes]:
             os.close(process)
         if not record["late"]:
             (self.check_stopped if kind == "TERM" else self.check_named)(record, output)
@@ -183,10 +184,10 @@ class Trials(launch_test.LaunchTest):
             self.check_relaunch(record)
         if record["wrong"]:
             record["output"] = output
-        self.doCleanups_of_processes()
+        self.close_processes()
         return record
 
-    def doCleanups_of_processes(self):  # pylint: disable=invalid-name
+    def close_processes(self):
         """Closes what launch() has opened, but keeps the folder."""
         kept = self._cleanups[:1]
         self._cleanups = self._cleanups[1:]
