@@ -195,7 +195,14 @@ class LaunchTest(unittest.TestCase):
                     self.assertRegex(report, rf"process {number} \(pid {pids[number]} on .*\) failed at .* in step ")
 
     def test_who_dies_before_it_can_report_is_named_by_the_rest(self):
-        process, pids = self.running("two-killed", 4, *_ENDLESS, "--set=sharding.strategy=ZERO1")
+        for strategy, held in (
+            ("ZERO1", r"all weights \(ZERO1\), but not what ranks 1, 3 held of the optimizer's state, "),
+            ("DDP", "all that ranks 1, 3 held, weights and optimizer state, ")):
+            with self.subTest(strategy=strategy):
+                self.expect_two_lost(strategy, "the other ranks held " + held)
+
+    def expect_two_lost(self, strategy, held):
+        process, pids = self.running(strategy, 4, *_ENDLESS, f"--set=sharding.strategy={strategy}")
         os.kill(pids[1], signal.SIGKILL)  # Process 3 then waits for it, and dies instead of saying so.
         os.kill(pids[3], signal.SIGKILL)
         output = process.communicate(timeout=60)[0]
@@ -204,10 +211,9 @@ class LaunchTest(unittest.TestCase):
             self.assertIn(f"launch: signal 9 ended process {victim} (pid {pids[victim]})", output)
         for number in (0, 2):
             self.assertRegex(output, rf"train, process {number}: process [13] \(pid \d+ on .*\) ended without leaving")
-        report = self.inspect("two-killed")
+        report = self.inspect(strategy)
         self.assertIn("ranks 1, 3 left no report", report)
-        self.assertRegex(report, r"the other ranks held all weights \(ZERO1\), but not what ranks 1, 3 held of the "
-                         r"optimizer's state, (as after step \d+|but some may have begun the update of step \d+,)")
+        self.assertRegex(report, held + r"(as after step \d+|but some may have begun the update of step \d+,)")
 
     def inspect(self, name):
         result = subprocess.run([_INSPECT, "--run", os.path.join(self.place(name), _RUN)], capture_output=True,
@@ -263,7 +269,7 @@ class LaunchTest(unittest.TestCase):
         all_of_it = "the other ranks held all that ranks 2, 3 held, weights and optimizer state, "
         after, restart = "as after step 811; ", r"a restart begins at the last checkpoint \(step 800\)"
         for strategy, shard_ranks, kept in (
-            ("DDP", 1, all_of_it + after + restart + " all the same"),
+            ("DDP", 4, all_of_it + after + restart + " all the same"),
             ("ZERO1", 4, r"the other ranks held all weights \(ZERO1\), but not what ranks 2, 3 held of the optimizer's "
              "state, " + after + restart + " all the same"),
             ("FULL_SHARD", 2, all_of_it + after + restart),
