@@ -40,8 +40,8 @@ absl::Status ProcessInOrder(int threads, int most_batches, const BatchSteps<Batc
   };
   std::mutex mutex;
   std::condition_variable work_came, work_done;
-  std::deque<std::shared_ptr<Entry>> all;   // In order, until they are taken.
-  std::deque<std::shared_ptr<Entry>> todo;  // Those that no thread has begun.
+  std::deque<std::shared_ptr<Entry>> all;    // In order, until they are taken.
+  std::deque<std::shared_ptr<Entry>> queue;  // Those that no thread has begun.
   bool ends = false;
 
   const auto process = [&](int thread, Entry& entry) {
@@ -53,10 +53,10 @@ absl::Status ProcessInOrder(int threads, int most_batches, const BatchSteps<Batc
   const auto help = [&](int thread) {
     std::unique_lock<std::mutex> lock(mutex);
     while (true) {
-      work_came.wait(lock, [&] { return ends || !todo.empty(); });
+      work_came.wait(lock, [&] { return ends || !queue.empty(); });
       if (ends) return;
-      const std::shared_ptr<Entry> entry = todo.front();
-      todo.pop_front();
+      const std::shared_ptr<Entry> entry = queue.front();
+      queue.pop_front();
       lock.unlock();
       process(thread, *entry);
       lock.lock();
@@ -80,9 +80,9 @@ absl::Status ProcessInOrder(int threads, int most_batches, const BatchSteps<Batc
         all.pop_front();
       } else if (more && static_cast<int>(all.size()) < most_batches) {
         reads = true;
-      } else if (!todo.empty()) {
-        own = todo.front();
-        todo.pop_front();
+      } else if (!queue.empty()) {
+        own = queue.front();
+        queue.pop_front();
       } else {
         work_done.wait(lock, [&] { return all.front()->done; });
       }
@@ -106,7 +106,7 @@ absl::Status ProcessInOrder(int threads, int most_batches, const BatchSteps<Batc
     if (batch.ok()) entry->batch = *std::move(batch);
     const std::lock_guard<std::mutex> lock(mutex);
     all.push_back(entry);
-    if (!entry->done) todo.push_back(entry);
+    if (!entry->done) queue.push_back(entry);
     work_came.notify_one();
     return absl::OkStatus();
   };

@@ -9,6 +9,7 @@
 #include "engine/io/json_lines.h"
 #include "engine/program/program.h"
 #include "engine/runtime/instruction_ring.h"
+#include "engine/train/update_progress.h"
 
 namespace shale {
 namespace {
@@ -37,19 +38,30 @@ JsonObject Line(int rank, const InstructionNote& note) {
   return line;
 }
 
+// Returns whether all ranks of this process hold the state after the step that was done last.
+bool HeldWhole(LocalRanks& ranks, const FailureMoment& moment) {
+  if (moment.step == moment.done) return true;  // It failed between two steps.
+  for (int local = 0; local < ranks.size(); ++local) {
+    if (UpdateMayHaveBegun(ranks[local].ring().notes())) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string FailureReportPath(absl::string_view folder, int process) {
   return JoinPath(folder, absl::StrCat("process-", process, ".jsonl"));
 }
 
-std::string FailureReport(LocalRanks& ranks, int process, int64_t step, const absl::Status& error) {
+std::string FailureReport(LocalRanks& ranks, int process, const FailureMoment& moment, const absl::Status& error) {
   char host[kMostHostBytes] = {};
   gethostname(host, sizeof(host) - 1);
   const int64_t steady = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
   JsonObject head;
   head.Add("process", process).Add("pid", int64_t{getpid()}).Add("host", host);
-  head.Add("unix_seconds", UnixSecondsAt(steady)).Add("step", step);
+  head.Add("unix_seconds", UnixSecondsAt(steady)).Add("step", moment.step);
+  if (HeldWhole(ranks, moment)) head.Add("held", moment.done);
+  head.Add("saved", moment.saved);
   head.Add("ranks", ranks.mesh().ranks()).Add("shard_ranks", ranks.mesh().shard).Add("error", error.message());
   std::string text = absl::StrCat(head.ToString(), "\n");
   for (int local = 0; local < ranks.size(); ++local) {

@@ -177,8 +177,10 @@ absl::Status Session::CompareReplicas(int64_t step) {
 absl::Status Session::ReportFailure(const absl::Status& why) {
   if (failure_folder_.empty() || reported_.exchange(true)) return absl::OkStatus();
   SHALE_RETURN_IF_ERROR(MakeFolders(failure_folder_));
-  return WriteFileDurably(FailureReportPath(failure_folder_, control_.process()),
-                          FailureReport(*ranks_, control_.process(), step_now_, why));
+  return WriteFileDurably(
+      FailureReportPath(failure_folder_, control_.process()),
+      FailureReport(*ranks_, control_.process(),
+                    {.step = std::max<int64_t>(step_now_, steps_), .done = steps_, .saved = saved_step_}, why));
 }
 
 absl::Status Session::WithoutData(const absl::Status& error) {
@@ -256,14 +258,19 @@ absl::Status Session::WriteTrace() const {
 
 CheckpointReport Session::Save() {
   CheckpointReport report = checkpointer_->Save(ManifestNow());
-  Tell(report);
+  TellSaved(report);
   return report;
 }
 
 std::optional<CheckpointReport> Session::TakeSave(Checkpointer::Wait wait) {
   std::optional<CheckpointReport> report = checkpointer_->Take(wait);
-  if (report) Tell(*report);
+  if (report) TellSaved(*report);
   return report;
+}
+
+void Session::TellSaved(const CheckpointReport& report) {
+  if (report.status.ok()) saved_step_ = report.step;
+  Tell(report);
 }
 
 absl::Status Session::StartSave() {

@@ -135,6 +135,8 @@ class Session : public CheckpointSaver {
   absl::Status EvaluateSource(const BatchLoader& loader, int64_t sequences, EvaluationSum& source, EvaluationSum& all);
   // Returns the samples of the step after the next one, or none if the next step is the last.
   StepSamples SamplesAfterNext() const;
+  // Notes the step of a save that has succeeded, and tells of the save.
+  void TellSaved(const CheckpointReport& report);
   // Returns the manifest of the current state, as far as the session knows it (see Checkpointer::Save).
   Manifest ManifestNow() const;
 
@@ -163,10 +165,12 @@ class Session : public CheckpointSaver {
   Resumed resumed_;
   EvaluationHistory evaluations_;
   StepTrace trace_;
-  int64_t steps_ = 0;
-  std::atomic<int64_t> step_now_ = 0;   // The step that has begun last.
-  std::atomic<bool> reported_ = false;  // A failure has been reported.
-  int64_t position_ = 0;                // Samples taken so far, over all epochs.
+  // Any thread may read these four, for the report of a failure.
+  std::atomic<int64_t> steps_ = 0;
+  std::atomic<int64_t> step_now_ = 0;    // The step that has begun last.
+  std::atomic<int64_t> saved_step_ = 0;  // The step of the last checkpoint, 0 if there is none.
+  std::atomic<bool> reported_ = false;   // A failure has been reported.
+  int64_t position_ = 0;                 // Samples taken so far, over all epochs.
   int64_t tokens_ = 0;
   std::string late_memory_;
   std::vector<std::pair<int64_t, int64_t>> waited_ns_;

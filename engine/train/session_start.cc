@@ -174,7 +174,7 @@ absl::Status Session::Begin(const TrainerOptions& options) {
 }
 
 absl::Status Session::GoOnAfterCheckpoint() {
-  steps_ = resumed_.manifest.step;
+  steps_ = saved_step_ = resumed_.manifest.step;
   tokens_ = resumed_.manifest.tokens;
   position_ = resumed_.manifest.samples;
   if (follows_evaluations()) evaluations_.GoOnAfter(resumed_.manifest.evaluations);

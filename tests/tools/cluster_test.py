@@ -157,6 +157,13 @@ class ClusterTest(unittest.TestCase):
             self.skipTest("PyYAML is not installed")
         with open(os.path.join(_CLUSTER, "jobset.yaml"), encoding="utf-8") as text:
             jobset = yaml.safe_load(text)
+        # What JobSet and Kubernetes refuse otherwise.
+        self.assertEqual([jobset["apiVersion"], jobset["kind"]], ["jobset.x-k8s.io/v1alpha2", "JobSet"])
+        self.assertLessEqual(jobset["spec"].keys(), {"failurePolicy", "network", "replicatedJobs", "successPolicy"})
+        for rule in jobset["spec"]["failurePolicy"]["rules"]:
+            self.assertRegex(rule["name"], r"\A[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?\Z")
+            self.assertIn(rule["action"], {"FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"})
+            self.assertEqual(rule["onJobFailureReasons"], ["PodFailurePolicy"])
         (replicated,) = jobset["spec"]["replicatedJobs"]
         job = replicated["template"]["spec"]
         pod = job["template"]["spec"]
@@ -167,6 +174,8 @@ class ClusterTest(unittest.TestCase):
         self.assertEqual([job["completionMode"], job["backoffLimit"], pod["restartPolicy"]], ["Indexed", 0, "Never"])
         pods = {job["completions"], job["parallelism"], int(variables["WORLD_SIZE"])}
         self.assertEqual(pods, {2})
+        for rule in job["podFailurePolicy"]["rules"]:
+            self.assertEqual([rule["action"], rule["onExitCodes"]["containerName"]], ["FailJob", container["name"]])
         self.assertIn(f"--grace_seconds={pod['terminationGracePeriodSeconds']}", container["args"])
         self.assertEqual({mount["name"] for mount in container["volumeMounts"]},
                          {volume["name"] for volume in pod["volumes"]})

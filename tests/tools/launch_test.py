@@ -5,11 +5,13 @@ import glob
 import json
 import os
 import re
+import runpy
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
@@ -192,19 +194,42 @@ class LaunchTest(unittest.TestCase):
                 for number in set(range(4)) - {victim}:
                     self.assertRegex(report, rf"process {number} \(pid {pids[number]} on .*\) failed at .* in step ")
 
+    def test_who_dies_before_it_can_report_is_named_by_the_rest(self):
+        for strategy, held in (
+            ("ZERO1", r"all weights \(ZERO1\), but not what ranks 1, 3 held of the optimizer's state, "),
+            ("DDP", "all that ranks 1, 3 held, weights and optimizer state, ")):
+            with self.subTest(strategy=strategy):
+                self.expect_two_lost(strategy, "the other ranks held " + held)
+
+    def expect_two_lost(self, strategy, held):
+        process, pids = self.running(strategy, 4, *_ENDLESS, f"--set=sharding.strategy={strategy}")
+        os.kill(pids[1], signal.SIGKILL)  # Process 3 then waits for it, and dies instead of saying so.
+        os.kill(pids[3], signal.SIGKILL)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 128 + signal.SIGKILL, output)
+        for victim in (1, 3):
+            self.assertIn(f"launch: signal 9 ended process {victim} (pid {pids[victim]})", output)
+        for number in (0, 2):
+            self.assertRegex(output, rf"train, process {number}: process [13] \(pid \d+ on .*\) ended without leaving")
+        report = self.inspect(strategy)
+        self.assertIn("ranks 1, 3 left no report", report)
+        self.assertRegex(report, held + r"(as after step \d+|but some may have begun the update of step \d+,)")
+
     def inspect(self, name):
         result = subprocess.run([_INSPECT, "--run", os.path.join(self.place(name), _RUN)], capture_output=True,
                                 text=True, check=True)
         return result.stdout
 
-    def report(self, name, process, *notes, ranks=4, shard_ranks=4):
+    def report(self, name, process, *notes, ranks=4, shard_ranks=4, held=811, saved=800):
         """Writes the report of a process. A note is its rank, stream, instruction and times, and maybe an axis."""
         folder = os.path.join(self.place(name), _RUN, "failures/2")
         os.makedirs(folder, exist_ok=True)
         lines = [{
-            "process": process, "pid": 100 + process, "host": "a", "unix_seconds": 9.0, "step": 812, "ranks": ranks,
-            "shard_ranks": shard_ranks, "error": "gone"
+            "process": process, "pid": 100 + process, "host": "a", "unix_seconds": 9.0, "step": 812, "saved": saved,
+            "ranks": ranks, "shard_ranks": shard_ranks, "error": "gone"
         }]
+        if held is not None:
+            lines[0]["held"] = held
         for rank, stream, instruction, begun, finished, *axis in notes:
             note = {"rank": rank, "stream": stream, "run": 5, "instruction": instruction, "name": "Op",
                     "unit": "blocks.3", "iteration": 1}
@@ -240,14 +265,23 @@ class LaunchTest(unittest.TestCase):
         self.assertIn("ranks 2, 3 left no report: ", report)
         self.assertIn(f"ranks 0, 1 wait in Op 20 of blocks.3, iteration 1, of step 812 since {clock(3)}; ranks 2, 3 "
                       "left no report", report)
-        for strategy, shard_ranks, held in (("DDP", 1, "the other ranks held all that ranks 2, 3 held, weights and"),
-                                            ("ZERO1", 4, r"the other ranks held all weights \(ZERO1\), but not what"),
-                                            ("FULL_SHARD", 2, "the other ranks held all that ranks 2, 3 held"),
-                                            ("FULL_SHARD", 4, "no other rank held the shards of ranks 2, 3; a rest")):
+        # What could be kept of the lost ranks' state, and where a restart begins.
+        all_of_it = "the other ranks held all that ranks 2, 3 held, weights and optimizer state, "
+        after, restart = "as after step 811; ", r"a restart begins at the last checkpoint \(step 800\)"
+        for strategy, shard_ranks, kept in (
+            ("DDP", 4, all_of_it + after + restart + " all the same"),
+            ("ZERO1", 4, r"the other ranks held all weights \(ZERO1\), but not what ranks 2, 3 held of the optimizer's "
+             "state, " + after + restart + " all the same"),
+            ("FULL_SHARD", 2, all_of_it + after + restart),
+            ("FULL_SHARD", 4, "no other rank held the shards of ranks 2, 3; " + restart + "\n")):
             self.report("silent", 0, (0, *done), (1, *done), shard_ranks=shard_ranks)
             with open(os.path.join(self.place("silent"), _RUN, "job.textproto"), "w", encoding="utf-8") as job:
                 job.write(f"sharding {{\n  ranks: 4\n  strategy: {strategy}\n}}\n")
-            self.assertRegex(self.inspect("silent"), held)
+            self.assertRegex(self.inspect("silent"), kept)
+        self.report("silent", 0, (0, *done), (1, *done), shard_ranks=2, held=None, saved=0)
+        self.assertIn(
+            all_of_it + "but some may have begun the update of step 812, and then hold the state of no one step; a "
+            "restart begins at the first step (there is no checkpoint) all the same\n", self.inspect("silent"))
         empty = subprocess.run([_INSPECT, "--run", self.place("empty")], capture_output=True, text=True, check=False)
         self.assertEqual(empty.returncode, 2)
         self.assertIn("holds no report of a failure", empty.stderr)
@@ -296,6 +330,58 @@ class LaunchTest(unittest.TestCase):
             row = json.loads(lines.readline())
         self.assertEqual(row, {"step": 0, "restart": 2, "cause": "torchrun started the job again"})
 
+    def test_the_process_that_fails_is_the_only_one_with_the_exit_code_and_the_error_file_of_a_failure(self):
+        place = self.place("culprit")
+        arguments = (*_ENDLESS, "--set=data.evaluation_fraction=0")
+        files = [os.path.join(place, f"error-{number}.json") for number in range(2)]
+        started = self.start_by_hand(["culprit"] * 2, [arguments] * 2, [{"TORCHELASTIC_ERROR_FILE": path}
+                                                                        for path in files])
+        for line in started[0].stdout:
+            if re.match("step +2/", line):
+                break
+        os.truncate(os.path.join(place, "text.txt"), 0)
+        outputs = [process.communicate(timeout=60)[0] for process in started]
+        codes = [process.returncode for process in started]
+        self.assertEqual(sorted(codes), [1, _PEER], outputs)
+        culprit = codes.index(1)
+        self.assertRegex(outputs[culprit], rf"train, process {culprit}: .*text.txt changed after it was checked")
+        self.assertRegex(outputs[1 - culprit], rf"train, process {1 - culprit}: process {culprit} \(pid "
+                         rf"{started[culprit].pid} on .*\) ended the job: .*text.txt")
+        self.assertEqual([os.path.exists(path) for path in files], [number == culprit for number in range(2)])
+        with open(files[culprit], encoding="utf-8") as file:
+            self.assertRegex(json.load(file)["message"]["message"], "text.txt changed after it was checked")
+
+    def test_the_launcher_ends_with_the_code_of_the_culprit(self):
+        script = "sleep 0.$SHALE_PROCESS; [ $SHALE_PROCESS = 1 ] && exit 7; exit 3"
+        process = self.start("codes", [_LAUNCH, "--processes=3", "--", "sh", "-c", script])
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 7, output)  # Process 0 ended first, but only because of another one.
+
+    def test_what_does_not_end_after_a_signal_is_killed(self):
+        launch = runpy.run_path(_LAUNCH)
+        self.assertEqual(launch["_SECONDS_TO_END"]["stopped"], (30.0, 2.0))
+        launch["_SECONDS_TO_END"]["stopped"] = (1.0, 0.2)
+        path = self.place("deaf")
+        # Process 0 ends at once, process 1 after it has saved, and process 2 never.
+        script = (f"cd {path}; trap 'sleep 0.'$((SHALE_PROCESS * 4))'; touch saved-$SHALE_PROCESS; "
+                  "[ $SHALE_PROCESS = 2 ] || exit 143' TERM; touch ready-$SHALE_PROCESS; "
+                  "while true; do sleep 0.05; done")
+        job = launch["Launch"](0)
+
+        def stop():
+            while len(glob.glob(os.path.join(path, "ready-*"))) < 3:
+                time.sleep(0.01)
+            job.take_signal(signal.SIGTERM, None)
+
+        thread = threading.Thread(target=stop)
+        thread.start()
+        code = job.run(["bash", "-c", script], [{"SHALE_PROCESS": str(number)} for number in range(3)])
+        thread.join()
+        self.assertEqual(code, 128 + signal.SIGTERM)
+        self.assertEqual(sorted(os.path.basename(name) for name in glob.glob(os.path.join(path, "saved-*"))),
+                         ["saved-0", "saved-1", "saved-2"])
+        self.assertFalse(job.may_restart(code))
+
     def test_what_is_wrong_at_the_start_is_said_once(self):
         output = self.train("refused", 3, "--set=data.path=nowhere.txt", code=2)
         self.assertEqual(len(re.findall("process 0: cannot open .*nowhere.txt", output)), 1, output)
@@ -305,17 +391,20 @@ class LaunchTest(unittest.TestCase):
         output = self.train("refused", 2, "--verify", code=2)
         self.assertIn("--verify checks a job in one process, and Shale's launcher started 2", output)
 
-    def by_hand(self, names, *jobs):
-        """Starts a process in each place, with the variables that launchers share. Returns its code and output."""
+    def start_by_hand(self, names, jobs, variables):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         command = [_TRAIN, f"--job={self.place(names[0])}/job.textproto"]
-        started = [
+        return [
             self.start(name, [*command, *job], RANK=str(rank), WORLD_SIZE=str(len(names)), MASTER_ADDR="127.0.0.1",
-                       MASTER_PORT=str(port))
-            for rank, (name, job) in enumerate(zip(names, jobs))
+                       MASTER_PORT=str(port), **own)
+            for rank, (name, job, own) in enumerate(zip(names, jobs, variables))
         ]
+
+    def by_hand(self, names, *jobs):
+        """Starts a process in each place, with the variables that launchers share. Returns its code and output."""
+        started = self.start_by_hand(names, jobs, [{}] * len(names))
         outputs = [process.communicate(timeout=60)[0] for process in started]
         return [(process.returncode, output) for process, output in zip(started, outputs)]
 

@@ -1,128 +1,295 @@
 #!/usr/bin/env python3
-"""Kills or stops processes of jobs at random moments of start, steps, saves and end, as often as TRIALS says (20):
+"""Kills, stops or ends jobs of four processes at random moments, and checks what then happens.
 
-    bazel test -c opt //tests/tools:random_signals_test --test_env=TRIALS=200 --test_output=all
+    bazel test -c opt //tests/tools:random_signals_test --test_output=all --test_arg=--trials=200
+    cd .out/bin && ../../tests/tools/random_signals_test.py --kinds=KILL --trials=200 --seconds=170 --records=FILE
 
-After a kill, the others have ended within 3 s in 99 % of the trials, the launcher names the process that was killed,
-nothing is left, and the job that is started again ends in the bits of a run that nothing disturbed. After SIGTERM, all
-have ended within 25 s in 99 % of the trials, with a checkpoint of the last step.
+A trial chooses one of five stretches of a run (start, plan, step, save, exit), waits for it, and then for a part of its
+length. It draws from the seed and from its own number, so that a run with the same seed and --first goes on where
+another one ended; --records keeps both, and sums up all trials in the file.
+
+- KILL kills one process, also process 0. In 99 % of the trials the others have ended within 3 s. Those that name a
+  process name that one, and so does the launcher. Nothing is left. The job that is started again ends in the bits of a
+  run that nothing disturbed.
+- TERM ends the launcher by SIGTERM. In 99 % of the trials all have ended within 25 s, with a checkpoint of their last
+  step if they had begun to train.
+- STOP stops one process after it has joined the others, which then end within the heartbeat's bound and 5 s, and name
+  it. Then as KILL.
 """
 
+import argparse
+import collections
 import glob
+import json
 import os
 import random
 import re
+import select
 import shutil
 import signal
-import subprocess
 import sys
 import time
-import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import launch_test  # pylint: disable=wrong-import-position
 
-_TRIALS = int(os.environ.get("TRIALS", "20"))
-_PROCESSES = 4
-_JOB = ("--set=lr_schedule.steps=60", "--set=checkpoint={every_steps: 10 keep_last: 2}",
+_PROCESSES, _STEPS = 4, 40
+_JOB = (f"--set=lr_schedule.steps={_STEPS}", "--set=checkpoint={every_steps: 8 keep_last: 2}",
         "--set=telemetry.evaluate_every=0", "--set=telemetry.print_every=1", "--resume=auto")
+_MOMENTS = ("start", "plan", "step", "save", "exit")
+_HEARTBEAT = 10  # Seconds, as engine/launch has it by default.
+_BOUNDS = {"KILL": 3, "TERM": 25, "STOP": _HEARTBEAT + 5}
+_PATIENCE = 60  # Seconds after which a process is said to hang.
 
 
-def _ended(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0] in "ZX"
-    except FileNotFoundError:
-        return True
+def _ended(process):
+    """Whether the process of a pidfd has ended."""
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(0))
 
 
-class RandomSignalsTest(unittest.TestCase):
-    # What that test has for its own cases.
-    setUp, place, start = launch_test.LaunchTest.setUp, launch_test.LaunchTest.place, launch_test.LaunchTest.start
-    launch, train = launch_test.LaunchTest.launch, launch_test.LaunchTest.train
-    checkpoints = launch_test.LaunchTest.checkpoints
+class Trials(launch_test.LaunchTest):
+    """Runs trials in folders of its own."""
+
+    def begin(self):
+        """Makes the run that nothing disturbs. Returns how long each moment of it lasts, in seconds."""
+        self.setUp()
+        os.environ["TMPDIR"] = self.place("temporary")  # Of the launcher's secret.
+        since, now = {"launch": time.monotonic()}, "start"
+        launcher = self.launch("straight", _PROCESSES, *_JOB)
+        for process in self.processes(launcher):
+            os.close(process)
+        since["start"] = time.monotonic()
+        while launcher.poll() is None:
+            if self.moment("straight") != now:
+                now = self.moment("straight")
+                since.setdefault(now, time.monotonic())
+            time.sleep(0.001)
+        assert launcher.returncode == 0, launcher.stdout.read()
+        end = time.monotonic()
+        self.straight = self.left_in("straight")
+        since["end"] = end
+        order = ("launch", "start", "plan", "step", "exit", "end")
+        lengths = {name: since.get(after, end) - since.get(name, end) for name, after in zip(order, order[1:])}
+        each = lengths["step"] / _STEPS
+        return dict(lengths, step=each, save=2 * each)
+
+    def moment(self, name):
+        """Returns what a run does now, as far as its folder tells."""
+        run = os.path.join(self.place(name), "runs/test")
+        if not os.path.isdir(run):
+            return "start"
+        if glob.glob(os.path.join(run, "checkpoints/.step-*")):
+            return "save"
+        if os.path.isdir(os.path.join(run, f"checkpoints/step-{_STEPS:010d}")):
+            return "exit"
+        return "step" if self.rows(name) else "plan"
+
+    def rows(self, name):
+        """Returns how many rows the metrics of a run have."""
+        try:
+            with open(os.path.join(self.place(name), "runs/test/metrics.jsonl"), "rb") as metrics:
+                return metrics.read().count(b"\n")
+        except FileNotFoundError:
+            return 0
+
+    def left_in(self, name):
+        """Returns what an ended run has in its folder: the shards of the newest checkpoint, losses and hidden files."""
+        shards = self.checkpoints(name)
+        last = max(os.path.dirname(path) for path in shards)
+        hidden = glob.glob(os.path.join(self.place(name), "runs/test/**/.*"), recursive=True)
+        return ({path: content for path, content in shards.items() if os.path.dirname(path) == last},
+                self.losses(name), sorted(os.path.basename(path) for path in hidden))
 
     def processes(self, launcher):
-        """Returns the pids of a launcher's processes, by number, as soon as all have been started."""
-        while True:
-            listed = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=False)
-            pids = [int(pid) for pid in listed.stdout.split()]
-            if len(pids) == _PROCESSES or launcher.poll() is not None:
-                return sorted(pids)  # They were started in order.
+        """Returns a pidfd of each process of a launcher, by number, as soon as all have been started, or none."""
+        while launcher.poll() is None:
+            try:
+                with open(f"/proc/{launcher.pid}/task/{launcher.pid}/children", encoding="ascii") as children:
+                    pids = sorted(map(int, children.read().split()))  # They were started in order.
+                if len(pids) == _PROCESSES:
+                    return list(map(os.pidfd_open, pids))
+            except (FileNotFoundError, ProcessLookupError):
+                pass  # One has ended already.
             time.sleep(0.001)
+        return []
 
-    def trials(self, send):
-        """Starts jobs, and lets `send` send a signal to each after a random time. Yields what they left."""
+    def await_moment(self, moment, launcher, chance, seconds):
+        """Waits for a moment of the disturbed run, and then for a random part of its length."""
+        name = "disturbed"
+        rows = chance.randrange(1, _STEPS) if moment in ("step", "save") else 0
+        while launcher.poll() is None and (self.rows(name) < rows or (
+                moment in ("plan", "save", "exit") and self.moment(name) not in (moment, "exit"))):
+            time.sleep(0.0005)
+        time.sleep(chance.uniform(0, seconds))
+
+    def await_end(self, processes):
+        """Waits until the processes of the pidfds have ended. Returns whether they have."""
+        deadline = time.monotonic() + _PATIENCE
+        while not all(map(_ended, processes)):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+        return True
+
+    def left_over(self):
+        """Returns what a launch that has ended left behind: processes in its folder, and its secret."""
+        place = os.path.realpath(self.place("disturbed"))
+        left = [f"a file {name}" for name in os.listdir(self.place("temporary")) if name.startswith("shale")]
+        for folder in glob.glob("/proc/[0-9]*"):
+            try:
+                if os.readlink(os.path.join(folder, "cwd")) == place:
+                    left.append(f"process {os.path.basename(folder)}")
+            except OSError:
+                pass  # It has ended, or is another user's.
+        return left
+
+    def trial(self, kind, number, seed, lengths):
+        """Makes one trial. Returns its record, whose `wrong` lists what should not have happened."""
+        chance = random.Random(f"{seed} {kind} {number}")
+        victim = chance.randrange(_PROCESSES)
+        moment = _MOMENTS[number % len(_MOMENTS)]
+        if kind == "STOP" and moment == "start":
+            moment = "plan"  # For one that has not joined yet the others wait five minutes.
+        shutil.rmtree(self.place("disturbed"))
+        self.place("disturbed")
+        launcher = self.launch("disturbed", _PROCESSES, *_JOB)
+        whole = os.pidfd_open(launcher.pid)
+        processes = [] if kind == "TERM" else self.processes(launcher)
+        early = lengths["launch"] if kind == "TERM" and moment == "start" else 0  # The launcher itself starts too.
+        self.await_moment(moment, launcher, chance, early + lengths[moment])
+        record = {"kind": kind, "seed": seed, "trial": number, "process": victim if processes else None,
+                  "moment": self.moment("disturbed"), "wrong": []}
         begin = time.monotonic()
-        self.train("straight", _PROCESSES, *_JOB)
-        longest = time.monotonic() - begin
-        seed = random.randrange(1 << 30)
-        print(f"seed {seed}, {_TRIALS} trials, {longest:.2f} s undisturbed", flush=True)
-        chance = random.Random(seed)
-        for trial in range(_TRIALS):
-            shutil.rmtree(self.place("disturbed"))
-            launcher = self.launch("disturbed", _PROCESSES, *_JOB)
-            pids = self.processes(launcher)
-            time.sleep(chance.uniform(0, longest))
-            if launcher.poll() is not None:
-                continue
-            begin = time.monotonic()
-            what = send(launcher, pids, chance)
-            while not all(map(_ended, pids)):
-                time.sleep(0.005)
-            seconds = time.monotonic() - begin
-            output = launcher.communicate(timeout=60)[0]
-            with self.subTest(trial=trial, sent=what, seconds=seconds):
-                yield what, launcher, seconds, output
+        record["late"] = launcher.poll() is not None or any(map(_ended, processes[victim:victim + 1]))
+        if not record["late"]:
+            if processes:
+                signal.pidfd_send_signal(processes[victim], getattr(signal, f"SIG{kind}"))
+            else:
+                launcher.send_signal(signal.SIGTERM)
+        others = processes[:victim] + processes[victim + 1:] if processes else [whole]
+        if not self.await_end(others):
+            record["wrong"].append(f"still runs after {_PATIENCE} s")
+            launcher.kill()
+        record["seconds"] = round(time.monotonic() - begin, 4)
+        output = launcher.communicate(timeout=_PATIENCE)[0]
+        record["code"] = launcher.returncode
+        record["wrong"] += [f"{left} is left over" for left in self.left_over()]
+        for process in [whole, *processes]:
+            os.close(process)
+        if not record["late"]:
+            (self.check_stopped if kind == "TERM" else self.check_named)(record, output)
+        if kind != "TERM":
+            self.check_relaunch(record)
+        if record["wrong"]:
+            record["output"] = output
+        self.close_processes()
+        return record
 
-    def newest(self, name):
-        files = self.checkpoints(name)
-        last = max(os.path.dirname(path) for path in files)
-        return {path: content for path, content in files.items() if os.path.dirname(path) == last}
+    def close_processes(self):
+        """Closes what launch() has opened, but keeps the folder."""
+        kept = self._cleanups[:1]
+        self._cleanups = self._cleanups[1:]
+        self.doCleanups()
+        self._cleanups = kept
 
-    def report(self, seconds, bound):
-        ordered = sorted(seconds)
-        p99 = ordered[(len(ordered) * 99 + 99) // 100 - 1]
-        print(f"{len(ordered)} signals: median {ordered[len(ordered) // 2]:.2f} s, p99 {p99:.2f} s, "
-              f"longest {ordered[-1]:.2f} s", flush=True)
-        self.assertLess(p99, bound)
+    def check_named(self, record, output):
+        """Adds to a record whom the launcher and the other processes named."""
+        victim, named = record["process"], 0
+        killed = record["kind"] == "KILL"
+        if killed and record["code"] != 0 and f"launch: signal 9 ended process {victim} (pid " not in output:
+            record["wrong"].append("the launcher does not name it")
+        for number, other in re.findall(r"^train, process (\d): process (\d) (?:at|\(pid)", output, re.MULTILINE):
+            named += int(other) == victim
+            if int(other) != victim:
+                record["wrong"].append(f"process {number} names process {other}")
+        record["named"] = named
+        if not killed and named == 0 and record["code"] != 0:
+            record["wrong"].append("no process names it")
 
-    def test_killed_processes(self):
+    def check_stopped(self, record, output):
+        """Adds to a record what SIGTERM has left."""
+        stopped = re.search(rf"stopped after step (\d+) of {_STEPS}; ", output)
+        if not re.search("^step ", output, re.MULTILINE):
+            record["saved"] = None  # It had not begun to train.
+        else:
+            record["saved"] = int(stopped[1]) if stopped else _STEPS  # Behind the last save it ends without a word.
+            path = f"runs/test/checkpoints/step-{record['saved']:010d}"
+            if not os.path.isdir(os.path.join(self.place("disturbed"), path)):
+                record["wrong"].append(f"there is no {path}")
+        if record["code"] not in (0, 128 + signal.SIGTERM, -signal.SIGTERM):
+            record["wrong"].append(f"it ended with code {record['code']}")
 
-        def send(_, pids, chance):
-            victim = chance.randrange(_PROCESSES)
-            os.kill(pids[victim], signal.SIGKILL)
-            return victim
-
-        times = []
-        for victim, launcher, seconds, output in self.trials(send):
-            if launcher.returncode == 0:
-                continue  # It had left the job already.
-            times.append(seconds)
-            self.assertIn(f"launch: signal 9 ended process {victim} (pid ", output)
-            for number, culprit in re.findall(r"train, process (\d): process (\d) ", output):
-                self.assertEqual(int(culprit), victim, f"process {number} names another one:\n{output}")
+    def check_relaunch(self, record):
+        """Starts the job again, which must end in the bits of the run that nothing disturbed."""
+        try:
             self.train("disturbed", _PROCESSES, *_JOB)
-            self.assertTrue(self.newest("disturbed") == self.newest("straight"))
-        self.report(times, 3)
+            shards, losses, hidden = self.left_in("disturbed")
+            for what, equal in (("weights", shards == self.straight[0]), ("losses", losses == self.straight[1]),
+                                ("hidden files", hidden == self.straight[2])):
+                if not equal:
+                    record["wrong"].append(f"started again, it ended with other {what}")
+        except (AssertionError, OSError, ValueError) as error:
+            record["wrong"].append(f"started again: {error}")
 
-    def test_terminated_jobs(self):
 
-        def send(launcher, _, __):
-            launcher.send_signal(signal.SIGTERM)
+def sum_up(kind, records):
+    """Prints what trials of one kind came to. Returns whether all went well."""
+    hit = [record for record in records if not record["late"]]
+    times = sorted(record["seconds"] for record in hit)
+    seeds = ", ".join(sorted({str(record["seed"]) for record in records}))
+    print(f"{kind}: {len(records)} trials of seed {seeds}; in {len(records) - len(hit)} the job was over already")
+    if not hit:
+        return True
+    p99 = times[(len(times) * 99 + 99) // 100 - 1]
+    print(f"  until the others had ended: p50 {times[len(times) // 2]:.2f} s, p99 {p99:.2f} s, max {times[-1]:.2f} s "
+          f"(bound of p99: {_BOUNDS[kind]} s)")
+    for what in ("moment", "process", "code", "named"):
+        counts = collections.Counter(str(record[what]) for record in hit if record.get(what) is not None)
+        if counts:
+            print(f"  {what}: " + ", ".join(f"{value}: {count}" for value, count in sorted(counts.items())))
+    wrong = [record for record in records if record["wrong"]]
+    print(f"  wrong: {len(wrong)}")
+    for record in wrong:
+        print(f"    trial {record['trial']}, {record['moment']}: {'; '.join(record['wrong'])}")
+        print("      " + record.get("output", "").replace("\n", "\n      "))
+    return not wrong and p99 < _BOUNDS[kind]
 
-        times = []
-        for _, launcher, seconds, output in self.trials(send):
-            times.append(seconds)
-            stopped = re.search(r"stopped after step (\d+) of 60; ", output)
-            if launcher.returncode == 0 or stopped is None:
-                # It was over already, or had not begun to train.
-                self.assertTrue("done; the run is in" in output or not re.search("^step ", output, re.M), output)
-                continue
-            saved = glob.glob(os.path.join(self.place("disturbed"), "runs/test/checkpoints/step-*"))
-            self.assertEqual(int(max(saved).rsplit("-", 1)[1]), int(stopped[1]))
-        self.report(times, 25)
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", default="KILL,TERM,STOP", help="what to try (default: %(default)s)")
+    parser.add_argument("--trials", type=int, default=20, help="how many of each kind, with those in --records")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no trial after so long")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), help="what the trials draw from")
+    parser.add_argument("--first", type=int, default=0, help="number of the first trial")
+    parser.add_argument("--records", metavar="FILE", help="go on after the trials in this file, and add to it")
+    options = parser.parse_args()
+    begin = time.monotonic()
+    records = []
+    if options.records and os.path.exists(options.records):
+        with open(options.records, encoding="utf-8") as lines:
+            records = list(map(json.loads, lines))
+    trials = Trials("begin")
+    lengths = trials.begin()
+    print(f"four processes, {_STEPS} steps; lasts in seconds: " +
+          ", ".join(f"{name} {seconds:.3f}" for name, seconds in lengths.items()), flush=True)
+    good = True
+    for kind in options.kinds.split(","):
+        ours = [record for record in records if record["kind"] == kind]
+        seed = ours[-1]["seed"] if ours else options.seed
+        for number in range(ours[-1]["trial"] + 1 if ours else options.first, options.first + options.trials):
+            if time.monotonic() - begin > options.seconds:
+                break
+            ours.append(trials.trial(kind, number, seed, lengths))
+            if options.records:
+                with open(options.records, "a", encoding="utf-8") as out:
+                    out.write(json.dumps(ours[-1]) + "\n")
+        good = sum_up(kind, ours) and good
+    trials.doCleanups()
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
-    unittest.main()
+    sys.exit(main())

@@ -57,7 +57,9 @@ struct Fault {
   std::string group;
   int rank = 0;
   int skipped = 0;           // The collective that it leaves out, from 1, as a bug might do. 0: none.
+  bool mistaken = false;     // It does not leave that out, but makes an all-reduce instead.
   double delay_seconds = 0;  // How late it comes to each collective.
+  int* made = nullptr;       // Gets the number of collectives that it has come to, if not null.
 };
 
 class FaultyCommunicator : public Communicator {
@@ -71,20 +73,25 @@ class FaultyCommunicator : public Communicator {
 
  protected:
   absl::Status EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) override {
-    return Skips() ? absl::OkStatus() : wrapped_->AllGather(shard, full, stream);
+    return Errs() ? Err(full, stream) : wrapped_->AllGather(shard, full, stream);
   }
   absl::Status EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) override {
-    return Skips() ? absl::OkStatus() : wrapped_->ReduceScatterSum(full, shard, stream);
+    return Errs() ? Err(full, stream) : wrapped_->ReduceScatterSum(full, shard, stream);
   }
   absl::Status EnqueueAllReduceSum(const Tensor& data, Stream& stream) override {
-    return Skips() ? absl::OkStatus() : wrapped_->AllReduceSum(data, stream);
+    return Errs() && !fault_.mistaken ? absl::OkStatus() : wrapped_->AllReduceSum(data, stream);
   }
 
  private:
   // Is called in the rank's launching thread, so a delay makes all streams of the rank late.
-  bool Skips() {
+  bool Errs() {
     std::this_thread::sleep_for(std::chrono::duration<double>(fault_.delay_seconds));
-    return ++number_ == fault_.skipped;
+    ++number_;
+    if (fault_.made != nullptr) *fault_.made = number_;
+    return number_ == fault_.skipped;
+  }
+  absl::Status Err(const Tensor& full, Stream& stream) {
+    return fault_.mistaken ? wrapped_->AllReduceSum(full, stream) : absl::OkStatus();
   }
 
   const std::unique_ptr<Communicator> wrapped_;
@@ -351,6 +358,87 @@ TEST_F(ProcessesTest, ASkippedCollectiveIsNamedByAllAndReported) {
       EXPECT_THAT(*report, HasSubstr(absl::StrCat("{\"rank\": ", process == 0 ? 0 : 3, ", ")));
       EXPECT_THAT(*report, HasSubstr("\"axis\": \"shard\""));
     }
+  }
+}
+
+TEST_F(ProcessesTest, WhoSkipsOrMistakesACollectiveIsAlwaysNamed) {
+  for (const auto& [stream, last] : {std::pair("gather", 11), std::pair("reduce", 26)}) {
+    for (int number = 2; number <= last; number += 3) {
+      for (const bool mistaken : {false, true}) {
+        const std::string folder = absl::StrCat(stream, number, mistaken);
+        SCOPED_TRACE(folder);
+        const Fault fault = {
+            .group = absl::StrCat("shard of rank 0, ", stream), .rank = 3, .skipped = number, .mistaken = mistaken};
+        const std::vector<Result> results = Run(MakeJob(), 2, folder, {.fault = fault, .timeout_seconds = 2});
+        const bool made = mistaken && results[0].status.ok();  // It was an all-reduce anyway.
+        for (const Result& result : results) {
+          EXPECT_EQ(result.status.ok(), made) << result.status;
+          if (made) continue;
+          EXPECT_THAT(std::string(result.status.message()),
+                      ::testing::ContainsRegex("rank 3 wants|waited [^;]* for ranks? [0-9, ]*3"));
+        }
+      }
+    }
+  }
+}
+
+// The update waits for a collective of all ranks, so that all hold the state from before a step in which one is lost.
+TEST_F(ProcessesTest, AReportSaysWhichStateTheProcessHeldAndWhichIsSaved) {
+  for (const char* sharding : {"sharding={ranks: 5 strategy: DDP accumulation: NO_SYNC}",
+                               "sharding={ranks: 5 strategy: ZERO1 accumulation: LAYERED}", "sharding={ranks: 5}"}) {
+    SCOPED_TRACE(sharding);
+    const Job job = MakeJob({sharding, "checkpoint.asynchronous=false"});
+    int made = 0;  // Collectives of rank 3, which process 1 holds, in the group.
+    const std::string folder = absl::StrCat("held", sharding + 20);
+    Fault fault = {.group = "shard of rank 0, reduce", .rank = 3, .made = &made};
+    const auto count = [&](int process, int64_t step, Trainer&) {
+      if (process == 1 && step == 4) fault.skipped = made + 2;
+    };
+    for (const Result& result : Run(job, 2, "first" + folder, {.on_step = count, .fault = fault})) {
+      ASSERT_TRUE(result.status.ok()) << result.status;
+    }
+    fault.made = nullptr;
+    const std::vector<Result> results = Run(job, 2, folder, {.fault = fault, .timeout_seconds = 2});
+    for (size_t process = 0; process < results.size(); ++process) {
+      EXPECT_FALSE(results[process].status.ok());
+      const absl::StatusOr<std::string> report =
+          ReadFile(Path(absl::StrCat(folder, "-failures/process-", process, ".jsonl")), 1 << 30);
+      ASSERT_TRUE(report.ok()) << report.status();
+      EXPECT_THAT(*report, HasSubstr("\"step\": 5, \"held\": 4, \"saved\": 3, "));
+    }
+  }
+}
+
+TEST_F(ProcessesTest, WhatAllProcessesWriteIsWhatOneWrites) {
+  const auto write = [](int, int64_t step, Trainer& trainer) {
+    if (step != 2) return;
+    for (const Parameter& parameter : trainer.parameters()) {
+      // Begins and ends within shards.
+      const int64_t begin = parameter.elements() / 3;
+      std::vector<float> values(parameter.elements() / 2);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = 1e-3f * static_cast<float>(i % 50);
+      EXPECT_TRUE(trainer.WriteParameter(parameter.name, begin, values).ok()) << parameter.name;
+      for (const std::string& state : trainer.optimizer_states()) {
+        EXPECT_TRUE(trainer.WriteOptimizerState(state, parameter.name, begin, values).ok()) << parameter.name;
+      }
+    }
+  };
+  for (const char* sharding :
+       {"sharding={ranks: 5 strategy: FULL_SHARD accumulation: SHARDED}",
+        "sharding={ranks: 5 strategy: ZERO1 accumulation: NO_SYNC}",
+        "sharding={ranks: 5 strategy: DDP accumulation: LAYERED}", "sharding={ranks: 6 shard_ranks: 2}"}) {
+    SCOPED_TRACE(sharding);
+    const Job job = MakeJob({sharding, "precision.compute=BF16"});
+    const std::string one = absl::StrCat("one", sharding + 20), several = absl::StrCat("several", sharding + 20);
+    const Result expected = Run(job, 1, one, {.on_step = write})[0];
+    ASSERT_TRUE(expected.status.ok()) << expected.status;
+    EXPECT_NE(expected.losses, Run(job, 1, absl::StrCat("no ", one))[0].losses);
+    for (const Result& result : Run(job, 3, several, {.on_step = write})) {
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      EXPECT_EQ(result.losses, expected.losses);
+    }
+    ExpectSameCheckpoint(one, several, 3);
+    ExpectSameCheckpoint(one, several, 6);
   }
 }
 
