@@ -83,6 +83,23 @@ TEST(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
+// Up to 1,024 columns of a are left to oneDNN.
+TEST(CpuMatMulTest, WithAvx512LongRowsOfATransposedAAreMultipliedByTheSameKernelsInBothWays) {
+  if (OnOlderProcessor() || !__builtin_cpu_supports("avx512vl")) GTEST_SKIP() << "needs AVX-512";
+  const std::unique_ptr<Ops> ops[] = {CreateCpuOps({.threads = 2, .products = kProducts[0]}),
+                                      CreateCpuOps({.threads = 2, .products = kProducts[1]})};
+  for (const int64_t m : {1024, 1040}) {
+    TestMemory memory;
+    const MatMul op{.a = memory.Random(DType::kFloat32, {640, m}),
+                    .b = memory.Random(DType::kFloat32, {640, 192}),
+                    .c_MN = memory.Output(DType::kFloat32, {m, 192}),
+                    .transpose_a = true};
+    EXPECT_EQ(ops[0]->ScratchBytes(op) == ops[1]->ScratchBytes(op), m > 1024) << m;
+    if (m <= 1024) continue;
+    EXPECT_TRUE(RunOnThreads(kProducts[0], 2, memory, op) == RunOnThreads(kProducts[1], 3, memory, op)) << m;
+  }
+}
+
 class PackedBTest : public ::testing::TestWithParam<CpuProducts> {
  protected:
   static std::vector<std::byte> RunOnThreads(int threads, const TestMemory& memory, const MatMul& op) {
