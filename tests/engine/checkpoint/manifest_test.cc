@@ -366,6 +366,34 @@ TEST(ManifestTest, ParametersIn4BitsHavePartsOfTheirOwn) {
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[1].nf4 = true; }), HasSubstr("trains, and its values are"));
 }
 
+TEST(ManifestTest, ParametersOfTheBaseHaveNoParts) {
+  Manifest m = Valid();
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.base = SavedBase{.folder = "base"}; }),
+              HasSubstr("it has a base, and no parameter is left to it"));
+  m.parameters[1].frozen = m.parameters[1].in_base = true;
+  m.frozen_values = SavedValues::kBFloat16;
+  for (const bool nf4 : {false, true}) {
+    m.parameters[1].nf4 = nf4;
+    m.base = SavedBase{.folder = "/models/base", .digest = 0xfedcba9876543210};
+    const absl::StatusOr<Manifest> read = ParseManifest(SerializeManifest(m));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(*read, m);
+    for (const PartSpec& part : m.parts()) EXPECT_FALSE(m.Has(part.part, m.parameters[1])) << part.name;
+    EXPECT_EQ(m.ValuesOf(m.parameters[1]), nf4 ? SavedValues::kNf4 : SavedValues::kBFloat16);
+  }
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[1].in_base = true; }), HasSubstr("and there is none"));
+  const auto with_base = [](Manifest& m) {
+    m.base = SavedBase{.folder = "base"};
+    m.parameters[1].frozen = m.parameters[1].in_base = true;
+  };
+  EXPECT_THAT(RefusalOf([&](Manifest& m) { with_base(m), m.parameters[1].frozen = false; }),
+              HasSubstr("is left to the base, and trains"));
+  for (const std::string& folder : {std::string(), std::string("a\nb"), std::string(5000, 'x')}) {
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { with_base(m), m.base->folder = folder; }),
+                HasSubstr("a path has 1 to 4,096 printable bytes"));
+  }
+}
+
 TEST(ManifestTest, PartsComeInTheOrderOfTheirWidth) {
   const auto names = [](SavedValues values, const std::vector<SavedState>& states) {
     std::vector<std::string> names;
