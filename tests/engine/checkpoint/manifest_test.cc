@@ -132,18 +132,18 @@ TEST(ManifestTest, WhatANewerProgramAddedIsRefusedAtAnyDepth) {
 }
 
 // Returns a manifest of `count` empty fields with tag `tag` and a right checksum.
-std::string Bomb(char tag, int count) {
+std::string Bomb(const std::string& tag, int count) {
   std::string message;
-  for (int i = 0; i < count; ++i) message.append({tag, '\0'});
+  for (int i = 0; i < count; ++i) message.append(tag).push_back('\0');
   return Frame("SHALEMAN", 1, message);
 }
 
 // Parsing 100 MiB of empty submessages once took 6 GB, and aborted the program where there was less.
 TEST(ManifestTest, MoreOfAnythingThanAJobHasIsRefusedBeforeItIsBuilt) {
-  EXPECT_THAT(Refusal(Bomb(0x52, kMaxSavedParameters + 1)), HasSubstr("has more than 262144 parameters"));
-  EXPECT_THAT(Refusal(Bomb(0x5a, kMaxSavedFiles + 1)), HasSubstr("has more than 1048576 files"));
-  EXPECT_THAT(Refusal(Bomb(0x42, 2)), HasSubstr("malformed"));  // The field `data` twice.
-  EXPECT_THAT(Refusal(Bomb(0x7a, 1 << 20)), HasSubstr("written by a newer one"));
+  EXPECT_THAT(Refusal(Bomb("\x52", kMaxSavedParameters + 1)), HasSubstr("has more than 262144 parameters"));
+  EXPECT_THAT(Refusal(Bomb("\x5a", kMaxSavedFiles + 1)), HasSubstr("has more than 1048576 files"));
+  EXPECT_THAT(Refusal(Bomb("\x42", 2)), HasSubstr("malformed"));  // The field `data` twice.
+  EXPECT_THAT(Refusal(Bomb("\x82\x01", 1 << 20)), HasSubstr("written by a newer one"));
   for (const std::string& shape :
        {"\x12\x42" + std::string(66, 1),
         std::string("\x12\x01\x01\x12\x42") + std::string(66, 1)}) {  // Packed in one piece, and in two.
