@@ -70,12 +70,12 @@ _MAY_INCLUDE = {
                               "engine/generate", "engine/graph", "engine/hugging_face", "engine/model",
                               "engine/planner", "engine/report", "engine/train", "engine/verify"},  # shale.h alone.
     "engine/c": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/data", "engine/events",
-                                "engine/generate", "engine/graph", "engine/memory", "engine/model", "engine/planner",
-                                "engine/report", "engine/runtime", "engine/tokenize", "engine/train",
-                                "engine/verify"},
-    "engine/generate": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/io",
-                                       "engine/memory", "engine/planner", "engine/runtime", "engine/state",
-                                       "engine/tokenize"},
+                                "engine/generate", "engine/graph", "engine/hugging_face", "engine/memory",
+                                "engine/model", "engine/planner", "engine/report", "engine/runtime", "engine/tokenize",
+                                "engine/train", "engine/verify"},
+    "engine/generate": _ENGINE_BASE | {"engine/backends", "engine/checkpoint", "engine/config", "engine/hugging_face",
+                                       "engine/io", "engine/memory", "engine/planner", "engine/runtime",
+                                       "engine/state", "engine/tokenize"},
 }
 
 # Words that were renamed, in proto, code, messages and docs.

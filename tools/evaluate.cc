@@ -33,6 +33,7 @@ namespace {
 struct Flags {
   std::string run, folder;
   std::string checkpoint = "newest";
+  std::string base;
   std::vector<std::string> data;
   bool loss_only = false;
   int64_t sequences = 0, sequence_length = 0, context = 0;
@@ -137,6 +138,9 @@ JsonObject RowOf(const std::string& path, int64_t step, const DataEvaluation& lo
 
 absl::StatusOr<std::unique_ptr<Evaluator>> Load(const Flags& flags, const EvaluatorOptions& options) {
   SHALE_ASSIGN_OR_RETURN(const BackendFactory backends, BackendsOn(flags.device));
+  if (!flags.folder.empty() && !flags.base.empty()) {
+    return absl::InvalidArgumentError("--base belongs to --run; leave it out with --folder");
+  }
   if (!flags.folder.empty()) return Evaluator::FromFolder(flags.folder, backends, options);
   SHALE_ASSIGN_OR_RETURN(const WhichCheckpoint which, WhichCheckpointOf(flags.checkpoint));
   return Evaluator::FromRun(flags.run, which, backends, options);
@@ -164,6 +168,7 @@ absl::Status Evaluate(const Flags& flags) {
         "--answers: no file of --data has rows with a prompt and a completion, or with messages of the assistant");
   }
   if (any) options.answers = flags.answers_at_once;
+  options.base_folder = flags.base;
   TemporaryFolder folder;
   if (!flags.folder.empty()) {
     SHALE_ASSIGN_OR_RETURN(options.cache, folder.Make());
@@ -213,6 +218,7 @@ int main(int argc, char** argv) {
                           "Measures a model on files: loss and perplexity, and exact matches of completions.");
   line.Text("run", "FOLDER", "The run folder.", &flags.run);
   line.Text("checkpoint", "newest|best", shale::kCheckpointHelp, &flags.checkpoint);
+  line.Text("base", "FOLDER", shale::kBaseHelp, &flags.base);
   line.Text("folder", "FOLDER", "Instead of --run: a Hugging Face folder.", &flags.folder);
   line.List("data", "PATH", "A file or folder, like data.path of a job.", &flags.data).Required();
   line.Switch("loss_only", "Do not generate completions.", &flags.loss_only);

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <limits>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "absl/status/status.h"
@@ -18,6 +19,7 @@
 #include "engine/checkpoint/run_paths.h"
 #include "engine/config/parse.h"
 #include "engine/hugging_face/adapter_folder.h"
+#include "engine/hugging_face/base.h"
 #include "engine/hugging_face/merged_weights.h"
 #include "engine/hugging_face/staged_folder.h"
 #include "engine/io/file.h"
@@ -33,6 +35,7 @@ namespace {
 struct Flags {
   std::string run;
   std::string checkpoint;
+  std::string base;
   std::string out;
   std::string dtype = "F32";
   bool plain = false;
@@ -48,15 +51,25 @@ absl::StatusOr<SafetensorsDType> ParseDType(const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat("--dtype: found \"", name, "\"; allowed: F32, BF16, F16"));
 }
 
-absl::Status ExportPlain(const CheckpointReader& checkpoint, SafetensorsDType dtype, const std::string& out) {
-  SHALE_ASSIGN_OR_RETURN(StagedFolder folder, StagedFolder::Create(out));
-  SHALE_RETURN_IF_ERROR(ExportParameters(checkpoint, dtype, JoinPath(folder.path(), "model.safetensors")));
+absl::StatusOr<Job> JobOf(const CheckpointReader& checkpoint) {
+  return ParseRecordedJob(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder()));
+}
+
+absl::Status ExportPlain(const CheckpointReader& checkpoint, const Flags& flags, SafetensorsDType dtype) {
+  OpenedBase base;
+  // Only a checkpoint with a base needs its job to be read.
+  if (checkpoint.manifest().base || !flags.base.empty()) {
+    SHALE_ASSIGN_OR_RETURN(const Job job, JobOf(checkpoint));
+    SHALE_ASSIGN_OR_RETURN(base, OpenVerifiedBase(checkpoint, job.model, flags.base));
+  }
+  SHALE_ASSIGN_OR_RETURN(StagedFolder folder, StagedFolder::Create(flags.out));
+  SHALE_RETURN_IF_ERROR(
+      ExportParameters(checkpoint, dtype, JoinPath(folder.path(), "model.safetensors"), std::move(base.read)));
   return folder.Commit();
 }
 
 absl::Status ExportToHf(const CheckpointReader& checkpoint, const Flags& flags, HfExportOptions options) {
-  SHALE_ASSIGN_OR_RETURN(const Job job,
-                         ParseRecordedJob(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
+  SHALE_ASSIGN_OR_RETURN(const Job job, JobOf(checkpoint));
   const auto* config = std::get_if<DecoderConfig>(&job.model);
   if (config == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("the model is of kind ", KindName(job.model),
@@ -66,7 +79,13 @@ absl::Status ExportToHf(const CheckpointReader& checkpoint, const Flags& flags, 
   if (!config->adapter && (flags.merge || flags.adapter)) {
     return absl::FailedPreconditionError("the model has no adapters (model.adapter); leave --merge and --adapter out");
   }
-  CheckpointValues values(checkpoint);
+  OpenedBase base;
+  if (!flags.adapter) {
+    SHALE_ASSIGN_OR_RETURN(base, OpenVerifiedBase(checkpoint, job.model, flags.base));
+  } else if (!flags.base.empty()) {
+    return absl::InvalidArgumentError("--adapter writes adapters alone; leave --base out");
+  }
+  CheckpointValues values(checkpoint, std::move(base.read));
   const auto read = [&](absl::string_view parameter, int64_t begin, absl::Span<float> out) {
     return values.Read(parameter, begin, out);
   };
@@ -89,7 +108,7 @@ absl::Status ExportToHf(const CheckpointReader& checkpoint, const Flags& flags, 
 }
 
 absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& flags, const HfExportOptions& options) {
-  SHALE_RETURN_IF_ERROR(flags.plain ? ExportPlain(checkpoint, options.dtype, flags.out)
+  SHALE_RETURN_IF_ERROR(flags.plain ? ExportPlain(checkpoint, flags, options.dtype)
                                     : ExportToHf(checkpoint, flags, options));
   std::printf("exported %s (step %ld) to %s as %s\n", checkpoint.folder().c_str(),
               static_cast<long>(checkpoint.manifest().step), flags.out.c_str(), flags.dtype.c_str());
@@ -143,6 +162,7 @@ int main(int argc, char** argv) {
   line.Text("checkpoint", "best|FOLDER",
             "With --run=FOLDER: the checkpoint with the best evaluation. Instead of --run: this checkpoint.",
             &flags.checkpoint);
+  line.Text("base", "FOLDER", shale::kBaseHelp, &flags.base);
   line.Text("out", "FOLDER", "The folder to write; it must not exist, or be empty.", &flags.out).Required();
   line.Text("dtype", "F32|BF16|F16", "What the weights are rounded to.", &flags.dtype);
   line.Switch("plain",

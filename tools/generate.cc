@@ -36,6 +36,7 @@ namespace {
 struct Flags {
   std::string run;
   std::string checkpoint = "newest";
+  std::string base;
   std::string prompt;
   std::string prompt_tokens;
   int64_t tokens = 200;
@@ -156,9 +157,10 @@ absl::Status Generate(const Flags& flags) {
         "--chat reads messages from its input: leave out --prompt, --prompt_tokens and "
         "--samples");
   }
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Generator> generator,
-                         Generator::FromRun(flags.run, backends, std::nullopt,
-                                            {.sequences = flags.samples, .positions = flags.context}, which));
+  SHALE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Generator> generator,
+      Generator::FromRun(flags.run, backends, std::nullopt, {.sequences = flags.samples, .positions = flags.context},
+                         which, flags.base));
   for (const std::string& reason : generator->passed_over()) {
     std::fprintf(stderr, "generate: skipped: %s\n", reason.c_str());
   }
@@ -184,6 +186,7 @@ int main(int argc, char** argv) {
   shale::CommandLine line("generate", "Continues a prompt with the model of a run, and prints text as it comes.");
   line.Text("run", "FOLDER", "The run folder.", &flags.run).Required();
   line.Text("checkpoint", "newest|best", shale::kCheckpointHelp, &flags.checkpoint);
+  line.Text("base", "FOLDER", shale::kBaseHelp, &flags.base);
   line.Text("prompt", "TEXT", "What to continue; empty: a new line. Special tokens in it are tokens.", &flags.prompt);
   line.Text("prompt_tokens", "N,N,...", "What to continue, as tokens: models of token files then print tokens.",
             &flags.prompt_tokens);

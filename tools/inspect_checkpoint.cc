@@ -117,6 +117,10 @@ void Describe(const CheckpointReader& checkpoint) {
                                  ", accumulation ", Printable(Translated("accumulation", m.accumulation)),
                                  ", values in ", ToString(m.values)));
   row("parameters", absl::StrCat(WithCommas(std::ssize(m.parameters)), " of ", Plural(elements, "element")));
+  if (m.base) {
+    row("base", absl::StrCat(Printable(m.base->folder), ", digest ", DigestText(m.base->digest),
+                             "; the checkpoint holds only what trains"));
+  }
   row("bytes", absl::StrCat(WithCommas(checkpoint.size_bytes()), " (", FormatBytes(checkpoint.size_bytes()), ") in ",
                             Plural(m.ranks, "file")));
   Show(absl::StrCat(ModelText(m.job), "files\n"));
@@ -130,7 +134,9 @@ void Describe(const CheckpointReader& checkpoint) {
 
 std::string NameAndShape(const SavedParameter& parameter) {
   return absl::StrCat(parameter.name, " [", absl::StrJoin(parameter.shape, ", "), "]",
-                      parameter.frozen ? ", frozen" : "");
+                      parameter.in_base  ? ", in the base"
+                      : parameter.frozen ? ", frozen"
+                                         : "");
 }
 
 int NameColumns(const std::vector<SavedParameter>& parameters) {
@@ -147,6 +153,10 @@ absl::Status ShowParameters(const CheckpointReader& checkpoint) {
                        "rms", "not finite"));
   CheckpointValues values(checkpoint);
   for (const SavedParameter& parameter : parameters) {
+    if (parameter.in_base) {
+      Show(absl::StrCat("  ", NameAndShape(parameter), "\n"));
+      continue;
+    }
     SHALE_ASSIGN_OR_RETURN(const PartStatistics s, StatisticsOf(values, SavedPart::kValue, parameter));
     Show(absl::StrFormat("  %-*s %12.4g %12.4g %12.4g %12.4g %12s\n", columns, NameAndShape(parameter), s.minimum,
                          s.maximum, s.mean, s.rms, WithCommas(s.non_finite)));

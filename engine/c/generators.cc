@@ -21,8 +21,10 @@
 #include "engine/checkpoint/export_parameters.h"
 #include "engine/checkpoint/newest.h"
 #include "engine/checkpoint/reader.h"
+#include "engine/config/parse.h"
 #include "engine/generate/generated_text.h"
 #include "engine/generate/generator.h"
+#include "engine/hugging_face/base.h"
 #include "engine/tokenize/eos_token.h"
 #include "engine/tokenize/tokenizer.h"
 #include "kernels/check.h"
@@ -81,6 +83,14 @@ absl::Status GiveTokens(absl::Span<const int32_t> tokens, int32_t* buffer, size_
   }
   std::copy(tokens.begin(), tokens.end(), buffer);
   return absl::OkStatus();
+}
+
+// Returns what reads the base of a checkpoint, or null if it has none.
+absl::StatusOr<ReadBase> BaseOf(const CheckpointReader& checkpoint) {
+  if (!checkpoint.manifest().base) return nullptr;
+  SHALE_ASSIGN_OR_RETURN(const Job job, ParseRecordedJob(checkpoint.manifest().job, "the checkpoint's job"));
+  SHALE_ASSIGN_OR_RETURN(OpenedBase base, OpenVerifiedBase(checkpoint, job.model, /*folder=*/""));
+  return std::move(base.read);
 }
 
 absl::StatusOr<SafetensorsDType> TypeOf(int32_t type) {
@@ -188,8 +198,9 @@ shale_code shale_export_parameters(const char* folder, int32_t type, const char*
   return Call(error, [&]() -> absl::Status {
     SHALE_RETURN_IF_ERROR(Require(file, "file"));
     SHALE_ASSIGN_OR_RETURN(const shale::SafetensorsDType dtype, shale::c::TypeOf(type));
-    return shale::c::UseCheckpoint(folder, [&](const shale::CheckpointReader& checkpoint) {
-      return shale::ExportParameters(checkpoint, dtype, file);
+    return shale::c::UseCheckpoint(folder, [&](const shale::CheckpointReader& checkpoint) -> absl::Status {
+      SHALE_ASSIGN_OR_RETURN(shale::ReadBase base, shale::c::BaseOf(checkpoint));
+      return shale::ExportParameters(checkpoint, dtype, file, std::move(base));
     });
   });
 }

@@ -112,6 +112,8 @@ void CompareManifests(const Manifest& a, const Manifest& b, ManifestTranslation 
   compare(state, "tokenizer", a.data.tokenizer, b.data.tokenizer);
   // The state itself may be any bytes, so it is not shown.
   if (a.data.source_state != b.data.source_state) state.push_back({"state of the data", "some bytes", "others"});
+  const auto digest = [](const Manifest& m) { return m.base ? DigestText(m.base->digest) : std::string(); };
+  compare(state, "digest of the base", digest(a), digest(b));
   std::vector<FieldDifference>& writing = difference.writing;
   compare(writing, "ranks", a.ranks, b.ranks);
   compare(writing, "strategy", translate("strategy", a.strategy), translate("strategy", b.strategy));
@@ -119,6 +121,8 @@ void CompareManifests(const Manifest& a, const Manifest& b, ManifestTranslation 
           translate("accumulation", b.accumulation));
   compare(writing, "values", a.values, b.values);
   compare(writing, "frozen values", a.frozen_values, b.frozen_values);
+  const auto folder = [](const Manifest& m) { return m.base ? m.base->folder : std::string(); };
+  compare(writing, "folder of the base", folder(a), folder(b));
   CompareJobs(a, b, translate, writing);
 }
 
@@ -227,9 +231,11 @@ absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& 
   for (size_t part = 0; part < parts.size(); ++part) {
     for (ParameterDifference& parameter : difference.parameters) {
       const SavedParameter& theirs = b.manifest().parameters[b.FindParameter(parameter.parameter.name)];
-      // Only one of the two may have states of a parameter that is frozen in the other.
-      const int64_t elements =
-          std::min(a.ElementsOf(parts[part].in_a, parameter.parameter), b.ElementsOf(parts[part].in_b, theirs));
+      // Only one of the two may have states of a parameter that is frozen in the other. Of bases, digests are compared.
+      const bool in_base = parameter.parameter.in_base || theirs.in_base;
+      const int64_t elements = in_base ? 0
+                                       : std::min(a.ElementsOf(parts[part].in_a, parameter.parameter),
+                                                  b.ElementsOf(parts[part].in_b, theirs));
       parameter.parts[part].elements = elements;
       for (int64_t begin = 0; begin < elements; begin += kBatchElements) {
         const int64_t count = std::min(kBatchElements, elements - begin);

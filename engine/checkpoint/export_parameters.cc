@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -9,14 +10,15 @@
 
 namespace shale {
 
-absl::Status ExportParameters(const CheckpointReader& checkpoint, SafetensorsDType dtype, const std::string& path) {
+absl::Status ExportParameters(const CheckpointReader& checkpoint, SafetensorsDType dtype, const std::string& path,
+                              ReadBase base) {
   constexpr int64_t kBufferElements = int64_t{1} << 19;
   const std::vector<SavedParameter>& parameters = checkpoint.manifest().parameters;
   std::vector<SafetensorsWriter::Entry> entries;
   for (const SavedParameter& parameter : parameters) entries.push_back({parameter.name, dtype, parameter.shape});
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsWriter> writer,
                          SafetensorsWriter::Create(path, entries, {{"format", "pt"}}));
-  CheckpointValues values(checkpoint);
+  CheckpointValues values(checkpoint, std::move(base));
   std::vector<float> buffer(kBufferElements);
   for (const SavedParameter& parameter : parameters) {
     for (int64_t begin = 0; begin < parameter.elements(); begin += kBufferElements) {

@@ -111,6 +111,19 @@ absl::Status CheckEvaluations(const SavedEvaluations& e, int64_t step) {
   return absl::OkStatus();
 }
 
+absl::Status CheckBase(const Manifest& m) {
+  constexpr size_t kMaxPathBytes = 4096;
+  const std::string& folder = m.base->folder;
+  const auto is_control = [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); };
+  if (folder.empty() || folder.size() > kMaxPathBytes || std::any_of(folder.begin(), folder.end(), is_control)) {
+    return Refuse("its base is in the folder ", Quoted(folder), "; a path has 1 to 4,096 printable bytes");
+  }
+  if (std::none_of(m.parameters.begin(), m.parameters.end(), [](const SavedParameter& p) { return p.in_base; })) {
+    return Refuse("it has a base, and no parameter is left to it");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const Manifest& m) {
   if (m.step < 0 || m.tokens < 0 || m.samples < 0 || m.update_count < 0 || m.update_count > m.step) {
     return Refuse("step ", m.step, ", tokens ", m.tokens, ", samples ", m.samples, " and updates ", m.update_count,
@@ -145,8 +158,13 @@ absl::Status Check(const Manifest& m) {
     if (parameter.nf4 && !parameter.frozen) {
       return Refuse("parameter ", parameter.name, " trains, and its values are saved in 4 bits");
     }
+    if (parameter.in_base && (!parameter.frozen || !m.base)) {
+      return Refuse("parameter ", parameter.name, " is left to the base, ",
+                    m.base ? "and trains" : "and there is none");
+    }
     if (!names.insert(parameter.name).second) return Refuse("parameter ", parameter.name, " is in it twice");
   }
+  if (m.base) SHALE_RETURN_IF_ERROR(CheckBase(m));
   if (std::ssize(m.states) > kMaxSavedStates) return Refuse("it has ", m.states.size(), " states of an optimizer");
   absl::flat_hash_set<absl::string_view> states;
   for (const SavedState& state : m.states) {
@@ -276,11 +294,12 @@ int64_t SavedParameter::elements() const {
 
 std::vector<PartSpec> Manifest::parts() const {
   const auto any = [&](auto has) { return std::any_of(parameters.begin(), parameters.end(), has); };
-  return PartsOf(values, any([](auto& p) { return p.frozen && !p.nf4; }) ? frozen_values : values, states,
-                 any([](auto& p) { return p.nf4; }));
+  return PartsOf(values, any([](auto& p) { return p.frozen && !p.nf4 && !p.in_base; }) ? frozen_values : values, states,
+                 any([](auto& p) { return p.nf4 && !p.in_base; }));
 }
 
 bool Manifest::Has(SavedPart part, const SavedParameter& parameter) const {
+  if (parameter.in_base) return false;
   const SavedValues form = ValuesOf(parameter);
   if (IsNf4(part)) return form == SavedValues::kNf4;
   switch (part) {
@@ -342,6 +361,11 @@ std::string SerializeManifest(const Manifest& manifest) {
     record.mutable_shape()->Assign(parameter.shape.begin(), parameter.shape.end());
     if (parameter.frozen) record.set_frozen(true);
     if (parameter.nf4) record.set_nf4(true);
+    if (parameter.in_base) record.set_in_base(true);
+  }
+  if (manifest.base) {
+    m.mutable_base()->set_folder(manifest.base->folder);
+    m.mutable_base()->set_digest(manifest.base->digest);
   }
   AddFiles(manifest.files, m);
   // Only of runs that follow their evaluations: readers from before there were any refuse this field.
@@ -398,9 +422,13 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
     }
   }
   for (const proto::ParameterRecord& record : m.parameters()) {
-    manifest.parameters.push_back(
-        {record.name(), {record.shape().begin(), record.shape().end()}, record.frozen(), record.nf4()});
+    manifest.parameters.push_back({record.name(),
+                                   {record.shape().begin(), record.shape().end()},
+                                   record.frozen(),
+                                   record.nf4(),
+                                   record.in_base()});
   }
+  if (m.has_base()) manifest.base = {.folder = m.base().folder(), .digest = m.base().digest()};
   manifest.files = FilesOf(m);
   if (m.has_evaluations()) {
     const proto::EvaluationsRecord& record = m.evaluations();

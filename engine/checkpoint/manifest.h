@@ -102,8 +102,9 @@ std::vector<PartSpec> PartsOf(SavedValues values, SavedValues frozen_values, abs
 struct SavedParameter {
   std::string name;
   std::vector<int64_t> shape;
-  bool frozen = false;  // It did not train.
-  bool nf4 = false;     // Its values are saved as kNf4.
+  bool frozen = false;   // It did not train.
+  bool nf4 = false;      // Its values are saved as kNf4.
+  bool in_base = false;  // Its values are not saved, but those of Manifest::base, in the form that ValuesOf says.
 
   int64_t elements() const;
   bool operator==(const SavedParameter&) const = default;
@@ -134,6 +135,14 @@ struct SavedEvaluations {
   bool operator==(const SavedEvaluations&) const = default;
 };
 
+// The model that stays as it is while its adapters train. A checkpoint of adapters alone refers to it.
+struct SavedBase {
+  std::string folder;   // The Hugging Face folder from which the run read it.
+  uint64_t digest = 0;  // A ValuesDigest of its parameters (engine/checkpoint/base_values.h).
+
+  bool operator==(const SavedBase&) const = default;
+};
+
 struct SavedFile {
   std::string name;  // Name in the checkpoint's folder.
   int64_t size_bytes = 0;
@@ -159,6 +168,7 @@ struct Manifest {
   std::vector<SavedParameter> parameters;
   std::vector<SavedFile> files;  // In rank order.
   SavedEvaluations evaluations;
+  std::optional<SavedBase> base;  // Where the parameters are that are in_base. Empty: none is.
 
   // Returns the loss of the evaluation after this step, if there was one, and its loss was finite.
   std::optional<double> evaluation_loss() const {
@@ -190,7 +200,8 @@ std::string SerializeManifest(const Manifest& manifest);
 // contradict themselves: negative counts or counts above 2^60, evaluations after the step or with a loss that is not
 // finite, more parameters or files than the limits below, a
 // dimension below 1, a shape whose elements cannot be counted, a name used twice, more than kMaxSavedStates states, a
-// state of an unknown type, frozen values saved as SPLIT, values in 4 bits of a parameter that trains, a file with
+// state of an unknown type, frozen values saved as SPLIT, values in 4 bits of a parameter that trains, a parameter that
+// trains in the base, a base without parameters, parameters of the base without a base, a file with
 // another name than ShardFileName gives or with another number of checksums than its size requires. Returns
 // Unimplemented for another version.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes);

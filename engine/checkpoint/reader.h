@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "engine/checkpoint/base_values.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/shard_header.h"
 #include "engine/io/file.h"
@@ -78,14 +80,16 @@ class CheckpointReader {
 // of the file. Borrows the reader. Used by one thread at a time.
 class CheckpointValues {
  public:
-  explicit CheckpointValues(const CheckpointReader& reader);
+  // `base` reads the parameters that the checkpoint leaves to its base. Without it, Read refuses these.
+  explicit CheckpointValues(const CheckpointReader& reader, ReadBase base = nullptr);
   const CheckpointReader& reader() const { return reader_; }
 
   // Fills `out` with elements [begin, begin + out.size()) of a part of a parameter. `part` must be kValue or a state of
   // the optimizer. kValue means the master weights if there are any (joined from kHigh and kLow if they were saved in
-  // that form), and otherwise the weights, dequantized if they were saved in 4 bits. 8-bit states are read as their
-  // codes, 0 to 255. Returns NotFound for an unknown name, OutOfRange for elements that the part does not have,
-  // DataLoss for a damaged chunk.
+  // that form), and otherwise the weights, dequantized if they were saved in 4 bits. Values of the base are those that
+  // the run computes with (StoredBaseValues). 8-bit states are read as their codes, 0 to 255. Returns NotFound for an
+  // unknown name, OutOfRange for elements that the part does not have, DataLoss for a damaged chunk, FailedPrecondition
+  // for a value of a base that is not given.
   absl::Status Read(SavedPart part, absl::string_view parameter, int64_t begin, absl::Span<float> out);
   absl::Status Read(absl::string_view parameter, int64_t begin, absl::Span<float> out) {
     return Read(SavedPart::kValue, parameter, begin, out);
@@ -109,14 +113,18 @@ class CheckpointValues {
   // from `begin`.
   absl::Status ReadPart(SavedPart part, int64_t parameter, int64_t begin, int64_t elements,
                         absl::FunctionRef<void(int64_t at, const char* bytes, int64_t count)> sink);
+  // Reads the values of a parameter of the base.
+  absl::Status ReadFromBase(const SavedParameter& parameter, int64_t begin, absl::Span<float> out);
   // Reads the values of a parameter that was saved in 4 bits.
   absl::Status ReadNf4(int64_t parameter, int64_t begin, absl::Span<float> out);
   // Returns the bytes of a chunk, which are valid until the next call. Reads the chunk if it is not cached.
   absl::StatusOr<const char*> Fetch(int64_t rank, int64_t index);
 
   const CheckpointReader& reader_;
-  const int64_t parts_;                     // Number of parts that a checkpoint with these states may have.
-  std::vector<std::vector<Place>> places_;  // By parameter, then by part.
+  const ReadBase base_;
+  std::optional<StoredBaseValues> of_base_;  // Of the parameter of the base that was read last.
+  const int64_t parts_;                      // Number of parts that a checkpoint with these states may have.
+  std::vector<std::vector<Place>> places_;   // By parameter, then by part.
   std::vector<Chunk> cache_;
   int64_t clock_ = 0;
 };

@@ -18,8 +18,9 @@ constexpr int kCachedChunks = 4;
 
 }  // namespace
 
-CheckpointValues::CheckpointValues(const CheckpointReader& reader)
+CheckpointValues::CheckpointValues(const CheckpointReader& reader, ReadBase base)
     : reader_(reader),
+      base_(std::move(base)),
       parts_(static_cast<int64_t>(StatePart(std::ssize(reader.manifest().states))) - 1 + kNf4Parts),
       places_(reader.manifest().parameters.size() * parts_),
       cache_(kCachedChunks) {
@@ -106,6 +107,18 @@ absl::Status CheckpointValues::ReadNf4(int64_t parameter, int64_t begin, absl::S
   return absl::OkStatus();
 }
 
+absl::Status CheckpointValues::ReadFromBase(const SavedParameter& parameter, int64_t begin, absl::Span<float> out) {
+  const Manifest& manifest = reader_.manifest();
+  if (base_ == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(reader_.folder(), " holds adapters alone: ", parameter.name,
+                                                      " is in their base, ", manifest.base->folder));
+  }
+  if (!of_base_ || of_base_->parameter() != parameter.name) {
+    of_base_.emplace(base_, manifest.ValuesOf(parameter), parameter);
+  }
+  return of_base_->Read(begin, out);
+}
+
 absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter, int64_t begin, absl::Span<float> out) {
   const std::vector<SavedState>& states = reader_.manifest().states;
   SHALE_CHECK(part == SavedPart::kValue || (StateOf(part) >= 0 && StateOf(part) < std::ssize(states)));
@@ -117,6 +130,9 @@ absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter,
   const SavedValues form = reader_.manifest().ValuesOf(reader_.manifest().parameters[index]);
   const std::string what = part == SavedPart::kValue ? "" : absl::StrCat(NameOf(part, states), " of ");
   SHALE_RETURN_IF_ERROR(CheckElements(absl::StrCat(what, "parameter ", parameter), elements, begin, size));
+  if (const SavedParameter& saved = reader_.manifest().parameters[index]; part == SavedPart::kValue && saved.in_base) {
+    return ReadFromBase(saved, begin, out);
+  }
   if (part == SavedPart::kValue && form == SavedValues::kNf4) return ReadNf4(index, begin, out);
   if (part != SavedPart::kValue || form == SavedValues::kFloat32) {
     const DType dtype = part == SavedPart::kValue ? DType::kFloat32 : states[StateOf(part)].dtype;

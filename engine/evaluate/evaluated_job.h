@@ -25,7 +25,8 @@ struct EvaluatorOptions {
   int64_t context = 0;
   // Bytes that the plan may have. 0: the default of the machine.
   int64_t budget_bytes = 0;
-  std::string cache;  // Keeps the tokens of text. Empty: as the run does.
+  std::string base_folder;  // Of a run whose checkpoints hold adapters alone: their base. Empty: where the run had it.
+  std::string cache;        // Keeps the tokens of text. Empty: as the run does.
   TextProgress progress;
 };
 

@@ -90,7 +90,9 @@ class Evaluator::Impl {
     chat_ = ChatTemplate::Load(job.data.tokenizer);
     return absl::OkStatus();
   }
-  absl::Status Restore(const CheckpointReader& checkpoint) { return weights_->Restore(checkpoint); }
+  absl::Status Restore(const CheckpointReader& checkpoint, const std::string& base_folder) {
+    return weights_->Restore(checkpoint, base_folder);
+  }
   absl::Status ReadFolder() {
     LocalState state = weights_->state();
     return SetInitialWeights(weights_->job(), state);
@@ -164,7 +166,7 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::FromRun(const std::string&
     SHALE_ASSIGN_OR_RETURN(job, EvaluatedJob(std::move(job), run_folder, options));
     auto impl = std::make_unique<Impl>(options, reads_bytes);
     SHALE_RETURN_IF_ERROR(impl->Create(job, create_backend, options));
-    SHALE_RETURN_IF_ERROR(impl->Restore(checkpoint));
+    SHALE_RETURN_IF_ERROR(impl->Restore(checkpoint, options.base_folder));
     evaluator = absl::WrapUnique(new Evaluator(std::move(impl), checkpoint.manifest().step));
     return absl::OkStatus();
   };

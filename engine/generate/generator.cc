@@ -15,7 +15,8 @@ namespace shale {
 class Generator::Impl {
  public:
   absl::Status Create(const CheckpointReader& checkpoint, const BackendFactory& create_backend,
-                      const std::optional<CustomModel>& model, const GenerationSize& size) {
+                      const std::optional<CustomModel>& model, const GenerationSize& size,
+                      const std::string& base_folder) {
     SHALE_ASSIGN_OR_RETURN(
         Job job, ParseRecordedJob(checkpoint.manifest().job, absl::StrCat("the job in ", checkpoint.folder())));
     if (model) SHALE_RETURN_IF_ERROR(SetModel(*model, job));
@@ -26,7 +27,7 @@ class Generator::Impl {
         sequences_, Sequences::Create(weights_->ranks(), weights_->generation(), PaddingToken(weights_->job()), {}));
     next_ = std::make_unique<NextTokens>(*sequences_);
     // DataLoss makes FromRun try an older checkpoint.
-    return weights_->Restore(checkpoint);
+    return weights_->Restore(checkpoint, base_folder);
   }
 
   NextTokens& next() { return *next_; }
@@ -56,21 +57,23 @@ bool Generator::is_text() const { return impl_->is_text(); }
 absl::StatusOr<std::unique_ptr<Generator>> Generator::Create(const CheckpointReader& checkpoint,
                                                              const BackendFactory& create_backend,
                                                              const std::optional<CustomModel>& model,
-                                                             const GenerationSize& size) {
+                                                             const GenerationSize& size,
+                                                             const std::string& base_folder) {
   auto impl = std::make_unique<Impl>();
-  SHALE_RETURN_IF_ERROR(impl->Create(checkpoint, create_backend, model, size));
+  SHALE_RETURN_IF_ERROR(impl->Create(checkpoint, create_backend, model, size, base_folder));
   return absl::WrapUnique(new Generator(std::move(impl)));
 }
 
 absl::StatusOr<std::unique_ptr<Generator>> Generator::FromRun(const std::string& run_folder,
                                                               const BackendFactory& create_backend,
                                                               const std::optional<CustomModel>& model,
-                                                              const GenerationSize& size, WhichCheckpoint which) {
+                                                              const GenerationSize& size, WhichCheckpoint which,
+                                                              const std::string& base_folder) {
   std::unique_ptr<Generator> generator;
   const std::string folder = RunCheckpointsPath(run_folder);
   absl::Status created;
   const auto create = [&](const CheckpointReader& checkpoint) {
-    absl::StatusOr<std::unique_ptr<Generator>> one = Create(checkpoint, create_backend, model, size);
+    absl::StatusOr<std::unique_ptr<Generator>> one = Create(checkpoint, create_backend, model, size, base_folder);
     created = one.status();
     if (one.ok()) generator = *std::move(one);
     return absl::IsDataLoss(created) ? created : absl::OkStatus();

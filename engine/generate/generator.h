@@ -33,19 +33,22 @@ class Generator {
  public:
   // Takes the job and the weights from a checkpoint, which is not needed afterwards. `create_backend` must create a
   // backend for the kind of device that the job ran on. `model` is the model of a run whose program brought it, with
-  // the name and the digest that the checkpoint records; the vocabulary comes from the checkpoint. Returns the errors
-  // of BuildGeneration for `size`.
+  // the name and the digest that the checkpoint records; the vocabulary comes from the checkpoint. If the checkpoint
+  // holds adapters alone, their base is read from `base_folder`, or from where the run had it if that is empty. Returns
+  // the errors of BuildGeneration for `size`, and of WeightsOnly::Restore.
   static absl::StatusOr<std::unique_ptr<Generator>> Create(const CheckpointReader& checkpoint,
                                                            const BackendFactory& create_backend,
                                                            const std::optional<CustomModel>& model = std::nullopt,
-                                                           const GenerationSize& size = {});
+                                                           const GenerationSize& size = {},
+                                                           const std::string& base_folder = "");
   // Does the same with the newest intact checkpoint of a run folder (engine/train/run_folder.h), or with the best one.
   // Returns NotFound if there is no such checkpoint, and DataLoss if all are damaged.
   static absl::StatusOr<std::unique_ptr<Generator>> FromRun(const std::string& run_folder,
                                                             const BackendFactory& create_backend,
                                                             const std::optional<CustomModel>& model = std::nullopt,
                                                             const GenerationSize& size = {},
-                                                            WhichCheckpoint which = WhichCheckpoint::kNewest);
+                                                            WhichCheckpoint which = WhichCheckpoint::kNewest,
+                                                            const std::string& base_folder = "");
   ~Generator();
 
   // Returns one message for each newer, or better, checkpoint that FromRun found damaged.

@@ -76,11 +76,24 @@ LocalState WeightsOnly::state() {
   return LocalState(any.graph, any.step.state, any.memory, *ranks_);
 }
 
-absl::Status WeightsOnly::Restore(const CheckpointReader& checkpoint) {
+absl::Status WeightsOnly::Restore(const CheckpointReader& checkpoint, const std::string& base_folder) {
   SHALE_RETURN_IF_ERROR(CheckSameParameters(checkpoint.manifest().parameters, programs_.front().graph));
+  SHALE_ASSIGN_OR_RETURN(const OpenedBase base, OpenBase(checkpoint, job_.model, base_folder));
   const absl::Status restored = state().Restore(checkpoint, /*values_only=*/true);
   if (IsDamage(restored)) return absl::DataLossError(restored.message());
-  return restored;
+  SHALE_RETURN_IF_ERROR(restored);
+  return base.read == nullptr ? absl::OkStatus() : RestoreBase(checkpoint, base);
+}
+
+absl::Status WeightsOnly::RestoreBase(const CheckpointReader& checkpoint, const OpenedBase& base) {
+  const Manifest& manifest = checkpoint.manifest();
+  uint64_t digest = 0;
+  const auto read = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
+    return base.read(parameter.name, begin, values);
+  };
+  const absl::Status filled = state().Fill(read, {.frozen_only = true, .digest_of_frozen = &digest});
+  SHALE_RETURN_IF_ERROR(WithBase(filled, manifest, checkpoint.folder(), kBaseFlag));
+  return CheckBaseDigest(manifest, checkpoint.folder(), base.folder, digest, kBaseFlag);
 }
 
 }  // namespace shale

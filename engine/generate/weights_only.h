@@ -11,6 +11,7 @@
 #include "engine/backends/job_backend.h"
 #include "engine/checkpoint/reader.h"
 #include "engine/config/job.h"
+#include "engine/hugging_face/base.h"
 #include "engine/planner/generation_size.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/local_ranks.h"
@@ -38,9 +39,11 @@ class WeightsOnly {
   static absl::StatusOr<std::unique_ptr<WeightsOnly>> Create(const Job& job, const BackendFactory& create_backend,
                                                              const WeightsUse& use);
 
-  // Sets the weights from a checkpoint. Returns FailedPrecondition if it is of another model, and DataLoss if it is
-  // damaged. Errors of the machine would occur with every checkpoint, and are returned as they are.
-  absl::Status Restore(const CheckpointReader& checkpoint);
+  // Sets the weights from a checkpoint, and from its base if it leaves out that: the base in `base_folder`, or where
+  // the run had it if that is empty. Returns FailedPrecondition if the checkpoint is of another model, or if the folder
+  // has not the base of the checkpoint, and DataLoss if the checkpoint is damaged. Errors of the machine would occur
+  // with every checkpoint, and are returned as they are.
+  absl::Status Restore(const CheckpointReader& checkpoint, const std::string& base_folder = "");
   // Returns access to the weights, to set them otherwise.
   LocalState state();
 
@@ -58,6 +61,7 @@ class WeightsOnly {
  private:
   explicit WeightsOnly(const Job& job) : job_(job) {}
   absl::Status Plan(const Backend& backend, const WeightsUse& use);
+  absl::Status RestoreBase(const CheckpointReader& checkpoint, const OpenedBase& base);
   absl::Status CheckBudget(const Backend& backend) const;
 
   const Job job_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "engine/config/base.h"
 #include "engine/hugging_face/weights.h"
 #include "engine/planner/summary.h"
 #include "engine/program/graphs.h"
@@ -174,7 +175,7 @@ std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
   for (const GroupState& g : plan.train.step.state.groups) {
     const int64_t elements = CeilDivide(g.layout().shard_elements(), plan.options.mesh.replicate);
     if (g.frozen) {
-      bytes += CeilDivide(g.saved.bytes(), plan.options.mesh.replicate);
+      if (!HasBase(job)) bytes += CeilDivide(g.saved.bytes(), plan.options.mesh.replicate);
       continue;
     }
     bytes += 4 * elements + StateBytes(plan.options.optimizer.states(), elements);

@@ -1,6 +1,7 @@
 #include "engine/state/local_state.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <string>
 
@@ -32,11 +33,16 @@ absl::Status LocalState::Restore(const CheckpointReader& checkpoint, bool values
   });
 }
 
-absl::Status LocalState::Fill(RankState::ReadValues read) {
-  return local_.ForEach([&](int local) {
+absl::Status LocalState::Fill(RankState::ReadValues read, const RankState::FillOptions& options) {
+  std::vector<uint64_t> digests(ranks_.size());
+  const bool digest = options.digest_of_frozen != nullptr;
+  SHALE_RETURN_IF_ERROR(local_.ForEach([&](int local) {
     SHALE_ASSIGN_OR_RETURN(const absl::Span<char> staging, StagingOf(local_[local], kReadStagingBytes));
-    return ranks_[local].Fill(read, staging);
-  });
+    return ranks_[local].Fill(
+        read, {.frozen_only = options.frozen_only, .digest_of_frozen = digest ? &digests[local] : nullptr}, staging);
+  }));
+  if (digest) *options.digest_of_frozen = std::accumulate(digests.begin(), digests.end(), uint64_t{0});
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ParameterId> LocalState::Find(absl::string_view name) const {

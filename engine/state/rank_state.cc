@@ -115,7 +115,7 @@ RankState::OwnedPart RankState::OwnedPartOf(ParameterId id, ElementRange element
   return {mine, g.layout().Find(parameter.name)->offset_elements + mine.begin - Owned(g).begin};
 }
 
-std::vector<PieceSource> RankState::Pieces(Source source) const {
+std::vector<PieceSource> RankState::Pieces(Source source, const Manifest& manifest) const {
   std::vector<PieceSource> pieces;
   const bool nf4 = std::any_of(state_.groups.begin(), state_.groups.end(),
                                [](const GroupState& g) { return g.stored == FrozenWeights::kNf4; });
@@ -125,8 +125,10 @@ std::vector<PieceSource> RankState::Pieces(Source source) const {
       const Tensor& tensor = PartOf(source == Source::kSnapshot ? g.snapshot : g.saved, spec.part);
       if (!tensor.present()) continue;
       for (const ShardLayout::Piece& piece : g.placement.Saved(runtime_.rank())) {
-        pieces.push_back({model_.groups[group].parameters[piece.parameter], spec.part, Blocks(piece.range, spec.block),
-                          spec.element_bytes(), Address(tensor, piece.shard_offset / spec.block)});
+        const ParameterId id = model_.groups[group].parameters[piece.parameter];
+        if (manifest.parameters[id].in_base) continue;
+        pieces.push_back({id, spec.part, Blocks(piece.range, spec.block), spec.element_bytes(),
+                          Address(tensor, piece.shard_offset / spec.block)});
       }
     }
   }
@@ -322,14 +324,38 @@ absl::Status RankState::PutHalf(const GroupState& g, int64_t flat, SavedPart hal
   return absl::OkStatus();
 }
 
-absl::Status RankState::Fill(ReadValues read, absl::Span<char> staging) {
+std::vector<std::vector<ElementRange>> RankState::SavedOfFrozen() const {
+  std::vector<std::vector<ElementRange>> saved(model_.parameters.size());
+  for (size_t group = 0; group < state_.groups.size(); ++group) {
+    if (!state_.groups[group].frozen) continue;
+    for (const ShardLayout::Piece& piece : state_.groups[group].placement.Saved(runtime_.rank())) {
+      saved[model_.groups[group].parameters[piece.parameter]].push_back(piece.range);
+    }
+  }
+  return saved;
+}
+
+absl::Status RankState::Fill(ReadValues read_values, const FillOptions& options, absl::Span<char> staging) {
   SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
   MakeResident(/*states=*/false);
   const auto values = absl::MakeSpan(reinterpret_cast<float*>(staging.data()), kCheckpointChunkBytes / 4);
   char* const work = staging.data() + kCheckpointChunkBytes;
+  ValuesDigest digest;
+  const std::vector<std::vector<ElementRange>> digested = SavedOfFrozen();
   for (size_t id = 0; id < model_.parameters.size(); ++id) {
     const Parameter& parameter = model_.parameters[id];
     const GroupState& g = state_.groups[parameter.group];
+    if (options.frozen_only && !g.frozen) continue;
+    const auto read = [&](const Parameter& p, int64_t begin, absl::Span<float> out) {
+      SHALE_RETURN_IF_ERROR(read_values(p, begin, out));
+      if (options.digest_of_frozen == nullptr) return absl::OkStatus();
+      for (const ElementRange& range : digested[id]) {
+        const ElementRange common = Intersect(range, {begin, begin + std::ssize(out)});
+        if (common.begin >= common.end) continue;
+        digest.Add(p.name, common.begin, out.subspan(common.begin - begin, common.end - common.begin));
+      }
+      return absl::OkStatus();
+    };
     if (g.stored == FrozenWeights::kNf4) {
       SHALE_RETURN_IF_ERROR(FillNf4(parameter, read, values));
       continue;
@@ -343,6 +369,7 @@ absl::Status RankState::Fill(ReadValues read, absl::Span<char> staging) {
     }
   }
   for (const GroupState& g : state_.groups) SHALE_RETURN_IF_ERROR(CopyToHostWeight(g));
+  if (options.digest_of_frozen != nullptr) *options.digest_of_frozen = digest.value();
   return absl::OkStatus();
 }
 

@@ -37,17 +37,19 @@ class RankState {
   RankState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, RankRuntime& runtime);
 
   // Returns the pieces that this rank saves, either of the state itself or of its snapshot (StepOptions::snapshot).
+  // Leaves out the parameters that are in_base in `manifest`, whose parameters must be those of SavedParametersOf.
   // Parts with wide elements come first. Parameters are numbered by ParameterId. The pieces point to the arena, or to
   // the rank's pinned memory if their state is offloaded.
   enum class Source { kState, kSnapshot };
-  std::vector<PieceSource> Pieces(Source source) const;
+  std::vector<PieceSource> Pieces(Source source, const Manifest& manifest) const;
 
   // Restores the part of the state that this rank holds. The checkpoint may come from any number of ranks, any strategy
   // and any kind of masters, but its parameters must be those of the model, in the same order. With `values_only`, sets
   // the values and the count of updates, and leaves the optimizer's states as they are; otherwise
   // CanRestoreStates must hold for the checkpoint's states and the optimizer's. Rounds to nearest the values that this
   // rank holds in bf16 and the checkpoint in fp32. Reads each byte that it needs once, through `staging` (pinned, at
-  // least kReadStagingBytes). Returns FailedPrecondition if a parameter is stored in 4 bits in one of the two only.
+  // least kReadStagingBytes). Sets no values of parameters that the checkpoint leaves to its base: Fill must follow.
+  // Returns FailedPrecondition if a parameter is stored in 4 bits in one of the two only.
   // After an error the state is undefined; a second Restore may repair it.
   absl::Status Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging);
 
@@ -56,7 +58,13 @@ class RankState {
   // Sets the weights and masters that this rank holds. Calls `read` for these elements only, but for all elements of a
   // parameter that is stored in 4 bits, whose blocks share a mean. Returns InvalidArgument if such a parameter has a
   // weight that is not finite. `staging` is as above.
-  absl::Status Fill(ReadValues read, absl::Span<char> staging);
+  struct FillOptions {
+    bool frozen_only = false;  // Leaves parameters that train as they are.
+    // If not null, set to a ValuesDigest of those elements of frozen parameters that this rank saves. The sum over all
+    // ranks is the digest of all elements.
+    uint64_t* digest_of_frozen = nullptr;
+  };
+  absl::Status Fill(ReadValues read, const FillOptions& options, absl::Span<char> staging);
 
   // Sets the weights and masters of the elements [begin, begin + values.size()) of a parameter that this rank holds.
   // Returns FailedPrecondition for a part of a parameter that is stored in 4 bits.
@@ -79,6 +87,8 @@ class RankState {
  private:
   // Returns the elements of a parameter that lie in the range `of_group` of its group, numbered within the parameter.
   ElementRange OfParameter(ParameterId id, ElementRange of_group) const;
+  // Returns what this rank saves of each frozen parameter, by ParameterId.
+  std::vector<std::vector<ElementRange>> SavedOfFrozen() const;
   std::byte* Address(const Tensor& tensor, int64_t element) const;
   // Return the elements of a group whose weights this rank holds, and those that it updates.
   ElementRange Weights(const GroupState& g) const { return g.placement.Weights(runtime_.rank()); }

@@ -56,7 +56,11 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const JobPlan
 Checkpointer::~Checkpointer() { WaitForWriting(); }
 
 absl::Status Checkpointer::Complete(Manifest& manifest) const {
+  // A program may have written to the base in one process only. All of its checkpoint must then be saved.
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> bases, control_.Gather(kChannel, manifest.base ? "base" : ""));
+  if (std::count(bases.begin(), bases.end(), "") > 0) manifest.base.reset();
   manifest.parameters = SavedParametersOf(plan_.train.graph);
+  for (SavedParameter& parameter : manifest.parameters) parameter.in_base = manifest.base && parameter.frozen;
   manifest.strategy = std::string(ToString(plan_.options.strategy));
   manifest.accumulation = std::string(ToString(plan_.options.accumulation));
   manifest.states = SavedStatesOf(plan_.train.step.state.states);
@@ -65,7 +69,8 @@ absl::Status Checkpointer::Complete(Manifest& manifest) const {
   return AgreeOnStatus(control_, kChannel, state_[0].ReadScalars(manifest));
 }
 
-absl::StatusOr<std::vector<SavedFile>> Checkpointer::WriteShards(const std::string& folder, RankState::Source source) {
+absl::StatusOr<std::vector<SavedFile>> Checkpointer::WriteShards(const std::string& folder, const Manifest& manifest,
+                                                                 RankState::Source source) {
   std::vector<SavedFile> files;
   for (int local = 0; local < state_.size(); ++local) {
     Stream& stream = *streams_[local];
@@ -73,15 +78,15 @@ absl::StatusOr<std::vector<SavedFile>> Checkpointer::WriteShards(const std::stri
       return stream.CopyAndWait(to, from, bytes);
     };
     SHALE_ASSIGN_OR_RETURN(SavedFile file, WriteShard(files_, folder, ranks_.number(local), ranks_.mesh().ranks(),
-                                                      state_[local].Pieces(source), copy, staging_));
+                                                      state_[local].Pieces(source, manifest), copy, staging_));
     files.push_back(std::move(file));
   }
   return files;
 }
 
-absl::StatusOr<std::vector<SavedFile>> Checkpointer::WriteAllShards(const std::string& folder,
+absl::StatusOr<std::vector<SavedFile>> Checkpointer::WriteAllShards(const std::string& folder, const Manifest& manifest,
                                                                     RankState::Source source) {
-  const absl::StatusOr<std::vector<SavedFile>> mine = WriteShards(folder, source);
+  const absl::StatusOr<std::vector<SavedFile>> mine = WriteShards(folder, manifest, source);
   SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, kChannel, mine.status()));
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all, control_.Gather(kChannel, SerializeFiles(*mine)));
   std::vector<SavedFile> files;
@@ -100,7 +105,7 @@ absl::StatusOr<Checkpointer::Saved> Checkpointer::Lead(const Manifest& manifest,
   const auto write = [&](const std::string& temporary) -> absl::StatusOr<std::vector<SavedFile>> {
     begun = true;
     SHALE_RETURN_IF_ERROR(control_.Broadcast(kChannel, temporary).status());
-    absl::StatusOr<std::vector<SavedFile>> files = WriteAllShards(temporary, source);
+    absl::StatusOr<std::vector<SavedFile>> files = WriteAllShards(temporary, manifest, source);
     if (files.ok()) saved.bytes = TotalBytes(*files);
     return files;
   };
@@ -111,12 +116,12 @@ absl::StatusOr<Checkpointer::Saved> Checkpointer::Lead(const Manifest& manifest,
   return saved;
 }
 
-absl::StatusOr<Checkpointer::Saved> Checkpointer::Follow(RankState::Source source) {
+absl::StatusOr<Checkpointer::Saved> Checkpointer::Follow(const Manifest& manifest, RankState::Source source) {
   Saved saved;
   SHALE_ASSIGN_OR_RETURN(const std::string temporary, control_.Broadcast(kChannel, ""));
   // An error here needs no handling: it reaches process 0 too, and every process returns the error of process 0.
   if (!temporary.empty()) {
-    const absl::StatusOr<std::vector<SavedFile>> files = WriteAllShards(temporary, source);
+    const absl::StatusOr<std::vector<SavedFile>> files = WriteAllShards(temporary, manifest, source);
     if (files.ok()) saved.bytes = TotalBytes(*files);
   }
   SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, kChannel, absl::OkStatus()));
@@ -126,7 +131,7 @@ absl::StatusOr<Checkpointer::Saved> Checkpointer::Follow(RankState::Source sourc
 
 CheckpointReport Checkpointer::Write(const Manifest& manifest, RankState::Source source, double started) {
   CheckpointReport report{.step = manifest.step};
-  const absl::StatusOr<Saved> saved = store_ != nullptr ? Lead(manifest, source) : Follow(source);
+  const absl::StatusOr<Saved> saved = store_ != nullptr ? Lead(manifest, source) : Follow(manifest, source);
   report.status = saved.status();
   if (saved.ok()) {
     report.path = saved->path;

@@ -42,8 +42,9 @@ class Checkpointer {
     if (store_ != nullptr) store_->DisregardAfter(step);
   }
 
-  // Save and Start take a manifest in which the caller has set step, tokens, samples, seed, job and data; they set the
-  // other fields. REQUIRES: no save is pending, that is, Take has returned the report of the previous Start.
+  // Save and Start take a manifest in which the caller has set step, tokens, samples, seed, job and data, and base if
+  // the frozen parameters are still those that it has: a checkpoint then leaves them out. They set the other fields.
+  // REQUIRES: no save is pending, that is, Take has returned the report of the previous Start.
   //
   // Returns when the checkpoint is committed or has failed.
   CheckpointReport Save(Manifest manifest);
@@ -75,13 +76,15 @@ class Checkpointer {
   // Runs the save in process 0, through the store.
   absl::StatusOr<Saved> Lead(const Manifest& manifest, RankState::Source source);
   // Takes part in the save in every other process.
-  absl::StatusOr<Saved> Follow(RankState::Source source);
+  absl::StatusOr<Saved> Follow(const Manifest& manifest, RankState::Source source);
   // Returns whether the pending save has ended in all processes.
   bool EndedEverywhere() const;
   // Writes the shards of the local ranks into `folder`.
-  absl::StatusOr<std::vector<SavedFile>> WriteShards(const std::string& folder, RankState::Source source);
+  absl::StatusOr<std::vector<SavedFile>> WriteShards(const std::string& folder, const Manifest& manifest,
+                                                     RankState::Source source);
   // Writes the shards of the local ranks and returns the files of all processes, in rank order.
-  absl::StatusOr<std::vector<SavedFile>> WriteAllShards(const std::string& folder, RankState::Source source);
+  absl::StatusOr<std::vector<SavedFile>> WriteAllShards(const std::string& folder, const Manifest& manifest,
+                                                        RankState::Source source);
 
   const JobPlan& plan_;
   const LocalRanks& ranks_;

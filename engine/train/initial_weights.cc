@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "engine/config/base.h"
 #include "engine/hugging_face/adapter_config.h"
 #include "engine/hugging_face/config.h"
 #include "engine/hugging_face/weights.h"
@@ -52,16 +53,26 @@ absl::StatusOr<std::unique_ptr<HfWeights>> OpenModel(const Job& job) {
 
 }  // namespace
 
-absl::Status SetInitialWeights(const Job& job, LocalState& state) {
+absl::Status SetInitialWeights(const Job& job, LocalState& state, uint64_t* base_digest) {
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<HfWeights> model, OpenModel(job));
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<HfWeights> adapter, OpenAdapter(job));
-  return state.Fill([&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
+  const auto read = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
     for (const HfWeights* weights : {model.get(), adapter.get()}) {
       if (weights != nullptr && weights->Has(parameter.name)) return weights->Read(parameter.name, begin, values);
     }
     FillInitialValues(parameter, job.runtime.seed, begin, values, static_cast<int>(job.runtime.threads_per_rank));
     return absl::OkStatus();
-  });
+  };
+  return state.Fill(read, {.digest_of_frozen = base_digest});
+}
+
+absl::Status SetBase(const Job& job, LocalState& state, uint64_t& digest) {
+  SHALE_CHECK(HasBase(job));
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<HfWeights> model, OpenModel(job));
+  const auto read = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
+    return model->Read(parameter.name, begin, values);
+  };
+  return state.Fill(read, {.frozen_only = true, .digest_of_frozen = &digest});
 }
 
 }  // namespace shale

@@ -35,7 +35,10 @@ absl::StatusOr<LocalState*> Session::WritableState(absl::string_view parameter) 
   const std::vector<Parameter>& parameters = state_->parameters();
   const auto written = [&](const Parameter& each) { return each.name == parameter; };
   const auto found = std::find_if(parameters.begin(), parameters.end(), written);
-  if (found != parameters.end() && found->frozen && saves()) checkpointer_->WaitForWriting();
+  if (found != parameters.end() && found->frozen) {
+    if (saves()) checkpointer_->WaitForWriting();
+    base_.reset();  // The frozen weights are no longer those of the folder.
+  }
   return state_.get();
 }
 
@@ -293,6 +296,7 @@ Manifest Session::ManifestNow() const {
   manifest.job = ResolvedJobText(job_);
   manifest.data = data_->SavedAt(position_);
   manifest.evaluations = evaluations_.saved();
+  manifest.base = base_;
   return manifest;
 }
 

@@ -116,6 +116,10 @@ class Session : public CheckpointSaver {
   absl::Status Allocate(const TrainerOptions& options);
   // Sets the state that training begins with: restores a checkpoint, or sets initial weights.
   absl::Status Begin(const TrainerOptions& options);
+  // Sets base_ to the base of the job. `digest_of_process` is the part of its digest that the local ranks read.
+  absl::Status RecordBase(uint64_t digest_of_process);
+  // After a checkpoint that leaves the base out: reads it again, and refuses another one.
+  absl::Status ReadBaseAgain();
   // Sets step, tokens and position to those of the checkpoint that was restored, and computes total steps and learning
   // rates anew. Saves at once if the checkpoint lies in another folder.
   absl::Status GoOnAfterCheckpoint();
@@ -163,6 +167,7 @@ class Session : public CheckpointSaver {
   std::unique_ptr<LocalState> state_;
   std::unique_ptr<Checkpointer> checkpointer_;  // Null if nothing is saved.
   Resumed resumed_;
+  std::optional<SavedBase> base_;  // What checkpoints leave out. Empty: they hold all parameters.
   EvaluationHistory evaluations_;
   StepTrace trace_;
   // Any thread may read these four, for the report of a failure.

@@ -1,13 +1,18 @@
 // The start of a session: its job, its ranks, and the state that it begins with.
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/checkpoint/base_values.h"
+#include "engine/config/base.h"
 #include "engine/config/print.h"
 #include "engine/config/set_model.h"
 #include "engine/io/crc32c.h"
@@ -168,9 +173,40 @@ absl::Status Session::Begin(const TrainerOptions& options) {
       data_->Start(resumes ? resumed_.manifest.samples - saved.begin : 0, resumes ? &saved.source_state : nullptr)));
   if (!resumes) {
     Tell(Progress{StartStage::kLoading});
-    return AgreeOnStatus(control_, ControlChannel::kSteps, SetInitialWeights(job_, *state_));
+    uint64_t digest = 0;
+    SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, ControlChannel::kSteps,
+                                        SetInitialWeights(job_, *state_, HasBase(job_) ? &digest : nullptr)));
+    return HasBase(job_) ? RecordBase(digest) : absl::OkStatus();
   }
+  if (resumed_.manifest.base) SHALE_RETURN_IF_ERROR(ReadBaseAgain());
   return GoOnAfterCheckpoint();
+}
+
+absl::Status Session::RecordBase(uint64_t digest_of_process) {
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> digests,
+                         control_.Gather(ControlChannel::kSteps, absl::StrCat(digest_of_process)));
+  std::error_code ignored;
+  const std::string folder = std::filesystem::absolute(job_.hf_folder, ignored).string();
+  base_ = SavedBase{.folder = folder.empty() ? job_.hf_folder : folder};
+  for (const std::string& text : digests) {
+    uint64_t digest = 0;
+    if (!absl::SimpleAtoi(text, &digest)) return absl::InternalError("a process sent no digest of its base");
+    base_->digest += digest;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Session::ReadBaseAgain() {
+  constexpr absl::string_view kField = "model.hf_folder";
+  const Manifest& manifest = resumed_.manifest;
+  uint64_t digest = 0;
+  const absl::Status read =
+      HasBase(job_) ? SetBase(job_, *state_, digest) : absl::FailedPreconditionError("the job has no model.hf_folder");
+  SHALE_RETURN_IF_ERROR(
+      AgreeOnStatus(control_, ControlChannel::kSteps, WithBase(read, manifest, resumed_.path, kField)));
+  SHALE_RETURN_IF_ERROR(RecordBase(digest));
+  return AgreeOnStatus(control_, ControlChannel::kSteps,
+                       CheckBaseDigest(manifest, resumed_.path, base_->folder, base_->digest, kField));
 }
 
 absl::Status Session::GoOnAfterCheckpoint() {

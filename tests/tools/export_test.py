@@ -128,6 +128,33 @@ class ExportTest(unittest.TestCase):
         for name, entry in before.items():
             self.assertEqual(entry == merged[name], "q_proj" not in name and "down_proj" not in name, name)
 
+        # The checkpoints leave the base out. Another one in its place is refused; a copy elsewhere is as good.
+        shutil.copytree(self.path("model"), self.path("copy"))
+        shard = self.path("model/model-00002-of-00003.safetensors")
+        with open(shard, "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            last = file.read(1)[0]
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes([last ^ 1]))
+        for tool, arguments in ((_EXPORT, ["--run=runs/tuned", "--out=changed"]),
+                                (_EXPORT, ["--run=runs/tuned", "--out=changed", "--plain"]),
+                                (_TRAIN, ["--job=job.textproto", adapter + "}", "--resume=latest"])):
+            refused = self.call(tool, *arguments)
+            self.assertEqual(refused.returncode, 2, refused.stderr.decode())
+            self.assertRegex(refused.stderr.decode(), r"holds adapters of another base: they were trained on .*/model "
+                             r"with digest [0-9a-f]{16}, and .*/model now has weights with digest [0-9a-f]{16}; name")
+        self.assertFalse(os.path.exists(self.path("changed")))
+        self.expect_ok(self.call(_EXPORT, "--run=runs/tuned", "--out=with_copy", "--base=copy"))
+        self.assertEqual(read_safetensors(self.path("with_copy")), merged)
+        self.expect_ok(self.call(_EXPORT, "--run=runs/tuned", "--out=plain", "--plain", "--base=copy"))
+        shutil.rmtree(self.path("model"))
+        gone = self.call(_EXPORT, "--run=runs/tuned", "--out=changed")
+        self.assertEqual(gone.returncode, 2)
+        self.assertRegex(gone.stderr.decode(), r"holds adapters alone, and their base cannot be read: .*/model.*: put "
+                         r"it back, or name another folder \(--base=FOLDER\)")
+        self.expect_ok(self.call(_EXPORT, "--run=runs/tuned", "--out=needs_no_base", "--adapter"))
+        shutil.move(self.path("copy"), self.path("model"))
+
         # A run that begins with these adapters, and learns nothing, gives them back.
         self.expect_ok(self.train("--set=lr_schedule.steps=1", "--set=optimizer.learning_rate=1e-30",
                                   "--set=telemetry.run_folder=runs/same", adapter + " folder: \"alone\"}"))

@@ -2,16 +2,19 @@
 trains them. See README.md.
 
     python3 -m venv ~/parity_venv
-    ~/parity_venv/bin/pip install torch numpy safetensors transformers peft
-    ~/parity_venv/bin/python tools/parity/make_adapter_goldens.py
+    ~/parity_venv/bin/pip install torch numpy safetensors transformers peft bitsandbytes
+    ~/parity_venv/bin/python tools/parity/make_adapter_goldens.py [CASE ...]
 """
 
+import functools
 import math
 import pathlib
 import shutil
+import sys
 import zlib
 from dataclasses import dataclass
 
+import bitsandbytes
 import numpy as np
 import peft
 import torch
@@ -33,10 +36,30 @@ class AdapterCase:
     name: str
     base: str  # The case of hf_cases.py.
     config: dict
+    nf4: bool = False  # The matrices of the base are stored in 4 bits, as QLoRA does.
 
     def load_base(self, dtype):
-        return transformers.AutoModelForCausalLM.from_pretrained(
+        model = transformers.AutoModelForCausalLM.from_pretrained(
             _GOLDEN / "hf" / self.base, dtype=dtype, attn_implementation="eager").eval()
+        if self.nf4:
+            for name, weight in quantized(self.base).items():
+                model.get_submodule(name).weight.data.copy_(weight)
+        return model
+
+
+@functools.cache
+def quantized(base):
+    """Returns the weights that bitsandbytes makes of the linear layers of the blocks in NF4 with double quantization,
+    in fp32: those by which its Linear4bit multiplies."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(_GOLDEN / "hf" / base, dtype=torch.float32)
+    weights = {}
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and name != "lm_head":
+            weight = bitsandbytes.nn.Params4bit(module.weight.data, requires_grad=False, compress_statistics=True,
+                                                quant_type="nf4", blocksize=64).to("cpu")
+            weights[name] = bitsandbytes.functional.dequantize_4bit(weight.data, weight.quant_state).reshape(
+                module.weight.shape)
+    return weights
 
 
 ADAPTERS = [
@@ -46,6 +69,7 @@ ADAPTERS = [
                                      target_modules=["c_attn", "transformer.h.1.mlp.c_proj"])),
     AdapterCase("falcon_40b_rslora", "falcon_40b", dict(r=4, lora_alpha=4, use_rslora=True,
                                                         target_modules="all-linear")),
+    AdapterCase("falcon_7b_nf4", "falcon_7b", dict(r=4, lora_alpha=8, target_modules="all-linear"), nf4=True),
 ]
 
 
@@ -84,6 +108,22 @@ def train(model, inputs, targets):
     return np.array(losses), np.array(norms)
 
 
+def check_linear4bit(case, inputs, targets):
+    """Checks that the layers of bitsandbytes, which users have, compute the same as those of load_base."""
+    wanted, _ = loss_of(case.load_base(torch.float32), inputs, targets)
+    model = transformers.AutoModelForCausalLM.from_pretrained(_GOLDEN / "hf" / case.base, dtype=torch.float32,
+                                                              attn_implementation="eager").eval()
+    for name, module in list(model.named_modules()):
+        if isinstance(module, torch.nn.Linear) and name != "lm_head":
+            layer = bitsandbytes.nn.Linear4bit(module.in_features, module.out_features, bias=module.bias is not None,
+                                               compute_dtype=torch.float32, quant_type="nf4")
+            layer.load_state_dict(module.state_dict())
+            model.set_submodule(name, layer.to("cpu"))
+    loss, _ = loss_of(model, inputs, targets)
+    if abs(loss.item() / wanted.item() - 1) > LOSS_NOISE:
+        raise SystemExit(f"{case.name}: Linear4bit gives a loss of {loss.item()}, not of {wanted.item()}")
+
+
 def make_golden(case, folder):
     shutil.rmtree(folder, ignore_errors=True)
     first = peft.get_peft_model(case.load_base(torch.float32),
@@ -116,6 +156,9 @@ def make_golden(case, folder):
     golden = {"losses": losses, "norms": norms}
     golden |= {"after/" + name: value.astype(np.float32) for name, value in after.items()}
     metadata = {"name": case.name, "base": case.base, "torch": torch.__version__, "peft": peft.__version__}
+    if case.nf4:
+        metadata["bitsandbytes"] = bitsandbytes.__version__
+        check_linear4bit(case, inputs, targets)
     write_safetensors(folder / "golden.safetensors", golden, metadata)
     size = sum(file.stat().st_size for file in folder.iterdir())
     print(f"{case.name:18} {size / 1024:4.0f} KiB  {len(after)} tensors  loss {losses[0]:.6f} -> {losses[-1]:.4f}  "
@@ -127,7 +170,7 @@ def main():
     torch.use_deterministic_algorithms(True)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    for case in ADAPTERS:
+    for case in [case for case in ADAPTERS if case.name in (sys.argv[1:] or [case.name])]:
         make_golden(case, _GOLDEN / "adapter" / case.name)
 
 

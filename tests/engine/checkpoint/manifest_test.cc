@@ -132,18 +132,18 @@ TEST(ManifestTest, WhatANewerProgramAddedIsRefusedAtAnyDepth) {
 }
 
 // Returns a manifest of `count` empty fields with tag `tag` and a right checksum.
-std::string Bomb(char tag, int count) {
+std::string Bomb(const std::string& tag, int count) {
   std::string message;
-  for (int i = 0; i < count; ++i) message.append({tag, '\0'});
+  for (int i = 0; i < count; ++i) message.append(tag).push_back('\0');
   return Frame("SHALEMAN", 1, message);
 }
 
 // Parsing 100 MiB of empty submessages once took 6 GB, and aborted the program where there was less.
 TEST(ManifestTest, MoreOfAnythingThanAJobHasIsRefusedBeforeItIsBuilt) {
-  EXPECT_THAT(Refusal(Bomb(0x52, kMaxSavedParameters + 1)), HasSubstr("has more than 262144 parameters"));
-  EXPECT_THAT(Refusal(Bomb(0x5a, kMaxSavedFiles + 1)), HasSubstr("has more than 1048576 files"));
-  EXPECT_THAT(Refusal(Bomb(0x42, 2)), HasSubstr("malformed"));  // The field `data` twice.
-  EXPECT_THAT(Refusal(Bomb(0x7a, 1 << 20)), HasSubstr("written by a newer one"));
+  EXPECT_THAT(Refusal(Bomb("\x52", kMaxSavedParameters + 1)), HasSubstr("has more than 262144 parameters"));
+  EXPECT_THAT(Refusal(Bomb("\x5a", kMaxSavedFiles + 1)), HasSubstr("has more than 1048576 files"));
+  EXPECT_THAT(Refusal(Bomb("\x42", 2)), HasSubstr("malformed"));  // The field `data` twice.
+  EXPECT_THAT(Refusal(Bomb("\x82\x01", 1 << 20)), HasSubstr("written by a newer one"));
   for (const std::string& shape :
        {"\x12\x42" + std::string(66, 1),
         std::string("\x12\x01\x01\x12\x42") + std::string(66, 1)}) {  // Packed in one piece, and in two.
@@ -364,6 +364,34 @@ TEST(ManifestTest, ParametersIn4BitsHavePartsOfTheirOwn) {
   EXPECT_EQ(parts, "NF4 scales 16384;NF4 means 16384;NF4 codes 2;NF4 absmax 64;");
   EXPECT_EQ(StateOf(SavedPart::kNf4Codes), -1);
   EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[1].nf4 = true; }), HasSubstr("trains, and its values are"));
+}
+
+TEST(ManifestTest, ParametersOfTheBaseHaveNoParts) {
+  Manifest m = Valid();
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.base = SavedBase{.folder = "base"}; }),
+              HasSubstr("it has a base, and no parameter is left to it"));
+  m.parameters[1].frozen = m.parameters[1].in_base = true;
+  m.frozen_values = SavedValues::kBFloat16;
+  for (const bool nf4 : {false, true}) {
+    m.parameters[1].nf4 = nf4;
+    m.base = SavedBase{.folder = "/models/base", .digest = 0xfedcba9876543210};
+    const absl::StatusOr<Manifest> read = ParseManifest(SerializeManifest(m));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(*read, m);
+    for (const PartSpec& part : m.parts()) EXPECT_FALSE(m.Has(part.part, m.parameters[1])) << part.name;
+    EXPECT_EQ(m.ValuesOf(m.parameters[1]), nf4 ? SavedValues::kNf4 : SavedValues::kBFloat16);
+  }
+  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[1].in_base = true; }), HasSubstr("and there is none"));
+  const auto with_base = [](Manifest& m) {
+    m.base = SavedBase{.folder = "base"};
+    m.parameters[1].frozen = m.parameters[1].in_base = true;
+  };
+  EXPECT_THAT(RefusalOf([&](Manifest& m) { with_base(m), m.parameters[1].frozen = false; }),
+              HasSubstr("is left to the base, and trains"));
+  for (const std::string& folder : {std::string(), std::string("a\nb"), std::string(5000, 'x')}) {
+    EXPECT_THAT(RefusalOf([&](Manifest& m) { with_base(m), m.base->folder = folder; }),
+                HasSubstr("a path has 1 to 4,096 printable bytes"));
+  }
 }
 
 TEST(ManifestTest, PartsComeInTheOrderOfTheirWidth) {

@@ -138,8 +138,10 @@ TEST(HfAdapterTest, OtherFoldersAreRefused) {
               HasSubstr("has no adapter_model.safetensors"));
 
   const std::string whole = ReadFile(folder.Path("a/adapter_model.safetensors"), 1 << 20).value();
-  folder.Write("a/adapter_model.safetensors", whole.substr(0, whole.size() / 2));
-  EXPECT_FALSE(HfWeights::OpenAdapter(folder.Path("a"), config).ok());
+  for (const size_t size : {size_t{0}, size_t{7}, whole.size() / 2, whole.size() - 1}) {
+    folder.Write("a/adapter_model.safetensors", whole.substr(0, size));
+    EXPECT_THAT(opened(config), HasSubstr("a/adapter_model.safetensors is not a valid safetensors file: ")) << size;
+  }
 
   const auto refused = [&](const std::string& text) {
     folder.Write("a/adapter_config.json", text);
