@@ -6,9 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <limits>
 #include <random>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -47,12 +45,11 @@ absl::StatusOr<std::unique_ptr<GlooMemory>> GlooMemory::Create(Store& store, con
   if (!options.read_memory || layout.peers().empty()) return memory;
   // First all say where they are, then whether they can read all others.
   std::vector<std::string> values(layout.processes());
-  const auto exchange = [&](absl::string_view what, std::string mine) -> absl::Status {
+  const auto exchange = [&](absl::string_view what, const std::string& mine) -> absl::Status {
     const auto key = [&](int process) { return absl::StrCat("gloo/", members.name, "/", what, "/", process); };
     SHALE_RETURN_IF_ERROR(store.Put(key(layout.process()), mine));
-    values[layout.process()] = std::move(mine);
-    for (const int peer : layout.peers()) {
-      SHALE_ASSIGN_OR_RETURN(values[peer], store.Get(key(peer), options.connect_timeout_seconds));
+    for (int process = 0; process < layout.processes(); ++process) {
+      SHALE_ASSIGN_OR_RETURN(values[process], store.Get(key(process), options.connect_timeout_seconds));
     }
     return absl::OkStatus();
   };

@@ -277,10 +277,12 @@ class ElsewhereStore : public FolderStore {
 };
 
 TEST(GlooGroupTest, ProcessesThatCannotReadMemorySayWhyOnceAndUseTcp) {
-  const auto other_token = [](std::string mine) { return mine + "1"; };
+  const auto other_token = [](std::string mine) {
+    mine.back() = mine.back() == '1' ? '3' : '1';
+    return mine;
+  };
   const auto no_such_process = [](std::string mine) {
-    return absl::StrCat(mine.substr(0, mine.find(' ')), " 2000000000 ",
-                        mine.substr(mine.find(' ', mine.find(' ') + 1)));
+    return absl::StrCat(mine.substr(0, mine.find(' ')), " 2000000000", mine.substr(mine.find(' ', mine.find(' ') + 1)));
   };
   const auto other_host = [](std::string mine) { return "another" + mine; };
   const auto nothing = [](std::string) { return std::string(); };
