@@ -122,7 +122,10 @@ absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume
   options.control = &world.control();
   options.ranks_on_host = world.ranks_on_host();
   if (job.runtime.device == DeviceType::kCpu) {
-    options.create_spanning_group = GlooGroups(world.store(), world.place().process, world.address());
+    const auto report = [leads = world.leads()](const std::string& line) {
+      if (leads) std::fprintf(stderr, "train: %s\n", line.c_str());
+    };
+    options.create_spanning_group = GlooGroups(world.store(), world.place().process, world.address(), report);
   }
   return decided;
 }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -44,17 +45,23 @@ class MemoryStore : public Store {
 
 }  // namespace
 
-absl::StatusOr<CommRanks> GlooRanks(World& world, int ranks) {
+absl::StatusOr<CommRanks> GlooRanks(World& world, int ranks, bool read_memory) {
   CommRanks made;
-  made.about = absl::StrCat(ProcessorName(), ", ", ProcessorCount(), " processors, ",
-                            world.alone() ? "threads" : "processes", " over TCP (Gloo) on this host");
+  made.about =
+      absl::StrCat(ProcessorName(), ", ", ProcessorCount(), " processors, ", world.alone() ? "threads" : "processes",
+                   " on this host, ", read_memory ? "which read one another's memory" : "over TCP", " (Gloo)");
+  const GlooOptions options = {.read_memory = read_memory, .report = [](const std::string& line) {
+                                 std::fprintf(stderr, "comm: %s\n", line.c_str());
+                               }};
   std::vector<int> process_of_rank(ranks);
   std::iota(process_of_rank.begin(), process_of_rank.end(), 0);
   if (!world.alone()) {
     made.devices = {CreateCpuDevice()};
-    SHALE_ASSIGN_OR_RETURN(made.communicators, CreateGlooGroup(world.store(), {.name = "all",
-                                                                               .process = world.place().process,
-                                                                               .process_of_rank = process_of_rank}));
+    SHALE_ASSIGN_OR_RETURN(
+        made.communicators,
+        CreateGlooGroup(world.store(),
+                        {.name = "all", .process = world.place().process, .process_of_rank = process_of_rank},
+                        options));
     return made;
   }
   made.devices.assign(ranks, CreateCpuDevice());
@@ -64,7 +71,7 @@ absl::StatusOr<CommRanks> GlooRanks(World& world, int ranks) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      auto mine = CreateGlooGroup(store, {.name = "all", .process = rank, .process_of_rank = process_of_rank});
+      auto mine = CreateGlooGroup(store, {.name = "all", .process = rank, .process_of_rank = process_of_rank}, options);
       statuses[rank] = mine.status();
       if (mine.ok()) made.communicators[rank] = std::move((*mine)[0]);
     });

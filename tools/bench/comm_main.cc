@@ -30,9 +30,12 @@ absl::StatusOr<CommRanks> CpuRanks(int ranks, int /*ranks_per_device*/) {
 }
 
 std::vector<CommKind> Kinds(World& world) {
-  const CommKind gloo = {.device = "gloo", .create = [&world](int ranks, int) { return GlooRanks(world, ranks); }};
-  if (!world.alone()) return {gloo};
-  std::vector<CommKind> kinds = {{.device = "cpu", .create = CpuRanks}, gloo};
+  const auto gloo = [&world](bool read_memory) {
+    return [&world, read_memory](int ranks, int) { return GlooRanks(world, ranks, read_memory); };
+  };
+  std::vector<CommKind> kinds = {{.device = "gloo", .create = gloo(true)}, {.device = "tcp", .create = gloo(false)}};
+  if (!world.alone()) return kinds;
+  kinds.insert(kinds.begin(), {.device = "cpu", .create = CpuRanks});
   for (CommKind& kind : GpuComms(CreateJobGpuBackend)) kinds.push_back(std::move(kind));
   return kinds;
 }

@@ -68,7 +68,9 @@ absl::Status GlooCommunicator::Run(const Rendezvous::Call& call) {
   }
   ++number_;
   const int64_t of_process = layout().most_ranks() * InputBytes();
-  absl::Status status = of_process <= GlooHello::kMostBytes ? RunSmall() : RunLarge();
+  const bool in_memory =
+      group_->memory().readable() && layout().most_ranks() * sizeof(Operands) <= GlooHello::kMostBytes;
+  absl::Status status = of_process <= GlooHello::kMostBytes ? RunSmall() : in_memory ? RunInMemory() : RunLarge();
   group_->rendezvous().Sync();
   if (leads()) group_->End();
   return status;

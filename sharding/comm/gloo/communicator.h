@@ -38,6 +38,11 @@ class GlooCommunicator : public Communicator {
   struct Part {
     int64_t begin = 0, count = 0;
   };
+  // The addresses of a rank's operands, in its process.
+  struct Operands {
+    const std::byte* input = nullptr;
+    const std::byte* output = nullptr;
+  };
 
   absl::Status Enqueue(CollectiveKind kind, const Tensor& full, const Tensor& input, const Tensor& output,
                        Stream& stream);
@@ -49,6 +54,16 @@ class GlooCommunicator : public Communicator {
   absl::Status Sum();
   absl::Status SumPart(GlooTransfers& transfers, const std::vector<std::unique_ptr<GlooBuffer>>& staged);
   void CopyFromLocalRanks();
+
+  // Of a group whose processes read one another's memory (in_memory.cc).
+  absl::Status RunInMemory();
+  absl::Status AwaitAll(absl::Status status, int64_t sent_bytes);
+  void TakeOperands();
+  absl::Status GatherInMemory();
+  absl::Status SumInMemory();
+  absl::Status CopySumsInMemory();
+  absl::Status Read(int rank, const std::byte* from, std::byte* to, int64_t size_bytes);
+  absl::Status Explained(const absl::Status& status);
 
   Part PartOf(int rank) const;
   int64_t InputBytes() const;
@@ -68,6 +83,7 @@ class GlooCommunicator : public Communicator {
   CollectivePlace next_;            // Of what is enqueued next.
   uint64_t number_ = 0;             // Collectives so far.
   std::vector<std::byte> staging_;  // [2, remote ranks, chunk_bytes]: what the rank adds up.
+  std::vector<Operands> operands_;  // By rank, where processes read one another's memory.
 };
 
 }  // namespace shale

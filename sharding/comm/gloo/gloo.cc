@@ -11,6 +11,7 @@
 #include "sharding/comm/gloo/hello.h"
 #include "sharding/comm/gloo/layout.h"
 #include "sharding/comm/gloo/links.h"
+#include "sharding/comm/gloo/memory.h"
 
 namespace shale {
 namespace {
@@ -36,8 +37,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateGlooGroup(Store
   }
   SHALE_ASSIGN_OR_RETURN(GlooLayout layout, GlooLayout::Create(members));
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<GlooLinks> links, GlooLinks::Connect(store, layout, members, options));
+  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<GlooMemory> memory, GlooMemory::Create(store, layout, members, options));
   const NoBrokenPipes no_broken_pipes;
-  auto group = std::make_shared<GlooGroup>(std::move(layout), std::move(links), options.timeout_seconds);
+  auto group =
+      std::make_shared<GlooGroup>(std::move(layout), std::move(links), std::move(memory), options.timeout_seconds);
   auto hello = std::make_shared<GlooHello>(*group);
   SHALE_RETURN_IF_ERROR(hello->Begin());
   const int64_t chunk_bytes = ChunkBytes(options.staging_bytes, group->layout().ranks());

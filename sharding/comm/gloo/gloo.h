@@ -1,8 +1,10 @@
 // Communicators between ranks in several processes, on any hosts, over Gloo's TCP transport. For CpuStreams.
 //
-// A process holds one or several ranks of a group. Ranks of one process read one another's memory. Between processes,
-// every rank exchanges its parts directly with the ranks that need them, and each element of a sum is computed by one
-// rank, in rank order and in the element type. So results have the bits of an in-process group (in_process.h).
+// A process holds one or several ranks of a group. Ranks of one process read one another's memory. If all processes of
+// a group are on one host, and the system lets each read the memory of the others (they are of one user, in one
+// container), then all its ranks do; Gloo only tells them when. Otherwise every rank exchanges its parts over TCP,
+// directly with the ranks that need them. Either way each element of a sum is computed by one rank, in rank order and
+// in the element type. So results have the bits of an in-process group (in_process.h).
 //
 // Each collective begins with a small message between every two processes, which says what their ranks want and holds
 // the data itself if that is small. So ranks that want different collectives are told who wanted what, and a collective
@@ -21,6 +23,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,6 +51,10 @@ struct GlooOptions {
   // Memory that each rank has besides its operands, to receive what it adds up. Equal in all processes. At least 4096
   // bytes are taken for each rank in another process.
   int64_t staging_bytes = int64_t{4} << 20;
+  // Whether ranks read the memory of other processes of their host. Equal in all processes.
+  bool read_memory = true;
+  // Receives a line if all processes are on one host but cannot read one another's memory. May be empty.
+  std::function<void(const std::string& line)> report;
 };
 
 // Creates the communicators of the ranks that this process holds, in rank order. Waits for all other processes of the

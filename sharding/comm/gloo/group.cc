@@ -18,9 +18,11 @@ constexpr std::chrono::milliseconds kExplainTime{3000};
 
 }  // namespace
 
-GlooGroup::GlooGroup(GlooLayout layout, std::unique_ptr<GlooLinks> links, double timeout_seconds)
+GlooGroup::GlooGroup(GlooLayout layout, std::unique_ptr<GlooLinks> links, std::unique_ptr<GlooMemory> memory,
+                     double timeout_seconds)
     : layout_(std::move(layout)),
       links_(std::move(links)),
+      memory_(std::move(memory)),
       timeout_seconds_(timeout_seconds),
       rendezvous_(layout_.local_ranks(), timeout_seconds),
       awaited_(layout_.local_ranks().size() + 1),
@@ -62,6 +64,7 @@ void GlooGroup::Fail(absl::Status reason) {
       return;
     }
     status_ = reason;
+    memory_->Withdraw();
     Wake();
   }
   changed_.notify_all();

@@ -16,6 +16,7 @@
 #include "sharding/comm/deadline.h"
 #include "sharding/comm/gloo/layout.h"
 #include "sharding/comm/gloo/links.h"
+#include "sharding/comm/gloo/memory.h"
 #include "sharding/comm/rendezvous.h"
 
 namespace shale {
@@ -30,16 +31,19 @@ struct GlooNotice {
 
 // A group fails once, with its first error:
 //
-//     Fail or a notice of a peer -> waits of the ranks end -> peers get a notice -> connections close -> ranks return
+//     Fail or a notice of a peer -> peers can no longer trust this memory -> waits of the ranks end
+//                                -> peers get a notice -> connections close -> ranks return
 //
 // Thread-safe. The communicators of the local ranks own the group together.
 class GlooGroup {
  public:
-  GlooGroup(GlooLayout layout, std::unique_ptr<GlooLinks> links, double timeout_seconds);
+  GlooGroup(GlooLayout layout, std::unique_ptr<GlooLinks> links, std::unique_ptr<GlooMemory> memory,
+            double timeout_seconds);
   ~GlooGroup();
 
   const GlooLayout& layout() const { return layout_; }
   GlooLinks& links() { return *links_; }
+  const GlooMemory& memory() const { return *memory_; }
   Rendezvous& rendezvous() { return rendezvous_; }  // Of the local ranks, by place.
 
   // Returns the error of the group. After an error it first waits until the connections are closed.
@@ -77,6 +81,7 @@ class GlooGroup {
 
   const GlooLayout layout_;
   const std::unique_ptr<GlooLinks> links_;
+  const std::unique_ptr<GlooMemory> memory_;
   const double timeout_seconds_;
   Rendezvous rendezvous_;
 

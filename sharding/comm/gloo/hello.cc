@@ -10,7 +10,7 @@
 namespace shale {
 
 struct GlooHello::Header {
-  uint64_t number = 0;  // Of the collective, from 1. 0: nothing has arrived.
+  uint64_t sequence = 0;  // Of the message, from 1. 0: nothing has arrived.
   int64_t elements = 0;
   int32_t kind = 0;
   int32_t dtype = 0;
@@ -29,21 +29,21 @@ GlooHello::GlooHello(GlooGroup& group) : group_(group), mine_(kSlotBytes) {
   }
 }
 
-const std::byte* GlooHello::Slot(uint64_t number, int process) const {
-  return theirs_[number % 2].data() + process * kSlotBytes;
+const std::byte* GlooHello::Slot(uint64_t sequence, int process) const {
+  return theirs_[sequence % 2].data() + process * kSlotBytes;
 }
 
 GlooHello::Header GlooHello::HeaderOf(int process) const {
   Header header;
-  std::memcpy(&header, Slot(number_, process), sizeof(header));
+  std::memcpy(&header, Slot(sequence_, process), sizeof(header));
   return header;
 }
 
-absl::Status GlooHello::Receive(uint64_t number) {
+absl::Status GlooHello::Receive(uint64_t sequence) {
   for (const int peer : group_.layout().peers()) {
-    std::memset(const_cast<std::byte*>(Slot(number, peer)), 0, sizeof(Header));
+    std::memset(const_cast<std::byte*>(Slot(sequence, peer)), 0, sizeof(Header));
     const absl::Status status =
-        group_.links().Receive(*received_[number % 2], peer, kGlooHelloTag, peer * kSlotBytes, kSlotBytes);
+        group_.links().Receive(*received_[sequence % 2], peer, kGlooHelloTag, peer * kSlotBytes, kSlotBytes);
     if (!status.ok()) return group_.Explain(status);
   }
   return absl::OkStatus();
@@ -52,10 +52,11 @@ absl::Status GlooHello::Receive(uint64_t number) {
 absl::Status GlooHello::Begin() { return Receive(1); }
 
 absl::Status GlooHello::Send(uint64_t number, const CollectiveWish& wish, int64_t size_bytes) {
+  ++sequence_;
   number_ = number;
   wish_ = wish;
-  SHALE_RETURN_IF_ERROR(Receive(number + 1));
-  const Header header = {.number = number,
+  SHALE_RETURN_IF_ERROR(Receive(sequence_ + 1));
+  const Header header = {.sequence = sequence_,
                          .elements = wish.elements,
                          .kind = static_cast<int32_t>(wish.kind),
                          .dtype = static_cast<int32_t>(wish.dtype),
@@ -74,7 +75,7 @@ absl::Status GlooHello::Await() {
   const GlooLayout& layout = group_.layout();
   const auto missing = [&] { return Missing(); };
   for (size_t i = 0; i < layout.peers().size(); ++i) {
-    SHALE_RETURN_IF_ERROR(group_.AwaitReceived(0, *received_[number_ % 2], missing));
+    SHALE_RETURN_IF_ERROR(group_.AwaitReceived(0, *received_[sequence_ % 2], missing));
   }
   for (size_t i = 0; i < layout.peers().size(); ++i) SHALE_RETURN_IF_ERROR(group_.AwaitSent(0, *sent_, missing));
   std::vector<CollectiveWish> wishes(layout.ranks(), wish_);
@@ -97,7 +98,7 @@ absl::Status GlooHello::Await() {
 std::string GlooHello::Missing() const {
   std::vector<int> missing;
   for (const int peer : group_.layout().peers()) {
-    if (HeaderOf(peer).number == number_) continue;
+    if (HeaderOf(peer).sequence == sequence_) continue;
     const std::vector<int>& ranks = group_.layout().ranks_of(peer);
     missing.insert(missing.end(), ranks.begin(), ranks.end());
   }

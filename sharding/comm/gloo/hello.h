@@ -25,29 +25,31 @@ class GlooHello {
 
   // Returns memory for the operands of this process, which Send sends.
   std::byte* mine() { return mine_.data() + kHeaderBytes; }
-  // Sends what this process wants in collective `number` (from 1), with `size_bytes` of operands. Fails like Await.
+  // Sends what this process wants in collective `number` (from 1), with `size_bytes` of operands. Fails like Await. All
+  // processes send equally many messages in a collective.
   absl::Status Send(uint64_t number, const CollectiveWish& wish, int64_t size_bytes);
   // Waits for the messages of all other processes. Fails the group if they want something else. Returns the group's
   // error after any failure.
   absl::Status Await();
-  // Returns the operands of another process.
-  const std::byte* data(int process) const { return Slot(number_, process) + kHeaderBytes; }
+  // Returns the operands of another process. Valid until the next Send.
+  const std::byte* data(int process) const { return Slot(sequence_, process) + kHeaderBytes; }
 
  private:
   struct Header;
   static constexpr int64_t kHeaderBytes = 64;
   static constexpr int64_t kSlotBytes = kHeaderBytes + kMostBytes;
 
-  const std::byte* Slot(uint64_t number, int process) const;
+  const std::byte* Slot(uint64_t sequence, int process) const;
   Header HeaderOf(int process) const;
-  absl::Status Receive(uint64_t number);
+  absl::Status Receive(uint64_t sequence);
   std::string Missing() const;
 
   GlooGroup& group_;
   std::vector<std::byte> mine_;
-  // A peer may be one collective ahead, so there are messages of two collectives.
+  // A peer may be one message ahead, so there is room for two.
   std::vector<std::byte> theirs_[2];
   std::unique_ptr<GlooBuffer> sent_, received_[2];
+  uint64_t sequence_ = 0;  // Messages of each process so far.
   uint64_t number_ = 0;
   CollectiveWish wish_;
 };

@@ -40,7 +40,7 @@ int Number(const char* variable) {
 int ProcessOf(int rank, int ranks) { return rank * Number(kProcesses) / ranks; }
 
 // Creates the next group of this process. The communicators of ranks elsewhere are null.
-Group CreateHere(int size, double timeout_seconds) {
+Group CreateHere(int size, const GlooOptions& options) {
   static int created = 0;
   Group group(size);
   GlooMembers members = {.name = absl::StrCat("group ", created++), .process = Number(kProcess)};
@@ -51,7 +51,7 @@ Group CreateHere(int size, double timeout_seconds) {
   }
   if (local.empty()) return group;
   FolderStore store(std::getenv(kFolder));
-  absl::StatusOr<Group> made = CreateGlooGroup(store, members, {.timeout_seconds = timeout_seconds});
+  absl::StatusOr<Group> made = CreateGlooGroup(store, members, options);
   if (!made.ok()) {
     ADD_FAILURE() << made.status();
     std::abort();
@@ -60,16 +60,21 @@ Group CreateHere(int size, double timeout_seconds) {
   return group;
 }
 
-INSTANTIATE_TEST_SUITE_P(InProcesses, CommunicatorConformance,
-                         ::testing::Values(CommunicatorCase{"Gloo", [] { return CreateCpuDevice(); },
-                                                            [](int size, Device&) { return CreateHere(size, 60); }}),
-                         CaseName);
+INSTANTIATE_TEST_SUITE_P(
+    InProcesses, CommunicatorConformance,
+    ::testing::Values(CommunicatorCase{"ThatReadMemory", [] { return CreateCpuDevice(); },
+                                       [](int size, Device&) { return CreateHere(size, {.timeout_seconds = 60}); }},
+                      CommunicatorCase{"OverTcp", [] { return CreateCpuDevice(); },
+                                       [](int size, Device&) {
+                                         return CreateHere(size, {.timeout_seconds = 60, .read_memory = false});
+                                       }}),
+    CaseName);
 
 // The body of the processes that are killed and stopped: all ranks repeat a large all-reduce. Prints the error.
-TEST(Child, RepeatsAllReduces) {
+void RepeatAllReduces(bool read_memory) {
   if (Number(kProcess) < 0) GTEST_SKIP() << "runs in the processes of other cases";
   const int ranks = Number(kProcesses);
-  Group group = CreateHere(ranks, 1.0);
+  Group group = CreateHere(ranks, {.timeout_seconds = 1, .read_memory = read_memory});
   CpuDevice device;
   ForEachRank(ranks, [&](int rank) {
     std::unique_ptr<Stream> stream = *device.CreateStream("comm");
@@ -83,6 +88,10 @@ TEST(Child, RepeatsAllReduces) {
     std::printf("ERROR %s\n", status.ToString().c_str());
   });
 }
+
+TEST(Child, ReadsMemory) { RepeatAllReduces(true); }
+TEST(Child, UsesTcp) { RepeatAllReduces(false); }
+constexpr const char* kChildren[] = {"Child.ReadsMemory", "Child.UsesTcp"};
 
 // The processes of one run. Those that still run are killed at the end.
 class Processes {
@@ -162,8 +171,9 @@ TEST(GlooProcessTest, TheLawsOfAllCommunicatorsHoldBetweenProcesses) {
 }
 
 TEST(GlooProcessTest, AKilledProcessIsNamedByAllOthersAtOnce) {
-  for (const int victim : {0, 1, 2}) {
-    Processes processes(3, "Child.*");
+  for (int i = 0; i < 6; ++i) {
+    const int victim = i / 2;
+    Processes processes(3, kChildren[i % 2]);
     processes.AwaitRunning(3);
     processes.Signal(victim, SIGKILL);
     for (int process = 0; process < 3; ++process) {
@@ -176,18 +186,20 @@ TEST(GlooProcessTest, AKilledProcessIsNamedByAllOthersAtOnce) {
 }
 
 TEST(GlooProcessTest, AStoppedProcessIsNamedAtTheDeadline) {
-  Processes processes(3, "Child.*");
-  processes.AwaitRunning(3);
-  processes.Signal(1, SIGSTOP);
-  // One of the others waits for the stopped one. The last may wait for that one, and then names it if its own deadline
-  // passes before it has heard why.
-  std::string said;
-  for (const int process : {0, 2}) {
-    EXPECT_EQ(processes.Wait(process), 0) << processes.Output(process);
-    EXPECT_THAT(processes.Output(process), HasSubstr("ERROR DEADLINE_EXCEEDED"));
-    said += processes.Output(process);
+  for (const char* child : kChildren) {
+    Processes processes(3, child);
+    processes.AwaitRunning(3);
+    processes.Signal(1, SIGSTOP);
+    // One of the others waits for the stopped one. The last may wait for that one, and then names it if its own
+    // deadline passes before it has heard why.
+    std::string said;
+    for (const int process : {0, 2}) {
+      EXPECT_EQ(processes.Wait(process), 0) << processes.Output(process);
+      EXPECT_THAT(processes.Output(process), HasSubstr("ERROR DEADLINE_EXCEEDED"));
+      said += processes.Output(process);
+    }
+    EXPECT_THAT(said, HasSubstr("rank 1"));
   }
-  EXPECT_THAT(said, HasSubstr("rank 1"));
 }
 
 }  // namespace

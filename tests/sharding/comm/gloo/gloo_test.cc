@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "kernels/device/cpu/cpu_device.h"
@@ -69,8 +70,13 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         CommunicatorCase{"OneRankEach", kDevice, [](int size, Device&) { return Create(Blocks(size, size)); }},
         CommunicatorCase{"OneProcess", kDevice, [](int size, Device&) { return Create(Blocks(size, 1)); }},
+        CommunicatorCase{"OneRankEachOverTcp", kDevice,
+                         [](int size, Device&) { return Create(Blocks(size, size), {.read_memory = false}); }},
         CommunicatorCase{"ThreeAlternatingWithLeastStaging", kDevice,
                          [](int size, Device&) { return Create(Alternating(size, 3), {.staging_bytes = 0}); }},
+        CommunicatorCase{
+            "ThreeAlternatingOverTcpWithLeastStaging", kDevice,
+            [](int size, Device&) { return Create(Alternating(size, 3), {.staging_bytes = 0, .read_memory = false}); }},
         CommunicatorCase{"TwoProcessesSynchronous", [] { return CreateCpuDevice({.synchronous = true}); },
                          [](int size, Device&) { return Create(Blocks(size, 2)); }}),
     CaseName);
@@ -92,9 +98,11 @@ std::vector<absl::Status> RunRanks(int ranks, const std::function<absl::Status(i
 // Sums of numbers of very different size, in sizes around those of messages, have the bits of an in-process group.
 TEST(GlooGroupTest, SumsHaveTheBitsOfAnInProcessGroup) {
   CpuDevice device;
-  for (const std::vector<int>& process_of_rank : {Blocks(2, 2), Blocks(5, 2), Alternating(6, 3)}) {
+  for (const auto& [process_of_rank, read_memory] :
+       {std::pair(Blocks(2, 2), true), std::pair(Blocks(5, 2), true), std::pair(Alternating(6, 3), true),
+        std::pair(Blocks(2, 2), false), std::pair(Alternating(6, 3), false)}) {
     const int ranks = static_cast<int>(process_of_rank.size());
-    Group group = Create(process_of_rank, {.staging_bytes = 40000});
+    Group group = Create(process_of_rank, {.staging_bytes = 40000, .read_memory = read_memory});
     for (const int64_t n : {7, 1023, 1024, 1025, 60013}) {
       ExpectSumsInRankOrder(group, device, n);
       std::vector<std::vector<float>> data(ranks, std::vector<float>(n * ranks));
@@ -164,7 +172,7 @@ TEST(GlooGroupTest, RanksThatWantDifferentThingsAreToldWhoWantedWhat) {
   for (const int64_t odd : {13, 100003}) {
     for (const int64_t n : {12, 100002}) {
       for (const int odd_rank : {0, 1, 3}) {
-        Group group = Create({0, 1, 1, 2}, {.timeout_seconds = 60});
+        Group group = Create({0, 1, 1, 2}, {.timeout_seconds = 60, .read_memory = odd_rank != 3});
         std::vector<std::vector<float>> data(4, std::vector<float>(std::max(odd, n)));
         for (const absl::Status& status : RunRanks(4, [&](int rank, Stream&stream) {
                const int64_t size = rank == odd_rank ? odd : n;
@@ -200,16 +208,19 @@ TEST(GlooGroupTest, RanksThatComeToDifferentPlacesAreTold) {
 
 TEST(GlooGroupTest, ARankThatDoesNotComeIsNamed) {
   for (const int64_t n : {100, 100000}) {
-    Group group = Create({0, 1, 2, 3}, {.timeout_seconds = 0.5});
-    std::vector<std::vector<float>> data(4, std::vector<float>(n));
-    const std::vector<absl::Status> statuses = RunRanks(4, [&](int rank, Stream& stream) {
-      if (rank == 1 || rank == 3) return absl::OkStatus();
-      return group[rank]->AllReduceSum(Tensor::Contiguous(DType::kFloat32, {n}, data[rank].data()), stream);
-    });
-    for (const int rank : {0, 2}) {
-      EXPECT_EQ(statuses[rank].code(), absl::StatusCode::kDeadlineExceeded);
-      EXPECT_THAT(std::string(statuses[rank].message()),
-                  HasSubstr(absl::StrCat("waited 0.5 s for ranks 1, 3 in collective 1, AllReduceSum of ", n, " f32")));
+    for (const bool read_memory : {false, true}) {
+      Group group = Create({0, 1, 2, 3}, {.timeout_seconds = 0.5, .read_memory = read_memory});
+      std::vector<std::vector<float>> data(4, std::vector<float>(n));
+      const std::vector<absl::Status> statuses = RunRanks(4, [&](int rank, Stream& stream) {
+        if (rank == 1 || rank == 3) return absl::OkStatus();
+        return group[rank]->AllReduceSum(Tensor::Contiguous(DType::kFloat32, {n}, data[rank].data()), stream);
+      });
+      for (const int rank : {0, 2}) {
+        EXPECT_EQ(statuses[rank].code(), absl::StatusCode::kDeadlineExceeded);
+        EXPECT_THAT(
+            std::string(statuses[rank].message()),
+            HasSubstr(absl::StrCat("waited 0.5 s for ranks 1, 3 in collective 1, AllReduceSum of ", n, " f32")));
+      }
     }
   }
 }
@@ -229,8 +240,8 @@ TEST(GlooGroupTest, ARankThatItsOwnProcessMissesIsNamed) {
 
 // Ranks wait without a deadline, in the middle of large transfers and of small ones.
 TEST(GlooGroupTest, AnAbortFromAnotherThreadEndsEveryWait) {
-  for (const int64_t n : {10, 3000000}) {
-    Group group = Create({0, 0, 1, 2}, {.timeout_seconds = 0});
+  for (const auto& [n, read_memory] : {std::pair(10, true), std::pair(3000000, true), std::pair(3000000, false)}) {
+    Group group = Create({0, 0, 1, 2}, {.timeout_seconds = 0, .read_memory = read_memory});
     std::vector<std::vector<float>> data(4, std::vector<float>(n));
     std::thread aborter([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -249,6 +260,55 @@ TEST(GlooGroupTest, AnAbortFromAnotherThreadEndsEveryWait) {
     for (const int rank : {0, 1, 3}) {
       EXPECT_EQ(statuses[rank], absl::AbortedError("rank 3 aborted: RESOURCE_EXHAUSTED: no memory")) << rank;
     }
+  }
+}
+
+// Changes what a process says of its memory, as if it were in another container or on another host.
+class ElsewhereStore : public FolderStore {
+ public:
+  using Change = std::function<std::string(std::string)>;
+  ElsewhereStore(const std::string& folder, Change change) : FolderStore(folder), change_(std::move(change)) {}
+  absl::Status Put(const std::string& key, const std::string& value) override {
+    return FolderStore::Put(key, absl::StrContains(key, "/memory/1") ? change_(value) : value);
+  }
+
+ private:
+  const Change change_;
+};
+
+TEST(GlooGroupTest, ProcessesThatCannotReadMemorySayWhyOnceAndUseTcp) {
+  const auto other_token = [](std::string mine) {
+    mine.back() = mine.back() == '1' ? '3' : '1';
+    return mine;
+  };
+  const auto no_such_process = [](std::string mine) {
+    return absl::StrCat(mine.substr(0, mine.find(' ')), " 2000000000", mine.substr(mine.find(' ', mine.find(' ') + 1)));
+  };
+  const auto other_host = [](std::string mine) { return "another" + mine; };
+  const auto nothing = [](std::string) { return std::string(); };
+  const struct {
+    ElsewhereStore::Change change;
+    std::string said;
+  } cases[] = {{other_token, "does not hold the expected token"},
+               {no_such_process, "process_vm_readv: No such process; run all processes in one container"},
+               {other_host, ""},
+               {nothing, ""}};
+  for (const auto& [change, said] : cases) {
+    ElsewhereStore store(NewFolder(), change);
+    Group group(2);
+    std::string lines[2];
+    ForEachRank(2, [&, &change = change](int rank) {
+      GlooOptions options = {.timeout_seconds = 60};
+      options.report = [&](const std::string& line) { lines[rank] += line; };
+      auto made = CreateGlooGroup(store, {.name = "all", .process = rank, .process_of_rank = {0, 1}}, options);
+      ASSERT_TRUE(made.ok()) << made.status();
+      group[rank] = std::move((*made)[0]);
+    });
+    EXPECT_EQ(lines[0], lines[1]);
+    EXPECT_EQ(lines[0].empty(), said.empty());
+    EXPECT_THAT(lines[0], HasSubstr(said));
+    CpuDevice device;
+    ExpectSumsInRankOrder(group, device, 60013);
   }
 }
 
