@@ -122,7 +122,7 @@ class BenchTest(unittest.TestCase):
         self.assertNotIn("Matmuls", text)
 
     def test_comm(self):
-        for device in ("cpu", "gloo"):
+        for device in ("cpu", "gloo", "tcp"):
             with self.subTest(device=device):
                 self.check_comm(device)
 
@@ -146,7 +146,7 @@ class BenchTest(unittest.TestCase):
     def test_comm_of_processes(self):
         text, written = self.measured(_LAUNCH, "--processes=2", "--", _COMM, "--device=gloo", "--smallest_kib=1",
                                       "--largest_kib=4", "--rounds=1", "--seconds=0")
-        self.assertRegex(text, r"### 2 ranks: .* processes over TCP \(Gloo\)")
+        self.assertRegex(text, r"### 2 ranks: .* processes on this host, which read one another's memory \(Gloo\)")
         self.assertEqual(len(self.rows(text, "collective")), 4 * 2)
         self.assertEqual(len(written["results"]), 4 * 2)
 
