@@ -87,6 +87,15 @@ std::string Translated(absl::string_view field, absl::string_view text) {
   return field == "job" ? InTodaysWords(text) : RecordedValueInTodaysWords(field, text);
 }
 
+// Returns what the last evaluation of a run found, and which one was best.
+std::string EvaluationsText(const SavedEvaluations& saved) {
+  const std::string last =
+      saved.last_loss ? absl::StrFormat("loss %.4f", *saved.last_loss) : "a loss that is not finite";
+  const std::string best = saved.best_loss ? absl::StrFormat("%.4f after step %d", *saved.best_loss, saved.best_step)
+                                           : "none, because no loss was finite";
+  return absl::StrCat("after step ", saved.last_step, ": ", last, "; the lowest: ", best);
+}
+
 void Describe(const CheckpointReader& checkpoint) {
   const Manifest& m = checkpoint.manifest();
   const SavedData& data = m.data;
@@ -117,6 +126,7 @@ void Describe(const CheckpointReader& checkpoint) {
                                  ", accumulation ", Printable(Translated("accumulation", m.accumulation)),
                                  ", values in ", ToString(m.values)));
   row("parameters", absl::StrCat(WithCommas(std::ssize(m.parameters)), " of ", Plural(elements, "element")));
+  if (m.evaluations.last_step >= 0) row("evaluated", EvaluationsText(m.evaluations));
   if (m.base) {
     row("base", absl::StrCat(Printable(m.base->folder), ", digest ", DigestText(m.base->digest),
                              "; the checkpoint holds only what trains"));

@@ -43,7 +43,8 @@ class InspectCheckpointTest(unittest.TestCase):
                 [],
                 # "same" repeats the same steps with another sharding. The others train differently.
                 ["--set=telemetry.run_folder=runs/same", "--set=sharding.strategy=ZERO1"],
-                ["--set=telemetry.run_folder=runs/three", "--set=sharding.ranks=3", "--set=lr_schedule.steps=2"],
+                ["--set=telemetry.run_folder=runs/three", "--set=sharding.ranks=3", "--set=lr_schedule.steps=2",
+                 "--set=telemetry.evaluate_every=1", "--set=checkpoint.keep_best=true"],
                 ["--set=telemetry.run_folder=runs/split", "--set=precision.compute=BF16",
                  "--set=precision.master=SPLIT", "--set=lr_schedule.steps=2"],
                 ["--set=telemetry.run_folder=runs/lean", "--set=precision.compute=BF16",
@@ -89,6 +90,9 @@ class InspectCheckpointTest(unittest.TestCase):
             name = "rank-0000%d-of-00002.shard" % rank
             size = os.path.getsize(self.path(os.path.join(_STEP_2, name)))
             self.assertRegex(output, r"\n  %s +%s  bytes, 1 checksum\n" % (name, format(size, ",")))
+        self.assertNotIn("evaluated", output)
+        self.assertRegex(self.inspect(0, "runs/three")[0],
+                         r"\n  evaluated   after step 2: loss \d\.\d{4}; the lowest: \d\.\d{4} after step [12]\n")
         self.assertIn("values in SPLIT", self.inspect(0, "runs/split")[0])
         self.assertIn("values in BF16", self.inspect(0, "runs/lean", "--verify")[0])
 
