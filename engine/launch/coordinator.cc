@@ -65,7 +65,8 @@ void Coordinator::Receive(int64_t connection, const FromMember& message) {
     if (message.has_join()) {
       Join(connection, message.join());
     } else {
-      Refuse(connection, -1, absl::InvalidArgumentError("the first message is no request to join"));
+      Refuse(connection, -1,
+             failure_.ok() ? absl::InvalidArgumentError("the first message is no request to join") : failure_);
     }
     return;
   }
@@ -310,10 +311,13 @@ void Coordinator::Poll() {
   for (int process = 0; process < options_.processes; ++process) {
     Member& member = members_[process];
     if (member.presence != Presence::kJoined || !member.heard.Passed()) continue;
-    return Fail(process, absl::AbortedError(absl::StrCat(Name(process), " has not been heard from for ",
-                                                         options_.heartbeat_seconds,
-                                                         " s: it hangs, is stopped, or is "
-                                                         "cut off from the network")));
+    Fail(process,
+         absl::AbortedError(absl::StrCat(Name(process), " has not been heard from for ", options_.heartbeat_seconds,
+                                         " s: it hangs, is stopped, or is cut off from the network")));
+    // It was told, in case that it goes on. Nobody waits for it.
+    process_of_.erase(member.connection);
+    member.presence = Presence::kGone;
+    return;
   }
   if (suspect_ >= 0 && suspicion_deadline_.Passed()) return Fail(suspect_, suspicion_);
   if (!formed_ && join_deadline_.Passed()) {

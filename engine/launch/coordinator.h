@@ -69,7 +69,7 @@ class Coordinator {
 
   const absl::Status& failure() const { return failure_; }
   // Whether nobody waits for the coordinator any more: all have left, or the job has failed, all processes have come
-  // to hear of it, and the connections of all members have ended.
+  // to hear of it, and the connections of all members have ended, but for one that failed it by its silence.
   bool ended() const;
 
  private:

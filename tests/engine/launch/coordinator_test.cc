@@ -26,9 +26,10 @@ FromMember FromText(const std::string& text) {
 
 // A coordinator whose messages are kept by connection.
 struct Job {
-  explicit Job(int processes, Facts facts = {})
-      : coordinator({.processes = processes, .launch = "l", .facts = std::move(facts)},
-                    [this](int64_t connection, ToMember message) { sent[connection].push_back(std::move(message)); }) {}
+  explicit Job(int processes, Facts facts = {}, double heartbeat_seconds = 10)
+      : coordinator(
+            {.processes = processes, .launch = "l", .facts = std::move(facts), .heartbeat_seconds = heartbeat_seconds},
+            [this](int64_t connection, ToMember message) { sent[connection].push_back(std::move(message)); }) {}
 
   // Joins process `process` over the connection of the same number.
   void Join(
@@ -149,6 +150,24 @@ TEST(CoordinatorTest, EndsWhenAllHaveLeft) {
   }
   EXPECT_TRUE(job.coordinator.ended());
   EXPECT_TRUE(job.coordinator.failure().ok());
+}
+
+// Regression: after a process had been stopped, the others waited for it 2 s longer.
+TEST(CoordinatorTest, NobodyWaitsForAProcessThatIsSilent) {
+  Job job(3, {}, /*heartbeat_seconds=*/0.05);
+  for (const int process : {0, 1, 2}) job.Join(process);
+  while (job.coordinator.failure().ok()) {
+    for (const int process : {1, 2}) job.coordinator.Receive(process, FromText("heartbeat {}"));
+    job.coordinator.Poll();
+  }
+  EXPECT_THAT(job.Failure(1), HasSubstr("process 0 (pid 100 on h0) has not been heard from"));
+  job.coordinator.Disconnected(1);
+  EXPECT_FALSE(job.coordinator.ended());
+  job.coordinator.Disconnected(2);
+  EXPECT_TRUE(job.coordinator.ended());
+  // If it goes on, it hears the same.
+  job.coordinator.Receive(0, FromText("heartbeat {}"));
+  EXPECT_EQ(job.Failure(0), job.Failure(1));
 }
 
 TEST(CoordinatorTest, MalformedCallsOfAMemberEndTheJob) {
