@@ -384,12 +384,12 @@ TEST_F(ProcessesTest, WhoSkipsOrMistakesACollectiveIsAlwaysNamed) {
 
 // The update waits for a collective of all ranks, so that all hold the state from before a step in which one is lost.
 TEST_F(ProcessesTest, AReportSaysWhichStateTheProcessHeldAndWhichIsSaved) {
-  for (const char* sharding : {"sharding={ranks: 5 strategy: DDP accumulation: NO_SYNC}",
-                               "sharding={ranks: 5 strategy: ZERO1 accumulation: LAYERED}", "sharding={ranks: 5}"}) {
-    SCOPED_TRACE(sharding);
+  for (const char* strategy : {"DDP accumulation: NO_SYNC", "ZERO1 accumulation: LAYERED", "FULL_SHARD"}) {
+    SCOPED_TRACE(strategy);
+    const std::string sharding = absl::StrCat("sharding={ranks: 5 strategy: ", strategy, "}");
     const Job job = MakeJob({sharding, "checkpoint.asynchronous=false"});
     int made = 0;  // Collectives of rank 3, which process 1 holds, in the group.
-    const std::string folder = absl::StrCat("held", sharding + 20);
+    const std::string folder = absl::StrCat("held ", strategy);
     Fault fault = {.group = "shard of rank 0, reduce", .rank = 3, .made = &made};
     const auto count = [&](int process, int64_t step, Trainer&) {
       if (process == 1 && step == 4) fault.skipped = made + 2;
