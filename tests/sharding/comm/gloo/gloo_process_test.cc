@@ -208,8 +208,9 @@ TEST(GlooProcessTest, AStoppedProcessIsNamedAtTheDeadline) {
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   if (shale::Number(shale::kProcess) < 0) {
-    // The cases of the suite run in the processes that this one starts.
-    if (::testing::GTEST_FLAG(filter) == "*") ::testing::GTEST_FLAG(filter) = "GlooProcessTest.*";
+    // The cases of the suite run in the processes that this one starts, whatever filter the caller has set.
+    std::string& filter = ::testing::GTEST_FLAG(filter);
+    absl::StrAppend(&filter, filter.find('-') == std::string::npos ? "-" : ":", "InProcesses/*");
   } else {
     shale::SetRanksHere(
         [](int rank, int ranks) { return shale::ProcessOf(rank, ranks) == shale::Number(shale::kProcess); });
