@@ -2,10 +2,12 @@
 #ifdef __SANITIZE_THREAD__
 // How the threads of oneDNN wait for each other is not seen there, so its copies and allocations would look like races.
 // Nor are the counters of references by which Gloo waits, in the destructor of a buffer, for the thread that still
-// signals it.
+// signals it, and by which the last copy of an absl::Status frees what all copies share.
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
-  return "called_from_lib:libdnnl.so\nrace:gloo::transport::tcp::UnboundBuffer\n";
+  return "called_from_lib:libdnnl.so\n"
+         "race:gloo::transport::tcp::UnboundBuffer\n"
+         "race:absl::*Status::UnrefNonInlined\n";
 }
 #endif
 
