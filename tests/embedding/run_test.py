@@ -60,10 +60,11 @@ class EmbeddingTest(unittest.TestCase):
         write_text(cls.workspace)
 
     def bazel(self, command, *targets, flags=("--@shale//tools/build_defs:cuda=false",)):
-        """Builds in the other workspace, without the flags of this one's .bazelrc."""
+        """Builds in the other workspace. Of the flags of this one's .bazelrc it has those that only save time."""
         os.makedirs(_OUTPUTS, exist_ok=True)
         return ["bazel", "--max_idle_secs=60", f"--output_base={_OUTPUTS}", command, "-c", "opt", *flags,
-                "--symlink_prefix=out/", *QUIET, *targets]
+                "--strategy=CppCompile=local", "--strategy=CppArchive=local",
+                "--copt=--param=ggc-min-heapsize=500000", "--symlink_prefix=out/", *QUIET, *targets]
 
     def trained(self, name):
         """Trains with the program, and returns the exported weights."""
