@@ -233,7 +233,7 @@ absl::Status Membership::Impl::Attempt(const HostAddress& host, int port, bool& 
     const std::lock_guard<std::mutex> lock(mutex_);
     accepted_ = formed_ = ended_ = false;
     failure_ = end_ = absl::OkStatus();
-    heard_ = Deadline(options_.heartbeat_seconds);
+    heard_ = Deadline(SilenceSeconds(options_.heartbeat_seconds));
   }
   connection_ = std::make_unique<ControlConnection>(
       host.Target(port), options_.tls, options_.token, [this](const ToMember& message) { Take(message); },
@@ -262,7 +262,7 @@ absl::Status Membership::Impl::Attempt(const HostAddress& host, int port, bool& 
 void Membership::Impl::Take(const ToMember& message) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    heard_ = Deadline(options_.heartbeat_seconds);
+    heard_ = Deadline(SilenceSeconds(options_.heartbeat_seconds));
     switch (message.what_case()) {
       case ToMember::kJoined: accepted_ = true; break;
       case ToMember::kFormed:
@@ -333,14 +333,14 @@ void Membership::Impl::Beat() {
     lock.unlock();
     if (silent) {
       return Fail(0, absl::AbortedError(absl::StrCat("process 0 at ", peer_, " has not been heard from for ",
-                                                     options_.heartbeat_seconds,
+                                                     SilenceSeconds(options_.heartbeat_seconds),
                                                      " s: it hangs, is stopped, or is cut off from the network")));
     }
     FromMember beat;
     beat.mutable_heartbeat();
     connection_->Send(std::move(beat));
     lock.lock();
-    changed_.wait_for(lock, Seconds(options_.heartbeat_seconds / 8), [&] { return stopping_; });
+    changed_.wait_for(lock, Seconds(BeatSeconds(options_.heartbeat_seconds)), [&] { return stopping_; });
   }
 }
 

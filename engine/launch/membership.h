@@ -31,8 +31,9 @@ struct MembershipOptions {
   // What must be equal in all processes. The first difference ends the job at the start.
   Facts facts;
   double join_seconds = 300;  // How long to wait until all processes have joined.
-  // A process that is silent for longer is lost. Heartbeats queue behind messages, so this must be more than what the
-  // network needs for the largest message, and for the messages of all processes that a Gather returns.
+  // Within this time after the last sign of life of a process, all others have given up on it. Heartbeats queue behind
+  // messages, so SilenceSeconds of this must be more than what the network needs for the largest message, and for the
+  // messages of all processes that a Gather returns.
   double heartbeat_seconds = 10;
   double wait_seconds = 600;  // How long a call of ControlPlane waits for the last process, after the first.
 };
@@ -40,7 +41,7 @@ struct MembershipOptions {
 // The calls of ControlPlane, Put, Get, Abort and failure may come from any thread; see ControlChannel for which calls
 // may overlap. Has a thread of its own, by which this process shows that it lives, and threads of gRPC.
 //
-// A job fails if a process ends without leaving, is silent for heartbeat_seconds, calls Abort, or does not come to a
+// A job fails if a process ends without leaving, is silent for SilenceSeconds, calls Abort, or does not come to a
 // collective call. All processes then hear who and why: waiting and later calls return that error, and OnFailure is
 // called. An error that speaks of peers only (Aborted, Unavailable, DeadlineExceeded) is held back for a moment,
 // because the end of the process that caused it tells more. After a failure only destruction may follow.
