@@ -311,10 +311,9 @@ void Coordinator::Poll() {
   for (int process = 0; process < options_.processes; ++process) {
     Member& member = members_[process];
     if (member.presence != Presence::kJoined || !member.heard.Passed()) continue;
-    Fail(process,
-         absl::AbortedError(absl::StrCat(Name(process), " has not been heard from for ",
-                                         SilenceSeconds(options_.heartbeat_seconds),
-                                         " s: it hangs, is stopped, or is cut off from the network")));
+    Fail(process, absl::AbortedError(absl::StrCat(Name(process), " has not been heard from for ",
+                                                  SilenceSeconds(options_.heartbeat_seconds),
+                                                  " s: it hangs, is stopped, or is cut off from the network")));
     // It has been told, in case it goes on, but nobody waits for it.
     process_of_.erase(member.connection);
     member.presence = Presence::kGone;

@@ -81,6 +81,7 @@ class Membership::Impl {
     const std::lock_guard<std::mutex> lock(mutex_);
     return culprit_;
   }
+  bool needed() const { return server_ != nullptr && !server_->WaitForEnd(0); }
   const ProcessPlace& place() const { return options_.place; }
   int host_of(int process) const { return host_of_process_[process]; }
   const std::string& address() const { return address_; }
@@ -482,6 +483,7 @@ absl::StatusOr<std::string> Membership::Get(const std::string& key, double secon
 void Membership::Abort(const absl::Status& why) { impl_->Abort(why); }
 absl::Status Membership::failure() const { return impl_->failure(); }
 int Membership::culprit() const { return impl_->culprit(); }
+bool Membership::needed() const { return impl_->needed(); }
 void Membership::OnFailure(std::function<void(const absl::Status&)> act) { impl_->OnFailure(std::move(act)); }
 absl::Status Membership::Leave() { return impl_->Leave(); }
 

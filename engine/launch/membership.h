@@ -87,6 +87,8 @@ class Membership : public ControlPlane, public Store {
   absl::Status failure() const;
   // Returns the process that made it fail, or -1 if it has not failed, or if no single process did it.
   int culprit() const;
+  // Returns whether other processes still need this one, although the job has failed: process 0 tells them why.
+  bool needed() const;
   // Sets what to do when the job fails, such as to abort communicators: `act` is called once, at once if the job has
   // failed already, otherwise on a thread of this class. It must return soon, and must not destroy this object.
   void OnFailure(std::function<void(const absl::Status&)> act);

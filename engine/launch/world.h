@@ -65,8 +65,10 @@ class World {
   // Ends the job after an error. If all processes have it (IsAgreed), leaves them. Otherwise ends the job for all.
   // Returns why the job failed: an error of peers is often only the consequence of one that another process has.
   absl::Status Fail(const absl::Status& error);
-  // Whether the job failed because of another process. Any thread may call it.
+  // Returns whether the job failed because of another process. Any thread may call it.
   bool failed_elsewhere() const;
+  // Returns whether other processes still need this one, although the job has failed. Any thread may call it.
+  bool needed() const { return !alone() && membership_->needed(); }
   // Leaves the others, which need this process no more. Returns the failure of the job if there was one.
   absl::Status Leave();
 
