@@ -33,8 +33,8 @@ class World {
  public:
   // Finds out who started this process (FindProcessPlace), and joins the other processes of a job of `ranks` ranks.
   // `facts` must be equal in all of them. Returns the errors of FindProcessPlace, ReadTls, ReadToken and
-  // Membership::Join, and InvalidArgument if there are more processes than ranks, or if
-  // SHALE_HEARTBEAT_SECONDS (MembershipOptions::heartbeat_seconds) is no number.
+  // Membership::Join, and InvalidArgument if there are more processes than ranks, or if SHALE_HEARTBEAT_SECONDS or
+  // SHALE_JOIN_SECONDS (heartbeat_seconds and join_seconds of MembershipOptions) is no number of seconds.
   static absl::StatusOr<std::unique_ptr<World>> Join(const Variables& variables, int64_t ranks, Facts facts);
 
   // Tells the processes with which this one was started, if any, that it cannot join them, because of an error that it
