@@ -103,6 +103,7 @@ class LaunchTest(unittest.TestCase):
             "fp32": (),
             "bf16": ("--set=precision.compute=BF16",),
             "zero1": ("--set=sharding.strategy=ZERO1", "--set=sharding.accumulation=NO_SYNC"),
+            "zero2": ("--set=sharding.strategy=ZERO2", "--set=sharding.accumulation=SHARDED"),
             "ddp": ("--set=sharding.strategy=DDP", "--set=sharding.accumulation=LAYERED"),
             "hybrid": ("--set=sharding.shard_ranks=2", "--set=precision.compute=BF16"),
         }

@@ -243,14 +243,22 @@ data { evaluation_fraction: 0.2 path: ")",
 };
 
 TEST_F(ProcessesTest, SeveralProcessesComputeAndSaveWhatOneDoes) {
-  for (const char* sharding : {"sharding={ranks: 5 strategy: FULL_SHARD accumulation: SHARDED}",
-                               "sharding={ranks: 5 strategy: ZERO1 accumulation: NO_SYNC}",
-                               "sharding={ranks: 5 strategy: DDP accumulation: LAYERED}",
-                               "sharding={ranks: 6 shard_ranks: 2 accumulation: SHARDED}",
-                               "sharding={ranks: 6 shard_ranks: 3 accumulation: NO_SYNC}"}) {
+  const std::pair<const char*, const char*> cases[] = {{"ranks: 5 strategy: FULL_SHARD accumulation: SHARDED", "FP32"},
+                                                       {"ranks: 5 strategy: FULL_SHARD accumulation: NO_SYNC", "BF16"},
+                                                       {"ranks: 5 strategy: FULL_SHARD accumulation: LAYERED", "FP32"},
+                                                       {"ranks: 5 strategy: ZERO2 accumulation: SHARDED", "BF16"},
+                                                       {"ranks: 5 strategy: ZERO2 accumulation: LAYERED", "FP32"},
+                                                       {"ranks: 5 strategy: ZERO1 accumulation: NO_SYNC", "FP32"},
+                                                       {"ranks: 5 strategy: ZERO1 accumulation: LAYERED", "BF16"},
+                                                       {"ranks: 5 strategy: DDP accumulation: NO_SYNC", "BF16"},
+                                                       {"ranks: 5 strategy: DDP accumulation: LAYERED", "FP32"},
+                                                       {"ranks: 6 shard_ranks: 2 accumulation: SHARDED", "FP32"},
+                                                       {"ranks: 6 shard_ranks: 3 accumulation: NO_SYNC", "FP32"},
+                                                       {"ranks: 6 shard_ranks: 2 accumulation: LAYERED", "BF16"}};
+  for (const auto& [sharding, compute] : cases) {
     SCOPED_TRACE(sharding);
-    const Job job = MakeJob({sharding});
-    const std::string one = absl::StrCat("one", sharding + 20), several = absl::StrCat("several", sharding + 20);
+    const Job job = MakeJob({absl::StrCat("sharding={", sharding, "}"), absl::StrCat("precision.compute=", compute)});
+    const std::string one = absl::StrCat("one ", sharding), several = absl::StrCat("several ", sharding);
     const Result expected = Run(job, 1, one)[0];
     ASSERT_TRUE(expected.status.ok()) << expected.status;
     ASSERT_EQ(expected.losses.size(), 7);
