@@ -334,6 +334,27 @@ TEST_F(ProcessesTest, AnErrorOfOneCallbackEndsTheRunOfAllWithASave) {
   }
 }
 
+TEST_F(ProcessesTest, AStepThatIsNotFiniteIsTheSameDecisionOfAll) {
+  const auto spoil = [](int process, int64_t step, Trainer& trainer) {
+    if (process != 1 || step != 3) return;
+    for (const Parameter& parameter : trainer.parameters()) {  // Writes the shards of this process.
+      const std::vector<float> values(parameter.elements(), std::numeric_limits<float>::infinity());
+      EXPECT_TRUE(trainer.WriteParameter(parameter.name, 0, values).ok()) << parameter.name;
+    }
+  };
+  for (const Result& result : Run(MakeJob(), 3, "stop", {.on_step = spoil})) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kDataLoss) << result.status;
+    EXPECT_THAT(std::string(result.status.message()),
+                HasSubstr("step 4: the loss or the gradient is not finite (on 5 of"));
+    EXPECT_TRUE(IsAgreed(result.status));
+    EXPECT_EQ(result.losses.size(), 3);
+  }
+  for (const Result& result : Run(MakeJob({"optimizer.non_finite=SKIP"}), 3, "skip", {.on_step = spoil})) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.losses.size(), 7);
+  }
+}
+
 // Without the place of each collective the ranks would exchange wrong values as long as sizes agree, as the gathers and
 // reductions of equal blocks do.
 TEST_F(ProcessesTest, ASkippedCollectiveIsNamedByAllAndReported) {
