@@ -1,4 +1,4 @@
-// Coordinator: decides what the processes of a job are told. The control plane's logic without its network.
+// Coordinator: decides what to tell the processes of a job. It is the control plane's logic, without the network.
 //
 //     forming ---- all have joined ----> running ---- all have left ----> ended
 //        |                                  |
@@ -25,8 +25,8 @@
 namespace shale {
 
 inline constexpr uint32_t kControlVersion = 1;  // Of proto/control.proto.
-// Limits of what a message may hold. A ControlPlane::Gather is answered with the messages of all processes, which may
-// have kMostGatheredBytes together.
+// The limits of what messages may hold. The first is that of all messages of a ControlPlane::Gather together, which its
+// answer holds.
 inline constexpr int64_t kMostGatheredBytes = int64_t{256} << 20;
 inline constexpr size_t kMostNameBytes = 256;                   // A key, a fact, a host.
 inline constexpr size_t kMostValueBytes = size_t{1} << 20;      // The value of a key.
@@ -52,10 +52,10 @@ struct CoordinatorOptions {
   double wait_seconds = 600;
 };
 
-// Returns the failure of a job of which a process says that it cannot take part.
+// Returns the error of a job in which a process cannot take part, because of `why`.
 absl::Status Declined(int process, int64_t pid, absl::string_view host, const absl::Status& why);
 
-// Used under a lock. Connections are numbers that the caller chooses; each is used once.
+// Not thread-safe. The caller numbers the connections, and uses each number once.
 class Coordinator {
  public:
   // Sends a message to a connection. Is called during the calls below. JobFailure and Leave are last messages.
@@ -117,7 +117,7 @@ class Coordinator {
   const CoordinatorOptions options_;
   const Send send_;
   std::vector<Member> members_;
-  std::vector<bool> came_;             // Which processes have tried to join.
+  std::vector<bool> came_;             // By process, whether it has tried to join.
   std::map<int64_t, int> process_of_;  // By connection, of those that have joined.
   bool formed_ = false;
   int joined_ = 0;

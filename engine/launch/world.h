@@ -45,10 +45,12 @@ class World {
   const ProcessPlace& place() const { return place_; }
   bool alone() const { return membership_ == nullptr; }
   bool leads() const { return place_.process == 0; }  // Process 0 owns the run folder, the console and the metrics.
-  const std::vector<int>& ranks() const { return ranks_; }          // Of this process, ascending.
-  int64_t ranks_on_host() const { return ranks_on_host_; }          // The most that any host has.
-  int64_t ranks_before_here() const { return ranks_before_here_; }  // Of smaller processes on this process's host.
-  int64_t ranks_here() const { return ranks_here_; }                // Of all processes on this process's host.
+  const std::vector<int>& ranks() const { return ranks_; }  // Of this process, ascending.
+  // Return numbers of ranks: on the host that has the most; on this host; and on this host in processes with smaller
+  // numbers.
+  int64_t ranks_on_host() const { return ranks_on_host_; }
+  int64_t ranks_here() const { return ranks_here_; }
+  int64_t ranks_before_here() const { return ranks_before_here_; }
   ControlPlane& control() { return alone() ? OneProcess() : *membership_; }
   // REQUIRES of both: !alone().
   Store& store() { return *membership_; }
