@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <mutex>
+#include <shared_mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -165,7 +167,7 @@ PeerWatch::PeerWatch(World& world) : world_(world) {
     std::thread([state, &world, why, elsewhere, process = world.place().process] {
       const auto end = std::chrono::steady_clock::now() + kTimeToEnd;
       std::this_thread::sleep_for(kTimeToEndStart);
-      std::unique_lock lock(state->mutex, std::defer_lock);
+      std::unique_lock lock(state->mutex, std::defer_lock);  // Waits for nobody: the process must end in time.
       while (std::chrono::steady_clock::now() < end) {
         if (elsewhere && lock.try_lock()) {
           if (state->starts && !world.needed()) break;  // Keeps the lock, so that only this thread says why.
@@ -179,13 +181,15 @@ PeerWatch::PeerWatch(World& world) : world_(world) {
     {
       std::lock_guard lock(state->mutex);
       state->why = why;
-      if (state->trainer != nullptr) state->trainer->Abort(why);
     }
-    // Files take time. The trainer lives until this is done, but the process ends in time whatever happens to them.
+    // Files take time, and so does an abort that a stopped process does not answer. The trainer lives until both are
+    // done, but the process ends in time whatever happens to them.
     std::thread([state, why] {
-      std::lock_guard lock(state->mutex);
+      std::shared_lock lock(state->mutex);
       if (state->trainer != nullptr) state->trainer->ReportFailure(why).IgnoreError();
     }).detach();
+    std::shared_lock lock(state->mutex);
+    if (state->trainer != nullptr) state->trainer->Abort(why);
   });
 }
 

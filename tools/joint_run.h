@@ -3,7 +3,7 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
+#include <shared_mutex>
 #include <string>
 
 #include "absl/status/status.h"
@@ -63,8 +63,8 @@ class PeerWatch {
 
  private:
   struct State {
-    std::mutex mutex;    // Guards the next three fields.
-    bool starts = true;  // There has been neither a trainer nor an error. Until then the world exists.
+    std::shared_mutex mutex;  // Guards the next three fields. Held shared, it keeps the trainer alive.
+    bool starts = true;       // There has been neither a trainer nor an error. Until then the world exists.
     Trainer* trainer = nullptr;
     absl::Status why;            // The failure, if it has come.
     std::atomic<int> exit_code;  // If this process made the job fail.
