@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <mutex>
+#include <shared_mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -32,7 +34,9 @@ namespace shale {
 namespace {
 
 constexpr ControlChannel kChannel = ControlChannel::kSteps;
-constexpr std::chrono::seconds kTimeToEnd(2);  // After the job has failed in another process.
+// How long this process may go on after the job has failed in another one: by itself, and before it has a trainer.
+// Nothing interrupts planning and connecting, and there is nothing to report yet.
+constexpr std::chrono::milliseconds kTimeToEnd(2000), kTimeToEndStart(500), kPause(20);
 
 void Say(const World& world, const absl::Status& why) {
   const std::string process = world.alone() ? "" : absl::StrCat(", process ", world.place().process);
@@ -160,21 +164,32 @@ PeerWatch::PeerWatch(World& world) : world_(world) {
   state_->exit_code = kExitFailed;
   world.OnFailure([state = state_, &world](const absl::Status& why) {
     const bool elsewhere = world.failed_elsewhere();
-    std::thread([state, why, elsewhere, process = world.place().process] {
-      std::this_thread::sleep_for(kTimeToEnd);
+    std::thread([state, &world, why, elsewhere, process = world.place().process] {
+      const auto end = std::chrono::steady_clock::now() + kTimeToEnd;
+      std::this_thread::sleep_for(kTimeToEndStart);
+      std::unique_lock lock(state->mutex, std::defer_lock);  // Waits for nobody: the process must end in time.
+      while (std::chrono::steady_clock::now() < end) {
+        if (elsewhere && lock.try_lock()) {
+          if (state->starts && !world.needed()) break;  // Keeps the lock, so that only this thread says why.
+          lock.unlock();
+        }
+        std::this_thread::sleep_for(kPause);
+      }
       if (!state->said) std::fprintf(stderr, "train, process %d: %s\n", process, std::string(why.message()).c_str());
       _exit(elsewhere ? kExitPeer : state->exit_code.load());
     }).detach();
     {
       std::lock_guard lock(state->mutex);
       state->why = why;
-      if (state->trainer != nullptr) state->trainer->Abort(why);
     }
-    // Files take time. The trainer lives until this is done, but the process ends in time whatever happens to them.
+    // Files take time, and so does an abort that a stopped process does not answer. The trainer lives until both are
+    // done, but the process ends in time whatever happens to them.
     std::thread([state, why] {
-      std::lock_guard lock(state->mutex);
+      std::shared_lock lock(state->mutex);
       if (state->trainer != nullptr) state->trainer->ReportFailure(why).IgnoreError();
     }).detach();
+    std::shared_lock lock(state->mutex);
+    if (state->trainer != nullptr) state->trainer->Abort(why);
   });
 }
 
@@ -183,6 +198,7 @@ int PeerWatch::EndAfterError(const absl::Status& error, int exit_code) {
   Trainer* trainer = nullptr;
   {
     std::lock_guard lock(state_->mutex);
+    state_->starts = false;
     trainer = std::exchange(state_->trainer, nullptr);
   }
   const absl::Status why = world_.Fail(error);
@@ -198,6 +214,7 @@ int PeerWatch::EndAfterError(const absl::Status& error, int exit_code) {
 
 void PeerWatch::Set(Trainer* trainer) {
   std::lock_guard lock(state_->mutex);
+  state_->starts = false;
   state_->trainer = trainer;
   if (trainer != nullptr && !state_->why.ok()) trainer->Abort(state_->why);
 }

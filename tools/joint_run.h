@@ -3,7 +3,7 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
+#include <shared_mutex>
 #include <string>
 
 #include "absl/status/status.h"
@@ -47,7 +47,7 @@ absl::Status JoinTraces(World& world, const Job& job, const std::string& path, b
 BackendPlace PlaceOfBackend(World& world);
 
 // Lets the failure of the job in another process abort the trainer. If this process then does not end by itself,
-// because a call waits for what never comes, ends it after some seconds.
+// because a call waits for what never comes, ends it after two seconds, or half a second if there is no trainer yet.
 class PeerWatch {
  public:
   // Ends the process, if need be, also after its own destruction.
@@ -63,8 +63,9 @@ class PeerWatch {
 
  private:
   struct State {
-    std::mutex mutex;
-    Trainer* trainer = nullptr;  // mutex guards it and `why`.
+    std::shared_mutex mutex;  // Guards the next three fields. Held shared, it keeps the trainer alive.
+    bool starts = true;       // There has been neither a trainer nor an error. Until then the world exists.
+    Trainer* trainer = nullptr;
     absl::Status why;            // The failure, if it has come.
     std::atomic<int> exit_code;  // If this process made the job fail.
     std::atomic<bool> said = false;

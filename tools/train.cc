@@ -218,7 +218,8 @@ int Train(const Flags& flags) {
   const auto fail = [&](const absl::Status& error, int exit_code) { return watch.EndAfterError(error, exit_code); };
   // Process 0 speaks for all.
   const PrintLine print = world.leads() ? Print : PrintLine([](absl::string_view) {});
-  if (!world.alone()) print(world.place().Describe());
+  // Also says what was found of a launcher and not used.
+  if (world.place().launched() || !world.place().note.empty()) print(world.place().Describe());
 
   TrainerOptions options{.resume = resume, .trace = flags.trace};
   options.trace.path = TracePath(world, *job, flags.trace.path);

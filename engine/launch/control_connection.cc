@@ -15,10 +15,10 @@ namespace {
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& target, const std::optional<TlsIdentity>& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // No connection is shared with other channels.
-  arguments.SetMaxReceiveMessageSize(-1);                   // The service is trusted: it knows the token.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // Shares no connection with other channels.
+  arguments.SetMaxReceiveMessageSize(-1);                   // Trusts process 0, which limits what it sends.
   if (!tls.has_value()) return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
-  arguments.SetString(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, tls->server_name);  // The target is a number.
+  arguments.SetString(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, tls->server_name);  // `target` is a numeric address.
   const grpc::SslCredentialsOptions options = {
       .pem_root_certs = tls->authority, .pem_private_key = tls->key, .pem_cert_chain = tls->certificate};
   return grpc::CreateCustomChannel(target, grpc::SslCredentials(options), arguments);
@@ -33,7 +33,7 @@ class ControlConnection::Call : public grpc::ClientBidiReactor<FromMember, ToMem
       : take_(std::move(take)), end_(std::move(end)), stub_(Control::NewStub(ChannelTo(target, tls))) {
     context_.AddMetadata("shale-token-bin", token);
     stub_->async()->Attend(&context_, this);
-    AddHold();  // Writes begin outside of reactions, until Close.
+    AddHold();  // Because writes also begin outside of gRPC's callbacks. Advance removes it.
     StartRead(&in_);
     StartCall();
   }
@@ -63,7 +63,7 @@ class ControlConnection::Call : public grpc::ClientBidiReactor<FromMember, ToMem
     Advance();
   }
   void OnDone(const grpc::Status& status) override {
-    // Both libraries have the same codes.
+    // gRPC and Abseil number their codes alike.
     end_(absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
     const std::lock_guard<std::mutex> lock(mutex_);
     done_ = true;

@@ -19,7 +19,8 @@
 namespace shale {
 namespace {
 
-constexpr std::chrono::milliseconds kLastWords(500);  // For messages that are on their way when the service ends.
+// How long the service, when it ends, waits for messages that it is still sending.
+constexpr std::chrono::milliseconds kLastWords(500);
 
 std::shared_ptr<grpc::ServerCredentials> Credentials(const std::optional<TlsIdentity>& tls) {
   if (!tls.has_value()) return grpc::InsecureServerCredentials();
@@ -45,7 +46,7 @@ class ControlServer::Impl : public Control::CallbackService {
       changed_.notify_all();
     }
     if (poller_.joinable()) poller_.join();
-    // Calls that do not end by themselves soon are cancelled. Shutdown waits for the last reaction.
+    // Cancels the calls that have not ended by themselves after kLastWords, and waits for their last callbacks.
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + kLastWords);
     server_.reset();
   }
@@ -88,15 +89,15 @@ class ControlServer::Impl : public Control::CallbackService {
  private:
   class Stream;
 
-  // Is called by the coordinator, under mutex_.
+  // Puts a message into the outbox of a connection. The coordinator calls it. REQUIRES: mutex_ is held.
   void Queue(int64_t connection, ToMember message);
   void PollUntilStopped();
-  // Does `work` with the coordinator, then writes what it queued.
+  // Calls `work` with the coordinator under mutex_, then writes the messages that it queued.
   template <class Work>
   void WithCoordinator(const Work& work);
 
   const std::string token_;
-  std::mutex mutex_;  // Guards the fields below, but for server_ and port_.
+  std::mutex mutex_;  // Guards the fields below, except server_, port_ and poller_.
   std::condition_variable changed_;
   bool stopping_ = false;
   int64_t connections_ = 0;
@@ -108,14 +109,14 @@ class ControlServer::Impl : public Control::CallbackService {
   std::thread poller_;
 };
 
-// One process's call. Lives until gRPC says OnDone.
+// The call of one process. Lives until gRPC calls OnDone.
 class ControlServer::Impl::Stream : public grpc::ServerBidiReactor<FromMember, ToMember> {
  public:
   Stream(Impl& impl, int64_t connection) : impl_(impl), connection_(connection) {}
   void Begin() { StartRead(&in_); }
 
   Outbox<ToMember>& outbox() { return outbox_; }
-  // Starts what can start now: the next write, or the end of the call.
+  // Starts the next write if none is under way, or ends the call if the outbox has ended.
   void Advance() {
     if (const ToMember* message = outbox_.Next()) {
       StartWrite(message);

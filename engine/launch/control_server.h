@@ -16,9 +16,9 @@ namespace shale {
 // Serves until it is destroyed. Its calls are thread-safe. Uses threads of gRPC and one of its own.
 class ControlServer {
  public:
-  // Listens on the first port of `ports` that is free (0: any free port), on this address alone. Callers without a
-  // certificate that the authority of `tls` accepts, if it is set, and callers without the token are turned away before
-  // anything of theirs is read. Returns the errors of CheckCanListen for the last port.
+  // Listens on the first port of `ports` that is free (0: any free port), on this address alone. Turns away, before it
+  // reads anything of theirs, callers without the token and, if `tls` is set, callers without a certificate that its
+  // authority accepts. Returns the error of CheckCanListen for the last port if no port is free.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const CoordinatorOptions& options,
                                                               const std::optional<TlsIdentity>& tls, std::string token,
                                                               const HostAddress& address,
@@ -26,7 +26,7 @@ class ControlServer {
   ~ControlServer();
 
   int port() const;
-  // Waits until nobody needs the service any more (Coordinator::ended), at most this long. Returns whether that is so.
+  // Waits at most `seconds` until no process needs the service any more. Returns Coordinator::ended.
   bool WaitForEnd(double seconds);
   // Returns why the job failed. OK if it has not.
   absl::Status failure();

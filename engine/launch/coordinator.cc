@@ -72,7 +72,7 @@ void Coordinator::Receive(int64_t connection, const FromMember& message) {
   }
   const int process = member->second;
   if (!failure_.ok()) return;
-  members_[process].heard = Deadline(options_.heartbeat_seconds);
+  members_[process].heard = Deadline(SilenceSeconds(options_.heartbeat_seconds));
   switch (message.what_case()) {
     case FromMember::kHeartbeat: {
       ToMember answer;
@@ -157,7 +157,7 @@ void Coordinator::Join(int64_t connection, const JoinRequest& request) {
                        .connection = connection,
                        .host = request.host(),
                        .pid = request.pid(),
-                       .heard = Deadline(options_.heartbeat_seconds)};
+                       .heard = Deadline(SilenceSeconds(options_.heartbeat_seconds))};
   process_of_[connection] = process;
   ++joined_;
   ToMember joined;
@@ -311,10 +311,10 @@ void Coordinator::Poll() {
   for (int process = 0; process < options_.processes; ++process) {
     Member& member = members_[process];
     if (member.presence != Presence::kJoined || !member.heard.Passed()) continue;
-    Fail(process,
-         absl::AbortedError(absl::StrCat(Name(process), " has not been heard from for ", options_.heartbeat_seconds,
-                                         " s: it hangs, is stopped, or is cut off from the network")));
-    // It was told, in case that it goes on. Nobody waits for it.
+    Fail(process, absl::AbortedError(absl::StrCat(Name(process), " has not been heard from for ",
+                                                  SilenceSeconds(options_.heartbeat_seconds),
+                                                  " s: it hangs, is stopped, or is cut off from the network")));
+    // It has been told, in case it goes on, but nobody waits for it.
     process_of_.erase(member.connection);
     member.presence = Presence::kGone;
     return;

@@ -1,4 +1,4 @@
-// Coordinator: decides what the processes of a job are told. The control plane's logic without its network.
+// Coordinator: decides what to tell the processes of a job. It is the control plane's logic, without the network.
 //
 //     forming ---- all have joined ----> running ---- all have left ----> ended
 //        |                                  |
@@ -25,8 +25,8 @@
 namespace shale {
 
 inline constexpr uint32_t kControlVersion = 1;  // Of proto/control.proto.
-// Limits of what a message may hold. A ControlPlane::Gather is answered with the messages of all processes, which may
-// have kMostGatheredBytes together.
+// The limits of what messages may hold. The first is that of all messages of a ControlPlane::Gather together, which its
+// answer holds.
 inline constexpr int64_t kMostGatheredBytes = int64_t{256} << 20;
 inline constexpr size_t kMostNameBytes = 256;                   // A key, a fact, a host.
 inline constexpr size_t kMostValueBytes = size_t{1} << 20;      // The value of a key.
@@ -36,40 +36,46 @@ inline constexpr size_t kMostReasonBytes = 4096;                // The message o
 // Names and values that must be equal in all processes: job, build, digests.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
+// Return the period in which a process gives signs of life, and how long it may give none. After that, the others have
+// the rest of `heartbeat_seconds` to end.
+constexpr double BeatSeconds(double heartbeat_seconds) { return heartbeat_seconds / 16; }
+constexpr double SilenceSeconds(double heartbeat_seconds) { return heartbeat_seconds * 0.8; }
+
 struct CoordinatorOptions {
   int processes = 1;
-  std::string launch;  // Those of another launch are turned away.
+  std::string launch;  // Processes of another launch are turned away.
   Facts facts;         // Those of process 0.
-  // Why process 0 cannot take part: the job has failed with that before it begins. OK if it can.
+  // Why process 0 cannot take part; the job then fails with this error before it begins. OK if it can.
   absl::Status declines;
   double join_seconds = 300;
   double heartbeat_seconds = 10;
   double wait_seconds = 600;
 };
 
-// Returns the failure of a job of which a process says that it cannot take part.
+// Returns the error of a job in which a process cannot take part, because of `why`.
 absl::Status Declined(int process, int64_t pid, absl::string_view host, const absl::Status& why);
 
-// Used under a lock. Connections are numbers that the caller chooses; each is used once.
+// Not thread-safe. The caller numbers the connections, and uses each number once.
 class Coordinator {
  public:
-  // Is called during the calls below with what a connection is to be told. A JobFailure or Leave is the last message.
+  // Sends a message to a connection. Is called during the calls below. JobFailure and Leave are last messages.
   using Send = std::function<void(int64_t connection, ToMember message)>;
 
   Coordinator(const CoordinatorOptions& options, Send send);
 
-  // Takes a message of a connection. The message is untrusted: whatever it holds, the worst that it does is to fail the
-  // job, and only if its sender is a member.
+  // Handles a message of a connection. The message is untrusted: whatever it holds, it can at worst fail the job, and
+  // only if its sender is a member.
   void Receive(int64_t connection, const FromMember& message);
-  // Takes the end of a connection, for whatever reason.
+  // Handles the end of a connection, whatever its reason.
   void Disconnected(int64_t connection);
-  // Looks at all deadlines. To be called every poll_seconds() or so.
+  // Checks all deadlines. Call it about every poll_seconds().
   void Poll();
   double poll_seconds() const;
 
   const absl::Status& failure() const { return failure_; }
-  // Whether nobody waits for the coordinator any more: all have left, or the job has failed, all processes have come
-  // to hear of it, and the connections of all members have ended, but for one that failed it by its silence.
+  // Returns whether no process needs the coordinator any more: all have left; or the job has failed, and every process
+  // has come and been told, and the connections of all members have ended. If a member failed the job by its silence,
+  // its connection does not count.
   bool ended() const;
 
  private:
@@ -92,7 +98,7 @@ class Coordinator {
   };
 
   void Join(int64_t connection, const JoinRequest& request);
-  // Fails the job because a process says that it cannot take part. A job that has formed is not disturbed.
+  // Fails the job because a process says that it cannot take part, unless the job has formed already.
   void TakeDecline(int64_t connection, const JoinRequest& request);
   // Returns why a process cannot be a member. OK if it can.
   absl::Status Mismatch(const JoinRequest& request) const;
@@ -111,7 +117,7 @@ class Coordinator {
   const CoordinatorOptions options_;
   const Send send_;
   std::vector<Member> members_;
-  std::vector<bool> came_;             // Which processes have tried to join.
+  std::vector<bool> came_;             // By process, whether it has tried to join.
   std::map<int64_t, int> process_of_;  // By connection, of those that have joined.
   bool formed_ = false;
   int joined_ = 0;
@@ -121,8 +127,8 @@ class Coordinator {
   std::map<std::string, std::vector<int>, std::less<>> waiting_;  // Processes that wait for a key.
   int64_t stored_bytes_ = 0;
   absl::Status failure_;
-  // An abort that probably only repeats what another process's end caused. It becomes the failure if none is found
-  // soon.
+  // A process that aborted only because a peer does not answer, and its error. The end of that peer probably arrives
+  // soon and tells more. Otherwise this error becomes the failure.
   int suspect_ = -1;
   absl::Status suspicion_;
   Deadline suspicion_deadline_;

@@ -50,7 +50,7 @@ absl::Status CheckCanListen(const HostAddress& address, int port) {
   SHALE_ASSIGN_OR_RETURN(const Addresses found,
                          Resolve(address.number, absl::StrCat(port).c_str(), AI_NUMERICHOST | AI_NUMERICSERV));
   const int listener = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int on = 1;  // As gRPC does, so that connections which a former process left behind do not count.
+  const int on = 1;  // As gRPC sets it: connections that a former process left behind do not keep the port.
   int error = listener < 0 ? errno : 0;
   if (error == 0 && (setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
                      bind(listener, found->ai_addr, found->ai_addrlen) != 0 || listen(listener, 1) != 0)) {
@@ -73,7 +73,7 @@ absl::Status CheckCanListen(const HostAddress& address, int port) {
 absl::StatusOr<std::string> AddressTowards(const HostAddress& host, int port) {
   SHALE_ASSIGN_OR_RETURN(const Addresses found,
                          Resolve(host.number, absl::StrCat(port).c_str(), AI_NUMERICHOST | AI_NUMERICSERV));
-  // Connecting a socket of datagrams sends nothing, and chooses the address.
+  // Connecting a socket of datagrams sends nothing, but makes the system choose this side's address.
   const int datagrams = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_storage mine = {};
   socklen_t size = sizeof mine;

@@ -1,4 +1,4 @@
-// Names and numbers of hosts, and whether a port is free.
+// Resolves names of hosts, and checks whether a port is free.
 #pragma once
 
 #include <string>
@@ -23,11 +23,11 @@ struct HostAddress {
 // long as the machine's resolver does.
 absl::StatusOr<HostAddress> ResolveHost(const std::string& host);
 
-// Checks that a program may listen on this address of this machine and port now. Returns AlreadyExists if another one
-// does, and FailedPrecondition if the address is none of this machine.
+// Returns OK if this process can listen on the address and port now. Returns AlreadyExists if another program listens
+// there, and FailedPrecondition if the address is not one of this machine.
 absl::Status CheckCanListen(const HostAddress& address, int port);
 
-// Returns the number of this machine's address from which it reaches a host.
+// Returns the numeric address of this machine from which it would connect to `host`.
 absl::StatusOr<std::string> AddressTowards(const HostAddress& host, int port);
 
 // Returns the name of this host.

@@ -47,7 +47,7 @@ const std::vector<Launcher>& Launchers() {
        "",
        {"PMIX_NAMESPACE"},
        true},
-      // A batch script has SLURM_PROCID too, but it is no task of a step.
+      // The marker is not SLURM_PROCID, which a batch script has too, although it is no task of a step.
       {"Slurm",
        "SLURM_STEP_NUM_TASKS",
        "SLURM_PROCID",
@@ -58,7 +58,7 @@ const std::vector<Launcher>& Launchers() {
        "",
        {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"},
        false},
-      // One process for each pod. Those that PET_NPROC_PER_NODE counts are started by torchrun or Shale's launcher.
+      // Kubeflow starts one process in each pod. PET_NPROC_PER_NODE counts those that torchrun would start there.
       {"Kubeflow",
        "PET_NODE_RANK",
        "PET_NODE_RANK",

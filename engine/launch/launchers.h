@@ -7,13 +7,15 @@
 
 namespace shale {
 
-// What starts processes, and the variables by which it tells them who they are. An empty name: it does not say.
+// A program that starts processes, and the names of the environment variables by which it tells each its place. A name
+// is empty if the launcher has no such variable.
 struct Launcher {
   absl::string_view name;
   absl::string_view marker;  // Is set in every process that it starts, and in no other.
   absl::string_view process, processes, local_process, local_processes, address, port;
-  std::vector<absl::string_view> launch;  // Together these distinguish launches.
-  // Starts its processes below another launcher, if there is one, so that the other may number something else.
+  std::vector<absl::string_view> launch;  // Their values together differ from launch to launch.
+  // Whether another launcher may have started this one. The variables of that one then do not describe the processes,
+  // and are ignored.
   bool inner = false;
 };
 

@@ -28,17 +28,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr double kAbortSeconds = 2;  // How long to wait until an abort has been told.
+constexpr double kAbortSeconds = 2;  // How long to wait until the others know of an abort.
 constexpr double kPauseBetweenAttempts = 0.05;
-// How long a listener may close connections before it is taken for a process 0 that does not accept this process.
+// If a listener closes every connection for this long, this process concludes that it is process 0, and that it does
+// not accept the certificate of this process.
 constexpr double kClosingSeconds = 3;
-constexpr double kPauseAfterClosing = 0.5;  // Each attempt makes a line on stderr of process 0.
+constexpr double kPauseAfterClosing = 0.5;  // Long, because process 0 prints a line for each attempt.
 constexpr const char* kWhatToGive =
     "give all processes certificates that each other's authorities sign (SHALE_TLS_CERTIFICATE, SHALE_TLS_KEY, "
     "SHALE_TLS_AUTHORITY), or none of them";
 
-// What gRPC says of a connection that was made and came to nothing. If another release of gRPC says it differently,
-// this process tries until its deadline.
+// Return whether gRPC's error means that one side does not trust the other, or that the other side closed the
+// connection. If another release of gRPC words this differently, this process tries until its deadline.
 bool SaysDistrust(absl::string_view message) {
   return absl::StrContains(message, "Ssl handshake failed") || absl::StrContains(message, "not in peer certificate");
 }
@@ -60,7 +61,7 @@ class Membership::Impl {
     }
     StopHeart();
     connection_.reset();
-    // The others are told before the service ends.
+    // Lets the others hear why the job has failed, before the service ends.
     if (server_ != nullptr) server_->WaitForEnd(kAbortSeconds);
   }
 
@@ -81,18 +82,20 @@ class Membership::Impl {
     const std::lock_guard<std::mutex> lock(mutex_);
     return culprit_;
   }
+  bool needed() const { return server_ != nullptr && !server_->WaitForEnd(0); }
   const ProcessPlace& place() const { return options_.place; }
   int host_of(int process) const { return host_of_process_[process]; }
   const std::string& address() const { return address_; }
 
  private:
   absl::Status Serve();
-  // Tries to join once at this port. Returns OK when the job has formed, and sets `again` if a later attempt may help.
+  // Tries once to join at this port. Returns OK when the job has formed. Sets `again` to whether a later attempt may
+  // succeed.
   absl::Status Attempt(const HostAddress& host, int port, bool& again);
-  // Returns what the end of a call without an answer means, and sets `again`.
+  // Returns the error of a call that ended with `end` before process 0 answered. Sets `again` like Attempt.
   absl::Status Unanswered(const absl::Status& end, bool& again);
   FromMember JoinMessage() const;
-  JobFailure Failure(const absl::Status& why) const;  // Of this process.
+  JobFailure Failure(const absl::Status& why) const;  // Returns a failure that this process made.
   void Take(const ToMember& message);
   void TakeEnd(const absl::Status& status);
   void Fail(int culprit, const absl::Status& why);
@@ -157,7 +160,7 @@ absl::Status Membership::Impl::Join() {
       return absl::OkStatus();
     }
     if (!again) return last;
-    if (absl::IsPermissionDenied(last)) distrust = last;  // Says more than that other ports are closed.
+    if (absl::IsPermissionDenied(last)) distrust = last;  // Tells more than the error of a closed port.
     if (Seconds(Clock::now() - start).count() > options_.join_seconds) break;
     std::this_thread::sleep_for(Seconds(closed_since_.has_value() ? kPauseAfterClosing : kPauseBetweenAttempts));
   }
@@ -168,7 +171,7 @@ absl::Status Membership::Impl::Join() {
 }
 
 void Membership::Impl::Decline() {
-  if (place().process > 0) return Join().IgnoreError();  // Process 0 answers with `declines_`, or cannot be told.
+  if (place().process > 0) return Join().IgnoreError();  // Always fails, because JoinMessage holds `declines_`.
   if (Serve().ok()) server_->WaitForEnd(options_.join_seconds);
 }
 
@@ -233,7 +236,7 @@ absl::Status Membership::Impl::Attempt(const HostAddress& host, int port, bool& 
     const std::lock_guard<std::mutex> lock(mutex_);
     accepted_ = formed_ = ended_ = false;
     failure_ = end_ = absl::OkStatus();
-    heard_ = Deadline(options_.heartbeat_seconds);
+    heard_ = Deadline(SilenceSeconds(options_.heartbeat_seconds));
   }
   connection_ = std::make_unique<ControlConnection>(
       host.Target(port), options_.tls, options_.token, [this](const ToMember& message) { Take(message); },
@@ -256,13 +259,13 @@ absl::Status Membership::Impl::Attempt(const HostAddress& host, int port, bool& 
   lock.lock();
   // The service has the deadline, and knows who is missing.
   changed_.wait(lock, [&] { return formed_ || !failure_.ok(); });
-  return formed_ ? absl::OkStatus() : failure_;  // A job that fails at once after this has formed all the same.
+  return formed_ ? absl::OkStatus() : failure_;  // The job may have formed and failed since. Then the next call fails.
 }
 
 void Membership::Impl::Take(const ToMember& message) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    heard_ = Deadline(options_.heartbeat_seconds);
+    heard_ = Deadline(SilenceSeconds(options_.heartbeat_seconds));
     switch (message.what_case()) {
       case ToMember::kJoined: accepted_ = true; break;
       case ToMember::kFormed:
@@ -333,14 +336,14 @@ void Membership::Impl::Beat() {
     lock.unlock();
     if (silent) {
       return Fail(0, absl::AbortedError(absl::StrCat("process 0 at ", peer_, " has not been heard from for ",
-                                                     options_.heartbeat_seconds,
+                                                     SilenceSeconds(options_.heartbeat_seconds),
                                                      " s: it hangs, is stopped, or is cut off from the network")));
     }
     FromMember beat;
     beat.mutable_heartbeat();
     connection_->Send(std::move(beat));
     lock.lock();
-    changed_.wait_for(lock, Seconds(options_.heartbeat_seconds / 8), [&] { return stopping_; });
+    changed_.wait_for(lock, Seconds(BeatSeconds(options_.heartbeat_seconds)), [&] { return stopping_; });
   }
 }
 
@@ -482,6 +485,7 @@ absl::StatusOr<std::string> Membership::Get(const std::string& key, double secon
 void Membership::Abort(const absl::Status& why) { impl_->Abort(why); }
 absl::Status Membership::failure() const { return impl_->failure(); }
 int Membership::culprit() const { return impl_->culprit(); }
+bool Membership::needed() const { return impl_->needed(); }
 void Membership::OnFailure(std::function<void(const absl::Status&)> act) { impl_->OnFailure(std::move(act)); }
 absl::Status Membership::Leave() { return impl_->Leave(); }
 

@@ -31,26 +31,27 @@ struct MembershipOptions {
   // What must be equal in all processes. The first difference ends the job at the start.
   Facts facts;
   double join_seconds = 300;  // How long to wait until all processes have joined.
-  // A process that is silent for longer is lost. Heartbeats queue behind messages, so this must be more than what the
-  // network needs for the largest message, and for the messages of all processes that a Gather returns.
+  // Within this time after the last sign of life of a process, all others have given up on it. Heartbeats queue behind
+  // messages, so SilenceSeconds of this must be more than what the network needs for the largest message, and for the
+  // messages of all processes that a Gather returns.
   double heartbeat_seconds = 10;
   double wait_seconds = 600;  // How long a call of ControlPlane waits for the last process, after the first.
 };
 
 // The calls of ControlPlane, Put, Get, Abort and failure may come from any thread; see ControlChannel for which calls
-// may overlap. Has a thread of its own, by which this process shows that it lives, and threads of gRPC.
+// may overlap. Has a thread of its own, which sends signs of life, and threads of gRPC.
 //
-// A job fails if a process ends without leaving, is silent for heartbeat_seconds, calls Abort, or does not come to a
+// A job fails if a process ends without leaving, is silent for SilenceSeconds, calls Abort, or does not come to a
 // collective call. All processes then hear who and why: waiting and later calls return that error, and OnFailure is
 // called. An error that speaks of peers only (Aborted, Unavailable, DeadlineExceeded) is held back for a moment,
 // because the end of the process that caused it tells more. After a failure only destruction may follow.
 class Membership : public ControlPlane, public Store {
  public:
   // Joins the job, and waits until all processes have. Process 0 serves the others from then on. Returns
-  //   NotFound             if the host of process 0 does not resolve until the deadline
+  //   NotFound             if the name of process 0's host does not resolve before the deadline
   //   AlreadyExists        in process 0 if its port is taken
-  //   PermissionDenied     if process 0 has another token, if one of both does not accept the other's certificate, and
-  //                        if only one of both has one; the last two only where process 0 has a single port
+  //   PermissionDenied     if process 0 has another token; and, if process 0 has a single port, if one of both does not
+  //                        accept the certificate of the other or has none
   //   FailedPrecondition   if processes disagree about facts, their number or who is who, with both values; in all
   //                        processes that have joined or join later
   //   DeadlineExceeded     if processes are missing, with their numbers, or process 0 cannot be reached
@@ -68,9 +69,9 @@ class Membership : public ControlPlane, public Store {
   absl::StatusOr<std::string> Broadcast(ControlChannel channel, std::string message) override;
   absl::Status Barrier(ControlChannel channel) override;
 
-  // The number of a process's host, counted in the order of processes. Equal numbers: the same host.
+  // Returns the number of a process's host. Hosts are numbered from 0 in the order of their first processes.
   int host_of(int process) const;
-  // The number of this host by which processes on all hosts of the job reach this process.
+  // Returns the numeric address of this host under which processes on all hosts of the job reach this one.
   const std::string& address() const;
 
   // Stores a value that every process can read. A key is stored once; another value for it ends the job. A key has at
@@ -86,12 +87,15 @@ class Membership : public ControlPlane, public Store {
   absl::Status failure() const;
   // Returns the process that made it fail, or -1 if it has not failed, or if no single process did it.
   int culprit() const;
+  // Returns whether other processes still need this one, although the job has failed: process 0 tells them why.
+  bool needed() const;
   // Sets what to do when the job fails, such as to abort communicators: `act` is called once, at once if the job has
   // failed already, otherwise on a thread of this class. It must return soon, and must not destroy this object.
   void OnFailure(std::function<void(const absl::Status&)> act);
 
-  // Says that this process is done. The others go on, unless they wait for it. In process 0 it waits until all others
-  // have left, because it serves them; wait_seconds is the limit. Returns the failure of the job if there was one.
+  // Leaves the job, when this process is done. The others go on, unless they wait for this process. In process 0 it
+  // waits, at most wait_seconds, until all others have left, because process 0 serves them. Returns the failure of the
+  // job if there was one.
   absl::Status Leave();
 
  private:

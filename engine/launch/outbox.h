@@ -1,4 +1,4 @@
-// Outbox: the messages that a stream of gRPC's callback interface has still to write, one at a time.
+// Outbox: the messages that a stream of gRPC's callback interface is still to write, one at a time.
 #pragma once
 
 #include <deque>
@@ -30,7 +30,7 @@ class Outbox {
     const std::lock_guard<std::mutex> lock(mutex_);
     writing_ = false;
   }
-  // Ends the outbox after the messages in it, or at once. Nothing is taken up any more.
+  // End the outbox: after the messages in it have been written, or at once. Later messages are dropped.
   void EndAfterThese() {
     const std::lock_guard<std::mutex> lock(mutex_);
     ending_ = true;
@@ -40,7 +40,7 @@ class Outbox {
     ending_ = true;
     waiting_.clear();
   }
-  // Returns true once, when the outbox has ended and no write is under way.
+  // Returns true once: in the first call after the outbox has ended and its last write too.
   bool Close() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!ending_ || closed_ || writing_ || !waiting_.empty()) return false;

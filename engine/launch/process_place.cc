@@ -219,10 +219,6 @@ absl::StatusOr<ProcessPlace> FindProcessPlace(const Variables& variables) {
   SHALE_RETURN_IF_ERROR(CheckPmix(variables, chosen, place));
   const bool batch_script = chosen == nullptr && Find(variables, "SLURM_PROCID") != nullptr;
   if (batch_script) place.note = "a Slurm job, but no step of srun";
-  if (chosen != nullptr && chosen->name == "torchrun") {
-    SHALE_ASSIGN_OR_RETURN(const auto restarts, Number(variables, "TORCHELASTIC_RESTART_COUNT", 0, kMostProcesses));
-    place.restarts = restarts.value_or(0);
-  }
   if (chosen != nullptr && chosen->name == "Kubeflow" && Find(variables, "PET_NPROC_PER_NODE") != nullptr) {
     place.note = absl::StrCat("one process in each pod; torchrun or Shale's launcher would start ",
                               Show(variables, "PET_NPROC_PER_NODE"));

@@ -21,8 +21,7 @@ struct ProcessPlace {
   std::string launcher;  // For messages: "torchrun", "Open MPI". Empty: no launcher was found.
   int process = 0;       // From 0 to processes - 1.
   int processes = 1;
-  // The index among the processes of this host, and their number. Not set if the launcher does not say; the processes
-  // can find out when they have joined.
+  // The index among the processes of this host, and their number. Not set if the launcher does not say.
   std::optional<int> local_process, local_processes;
   // Name or number of the host of process 0. Set if there are several processes.
   std::string address;
@@ -31,7 +30,6 @@ struct ProcessPlace {
   // that every process derives from `launch`.
   std::vector<int> ports;
   std::string launch;  // Distinguishes this launch from others, also from earlier ones of the same job. May be empty.
-  int restarts = 0;    // How often the launcher has restarted the job.
   std::string note;    // Variables that were found and not used, for Describe. May be empty.
 
   // Whether a launcher started this process. If not, all ranks of the job are threads of this process.

@@ -44,7 +44,7 @@ std::string Value(const Variables& variables, absl::string_view name) {
   return found == variables.end() ? "" : found->second;
 }
 
-// Stands for a password of a key. Without it OpenSSL would ask for one on the terminal.
+// Tells OpenSSL that there is no password for a key. Without it OpenSSL would ask for one on the terminal.
 int NoPassword(char*, int, int, void*) { return -1; }
 
 Bio Open(const std::string& text) { return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
@@ -63,8 +63,8 @@ Key ParseKey(const std::string& text) {
   return key;
 }
 
-// Returns why the authorities do not accept the first of `chain` for a purpose. The others of it lie between them. Is
-// empty if they do.
+// Returns why the authorities do not accept the first certificate of `chain` for a purpose, or "" if they do. The
+// others in `chain` may lead from it to the authorities.
 std::string WhyRefused(const std::vector<Certificate>& chain, const std::vector<Certificate>& authorities,
                        int purpose) {
   const std::unique_ptr<X509_STORE, Free> store(X509_STORE_new());
@@ -96,7 +96,7 @@ absl::Status Check(const Variables& variables, const TlsIdentity& identity, bool
     return absl::InvalidArgumentError(
         absl::StrCat("the private key in ", file(kKey), " does not belong to the certificate in ", file(kCertificate)));
   }
-  // Process 0 also calls itself.
+  // Every process is a client, also process 0, which calls itself.
   std::string refused = WhyRefused(chain, authorities, X509_PURPOSE_SSL_CLIENT);
   if (refused.empty() && serves) refused = WhyRefused(chain, authorities, X509_PURPOSE_SSL_SERVER);
   if (refused.empty()) return absl::OkStatus();

@@ -27,19 +27,19 @@ constexpr int64_t kMostProbeBytes = 4096;
 // How long a file that another host has made may take to appear. Network file systems keep what they know of a folder
 // for some seconds.
 constexpr std::chrono::seconds kProbeDeadline(4);
-constexpr absl::string_view kHeartbeat = "SHALE_HEARTBEAT_SECONDS";
-constexpr double kMostHeartbeatSeconds = 24 * 60 * 60;
+constexpr absl::string_view kHeartbeat = "SHALE_HEARTBEAT_SECONDS", kJoin = "SHALE_JOIN_SECONDS";
+constexpr double kMostSeconds = 24 * 60 * 60;
 // How long a process that cannot take part tries to say so.
 constexpr double kDeclineSeconds = 10;
 
-// Returns how long a process may be silent.
-absl::StatusOr<double> HeartbeatSeconds(const Variables& variables) {
-  const auto given = variables.find(kHeartbeat);
-  if (given == variables.end()) return MembershipOptions().heartbeat_seconds;
+// Returns the seconds that a variable gives, or `otherwise` if it is not set.
+absl::StatusOr<double> Seconds(const Variables& variables, absl::string_view name, double otherwise) {
+  const auto given = variables.find(name);
+  if (given == variables.end()) return otherwise;
   double seconds = 0;
-  if (!absl::SimpleAtod(given->second, &seconds) || !(seconds >= 1 && seconds <= kMostHeartbeatSeconds)) {
-    return absl::InvalidArgumentError(absl::StrCat("wanted seconds from 1 to ", kMostHeartbeatSeconds, " in ",
-                                                   kHeartbeat, ", found ", Quoted(given->second)));
+  if (!absl::SimpleAtod(given->second, &seconds) || !(seconds >= 1 && seconds <= kMostSeconds)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("wanted seconds from 1 to ", kMostSeconds, " in ", name, ", found ", Quoted(given->second)));
   }
   return seconds;
 }
@@ -91,12 +91,15 @@ absl::StatusOr<std::unique_ptr<World>> World::Join(const Variables& variables, i
   }
   SHALE_ASSIGN_OR_RETURN(std::optional<TlsIdentity> tls, ReadTls(variables, place));
   SHALE_ASSIGN_OR_RETURN(std::string token, ReadToken(variables));
-  SHALE_ASSIGN_OR_RETURN(const double heartbeat, HeartbeatSeconds(variables));
+  const MembershipOptions defaults;
+  SHALE_ASSIGN_OR_RETURN(const double heartbeat, Seconds(variables, kHeartbeat, defaults.heartbeat_seconds));
+  SHALE_ASSIGN_OR_RETURN(const double join, Seconds(variables, kJoin, defaults.join_seconds));
   facts.emplace_back(kHeartbeat, absl::StrCat(heartbeat));
   SHALE_ASSIGN_OR_RETURN(world->membership_, Membership::Join({.place = place,
                                                                .tls = std::move(tls),
                                                                .token = std::move(token),
                                                                .facts = std::move(facts),
+                                                               .join_seconds = join,
                                                                .heartbeat_seconds = heartbeat}));
   const int here = world->membership_->host_of(place.process);
   std::vector<int64_t> ranks_of_host(place.processes);

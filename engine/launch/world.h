@@ -33,8 +33,8 @@ class World {
  public:
   // Finds out who started this process (FindProcessPlace), and joins the other processes of a job of `ranks` ranks.
   // `facts` must be equal in all of them. Returns the errors of FindProcessPlace, ReadTls, ReadToken and
-  // Membership::Join, and InvalidArgument if there are more processes than ranks, or if
-  // SHALE_HEARTBEAT_SECONDS (MembershipOptions::heartbeat_seconds) is no number.
+  // Membership::Join, and InvalidArgument if there are more processes than ranks, or if SHALE_HEARTBEAT_SECONDS or
+  // SHALE_JOIN_SECONDS (heartbeat_seconds and join_seconds of MembershipOptions) is no number of seconds.
   static absl::StatusOr<std::unique_ptr<World>> Join(const Variables& variables, int64_t ranks, Facts facts);
 
   // Tells the processes with which this one was started, if any, that it cannot join them, because of an error that it
@@ -45,10 +45,12 @@ class World {
   const ProcessPlace& place() const { return place_; }
   bool alone() const { return membership_ == nullptr; }
   bool leads() const { return place_.process == 0; }  // Process 0 owns the run folder, the console and the metrics.
-  const std::vector<int>& ranks() const { return ranks_; }          // Of this process, ascending.
-  int64_t ranks_on_host() const { return ranks_on_host_; }          // The most that any host has.
-  int64_t ranks_before_here() const { return ranks_before_here_; }  // Of smaller processes on this process's host.
-  int64_t ranks_here() const { return ranks_here_; }                // Of all processes on this process's host.
+  const std::vector<int>& ranks() const { return ranks_; }  // Of this process, ascending.
+  // Return numbers of ranks: on the host that has the most; on this host; and on this host in processes with smaller
+  // numbers.
+  int64_t ranks_on_host() const { return ranks_on_host_; }
+  int64_t ranks_here() const { return ranks_here_; }
+  int64_t ranks_before_here() const { return ranks_before_here_; }
   ControlPlane& control() { return alone() ? OneProcess() : *membership_; }
   // REQUIRES of both: !alone().
   Store& store() { return *membership_; }
@@ -65,8 +67,10 @@ class World {
   // Ends the job after an error. If all processes have it (IsAgreed), leaves them. Otherwise ends the job for all.
   // Returns why the job failed: an error of peers is often only the consequence of one that another process has.
   absl::Status Fail(const absl::Status& error);
-  // Whether the job failed because of another process. Any thread may call it.
+  // Returns whether the job failed because of another process. Any thread may call it.
   bool failed_elsewhere() const;
+  // Returns whether other processes still need this one, although the job has failed. Any thread may call it.
+  bool needed() const { return !alone() && membership_->needed(); }
   // Leaves the others, which need this process no more. Returns the failure of the job if there was one.
   absl::Status Leave();
 

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""Tests the launch files of tools/cluster: they start jobs, and start them again, as they say. Where Slurm, Open MPI or
-PyYAML is missing, stand-ins take the place of srun, scontrol and mpirun, and the JobSet is not looked at."""
+"""Tests the launch files of tools/cluster, and torchrun: they start jobs, and start them again, as they say.
+
+Where Slurm, Open MPI or PyYAML is missing, stand-ins take the place of srun, scontrol and mpirun, and the JobSet is not
+looked at. Where torchrun is missing, it is not tried.
+"""
 
 import json
 import os
@@ -89,7 +92,11 @@ class ClusterTest(unittest.TestCase):
     def expect_trained(self, output, launcher):
         self.assertRegex(output, rf"process 0 of 2, 0 of 2 on this host, by {launcher}")
         self.assertIn("done; the run is in run", output)
-        self.assertEqual([row.get("step") for row in map(json.loads, self.read("run/metrics.jsonl"))], [1, 2, 3, 4])
+        self.run_to_end([_TRAIN, "--job=job.textproto", "--set=telemetry.run_folder=threads"])
+        run, threads = ([(row["step"], row["loss"]) for row in map(json.loads, self.read(f"{name}/metrics.jsonl"))]
+                        for name in ("run", "threads"))
+        self.assertEqual([step for step, _ in run], [1, 2, 3, 4])
+        self.assertEqual(run, threads)
 
     @staticmethod
     def free_port():
@@ -149,6 +156,11 @@ class ClusterTest(unittest.TestCase):
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
     def test_the_installed_mpirun_trains(self):
         self.expect_trained(self.mpirun(), "Open MPI")
+
+    @unittest.skipUnless(shutil.which("torchrun"), "torchrun is not installed")
+    def test_the_installed_torchrun_trains(self):
+        self.expect_trained(self.run_to_end(["torchrun", "--standalone", "--nproc-per-node=2", "--no-python", _TRAIN,
+                                             "--job=job.textproto"]), "torchrun")
 
     def test_the_pods_of_the_jobset_train(self):
         try:

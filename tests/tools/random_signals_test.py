@@ -13,8 +13,8 @@ another one ended; --records keeps both, and sums up all trials in the file.
   run that nothing disturbed.
 - TERM ends the launcher by SIGTERM. In 99 % of the trials all have ended within 25 s, with a checkpoint of their last
   step if they had begun to train.
-- STOP stops one process after it has joined the others, which then end within the heartbeat's bound and 5 s, and name
-  it. Then as KILL.
+- STOP stops one process after it has joined the others. In 99 % of the trials they have ended within the heartbeat's
+  bound, and name it. Then as KILL.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _JOB = (f"--set=lr_schedule.steps={_STEPS}", "--set=checkpoint={every_steps: 8 k
         "--set=telemetry.evaluate_every=0", "--set=telemetry.print_every=1", "--resume=auto")
 _MOMENTS = ("start", "plan", "step", "save", "exit")
 _HEARTBEAT = 10  # Seconds, as engine/launch has it by default.
-_BOUNDS = {"KILL": 3, "TERM": 25, "STOP": _HEARTBEAT + 5}
+_BOUNDS = {"KILL": 3, "TERM": 25, "STOP": _HEARTBEAT}
 _PATIENCE = 60  # Seconds after which a process is said to hang.
 
 

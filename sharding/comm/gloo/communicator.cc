@@ -126,14 +126,14 @@ absl::Status GlooCommunicator::RunLarge() {
   }
   if (status.ok()) status = mine().kind == CollectiveKind::kAllGather ? AllGather() : Sum();
   if (mine().kind == CollectiveKind::kReduceScatterSum) return status;
-  // What one local rank has received or computed, the others copy.
+  // Each local rank copies what the others have received or computed.
   group_->rendezvous().Sync();
   if (status.ok()) status = group_->status();
   if (status.ok()) CopyFromLocalRanks();
   return status;
 }
 
-// Waits until all processes want the same. Ranks that do not wait are told by the group.
+// Waits in the first local rank until all processes want the same. The other ranks get an error from the group.
 absl::Status GlooCommunicator::Agree() { return leads() ? hello_->Await() : absl::OkStatus(); }
 
 absl::Status GlooCommunicator::AllGather() {

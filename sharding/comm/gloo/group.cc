@@ -11,8 +11,8 @@
 namespace shale {
 namespace {
 
-// How long a process that ends waits until its peers have taken its notice.
-constexpr std::chrono::milliseconds kNoticeTime{2000};
+// How long a process that ends waits until its peers have taken its notice. A peer that is stopped never takes it.
+constexpr std::chrono::milliseconds kNoticeTime{500};
 // How long a rank whose connection fails waits for the thread that finds out why.
 constexpr std::chrono::milliseconds kExplainTime{3000};
 

@@ -62,7 +62,7 @@ class GlooGroup {
   // Turns the error of a call of GlooLinks into the group's error.
   absl::Status Explain(const absl::Status& error);
 
-  // Call when a rank makes no further calls, after `collectives` of them.
+  // Tells the peers that a local rank takes part in no collective after its first `collectives`.
   void Leave(int rank, uint64_t collectives);
 
  private:

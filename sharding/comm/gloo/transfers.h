@@ -18,8 +18,8 @@ class GlooTransfers {
   GlooTransfers(GlooGroup& group, int rank, uint64_t number, const CollectiveWish& wish)
       : group_(group), rank_(rank), number_(number), wish_(wish), sending_(group.layout().processes()) {}
 
-  // Send to rank `to`, or to all ranks of a process. What is sent must stay valid until AwaitSent. `memory` of
-  // `size_bytes` is the same in all calls, and holds what is sent.
+  // Send a part of `memory` to rank `to`, or to all ranks of a process. `memory` and its `size_bytes` are the same in
+  // all calls, and must stay valid until AwaitSent.
   absl::Status Send(int to, const std::byte* memory, int64_t size_bytes, int64_t offset, int64_t count_bytes);
   absl::Status SendToAll(int process, const std::byte* memory, int64_t size_bytes, int64_t offset, int64_t count_bytes);
   // Receive into `buffer` what rank `from` sends to this rank, or to all ranks of its process.

@@ -166,7 +166,7 @@ TEST(MembersTest, AllNoticeThatProcessZeroIsKilled) {
 
 TEST(MembersTest, AllNoticeAStoppedProcess) {
   pid_t pid = 0;
-  for (const std::string& said : WhatOthersSay(1, SIGSTOP, 1, pid)) {
+  for (const std::string& said : WhatOthersSay(1, SIGSTOP, 1.25, pid)) {
     EXPECT_THAT(said, HasSubstr(absl::StrCat("process 1 (pid ", pid, " on ")));
     EXPECT_THAT(said, HasSubstr("has not been heard from for 1 s"));
   }
@@ -174,7 +174,7 @@ TEST(MembersTest, AllNoticeAStoppedProcess) {
 
 TEST(MembersTest, AllNoticeThatProcessZeroIsStopped) {
   pid_t pid = 0;
-  for (const std::string& said : WhatOthersSay(0, SIGSTOP, 1, pid)) {
+  for (const std::string& said : WhatOthersSay(0, SIGSTOP, 1.25, pid)) {
     EXPECT_THAT(said, HasSubstr("has not been heard from for 1 s"));
   }
 }

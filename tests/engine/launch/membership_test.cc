@@ -333,6 +333,37 @@ TEST(MembershipTest, AnotherLaunchIsTurnedAway) {
       });
 }
 
+// Returns a socket that is connected to a port of this machine, or -1.
+int Connect(in_addr_t number, int port) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(number);
+  const int connection = socket(AF_INET, SOCK_STREAM, 0);
+  if (connect(connection, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return connection;
+  close(connection);
+  return -1;
+}
+
+TEST(MembershipTest, ProcessZeroListensAtItsAddressAlone) {
+  int port = 0;
+  InEach(
+      2,
+      [&](int process, Joined joined) {
+        ASSERT_TRUE(joined.ok()) << joined.status();
+        if (process == 1) {
+          const int connection = Connect(INADDR_LOOPBACK, port);
+          EXPECT_GE(connection, 0);
+          close(connection);
+          EXPECT_EQ(Connect(INADDR_LOOPBACK + 1, port), -1);  // 127.0.0.2, an address of this machine too.
+        }
+        EXPECT_TRUE((*joined)->Leave().ok());
+      },
+      [&](MembershipOptions& options) {
+        if (options.place.process == 1) port = options.place.ports[0];
+      });
+}
+
 TEST(MembershipTest, GarbageAtThePortDisturbsNobody) {
   InEach(
       2,
@@ -343,17 +374,11 @@ TEST(MembershipTest, GarbageAtThePortDisturbsNobody) {
       },
       [](MembershipOptions& options) {
         if (options.place.process == 0) return;
-        sockaddr_in address = {};
-        address.sin_family = AF_INET;
-        address.sin_port = htons(options.place.ports[0]);
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         uint32_t state = 1;
         for (int trial = 0; trial < 50; ++trial) {
-          const int garbage = socket(AF_INET, SOCK_STREAM, 0);
+          const int garbage = Connect(INADDR_LOOPBACK, options.place.ports[0]);
           // Process 0 may not listen yet in the first trials.
-          if (connect(garbage, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(10));
-          }
+          if (garbage < 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
           std::string bytes = trial % 2 == 0 ? "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" : "";  // HTTP/2 begins with this.
           for (int i = 0; i < 300; ++i) bytes += static_cast<char>((state = state * 1664525 + 1013904223) >> 24);
           (void)send(garbage, bytes.data(), bytes.size(), MSG_NOSIGNAL);

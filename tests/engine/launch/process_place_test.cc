@@ -84,7 +84,6 @@ TEST(ProcessPlaceTest, TorchrunWhoseAgentHasThePort) {
   EXPECT_EQ(place.local_process, 1);
   EXPECT_EQ(place.local_processes, 4);
   EXPECT_EQ(place.address, "node0");
-  EXPECT_EQ(place.restarts, 2);
   EXPECT_EQ(place.launch, "abc.2");
   EXPECT_THAT(place.ports, SizeIs(16));
   EXPECT_THAT(place.ports, Each(Ge(61440)));

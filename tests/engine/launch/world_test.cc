@@ -72,6 +72,22 @@ TEST(WorldTest, MoreProcessesThanRanksAreRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("started 3 processes, and the job has 2 ranks"));
 }
 
+TEST(WorldTest, ItsDeadlinesAreThoseOfTheEnvironment) {
+  const auto refusal = [](const std::string& name, const std::string& seconds) {
+    Variables variables = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}};
+    variables["MASTER_PORT"] = absl::StrCat(FreePort());
+    variables[name] = seconds;
+    return std::string(World::Join(variables, 2, {}).status().message());
+  };
+  for (const char* name : {"SHALE_HEARTBEAT_SECONDS", "SHALE_JOIN_SECONDS"}) {
+    for (const char* wrong : {"", "soon", "0", "-5", "1e6", "nan"}) {
+      EXPECT_EQ(refusal(name, wrong),
+                absl::StrCat("wanted seconds from 1 to 86400 in ", name, ", found \"", wrong, "\""));
+    }
+  }
+  EXPECT_THAT(refusal("SHALE_JOIN_SECONDS", "1"), HasSubstr("process 1 of 2 did not join the job within 1 s"));
+}
+
 TEST(WorldTest, ProcessZeroWorksForAll) {
   InEach(3, 5, [](World& world) {
     EXPECT_EQ(world.ranks_on_host(), 5);

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/parse.h"
+#include "engine/data/data_source.h"
 #include "engine/io/file.h"
 #include "engine/runtime/cpu_backend.h"
 #include "engine/train/trainer.h"
@@ -138,6 +139,7 @@ struct RunOptions {
   std::function<Job(int process)> job;                                    // Of a process, if they differ.
   std::function<absl::Status(int process, int64_t step)> result_of_step;  // What a process's callback returns.
   std::function<std::vector<int>(int process)> ranks;                     // Of a process, if not an equal part.
+  std::function<DataSource*(int process)> data;                           // Of a process, if not the job's file.
   Fault fault;
   double timeout_seconds = 60;  // Of collectives.
 };
@@ -212,6 +214,7 @@ data { evaluation_fraction: 0.2 path: ")",
       trainer_options.ranks.push_back(rank);
     }
     if (options.ranks) trainer_options.ranks = options.ranks(process);
+    if (options.data) trainer_options.data = options.data(process);
     Result result;
     absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, trainer_options);
     if (!trainer.ok()) {
@@ -243,14 +246,22 @@ data { evaluation_fraction: 0.2 path: ")",
 };
 
 TEST_F(ProcessesTest, SeveralProcessesComputeAndSaveWhatOneDoes) {
-  for (const char* sharding : {"sharding={ranks: 5 strategy: FULL_SHARD accumulation: SHARDED}",
-                               "sharding={ranks: 5 strategy: ZERO1 accumulation: NO_SYNC}",
-                               "sharding={ranks: 5 strategy: DDP accumulation: LAYERED}",
-                               "sharding={ranks: 6 shard_ranks: 2 accumulation: SHARDED}",
-                               "sharding={ranks: 6 shard_ranks: 3 accumulation: NO_SYNC}"}) {
+  const std::pair<const char*, const char*> cases[] = {{"ranks: 5 strategy: FULL_SHARD accumulation: SHARDED", "FP32"},
+                                                       {"ranks: 5 strategy: FULL_SHARD accumulation: NO_SYNC", "BF16"},
+                                                       {"ranks: 5 strategy: FULL_SHARD accumulation: LAYERED", "FP32"},
+                                                       {"ranks: 5 strategy: ZERO2 accumulation: SHARDED", "BF16"},
+                                                       {"ranks: 5 strategy: ZERO2 accumulation: LAYERED", "FP32"},
+                                                       {"ranks: 5 strategy: ZERO1 accumulation: NO_SYNC", "FP32"},
+                                                       {"ranks: 5 strategy: ZERO1 accumulation: LAYERED", "BF16"},
+                                                       {"ranks: 5 strategy: DDP accumulation: NO_SYNC", "BF16"},
+                                                       {"ranks: 5 strategy: DDP accumulation: LAYERED", "FP32"},
+                                                       {"ranks: 6 shard_ranks: 2 accumulation: SHARDED", "FP32"},
+                                                       {"ranks: 6 shard_ranks: 3 accumulation: NO_SYNC", "FP32"},
+                                                       {"ranks: 6 shard_ranks: 2 accumulation: LAYERED", "BF16"}};
+  for (const auto& [sharding, compute] : cases) {
     SCOPED_TRACE(sharding);
-    const Job job = MakeJob({sharding});
-    const std::string one = absl::StrCat("one", sharding + 20), several = absl::StrCat("several", sharding + 20);
+    const Job job = MakeJob({absl::StrCat("sharding={", sharding, "}"), absl::StrCat("precision.compute=", compute)});
+    const std::string one = absl::StrCat("one ", sharding), several = absl::StrCat("several ", sharding);
     const Result expected = Run(job, 1, one)[0];
     ASSERT_TRUE(expected.status.ok()) << expected.status;
     ASSERT_EQ(expected.losses.size(), 7);
@@ -323,6 +334,60 @@ TEST_F(ProcessesTest, AnErrorOfOneCallbackEndsTheRunOfAllWithASave) {
     EXPECT_EQ(result.losses.size(), 2);
     ASSERT_EQ(result.saved.size(), 1);
     EXPECT_THAT(result.saved[0], ::testing::StartsWith("2 "));
+  }
+}
+
+// Notes which samples are read.
+class NotedSamples : public DataSource {
+ public:
+  NotedSamples() : DataSource({.name = "made up", .samples = 31, .sequence_length = 10, .vocabulary = 29}) {}
+  absl::Status Read(int64_t number, const SampleParts& out) override {
+    read.push_back(number);
+    for (int64_t i = 0; i < 10; ++i) {
+      out.inputs[i] = static_cast<int32_t>((7 * number + i) % 29);
+      out.targets[i] = static_cast<int32_t>((7 * number + i + 1) % 29);
+    }
+    return absl::OkStatus();
+  }
+  std::vector<int64_t> read;
+};
+
+TEST_F(ProcessesTest, EachSampleIsReadByOneProcess) {
+  const Job job = MakeJob({"data.path=", "data.evaluation_fraction="});
+  const auto read = [&](int processes) {
+    std::vector<NotedSamples> data(processes);
+    const auto mine = [&](int process) { return &data[process]; };
+    for (const Result& result : Run(job, processes, absl::StrCat("noted", processes), {.data = mine})) {
+      EXPECT_TRUE(result.status.ok()) << result.status;
+    }
+    std::vector<int64_t> all;
+    for (const NotedSamples& each : data) all.insert(all.end(), each.read.begin(), each.read.end());
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  const std::vector<int64_t> one = read(1);
+  EXPECT_EQ(one.size(), 6 * 13);  // Steps, and the global batch.
+  EXPECT_EQ(read(3), one);
+}
+
+TEST_F(ProcessesTest, AStepThatIsNotFiniteIsTheSameDecisionOfAll) {
+  const auto spoil = [](int process, int64_t step, Trainer& trainer) {
+    if (process != 1 || step != 3) return;
+    for (const Parameter& parameter : trainer.parameters()) {  // Writes the shards of this process.
+      const std::vector<float> values(parameter.elements(), std::numeric_limits<float>::infinity());
+      EXPECT_TRUE(trainer.WriteParameter(parameter.name, 0, values).ok()) << parameter.name;
+    }
+  };
+  for (const Result& result : Run(MakeJob(), 3, "stop", {.on_step = spoil})) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kDataLoss) << result.status;
+    EXPECT_THAT(std::string(result.status.message()),
+                HasSubstr("step 4: the loss or the gradient is not finite (on 5 of"));
+    EXPECT_TRUE(IsAgreed(result.status));
+    EXPECT_EQ(result.losses.size(), 3);
+  }
+  for (const Result& result : Run(MakeJob({"optimizer.non_finite=SKIP"}), 3, "skip", {.on_step = spoil})) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.losses.size(), 7);
   }
 }
 
