@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "engine/io/input_stream.h"
 #include "engine/tokenize/prepared_text.h"
 #include "kernels/check.h"
 
@@ -25,10 +25,7 @@ std::string CacheOf(const Job& job) {
   return (run.parent_path() / "tokens").string();
 }
 
-bool IsJsonLines(absl::string_view name) {
-  for (const absl::string_view packed : {".gz", ".zst"}) absl::ConsumeSuffix(&name, packed);
-  return absl::EndsWith(name, ".jsonl");
-}
+bool IsJsonLines(absl::string_view name) { return absl::EndsWith(WithoutPacking(name), ".jsonl"); }
 
 // Refuses JSON Lines that would be taken for text whose bytes are tokens.
 absl::Status CheckHasTokenizer(const Job& job, const std::string& path) {

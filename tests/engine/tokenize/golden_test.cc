@@ -6,6 +6,7 @@
 #include "engine/hugging_face/strict_json.h"
 #include "engine/io/file.h"
 #include "engine/text/utf8.h"
+#include "engine/tokenize/character.h"
 #include "engine/tokenize/tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -94,6 +95,25 @@ TEST_P(GoldenTest, AStreamNeverEndsInsideOfACharacter) {
       // The texts were UTF-8, so that byte tokens that follow each other are, too.
       EXPECT_EQ(all, tokenizer_.Decode(tokens, false));
     }
+  }
+  // A model may also generate tokens whose bytes are no text.
+  for (const Json& ids : golden_["random_ids"]) {
+    TokenStream stream(tokenizer_, /*skip_special=*/false);
+    for (const int32_t token : ids.get<std::vector<int32_t>>()) {
+      const std::string piece = stream.Push(token);
+      EXPECT_TRUE(IsUtf8(piece)) << absl::CHexEscape(piece);
+    }
+    EXPECT_TRUE(IsUtf8(stream.Finish()));
+  }
+}
+
+// The others normalize the text, or put a space before it.
+TEST_P(GoldenTest, ATextComesBackAsItWas) {
+  const std::string family = GetParam();
+  if (family != "gpt2" && family != "llama3" && family != "falcon" && family != "deepseek") return;
+  Encoder encoder(tokenizer_);
+  for (const std::string& document : Documents()) {
+    EXPECT_EQ(tokenizer_.Decode(Encode(encoder, document), /*skip_special=*/false), ReplaceIllFormed(document));
   }
 }
 
