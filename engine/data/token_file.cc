@@ -48,8 +48,8 @@ absl::Status CheckHoldsData(const std::string& path, DataFormat format) {
   if ((by_content || format == DataFormat::kText) && WithoutPacking(path) != path) {
     return absl::InvalidArgumentError(
         absl::StrCat(path,
-                     " is compressed, and only text for a tokenizer is decompressed as it is read; give data.tokenizer, "
-                     "or decompress the file"));
+                     " is compressed, and only text for a tokenizer is decompressed as it is read; give "
+                     "data.tokenizer, or decompress the file"));
   }
   if (by_content && absl::EndsWith(path, ".list")) {
     return absl::InvalidArgumentError(
@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<std::string>> SortedNames(const std::string& folder) 
   return names;
 }
 
-// Returns the name of the index that a file of tokens belongs to if it is there: "a.idx" for "a.bin".
+// Returns the name of the index that would belong to a file of tokens: "a.idx" for "a.bin".
 std::string IndexOf(const std::string& name) { return name.substr(0, name.size() - 4) + ".idx"; }
 
 absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, DataFormat format) {

@@ -14,7 +14,7 @@ namespace {
 
 // Ids must be below this, so that a vocabulary with gaps takes bounded memory.
 constexpr int64_t kMaxTokens = 1 << 22;
-// Longer pieces keep their merges in a heap; shorter ones are searched.
+// Up to so many symbols, a search through all of them finds the next merge faster than a heap does.
 constexpr size_t kShort = 24;
 
 // Joins the symbol at `at` with the next one.
@@ -139,7 +139,7 @@ void BpeModel::AddSymbols(absl::string_view piece, std::vector<Scratch::Symbol>&
     for (const char byte : piece) add(byte_tokens_[static_cast<uint8_t>(byte)]);
     return;
   }
-  bool unknown = false;  // An unknown token is pending.
+  bool unknown = false;  // Whether the last character is unknown and has no token yet.
   const char* at = piece.data();
   while (at < piece.data() + piece.size()) {
     const char* begin = at;
