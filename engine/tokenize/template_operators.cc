@@ -95,8 +95,9 @@ absl::StatusOr<Value> ItemOf(const Value& value, const Value& index) {
 }
 
 absl::StatusOr<Value> SliceOf(const Value& value, const Value (&bounds)[3]) {
-  if (!value.is(Kind::kList) && !value.is(Kind::kString))
+  if (!value.is(Kind::kList) && !value.is(Kind::kString)) {
     return TemplateError("a slice of ", value.type(), "; wanted a list or a string");
+  }
   SHALE_ASSIGN_OR_RETURN(const Value::List elements, ElementsOf(value));
   const int64_t size = std::ssize(elements);
   for (const Value& bound : bounds) {
