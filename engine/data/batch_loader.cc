@@ -15,7 +15,7 @@
 namespace shale {
 namespace {
 
-// Returns the part of slot `slot` of a part that has `slots` slots.
+// Returns the elements of one slot. `all` has the elements of `slots` slots, as many for each.
 template <class T>
 absl::Span<T> Slot(absl::Span<T> all, int64_t slot, int64_t slots) {
   const int64_t size = std::ssize(all) / slots;
@@ -158,7 +158,7 @@ absl::StatusOr<BatchCounts> BatchLoader::Fill(const StepSamples& step, int64_t r
               std::ssize(out.target_values) == positions * data.target_values &&
               std::ssize(out.weights) == (has_weights() ? positions : 0) &&
               std::ssize(out.position_ids) == (data.has_position_ids ? positions : 0))
-      << "a batch of another shape";
+      << "the batch does not have the shape of the loader";
   const int64_t filled = FilledSlots(step, rank, micro_batch);
   const int64_t first_slot = (micro_batch * shape_.ranks + rank) * slots;
   BatchCounts counts;

@@ -14,7 +14,7 @@ std::vector<int64_t> BestFit(absl::Span<const int32_t> sizes, int32_t capacity) 
   std::stable_sort(items.begin(), items.end(), [&](int64_t a, int64_t b) { return sizes[a] > sizes[b]; });
 
   std::vector<int64_t> bins(sizes.size());
-  std::map<int32_t, std::vector<int64_t>> open;  // By room: the bins that have so much left, and have some.
+  std::map<int32_t, std::vector<int64_t>> open;  // The bins that are not full, by the room that they have left.
   int64_t count = 0;
   for (const int64_t item : items) {
     SHALE_CHECK(sizes[item] >= 1 && sizes[item] <= capacity) << "item " << item << " of size " << sizes[item];

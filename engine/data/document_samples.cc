@@ -37,7 +37,7 @@ absl::StatusOr<std::shared_ptr<DocumentSamples>> DocumentSamples::Create(TokenSo
 
 DocumentSamples::Table DocumentSamples::MakeTable(const std::vector<DocumentPart>& parts, Packing packing,
                                                   int64_t sequence_length) {
-  std::vector<int64_t> samples(parts.size());  // Of each part.
+  std::vector<int64_t> samples(parts.size());  // The sample of each part.
   std::iota(samples.begin(), samples.end(), 0);
   if (packing == Packing::kPack) {
     std::vector<int32_t> sizes;

@@ -12,12 +12,13 @@ namespace {
 
 constexpr int64_t kTokensPerRead = int64_t{1} << 16;
 
-// Collects the documents of a row of tokens, which it sees one after another.
+// Collects the documents of a sequence of tokens, which it sees one after another.
 class Finder {
  public:
   Finder(const DocumentMark& mark, int64_t most, LongDocuments longer) : mark_(mark), most_(most), longer_(longer) {}
 
-  // Sees the token at `position`, which follows the last one.
+  // Sees the token at `position`, the one after the token that it saw last. `begins_here`: the data says that a
+  // document begins with this token.
   void See(int64_t position, int32_t token, bool begins_here) {
     if (mark_.begin_token >= 0 && token == mark_.begin_token) {
       // The token is also a target of the document before, unless it is the first token of all.
@@ -51,7 +52,7 @@ class Finder {
   const DocumentMark mark_;
   const int64_t most_;
   const LongDocuments longer_;
-  int64_t begin_ = 0;  // Of the current document.
+  int64_t begin_ = 0;  // Where the current document begins.
   bool found_mark_ = false;
   FoundDocuments found_;
 };

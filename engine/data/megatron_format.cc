@@ -28,7 +28,7 @@ absl::Status Damaged(const InputFile& index, absl::string_view what) {
   return absl::DataLossError(absl::StrCat(index.path(), " is damaged or was cut short: ", what));
 }
 
-// Returns the bytes of a token of the type that an index names, or 0 if tokens cannot be of this type.
+// Returns how many bytes a token of this type has, or 0 if the type is not supported.
 int BytesOf(uint8_t type) {
   switch (type) {
     case 1: return 1;
@@ -41,12 +41,12 @@ int BytesOf(uint8_t type) {
 absl::StatusOr<Header> ReadHeader(const InputFile& index) {
   char bytes[kHeaderBytes];
   if (index.size() < kHeaderBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(index.path(), " is no index of Megatron: it is too short"));
+    return absl::InvalidArgumentError(absl::StrCat(index.path(), " is not an index of Megatron: it is too short"));
   }
   SHALE_RETURN_IF_ERROR(index.ReadAt(0, bytes, kHeaderBytes));
   if (absl::string_view(bytes, kMagic.size()) != kMagic) {
     return absl::InvalidArgumentError(
-        absl::StrCat(index.path(), " is no index of Megatron: it does not begin with MMIDIDX; give the .idx file"));
+        absl::StrCat(index.path(), " is not an index of Megatron: it does not begin with MMIDIDX; give the .idx file"));
   }
   Header header;
   std::memcpy(&header.version, bytes + 9, 8);
@@ -58,17 +58,21 @@ absl::StatusOr<Header> ReadHeader(const InputFile& index) {
         absl::StrCat(index.path(), ": version ", header.version, " and type ", header.type,
                      " of tokens; supported: version 1 with the types 1 (u8), 4 (i32) and 8 (u16)"));
   }
-  const uint64_t most = static_cast<uint64_t>(index.size()) / 8;
-  const bool fits = header.sequences <= most && header.documents <= most &&
-                    static_cast<uint64_t>(index.size()) == kHeaderBytes + 12 * header.sequences + 8 * header.documents;
-  if (!fits) {
+  const auto size = static_cast<uint64_t>(index.size());
+  const bool overflows = header.sequences > size || header.documents > size;
+  const uint64_t wanted = overflows ? 0 : kHeaderBytes + 12 * header.sequences + 8 * header.documents;
+  if (wanted > 0 && header.sequences > 0 && size == wanted + header.sequences) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(index.path(), " has a mode for each sequence, as data with images has; only text is supported"));
+  }
+  if (size != wanted) {
     return Damaged(index, absl::StrCat("its size ", index.size(), " is not that of ", header.sequences,
                                        " sequences and ", header.documents, " boundaries of documents"));
   }
   return header;
 }
 
-// Returns the bytes of all sequences, which must follow each other.
+// Returns how many bytes all sequences have together. Refuses sequences that do not follow each other.
 absl::StatusOr<int64_t> CheckSequences(const InputFile& index, const Header& header) {
   const int64_t sequences = static_cast<int64_t>(header.sequences), bytes_per_token = BytesOf(header.type);
   std::vector<int32_t> lengths(kEntriesAtOnce);
@@ -99,15 +103,17 @@ absl::Status CheckDocuments(const InputFile& index, const Header& header) {
     SHALE_RETURN_IF_ERROR(
         index.ReadAt(kHeaderBytes + 12 * static_cast<int64_t>(header.sequences) + 8 * at, boundaries.data(), 8 * n));
     for (int64_t i = 0; i < n; ++i) {
-      const bool first_is_zero = at + i > 0 || boundaries[i] == 0;
-      if (!first_is_zero || boundaries[i] < before) {
-        return Damaged(index, absl::StrCat("document ", at + i, " begins at sequence ", boundaries[i]));
+      const bool is_first = at + i == 0;
+      if (is_first ? boundaries[i] != 0 : boundaries[i] < before) {
+        return Damaged(index, absl::StrCat("document ", at + i, " begins at sequence ", boundaries[i], "; wanted ",
+                                           is_first ? "0" : absl::StrCat("at least ", before)));
       }
       before = boundaries[i];
     }
   }
   if (documents == 0 || before != static_cast<int64_t>(header.sequences)) {
-    return Damaged(index, absl::StrCat("the last document ends at sequence ", before, " of ", header.sequences));
+    return Damaged(index, absl::StrCat("the last document ends at sequence ", before, "; wanted ", header.sequences,
+                                       ", the number of sequences"));
   }
   return absl::OkStatus();
 }
@@ -126,10 +132,12 @@ absl::StatusOr<std::vector<int64_t>> DocumentBegins(const InputFile& index) {
     const int64_t n = std::min(kEntriesAtOnce, sequences - at);
     SHALE_RETURN_IF_ERROR(index.ReadAt(kHeaderBytes + 4 * sequences + 8 * at, offsets.data(), 8 * n));
     for (; next < begins.size() && begins[next] < at + n; ++next) {
+      // Check refused such an index, so the file has changed since.
+      if (begins[next] < at) return Damaged(index, absl::StrCat("document ", next, " does not follow the one before"));
       begins[next] = offsets[begins[next] - at] / BytesOf(header.type);
     }
   }
-  begins.resize(next);  // What is left are boundaries behind the last sequence, where no document begins.
+  begins.resize(next);  // Drops boundaries after the last sequence, where no document begins.
   return begins;
 }
 

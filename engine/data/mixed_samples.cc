@@ -28,11 +28,11 @@ MixedSamples::MixedSamples(std::string name, std::vector<MixedPart> parts, DataO
     for (int64_t rank = 0; rank < share; ++rank) {
       slots_[slots++] = {.part = static_cast<int16_t>(i), .rank = static_cast<int16_t>(rank)};
     }
-    // Parts of one size have orders of their own, too.
+    // With a seed for each part, parts of the same size have different orders.
     orders_.emplace_back(order, seed + i, parts_[i].source->description().samples);
   }
   SHALE_CHECK(slots == kMixWindow) << "the shares sum to " << slots;
-  // Spreads the samples of each part evenly: the one of rank r of s stands at (2 r + 1) / (2 s) of the window.
+  // Spreads the samples of each part evenly over the window: sample r of s belongs at (2 r + 1) / (2 s) of it.
   std::stable_sort(slots_.begin(), slots_.end(), [&](const Slot& a, const Slot& b) {
     return (2 * a.rank + 1) * parts_[b.part].share < (2 * b.rank + 1) * parts_[a.part].share;
   });

@@ -11,7 +11,8 @@ namespace shale {
 namespace {
 
 constexpr size_t kLargestState = size_t{1} << 20;
-// The last step that ran, the one that runs, and the one that is read ahead.
+// A checkpoint may need the state at the end of the last step that ran, while one step runs and another is read ahead.
+// Each of the three ends with a state, and the first begins with one.
 constexpr size_t kStates = 4;
 
 template <class T>
@@ -65,7 +66,7 @@ absl::Status PullSource::Start(int64_t position, const std::string* state) {
   if (!callbacks_.next) return absl::InvalidArgumentError("callback next is missing");
   {
     const std::lock_guard lock(mutex_);
-    states_.clear();  // Those of positions of a former use.
+    states_.clear();  // The source may have been in use before, at other positions.
   }
   if (state == nullptr) return Keep(position);
   if (!has_state()) return absl::InvalidArgumentError("callbacks save and restore are missing, so it cannot resume");

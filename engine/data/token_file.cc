@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "engine/io/input_stream.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -40,9 +41,29 @@ absl::StatusOr<TokenFile> CheckFile(InputFile file, const DataFormatEntry& forma
   return result;
 }
 
+// Refuses a compressed file and a list of files, which only text for a tokenizer may be (ListDocumentFiles). Without
+// this check, a list would be taken for text, and an error would call a compressed file text in another encoding.
+absl::Status CheckHoldsData(const std::string& path, DataFormat format) {
+  const bool by_content = format == DataFormat::kByContent;
+  if ((by_content || format == DataFormat::kText) && WithoutPacking(path) != path) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path,
+                     " is compressed, and only text for a tokenizer is decompressed as it is read; give "
+                     "data.tokenizer, or decompress the file"));
+  }
+  if (by_content && absl::EndsWith(path, ".list")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path,
+                     " is a list of files, and a list can only name text for a tokenizer (data.tokenizer); give a "
+                     "folder, or set data.format=TEXT to train on the bytes of the list itself"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TokenFiles> OpenOneFile(const std::string& path, DataFormat format) {
   SHALE_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
   if (file.size() == 0) return absl::InvalidArgumentError(absl::StrCat(path, " is empty; it must hold text or tokens"));
+  SHALE_RETURN_IF_ERROR(CheckHoldsData(path, format));
   SHALE_ASSIGN_OR_RETURN(const DataFormatEntry* found, RecognizeFormat(file));
   // For a single file, the requested format decides. A file that no format recognizes is text: zero bytes are valid
   // UTF-8.
@@ -69,7 +90,7 @@ absl::StatusOr<std::vector<std::string>> SortedNames(const std::string& folder) 
   return names;
 }
 
-// Returns the name of the index that a file of tokens belongs to if it is there: "a.idx" for "a.bin".
+// Returns the name of the index that would belong to a file of tokens: "a.idx" for "a.bin".
 std::string IndexOf(const std::string& name) { return name.substr(0, name.size() - 4) + ".idx"; }
 
 absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, DataFormat format) {
@@ -103,6 +124,10 @@ absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, DataFormat form
     }
     if (absl::EndsWith(name, ".bin") && std::binary_search(names.begin(), names.end(), IndexOf(name))) {
       skip(absl::StrCat("the tokens of ", IndexOf(name)));
+      continue;
+    }
+    if (WithoutPacking(name) != name) {
+      skip("compressed");
       continue;
     }
     SHALE_ASSIGN_OR_RETURN(const DataFormatEntry* found, RecognizeFormat(file));
@@ -151,6 +176,8 @@ absl::Status ReadAs(const InputFile& file, int64_t offset, int64_t n, int32_t* o
 
 }  // namespace
 
+// Reads the file instead of mapping it into memory: a file that is cut short while it is mapped ends the process
+// (SIGBUS), and here it is an error. The page cache of the system holds the tokens in both cases.
 absl::Status TokenFile::Read(int64_t begin, int64_t n, int32_t* out) const {
   std::optional<InputFile> reopened;
   if (!file.has_value()) {

@@ -40,7 +40,8 @@ absl::Status ReadEnds(const InputFile& file, int64_t tokens, const std::function
     }
   }
   if (good && last == tokens) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(file.path(), " is damaged: it does not divide ", tokens, " tokens"));
+  return absl::DataLossError(absl::StrCat(file.path(), " is damaged: the ends of its documents do not rise to ", tokens,
+                                          ", the number of tokens"));
 }
 
 }  // namespace
@@ -57,8 +58,8 @@ struct TokenSource::Data {
   int64_t largest_position = 0;
   std::string largest_path;
   TextTokens text;
-  std::optional<InputFile> counts;     // Of text.counts_path.
-  std::optional<InputFile> documents;  // Of text.documents_path.
+  std::optional<InputFile> counts;     // The file at text.counts_path, if there is one.
+  std::optional<InputFile> documents;  // The file at text.documents_path, if there is one.
 };
 
 TokenSource::TokenSource(std::shared_ptr<const Data> data) : data_(std::move(data)), end_(data_->size) {}

@@ -18,8 +18,8 @@ namespace shale {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  std::string
-      normal;  // The text that Split finds and that decoders write: the content, or if `normalized` its normal form.
+  // The text that Split finds and that decoders write: the content, or its normal form if `normalized`.
+  std::string normal;
   bool single_word = false, left_strip = false, right_strip = false, normalized = false, special = false;
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 // Ids must be below this, so that a vocabulary with gaps takes bounded memory.
 constexpr int64_t kMaxTokens = 1 << 22;
-// Longer pieces keep their merges in a heap; shorter ones are searched.
+// Up to so many symbols, a search through all of them finds the next merge faster than a heap does.
 constexpr size_t kShort = 24;
 
 // Joins the symbol at `at` with the next one.
@@ -117,8 +117,11 @@ absl::StatusOr<BpeModel> BpeModel::Read(const JsonPart& part, bool byte_level) {
         byte_level ? BytesToCharacters(std::string(1, static_cast<char>(byte))) : absl::StrFormat("<0x%02X>", byte);
     model.byte_tokens_[byte] = model.Find(written);
     complete = complete && model.byte_tokens_[byte] >= 0;
-    if (byte_level && !complete) {
-      return part.Error(absl::StrFormat("vocab lacks the byte 0x%02X, which is written %s", byte, Quoted(written)));
+    if (byte_level && model.byte_fallback_ && !complete) {
+      return part.Error(
+          absl::StrFormat("byte_fallback is only supported for bytes if vocab has all of them; it lacks "
+                          "0x%02X, which is written %s",
+                          byte, Quoted(written)));
     }
   }
   if (model.byte_fallback_ && !complete) return part.Error("byte_fallback needs the tokens <0x00> to <0xFF>");
@@ -134,26 +137,36 @@ absl::StatusOr<BpeModel> BpeModel::Read(const JsonPart& part, bool byte_level) {
 
 void BpeModel::AddSymbols(absl::string_view piece, std::vector<Scratch::Symbol>& symbols) const {
   const auto add = [&](int32_t token) { symbols.push_back({.token = token}); };
+  bool unknown = false;  // Whether the last character is unknown and has no token yet.
+  const auto add_known = [&](int32_t token) {
+    if (unknown) add(unknown_);
+    unknown = false;
+    add(token);
+  };
+  const auto add_unknown = [&] {
+    if (unknown && !fuse_unknown_) add(unknown_);
+    unknown = unknown_ >= 0;
+  };
   symbols.reserve(piece.size());
   if (byte_level_) {
-    for (const char byte : piece) add(byte_tokens_[static_cast<uint8_t>(byte)]);
+    for (const char byte : piece) {
+      const int32_t token = byte_tokens_[static_cast<uint8_t>(byte)];
+      token >= 0 ? add_known(token) : add_unknown();
+    }
+    if (unknown) add(unknown_);
     return;
   }
-  bool unknown = false;  // An unknown token is pending.
   const char* at = piece.data();
   while (at < piece.data() + piece.size()) {
     const char* begin = at;
     NextCharacter(&at);
     const absl::string_view character(begin, at - begin);
     if (const int32_t token = Find(character); token >= 0) {
-      if (unknown) add(unknown_);
-      unknown = false;
-      add(token);
+      add_known(token);
     } else if (byte_fallback_) {
       for (const char byte : character) add(byte_tokens_[static_cast<uint8_t>(byte)]);
-    } else if (unknown_ >= 0) {
-      if (unknown && !fuse_unknown_) add(unknown_);
-      unknown = true;
+    } else {
+      add_unknown();
     }
   }
   if (unknown) add(unknown_);

@@ -27,13 +27,13 @@ class BpeModel {
     std::vector<uint64_t> heap;
   };
 
-  // Reads "model", which must be of type BPE. If `byte_level`, pieces are bytes, and the vocabulary must have all 256.
-  // Refuses dropout, continuing_subword_prefix and end_of_word_suffix.
+  // Reads "model", which must be of type BPE. If `byte_level`, pieces are bytes. Refuses dropout,
+  // continuing_subword_prefix and end_of_word_suffix.
   static absl::StatusOr<BpeModel> Read(const JsonPart& part, bool byte_level);
 
-  // Appends the tokens of a piece to `*tokens`. A character that the vocabulary lacks becomes byte tokens or the
-  // unknown token, or is left out if the model has neither, as in the tokenizers library. Takes O(n log n) time for n
-  // bytes. REQUIRES: the piece is well-formed UTF-8, unless byte_level.
+  // Appends the tokens of a piece to `*tokens`. A character that the vocabulary lacks, or a byte if byte_level, becomes
+  // byte tokens or the unknown token, or is left out if the model has neither, as in the tokenizers library. Takes
+  // O(n log n) time for n bytes. REQUIRES: the piece is well-formed UTF-8, unless byte_level.
   void Encode(absl::string_view piece, Scratch& scratch, std::vector<int32_t>* tokens) const;
 
   // Returns the id of a token by its text in the vocabulary, or -1.

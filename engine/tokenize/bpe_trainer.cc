@@ -15,11 +15,11 @@ using Pair = std::pair<int32_t, int32_t>;
 // A word as tokens. Merges make it shorter in place.
 struct Word {
   int64_t count = 0;
-  size_t begin = 0;  // Of its tokens in Trainer::tokens_.
+  size_t begin = 0;  // Where its tokens begin in Trainer::tokens_.
   int32_t size = 0;
 };
 
-// A pair in the heap. The count may be out of date; it is looked at again when the pair comes to the top.
+// A pair in the heap. Its count may be out of date; Train compares it with counts_ when the pair comes to the top.
 struct Candidate {
   int64_t count = 0;
   Pair pair;
@@ -49,7 +49,9 @@ class Trainer {
   TrainedBpe Train(int64_t vocabulary, int64_t min_frequency) {
     for (uint32_t i = 0; i < words_.size(); ++i) {
       const Word& word = words_[i];
-      for (int32_t k = 0; k + 1 < word.size; ++k) Change(Of(word, k), Of(word, k + 1), word.count, i);
+      for (int32_t k = 0; k + 1 < word.size; ++k) {
+        Change(TokenAt(word, k), TokenAt(word, k + 1), word.count, i);
+      }
     }
     PushFound();
     std::vector<Pair> merged;
@@ -83,7 +85,7 @@ class Trainer {
     if (fresh) names_.push_back(name);
     return found->second;
   }
-  int32_t& Of(const Word& word, int32_t k) { return tokens_[word.begin + k]; }
+  int32_t& TokenAt(const Word& word, int32_t k) { return tokens_[word.begin + k]; }
 
   // Adds to the count of a pair in a word, and notes where it appears.
   void Change(int32_t left, int32_t right, int64_t count, uint32_t word) {
@@ -93,28 +95,30 @@ class Trainer {
     if (where.empty() || where.back() != word) where.push_back(word);
   }
 
+  // Replaces every occurrence of a pair in a word by the token that it becomes.
   void MergeWord(uint32_t index, Pair pair, int32_t token) {
     Word& word = words_[index];
     int32_t out = 0;
     for (int32_t i = 0; i < word.size; ++i) {
-      if (i + 1 == word.size || Of(word, i) != pair.first || Of(word, i + 1) != pair.second) {
-        Of(word, out++) = Of(word, i);
+      if (i + 1 == word.size || TokenAt(word, i) != pair.first || TokenAt(word, i + 1) != pair.second) {
+        TokenAt(word, out++) = TokenAt(word, i);
         continue;
       }
       if (out > 0) {
-        Change(Of(word, out - 1), pair.first, -word.count, index);
-        Change(Of(word, out - 1), token, word.count, index);
+        Change(TokenAt(word, out - 1), pair.first, -word.count, index);
+        Change(TokenAt(word, out - 1), token, word.count, index);
       }
       if (i + 2 < word.size) {
-        Change(pair.second, Of(word, i + 2), -word.count, index);
-        Change(token, Of(word, i + 2), word.count, index);
+        Change(pair.second, TokenAt(word, i + 2), -word.count, index);
+        Change(token, TokenAt(word, i + 2), word.count, index);
       }
-      Of(word, out++) = token;
+      TokenAt(word, out++) = token;
       ++i;
     }
     word.size = out;
   }
 
+  // Pushes the pairs that appeared since the last call to the heap.
   void PushFound() {
     for (auto& [pair, words] : found_) {
       if (const int64_t count = counts_[pair]; count > 0) Push({count, pair, std::move(words)});
@@ -137,7 +141,7 @@ class Trainer {
   std::vector<Word> words_;
   std::vector<int32_t> tokens_;
   absl::flat_hash_map<Pair, int64_t> counts_;
-  absl::flat_hash_map<Pair, std::vector<uint32_t>> found_;  // Pairs that appeared since the last PushFound.
+  absl::flat_hash_map<Pair, std::vector<uint32_t>> found_;  // Pairs that appeared since the last PushFound, and where.
   std::vector<Candidate> heap_;
 };
 

@@ -82,7 +82,7 @@ std::string ReplaceIllFormed(absl::string_view text) {
     result.append(text.data(), length);
     result += "\xEF\xBF\xBD";
     text.remove_prefix(length);
-    // The maximal prefix of a character, at least one byte.
+    // Skips the longest prefix of a character that stands here, at least one byte.
     for (length = 1; length < text.size(); ++length) {
       Utf8Validator prefix;
       if (!prefix.Feed(text.substr(0, length + 1))) break;

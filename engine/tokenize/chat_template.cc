@@ -33,12 +33,13 @@ std::vector<std::pair<std::string, std::string>> SpecialTokens(const Json& confi
   return tokens;
 }
 
-// Returns where what the assistant says ends in `text`, with what the template writes behind it. `shorter` is the text
-// of the messages up to it, and `begin` where it begins in both.
+// Returns where a turn of the assistant ends in `text`: after what the assistant says and what the template writes
+// behind it. `shorter` is the text of a conversation that ends with this turn. The turn begins at `begin` in both
+// texts.
 absl::StatusOr<size_t> EndOfTurn(absl::string_view text, absl::string_view shorter, size_t begin,
                                  const std::string& content) {
   if (absl::StartsWith(text, shorter)) return shorter.size();
-  // The template writes the last message in another way than those before.
+  // The template writes the last message of a conversation in another way than the messages before it.
   SHALE_ASSIGN_OR_RETURN(const TemplateValue said, ApplyMethod("strip", TemplateValue::Text(content), {}));
   const size_t in_shorter = shorter.rfind(said.text), in_text = text.find(said.text, begin);
   if (in_shorter != absl::string_view::npos && in_shorter >= begin && in_text != absl::string_view::npos) {

@@ -17,7 +17,7 @@ namespace shale {
 namespace {
 
 constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
-// Strip counts characters that it may have to hold back.
+// The most characters that Strip may remove. It holds back so many at the end of a text.
 constexpr int64_t kMaxStrip = 1024;
 
 // Returns the byte of a token like "<0x0A>", or -1.
@@ -149,7 +149,7 @@ void Decoder::Stream::FeedBytes(size_t step, uint8_t byte, std::string* out) {
   if (state.ill_formed || validator.Finish()) {
     const bool ill_formed = state.ill_formed;
     EndBytes(step, out);
-    state.ill_formed = ill_formed;  // Until the byte tokens end.
+    state.ill_formed = ill_formed;  // Holds for the other byte tokens of the run, too.
   }
 }
 

@@ -86,7 +86,7 @@ absl::Status Lister::Add(const std::string& path, bool lists) {
   if (stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) return AddFolder(path);
   if (!lists || !absl::EndsWith(path, ".list")) {
     SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
-    SHALE_RETURN_IF_ERROR(RecognizeFormat(file).status());  // Its error names the way out.
+    SHALE_RETURN_IF_ERROR(RecognizeFormat(file).status());  // Its error says how to convert the file.
     if (file.size() > 0) files_.paths.push_back(path);
     return absl::OkStatus();
   }
@@ -168,7 +168,7 @@ absl::Status DocumentReader::TakeText(std::vector<DocumentPiece>* pieces) {
     const bool end = stream_->at_end();
     size_t cut = end ? buffer_.size() : 0;
     if (!end && options_.cut_lines && static_cast<int64_t>(buffer_.size()) >= options_.piece_bytes) {
-      // What lies before has been searched before.
+      // The bytes before that were searched when fewer had been read.
       const size_t from = buffer_.size() - std::min<size_t>(buffer_.size(), 2 * options_.piece_bytes);
       cut = LastCut(absl::string_view(buffer_).substr(from));
       if (cut > 0) cut += from;

@@ -31,9 +31,8 @@ struct DocumentFiles {
 };
 
 // Returns the files at `path`: the file itself; the files of a folder, in byte order of their names; or, for a file
-// named
-// *.list, the files and folders that its lines name, relative to its folder. Leaves out empty files. From a folder,
-// also leaves out hidden files, folders, files that it met before under another name, and binary files
+// named *.list, the files and folders that its lines name, relative to its folder. Leaves out empty files. From a
+// folder, also leaves out hidden files, folders, files that it met before under another name, and binary files
 // (RecognizeFormat) that are not compressed. Returns InvalidArgument if none is left.
 absl::StatusOr<DocumentFiles> ListDocumentFiles(const std::string& path);
 

@@ -11,7 +11,7 @@
 namespace shale {
 namespace {
 
-// Returns true only if NFC does not change `text`. May return false for such a text, too.
+// Returns true only if NFC leaves `text` as it is. May return false for some of the texts that NFC leaves as they are.
 bool IsPlain(absl::string_view text) {
   const CharacterClasses& classes = CharacterClasses::Get();
   const char* at = text.data();

@@ -38,7 +38,7 @@ namespace {
 constexpr char kCounts[] = ".counts";
 constexpr char kDocuments[] = ".documents";
 constexpr char kManifest[] = ".manifest.json";
-constexpr int kVersion = 3;  // Change it when the same text becomes other tokens or files.
+constexpr int kVersion = 3;  // Must change when the same text becomes other tokens, or files of another form.
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 24;
 
 // Returns the token to put after a document, or -1 if the tokenizer puts it there itself or the folder names none.
@@ -136,7 +136,7 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
   }
   TextTokens made = {.path = text.path, .vocabulary = NumberIn(*manifest, "vocabulary")};
   SHALE_ASSIGN_OR_RETURN(made.tokenizer, TokenizerDigest(text.tokenizer));
-  // Part of the name that checkpoints record, because a model learns the end of documents and the template, too.
+  // Checkpoints record this name. It has the end of documents and the template, because a model learns them, too.
   if (const int64_t end = NumberIn(*manifest, "end_of_document"); end >= 0) {
     absl::StrAppend(&made.tokenizer, ", end of documents ", end);
   }

@@ -15,9 +15,9 @@ using Token = TemplateToken;
 
 constexpr int kMaxDepth = TemplateCursor::kMaxDepth;
 constexpr int kMaxTree = 1000;  // Levels of a tree.
-constexpr absl::string_view kTooDeep = "expressions lie too deep in each other";
+constexpr absl::string_view kTooDeep = "expressions are nested too deeply";
 
-// Binary operators. The first level binds least.
+// Binary operators of arithmetic and text. Those of a later level bind tighter.
 constexpr absl::string_view kLevels[][3] = {{"+", "-"}, {"~"}, {"*", "//", "%"}};
 
 // A parser by recursive descent: each function parses what its name says, and what binds tighter.

@@ -58,7 +58,7 @@ absl::StatusOr<Value> Split(absl::string_view text, const TemplateArguments& arg
     return TemplateError("split without a separator, or with a limit, is not supported");
   }
   SHALE_ASSIGN_OR_RETURN(const std::string separator, arguments.Text(0, "sep", "split"));
-  if (separator.empty()) return TemplateError("split: an empty separator");
+  if (separator.empty()) return TemplateError("split: the separator is empty");
   Value::List parts;
   for (const absl::string_view part : absl::StrSplit(text, separator)) parts.push_back(Value::Text(part));
   return Value::Of(std::move(parts));
@@ -133,7 +133,7 @@ absl::StatusOr<Value> ApplyFunction(absl::string_view name, const TemplateArgume
   }
   if (name == "namespace" && arguments.values.empty()) {
     Value space = Value::Of(Value::Dict(arguments.keywords.begin(), arguments.keywords.end()));
-    if (space.depth > kMaxNesting) return TemplateError("values lie too deep in each other");
+    if (space.depth > kMaxNesting) return TemplateError("values are nested too deeply");
     space.number = 1;  // Its attributes can be set.
     space.has_namespace = true;
     return space;
@@ -144,9 +144,9 @@ absl::StatusOr<Value> ApplyFunction(absl::string_view name, const TemplateArgume
       if (!arguments.values[i].is_number()) return TemplateError("range: wanted integers");
       bounds[arguments.values.size() == 1 ? 1 : i] = arguments.values[i].number;
     }
-    if (bounds[2] == 0) return TemplateError("range: a step of 0");
+    if (bounds[2] == 0) return TemplateError("range: the step is 0");
     Value::List all;
-    bool ends = false;  // The next number would be too large.
+    bool ends = false;  // Whether the next number would be too large for int64_t.
     for (int64_t i = bounds[0]; !ends && (bounds[2] > 0 ? i < bounds[1] : i > bounds[1]);
          ends = __builtin_add_overflow(i, bounds[2], &i)) {
       if (std::ssize(all) >= kMaxElements) return TemplateError("range: more than ", kMaxElements, " numbers");

@@ -73,7 +73,7 @@ class Lexer {
     if (sign == '-') {
       data = absl::StripTrailingAsciiWhitespace(data);
     } else if ((kind == '%' || kind == '#') && sign != '+') {
-      // White space between the beginning of the line and the tag.
+      // Leaves out white space between the beginning of a line and the tag (lstrip_blocks).
       size_t end = data.size();
       while (end > 0 && (data[end - 1] == ' ' || data[end - 1] == '\t')) --end;
       const bool begins_line = end > 0 ? data[end - 1] == '\n' : at_ == 0 || source_[at_ - 1] == '\n';
@@ -85,7 +85,8 @@ class Lexer {
     MoveTo(tag);
   }
 
-  // Removes white space after a tag. `sign` is the - or + before the end of the tag, or 0.
+  // Leaves out white space after a tag, and one line end if `trims_line` (trim_blocks). `sign` is the - or + before the
+  // end of the tag, or 0.
   void AfterTag(char sign, bool trims_line) {
     strip_ = sign == '-';
     if (trims_line && sign == 0 && at_ < source_.size() && source_[at_] == '\n') MoveTo(at_ + 1);
@@ -103,7 +104,7 @@ class Lexer {
   absl::Status Tag(char kind) {
     const absl::string_view end = kind == '%' ? "%}" : "}}";
     Add(kind == '%' ? Kind::kBlockBegin : Kind::kVariableBegin);
-    int open = 0;  // Braces of dicts.
+    int open = 0;  // Braces of mappings that are open, whose closing braces do not end the tag.
     while (true) {
       while (at_ < source_.size() && absl::ascii_isspace(source_[at_])) MoveTo(at_ + 1);
       if (at_ == source_.size()) return Error(absl::StrCat("a tag does not end: ", end, " is missing"));
@@ -118,12 +119,12 @@ class Lexer {
       }
       if (rest[0] == '{') ++open;
       if (rest[0] == '}') --open;
-      SHALE_RETURN_IF_ERROR(One(rest));
+      SHALE_RETURN_IF_ERROR(AddToken(rest));
     }
   }
 
-  // Adds the next token of a tag.
-  absl::Status One(absl::string_view rest) {
+  // Adds the next token of a tag, with which `rest` begins.
+  absl::Status AddToken(absl::string_view rest) {
     if (rest[0] == '\'' || rest[0] == '"') return String(rest);
     size_t size = 0;
     if (IsNameStart(rest[0])) {

@@ -95,16 +95,18 @@ absl::StatusOr<Value> ItemOf(const Value& value, const Value& index) {
 }
 
 absl::StatusOr<Value> SliceOf(const Value& value, const Value (&bounds)[3]) {
-  if (!value.is(Kind::kList) && !value.is(Kind::kString)) return TemplateError("a slice of ", value.type());
+  if (!value.is(Kind::kList) && !value.is(Kind::kString)) {
+    return TemplateError("a slice of ", value.type(), "; wanted a list or a string");
+  }
   SHALE_ASSIGN_OR_RETURN(const Value::List elements, ElementsOf(value));
   const int64_t size = std::ssize(elements);
   for (const Value& bound : bounds) {
     if (!bound.is_number() && !bound.is(Kind::kNone) && !bound.is(Kind::kUndefined)) {
-      return TemplateError("a slice with ", bound.type());
+      return TemplateError("the bounds of a slice must be integers; found ", bound.type());
     }
   }
   const int64_t step = bounds[2].is_number() ? bounds[2].number : 1;
-  if (step == 0) return TemplateError("a slice with a step of 0");
+  if (step == 0) return TemplateError("the step of a slice is 0");
   const auto place = [&](const Value& bound, int64_t otherwise) {
     if (!bound.is_number()) return otherwise;
     const int64_t at = bound.number < 0 ? bound.number + size : bound.number;

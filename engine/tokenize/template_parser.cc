@@ -19,9 +19,9 @@ class Parser {
  public:
   explicit Parser(std::vector<Token> tokens) : cursor_(std::move(tokens)) {}
 
-  // Reads statements up to a block whose word is one of `ends`, whose word was then read.
+  // Reads statements up to a block that begins with one of the words `ends`. Reads that word too, into `*end`.
   absl::Status Body(std::initializer_list<absl::string_view> ends, std::vector<Statement>* body, std::string* end) {
-    SHALE_RETURN_IF_ERROR(cursor_.Down("statements lie too deep in each other"));
+    SHALE_RETURN_IF_ERROR(cursor_.Down("statements are nested too deeply"));
     while (true) {
       const Token& token = cursor_.Next();
       if (token.kind == Token::Kind::kEnd) {
@@ -61,14 +61,14 @@ class Parser {
     if (word == "if") return If(body);
     if (word == "for") return For(body);
     if (word == "set") return Set(body);
-    if (word == "generation") {  // Says nothing about the text.
+    if (word == "generation") {  // Changes nothing in the text.
       SHALE_RETURN_IF_ERROR(cursor_.Expect(Token::Kind::kBlockEnd));
       std::string end;
       SHALE_RETURN_IF_ERROR(Body({"endgeneration"}, body, &end));
       return cursor_.Expect(Token::Kind::kBlockEnd);
     }
     if (word == "break" || word == "continue") {
-      if (loops_ == 0) return cursor_.Error(absl::StrCat(word, " stands in no loop"));
+      if (loops_ == 0) return cursor_.Error(absl::StrCat(word, " stands outside of a loop"));
       body->push_back(New(word == "break" ? Statement::Kind::kBreak : Statement::Kind::kContinue));
       return cursor_.Expect(Token::Kind::kBlockEnd);
     }
@@ -127,7 +127,7 @@ class Parser {
     if (cursor_.Take(".")) {
       SHALE_ASSIGN_OR_RETURN(statement.attribute, cursor_.Name());
     }
-    if (!cursor_.Is("=")) return cursor_.Error("a set without = is not supported");
+    if (!cursor_.Is("=")) return cursor_.Error("set is only supported with one name or attribute, and = behind it");
     cursor_.Next();
     SHALE_ASSIGN_OR_RETURN(statement.expression, ParseTemplateExpression(cursor_));
     body->push_back(std::move(statement));

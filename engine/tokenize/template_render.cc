@@ -93,14 +93,14 @@ class Renderer {
     }
     const Value space = Lookup(statement.text);
     if (!space.is(Value::Kind::kDict) || space.number != 1) {
-      return At(statement.line, absl::InvalidArgumentError(
-                                    absl::StrCat(Quoted(statement.text), " is no namespace: found ", space.type())));
+      return At(statement.line, absl::InvalidArgumentError(absl::StrCat("only namespaces have attributes to set; ",
+                                                                        Quoted(statement.text), " is ", space.type())));
     }
     if (value.has_namespace || value.depth > kMaxNesting) {
       return At(statement.line,
-                absl::InvalidArgumentError(absl::StrCat("to set ", statement.text, ".", statement.attribute,
-                                                        " to a namespace, to what holds one, or to "
-                                                        "lists too deep in each other is not supported")));
+                absl::InvalidArgumentError(absl::StrCat("cannot set ", statement.text, ".", statement.attribute,
+                                                        " to a value that is or holds a namespace, or that is nested "
+                                                        "too deeply")));
     }
     Value::Dict& members = *space.dict;
     const auto found = std::find_if(members.begin(), members.end(),
@@ -113,15 +113,16 @@ class Renderer {
     return Flow::kOn;
   }
 
-  // Gives the names of a loop their values.
+  // Sets the variables of a loop to an element, or to the values that it holds.
   absl::Status Assign(const TemplateStatement& loop, const Value& element) {
     if (loop.names.size() == 1) {
       scopes_.back()[loop.names[0]] = element;
       return absl::OkStatus();
     }
     if (!element.is(Value::Kind::kList) || element.list->size() != loop.names.size()) {
-      return At(loop.line, absl::InvalidArgumentError(
-                               absl::StrCat("a loop over ", loop.names.size(), " names; found ", element.type())));
+      return At(loop.line, absl::InvalidArgumentError(absl::StrCat("a loop with ", loop.names.size(),
+                                                                   " names needs lists of as many values; found ",
+                                                                   element.type())));
     }
     for (size_t i = 0; i < loop.names.size(); ++i) scopes_.back()[loop.names[i]] = (*element.list)[i];
     return absl::OkStatus();
@@ -243,13 +244,13 @@ class Renderer {
         }
         Value made = Value::Of(std::move(list));
         if (made.depth <= kMaxNesting) return made;
-        return At(expression.line, absl::InvalidArgumentError("values lie too deep in each other"));
+        return At(expression.line, absl::InvalidArgumentError("values are nested too deeply"));
       }
     }
     return Value::None();
   }
 
-  // Returns the parts of a call, a filter or a test behind the first.
+  // Returns the arguments of a call, a filter or a test: its parts without the first, and its keywords.
   absl::StatusOr<TemplateArguments> Arguments(const TemplateExpression& expression) {
     TemplateArguments arguments;
     for (size_t i = 1; i < expression.parts.size(); ++i) {

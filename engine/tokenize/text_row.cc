@@ -28,12 +28,15 @@ absl::StatusOr<std::vector<ChatMessage>> ReadMessages(const Json& list) {
   std::vector<ChatMessage> messages;
   for (const Json& one : list) {
     const std::string place = absl::StrCat("message ", messages.size(), ": ");
-    if (!one.is_object()) return absl::InvalidArgumentError(absl::StrCat(place, "found ", ShownJson(one)));
+    if (!one.is_object()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(place, "found ", ShownJson(one), "; wanted an object with \"role\" and \"content\""));
+    }
     ChatMessage message;
     for (const char* name : {"role", "content"}) {
       const auto found = one.find(name);
       if (found == one.end() || !found->is_string()) {
-        return absl::InvalidArgumentError(absl::StrCat(place, "it has no string \"", name, "\""));
+        return absl::InvalidArgumentError(absl::StrCat(place, "\"", name, "\" is missing, or is not a string"));
       }
       (name[0] == 'r' ? message.role : message.content) = found->get<std::string>();
     }
@@ -69,10 +72,10 @@ absl::StatusOr<Json> ParseRow(absl::string_view line) {
   return ParseStrictJson(line);
 }
 
-// Returns the parts of a row, unless it is one of another kind.
+// Returns prompt and completion of a row, or none if the row has another form.
 absl::StatusOr<std::optional<PromptRow>> PartsOf(const Json& json) {
-  const bool other = json.contains("text") || json.contains("messages");
-  if (other || !json.contains("prompt") || !json.contains("completion")) return std::nullopt;
+  const bool has_other_form = json.contains("text") || json.contains("messages");
+  if (has_other_form || !json.contains("prompt") || !json.contains("completion")) return std::nullopt;
   PromptRow row;
   SHALE_ASSIGN_OR_RETURN(row.prompt, TextOf(json, "prompt"));
   SHALE_ASSIGN_OR_RETURN(row.completion, TextOf(json, "completion"));

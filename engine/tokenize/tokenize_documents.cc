@@ -20,12 +20,12 @@ constexpr int64_t kBatchBytes = int64_t{1} << 16;  // Less would cost time to ha
 // Threads write to the ends of their vectors all the time, so no two of them may do so in one cache line.
 constexpr size_t kCacheLine = 64;
 
-// Pieces that one thread takes at a time, and what becomes of them.
+// Pieces that one thread processes at a time, and their tokens.
 struct alignas(kCacheLine) Batch {
   struct Document {
     size_t tokens_end = 0;  // In `tokens`.
     bool ends = true;
-    bool counts_in_part = false;
+    bool counts_in_part = false;  // Whether `counts` says which tokens count; otherwise all do.
   };
   std::vector<DocumentPiece> pieces;
   std::vector<int32_t> tokens;
@@ -81,10 +81,11 @@ class alignas(kCacheLine) Worker {
     if (piece.begins && !row.is_chat) append(tokenizer_.prefix());
     const size_t text_begin = tokens.size();
     SHALE_RETURN_IF_ERROR(encoder_.Encode(text, {.special_tokens_in_text = row.is_chat}, &tokens));
-    const bool all = turns.size() == 1 && turns[0] == 0;
-    batch.counts.resize(all ? begin : text_begin);
-    // What stands around the text is no completion, but its end is.
-    if (!all) std::fill(batch.counts.begin() + begin, batch.counts.end(), 0);
+    const bool all_count = turns.size() == 1 && turns[0] == 0;
+    batch.counts.resize(all_count ? begin : text_begin);
+    // Of what the tokenizer puts around a text, what comes before a prompt does not count. The end counts if the text
+    // before it does.
+    if (!all_count) std::fill(batch.counts.begin() + begin, batch.counts.end(), 0);
     for (size_t i = 0; i < turns.size(); ++i) {
       if (turns[i] == 0) continue;
       SHALE_ASSIGN_OR_RETURN(const size_t place, PlaceOf(text.substr(0, turns[i]), row.is_chat, tokens, text_begin));
@@ -95,13 +96,14 @@ class alignas(kCacheLine) Worker {
       if (options_.end_of_document >= 0) tokens.push_back(options_.end_of_document);
     }
     batch.counts.resize(tokens.size(), turns.size() % 2);
-    batch.documents.push_back({.tokens_end = tokens.size(), .ends = piece.ends, .counts_in_part = !all});
+    batch.documents.push_back({.tokens_end = tokens.size(), .ends = piece.ends, .counts_in_part = !all_count});
     batch.totals.documents += piece.ends ? 1 : 0;
     batch.totals.bytes += static_cast<int64_t>(text.size());
     return absl::OkStatus();
   }
 
-  // Returns how many tokens of the text, which begin at `begin`, are also those of the beginning of the text.
+  // Returns the index in `tokens` of the first token that `text` alone does not have. `text` is the beginning of a text
+  // whose tokens begin at `begin`.
   absl::StatusOr<size_t> PlaceOf(absl::string_view text, bool is_chat, const std::vector<int32_t>& tokens,
                                  size_t begin) {
     std::vector<int32_t> alone;

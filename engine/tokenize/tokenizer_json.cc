@@ -73,6 +73,7 @@ absl::Status ReadPostProcessor(const JsonPart& part, std::vector<int32_t>* prefi
 absl::StatusOr<Tokenizer> Tokenizer::FromJson(absl::string_view text) {
   SHALE_ASSIGN_OR_RETURN(const Json json, ParseStrictJson(text));
   const JsonPart file(&json, "tokenizer");
+  // "truncation" and "padding" are for batches of a fixed length. They are not applied, as in transformers.
   SHALE_RETURN_IF_ERROR(file.Check({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                                     "post_processor", "decoder", "model"}));
   if (const Json& version = file.Member("version").json(); version != "1.0") {

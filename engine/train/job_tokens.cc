@@ -10,7 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "engine/hugging_face/tokenizer_digest.h"
+#include "engine/io/input_stream.h"
 #include "engine/tokenize/prepared_text.h"
 #include "kernels/check.h"
 
@@ -25,10 +26,7 @@ std::string CacheOf(const Job& job) {
   return (run.parent_path() / "tokens").string();
 }
 
-bool IsJsonLines(absl::string_view name) {
-  for (const absl::string_view packed : {".gz", ".zst"}) absl::ConsumeSuffix(&name, packed);
-  return absl::EndsWith(name, ".jsonl");
-}
+bool IsJsonLines(absl::string_view name) { return absl::EndsWith(WithoutPacking(name), ".jsonl"); }
 
 // Refuses JSON Lines that would be taken for text whose bytes are tokens.
 absl::Status CheckHasTokenizer(const Job& job, const std::string& path) {
@@ -45,6 +43,19 @@ absl::Status CheckHasTokenizer(const Job& job, const std::string& path) {
                    "data.format=TEXT to train on the bytes of the file as they are"));
 }
 
+// Refuses the bytes of text as tokens of a model whose folder has a tokenizer in another form than tokenizer.json: the
+// model does not know them. A job that wants them says so (data.tokenizer=bytes).
+absl::Status CheckModelKnowsBytes(const Job& job) {
+  if (job.hf_folder.empty() || !job.data.tokenizer.empty()) return absl::OkStatus();
+  SHALE_ASSIGN_OR_RETURN(const std::string files, TokenizerDigest(job.hf_folder));
+  if (files.empty() || absl::StartsWith(files, "tokenizer.json ")) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("data.tokenizer: missing, and ", job.hf_folder, " has a tokenizer (", files,
+                   "), but no tokenizer.json, the only form that is read; write it with transformers "
+                   "(AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)), or set data.tokenizer=bytes to "
+                   "train the model on the bytes of the text"));
+}
+
 }  // namespace
 
 absl::StatusOr<TokenSource> OpenJobTokens(const Job& job, const std::string& path, const TextProgress& progress) {
@@ -54,7 +65,9 @@ absl::StatusOr<TokenSource> OpenJobTokens(const Job& job, const std::string& pat
   }
   if (!text) {
     SHALE_RETURN_IF_ERROR(CheckHasTokenizer(job, path));
-    return TokenSource::Open(path, job.data.format);
+    SHALE_ASSIGN_OR_RETURN(TokenSource tokens, TokenSource::Open(path, job.data.format));
+    if (tokens.is_text()) SHALE_RETURN_IF_ERROR(CheckModelKnowsBytes(job));
+    return tokens;
   }
   SHALE_ASSIGN_OR_RETURN(PreparedText prepared,
                          PrepareText({.path = path,

@@ -1,7 +1,9 @@
-// Fuzzes rows of JSON Lines. A line is refused, or gives text of UTF-8 with turns that rise and lie in it.
+// Fuzzes rows of JSON Lines. A line is refused, or gives text of UTF-8 with turns that rise and lie in it, prompts of
+// UTF-8, and words.
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -34,6 +36,13 @@ void Check(absl::string_view line) {
       before = turn;
     }
   }
+  if (const absl::StatusOr<std::string> words = WordsOfRow(piece); !words.ok()) CheckRefusal(words.status());
+  const absl::StatusOr<std::vector<PromptRow>> prompts = ReadPrompts(piece, &chat);
+  if (!prompts.ok()) return CheckRefusal(prompts.status());
+  for (const PromptRow& row : *prompts) SHALE_CHECK(IsUtf8(row.prompt) && IsUtf8(row.completion));
+  const absl::StatusOr<bool> has_prompts = HasPrompts(piece);
+  SHALE_CHECK(has_prompts.ok()) << has_prompts.status();
+  SHALE_CHECK(*has_prompts == !prompts->empty());
 }
 
 }  // namespace

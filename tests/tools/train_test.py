@@ -17,6 +17,7 @@ _TRAIN = os.path.abspath("tools/train")
 _EVALUATE = os.path.abspath("tools/evaluate")
 _GENERATE = os.path.abspath("tools/generate")
 _PLAN = os.path.abspath("tools/plan")
+_TOKENIZER = os.path.abspath("tests/engine/tokenize/golden/gpt2/tokenizer.json")
 
 _JOB = """
 name: "test"
@@ -315,6 +316,44 @@ class ToolsTest(unittest.TestCase):
         self.refused(r"9 tokens found, but one sequence of 32 takes 33|too little is left", "--set=data.path=short.txt")
         self.write("latin1.txt", "caf\u00e9 ".encode("latin-1") * 500)
         self.refused(r"latin1\.txt.*UTF-8", "--set=data.path=latin1.txt", "--set=data.format=TEXT")
+
+    def test_two_runs_share_the_tokens_of_a_text_and_its_size_takes_no_memory(self):
+        os.mkdir(self.path("tokenizer"))
+        with open(_TOKENIZER, "rb") as tokenizer:
+            self.write("tokenizer/tokenizer.json", tokenizer.read())
+
+        def run(text, names):
+            """Trains on a text in one process for each name, all at once. Returns what they print, and their memory."""
+            processes = []
+            for name in names:
+                with open(self.path(name + ".out"), "wb") as out:
+                    processes.append(subprocess.Popen(
+                        [_TRAIN, "--job=job.textproto", "--set=data.tokenizer=tokenizer", "--set=data.path=" + text,
+                         "--set=data.evaluation_fraction=0", "--set=telemetry.evaluate_every=0",
+                         "--set=telemetry.run_folder=runs/" + name, "--set=lr_schedule.steps=1"],
+                        cwd=self.folder, stdout=out, stderr=subprocess.STDOUT))
+            peaks = []
+            for process, name in zip(processes, names):
+                _, status, usage = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+                self.assertEqual(process.returncode, 0, self.read(name + ".out"))
+                peaks.append(usage.ru_maxrss * 1024)
+            return [self.read(name + ".out") for name in names], peaks
+
+        rows = b'{"prompt": "What is the plural of river?", "completion": " rivers"}\n' * 5000
+        with open(self.path("large.jsonl"), "wb") as out:
+            for _ in range(100):
+                out.write(rows)
+        self.write("small.jsonl", rows)
+        size = os.path.getsize(self.path("large.jsonl"))
+        outputs, large = run("large.jsonl", ["a", "b"])
+        self.assertEqual(sorted(re.search(r"; (kept|found) in \S*runs/tokens/", output).group(1) for output in outputs),
+                         ["found", "kept"])
+        self.assertEqual(len([name for name in os.listdir(self.path("runs/tokens")) if name[0] != "."]), 1)
+        self.assertEqual(self.metrics("runs/a")[0]["loss"], self.metrics("runs/b")[0]["loss"])
+        _, (small,) = run("small.jsonl", ["c"])
+        # The tokens have half as many bytes as the text. Threads hand over batches of 64 KiB.
+        self.assertLess(max(large) - small, size / 3)
 
     def test_what_does_not_fit_is_refused(self):
         self.refused(r"vocabulary", "--set=model.decoder.vocabulary=100")

@@ -190,6 +190,18 @@ TEST_F(TokenSourceErrorsTest, AParquetFileIsRefusedWithTheWayToConvertIt) {
   EXPECT_TRUE(TokenSource::Open(folder_.path()).ok());
 }
 
+// Regression: a list was trained on as text, and the error for a compressed file asked to convert its encoding.
+TEST_F(TokenSourceErrorsTest, CompressedFilesAndListsAreForTokenizers) {
+  const std::string packed = folder_.Write("a.jsonl.gz", "\x1F\x8B\x08 and so on");
+  for (const DataFormat format : {DataFormat::kByContent, DataFormat::kText}) {
+    ExpectRefused(packed, kInvalid, packed + " is compressed, and only text for a tokenizer is decompressed", format);
+  }
+  const std::string list = folder_.Write("all.list", "a.txt\n");
+  ExpectRefused(list, kInvalid, list + " is a list of files, and a list can only name text for a tokenizer");
+  EXPECT_TRUE(TokenSource::Open(list, DataFormat::kText).ok());
+  EXPECT_THAT(TokenSource::Open(folder_.path())->skipped(), testing::ElementsAre("a.jsonl.gz (compressed)"));
+}
+
 TEST_F(TokenSourceErrorsTest, NoTokensOfOnesOwn) {
   EXPECT_EQ(TokenSource::FromTokens({}).status().message(), "no tokens were given");
   EXPECT_EQ(TokenSource::FromTokens({1, 2, -1}).status().message(), "token -1 at position 2 is negative");
@@ -267,8 +279,12 @@ TEST_F(TokenSourceErrorsTest, MegatronFilesAreReadAndChecked) {
   refused({.offsets = {0, 6, 8}}, kDataLoss, "sequence 2 has the length 2 and the offset 8; wanted the offset 6");
   refused({.lengths = {3, -1, 2}}, kDataLoss, "sequence 1 has the length -1");
   refused({.lengths = {3, 0}}, kDataLoss, "its size 90 is not that of 2 sequences and 3 boundaries");
-  refused({.documents = {0, 2}}, kDataLoss, "the last document ends at sequence 2 of 3");
-  refused({.documents = {0, 3, 2}}, kDataLoss, "document 2 begins at sequence 2");
+  refused({.documents = {0, 2}}, kDataLoss, "the last document ends at sequence 2; wanted 3, the number of sequences");
+  refused({.documents = {0, 3, 2}}, kDataLoss, "document 2 begins at sequence 2; wanted at least 3");
+  refused({.documents = {1, 3}}, kDataLoss, "document 0 begins at sequence 1; wanted 0");
+  folder_.Write("a.idx", MegatronIndex().Bytes() + std::string(3, '\0'));
+  ExpectRefused(path, kInvalid, "has a mode for each sequence, as data with images has; only text is supported",
+                DataFormat::kMegatron);
   folder_.Write("a.idx", MegatronIndex().Bytes().substr(0, 20));
   ExpectRefused(path, kInvalid, "is too short", DataFormat::kMegatron);
   folder_.Write("a.idx", MegatronIndex().Bytes());

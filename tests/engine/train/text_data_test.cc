@@ -11,6 +11,7 @@
 #include "engine/tokenize/token_files.h"
 #include "engine/tokenize/tokenize_documents.h"
 #include "engine/tokenize/tokenizer.h"
+#include "engine/train/job_tokens.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/text_data_fixture.h"
@@ -55,6 +56,21 @@ TEST_F(TextDataTest, JsonLinesWithoutATokenizerAreRefused) {
     EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rows.jsonl has JSON Lines, which only a tokenizer"));
     EXPECT_TRUE(Train(SmallJob(data + " format: TEXT")).status.ok());
   }
+}
+
+// Regression: a model with the tokenizer.model of SentencePiece alone was trained on bytes.
+TEST_F(TextDataTest, TextForAModelWhoseTokenizerIsNotReadIsRefused) {
+  folder_.Write("text.txt", std::string(999, 'a'));
+  std::filesystem::create_directory(folder_.Path("model"));
+  Job job = SmallJob("path: \"text.txt\"");
+  job.hf_folder = folder_.Path("model");
+  EXPECT_TRUE(OpenJobTokens(job, job.data.path, {}).ok());
+  folder_.Write("model/tokenizer.model", "pieces");
+  const absl::Status status = OpenJobTokens(job, job.data.path, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr(" has a tokenizer (tokenizer.model "));
+  job.data.tokenizer = "bytes";
+  EXPECT_TRUE(OpenJobTokens(job, job.data.path, {}).ok());
 }
 
 TEST_F(TextDataTest, MasksDoNotDependOnTheDivisionOfAStep) {
