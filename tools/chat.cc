@@ -57,9 +57,9 @@ class Conversation {
 
 // The text of an answer, as a message has it: without what the template itself writes before a message of the
 // assistant, often a space, with which a model begins its answers too.
-class Answer {
+class ShownAnswer {
  public:
-  Answer(const std::string& before, const std::function<void(absl::string_view)>& show)
+  ShownAnswer(const std::string& before, const std::function<void(absl::string_view)>& show)
       : before_(before), show_(show) {}
 
   // Shows what the model goes on with. Holds it back while it may be the beginning of `before`.
@@ -111,7 +111,7 @@ absl::Status Chat(const Tokenizer& tokenizer, const ChatTemplate& chat, const Ch
     }
     SHALE_RETURN_IF_ERROR(tokens.status());
     GeneratedText text(&tokenizer, /*is_text=*/false, /*skip_special=*/true, stop_strings);
-    Answer answer(turn.before, options.show);
+    ShownAnswer answer(turn.before, options.show);
     SHALE_RETURN_IF_ERROR(options.generate(*tokens, [&](int32_t token) {
       if (std::find(stop_tokens.begin(), stop_tokens.end(), token) != stop_tokens.end()) return false;
       answer.Add(text.Push(token));
