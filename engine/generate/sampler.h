@@ -28,17 +28,15 @@ struct GenerateOptions {
   // Sequence i draws with the seed sampling.seed + i.
   SamplingOptions sampling;
   std::vector<int32_t> stop_tokens;  // Each ends the sequence that draws it, and is not emitted.
-  // If true, a sequence keeps the tokens that it holds from the previous call and with which its prompt begins, so that
-  // a conversation goes on without computing them again. The last bits of the logits may then differ from those of a
-  // sequence that begins anew.
+  // Whether tokens that a sequence holds from the call before, and that its prompt begins with, are not computed again.
+  // A conversation goes on like that. The last bits of logits may differ from those of a sequence that begins anew.
   bool goes_on = false;
 };
 
 // Returns InvalidArgument, which names the option, if one is out of range.
 absl::Status CheckSampling(const SamplingOptions& options);
 
-// Draws tokens. A draw depends only on the options, the logits, the text and the number of earlier draws. Used by one
-// thread.
+// A draw depends only on the options, the logits, the text and the number of earlier draws. Used by one thread.
 class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options) : options_(options), random_(options.seed) {}

@@ -358,6 +358,7 @@ absl::Status RankState::Fill(ReadValues read_values, const FillOptions& options,
     };
     const ElementRange wanted = OfParameter(static_cast<ParameterId>(id), Weights(g));
     if (g.stored == FrozenWeights::kNf4) {
+      // Reads all of a parameter of which this rank holds a part, and nothing of the others.
       if (wanted.begin < wanted.end) SHALE_RETURN_IF_ERROR(FillNf4(parameter, read, values));
       continue;
     }
