@@ -14,6 +14,7 @@
 #include "engine/hugging_face/base.h"
 #include "engine/hugging_face/export.h"
 #include "engine/model/adapter.h"
+#include "tests/engine/train/bytes_read.h"
 #include "tests/engine/train/resume_fixture.h"
 
 namespace shale {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -22,15 +21,6 @@
 namespace shale {
 
 inline constexpr char kGpt2[] = "decoder { family: GPT2 width: 24 layers: 2 heads: 2 hidden: 40 }";
-
-// Returns how many bytes this process has read from files so far.
-inline int64_t BytesRead() {
-  std::ifstream io("/proc/self/io");
-  std::string field;
-  int64_t bytes = -1;
-  io >> field >> bytes;
-  return field == "rchar:" ? bytes : -1;
-}
 
 class ResumeTest : public ::testing::Test {
  protected:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/engine/train/bytes_read.h"
 #include "tests/engine/train/resume_fixture.h"
 
 namespace shale {
