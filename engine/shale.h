@@ -54,13 +54,17 @@
 #include "engine/events/event_queue.h"
 #include "engine/events/event_writer.h"
 
-// Trained weights: checkpoints, exports, generation.
+// Trained weights: checkpoints, exports, generation. ExportHf leaves adapters out. To merge them into the weights, give
+// it a reader that calls MergedWeights::Read; to write them alone, call ExportHfAdapter.
 #include "engine/checkpoint/export_parameters.h"
 #include "engine/checkpoint/newest.h"
 #include "engine/checkpoint/reader.h"
 #include "engine/generate/generator.h"
 #include "engine/generate/sampler.h"
+#include "engine/hugging_face/adapter_folder.h"
+#include "engine/hugging_face/base.h"
 #include "engine/hugging_face/export.h"
+#include "engine/hugging_face/merged_weights.h"
 #include "engine/planner/generation_size.h"
 
 // SHALE_RETURN_IF_ERROR and SHALE_ASSIGN_OR_RETURN.

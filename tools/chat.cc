@@ -55,6 +55,39 @@ class Conversation {
   size_t kept_ = 0;  // Messages at the beginning that are never forgotten.
 };
 
+// The text of an answer, as a message has it: without what the template itself writes before a message of the
+// assistant, often a space, with which a model begins its answers too.
+class ShownAnswer {
+ public:
+  ShownAnswer(const std::string& before, const std::function<void(absl::string_view)>& show)
+      : before_(before), show_(show) {}
+
+  // Shows what the model goes on with. Holds it back while it may be the beginning of `before`.
+  void Add(const std::string& more) {
+    text_ += more;
+    if (begun_) return show_(more);
+    if (text_.size() < before_.size() && absl::StartsWith(before_, text_)) return;
+    Begin();
+  }
+  // Shows what was held back, and returns the answer.
+  std::string End() {
+    if (!begun_) Begin();
+    return text_;
+  }
+
+ private:
+  void Begin() {
+    begun_ = true;
+    if (absl::StartsWith(text_, before_)) text_.erase(0, before_.size());
+    show_(text_);
+  }
+
+  const std::string& before_;
+  const std::function<void(absl::string_view)>& show_;
+  std::string text_;
+  bool begun_ = false;
+};
+
 }  // namespace
 
 absl::Status Chat(const Tokenizer& tokenizer, const ChatTemplate& chat, const ChatOptions& options, std::istream& in) {
@@ -78,21 +111,15 @@ absl::Status Chat(const Tokenizer& tokenizer, const ChatTemplate& chat, const Ch
     }
     SHALE_RETURN_IF_ERROR(tokens.status());
     GeneratedText text(&tokenizer, /*is_text=*/false, /*skip_special=*/true, stop_strings);
-    std::string answer;
-    const auto say = [&](const std::string& more) {
-      answer += more;
-      options.show(more);
-    };
+    ShownAnswer answer(turn.before, options.show);
     SHALE_RETURN_IF_ERROR(options.generate(*tokens, [&](int32_t token) {
       if (std::find(stop_tokens.begin(), stop_tokens.end(), token) != stop_tokens.end()) return false;
-      say(text.Push(token));
+      answer.Add(text.Push(token));
       return !text.stopped();
     }));
-    say(text.Finish());
+    answer.Add(text.Finish());
+    conversation.Add("assistant", answer.End());
     options.show("\n");
-    // The template writes this itself.
-    if (absl::StartsWith(answer, turn.before)) answer.erase(0, turn.before.size());
-    conversation.Add("assistant", answer);
   }
   return absl::OkStatus();
 }

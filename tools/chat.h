@@ -28,9 +28,10 @@ struct ChatOptions {
 };
 
 // Reads a message from each line of `in` and shows the answer, until `in` ends. The messages are made text by the chat
-// template. A conversation that becomes too long forgets its oldest turns; a message that is too long by itself is not
-// answered, and `show` gets the reason. Returns InvalidArgument if the template cannot write a conversation, and the
-// errors of `generate`.
+// template. What the template writes before an answer, such as a space, is not shown when the model writes it too. A
+// conversation that becomes too long forgets its oldest turns; a message that is too long by itself is not answered,
+// and `show` gets the reason. Returns InvalidArgument if the template cannot write a conversation, and the errors of
+// `generate`.
 absl::Status Chat(const Tokenizer& tokenizer, const ChatTemplate& chat, const ChatOptions& options, std::istream& in);
 
 }  // namespace shale

@@ -1,4 +1,4 @@
-// Generation and export through the C interface.
+// Generation through the C interface.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -7,24 +7,20 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "engine/backends/job_backend.h"
 #include "engine/c/calls.h"
+#include "engine/c/checkpoints.h"
 #include "engine/c/handles.h"
 #include "engine/c/model.h"
 #include "engine/c/sampling.h"
 #include "engine/c/shale.h"
-#include "engine/checkpoint/export_parameters.h"
-#include "engine/checkpoint/newest.h"
 #include "engine/checkpoint/reader.h"
-#include "engine/config/parse.h"
 #include "engine/generate/generated_text.h"
 #include "engine/generate/generator.h"
-#include "engine/hugging_face/base.h"
 #include "engine/tokenize/eos_token.h"
 #include "engine/tokenize/tokenizer.h"
 #include "kernels/check.h"
@@ -62,17 +58,6 @@ absl::StatusOr<std::vector<std::string>> TakeStops(const char* const* stops, siz
   return taken;
 }
 
-// Calls `use` with the checkpoint at `folder`, or with the newest intact one in it.
-absl::Status UseCheckpoint(const char* folder, absl::FunctionRef<absl::Status(const CheckpointReader&)> use) {
-  SHALE_RETURN_IF_ERROR(Require(folder, "folder"));
-  const absl::StatusOr<CheckpointReader> checkpoint = CheckpointReader::Open(folder);
-  if (checkpoint.ok()) return use(*checkpoint);
-  if (!absl::IsNotFound(checkpoint.status())) return checkpoint.status();
-  SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, UseNewestCheckpoint(folder, use));
-  if (!newest.path.empty()) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat(folder, " is no checkpoint, and there is none in it"));
-}
-
 // Writes tokens into the buffer of the caller, as shale.h says of text.
 absl::Status GiveTokens(absl::Span<const int32_t> tokens, int32_t* buffer, size_t capacity, size_t* needed) {
   SHALE_RETURN_IF_ERROR(Require(needed, "needed"));
@@ -85,24 +70,6 @@ absl::Status GiveTokens(absl::Span<const int32_t> tokens, int32_t* buffer, size_
   return absl::OkStatus();
 }
 
-// Returns what reads the base of a checkpoint, or null if it has none.
-absl::StatusOr<ReadBase> BaseOf(const CheckpointReader& checkpoint) {
-  if (!checkpoint.manifest().base) return nullptr;
-  SHALE_ASSIGN_OR_RETURN(const Job job, ParseRecordedJob(checkpoint.manifest().job, "the checkpoint's job"));
-  SHALE_ASSIGN_OR_RETURN(OpenedBase base, OpenVerifiedBase(checkpoint, job.model, /*folder=*/""));
-  return std::move(base.read);
-}
-
-absl::StatusOr<SafetensorsDType> TypeOf(int32_t type) {
-  switch (type) {
-    case SHALE_F32: return SafetensorsDType::kF32;
-    case SHALE_BF16: return SafetensorsDType::kBF16;
-    case SHALE_F16: return SafetensorsDType::kF16;
-    default:
-      return absl::InvalidArgumentError(absl::StrCat("type is ", type, "; allowed: SHALE_F32, SHALE_BF16, SHALE_F16"));
-  }
-}
-
 }  // namespace
 }  // namespace shale::c
 
@@ -112,16 +79,23 @@ using shale::c::Require;
 
 shale_code shale_generator_create(const char* folder, const struct shale_model* model, shale_generator* generator,
                                   shale_error* error) {
+  return shale_generator_create_with_base(folder, model, /*base_folder=*/nullptr, generator, error);
+}
+
+shale_code shale_generator_create_with_base(const char* folder, const struct shale_model* model,
+                                            const char* base_folder, shale_generator* generator, shale_error* error) {
   return Call(error, [&]() -> absl::Status {
     SHALE_RETURN_IF_ERROR(Require(generator, "generator"));
     std::optional<shale::CustomModel> custom;
     if (model != nullptr) {
       SHALE_ASSIGN_OR_RETURN(custom, shale::c::MakeModel(model));
     }
+    const std::string base = base_folder == nullptr ? "" : base_folder;
     auto created = std::make_shared<shale::c::TextGenerator>();
     SHALE_RETURN_IF_ERROR(
         shale::c::UseCheckpoint(folder, [&](const shale::CheckpointReader& checkpoint) -> absl::Status {
-          SHALE_ASSIGN_OR_RETURN(created->tokens, shale::Generator::Create(checkpoint, shale::CreateBackend, custom));
+          SHALE_ASSIGN_OR_RETURN(created->tokens,
+                                 shale::Generator::Create(checkpoint, shale::CreateBackend, custom, {}, base));
           return absl::OkStatus();
         }));
     SHALE_ASSIGN_OR_RETURN(*generator, Generators().Add(std::move(created)));
@@ -192,15 +166,4 @@ shale_code shale_generator_generate_text(shale_generator generator, const char* 
 
 shale_code shale_generator_free(shale_generator generator, shale_error* error) {
   return Call(error, [&] { return Generators().Free(generator); });
-}
-
-shale_code shale_export_parameters(const char* folder, int32_t type, const char* file, shale_error* error) {
-  return Call(error, [&]() -> absl::Status {
-    SHALE_RETURN_IF_ERROR(Require(file, "file"));
-    SHALE_ASSIGN_OR_RETURN(const shale::SafetensorsDType dtype, shale::c::TypeOf(type));
-    return shale::c::UseCheckpoint(folder, [&](const shale::CheckpointReader& checkpoint) -> absl::Status {
-      SHALE_ASSIGN_OR_RETURN(shale::ReadBase base, shale::c::BaseOf(checkpoint));
-      return shale::ExportParameters(checkpoint, dtype, file, std::move(base));
-    });
-  });
 }

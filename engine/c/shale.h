@@ -45,7 +45,7 @@ extern "C" {
 #define SHALE_API __attribute__((visibility("default")))
 
 /* The version of this header. It grows when functions, or members of structs, are added. */
-#define SHALE_API_VERSION 5
+#define SHALE_API_VERSION 6
 
 /* Returns the SHALE_API_VERSION of the library. A program needs a library of at least its own version. */
 SHALE_API int32_t shale_api_version(void);
@@ -489,6 +489,12 @@ typedef uint64_t shale_generator;
  * brought it; else NULL. */
 SHALE_API shale_code shale_generator_create(const char* folder, const struct shale_model* model,
                                             shale_generator* generator, shale_error* error);
+/* Does the same for a checkpoint that holds adapters alone and whose base was moved: reads the base from the Hugging
+ * Face folder `base_folder`. NULL: from where the run had it. SHALE_FAILED_PRECONDITION says that the weights there are
+ * not those on which the adapters were trained. Since version 6. */
+SHALE_API shale_code shale_generator_create_with_base(const char* folder, const struct shale_model* model,
+                                                      const char* base_folder, shale_generator* generator,
+                                                      shale_error* error);
 /* Makes tokens of text, and text of tokens, with the tokenizer.json in a folder from now on: a Hugging Face folder, or
  * hf/ in the folder of a run. Without one, each byte is a token, if the model was trained like that. Since version 5.
  */
@@ -517,6 +523,13 @@ SHALE_API shale_code shale_generator_free(shale_generator generator, shale_error
 enum { SHALE_F32 = 0, SHALE_BF16 = 1, SHALE_F16 = 2 };
 /* Writes all parameters of a checkpoint to a safetensors file, under the engine's names. `folder` is as above. */
 SHALE_API shale_code shale_export_parameters(const char* folder, int32_t type, const char* file, shale_error* error);
+/* Does the same with the base of adapters in another folder, as shale_generator_create_with_base does. Since version 6.
+ */
+SHALE_API shale_code shale_export_parameters_with_base(const char* folder, const char* base_folder, int32_t type,
+                                                       const char* file, shale_error* error);
+/* Writes the adapters of a checkpoint as a folder that PEFT loads on top of their base: adapter_config.json and
+ * adapter_model.safetensors. The folder `out` must not exist, or be empty. Does not read the base. Since version 6. */
+SHALE_API shale_code shale_export_adapter(const char* folder, int32_t type, const char* out, shale_error* error);
 
 #ifdef __cplusplus
 }

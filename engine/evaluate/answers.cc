@@ -53,13 +53,13 @@ class Speech {
     answer_.unanswered = left_ < 1;
   }
 
-  // Takes a token. Returns whether more are wanted.
+  // Adds a token. Returns whether the answer goes on.
   bool Push(int32_t token, bool whole) {
     answer_.answer += text_.Push(token);
     --left_;
     if (text_.stopped()) return false;
     const bool matches = Matches();
-    // What ends nothing is compared as far as the completion goes.
+    // If nothing ends an answer, it is generated until it is as long as the completion.
     cut_ = left_ < 1 || (!whole && !CanMatch()) || (!ends_ && matches && !whole);
     return !cut_;
   }
@@ -83,13 +83,13 @@ class Speech {
   GeneratedText text_;
   Answer answer_;
   std::string wanted_;
-  const bool ends_;  // Something ends an answer.
+  const bool ends_;  // Whether there is a token or a text that ends an answer.
   int64_t left_;     // How many tokens the answer may still have.
   bool cut_ = false;
 };
 
-// Answers prompts, as many at once as there are sequences. Rows of conversations and others take turns, because they
-// end otherwise.
+// Answers prompts, as many at once as there are sequences. Does not answer conversations and other rows at once,
+// because other tokens end them.
 class Matcher {
  public:
   Matcher(const MatchText& text, Sequences& sequences, const MatchOptions& options,
@@ -97,7 +97,7 @@ class Matcher {
       : text_(text), sequences_(sequences), options_(options), take_(take), next_(sequences), encoder_(text.tokenizer) {
     ends_[false].tokens = ends_[true].tokens = text.end_tokens;
     if (text.chat == nullptr) return;
-    // Rows of messages say what is wrong with a template that cannot write a conversation.
+    // A template that cannot write a conversation is reported when the first row with messages is read.
     const ChatTurn turn = FindTurn(*text.chat, text.tokenizer).value_or(ChatTurn());
     turn_end_ = turn.end;
     if (turn.end_token >= 0) {
@@ -110,7 +110,8 @@ class Matcher {
   absl::Status Add(PromptRow row) {
     if (row.is_chat != is_chat_) SHALE_RETURN_IF_ERROR(Finish());
     is_chat_ = row.is_chat;
-    // As training reads it. Special tokens that stand in the text are text, unless a chat template wrote it.
+    // The prompt becomes the tokens that it is in training: special tokens that stand in the text are text, unless a
+    // chat template wrote it.
     std::vector<int32_t> prompt;
     if (!row.is_chat) prompt = text_.tokenizer.prefix();
     SHALE_RETURN_IF_ERROR(encoder_.Encode(row.prompt, {.special_tokens_in_text = row.is_chat}, &prompt));
@@ -124,7 +125,7 @@ class Matcher {
     return std::ssize(prompts_) == sequences_.size() ? Finish() : absl::OkStatus();
   }
 
-  // Answers what waits.
+  // Answers the prompts that were added and not yet answered.
   absl::Status Finish() {
     GenerateOptions generate = {.count = options_.tokens, .stop_tokens = ends_[is_chat_].tokens};
     generate.sampling.temperature = 0;
@@ -149,7 +150,7 @@ class Matcher {
   const MatchReport& report() const { return report_; }
 
  private:
-  // Returns a turn without what the template writes behind it.
+  // Returns an answer without what the template writes behind it.
   std::string Said(absl::string_view turn) const {
     absl::string_view said = absl::StripTrailingAsciiWhitespace(turn);
     absl::ConsumeSuffix(&said, turn_end_);
@@ -162,14 +163,14 @@ class Matcher {
   const std::function<absl::Status(const Answer&)>& take_;
   NextTokens next_;
   Encoder encoder_;
-  std::array<Ends, 2> ends_;  // Of conversations if true.
+  std::array<Ends, 2> ends_;  // By whether the row is a conversation.
   std::string turn_end_;
   MatchReport report_;
-  // What waits, of one kind.
+  // The rows that wait to be answered. All are conversations, or none is.
   bool is_chat_ = false;
   std::vector<Speech> speeches_;
-  std::vector<std::vector<int32_t>> prompts_;  // Of those speeches that are answered.
-  std::vector<size_t> speech_of_;              // By prompt.
+  std::vector<std::vector<int32_t>> prompts_;  // Of the rows whose prompts fit the context.
+  std::vector<size_t> speech_of_;              // By prompt, its place in speeches_.
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Answers: what a model says to prompts, compared with what it should say.
+// Generates answers of a model to prompts, and compares them with the completions that a file has.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace shale {
 
-// A completion of a file, and what the model says to its prompt. In a conversation, the prompt is all before an answer
-// of the assistant as the chat template writes it, and the completion is that answer.
+// A completion of a file, and what the model answers to its prompt. In a conversation, the completion is a message of
+// the assistant, and the prompt is what the chat template writes of all messages before it.
 struct Answer {
   std::string prompt, completion;
   std::string answer;
@@ -26,9 +26,9 @@ struct Answer {
 
 struct MatchOptions {
   int64_t tokens = 256;  // The most tokens of an answer.
-  // Whether an answer that can no longer match is generated to its end all the same.
+  // Whether an answer is generated to its end even when it can no longer match.
   bool whole_answers = false;
-  // Whether of a conversation the last answer of the assistant counts alone. Otherwise all do.
+  // Whether only the last message of the assistant in a conversation is answered and counts, instead of all of them.
   bool last_turns = false;
 };
 
@@ -38,15 +38,15 @@ struct MatchReport {
   int64_t unanswered = 0;  // Completions whose prompt does not fit the context, or has no token. They do not match.
 };
 
-// What makes text of tokens, and tokens of text.
+// What turns text into tokens and tokens into text.
 struct MatchText {
   const Tokenizer& tokenizer;
   const ChatTemplate* chat = nullptr;  // Null: messages are refused.
-  std::vector<int32_t> end_tokens;     // End a text.
+  std::vector<int32_t> end_tokens;     // The tokens that end a text.
 };
 
-// Continues the prompts of the JSON Lines at `path`, which `data` says how to read, with the most likely tokens, as
-// many prompts at once as `sequences` has sequences. See Evaluator::Match.
+// Answers the prompts of the JSON Lines at `path`, as Evaluator::Match says. `data` says how the lines are read.
+// Answers as many prompts at once as there are sequences in `sequences`.
 absl::StatusOr<MatchReport> MatchCompletions(const std::string& path, const DataConfig& data, const MatchText& text,
                                              Sequences& sequences, const MatchOptions& options,
                                              const std::function<absl::Status(const Answer&)>& take);

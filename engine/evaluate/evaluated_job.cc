@@ -21,7 +21,7 @@ bool HasTokenizer(const std::string& folder) { return access(JoinPath(folder, "t
 
 void SetData(const EvaluatorOptions& options, DataConfig& data) {
   data.order = DataOrder::kSequential;
-  // A run on JSON Lines whose names do not say so is evaluated on such.
+  // A run that read files as JSON Lines although their names do not say so reads these files as such, too.
   if (data.format != DataFormat::kJsonLines) data.format = DataFormat::kByContent;
   data.evaluation_path.clear();
   data.evaluation_fraction = 0;

@@ -1,4 +1,4 @@
-// The job of an evaluation: that of a run, or one for a Hugging Face folder, with other data.
+// Makes the job of an evaluation from the job of a run, or for a Hugging Face folder.
 #pragma once
 
 #include <cstdint>
@@ -25,18 +25,18 @@ struct EvaluatorOptions {
   int64_t context = 0;
   // Bytes that the plan may have. 0: the default of the machine.
   int64_t budget_bytes = 0;
-  std::string base_folder;  // Of a run whose checkpoints hold adapters alone: their base. Empty: where the run had it.
+  std::string base_folder;  // The base of a run whose checkpoints hold adapters alone. Empty: where the run had it.
   std::string cache;        // Keeps the tokens of text. Empty: as the run does.
   TextProgress progress;
 };
 
-// Return a job for WeightsOnly whose data are read once and in order, but for data.path, which is left to the caller.
-// Return InvalidArgument for options that the model cannot have.
+// Both functions return a job for WeightsOnly, whose data are read once and in order. The caller sets data.path. They
+// return InvalidArgument for options that the model cannot have.
 //
-// That of a run: `job` is the one that its checkpoint records. The tokenizer is the copy in the run folder, if there is
-// one.
+// Returns the job of a run. `job` is the one that the checkpoint records. The tokenizer is the copy in the run folder,
+// if there is one.
 absl::StatusOr<Job> EvaluatedJob(Job job, const std::string& run_folder, const EvaluatorOptions& options);
-// That of a Hugging Face folder.
+// Returns the job of a Hugging Face folder.
 absl::StatusOr<Job> EvaluatedJobOfFolder(const std::string& hf_folder, const EvaluatorOptions& options);
 
 }  // namespace shale

@@ -28,10 +28,10 @@ namespace {
 // Counts the bytes of the text of tokens.
 class TextBytes {
  public:
-  // Tokens are those of `tokenizer`; without one, they are bytes.
+  // The tokens are those of `tokenizer`; without one, each token is a byte.
   explicit TextBytes(const std::optional<Tokenizer>& tokenizer) : tokenizer_(tokenizer) {}
 
-  // Adds the targets of a sequence. Those that do not count end a text.
+  // Adds the targets of a sequence. A target that does not count ends a text.
   void Add(absl::Span<const int32_t> targets) {
     for (const int32_t target : targets) {
       if (target == kMaskedTarget) {
@@ -44,7 +44,7 @@ class TextBytes {
       }
     }
   }
-  // Ends a text. Returns the bytes of all.
+  // Ends a text. Returns the bytes of all texts so far.
   int64_t Finish() {
     if (stream_) bytes_ += std::ssize(stream_->Finish());
     stream_.reset();
@@ -67,7 +67,7 @@ double DataEvaluation::bits_per_byte() const {
 
 class Evaluator::Impl {
  public:
-  // `reads_bytes`: without a tokenizer, the tokens of text are its bytes.
+  // `reads_bytes` says whether tokens are the bytes of text if the job has no tokenizer.
   Impl(const EvaluatorOptions& options, bool reads_bytes) : progress_(options.progress), reads_bytes_(reads_bytes) {}
 
   // Plans and allocates. The weights are not set yet.

@@ -1,4 +1,4 @@
-// Evaluates a model on files: the loss of their tokens, and how many completions it gives word for word.
+// Evaluates a model on files: the loss on their tokens, and how many completions the model generates word for word.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ namespace shale {
 
 // The loss on a file.
 struct DataEvaluation {
-  double loss_sum = 0;  // Of the tokens that count, in nats.
-  int64_t tokens = 0;   // That count.
-  int64_t bytes = 0;    // Of the text of these tokens; 0 if it is not known.
+  double loss_sum = 0;  // The sum over the tokens that count, in nats.
+  int64_t tokens = 0;   // The number of tokens that count.
+  int64_t bytes = 0;    // The bytes of the text of these tokens; 0 if it is not known.
 
-  double loss() const;           // Of a token; 0 if none counts.
+  double loss() const;           // The mean over the tokens that count; 0 if none does.
   double perplexity() const;     // exp(loss()).
   double bits_per_byte() const;  // 0 if the text is not known.
 };
@@ -38,7 +38,7 @@ class Evaluator {
   static absl::StatusOr<std::unique_ptr<Evaluator>> FromRun(const std::string& run_folder, WhichCheckpoint which,
                                                             const BackendFactory& create_backend,
                                                             const EvaluatorOptions& options);
-  // Takes those of a Hugging Face folder.
+  // Does the same for a Hugging Face folder.
   static absl::StatusOr<std::unique_ptr<Evaluator>> FromFolder(const std::string& hf_folder,
                                                                const BackendFactory& create_backend,
                                                                const EvaluatorOptions& options);
@@ -54,8 +54,8 @@ class Evaluator {
   int64_t planned_peak_bytes() const;
   int64_t measured_peak_bytes() const;
 
-  // Returns the loss of the data at `path`, a file or folder as data.path of a job names it. With packing CUT, tokens
-  // behind the last full sequence do not count. Returns the errors of JobData::Open.
+  // Computes the loss on the data at `path`, which is a file or a folder, as for data.path in a job. With packing CUT,
+  // the tokens behind the last full sequence do not count. Returns the errors of JobData::Open.
   absl::StatusOr<DataEvaluation> Evaluate(const std::string& path);
 
   // Continues the prompts of the JSON Lines at `path` with the most likely tokens, up to a token that ends a text, and

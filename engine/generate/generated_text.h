@@ -14,19 +14,20 @@
 
 namespace shale {
 
-// Returns the tokens of a text that is continued, behind what the tokenizer puts before each. Special tokens in it are
-// tokens. An empty text stands for a newline.
+// Returns the tokens of a text that a model is to continue. They begin with those that the tokenizer puts before every
+// text. Special tokens that are written in the text become tokens. An empty text counts as a newline.
 absl::StatusOr<std::vector<int32_t>> PromptTokens(const Tokenizer& tokenizer, absl::string_view text);
 
-// The text of one sequence. Shows whole characters, and nothing from a stop string on. Used by one thread.
+// Turns the tokens of one sequence into text as they come. Returns whole characters only. The text ends where a stop
+// string begins. Used by one thread.
 class GeneratedText {
  public:
-  // Tokens are those of `tokenizer`, which may be null. Without one, they are bytes if `is_text`, and numbers
-  // otherwise. `skip_special` leaves out special tokens that are generated.
+  // The tokens are those of `tokenizer`. If that is null, a token is a byte of text if `is_text`, and otherwise its
+  // text is its number. `skip_special` leaves out special tokens that are generated.
   GeneratedText(const Tokenizer* tokenizer, bool is_text, bool skip_special, std::vector<std::string> stop_strings);
 
-  // Adds a token of the prompt, to which no stop string applies. Returns its text, none for a special token that the
-  // tokenizer put there and nobody wrote.
+  // Adds a token of the prompt and returns its text. Stop strings do not apply to the prompt. A special token has no
+  // text if the tokenizer added it, which `written` = false says.
   std::string PushPrompt(int32_t token, bool written = true);
   // Adds a generated token, and returns what can be shown now.
   std::string Push(int32_t token);
@@ -35,7 +36,7 @@ class GeneratedText {
   bool stopped() const { return stops_.stopped(); }
 
  private:
-  // Returns the text of a token that no stop string has seen.
+  // Returns the text of a token, before stop strings are looked for.
   std::string TextOf(int32_t token);
 
   const bool is_text_, skip_special_;

@@ -1,4 +1,4 @@
-// NextTokens computes what token follows a context, and draws it, with programs that are ready to run.
+// NextTokens computes the logits of the token that follows a context, and draws tokens from them.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +33,13 @@ class NextTokens {
                         absl::FunctionRef<bool(int32_t)> emit);
 
  private:
-  // Puts a context into a sequence, as far as a sequence may hold it. Its tokens are new, but for those at its
-  // beginning that the sequence holds and may keep.
+  // Prepares a sequence for the next Append, which then computes the logits after `context`, or after as many of its
+  // last tokens as a sequence may hold. If `keep`, the sequence keeps the tokens that it holds and with which the
+  // context begins; otherwise it keeps none. Puts the other tokens of the context into tokens_.
   absl::Status Begin(int64_t sequence, absl::Span<const int32_t> context, bool keep);
 
   Sequences& sequences_;
-  std::vector<std::vector<int32_t>> tokens_;  // New tokens, by sequence.
+  std::vector<std::vector<int32_t>> tokens_;  // By sequence, the tokens that the next Append adds.
 };
 
 }  // namespace shale

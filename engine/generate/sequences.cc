@@ -94,7 +94,7 @@ absl::Status Sequences::Append(absl::Span<const std::vector<int32_t>> tokens) {
   for (int64_t b = 0; b < size(); ++b) {
     Sequence& sequence = sequences_[b];
     sequence.tokens.insert(sequence.tokens.end(), tokens[b].begin(), tokens[b].end());
-    // Without a cache, every window is that of the last tokens.
+    // Without a cache, the window always holds the last end_ tokens.
     const int64_t keep = has_cache() ? std::clamp(std::ssize(tokens[b]), (end_ + 1) / 2, end_) : end_;
     if (std::ssize(sequence.tokens) <= end_) continue;
     sequence.tokens.erase(sequence.tokens.begin(), sequence.tokens.end() - keep);
@@ -131,11 +131,12 @@ size_t Sequences::NextChunk() const {
     longest = std::max(longest, sequence.missing());
     room = std::min(room, end_ - sequence.computed);
   }
-  // Tokens in common have a chunk of their own if nothing is left then, or if they are worth reading the weights for.
-  // A single token is what decoding appends: its program does not depend on what other sequences draw.
+  // Tokens in common have a chunk of their own if there are enough of them to be worth reading the weights, or if no
+  // sequence has other tokens. A single token, which is what decoding appends, has none: which program computes it must
+  // not depend on whether other sequences drew the same token.
   const int64_t in_common = InCommon();
   const bool for_all = in_common >= kTokensOfWeights || (in_common > 1 && in_common == longest);
-  // Takes the chunk, of those that every sequence has room for, that computes most tokens in its time.
+  // Of the chunks for which every sequence has room, takes the one that computes the most tokens in a given time.
   size_t best = 0;
   double most = 0;
   for (size_t i = 0; i < programs_.size(); ++i) {
@@ -161,8 +162,8 @@ absl::Status Sequences::Run(size_t program) {
   for (int64_t b = 0; b < size(); ++b) {
     const Sequence& sequence = sequences_[b];
     counts[b] = std::min(length, sequence.missing());
-    // Padding behind the tokens stores keys that no token sees before later chunks have stored over them. A sequence
-    // that is full has no room for it, and computes its last token again.
+    // The padding behind the tokens stores keys and values, too. No token sees them before later chunks have stored
+    // theirs in the same place. A full sequence has no room for padding, so it computes its last token again.
     const bool again = counts[b] == 0 && sequence.computed + length > end_;
     begins_[b] = static_cast<int32_t>(sequence.computed - again);
     rows_[b] = static_cast<int32_t>(b * length + std::max<int64_t>(counts[b], 1) - 1);
@@ -201,9 +202,9 @@ absl::Status Sequences::RunWindows() {
   rows_.resize(size());
   for (int64_t b = 0; b < size(); ++b) {
     const std::vector<int32_t>& tokens = sequences_[b].tokens;
-    // A model that reads every position of the window (the MLP) needs the tokens at the end of the window. Attention is
-    // causal, because no other has a graph of logits: there the tokens come first, at the positions of training, and
-    // whatever follows them has no effect.
+    // A model that reads every position of the window (the MLP) needs the tokens at the end of the window. In all other
+    // models attention is causal, because models with other attention have no graph of logits. There the tokens come
+    // first, at the positions that they have in training, and what follows them has no effect.
     const int64_t begin = first().last_target_only ? window - std::ssize(tokens) : 0;
     std::copy(tokens.begin(), tokens.end(), inputs_.begin() + b * window + begin);
     rows_[b] = static_cast<int32_t>(b * window + std::max<int64_t>(std::ssize(tokens), 1) - 1);

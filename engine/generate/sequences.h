@@ -18,14 +18,14 @@ namespace shale {
 int32_t PaddingToken(const Job& job);
 
 // Runs the programs of BuildGeneration ([Note: generation] in engine/planner/generation.h) on all local ranks, which
-// compute the same. With a cache, a token is computed once: Append runs the new tokens alone, by the programs that take
-// the least time for them, and those that all sequences have at the same positions once for all. Without one, Append
-// computes the whole window again.
+// compute the same. With a cache, Append computes only the new tokens, with the programs that take the least time for
+// them. Tokens that all sequences have at the same positions are computed once for all sequences. Without a cache,
+// Append computes the whole window again.
 //
-// A sequence holds at most positions() tokens. When another one comes, it forgets the older half and computes the rest
-// anew, at the positions from 0 on; so a token costs two at most, however long the text becomes. If each token sees no
-// more than a window of those before it, and positions are not learned, then a sequence has no end and forgets nothing
-// that counts.
+// A sequence holds at most positions() tokens. If another token is added to a full sequence, the sequence forgets its
+// older half and computes the newer half again, at the positions from 0 on. So on average at most two tokens are
+// computed for each one that is added, however long the text becomes. If each token sees no more than a window of the
+// tokens before it, and positions are not learned, then a sequence has no end and forgets nothing that counts.
 //
 // Used by one thread at a time.
 class Sequences {
@@ -49,7 +49,7 @@ class Sequences {
   absl::Status Append(absl::Span<const std::vector<int32_t>> tokens);
   // Returns the tokens that sequence b holds. Valid until the next change.
   absl::Span<const int32_t> tokens(int64_t b) const { return sequences_[b].tokens; }
-  // Takes all tokens from sequence b but the first `count`. REQUIRES: it has as many.
+  // Removes all tokens of sequence b but the first `count`. REQUIRES: it has that many.
   void Keep(int64_t b, int64_t count);
   // Returns the logits [V] after the last token of sequence b. Valid until the next Append. REQUIRES: it has one.
   absl::Span<const float> logits(int64_t b) const {
@@ -67,16 +67,17 @@ class Sequences {
   const ModelGraph& first() const { return programs_.front().graph; }
   bool has_cache() const { return first().cache.positions > 0; }
   absl::Status Check(absl::Span<const std::vector<int32_t>> tokens) const;
-  // Returns whether a program computes one sequence for all.
+  // Returns whether a program computes one sequence and stores its keys and values for all sequences.
   bool IsForAll(size_t program) const { return programs_[program].graph.micro_batch < size(); }
-  // Returns how many of the next tokens all sequences have in common. 0 if one of them has none and keeps what it
-  // holds.
+  // Returns how many of the next tokens to compute are the same in all sequences. Sequences that hold no tokens do not
+  // count. Returns 0 if sequences have computed different numbers of tokens, or if one has computed all of its tokens,
+  // because a program for all sequences would store over its keys and values.
   int64_t InCommon() const;
   // Returns the index of the program for the next chunk.
   size_t NextChunk() const;
   // Runs a program on the next tokens of every sequence.
   absl::Status Run(size_t program);
-  // Does the same with a program that computes one sequence for all, on tokens that they have in common.
+  // Does the same with a program for which IsForAll is true, on the tokens that the sequences have in common.
   absl::Status RunForAll(size_t program);
   // Computes the windows of all sequences.
   absl::Status RunWindows();

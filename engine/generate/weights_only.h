@@ -19,11 +19,12 @@
 
 namespace shale {
 
-// Returns a job as programs run it that do not train: one rank, all cores, no gradients, and no state but the weights.
-// The default budget of the machine holds (JobPlan::budget), unless the caller sets memory.budget_bytes again.
+// Returns the job for programs that use the weights without training: one rank, all cores, no gradients, and no state
+// but the weights. Its budget is the default of the machine (JobPlan::budget), unless the caller sets
+// memory.budget_bytes again.
 Job WithWeightsOnly(Job job);
 
-// Which programs use the weights.
+// Which programs are planned.
 struct WeightsUse {
   bool evaluation = false;                   // The loss of batches, of batch.micro_batch sequences.
   std::optional<GenerationSize> generation;  // Next tokens.
@@ -39,12 +40,12 @@ class WeightsOnly {
   static absl::StatusOr<std::unique_ptr<WeightsOnly>> Create(const Job& job, const BackendFactory& create_backend,
                                                              const WeightsUse& use);
 
-  // Sets the weights from a checkpoint, and from its base if it leaves out that: the base in `base_folder`, or where
-  // the run had it if that is empty. Returns FailedPrecondition if the checkpoint is of another model, or if the folder
-  // has not the base of the checkpoint, and DataLoss if the checkpoint is damaged. Errors of the machine would occur
-  // with every checkpoint, and are returned as they are.
+  // Sets the weights from a checkpoint. If the checkpoint leaves its base out, reads that from `base_folder`, or from
+  // where the run had it if `base_folder` is empty. Returns FailedPrecondition if the checkpoint is of another model,
+  // or if the folder does not have its base, and DataLoss if the checkpoint is damaged. Other errors are those of the
+  // machine, which another checkpoint would not avoid.
   absl::Status Restore(const CheckpointReader& checkpoint, const std::string& base_folder = "");
-  // Returns access to the weights, to set them otherwise.
+  // Returns access to the weights, for callers that set them from something other than a checkpoint.
   LocalState state();
 
   const Job& job() const { return job_; }
@@ -65,7 +66,7 @@ class WeightsOnly {
   absl::Status CheckBudget(const Backend& backend) const;
 
   const Job job_;
-  std::vector<PlannedProgram> programs_;  // Those of generation; then that of evaluation. Never changed once planned.
+  std::vector<PlannedProgram> programs_;  // Of generation, then that of evaluation. Never changed once planned.
   bool evaluates_ = false;
   int64_t peak_bytes_ = 0;
   std::unique_ptr<LocalRanks> ranks_;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "engine/hugging_face/config.h"
@@ -58,6 +59,18 @@ absl::StatusOr<std::set<std::string>> TargetModules(const DecoderConfig& config)
   return targets;
 }
 
+// Returns whether training began by taking the adapters out of the weights of the base, as PiSSA does. Such adapters
+// belong to what then was left of the base, and not to the base as its folder has it.
+bool ChangesTheBase(const HfFields& fields) {
+  const Json* value = fields.Find("init_lora_weights");
+  if (value == nullptr || !value->is_string()) return false;
+  const auto initialization = value->get<std::string>();
+  for (const char* changing : {"pissa", "corda", "olora", "loftq", "lora_ga"}) {
+    if (absl::StartsWithIgnoreCase(initialization, changing)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> HfAdapterConfigText(const DecoderConfig& config, const std::string& base) {
@@ -92,11 +105,14 @@ absl::StatusOr<AdapterConfig> ReadHfAdapterConfig(const std::string& folder) {
   if (fields.StringOr("bias", "none") != "none") fields.Refuse("bias", "none");
   fields.Demand("use_dora", /*allowed=*/false, /*absent=*/false, "the engine has plain adapters");
   fields.Demand("lora_bias", /*allowed=*/false, /*absent=*/false, "the engine's adapters have no bias");
-  for (const char* key :
-       {"rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication", "trainable_token_indices"}) {
+  fields.Demand("use_qalora", /*allowed=*/false, /*absent=*/false, "the engine has plain adapters");
+  for (const char* key : {"rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication",
+                          "trainable_token_indices", "target_parameters", "alora_invocation_tokens", "use_bdlora",
+                          "arrow_config", "kasa_config", "monteclora_config"}) {
     const Json* value = fields.Find(key);
     if (value != nullptr && !value->empty()) fields.Refuse(key, "none");
   }
+  if (ChangesTheBase(fields)) fields.Refuse("init_lora_weights", "an initialization that leaves the base as it is");
   AdapterConfig config;
   config.rank = fields.Int("r", 1, 1 << 16);
   config.alpha = fields.Number("lora_alpha", 1e-6, 1e6);

@@ -16,7 +16,8 @@ absl::StatusOr<std::string> HfAdapterConfigText(const DecoderConfig& config, con
 // Returns rank, alpha and rank_stabilized of the adapters of `folder`/adapter_config.json, without targets, which
 // follow from the tensors. Ignores dropout, because the engine trains without it. Returns InvalidArgument, with one
 // line per problem as ReadHfConfig does, for everything that the engine cannot compute exactly: other kinds of
-// adapters, biases, layers with ranks of their own, further modules that were trained.
+// adapters, biases, layers with ranks of their own, further modules that were trained, and adapters of a base that
+// their initialization changed (PiSSA and others).
 absl::StatusOr<AdapterConfig> ReadHfAdapterConfig(const std::string& folder);
 
 }  // namespace shale

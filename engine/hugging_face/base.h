@@ -12,7 +12,7 @@
 
 namespace shale {
 
-// How a user of a tool names the folder of the base.
+// The flag with which a user of a tool names the folder of the base.
 inline constexpr absl::string_view kBaseFlag = "--base=FOLDER";
 
 // The base, opened. Any number of threads may read.
@@ -21,10 +21,10 @@ struct OpenedBase {
   ReadBase read;  // Null if the checkpoint holds all parameters.
 };
 
-// Opens the base of a checkpoint, of the given model, in `folder`, or where the run had it if `folder` is empty.
-// Returns InvalidArgument if a folder is given and the checkpoint has no base, and FailedPrecondition or the error of
-// HfWeights::Open, with the checkpoint's name, if the folder does not have the weights. They may still be those of
-// another base: the caller compares their digest (CheckBaseDigest).
+// Opens the base of a checkpoint of the given model in `folder`, or where the run had it if `folder` is empty. Returns
+// InvalidArgument if a folder is given and the checkpoint has no base. Returns FailedPrecondition, or the error of
+// HfWeights::Open, with the name of the checkpoint, if the folder does not hold the weights of such a model. The
+// weights may still be those of another base, so the caller must compare their digest (CheckBaseDigest).
 absl::StatusOr<OpenedBase> OpenBase(const CheckpointReader& checkpoint, const ModelConfig& model,
                                     const std::string& folder);
 

@@ -356,12 +356,13 @@ absl::Status RankState::Fill(ReadValues read_values, const FillOptions& options,
       }
       return absl::OkStatus();
     };
+    const ElementRange wanted = OfParameter(static_cast<ParameterId>(id), Weights(g));
     if (g.stored == FrozenWeights::kNf4) {
-      SHALE_RETURN_IF_ERROR(FillNf4(parameter, read, values));
+      // Reads all of a parameter of which this rank holds a part, and nothing of the others.
+      if (wanted.begin < wanted.end) SHALE_RETURN_IF_ERROR(FillNf4(parameter, read, values));
       continue;
     }
     const int64_t offset = g.layout().Find(parameter.name)->offset_elements;
-    const ElementRange wanted = OfParameter(static_cast<ParameterId>(id), Weights(g));
     for (int64_t begin = wanted.begin; begin < wanted.end; begin += std::ssize(values)) {
       const auto part = values.subspan(0, wanted.end - begin);
       SHALE_RETURN_IF_ERROR(read(parameter, begin, part));

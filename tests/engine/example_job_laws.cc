@@ -107,7 +107,10 @@ RandomJob MakeRandomJob(int seed) {
   } else {
     job.recomputation.push_back(absl::StrCat("activation_checkpointing.recompute=", job.example->activation));
   }
-  if (pick(4) == 0) job.numbers.push_back("optimizer.train_only=*norm.weight");  // Every example has some.
+  if (pick(4) == 0) {
+    job.numbers.push_back("optimizer.train_only=*norm.weight");  // Every example has some.
+    job.numbers.push_back(absl::StrCat("optimizer.frozen_weights=", one_of({"AS_COMPUTED", "BF16", "NF4"})));
+  }
   return job;
 }
 

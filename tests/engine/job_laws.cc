@@ -229,6 +229,14 @@ INSTANTIATE_TEST_SUITE_P(
                 {"runtime.device=CUDA", "optimizer.epsilon=", "optimizer.rule=LION", "optimizer.learning_rate=1e-3"},
                 1e-2},
         JobCase{"AdamW8Bit", {"runtime={device: CUDA graphs: true}", "optimizer.rule=ADAMW_8BIT"}, 1e-2},
+        JobCase{"AdaptersOn4Bits",
+                {"runtime={device: CUDA ranks_per_device: 3}", "sharding.ranks=3", "model.adapter={rank: 2 alpha: 4}",
+                 "optimizer.frozen_weights=NF4"},
+                1e-4},
+        JobCase{
+            "FrozenGraphs",
+            {"runtime={device: CUDA graphs: true}", "optimizer.train_only=blocks.1.*", "optimizer.frozen_weights=BF16"},
+            1e-4},
         // Heads of a width that cuDNN supports.
         JobCase{"WideHeads",
                 {"runtime.device=CUDA", "precision.compute=BF16", "batch.sequence_length=12",

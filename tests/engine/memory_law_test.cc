@@ -79,6 +79,7 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
     model.vocabulary = (*example)->vocabulary;
     options.model = model;
     if (pick(3) == 0) options.train_only = {"*norm.weight"};
+    options.frozen_weights = static_cast<FrozenWeights>(pick(3));
     return options;
   }
   DecoderConfig c = SmallDecoder();
@@ -117,32 +118,48 @@ Tokens RandomData(const Example* example, uint64_t most, std::mt19937_64& random
 }
 
 std::string Describe(const RunOptions& o, int seed) {
-  return absl::StrCat(
-      "seed ", seed, ": ", Description(o.model), " ", ToString(o.step.strategy), " ", ToString(o.step.accumulation),
-      " ", ToString(o.step.activations.preset), " in segments of ", o.step.activations.segment_blocks,
-      o.step.activations.offload.empty() ? "" : ", offloaded", " R=", o.step.mesh.replicate, " S=", o.step.mesh.shard,
-      " B=", o.micro_batch, " ", ToString(o.dtype), " ", ToString(o.step.master), " ",
-      EntryOf(o.step.optimizer.kind).name, HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ",
-      ToString(o.step.update), " on ", ToString(o.step.update_device), " gradients in ",
-      ToString(o.step.gradient_shards), " on host: ", ToString(o.step.offload_state), ", matmuls by ",
-      ToString(o.cpu_products), ", target weights ", static_cast<int>(o.target_weights),
-      o.position_ids ? ", packed documents" : "",
-      o.train_only.empty()
-          ? ""
-          : absl::StrCat(", trains only ", absl::StrJoin(o.train_only, ", "), ", frozen ", ToString(o.frozen_weights)));
+  return absl::StrCat("seed ", seed, ": ", Description(o.model), " ", ToString(o.step.strategy), " ",
+                      ToString(o.step.accumulation), " ", ToString(o.step.activations.preset), " in segments of ",
+                      o.step.activations.segment_blocks, o.step.activations.offload.empty() ? "" : ", offloaded",
+                      " R=", o.step.mesh.replicate, " S=", o.step.mesh.shard, " B=", o.micro_batch, " ",
+                      ToString(o.dtype), " ", ToString(o.step.master), " ", EntryOf(o.step.optimizer.kind).name,
+                      HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update), " on ",
+                      ToString(o.step.update_device), " gradients in ", ToString(o.step.gradient_shards),
+                      " on host: ", ToString(o.step.offload_state), ", matmuls by ", ToString(o.cpu_products),
+                      ", target weights ", static_cast<int>(o.target_weights),
+                      o.position_ids ? ", packed documents" : "",
+                      o.train_only.empty() ? "" : absl::StrCat(", trains only ", absl::StrJoin(o.train_only, ", ")),
+                      ", what is frozen is stored ", ToString(o.frozen_weights));
+}
+
+std::vector<std::string> FrozenParameters(const RunResult& result) {
+  std::vector<std::string> names;
+  for (const GroupState& g : result.step.state.groups) {
+    if (!g.frozen) continue;
+    for (const ShardLayout::Placement& parameter : g.layout().parameters()) names.push_back(parameter.name);
+  }
+  return names;
 }
 
 // 400 random jobs in all: 380 on the CPU, and 20 others on the CUDA stand-ins, where a job takes fifty times as long.
-TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByte) {
+TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByteAndFrozenWeightsKeepTheirBits) {
   const int first = TestsEveryCombination() ? 0 : 380, last = TestsEveryCombination() ? 380 : 400;
   for (int seed = first; seed < last; ++seed) {
     std::mt19937_64 random(seed);
     const Example* example;
-    const RunOptions options = RandomJob(random, &example);
+    RunOptions options = RandomJob(random, &example);
     const Tokens tokens = RandomData(example, 8, random, seed);
     absl::StatusOr<RunResult> result = RunJob(options, tokens);
     ASSERT_TRUE(result.ok()) << Describe(options, seed) << ": " << result.status();
     EXPECT_EQ(result->measured_peak_bytes, result->plan.peak_bytes) << Describe(options, seed);
+    const std::vector<std::string> frozen = FrozenParameters(*result);
+    if (frozen.empty()) continue;
+    options.steps = 0;
+    absl::StatusOr<RunResult> initial = RunJob(options, tokens);
+    ASSERT_TRUE(initial.ok()) << Describe(options, seed) << ": " << initial.status();
+    for (const std::string& name : frozen) {
+      EXPECT_TRUE(result->weights.at(name) == initial->weights.at(name)) << Describe(options, seed) << ": " << name;
+    }
   }
 }
 

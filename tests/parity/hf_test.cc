@@ -203,8 +203,9 @@ TEST_P(HfParity, TheMostLikelyTokensAreThoseOfTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, HfParity,
-                         ::testing::Values("llama", "llama_bias", "llama3_rope", "mistral", "qwen2", "qwen2_window",
-                                           "qwen3", "gpt2", "falcon_7b", "falcon_40b", "falcon_11b", "falcon_rw"),
+                         ::testing::Values("llama", "llama_blocks", "llama_bias", "llama3_rope", "mistral", "qwen2",
+                                           "qwen2_window", "qwen3", "gpt2", "falcon_7b", "falcon_40b", "falcon_11b",
+                                           "falcon_rw"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

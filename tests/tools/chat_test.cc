@@ -111,19 +111,19 @@ TEST_F(ChatTest, AMessageThatIsTooLongIsNotAnsweredAndTheChatGoesOn) {
   EXPECT_EQ(seen_[1], "<|system|>S<|end|><|user|>one<|end|><|assistant|>A<|end|><|user|>two<|end|><|assistant|>");
 }
 
-// Falcon's template writes nothing behind an answer, so the next message ends it; and a space before it, with which
-// answers begin too.
+// Falcon's template writes nothing behind an answer, so the next message ends it. It writes a space before it, with
+// which answers begin too, and which is not shown.
 TEST_F(ChatTest, TheNextMessageEndsAnAnswerBehindWhichTheTemplateWritesNothing) {
   const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Parse(
       "{% for m in messages %}{% if not loop.first %}{{ '\n' }}{% endif %}{{ m.role }}: {{ m.content }}{% endfor %}"
       "{% if add_generation_prompt %}{{ '\n' }}assistant:{% endif %}",
       {});
   ASSERT_TRUE(chat.ok()) << chat.status();
-  answers_ = {" One\ntwo\nuser: more", " Bye"};
-  std::istringstream in("hi\nwell\n");
+  answers_ = {" One\ntwo\nuser: more", "  Bye", "", " "};
+  std::istringstream in("hi\nwell\nbye\n\nwell?\n");
   const absl::Status status = Chat(tokenizer_, *chat, options_, in);
   ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(shown_, " One\ntwo\n Bye\n");
+  EXPECT_EQ(shown_, "One\ntwo\n Bye\n\n\n");
   EXPECT_EQ(seen_[1], "user: hi\nassistant: One\ntwo\nuser: well\nassistant:");
 }
 

@@ -70,6 +70,7 @@ ADAPTERS = [
     AdapterCase("falcon_40b_rslora", "falcon_40b", dict(r=4, lora_alpha=4, use_rslora=True,
                                                         target_modules="all-linear")),
     AdapterCase("falcon_7b_nf4", "falcon_7b", dict(r=4, lora_alpha=8, target_modules="all-linear"), nf4=True),
+    AdapterCase("llama_blocks_nf4", "llama_blocks", dict(r=4, lora_alpha=8, target_modules="all-linear"), nf4=True),
 ]
 
 

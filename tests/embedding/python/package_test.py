@@ -379,6 +379,23 @@ class PackageTest(unittest.TestCase):
             with self.assertRaises(shale.NotFound):
                 shale.Generator(folder, tokenizer=self.folder)
         shale.export(folder, os.path.join(self.folder, "model.safetensors"), "BF16")
+        with self.assertRaisesRegex(shale.FailedPrecondition, r"the model has no adapters \(model\.adapter\)"):
+            shale.export_adapter(folder, os.path.join(self.folder, "adapter"))
+        for use in (shale.Generator, lambda *a, **k: shale.export(*a, os.path.join(self.folder, "file"), **k)):
+            with self.assertRaisesRegex(shale.InvalidJob, "holds all weights of its model"):
+                use(folder, base=self.folder)
+
+    def test_exports_adapters(self):
+        folder, out = os.path.join(self.folder, "checkpoints"), os.path.join(self.folder, "adapter")
+        model = "decoder { width: 16 layers: 1 heads: 2 hidden: 24 } adapter { rank: 3 targets: \"q_proj\" }"
+        job = shale.Job.parse(_JOB.replace("mlp { embedding: 4 hidden: 8 layers: 1 }", model))
+        with shale.Trainer(job, data=self.samples(), checkpoint_folder=folder) as trainer:
+            trainer.run()
+        shale.export_adapter(folder, out, "BF16")
+        with open(os.path.join(out, "adapter_config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        self.assertEqual((config["r"], config["target_modules"]), (3, ["q_proj"]))
+        self.assertTrue(os.path.exists(os.path.join(out, "adapter_model.safetensors")))
 
 
 if __name__ == "__main__":

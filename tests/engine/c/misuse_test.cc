@@ -30,6 +30,10 @@ TEST_F(CTest, NullIsAnError) {
   EXPECT_EQ(shale_trainer_create(0, nullptr, nullptr, &error_), SHALE_INVALID_ARGUMENT);
   EXPECT_EQ(shale_generator_generate(0, nullptr, 0, 0, nullptr, nullptr, nullptr, &error_), SHALE_INVALID_ARGUMENT);
   EXPECT_EQ(shale_export_parameters(nullptr, 0, nullptr, &error_), SHALE_INVALID_ARGUMENT);
+  EXPECT_EQ(shale_export_adapter("folder", 0, nullptr, &error_), SHALE_INVALID_ARGUMENT);
+  EXPECT_STREQ(error_.message, "out is NULL");
+  EXPECT_EQ(shale_export_adapter(nullptr, 0, "out", &error_), SHALE_INVALID_ARGUMENT);
+  EXPECT_STREQ(error_.message, "folder is NULL");
   EXPECT_EQ(shale_stop_create(nullptr, &error_), SHALE_INVALID_ARGUMENT);
   EXPECT_STREQ(error_.message, "stop is NULL");
   shale_verification verification = 0;

@@ -220,6 +220,11 @@ TEST_F(CTest, ResumesGeneratesAndExports) {
   }
   EXPECT_THAT(drawn[0], SizeIs(5));
   EXPECT_EQ(drawn[0], drawn[1]);
+  EXPECT_EQ(shale_export_adapter(path, SHALE_F32, Path("adapter").c_str(), &error_), SHALE_FAILED_PRECONDITION);
+  EXPECT_THAT(error_.message, HasSubstr("the model has no adapters (model.adapter)"));
+  EXPECT_EQ(shale_export_parameters_with_base(path, Path("base").c_str(), SHALE_F32, "unused", &error_),
+            SHALE_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("holds all weights of its model"));
   shale_job_free(job, nullptr);
 }
 

@@ -154,6 +154,18 @@ TEST(HfAdapterTest, OtherFoldersAreRefused) {
                           "rank_pattern": {"q_proj": 4}, "modules_to_save": ["lm_head"]})"),
               AllOf(HasSubstr("bias: found \"all\"; allowed: none"), HasSubstr("use_dora"), HasSubstr("rank_pattern"),
                     HasSubstr("modules_to_save")));
+  for (const char* how : {"pissa", "pissa_niter_16", "corda", "olora", "OLoRA", "loftq", "lora_ga"}) {
+    EXPECT_THAT(
+        refused(absl::StrCat(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 2, "init_lora_weights": ")", how, "\"}")),
+        HasSubstr(absl::StrCat("init_lora_weights: found \"", how, "\"; allowed: an initialization that leaves the")));
+  }
+  EXPECT_THAT(refused(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 2, "use_qalora": true,
+                          "alora_invocation_tokens": [7], "target_parameters": ["experts.weight"]})"),
+              AllOf(HasSubstr("use_qalora"), HasSubstr("alora_invocation_tokens"), HasSubstr("target_parameters")));
+  for (const char* how : {"true", "false", "null", "\"gaussian\"", "\"eva\"", "\"orthogonal\""}) {
+    EXPECT_EQ(
+        refused(absl::StrCat(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 2, "init_lora_weights": )", how, "}")), "");
+  }
   EXPECT_THAT(refused("{"), HasSubstr("adapter_config.json"));
 }
 

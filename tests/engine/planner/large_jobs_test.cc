@@ -123,12 +123,17 @@ TEST(LargeJobs, FrozenWeightsIn4BitsOnOneSmallGpu) {
   ExpectFits(25'875'743'496, Resolve("falcon_40b", 1, {nf4, norms}, thirty_two));
 }
 
-// QLoRA: adapters train beside matrices in 4 bits.
+// QLoRA: adapters train beside matrices in 4 bits. README.md has a table of these plans.
 TEST(LargeJobs, AdaptersOfABaseIn4BitsOnOneSmallGpu) {
-  const std::vector<std::string> qlora = {"optimizer.frozen_weights=NF4", "batch.sequence_length=2048",
-                                          "model.adapter={rank: 16}"};
-  ExpectFits(5'722'333'960, Resolve("llama2_7b", 1, {qlora}, int64_t{8} << 30));
-  ExpectFits(27'548'812'040, Resolve("falcon_40b", 1, {qlora}, int64_t{32} << 30));
+  const std::vector<std::string> sequence = {"batch.sequence_length=2048"}, adapter = {"model.adapter={rank: 16}"},
+                                 nf4 = {"optimizer.frozen_weights=NF4"};
+  ExpectFits(5'722'333'960, Resolve("llama2_7b", 1, {sequence, adapter, nf4}, int64_t{8} << 30));
+  ExpectFits(27'548'812'040, Resolve("falcon_40b", 1, {sequence, adapter, nf4}, int64_t{32} << 30));
+  // With the base in bf16, and full fine-tuning.
+  ExpectFits(14'894'221'576, Resolve("llama2_7b", 1, {sequence, adapter}));
+  ExpectRefused("needs 80.7 GiB per rank, budget 74.5 GiB, ", Resolve("falcon_40b", 1, {sequence, adapter}));
+  ExpectRefused("needs 113 GiB per rank, budget 74.5 GiB, ", Resolve("llama2_7b", 1, {sequence}));
+  ExpectRefused("needs 693 GiB per rank, budget 74.5 GiB, ", Resolve("falcon_40b", 1, {sequence}));
 }
 
 TEST(LargeJobs, Falcon40BOnFourAndEightGpus) {

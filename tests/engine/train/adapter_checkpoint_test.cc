@@ -14,6 +14,7 @@
 #include "engine/hugging_face/base.h"
 #include "engine/hugging_face/export.h"
 #include "engine/model/adapter.h"
+#include "tests/engine/train/bytes_read.h"
 #include "tests/engine/train/resume_fixture.h"
 
 namespace shale {
@@ -175,6 +176,22 @@ TEST_F(AdapterCheckpoint, ABaseThatAProgramWroteToIsSaved) {
   const Run resumed = Train(without, "run", {.from = ResumeFrom::kLatest});
   ASSERT_TRUE(resumed.status.ok()) << resumed.status;
   EXPECT_FALSE(Open(Checkpoint("run", 6)).manifest().base);
+}
+
+// All ranks need the mean of a matrix in 4 bits of which they hold a part, so each reads all of it, but no other one.
+// Here each of four ranks holds one matrix of each block, because every matrix is padded to 16,384 weights.
+TEST_F(AdapterCheckpoint, ARankReadsTheMatricesIn4BitsOfWhichItHoldsAPart) {
+  const auto read_by = [&](int ranks) {
+    const Job job = Tune({"optimizer.frozen_weights=NF4", absl::StrCat("sharding={ranks: ", ranks, "}")});
+    const int64_t before = BytesRead();
+    EXPECT_TRUE(Trainer::Create(job, {.backend = CreateBackend(job)->get()}).ok());
+    return BytesRead() - before;
+  };
+  // The matrices of the two blocks have 41,472 bytes. Four ranks read them four times if each reads all.
+  read_by(1);  // The first trainer of a process reads more, such as what the machine is.
+  const int64_t one = read_by(1), four = read_by(4);
+  EXPECT_GT(one, 41'472);
+  EXPECT_NEAR(four, one, 16'000);
 }
 
 TEST_F(AdapterCheckpoint, GeneratesWithTheBaseAsItsRunDoes) {

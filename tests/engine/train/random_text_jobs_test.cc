@@ -1,17 +1,25 @@
 // The laws of random jobs on text: what counts in the loss, packed or padded documents and mixtures, with every way to
-// divide, keep and update. SHALE_TEXT_JOBS in the environment is the number of jobs, which is small by default, and
+// divide, keep and update; training of all parameters, of some, or of adapters, whose checkpoints leave the base out if
+// it came from a folder. SHALE_TEXT_JOBS in the environment is the number of jobs, which is small by default, and
 // SHALE_FIRST_TEXT_JOB the seed of the first.
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <random>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/checkpoint/reader.h"
+#include "engine/hugging_face/export.h"
+#include "engine/tokenize/tokenizer.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/text_data_fixture.h"
 
@@ -32,7 +40,8 @@ struct TextJob {
   std::vector<std::string> division;       // Over ranks and micro-batches.
   int64_t global_batch = 0;
   bool bf16 = false;
-  bool smooth = true;  // Small differences of gradients make small differences of updates.
+  bool smooth = true;     // Small differences of gradients make small differences of updates.
+  bool has_base = false;  // Adapters train, and the rest of the model is read from a folder.
 
   std::string Describe(int seed) const {
     return absl::StrCat("seed ", seed, ": ", model, "; ", data, "; ", absl::StrJoin(overrides, " "), " ",
@@ -95,6 +104,42 @@ class RandomTextJobs : public TextDataTest {
     return data;
   }
 
+  // Writes a model with the decoder of a job as a Hugging Face folder. Returns false if no family has such a model.
+  bool WriteBase(const TextJob& job, const std::string& folder) {
+    std::vector<std::string> overrides = job.overrides;
+    const int64_t vocabulary = Tokenizer::Load(folder_.Path("tokenizer"))->vocabulary();
+    overrides.push_back(absl::StrCat("model.decoder.vocabulary=", vocabulary));
+    const absl::StatusOr<Job> parsed = ParseSmallJob(job.data, job.model, overrides);
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    if (!parsed.ok()) return false;
+    const auto read = [](absl::string_view parameter, int64_t begin, absl::Span<float> values) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        const int64_t at = begin + static_cast<int64_t>(i);
+        values[i] = static_cast<float>((at * 37 + std::ssize(parameter) * 11) % 101 - 50) * 0.004f;
+        if (absl::EndsWith(parameter, "norm.weight")) values[i] += 1;
+      }
+      return absl::OkStatus();
+    };
+    std::filesystem::remove_all(folder);
+    return ExportHf(std::get<DecoderConfig>(parsed->model), {}, read, folder).ok();
+  }
+  // Lets all parameters of a job train, some of them, or adapters.
+  void ChooseWhatTrains(Random& random, TextJob& job) {
+    const int64_t choice = Pick(random, 5);
+    if (choice < 2) return;
+    if (choice == 2) {
+      job.overrides.push_back("optimizer.train_only=[blocks.0.*, *norm*]");
+    } else {
+      job.has_base = Pick(random, 3) != 0 && WriteBase(job, folder_.Path("base"));
+      if (job.has_base) job.model = "hf_folder: \"base\"";
+      absl::StrAppend(&job.model, " adapter { rank: ", 1 + Pick(random, 4), " alpha: ", 1 + Pick(random, 8),
+                      Pick(random, 2) == 0 ? " rank_stabilized: true" : "",
+                      OneOf(random, {"", "", " targets: \"blocks.0.*\"", " targets: \"attention.*\""}), " }");
+    }
+    job.overrides.push_back(
+        absl::StrCat("optimizer.frozen_weights=", OneOf(random, {"AS_COMPUTED", "BF16", "NF4", "NF4"})));
+  }
+
   TextJob Make(Random& random) {
     TextJob job;
     const std::string data = WriteData(random);
@@ -126,13 +171,13 @@ class RandomTextJobs : public TextDataTest {
     if (rule != "ADAMW_8BIT" && sometimes(4, "optimizer.moments=BF16", job.overrides)) job.smooth = false;
     job.bf16 = sometimes(3, "precision.compute=BF16", job.overrides);
     if (job.bf16) sometimes(2, "precision.master=SPLIT", job.overrides);
-    sometimes(4, "optimizer.train_only=[blocks.0.*, *norm*]", job.overrides);
     if (sometimes(3, "optimizer.update=IN_BACKWARD", job.overrides)) {
       job.overrides.insert(job.overrides.end(), {"optimizer.max_gradient_norm=0", "optimizer.non_finite=SKIP"});
     }
     job.recomputation.push_back(absl::StrCat("activation_checkpointing.preset=",
                                              OneOf(random, {"CHEAP", "ATTENTION", "FFN", "SUBLAYERS", "BLOCK"})));
     if (layers > 1 && Pick(random, 2) == 0) job.recomputation.push_back("activation_checkpointing.segment_blocks=2");
+    ChooseWhatTrains(random, job);
 
     const std::vector<std::pair<const char*, const char*>> pairs = {
         {"DDP", "NO_SYNC"},        {"DDP", "LAYERED"},        {"ZERO1", "NO_SYNC"},
@@ -187,9 +232,12 @@ TEST_F(RandomTextJobs, ObeyEveryLaw) {
     const Run recomputed = TrainWith(job, {job.division, job.recomputation});
     ASSERT_TRUE(recomputed.status.ok()) << recomputed.status;
     ExpectEqualBits(recomputed.steps, run.steps);
+    EXPECT_EQ(CheckpointReader::Open(From(saved, 2).path)->manifest().base.has_value(), job.has_base);
 
     // One batch on one rank.
-    const Run whole = TrainWith(job, {{"sharding.ranks=1", absl::StrCat("batch.micro_batch=", job.global_batch)}});
+    const std::vector<std::string> undivided = {"sharding.ranks=1",
+                                                absl::StrCat("batch.micro_batch=", job.global_batch)};
+    const Run whole = TrainWith(job, {undivided});
     ASSERT_TRUE(whole.status.ok()) << whole.status;
     // In fp32, sums of some hundred terms in another order, through four steps. In bf16, and with rules that round or
     // take signs, only the first step has the same weights.
@@ -198,6 +246,12 @@ TEST_F(RandomTextJobs, ObeyEveryLaw) {
       EXPECT_EQ(whole.steps[i].step_tokens, run.steps[i].step_tokens) << i;
       if (i > 0 && (job.bf16 || !job.smooth)) continue;
       EXPECT_NEAR(whole.steps[i].loss, run.steps[i].loss, tolerance * std::abs(run.steps[i].loss)) << i;
+    }
+    if (job.has_base) {
+      // One rank goes on from what the others saved, and reads the whole base.
+      const Run gathered = TrainWith(job, {undivided}, "", From(saved, 2));
+      ASSERT_TRUE(gathered.status.ok()) << gathered.status;
+      EXPECT_NEAR(gathered.steps[0].loss, run.steps[2].loss, tolerance * std::abs(run.steps[2].loss));
     }
     if (HasFailure()) break;
   }

@@ -1,12 +1,12 @@
 // Which checkpoint a run goes on from, and what it finds, keeps, refuses and reads there.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/engine/train/bytes_read.h"
 #include "tests/engine/train/resume_fixture.h"
 
 namespace shale {
@@ -214,15 +214,6 @@ TEST_F(ResumeTest, ARunInEpochsEndsWithItsDataWhateverItsBatchBecomes) {
     EXPECT_EQ(evaluated_after, (*trainer)->total_steps());
     EXPECT_EQ((*trainer)->steps_done(), (*trainer)->total_steps());
   }
-}
-
-// Returns how many bytes this process has read from files so far.
-int64_t BytesRead() {
-  std::ifstream io("/proc/self/io");
-  std::string field;
-  int64_t bytes = -1;
-  io >> field >> bytes;
-  return field == "rchar:" ? bytes : -1;
 }
 
 TEST_F(ResumeTest, EachByteIsReadOnceByTheRankThatNeedsIt) {

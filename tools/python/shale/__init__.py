@@ -19,7 +19,7 @@ from shale._admit import Admission, WayOut, admit
 from shale._data import Samples, Stream
 from shale._errors import (Cancelled, DeadlineExceeded, FailedPrecondition, InvalidJob, NotFound, OutOfMemory,
                            ShaleError)
-from shale._export import export
+from shale._export import export, export_adapter
 from shale._generator import Generator
 from shale._job import Job
 from shale._model import Builder, GraphOptions, Model, model
@@ -32,4 +32,4 @@ __version__ = "0.1.0"
 __all__ = ["Admission", "Builder", "Cancelled", "Check", "DeadlineExceeded", "EvaluationReport", "FailedPrecondition",
            "Generator", "GraphOptions", "InvalidJob", "Job", "Model", "NotFound", "OutOfMemory", "Plan", "Samples",
            "ShaleError", "StepReport", "Stop", "Stream", "Trainer", "Verification", "WayOut", "admit", "export",
-           "model", "plan", "verify"]
+           "export_adapter", "model", "plan", "verify"]

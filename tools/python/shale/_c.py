@@ -7,7 +7,7 @@ from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c
 
 from shale._errors import error_of
 
-API_VERSION = 5
+API_VERSION = 6
 NONE = -1
 MODEL_FROM_PROGRAM = 1
 OUT_OF_RANGE = 11
@@ -188,6 +188,7 @@ CALLS = {
                                c_void_p],
     "shale_trainer_free": [_HANDLE],
     "shale_generator_create": [c_char_p, POINTER(Model), POINTER(_HANDLE)],
+    "shale_generator_create_with_base": [c_char_p, POINTER(Model), c_char_p, POINTER(_HANDLE)],
     "shale_generator_set_tokenizer": [_HANDLE, c_char_p],
     "shale_generator_encode": [_HANDLE, c_char_p, POINTER(c_int32), c_size_t, POINTER(c_size_t)],
     "shale_generator_generate": [_HANDLE, POINTER(c_int32), c_size_t, c_int64, POINTER(Sampling), TokenFunction,
@@ -196,6 +197,8 @@ CALLS = {
                                       c_void_p],
     "shale_generator_free": [_HANDLE],
     "shale_export_parameters": [c_char_p, c_int32, c_char_p],
+    "shale_export_parameters_with_base": [c_char_p, c_char_p, c_int32, c_char_p],
+    "shale_export_adapter": [c_char_p, c_int32, c_char_p],
 }
 # Functions of a builder: what they return, and their arguments after the builder.
 _I, _L, _D, _S = c_int32, c_int64, c_double, c_char_p

@@ -30,13 +30,16 @@ class Generator:
     """Generates tokens, and text, with the weights of a checkpoint, or of the newest intact one in a folder of
     checkpoints. `model` is the Model of a run whose program brought it. `tokenizer` is a folder with a tokenizer.json:
     a Hugging Face folder, or `hf` in the folder of a run. Without one, each byte of text is a token, if the model was
-    trained like that."""
+    trained like that. If the checkpoint holds adapters alone, `base` is the folder of their base, unless that is where
+    the run had it."""
 
-    def __init__(self, folder: os.PathLike, model=None, tokenizer: Optional[os.PathLike] = None):
+    def __init__(self, folder: os.PathLike, model=None, tokenizer: Optional[os.PathLike] = None,
+                 base: Optional[os.PathLike] = None):
         self._model = model
         self._handle = _c.Handle("generator")
-        _c.call("shale_generator_create", os.fsencode(folder), model.struct() if model else None,
-                ctypes.byref(self._handle.value), callbacks=[model.callbacks] if model else ())
+        _c.call("shale_generator_create_with_base", os.fsencode(folder), model.struct() if model else None,
+                None if base is None else os.fsencode(base), ctypes.byref(self._handle.value),
+                callbacks=[model.callbacks] if model else ())
         if tokenizer is not None:
             _c.call("shale_generator_set_tokenizer", self._handle.value, os.fsencode(tokenizer))
 

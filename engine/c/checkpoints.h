@@ -1,0 +1,13 @@
+// How the C interface finds a checkpoint.
+#pragma once
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "engine/checkpoint/reader.h"
+
+namespace shale::c {
+
+// Calls `use` with the checkpoint at `folder`, or with the newest intact one in it. Returns NotFound if there is none.
+absl::Status UseCheckpoint(const char* folder, absl::FunctionRef<absl::Status(const CheckpointReader&)> use);
+
+}  // namespace shale::c
