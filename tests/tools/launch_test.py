@@ -195,6 +195,24 @@ class LaunchTest(unittest.TestCase):
                 for number in set(range(4)) - {victim}:
                     self.assertRegex(report, rf"process {number} \(pid {pids[number]} on .*\) failed at .* in step ")
 
+    # Regression: the others waited for the stopped one until they were ended, and then wrote no report.
+    def test_a_stopped_process_is_named_and_the_others_report(self):
+        os.environ["SHALE_HEARTBEAT_SECONDS"] = "3"
+        self.addCleanup(os.environ.pop, "SHALE_HEARTBEAT_SECONDS")
+        process, pids = self.running("stopped", 4, *_ENDLESS)
+        os.kill(pids[2], signal.SIGSTOP)
+        others = (0, 1, 3)
+        while any(os.path.exists(f"/proc/{pids[number]}") for number in others):
+            time.sleep(0.02)
+        os.kill(pids[2], signal.SIGKILL)
+        output = process.communicate(timeout=60)[0]
+        report = self.inspect("stopped")
+        self.assertIn("rank 2 left no report", report)
+        for number in others:
+            self.assertRegex(output, rf"train, process {number}: process 2 \(pid {pids[2]} on .*\) has not been heard "
+                             r"from for 2\.4 s")
+            self.assertRegex(report, rf"process {number} \(pid {pids[number]} on .*\) failed at .* in step ")
+
     def test_who_dies_before_it_can_report_is_named_by_the_rest(self):
         for strategy, held in (
             ("ZERO1", r"all weights \(ZERO1\), but not what ranks 1, 3 held of the optimizer's state, "),

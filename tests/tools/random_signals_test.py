@@ -40,6 +40,7 @@ _MOMENTS = ("start", "plan", "step", "save", "exit")
 _HEARTBEAT = 10  # Seconds, as engine/launch has it by default.
 _BOUNDS = {"KILL": 3, "TERM": 25, "STOP": _HEARTBEAT}
 _PATIENCE = 60  # Seconds after which a process is said to hang.
+_LAUNCHER_SECONDS = 12  # After these the launcher has killed a stopped process of a job that failed.
 
 
 def _ended(process):
@@ -124,9 +125,9 @@ class Trials(launch_test.LaunchTest):
             time.sleep(0.0005)
         time.sleep(chance.uniform(0, seconds))
 
-    def await_end(self, processes):
+    def await_end(self, processes, seconds=_PATIENCE):
         """Waits until the processes of the pidfds have ended. Returns whether they have."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + seconds
         while not all(map(_ended, processes)):
             if time.monotonic() > deadline:
                 return False
@@ -173,6 +174,9 @@ class Trials(launch_test.LaunchTest):
             record["wrong"].append(f"still runs after {_PATIENCE} s")
             launcher.kill()
         record["seconds"] = round(time.monotonic() - begin, 4)
+        if kind == "STOP" and not record["late"] and not self.await_end([whole], _LAUNCHER_SECONDS):
+            signal.pidfd_send_signal(processes[victim], signal.SIGKILL)  # It had left the job, so nobody else ends it.
+            record["late"] = True
         output = launcher.communicate(timeout=_PATIENCE)[0]
         record["code"] = launcher.returncode
         record["wrong"] += [f"{left} is left over" for left in self.left_over()]
