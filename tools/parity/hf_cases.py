@@ -86,5 +86,7 @@ CASES = [
     HfCase("falcon_11b", "Falcon", _falcon(6, new_decoder_architecture=True, num_kv_heads=2,
                                            num_ln_in_parallel_attn=1, tie_word_embeddings=False)),
     HfCase("falcon_rw", "Falcon", _falcon(4, multi_query=False, parallel_attn=False, bias=True)),
-    HfCase("llama_blocks", "Llama", _llama(4, 2) | dict(hidden_size=32, intermediate_size=64), dtype=torch.bfloat16),
+    HfCase("llama_blocks", "Llama",
+           _llama(4, 2) | dict(hidden_size=64, intermediate_size=64, num_hidden_layers=1, tie_word_embeddings=True),
+           dtype=torch.bfloat16),
 ]
