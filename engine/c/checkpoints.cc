@@ -13,8 +13,14 @@ absl::Status UseCheckpoint(const char* folder, absl::FunctionRef<absl::Status(co
   const absl::StatusOr<CheckpointReader> checkpoint = CheckpointReader::Open(folder);
   if (checkpoint.ok()) return use(*checkpoint);
   if (!absl::IsNotFound(checkpoint.status())) return checkpoint.status();
-  SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, UseNewestCheckpoint(folder, use));
-  if (!newest.path.empty()) return absl::OkStatus();
+  // Only a damaged checkpoint makes way for an older one.
+  absl::Status used;
+  const auto use_if_intact = [&](const CheckpointReader& candidate) {
+    used = use(candidate);
+    return absl::IsDataLoss(used) ? used : absl::OkStatus();
+  };
+  SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, UseNewestCheckpoint(folder, use_if_intact));
+  if (!newest.path.empty()) return used;
   return absl::NotFoundError(absl::StrCat(folder, " is no checkpoint, and there is none in it"));
 }
 

@@ -7,7 +7,8 @@
 
 namespace shale::c {
 
-// Calls `use` with the checkpoint at `folder`, or with the newest intact one in it. Returns NotFound if there is none.
+// Calls `use` with the checkpoint at `folder`, or with the newest intact one in it: if `use` returns DataLoss, with the
+// one before. Returns NotFound if there is none, and otherwise what `use` returned.
 absl::Status UseCheckpoint(const char* folder, absl::FunctionRef<absl::Status(const CheckpointReader&)> use);
 
 }  // namespace shale::c

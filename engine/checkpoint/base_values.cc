@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "absl/strings/str_cat.h"
+#include "engine/checkpoint/saved_file.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
 #include "kernels/integers.h"
@@ -54,8 +55,9 @@ absl::Status WithBase(const absl::Status& error, const Manifest& manifest, absl:
                       absl::string_view field) {
   if (error.ok()) return error;
   SHALE_CHECK(manifest.base);
+  // A base that is missing or damaged is no damage of the checkpoint, which would make way for an older one.
   return absl::Status(
-      absl::IsNotFound(error) ? absl::StatusCode::kFailedPrecondition : error.code(),
+      IsDamage(error) ? absl::StatusCode::kFailedPrecondition : error.code(),
       absl::StrCat(checkpoint, " holds adapters alone, and their base cannot be read: ", error.message(),
                    "; it was in ", manifest.base->folder, " with digest ", DigestText(manifest.base->digest),
                    ": put it back, or name another folder (", field, ")"));

@@ -141,6 +141,12 @@ TEST_F(AdapterCheckpoint, AnotherBaseIsRefusedAndTheSameElsewhereIsNot) {
   EXPECT_THAT(std::string(generator(Path("other")).status().message()),
               AllOf(HasSubstr("holds adapters of another base"), HasSubstr("--base=FOLDER")));
 
+  // A damaged base is not taken for a damaged checkpoint.
+  std::filesystem::resize_file(Path("other/model.safetensors"), 100);
+  const absl::Status damaged = generator(Path("other")).status();
+  EXPECT_EQ(damaged.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(damaged.message()), HasSubstr("their base cannot be read"));
+
   std::filesystem::rename(Path("base"), Path("moved"));
   EXPECT_THAT(std::string(generator("").status().message()),
               AllOf(HasSubstr("their base cannot be read"), HasSubstr(Path("base")), HasSubstr("--base=FOLDER")));
