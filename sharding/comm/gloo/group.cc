@@ -32,7 +32,8 @@ GlooGroup::GlooGroup(GlooLayout layout, std::unique_ptr<GlooLinks> links, std::u
       rendezvous_(layout_.local_ranks(), timeout_seconds),
       awaited_(layout_.local_ranks().size() + 1),
       left_(layout_.processes()),
-      lost_ticks_(layout_.processes()) {
+      lost_ticks_(layout_.processes()),
+      watched_(layout_.processes()) {
   if (layout_.peers().empty()) return;
   notices_ = std::thread([this] { TakeNotices(); });
   watch_ = std::thread([this] { Watch(); });

@@ -108,6 +108,7 @@ class GlooGroup {
   std::vector<bool> left_;       // By process, whether one of its ranks has left.
   std::vector<int> lost_ticks_;  // By process, for how many ticks of Watch its connection is lost.
 
+  std::vector<std::unique_ptr<GlooBuffer>> watched_;  // Of Watch, by process. Used by Gloo until the links are closed.
   std::thread notices_, watch_;
 };
 
