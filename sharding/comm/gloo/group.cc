@@ -1,6 +1,11 @@
 #include "sharding/comm/gloo/group.h"
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -27,7 +32,8 @@ GlooGroup::GlooGroup(GlooLayout layout, std::unique_ptr<GlooLinks> links, std::u
       rendezvous_(layout_.local_ranks(), timeout_seconds),
       awaited_(layout_.local_ranks().size() + 1),
       left_(layout_.processes()),
-      lost_ticks_(layout_.processes()) {
+      lost_ticks_(layout_.processes()),
+      watched_(layout_.processes()) {
   if (layout_.peers().empty()) return;
   notices_ = std::thread([this] { TakeNotices(); });
   watch_ = std::thread([this] { Watch(); });
@@ -138,10 +144,10 @@ void GlooGroup::WakeNotices() {
   if (awaited_.back() != nullptr) awaited_.back()->abortWaitRecv();
 }
 
-bool GlooGroup::EnterWait(int slot, GlooBuffer& buffer) {
+bool GlooGroup::EnterWait(int slot, GlooBuffer* buffer) {
   std::lock_guard lock(mutex_);
   if (!status_.ok() || stopping_ || expired_) return false;
-  awaited_[slot] = &buffer;
+  awaited_[slot] = buffer;
   return true;
 }
 
@@ -163,12 +169,28 @@ absl::Status GlooGroup::AwaitSent(int place, GlooBuffer& buffer, absl::FunctionR
 absl::Status GlooGroup::Await(int slot, GlooBuffer& buffer, absl::FunctionRef<bool()> wait,
                               absl::FunctionRef<std::string()> missing) {
   absl::Status waited;
-  if (EnterWait(slot, buffer)) {
+  if (EnterWait(slot, &buffer)) {
     bool done = false;
     waited = CallGloo([&] { done = wait(); });
     LeaveWait(slot);
     if (done) return absl::OkStatus();
   }
+  return Unsuccessful(slot, waited, missing);
+}
+
+// Nobody wakes this wait when the group fails, so it looks at the group every kLook.
+absl::Status GlooGroup::AwaitCount(int place, uint32_t& word, uint32_t value,
+                                   absl::FunctionRef<std::string()> missing) {
+  constexpr timespec kLook = {.tv_sec = 0, .tv_nsec = 20'000'000};
+  while (EnterWait(place, nullptr)) {
+    const uint32_t count = std::atomic_ref<uint32_t>(word).load(std::memory_order_acquire);
+    if (static_cast<int32_t>(count - value) >= 0) return absl::OkStatus();  // Counts wrap around.
+    syscall(SYS_futex, &word, FUTEX_WAIT, count, &kLook, nullptr, 0);
+  }
+  return Unsuccessful(place, absl::OkStatus(), missing);
+}
+
+absl::Status GlooGroup::Unsuccessful(int slot, const absl::Status& waited, absl::FunctionRef<std::string()> missing) {
   std::string passed;
   {
     std::lock_guard lock(mutex_);

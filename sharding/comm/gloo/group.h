@@ -59,6 +59,8 @@ class GlooGroup {
   // names the ranks whose message is missing. Return the group's error after any failure.
   absl::Status AwaitReceived(int place, GlooBuffer& buffer, absl::FunctionRef<std::string()> missing);
   absl::Status AwaitSent(int place, GlooBuffer& buffer, absl::FunctionRef<std::string()> missing);
+  // Waits in the same way until another process, which counts `word` up and wakes its futex, has come to `value`.
+  absl::Status AwaitCount(int place, uint32_t& word, uint32_t value, absl::FunctionRef<std::string()> missing);
   // Turns the error of a call of GlooLinks into the group's error.
   absl::Status Explain(const absl::Status& error);
 
@@ -68,7 +70,9 @@ class GlooGroup {
  private:
   absl::Status Await(int slot, GlooBuffer& buffer, absl::FunctionRef<bool()> wait,
                      absl::FunctionRef<std::string()> missing);
-  bool EnterWait(int slot, GlooBuffer& buffer);
+  // Returns the group's error after a wait that ended with `waited` before what it waited for.
+  absl::Status Unsuccessful(int slot, const absl::Status& waited, absl::FunctionRef<std::string()> missing);
+  bool EnterWait(int slot, GlooBuffer* buffer);
   void LeaveWait(int slot);
   void Wake();         // Ends the waits of the local ranks. REQUIRES: mutex_ is held.
   void WakeNotices();  // Ends the wait of TakeNotices. REQUIRES: mutex_ is held.
@@ -104,6 +108,7 @@ class GlooGroup {
   std::vector<bool> left_;       // By process, whether one of its ranks has left.
   std::vector<int> lost_ticks_;  // By process, for how many ticks of Watch its connection is lost.
 
+  std::vector<std::unique_ptr<GlooBuffer>> watched_;  // Of Watch, by process. Used by Gloo until the links are closed.
   std::thread notices_, watch_;
 };
 

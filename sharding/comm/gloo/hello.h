@@ -12,8 +12,9 @@
 
 namespace shale {
 
-// Exchanges the messages of one collective after another. Used by the thread of the first local rank; the other local
-// ranks may read data() between Await and the end of the collective.
+// Exchanges the messages of one collective after another: on boards, if processes read one another's memory, and
+// otherwise over the connections. Used by the thread of the first local rank; the other local ranks may read data()
+// between Await and the end of the collective.
 class GlooHello {
  public:
   // A collective is small if the operands of each process take no more than this.
@@ -36,11 +37,15 @@ class GlooHello {
 
  private:
   struct Header;
+  static constexpr int64_t kCountBytes = 64;  // At the begin of a board: how many messages have been on it.
   static constexpr int64_t kHeaderBytes = 64;
   static constexpr int64_t kSlotBytes = kHeaderBytes + kMostBytes;
 
   const std::byte* Slot(uint64_t sequence, int process) const;
+  uint32_t& CountOf(int process) const;
   Header HeaderOf(int process) const;
+  bool on_boards() const { return group_.memory().readable(); }  // Instead of sending messages over the connections.
+  void Post(int64_t size_bytes);
   absl::Status Receive(uint64_t sequence);
   std::string Missing() const;
 

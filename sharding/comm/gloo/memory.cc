@@ -1,5 +1,7 @@
 #include "sharding/comm/gloo/memory.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -7,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <random>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -33,15 +36,40 @@ uint64_t RandomToken() {
 
 GlooMemory::GlooMemory() : token_(RandomToken()) {}
 
+GlooMemory::~GlooMemory() {
+  Withdraw();
+  for (std::byte* board : boards_) {
+    if (board != nullptr) munmap(board, kBoardBytes);
+  }
+  if (file_ >= 0) close(file_);
+}
+
+absl::Status GlooMemory::MakeBoard(int process) {
+  file_ = memfd_create("shale", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file_ < 0 || ftruncate(file_, kBoardBytes) != 0 || fcntl(file_, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
+    return absl::UnavailableError(absl::StrCat("memfd_create: ", std::strerror(errno)));
+  }
+  return MapBoard(process, file_, PROT_READ | PROT_WRITE);
+}
+
+absl::Status GlooMemory::MapBoard(int process, int file, int protection) {
+  void* const mapped = mmap(nullptr, kBoardBytes, protection, MAP_SHARED, file, 0);
+  if (mapped == MAP_FAILED) return absl::UnavailableError(absl::StrCat("mmap: ", std::strerror(errno)));
+  boards_[process] = static_cast<std::byte*>(mapped);
+  return absl::OkStatus();
+}
+
 // Returns what other processes need to read this one's memory.
 std::string GlooMemory::Mine() const {
-  return absl::StrCat(HostId(), " ", getpid(), " ", reinterpret_cast<uintptr_t>(&token_), " ", token_.load());
+  return absl::StrCat(HostId(), " ", getpid(), " ", file_, " ", reinterpret_cast<uintptr_t>(&token_), " ",
+                      token_.load());
 }
 
 absl::StatusOr<std::unique_ptr<GlooMemory>> GlooMemory::Create(Store& store, const GlooLayout& layout,
                                                                const GlooMembers& members, const GlooOptions& options) {
   std::unique_ptr<GlooMemory> memory(new GlooMemory);
   memory->processes_.resize(layout.processes());
+  memory->boards_.resize(layout.processes());
   if (!options.read_memory || layout.peers().empty()) return memory;
   // First all say where they are, then whether they can read all others.
   std::vector<std::string> values(layout.processes());
@@ -53,12 +81,12 @@ absl::StatusOr<std::unique_ptr<GlooMemory>> GlooMemory::Create(Store& store, con
     }
     return absl::OkStatus();
   };
+  absl::Status opened = memory->MakeBoard(layout.process());
   SHALE_RETURN_IF_ERROR(exchange("memory", memory->Mine()));
   const auto host = [&](int process) { return values[process].substr(0, values[process].find(' ')); };
   for (const int peer : layout.peers()) {
     if (host(peer) != host(layout.process()) || host(peer).empty()) return memory;
   }
-  absl::Status opened;
   for (const int peer : layout.peers()) {
     absl::Status status = memory->Open(peer, values[peer]);
     if (!status.ok() && opened.ok()) {
@@ -67,6 +95,7 @@ absl::StatusOr<std::unique_ptr<GlooMemory>> GlooMemory::Create(Store& store, con
     }
   }
   SHALE_RETURN_IF_ERROR(exchange("reads", std::string(opened.message())));
+  close(std::exchange(memory->file_, -1));
   for (const std::string& refusal : values) {
     if (refusal.empty()) continue;
     if (options.report) {
@@ -82,12 +111,19 @@ absl::Status GlooMemory::Open(int process, const std::string& theirs) {
   Peer& peer = processes_[process];
   const std::vector<std::string> parts = absl::StrSplit(theirs, ' ');
   uintptr_t address = 0;
-  if (parts.size() != 4 || !absl::SimpleAtoi(parts[1], &peer.pid) || !absl::SimpleAtoi(parts[2], &address) ||
-      !absl::SimpleAtoi(parts[3], &peer.token)) {
+  int number = 0;
+  if (parts.size() != 5 || !absl::SimpleAtoi(parts[1], &peer.pid) || !absl::SimpleAtoi(parts[2], &number) ||
+      !absl::SimpleAtoi(parts[3], &address) || !absl::SimpleAtoi(parts[4], &peer.token)) {
     return absl::InvalidArgumentError(absl::StrCat("it says \"", theirs, "\" of its memory"));
   }
   peer.token_address = reinterpret_cast<const void*>(address);
-  return CheckToken(process);
+  SHALE_RETURN_IF_ERROR(CheckToken(process));
+  const std::string path = absl::StrCat("/proc/", peer.pid, "/fd/", number);
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return absl::UnavailableError(absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
+  const absl::Status mapped = MapBoard(process, file, PROT_READ);
+  close(file);
+  return mapped;
 }
 
 absl::Status GlooMemory::CheckToken(int process) const {

@@ -83,10 +83,9 @@ void GlooGroup::Watch() {
   const NoBrokenPipes no_broken_pipes;
   // Gloo tells of a lost connection only those buffers that wait for a message which has not begun to arrive. So for
   // each peer there is one that waits for a message which is never sent.
-  std::vector<std::unique_ptr<GlooBuffer>> watched(layout_.processes());
   for (const int peer : layout_.peers()) {
-    watched[peer] = links_->Wrap(nullptr, 0);
-    links_->Receive(*watched[peer], peer, kGlooWatchTag, 0, 0).IgnoreError();
+    watched_[peer] = links_->Wrap(nullptr, 0);
+    links_->Receive(*watched_[peer], peer, kGlooWatchTag, 0, 0).IgnoreError();
   }
   std::unique_lock lock(mutex_);
   while (!Ending()) {
@@ -114,8 +113,8 @@ void GlooGroup::Watch() {
       }
       // An aborted wait returns at once, or throws if the connection is lost.
       if (lost == 0 && CallGloo([&] {
-                         watched[peer]->abortWaitRecv();
-                         watched[peer]->waitRecv(nullptr, kGlooForever);
+                         watched_[peer]->abortWaitRecv();
+                         watched_[peer]->waitRecv(nullptr, kGlooForever);
                        }).ok()) {
         continue;
       }

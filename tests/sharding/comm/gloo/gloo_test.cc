@@ -284,6 +284,10 @@ TEST(GlooGroupTest, ProcessesThatCannotReadMemorySayWhyOnceAndUseTcp) {
   const auto no_such_process = [](std::string mine) {
     return absl::StrCat(mine.substr(0, mine.find(' ')), " 2000000000", mine.substr(mine.find(' ', mine.find(' ') + 1)));
   };
+  const auto no_such_file = [](std::string mine) {
+    const size_t pid_end = mine.find(' ', mine.find(' ') + 1);
+    return absl::StrCat(mine.substr(0, pid_end), " 999999", mine.substr(mine.find(' ', pid_end + 1)));
+  };
   const auto other_host = [](std::string mine) { return "another" + mine; };
   const auto nothing = [](std::string) { return std::string(); };
   const struct {
@@ -291,6 +295,7 @@ TEST(GlooGroupTest, ProcessesThatCannotReadMemorySayWhyOnceAndUseTcp) {
     std::string said;
   } cases[] = {{other_token, "does not hold the expected token"},
                {no_such_process, "process_vm_readv: No such process; run all processes in one container"},
+               {no_such_file, "/fd/999999: No such file or directory"},
                {other_host, ""},
                {nothing, ""}};
   for (const auto& [change, said] : cases) {
