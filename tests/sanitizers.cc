@@ -7,7 +7,7 @@ extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
   return "called_from_lib:libdnnl.so\n"
          "race:gloo::transport::tcp::UnboundBuffer\n"
-         "race:absl::*Status::UnrefNonInlined\n";
+         "race:absl::*Status::Unref\n";
 }
 #endif
 
