@@ -1,6 +1,7 @@
 // WordCache: remembers the tokens of short pieces, because most pieces of a text have occurred before.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -41,13 +42,13 @@ class WordCache {
     return true;
   }
 
-  // Remembers the tokens of the piece that was not found.
+  // Remembers the tokens of the piece that was not found. There may be none: a vocabulary may lack bytes.
   void Insert(const Place& place, const int32_t* tokens, size_t count) {
     if (count > kMaxTokens) return;
     if (++inserted_ == size_t{1} << kFirstBits) return Clear(kBits);
     Slot& slot = slots_[place.slot];
     std::memcpy(slot.key, place.key, sizeof(slot.key));
-    std::memcpy(slot.tokens, tokens, count * sizeof(int32_t));
+    std::copy_n(tokens, count, slot.tokens);
     slot.count = static_cast<int32_t>(count);
   }
 
