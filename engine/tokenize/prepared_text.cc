@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -117,6 +118,12 @@ int64_t NumberIn(const Json& object, const char* name) {
   return object.is_object() && found != object.end() && found->is_number_integer() ? found->get<int64_t>() : -1;
 }
 
+// Returns whether a name can be that of a file which Make has written. The manifest may be damaged, or not ours.
+bool IsFileName(absl::string_view name) {
+  return !name.empty() &&
+         std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isgraph(c) && c != '/'; });
+}
+
 absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::string& folder) {
   SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(JoinPath(folder, kManifest), kMaxManifestBytes));
   const absl::StatusOr<Json> manifest = ParseStrictJson(bytes);
@@ -126,6 +133,7 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
     return Damaged(folder, absl::StrCat(kManifest, " is not a manifest"));
   }
   for (const auto& [name, recorded] : (*manifest)["files"].items()) {
+    if (!IsFileName(name)) return Damaged(folder, absl::StrCat(kManifest, " names a file that cannot be in it"));
     const absl::StatusOr<InputFile> file = InputFile::Open(JoinPath(folder, name));
     if (!file.ok()) return Damaged(folder, file.status().message());
     TextChecksum sum;
