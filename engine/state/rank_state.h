@@ -55,9 +55,9 @@ class RankState {
 
   // Stores elements [begin, begin + out.size()) of a parameter in `out`.
   using ReadValues = absl::FunctionRef<absl::Status(const Parameter& parameter, int64_t begin, absl::Span<float> out)>;
-  // Sets the weights and masters that this rank holds. Calls `read` for these elements only, but for all elements of a
-  // parameter that is stored in 4 bits, whose blocks share a mean. Returns InvalidArgument if such a parameter has a
-  // weight that is not finite. `staging` is as above.
+  // Sets the weights and masters that this rank holds. Calls `read` for these elements only. Of a parameter that is
+  // stored in 4 bits, it calls `read` for all elements if this rank holds some of them, because all blocks share a
+  // mean. Returns InvalidArgument if such a parameter has a weight that is not finite. `staging` is as above.
   struct FillOptions {
     bool frozen_only = false;  // Leaves parameters that train as they are.
     // If not null, set to a ValuesDigest of those elements of frozen parameters that this rank saves. The sum over all
