@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import unittest
 from contextlib import redirect_stderr, redirect_stdout
 from unittest import mock
@@ -326,6 +327,41 @@ os.execv(sys.argv[3], sys.argv[3:])
             interrupts.append(False)
             self.assertEqual((self.call()[0], self.statuses()), (0, {"a": "passed"}))
 
+    def test_tests_run_side_by_side_and_all_else_alone(self):
+        running, seen = [], []
+        both = threading.Barrier(2)
+
+        def work(kit, item, seconds):
+            running.append(item.name)
+            if item.shares:
+                both.wait(timeout=30)  # Breaks if the two tests do not run at once.
+            seen.append((item.name, len(running)))
+            running.remove(item.name)
+            return {"status": store.PASSED}
+        made = [items.Item("a", work), items.Item("b", work, shares=True), items.Item("c", work, shares=True),
+                items.Item("d", work)]
+        with mock.patch.object(main, "all_items", lambda kit: made):
+            code, said = self.call("--tests_at_once=2")
+        self.assertEqual(code, 0, said)
+        self.assertEqual((seen[0], seen[-1]), (("a", 1), ("d", 1)))
+
+    # Regression: an interruption while tests were being started waited for those that ran.
+    def test_an_interruption_kills_all_tests_that_run(self):
+        begun = threading.Barrier(3)
+
+        def work(kit, item, seconds):
+            begun.wait(timeout=30)
+            return measure._outcome(child.run(["sleep", "1000"], {}, kit.log(item.name), seconds, kit.stop.is_set))
+
+        def interrupt():
+            begun.wait(timeout=30)
+            os.kill(os.getpid(), signal.SIGTERM)
+        made = [items.Item(name, work, shares=True) for name in "ab"] + [items.Item("c", work, shares=True)]
+        with mock.patch.object(main, "all_items", lambda kit: made):
+            threading.Thread(target=interrupt).start()
+            code, said = self.call("--tests_at_once=2")
+        self.assertEqual((code, self.statuses()), (130, {"a": "cut", "b": "cut"}))
+
     def test_an_item_that_takes_longer_than_it_may_fails(self):
         kept = store.Store(self.out, "aaa")
         kit = items.Kit(root=self.root, out=self.out, environment=dict(os.environ), plain={}, python=None)
@@ -364,7 +400,8 @@ os.execv(sys.argv[3], sys.argv[3:])
 
     def test_wrong_command_lines(self):
         for arguments, wanted in ((["--only=["], "is no regular expression"), (["--again"], "--again wants --only"),
-                                  (["--steps=0"], "--steps wants 1"), (["--nothing"], "unrecognized")):
+                                  (["--steps=0"], "--steps wants 1"),
+                                  (["--tests_at_once=0"], "--tests_at_once wants 1"), (["--nothing"], "unrecognized")):
             said = io.StringIO()
             with redirect_stderr(said), self.assertRaises(SystemExit) as ended:
                 main.parse(self.root, arguments)
@@ -387,10 +424,10 @@ os.execv(sys.argv[3], sys.argv[3:])
         self.assertNotEqual(os.stat(unpacked).st_ctime_ns, before.st_ctime_ns)
 
     def test_many_test_cases_are_several_items_and_those_that_fail_on_purpose_are_not_sanitized(self):
-        cases = "".join(f"  Case/{i}\\n" for i in range(45))
+        cases = "".join(f"  Case/{i}\\n" for i in range(205))
         self.write("bin/gpu_tests", f"print('OpTest.\\n{cases}  ADeathTest\\nOpDeathTest.\\n  A')")
         kit = items.Kit(root=self.root, out=self.out, environment=dict(os.environ), plain={}, python=None)
-        self.assertEqual(items.suites(kit)["OpTest"][44:], ["OpTest.Case/44", "OpTest.ADeathTest"])
+        self.assertEqual(items.suites(kit)["OpTest"][204:], ["OpTest.Case/204", "OpTest.ADeathTest"])
         found = items.suites(kit)
         self.assertEqual([item.name for item in items.test_items(kit, found)],
                          ["test/OpTest:1", "test/OpTest:2", "test/OpDeathTest"])
@@ -427,9 +464,19 @@ class MachineTest(unittest.TestCase):
         found = machine.find_libraries(python, {"CUDA_HOME": os.path.dirname(home)}, {"libnccl.so.2": loader})
         self.assertEqual(found, {"cuBLASLt": home, "NCCL": loader, "cuDNN": cudnn})
         environment = machine.engine_environment({"LD_LIBRARY_PATH": "/mine", "A": "b"}, found, "/kit/lib")
-        self.assertEqual(environment["LD_LIBRARY_PATH"].split(":"), ["/kit/lib", home, cudnn, loader, "/mine"])
-        self.assertEqual(environment["SHALE_CUDA_LIBRARIES"].split(":"), [home, cudnn, loader])
+        self.assertEqual(environment["LD_LIBRARY_PATH"].split(":"), ["/kit/lib", cudnn, home, loader, "/mine"])
+        self.assertEqual(environment["SHALE_CUDA_LIBRARIES"].split(":"), [cudnn, home, loader])
         self.assertEqual(environment["A"], "b")
+
+    # Regression: the first machine had cuDNN 9.14 where the loader looks, which is too old, and 9.19 beside PyTorch.
+    def test_of_several_cudnns_the_newest_is_taken(self):
+        old, new = self.lay("usr/libcudnn.so.9"), self.lay("python/nvidia/cudnn/lib/libcudnn.so.9")
+        python = machine.Python("python", [os.path.join(self.folder, "python")])
+        versions = {old: 91400, new: 91900}
+        found = machine.find_libraries(python, {"CUDA_HOME": "/nowhere"}, {"libcudnn.so.9": old},
+                                       lambda title, path: versions[os.path.dirname(path)])
+        self.assertEqual(found, {"cuDNN": new})
+        self.assertEqual(machine.version_of("cuDNN", os.path.join(old, "libcudnn.so.9")), 0)
 
     def test_interruptions_leave_no_program_behind(self):
         path = os.path.join(self.folder, "pid")

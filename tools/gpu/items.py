@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import tarfile
+import threading
 from dataclasses import dataclass, field
 from typing import Callable
 
@@ -20,8 +21,9 @@ PROGRAMS = "programs.tar.xz"
 SANITIZERS = ("memcheck", "racecheck")
 # The suite of gpu_tests that runs a kernel of each module, before anything else.
 MODULES = "GpuModules"
-# The largest number of test cases in an item. Small items let a small budget make progress.
-CASES = 40
+# The largest number of test cases in an item. Smaller items would let smaller budgets make progress, but every start of
+# the program takes 3 s on an H100.
+CASES = 200
 # The presets in the order in which they run. The shapes that targets were set for come first.
 PRESETS = tuple(f"{shape}_{sequence}" for sequence in (1024, 4096) for shape in
                 ("qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_3b", "qwen2_5_7b", "llama3_8b"))
@@ -42,6 +44,7 @@ class Kit:
     warmup: int = 2
     steps: int = 5
     about: dict = field(default_factory=dict)  # The machine, as strings for people.
+    stop: threading.Event = field(default_factory=threading.Event)  # Once set, programs that share the GPU are killed.
 
     def program(self, name):
         """Returns the path that the program has if the kit holds it. Kits hold programs in an archive; this unpacks it
@@ -83,7 +86,7 @@ class Item:
     """One thing that a kit runs. `work(kit, item, seconds)` returns {"status", "about", "result", ..}, where status is
     one of store.py's or "timed out". Work does not begin with less than `least` seconds of the budget left, and may
     take at most `limit` seconds. `expected` is an estimate of its seconds. An item with `skip` is not run, and `skip`
-    says why. If a gate fails, nothing else runs."""
+    says why. If a gate fails, nothing else runs. Items that share the GPU measure nothing, and may run side by side."""
     name: str
     work: Callable
     least: float = 20
@@ -92,6 +95,7 @@ class Item:
     expected: float = 60
     skip: str = ""
     gate: bool = False
+    shares: bool = False
 
 
 def skipped(why):
@@ -150,7 +154,7 @@ def _parts(kind, suite, cases, sanitizer=None, skip=""):
     """Returns items of at most CASES test cases each: kind/suite, or kind/suite:1, kind/suite:2, ..."""
     parts = [cases[i:i + CASES] for i in range(0, len(cases), CASES)]
     return [Item(f"{kind}/{suite}" + (f":{number}" if len(parts) > 1 else ""), measure.tests(part, sanitizer),
-                 expected=expected.tests(len(part), sanitizer), skip=skip)
+                 expected=expected.tests(len(part), sanitizer), skip=skip, shares=True)
             for number, part in enumerate(parts, 1)]
 
 

@@ -15,6 +15,17 @@ from gpu import needs
 LIBRARIES = (("cuBLASLt", "libcublasLt.so.13"), ("cuDNN", "libcudnn.so.9"), ("NCCL", "libnccl.so.2"),
              ("NVRTC", "libnvrtc.so.13"))
 
+# Functions that return the version of a library. Of such a library the newest that is found is used, because machines
+# often have an old one where the loader looks, and a newer one beside PyTorch. It comes first on the path: other
+# folders may hold an old one too.
+_VERSIONS = {"cuDNN": "cudnnGetVersion"}
+_ASK_VERSION = """
+import ctypes, sys
+function = getattr(ctypes.CDLL(sys.argv[1]), sys.argv[2])
+function.restype = ctypes.c_size_t
+print(function())
+"""
+
 _ASK_PYTHON = """
 import json, sys
 paths = [p for p in sys.path if p]
@@ -72,9 +83,16 @@ def loader_folders(environment):
     return _path_of(environment) + ([found] if found else [])
 
 
-def find_libraries(python, environment, ldconfig=None):
+def version_of(title, path):
+    """Returns the version of a library as a number that grows, or 0 if it does not tell or cannot be loaded."""
+    said = _output([sys.executable, "-c", _ASK_VERSION, path, _VERSIONS[title]]).strip() if title in _VERSIONS else ""
+    return int(said) if said.isdigit() else 0
+
+
+def find_libraries(python, environment, ldconfig=None, version=version_of):
     """Returns a map from title to folder for those of LIBRARIES that are installed. Looks in CUDA_HOME, in
-    LD_LIBRARY_PATH, where the loader looks, and in the nvidia-* packages of `python`, in this order."""
+    LD_LIBRARY_PATH, where the loader looks, and in the nvidia-* packages of `python`. Takes the newest that it finds,
+    and of equal ones the first."""
     home = environment.get("CUDA_HOME") or "/usr/local/cuda"
     loader = _ldconfig() if ldconfig is None else ldconfig
     from_path = _path_of(environment)
@@ -83,16 +101,17 @@ def find_libraries(python, environment, ldconfig=None):
     found = {}
     for title, file in LIBRARIES:
         folders = [os.path.join(home, "lib64"), *from_path, *([loader[file]] if file in loader else []), *packages]
-        folder = next((f for f in folders if os.path.exists(os.path.join(f, file))), None)
-        if folder:
-            found[title] = folder
+        here = [folder for folder in folders if os.path.exists(os.path.join(folder, file))]
+        if here:
+            found[title] = max(here, key=lambda folder: version(title, os.path.join(folder, file)))
     return found
 
 
 def engine_environment(environment, libraries, own):
     """Returns the environment in which the engine's programs, and the libraries themselves, find these libraries. `own`
     is the kit's folder of libraries."""
-    folders = list(dict.fromkeys(libraries.values()))
+    titles = sorted(libraries, key=lambda title: title not in _VERSIONS)
+    folders = list(dict.fromkeys(libraries[title] for title in titles))
     ours = {"SHALE_CUDA_LIBRARIES": ":".join(folders)} if folders else {}
     path = ":".join([own, *folders, *_path_of(environment)])
     return {**environment, **ours, "LD_LIBRARY_PATH": path}
@@ -123,4 +142,6 @@ def describe(gpus, arch, libraries, python, only_described=False):
     for title, file in LIBRARIES:
         folder = libraries.get(title)
         info[title] = os.path.realpath(os.path.join(folder, file)) if folder else "not found"
+        if title in _VERSIONS and folder:
+            info[title] += f", version {version_of(title, os.path.join(folder, file))}"
     return info

@@ -1,6 +1,8 @@
 """The main program of a kit's `run`."""
 
 import argparse
+import concurrent.futures
+import itertools
 import json
 import os
 import re
@@ -45,6 +47,9 @@ def parse(kit_root, arguments):
                              "tools/gpu/gpus.json, or another such file with one machine")
     parser.add_argument("--budget_seconds", type=float, default=float("inf"), metavar="S",
                         help="time limit; an item that is cut restarts in a later call (default: no limit)")
+    parser.add_argument("--tests_at_once", type=int, default=max(1, (os.cpu_count() or 1) // 2), metavar="N",
+                        help="programs that test side by side (default: half the processors, here %(default)s); all "
+                             "else runs alone")
     parser.add_argument("--again", action="store_true", help="run the items of --only again even if they have finished")
     parser.add_argument("--out", default=os.path.join(kit_root, "results"), metavar="FOLDER",
                         help="default: %(default)s")
@@ -64,6 +69,8 @@ def parse(kit_root, arguments):
         parser.error("--gpu wants --list: nothing runs on a machine that is only described")
     if options.steps < 1 or options.warmup < 0:
         parser.error("--steps wants 1 or more, --warmup 0 or more")
+    if options.tests_at_once < 1:
+        parser.error("--tests_at_once wants 1 or more")
     return options
 
 
@@ -98,27 +105,52 @@ def do(kit, item, kept, seconds):
         raise
     except Exception as error:  # A failure of one item must not stop the others.
         outcome = {"status": store.FAILED, "about": f"{type(error).__name__}: {error}"}
+    if kit.stop.is_set():
+        outcome = {"status": store.CUT, "about": "interrupted"}
     if outcome["status"] == "timed out":
         outcome["status"] = store.CUT if limit < item.limit else store.FAILED
     kept.end(item.name, outcome)
 
 
-def run(kit, items, all_names, kept, deadline):
-    """Runs items until all are finished, the time is over, or a gate has failed. Returns whether all are finished."""
+def do_together(kit, work, items, at_once):
+    """Calls work(item) for each item, on `at_once` threads. If this thread is interrupted, stops the kit's programs."""
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        try:
+            for one in [pool.submit(work, item) for item in items]:
+                one.result()
+        except BaseException:
+            kit.stop.set()  # Ends the programs that run, and what waits does not begin.
+            raise
+
+
+def run(kit, items, all_names, kept, deadline, at_once=1):
+    """Runs items until all are finished, the time is over, or a gate has failed. Items that share the GPU run side by
+    side, `at_once` of them. Returns whether all are finished."""
     waiting = order(items, kept)
-    for number, item in enumerate(waiting, 1):
+    number = {item.name: place for place, item in enumerate(waiting, 1)}
+
+    def begin(item):
         left = deadline - time.monotonic()
-        if left < item.least and not item.skip:
-            if item.gate:
-                break
-            continue
-        say(f"[{number}/{len(waiting)}] {item.name}")
+        if kit.stop.is_set() or (left < item.least and not item.skip):
+            return
+        said = f"[{number[item.name]}/{len(waiting)}] {item.name}"
+        if not item.shares:
+            say(said)
         do(kit, item, kept, left)
         ended = kept.item(item.name)
-        say(f"    {ended['status']}" + (f": {ended['about']}" if ended.get("about") else ""))
-        write_report(kit, kept, all_names)
-        if item.gate and ended["status"] in (store.FAILED, store.CUT):
-            break
+        about = f": {ended['about']}" if ended.get("about") else ""
+        say(f"{said if item.shares else '   '} {ended['status']}{about}")
+        with kept.lock:
+            write_report(kit, kept, all_names)
+
+    for shares, group in itertools.groupby(waiting, lambda item: item.shares):
+        if shares:
+            do_together(kit, begin, list(group), at_once)
+            continue
+        for item in group:
+            begin(item)
+            if item.gate and kept.item(item.name).get("status") not in (store.PASSED, store.SKIPPED):
+                return False
     return all(kept.finished(item.name) for item in items)
 
 
@@ -205,7 +237,7 @@ def run_kit(kit_root, options, find):
     wanted = ", ".join(f"{name}_{version}" for name, version in info.get("needs", {}).items())
     kept.describe({**info, "needs": wanted, **kit.about})
     try:
-        done = run(kit, items, names, kept, deadline)
+        done = run(kit, items, names, kept, deadline, options.tests_at_once)
     except _Interrupted as interrupted:
         write_report(kit, kept, names)
         say(f"interrupted by {interrupted}; call it again to continue")

@@ -60,7 +60,7 @@ def tests(names, sanitizer=None, variables=()):
         command = [*before, kit.program("gpu_tests"), f"--gtest_filter={':'.join(names)}",
                    f"--gtest_output=json:{path}"]
         environment = {**kit.environment, **(_LAZY if sanitizer else {}), **dict(variables)}
-        ended = child.run(command, environment, kit.log(item.name), seconds, folder=kit.out)
+        ended = child.run(command, environment, kit.log(item.name), seconds, kit.stop.is_set, folder=kit.out)
         report = _json(path) or {}
         cases = [case for group in report.get("testsuites", []) for case in group.get("testsuite", [])]
         failed = [case for case in cases if case.get("failures")]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 
 PASSED, FAILED, SKIPPED, CUT = "passed", "failed", "skipped", "cut"
 # An item that began this many times without an end is taken for the cause, and fails.
@@ -38,9 +39,11 @@ def remove(path):
 
 class Store:
     """The report.json of a folder: {"machine": {..}, "items": {name: {"commit", "status", "about", "seconds", "result",
-    "begun"}}}. Results of another commit do not count. They stay until the item begins again."""
+    "begun"}}}. Results of another commit do not count. They stay until the item begins again.
+    begin() and end() are safe for concurrent use; whoever reads several items beside them holds `lock`."""
 
     def __init__(self, folder, commit):
+        self.lock = threading.RLock()
         self.commit = commit
         self.path = os.path.join(folder, "report.json")
         self.data = {"machine": {}, "items": {}}
@@ -74,18 +77,20 @@ class Store:
 
     def begin(self, name):
         """Marks the item as begun. If it was begun too often without an end, marks it as failed and returns False."""
-        begun = self.item(name).get("begun", 0)
-        if begun >= MOST_BEGUN:
-            self.end(name, {"status": FAILED, "about": f"the whole kit ended while this item ran, {begun} times"})
-            return False
-        self.data["items"][name] = {**self.item(name), "commit": self.commit, "begun": begun + 1}
-        self._write()
-        return True
+        with self.lock:
+            begun = self.item(name).get("begun", 0)
+            if begun >= MOST_BEGUN:
+                self.end(name, {"status": FAILED, "about": f"the whole kit ended while this item ran, {begun} times"})
+                return False
+            self.data["items"][name] = {**self.item(name), "commit": self.commit, "begun": begun + 1}
+            self._write()
+            return True
 
     def end(self, name, outcome):
-        kept = {"cuts": self.item(name).get("cuts", 0) + 1} if outcome["status"] == CUT else {}
-        self.data["items"][name] = {"commit": self.commit, **outcome, **kept}
-        self._write()
+        with self.lock:
+            kept = {"cuts": self.item(name).get("cuts", 0) + 1} if outcome["status"] == CUT else {}
+            self.data["items"][name] = {"commit": self.commit, **outcome, **kept}
+            self._write()
 
     def forget(self, name):
         self.data["items"].pop(name, None)
