@@ -1,7 +1,10 @@
 // Defines the functions of job_backend.h for programs that run on GPUs alone.
 #include "engine/backends/cuda_jobs.h"
 #include "engine/backends/job_backend.h"
+#include "engine/runtime/hardware_threads.h"
 #include "kernels/check.h"
+#include "kernels/cpu/instruction_set.h"
+#include "kernels/cpu/update_ops.h"
 
 namespace shale {
 
@@ -14,16 +17,21 @@ absl::Status CheckDevice(const Job& job) {
       "program that has both");
 }
 
+// Returns what creates the ops of updates on the host, which are all that these programs compute there.
+HostOpsFactory UpdateOpsOf(const Job& job, int64_t hardware_threads) {
+  return [runtime = job.runtime, hardware_threads](int64_t ranks) {
+    return CreateCpuUpdateOps(ThreadsPerRank(runtime, ranks, hardware_threads));
+  };
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) {
-  SHALE_RETURN_IF_ERROR(CheckDevice(job));
-  return CreateCudaJobBackend(job, /*create_host_ops=*/{});
-}
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) { return CreateBackendOfProcess(job, {}); }
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackendOfProcess(const Job& job, const BackendPlace& place) {
   SHALE_RETURN_IF_ERROR(CheckDevice(job));
-  return CreateCudaJobBackend(job, /*create_host_ops=*/{}, place);
+  SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
+  return CreateCudaJobBackend(job, UpdateOpsOf(job, HardwareThreads()), place);
 }
 
 void PrepareEnvironment(const Job& job) {
@@ -32,7 +40,8 @@ void PrepareEnvironment(const Job& job) {
 
 absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads) {
   SHALE_RETURN_IF_ERROR(CheckDevice(job));
-  return CudaPlanningMachine(job, /*create_host_ops=*/{}, hardware_threads);
+  SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
+  return CudaPlanningMachine(job, UpdateOpsOf(job, hardware_threads), hardware_threads);
 }
 
 absl::StatusOr<std::string> DecideCpuProducts(Job&) { return ""; }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/runtime/cuda_backend.h"
+#include "kernels/cpu/update_ops.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "kernels/cuda/cudnn/cudnn_graphs.h"
 #include "tests/engine/reference_backend.h"
@@ -19,7 +20,7 @@ constexpr int64_t kWorkspaceBytes = int64_t{64} << 10;
 
 }  // namespace
 
-// kReference is the same on every machine. Ignores `threads` and `products`, which matter only on the CPU.
+// kReference is the same on every machine. Ignores `products`, which matter only on the CPU.
 std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts products) {
   if (ops == OpsKind::kReference) return CreateReferenceBackend();
   CudaBackendOptions options;
@@ -28,6 +29,7 @@ std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts pro
   if (cuda::BuiltWithCudnn().ok()) {
     options.create_attention = [](const CudaDeviceProperties*) { return cuda::CreateCudnnAttention(LoadGpuCudnn); };
   }
+  options.create_host_ops = [threads](int64_t /*ranks*/) { return CreateCpuUpdateOps(threads); };
   return CreateCudaBackend(Gpu(), std::move(options));
 }
 
