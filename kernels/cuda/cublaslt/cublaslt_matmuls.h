@@ -2,8 +2,8 @@
 //
 // Results are sums in fp32, in an order that the algorithm decides. On one GPU and library version, the MatMulKey alone
 // decides the algorithm: it is the one in the tuning table, else the first proposal of the library's heuristic that can
-// be used. So a matmul and its recomputation have the same bits. The matmul itself adds the bias, except for a bf16
-// bias of an f32 c, which is written to c first; the matmul is then added to c.
+// be used. So a matmul and its recomputation have the same bits. The matmul itself adds the bias, except for those that
+// MatMulKey::Of names: these are written to c first, and the matmul is then added to c.
 #pragma once
 
 #include <cstdint>

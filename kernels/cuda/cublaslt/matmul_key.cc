@@ -88,7 +88,12 @@ int64_t MatMulKey::AlignmentOf(const Tensor& t) {
   return bits & -bits;
 }
 
-bool MatMulKey::AddsBias(const MatMul& op) { return op.bias_N.present() && op.bias_N.dtype == op.c_MN.dtype; }
+bool MatMulKey::AddsBias(const MatMul& op) {
+  if (!op.bias_N.present() || op.bias_N.dtype != op.c_MN.dtype) return false;
+  const int64_t row_bytes = LeadingDimension(op.c_MN) * SizeOf(op.c_MN.dtype);
+  return op.c_MN.dtype == DType::kFloat32 ||
+         (row_bytes % kBiasAlignment == 0 && AlignmentOf(op.c_MN) >= kBiasAlignment);
+}
 
 MatMulKey MatMulKey::Of(const MatMul& op, bool allow_tf32) {
   const bool bias = AddsBias(op);

@@ -32,10 +32,14 @@ struct MatMulKey {
   bool tf32 = false;        // f32 operands may be rounded to 10 bits of fraction.
 
   static constexpr int64_t kMaxAlignment = 256;
+  // If rows of a bf16 c are not aligned to these bytes, the library's kernels round the product to bf16 before they add
+  // the bias, and then round again (cuBLASLt 13.1.0 on an H200: errors of up to 2 units in the last place).
+  static constexpr int64_t kBiasAlignment = 16;
 
   // Returns the key of `op`, which may be symbolic. Its key is then the same as when bound, because buffers begin at
-  // multiples of 256 bytes. The library does not take a bias whose dtype is not c's. Such a bias is written to c before
-  // the matmul is added, so the key then has accumulate instead of bias.
+  // multiples of 256 bytes. The library does not take a bias whose dtype is not c's, and rounds twice if rows of c are
+  // not aligned (kBiasAlignment). Such a bias is written to c before the matmul is added, so the key then has
+  // accumulate instead of bias.
   static MatMulKey Of(const MatMul& op, bool allow_tf32);
   // Returns the largest power of two, up to kMaxAlignment, that is known to divide the address of `t`, bound or
   // symbolic, on every rank.

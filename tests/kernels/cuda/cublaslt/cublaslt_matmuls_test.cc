@@ -137,7 +137,7 @@ TEST_F(CublasLtMatMulsTest, TheHeuristicIsToldWhatIsTrue) {
   MatMul op = Op(4, 6, 8);
   op.a = Ones(DType::kBFloat16, {4, 64}).Slice(1, 4, 8);     // Starts at byte 8.
   op.b = Ones(DType::kBFloat16, {8, 64}).Slice(1, 48, 6);    // 96
-  op.c_MN = Ones(DType::kBFloat16, {4, 64}).Slice(1, 1, 6);  // 2
+  op.c_MN = Ones(DType::kBFloat16, {4, 64}).Slice(1, 8, 6);  // 16
   op.bias_N = Ones(DType::kBFloat16, {8}).Slice(0, 2, 6);    // 4
   (void)CallOf(Backend(), op);
   ASSERT_EQ(library_.queries.size(), 1u);
@@ -146,22 +146,22 @@ TEST_F(CublasLtMatMulsTest, TheHeuristicIsToldWhatIsTrue) {
   EXPECT_EQ(query.preference.reduction_schemes, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   EXPECT_EQ(query.preference.align_a, 32u);
   EXPECT_EQ(query.preference.align_b, 8u);
-  EXPECT_EQ(query.preference.align_c, 2u);
-  EXPECT_EQ(query.preference.align_d, 2u);
+  EXPECT_EQ(query.preference.align_c, 16u);
+  EXPECT_EQ(query.preference.align_d, 16u);
   EXPECT_EQ(query.matmul.bias, reinterpret_cast<const void*>(4));
 }
 
 TEST_F(CublasLtMatMulsTest, ABiasOfTheResultsTypeIsAddedByTheMatMul) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    MatMul op = Op(4, 6, 8, dtype, dtype);
-    op.bias_N = Ones(dtype, {6});
+    MatMul op = Op(4, 8, 8, dtype, dtype);
+    op.bias_N = Ones(dtype, {8});
     MatMulBackend& backend = Backend();
     const LtCall call = CallOf(backend, op);
     EXPECT_EQ(call.matmul.epilogue, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS));
     EXPECT_EQ(call.matmul.bias, op.bias_N.data);
     EXPECT_EQ(call.beta, 0);
     // Another bias at another address is another call of the same kind.
-    op.bias_N = Ones(dtype, {6});
+    op.bias_N = Ones(dtype, {8});
     EXPECT_EQ(CallOf(backend, op).matmul.bias, op.bias_N.data);
   }
   EXPECT_EQ(library_.queries.size(), 2u);
@@ -175,6 +175,18 @@ TEST_F(CublasLtMatMulsTest, ABiasOfAnotherTypeIsWhatTheMatMulIsAddedTo) {
   EXPECT_EQ(call.matmul.epilogue, static_cast<uint32_t>(CUBLASLT_EPILOGUE_DEFAULT));
   EXPECT_EQ(call.beta, 1);
   EXPECT_EQ(op.c_MN.as<float>()[23], 9);
+}
+
+// Regression: on an H200, a product of 131 columns was rounded to bf16 before the bias was added, and then again.
+TEST_F(CublasLtMatMulsTest, ABiasOfRowsThatAreNotAlignedIsWhatTheMatMulIsAddedTo) {
+  for (const int64_t column : {0, 4}) {
+    MatMul op = Op(4, column == 0 ? 6 : 8, 8, DType::kBFloat16, DType::kBFloat16);
+    op.c_MN = Ones(DType::kBFloat16, {4, column == 0 ? 6 : 16}).Slice(1, column, op.n());
+    op.bias_N = Ones(DType::kBFloat16, {op.n()});
+    const LtCall call = CallOf(Backend(), op);
+    EXPECT_EQ(call.matmul.epilogue, static_cast<uint32_t>(CUBLASLT_EPILOGUE_DEFAULT));
+    EXPECT_EQ(call.beta, 1);
+  }
 }
 
 TEST_F(CublasLtMatMulsTest, OperandsOfF32AreRoundedOnlyWhenAllowed) {

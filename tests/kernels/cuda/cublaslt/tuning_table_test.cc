@@ -71,8 +71,8 @@ TEST(MatMulKeyTest, AStrideThatIsNeverUsedMakesNoOtherMatMul) {
 }
 
 TEST(MatMulKeyTest, TheMatMulAddsABiasOfItsOwnTypeOnly) {
-  MatMul op = Op(4, 6, 8);
-  op.bias_N = Tensor::Contiguous(DType::kBFloat16, {6});
+  MatMul op = Op(4, 8, 8);
+  op.bias_N = Tensor::Contiguous(DType::kBFloat16, {8});
   MatMulKey key = MatMulKey::Of(op, false);
   EXPECT_FALSE(key.bias);
   EXPECT_TRUE(key.accumulate);
