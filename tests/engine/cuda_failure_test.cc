@@ -52,7 +52,7 @@ TEST(CudaFailureTest, AKernelThatFailsAtOnceIsAnErrorThatNamesTheComputeStreamTo
       runtime, {.create_matmuls = [](auto&&...) { return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps()); }});
   RunOptions options;
   options.backend = backend.get();
-  options.before_step = [&](int, Executor&) { runtime->FailKernel(3); };
+  options.before_step = [&](int, int, Executor&) { runtime->FailKernel(3); };
   const absl::Status status = RunJob(options, RandomTokens(4, 11, SmallDecoder().vocabulary, 1)).status();
   EXPECT_THAT(std::string(status.message()), ContainsRegex("on stream compute [0-9]+ \\(LossScale, unit -"));
 }
@@ -83,7 +83,7 @@ TEST(CudaFailureTest, AFailedKernelOfAGraphIsAnErrorThatNamesTheLastGraphToFinis
   options.steps = 4;
   options.graphs = true;
   int64_t launches = 0;
-  options.before_step = [&](int step, Executor&) {
+  options.before_step = [&](int step, int, Executor&) {
     // The failure happens in a step that launches graphs of an earlier step, after its first graph.
     if (step == 3) runtime->FailKernel(60);
     launches = runtime->graph_launches();

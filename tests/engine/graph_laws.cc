@@ -111,7 +111,7 @@ TEST(GraphLaws, ASkippedStepIsSkipped) {
 TEST(GraphLaws, ATracedStepAmongThemIsIssuedOneByOne) {
   RunOptions options = OneRank(Accumulation::kSharded, 5);
   std::vector<size_t> traced;
-  options.before_step = [&](int step, Executor& executor) {
+  options.before_step = [&](int step, int, Executor& executor) {
     traced.push_back(executor.times().size());
     executor.SetTracing(step == 2);
   };

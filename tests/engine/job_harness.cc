@@ -211,7 +211,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   std::vector<StepOutputs> outputs(W);
   for (int step = 0; step < options.steps; ++step) {
     SHALE_RETURN_IF_ERROR(ranks->ForEach([&](int rank) {
-      if (options.before_step) options.before_step(step, *executors[rank]);
+      if (options.before_step) options.before_step(step, rank, *executors[rank]);
       return executors[rank]->Run(inputs[step % batches.size()][rank], outputs[rank]);
     }));
     for (const StepOutputs& out : outputs) {

@@ -68,7 +68,7 @@ struct RunOptions {
   MemoryPlanOptions memory;
   bool synchronous = false;
   bool graphs = false;
-  std::function<void(int step, Executor&)> before_step;  // Called on each rank.
+  std::function<void(int step, int rank, Executor&)> before_step;  // Called on the thread of each rank.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int rank, StreamId)> wrap;
   ProfilerRanges* ranges = nullptr;
   // Creates the observer of a rank. May be empty.

@@ -141,6 +141,10 @@ TrafficRecorder::TrafficRecorder(RunOptions& options) : traces_(options.step.mes
   options.wrap = [this](std::unique_ptr<Communicator> inner, int rank, StreamId stream) {
     return std::make_unique<TracingCommunicator>(std::move(inner), &traces_[rank], std::string(ToString(stream)));
   };
+  // Some backends run each collective once before the first step.
+  options.before_step = [this](int step, int rank, Executor&) {
+    if (step == 0) traces_[rank].Clear();
+  };
 }
 
 void TrafficRecorder::ExpectRow(const TrafficRow& row, const RunOptions& options, const RunResult& result,
