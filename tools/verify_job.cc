@@ -27,6 +27,10 @@ absl::StatusOr<VerifyReport> Run(const std::string& job_file, const std::vector<
                                  const std::atomic<bool>& cancelled, int64_t& checks) {
   SHALE_ASSIGN_OR_RETURN(Job job, LoadJob(job_file, overrides));
   SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
+  if (!job.runtime.deterministic_attention) {
+    Print("The checks compare bits, so they compute with runtime.deterministic_attention=true.\n");
+    job.runtime.deterministic_attention = true;
+  }
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   Print(VerifyHead() + "\n");
   const auto on_row = [&](const VerifyRow& row) {

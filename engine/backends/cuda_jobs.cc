@@ -43,18 +43,22 @@ std::string DescribeMatMuls(const TuningTable* tuning, const std::string& path) 
   return text;
 }
 
-std::unique_ptr<cuda::AttentionBackend> CreateAttention(const CudaDeviceProperties* gpu) {
+std::unique_ptr<cuda::AttentionBackend> CreateAttention(bool deterministic, const CudaDeviceProperties* gpu) {
   cuda::CudnnOptions options{.search = LibrarySearch::FromEnvironment()};
   if (gpu != nullptr) {
     options.compute_major = gpu->compute_major;
     options.compute_minor = gpu->compute_minor;
   }
   return cuda::CreateCudnnAttention(
-      [options]() -> absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>> { return cuda::LoadCudnn(options); });
+      [options]() -> absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>> { return cuda::LoadCudnn(options); },
+      {.deterministic = deterministic});
 }
 
-std::string DescribeAttention(bool cudnn) {
-  if (cudnn) return "attention by cuDNN where it can";
+std::string DescribeAttention(bool cudnn, bool deterministic) {
+  if (cudnn) {
+    return absl::StrCat("attention by cuDNN where it can",
+                        deterministic ? "" : ", whose gradients differ in the last bits from run to run");
+  }
   const absl::Status built = cuda::BuiltWithCudnn();
   return absl::StrCat("attention by the engine's own kernels", built.ok() ? "" : " (", built.message(),
                       built.ok() ? "" : ")");
@@ -101,7 +105,11 @@ CudaBackendOptions OpsOptions(const Job& job, const std::shared_ptr<const Tuning
         [] { return CublasLtFunctions::Load(LibrarySearch::FromEnvironment()); },
         {.allow_tf32 = tf32, .tuning = tuning, .gpu = gpu == nullptr ? std::string() : gpu->name});
   };
-  if (UsesCudnn(job)) options.create_attention = CreateAttention;
+  if (UsesCudnn(job)) {
+    options.create_attention = [deterministic = job.runtime.deterministic_attention](const CudaDeviceProperties* gpu) {
+      return CreateAttention(deterministic, gpu);
+    };
+  }
   return options;
 }
 
@@ -128,8 +136,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, Ho
   const std::shared_ptr<CudaRuntime> runtime = CreateCudart();
   CudaBackendOptions options = OpsOptions(job, tuning, std::move(create_host_ops));
   options.share = place.share;
-  options.describe_libraries = [tuning, path = job.runtime.tuning_table, cudnn = UsesCudnn(job)] {
-    return absl::StrCat(DescribeMatMuls(tuning.get(), path), "; ", DescribeAttention(cudnn));
+  options.describe_libraries = [tuning, path = job.runtime.tuning_table, cudnn = UsesCudnn(job),
+                                deterministic = job.runtime.deterministic_attention] {
+    return absl::StrCat(DescribeMatMuls(tuning.get(), path), "; ", DescribeAttention(cudnn, deterministic));
   };
   if (UsesNccl(job) && job.sharding.ranks > 1) {
     // Loads NCCL now, because that sets environment variables. A missing library is an error only in create_group.

@@ -265,6 +265,7 @@ struct RuntimeConfig {
   std::string tuning_table;  // Path of a file; absolute if it came from a job file. Empty: none.
   bool graphs = false;
   bool cudnn_attention = true;
+  bool deterministic_attention = true;  // Whether gradients of attention repeat their bits.
   bool nccl_windows = false;
 
   bool operator==(const RuntimeConfig&) const = default;

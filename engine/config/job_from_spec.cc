@@ -168,6 +168,7 @@ RuntimeConfig RuntimeFromSpec(const proto::RuntimeSpec& spec) {
   config.nccl_windows = spec.nccl_windows();
   config.generate = spec.generate();
   if (spec.has_cudnn_attention()) config.cudnn_attention = spec.cudnn_attention();
+  if (spec.has_deterministic_attention()) config.deterministic_attention = spec.deterministic_attention();
   return config;
 }
 

@@ -162,6 +162,7 @@ void Print(const RuntimeConfig& config, proto::RuntimeSpec& spec) {
   if (!config.tuning_table.empty()) spec.set_tuning_table(config.tuning_table);
   spec.set_graphs(config.graphs);
   spec.set_cudnn_attention(config.cudnn_attention);
+  if (!config.deterministic_attention) spec.set_deterministic_attention(false);
   spec.set_nccl_windows(config.nccl_windows);
 }
 

@@ -434,6 +434,7 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
         {"runtime.tuning_table", !given.tuning_table().empty()},
         {"runtime.graphs", given.graphs()},
         {"runtime.cudnn_attention", given.has_cudnn_attention()},
+        {"runtime.deterministic_attention", given.has_deterministic_attention()},
         {"runtime.nccl_windows", given.nccl_windows()},
     };
     for (const auto& [path, is_given] : cuda_only) {
@@ -463,6 +464,10 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
         {"runtime.nccl_windows", "runtime.collectives", "runtime.ranks_per_device"},
         "collectives are IN_PROCESS here and have no windows; leave it out, or run one rank on each GPU with "
         "collectives NCCL");
+  }
+  if (!runtime.deterministic_attention && !runtime.cudnn_attention) {
+    errors.AddRule({"runtime.deterministic_attention", "runtime.cudnn_attention"},
+                   "the engine's own kernels are always deterministic; leave it out, or let cuDNN compute attention");
   }
   if (runtime.graphs && job.sharding.ranks > 1) {
     errors.AddRule({"runtime.graphs", "sharding.ranks"},

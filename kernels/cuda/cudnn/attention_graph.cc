@@ -60,7 +60,8 @@ AttentionAddresses AddressesOf(const AttentionBackward& op) { return Addresses(o
 
 std::string AttentionKey::ToString() const {
   return absl::StrCat("attention ", backward ? "backward" : "forward", " B=", batch, " S=", length, " H=", heads,
-                      " G=", groups, " D=", width, " window=", window, " scale=", scale, causal ? "" : ", not causal");
+                      " G=", groups, " D=", width, " window=", window, " scale=", scale, causal ? "" : ", not causal",
+                      deterministic ? "" : ", not deterministic");
 }
 
 }  // namespace shale::cuda

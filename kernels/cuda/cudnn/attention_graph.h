@@ -37,6 +37,7 @@ struct AttentionKey {
   };
 
   bool backward = false;
+  bool deterministic = true;  // If false, a backward graph may sum in another order in every call.
   int64_t batch = 0, length = 0, heads = 0, groups = 0, width = 0;  // B, S, H, G, D
   int64_t window = 0;                                               // Less than S; 0 means no window.
   bool causal = true;
@@ -47,8 +48,8 @@ struct AttentionKey {
   static AttentionKey Of(const AttentionForward& op);
   static AttentionKey Of(const AttentionBackward& op);
 
-  // Example: "attention backward B=1 S=4096 H=28 G=4 D=128 window=0 scale=0.0883883", with ", not causal" behind it if
-  // it is not.
+  // Example: "attention backward B=1 S=4096 H=28 G=4 D=128 window=0 scale=0.0883883", with ", not causal" and ", not
+  // deterministic" behind it if it is not.
   std::string ToString() const;
 
   friend auto operator<=>(const AttentionKey&, const AttentionKey&) = default;
@@ -73,7 +74,8 @@ class AttentionGraphs {
  public:
   virtual ~AttentionGraphs() = default;
   // Builds a graph from a kernel that needs at most `workspace_bytes`. Returns Unimplemented if there is no such
-  // kernel. A graph computes the same bits in every call. REQUIRES: TakenByCudnn (attention_pieces.h) of the op.
+  // kernel. If its key is deterministic, a graph computes the same bits in every call. REQUIRES: TakenByCudnn
+  // (attention_pieces.h) of the op.
   virtual absl::StatusOr<std::unique_ptr<AttentionGraph>> Build(const AttentionKey& key, int64_t workspace_bytes) = 0;
 };
 

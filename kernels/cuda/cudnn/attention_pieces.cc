@@ -27,6 +27,7 @@ bool Aligned(const Tensor& t) {
 // Returns the bytes of workspace that a backward graph needs for each query head of each sequence.
 int64_t BytesPerHead(const AttentionKey& key) {
   const int64_t S = key.length, per_query_head = key.groups < key.heads ? 4 * S * key.width : 0;
+  if (!key.deterministic) return 4 * S + per_query_head + 4 * RoundUp(S, 8) * key.width;
   const int64_t ds = 2 * RoundUp(S, 64) * RoundUp(S, 128);
   return 4 * S + per_query_head + std::max(ds, per_query_head);
 }
@@ -59,8 +60,7 @@ int64_t WorkspaceBytes(const AttentionKey& key) {
   return key.backward ? key.batch * key.heads * BytesPerHead(key) + kOtherBytes : kOtherBytes;
 }
 
-std::vector<AttentionPiece> PiecesOf(const AttentionBackward& op, int64_t workspace_bytes) {
-  const AttentionKey key = AttentionKey::Of(op);
+std::vector<AttentionPiece> PiecesOf(const AttentionKey& key, int64_t workspace_bytes) {
   const int64_t of_group = key.heads / key.groups * BytesPerHead(key), of_sequence = key.groups * of_group;
   const int64_t sequences = (workspace_bytes - kOtherBytes) / of_sequence;
   std::vector<AttentionPiece> pieces;

@@ -34,11 +34,17 @@ bool TakenByCudnn(const AttentionBackward& op);
 //             + 2 B H [S up to 64] [S up to 128]     ds, which makes the backward deterministic;
 //               but at least 4 B H S D, if G < H       for compute capability 10
 //             + 256
+// A backward that is not deterministic has 4 B H [S up to 8] D in the place of ds: d_q in fp32, to which tiles add in
+// any order.
 // attention_workspace.txt holds what the library itself answers, without a GPU; tests compare it with this bound. The
 // answers are the same with and without a causal mask. By compute capability, cuDNN needs:
 //   9.0         this bound to the byte, without the "at least" (which exceeds ds for some S up to 128)
 //   8.x, 12.0   ds of [S up to 64]^2 only, and 128 instead of 256; nothing forward
 //   10.x        no ds. If G < H, d_k and d_v in fp32: 4 B H S D more, and 128. Otherwise only 4 B H S. Nothing forward
+// and for a backward that is not deterministic:
+//   9.0         no d_q
+//   8.x, 12.0   128 instead of 256
+//   10.x        the same for S up to 128. For longer S no d_q, and 128 only if G < H
 int64_t WorkspaceBytes(const AttentionKey& key);
 
 // A part of a backward op that is computed by itself: some sequences with all heads, or some heads of one sequence.
@@ -46,9 +52,10 @@ struct AttentionPiece {
   int64_t first_sequence = 0, sequences = 0, first_group = 0, groups = 0;
 };
 
-// Splits an op into pieces of about equal size. Each needs at most `workspace_bytes` or has a single key/value head.
-// Every sequence and head is in exactly one piece. REQUIRES: TakenByCudnn(op).
-std::vector<AttentionPiece> PiecesOf(const AttentionBackward& op, int64_t workspace_bytes);
+// Splits a backward op, of which `key` is the key, into pieces of about equal size. Each needs at most
+// `workspace_bytes` or has a single key/value head. Every sequence and head is in exactly one piece. REQUIRES:
+// TakenByCudnn of the op.
+std::vector<AttentionPiece> PiecesOf(const AttentionKey& key, int64_t workspace_bytes);
 
 // Returns the op that computes `piece`: views of the same memory with fewer sequences or heads.
 AttentionBackward OpOf(const AttentionBackward& op, const AttentionPiece& piece);

@@ -40,6 +40,13 @@ class CudnnAttention final : public AttentionBackend {
   }
 
  private:
+  static AttentionKey KeyOf(const AttentionForward& op) { return AttentionKey::Of(op); }
+  AttentionKey KeyOf(const AttentionBackward& op) const {
+    AttentionKey key = AttentionKey::Of(op);
+    key.deterministic = options_.deterministic;
+    return key;
+  }
+
   // Calls visit(part) for each part of the op, until one fails.
   template <class Visit>
   absl::Status VisitParts(const AttentionForward& op, const Visit& visit) const {
@@ -47,7 +54,7 @@ class CudnnAttention final : public AttentionBackend {
   }
   template <class Visit>
   absl::Status VisitParts(const AttentionBackward& op, const Visit& visit) const {
-    for (const AttentionPiece& piece : PiecesOf(op, options_.workspace_bytes)) {
+    for (const AttentionPiece& piece : PiecesOf(KeyOf(op), options_.workspace_bytes)) {
       SHALE_RETURN_IF_ERROR(visit(OpOf(op, piece)));
     }
     return absl::OkStatus();
@@ -57,7 +64,7 @@ class CudnnAttention final : public AttentionBackend {
   int64_t Most(const OpType& op) const {
     int64_t most = 0;
     (void)VisitParts(op, [&](const OpType& part) {
-      most = std::max(most, WorkspaceBytes(AttentionKey::Of(part)));
+      most = std::max(most, WorkspaceBytes(KeyOf(part)));
       return absl::OkStatus();
     });
     return most;
@@ -65,13 +72,13 @@ class CudnnAttention final : public AttentionBackend {
 
   template <class OpType>
   absl::Status PrepareParts(const OpType& op) {
-    return VisitParts(op, [&](const OpType& part) { return Find(AttentionKey::Of(part)).status(); });
+    return VisitParts(op, [&](const OpType& part) { return Find(KeyOf(part)).status(); });
   }
 
   template <class OpType>
   absl::Status EnqueueParts(const OpType& op, Scratch scratch, StreamHandle stream) {
     return VisitParts(op, [&](const OpType& part) -> absl::Status {
-      SHALE_ASSIGN_OR_RETURN(AttentionGraph * graph, Find(AttentionKey::Of(part)));
+      SHALE_ASSIGN_OR_RETURN(AttentionGraph * graph, Find(KeyOf(part)));
       SHALE_CHECK(scratch.size_bytes >= graph->workspace_bytes()) << scratch.size_bytes;
       return graph->Enqueue(AddressesOf(part), scratch.data, stream);
     });

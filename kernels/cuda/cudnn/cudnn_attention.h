@@ -23,6 +23,8 @@ struct CudnnAttentionOptions {
   // The workspace of one piece. A piece of a single key/value head may need more, up to kLargestWorkspaceBytes. 256 MiB
   // hold seven heads of 4,096 positions, which keep an H200 busy.
   int64_t workspace_bytes = int64_t{256} << 20;
+  // If false, backward may sum in another order in every call, which is faster.
+  bool deterministic = true;
 };
 
 // Creates the backend. It calls `load` (usually LoadCudnn) when an attention is first prepared or enqueued, with the

@@ -114,9 +114,9 @@ std::shared_ptr<fe::graph::Graph> Describe(const AttentionKey& key, int sm_versi
       .set_cuda_graph_retention(fe::CudaGraphRetention_t::NONE);
   const auto input = [&](int operand) { return graph->tensor(TensorOf(key, operand)); };
   if (key.backward) {
-    const auto [d_q, d_k, d_v] =
-        graph->sdpa_backward(input(kQ), input(kK), input(kV), input(kOut), input(kDOut), input(kLse),
-                             AttributesOf<fe::graph::SDPA_backward_attributes>(key).set_deterministic_algorithm(true));
+    const auto [d_q, d_k, d_v] = graph->sdpa_backward(
+        input(kQ), input(kK), input(kV), input(kOut), input(kDOut), input(kLse),
+        AttributesOf<fe::graph::SDPA_backward_attributes>(key).set_deterministic_algorithm(key.deterministic));
     SetOutput(*d_q, key, kDQ);
     SetOutput(*d_k, key, kDK);
     SetOutput(*d_v, key, kDV);
@@ -207,7 +207,8 @@ class Graphs final : public CudnnGraphs {
   }
 
  private:
-  // Returns a graph with the deterministic kernels that compute it in at most `workspace_bytes`.
+  // Returns a graph with the kernels that compute it in at most `workspace_bytes`, of which those that are not
+  // deterministic are left out if the key wants that.
   absl::StatusOr<std::shared_ptr<fe::graph::Graph>> Plan(const AttentionKey& key, int64_t workspace_bytes) {
     if (handle_ != nullptr) SHALE_RETURN_IF_ERROR(SetStream(handle_, nullptr));
     std::shared_ptr<fe::graph::Graph> graph = Describe(key, sm_version_);
@@ -217,7 +218,7 @@ class Graphs final : public CudnnGraphs {
         StatusOf(handle_ != nullptr ? graph->build_operation_graph(handle_) : graph->build_operation_graph(),
                  "build_operation_graph", key));
     SHALE_RETURN_IF_ERROR(StatusOf(graph->create_execution_plans({fe::HeurMode_t::A}), "create_execution_plans", key));
-    graph->deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
+    if (key.deterministic) graph->deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
     graph->deselect_workspace_greater_than(workspace_bytes - FrontendBytes(key));
     SHALE_RETURN_IF_ERROR(StatusOf(graph->check_support(),
                                    absl::StrCat("check_support with ", workspace_bytes, " bytes of workspace"), key));

@@ -383,6 +383,12 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: runtime.graphs: a graph runs as a whole, and synchronous runs one instruction at a time; leave "
              "one of "
              "them out"},
+        Rule{{"runtime.device=CUDA", "runtime.deterministic_attention=false"}, ""},
+        Rule{{"runtime.deterministic_attention=false"},
+             "--set: runtime.deterministic_attention: only device CUDA reads it; choose that, or leave it out"},
+        Rule{{"runtime.device=CUDA", "runtime.cudnn_attention=false", "runtime.deterministic_attention=false"},
+             "--set: runtime.deterministic_attention: the engine's own kernels are always deterministic; leave it out, "
+             "or let cuDNN compute attention"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.nccl_windows=true"}, ""},
         Rule{{"runtime.device=CUDA", "sharding.ranks=2", "runtime.collectives=IN_PROCESS", "runtime.nccl_windows=true"},
              "--set: runtime.nccl_windows: collectives are IN_PROCESS here and have no windows; leave it out, or "

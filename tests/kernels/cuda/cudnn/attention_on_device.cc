@@ -1,6 +1,7 @@
 #include "tests/kernels/cuda/cudnn/attention_on_device.h"
 
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,23 @@ TEST_P(AttentionOnDeviceTest, IsTheReferenceWithinRoundingAndRepeatsItselfToTheB
     }
     EXPECT_TRUE(ExpectRepeats(GetParam(), /*workspace_bytes=*/0, memory, op, want) == got)
         << "graphs that are built again";
+  }
+}
+
+// Sums in any order, and so does not repeat its bits.
+TEST_P(AttentionOnDeviceTest, WithoutAnOrderOfSumsItIsTheReferenceWithinRounding) {
+  const absl::Status loaded = GetParam().load().status();
+  ASSERT_TRUE(loaded.ok()) << loaded;
+  CudaTestBackendOptions options = GetParam().backend;
+  options.create_attention = [&] { return cuda::CreateCudnnAttention(GetParam().load, {.deterministic = false}); };
+  std::vector<AttentionShape> shapes(std::begin(kShapes), std::end(kShapes));
+  shapes.push_back({.batch = 1, .length = 1024, .heads = 2, .groups = 1, .width = 64});  // Eight tiles add to each d_q.
+  for (const AttentionShape& shape : shapes) {
+    TestMemory memory;
+    const AttentionBackward op = RandomAttention(memory, shape);
+    SCOPED_TRACE(cuda::AttentionKey::Of(op).ToString());
+    OpRig rig(CudaTestBackend(options));
+    ExpectNear(memory, op, RunOn(rig, memory, op), RunOnReference(memory, op));
   }
 }
 

@@ -98,7 +98,7 @@ TEST(AttentionPiecesTest, EverySequenceAndHeadIsInOnePieceThatFits) {
           SCOPED_TRACE(whole.ToString() + " in " + std::to_string(limit));
           std::set<std::pair<int64_t, int64_t>> covered;
           std::set<AttentionKey> kinds;
-          const std::vector<AttentionPiece> pieces = PiecesOf(op, limit);
+          const std::vector<AttentionPiece> pieces = PiecesOf(whole, limit);
           for (const AttentionPiece& piece : pieces) {
             const AttentionBackward part = OpOf(op, piece);
             const AttentionKey key = AttentionKey::Of(part);
@@ -123,6 +123,14 @@ TEST(AttentionPiecesTest, EverySequenceAndHeadIsInOnePieceThatFits) {
       }
     }
   }
+}
+
+TEST(AttentionPiecesTest, WithoutAnOrderOfSumsLongSequencesNeedNoPieces) {
+  AttentionKey key = AttentionKey::Of(SymbolicAttention({.batch = 4, .length = 4096, .heads = 14, .groups = 2}));
+  const int64_t limit = int64_t{256} << 20;
+  EXPECT_EQ(std::ssize(PiecesOf(key, limit)), 8);
+  key.deterministic = false;
+  EXPECT_EQ(std::ssize(PiecesOf(key, limit)), 1);
 }
 
 TEST(AttentionKeyTest, AWindowAsLongAsTheSequenceIsNone) {
@@ -157,6 +165,9 @@ TEST(AttentionKeyTest, WherePackedHeadsLie) {
   EXPECT_EQ(key.ToString(), "attention backward B=2 S=8 H=4 G=2 D=96 window=3 scale=0.125");
   EXPECT_EQ(AttentionKey::Of(SymbolicAttention({.length = 8, .causal = false})).ToString(),
             "attention backward B=1 S=8 H=1 G=1 D=64 window=0 scale=0.125, not causal");
+  AttentionKey unordered = AttentionKey::Of(SymbolicAttention({.length = 8}));
+  unordered.deterministic = false;
+  EXPECT_EQ(unordered.ToString(), "attention backward B=1 S=8 H=1 G=1 D=64 window=0 scale=0.125, not deterministic");
   const AttentionKey::Strides packed = {.sequence = 8 * 768, .position = 768, .head = 96},
                               apart = {.sequence = 8 * 384, .position = 384, .head = 96};
   for (const int operand : {kQ, kK, kV, kDQ, kDK, kDV}) EXPECT_EQ(key.strides[operand], packed) << operand;

@@ -25,13 +25,14 @@ class Questions {
   void Add(const AttentionShape& shape) {
     Add(/*backward=*/false, shape);
     Add(/*backward=*/true, shape);
+    Add(/*backward=*/true, shape, /*deterministic=*/false);
   }
 
-  void Add(bool backward, AttentionShape shape) {
+  void Add(bool backward, AttentionShape shape, bool deterministic = true) {
     const AttentionBackward op = SymbolicAttention(shape);
     if (!cuda::TakenByCudnn(op)) return;
     shape.window = cuda::AttentionKey::Of(op).window;
-    const WorkspaceRow row = {.backward = backward, .shape = shape};
+    const WorkspaceRow row = {.backward = backward, .deterministic = deterministic, .shape = shape};
     if (std::find(rows_.begin(), rows_.end(), row) == rows_.end()) rows_.push_back(row);
   }
 
@@ -66,7 +67,8 @@ void AddJob(const Job& job, Questions& questions) {
   questions.Add(whole);
   const AttentionBackward op = SymbolicAttention(whole);
   if (!cuda::TakenByCudnn(op)) return;
-  for (const cuda::AttentionPiece& piece : cuda::PiecesOf(op, cuda::CudnnAttentionOptions().workspace_bytes)) {
+  for (const cuda::AttentionPiece& piece :
+       cuda::PiecesOf(cuda::AttentionKey::Of(op), cuda::CudnnAttentionOptions().workspace_bytes)) {
     AttentionShape part = whole;
     part.batch = piece.sequences;
     part.groups = piece.groups;

@@ -30,12 +30,17 @@ std::string Header(absl::string_view version) {
                                       "G", "D", "mask", "window", "bytes"));
 }
 
+constexpr absl::string_view kForward = "forward", kBackward = "backward", kUnordered = "unordered";
+
+absl::string_view Direction(const WorkspaceRow& row) {
+  return !row.backward ? kForward : row.deterministic ? kBackward : kUnordered;
+}
+
 std::string Print(const WorkspaceRow& row) {
   const AttentionShape& s = row.shape;
   return absl::StrFormat("%5s %9s %3d %5d %3d %2d %3d %6s %6d %12d\n",
-                         absl::StrCat(row.compute_major, ".", row.compute_minor), row.backward ? "backward" : "forward",
-                         s.batch, s.length, s.heads, s.groups, s.width, s.causal ? "causal" : "none", s.window,
-                         row.bytes);
+                         absl::StrCat(row.compute_major, ".", row.compute_minor), Direction(row), s.batch, s.length,
+                         s.heads, s.groups, s.width, s.causal ? "causal" : "none", s.window, row.bytes);
 }
 
 // Parses `line`, which includes its end. Returns false if it is not what Print returns.
@@ -49,7 +54,8 @@ bool ParseRow(absl::string_view line, WorkspaceRow& row) {
   if (!absl::SimpleAtoi(gpu.first, &row.compute_major) || !absl::SimpleAtoi(gpu.second, &row.compute_minor)) {
     return false;
   }
-  row.backward = words[1] == "backward";
+  row.backward = words[1] != kForward;
+  row.deterministic = words[1] != kUnordered;
   s.causal = words[kMask] == "causal";
   for (size_t i = 0; i < std::size(numbers); ++i) {
     const absl::string_view word = words[2 + i < kMask ? 2 + i : 3 + i];
@@ -61,16 +67,18 @@ bool ParseRow(absl::string_view line, WorkspaceRow& row) {
 }  // namespace
 
 std::string WorkspaceRow::Question() const {
-  return absl::StrCat(compute_major, ".", compute_minor, " ", backward ? "backward" : "forward", " B=", shape.batch,
-                      " S=", shape.length, " H=", shape.heads, " G=", shape.groups, " D=", shape.width,
-                      " window=", shape.window, shape.causal ? "" : ", not causal");
+  return absl::StrCat(compute_major, ".", compute_minor, " ", Direction(*this), " B=", shape.batch, " S=", shape.length,
+                      " H=", shape.heads, " G=", shape.groups, " D=", shape.width, " window=", shape.window,
+                      shape.causal ? "" : ", not causal");
 }
 
 cuda::AttentionKey KeyOf(const WorkspaceRow& row, int64_t gap) {
   AttentionShape shape = row.shape;
   shape.gap = gap;
   const AttentionBackward op = SymbolicAttention(shape);
-  return row.backward ? cuda::AttentionKey::Of(op) : cuda::AttentionKey::Of(ForwardOf(op));
+  cuda::AttentionKey key = row.backward ? cuda::AttentionKey::Of(op) : cuda::AttentionKey::Of(ForwardOf(op));
+  key.deterministic = row.deterministic;
+  return key;
 }
 
 std::string WorkspaceTable::Print() const {
@@ -93,9 +101,10 @@ absl::StatusOr<WorkspaceTable> WorkspaceTable::Parse(absl::string_view text) {
     ++number;
     const absl::string_view line = rest.substr(0, rest.find('\n')), with_end = rest.substr(0, line.size() + 1);
     if (!ParseRow(with_end, table.rows.emplace_back())) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "workspace table, line ", number, ": wanted GPU, forward or backward, B, S, H, G, D, causal or none, window ",
-          "and bytes in their columns, and an end of the line, found \"", line, "\""));
+      return absl::InvalidArgumentError(
+          absl::StrCat("workspace table, line ", number,
+                       ": wanted GPU, forward, backward or unordered, B, S, H, G, D, causal or none, window ",
+                       "and bytes in their columns, and an end of the line, found \"", line, "\""));
     }
     rest.remove_prefix(with_end.size());
   }

@@ -21,6 +21,7 @@ namespace shale::testing {
 struct WorkspaceRow {
   int compute_major = 0, compute_minor = 0;  // The compute capability of the GPU.
   bool backward = false;
+  bool deterministic = true;
   AttentionShape shape;  // Without a gap: it must not matter and is not in the text.
   int64_t bytes = 0;
 
