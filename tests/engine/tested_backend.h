@@ -18,7 +18,7 @@ std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts pro
 // Returns whether jobs must ask for device CUDA to run on the backend.
 bool TestsTheCudaBackend();
 
-// Returns whether the backend is fast enough to test every combination. Otherwise tests run one of each kind.
+// Returns whether tests run every combination of settings on the backend. Otherwise they run one of each kind.
 bool TestsEveryCombination();
 
 }  // namespace shale::testing

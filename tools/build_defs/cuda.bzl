@@ -28,7 +28,7 @@ messages=$("$nvcc" -o "$object" --objdir-as-tempdir --keep --resource-usage "$@"
 status=$?
 if [[ $status == 0 ]]; then
   {
-    cat "$object".*.ptx |
+    cat "$object".*ptx |
       grep -oE "^// Cuda compilation tools, .*|^[a-z. ]*[.]entry [A-Za-z0-9_$]+|^[.]maxntid [0-9, ]+"
     grep -E "^ptxas info .*(Compiling entry function|Used [0-9]+ registers)|bytes stack frame" <<< "$messages"
   } > "$resources"

@@ -21,8 +21,9 @@ PROGRAMS = "programs.tar.xz"
 SANITIZERS = ("memcheck", "racecheck")
 # The suite of gpu_tests that runs a kernel of each module, before anything else.
 MODULES = "GpuModules"
-# The largest number of test cases in an item. Smaller items would let smaller budgets make progress, but every start of
-# the program takes 3 s on an H100.
+# The largest number of test cases in an item: of laws of training steps, which take seconds each, and of others. Smaller
+# items would let smaller budgets make progress, but every start of the program takes 3 s on an H100.
+LAWS = 4
 CASES = 200
 # The presets in the order in which they run. The shapes that targets were set for come first.
 PRESETS = tuple(f"{shape}_{sequence}" for sequence in (1024, 4096) for shape in
@@ -151,8 +152,9 @@ def sanitizer_items(kit, found):
 
 
 def _parts(kind, suite, cases, sanitizer=None, skip=""):
-    """Returns items of at most CASES test cases each: kind/suite, or kind/suite:1, kind/suite:2, ..."""
-    parts = [cases[i:i + CASES] for i in range(0, len(cases), CASES)]
+    """Returns items of at most LAWS or CASES test cases each: kind/suite, or kind/suite:1, kind/suite:2, ..."""
+    most = LAWS if suite.endswith("Laws") else CASES
+    parts = [cases[i:i + most] for i in range(0, len(cases), most)]
     return [Item(f"{kind}/{suite}" + (f":{number}" if len(parts) > 1 else ""), measure.tests(part, sanitizer),
                  expected=expected.tests(len(part), sanitizer), skip=skip, shares=True)
             for number, part in enumerate(parts, 1)]
