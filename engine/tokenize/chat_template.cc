@@ -138,6 +138,10 @@ absl::StatusOr<ChatText> ChatTemplate::RenderWithTurns(const std::vector<ChatMes
       return absl::InvalidArgumentError(
           absl::StrCat("message ", i, ": the template does not begin it with the generation prompt"));
     }
+    if (!chat.turns.empty() && prompt.size() < chat.turns.back()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("message ", i, ": the template ends its generation prompt within an earlier turn"));
+    }
     before.push_back(messages[i]);
     SHALE_ASSIGN_OR_RETURN(const std::string shorter, Render(before, /*add_generation_prompt=*/false));
     const absl::StatusOr<size_t> end = EndOfTurn(chat.text, shorter, prompt.size(), messages[i].content);

@@ -57,8 +57,9 @@ class ChatTemplate {
   // answer.
   absl::StatusOr<std::string> RenderAll(const std::vector<ChatMessage>& messages) const;
   // Returns the same text, and where the assistant speaks. A turn begins after the generation prompt of the messages
-  // before it. Returns the errors of RenderAll, and InvalidArgument if the text does not begin with that prompt, or if
-  // the template changes what the assistant said when the conversation goes on.
+  // before it. Returns the errors of RenderAll, and InvalidArgument if the text does not begin with that prompt, if the
+  // prompt ends within an earlier turn, or if the template changes what the assistant said when the conversation goes
+  // on.
   absl::StatusOr<ChatText> RenderWithTurns(const std::vector<ChatMessage>& messages) const;
 
  private:

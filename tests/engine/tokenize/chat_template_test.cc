@@ -129,6 +129,16 @@ TEST(ChatTemplateTest, ASystemMessageThatTheTemplateLeavesOutIsRefused) {
   EXPECT_THAT(chat->turns, testing::ElementsAre(17, 24));
 }
 
+// Regression, found by fuzzing: this template writes less with a generation prompt than without.
+TEST(ChatTemplateTest, TurnsMustNotOverlap) {
+  const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Parse("{{ 'abc'[:add_generation_prompt:-1] }}", {});
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  const std::vector<ChatMessage> messages = {{"user", "U"}, {"assistant", ""}, {"user", "V"}, {"assistant", ""}};
+  const absl::Status status = chat->RenderWithTurns(messages).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "message 3: the template ends its generation prompt within an earlier turn");
+}
+
 std::string ErrorOf(const std::string& source, const std::vector<ChatMessage>& messages = {{"user", "x"}}) {
   const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Parse(source, {});
   const absl::Status status = chat.ok() ? chat->Render(messages, false).status() : chat.status();
