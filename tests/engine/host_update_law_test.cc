@@ -3,7 +3,7 @@
 //
 // On the CPU both updates run the same kernels. On CUDA they run the kernels of two devices. These round every
 // operation alike on a CPU with fused multiply-add: CUDA kernels fuse what the CPU's kernels fuse and nothing else
-// (-fmad=false in tools/build_defs/cuda.bzl). The stand-ins show it for each rule; no GPU has shown it yet.
+// (-fmad=false in tools/build_defs/cuda.bzl). The stand-ins show it for each rule.
 #include <gtest/gtest.h>
 
 #include <algorithm>
