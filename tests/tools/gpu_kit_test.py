@@ -425,7 +425,8 @@ os.execv(sys.argv[3], sys.argv[3:])
 
     def test_many_test_cases_are_several_items_and_those_that_fail_on_purpose_are_not_sanitized(self):
         cases = "".join(f"  Case/{i}\\n" for i in range(205))
-        self.write("bin/gpu_tests", f"print('OpTest.\\n{cases}  ADeathTest\\nOpDeathTest.\\n  A\\nOpLaws.\\n  A\\n  B\\n  C\\n  D\\n  E')")
+        laws = "".join(f"  {law}\\n" for law in "ABCDE")
+        self.write("bin/gpu_tests", f"print('OpTest.\\n{cases}  ADeathTest\\nOpDeathTest.\\n  A\\nOpLaws.\\n{laws}')")
         kit = items.Kit(root=self.root, out=self.out, environment=dict(os.environ), plain={}, python=None)
         self.assertEqual(items.suites(kit)["OpTest"][204:], ["OpTest.Case/204", "OpTest.ADeathTest"])
         found = items.suites(kit)

@@ -21,8 +21,8 @@ PROGRAMS = "programs.tar.xz"
 SANITIZERS = ("memcheck", "racecheck")
 # The suite of gpu_tests that runs a kernel of each module, before anything else.
 MODULES = "GpuModules"
-# The largest number of test cases in an item: of laws of training steps, which take seconds each, and of others. Smaller
-# items would let smaller budgets make progress, but every start of the program takes 3 s on an H100.
+# The largest number of test cases in an item: of laws of training steps, which take seconds each, and of others.
+# Smaller items would let smaller budgets make progress, but every start of the program takes 3 s on an H100.
 LAWS = 4
 CASES = 200
 # The presets in the order in which they run. The shapes that targets were set for come first.
