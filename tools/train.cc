@@ -34,6 +34,7 @@
 #include "tools/output_file.h"
 #include "tools/resume_flag.h"
 #include "tools/show_text.h"
+#include "tools/start_lines.h"
 #include "tools/verify_job.h"
 
 namespace shale {
@@ -227,7 +228,8 @@ int Train(const Flags& flags) {
   if (!decided.ok()) return fail(decided.status(), kExitUsage);
   RunFolder* const folder = decided->folder.get();
   RunSinks sinks(world.leads() ? job->telemetry.sinks : SinksConfig());
-  options.events = &sinks;
+  StartLines start_lines(sinks, print);
+  options.events = &start_lines;
   if (world.leads()) options.text_progress = ShowText(Print);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackendOfProcess(*job, PlaceOfBackend(world));
   const absl::Status created = AgreeOnStatus(world.control(), ControlChannel::kSteps, backend.status());

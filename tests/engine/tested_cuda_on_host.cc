@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/update_ops.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/cuda/host/stand_in_runtime.h"
@@ -46,7 +47,10 @@ std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts pro
              return cuda::CreateCudnnAttention(
                  [library = std::make_shared<AttentionStandIn>()] { return library->Graphs(); });
            },
-       .create_host_ops = [=](int64_t /*ranks*/) { return CpuOpsOf(ops, threads, products); }});
+       .create_host_ops =
+           [=](int64_t /*ranks*/) {
+             return ops == OpsKind::kReference ? CreateReferenceOps() : CreateCpuUpdateOps(threads);
+           }});
 }
 
 bool TestsTheCudaBackend() { return true; }
