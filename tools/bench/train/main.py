@@ -17,6 +17,7 @@ from bench.train.results import Disagreement, Results, write_line  # noqa: E402
 
 _RESULTS = os.path.join(_BENCH, "results")
 _INTERRUPTED = 130  # The exit code of programs that Ctrl-C ended.
+_SECONDS_BETWEEN_LOOKS = 0.1  # How often the main thread looks for signals while it measures.
 
 
 def say(text):
@@ -120,15 +121,36 @@ def _measure_together(chosen, here, workload, names):
                 turn.leave()
 
     # Only the main thread is interrupted. It waits here, so that the threads that start processes always end them too.
-    with concurrent.futures.ThreadPoolExecutor(len(names)) as threads:
+    with _deferred_interrupts() as interrupts, concurrent.futures.ThreadPoolExecutor(len(names)) as threads:
+        waiting = [threads.submit(one, *member) for member in zip(names, members)]
         try:
-            for future in concurrent.futures.as_completed(
-                    [threads.submit(one, *member) for member in zip(names, members)]):
-                yield future.result()
-        except BaseException:
-            here.ended.set()
-            rotation.end()
-            raise
+            while waiting and not interrupts:
+                done, waiting = concurrent.futures.wait(waiting, _SECONDS_BETWEEN_LOOKS,
+                                                        concurrent.futures.FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+        finally:
+            if waiting:
+                here.ended.set()
+                rotation.end()
+
+
+@contextlib.contextmanager
+def _deferred_interrupts():
+    """Yields a list to which signals are appended that would otherwise raise KeyboardInterrupt. Raises it at the end if
+    there were any. Raised at any moment, it could come where the main thread holds a lock that other threads need in
+    order to end, and leave that lock held."""
+    interrupts = []
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+               if signal.getsignal(number) == signal.default_int_handler]
+    for number in numbers:
+        signal.signal(number, lambda number, _: interrupts.append(number))
+    try:
+        yield interrupts
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.default_int_handler)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 def _line(record):
