@@ -5,42 +5,39 @@
 
 #include <algorithm>
 
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/exp-inl.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
-// s = sigmoid(x) and complement = 1 - s, both without cancellation. With e = exp(-|x|), which cannot overflow, they are
-// 1 / (1 + e) and e / (1 + e), or the other way round for negative x.
+// s = sigmoid(x) and complement = 1 - s, both without cancellation. With e = exp(-x) they are 1 / (1 + e) and
+// e / (1 + e). Where e overflows, s is 0, and complement is wrong but finite; everybody multiplies it by s. NaN stays
+// NaN.
 struct Sigmoid {
   Vector s, complement;
 };
 HWY_INLINE Sigmoid SigmoidOf(Vector x) {
-  const Vector e = Exp(hn::Neg(hn::Abs(x)));
-  const Vector larger = hn::Div(Splat(1.0f), hn::Add(Splat(1.0f), e));
-  const Vector smaller = hn::Mul(e, larger);
-  const auto negative = hn::Lt(x, hn::Zero(Floats()));
-  return {hn::IfThenElse(negative, smaller, larger), hn::IfThenElse(negative, larger, smaller)};
+  const Vector e = Exp(hn::Neg(hn::Max(Splat(-88.8f), x)));
+  const Vector s = hn::Div(Splat(1.0f), hn::Add(Splat(1.0f), e));
+  return {s, hn::Mul(hn::Min(Splat(1e38f), e), s)};
 }
 
 // Calls body(i, count) for pieces of a row of `f` gates followed by `f` ups. Before each call it prefetches the same
 // piece of the next row, because hardware prefetchers lose track at the end of each half.
-constexpr int64_t kPiece = 512;
+constexpr int64_t kPiece = 128;
 template <class T, class Body>
 HWY_INLINE void ForPieces(const T* gate, int64_t f, bool has_next, const Body& body) {
   for (int64_t i = 0; i < f; i += kPiece) {
     const int64_t count = std::min(kPiece, f - i);
     if (has_next) {
-      for (int64_t j = i; j < i + count; j += static_cast<int64_t>(64 / sizeof(T))) {
-        hwy::Prefetch(gate + 2 * f + j);
-        hwy::Prefetch(gate + 3 * f + j);
-      }
+      PrefetchElements(gate + 2 * f + i, count);
+      PrefetchElements(gate + 3 * f + i, count);
     }
     body(i, count);
   }
@@ -54,7 +51,7 @@ void SwiGluForwardT(const SwiGluForward& op, int64_t begin, int64_t end) {
     const T* up = gate + f;
     T* y = op.y_TF.as<T>() + t * f;
     const auto swiglu = [](Vector g, Vector u) HWY_ATTR { return hn::Mul(hn::Mul(g, SigmoidOf(g).s), u); };
-    ForPieces(gate, f, t + 1 < end,
+    ForPieces(gate, f, t + 1 < op.y_TF.dim(0),
               [&](int64_t i, int64_t count) HWY_ATTR { Map(count, swiglu, y + i, gate + i, up + i); });
   }
 }
@@ -78,7 +75,7 @@ void SwiGluBackwardT(const SwiGluBackward& op, int64_t begin, int64_t end) {
         return gradients;
       }
     };
-    ForPieces(gate, f, t + 1 < end, [&](int64_t i, int64_t count) HWY_ATTR {
+    ForPieces(gate, f, t + 1 < op.d_y_TF.dim(0), [&](int64_t i, int64_t count) HWY_ATTR {
       if constexpr (kValueToo) {
         T* y = op.y_TF.as<T>() + t * f;
         Map3(count, gradient, d_gate + i, d_gate + f + i, y + i, gate + i, gate + f + i, d_y + i);

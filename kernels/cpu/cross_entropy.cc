@@ -14,6 +14,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/exp-inl.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/integers.h"
 #include "kernels/ops/loss.h"
@@ -39,15 +40,19 @@ float Largest(const T* x, int64_t count) {
   return MaxOfLanes(largest);
 }
 
-// Returns the sum of e^(x - shift), where shift is the largest x. Sums parts of 1,024 elements in fp32 and adds the
-// parts in fp64, because vocabularies are long.
+// The sums of a row add parts of this many elements in fp32 and the parts in fp64, because vocabularies are long. For
+// each part, as many logits of the next row, which begins at `next` unless that is null, are prefetched.
+constexpr int64_t kPart = 512;
+
+// Returns the sum of e^(x - shift), where shift is the largest x.
 template <class T>
-double SumOfExp(const T* x, int64_t count, float shift) {
-  constexpr int64_t kPart = 1024;
+double SumOfExp(const T* x, int64_t count, float shift, const T* next) {
   const auto add = [shift](Vector sum, Vector v) HWY_ATTR { return hn::Add(sum, Exp(hn::Sub(v, Splat(shift)))); };
   double total = 0;
   for (int64_t begin = 0; begin < count; begin += kPart) {
-    total += SumOfLanes(Fold(std::min(kPart, count - begin), add, x + begin));
+    const int64_t part = std::min(kPart, count - begin);
+    if (next != nullptr) PrefetchElements(next + begin, part);
+    total += SumOfLanes(Fold(part, add, x + begin));
   }
   return total;
 }
@@ -56,13 +61,13 @@ double SumOfExp(const T* x, int64_t count, float shift) {
 // order of LoadPair: a vector of elements with even indices, then one of elements with odd indices. Map restores the
 // order when it converts them back to bf16.
 template <class T>
-double ExpAndSum(const T* x, int64_t count, float shift, float* kept) {
-  constexpr int64_t kPart = 1024;
+double ExpAndSum(const T* x, int64_t count, float shift, float* kept, const T* next) {
   const auto exp = [shift](Vector v) HWY_ATTR { return Exp(hn::Sub(v, Splat(shift))); };
   const auto add = [](Vector sum, Vector v) HWY_ATTR { return hn::Add(sum, v); };
   double total = 0;
   for (int64_t begin = 0; begin < count; begin += kPart) {
     const int64_t part = std::min(kPart, count - begin);
+    if (next != nullptr) PrefetchElements(next + begin, part);
     Map(part, exp, kept + begin, x + begin);
     total += SumOfLanes(Fold(part, add, kept + begin));
   }
@@ -90,7 +95,8 @@ void CrossEntropyT(const CrossEntropy& op, int64_t begin, int64_t end, float* sc
     const double below = static_cast<double>(ToFloat(x[target])) - largest;
     float* kept = scratch_row;
     if constexpr (std::is_same_v<T, float>) kept = x;
-    const double sum = op.gradient ? ExpAndSum(x, v, largest, kept) : SumOfExp(x, v, largest);
+    const T* next = t + 1 < op.logits_TV.dim(0) ? x + v : nullptr;
+    const double sum = op.gradient ? ExpAndSum(x, v, largest, kept, next) : SumOfExp(x, v, largest, next);
     loss = static_cast<float>(weight * (std::log(sum) - below));
     if (!op.gradient) continue;
     const double scale = weight * *op.scale_1.as<const float>();

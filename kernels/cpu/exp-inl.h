@@ -18,9 +18,9 @@ HWY_INLINE Vector LessMultipleOfLn2(Vector x, Vector n) {
   return hn::NegMulAdd(n, Splat(-2.12194440e-4f), hn::NegMulAdd(n, Splat(0.693359375f), x));
 }
 
-// Returns e^x for x up to 88, to within 1.5 units in the last place; 0 for -infinity; NaN for NaN. Exp may return 0
-// where the result would be subnormal. +infinity is not supported. Exp uses e^x = 2^n e^r, where n is x / ln 2,
-// rounded, and r = x - n ln 2.
+// Returns e^x for x up to 88, to within 1.5 units in the last place; 0 for -infinity; NaN for NaN. From 88 to 88.8 Exp
+// may, and at 88.8 it does, return infinity; greater x are not supported. Exp may return 0 where the result would be
+// subnormal. It uses e^x = 2^n e^r, where n is x / ln 2, rounded, and r = x - n ln 2.
 #if HWY_TARGET == HWY_AVX3
 // n is rounded to a multiple of 1/16, so |r| < 0.022 and three terms of the series are enough. scalef multiplies by 2
 // to the power of the integer below n; the rest of 2^n comes from the table.
@@ -52,12 +52,13 @@ HWY_INLINE Vector Exp(Vector x) {
   const Vector shift = Splat(12583039.0f);
   const Vector shifted = hn::MulAdd(x, Splat(1.44269504f), shift);
   const Vector r = LessMultipleOfLn2(x, hn::Sub(shifted, shift));
-  Vector p = hn::MulAdd(Splat(1.3814581e-3f), r, Splat(8.3687254e-3f));
-  p = hn::MulAdd(p, r, Splat(4.1668389e-2f));
-  p = hn::MulAdd(p, r, Splat(1.66665206e-1f));
-  p = hn::MulAdd(p, r, Splat(4.99999934e-1f));
-  p = hn::MulAdd(p, r, Splat(1.0f));
-  p = hn::MulAdd(p, r, Splat(1.0f));
+  // Computes 1 + r + r^2 q(r) in this order because each step of Horner's rule would wait for the one before, and only
+  // the last two roundings would count in either.
+  const Vector r2 = hn::Mul(r, r);
+  const Vector low = hn::MulAdd(Splat(1.66665206e-1f), r, Splat(4.99999934e-1f));
+  const Vector middle = hn::MulAdd(Splat(8.3687254e-3f), r, Splat(4.1668389e-2f));
+  const Vector q = hn::MulAdd(hn::MulAdd(Splat(1.3814581e-3f), r2, middle), r2, low);
+  const Vector p = hn::Add(hn::MulAdd(q, r2, r), Splat(1.0f));
   // The bit shift drops the bits above those of n + 127.
   const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(Bits(), shifted)));
   return hn::IfThenZeroElse(hn::Lt(x, Splat(-87.33f)), hn::Mul(p, power));

@@ -1,5 +1,5 @@
 // RMSNorm and LayerNorm. The kernels make two to four passes over a row, all but the first in cache. They are bound by
-// memory.
+// memory, in bf16 without instructions for it by rounding.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/norm.cc"
 #include "kernels/ops/norm.h"
@@ -11,6 +11,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/columns.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd-inl.h"
 
@@ -35,14 +36,22 @@ HWY_INLINE void InputGradient(int64_t c, const F& f, const T* d_y, const T* x, c
   Map(c, add, d_x, d_y, x, weight, d_residual);
 }
 
+// Short rows are those of heads. They lie apart from those of the next token, where hardware prefetchers lose track.
+template <class T>
+HWY_INLINE void PrefetchShortRows(const Rows<const T>& rows, int64_t r, int64_t count, int64_t c) {
+  constexpr int64_t kShort = 256, kAhead = 16;
+  if (c <= kShort && r + kAhead < count) PrefetchElements(rows[r + kAhead], c);
+}
+
 template <class T>
 void RmsNormForwardT(const RmsNormForward& op, int64_t begin, int64_t end) {
   const Rows<const T> xs(op.x), residuals(op.residual);
   const Rows<T> sums(op.sum), ys(op.y);
   const T* weight = op.weight_C.as<const T>();
   float* rstds = op.rstd_R.as<float>();
-  const int64_t c = op.x.dim(-1);
+  const int64_t c = op.x.dim(-1), rows = RowCount(op.x);
   for (int64_t r = begin; r < end; ++r) {
+    PrefetchShortRows(xs, r, rows, c);
     const T* x = xs[r];
     const T* residual = residuals[r];
     T* sum = sums[r];
@@ -65,23 +74,25 @@ void RmsNormBackwardT(const RmsNormBackward& op, int64_t begin, int64_t end, flo
   const Rows<T> d_xs(op.d_x);
   const T* weight = op.weight_C.as<const T>();
   const float* rstds = op.rstd_R.as<const float>();
-  const int64_t c = op.x.dim(-1);
+  const int64_t c = op.x.dim(-1), rows = RowCount(op.x);
   std::memset(d_weight, 0, static_cast<size_t>(c) * sizeof(float));
   for (int64_t r = begin; r < end; ++r) {
+    PrefetchShortRows(d_ys, r, rows, c);
+    PrefetchShortRows(xs, r, rows, c);
     const T* d_y = d_ys[r];
     const T* x = xs[r];
     const T* d_residual = d_residuals[r];
     T* d_x = d_xs[r];
     const Vector rstd = Splat(rstds[r]);
-    Vector dot = hn::Zero(Floats());
-    ForVectors(c, [&](int64_t i, auto lanes) HWY_ATTR {
+    SumInTurns dot = NoSum();
+    ForVectorsInTurns(c, [&](int64_t i, auto lanes, int turn) HWY_ATTR {
       const Vector g = lanes.Load(d_y + i);
       const Vector n = hn::Mul(lanes.Load(x + i), rstd);
       const Vector gn = hn::Mul(g, n);
       lanes.Store(hn::Add(lanes.Load(d_weight + i), gn), d_weight + i);
-      dot = hn::MulAdd(gn, lanes.Load(weight + i), dot);
+      dot.of_turn[turn] = hn::MulAdd(gn, lanes.Load(weight + i), dot.of_turn[turn]);
     });
-    const Vector mean_gn = Splat(SumOfLanes(dot) / static_cast<float>(c));
+    const Vector mean_gn = Splat(TotalOf(dot) / static_cast<float>(c));
     const auto gradient = [=](Vector d, Vector v, Vector w) HWY_ATTR {
       return hn::Mul(rstd, hn::NegMulAdd(hn::Mul(v, rstd), mean_gn, hn::Mul(d, w)));
     };
@@ -140,20 +151,19 @@ void LayerNormBackwardT(const LayerNormBackward& op, int64_t begin, int64_t end,
     T* d_x = d_xs[r];
     const Vector mean = Splat(means[r]);
     const Vector rstd = Splat(rstds[r]);
-    Vector sum_g = hn::Zero(Floats());
-    Vector dot = hn::Zero(Floats());
-    ForVectors(c, [&](int64_t i, auto lanes) HWY_ATTR {
+    SumInTurns sum_g = NoSum(), dot = NoSum();
+    ForVectorsInTurns(c, [&](int64_t i, auto lanes, int turn) HWY_ATTR {
       const Vector d = lanes.Load(d_y + i);
       const Vector n = hn::Mul(hn::Sub(lanes.Load(x + i), mean), rstd);
       lanes.Store(hn::MulAdd(d, n, lanes.Load(d_weight + i)), d_weight + i);
       lanes.Store(hn::Add(d, lanes.Load(d_bias + i)), d_bias + i);
       // Lanes past the end have d = 0.
       const Vector g = hn::Mul(d, lanes.Load(weight + i));
-      sum_g = hn::Add(sum_g, g);
-      dot = hn::MulAdd(g, n, dot);
+      sum_g.of_turn[turn] = hn::Add(sum_g.of_turn[turn], g);
+      dot.of_turn[turn] = hn::MulAdd(g, n, dot.of_turn[turn]);
     });
-    const Vector mean_g = Splat(SumOfLanes(sum_g) / static_cast<float>(c));
-    const Vector mean_gn = Splat(SumOfLanes(dot) / static_cast<float>(c));
+    const Vector mean_g = Splat(TotalOf(sum_g) / static_cast<float>(c));
+    const Vector mean_gn = Splat(TotalOf(dot) / static_cast<float>(c));
     const auto gradient = [=](Vector d, Vector v, Vector w) HWY_ATTR {
       const Vector n = hn::Mul(hn::Sub(v, mean), rstd);
       return hn::Mul(rstd, hn::NegMulAdd(n, mean_gn, hn::Sub(hn::Mul(d, w), mean_g)));

@@ -1,6 +1,5 @@
-// RowPrefetch: brings rows of strided tensors into cache while something else is computed. Each row of a head lies on a
-// page of its own, and hardware prefetchers do not follow rows across pages. A core stalls once about twenty cache
-// lines are in flight, so only a few rows are prefetched at a time.
+// Prefetching while something else is computed. A core stalls once about twenty cache lines are in flight, so only a
+// few are prefetched at a time.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +9,15 @@
 
 namespace shale::cpu {
 
+// Prefetches `count` elements.
+template <class T>
+inline void PrefetchElements(const T* from, int64_t count) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  for (int64_t i = 0; i < count; i += kLine) hwy::Prefetch(from + i);
+}
+
+// RowPrefetch: brings rows of strided tensors into cache. Each row of a head lies on a page of its own, and hardware
+// prefetchers do not follow rows across pages.
 class RowPrefetch {
  public:
   // Adds `count` rows of `width` elements, which will be read or written. At most kMostPieces calls may have a count

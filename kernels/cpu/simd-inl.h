@@ -157,6 +157,34 @@ HWY_INLINE void ForVectors(int64_t count, const Body& body) {
   if (i < count) body(i, Partial{static_cast<size_t>(count - i)});
 }
 
+// Like ForVectors, and passes to body(i, lanes, turn) in which of four turns it is called. A body that sums adds to
+// another vector in each turn, so that additions need not wait for one another.
+constexpr int kTurns = 4;
+template <class Body>
+HWY_INLINE void ForVectorsInTurns(int64_t count, const Body& body) {
+  const int64_t step = static_cast<int64_t>(hn::Lanes(Floats()));
+  int64_t i = 0;
+  for (; i + kTurns * step <= count; i += kTurns * step) {
+    body(i, Full(), 0);
+    body(i + step, Full(), 1);
+    body(i + 2 * step, Full(), 2);
+    body(i + 3 * step, Full(), 3);
+  }
+  ForVectors(count - i, [&](int64_t j, auto lanes) HWY_ATTR { body(i + j, lanes, 0); });
+}
+// What a body sums in its turns.
+struct SumInTurns {
+  Vector of_turn[kTurns];
+};
+HWY_INLINE SumInTurns NoSum() {
+  const Vector zero = hn::Zero(Floats());
+  return {{zero, zero, zero, zero}};
+}
+HWY_INLINE float TotalOf(const SumInTurns& sum) {
+  const Vector* v = sum.of_turn;
+  return hn::GetLane(hn::SumOfLanes(Floats(), hn::Add(hn::Add(v[0], v[1]), hn::Add(v[2], v[3]))));
+}
+
 // Two vectors of adjacent elements. For f32, `a` is the first half and `b` the second. For bf16, `a` has the elements
 // with even indices and `b` those with odd indices, so that loads and stores take half as many instructions.
 // Computations on a Pair must not depend on the order of lanes.
@@ -256,21 +284,31 @@ HWY_INLINE void Map3(int64_t count, const F& f, T* first, T* second, T* third, c
 }
 
 // Sums over i in [0, count), where f(sum, in[i]...) returns `sum` with element i added. Returns a vector of partial
-// sums; SumOfLanes adds them up.
+// sums; SumOfLanes adds them up. There are four such vectors while it sums, so that additions need not wait for one
+// another.
 template <class F, class... In>
 HWY_INLINE Vector Fold(int64_t count, const F& f, const In*... in) {
   const int64_t step = 2 * static_cast<int64_t>(hn::Lanes(Floats()));
-  Vector a = hn::Zero(Floats()), b = hn::Zero(Floats());
+  Vector a = hn::Zero(Floats()), b = a, c = a, d = a;
+  const auto to_first = [&](const auto&... pairs) HWY_ATTR {
+    a = f(a, pairs.a...);
+    b = f(b, pairs.b...);
+  };
+  const auto to_second = [&](const auto&... pairs) HWY_ATTR {
+    c = f(c, pairs.a...);
+    d = f(d, pairs.b...);
+  };
   int64_t i = 0;
-  for (; i + step <= count; i += step) {
-    const auto on_pairs = [&](const auto&... pairs) HWY_ATTR {
-      a = f(a, pairs.a...);
-      b = f(b, pairs.b...);
-    };
-    on_pairs(LoadPair(in + i)...);
+  for (; i + 2 * step <= count; i += 2 * step) {
+    to_first(LoadPair(in + i)...);
+    to_second(LoadPair(in + i + step)...);
+  }
+  if (i + step <= count) {
+    to_first(LoadPair(in + i)...);
+    i += step;
   }
   ForVectors(count - i, [&](int64_t j, auto lanes) HWY_ATTR { a = lanes.Else(f(a, lanes.Load(in + i + j)...), a); });
-  return hn::Add(a, b);
+  return hn::Add(hn::Add(a, b), hn::Add(c, d));
 }
 
 HWY_INLINE float SumOfLanes(Vector v) { return hn::GetLane(hn::SumOfLanes(Floats(), v)); }

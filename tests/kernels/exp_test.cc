@@ -60,7 +60,7 @@ TEST_F(ExpTest, IsWithinOneAndAHalfUnitsInTheLastPlace) {
   }
 }
 
-TEST_F(ExpTest, KeepsNaNsAndEndsInZero) {
+TEST_F(ExpTest, KeepsNaNsAndEndsInZeroAndInfinity) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr double kLeastNormal = std::numeric_limits<float>::min();
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
@@ -73,6 +73,11 @@ TEST_F(ExpTest, KeepsNaNsAndEndsInZero) {
       EXPECT_TRUE(got == 0 || std::abs(got - want) <= 0x1p-149) << x << " gives " << got;
       EXPECT_LT(got, kLeastNormal);
     }
+    for (float x = 88; x < 88.8f; x += 0.01f) {
+      const double want = std::exp(static_cast<double>(x)), got = ExpOf({x})[0];
+      EXPECT_TRUE(got == kInfinity || std::abs(got - want) <= want * 0x1.8p-23) << x << " gives " << got;
+    }
+    EXPECT_EQ(ExpOf({88.8f})[0], kInfinity);
     EXPECT_EQ(ExpOf({0.0f})[0], 1);
     EXPECT_TRUE(std::isnan(ExpOf({std::nanf("")})[0]));
   }
