@@ -6,7 +6,6 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention_backward.cc"
 #include <algorithm>
 
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/check.h"
@@ -172,10 +171,7 @@ class Backward {
 
   // Prefetches a tile of sums, because d_k and d_v do not fit into the L1 cache. The address may lie past their ends.
   void PrefetchSums(const float* c) const {
-    constexpr int64_t kLine = 64 / sizeof(float);
-    for (int64_t r = 0; r < kGroup; ++r, c += padded_d_) {
-      for (int64_t i = 0; i < kTile; i += kLine) hwy::Prefetch(c + i);
-    }
+    for (int64_t r = 0; r < kGroup; ++r) PrefetchElements(c + r * padded_d_, kTile);
   }
 
   AttentionSizes sizes_;

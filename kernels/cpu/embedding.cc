@@ -6,12 +6,12 @@
 
 #include <cstring>
 
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/check.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/integers.h"
 #include "kernels/reference/index_checks.h"
@@ -20,19 +20,13 @@ HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
 
 template <class T>
-HWY_INLINE void Prefetch(const T* row, int64_t count) {
-  constexpr int64_t kLine = 64 / sizeof(T);
-  for (int64_t i = 0; i < count; i += kLine) hwy::Prefetch(row + i);
-}
-
-template <class T>
 void EmbeddingForwardT(const EmbeddingForward& op, int64_t begin, int64_t end) {
   const int32_t* tokens = op.tokens_BS.as<const int32_t>();
   const int64_t s = op.tokens_BS.dim(1), c = op.out_TC.dim(1);
   for (int64_t t = begin; t < end; ++t) {
     const T* row = op.weight_VC.as<const T>() + tokens[t] * c;
     // Rows lie anywhere, so hardware prefetchers cannot predict the next one.
-    if (t + 1 < end) Prefetch(op.weight_VC.as<const T>() + tokens[t + 1] * c, c);
+    if (t + 1 < end) PrefetchElements(op.weight_VC.as<const T>() + tokens[t + 1] * c, c);
     T* out = op.out_TC.as<T>() + t * c;
     if (!op.positions_PC.present()) {
       std::memcpy(out, row, static_cast<size_t>(c) * sizeof(T));

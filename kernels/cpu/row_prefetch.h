@@ -38,7 +38,7 @@ class RowPrefetch {
   void Step() {
     for (int64_t n = 0; n < rows_per_step_ && piece_ < pieces_added_; ++n) {
       Piece& piece = pieces_[piece_];
-      for (int64_t i = 0; i < piece.row_bytes; i += kLine) hwy::Prefetch(piece.row + i);
+      PrefetchElements(piece.row, piece.row_bytes);
       piece.row += piece.stride_bytes;
       if (--piece.count == 0) ++piece_;
     }
@@ -46,7 +46,6 @@ class RowPrefetch {
 
  private:
   static constexpr int kMostPieces = 8;
-  static constexpr int64_t kLine = 64;
   struct Piece {
     const char* row;
     int64_t stride_bytes, count, row_bytes;
