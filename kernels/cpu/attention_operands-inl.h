@@ -129,6 +129,11 @@ struct Operands {
   // another: [D / kTile][places of S][kTile]. A matmul reads one panel at a time, and so from adjacent cache lines.
   static void PackPanels(const AttentionSizes& sizes, HeadRows<T> rows, int64_t i0, int64_t count, float* to) {
     to += i0 / kUnit * kTile;
+    if constexpr (!kPairs) {
+      if (sizes.d % kTile == 0) {
+        return PackWholePanels(rows[i0], rows.stride, count, sizes.d, to, sizes.padded_s() * kTile);
+      }
+    }
     for (int64_t n = 0; n < sizes.d; n += kTile, rows.data += kTile, to += Places(sizes.padded_s()) * kTile) {
       PackAcross(rows, i0, count, std::min(kTile, sizes.d - n), to, kTile);
     }

@@ -55,6 +55,19 @@ void PackRows(const T* from, int64_t from_stride, int64_t rows, int64_t width, f
   }
 }
 
+// Packs `rows` rows in panels of kTile columns, `panel_stride` floats apart: column n of row r goes to
+// to[n / kTile][r][n % kTile]. `width` is a multiple of kTile.
+template <class T>
+void PackWholePanels(const T* from, int64_t from_stride, int64_t rows, int64_t width, float* to, int64_t panel_stride) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
+  for (int64_t r = 0; r < rows; ++r, from += from_stride, to += kTile) {
+    float* panel = to;
+    for (int64_t n = 0; n < width; n += kTile, panel += panel_stride) {
+      for (int64_t i = 0; i < kTile; i += lanes) Store(Load(from + n + i), panel + i);
+    }
+  }
+}
+
 // Sets to[r] = from[r] * factor, rounded to T, for `rows` rows of `width`.
 template <class T>
 void UnpackRows(const float* from, int64_t from_stride, int64_t rows, int64_t width, float factor, T* to,
@@ -112,7 +125,14 @@ void PackTransposed(const T* from, int64_t from_stride, int64_t rows, int64_t wi
                     float* rows_of_tile) {
   for (int64_t begin = 0; begin < rows; begin += kTile) {
     const int64_t count = std::min(kTile, rows - begin);
-    PackRows(from + begin * from_stride, from_stride, count, width, rows_of_tile, to_width);
+    const T* tile = from + begin * from_stride;
+    if constexpr (std::is_same_v<T, const float> || std::is_same_v<T, float>) {
+      if (count == kTile && width == to_width) {
+        Transpose(tile, from_stride, kTile, width, to + begin * to_width, kTile);
+        continue;
+      }
+    }
+    PackRows(tile, from_stride, count, width, rows_of_tile, to_width);
     if (count < kTile) std::fill(rows_of_tile + count * to_width, rows_of_tile + kTile * to_width, 0.0f);
     Transpose(rows_of_tile, to_width, kTile, to_width, to + begin * to_width, kTile);
   }
