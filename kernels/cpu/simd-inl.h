@@ -209,18 +209,32 @@ HWY_INLINE void StorePair(Pair v, float* to) {
   Store(v.a, to);
   Store(v.b, to + hn::Lanes(Floats()));
 }
-HWY_INLINE void StorePair(Pair v, BFloat16* to) {
-  const Bits d;
-  const auto odd = hn::And(RoundBits(v.b), hn::Set(d, 0xffff0000u));
-  const auto both = hn::Or(hn::ShiftRight<16>(RoundBits(v.a)), odd);
-#if HWY_TARGET == HWY_SCALAR
-  const uint32_t bits = hn::GetLane(both);
-  std::memcpy(static_cast<void*>(to), &bits, sizeof(bits));
-#else
-  const hn::Repartition<uint16_t, Bits> halves;
-  hn::StoreU(hn::BitCast(halves, both), halves, reinterpret_cast<uint16_t*>(to));
-#endif
+// Returns the rounded elements: those of `a` in the lower halves, those of `b` in the upper.
+HWY_INLINE hn::Vec<Bits> RoundPairBits(Pair v) {
+  const auto odd = hn::And(RoundBits(v.b), hn::Set(Bits(), 0xffff0000u));
+  return hn::Or(hn::ShiftRight<16>(RoundBits(v.a)), odd);
 }
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void StorePair(Pair v, BFloat16* to) {
+  const uint32_t bits = hn::GetLane(RoundPairBits(v));
+  std::memcpy(static_cast<void*>(to), &bits, sizeof(bits));
+}
+#else
+// Rounds both vectors at once, in lanes of 16 bits, which takes fewer instructions than RoundPairBits.
+HWY_INLINE void StorePair(Pair v, BFloat16* to) {
+  const hn::Repartition<uint16_t, Bits> d;
+  const auto a = hn::BitCast(Bits(), v.a), b = hn::BitCast(Bits(), v.b);
+  const auto upper = hn::OddEven(hn::BitCast(d, b), hn::BitCast(d, hn::ShiftRight<16>(a)));
+  const auto lower = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<16>(b)), hn::BitCast(d, a));
+  // The carry of lower + 0x7fff + (upper & 1). AverageRound returns (x + y + 1) / 2 without overflow.
+  const auto half = hn::Or(hn::And(upper, hn::Set(d, 1)), hn::Set(d, 0x7ffe));
+  const auto carry = hn::ShiftRight<15>(hn::AverageRound(lower, half));
+  auto rounded = hn::Add(upper, carry);
+  // A sum with NaN is NaN; so may be a sum of infinities.
+  if (HWY_UNLIKELY(!hn::AllFalse(Floats(), hn::IsNaN(hn::Add(v.a, v.b))))) rounded = hn::BitCast(d, RoundPairBits(v));
+  hn::StoreU(rounded, d, reinterpret_cast<uint16_t*>(to));
+}
+#endif
 #if HWY_TARGET == HWY_AVX3
 HWY_INLINE void StorePair(Pair v, HardwareBFloat16* to) { Store(PairsOf(v.a, v.b), reinterpret_cast<float*>(to)); }
 #endif

@@ -8,6 +8,7 @@
 #endif
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cpu/accumulators-inl.h"
 #include "kernels/cpu/attention_sizes-inl.h"
@@ -126,7 +127,7 @@ void PackTransposed(const T* from, int64_t from_stride, int64_t rows, int64_t wi
   for (int64_t begin = 0; begin < rows; begin += kTile) {
     const int64_t count = std::min(kTile, rows - begin);
     const T* tile = from + begin * from_stride;
-    if constexpr (std::is_same_v<T, const float> || std::is_same_v<T, float>) {
+    if constexpr (std::is_same_v<T, float>) {
       if (count == kTile && width == to_width) {
         Transpose(tile, from_stride, kTile, width, to + begin * to_width, kTile);
         continue;

@@ -36,6 +36,16 @@ void Fill(const Tensor& t, const Make& make) {
   }
 }
 
+// Returns the value of an element of an operand, made of a number between -1 and 1.
+float ValueOf(absl::string_view name, float x) {
+  // These are positive. lse is about as large as the log-sum-exp of a row of scores.
+  if (name == "v" || name == "m_scale" || name == "v_scale" || name == "rstd") return std::abs(x) + 0.5f;
+  if (name == "lse") return std::abs(x) + 4;
+  // A norm that works in place multiplies by its weights in every call, which must not end in subnormal numbers.
+  if (name == "weight") return std::copysign(1.0f, x);
+  return x;
+}
+
 void FillOperand(absl::string_view name, const Tensor& t, int64_t vocabulary) {
   switch (t.dtype) {
     case DType::kInt32:
@@ -44,8 +54,7 @@ void FillOperand(absl::string_view name, const Tensor& t, int64_t vocabulary) {
                                  static_cast<int32_t>(vocabulary) - 1);
       });
     case DType::kInt16: return Fill<int16_t>(t, [](float x) { return static_cast<int16_t>(x * 32767); });
-    case DType::kBFloat16:
-      return Fill<BFloat16>(t, [&](float x) { return RoundToBFloat16(name == "v" ? std::abs(x) + 0.5f : x); });
+    case DType::kBFloat16: return Fill<BFloat16>(t, [&](float x) { return RoundToBFloat16(ValueOf(name, x)); });
     case DType::kUInt8: return Fill<uint8_t>(t, [](float x) { return static_cast<uint8_t>(127 + x * 127); });
     case DType::kFloat32: break;
     default: std::memset(t.data, 0, static_cast<size_t>(t.extent_bytes())); return;
@@ -55,12 +64,8 @@ void FillOperand(absl::string_view name, const Tensor& t, int64_t vocabulary) {
     std::memcpy(t.data, update, sizeof(update));
   } else if (name == "scale") {
     *t.as<float>() = 1;
-  } else if (name == "v" || name == "m_scale" || name == "v_scale" || name == "rstd" || name == "lse") {
-    // These are positive. lse is about as large as the log-sum-exp of a row of scores.
-    const float offset = name == "lse" ? 4.0f : 0.5f;
-    Fill<float>(t, [&](float x) { return std::abs(x) + offset; });
   } else {
-    Fill<float>(t, [](float x) { return x; });
+    Fill<float>(t, [&](float x) { return ValueOf(name, x); });
   }
 }
 
