@@ -155,10 +155,11 @@ def sanitizer_items(kit, found):
 
 def _parts(kind, suite, cases, sanitizer=None, skip=""):
     """Returns items of at most LAWS or CASES test cases each: kind/suite, or kind/suite:1, kind/suite:2, ..."""
-    most = LAWS if suite.endswith("Laws") else CASES
+    laws = suite.endswith("Laws")
+    most = LAWS if laws else CASES
     parts = [cases[i:i + most] for i in range(0, len(cases), most)]
     return [Item(f"{kind}/{suite}" + (f":{number}" if len(parts) > 1 else ""), measure.tests(part, sanitizer),
-                 expected=expected.tests(len(part), sanitizer), skip=skip, shares=True)
+                 expected=expected.tests(len(part), laws, sanitizer), skip=skip, shares=True)
             for number, part in enumerate(parts, 1)]
 
 

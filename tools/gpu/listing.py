@@ -24,5 +24,5 @@ def text(kit, items, kept):
         lines.append(f"{item.name:<48} {standing}")
     skips = sum(1 for item in items if item.skip or kept.item(item.name).get("status") == store.SKIPPED)
     lines.append(f"{len(items)} items: {len(to_do)} to do in about {_minutes(to_do) / 60:.1f} hours, {skips} skipped. "
-                 "Minutes are estimates, and none was measured on a GPU.")
+                 "Minutes are estimates.")
     return "\n".join(lines)

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Tests which libraries of a machine the GPU kit uses, and that its interruptions leave no program behind."""
+
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, "tools")
+
+from gpu import child, machine  # noqa: E402
+
+
+class MachineTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def lay(self, name):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        open(path, "w", encoding="utf-8").close()
+        return os.path.dirname(path)
+
+    def test_libraries_come_from_cuda_home_then_the_loader_then_python(self):
+        home = self.lay("cuda/lib64/libcublasLt.so.13")
+        loader = self.lay("usr/libnccl.so.2")
+        self.lay("python/nvidia/cu13/lib/libcublasLt.so.13")
+        self.lay("python/nvidia/nccl/lib/libnccl.so.2")
+        cudnn = self.lay("python/nvidia/cudnn/lib/libcudnn.so.9")
+        python = machine.Python("python", [os.path.join(self.folder, "python")])
+        found = machine.find_libraries(python, {"CUDA_HOME": os.path.dirname(home)}, {"libnccl.so.2": loader})
+        self.assertEqual(found, {"cuBLASLt": home, "NCCL": loader, "cuDNN": cudnn})
+        environment = machine.engine_environment({"LD_LIBRARY_PATH": "/mine", "A": "b"}, found, "/kit/lib")
+        self.assertEqual(environment["LD_LIBRARY_PATH"].split(":"), ["/kit/lib", cudnn, home, loader, "/mine"])
+        self.assertEqual(environment["SHALE_CUDA_LIBRARIES"].split(":"), [cudnn, home, loader])
+        self.assertEqual(environment["A"], "b")
+
+    # Regression: the first machine had cuDNN 9.14 where the loader looks, which is too old, and 9.19 beside PyTorch.
+    def test_of_several_cudnns_the_newest_is_taken(self):
+        old, new = self.lay("usr/libcudnn.so.9"), self.lay("python/nvidia/cudnn/lib/libcudnn.so.9")
+        python = machine.Python("python", [os.path.join(self.folder, "python")])
+        versions = {old: 91400, new: 91900}
+        found = machine.find_libraries(python, {"CUDA_HOME": "/nowhere"}, {"libcudnn.so.9": old},
+                                       lambda title, path: versions[os.path.dirname(path)])
+        self.assertEqual(found, {"cuDNN": new})
+        self.assertEqual(machine.version_of("cuDNN", os.path.join(old, "libcudnn.so.9")), 0)
+
+    def test_interruptions_leave_no_program_behind(self):
+        path = os.path.join(self.folder, "pid")
+
+        def interrupt():
+            if os.path.exists(path) and os.path.getsize(path) > 0:
+                raise KeyboardInterrupt
+        with self.assertRaises(KeyboardInterrupt):
+            child.run(["sh", "-c", f"echo $$ > {path}; exec sleep 1000"],
+                      dict(os.environ), os.path.join(self.folder, "log"), 100, interrupt)
+        with open(path, encoding="utf-8") as file, self.assertRaises(ProcessLookupError):
+            os.kill(int(file.read()), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
