@@ -21,8 +21,8 @@
 namespace shale {
 namespace {
 
-constexpr char kMagic[] = "SHALEMAN";
-constexpr uint32_t kVersion = 1;
+constexpr char kManifestMagic[] = "SHALEMAN";
+constexpr uint32_t kManifestVersion = 1;
 constexpr int kMaxDimensions = 64;
 // The largest accepted count of steps, tokens or samples. No run reaches it, and a run that resumes from it can add to
 // it without overflow.
@@ -32,13 +32,13 @@ constexpr int64_t kMaxCount = int64_t{1} << 60;
 // name, and a dimension takes 16. These limits keep that below 0.7 GB. Checksums and texts take a few times their size
 // in the file. A job has at most 2^20 ranks. For comparison, a model of 405B weights on 16,384 ranks has 1,137
 // parameters, 16,384 files, and 405e9 x 12 bytes in 1.2 million chunks: a manifest of 6 MB.
-constexpr WireLimit kLimits[] = {{"parameters", kMaxSavedParameters, "parameters"},
-                                 {"shape", kMaxDimensions, "dimensions in one parameter"},
-                                 {"files", kMaxSavedFiles, "files"},
-                                 {"state", kMaxSavedStates, "states of an optimizer"}};
+constexpr WireLimit kManifestLimits[] = {{"parameters", kMaxSavedParameters, "parameters"},
+                                         {"shape", kMaxDimensions, "dimensions in one parameter"},
+                                         {"files", kMaxSavedFiles, "files"},
+                                         {"state", kMaxSavedStates, "states of an optimizer"}};
 
 template <class... Args>
-absl::Status Refuse(const Args&... what) {
+absl::Status RefuseManifest(const Args&... what) {
   return absl::InvalidArgumentError(absl::StrCat(what...));
 }
 
@@ -52,13 +52,14 @@ bool IsName(absl::string_view name) {
 
 absl::Status CheckParameter(const SavedParameter& parameter) {
   if (!IsName(parameter.name)) {
-    return Refuse("a parameter is named ", Quoted(parameter.name), "; a name has 1 to 1,000 printable bytes of UTF-8");
+    return RefuseManifest("a parameter is named ", Quoted(parameter.name),
+                          "; a name has 1 to 1,000 printable bytes of UTF-8");
   }
   // The size in bytes of the widest part must fit int64_t too.
   int64_t room = std::numeric_limits<int64_t>::max() / 8;
   for (int64_t dimension : parameter.shape) {
     if (dimension < 1 || dimension > room) {
-      return Refuse("parameter ", parameter.name, " has a dimension of ", dimension, ", or too many elements");
+      return RefuseManifest("parameter ", parameter.name, " has a dimension of ", dimension, ", or too many elements");
     }
     room /= dimension;
   }
@@ -68,33 +69,34 @@ absl::Status CheckParameter(const SavedParameter& parameter) {
 absl::StatusOr<SavedState> ParseState(const proto::StateRecord& record) {
   constexpr int64_t kMaxBlock = int64_t{1} << 30;
   if (!IsName(record.name()) || record.block() < 1 || record.block() > kMaxBlock) {
-    return Refuse("it has a state named ", Quoted(record.name()), " with blocks of ", record.block(), " elements");
+    return RefuseManifest("it has a state named ", Quoted(record.name()), " with blocks of ", record.block(),
+                          " elements");
   }
   SavedState state{.name = record.name(), .block = record.block()};
   for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
     state.dtype = dtype;
     if (record.dtype() == ToString(dtype)) return state;
   }
-  return Refuse("state ", Quoted(record.name()), " is of type ", Quoted(record.dtype()),
-                "; known are f32, bf16 and u8");
+  return RefuseManifest("state ", Quoted(record.name()), " is of type ", Quoted(record.dtype()),
+                        "; known are f32, bf16 and u8");
 }
 
 absl::StatusOr<SavedValues> ParseValues(absl::string_view name) {
   for (SavedValues values : {SavedValues::kFloat32, SavedValues::kSplit, SavedValues::kBFloat16}) {
     if (name == ToString(values)) return values;
   }
-  return Refuse("its values are saved as ", Quoted(name), "; known are FP32, SPLIT and BF16");
+  return RefuseManifest("its values are saved as ", Quoted(name), "; known are FP32, SPLIT and BF16");
 }
 
 absl::Status CheckFile(const SavedFile& file, int64_t rank, int64_t ranks) {
   if (const std::string expected = ShardFileName(rank, ranks); file.name != expected) {
-    return Refuse("file ", rank, " is named ", Quoted(file.name), "; expected ", expected);
+    return RefuseManifest("file ", rank, " is named ", Quoted(file.name), "; expected ", expected);
   }
-  if (file.size_bytes < 1) return Refuse(file.name, " has a size of ", file.size_bytes);
+  if (file.size_bytes < 1) return RefuseManifest(file.name, " has a size of ", file.size_bytes);
   const int64_t chunks = (file.size_bytes - 1) / kCheckpointChunkBytes + 1;
   if (static_cast<int64_t>(file.chunk_crcs.size()) != chunks) {
-    return Refuse(file.name, " has ", file.chunk_crcs.size(), " checksums; its ", file.size_bytes, " bytes have ",
-                  chunks, " chunks");
+    return RefuseManifest(file.name, " has ", file.chunk_crcs.size(), " checksums; its ", file.size_bytes,
+                          " bytes have ", chunks, " chunks");
   }
   return absl::OkStatus();
 }
@@ -102,11 +104,11 @@ absl::Status CheckFile(const SavedFile& file, int64_t rank, int64_t ranks) {
 absl::Status CheckEvaluations(const SavedEvaluations& e, int64_t step) {
   if (e.last_step < -1 || e.last_step > step || e.best_step < 0 || e.best_step > std::max<int64_t>(e.last_step, 0) ||
       e.since_best < 0 || e.since_best > kMaxCount) {
-    return Refuse("its last evaluation was after step ", e.last_step, ", the best after step ", e.best_step, ", with ",
-                  e.since_best, " evaluations since then, which contradicts its step ", step);
+    return RefuseManifest("its last evaluation was after step ", e.last_step, ", the best after step ", e.best_step,
+                          ", with ", e.since_best, " evaluations since then, which contradicts its step ", step);
   }
   for (const std::optional<double>& loss : {e.last_loss, e.best_loss}) {
-    if (loss && !std::isfinite(*loss)) return Refuse("its loss of an evaluation is ", *loss);
+    if (loss && !std::isfinite(*loss)) return RefuseManifest("its loss of an evaluation is ", *loss);
   }
   return absl::OkStatus();
 }
@@ -116,59 +118,60 @@ absl::Status CheckBase(const Manifest& m) {
   const std::string& folder = m.base->folder;
   const auto is_control = [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); };
   if (folder.empty() || folder.size() > kMaxPathBytes || std::any_of(folder.begin(), folder.end(), is_control)) {
-    return Refuse("its base is in the folder ", Quoted(folder), "; a path has 1 to 4,096 printable bytes");
+    return RefuseManifest("its base is in the folder ", Quoted(folder), "; a path has 1 to 4,096 printable bytes");
   }
   if (std::none_of(m.parameters.begin(), m.parameters.end(), [](const SavedParameter& p) { return p.in_base; })) {
-    return Refuse("it has a base, and no parameter is left to it");
+    return RefuseManifest("it has a base, and no parameter is left to it");
   }
   return absl::OkStatus();
 }
 
 absl::Status Check(const Manifest& m) {
   if (m.step < 0 || m.tokens < 0 || m.samples < 0 || m.update_count < 0 || m.update_count > m.step) {
-    return Refuse("step ", m.step, ", tokens ", m.tokens, ", samples ", m.samples, " and updates ", m.update_count,
-                  " contradict each other or are negative");
+    return RefuseManifest("step ", m.step, ", tokens ", m.tokens, ", samples ", m.samples, " and updates ",
+                          m.update_count, " contradict each other or are negative");
   }
   for (const auto& [what, count] : {std::pair<const char*, int64_t>{"step", m.step},
                                     {"number of tokens", m.tokens},
                                     {"number of samples", m.samples},
                                     {"samples per epoch", m.data.samples_per_epoch},
                                     {"sequence length", m.data.sequence_length}}) {
-    if (count > kMaxCount) return Refuse("its ", what, ", ", count, ", is above 2^60, which no run reaches");
+    if (count > kMaxCount) return RefuseManifest("its ", what, ", ", count, ", is above 2^60, which no run reaches");
   }
   if (!std::isfinite(m.previous_norm) || m.previous_norm < 0) {
-    return Refuse("its norm of a gradient is ", m.previous_norm);
+    return RefuseManifest("its norm of a gradient is ", m.previous_norm);
   }
   SHALE_RETURN_IF_ERROR(CheckEvaluations(m.evaluations, m.step));
   if (m.data.samples_per_epoch < 1 || m.data.sequence_length < 1) {
-    return Refuse("its data has ", m.data.samples_per_epoch, " samples of ", m.data.sequence_length, " tokens");
+    return RefuseManifest("its data has ", m.data.samples_per_epoch, " samples of ", m.data.sequence_length, " tokens");
   }
   if (m.data.begin < 0 || m.data.begin > m.samples) {
-    return Refuse("its data begins after ", m.data.begin, " of ", m.samples, " samples");
+    return RefuseManifest("its data begins after ", m.data.begin, " of ", m.samples, " samples");
   }
   if (m.ranks < 1 || m.ranks != static_cast<int64_t>(m.files.size())) {
-    return Refuse("it has ", m.files.size(), " files for ", m.ranks, " ranks");
+    return RefuseManifest("it has ", m.files.size(), " files for ", m.ranks, " ranks");
   }
-  if (m.parameters.empty()) return Refuse("it has no parameters");
+  if (m.parameters.empty()) return RefuseManifest("it has no parameters");
   if (m.frozen_values == SavedValues::kSplit)
-    return Refuse("its frozen values are saved as SPLIT, which is for masters");
+    return RefuseManifest("its frozen values are saved as SPLIT, which is for masters");
   absl::flat_hash_set<absl::string_view> names;
   for (const SavedParameter& parameter : m.parameters) {
     SHALE_RETURN_IF_ERROR(CheckParameter(parameter));
     if (parameter.nf4 && !parameter.frozen) {
-      return Refuse("parameter ", parameter.name, " trains, and its values are saved in 4 bits");
+      return RefuseManifest("parameter ", parameter.name, " trains, and its values are saved in 4 bits");
     }
     if (parameter.in_base && (!parameter.frozen || !m.base)) {
-      return Refuse("parameter ", parameter.name, " is left to the base, ",
-                    m.base ? "and trains" : "and there is none");
+      return RefuseManifest("parameter ", parameter.name, " is left to the base, ",
+                            m.base ? "and trains" : "and there is none");
     }
-    if (!names.insert(parameter.name).second) return Refuse("parameter ", parameter.name, " is in it twice");
+    if (!names.insert(parameter.name).second) return RefuseManifest("parameter ", parameter.name, " is in it twice");
   }
   if (m.base) SHALE_RETURN_IF_ERROR(CheckBase(m));
-  if (std::ssize(m.states) > kMaxSavedStates) return Refuse("it has ", m.states.size(), " states of an optimizer");
+  if (std::ssize(m.states) > kMaxSavedStates)
+    return RefuseManifest("it has ", m.states.size(), " states of an optimizer");
   absl::flat_hash_set<absl::string_view> states;
   for (const SavedState& state : m.states) {
-    if (!states.insert(state.name).second) return Refuse("state ", Quoted(state.name), " is in it twice");
+    if (!states.insert(state.name).second) return RefuseManifest("state ", Quoted(state.name), " is in it twice");
   }
   for (int64_t rank = 0; rank < m.ranks; ++rank) SHALE_RETURN_IF_ERROR(CheckFile(m.files[rank], rank, m.ranks));
   return absl::OkStatus();
@@ -378,19 +381,21 @@ std::string SerializeManifest(const Manifest& manifest) {
     if (evaluations.best_loss) record.set_best_loss(*evaluations.best_loss);
     record.set_since_best(evaluations.since_best);
   }
-  return Frame(kMagic, kVersion, m.SerializeAsString());
+  return Frame(kManifestMagic, kManifestVersion, m.SerializeAsString());
 }
 
 absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
-  SHALE_ASSIGN_OR_RETURN(const absl::string_view message, Unframe(kMagic, kVersion, bytes, kMaxManifestBytes));
+  SHALE_ASSIGN_OR_RETURN(const absl::string_view message,
+                         Unframe(kManifestMagic, kManifestVersion, bytes, kMaxManifestBytes));
   if (message.size() + kFrameHeadBytes != bytes.size()) {
-    return Refuse(bytes.size() - message.size() - kFrameHeadBytes, " bytes follow its end");
+    return RefuseManifest(bytes.size() - message.size() - kFrameHeadBytes, " bytes follow its end");
   }
   proto::CheckpointManifest m;
-  if (const absl::Status status = CheckWire(*m.descriptor(), message, kLimits); !status.ok()) {
-    return Refuse("its message ", status.message());
+  if (const absl::Status status = CheckWire(*m.descriptor(), message, kManifestLimits); !status.ok()) {
+    return RefuseManifest("its message ", status.message());
   }
-  if (!m.ParseFromArray(message.data(), static_cast<int>(message.size()))) return Refuse("its message is malformed");
+  if (!m.ParseFromArray(message.data(), static_cast<int>(message.size())))
+    return RefuseManifest("its message is malformed");
   Manifest manifest;
   manifest.step = m.step();
   manifest.tokens = m.tokens();
@@ -399,7 +404,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   manifest.previous_norm = m.previous_norm();
   manifest.seed = m.seed();
   manifest.job = m.job();
-  if (manifest.job_crc() != m.job_crc32c()) return Refuse("its job and the job's digest do not match");
+  if (manifest.job_crc() != m.job_crc32c()) return RefuseManifest("its job and the job's digest do not match");
   manifest.data = {.samples_per_epoch = m.data().samples_per_epoch(),
                    .sequence_length = m.data().sequence_length(),
                    .shuffled = m.data().shuffled(),

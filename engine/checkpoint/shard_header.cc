@@ -13,14 +13,14 @@
 namespace shale {
 namespace {
 
-constexpr char kMagic[] = "SHALESHD";
-constexpr uint32_t kVersion = 1;
-constexpr WireLimit kLimits[] = {{"pieces", kMaxShardPieces, "pieces"}};
+constexpr char kShardMagic[] = "SHALESHD";
+constexpr uint32_t kShardVersion = 1;
+constexpr WireLimit kHeaderLimits[] = {{"pieces", kMaxShardPieces, "pieces"}};
 
 int64_t PaddedBytes(int64_t message_bytes) { return RoundUp(kFrameHeadBytes + message_bytes, kShardAlignment); }
 
 template <class... Args>
-absl::Status Refuse(const Args&... what) {
+absl::Status RefuseHeader(const Args&... what) {
   return absl::InvalidArgumentError(absl::StrCat("its header ", what...));
 }
 
@@ -36,7 +36,7 @@ std::string SerializeShardHeader(ShardHeader& header) {
     record.set_begin(piece.range.begin);
     record.set_end(piece.range.end);
   }
-  std::string head = Frame(kMagic, kVersion, message.SerializeAsString());
+  std::string head = Frame(kShardMagic, kShardVersion, message.SerializeAsString());
   head.resize(PaddedBytes(static_cast<int64_t>(head.size()) - kFrameHeadBytes), '\0');
   header.size_bytes = static_cast<int64_t>(head.size());
   for (ShardPiece& piece : header.pieces) {
@@ -49,25 +49,26 @@ std::string SerializeShardHeader(ShardHeader& header) {
 }
 
 absl::StatusOr<int64_t> ShardHeadBytes(absl::string_view bytes) {
-  SHALE_ASSIGN_OR_RETURN(const int64_t message, FramedBytes(kMagic, bytes, kMaxShardHeaderBytes));
+  SHALE_ASSIGN_OR_RETURN(const int64_t message, FramedBytes(kShardMagic, bytes, kMaxShardHeaderBytes));
   return PaddedBytes(message);
 }
 
 absl::StatusOr<ShardHeader> ParseShardHeader(absl::string_view head, int64_t file_bytes,
                                              absl::Span<const SavedState> states) {
-  SHALE_ASSIGN_OR_RETURN(const absl::string_view message, Unframe(kMagic, kVersion, head, kMaxShardHeaderBytes));
+  SHALE_ASSIGN_OR_RETURN(const absl::string_view message,
+                         Unframe(kShardMagic, kShardVersion, head, kMaxShardHeaderBytes));
   const int64_t padded = PaddedBytes(static_cast<int64_t>(message.size()));
-  if (static_cast<int64_t>(head.size()) < padded) return Refuse("is cut short");
+  if (static_cast<int64_t>(head.size()) < padded) return RefuseHeader("is cut short");
   const absl::string_view padding =
       head.substr(kFrameHeadBytes + message.size(), padded - kFrameHeadBytes - message.size());
   if (!std::all_of(padding.begin(), padding.end(), [](char c) { return c == '\0'; })) {
-    return Refuse("is padded with bytes other than zero");
+    return RefuseHeader("is padded with bytes other than zero");
   }
   proto::ShardHeader parsed;
-  if (const absl::Status status = CheckWire(*parsed.descriptor(), message, kLimits); !status.ok()) {
-    return Refuse(status.message());
+  if (const absl::Status status = CheckWire(*parsed.descriptor(), message, kHeaderLimits); !status.ok()) {
+    return RefuseHeader(status.message());
   }
-  if (!parsed.ParseFromArray(message.data(), static_cast<int>(message.size()))) return Refuse("is malformed");
+  if (!parsed.ParseFromArray(message.data(), static_cast<int>(message.size()))) return RefuseHeader("is malformed");
   ShardHeader header;
   header.rank = parsed.rank();
   int64_t end = padded;
@@ -76,23 +77,23 @@ absl::StatusOr<ShardHeader> ParseShardHeader(absl::string_view head, int64_t fil
     const bool nf4 = record.part() >= static_cast<int32_t>(SavedPart::kNf4Codes) &&
                      record.part() <= static_cast<int32_t>(SavedPart::kNf4Means);
     if (!nf4 && (record.part() < static_cast<int32_t>(SavedPart::kValue) || record.part() > last)) {
-      return Refuse("has a piece of part ", record.part(), ", which is unknown");
+      return RefuseHeader("has a piece of part ", record.part(), ", which is unknown");
     }
     const auto part = static_cast<SavedPart>(record.part());
     const int64_t element_bytes = BytesPerElement(part, states);
     if (record.parameter() < 0 || record.begin() < 0 || record.begin() >= record.end()) {
-      return Refuse("has a piece with elements ", record.begin(), " to ", record.end(), " of parameter ",
-                    record.parameter());
+      return RefuseHeader("has a piece with elements ", record.begin(), " to ", record.end(), " of parameter ",
+                          record.parameter());
     }
     const ShardPiece piece{record.parameter(), part, {record.begin(), record.end()}, element_bytes, end};
     if (end % element_bytes != 0 || record.end() - record.begin() > (file_bytes - end) / element_bytes) {
-      return Refuse("has a piece of ", record.end() - record.begin(), " elements at byte ", end,
-                    ", which is misaligned or does not fit a file of ", file_bytes, " bytes");
+      return RefuseHeader("has a piece of ", record.end() - record.begin(), " elements at byte ", end,
+                          ", which is misaligned or does not fit a file of ", file_bytes, " bytes");
     }
     end += piece.size_bytes();
     header.pieces.push_back(piece);
   }
-  if (end != file_bytes) return Refuse("accounts for ", end, " bytes of a file of ", file_bytes);
+  if (end != file_bytes) return RefuseHeader("accounts for ", end, " bytes of a file of ", file_bytes);
   header.size_bytes = end;
   return header;
 }

@@ -11,14 +11,14 @@ namespace {
 
 constexpr size_t kLongestName = 128, kLongestDigest = 256;
 
-constexpr IntRange kIntRanges[] = {
+constexpr IntRange kCustomIntRanges[] = {
     {"model.custom.layers", 0, kMaxLayers},
     {"model.custom.vocabulary", 1, kInt32Max},
 };
 
 }  // namespace
 
-FieldRanges RangesOf(const CustomModel&) { return {kIntRanges, {}}; }
+FieldRanges RangesOf(const CustomModel&) { return {kCustomIntRanges, {}}; }
 
 bool ReadSpec(const proto::ModelSpec& model, int64_t, CustomModel& config) {
   if (!model.has_custom()) return false;

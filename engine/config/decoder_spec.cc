@@ -13,7 +13,7 @@
 namespace shale {
 namespace {
 
-constexpr IntRange kIntRanges[] = {
+constexpr IntRange kDecoderIntRanges[] = {
     {"model.decoder.vocabulary", 1, kInt32Max},
     {"model.decoder.width", 1, kMaxWidth, kRequired},
     {"model.decoder.layers", 1, kMaxLayers, kRequired},
@@ -27,7 +27,7 @@ constexpr IntRange kIntRanges[] = {
     {"model.adapter.rank", 1, 1 << 16, kRequired},
 };
 
-constexpr RealRange kRealRanges[] = {
+constexpr RealRange kDecoderRealRanges[] = {
     {"model.decoder.rope_theta", 1, 1e12},
     {"model.decoder.rope_scaling.factor", 1, 1e6},
     {"model.decoder.rope_scaling.low_freq_factor", 1e-6, 1e6},
@@ -146,7 +146,7 @@ void CheckHeads(const proto::DecoderSpec& spec, const DecoderConfig& config, Spe
 
 }  // namespace
 
-FieldRanges RangesOf(const DecoderConfig&) { return {kIntRanges, kRealRanges}; }
+FieldRanges RangesOf(const DecoderConfig&) { return {kDecoderIntRanges, kDecoderRealRanges}; }
 
 bool ReadSpec(const proto::ModelSpec& model, int64_t sequence_length, DecoderConfig& config) {
   if (!model.has_decoder()) return false;

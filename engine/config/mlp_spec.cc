@@ -6,20 +6,20 @@
 namespace shale {
 namespace {
 
-constexpr IntRange kIntRanges[] = {
+constexpr IntRange kMlpIntRanges[] = {
     {"model.mlp.vocabulary", 1, kInt32Max},
     {"model.mlp.embedding", 1, kMaxWidth, kRequired},
     {"model.mlp.hidden", 1, kMaxHidden, kRequired},
     {"model.mlp.layers", 1, kMaxLayers},
 };
 
-constexpr RealRange kRealRanges[] = {
+constexpr RealRange kMlpRealRanges[] = {
     {"model.mlp.init_std", 0, 100},
 };
 
 }  // namespace
 
-FieldRanges RangesOf(const MlpConfig&) { return {kIntRanges, kRealRanges}; }
+FieldRanges RangesOf(const MlpConfig&) { return {kMlpIntRanges, kMlpRealRanges}; }
 
 bool ReadSpec(const proto::ModelSpec& model, int64_t, MlpConfig& config) {
   if (!model.has_mlp()) return false;

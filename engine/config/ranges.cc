@@ -28,7 +28,7 @@ constexpr int64_t kMaxSteps = int64_t{1} << 40;
 constexpr int64_t kMaxToken = std::numeric_limits<int32_t>::max();
 
 // The ranges of all integer fields except those of models, which RangesOf (engine/config/model_spec.h) returns.
-constexpr IntRange kIntRanges[] = {
+constexpr IntRange kJobIntRanges[] = {
     {"batch.global_batch", 1, kMaxSequences, kRequired},
     {"batch.micro_batch", 1, 1 << 20},
     {"batch.sequence_length", 1, kMaxTokens, kRequired},
@@ -65,7 +65,7 @@ constexpr IntRange kIntRanges[] = {
 constexpr double kBelowOne = 0.999999;
 
 // The same for floating-point fields.
-constexpr RealRange kRealRanges[] = {
+constexpr RealRange kJobRealRanges[] = {
     {"data.evaluation_fraction", 0, 0.5},    {"optimizer.learning_rate", kTiny, 1000},
     {"optimizer.beta1", 0, kBelowOne},       {"optimizer.beta2", 0, kBelowOne},
     {"optimizer.epsilon", kTiny, 1},         {"optimizer.momentum", 0, kBelowOne},
@@ -78,7 +78,7 @@ constexpr RealRange kRealRanges[] = {
 // FieldRanges.
 template <typename Range>
 const Range* Find(absl::Span<const Range> FieldRanges::*numbers, absl::string_view path) {
-  std::vector<FieldRanges> all = {FieldRanges{kIntRanges, kRealRanges}};
+  std::vector<FieldRanges> all = {FieldRanges{kJobIntRanges, kJobRealRanges}};
   ForEachModelKind([&](const auto& kind) { all.push_back(RangesOf(kind)); });
   for (const FieldRanges& ranges : all) {
     for (const Range& range : ranges.*numbers) {

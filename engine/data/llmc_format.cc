@@ -11,7 +11,7 @@
 namespace shale {
 namespace {
 
-constexpr int64_t kHeaderBytes = 1024;
+constexpr int64_t kLlmcHeaderBytes = 1024;
 
 struct Variant {
   int32_t magic = 0;
@@ -40,18 +40,18 @@ const Variant* FindVariant(int32_t magic) {
 }
 
 // Recognizes the magic numbers. No text begins with one of them, because their bytes are not UTF-8.
-bool Recognizes(absl::string_view head) {
+bool RecognizesLlmc(absl::string_view head) {
   int32_t magic = 0;
   if (head.size() >= sizeof(magic)) std::memcpy(&magic, head.data(), sizeof(magic));
   return FindVariant(magic) != nullptr;
 }
 
-absl::StatusOr<TokenContents> Check(const InputFile& file) {
+absl::StatusOr<TokenContents> CheckLlmc(const InputFile& file) {
   const std::string& path = file.path();
   int32_t header[3] = {};
-  if (file.size() < kHeaderBytes) {
+  if (file.size() < kLlmcHeaderBytes) {
     return absl::DataLossError(absl::StrCat(path, " has ", file.size(), " bytes, less than the header of ",
-                                            kHeaderBytes, " that an llm.c token file begins with"));
+                                            kLlmcHeaderBytes, " that an llm.c token file begins with"));
   }
   SHALE_RETURN_IF_ERROR(file.ReadAt(0, header, sizeof(header)));
   const auto [magic, version, count] = header;
@@ -65,13 +65,13 @@ absl::StatusOr<TokenContents> Check(const InputFile& file) {
     return absl::InvalidArgumentError(absl::StrCat(path, " is an llm.c token file of version ", version,
                                                    "; only version ", variant->version, " is supported"));
   }
-  const int64_t expected_bytes = kHeaderBytes + int64_t{count} * variant->encoding.bytes_per_token;
+  const int64_t expected_bytes = kLlmcHeaderBytes + int64_t{count} * variant->encoding.bytes_per_token;
   if (count < 0 || file.size() != expected_bytes) {
     return absl::DataLossError(absl::StrCat(
         path, count >= 0 && file.size() < expected_bytes ? " was cut short" : " is damaged", ": its header promises ",
         count, " tokens, ", expected_bytes, " bytes in all, but it has ", file.size(), "; copy or tokenize it again"));
   }
-  TokenContents contents{.encoding = variant->encoding, .header_bytes = kHeaderBytes, .count = count};
+  TokenContents contents{.encoding = variant->encoding, .header_bytes = kLlmcHeaderBytes, .count = count};
   SHALE_RETURN_IF_ERROR(ScanTokens(file, &contents));
   return contents;
 }
@@ -83,7 +83,7 @@ const DataFormatEntry kLlmcFormat = {.format = DataFormat::kLlmc,
                                      .article = "an",
                                      .file = "llm.c token file",
                                      .encodings = "llm.c for GPT-2, llm.c for Llama-3",
-                                     .recognizes = Recognizes,
-                                     .check = Check};
+                                     .recognizes = RecognizesLlmc,
+                                     .check = CheckLlmc};
 
 }  // namespace shale

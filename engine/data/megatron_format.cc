@@ -15,8 +15,8 @@
 namespace shale {
 namespace {
 
-constexpr absl::string_view kMagic("MMIDIDX\0\0", 9);
-constexpr int64_t kHeaderBytes = 34;
+constexpr absl::string_view kMegatronMagic("MMIDIDX\0\0", 9);
+constexpr int64_t kMegatronHeaderBytes = 34;
 constexpr int64_t kEntriesAtOnce = 1 << 14;
 
 struct Header {
@@ -39,12 +39,12 @@ int BytesOf(uint8_t type) {
 }
 
 absl::StatusOr<Header> ReadHeader(const InputFile& index) {
-  char bytes[kHeaderBytes];
-  if (index.size() < kHeaderBytes) {
+  char bytes[kMegatronHeaderBytes];
+  if (index.size() < kMegatronHeaderBytes) {
     return absl::InvalidArgumentError(absl::StrCat(index.path(), " is not an index of Megatron: it is too short"));
   }
-  SHALE_RETURN_IF_ERROR(index.ReadAt(0, bytes, kHeaderBytes));
-  if (absl::string_view(bytes, kMagic.size()) != kMagic) {
+  SHALE_RETURN_IF_ERROR(index.ReadAt(0, bytes, kMegatronHeaderBytes));
+  if (absl::string_view(bytes, kMegatronMagic.size()) != kMegatronMagic) {
     return absl::InvalidArgumentError(
         absl::StrCat(index.path(), " is not an index of Megatron: it does not begin with MMIDIDX; give the .idx file"));
   }
@@ -60,7 +60,7 @@ absl::StatusOr<Header> ReadHeader(const InputFile& index) {
   }
   const auto size = static_cast<uint64_t>(index.size());
   const bool overflows = header.sequences > size || header.documents > size;
-  const uint64_t wanted = overflows ? 0 : kHeaderBytes + 12 * header.sequences + 8 * header.documents;
+  const uint64_t wanted = overflows ? 0 : kMegatronHeaderBytes + 12 * header.sequences + 8 * header.documents;
   if (wanted > 0 && header.sequences > 0 && size == wanted + header.sequences) {
     return absl::InvalidArgumentError(
         absl::StrCat(index.path(), " has a mode for each sequence, as data with images has; only text is supported"));
@@ -80,8 +80,8 @@ absl::StatusOr<int64_t> CheckSequences(const InputFile& index, const Header& hea
   int64_t end = 0;
   for (int64_t at = 0; at < sequences; at += kEntriesAtOnce) {
     const int64_t n = std::min(kEntriesAtOnce, sequences - at);
-    SHALE_RETURN_IF_ERROR(index.ReadAt(kHeaderBytes + 4 * at, lengths.data(), 4 * n));
-    SHALE_RETURN_IF_ERROR(index.ReadAt(kHeaderBytes + 4 * sequences + 8 * at, offsets.data(), 8 * n));
+    SHALE_RETURN_IF_ERROR(index.ReadAt(kMegatronHeaderBytes + 4 * at, lengths.data(), 4 * n));
+    SHALE_RETURN_IF_ERROR(index.ReadAt(kMegatronHeaderBytes + 4 * sequences + 8 * at, offsets.data(), 8 * n));
     for (int64_t i = 0; i < n; ++i) {
       if (lengths[i] < 0 || offsets[i] != end) {
         return Damaged(index,
@@ -100,8 +100,8 @@ absl::Status CheckDocuments(const InputFile& index, const Header& header) {
   int64_t before = 0;
   for (int64_t at = 0; at < documents; at += kEntriesAtOnce) {
     const int64_t n = std::min(kEntriesAtOnce, documents - at);
-    SHALE_RETURN_IF_ERROR(
-        index.ReadAt(kHeaderBytes + 12 * static_cast<int64_t>(header.sequences) + 8 * at, boundaries.data(), 8 * n));
+    SHALE_RETURN_IF_ERROR(index.ReadAt(kMegatronHeaderBytes + 12 * static_cast<int64_t>(header.sequences) + 8 * at,
+                                       boundaries.data(), 8 * n));
     for (int64_t i = 0; i < n; ++i) {
       const bool is_first = at + i == 0;
       if (is_first ? boundaries[i] != 0 : boundaries[i] < before) {
@@ -126,13 +126,13 @@ absl::StatusOr<std::vector<int64_t>> DocumentBegins(const InputFile& index) {
   SHALE_ASSIGN_OR_RETURN(const Header header, ReadHeader(index));
   const int64_t sequences = static_cast<int64_t>(header.sequences);
   std::vector<int64_t> begins(header.documents), offsets(kEntriesAtOnce);
-  SHALE_RETURN_IF_ERROR(index.ReadAt(kHeaderBytes + 12 * sequences, begins.data(), 8 * std::ssize(begins)));
+  SHALE_RETURN_IF_ERROR(index.ReadAt(kMegatronHeaderBytes + 12 * sequences, begins.data(), 8 * std::ssize(begins)));
   size_t next = 0;
   for (int64_t at = 0; at < sequences; at += kEntriesAtOnce) {
     const int64_t n = std::min(kEntriesAtOnce, sequences - at);
-    SHALE_RETURN_IF_ERROR(index.ReadAt(kHeaderBytes + 4 * sequences + 8 * at, offsets.data(), 8 * n));
+    SHALE_RETURN_IF_ERROR(index.ReadAt(kMegatronHeaderBytes + 4 * sequences + 8 * at, offsets.data(), 8 * n));
     for (; next < begins.size() && begins[next] < at + n; ++next) {
-      // Check refused such an index, so the file has changed since.
+      // CheckMegatron refused such an index, so the file has changed since.
       if (begins[next] < at) return Damaged(index, absl::StrCat("document ", next, " does not follow the one before"));
       begins[next] = offsets[begins[next] - at] / BytesOf(header.type);
     }
@@ -141,9 +141,9 @@ absl::StatusOr<std::vector<int64_t>> DocumentBegins(const InputFile& index) {
   return begins;
 }
 
-bool Recognizes(absl::string_view head) { return absl::StartsWith(head, kMagic); }
+bool RecognizesMegatron(absl::string_view head) { return absl::StartsWith(head, kMegatronMagic); }
 
-absl::StatusOr<TokenContents> Check(const InputFile& index) {
+absl::StatusOr<TokenContents> CheckMegatron(const InputFile& index) {
   SHALE_ASSIGN_OR_RETURN(const Header header, ReadHeader(index));
   SHALE_ASSIGN_OR_RETURN(const int64_t bytes, CheckSequences(index, header));
   SHALE_RETURN_IF_ERROR(CheckDocuments(index, header));
@@ -167,8 +167,8 @@ const DataFormatEntry kMegatronFormat = {.format = DataFormat::kMegatron,
                                          .article = "a",
                                          .file = "Megatron index",
                                          .encodings = "Megatron",
-                                         .recognizes = Recognizes,
-                                         .check = Check,
+                                         .recognizes = RecognizesMegatron,
+                                         .check = CheckMegatron,
                                          .tokens_path = TokensPath,
                                          .document_begins = DocumentBegins};
 

@@ -30,9 +30,9 @@ absl::Status NotUtf8(const InputFile& file, int64_t offset) {
                       file.path(), byte, offset, line));
 }
 
-bool Recognizes(absl::string_view head) { return head.find('\0') == absl::string_view::npos; }
+bool RecognizesText(absl::string_view head) { return head.find('\0') == absl::string_view::npos; }
 
-absl::StatusOr<TokenContents> Check(const InputFile& file) {
+absl::StatusOr<TokenContents> CheckText(const InputFile& file) {
   TokenContents contents{.encoding = {.format = DataFormat::kText,
                                       .tokenizer = "bytes",
                                       .vocabulary = kTextVocabulary,
@@ -53,7 +53,7 @@ const DataFormatEntry kTextFormat = {.format = DataFormat::kText,
                                      .article = "a",
                                      .file = "text file",
                                      .encodings = "text",
-                                     .recognizes = Recognizes,
-                                     .check = Check};
+                                     .recognizes = RecognizesText,
+                                     .check = CheckText};
 
 }  // namespace shale

@@ -8,7 +8,7 @@
 namespace shale {
 namespace {
 
-constexpr int64_t kStagingFloats = int64_t{1} << 19;  // 2 MiB.
+constexpr int64_t kStreamedFloats = int64_t{1} << 19;  // 2 MiB.
 
 // Writes tensors one after another, with values from the engine's parameters.
 class TensorStream {
@@ -32,8 +32,8 @@ class TensorStream {
     for (const HfPiece& piece : tensor.pieces) {
       const int64_t columns = ParameterOf(piece).columns();
       const int64_t end = (piece.row + piece.rows) * columns;
-      for (int64_t at = piece.row * columns; at < end; at += kStagingFloats) {
-        const absl::Span<float> values = Staging(tile_, std::min(kStagingFloats, end - at));
+      for (int64_t at = piece.row * columns; at < end; at += kStreamedFloats) {
+        const absl::Span<float> values = Staging(tile_, std::min(kStreamedFloats, end - at));
         SHALE_RETURN_IF_ERROR(reader_(ParameterOf(piece).name, at, values));
         SHALE_RETURN_IF_ERROR(writer.AppendFloat32(name, values));
       }
@@ -46,8 +46,8 @@ class TensorStream {
   absl::Status WriteTransposed(const HfTensor& tensor, SafetensorsWriter& writer) {
     const std::string name = layout_.FullName(tensor);
     const int64_t columns = tensor.shape[0], rows = tensor.shape[1];
-    const int64_t tile_rows = std::min(rows, kStagingFloats);
-    const int64_t tile_columns = std::clamp<int64_t>(kStagingFloats / rows, 1, columns);
+    const int64_t tile_rows = std::min(rows, kStreamedFloats);
+    const int64_t tile_columns = std::clamp<int64_t>(kStreamedFloats / rows, 1, columns);
     for (int64_t column = 0; column < columns; column += tile_columns) {
       const int64_t width = std::min(tile_columns, columns - column);
       for (int64_t row = 0; row < rows; row += tile_rows) {

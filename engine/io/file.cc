@@ -20,7 +20,7 @@
 namespace shale {
 namespace {
 
-constexpr int64_t kMaxTransferBytes = int64_t{1} << 30;  // Linux moves at most 2^31 - 4096 bytes at once.
+constexpr int64_t kMaxReadBytes = int64_t{1} << 30;  // Linux moves at most 2^31 - 4096 bytes at once.
 
 // Returns the folder that holds `path`, and the name of `path` within it.
 std::pair<std::string, std::string> SplitPath(const std::string& path) {
@@ -155,7 +155,7 @@ InputFile::~InputFile() {
 absl::Status InputFile::ReadAt(int64_t offset, void* out, int64_t size) const {
   char* to = static_cast<char*>(out);
   while (size > 0) {
-    const ssize_t got = TEMP_FAILURE_RETRY(pread(fd_, to, std::min(size, kMaxTransferBytes), offset));
+    const ssize_t got = TEMP_FAILURE_RETRY(pread(fd_, to, std::min(size, kMaxReadBytes), offset));
     if (got < 0) return FileError(errno, "read", path_);
     if (got == 0) {
       return absl::DataLossError(absl::StrCat(path_, " ends at byte ", offset, "; it had ", size_,

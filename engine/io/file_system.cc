@@ -15,7 +15,7 @@
 namespace shale {
 namespace {
 
-constexpr int64_t kMaxTransferBytes = int64_t{1} << 30;  // Linux moves at most 2^31 - 4096 bytes at once.
+constexpr int64_t kMaxWriteBytes = int64_t{1} << 30;  // Linux moves at most 2^31 - 4096 bytes at once.
 
 class PosixWritableFile : public WritableFile {
  public:
@@ -28,7 +28,7 @@ class PosixWritableFile : public WritableFile {
 
   absl::Status WriteAt(int64_t offset, absl::string_view bytes) override {
     while (!bytes.empty()) {
-      const size_t wanted = std::min<size_t>(bytes.size(), kMaxTransferBytes);
+      const size_t wanted = std::min<size_t>(bytes.size(), kMaxWriteBytes);
       if (direct_ && !Aligned(offset, bytes)) direct_ = !SetDirect(false);
       const ssize_t written = TEMP_FAILURE_RETRY(pwrite(fd_, bytes.data(), wanted, offset));
       if (written < 0 && errno == EINVAL && direct_) {

@@ -33,7 +33,7 @@ constexpr double kMostSeconds = 24 * 60 * 60;
 constexpr double kDeclineSeconds = 10;
 
 // Returns the seconds that a variable gives, or `otherwise` if it is not set.
-absl::StatusOr<double> Seconds(const Variables& variables, absl::string_view name, double otherwise) {
+absl::StatusOr<double> SecondsFrom(const Variables& variables, absl::string_view name, double otherwise) {
   const auto given = variables.find(name);
   if (given == variables.end()) return otherwise;
   double seconds = 0;
@@ -92,8 +92,8 @@ absl::StatusOr<std::unique_ptr<World>> World::Join(const Variables& variables, i
   SHALE_ASSIGN_OR_RETURN(std::optional<TlsIdentity> tls, ReadTls(variables, place));
   SHALE_ASSIGN_OR_RETURN(std::string token, ReadToken(variables));
   const MembershipOptions defaults;
-  SHALE_ASSIGN_OR_RETURN(const double heartbeat, Seconds(variables, kHeartbeat, defaults.heartbeat_seconds));
-  SHALE_ASSIGN_OR_RETURN(const double join, Seconds(variables, kJoin, defaults.join_seconds));
+  SHALE_ASSIGN_OR_RETURN(const double heartbeat, SecondsFrom(variables, kHeartbeat, defaults.heartbeat_seconds));
+  SHALE_ASSIGN_OR_RETURN(const double join, SecondsFrom(variables, kJoin, defaults.join_seconds));
   facts.emplace_back(kHeartbeat, absl::StrCat(heartbeat));
   SHALE_ASSIGN_OR_RETURN(world->membership_, Membership::Join({.place = place,
                                                                .tls = std::move(tls),

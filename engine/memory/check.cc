@@ -20,7 +20,7 @@ namespace {
 
 // Loops are unrolled for this many iterations: the first two, two that stand for all iterations in the middle, and the
 // last.
-constexpr int64_t kUnrolled = 5;
+constexpr int64_t kCheckedIterations = 5;
 
 // An operand in the arena or in host memory.
 struct ArenaOperand {
@@ -43,8 +43,8 @@ struct Iterations {
 // Returns the iterations that unrolled iteration `index` stands for. Two consecutive ones stand for all middle
 // iterations, so that the accesses of one of these are also checked against those of a later one.
 Iterations IterationsOf(const Loop& loop, int64_t index) {
-  if (loop.repeat <= kUnrolled || index < 2) return {index, index};
-  if (index == kUnrolled - 1) return {loop.repeat - 1, loop.repeat - 1};
+  if (loop.repeat <= kCheckedIterations || index < 2) return {index, index};
+  if (index == kCheckedIterations - 1) return {loop.repeat - 1, loop.repeat - 1};
   return {2, loop.repeat - 2};
 }
 
@@ -70,7 +70,7 @@ class Checker {
       if (!buffer.persistent) continue;
       owners_.Set(plan_.addresses[b], plan_.addresses[b] + buffer.size_bytes(), static_cast<BufferId>(b));
     }
-    for (const Issue& issue : IssuesOf(program_, kUnrolled)) {
+    for (const Issue& issue : IssuesOf(program_, kCheckedIterations)) {
       SHALE_RETURN_IF_ERROR(limits.Check());
       SHALE_RETURN_IF_ERROR(CheckIssue(issue.id, IterationsOf(program_.loops[issue.loop], issue.iteration)));
     }

@@ -12,7 +12,7 @@
 namespace shale {
 namespace {
 
-constexpr int64_t kUnrolled = 3;  // See [Note: three iterations are enough].
+constexpr int64_t kAnalyzedIterations = 3;  // See [Note: three iterations are enough].
 
 // Number of an issue, counted in issue order. The issues of one stream finish in that order. -1: none.
 using IssueId = int32_t;
@@ -110,7 +110,7 @@ class WaitDeriver {
   }
 
   void Run() {
-    for (const Issue& issue : IssuesOf(program_, kUnrolled)) {
+    for (const Issue& issue : IssuesOf(program_, kAnalyzedIterations)) {
       IssueOne(issue.id, (issue.first_iteration() ? first_accesses_ : later_accesses_)[issue.id]);
     }
     for (Instruction& instruction : program_.instructions) {

@@ -32,7 +32,7 @@ std::string DescribeHost(int64_t bytes) {
   return bytes == 0 ? "" : absl::StrCat(", ", FormatBytes(bytes), " of host memory");
 }
 
-std::string Describe(const AccumulationCandidate& c, const StepOptions& options, const Budget& budget) {
+std::string DescribeAccumulation(const AccumulationCandidate& c, const StepOptions& options, const Budget& budget) {
   if (!c.status.ok()) {
     return absl::StrCat(ToString(c.accumulation),
                         CheckCombination(options.strategy, c.accumulation).ok()
@@ -52,7 +52,7 @@ std::string Reason(const Choice& choice, const Budget& budget) {
   bool sends_as_much = false, fits_too = false;
   for (const AccumulationCandidate& c : choice.candidates) {
     if (c.accumulation == chosen) continue;
-    others.push_back(Describe(c, choice.options, budget));
+    others.push_back(DescribeAccumulation(c, choice.options, budget));
     const bool fits = c.status.ok() && budget.Holds(c.peak_bytes, c.host_bytes);
     fits_too |= fits;
     sends_as_much |= fits && c.communicated_bytes == choice.communication.sent_bytes;

@@ -20,7 +20,7 @@ std::string SettingsOf(const WayOut& way, bool several_changes) {
 }
 
 // Returns "activation_checkpointing.preset=BLOCK (9.83 GiB, and 11.8 GiB of host memory)".
-std::string Describe(const WayOut& way, bool several_changes) {
+std::string DescribeWayOut(const WayOut& way, bool several_changes) {
   return absl::StrCat(SettingsOf(way, several_changes), " (", FormatBytes(way.arena_bytes),
                       way.host_bytes > 0 ? absl::StrCat(", and ", FormatBytes(way.host_bytes), " of host memory") : "",
                       way.caveat.empty() ? "" : absl::StrCat("; ", way.caveat), ")");
@@ -61,7 +61,7 @@ std::string Advice(const Refusal& refusal) {
   const std::string smaller = absl::StrCat("make the model or batch.sequence_length smaller",
                                            refusal.budget.firm ? "" : ", or the budget larger");
   if (refusal.nearest) {
-    return absl::StrCat("it is still too large with ", Describe(*refusal.nearest, /*several_changes=*/true), "; ",
+    return absl::StrCat("it is still too large with ", DescribeWayOut(*refusal.nearest, /*several_changes=*/true), "; ",
                         smaller);
   }
   if (refusal.ways_out.empty()) {
@@ -70,10 +70,10 @@ std::string Advice(const Refusal& refusal) {
   }
   if (refusal.only_together) {
     return absl::StrCat("no single change suffices, but these together do: ",
-                        Describe(refusal.ways_out.front(), /*several_changes=*/true));
+                        DescribeWayOut(refusal.ways_out.front(), /*several_changes=*/true));
   }
   std::vector<std::string> ways;
-  for (const WayOut& way : refusal.ways_out) ways.push_back(Describe(way, /*several_changes=*/false));
+  for (const WayOut& way : refusal.ways_out) ways.push_back(DescribeWayOut(way, /*several_changes=*/false));
   return absl::StrCat("fits with ", JoinAlternatives(ways));
 }
 

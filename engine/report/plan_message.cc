@@ -266,7 +266,7 @@ proto::Plan::Verdict VerdictOf(Admission::Verdict verdict) {
 }
 
 // Returns the same bytes for equal messages, which have maps.
-std::string Bytes(const proto::Plan& plan) {
+std::string SerializedPlan(const proto::Plan& plan) {
   std::string bytes;
   {
     google::protobuf::io::StringOutputStream stream(&bytes);
@@ -300,10 +300,12 @@ proto::Plan PlanProto(const Job& job, const JobPlan& plan, PlanDetail detail) {
   return message;
 }
 
-std::string PlanMessage(const Admission& admission, PlanDetail detail) { return Bytes(PlanProto(admission, detail)); }
+std::string PlanMessage(const Admission& admission, PlanDetail detail) {
+  return SerializedPlan(PlanProto(admission, detail));
+}
 
 std::string PlanMessage(const Job& job, const JobPlan& plan, PlanDetail detail) {
-  return Bytes(PlanProto(job, plan, detail));
+  return SerializedPlan(PlanProto(job, plan, detail));
 }
 
 }  // namespace shale

@@ -5,7 +5,7 @@
 namespace shale {
 namespace {
 
-constexpr int64_t kBufferBytes = int64_t{1} << 16;
+constexpr int64_t kCountsBufferBytes = int64_t{1} << 16;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ absl::Status CountsWriter::Put(bool counts) {
   buffer_.push_back(static_cast<char>(byte_));
   byte_ = 0;
   bits_ = 0;
-  return std::ssize(buffer_) < kBufferBytes ? absl::OkStatus() : Flush();
+  return std::ssize(buffer_) < kCountsBufferBytes ? absl::OkStatus() : Flush();
 }
 
 absl::Status CountsWriter::Flush() {

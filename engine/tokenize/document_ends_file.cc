@@ -5,7 +5,7 @@
 namespace shale {
 namespace {
 
-constexpr int64_t kBufferBytes = int64_t{1} << 16;
+constexpr int64_t kEndsBufferBytes = int64_t{1} << 16;
 
 }  // namespace
 
@@ -19,7 +19,7 @@ absl::Status DocumentEndsWriter::Add(int64_t tokens, bool ends) {
   if (!ends || count_ == last_end_) return absl::OkStatus();
   last_end_ = count_;
   buffer_.append(reinterpret_cast<const char*>(&count_), sizeof(count_));
-  return std::ssize(buffer_) < kBufferBytes ? absl::OkStatus() : Flush();
+  return std::ssize(buffer_) < kEndsBufferBytes ? absl::OkStatus() : Flush();
 }
 
 absl::Status DocumentEndsWriter::Flush() {

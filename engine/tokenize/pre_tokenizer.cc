@@ -27,7 +27,7 @@ absl::StatusOr<SplitBehavior> ReadBehavior(const JsonPart& part) {
 }
 
 // Merges or removes the matches among the parts of a text, as `behavior` says.
-std::vector<Match> Merge(std::vector<Match> parts, SplitBehavior behavior) {
+std::vector<Match> Merged(std::vector<Match> parts, SplitBehavior behavior) {
   if (behavior == SplitBehavior::kIsolated) return parts;
   if (behavior == SplitBehavior::kRemoved) {
     parts.erase(std::remove_if(parts.begin(), parts.end(), [](const Match& part) { return part.is_match; }),
@@ -184,9 +184,9 @@ absl::Status PreTokenizer::Apply(const Step& step, const std::string& text, bool
     if (split->invert) {
       for (Match& part : parts) part.is_match = !part.is_match;
     }
-    Append(text, Merge(std::move(parts), split->behavior), out);
+    Append(text, Merged(std::move(parts), split->behavior), out);
   } else if (const auto* at_class = std::get_if<SplitAtClass>(&step)) {
-    Append(text, Merge(FindClass(text, at_class->classes), at_class->behavior), out);
+    Append(text, Merged(FindClass(text, at_class->classes), at_class->behavior), out);
   } else {
     const auto& meta = std::get<Metaspace>(step);
     std::string replaced = absl::StrReplaceAll(text, {{" ", meta.replacement}});
@@ -200,7 +200,7 @@ absl::Status PreTokenizer::Apply(const Step& step, const std::string& text, bool
     std::vector<Match> parts;
     SHALE_ASSIGN_OR_RETURN(const Regex mark, Regex::Literal(meta.replacement));
     SHALE_RETURN_IF_ERROR(mark.Find(replaced, &parts));
-    Append(replaced, Merge(std::move(parts), SplitBehavior::kMergedWithNext), out);
+    Append(replaced, Merged(std::move(parts), SplitBehavior::kMergedWithNext), out);
   }
   return absl::OkStatus();
 }

@@ -5,7 +5,7 @@
 
 namespace shale {
 
-using Kind = TemplateToken::Kind;
+using TokenKind = TemplateToken::Kind;
 
 const TemplateToken& TemplateCursor::Next() {
   const TemplateToken& token = tokens_[at_];
@@ -13,9 +13,13 @@ const TemplateToken& TemplateCursor::Next() {
   return token;
 }
 
-bool TemplateCursor::Is(absl::string_view sign) const { return Peek().kind == Kind::kOperator && Peek().text == sign; }
+bool TemplateCursor::Is(absl::string_view sign) const {
+  return Peek().kind == TokenKind::kOperator && Peek().text == sign;
+}
 
-bool TemplateCursor::IsWord(absl::string_view word) const { return Peek().kind == Kind::kName && Peek().text == word; }
+bool TemplateCursor::IsWord(absl::string_view word) const {
+  return Peek().kind == TokenKind::kName && Peek().text == word;
+}
 
 bool TemplateCursor::Take(absl::string_view sign) {
   if (!Is(sign)) return false;
@@ -29,7 +33,7 @@ bool TemplateCursor::TakeWord(absl::string_view word) {
   return true;
 }
 
-absl::Status TemplateCursor::Expect(Kind kind) {
+absl::Status TemplateCursor::Expect(TokenKind kind) {
   if (Peek().kind != kind) return Wanted("the end of the tag");
   Next();
   return absl::OkStatus();
@@ -40,7 +44,7 @@ absl::Status TemplateCursor::Expect(absl::string_view sign) {
 }
 
 absl::StatusOr<std::string> TemplateCursor::Name() {
-  if (Peek().kind != Kind::kName) return Wanted("a name");
+  if (Peek().kind != TokenKind::kName) return Wanted("a name");
   return Next().text;
 }
 

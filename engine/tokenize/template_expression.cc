@@ -21,9 +21,9 @@ constexpr absl::string_view kTooDeep = "expressions are nested too deeply";
 constexpr absl::string_view kLevels[][3] = {{"+", "-"}, {"~"}, {"*", "//", "%"}};
 
 // A parser by recursive descent: each function parses what its name says, and what binds tighter.
-class Parser {
+class ExpressionParser {
  public:
-  explicit Parser(TemplateCursor& cursor) : cursor_(cursor) {}
+  explicit ExpressionParser(TemplateCursor& cursor) : cursor_(cursor) {}
 
   absl::StatusOr<Pointer> Conditional() {
     SHALE_RETURN_IF_ERROR(cursor_.Down(kTooDeep));
@@ -276,8 +276,10 @@ class Parser {
 
 }  // namespace
 
-absl::StatusOr<Pointer> ParseTemplateExpression(TemplateCursor& cursor) { return Parser(cursor).Conditional(); }
+absl::StatusOr<Pointer> ParseTemplateExpression(TemplateCursor& cursor) {
+  return ExpressionParser(cursor).Conditional();
+}
 
-absl::StatusOr<Pointer> ParseTemplateDisjunction(TemplateCursor& cursor) { return Parser(cursor).Or(); }
+absl::StatusOr<Pointer> ParseTemplateDisjunction(TemplateCursor& cursor) { return ExpressionParser(cursor).Or(); }
 
 }  // namespace shale

@@ -13,7 +13,7 @@ namespace shale {
 namespace {
 
 using Value = TemplateValue;
-using Kind = TemplateValue::Kind;
+using ValueKind = TemplateValue::Kind;
 
 // Returns the elements whose attribute passes a test (selectattr), or does not (rejectattr).
 absl::StatusOr<Value> SelectAttribute(absl::string_view filter, const Value& value,
@@ -41,7 +41,7 @@ absl::StatusOr<Value> ApplyFilter(absl::string_view name, const Value& value, co
   if (name == "default" || name == "d") {
     const Value* other = arguments.Find(0, "default_value");
     const Value* empty = arguments.Find(1, "boolean");
-    const bool replaces = value.is(Kind::kUndefined) || (empty != nullptr && empty->truth() && !value.truth());
+    const bool replaces = value.is(ValueKind::kUndefined) || (empty != nullptr && empty->truth() && !value.truth());
     return !replaces ? value : other == nullptr ? Value::Text("") : *other;
   }
   if (name == "tojson") {
@@ -73,7 +73,7 @@ absl::StatusOr<Value> ApplyFilter(absl::string_view name, const Value& value, co
   if (name == "first") return elements.empty() ? Value::Undefined("first of nothing") : elements.front();
   if (name == "last") return elements.empty() ? Value::Undefined("last of nothing") : elements.back();
   if (name == "reverse") {
-    if (value.is(Kind::kString)) return TemplateError("reverse of a string is not supported");
+    if (value.is(ValueKind::kString)) return TemplateError("reverse of a string is not supported");
     std::reverse(elements.begin(), elements.end());
     return Value::Of(std::move(elements));
   }
@@ -98,19 +98,19 @@ absl::StatusOr<Value> ApplyFilter(absl::string_view name, const Value& value, co
 }
 
 absl::StatusOr<bool> ApplyTest(absl::string_view name, const Value& value, const TemplateArguments& arguments) {
-  if (name == "defined") return !value.is(Kind::kUndefined);
-  if (name == "undefined") return value.is(Kind::kUndefined);
-  if (name == "none") return value.is(Kind::kNone);
-  if (name == "string") return value.is(Kind::kString);
-  if (name == "mapping") return value.is(Kind::kDict);
+  if (name == "defined") return !value.is(ValueKind::kUndefined);
+  if (name == "undefined") return value.is(ValueKind::kUndefined);
+  if (name == "none") return value.is(ValueKind::kNone);
+  if (name == "string") return value.is(ValueKind::kString);
+  if (name == "mapping") return value.is(ValueKind::kDict);
   if (name == "number") return value.is_number();
-  if (name == "integer") return value.is(Kind::kInteger);
-  if (name == "boolean") return value.is(Kind::kBool);
-  if (name == "true") return value.is(Kind::kBool) && value.number != 0;
-  if (name == "false") return value.is(Kind::kBool) && value.number == 0;
-  const bool walks = value.is(Kind::kString) || value.is(Kind::kList) || value.is(Kind::kDict);
-  if (name == "iterable") return walks || value.is(Kind::kUndefined);
-  if (name == "sequence") return walks || value.is(Kind::kUndefined);
+  if (name == "integer") return value.is(ValueKind::kInteger);
+  if (name == "boolean") return value.is(ValueKind::kBool);
+  if (name == "true") return value.is(ValueKind::kBool) && value.number != 0;
+  if (name == "false") return value.is(ValueKind::kBool) && value.number == 0;
+  const bool walks = value.is(ValueKind::kString) || value.is(ValueKind::kList) || value.is(ValueKind::kDict);
+  if (name == "iterable") return walks || value.is(ValueKind::kUndefined);
+  if (name == "sequence") return walks || value.is(ValueKind::kUndefined);
   if ((name == "equalto" || name == "eq" || name == "ne" || name == "in") && arguments.values.size() == 1) {
     if (name == "in") {
       SHALE_ASSIGN_OR_RETURN(const Value found, ApplyBinary("in", value, arguments.values[0]));

@@ -18,7 +18,7 @@ namespace shale {
 namespace {
 
 using Value = TemplateValue;
-using Kind = TemplateValue::Kind;
+using ValueKind = TemplateValue::Kind;
 
 // Returns whether Python's str.isspace holds, so that strip() removes the character.
 bool IsPythonSpace(uint32_t code) {
@@ -76,17 +76,17 @@ const Value* TemplateArguments::Find(size_t index, absl::string_view name) const
 
 absl::StatusOr<std::string> TemplateArguments::Text(size_t index, absl::string_view name, absl::string_view of) const {
   const Value* value = Find(index, name);
-  if (value != nullptr && value->is(Kind::kString)) return value->text;
+  if (value != nullptr && value->is(ValueKind::kString)) return value->text;
   return TemplateError(of, ": wanted a string as argument ", index + 1, "; found ",
                        value == nullptr ? "none" : value->type());
 }
 
 absl::StatusOr<Value> ApplyMethod(absl::string_view name, const Value& self, const TemplateArguments& arguments) {
-  if (self.is(Kind::kUndefined)) return TemplateError(Quoted(self.text), " is undefined");
-  if (self.is(Kind::kString)) {
+  if (self.is(ValueKind::kUndefined)) return TemplateError(Quoted(self.text), " is undefined");
+  if (self.is(ValueKind::kString)) {
     if (name == "strip" || name == "lstrip" || name == "rstrip") {
       const Value* set = arguments.Find(0, "chars");
-      if (set != nullptr && !set->is(Kind::kString)) return TemplateError(name, ": wanted a string");
+      if (set != nullptr && !set->is(ValueKind::kString)) return TemplateError(name, ": wanted a string");
       return Value::Text(Strip(self.text, set, name != "rstrip", name != "lstrip"));
     }
     if (name == "startswith" || name == "endswith") {
@@ -107,8 +107,8 @@ absl::StatusOr<Value> ApplyMethod(absl::string_view name, const Value& self, con
       return Value::Text(absl::StrReplaceAll(self.text, {{from, to}}));
     }
   }
-  if (self.is(Kind::kDict)) {
-    if (name == "get" && !arguments.values.empty() && arguments.values[0].is(Kind::kString)) {
+  if (self.is(ValueKind::kDict)) {
+    if (name == "get" && !arguments.values.empty() && arguments.values[0].is(ValueKind::kString)) {
       const Value* found = self.Find(arguments.values[0].text);
       if (found != nullptr) return *found;
       return arguments.values.size() > 1 ? arguments.values[1] : Value::None();

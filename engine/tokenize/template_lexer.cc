@@ -15,7 +15,7 @@
 namespace shale {
 namespace {
 
-using Kind = TemplateToken::Kind;
+using TokenKind = TemplateToken::Kind;
 
 // Longer operators stand before those that they begin with.
 constexpr absl::string_view kOperators[] = {"==", "!=", "<=", ">=", "//", "**", "(", ")", "[", "]", "{", "}", ",",
@@ -41,7 +41,7 @@ class Lexer {
         SHALE_RETURN_IF_ERROR(Tag(kind));
       }
     }
-    Add(Kind::kEnd);
+    Add(TokenKind::kEnd);
     return std::move(tokens_);
   }
 
@@ -53,7 +53,7 @@ class Lexer {
     line_ += static_cast<int>(std::count(source_.begin() + at_, source_.begin() + to, '\n'));
     at_ = to;
   }
-  TemplateToken& Add(Kind kind, absl::string_view text = "") {
+  TemplateToken& Add(TokenKind kind, absl::string_view text = "") {
     tokens_.push_back({.kind = kind, .text = std::string(text), .line = line_});
     return tokens_.back();
   }
@@ -81,7 +81,7 @@ class Lexer {
     }
     if (strip_) data = absl::StripLeadingAsciiWhitespace(data);
     strip_ = false;
-    if (!data.empty()) Add(Kind::kData, data);
+    if (!data.empty()) Add(TokenKind::kData, data);
     MoveTo(tag);
   }
 
@@ -103,7 +103,7 @@ class Lexer {
 
   absl::Status Tag(char kind) {
     const absl::string_view end = kind == '%' ? "%}" : "}}";
-    Add(kind == '%' ? Kind::kBlockBegin : Kind::kVariableBegin);
+    Add(kind == '%' ? TokenKind::kBlockBegin : TokenKind::kVariableBegin);
     int open = 0;  // Braces of mappings that are open, whose closing braces do not end the tag.
     while (true) {
       while (at_ < source_.size() && absl::ascii_isspace(source_[at_])) MoveTo(at_ + 1);
@@ -112,7 +112,7 @@ class Lexer {
       char sign = 0;
       if ((rest[0] == '-' || (rest[0] == '+' && kind == '%')) && absl::StartsWith(rest.substr(1), end)) sign = rest[0];
       if (open == 0 && absl::StartsWith(rest.substr(sign == 0 ? 0 : 1), end)) {
-        Add(kind == '%' ? Kind::kBlockEnd : Kind::kVariableEnd);
+        Add(kind == '%' ? TokenKind::kBlockEnd : TokenKind::kVariableEnd);
         MoveTo(at_ + 2 + (sign == 0 ? 0 : 1));
         AfterTag(sign, kind == '%');
         return absl::OkStatus();
@@ -129,19 +129,19 @@ class Lexer {
     size_t size = 0;
     if (IsNameStart(rest[0])) {
       while (size < rest.size() && (IsNameStart(rest[size]) || absl::ascii_isdigit(rest[size]))) ++size;
-      Add(Kind::kName, rest.substr(0, size));
+      Add(TokenKind::kName, rest.substr(0, size));
     } else if (absl::ascii_isdigit(rest[0])) {
       while (size < rest.size() && absl::ascii_isdigit(rest[size])) ++size;
       const bool is_float = size + 1 < rest.size() && rest[size] == '.' && absl::ascii_isdigit(rest[size + 1]);
       if (is_float) return Error("numbers with a fraction are not supported");
-      TemplateToken& token = Add(Kind::kInteger, rest.substr(0, size));
+      TemplateToken& token = Add(TokenKind::kInteger, rest.substr(0, size));
       if (!absl::SimpleAtoi(rest.substr(0, size), &token.number)) return Error("a number is too large");
     } else {
       const auto found = std::find_if(std::begin(kOperators), std::end(kOperators),
                                       [&](absl::string_view sign) { return absl::StartsWith(rest, sign); });
       if (found == std::end(kOperators)) return Error(absl::StrCat("found ", Quoted(rest.substr(0, 1)), " in a tag"));
       size = found->size();
-      Add(Kind::kOperator, *found);
+      Add(TokenKind::kOperator, *found);
     }
     MoveTo(at_ + size);
     return absl::OkStatus();
@@ -167,7 +167,7 @@ class Lexer {
       }
     }
     if (at >= rest.size()) return Error("a string does not end");
-    Add(Kind::kString, text);
+    Add(TokenKind::kString, text);
     MoveTo(at_ + at + 1);
     return absl::OkStatus();
   }

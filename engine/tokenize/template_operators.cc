@@ -14,7 +14,7 @@ namespace shale {
 namespace {
 
 using Value = TemplateValue;
-using Kind = TemplateValue::Kind;
+using ValueKind = TemplateValue::Kind;
 
 absl::StatusOr<int64_t> Arithmetic(absl::string_view sign, int64_t a, int64_t b) {
   int64_t result = 0;
@@ -33,9 +33,9 @@ absl::StatusOr<int64_t> Arithmetic(absl::string_view sign, int64_t a, int64_t b)
 }
 
 absl::StatusOr<bool> Contains(const Value& all, const Value& one) {
-  if (all.is(Kind::kString) && one.is(Kind::kString)) return absl::StrContains(all.text, one.text);
-  if (all.is(Kind::kString)) return TemplateError("in: found ", one.type(), "; wanted a string");
-  if (all.is(Kind::kUndefined)) return false;
+  if (all.is(ValueKind::kString) && one.is(ValueKind::kString)) return absl::StrContains(all.text, one.text);
+  if (all.is(ValueKind::kString)) return TemplateError("in: found ", one.type(), "; wanted a string");
+  if (all.is(ValueKind::kUndefined)) return false;
   SHALE_ASSIGN_OR_RETURN(const Value::List elements, ElementsOf(all));
   return std::find(elements.begin(), elements.end(), one) != elements.end();
 }
@@ -56,9 +56,9 @@ absl::StatusOr<Value> ApplyBinary(absl::string_view sign, const Value& a, const 
     return Value::Text(absl::StrCat(left, right));
   }
   for (const Value* value : {&a, &b}) {
-    if (value->is(Kind::kUndefined)) return TemplateError(Quoted(value->text), " is undefined");
+    if (value->is(ValueKind::kUndefined)) return TemplateError(Quoted(value->text), " is undefined");
   }
-  const bool texts = a.is(Kind::kString) && b.is(Kind::kString), numbers = a.is_number() && b.is_number();
+  const bool texts = a.is(ValueKind::kString) && b.is(ValueKind::kString), numbers = a.is_number() && b.is_number();
   if (texts || numbers) {
     const int order = numbers ? (a.number > b.number) - (a.number < b.number) : a.text.compare(b.text);
     if (sign == "<") return Value::Bool(order < 0);
@@ -71,7 +71,7 @@ absl::StatusOr<Value> ApplyBinary(absl::string_view sign, const Value& a, const 
     SHALE_ASSIGN_OR_RETURN(const int64_t result, Arithmetic(sign, a.number, b.number));
     return Value::Integer(result);
   }
-  if (sign == "+" && a.is(Kind::kList) && b.is(Kind::kList)) {
+  if (sign == "+" && a.is(ValueKind::kList) && b.is(ValueKind::kList)) {
     Value::List both = *a.list;
     both.insert(both.end(), b.list->begin(), b.list->end());
     if (std::ssize(both) > kMaxElements) return TemplateError("a list is too long");
@@ -81,27 +81,27 @@ absl::StatusOr<Value> ApplyBinary(absl::string_view sign, const Value& a, const 
 }
 
 absl::StatusOr<Value> ItemOf(const Value& value, const Value& index) {
-  if (value.is(Kind::kUndefined)) return TemplateError(Quoted(value.text), " is undefined");
-  if (value.is(Kind::kDict)) {
-    const Value* found = index.is(Kind::kString) ? value.Find(index.text) : nullptr;
+  if (value.is(ValueKind::kUndefined)) return TemplateError(Quoted(value.text), " is undefined");
+  if (value.is(ValueKind::kDict)) {
+    const Value* found = index.is(ValueKind::kString) ? value.Find(index.text) : nullptr;
     return found != nullptr ? *found : Value::Undefined(index.text);
   }
-  if (index.is_number() && (value.is(Kind::kList) || value.is(Kind::kString))) {
+  if (index.is_number() && (value.is(ValueKind::kList) || value.is(ValueKind::kString))) {
     SHALE_ASSIGN_OR_RETURN(const Value::List elements, ElementsOf(value));
     const int64_t size = std::ssize(elements), at = index.number < 0 ? index.number + size : index.number;
     return at >= 0 && at < size ? elements[at] : Value::Undefined(absl::StrCat("element ", index.number));
   }
-  return Value::Undefined(index.is(Kind::kString) ? index.text : "an element");
+  return Value::Undefined(index.is(ValueKind::kString) ? index.text : "an element");
 }
 
 absl::StatusOr<Value> SliceOf(const Value& value, const Value (&bounds)[3]) {
-  if (!value.is(Kind::kList) && !value.is(Kind::kString)) {
+  if (!value.is(ValueKind::kList) && !value.is(ValueKind::kString)) {
     return TemplateError("a slice of ", value.type(), "; wanted a list or a string");
   }
   SHALE_ASSIGN_OR_RETURN(const Value::List elements, ElementsOf(value));
   const int64_t size = std::ssize(elements);
   for (const Value& bound : bounds) {
-    if (!bound.is_number() && !bound.is(Kind::kNone) && !bound.is(Kind::kUndefined)) {
+    if (!bound.is_number() && !bound.is(ValueKind::kNone) && !bound.is(ValueKind::kUndefined)) {
       return TemplateError("the bounds of a slice must be integers; found ", bound.type());
     }
   }
@@ -118,7 +118,7 @@ absl::StatusOr<Value> SliceOf(const Value& value, const Value (&bounds)[3]) {
     part.push_back(elements[i]);
     if (step > size || step < -size) break;
   }
-  if (value.is(Kind::kList)) return Value::Of(std::move(part));
+  if (value.is(ValueKind::kList)) return Value::Of(std::move(part));
   std::string text;
   for (const Value& character : part) text += character.text;
   return Value::Text(text);
@@ -126,14 +126,14 @@ absl::StatusOr<Value> SliceOf(const Value& value, const Value (&bounds)[3]) {
 
 absl::StatusOr<Value::List> ElementsOf(const Value& value) {
   switch (value.kind) {
-    case Kind::kUndefined: return Value::List();
-    case Kind::kList: return *value.list;
-    case Kind::kString: {
+    case ValueKind::kUndefined: return Value::List();
+    case ValueKind::kList: return *value.list;
+    case ValueKind::kString: {
       Value::List all;
       for (const absl::string_view character : SplitCharacters(value.text)) all.push_back(Value::Text(character));
       return all;
     }
-    case Kind::kDict: {
+    case ValueKind::kDict: {
       Value::List all;
       for (const auto& item : *value.dict) all.push_back(Value::Text(item.first));
       return all;

@@ -15,9 +15,9 @@ namespace {
 using Statement = TemplateStatement;
 using Token = TemplateToken;
 
-class Parser {
+class TemplateParser {
  public:
-  explicit Parser(std::vector<Token> tokens) : cursor_(std::move(tokens)) {}
+  explicit TemplateParser(std::vector<Token> tokens) : cursor_(std::move(tokens)) {}
 
   // Reads statements up to a block that begins with one of the words `ends`. Reads that word too, into `*end`.
   absl::Status Body(std::initializer_list<absl::string_view> ends, std::vector<Statement>* body, std::string* end) {
@@ -144,7 +144,7 @@ absl::StatusOr<std::vector<TemplateStatement>> ParseTemplate(absl::string_view s
   SHALE_ASSIGN_OR_RETURN(std::vector<TemplateToken> tokens, LexTemplate(source));
   std::vector<TemplateStatement> statements;
   std::string end;
-  SHALE_RETURN_IF_ERROR(Parser(std::move(tokens)).Body({}, &statements, &end));
+  SHALE_RETURN_IF_ERROR(TemplateParser(std::move(tokens)).Body({}, &statements, &end));
   return statements;
 }
 

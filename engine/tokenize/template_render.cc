@@ -16,7 +16,7 @@ namespace shale {
 namespace {
 
 using Value = TemplateValue;
-using Kind = TemplateExpression::Kind;
+using ExpressionKind = TemplateExpression::Kind;
 
 constexpr int64_t kMostSteps = 1'000'000;
 constexpr size_t kMostBytes = size_t{1} << 28;
@@ -183,18 +183,18 @@ class Renderer {
     SHALE_RETURN_IF_ERROR(Step(expression.line));
     const int line = expression.line;
     switch (expression.kind) {
-      case Kind::kLiteral: return expression.value;
-      case Kind::kName: return Lookup(expression.name);
-      case Kind::kAttribute: {
+      case ExpressionKind::kLiteral: return expression.value;
+      case ExpressionKind::kName: return Lookup(expression.name);
+      case ExpressionKind::kAttribute: {
         SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
         return At(line, ItemOf(value, Value::Text(expression.name)));
       }
-      case Kind::kItem: {
+      case ExpressionKind::kItem: {
         SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
         SHALE_ASSIGN_OR_RETURN(const Value index, Part(expression, 1));
         return At(line, ItemOf(value, index));
       }
-      case Kind::kSlice: {
+      case ExpressionKind::kSlice: {
         SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
         Value bounds[3];
         for (int i = 0; i < 3; ++i) {
@@ -202,27 +202,27 @@ class Renderer {
         }
         return At(line, SliceOf(value, bounds));
       }
-      case Kind::kCall: return Call(expression);
-      case Kind::kFilter: {
+      case ExpressionKind::kCall: return Call(expression);
+      case ExpressionKind::kFilter: {
         SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
         SHALE_ASSIGN_OR_RETURN(const TemplateArguments arguments, Arguments(expression));
         return At(line, ApplyFilter(expression.name, value, arguments));
       }
-      case Kind::kTest: {
+      case ExpressionKind::kTest: {
         SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
         SHALE_ASSIGN_OR_RETURN(const TemplateArguments arguments, Arguments(expression));
         SHALE_ASSIGN_OR_RETURN(const bool passes, At(line, ApplyTest(expression.name, value, arguments)));
         return Value::Bool(passes);
       }
-      case Kind::kNot: {
+      case ExpressionKind::kNot: {
         SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
         return Value::Bool(!value.truth());
       }
-      case Kind::kMinus: {
+      case ExpressionKind::kMinus: {
         SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
         return At(line, ApplyBinary("-", Value::Integer(0), value));
       }
-      case Kind::kBinary: {
+      case ExpressionKind::kBinary: {
         SHALE_ASSIGN_OR_RETURN(const Value left, Part(expression, 0));
         if (expression.name == "and" && !left.truth()) return left;
         if (expression.name == "or" && left.truth()) return left;
@@ -230,13 +230,13 @@ class Renderer {
         if (expression.name == "and" || expression.name == "or") return right;
         return At(line, ApplyBinary(expression.name, left, right));
       }
-      case Kind::kConditional: {
+      case ExpressionKind::kConditional: {
         SHALE_ASSIGN_OR_RETURN(const Value condition, Part(expression, 1));
         if (condition.truth()) return Part(expression, 0);
         if (expression.parts[2] == nullptr) return Value::Undefined("an if without else");
         return Part(expression, 2);
       }
-      case Kind::kList: {
+      case ExpressionKind::kList: {
         Value::List list;
         for (size_t i = 0; i < expression.parts.size(); ++i) {
           SHALE_ASSIGN_OR_RETURN(Value element, Part(expression, i));
@@ -267,8 +267,8 @@ class Renderer {
   absl::StatusOr<Value> Call(const TemplateExpression& call) {
     const TemplateExpression& callee = *call.parts[0];
     SHALE_ASSIGN_OR_RETURN(const TemplateArguments arguments, Arguments(call));
-    if (callee.kind == Kind::kName) return At(call.line, ApplyFunction(callee.name, arguments));
-    if (callee.kind != Kind::kAttribute) {
+    if (callee.kind == ExpressionKind::kName) return At(call.line, ApplyFunction(callee.name, arguments));
+    if (callee.kind != ExpressionKind::kAttribute) {
       return At(call.line, absl::InvalidArgumentError("only functions and methods can be called"));
     }
     SHALE_ASSIGN_OR_RETURN(const Value self, Part(callee, 0));

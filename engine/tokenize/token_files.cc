@@ -11,7 +11,7 @@ namespace shale {
 namespace {
 
 constexpr int64_t kHeaderBytes = 1024;
-constexpr int64_t kBufferBytes = int64_t{1} << 18;
+constexpr int64_t kTokensBufferBytes = int64_t{1} << 18;
 
 absl::string_view Bytes(const void* data, size_t bytes) {
   return absl::string_view(static_cast<const char*>(data), bytes);
@@ -45,7 +45,7 @@ absl::Status TokenFilesWriter::Add(absl::Span<const int32_t> tokens) {
     in_file_ += part.size();
     count_ += part.size();
     tokens.remove_prefix(part.size());
-    if (std::ssize(buffer_) >= kBufferBytes) SHALE_RETURN_IF_ERROR(Flush());
+    if (std::ssize(buffer_) >= kTokensBufferBytes) SHALE_RETURN_IF_ERROR(Flush());
     if (in_file_ == tokens_in_file_) SHALE_RETURN_IF_ERROR(EndFile());
   }
   return absl::OkStatus();

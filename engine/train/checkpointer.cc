@@ -14,7 +14,7 @@
 namespace shale {
 namespace {
 
-constexpr ControlChannel kChannel = ControlChannel::kCheckpoints;
+constexpr ControlChannel kCheckpointChannel = ControlChannel::kCheckpoints;
 
 int64_t TotalBytes(const std::vector<SavedFile>& files) {
   int64_t bytes = 0;
@@ -57,7 +57,8 @@ Checkpointer::~Checkpointer() { WaitForWriting(); }
 
 absl::Status Checkpointer::Complete(Manifest& manifest) const {
   // A program may have written to the base in one process only. All of its checkpoint must then be saved.
-  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> bases, control_.Gather(kChannel, manifest.base ? "base" : ""));
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> bases,
+                         control_.Gather(kCheckpointChannel, manifest.base ? "base" : ""));
   if (std::count(bases.begin(), bases.end(), "") > 0) manifest.base.reset();
   manifest.parameters = SavedParametersOf(plan_.train.graph);
   for (SavedParameter& parameter : manifest.parameters) parameter.in_base = manifest.base && parameter.frozen;
@@ -66,7 +67,7 @@ absl::Status Checkpointer::Complete(Manifest& manifest) const {
   manifest.states = SavedStatesOf(plan_.train.step.state.states);
   manifest.values = SavedValuesOf(plan_.train.step.state);
   manifest.frozen_values = FrozenValuesOf(plan_.train.step.state);
-  return AgreeOnStatus(control_, kChannel, state_[0].ReadScalars(manifest));
+  return AgreeOnStatus(control_, kCheckpointChannel, state_[0].ReadScalars(manifest));
 }
 
 absl::StatusOr<std::vector<SavedFile>> Checkpointer::WriteShards(const std::string& folder, const Manifest& manifest,
@@ -87,8 +88,9 @@ absl::StatusOr<std::vector<SavedFile>> Checkpointer::WriteShards(const std::stri
 absl::StatusOr<std::vector<SavedFile>> Checkpointer::WriteAllShards(const std::string& folder, const Manifest& manifest,
                                                                     RankState::Source source) {
   const absl::StatusOr<std::vector<SavedFile>> mine = WriteShards(folder, manifest, source);
-  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, kChannel, mine.status()));
-  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all, control_.Gather(kChannel, SerializeFiles(*mine)));
+  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, kCheckpointChannel, mine.status()));
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                         control_.Gather(kCheckpointChannel, SerializeFiles(*mine)));
   std::vector<SavedFile> files;
   for (const std::string& message : all) {
     SHALE_ASSIGN_OR_RETURN(const std::vector<SavedFile> theirs, ParseFiles(message));
@@ -104,28 +106,28 @@ absl::StatusOr<Checkpointer::Saved> Checkpointer::Lead(const Manifest& manifest,
   Saved saved;
   const auto write = [&](const std::string& temporary) -> absl::StatusOr<std::vector<SavedFile>> {
     begun = true;
-    SHALE_RETURN_IF_ERROR(control_.Broadcast(kChannel, temporary).status());
+    SHALE_RETURN_IF_ERROR(control_.Broadcast(kCheckpointChannel, temporary).status());
     absl::StatusOr<std::vector<SavedFile>> files = WriteAllShards(temporary, manifest, source);
     if (files.ok()) saved.bytes = TotalBytes(*files);
     return files;
   };
   absl::StatusOr<std::string> path = store_->Save(manifest, write);
-  if (!begun) SHALE_RETURN_IF_ERROR(control_.Broadcast(kChannel, "").status());
-  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, kChannel, path.status()));
-  SHALE_ASSIGN_OR_RETURN(saved.path, control_.Broadcast(kChannel, *path));
+  if (!begun) SHALE_RETURN_IF_ERROR(control_.Broadcast(kCheckpointChannel, "").status());
+  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, kCheckpointChannel, path.status()));
+  SHALE_ASSIGN_OR_RETURN(saved.path, control_.Broadcast(kCheckpointChannel, *path));
   return saved;
 }
 
 absl::StatusOr<Checkpointer::Saved> Checkpointer::Follow(const Manifest& manifest, RankState::Source source) {
   Saved saved;
-  SHALE_ASSIGN_OR_RETURN(const std::string temporary, control_.Broadcast(kChannel, ""));
+  SHALE_ASSIGN_OR_RETURN(const std::string temporary, control_.Broadcast(kCheckpointChannel, ""));
   // An error here needs no handling: it reaches process 0 too, and every process returns the error of process 0.
   if (!temporary.empty()) {
     const absl::StatusOr<std::vector<SavedFile>> files = WriteAllShards(temporary, manifest, source);
     if (files.ok()) saved.bytes = TotalBytes(*files);
   }
-  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, kChannel, absl::OkStatus()));
-  SHALE_ASSIGN_OR_RETURN(saved.path, control_.Broadcast(kChannel, ""));
+  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, kCheckpointChannel, absl::OkStatus()));
+  SHALE_ASSIGN_OR_RETURN(saved.path, control_.Broadcast(kCheckpointChannel, ""));
   return saved;
 }
 

@@ -14,7 +14,7 @@
 namespace shale {
 namespace {
 
-constexpr ControlChannel kChannel = ControlChannel::kSteps;
+constexpr ControlChannel kStepChannel = ControlChannel::kSteps;
 
 // Returns numbers that are separated by blanks.
 absl::StatusOr<std::vector<int64_t>> ParseNumbers(absl::string_view text) {
@@ -34,10 +34,10 @@ absl::StatusOr<Machine> MachineOfAll(Machine mine, int64_t ranks, int64_t ranks_
   const absl::StatusOr<Budget> here = mine.default_budget(ranks_on_host > 0 ? ranks_on_host : ranks);
   Budget least = here.value_or(Budget());
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                         control.Gather(kChannel, absl::StrCat(least.bytes, " ", least.host_bytes)));
-  const absl::Status status = AgreeOnStatus(control, kChannel, here.status());
-  SHALE_ASSIGN_OR_RETURN(least.origin, control.Broadcast(kChannel, least.origin));
-  SHALE_ASSIGN_OR_RETURN(least.host_origin, control.Broadcast(kChannel, least.host_origin));
+                         control.Gather(kStepChannel, absl::StrCat(least.bytes, " ", least.host_bytes)));
+  const absl::Status status = AgreeOnStatus(control, kStepChannel, here.status());
+  SHALE_ASSIGN_OR_RETURN(least.origin, control.Broadcast(kStepChannel, least.origin));
+  SHALE_ASSIGN_OR_RETURN(least.host_origin, control.Broadcast(kStepChannel, least.host_origin));
   if (!status.ok()) {
     mine.default_budget = [status](int64_t) -> absl::StatusOr<Budget> { return status; };
     return mine;
@@ -65,7 +65,7 @@ absl::StatusOr<Machine> MachineOfAll(Machine mine, int64_t ranks, int64_t ranks_
 
 absl::StatusOr<std::vector<int>> ProcessOfEachRank(const std::vector<int>& mine, int64_t ranks, ControlPlane& control) {
   if (control.processes() == 1) return std::vector<int>(ranks, 0);
-  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all, control.Gather(kChannel, absl::StrJoin(mine, " ")));
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all, control.Gather(kStepChannel, absl::StrJoin(mine, " ")));
   std::vector<int> process_of_rank(ranks, -1);
   for (int process = 0; process < std::ssize(all); ++process) {
     SHALE_ASSIGN_OR_RETURN(const std::vector<int64_t> theirs, ParseNumbers(all[process]));

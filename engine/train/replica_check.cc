@@ -14,7 +14,7 @@ namespace shale {
 namespace {
 
 constexpr int kNumbers = 5;  // Of a rank, in a message.
-constexpr size_t kMostListed = 8;
+constexpr size_t kMostReplicasListed = 8;
 
 uint64_t BitsOf(double value) {
   uint64_t bits = 0;
@@ -29,7 +29,7 @@ double FromBits(uint64_t bits) {
 }
 
 std::string List(const std::vector<int64_t>& ranks) {
-  const size_t listed = std::min(ranks.size(), kMostListed);
+  const size_t listed = std::min(ranks.size(), kMostReplicasListed);
   const std::string more = ranks.size() > listed ? absl::StrCat(" and ", ranks.size() - listed, " more") : "";
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
                       absl::StrJoin(ranks.begin(), ranks.begin() + listed, ", "), more);

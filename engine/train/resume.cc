@@ -96,7 +96,7 @@ absl::Status Find(const ResumeOptions& options, const std::string& folder,
   return absl::OkStatus();
 }
 
-constexpr ControlChannel kChannel = ControlChannel::kSteps;
+constexpr ControlChannel kResumeChannel = ControlChannel::kSteps;
 constexpr absl::string_view kElsewhere = "from elsewhere";
 
 // Returns how the weights of a checkpoint can go on in another run.
@@ -188,25 +188,26 @@ absl::StatusOr<Resumed> Resume(const ResumeOptions& options, const std::string& 
   };
   if (control.process() == 0) {
     const auto use_together = [&](const CheckpointReader& checkpoint) -> absl::Status {
-      SHALE_RETURN_IF_ERROR(control.Broadcast(kChannel, checkpoint.folder()).status());
-      return AgreeOnStatus(control, kChannel, use(checkpoint));
+      SHALE_RETURN_IF_ERROR(control.Broadcast(kResumeChannel, checkpoint.folder()).status());
+      return AgreeOnStatus(control, kResumeChannel, use(checkpoint));
     };
     const absl::Status found = Find(options, folder, use_together, resumed);
-    if (!found.ok() || resumed.path.empty()) SHALE_RETURN_IF_ERROR(control.Broadcast(kChannel, "").status());
-    SHALE_RETURN_IF_ERROR(AgreeOnStatus(control, kChannel, found));
-    SHALE_RETURN_IF_ERROR(control.Broadcast(kChannel, resumed.from_elsewhere ? std::string(kElsewhere) : "").status());
+    if (!found.ok() || resumed.path.empty()) SHALE_RETURN_IF_ERROR(control.Broadcast(kResumeChannel, "").status());
+    SHALE_RETURN_IF_ERROR(AgreeOnStatus(control, kResumeChannel, found));
+    SHALE_RETURN_IF_ERROR(
+        control.Broadcast(kResumeChannel, resumed.from_elsewhere ? std::string(kElsewhere) : "").status());
     return resumed;
   }
   while (true) {
-    SHALE_ASSIGN_OR_RETURN(const std::string path, control.Broadcast(kChannel, ""));
+    SHALE_ASSIGN_OR_RETURN(const std::string path, control.Broadcast(kResumeChannel, ""));
     if (path.empty()) break;
     const absl::StatusOr<CheckpointReader> checkpoint = CheckpointReader::Open(path);
     const absl::Status used = checkpoint.ok() ? use(*checkpoint) : checkpoint.status();
-    if (AgreeOnStatus(control, kChannel, used).ok()) break;
+    if (AgreeOnStatus(control, kResumeChannel, used).ok()) break;
     resumed = {};
   }
-  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control, kChannel, absl::OkStatus()));
-  SHALE_ASSIGN_OR_RETURN(const std::string elsewhere, control.Broadcast(kChannel, ""));
+  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control, kResumeChannel, absl::OkStatus()));
+  SHALE_ASSIGN_OR_RETURN(const std::string elsewhere, control.Broadcast(kResumeChannel, ""));
   resumed.from_elsewhere = elsewhere == kElsewhere;
   return resumed;
 }

@@ -9,7 +9,7 @@
 namespace shale {
 namespace {
 
-constexpr size_t kMostListed = 8;
+constexpr size_t kMostStragglersListed = 8;
 
 }  // namespace
 
@@ -30,7 +30,7 @@ std::string StragglerMonitor::Add(double step_seconds, absl::Span<const double> 
     if (slow_steps_[rank] == kSteps) named.push_back(absl::StrCat(rank));
   }
   if (named.empty()) return "";
-  const size_t listed = std::min(named.size(), kMostListed);
+  const size_t listed = std::min(named.size(), kMostStragglersListed);
   const std::string more = named.size() > listed ? absl::StrCat(" and ", named.size() - listed, " more") : "";
   return absl::StrFormat(
       "slow: %s %s%s took more than %.0f %% longer than the median rank in each of %d steps; of the "

@@ -18,8 +18,8 @@ namespace shale::testing {
 namespace {
 
 // As in tests/engine/laws_test.cc: sums of fp32 in another order.
-constexpr double kReordered = 2e-5;
-constexpr int64_t kLength = 11;
+constexpr double kDocumentsReordered = 2e-5;
+constexpr int64_t kPackedLength = 11;
 
 // Runs the job, which must need the memory that was planned.
 RunResult RunAsPlanned(const RunOptions& options, const Tokens& tokens) {
@@ -44,7 +44,7 @@ RunOptions Options(const DecoderConfig& model, int64_t ranks = 1) {
   return options;
 }
 
-Tokens Batch(int64_t sequences) { return RandomTokens(sequences, kLength, SmallDecoder().vocabulary, 5); }
+Tokens PackedBatch(int64_t sequences) { return RandomTokens(sequences, kPackedLength, SmallDecoder().vocabulary, 5); }
 
 // Returns one sequence for each document of `packed`, with targets that do not count behind it.
 Tokens OnePerSequence(const Tokens& packed) {
@@ -66,13 +66,13 @@ Tokens OnePerSequence(const Tokens& packed) {
 void ExpectNear(const RunResult& a, const RunResult& b, const std::string& what) {
   ASSERT_FALSE(a.losses.empty()) << what;
   ASSERT_FALSE(b.losses.empty()) << what;
-  EXPECT_NEAR(a.losses[0], b.losses[0], kReordered * std::abs(b.losses[0])) << what;
+  EXPECT_NEAR(a.losses[0], b.losses[0], kDocumentsReordered * std::abs(b.losses[0])) << what;
   EXPECT_EQ(a.global_tokens, b.global_tokens) << what;
   std::string worst;
-  EXPECT_LE(LargestDistance(a.gradients, b.gradients, &worst), kReordered) << what << ": " << worst;
+  EXPECT_LE(LargestDistance(a.gradients, b.gradients, &worst), kDocumentsReordered) << what << ": " << worst;
 }
 
-void ExpectEqualBits(const RunResult& a, const RunResult& b, const std::string& what) {
+void ExpectEqualBitsOfDocuments(const RunResult& a, const RunResult& b, const std::string& what) {
   ASSERT_FALSE(a.losses.empty()) << what;
   EXPECT_EQ(a.losses, b.losses) << what;
   EXPECT_EQ(a.gradients, b.gradients) << what;
@@ -80,7 +80,7 @@ void ExpectEqualBits(const RunResult& a, const RunResult& b, const std::string& 
 }
 
 TEST(PackingLaws, PackedDocumentsLearnWhatTheyLearnAlone) {
-  const Tokens packed = Batch(4), alone = OnePerSequence(packed);
+  const Tokens packed = PackedBatch(4), alone = OnePerSequence(packed);
   ASSERT_GT(alone.sequences, 2 * packed.sequences);
   for (const DecoderConfig& model : Decoders()) {
     RunOptions options = Options(model);
@@ -91,18 +91,19 @@ TEST(PackingLaws, PackedDocumentsLearnWhatTheyLearnAlone) {
 }
 
 TEST(PackingLaws, SequencesOfOneDocumentChangeNoBits) {
-  Tokens tokens = Batch(5);
-  for (size_t i = 0; i < tokens.position_ids.size(); ++i) tokens.position_ids[i] = static_cast<int32_t>(i % kLength);
+  Tokens tokens = PackedBatch(5);
+  for (size_t i = 0; i < tokens.position_ids.size(); ++i)
+    tokens.position_ids[i] = static_cast<int32_t>(i % kPackedLength);
   for (const DecoderConfig& model : {Decoders()[0], Decoders()[2]}) {
     RunOptions options = Options(model, 2);
     const RunResult with = RunAsPlanned(options, tokens);
     options.position_ids = false;
-    ExpectEqualBits(with, RunAsPlanned(options, tokens), Description(model));
+    ExpectEqualBitsOfDocuments(with, RunAsPlanned(options, tokens), Description(model));
   }
 }
 
 TEST(PackingLaws, EveryWorldAndAccumulationAgreesWithOneBatchOnOneRank) {
-  const Tokens tokens = Batch(7);
+  const Tokens tokens = PackedBatch(7);
   for (const DecoderConfig& model : Decoders()) {
     RunOptions whole = Options(model);
     whole.micro_batch = tokens.sequences;
@@ -117,21 +118,21 @@ TEST(PackingLaws, EveryWorldAndAccumulationAgreesWithOneBatchOnOneRank) {
 }
 
 TEST(PackingLaws, RecomputationChangesNoBits) {
-  const Tokens tokens = Batch(4);
+  const Tokens tokens = PackedBatch(4);
   for (const DecoderConfig& model : Decoders()) {
     RunOptions options = Options(model, 2);
     const RunResult kept = RunAsPlanned(options, tokens);
     for (const CheckpointingPreset preset :
          {CheckpointingPreset::kCheap, CheckpointingPreset::kAttention, CheckpointingPreset::kBlock}) {
       options.step.activations.preset = preset;
-      ExpectEqualBits(RunAsPlanned(options, tokens), kept, std::string(ToString(preset)));
+      ExpectEqualBitsOfDocuments(RunAsPlanned(options, tokens), kept, std::string(ToString(preset)));
     }
   }
 }
 
 // What documents cost: one number for each token of a micro-batch, in the units that read it, and nothing else.
 TEST(PackingLaws, OnlyPackedStepsHaveRoomForPositionIds) {
-  const Tokens tokens = Batch(4);
+  const Tokens tokens = PackedBatch(4);
   const auto sizes = [&](bool position_ids) {
     RunOptions options = Options(SmallDecoder());
     options.position_ids = position_ids;
@@ -146,7 +147,7 @@ TEST(PackingLaws, OnlyPackedStepsHaveRoomForPositionIds) {
   EXPECT_TRUE(sizes(false).empty());
   // In forward and in backward of each block; the last block's backward follows its forward.
   const std::vector<int64_t> with = sizes(true);
-  EXPECT_EQ(with, std::vector<int64_t>(with.size(), 2 * kLength * 4));
+  EXPECT_EQ(with, std::vector<int64_t>(with.size(), 2 * kPackedLength * 4));
   EXPECT_GE(with.size(), 2 * SmallDecoder().layers - 1);
   EXPECT_LE(with.size(), 2 * SmallDecoder().layers);
 }

@@ -1,5 +1,7 @@
 """fuzz_target: runs a parser under libFuzzer, or runs its corpus as a test."""
 
+load("//tools/build_defs:tests.bzl", "UNOPTIMIZED_COPTS")
+
 _FUZZING = "//tests/fuzz:fuzzing"
 
 def fuzz_target(name, deps, data = []):
@@ -17,6 +19,10 @@ def fuzz_target(name, deps, data = []):
         name = name + "_fuzz",
         size = "small",
         srcs = [name + "_fuzz.cc"],
+        copts = select({
+            _FUZZING: [],
+            "//conditions:default": UNOPTIMIZED_COPTS + ["-include", "tests/prefix.h"],
+        }),
         args = ["tests/fuzz/corpus/" + name],
         data = native.glob(["corpus/" + name + "/**"]) + data,
         linkopts = select({
@@ -25,6 +31,9 @@ def fuzz_target(name, deps, data = []):
         }),
         deps = deps + [":properties"] + select({
             _FUZZING: [],
-            "//conditions:default": [":replay_main"],
+            "//conditions:default": [
+                ":replay_main",
+                "//tests:prefix",
+            ],
         }),
     )

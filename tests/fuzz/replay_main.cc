@@ -46,7 +46,7 @@ TEST(Corpus, EveryInputKeepsTheProperties) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
   if (argc != 2) {
     std::fprintf(stderr, "usage: %s CORPUS_FOLDER\n", argv[0]);
     return 2;

@@ -13,7 +13,7 @@
 namespace shale::testing {
 namespace {
 
-struct Shape {
+struct CachedShape {
   int64_t s, heads, groups, width;
   int64_t positions;           // P
   std::vector<double> begins;  // One for each sequence.
@@ -23,7 +23,7 @@ struct Shape {
   int64_t batch() const { return std::ssize(begins); }
 };
 
-CachedAttention Make(TestMemory& memory, const Shape& s, DType act) {
+CachedAttention Make(TestMemory& memory, const CachedShape& s, DType act) {
   const int64_t B = s.batch(), columns = (s.heads + 2 * s.groups) * s.width;
   const Tensor all = memory.Random(act, {B * s.s, columns + (s.packed ? 3 : 0)});
   const auto heads = [&](int64_t begin, int64_t count) {
@@ -43,13 +43,13 @@ CachedAttention Make(TestMemory& memory, const Shape& s, DType act) {
 
 // Bounds the error of the result as tests/kernels/attention_test.cc does, for values of up to 1: scores are sums of D
 // products, whose error is that of the probabilities, and the result is a mean of `keys` values.
-double Tolerance32(const Shape& s, double keys) {
+double Tolerance32(const CachedShape& s, double keys) {
   const double root = std::sqrt(static_cast<double>(s.width)), walk = (4 * std::sqrt(keys) + 4) * kUnit32;
   const double score = (4 * root + 4) * kUnit32 * root / 2;
   return 2 * (2 * score + walk + (root + std::log(keys) + 8) * kUnit32) + walk;
 }
 
-OpCase MakeCase(const Shape& s, DType act) {
+OpCase MakeCase(const CachedShape& s, DType act) {
   OpCase c;
   c.name = "Cached_" + NameOf(act) + "_B" + std::to_string(s.batch()) + "_S" + std::to_string(s.s) + "_H" +
            std::to_string(s.heads) + "_G" + std::to_string(s.groups) + "_D" + std::to_string(s.width) + "_P" +
@@ -64,7 +64,7 @@ OpCase MakeCase(const Shape& s, DType act) {
 // Rows (tokens times heads of a group) lie around the blocks of 4, keys around the stretches of 4 and 8 and the vectors
 // of 16, D around vectors and groups of four of them, and windows wrap around the cache.
 std::vector<OpCase> CachedAttentionCases() {
-  const std::vector<Shape> shapes = {
+  const std::vector<CachedShape> shapes = {
       {.s = 1, .heads = 1, .groups = 1, .width = 2, .positions = 1, .begins = {0}},
       {.s = 1, .heads = 2, .groups = 2, .width = 64, .positions = 40, .begins = {39, 0, 17}},
       {.s = 1, .heads = 7, .groups = 1, .width = 16, .positions = 70, .begins = {63, 15}, .packed = true},
@@ -81,7 +81,7 @@ std::vector<OpCase> CachedAttentionCases() {
   };
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
-    for (const Shape& s : shapes) cases.push_back(MakeCase(s, act));
+    for (const CachedShape& s : shapes) cases.push_back(MakeCase(s, act));
   }
   return cases;
 }
@@ -90,9 +90,10 @@ INSTANTIATE_TEST_SUITE_P(CachedAttention, OpConformance, ::testing::ValuesIn(Cac
 
 // Runs `tokens` tokens of random queries, keys and values through a cache, in runs of these lengths, which repeat.
 // Before the first run, the cache is full of NaNs. Returns the results of all tokens.
-std::vector<double> InRuns(const std::string& backend, Shape s, int64_t tokens, const std::vector<int64_t>& lengths) {
+std::vector<double> InRuns(const std::string& backend, CachedShape s, int64_t tokens,
+                           const std::vector<int64_t>& lengths) {
   TestMemory all;
-  Shape whole = s;
+  CachedShape whole = s;
   whole.s = tokens;
   const CachedAttention source = Make(all, whole, DType::kFloat32);
   const std::vector<std::byte> image = all.image();
@@ -139,11 +140,11 @@ std::vector<double> InRuns(const std::string& backend, Shape s, int64_t tokens, 
 // long; rows that were never stored are not read; and the results are those of attention over the whole sequence.
 TEST(CachedAttentionTest, RunsOfOtherLengthsGiveTheSameBits) {
   constexpr int64_t kTokens = 57;
-  for (const Shape& s :
-       std::vector<Shape>{{.heads = 6, .groups = 2, .width = 20, .positions = kTokens + 3, .begins = {0}},
-                          {.heads = 2, .groups = 2, .width = 16, .positions = 30, .begins = {0}, .window = 11}}) {
+  for (const CachedShape& s :
+       std::vector<CachedShape>{{.heads = 6, .groups = 2, .width = 20, .positions = kTokens + 3, .begins = {0}},
+                                {.heads = 2, .groups = 2, .width = 16, .positions = 30, .begins = {0}, .window = 11}}) {
     TestMemory memory;
-    Shape whole = s;
+    CachedShape whole = s;
     whole.s = kTokens;
     const CachedAttention source = Make(memory, whole, DType::kFloat32);
     const AttentionForward forward = {.q_BSHD = source.q_BSHD,
@@ -178,17 +179,17 @@ TEST(CachedAttentionTest, ACacheOfOtherSequencesIsRefused) {
 }
 
 TEST(CachedAttentionTest, PositionsThatTheCacheCannotHoldAreErrorsThatWriteNothing) {
-  const auto fails = [](const Shape& s, const std::string& message) {
+  const auto fails = [](const CachedShape& s, const std::string& message) {
     TestMemory memory;
     ExpectRunFails(memory, Make(memory, s, DType::kFloat32), {"CachedAttention: " + message});
   };
-  const Shape s = {.s = 3, .heads = 1, .groups = 1, .width = 4, .positions = 8, .begins = {5, 6}};
+  const CachedShape s = {.s = 3, .heads = 1, .groups = 1, .width = 4, .positions = 8, .begins = {5, 6}};
   fails(s, "begins[1] is 6; wanted one in [0, 5], for 3 tokens before position 8");
-  Shape negative = s;
+  CachedShape negative = s;
   negative.begins = {-1, 0};
   fails(negative, "begins[0] is -1; wanted one in [0, 5]");
   // Three tokens and a window of seven need a cache of nine rows to go on past its end.
-  Shape ring = s;
+  CachedShape ring = s;
   ring.window = 7;
   fails(ring, "begins[1] is 6");
 }

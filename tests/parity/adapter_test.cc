@@ -22,7 +22,7 @@
 namespace shale::testing {
 namespace {
 
-constexpr int kSteps = 20;
+constexpr int kAdapterSteps = 20;
 
 struct AdapterCase {
   const char* name;
@@ -62,7 +62,7 @@ class AdapterParity : public ::testing::TestWithParam<AdapterCase> {
     options.model = config_;
     options.micro_batch = tokens_.sequences;
     options.loss_chunk_tokens = 11;
-    options.steps = kSteps;
+    options.steps = kAdapterSteps;
     options.learning_rate = 3e-3;
     options.max_norm = 1;
     options.frozen_weights = GetParam().frozen_weights;
@@ -85,7 +85,7 @@ class AdapterParity : public ::testing::TestWithParam<AdapterCase> {
 
 TEST_P(AdapterParity, TwentyStepsOfAdamWGoAsInPeft) {
   const std::vector<double> losses = Raw<double>(*golden_, "losses"), norms = Raw<double>(*golden_, "norms");
-  ASSERT_EQ(losses.size(), kSteps);
+  ASSERT_EQ(losses.size(), kAdapterSteps);
   const TempFolder folder;
   WriteTensorsAfter(*golden_, folder.Path("adapter_model.safetensors"));
   const absl::StatusOr<HfWeights> after = HfWeights::OpenAdapter(folder.path(), config_);
@@ -97,7 +97,7 @@ TEST_P(AdapterParity, TwentyStepsOfAdamWGoAsInPeft) {
     if (ranks > 1) options.micro_batch = 1;
     const absl::StatusOr<RunResult> result = RunJob(options, tokens_);
     ASSERT_TRUE(result.ok()) << result.status();
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kAdapterSteps; ++step) {
       const double tolerance = GetParam().same_base ? 1e-5 : 1e-3;
       EXPECT_NEAR(result->losses[step], losses[step], tolerance * losses[step]) << "step " << step;
       if (!GetParam().same_base) continue;
@@ -109,7 +109,7 @@ TEST_P(AdapterParity, TwentyStepsOfAdamWGoAsInPeft) {
       ASSERT_TRUE(Read(name, 0, absl::MakeSpan(initial)).ok());
       if (IsAdapterParameter(name)) {
         ASSERT_TRUE(after->Read(name, 0, absl::MakeSpan(wanted)).ok());
-        ExpectTrainedLike(values, wanted, initial, kSteps, name);
+        ExpectTrainedLike(values, wanted, initial, kAdapterSteps, name);
       } else if (GetParam().frozen_weights == FrozenWeights::kAsComputed) {
         EXPECT_TRUE(values == initial) << name;
       }

@@ -21,7 +21,7 @@
 namespace shale {
 namespace {
 
-class SftParity : public testing::TestWithParam<const char*> {
+class SftParity : public ::testing::TestWithParam<const char*> {
  protected:
   // Bazel's runfiles are links that lead out of their folder, which the engine refuses.
   void SetUp() override {
@@ -94,7 +94,7 @@ TEST_P(SftParity, PackedConversationsTrainAsEachAloneInTransformers) {
   Check(job, "all");
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, SftParity, testing::Values("llama", "mistral", "qwen2", "qwen3", "gpt2", "falcon"),
+INSTANTIATE_TEST_SUITE_P(Goldens, SftParity, ::testing::Values("llama", "mistral", "qwen2", "qwen3", "gpt2", "falcon"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

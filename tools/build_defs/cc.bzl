@@ -9,6 +9,11 @@ A precompiled header is valid for one level of optimization. At another level gc
 So sources that are always compiled with -O2 have one of their own, and sources with another level get none.
 """
 
+load(":joined_sources.bzl", "join_sources")
+
+# How many sources are compiled together. With more, a whole build is faster, and one after a change of a source slower.
+MOST_JOINED = 10
+
 PREFIX_COPTS = ["-include", "tools/build_defs/prefix.h"]
 PREFIX = "//tools/build_defs:prefix"
 _PREFIX_O2_COPTS = ["-include", "tools/build_defs/prefix_o2.h"]
@@ -55,7 +60,7 @@ def _copts_elsewhere():
     -fPIC is a flag of the precompiled header."""
     return [] if native.repository_name() == "@" else ["-std=c++20", "-fPIC"]
 
-def _begin_with_prefix(rule, srcs, deps, copts, **kwargs):
+def _compile_fast(rule, name, srcs, deps, copts, joined, **kwargs):
     # Flags such as -fopenmp predefine other macros, for which the precompiled form does not hold.
     flags = [c for c in copts if c.startswith("-f") or c.startswith("-O")]
     if srcs and not flags:
@@ -64,10 +69,13 @@ def _begin_with_prefix(rule, srcs, deps, copts, **kwargs):
     elif srcs and flags == ["-O2"]:
         copts = _PREFIX_O2_COPTS + copts
         deps = deps + [_PREFIX_O2]
-    rule(srcs = srcs, deps = deps, copts = copts + _copts_elsewhere(), **kwargs)
+    srcs, texts = join_sources(name, srcs, joined, kwargs.get("testonly", False))
+    rule(name = name, srcs = srcs, deps = deps + texts, copts = copts + _copts_elsewhere(), **kwargs)
 
-def cc_library(srcs = [], deps = [], copts = [], **kwargs):
-    _begin_with_prefix(native.cc_library, srcs, deps, copts, **kwargs)
+def cc_library(name, srcs = [], deps = [], copts = [], joined = MOST_JOINED, **kwargs):
+    """As Bazel's. Compiles up to `joined` sources together: 1 if they cannot share a compilation."""
+    _compile_fast(native.cc_library, name, srcs, deps, copts, joined, **kwargs)
 
-def cc_binary(srcs = [], deps = [], copts = [], **kwargs):
-    _begin_with_prefix(native.cc_binary, srcs, deps, copts, **kwargs)
+def cc_binary(name, srcs = [], deps = [], copts = [], joined = MOST_JOINED, **kwargs):
+    """As Bazel's, and compiled as by cc_library."""
+    _compile_fast(native.cc_binary, name, srcs, deps, copts, joined, **kwargs)

@@ -5,7 +5,8 @@ code that runs once. So sources begin with a precompiled header and are compiled
 says `optimized = True`. Tests that compute a lot say so, and those with kernels, which run on fibers with small stacks.
 """
 
-load(":cc.bzl", "PREFIX", "PREFIX_COPTS")
+load(":cc.bzl", "MOST_JOINED", "PREFIX", "PREFIX_COPTS")
+load(":joined_sources.bzl", "join_sources")
 
 UNOPTIMIZED_COPTS = ["-O0", "-U_FORTIFY_SOURCE"]
 
@@ -23,12 +24,14 @@ def _flags(srcs, deps, copts, optimized):
         return PREFIX_OPTIMIZED_COPTS + copts, ["//tests:prefix_optimized"]
     return PREFIX_COPTS + copts, [PREFIX]
 
-def cc_test(name, srcs = [], deps = [], copts = [], optimized = False, tags = [], **kwargs):
+def cc_test(name, srcs = [], deps = [], copts = [], optimized = False, tags = [], joined = MOST_JOINED, **kwargs):
     copts, added = _flags(srcs, deps, copts, optimized)
     if "tsan" in tags:
         added = added + ["//tests:sanitizers"]
-    native.cc_test(name = name, srcs = srcs, deps = deps + added, copts = copts, tags = tags, **kwargs)
+    srcs, texts = join_sources(name, srcs, joined, True)
+    native.cc_test(name = name, srcs = srcs, deps = deps + added + texts, copts = copts, tags = tags, **kwargs)
 
-def cc_library(name, srcs = [], deps = [], copts = [], optimized = False, **kwargs):
+def cc_library(name, srcs = [], deps = [], copts = [], optimized = False, joined = MOST_JOINED, **kwargs):
     copts, added = _flags(srcs, deps, copts, optimized)
-    native.cc_library(name = name, srcs = srcs, deps = deps + added, copts = copts, **kwargs)
+    srcs, texts = join_sources(name, srcs, joined, kwargs.get("testonly", False))
+    native.cc_library(name = name, srcs = srcs, deps = deps + added + texts, copts = copts, **kwargs)

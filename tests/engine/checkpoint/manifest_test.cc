@@ -18,9 +18,9 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
-Manifest Valid() {
+Manifest ValidManifest() {
   Manifest m{.step = 12,
              .tokens = 34567,
              .samples = 48,
@@ -38,7 +38,7 @@ Manifest Valid() {
              .strategy = "ZERO2",
              .accumulation = "SHARDED",
              .values = SavedValues::kSplit,
-             .parameters = {{"w", {3, 5}}, {"scalar", {}}, {"long", {kMax / 8}}}};
+             .parameters = {{"w", {3, 5}}, {"scalar", {}}, {"long", {kMaxInt64 / 8}}}};
   m.files = {{ShardFileName(0, 2), kCheckpointChunkBytes, {0xffffffff}},
              {ShardFileName(1, 2), kCheckpointChunkBytes + 1, {0, 0x12345678}}};
   m.evaluations = {
@@ -46,7 +46,7 @@ Manifest Valid() {
   return m;
 }
 
-std::string Refusal(absl::string_view bytes) {
+std::string ManifestRefusal(absl::string_view bytes) {
   const absl::Status status = ParseManifest(bytes).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_LT(status.message().size(), 2000);
@@ -54,23 +54,23 @@ std::string Refusal(absl::string_view bytes) {
 }
 
 // Returns the refusal of a manifest that `lie` changed. Its frame and checksum are right.
-std::string RefusalOf(const std::function<void(Manifest&)>& lie) {
-  Manifest m = Valid();
+std::string RefusalOfManifest(const std::function<void(Manifest&)>& lie) {
+  Manifest m = ValidManifest();
   lie(m);
-  return Refusal(SerializeManifest(m));
+  return ManifestRefusal(SerializeManifest(m));
 }
 
 std::string RefusalOfProto(const std::function<void(proto::CheckpointManifest&)>& lie) {
   proto::CheckpointManifest m;
-  const std::string bytes = SerializeManifest(Valid());
+  const std::string bytes = SerializeManifest(ValidManifest());
   EXPECT_TRUE(m.ParseFromString(bytes.substr(kFrameHeadBytes)));
   lie(m);
-  return Refusal(Frame("SHALEMAN", 1, m.SerializeAsString()));
+  return ManifestRefusal(Frame("SHALEMAN", 1, m.SerializeAsString()));
 }
 
 TEST(ManifestTest, WhatIsWrittenIsRead) {
   for (SavedValues values : {SavedValues::kFloat32, SavedValues::kSplit}) {
-    Manifest m = Valid();
+    Manifest m = ValidManifest();
     m.values = values;
     const absl::StatusOr<Manifest> read = ParseManifest(SerializeManifest(m));
     ASSERT_TRUE(read.ok()) << read.status();
@@ -84,16 +84,16 @@ TEST(ManifestTest, FilesAreNamedByRank) {
 }
 
 TEST(ManifestTest, EveryTruncationIsRefused) {
-  const std::string bytes = SerializeManifest(Valid());
-  for (size_t size = 0; size < bytes.size(); ++size) Refusal(absl::string_view(bytes).substr(0, size));
-  EXPECT_THAT(Refusal(bytes + '\0'), HasSubstr("1 bytes follow its end"));
+  const std::string bytes = SerializeManifest(ValidManifest());
+  for (size_t size = 0; size < bytes.size(); ++size) ManifestRefusal(absl::string_view(bytes).substr(0, size));
+  EXPECT_THAT(ManifestRefusal(bytes + '\0'), HasSubstr("1 bytes follow its end"));
 }
 
 TEST(ManifestTest, EveryFlippedBitIsRefused) {
-  std::string bytes = SerializeManifest(Valid());
+  std::string bytes = SerializeManifest(ValidManifest());
   for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
     bytes[bit / 8] ^= static_cast<char>(1 << (bit % 8));
-    EXPECT_FALSE(Refusal(bytes).empty());
+    EXPECT_FALSE(ManifestRefusal(bytes).empty());
     bytes[bit / 8] ^= static_cast<char>(1 << (bit % 8));
   }
 }
@@ -103,18 +103,19 @@ TEST(ManifestTest, AnotherVersionIsToldFromDamage) {
   const absl::Status status = ParseManifest(bytes).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("version 2"), HasSubstr("version 1")));
-  bytes = SerializeManifest(Valid());
+  bytes = SerializeManifest(ValidManifest());
   bytes[8] ^= 2;
-  EXPECT_THAT(Refusal(bytes), HasSubstr("damaged"));
+  EXPECT_THAT(ManifestRefusal(bytes), HasSubstr("damaged"));
 }
 
 TEST(ManifestTest, WhatIsNoManifestIsRefused) {
-  EXPECT_THAT(Refusal(Frame("SHALESHD", 1, "")), HasSubstr("does not begin with \"SHALEMAN\""));
-  EXPECT_THAT(Refusal(Frame("SHALEMAN", 1, "\xff\xff")), HasSubstr("malformed"));
-  EXPECT_THAT(Refusal(Frame("SHALEMAN", 1, "")), HasSubstr("its values are saved as \"\""));
-  std::string claim = SerializeManifest(Valid());
+  EXPECT_THAT(ManifestRefusal(Frame("SHALESHD", 1, "")), HasSubstr("does not begin with \"SHALEMAN\""));
+  EXPECT_THAT(ManifestRefusal(Frame("SHALEMAN", 1, "\xff\xff")), HasSubstr("malformed"));
+  EXPECT_THAT(ManifestRefusal(Frame("SHALEMAN", 1, "")), HasSubstr("its values are saved as \"\""));
+  std::string claim = SerializeManifest(ValidManifest());
   for (int i = 16; i < 24; ++i) claim[i] = '\xff';
-  EXPECT_THAT(Refusal(claim), HasSubstr("it claims a message of 18446744073709551615 bytes; at most 268435456"));
+  EXPECT_THAT(ManifestRefusal(claim),
+              HasSubstr("it claims a message of 18446744073709551615 bytes; at most 268435456"));
 }
 
 TEST(ManifestTest, WhatANewerProgramAddedIsRefusedAtAnyDepth) {
@@ -140,20 +141,21 @@ std::string Bomb(const std::string& tag, int count) {
 
 // Parsing 100 MiB of empty submessages once took 6 GB, and aborted the program where there was less.
 TEST(ManifestTest, MoreOfAnythingThanAJobHasIsRefusedBeforeItIsBuilt) {
-  EXPECT_THAT(Refusal(Bomb("\x52", kMaxSavedParameters + 1)), HasSubstr("has more than 262144 parameters"));
-  EXPECT_THAT(Refusal(Bomb("\x5a", kMaxSavedFiles + 1)), HasSubstr("has more than 1048576 files"));
-  EXPECT_THAT(Refusal(Bomb("\x42", 2)), HasSubstr("malformed"));  // The field `data` twice.
-  EXPECT_THAT(Refusal(Bomb("\x82\x01", 1 << 20)), HasSubstr("written by a newer one"));
+  EXPECT_THAT(ManifestRefusal(Bomb("\x52", kMaxSavedParameters + 1)), HasSubstr("has more than 262144 parameters"));
+  EXPECT_THAT(ManifestRefusal(Bomb("\x5a", kMaxSavedFiles + 1)), HasSubstr("has more than 1048576 files"));
+  EXPECT_THAT(ManifestRefusal(Bomb("\x42", 2)), HasSubstr("malformed"));  // The field `data` twice.
+  EXPECT_THAT(ManifestRefusal(Bomb("\x82\x01", 1 << 20)), HasSubstr("written by a newer one"));
   for (const std::string& shape :
        {"\x12\x42" + std::string(66, 1),
         std::string("\x12\x01\x01\x12\x42") + std::string(66, 1)}) {  // Packed in one piece, and in two.
     const std::string parameter = absl::StrCat("\x52", std::string(1, static_cast<char>(shape.size())), shape);
-    EXPECT_THAT(Refusal(Frame("SHALEMAN", 1, parameter)), HasSubstr("more than 64 dimensions in one parameter"));
+    EXPECT_THAT(ManifestRefusal(Frame("SHALEMAN", 1, parameter)),
+                HasSubstr("more than 64 dimensions in one parameter"));
   }
   std::string unpacked;
   for (int i = 0; i < 60; ++i) unpacked.append("\x10\x01", 2);
   unpacked += "\x12\x05\x01\x01\x01\x01\x01";
-  EXPECT_THAT(Refusal(Frame("SHALEMAN", 1, absl::StrCat("\x52", "\x7f", unpacked))),
+  EXPECT_THAT(ManifestRefusal(Frame("SHALEMAN", 1, absl::StrCat("\x52", "\x7f", unpacked))),
               HasSubstr("more than 64 dimensions in one parameter"));
 }
 
@@ -164,14 +166,14 @@ TEST(ManifestTest, WhatNoWriterWritesIsMalformed) {
         std::string("\x88\x80\x80\x80\x80\x00\x01", 7), std::string("\x88\x80\x80\x80\x10\x01"),
         std::string("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), std::string("\x52\xff\xff\xff\xff\x0f"),
         std::string("\x08\x01\x08\x01")}) {
-    EXPECT_THAT(Refusal(Frame("SHALEMAN", 1, message)), HasSubstr("malformed")) << message;
+    EXPECT_THAT(ManifestRefusal(Frame("SHALEMAN", 1, message)), HasSubstr("malformed")) << message;
   }
 }
 
 // A job of 405B parameters on 16,384 ranks stays far below the limits. A manifest exactly at the limit of parameters
 // passes.
 TEST(ManifestTest, TheLargestJobsPass) {
-  Manifest m = Valid();
+  Manifest m = ValidManifest();
   m.parameters.clear();
   for (int i = 0; i < 1137; ++i)
     m.parameters.push_back({absl::StrCat("block", i / 9, ".weight", i % 9), {16384, 21760}});
@@ -186,7 +188,7 @@ TEST(ManifestTest, TheLargestJobsPass) {
   EXPECT_LT(serialized.size(), 6'000'000);
   EXPECT_TRUE(ParseManifest(serialized).value() == m);
 
-  m = Valid();
+  m = ValidManifest();
   for (int i = m.parameters.size(); i < kMaxSavedParameters; ++i) m.parameters.push_back({absl::StrCat("p", i), {3}});
   const absl::Status status = ParseManifest(SerializeManifest(m)).status();
   EXPECT_TRUE(status.ok()) << status;
@@ -195,45 +197,52 @@ TEST(ManifestTest, TheLargestJobsPass) {
 TEST(ManifestTest, AJobThatIsNotTheOneOfTheDigestIsRefused) {
   EXPECT_THAT(RefusalOfProto([](proto::CheckpointManifest& m) { m.set_job("another"); }), HasSubstr("digest"));
   // Text that is not UTF-8, with a right checksum.
-  Manifest m = Valid();
+  Manifest m = ValidManifest();
   m.job = "\xff\xfe";
-  EXPECT_THAT(Refusal(SerializeManifest(m)), HasSubstr("malformed"));
+  EXPECT_THAT(ManifestRefusal(SerializeManifest(m)), HasSubstr("malformed"));
 }
 
 TEST(ManifestTest, CountsThatCannotBeAreRefused) {
-  for (int64_t bad : {int64_t{-1}, -kMax - 1}) {
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = bad; }), HasSubstr("contradict each other or are negative"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.tokens = bad; }), HasSubstr("contradict each other or are negative"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.samples = bad; }), HasSubstr("contradict each other or are negative"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.update_count = bad; }),
+  for (int64_t bad : {int64_t{-1}, -kMaxInt64 - 1}) {
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.step = bad; }),
                 HasSubstr("contradict each other or are negative"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.samples_per_epoch = bad; }), HasSubstr("its data has"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.sequence_length = bad; }), HasSubstr("its data has"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.files[0].size_bytes = bad; }), HasSubstr("has a size of"));
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.tokens = bad; }),
+                HasSubstr("contradict each other or are negative"));
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.samples = bad; }),
+                HasSubstr("contradict each other or are negative"));
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.update_count = bad; }),
+                HasSubstr("contradict each other or are negative"));
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.data.samples_per_epoch = bad; }), HasSubstr("its data has"));
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.data.sequence_length = bad; }), HasSubstr("its data has"));
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.files[0].size_bytes = bad; }), HasSubstr("has a size of"));
   }
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.update_count = m.step + 1; }),
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.update_count = m.step + 1; }),
               HasSubstr("contradict each other or are negative"));
   for (int64_t bad : {int64_t{-1}, int64_t{49}}) {
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.begin = bad; }),
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.data.begin = bad; }),
                 HasSubstr(absl::StrCat("its data begins after ", bad, " of 48 samples")));
   }
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.data.samples_per_epoch = 0; }), HasSubstr("its data has 0 samples"));
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.data.sequence_length = 0; }), HasSubstr("samples of 0 tokens"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.data.samples_per_epoch = 0; }),
+              HasSubstr("its data has 0 samples"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.data.sequence_length = 0; }), HasSubstr("samples of 0 tokens"));
 }
 
 TEST(ManifestTest, NormsThatCannotBeAreRefused) {
   for (double bad : {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.previous_norm = bad; }), HasSubstr("its norm of a gradient is"));
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.previous_norm = bad; }), HasSubstr("its norm of a gradient is"));
   }
 }
 
 // A position near the largest int64 was once accepted, and the first steps after it overflowed and ended the program.
 TEST(ManifestTest, EvaluationsThatCannotBeAreRefused) {
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.evaluations.last_step = 13; }), HasSubstr("contradicts its step 12"));
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.evaluations.best_step = 13; }), HasSubstr("contradicts its step 12"));
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.evaluations.since_best = -1; }), HasSubstr("contradicts its step 12"));
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.evaluations.best_loss = std::nan(""); }), HasSubstr("loss"));
-  Manifest m = Valid();
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.evaluations.last_step = 13; }),
+              HasSubstr("contradicts its step 12"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.evaluations.best_step = 13; }),
+              HasSubstr("contradicts its step 12"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.evaluations.since_best = -1; }),
+              HasSubstr("contradicts its step 12"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.evaluations.best_loss = std::nan(""); }), HasSubstr("loss"));
+  Manifest m = ValidManifest();
   EXPECT_EQ(m.evaluation_loss(), 2.75);
   m.evaluations.last_step = 11;
   EXPECT_EQ(m.evaluation_loss(), std::nullopt);
@@ -241,68 +250,73 @@ TEST(ManifestTest, EvaluationsThatCannotBeAreRefused) {
 
 TEST(ManifestTest, CountsThatNoRunReachesAreRefused) {
   constexpr int64_t kMaxCount = int64_t{1} << 60;
-  Manifest m = Valid();
+  Manifest m = ValidManifest();
   m.step = m.tokens = m.samples = m.update_count = kMaxCount;
   EXPECT_TRUE(ParseManifest(SerializeManifest(m)).ok());
-  for (int64_t bad : {kMaxCount + 1, kMax}) {
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = bad; }), HasSubstr(absl::StrCat("its step, ", bad)));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.step = m.update_count = bad; }), HasSubstr("which no run reaches"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.tokens = bad; }), HasSubstr("its number of tokens"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.samples = bad; }), HasSubstr("its number of samples"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.samples_per_epoch = bad; }), HasSubstr("its samples per epoch"));
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.data.sequence_length = bad; }), HasSubstr("its sequence length"));
+  for (int64_t bad : {kMaxCount + 1, kMaxInt64}) {
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.step = bad; }), HasSubstr(absl::StrCat("its step, ", bad)));
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.step = m.update_count = bad; }),
+                HasSubstr("which no run reaches"));
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.tokens = bad; }), HasSubstr("its number of tokens"));
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.samples = bad; }), HasSubstr("its number of samples"));
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.data.samples_per_epoch = bad; }),
+                HasSubstr("its samples per epoch"));
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.data.sequence_length = bad; }),
+                HasSubstr("its sequence length"));
   }
 }
 
 TEST(ManifestTest, RanksWithoutFilesAreRefused) {
-  for (int64_t ranks : {int64_t{0}, int64_t{-1}, int64_t{1}, int64_t{3}, kMax}) {
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.ranks = ranks; }),
+  for (int64_t ranks : {int64_t{0}, int64_t{-1}, int64_t{1}, int64_t{3}, kMaxInt64}) {
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.ranks = ranks; }),
                 HasSubstr(absl::StrCat("2 files for ", ranks, " ranks")));
   }
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.ranks = 0, m.files.clear(); }), HasSubstr("0 files for 0 ranks"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.ranks = 0, m.files.clear(); }), HasSubstr("0 files for 0 ranks"));
 }
 
 TEST(ManifestTest, FilesOfOtherNamesAreRefused) {
   for (const char* name :
        {"", "../rank-00000-of-00002.shard", "/etc/passwd", "rank-00001-of-00002.shard", "rank-00000-of-00003.shard",
         "rank-0-of-2.shard", "a/rank-00000-of-00002.shard", "\x1b[2J"}) {
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.files[0].name = name; }),
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.files[0].name = name; }),
                 AllOf(HasSubstr("expected rank-00000-of-00002.shard"), ::testing::Not(HasSubstr("\x1b"))));
   }
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.files[0].name = std::string(1 << 20, 'x'); }), HasSubstr("expected"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.files[0].name = std::string(1 << 20, 'x'); }),
+              HasSubstr("expected"));
 }
 
 TEST(ManifestTest, AnotherNumberOfChecksumsThanChunksIsRefused) {
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.files[0].chunk_crcs.push_back(1); }), HasSubstr("has 2 checksums"));
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.files[1].chunk_crcs.pop_back(); }), HasSubstr("have 2 chunks"));
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.files[0].chunk_crcs.clear(); }), HasSubstr("has 0 checksums"));
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.files[0].size_bytes += 1; }), HasSubstr("have 2 chunks"));
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.files[1].size_bytes -= 1; }), HasSubstr("have 1 chunks"));
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.files[0].size_bytes = kMax; }), HasSubstr("has 1 checksums"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.files[0].chunk_crcs.push_back(1); }), HasSubstr("has 2 checksums"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.files[1].chunk_crcs.pop_back(); }), HasSubstr("have 2 chunks"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.files[0].chunk_crcs.clear(); }), HasSubstr("has 0 checksums"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.files[0].size_bytes += 1; }), HasSubstr("have 2 chunks"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.files[1].size_bytes -= 1; }), HasSubstr("have 1 chunks"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.files[0].size_bytes = kMaxInt64; }), HasSubstr("has 1 checksums"));
 }
 
 TEST(ManifestTest, ShapesThatCannotBeCountedAreRefused) {
   using Shape = std::vector<int64_t>;
-  for (const Shape& shape :
-       {Shape{0}, Shape{-1}, Shape{4, 0}, Shape{kMax}, Shape{kMax / 8 + 1}, Shape{int64_t{1} << 31, int64_t{1} << 31},
-        Shape{-1, -1}, Shape(61, 2), Shape{int64_t{1} << 62, 4}, Shape{1, 1, -kMax - 1}}) {
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.parameters[0].shape = shape; }),
+  for (const Shape& shape : {Shape{0}, Shape{-1}, Shape{4, 0}, Shape{kMaxInt64}, Shape{kMaxInt64 / 8 + 1},
+                             Shape{int64_t{1} << 31, int64_t{1} << 31}, Shape{-1, -1}, Shape(61, 2),
+                             Shape{int64_t{1} << 62, 4}, Shape{1, 1, -kMaxInt64 - 1}}) {
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.parameters[0].shape = shape; }),
                 HasSubstr("parameter w has a dimension of"));
   }
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[0].shape.assign(65, 1); }),
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.parameters[0].shape.assign(65, 1); }),
               HasSubstr("more than 64 dimensions"));
-  Manifest m = Valid();
+  Manifest m = ValidManifest();
   m.parameters[0].shape.assign(64, 1);
   EXPECT_TRUE(ParseManifest(SerializeManifest(m)).ok());
 }
 
 TEST(ManifestTest, ParametersWithoutAUsableNameAreRefused) {
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters.clear(); }), HasSubstr("no parameters"));
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[1].name = "w"; }), HasSubstr("parameter w is in it twice"));
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[1].name = "\xff"; }), HasSubstr("malformed"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.parameters.clear(); }), HasSubstr("no parameters"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.parameters[1].name = "w"; }),
+              HasSubstr("parameter w is in it twice"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.parameters[1].name = "\xff"; }), HasSubstr("malformed"));
   for (const std::string& name : {std::string(), std::string("a\nb"), std::string("\x1b[31m"), std::string("a\0b", 3),
                                   std::string(1001, 'n'), std::string(1 << 20, 'n')}) {
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { m.parameters[1].name = name; }),
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.parameters[1].name = name; }),
                 HasSubstr("a name has 1 to 1,000 printable"));
   }
 }
@@ -315,7 +329,7 @@ TEST(ManifestTest, ValuesInAnotherFormAreRefused) {
 }
 
 TEST(ManifestTest, TheStatesOfAnOptimizerAreRecorded) {
-  Manifest m = Valid();
+  Manifest m = ValidManifest();
   EXPECT_EQ(m.states, AdamWStates());
   proto::CheckpointManifest adamw;
   ASSERT_TRUE(adamw.ParseFromString(SerializeManifest(m).substr(kFrameHeadBytes)));
@@ -330,7 +344,7 @@ TEST(ManifestTest, TheStatesOfAnOptimizerAreRecorded) {
 }
 
 TEST(ManifestTest, FrozenParametersHaveAFormOfTheirOwnAndNoStates) {
-  Manifest m = Valid();
+  Manifest m = ValidManifest();
   m.parameters[1].frozen = true;
   for (const SavedValues frozen : {SavedValues::kFloat32, SavedValues::kBFloat16}) {
     m.frozen_values = frozen;
@@ -345,11 +359,12 @@ TEST(ManifestTest, FrozenParametersHaveAFormOfTheirOwnAndNoStates) {
     EXPECT_EQ(frozen_parts, frozen == SavedValues::kFloat32 ? "value;" : "high bits;");
     EXPECT_EQ(parts, "m;v;high bits;low bits;");
   }
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.frozen_values = SavedValues::kSplit; }), HasSubstr("which is for masters"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.frozen_values = SavedValues::kSplit; }),
+              HasSubstr("which is for masters"));
 }
 
 TEST(ManifestTest, ParametersIn4BitsHavePartsOfTheirOwn) {
-  Manifest m = Valid();
+  Manifest m = ValidManifest();
   m.parameters[1].frozen = m.parameters[1].nf4 = true;
   const absl::StatusOr<Manifest> read = ParseManifest(SerializeManifest(m));
   ASSERT_TRUE(read.ok()) << read.status();
@@ -363,12 +378,13 @@ TEST(ManifestTest, ParametersIn4BitsHavePartsOfTheirOwn) {
   }
   EXPECT_EQ(parts, "NF4 scales 16384;NF4 means 16384;NF4 codes 2;NF4 absmax 64;");
   EXPECT_EQ(StateOf(SavedPart::kNf4Codes), -1);
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[1].nf4 = true; }), HasSubstr("trains, and its values are"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.parameters[1].nf4 = true; }),
+              HasSubstr("trains, and its values are"));
 }
 
 TEST(ManifestTest, ParametersOfTheBaseHaveNoParts) {
-  Manifest m = Valid();
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.base = SavedBase{.folder = "base"}; }),
+  Manifest m = ValidManifest();
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.base = SavedBase{.folder = "base"}; }),
               HasSubstr("it has a base, and no parameter is left to it"));
   m.parameters[1].frozen = m.parameters[1].in_base = true;
   m.frozen_values = SavedValues::kBFloat16;
@@ -381,15 +397,15 @@ TEST(ManifestTest, ParametersOfTheBaseHaveNoParts) {
     for (const PartSpec& part : m.parts()) EXPECT_FALSE(m.Has(part.part, m.parameters[1])) << part.name;
     EXPECT_EQ(m.ValuesOf(m.parameters[1]), nf4 ? SavedValues::kNf4 : SavedValues::kBFloat16);
   }
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.parameters[1].in_base = true; }), HasSubstr("and there is none"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.parameters[1].in_base = true; }), HasSubstr("and there is none"));
   const auto with_base = [](Manifest& m) {
     m.base = SavedBase{.folder = "base"};
     m.parameters[1].frozen = m.parameters[1].in_base = true;
   };
-  EXPECT_THAT(RefusalOf([&](Manifest& m) { with_base(m), m.parameters[1].frozen = false; }),
+  EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { with_base(m), m.parameters[1].frozen = false; }),
               HasSubstr("is left to the base, and trains"));
   for (const std::string& folder : {std::string(), std::string("a\nb"), std::string(5000, 'x')}) {
-    EXPECT_THAT(RefusalOf([&](Manifest& m) { with_base(m), m.base->folder = folder; }),
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { with_base(m), m.base->folder = folder; }),
                 HasSubstr("a path has 1 to 4,096 printable bytes"));
   }
 }
@@ -409,12 +425,17 @@ TEST(ManifestTest, PartsComeInTheOrderOfTheirWidth) {
 }
 
 TEST(ManifestTest, StatesThatNobodyKnowsAreRefused) {
-  const auto refusal = [](SavedState state) { return RefusalOf([&](Manifest& m) { m.states = {std::move(state)}; }); };
+  const auto refusal = [](SavedState state) {
+    return RefusalOfManifest([&](Manifest& m) { m.states = {std::move(state)}; });
+  };
   EXPECT_THAT(refusal({"m", DType::kInt64}), HasSubstr("state \"m\" is of type \"i64\"; known are f32, bf16 and u8"));
   EXPECT_THAT(refusal({"m", DType::kFloat32, 0}), HasSubstr("with blocks of 0 elements"));
   EXPECT_THAT(refusal({""}), HasSubstr("it has a state named \"\""));
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.states = {{"m"}, {"m"}}; }), HasSubstr("state \"m\" is in it twice"));
-  EXPECT_THAT(RefusalOf([](Manifest& m) { m.states.assign(kMaxSavedStates + 1, {"m"}); }),
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) {
+                m.states = {{"m"}, {"m"}};
+              }),
+              HasSubstr("state \"m\" is in it twice"));
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.states.assign(kMaxSavedStates + 1, {"m"}); }),
               HasSubstr("has more than 16 states of an optimizer"));
 }
 

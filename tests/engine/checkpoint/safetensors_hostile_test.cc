@@ -13,10 +13,10 @@
 namespace shale {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
-std::string Refusal(absl::string_view json, int64_t data_bytes) {
+std::string SafetensorsRefusal(absl::string_view json, int64_t data_bytes) {
   const absl::Status status = ParseSafetensorsHeader(json, data_bytes).status();
   EXPECT_FALSE(status.ok()) << json.substr(0, 200);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -56,97 +56,113 @@ TEST(SafetensorsHeaderTest, SortsTensorsAsTheyLie) {
 TEST(SafetensorsHeaderTest, RefusesMoreThanFilesHave) {
   std::string json = R"({"__metadata__":{"":"")";
   for (int i = 0; i < kMaxSafetensorsMetadata; ++i) absl::StrAppend(&json, ",\"", i, "\":\"\"");
-  EXPECT_THAT(Refusal(json + "}}", 0), HasSubstr("__metadata__ has more than 65536 entries"));
+  EXPECT_THAT(SafetensorsRefusal(json + "}}", 0), HasSubstr("__metadata__ has more than 65536 entries"));
   json = "{";
   for (int i = 0; i < kMaxSafetensorsTensors; ++i) {
     absl::StrAppend(&json, "\"", i, R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)");
   }
-  EXPECT_THAT(Refusal(json + R"("more":{}})", 0), HasSubstr("there are more than 262144 tensors"));
+  EXPECT_THAT(SafetensorsRefusal(json + R"("more":{}})", 0), HasSubstr("there are more than 262144 tensors"));
 }
 
 TEST(SafetensorsHeaderTest, RefusesWhatIsNoObject) {
   for (const absl::string_view json :
        {"", " ", "[]", "1", "null", "\"x\"", " {}", "\n{}", "\xEF\xBB\xBF{}", "{}\n", "{", "}"}) {
-    EXPECT_THAT(Refusal(json, 0), HasSubstr("not a JSON object")) << json;
+    EXPECT_THAT(SafetensorsRefusal(json, 0), HasSubstr("not a JSON object")) << json;
   }
-  EXPECT_THAT(Refusal(absl::string_view("{}\0", 3), 0), HasSubstr("not a JSON object"));
+  EXPECT_THAT(SafetensorsRefusal(absl::string_view("{}\0", 3), 0), HasSubstr("not a JSON object"));
 }
 
 TEST(SafetensorsHeaderTest, RefusesWhatIsNoJson) {
-  EXPECT_THAT(Refusal("{}{}", 0), HasSubstr("not JSON at its byte 3"));
-  EXPECT_THAT(Refusal("{} {}", 0), HasSubstr("not JSON"));
-  EXPECT_THAT(Refusal("{\"a\":}", 0), HasSubstr("not JSON"));
-  EXPECT_THAT(Refusal("{'a':{}}", 0), HasSubstr("not JSON"));
-  EXPECT_THAT(Refusal("{,}", 0), HasSubstr("not JSON"));
-  EXPECT_THAT(Refusal(One("U8", "[01]", "[0,1]"), 1), HasSubstr("not JSON"));
-  EXPECT_THAT(Refusal(One("U8", "[1,]", "[0,1]"), 1), HasSubstr("not JSON"));
-  EXPECT_THAT(Refusal(One("U8", "[NaN]", "[0,1]"), 1), HasSubstr("not JSON"));
-  EXPECT_THAT(Refusal(One("U8", "/* */[1]", "[0,1]"), 1), HasSubstr("not JSON"));
-  EXPECT_THAT(Refusal(std::string("{\"a\0\":{}}", 9), 0), HasSubstr("not JSON"));
+  EXPECT_THAT(SafetensorsRefusal("{}{}", 0), HasSubstr("not JSON at its byte 3"));
+  EXPECT_THAT(SafetensorsRefusal("{} {}", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(SafetensorsRefusal("{\"a\":}", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(SafetensorsRefusal("{'a':{}}", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(SafetensorsRefusal("{,}", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[01]", "[0,1]"), 1), HasSubstr("not JSON"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[1,]", "[0,1]"), 1), HasSubstr("not JSON"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[NaN]", "[0,1]"), 1), HasSubstr("not JSON"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "/* */[1]", "[0,1]"), 1), HasSubstr("not JSON"));
+  EXPECT_THAT(SafetensorsRefusal(std::string("{\"a\0\":{}}", 9), 0), HasSubstr("not JSON"));
 }
 
 TEST(SafetensorsHeaderTest, RefusesWhatIsNotUtf8) {
-  EXPECT_THAT(Refusal("{\"\xFF\":{}}", 0), HasSubstr("not JSON"));
-  EXPECT_THAT(Refusal("{\"\xED\xA0\x80\":{}}", 0), HasSubstr("not JSON"));
-  EXPECT_THAT(Refusal(R"({"\ud800":{}})", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(SafetensorsRefusal("{\"\xFF\":{}}", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(SafetensorsRefusal("{\"\xED\xA0\x80\":{}}", 0), HasSubstr("not JSON"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"\ud800":{}})", 0), HasSubstr("not JSON"));
 }
 
 TEST(SafetensorsHeaderTest, RefusesDuplicates) {
   const std::string t = R"("t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]})";
-  EXPECT_THAT(Refusal(absl::StrCat("{", t, ",", t, "}"), 1), HasSubstr("\"t\" occurs twice"));
+  EXPECT_THAT(SafetensorsRefusal(absl::StrCat("{", t, ",", t, "}"), 1), HasSubstr("\"t\" occurs twice"));
   // The same name, written with an escape.
-  EXPECT_THAT(Refusal(absl::StrCat("{", t, R"(,"\u0074":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})"), 2),
-              HasSubstr("\"t\" occurs twice"));
-  EXPECT_THAT(Refusal(R"({"__metadata__":{},"__metadata__":{}})", 0), HasSubstr("\"__metadata__\" occurs twice"));
-  EXPECT_THAT(Refusal(R"({"__metadata__":{"a":"1","a":"2"}})", 0), HasSubstr("\"a\" occurs twice in __metadata__"));
-  EXPECT_THAT(Refusal(R"({"t":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1),
+  EXPECT_THAT(
+      SafetensorsRefusal(absl::StrCat("{", t, R"(,"\u0074":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})"), 2),
+      HasSubstr("\"t\" occurs twice"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"__metadata__":{},"__metadata__":{}})", 0),
+              HasSubstr("\"__metadata__\" occurs twice"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"__metadata__":{"a":"1","a":"2"}})", 0),
+              HasSubstr("\"a\" occurs twice in __metadata__"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"t":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1),
               HasSubstr("tensor \"t\": dtype occurs twice"));
 }
 
 TEST(SafetensorsHeaderTest, RefusesOtherMembers) {
-  EXPECT_THAT(Refusal(R"({"t":{"dtype":"U8","shape":[1]}})", 1), HasSubstr("dtype, shape or data_offsets is missing"));
-  EXPECT_THAT(Refusal(R"({"t":{}})", 1), HasSubstr("tensor \"t\": dtype, shape or data_offsets is missing"));
-  EXPECT_THAT(Refusal(R"({"t":{"dtype":"U8","stride":[1]}})", 1), HasSubstr("unknown member \"stride\""));
-  EXPECT_THAT(Refusal(R"({"t":[]})", 1), HasSubstr("\"t\" is a list, not an object"));
-  EXPECT_THAT(Refusal(R"({"t":null})", 1), HasSubstr("\"t\" is null, not an object"));
-  EXPECT_THAT(Refusal(R"({"t":{"dtype":1,"shape":[1],"data_offsets":[0,1]}})", 1), HasSubstr("dtype is a number"));
-  EXPECT_THAT(Refusal(R"({"t":{"dtype":["U8"],"shape":[1],"data_offsets":[0,1]}})", 1), HasSubstr("dtype is a list"));
-  EXPECT_THAT(Refusal(R"({"t":{"dtype":"U8","shape":1,"data_offsets":[0,1]}})", 1), HasSubstr("shape is a number"));
-  EXPECT_THAT(Refusal(R"({"t":{"dtype":"U8","shape":{},"data_offsets":[0,1]}})", 1), HasSubstr("shape is an object"));
-  EXPECT_THAT(Refusal(R"({"__metadata__":{"a":1}})", 0), HasSubstr("__metadata__ of \"a\" is a number"));
-  EXPECT_THAT(Refusal(R"({"__metadata__":{"a":{}}})", 0), HasSubstr("is an object; it maps strings to strings"));
-  EXPECT_THAT(Refusal(R"({"__metadata__":"a"})", 0), HasSubstr("is a string, not an object"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"t":{"dtype":"U8","shape":[1]}})", 1),
+              HasSubstr("dtype, shape or data_offsets is missing"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"t":{}})", 1), HasSubstr("tensor \"t\": dtype, shape or data_offsets is missing"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"t":{"dtype":"U8","stride":[1]}})", 1), HasSubstr("unknown member \"stride\""));
+  EXPECT_THAT(SafetensorsRefusal(R"({"t":[]})", 1), HasSubstr("\"t\" is a list, not an object"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"t":null})", 1), HasSubstr("\"t\" is null, not an object"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"t":{"dtype":1,"shape":[1],"data_offsets":[0,1]}})", 1),
+              HasSubstr("dtype is a number"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"t":{"dtype":["U8"],"shape":[1],"data_offsets":[0,1]}})", 1),
+              HasSubstr("dtype is a list"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"t":{"dtype":"U8","shape":1,"data_offsets":[0,1]}})", 1),
+              HasSubstr("shape is a number"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"t":{"dtype":"U8","shape":{},"data_offsets":[0,1]}})", 1),
+              HasSubstr("shape is an object"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"__metadata__":{"a":1}})", 0), HasSubstr("__metadata__ of \"a\" is a number"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"__metadata__":{"a":{}}})", 0),
+              HasSubstr("is an object; it maps strings to strings"));
+  EXPECT_THAT(SafetensorsRefusal(R"({"__metadata__":"a"})", 0), HasSubstr("is a string, not an object"));
 }
 
 TEST(SafetensorsHeaderTest, RefusesOtherNumbers) {
-  EXPECT_THAT(Refusal(One("U8", "[-1]", "[0,1]"), 1), HasSubstr("shape holds a negative number"));
-  EXPECT_THAT(Refusal(One("U8", "[1.0]", "[0,1]"), 1), HasSubstr("shape holds a number that is not an integer"));
-  EXPECT_THAT(Refusal(One("U8", "[1e0]", "[0,1]"), 1), HasSubstr("not an integer"));
-  EXPECT_THAT(Refusal(One("U8", "[\"1\"]", "[0,1]"), 1), HasSubstr("shape holds a string"));
-  EXPECT_THAT(Refusal(One("U8", "[[1]]", "[0,1]"), 1), HasSubstr("shape holds a list"));
-  EXPECT_THAT(Refusal(One("U8", "[true]", "[0,1]"), 1), HasSubstr("shape holds true or false"));
-  EXPECT_THAT(Refusal(One("U8", "[9223372036854775808]", "[0,1]"), 1), HasSubstr("9223372036854775808 is too large"));
-  EXPECT_THAT(Refusal(One("U8", "[1e999]", "[0,1]"), 1), HasSubstr("not JSON"));
-  EXPECT_THAT(Refusal(One("U8", "[99999999999999999999]", "[0,1]"), 1), HasSubstr("not an integer"));
-  EXPECT_THAT(Refusal(One("U8", "[1]", "[1]"), 1), HasSubstr("data_offsets must be [begin, end]"));
-  EXPECT_THAT(Refusal(One("U8", "[1]", "[0,1,1]"), 1), HasSubstr("data_offsets must be [begin, end]"));
-  EXPECT_THAT(Refusal(One("U8", "[1]", "[0,-1]"), 1), HasSubstr("data_offsets holds a negative number"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[-1]", "[0,1]"), 1), HasSubstr("shape holds a negative number"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[1.0]", "[0,1]"), 1),
+              HasSubstr("shape holds a number that is not an integer"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[1e0]", "[0,1]"), 1), HasSubstr("not an integer"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[\"1\"]", "[0,1]"), 1), HasSubstr("shape holds a string"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[[1]]", "[0,1]"), 1), HasSubstr("shape holds a list"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[true]", "[0,1]"), 1), HasSubstr("shape holds true or false"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[9223372036854775808]", "[0,1]"), 1),
+              HasSubstr("9223372036854775808 is too large"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[1e999]", "[0,1]"), 1), HasSubstr("not JSON"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[99999999999999999999]", "[0,1]"), 1), HasSubstr("not an integer"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[1]", "[1]"), 1), HasSubstr("data_offsets must be [begin, end]"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[1]", "[0,1,1]"), 1), HasSubstr("data_offsets must be [begin, end]"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[1]", "[0,-1]"), 1), HasSubstr("data_offsets holds a negative number"));
 }
 
 TEST(SafetensorsHeaderTest, RefusesUnknownDTypes) {
-  EXPECT_THAT(Refusal(One("F33", "[1]", "[0,1]"), 1), HasSubstr("tensor \"t\": unknown dtype \"F33\""));
-  EXPECT_THAT(Refusal(One("f32", "[1]", "[0,4]"), 4), HasSubstr("unknown dtype"));
+  EXPECT_THAT(SafetensorsRefusal(One("F33", "[1]", "[0,1]"), 1), HasSubstr("tensor \"t\": unknown dtype \"F33\""));
+  EXPECT_THAT(SafetensorsRefusal(One("f32", "[1]", "[0,4]"), 4), HasSubstr("unknown dtype"));
 }
 
 TEST(SafetensorsHeaderTest, RefusesSizesThatDoNotAgree) {
-  EXPECT_THAT(Refusal(One("F32", "[2,2]", "[0,12]"), 12), HasSubstr("has 12 bytes, but F32 [2, 2] takes 16"));
-  EXPECT_THAT(Refusal(One("F32", "[]", "[0,0]"), 0), HasSubstr("takes 4"));
-  EXPECT_THAT(Refusal(One("U8", "[1]", "[1,0]"), 1), HasSubstr("ends at byte 0, before it begins at 1"));
-  EXPECT_THAT(Refusal(One("F4", "[3]", "[0,2]"), 2), HasSubstr("takes 12 bits, which is not a whole number of bytes"));
-  EXPECT_THAT(Refusal(One("F32", "[4294967296,4294967296]", "[0,0]"), 0), HasSubstr("more bytes than can be counted"));
+  EXPECT_THAT(SafetensorsRefusal(One("F32", "[2,2]", "[0,12]"), 12),
+              HasSubstr("has 12 bytes, but F32 [2, 2] takes 16"));
+  EXPECT_THAT(SafetensorsRefusal(One("F32", "[]", "[0,0]"), 0), HasSubstr("takes 4"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[1]", "[1,0]"), 1), HasSubstr("ends at byte 0, before it begins at 1"));
+  EXPECT_THAT(SafetensorsRefusal(One("F4", "[3]", "[0,2]"), 2),
+              HasSubstr("takes 12 bits, which is not a whole number of bytes"));
+  EXPECT_THAT(SafetensorsRefusal(One("F32", "[4294967296,4294967296]", "[0,0]"), 0),
+              HasSubstr("more bytes than can be counted"));
   // 2^62 elements of 4 bytes wrap around to 0 bytes if the multiplication is not checked.
-  EXPECT_THAT(Refusal(One("F32", "[4611686018427387904]", "[0,0]"), 0), HasSubstr("more bytes than can be counted"));
-  EXPECT_THAT(Refusal(One("U8", "[4294967296,4294967296,0]", "[0,0]"), 0), HasSubstr("more bytes than can be counted"));
+  EXPECT_THAT(SafetensorsRefusal(One("F32", "[4611686018427387904]", "[0,0]"), 0),
+              HasSubstr("more bytes than can be counted"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[4294967296,4294967296,0]", "[0,0]"), 0),
+              HasSubstr("more bytes than can be counted"));
 }
 
 TEST(SafetensorsHeaderTest, RefusesGapsAndOverlaps) {
@@ -156,28 +172,32 @@ TEST(SafetensorsHeaderTest, RefusesGapsAndOverlaps) {
   };
   EXPECT_TRUE(ParseSafetensorsHeader(two("[0,2]", "[2,4]"), 4).ok());
   EXPECT_TRUE(ParseSafetensorsHeader(two("[2,4]", "[0,2]"), 4).ok());
-  EXPECT_THAT(Refusal(two("[1,3]", "[3,5]"), 5),
+  EXPECT_THAT(SafetensorsRefusal(two("[1,3]", "[3,5]"), 5),
               HasSubstr("\"a\": begins at byte 1, but the tensor before it ends at 0"));
-  EXPECT_THAT(Refusal(two("[0,2]", "[3,5]"), 5), HasSubstr("\"b\": begins at byte 3"));
-  EXPECT_THAT(Refusal(two("[0,2]", "[1,3]"), 3), HasSubstr("\"b\": begins at byte 1"));
-  EXPECT_THAT(Refusal(two("[0,2]", "[0,2]"), 2), HasSubstr("\"b\": begins at byte 0"));
-  EXPECT_THAT(Refusal(two("[0,2]", "[2,4]"), 3), HasSubstr("end at byte 4 of the data, but there are 3"));
-  EXPECT_THAT(Refusal(two("[0,2]", "[2,4]"), 5), HasSubstr("end at byte 4 of the data, but there are 5"));
-  EXPECT_THAT(Refusal("{}", 1), HasSubstr("end at byte 0 of the data, but there are 1"));
-  EXPECT_THAT(Refusal(One("U8", "[9223372036854775807]", "[0,9223372036854775807]"), 1), HasSubstr("can be counted"));
+  EXPECT_THAT(SafetensorsRefusal(two("[0,2]", "[3,5]"), 5), HasSubstr("\"b\": begins at byte 3"));
+  EXPECT_THAT(SafetensorsRefusal(two("[0,2]", "[1,3]"), 3), HasSubstr("\"b\": begins at byte 1"));
+  EXPECT_THAT(SafetensorsRefusal(two("[0,2]", "[0,2]"), 2), HasSubstr("\"b\": begins at byte 0"));
+  EXPECT_THAT(SafetensorsRefusal(two("[0,2]", "[2,4]"), 3), HasSubstr("end at byte 4 of the data, but there are 3"));
+  EXPECT_THAT(SafetensorsRefusal(two("[0,2]", "[2,4]"), 5), HasSubstr("end at byte 4 of the data, but there are 5"));
+  EXPECT_THAT(SafetensorsRefusal("{}", 1), HasSubstr("end at byte 0 of the data, but there are 1"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[9223372036854775807]", "[0,9223372036854775807]"), 1),
+              HasSubstr("can be counted"));
 }
 
 TEST(SafetensorsHeaderTest, SurvivesDepthAndWidth) {
   const size_t size = 1 << 20;
-  EXPECT_THAT(Refusal(absl::StrCat("{\"a\":", std::string(size, '['), "}"), 0), HasSubstr("\"a\" is a list"));
+  EXPECT_THAT(SafetensorsRefusal(absl::StrCat("{\"a\":", std::string(size, '['), "}"), 0),
+              HasSubstr("\"a\" is a list"));
   std::string objects = "{";
   for (int i = 0; i < 100000; ++i) objects += "\"a\":{";
-  EXPECT_THAT(Refusal(objects + "}", 0), HasSubstr("unknown member \"a\""));
-  EXPECT_THAT(Refusal(absl::StrCat("{\"", std::string(size, 'n'), "\":1}"), 0), HasSubstr("nnn\"... is a number"));
+  EXPECT_THAT(SafetensorsRefusal(objects + "}", 0), HasSubstr("unknown member \"a\""));
+  EXPECT_THAT(SafetensorsRefusal(absl::StrCat("{\"", std::string(size, 'n'), "\":1}"), 0),
+              HasSubstr("nnn\"... is a number"));
   std::string ones = "1";
   for (int i = 0; i < 100000; ++i) ones += ",1";
-  EXPECT_THAT(Refusal(One("U8", absl::StrCat("[", ones, "]"), "[0,1]"), 1), HasSubstr("more than 64 dimensions"));
-  EXPECT_THAT(Refusal(One("U8", "[1]", absl::StrCat("[", ones, "]")), 1), HasSubstr("must be [begin, end]"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", absl::StrCat("[", ones, "]"), "[0,1]"), 1),
+              HasSubstr("more than 64 dimensions"));
+  EXPECT_THAT(SafetensorsRefusal(One("U8", "[1]", absl::StrCat("[", ones, "]")), 1), HasSubstr("must be [begin, end]"));
 }
 
 // Whatever bytes are changed, the parser returns a header or a refusal.
@@ -209,9 +229,9 @@ TEST(SafetensorsHeaderTest, SurvivesMutations) {
   }
 }
 
-class SafetensorsFileTest : public testing::Test {
+class SafetensorsFileTest : public ::testing::Test {
  protected:
-  std::string Refusal(uint64_t length, absl::string_view rest) {
+  std::string SafetensorsRefusal(uint64_t length, absl::string_view rest) {
     std::string bytes(8, '\0');
     std::memcpy(bytes.data(), &length, 8);
     const std::string path = folder_.Write("a.safetensors", absl::StrCat(bytes, rest));
@@ -225,12 +245,13 @@ class SafetensorsFileTest : public testing::Test {
 };
 
 TEST_F(SafetensorsFileTest, RefusesLengthsThatAreNone) {
-  EXPECT_THAT(Refusal(100, "{}"), HasSubstr("its header claims 100 bytes, but only 2 follow"));
-  EXPECT_THAT(Refusal(100'000'001, "{}"), HasSubstr("claims 100000001 bytes; at most 100000000 are allowed"));
-  EXPECT_THAT(Refusal(~uint64_t{0}, "{}"), HasSubstr("claims 18446744073709551615 bytes"));
-  EXPECT_THAT(Refusal(~uint64_t{0} - 7, "{}"), HasSubstr("at most"));
-  EXPECT_THAT(Refusal(0, ""), HasSubstr("not a JSON object"));
-  EXPECT_THAT(Refusal(2, "{}x"), HasSubstr("end at byte 0 of the data, but there are 1"));
+  EXPECT_THAT(SafetensorsRefusal(100, "{}"), HasSubstr("its header claims 100 bytes, but only 2 follow"));
+  EXPECT_THAT(SafetensorsRefusal(100'000'001, "{}"),
+              HasSubstr("claims 100000001 bytes; at most 100000000 are allowed"));
+  EXPECT_THAT(SafetensorsRefusal(~uint64_t{0}, "{}"), HasSubstr("claims 18446744073709551615 bytes"));
+  EXPECT_THAT(SafetensorsRefusal(~uint64_t{0} - 7, "{}"), HasSubstr("at most"));
+  EXPECT_THAT(SafetensorsRefusal(0, ""), HasSubstr("not a JSON object"));
+  EXPECT_THAT(SafetensorsRefusal(2, "{}x"), HasSubstr("end at byte 0 of the data, but there are 1"));
 }
 
 TEST_F(SafetensorsFileTest, RefusesShortFiles) {

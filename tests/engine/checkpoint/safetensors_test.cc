@@ -20,9 +20,9 @@
 namespace shale {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Pair;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
 using Type = SafetensorsDType;
 using Entry = SafetensorsWriter::Entry;
 

@@ -39,7 +39,7 @@ TEST(Hostile, MegabytesAreRefused) {
   EXPECT_EQ(ParseError(comment),
             "job.textproto: more than 1 MiB; a job spec is a few hundred bytes, is this the right file?");
   EXPECT_NE(ErrorOf(ParseJobBinary(comment, "job.pb").status()).find("more than 1 MiB"), std::string::npos);
-  const std::string path = testing::TempDir() + "/big.textproto";
+  const std::string path = ::testing::TempDir() + "/big.textproto";
   std::ofstream(path) << comment;
   EXPECT_NE(ErrorOf(LoadJob(path).status()).find("more than 1 MiB"), std::string::npos);
   // Exactly 1 MiB passes.
@@ -114,7 +114,7 @@ TEST(Hostile, BinaryEnumNumbersAndUnknownFieldsAreRefused) {
 TEST(Hostile, TheFormOfAFileIsFoundByItsNameOrBytes) {
   proto::Job spec;
   ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(kDecoderJob, &spec));
-  const std::string folder = testing::TempDir();
+  const std::string folder = ::testing::TempDir();
   std::ofstream(folder + "/a.job") << kDecoderJob;
   std::ofstream(folder + "/b.job") << spec.SerializeAsString();
   std::ofstream(folder + "/c.binpb") << spec.SerializeAsString();

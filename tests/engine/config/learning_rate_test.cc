@@ -11,7 +11,7 @@
 namespace shale {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Shape = LearningRateShape;
 
 LearningRateSchedule Make(const LearningRateOptions& options) { return LearningRateSchedule::Create(options).value(); }

@@ -15,13 +15,13 @@ struct Case {
   std::string message;
 };
 
-class Messages : public testing::TestWithParam<Case> {};
+class Messages : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Messages, SayWhereWhatAndWhatIsAllowed) { EXPECT_EQ(ParseError(GetParam().text), GetParam().message); }
 
 INSTANTIATE_TEST_SUITE_P(
     Names, Messages,
-    testing::Values(
+    ::testing::Values(
         Case{"sharding {\n  strategy: FULL_SHARDED\n}",
              "job.textproto:2:3: sharding.strategy: found \"FULL_SHARDED\"; allowed: DDP, ZERO1, ZERO2, FULL_SHARD; "
              "did you mean FULL_SHARD?"},
@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Values, Messages,
-    testing::Values(
+    ::testing::Values(
         Case{"batch { micro_batch: 1.5 }",
              "job.textproto:1:9: batch.micro_batch: found \"1.5\"; expected a whole number, 1 to 1048576"},
         Case{"batch { micro_batch: 99999999999999999999 }",
@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Syntax, Messages,
-    testing::Values(
+    ::testing::Values(
         Case{"batch {\n  micro_batch: 1\n", "job.textproto:3:1: batch: the text ends where \"}\" is missing"},
         Case{"batch { } }", "job.textproto:1:11: found \"}\"; expected a field name"},
         Case{"batch: 3", "job.textproto:1:8: found \"3\" after batch; expected \"{\""},

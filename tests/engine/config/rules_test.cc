@@ -11,13 +11,13 @@ struct Rule {
   std::string message;  // Empty if the job is allowed.
 };
 
-class Rules : public testing::TestWithParam<Rule> {};
+class Rules : public ::testing::TestWithParam<Rule> {};
 
 TEST_P(Rules, RefuseContradictionsByName) { EXPECT_EQ(SetError(GetParam().overrides), GetParam().message); }
 
 INSTANTIATE_TEST_SUITE_P(
     Model, Rules,
-    testing::Values(
+    ::testing::Values(
         Rule{{"model.decoder.width=1000", "model.decoder.heads=12"},
              "--set: model.decoder.width: width 1000 is not a multiple of heads 12; try width 984 or 1008, or give "
              "head_width"},
@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Sharding, Rules,
-    testing::Values(
+    ::testing::Values(
         Rule{{"sharding.strategy=DDP", "sharding.accumulation=SHARDED"},
              "--set: sharding.accumulation: SHARDED does not go with strategy DDP: nothing is sharded to reduce into; "
              "use "
@@ -138,30 +138,31 @@ TEST(LeanState, IsAPresetThatExplicitPartsOverrule) {
 
 INSTANTIATE_TEST_SUITE_P(
     Memory, Rules,
-    testing::Values(Rule{{"activation_checkpointing.preset=BLOCK", "activation_checkpointing.every_nth=2",
-                          "activation_checkpointing.first_layers=1"},
-                         "--set: activation_checkpointing.every_nth: every_nth does not go with first_layers and "
-                         "last_layers; keep one choice of "
-                         "blocks"},
-                    Rule{{"activation_checkpointing.preset=BLOCK", "activation_checkpointing.first_layers=0"},
-                         "--set: activation_checkpointing.first_layers: first_layers and last_layers choose no block; "
-                         "give a number, or leave both "
-                         "out for all blocks"},
-                    Rule{{"activation_checkpointing.every_nth=2"},
-                         "--set: activation_checkpointing.every_nth: preset NONE recomputes nothing, so a choice of "
-                         "blocks has no effect; use "
-                         "another preset, or leave every_nth, first_layers and last_layers out"},
-                    Rule{{"activation_checkpointing.preset=FFN", "activation_checkpointing.last_layers=5"},
-                         "--set: activation_checkpointing.last_layers: first_layers 0 and last_layers 5 are more than "
-                         "the model's 4 layers"},
-                    Rule{{"activation_checkpointing.preset=FFN", "activation_checkpointing.first_layers=1",
-                          "activation_checkpointing.last_layers=3"},
-                         ""}));
+    ::testing::Values(
+        Rule{{"activation_checkpointing.preset=BLOCK", "activation_checkpointing.every_nth=2",
+              "activation_checkpointing.first_layers=1"},
+             "--set: activation_checkpointing.every_nth: every_nth does not go with first_layers and "
+             "last_layers; keep one choice of "
+             "blocks"},
+        Rule{{"activation_checkpointing.preset=BLOCK", "activation_checkpointing.first_layers=0"},
+             "--set: activation_checkpointing.first_layers: first_layers and last_layers choose no block; "
+             "give a number, or leave both "
+             "out for all blocks"},
+        Rule{{"activation_checkpointing.every_nth=2"},
+             "--set: activation_checkpointing.every_nth: preset NONE recomputes nothing, so a choice of "
+             "blocks has no effect; use "
+             "another preset, or leave every_nth, first_layers and last_layers out"},
+        Rule{{"activation_checkpointing.preset=FFN", "activation_checkpointing.last_layers=5"},
+             "--set: activation_checkpointing.last_layers: first_layers 0 and last_layers 5 are more than "
+             "the model's 4 layers"},
+        Rule{{"activation_checkpointing.preset=FFN", "activation_checkpointing.first_layers=1",
+              "activation_checkpointing.last_layers=3"},
+             ""}));
 
 // The model has 4 layers.
 INSTANTIATE_TEST_SUITE_P(
     Segments, Rules,
-    testing::Values(
+    ::testing::Values(
         Rule{{"activation_checkpointing.segment_blocks=4"}, ""}, Rule{{"activation_checkpointing.segments=SQRT"}, ""},
         Rule{{"activation_checkpointing={preset: BLOCK segment_blocks: 2 every_nth: 1}"}, ""},
         // With segments, a choice of blocks has an effect even with NONE.
@@ -193,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Run, Rules,
-    testing::Values(
+    ::testing::Values(
         Rule{{"optimizer.scaling=LINEAR"},
              "--set: optimizer.scaling: scales by global_batch / base_batch; give base_batch, the sequences per step "
              "that learning_rate is for"},
@@ -332,7 +333,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Runtime, Rules,
-    testing::Values(
+    ::testing::Values(
         Rule{{"runtime.ranks_per_device=2"},
              "--set: runtime.ranks_per_device: only device CUDA reads it; choose that, or leave it out"},
         Rule{{"runtime.collectives=NCCL"},

@@ -15,9 +15,9 @@
 namespace shale {
 namespace {
 
-using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Returns a source in which each token is its own position.
 TokenSource Counting(int32_t size) {

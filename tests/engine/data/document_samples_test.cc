@@ -16,8 +16,8 @@
 namespace shale {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TokenSource Tokens(std::vector<int32_t> tokens) { return TokenSource::FromTokens(std::move(tokens)).value(); }
 
@@ -127,7 +127,7 @@ struct Sample {
   std::vector<int32_t> inputs, targets, position_ids;
 };
 
-std::vector<Sample> ReadAll(DocumentSamples& samples) {
+std::vector<Sample> ReadAllSamples(DocumentSamples& samples) {
   std::vector<Sample> all;
   for (int64_t i = 0; i < samples.description().samples; ++i) {
     const auto length = static_cast<size_t>(samples.description().sequence_length);
@@ -149,7 +149,7 @@ TEST(DocumentSamples, PackHoldsSeveralDocumentsAndPadOne) {
   EXPECT_EQ((*packed)->targets(), 6);
   EXPECT_EQ((*packed)->report().samples, 2);
   EXPECT_DOUBLE_EQ((*packed)->report().padding, 0.4);
-  std::vector<Sample> samples = ReadAll(**packed);
+  std::vector<Sample> samples = ReadAllSamples(**packed);
   ASSERT_EQ(samples.size(), 2);
   EXPECT_THAT(samples[0].inputs, ElementsAre(1, 2, 3, 5, 6));
   EXPECT_THAT(samples[0].targets, ElementsAre(2, 3, 9, 6, 9));
@@ -161,7 +161,7 @@ TEST(DocumentSamples, PackHoldsSeveralDocumentsAndPadOne) {
   auto padded = DocumentSamples::Create(source, Packing::kPad, {.end_token = 9}, 5);
   ASSERT_TRUE(padded.ok()) << padded.status();
   EXPECT_FALSE((*padded)->description().has_position_ids);
-  samples = ReadAll(**padded);
+  samples = ReadAllSamples(**padded);
   ASSERT_EQ(samples.size(), 3);
   EXPECT_THAT(samples[1].inputs, ElementsAre(4, 0, 0, 0, 0));
   EXPECT_THAT(samples[2].targets, ElementsAre(6, 9, -1, -1, -1));
@@ -182,7 +182,7 @@ TEST(DocumentSamples, HoldEveryTargetOnce) {
     auto samples = DocumentSamples::Create(Tokens(tokens), packing, {.end_token = 0}, 13);
     ASSERT_TRUE(samples.ok()) << samples.status();
     std::vector<std::pair<int32_t, int32_t>> found;
-    for (const Sample& sample : ReadAll(**samples)) {
+    for (const Sample& sample : ReadAllSamples(**samples)) {
       for (size_t i = 0; i < sample.inputs.size(); ++i) {
         if (sample.targets[i] >= 0) found.emplace_back(sample.inputs[i], sample.targets[i]);
       }

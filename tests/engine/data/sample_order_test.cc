@@ -13,7 +13,7 @@
 namespace shale {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 std::vector<int64_t> Epoch(const SampleOrder& order, int64_t epoch) {
   std::vector<int64_t> samples(order.sample_count());

@@ -19,9 +19,9 @@
 namespace shale {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class TokenSourceErrorsTest : public testing::Test {
+class TokenSourceErrorsTest : public ::testing::Test {
  protected:
   // Opens `path` and expects an error with `code` and `message`.
   void ExpectRefused(const std::string& path, absl::StatusCode code, const std::string& message,
@@ -199,7 +199,7 @@ TEST_F(TokenSourceErrorsTest, CompressedFilesAndListsAreForTokenizers) {
   const std::string list = folder_.Write("all.list", "a.txt\n");
   ExpectRefused(list, kInvalid, list + " is a list of files, and a list can only name text for a tokenizer");
   EXPECT_TRUE(TokenSource::Open(list, DataFormat::kText).ok());
-  EXPECT_THAT(TokenSource::Open(folder_.path())->skipped(), testing::ElementsAre("a.jsonl.gz (compressed)"));
+  EXPECT_THAT(TokenSource::Open(folder_.path())->skipped(), ::testing::ElementsAre("a.jsonl.gz (compressed)"));
 }
 
 TEST_F(TokenSourceErrorsTest, NoTokensOfOnesOwn) {

@@ -18,26 +18,26 @@
 namespace shale {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::ElementsAreArray;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
 
-std::vector<int32_t> ReadAll(const TokenSource& source) {
+std::vector<int32_t> ReadAllTokens(const TokenSource& source) {
   std::vector<int32_t> tokens(source.size(), -7);
   EXPECT_TRUE(source.Read(0, source.size(), tokens.data()).ok());
   return tokens;
 }
 
 std::string Text(const TokenSource& source) {
-  const std::vector<int32_t> tokens = ReadAll(source);
+  const std::vector<int32_t> tokens = ReadAllTokens(source);
   return std::string(tokens.begin(), tokens.end());
 }
 
 TEST(TokenSourceTest, TokensOfTextAreItsBytes) {
   const TempFolder folder;
   const TokenSource source = TokenSource::Open(folder.Write("a.txt", "aé\n")).value();
-  EXPECT_THAT(ReadAll(source), ElementsAre('a', 0xC3, 0xA9, '\n'));
+  EXPECT_THAT(ReadAllTokens(source), ElementsAre('a', 0xC3, 0xA9, '\n'));
   EXPECT_EQ(source.vocabulary(), 256);
   EXPECT_EQ(source.tokenizer(), "bytes");
   EXPECT_EQ(source.format(), DataFormat::kText);
@@ -65,7 +65,7 @@ TEST(TokenSourceTest, ReadsLongerThanAnyBufferAreWhole) {
   for (size_t i = 0; i < tokens16.size(); ++i) tokens16[i] = i * 2654435761u % 50257;
   tokens16[600000] = 50256;
   const TokenSource source = TokenSource::Open(folder.Write("a.bin", LlmcBytes(tokens16))).value();
-  EXPECT_THAT(ReadAll(source), ElementsAreArray(tokens16));
+  EXPECT_THAT(ReadAllTokens(source), ElementsAreArray(tokens16));
 
   std::string text;
   while (text.size() < 1000000) absl::StrAppend(&text, "line ", text.size(), " über\n");
@@ -75,14 +75,14 @@ TEST(TokenSourceTest, ReadsLongerThanAnyBufferAreWhole) {
 TEST(TokenSourceTest, ReadsBothKindsOfLlmcFiles) {
   const TempFolder folder;
   const TokenSource gpt2 = TokenSource::Open(folder.Write("a.bin", LlmcBytes<uint16_t>({50256, 0, 513}))).value();
-  EXPECT_THAT(ReadAll(gpt2), ElementsAre(50256, 0, 513));
+  EXPECT_THAT(ReadAllTokens(gpt2), ElementsAre(50256, 0, 513));
   EXPECT_EQ(gpt2.vocabulary(), 50257);
   EXPECT_EQ(gpt2.tokenizer(), "GPT-2 (llm.c)");
   EXPECT_EQ(gpt2.format(), DataFormat::kLlmc);
   EXPECT_FALSE(gpt2.is_text());
   EXPECT_EQ(gpt2.Describe(), absl::StrCat(folder.Path("a.bin"), ": 1 llm.c file, 3 tokens"));
   const TokenSource llama3 = TokenSource::Open(folder.Write("b.bin", LlmcBytes<uint32_t>({128000, 70000, 1}))).value();
-  EXPECT_THAT(ReadAll(llama3), ElementsAre(128000, 70000, 1));
+  EXPECT_THAT(ReadAllTokens(llama3), ElementsAre(128000, 70000, 1));
   EXPECT_EQ(llama3.vocabulary(), 128256);
   EXPECT_EQ(llama3.tokenizer(), "Llama 3 (llm.c)");
   EXPECT_EQ(llama3.format(), DataFormat::kLlmc);
@@ -137,7 +137,7 @@ TEST(TokenSourceTest, AFolderOfLlmcFilesIsOneSequence) {
   folder.Write("train_000001.bin", LlmcBytes<uint16_t>({1, 2}));
   folder.Write("train_000002.bin", LlmcBytes<uint16_t>({}));
   folder.Write("train_000003.bin", LlmcBytes<uint16_t>({50999, 4, 5}));
-  EXPECT_THAT(ReadAll(TokenSource::Open(folder.path()).value()), ElementsAre(1, 2, 50999, 4, 5));
+  EXPECT_THAT(ReadAllTokens(TokenSource::Open(folder.path()).value()), ElementsAre(1, 2, 50999, 4, 5));
 }
 
 TEST(TokenSourceTest, TheFormatChoosesAmongTheFilesOfAFolder) {
@@ -148,7 +148,7 @@ TEST(TokenSourceTest, TheFormatChoosesAmongTheFilesOfAFolder) {
   EXPECT_EQ(Text(text), "R");
   EXPECT_THAT(text.skipped(), ElementsAre("a.bin (binary)"));
   const TokenSource llmc = TokenSource::Open(folder.path(), DataFormat::kLlmc).value();
-  EXPECT_THAT(ReadAll(llmc), ElementsAre(1, 2));
+  EXPECT_THAT(ReadAllTokens(llmc), ElementsAre(1, 2));
   EXPECT_THAT(llmc.skipped(), ElementsAre("readme (not an llm.c token file)"));
   EXPECT_THAT(std::string(TokenSource::Open(folder.path()).status().message()),
               AllOf(HasSubstr("hold tokens of different kinds (text, llm.c for GPT-2, llm.c for Llama-3"),
@@ -168,8 +168,8 @@ TEST(TokenSourceTest, ASliceIsASourceOfItsOwn) {
 TEST(TokenSourceTest, HoldsOutTheEnd) {
   const TokenSource source = TokenSource::FromTokens({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}).value();
   const TokenSplit split = HoldOutEnd(source, 0.39, 2).value();
-  EXPECT_THAT(ReadAll(split.training), ElementsAre(0, 1, 2, 3, 4, 5, 6));
-  EXPECT_THAT(ReadAll(split.evaluation), ElementsAre(7, 8, 9));
+  EXPECT_THAT(ReadAllTokens(split.training), ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(ReadAllTokens(split.evaluation), ElementsAre(7, 8, 9));
 }
 
 TEST(TokenSourceTest, RefusesToHoldOutTooMuchOrTooLittle) {

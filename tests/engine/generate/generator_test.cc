@@ -22,8 +22,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kSequence = 12;
-constexpr char kEvaluationText[] = "sphinx of black quartz, judge my vow; pack";
+constexpr int kGeneratedSequence = 12;
+constexpr char kGeneratorText[] = "sphinx of black quartz, judge my vow; pack";
 constexpr char kLlama[] = "decoder { family: LLAMA width: 32 layers: 2 heads: 4 kv_heads: 2 }";
 constexpr char kGpt2[] = "decoder { family: GPT2 width: 32 layers: 1 heads: 2 }";
 constexpr char kMlp[] = "mlp { embedding: 8 hidden: 32 }";
@@ -38,13 +38,13 @@ class GeneratorTest : public ::testing::Test {
     std::string text;
     for (int i = 0; i < 40; ++i) absl::StrAppend(&text, "pack my box with five dozen liquor jugs; ");
     ASSERT_TRUE(WriteFileDurably(JoinPath(run_, "text"), text).ok());
-    ASSERT_TRUE(WriteFileDurably(JoinPath(run_, "evaluation"), kEvaluationText).ok());
+    ASSERT_TRUE(WriteFileDurably(JoinPath(run_, "evaluation"), kGeneratorText).ok());
   }
 
   void Train(const std::string& model, const std::string& more = "", const std::string& optimizer = "") {
     absl::StatusOr<Job> job =
         ParseJobText(absl::StrCat("model { ", model, " } data { path: \"text\" evaluation_path: \"evaluation\" } ",
-                                  "batch { global_batch: 4 micro_batch: 2 sequence_length: ", kSequence,
+                                  "batch { global_batch: 4 micro_batch: 2 sequence_length: ", kGeneratedSequence,
                                   " } sharding { ranks: 2 } ", "optimizer { learning_rate: 1e-2 ", optimizer,
                                   " } lr_schedule { steps: 4 } runtime { threads_per_rank: 1 } ", more),
                      JoinPath(run_, "job"));
@@ -70,11 +70,11 @@ class GeneratorTest : public ::testing::Test {
 
   // Returns the loss of the evaluation text, computed from the logits of each context by itself.
   double LossOfLogits(Generator& generator, bool last_only) {
-    const std::vector<int32_t> tokens = *generator.TextPrompt(kEvaluationText);
+    const std::vector<int32_t> tokens = *generator.TextPrompt(kGeneratorText);
     double sum = 0;
     int64_t count = 0;
-    for (size_t begin = 0; begin + kSequence < tokens.size(); begin += kSequence) {
-      for (int length = last_only ? kSequence : 1; length <= kSequence; ++length) {
+    for (size_t begin = 0; begin + kGeneratedSequence < tokens.size(); begin += kGeneratedSequence) {
+      for (int length = last_only ? kGeneratedSequence : 1; length <= kGeneratedSequence; ++length) {
         const auto logits = generator.Logits(absl::MakeConstSpan(tokens).subspan(begin, length));
         EXPECT_TRUE(logits.ok()) << logits.status();
         if (!logits.ok()) return NAN;
@@ -134,11 +134,11 @@ TEST_F(GeneratorTest, OnlyTheLastWindowCounts) {
   Train(kLlama);
   auto generator = Load();
   ASSERT_NE(generator, nullptr);
-  const std::vector<int32_t> tokens = *generator->TextPrompt(kEvaluationText);
+  const std::vector<int32_t> tokens = *generator->TextPrompt(kGeneratorText);
   const auto all = generator->Logits(tokens);
   ASSERT_TRUE(all.ok());
   const std::vector<float> expected(all->begin(), all->end());
-  const auto last = generator->Logits(absl::MakeConstSpan(tokens).last(kSequence));
+  const auto last = generator->Logits(absl::MakeConstSpan(tokens).last(kGeneratedSequence));
   ASSERT_TRUE(last.ok());
   EXPECT_EQ(std::vector<float>(last->begin(), last->end()), expected);
 }

@@ -57,7 +57,7 @@ DecoderConfig Parse(absl::string_view text) {
   return config.ok() ? *config : DecoderConfig();
 }
 
-std::string Refusal(absl::string_view text) {
+std::string ConfigRefusal(absl::string_view text) {
   const absl::Status status = ParseHfConfig(text, "m/config.json").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
   EXPECT_THAT(std::string(status.message()), HasSubstr("m/config.json: "));
@@ -148,7 +148,7 @@ TEST(HfConfigTest, WindowsCountOnlyWhereTheyAreInForce) {
   const std::string on = Replace(kQwen2, "\"use_sliding_window\": false", "\"use_sliding_window\": true");
   EXPECT_EQ(Parse(Replace(on, "\"max_window_layers\": 21", "\"max_window_layers\": 0")).attention_window, 32768);
   EXPECT_EQ(Parse(Replace(on, "\"max_window_layers\": 21", "\"max_window_layers\": 24")).attention_window, 0);
-  EXPECT_THAT(Refusal(on), AllOf(HasSubstr("max_window_layers: found 21"), HasSubstr("one kind of layer")));
+  EXPECT_THAT(ConfigRefusal(on), AllOf(HasSubstr("max_window_layers: found 21"), HasSubstr("one kind of layer")));
 
   const std::string two = Replace(on, "\"num_hidden_layers\": 24", "\"num_hidden_layers\": 2");
   const auto typed = [&](absl::string_view a, absl::string_view b) {
@@ -156,10 +156,10 @@ TEST(HfConfigTest, WindowsCountOnlyWhereTheyAreInForce) {
   };
   EXPECT_EQ(Parse(typed("sliding", "sliding")).attention_window, 32768);
   EXPECT_EQ(Parse(typed("full", "full")).attention_window, 0);
-  EXPECT_THAT(Refusal(typed("full", "sliding")), HasSubstr("layer_types"));
-  EXPECT_THAT(Refusal(typed("linear", "linear")), HasSubstr("layer_types"));
-  EXPECT_THAT(Refusal(With(two, "\"layer_types\": [\"full_attention\"]")), HasSubstr("layer_types"));
-  EXPECT_THAT(Refusal(With(kLlama31, "\"layer_types\": [\"sliding_attention\"]")), HasSubstr("layer_types"));
+  EXPECT_THAT(ConfigRefusal(typed("full", "sliding")), HasSubstr("layer_types"));
+  EXPECT_THAT(ConfigRefusal(typed("linear", "linear")), HasSubstr("layer_types"));
+  EXPECT_THAT(ConfigRefusal(With(two, "\"layer_types\": [\"full_attention\"]")), HasSubstr("layer_types"));
+  EXPECT_THAT(ConfigRefusal(With(kLlama31, "\"layer_types\": [\"sliding_attention\"]")), HasSubstr("layer_types"));
 }
 
 TEST(HfConfigTest, RefusesWhatTheEngineDoesNotCompute) {
@@ -197,50 +197,52 @@ TEST(HfConfigTest, RefusesWhatTheEngineDoesNotCompute) {
                "\"num_kv_heads\": 3"),
        "num_kv_heads: found 3; allowed: 71"},
   };
-  for (const auto& test : cases) EXPECT_THAT(Refusal(test.text), HasSubstr(test.key));
+  for (const auto& test : cases) EXPECT_THAT(ConfigRefusal(test.text), HasSubstr(test.key));
 }
 
 TEST(HfConfigTest, RefusesNumbersThatAreNone) {
   for (const absl::string_view value : {"0", "-1", "1.5", "4096.0", "\"4096\"", "true", "[4096]", "null", "1e3",
                                         "99999999999", "18446744073709551615", "9223372036854775808"}) {
-    EXPECT_THAT(Refusal(Replace(kLlama31, "\"hidden_size\": 4096", absl::StrCat("\"hidden_size\": ", value))),
+    EXPECT_THAT(ConfigRefusal(Replace(kLlama31, "\"hidden_size\": 4096", absl::StrCat("\"hidden_size\": ", value))),
                 HasSubstr("hidden_size: found "));
   }
   for (const absl::string_view value : {"0", "-1e-5", "\"1e-5\"", "1e300", "false", "{}"}) {
-    EXPECT_THAT(Refusal(Replace(kLlama31, "1e-05", value)), HasSubstr("rms_norm_eps: found "));
+    EXPECT_THAT(ConfigRefusal(Replace(kLlama31, "1e-05", value)), HasSubstr("rms_norm_eps: found "));
   }
-  EXPECT_THAT(Refusal(Replace(kLlama31, "\"num_key_value_heads\": 8", "\"num_key_value_heads\": 5")),
+  EXPECT_THAT(ConfigRefusal(Replace(kLlama31, "\"num_key_value_heads\": 8", "\"num_key_value_heads\": 5")),
               HasSubstr("num_key_value_heads: found 5; allowed: a divisor of num_attention_heads 32"));
-  EXPECT_THAT(Refusal(Replace(kLlama31, "\"hidden_size\": 4096", "\"hidden_size\": 4100")), HasSubstr("hidden_size"));
-  EXPECT_THAT(Refusal(With(kLlama31, "\"head_dim\": 7")), HasSubstr("head_dim: found 7"));
-  EXPECT_THAT(Refusal(With(kQwen2, "\"initializer_range\": -1")), HasSubstr("initializer_range"));
+  EXPECT_THAT(ConfigRefusal(Replace(kLlama31, "\"hidden_size\": 4096", "\"hidden_size\": 4100")),
+              HasSubstr("hidden_size"));
+  EXPECT_THAT(ConfigRefusal(With(kLlama31, "\"head_dim\": 7")), HasSubstr("head_dim: found 7"));
+  EXPECT_THAT(ConfigRefusal(With(kQwen2, "\"initializer_range\": -1")), HasSubstr("initializer_range"));
 }
 
 TEST(HfConfigTest, ReportsEverythingAtOnce) {
   std::string text = Replace(kLlama31, "\"vocab_size\": 128256", "\"vocab_size\": 0");
   text = Replace(text, "\"silu\"", "\"relu\"");
-  EXPECT_THAT(Refusal(text), AllOf(HasSubstr("vocab_size: found 0"), HasSubstr("hidden_act: found \"relu\"")));
+  EXPECT_THAT(ConfigRefusal(text), AllOf(HasSubstr("vocab_size: found 0"), HasSubstr("hidden_act: found \"relu\"")));
 }
 
 TEST(HfConfigTest, RefusesHostileText) {
   for (const absl::string_view text : {"", " ", "[]", "1", "null", "\"x\"", "{", "{]", "{\"a\":1}x", "{\"a\":NaN}",
                                        "{'a':1}", "{\"a\":1e999}", "\xff{}", "{\"a\":\"\xff\"}", "[{}]"}) {
-    Refusal(text);
+    ConfigRefusal(text);
   }
-  EXPECT_THAT(Refusal(With(kLlama31, "\"hidden_size\": 1")), HasSubstr("\"hidden_size\" occurs twice"));
-  EXPECT_THAT(Refusal(With(kLlama31, "\"x\": {\"y\": {\"z\": 1, \"z\": 2}}")), HasSubstr("\"z\" occurs twice"));
+  EXPECT_THAT(ConfigRefusal(With(kLlama31, "\"hidden_size\": 1")), HasSubstr("\"hidden_size\" occurs twice"));
+  EXPECT_THAT(ConfigRefusal(With(kLlama31, "\"x\": {\"y\": {\"z\": 1, \"z\": 2}}")), HasSubstr("\"z\" occurs twice"));
   for (const absl::string_view open : {"[", "{\"a\":"}) {
     std::string deep = "{\"a\":";
     for (int i = 0; i < 100000; ++i) absl::StrAppend(&deep, open);
-    EXPECT_THAT(Refusal(deep), HasSubstr("nests deeper than"));
+    EXPECT_THAT(ConfigRefusal(deep), HasSubstr("nests deeper than"));
   }
-  EXPECT_LT(Refusal(Replace(kLlama31, "\"silu\"", absl::StrCat("\"", std::string(100000, 'x'), "\""))).size(), 400);
+  EXPECT_LT(ConfigRefusal(Replace(kLlama31, "\"silu\"", absl::StrCat("\"", std::string(100000, 'x'), "\""))).size(),
+            400);
 }
 
 // Keys come from strangers as values do. Fuzzing found messages that showed them unquoted and without limit.
 TEST(HfConfigTest, MessagesShowStrangeKeysQuotedAndNotAll) {
   const auto refusal = [](absl::string_view keys) {
-    return Refusal(Replace(kLlama31, "\"rope_type\"", absl::StrCat(keys, "\"rope_type\"")));
+    return ConfigRefusal(Replace(kLlama31, "\"rope_type\"", absl::StrCat(keys, "\"rope_type\"")));
   };
   EXPECT_THAT(refusal("\"\\u001b[2J\": 1, "), HasSubstr("rope_scaling.\"\\u001b[2J\": found 1"));
   EXPECT_LT(refusal(absl::StrCat("\"", std::string(100000, 'x'), "\": 1, ")).size(), 600);

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::set<std::string> Names(const std::string& folder) {
+std::set<std::string> FilesIn(const std::string& folder) {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
   return names;
@@ -57,7 +57,7 @@ TEST(HfExportTest, EveryFamilyGoesRoundToTheBit) {
       ASSERT_TRUE(status.ok()) << status;
       EXPECT_EQ(ReadHfConfig(out).value(), model.config);
       ExpectTestWeights(out, model.config);
-      EXPECT_EQ(Names(out).contains("model.safetensors.index.json"), max_file_bytes < 5'000'000'000);
+      EXPECT_EQ(FilesIn(out).contains("model.safetensors.index.json"), max_file_bytes < 5'000'000'000);
     }
     EXPECT_EQ(folder.CountEntries(), 2);  // Nothing temporary stays.
   }
@@ -130,7 +130,7 @@ TEST(HfExportTest, TokenizerFilesAreCopiedByteForByte) {
   }
   const absl::Status status = ExportTestModel(config, out, {.base_folder = base});
   ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(Names(out),
+  EXPECT_EQ(FilesIn(out),
             (std::set<std::string>{"chat_template.jinja", "config.json", "generation_config.json", "merges.txt",
                                    "model.safetensors", "tokenizer.json", "tokenizer.model"}));
   for (const auto& [name, bytes] : copied) EXPECT_TRUE(ReadFile(out + name, 1 << 24).value() == bytes) << name;
@@ -156,7 +156,7 @@ TEST(HfExportTest, AFileOfTheBaseThatLeadsElsewhereIsNotCopied) {
   const absl::Status status =
       ExportTestModel(HfModel("llama"), folder.Path("out"), {.base_folder = folder.Path("base")});
   EXPECT_THAT(std::string(status.message()), HasSubstr("leads out of its folder"));
-  EXPECT_EQ(Names(folder.path()), (std::set<std::string>{"base", "secret"}));
+  EXPECT_EQ(FilesIn(folder.path()), (std::set<std::string>{"base", "secret"}));
 }
 
 TEST(HfExportTest, OnlyAnAbsentOrEmptyFolderIsTaken) {

@@ -11,11 +11,11 @@
 namespace shale {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Pair;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
 
-std::string Refusal(absl::string_view text) {
+std::string IndexRefusal(absl::string_view text) {
   const absl::Status status = ParseSafetensorsIndex(text).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text.substr(0, 200);
   EXPECT_LT(status.message().size(), 800);
@@ -39,22 +39,23 @@ TEST(SafetensorsIndexTest, RefusesFileNamesThatLeadElsewhere) {
        {"/etc/x.safetensors", "../x.safetensors", "a/../../x.safetensors", "a/x.safetensors", "./x.safetensors", "..",
         ".", "", ".safetensors", ".x.safetensors", "a\\\\x.safetensors", "x.safetensors\\u0000", "\\u0000.safetensors",
         "x\\n.safetensors", "x.bin", "x.safetensors/", "\\u007f.safetensors"}) {
-    EXPECT_THAT(Refusal(Map(name)), HasSubstr("weight_map of \"t\": the file name")) << name;
+    EXPECT_THAT(IndexRefusal(Map(name)), HasSubstr("weight_map of \"t\": the file name")) << name;
   }
-  EXPECT_THAT(Refusal(Map(absl::StrCat(std::string(300, 'x'), ".safetensors"))), HasSubstr("too long"));
+  EXPECT_THAT(IndexRefusal(Map(absl::StrCat(std::string(300, 'x'), ".safetensors"))), HasSubstr("too long"));
 }
 
 TEST(SafetensorsIndexTest, RefusesWhatIsNoIndex) {
   for (const absl::string_view text :
        {"", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":null})", R"({"weight_map":{"t":1}})",
         R"({"weight_map":{"t":null}})", R"({"weight_map":{"t":["x.safetensors"]}})", R"({"weight_map":{"t":{}}})"}) {
-    Refusal(text);
+    IndexRefusal(text);
   }
-  EXPECT_THAT(Refusal(R"({"weight_map":{"t":"a.safetensors","t":"b.safetensors"}})"), HasSubstr("\"t\" occurs twice"));
-  EXPECT_THAT(Refusal(R"({"weight_map":{},"weight_map":{}})"), HasSubstr("\"weight_map\" occurs twice"));
-  EXPECT_THAT(Refusal(absl::StrCat(R"({"metadata":)", std::string(50000, '['))), HasSubstr("nests deeper"));
-  EXPECT_THAT(Refusal(std::string(kMaxSafetensorsIndexBytes + 1, ' ')), HasSubstr("at most"));
-  EXPECT_THAT(Refusal("{\"weight_map\":{\"\xff\":\"a.safetensors\"}}"), HasSubstr("not JSON"));
+  EXPECT_THAT(IndexRefusal(R"({"weight_map":{"t":"a.safetensors","t":"b.safetensors"}})"),
+              HasSubstr("\"t\" occurs twice"));
+  EXPECT_THAT(IndexRefusal(R"({"weight_map":{},"weight_map":{}})"), HasSubstr("\"weight_map\" occurs twice"));
+  EXPECT_THAT(IndexRefusal(absl::StrCat(R"({"metadata":)", std::string(50000, '['))), HasSubstr("nests deeper"));
+  EXPECT_THAT(IndexRefusal(std::string(kMaxSafetensorsIndexBytes + 1, ' ')), HasSubstr("at most"));
+  EXPECT_THAT(IndexRefusal("{\"weight_map\":{\"\xff\":\"a.safetensors\"}}"), HasSubstr("not JSON"));
 }
 
 // A value of two bytes in the text takes fifty in memory. Parsing 64 MiB of them once took gigabytes.
@@ -62,7 +63,7 @@ TEST(SafetensorsIndexTest, RefusesMoreValuesThanTensorsThereAre) {
   for (const absl::string_view value : {"[],", "{},", "0,"}) {
     std::string text = R"({"weight_map":{},"metadata":[)";
     for (int i = 0; i < kMaxJsonValues; ++i) absl::StrAppend(&text, value);
-    EXPECT_THAT(Refusal(text + "0]}"), HasSubstr("it has more than 1048576 values"));
+    EXPECT_THAT(IndexRefusal(text + "0]}"), HasSubstr("it has more than 1048576 values"));
   }
 }
 

@@ -71,7 +71,7 @@ TEST(JsonLinesWriterTest, SaysThatTheDiskIsFull) {
   auto writer = JsonLinesWriter::Open("/dev/full", Mode::kContinue).value();
   const absl::Status status = writer->Append(JsonObject().Add("step", 1));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("cannot write /dev/full: No space left on device"));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("cannot write /dev/full: No space left on device"));
 }
 
 TEST(JsonLinesWriterTest, ALineThatDoesNotFitLeavesNothingBehind) {

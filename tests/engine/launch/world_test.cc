@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Joins worlds of `processes` processes, and calls `work` with each in a thread of its own.
-void InEach(int processes, int64_t ranks, const std::function<void(World& world)>& work) {
+void InEachWorld(int processes, int64_t ranks, const std::function<void(World& world)>& work) {
   const std::string port = absl::StrCat(FreePort());
   std::vector<std::thread> threads;
   for (int process = 0; process < processes; ++process) {
@@ -89,7 +89,7 @@ TEST(WorldTest, ItsDeadlinesAreThoseOfTheEnvironment) {
 }
 
 TEST(WorldTest, ProcessZeroWorksForAll) {
-  InEach(3, 5, [](World& world) {
+  InEachWorld(3, 5, [](World& world) {
     EXPECT_EQ(world.ranks_on_host(), 5);
     EXPECT_EQ(world.ranks_here(), 5);
     EXPECT_EQ(world.ranks_before_here(), world.ranks()[0]);
@@ -109,7 +109,7 @@ TEST(WorldTest, ProcessZeroWorksForAll) {
 }
 
 TEST(WorldTest, AnErrorOfOneProcessIsWhyAllFail) {
-  InEach(3, 3, [](World& world) {
+  InEachWorld(3, 3, [](World& world) {
     absl::Status status = world.place().process == 1 ? absl::DataLossError("a broken disk") : absl::OkStatus();
     if (status.ok()) {
       const absl::Status peers = world.control().Barrier(ControlChannel::kSteps);

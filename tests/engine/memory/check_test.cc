@@ -13,8 +13,6 @@
 namespace shale::testing {
 namespace {
 
-constexpr StreamId kCompute = StreamId::kCompute, kGather = StreamId::kGather, kReduce = StreamId::kReduce;
-
 class Check : public ::testing::Test {
  protected:
   // Plans the program, derives its waits and applies `edit`. Returns the message of CheckProgram.

@@ -13,7 +13,6 @@
 namespace shale::testing {
 namespace {
 
-constexpr StreamId kCompute = StreamId::kCompute;
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
 MemoryPlan Plan(const StepProgram& program, const MemoryPlanOptions& options = {}) {

@@ -11,6 +11,8 @@
 
 namespace shale::testing {
 
+using enum StreamId;  // Tests name the streams of many instructions.
+
 class ProgramBuilder {
  public:
   BufferId AddBuffer(std::string name, int64_t slot_bytes, int64_t slots = 1, bool persistent = false) {

@@ -10,11 +10,9 @@
 namespace shale::testing {
 namespace {
 
-constexpr StreamId kCompute = StreamId::kCompute, kGather = StreamId::kGather, kReduce = StreamId::kReduce,
-                   kCopy = StreamId::kCopy;
 using Ids = std::vector<InstructionId>;
 
-MemoryPlan Plan(const StepProgram& program) {
+MemoryPlan PlanWithWaits(const StepProgram& program) {
   absl::StatusOr<MemoryPlan> plan = PlanMemory(program, {.alignment_bytes = 2});
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
@@ -22,7 +20,7 @@ MemoryPlan Plan(const StepProgram& program) {
 
 // Returns the waits that are derived for each instruction.
 std::vector<Ids> Waits(StepProgram program) {
-  const MemoryPlan plan = Plan(program);
+  const MemoryPlan plan = PlanWithWaits(program);
   DeriveWaits(program, plan);
   EXPECT_EQ(FindViolation(program, plan), "");
   std::vector<Ids> waits;
@@ -69,7 +67,7 @@ TEST_F(DerivedWaits, TheFirstIterationWaitsForReadersOfWhatItOverwrites) {
   b_.Loop(3);
   b_.PackInFirst(kCompute, b_.Bytes(p_), b_.Bytes(packed), Tensor());  // 2, over x
   const StepProgram program = b_.Finish();
-  const MemoryPlan plan = Plan(program);
+  const MemoryPlan plan = PlanWithWaits(program);
   ASSERT_EQ(plan.addresses[packed], plan.addresses[x_]);
   EXPECT_EQ(Waits(program), (std::vector<Ids>{{}, {0}, {1}}));
 }
@@ -97,7 +95,7 @@ TEST_F(DerivedWaits, KeepBuffersThatShareBytesApart) {
   b_.Touch(kReduce, {X()}, {});
   b_.Touch(kCompute, {}, {b_.Bytes(y)});  // x is dead: y takes its bytes.
   const StepProgram program = b_.Finish();
-  EXPECT_EQ(Plan(program).addresses[y], Plan(program).addresses[x_]);
+  EXPECT_EQ(PlanWithWaits(program).addresses[y], PlanWithWaits(program).addresses[x_]);
   EXPECT_EQ(Waits(program), (std::vector<Ids>{{}, {0}, {1}}));
 }
 
@@ -141,14 +139,14 @@ TEST_F(DerivedWaits, AreDerivedAnew) {
   b_.Touch(kGather, {}, {X()});
   b_.Touch(kCompute, {X()}, {}).waits = {0, 0, 7};
   StepProgram program = b_.Finish();
-  DeriveWaits(program, Plan(program));
+  DeriveWaits(program, PlanWithWaits(program));
   EXPECT_EQ(program.instructions[1].waits, Ids{0});
 }
 
 TEST(RandomWaits, OrderEveryPairThatMeetsInEveryIteration) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     StepProgram program = RandomProgram(seed);
-    const MemoryPlan plan = Plan(program);
+    const MemoryPlan plan = PlanWithWaits(program);
     DeriveWaits(program, plan);
     ASSERT_EQ(FindViolation(program, plan), "") << "seed " << seed;
   }
@@ -158,7 +156,7 @@ TEST(RandomWaits, AreAllNeededWhereNothingRepeats) {
   int64_t waits = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     StepProgram program = RandomProgram(seed, {.instructions = 25, .largest_repeat = 1});
-    const MemoryPlan plan = Plan(program);
+    const MemoryPlan plan = PlanWithWaits(program);
     DeriveWaits(program, plan);
     for (Instruction& instruction : program.instructions) {
       for (size_t i = 0; i < instruction.waits.size(); ++i, ++waits) {
@@ -175,7 +173,7 @@ TEST(RandomWaits, AreAllNeededWhereNothingRepeats) {
 TEST(RandomWaits, EveryInterleavingThatRespectsThemComputesTheSame) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     StepProgram program = RandomProgram(seed, {.instructions = 40, .largest_buffer_bytes = 60});
-    const MemoryPlan plan = Plan(program);
+    const MemoryPlan plan = PlanWithWaits(program);
     DeriveWaits(program, plan);
     for (uint64_t order = 0; order < 5; ++order) {
       ASSERT_EQ(RunInterleaved(program, plan, order), "") << "seed " << seed;
@@ -188,7 +186,7 @@ TEST(RandomWaits, WithoutThemSomeInterleavingDiffers) {
   int different = 0;
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const StepProgram program = RandomProgram(seed);
-    different += !RunInterleaved(program, Plan(program), seed).empty();
+    different += !RunInterleaved(program, PlanWithWaits(program), seed).empty();
   }
   EXPECT_GT(different, 40);
 }

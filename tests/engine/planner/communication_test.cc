@@ -75,7 +75,7 @@ std::string Label(const Row& row, const StepOptions& o) {
                       ToString(o.activations.preset), ", segments of ", o.activations.segment_blocks);
 }
 
-class CollectivesTest : public testing::TestWithParam<Shape> {};
+class CollectivesTest : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(CollectivesTest, EqualTheTableForEveryStrategyAndSchedule) {
   const ModelGraph graph = GraphOf(JobOf(GetParam()));
@@ -129,7 +129,7 @@ TEST_P(CollectivesTest, OneRankCommunicatesNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, CollectivesTest, testing::Values(Shape::kUntied, Shape::kTied, Shape::kMlp),
+INSTANTIATE_TEST_SUITE_P(Models, CollectivesTest, ::testing::Values(Shape::kUntied, Shape::kTied, Shape::kMlp),
                          [](const auto& info) {
                            return info.param == Shape::kMlp ? "Mlp" : info.param == Shape::kTied ? "Tied" : "Untied";
                          });

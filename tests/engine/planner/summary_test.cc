@@ -10,7 +10,7 @@
 namespace shale {
 namespace {
 
-ModelGraph GraphOf(const Job& job) {
+ModelGraph SummarizedGraph(const Job& job) {
   absl::StatusOr<ModelGraph> graph = BuildModel(job.model, GraphOptionsFor(job, GraphMode::kTraining));
   EXPECT_TRUE(graph.ok()) << graph.status();
   return *std::move(graph);
@@ -20,7 +20,7 @@ FlopsSummary Flops(const Job& job, CheckpointingPreset preset, Accumulation accu
   StepOptions options = StepOptionsFor(job);
   options.accumulation = accumulation;
   options.activations.preset = preset;
-  return SummarizeFlops(CompileStep(GraphOf(job), options, ScratchOnlyOps())->program);
+  return SummarizeFlops(CompileStep(SummarizedGraph(job), options, ScratchOnlyOps())->program);
 }
 
 // In SmallDecoderJob, one rank runs 4 micro-batches of 2 sequences of 7 tokens.
@@ -61,7 +61,7 @@ TEST(Flops, SegmentsRunAllOfABlockAgainUnlessItIsTheirLast) {
       options.accumulation = accumulation;
       options.activations = {.preset = preset, .segment_blocks = 3};
       const FlopsSummary f =
-          SummarizeFlops(CompileStep(GraphOf(SmallDecoderJob(false)), options, ScratchOnlyOps())->program);
+          SummarizeFlops(CompileStep(SummarizedGraph(SmallDecoderJob(false)), options, ScratchOnlyOps())->program);
       // Two blocks run forward again. NONE keeps their values; BLOCK recomputes them once more in backward. The last
       // block recomputes in its backward.
       const double again = 2 * block + in_backward + (preset == CheckpointingPreset::kBlock ? 2 * in_backward : 0);
@@ -82,10 +82,10 @@ TEST(ModelFlopsPerToken, LeavesOutTablesThatAreOnlyLookedUp) {
   // A block has four matmuls and two norms. After the blocks come the final norm and the head.
   const double block = kQkv + kProjection + kUp + kDown + 2 * kC;
   const double expected = 6 * (kL * block + kC + kV * kC) + 6 * kL * kH * kD * kS;
-  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, GraphOf(job)), expected);
+  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, SummarizedGraph(job)), expected);
   // A tied table is also the head.
   job = SmallDecoderJob(true);
-  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, GraphOf(job)), expected);
+  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, SummarizedGraph(job)), expected);
 }
 
 // Each linear layer of two blocks and the head takes 2 FLOPs per weight forward, 2 for the gradient of a weight that
@@ -94,7 +94,7 @@ TEST(ModelFlopsPerToken, CountsOnlyWhatFrozenParametersLeave) {
   Job job = SmallDecoderJob(false);
   const auto flops = [&](std::vector<std::string> train_only) {
     job.optimizer.train_only = std::move(train_only);
-    return ModelFlopsPerToken(job, GraphOf(job));
+    return ModelFlopsPerToken(job, SummarizedGraph(job));
   };
   const double block = kQkv + kProjection + kUp + kDown, head = flops({"head.weight"});
   const double norm = flops({"final_norm.weight"});
@@ -104,7 +104,7 @@ TEST(ModelFlopsPerToken, CountsOnlyWhatFrozenParametersLeave) {
   EXPECT_DOUBLE_EQ(flops({"blocks.2.*"}) - norm, 4 * block + 2 * kAttentionForward);
   EXPECT_DOUBLE_EQ(flops({"blocks.1.*"}) - norm, 6 * block + 4 * kAttentionForward);
 
-  const ModelGraph graph = GraphOf(job);
+  const ModelGraph graph = SummarizedGraph(job);
   EXPECT_EQ(CountTrainedParameters(graph), static_cast<int64_t>(block + 2 * kC));
   EXPECT_EQ(CountParameters(graph), static_cast<int64_t>(kL * (block + 2 * kC) + kC + 2 * kV * kC));
 }
@@ -124,20 +124,20 @@ TEST(ModelFlopsPerToken, IsThatOfGpt2) {
   gpt2.tied_head = gpt2.qkv_bias = gpt2.linear_bias = true;
   job.model = gpt2;
   job.batch.sequence_length = 1024;
-  const ModelGraph graph = GraphOf(job);
+  const ModelGraph graph = SummarizedGraph(job);
   EXPECT_EQ(CountParameters(graph), 124439808);
   EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, graph), 6.0 * (124439808 - 1024 * 768) + 6.0 * 12 * 768 * 1024);
 }
 
 TEST(ModelFlopsPerToken, AWindowShortensAttention) {
   Job job = SmallDecoderJob(false);
-  const double causal = ModelFlopsPerToken(job, GraphOf(job));
+  const double causal = ModelFlopsPerToken(job, SummarizedGraph(job));
   auto& model = std::get<DecoderConfig>(job.model);
   model.attention_window = 7;
-  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, GraphOf(job)), causal);
+  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, SummarizedGraph(job)), causal);
   model.attention_window = 3;
   // With the window, a query sees 3 - 9 / 14 keys on average, instead of 3.5.
-  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, GraphOf(job)), causal - 12 * kL * kH * kD * (3.5 - (3 - 9.0 / 14)));
+  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, SummarizedGraph(job)), causal - 12 * kL * kH * kD * (3.5 - (3 - 9.0 / 14)));
 }
 
 TEST(Summaries, StopAtTheLargestNumberInsteadOfWrappingAround) {

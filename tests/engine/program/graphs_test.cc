@@ -15,9 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr StreamId kCompute = StreamId::kCompute, kCopy = StreamId::kCopy, kReduce = StreamId::kReduce;
-
-std::vector<std::string> TextOf(const std::vector<GraphStep>& steps) {
+std::vector<std::string> TextOfSteps(const std::vector<GraphStep>& steps) {
   std::vector<std::string> text;
   for (const GraphStep& step : steps) {
     constexpr const char* kNames[] = {"fork", "wait", "issue", "signal", "join"};
@@ -46,8 +44,8 @@ TEST_F(GraphsTest, KeepTheWaitsOfTheirOwnIterationAlone) {
   b_.Touch(kCompute, {b_.Bytes(a_)}, {});
   const absl::StatusOr<std::vector<LoopGraphs>> graphs = CompileGraphs(b_.Finish());
   ASSERT_TRUE(graphs.ok()) << graphs.status();
-  EXPECT_THAT(TextOf((*graphs)[0].StepsOf(0)), ElementsAre("fork copy", "issue 0", "join copy"));
-  EXPECT_THAT(TextOf((*graphs)[1].StepsOf(2)),
+  EXPECT_THAT(TextOfSteps((*graphs)[0].StepsOf(0)), ElementsAre("fork copy", "issue 0", "join copy"));
+  EXPECT_THAT(TextOfSteps((*graphs)[1].StepsOf(2)),
               ElementsAre("issue 1", "signal 1", "fork copy", "issue 2", "signal 2", "fork reduce", "wait 1", "wait 2",
                           "issue 3", "issue 4", "join reduce", "join copy"));
   EXPECT_EQ((*graphs)[1].graphs(), 1);
@@ -63,8 +61,8 @@ TEST_F(GraphsTest, IterationsThatDifferHaveGraphsOfTheirOwn) {
   std::vector<int64_t> variants;
   for (int64_t i = 0; i < 5; ++i) variants.push_back(graphs.VariantOf(i));
   EXPECT_THAT(variants, ElementsAre(0, 1, 1, 1, 2));
-  EXPECT_THAT(TextOf(graphs.StepsOf(3)), ElementsAre("issue 0"));
-  EXPECT_THAT(TextOf(graphs.StepsOf(4)), ElementsAre("issue 0", "fork copy", "issue 1", "join copy"));
+  EXPECT_THAT(TextOfSteps(graphs.StepsOf(3)), ElementsAre("issue 0"));
+  EXPECT_THAT(TextOfSteps(graphs.StepsOf(4)), ElementsAre("issue 0", "fork copy", "issue 1", "join copy"));
   EXPECT_EQ(DumpGraphs(program, {graphs}),
             "graphs\n"
             "\n"
@@ -86,7 +84,7 @@ TEST_F(GraphsTest, ALoopThatRunsOnceHasOne) {
   EXPECT_EQ(graphs.graphs(), 1);
   EXPECT_FALSE(graphs.last_differs());
   EXPECT_EQ(graphs.VariantOf(0), 0);
-  EXPECT_THAT(TextOf(graphs.StepsOf(0)), ElementsAre("issue 0", "fork copy", "issue 1", "join copy"));
+  EXPECT_THAT(TextOfSteps(graphs.StepsOf(0)), ElementsAre("issue 0", "fork copy", "issue 1", "join copy"));
 }
 
 TEST_F(GraphsTest, OfTwoIterationsTheFirstAndTheLast) {

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 // Returns "instruction.iteration" for each issue.
-std::vector<std::string> TextOf(const IssueRange& issues) {
+std::vector<std::string> TextOfIssues(const IssueRange& issues) {
   std::vector<std::string> text;
   for (const Issue& issue : issues) text.push_back(absl::StrCat(issue.id, ".", issue.iteration));
   return text;
@@ -42,29 +42,31 @@ class IssuesTest : public ::testing::Test {
 };
 
 TEST_F(IssuesTest, VisitEveryIterationInIssueOrder) {
-  EXPECT_THAT(TextOf(IssuesOf(program_)),
+  EXPECT_THAT(TextOfIssues(IssuesOf(program_)),
               ElementsAre("0.0", "1.0", "3.0", "1.1", "3.1", "1.2", "3.2", "1.3", "2.3", "3.3", "4.0"));
   EXPECT_EQ(CountIssues(program_), 11);
 }
 
 TEST_F(IssuesTest, UnrolledTheLastIterationStandsForTheLoopsLast) {
-  EXPECT_THAT(TextOf(IssuesOf(program_, 2)), ElementsAre("0.0", "1.0", "3.0", "1.1", "2.1", "3.1", "4.0"));
-  EXPECT_THAT(TextOf(IssuesOf(program_, 1)), ElementsAre("0.0", "1.0", "2.0", "3.0", "4.0"));
+  EXPECT_THAT(TextOfIssues(IssuesOf(program_, 2)), ElementsAre("0.0", "1.0", "3.0", "1.1", "2.1", "3.1", "4.0"));
+  EXPECT_THAT(TextOfIssues(IssuesOf(program_, 1)), ElementsAre("0.0", "1.0", "2.0", "3.0", "4.0"));
 }
 
 TEST_F(IssuesTest, OfOneIteration) {
-  EXPECT_THAT(TextOf(IssuesOfIteration(program_, 1, 2)), ElementsAre("1.2", "3.2"));
-  EXPECT_THAT(TextOf(IssuesOfIteration(program_, 1, 3)), ElementsAre("1.3", "2.3", "3.3"));
-  EXPECT_THAT(TextOf(IssuesOfIteration(program_, 2, 0)), ElementsAre("4.0"));
+  EXPECT_THAT(TextOfIssues(IssuesOfIteration(program_, 1, 2)), ElementsAre("1.2", "3.2"));
+  EXPECT_THAT(TextOfIssues(IssuesOfIteration(program_, 1, 3)), ElementsAre("1.3", "2.3", "3.3"));
+  EXPECT_THAT(TextOfIssues(IssuesOfIteration(program_, 2, 0)), ElementsAre("4.0"));
 }
 
 TEST_F(IssuesTest, AnIterationMayIssueNothing) {
   program_.loops = {{0, 1, 1}, {1, 2, 1}, {2, 3, 3}, {3, 5, 1}};
-  EXPECT_THAT(TextOf(IssuesOfIteration(program_, 2, 0)), IsEmpty());
-  EXPECT_THAT(TextOf(IssuesOf(program_)), ElementsAre("0.0", "1.0", "2.2", "3.0", "4.0"));
+  EXPECT_THAT(TextOfIssues(IssuesOfIteration(program_, 2, 0)), IsEmpty());
+  EXPECT_THAT(TextOfIssues(IssuesOf(program_)), ElementsAre("0.0", "1.0", "2.2", "3.0", "4.0"));
 }
 
-TEST_F(IssuesTest, AProgramWithoutInstructionsHasNone) { EXPECT_THAT(TextOf(IssuesOf(StepProgram{})), IsEmpty()); }
+TEST_F(IssuesTest, AProgramWithoutInstructionsHasNone) {
+  EXPECT_THAT(TextOfIssues(IssuesOf(StepProgram{})), IsEmpty());
+}
 
 TEST_F(IssuesTest, TimesSumUpToTheCount) {
   int64_t count = 0;

@@ -16,7 +16,7 @@ void PrintTo(const Lifetime& lifetime, std::ostream* out) {
 namespace testing {
 namespace {
 
-constexpr StreamId kCompute = StreamId::kCompute;
+using enum StreamId;
 
 class Lifetimes : public ::testing::Test {
  protected:

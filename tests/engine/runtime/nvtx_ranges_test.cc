@@ -90,12 +90,12 @@ TEST(NvtxRanges, ReachTheProfiler) {
   profiler.Pop(steps);
   ranges->reset();
   EXPECT_THAT(Calls(),
-              testing::ElementsAre("shale: shale/step 7", "shale compute: shale compute/MatMul 12",
-                                   "shale compute: end", "shale: end", "destroy shale", "destroy shale compute"));
+              ::testing::ElementsAre("shale: shale/step 7", "shale compute: shale compute/MatMul 12",
+                                     "shale compute: end", "shale: end", "destroy shale", "destroy shale compute"));
 }
 #else
 TEST(NvtxRanges, WithoutTheirHeadersTheMessageSaysWhatToDo) {
-  EXPECT_THAT(CreateNvtxRanges().status().message(), testing::HasSubstr("Leave nvtx out, or build again there"));
+  EXPECT_THAT(CreateNvtxRanges().status().message(), ::testing::HasSubstr("Leave nvtx out, or build again there"));
 }
 #endif
 

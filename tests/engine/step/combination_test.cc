@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::Status Compile(const StepOptions& options) {
+absl::Status CompileWith(const StepOptions& options) {
   const absl::StatusOr<ModelGraph> graph =
       BuildMlp({.vocabulary = 7, .embedding = 4, .hidden = 8, .layers = 1}, {.micro_batch = 1, .sequence_length = 3});
   EXPECT_TRUE(graph.ok()) << graph.status();
@@ -22,16 +22,16 @@ absl::Status Compile(const StepOptions& options) {
 }
 
 TEST(Combinations, APairThatIsAnotherOneIsRefusedWithItsName) {
-  const absl::Status status = Compile({.strategy = Strategy::kZero1, .mesh = {.shard = 2}});
+  const absl::Status status = CompileWith({.strategy = Strategy::kZero1, .mesh = {.shard = 2}});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("ZERO2"));
-  EXPECT_TRUE(Compile({.strategy = Strategy::kZero2, .mesh = {.shard = 2}}).ok());
+  EXPECT_TRUE(CompileWith({.strategy = Strategy::kZero2, .mesh = {.shard = 2}}).ok());
 }
 
 TEST(Combinations, EveryStrategyIsCompiledForAMesh) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
-    const absl::Status status =
-        Compile({.strategy = strategy, .accumulation = Accumulation::kLayered, .mesh = {.replicate = 2, .shard = 3}});
+    const absl::Status status = CompileWith(
+        {.strategy = strategy, .accumulation = Accumulation::kLayered, .mesh = {.replicate = 2, .shard = 3}});
     EXPECT_TRUE(status.ok()) << status;
   }
 }

@@ -21,10 +21,10 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr int64_t kLayers = 6, kMicroBatches = 3;
+constexpr int64_t kOffloadedLayers = 6, kMicroBatches = 3;
 
-Planned Compile(const ActivationOptions& activations, Accumulation accumulation = Accumulation::kSharded,
-                int64_t layers = kLayers, GraphMode mode = GraphMode::kTraining) {
+Planned CompileDecoder(const ActivationOptions& activations, Accumulation accumulation = Accumulation::kSharded,
+                       int64_t layers = kOffloadedLayers, GraphMode mode = GraphMode::kTraining) {
   return PlanDecoder(
       {.accumulation = accumulation, .mesh = {.shard = 2}, .micro_batches = kMicroBatches, .activations = activations},
       layers, mode);
@@ -47,7 +47,7 @@ std::vector<std::string> Moved(const StepProgram& program, bool to_host) {
 std::set<std::string> Set(const std::vector<std::string>& names) { return {names.begin(), names.end()}; }
 
 TEST(Offload, WhatIsNamedGoesToTheHostOnceAndComesBackInReverse) {
-  const Planned planned = Compile({.offload = {"blocks.*.ffn.gate_up"}});
+  const Planned planned = CompileDecoder({.offload = {"blocks.*.ffn.gate_up"}});
   const std::vector<std::string> offloaded = Moved(planned.program, true);
   std::vector<std::string> fetched = Moved(planned.program, false);
   // The last block's tensor stays on the device, because it is used again too soon.
@@ -66,13 +66,13 @@ TEST(Offload, TheArenaKeepsNoRoomForThem) {
            planned.plan.bytes_at_peak[static_cast<int>(BufferCategory::kActivationBoundaries)];
   };
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
-    const Planned kept = Compile({}, accumulation), offloaded = Compile({.offload = {"*"}}, accumulation);
+    const Planned kept = CompileDecoder({}, accumulation), offloaded = CompileDecoder({.offload = {"*"}}, accumulation);
     EXPECT_LT(offloaded.plan.peak_bytes, kept.plan.peak_bytes) << ToString(accumulation);
     // At most three of the six blocks are in the arena: one in use, one being copied, and one that is used again too
     // soon.
     EXPECT_LT(kept_at_peak(offloaded), 0.6 * static_cast<double>(kept_at_peak(kept))) << ToString(accumulation);
     // Only host memory grows with the number of blocks.
-    const Planned twice = Compile({.offload = {"*"}}, accumulation, 2 * kLayers);
+    const Planned twice = CompileDecoder({.offload = {"*"}}, accumulation, 2 * kOffloadedLayers);
     EXPECT_EQ(kept_at_peak(twice), kept_at_peak(offloaded)) << ToString(accumulation);
     EXPECT_GE(twice.plan.host_bytes, 2 * offloaded.plan.host_bytes) << ToString(accumulation);
   }
@@ -80,7 +80,7 @@ TEST(Offload, TheArenaKeepsNoRoomForThem) {
 
 TEST(Offload, BlockInputsGoToo) {
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
-    const Planned planned = Compile({.preset = CheckpointingPreset::kBlock, .offload = {"*"}}, accumulation);
+    const Planned planned = CompileDecoder({.preset = CheckpointingPreset::kBlock, .offload = {"*"}}, accumulation);
     const std::vector<std::string> offloaded = Moved(planned.program, true);
     EXPECT_THAT(offloaded, Contains(HasSubstr("embedding"))) << ToString(accumulation);
     const int64_t iterations = accumulation == Accumulation::kLayered ? kMicroBatches : 1;
@@ -96,7 +96,7 @@ TEST(Offload, BlockInputsGoToo) {
 TEST(Offload, TheInputsOfSegmentsComeBackWhenTheyRunForwardAgain) {
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
     const StepProgram program =
-        Compile({.preset = CheckpointingPreset::kBlock, .segment_blocks = 3, .offload = {"*.out"}}, accumulation)
+        CompileDecoder({.preset = CheckpointingPreset::kBlock, .segment_blocks = 3, .offload = {"*.out"}}, accumulation)
             .program;
     // The boundaries inside the segments (blocks 0 to 2 and 3 to 5) are not offloaded.
     const std::set<std::string> inputs = {"embedding.out", "blocks.2.out"};
@@ -114,7 +114,7 @@ TEST(Offload, TheInputsOfSegmentsComeBackWhenTheyRunForwardAgain) {
 }
 
 TEST(Offload, CopiesRunBesideTheUnitsThatComeBetween) {
-  const Planned planned = Compile({.offload = {"blocks.2.ffn.gate_up"}});
+  const Planned planned = CompileDecoder({.offload = {"blocks.2.ffn.gate_up"}});
   const std::vector<Instruction>& all = planned.program.instructions;
   InstructionId out = -1, back = -1, written = -1, read = -1;
   const auto touches = [&](InstructionId id, BufferId buffer) {
@@ -154,7 +154,7 @@ TEST(Offload, CopiesRunBesideTheUnitsThatComeBetween) {
 // In LAYERED the copy of a micro-batch runs beside the next one: only what writes a tensor again waits for its copy,
 // and a copy back waits only for what reads the tensor of the micro-batch before.
 TEST(Offload, LayeredCopiesRunBesideTheNextMicroBatch) {
-  const StepProgram program = Compile({.offload = {"blocks.*"}}, Accumulation::kLayered).program;
+  const StepProgram program = CompileDecoder({.offload = {"blocks.*"}}, Accumulation::kLayered).program;
   const auto touches = [&](InstructionId id, BufferId buffer) {
     bool found = false;
     VisitInstruction(program.instructions[id], false,
@@ -181,25 +181,30 @@ TEST(Offload, LayeredCopiesRunBesideTheNextMicroBatch) {
 }
 
 TEST(Offload, NothingGoesThatIsNotNamedOrNotKeptForLong) {
-  EXPECT_THAT(Moved(Compile({.offload = {"block.*", "*.ffn"}}).program, true), IsEmpty());
+  EXPECT_THAT(Moved(CompileDecoder({.offload = {"block.*", "*.ffn"}}).program, true), IsEmpty());
   // Gradients, weights and tensors used within one unit only are not activations that wait for backward.
-  EXPECT_THAT(Moved(Compile({.offload = {"*.gradient", "*.weight", "*.logits", "head*"}}).program, true), IsEmpty());
-  EXPECT_THAT(Moved(Compile({.offload = {"*"}}, Accumulation::kSharded, 1).program, true), Each(HasSubstr("blocks.0")));
-  EXPECT_THAT(Moved(Compile({.offload = {"*"}}, Accumulation::kSharded, kLayers, GraphMode::kEvaluation).program, true),
+  EXPECT_THAT(Moved(CompileDecoder({.offload = {"*.gradient", "*.weight", "*.logits", "head*"}}).program, true),
               IsEmpty());
+  EXPECT_THAT(Moved(CompileDecoder({.offload = {"*"}}, Accumulation::kSharded, 1).program, true),
+              Each(HasSubstr("blocks.0")));
+  EXPECT_THAT(
+      Moved(
+          CompileDecoder({.offload = {"*"}}, Accumulation::kSharded, kOffloadedLayers, GraphMode::kEvaluation).program,
+          true),
+      IsEmpty());
 }
 
 TEST(Offload, WhatBackwardWritesToStays) {
   // Backward computes the norm again for its output, which also writes the kept 1 / rms again. That tensor is therefore
   // not offloaded.
   const std::vector<std::string> moved =
-      Moved(Compile({.patterns = {"blocks.*.attention_norm"}, .offload = {"*.rstd"}}).program, true);
+      Moved(CompileDecoder({.patterns = {"blocks.*.attention_norm"}, .offload = {"*.rstd"}}).program, true);
   EXPECT_THAT(moved, Not(IsEmpty()));
   EXPECT_THAT(moved, Each(HasSubstr("ffn_norm.rstd")));
 }
 
 TEST(Offload, WithoutPatternsTheProgramIsAsItWas) {
-  StepProgram program = Compile({}).program;
+  StepProgram program = CompileDecoder({}).program;
   const std::string before = DumpProgram(program);
   EXPECT_TRUE(OffloadActivations(program, {}).ok());
   EXPECT_EQ(DumpProgram(program), before);

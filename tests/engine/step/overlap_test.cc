@@ -13,7 +13,7 @@
 namespace shale::testing {
 namespace {
 
-constexpr int64_t kLayers = 5;
+constexpr int64_t kOverlappedLayers = 5;
 
 std::string Describe(const StepOptions& o) {
   return absl::StrCat(ToString(o.strategy), " ", ToString(o.accumulation), " R=", o.mesh.replicate,
@@ -79,13 +79,13 @@ void VisitBackwardWaits(const StepProgram& program, StreamId stream, Visitor&& v
 
 TEST(Overlap, AUnitsBackwardWaitsForNoReductionOfTheUnitBefore) {
   for (const StepOptions& options : AllOptions({Strategy::kZero2, Strategy::kFullShard})) {
-    const Planned planned = PlanDecoder(options, kLayers);
+    const Planned planned = PlanDecoder(options, kOverlappedLayers);
     int reductions = 0;
     for (const Instruction& instruction : planned.program.instructions) {
       const auto* collective = std::get_if<Collective>(&instruction.action);
       reductions += collective != nullptr && collective->kind == CollectiveKind::kReduceScatterSum;
     }
-    EXPECT_EQ(reductions, kLayers + 2) << Describe(options);
+    EXPECT_EQ(reductions, kOverlappedLayers + 2) << Describe(options);
     VisitBackwardWaits(
         planned.program, StreamId::kReduce, [&](const Instruction& waiting, const Instruction& reduction) {
           // Before the backward of the second block of a segment its first block runs forward again: the reduction
@@ -104,7 +104,7 @@ TEST(Overlap, ReplicasSumTheGradientsOfAUnitDuringTheBackwardOfTheNext) {
   for (const StepOptions& options : AllOptions({Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard})) {
     if (options.mesh.replicate == 1) continue;
     if (!CheckCombination(options.strategy, options.accumulation).ok()) continue;
-    const StepProgram program = PlanDecoder(options, kLayers).program;
+    const StepProgram program = PlanDecoder(options, kOverlappedLayers).program;
     std::set<int> summed;  // Units.
     for (const Instruction& instruction : program.instructions) {
       const auto* collective = std::get_if<Collective>(&instruction.action);
@@ -113,17 +113,17 @@ TEST(Overlap, ReplicasSumTheGradientsOfAUnitDuringTheBackwardOfTheNext) {
         EXPECT_EQ(instruction.last_iteration_only, options.accumulation != Accumulation::kLayered) << Describe(options);
         EXPECT_TRUE(summed.insert(instruction.unit).second) << Describe(options);
       } else if (instruction.stream == StreamId::kCompute && instruction.phase == Phase::kBackward &&
-                 instruction.unit < kLayers + 1) {
+                 instruction.unit < kOverlappedLayers + 1) {
         EXPECT_TRUE(summed.contains(instruction.unit + 1)) << Describe(options) << ": " << instruction.unit;
       }
     }
-    EXPECT_EQ(std::ssize(summed), kLayers + 2) << Describe(options);
+    EXPECT_EQ(std::ssize(summed), kOverlappedLayers + 2) << Describe(options);
   }
 }
 
 TEST(Overlap, AUnitsBackwardWaitsForNoGatherOfTheNextOne) {
   for (const StepOptions& options : AllOptions({Strategy::kFullShard})) {
-    const Planned planned = PlanDecoder(options, kLayers);
+    const Planned planned = PlanDecoder(options, kOverlappedLayers);
     int waits = 0;
     VisitBackwardWaits(planned.program, StreamId::kGather, [&](const Instruction& waiting, const Instruction& gather) {
       if (gather.phase != Phase::kBackward) return;

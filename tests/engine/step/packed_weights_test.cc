@@ -10,7 +10,7 @@
 namespace shale::testing {
 namespace {
 
-constexpr int64_t kLayers = 4;
+constexpr int64_t kPackedLayers = 4;
 
 // Ops that pack every b and need no scratch.
 class PackingOps : public Ops {
@@ -47,7 +47,7 @@ Planned Plan(Accumulation accumulation, int ranks, int64_t micro_batches, Checkp
                       .mesh = {.shard = ranks},
                       .micro_batches = micro_batches,
                       .activations = {.preset = preset}},
-                     kLayers, GraphMode::kTraining, Activation::kSwiGlu, &ops);
+                     kPackedLayers, GraphMode::kTraining, Activation::kSwiGlu, &ops);
 }
 
 TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {
@@ -76,12 +76,12 @@ TEST(PackedWeights, AreMadeInTheFirstMicroBatchForAll) {
         // Every block packs the weights of its four matmuls for forward and for backward, and once more those of the
         // three matmuls that BLOCK computes again. The head, whose tokens come in eight chunks, packs the weight for
         // the logits and for their gradient.
-        for (int unit = 1; unit <= kLayers; ++unit) {
+        for (int unit = 1; unit <= kPackedLayers; ++unit) {
           EXPECT_EQ(places[unit], preset == CheckpointingPreset::kBlock ? 11 : 8) << unit;
           EXPECT_EQ(matmuls[unit], places[unit]) << unit;
         }
-        EXPECT_EQ(places[kLayers + 1], 2);
-        EXPECT_EQ(matmuls[kLayers + 1], 2 * 8);
+        EXPECT_EQ(places[kPackedLayers + 1], 2);
+        EXPECT_EQ(matmuls[kPackedLayers + 1], 2 * 8);
       }
     }
   }

@@ -42,27 +42,28 @@ int Count(const std::vector<std::string>& lines, const std::string& line) {
   return static_cast<int>(std::count(lines.begin(), lines.end(), line));
 }
 
-constexpr int64_t kLayers = 3;
+constexpr int64_t kRecomputedLayers = 3;
 
 StepOptions With(CheckpointingPreset preset) { return {.activations = {.preset = preset}}; }
 
 TEST(Recompute, AnActivationComesFromItsBackwardWhereThatMayGoFirst) {
   for (const CheckpointingPreset preset : {CheckpointingPreset::kCheap, CheckpointingPreset::kBlock}) {
-    const StepProgram swiglu = PlanDecoder(With(preset), kLayers).program;
-    EXPECT_EQ(WithValue<SwiGluBackward>(swiglu), kLayers) << ToString(preset);
+    const StepProgram swiglu = PlanDecoder(With(preset), kRecomputedLayers).program;
+    EXPECT_EQ(WithValue<SwiGluBackward>(swiglu), kRecomputedLayers) << ToString(preset);
     const std::vector<std::string> lines = BackwardOf(swiglu, "blocks.1");
     EXPECT_EQ(Count(lines, "recompute SwiGluForward"), 0) << ToString(preset);
     EXPECT_EQ(Count(lines, "backward SwiGluBackward"), 1) << ToString(preset);
 
-    const StepProgram gelu = PlanDecoder(With(preset), kLayers, GraphMode::kTraining, Activation::kGeluTanh).program;
-    EXPECT_EQ(WithValue<GeluBackward>(gelu), kLayers) << ToString(preset);
+    const StepProgram gelu =
+        PlanDecoder(With(preset), kRecomputedLayers, GraphMode::kTraining, Activation::kGeluTanh).program;
+    EXPECT_EQ(WithValue<GeluBackward>(gelu), kRecomputedLayers) << ToString(preset);
     EXPECT_EQ(Count(BackwardOf(gelu, "blocks.1"), "recompute GeluForward"), 0) << ToString(preset);
   }
 }
 
 TEST(Recompute, TheWeightGradientThatReadsItComesAfterIt) {
   const std::vector<std::string> lines =
-      BackwardOf(PlanDecoder(With(CheckpointingPreset::kCheap), kLayers).program, "blocks.1");
+      BackwardOf(PlanDecoder(With(CheckpointingPreset::kCheap), kRecomputedLayers).program, "blocks.1");
   // First the gaps of the unit's gradient are zeroed. The two matmuls are the gradients of the down projection's input
   // and weight, in this order.
   const std::vector<std::string> begin(lines.begin(), lines.begin() + 4);
@@ -71,7 +72,7 @@ TEST(Recompute, TheWeightGradientThatReadsItComesAfterIt) {
 }
 
 TEST(Recompute, WhatWasKeptIsNotComputedAgain) {
-  const StepProgram program = PlanDecoder(With(CheckpointingPreset::kNone), kLayers).program;
+  const StepProgram program = PlanDecoder(With(CheckpointingPreset::kNone), kRecomputedLayers).program;
   EXPECT_EQ(WithValue<SwiGluBackward>(program), 0);
   for (const std::string& line : BackwardOf(program, "blocks.1")) {
     EXPECT_EQ(line.rfind("recompute", 0), std::string::npos) << line;

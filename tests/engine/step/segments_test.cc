@@ -86,7 +86,7 @@ TEST(Visits, ASegmentRunsForwardAgainBeforeItsBackward) {
 
 constexpr int64_t kLayers = 5;  // In segments of 3: blocks 0 to 2, and 3 and 4.
 
-StepOptions With(const ActivationOptions& activations, Accumulation accumulation = Accumulation::kSharded) {
+StepOptions WithSegments(const ActivationOptions& activations, Accumulation accumulation = Accumulation::kSharded) {
   return {.accumulation = accumulation, .mesh = {.shard = 2}, .micro_batches = 2, .activations = activations};
 }
 
@@ -113,7 +113,7 @@ TEST(Segments, TheProgramRunsTheirBlocksForwardAgain) {
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
     for (CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
       const StepProgram program =
-          PlanDecoder(With({.preset = preset, .segment_blocks = 3}, accumulation), kLayers).program;
+          PlanDecoder(WithSegments({.preset = preset, .segment_blocks = 3}, accumulation), kLayers).program;
       const std::vector<std::string> expected = {
           "forward blocks.0",   "forward blocks.1",  "forward blocks.2",  "forward blocks.3",   "forward blocks.4",
           "recompute blocks.3", "backward blocks.4", "backward blocks.3", "recompute blocks.0", "recompute blocks.1",
@@ -128,7 +128,7 @@ TEST(Segments, TheProgramRunsTheirBlocksForwardAgain) {
 
 TEST(Segments, AVisitWaitsForNoGatherOfALaterOne) {
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
-    const StepProgram program = PlanDecoder(With({.segment_blocks = 3}, accumulation), kLayers).program;
+    const StepProgram program = PlanDecoder(WithSegments({.segment_blocks = 3}, accumulation), kLayers).program;
     // The g-th gather is for the g-th visit. Only the last visit, the embedding's backward, reads no weights.
     std::vector<int> units, gathered, visit_of(program.instructions.size(), -1);
     for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
@@ -172,7 +172,7 @@ int64_t MostAtOnce(const StepProgram& program, BufferCategory category, absl::st
 
 TEST(Segments, OneBoundaryOfEachWaitsForBackward) {
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
-    const StepProgram program = PlanDecoder(With({.segment_blocks = 3}, accumulation), kLayers).program;
+    const StepProgram program = PlanDecoder(WithSegments({.segment_blocks = 3}, accumulation), kLayers).program;
     const std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
     InstructionId head = 0;  // Where the head computes first: forward ends, and backward begins.
     while (program.instructions[head].unit != kLayers + 1 || program.instructions[head].stream != StreamId::kCompute) {
@@ -200,7 +200,7 @@ TEST(Segments, HoldFewerBoundariesThanBlocks) {
   constexpr int64_t kMany = 16;
   const auto boundaries = [](int64_t segment_blocks) {
     const ActivationOptions options = {.preset = CheckpointingPreset::kBlock, .segment_blocks = segment_blocks};
-    const Planned planned = PlanDecoder(With(options), kMany);
+    const Planned planned = PlanDecoder(WithSegments(options), kMany);
     return planned.plan.bytes_at_peak[static_cast<int>(BufferCategory::kActivationBoundaries)] / (2 * 64 * 8 * 4);
   };
   // At the peak two gradients of boundaries live as well.
@@ -210,7 +210,7 @@ TEST(Segments, HoldFewerBoundariesThanBlocks) {
 
 TEST(Segments, OfThePresetNoneKeepAllOfTheirBlocksButTheLast) {
   const auto kept = [](const ActivationOptions& options, absl::string_view block) {
-    const StepProgram program = PlanDecoder(With(options), kLayers).program;
+    const StepProgram program = PlanDecoder(WithSegments(options), kLayers).program;
     const std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
     std::vector<std::string> names;
     for (size_t b = 0; b < lifetimes.size(); ++b) {
@@ -232,11 +232,12 @@ TEST(Segments, OfThePresetNoneKeepAllOfTheirBlocksButTheLast) {
 }
 
 TEST(Segments, OfOneBlockAreNoSegments) {
-  EXPECT_EQ(DumpProgram(PlanDecoder(With({.preset = CheckpointingPreset::kCheap, .segment_blocks = 1}), 3).program),
-            DumpProgram(PlanDecoder(With({.preset = CheckpointingPreset::kCheap}), 3).program));
+  EXPECT_EQ(
+      DumpProgram(PlanDecoder(WithSegments({.preset = CheckpointingPreset::kCheap, .segment_blocks = 1}), 3).program),
+      DumpProgram(PlanDecoder(WithSegments({.preset = CheckpointingPreset::kCheap}), 3).program));
   // Programs without backward have nothing to recompute.
-  EXPECT_EQ(DumpProgram(PlanDecoder(With({.segment_blocks = 3}), 3, GraphMode::kEvaluation).program),
-            DumpProgram(PlanDecoder(With({}), 3, GraphMode::kEvaluation).program));
+  EXPECT_EQ(DumpProgram(PlanDecoder(WithSegments({.segment_blocks = 3}), 3, GraphMode::kEvaluation).program),
+            DumpProgram(PlanDecoder(WithSegments({}), 3, GraphMode::kEvaluation).program));
 }
 
 // In the second forward only those ops run on which the block's output or a kept value depends. With preset NONE no op
@@ -244,7 +245,7 @@ TEST(Segments, OfOneBlockAreNoSegments) {
 TEST(Segments, RunEachOpOnceAgain) {
   const auto count = [](const ActivationOptions& options) {
     std::map<std::string, int> ops;
-    for (const Instruction& instruction : PlanDecoder(With(options), kLayers).program.instructions) {
+    for (const Instruction& instruction : PlanDecoder(WithSegments(options), kLayers).program.instructions) {
       if (instruction.phase == Phase::kRecompute && std::holds_alternative<Op>(instruction.action)) {
         ++ops[absl::StrCat(instruction.unit - 1, " ", NameOf(instruction))];
       }

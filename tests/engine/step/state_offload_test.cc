@@ -11,9 +11,9 @@
 namespace shale::testing {
 namespace {
 
-constexpr int64_t kLayers = 5;
+constexpr int64_t kStateLayers = 5;
 
-StepOptions With(const StateOffload& offload, int64_t ranks = 2) {
+StepOptions WithState(const StateOffload& offload, int64_t ranks = 2) {
   return {.mesh = {.shard = ranks}, .micro_batches = 3, .offload_state = offload};
 }
 
@@ -22,16 +22,16 @@ const Transfer* CopyOf(const Instruction& instruction, bool to_host) {
   return transfer != nullptr && transfer->to_host == to_host ? transfer : nullptr;
 }
 
-bool IsUpdate(const Instruction& instruction) {
+bool IsUpdateOfState(const Instruction& instruction) {
   const auto* op = std::get_if<Op>(&instruction.action);
   return op != nullptr && op->Is<Update>();
 }
 
 TEST(StateOffload, EachTensorGoesInAndOutOnceAStep) {
   for (UpdateTime update : {UpdateTime::kAfterBackward, UpdateTime::kInBackward}) {
-    StepOptions options = With({.moments = true});
+    StepOptions options = WithState({.moments = true});
     options.update = update;
-    const Planned planned = PlanDecoder(options, kLayers);
+    const Planned planned = PlanDecoder(options, kStateLayers);
     std::vector<BufferId> in, out;
     for (const Loop& loop : planned.program.loops) {
       for (InstructionId id = loop.begin; id < loop.end; ++id) {
@@ -43,7 +43,7 @@ TEST(StateOffload, EachTensorGoesInAndOutOnceAStep) {
         EXPECT_TRUE(loop.repeat == 1 || instruction.last_iteration_only) << ToString(update) << " " << id;
       }
     }
-    EXPECT_EQ(in.size(), 2 * (kLayers + 2)) << ToString(update);  // m and v of embedding, blocks and head.
+    EXPECT_EQ(in.size(), 2 * (kStateLayers + 2)) << ToString(update);  // m and v of embedding, blocks and head.
     EXPECT_EQ(in, out) << ToString(update);
     std::sort(in.begin(), in.end());
     EXPECT_EQ(std::unique(in.begin(), in.end()), in.end()) << ToString(update);
@@ -53,12 +53,12 @@ TEST(StateOffload, EachTensorGoesInAndOutOnceAStep) {
 // An update waits only for copies that were issued before the previous update. So while one group is updated, the next
 // one is copied in and the previous one is copied back.
 TEST(StateOffload, CopiesRunBesideTheUpdateBefore) {
-  const Planned planned = PlanDecoder(With({.moments = true}), kLayers);
+  const Planned planned = PlanDecoder(WithState({.moments = true}), kStateLayers);
   const std::vector<Instruction>& all = planned.program.instructions;
   InstructionId previous = -1;
   int updates = 0;
   for (InstructionId id = 0; id < std::ssize(all); ++id) {
-    if (!IsUpdate(all[id])) continue;
+    if (!IsUpdateOfState(all[id])) continue;
     ++updates;
     if (previous >= 0) {
       for (const InstructionId wait : all[id].waits) {
@@ -68,16 +68,16 @@ TEST(StateOffload, CopiesRunBesideTheUpdateBefore) {
     }
     previous = id;
   }
-  EXPECT_EQ(updates, kLayers + 2);
+  EXPECT_EQ(updates, kStateLayers + 2);
 }
 
 // A shard is copied in one use ahead of its all-gather, so that the gather stream never waits for the copy of the next
 // use: the copy that gather i waits for stands before gather i - 1.
 TEST(StateOffload, ShardsAreCopiedInOneUseAheadOfTheirGather) {
   for (const int64_t prefetch : {0, 1, 2}) {
-    StepOptions options = With({.parameters = true});
+    StepOptions options = WithState({.parameters = true});
     options.prefetch = prefetch;
-    const Planned planned = PlanDecoder(options, kLayers);
+    const Planned planned = PlanDecoder(options, kStateLayers);
     const std::vector<Instruction>& all = planned.program.instructions;
     InstructionId previous = -1;
     for (InstructionId id = 0; id < std::ssize(all); ++id) {
@@ -100,24 +100,24 @@ TEST(StateOffload, ShardsAreCopiedInOneUseAheadOfTheirGather) {
 
 TEST(StateOffload, OneShardIsCopiedInInPlaceOfAGather) {
   for (bool reshard : {true, false}) {
-    StepOptions options = With({.parameters = true}, /*ranks=*/1);
+    StepOptions options = WithState({.parameters = true}, /*ranks=*/1);
     options.reshard_after_forward = reshard;
-    const Planned planned = PlanDecoder(options, kLayers);
+    const Planned planned = PlanDecoder(options, kStateLayers);
     int64_t copies = 0;
     for (const Instruction& instruction : planned.program.instructions) {
       copies += CopyOf(instruction, false) != nullptr && instruction.phase != Phase::kUpdate;
       EXPECT_FALSE(std::holds_alternative<Collective>(instruction.action));
     }
     // Each unit is used in forward and in backward. The head's backward follows its forward, in one visit.
-    EXPECT_EQ(copies, reshard ? 2 * (kLayers + 1) : kLayers + 2) << reshard;
+    EXPECT_EQ(copies, reshard ? 2 * (kStateLayers + 1) : kStateLayers + 2) << reshard;
   }
 }
 
 TEST(StateOffload, ProgramsWithoutUpdatesCopyOnlyWhatTheyUse) {
   for (GraphMode mode : {GraphMode::kEvaluation, GraphMode::kLogits}) {
-    StepOptions options = With({.moments = true, .parameters = true});
+    StepOptions options = WithState({.moments = true, .parameters = true});
     options.micro_batches = 1;
-    const Planned planned = PlanDecoder(options, kLayers, mode);
+    const Planned planned = PlanDecoder(options, kStateLayers, mode);
     for (const Instruction& instruction : planned.program.instructions) {
       EXPECT_EQ(CopyOf(instruction, true), nullptr);
       const Transfer* fetch = CopyOf(instruction, false);

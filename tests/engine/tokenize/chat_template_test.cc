@@ -12,7 +12,7 @@
 namespace shale {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const Json& Golden() {
   static const Json& golden = *[] {
@@ -98,7 +98,7 @@ TEST(ChatTemplateTest, TurnsAreWhatTheAssistantSaysWithItsEnd) {
     }
     return parts;
   };
-  using testing::ElementsAre;
+  using ::testing::ElementsAre;
   EXPECT_THAT(turns("llama2"), ElementsAre(" A b </s>", " C d </s>"));
   EXPECT_THAT(turns("llama3"), ElementsAre("A b<|eot|>", "C d<|eot|>"));
   EXPECT_THAT(turns("qwen2"), ElementsAre("A b<|im_end|>\n", "C d<|im_end|>\n"));
@@ -126,7 +126,7 @@ TEST(ChatTemplateTest, ASystemMessageThatTheTemplateLeavesOutIsRefused) {
   const absl::StatusOr<ChatText> chat = mistral.RenderWithTurns(messages);
   ASSERT_TRUE(chat.ok()) << chat.status();
   EXPECT_EQ(chat->text, "<s>[INST]U[/INST]A b</s>");
-  EXPECT_THAT(chat->turns, testing::ElementsAre(17, 24));
+  EXPECT_THAT(chat->turns, ::testing::ElementsAre(17, 24));
 }
 
 // Regression, found by fuzzing: this template writes less with a generation prompt than without.

@@ -20,7 +20,7 @@
 namespace shale {
 namespace {
 
-void Write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+void WriteDocument(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
 Tokenizer Load(const std::string& family) {
   absl::StatusOr<Tokenizer> tokenizer = Tokenizer::Load("tests/engine/tokenize/golden/" + family);
@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<int32_t>> Tokens(const Tokenizer& tokenizer, const st
   return all;
 }
 
-std::string ErrorOf(const std::string& path, const DocumentReader::Options& options = {}) {
+std::string ErrorOfDocuments(const std::string& path, const DocumentReader::Options& options = {}) {
   return std::string(Tokens(Load("gpt2"), path, options, {}).status().message());
 }
 
@@ -58,7 +58,7 @@ std::string LongText() {
 TEST(DocumentsTest, PiecesAndThreadsDoNotChangeTheTokens) {
   TempFolder folder;
   const std::string path = folder.path() + "/a.txt";
-  Write(path, LongText());
+  WriteDocument(path, LongText());
   for (const char* family : {"gpt2", "qwen2", "llama3", "llama2"}) {
     const Tokenizer tokenizer = Load(family);
     std::vector<int32_t> whole;
@@ -76,10 +76,10 @@ TEST(DocumentsTest, PiecesAndThreadsDoNotChangeTheTokens) {
 
 TEST(DocumentsTest, DocumentsAreFilesAndLinesOfJson) {
   TempFolder folder;
-  Write(folder.path() + "/b.jsonl", "{\"text\": \"x<|endoftext|>\", \"n\": 1}\n\n{\"text\": \"y\"}");
-  Write(folder.path() + "/a.txt", "z\n");
-  Write(folder.path() + "/.hidden", "no");
-  Write(folder.path() + "/empty", "");
+  WriteDocument(folder.path() + "/b.jsonl", "{\"text\": \"x<|endoftext|>\", \"n\": 1}\n\n{\"text\": \"y\"}");
+  WriteDocument(folder.path() + "/a.txt", "z\n");
+  WriteDocument(folder.path() + "/.hidden", "no");
+  WriteDocument(folder.path() + "/empty", "");
   const Tokenizer tokenizer = Load("gpt2");
   const int32_t end = tokenizer.Find("<|endoftext|>");
   const auto tokens = Tokens(tokenizer, folder.path(), {}, {.end_of_document = end});
@@ -90,18 +90,18 @@ TEST(DocumentsTest, DocumentsAreFilesAndLinesOfJson) {
 
 TEST(DocumentsTest, BinaryAndKnownFilesOfAFolderAreSkipped) {
   TempFolder folder;
-  Write(folder.path() + "/a.txt", "x");
-  Write(folder.path() + "/a.dat", std::string("\0\1", 2));
+  WriteDocument(folder.path() + "/a.txt", "x");
+  WriteDocument(folder.path() + "/a.dat", std::string("\0\1", 2));
   std::filesystem::create_symlink("a.txt", folder.path() + "/b.txt");
   std::filesystem::create_directory(folder.path() + "/inside");
   const absl::StatusOr<DocumentFiles> files = ListDocumentFiles(folder.path());
   ASSERT_TRUE(files.ok()) << files.status();
-  EXPECT_THAT(files->paths, testing::ElementsAre(folder.path() + "/a.txt"));
-  EXPECT_THAT(files->skipped, testing::ElementsAre("a.dat (binary)", "b.txt (the same as a.txt)", "inside (folder)"));
+  EXPECT_THAT(files->paths, ::testing::ElementsAre(folder.path() + "/a.txt"));
+  EXPECT_THAT(files->skipped, ::testing::ElementsAre("a.dat (binary)", "b.txt (the same as a.txt)", "inside (folder)"));
   std::filesystem::remove(folder.path() + "/a.txt");
-  EXPECT_THAT(ErrorOf(folder.path()), testing::HasSubstr("/b.txt"));
+  EXPECT_THAT(ErrorOfDocuments(folder.path()), ::testing::HasSubstr("/b.txt"));
   std::filesystem::remove(folder.path() + "/b.txt");
-  EXPECT_EQ(ErrorOf(folder.path()), folder.path() + " has no data: skipped a.dat (binary), inside (folder)");
+  EXPECT_EQ(ErrorOfDocuments(folder.path()), folder.path() + " has no data: skipped a.dat (binary), inside (folder)");
 }
 
 // Returns what zlib packs `text` into, as one member of a .gz file.
@@ -128,9 +128,9 @@ std::string Zstd(const std::string& text) {
 TEST(DocumentsTest, PackedFilesAndListsAreRead) {
   TempFolder folder;
   const std::string text = LongText(), rest = "and\nthe rest";
-  Write(folder.path() + "/whole.txt", text + rest);
-  Write(folder.path() + "/a.txt.gz", Gzip(text) + Gzip(rest));
-  Write(folder.path() + "/a.txt.zst", Zstd(text) + Zstd(rest));
+  WriteDocument(folder.path() + "/whole.txt", text + rest);
+  WriteDocument(folder.path() + "/a.txt.gz", Gzip(text) + Gzip(rest));
+  WriteDocument(folder.path() + "/a.txt.zst", Zstd(text) + Zstd(rest));
   const Tokenizer tokenizer = Load("llama3");
   const DocumentReader::Options options = {.cut_lines = true, .piece_bytes = 5000};
   const auto whole = Tokens(tokenizer, folder.path() + "/whole.txt", options, {});
@@ -142,12 +142,13 @@ TEST(DocumentsTest, PackedFilesAndListsAreRead) {
     ASSERT_TRUE(tokens.ok()) << tokens.status();
     EXPECT_EQ(*tokens, *whole) << name;
   }
-  Write(folder.path() + "/all.list", "a.txt.zst\n\nwhole.txt\r\n");
+  WriteDocument(folder.path() + "/all.list", "a.txt.zst\n\nwhole.txt\r\n");
   const auto tokens = Tokens(tokenizer, folder.path() + "/all.list", options, {.threads = 2});
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_EQ(*tokens, twice);
-  Write(folder.path() + "/all.list", "whole.txt\nmissing.txt\n");
-  EXPECT_THAT(ErrorOf(folder.path() + "/all.list"), testing::StartsWith(folder.path() + "/all.list:2: cannot open "));
+  WriteDocument(folder.path() + "/all.list", "whole.txt\nmissing.txt\n");
+  EXPECT_THAT(ErrorOfDocuments(folder.path() + "/all.list"),
+              ::testing::StartsWith(folder.path() + "/all.list:2: cannot open "));
 }
 
 TEST(DocumentsTest, DamagedPackedFilesAreRefused) {
@@ -156,20 +157,20 @@ TEST(DocumentsTest, DamagedPackedFilesAreRefused) {
   for (const auto& [ending, packed] : {std::pair(".gz", Gzip(text)), std::pair(".zst", Zstd(text))}) {
     const std::string path = folder.path() + "/a.txt" + ending;
     for (const size_t size : {size_t{3}, packed.size() / 2, packed.size() - 1}) {
-      Write(path, packed.substr(0, size));
-      EXPECT_EQ(ErrorOf(path), path + " is damaged or was cut short: it ends inside of its compressed data");
+      WriteDocument(path, packed.substr(0, size));
+      EXPECT_EQ(ErrorOfDocuments(path), path + " is damaged or was cut short: it ends inside of its compressed data");
     }
-    Write(path, text);
-    EXPECT_THAT(ErrorOf(path), testing::StartsWith(path + " is damaged or was cut short: "));
+    WriteDocument(path, text);
+    EXPECT_THAT(ErrorOfDocuments(path), ::testing::StartsWith(path + " is damaged or was cut short: "));
   }
 }
 
 TEST(DocumentsTest, CompletionsCountAndPromptsDoNot) {
   TempFolder folder;
   const std::string path = folder.path() + "/a.jsonl";
-  Write(path,
-        "{\"prompt\": \"the question\", \"completion\": \" an answer\"}\n{\"text\": \"all\"}\n{\"prompt\": 1}\n"
-        "{\"prompt\": \"\", \"completion\": \"x\"}\nno row\n");
+  WriteDocument(path,
+                "{\"prompt\": \"the question\", \"completion\": \" an answer\"}\n{\"text\": \"all\"}\n{\"prompt\": 1}\n"
+                "{\"prompt\": \"\", \"completion\": \"x\"}\nno row\n");
   const Tokenizer tokenizer = Load("llama3");
   const int32_t end = tokenizer.Find("<|endoftext|>");
   for (const LossOn loss_on : {LossOn::kCompletions, LossOn::kAll}) {
@@ -196,11 +197,11 @@ TEST(DocumentsTest, CompletionsCountAndPromptsDoNot) {
     const std::string begin = "<|begin_of_text|>", close = "<|endoftext|>";
     if (loss_on == LossOn::kAll) {
       EXPECT_EQ(totals->counted, totals->tokens);
-      EXPECT_THAT(left, testing::ElementsAre("", "", ""));
+      EXPECT_THAT(left, ::testing::ElementsAre("", "", ""));
       continue;
     }
-    EXPECT_THAT(counted, testing::ElementsAre(" an answer" + close, begin + "all" + close, begin + "x" + close));
-    EXPECT_THAT(left, testing::ElementsAre(begin + "the question", "", ""));
+    EXPECT_THAT(counted, ::testing::ElementsAre(" an answer" + close, begin + "all" + close, begin + "x" + close));
+    EXPECT_THAT(left, ::testing::ElementsAre(begin + "the question", "", ""));
     EXPECT_LT(totals->counted, totals->tokens);
   }
 }
@@ -208,7 +209,7 @@ TEST(DocumentsTest, CompletionsCountAndPromptsDoNot) {
 TEST(DocumentsTest, ThreadsCountTheSameWords) {
   TempFolder folder;
   const std::string path = folder.path() + "/a.txt";
-  Write(path, LongText());
+  WriteDocument(path, LongText());
   WordCounts whole;
   CountWords(LongText(), kLlama3Pattern, &whole);
   for (const int threads : {1, 3}) {
@@ -225,28 +226,33 @@ TEST(DocumentsTest, ThreadsCountTheSameWords) {
 TEST(DocumentsTest, ErrorsNameFileAndLine) {
   TempFolder folder;
   const std::string json = folder.path() + "/a.jsonl", text = folder.path() + "/a.txt";
-  Write(json, "{\"text\": \"x\"}\n\n{\"test\": 1}\n");
-  EXPECT_EQ(ErrorOf(json), json + ":3: it has neither \"text\" nor \"messages\" nor \"prompt\" and \"completion\"");
-  Write(json, "{\"text\": 1}\n");
-  EXPECT_EQ(ErrorOf(json), json + ":1: \"text\": found 1; wanted a string");
-  Write(json, "{\"text\": \"x\"}\n{");
-  EXPECT_EQ(ErrorOf(json), json + ":2: it is not JSON at its byte 2");
-  Write(text, "a\nb\nc\xE9 d\n");
-  EXPECT_THAT(ErrorOf(text), testing::StartsWith(text + ":3: the byte at offset 5 of the file does not begin"));
-  EXPECT_THAT(ErrorOf(text, {.piece_bytes = 2}), testing::StartsWith(text + ":3: the byte at offset 5 "));
-  Write(text, "a\nb\xF0\x9F\x98");
-  EXPECT_THAT(ErrorOf(text), testing::StartsWith(text + ":2: ")) << "half a character at the end";
-  Write(json, "{\"text\": \"\\ud83d\"}\n");
-  EXPECT_THAT(ErrorOf(json), testing::StartsWith(json + ":1: it is not JSON")) << "half of a pair of surrogates";
-  Write(text, std::string(100, 'a'));
-  EXPECT_EQ(ErrorOf(text, {.piece_bytes = 10, .largest_piece_bytes = 50}),
+  WriteDocument(json, "{\"text\": \"x\"}\n\n{\"test\": 1}\n");
+  EXPECT_EQ(ErrorOfDocuments(json),
+            json + ":3: it has neither \"text\" nor \"messages\" nor \"prompt\" and \"completion\"");
+  WriteDocument(json, "{\"text\": 1}\n");
+  EXPECT_EQ(ErrorOfDocuments(json), json + ":1: \"text\": found 1; wanted a string");
+  WriteDocument(json, "{\"text\": \"x\"}\n{");
+  EXPECT_EQ(ErrorOfDocuments(json), json + ":2: it is not JSON at its byte 2");
+  WriteDocument(text, "a\nb\nc\xE9 d\n");
+  EXPECT_THAT(ErrorOfDocuments(text),
+              ::testing::StartsWith(text + ":3: the byte at offset 5 of the file does not begin"));
+  EXPECT_THAT(ErrorOfDocuments(text, {.piece_bytes = 2}), ::testing::StartsWith(text + ":3: the byte at offset 5 "));
+  WriteDocument(text, "a\nb\xF0\x9F\x98");
+  EXPECT_THAT(ErrorOfDocuments(text), ::testing::StartsWith(text + ":2: ")) << "half a character at the end";
+  WriteDocument(json, "{\"text\": \"\\ud83d\"}\n");
+  EXPECT_THAT(ErrorOfDocuments(json), ::testing::StartsWith(json + ":1: it is not JSON"))
+      << "half of a pair of surrogates";
+  WriteDocument(text, std::string(100, 'a'));
+  EXPECT_EQ(ErrorOfDocuments(text, {.piece_bytes = 10, .largest_piece_bytes = 50}),
             text + ":1: a document that this tokenizer cannot take in pieces has more than 50 B");
-  Write(json, "{\"text\": \"x\"}\n{\"text\": \"" + std::string(100, 'a') + "\"}\n");
-  EXPECT_EQ(ErrorOf(json, {.piece_bytes = 10, .largest_piece_bytes = 50}), json + ":2: a line has more than 50 B");
-  Write(text, absl::StrCat("PAR1", LongText(), "PAR1"));
-  EXPECT_THAT(ErrorOf(text), testing::StartsWith(text + " is a Parquet file, which is not read; convert it to JSON"));
-  Write(text, "");
-  EXPECT_EQ(ErrorOf(text), text + " has no data");
+  WriteDocument(json, "{\"text\": \"x\"}\n{\"text\": \"" + std::string(100, 'a') + "\"}\n");
+  EXPECT_EQ(ErrorOfDocuments(json, {.piece_bytes = 10, .largest_piece_bytes = 50}),
+            json + ":2: a line has more than 50 B");
+  WriteDocument(text, absl::StrCat("PAR1", LongText(), "PAR1"));
+  EXPECT_THAT(ErrorOfDocuments(text),
+              ::testing::StartsWith(text + " is a Parquet file, which is not read; convert it to JSON"));
+  WriteDocument(text, "");
+  EXPECT_EQ(ErrorOfDocuments(text), text + " has no data");
 }
 
 // A word takes 24 times its size, so a file without a space could otherwise take all memory of a machine.
@@ -264,7 +270,7 @@ TEST(DocumentsTest, WordsThatAreTooLongAreRefused) {
     const absl::Status status = encoder.Encode(std::string(101, 'a'), options, &tokens);
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << family;
     EXPECT_THAT(std::string(status.message()),
-                testing::HasSubstr(" bytes in a row that the tokenizer does not split; at most 100 are supported"));
+                ::testing::HasSubstr(" bytes in a row that the tokenizer does not split; at most 100 are supported"));
   }
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr char kFolder[] = "tests/engine/tokenize/golden/";
 
-Json ReadJson(const std::string& path) {
+Json ReadGolden(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFile(path, 1 << 22);
   EXPECT_TRUE(text.ok()) << text.status();
   absl::StatusOr<Json> json = ParseStrictJson(*text);
@@ -28,7 +28,7 @@ Json ReadJson(const std::string& path) {
 
 std::vector<std::string> Documents() {
   std::vector<std::string> documents;
-  const Json json = ReadJson(absl::StrCat(kFolder, "documents.json"));
+  const Json json = ReadGolden(absl::StrCat(kFolder, "documents.json"));
   for (const Json& hex : json["hex"]) {
     documents.push_back(absl::HexStringToBytes(hex.get<std::string>()));
   }
@@ -42,14 +42,14 @@ std::vector<int32_t> Encode(Encoder& encoder, absl::string_view text, const Enco
   return tokens;
 }
 
-class GoldenTest : public testing::TestWithParam<const char*> {
+class GoldenTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     const std::string folder = absl::StrCat(kFolder, GetParam());
     absl::StatusOr<Tokenizer> tokenizer = Tokenizer::Load(folder);
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
     tokenizer_ = *std::move(tokenizer);
-    golden_ = ReadJson(folder + "/golden.json");
+    golden_ = ReadGolden(folder + "/golden.json");
   }
 
   Tokenizer tokenizer_;
@@ -138,8 +138,8 @@ TEST_P(GoldenTest, PartsOfATextThatIsCutAtLinesHaveTheTokensOfTheText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenTest,
-                         testing::Values("gpt2", "llama3", "qwen2", "falcon", "starcoder", "deepseek", "added",
-                                         "llama2", "mistral", "metaspace"),
+                         ::testing::Values("gpt2", "llama3", "qwen2", "falcon", "starcoder", "deepseek", "added",
+                                           "llama2", "mistral", "metaspace"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Regression: Falcon's own tokenizer was refused, because its vocabulary has no token for some control characters. The
@@ -173,7 +173,7 @@ TEST(TokenStreamTest, GivesCharactersOutAsSoonAsTheyAreComplete) {
   for (const char* token : {"<0xF0>", "<0x9F>", "<0x98>", "<0x80>", "<0xE2>", "<0x82>", "▁"}) {
     pieces.push_back(stream.Push(tokenizer->Find(token)));
   }
-  EXPECT_THAT(pieces, testing::ElementsAre("", "", "", "😀", "", "", "\uFFFD\uFFFD "));
+  EXPECT_THAT(pieces, ::testing::ElementsAre("", "", "", "😀", "", "", "\uFFFD\uFFFD "));
 }
 
 }  // namespace

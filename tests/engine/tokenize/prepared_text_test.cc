@@ -26,7 +26,7 @@ constexpr char kGpt2[] = "tests/engine/tokenize/golden/gpt2";
 
 void Write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
-class PreparedTextTest : public testing::Test {
+class PreparedTextTest : public ::testing::Test {
  protected:
   PreparedTextTest() : cache_(folder_.path() + "/tokens"), text_{.path = folder_.path() + "/a.jsonl"} {
     text_.tokenizer = TokenizerFolder("gpt2");
@@ -71,7 +71,7 @@ TEST_F(PreparedTextTest, TokensAreMadeOnceAndMaskTargets) {
   EXPECT_TRUE(made->report.made);
   EXPECT_EQ(Read(made->tokens), "a b c de");
   EXPECT_EQ(made->tokens.vocabulary(), 700);
-  EXPECT_THAT(made->tokens.tokenizer(), testing::StartsWith("tokenizer.json "));
+  EXPECT_THAT(made->tokens.tokenizer(), ::testing::StartsWith("tokenizer.json "));
   const absl::StatusOr<PreparedText> found = Prepare();
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_FALSE(found->report.made);
@@ -139,7 +139,7 @@ TEST_F(PreparedTextTest, DocumentsEndWithTheTokenOfTheFolder) {
   const absl::StatusOr<PreparedText> prepared = Prepare();
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_EQ(Read(prepared->tokens), "a b c d<|endoftext|>e<|endoftext|>");
-  EXPECT_THAT(prepared->tokens.tokenizer(), testing::MatchesRegex("tokenizer.json [0-9a-f]+, end of documents 0"));
+  EXPECT_THAT(prepared->tokens.tokenizer(), ::testing::MatchesRegex("tokenizer.json [0-9a-f]+, end of documents 0"));
   Write(tokenizer + "/tokenizer_config.json", "{\"eos_token\": \"<end>\"}");
   EXPECT_EQ(Error(),
             tokenizer + "/tokenizer_config.json: eos_token: found \"<end>\", which is no token of tokenizer.json");
@@ -150,15 +150,15 @@ TEST_F(PreparedTextTest, DocumentsEndWithTheTokenOfTheFolder) {
 TEST_F(PreparedTextTest, TheChatTemplateIsPartOfTheTokenizer) {
   const std::string chat = text_.tokenizer + "/chat_template.jinja";
   const std::string rest = "{% for m in messages %}{{ m.content }}{% endfor %}";
-  EXPECT_THAT(Prepare()->tokens.tokenizer(), testing::Not(testing::HasSubstr("chat template")));
+  EXPECT_THAT(Prepare()->tokens.tokenizer(), ::testing::Not(::testing::HasSubstr("chat template")));
   Write(chat, rest);
   Write(text_.path, "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n{\"text\": \"b\"}\n");
   const absl::StatusOr<PreparedText> first = Prepare();
   ASSERT_TRUE(first.ok()) << first.status();
   Write(chat, "-" + rest);
   const std::string pattern = "tokenizer.json [0-9a-f]+, chat template [0-9a-f]+";
-  EXPECT_THAT(first->tokens.tokenizer(), testing::MatchesRegex(pattern));
-  EXPECT_THAT(Prepare()->tokens.tokenizer(), testing::MatchesRegex(pattern));
+  EXPECT_THAT(first->tokens.tokenizer(), ::testing::MatchesRegex(pattern));
+  EXPECT_THAT(Prepare()->tokens.tokenizer(), ::testing::MatchesRegex(pattern));
   EXPECT_NE(Prepare()->tokens.tokenizer(), first->tokens.tokenizer());
 }
 
@@ -179,7 +179,7 @@ TEST_F(PreparedTextTest, DocumentsAreKnownAndPacked) {
     documents.push_back(Read(prepared->tokens.Slice(last, end)));
     last = end;
   }
-  EXPECT_THAT(documents, testing::ElementsAre("a b c d", "e f", "p q r s t u v w"));
+  EXPECT_THAT(documents, ::testing::ElementsAre("a b c d", "e f", "p q r s t u v w"));
 
   constexpr int64_t kLength = 4;
   for (const Packing packing : {Packing::kPack, Packing::kPad}) {
@@ -200,7 +200,7 @@ TEST_F(PreparedTextTest, DocumentsAreKnownAndPacked) {
   }
   const TokenSource prompt = prepared->tokens.Slice((*begins)[1], (*begins)[1] + 4);
   EXPECT_THAT(std::string(DocumentSamples::Create(prompt, Packing::kPad, {}, kLength).status().message()),
-              testing::HasSubstr("no target of a document counts in the loss; set data.loss_on=ALL"));
+              ::testing::HasSubstr("no target of a document counts in the loss; set data.loss_on=ALL"));
 }
 
 TEST_F(PreparedTextTest, DamageIsFound) {
@@ -214,18 +214,18 @@ TEST_F(PreparedTextTest, DamageIsFound) {
     EXPECT_EQ(Error(), absl::StrCat(place, " is damaged: ", name,
                                     " is not what was written; remove this folder, and the tokens are made again"));
     std::filesystem::remove(path);
-    EXPECT_THAT(Error(), testing::StartsWith(place + " is damaged: cannot open "));
+    EXPECT_THAT(Error(), ::testing::StartsWith(place + " is damaged: cannot open "));
     std::filesystem::rename(kept, path);
     EXPECT_TRUE(Prepare().ok());
   }
   Write(place + "/.manifest.json", "{}");
-  EXPECT_THAT(Error(), testing::StartsWith(place + " is damaged: .manifest.json is not a manifest"));
+  EXPECT_THAT(Error(), ::testing::StartsWith(place + " is damaged: .manifest.json is not a manifest"));
 }
 
 TEST_F(PreparedTextTest, NothingIsLeftOfTextThatIsRefused) {
   Write(text_.path, "{\"text\": \"a\"}\nno\n");
   EXPECT_EQ(Error(), text_.path + ":2: it is not JSON at its byte 2");
-  EXPECT_THAT(Kept(), testing::IsEmpty());
+  EXPECT_THAT(Kept(), ::testing::IsEmpty());
   text_.bad_lines = BadLines::kSkip;
   const absl::StatusOr<PreparedText> prepared = Prepare();
   ASSERT_TRUE(prepared.ok()) << prepared.status();
@@ -237,8 +237,8 @@ TEST_F(PreparedTextTest, NothingIsLeftOfTextThatChangesMeanwhile) {
   const auto change = [&](int64_t, int64_t) { std::ofstream(text_.path, std::ios::app) << "{\"text\": \"f\"}\n"; };
   const absl::Status status = PrepareText(text_, {.cache = cache_, .progress = {.reading = change}}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), testing::StartsWith(text_.path));
-  EXPECT_THAT(Kept(), testing::IsEmpty());
+  EXPECT_THAT(std::string(status.message()), ::testing::StartsWith(text_.path));
+  EXPECT_THAT(Kept(), ::testing::IsEmpty());
   EXPECT_EQ(Read(Prepare()->tokens), "a b c def");
 }
 
@@ -250,8 +250,8 @@ TEST_F(PreparedTextTest, NothingIsLeftWhenTheDiskIsFull) {
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &now), 0);
   const absl::Status status = Prepare().status();
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("cannot write ")) << status;
-  EXPECT_THAT(Kept(), testing::IsEmpty());
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("cannot write ")) << status;
+  EXPECT_THAT(Kept(), ::testing::IsEmpty());
   EXPECT_TRUE(Prepare().ok());
 }
 
@@ -286,7 +286,7 @@ TEST_F(PreparedTextTest, ThoseWhoWaitedHearTheErrorOfWhoTried) {
     Write(left, "3\nof another process");
   }
   waits.join();
-  EXPECT_THAT(heard, testing::AnyOf("of another process", error));
+  EXPECT_THAT(heard, ::testing::AnyOf("of another process", error));
   EXPECT_EQ(Error(), error);  // Who did not wait tries again.
   Write(text_.path, "{\"text\": \"a\"}\n");
   EXPECT_TRUE(Prepare().ok());

@@ -32,7 +32,7 @@ std::vector<size_t> Ends(const Regex& regex, const std::string& text) {
   return ends;
 }
 
-class ScannerTest : public testing::TestWithParam<absl::string_view> {};
+class ScannerTest : public ::testing::TestWithParam<absl::string_view> {};
 
 // Characters of every kind that a pattern tells apart, which all versions of Unicode since 6 know.
 TEST_P(ScannerTest, FindsTheMatchesOfTheExpression) {
@@ -54,7 +54,7 @@ TEST_P(ScannerTest, FindsTheMatchesOfTheExpression) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Patterns, ScannerTest, testing::Values(kGpt2Pattern, kLlama3Pattern, kQwen2Pattern));
+INSTANTIATE_TEST_SUITE_P(Patterns, ScannerTest, ::testing::Values(kGpt2Pattern, kLlama3Pattern, kQwen2Pattern));
 
 TEST(RegexTest, RefusesWhatOnigurumaMayUnderstandDifferently) {
   for (const char* pattern : {"^a", "a$", "a.", R"(\w+)", R"(\h)", R"(\b)", R"(\p{Han})", R"(\pL)", R"([a[b]])",

@@ -8,7 +8,7 @@ namespace shale {
 namespace {
 
 // As in own_data_test.cc: fp32 sums of some hundred terms in another order, through six steps.
-constexpr double kReordered = 1e-4;
+constexpr double kPackedReordered = 1e-4;
 
 class PackedDocuments : public OwnDataTest {
  protected:
@@ -36,9 +36,9 @@ TEST_F(PackedDocuments, HaveTheLossThatTheyHaveAlone) {
     const Run packed = Train(MakeJob("PACK", all, 24), nullptr), padded = Train(MakeJob("PAD", all, 24), nullptr);
     ASSERT_EQ(packed.losses.size(), 1) << packed.status;
     ASSERT_EQ(padded.losses.size(), 1) << padded.status;
-    EXPECT_NEAR(packed.losses[0], padded.losses[0], kReordered);
+    EXPECT_NEAR(packed.losses[0], padded.losses[0], kPackedReordered);
     EXPECT_EQ(packed.steps[0].step_tokens, padded.steps[0].step_tokens);
-    EXPECT_NEAR(packed.steps[0].gradient_norm, padded.steps[0].gradient_norm, kReordered);
+    EXPECT_NEAR(packed.steps[0].gradient_norm, padded.steps[0].gradient_norm, kPackedReordered);
   }
 }
 
@@ -55,10 +55,10 @@ TEST_F(PackedDocuments, TrainTheSameInEveryWorld) {
       const Run several = Train(MakeJob(packing, divided), nullptr);
       ASSERT_EQ(several.losses.size(), 6) << several.status;
       for (int i = 0; i < 6; ++i) {
-        EXPECT_NEAR(several.losses[i], one.losses[i], kReordered) << packing << " " << ranks;
+        EXPECT_NEAR(several.losses[i], one.losses[i], kPackedReordered) << packing << " " << ranks;
         EXPECT_EQ(several.steps[i].step_tokens, one.steps[i].step_tokens);
       }
-      EXPECT_NEAR(several.evaluations.at(6), one.evaluations.at(6), kReordered);
+      EXPECT_NEAR(several.evaluations.at(6), one.evaluations.at(6), kPackedReordered);
     }
   }
 }

@@ -16,7 +16,7 @@
 
 namespace shale {
 
-class TextDataTest : public testing::Test {
+class TextDataTest : public ::testing::Test {
  protected:
   TextDataTest() {
     std::filesystem::create_directory(folder_.Path("tokenizer"));

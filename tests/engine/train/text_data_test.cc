@@ -53,7 +53,8 @@ TEST_F(TextDataTest, JsonLinesWithoutATokenizerAreRefused) {
     const std::string data = absl::StrCat("path: \"", path, "\"");
     const absl::Status status = Train(SmallJob(data)).status;
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rows.jsonl has JSON Lines, which only a tokenizer"));
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::HasSubstr("rows.jsonl has JSON Lines, which only a tokenizer"));
     EXPECT_TRUE(Train(SmallJob(data + " format: TEXT")).status.ok());
   }
 }
@@ -68,7 +69,7 @@ TEST_F(TextDataTest, TextForAModelWhoseTokenizerIsNotReadIsRefused) {
   folder_.Write("model/tokenizer.model", "pieces");
   const absl::Status status = OpenJobTokens(job, job.data.path, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr(" has a tokenizer (tokenizer.model "));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(" has a tokenizer (tokenizer.model "));
   job.data.tokenizer = "bytes";
   EXPECT_TRUE(OpenJobTokens(job, job.data.path, {}).ok());
 }

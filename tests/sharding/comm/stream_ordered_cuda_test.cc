@@ -30,7 +30,7 @@ absl::Status SumOnStandIn(DType dtype, absl::Span<const std::byte* const> inputs
   });
 }
 
-Group Create(int size, Device& device) {
+Group CreateOnDevice(int size, Device& device) {
   // The device outlives the group.
   const std::shared_ptr<Device> borrowed(std::shared_ptr<void>(), &device);
   absl::StatusOr<Group> group = CreateStreamOrderedGroup(std::vector<std::shared_ptr<Device>>(size, borrowed),
@@ -39,9 +39,9 @@ Group Create(int size, Device& device) {
   return *std::move(group);
 }
 
-INSTANTIATE_TEST_SUITE_P(StreamOrdered, CommunicatorConformance,
+INSTANTIATE_TEST_SUITE_P(StreamOrderedOnCuda, CommunicatorConformance,
                          ::testing::Values(CommunicatorCase{
-                             "OneGpu", [] { return std::make_unique<DeviceOnStandIn>(); }, Create}),
+                             "OneGpu", [] { return std::make_unique<DeviceOnStandIn>(); }, CreateOnDevice}),
                          CaseName);
 
 }  // namespace

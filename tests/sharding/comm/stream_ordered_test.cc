@@ -22,7 +22,7 @@ absl::Status SumOnCpu(DType dtype, absl::Span<const std::byte* const> inputs, st
   });
 }
 
-Group Create(int size, double timeout_seconds = 0) {
+Group CreateOrdered(int size, double timeout_seconds = 0) {
   // Events of one CPU device work on the streams of any other.
   const std::vector<std::shared_ptr<Device>> devices(size, CreateCpuDevice());
   absl::StatusOr<Group> group =
@@ -33,20 +33,20 @@ Group Create(int size, double timeout_seconds = 0) {
 
 INSTANTIATE_TEST_SUITE_P(StreamOrdered, CommunicatorConformance,
                          ::testing::Values(CommunicatorCase{"Threads", [] { return CreateCpuDevice(); },
-                                                            [](int size, Device&) { return Create(size); }},
-                                           CommunicatorCase{"ShallowQueues",
-                                                            [] { return CreateCpuDevice({.queue_depth = 2}); },
-                                                            [](int size, Device&) { return Create(size, 600); }}),
+                                                            [](int size, Device&) { return CreateOrdered(size); }},
+                                           CommunicatorCase{
+                                               "ShallowQueues", [] { return CreateCpuDevice({.queue_depth = 2}); },
+                                               [](int size, Device&) { return CreateOrdered(size, 600); }}),
                          CaseName);
 
 TEST(StreamOrderedGroupTest, SumsAreFormedInRankOrder) {
-  Group group = Create(5);
+  Group group = CreateOrdered(5);
   CpuDevice device;
   ExpectSumsInRankOrder(group, device, 1003);
 }
 
 TEST(StreamOrderedGroupTest, RanksThatDisagreeAreTold) {
-  Group group = Create(2);
+  Group group = CreateOrdered(2);
   CpuDevice device;
   ForEachRank(2, [&](int rank) {
     std::unique_ptr<Stream> stream = *device.CreateStream("reduce");
@@ -60,7 +60,7 @@ TEST(StreamOrderedGroupTest, RanksThatDisagreeAreTold) {
 }
 
 TEST(StreamOrderedGroupTest, APeerThatDoesNotComeIsNamed) {
-  Group group = Create(2, 0.05);
+  Group group = CreateOrdered(2, 0.05);
   CpuDevice device;
   std::unique_ptr<Stream> stream = *device.CreateStream("reduce");
   std::vector<float> data(10);
