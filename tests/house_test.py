@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the structure of the source tree: which package may include which, the width of lines, the words of the specs.
+"""Tests the structure of the source tree: which package may include which, the width of lines, the words of the specs, and
+what the tests of daily work take.
 
 Reads the sources of the checkout that this file lies in, so that Bazel must not cache its result.
 """
@@ -10,10 +11,16 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tokenize
 import unittest
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(_ROOT, "tools/build_defs"))
+
+import test_times  # noqa: E402
+
 _SOURCES = (".h", ".cc", ".cu", ".cuh")
 _TOPS = ("engine", "kernels", "sharding")  # The folders whose packages have an entry in _MAY_INCLUDE.
 _OTHER_FILES = ("BUILD", ".bzl", ".md", ".txt")  # What these folders hold besides sources.
@@ -150,6 +157,10 @@ def flat_continuations(text):
     return flat
 
 
+# What the tests of daily work may take together, in times of the yardstick of tools/build_defs/test_times.py.
+_DAILY_BUDGET = 0
+
+
 class HouseTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -238,6 +249,15 @@ class HouseTest(unittest.TestCase):
                 if match := _OLD_WORDS.search(line):
                     found.append(f"{path}:{number}: {match.group(0)}")
         self.assertFalse(found, "\n".join(found))
+
+    def test_the_daily_tests_are_within_their_budget(self):
+        yardstick, times = test_times.read_table(self.read("tests/seconds.txt"))
+        daily = {label: seconds for label, (seconds, is_daily) in times.items() if is_daily}
+        longest = sorted(daily, key=daily.get, reverse=True)[:10]
+        self.assertLessEqual(
+            sum(daily.values()) / yardstick, _DAILY_BUDGET,
+            "make a test shorter, or move what an ordinary change does not break to tools/test --all (tag all_only). "
+            "The longest: " + ", ".join(f"{label} {daily[label]} s" for label in longest))
 
     def test_sources_are_as_clang_format_has_them(self):
         tool = shutil.which("clang-format-14") or shutil.which("clang-format")

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kDefaultTheta = 10000;
 constexpr double kMaxTheta = 1e12;
-constexpr int64_t kMaxTokens = int64_t{1} << 24;
+constexpr int64_t kMaxRopeTokens = int64_t{1} << 24;
 
 void CheckWholeRotation(const HfFields& fields) {
   if (fields.NumberOr("partial_rotary_factor", 1, 0, 1) != 1) {
@@ -29,9 +29,9 @@ void ReadLlama3(const HfFields& top, const HfFields& rope, DecoderConfig* config
   if (scaling.low_freq_factor >= scaling.high_freq_factor) {
     rope.Refuse("low_freq_factor", absl::StrCat("a number below high_freq_factor ", scaling.high_freq_factor));
   }
-  scaling.original_context = rope.IntOr(kOriginal, config->max_positions, 1, kMaxTokens);
+  scaling.original_context = rope.IntOr(kOriginal, config->max_positions, 1, kMaxRopeTokens);
   // In transformers the value outside the scaling wins, so a value there must agree.
-  if (top.Has(kOriginal) && top.Int(kOriginal, 1, kMaxTokens) != scaling.original_context) {
+  if (top.Has(kOriginal) && top.Int(kOriginal, 1, kMaxRopeTokens) != scaling.original_context) {
     top.Refuse(kOriginal, absl::StrCat(scaling.original_context, ", the value in the scaling"));
   }
 }

@@ -26,12 +26,12 @@ const std::vector<double>& ExtremeValues() {
   return values;
 }
 
-std::string Shape(DType act, int64_t rows, int64_t width) {
+std::string ActivationShape(DType act, int64_t rows, int64_t width) {
   return NameOf(act) + "_" + std::to_string(rows) + "x" + std::to_string(width);
 }
 
 OpCase SwiGluForwardCase(DType act, int64_t t, int64_t f) {
-  OpCase c{.name = "SwiGluForward_" + Shape(act, t, f)};
+  OpCase c{.name = "SwiGluForward_" + ActivationShape(act, t, f)};
   c.op = SwiGluForward{.gate_up_T2F = c.memory.Random(act, {t, 2 * f}, -10, 10), .y_TF = c.memory.Output(act, {t, f})};
   c.tolerances["y"] = {.absolute = kTiny, .relative = kUnits};
   return c;
@@ -41,7 +41,7 @@ OpCase SwiGluForwardCase(DType act, int64_t t, int64_t f) {
 enum class Value { kNo, kToo };
 
 OpCase SwiGluBackwardCase(DType act, int64_t t, int64_t f, Value value, bool in_place) {
-  OpCase c{.name = "SwiGluBackward_" + Shape(act, t, f) + (value == Value::kToo ? "_value" : "") +
+  OpCase c{.name = "SwiGluBackward_" + ActivationShape(act, t, f) + (value == Value::kToo ? "_value" : "") +
                    (in_place ? "_in_place" : "")};
   const Tensor gate_up = c.memory.Random(act, {t, 2 * f}, -4, 4), d_y = c.memory.Random(act, {t, f});
   SwiGluBackward op{
@@ -81,7 +81,7 @@ std::string KindName(GeluKind kind) { return kind == GeluKind::kTanh ? "Tanh" : 
 // of the largest |x|. Left of about -1 the value is a small part of x, and only as accurate as x.
 OpCase GeluCase(DType act, GeluKind kind, bool backward, bool in_place, int64_t t, int64_t f, bool extremes,
                 Value value = Value::kNo) {
-  OpCase c{.name = "Gelu" + KindName(kind) + (backward ? "Backward_" : "Forward_") + Shape(act, t, f) +
+  OpCase c{.name = "Gelu" + KindName(kind) + (backward ? "Backward_" : "Forward_") + ActivationShape(act, t, f) +
                    (value == Value::kToo ? "_value" : "") + (in_place ? "_in_place" : "") +
                    (extremes ? "_extremes" : "")};
   const Tensor x = extremes ? c.memory.Values(act, {t, f}, ExtremeValues()) : c.memory.Random(act, {t, f}, -6, 6);
@@ -129,12 +129,12 @@ std::vector<OpCase> ActivationCases() {
 
 INSTANTIATE_TEST_SUITE_P(Activation, OpConformance, ::testing::ValuesIn(ActivationCases()), CaseName);
 
-constexpr DType kWide = DType::kFloat64;
+constexpr DType kActivationWide = DType::kFloat64;
 
 TEST(ActivationGradient, SwiGluIsTheDerivativeOfItsForward) {
   GradientCase c;
-  const Tensor gate_up = c.memory.Random(kWide, {3, 10}, -4, 4), y = c.memory.Output(kWide, {3, 5});
-  const Tensor d_y = c.memory.Random(kWide, {3, 5}), d_gate_up = c.memory.Output(kWide, {3, 10});
+  const Tensor gate_up = c.memory.Random(kActivationWide, {3, 10}, -4, 4), y = c.memory.Output(kActivationWide, {3, 5});
+  const Tensor d_y = c.memory.Random(kActivationWide, {3, 5}), d_gate_up = c.memory.Output(kActivationWide, {3, 10});
   c.forward = {SwiGluForward{.gate_up_T2F = gate_up, .y_TF = y}};
   c.backward = {SwiGluBackward{.gate_up_T2F = gate_up, .d_y_TF = d_y, .d_gate_up_T2F = d_gate_up}};
   c.outputs = {{y, d_y}};
@@ -145,8 +145,8 @@ TEST(ActivationGradient, SwiGluIsTheDerivativeOfItsForward) {
 TEST(ActivationGradient, GeluIsTheDerivativeOfItsForward) {
   for (const GeluKind kind : {GeluKind::kTanh, GeluKind::kErf}) {
     GradientCase c;
-    const Tensor x = c.memory.Random(kWide, {3, 20}, -5, 5), y = c.memory.Output(kWide, {3, 20});
-    const Tensor d_y = c.memory.Random(kWide, {3, 20}), d_x = c.memory.Output(kWide, {3, 20});
+    const Tensor x = c.memory.Random(kActivationWide, {3, 20}, -5, 5), y = c.memory.Output(kActivationWide, {3, 20});
+    const Tensor d_y = c.memory.Random(kActivationWide, {3, 20}), d_x = c.memory.Output(kActivationWide, {3, 20});
     c.forward = {GeluForward{.x_TF = x, .y_TF = y, .kind = kind}};
     c.backward = {GeluBackward{.x_TF = x, .d_y_TF = d_y, .d_x_TF = d_x, .kind = kind}};
     c.outputs = {{y, d_y}};
@@ -194,8 +194,8 @@ TEST(ActivationValue, OfBackwardHasTheBitsOfForward) {
 // Compares with values of the exact normal distribution (Abramowitz and Stegun, table 26.1): Phi(1) and Phi(-2).
 TEST(Activation, GeluErfIsExact) {
   TestMemory memory;
-  const Tensor x = memory.Values(kWide, {1, 2}, {1.0, -2.0});
-  const Tensor y = memory.Output(kWide, {1, 2});
+  const Tensor x = memory.Values(kActivationWide, {1, 2}, {1.0, -2.0});
+  const Tensor y = memory.Output(kActivationWide, {1, 2});
   std::vector<std::byte> image = RunOnReference(memory, GeluForward{.x_TF = x, .y_TF = y, .kind = GeluKind::kErf});
   EXPECT_NEAR(ElementOf(memory.Bind(y, image.data()), 0), 0.841344746068543, 1e-14);
   EXPECT_NEAR(ElementOf(memory.Bind(y, image.data()), 1), -2 * 0.022750131948179, 1e-14);

@@ -17,7 +17,7 @@
 namespace shale::testing {
 namespace {
 
-struct Shape {
+struct AttentionShape {
   int64_t batch, s, heads, groups, width;
   int64_t window = 0;
   bool packed = false;  // q, k and v (and their gradients) are columns of one matrix.
@@ -27,7 +27,7 @@ struct Shape {
   int64_t query_heads_per_group() const { return heads / groups; }
 };
 
-std::string NameOfCase(const char* kind, const Shape& s, DType act) {
+std::string NameOfCase(const char* kind, const AttentionShape& s, DType act) {
   return std::string(kind) + "_" + NameOf(act) + "_B" + std::to_string(s.batch) + "_S" + std::to_string(s.s) + "_H" +
          std::to_string(s.heads) + "_G" + std::to_string(s.groups) + "_D" + std::to_string(s.width) +
          (s.window > 0 ? "_window" + std::to_string(s.window) : "") + (s.packed ? "_packed" : "") +
@@ -45,7 +45,7 @@ struct Heads {
 
 // Makes q [B, S, H, D] and k, v [B, S, G, D]. If packed, they are columns of one matrix [T, (H + 2G) D + 3].
 template <class Make>
-Heads MakeHeads(const Shape& s, const Make& make) {
+Heads MakeHeads(const AttentionShape& s, const Make& make) {
   if (!s.packed) {
     return {make({s.batch, s.s, s.heads, s.width}), make({s.batch, s.s, s.groups, s.width}),
             make({s.batch, s.s, s.groups, s.width})};
@@ -57,7 +57,7 @@ Heads MakeHeads(const Shape& s, const Make& make) {
   return {columns(0, s.heads), columns(s.heads, s.groups), columns(s.heads + s.groups, s.groups)};
 }
 
-AttentionForward Forward(TestMemory& memory, const Shape& s, DType act, DType lse) {
+AttentionForward Forward(TestMemory& memory, const AttentionShape& s, DType act, DType lse) {
   const Heads heads = MakeHeads(s, [&](Sizes shape) { return memory.Random(act, shape, -s.range, s.range); });
   return {.q_BSHD = heads.q,
           .k_BSGD = heads.k,
@@ -71,7 +71,7 @@ AttentionForward Forward(TestMemory& memory, const Shape& s, DType act, DType ls
 }
 
 // Returns the backward op of `forward`, with a random d_out.
-AttentionBackward Backward(TestMemory& memory, const Shape& s, DType act, const AttentionForward& forward) {
+AttentionBackward Backward(TestMemory& memory, const AttentionShape& s, DType act, const AttentionForward& forward) {
   const Heads d = MakeHeads(s, [&](Sizes shape) { return memory.Output(act, shape); });
   return {.q_BSHD = forward.q_BSHD,
           .k_BSGD = forward.k_BSGD,
@@ -100,7 +100,7 @@ Tensor CopyOf(TestMemory& to, const TestMemory& from, const Tensor& t, std::vect
 // by a random walk: by at most 4 sqrt(n) u sum |x y| (Higham and Mary, 2019), where sum |x y| is at most half of n max
 // |x| max |y|.
 struct Errors {
-  Errors(const Shape& s, DType act) {
+  Errors(const AttentionShape& s, DType act) {
     const double d = static_cast<double>(s.width), root = std::sqrt(d), keys = static_cast<double>(s.s);
     largest_score = root * s.range * s.range;
     // Includes the error of the scaling.
@@ -120,7 +120,7 @@ struct Errors {
   double largest_score, score, lse, probability;
 };
 
-OpCase ForwardCase(const Shape& s, DType act) {
+OpCase ForwardCase(const AttentionShape& s, DType act) {
   OpCase c{.name = NameOfCase("Forward", s, act)};
   c.op = Forward(c.memory, s, act, DType::kFloat32);
   const Errors errors(s, act);
@@ -131,7 +131,7 @@ OpCase ForwardCase(const Shape& s, DType act) {
   return c;
 }
 
-OpCase BackwardCase(const Shape& s, DType act) {
+OpCase BackwardCase(const AttentionShape& s, DType act) {
   OpCase c{.name = NameOfCase("Backward", s, act)};
   TestMemory before;
   AttentionForward forward = Forward(before, s, act, DType::kFloat32);
@@ -163,7 +163,7 @@ OpCase BackwardCase(const Shape& s, DType act) {
 // S, the windows and the documents lie around the strips of 32, 48 or 64 queries, the groups of 6 or 8 queries, the
 // tiles of 16 or 32 keys, the slices of 16, and the blocks of 64 or 128 keys. D lies around the tiles of 16 or 32.
 std::vector<OpCase> AttentionCases() {
-  const std::vector<Shape> shapes = {
+  const std::vector<AttentionShape> shapes = {
       {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2},
       {.batch = 1, .s = 7, .heads = 2, .groups = 1, .width = 6},
       {.batch = 2, .s = 33, .heads = 6, .groups = 2, .width = 16},
@@ -216,7 +216,7 @@ std::vector<OpCase> AttentionCases() {
   };
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
-    for (const Shape& s : shapes) {
+    for (const AttentionShape& s : shapes) {
       cases.push_back(ForwardCase(s, act));
       cases.push_back(BackwardCase(s, act));
     }
@@ -227,11 +227,11 @@ std::vector<OpCase> AttentionCases() {
 INSTANTIATE_TEST_SUITE_P(Attention, OpConformance, ::testing::ValuesIn(AttentionCases()), CaseName);
 
 TEST(AttentionTest, BackwardIsTheDerivativeOfForward) {
-  std::vector<Shape> shapes(5, {.batch = 2, .s = 4, .heads = 4, .groups = 2, .width = 3});
+  std::vector<AttentionShape> shapes(5, {.batch = 2, .s = 4, .heads = 4, .groups = 2, .width = 3});
   shapes[1].window = shapes[4].window = 2;
   shapes[2].causal = false;
   shapes[3].documents = shapes[4].documents = {1, 3, 2};
-  for (const Shape& s : shapes) {
+  for (const AttentionShape& s : shapes) {
     SCOPED_TRACE(NameOfCase("", s, DType::kFloat64));
     GradientCase c;
     const AttentionForward forward = Forward(c.memory, s, DType::kFloat64, DType::kFloat64);
@@ -280,7 +280,7 @@ TEST(AttentionTest, AQueryAveragesTheKeysItSees) {
 // A key that a query does not see changes none of its bits, however large the key is, even if they share a block.
 TEST(AttentionTest, LaterKeysChangeNoBitOfAnEarlierQuery) {
   constexpr int64_t kLength = 45, kSeen = 37;
-  const Shape s = {.batch = 1, .s = kLength, .heads = 1, .groups = 1, .width = 8};
+  const AttentionShape s = {.batch = 1, .s = kLength, .heads = 1, .groups = 1, .width = 8};
   for (const TestBackend& backend : TestBackends()) {
     SCOPED_TRACE(backend.name);
     std::vector<std::vector<double>> outs;
@@ -303,7 +303,8 @@ TEST(AttentionTest, LaterKeysChangeNoBitOfAnEarlierQuery) {
 // The op of packed documents computes what an op of each document alone computes.
 TEST(AttentionTest, ADocumentAttendsAsIfItWereAlone) {
   constexpr int64_t kLength = 171, kWidth = 16;
-  const Shape s = {.batch = 1, .s = kLength, .heads = 1, .groups = 1, .width = kWidth, .documents = {40, 1, 130}};
+  const AttentionShape s = {
+      .batch = 1, .s = kLength, .heads = 1, .groups = 1, .width = kWidth, .documents = {40, 1, 130}};
   const double tolerance = 4 * Errors(s, DType::kFloat32).probability + 100 * kUnit32;
   for (const TestBackend& backend : TestBackends()) {
     SCOPED_TRACE(backend.name);
@@ -348,7 +349,7 @@ TEST(AttentionTest, PositionIdsThatSkipAreErrorsThatWriteNothing) {
 
 TEST(AttentionTest, ANaNIsSeenByEveryQueryThatReadsIt) {
   for (const bool causal : {true, false}) {
-    const Shape s = {.batch = 1, .s = 50, .heads = 2, .groups = 1, .width = 8, .causal = causal};
+    const AttentionShape s = {.batch = 1, .s = 50, .heads = 2, .groups = 1, .width = 8, .causal = causal};
     for (const TestBackend& backend : TestBackends()) {
       SCOPED_TRACE(backend.name + (causal ? "" : " not causal"));
       TestMemory memory;

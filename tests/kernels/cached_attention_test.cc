@@ -49,7 +49,7 @@ double Tolerance32(const CachedShape& s, double keys) {
   return 2 * (2 * score + walk + (root + std::log(keys) + 8) * kUnit32) + walk;
 }
 
-OpCase MakeCase(const CachedShape& s, DType act) {
+OpCase MakeCachedAttentionCase(const CachedShape& s, DType act) {
   OpCase c;
   c.name = "Cached_" + NameOf(act) + "_B" + std::to_string(s.batch()) + "_S" + std::to_string(s.s) + "_H" +
            std::to_string(s.heads) + "_G" + std::to_string(s.groups) + "_D" + std::to_string(s.width) + "_P" +
@@ -81,7 +81,7 @@ std::vector<OpCase> CachedAttentionCases() {
   };
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
-    for (const CachedShape& s : shapes) cases.push_back(MakeCase(s, act));
+    for (const CachedShape& s : shapes) cases.push_back(MakeCachedAttentionCase(s, act));
   }
   return cases;
 }

@@ -29,7 +29,7 @@ bool Register(std::string name, std::string family, int threads, int64_t targets
            }});
 }
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool cpu_backends_registered = [] {
   cpu::UsedInstructionSet();  // Applies SHALE_MAX_CPU_ISA to the supported targets.
   const int64_t best = hwy::SupportedTargets();
   Register("cpu_threads1", "cpu", 1, best);

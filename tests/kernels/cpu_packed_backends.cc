@@ -24,7 +24,7 @@ bool Register(std::string name, std::string family, int threads, int64_t targets
 }
 
 #ifndef __SANITIZE_THREAD__  // See cpu_backends.cc.
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool cpu_packed_backends_registered = [] {
   cpu::UsedInstructionSet();  // Applies SHALE_MAX_CPU_ISA to the supported targets.
   const int64_t best = hwy::SupportedTargets();
   Register("cpu_packed_threads1", "cpu_packed", 1, best);

@@ -12,7 +12,7 @@
 namespace shale::testing {
 namespace {
 
-struct Shape {
+struct CrossEntropyShape {
   int64_t rows, vocabulary;
   bool gradient = true;
   bool strided = false;
@@ -20,7 +20,7 @@ struct Shape {
   bool weighted = false;
 };
 
-OpCase MakeCase(const Shape& s, DType act) {
+OpCase MakeCrossEntropyCase(const CrossEntropyShape& s, DType act) {
   OpCase c;
   c.name = NameOf(act) + "_" + std::to_string(s.rows) + "x" + std::to_string(s.vocabulary) +
            (s.gradient ? "_gradient" : "") + (s.strided ? "_strided" : "") + (s.weighted ? "_weighted" : "") +
@@ -59,18 +59,19 @@ OpCase MakeCase(const Shape& s, DType act) {
 std::vector<OpCase> CrossEntropyCases() {
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
-    for (const Shape& s : std::vector<Shape>{{.rows = 1, .vocabulary = 1},
-                                             {.rows = 3, .vocabulary = 2},
-                                             {.rows = 7, .vocabulary = 13, .strided = true},
-                                             {.rows = 5, .vocabulary = 64, .range = 30},
-                                             {.rows = 4, .vocabulary = 1031, .gradient = false},
-                                             {.rows = 4, .vocabulary = 3001, .strided = true, .range = 5},
-                                             {.rows = 3, .vocabulary = 17, .gradient = false, .range = 1000},
-                                             {.rows = 3, .vocabulary = 17, .range = 1000},
-                                             {.rows = 11, .vocabulary = 13, .weighted = true},
-                                             {.rows = 6, .vocabulary = 1031, .strided = true, .weighted = true},
-                                             {.rows = 6, .vocabulary = 65, .gradient = false, .weighted = true}}) {
-      cases.push_back(MakeCase(s, act));
+    for (const CrossEntropyShape& s :
+         std::vector<CrossEntropyShape>{{.rows = 1, .vocabulary = 1},
+                                        {.rows = 3, .vocabulary = 2},
+                                        {.rows = 7, .vocabulary = 13, .strided = true},
+                                        {.rows = 5, .vocabulary = 64, .range = 30},
+                                        {.rows = 4, .vocabulary = 1031, .gradient = false},
+                                        {.rows = 4, .vocabulary = 3001, .strided = true, .range = 5},
+                                        {.rows = 3, .vocabulary = 17, .gradient = false, .range = 1000},
+                                        {.rows = 3, .vocabulary = 17, .range = 1000},
+                                        {.rows = 11, .vocabulary = 13, .weighted = true},
+                                        {.rows = 6, .vocabulary = 1031, .strided = true, .weighted = true},
+                                        {.rows = 6, .vocabulary = 65, .gradient = false, .weighted = true}}) {
+      cases.push_back(MakeCrossEntropyCase(s, act));
     }
   }
   return cases;

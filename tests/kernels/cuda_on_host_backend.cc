@@ -16,7 +16,7 @@ CudaRuntime& Runtime() {
   return runtime;
 }
 
-[[maybe_unused]] const bool registered =
+[[maybe_unused]] const bool cuda_on_host_backend_registered =
     RegisterTestBackend(CudaTestBackend({.name = "cuda_on_host", .runtime = Runtime, .create_matmuls = [] {
                                            return *cuda_on_host::CreateHostMatMuls(CreateReferenceOps());
                                          }}));

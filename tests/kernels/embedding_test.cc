@@ -11,7 +11,7 @@
 namespace shale::testing {
 namespace {
 
-struct Shape {
+struct EmbeddingShape {
   int64_t batch, s, vocabulary, width;
   int64_t positions = 0;  // Rows of the position table; 0 if there is none.
   bool accumulate = false;
@@ -24,7 +24,7 @@ struct Shape {
   }
 };
 
-EmbeddingForward Forward(TestMemory& memory, const Shape& s, DType act) {
+EmbeddingForward Forward(TestMemory& memory, const EmbeddingShape& s, DType act) {
   EmbeddingForward op;
   op.tokens_BS = memory.RandomIntegers(DType::kInt32, {s.batch, s.s}, 0, s.vocabulary);
   op.weight_VC = memory.Random(act, {s.vocabulary, s.width});
@@ -35,7 +35,7 @@ EmbeddingForward Forward(TestMemory& memory, const Shape& s, DType act) {
   return op;
 }
 
-EmbeddingBackward Backward(TestMemory& memory, const Shape& s, DType act, DType gradient) {
+EmbeddingBackward Backward(TestMemory& memory, const EmbeddingShape& s, DType act, DType gradient) {
   EmbeddingBackward op{.accumulate = s.accumulate};
   op.tokens_BS = memory.RandomIntegers(DType::kInt32, {s.batch, s.s}, 0, s.vocabulary);
   op.d_out_TC = memory.Random(act, {s.batch * s.s, s.width});
@@ -48,7 +48,7 @@ EmbeddingBackward Backward(TestMemory& memory, const Shape& s, DType act, DType 
 }
 
 std::vector<OpCase> EmbeddingCases() {
-  const std::vector<Shape> shapes = {
+  const std::vector<EmbeddingShape> shapes = {
       {.batch = 1, .s = 1, .vocabulary = 1, .width = 1},
       {.batch = 1, .s = 5, .vocabulary = 3, .width = 7, .positions = 5},
       {.batch = 3, .s = 7, .vocabulary = 11, .width = 16},
@@ -60,7 +60,7 @@ std::vector<OpCase> EmbeddingCases() {
   };
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
-    for (Shape s : shapes) {
+    for (EmbeddingShape s : shapes) {
       OpCase forward{.name = "Forward_" + s.Name(act)};
       forward.op = Forward(forward.memory, s, act);  // At most one addition, rounded once: exact.
       cases.push_back(forward);
@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Embedding, OpConformance, ::testing::ValuesIn(Embedding
 
 TEST(EmbeddingTest, BackwardIsTheDerivativeOfForward) {
   GradientCase c;
-  const Shape s = {.batch = 2, .s = 4, .vocabulary = 3, .width = 3, .positions = 5};
+  const EmbeddingShape s = {.batch = 2, .s = 4, .vocabulary = 3, .width = 3, .positions = 5};
   const EmbeddingForward forward = Forward(c.memory, s, DType::kFloat64);
   EmbeddingBackward backward = Backward(c.memory, s, DType::kFloat64, DType::kFloat64);
   backward.tokens_BS = forward.tokens_BS;
@@ -95,7 +95,7 @@ TEST(EmbeddingTest, BackwardIsTheDerivativeOfForward) {
 
 TEST(EmbeddingTest, PositionIdsAreTheTokensOfThePositionsGradient) {
   GradientCase c;
-  const Shape s = {.batch = 2, .s = 4, .vocabulary = 3, .width = 3, .positions = 5, .documents = {1, 3, 2}};
+  const EmbeddingShape s = {.batch = 2, .s = 4, .vocabulary = 3, .width = 3, .positions = 5, .documents = {1, 3, 2}};
   const EmbeddingForward forward = Forward(c.memory, s, DType::kFloat64);
   const Tensor d_out = c.memory.Random(DType::kFloat64, {8, 3});
   const EmbeddingBackward weight = {

@@ -26,7 +26,7 @@ Tensor Matrix(TestMemory& memory, DType dtype, int64_t rows, int64_t columns, bo
   return strided ? t.Slice(1, 4, columns) : t;
 }
 
-OpCase MakeCase(const MatMulCase& s, bool transpose_a, bool transpose_b, DType act, DType c_dtype) {
+OpCase MakeMatmulCase(const MatMulCase& s, bool transpose_a, bool transpose_b, DType act, DType c_dtype) {
   OpCase c;
   c.name = NameOf(act) + "_" + NameOf(c_dtype) + "_" + std::to_string(s.m) + "x" + std::to_string(s.n) + "x" +
            std::to_string(s.k) + (transpose_a ? "_ta" : "") + (transpose_b ? "_tb" : "") + (s.bias ? "_bias" : "") +
@@ -64,9 +64,9 @@ std::vector<OpCase> MatMulCases() {
   };
   std::vector<OpCase> cases;
   const auto add = [&](const MatMulCase& s, bool transpose_a, bool transpose_b) {
-    cases.push_back(MakeCase(s, transpose_a, transpose_b, DType::kFloat32, DType::kFloat32));
-    cases.push_back(MakeCase(s, transpose_a, transpose_b, DType::kBFloat16, DType::kFloat32));
-    cases.push_back(MakeCase(s, transpose_a, transpose_b, DType::kBFloat16, DType::kBFloat16));
+    cases.push_back(MakeMatmulCase(s, transpose_a, transpose_b, DType::kFloat32, DType::kFloat32));
+    cases.push_back(MakeMatmulCase(s, transpose_a, transpose_b, DType::kBFloat16, DType::kFloat32));
+    cases.push_back(MakeMatmulCase(s, transpose_a, transpose_b, DType::kBFloat16, DType::kBFloat16));
   };
   for (const MatMulCase& s : matmuls) {
     for (const bool transpose_a : {false, true}) {

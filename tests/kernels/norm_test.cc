@@ -180,17 +180,17 @@ std::vector<OpCase> NormCases() {
 
 INSTANTIATE_TEST_SUITE_P(Norm, OpConformance, ::testing::ValuesIn(NormCases()), CaseName);
 
-constexpr DType kWide = DType::kFloat64;
+constexpr DType kNormWide = DType::kFloat64;
 
 TEST(NormGradient, RmsNormIsTheDerivativeOfItsForward) {
   for (const bool residual : {false, true}) {
     GradientCase c;
     const NormShape s = {.rows = 3, .width = 5, .residual = residual};
-    const auto forward = NormForwardInputs<RmsNormForward>(c.memory, s, kWide);
-    const Tensor d_y = c.memory.Random(kWide, {3, 5});
-    const Tensor d_x = c.memory.Output(kWide, {3, 5}), d_weight = c.memory.Output(kWide, {5});
+    const auto forward = NormForwardInputs<RmsNormForward>(c.memory, s, kNormWide);
+    const Tensor d_y = c.memory.Random(kNormWide, {3, 5});
+    const Tensor d_x = c.memory.Output(kNormWide, {3, 5}), d_weight = c.memory.Output(kNormWide, {5});
     // The sum is an output beside y, and its gradient comes back as d_residual.
-    const Tensor d_sum = residual ? c.memory.Random(kWide, {3, 5}) : Tensor();
+    const Tensor d_sum = residual ? c.memory.Random(kNormWide, {3, 5}) : Tensor();
     const Tensor source = residual ? forward.sum : forward.x;
     c.forward = {forward};
     c.backward = {RmsNormBackward{.d_y = d_y,
@@ -214,13 +214,13 @@ TEST(NormGradient, LayerNormIsTheDerivativeOfItsForward) {
   for (const bool residual : {false, true}) {
     GradientCase c;
     const NormShape s = {.rows = 3, .width = 6, .residual = residual};
-    auto forward = NormForwardInputs<LayerNormForward>(c.memory, s, kWide);
-    forward.bias_C = c.memory.Random(kWide, {6});
-    forward.mean_R = c.memory.Output(kWide, {3});
-    const Tensor d_y = c.memory.Random(kWide, {3, 6});
-    const Tensor d_x = c.memory.Output(kWide, {3, 6}), d_weight = c.memory.Output(kWide, {6}),
-                 d_bias = c.memory.Output(kWide, {6});
-    const Tensor d_sum = residual ? c.memory.Random(kWide, {3, 6}) : Tensor();
+    auto forward = NormForwardInputs<LayerNormForward>(c.memory, s, kNormWide);
+    forward.bias_C = c.memory.Random(kNormWide, {6});
+    forward.mean_R = c.memory.Output(kNormWide, {3});
+    const Tensor d_y = c.memory.Random(kNormWide, {3, 6});
+    const Tensor d_x = c.memory.Output(kNormWide, {3, 6}), d_weight = c.memory.Output(kNormWide, {6}),
+                 d_bias = c.memory.Output(kNormWide, {6});
+    const Tensor d_sum = residual ? c.memory.Random(kNormWide, {3, 6}) : Tensor();
     const Tensor source = residual ? forward.sum : forward.x;
     c.forward = {forward};
     c.backward = {LayerNormBackward{.d_y = d_y,

@@ -16,7 +16,7 @@ namespace {
 
 constexpr RopeScaling kLlama31 = {.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 64};
 
-struct Shape {
+struct RopeShape {
   int64_t batch, s, heads, width;
   bool packed = false;  // x is heads [1, heads + 1) of the heads + 3 in each row.
   bool inverse = false;
@@ -25,7 +25,7 @@ struct Shape {
   std::vector<double> begins = {};      // One for each sequence, or none.
 };
 
-OpCase MakeCase(const Shape& s, DType act) {
+OpCase MakeRopeCase(const RopeShape& s, DType act) {
   OpCase c;
   c.name = NameOf(act) + "_" + std::to_string(s.batch) + "x" + std::to_string(s.s) + "x" + std::to_string(s.heads) +
            "x" + std::to_string(s.width) + (s.packed ? "_packed" : "") + (s.inverse ? "_inverse" : "") +
@@ -48,20 +48,20 @@ OpCase MakeCase(const Shape& s, DType act) {
 std::vector<OpCase> RopeCases() {
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
-    for (const Shape& s :
-         std::vector<Shape>{{.batch = 1, .s = 1, .heads = 1, .width = 2},
-                            {.batch = 2, .s = 5, .heads = 3, .width = 6, .packed = true},
-                            {.batch = 3, .s = 33, .heads = 1, .width = 16, .inverse = true},
-                            {.batch = 1, .s = 100, .heads = 2, .width = 64, .packed = true, .inverse = true},
-                            {.batch = 1, .s = 64, .heads = 2, .width = 128, .scaling = kLlama31},
-                            {.batch = 1, .s = 3000, .heads = 1, .width = 2},
-                            {.batch = 1, .s = 1, .heads = 1, .width = 2, .documents = {1}},
-                            {.batch = 2, .s = 5, .heads = 3, .width = 6, .packed = true, .documents = {1}},
-                            {.batch = 3, .s = 33, .heads = 9, .width = 16, .inverse = true, .documents = {32, 1, 5}},
-                            {.batch = 1, .s = 200, .heads = 2, .width = 64, .documents = {45, 100, 64}},
-                            {.batch = 1, .s = 1, .heads = 3, .width = 6, .begins = {131071}},
-                            {.batch = 3, .s = 40, .heads = 9, .width = 16, .packed = true, .begins = {70, 0, 31}}}) {
-      cases.push_back(MakeCase(s, act));
+    for (const RopeShape& s : std::vector<RopeShape>{
+             {.batch = 1, .s = 1, .heads = 1, .width = 2},
+             {.batch = 2, .s = 5, .heads = 3, .width = 6, .packed = true},
+             {.batch = 3, .s = 33, .heads = 1, .width = 16, .inverse = true},
+             {.batch = 1, .s = 100, .heads = 2, .width = 64, .packed = true, .inverse = true},
+             {.batch = 1, .s = 64, .heads = 2, .width = 128, .scaling = kLlama31},
+             {.batch = 1, .s = 3000, .heads = 1, .width = 2},
+             {.batch = 1, .s = 1, .heads = 1, .width = 2, .documents = {1}},
+             {.batch = 2, .s = 5, .heads = 3, .width = 6, .packed = true, .documents = {1}},
+             {.batch = 3, .s = 33, .heads = 9, .width = 16, .inverse = true, .documents = {32, 1, 5}},
+             {.batch = 1, .s = 200, .heads = 2, .width = 64, .documents = {45, 100, 64}},
+             {.batch = 1, .s = 1, .heads = 3, .width = 6, .begins = {131071}},
+             {.batch = 3, .s = 40, .heads = 9, .width = 16, .packed = true, .begins = {70, 0, 31}}}) {
+      cases.push_back(MakeRopeCase(s, act));
     }
   }
   return cases;

@@ -10,14 +10,14 @@
 namespace shale::testing {
 namespace {
 
-struct Shape {
+struct SquaredErrorShape {
   int64_t rows, columns;
   bool gradient = true;
   bool strided = false;
   bool weighted = false;
 };
 
-OpCase MakeCase(const Shape& s, DType act) {
+OpCase MakeSquaredErrorCase(const SquaredErrorShape& s, DType act) {
   OpCase c;
   c.name = NameOf(act) + "_" + std::to_string(s.rows) + "x" + std::to_string(s.columns) +
            (s.gradient ? "_gradient" : "") + (s.strided ? "_strided" : "") + (s.weighted ? "_weighted" : "");
@@ -45,13 +45,14 @@ OpCase MakeCase(const Shape& s, DType act) {
 std::vector<OpCase> SquaredErrorCases() {
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
-    for (const Shape& s : std::vector<Shape>{{.rows = 1, .columns = 1},
-                                             {.rows = 7, .columns = 3, .strided = true},
-                                             {.rows = 9, .columns = 33, .weighted = true},
-                                             {.rows = 5, .columns = 64, .strided = true, .weighted = true},
-                                             {.rows = 3, .columns = 2050},
-                                             {.rows = 6, .columns = 100, .gradient = false, .weighted = true}}) {
-      cases.push_back(MakeCase(s, act));
+    for (const SquaredErrorShape& s :
+         std::vector<SquaredErrorShape>{{.rows = 1, .columns = 1},
+                                        {.rows = 7, .columns = 3, .strided = true},
+                                        {.rows = 9, .columns = 33, .weighted = true},
+                                        {.rows = 5, .columns = 64, .strided = true, .weighted = true},
+                                        {.rows = 3, .columns = 2050},
+                                        {.rows = 6, .columns = 100, .gradient = false, .weighted = true}}) {
+      cases.push_back(MakeSquaredErrorCase(s, act));
     }
   }
   return cases;

@@ -17,11 +17,13 @@ namespace shale::testing {
 namespace {
 
 // As for AdamW, but m and v are rounded once more, when they are widened.
-constexpr UpdateTolerances kTolerances = {.state = {.absolute = 5 * kUnit32},
-                                          .master = {.absolute = 4 * kRate * 18 * kUnit32 + 2 * kUnit32}};
+constexpr UpdateTolerances kUpdateAdamw8bitTolerances = {
+    .state = {.absolute = 5 * kUnit32}, .master = {.absolute = 4 * kRate * 18 * kUnit32 + 2 * kUnit32}};
 
 INSTANTIATE_TEST_SUITE_P(AdamW8Bit, OpConformance,
-                         ::testing::ValuesIn(UpdateCases(AdamW8BitRule{.weight_decay = 0.5f}, kTolerances)), CaseName);
+                         ::testing::ValuesIn(UpdateCases(AdamW8BitRule{.weight_decay = 0.5f},
+                                                         kUpdateAdamw8bitTolerances)),
+                         CaseName);
 
 TEST(DynamicMap, HasTheBitsOfBitsandbytes) {
   for (int code = 0; code < 256; ++code) {

@@ -11,15 +11,16 @@ namespace {
 
 // m and v have three roundings of values below 1. The step is rate / 0.19 m / (sqrt(v) / 0.31) with |m| < 0.2 and
 // sqrt(v) > 0.09. So it is below 4 rate, with some ten roundings. p itself is rounded twice.
-constexpr UpdateTolerances kTolerances = {.state = {.absolute = 4 * kUnit32},
-                                          .master = {.absolute = 4 * kRate * 16 * kUnit32 + 2 * kUnit32}};
+constexpr UpdateTolerances kUpdateAdamwTolerances = {.state = {.absolute = 4 * kUnit32},
+                                                     .master = {.absolute = 4 * kRate * 16 * kUnit32 + 2 * kUnit32}};
 
 INSTANTIATE_TEST_SUITE_P(AdamW, OpConformance,
-                         ::testing::ValuesIn(UpdateCases(AdamWRule{.weight_decay = 0.5f}, kTolerances)), CaseName);
-INSTANTIATE_TEST_SUITE_P(
-    AdamWInBf16, OpConformance,
-    ::testing::ValuesIn(UpdateCases(AdamWRule{.weight_decay = 0.5f, .state_dtype = DType::kBFloat16}, kTolerances)),
-    CaseName);
+                         ::testing::ValuesIn(UpdateCases(AdamWRule{.weight_decay = 0.5f}, kUpdateAdamwTolerances)),
+                         CaseName);
+INSTANTIATE_TEST_SUITE_P(AdamWInBf16, OpConformance,
+                         ::testing::ValuesIn(UpdateCases(
+                             AdamWRule{.weight_decay = 0.5f, .state_dtype = DType::kBFloat16}, kUpdateAdamwTolerances)),
+                         CaseName);
 
 // Computes the second step of torch.optim.AdamW's algorithm for lr 0.1, betas (0.9, 0.99), decay 0.1, eps 1e-8.
 TEST(AdamW, FollowsTheTextbook) {

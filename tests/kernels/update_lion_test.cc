@@ -11,15 +11,16 @@ namespace {
 
 // m has roundings of 0.75 / 100, 0.1, and twice their sum. p is rounded twice, and the decay, below 0.01, twice. A step
 // by the rate is exact. With the seed of the tests no sign depends on rounding.
-constexpr UpdateTolerances kTolerances = {.state = {.absolute = 0.4 * kUnit32},
-                                          .master = {.absolute = 3 * 1.1 * kUnit32 + 0.02 * kUnit32}};
+constexpr UpdateTolerances kUpdateLionTolerances = {.state = {.absolute = 0.4 * kUnit32},
+                                                    .master = {.absolute = 3 * 1.1 * kUnit32 + 0.02 * kUnit32}};
 
 INSTANTIATE_TEST_SUITE_P(Lion, OpConformance,
-                         ::testing::ValuesIn(UpdateCases(LionRule{.weight_decay = 0.5f}, kTolerances)), CaseName);
-INSTANTIATE_TEST_SUITE_P(
-    LionInBf16, OpConformance,
-    ::testing::ValuesIn(UpdateCases(LionRule{.weight_decay = 0.5f, .state_dtype = DType::kBFloat16}, kTolerances)),
-    CaseName);
+                         ::testing::ValuesIn(UpdateCases(LionRule{.weight_decay = 0.5f}, kUpdateLionTolerances)),
+                         CaseName);
+INSTANTIATE_TEST_SUITE_P(LionInBf16, OpConformance,
+                         ::testing::ValuesIn(UpdateCases(
+                             LionRule{.weight_decay = 0.5f, .state_dtype = DType::kBFloat16}, kUpdateLionTolerances)),
+                         CaseName);
 
 // Element 0: 0.9 x -0.01 + 0.1 x 0.2 > 0. Element 1: 0.9 x 0.1 - 0.1 x 1.5 < 0, after a decay of 0.1 x 0.1 x 2.
 TEST(Lion, FollowsTheTextbook) {

@@ -11,16 +11,20 @@ namespace {
 // d = 0.75 + 0.5 p < 1.3 has three roundings, of 0.75, 0.55 and 1.3: 2.6 units. The momentum, below 1.4, adds those of
 // 0.1 and 1.4, and is off by less than 4.1 units. The direction with Nesterov's step is below 2.6; it adds 0.9 of those
 // units, and roundings of 1.3 and 2.6: less than 12 units. Its product with the rate is rounded once, and p once.
-constexpr UpdateTolerances kTolerances = {.state = {.absolute = (4.1 + 1.4) * kUnit32},
-                                          .master = {.absolute = kRate * (12 + 2.6) * kUnit32 + 2 * 1.1 * kUnit32}};
+constexpr UpdateTolerances kUpdateSgdTolerances = {
+    .state = {.absolute = (4.1 + 1.4) * kUnit32},
+    .master = {.absolute = kRate * (12 + 2.6) * kUnit32 + 2 * 1.1 * kUnit32}};
 
 INSTANTIATE_TEST_SUITE_P(Sgd, OpConformance,
-                         ::testing::ValuesIn(UpdateCases(SgdRule{.weight_decay = 0.5f}, kTolerances)), CaseName);
+                         ::testing::ValuesIn(UpdateCases(SgdRule{.weight_decay = 0.5f}, kUpdateSgdTolerances)),
+                         CaseName);
 INSTANTIATE_TEST_SUITE_P(Nesterov, OpConformance,
-                         ::testing::ValuesIn(UpdateCases(SgdRule{.weight_decay = 0.5f, .nesterov = true}, kTolerances)),
+                         ::testing::ValuesIn(UpdateCases(SgdRule{.weight_decay = 0.5f, .nesterov = true},
+                                                         kUpdateSgdTolerances)),
                          CaseName);
 INSTANTIATE_TEST_SUITE_P(SgdWithoutMomentum, OpConformance,
-                         ::testing::ValuesIn(UpdateCases(SgdRule{.momentum = 0, .weight_decay = 0.5f}, kTolerances)),
+                         ::testing::ValuesIn(UpdateCases(SgdRule{.momentum = 0, .weight_decay = 0.5f},
+                                                         kUpdateSgdTolerances)),
                          CaseName);
 
 // Element 0: d = 0.2. Element 1: d = -1.5 + 0.1 x 2 = -1.3.

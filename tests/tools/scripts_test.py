@@ -44,11 +44,13 @@ class ScriptsTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = folder.name
         for name in ("tools/test", "tools/quickstart", "tools/fuzz", "tools/install",
-                     "tools/build_defs/count_tests.py"):
+                     "tools/build_defs/changed_tests.py", "tools/build_defs/count_tests.py",
+                     "tools/build_defs/test_times.py"):
             with open(name, encoding="utf-8") as script:
                 self.write(name, script.read())
         self.write("tools/build_defs/install.sh", _INSTALL)
         self.write("tests/embedding/run_test.py", "#!/bin/sh\necho embedding >> calls\n")
+        self.write("tests/seconds.txt", "")
         self.write("tools/package/main.py", "import sys\nprint('main.py', *sys.argv[1:], file=open('calls', 'a'))\n")
         self.write("tools/python/make_wheel.py", "")
         self.write("bin/bazel", _BAZEL)
@@ -77,12 +79,12 @@ class ScriptsTest(unittest.TestCase):
         code, said, calls = self.call("tools/test")
         self.assertEqual((code, said.splitlines()[-1]), (1, "0 passed, 0 failed"))
         self.assertEqual(len(calls), 1)
-        self.assertTrue(calls[0].endswith(" -c opt --//tools/build_defs:cuda=false --test_tag_filters=-all_only "
-                                          "--build_tag_filters=-all_only //..."), calls)
+        self.assertTrue(calls[0].endswith(" -c opt --//tools/build_defs:cuda=false --build_tests_only "
+                                          "--test_tag_filters=-all_only --build_tag_filters=-all_only //..."), calls)
         _, said, calls = self.call("tools/test", "--all")
         self.assertEqual(said.splitlines()[-2:], ["embedding: 1 passed, 0 failed", "1 passed, 0 failed"])
         self.assertEqual(len(calls), 4)
-        self.assertTrue(calls[0].endswith(" -c opt //..."), calls)
+        self.assertTrue(calls[0].endswith(" -c opt --//tools/build_defs:cuda_arch=80+ptx //..."), calls)
         self.assertIn("--config=asan", calls[1])
         self.assertIn("--config=tsan", calls[2])
         self.assertEqual(calls[3], "embedding")
@@ -94,6 +96,17 @@ class ScriptsTest(unittest.TestCase):
         _, _, calls = self.call("tools/test", "--config=asan", "//tests/engine/...")
         self.assertEqual(len(calls), 1)
         self.assertTrue(calls[0].endswith(" --config=asan //tests/engine/..."), calls)
+
+    def test_changed_runs_the_tests_of_what_differs(self):
+        self.write("tests/engine/step/BUILD", "")
+        for command in ("init -q", "add .", "-c user.name=a -c user.email=b commit -qm c"):
+            subprocess.run(["git", *command.split()], cwd=self.root, check=True)
+        code, said, calls = self.call("tools/test", "--changed", "nothing")
+        self.assertEqual((code, calls), (2, []), said)
+        self.write("engine/step/compile.cc", "")
+        _, _, calls = self.call("tools/test", "--changed")
+        self.assertEqual(len(calls), 1)
+        self.assertTrue(calls[0].endswith(" //tests/engine/step:all //tests:house_test"), calls)
 
     def test_a_run_whose_cases_cannot_be_counted_fails(self):
         # Regression: the exit code of count_tests.py was discarded, and the cases of the other runs made the sum a

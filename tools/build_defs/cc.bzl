@@ -12,7 +12,7 @@ So sources that are always compiled with -O2 have one of their own, and sources 
 load(":joined_sources.bzl", "join_sources")
 
 # How many sources are compiled together. With more, a whole build is faster, and one after a change of a source slower.
-MOST_JOINED = 10
+MOST_JOINED = 14
 
 PREFIX_COPTS = ["-include", "tools/build_defs/prefix.h"]
 PREFIX = "//tools/build_defs:prefix"

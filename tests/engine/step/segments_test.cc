@@ -84,7 +84,7 @@ TEST(Visits, ASegmentRunsForwardAgainBeforeItsBackward) {
   EXPECT_EQ(visits(UnitsOf(5, {}, 6), {{0, 3}, {3, 2}}), "0 1 2 3 4 5 6");
 }
 
-constexpr int64_t kLayers = 5;  // In segments of 3: blocks 0 to 2, and 3 and 4.
+constexpr int64_t kSegmentedLayers = 5;  // In segments of 3: blocks 0 to 2, and 3 and 4.
 
 StepOptions WithSegments(const ActivationOptions& activations, Accumulation accumulation = Accumulation::kSharded) {
   return {.accumulation = accumulation, .mesh = {.shard = 2}, .micro_batches = 2, .activations = activations};
@@ -113,7 +113,7 @@ TEST(Segments, TheProgramRunsTheirBlocksForwardAgain) {
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
     for (CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
       const StepProgram program =
-          PlanDecoder(WithSegments({.preset = preset, .segment_blocks = 3}, accumulation), kLayers).program;
+          PlanDecoder(WithSegments({.preset = preset, .segment_blocks = 3}, accumulation), kSegmentedLayers).program;
       const std::vector<std::string> expected = {
           "forward blocks.0",   "forward blocks.1",  "forward blocks.2",  "forward blocks.3",   "forward blocks.4",
           "recompute blocks.3", "backward blocks.4", "backward blocks.3", "recompute blocks.0", "recompute blocks.1",
@@ -128,7 +128,8 @@ TEST(Segments, TheProgramRunsTheirBlocksForwardAgain) {
 
 TEST(Segments, AVisitWaitsForNoGatherOfALaterOne) {
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
-    const StepProgram program = PlanDecoder(WithSegments({.segment_blocks = 3}, accumulation), kLayers).program;
+    const StepProgram program =
+        PlanDecoder(WithSegments({.segment_blocks = 3}, accumulation), kSegmentedLayers).program;
     // The g-th gather is for the g-th visit. Only the last visit, the embedding's backward, reads no weights.
     std::vector<int> units, gathered, visit_of(program.instructions.size(), -1);
     for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
@@ -172,10 +173,12 @@ int64_t MostAtOnce(const StepProgram& program, BufferCategory category, absl::st
 
 TEST(Segments, OneBoundaryOfEachWaitsForBackward) {
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
-    const StepProgram program = PlanDecoder(WithSegments({.segment_blocks = 3}, accumulation), kLayers).program;
+    const StepProgram program =
+        PlanDecoder(WithSegments({.segment_blocks = 3}, accumulation), kSegmentedLayers).program;
     const std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
     InstructionId head = 0;  // Where the head computes first: forward ends, and backward begins.
-    while (program.instructions[head].unit != kLayers + 1 || program.instructions[head].stream != StreamId::kCompute) {
+    while (program.instructions[head].unit != kSegmentedLayers + 1 ||
+           program.instructions[head].stream != StreamId::kCompute) {
       ++head;
     }
     std::vector<std::string> waiting;
@@ -210,7 +213,7 @@ TEST(Segments, HoldFewerBoundariesThanBlocks) {
 
 TEST(Segments, OfThePresetNoneKeepAllOfTheirBlocksButTheLast) {
   const auto kept = [](const ActivationOptions& options, absl::string_view block) {
-    const StepProgram program = PlanDecoder(WithSegments(options), kLayers).program;
+    const StepProgram program = PlanDecoder(WithSegments(options), kSegmentedLayers).program;
     const std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
     std::vector<std::string> names;
     for (size_t b = 0; b < lifetimes.size(); ++b) {
@@ -245,7 +248,7 @@ TEST(Segments, OfOneBlockAreNoSegments) {
 TEST(Segments, RunEachOpOnceAgain) {
   const auto count = [](const ActivationOptions& options) {
     std::map<std::string, int> ops;
-    for (const Instruction& instruction : PlanDecoder(WithSegments(options), kLayers).program.instructions) {
+    for (const Instruction& instruction : PlanDecoder(WithSegments(options), kSegmentedLayers).program.instructions) {
       if (instruction.phase == Phase::kRecompute && std::holds_alternative<Op>(instruction.action)) {
         ++ops[absl::StrCat(instruction.unit - 1, " ", NameOf(instruction))];
       }

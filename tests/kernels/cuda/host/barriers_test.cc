@@ -1,6 +1,7 @@
 // Tests __syncthreads: which threads must reach it, and that removing one is reported.
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/kernels/cuda/host/expect_report.h"
 
 namespace shale::cuda {
@@ -19,8 +20,8 @@ TEST(BlockBarrier, InADivergentBranch) {
       [](StreamHandle s) {
         return Launch("Branch", InABranch, {dim3(1), dim3(64)}, s, true);
       },
-      {"thread (0, 0, 0) is at the __syncthreads() of tests/kernels/cuda/host/barriers_test.cc:",
-       "thread (40, 0, 0) is at the __syncthreads() of tests/kernels/cuda/host/barriers_test.cc:"});
+      {absl::StrCat("thread (0, 0, 0) is at the __syncthreads() of ", __FILE__, ":"),
+       absl::StrCat("thread (40, 0, 0) is at the __syncthreads() of ", __FILE__, ":")});
   ExpectWrong(
       [](StreamHandle s) {
         return Launch("Branch", InABranch, {dim3(1), dim3(64)}, s, false);

@@ -7,14 +7,14 @@
 namespace shale::cuda {
 namespace {
 
-constexpr int kThreads = 64;
+constexpr int kWarpThreads = 64;
 
 // Runs `kernel` in two warps, and returns what each thread stored.
 template <class Kernel>
 std::vector<int> Results(const Kernel& kernel) {
-  std::vector<int> out(kThreads, -1);
-  const Global<int> global(out.data(), kThreads, "out");
-  ExpectRight([&](StreamHandle s) { return Launch("Kernel", kernel, {dim3(1), dim3(kThreads)}, s, global); });
+  std::vector<int> out(kWarpThreads, -1);
+  const Global<int> global(out.data(), kWarpThreads, "out");
+  ExpectRight([&](StreamHandle s) { return Launch("Kernel", kernel, {dim3(1), dim3(kWarpThreads)}, s, global); });
   return out;
 }
 
@@ -40,7 +40,7 @@ SHALE_KERNEL Votes(Global<int> out) {
 
 TEST(Warp, ShufflesAndVotesMeanWhatTheyDoInCuda) {
   const std::vector<int> sums = Results(SumByXor), shuffled = Results(Shuffles), votes = Results(Votes);
-  for (int t = 0; t < kThreads; ++t) {
+  for (int t = 0; t < kWarpThreads; ++t) {
     EXPECT_EQ(sums[t], t < 32 ? 496 : 496 + 32 * 32);
     const int down = t % 8 + 3 < 8 ? t + 3 : t;
     EXPECT_EQ(shuffled[t], down * 100 + t / 16 * 16);
@@ -67,7 +67,7 @@ SHALE_KERNEL TwoGroups(Global<int> out) {
 
 TEST(Warp, MasksAreHonoured) {
   const std::vector<int> lower = Results(SumOfLowerHalf), groups = Results(TwoGroups);
-  for (int t = 0; t < kThreads; ++t) {
+  for (int t = 0; t < kWarpThreads; ++t) {
     EXPECT_EQ(lower[t], t % 32 < 16 ? 16 : -1);
     EXPECT_EQ(groups[t], 24);
   }
@@ -91,8 +91,8 @@ SHALE_KERNEL LaneGoesElsewhere(Global<int> out) {
 }
 
 TEST(Warp, OperationsThatWaitForNobodyAreReported) {
-  std::vector<int> out(kThreads);
-  const Global<int> global(out.data(), kThreads, "out");
+  std::vector<int> out(kWarpThreads);
+  const Global<int> global(out.data(), kWarpThreads, "out");
   const auto run = [&](void (*kernel)(Global<int>)) {
     return [=](StreamHandle s) { return Launch("Warp", kernel, {dim3(1), dim3(32)}, s, global); };
   };
@@ -109,7 +109,7 @@ enum class Between { kNothing, kShuffle, kWarpBarrier, kBarrierOfOthers };
 // Each lane reads what its neighbor wrote.
 template <Between kBetween>
 SHALE_KERNEL Rotate(Global<int> out) {
-  SHALE_SHARED_ARRAY(int, row, kThreads);
+  SHALE_SHARED_ARRAY(int, row, kWarpThreads);
   const int t = static_cast<int>(threadIdx.x);
   row.Store(t, t);
   if (kBetween == Between::kShuffle) __shfl_xor_sync(kAllLanes, t, 1);
@@ -120,9 +120,9 @@ SHALE_KERNEL Rotate(Global<int> out) {
 
 template <Between kBetween>
 absl::Status RunRotate(StreamHandle stream) {
-  std::vector<int> out(kThreads);
-  const LaunchShape shape{dim3(1), dim3(kThreads)};
-  return Launch("Rotate", Rotate<kBetween>, shape, stream, Global<int>(out.data(), kThreads, "out"));
+  std::vector<int> out(kWarpThreads);
+  const LaunchShape shape{dim3(1), dim3(kWarpThreads)};
+  return Launch("Rotate", Rotate<kBetween>, shape, stream, Global<int>(out.data(), kWarpThreads, "out"));
 }
 
 TEST(Warp, OnlyItsBarrierOrdersMemoryAndOnlyForThoseWhoTakePart) {
