@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the structure of the source tree: which package may include which, the width of lines, the words of the specs, and
-what the tests of daily work take.
+"""Tests the structure of the source tree: which package may include which, the width of lines, the words of the specs,
+and what the tests of daily work take.
 
 Reads the sources of the checkout that this file lies in, so that Bazel must not cache its result.
 """

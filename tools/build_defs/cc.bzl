@@ -69,8 +69,8 @@ def _compile_fast(rule, name, srcs, deps, copts, joined, **kwargs):
     elif srcs and flags == ["-O2"]:
         copts = _PREFIX_O2_COPTS + copts
         deps = deps + [_PREFIX_O2]
-    srcs, texts = join_sources(name, srcs, joined, kwargs.get("testonly", False))
-    rule(name = name, srcs = srcs, deps = deps + texts, copts = copts + _copts_elsewhere(), **kwargs)
+    srcs, texts, flags = join_sources(name, srcs, joined, kwargs.get("testonly", False))
+    rule(name = name, srcs = srcs, deps = deps + texts, copts = copts + flags + _copts_elsewhere(), **kwargs)
 
 def cc_library(name, srcs = [], deps = [], copts = [], joined = MOST_JOINED, **kwargs):
     """As Bazel's. Compiles up to `joined` sources together: 1 if they cannot share a compilation."""

@@ -29,12 +29,15 @@ _joined_sources = rule(
     },
 )
 
+# In an included file, gcc warns of a class whose base is in an anonymous namespace. It takes the file for a header.
+_COPTS = ["-Wno-subobject-linkage"]
+
 def join_sources(name, srcs, most, testonly):
-    """Returns what a C++ rule `name` takes for its `srcs` and adds to its `deps`, so that it compiles its .cc files in
-    units of at most `most`."""
+    """Returns what a C++ rule `name` takes for its `srcs`, and adds to its `deps` and `copts`, so that it compiles its
+    .cc files in units of at most `most`."""
     sources = [s for s in srcs if s.endswith(".cc")] if type(srcs) == type([]) else []
     if len(sources) < 2 or most < 2:
-        return srcs, []
+        return srcs, [], []
     _joined_sources(
         name = name + ".joined",
         srcs = sources,
@@ -56,4 +59,5 @@ def join_sources(name, srcs, most, testonly):
         [s for s in srcs if not s.endswith(".cc")] +
         select({separate: sources, "//conditions:default": [":%s.joined" % name]}),
         [":%s.sources" % name],
+        _COPTS,
     )

@@ -28,10 +28,10 @@ def cc_test(name, srcs = [], deps = [], copts = [], optimized = False, tags = []
     copts, added = _flags(srcs, deps, copts, optimized)
     if "tsan" in tags:
         added = added + ["//tests:sanitizers"]
-    srcs, texts = join_sources(name, srcs, joined, True)
-    native.cc_test(name = name, srcs = srcs, deps = deps + added + texts, copts = copts, tags = tags, **kwargs)
+    srcs, texts, flags = join_sources(name, srcs, joined, True)
+    native.cc_test(name = name, srcs = srcs, deps = deps + added + texts, copts = copts + flags, tags = tags, **kwargs)
 
 def cc_library(name, srcs = [], deps = [], copts = [], optimized = False, joined = MOST_JOINED, **kwargs):
     copts, added = _flags(srcs, deps, copts, optimized)
-    srcs, texts = join_sources(name, srcs, joined, kwargs.get("testonly", False))
-    native.cc_library(name = name, srcs = srcs, deps = deps + added + texts, copts = copts, **kwargs)
+    srcs, texts, flags = join_sources(name, srcs, joined, kwargs.get("testonly", False))
+    native.cc_library(name = name, srcs = srcs, deps = deps + added + texts, copts = copts + flags, **kwargs)
