@@ -61,7 +61,8 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
     cuda::blockIdx = At(block, shape.grid);
     RunBlock();
     if (failure_.empty()) continue;
-    threads_.clear();  // Their fibers are suspended in the middle of the kernel.
+    idle_.clear();
+    fibers_.clear();  // Some are suspended in the middle of the kernel.
     return absl::FailedPreconditionError(absl::StrCat(kernel, ": ", failure_));
   }
   return absl::OkStatus();
@@ -72,23 +73,16 @@ void Execution::RunBlock() {
   first_epochs_.push_back(first_epoch_);
   order_.resize(threads());
   std::iota(order_.begin(), order_.end(), 0);
-  while (static_cast<int>(threads_.size()) < threads()) {
-    threads_.push_back(std::make_unique<Thread>());
-    threads_.back()->fiber = std::make_unique<Fiber>([this] {
-      for (;;) {
-        (*body_)();
-        Suspend(State::kReturned);
-      }
-    });
-  }
+  threads_.resize(std::max(threads_.size(), order_.size()));
   for (int t : order_) {
-    threads_[t]->state = State::kReady;
-    threads_[t]->clock = 1;
-    threads_[t]->seen.fill(0);
+    threads_[t].state = State::kReady;
+    threads_[t].fiber = nullptr;
+    threads_[t].clock = 1;
+    threads_[t].seen.fill(0);
   }
   PoisonShared(0, std::min(shared_used_, kMaxSharedBytes));
   while (stream_->order == ThreadOrder::kTurns ? RunTurns() : RunWarpsAhead()) {
-    const auto returned = [&](int t) { return threads_[t]->state == State::kReturned; };
+    const auto returned = [&](int t) { return threads_[t].state == State::kReturned; };
     if (std::all_of(order_.begin(), order_.end(), returned)) return;
     if (!OpenBlockBarrier()) {
       failure_ = Deadlock();
@@ -120,17 +114,50 @@ bool Execution::RunWarpsAhead() {
 
 bool Execution::RunReadyThreads(int begin, int end) {
   std::shuffle(order_.begin() + begin, order_.begin() + end, random_);
-  for (int i = begin; i < end; ++i) {
-    const int t = order_[i];
-    if (threads_[t]->state != State::kReady) continue;
+  next_ = begin;
+  turn_end_ = end;
+  if (Advance()) CurrentFiber().Resume();
+  if (report_ == nullptr) return true;
+  failure_ = std::exchange(report_, nullptr)();
+  return false;
+}
+
+bool Execution::Advance() {
+  while (next_ < turn_end_) {
+    const int t = order_[next_++];
+    if (threads_[t].state != State::kReady) continue;
     current_ = t;
     cuda::threadIdx = ThreadIndex(t);
-    threads_[t]->fiber->Resume();
-    if (report_ == nullptr) continue;
-    failure_ = std::exchange(report_, nullptr)();
-    return false;
+    return true;
   }
-  return true;
+  return false;
+}
+
+Fiber& Execution::CurrentFiber() {
+  if (threads_[current_].fiber != nullptr) return *threads_[current_].fiber;
+  if (idle_.empty()) {
+    fibers_.push_back(std::make_unique<Fiber>(outside_, [this](Fiber& self) { RunThreads(self); }));
+    return *fibers_.back();
+  }
+  Fiber& fiber = *idle_.back();
+  idle_.pop_back();
+  return fiber;
+}
+
+void Execution::RunThreads(Fiber& self) {
+  for (;;) {
+    threads_[current_].fiber = &self;
+    (*body_)();
+    threads_[current_].state = State::kReturned;
+    const bool more = Advance();
+    if (more && threads_[current_].fiber == nullptr) continue;
+    idle_.push_back(&self);
+    if (more) {
+      self.Continue(*threads_[current_].fiber);
+    } else {
+      self.Suspend();
+    }
+  }
 }
 
 // A warp operation is complete when every thread that its mask names waits at an operation of the same kind and mask,
@@ -140,12 +167,12 @@ bool Execution::OpenWarpOperations(int first, int end) {
   for (int begin = first; begin < end; begin += kWarp) {
     const int lanes = std::min(kWarp, end - begin);
     for (int lane = 0; lane < lanes; ++lane) {
-      const Thread& first = *threads_[begin + lane];
+      const Thread& first = threads_[begin + lane];
       if (first.state != State::kAtWarpOperation) continue;
       unsigned taking_part = 0;
       bool complete = true;
       for (int other = 0; other < lanes; ++other) {
-        const Thread& thread = *threads_[begin + other];
+        const Thread& thread = threads_[begin + other];
         if ((first.operation.mask >> other & 1) == 0 || thread.state == State::kReturned) continue;
         complete = complete && thread.state == State::kAtWarpOperation &&
                    thread.operation.kind == first.operation.kind && thread.operation.mask == first.operation.mask;
@@ -165,7 +192,7 @@ void Execution::Complete(int begin, unsigned lanes) {
   uint64_t ballot = 0;
   for (int lane = 0; lane < kWarp; ++lane) {
     if ((lanes >> lane & 1) == 0) continue;
-    Thread& thread = *threads_[begin + lane];
+    Thread& thread = threads_[begin + lane];
     if (thread.operation.value != 0) ballot |= uint64_t{1} << lane;
     if (thread.operation.kind != WarpKind::kBarrier) continue;
     thread.seen[lane] = thread.clock;
@@ -173,7 +200,7 @@ void Execution::Complete(int begin, unsigned lanes) {
   }
   for (int lane = 0; lane < kWarp; ++lane) {
     if ((lanes >> lane & 1) == 0) continue;
-    Thread& thread = *threads_[begin + lane];
+    Thread& thread = threads_[begin + lane];
     thread.state = State::kReady;
     switch (thread.operation.kind) {
       case WarpKind::kBarrier:
@@ -192,7 +219,7 @@ void Execution::Complete(int begin, unsigned lanes) {
                                   ", which takes no part");
           return;
         }
-        thread.result = threads_[begin + source]->operation.value;
+        thread.result = threads_[begin + source].operation.value;
         break;
       }
     }
@@ -201,18 +228,18 @@ void Execution::Complete(int begin, unsigned lanes) {
 
 // Opens the barrier if all threads wait at the same one. Called when no thread can continue otherwise.
 bool Execution::OpenBlockBarrier() {
-  const Site& site = threads_[0]->operation.site;
+  const Site& site = threads_[0].operation.site;
   for (const int t : order_) {
-    const Thread& thread = *threads_[t];
+    const Thread& thread = threads_[t];
     if (thread.state != State::kAtBlockBarrier || !(thread.operation.site == site)) return false;
   }
-  for (const int t : order_) threads_[t]->state = State::kReady;
+  for (const int t : order_) threads_[t].state = State::kReady;
   ++epoch_;
   return true;
 }
 
 std::string Execution::Doing(int thread) const {
-  const Thread& t = *threads_[thread];
+  const Thread& t = threads_[thread];
   const std::string name = absl::StrCat("thread ", Text(ThreadIndex(thread)));
   switch (t.state) {
     case State::kReturned: return absl::StrCat(name, " has returned");
@@ -227,14 +254,14 @@ std::string Execution::Doing(int thread) const {
 // Describes a deadlock: names the first thread that waits, and the first thread that it waits for in vain.
 std::string Execution::Deadlock() const {
   int waiting = 0;
-  while (threads_[waiting]->state == State::kReturned) ++waiting;
-  const Thread& first = *threads_[waiting];
+  while (threads_[waiting].state == State::kReturned) ++waiting;
+  const Thread& first = threads_[waiting];
   const bool block = first.state == State::kAtBlockBarrier;
   const int begin = block ? 0 : warp_begin(waiting);
   const int end = block ? threads() : std::min(begin + kWarp, threads());
   int other = waiting;
   for (int t = begin; t < end && other == waiting; ++t) {
-    const Thread& thread = *threads_[t];
+    const Thread& thread = threads_[t];
     const bool like_it = thread.state == first.state && (block ? thread.operation.site == first.operation.site
                                                                : thread.operation.kind == first.operation.kind &&
                                                                      thread.operation.mask == first.operation.mask);
@@ -246,14 +273,19 @@ std::string Execution::Deadlock() const {
 }
 
 void Execution::Suspend(State state) {
-  Thread& self = *threads_[current_];
-  self.state = state;
-  self.fiber->Suspend();
+  Fiber& self = *threads_[current_].fiber;
+  threads_[current_].state = state;
+  if (Advance()) {
+    self.Continue(CurrentFiber());
+  } else {
+    self.Suspend();
+  }
 }
 
 void Execution::Stop(std::function<std::string()> report) {
   report_ = std::move(report);
-  Suspend(State::kReturned);
+  threads_[current_].state = State::kReturned;
+  threads_[current_].fiber->Suspend();
 }
 
 bool Execution::Skip(Site site) {
@@ -264,7 +296,7 @@ bool Execution::Skip(Site site) {
 
 void Execution::BlockBarrier(Site site) {
   if (Skip(site)) return;
-  threads_[current_]->operation.site = site;
+  threads_[current_].operation.site = site;
   Suspend(State::kAtBlockBarrier);
 }
 
@@ -277,9 +309,9 @@ uint64_t Execution::WarpWide(const WarpOperation& operation) {
                           absl::Hex(operation.mask), ", which lacks its own lane ", self % kWarp);
     });
   }
-  threads_[self]->operation = operation;
+  threads_[self].operation = operation;
   Suspend(State::kAtWarpOperation);
-  return threads_[self]->result;
+  return threads_[self].result;
 }
 
 Index3 Execution::ThreadIndex(int thread) const { return thread_indices_[thread]; }

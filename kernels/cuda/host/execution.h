@@ -99,12 +99,12 @@ class Execution {
 
  private:
   enum class State : uint8_t { kReady, kAtBlockBarrier, kAtWarpOperation, kReturned };
-  struct Thread {
-    std::unique_ptr<Fiber> fiber;
+  struct alignas(64) Thread {
     State state = State::kReady;
-    WarpOperation operation;  // Its site also serves block barriers.
-    uint64_t result = 0;
     uint32_t clock = 1;
+    Fiber* fiber = nullptr;  // Null until the thread begins.
+    uint64_t result = 0;
+    WarpOperation operation;  // Its site also serves block barriers.
     LaneClocks seen = {};
   };
   struct StaticArray {
@@ -122,7 +122,15 @@ class Execution {
   // Ends the launch. Called by a thread of the kernel, whose stack is never unwound: objects on it must own nothing.
   // `report`, which words the error, is called outside that stack.
   void Stop(std::function<std::string()> report);
+  // Lets the next ready thread run, in the order of this turn. Returns when it is this thread's turn again.
   void Suspend(State state);
+  // Makes the next ready thread of this turn the current one. Returns false if there is none.
+  bool Advance();
+  // Returns the current thread's fiber, an idle one if the thread has not begun.
+  Fiber& CurrentFiber();
+  // What every fiber runs: the current thread, and after its end each next one that has not begun either. So threads
+  // that never wait share a stack, and no switch lies between them.
+  void RunThreads(Fiber& self);
   // Notes a barrier in the stream. Returns whether threads must pass it without waiting (Stream::without_barrier).
   bool Skip(Site site);
   // Fills bytes [begin, end) of shared memory with NaNs and marks them as unwritten.
@@ -132,7 +140,8 @@ class Execution {
   // Run threads up to their next wait, until none can continue or one fails. Return false if one fails.
   bool RunTurns();
   bool RunWarpsAhead();
-  // Runs each ready thread among order_[begin, end) up to its next wait, in a new order. Returns false if one fails.
+  // Runs each ready thread among order_[begin, end) up to its next wait, in a new order: a turn. Returns false if one
+  // fails.
   bool RunReadyThreads(int begin, int end);
   // Completes warp operations of the threads [first, end), whole warps. Returns whether one was complete.
   bool OpenWarpOperations(int first, int end);
@@ -146,12 +155,16 @@ class Execution {
   const std::function<void()>* body_ = nullptr;
   std::mt19937_64 random_;
 
-  std::vector<std::unique_ptr<Thread>> threads_;
+  Fiber::Outside outside_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> idle_;  // Those that no thread uses.
+  std::vector<Thread> threads_;
   std::vector<int> order_;  // The threads of the block. In kWarpsAhead each warp stays in its place.
   std::vector<int> warps_;  // Used by RunWarpsAhead only.
   std::vector<Index3> thread_indices_;
   int current_ = 0;
-  uint32_t epoch_ = 0;  // See Moment.
+  int next_ = 0, turn_end_ = 0;  // The threads at order_[next_, turn_end_) have not had their turn.
+  uint32_t epoch_ = 0;           // See Moment.
   uint32_t first_epoch_ = 0;
   std::vector<uint32_t> first_epochs_;  // Of the launch's blocks so far, in the order in which they ran.
   std::vector<uint32_t> blocks_;        // The launch's blocks in that order.

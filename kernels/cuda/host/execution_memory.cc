@@ -49,7 +49,7 @@ void Execution::Check(const Access& a) {
   if ((begin & (bytes - 1)) != 0) {
     tell([bytes] { return absl::StrCat("an address that is not a multiple of the access's ", bytes, " bytes"); });
   }
-  const Thread& thread = *threads_[current_];
+  const Thread& thread = threads_[current_];
   const Accessor by = {Moment(epoch_, thread.clock, current_), first_epoch_, thread.seen};
   // Each byte of a global array of bytes has a cell of its own, at twice its address. The cells of an access lie within
   // a page, because it is aligned to its size.
