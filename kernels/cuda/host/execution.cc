@@ -35,13 +35,10 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
   body_ = &body;
   random_.seed(stream_->seed);
   failure_.clear();
-  global_cells_.Clear();
-  byte_cells_.Clear();
+  running_ = this;
+  ForgetAccesses();
   static_arrays_.clear();
-  if (shared_ == nullptr) {
-    shared_ = std::make_unique<std::byte[]>(kMaxSharedBytes);
-    shared_cells_.resize(kMaxSharedBytes / kCellBytes);
-  }
+  if (shared_ == nullptr) shared_ = std::make_unique_for_overwrite<std::byte[]>(kMaxSharedBytes);
   shared_used_ = AlignShared(shape.shared_bytes);
   cuda::blockDim = shape.block;
   cuda::gridDim = shape.grid;
@@ -53,7 +50,7 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
   blocks_.resize(std::min(count, run));
   std::iota(blocks_.begin(), blocks_.end(), static_cast<uint32_t>(count - blocks_.size()));
   std::shuffle(blocks_.begin(), blocks_.end(), random_);
-  epoch_ = 0;
+  launch_epoch_ = epoch_ + 1;
   first_epochs_.clear();
   BlockTurns::Launch turns(stream_->turns);
   for (const uint32_t block : blocks_) {
@@ -69,7 +66,7 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
 }
 
 void Execution::RunBlock() {
-  first_epoch_ = ++epoch_;
+  first_epoch_ = accessor_.first_epoch = ++epoch_;
   first_epochs_.push_back(first_epoch_);
   order_.resize(threads());
   std::iota(order_.begin(), order_.end(), 0);
@@ -127,6 +124,8 @@ bool Execution::Advance() {
     const int t = order_[next_++];
     if (threads_[t].state != State::kReady) continue;
     current_ = t;
+    accessor_.now = Moment(epoch_, threads_[t].clock, t);
+    accessor_.clocks = &threads_[t].seen;
     cuda::threadIdx = ThreadIndex(t);
     return true;
   }

@@ -86,6 +86,9 @@ class Execution {
   // FailedPrecondition for the first error of a thread, at which the launch stops. `stream` may be null.
   absl::Status Run(const char* kernel, const Shape& shape, Stream* stream, const std::function<void()>& body);
 
+  // Returns the execution whose launch the calling thread of a kernel belongs to.
+  static Execution& Running() { return *running_; }
+
   // The following are called by the threads of a launch.
   void BlockBarrier(Site site);
   // Takes part in a warp operation. Returns the value of a shuffle's source lane, or the bits of a vote.
@@ -94,10 +97,23 @@ class Execution {
   void* StaticShared(const void* key, const char* name, size_t bytes);
   void* DynamicShared() { return shared_.get(); }
   size_t dynamic_shared_bytes() const { return shape_.shared_bytes; }
-  // Checks an access before it happens. Stops the launch if it is wrong.
-  void Check(const Access& access);
+  // Checks an access before it happens. Stops the launch if it is wrong. Inline, so that an access is put together only
+  // if it is wrong.
+  [[gnu::always_inline]] void Check(const Access& a) {
+    const int64_t bytes = a.count * a.element_bytes;
+    const auto data = reinterpret_cast<uintptr_t>(a.data);
+    if (a.data == nullptr || a.index < 0 || a.index + a.count > a.size ||
+        ((data + a.index * a.element_bytes) & (bytes - 1)) != 0) [[unlikely]] {
+      StopAtOperand(a);
+    }
+    const Space space = a.shared ? Space::kShared : a.element_bytes < kCellBytes ? Space::kGlobalBytes : Space::kGlobal;
+    const Conflict conflict = Note(data + a.index * a.element_bytes, bytes, space, a.write);
+    if (conflict.kind != Conflict::kNone) [[unlikely]]
+      StopAtConflict(a, conflict);
+  }
 
  private:
+  enum class Space : uint8_t { kShared, kGlobal, kGlobalBytes };  // The last one is for elements of single bytes.
   enum class State : uint8_t { kReady, kAtBlockBarrier, kAtWarpOperation, kReturned };
   struct alignas(64) Thread {
     State state = State::kReady;
@@ -133,8 +149,17 @@ class Execution {
   void RunThreads(Fiber& self);
   // Notes a barrier in the stream. Returns whether threads must pass it without waiting (Stream::without_barrier).
   bool Skip(Site site);
-  // Fills bytes [begin, end) of shared memory with NaNs and marks them as unwritten.
+  // Fills bytes [begin, end) of shared memory with NaNs. The current block has not accessed them.
   void PoisonShared(size_t begin, size_t end);
+  // Begins a launch: no access so far matters to it.
+  void ForgetAccesses();
+  // Adds an access of the current thread to the shadow memory.
+  Conflict Note(uintptr_t address, int64_t bytes, Space space, bool write);
+  // Stop the launch because of an access: to no operand or to a place outside of it, or one that conflicts with
+  // another.
+  [[gnu::cold]] void StopAtOperand(const Access& access);
+  [[gnu::cold]] void StopAtConflict(const Access& access, const Conflict& conflict);
+  void StopAt(const Access& access, std::function<std::string()> what);
 
   void RunBlock();
   // Run threads up to their next wait, until none can continue or one fails. Return false if one fails.
@@ -148,6 +173,8 @@ class Execution {
   void Complete(int begin, unsigned lanes);
   bool OpenBlockBarrier();
   std::string Deadlock() const;
+
+  static inline constinit thread_local Execution* running_ = nullptr;
 
   const char* kernel_ = "";
   Shape shape_;
@@ -163,9 +190,11 @@ class Execution {
   std::vector<int> warps_;  // Used by RunWarpsAhead only.
   std::vector<Index3> thread_indices_;
   int current_ = 0;
-  int next_ = 0, turn_end_ = 0;  // The threads at order_[next_, turn_end_) have not had their turn.
-  uint32_t epoch_ = 0;           // See Moment.
-  uint32_t first_epoch_ = 0;
+  int next_ = 0, turn_end_ = 0;         // The threads at order_[next_, turn_end_) have not had their turn.
+  uint32_t epoch_ = 0;                  // See Moment. It goes on from launch to launch.
+  uint32_t launch_epoch_ = 0;           // The first one of the launch.
+  uint32_t first_epoch_ = 0;            // The first one of the block.
+  Accessor accessor_;                   // The current thread. `since` is set at each access.
   std::vector<uint32_t> first_epochs_;  // Of the launch's blocks so far, in the order in which they ran.
   std::vector<uint32_t> blocks_;        // The launch's blocks in that order.
   std::function<std::string()> report_;
@@ -174,7 +203,7 @@ class Execution {
   std::unique_ptr<std::byte[]> shared_;
   size_t shared_used_ = 0;
   std::vector<StaticArray> static_arrays_;
-  std::vector<Cell> shared_cells_;
+  std::vector<Cell> shared_cells_;  // Grows with the shared memory that launches have used.
   ShadowMemory global_cells_;
   ShadowMemory byte_cells_;  // Of global arrays whose elements are single bytes.
 };

@@ -24,15 +24,14 @@
 #define SHALE_UNROLL
 // The address of `name##_key` identifies the array. There is one array per declaration and instantiation, as on the
 // device.
-#define SHALE_SHARED_ARRAY(T, name, size)                                                                          \
-  static const char name##_key = 0;                                                                                \
-  const ::shale::cuda::Shared<T> name(                                                                             \
-      ::shale::cuda_on_host::Execution::OfThisThread().StaticShared(&name##_key, #name, sizeof(T) * (size)), size, \
-      #name)
-#define SHALE_DYNAMIC_SHARED(T, name)                                   \
-  const ::shale::cuda::Shared<T> name(                                  \
-      ::shale::cuda_on_host::Execution::OfThisThread().DynamicShared(), \
-      ::shale::cuda_on_host::Execution::OfThisThread().dynamic_shared_bytes() / sizeof(T), #name)
+#define SHALE_SHARED_ARRAY(T, name, size) \
+  static const char name##_key = 0;       \
+  const ::shale::cuda::Shared<T> name(    \
+      ::shale::cuda_on_host::Execution::Running().StaticShared(&name##_key, #name, sizeof(T) * (size)), size, #name)
+#define SHALE_DYNAMIC_SHARED(T, name)                                                                                 \
+  const ::shale::cuda::Shared<T> name(::shale::cuda_on_host::Execution::Running().DynamicShared(),                    \
+                                      ::shale::cuda_on_host::Execution::Running().dynamic_shared_bytes() / sizeof(T), \
+                                      #name)
 
 namespace shale::cuda {
 
@@ -43,11 +42,11 @@ using SourceLocation = std::source_location;
 inline cuda_on_host::Site SiteOf(const SourceLocation& at) { return {at.file_name(), at.line()}; }
 
 inline void __syncthreads(SourceLocation at = SourceLocation::current()) {
-  cuda_on_host::Execution::OfThisThread().BlockBarrier(SiteOf(at));
+  cuda_on_host::Execution::Running().BlockBarrier(SiteOf(at));
 }
 
 inline void __syncwarp(unsigned mask = 0xffffffffu, SourceLocation at = SourceLocation::current()) {
-  cuda_on_host::Execution::OfThisThread().WarpWide(
+  cuda_on_host::Execution::Running().WarpWide(
       {.kind = cuda_on_host::WarpKind::kBarrier, .mask = mask, .site = SiteOf(at)});
 }
 
@@ -61,11 +60,11 @@ T ShuffleFrom(unsigned mask, const T& value, int source_lane, const SourceLocati
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(uint64_t));
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
-  bits = cuda_on_host::Execution::OfThisThread().WarpWide({.kind = cuda_on_host::WarpKind::kShuffle,
-                                                           .mask = mask,
-                                                           .value = bits,
-                                                           .source_lane = source_lane,
-                                                           .site = SiteOf(at)});
+  bits = cuda_on_host::Execution::Running().WarpWide({.kind = cuda_on_host::WarpKind::kShuffle,
+                                                      .mask = mask,
+                                                      .value = bits,
+                                                      .source_lane = source_lane,
+                                                      .site = SiteOf(at)});
   T result;
   std::memcpy(&result, &bits, sizeof(T));
   return result;
@@ -89,7 +88,7 @@ T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
 }
 
 inline unsigned __ballot_sync(unsigned mask, int predicate, SourceLocation at = SourceLocation::current()) {
-  return static_cast<unsigned>(cuda_on_host::Execution::OfThisThread().WarpWide(
+  return static_cast<unsigned>(cuda_on_host::Execution::Running().WarpWide(
       {.kind = cuda_on_host::WarpKind::kBallot, .mask = mask, .value = predicate != 0, .site = SiteOf(at)}));
 }
 inline int __any_sync(unsigned mask, int predicate, SourceLocation at = SourceLocation::current()) {
@@ -155,14 +154,14 @@ class Array {
 
  private:
   void Check(int64_t i, int64_t count, bool write) const {
-    cuda_on_host::Execution::OfThisThread().Check({.array = name_,
-                                                   .shared = shared_,
-                                                   .write = write,
-                                                   .index = i,
-                                                   .count = count,
-                                                   .size = size_,
-                                                   .data = data_,
-                                                   .element_bytes = sizeof(T)});
+    cuda_on_host::Execution::Running().Check({.array = name_,
+                                              .shared = shared_,
+                                              .write = write,
+                                              .index = i,
+                                              .count = count,
+                                              .size = size_,
+                                              .data = data_,
+                                              .element_bytes = sizeof(T)});
   }
 
   T* data_;

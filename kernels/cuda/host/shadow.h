@@ -31,12 +31,11 @@ class Moment {
   static constexpr uint32_t kMaxClock = (1u << kClockBits) - 1;
 
   Moment() = default;
-  // `epoch` is 1 in the first block of a launch. It grows by one at each __syncthreads() and at the start of each
-  // further block, as blocks run one after the other.
+  // `epoch` grows by one at the start of each block, as blocks and launches run one after the other, and at each
+  // __syncthreads(). The first one is 1.
   Moment(uint32_t epoch, uint32_t clock, int thread)
       : bits_(uint64_t{epoch} << 32 | uint64_t{clock} << kThreadBits | static_cast<uint64_t>(thread)) {}
 
-  bool someone() const { return bits_ != 0; }
   uint32_t epoch() const { return static_cast<uint32_t>(bits_ >> 32); }
   uint32_t clock() const { return static_cast<uint32_t>(bits_) >> kThreadBits; }
   int thread() const { return static_cast<int>(bits_ & ((1u << kThreadBits) - 1)); }
@@ -53,12 +52,10 @@ using LaneClocks = std::array<uint32_t, kWarp>;
 // The thread that accesses memory.
 struct Accessor {
   Moment now;
-  uint32_t first_epoch;  // Of its block.
-  const LaneClocks& clocks;
+  uint32_t since = 1;        // Accesses of earlier epochs are forgotten: cells need not be cleared.
+  uint32_t first_epoch = 1;  // Of its block.
+  const LaneClocks* clocks = nullptr;
 };
-
-// Returns whether `by`, which comes later in this run, comes after `before` in every order of execution.
-bool IsOrdered(const Moment& before, const Accessor& by);
 
 // The history of kCellBytes bytes.
 struct Cell {
@@ -84,20 +81,34 @@ Conflict Write(Cell* cells, int64_t count, const Accessor& by);
 // Cells for arbitrary addresses. A cell has no history at first.
 class ShadowMemory {
  public:
-  static constexpr uintptr_t kPageBytes = 4096;
+  static constexpr uintptr_t kPageBytes = 1024;
 
   // Returns the cell of `address`. The cells of the rest of the page follow it in memory.
-  Cell* At(uintptr_t address);
+  Cell* At(uintptr_t address) {
+    const uintptr_t number = address / kPageBytes;
+    Recent& recent = recent_[number % kRecent];
+    if (recent.page == nullptr || recent.number != number) recent = {number, PageOf(number)};
+    return &recent.page->cells[address % kPageBytes / kCellBytes];
+  }
+  // Clears all cells.
   void Clear();
+  // Called when all histories are forgotten: clears the cells only if they take much memory.
+  void Trim();
 
  private:
+  static constexpr size_t kRecent = 256;
   struct Page {
     std::array<Cell, kPageBytes / kCellBytes> cells;
   };
+  struct Recent {
+    uintptr_t number = 0;
+    Page* page = nullptr;
+  };
+
+  Page* PageOf(uintptr_t number);
+
   std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages_;
-  std::vector<std::unique_ptr<Page>> unused_;  // Kept from earlier launches.
-  uintptr_t last_number_ = 0;
-  Page* last_ = nullptr;
+  std::array<Recent, kRecent> recent_ = {};  // The page found last among those whose numbers have the same remainder.
 };
 
 }  // namespace shale::cuda_on_host
