@@ -21,51 +21,66 @@ inline bool Ordered(const Moment& before, const Accessor& by) {
   return before.warp() == by.now.warp() && (*by.clocks)[before.thread() % kWarp] >= before.clock();
 }
 
-inline Conflict ReadOne(Cell& cell, const Accessor& by, bool written) {
-  auto& [latest, other] = cell.reads;
-  if (latest == by.now) return {};  // It has been checked, and nobody has written since.
-  if (written && cell.write.epoch() < by.since) return {Conflict::kUnwritten, {}};
-  if (!Ordered(cell.write, by)) return {Conflict::kAfterWrite, cell.write};
-  if (Weight(latest, by) >= Weight(other, by)) other = latest;
-  latest = by.now;
+inline Conflict ReadConflict(Moment write, const Accessor& by, bool written) {
+  if (written && write.epoch() < by.since) return {Conflict::kUnwritten, {}};
+  if (!Ordered(write, by)) return {Conflict::kAfterWrite, write};
   return {};
 }
 
-inline Conflict WriteOne(Cell& cell, const Accessor& by) {
-  if (!Ordered(cell.write, by)) return {Conflict::kAfterWrite, cell.write};
-  for (const Moment& reader : cell.reads) {
-    if (!Ordered(reader, by)) return {Conflict::kAfterRead, reader};
-  }
-  // An access that is ordered after this write is ordered after all earlier accesses too, so they need not be kept.
-  cell = {.write = by.now, .reads = {}};
-  return {};
-}
-
-// Applies `access` to adjacent cells. Adjacent cells mostly have equal histories, and an equal neighbor's result is
-// copied.
-template <class AccessOne>
-inline Conflict ForEach(Cell* cells, int64_t count, AccessOne access) {
-  Cell before, after;
-  for (int64_t i = 0; i < count; ++i) {
-    if (i > 0 && cells[i] == before) {
-      cells[i] = after;
-      continue;
-    }
-    before = cells[i];
-    if (const Conflict conflict = access(cells[i]); conflict.kind != Conflict::kNone) return conflict;
-    after = cells[i];
-  }
+inline Conflict WriteConflict(Moment write, Moment latest, Moment other, const Accessor& by) {
+  if (!Ordered(write, by)) return {Conflict::kAfterWrite, write};
+  if (!Ordered(latest, by)) return {Conflict::kAfterRead, latest};
+  if (!Ordered(other, by)) return {Conflict::kAfterRead, other};
   return {};
 }
 
 }  // namespace
 
-Conflict Read(Cell* cells, int64_t count, const Accessor& by, bool written) {
-  return ForEach(cells, count, [&](Cell& cell) { return ReadOne(cell, by, written); });
+// Adjacent cells mostly have equal histories: what was found for a neighbor is not computed again. Moments are loaded
+// and stored one by one, because a wide load soon after a narrow store stalls, and `accessor` is copied, because the
+// compiler would load it again after each store.
+Conflict Read(Cell* cells, int64_t count, const Accessor& accessor, bool written) {
+  const Accessor by = accessor;
+  bool checked = false;  // Whether the following are those of a neighbor.
+  Moment neighbor_write, neighbor_latest, neighbor_other, kept;
+  for (Cell* cell = cells; cell != cells + count; ++cell) {
+    const Moment write = cell->write, latest = cell->reads[0], other = cell->reads[1];
+    if (latest == by.now) continue;  // It has been checked, and nobody has written since.
+    const bool as_neighbor = write == neighbor_write && latest == neighbor_latest && other == neighbor_other;
+    if (!checked || !as_neighbor) {
+      if (const Conflict conflict = ReadConflict(write, by, written); conflict.kind != Conflict::kNone) return conflict;
+      checked = true;
+      neighbor_write = write;
+      neighbor_latest = latest;
+      neighbor_other = other;
+      kept = Weight(latest, by) >= Weight(other, by) ? latest : other;
+    }
+    cell->reads[0] = by.now;
+    cell->reads[1] = kept;
+  }
+  return {};
 }
 
-Conflict Write(Cell* cells, int64_t count, const Accessor& by) {
-  return ForEach(cells, count, [&](Cell& cell) { return WriteOne(cell, by); });
+Conflict Write(Cell* cells, int64_t count, const Accessor& accessor) {
+  const Accessor by = accessor;
+  bool checked = false;
+  Moment neighbor_write, neighbor_latest, neighbor_other;
+  for (Cell* cell = cells; cell != cells + count; ++cell) {
+    const Moment write = cell->write, latest = cell->reads[0], other = cell->reads[1];
+    const bool as_neighbor = write == neighbor_write && latest == neighbor_latest && other == neighbor_other;
+    if (!checked || !as_neighbor) {
+      const Conflict conflict = WriteConflict(write, latest, other, by);
+      if (conflict.kind != Conflict::kNone) return conflict;
+      checked = true;
+      neighbor_write = write;
+      neighbor_latest = latest;
+      neighbor_other = other;
+    }
+    // An access that is ordered after this write is ordered after all earlier accesses too, so they need not be kept.
+    cell->write = by.now;
+    cell->reads[0] = cell->reads[1] = Moment();
+  }
+  return {};
 }
 
 ShadowMemory::Page* ShadowMemory::PageOf(uintptr_t number) {

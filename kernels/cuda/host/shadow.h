@@ -61,7 +61,6 @@ struct Accessor {
 struct Cell {
   Moment write;
   std::array<Moment, 2> reads;
-  bool operator==(const Cell&) const = default;
 };
 
 // Says what is wrong with an access, and which earlier access it conflicts with.
