@@ -1,6 +1,7 @@
 #include "kernels/cuda/host/execution.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <utility>
 
@@ -33,7 +34,7 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
   if (stream_of_this_thread != nullptr) stream = stream_of_this_thread;
   stream_ = stream != nullptr ? stream : &defaults;
   body_ = &body;
-  random_.seed(stream_->seed);
+  random_ = Random(stream_->seed);
   failure_.clear();
   running_ = this;
   ForgetAccesses();
@@ -49,7 +50,7 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
   const uint64_t count = shape.grid.count(), run = stream_->last_blocks == 0 ? count : stream_->last_blocks;
   blocks_.resize(std::min(count, run));
   std::iota(blocks_.begin(), blocks_.end(), static_cast<uint32_t>(count - blocks_.size()));
-  std::shuffle(blocks_.begin(), blocks_.end(), random_);
+  Shuffle(blocks_.begin(), blocks_.end(), random_);
   launch_epoch_ = epoch_ + 1;
   first_epochs_.clear();
   BlockTurns::Launch turns(stream_->turns);
@@ -98,7 +99,7 @@ bool Execution::RunTurns() {
 bool Execution::RunWarpsAhead() {
   warps_.resize((threads() + kWarp - 1) / kWarp);
   std::iota(warps_.begin(), warps_.end(), 0);
-  std::shuffle(warps_.begin(), warps_.end(), random_);
+  Shuffle(warps_.begin(), warps_.end(), random_);
   for (const int warp : warps_) {
     const int begin = warp * kWarp, end = std::min(begin + kWarp, threads());
     do {
@@ -110,7 +111,7 @@ bool Execution::RunWarpsAhead() {
 }
 
 bool Execution::RunReadyThreads(int begin, int end) {
-  std::shuffle(order_.begin() + begin, order_.begin() + end, random_);
+  Shuffle(order_.begin() + begin, order_.begin() + end, random_);
   next_ = begin;
   turn_end_ = end;
   if (Advance()) CurrentFiber().Resume();
@@ -170,7 +171,7 @@ bool Execution::OpenWarpOperations(int first, int end) {
       if (first.state != State::kAtWarpOperation) continue;
       unsigned taking_part = 0;
       bool complete = true;
-      for (int other = 0; other < lanes; ++other) {
+      for (int other = 0; other < lanes && complete; ++other) {
         const Thread& thread = threads_[begin + other];
         if ((first.operation.mask >> other & 1) == 0 || thread.state == State::kReturned) continue;
         complete = complete && thread.state == State::kAtWarpOperation &&
@@ -194,8 +195,11 @@ void Execution::Complete(int begin, unsigned lanes) {
     Thread& thread = threads_[begin + lane];
     if (thread.operation.value != 0) ballot |= uint64_t{1} << lane;
     if (thread.operation.kind != WarpKind::kBarrier) continue;
-    thread.seen[lane] = thread.clock;
-    for (int i = 0; i < kWarp; ++i) joined[i] = std::max(joined[i], thread.seen[i]);
+    joined[lane] = thread.clock;  // Nobody has seen more of this lane.
+    for (unsigned others = ~lanes; others != 0; others &= others - 1) {
+      const int other = std::countr_zero(others);
+      joined[other] = std::max(joined[other], thread.seen[other]);
+    }
   }
   for (int lane = 0; lane < kWarp; ++lane) {
     if ((lanes >> lane & 1) == 0) continue;

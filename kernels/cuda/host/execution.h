@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/cuda/host/fiber.h"
 #include "kernels/cuda/host/shadow.h"
+#include "kernels/cuda/host/shuffle.h"
 #include "kernels/cuda/host/stream.h"
 
 namespace shale::cuda_on_host {
@@ -180,7 +180,7 @@ class Execution {
   Shape shape_;
   Stream* stream_ = nullptr;
   const std::function<void()>* body_ = nullptr;
-  std::mt19937_64 random_;
+  Random random_;
 
   Fiber::Outside outside_;
   std::vector<std::unique_ptr<Fiber>> fibers_;

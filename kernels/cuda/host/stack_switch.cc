@@ -38,10 +38,7 @@ shale_begin_stack:
   .size shale_begin_stack, . - shale_begin_stack
 )");
 
-extern "C" {
-void shale_switch_stack(void** from, void* to);
-void shale_begin_stack();
-}
+extern "C" void shale_begin_stack();
 
 namespace shale::cuda_on_host {
 
@@ -55,8 +52,6 @@ void StackPointer::Prepare(std::byte* stack, size_t bytes, void (*entry)(void*),
   top[6] = reinterpret_cast<void*>(&shale_begin_stack);
   top_ = top;
 }
-
-void StackPointer::Switch(StackPointer& from, StackPointer& to) { shale_switch_stack(&from.top_, to.top_); }
 
 }  // namespace shale::cuda_on_host
 
@@ -83,8 +78,6 @@ void StackPointer::Prepare(std::byte* stack, size_t bytes, void (*entry)(void*),
   makecontext(&context_, reinterpret_cast<void (*)()>(&Begin), 4, static_cast<unsigned>(e >> 32),
               static_cast<unsigned>(e), static_cast<unsigned>(a >> 32), static_cast<unsigned>(a));
 }
-
-void StackPointer::Switch(StackPointer& from, StackPointer& to) { swapcontext(&from.context_, &to.context_); }
 
 }  // namespace shale::cuda_on_host
 

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 
-#ifndef __x86_64__
+#ifdef __x86_64__
+extern "C" void shale_switch_stack(void** from, void* to);
+#else
 #include <ucontext.h>
 #endif
 
@@ -17,7 +19,11 @@ class StackPointer {
   void Prepare(std::byte* stack, size_t bytes, void (*entry)(void*), void* argument);
 
   // Saves the running stack in `from` and continues at `to`. Returns when something switches to `from`.
-  static void Switch(StackPointer& from, StackPointer& to);
+#ifdef __x86_64__
+  static void Switch(StackPointer& from, StackPointer& to) { shale_switch_stack(&from.top_, to.top_); }
+#else
+  static void Switch(StackPointer& from, StackPointer& to) { swapcontext(&from.context_, &to.context_); }
+#endif
 
  private:
 #ifdef __x86_64__

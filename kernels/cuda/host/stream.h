@@ -15,7 +15,9 @@ namespace shale::cuda_on_host {
 struct Site {
   const char* file = "";
   unsigned line = 0;
-  bool operator==(const Site& other) const { return line == other.line && std::strcmp(file, other.file) == 0; }
+  bool operator==(const Site& other) const {
+    return line == other.line && (file == other.file || std::strcmp(file, other.file) == 0);
+  }
 };
 
 // Which threads of a block run next.
