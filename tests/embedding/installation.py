@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 
-from run_test import ROOT, run
+from run_test import INSTALL_FLAG, ROOT, run
 
 # Files of an earlier installation, from the prefix. Those in REMOVED have names that the new one does not use.
 REPLACED = ("bin/shale-train", "lib/libshale.so.0", "include/shale.h")
@@ -25,7 +25,7 @@ def installed():
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
             file.write(OLD)
-    run([os.path.join(ROOT, "tools/install"), "--prefix=/opt/shale", "--no-cuda"],
+    run([os.path.join(ROOT, "tools/install"), "--prefix=/opt/shale", INSTALL_FLAG],
         env={**os.environ, "DESTDIR": staging})
     prefix = os.path.join(folder, "moved to here")
     os.rename(os.path.join(staging, "opt/shale"), prefix)

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 from installation import installed
-from run_test import MODEL, QUIET, ROOT, WORKSPACE, run, write_text
+from run_test import BUILD_FLAGS, MODEL, QUIET, ROOT, WORKSPACE, run, write_text
 
 _SOURCES = os.path.join(ROOT, "tests/embedding/python")
 
@@ -50,8 +50,7 @@ class PythonTest(unittest.TestCase):
             self.assertEqual(own.read(), tool.read())
 
     def test_the_bench_steps_to_the_same_losses_in_python(self):
-        run(["bazel", "build", "-c", "opt", "--//tools/build_defs:cuda=false", *QUIET, "//tools/bench:embedding"],
-            cwd=ROOT)
+        run(["bazel", "build", "-c", "opt", *BUILD_FLAGS, *QUIET, "//tools/bench:embedding"], cwd=ROOT)
         printed = run([os.path.join(ROOT, ".out/bin/tools/bench/embedding"), f"--python={self.python}", "--steps=1",
                        "--warm_up=0", f"--library={self.prefix}/lib/libshale.so"], cwd=ROOT)
         self.assertIn("all computed the same losses", printed)

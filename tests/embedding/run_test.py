@@ -27,6 +27,12 @@ _OUTPUTS = os.path.join(_CACHE, "shale", "embedding")
 # Compiler warnings would push the error that matters out of what a failed test shows.
 QUIET = ["--noshow_progress", "--ui_event_filters=-info,-warning"]
 MODEL = "model={mlp: {embedding: 8 hidden: 32 layers: 2}}"
+# What the tests build of this checkout has these flags. tools/test --all has built most of it for one architecture, and
+# says so in the environment. Alone, these tests do without nvcc.
+_ARCHITECTURES = os.environ.get("SHALE_TEST_CUDA_ARCH")
+BUILD_FLAGS = [f"--//tools/build_defs:cuda_arch={_ARCHITECTURES}" if _ARCHITECTURES else
+               "--//tools/build_defs:cuda=false"]
+INSTALL_FLAG = f"--arch={_ARCHITECTURES}" if _ARCHITECTURES else "--no-cuda"
 _WITH_CUDA = "SHALE_TEST_EMBEDDING_WITH_CUDA"  # Set in the environment by --cuda.
 
 
@@ -78,8 +84,7 @@ class EmbeddingTest(unittest.TestCase):
         run(self.bazel("build", "//:service"), cwd=self.workspace)
         ours = self.trained("own")
 
-        run(["bazel", "build", "-c", "opt", "--//tools/build_defs:cuda=false", *QUIET, "//tools:train",
-             "//tools:export"], cwd=ROOT)
+        run(["bazel", "build", "-c", "opt", *BUILD_FLAGS, *QUIET, "//tools:train", "//tools:export"], cwd=ROOT)
         tools = os.path.join(ROOT, ".out/bin/tools")
         theirs = os.path.join(self.workspace, "theirs")
         run([os.path.join(tools, "train"), "--job=job.textproto", "--set", MODEL, "--set",

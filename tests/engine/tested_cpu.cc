@@ -13,6 +13,6 @@ bool TestsTheCudaBackend() { return false; }
 
 // All combinations take minutes, more with sanitizers. One of each kind has the same streams, waits, threads and kinds
 // of buffers.
-bool TestsEveryCombination() { return std::getenv("SHALE_EVERY_COMBINATION") != nullptr; }
+bool TestsEveryCombination() { return std::getenv("SHALE_TEST_EVERYTHING") != nullptr; }
 
 }  // namespace shale::testing

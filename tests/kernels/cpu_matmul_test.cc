@@ -73,7 +73,7 @@ TEST(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
       op.c_MN = c.accumulate ? memory.Random(c_dtype, {c.m, c.n}) : memory.Output(c_dtype, {c.m, c.n});
       for (const CpuProducts products : kProducts) {
         const std::vector<std::byte> one = RunOnThreads(products, 1, memory, op);
-        const bool few = std::getenv("SHALE_EVERY_COMBINATION") == nullptr || products == CpuProducts::kPacked;
+        const bool few = std::getenv("SHALE_TEST_EVERYTHING") == nullptr || products == CpuProducts::kPacked;
         for (const int threads : few ? std::vector<int>{3, 16} : std::vector<int>{2, 3, 5, 8, 13, 16, 32}) {
           EXPECT_TRUE(RunOnThreads(products, threads, memory, op) == one) << ToString(products) << ", " << threads;
         }

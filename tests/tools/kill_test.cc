@@ -32,7 +32,7 @@ using Seconds = std::chrono::duration<double>;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kSeeds = 6;
-constexpr int kKills = kSanitizerStride == 1 ? 20 : 5;  // Per seed.
+constexpr int kKills = 10;  // Per seed.
 constexpr int64_t kSteps = 60, kInterval = 3;
 
 // Returns step and loss of each complete line of a run's metrics.jsonl.

@@ -153,7 +153,7 @@ class ScriptsTest(unittest.TestCase):
             self.assertEqual((code, calls), (2, []))
         code, said, calls = self.call("tools/install", "--help")
         self.assertEqual((code, calls), (0, []))
-        self.assertTrue(said.startswith("tools/install --prefix=DIR [--no-cuda]\n"), said)
+        self.assertTrue(said.startswith("tools/install --prefix=DIR [--no-cuda] [--arch=ARCHITECTURES]\n"), said)
         for wrong in ((), ("--prefix",), ("--prefix=/opt/shale", "--nocuda")):
             code, said, calls = self.call("tools/install", *wrong)
             self.assertEqual((code, calls), (2, []))

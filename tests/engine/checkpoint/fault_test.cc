@@ -185,7 +185,7 @@ class FaultTest : public ::testing::TestWithParam<std::tuple<SaveFailure, bool>>
 // Each operation meets each error in one of the four kinds of runs.
 TEST_P(FaultTest, AnErrorAtAnyOperationIsSaidAndTheNextSaveWorks) {
   const int64_t kind = 2 * Stops() + Asynchronous();
-  for (int64_t n = 1;; n += kSanitizerStride) {
+  for (int64_t n = 1;; n += FaultStride()) {
     const int error = kErrors[(n + kind) % std::size(kErrors)];
     std::filesystem::remove_all(Folder());
     FaultyFileSystem files({.kind = Fault::Kind::kError, .first = n, .error_number = error});
@@ -207,7 +207,7 @@ TEST_P(FaultTest, AnErrorAtAnyOperationIsSaidAndTheNextSaveWorks) {
 }
 
 TEST_P(FaultTest, ADiskThatFailsForEverLeavesTheLastGoodCheckpoint) {
-  for (int64_t n = 1;; n += kSanitizerStride) {
+  for (int64_t n = 1;; n += FaultStride()) {
     const int error = kErrors[n % std::size(kErrors)];
     std::filesystem::remove_all(Folder());
     FaultyFileSystem files({.kind = Fault::Kind::kError, .first = n, .count = Fault::kForEver, .error_number = error});

@@ -108,7 +108,7 @@ class KillTest : public ::testing::TestWithParam<bool> {
     const std::string last = CheckpointFolderName(kSteps), folder = temp_.Path("run");
     int64_t kills = 0, operations = 0;
     for (const char* kind : {"before", "midway"}) {
-      for (int64_t n = 1;; n += kSanitizerStride) {
+      for (int64_t n = 1;; n += FaultStride()) {
         SCOPED_TRACE(absl::StrCat("killed ", kind, " operation ", n));
         std::filesystem::remove_all(folder);
         if (!before.empty()) std::filesystem::copy(before, folder, std::filesystem::copy_options::recursive);

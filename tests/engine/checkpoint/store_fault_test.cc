@@ -137,7 +137,7 @@ TEST_P(StoreFaultTest, OneFailureAtAnyOperationIsSaidAndChangesNothing) {
   const Case& c = GetParam();
   for (Fault::Kind kind : {Fault::Kind::kError, Fault::Kind::kDone}) {
     for (int error : kErrors) {
-      for (int64_t n = 1;; n += kSanitizerStride) {
+      for (int64_t n = 1;; n += FaultStride()) {
         const Fault fault = {.kind = kind, .first = n, .error_number = error};
         ASSERT_NO_FATAL_FAILURE(Reset(fault));
         const absl::Status status = Save(*store_, c.step, 2);
@@ -200,7 +200,7 @@ TEST_P(StoreFaultTest, ADiskThatDiesAtAnyOperationTakesNothingWithIt) {
 // during a save, and one while the next process cleans up.
 TEST_P(StoreFaultTest, DyingAgainWhileTheLeftoversAreRemovedLosesNothing) {
   const Case& c = GetParam();
-  for (int64_t n = 1;; n += kSanitizerStride) {
+  for (int64_t n = 1;; n += FaultStride()) {
     Fault fault = {.kind = Fault::Kind::kError, .first = n, .count = Fault::kForEver, .error_number = EIO};
     bool met = false;
     for (int64_t m = 1;; ++m) {

@@ -1,6 +1,7 @@
 #include "tests/engine/checkpoint/survival.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,14 @@
 #include "kernels/integers.h"
 
 namespace shale {
+
+int FaultStride() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return 7;
+#else
+  return std::getenv("SHALE_TEST_EVERYTHING") != nullptr ? 1 : 3;
+#endif
+}
 
 std::string TinyJobText(absl::string_view data_path) {
   return absl::StrCat(R"(

@@ -13,12 +13,9 @@
 
 namespace shale {
 
-// Sanitizers make a run about ten times slower, so exhaustive loops try only every kSanitizerStride-th place.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int kSanitizerStride = 7;
-#else
-inline constexpr int kSanitizerStride = 1;
-#endif
+// Returns the step of loops over all places at which a run can fail: 1, for every place, if SHALE_TEST_EVERYTHING is
+// set in the environment. Sanitizers make a run about ten times slower.
+int FaultStride();
 
 // Returns the text of a job that trains a few thousand parameters on two ranks with the data at `data_path`.
 std::string TinyJobText(absl::string_view data_path);
