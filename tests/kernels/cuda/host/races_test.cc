@@ -110,6 +110,24 @@ TEST(SharedMemory, IsForgottenBetweenBlocks) {
       {"block (1, 0, 0) thread (0, 0, 0) reads shared box[0], which was never written"});
 }
 
+SHALE_KERNEL UseTheBox(bool write) {
+  SHALE_SHARED_ARRAY(int, box, 1);
+  if (write) {
+    box.Store(0, 1);
+  } else {
+    box.Load(0);
+  }
+}
+
+TEST(SharedMemory, IsForgottenBetweenLaunches) {
+  // The second launch takes more epochs than shadow memory keeps.
+  for (const unsigned blocks : {1u, (1u << 20) + 1}) {
+    ASSERT_TRUE(Launch("Write", UseTheBox, {dim3(blocks), dim3(1)}, nullptr, true).ok());
+    const absl::Status status = Launch("Read", UseTheBox, {dim3(1), dim3(1)}, nullptr, false);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  }
+}
+
 SHALE_KERNEL BlocksWriteOneWord(Global<float> sum) {
   if (threadIdx.x == 0) sum.Store(1, static_cast<float>(blockIdx.x));
 }
