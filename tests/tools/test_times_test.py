@@ -2,6 +2,7 @@
 """Tests test_times.py: the table has every test of a run, and a test that is not in it is named."""
 
 import contextlib
+import gzip
 import io
 import json
 import os
@@ -53,6 +54,18 @@ class TestTimesTest(unittest.TestCase):
         code, said = self.run_main("check", ("//tests/a:a_test", 9000, []), ("//tests/b:b_test", 1, []))
         self.assertEqual(code, 1)
         self.assertRegex(said, "^NOT IN .*: //tests/b:b_test; ")
+
+    def test_actions_of_a_profile_are_added_up(self):
+        profile = os.path.join(os.path.dirname(self.table), "profile.gz")
+        with gzip.open(profile, "wt", encoding="utf-8") as out:
+            json.dump({"traceEvents": [
+                {"cat": "action processing", "name": "Compiling a.cc", "dur": 1500000},
+                {"cat": "action processing", "name": "Compiling b.cc", "dur": 2500000},
+                {"cat": "other", "name": "Compiling b.cc", "dur": 1}, {"name": "thread_name"}]}, out)
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            self.assertEqual(test_times.main(["actions", profile]), 0)
+        self.assertEqual(printed.getvalue().split(), ["Compiling", "2", "4", "s"])
 
     def test_the_yardstick_compiles(self):
         self.assertGreater(test_times.yardstick_seconds(times=1), 0)

@@ -3,11 +3,15 @@
 
 usage: test_times.py write TABLE EVENTS    writes the table of a run (`bazel test --build_event_json_file=EVENTS`)
        test_times.py check TABLE EVENTS    prints the tests of a run that the table lacks; if any, ends with 1
+       test_times.py actions PROFILE       prints what a run did, and for how many seconds, all cores together (PROFILE:
+                                           command.profile.gz in `bazel info output_base`)
 
 The seconds of a test are those of all its shards. Processors differ by a factor of three, so the table also says how
-long this machine takes for a yardstick: compiling the headers that most tests include.
+long this machine takes for a yardstick: compiling headers.
 """
 
+import collections
+import gzip
 import json
 import os
 import statistics
@@ -18,8 +22,8 @@ import time
 
 # What the yardstick compiles. It never changes, so that tables of different days compare.
 _YARDSTICK = "".join(f"#include <{name}>\n" for name in (
-    "algorithm", "filesystem", "functional", "map", "memory", "random", "regex", "string", "thread", "vector",
-    "absl/strings/str_format.h", "absl/status/statusor.h", "gmock/gmock.h", "gtest/gtest.h"))
+    "algorithm", "filesystem", "functional", "map", "memory", "random", "string", "thread", "vector",
+    "absl/status/statusor.h", "absl/strings/str_format.h"))
 _DAILY, _ALL_ONLY = "daily", "all_only"
 
 
@@ -103,11 +107,26 @@ def check(table, events):
     return 1 if missing else 0
 
 
+def actions(profile):
+    counts, seconds = collections.Counter(), collections.Counter()
+    with gzip.open(profile, "rt", encoding="utf-8") as text:
+        for event in json.load(text)["traceEvents"]:
+            if event.get("cat") == "action processing":
+                kind = event["name"].split()[0]
+                counts[kind] += 1
+                seconds[kind] += event["dur"] / 1e6
+    for kind, taken in seconds.most_common():
+        print(f"{kind:14}{counts[kind]:6}{taken:8.0f} s")
+    return 0
+
+
 def main(arguments):
-    if len(arguments) != 3 or arguments[0] not in ("write", "check"):
+    modes = {("write", 3): write, ("check", 3): check, ("actions", 2): actions}
+    mode = modes.get((arguments[0] if arguments else "", len(arguments)))
+    if mode is None:
         print(__doc__, file=sys.stderr)
         return 2
-    return {"write": write, "check": check}[arguments[0]](*arguments[1:])
+    return mode(*arguments[1:])
 
 
 if __name__ == "__main__":
