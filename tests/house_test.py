@@ -158,7 +158,7 @@ def flat_continuations(text):
 
 
 # What the tests of daily work may take together, in times of the yardstick of tools/build_defs/test_times.py.
-_DAILY_BUDGET = 140
+_DAILY_BUDGET = 145
 
 
 class HouseTest(unittest.TestCase):
