@@ -19,7 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/engine/c/c_fixture.h"
 #include "tests/engine/train/creations.h"
-#include "tests/engine/train/process_resources.h"
+#include "tests/engine/io/process_resources.h"
 
 namespace shale {
 namespace {

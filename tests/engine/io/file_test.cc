@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/io/obey_permissions.h"
+#include "tests/engine/io/process_resources.h"
 #include "tests/engine/io/temp_folder.h"
 
 namespace shale {
@@ -64,6 +66,21 @@ TEST(InputFileTest, ReportsAFileThatBecameShorter) {
   const absl::Status status = file.ReadAt(2, buffer, 8);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(Message(status), HasSubstr("ends at byte 6; it had 10"));
+}
+
+TEST(InputFileTest, ClosesItsDescriptorHoweverItEnds) {
+  const TempFolder folder;
+  const std::string path = folder.Write("x", "0123456789");
+  const int64_t before = OpenDescriptors();
+  {
+    InputFile first = InputFile::Open(path).value(), second = InputFile::Open(path).value();
+    EXPECT_EQ(OpenDescriptors(), before + 2);
+    first = std::move(second);
+    EXPECT_EQ(OpenDescriptors(), before + 1);
+    const InputFile third = std::move(first);
+    EXPECT_EQ(OpenDescriptors(), before + 1);
+  }
+  EXPECT_EQ(OpenDescriptors(), before);
 }
 
 TEST(WriteFileDurablyTest, ReplacesWhole) {

@@ -15,7 +15,7 @@
 #include "tests/engine/io/faulty_file_system.h"
 #include "tests/engine/train/creations.h"
 #include "tests/engine/train/own_data.h"
-#include "tests/engine/train/process_resources.h"
+#include "tests/engine/io/process_resources.h"
 #include "tests/engine/train/resume_fixture.h"
 #include "tests/engine/verify/wrong_backend.h"
 
@@ -35,12 +35,13 @@ class LifetimesTest : public OwnDataTest {
   MadeUpData data_{Describe(false)};
 };
 
-TEST_F(LifetimesTest, ThreadsAndMemoryAreThoseOfBeforeAfterAnyNumberOfTrainers) {
+TEST_F(LifetimesTest, ThreadsFilesAndMemoryAreThoseOfBeforeAfterAnyNumberOfTrainers) {
   const Job job = LifetimesJob();
-  int64_t threads = 0, resident = 0;
+  int64_t threads = 0, descriptors = 0, resident = 0;
   for (int i = 0; i < Creations() + 10; ++i) {
     if (i == 10) {  // Libraries and the allocator have what they keep.
       threads = Threads();
+      descriptors = OpenDescriptors();
       resident = ResidentBytes();
     }
     auto trainer = Create(job, &data_);
@@ -50,6 +51,7 @@ TEST_F(LifetimesTest, ThreadsAndMemoryAreThoseOfBeforeAfterAnyNumberOfTrainers) 
     ASSERT_TRUE((*trainer)->Logits({1, 2}).ok());
   }
   AwaitThreads(threads);
+  EXPECT_EQ(OpenDescriptors(), descriptors);
   // An arena of this job has some 100 KiB, and a thread's stack alone would count some 10 KiB.
   if (kResidenceIsOurs) {
     EXPECT_LT(ResidentBytes() - resident, 2 << 20);

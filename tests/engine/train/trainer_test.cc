@@ -14,7 +14,7 @@
 #include "engine/config/parse.h"
 #include "engine/runtime/hardware_threads.h"
 #include "tests/engine/data/llmc_bytes.h"
-#include "tests/engine/train/process_resources.h"
+#include "tests/engine/io/process_resources.h"
 
 namespace shale {
 namespace {

@@ -1,4 +1,4 @@
-// The threads and the resident memory of the test's process.
+// The threads, open files and resident memory of the test's process.
 #pragma once
 
 #include <unistd.h>
@@ -28,6 +28,11 @@ inline int64_t ResidentBytes() {
 
 inline int64_t Threads() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+}
+
+// Files, sockets, pipes and events.
+inline int64_t OpenDescriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
 }
 
 // A thread that was joined may be listed for a moment, so this waits until there are at most `most`. With a thread that
