@@ -57,7 +57,7 @@ bool TilesArePermitted() {
 // Returns the best instruction set up to `limit`.
 InstructionSet OfProcessor(InstructionSet limit) {
 #if defined(__x86_64__)
-  const int64_t targets = hwy::SupportedTargets();
+  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;  // HWY_TARGETS: those that kernels are compiled for.
   if ((targets & HWY_AVX3) != 0 && limit >= InstructionSet::kAvx512) {
     // Highway 1.0.3 does not check whether the processor has these.
     if (!__builtin_cpu_supports("avx512bf16") || limit < InstructionSet::kAvx512BFloat16) {
