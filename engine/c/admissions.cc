@@ -49,13 +49,12 @@ Handles<const KeptAdmission>& Admissions() {
 absl::StatusOr<AdmissionMachine> MachineOf(const shale_admission_options& given) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   if (given.device != SHALE_CPU && given.device != SHALE_CUDA) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("options->device is ", given.device, "; allowed: SHALE_CPU, SHALE_CUDA"));
+    return absl::InvalidArgumentError(absl::StrCat("device is ", given.device, "; allowed: SHALE_CPU, SHALE_CUDA"));
   }
-  SHALE_RETURN_IF_ERROR(CheckRange("options", "hardware_threads", given.hardware_threads, 0, int64_t{1} << 20));
-  SHALE_RETURN_IF_ERROR(CheckRange("options", "most_ranks", given.most_ranks, 0, kMost));
-  SHALE_RETURN_IF_ERROR(CheckRange("options", "budget_bytes", given.budget_bytes, 0, kMost));
-  SHALE_RETURN_IF_ERROR(CheckRange("options", "host_budget_bytes", given.host_budget_bytes, 0, kMost));
+  SHALE_RETURN_IF_ERROR(CheckRange("", "hardware_threads", given.hardware_threads, 0, int64_t{1} << 20));
+  SHALE_RETURN_IF_ERROR(CheckRange("", "most_ranks", given.most_ranks, 0, kMost));
+  SHALE_RETURN_IF_ERROR(CheckRange("", "budget_bytes", given.budget_bytes, 0, kMost));
+  SHALE_RETURN_IF_ERROR(CheckRange("", "host_budget_bytes", given.host_budget_bytes, 0, kMost));
   AdmissionMachine machine = {.planning = PlanningMachine,
                               .device = given.device == SHALE_CPU ? DeviceType::kCpu : DeviceType::kCuda,
                               .hardware_threads = HardwareThreads()};
@@ -71,10 +70,10 @@ absl::StatusOr<AdmissionMachine> MachineOf(const shale_admission_options& given)
 
 absl::StatusOr<AdmissionOptions> OptionsOf(const shale_admission_options& given) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  SHALE_RETURN_IF_ERROR(CheckRange("options", "vocabulary", given.vocabulary, 0, int64_t{1} << 31));
-  SHALE_RETURN_IF_ERROR(CheckSeconds("options", given.seconds));
-  SHALE_RETURN_IF_ERROR(CheckRange("options", "memory_bytes", given.memory_bytes, 0, kMost));
-  SHALE_RETURN_IF_ERROR(CheckRange("options", "job_bytes", given.job_bytes, 0, kMost));
+  SHALE_RETURN_IF_ERROR(CheckRange("", "vocabulary", given.vocabulary, 0, int64_t{1} << 31));
+  SHALE_RETURN_IF_ERROR(CheckSeconds(given.seconds));
+  SHALE_RETURN_IF_ERROR(CheckRange("", "memory_bytes", given.memory_bytes, 0, kMost));
+  SHALE_RETURN_IF_ERROR(CheckRange("", "job_bytes", given.job_bytes, 0, kMost));
   AdmissionOptions options;
   options.data.vocabulary = given.vocabulary;
   if (given.seconds > 0) options.time_limit = absl::Seconds(given.seconds);

@@ -49,7 +49,7 @@ absl::Status CheckStruct(const void* given, size_t size, size_t least, size_t kn
 absl::Status CheckRange(absl::string_view name, absl::string_view member, int64_t value, int64_t least, int64_t most) {
   if (least <= value && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(name, "->", member, " is ", value, "; allowed: ", least, " to ", most));
+      absl::StrCat(name, name.empty() ? "" : "->", member, " is ", value, "; allowed: ", least, " to ", most));
 }
 
 absl::Status CheckIndex(int64_t index, int64_t count, absl::string_view name) {
@@ -57,9 +57,9 @@ absl::Status CheckIndex(int64_t index, int64_t count, absl::string_view name) {
   return absl::OutOfRangeError(absl::StrCat("found ", name, " ", index, "; there are ", count));
 }
 
-absl::Status CheckSeconds(absl::string_view name, double seconds) {
+absl::Status CheckSeconds(double seconds) {
   if (seconds >= 0) return absl::OkStatus();  // False for NaN.
-  return absl::InvalidArgumentError(absl::StrCat(name, "->seconds is ", seconds, "; at least 0"));
+  return absl::InvalidArgumentError(absl::StrCat("seconds is ", seconds, "; at least 0"));
 }
 
 absl::Status GiveText(absl::string_view text, char* buffer, size_t capacity, size_t* needed) {

@@ -50,14 +50,15 @@ absl::Status Require(const T* pointer, absl::string_view name) {
 // `least`, the size of the struct in the first version that has it, and bytes beyond `known` must be 0.
 absl::Status CheckStruct(const void* given, size_t size, size_t least, size_t known, absl::string_view name);
 
-// Returns InvalidArgument unless least <= value <= most. `name` is that of the struct, and `member` that of the value.
+// Returns InvalidArgument unless least <= value <= most. `member` is the name of the value, and `name` that of its
+// struct, or "" if the value is an option, which other languages give without a struct.
 absl::Status CheckRange(absl::string_view name, absl::string_view member, int64_t value, int64_t least, int64_t most);
 
 // Returns OutOfRange unless 0 <= index < count. `name` is that of one of the things.
 absl::Status CheckIndex(int64_t index, int64_t count, absl::string_view name);
 
-// Returns InvalidArgument unless a member that is a time in seconds is 0 or more.
-absl::Status CheckSeconds(absl::string_view name, double seconds);
+// Returns InvalidArgument unless the option `seconds` is 0 or more.
+absl::Status CheckSeconds(double seconds);
 
 // The size of a struct in the first version that has it.
 template <class T>

@@ -18,6 +18,7 @@
 #include "engine/c/model.h"
 #include "engine/c/sampling.h"
 #include "engine/c/shale.h"
+#include "engine/c/trainers.h"
 #include "engine/checkpoint/reader.h"
 #include "engine/generate/generated_text.h"
 #include "engine/generate/generator.h"
@@ -39,7 +40,7 @@ struct TextGenerator {
     absl::StatusOr<std::vector<int32_t>> prompt = tokens->TextPrompt(text);
     if (prompt.ok() || tokens->is_text()) return prompt;
     return absl::InvalidArgumentError(
-        absl::StrCat(prompt.status().message(), ", or name its tokenizer: shale_generator_set_tokenizer"));
+        absl::StrCat(prompt.status().message(), ", or give the generator the folder of its tokenizer"));
   }
 };
 
@@ -86,6 +87,8 @@ shale_code shale_generator_create_with_base(const char* folder, const struct sha
                                             const char* base_folder, shale_generator* generator, shale_error* error) {
   return Call(error, [&]() -> absl::Status {
     SHALE_RETURN_IF_ERROR(Require(generator, "generator"));
+    SHALE_RETURN_IF_ERROR(shale::c::Trainers().CheckProcess());
+    SHALE_RETURN_IF_ERROR(Generators().CheckProcess());
     std::optional<shale::CustomModel> custom;
     if (model != nullptr) {
       SHALE_ASSIGN_OR_RETURN(custom, shale::c::MakeModel(model));

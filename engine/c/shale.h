@@ -27,6 +27,9 @@
  * Threads. Any thread may call any function, but only one at a time may use a trainer, a generator or a builder: a call
  * beside another returns SHALE_UNAVAILABLE. Calls that may be made at any time say so. A callback must not use the
  * trainer that called it, except for such calls.
+ *
+ * Processes. A process that was forked from one that had used a trainer or a generator has none of their threads: there
+ * every function that takes or makes one returns SHALE_FAILED_PRECONDITION, also those that free them.
  */
 #ifndef SHALE_ENGINE_C_SHALE_H_
 #define SHALE_ENGINE_C_SHALE_H_
@@ -119,7 +122,7 @@ typedef struct shale_sample {
   int64_t sequence_length; /* S */
   int32_t* inputs;         /* [S] tokens. */
   float* features;         /* [S, F] */
-  int32_t* targets;        /* [S] tokens or classes; -1 where there is none. */
+  int32_t* targets;        /* [S] tokens or classes; -1, and no other number below 0, where there is none. */
   float* target_values;    /* [S, D] */
   float* weights;          /* [S], of any sign, finite. */
   /* [S] The position of each token in its document: 0 where one begins, and otherwise one more than before. No token
@@ -349,6 +352,7 @@ typedef struct shale_trainer_options {
   const struct shale_model* model;          /* The model, if the job has none. Used as `data` is. */
   const struct shale_data* data;            /* The data, if the job has no data.path. */
   const struct shale_data* evaluation_data; /* Read at any position, so not in_order. */
+  /* Besides what follows, events go where the job says (telemetry.sinks), whose paths must be absolute. */
   /* Takes every event of the run (proto/events.proto) as one line of JSON without a newline. Runs on a thread of the
    * library, so that a slow function does not slow the run; then events are dropped. Must not be called again after
    * shale_trainer_free returned, which waits for it up to 5 seconds. */
@@ -477,7 +481,7 @@ SHALE_API shale_code shale_trainer_generate(shale_trainer trainer, const int32_t
                                             int32_t (*on_token)(void* user, int32_t token), void* user,
                                             shale_error* error);
 
-/* Frees the trainer. Does not save. */
+/* Frees the trainer. Does not save. SHALE_DATA_LOSS says which places of telemetry.sinks missed events. */
 SHALE_API shale_code shale_trainer_free(shale_trainer trainer, shale_error* error);
 
 /* ---- Trained weights ---- */

@@ -6,10 +6,12 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "engine/backends/job_backend.h"
 #include "engine/c/calls.h"
@@ -65,7 +67,7 @@ absl::StatusOr<uint64_t> Create(Job job, const shale_trainer_options& given) {
   }
   options.data = kept->data.get();
   options.evaluation_data = kept->evaluation_data.get();
-  kept->events = std::make_unique<Events>(given);
+  SHALE_ASSIGN_OR_RETURN(kept->events, Events::Create(given, job.telemetry.sinks));
   options.events = kept->events.get();
   SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
   SHALE_ASSIGN_OR_RETURN(kept->backend, CreateBackend(job));
@@ -128,6 +130,7 @@ shale_code shale_trainer_create(shale_job job, const shale_trainer_options* opti
                                 shale_error* error) {
   return shale::c::Call(error, [&]() -> absl::Status {
     SHALE_RETURN_IF_ERROR(Require(trainer, "trainer"));
+    SHALE_RETURN_IF_ERROR(shale::c::Trainers().CheckProcess());
     SHALE_ASSIGN_OR_RETURN(const auto shared, shale::c::Jobs().Share(job));
     shale_trainer_options given = {};
     if (options != nullptr) {
@@ -224,5 +227,12 @@ shale_code shale_trainer_get_parameter(shale_trainer trainer, int64_t index, sha
 }
 
 shale_code shale_trainer_free(shale_trainer trainer, shale_error* error) {
-  return shale::c::Call(error, [&] { return shale::c::Trainers().Free(trainer); });
+  return shale::c::Call(error, [&]() -> absl::Status {
+    if (trainer == 0) return absl::OkStatus();
+    SHALE_ASSIGN_OR_RETURN(auto kept, shale::c::Trainers().Share(trainer));
+    SHALE_RETURN_IF_ERROR(shale::c::Trainers().Free(trainer));
+    const std::shared_ptr<const std::vector<std::string>> lost = kept->events->lost();
+    kept.reset();  // Destroys the trainer, unless shale_trainer_request_stop holds it.
+    return lost->empty() ? absl::OkStatus() : absl::DataLossError(absl::StrJoin(*lost, "\n"));
+  });
 }

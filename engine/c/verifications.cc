@@ -17,6 +17,7 @@
 #include "engine/c/model.h"
 #include "engine/c/shale.h"
 #include "engine/c/stops.h"
+#include "engine/c/trainers.h"
 #include "engine/data/data_source.h"
 #include "engine/runtime/backend.h"
 #include "engine/verify/verify.h"
@@ -49,7 +50,7 @@ shale_check CheckOf(const VerifyRow& row) {
 
 absl::StatusOr<uint64_t> RunChecks(Job job, const shale_verify_options& given) {
   VerifyOptions options;
-  SHALE_RETURN_IF_ERROR(CheckSeconds("options", given.seconds));
+  SHALE_RETURN_IF_ERROR(CheckSeconds(given.seconds));
   if (given.seconds > 0) options.seconds = given.seconds;
   if (given.temporary_folder != nullptr) options.temporary_folder = given.temporary_folder;
   SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<const std::atomic<bool>> cancelled, TakeStop(given.stop));
@@ -99,6 +100,7 @@ shale_code shale_verify(shale_job job, const shale_verify_options* options, shal
                         shale_error* error) {
   return Call(error, [&]() -> absl::Status {
     SHALE_RETURN_IF_ERROR(shale::c::Require(verification, "verification"));
+    SHALE_RETURN_IF_ERROR(shale::c::Trainers().CheckProcess());
     SHALE_ASSIGN_OR_RETURN(const auto shared, shale::c::Jobs().Share(job));
     shale_verify_options given = {};
     if (options != nullptr) {

@@ -3,6 +3,7 @@
     package_test.py HEADERS    HEADERS is the folder of shale.h
 """
 
+import copy
 import ctypes
 import dataclasses
 import json
@@ -335,6 +336,123 @@ class PackageTest(unittest.TestCase):
                 raise KeyboardInterrupt
         with shale.Trainer(self.job, data=self.samples(), checkpoint_folder=folder, resume="latest") as trainer:
             self.assertEqual(trainer.resumed_from, 1)
+
+    def interrupted(self, call):
+        """Checks that a Ctrl-C which comes while `call` computes is raised by it, and nothing is dropped."""
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, handler)
+        dropped = []
+        hook, sys.unraisablehook = sys.unraisablehook, dropped.append
+        self.addCleanup(setattr, sys, "unraisablehook", hook)
+        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with self.assertRaises(KeyboardInterrupt):
+            call()
+            timer.join()
+        timer.join()
+        self.assertEqual(dropped, [])
+
+    # Regression: the exception was raised where the engine called back, outside of any `try`, and was dropped: the run
+    # and the text went on to their ends as if nobody had asked.
+    def test_ctrl_c_ends_run_and_generate(self):
+        job = self.job.with_set({"lr_schedule.steps": 10**6, "runtime.generate": True})
+        folder = os.path.join(self.folder, "checkpoints")
+        steps = []
+
+        def keep(report):
+            steps.append((report.step, threading.current_thread()))
+
+        for on_step in (None, keep):
+            with shale.Trainer(job, data=self.samples(), checkpoint_folder=folder, resume="auto") as trainer:
+                self.interrupted(lambda: trainer.run(on_step))  # pylint: disable=cell-var-from-loop
+                self.assertLess(trainer.steps_done, 10**6)
+                self.assertTrue(trainer.done)
+        with shale.Trainer(job, data=self.samples(), checkpoint_folder=folder, resume="latest") as trainer:
+            # The step that ran when Ctrl-C came is done and saved, but on_step is not called any more.
+            self.assertIn(trainer.resumed_from, (steps[-1][0], steps[-1][0] + 1))
+            for on_token in (None, lambda _: None):
+                self.interrupted(lambda: trainer.generate([1], 10**6, on_token=on_token))
+        self.assertEqual({thread for _, thread in steps}, {threading.main_thread()})
+
+        def fail(_):
+            raise KeyError("on_step")
+
+        with shale.Trainer(job, data=self.samples()) as trainer, self.assertRaises(KeyError):
+            trainer.run(fail)
+
+    # Regression: a copy had the handle of the original, and freed it.
+    def test_copies_of_jobs(self):
+        path = os.path.join(self.folder, "job.textproto")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(_JOB)
+        for job in (self.job, shale.Job.load(path, set={"sharding.ranks": 1})):
+            for other in (copy.copy(job), copy.deepcopy(job), pickle.loads(pickle.dumps(job))):
+                self.assertEqual(other.text, job.text)
+                del other
+            self.assertIn("mlp", job.text)
+        pickled = pickle.dumps(job)
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("checkpoint { keep_last: 7 }")
+        with self.assertRaisesRegex(ValueError, "is not the job that was pickled"):
+            pickle.loads(pickled)
+        for cannot in (shale.Stop(), shale.plan(self.job.with_set({"model.mlp.vocabulary": _TOKENS}))):
+            for make in (copy.deepcopy, pickle.dumps):
+                with self.assertRaisesRegex(TypeError, "cannot be copied or pickled"):
+                    make(cannot)
+
+    def test_parameters_keep_their_trainer(self):
+        # Regression: the trainer was freed.
+        trainer = shale.Trainer(self.job, data=self.samples())
+        weight = trainer.parameters["head.weight"]
+        for parameters in (trainer.parameters, trainer.optimizer_states["m"]):
+            del trainer
+            self.assertEqual(parameters["head.weight"].shape, weight.shape)
+            trainer = shale.Trainer(self.job, data=self.samples())
+        trainer.close()
+
+    def test_a_trainer_that_is_dropped_frees_its_data_last(self):
+        for _ in range(20):  # Regression: the thread that reads ahead called functions that were freed already.
+            shale.Trainer(self.job, data=self.samples()).step()
+
+    def test_wrong_samples(self):
+        for source, count in (([], None), (sample, 0), (sample, -1), (sample, None)):
+            with self.assertRaisesRegex(ValueError, "at least one|count is missing"):
+                shale.Samples(source, count)
+
+        def masked(target):
+            return shale.Samples(lambda i: (sample(i)[0], np.where(np.arange(8) < 4, target, sample(i)[1])), 31,
+                                 vocabulary=_TOKENS)
+
+        self.losses(data=masked(-1))
+        for target in (-100, -2, _TOKENS):
+            with self.assertRaisesRegex(shale.ShaleError, f"target 0 is {target}; the model allows 0 to "):
+                self.losses(data=masked(target))
+
+    def test_events_go_where_the_job_says(self):
+        path = os.path.join(self.folder, "events.jsonl")
+        job = self.job.with_set({"telemetry.sinks.events": path})
+        with shale.Trainer(job, data=self.samples()) as trainer:
+            trainer.run()
+        with open(path, encoding="utf-8") as lines:
+            self.assertEqual([json.loads(line)["event"] for line in lines].count("step"), 6)
+        with self.assertRaisesRegex(shale.InvalidJob, "telemetry.sinks.events: .* give an absolute path"):
+            shale.Trainer(job.with_set({"telemetry.sinks.events": "events.jsonl"}), data=self.samples())
+
+    # Regression: the forked process waited forever.
+    def test_a_forked_process_refuses_the_trainer(self):
+        with shale.Trainer(self.job, data=self.samples()) as trainer:
+            trainer.step()
+            child = os.fork()
+            if child == 0:
+                said = []
+                for use in (trainer.step, trainer.close, lambda: shale.Trainer(self.job, data=self.samples())):
+                    try:
+                        use()
+                    except shale.FailedPrecondition as error:
+                        said.append("this process was forked from one that had used a trainer" in str(error))
+                os._exit(0 if said == [True] * 3 else 1)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            trainer.step()
 
     def test_events_and_stops_from_another_thread(self):
         events = []

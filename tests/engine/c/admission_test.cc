@@ -178,17 +178,17 @@ TEST_F(AdmissionTest, WrongOptionsAreRefused) {
   };
   EXPECT_THAT(message([](shale_admission_options& o) { o.size = 0; }), StartsWith("options->size is 0"));
   EXPECT_EQ(message([](shale_admission_options& o) { o.device = 2; }),
-            "options->device is 2; allowed: SHALE_CPU, SHALE_CUDA");
+            "device is 2; allowed: SHALE_CPU, SHALE_CUDA");
   EXPECT_THAT(message([](shale_admission_options& o) { o.hardware_threads = -1; }),
-              StartsWith("options->hardware_threads is -1; allowed: 0 to "));
-  EXPECT_THAT(message([](shale_admission_options& o) { o.most_ranks = -1; }), StartsWith("options->most_ranks is -1"));
-  EXPECT_THAT(message([](shale_admission_options& o) { o.budget_bytes = -1; }), StartsWith("options->budget_bytes"));
+              StartsWith("hardware_threads is -1; allowed: 0 to "));
+  EXPECT_THAT(message([](shale_admission_options& o) { o.most_ranks = -1; }), StartsWith("most_ranks is -1"));
+  EXPECT_THAT(message([](shale_admission_options& o) { o.budget_bytes = -1; }), StartsWith("budget_bytes"));
   EXPECT_THAT(message([](shale_admission_options& o) { o.host_budget_bytes = INT64_MIN; }),
-              StartsWith("options->host_budget_bytes"));
-  EXPECT_THAT(message([](shale_admission_options& o) { o.vocabulary = INT64_MAX; }), StartsWith("options->vocabulary"));
-  EXPECT_THAT(message([](shale_admission_options& o) { o.memory_bytes = -1; }), StartsWith("options->memory_bytes"));
-  EXPECT_THAT(message([](shale_admission_options& o) { o.job_bytes = -1; }), StartsWith("options->job_bytes"));
-  EXPECT_EQ(message([](shale_admission_options& o) { o.seconds = -INFINITY; }), "options->seconds is -inf; at least 0");
+              StartsWith("host_budget_bytes"));
+  EXPECT_THAT(message([](shale_admission_options& o) { o.vocabulary = INT64_MAX; }), StartsWith("vocabulary"));
+  EXPECT_THAT(message([](shale_admission_options& o) { o.memory_bytes = -1; }), StartsWith("memory_bytes"));
+  EXPECT_THAT(message([](shale_admission_options& o) { o.job_bytes = -1; }), StartsWith("job_bytes"));
+  EXPECT_EQ(message([](shale_admission_options& o) { o.seconds = -INFINITY; }), "seconds is -inf; at least 0");
   // A machine may have devices that this program was not built for: then there is no verdict on their jobs.
   options_.device = SHALE_CUDA;
   EXPECT_EQ(Admit(kAnyDevice, options_, {"runtime.device=CUDA"}), 0);

@@ -1,6 +1,8 @@
 // Tests that the C interface trains, resumes, generates and exports with the bits of the C++ interface.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -270,6 +272,54 @@ TEST_F(CTest, OwnDataInAnyOrderAndInOrder) {
   }
   EXPECT_EQ(in_order, losses);
   shale_job_free(job, nullptr);
+}
+
+// Regression: the forked process waited forever for threads that only its parent has, also at its end, when it freed
+// the trainer.
+TEST_F(CTest, AForkedProcessRefusesTrainers) {
+  const shale_job job = Parse(kSmallJob + OnText() + kMlp);
+  const shale_trainer trainer = Create(job, SHALE_INIT(shale_trainer_options));
+  ASSERT_EQ(shale_trainer_step(trainer, nullptr, &error_), SHALE_OK) << error_.message;
+  const pid_t child = fork();
+  if (child == 0) {
+    size_t needed = 0;
+    shale_trainer other = 0;
+    shale_generator generator = 0;
+    const shale_code codes[] = {shale_trainer_step(trainer, nullptr, &error_),
+                                shale_trainer_request_stop(trainer, &error_), shale_trainer_free(trainer, &error_),
+                                shale_trainer_create(job, nullptr, &other, &error_),
+                                shale_generator_create("nowhere", nullptr, &generator, &error_)};
+    bool refused = absl::StrContains(error_.message, "this process was forked from one that had used a trainer");
+    for (const shale_code code : codes) refused = refused && code == SHALE_FAILED_PRECONDITION;
+    _exit(refused && shale_job_text(job, nullptr, 0, &needed, &error_) == SHALE_OK ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(shale_trainer_step(trainer, nullptr, &error_), SHALE_OK) << error_.message;
+  EXPECT_EQ(shale_trainer_free(trainer, &error_), SHALE_OK);
+  shale_job_free(job, nullptr);
+}
+
+// Regression: telemetry.sinks was ignored.
+TEST_F(CTest, EventsGoWhereTheJobSays) {
+  const std::string text = kSmallJob + OnText() + kMlp;
+  const auto sinks = [&](const std::string& events) {
+    return Parse(absl::StrCat(text, "telemetry { sinks { events: \"", events, "\" } }"));
+  };
+  const shale_trainer trainer = Create(sinks(Path("events.jsonl")), SHALE_INIT(shale_trainer_options));
+  ASSERT_NE(trainer, 0) << error_.message;
+  EXPECT_EQ(shale_trainer_run(trainer, nullptr, nullptr, &error_), SHALE_OK) << error_.message;
+  EXPECT_EQ(shale_trainer_free(trainer, &error_), SHALE_OK) << error_.message;
+  std::ifstream file(Path("events.jsonl"));
+  int steps = 0;
+  for (std::string line; std::getline(file, line);) steps += absl::StrContains(line, "\"event\": \"step\"") ? 1 : 0;
+  EXPECT_EQ(steps, 6);
+  EXPECT_EQ(Create(sinks("events.jsonl"), SHALE_INIT(shale_trainer_options)), 0);
+  EXPECT_THAT(error_.message,
+              HasSubstr("telemetry.sinks.events: found \"events.jsonl\", which begins in a run folder"));
+  EXPECT_EQ(Create(sinks(Path("text/events")), SHALE_INIT(shale_trainer_options)), 0);
+  EXPECT_THAT(error_.message, HasSubstr("telemetry.sinks.events: "));
 }
 
 // Builds a model with one layer of attention, which is causal if `user` is null.

@@ -143,8 +143,8 @@ TEST_F(VerificationTest, WrongOptionsAreRefused) {
     return std::string(error_.message);
   };
   EXPECT_THAT(message([](shale_verify_options& o) { o.size = 8; }), StartsWith("options->size is 8"));
-  EXPECT_EQ(message([](shale_verify_options& o) { o.seconds = -1; }), "options->seconds is -1; at least 0");
-  EXPECT_EQ(message([](shale_verify_options& o) { o.seconds = NAN; }), "options->seconds is nan; at least 0");
+  EXPECT_EQ(message([](shale_verify_options& o) { o.seconds = -1; }), "seconds is -1; at least 0");
+  EXPECT_EQ(message([](shale_verify_options& o) { o.seconds = NAN; }), "seconds is nan; at least 0");
   EXPECT_THAT(message([](shale_verify_options& o) { o.stop = 5; }), HasSubstr("is not the handle of a stop"));
   EXPECT_THAT(message([](shale_verify_options& o) { o.temporary_folder = "/nowhere"; }, SHALE_FAILED_PRECONDITION),
               HasSubstr("cannot make a folder in /nowhere"));

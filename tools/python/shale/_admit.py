@@ -7,7 +7,7 @@ from typing import Dict, List, Optional, Union
 
 from shale import _c
 from shale._job import Job, as_texts, overrides_of
-from shale._stop import Stop, call_until_stopped
+from shale._stop import Stop, call_on_thread
 
 _DEVICES = {"CPU": 0, "CUDA": 1}
 _VERDICTS = {1: "FITS", 2: "DOES_NOT_FIT", 3: "INVALID"}
@@ -80,8 +80,8 @@ def admit(job: Union[str, bytes, Job], *, set=None,  # pylint: disable=redefined
     out = (ctypes.byref(options), ctypes.byref(handle.value))
     if isinstance(job, Job):
         planned = job.with_set(set) if set else job
-        call_until_stopped(stop, "shale_admit_job", planned.handle, model.struct() if model else None, *out,
-                           callbacks=[model.callbacks] if model else ())
+        call_on_thread("shale_admit_job", planned.handle, model.struct() if model else None, *out,
+                       callbacks=[model.callbacks] if model else (), stop=stop.request)
     elif model is not None:
         raise ValueError("a model belongs to a Job of this program; found a text")
     elif not isinstance(job, (str, bytes)):
@@ -89,7 +89,7 @@ def admit(job: Union[str, bytes, Job], *, set=None,  # pylint: disable=redefined
     else:
         text = job.encode() if isinstance(job, str) else job
         overrides = overrides_of(set)
-        call_until_stopped(stop, "shale_admit", text, len(text), as_texts(overrides), len(overrides), *out)
+        call_on_thread("shale_admit", text, len(text), as_texts(overrides), len(overrides), *out, stop=stop.request)
     return _admission(handle.value)
 
 

@@ -281,18 +281,18 @@ def bare(name):
     return library()[name]  # An object of its own; attributes of the library are shared by all callers.
 
 
-def bytes_of(name, *arguments):
+def bytes_of(name, *arguments, through=call):
     """Calls a function that returns text, or bytes in its place."""
     needed = c_size_t()
-    call(name, *arguments, None, 0, ctypes.byref(needed))
+    through(name, *arguments, None, 0, ctypes.byref(needed))
     buffer = ctypes.create_string_buffer(needed.value)
-    call(name, *arguments, buffer, needed.value, None)
+    through(name, *arguments, buffer, needed.value, None)
     return buffer.raw[:-1]
 
 
-def text_of(name, *arguments):
+def text_of(name, *arguments, through=call):
     """Calls a function that returns text."""
-    return bytes_of(name, *arguments).decode()
+    return bytes_of(name, *arguments, through=through).decode()
 
 
 class Callbacks:
@@ -333,11 +333,17 @@ class Callbacks:
 
 
 class Handle:
-    """A handle of the engine, freed by `close`, at the end of a `with`, or with the object."""
+    """A handle of the engine, freed by `close`, at the end of a `with`, or with the object. Keeps `kept`, which the
+    engine uses until then."""
 
-    def __init__(self, kind):
+    def __init__(self, kind, kept=None):
         self._kind = kind
+        self.kept = kept
         self.value = _HANDLE()
+
+    def __reduce__(self):
+        # A copy would free what the original uses.
+        raise TypeError(f"a {self._kind} of the engine cannot be copied or pickled")
 
     def close(self):
         if self.value.value:

@@ -55,8 +55,13 @@ class Samples(_Source):
 
     def __init__(self, source, count: Optional[int] = None, *, name: str = "samples", vocabulary: int = 0):
         read: Callable[[int], Any] = source if callable(source) else source.__getitem__
+        if count is None and not hasattr(source, "__len__"):
+            raise ValueError("count is missing: give the number of samples, because this source has no len()")
+        count = len(source) if count is None else count
+        if count < 1:
+            raise ValueError(f"found {count} samples; give at least one")
         super().__init__(name, read(0), vocabulary)
-        self._struct.samples = len(source) if count is None else count
+        self._struct.samples = count
 
         def call(_, number, out, error):  # pylint: disable=unused-argument
             self._write(read(number), out)

@@ -5,24 +5,21 @@ import os
 from typing import Callable, List, Optional, Sequence, Union
 
 from shale import _c
+from shale._stop import Listener, call_on_thread
 
 
 def draw(function, handle, prompt, count, on_token, **sampling):
     """Calls a function of the C interface that draws tokens, and returns them."""
-    drawn, raised = [], []
+    drawn = []
 
-    def call(_, token):
+    def take(token):
         drawn.append(token)
-        try:
-            return int(on_token(token) is True) if on_token else 0
-        except BaseException as exception:  # pylint: disable=broad-except
-            raised.append(exception)
-            return 1
+        return on_token is not None and on_token(token) is True
 
-    _c.call(function, handle, (ctypes.c_int32 * len(prompt))(*prompt), len(prompt), count,
-            ctypes.byref(_c.Sampling(**sampling)), _c.TokenFunction(call), None)
-    if raised:
-        raise raised[0]
+    listener = Listener(take)
+    call = _c.TokenFunction(lambda _, token: int(listener.ask(token)))
+    call_on_thread(function, handle, (ctypes.c_int32 * len(prompt))(*prompt), len(prompt), count,
+                   ctypes.byref(_c.Sampling(**sampling)), call, None, listener=listener)
     return drawn
 
 
@@ -35,11 +32,10 @@ class Generator:
 
     def __init__(self, folder: os.PathLike, model=None, tokenizer: Optional[os.PathLike] = None,
                  base: Optional[os.PathLike] = None):
-        self._model = model
-        self._handle = _c.Handle("generator")
-        _c.call("shale_generator_create_with_base", os.fsencode(folder), model.struct() if model else None,
-                None if base is None else os.fsencode(base), ctypes.byref(self._handle.value),
-                callbacks=[model.callbacks] if model else ())
+        self._handle = _c.Handle("generator", kept=model)
+        call_on_thread("shale_generator_create_with_base", os.fsencode(folder), model.struct() if model else None,
+                       None if base is None else os.fsencode(base), ctypes.byref(self._handle.value),
+                       callbacks=[model.callbacks] if model else ())
         if tokenizer is not None:
             _c.call("shale_generator_set_tokenizer", self._handle.value, os.fsencode(tokenizer))
 
@@ -70,23 +66,20 @@ class Generator:
         of the texts in `stop` begins, however many tokens that comes in, or with the tokenizer's end of text. Calls
         `on_text` with each piece as soon as it is certain, which never shows a part of a stop text, and ends early if
         that returns True."""
-        pieces, raised = [], []
+        pieces = []
 
-        def call(_, text, size):
-            pieces.append(ctypes.string_at(text, size).decode())
-            try:
-                return int(on_text(pieces[-1]) is True) if on_text else 0
-            except BaseException as exception:  # pylint: disable=broad-except
-                raised.append(exception)
-                return 1
+        def take(piece):
+            pieces.append(piece.decode())
+            return on_text is not None and on_text(pieces[-1]) is True
 
+        listener = Listener(take)
+        call = _c.TextFunction(lambda _, text, size: int(listener.ask(ctypes.string_at(text, size))))
         stops = [text.encode() for text in stop]
         sampling = _c.Sampling(temperature=temperature, top_k=top_k, seed=seed, top_p=top_p, min_p=min_p,
                                repetition_penalty=repetition_penalty)
-        _c.call("shale_generator_generate_text", self._handle.value, prompt.encode(), count, ctypes.byref(sampling),
-                (ctypes.c_char_p * len(stops))(*stops), len(stops), _c.TextFunction(call), None)
-        if raised:
-            raise raised[0]
+        call_on_thread("shale_generator_generate_text", self._handle.value, prompt.encode(), count,
+                       ctypes.byref(sampling), (ctypes.c_char_p * len(stops))(*stops), len(stops), call, None,
+                       listener=listener)
         return "".join(pieces)
 
     def close(self) -> None:

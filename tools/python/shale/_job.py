@@ -45,12 +45,34 @@ class Job:
         """The job as text, with every default written out."""
         return _c.text_of("shale_job_text", self._handle.value)
 
+    # A job never changes, so a copy of it may be the job itself.
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        # The other process may have another working directory.
+        name = None if self._name is None else os.path.abspath(self._name)
+        source = os.path.abspath(self._source) if name is None else self._source
+        text = Job(source, name, self._overrides, self._own_model).text
+        return _unpickled, (source, name, self._overrides, self._own_model, text)
+
     @property
     def handle(self):
         return self._handle.value
 
     def __repr__(self):
         return f"<shale.Job {self._name or self._source}>"
+
+
+def _unpickled(source, name, overrides, own_model, text):
+    job = Job(source, name, overrides, own_model)
+    if job.text != text:
+        raise ValueError(f"{name or source} is not the job that was pickled: its file, or a file that it names, has "
+                         "changed since; pickle it again")
+    return job
 
 
 def overrides_of(settings):

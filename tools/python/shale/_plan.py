@@ -5,6 +5,7 @@ import json
 
 from shale import _c
 from shale._job import as_job
+from shale._stop import call_on_thread
 
 _FORMS = {"text": 0, "json": 1, "explain": 2, "program": 3, "html": 4}
 
@@ -21,11 +22,10 @@ class Plan:
     sent_bytes, flops_per_token."""
 
     def __init__(self, job, model=None):
-        self._handle = _c.Handle("plan")
-        self._model = model  # explain() builds its graph again.
+        self._handle = _c.Handle("plan", kept=model)  # explain() builds its graph again.
         struct = model.struct() if model else None
-        _c.call("shale_plan_create", job.handle, struct, ctypes.byref(self._handle.value),
-                callbacks=[model.callbacks] if model else ())
+        call_on_thread("shale_plan_create", job.handle, struct, ctypes.byref(self._handle.value),
+                       callbacks=[model.callbacks] if model else ())
         summary = _c.PlanSummary()
         _c.call("shale_plan_get_summary", self._handle.value, ctypes.byref(summary))
         self.ranks: int = summary.ranks
@@ -42,7 +42,8 @@ class Plan:
     def text(self, form: str = "text") -> str:
         """Returns the plan as "text" (as `train` prints it), "json", "explain" (what each choice costs and what others
         would), "program" (instruction by instruction) or "html" (a page)."""
-        return _c.text_of("shale_plan_text", self._handle.value, form_number(form))
+        through = _c.call if self._handle.kept is None else call_on_thread
+        return _c.text_of("shale_plan_text", self._handle.value, form_number(form), through=through)
 
     def explain(self) -> str:
         return self.text("explain")

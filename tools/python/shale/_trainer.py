@@ -16,6 +16,7 @@ from shale._errors import FailedPrecondition
 from shale._generator import draw
 from shale._job import as_job
 from shale._plan import form_number
+from shale._stop import Listener, call_on_thread
 
 _RESUME = {"nothing": 0, "latest": 1, "auto": 2}
 _RESUME_PATH = 3
@@ -65,13 +66,19 @@ class Trainer:
     every event as a line of JSON (proto/events.proto), on a thread of the engine.
 
     A `with` that ends by Ctrl-C (KeyboardInterrupt) saves a checkpoint first, if there is a folder. One thread at a
-    time may use a trainer; any thread may call request_stop().
+    time may use a trainer; any thread may call request_stop(). A process that was forked from this one cannot use it,
+    because it has none of its threads: start such processes with multiprocessing's "spawn".
     """
 
     def __init__(self, job, *, model=None, data=None, evaluation_data=None,
                  checkpoint_folder: Optional[os.PathLike] = None, resume: str = "nothing",
                  on_event: Optional[Callable[[str], None]] = None):
         job = as_job(job, own_model=model is not None)
+        self._handle = _c.Handle("trainer")
+        self._trainer = self._handle.value
+        self._on_event = None
+        if on_event is not None:
+            self._on_event = _c.EventFunction(lambda _, line: on_event(line.decode()))
         self._keep(model, data, evaluation_data)
         self._folder = None if checkpoint_folder is None else os.fsencode(checkpoint_folder)
         options = _c.TrainerOptions(checkpoint_folder=self._folder, resume=_RESUME.get(resume, _RESUME_PATH))
@@ -84,10 +91,7 @@ class Trainer:
         if evaluation_data is not None:
             options.evaluation_data = evaluation_data.struct()
         if on_event is not None:
-            self._on_event = _c.EventFunction(lambda _, line: on_event(line.decode()))
             options.on_event = ctypes.cast(self._on_event, ctypes.c_void_p)
-        self._handle = _c.Handle("trainer")
-        self._trainer = self._handle.value
         self._call("create", job.handle, byref(options), byref(self._trainer))
         # What the calls of every step need. One thread at a time uses a trainer, so one error is enough.
         self._step, self._get_state = _c.bare("shale_trainer_step"), _c.bare("shale_trainer_get_state")
@@ -97,16 +101,23 @@ class Trainer:
     def _keep(self, model, data, evaluation_data):
         """Keeps what the engine calls while the trainer lives."""
         self._kept = model, data, evaluation_data
+        self._handle.kept = self._kept, self._on_event
         self._callbacks = tuple(kept.callbacks for kept in self._kept if kept is not None)
+        self._reads_ahead = not self._callbacks
 
-    def _call(self, name, *arguments):
-        _c.call(f"shale_trainer_{name}", *arguments, callbacks=self._callbacks)
+    def _call(self, name, *arguments, **options):
+        call_on_thread(f"shale_trainer_{name}", *arguments, callbacks=self._callbacks, **options)
 
     def step(self) -> StepReport:
         """Runs one optimizer step. Raises FailedPrecondition if all steps are done or a stop was requested."""
         report = _new_report()
+        if not self._reads_ahead:  # The engine calls `data` on the thread that calls it (see call_on_thread).
+            self._call("step", self._trainer, byref(report))
+            self._reads_ahead = True
+            return report
         code = self._step(self._trainer, byref(report), self._error_reference)
         if code != 0 or self._callbacks:
+            self._reads_ahead = code == 0
             _c.check(code, self._error, self._callbacks)
         return report
 
@@ -123,19 +134,11 @@ class Trainer:
 
     def run(self, on_step: Optional[Callable[[StepReport], object]] = None) -> None:
         """Runs all remaining steps, with the evaluations and checkpoints that the job asks for, and saves at the end if
-        there is a folder. Stops after the step for which `on_step` returns True."""
-        raised = []
-
-        def call(_, report):
-            try:
-                return int(on_step(StepReport.from_buffer_copy(report.contents)) is True) if on_step else 0
-            except BaseException as exception:  # pylint: disable=broad-except
-                raised.append(exception)
-                return 1
-
-        self._call("run", self._trainer, _c.StepFunction(call), None)
-        if raised:
-            raise raised[0]
+        there is a folder. Stops after the step for which `on_step` returns True, or raises. Ctrl-C (KeyboardInterrupt)
+        does the same after the step that runs, and is raised then."""
+        listener = Listener(lambda report: on_step is not None and on_step(report) is True)
+        call = _c.StepFunction(lambda _, report: int(listener.ask(StepReport.from_buffer_copy(report.contents))))
+        self._call("run", self._trainer, call, None, stop=self.request_stop, listener=listener)
 
     def evaluate(self, sequences: int) -> EvaluationReport:
         """Returns the loss on the first `sequences` sequences of the evaluation data."""
@@ -159,7 +162,7 @@ class Trainer:
 
     def set_learning_rate(self, rate: Optional[float]) -> None:
         """Sets the learning rate of the next step and of all later ones; None goes back to the job's schedule."""
-        self._call("set_learning_rate", self._trainer, None if rate is None else ctypes.c_double(rate))
+        _c.call("shale_trainer_set_learning_rate", self._trainer, None if rate is None else ctypes.c_double(rate))
 
     def set_data(self, data) -> None:
         """Takes the samples of the next step and of all later ones from other Samples or another Stream."""
@@ -173,7 +176,7 @@ class Trainer:
 
     def add_metric(self, name: str, value: float) -> None:
         """Adds a value, such as a reward, to the report of the next step, which its event and metrics show."""
-        self._call("add_metric", self._trainer, name.encode(), value)
+        _c.call("shale_trainer_add_metric", self._trainer, name.encode(), value)
 
     def request_stop(self) -> None:
         """Makes `done` true after the step that runs now. Any thread may call it."""
@@ -216,14 +219,13 @@ class Trainer:
     @property
     def parameters(self) -> "Parameters":
         """The trained weights: a mapping from names to arrays, which are read when they are asked for."""
-        return Parameters(self._trainer, self._state().parameter_count)
+        return Parameters(self)
 
     @property
     def optimizer_states(self) -> Dict[str, "Parameters"]:
         """The states that the optimizer keeps for each parameter: optimizer_states["m"]["head.weight"]."""
         names = _c.text_of("shale_trainer_optimizer_states", self._trainer).split("\n")
-        count = self._state().parameter_count
-        return {name: Parameters(self._trainer, count, name) for name in names if name}
+        return {name: Parameters(self, name) for name in names if name}
 
     def close(self) -> None:
         """Frees the trainer. Does not save."""
@@ -245,13 +247,14 @@ class Parameters(Mapping):
     float32 in the shape of the parameter; assigning an array, of numpy or with DLPack, writes them for the next step.
     rows() and set_rows() do the same with some of the rows."""
 
-    def __init__(self, handle, count, state=None):
-        self._handle = handle
+    def __init__(self, trainer, state=None):
+        self._trainer = trainer  # Lives as long as these.
+        self._handle = trainer._trainer
         self._state = state
         self._shapes = {}
-        for index in range(count):
+        for index in range(trainer._state().parameter_count):
             parameter = _c.Parameter()
-            _c.call("shale_trainer_get_parameter", handle, index, byref(parameter))
+            _c.call("shale_trainer_get_parameter", self._handle, index, byref(parameter))
             self._shapes[parameter.name.decode()] = tuple(parameter.shape[:parameter.dimensions])
 
     def __getitem__(self, name):

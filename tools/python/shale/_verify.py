@@ -8,7 +8,7 @@ from typing import Callable, Iterator, List, Optional
 from shale import _c
 from shale._errors import Cancelled
 from shale._job import as_job
-from shale._stop import Stop, call_until_stopped
+from shale._stop import Stop, call_on_thread
 
 _OUTCOMES = ("holds", "fails", "not run")
 
@@ -93,8 +93,8 @@ def verify(job, *, model=None, data=None, seconds: float = 60, on_check: Optiona
         options.temporary_folder = os.fsencode(temporary_folder)
     handle = _c.Handle("verification")
     try:
-        call_until_stopped(stop, "shale_verify", job.handle, ctypes.byref(options), ctypes.byref(handle.value),
-                           callbacks=callbacks)
+        call_on_thread("shale_verify", job.handle, ctypes.byref(options), ctypes.byref(handle.value),
+                       callbacks=callbacks, stop=stop.request)
     except Cancelled:
         if raised:
             raise raised[0] from None
