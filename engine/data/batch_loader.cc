@@ -51,14 +51,16 @@ absl::Status CheckPositionIds(absl::Span<const int32_t> ids) {
 }
 
 absl::Status CheckIds(absl::string_view what, absl::Span<const int32_t> ids, int64_t limit, bool may_be_masked) {
-  const int32_t least = may_be_masked ? std::numeric_limits<int32_t>::min() : 0;
+  const int32_t least = may_be_masked ? kMaskedTarget : 0;
+  if (limit == 0) limit = int64_t{1} << 31;  // Not known.
   bool good = true;
   for (const int32_t id : ids) good &= id >= least && id < limit;
-  if (good || limit == 0) return absl::OkStatus();
+  if (good) return absl::OkStatus();
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= least && ids[i] < limit) continue;
     return absl::OutOfRangeError(absl::StrCat(what, " ", i, " is ", ids[i], "; the model allows 0 to ", limit - 1,
-                                              may_be_masked ? ", and -1 for a position without a target" : ""));
+                                              may_be_masked ? ", and -1 for a position without a target" : "",
+                                              may_be_masked && ids[i] < least ? ", and no other number below 0" : ""));
   }
   return absl::OkStatus();
 }

@@ -227,6 +227,41 @@ TEST(BatchLoaderTest, NumbersThatAreNotFiniteAreNamed) {
             "position 15 of the data (sample 6 of \"rows\"): feature 4 is inf; wanted a finite number");
 }
 
+// Regression: every number below 0 masked a target without a word, also -100, which other libraries mask with.
+TEST(BatchLoaderTest, OnlyMinusOneMasksATarget) {
+  class Target : public DataSource {
+   public:
+    explicit Target(int32_t target) : DataSource({.name = "target", .samples = 1}), target_(target) {}
+    absl::Status Read(int64_t, const SampleParts& out) override {
+      out.inputs[0] = 3;
+      out.targets[0] = target_;
+      return absl::OkStatus();
+    }
+
+   private:
+    const int32_t target_;
+  };
+  for (const int64_t classes : {0, 9}) {  // 0: not known.
+    for (const int32_t target : {-100, -2, -1, 8, 9}) {
+      BatchLoader loader =
+          BatchLoader::Create(std::make_shared<Target>(target), SampleOrder(DataOrder::kSequential, 1, 1), BatchShape())
+              .value();
+      loader.Expect(TargetPositions::kEvery, 9, classes);
+      std::vector<int32_t> inputs(1), targets(1);
+      const absl::StatusOr<BatchCounts> counts =
+          loader.Fill({0, 1}, 0, 0, {.inputs = absl::MakeSpan(inputs), .targets = absl::MakeSpan(targets)});
+      const bool good = target == -1 || target == 8 || (target == 9 && classes == 0);
+      ASSERT_EQ(counts.ok(), good) << target << " of " << classes;
+      if (good) {
+        EXPECT_EQ(counts->valid_tokens, target == -1 ? 0 : 1);
+      } else {
+        EXPECT_THAT(counts.status().message(),
+                    HasSubstr(absl::StrCat("target 0 is ", target, "; the model allows 0 ")));
+      }
+    }
+  }
+}
+
 TEST(BatchLoaderTest, RefusesWhatDoesNotFitTogether) {
   const auto refusal = [](const TokenSource& source, int64_t samples, const BatchShape& shape) {
     const SampleOrder order(DataOrder::kShuffled, 1, samples);
