@@ -43,18 +43,19 @@ void WriteSpec(const CustomModel& config, proto::ModelSpec& model) {
 void CheckKindRules(const proto::ModelSpec&, const CustomModel& config, int64_t, SpecErrors& errors) {
   if (config == CustomModel()) {
     return errors.AddRule({"model"},
-                          "missing; the program that runs this job brings its model: give it to the trainer "
-                          "(TrainerOptions::model), or to the job (SetModel)");
+                          "missing; the program that runs this job brings its model: give it to the trainer, or to "
+                          "what plans the job");
   }
   bool good = !config.name.empty() && config.name.size() <= kLongestName;
   for (const char c : config.name) good = good && (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-');
   if (!good) {
-    errors.AddRule({"model.custom.name"}, absl::StrCat("found ", Quoted(config.name), "; allowed: 1 to ", kLongestName,
-                                                       " letters, digits, '.', '_' and '-' (CustomModel::name)"));
+    errors.AddRule({"model.custom.name"},
+                   absl::StrCat("found ", Quoted(config.name), "; allowed: 1 to ", kLongestName,
+                                " letters, digits, '.', '_' and '-'; give the model such a name"));
   }
   if (config.digest.empty() || config.digest.size() > kLongestDigest) {
     errors.AddRule({"model.custom.digest"}, absl::StrCat("found ", config.digest.size(), " bytes; allowed: 1 to ",
-                                                         kLongestDigest, " (CustomModel::digest)"));
+                                                         kLongestDigest, "; give the model such a digest"));
   }
 }
 

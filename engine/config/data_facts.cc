@@ -48,8 +48,8 @@ absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
   }
   const absl::StatusOr<TokenSource> source = TokenSource::Open(job.data.path, job.data.format);
   if (source.ok()) return DataFactsOf(*source);
-  const std::string field =
-      custom ? "CustomModel::vocabulary" : absl::StrCat("--set model.", KindName(job.model), ".vocabulary=N");
+  const std::string field = custom ? "a vocabulary to the model of the program"
+                                   : absl::StrCat("--set model.", KindName(job.model), ".vocabulary=N");
   return absl::InvalidArgumentError(absl::StrCat("the job leaves its vocabulary to its data, which cannot be read (",
                                                  source.status().message(), "); add ", field,
                                                  ", or --set data.format=TEXT if it is text"));

@@ -134,8 +134,8 @@ void CheckData(const Job& job, SpecErrors& errors) {
   const DataConfig& data = job.data;
   if (!data.path.empty() && data.target_weights != TargetWeights::kNone) {
     errors.AddRule({"data.target_weights", "data.path"},
-                   "the files of path have no weights; leave target_weights out, or leave path out and give the data "
-                   "through TrainerOptions.data");
+                   "the files of path have no weights; leave target_weights out, or leave path out and let the program "
+                   "give the data to the trainer");
   }
   CheckPacking(job, errors);
   if (data.path.empty()) return CheckOwnData(data, errors);

@@ -30,7 +30,7 @@ std::string Difference(const CustomModel& model, const GraphOptions& options, co
   int64_t blocks = 0;
   for (const UnitGraph& unit : graph.units) blocks += unit.layer >= 0;
   if (blocks == model.layers) return "";
-  return absl::StrCat("its graph has ", blocks, " blocks (units with an index), and CustomModel::layers is ",
+  return absl::StrCat("its graph has ", blocks, " blocks (units with an index), and the model says that it has ",
                       model.layers);
 }
 
@@ -41,8 +41,8 @@ absl::StatusOr<ModelGraph> BuildCustom(const CustomModel& model, GraphOptions op
   if (!model.build) {
     return absl::FailedPreconditionError(
         absl::StrCat(name,
-                     ": only a program that brings the model can build it (TrainerOptions::model, or SetModel of "
-                     "engine/config/set_model.h)"));
+                     ": only the program that brings the model can build it; give it to the trainer, or to what plans "
+                     "the job"));
   }
   options.vocabulary = model.vocabulary;
   options.last_target_only = model.last_target_only;

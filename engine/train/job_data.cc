@@ -166,7 +166,7 @@ absl::Status Fit(const DataNeeds& needs, BatchLoader& loader) {
     return Refuse(data.name, data.has_position_ids
                                  ? "its samples hold documents that must not see each other; set data.packing=PACK"
                                  : "its samples have no position ids, which data.packing PACK needs; give them "
-                                   "(DataDescription::has_position_ids), or set data.packing=CUT");
+                                   "(position_ids), or set data.packing=CUT");
   }
   const int64_t limit = needs.input_ids > 0 ? needs.input_ids : needs.target_ids;
   if (limit > 0 && data.vocabulary > limit) {

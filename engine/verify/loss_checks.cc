@@ -104,7 +104,7 @@ std::vector<VerifyRow> CheckLoss(VerifiedJob& verified, const TrialRecord& compa
       evaluation.outcome = VerifyOutcome::kFails;
       evaluation.remark = absl::StrFormat(
           "the sum of the losses is %.9g in an evaluation, and %.9g in the step on the same samples: look at %s, which "
-          "computes no gradient in an evaluation, and at what the model's function builds for each GraphOptions::mode",
+          "computes no gradient in an evaluation, and at whether the model's function builds the same for both",
           all, step, op);
     }
     if (!weighted && samples.description.target_values > 0) {

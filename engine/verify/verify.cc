@@ -135,10 +135,10 @@ absl::Status Verification::Record() {
   if (difference.empty()) return absl::OkStatus();
   data_row_.outcome = VerifyOutcome::kFails;
   data_row_.difference = 1;
-  data_row_.remark = absl::StrCat(
-      "the source is not a function of the position: ", difference,
-      ". A resumed run would train on other samples. Let DataSource::Read depend on nothing but the number "
-      "of the sample, or use a PullSource, whose state checkpoints record");
+  data_row_.remark =
+      absl::StrCat("the source is not a function of the position: ", difference,
+                   ". A resumed run would train on other samples. Let what is read depend on nothing but the number of "
+                   "the sample, or give the data as a stream, whose state checkpoints record");
   return absl::OkStatus();
 }
 

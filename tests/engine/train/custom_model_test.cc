@@ -205,7 +205,7 @@ TEST_F(CustomModelTest, AModelThatIsNotWhatItSaysIsRefused) {
   model.layers = 7;
   EXPECT_EQ(ErrorOf(model),
             "custom model universal_transformer: its graph has 2 blocks (units with an index), and "
-            "CustomModel::layers is 7");
+            "the model says that it has 7");
   EXPECT_THAT(ErrorOf(Transformer(), "activation_checkpointing { preset: BLOCK segment_blocks: 3 }"),
               HasSubstr("a segment of 3 blocks is longer than the 2 consecutive blocks"));
   EXPECT_THAT(ErrorOf(Transformer(), "activation_checkpointing { recompute: \"blocks.*\" }"),

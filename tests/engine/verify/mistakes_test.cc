@@ -137,7 +137,7 @@ TEST(Mistakes, ASourceThatIsNotAFunctionOfThePosition) {
   EXPECT_THAT(failures, ElementsAre(AllOf(
                             StartsWith("data: the source is not a function of the position: position 3 of the data: "
                                        "input 4 of the sample was 1 when it was read first, and 2"),
-                            HasSubstr("use a PullSource"))));
+                            HasSubstr("give the data as a stream"))));
 }
 
 TEST(Mistakes, ASourceThatCannotBeReadAgain) {
