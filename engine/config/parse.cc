@@ -127,7 +127,7 @@ void MakePathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
 // folder of a spec that gives a model: the two shapes are compared when the weights are read.
 void ReadShape(Origin origin, proto::ModelSpec* model, SpecErrors* errors) {
   if (model->hf_folder().empty() || model->kind_case() != proto::ModelSpec::KIND_NOT_SET) return;
-  if (!IsLineOfText(model->hf_folder())) return;  // This is no path. CheckFields reports it.
+  if (!IsLineOfPath(model->hf_folder())) return;  // This is no path. CheckFields reports it.
   if (origin == Origin::kForeign) {
     errors->Add("model.hf_folder",
                 "only the files of this folder describe the model, and they are not opened here; give model.decoder as "
@@ -143,7 +143,7 @@ void ReadShape(Origin origin, proto::ModelSpec* model, SpecErrors* errors) {
 void FindTokenizer(Origin origin, proto::Job* spec) {
   const std::string& folder = spec->model().hf_folder();
   const bool open = origin == Origin::kWritten && spec->data().tokenizer().empty() && !spec->data().path().empty();
-  if (!open || folder.empty() || !IsLineOfText(folder)) return;
+  if (!open || folder.empty() || !IsLineOfPath(folder)) return;
   std::error_code error;
   if (std::filesystem::exists(std::filesystem::path(folder) / "tokenizer.json", error)) {
     spec->mutable_data()->set_tokenizer(folder);

@@ -177,7 +177,7 @@ class FieldChecker {
   }
 
   void CheckString(const std::string& value, const std::string& path) {
-    if (IsLineOfText(value)) return;
+    if (IsLineOfPath(value)) return;
     errors_.Add(path, absl::StrCat("found ", Quoted(value), "; allowed: one line of UTF-8 text"));
   }
 

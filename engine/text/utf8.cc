@@ -73,8 +73,12 @@ size_t FindNonText(absl::string_view bytes) {
   return valid ? absl::string_view::npos : prefix.size();
 }
 
+bool IsLineOfPath(absl::string_view bytes) {
+  return FindNonText(bytes) == absl::string_view::npos && bytes.find_first_of("\r\n") == absl::string_view::npos;
+}
+
 bool IsLineOfText(absl::string_view bytes) {
-  return FindNonText(bytes) == absl::string_view::npos && bytes.find_first_of("\t\r\n") == absl::string_view::npos;
+  return IsLineOfPath(bytes) && bytes.find('\t') == absl::string_view::npos;
 }
 
 }  // namespace shale

@@ -37,4 +37,7 @@ size_t FindNonText(absl::string_view bytes);
 // Returns whether `bytes` are clean text without tabs and line ends.
 bool IsLineOfText(absl::string_view bytes);
 
+// Returns whether `bytes` are clean text without line ends. Tabs are rare in paths, and allowed.
+bool IsLineOfPath(absl::string_view bytes);
+
 }  // namespace shale

@@ -82,6 +82,21 @@ TEST(Hostile, StringsAreOneLineOfText) {
   }
 }
 
+// Regression: a run in a folder whose name has a tab could be trained, but its job, with the absolute path, was refused
+// by the other tools.
+TEST(Hostile, PathsMayHaveTabs) {
+  const std::string job =
+      "model { decoder { width: 8 layers: 1 heads: 1 } } data { path: \"/a\\tb\" tokenizer: \"/c\\td\" } "
+      "batch { global_batch: 1 sequence_length: 4 } lr_schedule { steps: 1 } telemetry { run_folder: \"e\\tf\" }";
+  const absl::StatusOr<Job> parsed = ParseJobText(job, "g\th/job.textproto");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->data.path, "/a\tb");
+  const absl::StatusOr<Job> again = ParseRecordedJob(ResolvedJobText(*parsed), "job");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->telemetry.run_folder, "e\tf");
+  EXPECT_TRUE(ValidateJob(*parsed).ok());
+}
+
 TEST(Hostile, MessagesAreTextWhateverTheSpecHolds) {
   // Regression: fuzzing found messages that were not text. They came from a value cut inside a character, from bytes of
   // an override and of a list's element, and from a path with control characters that was looked up before it was
