@@ -22,10 +22,10 @@ ToMember FailureMessage(int process, const absl::Status& why) {
   return message;
 }
 
-// Returns the error of a message. Its text is cut to kMostReasonBytes.
+// Returns the error of a message. Its text is cut to kMostReasonBytes and made printable.
 absl::Status ReasonOf(const JobFailure& failure) {
   return absl::Status(static_cast<absl::StatusCode>(failure.code()),
-                      absl::string_view(failure.message()).substr(0, kMostReasonBytes));
+                      Printable(absl::string_view(failure.message()).substr(0, kMostReasonBytes)));
 }
 
 // Returns whether an error says no more than that a peer does not answer.
@@ -91,7 +91,7 @@ void Coordinator::Receive(int64_t connection, const FromMember& message) {
 }
 
 absl::Status Coordinator::Mismatch(const JoinRequest& request) const {
-  const std::string who = absl::StrCat("process ", request.process(), " (", request.host(), ")");
+  const std::string who = absl::StrCat("process ", request.process(), " (", PrintableLine(request.host()), ")");
   if (request.version() != kControlVersion) {
     return absl::FailedPreconditionError(absl::StrCat("process 0 speaks version ", kControlVersion,
                                                       " of the control messages, ", who, " version ", request.version(),
@@ -115,7 +115,7 @@ absl::Status Coordinator::Mismatch(const JoinRequest& request) const {
       continue;
     }
     const auto show = [](bool has, absl::string_view name, absl::string_view value) {
-      return has ? absl::StrCat(name, " ", Quoted(value)) : std::string("nothing of the kind");
+      return has ? absl::StrCat(PrintableLine(name), " ", Quoted(value)) : std::string("nothing of the kind");
     };
     return absl::FailedPreconditionError(absl::StrCat(
         "processes disagree: process 0 has ",
@@ -155,7 +155,7 @@ void Coordinator::Join(int64_t connection, const JoinRequest& request) {
   }
   members_[process] = {.presence = Presence::kJoined,
                        .connection = connection,
-                       .host = request.host(),
+                       .host = PrintableLine(request.host()),
                        .pid = request.pid(),
                        .heard = Deadline(SilenceSeconds(options_.heartbeat_seconds))};
   process_of_[connection] = process;
@@ -167,7 +167,8 @@ void Coordinator::Join(int64_t connection, const JoinRequest& request) {
 }
 
 void Coordinator::TakeDecline(int64_t connection, const JoinRequest& request) {
-  const absl::Status why = Declined(request.process(), request.pid(), request.host(), ReasonOf(request.declines()));
+  const absl::Status why =
+      Declined(request.process(), request.pid(), PrintableLine(request.host()), ReasonOf(request.declines()));
   Refuse(connection, request.process(), why);
   if (!formed_) Fail(request.process(), why);
 }

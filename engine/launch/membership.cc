@@ -285,7 +285,7 @@ void Membership::Impl::Take(const ToMember& message) {
   }
   if (message.has_failure()) {
     Fail(message.failure().process(),
-         absl::Status(static_cast<absl::StatusCode>(message.failure().code()), message.failure().message()));
+         absl::Status(static_cast<absl::StatusCode>(message.failure().code()), Printable(message.failure().message())));
   }
 }
 

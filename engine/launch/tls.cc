@@ -112,6 +112,10 @@ absl::StatusOr<std::optional<TlsIdentity>> ReadTls(const Variables& variables, c
   const std::vector<std::pair<absl::string_view, std::string*>> files = {
       {kCertificate, &identity.certificate}, {kKey, &identity.key}, {kAuthority, &identity.authority}};
   absl::string_view given, missing;
+  for (const absl::string_view name : {kCertificate, kKey, kAuthority, kServerName}) {
+    if (const auto found = variables.find(name); found == variables.end() || !found->second.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(name, " is set and empty; give a value, or unset it"));
+  }
   for (const auto& [name, text] : files) (Value(variables, name).empty() ? missing : given) = name;
   if (given.empty()) return std::nullopt;
   if (!missing.empty()) {

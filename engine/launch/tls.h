@@ -21,9 +21,9 @@ struct TlsIdentity {
 // Reads the files that SHALE_TLS_CERTIFICATE, SHALE_TLS_KEY and SHALE_TLS_AUTHORITY name. Returns nullopt if none of
 // them is set: then nothing is encrypted. Takes server_name from SHALE_TLS_SERVER_NAME, or else from `place`.
 //
-// Returns InvalidArgument if only some are set, if other users can read the key, if a file holds something else, if the
-// key does not belong to the certificate, and if the authority does not accept the certificate, now and for what this
-// process needs it; otherwise the errors of reading.
+// Returns InvalidArgument if only some are set, if one is set and empty, if other users can read the key, if a file
+// holds something else, if the key does not belong to the certificate, and if the authority does not accept the
+// certificate, now and for what this process needs it; otherwise the errors of reading.
 absl::StatusOr<std::optional<TlsIdentity>> ReadTls(const Variables& variables, const ProcessPlace& place);
 
 }  // namespace shale

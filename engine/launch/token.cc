@@ -15,6 +15,11 @@ namespace shale {
 absl::StatusOr<std::string> ReadToken(const Variables& variables) {
   constexpr int64_t kMostBytes = 4096;
   const auto file = variables.find("SHALE_TOKEN_FILE"), value = variables.find("SHALE_TOKEN");
+  for (const auto& variable : {file, value}) {
+    if (variable == variables.end() || !absl::StripAsciiWhitespace(variable->second).empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        variable->first, " is set and empty, so everybody could join the job; give a secret, or unset it"));
+  }
   if (file == variables.end()) return value == variables.end() ? "" : value->second;
   if (value != variables.end()) {
     return absl::InvalidArgumentError("both SHALE_TOKEN_FILE and SHALE_TOKEN are set; unset one of them");

@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/text/utf8.h"
@@ -31,6 +32,36 @@ size_t EditDistance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
+// Returns the bytes of the character that `text` begins with, or nothing if it does not begin with one.
+absl::string_view FirstCharacter(absl::string_view text) {
+  const uint8_t byte = static_cast<uint8_t>(text[0]);
+  const absl::string_view character = text.substr(0, byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4);
+  return IsUtf8(character) ? character : absl::string_view();
+}
+
+// Returns whether a terminal takes a character as a command: C0, DEL, C1, and what sets the direction of text.
+bool IsCommand(absl::string_view character) {
+  const uint8_t first = static_cast<uint8_t>(character[0]);
+  if (character.size() == 1) return first < 0x20 || first == 0x7F;
+  if (character.size() == 2) return first == 0xC2 && static_cast<uint8_t>(character[1]) < 0xA0;
+  static const auto& directions =
+      *new std::vector<absl::string_view>{"\u061C", "\u200E", "\u200F", "\u2028", "\u2029", "\u202A", "\u202B",
+                                          "\u202C", "\u202D", "\u202E", "\u2066", "\u2067", "\u2068", "\u2069"};
+  return std::find(directions.begin(), directions.end(), character) != directions.end();
+}
+
+std::string WithoutCommands(absl::string_view text, absl::string_view kept) {
+  std::string out;
+  while (!text.empty()) {
+    const absl::string_view character = FirstCharacter(text);
+    const absl::string_view taken = character.empty() ? text.substr(0, 1) : character;
+    const bool plain = !character.empty() && (!IsCommand(character) || absl::StrContains(kept, character));
+    absl::StrAppend(&out, plain ? std::string(taken) : absl::CEscape(taken));
+    text.remove_prefix(taken.size());
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string Quoted(absl::string_view text) {
@@ -42,17 +73,19 @@ std::string Quoted(absl::string_view text) {
   return absl::StrCat("\"", escaped, size < text.size() ? "...\"" : "\"");
 }
 
+std::string Printable(absl::string_view text) { return WithoutCommands(text, "\n\t"); }
+std::string PrintableLine(absl::string_view text) { return WithoutCommands(text, ""); }
+
 std::string JsonQuote(absl::string_view text) {
   std::string quoted = "\"";
   while (!text.empty()) {
-    // The next character: its first byte gives its length, and IsUtf8 checks that it is well-formed.
-    const uint8_t byte = static_cast<uint8_t>(text[0]);
-    const absl::string_view character = text.substr(0, byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4);
-    if (!IsUtf8(character)) {
+    const absl::string_view character = FirstCharacter(text);
+    if (character.empty()) {
       quoted += "\uFFFD";
       text.remove_prefix(1);
       continue;
     }
+    const uint8_t byte = static_cast<uint8_t>(text[0]);
     if (byte == '"' || byte == '\\') {
       absl::StrAppend(&quoted, "\\", character);
     } else if (byte < 0x20 || byte == 0x7F) {

@@ -13,6 +13,13 @@ namespace shale {
 // result is UTF-8 even if `text` is not.
 std::string Quoted(absl::string_view text);
 
+// Returns untrusted text, such as the message of another process, in a form that changes nothing on a terminal but its
+// lines: keeps printable characters, tabs and ends of lines, and escapes the rest as Quoted does, also the characters
+// that reorder a line (U+202E and others).
+std::string Printable(absl::string_view text);
+// Does the same, and escapes tabs and ends of lines too.
+std::string PrintableLine(absl::string_view text);
+
 // Returns `text` as a JSON string, with quotes. Replaces each byte that is not UTF-8 by U+FFFD.
 std::string JsonQuote(absl::string_view text);
 

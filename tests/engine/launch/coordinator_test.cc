@@ -111,6 +111,46 @@ TEST(CoordinatorTest, EveryMismatchNamesBothValuesToAll) {
   }
 }
 
+// Regression: names and reasons reached the terminals of all processes with their escape sequences.
+TEST(CoordinatorTest, NamesAndReasonsOfProcessesArePrintable) {
+  const std::string bad = "\x1B[2J\x9B\r\n";
+  const std::vector<std::function<void(Job&)>> failures = {
+      [&](Job& job) {
+        job.Join(1, [&](JoinRequest& join) {
+          join.set_version(9);
+          join.set_host(bad);
+        });
+      },
+      [&](Job& job) { job.Join(1, [&](JoinRequest& join) { join.add_facts()->set_name(bad); }); },
+      [&](Job& job) {
+        job.Join(1, [&](JoinRequest& join) {
+          join.set_host(bad);
+          join.mutable_declines()->set_code(3);
+          join.mutable_declines()->set_message(bad);
+        });
+      },
+      [&](Job& job) {
+        job.Join(1, [&](JoinRequest& join) { join.set_host(bad); });
+        job.coordinator.Disconnected(1);
+      },
+      [&](Job& job) {
+        job.Join(1);
+        FromMember abort;
+        abort.mutable_abort()->set_code(13);
+        abort.mutable_abort()->set_message(bad);
+        job.coordinator.Receive(1, abort);
+      },
+  };
+  for (const auto& fail : failures) {
+    Job job(3);
+    job.Join(0);
+    fail(job);
+    const std::string failure = job.Failure(0);
+    EXPECT_THAT(failure, HasSubstr("\\033[2J\\233\\r"));
+    EXPECT_EQ(failure.find_first_of("\x1B\x9B\r"), failure.npos) << failure;
+  }
+}
+
 TEST(CoordinatorTest, AJobThatRunsIsNotDisturbedByASecondProcessOfANumber) {
   Job job(3);
   for (const int process : {0, 1, 2}) job.Join(process);

@@ -124,6 +124,15 @@ TEST_F(TlsTest, ProcessZeroWithoutTheNameThatIsAskedForRefusesItself) {
   EXPECT_THAT(std::string(joined.status().message()), HasSubstr("wants a certificate for \"node7\""));
 }
 
+// Regression: with all of them empty, as if those of a shell were missing, the job ran without encryption.
+TEST_F(TlsTest, AnEmptyVariableIsNoCertificate) {
+  Variables variables;
+  for (const char* name : {"SHALE_TLS_CERTIFICATE", "SHALE_TLS_KEY", "SHALE_TLS_AUTHORITY"}) variables[name] = "";
+  EXPECT_THAT(std::string(ReadTls(variables, {}).status().message()), ::testing::HasSubstr("is set and empty"));
+  EXPECT_THAT(std::string(ReadTls({{"SHALE_TLS_SERVER_NAME", ""}}, {}).status().message()),
+              ::testing::HasSubstr("SHALE_TLS_SERVER_NAME is set and empty"));
+}
+
 TEST_F(TlsTest, WhatIsNoUsableCertificateIsNamed) {
   EXPECT_FALSE(ReadTls({}, Place(0, 1)).value().has_value());
   const Variables good = Named(ours_, authority_);
@@ -133,7 +142,9 @@ TEST_F(TlsTest, WhatIsNoUsableCertificateIsNamed) {
     variables[name] = value;
     return variables;
   };
-  EXPECT_THAT(Refusal(with("SHALE_TLS_KEY", "")), HasSubstr("SHALE_TLS_KEY is not; set SHALE_TLS_CERTIFICATE, "));
+  Variables without_key = good;
+  without_key.erase("SHALE_TLS_KEY");
+  EXPECT_THAT(Refusal(without_key), HasSubstr("SHALE_TLS_KEY is not; set SHALE_TLS_CERTIFICATE, "));
   for (const char* name : {"SHALE_TLS_CERTIFICATE", "SHALE_TLS_KEY", "SHALE_TLS_AUTHORITY"}) {
     EXPECT_THAT(Refusal(with(name, "/no/such/file")), HasSubstr(absl::StrCat(name, ": ")));
     EXPECT_THAT(Refusal(with(name, "/no/such/file")), HasSubstr("/no/such/file"));

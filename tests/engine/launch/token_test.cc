@@ -1,10 +1,13 @@
 #include "engine/launch/token.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -33,6 +36,45 @@ TEST(TokenTest, RefusesWhatIsNoSecret) {
   EXPECT_THAT(refusal({{"SHALE_TOKEN_FILE", File("open", "abc\n", 0644)}}), HasSubstr("chmod 600 it"));
   EXPECT_THAT(refusal({{"SHALE_TOKEN_FILE", File("empty", "\nabc\n", 0600)}}), HasSubstr("no token in"));
   EXPECT_EQ(ReadToken({{"SHALE_TOKEN_FILE", "/no/such/file"}}).status().code(), absl::StatusCode::kNotFound);
+}
+
+// Regression: a launcher whose own variable was missing gave an empty token, and the job ran open to everybody.
+TEST(TokenTest, AnEmptyVariableIsNoToken) {
+  for (const char* name : {"SHALE_TOKEN", "SHALE_TOKEN_FILE"}) {
+    for (const char* value : {"", " ", "\n"}) {
+      EXPECT_THAT(std::string(ReadToken({{name, value}}).status().message()),
+                  HasSubstr(absl::StrCat(name, " is set and empty")));
+    }
+  }
+}
+
+// Regression: only whether others can read it was looked at.
+TEST(TokenTest, RefusesAFileThatOthersCanChoose) {
+  const auto refusal = [](const std::string& file) {
+    return std::string(ReadToken({{"SHALE_TOKEN_FILE", file}}).status().message());
+  };
+  for (const mode_t mode : {0620, 0602, 0622}) {
+    EXPECT_THAT(refusal(File("written", "abc\n", mode)), HasSubstr("other users can write the token"));
+  }
+  const std::string folder = ::testing::TempDir() + "folder";
+  std::filesystem::create_directories(folder);
+  const std::string inside = File("folder/inside", "abc\n", 0600);
+  const std::string link = ::testing::TempDir() + "link", linked = File("linked", "abc\n", 0600);
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(inside, link);
+  std::filesystem::remove(folder + "/link");
+  std::filesystem::create_symlink(linked, folder + "/link");
+  EXPECT_EQ(chmod(folder.c_str(), 0777), 0);
+  for (const std::string& file : {inside, link, folder + "/link"}) {
+    EXPECT_THAT(refusal(file), HasSubstr("other users can replace the token"));
+  }
+  for (const mode_t mode : {01777, 0775, 0700}) {  // As /tmp, as a folder of a group, and as one of a user.
+    EXPECT_EQ(chmod(folder.c_str(), mode), 0);
+    for (const std::string& file : {inside, link, folder + "/link"}) EXPECT_EQ(refusal(file), "") << mode;
+  }
+  if (geteuid() == 0 && chown(inside.c_str(), 12345, 12345) == 0) {
+    EXPECT_THAT(refusal(inside), HasSubstr("make a file of your own"));
+  }
 }
 
 TEST(TokenTest, SameTokenComparesAllBytes) {

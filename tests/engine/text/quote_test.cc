@@ -23,6 +23,23 @@ TEST(QuotedTest, CutsLongTextBetweenCharacters) {
   EXPECT_EQ(Quoted(std::string(59, 'x') + "\u00fc"), "\"" + std::string(59, 'x') + "...\"");
 }
 
+// Regression: names and reasons of other processes were printed with their escape sequences, which can clear the
+// screen, set the title of the window, or hide what stands before.
+TEST(PrintableTest, NothingCommandsATerminal) {
+  EXPECT_EQ(Printable("host-1 \u00fcber \u20AC\U0001F600"), "host-1 \u00fcber \u20AC\U0001F600");
+  EXPECT_EQ(Printable("a\x1B[2J\x1B]0;title\x07\rb\x7F"), "a\\033[2J\\033]0;title\\007\\rb\\177");
+  EXPECT_EQ(Printable("a\u009B31m\u202Eb\u2066"), "a\\302\\23331m\\342\\200\\256b\\342\\201\\246");
+  EXPECT_EQ(Printable("\xFF\xC3("), "\\377\\303(");
+  EXPECT_EQ(Printable("a\tb\nc"), "a\tb\nc");
+  EXPECT_EQ(PrintableLine("a\tb\nc"), "a\\tb\\nc");
+  std::string bytes;
+  for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
+  for (const std::string& text : {Printable(bytes), Printable(bytes + bytes)}) {
+    EXPECT_TRUE(IsUtf8(text));
+    EXPECT_EQ(text.find_first_of("\x1B\x07\r\x7F"), text.npos);
+  }
+}
+
 TEST(JsonQuoteTest, EscapesWhatMustBe) {
   EXPECT_EQ(JsonQuote("a\"b\\c\n\x01/\x7F"), "\"a\\\"b\\\\c\\u000a\\u0001/\\u007f\"");
   EXPECT_EQ(JsonQuote("über \U0001F600"), "\"über \U0001F600\"");
