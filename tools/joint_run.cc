@@ -25,6 +25,8 @@
 #include "engine/io/file.h"
 #include "engine/runtime/hardware_threads.h"
 #include "engine/runtime/trace.h"
+#include "engine/text/quote.h"
+#include "engine/text/utf8.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
 #include "tools/job_manager.h"
@@ -41,7 +43,8 @@ constexpr std::chrono::milliseconds kTimeToEnd(2000), kTimeToEndStart(500), kPau
 void Say(const World& world, const absl::Status& why) {
   const std::string process = world.alone() ? "" : absl::StrCat(", process ", world.place().process);
   std::fflush(stdout);
-  std::fprintf(stderr, "train%s: %s\n", process.c_str(), std::string(why.message()).c_str());
+  // Other processes may have written parts of the message.
+  std::fprintf(stderr, "train%s: %s\n", process.c_str(), Printable(why.message()).c_str());
 }
 
 // Returns what distinguishes this program from other builds: the CRC of its file.
@@ -87,13 +90,32 @@ absl::StatusOr<std::unique_ptr<World>> JoinWorld(const Job& job) {
 }
 
 int JoinExitCode(const absl::Status& error) {
-  return absl::IsAborted(error) || absl::IsDeadlineExceeded(error) ? kExitPeer : kExitUsage;
+  if (absl::IsAborted(error) || absl::IsDeadlineExceeded(error)) return kExitPeer;
+  return absl::IsAlreadyExists(error) ? kExitFailed : StartExitCode(error);  // Another program has the port.
+}
+
+int StartExitCode(const absl::Status& error) {
+  switch (error.code()) {
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kUnknown: return kExitFailed;
+    default: return kExitUsage;
+  }
 }
 
 absl::StatusOr<Decided> DecideTogether(World& world, const ResumeOptions& resume, Job& job, TrainerOptions& options) {
   SHALE_RETURN_IF_ERROR(CheckJob(world, job));
   Decided decided;
   const auto decide = [&]() -> absl::StatusOr<std::string> {
+    // Other tools take the path of the run into jobs, whose text holds no other paths.
+    if (!IsLineOfPath(std::filesystem::absolute(job.telemetry.run_folder).string())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the run folder would be ", Quoted(std::filesystem::absolute(job.telemetry.run_folder).string()),
+                       "; choose one whose path is one line of UTF-8 text (telemetry.run_folder)"));
+    }
     // Claims the folder before anything that takes time, so that an unusable folder is reported at once.
     SHALE_ASSIGN_OR_RETURN(decided.folder, RunFolder::Claim(job.telemetry.run_folder, ExistingFor(resume.from)));
     const std::string hf_folder = HfFolder(job, *decided.folder, resume);
@@ -175,7 +197,7 @@ PeerWatch::PeerWatch(World& world) : world_(world) {
         }
         std::this_thread::sleep_for(kPause);
       }
-      if (!state->said) std::fprintf(stderr, "train, process %d: %s\n", process, std::string(why.message()).c_str());
+      if (!state->said) std::fprintf(stderr, "train, process %d: %s\n", process, Printable(why.message()).c_str());
       _exit(elsewhere ? kExitPeer : state->exit_code.load());
     }).detach();
     {

@@ -21,9 +21,14 @@ inline constexpr int kExitPeer = 3;  // Another process of the job failed.
 // Joins the other processes of the job, if a launcher started this one.
 absl::StatusOr<std::unique_ptr<World>> JoinWorld(const Job& job);
 
-// Returns the exit code of a process that could not join the others: kExitUsage, or kExitPeer if one of them is missing
-// or has failed.
+// Returns the exit code of a process that could not join the others: kExitPeer if one of them is missing or has failed;
+// otherwise as StartExitCode.
 int JoinExitCode(const absl::Status& error);
+
+// Returns the exit code of a run that an error ended before its first step: kExitFailed if the same call may succeed
+// later, as after an error of the network, which launchers then try; kExitUsage if the command line, the job, its data
+// or the launch must change first.
+int StartExitCode(const absl::Status& error);
 
 // What process 0 decided and owns.
 struct Decided {

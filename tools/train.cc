@@ -22,6 +22,7 @@
 #include "engine/report/memory_snapshot.h"
 #include "engine/report/plan_text.h"
 #include "engine/text/numbers.h"
+#include "engine/text/quote.h"
 #include "engine/train/peak_flops.h"
 #include "engine/train/run.h"
 #include "engine/train/run_folder.h"
@@ -58,11 +59,9 @@ constexpr char kFooter[] =
     "Started by torchrun, mpirun, srun or tools/launch, the processes train one job together, and each holds some of\n"
     "its ranks. Started otherwise, the ranks are threads of this process.\n"
     "\n"
-    "Exit codes: 0 trained to the end, or all checks of --verify hold; 1 the run failed, or a check did; 2 wrong "
-    "command\n"
-    "line, job or data, nothing was started; 3 another process of the job failed; 130, 138 or 143 ended by "
-    "SIGINT,\n"
-    "SIGUSR1 or SIGTERM.";
+    "Exit codes: 0 trained to the end, or all checks of --verify hold; 1 the run failed, also while it started, or a\n"
+    "check did; 2 wrong command line, job, data or launch, nothing was started; 3 another process of the job failed;\n"
+    "130, 138 or 143 ended by SIGINT, SIGUSR1 or SIGTERM.";
 
 // The state of the signal handler. The handler touches only these atomics and the trainer's stop flag, which is atomic
 // too.
@@ -114,8 +113,7 @@ void Print(absl::string_view line) {
 
 int Fail(const absl::Status& status, int exit_code) {
   std::fflush(stdout);
-  const std::string message(status.message());
-  std::fprintf(stderr, "train: %s\n", message.c_str());
+  std::fprintf(stderr, "train: %s\n", Printable(status.message()).c_str());
   if (exit_code != kExitPeer) WriteErrorFile(status);
   return exit_code;
 }
@@ -225,7 +223,7 @@ int Train(const Flags& flags) {
   TrainerOptions options{.resume = resume, .trace = flags.trace};
   options.trace.path = TracePath(world, *job, flags.trace.path);
   const absl::StatusOr<Decided> decided = DecideTogether(world, resume, *job, options);
-  if (!decided.ok()) return fail(decided.status(), kExitUsage);
+  if (!decided.ok()) return fail(decided.status(), StartExitCode(decided.status()));
   RunFolder* const folder = decided->folder.get();
   RunSinks sinks(world.leads() ? job->telemetry.sinks : SinksConfig());
   StartLines start_lines(sinks, print);
@@ -233,14 +231,14 @@ int Train(const Flags& flags) {
   if (world.leads()) options.text_progress = ShowText(Print);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackendOfProcess(*job, PlaceOfBackend(world));
   const absl::Status created = AgreeOnStatus(world.control(), ControlChannel::kSteps, backend.status());
-  if (!created.ok()) return fail(created, kExitUsage);
+  if (!created.ok()) return fail(created, StartExitCode(created));
   options.backend = backend->get();
   if (const absl::Status status = DecidePeakFlops(world, **backend, *job, options); !status.ok()) {
     // FailedPrecondition means that the device is missing. Nothing was started then.
     return fail(status, absl::IsFailedPrecondition(status) ? kExitUsage : kExitFailed);
   }
   absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(*job, options);
-  if (!trainer.ok()) return fail(trainer.status(), kExitUsage);
+  if (!trainer.ok()) return fail(trainer.status(), StartExitCode(trainer.status()));
   watch.Set(trainer->get());
 
   const std::string plan_text = PlanOf(**trainer, decided->products);
@@ -251,7 +249,9 @@ int Train(const Flags& flags) {
     if (!slow.empty()) Print(slow);
     return "";
   };
-  if (const absl::Status shown = world.InProcessZero(show).status(); !shown.ok()) return fail(shown, kExitUsage);
+  if (const absl::Status shown = world.InProcessZero(show).status(); !shown.ok()) {
+    return fail(shown, StartExitCode(shown));
+  }
 
   // From here on signals stop the trainer instead of exiting, so that a run folder with a job also gets a checkpoint.
   g_trainer = trainer->get();

@@ -4,6 +4,7 @@
 import glob
 import json
 import os
+import random
 import re
 import runpy
 import shutil
@@ -33,6 +34,20 @@ runtime { threads_per_rank: 1 cpu_products: ONEDNN }
 """
 _ENDLESS = ("--set=lr_schedule.steps=1000000", "--set=telemetry.print_every=1", "--set=checkpoint.every_steps=0",
             "--set=telemetry.evaluate_every=0")
+# Lets no process listen at a port that the system chooses, as Gloo does.
+_NO_NETWORK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <netinet/in.h>
+int bind(int file, const struct sockaddr* address, socklen_t size) {
+  const int family = address->sa_family;
+  const in_port_t port = family == AF_INET ? ((const struct sockaddr_in*)address)->sin_port
+                       : family == AF_INET6 ? ((const struct sockaddr_in6*)address)->sin6_port : 1;
+  if (port == 0) return errno = ENETDOWN, -1;
+  return ((int (*)(int, const struct sockaddr*, socklen_t))dlsym(RTLD_NEXT, "bind"))(file, address, size);
+}
+"""
 _PEER = 3  # The exit code of a process whose job failed in another one.
 
 
@@ -305,6 +320,48 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(empty.returncode, 2)
         self.assertIn("holds no report of a failure", empty.stderr)
 
+    # Regression: a damaged report ended in a traceback, and texts of processes reached the terminal as they were.
+    def test_damaged_reports_are_named_and_left_out(self):
+        self.report("damaged", 0, (0, "reduce", 20, 3.0, None, "shard"))
+        self.report("damaged", 1, (1, "reduce", 20, 3.0, None, "shard"))
+        path = os.path.join(self.place("damaged"), _RUN, "failures/2/process-1.jsonl")
+        with open(path, "rb") as file:
+            whole = file.read()
+        inspect = runpy.run_path(_INSPECT)
+        random.seed(7)
+        damages = [b"", b"\n", b"{}", b"[]", b"7", b"null", b"\xff\xfe", b"[" * 100000, whole[:-20], whole + b"{",
+                   whole.replace(b'"rank": 1', b'"rank": 9'), whole.replace(b'"ranks": 4', b'"ranks": 1e99'),
+                   whole.replace(b'"ranks": 4', b'"ranks": 99999999999'), whole.replace(b'"ranks": 4', b'"ranks": 8'),
+                   whole.replace(b"9.0", b"1e300"), whole.replace(b"9.0", b"NaN"), whole.replace(b'"a"', b"[]"),
+                   whole.replace(b'"instruction"', b'"construction"')]
+        for damage in damages:
+            self.assertNotEqual(damage, whole)
+            with open(path, "wb") as file:
+                file.write(damage)
+            failure = inspect["Failure"](os.path.dirname(path), "")
+            self.assertEqual(([head["process"] for head in failure.heads], len(failure.damaged)), ([0], 1), damage[:60])
+            self.assertIn("process-1.jsonl", failure.damaged[0])
+            self.assertIn("left no report that can be read", "\n".join(failure.sentences()))
+        for _ in range(100):  # Whatever a byte is, there is an answer.
+            damage = bytearray(whole)
+            damage[random.randrange(len(damage))] = random.randrange(256)
+            with open(path, "wb") as file:
+                file.write(damage)
+            failure = inspect["Failure"](os.path.dirname(path), "")
+            self.assertEqual(len(failure.heads) + len(failure.damaged), 2)
+            self.assertTrue("\n".join(failure.sentences()).replace("\n", "").isprintable())
+        with open(path, "wb") as file:
+            file.write(whole.replace(b"gone", rb"\u001b[2J\u202e"))
+        said = self.inspect("damaged")
+        self.assertIn(r"in step 812: \x1b[2J\u202e", said)
+        self.assertTrue(said.replace("\n", "").isprintable())
+        with open(path, "wb") as file:
+            file.write(b"{")
+        ended = subprocess.run([_INSPECT, "--run", os.path.join(self.place("damaged"), _RUN)], capture_output=True,
+                               text=True, check=False)
+        self.assertEqual(ended.returncode, 1)
+        self.assertRegex(ended.stderr, r"^inspect_run: a report is damaged and left out: .*process-1.jsonl: line 1: ")
+
     def test_a_job_that_is_started_again_ends_in_the_bits_of_the_undisturbed_one(self):
         arguments = ("--set=lr_schedule.steps=100", "--set=checkpoint={every_steps: 10 keep_last: 2}", "--resume=auto")
         self.train("straight", 0, *arguments)
@@ -400,6 +457,56 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(sorted(os.path.basename(name) for name in glob.glob(os.path.join(path, "saved-*"))),
                          ["saved-0", "saved-1", "saved-2"])
         self.assertFalse(job.may_restart(code))
+
+    # Regression: a process that was stopped after it had left the job kept the launcher forever.
+    def test_a_process_that_is_stopped_while_others_end_is_continued(self):
+        launch = runpy.run_path(_LAUNCH)
+        launch["_SECONDS_TO_END"].update(failed=(0.1, 0.1), stopped=(0.3, 0.1), done=(0.3, 0.1))
+        launch["Launch"]._continue_stopped.__globals__["_SECONDS_STOPPED"] = 0.1
+        stop = "[ $SHALE_PROCESS = %d ] && kill -STOP $$; "
+        for script, wanted, may_restart in (
+            (stop % 2 + "exit 0", 0, False),  # It had done its part.
+            (stop % 0 + "exit 0", 0, False),
+            (stop % 2 + "exit $((3 - 2 * SHALE_PROCESS))", 1, True),  # Others have failed; nothing continues it.
+            (stop % 2 + "[ $SHALE_PROCESS = 2 ] && exit 5; exit 0", 5, False),
+            ("[ $SHALE_PROCESS = 0 ] || exec sleep 60", 0, False)):  # Hangs behind process 0.
+            job = launch["Launch"](0)
+            code = job.run(["bash", "-c", script], [{"SHALE_PROCESS": str(number)} for number in range(3)])
+            self.assertEqual((code, job.may_restart(code)), (wanted, may_restart), script)
+
+    # Regression: every error of a run that starts counted as a wrong job, code 2, which is never started again.
+    def test_a_failure_of_the_network_at_the_start_is_started_again(self):
+        place = self.place("network")
+        source, library = os.path.join(place, "bind.c"), os.path.join(place, "bind.so")
+        with open(source, "w", encoding="utf-8") as out:
+            out.write(_NO_NETWORK)
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+        script = f'[ "$SHALE_PROCESS$SHALE_RESTARTS" = 1 ] && export LD_PRELOAD={library}; exec "$@"'
+        process = self.start("network", [_LAUNCH, "--processes=2", "--max_restarts=1", "--", "sh", "-c", script, "sh",
+                                         _TRAIN, "--job=job.textproto", "--resume=auto"])
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertIn("launch: a process ended with code 1; starting all again (1 of 1)", output)
+        self.assertRegex(output, "Network is (down|unreachable)")
+        self.assertIn("done; the run is in runs/test", output)
+
+    def test_restarts_that_follow_one_another_wait(self):
+        process = self.start("short", [_LAUNCH, "--processes=1", "--max_restarts=2", "--", "sh", "-c", "exit 4"])
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 4)
+        self.assertRegex(output, r"all again \(1 of 2\)\n.*all again in 0.5 s \(2 of 2\)\n")
+
+    # Regression: a launcher that was killed left the file with the secret behind; an empty secret let everybody join.
+    def test_the_secret_is_in_no_file_and_never_empty(self):
+        script = 'echo "$SHALE_TOKEN:$SHALE_TOKEN_FILE"; ls -A'
+        process = self.start("secrets", [_LAUNCH, "--processes=1", "--", "sh", "-c", script],
+                             TMPDIR=self.place("secrets"))
+        self.assertRegex(process.communicate(timeout=60)[0], r"^[0-9a-f]{32}:\njob.textproto\ntext.txt\n$")
+        for name in ("SHALE_TOKEN", "SHALE_TOKEN_FILE"):
+            process = self.start("empty", [_LAUNCH, "--processes=2", "--", _TRAIN, "--job=job.textproto"], **{name: ""})
+            output = process.communicate(timeout=60)[0]
+            self.assertEqual(process.returncode, 2, output)
+            self.assertIn(f"{name} is set and empty, so everybody could join the job", output)
 
     def test_what_is_wrong_at_the_start_is_said_once(self):
         output = self.train("refused", 3, "--set=data.path=nowhere.txt", code=2)
