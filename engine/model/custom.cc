@@ -41,7 +41,7 @@ absl::StatusOr<ModelGraph> BuildCustom(const CustomModel& model, GraphOptions op
   if (!model.build) {
     return absl::FailedPreconditionError(
         absl::StrCat(name,
-                     ": only the program that brings the model can build it; give it to the trainer, or to what plans "
+                     ": only a program that brings the model can build it; give it to the trainer, or to what plans "
                      "the job"));
   }
   options.vocabulary = model.vocabulary;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "engine/config/parse.h"
+#include "engine/config/print.h"
 #include "engine/text/utf8.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"

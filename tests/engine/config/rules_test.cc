@@ -289,7 +289,7 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: data.format: only files of data.path have it; give path, or leave it out"},
         Rule{{"data.target_weights=OVER_WEIGHTS"},
              "--set: data.target_weights: the files of path have no weights; leave target_weights out, or leave path "
-             "out and give the data through TrainerOptions.data"},
+             "out and let the program give the data to the trainer"},
         Rule{{"data.packing=PACK", "data.document_end_token=10"}, ""},
         Rule{{"data.packing=PAD", "data.document_begin_token=0"}, ""},
         Rule{
