@@ -1,4 +1,5 @@
 // plan: prints what a job would need, without running it and without its data.
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "engine/planner/fit.h"
 #include "engine/planner/resolve_job.h"
 #include "engine/program/program.h"
+#include "engine/program/work_limits.h"
 #include "engine/report/explain.h"
 #include "engine/report/memory_snapshot.h"
 #include "engine/report/plan_html.h"
@@ -46,11 +48,17 @@ struct Flags {
   std::string html;
   std::string memory_snapshot;
   std::string fit;
+  double seconds = 300;
 
   std::vector<std::string> Overrides() const {
     std::vector<std::string> overrides = set;
     if (ranks > 0) overrides.push_back(absl::StrCat("sharding.ranks=", ranks));
     return overrides;
+  }
+  WorkLimits Limits() const {
+    using Clock = WorkLimits::Clock;
+    return {.deadline =
+                Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))};
   }
   bool json_is_printed() const { return json == kStandardOutput; }
   PlanDetail detail() const { return dump_program ? PlanDetail::kInstructions : PlanDetail::kBuffers; }
@@ -109,7 +117,8 @@ std::string FitText(FitField field, const Fit& fit) {
                       " is not possible: ", absl::StrReplaceAll(status.message(), {{"\n", "; "}}));
 }
 
-int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Machine& machine) {
+int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Machine& machine,
+           const WorkLimits& limits) {
   const absl::StatusOr<FitField> field = ParseFitField(flags.fit);
   if (!field.ok())
     return Fail(absl::InvalidArgumentError(absl::StrCat("--fit: ", field.status().message())), kExitUsage);
@@ -123,7 +132,12 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
     if (const absl::Status status = ValidateJob(*changed); !status.ok()) return status;
     return changed;
   };
-  const absl::StatusOr<Fit> fit = FindFit(*field, job, job_with, machine);
+  const absl::StatusOr<Fit> fit = FindFit(*field, job, job_with, machine, FitEffort::kThorough, limits);
+  if (absl::IsDeadlineExceeded(fit.status())) {
+    return Fail(absl::DeadlineExceededError(
+                    absl::StrCat("--fit found no value within ", flags.seconds, " s; give more (--seconds)")),
+                kExitFailed);
+  }
   if (!fit.ok()) return Fail(fit.status(), kExitUsage);
   std::printf("%s\n", FitText(*field, *fit).c_str());
   return kExitOk;
@@ -152,7 +166,7 @@ int Refuse(const Flags& flags, const absl::Status& why, std::vector<JobError> er
 
 // Prints the plan as text, unless --json prints it.
 absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const std::string& remark,
-                       const Machine& machine) {
+                       const Machine& machine, const WorkLimits& limits) {
   const StepProgram& program = resolved.plan.train.step.program;
   if (flags.json_is_printed()) {
     std::fputs(remark.c_str(), stderr);
@@ -162,7 +176,11 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const st
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
   if (flags.timeline) std::printf("\n%s", TimelineText(program, TimelineOf(program)).c_str());
   if (flags.explain) {
-    const absl::StatusOr<std::string> text = ExplainText(resolved.job, resolved.plan, machine);
+    const absl::StatusOr<std::string> text = ExplainText(resolved.job, resolved.plan, machine, limits);
+    if (absl::IsDeadlineExceeded(text.status())) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("--explain compared nothing within ", flags.seconds, " s; give more (--seconds)"));
+    }
     if (!text.ok()) return text.status();
     std::printf("\n%s", text->c_str());
   }
@@ -185,6 +203,7 @@ absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved) {
 
 int Run(const Flags& flags) {
   if (const absl::Status status = CheckFlags(flags); !status.ok()) return Fail(status, kExitUsage);
+  const WorkLimits limits = flags.Limits();
   std::vector<JobError> errors;
   absl::StatusOr<Job> job = LoadJob(flags.job, flags.Overrides(), ModelFrom::kJob, &errors);
   if (!job.ok()) return Refuse(flags, job.status(), std::move(errors));
@@ -195,7 +214,7 @@ int Run(const Flags& flags) {
   if (!backend.ok()) return Refuse(flags, backend.status());
   if (!flags.fit.empty()) {
     ApplyDataFacts(*data, *job);
-    return RunFit(flags, *job, *data, (*backend)->machine());
+    return RunFit(flags, *job, *data, (*backend)->machine(), limits);
   }
   std::string remark;
   Refusal refusal;
@@ -203,7 +222,7 @@ int Run(const Flags& flags) {
   if (!resolved.ok()) return Refuse(flags, resolved.status(), {}, std::move(refusal));
   Admission admission = Admitted(*std::move(resolved));
   if (!remark.empty()) admission.remarks.push_back(remark);
-  absl::Status status = PrintPlan(flags, *admission.resolved, remark, (*backend)->machine());
+  absl::Status status = PrintPlan(flags, *admission.resolved, remark, (*backend)->machine(), limits);
   if (status.ok()) status = WriteForPrograms(flags, admission);
   if (status.ok()) status = WriteFiles(flags, *admission.resolved);
   return status.ok() ? kExitOk : Fail(status, kExitFailed);
@@ -246,6 +265,10 @@ int main(int argc, char** argv) {
             "Instead of a plan, finds the largest batch.micro_batch or batch.sequence_length, or the smallest "
             "sharding.ranks, that fits the budget, and the next value, which does not.",
             &flags.fit);
+  line.Number("seconds",
+              "How long the comparisons of --explain, or the search of --fit, may take from the start. --explain then "
+              "prints those that it has, and names the others.",
+              0, 1e6, &flags.seconds);
   line.Footer(
       "A job that does not fit memory.budget_bytes, or what it offloads memory.host_budget_bytes, is "
       "refused, with the settings that would make it fit.");

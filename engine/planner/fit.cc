@@ -29,8 +29,8 @@ constexpr int64_t kMostSteps = 64;
 class Search {
  public:
   Search(FitField field, const Job& job, absl::FunctionRef<absl::StatusOr<Job>(int64_t value)> job_with,
-         const Machine& machine, FitEffort effort)
-      : field_(field), job_(job), job_with_(job_with), machine_(machine), effort_(effort) {
+         const Machine& machine, FitEffort effort, const WorkLimits& limits)
+      : field_(field), job_(job), job_with_(job_with), machine_(machine), effort_(effort), limits_(limits) {
     switch (field) {
       case FitField::kMicroBatch:
         start_ = job.batch.micro_batch;
@@ -50,7 +50,15 @@ class Search {
     start_ = std::clamp(start_, std::min(best_, worst_), std::max(best_, worst_));
   }
 
+  // What was found after a limit was reached is not the best value, so nothing is returned then.
   absl::StatusOr<Fit> Run() {
+    absl::StatusOr<Fit> fit = Find();
+    SHALE_RETURN_IF_ERROR(limits_.Check());
+    return fit;
+  }
+
+ private:
+  absl::StatusOr<Fit> Find() {
     const absl::Status& own = Try(field_ == FitField::kRanks ? job_.sharding.ranks : start_).status;
     if (absl::IsInvalidArgument(own)) return own;
     SHALE_ASSIGN_OR_RETURN(int64_t value, FindAnywhere());
@@ -62,7 +70,6 @@ class Search {
     return fit;
   }
 
- private:
   // Returns `value` doubled or halved towards `limit`, but not beyond `limit`.
   static int64_t Leap(int64_t value, int64_t limit) {
     return limit > value ? std::min(2 * value, limit) : std::max(value / 2, limit);
@@ -81,14 +88,15 @@ class Search {
 
   absl::Status Compile(FitTrial& trial) {
     SHALE_ASSIGN_OR_RETURN(const Job job, job_with_(trial.value));
-    SHALE_ASSIGN_OR_RETURN(const JobGraphs graphs, BuildGraphs(job));
-    SHALE_RETURN_IF_ERROR(CheckPatterns(job, graphs.train));
+    SHALE_ASSIGN_OR_RETURN(const JobGraphs graphs, BuildGraphs(job, limits_));
+    SHALE_RETURN_IF_ERROR(CheckPatterns(job, graphs.train, limits_));
     SHALE_ASSIGN_OR_RETURN(const Budget budget, BudgetOf(job, machine_.default_budget));
     if (ops_ == nullptr || ops_ranks_ != job.sharding.ranks) {
       ops_ranks_ = job.sharding.ranks;
       ops_ = machine_.create_ops(ops_ranks_);
     }
-    SHALE_ASSIGN_OR_RETURN(const Choice choice, ChooseAccumulation(graphs, StepOptionsFor(job), budget, *ops_));
+    SHALE_ASSIGN_OR_RETURN(const Choice choice,
+                           ChooseAccumulation(graphs, StepOptionsFor(job), budget, *ops_, limits_));
     trial.accumulation = choice.options.accumulation;
     trial.arena_bytes = choice.trial.arena_bytes();
     trial.host_bytes = choice.trial.host_bytes();
@@ -174,6 +182,7 @@ class Search {
   const absl::FunctionRef<absl::StatusOr<Job>(int64_t value)> job_with_;
   const Machine& machine_;
   const FitEffort effort_;
+  const WorkLimits& limits_;
   int64_t start_ = 1;
   int64_t best_ = 1, worst_ = 1;  // The ends of the values to search.
   std::map<int64_t, FitTrial> trials_;
@@ -203,7 +212,7 @@ absl::StatusOr<FitField> ParseFitField(absl::string_view path) {
 
 absl::StatusOr<Fit> FindFit(FitField field, const Job& job,
                             absl::FunctionRef<absl::StatusOr<Job>(int64_t value)> job_with, const Machine& machine,
-                            FitEffort effort) {
+                            FitEffort effort, const WorkLimits& limits) {
   if (field == FitField::kRanks && job.memory.budget_bytes == 0) {
     return absl::InvalidArgumentError(
         "sharding.ranks can only be found for a given budget; set memory.budget_bytes to what one rank has");
@@ -223,7 +232,7 @@ absl::StatusOr<Fit> FindFit(FitField field, const Job& job,
   if (budget.bytes == kNoBudget) {
     return absl::InvalidArgumentError("there is no budget to fit; set memory.budget_bytes to what one rank has");
   }
-  return Search(field, job, job_with, machine, effort).Run();
+  return Search(field, job, job_with, machine, effort, limits).Run();
 }
 
 }  // namespace shale

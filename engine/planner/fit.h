@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/config/job.h"
 #include "engine/memory/machine.h"
+#include "engine/program/work_limits.h"
 
 namespace shale {
 
@@ -58,9 +59,9 @@ enum class FitEffort {
 //                      default budget depends on the ranks, which share a machine's memory), or the job offloads and
 //                      does not set the host budget itself.
 //   ResourceExhausted  No value fits.
-//   The errors of PlanJob for `job` whose cause is not its memory.
+//   The errors of PlanJob for `job` whose cause is not its memory, and those of `limits`.
 absl::StatusOr<Fit> FindFit(FitField field, const Job& job,
                             absl::FunctionRef<absl::StatusOr<Job>(int64_t value)> job_with, const Machine& machine,
-                            FitEffort effort = FitEffort::kThorough);
+                            FitEffort effort = FitEffort::kThorough, const WorkLimits& limits = {});
 
 }  // namespace shale

@@ -8,8 +8,9 @@
 
 namespace shale {
 
-absl::StatusOr<Alternatives> Alternatives::Create(const Job& job, const JobPlan& plan, const Machine& machine) {
-  Alternatives alternatives(job, plan, machine);
+absl::StatusOr<Alternatives> Alternatives::Create(const Job& job, const JobPlan& plan, const Machine& machine,
+                                                  const WorkLimits& limits) {
+  Alternatives alternatives(job, plan, machine, limits);
   SHALE_ASSIGN_OR_RETURN(alternatives.own_, alternatives.CostOf(plan.options));
   return alternatives;
 }
@@ -19,7 +20,7 @@ absl::StatusOr<Cost> Alternatives::CostOf(const StepOptions& options) const {
 }
 
 absl::StatusOr<Cost> Alternatives::CostOf(const GraphRefs& graphs, const StepOptions& options) const {
-  SHALE_ASSIGN_OR_RETURN(const Choice choice, ChooseAccumulation(graphs, options, plan_.budget, *ops_));
+  SHALE_ASSIGN_OR_RETURN(const Choice choice, ChooseAccumulation(graphs, options, plan_.budget, *ops_, limits_));
   const StepProgram& program = choice.trial.train.step.program;
   const OffloadSummary offload = SummarizeOffload(program);
   return Cost{.options = choice.options,
@@ -43,7 +44,7 @@ Job Alternatives::WithMicroBatch(int64_t micro_batch) const {
 
 absl::StatusOr<Cost> Alternatives::CostOfMicroBatch(int64_t micro_batch) const {
   const Job job = WithMicroBatch(micro_batch);
-  SHALE_ASSIGN_OR_RETURN(const JobGraphs graphs, BuildGraphs(job));
+  SHALE_ASSIGN_OR_RETURN(const JobGraphs graphs, BuildGraphs(job, limits_));
   return CostOf(GraphRefs(graphs), StepOptionsFor(job));
 }
 
@@ -53,7 +54,7 @@ absl::StatusOr<Fit> Alternatives::LargestMicroBatch() const {
   const Job job = WithMicroBatch(job_.batch.micro_batch);
   return FindFit(
       FitField::kMicroBatch, job, [this](int64_t micro_batch) { return WithMicroBatch(micro_batch); }, machine,
-      FitEffort::kQuick);
+      FitEffort::kQuick, limits_);
 }
 
 std::string Alternatives::Fits(const Cost& cost) const {

@@ -12,6 +12,7 @@
 #include "engine/planner/job_plan.h"
 #include "engine/planner/summary.h"
 #include "engine/planner/trial.h"
+#include "engine/program/work_limits.h"
 
 namespace shale {
 
@@ -31,8 +32,9 @@ struct Cost {
 // A plan, its cost, and the costs of other options for the same job. Borrows what it is created from.
 class Alternatives {
  public:
-  // Uses the budget of `plan`, not that of `machine`.
-  static absl::StatusOr<Alternatives> Create(const Job& job, const JobPlan& plan, const Machine& machine);
+  // Uses the budget of `plan`, not that of `machine`. Once a limit is reached, what compiles returns its error.
+  static absl::StatusOr<Alternatives> Create(const Job& job, const JobPlan& plan, const Machine& machine,
+                                             const WorkLimits& limits);
 
   const Job& job() const { return job_; }
   const JobPlan& plan() const { return plan_; }
@@ -55,8 +57,8 @@ class Alternatives {
   std::string Fits(const Cost& cost) const;
 
  private:
-  Alternatives(const Job& job, const JobPlan& plan, const Machine& machine)
-      : job_(job), plan_(plan), machine_(machine), ops_(machine.create_ops(job.sharding.ranks)) {}
+  Alternatives(const Job& job, const JobPlan& plan, const Machine& machine, const WorkLimits& limits)
+      : job_(job), plan_(plan), machine_(machine), limits_(limits), ops_(machine.create_ops(job.sharding.ranks)) {}
 
   absl::StatusOr<Cost> CostOf(const GraphRefs& graphs, const StepOptions& options) const;
   Job WithMicroBatch(int64_t micro_batch) const;
@@ -64,6 +66,7 @@ class Alternatives {
   const Job& job_;
   const JobPlan& plan_;
   const Machine& machine_;
+  const WorkLimits& limits_;
   std::unique_ptr<Ops> ops_;
   Cost own_;
 };

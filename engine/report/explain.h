@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "engine/memory/machine.h"
 #include "engine/planner/job_plan.h"
+#include "engine/program/work_limits.h"
 
 namespace shale {
 
@@ -16,6 +17,10 @@ namespace shale {
 // what accumulating unsharded (no_sync) would cost, and what other strategies would need. Compiles and plans the
 // alternatives, which takes seconds for the largest models. `machine` is the one that `plan` was made with; its budget
 // is not used. The report ends in a newline.
-absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Machine& machine);
+//
+// When the time of `limits` is over, the report has the sections that were finished until then, and names the others.
+// If not even the first could be, returns DeadlineExceeded.
+absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Machine& machine,
+                                        const WorkLimits& limits = {});
 
 }  // namespace shale

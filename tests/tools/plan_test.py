@@ -51,6 +51,14 @@ class PlanTest(unittest.TestCase):
                 self.assertIn("Plan of " + job, text)
                 self.assertIn(" one arena a rank of ", text)
 
+    def test_comparisons_and_searches_end_in_time(self):
+        job = f"--job={_JOBS}/gpt2_124m.textproto"
+        for flag, said in (("--explain", "--explain compared nothing within 0 s; give more"),
+                           ("--fit=batch.micro_batch", "--fit found no value within 0 s; give more")):
+            result = self.call(job, flag, "--seconds=0", "--set=memory.budget_bytes=1000000000000")
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn(said, result.stderr)
+
     def test_jobs_that_measure_a_gpu_fit_one_of_140_gib(self):
         paths = glob.glob(_GPU_JOBS + "/*.textproto")
         self.assertEqual(len(paths), 10)

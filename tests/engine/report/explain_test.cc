@@ -1,5 +1,7 @@
 #include "engine/report/explain.h"
 
+#include <atomic>
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -375,6 +377,29 @@ TEST(Explain, NoSyncOfGradientsIsStrategyOptimizer) {
 
 TEST(Explain, TheOptimizerStepAddsNothing) {
   EXPECT_TRUE(absl::StrContains(Flat(Explain(Named(Accumulation::kSharded))), "It adds nothing"));
+}
+
+// Regression: nothing bounded how long the comparisons took.
+TEST(Explain, WhatIsNotFinishedInTimeIsNamed) {
+  const Job job = SmallDecoderJob(false);
+  const JobPlan plan = Plan(job);
+  const std::string whole = Explain(job);
+  const auto within = [&](std::chrono::nanoseconds time) {
+    return ExplainText(job, plan, MachineOf(), {.deadline = WorkLimits::Clock::now() + time});
+  };
+  EXPECT_EQ(within(std::chrono::nanoseconds(0)).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(within(std::chrono::hours(1)).value(), whole);
+  for (auto time = std::chrono::microseconds(50); time < std::chrono::seconds(1); time *= 3) {
+    const absl::StatusOr<std::string> text = within(time);
+    if (!text.ok()) continue;
+    // What was finished is what it would have been.
+    const size_t end = text->find("Left out, because the time for planning is over: ");
+    EXPECT_TRUE(absl::StartsWith(whole, text->substr(0, end))) << *text;
+    EXPECT_EQ(end == text->npos, *text == whole);
+  }
+  const std::atomic<bool> cancelled = true;
+  EXPECT_EQ(ExplainText(job, plan, MachineOf(), {.cancelled = &cancelled}).status().code(),
+            absl::StatusCode::kCancelled);
 }
 
 TEST(Explain, CategoriesAddUpToThePeak) {
