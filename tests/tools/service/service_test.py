@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 import urllib.request
 
@@ -233,6 +234,76 @@ class ServiceTest(unittest.TestCase):
         self.assertIn("job a is CANCELLED; this call is for jobs that are queued or running",
                       service.refusal("preempt", "a"))
         self.assertEqual(list(service.states()), ["a"])
+
+    # Regression: model.adapter.folder was not looked at, and links were not followed.
+    def test_no_path_leads_out_of_the_data_folder(self):
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        data, outside = os.path.join(folder.name, "data"), os.path.join(folder.name, "outside")
+        os.makedirs(os.path.join(data, "texts", "more"))
+        os.makedirs(outside)
+        for path in (os.path.join(data, "text.txt"), os.path.join(data, "texts", "a.txt"),
+                     os.path.join(outside, "secret.txt")):
+            shutil.copy(os.path.join(self.data, "text.txt"), path)
+        service = Service(folder.name, data)
+        self.addCleanup(service.end, signal.SIGKILL)
+
+        def refused(job):
+            return service.refusal("submit", write(folder.name, job))
+
+        links = {"file": os.path.join(outside, "secret.txt"), "folder": outside, "up": "..", "self": ".",
+                 "texts/more/b.txt": "../../../outside/secret.txt", "twice": "file"}
+        for name, target in links.items():
+            os.symlink(target, os.path.join(data, name))
+        fields = {"data.path": lambda path: _JOB.replace("text.txt", path),
+                  "data.evaluation_path": lambda path: _JOB.replace("data {", f'data {{ evaluation_path: "{path}"'),
+                  "data.evaluation_sources":
+                      lambda path: _JOB.replace("data {", f'data {{ evaluation_sources: "e {path}"'),
+                  "data.tokenizer": lambda path: _JOB.replace("data {", f'data {{ tokenizer: "{path}"'),
+                  "data.mix": lambda path: _JOB.replace("data {", f'data {{ mix: "9 {path}"'),
+                  "model.adapter.folder":
+                      lambda path: _JOB.replace("model {", f'model {{ adapter {{ folder: "{path}" }}')}
+        for field, job in fields.items():
+            for name in ("file", "folder", "folder/secret.txt", "up", "self", "texts", "twice"):
+                said = refused(job(name))
+                self.assertIn(f"job: {field}: a link at or in \"{name}\" leads out of the data folder", said)
+            self.assertIn(f"job: {field}: found a path outside of the data folder", refused(job(outside)))
+        self.assertIn("job: runtime.tuning_table: ",
+                      refused(_JOB.replace("threads_per_rank: 1", 'threads_per_rank: 1 tuning_table: "text.txt"')))
+        os.remove(os.path.join(data, "texts/more/b.txt"))
+        os.symlink("nowhere", os.path.join(data, "texts/more/b.txt"))
+        self.assertIn('a link in "texts" leads nowhere', refused(fields["data.path"]("texts")))
+        # Links that stay inside are as good as files.
+        os.remove(os.path.join(data, "texts/more/b.txt"))
+        os.symlink("../../text.txt", os.path.join(data, "texts/more/b.txt"))
+        os.symlink("..", os.path.join(data, "texts/more/around"))
+        self.assertEqual(service.call("submit", write(folder.name, fields["data.path"]("texts/more/b.txt")))[0]["state"],
+                         "QUEUED")
+
+    def test_jobs_and_watchers_have_bounds(self):
+        folder, service = self.start("--threads=1", "--most_jobs=2", "--most_watchers=2")
+        job = write(folder, _LONG_JOB)
+        for name in ("a", "b"):
+            service.call("submit", job, f"--id={name}")
+        service.call("cancel", "b")
+        self.assertIn("the service has 2 jobs, and keeps at most 2", service.refusal("submit", job))
+        self.assertEqual(service.call("submit", job, "--id=a")[0]["id"], "a")  # It exists already.
+        watchers = [subprocess.Popen(service.command("watch", "a"), stdout=subprocess.PIPE, text=True)
+                    for _ in range(2)]
+        for watcher in watchers:
+            self.addCleanup(watcher.stdout.close)
+            self.addCleanup(watcher.wait)
+            self.addCleanup(watcher.kill)
+            watcher.stdout.readline()
+        self.assertIn("jobs are watched by 2 calls, and no more may be", service.refusal("watch", "b"))
+        watchers[0].kill()
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while time.monotonic() < deadline:
+            if subprocess.run(service.command("watch", "b"), capture_output=True, check=False).returncode == 0:
+                break
+        else:
+            self.fail("a watcher that was killed still counts")
+        self.assertEqual(service.call("cancel", "a")[0]["state"], "CANCELLED")
 
     def test_a_cancelled_job_makes_room_and_stays_cancelled(self):
         folder, service = self.start("--threads=1")

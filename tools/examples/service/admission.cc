@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -16,19 +19,47 @@ namespace {
 constexpr int64_t kSaveEverySteps = 100;
 constexpr double kMib = 1 << 20;
 
-// Returns an error unless the path is empty, or that of a file or folder inside of the data folder.
+namespace fs = std::filesystem;
+
+constexpr size_t kMostFiles = 100'000;  // Of a folder that a job reads.
+
+bool IsInside(const std::string& path, const std::string& folder) { return absl::StartsWith(path, folder + "/"); }
+
+// Returns an error unless the path is empty, or that of a file or folder inside of the data folder, which is canonical.
+// Links are followed, also those in a folder, because the trainer follows them.
 absl::Status CheckDataPath(absl::string_view field, const std::string& path, const std::string& data_folder) {
   if (path.empty()) return absl::OkStatus();
-  std::error_code error;
-  const std::string normal = std::filesystem::path(path).lexically_normal();
-  if (!absl::StartsWith(normal, data_folder + "/")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "job: ", field, ": found a path outside of the data folder; give one that starts there, such as \"texts\""));
+  const auto refused = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("job: ", field, ": ", why));
+  };
+  const std::string normal = fs::path(path).lexically_normal();
+  if (!IsInside(normal, data_folder)) {
+    return refused("found a path outside of the data folder; give one that starts there, such as \"texts\"");
   }
-  if (std::filesystem::exists(normal, error)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("job: ", field, ": there is no \"",
-                                                 normal.substr(data_folder.size() + 1),
-                                                 "\" in the data folder of the service"));
+  const std::string shown = normal.substr(data_folder.size() + 1);
+  std::error_code error;
+  std::vector<std::string> to_visit = {fs::canonical(normal, error)};
+  if (error) return refused(absl::StrCat("there is no \"", shown, "\" in the data folder of the service"));
+  std::set<std::string> seen(to_visit.begin(), to_visit.end());
+  while (!to_visit.empty()) {
+    const std::string visited = std::move(to_visit.back());
+    to_visit.pop_back();
+    if (!IsInside(visited, data_folder)) {
+      return refused(
+          absl::StrCat("a link at or in \"", shown, "\" leads out of the data folder; give a path without it"));
+    }
+    if (!fs::is_directory(visited, error)) continue;
+    for (fs::directory_iterator entry(visited, error); !error && entry != fs::directory_iterator();
+         entry.increment(error)) {
+      const std::string real = fs::canonical(entry->path(), error);
+      if (error) return refused(absl::StrCat("a link in \"", shown, "\" leads nowhere; give a path without it"));
+      if (seen.insert(real).second) to_visit.push_back(real);
+      if (seen.size() > kMostFiles)
+        return refused(absl::StrCat("\"", shown, "\" has more than ", kMostFiles, " files"));
+    }
+    if (error) return refused(absl::StrCat("cannot read a folder of \"", shown, "\""));
+  }
+  return absl::OkStatus();
 }
 
 // Refuses what this service does not do, rather than leaving it out.
@@ -40,6 +71,10 @@ absl::Status CheckSupported(const shale::Job& job, const std::string& data_folde
   }
   for (const shale::MixedData& mixed : job.data.mix) {
     SHALE_RETURN_IF_ERROR(CheckDataPath("data.mix", mixed.path, data_folder));
+  }
+  SHALE_RETURN_IF_ERROR(CheckDataPath("model.adapter.folder", job.adapter_folder, data_folder));
+  if (!job.runtime.tuning_table.empty()) {
+    return absl::InvalidArgumentError("job: runtime.tuning_table: this service trains on the CPU; leave it out");
   }
   for (const shale::EvaluationSource& source : job.data.evaluation_sources) {
     SHALE_RETURN_IF_ERROR(CheckDataPath("data.evaluation_sources", source.path, data_folder));

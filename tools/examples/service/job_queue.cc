@@ -36,10 +36,10 @@ absl::Status WrongState(const JobStatus& job, absl::string_view allowed) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobQueue>> JobQueue::Open(const std::string& folder, const std::string& data_folder,
-                                                         const Budget& budget) {
+                                                         const Budget& budget, const Limits& limits) {
   SHALE_ASSIGN_OR_RETURN(JobFolders folders, JobFolders::Open(folder));
   SHALE_ASSIGN_OR_RETURN(const std::vector<JobStatus> recorded, folders.Load());
-  std::unique_ptr<JobQueue> queue(new JobQueue(std::move(folders), data_folder, budget));
+  std::unique_ptr<JobQueue> queue(new JobQueue(std::move(folders), data_folder, budget, limits));
   for (const JobStatus& status : recorded) SHALE_RETURN_IF_ERROR(queue->Add(status));
   queue->scheduler_ = std::thread([queue = queue.get()] { queue->Schedule(); });
   return queue;
@@ -68,6 +68,12 @@ absl::StatusOr<JobStatus> JobQueue::Submit(absl::string_view job, const std::str
     if (text == admitted.job_text) return StatusOf(found->second);
     return absl::AlreadyExistsError(
         absl::StrCat("there is a job \"", id, "\" with other settings; choose another id, or none"));
+  }
+  if (std::ssize(jobs_) >= limits_.jobs) {
+    return absl::ResourceExhaustedError(absl::StrCat("the service has ", jobs_.size(), " jobs, and keeps at most ",
+                                                     limits_.jobs,
+                                                     " with those that have ended (--most_jobs); end it, move folders "
+                                                     "of ended jobs elsewhere, and start it again"));
   }
   JobStatus status;
   status.set_id(id);
@@ -122,15 +128,31 @@ absl::StatusOr<JobStatus> JobQueue::Resume(const std::string& id) {
 
 absl::Status JobQueue::Watch(const std::string& id, int64_t position, absl::FunctionRef<bool()> is_wanted,
                              absl::FunctionRef<bool(const WatchEvent&)> emit) {
-  JobStatus::State told = JobStatus::STATE_UNSPECIFIED;
   std::unique_lock lock(mutex_);
   SHALE_ASSIGN_OR_RETURN(const Job* const job, Find(id));
+  if (watchers_ >= limits_.watchers) {
+    return absl::ResourceExhaustedError(absl::StrCat("jobs are watched by ", watchers_,
+                                                     " calls, and no more may be (--most_watchers); try again later, "
+                                                     "or call List"));
+  }
+  ++watchers_;
+  lock.unlock();
+  const absl::Status status = WatchToEnd(*job, position, is_wanted, emit);
+  lock.lock();
+  --watchers_;
+  return status;
+}
+
+absl::Status JobQueue::WatchToEnd(const Job& job, int64_t position, absl::FunctionRef<bool()> is_wanted,
+                                  absl::FunctionRef<bool(const WatchEvent&)> emit) {
+  JobStatus::State told = JobStatus::STATE_UNSPECIFIED;
+  std::unique_lock lock(mutex_);
   while (true) {
     if (ending_) return Ending();
     // Read before the lines, so that the event that says that a job has ended follows all of them.
-    const JobStatus status = StatusOf(*job);
+    const JobStatus status = StatusOf(job);
     lock.unlock();
-    SHALE_ASSIGN_OR_RETURN(const std::string lines, job->log->ReadLines(position));
+    SHALE_ASSIGN_OR_RETURN(const std::string lines, job.log->ReadLines(position));
     WatchEvent event;
     event.set_position(position);
     if (status.state() != told && (lines.empty() || !IsFinal(status.state()))) {

@@ -34,12 +34,19 @@
 
 namespace service {
 
+// How much clients may ask for, besides what the budget holds.
+struct Limits {
+  int64_t jobs = 1000;    // Jobs in the folder, ended ones too: each keeps its files, and its loss curve in memory.
+  int64_t watchers = 64;  // Calls of Watch at a time: each holds a thread.
+};
+
 // Any thread may call its functions. service.proto says what those do that bear the names of calls.
 class JobQueue {
  public:
   // Reads the jobs in `folder`, and starts those that wait. Relative paths in jobs start at `data_folder`.
+  // The folder may have more jobs than `limits`, which then takes no further ones.
   static absl::StatusOr<std::unique_ptr<JobQueue>> Open(const std::string& folder, const std::string& data_folder,
-                                                        const Budget& budget);
+                                                        const Budget& budget, const Limits& limits);
   // Waits until every job that runs has saved a checkpoint. The next service goes on with these jobs.
   ~JobQueue();
 
@@ -66,9 +73,9 @@ class JobQueue {
     int64_t runs = 0;                   // How often it was started.
   };
 
-  JobQueue(JobFolders folders, std::string data_folder, const Budget& budget)
-      : folders_(std::move(folders)), data_folder_(std::move(data_folder)), budget_(budget) {}
-  // All but Schedule, which is the scheduler's thread, are called with mutex_ held.
+  JobQueue(JobFolders folders, std::string data_folder, const Budget& budget, const Limits& limits)
+      : folders_(std::move(folders)), data_folder_(std::move(data_folder)), budget_(budget), limits_(limits) {}
+  // All but Schedule, which is the scheduler's thread, and WatchToEnd are called with mutex_ held.
   void Schedule();
   void StartWhatFits();
   void End(Job& job);
@@ -80,6 +87,9 @@ class JobQueue {
   // Sets the state of a job that ended by itself, even if it cannot be written. The next service then finds the job in
   // the queue, and takes it to the same end once more.
   void RecordEnd(Job& job, JobStatus::State state, const absl::Status& why);
+  // Watches a job until it ends, or nobody wants to know any more. Called without mutex_.
+  absl::Status WatchToEnd(const Job& job, int64_t position, absl::FunctionRef<bool()> is_wanted,
+                          absl::FunctionRef<bool(const WatchEvent&)> emit);
   absl::StatusOr<JobStatus> Stop(Job& job, JobStatus::State wanted, std::unique_lock<std::mutex>& lock);
   static JobStatus StatusOf(const Job& job);
   std::vector<Job*> InOrder();
@@ -87,11 +97,13 @@ class JobQueue {
   const JobFolders folders_;
   const std::string data_folder_;
   const Budget budget_;
+  const Limits limits_;
   std::mutex admission_mutex_;  // One job is planned at a time, because planning may take much memory.
   std::mutex mutex_;            // Guards what follows, but for the logs, which never go away.
   std::condition_variable changed_;
   bool must_schedule_ = false;
   bool ending_ = false;
+  int64_t watchers_ = 0;
   std::vector<std::string> ended_;   // Jobs whose runners have called on_end.
   std::map<std::string, Job> jobs_;  // By id. None is ever removed.
   int64_t next_place_ = 1;

@@ -27,6 +27,8 @@ ABSL_FLAG(std::string, folder, "", "Where the service keeps its jobs: made if it
 ABSL_FLAG(std::string, data, "", "The folder with the data of all jobs. Required.");
 ABSL_FLAG(int64_t, threads, std::thread::hardware_concurrency(), "Threads that all running jobs have together.");
 ABSL_FLAG(int64_t, memory_mib, 4096, "Memory that all running jobs have together: arenas and pinned memory.");
+ABSL_FLAG(int64_t, most_jobs, 1000, "Jobs that the service keeps, with those that have ended.");
+ABSL_FLAG(int64_t, most_watchers, 64, "Calls that watch jobs at a time.");
 ABSL_FLAG(std::string, host, "127.0.0.1", "The address to listen at. There is no authentication.");
 ABSL_FLAG(int, port, 50051, "The port of the calls; 0: any that is free.");
 ABSL_FLAG(int, page_port, 8080, "The port of the web page; 0: any that is free.");
@@ -43,6 +45,7 @@ constexpr char kUsage[] =
     "start, and stderr says why.";
 
 constexpr std::chrono::seconds kDeadlineOfCalls(2);
+constexpr int kOtherThreads = 16;  // Of calls that do not watch. More calls at a time are refused.
 
 int Fail(absl::string_view message) {
   std::fprintf(stderr, "service: %s\n", std::string(message).c_str());
@@ -54,7 +57,8 @@ int Serve(const sigset_t& signals) {
   const std::string data = std::filesystem::canonical(absl::GetFlag(FLAGS_data), error);
   if (error) return Fail(absl::StrCat("--data=", absl::GetFlag(FLAGS_data), ": ", error.message()));
   const Budget budget = {.threads = absl::GetFlag(FLAGS_threads), .bytes = absl::GetFlag(FLAGS_memory_mib) << 20};
-  absl::StatusOr<std::unique_ptr<JobQueue>> queue = JobQueue::Open(absl::GetFlag(FLAGS_folder), data, budget);
+  const Limits limits = {.jobs = absl::GetFlag(FLAGS_most_jobs), .watchers = absl::GetFlag(FLAGS_most_watchers)};
+  absl::StatusOr<std::unique_ptr<JobQueue>> queue = JobQueue::Open(absl::GetFlag(FLAGS_folder), data, budget, limits);
   if (!queue.ok()) return Fail(queue.status().message());
 
   const std::string host = absl::GetFlag(FLAGS_host);
@@ -62,6 +66,9 @@ int Serve(const sigset_t& signals) {
   int port = 0;
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // Two services must not share a port.
+  grpc::ResourceQuota quota;
+  quota.SetMaxThreads(static_cast<int>(limits.watchers) + kOtherThreads);
+  builder.SetResourceQuota(quota);
   builder.AddListeningPort(absl::StrCat(host, ":", absl::GetFlag(FLAGS_port)), grpc::InsecureServerCredentials(),
                            &port);
   builder.RegisterService(&rpc);
@@ -98,6 +105,9 @@ int main(int argc, char** argv) {
   if (absl::GetFlag(FLAGS_threads) < 1 || absl::GetFlag(FLAGS_memory_mib) < 1 ||
       absl::GetFlag(FLAGS_memory_mib) > int64_t{1} << 30) {
     return service::Fail("give --threads of at least 1, and --memory_mib of 1 to 2^30");
+  }
+  for (const int64_t most : {absl::GetFlag(FLAGS_most_jobs), absl::GetFlag(FLAGS_most_watchers)}) {
+    if (most < 1 || most > 10'000) return service::Fail("give --most_jobs and --most_watchers of 1 to 10000");
   }
   // Every thread inherits the mask, so signals come to sigwait only.
   sigset_t signals;
