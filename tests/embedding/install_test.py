@@ -18,7 +18,8 @@ sys.path.insert(0, os.path.join(ROOT, "tools"))
 from package.elf import Elf  # noqa: E402
 from package.private_libraries import SYSTEM, Bundle  # noqa: E402
 
-_TOOLS = ("train", "plan", "generate", "export")
+_TOOLS = ("train", "plan", "generate", "evaluate", "export", "tokenize", "inspect_checkpoint")
+_SCRIPTS = ("inspect_run", "launch", "plot_run")
 _SOURCES = os.path.join(ROOT, "tests/embedding/c")
 
 
@@ -64,6 +65,13 @@ class InstallTest(unittest.TestCase):
 
     def test_the_tools_end_in_the_bits_of_the_build(self):
         self.assertEqual(self.train([os.path.join(ROOT, ".out/bin/tools/train")]), self.expected)
+
+    def test_all_programs_are_installed_and_run(self):
+        for name in _TOOLS + _SCRIPTS:
+            self.assertIn("--help", run([os.path.join(self.prefix, "bin/shale-" + name), "--help"]))
+        run([os.path.join(self.prefix, "bin/shale-launch"), "--processes=2", "--",
+             os.path.join(self.prefix, "bin/shale-train"), f"--job={self.job}", "--set", MODEL, "--set",
+             f"telemetry.run_folder={self.folder}/launched", "--set", "sharding.ranks=2"])
 
     def test_files_of_an_earlier_installation_are_replaced(self):
         for name in REMOVED:

@@ -30,6 +30,19 @@ class PythonTest(unittest.TestCase):
         platform = os.path.basename(self.wheel).split("-")[-1][:-len(".whl")]
         self.assertIn(f'platform tag: "{platform}"', " ".join(said.split()))
 
+    def test_everything_has_one_version(self):
+        # Regression: the wheel said 0.1.0, pkg-config 0.6, and the documentation of CMake 0.1.
+        version = run(["pkg-config", "--modversion", "shale"],
+                      env={**os.environ, "PKG_CONFIG_PATH": os.path.join(self.prefix, "lib/pkgconfig")}).strip()
+        self.assertTrue(os.path.exists(os.path.join(self.prefix, f"lib/libshale.so.{version}")), version)
+        self.assertTrue(os.path.basename(self.wheel).startswith(f"shale-{version}-"), self.wheel)
+        said = run([self.python, "-c", "import importlib.metadata, shale; "
+                    "print(shale.__version__, importlib.metadata.version('shale'))"])
+        self.assertEqual(said.split(), [version] * 2)
+        for page in ("README.md", "tools/README.md"):
+            with open(os.path.join(ROOT, page), encoding="utf-8") as file:
+                self.assertIn(f"find_package(Shale {version} REQUIRED)", file.read())
+
     def test_the_package(self):
         run([self.python, os.path.join(_SOURCES, "package_test.py"), os.path.join(self.prefix, "include")],
             cwd=self.folder)

@@ -9,13 +9,15 @@ import unittest
 
 _INSTALL = """
 build_packages() { :; }
-service_packages() { :; }
-install_packages() { :; }
+service_packages() { echo httplib; }
+install_packages() { echo install_packages $* >> calls; }
+say_build_time() { echo "takes $1 to $2"; }
 install_cudnn_frontend() { :; }
 has_nvidia_driver() { [[ -n ${DRIVER:-} ]]; }
 """
 _BAZEL = r"""#!/usr/bin/env python3
 import os, sys
+if sys.argv[1:] == ["info", "output_base"]: sys.exit(print(os.getcwd()))
 with open("calls", "a") as calls: print(*sys.argv[1:], file=calls)
 for argument in sys.argv:
     if argument.startswith("--build_event_json_file="): open(argument.split("=", 1)[1], "w").close()
@@ -45,7 +47,7 @@ class ScriptsTest(unittest.TestCase):
         self.root = folder.name
         for name in ("tools/test", "tools/quickstart", "tools/fuzz", "tools/install",
                      "tools/build_defs/changed_tests.py", "tools/build_defs/count_tests.py",
-                     "tools/build_defs/test_times.py"):
+                     "tools/build_defs/test_times.py", "tools/examples/service/build"):
             with open(name, encoding="utf-8") as script:
                 self.write(name, script.read())
         self.write("tools/build_defs/install.sh", _INSTALL)
@@ -73,7 +75,10 @@ class ScriptsTest(unittest.TestCase):
         ended = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False,
                                env={**os.environ, "PATH": path, "SECONDS_PER_STEP": "0.1", **environment})
         with open(calls, encoding="utf-8") as file:
-            return ended.returncode, ended.stdout + ended.stderr, file.read().splitlines()
+            self.installed, made = [], []
+            for line in file.read().splitlines():
+                (self.installed if line.startswith("install_packages") else made).append(line)
+        return ended.returncode, ended.stdout + ended.stderr, made
 
     def test_by_default_there_is_one_optimized_run_and_with_all_three(self):
         code, said, calls = self.call("tools/test")
@@ -153,20 +158,56 @@ class ScriptsTest(unittest.TestCase):
             self.assertEqual((code, calls), (2, []))
         code, said, calls = self.call("tools/install", "--help")
         self.assertEqual((code, calls), (0, []))
-        self.assertTrue(said.startswith("tools/install --prefix=DIR [--no-cuda] [--arch=ARCHITECTURES]\n"), said)
+        self.assertTrue(said.startswith("tools/install --prefix=DIR [--cuda | --no-cuda] [--arch=ARCHITECTURES]\n"), said)
+        # Regression: this built and trained.
+        for script, begin in (("tools/quickstart", "Goes from a fresh Debian 12 to text "),
+                              ("tools/examples/service/build", "Builds the example service and its client")):
+            for flag in ("--help", "-h"):
+                code, said, calls = self.call(script, flag)
+                self.assertEqual((code, calls, self.installed), (0, [], []))
+                self.assertTrue(said.startswith(begin), said)
+                self.assertNotIn("#", said)
+        for wrong in (("help",), ("-x",), ("--set", "data.path=mine", "data.path=mine")):
+            code, said, calls = self.call("tools/quickstart", *wrong)
+            self.assertEqual((code, calls, self.installed), (2, [], []), said)
+            self.assertIn(f"tools/quickstart: found {wrong[-1]}; wanted flags of train", said)
         for wrong in ((), ("--prefix",), ("--prefix=/opt/shale", "--nocuda")):
             code, said, calls = self.call("tools/install", *wrong)
             self.assertEqual((code, calls), (2, []))
             self.assertRegex(said, "^tools/install: (--prefix=DIR is missing|unknown argument --nocuda)")
 
     def test_install_builds_and_copies_to_the_prefix(self):
-        code, said, calls = self.call("tools/install", "--prefix", "a/b", "--no-cuda")
+        programs = "train,plan,generate,evaluate,export,tokenize,inspect_checkpoint"
+        code, said, calls = self.call("tools/install", "--prefix", "a/b", "--no-cuda", DRIVER="1")
         self.assertEqual(code, 0, said)
+        self.assertRegex(said, "takes [0-9]+ to [0-9]+")
         self.assertTrue(calls[0].startswith("build -c opt --//tools/build_defs:cuda=false "), calls)
-        self.assertEqual(calls[1:], [f"main.py --prefix={self.root}/a/b --built=.out/bin/tools"])
-        _, _, calls = self.call("tools/install", "--prefix=/opt/shale", DESTDIR="staging")
+        self.assertTrue(calls[0].endswith(" " + " ".join("//tools:" + name for name in programs.split(","))), calls)
+        self.assertEqual(calls[1:], [f"main.py --prefix={self.root}/a/b --built=.out/bin/tools --programs={programs}"])
+        _, _, calls = self.call("tools/install", "--prefix=/opt/shale", DESTDIR="staging", DRIVER="1")
         self.assertNotIn("cuda", calls[0])
-        self.assertEqual(calls[1:], [f"main.py --prefix={self.root}/staging/opt/shale --built=.out/bin/tools"])
+        self.assertEqual(calls[1:], [f"main.py --prefix={self.root}/staging/opt/shale --built=.out/bin/tools "
+                                     f"--programs={programs},tune"])
+
+    def test_install_leaves_nvcc_out_where_nothing_could_run_it(self):
+        # Regression: nvcc compiled all kernels for minutes where there was a toolkit and no GPU.
+        for flags, driver, cuda in (((), "", False), ((), "1", True), (("--cuda",), "", True),
+                                    (("--no-cuda",), "1", False), (("--arch=90a",), "", True)):
+            _, said, calls = self.call("tools/install", "--prefix=a", *flags, DRIVER=driver)
+            self.assertEqual("--//tools/build_defs:cuda=false" not in calls[0], cuda, (flags, driver))
+            self.assertEqual("no NVIDIA driver here" in said, not flags and not driver, said)
+
+    def test_the_service_is_built_also_by_a_bazel_that_was_started_before_its_packages_were_there(self):
+        # Regression: Bazel ended with success and built nothing.
+        found = os.path.join(self.root, "external/cpp_httplib/defs.bzl")
+        for have in (None, "True", "False"):
+            if have:
+                self.write(found, f"HAVE_HTTPLIB = {have}\n")
+            code, said, calls = self.call("tools/examples/service/build")
+            self.assertEqual(code, 0, said)
+            self.assertEqual(self.installed, ["install_packages httplib"])
+            self.assertEqual("shutdown" in calls, have == "False", calls)
+            self.assertTrue(calls[-1].endswith("//tools/examples/service //tools/examples/service:client"), calls)
 
     def test_install_refuses_a_prefix_that_it_cannot_write_before_it_builds(self):
         self.write("a_file", "")

@@ -5,7 +5,7 @@ load(":cc.bzl", "cc_library")
 
 # A value for target_compatible_with that leaves the target out of //... if the Debian packages are missing that
 # tools/build_defs/service_packages.txt lists.
-NEEDS_HTTPLIB = [] if HAVE_HTTPLIB else ["//tools/build_defs:without_httplib"]
+NEEDS_HTTPLIB = [] if HAVE_HTTPLIB else ["//tools/build_defs:libcpp-httplib-dev_was_missing_when_bazel_started"]
 
 def cc_grpc_library(name, src, deps, **kwargs):
     """Compiles the services of one .proto file, which imports no other, to a C++ library.

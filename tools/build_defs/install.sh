@@ -39,6 +39,14 @@ install_packages() {
   ! command -v bazel >/dev/null || bazel shutdown >/dev/null 2>&1 || true
 }
 
+# say_build_time LEAST MOST: says how long a first build takes that takes so many seconds of a CPU, all cores at work.
+say_build_time() {
+  local cores
+  cores=$(nproc)
+  echo "Building on $cores cores. The first time this takes about $((($1 + 60 * cores - 1) / (60 * cores))) to" \
+    "$((($2 + 60 * cores - 1) / (60 * cores))) minutes, later seconds."
+}
+
 # Returns whether programs can find an NVIDIA driver on this machine.
 has_nvidia_driver() {
   [[ -e /dev/nvidiactl || $(PATH=$PATH:/sbin ldconfig -p 2>/dev/null) == *libcuda.so.1* ]]

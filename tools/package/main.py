@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.join(_ROOT, "tools"))
 from package.elf import Elf, ElfError  # noqa: E402
 from package.private_libraries import Bundle, BundleError  # noqa: E402
 
-TOOLS = ("train", "plan", "generate", "export")
+_SCRIPTS = ("inspect_run", "launch", "plot_run")  # Of tools/: they need Python alone.
 _HEADERS = "engine/c"
 _TEMPLATES = "tools/package/templates"
 # Where templates go, from the prefix.
@@ -22,6 +22,12 @@ _DEVELOPMENT_FILES = {
     "ShaleConfigVersion.cmake": "lib/cmake/Shale",
     "shale.pc": "lib/pkgconfig",
 }
+
+
+def version(soname):
+    """Returns the version of everything that is installed. A library of another SONAME is another major version, because
+    programs do not start with it; the minor version is that of the C interface."""
+    return f"{soname.rpartition('.')[2]}.{interface_version()}"
 
 
 def interface_version():
@@ -78,6 +84,10 @@ def install_programs(to, library, tools):
     to.link(soname, "lib/libshale.so")
     for i, tool in enumerate(tools, 1):
         to.write(bundle.root(i, "../lib/shale"), f"bin/shale-{os.path.basename(tool)}", 0o755)
+    for script in _SCRIPTS:
+        to.copy(os.path.join(_ROOT, "tools", script), f"bin/shale-{script}", 0o755)
+    installed = [os.path.basename(tool) for tool in tools] + list(_SCRIPTS)
+    to.remove_others("bin/shale-*", [f"bin/shale-{name}" for name in installed])
     to.remove_others("lib/shale/libshale_*", private)
     to.remove_others(f"lib/{soname}.*", (full,))
     for package, license_file in bundle.licenses().items():
@@ -89,11 +99,9 @@ def install_development_files(to, soname):
     """Installs what compilers, CMake and pkg-config read."""
     for header in sorted(glob.glob(os.path.join(_ROOT, _HEADERS, "shale*.h"))):
         to.copy(header, f"include/{os.path.basename(header)}")
-    # A library of another SONAME is another major version, because programs do not start with it.
-    version = f"{soname.rpartition('.')[2]}.{interface_version()}"
     for name, folder in _DEVELOPMENT_FILES.items():
         with open(os.path.join(_ROOT, _TEMPLATES, name), encoding="utf-8") as file:
-            text = file.read().replace("@VERSION@", version).replace("@SONAME@", soname)
+            text = file.read().replace("@VERSION@", version(soname)).replace("@SONAME@", soname)
         to.write(text.encode(), f"{folder}/{name}")
 
 
@@ -101,11 +109,12 @@ def main(arguments):
     parser = argparse.ArgumentParser(prog="tools/package/main.py", description=__doc__)
     parser.add_argument("--prefix", required=True)
     parser.add_argument("--built", required=True, help="the folder .out/bin/tools of the build")
+    parser.add_argument("--programs", required=True, metavar="NAME,...", help="those of the build to install")
     options = parser.parse_args(arguments)
     to = Installation(options.prefix)
     library = os.path.join(options.built, "package/libshale.so")
     try:
-        install_programs(to, library, [os.path.join(options.built, tool) for tool in TOOLS])
+        install_programs(to, library, [os.path.join(options.built, tool) for tool in options.programs.split(",")])
         install_development_files(to, Elf(library).soname)
     except (BundleError, ElfError, OSError) as error:
         print(f"tools/install: {error}", file=sys.stderr)

@@ -43,9 +43,10 @@ Tag: py3-none-{platform}
 """
 
 
-def version():
-    with open(os.path.join(_PACKAGE, "__init__.py"), encoding="utf-8") as file:
-        return re.search(r'^__version__ = "(.+)"$', file.read(), re.M).group(1)
+def version(prefix):
+    """Returns the version of an installed prefix, which pkg-config says too. The package has the same."""
+    with open(os.path.join(prefix, "lib/pkgconfig/shale.pc"), encoding="utf-8") as file:
+        return re.search(r"^Version: (.+)$", file.read(), re.M).group(1)
 
 
 def libraries(prefix):
@@ -89,10 +90,10 @@ def make(prefix, folder):
     """Writes the wheel and returns its path."""
     os.makedirs(folder, exist_ok=True)
     tag = f"manylinux_2_{oldest_glibc([path for _, path in libraries(prefix)])}_{platform.machine()}"
-    name = f"shale-{version()}"
+    name = f"shale-{version(prefix)}"
     path = os.path.join(folder, f"{name}-py3-none-{tag}.whl")
     licenses = os.path.join(prefix, "share/doc/shale")
-    metadata = {"METADATA": _METADATA.format(version=version(), license=read(os.path.join(_ROOT, "LICENSE")).decode()
+    metadata = {"METADATA": _METADATA.format(version=version(prefix), license=read(os.path.join(_ROOT, "LICENSE")).decode()
                                              .splitlines()[0].strip(),
                                              readme=read(os.path.join(_ROOT, "README.md")).decode()).encode(),
                 "WHEEL": _WHEEL.format(platform=tag).encode(),

@@ -15,6 +15,7 @@ A job is a text of settings (proto/job.proto). Errors are subclasses of ShaleErr
 what was found and what to do. Calls that take long release the interpreter's lock.
 """
 
+from shale._c import API_VERSION
 from shale._admit import Admission, WayOut, admit
 from shale._data import Samples, Stream
 from shale._errors import (Cancelled, DeadlineExceeded, FailedPrecondition, InvalidJob, NotFound, OutOfMemory,
@@ -28,7 +29,7 @@ from shale._stop import Stop
 from shale._trainer import EvaluationReport, StepReport, Trainer
 from shale._verify import Check, Verification, verify
 
-__version__ = "0.1.0"
+__version__ = f"0.{API_VERSION}"  # That of the whole installation: SONAME and C interface.
 __all__ = ["Admission", "Builder", "Cancelled", "Check", "DeadlineExceeded", "EvaluationReport", "FailedPrecondition",
            "Generator", "GraphOptions", "InvalidJob", "Job", "Model", "NotFound", "OutOfMemory", "Plan", "Samples",
            "ShaleError", "StepReport", "Stop", "Stream", "Trainer", "Verification", "WayOut", "admit", "export",
