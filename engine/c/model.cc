@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "engine/c/calls.h"
 #include "engine/c/handles.h"
 #include "engine/config/set_model.h"
@@ -59,6 +60,30 @@ Handles<NumberedBuilder>& Builders() {
 
 std::string Text(const char* text) { return text == nullptr ? "" : text; }
 
+// Returns an error of the graph with the names that functions have in this interface and in bindings, without prefixes.
+absl::Status InTheseNames(const absl::Status& status) {
+  const std::string message =
+      absl::StrReplaceAll(status.message(), {{"AddGroup", "add_group"},
+                                             {"AddNorm", "norm"},
+                                             {"AddParameter", "add_parameter"},
+                                             {"AddResidual", "add"},
+                                             {"ApplyRope", "rope"},
+                                             {"BeginUnit", "begin_unit"},
+                                             {"BidirectionalAttention", "bidirectional_attention"},
+                                             {"EndLastUnit", "end_last_unit"},
+                                             {"EndUnit", "end_unit"},
+                                             {"GraphBuilder", "builder"},
+                                             {"GroupNorm", "group_norm"},
+                                             {"HeadNorm", "head_norm"},
+                                             {"LinearCrossEntropy", "linear_cross_entropy"},
+                                             {"MeanSquaredError", "mean_squared_error"},
+                                             {"SplitFirst", "split_first"},
+                                             {"SplitLast", "split_last"},
+                                             {"SwiGlu", "swiglu"},
+                                             {"UnitInput()", "unit_input"}});
+  return absl::Status(status.code(), message);
+}
+
 absl::StatusOr<ModelGraph> Build(const shale_model& model, const GraphOptions& options) {
   const auto builder = std::make_shared<NumberedBuilder>(options);
   SHALE_ASSIGN_OR_RETURN(const uint64_t handle, Builders().Add(builder));
@@ -68,7 +93,8 @@ absl::StatusOr<ModelGraph> Build(const shale_model& model, const GraphOptions& o
   const absl::Status built = StatusOf(model.build(model.user, handle, &given, &error), error, "model.build");
   SHALE_RETURN_IF_ERROR(Builders().Free(handle));
   SHALE_RETURN_IF_ERROR(built);
-  return builder->builder.Finish();
+  absl::StatusOr<ModelGraph> graph = builder->builder.Finish();
+  return graph.ok() ? std::move(graph) : InTheseNames(graph.status());
 }
 
 // Calls `body` with a builder. Returns SHALE_NONE if the handle is of none, or if the builder cannot go on, for

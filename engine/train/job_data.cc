@@ -99,16 +99,16 @@ absl::StatusOr<std::shared_ptr<MixedSamples>> Mix(const TokenSource& source, std
 
 absl::Status CheckOneKind(const Job& job, const JobData::Own& own) {
   if (own.training == nullptr && own.evaluation != nullptr) {
-    return absl::InvalidArgumentError("TrainerOptions.evaluation_data is given without TrainerOptions.data");
+    return absl::InvalidArgumentError("the program gives evaluation_data and no data; give both to the trainer");
   }
   if (own.training == nullptr && job.data.path.empty()) {
     return absl::InvalidArgumentError(
-        "data.path: missing; give a text file, a token file, or a folder of such files (a program may instead give its "
-        "own data, TrainerOptions.data)");
+        "data.path: missing; give a text file, a token file, or a folder of such files (a program may instead give "
+        "the trainer data of its own)");
   }
   if (own.training != nullptr && !job.data.path.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("data.path: found \"", job.data.path,
-                                                   "\", but TrainerOptions.data gives data too; keep one of them"));
+                                                   "\", and the program gives the trainer data too; keep one of them"));
   }
   return absl::OkStatus();
 }
@@ -279,7 +279,7 @@ absl::Status JobData::OpenOwn(const Job& job, const Own& own) {
   }
   if (job.telemetry.evaluate_every > 0 && own.evaluation == nullptr) {
     return absl::InvalidArgumentError(
-        "telemetry.evaluate_every: there is no evaluation data; give TrainerOptions.evaluation_data, or leave it out");
+        "telemetry.evaluate_every: there is no evaluation data; give the trainer evaluation_data, or leave it out");
   }
   facts_.vocabulary = data.vocabulary;
   saved_.tokenizer = data.name;
@@ -312,8 +312,8 @@ absl::StatusOr<std::unique_ptr<BatchLoader>> JobData::OpenOther(const Job& job, 
                                                                 DataSource& source) const {
   if (!job.data.path.empty()) {
     return absl::FailedPreconditionError(
-        "this run reads the files of data.path, and its checkpoints resume with those alone; give the data as "
-        "TrainerOptions.data, without data.path, to change it");
+        "this run reads the files of data.path, and its checkpoints resume with those alone; give the data to the "
+        "trainer, without data.path, to change it");
   }
   if (total_samples_ >= 0) {
     return absl::FailedPreconditionError(
@@ -367,7 +367,7 @@ absl::Status CheckSource(const DataSource& source, int processes, bool saves) {
     return absl::InvalidArgumentError(
         absl::StrCat("data \"", source.description().name,
                      "\": callbacks save and restore are missing, which checkpoints need; give both, or no "
-                     "TrainerOptions.checkpoint_folder"));
+                     "folder for checkpoints"));
   }
   return absl::OkStatus();
 }

@@ -91,7 +91,8 @@ absl::Status Find(const ResumeOptions& options, const std::string& folder,
   SHALE_ASSIGN_OR_RETURN(NewestCheckpoint newest, UseNewestCheckpoint(folder, use));
   resumed.passed_over = std::move(newest.passed_over);
   if (newest.path.empty() && options.from == ResumeFrom::kLatest) {
-    return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder, " to resume from"));
+    return absl::NotFoundError(folder.empty() ? "there is no folder of checkpoints to resume from"
+                                              : absl::StrCat("there is no checkpoint in ", folder, " to resume from"));
   }
   return absl::OkStatus();
 }

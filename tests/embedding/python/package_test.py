@@ -102,7 +102,10 @@ class PackageTest(unittest.TestCase):
         return shale.Samples(sample, 31, vocabulary=_TOKENS)
 
     def losses(self, **options):
-        with shale.Trainer(self.job, **options) as trainer:
+        return self.losses_of(self.job, **options)
+
+    def losses_of(self, job, **options):
+        with shale.Trainer(job, **options) as trainer:
             return [report.loss for report in trainer]
 
     def test_plans(self):
@@ -308,6 +311,29 @@ class PackageTest(unittest.TestCase):
         with self.assertRaises(shale.ShaleError) as raised:
             shale.plan(shale.Job.parse(_JOB[_JOB.index("batch"):], own_model=True), model=wrong)
         self.assertIn("no such layer", str(raised.exception))
+
+    def test_misuse_of_a_builder_is_told_in_names_of_python(self):
+        def parameter(b):
+            return b.parameter(b.group("all"), "table", (b.options.vocabulary, 4))
+
+        def begin(b):
+            b.begin_unit("all")
+            return b.embedding(parameter(b))
+
+        def no_loss(b):
+            begin(b)
+            b.end_last_unit()
+
+        misuses = [no_loss, lambda b: b.embedding(parameter(b)), lambda b: b.end_unit(begin(b)), begin,
+                   lambda b: b.linear(begin(b), 99), lambda b: b.parameter(7, "p", (1, 1)),
+                   lambda b: b.swiglu(b.split_last(begin(b), 3)), lambda b: b.rope(begin(b)),
+                   lambda b: (begin(b), b.begin_unit("other")), lambda b: b.mean_squared_error(begin(b)),
+                   lambda b: b.head_norm(begin(b), parameter(b), begin(b)), lambda b: b.end_last_unit()]
+        job = shale.Job.parse(_JOB[_JOB.index("batch"):], own_model=True)
+        for build in misuses:
+            with self.assertRaises(shale.ShaleError) as raised:
+                self.losses_of(job, model=shale.Model(build, "wrong", "digest"), data=self.samples())
+            self.assertNotRegex(str(raised.exception), r"\b[A-Z][a-z]+[A-Z]\w*|::", str(raised.exception))
 
     def test_attention_in_both_directions(self):
         @shale.model(digest="width=6")

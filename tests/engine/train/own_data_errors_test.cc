@@ -36,14 +36,14 @@ TEST_F(OwnDataErrors, AJobHasOneKindOfData) {
   MadeUpData data(Describe(false));
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   ExpectRefused({"data.path=/text"}, &data, kInvalid,
-                "data.path: found \"/text\", but TrainerOptions.data gives data too; keep one of them");
+                "data.path: found \"/text\", and the program gives the trainer data too; keep one of them");
   ExpectRefused({}, nullptr, kInvalid,
                 "data.path: missing; give a text file, a token file, or a folder of such files (a program may instead "
-                "give its own data, TrainerOptions.data)");
-  ExpectRefused({}, nullptr, kInvalid, "TrainerOptions.evaluation_data is given without TrainerOptions.data", "",
+                "give the trainer data of its own)");
+  ExpectRefused({}, nullptr, kInvalid, "the program gives evaluation_data and no data", "",
                 &data);
   ExpectRefused({"telemetry.evaluate_every=2"}, &data, kInvalid,
-                "telemetry.evaluate_every: there is no evaluation data; give TrainerOptions.evaluation_data");
+                "telemetry.evaluate_every: there is no evaluation data; give the trainer evaluation_data");
 }
 
 TEST_F(OwnDataErrors, ADescriptionThatFitsNeitherJobNorModelIsRefused) {

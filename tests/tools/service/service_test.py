@@ -262,14 +262,12 @@ class ServiceTest(unittest.TestCase):
                   "data.tokenizer": lambda path: _JOB.replace("data {", f'data {{ tokenizer: "{path}"'),
                   "data.mix": lambda path: _JOB.replace("data {", f'data {{ mix: "9 {path}"'),
                   "model.adapter.folder":
-                      lambda path: _JOB.replace("model {", f'model {{ adapter {{ folder: "{path}" }}')}
+                      lambda path: _JOB.replace("model {", f'model {{ adapter {{ rank: 2 folder: "{path}" }}')}
         for field, job in fields.items():
             for name in ("file", "folder", "folder/secret.txt", "up", "self", "texts", "twice"):
                 said = refused(job(name))
                 self.assertIn(f"job: {field}: a link at or in \"{name}\" leads out of the data folder", said)
             self.assertIn(f"job: {field}: found a path outside of the data folder", refused(job(outside)))
-        self.assertIn("job: runtime.tuning_table: ",
-                      refused(_JOB.replace("threads_per_rank: 1", 'threads_per_rank: 1 tuning_table: "text.txt"')))
         os.remove(os.path.join(data, "texts/more/b.txt"))
         os.symlink("nowhere", os.path.join(data, "texts/more/b.txt"))
         self.assertIn('a link in "texts" leads nowhere', refused(fields["data.path"]("texts")))

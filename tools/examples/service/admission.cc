@@ -73,9 +73,6 @@ absl::Status CheckSupported(const shale::Job& job, const std::string& data_folde
     SHALE_RETURN_IF_ERROR(CheckDataPath("data.mix", mixed.path, data_folder));
   }
   SHALE_RETURN_IF_ERROR(CheckDataPath("model.adapter.folder", job.adapter_folder, data_folder));
-  if (!job.runtime.tuning_table.empty()) {
-    return absl::InvalidArgumentError("job: runtime.tuning_table: this service trains on the CPU; leave it out");
-  }
   for (const shale::EvaluationSource& source : job.data.evaluation_sources) {
     SHALE_RETURN_IF_ERROR(CheckDataPath("data.evaluation_sources", source.path, data_folder));
   }
