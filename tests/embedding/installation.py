@@ -10,7 +10,8 @@ from run_test import INSTALL_FLAG, ROOT, run
 
 # Files of an earlier installation, from the prefix. Those in REMOVED have names that the new one does not use.
 REPLACED = ("bin/shale-train", "lib/libshale.so.0", "include/shale.h")
-REMOVED = ("bin/shale-old", "lib/libshale.so.0.0", "lib/shale/libshale_old.so.1", "share/shale/shale-0.0-py3-none-any.whl")
+REMOVED = ("bin/shale-old", "lib/libshale.so.0.0", "lib/shale/libshale_old.so.1",
+           "share/shale/shale-0.0-py3-none-any.whl")
 OLD = b"of an earlier installation"
 
 

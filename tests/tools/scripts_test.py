@@ -158,7 +158,7 @@ class ScriptsTest(unittest.TestCase):
             self.assertEqual((code, calls), (2, []))
         code, said, calls = self.call("tools/install", "--help")
         self.assertEqual((code, calls), (0, []))
-        self.assertTrue(said.startswith("tools/install --prefix=DIR [--cuda | --no-cuda] [--arch=ARCHITECTURES]\n"), said)
+        self.assertTrue(said.startswith("tools/install --prefix=DIR [--cuda | --no-cuda] [--arch="), said)
         # Regression: this built and trained.
         for script, begin in (("tools/quickstart", "Goes from a fresh Debian 12 to text "),
                               ("tools/examples/service/build", "Builds the example service and its client")):

@@ -25,8 +25,8 @@ _DEVELOPMENT_FILES = {
 
 
 def version(soname):
-    """Returns the version of everything that is installed. A library of another SONAME is another major version, because
-    programs do not start with it; the minor version is that of the C interface."""
+    """Returns the version of everything that is installed. A library of another SONAME is another major version,
+    because programs do not start with it; the minor version is that of the C interface."""
     return f"{soname.rpartition('.')[2]}.{interface_version()}"
 
 

@@ -93,8 +93,8 @@ def make(prefix, folder):
     name = f"shale-{version(prefix)}"
     path = os.path.join(folder, f"{name}-py3-none-{tag}.whl")
     licenses = os.path.join(prefix, "share/doc/shale")
-    metadata = {"METADATA": _METADATA.format(version=version(prefix), license=read(os.path.join(_ROOT, "LICENSE")).decode()
-                                             .splitlines()[0].strip(),
+    license_name = read(os.path.join(_ROOT, "LICENSE")).decode().splitlines()[0].strip()
+    metadata = {"METADATA": _METADATA.format(version=version(prefix), license=license_name,
                                              readme=read(os.path.join(_ROOT, "README.md")).decode()).encode(),
                 "WHEEL": _WHEEL.format(platform=tag).encode(),
                 "licenses/LICENSE": read(os.path.join(_ROOT, "LICENSE"))}

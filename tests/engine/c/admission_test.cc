@@ -177,8 +177,7 @@ TEST_F(AdmissionTest, WrongOptionsAreRefused) {
     return std::string(error_.message);
   };
   EXPECT_THAT(message([](shale_admission_options& o) { o.size = 0; }), StartsWith("options->size is 0"));
-  EXPECT_EQ(message([](shale_admission_options& o) { o.device = 2; }),
-            "device is 2; allowed: SHALE_CPU, SHALE_CUDA");
+  EXPECT_EQ(message([](shale_admission_options& o) { o.device = 2; }), "device is 2; allowed: SHALE_CPU, SHALE_CUDA");
   EXPECT_THAT(message([](shale_admission_options& o) { o.hardware_threads = -1; }),
               StartsWith("hardware_threads is -1; allowed: 0 to "));
   EXPECT_THAT(message([](shale_admission_options& o) { o.most_ranks = -1; }), StartsWith("most_ranks is -1"));

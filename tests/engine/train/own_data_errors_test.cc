@@ -40,8 +40,7 @@ TEST_F(OwnDataErrors, AJobHasOneKindOfData) {
   ExpectRefused({}, nullptr, kInvalid,
                 "data.path: missing; give a text file, a token file, or a folder of such files (a program may instead "
                 "give the trainer data of its own)");
-  ExpectRefused({}, nullptr, kInvalid, "the program gives evaluation_data and no data", "",
-                &data);
+  ExpectRefused({}, nullptr, kInvalid, "the program gives evaluation_data and no data", "", &data);
   ExpectRefused({"telemetry.evaluate_every=2"}, &data, kInvalid,
                 "telemetry.evaluate_every: there is no evaluation data; give the trainer evaluation_data");
 }

@@ -275,8 +275,8 @@ class ServiceTest(unittest.TestCase):
         os.remove(os.path.join(data, "texts/more/b.txt"))
         os.symlink("../../text.txt", os.path.join(data, "texts/more/b.txt"))
         os.symlink("..", os.path.join(data, "texts/more/around"))
-        self.assertEqual(service.call("submit", write(folder.name, fields["data.path"]("texts/more/b.txt")))[0]["state"],
-                         "QUEUED")
+        inside = write(folder.name, fields["data.path"]("texts/more/b.txt"))
+        self.assertEqual(service.call("submit", inside)[0]["state"], "QUEUED")
 
     def test_jobs_and_watchers_have_bounds(self):
         folder, service = self.start("--threads=1", "--most_jobs=2", "--most_watchers=2")
