@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/backends/job_backend.h"
+#include "engine/config/file_remarks.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
 #include "engine/launch/world.h"
@@ -118,9 +119,13 @@ int Fail(const absl::Status& status, int exit_code) {
   return exit_code;
 }
 
-void PrintResumed(const Resumed& resumed) {
+// Says from which checkpoint the run goes on. Of a new run, says what the files of its model ask for and it leaves out.
+void PrintBeginning(const Resumed& resumed, const Job& job) {
   for (const std::string& reason : resumed.passed_over) Print(absl::StrCat("skipped: ", reason));
-  if (resumed.path.empty()) return;
+  if (resumed.path.empty()) {
+    for (const std::string& remark : FileRemarks(job)) Print(remark);
+    return;
+  }
   Print(absl::StrCat("resuming from ", resumed.path, " after step ", resumed.manifest.step));
 }
 
@@ -244,7 +249,7 @@ int Train(const Flags& flags) {
   const std::string plan_text = PlanOf(**trainer, decided->products);
   const auto show = [&]() -> absl::StatusOr<std::string> {
     SHALE_RETURN_IF_ERROR(ShowPlan(flags, **trainer, plan_text));
-    PrintResumed((*trainer)->resumed());
+    PrintBeginning((*trainer)->resumed(), (*trainer)->job());
     const std::string slow = SlowSaveWarning((*trainer)->plan(), *folder, world.ranks_on_host(), flags.grace_seconds);
     if (!slow.empty()) Print(slow);
     return "";

@@ -1,6 +1,5 @@
 #include "engine/config/adapter_spec.h"
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -23,12 +22,6 @@ bool MatchesALayer(absl::string_view target, const std::vector<AdaptableLinear>&
     }
   }
   return false;
-}
-
-// Returns whether a layer has an adapter in any block.
-bool IsAdapted(const AdapterConfig& adapter, const AdaptableLinear& linear, int64_t layers) {
-  return std::any_of(adapter.targets.begin(), adapter.targets.end(),
-                     [&](const std::string& target) { return MatchesALayer(target, {linear}, layers); });
 }
 
 }  // namespace
@@ -66,16 +59,6 @@ void CheckAdapter(const DecoderConfig& config, SpecErrors& errors) {
                                 absl::StrJoin(names, ", "),
                                 ", and those of the other blocks; what follows a dot is "
                                 "enough, and * matches any run of characters"));
-  }
-  for (const AdaptableLinear& linear : linears) {
-    const int64_t smaller = std::min(linear.in, linear.out);
-    if (adapter.rank <= smaller || !IsAdapted(adapter, linear, config.layers)) continue;
-    errors.AddRule({"model.adapter.rank", "model.decoder.width", "model.decoder.hidden", "model.decoder.kv_heads"},
-                   absl::StrCat("rank ", adapter.rank, " is larger than the smaller side of ", linear.name,
-                                ", whose "
-                                "weight is [",
-                                linear.out, ", ", linear.in, "]; give at most ", smaller, ", or targets without it"));
-    return;
   }
 }
 

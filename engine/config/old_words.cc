@@ -153,6 +153,8 @@ constexpr Word kValues[] = {
     {"OPTIM", "ZERO1"},
     {"OPTIMGRADS", "ZERO2"},
     {"OPTIMGRADSPARAMS", "FULL_SHARD"},
+    {"GPU", "CUDA"},
+    {"NVIDIA", "CUDA"},
 };
 
 template <size_t n>

@@ -1,7 +1,9 @@
 #include "engine/hugging_face/adapter_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "engine/hugging_face/config.h"
+#include "engine/hugging_face/dropout.h"
 #include "engine/hugging_face/fields.h"
 #include "engine/hugging_face/folder_path.h"
 #include "engine/hugging_face/layout.h"
@@ -57,6 +60,46 @@ absl::StatusOr<std::set<std::string>> TargetModules(const DecoderConfig& config)
     targets.insert(missing[word] == 0 ? word : module);
   }
   return targets;
+}
+
+// The keys of PEFT that are read below, and those that say nothing that the tensors and the job do not say: which
+// layers have adapters, how these began, where the base came from, and how PEFT runs them. Any other key that is set,
+// also one of a later PEFT, may change what the adapters compute.
+constexpr absl::string_view kKnown[] = {"peft_type",
+                                        "bias",
+                                        "use_dora",
+                                        "lora_bias",
+                                        "use_qalora",
+                                        "init_lora_weights",
+                                        "r",
+                                        "lora_alpha",
+                                        "use_rslora",
+                                        "lora_dropout",
+                                        "auto_mapping",
+                                        "base_model_name_or_path",
+                                        "corda_config",
+                                        "ensure_weight_tying",
+                                        "eva_config",
+                                        "exclude_modules",
+                                        "fan_in_fan_out",
+                                        "inference_mode",
+                                        "layers_pattern",
+                                        "layers_to_transform",
+                                        "loftq_config",
+                                        "lora_ga_config",
+                                        "megatron_config",
+                                        "megatron_core",
+                                        "peft_version",
+                                        "qalora_group_size",
+                                        "revision",
+                                        "runtime_config",
+                                        "target_modules",
+                                        "task_type"};
+
+// Returns whether a value is other than null, false, 0, and an empty string, list or object.
+bool IsSet(const Json& value) {
+  return !(value.is_null() || value == false || value == 0 || (value.is_string() && value == "") ||
+           (value.is_structured() && value.empty()));
 }
 
 // Returns whether training began by taking the adapters out of the weights of the base, as PiSSA does. Such adapters
@@ -106,17 +149,17 @@ absl::StatusOr<AdapterConfig> ReadHfAdapterConfig(const std::string& folder) {
   fields.Demand("use_dora", /*allowed=*/false, /*absent=*/false, "the engine has plain adapters");
   fields.Demand("lora_bias", /*allowed=*/false, /*absent=*/false, "the engine's adapters have no bias");
   fields.Demand("use_qalora", /*allowed=*/false, /*absent=*/false, "the engine has plain adapters");
-  for (const char* key : {"rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication",
-                          "trainable_token_indices", "target_parameters", "alora_invocation_tokens", "use_bdlora",
-                          "arrow_config", "kasa_config", "monteclora_config"}) {
-    const Json* value = fields.Find(key);
-    if (value != nullptr && !value->empty()) fields.Refuse(key, "none");
+  for (const auto& [key, value] : json->items()) {
+    if (IsSet(value) && std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown)) {
+      fields.Refuse(key, "nothing; the engine's adapters have no such setting");
+    }
   }
   if (ChangesTheBase(fields)) fields.Refuse("init_lora_weights", "an initialization that leaves the base as it is");
   AdapterConfig config;
   config.rank = fields.Int("r", 1, 1 << 16);
   config.alpha = fields.Number("lora_alpha", 1e-6, 1e6);
   config.rank_stabilized = fields.BoolOr("use_rslora", false);
+  ReadDropout(fields, AdapterDropoutKeys());  // Only checks the values.
   SHALE_RETURN_IF_ERROR(errors.ToStatus());
   return config;
 }

@@ -14,10 +14,10 @@ namespace shale {
 absl::StatusOr<std::string> HfAdapterConfigText(const DecoderConfig& config, const std::string& base);
 
 // Returns rank, alpha and rank_stabilized of the adapters of `folder`/adapter_config.json, without targets, which
-// follow from the tensors. Ignores dropout, because the engine trains without it. Returns InvalidArgument, with one
-// line per problem as ReadHfConfig does, for everything that the engine cannot compute exactly: other kinds of
-// adapters, biases, layers with ranks of their own, further modules that were trained, and adapters of a base that
-// their initialization changed (PiSSA and others).
+// follow from the tensors, and without dropout (HfAdapterDropout). Returns InvalidArgument, with one line per problem
+// as ReadHfConfig does, for everything that the engine cannot compute exactly: other kinds of adapters, biases, layers
+// with ranks of their own, further modules that were trained, adapters of a base that their initialization changed
+// (PiSSA and others), and settings of PEFT that it does not know.
 absl::StatusOr<AdapterConfig> ReadHfAdapterConfig(const std::string& folder);
 
 }  // namespace shale

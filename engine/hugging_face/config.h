@@ -1,9 +1,10 @@
 // Converts between the config.json of a Hugging Face folder and the engine's DecoderConfig.
 //
 // Families: llama, mistral, qwen2, qwen3, gpt2, falcon. A config.json means what transformers computes from it,
-// including the defaults of transformers for absent keys; only the sizes must be present. Dropout settings are ignored,
-// because the engine trains without dropout and inference has none. Keys that do not affect the model's arithmetic
-// (token ids, architectures, names) are ignored too.
+// including the defaults of transformers for absent keys; only the sizes must be present. Dropout is no part of the
+// config, because the engine trains without; HfDropout (engine/hugging_face/dropout.h) says what a folder asks for.
+// Keys that do not affect the model's arithmetic (token ids, architectures, names) are ignored. README.md lists the
+// keys.
 #pragma once
 
 #include <cstdint>

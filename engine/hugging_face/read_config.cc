@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/hugging_face/config.h"
+#include "engine/hugging_face/dropout.h"
 #include "engine/hugging_face/fields.h"
 #include "engine/hugging_face/folder_path.h"
 #include "engine/hugging_face/rope.h"
@@ -47,6 +48,11 @@ class Reader {
     for (const absl::string_view key : {"is_encoder_decoder", "add_cross_attention"}) {
       top_.Demand(key, false, false, "the engine trains decoders alone");
     }
+    // No family lists this key, but transformers makes the masks of all of them by it. There, null is false.
+    if (json_.contains("is_causal") && json_["is_causal"] != true) {
+      errors_.Add("is_causal", ShownJson(json_["is_causal"]), "true, because a decoder sees no later tokens");
+    }
+    ReadDropout(top_, DropoutKeysOf(type_));  // Only checks the values.
     c_.vocabulary = top_.Int("vocab_size", 1, kMaxVocabulary);
     c_.init_std = top_.NumberOr("initializer_range", 0.02, 0, 100);
     if (type_ == HfModelType::kGpt2) {

@@ -30,10 +30,8 @@ void ReadLlama3(const HfFields& top, const HfFields& rope, DecoderConfig* config
     rope.Refuse("low_freq_factor", absl::StrCat("a number below high_freq_factor ", scaling.high_freq_factor));
   }
   scaling.original_context = rope.IntOr(kOriginal, config->max_positions, 1, kMaxRopeTokens);
-  // In transformers the value outside the scaling wins, so a value there must agree.
-  if (top.Has(kOriginal) && top.Int(kOriginal, 1, kMaxRopeTokens) != scaling.original_context) {
-    top.Refuse(kOriginal, absl::StrCat(scaling.original_context, ", the value in the scaling"));
-  }
+  // A value outside of the scaling wins, as in transformers.
+  if (top.Has(kOriginal)) scaling.original_context = top.Int(kOriginal, 1, kMaxRopeTokens);
 }
 
 }  // namespace

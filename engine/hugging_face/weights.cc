@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -34,15 +35,25 @@ absl::StatusOr<bool> HaveEqualValues(const StoredTensor& a, const StoredTensor& 
   return true;
 }
 
+// Returns the name of a tensor as a layout has it. The files of some trainers have the name that the adapters have in
+// PEFT's memory, lora_A.default.weight; PEFT itself writes lora_A.weight.
+std::string BareName(absl::string_view name, absl::string_view prefix) {
+  absl::ConsumePrefix(&name, prefix);
+  for (const absl::string_view matrix : {"lora_A", "lora_B"}) {
+    if (absl::EndsWith(name, absl::StrCat(".", matrix, ".default.weight"))) {
+      return absl::StrCat(absl::StripSuffix(name, "default.weight"), "weight");
+    }
+  }
+  return std::string(name);
+}
+
 // Pairs the tensors that the model needs with those that the files have.
 class Matcher {
  public:
   Matcher(const HfLayout& layout, const TensorFiles& files, HfProblems* problems)
       : layout_(layout), problems_(*problems) {
     for (const auto& [name, stored] : files.tensors) {
-      absl::string_view bare = name;
-      absl::ConsumePrefix(&bare, layout.prefix);
-      const auto [at, is_new] = stored_.try_emplace(std::string(bare), Stored{name, stored});
+      const auto [at, is_new] = stored_.try_emplace(BareName(name, layout.prefix), Stored{name, stored});
       if (!is_new) problems_.Add(absl::StrCat(ShownTensorName(name), ": stored twice, also as ", at->second.name));
     }
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/checkpoint/base_values.h"
 #include "engine/config/base.h"
+#include "engine/config/file_remarks.h"
 #include "engine/config/print.h"
 #include "engine/config/set_model.h"
 #include "engine/io/crc32c.h"
@@ -176,6 +177,7 @@ absl::Status Session::Begin(const TrainerOptions& options) {
     uint64_t digest = 0;
     SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, ControlChannel::kSteps,
                                         SetInitialWeights(job_, *state_, HasBase(job_) ? &digest : nullptr)));
+    for (const std::string& remark : FileRemarks(job_)) Tell(Warning{remark});
     return HasBase(job_) ? RecordBase(digest) : absl::OkStatus();
   }
   if (resumed_.manifest.base) SHALE_RETURN_IF_ERROR(ReadBaseAgain());

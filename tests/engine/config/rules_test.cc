@@ -442,10 +442,8 @@ TEST(Rules, AdaptersFitTheModel) {
       SetError({"model.decoder.family=GPT2", "model.adapter={rank: 4 targets: \"c_attn\" targets: \"ffn.c_proj\"}"}),
       "");
   EXPECT_EQ(SetError({"model.decoder.family=FALCON", "model.adapter={rank: 4 targets: \"blocks.3.*\"}"}), "");
-  EXPECT_EQ(SetError({"model.decoder.kv_heads=1", "model.adapter.rank=17"}),
-            "--set: model.adapter.rank: rank 17 is larger than the smaller side of attention.k_proj, whose weight is "
-            "[16, 64]; give at most 16, or targets without it");
-  EXPECT_EQ(SetError({"model.decoder.kv_heads=1", "model.adapter={rank: 17 targets: \"q_proj\"}"}), "");
+  // Regression: a rank above the smaller side of a layer, here 16, was refused. PEFT trains such adapters.
+  EXPECT_EQ(SetError({"model.decoder.kv_heads=1", "model.adapter.rank=17"}), "");
   EXPECT_EQ(SetError({"model.adapter.alpha=3"}),
             "job.textproto:1:1: model.adapter.rank: missing, and there is no default; allowed: 1 to 65536");
   EXPECT_EQ(

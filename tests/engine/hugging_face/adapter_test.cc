@@ -1,6 +1,8 @@
 // Adapters go out as a PEFT folder and come back to the bit, or are merged into the weights.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -8,8 +10,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "engine/hugging_face/adapter_config.h"
 #include "engine/hugging_face/adapter_folder.h"
+#include "engine/hugging_face/dropout.h"
 #include "engine/hugging_face/merged_weights.h"
 #include "engine/hugging_face/strict_json.h"
 #include "engine/hugging_face/weights.h"
@@ -121,6 +125,64 @@ TEST(HfAdapterTest, MergedWeightsAreUpdatedInAnyRange) {
     ASSERT_TRUE(ReadTestWeights("blocks.1.ffn.down.weight", 3, absl::MakeSpan(given)).ok());
     EXPECT_EQ(other, given);
   }
+}
+
+// Regression: files with the names of PEFT's memory were refused. Trainers write them that save the state of the model
+// themselves.
+TEST(HfAdapterTest, TensorsMayHaveTheNameOfTheAdapter) {
+  const TempFolder folder;
+  const DecoderConfig config = Adapted(HfModel("llama"), {"q_proj"});
+  ASSERT_TRUE(Export(config, folder.Path("a")).ok());
+  const std::string bytes = ReadFile(folder.Path("a/adapter_model.safetensors"), 1 << 20).value();
+  const auto read = [&] {
+    const absl::StatusOr<HfWeights> weights = HfWeights::OpenAdapter(folder.Path("a"), config);
+    EXPECT_TRUE(weights.ok()) << weights.status();
+    std::vector<float> values(2 * 12);
+    EXPECT_TRUE(weights.ok() &&
+                weights->Read("blocks.1.attention.q_proj.lora_A.weight", 0, absl::MakeSpan(values)).ok());
+    return values;
+  };
+  const std::vector<float> wanted = read();
+  // The header is JSON after its length in eight bytes.
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), 8);
+  std::string header = absl::StrReplaceAll(bytes.substr(8, length), {{".lora_A.weight", ".lora_A.default.weight"},
+                                                                     {".lora_B.weight", ".lora_B.default.weight"}});
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const uint64_t longer = header.size();
+  folder.Write("a/adapter_model.safetensors",
+               absl::StrCat(std::string(reinterpret_cast<const char*>(&longer), 8), header, bytes.substr(8 + length)));
+  EXPECT_EQ(read(), wanted);
+}
+
+// Every key of LoraConfig of PEFT 0.21, set to a value that is not its default, is read, says nothing new, or is
+// refused.
+TEST(HfAdapterTest, KeysOfPeftAreKnownOrRefused) {
+  const TempFolder folder;
+  const auto refusal = [&](absl::string_view members) {
+    folder.Write("adapter_config.json", absl::StrCat(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 2)", members, "}"));
+    return std::string(ReadHfAdapterConfig(folder.path()).status().message());
+  };
+  for (const absl::string_view key :
+       {"use_dora", "lora_bias", "use_qalora", "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication",
+        "trainable_token_indices", "target_parameters", "alora_invocation_tokens", "use_bdlora", "arrow_config",
+        "kasa_config", "monteclora_config", "velora_config", "a_key_of_a_later_peft"}) {
+    for (const absl::string_view value : {"true", "[1]", "{\"a\": 1}", "3", "\"x\""}) {
+      EXPECT_THAT(refusal(absl::StrCat(", \"", key, "\": ", value)), HasSubstr(absl::StrCat(key, ": found "))) << value;
+    }
+    EXPECT_EQ(refusal(absl::StrCat(", \"", key, "\": null")), "");
+    EXPECT_EQ(refusal(absl::StrCat(", \"", key, "\": false")), "");
+  }
+  EXPECT_EQ(refusal(R"(, "auto_mapping": {"a": "b"}, "base_model_name_or_path": "x", "corda_config": {"a": 1},
+      "ensure_weight_tying": true, "eva_config": {"a": 1}, "exclude_modules": ["x"], "fan_in_fan_out": true,
+      "inference_mode": true, "layers_pattern": "h", "layers_to_transform": [0], "loftq_config": {"loftq_bits": 4},
+      "lora_ga_config": {"a": 1}, "megatron_config": {"a": 1}, "megatron_core": "megatron.core",
+      "peft_version": "0.21.0", "qalora_group_size": 16, "revision": "main", "target_modules": ["q_proj"],
+      "runtime_config": {"ephemeral_gpu_offload": false}, "task_type": "CAUSAL_LM")"),
+            "");
+  EXPECT_EQ(refusal(R"(, "lora_dropout": 0.05)"), "");
+  EXPECT_EQ(HfAdapterDropout(folder.path()).value(), "lora_dropout 0.05");
+  EXPECT_THAT(refusal(R"(, "lora_dropout": 2)"), HasSubstr("lora_dropout: found 2"));
 }
 
 TEST(HfAdapterTest, OtherFoldersAreRefused) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "engine/hugging_face/dropout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/hugging_face/models.h"
@@ -99,6 +100,42 @@ TEST(HfConfigTest, BothSpellingsOfRotaryScalingMeanTheSame) {
   EXPECT_EQ(Parse(Replace(kLlama31, "\"rope_scaling\"", "\"rope_parameters\"")), Parse(kLlama31));
 }
 
+// Regression: a length outside of the scaling was refused, unless the scaling had the same. In transformers it wins.
+TEST(HfConfigTest, TheOriginalLengthMayLieOutsideOfTheScaling) {
+  constexpr char kInside[] = R"(,
+                   "original_max_position_embeddings": 8192)";
+  const std::string without = Replace(kLlama31, kInside, "");
+  EXPECT_EQ(Parse(without).rope_scaling->original_context, 131072);
+  EXPECT_EQ(Parse(With(without, "\"original_max_position_embeddings\": 8192")), Parse(kLlama31));
+  EXPECT_EQ(Parse(With(kLlama31, "\"original_max_position_embeddings\": 4096")).rope_scaling->original_context, 4096);
+  const std::string newer = Replace(without, "\"rope_scaling\"", "\"rope_parameters\"");
+  EXPECT_EQ(Parse(With(newer, "\"original_max_position_embeddings\": 8192")), Parse(kLlama31));
+}
+
+// Regression: dropout was ignored without a word. Evaluation does not depend on it, so it is said and not refused.
+TEST(HfConfigTest, DropoutIsFoundWhereTransformersTakesIt) {
+  const TempFolder folder;
+  const auto dropout = [&](absl::string_view text) {
+    folder.Write("config.json", std::string(text));
+    EXPECT_EQ(ReadHfConfig(folder.path()).value(), Parse(text));
+    return HfDropout(folder.path()).value();
+  };
+  EXPECT_EQ(dropout(kLlama31), "");
+  for (const absl::string_view text : {kMistral, kQwen2, kQwen3}) {
+    EXPECT_EQ(dropout(text), "");
+    EXPECT_EQ(dropout(With(text, "\"attention_dropout\": 0.05")), "attention_dropout 0.05");
+    EXPECT_EQ(dropout(With(text, "\"attn_pdrop\": 0.05, \"hidden_dropout\": 0.1")), "");  // Keys of other families.
+  }
+  EXPECT_EQ(dropout(Replace(kLlama31, "\"attention_dropout\": 0.0", "\"attention_dropout\": 1")),
+            "attention_dropout 1");
+  // The file has two of the three keys. The third has the default of GPT2Config.
+  EXPECT_EQ(dropout(kGpt2), "attn_pdrop 0.1, embd_pdrop 0.1, resid_pdrop 0.1");
+  EXPECT_EQ(dropout(Replace(With(kGpt2, "\"resid_pdrop\": 0"), "_pdrop\": 0.1", "_pdrop\": 0.0")), "");
+  EXPECT_EQ(dropout(kFalcon40b), "");
+  EXPECT_EQ(dropout(With(kFalcon40b, "\"hidden_dropout\": 0.2, \"attention_dropout\": 0.1")),
+            "attention_dropout 0.1, hidden_dropout 0.2");
+}
+
 TEST(HfConfigTest, TheOtherFamilies) {
   EXPECT_EQ(Parse(kMistral).attention_window, 4096);
   EXPECT_EQ(Parse(kMistral).kv_heads, 8);
@@ -179,6 +216,10 @@ TEST(HfConfigTest, RefusesWhatTheEngineDoesNotCompute) {
        "rope_parameters.full_attention"},
       {With(kQwen2, "\"rope_parameters\": {\"rope_theta\": 7.0}"), "rope_theta: found 1000000.0; allowed: 7"},
       {With(kQwen2, "\"rope_parameters\": [1]"), "rope_parameters: found [1]"},
+      {With(kMistral, "\"is_causal\": false"), "is_causal: found false; allowed: true"},
+      {With(kGpt2, "\"is_causal\": null"), "is_causal: found null; allowed: true"},
+      {With(kMistral, "\"attention_dropout\": 1.5"), "attention_dropout: found 1.5; allowed: a number from 0 to 1"},
+      {Replace(kFalcon7b, "\"hidden_dropout\": 0.0", "\"hidden_dropout\": \"0\""), "hidden_dropout: found \"0\""},
       {With(kLlama31, "\"partial_rotary_factor\": 0.5"), "partial_rotary_factor: found 0.5"},
       {With(kLlama31, "\"quantization_config\": {\"quant_method\": \"fp8\"}"), "quantization_config"},
       {Replace(kLlama31, "\"silu\"", "\"gelu\""), "hidden_act: found \"gelu\""},
