@@ -12,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "engine/backends/job_backend.h"
 #include "engine/config/data_facts.h"
+#include "engine/config/file_remarks.h"
 #include "engine/config/parse.h"
 #include "engine/planner/admission.h"
 #include "engine/planner/fit.h"
@@ -155,10 +156,9 @@ absl::Status WriteForPrograms(const Flags& flags, const Admission& admission) {
 }
 
 // Says why the job has no plan, also to programs if that is because of the job.
-int Refuse(const Flags& flags, const absl::Status& why, std::vector<JobError> errors = {},
-           std::optional<Refusal> refusal = std::nullopt) {
+int Refuse(const Flags& flags, const absl::Status& why, std::vector<JobError> errors = {}) {
   if (absl::IsInvalidArgument(why) || absl::IsResourceExhausted(why)) {
-    const absl::Status status = WriteForPrograms(flags, Refused(why, std::move(errors), std::move(refusal)));
+    const absl::Status status = WriteForPrograms(flags, Refused(why, std::move(errors), std::nullopt));
     if (!status.ok()) return Fail(status, kExitFailed);
   }
   return Fail(why, kExitUsage);
@@ -217,15 +217,19 @@ int Run(const Flags& flags) {
     return RunFit(flags, *job, *data, (*backend)->machine(), limits);
   }
   std::string remark;
-  Refusal refusal;
-  absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(*job, *data, (*backend)->machine(), remark, &refusal);
-  if (!resolved.ok()) return Refuse(flags, resolved.status(), {}, std::move(refusal));
-  Admission admission = Admitted(*std::move(resolved));
+  std::optional<Refusal> refusal;
+  absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(*job, *data, (*backend)->machine(), remark, refusal);
+  if (!resolved.ok()) return Refuse(flags, resolved.status());
+  Admission admission = refusal ? PlannedThoughRefused(*refusal, *std::move(resolved)) : Admitted(*std::move(resolved));
+  for (const std::string& file_remark : FileRemarks(admission.resolved->job)) {
+    absl::StrAppend(&remark, file_remark, ".\n");
+  }
   if (!remark.empty()) admission.remarks.push_back(remark);
   absl::Status status = PrintPlan(flags, *admission.resolved, remark, (*backend)->machine(), limits);
   if (status.ok()) status = WriteForPrograms(flags, admission);
   if (status.ok()) status = WriteFiles(flags, *admission.resolved);
-  return status.ok() ? kExitOk : Fail(status, kExitFailed);
+  if (!status.ok()) return Fail(status, kExitFailed);
+  return refusal ? Fail(absl::ResourceExhaustedError(admission.text), kExitUsage) : kExitOk;
 }
 
 }  // namespace
@@ -250,11 +254,12 @@ int main(int argc, char** argv) {
               "after the step, by category.",
               &flags.timeline);
   line.Switch("dump_program", "Also the training program, instruction by instruction.", &flags.dump_program);
-  line.OptionalText("json", "FILE",
-                    "Writes the plan as JSON, with instructions if --dump_program is given; without FILE prints it in "
-                    "place of the text. If the job is refused, this says why, and what would make it fit. "
-                    "proto/plan.proto documents its keys.",
-                    std::string(shale::kStandardOutput), &flags.json);
+  line.OptionalText(
+      "json", "FILE",
+      "Writes the plan as JSON, with instructions if --dump_program is given; without FILE prints it in "
+      "place of the text. If the job does not fit or is wrong, this says why, and what would make it fit. "
+      "proto/plan.proto documents its keys.",
+      std::string(shale::kStandardOutput), &flags.json);
   line.Text("proto", "FILE", "Writes the same as a binary message, shale.proto.Plan in proto/plan.proto.",
             &flags.proto);
   line.Text("html", "FILE", "Writes a web page that shows the memory of a step, instruction by instruction.",
@@ -270,8 +275,10 @@ int main(int argc, char** argv) {
               "prints those that it has, and names the others.",
               0, 1e6, &flags.seconds);
   line.Footer(
-      "A job that does not fit memory.budget_bytes, or what it offloads memory.host_budget_bytes, is "
-      "refused, with the settings that would make it fit.");
+      "If a job does not fit memory.budget_bytes, or what it offloads memory.host_budget_bytes, the plan is printed "
+      "and "
+      "written in full, followed by what is missing and the settings that would make the job fit. The exit code is 2 "
+      "unless the job fits.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   return shale::Run(flags);
 }

@@ -7,7 +7,7 @@ namespace shale {
 
 std::string CustomModel::Description() const {
   return absl::StrCat("custom model ", name, " (", digest, "), ", Plural(layers, "block"),
-                      vocabulary > 0 ? absl::StrCat(", vocabulary ", vocabulary) : "");
+                      vocabulary > 0 ? absl::StrCat(", vocabulary ", WithCommas(vocabulary)) : "");
 }
 
 bool CustomModel::operator==(const CustomModel& other) const {

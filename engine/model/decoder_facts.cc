@@ -52,10 +52,12 @@ double DecoderConfig::AttentionFlopsPerToken(int64_t sequence_length) const {
 }
 
 std::string DecoderConfig::Description() const {
-  return absl::StrCat("decoder, ", Plural(layers, "block"), " of width ", width, ", ", Plural(heads, "head"), " of ",
-                      head_width, kv_heads != heads ? absl::StrCat(" (", kv_heads, " for keys and values)") : "",
-                      ", inner width ", hidden, ", vocabulary ", vocabulary, tied_head ? ", tied head" : "",
-                      adapter ? absl::StrCat(", adapters of rank ", adapter->rank) : "");
+  return absl::StrCat("decoder, ", Plural(layers, "block"), " of width ", WithCommas(width), ", ",
+                      Plural(heads, "head"), " of ", WithCommas(head_width),
+                      kv_heads != heads ? absl::StrCat(" (", WithCommas(kv_heads), " for keys and values)") : "",
+                      ", inner width ", WithCommas(hidden), ", vocabulary ", WithCommas(vocabulary),
+                      tied_head ? ", tied head" : "",
+                      adapter ? absl::StrCat(", adapters of rank ", WithCommas(adapter->rank)) : "");
 }
 
 }  // namespace shale

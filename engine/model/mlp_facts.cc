@@ -20,8 +20,8 @@ double MlpConfig::WidestRow() const { return std::max<double>(embedding, hidden)
 double MlpConfig::AttentionFlopsPerToken(int64_t) const { return 0; }
 
 std::string MlpConfig::Description() const {
-  return absl::StrCat("MLP, ", Plural(layers, "hidden layer"), " of width ", hidden, ", embedding ", embedding,
-                      ", vocabulary ", vocabulary);
+  return absl::StrCat("MLP, ", Plural(layers, "hidden layer"), " of width ", WithCommas(hidden), ", embedding ",
+                      WithCommas(embedding), ", vocabulary ", WithCommas(vocabulary));
 }
 
 }  // namespace shale

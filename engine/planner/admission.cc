@@ -180,6 +180,13 @@ Admission Refused(const absl::Status& status, std::vector<JobError> errors, std:
   return {.verdict = Admission::Verdict::kInvalid, .text = std::string(status.message()), .errors = std::move(errors)};
 }
 
+Admission PlannedThoughRefused(Refusal refusal, ResolvedJob resolved) {
+  std::string text = RefusalText(refusal);
+  Admission admission = DoesNotFit(std::move(text), std::move(refusal));
+  admission.resolved = std::move(resolved);
+  return admission;
+}
+
 absl::StatusOr<Admission> Admit(absl::string_view job, const AdmissionMachine& machine, const AdmissionOptions& options,
                                 const std::vector<std::string>& overrides) {
   const WorkLimits limits = LimitsOf(options);

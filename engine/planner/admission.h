@@ -73,8 +73,8 @@ struct Admission {
   std::vector<JobError> errors;
   // Absent if the job is too large for any machine, or for a device that the machine does not have.
   std::optional<Refusal> refusal;
-  std::optional<ResolvedJob> resolved;
-  std::vector<std::string> remarks;  // What the owner of the job should know besides.
+  std::optional<ResolvedJob> resolved;  // With kDoesNotFit: only in the verdict of PlannedThoughRefused.
+  std::vector<std::string> remarks;     // What the owner of the job should know besides.
 };
 
 // Returns Admission::text for a job with this plan: "needs 31.2 GiB per rank, budget 40.0 GiB".
@@ -85,6 +85,8 @@ std::string AdmittedText(const JobPlan& plan);
 // planned.
 Admission Admitted(ResolvedJob resolved);
 Admission Refused(const absl::Status& status, std::vector<JobError> errors, std::optional<Refusal> refusal);
+// Returns the verdict on a job that does not fit, with the plan of PlanJobOfAnySize for people and programs to look at.
+Admission PlannedThoughRefused(Refusal refusal, ResolvedJob resolved);
 
 // Plans a job, in text or binary, for `machine`. `overrides` are as in LoadJob. A second function does the same for a
 // job that was parsed; use it for the jobs of a program that brings its own model (SetModel).

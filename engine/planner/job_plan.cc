@@ -59,7 +59,9 @@ std::string Reason(const Choice& choice, const Budget& budget) {
   }
   std::string reason =
       absl::StrCat("it needs ", FormatBytes(choice.trial.arena_bytes()), DescribeHost(choice.trial.host_bytes()));
-  if (choice.options.mesh.ranks() == 1) {
+  if (!choice.fits) {
+    absl::StrAppend(&reason, "; none fits, and this one exceeds the budget least");
+  } else if (choice.options.mesh.ranks() == 1) {
     absl::StrAppend(&reason, ", the smallest arena that fits, and one rank sends nothing");
   } else {
     absl::StrAppend(&reason, " and sends ", FormatBytes(choice.communication.sent_bytes), " a step");
@@ -129,23 +131,41 @@ int64_t JobPlan::generate_peak_bytes() const {
   return largest;
 }
 
-absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const WorkLimits& limits, Refusal* refusal) {
+namespace {
+
+// A job whose programs are compiled and have addresses, within its budget or beyond it.
+struct Draft {
+  JobGraphs graphs;
+  Budget budget;
+  std::unique_ptr<Ops> ops;
+  Choice choice;
+};
+
+// Compiles the programs of the job. Says in `refusal` why the job does not fit, or resets it if the job fits.
+absl::StatusOr<Draft> DraftOf(const Job& job, const Machine& machine, const WorkLimits& limits,
+                              std::optional<Refusal>& refusal) {
+  refusal.reset();
   if (job.sharding.ranks > machine.most_ranks) {
     return absl::InvalidArgumentError(absl::StrCat("sharding.ranks: found ", job.sharding.ranks,
                                                    "; the machine has room for at most ", machine.most_ranks));
   }
-  SHALE_ASSIGN_OR_RETURN(JobGraphs graphs, BuildGraphs(job, limits));
+  Draft draft;
+  SHALE_ASSIGN_OR_RETURN(draft.graphs, BuildGraphs(job, limits));
   SHALE_RETURN_IF_ERROR(limits.Check());
-  SHALE_RETURN_IF_ERROR(CheckPatterns(job, graphs.train, limits));
-  SHALE_ASSIGN_OR_RETURN(Budget budget, BudgetOf(job, machine.default_budget));
-  const std::unique_ptr<Ops> ops = machine.create_ops(job.sharding.ranks);
-  SHALE_ASSIGN_OR_RETURN(Choice choice, ChooseAccumulation(graphs, StepOptionsFor(job), budget, *ops, limits));
-  if (!choice.fits) {
-    SHALE_ASSIGN_OR_RETURN(Refusal found, RefusalOf(job, choice, budget, machine, *ops, limits));
-    const absl::Status status = absl::ResourceExhaustedError(RefusalText(found));
-    if (refusal != nullptr) *refusal = std::move(found);
-    return status;
+  SHALE_RETURN_IF_ERROR(CheckPatterns(job, draft.graphs.train, limits));
+  SHALE_ASSIGN_OR_RETURN(draft.budget, BudgetOf(job, machine.default_budget));
+  draft.ops = machine.create_ops(job.sharding.ranks);
+  SHALE_ASSIGN_OR_RETURN(draft.choice,
+                         ChooseAccumulation(draft.graphs, StepOptionsFor(job), draft.budget, *draft.ops, limits));
+  if (!draft.choice.fits) {
+    SHALE_ASSIGN_OR_RETURN(refusal, RefusalOf(job, draft.choice, draft.budget, machine, *draft.ops, limits));
   }
+  return draft;
+}
+
+// Derives the waits between the streams of all programs, proves them, and plans what else the job needs.
+absl::StatusOr<JobPlan> PlanOf(Draft draft, const WorkLimits& limits) {
+  auto& [graphs, budget, ops, choice] = draft;
   JobPlan plan;
   plan.accumulation_reason = Reason(choice, budget);
   plan.candidates = std::move(choice.candidates);
@@ -177,6 +197,22 @@ absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const Wo
   if (plan.snapshot) users.push_back({plan.snapshot->step.program, plan.snapshot->memory});
   plan.host_memory = PlanHostMemory(users, kStagingBytes);
   return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const WorkLimits& limits, Refusal* refusal) {
+  std::optional<Refusal> found;
+  SHALE_ASSIGN_OR_RETURN(Draft draft, DraftOf(job, machine, limits, found));
+  if (!found) return PlanOf(std::move(draft), limits);
+  const absl::Status status = absl::ResourceExhaustedError(RefusalText(*found));
+  if (refusal != nullptr) *refusal = *std::move(found);
+  return status;
+}
+
+absl::StatusOr<JobPlan> PlanJobOfAnySize(const Job& job, const Machine& machine, std::optional<Refusal>& refusal) {
+  SHALE_ASSIGN_OR_RETURN(Draft draft, DraftOf(job, machine, {}, refusal));
+  return PlanOf(std::move(draft), {});
 }
 
 absl::StatusOr<std::vector<PlannedProgram>> PlanGeneration(const Job& job, const StepOptions& options,

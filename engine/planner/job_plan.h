@@ -84,11 +84,15 @@ StepOptions StepOptionsFor(const Job& job);  // micro_batches is AccumulationSte
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const WorkLimits& limits = {},
                                 Refusal* refusal = nullptr);
 
-// Does the same for a job that may run on another machine. If the default budget of `here` is too small for the job, or
-// is an error, plans the job within the budgets that it sets itself, and sets `remark` to a few lines that tell people
-// about it. Otherwise makes `remark` empty.
+// Does the same, but plans a job that does not fit as well, with the accumulation that exceeds the budget least. Then
+// says in `refusal` what is missing and what would make the job fit; otherwise resets it.
+absl::StatusOr<JobPlan> PlanJobOfAnySize(const Job& job, const Machine& machine, std::optional<Refusal>& refusal);
+
+// Does what PlanJobOfAnySize does, for a job that may run on another machine: only the budgets that the job sets itself
+// count. If the default budget of `here` is too small for the job, or is an error, sets `remark` to a few lines that
+// tell people about it. Otherwise makes `remark` empty.
 absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark,
-                                           Refusal* refusal = nullptr);
+                                           std::optional<Refusal>& refusal);
 
 // Compiles and plans the programs of BuildGeneration. With the StepOptions of the job's plan they have its persistent
 // buffers at the same addresses. Checks no budget.

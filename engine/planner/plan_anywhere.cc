@@ -1,3 +1,4 @@
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,11 @@ std::string Remark(absl::string_view why, absl::string_view limit, const std::ve
 
 }  // namespace
 
-absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark, Refusal* refusal) {
+absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark,
+                                           std::optional<Refusal>& refusal) {
   remark.clear();
-  absl::StatusOr<JobPlan> plan = PlanJob(job, here.WithoutBudget(), {}, refusal);
-  if (!plan.ok()) return plan;
+  absl::StatusOr<JobPlan> plan = PlanJobOfAnySize(job, here.WithoutBudget(), refusal);
+  if (!plan.ok() || refusal) return plan;
   const absl::StatusOr<Budget> budget = BudgetOf(job, here.default_budget);
   if (!budget.ok()) {
     remark =

@@ -1,5 +1,6 @@
 #include "engine/planner/resolve_job.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -34,7 +35,7 @@ absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Mac
 }
 
 absl::StatusOr<ResolvedJob> ResolveJobForAnywhere(Job job, const DataFacts& data, const Machine& here,
-                                                  std::string& remark, Refusal* refusal) {
+                                                  std::string& remark, std::optional<Refusal>& refusal) {
   return Resolve(std::move(job), data, here,
                  [&](const Job& decided) { return PlanJobForAnywhere(decided, here, remark, refusal); });
 }

@@ -2,6 +2,7 @@
 // that runs.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -28,9 +29,9 @@ struct ResolvedJob {
 absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine,
                                        const WorkLimits& limits = {}, Refusal* refusal = nullptr);
 
-// Does the same for a job that may run on another machine than `here`, with the plan of PlanJobForAnywhere, which
-// writes `remark`. The threads of a rank are those of `here`.
+// Does the same for a job that may run on another machine than `here`, and that may not fit, with the plan of
+// PlanJobForAnywhere, which writes `remark` and `refusal`. The threads of a rank are those of `here`.
 absl::StatusOr<ResolvedJob> ResolveJobForAnywhere(Job job, const DataFacts& data, const Machine& here,
-                                                  std::string& remark, Refusal* refusal = nullptr);
+                                                  std::string& remark, std::optional<Refusal>& refusal);
 
 }  // namespace shale

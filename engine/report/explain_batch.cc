@@ -89,11 +89,22 @@ absl::StatusOr<std::string> ExplainHeadroom(const Alternatives& alternatives) {
   }
   const int64_t own = alternatives.job().batch.micro_batch;
   const Accumulation accumulation = alternatives.plan().options.accumulation;
-  SHALE_ASSIGN_OR_RETURN(const Fit fit, alternatives.LargestMicroBatch());
+  const absl::StatusOr<Fit> found = alternatives.LargestMicroBatch();
+  if (absl::IsResourceExhausted(found.status())) {
+    return absl::StrCat(
+        title,
+        Paragraph(absl::StrCat("With accumulation ", ToString(accumulation), ", ", found.status().message(), ".")),
+        "\n");
+  }
+  SHALE_RETURN_IF_ERROR(found.status());
+  const Fit& fit = *found;
   std::string text = absl::StrCat("micro_batch ", WithCommas(fit.best.value));
-  absl::StrAppend(&text, fit.best.value > own ? " would fit: it" : ", this job's,", " needs ",
-                  FormatBytes(fit.best.arena_bytes), " of ", FormatBytes(budget.bytes), " with accumulation ",
-                  ToString(accumulation), ". ");
+  absl::StrAppend(&text,
+                  fit.best.value > own    ? " would fit: it"
+                  : fit.best.value == own ? ", this job's,"
+                                          : " is the largest that fits: it",
+                  " needs ", FormatBytes(fit.best.arena_bytes), " of ", FormatBytes(budget.bytes),
+                  " with accumulation ", ToString(accumulation), ". ");
   if (!fit.next) {
     absl::StrAppend(&text, "A rank has no more sequences in a step.");
   } else {

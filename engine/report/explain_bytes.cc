@@ -30,7 +30,7 @@ std::string PerMicroBatch(const Alternatives& alternatives) {
   const StepOptions& o = alternatives.plan().options;
   const bool offloads = alternatives.own().host_bytes > 0;
   if (o.accumulation != Accumulation::kLayered) return offloads ? ", but for what is offloaded" : "";
-  return absl::StrCat(", for each of ", o.micro_batches, " micro-batches",
+  return absl::StrCat(", for each of ", WithCommas(o.micro_batches), " micro-batches",
                       offloads ? " but for what is offloaded" : "");
 }
 
@@ -62,7 +62,7 @@ std::string Reason(const Alternatives& alternatives, BufferCategory category) {
   const std::vector<Parameter>& parameters = plan.train.graph.parameters;
   const bool some_frozen = std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p.frozen; });
   const std::string all = some_frozen ? "of all parameters that train" : "of all parameters";
-  const std::string part = absl::StrCat("of this rank's 1/", shards), mine = shared ? part : all;
+  const std::string part = absl::StrCat("of this rank's 1/", WithCommas(shards)), mine = shared ? part : all;
   switch (category) {
     case BufferCategory::kParameterShards:
       return absl::StrCat("weights ", o.placement().gathers_for_use() ? mine : absl::StrCat(all, ", on every rank"));

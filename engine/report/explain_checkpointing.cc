@@ -62,7 +62,7 @@ absl::StatusOr<std::string> ExplainCheckpointing(const Alternatives& alternative
     if (rows.size() == 1) keep_all = cost;
     const bool of_job = kind == Kind{activations.preset, activations.segment_blocks};
     rows.push_back({absl::StrCat(ToString(kind.preset), kind.segment_blocks > 1 ? ", segments of " : "",
-                                 kind.segment_blocks > 1 ? absl::StrCat(kind.segment_blocks) : ""),
+                                 kind.segment_blocks > 1 ? WithCommas(kind.segment_blocks) : ""),
                     Needs(cost), Difference(cost.bytes, keep_all.bytes), FormatBytes(cost.activation_bytes),
                     absl::StrFormat("%.3f", static_cast<double>(cost.activation_bytes) /
                                                 static_cast<double>(keep_all.activation_bytes)),

@@ -83,7 +83,7 @@ std::string ExplainNoSync(const Alternatives& alternatives) {
       absl::StrCat("Skipping the reduction until the last micro-batch means holding the gradients of all ",
                    WithCommas(static_cast<int64_t>(parameters)), all_train ? " parameters" : " parameters that train",
                    " in fp32 on every rank, ", FormatBytes(static_cast<int64_t>(std::min(4 * parameters, 0x1p62))),
-                   ", not 1/", plan.options.mesh.shard, " of them. Here that is accumulation NO_SYNC: ");
+                   ", not 1/", WithCommas(plan.options.mesh.shard), " of them. Here that is accumulation NO_SYNC: ");
   if (deferred.bytes == 0) {
     absl::StrAppend(&text, "it is too large to be planned.");
   } else {
@@ -116,8 +116,8 @@ std::string ExplainStrategies(const Alternatives& alternatives) {
     options.strategy = strategy;
     options.mesh = mesh;
     if (strategy != Strategy::kFullShard) options.offload_state.parameters = false;  // Others refuse it.
-    std::string name =
-        absl::StrCat(ToString(strategy), mesh.replicate > 1 ? absl::StrCat(", shard_ranks ", mesh.shard) : "");
+    std::string name = absl::StrCat(ToString(strategy),
+                                    mesh.replicate > 1 ? absl::StrCat(", shard_ranks ", WithCommas(mesh.shard)) : "");
     if (WithPossibleGradientShards(options)) absl::StrAppend(&name, ", gradient_shards FP32");
     const absl::StatusOr<Cost> cost = alternatives.CostOf(options);
     if (!cost.ok()) {

@@ -21,8 +21,9 @@ absl::StatusOr<std::string> ExplainMicroBatches(const Alternatives& alternatives
   SHALE_ASSIGN_OR_RETURN(const Cost cost, alternatives.CostOf(other));
   const Cost& many = k > 1 ? own : cost;
   const Cost& one = k > 1 ? cost : own;
-  std::string text = absl::StrCat("With K = ", many.options.micro_batches, " micro-batches a step one rank needs ",
-                                  FormatBytes(many.bytes), ", with one ", FormatBytes(one.bytes), ": ");
+  std::string text =
+      absl::StrCat("With K = ", WithCommas(many.options.micro_batches), " micro-batches a step one rank needs ",
+                   FormatBytes(many.bytes), ", with one ", FormatBytes(one.bytes), ": ");
   if (many.bytes == one.bytes) {
     absl::StrAppend(&text,
                     "accumulating adds nothing. One micro-batch after the other uses the same activations, and "

@@ -92,7 +92,15 @@ class Page {
     if (!program_.instructions.empty()) {
       absl::StrAppend(&text, ", at ", Escaped(Describe(program_, memory.peak_instruction)));
     }
-    if (plan_.budget.bytes != kNoBudget) absl::StrAppend(&text, ". The budget is ", FormatBytes(plan_.budget.bytes));
+    const Budget& budget = plan_.budget;
+    if (budget.bytes != kNoBudget) absl::StrAppend(&text, ". The budget is ", FormatBytes(budget.bytes));
+    const auto missing = [&](int64_t bytes, int64_t budget_bytes, absl::string_view of) {
+      if (bytes <= budget_bytes) return;
+      absl::StrAppend(&text, ". <strong>The job does not fit: ", FormatBytes(bytes - budget_bytes), " ", of,
+                      "are missing</strong>");
+    };
+    missing(plan_.arena_bytes, budget.bytes, "");
+    missing(memory.host_bytes, budget.host_bytes, "of host memory ");
     return absl::StrCat(text, ".</p>\n");
   }
 
@@ -163,17 +171,26 @@ class Page {
     return svg;
   }
 
+  // Returns a dashed line at `bytes` with a label, at the end of the line that is farther from the peak.
+  std::string Limit(absl::string_view name, int64_t bytes) const {
+    const std::string y = Number(Y(bytes));
+    const bool left = PeakX() > (kLeft + kRight) / 2;
+    return absl::StrCat("<line class=\"limit\" x1=\"", Number(kLeft), "\" x2=\"", Number(kRight), "\" y1=\"", y,
+                        "\" y2=\"", y, "\"/><text x=\"", Number(left ? kLeft + 4 : kRight - 4), "\" text-anchor=\"",
+                        left ? "start" : "end", "\" y=\"", Number(Y(bytes) - 5), "\">", name, " ", FormatBytes(bytes),
+                        "</text>\n");
+  }
+
+  double PeakX() const { return (X(peak_) + X(peak_ + 1)) / 2; }
+
+  // Returns the lines of the arena, of a budget that is smaller, and of the peak.
   std::string Marks() const {
-    const double x = (X(peak_) + X(peak_ + 1)) / 2;
-    const std::string arena = Number(Y(plan_.arena_bytes));
-    const bool left = x > (kLeft + kRight) / 2;
-    return absl::StrCat("<line class=\"limit\" x1=\"", Number(kLeft), "\" x2=\"", Number(kRight), "\" y1=\"", arena,
-                        "\" y2=\"", arena, "\"/><text x=\"", Number(left ? kLeft + 4 : kRight - 4), "\" text-anchor=\"",
-                        left ? "start" : "end", "\" y=\"", Number(Y(plan_.arena_bytes) - 5), "\">arena ",
-                        FormatBytes(plan_.arena_bytes), "</text>\n<line class=\"mark\" x1=\"", Number(x), "\" x2=\"",
-                        Number(x), "\" y1=\"", Number(kTop - 6), "\" y2=\"", Number(kBottom),
-                        "\"/><text class=\"peak\" text-anchor=\"", left ? "end" : "start", "\" x=\"",
-                        Number(left ? x - 6 : x + 6), "\" y=\"", Number(kTop - 10), "\">peak ",
+    const double x = PeakX();
+    const bool left = x > (kLeft + kRight) / 2, fits = plan_.arena_bytes <= plan_.budget.bytes;
+    return absl::StrCat(Limit("arena", plan_.arena_bytes), fits ? "" : Limit("budget", plan_.budget.bytes),
+                        "<line class=\"mark\" x1=\"", Number(x), "\" x2=\"", Number(x), "\" y1=\"", Number(kTop - 6),
+                        "\" y2=\"", Number(kBottom), "\"/><text class=\"peak\" text-anchor=\"", left ? "end" : "start",
+                        "\" x=\"", Number(left ? x - 6 : x + 6), "\" y=\"", Number(kTop - 10), "\">peak ",
                         FormatBytes(columns_[peak_].live.total), "</text>\n");
   }
 

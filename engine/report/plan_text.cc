@@ -68,7 +68,7 @@ std::string DescribeSharding(const JobPlan& plan) {
   const StepOptions& o = plan.options;
   std::string text(ToString(o.strategy));
   if (o.mesh.replicate > 1) {
-    absl::StrAppend(&text, " in ", o.mesh.replicate, " groups of ", Plural(o.mesh.shard, "rank"),
+    absl::StrAppend(&text, " in ", WithCommas(o.mesh.replicate), " groups of ", Plural(o.mesh.shard, "rank"),
                     ", which hold copies of the state and sum their gradients once a step");
   }
   if (o.placement().gathers_for_use()) {
@@ -81,11 +81,12 @@ std::string DescribeSharding(const JobPlan& plan) {
 std::string DescribeCheckpointing(const ActivationOptions& r) {
   std::string text(ToString(r.preset));
   if (r.first_layers + r.last_layers > 0) {
-    absl::StrAppend(&text, " for the first ", r.first_layers, " and the last ", r.last_layers, " blocks");
+    absl::StrAppend(&text, " for the first ", WithCommas(r.first_layers), " and the last ", WithCommas(r.last_layers),
+                    " blocks");
   } else if (r.every_nth > 1) {
     absl::StrAppend(&text, " for every block whose index is a multiple of ", r.every_nth);
   }
-  if (r.segment_blocks > 1) absl::StrAppend(&text, ", in segments of ", r.segment_blocks, " blocks");
+  if (r.segment_blocks > 1) absl::StrAppend(&text, ", in segments of ", WithCommas(r.segment_blocks), " blocks");
   if (!r.patterns.empty()) absl::StrAppend(&text, "; also recomputed: ", absl::StrJoin(r.patterns, ", "));
   return text;
 }
@@ -157,9 +158,12 @@ std::string DescribeStateOffload(const JobPlan& plan) {
 std::string DescribeBudget(const JobPlan& plan) {
   const auto share = [](int64_t bytes, int64_t of, absl::string_view origin) {
     if (of == kNoBudget) return std::string("no limit");
+    const std::string from = origin.empty() ? "" : absl::StrCat(" (", origin, ")");
+    if (bytes > of) {
+      return absl::StrCat(FormatBytes(of), from, ", ", FormatBytes(bytes - of), " too little: the job does not fit");
+    }
     return absl::StrCat(FormatBytes(of), ", of which the plan takes ",
-                        Percent(static_cast<double>(bytes), static_cast<double>(of)),
-                        origin.empty() ? "" : absl::StrCat(" (", origin, ")"));
+                        Percent(static_cast<double>(bytes), static_cast<double>(of)), from);
   };
   const Budget& budget = plan.budget;
   const int64_t offloaded = plan.train.memory.host_bytes;

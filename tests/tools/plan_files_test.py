@@ -62,8 +62,9 @@ class PlanFilesTest(unittest.TestCase):
         plan = json.loads(refused.stdout)
         self.assertEqual(plan["verdict"], "DOES_NOT_FIT")
         self.assertEqual(refused.stderr, f"plan: {plan['text']}\n")
-        self.assertIsNone(plan["memory"])
         self.assertEqual(plan["refusal"]["budget"]["bytes"], 35000000)
+        self.assertEqual(plan["memory"]["arena_bytes"], plan["refusal"]["arena_bytes"])
+        self.assertGreater(len(plan["buffers"]), 100)
         with open(self.path("plan.binpb"), "rb") as file:
             self.assertIn(plan["text"].encode(), file.read())
         self.assertGreater(len(plan["refusal"]["ways_out"]), 2)
@@ -72,6 +73,22 @@ class PlanFilesTest(unittest.TestCase):
             with self.subTest(settings):
                 changed = json.loads(self.plan("quickstart", budget, *settings, "--json"))
                 self.assertEqual((changed["verdict"], changed["memory"]["arena_bytes"]), ("FITS", way["arena_bytes"]))
+
+    def test_what_does_not_fit_is_explained_and_drawn_in_full(self):
+        # Regression: a job that does not fit answered one line, whatever was asked for.
+        refused = self.call("quickstart", "--set=memory.budget_bytes=1000000", "--explain", "--timeline",
+                            "--html=plan.html", "--memory_snapshot=plan.pickle")
+        self.assertEqual(refused.returncode, 2)
+        self.assertRegex(refused.stderr, r"^plan: needs [\d.]+ .iB per rank, budget .* too little; .*\n$")
+        for part in ["Plan of quickstart", "too little: the job does not fit", "none fits, and this one exceeds",
+                     "Where every byte goes", "no batch.micro_batch fits", "What other strategies would need",
+                     "held after the step"]:
+            self.assertIn(part, " ".join(refused.stdout.split()))
+        page = self.read("plan.html")
+        self.assertRegex(page, r"The job does not fit: [\d.]+ .iB are missing")
+        self.assertRegex(page, r'class="limit".*">budget [\d.]+ .iB</text>')
+        with open(self.path("plan.pickle"), "rb") as file:
+            self.assertEqual(len(pickle.load(file)["segments"]), 1)
 
     def test_errors_are_said_to_programs_with_their_fields(self):
         refused = self.call("quickstart", "--set=sharding.strategy=FULL", "--json=plan.json")

@@ -222,8 +222,9 @@ TEST(PlanJobForAnywhere, RemarksWhatThisMachineLacks) {
   const int64_t arena = plan.arena_bytes, host = plan.train.memory.host_bytes;
   const auto remark = [&](const DefaultBudget& here, bool within) {
     std::string text = "before";
-    const absl::StatusOr<JobPlan> planned = PlanJobForAnywhere(job, MachineOf(here), text);
-    EXPECT_TRUE(planned.ok()) << planned.status();
+    std::optional<Refusal> refusal;
+    const absl::StatusOr<JobPlan> planned = PlanJobForAnywhere(job, MachineOf(here), text, refusal);
+    EXPECT_TRUE(planned.ok() && !refusal) << planned.status();
     EXPECT_EQ(planned->arena_bytes, arena);
     EXPECT_EQ(planned->budget.origin, within ? "a GPU's memory" : "");
     return text;
@@ -255,17 +256,22 @@ TEST(PlanJobForAnywhere, WhatTheJobNamesCountsAndHereDoesNot) {
   Job job = OffloadingJob(Accumulation::kLayered);
   const int64_t arena = Plan(job).arena_bytes, host = Plan(job).train.memory.host_bytes;
   std::string remark;
+  std::optional<Refusal> refusal;
   job.memory.budget_bytes = arena;
   job.memory.host_budget_bytes = host;
-  EXPECT_TRUE(PlanJobForAnywhere(job, MachineOf(Here(1, 1)), remark).ok());
+  EXPECT_TRUE(PlanJobForAnywhere(job, MachineOf(Here(1, 1)), remark, refusal).ok());
   EXPECT_EQ(remark, "");
   // The job sets only one of the two limits.
   job.memory.host_budget_bytes = 0;
-  EXPECT_TRUE(PlanJobForAnywhere(job, MachineOf(Here(1, host - 1)), remark).ok());
+  EXPECT_TRUE(PlanJobForAnywhere(job, MachineOf(Here(1, host - 1)), remark, refusal).ok());
+  EXPECT_FALSE(refusal);
   EXPECT_TRUE(absl::StartsWith(remark, "This machine is too small for the job: a rank offloads ")) << remark;
   job.memory.host_budget_bytes = host - 1;
-  EXPECT_EQ(PlanJobForAnywhere(job, MachineOf(Here(arena, host)), remark).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  const absl::StatusOr<JobPlan> plan = PlanJobForAnywhere(job, MachineOf(Here(arena, host)), remark, refusal);
+  ASSERT_TRUE(plan.ok() && refusal) << plan.status();
+  EXPECT_EQ(remark, "");
+  EXPECT_EQ(refusal->host_bytes, host);
+  EXPECT_EQ(plan->arena_bytes, arena);
 }
 
 // With AUTO, no accumulation fits. The remark names the one that exceeds the limits by the fewest bytes.
@@ -276,12 +282,36 @@ TEST(PlanJobForAnywhere, TheScheduleThatLacksLeastIsTheOneToldOf) {
   Job job = OffloadingJob(Accumulation::kAuto);
   job.memory.budget_bytes = 0;
   std::string remark;
-  const absl::StatusOr<JobPlan> plan = PlanJobForAnywhere(job, MachineOf(Here(sharded.arena_bytes - 1, 1)), remark);
+  std::optional<Refusal> refusal;
+  const absl::StatusOr<JobPlan> plan =
+      PlanJobForAnywhere(job, MachineOf(Here(sharded.arena_bytes - 1, 1)), remark, refusal);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_TRUE(absl::StrContains(remark, absl::StrCat("a rank offloads ", FormatBytes(sharded.train.memory.host_bytes),
                                                      ", but its budget is 1 B (a machine's memory)")))
       << remark;
   EXPECT_FALSE(absl::StrContains(remark, FormatBytes(layered.train.memory.host_bytes))) << remark;
+}
+
+// A job that does not fit was refused without a plan, which is when people need to see where the bytes go. Its plan is
+// that of the same job under a budget that is just large enough.
+TEST(PlanJobOfAnySize, TheRefusedPlanIsThatOfASufficientBudget) {
+  for (const Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
+    Job job = SmallDecoderJob(false);
+    job.sharding.accumulation = accumulation;
+    job.memory.budget_bytes = 1000;
+    std::optional<Refusal> refusal;
+    const absl::StatusOr<JobPlan> refused = PlanJobOfAnySize(job, MachineOf(), refusal);
+    ASSERT_TRUE(refused.ok() && refusal) << refused.status();
+    EXPECT_EQ(refusal->arena_bytes, refused->arena_bytes);
+    EXPECT_EQ(refusal->budget.bytes, 1000);
+    EXPECT_EQ(PlanJob(job, MachineOf()).status().message(), RefusalText(*refusal));
+    job.memory.budget_bytes = refused->arena_bytes;
+    const absl::StatusOr<JobPlan> fits = PlanJobOfAnySize(job, MachineOf(), refusal);
+    ASSERT_TRUE(fits.ok()) << fits.status();
+    EXPECT_FALSE(refusal);
+    EXPECT_EQ(fits->arena_bytes, refused->arena_bytes);
+    EXPECT_EQ(fits->train.memory.addresses, refused->train.memory.addresses);
+  }
 }
 
 TEST(Hostile, SizesBeyondAnyMachineAreRefused) {

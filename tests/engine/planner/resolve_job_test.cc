@@ -88,8 +88,9 @@ TEST(ResolveJob, RefusesAJobThatDoesNotFitUnlessItMayRunElsewhere) {
   EXPECT_EQ(ResolveJob(job, {}, MakeMachine(1000)).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(ResolveJob(job, {}, MakeMachine(1000).WithoutBudget()).ok());
   std::string remark;
-  const absl::StatusOr<ResolvedJob> elsewhere = ResolveJobForAnywhere(job, {}, MakeMachine(1000), remark);
-  ASSERT_TRUE(elsewhere.ok()) << elsewhere.status();
+  std::optional<Refusal> refusal;
+  const absl::StatusOr<ResolvedJob> elsewhere = ResolveJobForAnywhere(job, {}, MakeMachine(1000), remark, refusal);
+  ASSERT_TRUE(elsewhere.ok() && !refusal) << elsewhere.status();
   EXPECT_THAT(remark, HasSubstr("This machine is too small for the job"));
   const absl::StatusOr<ResolvedJob> here = ResolveJob(job, {}, MakeMachine());
   ASSERT_TRUE(here.ok()) << here.status();
