@@ -208,7 +208,7 @@ int Train(const Flags& flags) {
                                            "resumes"),
                 kExitUsage);
   }
-  absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides);
+  absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides, ModelFrom::kJobAndData);
   if (!job.ok()) {
     const int exit_code = Fail(job.status(), kExitUsage);
     World::Decline(EnvironmentVariables(), job.status());

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/config/data_errors.h"
 #include "engine/data/data_format.h"
 #include "engine/tokenize/prepared_text.h"
 #include "engine/tokenize/tokenizer.h"
@@ -36,23 +37,26 @@ absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
   const bool custom = std::holds_alternative<CustomModel>(job.model);
   if (job.data.path.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the job leaves its vocabulary to its data, and has no data.path; give one, or add --set model.",
+        absl::StrCat("data.path: missing, and the job leaves its vocabulary to its data; give it, or add --set model.",
                      KindName(job.model), ".vocabulary=N"));
   }
   if (job.data.has_tokenizer()) {
-    SHALE_ASSIGN_OR_RETURN(const bool text, IsText(job.data.path, job.data.format));
-    if (text) {
-      SHALE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(job.data.tokenizer));
-      return DataFacts{.vocabulary = tokenizer.vocabulary()};
+    SHALE_RETURN_IF_ERROR(CheckTokenizerExists(job.data));
+    const absl::StatusOr<bool> text = IsText(job.data.path, job.data.format);
+    SHALE_RETURN_IF_ERROR(InField("data.path", text.status()));
+    if (*text) {
+      const absl::StatusOr<Tokenizer> tokenizer = Tokenizer::Load(job.data.tokenizer);
+      SHALE_RETURN_IF_ERROR(InField("data.tokenizer", tokenizer.status()));
+      return DataFacts{.vocabulary = tokenizer->vocabulary()};
     }
   }
   const absl::StatusOr<TokenSource> source = TokenSource::Open(job.data.path, job.data.format);
   if (source.ok()) return DataFactsOf(*source);
   const std::string field = custom ? "a vocabulary to the model of the program"
                                    : absl::StrCat("--set model.", KindName(job.model), ".vocabulary=N");
-  return absl::InvalidArgumentError(absl::StrCat("the job leaves its vocabulary to its data, which cannot be read (",
-                                                 source.status().message(), "); add ", field,
-                                                 ", or --set data.format=TEXT if it is text"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("data.path: the job leaves its vocabulary to its data, which cannot be read (",
+                   source.status().message(), "); add ", field, ", or --set data.format=TEXT if it is text"));
 }
 
 absl::StatusOr<DataFacts> DataFactsWithoutReading(const Job& job, const DataFacts& known) {

@@ -18,7 +18,8 @@ struct DataFacts {
 DataFacts DataFactsOf(const TokenSource& source);
 
 // Returns the facts that are needed to plan a job. Reads the data only if the job sets neither the vocabulary nor the
-// format TEXT. Returns InvalidArgument, with settings that avoid the read, if that data cannot be read.
+// format TEXT. Returns InvalidArgument, with settings that avoid the read, if that data cannot be read. Errors begin
+// with the path of a field and a colon.
 absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job);
 
 // Does the same without reading the data, for a job that somebody else wrote. `known` is what the caller knows of the

@@ -3,7 +3,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "engine/hugging_face/dropout.h"
-#include "engine/io/file.h"
 
 namespace shale {
 namespace {
@@ -13,7 +12,7 @@ void Remark(const std::string& folder, absl::string_view file, const absl::Statu
             std::vector<std::string>& remarks) {
   if (!dropout.ok() || dropout->empty()) return;
   remarks.push_back(
-      absl::StrCat(JoinPath(folder, file), " asks for dropout in training (", *dropout, "); Shale trains without"));
+      absl::StrCat(folder, "/", file, " asks for dropout in training (", *dropout, "); Shale trains without"));
 }
 
 }  // namespace

@@ -187,6 +187,9 @@ absl::StatusOr<Job> ParseSpec(absl::string_view bytes, Form form, absl::string_v
   CheckFields(&spec, &errors);
   Job job = JobFromSpec(spec);
   CheckRules(spec, job, &errors);
+  if (from == ModelFrom::kJobAndData && job.data.path.empty()) {
+    errors.AddRule({"data.path"}, "missing; give a text file, a token file, or a folder of such files");
+  }
   SHALE_RETURN_IF_ERROR(errors.ToStatus());
   if (from == ModelFrom::kProgram) job.model = CustomModel();
   return job;

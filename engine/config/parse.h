@@ -31,8 +31,8 @@ namespace shale {
 
 // Where the model of a job comes from. With kProgram the job file must not have a `model`, and the model of the
 // returned job is an empty CustomModel until the program gives it one: with TrainerOptions::model, or SetModel
-// (engine/config/set_model.h).
-enum class ModelFrom { kJob, kProgram };
+// (engine/config/set_model.h). With kJobAndData the job must also name its data, because the program has none.
+enum class ModelFrom { kJob, kProgram, kJobAndData };
 
 // Reads the job at `path`, applies the overrides in order, checks the result and returns it. A file named *.binpb or
 // *.pb is binary, and one named *.textproto, *.txtpb or *.prototxt is text. Any other file is binary if it has bytes

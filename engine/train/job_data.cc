@@ -76,7 +76,7 @@ absl::StatusOr<std::shared_ptr<DataSource>> SamplesOf(const TokenSource& source,
 // Opens data that goes with that of data.path. `field` is where the job names it.
 absl::StatusOr<TokenSource> OpenBeside(const TokenSource& first, const Job& job, absl::string_view field,
                                        const std::string& path, const TextProgress& progress) {
-  SHALE_ASSIGN_OR_RETURN(TokenSource opened, OpenJobTokens(job, path, progress));
+  SHALE_ASSIGN_OR_RETURN(TokenSource opened, OpenJobTokens(job, field, path, progress));
   SHALE_RETURN_IF_ERROR(opened.CheckVocabulary(Vocabulary(job.model)));
   if (opened.tokenizer() == first.tokenizer()) return opened;
   return absl::InvalidArgumentError(absl::StrCat(field, ": the tokens of ", path, " are of \"", opened.tokenizer(),
@@ -210,7 +210,7 @@ absl::StatusOr<std::unique_ptr<JobData>> JobData::Open(const Job& job, const std
 }
 
 absl::Status JobData::OpenFiles(Job job, const TextProgress& progress) {
-  SHALE_ASSIGN_OR_RETURN(TokenSource source, OpenJobTokens(job, job.data.path, progress));
+  SHALE_ASSIGN_OR_RETURN(TokenSource source, OpenJobTokens(job, "data.path", job.data.path, progress));
   facts_ = DataFactsOf(source);
   // The format of text that became tokens is that of the job.
   if (source.from_text()) facts_.format = DataFormat::kByContent;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/config/data_errors.h"
 #include "engine/hugging_face/tokenizer_digest.h"
 #include "engine/io/input_stream.h"
 #include "engine/tokenize/prepared_text.h"
@@ -56,9 +57,7 @@ absl::Status CheckModelKnowsBytes(const Job& job) {
                    "train the model on the bytes of the text"));
 }
 
-}  // namespace
-
-absl::StatusOr<TokenSource> OpenJobTokens(const Job& job, const std::string& path, const TextProgress& progress) {
+absl::StatusOr<TokenSource> OpenTokens(const Job& job, const std::string& path, const TextProgress& progress) {
   bool text = false;
   if (job.data.has_tokenizer()) {
     SHALE_ASSIGN_OR_RETURN(text, IsText(path, job.data.format));
@@ -79,6 +78,16 @@ absl::StatusOr<TokenSource> OpenJobTokens(const Job& job, const std::string& pat
                                       .threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency())),
                                       .progress = progress}));
   return std::move(prepared.tokens);
+}
+
+}  // namespace
+
+absl::StatusOr<TokenSource> OpenJobTokens(const Job& job, absl::string_view field, const std::string& path,
+                                          const TextProgress& progress) {
+  SHALE_RETURN_IF_ERROR(CheckTokenizerExists(job.data));
+  absl::StatusOr<TokenSource> tokens = OpenTokens(job, path, progress);
+  if (!tokens.ok()) return InField(field, tokens.status());
+  return tokens;
 }
 
 }  // namespace shale

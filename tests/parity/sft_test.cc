@@ -52,7 +52,7 @@ class SftParity : public ::testing::TestWithParam<const char*> {
 
   // Returns the number of sequences that hold all conversations.
   int64_t Sequences(const Job& job) {
-    const absl::StatusOr<TokenSource> tokens = OpenJobTokens(job, job.data.path, {});
+    const absl::StatusOr<TokenSource> tokens = OpenJobTokens(job, "data.path", job.data.path, {});
     EXPECT_TRUE(tokens.ok()) << tokens.status();
     return (*DocumentSamples::Create(*tokens, job.data.packing, {}, job.batch.sequence_length))->description().samples;
   }

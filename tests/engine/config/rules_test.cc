@@ -1,5 +1,7 @@
 // Tests that fields are refused that are each in range but contradict each other.
+#include "absl/strings/str_cat.h"
 #include "engine/config/parse.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/config/specs.h"
 
@@ -430,6 +432,25 @@ TEST(Sizes, EveryUpperEndTogetherIsRefusedNotOverflowed) {
 TEST(Rules, AFaultyFieldIsReportedOnce) {
   // There is no second error about width and heads = 0.
   EXPECT_EQ(SetError({"model.decoder.heads=0"}), "--set: model.decoder.heads: found 0; allowed: 1 to 1048576");
+}
+
+// Regression: the suggestion for "GPU" was CPU, the value with the most similar letters.
+TEST(Rules, AGpuIsCuda) {
+  for (const char* word : {"GPU", "gpu", "Nvidia"}) {
+    EXPECT_EQ(SetError({absl::StrCat("runtime.device=", word)}),
+              absl::StrCat("--set: runtime.device: found \"", word, "\"; allowed: CPU, CUDA; did you mean CUDA?"));
+  }
+}
+
+// Regression: a job without data was told so only after everything else was mended. A program may bring the data.
+TEST(Rules, OnlyAProgramLeavesDataOut) {
+  const auto error = [](ModelFrom from) {
+    return std::string(ParseJobText("lr_schedule { steps: 1 }", "job", {}, from).status().message());
+  };
+  EXPECT_THAT(error(ModelFrom::kJobAndData),
+              ::testing::AllOf(::testing::HasSubstr("job: data.path: missing; give a text file, a token file"),
+                               ::testing::HasSubstr("job: batch.global_batch: missing")));
+  EXPECT_THAT(error(ModelFrom::kJob), ::testing::Not(::testing::HasSubstr("data.path")));
 }
 
 TEST(Rules, AdaptersFitTheModel) {

@@ -103,7 +103,7 @@ TEST(DataFactsForPlanning, ReadsTheDataOnlyIfTheJobDoesNotTell) {
   EXPECT_EQ(DataFactsForPlanning(MakeJob({"data.format=TEXT"}))->vocabulary, 256);
   // The program that runs such a job gives the data.
   EXPECT_EQ(DataFactsForPlanning(MakeJob({"data.path="})).status().message(),
-            "the job leaves its vocabulary to its data, and has no data.path; give one, or add --set "
+            "data.path: missing, and the job leaves its vocabulary to its data; give it, or add --set "
             "model.decoder.vocabulary=N");
   const absl::Status missing = DataFactsForPlanning(MakeJob()).status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kInvalidArgument);

@@ -65,13 +65,13 @@ TEST_F(TextDataTest, TextForAModelWhoseTokenizerIsNotReadIsRefused) {
   std::filesystem::create_directory(folder_.Path("model"));
   Job job = SmallJob("path: \"text.txt\"");
   job.hf_folder = folder_.Path("model");
-  EXPECT_TRUE(OpenJobTokens(job, job.data.path, {}).ok());
+  EXPECT_TRUE(OpenJobTokens(job, "data.path", job.data.path, {}).ok());
   folder_.Write("model/tokenizer.model", "pieces");
-  const absl::Status status = OpenJobTokens(job, job.data.path, {}).status();
+  const absl::Status status = OpenJobTokens(job, "data.path", job.data.path, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(" has a tokenizer (tokenizer.model "));
   job.data.tokenizer = "bytes";
-  EXPECT_TRUE(OpenJobTokens(job, job.data.path, {}).ok());
+  EXPECT_TRUE(OpenJobTokens(job, "data.path", job.data.path, {}).ok());
 }
 
 TEST_F(TextDataTest, MasksDoNotDependOnTheDivisionOfAStep) {

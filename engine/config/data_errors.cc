@@ -1,0 +1,24 @@
+#include "engine/config/data_errors.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace shale {
+
+absl::Status InField(absl::string_view field, const absl::Status& status) {
+  if (status.ok() || absl::StartsWith(status.message(), "data.")) return status;
+  return absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
+}
+
+absl::Status CheckTokenizerExists(const DataConfig& data) {
+  std::error_code error;
+  if (!data.has_tokenizer() || std::filesystem::exists(data.tokenizer, error)) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("data.tokenizer: ", data.tokenizer,
+                                          " does not exist; give a folder with tokenizer.json (tokenize --train makes "
+                                          "one), or \"bytes\""));
+}
+
+}  // namespace shale
