@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "engine/hugging_face/config.h"
 #include "engine/hugging_face/dropout.h"
@@ -87,7 +89,7 @@ constexpr absl::string_view kKnown[] = {"peft_type",
                                         "layers_to_transform",
                                         "loftq_config",
                                         "lora_ga_config",
-                                        "megatron_config",
+
                                         "megatron_core",
                                         "peft_version",
                                         "qalora_group_size",
@@ -100,6 +102,50 @@ constexpr absl::string_view kKnown[] = {"peft_type",
 bool IsSet(const Json& value) {
   return !(value.is_null() || value == false || value == 0 || (value.is_string() && value == "") ||
            (value.is_structured() && value.empty()));
+}
+
+struct AdapterFile {
+  std::string path;
+  Json json;
+};
+absl::StatusOr<AdapterFile> ReadAdapterFile(const std::string& folder) {
+  AdapterFile file;
+  SHALE_ASSIGN_OR_RETURN(file.path, ResolveInFolder(folder, "adapter_config.json"));
+  SHALE_ASSIGN_OR_RETURN(const std::string text, ReadFile(file.path, kMaxHfConfigBytes));
+  absl::StatusOr<Json> json = ParseStrictJson(text);
+  if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat(file.path, ": ", json.status().message()));
+  file.json = *std::move(json);
+  return file;
+}
+
+// Returns whether a list names a module as PEFT understands it: its full name, or what follows a dot in it.
+bool Names(const Json& list, absl::string_view module) {
+  return std::any_of(list.begin(), list.end(), [&](const Json& item) {
+    if (!item.is_string()) return false;
+    const auto name = item.get<std::string>();
+    return name == module || absl::EndsWith(module, absl::StrCat(".", name));
+  });
+}
+
+// Returns whether layers_to_transform, a number or a list, has the layer of a module: "model.layers.3.mlp.up_proj".
+bool HasLayer(const Json& layers, const std::string& module) {
+  for (const absl::string_view part : absl::StrSplit(module, '.')) {
+    int64_t layer = 0;
+    if (!absl::SimpleAtoi(part, &layer)) continue;
+    return layers == layer || std::find(layers.begin(), layers.end(), Json(layer)) != layers.end();
+  }
+  return true;
+}
+
+// Returns the key by which PEFT leaves a module without an adapter, or nothing. Does not evaluate regular expressions,
+// which stand in the place of lists: the tensors of the file say what they matched.
+absl::string_view KeyThatLeavesOut(const Json& json, const std::string& module) {
+  const auto targets = json.find("target_modules"), excluded = json.find("exclude_modules"),
+             layers = json.find("layers_to_transform");
+  if (targets != json.end() && targets->is_array() && !Names(*targets, module)) return "target_modules";
+  if (excluded != json.end() && excluded->is_array() && Names(*excluded, module)) return "exclude_modules";
+  if (layers != json.end() && !layers->is_null() && !HasLayer(*layers, module)) return "layers_to_transform";
+  return "";
 }
 
 // Returns whether training began by taking the adapters out of the weights of the base, as PiSSA does. Such adapters
@@ -137,12 +183,23 @@ absl::StatusOr<std::string> HfAdapterConfigText(const DecoderConfig& config, con
   return json.dump(2) + "\n";
 }
 
+absl::Status CheckHfAdapterModules(const std::string& folder, const DecoderConfig& config) {
+  SHALE_ASSIGN_OR_RETURN(const AdapterFile file, ReadAdapterFile(folder));
+  SHALE_ASSIGN_OR_RETURN(const HfLayout layout, MakeHfAdapterLayout(config));
+  HfErrors errors(file.path);
+  for (const std::string& module : ModulesOf(layout)) {
+    if (const absl::string_view key = KeyThatLeavesOut(file.json, module); !key.empty()) {
+      errors.Add(key, ShownJson(file.json[std::string(key)]),
+                 absl::StrCat("what includes ", module, ", whose adapter PEFT ignores otherwise"));
+    }
+  }
+  return errors.ToStatus();
+}
+
 absl::StatusOr<AdapterConfig> ReadHfAdapterConfig(const std::string& folder) {
-  SHALE_ASSIGN_OR_RETURN(const std::string path, ResolveInFolder(folder, "adapter_config.json"));
-  SHALE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxHfConfigBytes));
-  const absl::StatusOr<Json> json = ParseStrictJson(text);
-  if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", json.status().message()));
-  HfErrors errors(path);
+  SHALE_ASSIGN_OR_RETURN(const AdapterFile file, ReadAdapterFile(folder));
+  const Json* const json = &file.json;
+  HfErrors errors(file.path);
   const HfFields fields(*json, "", errors);
   if (fields.StringOr("peft_type", "") != "LORA") fields.Refuse("peft_type", "LORA");
   if (fields.StringOr("bias", "none") != "none") fields.Refuse("bias", "none");

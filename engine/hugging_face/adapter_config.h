@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/model/config.h"
 
@@ -19,5 +20,10 @@ absl::StatusOr<std::string> HfAdapterConfigText(const DecoderConfig& config, con
 // with ranks of their own, further modules that were trained, adapters of a base that their initialization changed
 // (PiSSA and others), and settings of PEFT that it does not know.
 absl::StatusOr<AdapterConfig> ReadHfAdapterConfig(const std::string& folder);
+
+// Returns InvalidArgument if target_modules, exclude_modules or layers_to_transform of `folder`/adapter_config.json
+// leave out a linear layer that has adapters in `config`: PEFT would ignore their tensors. REQUIRES: config.adapter is
+// given.
+absl::Status CheckHfAdapterModules(const std::string& folder, const DecoderConfig& config);
 
 }  // namespace shale

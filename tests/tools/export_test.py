@@ -171,6 +171,30 @@ class ExportTest(unittest.TestCase):
             self.assertEqual(result.returncode, 2, result.stderr.decode())
             self.assertRegex(result.stderr.decode(), message)
 
+    def test_dropout_that_files_ask_for_is_said_at_the_start_and_once(self):
+        # Regression: dropout in config.json and in adapter_config.json was ignored without a word.
+        self.take("gpt2")
+        with open(self.path("model/config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        adapter = ("--set=model.adapter={rank: 40 folder: \"adapter\"}", "--set=telemetry.run_folder=runs/adapted")
+        # The rank is larger than both sides of a layer, 24 and 72.
+        self.expect_ok(self.train("--set=model.adapter={rank: 40}"))
+        self.expect_ok(self.call(_EXPORT, "--run=runs/tuned", "--out=adapter", "--adapter"))
+        with open(self.path("model/config.json"), "w", encoding="utf-8") as file:
+            json.dump(config | {"attn_pdrop": 0.1}, file)
+        with open(self.path("adapter/adapter_config.json"), encoding="utf-8") as file:
+            of_adapter = json.load(file)
+        self.assertEqual(of_adapter["r"], 40)
+        with open(self.path("adapter/adapter_config.json"), "w", encoding="utf-8") as file:
+            json.dump(of_adapter | {"lora_dropout": 0.05}, file)
+        said = self.expect_ok(self.train(*adapter))
+        for file, dropout in (("model/config.json", "attn_pdrop 0.1"), ("adapter/adapter_config.json",
+                                                                        "lora_dropout 0.05")):
+            wanted = f"{self.path(file)} asks for dropout in training ({dropout}); Shale trains without\n"
+            self.assertEqual(said.count(wanted), 1, said)
+        again = self.expect_ok(self.train(*adapter, "--set=lr_schedule.steps=5", "--resume"))
+        self.assertNotIn("dropout", again)
+
     def test_a_run_needs_its_folder_only_at_the_start(self):
         self.take("qwen3")
         self.expect_ok(self.train("--set=telemetry.run_folder=straight"))

@@ -166,7 +166,7 @@ TEST(HfAdapterTest, KeysOfPeftAreKnownOrRefused) {
   for (const absl::string_view key :
        {"use_dora", "lora_bias", "use_qalora", "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication",
         "trainable_token_indices", "target_parameters", "alora_invocation_tokens", "use_bdlora", "arrow_config",
-        "kasa_config", "monteclora_config", "velora_config", "a_key_of_a_later_peft"}) {
+        "kasa_config", "megatron_config", "monteclora_config", "velora_config", "a_key_of_a_later_peft"}) {
     for (const absl::string_view value : {"true", "[1]", "{\"a\": 1}", "3", "\"x\""}) {
       EXPECT_THAT(refusal(absl::StrCat(", \"", key, "\": ", value)), HasSubstr(absl::StrCat(key, ": found "))) << value;
     }
@@ -176,13 +176,37 @@ TEST(HfAdapterTest, KeysOfPeftAreKnownOrRefused) {
   EXPECT_EQ(refusal(R"(, "auto_mapping": {"a": "b"}, "base_model_name_or_path": "x", "corda_config": {"a": 1},
       "ensure_weight_tying": true, "eva_config": {"a": 1}, "exclude_modules": ["x"], "fan_in_fan_out": true,
       "inference_mode": true, "layers_pattern": "h", "layers_to_transform": [0], "loftq_config": {"loftq_bits": 4},
-      "lora_ga_config": {"a": 1}, "megatron_config": {"a": 1}, "megatron_core": "megatron.core",
+      "lora_ga_config": {"a": 1}, "megatron_core": "megatron.core",
       "peft_version": "0.21.0", "qalora_group_size": 16, "revision": "main", "target_modules": ["q_proj"],
       "runtime_config": {"ephemeral_gpu_offload": false}, "task_type": "CAUSAL_LM")"),
             "");
   EXPECT_EQ(refusal(R"(, "lora_dropout": 0.05)"), "");
   EXPECT_EQ(HfAdapterDropout(folder.path()).value(), "lora_dropout 0.05");
   EXPECT_THAT(refusal(R"(, "lora_dropout": 2)"), HasSubstr("lora_dropout: found 2"));
+}
+
+// PEFT ignores tensors of layers that the config leaves out, with a warning, and Shale used them.
+TEST(HfAdapterTest, TheConfigNamesTheLayersThatHaveTensors) {
+  const TempFolder folder;
+  const DecoderConfig config = Adapted(HfModel("llama"), {"q_proj", "blocks.1.ffn.up_proj"});
+  const auto refusal = [&](absl::string_view members) {
+    folder.Write("adapter_config.json", absl::StrCat("{", members, "}"));
+    return std::string(CheckHfAdapterModules(folder.path(), config).message());
+  };
+  for (const absl::string_view same :
+       {"", R"("target_modules": ["q_proj", "up_proj", "v_proj"])", R"("target_modules": "all-linear")",
+        R"("target_modules": ["self_attn.q_proj", "model.layers.1.mlp.up_proj"])",
+        R"("target_modules": null, "exclude_modules": ["k_proj", "layers.0.mlp.up_proj"])",
+        R"("layers_to_transform": [1, 0, 7], "layers_pattern": "layers")"}) {
+    EXPECT_EQ(refusal(same), "");
+  }
+  const std::string wrong = refusal(R"("target_modules": ["proj", "up_proj"])");
+  EXPECT_THAT(wrong, HasSubstr("target_modules: found [\"proj\",\"up_proj\"]; allowed: what includes "
+                               "model.layers.0.self_attn.q_proj, whose adapter PEFT ignores otherwise"));
+  EXPECT_THAT(wrong, ::testing::Not(HasSubstr("includes model.layers.1.mlp.up_proj")));
+  EXPECT_THAT(refusal(R"("exclude_modules": ["layers.1.mlp.up_proj"])"), HasSubstr("exclude_modules: found"));
+  EXPECT_THAT(refusal(R"("layers_to_transform": 0)"), HasSubstr("layers_to_transform: found 0; allowed: what includes "
+                                                                "model.layers.1.self_attn.q_proj"));
 }
 
 TEST(HfAdapterTest, OtherFoldersAreRefused) {
