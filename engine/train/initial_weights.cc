@@ -32,8 +32,8 @@ absl::StatusOr<std::unique_ptr<HfWeights>> OpenAdapter(const Job& job) {
                                                    text(found), ", the job has ", text(*model.adapter),
                                                    "; give those of the folder"));
   }
-  SHALE_RETURN_IF_ERROR(CheckHfAdapterModules(job.adapter_folder, model));
   SHALE_ASSIGN_OR_RETURN(HfWeights weights, HfWeights::OpenAdapter(job.adapter_folder, model));
+  SHALE_RETURN_IF_ERROR(CheckHfAdapterModules(job.adapter_folder, model));
   return std::make_unique<HfWeights>(std::move(weights));
 }
 

@@ -192,7 +192,7 @@ class ExportTest(unittest.TestCase):
                                                                         "lora_dropout 0.05")):
             wanted = f"{self.path(file)} asks for dropout in training ({dropout}); Shale trains without\n"
             self.assertEqual(said.count(wanted), 1, said)
-        again = self.expect_ok(self.train(*adapter, "--set=lr_schedule.steps=5", "--resume"))
+        again = self.expect_ok(self.train(*adapter, "--set=lr_schedule.steps=5", "--resume=latest"))
         self.assertNotIn("dropout", again)
 
     def test_a_run_needs_its_folder_only_at_the_start(self):
