@@ -370,7 +370,7 @@ class LaunchTest(unittest.TestCase):
         output = process.communicate(timeout=60)[0]
         self.assertEqual(process.returncode, 0, output)
         self.assertIn("launch: a process ended with code 137; starting all again (1 of 1)", output)
-        self.assertRegex(output, "resuming from runs/test/checkpoints/step-00000000[2-9]0")
+        self.assertRegex(output, "resuming from runs/test/checkpoints/step-00000000[12]0")
         self.expect_same("straight", "again")
         with open(os.path.join(self.place("again"), _RUN, "metrics.jsonl"), encoding="utf-8") as lines:
             rows = [row for row in map(json.loads, lines) if "restart" in row]
