@@ -27,7 +27,8 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
 
   const std::string& error() const { return error_; }
 
-  bool null() override { return Unexpected("null"); }
+  // The library of safetensors takes null for metadata as none.
+  bool null() override { return (place_ == Place::kTop && member_ == kMetadataName) || Unexpected("null"); }
   bool boolean(bool) override { return Unexpected("true or false"); }
   bool number_integer(number_integer_t) override { return Unexpected("a negative number"); }
   bool number_float(number_float_t, const string_t&) override { return Unexpected("a number that is not an integer"); }
@@ -211,10 +212,13 @@ absl::StatusOr<int64_t> SafetensorsBytes(SafetensorsDType dtype, absl::Span<cons
 }
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json, int64_t data_bytes) {
-  // The parser accepts a leading byte order mark and white space around the object; the format does not.
-  absl::string_view object = json.substr(0, json.find_last_not_of(' ') + 1);
+  // The parser accepts a leading byte order mark; the library of safetensors does not. That takes white space at both
+  // ends, although the format has only spaces behind the object.
+  constexpr absl::string_view kSpace = " \t\r\n";
+  const size_t begin = json.find_first_not_of(kSpace), end = json.find_last_not_of(kSpace);
+  const absl::string_view object = begin == absl::string_view::npos ? "" : json.substr(begin, end - begin + 1);
   if (object.size() < 2 || object.front() != '{' || object.back() != '}') {
-    return absl::InvalidArgumentError("the header is not a JSON object between { and }, padded with spaces");
+    return absl::InvalidArgumentError("the header is not a JSON object between { and }, with white space around it");
   }
   SafetensorsHeader header;
   HeaderHandler handler(&header);
