@@ -15,4 +15,7 @@ uint32_t Crc32c(absl::string_view bytes, uint32_t before = 0);
 // unlikely with 32 bits. Crc64("123456789") is 0x995DC9BBDF1939FA.
 uint64_t Crc64(absl::string_view bytes, uint64_t before = 0);
 
+// Returns the Crc64 of two strings together from that of each, and the number of bytes of the second.
+uint64_t Crc64OfBoth(uint64_t first, uint64_t second, int64_t second_bytes);
+
 }  // namespace shale

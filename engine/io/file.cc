@@ -124,10 +124,15 @@ absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
   return file;
 }
 
-absl::Status InputFile::CheckUnchangedSince(const Identity& then) const {
+absl::StatusOr<InputFile::Identity> InputFile::PresentIdentity() const {
   struct stat info;
   if (fstat(fd_, &info) != 0) return FileError(errno, "examine", path_);
-  if (IdentityOf(info) == then) return absl::OkStatus();
+  return IdentityOf(info);
+}
+
+absl::Status InputFile::CheckUnchangedSince(const Identity& then) const {
+  SHALE_ASSIGN_OR_RETURN(const Identity now, PresentIdentity());
+  if (now == then) return absl::OkStatus();
   return absl::DataLossError(
       absl::StrCat(path_, " changed after it was checked; it must not change while it is in use"));
 }

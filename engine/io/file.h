@@ -60,6 +60,8 @@ class InputFile {
     bool operator==(const Identity&) const = default;
   };
   const Identity& identity() const { return identity_; }  // When the file was opened.
+  // Returns the identity that the file has now.
+  absl::StatusOr<Identity> PresentIdentity() const;
   // Returns DataLoss if `then` describes another file, or another state of this file than the present one.
   absl::Status CheckUnchangedSince(const Identity& then) const;
 

@@ -2,6 +2,7 @@
 
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <utility>
@@ -9,13 +10,31 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "engine/io/crc32c.h"
+#include "engine/io/file_content.h"
 #include "kernels/check.h"
 
 namespace shale {
 namespace {
 
 constexpr int64_t kPackedBytes = int64_t{1} << 18;  // Read at once from a compressed file.
+
+// What compressed files begin with. No UTF-8 text begins so.
+constexpr absl::string_view kGzipMagic = "\x1F\x8B", kZstdMagic = "\x28\xB5\x2F\xFD";
+
+enum class Packing { kNone, kGzip, kZstd };
+
+// The content decides. A file that is named as a compressed one and is none is damaged.
+absl::StatusOr<Packing> PackingOf(const InputFile& file) {
+  char bytes[4];
+  const int64_t size = std::min<int64_t>(file.size(), sizeof(bytes));
+  SHALE_RETURN_IF_ERROR(file.ReadAt(0, bytes, size));
+  const absl::string_view head(bytes, size);
+  if (absl::StartsWith(head, kGzipMagic)) return Packing::kGzip;
+  if (absl::StartsWith(head, kZstdMagic)) return Packing::kZstd;
+  if (absl::EndsWithIgnoreCase(file.path(), ".gz")) return Packing::kGzip;
+  return absl::EndsWithIgnoreCase(file.path(), ".zst") ? Packing::kZstd : Packing::kNone;
+}
 
 }  // namespace
 
@@ -30,13 +49,15 @@ class InputStream::Source {
   // Writes up to `size` bytes and returns how many; 0 at the end alone.
   virtual absl::StatusOr<int64_t> Read(char* out, int64_t size) { return ReadFile(out, size); }
   int64_t bytes_read() const { return offset_; }
-  absl::Status CheckUnchanged() const { return file_.CheckUnchangedSince(file_.identity()); }
+  // A file that was only touched counts as unchanged. REQUIRES: all of it was read.
+  absl::Status CheckUnchanged() const { return FileContent(file_.identity(), 0, file_.size(), crc64_).Check(file_); }
 
  protected:
   // Reads bytes of the file itself.
   absl::StatusOr<int64_t> ReadFile(char* out, int64_t size) {
     const int64_t bytes = std::min(size, file_.size() - offset_);
     SHALE_RETURN_IF_ERROR(file_.ReadAt(offset_, out, bytes));
+    crc64_ = Crc64(absl::string_view(out, bytes), crc64_);
     offset_ += bytes;
     return bytes;
   }
@@ -48,6 +69,7 @@ class InputStream::Source {
  private:
   InputFile file_;
   int64_t offset_ = 0;
+  uint64_t crc64_ = 0;  // Of the bytes before offset_.
 };
 
 namespace {
@@ -76,6 +98,18 @@ class InputStream::Gzip : public Source {
         stream.next_in = reinterpret_cast<Bytef*>(packed_.data());
         stream.avail_in = static_cast<uInt>(bytes);
       }
+      if (between_) {
+        // Zeros may follow a member, up to the end of a block of a tape; gzip and Python ignore them.
+        while (stream.avail_in > 0 && *stream.next_in == 0) {
+          ++stream.next_in;
+          --stream.avail_in;
+        }
+        if (stream.avail_in == 0) continue;
+        if (*stream.next_in != kGzipMagic[0]) {
+          return Damaged(
+              absl::StrCat("bytes that are no gzip data follow its data, at byte ", bytes_read() - stream.avail_in));
+        }
+      }
       between_ = false;
       const int code = inflate(&stream, Z_NO_FLUSH);
       if (code == Z_STREAM_END) {
@@ -98,6 +132,10 @@ class InputStream::Zstd : public Source {
  public:
   explicit Zstd(InputFile file) : Source(std::move(file)), stream_(ZSTD_createDStream()), packed_(kPackedBytes) {
     SHALE_CHECK(stream_ != nullptr);
+    // By default a stream refuses windows over 128 MiB, which zstd --long makes. Their memory is used only as far as
+    // the data reach.
+    const int largest = ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound;
+    SHALE_CHECK(ZSTD_isError(ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, largest)) == 0);
   }
   ~Zstd() override { ZSTD_freeDStream(stream_); }
 
@@ -112,7 +150,7 @@ class InputStream::Zstd : public Source {
         in_ = {packed_.data(), static_cast<size_t>(bytes), 0};
       }
       const size_t code = ZSTD_decompressStream(stream_, &unpacked, &in_);
-      if (ZSTD_isError(code) != 0) return Damaged(ZSTD_getErrorName(code));
+      if (ZSTD_isError(code) != 0) return Failed(code);
       between_ = code == 0;
       // A full output may hide bytes that are unpacked and wait inside of the stream.
       has_more_ = !between_ && unpacked.pos == unpacked.size;
@@ -121,6 +159,20 @@ class InputStream::Zstd : public Source {
   }
 
  private:
+  absl::Status Failed(size_t code) const {
+    switch (ZSTD_getErrorCode(code)) {
+      case ZSTD_error_memory_allocation:
+        return absl::ResourceExhaustedError(
+            absl::StrCat(path(),
+                         " needs more memory than there is to be unpacked: up to 2 GiB, the window of zstd "
+                         "--long; pack it again without --long"));
+      case ZSTD_error_dictionary_wrong:
+        return absl::InvalidArgumentError(
+            absl::StrCat(path(), " was packed with a dictionary; unpack it with zstd -d -D DICTIONARY"));
+      default: return Damaged(ZSTD_getErrorName(code));
+    }
+  }
+
   ZSTD_DStream* stream_;
   std::vector<char> packed_;
   ZSTD_inBuffer in_ = {nullptr, 0, 0};
@@ -135,9 +187,18 @@ InputStream::~InputStream() = default;
 
 absl::StatusOr<InputStream> InputStream::Open(const std::string& path) {
   SHALE_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
-  if (absl::EndsWith(path, ".gz")) return InputStream(std::make_unique<Gzip>(std::move(file)));
-  if (absl::EndsWith(path, ".zst")) return InputStream(std::make_unique<Zstd>(std::move(file)));
+  SHALE_ASSIGN_OR_RETURN(const Packing packing, PackingOf(file));
+  switch (packing) {
+    case Packing::kNone: break;
+    case Packing::kGzip: return InputStream(std::make_unique<Gzip>(std::move(file)));
+    case Packing::kZstd: return InputStream(std::make_unique<Zstd>(std::move(file)));
+  }
   return InputStream(std::make_unique<Source>(std::move(file)));
+}
+
+absl::StatusOr<bool> IsPacked(const InputFile& file) {
+  SHALE_ASSIGN_OR_RETURN(const Packing packing, PackingOf(file));
+  return packing != Packing::kNone;
 }
 
 const std::string& InputStream::path() const { return source_->path(); }
@@ -157,7 +218,9 @@ absl::Status InputStream::Append(int64_t size, std::string* out) {
 }
 
 absl::string_view WithoutPacking(absl::string_view path) {
-  if (!absl::ConsumeSuffix(&path, ".gz")) absl::ConsumeSuffix(&path, ".zst");
+  for (const absl::string_view ending : {".gz", ".zst"}) {
+    if (absl::EndsWithIgnoreCase(path, ending)) return path.substr(0, path.size() - ending.size());
+  }
   return path;
 }
 

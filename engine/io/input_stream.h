@@ -12,8 +12,8 @@
 
 namespace shale {
 
-// Unpacks files named *.gz and *.zst; other files are read as they are. Used by one thread. Memory does not grow with
-// the file.
+// Unpacks gzip and zstd, which their first bytes or their names tell; other files are read as they are. Used by one
+// thread. Memory does not grow with the file, but for the window of zstd --long, up to 2 GiB.
 class InputStream {
  public:
   // Returns the errors of InputFile::Open.
@@ -25,7 +25,7 @@ class InputStream {
   const std::string& path() const;
 
   // Appends up to `size` bytes to `*out`. Appends fewer only at the end of the file. Returns DataLoss if the file was
-  // cut short, is damaged or changed since it was opened.
+  // cut short, is damaged or has other bytes than when it was opened.
   absl::Status Append(int64_t size, std::string* out);
   // Returns whether all bytes were read. Becomes true at the latest with an Append that appends too few.
   bool at_end() const;
@@ -41,6 +41,9 @@ class InputStream {
 
   std::unique_ptr<Source> source_;
 };
+
+// Returns whether an InputStream unpacks the file.
+absl::StatusOr<bool> IsPacked(const InputFile& file);
 
 // Returns a path without the ending of a compressed file: "a.jsonl" for "a.jsonl.gz".
 absl::string_view WithoutPacking(absl::string_view path);

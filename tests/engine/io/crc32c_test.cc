@@ -49,5 +49,16 @@ TEST(Crc32cTest, GoesOnWhereItStopped) {
   }
 }
 
+TEST(Crc64Test, ThatOfBothIsThatOfTheWhole) {
+  std::string bytes;
+  uint32_t state = 1;
+  for (int i = 0; i < 70000; ++i) bytes.push_back(static_cast<char>((state = state * 1664525 + 1013904223) >> 24));
+  const absl::string_view all = bytes;
+  for (const size_t cut : {0, 1, 2, 255, 256, 4097, 65535, 69999, 70000}) {
+    const absl::string_view first = all.substr(0, cut), second = all.substr(cut);
+    EXPECT_EQ(Crc64OfBoth(Crc64(first), Crc64(second), std::ssize(second)), Crc64(all)) << cut;
+  }
+}
+
 }  // namespace
 }  // namespace shale

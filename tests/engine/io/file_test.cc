@@ -1,11 +1,13 @@
 #include "engine/io/file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <string>
 #include <utility>
 
+#include "engine/io/file_content.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/io/obey_permissions.h"
@@ -169,6 +171,30 @@ TEST(MakeFoldersTest, SaysWhatStandsInTheWay) {
   EXPECT_THAT(Message(MakeFolders(folder.Path("file/b"))),
               AllOf(HasSubstr("cannot make folder"), HasSubstr("/file: Not a directory")));
   EXPECT_FALSE(MakeFolders("").ok());
+}
+
+// Regression: a text whose time alone had changed ended a run.
+TEST(FileContentTest, AFileIsKnownByItsBytes) {
+  const TempFolder folder;
+  const std::string path = folder.Write("a", "0123456789");
+  const InputFile file = InputFile::Open(path).value();
+  const FileContent content(file.identity(), 2, 8, Crc64OfFile(file, 2, 8).value());
+  const auto touch = [&](int64_t seconds) {
+    const timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = seconds}};
+    ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  };
+  touch(5);
+  EXPECT_TRUE(content.Check(file).ok());
+  const std::string copy = folder.Write("b", "xx23456789");
+  EXPECT_TRUE(content.Check(InputFile::Open(copy).value()).ok()) << "bytes that do not count may differ";
+  for (const char* other : {"01234567890", "0123456798"}) {
+    folder.Write("a", other);
+    touch(6);
+    EXPECT_EQ(content.Check(file).code(), absl::StatusCode::kDataLoss) << other;
+  }
+  folder.Write("a", "0123456789");
+  touch(7);
+  EXPECT_TRUE(content.Check(file).ok());
 }
 
 }  // namespace
