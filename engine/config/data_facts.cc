@@ -42,11 +42,14 @@ absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
   }
   if (job.data.has_tokenizer()) {
     SHALE_RETURN_IF_ERROR(CheckTokenizerExists(job.data));
+    const auto in_field = [](absl::string_view field, const absl::Status& status) {
+      return status.ok() ? status : absl::InvalidArgumentError(InField({{field, ""}}, status).message());
+    };
     const absl::StatusOr<bool> text = IsText(job.data.path, job.data.format);
-    SHALE_RETURN_IF_ERROR(InField("data.path", text.status()));
+    SHALE_RETURN_IF_ERROR(in_field("data.path", text.status()));
     if (*text) {
       const absl::StatusOr<Tokenizer> tokenizer = Tokenizer::Load(job.data.tokenizer);
-      SHALE_RETURN_IF_ERROR(InField("data.tokenizer", tokenizer.status()));
+      SHALE_RETURN_IF_ERROR(in_field("data.tokenizer", tokenizer.status()));
       return DataFacts{.vocabulary = tokenizer->vocabulary()};
     }
   }

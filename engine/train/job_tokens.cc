@@ -86,7 +86,10 @@ absl::StatusOr<TokenSource> OpenJobTokens(const Job& job, absl::string_view fiel
                                           const TextProgress& progress) {
   SHALE_RETURN_IF_ERROR(CheckTokenizerExists(job.data));
   absl::StatusOr<TokenSource> tokens = OpenTokens(job, path, progress);
-  if (!tokens.ok()) return InField(field, tokens.status());
+  if (!tokens.ok()) {
+    const std::string cache = CacheOf(job);
+    return InField({{field, path}, {"data.tokenizer", job.data.tokenizer}, {"data.cache", cache}}, tokens.status());
+  }
   return tokens;
 }
 

@@ -23,7 +23,7 @@ _OTHER_BLOCKS = ("const", "verification", "shale_verification", "job", "verify",
 # Commands that no test here runs, as regular expressions with the reason. Their flags are checked where the program is.
 NOT_RUN = [
     (r"tools/(quickstart|test|install|fuzz)\b", "builds with Bazel; scripts_test runs it with stand-ins"),
-    (r"bazel (build|test)\b", "builds"),
+    (r"bazel (build|test)\b|tools/examples/service/build", "builds"),
     (r"bazel run -c opt //(tools/bench|tests/\S+):", "measures for minutes, or writes a table of the repository"),
     (r"tools/bench_", "measures for minutes, most of them with PyTorch"),
     (r"bazel run -c opt //tools:tune\b|.*device.*CUDA", "needs a GPU"),

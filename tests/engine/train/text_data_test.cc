@@ -74,6 +74,22 @@ TEST_F(TextDataTest, TextForAModelWhoseTokenizerIsNotReadIsRefused) {
   EXPECT_TRUE(OpenJobTokens(job, "data.path", job.data.path, {}).ok());
 }
 
+// Regression: "cannot open nosuch: No such file or directory" left open which of the paths of a job that was.
+TEST_F(TextDataTest, ErrorsBeginWithTheFieldThatTheyAreAbout) {
+  folder_.Write("text.txt", std::string(999, 'a'));
+  std::filesystem::create_directory(folder_.Path("bad"));
+  folder_.Write("bad/tokenizer.json", "{");
+  const auto error = [&](const std::string& data, absl::string_view path) {
+    Job job = SmallJob(data);
+    return std::string(OpenJobTokens(job, "data.mix", folder_.Path(path), {}).status().message());
+  };
+  const std::string text = "path: \"text.txt\" ";
+  EXPECT_THAT(error(text, "nosuch"), ::testing::StartsWith("data.mix: cannot open "));
+  EXPECT_THAT(error(text + "tokenizer: \"nosuch\"", "text.txt"), ::testing::StartsWith("data.tokenizer: "));
+  EXPECT_THAT(error(text + "tokenizer: \"bad\"", "text.txt"), ::testing::StartsWith("data.tokenizer: "));
+  EXPECT_THAT(error(text + "tokenizer: \"bad\"", "nosuch"), ::testing::StartsWith("data.mix: cannot open "));
+}
+
 TEST_F(TextDataTest, MasksDoNotDependOnTheDivisionOfAStep) {
   std::string rows;
   for (int i = 0; i < 200; ++i) {
