@@ -74,6 +74,18 @@ absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& f
   return checkpoints;
 }
 
+absl::StatusOr<std::vector<std::string>> ListLinkedCheckpoints(const std::string& folder) {
+  absl::StatusOr<std::vector<std::string>> names = ListFolder(folder);
+  if (absl::IsNotFound(names.status())) return std::vector<std::string>();
+  if (!names.ok()) return names.status();
+  std::vector<std::string> linked;
+  for (const std::string& name : *names) {
+    const std::string path = JoinPath(folder, name);
+    if (StepOfName(name) >= 0 && IsLink(path)) linked.push_back(path);
+  }
+  return linked;
+}
+
 std::vector<CheckpointPath> BestFirst(std::vector<CheckpointPath> candidates) {
   struct Evaluated {
     double loss = 0;

@@ -39,6 +39,10 @@ struct CheckpointPath {
 // checkpoints are intact; CheckpointReader::Open does.
 absl::StatusOr<std::vector<CheckpointPath>> ListCheckpoints(const std::string& folder);
 
+// Returns the paths in `folder` that are named like checkpoints and are links, through which nothing is written or
+// removed, so that ListCheckpoints leaves them out. Returns nothing if `folder` does not exist.
+absl::StatusOr<std::vector<std::string>> ListLinkedCheckpoints(const std::string& folder);
+
 // Returns the checkpoints among `candidates` whose manifest can be read and has the loss of an evaluation, best first;
 // of equal losses the earlier one. Leaves out those whose loss is of other data than that of the newest among them.
 std::vector<CheckpointPath> BestFirst(std::vector<CheckpointPath> candidates);

@@ -46,7 +46,10 @@ class FileWriter : public EventWriter {
 std::unique_ptr<EventWriter> WriteJsonTo(int fd) { return std::make_unique<DescriptorWriter>(fd); }
 
 absl::StatusOr<std::unique_ptr<EventWriter>> WriteJsonFile(const std::string& path) {
+  constexpr int64_t kMostBytes = int64_t{4} << 30;
   SHALE_RETURN_IF_ERROR(MakeFoldersOf(path));
+  // A copy of a run folder that was made with hard links keeps its events.
+  if (!IsLink(path)) SHALE_RETURN_IF_ERROR(MakeOwnFile(path, kMostBytes));
   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<JsonLinesWriter> lines,
                          JsonLinesWriter::Open(path, JsonLinesWriter::Mode::kContinue));
   return std::make_unique<FileWriter>(std::move(lines));

@@ -75,6 +75,21 @@ absl::Status MakeFolders(const std::string& path) {
 
 absl::Status MakeFoldersOf(const std::string& path) { return MakeFolders(SplitPath(path).first); }
 
+bool IsLink(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
+}
+
+absl::Status MakeOwnFile(const std::string& path, int64_t max_bytes) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) return errno == ENOENT ? absl::OkStatus() : FileError(errno, "examine", path);
+  if (!S_ISLNK(info.st_mode) && info.st_nlink <= 1) return absl::OkStatus();
+  const absl::StatusOr<std::string> contents = ReadFile(path, max_bytes);
+  if (absl::IsNotFound(contents.status())) return PosixFileSystem().RemoveFile(path);  // The link leads nowhere.
+  if (!contents.ok()) return contents.status();
+  return WriteFileDurably(path, *contents);
+}
+
 absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path) {
   DIR* folder = opendir(path.c_str());
   if (folder == nullptr) return FileError(errno, "read folder", path);

@@ -28,6 +28,13 @@ absl::Status MakeFolders(const std::string& path);
 // Makes the folder that the file at `path` lies in, as MakeFolders does.
 absl::Status MakeFoldersOf(const std::string& path);
 
+// Returns whether there is a symbolic link at `path`, wherever it leads.
+bool IsLink(const std::string& path);
+// If the file at `path` is reached by other names too, because `path` is a link or because there are hard links to the
+// file, puts a copy in its place, so that whoever writes at `path` changes nothing elsewhere. Returns OK if there is
+// nothing at `path`, and ResourceExhausted for a file of more than `max_bytes`.
+absl::Status MakeOwnFile(const std::string& path, int64_t max_bytes);
+
 // Returns the names in a folder, including hidden ones, sorted.
 absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path);
 

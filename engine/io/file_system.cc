@@ -105,6 +105,7 @@ FileSystem& PosixFileSystem() {
 }
 
 absl::Status RemoveFolderAndFiles(const std::string& path, FileSystem& files) {
+  if (IsLink(path)) return files.RemoveFile(path);
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path));
   for (const std::string& name : names) SHALE_RETURN_IF_ERROR(files.RemoveFile(JoinPath(path, name)));
   return files.RemoveFolder(path);

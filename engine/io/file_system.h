@@ -53,8 +53,8 @@ class FileSystem {
 // Returns the file system of the operating system. The object lives as long as the process.
 FileSystem& PosixFileSystem();
 
-// Removes a folder and the files in it. Returns an error if the folder contains another folder, because the engine does
-// not make such folders.
+// Removes a folder and the files in it, and of links only the links: of a link to a folder, nothing in that folder.
+// Returns an error if the folder contains another folder, because the engine does not make such folders.
 absl::Status RemoveFolderAndFiles(const std::string& path, FileSystem& files = PosixFileSystem());
 
 }  // namespace shale

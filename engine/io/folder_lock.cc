@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/io/file.h"
 #include "kernels/check.h"
 
@@ -29,8 +30,13 @@ bool WithoutFile(int error) {
 // it. Returns `held` if another host has it.
 absl::StatusOr<int> LockFile(int folder, const std::string& path, const absl::Status& held) {
   while (true) {
-    const int file = openat(folder, kFile, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    // Not through a link, behind which a file would be made elsewhere.
+    const int file = openat(folder, kFile, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (file < 0 && WithoutFile(errno)) return -1;
+    if (file < 0 && errno == ELOOP) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(JoinPath(path, kFile), " is a link, where a lock makes a file; remove it"));
+    }
     if (file < 0) return FileError(errno, "make lock", JoinPath(path, kFile));
     if (flock(file, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
@@ -41,7 +47,8 @@ absl::StatusOr<int> LockFile(int folder, const std::string& path, const absl::St
     }
     // Another host may have removed the file after it was opened here and before it was locked.
     struct stat named, opened;
-    if (fstat(file, &opened) == 0 && fstatat(folder, kFile, &named, 0) == 0 && named.st_ino == opened.st_ino) {
+    if (fstat(file, &opened) == 0 && fstatat(folder, kFile, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+        named.st_ino == opened.st_ino) {
       return file;
     }
     close(file);

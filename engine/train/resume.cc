@@ -71,10 +71,22 @@ bool SameFolder(const std::string& a, const std::string& b) {
          first.st_ino == second.st_ino;
 }
 
+// Returns OK if no checkpoint in `folder` is a link. A run that does not see such a checkpoint would write over the
+// history that it belongs to.
+absl::Status CheckNoneLinked(const std::string& folder) {
+  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> linked, ListLinkedCheckpoints(folder));
+  if (linked.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      linked.back(),
+      " is a link, and a run resumes only from folders that lie among its checkpoints: move the checkpoint "
+      "there in place of the link, or remove the link to do without it"));
+}
+
 // Chooses the checkpoint, in process 0, and calls `use` with it. Sets from_elsewhere and passed_over of `resumed`.
 absl::Status Find(const ResumeOptions& options, const std::string& folder,
                   absl::FunctionRef<absl::Status(const CheckpointReader&)> use, Resumed& resumed) {
   if (options.from == ResumeFrom::kReplace) return absl::OkStatus();
+  if (!folder.empty()) SHALE_RETURN_IF_ERROR(CheckNoneLinked(folder));
   if (options.from == ResumeFrom::kNothing) {
     return folder.empty() ? absl::OkStatus() : CheckNoneAfter(-1, folder, "start from scratch");
   }

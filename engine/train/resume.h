@@ -55,7 +55,8 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
 //
 // Refuses a `folder` with intact checkpoints that do not belong to this run's past, because a later kLatest could take
 // one of them. With kNothing that is any checkpoint. With kPath it is any checkpoint later than the one at
-// options.path, or any at all if that one lies in another folder. An empty `folder` means that the run saves nothing.
+// options.path, or any at all if that one lies in another folder. Also refuses, but with kReplace, a `folder` in which
+// a link has the name of a checkpoint. An empty `folder` means that the run saves nothing.
 //
 // Every process of a job must call it with the same options. Process 0 chooses the checkpoint, in a folder that all of
 // them can reach. A checkpoint that some process cannot restore counts as failed in all of them, and all return the

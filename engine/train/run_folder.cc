@@ -1,5 +1,6 @@
 #include "engine/train/run_folder.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/checkpoint/store.h"
+#include "engine/config/parse.h"
 #include "engine/hugging_face/copied_files.h"
 #include "engine/hugging_face/folder_path.h"
 #include "engine/io/file.h"
@@ -25,10 +27,16 @@ constexpr char kPlan[] = "plan.txt";
 constexpr char kMetrics[] = "metrics.jsonl";
 constexpr char kStagedHf[] = ".hf.tmp";
 constexpr char kProbe[] = ".probe";
+constexpr char kSaved[] = "last_checkpoint";  // The step of the last checkpoint.
 constexpr int64_t kMaxHfFileBytes = int64_t{1} << 30;
+constexpr int64_t kMaxJobBytes = int64_t{1} << 20;
 constexpr size_t kNamesShown = 4;
 
-bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+// Returns whether there is something at `path`. A link counts, wherever it leads.
+bool Present(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0;
+}
 
 absl::Status Remove(const std::string& path) {
   if (unlink(path.c_str()) != 0 && errno != ENOENT) return FileError(errno, "remove", path);
@@ -37,7 +45,7 @@ absl::Status Remove(const std::string& path) {
 
 // Returns whether `name` is that of a file which was being written when a run was killed.
 bool IsTemporary(absl::string_view name) {
-  for (const char* file : {kRunJob, kPlan, kMetrics, kProbe}) {
+  for (const char* file : {kRunJob, kPlan, kMetrics, kProbe, kSaved}) {
     if (absl::StartsWith(name, absl::StrCat(".", file, ".tmp-"))) return true;
   }
   return name == kProbe || absl::StartsWith(name, kRunTracePart);
@@ -79,6 +87,46 @@ absl::Status CheckContents(const std::string& path, std::vector<std::string> nam
              : " and holds no run (no job.textproto): choose another with telemetry.run_folder"));
 }
 
+// Returns OK if what a run writes and removes again lies in its folder. The run folder itself may be a link.
+absl::Status CheckNoLink(const std::string& path) {
+  const std::string checkpoints = RunCheckpointsPath(path);
+  if (!IsLink(checkpoints)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(checkpoints,
+                   " is a link, and a run removes old checkpoints, but nothing outside of its folder: put a folder in "
+                   "its place, or make ",
+                   path, " itself the link"));
+}
+
+// Returns whether a run that trained up to `step` has saved a checkpoint. Runs of earlier versions left no kSaved;
+// their second save begins only after the first one has ended.
+bool HasSaved(const std::string& path, int64_t step) {
+  if (Present(JoinPath(path, kSaved))) return true;
+  const absl::StatusOr<std::string> text = ReadFile(RunJobPath(path), kMaxJobBytes);
+  if (!text.ok()) return false;
+  const absl::StatusOr<Job> job = ParseRecordedJob(*text, RunJobPath(path));
+  if (!job.ok() || job->checkpoint.on_failure != SaveFailure::kStop) return false;
+  return job->checkpoint.every_steps > 0 && step > 2 * job->checkpoint.every_steps;
+}
+
+// Returns whether a name among the checkpoints is that of one, also while another replaces it.
+bool NamesCheckpoint(absl::string_view name) {
+  return absl::StrContains(name, "step-") && !IsUnfinishedCheckpoint(name);
+}
+
+// Checks that the checkpoints of a run that trained up to `step` have not been lost.
+absl::Status CheckNotLost(const std::string& path, int64_t step) {
+  const std::string checkpoints = RunCheckpointsPath(path);
+  const absl::StatusOr<std::vector<std::string>> names = ListFolder(checkpoints);
+  if (!names.ok() && !absl::IsNotFound(names.status())) return names.status();
+  if (names.ok() && std::any_of(names->begin(), names->end(), NamesCheckpoint)) return absl::OkStatus();
+  if (!HasSaved(path, step)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the run in ", path, " trained up to step ", step, " and saved checkpoints, but there is none in ", checkpoints,
+      ": mount or move them there. To give that run up, choose another folder with telemetry.run_folder, or replace it "
+      "with --overwrite"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& path, Existing existing) {
@@ -89,6 +137,11 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& p
   SHALE_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(path));
   std::erase_if(names, FolderLock::IsLockFile);
   SHALE_RETURN_IF_ERROR(CheckContents(path, std::move(names), existing));
+  SHALE_RETURN_IF_ERROR(CheckNoLink(path));
+  if (existing == Existing::kContinue) {
+    SHALE_ASSIGN_OR_RETURN(folder->former_step_, LastStepOfMetrics(JoinPath(path, kMetrics)));
+    SHALE_RETURN_IF_ERROR(CheckNotLost(path, folder->former_step_));
+  }
   // Create a temporary file, which is removed at once, to find out now and not after the first steps whether files can
   // be written.
   SHALE_RETURN_IF_ERROR(DurableFile::Create(JoinPath(path, kMetrics)).status());
@@ -100,7 +153,7 @@ std::string RunFolder::ProbePath(absl::string_view folder) { return JoinPath(fol
 absl::StatusOr<std::string> RunFolder::NextFailurePath() const {
   const std::string failures = RunFailuresPath(path_);
   int last = 0;
-  if (Exists(failures)) {
+  if (access(failures.c_str(), F_OK) == 0) {
     SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(failures));
     for (const std::string& name : names) {
       if (int number = 0; absl::SimpleAtoi(name, &number)) last = std::max(last, number);
@@ -126,14 +179,15 @@ absl::Status RunFolder::RemoveFormerRun() {
 }
 
 absl::Status RunFolder::RemoveFormerRecords() {
-  if (Exists(RunHfPath(path_))) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(RunHfPath(path_)));
-  const std::string failures = RunFailuresPath(path_);
-  if (Exists(failures)) {
-    SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(failures));
-    for (const std::string& name : names) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(JoinPath(failures, name)));
+  if (Present(RunHfPath(path_))) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(RunHfPath(path_)));
+  if (const std::string failures = RunFailuresPath(path_); Present(failures)) {
+    if (!IsLink(failures)) {
+      SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(failures));
+      for (const std::string& name : names) SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(JoinPath(failures, name)));
+    }
     SHALE_RETURN_IF_ERROR(RemoveFolderAndFiles(failures));
   }
-  for (const char* name : {kMetrics, kPlan}) SHALE_RETURN_IF_ERROR(Remove(JoinPath(path_, name)));
+  for (const char* name : {kMetrics, kPlan, kSaved}) SHALE_RETURN_IF_ERROR(Remove(JoinPath(path_, name)));
   return absl::OkStatus();
 }
 
@@ -161,6 +215,7 @@ absl::Status RunFolder::CopyHfFiles(const Start& start) {
 }
 
 absl::Status RunFolder::TakeHfFiles() {
+  if (IsLink(RunHfPath(path_))) SHALE_RETURN_IF_ERROR(Remove(RunHfPath(path_)));  // It leads nowhere.
   SHALE_RETURN_IF_ERROR(PosixFileSystem().Rename(JoinPath(path_, kStagedHf), RunHfPath(path_)));
   return PosixFileSystem().SyncFolder(path_);
 }
@@ -171,7 +226,8 @@ absl::Status RunFolder::Begin(const Start& start) {
   const bool anew = !start.goes_on_after.has_value();
   const bool own_past = !anew && !start.from_elsewhere;
   const bool has_hf = !start.hf_folder.empty() || !start.tokenizer_folder.empty();
-  const bool takes_hf = has_hf && !(own_past && Exists(RunHfPath(path_)));
+  const bool keeps_hf = own_past && access(RunHfPath(path_).c_str(), F_OK) == 0;
+  const bool takes_hf = has_hf && !keeps_hf;
   if (takes_hf) SHALE_RETURN_IF_ERROR(CopyHfFiles(start));
   if (anew) {
     SHALE_RETURN_IF_ERROR(RemoveFormerRun());
@@ -184,8 +240,14 @@ absl::Status RunFolder::Begin(const Start& start) {
   SHALE_RETURN_IF_ERROR(WriteFileDurably(RunJobPath(path_), start.job_text));
   if (takes_hf) SHALE_RETURN_IF_ERROR(TakeHfFiles());
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(path_, kPlan), start.plan_text));
+  if (HasCheckpoints(path_)) SHALE_RETURN_IF_ERROR(NoteSaved(start.goes_on_after.value_or(0)));
+  SHALE_RETURN_IF_ERROR(MakeOwnFile(JoinPath(path_, kMetrics), kMaxMetricsBytes));
   SHALE_ASSIGN_OR_RETURN(metrics_, JsonLinesWriter::Open(JoinPath(path_, kMetrics), JsonLinesWriter::Mode::kContinue));
   return absl::OkStatus();
+}
+
+absl::Status RunFolder::NoteSaved(int64_t step) {
+  return WriteFileDurably(JoinPath(path_, kSaved), absl::StrCat(step, "\n"));
 }
 
 absl::Status RunFolder::AppendMetrics(const JsonObject& row) {

@@ -8,6 +8,10 @@
 //                  (engine/train/failure_report.h)
 //   hf/            the config.json of the Hugging Face folder that the run began with and the files of its tokenizer,
 //                  if any, so that the model can be exported with them when those folders are gone
+//   last_checkpoint  its step, so that checkpoints which are not there are missed
+//
+// A run folder may be a link to one. Inside it, a run follows no link to remove, replace or append to something: it
+// removes links themselves, and writes a copy in the place of a file that has other names elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +43,8 @@ class RunFolder {
 
   // Creates the folder if it is missing, locks it, and checks that files can be written there. Returns AlreadyExists if
   // the folder is not empty (with kReplace and kContinue: if its content is not a run), FailedPrecondition if another
-  // run holds it, or the system's error.
+  // run holds it, if its checkpoints/ is a link, or, with kContinue, if a run that saved checkpoints has none left, or
+  // the system's error.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Claim(const std::string& path, Existing existing);
   RunFolder(const RunFolder&) = delete;
 
@@ -55,6 +60,8 @@ class RunFolder {
   // of `hf_folder`, then removes the files of a former run, its checkpoints included. For a run that resumes, keeps all
   // checkpoints; unless it resumes from elsewhere, also keeps the metrics up to its step, and hf/ if there is one.
   absl::Status Begin(const Start& start);
+  // Call after each checkpoint, with its step.
+  absl::Status NoteSaved(int64_t step);
   // Appends a row to metrics.jsonl. REQUIRES: Begin succeeded.
   absl::Status AppendMetrics(const JsonObject& row);
 
@@ -64,6 +71,8 @@ class RunFolder {
   // Returns a path in a run folder for a file that lives for a moment. If it is left over, the next run removes it.
   static std::string ProbePath(absl::string_view folder);
 
+  // Returns the last step in the metrics of the run that was to be continued (kContinue), 0 if it had none.
+  int64_t former_step() const { return former_step_; }
   const std::string& path() const { return path_; }
   std::string checkpoints_path() const { return RunCheckpointsPath(path_); }
 
@@ -82,6 +91,7 @@ class RunFolder {
   absl::Status TakeHfFiles();
 
   const std::string path_;
+  int64_t former_step_ = 0;
   const FolderLock lock_;                     // On destruction, removes the folder if Claim made it and it is empty.
   std::unique_ptr<JsonLinesWriter> metrics_;  // Null until Begin.
 };

@@ -2,12 +2,40 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "engine/events/event_writer.h"
 #include "engine/io/file.h"
 #include "engine/text/numbers.h"
+#include "kernels/check.h"
 
 namespace shale {
+
+namespace {
+
+// Returns OK unless a part of `path`, which lies in the run folder, is a link, through which the run would write
+// elsewhere. A job may name a path elsewhere itself.
+absl::Status CheckNoLinkTo(absl::string_view run_folder, const std::string& path) {
+  if (absl::StartsWith(path, "/")) return absl::OkStatus();
+  std::string at(run_folder);
+  for (const absl::string_view part : absl::StrSplit(path, '/', absl::SkipEmpty())) {
+    at = JoinPath(at, part);
+    if (!IsLink(at)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(at, " is a link, through which a run does not write: remove it, or name where it leads"));
+  }
+  return absl::OkStatus();
+}
+
+// Opens what writes events to `path`, which the job gives relative to the run folder.
+template <class Open>
+absl::StatusOr<std::unique_ptr<EventWriter>> OpenIn(absl::string_view run_folder, const std::string& path, Open open) {
+  SHALE_RETURN_IF_ERROR(CheckNoLinkTo(run_folder, path));
+  return open(JoinPath(run_folder, path));
+}
+
+}  // namespace
 
 RunSinks::RunSinks(const SinksConfig& config) {
   const auto add = [&](const char* field, const std::string& path, auto open) {
@@ -21,7 +49,7 @@ RunSinks::RunSinks(const SinksConfig& config) {
 absl::Status RunSinks::Open(absl::string_view run_folder) {
   absl::Status first;
   for (Place& place : places_) {
-    absl::StatusOr<std::unique_ptr<EventWriter>> writer = place.open(JoinPath(run_folder, place.path));
+    absl::StatusOr<std::unique_ptr<EventWriter>> writer = OpenIn(run_folder, place.path, place.open);
     if (writer.ok()) {
       place.queue->Start(*std::move(writer));
     } else {

@@ -188,6 +188,24 @@ TEST_F(StoreTest, WhatIsNoCheckpointOfOursStays) {
   EXPECT_TRUE(fs::exists(temp_.Path("elsewhere/precious")));
 }
 
+// Regression: a link in the place of a checkpoint, or of what a save leaves for a moment, lost the files it led to.
+TEST_F(StoreTest, ASaveRemovesLinksInItsWayAndNothingBehindThem) {
+  fs::create_directories(temp_.Path("elsewhere"));
+  for (const char* name : {"precious", "MANIFEST"}) temp_.Write(absl::StrCat("elsewhere/", name), "data");
+  const auto store = Open(/*keep_last=*/1);
+  for (int64_t step = 1; step <= 4; ++step) {
+    for (const std::string& link : {Path(step), Hidden(step, ".tmp"), Hidden(step, ".replaced"), Hidden(step, ".trash"),
+                                    Hidden(step - 1, ".trash")}) {
+      if (!fs::is_symlink(link)) fs::create_directory_symlink(temp_.Path("elsewhere"), link);
+    }
+    EXPECT_THAT(ListLinkedCheckpoints(folder()).value(), ElementsAre(Path(step)));
+    Save(*store, step);
+    EXPECT_THAT(Steps(), ElementsAre(step));
+    EXPECT_TRUE(ListLinkedCheckpoints(folder())->empty());
+    for (const char* name : {"precious", "MANIFEST"}) EXPECT_TRUE(fs::exists(temp_.Path("elsewhere/") + name)) << name;
+  }
+}
+
 TEST_F(StoreTest, OpeningRemovesWhatCrashesLeft) {
   Save(*Open(), 4);
   fs::copy(Path(4), Hidden(8, ".tmp"));

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -240,6 +242,157 @@ TEST_F(RunFolderTest, AFolderThatCannotBeWrittenIsRefusedBeforeTheRun) {
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(status.message()), HasSubstr(Path("closed")));
   EXPECT_THAT(std::string(status.message()), HasSubstr("Permission denied"));
+}
+
+// Returns every path below `folder`, with what it holds.
+std::map<std::string, std::string> Tree(const std::string& folder) {
+  std::map<std::string, std::string> tree;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    tree[entry.path().string()] = entry.is_directory() ? "" : ReadFile(entry.path().string(), 1 << 20).value_or("?");
+  }
+  return tree;
+}
+
+// Regression: with runs/a/hf linked to a model's folder, --overwrite removed the model's files; so did the next run at
+// failures/1, and a run that went on cut and appended to a linked metrics.jsonl.
+TEST_F(RunFolderTest, NothingOutsideOfTheFolderIsRemovedOrWritten) {
+  namespace fs = std::filesystem;
+  using Names = std::vector<std::string>;
+  const Names folders = {"hf",
+                         ".hf.tmp",
+                         "failures",
+                         "checkpoints/step-0000000001",
+                         "checkpoints/.step-0000000002.tmp",
+                         "checkpoints/.step-0000000003.trash"};
+  const Names deep = {"failures/1", "failures/2"};
+  const Names files = {"job.textproto",
+                       "plan.txt",
+                       "metrics.jsonl",
+                       "last_checkpoint",
+                       ".probe",
+                       ".metrics.jsonl.tmp-1-2",
+                       "trace.process1",
+                       "hf/config.json",
+                       "failures/1/process-0.jsonl",
+                       "checkpoints/step-0000000001/MANIFEST"};
+  int runs = 0;
+  const auto expect_untouched = [&](const Names& names, const auto& link) {
+    for (const Existing existing : {Existing::kReplace, Existing::kContinue}) {
+      SCOPED_TRACE(absl::StrCat(names[0], existing == Existing::kReplace ? ", replaced" : ", continued"));
+      const std::string run = Path(absl::StrCat("run-", runs)), outside = Path(absl::StrCat("outside-", runs++));
+      MakeRun(run);
+      for (const std::string& folder : {run + "/hf", run + "/failures/1", run + "/checkpoints", outside + "/1"}) {
+        ASSERT_TRUE(MakeFolders(folder).ok());
+      }
+      for (const char* file : {"config.json", "tokenizer.json", "1/process-0.jsonl"}) {
+        ASSERT_TRUE(WriteFileDurably(JoinPath(outside, file), "{\"step\": 1}\n{\"step\": 2}\nprecious").ok());
+      }
+      const auto before = Tree(outside);
+      for (const std::string& name : names) {
+        fs::remove_all(JoinPath(run, name));
+        link(outside, JoinPath(run, name));
+      }
+      for (int64_t step = 1; step <= 2; ++step) {  // The second run meets what the first one has left.
+        auto folder = RunFolder::Claim(run, existing);
+        if (!folder.ok()) continue;  // It sees no job, or no checkpoint.
+        RunFolder::Start start = {.job_text = "job two", .plan_text = "plan two", .hf_folder = Path("model")};
+        if (existing == Existing::kContinue) start.goes_on_after = step;
+        EXPECT_TRUE((*folder)->NextFailurePath().ok());
+        const absl::Status begun = (*folder)->Begin(start);
+        EXPECT_TRUE(begun.ok()) << begun;
+        EXPECT_TRUE((*folder)->AppendMetrics(JsonObject().Add("step", step + 1)).ok());
+        EXPECT_TRUE((*folder)->NoteSaved(step).ok());
+      }
+      EXPECT_EQ(Tree(outside), before);
+    }
+  };
+  ASSERT_TRUE(MakeFolders(Path("model")).ok());
+  ASSERT_TRUE(WriteFileDurably(Path("model/config.json"), "{}").ok());
+  for (const Names& names : {folders, deep}) {
+    expect_untouched(names, [](const auto& outside, const auto& at) { fs::create_directory_symlink(outside, at); });
+    expect_untouched(names, [](const auto& outside, const auto& at) { fs::create_symlink(outside + "/none", at); });
+  }
+  const std::string file = "/config.json";
+  expect_untouched(files, [&](const auto& outside, const auto& at) { fs::create_symlink(outside + file, at); });
+  expect_untouched(files, [&](const auto& outside, const auto& at) { fs::create_hard_link(outside + file, at); });
+  expect_untouched(files, [&](const auto& outside, const auto& at) { fs::create_symlink(outside + "/new", at); });
+}
+
+TEST_F(RunFolderTest, TheFolderMayBeALinkAndItsCheckpointsMayNot) {
+  MakeRun(Path("real"));
+  std::filesystem::create_directory_symlink(Path("real"), Path("run"));
+  {
+    auto folder = RunFolder::Claim(Path("run"), Existing::kReplace);
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    ASSERT_TRUE((*folder)->Begin({.job_text = "job two", .plan_text = "plan two"}).ok());
+  }
+  EXPECT_TRUE(IsLink(Path("run")));
+  EXPECT_EQ(Text(Path("real/job.textproto")), "job two");
+  ASSERT_TRUE(MakeFolders(Path("large disk")).ok());
+  std::filesystem::remove_all(Path("real/checkpoints"));
+  std::filesystem::create_directory_symlink(Path("large disk"), Path("real/checkpoints"));
+  for (const Existing existing : {Existing::kReplace, Existing::kContinue}) {
+    const absl::Status status = RunFolder::Claim(Path("real"), existing).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status.message(), Path("real/checkpoints") +
+                                    " is a link, and a run removes old checkpoints, but nothing outside of its "
+                                    "folder: put a folder in its place, or make " +
+                                    Path("real") + " itself the link");
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(Path("large disk")));
+  ASSERT_TRUE(MakeFolders(Path("locked")).ok());
+  std::filesystem::create_symlink(Path("made by a lock"), Path("locked/.lock"));
+  EXPECT_THAT(std::string(RunFolder::Claim(Path("locked"), Existing::kRefuse).status().message()),
+              HasSubstr("/.lock is a link"));
+  EXPECT_FALSE(Exists(Path("made by a lock")));
+}
+
+// Regression: --resume=auto began anew, without a word, in the folder of a run whose checkpoints lay on a volume that
+// was not mounted, and wrote over the history of that run.
+TEST_F(RunFolderTest, ARunWhoseCheckpointsAreNotThereIsNotStartedOver) {
+  const auto claim = [&] { return RunFolder::Claim(Path("run"), Existing::kContinue); };
+  MakeRun(Path("run"));
+  ASSERT_TRUE(RemoveFolderAndFiles(Path("run/checkpoints/step-0000000001")).ok());
+  // It was killed before its first checkpoint.
+  {
+    const auto folder = claim();
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    EXPECT_EQ((*folder)->former_step(), 1);
+    ASSERT_TRUE((*folder)->NoteSaved(1).ok());
+  }
+  const auto expect_refused = [&] {
+    const absl::Status status = claim().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(" and saved checkpoints, but there is none in " +
+                                                         Path("run/checkpoints") + ": mount or move them there"));
+    EXPECT_THAT(Text(Path("run/metrics.jsonl")), HasSubstr("{\"step\": 1}"));
+  };
+  expect_refused();
+  // A checkpoint that is half written or removed is none. One that another one was replacing is.
+  ASSERT_TRUE(MakeFolders(Path("run/checkpoints/.step-0000000001.tmp")).ok());
+  expect_refused();
+  ASSERT_TRUE(MakeFolders(Path("run/checkpoints/.step-0000000001.replaced")).ok());
+  EXPECT_TRUE(claim().ok());
+  std::filesystem::remove_all(Path("run/checkpoints"));
+  expect_refused();
+  EXPECT_TRUE(RunFolder::Claim(Path("run"), Existing::kReplace).ok());
+  // Earlier versions did not note their checkpoints.
+  std::filesystem::remove(Path("run/last_checkpoint"));
+  ASSERT_TRUE(WriteFileDurably(Path("run/job.textproto"), R"(
+model { decoder { family: GPT2 width: 8 layers: 1 heads: 2 } }
+data { path: "text" }
+batch { global_batch: 1 micro_batch: 1 sequence_length: 8 }
+optimizer { learning_rate: 1 }
+lr_schedule { steps: 50 }
+checkpoint { every_steps: 4 })")
+                  .ok());
+  std::string rows;
+  for (int step = 1; step <= 9; ++step) {
+    absl::StrAppend(&rows, "{\"step\": ", step, "}\n");
+    ASSERT_TRUE(WriteFileDurably(Path("run/metrics.jsonl"), rows + "{\"st").ok());
+    if (step < 9) EXPECT_TRUE(claim().ok()) << step;
+  }
+  expect_refused();
 }
 
 }  // namespace
