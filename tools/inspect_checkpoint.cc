@@ -62,8 +62,17 @@ absl::StatusOr<std::string> CheckpointAt(const std::string& path) {
     if (!Exists(path)) return absl::NotFoundError(absl::StrCat("there is no ", path));
     return path;
   }
-  SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest,
-                         UseNewestCheckpoint(of_run, [](const CheckpointReader&) { return absl::OkStatus(); }));
+  // Opening a checkpoint does not read what its shards hold, so that damage shows only when every byte is verified.
+  SHALE_ASSIGN_OR_RETURN(const StagingBuffer staging, StagingBuffer::Create(kReadStagingBytes));
+  const auto intact = [&](const CheckpointReader& checkpoint) -> absl::Status {
+    std::string first;
+    SHALE_ASSIGN_OR_RETURN(const Verified verified,
+                           VerifyCheckpoint(checkpoint.folder(), staging.span(), [&](const std::string& damage) {
+                             if (first.empty()) first = damage;
+                           }));
+    return verified.damages == 0 ? absl::OkStatus() : absl::DataLossError(first);
+  };
+  SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, UseNewestCheckpoint(of_run, intact));
   for (const std::string& reason : newest.passed_over) Show(absl::StrCat("skipped: ", Printable(reason), "\n"));
   if (newest.path.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", of_run));
   return newest.path;
@@ -283,7 +292,8 @@ int main(int argc, char** argv) {
   shale::Flags flags;
   shale::CommandLine line("inspect_checkpoint",
                           "Shows what is in a checkpoint; verifies every byte of it, compares it with another.");
-  line.Text("checkpoint", "FOLDER", "A checkpoint, or a run folder: then its newest intact checkpoint.",
+  line.Text("checkpoint", "FOLDER",
+            "A checkpoint, or a run folder: then its newest checkpoint of which every byte is intact.",
             &flags.checkpoint)
       .Required();
   line.Switch("verify", "Reads every byte and names every chunk whose checksum is wrong.", &flags.verify);

@@ -118,6 +118,13 @@ class InspectCheckpointTest(unittest.TestCase):
         output, _ = self.inspect(0, "runs/test", "--verify")
         self.assertRegex(output, r"^skipped: %s/MANIFEST: it is damaged.*\n%s\n" % (_STEP_4, _STEP_2))
 
+    # Regression: of a run folder it opened the newest checkpoint, although its help promises the newest intact one.
+    def test_a_run_folder_means_its_newest_intact_checkpoint(self):
+        shard = sorted(os.listdir(self.path(_STEP_4)))[-1]
+        self.flip(f"{_STEP_4}/{shard}", 50000, 64)
+        output = self.inspect(0, "runs/test")[0]
+        self.assertRegex(output, rf"^skipped: {_STEP_4}/{shard} is damaged between bytes .*\n{_STEP_2}\n")
+
     def test_verify_reads_everything(self):
         output, _ = self.inspect(0, _STEP_4, "--verify")
         size = sum(os.path.getsize(self.path(os.path.join(_STEP_4, "rank-0000%d-of-00002.shard" % r))) for r in (0, 1))
