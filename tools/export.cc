@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <utility>
@@ -79,6 +80,7 @@ absl::Status ExportToHf(const CheckpointReader& checkpoint, const Flags& flags, 
   if (!config->adapter && (flags.merge || flags.adapter)) {
     return absl::FailedPreconditionError("the model has no adapters (model.adapter); leave --merge and --adapter out");
   }
+  SHALE_RETURN_IF_ERROR(CheckLayers(*config, std::ssize(checkpoint.manifest().parameters)));
   OpenedBase base;
   if (!flags.adapter) {
     SHALE_ASSIGN_OR_RETURN(base, OpenVerifiedBase(checkpoint, job.model, flags.base));

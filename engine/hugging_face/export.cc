@@ -85,6 +85,21 @@ absl::Status CopyFiles(const std::string& base, const std::string& folder) {
 
 }  // namespace
 
+absl::Status CheckLayers(const DecoderConfig& config, int64_t parameters) {
+  int64_t counts[2] = {};  // Of a decoder with one layer, and with two.
+  for (int64_t layers : {1, 2}) {
+    DecoderConfig small = config;
+    small.layers = layers;
+    SHALE_ASSIGN_OR_RETURN(const HfLayout layout, MakeHfLayout(small));
+    counts[layers - 1] = std::ssize(layout.parameters);
+  }
+  const int64_t wanted = counts[0] + (config.layers - 1) * (counts[1] - counts[0]);
+  if (wanted <= parameters) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the job describes a model of ", config.layers, " layers with ",
+                                                    wanted, " parameters, and the checkpoint has ", parameters,
+                                                    ": they do not belong to each other"));
+}
+
 absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& options, const HfParameterReader& reader,
                       const std::string& folder) {
   if (options.max_file_bytes < 1) {

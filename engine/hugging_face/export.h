@@ -25,6 +25,10 @@ struct HfExportOptions {
   int32_t eos_token = -1;  // Of the tokenizer, for a config.json without a base; -1: unknown.
 };
 
+// Returns FailedPrecondition if a checkpoint with `parameters` parameters has too few for a decoder of this many
+// layers: the layout of a decoder takes memory for each layer, and the job in a crafted checkpoint may name any number.
+absl::Status CheckLayers(const DecoderConfig& config, int64_t parameters);
+
 // Fills `values` with elements [begin, begin + values.size()) of a parameter of the decoder, row-major. `parameter` is
 // the engine's name. ExportHf calls it on the thread of its caller, once for every element, in ranges of at most 2 MiB.
 using HfParameterReader =

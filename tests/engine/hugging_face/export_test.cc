@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/hugging_face/config.h"
 #include "engine/hugging_face/index.h"
+#include "engine/hugging_face/layout.h"
 #include "engine/hugging_face/weights.h"
 #include "engine/io/file.h"
 #include "engine/io/folder_lock.h"
@@ -60,6 +61,20 @@ TEST(HfExportTest, EveryFamilyGoesRoundToTheBit) {
       EXPECT_EQ(FilesIn(out).contains("model.safetensors.index.json"), max_file_bytes < 5'000'000'000);
     }
     EXPECT_EQ(folder.CountEntries(), 2);  // Nothing temporary stays.
+  }
+}
+
+// Regression: a crafted checkpoint whose job had 65,536 layers took 20 s and 884 MB before it was refused.
+TEST(HfExportTest, AModelWithMoreLayersThanTheCheckpointIsRefusedBeforeItTakesMemory) {
+  for (const NamedModel& model : HfModels()) {
+    SCOPED_TRACE(model.name);
+    const int64_t parameters = std::ssize(MakeHfLayout(model.config)->parameters);
+    EXPECT_TRUE(CheckLayers(model.config, parameters).ok());
+    EXPECT_EQ(CheckLayers(model.config, parameters - 1).code(), absl::StatusCode::kFailedPrecondition);
+    DecoderConfig large = model.config;
+    large.layers = 65536;
+    EXPECT_THAT(std::string(CheckLayers(large, parameters).message()),
+                HasSubstr("the job describes a model of 65536 layers with "));
   }
 }
 
