@@ -1,15 +1,19 @@
 #include "tools/job_manager.h"
 
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <iterator>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/manifest.h"
+#include "engine/checkpoint/store.h"
 #include "engine/io/file.h"
 #include "engine/io/json_lines.h"
 #include "engine/state/rank_state.h"
@@ -82,6 +86,22 @@ std::string SlowSaveWarning(const JobPlan& plan, const RunFolder& folder, int64_
                       " probably takes ", FormatDuration(seconds), ", and after SIGTERM a process has ", grace_seconds,
                       " s to end (--grace_seconds); ask the system that runs the job for more, or save often enough "
                       "(checkpoint.every_steps) to lose little");
+}
+
+std::string DiskSpaceWarning(const JobPlan& plan, const CheckpointConfig& config, const RunFolder& folder) {
+  struct statvfs disk;
+  const absl::StatusOr<std::vector<CheckpointPath>> there = ListCheckpoints(folder.checkpoints_path());
+  if (!there.ok() || statvfs(folder.path().c_str(), &disk) != 0) return "";
+  // A checkpoint is written before an older one is removed.
+  const int64_t bytes = BytesOfCheckpoint(plan), kept = config.keep_last + (config.keep_best ? 1 : 0) + 1;
+  const int64_t more = std::max<int64_t>(1, kept - std::ssize(*there));
+  const auto free = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
+  if (static_cast<double>(bytes) * static_cast<double>(more) <= free) return "";
+  return absl::StrCat("warning: a checkpoint takes ", FormatBytes(bytes), ", and ", Plural(more, "more checkpoint"),
+                      " at the same time ", FormatBytes(bytes * more), ", but ", folder.path(), " has ",
+                      FormatBytes(static_cast<int64_t>(free)),
+                      " free; free some, choose another disk "
+                      "(telemetry.run_folder), or keep fewer (checkpoint.keep_last)");
 }
 
 }  // namespace shale

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "engine/config/job.h"
 #include "engine/launch/process_place.h"
 #include "engine/planner/job_plan.h"
 #include "engine/train/run_folder.h"
@@ -24,5 +25,9 @@ absl::Status AppendRestart(const Variables& variables, int64_t step, RunFolder& 
 // after a signal: writes at most 16 MiB into the run folder, and concludes from the time that this takes how long a
 // host takes for the parts of `ranks_on_host` ranks. Empty if it does not, or if the folder cannot be written.
 std::string SlowSaveWarning(const JobPlan& plan, const RunFolder& folder, int64_t ranks_on_host, int64_t grace_seconds);
+
+// Returns a warning if the folder's disk has less space free than the checkpoints of this plan and job will take beside
+// those that are there. Empty if it has enough, or if the system does not say.
+std::string DiskSpaceWarning(const JobPlan& plan, const CheckpointConfig& config, const RunFolder& folder);
 
 }  // namespace shale

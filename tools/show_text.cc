@@ -23,7 +23,7 @@ TextProgress ShowText(std::function<void(absl::string_view)> print) {
     const TokenizeTotals& totals = report.totals;
     std::string line =
         absl::StrCat(report.path, ": ", Plural(totals.documents, "document"), ", ", Plural(totals.tokens, "token"));
-    if (totals.counted < totals.tokens) absl::StrAppend(&line, ", ", totals.counted, " count in the loss");
+    if (totals.counted < totals.tokens) absl::StrAppend(&line, ", ", WithCommas(totals.counted), " count in the loss");
     print(absl::StrCat(line, report.made ? "; kept in " : "; found in ", report.folder));
     if (!report.skipped_files.empty()) {
       print(absl::StrCat("skipped ", Plural(std::ssize(report.skipped_files), "file"), " of ", report.path,
@@ -35,7 +35,8 @@ TextProgress ShowText(std::function<void(absl::string_view)> print) {
   progress.packed = [print](const std::string& path, const DocumentsReport& report) {
     std::string line = absl::StrCat(path, ": ", Plural(report.documents, "document"), " in ",
                                     Plural(report.samples, "sequence"), ", padding ", Percent(report.padding, 1));
-    if (report.long_documents > 0) absl::StrAppend(&line, "; ", report.long_documents, " longer than a sequence");
+    if (report.long_documents > 0)
+      absl::StrAppend(&line, "; ", WithCommas(report.long_documents), " longer than a sequence");
     if (report.without_counts > 0) {
       absl::StrAppend(&line, "; ", Plural(report.without_counts, "part"), " without a token that counts left out");
     }

@@ -24,7 +24,6 @@
 #include "engine/report/plan_text.h"
 #include "engine/text/numbers.h"
 #include "engine/text/quote.h"
-#include "engine/train/peak_flops.h"
 #include "engine/train/run.h"
 #include "engine/train/run_folder.h"
 #include "engine/train/run_sinks.h"
@@ -33,6 +32,7 @@
 #include "tools/command_line.h"
 #include "tools/job_manager.h"
 #include "tools/joint_run.h"
+#include "tools/measured_peak.h"
 #include "tools/output_file.h"
 #include "tools/resume_flag.h"
 #include "tools/show_text.h"
@@ -44,13 +44,16 @@ namespace {
 
 constexpr char kFooter[] =
     "The run folder (telemetry.run_folder, by default runs/<name>) gets job.textproto, plan.txt, metrics.jsonl and\n"
-    "checkpoints. Ctrl-C, SIGTERM and SIGUSR1 end the run at the next step boundary with a checkpoint; a second one\n"
+    "checkpoints. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 end the run at the next step boundary with a checkpoint; a "
+    "second one\n"
     "ends it at once.\n"
     "\n"
     "--resume=latest resumes from the newest intact checkpoint in the run folder, --resume=auto does so if there is\n"
     "one and otherwise starts over (for jobs that are started again whenever they end), --resume=FOLDER resumes from\n"
     "that checkpoint. The job may have changed in anything but model, tokenizer, sequence length, data and their "
     "order.\n"
+    "A run that has saved checkpoints is never started over without --overwrite: if they are not there now, as when a\n"
+    "volume is not mounted, --resume refuses.\n"
     "\n"
     "--verify trains nothing: it checks, on a smaller copy of the job, that gradients, divisions of a step, saves, "
     "data\n"
@@ -62,7 +65,7 @@ constexpr char kFooter[] =
     "\n"
     "Exit codes: 0 trained to the end, or all checks of --verify hold; 1 the run failed, also while it started, or a\n"
     "check did; 2 wrong command line, job, data or launch, nothing was started; 3 another process of the job failed;\n"
-    "130, 138 or 143 ended by SIGINT, SIGUSR1 or SIGTERM.";
+    "129, 130, 138 or 143 ended by SIGHUP, SIGINT, SIGUSR1 or SIGTERM.";
 
 // The state of the signal handler. The handler touches only these atomics and the trainer's stop flag, which is atomic
 // too.
@@ -101,6 +104,9 @@ void CatchSignals() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  // A terminal that is closed sends SIGHUP. nohup makes programs ignore it.
+  struct sigaction former = {};
+  if (sigaction(SIGHUP, nullptr, &former) == 0 && former.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
   sigaction(SIGUSR1, &action, nullptr);  // Slurm sends it ahead of a job's time limit if it is asked to.
   // Exceeding a limit on the size of files should fail the write, like any other error, and not kill the process.
   std::signal(SIGXFSZ, SIG_IGN);
@@ -126,7 +132,7 @@ void PrintBeginning(const Resumed& resumed, const Job& job) {
     for (const std::string& remark : FileRemarks(job)) Print(remark);
     return;
   }
-  Print(absl::StrCat("resuming from ", resumed.path, " after step ", resumed.manifest.step));
+  Print(absl::StrCat("resuming from ", resumed.path, " after step ", WithCommas(resumed.manifest.step)));
 }
 
 std::optional<int64_t> GoesOnAfter(const Resumed& resumed) {
@@ -160,18 +166,6 @@ int CheckJob(const Flags& flags) {
   // Signals end the checks instead of the process, so that the files of these checks are removed.
   g_checks = true;
   return VerifyJob(flags.job, flags.overrides, g_cancelled).value_or(128 + g_signal);
-}
-
-// Measures what MFU compares with, in process 0, which reports it.
-absl::Status DecidePeakFlops(World& world, const Backend& backend, const Job& job, TrainerOptions& options) {
-  options.peak_flops = job.telemetry.peak_flops;
-  if (options.peak_flops != 0) return absl::OkStatus();
-  const auto measure = [&]() -> absl::StatusOr<std::string> {
-    const DType dtype = job.precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
-    SHALE_ASSIGN_OR_RETURN(options.peak_flops, PeakFlops(backend, dtype, world.ranks_on_host()));
-    return "";
-  };
-  return world.InProcessZero(measure).status();
 }
 
 // Returns the plan, with what this process takes outside of it.
@@ -238,7 +232,8 @@ int Train(const Flags& flags) {
   const absl::Status created = AgreeOnStatus(world.control(), ControlChannel::kSteps, backend.status());
   if (!created.ok()) return fail(created, StartExitCode(created));
   options.backend = backend->get();
-  if (const absl::Status status = DecidePeakFlops(world, **backend, *job, options); !status.ok()) {
+  std::string measured;
+  if (const absl::Status status = DecidePeakFlops(world, **backend, *job, options, measured); !status.ok()) {
     // FailedPrecondition means that the device is missing. Nothing was started then.
     return fail(status, absl::IsFailedPrecondition(status) ? kExitUsage : kExitFailed);
   }
@@ -249,9 +244,19 @@ int Train(const Flags& flags) {
   const std::string plan_text = PlanOf(**trainer, decided->products);
   const auto show = [&]() -> absl::StatusOr<std::string> {
     SHALE_RETURN_IF_ERROR(ShowPlan(flags, **trainer, plan_text));
+    if (!measured.empty()) {
+      Print(absl::StrCat("peak of a rank  ", FormatFlops(options.peak_flops), "/s, measured ", measured,
+                         " (telemetry.peak_flops)"));
+    }
     PrintBeginning((*trainer)->resumed(), (*trainer)->job());
+    if (folder->former_step() > 0 && (*trainer)->resumed().path.empty()) {
+      Print(absl::StrCat("starting over: the run in ", folder->path(), " ended after step ",
+                         WithCommas(folder->former_step()), " without a checkpoint"));
+    }
     const std::string slow = SlowSaveWarning((*trainer)->plan(), *folder, world.ranks_on_host(), flags.grace_seconds);
     if (!slow.empty()) Print(slow);
+    const std::string full = DiskSpaceWarning((*trainer)->plan(), job->checkpoint, *folder);
+    if (!full.empty()) Print(full);
     return "";
   };
   if (const absl::Status shown = world.InProcessZero(show).status(); !shown.ok()) {
@@ -261,7 +266,7 @@ int Train(const Flags& flags) {
   // From here on signals stop the trainer instead of exiting, so that a run folder with a job also gets a checkpoint.
   g_trainer = trainer->get();
   const auto begin = [&]() -> absl::StatusOr<std::string> {
-    SHALE_RETURN_IF_ERROR(folder->Begin({.job_text = ResolvedJobText((*trainer)->job()),
+    SHALE_RETURN_IF_ERROR(folder->Begin({.job_text = RecordedJob((*trainer)->job(), options.peak_flops, measured),
                                          .plan_text = plan_text,
                                          .goes_on_after = GoesOnAfter((*trainer)->resumed()),
                                          .from_elsewhere = (*trainer)->resumed().from_elsewhere,
@@ -281,13 +286,15 @@ int Train(const Flags& flags) {
   if (!status.ok()) return fail(status, kExitFailed);
   watch.Set(nullptr);
   if (const std::string why = (*trainer)->ended_early(); !why.empty()) {
-    print(absl::StrCat("ended early, after step ", (*trainer)->steps_done(), " of ", (*trainer)->total_steps(), ": ",
-                       why, " (checkpoint.patience); the run is in ", job->telemetry.run_folder));
+    print(absl::StrCat("ended early, after step ", WithCommas((*trainer)->steps_done()), " of ",
+                       WithCommas((*trainer)->total_steps()), ": ", why, " (checkpoint.patience); the run is in ",
+                       job->telemetry.run_folder));
     return kExitOk;
   }
   if ((*trainer)->steps_done() < (*trainer)->total_steps() && (g_signal != 0 || !world.alone())) {
-    print(absl::StrCat("stopped after step ", (*trainer)->steps_done(), " of ", (*trainer)->total_steps(),
-                       "; the run is in ", job->telemetry.run_folder, "; --resume=latest continues it"));
+    print(absl::StrCat("stopped after step ", WithCommas((*trainer)->steps_done()), " of ",
+                       WithCommas((*trainer)->total_steps()), "; the run is in ", job->telemetry.run_folder,
+                       "; --resume=latest continues it"));
     return g_signal != 0 ? 128 + g_signal : kExitOk;
   }
   print(absl::StrCat("done; the run is in ", job->telemetry.run_folder));

@@ -240,6 +240,7 @@ struct TelemetryConfig {
   int64_t evaluate_every = 0;         // In steps; 0: only at the end.
   int64_t evaluation_sequences = 64;  // Sequences of one evaluation, over all ranks.
   double peak_flops = 0;              // FLOP/s of one rank; 0: PeakFlops (engine/train/peak_flops.h) finds it.
+  std::string peak_flops_measured;    // When peak_flops was measured. Empty: it was not, it was set.
   bool nvtx = false;                  // Ranges for a profiler, even if none has asked for them.
   SinksConfig sinks;
 
@@ -257,7 +258,7 @@ struct RuntimeConfig {
   CpuProducts cpu_products = CpuProducts::kAuto;  // Only the fast ops of kCpu read it.
   uint64_t seed = 1;                              // Seed of the initial weights.
   bool synchronous = false;                       // Runs one instruction at a time.
-  int64_t check_every_steps = 0;                  // How often copies of the state are compared. 0: never.
+  int64_t check_every_steps = 0;                  // Steps between checks of the state. 0: never.
   bool generate = false;                          // Plans the program of Trainer::Generate.
   // Only kCuda reads the following.
   int64_t ranks_per_device = 1;

@@ -147,6 +147,7 @@ TelemetryConfig TelemetryFromSpec(const proto::TelemetrySpec& spec, const std::s
   config.evaluate_every = spec.evaluate_every();
   if (spec.has_evaluation_sequences()) config.evaluation_sequences = spec.evaluation_sequences();
   config.peak_flops = spec.peak_flops();
+  config.peak_flops_measured = spec.peak_flops_measured();
   config.nvtx = spec.nvtx();
   config.sinks = {spec.sinks().events(), spec.sinks().tensorboard(), spec.sinks().prometheus()};
   return config;

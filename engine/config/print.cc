@@ -138,6 +138,7 @@ void Print(const TelemetryConfig& config, proto::TelemetrySpec& spec) {
   spec.set_evaluate_every(config.evaluate_every);
   spec.set_evaluation_sequences(config.evaluation_sequences);
   if (config.peak_flops != 0) spec.set_peak_flops(config.peak_flops);
+  if (!config.peak_flops_measured.empty()) spec.set_peak_flops_measured(config.peak_flops_measured);
   if (config.nvtx) spec.set_nvtx(true);
   const SinksConfig& sinks = config.sinks;
   if (!sinks.events.empty()) spec.mutable_sinks()->set_events(sinks.events);

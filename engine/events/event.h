@@ -41,9 +41,10 @@ struct UserMetric {
 
 // A step is done.
 struct StepReport {
-  int64_t step = 0;    // Counted from 1.
-  int64_t tokens = 0;  // Valid target tokens so far, over all ranks and steps.
-  int64_t step_tokens = 0;
+  int64_t step = 0;              // Counted from 1.
+  int64_t tokens = 0;            // Valid target tokens so far, over all ranks and steps.
+  int64_t step_tokens = 0;       // Valid target tokens of this step.
+  int64_t processed_tokens = 0;  // Tokens of this step's samples, whether they are targets that count or not.
   double loss = 0;           // Divided by what TargetWeights says: the valid tokens or the weights of the global batch.
   double step_weight = 0;    // The sum of |weight| over the global batch; 0 without weights.
   double gradient_norm = 0;  // Before clipping.
@@ -52,8 +53,8 @@ struct StepReport {
   // skipped.
   bool updated = true;
   double seconds = 0;
-  double tokens_per_second = 0;
-  double mfu = 0;                   // Fraction of peak_flops x ranks; 0 if no peak is known.
+  double tokens_per_second = 0;     // Processed tokens.
+  double mfu = 0;                   // Fraction of peak_flops x ranks; 0 if no peak is known, or if it is above 1.
   int64_t peak_bytes_planned = 0;   // Per rank.
   int64_t peak_bytes_measured = 0;  // The largest of any rank so far.
   std::vector<UserMetric> metrics;  // Ascending by name.

@@ -44,6 +44,7 @@ void Fill(const StepReport& from, proto::Event& event) {
   to.set_mfu(from.mfu);
   to.set_peak_bytes_planned(from.peak_bytes_planned);
   to.set_peak_bytes_measured(from.peak_bytes_measured);
+  to.set_processed_tokens(from.processed_tokens);
   if (from.step_weight > 0) to.set_weight(from.step_weight);
   for (const UserMetric& metric : from.metrics) {
     proto::Metric& added = *to.add_metrics();

@@ -83,14 +83,14 @@ void Executor::SetTracing(bool on) {
   times_.resize(CountIssues(program_));
 }
 
-absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs) {
+absl::Status Executor::Run(const StepInputs& inputs, StepOutputs& outputs, const Pause& pause) {
   issued_ = 0;
   runtime_.ring().BeginRun(program_);
   const uint32_t mark = runtime_.last_mark();
   as_graphs_ = graphs_ != nullptr && !tracing_;
   if (ranges_) ranges_->BeginRun();
   absl::Status status = host_items_->Take(inputs);
-  if (status.ok()) status = as_graphs_ ? LaunchGraphs() : IssueAll();
+  if (status.ok()) status = as_graphs_ ? LaunchGraphs(pause) : IssueAll(pause);
   // Unblocks peers that wait in collectives which this rank will not issue any more.
   if (!status.ok()) runtime_.Abort(status);
   absl::Status finished = Synchronize();
@@ -156,8 +156,14 @@ std::string Executor::Progress(uint32_t mark) const {
   return text;
 }
 
-absl::Status Executor::IssueAll() {
+absl::Status Executor::IssueAll(const Pause& pause) {
+  bool paused = pause.before < 0;
   for (const Issue& issue : IssuesOf(program_)) {
+    if (!paused && issue.id == pause.before) {
+      paused = true;
+      SHALE_RETURN_IF_ERROR(Synchronize());
+      SHALE_RETURN_IF_ERROR(pause.work());
+    }
     if (ranges_) ranges_->BeginIssue(issue.id, issue.iteration);
     const absl::Status status = IssueInstruction(issue.id, issue.iteration);
     if (ranges_) ranges_->EndIssue(issue.id);
@@ -166,9 +172,17 @@ absl::Status Executor::IssueAll() {
   return absl::OkStatus();
 }
 
-absl::Status Executor::LaunchGraphs() {
+absl::Status Executor::LaunchGraphs(const Pause& pause) {
+  bool paused = pause.before < 0;
   for (size_t loop = 0; loop < program_.loops.size(); ++loop) {
-    for (int64_t iteration = 0; iteration < program_.loops[loop].repeat; ++iteration) {
+    const auto& [begin, end, repeat] = program_.loops[loop];
+    const bool pauses = !paused && begin <= pause.before && pause.before < end;
+    for (int64_t iteration = 0; iteration < repeat; ++iteration) {
+      if (pauses && !paused && IsIssued(program_.instructions[pause.before], program_.loops[loop], iteration)) {
+        paused = true;
+        SHALE_RETURN_IF_ERROR(Synchronize());
+        SHALE_RETURN_IF_ERROR(pause.work());
+      }
       if (ranges_) ranges_->BeginLaunch(loop, iteration);
       const absl::Status status = graphs_->Launch(loop, iteration);
       if (ranges_) ranges_->EndLaunch();

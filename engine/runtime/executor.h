@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +33,13 @@ class ExecutionObserver {
   virtual void After(InstructionId id, int64_t iteration, const Instruction& instruction) = 0;
 };
 
+// A place in a run at which the rank waits for all that it has issued, and then calls `work`. Peers wait for it in
+// their next collective, if they have one.
+struct Pause {
+  InstructionId before = -1;  // The first issue of this instruction comes after the pause. -1: there is no pause.
+  std::function<absl::Status()> work;
+};
+
 struct ExecutorOptions {
   bool synchronous = false;               // Runs one instruction at a time, so that errors name their instruction.
   ExecutionObserver* observer = nullptr;  // Borrowed.
@@ -58,8 +66,9 @@ class Executor {
                                                           RankRuntime& runtime, const ExecutorOptions& options);
 
   // Runs the program once and waits until it has finished. Call it on the rank's launching thread. After an error the
-  // peers are unblocked, and the runtime cannot be used again.
-  absl::Status Run(const StepInputs& inputs, StepOutputs& outputs);
+  // peers are unblocked, and the runtime cannot be used again. As graphs, it pauses before the iteration that issues
+  // the instruction of `pause`.
+  absl::Status Run(const StepInputs& inputs, StepOutputs& outputs, const Pause& pause = {});
   // If `on`, each later Run records when its instructions ran. Allocates memory on first use.
   void SetTracing(bool on);
   // Returns the times of the last run, in issue order, if it was traced.
@@ -73,8 +82,8 @@ class Executor {
 
   absl::Status CreateEvents();
   void ChooseMarks();
-  absl::Status IssueAll();
-  absl::Status LaunchGraphs();
+  absl::Status IssueAll(const Pause& pause);
+  absl::Status LaunchGraphs(const Pause& pause);
   absl::Status IssueInstruction(InstructionId id, int64_t iteration);
   // Enqueues the instruction on its stream, with its waits, marks, times and event.
   absl::Status Enqueue(const Instruction& instruction, InstructionId id, int64_t iteration);

@@ -197,9 +197,14 @@ void LocalProgram::SetTracing(bool on) {
   for (const auto& executor : executors_) executor->SetTracing(on);
 }
 
-absl::Status LocalProgram::Run(const std::vector<StepInputs>& inputs) {
+absl::Status LocalProgram::Run(const std::vector<StepInputs>& inputs) { return Run(inputs, -1, {}); }
+
+absl::Status LocalProgram::Run(const std::vector<StepInputs>& inputs, InstructionId before,
+                               const std::function<absl::Status(int local)>& work) {
   SHALE_CHECK(std::ssize(inputs) == ranks_.size());
-  return ranks_.ForEach([&](int local) { return executors_[local]->Run(inputs[local], outputs_[local]); });
+  return ranks_.ForEach([&](int local) {
+    return executors_[local]->Run(inputs[local], outputs_[local], {before, [&work, local] { return work(local); }});
+  });
 }
 
 }  // namespace shale

@@ -107,6 +107,10 @@ class LocalProgram {
 
   // Runs the program once on all local ranks. `inputs` are by local rank.
   absl::Status Run(const std::vector<StepInputs>& inputs);
+  // Does the same, and each rank pauses before its first issue of `before` and calls work(local) on its launching
+  // thread (Pause). -1: there is no pause.
+  absl::Status Run(const std::vector<StepInputs>& inputs, InstructionId before,
+                   const std::function<absl::Status(int local)>& work);
   const StepOutputs& outputs(int local) const { return outputs_[local]; }
   // See Executor::SetTracing and Executor::times.
   void SetTracing(bool on);

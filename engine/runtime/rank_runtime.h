@@ -74,8 +74,8 @@ class RankRuntime {
   // Returns the address at which this rank has a tensor of a program with this plan.
   std::byte* Address(const MemoryPlan& plan, const Location& where);
   // Copy between the rank's memory (the arena or offloaded()) and any host memory, and wait for the copies. Memory that
-  // is not pinned is copied through pinned memory, a part at a time. Call them only while no program runs, on the
-  // rank's launching thread or on a thread that acts in its place.
+  // is not pinned is copied through pinned memory, a part at a time. Call them only while no program runs, or while it
+  // pauses (Pause), on the rank's launching thread or on a thread that acts in its place.
   absl::Status Read(const std::byte* from, void* to, int64_t bytes);
   absl::Status Write(std::byte* to, const void* from, int64_t bytes);
   // Returns the communicator for collectives along `axis` on a stream, or null if there is none.

@@ -20,7 +20,8 @@ class Console {
 
   // Returns the line of a step, or nothing if no line is due. A line is due for every print_every-th step, for the
   // first step that this console sees, for the last step, and for a step that did not update the weights. Speed and MFU
-  // are averages since the last line; memory is the largest measured peak of any rank.
+  // are averages since the last line. Speed is that of all tokens; where not all of them are targets that count, that
+  // of those stands beside it. Memory is the largest measured peak of any rank.
   std::optional<std::string> Step(const StepReport& report);
   static std::string Evaluation(int64_t step, const EvaluationReport& report);
   static std::string Checkpoint(const CheckpointReport& report);
@@ -31,9 +32,10 @@ class Console {
   const int64_t total_steps_;
   const int64_t print_every_;
   // Sums since the last line.
-  int64_t tokens_ = 0;
+  int64_t tokens_ = 0, counted_ = 0;
   double seconds_ = 0;
   double mfu_seconds_ = 0;  // Sum of mfu x seconds.
+  bool knows_mfu_ = true;   // Of every step.
   // Smoothed seconds per step. Excludes the first step, which pays for page faults, as soon as there is a second one.
   double step_seconds_ = 0;
   int64_t steps_seen_ = 0;

@@ -13,7 +13,7 @@
 namespace shale {
 namespace {
 
-constexpr int kNumbers = 5;  // Of a rank, in a message.
+constexpr int kNumbers = 8;  // Of a rank, in a message.
 constexpr size_t kMostReplicasListed = 8;
 
 uint64_t BitsOf(double value) {
@@ -35,8 +35,13 @@ std::string List(const std::vector<int64_t>& ranks) {
                       absl::StrJoin(ranks.begin(), ranks.begin() + listed, ", "), more);
 }
 
-// Compares one value of ranks that should have it alike.
-absl::Status Compare(absl::string_view what, int64_t step, absl::Span<const RankDigest> ranks,
+constexpr absl::string_view kAdvice =
+    "the job has diverged without an error. Look at memory, processor and network there, and resume from a checkpoint "
+    "before it";
+constexpr absl::string_view kState = "weights or optimizer state";
+
+// Compares one value of ranks that should have it alike. `when` is "after step 4" or the like.
+absl::Status Compare(absl::string_view what, absl::string_view when, absl::Span<const RankDigest> ranks,
                      const std::function<uint64_t(const RankDigest&)>& value) {
   std::map<uint64_t, std::vector<int64_t>> by_value;
   for (const RankDigest& rank : ranks) by_value[value(rank)].push_back(rank.rank);
@@ -58,9 +63,32 @@ absl::Status Compare(absl::string_view what, int64_t step, absl::Span<const Rank
     who = absl::StrCat(absl::StrJoin(sides, " and "), " differ");
   }
   return absl::DataLossError(
-      absl::StrCat("after step ", step, " ", who, " in ", what,
-                   ", of which they should have the same bits: the job has diverged without an error. Look at memory, "
-                   "processor and network there, and resume from a checkpoint before it"));
+      absl::StrCat(when, " ", who, " in ", what, ", of which they should have the same bits: ", kAdvice));
+}
+
+// Compares what ranks hold everywhere, and what those of a column hold. `digest` returns that of a rank.
+absl::Status CompareStates(const Mesh& mesh, absl::string_view when, absl::Span<const RankDigest> ranks,
+                           const std::function<StateDigest(const RankDigest&)>& digest) {
+  absl::Status status = Compare(kState, when, ranks, [&](const auto& rank) { return digest(rank).everywhere; });
+  for (int64_t column = 0; column < mesh.shard; ++column) {
+    std::vector<RankDigest> replicas;
+    for (const RankDigest& rank : ranks) {
+      if (rank.rank % mesh.shard == column) replicas.push_back(rank);
+    }
+    status.Update(Compare(kState, when, replicas, [&](const auto& rank) { return digest(rank).column; }));
+  }
+  return status;
+}
+
+// Returns DataLoss if a state changed between the update before `step` and that of `step`.
+absl::Status CheckUnchanged(int64_t step, absl::Span<const RankDigest> ranks) {
+  std::vector<int64_t> changed;
+  for (const RankDigest& rank : ranks) {
+    if (rank.changed) changed.push_back(rank.rank);
+  }
+  if (changed.empty()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(kState, " of ", List(changed), " changed before the update of step ", step,
+                                          ", and nothing but an update changes them: ", kAdvice));
 }
 
 }  // namespace
@@ -69,7 +97,9 @@ std::string SerializeDigests(absl::Span<const RankDigest> digests) {
   std::string message;
   for (const RankDigest& digest : digests) {
     absl::StrAppend(&message, digest.rank, " ", digest.state.everywhere, " ", digest.state.column, " ",
-                    BitsOf(digest.loss), " ", BitsOf(digest.squared_norm), " ");
+                    BitsOf(digest.loss), " ", BitsOf(digest.squared_norm), " ", digest.before ? 1 + digest.changed : 0,
+                    " ", digest.before.value_or(StateDigest()).everywhere, " ",
+                    digest.before.value_or(StateDigest()).column, " ");
   }
   return message;
 }
@@ -86,24 +116,26 @@ absl::Status ParseDigests(absl::string_view message, std::vector<RankDigest>& di
                                  .column = static_cast<uint32_t>(numbers[i + 2])},
                        .loss = FromBits(numbers[i + 3]),
                        .squared_norm = FromBits(numbers[i + 4])});
+    if (numbers[i + 5] == 0) continue;
+    digests.back().before = {.everywhere = static_cast<uint32_t>(numbers[i + 6]),
+                             .column = static_cast<uint32_t>(numbers[i + 7])};
+    digests.back().changed = numbers[i + 5] > 1;
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckReplicas(const Mesh& mesh, int64_t step, std::vector<RankDigest> ranks) {
   std::sort(ranks.begin(), ranks.end(), [](const RankDigest& a, const RankDigest& b) { return a.rank < b.rank; });
-  absl::Status status = Compare("the reduced loss", step, ranks, [](const auto& rank) { return BitsOf(rank.loss); });
-  status.Update(Compare("the reduced norm of the gradient", step, ranks,
-                        [](const auto& rank) { return BitsOf(rank.squared_norm); }));
-  const char* const kState = "weights or optimizer state";
-  status.Update(Compare(kState, step, ranks, [](const auto& rank) { return rank.state.everywhere; }));
-  for (int64_t column = 0; column < mesh.shard; ++column) {
-    std::vector<RankDigest> replicas;
-    for (const RankDigest& rank : ranks) {
-      if (rank.rank % mesh.shard == column) replicas.push_back(rank);
-    }
-    status.Update(Compare(kState, step, replicas, [](const auto& rank) { return rank.state.column; }));
+  absl::Status status = CheckUnchanged(step, ranks);
+  if (std::all_of(ranks.begin(), ranks.end(), [](const RankDigest& rank) { return rank.before.has_value(); })) {
+    status.Update(CompareStates(mesh, absl::StrCat("before the update of step ", step), ranks,
+                                [](const auto& rank) { return *rank.before; }));
   }
+  const std::string after = absl::StrCat("after step ", step);
+  status.Update(Compare("the reduced loss", after, ranks, [](const auto& rank) { return BitsOf(rank.loss); }));
+  status.Update(Compare("the reduced norm of the gradient", after, ranks,
+                        [](const auto& rank) { return BitsOf(rank.squared_norm); }));
+  status.Update(CompareStates(mesh, after, ranks, [](const auto& rank) { return rank.state; }));
   return status;
 }
 

@@ -1,7 +1,9 @@
-// The check that copies of the state on several ranks are still equal (runtime.check_every_steps).
+// The check that the state changes only by updates, and that copies of it on several ranks are still equal
+// (runtime.check_every_steps).
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,16 +11,19 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/state/replica_digest.h"
+#include "engine/state/state_digest.h"
 #include "sharding/mesh.h"
 
 namespace shale {
 
-// What a rank holds after a step.
+// What a rank held before the update of a step, and holds after it.
 struct RankDigest {
   int64_t rank = 0;
-  ReplicaDigest state;
+  StateDigest state;
   double loss = 0, squared_norm = 0;  // As summed over the ranks: each rank has the sums.
+  // Only of steps that are checked.
+  std::optional<StateDigest> before;  // Before the update.
+  bool changed = false;               // `before` is not what the update of the step before had left.
 };
 
 // Convert the digests of a process's ranks into a message, and append those of a message to `digests`. Returns Internal
@@ -26,9 +31,10 @@ struct RankDigest {
 std::string SerializeDigests(absl::Span<const RankDigest> digests);
 absl::Status ParseDigests(absl::string_view message, std::vector<RankDigest>& digests);
 
-// Returns DataLoss if ranks differ in bits in what they should hold alike after step `step`. The message says in what,
-// and names those that differ from the most others, or all if no more ranks agree than disagree. `ranks` are all ranks
-// of the mesh, in any order.
+// Returns DataLoss if the state of a rank changed without an update, or if ranks differ in bits in what they should
+// hold alike before or after the update of step `step`. The message says in what, and names the ranks: of those that
+// should be alike, those that differ from the most others, or all if no more ranks agree than disagree. `ranks` are all
+// ranks of the mesh, in any order.
 absl::Status CheckReplicas(const Mesh& mesh, int64_t step, std::vector<RankDigest> ranks);
 
 }  // namespace shale

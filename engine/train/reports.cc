@@ -19,11 +19,11 @@ double LossOf(double sum, TargetWeights weights, int64_t tokens, double weight) 
 bool IsFinite(const StepOutputs& outputs) { return outputs.totals[kTotalNonFinite] == 0; }
 
 StepReport MakeStepReport(const StepOutputs& outputs, const StepFacts& facts) {
-  const double tokens = static_cast<double>(outputs.global_tokens);
   StepReport report;
   report.step = facts.step;
   report.tokens = facts.tokens;
   report.step_tokens = outputs.global_tokens;
+  report.processed_tokens = facts.processed_tokens;
   report.learning_rate = facts.learning_rate;
   report.step_weight = outputs.global_weight;
   report.loss = LossOf(outputs.totals[kTotalLoss], facts.target_weights, outputs.global_tokens, outputs.global_weight);
@@ -31,10 +31,11 @@ StepReport MakeStepReport(const StepOutputs& outputs, const StepFacts& facts) {
   const bool weighted = facts.target_weights == TargetWeights::kNone || outputs.global_weight > 0;
   report.updated = IsFinite(outputs) && outputs.global_tokens > 0 && weighted;
   report.seconds = facts.seconds;
-  report.tokens_per_second = tokens / report.seconds;
+  report.tokens_per_second = static_cast<double>(facts.processed_tokens) / report.seconds;
   if (facts.peak_flops > 0) {
     report.mfu =
         report.tokens_per_second * facts.flops_per_token / (facts.peak_flops * static_cast<double>(facts.ranks));
+    if (report.mfu > 1) report.mfu = 0;  // The peak is not one.
   }
   report.peak_bytes_planned = facts.peak_bytes_planned;
   report.peak_bytes_measured = facts.peak_bytes_measured;

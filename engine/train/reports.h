@@ -16,6 +16,7 @@ bool IsFinite(const StepOutputs& outputs);
 struct StepFacts {
   int64_t step = 0;    // As in StepReport.
   int64_t tokens = 0;  // As in StepReport.
+  int64_t processed_tokens = 0;
   double learning_rate = 0;
   double seconds = 0;
   int64_t ranks = 1;

@@ -25,15 +25,18 @@ absl::Status TrainToEnd(Trainer& trainer, RunFolder& folder, const PrintLine& pr
     if (const std::optional<std::string> line = console.Step(report)) print(*line);
     if (!std::exchange(told_memory, true) && !trainer.late_memory().empty()) print(trainer.late_memory());
     if (!trainer.slow_ranks().empty()) print(trainer.slow_ranks());
+    for (const std::string& warning : trainer.warnings()) print(absl::StrCat("warning: ", warning));
     return append(EventFields({.what = report}));
   };
   const auto on_evaluation = [&](const EvaluationReport& report) {
     print(Console::Evaluation(report.step, report));
     return append(EventFields({.what = report}));
   };
-  const auto on_checkpoint = [&](const CheckpointReport& report) {
+  const auto on_checkpoint = [&](const CheckpointReport& report) -> absl::Status {
     print(Console::Checkpoint(report));
-    return absl::OkStatus();
+    if (!report.status.ok()) return absl::OkStatus();
+    const absl::Status noted = folder.NoteSaved(report.step);
+    return must_save ? noted : absl::OkStatus();
   };
   return trainer.Run({.on_step = on_step, .on_evaluation = on_evaluation, .on_checkpoint = on_checkpoint});
 }

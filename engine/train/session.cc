@@ -13,7 +13,6 @@
 #include "engine/runtime/blocked_time.h"
 #include "engine/train/failure_report.h"
 #include "engine/train/host_batch.h"
-#include "engine/train/replica_check.h"
 #include "kernels/check.h"
 #include "kernels/step_scalars.h"
 
@@ -39,6 +38,7 @@ absl::StatusOr<LocalState*> Session::WritableState(absl::string_view parameter) 
     if (saves()) checkpointer_->WaitForWriting();
     base_.reset();  // The frozen weights are no longer those of the folder.
   }
+  left_by_update_.clear();
   return state_.get();
 }
 
@@ -93,7 +93,7 @@ absl::StatusOr<StepReport> Session::Step() {
   if (tracing && trace_.empty() && control_.processes() > 1) SHALE_RETURN_IF_ERROR(AgreeOnTraceOrigin());
   waited_ns_.clear();
   for (RankRuntime* rank : ranks_->runtimes()) waited_ns_.emplace_back(rank->rank(), -BlockedNs(*rank));
-  if (absl::Status status = train_->Run(*inputs); !status.ok()) {
+  if (absl::Status status = RunProgram(steps_ + 1, *inputs); !status.ok()) {
     failed_ = damaged_ = true;
     return status;
   }
@@ -109,7 +109,7 @@ absl::StatusOr<StepReport> Session::Step() {
   const StepOutputs& out = train_->outputs(0);
   const bool stops = !IsFinite(out) && job_.optimizer.non_finite == NonFinite::kStop;
   // Before a number that is not finite ends the run: the bits of a rank that computes wrongly may be its cause.
-  if (const int64_t every = job_.runtime.check_every_steps; every > 0 && (stops || (steps_ + 1) % every == 0)) {
+  if (job_.runtime.check_every_steps > 0 && (stops || IsChecked(steps_ + 1) || IsChecked(steps_ + 2))) {
     if (const absl::Status equal = CompareReplicas(steps_ + 1); !equal.ok()) {
       failed_ = damaged_ = true;
       return equal;
@@ -117,21 +117,24 @@ absl::StatusOr<StepReport> Session::Step() {
   }
   if (stops) {
     failed_ = true;
-    // On a hybrid mesh the flag is the largest of a row, not a count of ranks: see [Note: totals over a mesh].
-    const bool hybrid = plan_.options.mesh.replicate > 1;
-    const absl::Status error = absl::DataLossError(
-        absl::StrCat("step ", steps_ + 1, ": the loss or the gradient is not finite (on ", hybrid ? "at least " : "",
-                     out.totals[kTotalNonFinite], " of ", job_.sharding.ranks,
-                     " ranks); the update was not applied. Lower optimizer.learning_rate, or set "
-                     "optimizer.non_finite=SKIP to skip such steps"));
+    // The ranks look at their shards of the gradient after it is summed over all of them, so that where a number was
+    // computed wrongly is not known.
+    const int64_t ranks = job_.sharding.ranks;
+    const absl::Status error = absl::DataLossError(absl::StrCat(
+        "step ", steps_ + 1, ": the loss or the gradient is not finite",
+        ranks > 1 ? absl::StrCat(" in the sum over ", ranks, " ranks, to which any of them may have brought it") : "",
+        "; the update was not applied. Lower optimizer.learning_rate, or set optimizer.non_finite=SKIP to skip such "
+        "steps"));
     return control_.processes() > 1 ? Agreed(error) : error;
   }
-  position_ += data_->SamplesAt(position_).count;
+  const int64_t samples = data_->SamplesAt(position_).count;
+  position_ += samples;
   ++steps_;
   tokens_ += out.global_tokens;
   return MakeStepReport(out,
                         {.step = steps_,
                          .tokens = tokens_,
+                         .processed_tokens = samples * job_.batch.sequence_length,
                          .learning_rate = learning_rate,
                          .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
                          .ranks = job_.sharding.ranks,
@@ -157,24 +160,6 @@ absl::Status Session::AgreeOnTraceOrigin() {
   }
   trace_.SetOrigin(origin);
   return absl::OkStatus();
-}
-
-absl::Status Session::CompareReplicas(int64_t step) {
-  std::vector<RankDigest> mine(ranks_->size()), all;
-  const absl::Status read = ranks_->ForEach([&](int local) -> absl::Status {
-    const StepOutputs& out = train_->outputs(local);
-    mine[local] = {
-        .rank = ranks_->number(local), .loss = out.totals[kTotalLoss], .squared_norm = out.totals[kTotalSquaredNorm]};
-    SHALE_ASSIGN_OR_RETURN(mine[local].state,
-                           DigestOfReplicas(plan_.train.step.state, plan_.train.memory, (*ranks_)[local]));
-    return absl::OkStatus();
-  });
-  SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, ControlChannel::kSteps, read));
-  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> messages,
-                         control_.Gather(ControlChannel::kSteps, SerializeDigests(mine)));
-  for (const std::string& message : messages) SHALE_RETURN_IF_ERROR(ParseDigests(message, all));
-  const absl::Status equal = CheckReplicas(plan_.options.mesh, step, std::move(all));
-  return equal.ok() || control_.processes() == 1 ? equal : Agreed(equal);
 }
 
 absl::Status Session::ReportFailure(const absl::Status& why) {

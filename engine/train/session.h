@@ -24,6 +24,7 @@
 #include "engine/runtime/profiler_ranges.h"
 #include "engine/runtime/trace.h"
 #include "engine/state/local_state.h"
+#include "engine/state/state_digest.h"
 #include "engine/train/batch_prefetcher.h"
 #include "engine/train/checkpoint_policy.h"
 #include "engine/train/checkpointer.h"
@@ -63,7 +64,9 @@ class Session : public CheckpointSaver {
   // Returns for each rank of this process how long it waited in the last step (BlockedNs), with its number.
   const std::vector<std::pair<int64_t, int64_t>>& waited_ns() const { return waited_ns_; }
 
-  int64_t steps() const { return steps_; }  // Steps done, including those before the checkpoint.
+  double peak_flops() const { return peak_flops_; }
+  int64_t tokens() const { return tokens_; }  // Targets that have counted so far, as StepReport::tokens.
+  int64_t steps() const { return steps_; }    // Steps done, including those before the checkpoint.
   // The evaluations that Trainer::Run made, if the job follows them (checkpoint.keep_best, checkpoint.patience).
   bool follows_evaluations() const { return job_.checkpoint.keep_best || job_.checkpoint.patience > 0; }
   EvaluationHistory& evaluations() { return evaluations_; }
@@ -127,8 +130,16 @@ class Session : public CheckpointSaver {
   absl::Status WithNextTokens(absl::FunctionRef<absl::Status(NextTokens&)> generate);
   // Lets the traces of all processes count from the same time.
   absl::Status AgreeOnTraceOrigin();
-  // Compares what several ranks hold copies of, after the step that train_ has run, which is step `step`. See
-  // runtime.check_every_steps. All processes have the error.
+  // See runtime.check_every_steps.
+  bool IsChecked(int64_t step) const {
+    return job_.runtime.check_every_steps > 0 && step % job_.runtime.check_every_steps == 0;
+  }
+  // Runs step `step`. If it is checked, sets before_update_ while the ranks pause before they update.
+  absl::Status RunProgram(int64_t step, const std::vector<StepInputs>& inputs);
+  // Sets `digests` to those of the state of the local ranks.
+  absl::Status DigestState(Digested what, std::vector<StateDigest>& digests);
+  // Compares the state after step `step`, which train_ has run, and before its update, if it is checked. All processes
+  // have the error.
   absl::Status CompareReplicas(int64_t step);
   // Makes a loader of data that the program gives, if it fits. Does not start it.
   absl::StatusOr<std::unique_ptr<BatchLoader>> OpenData(DataSource* data) const;
@@ -165,6 +176,10 @@ class Session : public CheckpointSaver {
   std::unique_ptr<LocalProgram> train_, evaluate_;
   std::unique_ptr<Sequences> sequences_;  // Null without runtime.generate.
   std::unique_ptr<LocalState> state_;
+  InstructionId first_update_ = -1;  // The first instruction that writes to the state. -1: not looked for yet.
+  // By local rank: what the last update left, if the next step is checked, and what that step found before its update.
+  // Empty: not known. A program that writes to the state empties the former.
+  std::vector<StateDigest> left_by_update_, before_update_;
   std::unique_ptr<Checkpointer> checkpointer_;  // Null if nothing is saved.
   Resumed resumed_;
   std::optional<SavedBase> base_;  // What checkpoints leave out. Empty: they hold all parameters.

@@ -10,6 +10,7 @@
 #include "engine/train/checkpoint_policy.h"
 #include "engine/train/session.h"
 #include "engine/train/step_note.h"
+#include "engine/train/step_warnings.h"
 #include "engine/train/straggler_monitor.h"
 #include "engine/train/user_metrics.h"
 #include "kernels/check.h"
@@ -18,7 +19,8 @@ namespace shale {
 
 class Trainer::Impl {
  public:
-  explicit Impl(std::unique_ptr<Session> session) : session_(std::move(session)) {
+  explicit Impl(std::unique_ptr<Session> session)
+      : session_(std::move(session)), doubts_(session_->plan().train.graph.vocabulary, session_->peak_flops() > 0) {
     if (!session_->saves()) return;
     checkpoints_.emplace(session_->job().checkpoint, *session_);
     if (!session_->resumed().path.empty()) checkpoints_->SetSaved(session_->steps());
@@ -27,6 +29,7 @@ class Trainer::Impl {
   Session& session() const { return *session_; }
   UserMetrics& metrics() { return metrics_; }
   const std::string& slow_ranks() const { return slow_ranks_; }
+  const std::vector<std::string>& warnings() const { return warnings_; }
   void RequestStop() { stop_.store(true, std::memory_order_relaxed); }
   bool done() const { return stopped() || session_->finished() || session_->evaluations().out_of_patience(); }
   std::string ended_early() const {
@@ -71,6 +74,13 @@ class Trainer::Impl {
     if (!session_->trace().empty()) status.Update(session_->WriteTrace());
     if (checkpoints_) {
       status.Update(checkpoints_->AtEnd(session_->steps(), /*intact=*/!session_->damaged(), callbacks.on_checkpoint));
+    }
+    if (status.ok() && (session_->finished() || session_->evaluations().out_of_patience())) {
+      status = doubts_.AtEnd(session_->tokens());
+      if (!status.ok()) {
+        if (session_->control().processes() > 1) status = Agreed(status);  // All have the same reports.
+        TellFailure(status, "run");
+      }
     }
     if (status.ok()) {
       session_->Tell(Finished{
@@ -138,6 +148,8 @@ class Trainer::Impl {
     }
     slow_ranks_ = control.process() == 0 ? stragglers_.Add(report.seconds, waited_seconds) : "";
     if (!slow_ranks_.empty()) session_->Tell(Warning{slow_ranks_});
+    warnings_ = doubts_.Add(report);
+    for (const std::string& warning : warnings_) session_->Tell(Warning{warning});
     return report;
   }
 
@@ -197,6 +209,8 @@ class Trainer::Impl {
   UserMetrics metrics_;                          // For the report of the next step.
   StragglerMonitor stragglers_;
   std::string slow_ranks_;  // See Trainer::slow_ranks.
+  StepWarnings doubts_;
+  std::vector<std::string> warnings_;  // See Trainer::warnings.
   bool failure_told_ = false;
   bool stop_agreed_ = false;  // Some process was asked to stop, and all know it. Used only with several processes.
 };
@@ -222,6 +236,7 @@ int64_t Trainer::overhead_bytes() const { return impl_->session().overhead_bytes
 std::string Trainer::device_description() const { return impl_->session().device_description(); }
 const std::string& Trainer::late_memory() const { return impl_->session().late_memory(); }
 const std::string& Trainer::slow_ranks() const { return impl_->slow_ranks(); }
+const std::vector<std::string>& Trainer::warnings() const { return impl_->warnings(); }
 const Resumed& Trainer::resumed() const { return impl_->session().resumed(); }
 int64_t Trainer::total_steps() const { return impl_->session().data().total_steps(); }
 int64_t Trainer::steps_done() const { return impl_->session().steps(); }

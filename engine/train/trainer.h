@@ -71,6 +71,8 @@ class Trainer {
   // median rank (StragglerMonitor), and otherwise "". With several processes, those that do not lead always return "".
   // Only ranks on CPUs are compared.
   const std::string& slow_ranks() const;
+  // Returns what the last step made doubtful, a line for each doubt (StepWarnings).
+  const std::vector<std::string>& warnings() const;
   int64_t total_steps() const;
   int64_t steps_done() const;
   // Returns whether all steps are done, a stop was requested, or the patience of the job is at an end.
@@ -106,7 +108,8 @@ class Trainer {
   // follows its evaluations (checkpoint.keep_best, checkpoint.patience). With a checkpoint folder it saves as
   // job.checkpoint says. Whatever ends the run, it also saves the last good state, unless a checkpoint of that step
   // exists already; what the program wrote into the state since that checkpoint is then not saved. Returns the first
-  // error; the error of the last save only if there is no other.
+  // error; the error of the last save only if there is no other, and FailedPrecondition if the run came to its end and
+  // trained nothing (StepWarnings::AtEnd).
   absl::Status Run(const TrainCallbacks& callbacks);
 
   // Saves the state after the last step. Returns the path of the checkpoint once it is committed. Returns

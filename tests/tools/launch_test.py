@@ -385,7 +385,7 @@ class LaunchTest(unittest.TestCase):
             process.send_signal(number)
             output = process.communicate(timeout=60)[0]
             self.assertEqual(process.returncode, 128 + number, output)
-            step = int(re.search(r"stopped after step (\d+) of 1000000; the run is in runs/test", output)[1])
+            step = int(re.search(r"stopped after step (\d+) of 1,000,000; the run is in runs/test", output)[1])
             self.assertTrue(os.path.isdir(os.path.join(self.place(name), _RUN, f"checkpoints/step-{step:010d}")))
 
     def test_what_torchrun_and_the_grace_period_ask_for(self):

@@ -32,7 +32,7 @@ telemetry { evaluate_every: 5 peak_flops: 1e11 }
 
 _STEP_FIELDS = [
     "step", "tokens", "loss", "grad_norm", "learning_rate", "updated", "seconds", "tokens_per_second", "mfu",
-    "peak_bytes_planned", "peak_bytes_measured",
+    "peak_bytes_planned", "peak_bytes_measured", "processed_tokens",
 ]
 
 
@@ -110,7 +110,7 @@ class ToolsTest(unittest.TestCase):
         output = result.stdout.decode()
         self.assertEqual(result.returncode, 0, result.stderr.decode())
         self.assertEqual(sorted(os.listdir(self.path("runs/test"))),
-                         ["checkpoints", "job.textproto", "metrics.jsonl", "plan.txt"])
+                         ["checkpoints", "job.textproto", "last_checkpoint", "metrics.jsonl", "plan.txt"])
         self.assertIn(self.read("runs/test/plan.txt"), output)
         self.assertRegex(output, r"\nstep 12/12  loss \d\.\d{4}  norm \S+  lr \S+  [\d,]+ tok/s  mfu .*  eta 0s\n")
         self.assertRegex(output, r"\nevaluation at step 12  loss ")
@@ -410,9 +410,9 @@ class ToolsTest(unittest.TestCase):
             self.assertEqual(process.wait(timeout=60), code, output)
             last = self.metrics(run)[-1]["step"]
             self.assertIn("saved %s/checkpoints/step-%010d  " % (run, last), output)
-            self.assertIn("stopped after step %d of 1000000" % last, output)
+            self.assertIn(f"stopped after step {last:,} of 1,000,000", output)
             self.assertEqual(sorted(os.listdir(self.path(run))),
-                             ["checkpoints", "job.textproto", "metrics.jsonl", "plan.txt"])
+                             ["checkpoints", "job.textproto", "last_checkpoint", "metrics.jsonl", "plan.txt"])
             text = self.call(_GENERATE, "--run=" + run, "--tokens=3")
             self.assertEqual(text.returncode, 0, text.stderr.decode())
 

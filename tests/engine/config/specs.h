@@ -65,6 +65,7 @@ lr_schedule {
 }
 checkpoint { every_steps: 50 keep_best: true patience: 4 }
 telemetry { run_folder: "/tmp/r\303\244n" print_every: 10 evaluate_every: 20 evaluation_sequences: 3 peak_flops: 1e14
+  peak_flops_measured: "2026-11-28 10:00:00 UTC"
   sinks { events: "events.jsonl" tensorboard: "/tb" prometheus: "a.prom" }
 }
 runtime {

@@ -19,13 +19,14 @@ TEST(EventJsonTest, AStepHasAllItsFieldsInOrder) {
   EXPECT_EQ(EventFields({.what = report}).ToString(),
             R"({"step": 3, "tokens": 96, "loss": 2.5, "grad_norm": 0.25, "learning_rate": 0.001, "updated": false, )"
             R"("seconds": 0.5, "tokens_per_second": 64, "mfu": 0, "peak_bytes_planned": 1099511627776, )"
-            R"("peak_bytes_measured": 0})");
+            R"("peak_bytes_measured": 0, "processed_tokens": 0})");
 }
 
 TEST(EventJsonTest, MetricsOfTheProgramAreAnObjectAtTheEnd) {
   const StepReport report{.step = 3, .metrics = {{"kl/mean", -0.5}, {"reward", 2}}};
   EXPECT_THAT(EventFields({.what = report}).ToString(),
-              ::testing::EndsWith(R"("peak_bytes_measured": 0, "metrics": {"kl/mean": -0.5, "reward": 2}})"));
+              ::testing::EndsWith(
+                  R"("peak_bytes_measured": 0, "processed_tokens": 0, "metrics": {"kl/mean": -0.5, "reward": 2}})"));
 }
 
 TEST(EventJsonTest, WhatIsNotFiniteIsNull) {

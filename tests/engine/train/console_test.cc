@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 StepReport Report(int64_t step) {
   StepReport report;
   report.step = step;
-  report.step_tokens = 17060;
+  report.step_tokens = report.processed_tokens = 17060;
   report.loss = 2.73118;
   report.gradient_norm = 0.8134;
   report.learning_rate = 1.2e-3;
@@ -29,6 +29,16 @@ TEST(ConsoleTest, AStepIsOneLine) {
   Console console(400, 1);
   EXPECT_EQ(console.Step(Report(12)),
             "step  12/400  loss 2.7312  norm 0.813  lr 1.20e-03  34,120 tok/s  mfu 41.2%  memory 212 MiB  eta 3m 14s");
+}
+
+// Regression: a run on conversations showed a third of its speed, because only the tokens of answers were counted.
+TEST(ConsoleTest, TokensThatCountStandBesideAllOfThem) {
+  Console console(1000000, 1);
+  StepReport report = Report(1234);
+  report.step_tokens = 5000;
+  EXPECT_EQ(console.Step(report),
+            "step     1,234/1,000,000  loss 2.7312  norm 0.813  lr 1.20e-03  34,120 tok/s (10,000 counted)  mfu 41.2%  "
+            "memory 212 MiB  eta 5d 18h");
 }
 
 TEST(ConsoleTest, WithoutAPeakThereIsNoMfu) {

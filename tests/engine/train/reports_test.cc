@@ -20,6 +20,7 @@ StepOutputs Outputs(double loss, double squared_norm, int64_t tokens) {
 TEST(Reports, AStepIsReportedPerTokenAndPerSecond) {
   const StepReport report = MakeStepReport(Outputs(30, 9, 10), {.step = 7,
                                                                 .tokens = 70,
+                                                                .processed_tokens = 30,
                                                                 .learning_rate = 0.5,
                                                                 .seconds = 2,
                                                                 .ranks = 4,
@@ -34,10 +35,19 @@ TEST(Reports, AStepIsReportedPerTokenAndPerSecond) {
   EXPECT_EQ(report.gradient_norm, 3);
   EXPECT_EQ(report.learning_rate, 0.5);
   EXPECT_TRUE(report.updated);
-  EXPECT_EQ(report.tokens_per_second, 5);
-  EXPECT_EQ(report.mfu, 0.25);  // 5 x 100 of 4 x 500.
+  EXPECT_EQ(report.processed_tokens, 30);
+  EXPECT_EQ(report.tokens_per_second, 15);  // All tokens, which the step computes, and not only those that count.
+  EXPECT_EQ(report.mfu, 0.75);              // 15 x 100 of 4 x 500.
   EXPECT_EQ(report.peak_bytes_planned, 11);
   EXPECT_EQ(report.peak_bytes_measured, 12);
+}
+
+// Regression: a peak that was measured on a busy machine made 394 % of MFU.
+TEST(Reports, AnMfuAboveOneIsNotKnown) {
+  StepFacts facts{.processed_tokens = 10, .seconds = 1, .ranks = 1, .flops_per_token = 10, .peak_flops = 100};
+  EXPECT_EQ(MakeStepReport(Outputs(1, 1, 10), facts).mfu, 1);
+  facts.peak_flops = 99;
+  EXPECT_EQ(MakeStepReport(Outputs(1, 1, 10), facts).mfu, 0);
 }
 
 TEST(Reports, AStepWithoutTokensUpdatesNothing) {
