@@ -24,8 +24,12 @@
 #include "engine/hugging_face/merged_weights.h"
 #include "engine/hugging_face/staged_folder.h"
 #include "engine/io/file.h"
+#include "engine/text/quote.h"
+#include "engine/tokenize/chat_template.h"
+#include "engine/tokenize/chat_turn.h"
 #include "engine/tokenize/eos_token.h"
 #include "engine/tokenize/tokenizer.h"
+#include "engine/tokenize/tokenizer_folder.h"
 #include "kernels/check.h"
 #include "tools/checkpoint_flag.h"
 #include "tools/command_line.h"
@@ -69,6 +73,39 @@ absl::Status ExportPlain(const CheckpointReader& checkpoint, const Flags& flags,
   return folder.Commit();
 }
 
+// Sets what ends a document and a generated text, as `generate` knows it.
+absl::Status ReadEnds(const std::string& folder, HfExportOptions& options) {
+  SHALE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(folder));
+  SHALE_ASSIGN_OR_RETURN(options.eos_token, DocumentEnd(tokenizer, folder));
+  SHALE_ASSIGN_OR_RETURN(options.end_tokens, EndTokens(folder, tokenizer));
+  const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Load(folder);
+  if (absl::IsNotFound(chat.status())) return absl::OkStatus();
+  SHALE_RETURN_IF_ERROR(chat.status());
+  SHALE_ASSIGN_OR_RETURN(const ChatTurn turn, FindTurn(*chat, tokenizer));
+  if (turn.end_token >= 0) {
+    options.end_tokens.push_back(turn.end_token);
+  } else if (!turn.end.empty()) {
+    std::fprintf(stderr,
+                 "export: the chat template ends an answer with %s, which is no token: give it to generate() of "
+                 "transformers as stop_strings\n",
+                 Quoted(turn.end).c_str());
+  }
+  return absl::OkStatus();
+}
+
+// Says so if transformers reads the tokenizer of the exported folder in another way than the run did, which had no
+// config.json: that names a kind of model, and some kinds have a class of tokenizers of their own.
+void SayIfReadOtherwise(const std::string& run_folder, const std::string& exported) {
+  if (access(JoinPath(run_folder, "tokenizer.json").c_str(), F_OK) != 0) return;
+  if (access(JoinPath(run_folder, "config.json").c_str(), F_OK) == 0) return;
+  const absl::StatusOr<FolderTokenizer> here = ReadFolderTokenizer(run_folder);
+  const absl::StatusOr<FolderTokenizer> there = ReadFolderTokenizer(exported);
+  if (!here.ok() || (there.ok() && here->tokenizer == there->tokenizer)) return;
+  std::fprintf(stderr, "export: transformers makes other tokens with this folder than the run did: %s\n",
+               there.ok() ? "its config.json makes it take another class of tokenizers"
+                          : std::string(there.status().message()).c_str());
+}
+
 absl::Status ExportToHf(const CheckpointReader& checkpoint, const Flags& flags, HfExportOptions options) {
   SHALE_ASSIGN_OR_RETURN(const Job job, JobOf(checkpoint));
   const auto* config = std::get_if<DecoderConfig>(&job.model);
@@ -95,18 +132,23 @@ absl::Status ExportToHf(const CheckpointReader& checkpoint, const Flags& flags, 
   const std::string copies = RunHfPath(flags.run);
   if (!flags.run.empty() && access(copies.c_str(), F_OK) == 0) {
     options.base_folder = copies;
-    const bool has_config = access(JoinPath(copies, "config.json").c_str(), F_OK) == 0;
-    const bool has_tokenizer = access(JoinPath(copies, "tokenizer.json").c_str(), F_OK) == 0;
-    if (!has_config && has_tokenizer) {
-      SHALE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(copies));
-      SHALE_ASSIGN_OR_RETURN(options.eos_token, EosToken(tokenizer, copies));
+    if (access(JoinPath(copies, "tokenizer.json").c_str(), F_OK) == 0) {
+      const absl::Status ends = ReadEnds(copies, options);
+      // A model is not held back for the sake of its tokenizer.
+      if (!ends.ok()) {
+        std::fprintf(stderr,
+                     "export: generation_config.json is as it was, and may lack the tokens that end an answer: %s\n",
+                     std::string(ends.message()).c_str());
+      }
     }
   }
   MergedWeights merged(*config, read);
   const auto read_merged = [&](absl::string_view parameter, int64_t begin, absl::Span<float> out) {
     return merged.Read(parameter, begin, out);
   };
-  return ExportHf(*config, options, read_merged, flags.out);
+  SHALE_RETURN_IF_ERROR(ExportHf(*config, options, read_merged, flags.out));
+  if (!options.base_folder.empty()) SayIfReadOtherwise(options.base_folder, flags.out);
+  return absl::OkStatus();
 }
 
 absl::Status ExportCheckpoint(const CheckpointReader& checkpoint, const Flags& flags, const HfExportOptions& options) {
@@ -178,6 +220,7 @@ int main(int argc, char** argv) {
                std::numeric_limits<int64_t>::max(), &flags.max_file_bytes);
   line.Footer(
       "A run that began with a Hugging Face folder (model.hf_folder) passes its config.json and tokenizer files on.\n"
+      "Its generation_config.json gets the tokens that end an answer, so that transformers ends where generate does.\n"
       "\n"
       "Exit codes: 0 exported; 1 failed; 2 wrong command line, or no such run. Nothing is left in the folder then.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;

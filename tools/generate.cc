@@ -66,9 +66,9 @@ absl::StatusOr<std::vector<int32_t>> ParseTokens(const std::string& text) {
 
 // Returns the tokenizer of a run, if there is one and tokens are not bytes.
 absl::StatusOr<std::optional<Tokenizer>> TokenizerOf(const Generator& generator, const std::string& run) {
-  const std::string path = JoinPath(RunHfPath(run), "tokenizer.json");
-  if (generator.is_text() || access(path.c_str(), F_OK) != 0) return std::nullopt;
-  absl::StatusOr<Tokenizer> tokenizer = Tokenizer::Load(path);
+  const std::string folder = RunHfPath(run);
+  if (generator.is_text() || access(JoinPath(folder, "tokenizer.json").c_str(), F_OK) != 0) return std::nullopt;
+  absl::StatusOr<Tokenizer> tokenizer = Tokenizer::Load(folder);
   if (tokenizer.ok()) return std::optional<Tokenizer>(*std::move(tokenizer));
   return absl::Status(tokenizer.status().code(),
                       absl::StrCat(tokenizer.status().message(), "; give tokens instead, --prompt_tokens=1,2,3"));

@@ -187,7 +187,8 @@ int main(int argc, char** argv) {
   shale::CommandLine line("tokenize",
                           "Turns text into token files with the tokenizer of a Hugging Face folder, or "
                           "trains a vocabulary.");
-  line.Text("tokenizer", "FOLDER", "The folder with tokenizer.json, or that file.", &flags.tokenizer);
+  line.Text("tokenizer", "FOLDER", "The folder of a tokenizer, read as transformers does, or tokenizer.json alone.",
+            &flags.tokenizer);
   line.Text("in", "DATA", "A file, a folder (its files, in the order of their names), or a *.list that names such.",
             &flags.in)
       .Required();

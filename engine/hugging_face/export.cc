@@ -1,6 +1,7 @@
 #include "engine/hugging_face/export.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "engine/hugging_face/config.h"
 #include "engine/hugging_face/copied_files.h"
 #include "engine/hugging_face/folder_path.h"
+#include "engine/hugging_face/generation_config.h"
 #include "engine/hugging_face/layout.h"
 #include "engine/hugging_face/staged_folder.h"
 #include "engine/hugging_face/strict_json.h"
@@ -83,6 +85,19 @@ absl::Status CopyFiles(const std::string& base, const std::string& folder) {
   return absl::OkStatus();
 }
 
+// Adds the tokens that end a text to generation_config.json in `folder`, which has the copied files already.
+absl::Status CompleteEnds(const std::string& folder, const std::string& config,
+                          const std::vector<int32_t>& end_tokens) {
+  if (end_tokens.empty()) return absl::OkStatus();
+  const std::string path = JoinPath(folder, "generation_config.json");
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxHfConfigBytes);
+  if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
+  SHALE_ASSIGN_OR_RETURN(
+      const std::optional<std::string> completed,
+      CompletedGenerationConfig(text.ok() ? std::optional<std::string>(*text) : std::nullopt, config, end_tokens));
+  return completed ? WriteFileDurably(path, *completed) : absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckLayers(const DecoderConfig& config, int64_t parameters) {
@@ -118,6 +133,7 @@ absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& option
   SHALE_ASSIGN_OR_RETURN(const std::string text, HfConfigText(config, config_options));
   SHALE_ASSIGN_OR_RETURN(StagedFolder staged, StagedFolder::Create(folder));
   if (!options.base_folder.empty()) SHALE_RETURN_IF_ERROR(CopyFiles(options.base_folder, staged.path()));
+  SHALE_RETURN_IF_ERROR(CompleteEnds(staged.path(), text, options.end_tokens));
   SHALE_RETURN_IF_ERROR(WriteWeights(layout, options, reader, staged.path()));
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(staged.path(), "config.json"), text));
   return staged.Commit();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -19,10 +20,13 @@ struct HfExportOptions {
   // The most bytes of data in one file of weights. A tensor that has more gets a file of its own.
   int64_t max_file_bytes = 5'000'000'000;
   // The folder that the model came from, or empty. The new config.json is based on its config.json (HfConfigOptions),
-  // which a model that only has a tokenizer lacks. Its tokenizer files and generation_config.json are copied byte for
-  // byte (ListCopiedHfFiles).
+  // which a model that only has a tokenizer lacks. Its tokenizer files are copied byte for byte, and so is its
+  // generation_config.json (ListCopiedHfFiles) if that has `end_tokens`.
   std::string base_folder;
   int32_t eos_token = -1;  // Of the tokenizer, for a config.json without a base; -1: unknown.
+  // Tokens that end a generated text. transformers ends at the `eos_token_id` of generation_config.json, or, if there
+  // is no such file, of config.json. The tokens that are missing there are added to generation_config.json.
+  std::vector<int32_t> end_tokens;
 };
 
 // Returns FailedPrecondition if a checkpoint with `parameters` parameters has too few for a decoder of this many

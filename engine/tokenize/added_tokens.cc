@@ -1,6 +1,7 @@
 #include "engine/tokenize/added_tokens.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/tokenize/character.h"
 #include "kernels/check.h"
@@ -9,6 +10,8 @@ namespace shale {
 namespace {
 
 constexpr size_t kMaxContentBytes = 4096;
+// Of all contents and normal forms together, each byte of which takes up to about 50 bytes of memory.
+constexpr size_t kMaxAllBytes = size_t{1} << 22;
 
 bool IsClass(uint32_t code, CharacterClass wanted) { return (CharacterClasses::Get().Of(code) & wanted) != 0; }
 
@@ -42,7 +45,7 @@ bool EndsWithWord(absl::string_view text) { return !text.empty() && IsClass(Last
 
 }  // namespace
 
-void AddedTokens::Trie::Add(absl::string_view text, int32_t token) {
+bool AddedTokens::Trie::Add(absl::string_view text, int32_t token) {
   if (nodes.empty()) nodes.emplace_back();
   begins[static_cast<uint8_t>(text[0])] = true;
   int32_t node = 0;
@@ -51,7 +54,7 @@ void AddedTokens::Trie::Add(absl::string_view text, int32_t token) {
     if (fresh) nodes.emplace_back();
     node = found->second;
   }
-  nodes[node].token = token;
+  return std::exchange(nodes[node].token, token) < 0;
 }
 
 int32_t AddedTokens::Trie::Longest(absl::string_view text, size_t* bytes) const {
@@ -74,6 +77,8 @@ absl::StatusOr<AddedTokens> AddedTokens::Read(const JsonPart& part, const BpeMod
   if (part.is_null()) return added;
   SHALE_ASSIGN_OR_RETURN(const std::vector<JsonPart> elements, part.Elements());
   int64_t next = model.size();
+  size_t bytes = 0;
+  TextBudget budget(kMaxContentBytes);
   for (const JsonPart& element : elements) {
     SHALE_RETURN_IF_ERROR(element.Check({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}));
     AddedToken token;
@@ -100,14 +105,21 @@ absl::StatusOr<AddedTokens> AddedTokens::Read(const JsonPart& part, const BpeMod
     token.normal = token.content;
     if (token.normalized) {
       std::string buffer;
-      SHALE_ASSIGN_OR_RETURN(const absl::string_view normal, normalizer.Normalize(token.content, &buffer));
-      token.normal = std::string(normal);
+      const absl::StatusOr<absl::string_view> normal = normalizer.Normalize(token.content, budget, &buffer);
+      if (!normal.ok()) return element.Error(normal.status().message());
+      token.normal = std::string(*normal);
       if (token.normal.empty()) return element.Error("content: its normal form is empty");
+    }
+    bytes += token.content.size() + token.normal.size();
+    if (bytes > kMaxAllBytes) {
+      return element.Error(absl::StrCat("the added tokens have more than ", kMaxAllBytes, " bytes together"));
     }
     const int32_t index = static_cast<int32_t>(added.tokens_.size());
     added.by_id_[token.id] = index;
     added.by_content_[token.content] = index;
-    added.tries_[token.normalized].Add(token.normal, index);
+    if (!added.tries_[token.normalized].Add(token.normal, index)) {
+      return element.Error(absl::StrCat("another token has the same normal form, ", ShownJson(token.normal)));
+    }
     added.tokens_.push_back(std::move(token));
   }
   return added;
@@ -137,6 +149,8 @@ bool AddedTokens::by_line() const {
 
 void AddedTokens::Split(absl::string_view text, bool normalized, bool special, std::vector<Section>* sections) const {
   const Trie& trie = tries_[normalized];
+  // White space behind a token with right_strip ends at `space_end`, if it begins before that.
+  size_t space_end = 0;
   // `done` is the end of the last section. It can lie after `at`, where the search continues: white space after a token
   // with right_strip may itself hold a token, which the library finds too.
   size_t done = 0;
@@ -152,8 +166,12 @@ void AddedTokens::Split(absl::string_view text, bool normalized, bool special, s
     at = end;
     if (token.special && !special) continue;
     if (token.single_word && (EndsWithWord(text.substr(0, begin)) || BeginsWithWord(text.substr(end)))) continue;
-    if (token.left_strip) begin = std::max(SpaceAtEnd(text.substr(0, begin)), done);
-    if (token.right_strip) end += SpaceAtBegin(text.substr(end));
+    // White space that was looked at is not looked at again: there may be a token in each byte of it.
+    if (token.left_strip) begin = begin < done ? done : done + SpaceAtEnd(text.substr(done, begin - done));
+    if (token.right_strip) {
+      if (end >= space_end) space_end = end + SpaceAtBegin(text.substr(end));
+      end = space_end;
+    }
     if (done < begin) sections->push_back({done, begin, -1});
     sections->push_back({begin, end, token.id});
     done = end;

@@ -63,7 +63,8 @@ class AddedTokens {
     absl::flat_hash_map<uint64_t, int32_t> next;  // From node << 8 | byte to the next node.
     std::array<bool, 256> begins = {};            // Whether a token begins with this byte.
 
-    void Add(absl::string_view text, int32_t token);
+    // Returns false if another token has the same text.
+    bool Add(absl::string_view text, int32_t token);
     // Returns the longest token at the beginning of `text`, or -1, and sets `*bytes`.
     int32_t Longest(absl::string_view text, size_t* bytes) const;
   };

@@ -12,6 +12,7 @@
 #include "engine/tokenize/template_functions.h"
 #include "engine/tokenize/template_parser.h"
 #include "engine/tokenize/template_render.h"
+#include "engine/tokenize/tokenizer_folder.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -19,19 +20,6 @@ namespace {
 
 constexpr int64_t kMaxTemplateBytes = int64_t{1} << 20;
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 28;
-
-// Returns the special tokens that tokenizer_config.json names, such as "bos_token".
-std::vector<std::pair<std::string, std::string>> SpecialTokens(const Json& config) {
-  std::vector<std::pair<std::string, std::string>> tokens;
-  for (const auto& [name, value] : config.items()) {
-    if (!absl::EndsWith(name, "_token")) continue;
-    if (value.is_string()) tokens.emplace_back(name, value.get<std::string>());
-    if (value.is_object() && value.contains("content") && value["content"].is_string()) {
-      tokens.emplace_back(name, value["content"].get<std::string>());
-    }
-  }
-  return tokens;
-}
 
 // Returns where a turn of the assistant ends in `text`: after what the assistant says and what the template writes
 // behind it. `shorter` is the text of a conversation that ends with this turn. The turn begins at `begin` in both
@@ -74,7 +62,8 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Load(const std::string& folder) {
     source = config["chat_template"].get<std::string>();
   }
   if (!source.ok()) return source.status();
-  absl::StatusOr<ChatTemplate> chat = Parse(*source, SpecialTokens(config));
+  SHALE_ASSIGN_OR_RETURN(const SpecialTokens special_tokens, ReadSpecialTokens(folder));
+  absl::StatusOr<ChatTemplate> chat = Parse(*source, special_tokens);
   if (chat.ok()) return chat;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", chat.status().message()));
 }

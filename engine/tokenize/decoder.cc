@@ -19,6 +19,8 @@ namespace {
 constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
 // The most characters that Strip may remove. It holds back so many at the end of a text.
 constexpr int64_t kMaxStrip = 1024;
+// How many times as long the steps of Replace together may make a token.
+constexpr size_t kMaxGrowth = 256;
 
 // Returns the byte of a token like "<0x0A>", or -1.
 int ByteOf(absl::string_view token) {
@@ -86,9 +88,15 @@ absl::StatusOr<Decoder> Decoder::Read(const JsonPart& part) {
   std::vector<JsonPart> parts;
   SHALE_RETURN_IF_ERROR(Flatten(part, "decoders", &parts));
   bool fused = false;
+  size_t growth = 1;
   for (const JsonPart& p : parts) {
     absl::StatusOr<Step> step = ReadStep(p, fused);
     if (!step.ok()) return step.status();
+    if (const auto* replace = std::get_if<Replace>(&*step))
+      growth *= std::clamp<size_t>(replace->content.size(), 1, 512);
+    if (growth > kMaxGrowth) {
+      return p.Error(absl::StrCat("the steps so far make a token more than ", kMaxGrowth, " times as long"));
+    }
     fused = fused || std::holds_alternative<Fuse>(*step) || std::holds_alternative<ByteLevel>(*step);
     decoder.steps_.push_back(*std::move(step));
   }
@@ -130,8 +138,9 @@ void Decoder::Stream::Feed(size_t step, absl::string_view piece, std::string* ou
   } else if (std::holds_alternative<Strip>(what)) {
     FeedStrip(step, piece, out);
   } else if (const auto* replace = std::get_if<Replace>(&what)) {
-    // PCRE2 does not give up on tokens, which are short; if it did, the token would stay as it is.
-    Feed(step + 1, ReplaceMatches(replace->pattern, replace->content, piece).value_or(std::string(piece)), out);
+    // Tokens are short and kMaxGrowth is small. If the budget of a token were too small, the token would stay as it is.
+    TextBudget budget(piece.size());
+    Feed(step + 1, ReplaceMatches(replace->pattern, replace->content, piece, budget).value_or(std::string(piece)), out);
   } else if (const auto* meta = std::get_if<Metaspace>(&what)) {
     const absl::string_view by = first && meta->prepends ? "" : " ";
     Feed(step + 1, absl::StrReplaceAll(piece, {{meta->replacement, by}}), out);

@@ -24,13 +24,6 @@ absl::StatusOr<Json> ReadObject(const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", json.status().message()));
 }
 
-// Returns the `eos_token` of tokenizer_config.json as it is written; null if there is none.
-absl::StatusOr<Json> WrittenEosToken(const std::string& path) {
-  SHALE_ASSIGN_OR_RETURN(const Json config, ReadObject(path));
-  Json end = config.value("eos_token", Json());
-  return end.is_object() ? end.value("content", Json()) : end;
-}
-
 // Appends the token, or the tokens, that a value names.
 absl::Status AddTokens(const std::string& path, const Json& value, std::vector<int32_t>* tokens) {
   const std::vector<Json> all = value.is_array() ? value.get<std::vector<Json>>() : std::vector<Json>{value};
@@ -45,29 +38,37 @@ absl::Status AddTokens(const std::string& path, const Json& value, std::vector<i
   return absl::OkStatus();
 }
 
+// Returns the tokens that end a text of the model in a folder. Sets `*path` to the file that names them.
+absl::StatusOr<std::vector<int32_t>> EndsOfModel(const std::string& folder, std::string* path) {
+  std::vector<int32_t> tokens;
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    *path = JoinPath(folder, name);
+    SHALE_ASSIGN_OR_RETURN(const Json json, ReadObject(*path));
+    const Json end = json.value("eos_token_id", Json());
+    if (!end.is_null()) SHALE_RETURN_IF_ERROR(AddTokens(*path, end, &tokens));
+    if (!tokens.empty()) break;
+  }
+  return tokens;
+}
+
 }  // namespace
 
-absl::StatusOr<int32_t> EosToken(const Tokenizer& tokenizer, const std::string& folder) {
-  const std::string path = JoinPath(folder, "tokenizer_config.json");
-  SHALE_ASSIGN_OR_RETURN(const Json end, WrittenEosToken(path));
-  if (end.is_null()) return -1;
-  const int32_t token = end.is_string() ? tokenizer.Find(end.get<std::string>()) : -1;
+absl::StatusOr<int32_t> DocumentEnd(const Tokenizer& tokenizer, const std::string& folder) {
+  const int32_t token = tokenizer.SpecialToken("eos_token");
   if (token >= 0) return token;
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": eos_token: found ", ShownJson(end), ", which is no token of tokenizer.json"));
+  std::string path;
+  SHALE_ASSIGN_OR_RETURN(const std::vector<int32_t> ends, EndsOfModel(folder, &path));
+  if (ends.empty()) return -1;
+  if (ends[0] < tokenizer.vocabulary()) return ends[0];
+  return absl::InvalidArgumentError(absl::StrCat(path, ": eos_token_id: found ", ends[0],
+                                                 ", which is no token of tokenizer.json, whose largest is ",
+                                                 tokenizer.vocabulary() - 1));
 }
 
 absl::StatusOr<std::vector<int32_t>> EndTokens(const std::string& folder, const Tokenizer& tokenizer) {
-  std::vector<int32_t> tokens;
-  for (const char* name : {"generation_config.json", "config.json"}) {
-    const std::string path = JoinPath(folder, name);
-    SHALE_ASSIGN_OR_RETURN(const Json json, ReadObject(path));
-    const Json end = json.value("eos_token_id", Json());
-    if (!end.is_null()) SHALE_RETURN_IF_ERROR(AddTokens(path, end, &tokens));
-    if (!tokens.empty()) break;
-  }
-  SHALE_ASSIGN_OR_RETURN(const Json end, WrittenEosToken(JoinPath(folder, "tokenizer_config.json")));
-  const int32_t token = end.is_string() ? tokenizer.Find(end.get<std::string>()) : -1;
+  std::string path;
+  SHALE_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, EndsOfModel(folder, &path));
+  const int32_t token = tokenizer.SpecialToken("eos_token");
   if (token >= 0 && std::find(tokens.begin(), tokens.end(), token) == tokens.end()) tokens.push_back(token);
   return tokens;
 }

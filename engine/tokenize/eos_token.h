@@ -10,13 +10,15 @@
 
 namespace shale {
 
-// Returns the `eos_token` of tokenizer_config.json in the tokenizer's folder, or -1 if it names none. Returns
-// InvalidArgument if the tokenizer does not have it.
-absl::StatusOr<int32_t> EosToken(const Tokenizer& tokenizer, const std::string& folder);
+// Returns the token that ends a document: the eos_token of the tokenizer, which was read from `folder`. If the
+// tokenizer has none, returns the `eos_token_id` of generation_config.json, or else of config.json, or the first of
+// them: what ends a text of the model. Returns -1 if nothing names one. Returns InvalidArgument for a file that cannot
+// be understood and for a token that the tokenizer does not have.
+absl::StatusOr<int32_t> DocumentEnd(const Tokenizer& tokenizer, const std::string& folder);
 
 // Returns the tokens at which generation ends: `eos_token_id` of generation_config.json in a Hugging Face folder, or
-// else of its config.json, and `eos_token` of its tokenizer_config.json. A missing file or field adds no token. Returns
-// InvalidArgument for a file that cannot be understood.
+// else of its config.json, and the eos_token of the tokenizer. Returns InvalidArgument for a file that cannot be
+// understood.
 absl::StatusOr<std::vector<int32_t>> EndTokens(const std::string& folder, const Tokenizer& tokenizer);
 
 }  // namespace shale

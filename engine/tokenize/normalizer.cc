@@ -39,13 +39,15 @@ absl::StatusOr<std::string> NormalForm(absl::string_view text, bool compatibilit
 
 }  // namespace
 
-absl::StatusOr<std::string> ReplaceMatches(const Regex& pattern, absl::string_view content, absl::string_view text) {
-  std::vector<Match> parts;
-  SHALE_RETURN_IF_ERROR(pattern.Find(text, &parts));
+absl::StatusOr<std::string> ReplaceMatches(const Regex& pattern, absl::string_view content, absl::string_view text,
+                                           TextBudget& budget) {
   std::string result;
-  for (const Match& part : parts) {
-    absl::StrAppend(&result, part.is_match ? content : text.substr(part.begin, part.end - part.begin));
-  }
+  SHALE_RETURN_IF_ERROR(pattern.ForEach(text, budget, [&](const Match& part) {
+    const absl::string_view next = part.is_match ? content : text.substr(part.begin, part.end - part.begin);
+    SHALE_RETURN_IF_ERROR(budget.CheckBytes(result.size() + next.size()));
+    absl::StrAppend(&result, next);
+    return absl::OkStatus();
+  }));
   return result;
 }
 
@@ -91,19 +93,23 @@ bool Normalizer::by_line() const {
   return true;
 }
 
-absl::StatusOr<absl::string_view> Normalizer::Normalize(absl::string_view text, std::string* buffer) const {
+absl::StatusOr<absl::string_view> Normalizer::Normalize(absl::string_view text, TextBudget& budget,
+                                                        std::string* buffer) const {
   absl::string_view now = text;
   for (const Step& step : steps_) {
     if (const auto* unicode = std::get_if<Unicode>(&step)) {
       if (unicode->compose && !unicode->compatibility && IsPlain(now)) continue;
+      SHALE_RETURN_IF_ERROR(budget.CheckTime());
       SHALE_ASSIGN_OR_RETURN(std::string normal, NormalForm(now, unicode->compatibility, unicode->compose));
+      SHALE_RETURN_IF_ERROR(budget.CheckBytes(normal.size()));
       *buffer = std::move(normal);
     } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
       if (now.empty()) continue;
+      SHALE_RETURN_IF_ERROR(budget.CheckBytes(prepend->text.size() + now.size()));
       *buffer = absl::StrCat(prepend->text, now);
     } else {
       const auto& replace = std::get<Replace>(step);
-      SHALE_ASSIGN_OR_RETURN(std::string replaced, ReplaceMatches(replace.pattern, replace.content, now));
+      SHALE_ASSIGN_OR_RETURN(std::string replaced, ReplaceMatches(replace.pattern, replace.content, now, budget));
       *buffer = std::move(replaced);
     }
     now = *buffer;

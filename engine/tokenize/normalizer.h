@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/tokenize/part.h"
+#include "engine/tokenize/text_budget.h"
 
 namespace shale {
 
@@ -23,9 +24,9 @@ class Normalizer {
   // Returns whether normalizing each line by itself gives the normal form of the text.
   bool by_line() const;
 
-  // Returns the normal form of `text`: either `text` itself, if nothing changes, or `*buffer`. REQUIRES: `text` is
-  // well-formed UTF-8.
-  absl::StatusOr<absl::string_view> Normalize(absl::string_view text, std::string* buffer) const;
+  // Returns the normal form of `text`: either `text` itself, if nothing changes, or `*buffer`. Returns
+  // ResourceExhausted if it takes more bytes or more time than the budget has. REQUIRES: `text` is well-formed UTF-8.
+  absl::StatusOr<absl::string_view> Normalize(absl::string_view text, TextBudget& budget, std::string* buffer) const;
 
  private:
   struct Unicode {
@@ -45,7 +46,9 @@ class Normalizer {
   std::vector<Step> steps_;
 };
 
-// Returns `text` with each match replaced by `content`.
-absl::StatusOr<std::string> ReplaceMatches(const Regex& pattern, absl::string_view content, absl::string_view text);
+// Returns `text` with each match replaced by `content`. Returns ResourceExhausted as soon as the result has more bytes,
+// or has taken more time, than the budget has.
+absl::StatusOr<std::string> ReplaceMatches(const Regex& pattern, absl::string_view content, absl::string_view text,
+                                           TextBudget& budget);
 
 }  // namespace shale

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_join.h"
+#include "engine/tokenize/text_budget.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -83,6 +84,8 @@ absl::Status Flatten(const JsonPart& part, const std::string& name, std::vector<
   if (part.is_null()) return absl::OkStatus();
   SHALE_ASSIGN_OR_RETURN(const std::string type, part.Type());
   if (type != "Sequence") {
+    if (parts->size() == kMaxSteps)
+      return part.Error(absl::StrCat("more than ", kMaxSteps, " steps are not supported"));
     parts->push_back(part);
     return absl::OkStatus();
   }

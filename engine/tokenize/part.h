@@ -52,7 +52,7 @@ class JsonPart {
 };
 
 // Appends `part` to `parts`. Appends nothing if it is null. If it is a "Sequence", appends the parts in its field
-// `name` instead, in order; these may be sequences too.
+// `name` instead, in order; these may be sequences too. Returns InvalidArgument for more than kMaxSteps parts.
 absl::Status Flatten(const JsonPart& part, const std::string& name, std::vector<JsonPart>* parts);
 
 }  // namespace shale

@@ -165,7 +165,7 @@ absl::StatusOr<PreTokenizer> PreTokenizer::Read(const JsonPart& part) {
   return result;
 }
 
-absl::Status PreTokenizer::Apply(const Step& step, const std::string& text, bool at_start,
+absl::Status PreTokenizer::Apply(const Step& step, const std::string& text, bool at_start, TextBudget& budget,
                                  std::vector<std::string>* out) {
   if (const auto* byte_level = std::get_if<ByteLevel>(&step)) {
     const std::string prefixed = byte_level->add_prefix_space && !absl::StartsWith(text, " ") ? " " + text : text;
@@ -179,7 +179,7 @@ absl::Status PreTokenizer::Apply(const Step& step, const std::string& text, bool
     if (split->scanner != nullptr) {
       parts = Scan(split->scanner, text);
     } else {
-      SHALE_RETURN_IF_ERROR(split->pattern.Find(text, &parts));
+      SHALE_RETURN_IF_ERROR(split->pattern.Find(text, budget, &parts));
     }
     if (split->invert) {
       for (Match& part : parts) part.is_match = !part.is_match;
@@ -199,18 +199,22 @@ absl::Status PreTokenizer::Apply(const Step& step, const std::string& text, bool
     }
     std::vector<Match> parts;
     SHALE_ASSIGN_OR_RETURN(const Regex mark, Regex::Literal(meta.replacement));
-    SHALE_RETURN_IF_ERROR(mark.Find(replaced, &parts));
+    SHALE_RETURN_IF_ERROR(mark.Find(replaced, budget, &parts));
     Append(replaced, Merged(std::move(parts), SplitBehavior::kMergedWithNext), out);
   }
   return absl::OkStatus();
 }
 
-absl::Status PreTokenizer::Split(Pieces* pieces) const {
+absl::Status PreTokenizer::Split(TextBudget& budget, Pieces* pieces) const {
   for (const Step& step : steps_) {
     std::vector<std::string> next;
+    size_t bytes = 0, counted = 0;
     for (size_t i = 0; i < pieces->texts.size(); ++i) {
       if (pieces->texts[i].empty()) continue;
-      SHALE_RETURN_IF_ERROR(Apply(step, pieces->texts[i], pieces->at_start && i == 0, &next));
+      SHALE_RETURN_IF_ERROR(Apply(step, pieces->texts[i], pieces->at_start && i == 0, budget, &next));
+      for (; counted < next.size(); ++counted) bytes += next[counted].size();
+      SHALE_RETURN_IF_ERROR(budget.CheckPieces(next.size(), bytes));
+      SHALE_RETURN_IF_ERROR(budget.CheckTime());
     }
     pieces->texts = std::move(next);
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/tokenize/part.h"
 #include "engine/tokenize/scanner.h"
+#include "engine/tokenize/text_budget.h"
 
 namespace shale {
 
@@ -40,9 +41,9 @@ class PreTokenizer {
   // end are not white space.
   bool by_line() const { return scanner_ != nullptr; }
 
-  // Splits the pieces further. If byte_level(), the new pieces may be ill-formed UTF-8. REQUIRES: the pieces are
-  // well-formed UTF-8.
-  absl::Status Split(Pieces* pieces) const;
+  // Splits the pieces further. If byte_level(), the new pieces may be ill-formed UTF-8. Returns ResourceExhausted if
+  // that takes more time or makes more pieces than the budget has. REQUIRES: the pieces are well-formed UTF-8.
+  absl::Status Split(TextBudget& budget, Pieces* pieces) const;
 
  private:
   struct ByteLevel {  // Also replaces bytes by their characters (byte_map.h), for the steps that follow.
@@ -68,7 +69,8 @@ class PreTokenizer {
   using Step = std::variant<ByteLevel, SplitAt, SplitAtClass, Metaspace>;
 
   static absl::StatusOr<Step> ReadStep(const JsonPart& part);
-  static absl::Status Apply(const Step& step, const std::string& text, bool at_start, std::vector<std::string>* out);
+  static absl::Status Apply(const Step& step, const std::string& text, bool at_start, TextBudget& budget,
+                            std::vector<std::string>* out);
 
   std::vector<Step> steps_;
   bool byte_level_ = false;

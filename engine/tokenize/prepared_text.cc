@@ -39,12 +39,12 @@ namespace {
 constexpr char kCounts[] = ".counts";
 constexpr char kDocuments[] = ".documents";
 constexpr char kManifest[] = ".manifest.json";
-constexpr int kVersion = 3;  // Must change when the same text becomes other tokens, or files of another form.
+constexpr int kVersion = 4;  // Must change when the same text becomes other tokens, or files of another form.
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 24;
 
 // Returns the token to put after a document, or -1 if the tokenizer puts it there itself or the folder names none.
 absl::StatusOr<int32_t> EndOfDocument(const Tokenizer& tokenizer, const std::string& folder) {
-  SHALE_ASSIGN_OR_RETURN(const int32_t token, EosToken(tokenizer, folder));
+  SHALE_ASSIGN_OR_RETURN(const int32_t token, DocumentEnd(tokenizer, folder));
   return !tokenizer.suffix().empty() && tokenizer.suffix().back() == token ? -1 : token;
 }
 

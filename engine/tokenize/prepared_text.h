@@ -34,8 +34,8 @@ struct PrepareOptions {
 // and the content of the first file.
 absl::StatusOr<bool> IsText(const std::string& path, DataFormat format);
 
-// Returns the tokens of text. Finds them in the cache, or else makes them there. Ends each document with the
-// `eos_token` of tokenizer_config.json, unless there is none or the tokenizer puts it there itself.
+// Returns the tokens of text. Finds them in the cache, or else makes them there. Ends each document with DocumentEnd,
+// unless there is none or the tokenizer puts it there itself.
 //
 // Each folder of the cache holds the tokens of one text. Its name is a checksum of everything that decides the tokens:
 // the bytes of all files, the files of the tokenizer, and the other fields of `text`. The folder appears complete or

@@ -3,8 +3,11 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "engine/text/quote.h"
 #include "kernels/check.h"
 
@@ -18,11 +21,25 @@ constexpr absl::string_view kCategories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo",
                                              "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po",
                                              "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp"};
 
-bool IsCategory(absl::string_view name) {
-  for (absl::string_view category : kCategories) {
-    if (category == name) return true;
-  }
-  return false;
+constexpr absl::string_view kScripts[] = {
+    "Arabic",    "Armenian", "Bengali", "Cyrillic", "Devanagari", "Georgian", "Greek",  "Gujarati", "Gurmukhi",
+    "Han",       "Hangul",   "Hebrew",  "Hiragana", "Kannada",    "Katakana", "Khmer",  "Lao",      "Latin",
+    "Malayalam", "Myanmar",  "Sinhala", "Tamil",    "Telugu",     "Thai",     "Tibetan"};
+// The characters of words, as Oniguruma sees them in a set. Outside of sets, it adds superscripts and fractions of
+// Latin-1.
+constexpr absl::string_view kWordsInSet = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+constexpr absl::string_view kWords = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
+
+// How many places a search looks at before the clock is looked at.
+constexpr size_t kPlaces = 16;
+
+bool IsOneOf(absl::Span<const absl::string_view> names, absl::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool IsHex(absl::string_view text) {
+  return !text.empty() && text.size() <= 6 &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) { return isxdigit(c); });
 }
 
 // Translates an expression from Oniguruma's Ruby syntax to that of PCRE2. Refuses what may mean something else there.
@@ -46,20 +63,64 @@ class Translator {
     return absl::OkStatus();
   }
 
+  // Writes `text` for the first `n` bytes.
+  absl::Status Put(size_t n, absl::string_view text) {
+    absl::StrAppend(&out_, text);
+    rest_.remove_prefix(n);
+    return absl::OkStatus();
+  }
+  // Writes an anchor for the first `n` bytes. Oniguruma refuses to repeat one.
+  absl::Status PutAnchor(size_t n, absl::string_view text) {
+    if (rest_.size() > n && absl::StrContains("+?*{", rest_[n])) return Refuse(rest_.substr(0, n + 1));
+    return Put(n, text);
+  }
+
+  // Translates a property: \p{...}.
+  absl::Status Property() {
+    const size_t close = rest_.find('}');
+    const bool closed = close != absl::string_view::npos && rest_.substr(2, 1) == "{";
+    const absl::string_view name = closed ? rest_.substr(3, close - 3) : "";
+    if (IsOneOf(kCategories, name)) return Copy(close + 1);
+    // Without "sc:", PCRE2 also takes characters that a script shares with others.
+    if (IsOneOf(kScripts, name)) return Put(close + 1, absl::StrCat(rest_.substr(0, 2), "{sc:", name, "}"));
+    return Refuse(rest_.substr(0, std::min<size_t>(12, closed ? close + 1 : 12)));
+  }
+
+  // Writes a class of characters for the first two bytes.
+  absl::Status PutClass(absl::string_view characters, bool negated) {
+    if (in_set_ && negated) return Refuse(rest_.substr(0, 2));
+    return Put(2, in_set_ ? std::string(characters) : absl::StrCat(negated ? "[^" : "[", characters, "]"));
+  }
+
   absl::Status Escape() {
     if (rest_.size() < 2) return Refuse("\\");
     const char c = rest_[1];
-    if (c == 'p' || c == 'P') {
-      const size_t close = rest_.find('}');
-      if (close == absl::string_view::npos || rest_.substr(2, 1) != "{" || !IsCategory(rest_.substr(3, close - 3))) {
-        return Refuse(rest_.substr(0, std::min<size_t>(12, close == absl::string_view::npos ? 12 : close + 1)));
+    switch (c) {
+      case 'p':
+      case 'P': return Property();
+      case 's':
+      case 'S': return PutClass(kSpaces, c == 'S');
+      case 'w':
+      case 'W': return PutClass(in_set_ ? kWordsInSet : kWords, c == 'W');
+      case 'd': return Put(2, "\\p{Nd}");
+      case 'D': return Put(2, "\\P{Nd}");
+      case 'f': return Put(2, "\\x{c}");
+      case 'v': return Put(2, "\\x{b}");
+      case 'u':
+        if (rest_.size() < 6 || !IsHex(rest_.substr(2, 4))) break;
+        return Put(6, absl::StrCat("\\x{", rest_.substr(2, 4), "}"));
+      case 'x': {
+        const size_t close = rest_.find('}');
+        if (close == absl::string_view::npos || rest_[2] != '{' || !IsHex(rest_.substr(3, close - 3))) break;
+        return Copy(close + 1);
       }
-      return Copy(close + 1);
+      default: break;
     }
-    if (c == 's' || (c == 'S' && !in_set_)) {
-      absl::StrAppend(&out_, in_set_ ? "" : c == 's' ? "[" : "[^", kSpaces, in_set_ ? "" : "]");
-      rest_.remove_prefix(2);
-      return absl::OkStatus();
+    if (!in_set_ && absl::StrContains("AzZ", c)) return PutAnchor(2, rest_.substr(0, 2));
+    if (!in_set_ && (c == 'b' || c == 'B')) {
+      const std::string in = absl::StrCat("[", kWords, "]");
+      return PutAnchor(2, c == 'b' ? absl::StrCat("(?:(?<=", in, ")(?!", in, ")|(?<!", in, ")(?=", in, "))")
+                                   : absl::StrCat("(?:(?<=", in, ")(?=", in, ")|(?<!", in, ")(?!", in, "))"));
     }
     if (absl::StrContains("rnt", c) || (c > ' ' && c < 0x7F && !isalnum(static_cast<unsigned char>(c)))) {
       return Copy(2);
@@ -78,7 +139,10 @@ class Translator {
   absl::Status Outside() {
     const char c = rest_[0];
     if (c == '\\') return Escape();
-    if (c == '^' || c == '$' || c == '.') return Refuse(rest_.substr(0, 1));
+    // Lines end at "\n" alone, and no line begins at the end of the text.
+    if (c == '^') return PutAnchor(1, "(?:\\A|(?<=\\n)(?!\\z))");
+    if (c == '$') return PutAnchor(1, "(?=\\n|\\z)");
+    if (c == '.') return Put(1, "[^\\n]");
     if (c == '[') {
       in_set_ = true;
       SHALE_RETURN_IF_ERROR(Copy(absl::StartsWith(rest_, "[^") ? 2 : 1));
@@ -135,8 +199,9 @@ absl::StatusOr<Regex> Regex::Literal(absl::string_view text) {
 absl::StatusOr<Regex> Regex::CompileTranslated(absl::string_view shown, const std::string& pattern) {
   int error = 0;
   PCRE2_SIZE offset = 0;
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                                   PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
+  pcre2_code* code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT, &error, &offset, nullptr);
   if (code == nullptr) {
     PCRE2_UCHAR message[256] = {};
     pcre2_get_error_message(error, message, sizeof(message));
@@ -157,26 +222,47 @@ absl::StatusOr<Regex> Regex::CompileTranslated(absl::string_view shown, const st
   return regex;
 }
 
-absl::Status Regex::Find(absl::string_view text, std::vector<Match>* parts) const {
+absl::Status Regex::ForEach(absl::string_view text, TextBudget& budget,
+                            const std::function<absl::Status(const Match&)>& take) const {
   pcre2_code* code = CodeOf(code_.get());
   const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
       pcre2_match_data_create_from_pattern(code, nullptr), pcre2_match_data_free);
-  size_t at = 0;
-  while (at < text.size()) {
-    const int found = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, PCRE2_NO_UTF_CHECK,
-                                  data.get(), nullptr);
-    if (found == PCRE2_ERROR_NOMATCH) break;
+  // PCRE2 limits its work for each place where a match may begin, so a search looks at few such places at a time.
+  // Expressions that are not hostile need one or two steps for each byte.
+  std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(nullptr, pcre2_match_context_free);
+  if (text.size() > kPlaces) {
+    context.reset(pcre2_match_context_create(nullptr));
+    pcre2_set_match_limit(context.get(), std::min<size_t>(100'000 + 16 * text.size(), 10'000'000));
+  }
+  for (size_t at = 0, from = 0; at < text.size();) {
+    SHALE_RETURN_IF_ERROR(budget.CheckTime());
+    if (context != nullptr) pcre2_set_offset_limit(context.get(), from + kPlaces);
+    const int found = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                                  PCRE2_NO_UTF_CHECK, data.get(), context.get());
+    if (found == PCRE2_ERROR_NOMATCH) {
+      from += kPlaces + 1;
+      if (context == nullptr || from >= text.size()) return take({at, text.size(), false});
+      SHALE_RETURN_IF_ERROR(budget.CheckClock());
+      while (from < text.size() && (text[from] & 0xC0) == 0x80) ++from;  // To the beginning of a character.
+      continue;
+    }
     const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(data.get());
     if (found < 0 || bounds[1] <= bounds[0]) {
       return absl::ResourceExhaustedError(absl::StrCat("PCRE2 gives up on the expression ", Quoted(pattern_),
                                                        " (error ", found, ") in a text of ", text.size(), " bytes"));
     }
-    if (bounds[0] > at) parts->push_back({at, bounds[0], false});
-    parts->push_back({bounds[0], bounds[1], true});
-    at = bounds[1];
+    if (bounds[0] > at) SHALE_RETURN_IF_ERROR(take({at, bounds[0], false}));
+    SHALE_RETURN_IF_ERROR(take({bounds[0], bounds[1], true}));
+    at = from = bounds[1];
   }
-  if (at < text.size()) parts->push_back({at, text.size(), false});
   return absl::OkStatus();
+}
+
+absl::Status Regex::Find(absl::string_view text, TextBudget& budget, std::vector<Match>* parts) const {
+  return ForEach(text, budget, [&](const Match& part) {
+    parts->push_back(part);
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace shale

@@ -1,11 +1,13 @@
 #include "engine/tokenize/text_key.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "engine/io/crc32c.h"
 #include "engine/io/input_stream.h"
+#include "engine/tokenize/tokenizer_folder.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -43,7 +45,9 @@ absl::StatusOr<std::string> TextKey(const TextData& text, int version, const std
                                static_cast<int64_t>(text.bad_lines)}) {
     sum.AddNumber(choice);
   }
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+  std::vector<const char*> names = {"tokenizer.json", "chat_template.jinja"};
+  names.insert(names.end(), std::begin(kTokenizerSettingFiles), std::end(kTokenizerSettingFiles));
+  for (const char* name : names) {
     const absl::StatusOr<std::string> bytes = ReadFile(JoinPath(text.tokenizer, name), kMaxTokenizerBytes);
     if (!bytes.ok() && !absl::IsNotFound(bytes.status())) return bytes.status();
     sum.AddNumber(bytes.ok() ? std::ssize(*bytes) : -1);

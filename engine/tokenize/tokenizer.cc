@@ -38,9 +38,10 @@ absl::Status Encoder::Encode(absl::string_view text, const EncodeOptions& option
     well_formed = ReplaceIllFormed(text);
     text = well_formed;
   }
+  TextBudget budget(text.size());
   if (options.add_prefix_and_suffix) tokens->insert(tokens->end(), parts.prefix.begin(), parts.prefix.end());
   if (!parts.added.Any(/*normalized=*/false)) {
-    SHALE_RETURN_IF_ERROR(EncodeSection(text, /*at_start=*/true, options, tokens));
+    SHALE_RETURN_IF_ERROR(EncodeSection(text, /*at_start=*/true, options, budget, tokens));
   } else {
     std::vector<Section> sections;
     parts.added.Split(text, /*normalized=*/false, options.special_tokens_in_text, &sections);
@@ -49,8 +50,8 @@ absl::Status Encoder::Encode(absl::string_view text, const EncodeOptions& option
         tokens->push_back(section.token);
         continue;
       }
-      SHALE_RETURN_IF_ERROR(
-          EncodeSection(text.substr(section.begin, section.end - section.begin), section.begin == 0, options, tokens));
+      SHALE_RETURN_IF_ERROR(EncodeSection(text.substr(section.begin, section.end - section.begin), section.begin == 0,
+                                          options, budget, tokens));
     }
   }
   if (options.add_prefix_and_suffix) tokens->insert(tokens->end(), parts.suffix.begin(), parts.suffix.end());
@@ -58,11 +59,11 @@ absl::Status Encoder::Encode(absl::string_view text, const EncodeOptions& option
 }
 
 absl::Status Encoder::EncodeSection(absl::string_view text, bool at_start, const EncodeOptions& options,
-                                    std::vector<int32_t>* tokens) {
+                                    TextBudget& budget, std::vector<int32_t>* tokens) {
   const Tokenizer::Parts& parts = *tokenizer_.parts_;
   std::string buffer;
-  SHALE_ASSIGN_OR_RETURN(const absl::string_view normal, parts.normalizer.Normalize(text, &buffer));
-  if (!parts.added.Any(/*normalized=*/true)) return EncodeNormal(normal, at_start, options, tokens);
+  SHALE_ASSIGN_OR_RETURN(const absl::string_view normal, parts.normalizer.Normalize(text, budget, &buffer));
+  if (!parts.added.Any(/*normalized=*/true)) return EncodeNormal(normal, at_start, options, budget, tokens);
   std::vector<Section> sections;
   parts.added.Split(normal, /*normalized=*/true, options.special_tokens_in_text, &sections);
   for (const Section& section : sections) {
@@ -71,13 +72,13 @@ absl::Status Encoder::EncodeSection(absl::string_view text, bool at_start, const
       continue;
     }
     SHALE_RETURN_IF_ERROR(EncodeNormal(normal.substr(section.begin, section.end - section.begin),
-                                       at_start && section.begin == 0, options, tokens));
+                                       at_start && section.begin == 0, options, budget, tokens));
   }
   return absl::OkStatus();
 }
 
 absl::Status Encoder::EncodeNormal(absl::string_view text, bool at_start, const EncodeOptions& options,
-                                   std::vector<int32_t>* tokens) {
+                                   TextBudget& budget, std::vector<int32_t>* tokens) {
   if (text.empty()) return absl::OkStatus();
   const PreTokenizer& pre_tokenizer = tokenizer_.parts_->pre_tokenizer;
   if (const Scanner scanner = pre_tokenizer.scanner(); scanner != nullptr) {
@@ -90,7 +91,7 @@ absl::Status Encoder::EncodeNormal(absl::string_view text, bool at_start, const 
     return absl::OkStatus();
   }
   Pieces pieces = {.texts = {std::string(text)}, .at_start = at_start};
-  SHALE_RETURN_IF_ERROR(pre_tokenizer.Split(&pieces));
+  SHALE_RETURN_IF_ERROR(pre_tokenizer.Split(budget, &pieces));
   for (const std::string& piece : pieces.texts) {
     if (!piece.empty()) SHALE_RETURN_IF_ERROR(EncodePiece(piece, options, tokens));
   }

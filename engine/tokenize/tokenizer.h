@@ -17,6 +17,8 @@
 #include "engine/tokenize/decoder.h"
 #include "engine/tokenize/normalizer.h"
 #include "engine/tokenize/pre_tokenizer.h"
+#include "engine/tokenize/text_budget.h"
+#include "engine/tokenize/tokenizer_folder.h"
 #include "engine/tokenize/word_cache.h"
 
 namespace shale {
@@ -24,8 +26,8 @@ namespace shale {
 // A handle that is cheap to copy. Immutable, and safe for concurrent use by multiple threads.
 class Tokenizer {
  public:
-  // Reads `tokenizer.json` in a folder, or the file at `path`. Returns the errors of ReadFile, and InvalidArgument with
-  // file, part and what was found.
+  // Reads a folder as AutoTokenizer.from_pretrained does (ReadFolderTokenizer), or a tokenizer.json at `path` as the
+  // tokenizers library does. Returns the errors of ReadFile, and InvalidArgument with file, part and what was found.
   static absl::StatusOr<Tokenizer> Load(const std::string& path);
   // Reads the text of a tokenizer.json. Returns InvalidArgument with part and what was found.
   static absl::StatusOr<Tokenizer> FromJson(absl::string_view json);
@@ -34,6 +36,10 @@ class Tokenizer {
   int64_t vocabulary() const { return parts_->vocabulary; }
   // Returns the id of a token by its text in the file, such as "<|endoftext|>", or -1.
   int32_t Find(absl::string_view written) const;
+  // Returns the special tokens that the folder names. Empty if the tokenizer was read from a file.
+  const SpecialTokens& special_tokens() const { return *special_tokens_; }
+  // Returns the id of a special token by its name, such as "eos_token", or -1.
+  int32_t SpecialToken(absl::string_view name) const;
   // Return the tokens that the file puts before and after every document (TemplateProcessing).
   const std::vector<int32_t>& prefix() const { return parts_->prefix; }
   const std::vector<int32_t>& suffix() const { return parts_->suffix; }
@@ -58,10 +64,13 @@ class Tokenizer {
     int64_t vocabulary = 0;
   };
 
+  static absl::StatusOr<Tokenizer> FromParsed(const Json& json);
+  static absl::StatusOr<Tokenizer> LoadFolder(const std::string& folder);
   // Returns the text of a token for the decoder, or null to leave it out.
   const std::string* Shown(int32_t token, bool skip_special) const;
 
   std::shared_ptr<const Parts> parts_;
+  std::shared_ptr<const SpecialTokens> special_tokens_ = std::make_shared<const SpecialTokens>();
 };
 
 struct EncodeOptions {
@@ -80,13 +89,13 @@ class Encoder {
   explicit Encoder(Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {}
 
   // Appends the tokens of `text` to `*tokens`. Replaces bytes that are not UTF-8 by U+FFFD (ReplaceIllFormed). Returns
-  // ResourceExhausted if a piece is too long or a regular expression takes too long.
+  // ResourceExhausted if a piece is too long, or if the tokenizer takes more than its TextBudget.
   absl::Status Encode(absl::string_view text, const EncodeOptions& options, std::vector<int32_t>* tokens);
 
  private:
-  absl::Status EncodeSection(absl::string_view text, bool at_start, const EncodeOptions& options,
+  absl::Status EncodeSection(absl::string_view text, bool at_start, const EncodeOptions& options, TextBudget& budget,
                              std::vector<int32_t>* tokens);
-  absl::Status EncodeNormal(absl::string_view text, bool at_start, const EncodeOptions& options,
+  absl::Status EncodeNormal(absl::string_view text, bool at_start, const EncodeOptions& options, TextBudget& budget,
                             std::vector<int32_t>* tokens);
   absl::Status EncodePiece(absl::string_view piece, const EncodeOptions& options, std::vector<int32_t>* tokens);
 

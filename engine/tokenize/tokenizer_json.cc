@@ -7,6 +7,7 @@
 #include "engine/io/file.h"
 #include "engine/tokenize/part.h"
 #include "engine/tokenize/tokenizer.h"
+#include "engine/tokenize/tokenizer_folder.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -14,6 +15,8 @@ namespace {
 
 // The largest known files have 35 MB.
 constexpr int64_t kMaxFileBytes = int64_t{1} << 28;
+// The most tokens before and after a document. Known files have one.
+constexpr size_t kMaxSurrounding = 1024;
 
 // Reads the tokens of a special token of a template.
 absl::Status ReadTemplateToken(const JsonPart& special_tokens, const JsonPart& piece, std::vector<int32_t>* tokens) {
@@ -26,6 +29,9 @@ absl::Status ReadTemplateToken(const JsonPart& special_tokens, const JsonPart& p
   for (const Json& number : ids.json()) {
     if (!number.is_number_unsigned() || number.get<uint64_t>() >= uint64_t{1} << 31) {
       return ids.Error(absl::StrCat("found ", ShownJson(number), "; wanted a token"));
+    }
+    if (tokens->size() == kMaxSurrounding) {
+      return piece.Error(absl::StrCat("more than ", kMaxSurrounding, " tokens around a text are not supported"));
     }
     tokens->push_back(number.get<int32_t>());
   }
@@ -72,6 +78,10 @@ absl::Status ReadPostProcessor(const JsonPart& part, std::vector<int32_t>* prefi
 
 absl::StatusOr<Tokenizer> Tokenizer::FromJson(absl::string_view text) {
   SHALE_ASSIGN_OR_RETURN(const Json json, ParseStrictJson(text));
+  return FromParsed(json);
+}
+
+absl::StatusOr<Tokenizer> Tokenizer::FromParsed(const Json& json) {
   const JsonPart file(&json, "tokenizer");
   // "truncation" and "padding" are for batches of a fixed length. They are not applied, as in transformers.
   SHALE_RETURN_IF_ERROR(file.Check({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
@@ -104,16 +114,31 @@ absl::StatusOr<Tokenizer> Tokenizer::FromJson(absl::string_view text) {
   return tokenizer;
 }
 
+absl::StatusOr<Tokenizer> Tokenizer::LoadFolder(const std::string& folder) {
+  SHALE_ASSIGN_OR_RETURN(FolderTokenizer read, ReadFolderTokenizer(folder));
+  absl::StatusOr<Tokenizer> tokenizer = FromParsed(read.tokenizer);
+  if (!tokenizer.ok()) {
+    return absl::Status(tokenizer.status().code(),
+                        absl::StrCat(JoinPath(folder, "tokenizer.json"), ": ", tokenizer.status().message()));
+  }
+  tokenizer->special_tokens_ = std::make_shared<const SpecialTokens>(std::move(read.special_tokens));
+  return tokenizer;
+}
+
 absl::StatusOr<Tokenizer> Tokenizer::Load(const std::string& path) {
   struct stat found;
-  const bool folder = stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
-  const std::string file = folder ? JoinPath(path, "tokenizer.json") : path;
-  SHALE_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxFileBytes));
+  if (stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) return LoadFolder(path);
+  SHALE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxFileBytes));
   absl::StatusOr<Tokenizer> tokenizer = FromJson(text);
-  if (!tokenizer.ok()) {
-    return absl::Status(tokenizer.status().code(), absl::StrCat(file, ": ", tokenizer.status().message()));
+  if (tokenizer.ok()) return tokenizer;
+  return absl::Status(tokenizer.status().code(), absl::StrCat(path, ": ", tokenizer.status().message()));
+}
+
+int32_t Tokenizer::SpecialToken(absl::string_view name) const {
+  for (const auto& [known, content] : special_tokens()) {
+    if (known == name) return Find(content);
   }
-  return tokenizer;
+  return -1;
 }
 
 }  // namespace shale

@@ -154,8 +154,41 @@ def trained(pre_tokenizer, texts):
     return json.loads(tokenizer.to_str())["model"]["merges"]
 
 
+# Expressions of tokenizers, and others with each thing that Oniguruma and PCRE2 write in different ways.
+_CASED = r"\p{Lm}\p{Lo}\p{M}"
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_EXPRESSIONS = [
+    r"\s+$", r"[\r\n]", r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-Ρ]+",
+    r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+    "[一-龥ࠀ-一가-퟿]+",
+    rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}{_CASED}]*[\p{{Ll}}{_CASED}]+{_CONTRACTIONS}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}{_CASED}]+[\p{{Ll}}{_CASED}]*{_CONTRACTIONS}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"[\p{Han}]+", r"\p{Han}|\p{Hiragana}|\p{Katakana}+", r"\p{Cyrillic}+", r"\P{Latin}+", r"[\p{Thai}\p{Arabic}]+",
+    r"\w+", r"\W+", r"[\w'-]+", r"[^\w]", r"\d+", r"\D+", r"[\d.]+", r"\b\w", r"\w\b", r"\B\w", r"\w\B.", r"^\s*.",
+    r"^.", r".$", r"$\n", r"\n^.", r"\A..", r"..\z", r".\Z", r".+", r"\s\S", r"[ \t\v\f]+", r"\x{4F60}.", r"\u4f60.",
+    r"(?<=\s)\w+(?=$)", r"(?<![^\n])[a-c].*", r"\s++$", r"(?:^|\s)\d", r"[\]\[]+", r"\.+",
+]
+_LINES = [
+    "a b\n", "a  \n\n b \t", "\n", "x\r\ny\r\n", "  # 12.5 don't\n#3 你好, 你!\u3000",
+    "Café e\u0301te\u0301 naïve_x-1\n\n", "हिन्दी Ⓐⓐ Ⅷ ² ٠١ ไทย",
+    "カタカナー ひらがな 々〆〇 Привет", "\x0b\x0c\x85\u2028z\u2029", "[a]..[b]", "trailing \u00a0 ", "",
+]
+
+
+def pieces(expression):
+    """Returns the pieces of each line."""
+    split_ = split(expression)
+    return [[piece for piece, _ in split_.pre_tokenize_str(line)] for line in _LINES]
+
+
 def main():
     os.makedirs(_OUT, exist_ok=True)
+    with open(os.path.join(_OUT, "expressions.json"), "w", encoding="utf-8") as out:
+        json.dump({"lines": _LINES, "expressions": [
+            {"expression": expression, "pieces": pieces(expression)} for expression in _EXPRESSIONS]}, out,
+                  ensure_ascii=False, separators=(",", ":"))
+        out.write("\n")
     documents = tokenize_corpus.documents()
     with open(os.path.join(_OUT, "documents.json"), "w", encoding="utf-8") as out:
         json.dump({"hex": [document.hex() for document in documents]}, out)

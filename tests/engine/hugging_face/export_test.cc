@@ -163,6 +163,31 @@ TEST(HfExportTest, ABaseMayHaveATokenizerAlone) {
   EXPECT_EQ(ReadHfConfig(folder.Path("out")).value(), HfModel("llama"));
 }
 
+// transformers went on behind the end of an answer, at which `generate --chat` stops.
+TEST(HfExportTest, GenerationEndsWhereItEndsHere) {
+  const TempFolder folder;
+  fs::create_directory(folder.Path("base"));
+  const DecoderConfig model = HfModel("llama");
+  int exports = 0;
+  const auto exported = [&](const std::vector<int32_t>& end_tokens) {
+    const std::string out = folder.Path(absl::StrCat("out", ++exports));
+    const HfExportOptions options = {.base_folder = folder.Path("base"), .eos_token = 7, .end_tokens = end_tokens};
+    EXPECT_TRUE(ExportTestModel(model, out, options).ok());
+    const absl::StatusOr<std::string> text = ReadFile(out + "/generation_config.json", 9999);
+    return text.ok() ? nlohmann::json::parse(*text) : nlohmann::json();
+  };
+  using nlohmann::json;
+  EXPECT_EQ(exported({7}), json()) << "config.json has it";
+  EXPECT_EQ(exported({7, 9}), (json{{"eos_token_id", {7, 9}}}));
+  folder.Write("base/generation_config.json", R"({"eos_token_id": 7, "top_k": 5})");
+  EXPECT_EQ(exported({7}), (json{{"eos_token_id", 7}, {"top_k", 5}}));
+  EXPECT_EQ(exported({9, 7}), (json{{"eos_token_id", {7, 9}}, {"top_k", 5}}));
+  folder.Write("base/generation_config.json", R"({"eos_token_id": [3, 9]})");
+  EXPECT_EQ(exported({9}), (json{{"eos_token_id", {3, 9}}}));
+  folder.Write("base/generation_config.json", "{}");
+  EXPECT_EQ(exported({9}), (json{{"eos_token_id", 9}}));
+}
+
 TEST(HfExportTest, AFileOfTheBaseThatLeadsElsewhereIsNotCopied) {
   const TempFolder folder;
   ASSERT_TRUE(ExportTestModel(HfModel("llama"), folder.Path("base")).ok());

@@ -9,6 +9,8 @@
 #include "engine/io/file.h"
 #include "engine/text/utf8.h"
 #include "engine/tokenize/character.h"
+#include "engine/tokenize/regex.h"
+#include "engine/tokenize/text_budget.h"
 #include "engine/tokenize/tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -40,6 +42,25 @@ std::vector<int32_t> Encode(Encoder& encoder, absl::string_view text, const Enco
   const absl::Status status = encoder.Encode(text, options, &tokens);
   EXPECT_TRUE(status.ok()) << status;
   return tokens;
+}
+
+// `\\s+$` of DeepSeek-LLM was refused, as were \\w, \\d, ^, . and scripts, which PCRE2 writes in another way.
+TEST(RegexTest, MatchesAreThoseOfTheLibrary) {
+  const Json golden = ReadGolden(absl::StrCat(kFolder, "expressions.json"));
+  for (const Json& wanted : golden["expressions"]) {
+    const std::string expression = wanted["expression"].get<std::string>();
+    const absl::StatusOr<Regex> regex = Regex::Compile(expression);
+    ASSERT_TRUE(regex.ok()) << regex.status();
+    for (size_t i = 0; i < golden["lines"].size(); ++i) {
+      const std::string line = golden["lines"][i].get<std::string>();
+      TextBudget budget(line.size());
+      std::vector<Match> parts;
+      ASSERT_TRUE(regex->Find(line, budget, &parts).ok());
+      std::vector<std::string> pieces;
+      for (const Match& part : parts) pieces.push_back(line.substr(part.begin, part.end - part.begin));
+      EXPECT_EQ(pieces, wanted["pieces"][i].get<std::vector<std::string>>()) << expression << " in " << line;
+    }
+  }
 }
 
 class GoldenTest : public ::testing::TestWithParam<const char*> {

@@ -140,11 +140,37 @@ TEST_F(PreparedTextTest, DocumentsEndWithTheTokenOfTheFolder) {
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_EQ(Read(prepared->tokens), "a b c d<|endoftext|>e<|endoftext|>");
   EXPECT_THAT(prepared->tokens.tokenizer(), ::testing::MatchesRegex("tokenizer.json [0-9a-f]+, end of documents 0"));
-  Write(tokenizer + "/tokenizer_config.json", "{\"eos_token\": \"<end>\"}");
-  EXPECT_EQ(Error(),
-            tokenizer + "/tokenizer_config.json: eos_token: found \"<end>\", which is no token of tokenizer.json");
+  Write(tokenizer + "/tokenizer_config.json", "{\"eos_token\": 5}");
+  EXPECT_EQ(Error(), tokenizer +
+                         "/tokenizer_config.json: eos_token: found 5; wanted a token: a string, or an object "
+                         "with \"__type\": \"AddedToken\" and \"content\"");
   Write(tokenizer + "/tokenizer_config.json", "[]");
   EXPECT_EQ(Error(), tokenizer + "/tokenizer_config.json: it is not an object between { and }");
+}
+
+// The end was once read from tokenizer_config.json alone, so that with GPT-2's folder documents ended in nothing.
+TEST_F(PreparedTextTest, DocumentsEndWhereverTheEndIsNamed) {
+  const std::string& tokenizer = text_.tokenizer;
+  const auto end = [&] {
+    const absl::StatusOr<PreparedText> prepared = Prepare();
+    return prepared.ok() ? std::string(Read(prepared->tokens)).substr(7) : std::string(prepared.status().message());
+  };
+  EXPECT_EQ(end(), "e");
+  Write(tokenizer + "/config.json", "{\"eos_token_id\": [1, 2]}");
+  EXPECT_EQ(end(), "!e!") << "the first of the model's";
+  Write(tokenizer + "/generation_config.json", "{\"eos_token_id\": 2}");
+  EXPECT_EQ(end(), "\"e\"");
+  Write(tokenizer + "/special_tokens_map.json", "{\"eos_token\": {\"content\": \"#\"}}");
+  EXPECT_EQ(end(), "#e#");
+  Write(tokenizer + "/special_tokens_map.json", "{}");
+  Write(tokenizer + "/tokenizer_config.json", "{\"model_max_length\": 1024}");
+  Write(tokenizer + "/config.json", "{\"model_type\": \"gpt2\", \"eos_token_id\": 1}");
+  EXPECT_EQ(end(), "<|endoftext|>e<|endoftext|>") << "GPT2Tokenizer's own";
+  Write(tokenizer + "/config.json", "{\"eos_token_id\": 1}");
+  Write(tokenizer + "/generation_config.json", "{\"eos_token_id\": 700}");
+  EXPECT_EQ(end(), tokenizer +
+                       "/generation_config.json: eos_token_id: found 700, which is no token of tokenizer.json, "
+                       "whose largest is 699");
 }
 
 TEST_F(PreparedTextTest, TheChatTemplateIsPartOfTheTokenizer) {

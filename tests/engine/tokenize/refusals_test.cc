@@ -1,4 +1,5 @@
 #include <string>
+#include <vector>
 
 #include "engine/io/file.h"
 #include "engine/tokenize/tokenizer.h"
@@ -49,6 +50,61 @@ TEST(RefusalsTest, SettingsThatWouldChangeTokensAreNamed) {
             "it give");
   EXPECT_EQ(ErrorWith("gpt2", R"("version":"1.0")", R"("version":"2.0")"),
             "tokenizer: version: found \"2.0\"; wanted \"1.0\"");
+}
+
+// Returns the message of encoding a text after a change of one place, or "" if it has tokens.
+std::string LimitWith(const std::string& family, const std::string& from, const std::string& to,
+                      const std::string& text) {
+  absl::StatusOr<std::string> json =
+      ReadFile(absl::StrCat("tests/engine/tokenize/golden/", family, "/tokenizer.json"), 1 << 20);
+  EXPECT_TRUE(json.ok()) << json.status();
+  const size_t at = json->find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  json->replace(at, from.size(), to);
+  const absl::StatusOr<Tokenizer> tokenizer = Tokenizer::FromJson(*json);
+  if (!tokenizer.ok()) return std::string(tokenizer.status().message());
+  std::vector<int32_t> tokens;
+  const absl::Status status = Encoder(*tokenizer).Encode(text, {}, &tokens);
+  EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
+  return std::string(status.message());
+}
+
+// Twelve steps of Replace took all memory there was.
+TEST(RefusalsTest, NormalizersDoNotGrowWithoutBounds) {
+  const std::string nfc = R"({"type":"NFC"})";
+  const auto sequence = [](const std::string& step, int steps) {
+    std::string all = R"({"type":"Sequence","normalizers":[)";
+    for (int i = 0; i < steps; ++i) absl::StrAppend(&all, i > 0 ? "," : "", step);
+    return all + "]}";
+  };
+  const std::string replace = R"({"type":"Replace","pattern":{"String":"a"},"content":"aaaaaaaaaa"})";
+  EXPECT_EQ(LimitWith("qwen2", nfc, sequence(replace, 3), "aaa"), "");
+  EXPECT_EQ(LimitWith("qwen2", nfc, sequence(replace, 12), "aaa"),
+            "the tokenizer makes more than 65572 bytes of a text of 3 bytes, the most that is allowed");
+  const std::string prepend = absl::StrCat(R"({"type":"Prepend","prepend":")", std::string(70'000, 'b'), "\"}");
+  EXPECT_EQ(LimitWith("qwen2", nfc, prepend, "aaa"),
+            "the tokenizer makes more than 65572 bytes of a text of 3 bytes, the most that is allowed");
+  EXPECT_EQ(LimitWith("qwen2", nfc, sequence(nfc, 65), "aaa"),
+            "normalizer.normalizers[64]: more than 64 steps are not supported");
+}
+
+TEST(RefusalsTest, OtherPartsDoNotGrowEither) {
+  const std::string grows = R"({"type":"Replace","pattern":{"String":"a"},"content":"aaaaaaaaaaaaaaaaaaaa"},)";
+  const std::string fallback = R"({"type":"ByteFallback"})";
+  EXPECT_EQ(LimitWith("llama2", fallback, absl::StrCat(grows, grows, fallback), ""),
+            "decoder.decoders[2]: the steps so far make a token more than 256 times as long");
+  std::string ids = "0";
+  for (int i = 0; i < 1024; ++i) ids += ",0";
+  EXPECT_EQ(LimitWith("llama2", R"("ids":[1])", absl::StrCat("\"ids\":[", ids, "]"), ""),
+            "post_processor.single[0].SpecialToken: more than 1024 tokens around a text are not supported");
+}
+
+// Each space was a token that looked at all other spaces, which took minutes.
+TEST(RefusalsTest, SpacesBesideTokensAreLookedAtOnce) {
+  for (const char* strips : {"lstrip", "rstrip"}) {
+    const std::string token = absl::StrCat(R"({"id":700,"content":" ",")", strips, R"(":true},)");
+    EXPECT_EQ(LimitWith("gpt2", "\"added_tokens\":[", "\"added_tokens\":[" + token, std::string(400'000, ' ')), "");
+  }
 }
 
 TEST(RefusalsTest, DamagedFilesAreRefused) {
