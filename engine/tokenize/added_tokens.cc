@@ -9,7 +9,8 @@
 namespace shale {
 namespace {
 
-constexpr size_t kMaxContentBytes = 4096;
+// Of a content and of its normal form. A search may look at so many bytes behind each byte of a text.
+constexpr size_t kMaxContentBytes = 512;
 // Of all contents and normal forms together, each byte of which takes up to about 50 bytes of memory.
 constexpr size_t kMaxAllBytes = size_t{1} << 22;
 
@@ -108,7 +109,10 @@ absl::StatusOr<AddedTokens> AddedTokens::Read(const JsonPart& part, const BpeMod
       const absl::StatusOr<absl::string_view> normal = normalizer.Normalize(token.content, budget, &buffer);
       if (!normal.ok()) return element.Error(normal.status().message());
       token.normal = std::string(*normal);
-      if (token.normal.empty()) return element.Error("content: its normal form is empty");
+      if (token.normal.empty() || token.normal.size() > kMaxContentBytes) {
+        return element.Error(absl::StrCat("content: its normal form has ", token.normal.size(), " bytes; wanted 1 to ",
+                                          kMaxContentBytes));
+      }
     }
     bytes += token.content.size() + token.normal.size();
     if (bytes > kMaxAllBytes) {

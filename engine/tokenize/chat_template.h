@@ -38,8 +38,8 @@ struct ChatText {
 // Immutable. Safe for concurrent use by multiple threads.
 class ChatTemplate {
  public:
-  // Reads chat_template.jinja of a folder, or else `chat_template` in its tokenizer_config.json. The special tokens that
-  // a template may read are those of the folder's tokenizer (ReadSpecialTokens). Returns NotFound if there is no
+  // Reads chat_template.jinja of a folder, or else `chat_template` in its tokenizer_config.json. The special tokens
+  // that a template may read are those of the folder's tokenizer (ReadSpecialTokens). Returns NotFound if there is no
   // template, and InvalidArgument with file and line if it is not supported.
   static absl::StatusOr<ChatTemplate> Load(const std::string& folder);
   // Makes a template of its source, with special tokens by name, such as "bos_token".
