@@ -2,14 +2,26 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/text/numbers.h"
 
 namespace shale {
+
+std::string NamesOfFiles(const std::vector<std::string>& names, absl::string_view what) {
+  constexpr size_t kNamed = 5;
+  const size_t named = std::min(kNamed, names.size());
+  std::string text =
+      absl::StrCat(Plural(std::ssize(names), what), ": ", absl::StrJoin(names.begin(), names.begin() + named, ", "));
+  if (named < names.size()) absl::StrAppend(&text, " and ", names.size() - named, " more");
+  return text;
+}
 
 TextProgress ShowText(std::function<void(absl::string_view)> print) {
   TextProgress progress;
@@ -25,12 +37,17 @@ TextProgress ShowText(std::function<void(absl::string_view)> print) {
         absl::StrCat(report.path, ": ", Plural(totals.documents, "document"), ", ", Plural(totals.tokens, "token"));
     if (totals.counted < totals.tokens) absl::StrAppend(&line, ", ", WithCommas(totals.counted), " count in the loss");
     print(absl::StrCat(line, report.made ? "; kept in " : "; found in ", report.folder));
-    if (!report.skipped_files.empty()) {
-      print(absl::StrCat("skipped ", Plural(std::ssize(report.skipped_files), "file"), " of ", report.path,
-                         "; the first: ", report.skipped_files[0]));
+    if (report.files.size() != 1 || report.files[0] != report.path) {
+      print(absl::StrCat("read ", NamesOfFiles(report.files, "file")));
     }
-    if (totals.skipped == 0) return;
-    print(absl::StrCat("skipped ", Plural(totals.skipped, "bad line"), "; the first: ", totals.first_skipped));
+    if (!report.skipped_files.empty()) print(absl::StrCat("left out ", NamesOfFiles(report.skipped_files, "file")));
+    if (totals.skipped > 0) {
+      print(absl::StrCat("skipped ", Plural(totals.skipped, "bad line"), "; the first: ", totals.first_skipped));
+    }
+    if (totals.replaced > 0) {
+      print(absl::StrCat("U+FFFD took the place of what is not UTF-8, ", Plural(totals.replaced, "time"),
+                         "; the first: ", totals.first_replaced));
+    }
   };
   progress.packed = [print](const std::string& path, const DocumentsReport& report) {
     std::string line = absl::StrCat(path, ": ", Plural(report.documents, "document"), " in ",

@@ -2,11 +2,16 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "engine/tokenize/text_progress.h"
 
 namespace shale {
+
+// Returns "12 files: a, b, c, d, e and 7 more".
+std::string NamesOfFiles(const std::vector<std::string>& names, absl::string_view what);
 
 // Returns what shows how text becomes tokens: a counter on a terminal, and lines, by `print`, when it is done.
 TextProgress ShowText(std::function<void(absl::string_view)> print);

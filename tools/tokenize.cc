@@ -28,6 +28,7 @@
 #include "engine/tokenize/tokenizer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
+#include "tools/show_text.h"
 
 namespace shale {
 namespace {
@@ -44,6 +45,7 @@ struct Flags {
   std::string pattern = "LLAMA3";
   std::string special_token = "<|endoftext|>";
   bool skip_bad_lines = false;
+  bool replace_bad_bytes = false;
 };
 
 // Shows in a terminal how much of the data was read.
@@ -81,12 +83,18 @@ int Threads(const Flags& flags) {
 BadLines BadLinesOf(const Flags& flags) { return flags.skip_bad_lines ? BadLines::kSkip : BadLines::kRefuse; }
 
 void PrintSkipped(const TokenizeTotals& totals, const DocumentReader& reader) {
-  if (!reader.skipped().empty()) {
-    std::printf("skipped %s; the first: %s\n", Plural(std::ssize(reader.skipped()), "file").c_str(),
-                reader.skipped()[0].c_str());
+  if (!reader.skipped().empty()) std::printf("left out %s\n", NamesOfFiles(reader.skipped(), "file").c_str());
+  if (totals.skipped > 0) {
+    std::printf("skipped %s; the first: %s\n", Plural(totals.skipped, "bad line").c_str(),
+                totals.first_skipped.c_str());
   }
-  if (totals.skipped == 0) return;
-  std::printf("skipped %s; the first: %s\n", Plural(totals.skipped, "bad line").c_str(), totals.first_skipped.c_str());
+  if (totals.replaced == 0) return;
+  std::printf("U+FFFD took the place of what is not UTF-8, %s; the first: %s\n",
+              Plural(totals.replaced, "time").c_str(), totals.first_replaced.c_str());
+}
+
+DocumentReader::Options ReaderOptions(const Flags& flags, bool cut_lines) {
+  return {.cut_lines = cut_lines, .bad_bytes = flags.replace_bad_bytes ? BadBytes::kReplace : BadBytes::kFail};
 }
 
 absl::StatusOr<absl::string_view> ParsePattern(const std::string& name) {
@@ -111,7 +119,7 @@ absl::Status Train(const Flags& flags) {
     return absl::InvalidArgumentError("--special_token: wanted printable characters of ASCII without spaces");
   }
   // A word never spans two lines, so any document can be cut at lines.
-  SHALE_ASSIGN_OR_RETURN(DocumentReader reader, DocumentReader::Open(flags.in, {.cut_lines = true}));
+  SHALE_ASSIGN_OR_RETURN(DocumentReader reader, DocumentReader::Open(flags.in, ReaderOptions(flags, true)));
   SHALE_ASSIGN_OR_RETURN(StagedFolder folder, StagedFolder::Create(flags.out));
   Progress progress(reader);
   WordCounts words;
@@ -159,7 +167,8 @@ absl::Status Tokenize(const Flags& flags) {
           absl::StrCat("--end_of_document: the tokenizer has no token ", Quoted(flags.end_of_document)));
     }
   }
-  SHALE_ASSIGN_OR_RETURN(DocumentReader reader, DocumentReader::Open(flags.in, {.cut_lines = tokenizer.by_line()}));
+  SHALE_ASSIGN_OR_RETURN(DocumentReader reader,
+                         DocumentReader::Open(flags.in, ReaderOptions(flags, tokenizer.by_line())));
   SHALE_ASSIGN_OR_RETURN(TokenFilesWriter writer, TokenFilesWriter::Create(flags.out, tokenizer.vocabulary()));
   Progress progress(reader);
   const absl::StatusOr<TokenizeTotals> totals = TokenizeDocuments(
@@ -189,7 +198,7 @@ int main(int argc, char** argv) {
                           "trains a vocabulary.");
   line.Text("tokenizer", "FOLDER", "The folder of a tokenizer, read as transformers does, or tokenizer.json alone.",
             &flags.tokenizer);
-  line.Text("in", "DATA", "A file, a folder (its files, in the order of their names), or a *.list that names such.",
+  line.Text("in", "DATA", "A file, a folder (its files and those of its folders), or a *.list that names such.",
             &flags.in)
       .Required();
   line.Text("out", "FOLDER", "The folder to write. It must be empty, if it exists.", &flags.out).Required();
@@ -198,6 +207,8 @@ int main(int argc, char** argv) {
   line.Integer("threads", "Number of threads; 0: one for each processor.", 0, 4096, &flags.threads);
   line.Switch("skip_bad_lines", "Skip lines of JSON Lines that are no documents, and count them.",
               &flags.skip_bad_lines);
+  line.Switch("replace_bad_bytes", "Put U+FFFD in the place of bytes that are not UTF-8, and count them.",
+              &flags.replace_bad_bytes);
   line.Switch("train", "Train a vocabulary on the data, and write its tokenizer.json.", &flags.train);
   line.Integer("vocabulary", "With --train: tokens in the vocabulary, the bytes and the special token included.", 257,
                1 << 20, &flags.vocabulary);
@@ -206,10 +217,11 @@ int main(int argc, char** argv) {
   line.Text("pattern", "GPT2|LLAMA3|QWEN2", "With --train: split text into words as this family does.", &flags.pattern);
   line.Text("special_token", "TOKEN", "With --train: the special token, which gets the id 0.", &flags.special_token);
   line.Footer(
-      "A text file is one document. Each line of a file named *.jsonl is one document, too: an object with\n"
-      "\"text\", with \"prompt\" and \"completion\", or with \"messages\", which the chat template in the\n"
-      "tokenizer's folder turns into text. Files named *.gz and *.zst are decompressed. Special tokens that\n"
-      "stand in a text stay text, except for those that a chat template writes.\n"
+      "A text file is one document. So is each row of JSON, in a line, over several lines or in a list: an object\n"
+      "with \"text\", with \"prompt\" and \"completion\", or with \"messages\", which the chat template in the\n"
+      "tokenizer's folder turns into text. Files that begin as JSON, and files named *.jsonl, *.ndjson or *.json,\n"
+      "hold rows. Gzip and zstd are decompressed. Of a folder with splits in its names, train is taken. Special\n"
+      "tokens that stand in a text stay text, except for those that a chat template writes.\n"
       "\n"
       "The token files have the format of llm.c: name them as data.path of a job, and set the vocabulary of its\n"
       "model. They do not say which tokens count in the loss, so all do. To train on answers only, name the\n"

@@ -45,7 +45,7 @@ absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
     const auto in_field = [](absl::string_view field, const absl::Status& status) {
       return status.ok() ? status : absl::InvalidArgumentError(InField({{field, ""}}, status).message());
     };
-    const absl::StatusOr<bool> text = IsText(job.data.path, job.data.format);
+    const absl::StatusOr<bool> text = IsText(job.data.path, job.data.files(false));
     SHALE_RETURN_IF_ERROR(in_field("data.path", text.status()));
     if (*text) {
       const absl::StatusOr<Tokenizer> tokenizer = Tokenizer::Load(job.data.tokenizer);
@@ -53,7 +53,7 @@ absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job) {
       return DataFacts{.vocabulary = tokenizer->vocabulary()};
     }
   }
-  const absl::StatusOr<TokenSource> source = TokenSource::Open(job.data.path, job.data.format);
+  const absl::StatusOr<TokenSource> source = TokenSource::Open(job.data.path, job.data.files(false));
   if (source.ok()) return DataFactsOf(*source);
   const std::string field = custom ? "a vocabulary to the model of the program"
                                    : absl::StrCat("--set model.", KindName(job.model), ".vocabulary=N");

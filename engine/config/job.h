@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/data/data_enums.h"
+#include "engine/data/data_files.h"
 #include "engine/graph/frozen_weights.h"
 #include "engine/graph/target_weights.h"
 #include "engine/model/config.h"
@@ -57,7 +58,10 @@ struct DataConfig {
   std::string tokenizer;  // A folder with tokenizer.json; "bytes" or empty: the tokens of text are its bytes.
   LossOn loss_on = LossOn::kCompletions;
   BadLines bad_lines = BadLines::kRefuse;
-  std::string cache;  // Keeps the tokens of text. Empty: beside the run folder.
+  BadBytes bad_bytes = BadBytes::kFail;  // kFail without a tokenizer.
+  Splits splits = Splits::kByName;
+  bool for_evaluation = false;  // Whether `path` is data to evaluate a model on. No field of a job.
+  std::string cache;            // Keeps the tokens of text. Empty: beside the run folder.
   LongDocuments long_documents = LongDocuments::kSplit;
   std::vector<MixedData> mix;                        // The shares sum to less than kMixWindow; path has what is left.
   std::vector<EvaluationSource> evaluation_sources;  // None if evaluation_path is given.
@@ -65,6 +69,10 @@ struct DataConfig {
   // Returns whether files have evaluation data.
   bool has_evaluation() const {
     return !evaluation_path.empty() || evaluation_fraction > 0 || !evaluation_sources.empty();
+  }
+  // Returns which files there are at `path` or, with `evaluation`, at a path of evaluation data.
+  DataFilesOptions files(bool evaluation) const {
+    return {.format = format, .splits = splits, .for_evaluation = for_evaluation || evaluation};
   }
   // Returns whether a tokenizer makes tokens of text.
   bool has_tokenizer() const { return !tokenizer.empty() && tokenizer != kBytesTokenizer; }

@@ -23,6 +23,8 @@ DataConfig DataFromSpec(const proto::DataSpec& spec) {
   config.tokenizer = spec.tokenizer();
   config.loss_on = FromSpec(spec.loss_on(), config.loss_on);
   config.bad_lines = FromSpec(spec.bad_lines(), config.bad_lines);
+  config.bad_bytes = FromSpec(spec.bad_bytes(), config.bad_bytes);
+  config.splits = FromSpec(spec.splits(), config.splits);
   config.cache = spec.cache();
   config.long_documents = FromSpec(spec.long_documents(), config.long_documents);
   for (const std::string& text : spec.mix()) config.mix.push_back(MixedDataFromText(text));

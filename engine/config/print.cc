@@ -27,6 +27,8 @@ void Print(const DataConfig& config, proto::DataSpec& spec) {
   if (!config.tokenizer.empty()) spec.set_tokenizer(config.tokenizer);
   if (config.loss_on != LossOn::kCompletions) spec.set_loss_on(ToSpec<proto::DataSpec::LossOn>(config.loss_on));
   if (config.bad_lines != BadLines::kRefuse) spec.set_bad_lines(ToSpec<proto::DataSpec::BadLines>(config.bad_lines));
+  if (config.bad_bytes != BadBytes::kFail) spec.set_bad_bytes(ToSpec<proto::DataSpec::BadBytes>(config.bad_bytes));
+  if (config.splits != Splits::kByName) spec.set_splits(ToSpec<proto::DataSpec::Splits>(config.splits));
   if (!config.cache.empty()) spec.set_cache(config.cache);
   if (config.long_documents != LongDocuments::kSplit) {
     spec.set_long_documents(ToSpec<proto::DataSpec::LongDocuments>(config.long_documents));

@@ -37,6 +37,8 @@ static_assert(Same(LongDocuments::kTruncate, proto::DataSpec::TRUNCATE));
 static_assert(Same(LongDocuments::kDrop, proto::DataSpec::DROP));
 static_assert(Same(LossOn::kAll, proto::DataSpec::ALL));
 static_assert(Same(BadLines::kSkip, proto::DataSpec::SKIP));
+static_assert(Same(BadBytes::kReplace, proto::DataSpec::REPLACE));
+static_assert(Same(Splits::kTogether, proto::DataSpec::TOGETHER));
 static_assert(Same(Strategy::kZero1, proto::ShardingSpec::ZERO1));
 static_assert(Same(Strategy::kFullShard, proto::ShardingSpec::FULL_SHARD));
 static_assert(Same(Accumulation::kSharded, proto::ShardingSpec::SHARDED));

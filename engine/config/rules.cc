@@ -42,6 +42,8 @@ void CheckOwnData(const DataConfig& data, SpecErrors& errors) {
       {"data.tokenizer", !data.tokenizer.empty()},
       {"data.loss_on", data.loss_on != LossOn::kCompletions},
       {"data.bad_lines", data.bad_lines != BadLines::kRefuse},
+      {"data.bad_bytes", data.bad_bytes != BadBytes::kFail},
+      {"data.splits", data.splits != Splits::kByName},
       {"data.cache", !data.cache.empty()},
       {"data.mix[0]", !data.mix.empty()},
       {"data.evaluation_sources[0]", !data.evaluation_sources.empty()},
@@ -143,6 +145,11 @@ void CheckData(const Job& job, SpecErrors& errors) {
   if (data.format == DataFormat::kJsonLines && !data.has_tokenizer()) {
     errors.AddRule({"data.format", "data.tokenizer"},
                    "JSONL needs a tokenizer; give the folder of a tokenizer.json (tokenize --train makes one)");
+  }
+  if (data.bad_bytes == BadBytes::kReplace && !data.has_tokenizer()) {
+    errors.AddRule({"data.bad_bytes", "data.tokenizer"},
+                   "without a tokenizer the tokens are the bytes of the files, in which nothing is replaced; give the "
+                   "folder of a tokenizer.json, or convert the files");
   }
   if (!data.evaluation_path.empty() && data.evaluation_fraction > 0) {
     errors.AddRule({"data.evaluation_fraction", "data.evaluation_path"},

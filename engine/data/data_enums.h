@@ -52,4 +52,16 @@ enum class BadLines {
   kSkip,    // It is left out and counted.
 };
 
+// What becomes of bytes of text that are not UTF-8.
+enum class BadBytes {
+  kFail,     // They are an error.
+  kReplace,  // U+FFFD takes their place, as with errors="replace" in Python, and they are counted.
+};
+
+// Which files of a folder are taken.
+enum class Splits {
+  kByName,    // Those of one split, if their names say of which split they are (ListDataFiles).
+  kTogether,  // All, whatever split their names say.
+};
+
 }  // namespace shale

@@ -5,8 +5,8 @@
 #include <limits>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/io/crc32c.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -35,12 +35,13 @@ absl::Status Scan(const InputFile& file, TokenContents* contents,
                   const std::function<absl::Status(absl::string_view bytes)>& visit) {
   std::vector<T> buffer(std::min<int64_t>(contents->count, kScanBytes / sizeof(T)));
   contents->largest = -1;
+  contents->crc64 = 0;
   for (int64_t at = 0; at < contents->count;) {
     const int64_t n = std::min<int64_t>(buffer.size(), contents->count - at);
     SHALE_RETURN_IF_ERROR(file.ReadAt(contents->header_bytes + at * sizeof(T), buffer.data(), n * sizeof(T)));
-    if (visit != nullptr) {
-      SHALE_RETURN_IF_ERROR(visit(absl::string_view(reinterpret_cast<const char*>(buffer.data()), n * sizeof(T))));
-    }
+    const absl::string_view bytes(reinterpret_cast<const char*>(buffer.data()), n * sizeof(T));
+    contents->crc64 = Crc64(bytes, contents->crc64);
+    if (visit != nullptr) SHALE_RETURN_IF_ERROR(visit(bytes));
     if (const T largest = Largest(buffer.data(), n); int64_t{largest} > contents->largest) {
       contents->largest = largest;
       contents->largest_position = at + (std::find(buffer.begin(), buffer.begin() + n, largest) - buffer.begin());
@@ -52,23 +53,6 @@ absl::Status Scan(const InputFile& file, TokenContents* contents,
                                             contents->largest_position, " is outside every vocabulary"));
   }
   return absl::OkStatus();
-}
-
-// A Parquet file begins and ends with these bytes.
-constexpr absl::string_view kParquetMagic = "PAR1";
-
-// Returns an error that says how to convert a Parquet file, which would otherwise be taken for binary data.
-absl::Status RefuseParquet(const InputFile& file, absl::string_view head) {
-  constexpr int64_t kBytes = kParquetMagic.size();
-  char tail[kBytes];
-  if (!absl::StartsWith(head, kParquetMagic) || file.size() < 2 * kBytes) return absl::OkStatus();
-  SHALE_RETURN_IF_ERROR(file.ReadAt(file.size() - kBytes, tail, kBytes));
-  if (absl::string_view(tail, kBytes) != kParquetMagic) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(file.path(),
-                   " is a Parquet file, which is not read; convert it to JSON Lines: python3 -c 'import pandas, sys; "
-                   "pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient=\"records\", lines=True, "
-                   "force_ascii=False)' FILE.parquet FILE.jsonl (needs pip install pandas pyarrow)"));
 }
 
 }  // namespace
@@ -83,12 +67,7 @@ absl::Status ScanTokens(const InputFile& file, TokenContents* contents,
   return absl::InternalError("unknown token encoding");
 }
 
-absl::StatusOr<const DataFormatEntry*> RecognizeFormat(const InputFile& file) {
-  char bytes[kHeadBytes];
-  const int64_t size = std::min(file.size(), kHeadBytes);
-  SHALE_RETURN_IF_ERROR(file.ReadAt(0, bytes, size));
-  const absl::string_view head(bytes, size);
-  SHALE_RETURN_IF_ERROR(RefuseParquet(file, head));
+const DataFormatEntry* RecognizeFormat(absl::string_view head) {
   const auto found = std::find_if(std::rbegin(kDataFormats), std::rend(kDataFormats),
                                   [&](const DataFormatEntry* format) { return format->recognizes(head); });
   return found == std::rend(kDataFormats) ? nullptr : *found;

@@ -40,6 +40,9 @@ struct TokenContents {
   int64_t count = 0;             // Number of tokens.
   int64_t largest = 0;           // The largest token in the file.
   int64_t largest_position = 0;  // Index in the file of the first token equal to `largest`.
+  uint64_t crc64 = 0;            // The checksum of the bytes of the tokens (Crc64).
+
+  int64_t bytes() const { return count * encoding.bytes_per_token; }  // Of the tokens.
 };
 
 // How many bytes at the start of a file DataFormatEntry::recognizes sees. Git searches as many for a zero byte.
@@ -63,15 +66,15 @@ struct DataFormatEntry {
   absl::StatusOr<std::vector<int64_t>> (*document_begins)(const InputFile& file) = nullptr;
 };
 
-// Reads all tokens once and sets `largest` and `largest_position` of `contents`, whose other fields must be set. The
-// `check` of every format must call it. Passes the bytes of the tokens to `visit`, if there is one, in order and in
-// large pieces, and returns the first error of `visit`. Returns DataLoss for a token that does not fit int32_t.
+// Reads all tokens once and sets `largest`, `largest_position` and `crc64` of `contents`, whose other fields must be
+// set. The `check` of every format must call it. Passes the bytes of the tokens to `visit`, if there is one, in order
+// and in large pieces, and returns the first error of `visit`. Returns DataLoss for a token that does not fit int32_t.
 absl::Status ScanTokens(const InputFile& file, TokenContents* contents,
                         const std::function<absl::Status(absl::string_view bytes)>& visit = nullptr);
 
-// Returns the format that recognizes a file's content, or null if none does: the file is binary. Returns
-// InvalidArgument for a Parquet file, which has text, but is not read.
-absl::StatusOr<const DataFormatEntry*> RecognizeFormat(const InputFile& file);
+// Returns the format that recognizes the first kHeadBytes bytes of a file, or all of a shorter one. Returns null if
+// none does: the file is binary. RecognizeContent also knows forms that are not read.
+const DataFormatEntry* RecognizeFormat(absl::string_view head);
 
 // Returns the entry of a format. REQUIRES: `format` is neither kByContent nor kJsonLines.
 const DataFormatEntry& EntryOf(DataFormat format);

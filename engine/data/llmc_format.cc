@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "engine/data/content.h"
 #include "engine/data/data_format.h"
 #include "kernels/check.h"
 
@@ -49,6 +50,13 @@ bool RecognizesLlmc(absl::string_view head) {
 absl::StatusOr<TokenContents> CheckLlmc(const InputFile& file) {
   const std::string& path = file.path();
   int32_t header[3] = {};
+  // Says what another file is, which data.format=LLMC may name by mistake.
+  SHALE_ASSIGN_OR_RETURN(const Content content, RecognizeContent(file));
+  if (content.kind != ContentKind::kTokens && content.name != "binary") {
+    return absl::InvalidArgumentError(absl::StrCat(path, " holds ", content.name,
+                                                   ", and is no llm.c token file; leave data.format out, or give a "
+                                                   "token file"));
+  }
   if (file.size() < kLlmcHeaderBytes) {
     return absl::DataLossError(absl::StrCat(path, " has ", file.size(), " bytes, less than the header of ",
                                             kLlmcHeaderBytes, " that an llm.c token file begins with"));

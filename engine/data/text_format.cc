@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/strings/str_format.h"
+#include "engine/data/content.h"
 #include "engine/data/data_format.h"
 #include "engine/text/utf8.h"
 #include "kernels/check.h"
@@ -13,7 +13,7 @@ namespace {
 
 // Returns the error for a file with an ill-formed sequence at `offset`. Reads the file again to count the lines before
 // it, so that the check of a valid file need not count them.
-absl::Status NotUtf8(const InputFile& file, int64_t offset) {
+absl::Status NotUtf8At(const InputFile& file, int64_t offset) {
   constexpr int64_t kPieceBytes = int64_t{1} << 18;
   int64_t line = 1;
   std::string buffer;
@@ -24,10 +24,7 @@ absl::Status NotUtf8(const InputFile& file, int64_t offset) {
   }
   uint8_t byte = 0;
   SHALE_RETURN_IF_ERROR(file.ReadAt(offset, &byte, 1));
-  return absl::InvalidArgumentError(
-      absl::StrFormat("%s is not UTF-8: byte 0x%02X at offset %d (line %d) does not begin a complete character; if it "
-                      "is text in another encoding, convert it, for instance with iconv -f WINDOWS-1252 -t UTF-8",
-                      file.path(), byte, offset, line));
+  return NotUtf8(file, byte, offset, line);
 }
 
 bool RecognizesText(absl::string_view head) { return head.find('\0') == absl::string_view::npos; }
@@ -40,9 +37,9 @@ absl::StatusOr<TokenContents> CheckText(const InputFile& file) {
                          .count = file.size()};
   Utf8Validator validator;
   SHALE_RETURN_IF_ERROR(ScanTokens(file, &contents, [&](absl::string_view bytes) {
-    return validator.Feed(bytes) ? absl::OkStatus() : NotUtf8(file, validator.error_offset());
+    return validator.Feed(bytes) ? absl::OkStatus() : NotUtf8At(file, validator.error_offset());
   }));
-  if (!validator.Finish()) return NotUtf8(file, validator.error_offset());
+  if (!validator.Finish()) return NotUtf8At(file, validator.error_offset());
   return contents;
 }
 

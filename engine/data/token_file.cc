@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iterator>
-#include <map>
 #include <system_error>
 #include <utility>
 
@@ -36,124 +34,66 @@ absl::StatusOr<TokenFile> CheckFile(InputFile file, const DataFormatEntry& forma
     SHALE_ASSIGN_OR_RETURN(file, InputFile::Open(format.tokens_path(file.path())));
   }
   result.path = file.path();
-  result.identity = file.identity();
+  result.content.emplace(file.identity(), result.tokens.header_bytes, result.tokens.bytes(), result.tokens.crc64);
   result.file = std::move(file);
   return result;
 }
 
-// Refuses a compressed file and a list of files, which only text for a tokenizer may be (ListDocumentFiles). Without
-// this check, a list would be taken for text, and an error would call a compressed file text in another encoding.
-absl::Status CheckHoldsData(const std::string& path, DataFormat format) {
-  const bool by_content = format == DataFormat::kByContent;
-  if ((by_content || format == DataFormat::kText) && WithoutPacking(path) != path) {
+absl::Status RefusePacked(const std::string& path) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path,
+                   " is compressed, and only text for a tokenizer is decompressed as it is read; give data.tokenizer, "
+                   "or decompress the file"));
+}
+
+// Refuses what only text for a tokenizer may be: a compressed file, rows of JSON, and a list of files.
+absl::Status CheckNeedsNoTokenizer(const DataFile& file, DataFormat format) {
+  if (file.content.packed) return RefusePacked(file.path);
+  if (format != DataFormat::kByContent) return absl::OkStatus();
+  if (file.rows) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path,
-                     " is compressed, and only text for a tokenizer is decompressed as it is read; give "
-                     "data.tokenizer, or decompress the file"));
+        absl::StrCat("data.tokenizer: missing, and ", file.path,
+                     " has JSON Lines, which only a tokenizer makes tokens of; give a folder with tokenizer.json, or "
+                     "set data.format=TEXT to train on the bytes of the file as they are"));
   }
-  if (by_content && absl::EndsWith(path, ".list")) {
+  if (absl::EndsWithIgnoreCase(file.path, ".list")) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path,
+        absl::StrCat(file.path,
                      " is a list of files, and a list can only name text for a tokenizer (data.tokenizer); give a "
                      "folder, or set data.format=TEXT to train on the bytes of the list itself"));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<TokenFiles> OpenOneFile(const std::string& path, DataFormat format) {
-  SHALE_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
-  if (file.size() == 0) return absl::InvalidArgumentError(absl::StrCat(path, " is empty; it must hold text or tokens"));
-  SHALE_RETURN_IF_ERROR(CheckHoldsData(path, format));
-  SHALE_ASSIGN_OR_RETURN(const DataFormatEntry* found, RecognizeFormat(file));
-  // For a single file, the requested format decides. A file that no format recognizes is text: zero bytes are valid
-  // UTF-8.
-  if (format != DataFormat::kByContent) found = &EntryOf(format);
-  if (found == nullptr) found = &kTextFormat;
-  SHALE_ASSIGN_OR_RETURN(TokenFile opened, CheckFile(std::move(file), *found));
-  if (opened.tokens.count == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " holds no tokens: its count is 0"));
-  }
-  TokenFiles result;
-  result.files.push_back(std::move(opened));
-  return result;
-}
-
-absl::StatusOr<std::vector<std::string>> SortedNames(const std::string& folder) {
-  std::error_code error;
-  std::vector<std::string> names;
-  std::filesystem::directory_iterator entry(folder, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
-  if (error) return FileError(error.value(), "list folder", folder);
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-// Returns the name of the index that would belong to a file of tokens: "a.idx" for "a.bin".
-std::string IndexOf(const std::string& name) { return name.substr(0, name.size() - 4) + ".idx"; }
-
-absl::StatusOr<TokenFiles> OpenFolder(const std::string& folder, DataFormat format) {
-  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, SortedNames(folder));
-  const DataFormatEntry* wanted = format == DataFormat::kByContent ? nullptr : &EntryOf(format);
-  TokenFiles result;
-  std::map<std::pair<uint64_t, uint64_t>, std::string> taken;  // File names, keyed by device and inode.
-  for (const std::string& name : names) {
-    const auto skip = [&](absl::string_view why) { result.skipped.push_back(absl::StrCat(name, " (", why, ")")); };
-    if (name[0] == '.') {
-      skip("hidden");
+absl::StatusOr<TokenFiles> OpenFiles(const std::string& path, bool is_folder, const DataFilesOptions& options) {
+  SHALE_ASSIGN_OR_RETURN(DataFiles found, ListDataFiles(path, options));
+  TokenFiles result = {.skipped = std::move(found.skipped)};
+  for (const DataFile& one : found.files) {
+    SHALE_RETURN_IF_ERROR(CheckNeedsNoTokenizer(one, options.format));
+    // For a single file, the format that is asked for decides. A file that no format recognizes is text: zero bytes are
+    // valid UTF-8.
+    const DataFormatEntry* format = options.format != DataFormat::kByContent ? &EntryOf(options.format)
+                                    : one.content.format != nullptr          ? one.content.format
+                                                                             : &kTextFormat;
+    SHALE_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(one.path));
+    SHALE_ASSIGN_OR_RETURN(TokenFile opened, CheckFile(std::move(file), *format));
+    if (opened.tokens.count == 0 && is_folder) {
+      result.skipped.push_back(absl::StrCat(one.path, " (no tokens)"));
       continue;
     }
-    const std::string path = JoinPath(folder, name);
-    std::error_code error;
-    const std::filesystem::file_status status = std::filesystem::status(path, error);
-    if (!std::filesystem::exists(status)) return FileError(error ? error.value() : ENOENT, "open", path);
-    if (!std::filesystem::is_regular_file(status)) {
-      skip(std::filesystem::is_directory(status) ? "folder" : "not a regular file");
-      continue;
-    }
-    SHALE_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
-    const auto [first, is_new] = taken.try_emplace({file.identity().device, file.identity().inode}, name);
-    if (!is_new) {
-      skip(absl::StrCat("the same as ", first->second));
-      continue;
-    }
-    if (file.size() == 0) {
-      skip("empty");
-      continue;
-    }
-    if (absl::EndsWith(name, ".bin") && std::binary_search(names.begin(), names.end(), IndexOf(name))) {
-      skip(absl::StrCat("the tokens of ", IndexOf(name)));
-      continue;
-    }
-    if (WithoutPacking(name) != name) {
-      skip("compressed");
-      continue;
-    }
-    SHALE_ASSIGN_OR_RETURN(const DataFormatEntry* found, RecognizeFormat(file));
-    if (found == nullptr || (wanted != nullptr && wanted != found)) {
-      skip(found == &kTextFormat ? absl::StrCat("not ", wanted->article, " ", wanted->file) : "binary");
-      continue;
-    }
-    SHALE_ASSIGN_OR_RETURN(TokenFile opened, CheckFile(std::move(file), *found));
     if (opened.tokens.count == 0) {
-      skip("empty");
-      continue;
+      return absl::InvalidArgumentError(absl::StrCat(path, " holds no tokens: its count is 0"));
     }
     if (!result.files.empty() && result.files[0].tokens.encoding != opened.tokens.encoding) {
       return absl::InvalidArgumentError(
-          absl::StrCat(result.files[0].path, " and ", path, " hold tokens of different kinds (",
+          absl::StrCat(result.files[0].path, " and ", one.path, " hold tokens of different kinds (",
                        JoinFormats(&DataFormatEntry::encodings, ", "), "); keep one kind in a folder, or ask for ",
                        JoinFormats(&DataFormatEntry::name, " or "), " files only"));
     }
     if (result.files.size() >= kMaxOpenFiles) opened.file.reset();
     result.files.push_back(std::move(opened));
   }
-  if (result.files.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("folder ", folder, " holds no ", wanted != nullptr ? wanted->file : kTextFormat.file, " (",
-                     names.size(), " entries, all skipped; subfolders are not searched)"));
-  }
+  if (result.files.empty()) return absl::InvalidArgumentError(absl::StrCat(path, " holds no tokens"));
   return result;
 }
 
@@ -184,7 +124,7 @@ absl::Status TokenFile::Read(int64_t begin, int64_t n, int32_t* out) const {
     SHALE_ASSIGN_OR_RETURN(reopened, InputFile::Open(path));
   }
   const InputFile& input = file.has_value() ? *file : *reopened;
-  SHALE_RETURN_IF_ERROR(input.CheckUnchangedSince(identity));
+  SHALE_RETURN_IF_ERROR(content->Check(input));
   const int bytes_per_token = tokens.encoding.bytes_per_token;
   const int64_t offset = tokens.header_bytes + begin * bytes_per_token;
   switch (bytes_per_token) {
@@ -195,7 +135,7 @@ absl::Status TokenFile::Read(int64_t begin, int64_t n, int32_t* out) const {
   return absl::InternalError("unknown token encoding");
 }
 
-absl::StatusOr<TokenFiles> OpenTokenFiles(const std::string& path, DataFormat format) {
+absl::StatusOr<TokenFiles> OpenTokenFiles(const std::string& path, const DataFilesOptions& options) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) {
@@ -206,7 +146,13 @@ absl::StatusOr<TokenFiles> OpenTokenFiles(const std::string& path, DataFormat fo
     }
     return absl::Status(reason.code(), message);
   }
-  return std::filesystem::is_directory(status) ? OpenFolder(path, format) : OpenOneFile(path, format);
+  if (std::filesystem::is_directory(status)) return OpenFiles(path, /*is_folder=*/true, options);
+  SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+  if (file.size() == 0) return absl::InvalidArgumentError(absl::StrCat(path, " is empty; it must hold text or tokens"));
+  // Says so also of a compressed file that is damaged.
+  SHALE_ASSIGN_OR_RETURN(const bool packed, IsPacked(file));
+  if (packed) return RefusePacked(path);
+  return OpenFiles(path, /*is_folder=*/false, options);
 }
 
 }  // namespace shale

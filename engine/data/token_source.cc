@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/data/data_source.h"
+#include "engine/io/crc32c.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
 
@@ -57,6 +58,7 @@ struct TokenSource::Data {
   int64_t largest = 0;
   int64_t largest_position = 0;
   std::string largest_path;
+  uint64_t crc64 = 0;  // Of the bytes of all tokens.
   TextTokens text;
   std::optional<InputFile> counts;     // The file at text.counts_path, if there is one.
   std::optional<InputFile> documents;  // The file at text.documents_path, if there is one.
@@ -64,13 +66,17 @@ struct TokenSource::Data {
 
 TokenSource::TokenSource(std::shared_ptr<const Data> data) : data_(std::move(data)), end_(data_->size) {}
 
-absl::StatusOr<TokenSource> TokenSource::Open(const std::string& path, DataFormat format) {
-  SHALE_ASSIGN_OR_RETURN(std::shared_ptr<const Data> data, OpenData(path, format));
+absl::StatusOr<TokenSource> TokenSource::Open(const std::string& path, const DataFilesOptions& options) {
+  SHALE_ASSIGN_OR_RETURN(std::shared_ptr<const Data> data, OpenData(path, options));
   return TokenSource(std::move(data));
 }
 
+absl::StatusOr<TokenSource> TokenSource::Open(const std::string& path, DataFormat format) {
+  return Open(path, DataFilesOptions{.format = format});
+}
+
 absl::StatusOr<TokenSource> TokenSource::OpenText(const std::string& path, const TextTokens& text) {
-  SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<Data> data, OpenData(path, DataFormat::kLlmc));
+  SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<Data> data, OpenData(path, {.format = DataFormat::kLlmc}));
   data->text = text;
   data->name = text.path;
   data->largest_path = text.path;
@@ -88,15 +94,19 @@ absl::StatusOr<TokenSource> TokenSource::OpenText(const std::string& path, const
   return TokenSource(data);
 }
 
-absl::StatusOr<std::shared_ptr<TokenSource::Data>> TokenSource::OpenData(const std::string& path, DataFormat format) {
+absl::StatusOr<std::shared_ptr<TokenSource::Data>> TokenSource::OpenData(const std::string& path,
+                                                                         const DataFilesOptions& options) {
   auto data = std::make_shared<Data>();
   data->name = path;
-  SHALE_ASSIGN_OR_RETURN(data->files, OpenTokenFiles(path, format));
+  SHALE_ASSIGN_OR_RETURN(data->files, OpenTokenFiles(path, options));
   data->encoding = data->files.files[0].tokens.encoding;
   data->largest = -1;
   for (const TokenFile& file : data->files.files) {
     // Count the newline between two text files.
-    if (!data->first.empty() && data->encoding.format == DataFormat::kText) ++data->size;
+    if (!data->first.empty() && data->encoding.format == DataFormat::kText) {
+      ++data->size;
+      data->crc64 = Crc64("\n", data->crc64);
+    }
     data->first.push_back(data->size);
     if (file.tokens.largest > data->largest) {
       data->largest = file.tokens.largest;
@@ -104,6 +114,7 @@ absl::StatusOr<std::shared_ptr<TokenSource::Data>> TokenSource::OpenData(const s
       data->largest_path = file.path;
     }
     data->size += file.tokens.count;
+    data->crc64 = Crc64OfBoth(data->crc64, file.tokens.crc64, file.tokens.bytes());
   }
   return data;
 }
@@ -123,6 +134,8 @@ absl::StatusOr<TokenSource> TokenSource::FromTokens(std::vector<int32_t> tokens)
   data->largest_position = largest - tokens.begin();
   data->largest_path = data->name;
   data->tokens = std::move(tokens);
+  data->crc64 = Crc64(absl::string_view(reinterpret_cast<const char*>(data->tokens.data()),
+                                        data->tokens.size() * sizeof(data->tokens[0])));
   return TokenSource(std::move(data));
 }
 
@@ -163,16 +176,8 @@ bool TokenSource::knows_documents() const {
   return data_->documents.has_value() || DocumentBeginsOf(format()) != nullptr;
 }
 
-absl::StatusOr<std::vector<int64_t>> TokenSource::DocumentBegins() const {
-  std::vector<int64_t> begins;
-  const auto add = [&](int64_t at) {
-    const bool known = !begins.empty() && at - begin_ <= begins.back();
-    if (at > begin_ && at < end_ && !known) begins.push_back(at - begin_);
-  };
-  if (data_->documents) {
-    SHALE_RETURN_IF_ERROR(ReadEnds(*data_->documents, data_->size, add));
-    return begins;
-  }
+absl::Status TokenSource::VisitDocumentBegins(const std::function<void(int64_t)>& add) const {
+  if (data_->documents) return ReadEnds(*data_->documents, data_->size, add);
   const auto begins_of = DocumentBeginsOf(format());
   for (size_t i = 0; i < data_->files.files.size(); ++i) {
     const int64_t first = data_->first[i];
@@ -184,7 +189,29 @@ absl::StatusOr<std::vector<int64_t>> TokenSource::DocumentBegins() const {
     SHALE_ASSIGN_OR_RETURN(const std::vector<int64_t> in_file, begins_of(index));
     for (const int64_t begin : in_file) add(first + begin);
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int64_t>> TokenSource::DocumentBegins() const {
+  std::vector<int64_t> begins;
+  SHALE_RETURN_IF_ERROR(VisitDocumentBegins([&](int64_t at) {
+    const bool known = !begins.empty() && at - begin_ <= begins.back();
+    if (at > begin_ && at < end_ && !known) begins.push_back(at - begin_);
+  }));
   return begins;
+}
+
+uint64_t TokenSource::TokensDigest() const { return data_->crc64; }
+
+absl::StatusOr<uint64_t> TokenSource::DocumentsDigest() const {
+  uint64_t crc64 = 0;
+  int64_t last = 0;
+  SHALE_RETURN_IF_ERROR(VisitDocumentBegins([&](int64_t at) {
+    if (at <= last || at >= data_->size) return;
+    last = at;
+    crc64 = Crc64(absl::string_view(reinterpret_cast<const char*>(&at), sizeof(at)), crc64);
+  }));
+  return crc64;
 }
 
 const std::vector<std::string>& TokenSource::skipped() const { return data_->files.skipped; }

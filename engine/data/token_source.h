@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/data/data_enums.h"
+#include "engine/data/data_files.h"
 #include "engine/data/token_file.h"
 
 namespace shale {
@@ -35,14 +37,12 @@ class TokenSource {
   // Opens a file or a folder, and reads it once from end to end to check it: text must be UTF-8, and a file with a
   // header must be as long as its header says.
   //
-  // Reads the regular files of a folder (or links to such files), not those of its subfolders, in byte order of their
-  // names. Skips hidden files (".name"), empty files, a file already met under another name, and files of another
-  // format than `format` asks for. A file with a zero byte among its first 8,000 is not text, and is skipped if no
-  // other format recognizes it. skipped() names what was skipped. Refuses a folder whose files differ in their
-  // encoding. Puts one newline between two text files; files of other formats follow each other directly.
+  // ListDataFiles finds the files of a folder. Refuses a folder whose files differ in their encoding. Puts one newline
+  // between two text files; files of other formats follow each other directly.
   //
   // Returns NotFound, PermissionDenied and the like if a path cannot be read, InvalidArgument for data that is empty,
   // not UTF-8 or not a token file, and DataLoss for a token file that was cut short or is damaged.
+  static absl::StatusOr<TokenSource> Open(const std::string& path, const DataFilesOptions& options);
   static absl::StatusOr<TokenSource> Open(const std::string& path, DataFormat format = DataFormat::kByContent);
 
   // Opens llm.c token files that were made from text. Returns the errors of Open.
@@ -78,6 +78,12 @@ class TokenSource {
   // file that holds the positions changed since it was opened, or is damaged.
   absl::StatusOr<std::vector<int64_t>> DocumentBegins() const;
 
+  // Returns a checksum of all tokens of the data in their order, also of those outside this slice. It depends neither
+  // on the paths of files nor on how they divide the tokens. Costs nothing: Open made it as it checked the files.
+  uint64_t TokensDigest() const;
+  // Returns a checksum of the positions at which the documents of all data begin. Returns the errors of DocumentBegins.
+  absl::StatusOr<uint64_t> DocumentsDigest() const;
+
   // Returns a description for messages: "fortunes: 43 text files, 2576716 tokens; skipped: art.dat (binary), ...".
   std::string Describe() const;
   // Returns the entries of a folder that Open skipped, each with the reason.
@@ -109,7 +115,9 @@ class TokenSource {
   struct Data;
 
   explicit TokenSource(std::shared_ptr<const Data> data);
-  static absl::StatusOr<std::shared_ptr<Data>> OpenData(const std::string& path, DataFormat format);
+  static absl::StatusOr<std::shared_ptr<Data>> OpenData(const std::string& path, const DataFilesOptions& options);
+  // Passes the positions at which documents begin to `add`, ascending, those of all data.
+  absl::Status VisitDocumentBegins(const std::function<void(int64_t)>& add) const;
 
   std::shared_ptr<const Data> data_;
   int64_t begin_ = 0;

@@ -20,7 +20,9 @@ namespace {
 // Calls use(row) for each row of JSON Lines, until it returns false.
 absl::Status ForEachRow(const std::string& path, bool all_rows,
                         const std::function<absl::StatusOr<bool>(const DocumentPiece&)>& use) {
-  SHALE_ASSIGN_OR_RETURN(DocumentReader reader, DocumentReader::Open(path, {.all_rows = all_rows}));
+  const DataFormat format = all_rows ? DataFormat::kJsonLines : DataFormat::kByContent;
+  SHALE_ASSIGN_OR_RETURN(DocumentReader reader,
+                         DocumentReader::Open(path, {.files = {.format = format, .for_evaluation = true}}));
   while (true) {
     std::vector<DocumentPiece> pieces;
     SHALE_RETURN_IF_ERROR(reader.Read(&pieces));

@@ -23,6 +23,7 @@ void SetData(const EvaluatorOptions& options, DataConfig& data) {
   data.order = DataOrder::kSequential;
   // A run that read files as JSON Lines although their names do not say so reads these files as such, too.
   if (data.format != DataFormat::kJsonLines) data.format = DataFormat::kByContent;
+  data.for_evaluation = true;
   data.evaluation_path.clear();
   data.evaluation_fraction = 0;
   data.evaluation_sources.clear();

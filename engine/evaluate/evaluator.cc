@@ -101,7 +101,7 @@ class Evaluator::Impl {
   absl::StatusOr<DataEvaluation> Evaluate(const std::string& path) {
     Job job = weights_->job();
     job.data.path = path;
-    SHALE_ASSIGN_OR_RETURN(const bool is_text, IsText(path, job.data.format));
+    SHALE_ASSIGN_OR_RETURN(const bool is_text, IsText(path, job.data.files(true)));
     if (is_text && !tokenizer_ && !reads_bytes_) {
       return absl::InvalidArgumentError(
           absl::StrCat(path,

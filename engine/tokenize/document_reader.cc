@@ -1,18 +1,11 @@
 #include "engine/tokenize/document_reader.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <map>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
-#include "engine/data/data_format.h"
+#include "engine/data/content.h"
 #include "engine/io/file.h"
 #include "engine/text/numbers.h"
 #include "engine/tokenize/character.h"
@@ -21,7 +14,7 @@
 namespace shale {
 namespace {
 
-constexpr int64_t kMaxListBytes = int64_t{1} << 26;
+constexpr absl::string_view kReplacementCharacter = "\xEF\xBF\xBD", kUtf8Mark = "\xEF\xBB\xBF";
 
 bool IsSpace(uint32_t code) { return (CharacterClasses::Get().Of(code) & kSpace) != 0; }
 
@@ -36,90 +29,26 @@ size_t LastCut(absl::string_view text) {
   return 0;
 }
 
-// Collects files.
-class Lister {
- public:
-  // Adds the files at `path`, which a list may name if `lists` allows it.
-  absl::Status Add(const std::string& path, bool lists);
-  DocumentFiles& files() { return files_; }
-
- private:
-  absl::Status AddFolder(const std::string& path);
-
-  DocumentFiles files_;
-  std::map<std::pair<uint64_t, uint64_t>, std::string> taken_;  // Names in folders, by device and inode.
-};
-
-absl::Status Lister::AddFolder(const std::string& path) {
-  SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(path));
-  for (const std::string& name : names) {
-    const std::string inside = JoinPath(path, name);
-    const auto skip = [&](absl::string_view why) { files_.skipped.push_back(absl::StrCat(name, " (", why, ")")); };
-    if (name[0] == '.') continue;
-    struct stat found;
-    if (stat(inside.c_str(), &found) != 0) return FileError(errno, "open", inside);
-    if (!S_ISREG(found.st_mode)) {
-      skip(S_ISDIR(found.st_mode) ? "folder" : "not a regular file");
-      continue;
-    }
-    if (found.st_size == 0) continue;
-    const auto [first, is_new] = taken_.try_emplace({found.st_dev, found.st_ino}, name);
-    if (!is_new) {
-      skip(absl::StrCat("the same as ", first->second));
-      continue;
-    }
-    if (WithoutPacking(name) == name) {
-      SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(inside));
-      SHALE_ASSIGN_OR_RETURN(const DataFormatEntry* format, RecognizeFormat(file));
-      if (format == nullptr) {
-        skip("binary");
-        continue;
-      }
-    }
-    files_.paths.push_back(inside);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Lister::Add(const std::string& path, bool lists) {
-  struct stat found;
-  if (stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) return AddFolder(path);
-  if (!lists || !absl::EndsWith(path, ".list")) {
-    SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
-    SHALE_RETURN_IF_ERROR(RecognizeFormat(file).status());  // Its error says how to convert the file.
-    if (file.size() > 0) files_.paths.push_back(path);
-    return absl::OkStatus();
-  }
-  SHALE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxListBytes));
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "" : path.substr(0, slash + 1);
-  int64_t number = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    ++number;
-    absl::ConsumeSuffix(&line, "\r");
-    if (line.empty()) continue;
-    const absl::Status status = Add(JoinPath(folder, line), /*lists=*/false);
-    if (!status.ok()) return absl::Status(status.code(), absl::StrCat(path, ":", number, ": ", status.message()));
-  }
-  return absl::OkStatus();
+// Returns how many bytes at the front of `text`, which begins with bytes that are not UTF-8, are the beginning of one
+// character. At least 1.
+size_t BrokenCharacter(absl::string_view text) {
+  size_t size = 1;
+  while (size < std::min<size_t>(text.size(), 4) && Utf8Validator().Feed(text.substr(0, size + 1))) ++size;
+  return size;
 }
 
 }  // namespace
 
-absl::StatusOr<DocumentFiles> ListDocumentFiles(const std::string& path) {
-  Lister lister;
-  SHALE_RETURN_IF_ERROR(lister.Add(path, /*lists=*/true));
-  DocumentFiles& files = lister.files();
-  if (!files.paths.empty()) return std::move(files);
-  return absl::InvalidArgumentError(absl::StrCat(path, " has no data", files.skipped.empty() ? "" : ": skipped ",
-                                                 absl::StrJoin(files.skipped, ", ")));
+std::string DocumentPiece::Place() const {
+  return absl::StrCat(*path, ":", line, number > 0 ? absl::StrCat(": row ", number) : "");
 }
 
 absl::StatusOr<DocumentReader> DocumentReader::Open(const std::string& path, const Options& options) {
   DocumentReader reader(options);
-  SHALE_ASSIGN_OR_RETURN(reader.files_, ListDocumentFiles(path));
-  for (const std::string& inside : reader.files_.paths) {
-    SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(inside));
+  reader.options_.files.lists = true;
+  SHALE_ASSIGN_OR_RETURN(reader.files_, ListDataFiles(path, reader.options_.files));
+  for (const DataFile& inside : reader.files_.files) {
+    SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(inside.path));
     reader.total_bytes_ += file.size();
   }
   return reader;
@@ -128,23 +57,72 @@ absl::StatusOr<DocumentReader> DocumentReader::Open(const std::string& path, con
 absl::Status DocumentReader::NextFile() {
   bytes_before_ = bytes_read();
   stream_.reset();
-  if (next_path_ == files_.paths.size()) return absl::OkStatus();
-  path_ = std::make_shared<const std::string>(files_.paths[next_path_++]);
+  if (next_path_ == files_.files.size()) return absl::OkStatus();
+  const DataFile& file = files_.files[next_path_++];
+  path_ = std::make_shared<const std::string>(file.path);
   SHALE_ASSIGN_OR_RETURN(InputStream opened, InputStream::Open(*path_));
   stream_.emplace(std::move(opened));
-  rows_ = options_.all_rows || absl::EndsWith(WithoutPacking(*path_), ".jsonl");
   offset_ = 0;
   line_ = 1;
   begins_ = true;
   validator_ = Utf8Validator();
+  scanner_ = RowScanner();
+  unfinished_.clear();
+  form_ = Form::kText;
+  if (!file.rows) return absl::OkStatus();
+  const bool lines = options_.files.format == DataFormat::kJsonLines || IsNamedJsonLines(*path_);
+  guessed_ = !lines && !absl::EndsWithIgnoreCase(WithoutPacking(*path_), ".json");
+  form_ = Form::kLines;
+  while (std::ssize(buffer_) < kHeadBytes && !stream_->at_end()) SHALE_RETURN_IF_ERROR(Fill());
+  if (absl::StartsWith(buffer_, kUtf8Mark)) buffer_.erase(0, kUtf8Mark.size());
+  // Lines that are lists are bad lines, each of which may be skipped, unless the file is one list of objects.
+  const size_t begin = buffer_.find_first_not_of(" \t\r\n");
+  const bool is_list = begin != std::string::npos && buffer_[begin] == '[';
+  const size_t inside = is_list ? buffer_.find_first_not_of(" \t\r\n", begin + 1) : std::string::npos;
+  if (!lines || (inside != std::string::npos && buffer_[inside] == '{')) form_ = Form::kValues;
   return absl::OkStatus();
 }
 
 absl::Status DocumentReader::Fill() {
   const size_t before = buffer_.size();
   SHALE_RETURN_IF_ERROR(stream_->Append(options_.piece_bytes, &buffer_));
+  const int64_t offset = offset_;
   offset_ += static_cast<int64_t>(buffer_.size() - before);
-  return rows_ ? absl::OkStatus() : CheckText(before);
+  if (form_ != Form::kText) return absl::OkStatus();
+  if (options_.bad_bytes == BadBytes::kFail) return CheckText(before);
+  std::string text = absl::StrCat(unfinished_, absl::string_view(buffer_).substr(before));
+  const int64_t begin = offset - std::ssize(unfinished_);
+  unfinished_.clear();
+  Replace(begin, stream_->at_end(), &text);
+  buffer_.resize(before);
+  buffer_ += text;
+  return absl::OkStatus();
+}
+
+void DocumentReader::Replace(int64_t offset, bool at_end, std::string* text) {
+  std::string good;
+  for (absl::string_view rest = *text; !rest.empty();) {
+    Utf8Validator validator;
+    const bool well_formed = validator.Feed(rest);
+    if (well_formed && validator.Finish()) {
+      if (good.empty()) return;
+      absl::StrAppend(&good, rest);
+      break;
+    }
+    const int64_t at = validator.error_offset();
+    absl::StrAppend(&good, rest.substr(0, at));
+    rest.remove_prefix(at);
+    if (well_formed && !at_end) {
+      unfinished_ = std::string(rest);
+      break;
+    }
+    if (++replaced_ == 1) {
+      first_replaced_ = absl::StrCat(*path_, ": the byte at offset ", offset + std::ssize(*text) - std::ssize(rest));
+    }
+    absl::StrAppend(&good, kReplacementCharacter);
+    rest.remove_prefix(BrokenCharacter(rest));
+  }
+  *text = std::move(good);
 }
 
 absl::Status DocumentReader::CheckText(size_t before) {
@@ -152,10 +130,9 @@ absl::Status DocumentReader::CheckText(size_t before) {
       validator_.Feed(absl::string_view(buffer_).substr(before)) && (!stream_->at_end() || validator_.Finish());
   if (well_formed) return absl::OkStatus();
   const int64_t at = validator_.error_offset() - (offset_ - std::ssize(buffer_));
-  return absl::InvalidArgumentError(absl::StrCat(
-      *path_, ":", line_ + std::count(buffer_.begin(), buffer_.begin() + at, '\n'), ": the byte at offset ",
-      validator_.error_offset(), " of the file does not begin a complete character of ",
-      "UTF-8; if this is text in another encoding, convert it, for instance with iconv -f WINDOWS-1252 -t UTF-8"));
+  SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(*path_));
+  return NotUtf8(file, static_cast<uint8_t>(buffer_[at]), validator_.error_offset(),
+                 line_ + std::count(buffer_.begin(), buffer_.begin() + at, '\n'));
 }
 
 absl::Status DocumentReader::TooLarge(absl::string_view what) const {
@@ -187,9 +164,20 @@ absl::Status DocumentReader::TakeText(std::vector<DocumentPiece>* pieces) {
   }
 }
 
+void DocumentReader::AddRow(absl::string_view text, int64_t line, int64_t number, std::vector<DocumentPiece>* pieces) {
+  pieces->push_back(
+      {.text = std::string(text), .is_row = true, .path = path_, .line = line, .number = number, .guessed = guessed_});
+  if (options_.bad_bytes == BadBytes::kReplace && !IsUtf8(text)) {
+    const int64_t offset = offset_ - std::ssize(buffer_) + (text.data() - buffer_.data());
+    Replace(offset, /*at_end=*/true, &pieces->back().text);
+  }
+}
+
 absl::Status DocumentReader::TakeLines(std::vector<DocumentPiece>* pieces) {
-  const size_t searched = buffer_.size();
-  SHALE_RETURN_IF_ERROR(Fill());
+  // The first bytes were read to tell the form.
+  const size_t searched = begins_ ? 0 : buffer_.size();
+  begins_ = false;
+  if (searched > 0 || buffer_.empty()) SHALE_RETURN_IF_ERROR(Fill());
   size_t begin = 0;
   while (begin < buffer_.size()) {
     size_t end = buffer_.find('\n', std::max(begin, searched));
@@ -198,8 +186,9 @@ absl::Status DocumentReader::TakeLines(std::vector<DocumentPiece>* pieces) {
       end = buffer_.size();
     }
     const absl::string_view line = absl::string_view(buffer_).substr(begin, end - begin);
+    if (std::ssize(line) > options_.largest_piece_bytes) return TooLarge("a line");
     if (line.find_first_not_of(" \t\r") != absl::string_view::npos) {
-      pieces->push_back({.text = std::string(line), .is_row = true, .path = path_, .line = line_});
+      AddRow(line, line_, /*number=*/0, pieces);
     }
     ++line_;
     begin = end + 1;
@@ -209,11 +198,45 @@ absl::Status DocumentReader::TakeLines(std::vector<DocumentPiece>* pieces) {
   return stream_->at_end() ? NextFile() : absl::OkStatus();
 }
 
+absl::Status DocumentReader::TakeValues(std::vector<DocumentPiece>* pieces) {
+  size_t taken = 0;    // Bytes of buffer_ that are part of rows.
+  size_t counted = 0;  // Bytes of buffer_ whose line ends line_ has counted.
+  const auto count_to = [&](size_t end) {
+    line_ += std::count(buffer_.begin() + counted, buffer_.begin() + end, '\n');
+    counted = end;
+  };
+  RowScanner::Row row;
+  while (true) {
+    const absl::StatusOr<RowScanner::Found> found = scanner_.Next(buffer_, stream_->at_end(), &row);
+    if (!found.ok() || *found == RowScanner::Found::kRow) count_to(row.begin);
+    if (!found.ok()) {
+      return absl::Status(found.status().code(), absl::StrCat(*path_, ":", line_, ": ", found.status().message()));
+    }
+    if (*found == RowScanner::Found::kEnd) {
+      buffer_.clear();
+      return NextFile();
+    }
+    if (*found == RowScanner::Found::kMore) break;
+    const absl::string_view text = absl::string_view(buffer_).substr(row.begin, row.end - row.begin);
+    AddRow(text, line_, scanner_.in_list() ? scanner_.rows() : 0, pieces);
+    taken = row.end;
+  }
+  count_to(taken);
+  buffer_.erase(0, taken);
+  scanner_.Removed(taken);
+  if (static_cast<int64_t>(buffer_.size()) > options_.largest_piece_bytes) return TooLarge("a row");
+  return Fill();
+}
+
 absl::Status DocumentReader::Read(std::vector<DocumentPiece>* pieces) {
   const size_t before = pieces->size();
   if (!stream_ && next_path_ == 0) SHALE_RETURN_IF_ERROR(NextFile());
   while (stream_ && pieces->size() == before) {
-    SHALE_RETURN_IF_ERROR(rows_ ? TakeLines(pieces) : TakeText(pieces));
+    switch (form_) {
+      case Form::kText: SHALE_RETURN_IF_ERROR(TakeText(pieces)); break;
+      case Form::kLines: SHALE_RETURN_IF_ERROR(TakeLines(pieces)); break;
+      case Form::kValues: SHALE_RETURN_IF_ERROR(TakeValues(pieces)); break;
+    }
   }
   return absl::OkStatus();
 }

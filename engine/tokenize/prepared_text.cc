@@ -15,7 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "engine/data/data_format.h"
+#include "engine/data/data_files.h"
 #include "engine/hugging_face/strict_json.h"
 #include "engine/hugging_face/tokenizer_digest.h"
 #include "engine/io/file.h"
@@ -49,8 +49,10 @@ absl::StatusOr<int32_t> EndOfDocument(const Tokenizer& tokenizer, const std::str
 }
 
 Json TotalsToJson(const TokenizeTotals& totals) {
-  return {{"documents", totals.documents}, {"bytes", totals.bytes},     {"tokens", totals.tokens},
-          {"counted", totals.counted},     {"skipped", totals.skipped}, {"first_skipped", totals.first_skipped}};
+  return {{"documents", totals.documents}, {"bytes", totals.bytes},
+          {"tokens", totals.tokens},       {"counted", totals.counted},
+          {"skipped", totals.skipped},     {"first_skipped", totals.first_skipped},
+          {"replaced", totals.replaced},   {"first_replaced", totals.first_replaced}};
 }
 
 // Makes the tokens in `folder`, which must not exist.
@@ -67,7 +69,8 @@ absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const
     options.no_chat = chat.status();
   }
   SHALE_ASSIGN_OR_RETURN(DocumentReader reader, DocumentReader::Open(text.path, {.cut_lines = tokenizer.by_line(),
-                                                                                 .all_rows = text.all_rows}));
+                                                                                 .files = text.files,
+                                                                                 .bad_bytes = text.bad_bytes}));
   SHALE_ASSIGN_OR_RETURN(TokenFilesWriter writer, TokenFilesWriter::Create(folder, tokenizer.vocabulary()));
   CountsWriter counts(JoinPath(writer.folder(), kCounts));
   SHALE_ASSIGN_OR_RETURN(DocumentEndsWriter ends, DocumentEndsWriter::Create(JoinPath(writer.folder(), kDocuments)));
@@ -85,7 +88,7 @@ absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const
                              }));
   for (const SeenFile& file : seen) {
     SHALE_ASSIGN_OR_RETURN(const InputFile now, InputFile::Open(file.path));
-    SHALE_RETURN_IF_ERROR(now.CheckUnchangedSince(file.identity));
+    SHALE_RETURN_IF_ERROR(file.content.Check(now));
   }
   SHALE_RETURN_IF_ERROR(writer.End());
   SHALE_RETURN_IF_ERROR(counts.End());
@@ -100,7 +103,7 @@ absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const
     if (FolderLock::IsLockFile(name)) continue;
     SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(JoinPath(writer.folder(), name)));
     TextChecksum sum;
-    SHALE_RETURN_IF_ERROR(sum.AddFile(file));
+    SHALE_RETURN_IF_ERROR(sum.AddFile(file).status());
     manifest["files"][name] = {{"bytes", file.size()}, {"crc32c", sum.crc32c()}};
   }
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(writer.folder(), kManifest), manifest.dump(1) + "\n"));
@@ -116,6 +119,12 @@ absl::Status Damaged(const std::string& folder, absl::string_view what) {
 int64_t NumberIn(const Json& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
   return object.is_object() && found != object.end() && found->is_number_integer() ? found->get<int64_t>() : -1;
+}
+
+// Reads a string of an object of the manifest. Returns "" if there is none.
+std::string TextIn(const Json& object, const char* name) {
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  return object.is_object() && found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 // Returns whether a name can be that of a file which Make has written. The manifest may be damaged, or not ours.
@@ -137,7 +146,7 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
     const absl::StatusOr<InputFile> file = InputFile::Open(JoinPath(folder, name));
     if (!file.ok()) return Damaged(folder, file.status().message());
     TextChecksum sum;
-    SHALE_RETURN_IF_ERROR(sum.AddFile(*file));
+    SHALE_RETURN_IF_ERROR(sum.AddFile(*file).status());
     if (file->size() != NumberIn(recorded, "bytes") || sum.crc32c() != NumberIn(recorded, "crc32c")) {
       return Damaged(folder, absl::StrCat(name, " is not what was written"));
     }
@@ -160,10 +169,10 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
                    .bytes = NumberIn(recorded, "bytes"),
                    .tokens = NumberIn(recorded, "tokens"),
                    .counted = NumberIn(recorded, "counted"),
-                   .skipped = NumberIn(recorded, "skipped")};
-  if (const auto first = recorded.find("first_skipped"); first != recorded.end() && first->is_string()) {
-    report.totals.first_skipped = first->get<std::string>();
-  }
+                   .skipped = NumberIn(recorded, "skipped"),
+                   .first_skipped = TextIn(recorded, "first_skipped"),
+                   .replaced = NumberIn(recorded, "replaced"),
+                   .first_replaced = TextIn(recorded, "first_replaced")};
   return PreparedText{.tokens = std::move(tokens), .report = std::move(report)};
 }
 
@@ -227,26 +236,25 @@ absl::StatusOr<bool> MakeOnce(const TextData& text, const std::vector<SeenFile>&
 
 }  // namespace
 
-absl::StatusOr<bool> IsText(const std::string& path, DataFormat format) {
+absl::StatusOr<bool> IsText(const std::string& path, DataFilesOptions options) {
+  const DataFormat format = options.format;
   if (format != DataFormat::kByContent) return format == DataFormat::kText || format == DataFormat::kJsonLines;
-  SHALE_ASSIGN_OR_RETURN(const DocumentFiles files, ListDocumentFiles(path));
-  for (const std::string& name : files.paths) {
-    if (WithoutPacking(name) != name || absl::EndsWith(name, ".jsonl")) return true;
-    SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(name));
-    SHALE_ASSIGN_OR_RETURN(const DataFormatEntry* found, RecognizeFormat(file));
-    if (found != nullptr) return found->format == DataFormat::kText;
-  }
-  return true;
+  options.lists = true;
+  SHALE_ASSIGN_OR_RETURN(const DataFiles found, ListDataFiles(path, options));
+  return found.files[0].content.kind != ContentKind::kTokens;  // Other files are of the same kind.
 }
 
 absl::StatusOr<PreparedText> PrepareText(const TextData& text, const PrepareOptions& options) {
   std::vector<SeenFile> seen;
-  SHALE_ASSIGN_OR_RETURN(DocumentFiles files, ListDocumentFiles(text.path));
-  SHALE_ASSIGN_OR_RETURN(const std::string key, TextKey(text, kVersion, files.paths, &seen));
+  DataFilesOptions choice = text.files;
+  choice.lists = true;
+  SHALE_ASSIGN_OR_RETURN(DataFiles found, ListDataFiles(text.path, choice));
+  SHALE_ASSIGN_OR_RETURN(const std::string key, TextKey(text, kVersion, found.files, &seen));
   SHALE_ASSIGN_OR_RETURN(const bool made, MakeOnce(text, seen, options, key));
   SHALE_ASSIGN_OR_RETURN(PreparedText prepared, OpenPrepared(text, JoinPath(options.cache, key)));
   prepared.report.made = made;
-  prepared.report.skipped_files = std::move(files.skipped);
+  for (DataFile& file : found.files) prepared.report.files.push_back(std::move(file.path));
+  prepared.report.skipped_files = std::move(found.skipped);
   if (options.progress.ready != nullptr) options.progress.ready(prepared.report);
   return prepared;
 }

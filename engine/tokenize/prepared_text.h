@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/data/data_enums.h"
+#include "engine/data/data_files.h"
 #include "engine/data/token_source.h"
 #include "engine/tokenize/text_progress.h"
 
@@ -12,11 +13,12 @@ namespace shale {
 
 // The text to tokenize, and how to tokenize it.
 struct TextData {
-  std::string path;       // A file, a folder or a list (ListDocumentFiles).
-  bool all_rows = false;  // Whether every file is JSON Lines, whatever its name is.
-  std::string tokenizer;  // A folder with tokenizer.json.
+  std::string path;        // A file, a folder or a list (ListDataFiles).
+  DataFilesOptions files;  // `lists` is always set.
+  std::string tokenizer;   // A folder with tokenizer.json.
   LossOn loss_on = LossOn::kCompletions;
   BadLines bad_lines = BadLines::kRefuse;
+  BadBytes bad_bytes = BadBytes::kFail;
 };
 
 struct PreparedText {
@@ -30,9 +32,9 @@ struct PrepareOptions {
   TextProgress progress;
 };
 
-// Returns whether data is text for a tokenizer, rather than token files. `format` decides, or for kByContent the name
-// and the content of the first file.
-absl::StatusOr<bool> IsText(const std::string& path, DataFormat format);
+// Returns whether data is text for a tokenizer, rather than token files. The format that is asked for decides, or for
+// kByContent what the files are. Returns the errors of ListDataFiles.
+absl::StatusOr<bool> IsText(const std::string& path, DataFilesOptions options);
 
 // Returns the tokens of text. Finds them in the cache, or else makes them there. Ends each document with DocumentEnd,
 // unless there is none or the tokenizer puts it there itself.

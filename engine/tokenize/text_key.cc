@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <iterator>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "engine/data/content.h"
 #include "engine/io/crc32c.h"
-#include "engine/io/input_stream.h"
 #include "engine/tokenize/tokenizer_folder.h"
 #include "kernels/check.h"
 
@@ -27,22 +26,25 @@ void TextChecksum::AddNumber(int64_t number) {
   Add(absl::string_view(reinterpret_cast<const char*>(&number), sizeof(number)));
 }
 
-absl::Status TextChecksum::AddFile(const InputFile& file) {
+absl::StatusOr<uint64_t> TextChecksum::AddFile(const InputFile& file) {
   file.ReadsInOrder();
   std::string buffer;
+  uint64_t alone = 0;
   for (int64_t at = 0; at < file.size(); at += std::ssize(buffer)) {
     buffer.resize(std::min(kReadBytes, file.size() - at));
     SHALE_RETURN_IF_ERROR(file.ReadAt(at, buffer.data(), std::ssize(buffer)));
     Add(buffer);
+    alone = Crc64(buffer, alone);
   }
-  return absl::OkStatus();
+  return alone;
 }
 
-absl::StatusOr<std::string> TextKey(const TextData& text, int version, const std::vector<std::string>& paths,
+absl::StatusOr<std::string> TextKey(const TextData& text, int version, const std::vector<DataFile>& files,
                                     std::vector<SeenFile>* seen) {
   TextChecksum sum;
-  for (const int64_t choice : {int64_t{version}, int64_t{text.all_rows}, static_cast<int64_t>(text.loss_on),
-                               static_cast<int64_t>(text.bad_lines)}) {
+  for (const int64_t choice :
+       {int64_t{version}, static_cast<int64_t>(text.files.format), static_cast<int64_t>(text.loss_on),
+        static_cast<int64_t>(text.bad_lines), static_cast<int64_t>(text.bad_bytes)}) {
     sum.AddNumber(choice);
   }
   std::vector<const char*> names = {"tokenizer.json", "chat_template.jinja"};
@@ -53,14 +55,14 @@ absl::StatusOr<std::string> TextKey(const TextData& text, int version, const std
     sum.AddNumber(bytes.ok() ? std::ssize(*bytes) : -1);
     if (bytes.ok()) sum.Add(*bytes);
   }
-  for (const std::string& path : paths) {
-    SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
-    // The name decides how the bytes are read.
-    sum.AddNumber(absl::EndsWith(WithoutPacking(path), ".jsonl") ? 1 : 0);
-    sum.AddNumber(static_cast<int64_t>(path.size() - WithoutPacking(path).size()));
+  for (const DataFile& one : files) {
+    SHALE_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(one.path));
+    // The name may decide how the bytes are read.
+    sum.AddNumber(one.rows ? 1 : 0);
+    sum.AddNumber(IsNamedJsonLines(one.path) ? 1 : 0);
     sum.AddNumber(file.size());
-    SHALE_RETURN_IF_ERROR(sum.AddFile(file));
-    seen->push_back({.path = path, .identity = file.identity()});
+    SHALE_ASSIGN_OR_RETURN(const uint64_t crc64, sum.AddFile(file));
+    seen->push_back({.path = one.path, .content = FileContent(file.identity(), 0, file.size(), crc64)});
   }
   return absl::StrFormat("%016x%08x", sum.crc64(), sum.crc32c());
 }

@@ -8,7 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/data/data_files.h"
 #include "engine/io/file.h"
+#include "engine/io/file_content.h"
 #include "engine/tokenize/prepared_text.h"
 
 namespace shale {
@@ -18,8 +20,8 @@ class TextChecksum {
  public:
   void Add(absl::string_view bytes);
   void AddNumber(int64_t number);
-  // Adds the bytes of a file.
-  absl::Status AddFile(const InputFile& file);
+  // Adds the bytes of a file. Returns the checksum of these alone (Crc64).
+  absl::StatusOr<uint64_t> AddFile(const InputFile& file);
 
   uint64_t crc64() const { return crc64_; }
   uint32_t crc32c() const { return crc32c_; }
@@ -32,12 +34,12 @@ class TextChecksum {
 // A file as it was when its checksum was taken.
 struct SeenFile {
   std::string path;
-  InputFile::Identity identity;
+  FileContent content;
 };
 
 // Returns a checksum of the version of the cache, of the fields of `text`, of the files of the tokenizer and of the
-// files at `paths`, as hexadecimal digits. Appends the latter to `*seen`.
-absl::StatusOr<std::string> TextKey(const TextData& text, int version, const std::vector<std::string>& paths,
+// given files, as hexadecimal digits. Appends the latter to `*seen`.
+absl::StatusOr<std::string> TextKey(const TextData& text, int version, const std::vector<DataFile>& files,
                                     std::vector<SeenFile>* seen);
 
 }  // namespace shale

@@ -14,9 +14,11 @@ struct TokenizeTotals {
   int64_t documents = 0;
   int64_t bytes = 0;  // Bytes of text.
   int64_t tokens = 0;
-  int64_t counted = 0;        // Tokens that count in the loss.
-  int64_t skipped = 0;        // Bad lines that were skipped (BadLines::kSkip).
-  std::string first_skipped;  // What is wrong with the first bad line.
+  int64_t counted = 0;         // Tokens that count in the loss.
+  int64_t skipped = 0;         // Bad lines that were skipped (BadLines::kSkip).
+  std::string first_skipped;   // What is wrong with the first bad line.
+  int64_t replaced = 0;        // How often U+FFFD took the place of bytes that are not UTF-8 (BadBytes::kReplace).
+  std::string first_replaced;  // Where it first did.
 };
 
 // Says how text became tokens.
@@ -25,6 +27,7 @@ struct TextReport {
   std::string folder;  // The folder of the cache that has the tokens.
   bool made = false;   // Whether this call made the tokens, rather than found them in the cache.
   TokenizeTotals totals;
+  std::vector<std::string> files;          // The files that were read.
   std::vector<std::string> skipped_files;  // Files of a folder that were left out, with reasons: "art.dat (binary)".
 };
 

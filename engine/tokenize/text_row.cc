@@ -142,8 +142,7 @@ absl::StatusOr<std::string> Words(absl::string_view line) {
 template <class T>
 absl::StatusOr<T> At(const DocumentPiece& piece, absl::StatusOr<T> value) {
   if (value.ok()) return value;
-  return absl::Status(value.status().code(),
-                      absl::StrCat(*piece.path, ":", piece.line, ": ", value.status().message()));
+  return absl::Status(value.status().code(), absl::StrCat(piece.Place(), ": ", value.status().message()));
 }
 
 }  // namespace

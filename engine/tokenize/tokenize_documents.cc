@@ -37,7 +37,15 @@ struct alignas(kCacheLine) Batch {
 // Returns an error with the file and the line of the piece.
 absl::Status At(const DocumentPiece& piece, const absl::Status& status) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(*piece.path, ":", piece.line, ": ", status.message()));
+  return absl::Status(status.code(), absl::StrCat(piece.Place(), ": ", status.message()));
+}
+
+// Returns the error of a bad row. Says why it was taken for a row if the name of its file does not say it.
+absl::Status BadRow(const DocumentPiece& piece, const absl::Status& status) {
+  if (!piece.guessed) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(),
+                                                  "; the file is taken for rows of JSON because it begins as such: set "
+                                                  "data.format=TEXT if it is text that is to be read as it stands"));
 }
 
 // Tokenizes the pieces of batches. Used by one thread.
@@ -58,7 +66,7 @@ class alignas(kCacheLine) Worker {
       } else if (absl::IsFailedPrecondition(row.status())) {
         return absl::InvalidArgumentError(absl::StrCat(row.status().message(), ": ", options_.no_chat.message()));
       } else if (options_.bad_lines == BadLines::kRefuse) {
-        return row.status();
+        return BadRow(piece, row.status());
       } else if (++batch.totals.skipped == 1) {
         batch.totals.first_skipped = std::string(row.status().message());
       }
@@ -125,6 +133,11 @@ void AddTotals(const TokenizeTotals& more, TokenizeTotals* totals) {
   totals->skipped += more.skipped;
 }
 
+void AddReplaced(const DocumentReader& reader, TokenizeTotals* totals) {
+  totals->replaced = reader.replaced();
+  totals->first_replaced = reader.first_replaced();
+}
+
 // Returns the steps that read batches.
 BatchSteps<Batch> Reading(DocumentReader& reader) {
   BatchSteps<Batch> steps;
@@ -171,6 +184,7 @@ absl::StatusOr<TokenizeTotals> TokenizeDocuments(const Tokenizer& tokenizer, Doc
     return absl::OkStatus();
   };
   SHALE_RETURN_IF_ERROR(ProcessInOrder(options.threads, kBatchesPerThread * options.threads, steps));
+  AddReplaced(reader, &totals);
   return totals;
 }
 
@@ -185,7 +199,7 @@ absl::StatusOr<TokenizeTotals> CountWordsOfDocuments(DocumentReader& reader, abs
     for (DocumentPiece& piece : batch.pieces) {
       const absl::StatusOr<std::string> text = piece.is_row ? WordsOfRow(piece) : std::move(piece.text);
       if (!text.ok()) {
-        if (options.bad_lines == BadLines::kRefuse) return text.status();
+        if (options.bad_lines == BadLines::kRefuse) return BadRow(piece, text.status());
         if (++batch.totals.skipped == 1) batch.totals.first_skipped = std::string(text.status().message());
         continue;
       }
@@ -202,6 +216,7 @@ absl::StatusOr<TokenizeTotals> CountWordsOfDocuments(DocumentReader& reader, abs
     return absl::OkStatus();
   };
   SHALE_RETURN_IF_ERROR(ProcessInOrder(options.threads, kBatchesPerThread * options.threads, steps));
+  AddReplaced(reader, &totals);
   for (WordCounts& some : of_thread) {
     if (words->empty()) {
       *words = std::move(some);

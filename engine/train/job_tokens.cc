@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -12,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "engine/config/data_errors.h"
 #include "engine/hugging_face/tokenizer_digest.h"
-#include "engine/io/input_stream.h"
 #include "engine/tokenize/prepared_text.h"
 #include "kernels/check.h"
 
@@ -25,23 +23,6 @@ std::string CacheOf(const Job& job) {
   std::filesystem::path run = std::filesystem::path(job.telemetry.run_folder).lexically_normal();
   if (!run.has_filename()) run = run.parent_path();  // It ends with a slash.
   return (run.parent_path() / "tokens").string();
-}
-
-bool IsJsonLines(absl::string_view name) { return absl::EndsWith(WithoutPacking(name), ".jsonl"); }
-
-// Refuses JSON Lines that would be taken for text whose bytes are tokens.
-absl::Status CheckHasTokenizer(const Job& job, const std::string& path) {
-  if (job.data.has_tokenizer() || job.data.format != DataFormat::kByContent) return absl::OkStatus();
-  std::string found = IsJsonLines(path) ? path : "";
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(path, ignored)) {
-    if (found.empty() && IsJsonLines(entry.path().string())) found = entry.path().string();
-  }
-  if (found.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("data.tokenizer: missing, and ", found,
-                   " has JSON Lines, which only a tokenizer makes tokens of; give a folder with tokenizer.json, or set "
-                   "data.format=TEXT to train on the bytes of the file as they are"));
 }
 
 // Refuses the bytes of text as tokens of a model whose folder has a tokenizer in another form than tokenizer.json: the
@@ -57,23 +38,24 @@ absl::Status CheckModelKnowsBytes(const Job& job) {
                    "train the model on the bytes of the text"));
 }
 
-absl::StatusOr<TokenSource> OpenTokens(const Job& job, const std::string& path, const TextProgress& progress) {
+absl::StatusOr<TokenSource> OpenTokens(const Job& job, const std::string& path, const DataFilesOptions& files,
+                                       const TextProgress& progress) {
   bool text = false;
   if (job.data.has_tokenizer()) {
-    SHALE_ASSIGN_OR_RETURN(text, IsText(path, job.data.format));
+    SHALE_ASSIGN_OR_RETURN(text, IsText(path, files));
   }
   if (!text) {
-    SHALE_RETURN_IF_ERROR(CheckHasTokenizer(job, path));
-    SHALE_ASSIGN_OR_RETURN(TokenSource tokens, TokenSource::Open(path, job.data.format));
+    SHALE_ASSIGN_OR_RETURN(TokenSource tokens, TokenSource::Open(path, files));
     if (tokens.is_text()) SHALE_RETURN_IF_ERROR(CheckModelKnowsBytes(job));
     return tokens;
   }
   SHALE_ASSIGN_OR_RETURN(PreparedText prepared,
                          PrepareText({.path = path,
-                                      .all_rows = job.data.format == DataFormat::kJsonLines,
+                                      .files = files,
                                       .tokenizer = job.data.tokenizer,
                                       .loss_on = job.data.loss_on,
-                                      .bad_lines = job.data.bad_lines},
+                                      .bad_lines = job.data.bad_lines,
+                                      .bad_bytes = job.data.bad_bytes},
                                      {.cache = CacheOf(job),
                                       .threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency())),
                                       .progress = progress}));
@@ -85,7 +67,8 @@ absl::StatusOr<TokenSource> OpenTokens(const Job& job, const std::string& path, 
 absl::StatusOr<TokenSource> OpenJobTokens(const Job& job, absl::string_view field, const std::string& path,
                                           const TextProgress& progress) {
   SHALE_RETURN_IF_ERROR(CheckTokenizerExists(job.data));
-  absl::StatusOr<TokenSource> tokens = OpenTokens(job, path, progress);
+  absl::StatusOr<TokenSource> tokens =
+      OpenTokens(job, path, job.data.files(absl::StartsWith(field, "data.evaluation")), progress);
   if (!tokens.ok()) {
     const std::string cache = CacheOf(job);
     return InField({{field, path}, {"data.tokenizer", job.data.tokenizer}, {"data.cache", cache}}, tokens.status());

@@ -11,9 +11,9 @@
 
 namespace shale {
 
-// Returns the tokens of the files at `path`, which the job names in `field`: data.path, data.evaluation_path and
-// others. Text becomes tokens here if the job has a tokenizer (PrepareText). Returns the errors of PrepareText and of
-// TokenSource::Open, which begin with the field that they are about.
+// Returns the tokens of the files at `path`, which the job names in `field`: data.path, data.mix, or a field of
+// evaluation data, whose folders are read as such. Text becomes tokens here if the job has a tokenizer (PrepareText).
+// Returns the errors of PrepareText and of TokenSource::Open, which begin with the field that they are about.
 absl::StatusOr<TokenSource> OpenJobTokens(const Job& job, absl::string_view field, const std::string& path,
                                           const TextProgress& progress);
 

@@ -81,6 +81,13 @@ class TokenizeTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertRegex(result.stdout, r"^tokenized 1 document, 14 B of text, .*: 2 tokens, ")
 
+    def test_bytes_that_are_not_utf8_are_replaced_if_asked(self):
+        self.write("text.txt", b"a\n\xff\n")
+        result = self.tokenize(f"--tokenizer={_GOLDEN}/gpt2", "--in=text.txt", "--out=tokens", "--replace_bad_bytes")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("U+FFFD took the place of what is not UTF-8, 1 time; the first: text.txt: the byte at offset 2\n",
+                      result.stdout)
+
     def refused(self, wanted, *arguments):
         result = self.tokenize(*arguments)
         self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
@@ -91,7 +98,8 @@ class TokenizeTest(unittest.TestCase):
     def test_refusals(self):
         self.write("text.txt", b"a\n\xff\n")
         gpt2 = f"--tokenizer={_GOLDEN}/gpt2"
-        self.refused(r"^tokenize: text.txt:2: the byte at offset 2 ", gpt2, "--in=text.txt", "--out=tokens")
+        self.refused(r"^tokenize: text.txt is not UTF-8: byte 0xFF at offset 2 \(line 2\) ", gpt2, "--in=text.txt",
+                     "--out=tokens")
         self.refused(r"^tokenize: .*missing.*No such file", gpt2, "--in=missing", "--out=tokens")
         self.refused(r"^tokenize: .*tokenizer.json.*No such file", "--tokenizer=.", "--in=text.txt", "--out=tokens")
         self.refused(r'^tokenize: --end_of_document: the tokenizer has no token "<x>"$', gpt2, "--in=text.txt",

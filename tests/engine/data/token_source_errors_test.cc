@@ -64,7 +64,7 @@ TEST_F(TokenSourceErrorsTest, AFolderThatMayNotBeRead) {
   ASSERT_EQ(chmod(folder_.Path("sub").c_str(), 0), 0);
   const ObeyPermissions obey;
   ExpectRefused(folder_.Path("sub"), absl::StatusCode::kPermissionDenied,
-                absl::StrCat("cannot list folder ", folder_.Path("sub"), ": Permission denied"));
+                absl::StrCat("cannot read folder ", folder_.Path("sub"), ": Permission denied"));
 }
 
 TEST_F(TokenSourceErrorsTest, WhatIsNoFile) {
@@ -79,12 +79,12 @@ TEST_F(TokenSourceErrorsTest, ABrokenLinkInAFolder) {
 }
 
 TEST_F(TokenSourceErrorsTest, AFolderWithoutFiles) {
-  ExpectRefused(folder_.path(), kInvalid, absl::StrCat("folder ", folder_.path(), " holds no text file (0 entries"));
+  ExpectRefused(folder_.path(), kInvalid, absl::StrCat(folder_.path(), " has no data"));
   folder_.Write("a.dat", std::string("\0\1", 2));
   folder_.Write("empty", "");
   std::filesystem::create_directory(folder_.Path("sub"));
-  ExpectRefused(folder_.path(), kInvalid, "(3 entries, all skipped; subfolders are not searched)");
-  ExpectRefused(folder_.path(), kInvalid, "holds no llm.c token file", DataFormat::kLlmc);
+  ExpectRefused(folder_.path(), kInvalid, " has no data: skipped a.dat (binary), empty (empty)");
+  ExpectRefused(folder_.path(), kInvalid, " has no llm.c token file: skipped a.dat (binary)", DataFormat::kLlmc);
 }
 
 TEST_F(TokenSourceErrorsTest, TextThatIsNotUtf8) {
@@ -199,7 +199,40 @@ TEST_F(TokenSourceErrorsTest, CompressedFilesAndListsAreForTokenizers) {
   const std::string list = folder_.Write("all.list", "a.txt\n");
   ExpectRefused(list, kInvalid, list + " is a list of files, and a list can only name text for a tokenizer");
   EXPECT_TRUE(TokenSource::Open(list, DataFormat::kText).ok());
-  EXPECT_THAT(TokenSource::Open(folder_.path())->skipped(), ::testing::ElementsAre("a.jsonl.gz (compressed)"));
+}
+
+// Regression: data in other forms was said to be text in another encoding, or a token file.
+TEST_F(TokenSourceErrorsTest, AFileOfAnotherFormIsCalledByItsName) {
+  const std::string zeros(40, '\0');
+  for (const auto& [bytes, name] : {std::pair<std::string, const char*>{"PAR1" + zeros, "a Parquet file"},
+                                    {"ARROW1" + zeros, "an Arrow file"},
+                                    {"PK\x03\x04" + zeros, "a zip archive"},
+                                    {"\xFF\xFEz" + zeros, "text in UTF-16"},
+                                    {std::string(257, '\0') + "ustar", "a tar archive"}}) {
+    const std::string path = folder_.Write("a", bytes);
+    for (const DataFormat format : {DataFormat::kByContent, DataFormat::kText, DataFormat::kLlmc}) {
+      ExpectRefused(path, kInvalid, absl::StrCat(path, " is ", name, ", which is not read; "), format);
+    }
+    ExpectRefused(folder_.path(), kInvalid, absl::StrCat(path, " is ", name, ", which is not read; "));
+  }
+  ExpectRefused(folder_.Write("a", "\x93NUMPY\x01" + zeros), kInvalid, "it is a NumPy array, not text");
+  const std::string rows = folder_.Write("a", "{\"text\": 1}\n");
+  ExpectRefused(rows, kInvalid, rows + " holds rows of JSON, and is no llm.c token file", DataFormat::kLlmc);
+  ExpectRefused(rows, kInvalid, rows + " has JSON Lines, which only a tokenizer makes tokens of");
+  EXPECT_TRUE(TokenSource::Open(rows, DataFormat::kText).ok());
+  const std::string table = folder_.Write("a.csv", "text\nx\n");
+  ExpectRefused(table, kInvalid, table + " is a table (CSV), which is not read; convert it");
+  EXPECT_TRUE(TokenSource::Open(table, DataFormat::kText).ok());
+}
+
+// Regression: a run on a text ended when the time of its file changed.
+TEST_F(TokenSourceErrorsTest, AFileThatIsOnlyTouchedWhileInUse) {
+  const std::string path = folder_.Write("a.txt", "0123456789");
+  const TokenSource source = TokenSource::Open(path).value();
+  const timespec later[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = 1}};
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), later, 0), 0);
+  int32_t tokens[10];
+  EXPECT_TRUE(source.Read(0, 10, tokens).ok());
 }
 
 TEST_F(TokenSourceErrorsTest, NoTokensOfOnesOwn) {

@@ -112,9 +112,10 @@ TEST(TokenSourceTest, AFolderIsItsFilesInNameOrderWithANewlineBetween) {
   folder.Write(".hidden", "H");
   std::filesystem::create_directory(folder.Path("sub"));
   folder.Write("sub/c.txt", "C");
+  folder.Write("README.md", "R");
   const TokenSource source = TokenSource::Open(folder.path()).value();
-  EXPECT_EQ(Text(source), "Z\nA\n\nB");
-  EXPECT_THAT(source.skipped(), ElementsAre(".hidden (hidden)", "empty (empty)", "sub (folder)"));
+  EXPECT_EQ(Text(source), "Z\nA\n\nB\nC");
+  EXPECT_THAT(source.skipped(), ElementsAre("README.md (describes the data)", "empty (empty)"));
 }
 
 // The fortunes package has an index (x.dat) and a link (x.u8) beside each text x.
@@ -143,16 +144,40 @@ TEST(TokenSourceTest, AFolderOfLlmcFilesIsOneSequence) {
 TEST(TokenSourceTest, TheFormatChoosesAmongTheFilesOfAFolder) {
   const TempFolder folder;
   folder.Write("a.bin", LlmcBytes<uint16_t>({1, 2}));
-  folder.Write("readme", "R");
+  folder.Write("text", "R");
   const TokenSource text = TokenSource::Open(folder.path(), DataFormat::kText).value();
   EXPECT_EQ(Text(text), "R");
-  EXPECT_THAT(text.skipped(), ElementsAre("a.bin (binary)"));
+  EXPECT_THAT(text.skipped(), ElementsAre("a.bin (an llm.c token file, not text)"));
   const TokenSource llmc = TokenSource::Open(folder.path(), DataFormat::kLlmc).value();
   EXPECT_THAT(ReadAllTokens(llmc), ElementsAre(1, 2));
-  EXPECT_THAT(llmc.skipped(), ElementsAre("readme (not an llm.c token file)"));
+  EXPECT_THAT(llmc.skipped(), ElementsAre("text (text, not an llm.c token file)"));
+  EXPECT_THAT(std::string(TokenSource::Open(folder.path()).status().message()),
+              HasSubstr(" mixes text (text) and an llm.c token file (a.bin); set data.format"));
+  folder.Write("text", LlmcBytes<uint32_t>({1}));
   EXPECT_THAT(std::string(TokenSource::Open(folder.path()).status().message()),
               AllOf(HasSubstr("hold tokens of different kinds (text, llm.c for GPT-2, llm.c for Llama-3"),
                     HasSubstr("keep one kind in a folder, or ask for text or llm.c")));
+}
+
+// A run that resumes knows its data by this, and went on with shuffled data of the same length before.
+TEST(TokenSourceTest, TheDigestIsThatOfTheTokensInTheirOrder) {
+  const TempFolder folder;
+  for (const char* name : {"whole", "parts", "reversed"}) std::filesystem::create_directory(folder.Path(name));
+  folder.Write("whole/a", LlmcBytes<uint16_t>({1, 2, 3, 4, 5}));
+  folder.Write("parts/a", LlmcBytes<uint16_t>({1}));
+  folder.Write("parts/b", LlmcBytes<uint16_t>({2, 3, 4, 5}));
+  folder.Write("reversed/a", LlmcBytes<uint16_t>({5, 4, 3, 2, 1}));
+  const auto digest = [&](const std::string& name) { return TokenSource::Open(folder.Path(name))->TokensDigest(); };
+  EXPECT_EQ(digest("whole"), digest("parts"));
+  EXPECT_NE(digest("whole"), digest("reversed"));
+  EXPECT_EQ(TokenSource::Open(folder.Path("whole"))->Slice(1, 3).TokensDigest(), digest("whole"));
+  EXPECT_NE(TokenSource::Open(folder.Path("whole"))->DocumentsDigest().value(),
+            TokenSource::Open(folder.Path("parts"))->DocumentsDigest().value());
+  const std::string one = folder.Write("text", "ab\ncd");
+  std::filesystem::create_directory(folder.Path("texts"));
+  folder.Write("texts/1", "ab");
+  folder.Write("texts/2", "cd");
+  EXPECT_EQ(digest("text"), digest("texts"));
 }
 
 TEST(TokenSourceTest, ASliceIsASourceOfItsOwn) {
