@@ -128,6 +128,10 @@ void Describe(const CheckpointReader& checkpoint) {
   row("data", absl::StrCat("samples of ", Plural(data.sequence_length, "token"),
                            data.shuffled ? absl::StrCat(", shuffled with seed ", data.seed) : ", in their order"));
   row("tokenizer", Printable(data.tokenizer));
+  for (const SavedSource& source : data.sources) {
+    row("tokens of", absl::StrCat(Printable(source.path), ": ", WithCommas(source.tokens), ", digest ",
+                                  absl::Hex(source.digest, absl::kZeroPad16)));
+  }
   if (!data.source_state.empty())
     row("source", absl::StrCat("a state of ", Plural(std::ssize(data.source_state), "byte")));
   row("seed", absl::StrCat(m.seed));

@@ -35,6 +35,7 @@ constexpr int64_t kMaxCount = int64_t{1} << 60;
 constexpr WireLimit kManifestLimits[] = {{"parameters", kMaxSavedParameters, "parameters"},
                                          {"shape", kMaxDimensions, "dimensions in one parameter"},
                                          {"files", kMaxSavedFiles, "files"},
+                                         {"sources", kMaxSavedSources, "sources of data"},
                                          {"state", kMaxSavedStates, "states of an optimizer"}};
 
 template <class... Args>
@@ -144,6 +145,11 @@ absl::Status Check(const Manifest& m) {
   SHALE_RETURN_IF_ERROR(CheckEvaluations(m.evaluations, m.step));
   if (m.data.samples_per_epoch < 1 || m.data.sequence_length < 1) {
     return RefuseManifest("its data has ", m.data.samples_per_epoch, " samples of ", m.data.sequence_length, " tokens");
+  }
+  for (const SavedSource& source : m.data.sources) {
+    if (source.tokens < 0 || source.tokens > kMaxCount) {
+      return RefuseManifest("a source of its data has ", source.tokens, " tokens");
+    }
   }
   if (m.data.begin < 0 || m.data.begin > m.samples) {
     return RefuseManifest("its data begins after ", m.data.begin, " of ", m.samples, " samples");
@@ -338,6 +344,13 @@ std::string SerializeManifest(const Manifest& manifest) {
   // Readers from before there was such a state refuse this field.
   if (!manifest.data.source_state.empty()) data.set_source_state(manifest.data.source_state);
   if (manifest.data.begin != 0) data.set_begin(manifest.data.begin);  // The same holds here.
+  for (const SavedSource& source : manifest.data.sources) {
+    proto::SourceRecord& record = *data.add_sources();
+    record.set_path(source.path);
+    record.set_tokens(source.tokens);
+    record.set_digest(source.digest);
+    record.set_documents(source.documents);
+  }
   proto::LayoutRecord& layout = *m.mutable_layout();
   layout.set_ranks(manifest.ranks);
   layout.set_strategy(manifest.strategy);
@@ -412,6 +425,9 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
                    .tokenizer = m.data().tokenizer(),
                    .source_state = m.data().source_state(),
                    .begin = m.data().begin()};
+  for (const proto::SourceRecord& source : m.data().sources()) {
+    manifest.data.sources.push_back({source.path(), source.tokens(), source.digest(), source.documents()});
+  }
   manifest.ranks = m.layout().ranks();
   manifest.strategy = m.layout().strategy();
   manifest.accumulation = m.layout().accumulation();

@@ -110,6 +110,17 @@ struct SavedParameter {
   bool operator==(const SavedParameter&) const = default;
 };
 
+// The tokens of one source of data.
+struct SavedSource {
+  std::string path;     // For messages: the same tokens elsewhere are the same source.
+  int64_t tokens = 0;   // How many there are.
+  uint64_t digest = 0;  // Of all tokens in their order (TokenSource::TokensDigest).
+  uint64_t documents =
+      0;  // Of where documents begin, if they decide the samples (TokenSource::DocumentsDigest); else 0.
+
+  bool operator==(const SavedSource&) const = default;
+};
+
 // Everything that decides which sample a position in the data means.
 struct SavedData {
   int64_t samples_per_epoch = 0;
@@ -119,6 +130,9 @@ struct SavedData {
   std::string tokenizer;     // Distinguishes one tokenizer from another. Own data of a program has its name here.
   std::string source_state;  // DataSource::StateAt of the position; empty if the source has none.
   int64_t begin = 0;         // Samples that the run took from other data before (Trainer::SetData).
+  // data.path, and then those of data.mix. None of own data of a program, and in checkpoints from before there were
+  // any.
+  std::vector<SavedSource> sources;
 
   bool operator==(const SavedData&) const = default;
 };
@@ -211,5 +225,6 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes);
 inline constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
 inline constexpr int64_t kMaxSavedParameters = int64_t{1} << 18;
 inline constexpr int64_t kMaxSavedFiles = int64_t{1} << 20;
+inline constexpr int64_t kMaxSavedSources = 1000;
 
 }  // namespace shale

@@ -73,6 +73,15 @@ absl::StatusOr<std::shared_ptr<DataSource>> SamplesOf(const TokenSource& source,
   return std::make_shared<TokenSamples>(source, job.batch.sequence_length);
 }
 
+// Returns what checkpoints record of the tokens at `path`.
+absl::StatusOr<SavedSource> SourceOf(const TokenSource& source, const std::string& path, const Job& job) {
+  SavedSource saved = {.path = path, .tokens = source.size(), .digest = source.TokensDigest()};
+  if (job.data.packing != Packing::kCut) {
+    SHALE_ASSIGN_OR_RETURN(saved.documents, source.DocumentsDigest());
+  }
+  return saved;
+}
+
 // Opens data that goes with that of data.path. `field` is where the job names it.
 absl::StatusOr<TokenSource> OpenBeside(const TokenSource& first, const Job& job, absl::string_view field,
                                        const std::string& path, const TextProgress& progress) {
@@ -86,10 +95,12 @@ absl::StatusOr<TokenSource> OpenBeside(const TokenSource& first, const Job& job,
 
 // Mixes the samples of data.mix into those of data.path.
 absl::StatusOr<std::shared_ptr<MixedSamples>> Mix(const TokenSource& source, std::shared_ptr<DataSource> samples,
-                                                  const Job& job, const TextProgress& progress) {
+                                                  const Job& job, const TextProgress& progress,
+                                                  std::vector<SavedSource>* sources) {
   std::vector<MixedPart> parts = {{.source = std::move(samples), .share = kMixWindow}};
   for (const MixedData& mixed : job.data.mix) {
     SHALE_ASSIGN_OR_RETURN(const TokenSource other, OpenBeside(source, job, "data.mix", mixed.path, progress));
+    SHALE_ASSIGN_OR_RETURN(sources->emplace_back(), SourceOf(other, mixed.path, job));
     SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DataSource> others, SamplesOf(other, job, mixed.path, progress));
     parts.push_back({.source = std::move(others), .share = mixed.share});
     parts[0].share -= mixed.share;
@@ -218,6 +229,7 @@ absl::Status JobData::OpenFiles(Job job, const TextProgress& progress) {
   saved_.tokenizer = source.tokenizer();
   if (job.data.packing != Packing::kCut) saved_.tokenizer += NameOfPacking(source, job.data);
   SHALE_RETURN_IF_ERROR(source.CheckVocabulary(Vocabulary(job.model)));
+  SHALE_ASSIGN_OR_RETURN(saved_.sources.emplace_back(), SourceOf(source, job.data.path, job));
   struct HeldOut {
     std::string name, path;
     TokenSource tokens;
@@ -242,7 +254,8 @@ absl::Status JobData::OpenFiles(Job job, const TextProgress& progress) {
   }
   SHALE_ASSIGN_OR_RETURN(std::shared_ptr<DataSource> samples, SamplesOf(source, job, job.data.path, progress));
   if (!job.data.mix.empty()) {
-    SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<MixedSamples> mixed, Mix(source, std::move(samples), job, progress));
+    SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<MixedSamples> mixed,
+                           Mix(source, std::move(samples), job, progress, &saved_.sources));
     absl::StrAppend(&saved_.tokenizer, "; mix of ", mixed->Describe());
     samples = mixed;
   }
@@ -331,6 +344,7 @@ void JobData::GoOnWith(std::unique_ptr<BatchLoader> loader, int64_t position) {
   begin_ = position;
   saved_.tokenizer = Recorded(training_->source().description().name);
   saved_.samples_per_epoch = training_->samples_per_epoch();
+  saved_.sources.clear();
 }
 
 std::string JobData::Recorded(const std::string& name) const {

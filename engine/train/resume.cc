@@ -65,6 +65,31 @@ absl::Status WithWayOut(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(status.message(), kWayOut));
 }
 
+// Returns OK if the tokens of all sources are the same, wherever they lie. Checkpoints from before sources were
+// recorded have none, and so has data of a program.
+absl::Status CheckSameSources(const std::vector<SavedSource>& theirs, const std::vector<SavedSource>& ours) {
+  if (theirs.empty() || ours.empty()) return absl::OkStatus();
+  if (theirs.size() != ours.size()) {
+    return Differs("its data has ", theirs.size(), " sources (data.path and data.mix), that of this run ", ours.size());
+  }
+  for (size_t i = 0; i < ours.size(); ++i) {
+    const SavedSource &a = theirs[i], &b = ours[i];
+    const bool same_tokens = a.digest == b.digest && a.tokens == b.tokens;
+    if (same_tokens && a.documents == b.documents) continue;
+    const std::string field = i == 0 ? "data.path" : absl::StrCat("data.mix[", i - 1, "]");
+    if (same_tokens) {
+      return Differs(field, " (", b.path, ") has the same tokens as ", a.path,
+                     " had, but its documents begin at other places, and so other samples lie at its positions; give "
+                     "the data that the run began with, or begin a new run");
+    }
+    return Differs(field, " is ", b.path, " with ", b.tokens, " tokens of the digest ", absl::Hex(b.digest),
+                   ", and was ", a.path, " with ", a.tokens, " of the digest ", absl::Hex(a.digest),
+                   ": other tokens, or another order of them; give the data that the run began with, or begin a new "
+                   "run");
+  }
+  return absl::OkStatus();
+}
+
 bool SameFolder(const std::string& a, const std::string& b) {
   struct stat first, second;
   return stat(a.c_str(), &first) == 0 && stat(b.c_str(), &second) == 0 && first.st_dev == second.st_dev &&
@@ -177,6 +202,7 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
     return Differs("its data has ", theirs.samples_per_epoch, " samples, that of this run has ", data.samples_per_epoch,
                    "; the position saved in the checkpoint has no meaning in other data");
   }
+  SHALE_RETURN_IF_ERROR(CheckSameSources(theirs.sources, data.sources));
   if (theirs.shuffled != data.shuffled) {
     return Differs("its data.order is ", theirs.shuffled ? "SHUFFLED" : "SEQUENTIAL", ", the job's is the other");
   }

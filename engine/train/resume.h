@@ -42,9 +42,10 @@ struct Resumed {
 std::string FirstDifference(const ModelConfig& model, const ModelConfig& of_job);
 
 // Returns OK if a run of `job` can resume from a checkpoint: the model, the tokenizer, the number, length and order of
-// the samples, the optimizer's rule and the states that it keeps must be the same. Otherwise returns FailedPrecondition
-// with the first difference. Ranks, strategy, accumulation, activation checkpointing, precision, batch size,
-// hyper-parameters of the optimizer and the learning rate may all differ.
+// the samples, the tokens of each source (where both know them), the optimizer's rule and the states that it keeps must
+// be the same. Otherwise returns FailedPrecondition with the first difference. Ranks, strategy, accumulation,
+// activation checkpointing, precision, batch size, hyper-parameters of the optimizer and the learning rate may all
+// differ.
 absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedData& data, const ModelGraph& model);
 
 // Finds the checkpoint that `options` ask for, in `folder` or at options.path. Calls `check`, which refuses a

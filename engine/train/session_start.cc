@@ -86,7 +86,12 @@ absl::Status Session::CheckSame() const {
   SHALE_RETURN_IF_ERROR(CheckSameEverywhere(
       control_, ControlChannel::kSteps, "the trace",
       trace.path.empty() ? "none" : absl::StrCat("one of ", trace.steps, " steps from step ", trace.first_step)));
-  return CheckSameData(data_->saved().tokenizer, data_->saved().samples_per_epoch);
+  const SavedData& data = data_->saved();
+  SHALE_RETURN_IF_ERROR(CheckSameData(data.tokenizer, data.samples_per_epoch));
+  const std::string sources = absl::StrJoin(data.sources, ", ", [](std::string* out, const SavedSource& source) {
+    absl::StrAppend(out, source.path, " (", absl::Hex(source.digest), ")");
+  });
+  return CheckSameEverywhere(control_, ControlChannel::kSteps, "the tokens of the data (their digests)", sources);
 }
 
 absl::Status Session::CheckSameData(const std::string& name, int64_t samples) const {

@@ -33,7 +33,8 @@ Manifest ValidManifest() {
                       .shuffled = true,
                       .seed = ~uint64_t{0},
                       .tokenizer = "bytes",
-                      .begin = 20},
+                      .begin = 20,
+                      .sources = {{"a", 1, ~uint64_t{0}, 2}, {"caf\xc3\xa9.jsonl", 3, 4, 0}}},
              .ranks = 2,
              .strategy = "ZERO2",
              .accumulation = "SHARDED",
@@ -222,6 +223,8 @@ TEST(ManifestTest, CountsThatCannotBeAreRefused) {
     EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.data.begin = bad; }),
                 HasSubstr(absl::StrCat("its data begins after ", bad, " of 48 samples")));
   }
+  EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.data.sources[1].tokens = -1; }),
+              HasSubstr("a source of its data has -1 tokens"));
   EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.data.samples_per_epoch = 0; }),
               HasSubstr("its data has 0 samples"));
   EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.data.sequence_length = 0; }), HasSubstr("samples of 0 tokens"));

@@ -2,6 +2,7 @@
 // of a step.
 #include <filesystem>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -49,13 +50,82 @@ TEST_F(TextDataTest, JsonLinesWithoutATokenizerAreRefused) {
   for (int i = 0; i < 200; ++i) absl::StrAppend(&rows, "{\"text\": \"the quick brown fox ", i, "\"}\n");
   std::filesystem::create_directory(folder_.Path("texts"));
   folder_.Write("texts/rows.jsonl", rows);
-  for (const char* path : {"texts/rows.jsonl", "texts"}) {
+  std::filesystem::create_directories(folder_.Path("deep/inside"));
+  folder_.Write("deep/inside/rows.jsonl", rows);
+  for (const char* path : {"texts/rows.jsonl", "texts", "deep"}) {
     const std::string data = absl::StrCat("path: \"", path, "\"");
     const absl::Status status = Train(SmallJob(data)).status;
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(std::string(status.message()),
                 ::testing::HasSubstr("rows.jsonl has JSON Lines, which only a tokenizer"));
     EXPECT_TRUE(Train(SmallJob(data + " format: TEXT")).status.ok());
+  }
+}
+
+// Regression: a folder as it lies on the hub was trained on README.md, LICENSE and dataset_infos.json.
+TEST_F(TextDataTest, AFolderOfTheHubGivesItsTrainingSplit) {
+  std::filesystem::create_directories(folder_.Path("hub/data"));
+  for (const char* name : {"README.md", "LICENSE", "dataset_infos.json", ".gitattributes"}) {
+    folder_.Write(absl::StrCat("hub/", name), "{ }\n");
+  }
+  for (const char* split : {"train", "validation", "test"}) {
+    folder_.Write(absl::StrCat("hub/data/", split, "-00000-of-00001.json"),
+                  absl::StrCat("[{\"text\": \"the ", split, "\"}]"));
+  }
+  const Job job = SmallJob("path: \"hub\" tokenizer: \"tokenizer\"");
+  const absl::StatusOr<Tokenizer> tokenizer = Tokenizer::Load(folder_.Path("tokenizer"));
+  const auto text_of = [&](const Job& of, bool evaluation) -> std::string {
+    const absl::StatusOr<TokenSource> tokens =
+        OpenJobTokens(of, evaluation ? "data.evaluation_path" : "data.path", of.data.path, {});
+    if (!tokens.ok()) return std::string(tokens.status().message());
+    std::vector<int32_t> read(tokens->size());
+    EXPECT_TRUE(tokens->Read(0, tokens->size(), read.data()).ok());
+    return tokenizer->Decode(read, false);
+  };
+  EXPECT_EQ(text_of(job, false), "the train");
+  EXPECT_THAT(text_of(job, true), ::testing::HasSubstr("has the splits validation ("));
+  Job together = job;
+  together.data.splits = Splits::kTogether;
+  EXPECT_EQ(text_of(together, false), "the testthe trainthe validation");
+  std::filesystem::remove(folder_.Path("hub/data/test-00000-of-00001.json"));
+  EXPECT_EQ(text_of(job, true), "the validation");
+  std::filesystem::remove(folder_.Path("hub/data/train-00000-of-00001.json"));
+  EXPECT_THAT(text_of(job, false), ::testing::HasSubstr("is of the split validation by its name, and no file of the "
+                                                        "split train; name the files"));
+  folder_.Write("hub/README.md", "---\nlicense: mit\nconfigs:\n- config_name: default\n---\n");
+  EXPECT_THAT(text_of(job, false), ::testing::HasSubstr("README.md says which files are which data (configs)"));
+}
+
+// Regression: a run went on with shuffled or reversed data of the same length.
+TEST_F(TextDataTest, ARunGoesOnWithTheSameTokensAlone) {
+  const auto rows = [](int first, int step) {
+    std::string text;
+    for (int i = 0; i < 60; ++i)
+      absl::StrAppend(&text, "{\"text\": \"the ", (first + i * step) % 60 + 100, " dogs\"}\n");
+    return text;
+  };
+  folder_.Write("a.jsonl", rows(0, 1));
+  folder_.Write("b.jsonl", rows(0, 7));
+  const auto job = [&](const std::string& path, const std::string& mix) {
+    return SmallJob(absl::StrCat("path: \"", path, "\" mix: \"300 ", mix, "\" tokenizer: \"tokenizer\""),
+                    {"checkpoint.every_steps=2"});
+  };
+  const std::vector<double> whole = Losses(Train(job("a.jsonl", "b.jsonl"), "saved"));
+  ASSERT_EQ(whole.size(), 4);
+  const std::vector<double> rest(whole.begin() + 2, whole.end());
+  // The same tokens elsewhere, in other files and in another form.
+  std::filesystem::create_directory(folder_.Path("c"));
+  folder_.Write("c/1.json", "[{\"text\": \"the 100 dogs\"}]");
+  folder_.Write("c/2.ndjson", rows(0, 1).substr(rows(0, 1).find('\n') + 1));
+  EXPECT_EQ(Losses(Train(job("c", "b.jsonl"), "", From("saved", 2))), rest);
+  for (const auto& [first, step, path] : {std::tuple(0, 13, "data.path"), {59, 59, "data.path"}, {0, 7, ""}}) {
+    folder_.Write("d.jsonl", rows(first, step));
+    const bool of_mix = path == std::string();
+    const absl::Status other =
+        Train(of_mix ? job("a.jsonl", "a.jsonl") : job("d.jsonl", "b.jsonl"), "", From("saved", 2)).status;
+    EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition) << other;
+    EXPECT_THAT(std::string(other.message()), ::testing::HasSubstr(of_mix ? "data.mix[0] is " : "data.path is "));
+    EXPECT_THAT(std::string(other.message()), ::testing::HasSubstr(": other tokens, or another order of them; give "));
   }
 }
 
@@ -228,6 +298,9 @@ TEST_F(TextDataTest, JobsNameTheTokenizer) {
   };
   EXPECT_NE(error("path: \"rows\" format: JSONL").find("data.format: JSONL needs a tokenizer; give the folder of a"),
             std::string::npos);
+  EXPECT_NE(error("path: \"rows\" bad_bytes: REPLACE").find("data.bad_bytes: without a tokenizer the tokens are the"),
+            std::string::npos);
+  EXPECT_NE(error("splits: TOGETHER").find("data.splits: only files of data.path have it"), std::string::npos);
   EXPECT_NE(error("tokenizer: \"tokenizer\"").find("data.tokenizer: only files of data.path have it"),
             std::string::npos);
   folder_.Write("long", "{\"text\": \"" + std::string(99, 'q') + " the quick brown fox jumps over the lazy dog\"}\n");
@@ -236,7 +309,9 @@ TEST_F(TextDataTest, JobsNameTheTokenizer) {
   EXPECT_NE(small.message().find(" does not fit a vocabulary of 300; the model needs at least "), std::string::npos)
       << small;
   // The records of runs name it, too.
-  const Job job = SmallJob("path: \"rows\" format: JSONL tokenizer: \"tokenizer\" loss_on: ALL bad_lines: SKIP");
+  const Job job = SmallJob(
+      "path: \"rows\" format: JSONL tokenizer: \"tokenizer\" loss_on: ALL bad_lines: SKIP "
+      "bad_bytes: REPLACE splits: TOGETHER");
   EXPECT_EQ(job.data.tokenizer, std::filesystem::path(folder_.Path("tokenizer")).lexically_normal());
   const absl::StatusOr<Job> again = ParseRecordedJob(ResolvedJobText(job), "job");
   ASSERT_TRUE(again.ok()) << again.status();
