@@ -141,8 +141,7 @@ absl::StatusOr<Content> RecognizeContent(const InputFile& file) {
     content.kind = ContentKind::kTokens;
     content.name = absl::StrCat(format->article, " ", format->file);
     content.format = format;
-  } else if (IsNamedJsonLines(name) || absl::EndsWithIgnoreCase(name, ".json") ||
-             (format != nullptr && BeginsRows(head))) {
+  } else if (IsNamedJsonLines(name) || absl::EndsWithIgnoreCase(name, ".json") || BeginsRows(head)) {
     content = {.kind = ContentKind::kRows, .name = "rows of JSON", .packed = content.packed, .is_text = true};
   } else if (format == nullptr) {
     content.kind = ContentKind::kBinary;

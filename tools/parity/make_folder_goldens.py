@@ -19,8 +19,8 @@ import tempfile
 import warnings
 
 _FOLDERS = ["", "", "", "data/", "data/", "train/", "test/", "a/b/", "dev/", "my-training-2/", "__cache/", ".hidden/"]
-_STEMS = ["train", "test", "validation", "valid", "dev", "x", "y", "pretrain", "latest", "my_test", "eval.2", "training",
-          "devices", "Z", "train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"]
+_STEMS = ["train", "test", "validation", "valid", "dev", "x", "y", "pretrain", "latest", "my_test", "eval.2",
+          "training", "devices", "Z", "train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"]
 _ENDINGS = [".jsonl", ".jsonl", ".jsonl", ".json", ".ndjson", ".jsonl.gz", ".txt"]
 _BESIDE = ["README.md", "dataset_infos.json", ".gitattributes", "dataset_info.json", "config.json"]
 
@@ -46,7 +46,7 @@ def random_folder(source):
     """Returns the paths in a folder."""
     names = {random_name(source) for _ in range(source.randint(1, 5))}
     if source.random() < 0.5:
-        names = {name[:-len(".jsonl")] + source.choice(_ENDINGS) for name in names}
+        names = {name[:-len(".jsonl")] + source.choice(_ENDINGS) for name in sorted(names)}
     names |= {name for name in _BESIDE if source.random() < 0.2}
     return sorted(names)
 
