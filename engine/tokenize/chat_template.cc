@@ -62,7 +62,14 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Load(const std::string& folder) {
     source = config["chat_template"].get<std::string>();
   }
   if (!source.ok()) return source.status();
-  SHALE_ASSIGN_OR_RETURN(const SpecialTokens special_tokens, ReadSpecialTokens(folder));
+  SHALE_ASSIGN_OR_RETURN(SpecialTokens special_tokens, ReadSpecialTokens(folder));
+  // The digest stands in checkpoints, so tokens that a template does not read must not change it, nor their order.
+  special_tokens.erase(
+      std::remove_if(
+          special_tokens.begin(), special_tokens.end(),
+          [&](const auto& token) { return !config.contains(token.first) && !absl::StrContains(*source, token.first); }),
+      special_tokens.end());
+  std::sort(special_tokens.begin(), special_tokens.end());
   absl::StatusOr<ChatTemplate> chat = Parse(*source, special_tokens);
   if (chat.ok()) return chat;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", chat.status().message()));

@@ -186,6 +186,15 @@ TEST_F(PreparedTextTest, TheChatTemplateIsPartOfTheTokenizer) {
   EXPECT_THAT(first->tokens.tokenizer(), ::testing::MatchesRegex(pattern));
   EXPECT_THAT(Prepare()->tokens.tokenizer(), ::testing::MatchesRegex(pattern));
   EXPECT_NE(Prepare()->tokens.tokenizer(), first->tokens.tokenizer());
+  // Special tokens belong to it if it reads them, or if tokenizer_config.json names them: checkpoints record so.
+  Write(chat, rest);
+  Write(text_.tokenizer + "/config.json", "{\"model_type\": \"qwen3\"}");
+  Write(text_.tokenizer + "/tokenizer_config.json", "{\"tokenizer_class\": \"GPT2Tokenizer\", \"eos_token\": null}");
+  EXPECT_EQ(Prepare()->tokens.tokenizer(), first->tokens.tokenizer());
+  Write(chat, rest + "{{ bos_token }}");
+  const std::string reads = Prepare()->tokens.tokenizer();
+  Write(text_.tokenizer + "/special_tokens_map.json", "{\"bos_token\": \"!\"}");
+  EXPECT_NE(Prepare()->tokens.tokenizer(), reads);
 }
 
 TEST_F(PreparedTextTest, DocumentsAreKnownAndPacked) {
