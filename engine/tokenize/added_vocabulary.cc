@@ -2,7 +2,40 @@
 
 #include <algorithm>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
 namespace shale {
+namespace {
+
+absl::Status WrongToken(absl::string_view where, const Json& found, absl::string_view wanted) {
+  return absl::InvalidArgumentError(absl::StrCat(where, ": found ", ShownJson(found), "; wanted ", wanted));
+}
+
+}  // namespace
+
+absl::StatusOr<GivenToken> ReadGivenToken(const Json& json, absl::string_view where) {
+  if (!json.is_object()) return WrongToken(where, json, R"(an object with "content")");
+  GivenToken token;
+  for (const auto& [name, value] : json.items()) {
+    if (name == "content" && value.is_string()) {
+      token.content = value.get<std::string>();
+    } else if (name == "normalized" && value.is_boolean()) {
+      token.normalized = value.get<bool>();
+    } else if (value.is_boolean() &&
+               (name == "single_word" || name == "lstrip" || name == "rstrip" || name == "special")) {
+      (name == "single_word" ? token.single_word
+       : name == "lstrip"    ? token.left_strip
+       : name == "rstrip"    ? token.right_strip
+                             : token.special) = value.get<bool>();
+    } else if (name != "id" && name != "__type") {
+      return WrongToken(absl::StrCat(where, ".", name), value,
+                        "\"content\" and the flags single_word, lstrip, rstrip, normalized and special alone");
+    }
+  }
+  if (token.content.empty()) return WrongToken(where, json, "a \"content\" that is not empty");
+  return token;
+}
 
 int64_t AddedVocabulary::InModel(const std::string& content) const {
   if (!vocabulary_.is_object()) return -1;

@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/hugging_face/strict_json.h"
 
@@ -24,6 +25,9 @@ struct GivenToken {
 
   bool is_normalized() const { return normalized.value_or(!special); }
 };
+
+// Reads an AddedToken: an object with "content" and flags. `where` names it in messages.
+absl::StatusOr<GivenToken> ReadGivenToken(const Json& json, absl::string_view where);
 
 class AddedVocabulary {
  public:

@@ -303,29 +303,6 @@ class Collector {
 
 }  // namespace
 
-absl::StatusOr<GivenToken> ReadGivenToken(const Json& json, absl::string_view where) {
-  if (!json.is_object()) return Wrong(where, json, R"(an object with "content")");
-  GivenToken token;
-  for (const auto& [name, value] : json.items()) {
-    if (name == "content" && value.is_string()) {
-      token.content = value.get<std::string>();
-    } else if (name == "normalized" && value.is_boolean()) {
-      token.normalized = value.get<bool>();
-    } else if (value.is_boolean() &&
-               (name == "single_word" || name == "lstrip" || name == "rstrip" || name == "special")) {
-      (name == "single_word" ? token.single_word
-       : name == "lstrip"    ? token.left_strip
-       : name == "rstrip"    ? token.right_strip
-                             : token.special) = value.get<bool>();
-    } else if (name != "id" && name != "__type") {
-      return Wrong(absl::StrCat(where, ".", name), value,
-                   "\"content\" and the flags single_word, lstrip, rstrip, normalized and special alone");
-    }
-  }
-  if (token.content.empty()) return Wrong(where, json, "a \"content\" that is not empty");
-  return token;
-}
-
 absl::StatusOr<OrderedObject> ParseOrdered(absl::string_view text, std::vector<std::string>* extra_names) {
   OrderedObject object;
   SHALE_RETURN_IF_ERROR(ParseStrictJson(text).status());

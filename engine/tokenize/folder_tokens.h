@@ -46,7 +46,4 @@ struct FolderTokens {
 // which transformers would make another tokenizer than Shale does.
 absl::StatusOr<FolderTokens> ReadFolderTokens(const TokenFilesOfFolder& files, TokenizerClass tokenizer_class);
 
-// Reads an AddedToken: an object with "content" and flags. `where` names it in messages.
-absl::StatusOr<GivenToken> ReadGivenToken(const Json& json, absl::string_view where);
-
 }  // namespace shale
