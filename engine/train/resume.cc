@@ -39,8 +39,7 @@ std::vector<std::string> ModelLines(ModelConfig model) {
   if (auto* decoder = std::get_if<DecoderConfig>(&model); decoder && decoder->position == PositionKind::kRotary) {
     decoder->max_positions = 0;
   }
-  Job job;
-  job.model = std::move(model);
+  const Job job = {.model = std::move(model)};
   return absl::StrSplit(ResolvedJobText(job), '\n');
 }
 
