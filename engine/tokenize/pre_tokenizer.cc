@@ -146,6 +146,8 @@ absl::StatusOr<PreTokenizer> PreTokenizer::Read(const JsonPart& part) {
     if (std::holds_alternative<ByteLevel>(*step)) {
       if (result.byte_level_) return p.Error("ByteLevel occurs twice");
       result.byte_level_ = true;
+    } else if (result.byte_level_ && std::holds_alternative<Metaspace>(*step)) {
+      return p.Error("Metaspace is not supported behind ByteLevel");  // It would add what stands for no byte.
     }
     result.steps_.push_back(*std::move(step));
   }

@@ -9,7 +9,7 @@ namespace shale {
 TextBudget::TextBudget(size_t bytes)
     : bytes_(bytes),
       most_bytes_(std::max(4 * bytes, std::min(12 * bytes + (size_t{1} << 16), size_t{1} << 28))),
-      deadline_(std::chrono::steady_clock::now() + std::chrono::seconds(3) + std::chrono::microseconds(bytes)) {}
+      deadline_(std::chrono::steady_clock::now() + std::chrono::seconds(2) + std::chrono::microseconds(bytes)) {}
 
 absl::Status TextBudget::CheckBytes(size_t bytes) const {
   if (bytes <= most_bytes_) return absl::OkStatus();
@@ -27,7 +27,7 @@ absl::Status TextBudget::CheckPieces(size_t pieces, size_t bytes) const {
 absl::Status TextBudget::CheckClock() const {
   if (std::chrono::steady_clock::now() < deadline_) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("the tokenizer takes more than 3 seconds and a microsecond for each byte of a text of ", bytes_,
+      absl::StrCat("the tokenizer takes more than 2 seconds and a microsecond for each byte of a text of ", bytes_,
                    " bytes, the most that is allowed"));
 }
 

@@ -15,7 +15,7 @@ inline constexpr size_t kMaxSteps = 64;
 // Used by one thread.
 class TextBudget {
  public:
-  // Of a text of this many bytes: three seconds and a microsecond for each byte. Normal forms of known tokenizers take
+  // Of a text of this many bytes: two seconds and a microsecond for each byte. Normal forms of known tokenizers take
   // a hundredth of that. Thousands of bytes may become twelve times as many, as NFKC can make them, and millions four
   // times.
   explicit TextBudget(size_t bytes);

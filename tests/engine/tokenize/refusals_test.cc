@@ -99,6 +99,15 @@ TEST(RefusalsTest, OtherPartsDoNotGrowEither) {
             "post_processor.single[0].SpecialToken: more than 1024 tokens around a text are not supported");
 }
 
+// The marks that Metaspace puts before a text stand for no byte, and ended the process.
+TEST(RefusalsTest, MarksDoNotFollowBytes) {
+  const std::string bytes = R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false})";
+  const std::string marks = R"({"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true})";
+  EXPECT_EQ(LimitWith("qwen2", bytes, absl::StrCat(bytes, ",", marks), "a b"),
+            "pre_tokenizer.pretokenizers[2]: Metaspace is not supported behind ByteLevel");
+  EXPECT_EQ(LimitWith("qwen2", bytes, absl::StrCat(marks, ",", bytes), "a b"), "");
+}
+
 // Each space was a token that looked at all other spaces, which took minutes.
 TEST(RefusalsTest, SpacesBesideTokensAreLookedAtOnce) {
   for (const char* strips : {"lstrip", "rstrip"}) {
