@@ -191,7 +191,7 @@ TEST_F(PreparedTextTest, TheChatTemplateIsPartOfTheTokenizer) {
   Write(text_.tokenizer + "/config.json", "{\"model_type\": \"qwen3\"}");
   Write(text_.tokenizer + "/tokenizer_config.json", "{\"tokenizer_class\": \"GPT2Tokenizer\", \"eos_token\": null}");
   EXPECT_EQ(Prepare()->tokens.tokenizer(), first->tokens.tokenizer());
-  Write(chat, rest + "{{ bos_token }}");
+  Write(chat, "{{ bos_token }}" + rest);
   const std::string reads = Prepare()->tokens.tokenizer();
   Write(text_.tokenizer + "/special_tokens_map.json", "{\"bos_token\": \"!\"}");
   EXPECT_NE(Prepare()->tokens.tokenizer(), reads);
