@@ -40,14 +40,14 @@ install_packages() {
 }
 
 # say_build_time CUDA: says how long a first build of the tools takes; CUDA is yes or no. A core of a Zen 4 takes about
-# 340 seconds without CUDA, one of a Zen 5 two thirds of that, and one without AVX-512 up to 2.5 times as long. nvcc adds
-# about half.
+# 340 seconds without CUDA, one of a Zen 5 two thirds of that, and one without AVX-512 up to 2.5 times as long. With
+# nvcc it is about half as much again.
 say_build_time() {
   local cores least=230 most=850
   cores=$(nproc)
   [[ $1 == no ]] || least=350 most=1300
-  echo "Building on $cores cores. The first time this takes about $(((least + 60 * cores - 1) / (60 * cores))) to" \
-    "$(((most + 60 * cores - 1) / (60 * cores))) minutes, later seconds."
+  echo "Building on $cores cores. The first time this takes about $(((least - 1) / (60 * cores) + 1)) to" \
+    "$(((most - 1) / (60 * cores) + 1)) minutes, later seconds."
 }
 
 # Returns whether programs can find an NVIDIA driver on this machine.
