@@ -95,13 +95,15 @@ std::string DiskSpaceWarning(const JobPlan& plan, const CheckpointConfig& config
   // A checkpoint is written before an older one is removed.
   const int64_t bytes = BytesOfCheckpoint(plan), kept = config.keep_last + (config.keep_best ? 1 : 0) + 1;
   const int64_t more = std::max<int64_t>(1, kept - std::ssize(*there));
-  const auto free = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
-  if (static_cast<double>(bytes) * static_cast<double>(more) <= free) return "";
-  return absl::StrCat("warning: a checkpoint takes ", FormatBytes(bytes), ", and ", Plural(more, "more checkpoint"),
-                      " at the same time ", FormatBytes(bytes * more), ", but ", folder.path(), " has ",
-                      FormatBytes(static_cast<int64_t>(free)),
-                      " free; free some, choose another disk "
-                      "(telemetry.run_folder), or keep fewer (checkpoint.keep_last)");
+  constexpr double kMostBytes = 9e18;  // More is no number of bytes.
+  const double needed = std::min(kMostBytes, static_cast<double>(bytes) * static_cast<double>(more));
+  const double free = std::min(kMostBytes, static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize));
+  if (needed <= free) return "";
+  return absl::StrCat("warning: a checkpoint takes ", FormatBytes(bytes), ", and the ", Plural(more, "checkpoint"),
+                      " that the run will add ", FormatBytes(static_cast<int64_t>(needed)), ", but ", folder.path(),
+                      " has ", FormatBytes(static_cast<int64_t>(free)),
+                      " free; free some, choose another disk (telemetry.run_folder), or keep fewer "
+                      "(checkpoint.keep_last)");
 }
 
 }  // namespace shale

@@ -402,7 +402,8 @@ class ToolsTest(unittest.TestCase):
         self.fail("it ended before its third step")
 
     def test_a_signal_ends_the_run_at_a_step_boundary_with_the_folder_whole(self):
-        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Whoever runs the tests may ignore it, and so would `train`.
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
             run = "stopped-%d" % code
             process = self.start("--set=telemetry.run_folder=" + run)
             process.send_signal(number)
@@ -415,6 +416,23 @@ class ToolsTest(unittest.TestCase):
                              ["checkpoints", "job.textproto", "last_checkpoint", "metrics.jsonl", "plan.txt"])
             text = self.call(_GENERATE, "--run=" + run, "--tokens=3")
             self.assertEqual(text.returncode, 0, text.stderr.decode())
+
+    def test_it_says_what_it_measured_and_what_the_disk_lacks(self):
+        with open(self.path("job.textproto"), encoding="utf-8") as job:
+            text = job.read().replace("peak_flops: 1e11", "")
+        with open(self.path("measured.textproto"), "w", encoding="utf-8") as job:
+            job.write(text)
+        result = self.call(_TRAIN, "--job=measured.textproto", "--set=checkpoint.keep_last=1000000000000",
+                           "--set=lr_schedule.steps=2")
+        output = result.stdout.decode()
+        self.assertEqual(result.returncode, 0, result.stderr.decode())
+        time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+        self.assertRegex(output, rf"(?m)^peak of a rank  [\d.]+ [GT]FLOP/s, measured {time} \(telemetry.peak_flops\)$")
+        self.assertRegex(output, r"(?m)^warning: a checkpoint takes [\d.]+ [KM]iB, and the [\d,]+ checkpoints that the "
+                         r"run will add [\d.,]+ \w+, but runs/test has [\d.]+ \w+ free; free some, ")
+        recorded = self.read("runs/test/job.textproto")
+        self.assertRegex(recorded, r"(?m)^  peak_flops: [\d.e+]+$")
+        self.assertRegex(recorded, rf'(?m)^  peak_flops_measured: "{time}"$')
 
     def test_a_second_signal_ends_it_at_once(self):
         # A step takes a minute or more: the reference kernels' plain loops are far too slow for this model.

@@ -390,7 +390,9 @@ checkpoint { every_steps: 4 })")
   for (int step = 1; step <= 9; ++step) {
     absl::StrAppend(&rows, "{\"step\": ", step, "}\n");
     ASSERT_TRUE(WriteFileDurably(Path("run/metrics.jsonl"), rows + "{\"st").ok());
-    if (step < 9) EXPECT_TRUE(claim().ok()) << step;
+    if (step < 9) {
+      EXPECT_TRUE(claim().ok()) << step;
+    }
   }
   expect_refused();
 }
