@@ -18,19 +18,18 @@ class Conversation {
  public:
   Conversation(const Tokenizer& tokenizer, const ChatTemplate& chat, const std::string& system)
       : encoder_(tokenizer), chat_(chat) {
-    if (!system.empty()) messages_.push_back({.role = "system", .content = system});
+    if (!system.empty()) messages_.emplace_back("system", system);
     kept_ = messages_.size();
   }
 
-  void Add(std::string role, std::string content) {
-    messages_.push_back({.role = std::move(role), .content = std::move(content)});
-  }
+  void Add(std::string role, std::string content) { messages_.emplace_back(std::move(role), std::move(content)); }
   // Returns the tokens of the conversation up to where the assistant goes on. Forgets the oldest turns until they are
   // fewer than `positions`. Returns OutOfRange, and forgets the last message alone, if that does not fit by itself.
   absl::StatusOr<std::vector<int32_t>> Tokens(int64_t positions) {
     std::vector<ChatMessage> messages = messages_;
     while (true) {
-      SHALE_ASSIGN_OR_RETURN(const std::string text, chat_.Render(messages, /*add_generation_prompt=*/true));
+      SHALE_ASSIGN_OR_RETURN(const std::string text,
+                             chat_.Render({.messages = messages}, /*add_generation_prompt=*/true));
       std::vector<int32_t> tokens;
       SHALE_RETURN_IF_ERROR(encoder_.Encode(text, {}, &tokens));
       if (std::ssize(tokens) < positions) {

@@ -133,7 +133,7 @@ absl::Status ChatOnTerminal(Generator& generator, const std::optional<Tokenizer>
         "--chat needs a tokenizer with a chat template in the run's folder hf, which is "
         "there if the run was tuned from a Hugging Face folder");
   }
-  SHALE_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::Load(RunHfPath(flags.run)));
+  SHALE_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::Load(RunHfPath(flags.run), generator.job().data.date));
   const bool terminal = isatty(STDIN_FILENO) != 0;
   ChatOptions options{.system = flags.system,
                       .positions = generator.positions(),

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/text/numbers.h"
+#include "engine/text/quote.h"
 
 namespace shale {
 
@@ -21,6 +22,29 @@ std::string NamesOfFiles(const std::vector<std::string>& names, absl::string_vie
       absl::StrCat(Plural(std::ssize(names), what), ": ", absl::StrJoin(names.begin(), names.begin() + named, ", "));
   if (named < names.size()) absl::StrAppend(&text, " and ", names.size() - named, " more");
   return text;
+}
+
+void ShowRows(const TokenizeTotals& totals, const std::function<void(absl::string_view)>& print) {
+  if (totals.skipped > 0) {
+    print(absl::StrCat("skipped ", Plural(totals.skipped, "bad line"), "; the first: ", totals.first_skipped));
+  }
+  if (totals.replaced > 0) {
+    print(absl::StrCat("U+FFFD took the place of what is not UTF-8, ", Plural(totals.replaced, "time"),
+                       "; the first: ", totals.first_replaced));
+  }
+  if (totals.dropped > 0) {
+    print(absl::StrCat("the chat template leaves out something of ", Plural(totals.dropped, "row"),
+                       "; the first: ", totals.first_dropped));
+  }
+  if (totals.spelled > 0) {
+    print(absl::StrCat("a special token is spelled in ", Plural(totals.spelled, "row"),
+                       " (data.spelled_tokens says what it becomes); the first: ", totals.first_spelled));
+  }
+  if (!totals.ignored.empty()) {
+    std::vector<std::string> names;
+    for (const std::string& name : totals.ignored) names.push_back(Quoted(name));
+    print(absl::StrCat("nothing reads these members of rows: ", absl::StrJoin(names, ", ")));
+  }
 }
 
 TextProgress ShowText(std::function<void(absl::string_view)> print) {
@@ -41,13 +65,7 @@ TextProgress ShowText(std::function<void(absl::string_view)> print) {
       print(absl::StrCat("read ", NamesOfFiles(report.files, "file")));
     }
     if (!report.skipped_files.empty()) print(absl::StrCat("left out ", NamesOfFiles(report.skipped_files, "file")));
-    if (totals.skipped > 0) {
-      print(absl::StrCat("skipped ", Plural(totals.skipped, "bad line"), "; the first: ", totals.first_skipped));
-    }
-    if (totals.replaced > 0) {
-      print(absl::StrCat("U+FFFD took the place of what is not UTF-8, ", Plural(totals.replaced, "time"),
-                         "; the first: ", totals.first_replaced));
-    }
+    ShowRows(totals, print);
   };
   progress.packed = [print](const std::string& path, const DocumentsReport& report) {
     std::string line = absl::StrCat(path, ": ", Plural(report.documents, "document"), " in ",

@@ -13,6 +13,10 @@ namespace shale {
 // Returns "12 files: a, b, c, d, e and 7 more".
 std::string NamesOfFiles(const std::vector<std::string>& names, absl::string_view what);
 
+// Prints, a line each, what a reader of rows should know: rows that were skipped, bytes that were replaced, what chat
+// templates leave out, rows that spell special tokens, and members that nothing reads.
+void ShowRows(const TokenizeTotals& totals, const std::function<void(absl::string_view)>& print);
+
 // Returns what shows how text becomes tokens: a counter on a terminal, and lines, by `print`, when it is done.
 TextProgress ShowText(std::function<void(absl::string_view)> print);
 

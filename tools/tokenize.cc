@@ -46,6 +46,8 @@ struct Flags {
   std::string special_token = "<|endoftext|>";
   bool skip_bad_lines = false;
   bool replace_bad_bytes = false;
+  bool allow_dropped_text = false;
+  std::string date;
 };
 
 // Shows in a terminal how much of the data was read.
@@ -84,13 +86,7 @@ BadLines BadLinesOf(const Flags& flags) { return flags.skip_bad_lines ? BadLines
 
 void PrintSkipped(const TokenizeTotals& totals, const DocumentReader& reader) {
   if (!reader.skipped().empty()) std::printf("left out %s\n", NamesOfFiles(reader.skipped(), "file").c_str());
-  if (totals.skipped > 0) {
-    std::printf("skipped %s; the first: %s\n", Plural(totals.skipped, "bad line").c_str(),
-                totals.first_skipped.c_str());
-  }
-  if (totals.replaced == 0) return;
-  std::printf("U+FFFD took the place of what is not UTF-8, %s; the first: %s\n",
-              Plural(totals.replaced, "time").c_str(), totals.first_replaced.c_str());
+  ShowRows(totals, [](absl::string_view line) { std::printf("%s\n", std::string(line).c_str()); });
 }
 
 DocumentReader::Options ReaderOptions(const Flags& flags, bool cut_lines) {
@@ -153,8 +149,11 @@ absl::Status Tokenize(const Flags& flags) {
   if (flags.tokenizer.empty()) return absl::InvalidArgumentError("give one of --tokenizer and --train");
   SHALE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.tokenizer));
   // The files cannot say which tokens count in the loss, so all of them do.
-  TokenizeOptions options = {.threads = Threads(flags), .loss_on = LossOn::kAll, .bad_lines = BadLinesOf(flags)};
-  const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Load(FolderOf(flags.tokenizer));
+  TokenizeOptions options = {.threads = Threads(flags),
+                             .loss_on = LossOn::kAll,
+                             .bad_lines = BadLinesOf(flags),
+                             .allow_dropped_text = flags.allow_dropped_text};
+  const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Load(FolderOf(flags.tokenizer), flags.date);
   if (chat.ok()) {
     options.chat = &*chat;
   } else {
@@ -209,6 +208,9 @@ int main(int argc, char** argv) {
               &flags.skip_bad_lines);
   line.Switch("replace_bad_bytes", "Put U+FFFD in the place of bytes that are not UTF-8, and count them.",
               &flags.replace_bad_bytes);
+  line.Switch("allow_dropped_text", "Take rows of which the chat template leaves out something, and count them.",
+              &flags.allow_dropped_text);
+  line.Text("date", "DAY", "The day that chat templates write as today's, such as 2026-11-28.", &flags.date);
   line.Switch("train", "Train a vocabulary on the data, and write its tokenizer.json.", &flags.train);
   line.Integer("vocabulary", "With --train: tokens in the vocabulary, the bytes and the special token included.", 257,
                1 << 20, &flags.vocabulary);

@@ -60,8 +60,11 @@ struct DataConfig {
   BadLines bad_lines = BadLines::kRefuse;
   BadBytes bad_bytes = BadBytes::kFail;  // kFail without a tokenizer.
   Splits splits = Splits::kByName;
-  bool for_evaluation = false;  // Whether `path` is data to evaluate a model on. No field of a job.
-  std::string cache;            // Keeps the tokens of text. Empty: beside the run folder.
+  bool for_evaluation = false;      // Whether `path` is data to evaluate a model on. No field of a job.
+  bool allow_dropped_text = false;  // Whether chat templates may leave out what messages say.
+  SpelledTokens spelled_tokens = SpelledTokens::kInMessages;
+  std::string date;   // The day that chat templates write as today's, "2026-11-28". Empty: none.
+  std::string cache;  // Keeps the tokens of text. Empty: beside the run folder.
   LongDocuments long_documents = LongDocuments::kSplit;
   std::vector<MixedData> mix;                        // The shares sum to less than kMixWindow; path has what is left.
   std::vector<EvaluationSource> evaluation_sources;  // None if evaluation_path is given.

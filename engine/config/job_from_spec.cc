@@ -25,6 +25,9 @@ DataConfig DataFromSpec(const proto::DataSpec& spec) {
   config.bad_lines = FromSpec(spec.bad_lines(), config.bad_lines);
   config.bad_bytes = FromSpec(spec.bad_bytes(), config.bad_bytes);
   config.splits = FromSpec(spec.splits(), config.splits);
+  config.allow_dropped_text = spec.allow_dropped_text();
+  config.spelled_tokens = FromSpec(spec.spelled_tokens(), config.spelled_tokens);
+  config.date = spec.date();
   config.cache = spec.cache();
   config.long_documents = FromSpec(spec.long_documents(), config.long_documents);
   for (const std::string& text : spec.mix()) config.mix.push_back(MixedDataFromText(text));

@@ -29,6 +29,11 @@ void Print(const DataConfig& config, proto::DataSpec& spec) {
   if (config.bad_lines != BadLines::kRefuse) spec.set_bad_lines(ToSpec<proto::DataSpec::BadLines>(config.bad_lines));
   if (config.bad_bytes != BadBytes::kFail) spec.set_bad_bytes(ToSpec<proto::DataSpec::BadBytes>(config.bad_bytes));
   if (config.splits != Splits::kByName) spec.set_splits(ToSpec<proto::DataSpec::Splits>(config.splits));
+  if (config.allow_dropped_text) spec.set_allow_dropped_text(true);
+  if (config.spelled_tokens != SpelledTokens::kInMessages) {
+    spec.set_spelled_tokens(ToSpec<proto::DataSpec::SpelledTokens>(config.spelled_tokens));
+  }
+  if (!config.date.empty()) spec.set_date(config.date);
   if (!config.cache.empty()) spec.set_cache(config.cache);
   if (config.long_documents != LongDocuments::kSplit) {
     spec.set_long_documents(ToSpec<proto::DataSpec::LongDocuments>(config.long_documents));

@@ -39,6 +39,8 @@ static_assert(Same(LossOn::kAll, proto::DataSpec::ALL));
 static_assert(Same(BadLines::kSkip, proto::DataSpec::SKIP));
 static_assert(Same(BadBytes::kReplace, proto::DataSpec::REPLACE));
 static_assert(Same(Splits::kTogether, proto::DataSpec::TOGETHER));
+static_assert(Same(SpelledTokens::kInAllRows, proto::DataSpec::IN_ALL_ROWS));
+static_assert(Same(SpelledTokens::kRefuse, proto::DataSpec::NOT_ALLOWED));
 static_assert(Same(Strategy::kZero1, proto::ShardingSpec::ZERO1));
 static_assert(Same(Strategy::kFullShard, proto::ShardingSpec::FULL_SHARD));
 static_assert(Same(Accumulation::kSharded, proto::ShardingSpec::SHARDED));

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/civil_time.h"
 #include "engine/config/model_spec.h"
 #include "engine/config/ranges.h"
 #include "engine/step/combination.h"
@@ -44,6 +45,9 @@ void CheckOwnData(const DataConfig& data, SpecErrors& errors) {
       {"data.bad_lines", data.bad_lines != BadLines::kRefuse},
       {"data.bad_bytes", data.bad_bytes != BadBytes::kFail},
       {"data.splits", data.splits != Splits::kByName},
+      {"data.allow_dropped_text", data.allow_dropped_text},
+      {"data.spelled_tokens", data.spelled_tokens != SpelledTokens::kInMessages},
+      {"data.date", !data.date.empty()},
       {"data.cache", !data.cache.empty()},
       {"data.mix[0]", !data.mix.empty()},
       {"data.evaluation_sources[0]", !data.evaluation_sources.empty()},
@@ -132,8 +136,15 @@ void CheckEvaluationSources(const DataConfig& data, SpecErrors& errors) {
   }
 }
 
+void CheckDate(const DataConfig& data, SpecErrors& errors) {
+  absl::CivilDay day;
+  if (data.date.empty() || (absl::ParseCivilTime(data.date, &day) && absl::FormatCivilTime(day) == data.date)) return;
+  errors.Add("data.date", absl::StrCat("found ", Quoted(data.date), "; expected a day, as in \"2026-11-28\""));
+}
+
 void CheckData(const Job& job, SpecErrors& errors) {
   const DataConfig& data = job.data;
+  CheckDate(data, errors);
   if (!data.path.empty() && data.target_weights != TargetWeights::kNone) {
     errors.AddRule({"data.target_weights", "data.path"},
                    "the files of path have no weights; leave target_weights out, or leave path out and let the program "

@@ -46,6 +46,13 @@ enum class LossOn {
   kAll,
 };
 
+// What becomes of text that a row says and that spells a special token, such as "<|endoftext|>".
+enum class SpelledTokens {
+  kInMessages,  // It becomes the token in messages, as in transformers, and stays text in other rows.
+  kInAllRows,   // It becomes the token.
+  kRefuse,      // Such a row is a bad line.
+};
+
 // What becomes of a line of JSON Lines that is no row of data.
 enum class BadLines {
   kRefuse,  // It is an error.

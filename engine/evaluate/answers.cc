@@ -181,8 +181,9 @@ absl::StatusOr<MatchReport> MatchCompletions(const std::string& path, const Data
                                              Sequences& sequences, const MatchOptions& options,
                                              const std::function<absl::Status(const Answer&)>& take) {
   Matcher matcher(text, sequences, options, take);
+  const RowOptions row_options = {.chat = text.chat, .allow_dropped_text = data.allow_dropped_text};
   const auto add = [&](const DocumentPiece& piece) -> absl::StatusOr<bool> {
-    absl::StatusOr<std::vector<PromptRow>> rows = ReadPrompts(piece, text.chat);
+    absl::StatusOr<std::vector<PromptRow>> rows = ReadPrompts(piece, row_options);
     if (!rows.ok() && data.bad_lines == BadLines::kSkip) return true;
     SHALE_RETURN_IF_ERROR(rows.status());
     const size_t first = options.last_turns && rows->size() > 1 ? rows->size() - 1 : 0;

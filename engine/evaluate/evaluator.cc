@@ -87,7 +87,7 @@ class Evaluator::Impl {
     if (!job.data.has_tokenizer()) return absl::OkStatus();
     SHALE_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(job.data.tokenizer));
     SHALE_ASSIGN_OR_RETURN(end_tokens_, EndTokens(job.data.tokenizer, *tokenizer_));
-    chat_ = ChatTemplate::Load(job.data.tokenizer);
+    chat_ = ChatTemplate::Load(job.data.tokenizer, job.data.date);
     return absl::OkStatus();
   }
   absl::Status Restore(const CheckpointReader& checkpoint, const std::string& base_folder) {

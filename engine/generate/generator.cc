@@ -30,6 +30,7 @@ class Generator::Impl {
     return weights_->Restore(checkpoint, base_folder);
   }
 
+  const Job& job() const { return weights_->job(); }
   NextTokens& next() { return *next_; }
   const Sequences& sequences() const { return *sequences_; }
   int64_t planned_peak_bytes() const { return weights_->planned_peak_bytes(); }
@@ -48,6 +49,7 @@ class Generator::Impl {
 Generator::Generator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Generator::~Generator() = default;
 
+const Job& Generator::job() const { return impl_->job(); }
 int64_t Generator::vocabulary() const { return impl_->sequences().vocabulary(); }
 int64_t Generator::positions() const { return impl_->sequences().positions(); }
 int64_t Generator::planned_peak_bytes() const { return impl_->planned_peak_bytes(); }

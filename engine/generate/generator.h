@@ -53,6 +53,8 @@ class Generator {
 
   // Returns one message for each newer, or better, checkpoint that FromRun found damaged.
   const std::vector<std::string>& passed_over() const { return passed_over_; }
+  // Returns the job of the model, resolved.
+  const Job& job() const;
   int64_t vocabulary() const;
   // Returns how many tokens a sequence may hold (Sequences::positions).
   int64_t positions() const;

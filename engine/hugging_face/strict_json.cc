@@ -6,8 +6,10 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/text/quote.h"
+#include "kernels/check.h"
 
 namespace shale {
 namespace {
@@ -31,7 +33,13 @@ class Checker : public nlohmann::json_sax<Json> {
   bool key(string_t& name) override {
     return names_.back().insert(name).second || Fail(absl::StrCat(ShortJsonQuote(name), " occurs twice"));
   }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
+  bool parse_error(std::size_t position, const std::string& token, const nlohmann::detail::exception& error) override {
+    constexpr int kNumberOverflow = 406;  // As nlohmann-json documents it.
+    if (error.id == kNumberOverflow) return Fail(absl::StrCat("the number ", token, " is too large"));
+    if (absl::StrContains(error.what(), "surrogate")) {
+      return Fail(absl::StrCat("the string at its byte ", position,
+                               " has half of a pair of surrogates (\\ud800 to \\udfff), which is no character"));
+    }
     return Fail(absl::StrCat("it is not JSON at its byte ", position));
   }
 
@@ -60,9 +68,14 @@ class Checker : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
+absl::Status CheckStrictJson(absl::string_view text) {
   Checker checker;
   if (!Json::sax_parse(text.begin(), text.end(), &checker)) return absl::InvalidArgumentError(checker.error());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {
+  SHALE_RETURN_IF_ERROR(CheckStrictJson(text));
   return Json::parse(text.begin(), text.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
 }
 

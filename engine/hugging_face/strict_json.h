@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -18,11 +19,14 @@ constexpr int kMaxJsonDepth = 16;
 // tensor per expert has 90,000.
 constexpr int kMaxJsonValues = 1 << 20;
 
-// Parses an object. Accepts any bytes. Returns InvalidArgument, with the byte position, for text that is not JSON. Also
-// returns it for text that is not an object at the top, nests deeper than kMaxJsonDepth, has more than kMaxJsonValues
-// values, or uses a name twice in one object (most parsers silently keep one of the two). Checks all of this before it
-// builds anything.
+// Parses an object. Accepts any bytes. Returns InvalidArgument, with the byte position, for text that is not JSON, for
+// half of a pair of surrogates, and for a number that is too large for a double. Also returns it for text that is not
+// an object at the top, nests deeper than kMaxJsonDepth, has more than kMaxJsonValues values, or uses a name twice in
+// one object (most parsers silently keep one of the two). Checks all of this before it builds anything.
 absl::StatusOr<Json> ParseStrictJson(absl::string_view text);
+
+// Returns the errors of ParseStrictJson, and builds nothing.
+absl::Status CheckStrictJson(absl::string_view text);
 
 // Returns a value as text for a message, cut to a readable length.
 std::string ShownJson(const Json& value);

@@ -12,9 +12,8 @@ namespace {
 // Returns a turn without its end_token.
 absl::StatusOr<ChatTurn> TextsOf(const ChatTemplate& chat) {
   const std::string answer = "answer", next = "next question";
-  std::vector<ChatMessage> messages = {{.role = "user", .content = "question"},
-                                       {.role = "assistant", .content = answer}};
-  SHALE_ASSIGN_OR_RETURN(const ChatText text, chat.RenderWithTurns(messages));
+  Conversation conversation = {.messages = {{"user", "question"}, {"assistant", answer}}};
+  SHALE_ASSIGN_OR_RETURN(const ChatText text, chat.RenderWithTurns(conversation));
   ChatTurn turn;
   if (text.turns.empty()) return turn;
   const size_t end = text.turns.size() > 1 ? text.turns[1] : text.text.size();
@@ -25,8 +24,8 @@ absl::StatusOr<ChatTurn> TextsOf(const ChatTemplate& chat) {
   turn.end = std::string(absl::StripAsciiWhitespace(text.text.substr(behind, end - behind)));
   if (!turn.end.empty()) return turn;
   // Nothing ends the turn itself, as in Falcon's template. Then the next message does.
-  messages.push_back({.role = "user", .content = next});
-  SHALE_ASSIGN_OR_RETURN(const std::string longer, chat.Render(messages, /*add_generation_prompt=*/false));
+  conversation.messages.push_back({"user", next});
+  SHALE_ASSIGN_OR_RETURN(const std::string longer, chat.Render(conversation, /*add_generation_prompt=*/false));
   const size_t asked = longer.find(next);
   if (asked == std::string::npos || asked < behind) return turn;
   turn.end = std::string(absl::StripTrailingAsciiWhitespace(longer.substr(behind, asked - behind)));

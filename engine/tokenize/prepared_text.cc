@@ -39,7 +39,7 @@ namespace {
 constexpr char kCounts[] = ".counts";
 constexpr char kDocuments[] = ".documents";
 constexpr char kManifest[] = ".manifest.json";
-constexpr int kVersion = 4;  // Must change when the same text becomes other tokens, or files of another form.
+constexpr int kVersion = 6;  // Must change when the same text becomes other tokens, or files of another form.
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 24;
 
 // Returns the token to put after a document, or -1 if the tokenizer puts it there itself or the folder names none.
@@ -52,16 +52,23 @@ Json TotalsToJson(const TokenizeTotals& totals) {
   return {{"documents", totals.documents}, {"bytes", totals.bytes},
           {"tokens", totals.tokens},       {"counted", totals.counted},
           {"skipped", totals.skipped},     {"first_skipped", totals.first_skipped},
-          {"replaced", totals.replaced},   {"first_replaced", totals.first_replaced}};
+          {"replaced", totals.replaced},   {"first_replaced", totals.first_replaced},
+          {"dropped", totals.dropped},     {"first_dropped", totals.first_dropped},
+          {"spelled", totals.spelled},     {"first_spelled", totals.first_spelled},
+          {"ignored", totals.ignored}};
 }
 
 // Makes the tokens in `folder`, which must not exist.
 absl::Status Make(const TextData& text, const std::vector<SeenFile>& seen, const PrepareOptions& how,
                   const std::string& folder) {
   SHALE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(text.tokenizer));
-  TokenizeOptions options = {.threads = how.threads, .loss_on = text.loss_on, .bad_lines = text.bad_lines};
+  TokenizeOptions options = {.threads = how.threads,
+                             .loss_on = text.loss_on,
+                             .bad_lines = text.bad_lines,
+                             .spelled_tokens = text.spelled_tokens,
+                             .allow_dropped_text = text.allow_dropped_text};
   SHALE_ASSIGN_OR_RETURN(options.end_of_document, EndOfDocument(tokenizer, text.tokenizer));
-  const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Load(text.tokenizer);
+  const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Load(text.tokenizer, text.date);
   // A template that is not supported is an error only if the text has messages.
   if (chat.ok()) {
     options.chat = &*chat;
@@ -172,7 +179,16 @@ absl::StatusOr<PreparedText> OpenPrepared(const TextData& text, const std::strin
                    .skipped = NumberIn(recorded, "skipped"),
                    .first_skipped = TextIn(recorded, "first_skipped"),
                    .replaced = NumberIn(recorded, "replaced"),
-                   .first_replaced = TextIn(recorded, "first_replaced")};
+                   .first_replaced = TextIn(recorded, "first_replaced"),
+                   .dropped = NumberIn(recorded, "dropped"),
+                   .first_dropped = TextIn(recorded, "first_dropped"),
+                   .spelled = NumberIn(recorded, "spelled"),
+                   .first_spelled = TextIn(recorded, "first_spelled")};
+  if (const auto names = recorded.find("ignored"); names != recorded.end() && names->is_array()) {
+    for (const Json& name : *names) {
+      if (name.is_string()) report.totals.ignored.push_back(name.get<std::string>());
+    }
+  }
   return PreparedText{.tokens = std::move(tokens), .report = std::move(report)};
 }
 

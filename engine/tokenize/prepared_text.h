@@ -19,6 +19,9 @@ struct TextData {
   LossOn loss_on = LossOn::kCompletions;
   BadLines bad_lines = BadLines::kRefuse;
   BadBytes bad_bytes = BadBytes::kFail;
+  SpelledTokens spelled_tokens = SpelledTokens::kInMessages;
+  bool allow_dropped_text = false;  // Whether chat templates may leave out what messages say.
+  std::string date;                 // The day that chat templates write as today's, "2026-11-28". Empty: none.
 };
 
 struct PreparedText {

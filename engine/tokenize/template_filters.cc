@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/text/quote.h"
 #include "engine/tokenize/template_functions.h"
+#include "engine/tokenize/template_json.h"
 #include "engine/tokenize/template_operators.h"
 #include "kernels/check.h"
 
@@ -15,108 +16,166 @@ namespace {
 using Value = TemplateValue;
 using ValueKind = TemplateValue::Kind;
 
+// Refuses names with dots and numbers, which Jinja takes for a way through several values.
+absl::Status CheckAttribute(const std::string& name) {
+  const bool simple = !name.empty() && name.find_first_of(".0123456789") == std::string::npos;
+  return simple ? absl::OkStatus() : TemplateError("the attribute ", Quoted(name), " is not supported");
+}
+
 // Returns the elements whose attribute passes a test (selectattr), or does not (rejectattr).
-absl::StatusOr<Value> SelectAttribute(absl::string_view filter, const Value& value,
-                                      const TemplateArguments& arguments) {
+absl::StatusOr<Value> SelectAttribute(absl::string_view filter, const Value& value, const TemplateArguments& arguments,
+                                      TemplateBudget& budget) {
   SHALE_ASSIGN_OR_RETURN(const std::string attribute, arguments.Text(0, "attribute", filter));
-  SHALE_ASSIGN_OR_RETURN(const Value::List elements, ElementsOf(value));
+  SHALE_RETURN_IF_ERROR(CheckAttribute(attribute));
+  SHALE_ASSIGN_OR_RETURN(const Value::List elements, ElementsOf(value, budget));
   Value::List selected;
   for (const Value& element : elements) {
-    SHALE_ASSIGN_OR_RETURN(const Value found, ItemOf(element, Value::Text(attribute)));
+    SHALE_ASSIGN_OR_RETURN(const Value found, ItemOf(element, Value::Text(attribute), budget));
     bool passes = found.truth();
     if (arguments.values.size() > 1) {
       SHALE_ASSIGN_OR_RETURN(const std::string test, arguments.Text(1, "test", filter));
       TemplateArguments rest;
       rest.values.assign(arguments.values.begin() + 2, arguments.values.end());
-      SHALE_ASSIGN_OR_RETURN(passes, ApplyTest(test, found, rest));
+      SHALE_ASSIGN_OR_RETURN(passes, ApplyTest(test, found, rest, budget));
     }
     if (passes == (filter == "selectattr")) selected.push_back(element);
   }
-  return Value::Of(std::move(selected));
+  return Value::Of(std::move(selected), Value::Form::kGenerator);
+}
+
+absl::StatusOr<Value> ToJson(const Value& value, const TemplateArguments& arguments, TemplateBudget& budget) {
+  constexpr int64_t kMostSpaces = 64;
+  int64_t indent = -1;
+  if (!arguments.values.empty()) return TemplateError("tojson with arguments that have no name is not supported");
+  for (const auto& [name, argument] : arguments.keywords) {
+    if (name == "ensure_ascii" && argument.is(ValueKind::kBool) && argument.number == 0) continue;
+    if (name == "indent" && argument.is(ValueKind::kNone)) continue;
+    if (name != "indent" || !argument.is(ValueKind::kInteger) || argument.number < 0 || argument.number > kMostSpaces) {
+      return TemplateError("tojson: the argument ", Quoted(name), " is not supported with this value");
+    }
+    indent = argument.number;
+  }
+  SHALE_ASSIGN_OR_RETURN(TemplateText json, AsJson(value, static_cast<int>(indent), budget));
+  return Value::Text(std::move(json));
+}
+
+absl::StatusOr<Value> Join(const Value::List& elements, const TemplateArguments& arguments, TemplateBudget& budget) {
+  if (arguments.values.size() > 1 ||
+      (arguments.values.empty() && !arguments.keywords.empty() && arguments.keywords[0].first != "d")) {
+    return TemplateError("join with an attribute is not supported");
+  }
+  const Value* separator = arguments.Find(0, "d");
+  TemplateText joined;
+  for (size_t i = 0; i < elements.size(); ++i) {
+    for (const Value* value : {i > 0 ? separator : nullptr, &elements[i]}) {
+      if (value == nullptr) continue;
+      SHALE_ASSIGN_OR_RETURN(const auto text, Printed(*value));
+      SHALE_RETURN_IF_ERROR(budget.Take(2 * static_cast<double>(text->bytes.size()) +
+                                        2 * static_cast<double>(text->origins.size() * sizeof(TextOrigin))));
+      joined.Append(*text);
+    }
+  }
+  return Value::Text(std::move(joined));
+}
+
+// Applies a filter of what has elements.
+absl::StatusOr<Value> ApplyListFilter(absl::string_view name, const Value& value, const TemplateArguments& arguments,
+                                      TemplateBudget& budget) {
+  if (name == "length" || name == "count") {
+    SHALE_ASSIGN_OR_RETURN(const int64_t count, CountOf(value, budget));
+    return Value::Integer(count);
+  }
+  const bool generator = value.is(ValueKind::kList) && value.form == Value::Form::kGenerator;
+  if (generator && name == "first") {  // Takes one element away.
+    Value::List& left = *value.list;
+    if (left.empty()) return Value::Undefined("first of nothing");
+    SHALE_RETURN_IF_ERROR(budget.TakeElements(static_cast<double>(left.size())));
+    const Value first = left.front();
+    left.erase(left.begin());
+    return first;
+  }
+  if (generator && (name == "last" || name == "reverse")) {
+    return TemplateError(name, " of a generator is not supported");
+  }
+  SHALE_ASSIGN_OR_RETURN(Value::List elements, ElementsOf(value, budget));
+  if (name == "list") return Value::Of(std::move(elements));
+  if (name == "first") return elements.empty() ? Value::Undefined("first of nothing") : elements.front();
+  if (name == "last") return elements.empty() ? Value::Undefined("last of nothing") : elements.back();
+  if (name == "join") return Join(elements, arguments, budget);
+  if (name == "reverse") {
+    if (value.is(ValueKind::kString)) return TemplateError("reverse of a string is not supported");
+    std::reverse(elements.begin(), elements.end());
+    return Value::Of(std::move(elements), Value::Form::kGenerator);
+  }
+  if (!arguments.values.empty() || arguments.keywords.size() != 1 || arguments.keywords[0].first != "attribute") {
+    return TemplateError("map without attribute= is not supported");
+  }
+  SHALE_ASSIGN_OR_RETURN(const std::string attribute, arguments.Text(0, "attribute", name));
+  SHALE_RETURN_IF_ERROR(CheckAttribute(attribute));
+  for (Value& element : elements) {
+    SHALE_ASSIGN_OR_RETURN(element, ItemOf(element, Value::Text(attribute), budget));
+  }
+  return Value::Of(std::move(elements), Value::Form::kGenerator);
 }
 
 }  // namespace
 
-absl::StatusOr<Value> ApplyFilter(absl::string_view name, const Value& value, const TemplateArguments& arguments) {
+absl::StatusOr<Value> ApplyFilter(absl::string_view name, const Value& value, const TemplateArguments& arguments,
+                                  TemplateBudget& budget) {
   if (name == "default" || name == "d") {
     const Value* other = arguments.Find(0, "default_value");
     const Value* empty = arguments.Find(1, "boolean");
     const bool replaces = value.is(ValueKind::kUndefined) || (empty != nullptr && empty->truth() && !value.truth());
     return !replaces ? value : other == nullptr ? Value::Text("") : *other;
   }
-  if (name == "tojson") {
-    if (arguments.Find(0, "indent") != nullptr) return TemplateError("tojson with arguments is not supported");
-    SHALE_ASSIGN_OR_RETURN(const std::string json, AsJson(value));
-    return Value::Text(json);
+  if (name == "tojson") return ToJson(value, arguments, budget);
+  if (name == "string" || name == "safe" || name == "trim" || name == "upper" || name == "lower" || name == "title" ||
+      name == "capitalize" || name == "replace") {
+    SHALE_ASSIGN_OR_RETURN(const auto text, Printed(value));
+    const Value printed = {.kind = ValueKind::kString, .string = text};
+    if (name == "string" || name == "safe") return printed;
+    if (name == "title") return JinjaTitle(printed, budget);
+    return ApplyMethod(name == "trim" ? "strip" : name, printed, arguments, budget);
   }
-  if (name == "string" || name == "safe") {
-    SHALE_ASSIGN_OR_RETURN(const std::string text, Printed(value));
-    return Value::Text(text);
+  if (name == "selectattr" || name == "rejectattr") return SelectAttribute(name, value, arguments, budget);
+  if (name == "items") {
+    SHALE_ASSIGN_OR_RETURN(Value items, ApplyMethod("items", value, arguments, budget));
+    items.form = Value::Form::kGenerator;
+    return items;
   }
-  if (name == "trim" || name == "upper" || name == "lower" || name == "title" || name == "capitalize") {
-    SHALE_ASSIGN_OR_RETURN(const std::string text, Printed(value));
-    return ApplyMethod(name == "trim" ? "strip" : name, Value::Text(text), arguments);
+  for (const absl::string_view one : {"length", "count", "list", "first", "last", "join", "map", "reverse"}) {
+    if (name == one) return ApplyListFilter(name, value, arguments, budget);
   }
-  if (name == "replace") {
-    SHALE_ASSIGN_OR_RETURN(const std::string text, Printed(value));
-    return ApplyMethod("replace", Value::Text(text), arguments);
-  }
-  if (name == "selectattr" || name == "rejectattr") return SelectAttribute(name, value, arguments);
-  if (name == "items") return ApplyMethod("items", value, arguments);
-  if (name != "length" && name != "count" && name != "list" && name != "first" && name != "last" && name != "join" &&
-      name != "map" && name != "reverse") {
-    return TemplateError("the filter ", Quoted(name), " is not supported");
-  }
-  SHALE_ASSIGN_OR_RETURN(Value::List elements, ElementsOf(value));
-  if (name == "length" || name == "count") return Value::Integer(std::ssize(elements));
-  if (name == "list") return Value::Of(std::move(elements));
-  if (name == "first") return elements.empty() ? Value::Undefined("first of nothing") : elements.front();
-  if (name == "last") return elements.empty() ? Value::Undefined("last of nothing") : elements.back();
-  if (name == "reverse") {
-    if (value.is(ValueKind::kString)) return TemplateError("reverse of a string is not supported");
-    std::reverse(elements.begin(), elements.end());
-    return Value::Of(std::move(elements));
-  }
-  if (name == "map") {
-    if (!arguments.values.empty() || arguments.keywords.size() != 1 || arguments.keywords[0].first != "attribute") {
-      return TemplateError("map without attribute= is not supported");
-    }
-    for (Value& element : elements) {
-      SHALE_ASSIGN_OR_RETURN(element, ItemOf(element, arguments.keywords[0].second));
-    }
-    return Value::Of(std::move(elements));
-  }
-  const Value* separator = arguments.Find(0, "d");
-  const std::string between = separator == nullptr ? "" : separator->text;
-  std::string joined;
-  for (size_t i = 0; i < elements.size(); ++i) {
-    SHALE_ASSIGN_OR_RETURN(const std::string text, Printed(elements[i]));
-    absl::StrAppend(&joined, i > 0 ? between : "", text);
-    SHALE_RETURN_IF_ERROR(CheckTextLength(static_cast<double>(joined.size())));
-  }
-  return Value::Text(joined);
+  return TemplateError("the filter ", Quoted(name), " is not supported");
 }
 
-absl::StatusOr<bool> ApplyTest(absl::string_view name, const Value& value, const TemplateArguments& arguments) {
+absl::StatusOr<bool> ApplyTest(absl::string_view name, const Value& value, const TemplateArguments& arguments,
+                               TemplateBudget& budget) {
   if (name == "defined") return !value.is(ValueKind::kUndefined);
   if (name == "undefined") return value.is(ValueKind::kUndefined);
   if (name == "none") return value.is(ValueKind::kNone);
   if (name == "string") return value.is(ValueKind::kString);
-  if (name == "mapping") return value.is(ValueKind::kDict);
-  if (name == "number") return value.is_number();
-  if (name == "integer") return value.is(ValueKind::kInteger);
+  if (name == "mapping") return value.is(ValueKind::kDict) && !value.is_object();
+  if (name == "number") return value.is_number() || value.is(ValueKind::kFloat);
+  if (name == "integer") return value.is(ValueKind::kInteger) || value.is_large_integer();
+  if (name == "float") return value.is(ValueKind::kFloat) && !value.is_large_integer();
   if (name == "boolean") return value.is(ValueKind::kBool);
   if (name == "true") return value.is(ValueKind::kBool) && value.number != 0;
   if (name == "false") return value.is(ValueKind::kBool) && value.number == 0;
-  const bool walks = value.is(ValueKind::kString) || value.is(ValueKind::kList) || value.is(ValueKind::kDict);
+  const bool object = value.is_object() && value.number == kNamespace;
+  const bool walks =
+      value.is(ValueKind::kString) || value.is(ValueKind::kList) || (value.is(ValueKind::kDict) && !object);
   if (name == "iterable") return walks || value.is(ValueKind::kUndefined);
-  if (name == "sequence") return walks || value.is(ValueKind::kUndefined);
+  if (name == "sequence") {
+    if (value.is_object() || value.is(ValueKind::kFunction)) return TemplateError("sequence of ", value.type());
+    const bool passes =
+        value.is(ValueKind::kList) && (value.form == Value::Form::kView || value.form == Value::Form::kGenerator);
+    return (walks && !passes) || value.is(ValueKind::kUndefined);
+  }
   if ((name == "equalto" || name == "eq" || name == "ne" || name == "in") && arguments.values.size() == 1) {
-    if (name == "in") {
-      SHALE_ASSIGN_OR_RETURN(const Value found, ApplyBinary("in", value, arguments.values[0]));
-      return found.truth();
-    }
-    return (value == arguments.values[0]) == (name != "ne");
+    const absl::string_view sign = name == "in" ? "in" : name == "ne" ? "!=" : "==";
+    SHALE_ASSIGN_OR_RETURN(const Value found, ApplyBinary(sign, value, arguments.values[0], budget));
+    return found.truth();
   }
   return TemplateError("the test ", Quoted(name), " is not supported");
 }

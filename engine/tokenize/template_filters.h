@@ -10,8 +10,9 @@ namespace shale {
 
 // Returns `value | name(arguments)`.
 absl::StatusOr<TemplateValue> ApplyFilter(absl::string_view name, const TemplateValue& value,
-                                          const TemplateArguments& arguments);
+                                          const TemplateArguments& arguments, TemplateBudget& budget);
 // Returns `value is name(arguments)`.
-absl::StatusOr<bool> ApplyTest(absl::string_view name, const TemplateValue& value, const TemplateArguments& arguments);
+absl::StatusOr<bool> ApplyTest(absl::string_view name, const TemplateValue& value, const TemplateArguments& arguments,
+                               TemplateBudget& budget);
 
 }  // namespace shale

@@ -23,10 +23,17 @@ struct TemplateArguments {
   absl::StatusOr<std::string> Text(size_t index, absl::string_view name, absl::string_view of) const;
 };
 
-// Calls raise_exception, namespace or range.
-absl::StatusOr<TemplateValue> ApplyFunction(absl::string_view name, const TemplateArguments& arguments);
+// Returns whether a template of transformers may call the function, and so finds it defined.
+bool IsTemplateFunction(absl::string_view name);
+// Calls raise_exception, namespace, range or strftime_now. The last returns `date`, "2026-11-28", at midnight; it is
+// refused if that is empty.
+absl::StatusOr<TemplateValue> ApplyFunction(absl::string_view name, const TemplateArguments& arguments,
+                                            const std::string& date, TemplateBudget& budget);
+// Returns a string as Jinja's filter `title` does: a letter is large behind white space and - ( { [ <, and else small.
+// Refuses letters beyond ASCII.
+absl::StatusOr<TemplateValue> JinjaTitle(const TemplateValue& text, TemplateBudget& budget);
 // Calls a method of a string or of a dict. Refuses to change the case of letters beyond ASCII.
 absl::StatusOr<TemplateValue> ApplyMethod(absl::string_view name, const TemplateValue& self,
-                                          const TemplateArguments& arguments);
+                                          const TemplateArguments& arguments, TemplateBudget& budget);
 
 }  // namespace shale

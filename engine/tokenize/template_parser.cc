@@ -61,12 +61,7 @@ class TemplateParser {
     if (word == "if") return If(body);
     if (word == "for") return For(body);
     if (word == "set") return Set(body);
-    if (word == "generation") {  // Changes nothing in the text.
-      SHALE_RETURN_IF_ERROR(cursor_.Expect(Token::Kind::kBlockEnd));
-      std::string end;
-      SHALE_RETURN_IF_ERROR(Body({"endgeneration"}, body, &end));
-      return cursor_.Expect(Token::Kind::kBlockEnd);
-    }
+    if (word == "generation") return Generation(body);
     if (word == "break" || word == "continue") {
       if (loops_ == 0) return cursor_.Error(absl::StrCat(word, " stands outside of a loop"));
       body->push_back(New(word == "break" ? Statement::Kind::kBreak : Statement::Kind::kContinue));
@@ -74,6 +69,20 @@ class TemplateParser {
     }
     return cursor_.Error(absl::StrCat("the statement ", Quoted(word),
                                       " is not supported; supported: if, for, set, break, continue, generation"));
+  }
+
+  absl::Status Generation(std::vector<Statement>* body) {
+    if (in_generation_) return cursor_.Error("generation inside of generation is not supported");
+    Statement statement = New(Statement::Kind::kGeneration);
+    SHALE_RETURN_IF_ERROR(cursor_.Expect(Token::Kind::kBlockEnd));
+    in_generation_ = true;
+    const int loops = std::exchange(loops_, 0);  // As in Jinja, no loop goes on from inside.
+    std::string end;
+    SHALE_RETURN_IF_ERROR(Body({"endgeneration"}, &statement.body, &end));
+    loops_ = loops;
+    in_generation_ = false;
+    body->push_back(std::move(statement));
+    return cursor_.Expect(Token::Kind::kBlockEnd);
   }
 
   absl::Status If(std::vector<Statement>* body) {
@@ -136,6 +145,7 @@ class TemplateParser {
 
   TemplateCursor cursor_;
   int loops_ = 0;  // Loops around the statement that is being parsed.
+  bool in_generation_ = false;
 };
 
 }  // namespace
@@ -146,6 +156,15 @@ absl::StatusOr<std::vector<TemplateStatement>> ParseTemplate(absl::string_view s
   std::string end;
   SHALE_RETURN_IF_ERROR(TemplateParser(std::move(tokens)).Body({}, &statements, &end));
   return statements;
+}
+
+bool HasGeneration(const std::vector<TemplateStatement>& statements) {
+  return std::any_of(statements.begin(), statements.end(), [](const Statement& statement) {
+    return statement.kind == Statement::Kind::kGeneration || HasGeneration(statement.body) ||
+           HasGeneration(statement.otherwise) ||
+           std::any_of(statement.branches.begin(), statement.branches.end(),
+                       [](const Statement::Branch& branch) { return HasGeneration(branch.body); });
+  });
 }
 
 }  // namespace shale

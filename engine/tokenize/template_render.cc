@@ -19,7 +19,7 @@ using Value = TemplateValue;
 using ExpressionKind = TemplateExpression::Kind;
 
 constexpr int64_t kMostSteps = 1'000'000;
-constexpr size_t kMostBytes = size_t{1} << 28;
+constexpr int64_t kStepsOfLoop = 8;  // To make the variables of a loop takes longer than other steps.
 
 enum class Flow { kOn, kBreak, kContinue };
 
@@ -37,7 +37,7 @@ absl::StatusOr<T> At(int line, absl::StatusOr<T> value) {
 
 class Renderer {
  public:
-  explicit Renderer(const Value& variables) {
+  Renderer(const Value& variables, const std::string& date, double input_bytes) : date_(date), budget_(input_bytes) {
     scopes_.emplace_back();
     for (const auto& [name, value] : *variables.dict) scopes_[0][name] = value;
   }
@@ -50,22 +50,27 @@ class Renderer {
     }
     return Flow::kOn;
   }
-  std::string TakeText() { return std::move(out_); }
+  RenderedTemplate Take() { return std::move(out_); }
 
  private:
-  absl::Status Step(int line) {
-    if (++steps_ > kMostSteps) return At(line, absl::InvalidArgumentError("the template takes too many steps"));
-    if (out_.size() > kMostBytes) return At(line, absl::InvalidArgumentError("the template writes too much"));
-    return absl::OkStatus();
+  absl::Status Step(int line, int64_t steps = 1) {
+    out_.steps += steps;
+    if (out_.steps <= kMostSteps) return absl::OkStatus();
+    return At(line, absl::InvalidArgumentError("the template takes too many steps"));
   }
 
   absl::StatusOr<Flow> Run(const TemplateStatement& statement) {
     switch (statement.kind) {
-      case TemplateStatement::Kind::kText: out_ += statement.text; return Flow::kOn;
+      case TemplateStatement::Kind::kText:
+        SHALE_RETURN_IF_ERROR(At(statement.line, budget_.Take(2 * static_cast<double>(statement.text.size()))));
+        out_.text.Append(statement.text);
+        return Flow::kOn;
       case TemplateStatement::Kind::kPrint: {
         SHALE_ASSIGN_OR_RETURN(const Value value, Evaluate(*statement.expression));
-        SHALE_ASSIGN_OR_RETURN(const std::string text, At(statement.line, Printed(value)));
-        out_ += text;
+        SHALE_ASSIGN_OR_RETURN(const auto text, At(statement.line, Printed(value)));
+        const double bytes = static_cast<double>(text->bytes.size() + text->origins.size() * sizeof(TextOrigin));
+        SHALE_RETURN_IF_ERROR(At(statement.line, budget_.Take(2 * bytes)));
+        out_.text.Append(*text);
         return Flow::kOn;
       }
       case TemplateStatement::Kind::kIf:
@@ -79,6 +84,14 @@ class Renderer {
         return Flow::kOn;
       case TemplateStatement::Kind::kFor: return Loop(statement);
       case TemplateStatement::Kind::kSet: return Set(statement);
+      case TemplateStatement::Kind::kGeneration: {
+        const size_t begin = out_.text.bytes.size();
+        scopes_.emplace_back();  // As in Jinja, what is set inside is not set behind it.
+        SHALE_RETURN_IF_ERROR(Body(statement.body).status());
+        scopes_.pop_back();
+        out_.generations.emplace_back(begin, out_.text.bytes.size());
+        return Flow::kOn;
+      }
       case TemplateStatement::Kind::kBreak: return Flow::kBreak;
       case TemplateStatement::Kind::kContinue: return Flow::kContinue;
     }
@@ -92,7 +105,7 @@ class Renderer {
       return Flow::kOn;
     }
     const Value space = Lookup(statement.text);
-    if (!space.is(Value::Kind::kDict) || space.number != 1) {
+    if (!space.is_object() || space.number != kNamespace) {
       return At(statement.line, absl::InvalidArgumentError(absl::StrCat("only namespaces have attributes to set; ",
                                                                         Quoted(statement.text), " is ", space.type())));
     }
@@ -103,6 +116,7 @@ class Renderer {
                                                         "too deeply")));
     }
     Value::Dict& members = *space.dict;
+    SHALE_RETURN_IF_ERROR(At(statement.line, budget_.Take(8 * static_cast<double>(members.size()))));
     const auto found = std::find_if(members.begin(), members.end(),
                                     [&](const auto& member) { return member.first == statement.attribute; });
     if (found == members.end()) {
@@ -119,7 +133,8 @@ class Renderer {
       scopes_.back()[loop.names[0]] = element;
       return absl::OkStatus();
     }
-    if (!element.is(Value::Kind::kList) || element.list->size() != loop.names.size()) {
+    if (!element.is(Value::Kind::kList) || element.form == Value::Form::kGenerator ||
+        element.list->size() != loop.names.size()) {
       return At(loop.line, absl::InvalidArgumentError(absl::StrCat("a loop with ", loop.names.size(),
                                                                    " names needs lists of as many values; found ",
                                                                    element.type())));
@@ -130,7 +145,7 @@ class Renderer {
 
   absl::StatusOr<Flow> Loop(const TemplateStatement& loop) {
     SHALE_ASSIGN_OR_RETURN(const Value all, Evaluate(*loop.expression));
-    SHALE_ASSIGN_OR_RETURN(Value::List elements, At(loop.line, ElementsOf(all)));
+    SHALE_ASSIGN_OR_RETURN(Value::List elements, At(loop.line, ElementsOf(all, budget_)));
     if (loop.condition != nullptr) {
       Value::List kept;
       scopes_.emplace_back();
@@ -146,7 +161,7 @@ class Renderer {
     if (elements.empty()) return Body(loop.otherwise);
     const int64_t size = std::ssize(elements);
     for (int64_t i = 0; i < size; ++i) {
-      SHALE_RETURN_IF_ERROR(Step(loop.line));
+      SHALE_RETURN_IF_ERROR(Step(loop.line, kStepsOfLoop));
       scopes_.emplace_back();
       scopes_.back()["loop"] =
           Value::Of(Value::Dict{{"index", Value::Integer(i + 1)},
@@ -158,6 +173,7 @@ class Renderer {
                                 {"length", Value::Integer(size)},
                                 {"previtem", i > 0 ? elements[i - 1] : Value::Undefined("loop.previtem")},
                                 {"nextitem", i + 1 < size ? elements[i + 1] : Value::Undefined("loop.nextitem")}});
+      scopes_.back()["loop"].number = kLoopState;
       SHALE_RETURN_IF_ERROR(Assign(loop, elements[i]));
       SHALE_ASSIGN_OR_RETURN(const Flow flow, Body(loop.body));
       scopes_.pop_back();
@@ -170,7 +186,7 @@ class Renderer {
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
       if (const auto found = scope->find(name); found != scope->end()) return found->second;
     }
-    return Value::Undefined(name);
+    return IsTemplateFunction(name) ? Value::Function(name) : Value::Undefined(name);
   }
 
   // Returns the value of a part of an expression, or none if there is no such part.
@@ -187,12 +203,12 @@ class Renderer {
       case ExpressionKind::kName: return Lookup(expression.name);
       case ExpressionKind::kAttribute: {
         SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
-        return At(line, ItemOf(value, Value::Text(expression.name)));
+        return At(line, AttributeOf(value, expression.name, budget_));
       }
       case ExpressionKind::kItem: {
         SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
         SHALE_ASSIGN_OR_RETURN(const Value index, Part(expression, 1));
-        return At(line, ItemOf(value, index));
+        return At(line, ItemOf(value, index, budget_));
       }
       case ExpressionKind::kSlice: {
         SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
@@ -200,18 +216,18 @@ class Renderer {
         for (int i = 0; i < 3; ++i) {
           SHALE_ASSIGN_OR_RETURN(bounds[i], Part(expression, i + 1));
         }
-        return At(line, SliceOf(value, bounds));
+        return At(line, SliceOf(value, bounds, budget_));
       }
       case ExpressionKind::kCall: return Call(expression);
       case ExpressionKind::kFilter: {
         SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
         SHALE_ASSIGN_OR_RETURN(const TemplateArguments arguments, Arguments(expression));
-        return At(line, ApplyFilter(expression.name, value, arguments));
+        return At(line, ApplyFilter(expression.name, value, arguments, budget_));
       }
       case ExpressionKind::kTest: {
         SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
         SHALE_ASSIGN_OR_RETURN(const TemplateArguments arguments, Arguments(expression));
-        SHALE_ASSIGN_OR_RETURN(const bool passes, At(line, ApplyTest(expression.name, value, arguments)));
+        SHALE_ASSIGN_OR_RETURN(const bool passes, At(line, ApplyTest(expression.name, value, arguments, budget_)));
         return Value::Bool(passes);
       }
       case ExpressionKind::kNot: {
@@ -220,7 +236,7 @@ class Renderer {
       }
       case ExpressionKind::kMinus: {
         SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
-        return At(line, ApplyBinary("-", Value::Integer(0), value));
+        return At(line, ApplyBinary("-", Value::Integer(0), value, budget_));
       }
       case ExpressionKind::kBinary: {
         SHALE_ASSIGN_OR_RETURN(const Value left, Part(expression, 0));
@@ -228,7 +244,7 @@ class Renderer {
         if (expression.name == "or" && left.truth()) return left;
         SHALE_ASSIGN_OR_RETURN(const Value right, Part(expression, 1));
         if (expression.name == "and" || expression.name == "or") return right;
-        return At(line, ApplyBinary(expression.name, left, right));
+        return At(line, ApplyBinary(expression.name, left, right, budget_));
       }
       case ExpressionKind::kConditional: {
         SHALE_ASSIGN_OR_RETURN(const Value condition, Part(expression, 1));
@@ -267,26 +283,34 @@ class Renderer {
   absl::StatusOr<Value> Call(const TemplateExpression& call) {
     const TemplateExpression& callee = *call.parts[0];
     SHALE_ASSIGN_OR_RETURN(const TemplateArguments arguments, Arguments(call));
-    if (callee.kind == ExpressionKind::kName) return At(call.line, ApplyFunction(callee.name, arguments));
+    if (callee.kind == ExpressionKind::kName) {
+      if (!Lookup(callee.name).is(Value::Kind::kFunction) && IsTemplateFunction(callee.name)) {
+        return At(call.line,
+                  absl::InvalidArgumentError(absl::StrCat(Quoted(callee.name), " is not the function here")));
+      }
+      return At(call.line, ApplyFunction(callee.name, arguments, date_, budget_));
+    }
     if (callee.kind != ExpressionKind::kAttribute) {
       return At(call.line, absl::InvalidArgumentError("only functions and methods can be called"));
     }
     SHALE_ASSIGN_OR_RETURN(const Value self, Part(callee, 0));
-    return At(call.line, ApplyMethod(callee.name, self, arguments));
+    return At(call.line, ApplyMethod(callee.name, self, arguments, budget_));
   }
 
   std::vector<std::map<std::string, Value>> scopes_;  // The innermost loop is the last.
-  std::string out_;
-  int64_t steps_ = 0;
+  const std::string& date_;
+  TemplateBudget budget_;
+  RenderedTemplate out_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::string> RenderTemplate(const std::vector<TemplateStatement>& statements,
-                                           const TemplateValue& variables) {
-  Renderer renderer(variables);
+absl::StatusOr<RenderedTemplate> RenderTemplate(const std::vector<TemplateStatement>& statements,
+                                                const TemplateValue& variables, const std::string& date,
+                                                double input_bytes) {
+  Renderer renderer(variables, date, input_bytes);
   SHALE_RETURN_IF_ERROR(renderer.Body(statements).status());
-  return renderer.TakeText();
+  return renderer.Take();
 }
 
 }  // namespace shale

@@ -1,7 +1,10 @@
 // Renders a chat template.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -10,9 +13,18 @@
 
 namespace shale {
 
-// Returns what the statements write. They may read the elements of the dict `variables`. Returns InvalidArgument with
-// the line for an error in the template, and for a template that takes too many steps or writes too much.
-absl::StatusOr<std::string> RenderTemplate(const std::vector<TemplateStatement>& statements,
-                                           const TemplateValue& variables);
+struct RenderedTemplate {
+  TemplateText text;
+  // What the statements {% generation %} wrote: bytes [first, second) of the text, in order.
+  std::vector<std::pair<size_t, size_t>> generations;
+  int64_t steps = 0;  // How many steps it took.
+};
+
+// Returns what the statements write. They may read the elements of the dict `variables`, whose texts have `input_bytes`
+// bytes, and the date (ApplyFunction). Returns InvalidArgument with the line for an error in the template, and for a
+// template that takes too many steps or builds too much (TemplateBudget).
+absl::StatusOr<RenderedTemplate> RenderTemplate(const std::vector<TemplateStatement>& statements,
+                                                const TemplateValue& variables, const std::string& date,
+                                                double input_bytes);
 
 }  // namespace shale

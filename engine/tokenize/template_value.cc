@@ -5,47 +5,52 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "engine/hugging_face/strict_json.h"
+#include "engine/tokenize/template_json.h"
 #include "kernels/check.h"
 
 namespace shale {
-namespace {
+using Value = TemplateValue;
 
-absl::Status AppendJson(const TemplateValue& value, std::string* json) {
-  if (json->size() > kMaxTextBytes) return absl::InvalidArgumentError("tojson writes too much");
-  switch (value.kind) {
-    case TemplateValue::Kind::kUndefined: return absl::InvalidArgumentError("tojson of an undefined value");
-    case TemplateValue::Kind::kNone: absl::StrAppend(json, "null"); break;
-    case TemplateValue::Kind::kBool: absl::StrAppend(json, value.number != 0 ? "true" : "false"); break;
-    case TemplateValue::Kind::kInteger: absl::StrAppend(json, value.number); break;
-    case TemplateValue::Kind::kString: absl::StrAppend(json, Json(value.text).dump()); break;
-    case TemplateValue::Kind::kList: {
-      absl::string_view before = "[";
-      for (const TemplateValue& element : *value.list) {
-        absl::StrAppend(json, std::exchange(before, ", "));
-        SHALE_RETURN_IF_ERROR(AppendJson(element, json));
-      }
-      absl::StrAppend(json, value.list->empty() ? "[]" : "]");
-      break;
-    }
-    case TemplateValue::Kind::kDict: {
-      absl::string_view before = "{";
-      for (const auto& [name, element] : *value.dict) {
-        absl::StrAppend(json, std::exchange(before, ", "), Json(name).dump(), ": ");
-        SHALE_RETURN_IF_ERROR(AppendJson(element, json));
-      }
-      absl::StrAppend(json, value.dict->empty() ? "{}" : "}");
-      break;
-    }
+void TemplateText::Append(const TemplateText& more) {
+  for (TextOrigin origin : more.origins) {
+    origin.begin += bytes.size();
+    origin.end += bytes.size();
+    origins.push_back(origin);
   }
-  return absl::OkStatus();
+  bytes += more.bytes;
 }
 
-}  // namespace
+TemplateText TemplateText::Part(size_t begin, size_t end) const {
+  TemplateText part = {bytes.substr(begin, end - begin), {}};
+  for (TextOrigin origin : origins) {
+    const size_t left = std::max(origin.begin, begin), right = std::min(origin.end, end);
+    if (left >= right) continue;
+    if (origin.as_it_is()) {
+      origin.from += left - origin.begin;
+      origin.to -= origin.end - right;
+    } else if (left != origin.begin || right != origin.end) {
+      continue;  // Half of an escape is nothing.
+    }
+    origin.begin = left - begin;
+    origin.end = right - begin;
+    part.origins.push_back(origin);
+  }
+  return part;
+}
 
-TemplateValue TemplateValue::Of(List values) {
-  TemplateValue all = {.kind = Kind::kList, .depth = 1};
-  for (const TemplateValue& value : values) {
+Value Value::LargeInteger(double value, absl::string_view digits) {
+  Value made = Named(Kind::kFloat, {std::string(digits), {}});
+  made.real = value;
+  return made;
+}
+
+Value Value::Named(Kind kind, TemplateText text) {
+  return {.kind = kind, .string = std::make_shared<const TemplateText>(std::move(text))};
+}
+
+Value Value::Of(List values, Form form) {
+  Value all = {.kind = Kind::kList, .form = form, .depth = 1};
+  for (const Value& value : values) {
     all.depth = std::max(all.depth, value.depth + 1);
     all.has_namespace |= value.has_namespace;
   }
@@ -53,8 +58,8 @@ TemplateValue TemplateValue::Of(List values) {
   return all;
 }
 
-TemplateValue TemplateValue::Of(Dict values) {
-  TemplateValue all = {.kind = Kind::kDict, .depth = 1};
+Value Value::Of(Dict values) {
+  Value all = {.kind = Kind::kDict, .depth = 1};
   for (const auto& [name, value] : values) {
     all.depth = std::max(all.depth, value.depth + 1);
     all.has_namespace |= value.has_namespace;
@@ -63,73 +68,104 @@ TemplateValue TemplateValue::Of(Dict values) {
   return all;
 }
 
-const char* TemplateValue::type() const {
+const char* Value::type() const {
   switch (kind) {
     case Kind::kUndefined: return "undefined";
     case Kind::kNone: return "none";
     case Kind::kBool: return "a boolean";
     case Kind::kInteger: return "an integer";
+    case Kind::kFloat: return string != nullptr ? "an integer" : "a number with a fraction";
     case Kind::kString: return "a string";
-    case Kind::kList: return "a list";
-    case Kind::kDict: return "a mapping";
+    case Kind::kList:
+      switch (form) {
+        case Form::kList: return "a list";
+        case Form::kTuple: return "a tuple";
+        case Form::kRange: return "a range";
+        case Form::kView: return "a view of a mapping";
+        case Form::kGenerator: return "a generator";
+      }
+      return "";
+    case Kind::kDict: return is_object() ? "an object" : "a mapping";
+    case Kind::kFunction: return "a function";
   }
   return "";
 }
 
-bool TemplateValue::truth() const {
+bool Value::truth() const {
   switch (kind) {
     case Kind::kUndefined:
     case Kind::kNone: return false;
     case Kind::kBool:
     case Kind::kInteger: return number != 0;
-    case Kind::kString: return !text.empty();
-    case Kind::kList: return !list->empty();
-    case Kind::kDict: return !dict->empty();
+    case Kind::kFloat: return real != 0;
+    case Kind::kString: return !string->bytes.empty();
+    case Kind::kList: return form == Form::kGenerator || !list->empty();
+    case Kind::kDict: return is_object() || !dict->empty();
+    case Kind::kFunction: return true;
   }
   return false;
 }
 
-bool TemplateValue::operator==(const TemplateValue& other) const {
-  if (is_number() && other.is_number()) return number == other.number;
-  if (kind != other.kind) return false;
-  switch (kind) {
-    case Kind::kString: return text == other.text;
-    case Kind::kList: return list == other.list || *list == *other.list;
-    case Kind::kDict:
-      return dict == other.dict ||
-             (dict->size() == other.dict->size() && std::all_of(dict->begin(), dict->end(), [&](const auto& item) {
-                const TemplateValue* found = other.Find(item.first);
-                return found != nullptr && *found == item.second;
-              }));
-    default: return true;
-  }
-}
-
-const TemplateValue* TemplateValue::Find(absl::string_view name) const {
+const Value* Value::Find(absl::string_view name) const {
   if (kind != Kind::kDict) return nullptr;
   const auto found = std::find_if(dict->begin(), dict->end(), [&](const auto& item) { return item.first == name; });
   return found == dict->end() ? nullptr : &found->second;
 }
 
-absl::StatusOr<std::string> Printed(const TemplateValue& value) {
+absl::StatusOr<std::shared_ptr<const TemplateText>> Printed(const Value& value) {
+  const auto plain = [](absl::string_view text) {
+    return std::make_shared<const TemplateText>(TemplateText{std::string(text), {}});
+  };
   switch (value.kind) {
-    case TemplateValue::Kind::kUndefined: return std::string();
-    case TemplateValue::Kind::kNone: return std::string("None");
-    case TemplateValue::Kind::kBool: return std::string(value.number != 0 ? "True" : "False");
-    case TemplateValue::Kind::kInteger: return absl::StrCat(value.number);
-    case TemplateValue::Kind::kString: return value.text;
-    default: return absl::InvalidArgumentError(absl::StrCat("to write ", value.type(), " as text is not supported"));
+    case Value::Kind::kUndefined: return plain("");
+    case Value::Kind::kNone: return plain("None");
+    case Value::Kind::kBool: return plain(value.number != 0 ? "True" : "False");
+    case Value::Kind::kInteger: return plain(absl::StrCat(value.number));
+    case Value::Kind::kFloat: return value.string ? value.string : plain(PythonFloat(value.real));
+    case Value::Kind::kString: return value.string;
+    default: return TemplateError("to write ", value.type(), " as text is not supported");
   }
 }
 
-absl::Status CheckTextLength(double bytes) {
-  return bytes <= static_cast<double>(kMaxTextBytes) ? absl::OkStatus() : TemplateError("a string is too long");
-}
-
-absl::StatusOr<std::string> AsJson(const TemplateValue& value) {
-  std::string json;
-  SHALE_RETURN_IF_ERROR(AppendJson(value, &json));
-  return json;
+absl::StatusOr<bool> Equal(const Value& a, const Value& b, TemplateBudget& budget) {
+  SHALE_RETURN_IF_ERROR(budget.Take(8));
+  if (a.is_number() && b.is_number()) return a.number == b.number;
+  const bool real = a.is(Value::Kind::kFloat) || b.is(Value::Kind::kFloat);
+  if (real && (a.is_number() || a.is(Value::Kind::kFloat)) && (b.is_number() || b.is(Value::Kind::kFloat))) {
+    return TemplateError("to compare numbers with a fraction is not supported");
+  }
+  if (a.kind != b.kind) return false;
+  switch (a.kind) {
+    case Value::Kind::kString:
+      if (a.text().size() != b.text().size()) return false;
+      SHALE_RETURN_IF_ERROR(budget.Take(static_cast<double>(a.text().size())));
+      return a.text() == b.text();
+    case Value::Kind::kList:
+      for (const Value* value : {&a, &b}) {
+        if (value->form == Value::Form::kView || value->form == Value::Form::kGenerator) {
+          return TemplateError("to compare ", value->type(), " is not supported");
+        }
+      }
+      if (a.form != b.form || a.list->size() != b.list->size()) return false;
+      for (size_t i = 0; i < a.list->size(); ++i) {
+        SHALE_ASSIGN_OR_RETURN(const bool same, Equal((*a.list)[i], (*b.list)[i], budget));
+        if (!same) return false;
+      }
+      return true;
+    case Value::Kind::kDict:
+      if (a.is_object() || b.is_object()) return a.dict == b.dict;  // An object equals itself alone.
+      if (a.dict->size() != b.dict->size()) return false;
+      for (const auto& [name, value] : *a.dict) {
+        SHALE_RETURN_IF_ERROR(budget.Take(8 * static_cast<double>(b.dict->size())));
+        const Value* found = b.Find(name);
+        if (found == nullptr) return false;
+        SHALE_ASSIGN_OR_RETURN(const bool same, Equal(value, *found, budget));
+        if (!same) return false;
+      }
+      return true;
+    case Value::Kind::kFunction: return a.text() == b.text();
+    default: return true;
+  }
 }
 
 }  // namespace shale

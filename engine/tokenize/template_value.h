@@ -12,64 +12,110 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "engine/tokenize/template_budget.h"
 
 namespace shale {
 
-// Limits of the values that a template makes: levels of lists and dicts in each other, bytes of a string, and elements
-// of a list.
+// Limits of the values that a template makes: levels of lists and dicts in each other, and elements of a list.
 inline constexpr int kMaxNesting = 100;
-inline constexpr size_t kMaxTextBytes = size_t{1} << 28;
 inline constexpr int64_t kMaxElements = 1 << 20;
+// The kinds of objects (TemplateValue::number).
+inline constexpr int64_t kNamespace = 1, kLoopState = 2;
 
-// A handle that is cheap to copy. Strings are well-formed UTF-8.
+// A part of a text that was copied from a string of the conversation.
+struct TextOrigin {
+  size_t begin = 0, end = 0;  // Bytes of the text.
+  int32_t source = 0;         // The number of the string.
+  // Bytes of the string. They stand in the text as they are, or as one escape of JSON.
+  size_t from = 0, to = 0;
+
+  bool as_it_is() const { return end - begin == to - from; }
+  bool operator==(const TextOrigin&) const = default;
+};
+
+// A text, and which parts of it come from the conversation. What the template writes itself, and what it changes, has
+// no origin.
+struct TemplateText {
+  std::string bytes;                // Well-formed UTF-8.
+  std::vector<TextOrigin> origins;  // Ascending, and apart from each other.
+
+  void Append(const TemplateText& more);
+  void Append(absl::string_view more) { bytes.append(more.data(), more.size()); }
+  // Returns bytes [begin, end).
+  TemplateText Part(size_t begin, size_t end) const;
+};
+
+// A handle that is cheap to copy. Strings are shared, and immutable.
 struct TemplateValue {
-  enum class Kind { kUndefined, kNone, kBool, kInteger, kString, kList, kDict };
+  enum class Kind { kUndefined, kNone, kBool, kInteger, kFloat, kString, kList, kDict, kFunction };
   using List = std::vector<TemplateValue>;
-  using Dict = std::vector<std::pair<std::string, TemplateValue>>;  // In order of insertion. Small.
+  using Dict = std::vector<std::pair<std::string, TemplateValue>>;  // In order of insertion.
+
+  // What a kList is in Python.
+  enum class Form {
+    kList,
+    kTuple,
+    kRange,
+    kView,       // Of a dict: items(), keys() or values(). Has no element at an index.
+    kGenerator,  // What filters such as selectattr return: whoever reads its elements takes them away. Is always true.
+  };
 
   Kind kind = Kind::kUndefined;
-  int64_t number = 0;          // The value of kBool and kInteger. 1 for a kDict that is a namespace.
-  std::string text;            // The value of kString. For kUndefined, the name that was not found.
-  std::shared_ptr<List> list;  // The value of kList.
-  std::shared_ptr<Dict> dict;  // The value of kDict.
+  Form form = Form::kList;
   // The levels of lists and dicts in each other when the value was made; 0 for other kinds. At most kMaxNesting, so
   // that recursion over a value is safe.
   int depth = 0;
   // Whether the value is a namespace or holds one. No attribute of a namespace can be set to such a value. Therefore no
   // value holds itself.
   bool has_namespace = false;
+  // The value of kBool and kInteger. For a kDict, whether it is an object with attributes: a namespace, whose
+  // attributes can be set, or the state of a loop.
+  int64_t number = 0;
+  double real = 0;  // The value of kFloat.
+  // The value of kString. For kUndefined and kFunction its name. For a kFloat that is an integer too large for
+  // `number`, its digits. Else null.
+  std::shared_ptr<const TemplateText> string;
+  std::shared_ptr<List> list;  // The value of kList.
+  std::shared_ptr<Dict> dict;  // The value of kDict.
 
-  static TemplateValue Undefined(std::string name) { return {.text = std::move(name)}; }
+  static TemplateValue Undefined(absl::string_view name) { return Named(Kind::kUndefined, {std::string(name), {}}); }
+  static TemplateValue Function(absl::string_view name) { return Named(Kind::kFunction, {std::string(name), {}}); }
   static TemplateValue None() { return {.kind = Kind::kNone}; }
   static TemplateValue Bool(bool value) { return {.kind = Kind::kBool, .number = value}; }
   static TemplateValue Integer(int64_t value) { return {.kind = Kind::kInteger, .number = value}; }
-  static TemplateValue Text(absl::string_view value) { return {.kind = Kind::kString, .text = std::string(value)}; }
-  static TemplateValue Of(List values);
+  static TemplateValue Float(double value) { return {.kind = Kind::kFloat, .real = value}; }
+  static TemplateValue LargeInteger(double value, absl::string_view digits);
+  static TemplateValue Text(absl::string_view value) { return Text(TemplateText{std::string(value), {}}); }
+  static TemplateValue Text(TemplateText value) { return Named(Kind::kString, std::move(value)); }
+  static TemplateValue Of(List values, Form form = Form::kList);
   static TemplateValue Of(Dict values);
 
   bool is(Kind other) const { return kind == other; }
+  bool is_object() const { return kind == Kind::kDict && number != 0; }
   bool is_number() const { return kind == Kind::kBool || kind == Kind::kInteger; }
+  bool is_large_integer() const { return kind == Kind::kFloat && string != nullptr; }
+  // Returns the bytes of `string`. REQUIRES: it is not null.
+  const std::string& text() const { return string->bytes; }
   // Returns the name of the type, for messages: "a string".
   const char* type() const;
   // Returns whether the value is true as a condition.
   bool truth() const;
-  bool operator==(const TemplateValue& other) const;
   // Returns the element of a dict, or null.
   const TemplateValue* Find(absl::string_view name) const;
+
+ private:
+  static TemplateValue Named(Kind kind, TemplateText text);
 };
 
 // Returns what `{{ value }}` writes. Returns InvalidArgument for lists and dicts, which are not supported.
-absl::StatusOr<std::string> Printed(const TemplateValue& value);
-// Returns a value as JSON, in the form of transformers' `tojson`. Returns InvalidArgument for undefined values, and for
-// more than kMaxTextBytes.
-absl::StatusOr<std::string> AsJson(const TemplateValue& value);
+absl::StatusOr<std::shared_ptr<const TemplateText>> Printed(const TemplateValue& value);
+// Returns whether two values are equal in Python.
+absl::StatusOr<bool> Equal(const TemplateValue& a, const TemplateValue& b, TemplateBudget& budget);
 
 // Returns InvalidArgument with the arguments as its message. RenderTemplate adds the line.
 template <class... Args>
 absl::Status TemplateError(const Args&... what) {
   return absl::InvalidArgumentError(absl::StrCat(what...));
 }
-// Returns an error if a string of so many bytes is longer than kMaxTextBytes.
-absl::Status CheckTextLength(double bytes);
 
 }  // namespace shale

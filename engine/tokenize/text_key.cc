@@ -42,12 +42,15 @@ absl::StatusOr<uint64_t> TextChecksum::AddFile(const InputFile& file) {
 absl::StatusOr<std::string> TextKey(const TextData& text, int version, const std::vector<DataFile>& files,
                                     std::vector<SeenFile>* seen) {
   TextChecksum sum;
-  for (const int64_t choice :
-       {int64_t{version}, static_cast<int64_t>(text.files.format), static_cast<int64_t>(text.loss_on),
-        static_cast<int64_t>(text.bad_lines), static_cast<int64_t>(text.bad_bytes)}) {
+  for (const int64_t choice : {int64_t{version}, static_cast<int64_t>(text.files.format),
+                               static_cast<int64_t>(text.loss_on), static_cast<int64_t>(text.bad_lines),
+                               static_cast<int64_t>(text.bad_bytes), static_cast<int64_t>(text.spelled_tokens),
+                               int64_t{text.allow_dropped_text}, static_cast<int64_t>(text.date.size())}) {
     sum.AddNumber(choice);
   }
-  std::vector<const char*> names = {"tokenizer.json", "chat_template.jinja"};
+  sum.Add(text.date);
+  std::vector<const char*> names = {"tokenizer.json", "chat_template.jinja", "additional_chat_templates/tool_use.jinja",
+                                    "additional_chat_templates/default.jinja"};
   names.insert(names.end(), std::begin(kTokenizerSettingFiles), std::end(kTokenizerSettingFiles));
   for (const char* name : names) {
     const absl::StatusOr<std::string> bytes = ReadFile(JoinPath(text.tokenizer, name), kMaxTokenizerBytes);

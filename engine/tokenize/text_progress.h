@@ -19,6 +19,11 @@ struct TokenizeTotals {
   std::string first_skipped;   // What is wrong with the first bad line.
   int64_t replaced = 0;        // How often U+FFFD took the place of bytes that are not UTF-8 (BadBytes::kReplace).
   std::string first_replaced;  // Where it first did.
+  int64_t dropped = 0;         // Rows of which the chat template leaves out something (allow_dropped_text).
+  std::string first_dropped;   // What it leaves out of the first.
+  int64_t spelled = 0;         // Rows whose text spells a special token.
+  std::string first_spelled;   // The first of them, and its token.
+  std::vector<std::string> ignored;  // Members of rows that nothing reads, in order. At most 20.
 };
 
 // Says how text became tokens.

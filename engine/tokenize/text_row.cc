@@ -1,140 +1,210 @@
 #include "engine/tokenize/text_row.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/hugging_face/strict_json.h"
+#include "absl/types/span.h"
 #include "engine/text/quote.h"
-#include "engine/text/utf8.h"
+#include "engine/tokenize/row_conversation.h"
+#include "engine/tokenize/row_json.h"
 #include "kernels/check.h"
 
 namespace shale {
 namespace {
 
-absl::StatusOr<std::string> TextOf(const Json& row, const char* name) {
-  const Json& value = row[name];
-  if (value.is_string()) return value.get<std::string>();
-  return absl::InvalidArgumentError(absl::StrCat("\"", name, "\": found ", ShownJson(value), "; wanted a string"));
+using Value = TemplateValue;
+using ValueKind = TemplateValue::Kind;
+
+enum class RowForm { kText, kPrompt, kMessages };
+
+// Members that every form of a row reads.
+constexpr absl::string_view kOfText[] = {"text"};
+constexpr absl::string_view kOfPrompt[] = {"prompt", "completion"};
+constexpr absl::string_view kOfMessages[] = {"messages", "tools", "documents", "chat_template_kwargs"};
+// Members by which other trainers change what a row means, and which nothing here reads.
+constexpr absl::string_view kOfOthers[] = {"image",
+                                           "images",
+                                           "video",
+                                           "videos",
+                                           "audio",
+                                           "audios",
+                                           "chosen",
+                                           "rejected",
+                                           "functions",
+                                           "function_call",
+                                           "input_ids",
+                                           "labels",
+                                           "attention_mask",
+                                           "completion_mask",
+                                           "assistant_masks",
+                                           "loss_mask",
+                                           "weight",
+                                           "train",
+                                           "system",
+                                           "system_prompt",
+                                           "chat_template",
+                                           "add_generation_prompt",
+                                           "continue_final_message"};
+
+bool Has(const Value& row, absl::string_view name) {
+  const Value* found = row.Find(name);
+  return found != nullptr && !found->is(ValueKind::kNone);
 }
 
-// Reads the messages of a conversation: strings, of which a role and a content are required.
-absl::StatusOr<std::vector<ChatMessage>> ReadMessages(const Json& list) {
-  if (!list.is_array() || list.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"messages\": found ", ShownJson(list), "; wanted a list of messages"));
+bool IsOf(absl::Span<const absl::string_view> names, absl::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+absl::Span<const absl::string_view> MembersOf(RowForm form) {
+  switch (form) {
+    case RowForm::kText: return kOfText;
+    case RowForm::kPrompt: return kOfPrompt;
+    case RowForm::kMessages: return kOfMessages;
   }
-  std::vector<ChatMessage> messages;
-  for (const Json& one : list) {
-    const std::string place = absl::StrCat("message ", messages.size(), ": ");
-    if (!one.is_object()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(place, "found ", ShownJson(one), "; wanted an object with \"role\" and \"content\""));
+  return {};
+}
+
+absl::StatusOr<RowForm> FormOf(const Value& row) {
+  const bool text = Has(row, "text"), messages = Has(row, "messages");
+  const bool prompt = Has(row, "prompt"), completion = Has(row, "completion");
+  if (text + messages + (prompt || completion) > 1) {
+    std::string found;
+    for (const char* name : {"text", "messages", "prompt", "completion"}) {
+      if (Has(row, name)) absl::StrAppend(&found, found.empty() ? "\"" : " and \"", name, "\"");
     }
-    ChatMessage message;
-    for (const char* name : {"role", "content"}) {
-      const auto found = one.find(name);
-      if (found == one.end() || !found->is_string()) {
-        return absl::InvalidArgumentError(absl::StrCat(place, "\"", name, "\" is missing, or is not a string"));
-      }
-      (name[0] == 'r' ? message.role : message.content) = found->get<std::string>();
-    }
-    for (const auto& [name, value] : one.items()) {
-      if (name == "role" || name == "content" || value.is_null()) continue;
-      if (!value.is_string()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(place, Quoted(name), " is not supported: found ", ShownJson(value), "; wanted a string"));
-      }
-      message.others.emplace_back(name, value.get<std::string>());
-    }
-    messages.push_back(std::move(message));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it has ", found, ", and only one of \"text\", \"messages\" and \"prompt\" with \"completion\" can be meant"));
   }
-  return messages;
-}
-
-absl::StatusOr<TextRow> ReadChat(const Json& row, LossOn loss_on, const ChatTemplate* chat) {
-  SHALE_ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages, ReadMessages(row["messages"]));
-  if (chat == nullptr) {
-    return absl::FailedPreconditionError("\"messages\" need a chat template");
-  }
-  if (loss_on == LossOn::kAll) {
-    SHALE_ASSIGN_OR_RETURN(std::string text, chat->RenderAll(messages));
-    return TextRow{.text = std::move(text), .is_chat = true, .turns = {0}};
-  }
-  SHALE_ASSIGN_OR_RETURN(ChatText text, chat->RenderWithTurns(messages));
-  if (text.turns.empty()) return absl::InvalidArgumentError("\"messages\": none is of the assistant");
-  return TextRow{.text = std::move(text.text), .is_chat = true, .turns = std::move(text.turns)};
-}
-
-absl::StatusOr<Json> ParseRow(absl::string_view line) {
-  if (!IsUtf8(line)) return absl::InvalidArgumentError("it is not UTF-8");
-  return ParseStrictJson(line);
-}
-
-// Returns prompt and completion of a row, or none if the row has another form.
-absl::StatusOr<std::optional<PromptRow>> PartsOf(const Json& json) {
-  const bool has_other_form = json.contains("text") || json.contains("messages");
-  if (has_other_form || !json.contains("prompt") || !json.contains("completion")) return std::nullopt;
-  PromptRow row;
-  SHALE_ASSIGN_OR_RETURN(row.prompt, TextOf(json, "prompt"));
-  SHALE_ASSIGN_OR_RETURN(row.completion, TextOf(json, "completion"));
-  if (row.completion.empty()) return absl::InvalidArgumentError("\"completion\" is empty");
-  return row;
-}
-
-absl::StatusOr<TextRow> ReadRow(absl::string_view line, LossOn loss_on, const ChatTemplate* chat) {
-  SHALE_ASSIGN_OR_RETURN(const Json json, ParseRow(line));
-  if (json.contains("text")) {
-    SHALE_ASSIGN_OR_RETURN(std::string text, TextOf(json, "text"));
-    return TextRow{.text = std::move(text), .turns = {0}};
-  }
-  if (json.contains("messages")) return ReadChat(json, loss_on, chat);
-  SHALE_ASSIGN_OR_RETURN(const std::optional<PromptRow> parts, PartsOf(json));
-  if (parts) {
-    return TextRow{.text = parts->prompt + parts->completion,
-                   .turns = {loss_on == LossOn::kAll ? 0 : parts->prompt.size()}};
-  }
+  if (text) return RowForm::kText;
+  if (messages) return RowForm::kMessages;
+  if (prompt && completion) return RowForm::kPrompt;
   return absl::InvalidArgumentError("it has neither \"text\" nor \"messages\" nor \"prompt\" and \"completion\"");
 }
 
-bool IsChat(const Json& row) { return !row.contains("text") && row.contains("messages"); }
-
-absl::StatusOr<std::vector<PromptRow>> Prompts(absl::string_view line, const ChatTemplate* chat) {
-  SHALE_ASSIGN_OR_RETURN(const Json json, ParseRow(line));
-  std::vector<PromptRow> prompts;
-  if (IsChat(json)) {
-    SHALE_ASSIGN_OR_RETURN(const TextRow row, ReadChat(json, LossOn::kCompletions, chat));
-    for (size_t i = 0; i < row.turns.size(); i += 2) {
-      const size_t begin = row.turns[i], end = i + 1 < row.turns.size() ? row.turns[i + 1] : row.text.size();
-      prompts.push_back({row.text.substr(0, begin), row.text.substr(begin, end - begin), /*is_chat=*/true});
+// Returns the members of a row that nothing reads. Returns InvalidArgument for those that would change what it means.
+absl::StatusOr<std::vector<std::string>> IgnoredMembers(const Value& row, RowForm form) {
+  std::vector<std::string> ignored;
+  for (const auto& [name, value] : *row.dict) {
+    if (value.is(ValueKind::kNone) || IsOf(MembersOf(form), name)) continue;
+    const bool empty =
+        (value.is(ValueKind::kList) || value.is(ValueKind::kDict) || value.is(ValueKind::kString)) && !value.truth();
+    const bool one = (name == "weight" || name == "train") && value.is_number() && value.number == 1;
+    const bool of_messages = form != RowForm::kMessages && IsOf(kOfMessages, name);
+    if (!empty && !one && (of_messages || IsOf(kOfOthers, name))) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(name), " would change what the row means, and ",
+                                                     of_messages ? "only rows of messages have it" : "is not supported",
+                                                     ": found ", ShownValue(value)));
     }
-    return prompts;
+    ignored.push_back(name);
   }
-  SHALE_ASSIGN_OR_RETURN(std::optional<PromptRow> parts, PartsOf(json));
-  if (parts) prompts.push_back(*std::move(parts));
+  return ignored;
+}
+
+absl::StatusOr<std::string> TextOf(const Value& row, const char* name) {
+  const Value& value = *row.Find(name);
+  if (value.is(ValueKind::kString)) return value.text();
+  return absl::InvalidArgumentError(absl::StrCat("\"", name, "\": found ", ShownValue(value), "; wanted a string"));
+}
+
+absl::StatusOr<PromptRow> ReadParts(const Value& row) {
+  PromptRow parts;
+  SHALE_ASSIGN_OR_RETURN(parts.prompt, TextOf(row, "prompt"));
+  SHALE_ASSIGN_OR_RETURN(parts.completion, TextOf(row, "completion"));
+  if (parts.completion.empty()) return absl::InvalidArgumentError("\"completion\" is empty");
+  return parts;
+}
+
+absl::StatusOr<TextRow> ReadChat(const Value& row, const RowOptions& options) {
+  SHALE_ASSIGN_OR_RETURN(const Conversation conversation, ReadConversation(row));
+  if (options.chat == nullptr) return absl::FailedPreconditionError("\"messages\" need a chat template");
+  const bool all = options.loss_on == LossOn::kAll;
+  if (all) {
+    for (size_t i = 0; i < conversation.messages.size(); ++i) {
+      if (conversation.messages[i].counts) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "message ", i, ": it is not to count, and with data.loss_on ALL everything counts; use COMPLETIONS"));
+    }
+  }
+  SHALE_ASSIGN_OR_RETURN(ChatText text,
+                         all ? options.chat->RenderAll(conversation) : options.chat->RenderWithTurns(conversation));
+  if (all) {
+    text.turns = {0};
+  } else if (text.turns.empty()) {
+    return absl::InvalidArgumentError("\"messages\": none is of the assistant");
+  }
+  if (!text.left_out.empty() && !options.allow_dropped_text) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(text.left_out, "; data.allow_dropped_text=true trains without what templates leave out"));
+  }
+  return TextRow{.text = std::move(text.text),
+                 .is_chat = true,
+                 .turns = std::move(text.turns),
+                 .marked = text.marked,
+                 .said = std::move(text.said),
+                 .left_out = std::move(text.left_out)};
+}
+
+absl::StatusOr<TextRow> ReadForm(const Value& row, RowForm form, const RowOptions& options) {
+  if (form == RowForm::kMessages) return ReadChat(row, options);
+  TextRow read;
+  if (form == RowForm::kText) {
+    SHALE_ASSIGN_OR_RETURN(read.text, TextOf(row, "text"));
+    read.turns = {0};
+  } else {
+    SHALE_ASSIGN_OR_RETURN(const PromptRow parts, ReadParts(row));
+    read.text = parts.prompt + parts.completion;
+    read.turns = {options.loss_on == LossOn::kAll ? 0 : parts.prompt.size()};
+  }
+  read.said = {0, read.text.size()};
+  return read;
+}
+
+absl::StatusOr<TextRow> ReadRow(absl::string_view line, const RowOptions& options) {
+  SHALE_ASSIGN_OR_RETURN(const Value row, ParseRowJson(line));
+  SHALE_ASSIGN_OR_RETURN(const RowForm form, FormOf(row));
+  SHALE_ASSIGN_OR_RETURN(std::vector<std::string> ignored, IgnoredMembers(row, form));
+  SHALE_ASSIGN_OR_RETURN(TextRow read, ReadForm(row, form, options));
+  read.ignored = std::move(ignored);
+  return read;
+}
+
+absl::StatusOr<std::vector<PromptRow>> Prompts(absl::string_view line, RowOptions options) {
+  options.loss_on = LossOn::kCompletions;
+  SHALE_ASSIGN_OR_RETURN(const Value json, ParseRowJson(line));
+  SHALE_ASSIGN_OR_RETURN(const RowForm form, FormOf(json));
+  SHALE_RETURN_IF_ERROR(IgnoredMembers(json, form).status());
+  SHALE_ASSIGN_OR_RETURN(const TextRow row, ReadForm(json, form, options));
+  std::vector<PromptRow> prompts;
+  if (form == RowForm::kText) return prompts;
+  for (size_t i = 0; i < row.turns.size(); i += 2) {
+    const size_t begin = row.turns[i], end = i + 1 < row.turns.size() ? row.turns[i + 1] : row.text.size();
+    if (begin < end) prompts.push_back({row.text.substr(0, begin), row.text.substr(begin, end - begin), row.is_chat});
+  }
   return prompts;
 }
 
 absl::StatusOr<bool> Asks(absl::string_view line) {
-  SHALE_ASSIGN_OR_RETURN(const Json json, ParseRow(line));
-  if (!IsChat(json)) {
-    SHALE_ASSIGN_OR_RETURN(const std::optional<PromptRow> parts, PartsOf(json));
-    return parts.has_value();
-  }
-  SHALE_ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages, ReadMessages(json["messages"]));
-  return std::any_of(messages.begin(), messages.end(), [](const ChatMessage& m) { return m.role == "assistant"; });
+  SHALE_ASSIGN_OR_RETURN(const Value row, ParseRowJson(line));
+  SHALE_ASSIGN_OR_RETURN(const RowForm form, FormOf(row));
+  if (form != RowForm::kMessages) return form == RowForm::kPrompt;
+  SHALE_ASSIGN_OR_RETURN(const Conversation conversation, ReadConversation(row));
+  return std::any_of(conversation.messages.begin(), conversation.messages.end(),
+                     [](const ChatMessage& message) { return message.role() == "assistant"; });
 }
 
 absl::StatusOr<std::string> Words(absl::string_view line) {
-  SHALE_ASSIGN_OR_RETURN(const Json json, ParseRow(line));
-  if (!IsChat(json)) {
-    SHALE_ASSIGN_OR_RETURN(TextRow row, ReadRow(line, LossOn::kAll, nullptr));
-    return std::move(row.text);
+  SHALE_ASSIGN_OR_RETURN(const Value row, ParseRowJson(line));
+  SHALE_ASSIGN_OR_RETURN(const RowForm form, FormOf(row));
+  if (form != RowForm::kMessages) {
+    SHALE_ASSIGN_OR_RETURN(TextRow read, ReadForm(row, form, {}));
+    return std::move(read.text);
   }
-  SHALE_ASSIGN_OR_RETURN(const std::vector<ChatMessage> messages, ReadMessages(json["messages"]));
+  SHALE_ASSIGN_OR_RETURN(const Conversation conversation, ReadConversation(row));
   std::string text;
-  for (const ChatMessage& message : messages) absl::StrAppend(&text, message.content, "\n");
+  for (const ChatSource& source : Numbered(conversation).sources) {
+    if (!source.anywhere) absl::StrAppend(&text, source.text, "\n");
+  }
   return text;
 }
 
@@ -147,12 +217,12 @@ absl::StatusOr<T> At(const DocumentPiece& piece, absl::StatusOr<T> value) {
 
 }  // namespace
 
-absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, LossOn loss_on, const ChatTemplate* chat) {
-  return At(piece, ReadRow(piece.text, loss_on, chat));
+absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, const RowOptions& options) {
+  return At(piece, ReadRow(piece.text, options));
 }
 
-absl::StatusOr<std::vector<PromptRow>> ReadPrompts(const DocumentPiece& piece, const ChatTemplate* chat) {
-  return At(piece, Prompts(piece.text, chat));
+absl::StatusOr<std::vector<PromptRow>> ReadPrompts(const DocumentPiece& piece, const RowOptions& options) {
+  return At(piece, Prompts(piece.text, options));
 }
 
 absl::StatusOr<bool> HasPrompts(const DocumentPiece& piece) { return At(piece, Asks(piece.text)); }

@@ -14,8 +14,9 @@
 
 namespace shale {
 
-// A row is {"text": T}, {"prompt": P, "completion": C} or {"messages": [{"role": R, "content": C}, ...]}. Other fields
-// are ignored.
+// A row is {"text": T}, {"prompt": P, "completion": C} or {"messages": [{"role": R, "content": C}, ...]}; the last may
+// have "tools", "documents" and "chat_template_kwargs" besides (ReadConversation). A row of two of these forms is
+// refused, and so are members that would change what it means, such as "images". Null members are as none.
 struct TextRow {
   std::string text;  // Well-formed UTF-8.
   // Whether a chat template wrote the text. If so, special tokens in the text become tokens, and nothing is put around
@@ -24,6 +25,17 @@ struct TextRow {
   // What counts in the loss: begin, end, begin, end, ... as ascending offsets in `text`. The end of the text is the
   // last end if it is missing.
   std::vector<size_t> turns;
+  bool marked = false;               // ChatText::marked.
+  std::vector<size_t> said;          // What the row says: begin, end, ... as ascending offsets in `text`.
+  std::string left_out;              // ChatText::left_out.
+  std::vector<std::string> ignored;  // Members that nothing reads.
+};
+
+struct RowOptions {
+  LossOn loss_on = LossOn::kCompletions;
+  const ChatTemplate* chat = nullptr;  // Turns messages into text. Borrowed.
+  // Whether a row whose text lacks some of what its messages say is read all the same (DataConfig).
+  bool allow_dropped_text = false;
 };
 
 // A prompt of a row, and what follows it.
@@ -33,13 +45,13 @@ struct PromptRow {
   bool is_chat = false;    // A chat template wrote both, and the completion is one of TextRow::turns.
 };
 
-// Reads a row. `chat` turns messages into text. Returns InvalidArgument with file and line, and FailedPrecondition for
-// messages if `chat` is null. REQUIRES: piece.is_row.
-absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, LossOn loss_on, const ChatTemplate* chat);
+// Reads a row. Returns InvalidArgument with file and line, and FailedPrecondition for messages if `chat` is null.
+// REQUIRES: piece.is_row.
+absl::StatusOr<TextRow> ReadTextRow(const DocumentPiece& piece, const RowOptions& options);
 // Returns what a model is asked to complete in a row: its prompt and completion, or for a row of messages each answer
 // of the assistant with all messages before it. Returns none for other rows. Returns the errors of ReadTextRow.
 // REQUIRES: piece.is_row.
-absl::StatusOr<std::vector<PromptRow>> ReadPrompts(const DocumentPiece& piece, const ChatTemplate* chat);
+absl::StatusOr<std::vector<PromptRow>> ReadPrompts(const DocumentPiece& piece, const RowOptions& options);
 // Returns whether ReadPrompts with a chat template would return any. Returns InvalidArgument with file and line.
 // REQUIRES: piece.is_row.
 absl::StatusOr<bool> HasPrompts(const DocumentPiece& piece);

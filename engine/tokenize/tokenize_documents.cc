@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/text/quote.h"
 #include "engine/tokenize/in_order.h"
 #include "engine/tokenize/text_row.h"
+#include "engine/tokenize/turn_counts.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -48,6 +50,16 @@ absl::Status BadRow(const DocumentPiece& piece, const absl::Status& status) {
                                                   "data.format=TEXT if it is text that is to be read as it stands"));
 }
 
+// Adds names of members that nothing reads, as many as a message may show.
+void AddNames(const std::vector<std::string>& names, TokenizeTotals* totals) {
+  constexpr size_t kMostNames = 20;
+  for (const std::string& name : names) {
+    const auto place = std::lower_bound(totals->ignored.begin(), totals->ignored.end(), name);
+    if (place != totals->ignored.end() && *place == name) continue;
+    if (totals->ignored.size() < kMostNames) totals->ignored.insert(place, name);
+  }
+}
+
 // Tokenizes the pieces of batches. Used by one thread.
 class alignas(kCacheLine) Worker {
  public:
@@ -60,16 +72,19 @@ class alignas(kCacheLine) Worker {
         SHALE_RETURN_IF_ERROR(At(piece, Add({.text = std::move(piece.text), .turns = {0}}, piece, batch)));
         continue;
       }
-      const absl::StatusOr<TextRow> row = ReadTextRow(piece, options_.loss_on, options_.chat);
+      absl::StatusOr<TextRow> row = ReadTextRow(
+          piece,
+          {.loss_on = options_.loss_on, .chat = options_.chat, .allow_dropped_text = options_.allow_dropped_text});
       if (row.ok()) {
-        SHALE_RETURN_IF_ERROR(At(piece, Add(*row, piece, batch)));
-      } else if (absl::IsFailedPrecondition(row.status())) {
-        return absl::InvalidArgumentError(absl::StrCat(row.status().message(), ": ", options_.no_chat.message()));
-      } else if (options_.bad_lines == BadLines::kRefuse) {
-        return BadRow(piece, row.status());
-      } else if (++batch.totals.skipped == 1) {
-        batch.totals.first_skipped = std::string(row.status().message());
+        if (absl::Status added = At(piece, AddRow(*row, piece, batch)); !added.ok()) row = std::move(added);
       }
+      if (row.ok()) continue;
+      if (absl::IsFailedPrecondition(row.status())) {
+        return absl::InvalidArgumentError(absl::StrCat(row.status().message(), ": ", options_.no_chat.message()));
+      }
+      if (options_.bad_lines == BadLines::kRefuse) return BadRow(piece, row.status());
+      if (!absl::IsInvalidArgument(row.status())) return row.status();
+      if (++batch.totals.skipped == 1) batch.totals.first_skipped = std::string(row.status().message());
     }
     batch.pieces.clear();
     batch.totals.tokens = std::ssize(batch.tokens);
@@ -78,45 +93,63 @@ class alignas(kCacheLine) Worker {
   }
 
  private:
+  // Adds a row, or nothing of it if it is refused.
+  absl::Status AddRow(const TextRow& row, const DocumentPiece& piece, Batch& batch) {
+    const std::string spelled = SpelledToken(row);
+    if (!spelled.empty() && options_.spelled_tokens == SpelledTokens::kRefuse) {
+      return absl::InvalidArgumentError(absl::StrCat("its text spells the special token ", Quoted(spelled)));
+    }
+    const size_t tokens = batch.tokens.size(), counts = batch.counts.size();
+    if (absl::Status added = Add(row, piece, batch); !added.ok()) {
+      batch.tokens.resize(tokens);
+      batch.counts.resize(counts);
+      return added;
+    }
+    TokenizeTotals& totals = batch.totals;
+    const std::string place = absl::StrCat(*piece.path, ":", piece.line, ": ");
+    if (!row.left_out.empty() && ++totals.dropped == 1) totals.first_dropped = place + row.left_out;
+    if (!spelled.empty() && ++totals.spelled == 1) totals.first_spelled = place + Quoted(spelled);
+    AddNames(row.ignored, &totals);
+    return absl::OkStatus();
+  }
+
+  // Returns a special token that what the row says spells, or "".
+  std::string SpelledToken(const TextRow& row) const {
+    for (const absl::string_view token : tokenizer_.SpecialTokensIn(row.text)) {
+      const size_t begin = token.data() - row.text.data(), end = begin + token.size();
+      const auto next = std::upper_bound(row.said.begin(), row.said.end(), begin);
+      const bool inside = (next - row.said.begin()) % 2 == 1;
+      if (inside && end <= *next) return std::string(token);
+    }
+    return "";
+  }
+
   absl::Status Add(const TextRow& row, const DocumentPiece& piece, Batch& batch) {
     std::vector<int32_t>& tokens = batch.tokens;
     const size_t begin = tokens.size();
     const auto append = [&](const std::vector<int32_t>& more) {
       tokens.insert(tokens.end(), more.begin(), more.end());
     };
-    const std::vector<size_t>& turns = row.turns;
     const absl::string_view text = row.text;
     if (piece.begins && !row.is_chat) append(tokenizer_.prefix());
     const size_t text_begin = tokens.size();
-    SHALE_RETURN_IF_ERROR(encoder_.Encode(text, {.special_tokens_in_text = row.is_chat}, &tokens));
-    const bool all_count = turns.size() == 1 && turns[0] == 0;
-    batch.counts.resize(all_count ? begin : text_begin);
+    const bool special = row.is_chat || (piece.is_row && options_.spelled_tokens == SpelledTokens::kInAllRows);
+    SHALE_RETURN_IF_ERROR(encoder_.Encode(text, {.special_tokens_in_text = special}, &tokens));
+    const bool all_count = row.turns.size() == 1 && row.turns[0] == 0;
+    batch.counts.resize(text_begin, 1);
     // Of what the tokenizer puts around a text, what comes before a prompt does not count. The end counts if the text
     // before it does.
     if (!all_count) std::fill(batch.counts.begin() + begin, batch.counts.end(), 0);
-    for (size_t i = 0; i < turns.size(); ++i) {
-      if (turns[i] == 0) continue;
-      SHALE_ASSIGN_OR_RETURN(const size_t place, PlaceOf(text.substr(0, turns[i]), row.is_chat, tokens, text_begin));
-      batch.counts.resize(std::max(place, batch.counts.size()), i % 2);
-    }
+    SHALE_RETURN_IF_ERROR(AppendCounts(row, special, tokenizer_, encoder_, tokens, text_begin, &batch.counts));
     if (piece.ends && !row.is_chat) {
       append(tokenizer_.suffix());
       if (options_.end_of_document >= 0) tokens.push_back(options_.end_of_document);
     }
-    batch.counts.resize(tokens.size(), turns.size() % 2);
+    batch.counts.resize(tokens.size(), row.turns.size() % 2);
     batch.documents.push_back({.tokens_end = tokens.size(), .ends = piece.ends, .counts_in_part = !all_count});
     batch.totals.documents += piece.ends ? 1 : 0;
     batch.totals.bytes += static_cast<int64_t>(text.size());
     return absl::OkStatus();
-  }
-
-  // Returns the index in `tokens` of the first token that `text` alone does not have. `text` is the beginning of a text
-  // whose tokens begin at `begin`.
-  absl::StatusOr<size_t> PlaceOf(absl::string_view text, bool is_chat, const std::vector<int32_t>& tokens,
-                                 size_t begin) {
-    std::vector<int32_t> alone;
-    SHALE_RETURN_IF_ERROR(encoder_.Encode(text, {.special_tokens_in_text = is_chat}, &alone));
-    return std::mismatch(tokens.begin() + begin, tokens.end(), alone.begin(), alone.end()).first - tokens.begin();
   }
 
   const Tokenizer& tokenizer_;
@@ -129,8 +162,14 @@ void AddTotals(const TokenizeTotals& more, TokenizeTotals* totals) {
   totals->bytes += more.bytes;
   totals->tokens += more.tokens;
   totals->counted += more.counted;
-  if (totals->skipped == 0) totals->first_skipped = more.first_skipped;
-  totals->skipped += more.skipped;
+  const auto add_rows = [](int64_t rows, const std::string& first, int64_t* all, std::string* all_first) {
+    if (*all == 0) *all_first = first;
+    *all += rows;
+  };
+  add_rows(more.skipped, more.first_skipped, &totals->skipped, &totals->first_skipped);
+  add_rows(more.dropped, more.first_dropped, &totals->dropped, &totals->first_dropped);
+  add_rows(more.spelled, more.first_spelled, &totals->spelled, &totals->first_spelled);
+  AddNames(more.ignored, totals);
 }
 
 void AddReplaced(const DocumentReader& reader, TokenizeTotals* totals) {

@@ -22,6 +22,8 @@ struct TokenizeOptions {
   int32_t end_of_document = -1;
   LossOn loss_on = LossOn::kCompletions;
   BadLines bad_lines = BadLines::kRefuse;
+  SpelledTokens spelled_tokens = SpelledTokens::kInMessages;
+  bool allow_dropped_text = false;  // RowOptions::allow_dropped_text.
   // Turns messages into text. Borrowed. If null, messages are refused with the reason `no_chat`, even if bad lines are
   // skipped.
   const ChatTemplate* chat = nullptr;
@@ -37,8 +39,8 @@ struct DocumentTokens {
 
 // Passes the tokens of all documents to `add`, in order, for any number of threads. Calls `progress`, if it is not
 // null, with the totals so far, after every few hundred KB. Calls both from the calling thread. Takes special tokens
-// that stand in a text, but not in a chat, as text. Returns the first error of the reader, of a row, of the tokenizer
-// or of `add`.
+// that stand in a text, but not in a chat, as text, unless `spelled_tokens` says otherwise. Returns the first error of
+// the reader, of a row, of the tokenizer or of `add`.
 //
 // A completion counts from the first token that the prompt alone does not have. That token may hold letters of both, if
 // the tokenizer joins them. The turns of a chat begin and end by the same rule. The end of a document counts if the

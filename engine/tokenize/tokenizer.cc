@@ -31,6 +31,20 @@ std::string Tokenizer::Decode(const std::vector<int32_t>& tokens, bool skip_spec
   return text + stream.Finish();
 }
 
+std::vector<absl::string_view> Tokenizer::SpecialTokensIn(absl::string_view text) const {
+  std::vector<absl::string_view> found;
+  for (const bool normalized : {false, true}) {
+    if (!parts_->added.Any(normalized)) continue;
+    std::vector<Section> sections;
+    parts_->added.Split(text, normalized, /*special=*/true, &sections);
+    for (const Section& section : sections) {
+      if (section.token < 0 || !parts_->added.Find(section.token)->special) continue;
+      found.push_back(text.substr(section.begin, section.end - section.begin));
+    }
+  }
+  return found;
+}
+
 absl::Status Encoder::Encode(absl::string_view text, const EncodeOptions& options, std::vector<int32_t>* tokens) {
   const Tokenizer::Parts& parts = *tokenizer_.parts_;
   std::string well_formed;

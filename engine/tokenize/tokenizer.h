@@ -47,6 +47,9 @@ class Tokenizer {
   // space. The tokens of the first part and then the second part are those of the text.
   bool by_line() const;
 
+  // Returns the special tokens that stand in `text`, as parts of it.
+  std::vector<absl::string_view> SpecialTokensIn(absl::string_view text) const;
+
   // Returns the text of `tokens`. Leaves out ids that no token has, and special tokens if `skip_special`.
   std::string Decode(const std::vector<int32_t>& tokens, bool skip_special) const;
 

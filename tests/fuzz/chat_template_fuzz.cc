@@ -32,13 +32,13 @@ void Check(absl::string_view source) {
   if (!chat.ok()) return CheckRefusal(chat.status());
   static const auto& messages = *new std::vector<ChatMessage>{{"system", "S"},
                                                               {"user", " \u00E9\u4F60 ab\n"},
-                                                              {"assistant", "<think>x</think>\n\ny", {{"name", "n"}}},
+                                                              {"assistant", "<think>x</think>\n\ny"},
                                                               {"user", ""},
                                                               {"assistant", "z"}};
-  const absl::StatusOr<std::string> text = chat->Render(messages, /*add_generation_prompt=*/false);
+  const absl::StatusOr<std::string> text = chat->Render({.messages = messages}, /*add_generation_prompt=*/false);
   if (!text.ok()) return CheckRefusal(text.status());
   SHALE_CHECK(IsUtf8(*text)) << *text;
-  const absl::StatusOr<ChatText> turns = chat->RenderWithTurns(messages);
+  const absl::StatusOr<ChatText> turns = chat->RenderWithTurns({.messages = messages});
   if (!turns.ok()) return CheckRefusal(turns.status());
   SHALE_CHECK(turns->text == *text) << turns->text;
   size_t before = 0;

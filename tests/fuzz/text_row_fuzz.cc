@@ -24,7 +24,7 @@ void Check(absl::string_view line) {
       .text = std::string(line), .is_row = true, .path = std::make_shared<const std::string>("rows.jsonl"), .line = 7};
   static const ChatTemplate& chat = *new ChatTemplate(*ChatTemplate::Parse(kTemplate, {{"eos_token", "</s>"}}));
   for (const LossOn loss_on : {LossOn::kCompletions, LossOn::kAll}) {
-    const absl::StatusOr<TextRow> row = ReadTextRow(piece, loss_on, &chat);
+    const absl::StatusOr<TextRow> row = ReadTextRow(piece, {.loss_on = loss_on, .chat = &chat});
     if (!row.ok()) {
       CheckRefusal(row.status());
       continue;
@@ -37,7 +37,7 @@ void Check(absl::string_view line) {
     }
   }
   if (const absl::StatusOr<std::string> words = WordsOfRow(piece); !words.ok()) CheckRefusal(words.status());
-  const absl::StatusOr<std::vector<PromptRow>> prompts = ReadPrompts(piece, &chat);
+  const absl::StatusOr<std::vector<PromptRow>> prompts = ReadPrompts(piece, {.chat = &chat});
   if (!prompts.ok()) return CheckRefusal(prompts.status());
   for (const PromptRow& row : *prompts) SHALE_CHECK(IsUtf8(row.prompt) && IsUtf8(row.completion));
   const absl::StatusOr<bool> has_prompts = HasPrompts(piece);

@@ -314,6 +314,10 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"data.long_documents=DROP"},
              "--set: data.long_documents: packing CUT does not look at documents; leave it out, or use packing PACK or "
              "PAD"},
+        Rule{{"data.allow_dropped_text=true", "data.spelled_tokens=NOT_ALLOWED", "data.date=2026-11-28"}, ""},
+        Rule{{"data.date=2026-02-30"}, "--set: data.date: found \"2026-02-30\"; expected a day, as in \"2026-11-28\""},
+        Rule{{"data.path=", "data.date=2026-11-28"},
+             "--set: data.date: only files of data.path have it; give path, or leave it out"},
         Rule{{"data.path=", "data.packing=PACK", "data.long_documents=DROP"},
              "--set: data.long_documents: only files of data.path have it; give path, or leave it out"},
         Rule{{"data.mix=[\"250 /x\", \"749 /y z\"]"}, ""},

@@ -398,6 +398,94 @@ TEST(DocumentsTest, CompletionsCountAndPromptsDoNot) {
   }
 }
 
+// Members change what a row means. Before, all but the form's own were ignored without a word.
+TEST(DocumentsTest, MembersOfRowsAreReadNamedOrRefused) {
+  TempFolder folder;
+  const std::string path = folder.path() + "/a.jsonl";
+  const auto error = [&](const std::string& row) {
+    WriteDocument(path, row + "\n");
+    const std::string message = ErrorOfDocuments(path);
+    return message.substr(message.find(": ") == std::string::npos ? 0 : message.find(": ") + 2);
+  };
+  EXPECT_EQ(
+      error(R"({"text": "a", "prompt": "b"})"),
+      "it has \"text\" and \"prompt\", and only one of \"text\", \"messages\" and \"prompt\" with \"completion\" can "
+      "be meant");
+  EXPECT_EQ(error(R"({"messages": [], "completion": "b"})").substr(0, 35), "it has \"messages\" and \"completion\",");
+  EXPECT_EQ(error(R"({"text": "a", "images": ["x.png"]})"),
+            "\"images\" would change what the row means, and is not supported: found [\"x.png\"]");
+  EXPECT_EQ(error(R"({"text": "a", "tools": [{}]})"),
+            "\"tools\" would change what the row means, and only rows of messages have it: found [{}]");
+  EXPECT_EQ(error(R"({"text": "a", "weight": 0.5})"),
+            "\"weight\" would change what the row means, and is not supported: found 0.5");
+  EXPECT_EQ(error(R"({"messages": [{"role": "user", "content": "a"}], "tools": "[]"})"),
+            "\"tools\": found \"[]\"; wanted a list of objects, not their JSON in a string");
+  EXPECT_EQ(
+      error(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})"),
+      "message 0: \"content\": found the part {\"type\":\"image\"}; wanted {\"type\": \"text\", \"text\": \"...\"}: "
+      "models here read text alone");
+  EXPECT_EQ(error(R"({"messages": [{"role": "user", "content": "a", "weight": 1}]})"),
+            "message 0: it is to count, and its role is \"user\"; only answers, of the role \"assistant\", count");
+  EXPECT_EQ(error(R"({"messages": [{"role": "assistant", "content": "a", "train": "no"}]})"),
+            "message 0: \"train\": found \"no\"; wanted true or false, or 1 or 0");
+  EXPECT_EQ(error(R"({"messages": [{"role": "assistant", "content": "a", "train": false}]})"),
+            "\"messages\": no answer counts, by their \"train\" or \"weight\"");
+  EXPECT_EQ(error(R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"tokenize": true}})"),
+            "\"chat_template_kwargs\": \"tokenize\" is an argument of apply_chat_template, and no variable");
+  EXPECT_EQ(error(R"({"text": "a", "messages": null, "images": [], "id": 18446744073709551616})"), "");
+}
+
+// Before, special tokens that stand in rows became text or tokens without a word.
+TEST(DocumentsTest, WhatRowsSpellDropAndIgnoreIsCounted) {
+  TempFolder folder;
+  const std::string path = folder.path() + "/a.jsonl";
+  WriteDocument(
+      path,
+      "{\"text\": \"a<|endoftext|>\", \"id\": 1}\n"
+      "{\"messages\": [{\"role\": \"assistant\", \"content\": \"b\"}, {\"role\": \"tool\", \"content\": \"c\"}]}\n"
+      "{\"messages\": [{\"role\": \"assistant\", \"content\": \"<|endoftext|>\"}], \"source\": \"x\"}\n");
+  const Tokenizer tokenizer = Load("gpt2");
+  const int32_t end = tokenizer.Find("<|endoftext|>");
+  const absl::StatusOr<ChatTemplate> chat =
+      ChatTemplate::Parse("{% for m in messages if m.role != 'tool' %}{{ m.content }}{{ eos_token }}{% endfor %}",
+                          {{"eos_token", "<|endoftext|>"}});
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  TokenizeOptions options = {.bad_lines = BadLines::kSkip, .chat = &*chat};
+  int64_t ends = 0;
+  const auto read = [&] {
+    absl::StatusOr<DocumentReader> reader = DocumentReader::Open(path, {});
+    EXPECT_TRUE(reader.ok()) << reader.status();
+    ends = 0;
+    const auto add = [&](const DocumentTokens& document) {
+      ends += std::count(document.tokens.begin(), document.tokens.end(), end);
+      return absl::OkStatus();
+    };
+    const absl::StatusOr<TokenizeTotals> totals = TokenizeDocuments(tokenizer, *reader, options, add);
+    EXPECT_TRUE(totals.ok()) << totals.status();
+    return *totals;
+  };
+  TokenizeTotals totals = read();
+  EXPECT_EQ(totals.skipped, 1);
+  EXPECT_EQ(totals.first_skipped, path +
+                                      ":2: message 1: \"content\": the template leaves it out: \"c\"; "
+                                      "data.allow_dropped_text=true trains without what templates leave out");
+  EXPECT_EQ(totals.spelled, 2);
+  EXPECT_EQ(totals.first_spelled, path + ":1: \"<|endoftext|>\"");
+  EXPECT_THAT(totals.ignored, ::testing::ElementsAre("id", "source"));
+  EXPECT_EQ(ends, 2) << "one in the message, and one that the template writes";
+  options.allow_dropped_text = true;
+  options.spelled_tokens = SpelledTokens::kInAllRows;
+  totals = read();
+  EXPECT_EQ(totals.skipped, 0);
+  EXPECT_EQ(totals.dropped, 1);
+  EXPECT_EQ(totals.first_dropped, path + ":2: message 1: \"content\": the template leaves it out: \"c\"");
+  EXPECT_EQ(ends, 4);
+  options.spelled_tokens = SpelledTokens::kRefuse;
+  totals = read();
+  EXPECT_EQ(totals.skipped, 2);
+  EXPECT_EQ(totals.first_skipped, path + ":1: its text spells the special token \"<|endoftext|>\"");
+}
+
 TEST(DocumentsTest, ThreadsCountTheSameWords) {
   TempFolder folder;
   const std::string path = folder.path() + "/a.txt";
@@ -433,8 +521,11 @@ TEST(DocumentsTest, ErrorsNameFileAndLine) {
   EXPECT_THAT(ErrorOfDocuments(text), ::testing::StartsWith(not_utf8 + "F0 at offset 3 (line 2)"))
       << "half a character at the end";
   WriteDocument(json, "{\"text\": \"\\ud83d\"}\n");
-  EXPECT_THAT(ErrorOfDocuments(json), ::testing::StartsWith(json + ":1: it is not JSON"))
-      << "half of a pair of surrogates";
+  EXPECT_EQ(ErrorOfDocuments(json), json +
+                                        ":1: the string at its byte 17 has half of a pair of surrogates (\\ud800 to "
+                                        "\\udfff), which is no character");
+  WriteDocument(json, "{\"text\": \"x\", \"n\": 1e400}\n");
+  EXPECT_EQ(ErrorOfDocuments(json), json + ":1: the number 1e400 is too large");
   WriteDocument(text, std::string(100, 'a'));
   EXPECT_EQ(ErrorOfDocuments(text, {.piece_bytes = 10, .largest_piece_bytes = 50}),
             text + ":1: a document that this tokenizer cannot take in pieces has more than 50 B");

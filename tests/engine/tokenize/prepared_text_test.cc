@@ -197,6 +197,31 @@ TEST_F(PreparedTextTest, TheChatTemplateIsPartOfTheTokenizer) {
   EXPECT_NE(Prepare()->tokens.tokenizer(), reads);
 }
 
+TEST_F(PreparedTextTest, WhatIsSaidOfRowsIsKeptWithTheTokens) {
+  Write(text_.tokenizer + "/chat_template.jinja", "{{ strftime_now('%Y') }}{{ messages[0].content }}");
+  Write(text_.path,
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": \"<|endoftext|>\"}, {\"role\": \"user\", \"content\": "
+        "\"c\"}], \"id\": 1}\n");
+  EXPECT_THAT(Error(), ::testing::HasSubstr("set data.date"));
+  text_.date = "2026-03-05";
+  EXPECT_THAT(Error(), ::testing::HasSubstr(":1: message 1: \"content\": the template leaves it out: \"c\""));
+  text_.allow_dropped_text = true;
+  text_.loss_on = LossOn::kAll;
+  ASSERT_TRUE(Prepare().ok()) << Error();
+  const absl::StatusOr<PreparedText> found = Prepare();
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_FALSE(found->report.made);
+  const TokenizeTotals& totals = found->report.totals;
+  EXPECT_EQ(totals.dropped, 1);
+  EXPECT_THAT(totals.first_dropped, ::testing::HasSubstr("leaves it out"));
+  EXPECT_EQ(totals.spelled, 1);
+  EXPECT_THAT(totals.first_spelled, ::testing::EndsWith(":1: \"<|endoftext|>\""));
+  EXPECT_THAT(totals.ignored, ::testing::ElementsAre("id"));
+  EXPECT_EQ(Read(found->tokens), "2026<|endoftext|>");
+  text_.date = "2027-03-05";
+  EXPECT_EQ(Read(Prepare()->tokens), "2027<|endoftext|>");
+}
+
 TEST_F(PreparedTextTest, DocumentsAreKnownAndPacked) {
   const std::string rows = "{\"prompt\": \"a b\", \"completion\": \" c d\"}\n{\"text\": \"\"}\n{\"text\": \"e f\"}\n";
   // The first part of the last row has no target that counts.

@@ -1,0 +1,164 @@
+#include "engine/tokenize/row_conversation.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/hugging_face/strict_json.h"
+#include "engine/text/quote.h"
+#include "engine/tokenize/template_json.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+using Value = TemplateValue;
+using ValueKind = TemplateValue::Kind;
+
+// Members of a message that hold what a model of text alone cannot learn.
+constexpr absl::string_view kMedia[] = {"image", "images", "image_url", "video", "videos", "audio", "audios"};
+// Arguments of apply_chat_template that are no variables of a template.
+constexpr absl::string_view kArguments[] = {"conversation",
+                                            "messages",
+                                            "tools",
+                                            "documents",
+                                            "chat_template",
+                                            "add_generation_prompt",
+                                            "continue_final_message",
+                                            "tokenize",
+                                            "sanitize_control_tokens",
+                                            "padding",
+                                            "truncation",
+                                            "max_length",
+                                            "return_tensors",
+                                            "return_dict",
+                                            "return_assistant_tokens_mask",
+                                            "tokenizer_kwargs"};
+
+template <class... Args>
+absl::Status Wrong(const Args&... what) {
+  return absl::InvalidArgumentError(absl::StrCat(what...));
+}
+
+bool IsEmpty(const Value& value) { return !value.truth() && !value.is_number(); }
+
+// Reads whether a message counts: "train", "weight", or both if they agree.
+absl::StatusOr<std::optional<bool>> CountsOf(const Value& message, const std::string& place) {
+  std::optional<bool> counts;
+  for (const char* name : {"train", "weight"}) {
+    const Value* value = message.Find(name);
+    if (value == nullptr || value->is(ValueKind::kNone)) continue;
+    std::optional<bool> found;
+    const double weight = value->is(ValueKind::kFloat) ? value->real : static_cast<double>(value->number);
+    const bool is_number = value->is_number() || value->is(ValueKind::kFloat);
+    if (is_number && (weight == 0 || weight == 1)) found = weight == 1;
+    if (!found) {
+      return Wrong(place, "\"", name, "\": found ", ShownValue(*value), "; wanted true or false, or 1 or 0");
+    }
+    if (counts && *counts != *found) return Wrong(place, "\"train\" and \"weight\" say different things");
+    counts = found;
+  }
+  return counts;
+}
+
+// Checks what a message says: a string, or a list of parts that are text.
+absl::Status CheckContent(const Value& content, const std::string& place) {
+  if (content.is(ValueKind::kString)) return absl::OkStatus();
+  if (!content.is(ValueKind::kList)) {
+    return Wrong(place, "\"content\": found ", ShownValue(content), "; wanted a string or a list of parts");
+  }
+  for (const Value& part : *content.list) {
+    const Value* type = part.Find("type");
+    const Value* text = part.Find("text");
+    const bool good = type != nullptr && type->is(ValueKind::kString) && type->text() == "text" && text != nullptr &&
+                      text->is(ValueKind::kString);
+    if (good) continue;
+    return Wrong(place, "\"content\": found the part ", ShownValue(part),
+                 "; wanted {\"type\": \"text\", \"text\": \"...\"}: models here read text alone");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ChatMessage> ReadMessage(const Value& one, size_t index) {
+  const std::string place = absl::StrCat("message ", index, ": ");
+  if (!one.is(ValueKind::kDict)) {
+    return Wrong(place, "found ", ShownValue(one), "; wanted an object with \"role\" and \"content\"");
+  }
+  const Value* role = one.Find("role");
+  if (role == nullptr || !role->is(ValueKind::kString)) return Wrong(place, "\"role\" is missing, or is not a string");
+  Value::Dict members;
+  bool says = false;
+  for (const auto& [name, value] : *one.dict) {
+    if (value.is(ValueKind::kNone)) continue;
+    if (name == "content") SHALE_RETURN_IF_ERROR(CheckContent(value, place));
+    const bool media = std::find(std::begin(kMedia), std::end(kMedia), name) != std::end(kMedia);
+    if (media && !IsEmpty(value)) {
+      return Wrong(place, Quoted(name), " is not supported: found ", ShownValue(value),
+                   "; models here read text alone");
+    }
+    says = says || name == "content" || name == "tool_calls" || name == "reasoning_content" || name == "thinking" ||
+           name == "reasoning" || name == "function_call";
+    members.emplace_back(name, value);
+  }
+  if (!says) return Wrong(place, "it has neither \"content\" nor \"tool_calls\"");
+  SHALE_ASSIGN_OR_RETURN(const std::optional<bool> counts, CountsOf(one, place));
+  if (counts.value_or(false) && role->text() != "assistant") {
+    return Wrong(place, "it is to count, and its role is ", Quoted(role->text()),
+                 "; only answers, of the role \"assistant\", count");
+  }
+  return ChatMessage(std::move(members), counts.value_or(true));
+}
+
+// Returns a list of objects of a row, or none.
+absl::StatusOr<Value> ReadObjects(const Value& row, const char* name) {
+  const Value* found = row.Find(name);
+  if (found == nullptr || found->is(ValueKind::kNone)) return Value::None();
+  const bool good = found->is(ValueKind::kList) && std::all_of(found->list->begin(), found->list->end(),
+                                                               [](auto& one) { return one.is(ValueKind::kDict); });
+  if (good) return *found;
+  return Wrong("\"", name, "\": found ", ShownValue(*found), "; wanted a list of objects",
+               found->is(ValueKind::kString) ? ", not their JSON in a string" : "");
+}
+
+}  // namespace
+
+absl::StatusOr<Conversation> ReadConversation(const Value& row) {
+  const Value& list = *row.Find("messages");
+  if (!list.is(ValueKind::kList) || list.list->empty()) {
+    return Wrong("\"messages\": found ", ShownValue(list), "; wanted a list of messages");
+  }
+  Conversation conversation;
+  bool answers = false, counts = false;
+  for (const Value& one : *list.list) {
+    SHALE_ASSIGN_OR_RETURN(ChatMessage message, ReadMessage(one, conversation.messages.size()));
+    const bool answer = message.role() == "assistant";
+    answers = answers || answer;
+    counts = counts || (answer && message.counts);
+    conversation.messages.push_back(std::move(message));
+  }
+  if (answers && !counts) return Wrong("\"messages\": no answer counts, by their \"train\" or \"weight\"");
+  SHALE_ASSIGN_OR_RETURN(conversation.tools, ReadObjects(row, "tools"));
+  SHALE_ASSIGN_OR_RETURN(conversation.documents, ReadObjects(row, "documents"));
+  const Value* variables = row.Find("chat_template_kwargs");
+  if (variables == nullptr || variables->is(ValueKind::kNone)) return conversation;
+  if (!variables->is(ValueKind::kDict)) {
+    return Wrong("\"chat_template_kwargs\": found ", ShownValue(*variables), "; wanted an object");
+  }
+  for (const auto& [name, value] : *variables->dict) {
+    if (std::find(std::begin(kArguments), std::end(kArguments), name) != std::end(kArguments)) {
+      return Wrong("\"chat_template_kwargs\": ", Quoted(name),
+                   " is an argument of apply_chat_template, and no variable");
+    }
+    conversation.variables.emplace_back(name, value);
+  }
+  return conversation;
+}
+
+std::string ShownValue(const Value& value) {
+  TemplateBudget budget(0);
+  const absl::StatusOr<TemplateText> json = AsJson(value, -1, budget);
+  return json.ok() ? ShownJson(Json::parse(json->bytes, /*cb=*/nullptr, /*allow_exceptions=*/false)) : value.type();
+}
+
+}  // namespace shale
