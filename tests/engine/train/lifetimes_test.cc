@@ -13,9 +13,9 @@
 #include "gmock/gmock.h"
 #include "kernels/ops/loss.h"
 #include "tests/engine/io/faulty_file_system.h"
+#include "tests/engine/io/process_resources.h"
 #include "tests/engine/train/creations.h"
 #include "tests/engine/train/own_data.h"
-#include "tests/engine/io/process_resources.h"
 #include "tests/engine/train/resume_fixture.h"
 #include "tests/engine/verify/wrong_backend.h"
 
