@@ -13,10 +13,10 @@
 namespace shale {
 namespace {
 
-// A conversation so far.
-class Conversation {
+// The messages of a chat so far.
+class ChatHistory {
  public:
-  Conversation(const Tokenizer& tokenizer, const ChatTemplate& chat, const std::string& system)
+  ChatHistory(const Tokenizer& tokenizer, const ChatTemplate& chat, const std::string& system)
       : encoder_(tokenizer), chat_(chat) {
     if (!system.empty()) messages_.emplace_back("system", system);
     kept_ = messages_.size();
@@ -98,12 +98,12 @@ absl::Status Chat(const Tokenizer& tokenizer, const ChatTemplate& chat, const Ch
   } else {
     stop_strings.push_back(turn.end);
   }
-  Conversation conversation(tokenizer, chat, options.system);
+  ChatHistory history(tokenizer, chat, options.system);
   std::string line;
   for (options.before_message(); std::getline(in, line); options.before_message()) {
     if (absl::StripAsciiWhitespace(line).empty()) continue;
-    conversation.Add("user", line);
-    const absl::StatusOr<std::vector<int32_t>> tokens = conversation.Tokens(options.positions);
+    history.Add("user", line);
+    const absl::StatusOr<std::vector<int32_t>> tokens = history.Tokens(options.positions);
     if (absl::IsOutOfRange(tokens.status())) {
       options.show(absl::StrCat("(not answered: ", tokens.status().message(), ")\n"));
       continue;
@@ -117,7 +117,7 @@ absl::Status Chat(const Tokenizer& tokenizer, const ChatTemplate& chat, const Ch
       return !text.stopped();
     }));
     answer.Add(text.Finish());
-    conversation.Add("assistant", answer.End());
+    history.Add("assistant", answer.End());
     options.show("\n");
   }
   return absl::OkStatus();

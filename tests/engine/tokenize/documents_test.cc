@@ -210,7 +210,7 @@ std::string RowsOf(const std::string& path, const DocumentReader::Options& optio
     std::vector<DocumentPiece> pieces;
     const absl::Status status = reader->Read(&pieces);
     for (const DocumentPiece& piece : pieces) {
-      const absl::StatusOr<TextRow> row = ReadTextRow(piece, LossOn::kAll, nullptr);
+      const absl::StatusOr<TextRow> row = ReadTextRow(piece, {.loss_on = LossOn::kAll});
       if (piece.is_row && !row.ok()) return std::string(row.status().message());
       absl::StrAppend(&texts, piece.is_row ? row->text : "prose: " + piece.text, "|");
     }
