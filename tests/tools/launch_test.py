@@ -510,7 +510,7 @@ class LaunchTest(unittest.TestCase):
 
     def test_what_is_wrong_at_the_start_is_said_once(self):
         output = self.train("refused", 3, "--set=data.path=nowhere.txt", code=2)
-        self.assertEqual(len(re.findall("process 0: cannot open .*nowhere.txt", output)), 1, output)
+        self.assertEqual(len(re.findall("process 0: data.path: cannot open .*nowhere.txt", output)), 1, output)
         self.assertFalse(os.path.exists(os.path.join(self.place("refused"), "runs/test")))
         output = self.train("refused", 5, code=2)
         self.assertIn("started 5 processes, and the job has 4 ranks", output)
