@@ -15,9 +15,9 @@ inline constexpr size_t kMaxSteps = 64;
 // Used by one thread.
 class TextBudget {
  public:
-  // Of a text of this many bytes: two seconds and a microsecond for each byte. Normal forms of known tokenizers take
-  // a hundredth of that. Thousands of bytes may become twelve times as many, as NFKC can make them, and millions four
-  // times.
+  // Of a text of this many bytes: two seconds of processor time and a microsecond for each byte. Normal forms of known
+  // tokenizers take a hundredth of that. Thousands of bytes may become twelve times as many, as NFKC can make them, and
+  // millions four times.
   explicit TextBudget(size_t bytes);
 
   // Returns ResourceExhausted if the time is over. Looks at the clock only in every fourth call.
@@ -30,7 +30,9 @@ class TextBudget {
 
  private:
   size_t bytes_, most_bytes_;
-  std::chrono::steady_clock::time_point deadline_;
+  std::chrono::nanoseconds most_time_;
+  std::chrono::nanoseconds begin_;                      // In the time of the thread.
+  std::chrono::steady_clock::time_point earliest_end_;  // The time of the thread cannot be over before this.
   uint32_t calls_ = 0;
 };
 
