@@ -115,8 +115,8 @@ struct SavedSource {
   std::string path;     // For messages: the same tokens elsewhere are the same source.
   int64_t tokens = 0;   // How many there are.
   uint64_t digest = 0;  // Of all tokens in their order (TokenSource::TokensDigest).
-  uint64_t documents =
-      0;  // Of where documents begin, if they decide the samples (TokenSource::DocumentsDigest); else 0.
+  // Of where documents begin, if they decide the samples (TokenSource::DocumentsDigest); else 0.
+  uint64_t documents = 0;
 
   bool operator==(const SavedSource&) const = default;
 };
