@@ -147,7 +147,11 @@ absl::Status Train(const Flags& flags) {
 absl::Status Tokenize(const Flags& flags) {
   if (flags.vocabulary != 0) return absl::InvalidArgumentError("--vocabulary goes with --train");
   if (flags.tokenizer.empty()) return absl::InvalidArgumentError("give one of --tokenizer and --train");
-  SHALE_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.tokenizer));
+  const absl::StatusOr<Tokenizer> loaded = Tokenizer::Load(flags.tokenizer);
+  if (!loaded.ok()) {
+    return absl::Status(loaded.status().code(), absl::StrCat("--tokenizer: ", loaded.status().message()));
+  }
+  const Tokenizer& tokenizer = *loaded;
   // The files cannot say which tokens count in the loss, so all of them do.
   TokenizeOptions options = {.threads = Threads(flags),
                              .loss_on = LossOn::kAll,
