@@ -109,8 +109,8 @@ class TokenizeTest(unittest.TestCase):
         self.refused('^tokenize: --pattern: found "X"; allowed: GPT2, LLAMA3, QWEN2$', "--train", "--vocabulary=300",
                      "--pattern=X", "--in=text.txt", "--out=tokens")
         self.write("tokenizer.json", b'{"version": "1.0", "model": {"type": "WordPiece"}}')
-        self.refused(r'^tokenize: --tokenizer: ./tokenizer.json: model: the model "WordPiece" is not supported; supported: BPE$',
-                     "--tokenizer=.", "--in=text.txt", "--out=tokens")
+        self.refused(r'^tokenize: --tokenizer: ./tokenizer.json: model: the model "WordPiece" is not supported; '
+                     r'supported: BPE$', "--tokenizer=.", "--in=text.txt", "--out=tokens")
 
 
 if __name__ == "__main__":
