@@ -103,9 +103,8 @@ absl::StatusOr<std::vector<bool>> FindCompletions(const Flags& flags) {
 }
 
 void PrintLoss(const std::string& path, const DataEvaluation& loss) {
-  std::string line = loss.tokens == 0
-                         ? absl::StrCat(path, "  no token counts")
-                         : absl::StrFormat("%s  loss %.4f  perplexity %.2f", path, loss.loss(), loss.perplexity());
+  std::string line =
+      loss.tokens == 0 ? absl::StrCat(path, "  no token counts") : absl::StrCat(path, "  ", LossText(loss.loss()));
   if (loss.bytes > 0) absl::StrAppendFormat(&line, "  %.4f bits/byte", loss.bits_per_byte());
   std::printf("%s  %s tokens\n", line.c_str(), WithCommas(loss.tokens).c_str());
   std::fflush(stdout);

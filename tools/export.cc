@@ -187,7 +187,7 @@ absl::Status Export(const Flags& flags) {
   while (true) {
     absl::Status exported;
     SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, ExportFirst(which, folder, flags, options, exported));
-    if (newest.path.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder));
+    if (newest.path.empty()) return NoCheckpointIn(folder);
     // The run still writes checkpoints, and removed this one after a newer one. Tries again with the newer one.
     if (!exported.ok() && access(newest.path.c_str(), F_OK) != 0) continue;
     for (const std::string& reason : newest.passed_over) std::fprintf(stderr, "skipped: %s\n", reason.c_str());

@@ -130,8 +130,9 @@ absl::Status ChatOnTerminal(Generator& generator, const std::optional<Tokenizer>
                             const std::vector<int32_t>& stop_tokens, const Flags& flags) {
   if (!tokenizer) {
     return absl::InvalidArgumentError(
-        "--chat needs a tokenizer with a chat template in the run's folder hf, which is "
-        "there if the run was tuned from a Hugging Face folder");
+        "--chat needs a tokenizer with a chat template in the run's folder hf, which is there if the run was tuned "
+        "from "
+        "a Hugging Face folder; without --chat, --prompt is continued as it stands");
   }
   SHALE_ASSIGN_OR_RETURN(const ChatTemplate chat, ChatTemplate::Load(RunHfPath(flags.run), generator.job().data.date));
   const bool terminal = isatty(STDIN_FILENO) != 0;

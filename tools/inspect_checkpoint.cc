@@ -74,7 +74,7 @@ absl::StatusOr<std::string> CheckpointAt(const std::string& path) {
   };
   SHALE_ASSIGN_OR_RETURN(const NewestCheckpoint newest, UseNewestCheckpoint(of_run, intact));
   for (const std::string& reason : newest.passed_over) Show(absl::StrCat("skipped: ", Printable(reason), "\n"));
-  if (newest.path.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", of_run));
+  if (newest.path.empty()) return NoCheckpointIn(of_run);
   return newest.path;
 }
 

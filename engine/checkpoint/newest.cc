@@ -1,9 +1,13 @@
 #include "engine/checkpoint/newest.h"
 
+#include <unistd.h>
+
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/checkpoint/run_paths.h"
 #include "engine/checkpoint/saved_file.h"
 #include "engine/checkpoint/store.h"
 #include "kernels/check.h"
@@ -38,6 +42,17 @@ absl::StatusOr<NewestCheckpoint> UseFirst(const std::vector<CheckpointPath>& can
 }
 
 }  // namespace
+
+absl::Status NoCheckpointIn(const std::string& checkpoints) {
+  const auto is_there = [](const std::string& path) { return access(path.c_str(), F_OK) == 0; };
+  const std::string run = std::filesystem::path(checkpoints).parent_path().string();
+  return absl::NotFoundError(absl::StrCat(
+      "there is no checkpoint in ", checkpoints,
+      !is_there(run) ? absl::StrCat(": there is no folder ", run, "; give the folder of a run, which train names first")
+      : !is_there(RunJobPath(run))
+          ? absl::StrCat(": ", run, " is not the folder of a run, which has a job.textproto; train names it first")
+          : ": the run has saved none yet; it does at its end, and every checkpoint.every_steps steps"));
+}
 
 absl::StatusOr<NewestCheckpoint> UseNewestCheckpoint(const std::string& folder,
                                                      absl::FunctionRef<absl::Status(const CheckpointReader&)> use) {

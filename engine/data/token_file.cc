@@ -140,7 +140,8 @@ absl::StatusOr<TokenFiles> OpenTokenFiles(const std::string& path, const DataFil
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) {
     const absl::Status reason = FileError(error ? error.value() : ENOENT, "open", path);
-    std::string message = absl::StrCat(reason.message(), "; data must be a text file, a folder of text files");
+    std::string message =
+        absl::StrCat(reason.message(), "; data is a file of text or of rows of JSON, a folder of such files");
     for (const DataFormatEntry* other : kDataFormats) {
       if (other != &kTextFormat) absl::StrAppend(&message, " or ", other->article, " ", other->file);
     }

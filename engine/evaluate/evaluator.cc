@@ -176,7 +176,7 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::FromRun(const std::string&
                            return absl::IsDataLoss(created) ? created : absl::OkStatus();
                          }));
   SHALE_RETURN_IF_ERROR(created);
-  if (evaluator == nullptr) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder));
+  if (evaluator == nullptr) return NoCheckpointIn(folder);
   evaluator->passed_over_ = std::move(newest.passed_over);
   return evaluator;
 }

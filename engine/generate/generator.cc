@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<Generator>> Generator::FromRun(const std::string&
   };
   SHALE_ASSIGN_OR_RETURN(NewestCheckpoint newest, UseCheckpoint(which, folder, create));
   SHALE_RETURN_IF_ERROR(created);
-  if (generator == nullptr) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", folder));
+  if (generator == nullptr) return NoCheckpointIn(folder);
   generator->passed_over_ = std::move(newest.passed_over);
   return generator;
 }

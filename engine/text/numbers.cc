@@ -36,7 +36,7 @@ std::string FormatBytes(int64_t bytes) {
     value /= 1024;
     ++unit;
   }
-  if (unit == 0 || value >= 99.95) return absl::StrFormat("%s%.0f %s", sign, value, kUnits[unit]);
+  if (unit == 0 || value >= 99.95) return absl::StrCat(sign, WithCommas(std::llround(value)), " ", kUnits[unit]);
   std::string digits = value >= 9.995 ? absl::StrFormat("%.1f", value) : absl::StrFormat("%.2f", value);
   if (digits.size() == 4 && digits[1] == '.' && digits.back() == '0') digits.pop_back();
   return absl::StrCat(sign, digits, " ", kUnits[unit]);
@@ -51,6 +51,14 @@ std::string FormatFlops(double flops) {
   }
   const int decimals = flops >= 99.95 || unit == 0 ? 0 : (flops >= 9.995 ? 1 : 2);
   return absl::StrFormat("%.*f %s", decimals, flops, kUnits[unit]);
+}
+
+std::string LossText(double loss) {
+  std::string perplexity = absl::StrFormat("%.2f", std::exp(loss));
+  const size_t point = perplexity.find('.');
+  const size_t digits = point == std::string::npos ? 0 : point;  // None in "inf" and "nan".
+  for (size_t i = digits; i > 3;) perplexity.insert(i -= 3, 1, ',');
+  return absl::StrFormat("loss %.4f  perplexity %s", loss, perplexity);
 }
 
 std::string FormatDuration(double seconds) {

@@ -18,6 +18,8 @@ std::string Percent(double part, double whole);
 std::string FormatBytes(int64_t bytes);
 // Returns "1.23 PFLOP" or "45.6 MFLOP": three significant digits, in powers of 1000.
 std::string FormatFlops(double flops);
+// Returns "loss 7.0596  perplexity 1,163.96" of a mean loss in nats: the perplexity is its exponential.
+std::string LossText(double loss);
 // Returns a duration in its two largest units: "8s", "1m 32s", "2h 05m", "3d 04h".
 std::string FormatDuration(double seconds);
 

@@ -104,7 +104,8 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Load(const std::string& folder, const
   if (sources.empty()) {
     return absl::NotFoundError(absl::StrCat(folder,
                                             " has no chat template: neither chat_template.jinja nor \"chat_template\" "
-                                            "in tokenizer_config.json"));
+                                            "in tokenizer_config.json; put the template that the model was trained "
+                                            "with there as chat_template.jinja"));
   }
   ChatTemplate chat;
   chat.date_ = date;

@@ -156,6 +156,19 @@ absl::StatusOr<FolderTokenizer> ReadFolderTokenizer(const std::string& folder) {
   return Resolve(folder, text);
 }
 
+absl::StatusOr<std::string> TokenizerConfigWithClass(const std::string& folder) {
+  SHALE_ASSIGN_OR_RETURN(const std::string tokenizer, ReadFile(JoinPath(folder, "tokenizer.json"), kMaxSettingBytes));
+  SHALE_ASSIGN_OR_RETURN(const Settings settings, ReadAllSettings(folder, tokenizer));
+  const absl::StatusOr<std::string> text = ReadFile(JoinPath(folder, "tokenizer_config.json"), kMaxSettingBytes);
+  if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
+  // ReadAllSettings has parsed it. The order of its members decides ids, and is kept.
+  nlohmann::ordered_json config = text.ok() ? nlohmann::ordered_json::parse(*text) : nlohmann::ordered_json::object();
+  nlohmann::ordered_json& named = config["tokenizer_class"];
+  if (named.is_string() && named != "") return *text;
+  named = std::string(NameOf(settings.tokenizer_class));
+  return config.dump(2) + "\n";
+}
+
 absl::StatusOr<SpecialTokens> ReadSpecialTokens(const std::string& folder) {
   absl::StatusOr<std::string> text = ReadFile(JoinPath(folder, "tokenizer.json"), kMaxSettingBytes);
   if (absl::IsNotFound(text.status())) text = "{}";

@@ -28,6 +28,11 @@ absl::StatusOr<FolderTokenizer> ReadFolderTokenizer(const std::string& folder);
 // Returns the special tokens alone. The folder may lack tokenizer.json.
 absl::StatusOr<SpecialTokens> ReadSpecialTokens(const std::string& folder);
 
+// Returns the text of the folder's tokenizer_config.json with a tokenizer_class, which config.json may have decided
+// before, so that the tokenizer means the same beside the config.json of another model. Returns the errors of
+// ReadFolderTokenizer.
+absl::StatusOr<std::string> TokenizerConfigWithClass(const std::string& folder);
+
 // The names of the files, besides tokenizer.json, that decide the tokens of a text, documents' ends included.
 inline constexpr const char* kTokenizerSettingFiles[] = {"tokenizer_config.json", "special_tokens_map.json",
                                                          "added_tokens.json", "config.json", "generation_config.json"};

@@ -50,7 +50,7 @@ std::optional<std::string> Console::Step(const StepReport& report) {
 
 std::string Console::Evaluation(int64_t step, const EvaluationReport& report) {
   const auto line = [](double loss, int64_t tokens) {
-    return absl::StrFormat("loss %.4f  perplexity %.2f  over %s tokens", loss, std::exp(loss), WithCommas(tokens));
+    return absl::StrCat(LossText(loss), "  over ", WithCommas(tokens), " tokens");
   };
   std::string text = absl::StrCat("evaluation at step ", WithCommas(step), "  ", line(report.loss, report.tokens));
   for (const SourceLoss& source : report.sources) {

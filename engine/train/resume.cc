@@ -128,7 +128,8 @@ absl::Status Find(const ResumeOptions& options, const std::string& folder,
   resumed.passed_over = std::move(newest.passed_over);
   if (newest.path.empty() && options.from == ResumeFrom::kLatest) {
     return absl::NotFoundError(folder.empty() ? "there is no folder of checkpoints to resume from"
-                                              : absl::StrCat("there is no checkpoint in ", folder, " to resume from"));
+                                              : absl::StrCat("there is no checkpoint in ", folder,
+                                                             " to resume from; --resume=auto starts anew then"));
   }
   return absl::OkStatus();
 }

@@ -17,6 +17,7 @@
 #include "engine/hugging_face/copied_files.h"
 #include "engine/hugging_face/folder_path.h"
 #include "engine/io/file.h"
+#include "engine/tokenize/tokenizer_folder.h"
 #include "engine/train/cut_metrics.h"
 #include "kernels/check.h"
 
@@ -127,12 +128,27 @@ absl::Status CheckNotLost(const std::string& path, int64_t step) {
       "with --overwrite"));
 }
 
+// Adds the field that names the folder to an error of making it or of writing there.
+absl::Status WithField(const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("telemetry.run_folder: ", status.message()));
+}
+
+// Lets the tokenizer in `to`, which was copied from another folder than the model's config.json, keep its class.
+absl::Status NameTokenizerClass(const std::string& from, const std::string& to) {
+  if (access(JoinPath(from, "tokenizer.json").c_str(), F_OK) != 0) return absl::OkStatus();
+  SHALE_ASSIGN_OR_RETURN(const std::string config, TokenizerConfigWithClass(from));
+  return WriteFileDurably(JoinPath(to, "tokenizer_config.json"), config);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& path, Existing existing) {
-  SHALE_ASSIGN_OR_RETURN(FolderLock lock, FolderLock::Take(path, absl::StrCat("another run is writing to ", path,
-                                                                              ": wait until it ends, or choose another "
-                                                                              "folder with telemetry.run_folder")));
+  const std::string held = absl::StrCat("another run is writing to ", path,
+                                        ": wait until it ends, or choose another folder with telemetry.run_folder");
+  absl::StatusOr<FolderLock> taken = FolderLock::Take(path, held);
+  if (!taken.ok()) return taken.status().message() == held ? taken.status() : WithField(taken.status());
+  FolderLock lock = *std::move(taken);
   auto folder = absl::WrapUnique(new RunFolder(path, std::move(lock)));
   SHALE_ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(path));
   std::erase_if(names, FolderLock::IsLockFile);
@@ -144,7 +160,7 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Claim(const std::string& p
   }
   // Create a temporary file, which is removed at once, to find out now and not after the first steps whether files can
   // be written.
-  SHALE_RETURN_IF_ERROR(DurableFile::Create(JoinPath(path, kMetrics)).status());
+  SHALE_RETURN_IF_ERROR(WithField(DurableFile::Create(JoinPath(path, kMetrics)).status()));
   return folder;
 }
 
@@ -211,7 +227,7 @@ absl::Status RunFolder::CopyHfFiles(const Start& start) {
     SHALE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(file.path, kMaxHfFileBytes));
     SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(to, file.name), bytes));
   }
-  return absl::OkStatus();
+  return other_tokenizer ? NameTokenizerClass(start.tokenizer_folder, to) : absl::OkStatus();
 }
 
 absl::Status RunFolder::TakeHfFiles() {

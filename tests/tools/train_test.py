@@ -306,7 +306,8 @@ class ToolsTest(unittest.TestCase):
 
     def test_a_folder_that_cannot_be_written_is_refused(self):
         self.write("file", "in the way")
-        self.refused(r"cannot make folder file: Not a directory", "--set=telemetry.run_folder=file/run")
+        self.refused(r"telemetry.run_folder: cannot make folder file: Not a directory",
+                     "--set=telemetry.run_folder=file/run")
 
     def test_a_text_that_cannot_be_used_is_refused(self):
         self.refused(r"nowhere\.txt: No such file", "--set=data.path=nowhere.txt")

@@ -38,10 +38,12 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
 
 TEST_F(TokenSourceErrorsTest, AMissingPath) {
-  ExpectRefused(folder_.Path("none"), absl::StatusCode::kNotFound,
-                absl::StrCat("cannot open ", folder_.Path("none"),
-                             ": No such file or directory; data must be a text file, a folder of text files or an "
-                             "llm.c token file"));
+  ExpectRefused(
+      folder_.Path("none"), absl::StatusCode::kNotFound,
+      absl::StrCat(
+          "cannot open ", folder_.Path("none"),
+          ": No such file or directory; data is a file of text or of rows of JSON, a folder of such files or an "
+          "llm.c token file"));
   ExpectRefused("", absl::StatusCode::kNotFound, "No such file or directory");
 }
 

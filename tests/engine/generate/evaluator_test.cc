@@ -267,7 +267,7 @@ TEST_F(EvaluatorTest, WhatCannotBeEvaluatedIsRefused) {
   const auto message = [&](const EvaluatorOptions& options) {
     return std::string(Evaluator::FromRun(run_, WhichCheckpoint::kNewest, CreateBackend, options).status().message());
   };
-  EXPECT_THAT(message({.budget_bytes = 1000}), HasSubstr("budget 1000 B"));
+  EXPECT_THAT(message({.budget_bytes = 1000}), HasSubstr("budget 1,000 B"));
   EXPECT_THAT(message({.sequence_length = 65}), HasSubstr("max_positions"));
   EXPECT_THAT(std::string(Evaluator::FromRun(run_, WhichCheckpoint::kBest, CreateBackend, {}).status().message()),
               HasSubstr("checkpoint.keep_best=true"));

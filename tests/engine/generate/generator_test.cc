@@ -177,8 +177,14 @@ TEST_F(GeneratorTest, PromptsAreChecked) {
 
 TEST_F(GeneratorTest, ARunWithoutAWholeCheckpointIsNamed) {
   const std::string folder = RunCheckpointsPath(run_);
-  EXPECT_EQ(std::string(Generator::FromRun(run_, CreateBackend).status().message()),
-            "there is no checkpoint in " + folder);
+  const auto refusal = [](const std::string& run) {
+    return std::string(Generator::FromRun(run, CreateBackend).status().message());
+  };
+  EXPECT_EQ(refusal(run_), "there is no checkpoint in " + folder + ": " + run_ +
+                               " is not the folder of a run, which has a job.textproto; train names it first");
+  EXPECT_THAT(refusal("nosuch"), HasSubstr("nosuch/checkpoints: there is no folder nosuch; give the folder of a run"));
+  ASSERT_TRUE(WriteFileDurably(RunJobPath(run_), "").ok());
+  EXPECT_THAT(refusal(run_), HasSubstr("the run has saved none yet; it does at its end"));
   Train(kLlama);
   ASSERT_EQ(truncate(JoinPath(checkpoint_, "MANIFEST").c_str(), 100), 0);
   const std::string message(Generator::FromRun(run_, CreateBackend).status().message());

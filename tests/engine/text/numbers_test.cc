@@ -1,5 +1,6 @@
 #include "engine/text/numbers.h"
 
+#include <cmath>
 #include <limits>
 
 #include "gtest/gtest.h"
@@ -30,18 +31,26 @@ TEST(Percent, HasOneDecimal) {
   EXPECT_EQ(Percent(0, 1), "0 %");
 }
 
+TEST(LossText, GroupsTheDigitsOfThePerplexity) {
+  EXPECT_EQ(LossText(0), "loss 0.0000  perplexity 1.00");
+  EXPECT_EQ(LossText(std::log(999.99)), "loss 6.9077  perplexity 999.99");
+  EXPECT_EQ(LossText(std::log(1163.96)), "loss 7.0596  perplexity 1,163.96");
+  EXPECT_EQ(LossText(std::log(1234567.0)), "loss 14.0262  perplexity 1,234,567.00");
+  EXPECT_EQ(LossText(1e4), "loss 10000.0000  perplexity inf");
+}
+
 TEST(FormatBytes, HasThreeSignificantDigits) {
   constexpr int64_t kKi = 1024, kMi = kKi * 1024, kGi = kMi * 1024, kTi = kGi * 1024;
   EXPECT_EQ(FormatBytes(0), "0 B");
   EXPECT_EQ(FormatBytes(17), "17 B");
-  EXPECT_EQ(FormatBytes(1023), "1023 B");
+  EXPECT_EQ(FormatBytes(1023), "1,023 B");
   EXPECT_EQ(FormatBytes(1024), "1.0 KiB");
   EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
   EXPECT_EQ(FormatBytes(1260), "1.23 KiB");
   EXPECT_EQ(FormatBytes(10 * kKi - 1), "10.0 KiB");
   EXPECT_EQ(FormatBytes(100 * kKi - 1), "100 KiB");
   EXPECT_EQ(FormatBytes(512 * kMi), "512 MiB");
-  EXPECT_EQ(FormatBytes(1023 * kMi), "1023 MiB");
+  EXPECT_EQ(FormatBytes(1023 * kMi), "1,023 MiB");
   EXPECT_EQ(FormatBytes(kGi - 1), "1.0 GiB");
   EXPECT_EQ(FormatBytes(24 * kGi), "24.0 GiB");
   EXPECT_EQ(FormatBytes(31 * kGi + kGi / 5), "31.2 GiB");

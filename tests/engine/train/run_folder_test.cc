@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/run_paths.h"
 #include "engine/io/file.h"
+#include "engine/tokenize/tokenizer_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -22,6 +23,11 @@ namespace {
 
 using ::testing::HasSubstr;
 using Existing = RunFolder::Existing;
+
+// A tokenizer that transformers reads in another way for each class.
+constexpr char kByteLevelTokenizer[] = R"({
+  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+  "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "<|endoftext|>": 2}, "merges": []}})";
 
 // Takes the capabilities of the calling thread away until the end of the scope, so that file permissions hold even for
 // root.
@@ -117,6 +123,41 @@ TEST_F(RunFolderTest, ARunThatGoesOnKeepsItsCheckpointsAndTheMetricsUpToItsStep)
 }
 
 // A run that is stopped before its first step saves a checkpoint of step 0.
+// The class of a tokenizer stood in its folder's config.json, and run/hf has the config.json of the model, or none.
+TEST_F(RunFolderTest, ATokenizerOfAnotherFolderKeepsItsClass) {
+  ASSERT_TRUE(MakeFolders(Path("model")).ok());
+  ASSERT_TRUE(MakeFolders(Path("tokenizer")).ok());
+  ASSERT_TRUE(WriteFileDurably(Path("model/config.json"), R"({"model_type": "llama"})").ok());
+  ASSERT_TRUE(WriteFileDurably(Path("tokenizer/tokenizer.json"), kByteLevelTokenizer).ok());
+  for (const char* type : {"gpt2", "gpt_neox", "unknown", ""}) {
+    ASSERT_TRUE(
+        WriteFileDurably(Path("tokenizer/config.json"), absl::StrCat(R"({"model_type": ")", type, R"("})")).ok());
+    for (const char* settings : {"", "{}", R"({"tokenizer_class": null, "pad_token": "b"})",
+                                 R"({"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": false})"}) {
+      unlink(Path("tokenizer/tokenizer_config.json").c_str());
+      if (*settings != 0) {
+        ASSERT_TRUE(WriteFileDurably(Path("tokenizer/tokenizer_config.json"), settings).ok());
+      }
+      const absl::StatusOr<FolderTokenizer> wanted = ReadFolderTokenizer(Path("tokenizer"));
+      for (const char* model : {"", "model"}) {
+        SCOPED_TRACE(absl::StrCat(type, " ", settings, " ", model));
+        auto folder = RunFolder::Claim(Path("run"), Existing::kReplace);
+        ASSERT_TRUE(folder.ok()) << folder.status();
+        const absl::Status begun = (*folder)->Begin({.job_text = "job",
+                                                     .plan_text = "plan",
+                                                     .hf_folder = *model != 0 ? Path(model) : "",
+                                                     .tokenizer_folder = Path("tokenizer")});
+        ASSERT_TRUE(wanted.ok()) << wanted.status();
+        ASSERT_TRUE(begun.ok()) << begun;
+        const absl::StatusOr<FolderTokenizer> found = ReadFolderTokenizer(Path("run/hf"));
+        ASSERT_TRUE(found.ok()) << found.status();
+        EXPECT_EQ(found->tokenizer, wanted->tokenizer);
+        EXPECT_EQ(found->special_tokens, wanted->special_tokens);
+      }
+    }
+  }
+}
+
 TEST_F(RunFolderTest, ARunThatGoesOnFromStepZeroKeepsItsCheckpointToo) {
   MakeRun(Path("run"));
   auto folder = RunFolder::Claim(Path("run"), Existing::kContinue);
@@ -228,7 +269,7 @@ TEST_F(RunFolderTest, TwoRunsNeverShareAFolder) {
 TEST_F(RunFolderTest, AFileInTheWayIsNamed) {
   ASSERT_TRUE(WriteFileDurably(Path("file"), "x").ok());
   EXPECT_EQ(RunFolder::Claim(Path("file/run"), Existing::kRefuse).status().message(),
-            "cannot make folder " + Path("file") + ": Not a directory");
+            "telemetry.run_folder: cannot make folder " + Path("file") + ": Not a directory");
 }
 
 TEST_F(RunFolderTest, AFolderThatCannotBeWrittenIsRefusedBeforeTheRun) {
