@@ -1,10 +1,13 @@
 #include "engine/state/state_digest.h"
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "engine/io/crc32c.h"
+#include "engine/program/issues.h"
+#include "engine/program/operands.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -51,6 +54,16 @@ absl::Status VisitState(const JobState& state, Visit&& visit) {
   return absl::OkStatus();
 }
 
+// Returns the buffers of this state, by Location::symbol.
+std::set<int64_t> BuffersOf(const JobState& state) {
+  std::set<int64_t> buffers;
+  VisitState(state, [&](Part, const Placement&, const Tensor& tensor) {
+    buffers.insert(tensor.where.symbol);
+    return absl::OkStatus();
+  }).IgnoreError();
+  return buffers;
+}
+
 }  // namespace
 
 absl::StatusOr<StateDigest> DigestOfState(Digested what, const JobState& state, const MemoryPlan& plan,
@@ -65,13 +78,17 @@ absl::StatusOr<StateDigest> DigestOfState(Digested what, const JobState& state, 
   return digest;
 }
 
-std::set<int64_t> BuffersOfState(const JobState& state) {
-  std::set<int64_t> buffers;
-  VisitState(state, [&](Part, const Placement&, const Tensor& tensor) {
-    buffers.insert(tensor.where.symbol);
-    return absl::OkStatus();
-  }).IgnoreError();
-  return buffers;
+InstructionId FirstWriteOfState(const JobState& state, const StepProgram& program) {
+  const std::set<int64_t> buffers = BuffersOf(state);
+  for (const Issue& issue : IssuesOf(program, /*most_iterations=*/2)) {
+    bool writes = false;
+    VisitInstruction(program.instructions[issue.id], issue.first_iteration(),
+                     [&](absl::string_view, const Tensor& t, Access access) {
+                       writes |= access != Access::kRead && buffers.contains(t.where.symbol);
+                     });
+    if (writes) return issue.id;
+  }
+  return -1;
 }
 
 }  // namespace shale

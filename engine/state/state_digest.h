@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
 
 #include "absl/status/statusor.h"
 #include "engine/memory/plan.h"
+#include "engine/program/program.h"
 #include "engine/runtime/rank_runtime.h"
 #include "engine/step/state.h"
 
@@ -25,7 +25,8 @@ enum class Digested { kAll, kReplicas };
 absl::StatusOr<StateDigest> DigestOfState(Digested what, const JobState& state, const MemoryPlan& plan,
                                           RankRuntime& rank);
 
-// Returns the buffers of this state, by Location::symbol.
-std::set<int64_t> BuffersOfState(const JobState& state);
+// Returns the first instruction of a step, in issue order, that writes to the state, or -1 if none does. Until then the
+// state is what the last step has left.
+InstructionId FirstWriteOfState(const JobState& state, const StepProgram& program);
 
 }  // namespace shale

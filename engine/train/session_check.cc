@@ -1,41 +1,20 @@
 // The check of a session's state (runtime.check_every_steps).
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/program/issues.h"
-#include "engine/program/operands.h"
 #include "engine/train/replica_check.h"
 #include "engine/train/session.h"
 #include "kernels/check.h"
 #include "kernels/step_scalars.h"
 
 namespace shale {
-namespace {
-
-// Returns the first instruction of a step, in issue order, that writes to the state. Until then the state is what the
-// last step has left.
-InstructionId FirstUpdateOf(const JobState& state, const StepProgram& program) {
-  const std::set<int64_t> buffers = BuffersOfState(state);
-  for (const Issue& issue : IssuesOf(program, /*most_iterations=*/2)) {
-    bool writes = false;
-    VisitInstruction(program.instructions[issue.id], issue.first_iteration(),
-                     [&](absl::string_view, const Tensor& t, Access access) {
-                       writes |= access != Access::kRead && buffers.contains(t.where.symbol);
-                     });
-    if (writes) return issue.id;
-  }
-  return -1;
-}
-
-}  // namespace
 
 absl::Status Session::RunProgram(int64_t step, const std::vector<StepInputs>& inputs) {
   before_update_.clear();
   if (!IsChecked(step)) return train_->Run(inputs);
   if (left_by_update_.empty()) SHALE_RETURN_IF_ERROR(DigestState(Digested::kAll, left_by_update_));
-  if (first_update_ < 0) first_update_ = FirstUpdateOf(plan_.train.step.state, plan_.train.step.program);
+  if (first_update_ < 0) first_update_ = FirstWriteOfState(plan_.train.step.state, plan_.train.step.program);
   before_update_.resize(ranks_->size());
   return train_->Run(inputs, first_update_, [&](int local) -> absl::Status {
     SHALE_ASSIGN_OR_RETURN(before_update_[local],

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/state/state_digest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/job_harness.h"
@@ -119,6 +120,36 @@ TEST(GraphLaws, ATracedStepAmongThemIsIssuedOneByOne) {
   ASSERT_EQ(traced.size(), 5);
   EXPECT_EQ(traced[2], 0);
   EXPECT_GT(traced[3], 50);
+}
+
+// Where a step is checked (runtime.check_every_steps), it pauses before its first update.
+TEST(GraphLaws, AStepPausesBeforeAnyInstructionAndGoesOn) {
+  for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
+    RunOptions options = OneRank(accumulation);
+    const RunResult expected = MustRun(options, TwoBatches(3));
+    const auto instructions = static_cast<InstructionId>(expected.step.program.instructions.size());
+    const InstructionId update = FirstWriteOfState(expected.step.state, expected.step.program);
+    ASSERT_GE(update, 0);
+    for (InstructionId before = update % 7; before < instructions; before += 7) {
+      int pauses = 0;
+      options.pause = [&](const CompiledStep& step, const MemoryPlan& plan, RankRuntime& rank) {
+        const auto digest = [&] { return *DigestOfState(Digested::kAll, step.state, plan, rank); };
+        const StateDigest left_by_last_step = digest();
+        const auto work = [&pauses, digest, left_by_last_step, reaches = before <= update] {
+          ++pauses;
+          if (reaches) {
+            EXPECT_EQ(digest(), left_by_last_step);
+          }
+          return absl::OkStatus();
+        };
+        return Pause{.before = before, .work = work};
+      };
+      const RunResult result = MustRun(options, TwoBatches(3));
+      EXPECT_EQ(result.weights, expected.weights) << before;
+      EXPECT_EQ(result.losses, expected.losses) << before;
+      EXPECT_EQ(pauses, options.steps) << before;
+    }
+  }
 }
 
 TEST(GraphLaws, ASynchronousRunCapturesNothing) {

@@ -212,7 +212,8 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
   for (int step = 0; step < options.steps; ++step) {
     SHALE_RETURN_IF_ERROR(ranks->ForEach([&](int rank) {
       if (options.before_step) options.before_step(step, rank, *executors[rank]);
-      return executors[rank]->Run(inputs[step % batches.size()][rank], outputs[rank]);
+      const Pause pause = options.pause ? options.pause(result.step, result.plan, (*ranks)[rank]) : Pause();
+      return executors[rank]->Run(inputs[step % batches.size()][rank], outputs[rank], pause);
     }));
     for (const StepOutputs& out : outputs) {
       if (out.totals != outputs[0].totals || out.global_tokens != outputs[0].global_tokens ||

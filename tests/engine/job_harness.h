@@ -69,6 +69,8 @@ struct RunOptions {
   bool synchronous = false;
   bool graphs = false;
   std::function<void(int step, int rank, Executor&)> before_step;  // Called on the thread of each rank.
+  // Called on the thread of each rank before each step. Returns where in the step the rank pauses. May be empty.
+  std::function<Pause(const CompiledStep&, const MemoryPlan&, RankRuntime&)> pause;
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int rank, StreamId)> wrap;
   ProfilerRanges* ranges = nullptr;
   // Creates the observer of a rank. May be empty.
