@@ -44,14 +44,17 @@ absl::StatusOr<NewestCheckpoint> UseFirst(const std::vector<CheckpointPath>& can
 }  // namespace
 
 absl::Status NoCheckpointIn(const std::string& checkpoints) {
+  constexpr absl::string_view kGive =
+      "; give the folder of a run: runs/NAME, unless telemetry.run_folder names another";
   const auto is_there = [](const std::string& path) { return access(path.c_str(), F_OK) == 0; };
   const std::string run = std::filesystem::path(checkpoints).parent_path().string();
-  return absl::NotFoundError(absl::StrCat(
-      "there is no checkpoint in ", checkpoints,
-      !is_there(run) ? absl::StrCat(": there is no folder ", run, "; give the folder of a run, which train names first")
-      : !is_there(RunJobPath(run))
-          ? absl::StrCat(": ", run, " is not the folder of a run, which has a job.textproto; train names it first")
-          : ": the run has saved none yet; it does at its end, and every checkpoint.every_steps steps"));
+  std::string why = "the run has saved none yet; it does at its end, and every checkpoint.every_steps steps";
+  if (!is_there(run)) {
+    why = absl::StrCat("there is no folder ", run, kGive);
+  } else if (!is_there(RunJobPath(run))) {
+    why = absl::StrCat(run, " has no job.textproto, so it is no run's", kGive);
+  }
+  return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", checkpoints, ": ", why));
 }
 
 absl::StatusOr<NewestCheckpoint> UseNewestCheckpoint(const std::string& folder,

@@ -181,7 +181,8 @@ TEST_F(GeneratorTest, ARunWithoutAWholeCheckpointIsNamed) {
     return std::string(Generator::FromRun(run, CreateBackend).status().message());
   };
   EXPECT_EQ(refusal(run_), "there is no checkpoint in " + folder + ": " + run_ +
-                               " is not the folder of a run, which has a job.textproto; train names it first");
+                               " has no job.textproto, so it is no run's; give the folder of a run: runs/NAME, unless "
+                               "telemetry.run_folder names another");
   EXPECT_THAT(refusal("nosuch"), HasSubstr("nosuch/checkpoints: there is no folder nosuch; give the folder of a run"));
   ASSERT_TRUE(WriteFileDurably(RunJobPath(run_), "").ok());
   EXPECT_THAT(refusal(run_), HasSubstr("the run has saved none yet; it does at its end"));
