@@ -85,19 +85,6 @@ _MAY_INCLUDE = {
                                        "engine/state", "engine/tokenize"},
 }
 
-# Words that were renamed, in proto, code, messages and docs.
-_OLD_WORDS = re.compile(
-    r"\b(KEEP_ALL|DEFERRED|kKeepAll|kDeferred|RetentionPreset|RetentionOptions|StepProgram::sections|BeginSection|"
-    r"last_pass_only|first_pass_differs|PassGraphs|memory\.retention|sharding\.schedule|ScheduleCandidate|"
-    r"ProductKey|ProductBackend|create_products|kPanel|PackPanel|Patience|WorldProgram|ParameterStore|slice_offset|"
-    r"rank_stride_bytes|TokenFormat|SampleOrderKind|CurveShape)\b")
-# Old words may stand where they are translated, and in records of former runs.
-_MAY_HAVE_OLD_WORDS = ("engine/README.md", "engine/config/old_words", "tests/house_test.py",
-                       "tests/tools/old_run_test.py",
-                       "tests/tools/testdata/", "tests/fuzz/corpus/", "tests/fuzz/dictionaries/recorded_job.dict",
-                       "tests/engine/config/old_words_test.cc",
-                       "tools/bench/results/", "tools/bench/train/before.py", "tests/tools/bench/train/before_test.py")
-
 
 def package(path):
     parts = path.split("/")[:-1]
@@ -239,16 +226,6 @@ class HouseTest(unittest.TestCase):
         self.assertFalse(wrong, "\n".join(wrong))
         self.assertEqual(flat_continuations("if a:\n    f(b,\n      c,\n    d)\n    g(\n    e,\n        h)\n"), [4, 6])
         self.assertEqual(flat_continuations("a = [\n    1,\n    {2:\n     3},\n]\nf(b,\n c)\n"), [7])
-
-    def test_old_words_are_gone(self):
-        found = []
-        for path in self.files:
-            if path.startswith(_MAY_HAVE_OLD_WORDS) or path.endswith((".golden", ".bin", ".shard")):
-                continue
-            for number, line in enumerate(self.read(path).split("\n"), 1):
-                if match := _OLD_WORDS.search(line):
-                    found.append(f"{path}:{number}: {match.group(0)}")
-        self.assertFalse(found, "\n".join(found))
 
     def test_the_daily_tests_are_within_their_budget(self):
         yardstick, times = test_times.read_table(self.read("tests/seconds.txt"))

@@ -21,7 +21,6 @@
 #include "engine/checkpoint/run_paths.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/checkpoint/verify.h"
-#include "engine/config/old_words.h"
 #include "engine/data/data_source.h"
 #include "engine/text/layout.h"
 #include "engine/text/numbers.h"
@@ -90,12 +89,6 @@ std::string ModelText(absl::string_view job) {
   return text.empty() ? "  its job names no model\n" : text;
 }
 
-// Returns a text of a manifest in today's words. An earlier version may have written other words for the same thing,
-// which must not count as a difference. `field` is "job", "strategy" or "accumulation".
-std::string Translated(absl::string_view field, absl::string_view text) {
-  return field == "job" ? InTodaysWords(text) : RecordedValueInTodaysWords(field, text);
-}
-
 // Returns what the last evaluation of a run found, and which one was best.
 std::string EvaluationsText(const SavedEvaluations& saved) {
   const std::string last =
@@ -135,9 +128,8 @@ void Describe(const CheckpointReader& checkpoint) {
   if (!data.source_state.empty())
     row("source", absl::StrCat("a state of ", Plural(std::ssize(data.source_state), "byte")));
   row("seed", absl::StrCat(m.seed));
-  row("written by", absl::StrCat(Plural(m.ranks, "rank"), ", strategy ", Printable(Translated("strategy", m.strategy)),
-                                 ", accumulation ", Printable(Translated("accumulation", m.accumulation)),
-                                 ", values in ", ToString(m.values)));
+  row("written by", absl::StrCat(Plural(m.ranks, "rank"), ", strategy ", Printable(m.strategy), ", accumulation ",
+                                 Printable(m.accumulation), ", values in ", ToString(m.values)));
   row("parameters", absl::StrCat(WithCommas(std::ssize(m.parameters)), " of ", Plural(elements, "element")));
   if (m.evaluations.last_step >= 0) row("evaluated", EvaluationsText(m.evaluations));
   if (m.base) {
@@ -219,7 +211,7 @@ void ShowFields(absl::string_view title, const std::vector<FieldDifference>& fie
 
 // Prints the differences. Returns whether there are none beyond `tolerance`.
 absl::StatusOr<bool> Compare(const CheckpointReader& a, const CheckpointReader& b, double tolerance) {
-  SHALE_ASSIGN_OR_RETURN(const CheckpointDifference difference, CompareCheckpoints(a, b, Translated));
+  SHALE_ASSIGN_OR_RETURN(const CheckpointDifference difference, CompareCheckpoints(a, b));
   Show(absl::StrCat("compared with ", b.folder(), "\n"));
   ShowFields("another state", difference.state);
   ShowFields("written differently, which does not affect the state", difference.writing);

@@ -26,19 +26,18 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // The longest real path of a field has fewer than 60 bytes.
 constexpr size_t kMaxPathBytes = 256;
 
-// Translates a textproto job and parses it into values by field path: "sharding.ranks" -> "2". Values of a repeated
+// Parses a textproto job into values by field path: "sharding.ranks" -> "2". Values of a repeated
 // field are joined by ", ". A damaged or hostile manifest may hold any text. Returns InvalidArgument for a job that
 // exceeds a limit, so that time and memory stay proportional to its size.
-absl::StatusOr<std::map<std::string, std::string>> JobFields(absl::string_view text, ManifestTranslation translate) {
+absl::StatusOr<std::map<std::string, std::string>> JobFields(absl::string_view text) {
   if (text.size() > kMaxComparedJobBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("a job of ", text.size(), " bytes; at most ", kMaxComparedJobBytes, " are compared"));
   }
-  const std::string job = translate("job", text);
   std::map<std::string, std::string> fields;
   std::string path;                // The path of the message that is open, with a dot at its end.
   std::vector<size_t> path_sizes;  // The sizes of the paths of the messages around it.
-  for (absl::string_view line : absl::StrSplit(job, '\n')) {
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
     line = absl::StripAsciiWhitespace(line);
     if (absl::ConsumeSuffix(&line, "{")) {
       path_sizes.push_back(path.size());
@@ -64,11 +63,10 @@ absl::StatusOr<std::map<std::string, std::string>> JobFields(absl::string_view t
   return fields;
 }
 
-void CompareJobs(const Manifest& a, const Manifest& b, ManifestTranslation translate,
-                 std::vector<FieldDifference>& differences) {
+void CompareJobs(const Manifest& a, const Manifest& b, std::vector<FieldDifference>& differences) {
   if (a.job == b.job) return;
-  absl::StatusOr<std::map<std::string, std::string>> first = JobFields(a.job, translate);
-  absl::StatusOr<std::map<std::string, std::string>> second = JobFields(b.job, translate);
+  absl::StatusOr<std::map<std::string, std::string>> first = JobFields(a.job);
+  absl::StatusOr<std::map<std::string, std::string>> second = JobFields(b.job);
   if (!first.ok() || !second.ok()) {
     const auto side = [](const absl::Status& status, const std::string& job) {
       return status.ok() ? absl::StrCat("a job of ", job.size(), " bytes") : std::string(status.message());
@@ -91,8 +89,7 @@ std::string Text(const T& value) {
 std::string Text(bool value) { return value ? "yes" : "no"; }
 std::string Text(SavedValues value) { return std::string(ToString(value)); }
 
-void CompareManifests(const Manifest& a, const Manifest& b, ManifestTranslation translate,
-                      CheckpointDifference& difference) {
+void CompareManifests(const Manifest& a, const Manifest& b, CheckpointDifference& difference) {
   const auto compare = [](std::vector<FieldDifference>& to, const char* field, const auto& x, const auto& y) {
     if (x != y) to.push_back({field, Text(x), Text(y)});
   };
@@ -116,14 +113,13 @@ void CompareManifests(const Manifest& a, const Manifest& b, ManifestTranslation 
   compare(state, "digest of the base", digest(a), digest(b));
   std::vector<FieldDifference>& writing = difference.writing;
   compare(writing, "ranks", a.ranks, b.ranks);
-  compare(writing, "strategy", translate("strategy", a.strategy), translate("strategy", b.strategy));
-  compare(writing, "accumulation", translate("accumulation", a.accumulation),
-          translate("accumulation", b.accumulation));
+  compare(writing, "strategy", a.strategy, b.strategy);
+  compare(writing, "accumulation", a.accumulation, b.accumulation);
   compare(writing, "values", a.values, b.values);
   compare(writing, "frozen values", a.frozen_values, b.frozen_values);
   const auto folder = [](const Manifest& m) { return m.base ? m.base->folder : std::string(); };
   compare(writing, "folder of the base", folder(a), folder(b));
-  CompareJobs(a, b, translate, writing);
+  CompareJobs(a, b, writing);
 }
 
 std::string ShapeOf(const SavedParameter& parameter) {
@@ -219,10 +215,9 @@ bool CheckpointDifference::Equal(double tolerance) const {
          });
 }
 
-absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b,
-                                                        ManifestTranslation translate) {
+absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b) {
   CheckpointDifference difference;
-  CompareManifests(a.manifest(), b.manifest(), translate, difference);
+  CompareManifests(a.manifest(), b.manifest(), difference);
   const std::vector<CommonPart> parts = MatchParts(a.manifest(), b.manifest(), difference);
   MatchParameters(a, b, difference);
   CheckpointValues first(a), second(b);

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/checkpoint/manifest.h"
@@ -56,14 +55,9 @@ struct CheckpointDifference {
 inline constexpr size_t kMaxComparedJobBytes = size_t{1} << 20;
 inline constexpr size_t kMaxComparedJobDepth = 64;
 
-// Returns a text of a manifest, translated to today's words. `field` is "job", "strategy" or "accumulation".
-using ManifestTranslation = absl::FunctionRef<std::string(absl::string_view field, absl::string_view text)>;
-
-// Compares the manifests and every parameter that both checkpoints have with the same shape. Compares texts as
-// `translate` returns them, because an earlier version may have written one of the manifests; calls `translate` only
-// for jobs of at most kMaxComparedJobBytes. Returns the errors of CheckpointValues::Read.
-absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b,
-                                                        ManifestTranslation translate);
+// Compares the manifests and every parameter that both checkpoints have with the same shape. Returns the errors of
+// CheckpointValues::Read.
+absl::StatusOr<CheckpointDifference> CompareCheckpoints(const CheckpointReader& a, const CheckpointReader& b);
 
 // Statistics of one part of a parameter. All but `non_finite` describe its finite elements.
 struct PartStatistics {

@@ -1,13 +1,9 @@
 #include "engine/checkpoint/newest.h"
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/checkpoint/run_paths.h"
 #include "engine/checkpoint/saved_file.h"
 #include "engine/checkpoint/store.h"
 #include "kernels/check.h"
@@ -42,20 +38,6 @@ absl::StatusOr<NewestCheckpoint> UseFirst(const std::vector<CheckpointPath>& can
 }
 
 }  // namespace
-
-absl::Status NoCheckpointIn(const std::string& checkpoints) {
-  constexpr absl::string_view kGive =
-      "; give the folder of a run: runs/NAME, unless telemetry.run_folder names another";
-  const auto is_there = [](const std::string& path) { return access(path.c_str(), F_OK) == 0; };
-  const std::string run = std::filesystem::path(checkpoints).parent_path().string();
-  std::string why = "the run has saved none yet; it does at its end, and every checkpoint.every_steps steps";
-  if (!is_there(run)) {
-    why = absl::StrCat("there is no folder ", run, kGive);
-  } else if (!is_there(RunJobPath(run))) {
-    why = absl::StrCat(run, " has no job.textproto, so it is no run's", kGive);
-  }
-  return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", checkpoints, ": ", why));
-}
 
 absl::StatusOr<NewestCheckpoint> UseNewestCheckpoint(const std::string& folder,
                                                      absl::FunctionRef<absl::Status(const CheckpointReader&)> use) {

@@ -12,10 +12,6 @@
 
 namespace shale {
 
-// Returns NotFound for the folder `checkpoints` of a run, in which there is no checkpoint. The message says what is
-// there instead, and what to do.
-absl::Status NoCheckpointIn(const std::string& checkpoints);
-
 struct NewestCheckpoint {
   std::string path;                      // Empty if there is no checkpoint at all.
   std::vector<std::string> passed_over;  // One message per newer, or better, checkpoint that is damaged.

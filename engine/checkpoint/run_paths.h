@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
 namespace shale {
@@ -22,5 +23,9 @@ std::string RunFailuresPath(absl::string_view run_folder);
 std::string RunHfPath(absl::string_view run_folder);
 // Returns the path of the run folder that contains a checkpoint. Does not check that it is a run folder.
 std::string RunOfCheckpoint(absl::string_view checkpoint);
+
+// Returns NotFound for the folder `checkpoints` of a run, in which there is no checkpoint. The message says what is
+// there instead, and what to do.
+absl::Status NoCheckpointIn(const std::string& checkpoints);
 
 }  // namespace shale

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/config/old_words.h"
+#include "engine/config/other_words.h"
 #include "engine/text/quote.h"
 
 namespace shale {
@@ -41,17 +41,17 @@ std::string EnumMessage(const EnumDescriptor& type, absl::string_view found) {
   for (int i = 0; i < type.value_count(); ++i) {
     if (type.value(i)->number() != 0) allowed.push_back(type.value(i)->name());
   }
-  const std::string today = TodaysValue(found);
-  const std::string value = today.substr(0, today.find(' '));
+  const std::string ours = OurValue(found);
+  const std::string value = ours.substr(0, ours.find(' '));
   const bool known = std::find(allowed.begin(), allowed.end(), value) != allowed.end();
   return WithSuggestion(absl::StrCat("found ", Quoted(found), "; allowed: ", absl::StrJoin(allowed, ", ")),
-                        known ? today : Nearest(found, allowed));
+                        known ? ours : Nearest(found, allowed));
 }
 
 std::string UnknownFieldMessage(const Descriptor& root, const Descriptor& type, absl::string_view name) {
   std::vector<std::string> allowed;
   for (int i = 0; i < type.field_count(); ++i) allowed.push_back(type.field(i)->name());
-  std::string suggestion = TodaysField(name);
+  std::string suggestion = OurField(name);
   if (suggestion.empty()) suggestion = Nearest(name, allowed);
   if (suggestion.empty()) suggestion = FindElsewhere(root, std::string(name));
   return WithSuggestion(absl::StrCat("no such field; allowed: ", absl::StrJoin(allowed, ", ")), suggestion);

@@ -14,7 +14,6 @@
 #include "engine/config/job_from_spec.h"
 #include "engine/config/mix.h"
 #include "engine/config/model_spec.h"
-#include "engine/config/old_words.h"
 #include "engine/config/overrides.h"
 #include "engine/config/print.h"
 #include "engine/config/ranges.h"
@@ -255,8 +254,7 @@ absl::StatusOr<Job> ParseJobText(absl::string_view text, absl::string_view filen
 }
 
 absl::StatusOr<Job> ParseRecordedJob(absl::string_view text, absl::string_view filename) {
-  SHALE_RETURN_IF_ERROR(CheckSize(text, filename));  // Translating takes many times the memory of the text.
-  return ParseJob(InTodaysWords(text), Form::kText, filename, {}, ModelFrom::kJob, Origin::kRecorded);
+  return ParseJob(text, Form::kText, filename, {}, ModelFrom::kJob, Origin::kRecorded);
 }
 
 absl::StatusOr<Job> ParseJobBinary(absl::string_view bytes, absl::string_view filename,

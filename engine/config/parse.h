@@ -50,8 +50,8 @@ absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string
 absl::StatusOr<Job> ParseJobText(absl::string_view text, absl::string_view filename,
                                  absl::Span<const std::string> overrides = {}, ModelFrom model = ModelFrom::kJob);
 
-// Does the same for the text of a job that a run recorded (ResolvedJobText). This version or an earlier one, which used
-// other words, may have written it. A custom model comes back without its function: SetModel gives it again.
+// Does the same for the text of a job that a run recorded (ResolvedJobText). A custom model comes back without its
+// function: SetModel gives it again.
 absl::StatusOr<Job> ParseRecordedJob(absl::string_view text, absl::string_view filename);
 
 // Does the same for a job in binary form.

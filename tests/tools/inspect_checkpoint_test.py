@@ -10,8 +10,6 @@ import unittest
 
 _TRAIN = os.path.abspath("tools/train")
 _INSPECT = os.path.abspath("tools/inspect_checkpoint")
-# A run folder of a version with former words (old_run_test.py).
-_OLD = os.path.abspath("tests/tools/testdata/before_words")
 
 _JOB = """
 name: "test"
@@ -95,13 +93,6 @@ class InspectCheckpointTest(unittest.TestCase):
                          r"\n  evaluated   after step 2: loss \d\.\d{4}; the lowest: \d\.\d{4} after step [12]\n")
         self.assertIn("values in SPLIT", self.inspect(0, "runs/split")[0])
         self.assertIn("values in BF16", self.inspect(0, "runs/lean", "--verify")[0])
-
-    # Regression: the tool printed strategy FULL, which no job may name today.
-    def test_it_shows_an_old_checkpoint_in_todays_words(self):
-        shutil.copytree(_OLD, self.path("old"))  # The runfiles are links, which no checkpoint may have.
-        output, error = self.inspect(0, "old")
-        self.assertEqual(error, "")
-        self.assertIn("\n  written by  2 ranks, strategy FULL_SHARD, accumulation SHARDED, values in SPLIT\n", output)
 
     def test_parameters_have_shapes_and_statistics(self):
         output, _ = self.inspect(0, "runs/test", "--parameters")

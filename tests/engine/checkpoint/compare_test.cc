@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "engine/io/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -27,8 +26,6 @@ using ::testing::IsEmpty;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-std::string AsRecorded(absl::string_view field, absl::string_view text) { return std::string(text); }
 
 std::vector<std::string> Lines(const std::vector<FieldDifference>& fields) {
   std::vector<std::string> lines;
@@ -56,11 +53,11 @@ class CompareTest : public ::testing::Test {
     b.WriteCheckpoint(temp_.Path("b"), form_b);
     return Compared();
   }
-  CheckpointDifference Compared(ManifestTranslation translate = AsRecorded) {
+  CheckpointDifference Compared() {
     const absl::StatusOr<CheckpointReader> first = CheckpointReader::Open(temp_.Path("a"));
     const absl::StatusOr<CheckpointReader> second = CheckpointReader::Open(temp_.Path("b"));
     EXPECT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
-    absl::StatusOr<CheckpointDifference> difference = CompareCheckpoints(*first, *second, translate);
+    absl::StatusOr<CheckpointDifference> difference = CompareCheckpoints(*first, *second);
     EXPECT_TRUE(difference.ok()) << difference.status();
     std::filesystem::remove_all(temp_.Path("a"));
     std::filesystem::remove_all(temp_.Path("b"));
@@ -68,13 +65,12 @@ class CompareTest : public ::testing::Test {
   }
 
   // Compares a checkpoint with itself under another manifest.
-  CheckpointDifference WithManifest(const std::function<void(Manifest&)>& change,
-                                    ManifestTranslation translate = AsRecorded) {
+  CheckpointDifference WithManifest(const std::function<void(Manifest&)>& change) {
     state_.WriteCheckpoint(temp_.Path("a"), {});
     Manifest m = state_.WriteCheckpoint(temp_.Path("b"), {});
     change(m);
     temp_.Write("b/MANIFEST", SerializeManifest(m));
-    return Compared(translate);
+    return Compared();
   }
 
   TempFolder temp_;
@@ -187,23 +183,6 @@ TEST_F(CompareTest, FieldsOfTheStateAreNamed) {
   EXPECT_TRUE(written.Equal(0));
 }
 
-TEST_F(CompareTest, TextsAreComparedInTodaysWords) {
-  // Regression: a run of an earlier version and its continuation were reported as different in every field that was
-  // renamed.
-  const auto translate = [](absl::string_view field, absl::string_view text) {
-    return absl::StrReplaceAll(text, {{absl::StrCat("old ", field), absl::StrCat("new ", field)}});
-  };
-  const CheckpointDifference difference = WithManifest(
-      [&](Manifest& m) {
-        Manifest a = m;
-        a.strategy = "old strategy", a.accumulation = "old accumulation", a.job = "old job: 1\nsame: 2\nother: 3\n";
-        temp_.Write("a/MANIFEST", SerializeManifest(a));
-        m.strategy = "new strategy", m.accumulation = "new accumulation", m.job = "new job: 1\nsame: 2\nother: 4\n";
-      },
-      translate);
-  EXPECT_THAT(Lines(difference.writing), ElementsAre("job: other: 3 | 4"));
-}
-
 TEST_F(CompareTest, HostileJobsAreNotComparedByField) {
   // Regression: each field line copied the names of all messages around it, so that time and memory grew with the
   // square of the job.
@@ -280,7 +259,7 @@ TEST_F(CompareTest, DamageIsNoDifference) {
   FlipBit(ShardPath(temp_.Path("b"), 0, 1), 8 * 5000);
   const CheckpointReader first = CheckpointReader::Open(temp_.Path("a")).value();
   const CheckpointReader second = CheckpointReader::Open(temp_.Path("b")).value();
-  EXPECT_EQ(CompareCheckpoints(first, second, AsRecorded).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(CompareCheckpoints(first, second).status().code(), absl::StatusCode::kDataLoss);
   CheckpointValues values(second);
   EXPECT_EQ(StatisticsOf(values, SavedPart::kValue, state_.parameters()[0]).status().code(),
             absl::StatusCode::kDataLoss);

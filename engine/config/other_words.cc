@@ -1,29 +1,20 @@
-#include "engine/config/old_words.h"
+#include "engine/config/other_words.h"
 
 #include <cstddef>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 
 namespace shale {
 namespace {
 
 struct Word {
-  absl::string_view old, today;
+  absl::string_view theirs, ours;
 };
 
-// Former fields, and fields of PyTorch, Hugging Face transformers and accelerate, DeepSpeed, Megatron and torchtitan.
+// Fields of PyTorch, Hugging Face transformers and accelerate, DeepSpeed, Megatron and torchtitan.
 constexpr Word kFields[] = {
-    {"retention", "activation_checkpointing.preset"},
-    {"schedule", "lr_schedule, or sharding.accumulation"},
-    {"evaluation_batches", "telemetry.evaluation_sequences, counted over all ranks"},
     {"gradient_checkpointing", "activation_checkpointing.preset=BLOCK"},
     {"activation_checkpoint", "activation_checkpointing"},
     {"recompute_granularity", "activation_checkpointing.preset"},
@@ -125,13 +116,9 @@ constexpr Word kFields[] = {
     {"torch_compile", "nothing: every step is compiled"},
 };
 
-// Values of enum fields, in upper case without "_" and "-": former ones, and those of DeepSpeed, PyTorch and Megatron.
+// Values of enum fields of DeepSpeed, PyTorch and Megatron, in upper case without "_" and "-".
 constexpr Word kValues[] = {
-    {"KEEPALL", "NONE"},
-    {"DEFERRED", "NO_SYNC"},
     {"NONE", "DDP"},
-    {"OPTIMIZER", "ZERO1"},
-    {"GRADIENTS", "ZERO2"},
     {"FULL", "FULL_SHARD"},
     {"ZERO0", "DDP"},
     {"ZERO3", "FULL_SHARD"},
@@ -158,81 +145,19 @@ constexpr Word kValues[] = {
 };
 
 template <size_t n>
-std::string TodaysWord(const Word (&words)[n], absl::string_view old) {
+std::string Ours(const Word (&words)[n], absl::string_view theirs) {
   for (const Word& word : words) {
-    if (word.old == old) return std::string(word.today);
+    if (word.theirs == theirs) return std::string(word.ours);
   }
   return "";
 }
 
-// Returns whether a field of the former message `memory` is in activation_checkpointing now.
-bool IsCheckpointing(absl::string_view field) {
-  return field == "retention" || field == "every_nth" || field == "first_layers" || field == "last_layers" ||
-         field == "recompute";
-}
-
 }  // namespace
 
-std::string TodaysField(absl::string_view name) { return TodaysWord(kFields, absl::AsciiStrToLower(name)); }
+std::string OurField(absl::string_view name) { return Ours(kFields, absl::AsciiStrToLower(name)); }
 
-std::string TodaysValue(absl::string_view name) {
-  return TodaysWord(kValues, absl::StrReplaceAll(absl::AsciiStrToUpper(name), {{"_", ""}, {"-", ""}}));
-}
-
-std::string RecordedValueInTodaysWords(absl::string_view field, absl::string_view value) {
-  struct Renamed {
-    absl::string_view field;
-    Word value;
-  };
-  constexpr Renamed kRenamed[] = {{"strategy", {"NONE", "DDP"}},         {"strategy", {"OPTIMIZER", "ZERO1"}},
-                                  {"strategy", {"GRADIENTS", "ZERO2"}},  {"strategy", {"FULL", "FULL_SHARD"}},
-                                  {"schedule", {"DEFERRED", "NO_SYNC"}}, {"accumulation", {"DEFERRED", "NO_SYNC"}},
-                                  {"retention", {"KEEP_ALL", "NONE"}}};
-  for (const Renamed& renamed : kRenamed) {
-    if (renamed.field == field && renamed.value.old == value) return std::string(renamed.value.today);
-  }
-  return std::string(value);
-}
-
-std::string InTodaysWords(absl::string_view resolved_job) {
-  const std::vector<absl::string_view> lines = absl::StrSplit(resolved_job, '\n');
-  std::vector<std::string> out, checkpointing;
-  std::string message;  // The outermost message that is open.
-  int depth = 0;
-  for (absl::string_view line : lines) {
-    const absl::string_view text = absl::StripLeadingAsciiWhitespace(line);
-    if (absl::EndsWith(text, "{")) {
-      if (depth++ == 0) {
-        message = std::string(absl::StripTrailingAsciiWhitespace(text.substr(0, text.size() - 1)));
-        if (message == "schedule") {
-          out.push_back("lr_schedule {");
-          continue;
-        }
-      }
-    } else if (text == "}") {
-      --depth;
-    } else if (depth == 1 && message == "telemetry" && absl::StartsWith(text, "evaluation_batches: ")) {
-      continue;  // It counted micro-batches of each rank, and no result of the former run depends on it.
-    } else if (depth == 1 && (message == "sharding" || message == "memory")) {
-      const std::pair<absl::string_view, absl::string_view> field = absl::StrSplit(text, absl::MaxSplits(": ", 1));
-      const std::string value = RecordedValueInTodaysWords(field.first, field.second);
-      if (message == "memory" && IsCheckpointing(field.first)) {
-        checkpointing.push_back(absl::StrCat("  ", field.first == "retention" ? "preset" : field.first, ": ", value));
-        continue;
-      }
-      if (field.first == "schedule" || value != field.second) {
-        out.push_back(absl::StrCat("  ", field.first == "schedule" ? "accumulation" : field.first, ": ", value));
-        continue;
-      }
-    }
-    out.emplace_back(line);
-  }
-  if (!checkpointing.empty()) {
-    // Since the text ends in a newline, its last line is empty.
-    if (!out.empty() && out.back().empty()) out.pop_back();
-    out.push_back(absl::StrCat("activation_checkpointing {\n", absl::StrJoin(checkpointing, "\n"), "\n}\n"));
-  }
-  return absl::StrJoin(out, "\n");
+std::string OurValue(absl::string_view name) {
+  return Ours(kValues, absl::StrReplaceAll(absl::AsciiStrToUpper(name), {{"_", ""}, {"-", ""}}));
 }
 
 }  // namespace shale
