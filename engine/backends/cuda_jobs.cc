@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/backends/attention_options.h"
 #include "engine/backends/nccl_groups.h"
 #include "engine/backends/tuning_file.h"
 #include "engine/runtime/cuda_backend.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt/cublaslt_matmuls.h"
-#include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "kernels/cuda/cudnn/cudnn_graphs.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/device/cuda/cudart.h"
@@ -43,7 +43,8 @@ std::string DescribeMatMuls(const TuningTable* tuning, const std::string& path) 
   return text;
 }
 
-std::unique_ptr<cuda::AttentionBackend> CreateAttention(bool deterministic, const CudaDeviceProperties* gpu) {
+std::unique_ptr<cuda::AttentionBackend> CreateAttention(const cuda::CudnnAttentionOptions& attention,
+                                                        const CudaDeviceProperties* gpu) {
   cuda::CudnnOptions options{.search = LibrarySearch::FromEnvironment()};
   if (gpu != nullptr) {
     options.compute_major = gpu->compute_major;
@@ -51,7 +52,7 @@ std::unique_ptr<cuda::AttentionBackend> CreateAttention(bool deterministic, cons
   }
   return cuda::CreateCudnnAttention(
       [options]() -> absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>> { return cuda::LoadCudnn(options); },
-      {.deterministic = deterministic});
+      attention);
 }
 
 std::string DescribeAttention(bool cudnn, bool deterministic) {
@@ -106,8 +107,8 @@ CudaBackendOptions OpsOptions(const Job& job, const std::shared_ptr<const Tuning
         {.allow_tf32 = tf32, .tuning = tuning, .gpu = gpu == nullptr ? std::string() : gpu->name});
   };
   if (UsesCudnn(job)) {
-    options.create_attention = [deterministic = job.runtime.deterministic_attention](const CudaDeviceProperties* gpu) {
-      return CreateAttention(deterministic, gpu);
+    options.create_attention = [attention = AttentionOptionsOf(job)](const CudaDeviceProperties* gpu) {
+      return CreateAttention(attention, gpu);
     };
   }
   return options;

@@ -277,7 +277,8 @@ struct RuntimeConfig {
   std::string tuning_table;  // Path of a file; absolute if it came from a job file. Empty: none.
   bool graphs = false;
   bool cudnn_attention = true;
-  bool deterministic_attention = true;  // Whether gradients of attention repeat their bits.
+  bool deterministic_attention = true;                     // Whether gradients of attention repeat their bits.
+  int64_t attention_workspace_bytes = int64_t{256} << 20;  // CudnnAttentionOptions::workspace_bytes.
   bool nccl_windows = false;
 
   bool operator==(const RuntimeConfig&) const = default;

@@ -175,6 +175,7 @@ RuntimeConfig RuntimeFromSpec(const proto::RuntimeSpec& spec) {
   config.generate = spec.generate();
   if (spec.has_cudnn_attention()) config.cudnn_attention = spec.cudnn_attention();
   if (spec.has_deterministic_attention()) config.deterministic_attention = spec.deterministic_attention();
+  if (spec.has_attention_workspace_bytes()) config.attention_workspace_bytes = spec.attention_workspace_bytes();
   return config;
 }
 

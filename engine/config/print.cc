@@ -171,6 +171,9 @@ void Print(const RuntimeConfig& config, proto::RuntimeSpec& spec) {
   spec.set_graphs(config.graphs);
   spec.set_cudnn_attention(config.cudnn_attention);
   if (!config.deterministic_attention) spec.set_deterministic_attention(false);
+  if (config.attention_workspace_bytes != RuntimeConfig().attention_workspace_bytes) {
+    spec.set_attention_workspace_bytes(config.attention_workspace_bytes);
+  }
   spec.set_nccl_windows(config.nccl_windows);
 }
 

@@ -59,6 +59,7 @@ constexpr IntRange kJobIntRanges[] = {
     {"runtime.threads_per_rank", 1, 4096},
     {"runtime.check_every_steps", 0, kMaxSteps},
     {"runtime.ranks_per_device", 1, 1024},
+    {"runtime.attention_workspace_bytes", 0, int64_t{4} << 30},
 };
 
 // Steps compute with this value in fp32, where it is still below 1.

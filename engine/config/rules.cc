@@ -453,6 +453,7 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
         {"runtime.graphs", given.graphs()},
         {"runtime.cudnn_attention", given.has_cudnn_attention()},
         {"runtime.deterministic_attention", given.has_deterministic_attention()},
+        {"runtime.attention_workspace_bytes", given.has_attention_workspace_bytes()},
         {"runtime.nccl_windows", given.nccl_windows()},
     };
     for (const auto& [path, is_given] : cuda_only) {
@@ -486,6 +487,10 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
   if (!runtime.deterministic_attention && !runtime.cudnn_attention) {
     errors.AddRule({"runtime.deterministic_attention", "runtime.cudnn_attention"},
                    "the engine's own kernels are always deterministic; leave it out, or let cuDNN compute attention");
+  }
+  if (given.has_attention_workspace_bytes() && !runtime.cudnn_attention) {
+    errors.AddRule({"runtime.attention_workspace_bytes", "runtime.cudnn_attention"},
+                   "the engine's own kernels need no workspace; leave it out, or let cuDNN compute attention");
   }
   if (runtime.graphs && job.sharding.ranks > 1) {
     errors.AddRule({"runtime.graphs", "sharding.ranks"},

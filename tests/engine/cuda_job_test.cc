@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "engine/backends/attention_options.h"
 #include "engine/backends/job_backend.h"
 #include "engine/runtime/cuda_backend.h"
 #include "engine/runtime/nvtx_ranges.h"
@@ -100,6 +102,52 @@ TEST_F(CudaJobTest, AttentionOfALibraryIsCapturedInGraphs) {
   const absl::Status status = (*trainer)->Run({});
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(library.calls.size(), calls);
+}
+
+// Fewer bytes divide gradients of attention into more launches. The plan knows the bytes, and the bits stay the same.
+TEST_F(CudaJobTest, TheWorkspaceOfAttentionIsThatOfTheJob) {
+  struct Outcome {
+    size_t launches = 0;
+    int64_t peak_bytes = 0;
+    std::vector<double> losses;
+  };
+  const auto train = [&](int64_t workspace_bytes) {
+    Outcome outcome;
+    const Job job = MakeJob({"runtime={device: CUDA}", "sharding.ranks=1", "precision.compute=BF16",
+                             "batch={global_batch: 3 micro_batch: 3 sequence_length: 12}",
+                             "model.decoder={head_width: 64 heads: 4 kv_heads: 2}",
+                             absl::StrCat("runtime.attention_workspace_bytes=", workspace_bytes)});
+    testing::AttentionStandIn library;
+    CudaBackendOptions options = Options(1);
+    options.create_attention = [&](const CudaDeviceProperties*) {
+      return cuda::CreateCudnnAttention([&] { return library.Graphs(); }, AttentionOptionsOf(job));
+    };
+    const auto backend = CreateCudaBackend(std::make_shared<StandInRuntime>(kLarge), std::move(options));
+    const auto trainer = Trainer::Create(job, {.backend = backend.get()});
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    if (!trainer.ok()) return outcome;
+    library.calls.clear();
+    for (int i = 0; i < 2; ++i) {
+      const absl::StatusOr<StepReport> step = (*trainer)->Step();
+      EXPECT_TRUE(step.ok()) << step.status();
+      if (!step.ok()) return outcome;
+      outcome.losses.push_back(step->loss);
+      outcome.peak_bytes = step->peak_bytes_measured;
+      EXPECT_EQ(step->peak_bytes_measured, step->peak_bytes_planned);
+    }
+    for (const testing::AttentionCall& call : library.calls) outcome.launches += call.key.backward;
+    return outcome;
+  };
+  // Two steps of two blocks, each with three sequences of two groups of heads.
+  constexpr int64_t kGroup = 2 * (4 * 12 + 4 * 12 * 64 + 2 * 64 * 128);
+  const Outcome by_group = train(0), by_sequence = train(2 * kGroup + 256), at_once = train(int64_t{256} << 20);
+  EXPECT_EQ(by_group.launches, 4 * 6);
+  EXPECT_EQ(by_sequence.launches, 4 * 3);
+  EXPECT_EQ(at_once.launches, 4 * 1);
+  EXPECT_EQ(by_group.losses, at_once.losses);
+  EXPECT_EQ(by_sequence.losses, at_once.losses);
+  EXPECT_LT(by_group.peak_bytes, by_sequence.peak_bytes);
+  EXPECT_LT(by_sequence.peak_bytes, at_once.peak_bytes);
 }
 
 // Regression: a program without NVTX said nothing to who had started it under a profiler.

@@ -93,6 +93,7 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
   ExpectRoundTrip(Parse(kDecoderJob, {"runtime.device=CUDA", "memory.offload_state=[MOMENTS, PARAMETERS]"}));
   ExpectRoundTrip(Parse(kDecoderJob, {"runtime={device: CUDA nccl_windows: true}", "sharding.ranks=2"}));
   ExpectRoundTrip(Parse(kDecoderJob, {"runtime={device: CUDA deterministic_attention: false}"}));
+  ExpectRoundTrip(Parse(kDecoderJob, {"runtime={device: CUDA attention_workspace_bytes: 0}"}));
 }
 
 TEST(RoundTrip, AdaptersHaveDefaults) {

@@ -396,6 +396,12 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"runtime.device=CUDA", "runtime.cudnn_attention=false", "runtime.deterministic_attention=false"},
              "--set: runtime.deterministic_attention: the engine's own kernels are always deterministic; leave it out, "
              "or let cuDNN compute attention"},
+        Rule{{"runtime.device=CUDA", "runtime.attention_workspace_bytes=0"}, ""},
+        Rule{{"runtime.attention_workspace_bytes=0"},
+             "--set: runtime.attention_workspace_bytes: only device CUDA reads it; choose that, or leave it out"},
+        Rule{{"runtime.device=CUDA", "runtime.cudnn_attention=false", "runtime.attention_workspace_bytes=1000"},
+             "--set: runtime.attention_workspace_bytes: the engine's own kernels need no workspace; leave it out, or "
+             "let cuDNN compute attention"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.nccl_windows=true"}, ""},
         Rule{{"runtime.device=CUDA", "sharding.ranks=2", "runtime.collectives=IN_PROCESS", "runtime.nccl_windows=true"},
              "--set: runtime.nccl_windows: collectives are IN_PROCESS here and have no windows; leave it out, or "

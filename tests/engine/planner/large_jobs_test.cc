@@ -1,6 +1,7 @@
 // Tests the plans of full fine-tuning of large models on few GPUs, to the byte: what fits, and the arithmetic of what
 // does not. The ops need what they need on a GPU, but nothing runs.
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,14 +9,18 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/backends/attention_options.h"
 #include "engine/config/data_facts.h"
 #include "engine/config/parse.h"
+#include "engine/config/ranges.h"
 #include "engine/planner/resolve_job.h"
 #include "engine/planner/summary.h"
 #include "engine/text/numbers.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cudnn/attention_pieces.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
+#include "kernels/ops/attention.h"
 #include "kernels/reference/reference_ops.h"
 
 namespace shale {
@@ -30,13 +35,16 @@ class MatMulsOfSize : public cuda::MatMulBackend {
   static absl::Status NotToBeRun() { return absl::UnimplementedError("not to be run"); }
 };
 
-std::unique_ptr<Ops> CreateSizedOps(int64_t) {
+std::unique_ptr<Ops> CreateOpsWith(const cuda::CudnnAttentionOptions& attention) {
+  const auto no_library = [] {
+    return absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>>(MatMulsOfSize::NotToBeRun());
+  };
   return CreateCudaOps({.matmuls = std::make_unique<MatMulsOfSize>(),
-                        .attention = cuda::CreateCudnnAttention([] {
-                          return absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>>(MatMulsOfSize::NotToBeRun());
-                        }),
+                        .attention = cuda::CreateCudnnAttention(no_library, attention),
                         .host = CreateReferenceOps()});
 }
+
+std::unique_ptr<Ops> CreateSizedOps(int64_t) { return CreateOpsWith({}); }
 
 // Six bytes a parameter besides the gradients: 16-bit weights, the lower 16 bits of their masters, two 8-bit moments.
 const std::vector<std::string> kSixBytes = {"optimizer.rule=ADAMW_8BIT", "precision.master=SPLIT"};
@@ -193,6 +201,62 @@ TEST(LargeJobs, Qwen25Of7BOffloadsActivations) {
   EXPECT_EQ(offloaded->plan.arena_bytes, 9'071'826'952) << FormatBytes(offloaded->plan.arena_bytes);
   EXPECT_EQ(offloaded->plan.train.memory.host_bytes, 13'153'337'344)
       << FormatBytes(offloaded->plan.train.memory.host_bytes);
+}
+
+// The workspace of attention is as large as its job says, in whole groups of heads or whole sequences, and the plan
+// counts it to the byte.
+TEST(LargeJobs, AttentionHasTheWorkspaceOfItsJob) {
+  const auto plan = [](const std::vector<std::string>& workspace) {
+    std::vector<std::string> settings = {"runtime.device=CUDA",
+                                         "sharding.ranks=1",
+                                         "batch.micro_batch=4",
+                                         "batch.global_batch=4",
+                                         "precision.compute=BF16",
+                                         "batch.sequence_length=4096",
+                                         "memory.budget_bytes=200000000000"};
+    settings.insert(settings.end(), workspace.begin(), workspace.end());
+    const absl::StatusOr<Job> job = LoadJob("tools/jobs/qwen2_5_0_5b.textproto", settings);
+    EXPECT_TRUE(job.ok()) << job.status();
+    const auto create_ops = [&](int64_t) { return CreateOpsWith(AttentionOptionsOf(*job)); };
+    const absl::StatusOr<ResolvedJob> resolved =
+        ResolveJob(*job, *DataFactsForPlanning(*job), {.create_ops = create_ops});
+    EXPECT_TRUE(resolved.ok()) << resolved.status();
+    struct {
+      int64_t workspace_bytes = 0, arena_bytes = 0;
+    } planned;
+    if (!resolved.ok()) return planned;
+    for (const Instruction& instruction : resolved->plan.train.step.program.instructions) {
+      const Op* op = std::get_if<Op>(&instruction.action);
+      if (op == nullptr || op->As<AttentionBackward>() == nullptr) continue;
+      planned.workspace_bytes = instruction.scratch.extent_bytes();
+    }
+    planned.arena_bytes = resolved->plan.arena_bytes;
+    return planned;
+  };
+  // Seven heads share the keys of each of two groups. A head keeps a sum of each row, d_k, d_v and ds.
+  constexpr int64_t kGroup = 7 * (4 * 4096 + 4 * 4096 * 64 + 2 * 4096 * 4096);
+  const auto usual = plan({});
+  EXPECT_EQ(usual.workspace_bytes, kGroup + 256);
+  struct Case {
+    int64_t setting, groups;
+  };
+  std::map<int64_t, int64_t> arenas;  // By groups.
+  for (const Case& c : {Case{0, 1}, Case{int64_t{256} << 20, 1}, Case{2 * kGroup + 255, 1}, Case{2 * kGroup + 256, 2},
+                        Case{int64_t{1} << 30, 4}, Case{int64_t{2} << 30, 8}, Case{int64_t{4} << 30, 8}}) {
+    SCOPED_TRACE(c.setting);
+    const auto planned = plan({absl::StrCat("runtime.attention_workspace_bytes=", c.setting)});
+    EXPECT_EQ(planned.workspace_bytes, c.groups * kGroup + 256);
+    EXPECT_LE(planned.arena_bytes - usual.arena_bytes, (c.groups - 1) * kGroup);
+    arenas[c.groups] = planned.arena_bytes;
+  }
+  EXPECT_EQ(arenas[1], usual.arena_bytes);
+  // With much workspace, the peak of the step is where attention uses it.
+  EXPECT_EQ(arenas[8] - arenas[4], 4 * kGroup);
+}
+
+TEST(LargeJobs, TheSettingOfTheWorkspaceIsThatOfTheKernels) {
+  EXPECT_EQ(AttentionOptionsOf(Job()).workspace_bytes, cuda::CudnnAttentionOptions().workspace_bytes);
+  EXPECT_EQ(FindIntRange("runtime.attention_workspace_bytes")->max, cuda::kLargestWorkspaceBytes);
 }
 
 TEST(LargeJobs, Llama3Of405BOn512Gpus) {
