@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,14 +41,27 @@ struct Flags {
   std::string out;
   int64_t gpu = 0;
   int64_t candidates = 16;
-  int64_t repetitions = 20;
+  int64_t variants = 256;
+  int64_t finalists = 8;
+  int64_t rounds = 5;
+  int64_t launches = 20;
 };
 
-// Adds the matmuls of a job's programs to `matmuls`, each kind once.
-absl::Status AddMatMuls(const Job& job, const DataFacts& data, std::map<MatMulKey, MatMul>& matmuls) {
+struct CountedMatMul {
+  MatMul op;
+  int64_t count = 0;  // Instructions of all programs that are this matmul.
+  double flops() const { return static_cast<double>(count) * FlopsOf(Op(op)); }
+};
+
+// Adds the matmuls of a job's programs to `matmuls`.
+absl::Status AddMatMuls(const Job& job, const DataFacts& data, std::map<MatMulKey, CountedMatMul>& matmuls) {
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   SHALE_ASSIGN_OR_RETURN(const ResolvedJob resolved, ResolveJob(job, data, backend->machine().WithoutBudget()));
-  const auto add = [&](const MatMul& op) { matmuls.emplace(MatMulKey::Of(op, job.precision.allow_tf32), op); };
+  const auto add = [&](const MatMul& op) {
+    CountedMatMul& counted = matmuls[MatMulKey::Of(op, job.precision.allow_tf32)];
+    counted.op = op;
+    ++counted.count;
+  };
   std::vector<const PlannedProgram*> programs = {&resolved.plan.train, &resolved.plan.evaluate};
   for (const PlannedProgram& program : resolved.plan.generate) programs.push_back(&program);
   for (const PlannedProgram* program : programs) {
@@ -69,16 +83,16 @@ absl::StatusOr<TuningTable> TableToAddTo(const std::string& path) {
   return absl::Status(table.status().code(), absl::StrCat("--out: ", table.status().message()));
 }
 
-void PrintRow(const TunedMatMul& tuned) {
+void PrintRow(const TunedMatMul& tuned, int64_t count) {
   const double flops = 2.0 * tuned.key.m * tuned.key.n * tuned.key.k;
-  std::printf("%9.1f us  %6.1f TFLOP/s  %5.2f x the library's first  of %2d  %s\n", tuned.seconds * 1e6,
+  std::printf("%9.1f us  %6.1f TFLOP/s  %5.2f x the library's first  of %3d  %3lld x  %s\n", tuned.seconds * 1e6,
               flops / tuned.seconds / 1e12, tuned.first_seconds / tuned.seconds, tuned.timed,
-              tuned.key.ToString().c_str());
+              static_cast<long long>(count), tuned.key.ToString().c_str());
   std::fflush(stdout);
 }
 
 absl::Status Tune(const Flags& flags) {
-  std::map<MatMulKey, MatMul> matmuls;
+  std::map<MatMulKey, CountedMatMul> matmuls;
   bool tf32 = false;
   for (const std::string& path : flags.jobs) {
     SHALE_ASSIGN_OR_RETURN(Job job, LoadJob(path, flags.set));
@@ -95,17 +109,28 @@ absl::Status Tune(const Flags& flags) {
     tf32 = job.precision.allow_tf32;
     SHALE_RETURN_IF_ERROR(AddMatMuls(job, *data, matmuls));
   }
-  SHALE_ASSIGN_OR_RETURN(TuningTable table, TableToAddTo(flags.out));
+  // Refuses a file that is no table before anything starts.
+  if (!IsTuningFolder(flags.out)) SHALE_RETURN_IF_ERROR(TableToAddTo(flags.out).status());
 
   const std::unique_ptr<CudaRuntime> runtime = CreateCudart();
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<CudaDevice> device,
                          CudaDevice::Create(*runtime, {.ordinal = static_cast<int>(flags.gpu)}));
   SHALE_ASSIGN_OR_RETURN(const CublasLtFunctions functions, CublasLtFunctions::Load(LibrarySearch::FromEnvironment()));
+  const std::string out = TuningTablePath(flags.out, device->properties().name);
+  SHALE_RETURN_IF_ERROR(MakeFoldersOf(out));
+  SHALE_ASSIGN_OR_RETURN(TuningTable table, TableToAddTo(out));
   int64_t operand_bytes = 0;
-  for (const auto& [key, op] : matmuls) operand_bytes = std::max(operand_bytes, Tuner::OperandBytes(op));
+  std::vector<std::pair<MatMulKey, CountedMatMul>> ordered(matmuls.begin(), matmuls.end());
+  for (const auto& [key, matmul] : ordered) operand_bytes = std::max(operand_bytes, Tuner::OperandBytes(matmul.op));
+  // Those with most work come first, so that an early end loses little.
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [](const auto& a, const auto& b) { return a.second.flops() > b.second.flops(); });
   const TunerOptions options{.allow_tf32 = tf32,
                              .candidates = static_cast<int>(flags.candidates),
-                             .repetitions = static_cast<int>(flags.repetitions)};
+                             .variants = static_cast<int>(flags.variants),
+                             .finalists = static_cast<int>(flags.finalists),
+                             .rounds = static_cast<int>(flags.rounds),
+                             .launches = static_cast<int>(flags.launches)};
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Tuner> tuner,
                          Tuner::Create(*runtime, *device, functions, operand_bytes, options));
 
@@ -114,16 +139,16 @@ absl::Status Tune(const Flags& flags) {
   std::printf("%zu matmuls on %s, cuBLASLt %d\n", matmuls.size(), machine.gpu.c_str(),
               static_cast<int>(machine.library_version));
   double first_seconds = 0, seconds = 0;
-  for (const auto& [key, op] : matmuls) {
-    SHALE_ASSIGN_OR_RETURN(const TunedMatMul tuned, tuner->Tune(op));
-    PrintRow(tuned);
-    first_seconds += tuned.first_seconds;
-    seconds += tuned.seconds;
+  for (const auto& [key, matmul] : ordered) {
+    SHALE_ASSIGN_OR_RETURN(const TunedMatMul tuned, tuner->Tune(matmul.op));
+    PrintRow(tuned, matmul.count);
+    first_seconds += static_cast<double>(matmul.count) * tuned.first_seconds;
+    seconds += static_cast<double>(matmul.count) * tuned.seconds;
     SHALE_RETURN_IF_ERROR(table.Set(machine, key, tuned.algorithm));
     // Writes the table after every matmul, so that nothing is lost if this program is stopped early.
-    SHALE_RETURN_IF_ERROR(WriteFileDurably(flags.out, table.Print()));
+    SHALE_RETURN_IF_ERROR(WriteFileDurably(out, table.Print()));
   }
-  std::printf("sum of one run each: %.3f ms, with the library's first choices %.3f ms, %.3f x; digest %s\n",
+  std::printf("sum over all instructions: %.3f ms, with the library's first choices %.3f ms, %.3f x; digest %s\n",
               seconds * 1e3, first_seconds * 1e3, seconds > 0 ? first_seconds / seconds : 1.0, table.Digest().c_str());
   return absl::OkStatus();
 }
@@ -138,10 +163,19 @@ int main(int argc, char** argv) {
                           "writes the fastest into a table, which runtime.tuning_table of a job names.");
   line.List("job", "FILE", "A job spec; may be given more than once.", &flags.jobs).Required();
   line.List("set", "PATH=VALUE", "Sets a field of every job.", &flags.set);
-  line.Text("out", "FILE", "The table. What is in it for other matmuls or machines stays.", &flags.out).Required();
+  line.Text("out", "FILE|FOLDER/",
+            "The table, or a folder for it, where its file is named by the GPU (NVIDIA_H200.txt). What is in the table "
+            "for other matmuls or machines stays.",
+            &flags.out)
+      .Required();
   line.Integer("gpu", "Which GPU, as CUDA counts the visible ones.", 0, 1023, &flags.gpu);
-  line.Integer("candidates", "The largest number of algorithms to time for one matmul.", 1, 1000, &flags.candidates);
-  line.Integer("repetitions", "How often each is run; the median counts.", 1, 100000, &flags.repetitions);
+  line.Integer("candidates", "How many of the library's proposals to time for a matmul, at most.", 1, 1000,
+               &flags.candidates);
+  line.Integer("variants", "How many algorithms with other tiles and splits of K to time besides, at most.", 0, 100000,
+               &flags.variants);
+  line.Integer("finalists", "How many of the fastest to time in rounds.", 1, 1000, &flags.finalists);
+  line.Integer("rounds", "How many rounds; the median counts.", 1, 100000, &flags.rounds);
+  line.Integer("launches", "How often each is launched in a round, back to back.", 1, 100000, &flags.launches);
   line.Footer(
       "Run it with nothing else on the GPU. Exit codes: 0 tuned; 1 failed; 2 wrong command line or job, or no GPU.");
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;

@@ -22,10 +22,18 @@ namespace {
 using cuda::CublasLtFunctions;
 using cuda::TuningTable;
 
-// Returns the job's tuning table, or null if the job names none.
-absl::StatusOr<std::shared_ptr<const TuningTable>> TableOf(const Job& job) {
-  if (job.runtime.tuning_table.empty()) return nullptr;
-  absl::StatusOr<TuningTable> table = ReadTuningTable(job.runtime.tuning_table);
+// Returns the file of the job's tuning table, or "" if the job names none. In a folder it is that of the first GPU.
+absl::StatusOr<std::string> TableFileOf(const Job& job, CudaRuntime& runtime) {
+  const std::string& path = job.runtime.tuning_table;
+  if (path.empty() || !IsTuningFolder(path)) return path;
+  SHALE_ASSIGN_OR_RETURN(const CudaDeviceProperties gpu, runtime.Properties(0));
+  return TuningTablePath(path, gpu.name);
+}
+
+// Returns the table that `file` holds, or null if `file` is "".
+absl::StatusOr<std::shared_ptr<const TuningTable>> TableOf(const std::string& file) {
+  if (file.empty()) return nullptr;
+  absl::StatusOr<TuningTable> table = ReadTuningTable(file);
   if (table.ok()) return std::make_shared<const TuningTable>(*std::move(table));
   return absl::InvalidArgumentError(absl::StrCat("runtime.tuning_table: ", table.status().message()));
 }
@@ -131,15 +139,16 @@ void PrepareCudaJobEnvironment(const Job& job) {
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, HostOpsFactory create_host_ops,
                                                               const BackendPlace& place) {
-  SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<const TuningTable> tuning, TableOf(job));
+  const std::shared_ptr<CudaRuntime> runtime = CreateCudart();
+  SHALE_ASSIGN_OR_RETURN(const std::string file, TableFileOf(job, *runtime));
+  SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<const TuningTable> tuning, TableOf(file));
   SHALE_RETURN_IF_ERROR(CheckRanks(job));
   if (place.store != nullptr) SHALE_RETURN_IF_ERROR(CheckProcesses(job));
-  const std::shared_ptr<CudaRuntime> runtime = CreateCudart();
   CudaBackendOptions options = OpsOptions(job, tuning, std::move(create_host_ops));
   options.share = place.share;
-  options.describe_libraries = [tuning, path = job.runtime.tuning_table, cudnn = UsesCudnn(job),
+  options.describe_libraries = [tuning, file, cudnn = UsesCudnn(job),
                                 deterministic = job.runtime.deterministic_attention] {
-    return absl::StrCat(DescribeMatMuls(tuning.get(), path), "; ", DescribeAttention(cudnn, deterministic));
+    return absl::StrCat(DescribeMatMuls(tuning.get(), file), "; ", DescribeAttention(cudnn, deterministic));
   };
   if (UsesNccl(job) && job.sharding.ranks > 1) {
     // Loads NCCL now, because that sets environment variables. A missing library is an error only in create_group.

@@ -4,9 +4,17 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "kernels/cuda/cublaslt/tuning_table.h"
 
 namespace shale {
+
+// Returns the file of a table for a GPU with this name (CUDA's). A `path` that is a folder, or ends with /, holds a
+// file for each kind of GPU: NVIDIA_H200.txt for "NVIDIA H200". Any other path is the file itself.
+std::string TuningTablePath(const std::string& path, absl::string_view gpu);
+
+// Returns whether TuningTablePath depends on the GPU.
+bool IsTuningFolder(const std::string& path);
 
 // Reads the table at `path`. Returns NotFound if there is no file, InvalidArgument if it is not a table, and otherwise
 // the errors of ReadFile. Errors name the path.

@@ -40,7 +40,9 @@ absl::StatusOr<CublasLtFunctions> CublasLtFunctions::Load(const LibrarySearch& s
   SHALE_RETURN_IF_ERROR(library.Bind("cublasLtMatmulPreferenceSetAttribute", f.MatmulPreferenceSetAttribute));
   SHALE_RETURN_IF_ERROR(library.Bind("cublasLtMatmulAlgoGetHeuristic", f.MatmulAlgoGetHeuristic));
   SHALE_RETURN_IF_ERROR(library.Bind("cublasLtMatmulAlgoCheck", f.MatmulAlgoCheck));
+  SHALE_RETURN_IF_ERROR(library.Bind("cublasLtMatmulAlgoCapGetAttribute", f.MatmulAlgoCapGetAttribute));
   SHALE_RETURN_IF_ERROR(library.Bind("cublasLtMatmulAlgoConfigGetAttribute", f.MatmulAlgoConfigGetAttribute));
+  SHALE_RETURN_IF_ERROR(library.Bind("cublasLtMatmulAlgoConfigSetAttribute", f.MatmulAlgoConfigSetAttribute));
   SHALE_RETURN_IF_ERROR(library.Bind("cublasLtMatmul", f.Matmul));
   return f;
 }

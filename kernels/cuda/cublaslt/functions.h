@@ -28,7 +28,9 @@ struct CublasLtFunctions {
   decltype(&cublasLtMatmulPreferenceSetAttribute) MatmulPreferenceSetAttribute = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) MatmulAlgoGetHeuristic = nullptr;
   decltype(&cublasLtMatmulAlgoCheck) MatmulAlgoCheck = nullptr;
+  decltype(&cublasLtMatmulAlgoCapGetAttribute) MatmulAlgoCapGetAttribute = nullptr;
   decltype(&cublasLtMatmulAlgoConfigGetAttribute) MatmulAlgoConfigGetAttribute = nullptr;
+  decltype(&cublasLtMatmulAlgoConfigSetAttribute) MatmulAlgoConfigSetAttribute = nullptr;
   decltype(&cublasLtMatmul) Matmul = nullptr;
 
   // Loads the library version whose binary interface matches the headers of this build. Starts no driver and needs no

@@ -1,6 +1,7 @@
 #include "kernels/cuda/cublaslt/matmul_plan.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -28,6 +29,48 @@ MatMulAlgorithm AsOurs(const cublasLtMatmulAlgo_t& librarys) {
 }
 
 cudaDataType_t TypeOf(DType dtype) { return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+// How many parts a split may have, and the least length of one: shorter ones do not repay adding up.
+constexpr int32_t kSplits[] = {1, 2, 3, 4, 6, 8, 12, 16};
+constexpr int64_t kLeastPart = 256;
+
+// Returns the tiles that the library has for an algorithm. Empty if it does not tell.
+std::vector<uint32_t> TilesOf(const CublasLtFunctions& functions, const cublasLtMatmulAlgo_t& algorithm) {
+  size_t bytes = 0;
+  if (functions.MatmulAlgoCapGetAttribute(&algorithm, CUBLASLT_ALGO_CAP_TILE_IDS, nullptr, 0, &bytes) !=
+      CUBLAS_STATUS_SUCCESS) {
+    return {};
+  }
+  std::vector<uint32_t> tiles(bytes / sizeof(uint32_t));
+  if (tiles.empty() || functions.MatmulAlgoCapGetAttribute(&algorithm, CUBLASLT_ALGO_CAP_TILE_IDS, tiles.data(), bytes,
+                                                           &bytes) != CUBLAS_STATUS_SUCCESS) {
+    return {};
+  }
+  return tiles;
+}
+
+// Returns whether an algorithm can add the parts of a split K in fp32, in an order of its own.
+bool Splits(const CublasLtFunctions& functions, const cublasLtMatmulAlgo_t& algorithm) {
+  int32_t splits = 0;
+  uint32_t schemes = 0;
+  size_t written = 0;
+  return functions.MatmulAlgoCapGetAttribute(&algorithm, CUBLASLT_ALGO_CAP_SPLITK_SUPPORT, &splits, sizeof(splits),
+                                             &written) == CUBLAS_STATUS_SUCCESS &&
+         functions.MatmulAlgoCapGetAttribute(&algorithm, CUBLASLT_ALGO_CAP_REDUCTION_SCHEME_MASK, &schemes,
+                                             sizeof(schemes), &written) == CUBLAS_STATUS_SUCCESS &&
+         splits != 0 && (schemes & kReductionSchemes) != 0;
+}
+
+// Sets tile and split of an algorithm. Returns whether the library takes them.
+bool Configure(const CublasLtFunctions& functions, uint32_t tile, int32_t split, cublasLtMatmulAlgo_t& algorithm) {
+  const uint32_t scheme = split > 1 ? kReductionSchemes : CUBLASLT_REDUCTION_SCHEME_NONE;
+  const auto set = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, const auto& value) {
+    return functions.MatmulAlgoConfigSetAttribute(&algorithm, attribute, &value, sizeof(value)) ==
+           CUBLAS_STATUS_SUCCESS;
+  };
+  return set(CUBLASLT_ALGO_CONFIG_TILE_ID, tile) && set(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, split) &&
+         set(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, scheme);
+}
 
 int32_t OperationOf(bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; }
 
@@ -124,6 +167,37 @@ absl::StatusOr<std::vector<MatMulAlgorithm>> MatMulPlan::Candidates(int most) co
   return absl::UnimplementedError(absl::StrCat(
       "MatMul: cublasLtMatmulAlgoGetHeuristic: ", functions_.GetStatusName(status), ", no algorithm within ",
       workspace_bytes_, " bytes of workspace for ", key_.ToString(), "; a larger workspace may help"));
+}
+
+std::vector<MatMulAlgorithm> MatMulPlan::Variants(const std::vector<MatMulAlgorithm>& proposals, int most) const {
+  // Proposals that differ in tile and split alone are one family.
+  struct Family {
+    cublasLtMatmulAlgo_t base;
+    std::vector<uint32_t> tiles;
+    bool splits = false;
+  };
+  std::vector<Family> families;
+  std::set<MatMulAlgorithm> seen(proposals.begin(), proposals.end()), bases;
+  for (const MatMulAlgorithm& proposal : proposals) {
+    cublasLtMatmulAlgo_t base = AsLibrarys(proposal);
+    const std::vector<uint32_t> tiles = TilesOf(functions_, base);
+    if (tiles.empty() || !Configure(functions_, tiles[0], 1, base) || !bases.insert(AsOurs(base)).second) continue;
+    families.push_back({base, tiles, Splits(functions_, base)});
+  }
+  std::vector<MatMulAlgorithm> variants;
+  for (const int32_t split : kSplits) {
+    if (split > 1 && key_.k < split * kLeastPart) break;
+    for (const Family& family : families) {
+      if (split > 1 && !family.splits) continue;
+      for (const uint32_t tile : family.tiles) {
+        if (std::ssize(variants) >= most) return variants;
+        cublasLtMatmulAlgo_t variant = family.base;
+        if (!Configure(functions_, tile, split, variant) || !seen.insert(AsOurs(variant)).second) continue;
+        if (Check(variant).ok()) variants.push_back(AsOurs(variant));
+      }
+    }
+  }
+  return variants;
 }
 
 absl::Status MatMulPlan::Check(const cublasLtMatmulAlgo_t& algorithm) const {

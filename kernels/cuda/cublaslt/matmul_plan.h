@@ -31,6 +31,12 @@ class MatMulPlan {
   // Returns Unimplemented if there is none.
   absl::StatusOr<std::vector<MatMulAlgorithm>> Candidates(int most) const;
 
+  // Returns up to `most` algorithms, besides those in `proposals`, that Use accepts and that differ from one of them in
+  // nothing but tile and in how many parts K is split into: each tile that the library has for it, with each split that
+  // leaves a part at least 256 long. What splits K least comes first. The library's check is what decides which of them
+  // fit the matmul; it may leave none.
+  std::vector<MatMulAlgorithm> Variants(const std::vector<MatMulAlgorithm>& proposals, int most) const;
+
   // Makes Enqueue use `algorithm`. Returns an error if it does not fit the matmul, this GPU, the workspace or the rule
   // above.
   absl::Status Use(const MatMulAlgorithm& algorithm);

@@ -1,11 +1,11 @@
 #include "kernels/cuda/cublaslt/tuner.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "kernels/cuda/cublaslt/matmul_plan.h"
 #include "kernels/device/ordinary_values.h"
 #include "kernels/integers.h"
 #include "kernels/ops/matmul.h"
@@ -13,7 +13,7 @@
 namespace shale::cuda {
 namespace {
 
-constexpr int kWarmUps = 2;
+constexpr int kScreeningLaunches = 2;
 
 // Lays out the operands from `base` on, which may be null, and sets their addresses. Returns the bytes that they take.
 int64_t Place(MatMul& op, std::byte* base) {
@@ -38,14 +38,12 @@ int64_t Tuner::OperandBytes(const MatMul& op) {
 absl::StatusOr<std::unique_ptr<Tuner>> Tuner::Create(CudaRuntime& runtime, CudaDevice& device,
                                                      const CublasLtFunctions& functions, int64_t operand_bytes,
                                                      const TunerOptions& options) {
-  std::unique_ptr<Tuner> tuner(new Tuner(runtime, functions, options));
+  SHALE_ASSIGN_OR_RETURN(TurnTimer timer, TurnTimer::Create(runtime, device, options.finalists));
+  std::unique_ptr<Tuner> tuner(new Tuner(functions, options, std::move(timer)));
   SHALE_ASSIGN_OR_RETURN(tuner->operands_, device.Allocate(std::max<int64_t>(1, operand_bytes)));
   SHALE_ASSIGN_OR_RETURN(tuner->workspace_, device.Allocate(std::max<int64_t>(1, options.workspace_bytes)));
-  SHALE_ASSIGN_OR_RETURN(tuner->flushed_, device.Allocate(std::max<int64_t>(1, options.flush_bytes)));
-  SHALE_ASSIGN_OR_RETURN(tuner->stream_, device.CreateStream("compute"));
-  SHALE_RETURN_IF_ERROR(FillWithOrdinaryValues(device, *tuner->stream_, tuner->operands_->base(), operand_bytes));
-  SHALE_ASSIGN_OR_RETURN(tuner->begin_, CudaEventHandle::Create(runtime, CudaEventKind::kTime));
-  SHALE_ASSIGN_OR_RETURN(tuner->end_, CudaEventHandle::Create(runtime, CudaEventKind::kTime));
+  SHALE_RETURN_IF_ERROR(
+      FillWithOrdinaryValues(device, tuner->timer_.stream(), tuner->operands_->base(), operand_bytes));
   SHALE_RETURN_IF_ERROR(functions.StatusOf("cublasLtCreate", functions.Create(&tuner->handle_)));
   return tuner;
 }
@@ -55,26 +53,33 @@ Tuner::~Tuner() {
   if (handle_ != nullptr) (void)functions_.Destroy(handle_);
 }
 
-absl::StatusOr<std::optional<double>> Tuner::Time(const std::function<absl::Status(StreamHandle)>& enqueue,
-                                                  absl::Status& refusal) {
-  SHALE_ASSIGN_OR_RETURN(CudaStream * stream, CudaStream::From(*stream_));
-  std::vector<double> seconds;
-  for (int i = 0; i < kWarmUps + options_.repetitions; ++i) {
-    SHALE_RETURN_IF_ERROR(stream->Enqueue([&](StreamHandle handle) -> absl::Status {
-      if (options_.flush_bytes > 0) {
-        SHALE_RETURN_IF_ERROR(runtime_.SetBytesAsync(flushed_->base(), 0, options_.flush_bytes, handle));
-      }
-      SHALE_RETURN_IF_ERROR(runtime_.RecordEvent(begin_.get(), handle));
-      refusal = enqueue(handle);  // Not returned to the stream, which would fail with it.
-      return runtime_.RecordEvent(end_.get(), handle);
-    }));
-    SHALE_RETURN_IF_ERROR(stream_->Synchronize());
-    if (!refusal.ok()) return std::nullopt;
-    SHALE_ASSIGN_OR_RETURN(const double milliseconds, runtime_.ElapsedMilliseconds(begin_.get(), end_.get()));
-    if (i >= kWarmUps) seconds.push_back(milliseconds / 1e3);
+Contestant Tuner::ContestantOf(MatMulPlan& plan, const MatMul& bound, const MatMulAlgorithm& algorithm) const {
+  const Scratch workspace{workspace_->base(), options_.workspace_bytes};
+  return {.prepare = [&plan, &algorithm] { return plan.Use(algorithm); },
+          .launch = [&plan, &bound, workspace](StreamHandle stream) { return plan.Enqueue(bound, workspace, stream); }};
+}
+
+absl::StatusOr<std::vector<Tuner::Candidate>> Tuner::Screen(MatMulPlan& plan, const MatMul& bound,
+                                                            const std::vector<MatMulAlgorithm>& algorithms,
+                                                            absl::Status& refusal) {
+  std::vector<Candidate> candidates;
+  for (const MatMulAlgorithm& algorithm : algorithms) {
+    const Contestant contestant = ContestantOf(plan, bound, algorithm);
+    absl::Status refused;
+    // The first launch may load a kernel, so it is not timed.
+    SHALE_RETURN_IF_ERROR(timer_.Round({&contestant, 1}, 1, refused).status());
+    if (refused.ok()) {
+      SHALE_ASSIGN_OR_RETURN(const std::vector<double> seconds,
+                             timer_.Round({&contestant, 1}, kScreeningLaunches, refused));
+      if (refused.ok()) candidates.push_back({algorithm, seconds[0]});
+    }
+    if (!refused.ok()) refusal = refused;
   }
-  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
-  return seconds[seconds.size() / 2];
+  if (candidates.size() > 1) {
+    std::stable_sort(candidates.begin() + 1, candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
+  }
+  return candidates;
 }
 
 absl::StatusOr<TunedMatMul> Tuner::Tune(const MatMul& op) {
@@ -84,24 +89,31 @@ absl::StatusOr<TunedMatMul> Tuner::Tune(const MatMul& op) {
   TunedMatMul tuned{.key = MatMulKey::Of(op, options_.allow_tf32)};
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<MatMulPlan> plan,
                          MatMulPlan::Create(functions_, handle_, tuned.key, options_.workspace_bytes));
-  SHALE_ASSIGN_OR_RETURN(const std::vector<MatMulAlgorithm> candidates, plan->Candidates(options_.candidates));
-  const Scratch workspace{workspace_->base(), options_.workspace_bytes};
+  SHALE_ASSIGN_OR_RETURN(std::vector<MatMulAlgorithm> algorithms, plan->Candidates(options_.candidates));
+  const size_t proposals = algorithms.size();
+  const std::vector<MatMulAlgorithm> variants = plan->Variants(algorithms, options_.variants);
+  algorithms.insert(algorithms.end(), variants.begin(), variants.end());
   absl::Status refusal;
-  for (const MatMulAlgorithm& candidate : candidates) {
-    refusal = plan->Use(candidate);
-    if (!refusal.ok()) continue;
-    SHALE_ASSIGN_OR_RETURN(const std::optional<double> seconds,
-                           Time([&](StreamHandle stream) { return plan->Enqueue(bound, workspace, stream); }, refusal));
-    if (!seconds) continue;
-    if (tuned.timed++ == 0) tuned.first_seconds = *seconds;
-    if (tuned.timed > 1 && *seconds >= tuned.seconds) continue;
-    tuned.seconds = *seconds;
-    tuned.algorithm = candidate;
+  SHALE_ASSIGN_OR_RETURN(std::vector<Candidate> finalists, Screen(*plan, bound, algorithms, refusal));
+  if (finalists.empty()) {
+    return absl::UnimplementedError(absl::StrCat("none of the ", proposals, " algorithms that cuBLASLt proposes for ",
+                                                 tuned.key.ToString(),
+                                                 " can run; error of the last: ", refusal.message()));
   }
-  if (tuned.timed > 0) return tuned;
-  return absl::UnimplementedError(absl::StrCat("none of the ", candidates.size(),
-                                               " algorithms that cuBLASLt proposes for ", tuned.key.ToString(),
-                                               " can run; error of the last: ", refusal.message()));
+  tuned.timed = static_cast<int>(finalists.size());
+  finalists.resize(std::min<size_t>(finalists.size(), options_.finalists));
+
+  std::vector<Contestant> contestants;
+  for (const Candidate& finalist : finalists) contestants.push_back(ContestantOf(*plan, bound, finalist.algorithm));
+  SHALE_ASSIGN_OR_RETURN(const std::vector<double> medians,
+                         timer_.Medians(contestants, options_.rounds, options_.launches));
+  for (size_t i = 0; i < finalists.size(); ++i) finalists[i].seconds = medians[i];
+  const Candidate& fastest = *std::min_element(
+      finalists.begin(), finalists.end(), [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
+  tuned.algorithm = fastest.algorithm;
+  tuned.seconds = fastest.seconds;
+  tuned.first_seconds = finalists[0].seconds;
+  return tuned;
 }
 
 }  // namespace shale::cuda

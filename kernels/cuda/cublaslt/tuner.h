@@ -1,47 +1,51 @@
 // Tuner: times the algorithms that cuBLASLt has for a matmul on this GPU, to fill the tuning table.
 //
-// It times matmuls as a step runs them: one after another on a stream, with operands that have ordinary values and are
-// not in the L2 cache, and with a fixed workspace. The time of an algorithm is the median of its repetitions, each
-// measured between two events of the stream.
+// The candidates are the library's proposals, and what differs from them in tile and in how often it splits K
+// (MatMulPlan::Variants): algorithms whose sums have one order, so that results repeat their bits. A first pass runs
+// each candidate a few times and keeps the fastest. These then take turns on a GPU that is as hot as in a step
+// (TurnTimer), and the medians of their rounds decide.
+//
+// Operands have ordinary values. Launches of a round read the same ones, so that small operands stay in the L2 cache.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cublaslt/functions.h"
 #include "kernels/cuda/cublaslt/matmul_key.h"
+#include "kernels/cuda/cublaslt/matmul_plan.h"
 #include "kernels/cuda/cublaslt/tuning_table.h"
 #include "kernels/device/cuda/cuda_device.h"
-#include "kernels/device/cuda/cuda_event.h"
-#include "kernels/device/cuda/handles.h"
+#include "kernels/device/cuda/turn_timer.h"
 
 namespace shale::cuda {
 
 struct TunerOptions {
   int64_t workspace_bytes = int64_t{32} << 20;  // The most that an algorithm may use; as in CublasLtMatMulOptions.
   bool allow_tf32 = false;
-  int candidates = 16;   // Number of the library's proposals to time, at most.
-  int repetitions = 20;  // Per algorithm, after two warm-up runs that are not counted.
-  // Bytes to write before each repetition, so that no operand stays in the L2 cache. 0: none.
-  int64_t flush_bytes = int64_t{256} << 20;
+  int candidates = 16;  // Number of the library's proposals to time, at most.
+  int variants = 256;   // Number of variants of them to time, at most.
+  int finalists = 8;    // Number of algorithms that are timed in rounds, the library's first proposal included.
+  int rounds = 5;
+  int launches = 20;  // Of each finalist in a round.
 };
 
 struct TunedMatMul {
   MatMulKey key;
   MatMulAlgorithm algorithm = {};  // The fastest.
-  double seconds = 0;              // Of the fastest.
+  double seconds = 0;              // Of the fastest: of one launch.
   double first_seconds = 0;        // Of the first proposal that ran, which is used without a table.
-  int timed = 0;                   // Number of algorithms that were timed.
+  int timed = 0;                   // Number of algorithms that ran.
 };
 
 // Only the launching thread of `device` may use a Tuner. Borrows the runtime and the device, which must outlive it.
 class Tuner {
  public:
-  // Allocates device memory for operands of up to `operand_bytes` in all, for the workspace and for flushing the cache.
+  // Allocates device memory for operands of up to `operand_bytes` in all and for the workspace.
   static absl::StatusOr<std::unique_ptr<Tuner>> Create(CudaRuntime& runtime, CudaDevice& device,
                                                        const CublasLtFunctions& functions, int64_t operand_bytes,
                                                        const TunerOptions& options);
@@ -55,18 +59,24 @@ class Tuner {
   absl::StatusOr<TunedMatMul> Tune(const MatMul& op);
 
  private:
-  Tuner(CudaRuntime& runtime, const CublasLtFunctions& functions, const TunerOptions& options)
-      : runtime_(runtime), functions_(functions), options_(options) {}
-  // Returns the median seconds of `enqueue`. If it fails, returns nullopt and stores its error in `refusal`.
-  absl::StatusOr<std::optional<double>> Time(const std::function<absl::Status(StreamHandle)>& enqueue,
-                                             absl::Status& refusal);
+  struct Candidate {
+    MatMulAlgorithm algorithm = {};
+    double seconds = 0;
+  };
 
-  CudaRuntime& runtime_;
+  Tuner(const CublasLtFunctions& functions, const TunerOptions& options, TurnTimer timer)
+      : functions_(functions), options_(options), timer_(std::move(timer)) {}
+  // Returns what launches `bound` with `algorithm`. Both must outlive it.
+  Contestant ContestantOf(MatMulPlan& plan, const MatMul& bound, const MatMulAlgorithm& algorithm) const;
+  // Returns the algorithms that run, with a first impression of their times, the fastest first. The first of
+  // `algorithms` that runs comes before all others.
+  absl::StatusOr<std::vector<Candidate>> Screen(MatMulPlan& plan, const MatMul& bound,
+                                                const std::vector<MatMulAlgorithm>& algorithms, absl::Status& refusal);
+
   const CublasLtFunctions functions_;
   const TunerOptions options_;
-  std::unique_ptr<Arena> operands_, workspace_, flushed_;
-  std::unique_ptr<Stream> stream_;
-  CudaEventHandle begin_, end_;
+  TurnTimer timer_;
+  std::unique_ptr<Arena> operands_, workspace_;
   cublasLtHandle_t handle_ = nullptr;
 };
 

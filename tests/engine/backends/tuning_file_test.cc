@@ -32,5 +32,15 @@ TEST(TuningFileTest, AMissingFileIsToldFromOneThatIsNoTable) {
   EXPECT_THAT(std::string(poem.message()), StartsWith(path + " is not a tuning table: "));
 }
 
+TEST(TuningFileTest, AFolderHasAFileForEachKindOfGpu) {
+  const TempFolder folder;
+  const std::string path = folder.Write("table", "");
+  EXPECT_EQ(TuningTablePath(path, "NVIDIA H200"), path);
+  EXPECT_EQ(TuningTablePath(folder.Path("new"), "NVIDIA H200"), folder.Path("new"));
+  EXPECT_EQ(TuningTablePath(folder.Path("new/"), "NVIDIA H200"), folder.Path("new/NVIDIA_H200.txt"));
+  EXPECT_EQ(TuningTablePath(folder.path(), "NVIDIA H100 80GB HBM3"), folder.Path("NVIDIA_H100_80GB_HBM3.txt"));
+  EXPECT_EQ(TuningTablePath(folder.path(), "../a/b MIG 1g.5gb"), folder.Path("___a_b_MIG_1g_5gb.txt"));
+}
+
 }  // namespace
 }  // namespace shale

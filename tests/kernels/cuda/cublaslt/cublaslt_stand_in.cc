@@ -8,6 +8,7 @@
 #include "kernels/cuda/host/host_view.h"
 #include "kernels/cuda/host/stream.h"
 #include "kernels/dtype.h"
+#include "tools/bench/float8.h"
 
 namespace shale::testing {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 CublasLtStandIn* library = nullptr;
 
 // What the words of an algorithm hold.
-enum { kMagicWord, kNameWord, kQueryWord, kSchemeWord, kWorkspaceWord };
+enum { kMagicWord, kNameWord, kQueryWord, kSchemeWord, kWorkspaceWord, kTileWord, kSplitWord };
 constexpr uint64_t kMagic = 0x5ba1e, kNoQuery = ~uint64_t{0};
 
 int handle_storage = 0;
@@ -106,6 +107,7 @@ cublasStatus_t MatmulDescSetAttribute(cublasLtMatmulDesc_t matmul, cublasLtMatmu
     case CUBLASLT_MATMUL_DESC_TRANSB: return Assign(desc.transpose_b, from, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE: return Assign(desc.epilogue, from, size);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return Assign(desc.bias, from, size);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return Assign(desc.fast_accumulation, from, size);
     default: return Misuse("an attribute that the stand-in does not know");
   }
 }
@@ -131,28 +133,45 @@ cublasStatus_t MatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preferenc
   }
 }
 
-// Returns the rows of the table of supported types in NVIDIA's reference of cublasLtMatmul whose types Shale has: the
-// compute type, and the types of A and B, and of C and D. The scale type is f32 in all of them, and a bias has D's
-// type.
+// The rows of the table of supported types in NVIDIA's reference of cublasLtMatmul whose types Shale has: the compute
+// type, and the types of A, of B, and of C and D. The scale type is f32 in all of them, and a bias has D's type.
 constexpr struct {
   cublasComputeType_t compute;
-  cudaDataType_t ab, cd;
+  cudaDataType_t a, b, cd;
 } kSupported[] = {
-    {CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF},
-    {CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_32F},
-    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F},
-    {CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF},
+    {CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_32F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F},
+    {CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF},
+    {CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_32F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2, CUDA_R_16BF},
+    {CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2, CUDA_R_32F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_8F_E5M2, CUDA_R_8F_E4M3, CUDA_R_16BF},
+    {CUBLAS_COMPUTE_32F, CUDA_R_8F_E5M2, CUDA_R_8F_E4M3, CUDA_R_32F},
 };
+
+bool HasFloat8(const LtLayout& layout) { return layout.type == CUDA_R_8F_E4M3 || layout.type == CUDA_R_8F_E5M2; }
+
+// Operands of 8 bits have their K in memory without gaps, and all sizes are multiples of 16.
+bool Float8FormFits(const LtMatMul& matmul, const LtLayout& a, const LtLayout& b) {
+  return matmul.transpose_a == CUBLAS_OP_T && matmul.transpose_b == CUBLAS_OP_N && a.rows % 16 == 0 &&
+         a.columns % 16 == 0 && b.columns % 16 == 0;
+}
 
 bool TypesAreSupported(const LtMatMul& matmul, const LtLayout& a, const LtLayout& b, const LtLayout& c,
                        const LtLayout& d) {
-  return matmul.scale == CUDA_R_32F && a.type == b.type && c.type == d.type &&
+  if (HasFloat8(a) && !Float8FormFits(matmul, a, b)) return false;
+  return matmul.scale == CUDA_R_32F && c.type == d.type &&
          std::any_of(std::begin(kSupported), std::end(kSupported), [&](const auto& row) {
-           return row.compute == matmul.compute && row.ab == a.type && row.cd == d.type;
+           return row.compute == matmul.compute && row.a == a.type && row.b == b.type && row.cd == d.type;
          });
 }
 
-uint64_t ElementBytes(const LtLayout& layout) { return layout.type == CUDA_R_16BF ? 2 : 4; }
+uint64_t ElementBytes(const LtLayout& layout) {
+  if (HasFloat8(layout)) return 1;
+  return layout.type == CUDA_R_16BF ? 2 : 4;
+}
 
 // Returns whether an alignment that the heuristic is told is one that an operand of this layout can have.
 bool IsAlignment(uint32_t bytes, const LtLayout& layout) {
@@ -197,6 +216,11 @@ cublasStatus_t MatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDes
                                    oversized ? query.preference.workspace_bytes + 1 : library->wanted_workspace_bytes);
     std::copy(words.begin(), words.end(), results[i].algo.data);
     results[i].algo.data[kQueryWord] = library->queries.size() - 1;
+    if (!library->tiles.empty()) {
+      results[i].algo.data[kTileWord] = library->tiles[0];
+      results[i].algo.data[kSplitWord] = 1;
+      results[i].algo.data[kSchemeWord] = CUBLASLT_REDUCTION_SCHEME_NONE;
+    }
     ++*found;
   }
   return CUBLAS_STATUS_SUCCESS;
@@ -215,8 +239,53 @@ cublasStatus_t MatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t matmul, cu
   if (proposed && algorithm->data[kNameWord] < static_cast<uint64_t>(library->unusable + library->refused)) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
-  result->workspaceSize = algorithm->data[kWorkspaceWord];
+  const std::vector<uint32_t>& tiles = library->tiles;
+  if (!tiles.empty() && std::count(tiles.begin(), tiles.end(), algorithm->data[kTileWord]) == 0) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  const uint64_t parts = std::max<uint64_t>(1, algorithm->data[kSplitWord]);
+  if (parts > static_cast<uint64_t>(library->most_splits)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (parts > 1 && algorithm->data[kSchemeWord] == CUBLASLT_REDUCTION_SCHEME_NONE) return CUBLAS_STATUS_INVALID_VALUE;
+  const LtLayout& result_layout = *As<LtLayout>(d);
+  const uint64_t of_parts = parts > 1 ? parts * result_layout.rows * result_layout.columns * sizeof(float) : 0;
+  result->workspaceSize = algorithm->data[kWorkspaceWord] + of_parts;
   return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t MatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t*, cublasLtMatmulAlgoCapAttributes_t attribute,
+                                         void* to, size_t size, size_t* written) {
+  RETURN_IF_ORDERED("MatmulAlgoCapGetAttribute");
+  if (library->tiles.empty()) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const auto give = [&](const void* value, size_t bytes) {
+    *written = bytes;
+    if (size == 0) return CUBLAS_STATUS_SUCCESS;
+    if (size != bytes) return Misuse("a capability of another size");
+    std::memcpy(to, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  const auto splits = static_cast<int32_t>(library->most_splits > 1);
+  const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
+  switch (attribute) {
+    case CUBLASLT_ALGO_CAP_TILE_IDS: return give(library->tiles.data(), library->tiles.size() * sizeof(uint32_t));
+    case CUBLASLT_ALGO_CAP_SPLITK_SUPPORT: return give(&splits, sizeof(splits));
+    case CUBLASLT_ALGO_CAP_REDUCTION_SCHEME_MASK: return give(&schemes, sizeof(schemes));
+    default: return Misuse("a capability that the stand-in does not know");
+  }
+}
+
+cublasStatus_t MatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t* algorithm,
+                                            cublasLtMatmulAlgoConfigAttributes_t attribute, const void* from,
+                                            size_t size) {
+  RETURN_IF_ORDERED("MatmulAlgoConfigSetAttribute");
+  if (size != sizeof(uint32_t)) return Misuse("an attribute of another size");
+  uint32_t value = 0;
+  std::memcpy(&value, from, size);
+  switch (attribute) {
+    case CUBLASLT_ALGO_CONFIG_TILE_ID: algorithm->data[kTileWord] = value; return CUBLAS_STATUS_SUCCESS;
+    case CUBLASLT_ALGO_CONFIG_SPLITK_NUM: algorithm->data[kSplitWord] = value; return CUBLAS_STATUS_SUCCESS;
+    case CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME: algorithm->data[kSchemeWord] = value; return CUBLAS_STATUS_SUCCESS;
+    default: return Misuse("an attribute that the stand-in does not know");
+  }
 }
 
 cublasStatus_t MatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
@@ -252,6 +321,10 @@ cublasStatus_t CheckAgainst(const LtQuery& query, const LtCall& call) {
 // Returns element (row, column) of a matrix stored by columns.
 double Get(const LtLayout& layout, const void* data, uint64_t row, uint64_t column) {
   const uint64_t at = row + column * static_cast<uint64_t>(layout.ld);
+  if (HasFloat8(layout)) {
+    return ValueOf(layout.type == CUDA_R_8F_E4M3 ? Float8::kE4M3 : Float8::kE5M2,
+                   static_cast<const uint8_t*>(data)[at]);
+  }
   return layout.type == CUDA_R_16BF ? ToFloat(static_cast<const BFloat16*>(data)[at])
                                     : static_cast<const float*>(data)[at];
 }
@@ -380,7 +453,9 @@ cuda::CublasLtFunctions CublasLtStandIn::functions() const {
           .MatmulPreferenceSetAttribute = MatmulPreferenceSetAttribute,
           .MatmulAlgoGetHeuristic = MatmulAlgoGetHeuristic,
           .MatmulAlgoCheck = MatmulAlgoCheck,
+          .MatmulAlgoCapGetAttribute = MatmulAlgoCapGetAttribute,
           .MatmulAlgoConfigGetAttribute = MatmulAlgoConfigGetAttribute,
+          .MatmulAlgoConfigSetAttribute = MatmulAlgoConfigSetAttribute,
           .Matmul = Matmul};
 }
 

@@ -31,6 +31,7 @@ struct LtMatMul {
   int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
+  int8_t fast_accumulation = 0;
   bool operator==(const LtMatMul&) const = default;
 };
 
@@ -88,6 +89,10 @@ class CublasLtStandIn {
   // MatmulAlgoCheck refuses the next `refused`, and the next `oversized` after those need more than the workspace.
   int algorithms = 2, unusable = 0, refused = 0, oversized = 0;
   uint64_t wanted_workspace_bytes = 512;
+  // Set by tests: the tiles of every algorithm, of which a proposal has the first, and into how many parts of K one can
+  // be split. Parts are added in fp32, in workspace. Without tiles, the stand-in tells nothing of them.
+  std::vector<uint32_t> tiles;
+  int32_t most_splits = 1;
   std::function<absl::Status()> load_module;  // Called when an algorithm is first launched. May be empty.
 };
 
