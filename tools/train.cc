@@ -306,6 +306,7 @@ int Train(const Flags& flags) {
 
 int main(int argc, char** argv) {
   shale::Flags flags;
+  double gb_per_second = 0;
   shale::CommandLine line("train",
                           "Trains the model that a job describes, and keeps the result in the job's run folder.");
   line.Text("job", "FILE", "The job spec, text or binary (proto/job.proto).", &flags.job).Required();
@@ -318,6 +319,9 @@ int main(int argc, char** argv) {
             &flags.trace.path);
   line.Integer("trace_first_step", "The first step of this process to trace.", 1, 1000000000, &flags.trace.first_step);
   line.Integer("trace_steps", "How many steps to trace.", 1, 1000, &flags.trace.steps);
+  line.Number("trace_gb_per_second",
+              "What the device's memory can copy, to which the table compares ops. 0: the best rate of the trace.", 0,
+              1e6, &gb_per_second);
   line.Integer(
       "grace_seconds",
       "How long the system lets a process run after SIGTERM. A warning at the start says if a save takes longer.", 0,
@@ -327,6 +331,7 @@ int main(int argc, char** argv) {
             "Write a step's planned allocations for PyTorch's viewer, pytorch.org/memory_viz.", &flags.memory_snapshot);
   line.Footer(shale::kFooter);
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
+  flags.trace.bytes_per_second = gb_per_second * 1e9;
   shale::CatchSignals();
   return flags.verify ? shale::CheckJob(flags) : shale::Train(flags);
 }

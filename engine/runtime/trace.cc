@@ -1,7 +1,6 @@
 #include "engine/runtime/trace.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <vector>
 
@@ -19,16 +18,15 @@ namespace {
 
 constexpr absl::string_view kHead = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", kTail = "\n]}\n";
 
-int64_t BytesMoved(const Instruction& instruction, int64_t iteration) {
+// Returns the bytes that an instruction moves in the form in which it is issued.
+int64_t BytesMoved(const Instruction& issued) {
   // The bytes that a transfer moves count once, although it has two operands.
-  if (const auto* transfer = std::get_if<Transfer>(&instruction.action)) return transfer->device.extent_bytes();
-  Instruction issued = instruction;
-  TakeForm(issued, iteration == 0);
+  if (const auto* transfer = std::get_if<Transfer>(&issued.action)) return transfer->device.extent_bytes();
   const Op* op = std::get_if<Op>(&issued.action);
   const MatMul* matmul = op == nullptr ? nullptr : op->As<MatMul>();
   const bool reads_packed = matmul != nullptr && matmul->b_is_packed;
   int64_t bytes = 0;
-  VisitInstruction(instruction, iteration == 0, [&](absl::string_view name, const Tensor& t, Access access) {
+  VisitInstruction(issued, /*first_iteration=*/false, [&](absl::string_view name, const Tensor& t, Access access) {
     const bool untouched = name == "scratch" || (reads_packed && name == "b");
     if (!untouched) bytes += (access == Access::kReadWrite ? 2 : 1) * t.elements() * SizeOf(t.dtype);
   });
@@ -106,8 +104,12 @@ void StepTrace::Add(const StepProgram& program, int64_t step, int rank, absl::Sp
     const Instruction& instruction = program.instructions[time.id];
     uses_host_stream_ |= instruction.stream == StreamId::kHost;
     const std::string name = NameOf(instruction);
-    const int64_t bytes = BytesMoved(instruction, time.iteration);
-    const double flops = FlopsOf(instruction);
+    Instruction issued = instruction;
+    TakeForm(issued, time.iteration == 0);
+    issued.first_iteration_differs = false;
+    const int64_t bytes = BytesMoved(issued);
+    const double flops = FlopsOf(issued);
+    const std::string shape = ShapeJson(issued);
     absl::StrAppendFormat(
         &events_,
         R"({"ph":"X","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"name":"%s","cat":"%s","args":{"step":%d,"instruction":%d,)",
@@ -115,13 +117,11 @@ void StepTrace::Add(const StepProgram& program, int64_t step, int rank, absl::Sp
         static_cast<double>(time.end_ns - time.begin_ns) * 1e-3, name, ToString(instruction.phase), step, time.id);
     if (instruction.unit >= 0) absl::StrAppendFormat(&events_, R"("unit":"%s",)", program.units[instruction.unit]);
     if (instruction.micro_batch >= 0) absl::StrAppendFormat(&events_, R"("micro_batch":%d,)", time.iteration);
-    absl::StrAppendFormat(&events_, "\"bytes\":%d,\"flops\":%.0f}},\n", bytes, flops);
+    absl::StrAppendFormat(&events_, "\"bytes\":%d,\"flops\":%.0f%s%s}},\n", bytes, flops, shape.empty() ? "" : ",",
+                          shape);
     if (rank != 0) continue;
-    Sum& sum = sums_[{instruction.stream, name, instruction.phase}];
-    ++sum.count;
-    sum.seconds += static_cast<double>(time.end_ns - time.begin_ns) * 1e-9;
-    sum.flops += flops;
-    sum.bytes += static_cast<double>(bytes);
+    times_.Add(issued, shape, static_cast<double>(time.end_ns - time.begin_ns) * 1e-9, static_cast<double>(bytes),
+               flops);
   }
   if (rank != 0) return;
   ++steps_;
@@ -145,30 +145,16 @@ std::string StepTrace::ChromeJson() const {
   return absl::StrCat(json, kTail);
 }
 
-std::string StepTrace::Table() const {
+std::string StepTrace::Table(const Roofline& roofline) const {
   if (steps_ == 0) return "";
-  using Row = std::pair<std::tuple<StreamId, std::string, Phase>, Sum>;
-  std::vector<Row> rows(sums_.begin(), sums_.end());
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const Row& a, const Row& b) { return a.second.seconds > b.second.seconds; });
-  const auto steps = static_cast<double>(steps_);
-  std::string table = absl::StrFormat("%-8s %-10s %-22s %6s %10s %7s %9s %8s\n", "stream", "phase", "instruction",
-                                      "count", "ms/step", "share", "GFLOP/s", "GB/s");
-  std::array<double, kStreams> busy = {};
-  for (const auto& [key, sum] : rows) {
-    const auto& [stream, name, phase] = key;
-    busy[static_cast<int>(stream)] += sum.seconds;
-    absl::StrAppendFormat(&table, "%-8s %-10s %-22s %6d %10.2f %6.1f%% %9s %8.1f\n", ToString(stream), ToString(phase),
-                          name, sum.count / steps_, 1e3 * sum.seconds / steps, 100 * sum.seconds / seconds_,
-                          sum.flops > 0 ? absl::StrFormat("%.1f", sum.flops / sum.seconds * 1e-9) : "",
-                          sum.bytes / sum.seconds * 1e-9);
-  }
-  absl::StrAppendFormat(&table, "rank 0, mean of %d steps, %.2f ms each; busy:", steps_, 1e3 * seconds_ / steps);
+  std::string busy = absl::StrFormat("rank 0, mean of %d steps, %.2f ms each; busy:", steps_,
+                                     1e3 * seconds_ / static_cast<double>(steps_));
   for (int stream = 0; stream < kStreams; ++stream) {
     if (!Shows(stream)) continue;
-    absl::StrAppendFormat(&table, " %s %.1f%%", ToString(static_cast<StreamId>(stream)), 100 * busy[stream] / seconds_);
+    const auto id = static_cast<StreamId>(stream);
+    absl::StrAppendFormat(&busy, " %s %.1f%%", ToString(id), 100 * times_.Seconds(id) / seconds_);
   }
-  return absl::StrCat(table, "\n");
+  return times_.Tables(steps_, seconds_, roofline, busy);
 }
 
 std::string MergeChromeJson(absl::Span<const std::string> traces) {

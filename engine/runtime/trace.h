@@ -2,15 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <set>
 #include <string>
-#include <tuple>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/program/program.h"
 #include "engine/runtime/executor.h"
+#include "engine/runtime/op_times.h"
 
 namespace shale {
 
@@ -25,28 +24,21 @@ class StepTrace {
 
   // Returns the trace in Chrome's format (chrome://tracing, ui.perfetto.dev): a process for each rank, a thread for
   // each stream, and an event for each instruction, with step, unit, phase, micro-batch, FLOPs, and the bytes that it
-  // reads and writes. Each rank also has a counter of the arena's live bytes by category. Its values are those of the
-  // plan, and it changes when an instruction of the compute stream begins.
+  // reads and writes, and the shapes of an op (ShapeJson). Each rank also has a counter of the arena's live bytes by
+  // category. Its values are those of the plan, and it changes when an instruction of the compute stream begins.
   std::string ChromeJson() const;
 
-  // Returns a table for people about rank 0: time, FLOP/s and bytes/s by kind of instruction, longest first, and how
-  // busy each stream was. Empty without rank 0.
-  std::string Table() const;
+  // Returns tables for people about rank 0 (OpTimes::Tables), with how busy each stream was. Empty without rank 0.
+  std::string Table(const Roofline& roofline) const;
 
   bool empty() const { return ranks_.empty(); }
 
  private:
-  struct Sum {
-    int64_t count = 0;
-    double seconds = 0;
-    double flops = 0;
-    double bytes = 0;
-  };
   // Returns whether a stream has a line in the outputs. Few programs use kHost.
   bool Shows(int stream) const { return static_cast<StreamId>(stream) != StreamId::kHost || uses_host_stream_; }
 
   std::string events_;  // JSON objects, each followed by a comma.
-  std::map<std::tuple<StreamId, std::string, Phase>, Sum> sums_;
+  OpTimes times_;       // Of rank 0.
   double seconds_ = 0;  // Sum over the steps of rank 0, each from its first begin to its last end.
   int64_t steps_ = 0;
   int64_t origin_ns_ = -1;

@@ -131,18 +131,21 @@ absl::StatusOr<StepReport> Session::Step() {
   position_ += samples;
   ++steps_;
   tokens_ += out.global_tokens;
-  return MakeStepReport(out,
-                        {.step = steps_,
-                         .tokens = tokens_,
-                         .processed_tokens = samples * job_.batch.sequence_length,
-                         .learning_rate = learning_rate,
-                         .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
-                         .ranks = job_.sharding.ranks,
-                         .flops_per_token = flops_per_token_,
-                         .peak_flops = peak_flops_,
-                         .peak_bytes_planned = plan_.arena_bytes,
-                         .peak_bytes_measured = ranks_->measured_peak_bytes(),
-                         .target_weights = plan_.train.graph.target_weights});
+  const StepReport report =
+      MakeStepReport(out, {.step = steps_,
+                           .tokens = tokens_,
+                           .processed_tokens = samples * job_.batch.sequence_length,
+                           .learning_rate = learning_rate,
+                           .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
+                           .ranks = job_.sharding.ranks,
+                           .flops_per_token = flops_per_token_,
+                           .peak_flops = peak_flops_,
+                           .peak_bytes_planned = plan_.arena_bytes,
+                           .peak_bytes_measured = ranks_->measured_peak_bytes(),
+                           .target_weights = plan_.train.graph.target_weights});
+  // Whoever kills the process after the traced steps has their trace. Run writes it once more, and reports errors.
+  if (tracing && traced + 1 == trace_options_.steps && control_.processes() == 1) WriteTrace().IgnoreError();
+  return report;
 }
 
 absl::Status Session::AgreeOnTraceOrigin() {
@@ -241,7 +244,9 @@ absl::Status Session::Generate(absl::Span<const int32_t> prompt, int64_t count, 
 
 absl::Status Session::WriteTrace() const {
   if (trace_.empty()) return absl::FailedPreconditionError("no step was traced");
-  return WriteFileDurably(trace_options_.path, trace_.ChromeJson());
+  SHALE_RETURN_IF_ERROR(WriteFileDurably(trace_options_.path, trace_.ChromeJson()));
+  const std::string table = TraceTable();
+  return table.empty() ? absl::OkStatus() : WriteFileDurably(trace_options_.path + ".txt", table);
 }
 
 CheckpointReport Session::Save() {

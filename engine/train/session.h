@@ -57,6 +57,9 @@ class Session : public CheckpointSaver {
   absl::StatusOr<const LocalState*> ReadableState() const;
   absl::StatusOr<LocalState*> WritableState(absl::string_view parameter);
   const StepTrace& trace() const { return trace_; }
+  std::string TraceTable() const {
+    return trace_.Table({.bytes_per_second = trace_options_.bytes_per_second, .flops_per_second = peak_flops_});
+  }
   int64_t overhead_bytes() const { return overhead_bytes_; }
   // See the functions of Trainer with these names.
   std::string device_description() const;

@@ -261,7 +261,7 @@ absl::Status Trainer::WriteTrace() const { return impl_->session().WriteTrace();
 absl::Status Trainer::SetLearningRate(std::optional<double> rate) { return impl_->session().SetLearningRate(rate); }
 absl::Status Trainer::SetData(DataSource* data) { return impl_->session().SetData(data); }
 absl::Status Trainer::AddMetric(absl::string_view name, double value) { return impl_->metrics().Add(name, value); }
-std::string Trainer::TraceTable() const { return impl_->session().trace().Table(); }
+std::string Trainer::TraceTable() const { return impl_->session().TraceTable(); }
 const std::vector<Parameter>& Trainer::parameters() const { return impl_->session().state().parameters(); }
 
 absl::Status Trainer::ReadParameter(absl::string_view name, absl::Span<float> values) const {

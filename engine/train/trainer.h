@@ -116,8 +116,8 @@ class Trainer {
   // FailedPrecondition if there is no checkpoint folder, or if a failure left the state unusable.
   absl::StatusOr<std::string> SaveCheckpoint();
 
-  // Writes the trace so far to TraceOptions::path. Run calls it at its end. Returns FailedPrecondition if nothing was
-  // traced.
+  // Writes the trace so far to TraceOptions::path, and its tables beside it. Run calls it at its end; with one process,
+  // Step does so after the last traced step. Returns FailedPrecondition if nothing was traced.
   absl::Status WriteTrace() const;
   // Returns the trace so far as a table (StepTrace::Table); empty if nothing was traced.
   std::string TraceTable() const;

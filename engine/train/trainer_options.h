@@ -17,13 +17,15 @@
 
 namespace shale {
 
-// Says which steps are traced, and where the trace is written (StepTrace::ChromeJson). With several processes, either
-// all or none have a trace, of the same steps. Each writes that of its ranks, and all count from the same time
-// (MergeChromeJson).
+// Says which steps are traced, and where the trace is written (StepTrace::ChromeJson; its tables to PATH.txt). With
+// several processes, either all or none have a trace, of the same steps. Each writes that of its ranks, and all count
+// from the same time (MergeChromeJson).
 struct TraceOptions {
   std::string path;        // Empty: nothing is traced.
   int64_t first_step = 3;  // This trainer's first step is 1. The first two are slow: page faults and cold caches.
   int64_t steps = 2;       // Number of steps traced.
+  // Rate of the device's memory, for rooflines (Roofline); 0: the best that the trace shows.
+  double bytes_per_second = 0;
 };
 
 struct TrainerOptions {

@@ -1,5 +1,10 @@
 // Tests the messages and refusals of jobs on the CUDA backend, without a GPU.
+#include <unistd.h>
+
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +29,7 @@ namespace {
 
 using cuda_on_host::StandInOptions;
 using cuda_on_host::StandInRuntime;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::OnReference;
@@ -148,6 +154,25 @@ TEST_F(CudaJobTest, TheWorkspaceOfAttentionIsThatOfTheJob) {
   EXPECT_EQ(by_sequence.losses, at_once.losses);
   EXPECT_LT(by_group.peak_bytes, by_sequence.peak_bytes);
   EXPECT_LT(by_sequence.peak_bytes, at_once.peak_bytes);
+}
+
+// A trace was written when its run ended, after the last checkpoint, so that whoever ended the process before had none.
+TEST_F(CudaJobTest, ATraceIsThereAfterItsLastStep) {
+  const auto backend = OnStandIn(std::make_shared<StandInRuntime>(kLarge), kRanksPerDevice);
+  const std::string path = absl::StrCat(::testing::TempDir(), "/cuda_job_trace.", getpid(), ".json");
+  const auto trainer = Trainer::Create(
+      MakeJob(kCuda), {.backend = backend.get(), .trace = {.path = path, .first_step = 2, .bytes_per_second = 1e9}});
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  for (int step = 1; step <= 3; ++step) {
+    EXPECT_FALSE(std::filesystem::exists(path));
+    ASSERT_TRUE((*trainer)->Step().ok());
+  }
+  EXPECT_TRUE(std::filesystem::exists(path));
+  std::ifstream file(path + ".txt");
+  const std::string tables(std::istreambuf_iterator<char>(file), {});
+  EXPECT_EQ(tables, (*trainer)->TraceTable());
+  EXPECT_THAT(tables, AllOf(HasSubstr("rank 0, mean of 2 steps"), HasSubstr("\nroofline: 1 GB/s\n"),
+                            ContainsRegex("\nforward +9 +[0-9]+ +16  n[nt]  f32>f32 ")));
 }
 
 // Regression: a program without NVTX said nothing to who had started it under a profiler.

@@ -184,6 +184,7 @@ class ToolsTest(unittest.TestCase):
         for tool, flags in ((_TRAIN, ["--job=FILE", "--set=PATH=VALUE", "--overwrite", "--dump_program",
                                       "--resume=latest|auto|FOLDER",
                                      "--trace=FILE", "--trace_first_step=N", "--trace_steps=N",
+                                     "--trace_gb_per_second=X",
                                       "--memory_snapshot=FILE"]),
                             (_GENERATE, ["--run=FOLDER", "--prompt=TEXT", "--tokens=N", "--temperature=X", "--top_k=N",
                                          "--seed=N", "--checkpoint=newest|best"]),
@@ -233,7 +234,8 @@ class ToolsTest(unittest.TestCase):
         plain = self.train("--set=lr_schedule.steps=5", "--set=telemetry.run_folder=plain")
         self.assertEqual(plain.returncode, 0, plain.stderr.decode())
         result = self.train("--set=lr_schedule.steps=5", "--trace=trace.json", "--trace_first_step=2",
-                            "--trace_steps=3", "--dump_program", "--memory_snapshot=snapshot.pickle")
+                            "--trace_steps=3", "--trace_gb_per_second=20", "--dump_program",
+                            "--memory_snapshot=snapshot.pickle")
         self.assertEqual(result.returncode, 0, result.stderr.decode())
         events = json.loads(self.read("trace.json"))["traceEvents"]
         names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -263,9 +265,12 @@ class ToolsTest(unittest.TestCase):
         matmuls = [e["args"] for e in ran if e["name"] == "MatMul"]
         self.assertTrue(matmuls)
         for args in matmuls:
-            self.assertGreater(args["flops"], 0)
+            self.assertEqual(args["flops"], 2 * args["m"] * args["n"] * args["k"])
             self.assertGreater(args["bytes"], 0)
         self.assertRegex(result.stdout.decode(), r"compute +backward +MatMul +\d+ .*(?s:.)*rank 0, mean of 3 steps")
+        self.assertIn(self.read("trace.json.txt"), result.stdout.decode())
+        self.assertRegex(self.read("trace.json.txt"),
+                         r"\nroofline: 20 GB/s.*\nmatmul +m +n +k .*\n(forward|backward) +\d+ ")
         self.assertEqual([row["loss"] for row in self.metrics("plain") if "loss" in row],
                          [row["loss"] for row in self.metrics() if "loss" in row])
         none = self.train("--set=lr_schedule.steps=1", "--set=telemetry.run_folder=short", "--trace=none.json")

@@ -241,8 +241,8 @@ TEST(LargeJobs, AttentionHasTheWorkspaceOfItsJob) {
     int64_t setting, groups;
   };
   std::map<int64_t, int64_t> arenas;  // By groups.
-  for (const Case& c : {Case{0, 1}, Case{int64_t{256} << 20, 1}, Case{2 * kGroup + 255, 1}, Case{2 * kGroup + 256, 2},
-                        Case{int64_t{1} << 30, 4}, Case{int64_t{2} << 30, 8}, Case{int64_t{4} << 30, 8}}) {
+  for (const Case& c : {Case{0, 1}, Case{2 * kGroup + 255, 1}, Case{2 * kGroup + 256, 2}, Case{int64_t{1} << 30, 4},
+                        Case{int64_t{2} << 30, 8}}) {
     SCOPED_TRACE(c.setting);
     const auto planned = plan({absl::StrCat("runtime.attention_workspace_bytes=", c.setting)});
     EXPECT_EQ(planned.workspace_bytes, c.groups * kGroup + 256);
