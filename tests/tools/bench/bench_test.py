@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the benches ops, comm, matmuls, products and embedding with tiny sizes. Checks the form of their output, never
-a time."""
+"""Runs the benches ops, comm, matmuls, products, embedding and sweep with tiny sizes. Checks the form of their output,
+never a time."""
 
 import json
 import os
@@ -15,6 +15,7 @@ _LAUNCH = os.path.abspath("tools/launch")
 _MATMULS = os.path.abspath("tools/bench/matmuls")
 _PRODUCTS = os.path.abspath("tools/bench/products")
 _EMBEDDING = os.path.abspath("tools/bench/embedding")
+_SWEEP = os.path.abspath("tools/bench/sweep")
 
 _JOB = """
 name: "small"
@@ -70,6 +71,40 @@ class BenchTest(unittest.TestCase):
                 self.assertEqual(len(cells), columns, line)
                 rows.append(cells)
         return rows
+
+    def test_a_sweep_has_a_line_for_every_setting(self):
+        self.assertEqual(self.call(_SWEEP, "--job=missing").returncode, 1)
+        self.refused("wanted FIELD=VALUE", _SWEEP, "--job=job", "--vary=batch.micro_batch")
+        for name, text in (("job", _JOB), ("text", "the quick brown fox jumps over the lazy dog\n" * 200)):
+            with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
+                file.write(text)
+        command = [_SWEEP, "--job=job", "--set=data={path: \"text\" format: TEXT tokenizer: \"bytes\"}",
+                   "--set=lr_schedule.steps=9", "--set=telemetry.peak_flops=1e15", "--steps=2", "--warm_up=1",
+                   "--json=out.json", "--vary=batch.micro_batch=1|0|2",
+                   "--vary=activation_checkpointing.preset=NONE|BLOCK"]
+        result = self.call(*command)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(os.path.join(self.folder, "out.json"), encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        self.assertEqual([line["setting"] for line in lines],
+                         [f"batch.micro_batch={micro_batch} activation_checkpointing.preset={preset}"
+                          for micro_batch in (1, 0, 2) for preset in ("NONE", "BLOCK")])
+        for line in lines:
+            if "micro_batch=0" in line["setting"]:
+                self.assertIn("batch.micro_batch", line["not_measured"])
+                continue
+            self.assertGreater(line["tokens_per_second"], 0)
+            self.assertGreater(line["mfu"], 0)
+            self.assertLessEqual(line["least_seconds"], line["seconds"])
+            self.assertLessEqual(line["seconds"], line["most_seconds"])
+            self.assertEqual(line["planned_bytes"], line["measured_bytes"])
+        printed = result.stdout.splitlines()
+        self.assertEqual(len(printed), 7)
+        self.assertRegex(printed[-1], r"^best: \d+ tok/s  batch.micro_batch=[12] ")
+        # What no time is left for is said.
+        result = self.call(*command, "--seconds=0.000001")
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stdout.count("no time was left"), 6)
 
     def test_every_op_that_moves_more_than_a_few_numbers_is_measured(self):
         result = self.call(_OPS, *_SMALL, "--list")

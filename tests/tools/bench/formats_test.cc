@@ -1,0 +1,118 @@
+// Tests the bench of 8-bit formats without a GPU: its arithmetic, and what it asks of cuBLASLt.
+#include <cuda_fp8.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/host/stand_in_runtime.h"
+#include "tests/kernels/cuda/cublaslt/cublaslt_stand_in.h"
+#include "tools/bench/float8.h"
+#include "tools/bench/format_matmuls.h"
+
+namespace shale::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(Float8Test, CodesHaveTheValuesOfTheFormats) {
+  EXPECT_EQ(ValueOf(Float8::kE4M3, 0x7e), 448);
+  EXPECT_EQ(ValueOf(Float8::kE4M3, 0x01), std::ldexp(1, -9));
+  EXPECT_EQ(ValueOf(Float8::kE4M3, 0xb8), -1);
+  EXPECT_EQ(ValueOf(Float8::kE5M2, 0x7b), 57344);
+  EXPECT_EQ(ValueOf(Float8::kE5M2, 0x01), std::ldexp(1, -16));
+  EXPECT_EQ(ValueOf(Float8::kE5M2, 0xfc), -std::numeric_limits<double>::infinity());
+  for (const Float8 format : {Float8::kE4M3, Float8::kE5M2}) {
+    for (int code = 0; code < 256; ++code) {
+      const double value = ValueOf(format, static_cast<uint8_t>(code));
+      if (!std::isfinite(value)) continue;
+      EXPECT_EQ(NearestFloat8(format, value), code);
+    }
+  }
+  EXPECT_EQ(NearestFloat8(Float8::kE4M3, 17), 0x58);  // Between 16 and 18, whose mantissa is odd.
+  EXPECT_EQ(NearestFloat8(Float8::kE4M3, 19), 0x5a);  // Between 18 and 20.
+  EXPECT_EQ(NearestFloat8(Float8::kE4M3, 1e9), 0x7e);
+  EXPECT_EQ(NearestFloat8(Float8::kE5M2, -std::numeric_limits<double>::infinity()), 0xfb);
+}
+
+// NVIDIA's conversion in software, which its headers use where a GPU has no instruction.
+TEST(Float8Test, EveryBFloat16BecomesWhatNvidiasSoftwareMakesOfIt) {
+  for (int code = 0; code < 1 << 16; ++code) {
+    __nv_bfloat16_raw value;
+    value.x = static_cast<unsigned short>(code);
+    for (const auto& [format, theirs] : {std::pair{Float8::kE4M3, __NV_E4M3}, std::pair{Float8::kE5M2, __NV_E5M2}}) {
+      const uint8_t converted = __nv_cvt_bfloat16raw_to_fp8(value, __NV_SATFINITE, theirs);
+      ASSERT_TRUE(IsExact(format, value.x, converted)) << ToString(format) << " of " << code << ": " << int{converted};
+      if (!std::isnan(ValueOf(format, converted))) {
+        ASSERT_FALSE(IsExact(format, value.x, converted ^ 0x81)) << ToString(format) << " of " << code;
+      }
+    }
+  }
+}
+
+class FormatMatMulsTest : public ::testing::Test {
+ protected:
+  FormatMatMulsTest() { device_ = *CudaDevice::Create(runtime_, {}); }
+  ~FormatMatMulsTest() override {
+    device_.reset();
+    EXPECT_THAT(runtime_.misuse(), IsEmpty());
+    EXPECT_TRUE(runtime_.CheckAllReleased().ok()) << runtime_.CheckAllReleased();
+    EXPECT_EQ(library_.alive, 0);
+    EXPECT_EQ(library_.misuse, "");
+  }
+
+  std::vector<FormatRate> Measure(int64_t m, int64_t n, int64_t k, DType c_dtype) {
+    const auto matmuls = FormatMatMuls::Create(runtime_, *device_, library_.functions());
+    EXPECT_TRUE(matmuls.ok()) << matmuls.status();
+    const auto rates = (*matmuls)->Measure(m, n, k, c_dtype, /*rounds=*/2, /*launches=*/3);
+    EXPECT_TRUE(rates.ok()) << rates.status();
+    return rates.ok() ? *rates : std::vector<FormatRate>();
+  }
+
+  cuda_on_host::StandInRuntime runtime_;
+  CublasLtStandIn library_;
+  std::unique_ptr<CudaDevice> device_;
+};
+
+TEST_F(FormatMatMulsTest, EveryFormatIsMeasuredInTurns) {
+  std::vector<std::string> formats;
+  for (const FormatRate& rate : Measure(32, 48, 16, DType::kFloat32)) {
+    formats.push_back(rate.matmul.ToString());
+    EXPECT_GT(rate.seconds, 0) << rate.why_not;
+    EXPECT_EQ(rate.why_not, "");
+  }
+  EXPECT_THAT(formats, ElementsAre("bf16", "e4m3 x e4m3, fast", "e4m3 x e4m3", "e5m2 x e4m3, fast", "e5m2 x e4m3"));
+  ASSERT_EQ(library_.calls.size(), 5 + 2 * 5 * 3);
+  for (int i = 0; i < 5; ++i) {
+    const LtCall& call = library_.calls[i];
+    EXPECT_EQ(call.d.rows, 48);  // The library stores by columns.
+    EXPECT_EQ(call.d.columns, 32);
+    EXPECT_EQ(call.d.type, CUDA_R_32F);
+    EXPECT_EQ(call.a.type, i == 0 ? CUDA_R_16BF : CUDA_R_8F_E4M3);
+    EXPECT_EQ(call.b.type, i == 0 ? CUDA_R_16BF : i < 3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2);
+    EXPECT_EQ(call.matmul.fast_accumulation, i == 1 || i == 3);
+    for (int launch = 0; launch < 3; ++launch) {  // Of the first round; the second begins with the second format.
+      EXPECT_EQ(library_.calls[5 + 3 * i + launch].a_data, call.a_data);
+      EXPECT_EQ(library_.calls[20 + 3 * i + launch].b_data, library_.calls[(i + 1) % 5].b_data);
+    }
+  }
+}
+
+TEST_F(FormatMatMulsTest, ASizeThatEightBitsDoNotFitSaysSo) {
+  const std::vector<FormatRate> rates = Measure(32, 40, 16, DType::kBFloat16);
+  ASSERT_EQ(rates.size(), 5);
+  EXPECT_GT(rates[0].seconds, 0);
+  for (int i = 1; i < 5; ++i) {
+    EXPECT_EQ(rates[i].seconds, 0);
+    EXPECT_EQ(rates[i].why_not, "cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_NOT_SUPPORTED");
+  }
+}
+
+}  // namespace
+}  // namespace shale::testing

@@ -1,0 +1,61 @@
+// Rates of matmuls with operands in bf16 and in 8-bit formats, through cuBLASLt.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/cublaslt/functions.h"
+#include "kernels/device/cuda/cuda_device.h"
+#include "kernels/device/cuda/turn_timer.h"
+#include "kernels/dtype.h"
+
+namespace shale {
+
+enum class OperandFormat : uint8_t { kBFloat16, kE4M3, kE5M2 };
+
+// How c [M, N] = a [M, K] b [N, K]^T is computed. In this form alone GPUs multiply 8-bit operands.
+struct FormatMatMul {
+  OperandFormat a = OperandFormat::kBFloat16, b = OperandFormat::kBFloat16;
+  // Adds products of 8-bit operands in the registers of the tensor cores, with fewer bits than fp32 has.
+  bool fast_accumulation = false;
+  std::string ToString() const;  // "bf16", "e5m2 x e4m3, fast"
+};
+
+struct FormatRate {
+  FormatMatMul matmul;
+  double seconds = 0;   // The median of the rounds, of one launch. 0: not measured.
+  std::string why_not;  // Why it was not measured.
+};
+
+// Measures the formats of one size side by side (TurnTimer). Only the launching thread of `device` may use it. Borrows
+// the runtime and the device.
+class FormatMatMuls {
+ public:
+  static absl::StatusOr<std::unique_ptr<FormatMatMuls>> Create(CudaRuntime& runtime, CudaDevice& device,
+                                                               const cuda::CublasLtFunctions& functions);
+  ~FormatMatMuls();
+
+  // Returns the rates of bf16, and of 8-bit operands as in training: both in E4M3, and E5M2 (gradients) with E4M3, each
+  // with and without fast accumulation. c has `c_dtype`. A format that the library does not multiply says why not.
+  absl::StatusOr<std::vector<FormatRate>> Measure(int64_t m, int64_t n, int64_t k, DType c_dtype, int rounds,
+                                                  int launches);
+
+ private:
+  class Plan;
+  FormatMatMuls(CudaDevice& device, const cuda::CublasLtFunctions& functions, TurnTimer timer)
+      : device_(device), functions_(functions), timer_(std::move(timer)) {}
+  // Fills memory with numbers of a format that have random signs and magnitudes from 2^-4 to 1, since a matmul of zeros
+  // draws less power.
+  absl::Status Fill(OperandFormat format, std::byte* to, int64_t size_bytes);
+
+  CudaDevice& device_;
+  const cuda::CublasLtFunctions functions_;
+  TurnTimer timer_;
+  std::unique_ptr<Arena> workspace_;
+  cublasLtHandle_t handle_ = nullptr;
+};
+
+}  // namespace shale

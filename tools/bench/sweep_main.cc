@@ -1,0 +1,3 @@
+#include "tools/bench/sweep.h"
+
+int main(int argc, char** argv) { return shale::BenchSweep(argc, argv); }
