@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/backends/attention_options.h"
-#include "engine/backends/nccl_groups.h"
+#include "engine/backends/nccl_jobs.h"
 #include "engine/backends/tuning_file.h"
 #include "engine/runtime/cuda_backend.h"
 #include "kernels/check.h"
@@ -77,11 +77,6 @@ std::string DescribeAttention(bool cudnn, bool deterministic) {
 // same on every machine.
 bool UsesCudnn(const Job& job) { return job.runtime.cudnn_attention && cuda::BuiltWithCudnn().ok(); }
 
-bool UsesNccl(const Job& job) {
-  return job.runtime.collectives == CollectivesKind::kNccl ||
-         (job.runtime.collectives == CollectivesKind::kAuto && job.runtime.ranks_per_device == 1);
-}
-
 absl::Status CheckRanks(const Job& job) {
   if (UsesNccl(job) || job.sharding.ranks <= cuda::kMostSummedRanks) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -90,17 +85,7 @@ absl::Status CheckRanks(const Job& job) {
       "; use fewer, or runtime.collectives NCCL with runtime.ranks_per_device 1"));
 }
 
-// Checks that NCCL joins the ranks of a job of several processes.
-absl::Status CheckProcesses(const Job& job) {
-  if (UsesNccl(job)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      job.runtime.ranks_per_device > 1
-          ? absl::StrCat("runtime.ranks_per_device: the job runs in several processes, which NCCL joins, with one rank "
-                         "on a GPU, and the job has ",
-                         job.runtime.ranks_per_device, "; set 1, or start one process")
-          : std::string("runtime.collectives: the job runs in several processes, which NCCL joins, and the job says "
-                        "IN_PROCESS; set NCCL, or start one process"));
-}
+absl::StatusOr<std::shared_ptr<NcclApi>> LoadSharedNccl() { return LoadNccl(); }
 
 // Returns the options that decide the ops of the job. `tuning` may be null.
 CudaBackendOptions OpsOptions(const Job& job, const std::shared_ptr<const TuningTable>& tuning,
@@ -134,7 +119,7 @@ absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, HostOpsFactory creat
 
 void PrepareCudaJobEnvironment(const Job& job) {
   SetCudaEnvironment();
-  if (UsesNccl(job)) SetNcclEnvironment();
+  PrepareNcclEnvironment(job, LoadSharedNccl);
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, HostOpsFactory create_host_ops,
@@ -143,24 +128,14 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, Ho
   SHALE_ASSIGN_OR_RETURN(const std::string file, TableFileOf(job, *runtime));
   SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<const TuningTable> tuning, TableOf(file));
   SHALE_RETURN_IF_ERROR(CheckRanks(job));
-  if (place.store != nullptr) SHALE_RETURN_IF_ERROR(CheckProcesses(job));
+  SHALE_RETURN_IF_ERROR(CheckProcesses(job, place));
   CudaBackendOptions options = OpsOptions(job, tuning, std::move(create_host_ops));
   options.share = place.share;
   options.describe_libraries = [tuning, file, cudnn = UsesCudnn(job),
                                 deterministic = job.runtime.deterministic_attention] {
     return absl::StrCat(DescribeMatMuls(tuning.get(), file), "; ", DescribeAttention(cudnn, deterministic));
   };
-  if (UsesNccl(job) && job.sharding.ranks > 1) {
-    // Loads NCCL now, because that sets environment variables. A missing library is an error only in create_group.
-    const absl::StatusOr<std::shared_ptr<NcclApi>> api = LoadNccl();
-    const bool windows = job.runtime.nccl_windows;
-    if (windows && api.ok()) options.memory = CreateNcclMemory(*api);
-    if (api.ok()) {
-      options.create_group = NcclGroups(*api, runtime, place.store, {.windows = windows});
-    } else {
-      options.create_group = [why = api.status()](auto&&...) { return why; };
-    }
-  }
+  JoinByNccl(job, LoadSharedNccl, runtime, place, options);
   return CreateCudaBackend(runtime, std::move(options));
 }
 

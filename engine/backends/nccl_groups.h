@@ -12,7 +12,8 @@
 namespace shale {
 
 // Returns a factory of groups over NCCL (sharding/comm/nccl/nccl.h). Those with ranks of other processes find each
-// other through `store`, which it borrows; if it is null, such groups are refused. Shares ownership of the others.
+// other through `store`, which it borrows; if it is null, such groups are refused. So are groups of which this process
+// holds two ranks on one GPU. Shares ownership of the others.
 CudaGroupFactory NcclGroups(std::shared_ptr<NcclApi> nccl, std::shared_ptr<CudaRuntime> runtime, Store* store,
                             const NcclOptions& options);
 

@@ -259,7 +259,7 @@ struct TelemetryConfig {
 };
 
 enum class DeviceType { kCpu, kCuda };
-// kAuto: NCCL if every rank has a GPU of its own, else in process.
+// kAuto: NCCL if every rank has a GPU of its own, or with nccl_shares_gpus; else in process.
 enum class CollectivesKind { kAuto, kNccl, kInProcess };
 
 struct RuntimeConfig {
@@ -280,6 +280,7 @@ struct RuntimeConfig {
   bool deterministic_attention = true;                     // Whether gradients of attention repeat their bits.
   int64_t attention_workspace_bytes = int64_t{256} << 20;  // CudnnAttentionOptions::workspace_bytes.
   bool nccl_windows = false;
+  bool nccl_shares_gpus = false;  // For tests: ranks that share a GPU are processes, which NCCL joins.
 
   bool operator==(const RuntimeConfig&) const = default;
 };

@@ -172,6 +172,7 @@ RuntimeConfig RuntimeFromSpec(const proto::RuntimeSpec& spec) {
   config.tuning_table = spec.tuning_table();
   config.graphs = spec.graphs();
   config.nccl_windows = spec.nccl_windows();
+  config.nccl_shares_gpus = spec.nccl_shares_gpus();
   config.generate = spec.generate();
   if (spec.has_cudnn_attention()) config.cudnn_attention = spec.cudnn_attention();
   if (spec.has_deterministic_attention()) config.deterministic_attention = spec.deterministic_attention();

@@ -175,6 +175,7 @@ void Print(const RuntimeConfig& config, proto::RuntimeSpec& spec) {
     spec.set_attention_workspace_bytes(config.attention_workspace_bytes);
   }
   spec.set_nccl_windows(config.nccl_windows);
+  if (config.nccl_shares_gpus) spec.set_nccl_shares_gpus(true);
 }
 
 }  // namespace

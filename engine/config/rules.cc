@@ -427,6 +427,32 @@ void CheckLearningRate(const proto::LearningRateSpec& spec, const Job& job, Spec
   }
 }
 
+// Checks how ranks that share a GPU are joined.
+void CheckSharedGpus(const RuntimeConfig& runtime, int64_t ranks, SpecErrors& errors) {
+  const bool shared = runtime.ranks_per_device > 1 && ranks > 1;
+  if (!runtime.nccl_shares_gpus) {
+    if (runtime.collectives == CollectivesKind::kNccl && shared) {
+      errors.AddRule({"runtime.collectives", "runtime.ranks_per_device"},
+                     "NCCL needs a GPU of its own for every rank; use collectives IN_PROCESS, or ranks_per_device 1 "
+                     "(tests on too few GPUs: nccl_shares_gpus)");
+    }
+    return;
+  }
+  if (!shared) {
+    errors.AddRule({"runtime.nccl_shares_gpus", "runtime.ranks_per_device", "sharding.ranks"},
+                   "nccl_shares_gpus is for tests in which ranks share a GPU, and here none do; leave it out, or set "
+                   "ranks_per_device to the number of ranks that share one");
+  }
+  if (runtime.collectives == CollectivesKind::kInProcess) {
+    errors.AddRule({"runtime.nccl_shares_gpus", "runtime.collectives"},
+                   "collectives IN_PROCESS join ranks that share a GPU without NCCL; leave one of them out");
+  }
+  if (runtime.nccl_windows) {
+    errors.AddRule({"runtime.nccl_windows", "runtime.nccl_shares_gpus"},
+                   "NCCL makes no windows between ranks that share a GPU; leave one of them out");
+  }
+}
+
 void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
   const proto::RuntimeSpec& given = spec.runtime();
   const RuntimeConfig& runtime = job.runtime;
@@ -455,6 +481,7 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
         {"runtime.deterministic_attention", given.has_deterministic_attention()},
         {"runtime.attention_workspace_bytes", given.has_attention_workspace_bytes()},
         {"runtime.nccl_windows", given.nccl_windows()},
+        {"runtime.nccl_shares_gpus", given.nccl_shares_gpus()},
     };
     for (const auto& [path, is_given] : cuda_only) {
       if (is_given) errors.AddRule({path, "runtime.device"}, "only device CUDA reads it; choose that, or leave it out");
@@ -469,15 +496,12 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
   if (runtime.ops == OpsKind::kReference) {
     errors.AddRule({"runtime.ops", "runtime.device"}, "the REFERENCE ops run on device CPU only; use FAST");
   }
-  if (runtime.collectives == CollectivesKind::kNccl && runtime.ranks_per_device > 1 && job.sharding.ranks > 1) {
-    errors.AddRule({"runtime.collectives", "runtime.ranks_per_device"},
-                   "NCCL needs a GPU of its own for every rank; use collectives IN_PROCESS, or ranks_per_device 1");
-  }
+  CheckSharedGpus(runtime, job.sharding.ranks, errors);
   if (runtime.nccl_windows && job.sharding.ranks == 1) {
     errors.AddRule(
         {"runtime.nccl_windows", "sharding.ranks"},
         "nccl_windows has no effect with one rank, which has no collectives; leave it out, or run more ranks");
-  } else if (runtime.nccl_windows &&
+  } else if (runtime.nccl_windows && !runtime.nccl_shares_gpus &&
              (runtime.collectives == CollectivesKind::kInProcess || runtime.ranks_per_device > 1)) {
     errors.AddRule(
         {"runtime.nccl_windows", "runtime.collectives", "runtime.ranks_per_device"},

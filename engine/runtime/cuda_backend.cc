@@ -148,21 +148,27 @@ class CudaBackend : public Backend {
   absl::StatusOr<Budget> DefaultBudget(int64_t ranks) const override {
     const bool alone = options_.share.ranks == 0;
     SHALE_ASSIGN_OR_RETURN(const GpuRange gpus, Gpus(alone ? ranks : options_.share.ranks));
-    const bool nccl = (gpus.end - gpus.begin > 1 || !alone) && options_.create_group != nullptr;
+    const int64_t sharing = RanksSharing(ranks);
+    // How many have the libraries on one GPU.
+    const int64_t processes = options_.processes_share ? sharing : 1;
+    const bool nccl = (gpus.end - gpus.begin > 1 || processes > 1 || !alone) && options_.create_group != nullptr;
     int64_t least = kNoBudget, left = 0;
     for (int ordinal = gpus.begin; ordinal < gpus.end; ++ordinal) {
       SHALE_ASSIGN_OR_RETURN(const CudaDeviceProperties gpu, runtime_->Properties(ordinal));
       const int64_t libraries =
           kLibraryBytes + (nccl ? kNcclBytes : 0) + (gpu.compute_major >= kBlackwellMajor ? kBlackwellBytes : 0);
-      const int64_t bytes = std::max<int64_t>(0, gpu.total_bytes - libraries);
+      const int64_t bytes = std::max<int64_t>(0, gpu.total_bytes / processes - libraries);
       if (bytes < least) left = libraries;
       least = std::min(least, bytes);
     }
-    const auto divided = [](int64_t by) { return by > 1 ? absl::StrCat(", divided by ", by, " ranks") : ""; };
-    const int64_t sharing = RanksSharing(ranks);
-    return Budget{.bytes = least / sharing,
-                  .origin = absl::StrCat("the GPU's memory less ", left >> 30, " GiB for CUDA and its libraries",
-                                         nccl ? " with NCCL" : "", divided(sharing)),
+    const auto divided = [](int64_t by, absl::string_view who = " ranks") {
+      return by > 1 ? absl::StrCat(", divided by ", by, who) : "";
+    };
+    const std::string libraries = absl::StrCat(left >> 30, " GiB for CUDA and its libraries", nccl ? " with NCCL" : "");
+    return Budget{.bytes = least / (sharing / processes),
+                  .origin = processes > 1 ? absl::StrCat("the GPU's memory", divided(processes, " processes"),
+                                                         ", less ", libraries)
+                                          : absl::StrCat("the GPU's memory less ", libraries, divided(sharing)),
                   .host_bytes = PhysicalMemoryBytes() / 5 * 4 / std::max<int64_t>(1, ranks),
                   .host_origin = absl::StrCat("80 % of this machine's memory", divided(ranks))};
   }
@@ -239,6 +245,12 @@ class CudaBackend : public Backend {
     const int64_t before = share.ranks_before / options_.ranks_per_device;
     const int64_t mine = CeilDivide(std::max(ranks, share.ranks), options_.ranks_per_device);
     const int64_t on_host = std::max(mine, CeilDivide(share.ranks_on_host, options_.ranks_per_device));
+    if (options_.processes_share && share.ranks_on_host > 1 && found >= share.ranks_on_host) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("runtime.nccl_shares_gpus is for tests on a host with fewer GPUs than ranks, and this one has ",
+                       found, " for ", share.ranks_on_host,
+                       "; leave it out, with ranks_per_device 1, or hide GPUs (CUDA_VISIBLE_DEVICES)"));
+    }
     if (on_host <= found) return GpuRange{static_cast<int>(before), static_cast<int>(before + wanted)};
     if (mine == found) return GpuRange{0, static_cast<int>(wanted)};  // The launcher shows each process its own.
     if (on_host > mine) {

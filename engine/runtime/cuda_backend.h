@@ -38,6 +38,9 @@ struct CudaBackendOptions {
   // If empty, the backend uses stream-ordered collectives (sharding/comm/stream_ordered.h), which join the ranks of one
   // process. With several GPUs these require that each GPU can access the memory of the others.
   CudaGroupFactory create_group;
+  // Whether the ranks that share a GPU are processes, each of which has CUDA and its libraries to itself. Refused where
+  // the host has a GPU for each.
+  bool processes_share = false;
   // With other processes of the job on the host, the GPUs of this one begin after those of the processes before it. A
   // launcher may instead let each process see its own GPUs only.
   HostShare share;
@@ -50,8 +53,9 @@ struct CudaBackendOptions {
 // Creates a backend on which rank r of this process uses GPU r / ranks_per_device, in CUDA's numbering of the visible
 // GPUs, counted from the first one of this process. These GPUs must have compute capability 8.0 or newer. DefaultBudget
 // is the memory of the smallest of them, less 2 GiB for CUDA and its libraries, 1 GiB for NCCL if `create_group` joins
-// several GPUs, and 1 GiB on GPUs since Blackwell, divided by the ranks on one GPU. Its part for host memory is 80 % of
-// the machine's memory, divided by all ranks.
+// several GPUs, and 1 GiB on GPUs since Blackwell, divided by the ranks on one GPU. Processes that share a GPU each
+// need these libraries, so there the memory is divided first. The part for host memory is 80 % of the machine's memory,
+// divided by all ranks.
 std::unique_ptr<Backend> CreateCudaBackend(std::shared_ptr<CudaRuntime> runtime, CudaBackendOptions options);
 
 }  // namespace shale

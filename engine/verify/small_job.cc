@@ -84,7 +84,7 @@ void SetDivision(int64_t ranks, int64_t micro_batch, Job& job) {
   job.sharding.shard_ranks = 0;
   job.batch.micro_batch = micro_batch;
   if (ranks > 1) job.runtime.graphs = false;
-  if (ranks == 1) job.runtime.nccl_windows = false;
+  if (ranks == 1) job.runtime.nccl_windows = job.runtime.nccl_shares_gpus = false;
 }
 
 Job GradientJob(const Job& job, const SmallSize& size) {

@@ -20,6 +20,12 @@ namespace shale {
 using NcclComm = void*;
 using NcclWindow = void*;
 
+// Returns "2.30.7" for 23007, the encoding since 2.9.
+inline std::string NcclVersionText(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version % 10000 / 100) + "." +
+         std::to_string(version % 100);
+}
+
 // Identifies a group. One rank creates it and passes it to all others by other means.
 struct NcclUniqueId {
   std::array<char, 128> bytes = {};
@@ -45,6 +51,8 @@ class NcclApi {
  public:
   virtual ~NcclApi() = default;
 
+  // As ncclGetVersion: 23007 for 2.30.7.
+  virtual int Version() const = 0;
   virtual NcclResult GetUniqueId(NcclUniqueId& id) = 0;
   // Begins to create a communicator on the calling thread's current device, with blocking = 0 and splitShare = 0. Sets
   // `comm` unless it fails at once.

@@ -3,13 +3,13 @@
 #include <nccl.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "sharding/comm/nccl/nccl_environment.h"
 
 namespace shale {
 namespace {
@@ -50,8 +50,9 @@ cudaStream_t Stream(cuda::StreamHandle stream) { return static_cast<cudaStream_t
 
 class LoadedNccl final : public NcclApi {
  public:
-  explicit LoadedNccl(const Functions& functions) : nccl_(functions) {}
+  LoadedNccl(const Functions& functions, int version) : nccl_(functions), version_(version) {}
 
+  int Version() const override { return version_; }
   NcclResult GetUniqueId(NcclUniqueId& id) override {
     ncclUniqueId made = {};
     const ncclResult_t result = nccl_.get_unique_id(&made);
@@ -119,20 +120,12 @@ class LoadedNccl final : public NcclApi {
 
  private:
   const Functions nccl_;
+  const int version_;
   std::mutex mutex_;
   std::deque<ncclComm_t> places_;  // One for every communicator ever made. Guarded by mutex_.
 };
 
-std::string Version(int code) {
-  return absl::StrCat(code / 10000, ".", code % 10000 / 100, ".", code % 100);  // The encoding since 2.9.
-}
-
 }  // namespace
-
-void SetNcclEnvironment() {
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
-  setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/0);
-}
 
 absl::StatusOr<std::unique_ptr<NcclApi>> LoadNccl(const LibrarySearch& search) {
   SetNcclEnvironment();
@@ -144,9 +137,9 @@ absl::StatusOr<std::unique_ptr<NcclApi>> LoadNccl(const LibrarySearch& search) {
   SHALE_RETURN_IF_ERROR(library.Bind("ncclGetVersion", functions.get_version));
   int version = 0;
   if (functions.get_version(&version) != ncclSuccess || version < kOldest || version / 10000 != kMajor) {
-    return absl::FailedPreconditionError(absl::StrCat("wanted NCCL ", Version(kOldest), " or newer, below 3, found ",
-                                                      Version(version), " in ", library.path(), "; install ",
-                                                      name.source));
+    return absl::FailedPreconditionError(absl::StrCat("wanted NCCL ", NcclVersionText(kOldest),
+                                                      " or newer, below 3, found ", NcclVersionText(version), " in ",
+                                                      library.path(), "; install ", name.source));
   }
   SHALE_RETURN_IF_ERROR(library.Bind("ncclGetUniqueId", functions.get_unique_id));
   SHALE_RETURN_IF_ERROR(library.Bind("ncclCommInitRankConfig", functions.init_rank));
@@ -163,7 +156,7 @@ absl::StatusOr<std::unique_ptr<NcclApi>> LoadNccl(const LibrarySearch& search) {
   library.Bind("ncclCommWindowDeregister", functions.window_deregister).IgnoreError();
   SHALE_RETURN_IF_ERROR(library.Bind("ncclGetErrorString", functions.error_string));
   SHALE_RETURN_IF_ERROR(library.Bind("ncclGetLastError", functions.last_error));
-  return std::make_unique<LoadedNccl>(functions);
+  return std::make_unique<LoadedNccl>(functions, version);
 }
 
 }  // namespace shale

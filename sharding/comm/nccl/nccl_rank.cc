@@ -3,6 +3,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 
@@ -29,6 +30,12 @@ class Backoff {
   int pauses_ = 0;
 };
 
+// Returns whether NCCL refused ranks because they share a GPU. Until 2.29 it says "Duplicate GPU detected : rank 1 and
+// rank 0 both on CUDA device 1000", since then "Multiple Ranks are using the same GPU/Partition".
+bool TellsOfASharedGpu(const std::string& error) {
+  return absl::StrContains(error, "Duplicate GPU") || absl::StrContains(error, "using the same GPU");
+}
+
 absl::StatusCode CodeOf(NcclResult result) {
   switch (result) {
     case NcclResult::kInvalidArgument:
@@ -53,6 +60,12 @@ absl::Status NcclRank::Waited(const std::string& for_what) const {
 
 absl::Status NcclRank::NcclError(const std::string& during, NcclResult result) {
   const std::string last = nccl_->LastError();
+  if (result == NcclResult::kInvalidUsage && TellsOfASharedGpu(last)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank(), " of ", size(), ": NCCL wants a GPU of its own for every rank, and says: ", last,
+                     "; start fewer processes, or give each another GPU. Tests on too few GPUs: "
+                     "runtime.nccl_shares_gpus"));
+  }
   return absl::Status(CodeOf(result), absl::StrCat("rank ", rank(), " of ", size(), ": NCCL failed in ", during, ": ",
                                                    nccl_->ErrorString(result), last.empty() ? "" : ": ", last,
                                                    "; NCCL_DEBUG=INFO tells more"));

@@ -92,6 +92,8 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
   }
   ExpectRoundTrip(Parse(kDecoderJob, {"runtime.device=CUDA", "memory.offload_state=[MOMENTS, PARAMETERS]"}));
   ExpectRoundTrip(Parse(kDecoderJob, {"runtime={device: CUDA nccl_windows: true}", "sharding.ranks=2"}));
+  ExpectRoundTrip(
+      Parse(kDecoderJob, {"runtime={device: CUDA ranks_per_device: 2 nccl_shares_gpus: true}", "sharding.ranks=2"}));
   ExpectRoundTrip(Parse(kDecoderJob, {"runtime={device: CUDA deterministic_attention: false}"}));
   ExpectRoundTrip(Parse(kDecoderJob, {"runtime={device: CUDA attention_workspace_bytes: 0}"}));
 }

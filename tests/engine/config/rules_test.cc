@@ -382,7 +382,24 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: runtime.ops: the REFERENCE ops run on device CPU only; use FAST"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.ranks_per_device=2", "runtime.collectives=NCCL"},
              "--set: runtime.collectives: NCCL needs a GPU of its own for every rank; use collectives IN_PROCESS, or "
-             "ranks_per_device 1"},
+             "ranks_per_device 1 (tests on too few GPUs: nccl_shares_gpus)"},
+        Rule{{"runtime={device: CUDA nccl_shares_gpus: true}", "sharding.ranks=4", "runtime.ranks_per_device=4"}, ""},
+        Rule{{"runtime={device: CUDA nccl_shares_gpus: true}", "sharding.ranks=4", "runtime.ranks_per_device=4",
+              "runtime.collectives=NCCL"},
+             ""},
+        Rule{{"runtime.nccl_shares_gpus=true", "sharding.ranks=4"},
+             "--set: runtime.nccl_shares_gpus: only device CUDA reads it; choose that, or leave it out"},
+        Rule{{"runtime={device: CUDA nccl_shares_gpus: true}", "sharding.ranks=4"},
+             "--set: runtime.nccl_shares_gpus: nccl_shares_gpus is for tests in which ranks share a GPU, and here none "
+             "do; leave it out, or set ranks_per_device to the number of ranks that share one"},
+        Rule{{"runtime={device: CUDA nccl_shares_gpus: true}", "sharding.ranks=4", "runtime.ranks_per_device=2",
+              "runtime.collectives=IN_PROCESS"},
+             "--set: runtime.nccl_shares_gpus: collectives IN_PROCESS join ranks that share a GPU without NCCL; leave "
+             "one of them out"},
+        Rule{{"runtime={device: CUDA nccl_shares_gpus: true}", "sharding.ranks=4", "runtime.ranks_per_device=2",
+              "runtime.nccl_windows=true"},
+             "--set: runtime.nccl_windows: NCCL makes no windows between ranks that share a GPU; leave one of them "
+             "out"},
         Rule{{"runtime.device=CUDA", "sharding.ranks=1", "runtime.nccl_windows=true"},
              "--set: runtime.nccl_windows: nccl_windows has no effect with one rank, which has no collectives; leave "
              "it out, or run more ranks"},

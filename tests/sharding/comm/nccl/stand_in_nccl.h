@@ -52,6 +52,8 @@ class StandInNccl final : public NcclApi {
   // Makes this an NCCL before 2.27, which has no windows.
   void TakeWindowsAway() { has_windows_ = false; }
 
+  int Version() const override { return has_windows_ ? 22809 : 22602; }
+
   // Returns the collectives that were asked for, such as "rank 0 AllGather 12 of type 0 in place".
   std::vector<std::string> calls() const;
   std::vector<std::string> misuse() const;
