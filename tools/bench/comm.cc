@@ -133,7 +133,8 @@ absl::Status Bench(const Flags& flags, const CommKind& kind, const std::vector<i
   const bool prints = control.process() == 0;
   std::vector<std::string> groups, results;
   for (const int n : ranks) {
-    const int on_each = static_cast<int>(flags.ranks_per_device);
+    const int asked = static_cast<int>(flags.ranks_per_device);
+    const int on_each = asked > 0 ? asked : kind.usual_ranks_per_device;
     const int64_t largest = Divisible(flags.largest_kib * 1024, n);
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<CommGroup> group,
                            CommGroup::Create(kind, n, on_each == 0 ? n : on_each, largest, control));
@@ -191,10 +192,10 @@ int Run(const Flags& flags, const std::vector<CommKind>& kinds, ControlPlane& co
                 kExitUsage);
   }
   if (flags.ranks_per_device > 0 && !kind->shares_devices) {
-    return Fail(
-        absl::InvalidArgumentError(absl::StrCat("--ranks_per_device=", flags.ranks_per_device,
-                                                ": ranks of --device=", flags.device, " share no GPU; leave it out")),
-        kExitUsage);
+    return Fail(absl::InvalidArgumentError(
+                    absl::StrCat("--ranks_per_device=", flags.ranks_per_device, ": ranks of --device=", flags.device,
+                                 " share no GPU unless each is a process (tools/launch); leave it out")),
+                kExitUsage);
   }
   const absl::StatusOr<std::vector<int>> ranks = ParseRanks(flags.ranks, control.processes());
   if (!ranks.ok()) return Fail(ranks.status(), kExitUsage);
@@ -218,8 +219,9 @@ int BenchComm(int argc, char** argv, const std::vector<CommKind>& kinds, Control
   line.Text("device", "NAME", absl::StrCat("One of: ", DeviceNames(kinds), "."), &flags.device);
   line.Text("ranks", "LIST", "Numbers of ranks, from 2 to 64 (default: 2,3,4,8, or the number of processes).",
             &flags.ranks);
-  line.Integer("ranks_per_device", "Ranks that share a GPU, for --device=cuda; 0: all.", 0, 64,
-               &flags.ranks_per_device);
+  line.Integer("ranks_per_device",
+               "Ranks that share a GPU: threads of --device=cuda (0: all), or processes of --device=nccl (0: none).", 0,
+               64, &flags.ranks_per_device);
   line.Integer("smallest_kib", "KiB of the smallest vector.", 1, most_kib, &flags.smallest_kib);
   line.Integer("largest_kib", "KiB of the largest vector; every rank holds two.", 1, most_kib, &flags.largest_kib);
   line.Integer("factor", "Factor from one size to the next.", 2, 1024, &flags.factor);

@@ -36,10 +36,11 @@ struct CommRanks {
 };
 
 struct CommKind {
-  std::string device;            // Its name in --device.
-  bool shares_devices = false;   // Whether ranks may share a device; --ranks_per_device sets how many do.
-  bool host_memory = true;       // Whether the host may write memory that the devices allocate.
-  bool thread_per_rank = false;  // Whether enqueuing waits for the other ranks, so that each needs its own thread.
+  std::string device;              // Its name in --device.
+  bool shares_devices = false;     // Whether ranks may share a device; --ranks_per_device sets how many do.
+  int usual_ranks_per_device = 0;  // Without --ranks_per_device. 0: all.
+  bool host_memory = true;         // Whether the host may write memory that the devices allocate.
+  bool thread_per_rank = false;    // Whether enqueuing waits for the other ranks, so that each needs its own thread.
   std::function<absl::StatusOr<CommRanks>(int ranks, int ranks_per_device)> create;
 };
 

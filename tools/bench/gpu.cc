@@ -59,11 +59,18 @@ class GpuMachine : public OpsMachine {
   const std::unique_ptr<Ops> ops_;
 };
 
-absl::StatusOr<CommRanks> CreateRanks(const CreateGpuBackend& create, const GpuBackendOptions& options) {
+absl::StatusOr<CommRanks> CreateRanks(const CreateGpuBackend& create, const GpuBackendOptions& options, int process) {
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, create(options));
+  const bool alone = options.place.store == nullptr;
   CommRanks made;
-  SHALE_ASSIGN_OR_RETURN(made.devices, backend->CreateDevices(options.ranks, false));
-  SHALE_ASSIGN_OR_RETURN(made.communicators, backend->CreateGroup(GroupMembers::OfOneProcess(made.devices)));
+  SHALE_ASSIGN_OR_RETURN(made.devices, backend->CreateDevices(alone ? options.ranks : 1, false));
+  GroupMembers group = GroupMembers::OfOneProcess(made.devices);
+  if (!alone) {
+    group.name = "all";
+    group.size = options.ranks;
+    group.places = {process};
+  }
+  SHALE_ASSIGN_OR_RETURN(made.communicators, backend->CreateGroup(group));
   made.about = OneLine(backend->Describe(made.devices));
   return made;
 }
@@ -76,11 +83,31 @@ OpsMachineKind GpuOps(CreateGpuBackend create) {
           }};
 }
 
-std::vector<CommKind> GpuComms(CreateGpuBackend create) {
+std::vector<CommKind> GpuComms(CreateGpuBackend create, World* world) {
+  if (world != nullptr && !world->alone()) {
+    const int process = world->place().process;
+    const GpuBackendOptions options = {
+        .nccl = true,
+        .place = {
+            .store = &world->store(),
+            .share = {.ranks = 1, .ranks_before = world->ranks_before_here(), .ranks_on_host = world->ranks_here()}}};
+    const auto rank = [create, options, process](int ranks, int ranks_per_device) {
+      GpuBackendOptions mine = options;
+      mine.ranks = ranks;
+      mine.ranks_per_device = ranks_per_device;
+      return CreateRanks(create, mine, process);
+    };
+    return {{.device = "nccl",
+             .shares_devices = true,
+             .usual_ranks_per_device = 1,
+             .host_memory = false,
+             .thread_per_rank = true,
+             .create = rank}};
+  }
   std::vector<CommKind> kinds;
   for (const bool nccl : {false, true}) {
     const auto ranks = [create, nccl](int ranks, int ranks_per_device) {
-      return CreateRanks(create, {.ranks = ranks, .ranks_per_device = nccl ? 1 : ranks_per_device, .nccl = nccl});
+      return CreateRanks(create, {.ranks = ranks, .ranks_per_device = nccl ? 1 : ranks_per_device, .nccl = nccl}, 0);
     };
     kinds.push_back({.device = nccl ? "nccl" : "cuda",
                      .shares_devices = !nccl,

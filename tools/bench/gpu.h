@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/backends/job_backend.h"
+#include "engine/launch/world.h"
 #include "engine/runtime/backend.h"
 #include "tools/bench/comm.h"
 #include "tools/bench/ops_machine.h"
@@ -17,6 +19,7 @@ struct GpuBackendOptions {
   int ranks = 1;
   int ranks_per_device = 1;
   bool nccl = false;         // Whether NCCL runs the collectives. Otherwise the in-process communicator does.
+  BackendPlace place;        // Of this process, if there are several, of which each has one rank.
   std::string tuning_table;  // File with tuned matmul algorithms; empty for none.
 };
 using CreateGpuBackend = std::function<absl::StatusOr<std::unique_ptr<Backend>>(const GpuBackendOptions&)>;
@@ -24,10 +27,12 @@ using CreateGpuBackend = std::function<absl::StatusOr<std::unique_ptr<Backend>>(
 // Returns the kind "cuda": ops on the first GPU.
 OpsMachineKind GpuOps(CreateGpuBackend create);
 
-// Returns the kinds "cuda" (ranks of this process without NCCL, which may share GPUs) and "nccl" (one rank per GPU).
-std::vector<CommKind> GpuComms(CreateGpuBackend create);
+// Returns the kinds "cuda" (ranks of this process without NCCL, which may share GPUs) and "nccl" (one rank per GPU). If
+// `world` joins several processes, each has a rank of the only kind "nccl", and these may share GPUs. Borrows `world`,
+// which may be null.
+std::vector<CommKind> GpuComms(CreateGpuBackend create, World* world = nullptr);
 
-// Creates the backend as a job does, with CreateBackend of engine/backends.
+// Creates the backend as a job does, with CreateBackendOfProcess of engine/backends.
 absl::StatusOr<std::unique_ptr<Backend>> CreateJobGpuBackend(const GpuBackendOptions& options);
 
 }  // namespace shale

@@ -7,7 +7,8 @@
 #include <cstdio>
 
 #include "absl/strings/string_view.h"
-#include "tools/bench/comm.h"
+#include "engine/launch/world.h"
+#include "tools/bench/comm_world.h"
 #include "tools/bench/formats.h"
 #include "tools/bench/gpu.h"
 #include "tools/bench/ops.h"
@@ -17,7 +18,10 @@
 int main(int argc, char** argv) {
   const absl::string_view which = argc > 1 ? argv[1] : "";
   if (which == "ops") return shale::BenchOps(argc - 1, argv + 1, {shale::GpuOps(shale::CreateJobGpuBackend)});
-  if (which == "comm") return shale::BenchComm(argc - 1, argv + 1, shale::GpuComms(shale::CreateJobGpuBackend));
+  if (which == "comm") {
+    return shale::BenchCommInWorld(
+        argc - 1, argv + 1, [](shale::World& world) { return shale::GpuComms(shale::CreateJobGpuBackend, &world); });
+  }
   if (which == "sweep") return shale::BenchSweep(argc - 1, argv + 1);
   if (which == "formats") return shale::BenchFormats(argc - 1, argv + 1);
   std::fprintf(stderr, "gpu_benches: ops, comm, sweep or formats? Then its flags; gpu_benches ops --help lists them\n");

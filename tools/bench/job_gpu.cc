@@ -9,8 +9,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateJobGpuBackend(const GpuBackendOpt
   job.runtime.device = DeviceType::kCuda;
   job.runtime.ranks_per_device = options.ranks_per_device;
   job.runtime.collectives = options.nccl ? CollectivesKind::kNccl : CollectivesKind::kInProcess;
+  job.runtime.nccl_shares_gpus = options.nccl && options.ranks_per_device > 1;
   job.runtime.tuning_table = options.tuning_table;
-  return CreateBackend(job);
+  return CreateBackendOfProcess(job, options.place);
 }
 
 }  // namespace shale
