@@ -162,7 +162,8 @@ class NcclProcesses : public ::testing::Test {
 
 TEST_F(NcclProcesses, CollectivesOfAllSizesAreRight) {
   const std::unique_ptr<Communicator> communicator = Create();
-  for (const int64_t n : {1, 7, 1000, 100'003, (4 << 20) / size()}) ASSERT_NO_FATAL_FAILURE(CheckCollectives(*communicator, n));
+  for (const int64_t n : {1, 7, 1000, 100'003, (4 << 20) / size()})
+    ASSERT_NO_FATAL_FAILURE(CheckCollectives(*communicator, n));
 }
 
 TEST_F(NcclProcesses, BytesAndIntegersAreExact) {

@@ -137,16 +137,16 @@ NcclResult ProcessNccl::GetUniqueId(NcclUniqueId& id) {
   environment();
   std::string path = folder_ + "/nccl.XXXXXX";
   const int file = mkstemp(path.data());
-  if (file < 0 || path.size() >= id.bytes.size()) return Fail(NcclResult::kSystemError, "no file at " + path);
+  if (file < 0) return Fail(NcclResult::kSystemError, "no file at " + path);
   const bool sized = ftruncate(file, sizeof(Shared)) == 0;
   close(file);
-  std::copy(path.begin(), path.end(), id.bytes.begin());
+  std::copy(path.begin() + std::ssize(folder_), path.end(), id.bytes.begin());
   return sized ? NcclResult::kSuccess : Fail(NcclResult::kSystemError, "no space for " + path);
 }
 
 NcclResult ProcessNccl::CommInitRank(NcclComm& handle, int size, const NcclUniqueId& id, int rank) {
   if (size > kMostRanks) return Fail(NcclResult::kInvalidArgument, "too many ranks");
-  const std::string path = id.bytes.data();
+  const std::string path = folder_ + id.bytes.data();
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
   void* memory = file < 0 ? MAP_FAILED : mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (file >= 0) close(file);
