@@ -17,8 +17,8 @@ status=$?
 
 tests=$(CUDA_VISIBLE_DEVICES= "$program" --gtest_list_tests) || fail "no list of tests"
 for suite in GpuModules Norm/OpConformance MatMul CudaNorms Gpu/DeviceConformance GpuDeviceDeathTest \
-  StreamOrdered/CommunicatorConformance NcclGpuTest NcclProcesses GpuMatMulTest StepLaws MemoryLaws CommunicationLaws GraphLaws \
-  Jobs/JobLaws "$@"; do
+  StreamOrdered/CommunicatorConformance NcclGpuTest NcclProcesses GpuMatMulTest StepLaws MemoryLaws \
+  CommunicationLaws GraphLaws Jobs/JobLaws "$@"; do
   grep -q "^$suite" <<<"$tests" || fail "no tests of $suite"
 done
 

@@ -5,7 +5,7 @@ import re
 PAGES = ["README.md", "tools/README.md", "engine/README.md", "engine/choices.md", "engine/hugging_face/README.md",
          "tools/gpu/README.md", "tools/parity/README.md"]
 BUILT = ["train", "plan", "generate", "evaluate", "export", "tokenize", "inspect_checkpoint"]
-SCRIPTS = ["inspect_run", "launch", "plot_run"]
+SCRIPTS = ["inspect_run", "launch", "plot_run", "try_nccl"]
 
 _OTHERS = ["bazel", "torchrun", "srun", "sbatch", "kubectl", "cp", "echo", "python3", "cc", "FOLDER/run",
            "~/parity_venv/bin/pip", "~/parity_venv/bin/python", "venv/bin/pip"]
@@ -27,6 +27,7 @@ NOT_RUN = [
     (r"bazel run -c opt //(tools/bench|tests/\S+):", "measures for minutes, or writes a table of the repository"),
     (r"tools/bench_", "measures for minutes, most of them with PyTorch"),
     (r"bazel run -c opt //tools:tune\b|.*device.*CUDA", "needs a GPU"),
+    (r"tools/try_nccl|tools/launch (?s:.*)nccl_shares_gpus", "needs a GPU; try_nccl_test runs them on stand-ins"),
     (r"plan +--job=tools/bench/jobs/gpu/", "plans for CUDA, which a build without the toolkit does not"),
     (r"tools/gpu/pack|FOLDER/run", "packs with nvcc, and runs where a GPU is; tests/tools/gpu"),
     (r"torchrun|srun|sbatch|kubectl|tools/cluster/", "needs a cluster; cluster_test runs the launch files"),

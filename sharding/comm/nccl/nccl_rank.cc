@@ -1,5 +1,6 @@
 #include "sharding/comm/nccl/nccl_rank.h"
 
+#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -61,10 +62,11 @@ absl::Status NcclRank::Waited(const std::string& for_what) const {
 absl::Status NcclRank::NcclError(const std::string& during, NcclResult result) {
   const std::string last = nccl_->LastError();
   if (result == NcclResult::kInvalidUsage && TellsOfASharedGpu(last)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank(), " of ", size(), ": NCCL wants a GPU of its own for every rank, and says: ", last,
-                     "; start fewer processes, or give each another GPU. Tests on too few GPUs: "
-                     "runtime.nccl_shares_gpus"));
+    const char* host = std::getenv("NCCL_HOSTID");
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", rank(), " of ", size(), ": NCCL wants a GPU of its own for every rank, and says: ", last,
+        host == nullptr ? "" : absl::StrCat("; NCCL_HOSTID, which is ", host, " here, must differ between processes"),
+        "; start fewer processes, or give each another GPU. Tests on too few GPUs: runtime.nccl_shares_gpus"));
   }
   return absl::Status(CodeOf(result), absl::StrCat("rank ", rank(), " of ", size(), ": NCCL failed in ", during, ": ",
                                                    nccl_->ErrorString(result), last.empty() ? "" : ": ", last,
