@@ -93,7 +93,8 @@ class Backend {
   // the arenas are allocated (see LocalRanks).
   virtual bool warms_up() const { return false; }
 
-  // Returns how much of a device's memory CheckMemory leaves free beside the arenas, for what is taken after it.
+  // Returns how much of a device's memory CheckMemory leaves free beside the arenas, for what is taken after it. The
+  // largest number if nobody can tell what is taken after it.
   virtual int64_t late_bytes() const { return 0; }
 
   // Checks that an arena of `arena_bytes` per rank and late_bytes() fit into the memory that the devices have free now.

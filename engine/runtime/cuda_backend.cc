@@ -1,6 +1,7 @@
 #include "engine/runtime/cuda_backend.h"
 
 #include <algorithm>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -186,7 +187,10 @@ class CudaBackend : public Backend {
 
   bool warms_up() const override { return true; }
 
-  int64_t late_bytes() const override { return kLateBytes; }
+  int64_t late_bytes() const override {
+    // What another process takes of a GPU looks as if this one had taken it.
+    return options_.processes_share ? std::numeric_limits<int64_t>::max() : kLateBytes;
+  }
 
   absl::Status CheckMemory(const std::vector<std::shared_ptr<Device>>& devices, int64_t arena_bytes) const override {
     for (size_t first = 0; first < devices.size();) {

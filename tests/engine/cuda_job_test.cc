@@ -225,6 +225,28 @@ TEST_F(CudaJobTest, TheBudgetLeavesMoreForNcclAndOnBlackwell) {
   EXPECT_EQ(budget(12, true, 2).origin, "the GPU's memory less 4 GiB for CUDA and its libraries with NCCL");
 }
 
+TEST_F(CudaJobTest, EachProcessOnASharedGpuHasItsLibrariesInItsShare) {
+  constexpr int64_t kGi = int64_t{1} << 30;
+  const auto backend = [](int gpus) {
+    CudaBackendOptions options = Options(kRanksPerDevice);
+    options.create_group = [](auto&&...) { return absl::InternalError("makes no group here"); };
+    options.processes_share = true;
+    options.share = {.ranks = 1, .ranks_before = 1, .ranks_on_host = 2};
+    return CreateCudaBackend(
+        std::make_shared<StandInRuntime>(StandInOptions{.devices = gpus, .memory_bytes = 10 * kGi}),
+        std::move(options));
+  };
+  const auto budget = backend(1)->DefaultBudget(2);
+  ASSERT_TRUE(budget.ok()) << budget.status();
+  EXPECT_EQ(budget->bytes, 2 * kGi);
+  EXPECT_EQ(budget->origin,
+            "the GPU's memory, divided by 2 processes, less 3 GiB for CUDA and its libraries with NCCL");
+  EXPECT_TRUE(backend(1)->CreateDevices(1, /*synchronous=*/false).ok());
+  const absl::Status enough = backend(2)->CreateDevices(1, /*synchronous=*/false).status();
+  EXPECT_EQ(enough.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(enough.message()), HasSubstr("this one has 2 for 2; leave it out, with ranks_per_device 1"));
+}
+
 TEST_F(CudaJobTest, AnArenaThatDoesNotFitIsRefusedBeforeTheFirstIsAllocated) {
   std::vector<std::string> overrides = kCuda;
   overrides.push_back("memory.budget_bytes=1000000000");
