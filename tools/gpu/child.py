@@ -1,4 +1,4 @@
-"""Runs one program until it ends, until it times out, or until this process is interrupted."""
+"""Runs programs until they end, until their time is over, or until this process is interrupted."""
 
 import os
 import signal
@@ -27,30 +27,58 @@ class Ended:
         return " | ".join(said[-lines:]) or "it printed nothing"
 
 
+@dataclass
+class Program:
+    """A program to run: output and errors go to the file `log`."""
+    command: list
+    environment: dict
+    log: str
+
+
 def run(command, environment, log, seconds, enough=None, folder=None):
-    """Runs the program, with output and errors going to the file `log`. Kills it and all processes that it started
-    after `seconds`, when enough() returns true, or when this process is interrupted. Returns an Ended. Raises OSError
-    if the program cannot be started."""
-    os.makedirs(os.path.dirname(log), exist_ok=True)
+    """Runs one program as run_all does, and returns its Ended."""
+    return run_all([Program(command, environment, log)], seconds, enough, folder)[0]
+
+
+def run_all(programs, seconds, enough=None, folder=None):
+    """Runs programs side by side until all have ended. Kills them and all processes that they started after `seconds`,
+    when enough() returns true, or when this process is interrupted. Returns an Ended for each. Raises OSError if one
+    cannot be started."""
     began = time.monotonic()
-    with open(log, "w", encoding="utf-8") as output:
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-                                   stderr=subprocess.STDOUT, cwd=folder, start_new_session=True)
+    running, ended = [], {}
     timed_out = ended_by_us = False
     try:
-        while process.poll() is None:
+        for program in programs:
+            running.append(_start(program, folder))
+        while True:
+            for number, process in enumerate(running):
+                if number not in ended and process.poll() is not None:
+                    ended[number] = time.monotonic() - began
+            if len(ended) == len(running):
+                break
             timed_out = time.monotonic() - began > seconds
             ended_by_us = not timed_out and enough is not None and enough()
             if timed_out or ended_by_us:
                 break
             time.sleep(_POLL_SECONDS)
     finally:
-        kill_group(process.pid)
-        process.wait()
-    return Ended(process.returncode, time.monotonic() - began, timed_out, ended_by_us, log)
+        for process in running:
+            _kill_group(process.pid)
+            process.wait()
+    whole = time.monotonic() - began
+    return [Ended(process.returncode, ended.get(number, whole), timed_out and number not in ended,
+                  ended_by_us and number not in ended, program.log)
+            for number, (program, process) in enumerate(zip(programs, running))]
 
 
-def kill_group(pid):
+def _start(program, folder):
+    os.makedirs(os.path.dirname(program.log), exist_ok=True)
+    with open(program.log, "w", encoding="utf-8") as output:
+        return subprocess.Popen(program.command, env=program.environment, stdin=subprocess.DEVNULL, stdout=output,
+                                stderr=subprocess.STDOUT, cwd=folder, start_new_session=True)
+
+
+def _kill_group(pid):
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,36 +1,19 @@
-"""Estimates how many seconds items take, for --list. An H200 took about as long for tests and to start; the rest was
-not measured. The numbers only tell minutes from hours."""
+"""Estimates how many seconds items take. An H200 took as long to start a program, for tests and for training rows."""
 
-from gpu import plans
-
-START = 3             # A program starts, and loads kernels and libraries.
-MODULES = 5
-PLAN = 1
-TUNE = 120
-OPS = 90
-SUSTAINED = 60        # What --sustained_seconds adds.
-COMM = 90
-_CASE = 0.03          # A test case of an op or a device.
-_LAW = 5              # A test case of a law of training steps.
-_SANITIZED_CASE = 3   # A test case under a tool of compute-sanitizer, which loads kernels lazily.
-_LOAD = 15            # The weights of a model are initialized, and its matmuls and attention run once.
-_SEARCH = 1200        # torch_fsdp2.py starts no trial after this time.
-# The fractions of the peak that steps reach, and the peak of a GPU that is not known.
-_ENGINE_RATE, _TORCH_RATE, _UNKNOWN_PEAK = 0.5, 0.4, 100e12
+CALL = 10      # A call unpacks programs, looks for libraries and Python, and plans.
+CLOSE = 5      # It stops a program, and writes its results.
+_START = 3     # A program starts, and loads kernels and libraries.
+_LOAD = 4      # A model's matmuls and attention run once.
+_LOAD_PARAMETER = 4.5e-9  # Its weights are filled.
+_RATE, _UNKNOWN_PEAK = 0.4, 100e12  # The fraction of the peak that steps reach, and the peak of an unknown GPU.
+_UNPLANNED = 60
+_FLOPS_OF_PARAMETER = 6  # FLOPs of a token.
+SANITIZED_CASE = 3
 
 
-def tests(cases, laws, sanitizer=None):
-    return START + cases * (_SANITIZED_CASE if sanitizer else _LAW if laws else _CASE)
-
-
-def _steps(kit, flops, rate):
-    peak = plans.peak_flops(kit.gpus[0]) or _UNKNOWN_PEAK
-    return (kit.warmup + kit.steps) * flops / (rate * peak)
-
-
-def train(kit, plan):
-    return START + _LOAD + _steps(kit, plan.step_flops, _ENGINE_RATE)
-
-
-def torch(kit, plan):
-    return _SEARCH + START + _LOAD + _steps(kit, plan.step_flops, _TORCH_RATE)
+def train(plan, peak, steps):
+    """Returns the seconds of a run of `steps` steps."""
+    if plan is None or not plan.token_flops:
+        return _UNPLANNED
+    load = _LOAD + _LOAD_PARAMETER * plan.token_flops / _FLOPS_OF_PARAMETER
+    return _START + load + steps * plan.step_tokens * plan.token_flops / (_RATE * (peak or _UNKNOWN_PEAK))

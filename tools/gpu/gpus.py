@@ -13,8 +13,9 @@ _COMPUTE_MAJOR, _COMPUTE_MINOR = 75, 76
 
 @dataclass
 class Gpus:
-    """The GPUs of a machine in CUDA's order, each with "name", "bytes" and "compute" (its compute capability, "9.0"),
-    and the newest CUDA that the driver supports ("13.0")."""
+    """The GPUs of a machine in CUDA's order, each with "name", "bytes", "compute" (its compute capability, "9.0") and
+    "bus" (its place on the PCI bus, by which the driver's tools know it), and the newest CUDA that the driver supports
+    ("13.0")."""
     all: list
     driver: str
 
@@ -42,14 +43,15 @@ def find():
     found = []
     for ordinal in range(count.value):
         device, name, size = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
-        major, minor = ctypes.c_int(), ctypes.c_int()
+        major, minor, bus = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(32)
         driver.cuDeviceGet(ctypes.byref(device), ordinal)
         driver.cuDeviceGetName(name, 256, device)
         driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
         driver.cuDeviceGetAttribute(ctypes.byref(major), _COMPUTE_MAJOR, device)
         driver.cuDeviceGetAttribute(ctypes.byref(minor), _COMPUTE_MINOR, device)
+        driver.cuDeviceGetPCIBusId(bus, 32, device)
         found.append({"name": name.value.decode(errors="replace"), "bytes": size.value,
-                      "compute": f"{major.value}.{minor.value}"})
+                      "compute": f"{major.value}.{minor.value}", "bus": bus.value.decode()})
     return Gpus(found, f"{version.value // 1000}.{version.value % 1000 // 10}")
 
 
@@ -69,7 +71,7 @@ def described(description):
         except ValueError as error:
             raise ValueError(f"--gpu={description} is not JSON: {error}") from None
     try:
-        return Gpus([{"name": gpu["name"], "bytes": int(gpu["gib"] * 2**30), "compute": gpu["compute"]}
+        return Gpus([{"name": gpu["name"], "bytes": int(gpu["gib"] * 2**30), "compute": gpu["compute"], "bus": ""}
                      for gpu in machine["gpus"]], machine["driver"])
     except (KeyError, TypeError) as error:
         raise ValueError(f'--gpu={description} wants {{"driver": "13.0", "gpus": [{{"name": .., "gib": .., '

@@ -1,11 +1,10 @@
-"""Fits the presets to a GPU: their budget, their plans under it, and the GPU's peak FLOP/s."""
+"""Fits training runs to a GPU: their budget, their plans under it, and the GPU's peak FLOP/s."""
 
-import os
 import re
 from dataclasses import dataclass
 
 from bench.train import textproto
-from gpu import child, store
+from gpu import child, expected, store
 
 # What CUDA and its libraries may take of a GPU's memory, and how much more on GPUs since Blackwell, and if NCCL joins
 # several GPUs. The engine leaves as much if a job sets no budget (DefaultBudget in engine/runtime/cuda_backend.cc). On
@@ -31,19 +30,15 @@ def peak_flops(gpu):
 
 @dataclass
 class Plan:
-    """What `plan` says of a preset. A preset that was refused has neither bytes nor FLOPs."""
-    ended: child.Ended = None
-    text: str = ""
-    refused: str = ""      # Why it does not fit, with the plan's figure.
-    bytes: int = 0         # A rank's arena.
-    step_flops: float = 0  # FLOPs of a step that count for MFU.
-
-
-NONE = Plan()  # Of a kit without `plan`.
+    """What `plan` says of a training run. A run that was refused has neither bytes nor FLOPs."""
+    refused: str = ""       # Why it does not fit, with the plan's figure.
+    bytes: int = 0          # A rank's arena.
+    token_flops: float = 0  # FLOPs of a token that count for MFU.
+    step_tokens: int = 0
 
 
 def settings(gpu):
-    """Returns the settings of all presets on this GPU."""
+    """Returns the settings of all runs on this GPU."""
     peak = peak_flops(gpu)
     return {"memory.budget_bytes": str(budget_bytes(gpu)), **({"telemetry.peak_flops": f"{peak:.0f}"} if peak else {})}
 
@@ -52,27 +47,53 @@ def sets(values):
     return [f"--set={name}={value}" for name, value in values.items()]
 
 
-def plan(kit, preset, seconds=120):
-    """Plans the preset on the first GPU. This uses no GPU."""
-    log = kit.log(f"plan/{preset}")
-    ended = child.run([kit.program("plan"), f"--job={kit.job(preset)}", *sets(settings(kit.gpus[0]))],
-                      kit.environment, log, seconds, folder=kit.out)
-    text = store.read(log)
+def fit(kit, items):
+    """Plans the items that train, side by side. This uses no GPU. Sets their plans and the seconds that they are
+    expected to take, and skips those that do not fit or that `plan` refuses. Without `plan` in the kit no run is
+    planned."""
+    training = [item for item in items if item.job]
+    if kit.has("plan"):
+        child.run_all([_program(kit, item) for item in training], seconds=120, folder=kit.out)
+    for item in training:
+        preset, values, steps = item.job
+        if kit.has("plan"):
+            item.plan = read(store.read(_log(kit, item)))
+            item.plan.step_tokens = _step_tokens(kit, preset, values)
+            item.skip = item.skip or item.plan.refused
+        item.expected = expected.train(item.plan, peak_flops(kit.gpus[0]), steps)
+
+
+def _log(kit, item):
+    return kit.log(f"plan/{item.name}")
+
+
+def _program(kit, item):
+    preset, values, _ = item.job
+    command = [kit.program("plan"), f"--job={kit.job(preset)}", *sets({**settings(kit.gpus[0]), **values})]
+    return child.Program(command, kit.environment, _log(kit, item))
+
+
+def read(text):
+    """Returns the Plan that the output of `plan` tells."""
     words = " ".join(text.split())
     if refused := re.search(r"needs .* per rank, budget [^,]*", words):
-        return Plan(ended, text, refused=f"it {refused[0]}")
+        return Plan(refused=f"it {refused[0]}")
+    arena = re.search(r"one arena a rank of [^(]*\(([\d,]+) bytes\)", words)
+    if not arena:
+        return Plan(refused=f"it has no plan: {words[-300:] or 'plan printed nothing'}")
     per_token = re.search(r"MFU counts ([\d.]+) ([KMGTP]?)FLOP a token", words)
-    flops = float(per_token[1]) * _UNITS[per_token[2]] * tokens_per_step(kit, preset) if per_token else 0
-    return Plan(ended, text, bytes=planned_bytes(text) or 0, step_flops=flops)
+    return Plan(bytes=int(arena[1].replace(",", "")),
+                token_flops=float(per_token[1]) * _UNITS[per_token[2]] if per_token else 0)
 
 
-def planned_bytes(text):
-    """Returns the bytes of a rank's arena from the output of `plan`, or None if it names none."""
-    found = re.search(r"one arena a rank of [^(]*\(([\d,]+) bytes\)", " ".join(text.split()))
-    return int(found[1].replace(",", "")) if found else None
-
-
-def tokens_per_step(kit, preset):
+def _batch(kit, preset):
     with open(kit.job(preset), encoding="utf-8") as file:
-        batch = textproto.parse(file.read())["batch"]
-    return batch["global_batch"] * batch["sequence_length"]
+        return textproto.parse(file.read())["batch"]
+
+
+def sequence_length(kit, preset):
+    return _batch(kit, preset)["sequence_length"]
+
+
+def _step_tokens(kit, preset, values):
+    return int(values.get("batch.global_batch", _batch(kit, preset)["global_batch"])) * sequence_length(kit, preset)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 
 PASSED, FAILED, SKIPPED, CUT = "passed", "failed", "skipped", "cut"
 # An item that began this many times without an end is taken for the cause, and fails.
@@ -24,6 +23,11 @@ def write_durably(path, text):
         os.close(folder)
 
 
+def dumps(value):
+    """Returns a value as JSON in one line."""
+    return json.dumps(value, allow_nan=False)
+
+
 def read(path):
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
@@ -39,11 +43,10 @@ def remove(path):
 
 class Store:
     """The report.json of a folder: {"machine": {..}, "items": {name: {"commit", "status", "about", "seconds", "result",
-    "begun"}}}. Results of another commit do not count. They stay until the item begins again.
-    begin() and end() are safe for concurrent use; whoever reads several items beside them holds `lock`."""
+    "clocks", "begun", "cuts"}}}, an item on each line. Results of another commit do not count. They stay until the item
+    begins again. The file is replaced whenever an item begins or ends."""
 
     def __init__(self, folder, commit):
-        self.lock = threading.RLock()
         self.commit = commit
         self.path = os.path.join(folder, "report.json")
         self.data = {"machine": {}, "items": {}}
@@ -77,20 +80,18 @@ class Store:
 
     def begin(self, name):
         """Marks the item as begun. If it was begun too often without an end, marks it as failed and returns False."""
-        with self.lock:
-            begun = self.item(name).get("begun", 0)
-            if begun >= MOST_BEGUN:
-                self.end(name, {"status": FAILED, "about": f"the whole kit ended while this item ran, {begun} times"})
-                return False
-            self.data["items"][name] = {**self.item(name), "commit": self.commit, "begun": begun + 1}
-            self._write()
-            return True
+        begun = self.item(name).get("begun", 0)
+        if begun >= MOST_BEGUN:
+            self.end(name, {"status": FAILED, "about": f"the whole kit ended while this item ran, {begun} times"})
+            return False
+        self.data["items"][name] = {**self.item(name), "commit": self.commit, "begun": begun + 1}
+        self._write()
+        return True
 
     def end(self, name, outcome):
-        with self.lock:
-            kept = {"cuts": self.item(name).get("cuts", 0) + 1} if outcome["status"] == CUT else {}
-            self.data["items"][name] = {"commit": self.commit, **outcome, **kept}
-            self._write()
+        cuts = {"cuts": self.item(name).get("cuts", 0) + 1} if outcome["status"] == CUT else {}
+        self.data["items"][name] = {"commit": self.commit, **outcome, **cuts}
+        self._write()
 
     def forget(self, name):
         self.data["items"].pop(name, None)
@@ -100,4 +101,5 @@ class Store:
         self._write()
 
     def _write(self):
-        write_durably(self.path, json.dumps(self.data, indent=1) + "\n")
+        items = ",\n  ".join(f"{dumps(name)}: {json.dumps(item)}" for name, item in self.data["items"].items())
+        write_durably(self.path, f'{{"machine": {dumps(self.data["machine"])},\n "items": {{\n  {items}\n}}}}\n')

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Tests which libraries of a machine the GPU kit uses, and that its interruptions leave no program behind."""
+"""Tests which libraries of a machine the GPU kit uses, and that no program that it runs outlives its time."""
 
 import os
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, "tools")
 
@@ -47,17 +48,54 @@ class MachineTest(unittest.TestCase):
         self.assertEqual(found, {"cuDNN": new})
         self.assertEqual(machine.version_of("cuDNN", os.path.join(old, "libcudnn.so.9")), 0)
 
-    def test_interruptions_leave_no_program_behind(self):
-        path = os.path.join(self.folder, "pid")
 
+class ChildTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        patch = mock.patch.object(child, "_POLL_SECONDS", 0.01)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def program(self, script, name="log"):
+        return child.Program(["sh", "-c", script], dict(os.environ), os.path.join(self.folder, name))
+
+    def pid(self):
+        path = os.path.join(self.folder, "pid")
+        if not os.path.exists(path):
+            return 0
+        with open(path, encoding="utf-8") as file:
+            return int(file.read() or 0)
+
+    def waits(self):
+        return self.program(f"echo $$ > {self.folder}/pid; exec sleep 1000", "waits")
+
+    def assert_ended(self):
+        with self.assertRaises(ProcessLookupError):
+            os.kill(self.pid(), 0)
+
+    def test_interruptions_leave_no_program_behind(self):
         def interrupt():
-            if os.path.exists(path) and os.path.getsize(path) > 0:
+            if self.pid():
                 raise KeyboardInterrupt
         with self.assertRaises(KeyboardInterrupt):
-            child.run(["sh", "-c", f"echo $$ > {path}; exec sleep 1000"],
-                      dict(os.environ), os.path.join(self.folder, "log"), 100, interrupt)
-        with open(path, encoding="utf-8") as file, self.assertRaises(ProcessLookupError):
-            os.kill(int(file.read()), 0)
+            child.run_all([self.waits()], 100, interrupt)
+        self.assert_ended()
+
+    def test_programs_run_side_by_side_and_those_that_last_too_long_are_killed(self):
+        # Each of the two ends only if the other runs too.
+        pair = [self.program(f"echo > {self.folder}/{own}; until [ -e {self.folder}/{other} ]; do sleep 0.01; done; "
+                             f"echo said; exit {code}", own) for own, other, code in (("a", "b", 0), ("b", "a", 3))]
+        ended = child.run_all([*pair, self.waits()], 0.5)
+        self.assertEqual([(one.code, one.timed_out, one.tail()) for one in ended],
+                         [(0, False, "said"), (3, False, "said"), (-9, True, "it printed nothing")])
+        self.assert_ended()
+
+    def test_a_program_ends_when_there_is_enough(self):
+        ended = child.run_all([self.waits()], 100, lambda: self.pid() > 0)[0]
+        self.assertEqual((ended.enough, ended.timed_out), (True, False))
+        self.assert_ended()
 
 
 if __name__ == "__main__":

@@ -6,34 +6,19 @@ import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr
 from unittest import mock
 
 _TOOLS = os.path.abspath("tools")
-sys.path.insert(0, _TOOLS)
+sys.path[:0] = ["tools", "tests/tools/gpu"]
 
-from gpu import child, gpus, items, main, needs, plans  # noqa: E402
+from fake_kit import KitCase  # noqa: E402
+from gpu import gpus, main, needs, orders, plans  # noqa: E402
 
-# Plans with the bytes that the presets had when this test was written.
-_PLAN = r"""
-import os, sys
-need = {"0_5b": 27433708296, "1_5b": 64074600456, "3b": 106198074376, "7b": 135443899400, "8b": 142033912840}
-flags = [a.split("=", 1)[1] for a in sys.argv[1:]]
-needs = next(size for name, size in need.items() if name in os.path.basename(flags[0]))
-budget = next(int(flag.split("=")[1]) for flag in flags if flag.startswith("memory.budget_bytes="))
-if needs > budget:
-    sys.exit(f"plan: needs {needs / 2**30:.1f} GiB per rank, budget {budget / 2**30:.1f} GiB, too little; fits with ..")
-print(f"  memory  one arena a rank of {needs / 2**30:.1f} GiB ({needs:,} bytes): training uses all\n"
-      "  arithmetic  a step of one rank: forward 1 TFLOP; MFU counts 3.10\n     GFLOP a token")
-"""
-_GPU_TESTS = r"""
-print("GpuModules.\n  A\nMatMul.\n  A\n  B\nStepLaws.\n  A")
-"""
 # A driver with two GPUs. The signatures are those of cuda.h.
 _DRIVER = r"""
 #include <stddef.h>
@@ -43,6 +28,7 @@ int cuDriverGetVersion(int* version) { *version = 13010; return 0; }
 int cuDeviceGetCount(int* count) { *count = 2; return 0; }
 int cuDeviceGet(int* device, int ordinal) { *device = 40 + ordinal; return 0; }
 int cuDeviceGetName(char* name, int length, int device) { strncpy(name, device == 40 ? "A" : "B", length); return 0; }
+int cuDeviceGetPCIBusId(char* bus, int length, int device) { strncpy(bus, "0:A", length); return device - 40; }
 int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = (size_t)device << 30; return 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
   *value = attribute == 75 ? device - 31 : attribute == 76 ? 3 : -1;  // Major and minor compute capability.
@@ -50,52 +36,34 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
 }
 """
 _ARCH = "80+ptx,90a,100,120"
-_EVERY_SHAPE = ("qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_3b", "qwen2_5_7b", "llama3_8b")
 
 
-class ListTest(unittest.TestCase):
+class ListTest(KitCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
-        self.addCleanup(folder.cleanup)
-        self.root = folder.name
-        os.mkdir(os.path.join(self.root, "bin"))
-        for name, code in (("plan", _PLAN), ("gpu_tests", _GPU_TESTS), ("train", ""), ("bench", ""), ("tune", "")):
-            path = os.path.join(self.root, "bin", name)
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(f"#!{sys.executable} -IS\n{code}")  # Starts in half the time.
-            os.chmod(path, 0o755)
-        shutil.copytree(os.path.join(_TOOLS, "bench/jobs/gpu"), os.path.join(self.root, "jobs"))
-        patch = mock.patch.object(child, "_POLL_SECONDS", 0.01)
-        patch.start()
-        self.addCleanup(patch.stop)
+        super().setUp()
         self.pack()
 
     def pack(self, **more):
-        with open(os.path.join(self.root, "kit.json"), "w", encoding="utf-8") as file:
-            json.dump({"commit": "aaa", "arch": _ARCH, **more}, file)
+        self.write("kit.json", json.dumps({"commit": "aaa", "arch": _ARCH, **more}))
 
     def call(self, *arguments):
-        said, errors = io.StringIO(), io.StringIO()
-        with redirect_stdout(said), redirect_stderr(errors):
-            code = main.main(self.root, [f"--out={self.root}/out", *arguments], lambda: self.fail("looked for GPUs"))
-        self.assertFalse(os.path.exists(os.path.join(self.root, "out")))
-        return code, said.getvalue() + errors.getvalue()
+        made = super().call(*arguments, find=lambda: self.fail("looked for GPUs"))
+        self.assertFalse(os.path.exists(self.out))
+        return made
 
-    def listed(self, machine):
+    def listed(self, machine, *arguments):
         """Returns the lines that tell about the machine, a map from item to what is said of it, and the last line."""
-        code, said = self.call("--list", f"--gpu={machine}")
+        code, said = self.call("--list", f"--gpu={machine}", *arguments)
         self.assertEqual(code, 0, said)
         *lines, last = said.splitlines()
         found = dict(re.fullmatch(r"(\S+)  +(.*)", line).groups() for line in lines if "/" in line.split()[0])
         return [line for line in lines if "/" not in line.split()[0]], found, last
 
     def trained(self, found):
-        """Returns the shapes that are trained, and checks that all items of a shape are to do or none is."""
+        """Returns the shapes of which presets are trained as they are."""
         shapes = []
-        for shape in _EVERY_SHAPE:
-            names = [f"{kind}/{shape}_{sequence}" for sequence in (1024, 4096)
-                     for kind in ("plan", "tune", "train", "train_graphs", "torch")]
-            skips = {found[name].startswith("to skip: it needs ") for name in names}
+        for shape in orders.SHAPES:
+            skips = {found[f"train/{shape}_{sequence}"].startswith("to skip: it needs ") for sequence in (1024, 4096)}
             self.assertEqual(len(skips), 1, shape)
             shapes += [] if skips.pop() else [shape]
         return shapes
@@ -104,46 +72,60 @@ class ListTest(unittest.TestCase):
         for machine, shapes in (("h100", 2), ("a100_40gb", 1), ("h200", 5), ("b200", 5), ("rtx_5090", 1),
                                 ("two_kinds", 2)):
             with self.subTest(machine):
-                _, found, last = self.listed(machine)
-                self.assertEqual(self.trained(found), list(_EVERY_SHAPE[:shapes]))
-                skips = (5 - shapes) * 10 + (4 if machine == "two_kinds" else 0)
-                self.assertRegex(last, rf"^{len(found)} items: {len(found) - skips} to do in about [\d.]+ hours, "
-                                       rf"{skips} skipped\. Minutes are estimates\.$")
+                self.assertEqual(self.trained(self.listed(machine, "--order=hours", "--order=speed")[1]),
+                                 list(orders.SHAPES[:shapes]))
+
+    def test_the_order_for_80_gb_fits_them_and_no_less(self):
+        skips = {machine: sum(said.startswith("to skip") for said in self.listed(machine, "--order=h100")[1].values())
+                 for machine in ("h100", "h200", "a100_40gb")}
+        self.assertEqual(skips, {"h100": 0, "h200": 0, "a100_40gb": 6})
+
+    def test_the_plan_of_an_order_has_seconds_and_tells_where_each_call_ends(self):
+        about, found, last = self.listed("h200", "--order=speed")
+        self.assertEqual(found["test/ops"], "60 s       85 s  to do")
+        # 7 steps of 65,536 tokens at 3.1 GFLOP and 0.4 of 989.4 TFLOP/s, and 9 s to start.
+        self.assertRegex(found["train/qwen2_5_0_5b_1024"], r"^ *13 s +\d+ s  to do$")
+        ends = [re.fullmatch(r"---- call (\d) ends after (\d+) s", line) for line in about[3:]]
+        self.assertEqual([end[1] for end in ends], ["1", "2"])
+        self.assertLessEqual(int(ends[0][2]), 400)
+        self.assertLessEqual(int(ends[1][2]), 300)
+        self.assertRegex(last, rf"^{len(found)} items: {len(found)} to do in about \d+ s and 2 calls, 0 skipped\. "
+                               r"Seconds are estimates\.$")
+        short = self.listed("h200", "--order=speed", "--budget_seconds=50")
+        self.assertEqual(short[1]["test/ops"], "60 s, more than a call of 50 s has")
+        self.assertIn("and 1 call,", self.listed("h200", "--order=speed", "--budget_seconds=9999")[2])
 
     def test_what_is_skipped_says_what_the_plan_needs_and_the_gpu_has(self):
-        about, found, _ = self.listed("h100")
-        self.assertEqual(about, [
+        about, found, _ = self.listed("h100", "--order=speed")
+        self.assertEqual(about[:3], [
             "gpus     NVIDIA H100 80GB HBM3, 79.1 GiB, compute capability 9.0, runs sm_90a",
             "driver   for CUDA 13.0",
             "jobs     on GPU 0 alone, with a budget of 77.1 GiB; MFU against 989.4 TFLOP/s"])
         self.assertEqual(found["train/qwen2_5_3b_1024"], "to skip: it needs 98.9 GiB per rank, budget 77.1 GiB")
-        self.assertEqual(found["torch/qwen2_5_3b_1024"], "to skip: it needs 98.9 GiB per rank, budget 77.1 GiB, so it "
-                                                         "would be compared with nothing")
-        # 7 steps of 524,288 tokens at 3.1 GFLOP and half of 989.4 TFLOP/s, and 18 s to start.
-        self.assertEqual(found["train/qwen2_5_0_5b_1024"], "to do, 0.7 min")
         self.assertEqual(next(iter(found)), "modules/0")
 
+    # A job that the engine refuses for another reason than memory was tried, and took seconds of a visit to fail.
+    def test_a_job_without_a_plan_is_skipped_with_what_plan_says(self):
+        self.programs.instead["plan"] = lambda call: call.print("plan: data.packing: nothing begins a document") or 2
+        self.assertEqual(self.listed("h200", "--order=speed")[1]["train/qwen2_5_0_5b_1024"],
+                         "to skip: it has no plan: plan: data.packing: nothing begins a document")
+
     def test_blackwell_leaves_more_to_libraries_and_so_does_nccl(self):
-        self.assertIn(", with a budget of 175.3 GiB;", self.listed("b200")[0][2])
+        self.assertIn(", with a budget of 175.3 GiB;", self.listed("b200", "--order=nccl")[0][2])
         gpu = {"name": "A", "bytes": 80 << 30, "compute": "9.0"}
         self.assertEqual(plans.budget_bytes(gpu, nccl=True), 77 << 30)
 
-    def test_what_measures_comes_before_compute_sanitizer(self):
-        names = [name.split("/")[0] for name in self.listed("h200")[1]]
-        self.assertEqual(list(dict.fromkeys(names)), ["modules", "test", "plan", "tune", "ops", "comm", "loading",
-                                                      "train", "train_graphs", "torch", "memcheck", "racecheck"])
-
     def test_each_gpu_runs_its_own_code(self):
         for machine, code in (("a100_40gb", "sm_80"), ("h200", "sm_90a"), ("b200", "sm_100"), ("rtx_5090", "sm_120")):
-            self.assertTrue(self.listed(machine)[0][0].endswith(f", runs {code}"), machine)
+            self.assertTrue(self.listed(machine, "--order=nccl")[0][0].endswith(f", runs {code}"), machine)
 
     def test_gpus_of_different_kinds_are_each_tried_and_not_measured_together(self):
-        _, found, _ = self.listed("two_kinds")
+        _, found, _ = self.listed("two_kinds", "--order=nccl")
         self.assertEqual([name for name in found if name.startswith("modules/")], ["modules/0", "modules/1"])
-        for name in ("comm/peers", "comm/nccl", "loading/nccl", "loading/nccl_windows"):
+        for name in ("comm/peers", "comm/nccl", "train/qwen2_5_0_5b_1024/nccl", "train/qwen2_5_0_5b_1024/nccl_windows"):
             self.assertEqual(found[name], "to skip: the GPUs are of different kinds (NVIDIA H100 80GB HBM3, "
                                           "NVIDIA A100-SXM4-40GB); choose those of one kind with CUDA_VISIBLE_DEVICES")
-        self.assertTrue(found["comm/in_process"].startswith("to do"))
+        self.assertTrue(found["comm/in_process"].endswith("to do"))
 
     def refused(self, wanted, *arguments):
         code, said = self.call("--list", *arguments)
@@ -161,8 +143,9 @@ class ListTest(unittest.TestCase):
 
     def test_a_system_that_is_too_old_is_one_line_before_all_others(self):
         self.pack(needs={"GLIBC": "2.99", "GLIBCXX": "3.4.9"})
-        self.refused("run: this system is too old for the kit: wanted glibc with GLIBC_2.99, found GLIBC_",
-                     "--gpu=old_driver")
+        with mock.patch.object(needs, "versions_here", lambda folders: {"GLIBC": "2.36", "GLIBCXX": "3.4.30"}):
+            self.refused("run: this system is too old for the kit: wanted glibc with GLIBC_2.99, found GLIBC_2.36; use",
+                         "--gpu=old_driver")
 
     def test_descriptions_in_files_and_wrong_ones(self):
         path = os.path.join(self.root, "mine.json")
@@ -173,7 +156,7 @@ class ListTest(unittest.TestCase):
         self.refused("there is no such file, and the known names are h100, a100_40gb, ", "--gpu=mine")
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"driver": "13.1", "gpus": [{"name": "NVIDIA L4", "gib": 22.0, "compute": "8.9"}]}, file)
-        about, found, _ = self.listed(path)
+        about, found, _ = self.listed(path, "--order=hours", "--order=speed")
         self.assertEqual(about[0], "gpus     NVIDIA L4, 22.0 GiB, compute capability 8.9, runs sm_80")
         self.assertIn("MFU against the rate of a matmul that the engine measures", about[2])
         self.assertEqual(self.trained(found), [])
@@ -193,8 +176,9 @@ class DriverTest(unittest.TestCase):
             said = subprocess.run([sys.executable, "-c", "from gpu import gpus; print(gpus.find())"], check=True,
                                   env={**os.environ, "LD_LIBRARY_PATH": folder, "PYTHONPATH": _TOOLS},
                                   capture_output=True, text=True).stdout.strip()
-        self.assertEqual(said, repr(gpus.Gpus([{"name": "A", "bytes": 40 << 30, "compute": "9.3"},
-                                               {"name": "B", "bytes": 41 << 30, "compute": "10.3"}], "13.1")))
+        self.assertEqual(said, repr(gpus.Gpus([{"name": "A", "bytes": 40 << 30, "compute": "9.3", "bus": "0:A"},
+                                               {"name": "B", "bytes": 41 << 30, "compute": "10.3", "bus": "0:A"}],
+                                              "13.1")))
 
 
 class NeedsTest(unittest.TestCase):
@@ -233,9 +217,6 @@ class NeedsTest(unittest.TestCase):
                            ("NVIDIA GB200", None), ("NVIDIA GeForce RTX 5090", 209.5e12),
                            ("NVIDIA GeForce RTX 5090 Laptop GPU", None), ("NVIDIA L4", None)):
             self.assertEqual(plans.peak_flops({"name": name}), peak, name)
-
-    def test_every_preset_has_a_shape_of_this_test(self):
-        self.assertEqual(set(items.PRESETS), {f"{shape}_{s}" for shape in _EVERY_SHAPE for s in (1024, 4096)})
 
 
 if __name__ == "__main__":

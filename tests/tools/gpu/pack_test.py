@@ -12,7 +12,7 @@ import unittest
 _TOOLS = os.path.abspath("tools")
 sys.path.insert(0, _TOOLS)
 
-from gpu import items  # noqa: E402
+from gpu import kit, orders  # noqa: E402
 
 
 class PackTest(unittest.TestCase):
@@ -21,7 +21,7 @@ class PackTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder, self.programs = os.path.join(folder.name, "kit"), os.path.join(folder.name, "programs")
         os.mkdir(self.programs)
-        for name in ("gpu_tests", "train", "plan", "tune", "bench"):
+        for name in ("gpu_tests", "train", "plan", "tune", "bench", "generate", "evaluate"):
             shutil.copy("/bin/true", os.path.join(self.programs, name))
 
     def pack(self, *arguments):
@@ -31,10 +31,10 @@ class PackTest(unittest.TestCase):
     def test_a_kit_has_all_that_run_needs(self):
         packed = self.pack("--without=tune")
         self.assertEqual(packed.returncode, 0, packed.stderr)
-        self.assertEqual(os.listdir(os.path.join(self.folder, "bin")), [items.PROGRAMS])
-        with tarfile.open(os.path.join(self.folder, "bin", items.PROGRAMS)) as programs:
-            self.assertEqual(programs.getnames(), ["gpu_tests", "train", "plan", "bench"])
-        self.assertEqual(len(os.listdir(os.path.join(self.folder, "jobs"))), len(items.PRESETS))
+        self.assertEqual(os.listdir(os.path.join(self.folder, "bin")), [kit.PROGRAMS])
+        with tarfile.open(os.path.join(self.folder, "bin", kit.PROGRAMS)) as programs:
+            self.assertEqual(programs.getnames(), ["gpu_tests", "train", "plan", "bench", "generate", "evaluate"])
+        self.assertEqual(len(os.listdir(os.path.join(self.folder, "jobs"))), len(orders.PRESETS))
         for command in ("run", "tools/parity/torch_fsdp2.py"):
             said = subprocess.run([sys.executable, os.path.join(self.folder, command), "--help"],
                                   cwd="/", capture_output=True, text=True, check=False)

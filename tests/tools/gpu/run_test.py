@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Tests what one call of the GPU kit's `run` does, without a GPU: which programs it runs, and what it reports."""
+"""Tests what items of the GPU kit run, what they make of what programs say, and the page and the rates of that."""
 
 import io
 import os
 import sys
-import tempfile
 import unittest
 from contextlib import redirect_stderr
 
@@ -12,7 +11,10 @@ sys.path[:0] = ["tools", "tests/tools/gpu"]
 
 from bench.train import textproto  # noqa: E402
 from fake_kit import KitCase  # noqa: E402
-from gpu import gpus, items, main, measure, report, store  # noqa: E402
+from fake_programs import gtest  # noqa: E402
+from gpu import benches, gpus, main, page, rates, store  # noqa: E402
+
+_SMALL = "qwen2_5_0_5b_1024"
 
 
 class RunTest(KitCase):
@@ -23,100 +25,171 @@ class RunTest(KitCase):
         self.assertEqual((code, said), (1, "run: no GPU: there is no NVIDIA driver here (libcuda.so.1)\n"))
         self.assertFalse(os.path.exists(self.out))
 
-    def test_everything_is_done_whatever_fails_and_the_report_tells(self):
-        code, said = self.call()
-        self.assertEqual(code, 1, said)
-        statuses = self.statuses()
-        self.assertEqual(statuses["test/Good"], "passed")
-        self.assertEqual(statuses["test/All/OpTest"], "failed")
-        self.assertEqual(statuses["test/Crash"], "failed")
-        self.assertEqual(statuses["memcheck/All/OpTest"], "skipped")
-        self.assertEqual(statuses["memcheck/Good"], "skipped")
-        self.assertEqual(statuses["tune/qwen2_5_0_5b_1024"], "skipped")
-        self.assertEqual(statuses["comm/in_process"], "failed")
-        for name in ("plan", "ops", "train", "train_graphs", "torch"):
-            self.assertEqual(statuses[name + "/qwen2_5_0_5b_1024"], "passed", self.items()[name + "/qwen2_5_0_5b_1024"])
-        text = self.markdown()
-        self.assertIn("| test/All/OpTest | failed | 1 of 2 failed: A |", text)
-        self.assertIn("| comm/in_process | failed | ended with 7: no luck |", text)
-        self.assertIn("Test cases: 3 passed, 1 failed, of which 2 skipped.", text)
-        self.assertIn("A matmul that runs for a minute reaches 700 TFLOP/s.", text)
-        # 0.55 x 989.4 / 700; (20 GiB - 16 bytes each) / (60 GiB - 16 bytes each); 160,000 / 100,000.
-        self.assertIn("| qwen2_5_0_5b_1024 | engine | 160,000 | 6.000 | 55.0 % | 77.7 % | 20.0 | 30.0 |", text)
-        self.assertIn("| qwen2_5_0_5b_1024 | plan |  |  |  |  |  | 25.5 |", text)
-        self.assertIn("## Plan of qwen2_5_0_5b_1024\n\n```\nPlan of it\n", text)
-        self.assertIn("| 1.60 x: met |  | met: 50 % |  | 0.24 x: met |", text)
-        self.assertIn("4 of 8 reach 0.85 of the speed of a copy of the same size.", text)
-        self.assertIn("Fake H200, 140.0 GiB", text)
-        self.assertRegex(text, r"\| EAGER \| [\d.]+ \| 2.000 \| 6.000 \|\n\| LAZY \| [\d.]+ \| 2.000 \| 6.000 \|\n")
-        self.assertIn("| GPU memory outside the arenas | EAGER | LAZY |\n| --- | --- | --- |\n"
-                      "| kernels and other programs | 1.1 GiB | 600 MiB |\n| matmuls | -64.0 MiB | -64.0 MiB |\n"
-                      "| graphs | 0 B | 0 B |\n", text)
-        self.assertIn("| loading/lazy | GPU 0: Fake, 1.2 GiB of 140 GiB in use outside the arenas, by CUDA |", text)
+    def outcome_of(self, *shards):
+        """Runs test/nccl, whose programs say these cases. Returns its item."""
+        said = list(shards)
+        self.programs.instead["gpu_tests"] = lambda call: gtest(
+            call, {"A.B": "OK"} if "Modules" in call.flags["gtest_filter"] else said.pop(0))
+        self.call("--order=nccl", "--only=test/", "--again")
+        return self.items()["test/nccl"]
+
+    def test_cases_are_divided_among_programs_and_counted_together(self):
+        item = self.outcome_of({"A.B": "OK", "A.C": "SKIPPED"}, {"A.D": "OK"})
+        self.assertEqual((item["status"], item["about"]), ("passed", "1 of 3 skipped"))
+        self.assertEqual(item["result"], {"tests": 3, "failed": [], "skipped": 1})
+        self.assertEqual([call.environment["GTEST_TOTAL_SHARDS"] for call in self.programs.ran], ["1", "2", "2"])
+        self.assertIn("| test/nccl | 2 of 3 | 1 | 0 | 1 s |", self.text("report.md"))
+
+    def test_cases_that_fail_and_those_that_end_their_program_are_named(self):
+        item = self.outcome_of({"A.B": "OK"}, {"A.C": "FAILED", "A.D": "FAILED", "A.E": "OK"})
+        self.assertEqual(item["about"], "2 of 4 failed: A.C, A.D; the first says: the answer: wanted 42, found 41")
+        item = self.outcome_of({"A.B": "OK"}, {"A.C": "OK", "A.D": "RUN"})
+        self.assertEqual(item["status"], "failed")
+        self.assertRegex(item["about"], r"^A\.D did not end: the program ended with -6")
+        self.assertEqual(item["result"], {"tests": 3, "failed": ["A.D"], "skipped": 0})
+        self.assertEqual(self.outcome_of({}, {})["about"], "no test ran")
 
     # Whatever else would run would fail for the same reason, after hours.
     def test_nothing_runs_if_the_kernels_do_not_until_they_do(self):
-        os.environ["FAKE_WRONG_CODE"] = "1"
-        code, said = self.call("--only=test/Good")
+        def no_code(call):
+            call.print("gpu_tests: the kernels of this program do not run on GPU 0 (Fake)")
+            return 1
+        self.programs.instead["gpu_tests"] = no_code
+        code, said = self.call("--order=speed")
         self.assertEqual(code, 1)
         self.assertTrue(said.endswith("run: nothing else was run, because modules/0 failed: ended with 1: gpu_tests: "
                                       "the kernels of this program do not run on GPU 0 (Fake)\n"), said)
         self.assertEqual(self.statuses(), {"modules/0": "failed"})
-        del os.environ["FAKE_WRONG_CODE"]
-        self.assertEqual(self.call("--only=test/Good")[0], 0)
-        self.assertEqual(self.statuses(), {"modules/0": "passed", "test/Good": "passed"})
+        del self.programs.instead["gpu_tests"]
+        self.assertEqual(self.call("--order=nccl")[0], 0)
 
     def test_a_kernel_of_each_module_runs_on_each_kind_of_gpu(self):
-        kinds = [{"name": name, "bytes": 1 << 36, "compute": "9.0"} for name in ("A", "A", "B")]
-        for shown, wanted in ((None, "0\n2\n"), ("7,5,GPU-3", "7\nGPU-3\n")):
+        kinds = [{"name": name, "bytes": 1 << 36, "compute": "9.0", "bus": ""} for name in ("A", "A", "B")]
+        for shown, wanted in ((None, ["0", "2"]), ("7,5,GPU-3", ["7", "GPU-3"])):
             if shown:
                 os.environ["CUDA_VISIBLE_DEVICES"] = shown
-            self.call("--only=modules", "--again", find=lambda: gpus.Gpus(kinds, "13.0"))
-            path = os.path.join(self.out, "modules.txt")
-            with open(path, encoding="utf-8") as file:
-                self.assertEqual(file.read(), wanted)
-            os.remove(path)
+            self.programs.ran.clear()
+            self.call("--order=nccl", "--only=modules", "--again", find=lambda: gpus.Gpus(kinds, "13.0"))
+            self.assertEqual([call.environment["CUDA_VISIBLE_DEVICES"] for call in self.programs.ran
+                              if call.name == "gpu_tests"], wanted)
 
-    def test_under_compute_sanitizer_modules_load_lazily(self):
-        self.write("../cuda/bin/compute-sanitizer", """
-import os, sys
-with open("loading.txt", "a") as file: print(os.environ.get("CUDA_MODULE_LOADING"), file=file)
-os.execv(sys.argv[3], sys.argv[3:])
-""")
-        os.environ["CUDA_HOME"] = os.path.join(self.root, "../cuda")
-        self.assertEqual(self.call("--only=^(memcheck|racecheck|test)/Good")[0], 0)
-        self.assertEqual(self.statuses(), {name: "passed" for name in
-                                           ("modules/0", "test/Good", "memcheck/Good", "racecheck/Good")})
-        with open(os.path.join(self.out, "loading.txt"), encoding="utf-8") as file:
-            self.assertEqual(file.read(), "LAZY\nLAZY\n")
+    def test_under_compute_sanitizer_modules_load_lazily_and_its_errors_fail_the_item(self):
+        def errors(call):
+            gtest(call, {"A.B": "OK"})
+            call.print("ERROR SUMMARY: 3 errors")
+            return 97 if "memcheck" in str(call.program.command) else 0
+        self.programs.instead["gpu_tests"] = errors
+        self.assertEqual(self.call("--order=speed", "--only=^(mem|race)check")[0], 1)
+        self.assertEqual({call.environment.get("CUDA_MODULE_LOADING") for call in self.programs.ran
+                          if call.name == "gpu_tests" and call.program.command[1].startswith("--tool")}, {"LAZY"})
+        self.assertEqual(self.items()["memcheck/files"]["about"], "memcheck found errors: ERROR SUMMARY: 3 errors")
+        self.assertEqual(self.items()["racecheck/files"]["status"], "passed")
+
+    def trains(self, *arguments):
+        self.call("--order=speed", *arguments)
+        return [call for call in self.programs.ran if call.name == "train"]
+
+    def test_training_rows_change_what_their_names_say_and_only_tuned_ones_use_the_table(self):
+        made = {call.sets["telemetry.run_folder"].split("/")[-1]: call for call in self.trains(
+            "--only=tune", f"--only=train/{_SMALL}")}
+        self.assertEqual(set(made), {f"train-{_SMALL}{row}" for row in
+                                     ("", "-graphs", "-graphs_table", "-wide", "-free_attention")})
+        base = made[f"train-{_SMALL}"].sets
+        names = ("batch.global_batch", "runtime.graphs", "memory.budget_bytes", "runtime.tuning_table",
+                 "telemetry.peak_flops")
+        self.assertEqual({name: base.get(name) for name in names},
+                         {"batch.global_batch": "64", "runtime.graphs": None, "memory.budget_bytes": str(138 << 30),
+                          "runtime.tuning_table": None, "telemetry.peak_flops": "989400000000000"})
+        self.assertEqual(made[f"train-{_SMALL}-graphs_table"].sets["runtime.tuning_table"],
+                         os.path.join(self.out, "tuning.txt"))
+        self.assertEqual(made[f"train-{_SMALL}-wide"].sets["memory.loss_chunk_tokens"], "16384")
 
     def test_steps_that_count_come_after_those_that_warm_up(self):
-        self.call("--only=^train/", "--steps=3", "--warmup=1")
-        result = self.items()["train/qwen2_5_0_5b_1024"]["result"]
-        self.assertEqual(result["seconds"], [3.0, 4.0, 5.0])
-        self.assertEqual(result["losses"], [11.0, 10.0, 9.0, 8.0])
+        self.trains(f"--only=train/{_SMALL}$")
+        result = self.items()[f"train/{_SMALL}"]["result"]
+        self.assertEqual(result["seconds"], [4.0, 5.0, 6.0, 7.0, 8.0])
+        self.assertEqual(result["losses"], [11.0, 10.0, 9.0, 8.0, 7.0, 6.0, 5.0])
         self.assertEqual(result["parameters"], 494032768)
         self.assertEqual(os.listdir(os.path.join(self.out, "runs")), [])
+        self.assertIn(f"| {_SMALL} | 160,000 | 55.0 % | 6.000 | 20.0 GiB (planned 30.0) | 11.000 .. 5.000 | 0 s | "
+                      "batch.global_batch=64 | ", self.text("report.md"))
+        self.assertIn(f"| {_SMALL} | 600 MiB | -64.0 MiB | 0 B |", self.text("report.md"))
 
     def test_a_run_that_ends_too_early_fails(self):
-        os.environ["FAKE_STEPS"] = "3"
-        self.assertEqual(self.call("--only=^train/qwen2_5_0_5b")[0], 1)
-        self.assertEqual(self.items()["train/qwen2_5_0_5b_1024"]["about"], "it printed 3 of 7 steps")
+        self.programs.instead["train"] = lambda call: 0
+        self.trains(f"--only=train/{_SMALL}$", f"--only=trace/{_SMALL}$")
+        self.assertEqual(self.items()[f"train/{_SMALL}"]["about"], "it printed 0 of 7 steps")
+        self.assertEqual(self.items()[f"trace/{_SMALL}"]["about"], "it wrote no trace")
 
-    def test_a_plan_that_names_no_arena_fails(self):
-        os.environ["FAKE_NO_ARENA"] = "1"
-        self.assertEqual(self.call("--only=^plan/qwen2_5_0_5b")[0], 1)
-        self.assertEqual(self.items()["plan/qwen2_5_0_5b_1024"]["about"], "it names no arena")
+    def test_pytorch_is_compared_with_our_best_row_and_skipped_without_it(self):
+        self.call("--order=speed", f"--only=t(rain|orch)/{_SMALL}/?")
+        self.assertIn(f"| torch {_SMALL}/16 | 100,000 | 33.0 % | 5.200 | 60.0 GiB | 11.900 .. 11.000 | 1.60 | "
+                      "micro-batch 16, ", self.text("report.md"))
+        flags = [call.flags for call in self.programs.ran if call.name == "torch_fsdp2.py"]
+        self.assertEqual([(f["micro_batch"], f["tokens_per_step"]) for f in flags], [("16", "65536"), ("32", "65536")])
+
+    def test_a_run_that_resumes_with_other_bits_fails_and_so_does_a_model_that_says_two_things(self):
+        self.assertEqual(self.call("--order=verify", "--only=^(resume|generate|evaluate)/")[0], 0)
+        self.assertEqual([call.flags.get("resume", "")[-15:] for call in self.programs.ran if call.name == "train"],
+                         ["", "step-0000000002", ""])
+        said = iter(range(1000))
+        self.programs.instead["generate"] = lambda call: call.print(" ".join([str(next(said))] * 64)) or 0
+
+        def other(call):
+            call.write(call.sets["telemetry.run_folder"] + "/metrics.jsonl", "".join(
+                f'{{"step": {step}, "loss": {next(said)}.5, "grad_norm": 1, "seconds": 1}}\n' for step in range(1, 5)))
+            return 0
+        self.programs.instead["train"] = other
+        self.assertEqual(self.call("--order=verify", "--only=^(resume|generate)/", "--again")[0], 1)
+        self.assertIn("steps differ", self.items()[f"resume/{_SMALL}"]["about"])
+        self.assertIn("it printed ['", self.items()[f"generate/{_SMALL}"]["about"])
 
     def test_a_program_that_went_wrong_in_an_unforeseen_way_is_one_failure(self):
-        self.write("bin/bench", "import sys\nopen([a for a in sys.argv if 'json' in a][0][7:], 'w').write('[')")
-        self.call("--only=^ops/qwen2_5_0_5b_1024$", "--only=test/Good")
-        self.assertEqual(self.statuses(), {"modules/0": "passed", "test/Good": "passed",
-                                           "ops/qwen2_5_0_5b_1024": "failed"})
+        self.programs.instead["bench"] = lambda call: call.write(call.flags["json"], "[") or 0
+        self.assertEqual(self.call("--order=nccl")[0], 1)
+        self.assertEqual(self.statuses(), {"modules/0": "passed", "test/nccl": "passed", "comm/in_process": "failed"})
+
+    def test_what_a_kit_or_a_machine_lacks_is_skipped_with_a_reason(self):
+        os.remove(os.path.join(self.root, "bin/generate"))
+        os.remove(os.path.join(self.root, "../cuda/bin/compute-sanitizer"))
+        self.assertEqual(self.call("--order=verify", "--only=generate", "--only=initcheck")[0], 0)
+        self.assertEqual({name: item["about"] for name, item in self.items().items() if item["status"] == "skipped"},
+                         {f"generate/{_SMALL}": "the kit has no generate",
+                          "initcheck/reductions": "there is no compute-sanitizer in CUDA_HOME or on the PATH"})
+
+    def test_rates_have_op_shape_dtype_rate_spread_card_and_clocks(self):
+        self.call("--order=speed", f"--only=trace/{_SMALL}$")
+        self.call("--order=formats", f"--only=ops/{_SMALL}")
+        found = self.rates()
+        self.assertEqual((found["format"], found["commit"]), (rates.FORMAT, "unknown"))
+        clocks = self.items()[f"trace/{_SMALL}"]["clocks"]
+        of_trace = [row for row in found["rates"] if row["item"].startswith("trace/")]
+        self.assertEqual(of_trace[0], {
+            "op": "MatMul forward", "shape": "16384 x 896 x 4864 nt accumulate", "dtype": "bf16>f32", "rate": 1e11 / 2.5e-4, "unit": "FLOP/s",
+            "seconds": 2.5e-4, "spread": 0.2, "calls": 2.0, "item": f"trace/{_SMALL}", "card": "Fake H200",
+            "clocks": clocks})
+        self.assertEqual([of_trace[1][name] for name in ("op", "shape", "dtype", "unit")],
+                         ["RmsNormForward forward", "x [16384, 896], rstd [16384]", "bf16", "bytes/s"])
+        of_bench = [row for row in found["rates"] if row["item"].startswith("ops/")]
+        names = ("op", "shape", "dtype", "rate", "unit", "spread")
+        self.assertEqual([tuple(row[name] for name in names) for row in of_bench],
+                         [("RmsNormForward", "[16384, 896]", "bf16", 4e7 / 1e-5, "bytes/s", 0.1)] * 2
+                         + [("MatMul", "1 x 2 x 3", "bf16", 6.5e9 / 1e-5, "FLOP/s", 0.2)])
+
+    def test_a_trace_is_summed_by_op_and_shape(self):
+        self.call("--order=speed", f"--only=trace/{_SMALL}$")
+        text = self.text("report.md")
+        # Two steps of 701 us: 500 us of matmuls, of which one is 250 us in the middle, and 100 us of a norm, which shows
+        # how fast memory is. The zeros are fewer bytes than the trace says.
+        self.assertIn(f"{_SMALL}: 0.7 ms a step, of which the compute stream is busy for 85.7 %. The fastest op moves "
+                      "3.00 TB/s.", text)
+        self.assertIn("| MatMul | 71.3 % | 0.50 | 400 | 0.00 | 40 % |\n"
+                      "| RmsNormForward | 14.3 % | 0.10 |  | 3.00 | 100 % |", text)
+        self.assertIn("| forward | 16384 x 896 x 4864 nt accumulate | bf16>f32 | 2 | 250.0 | 400 | 71.3 % |", text)
 
     def test_wrong_command_lines(self):
         for arguments, wanted in ((["--only=["], "is no regular expression"), (["--again"], "--again wants --only"),
-                                  (["--steps=0"], "--steps wants 1"),
+                                  (["--order=fast"], "invalid choice: 'fast'"),
                                   (["--tests_at_once=0"], "--tests_at_once wants 1"), (["--nothing"], "unrecognized")):
             said = io.StringIO()
             with redirect_stderr(said), self.assertRaises(SystemExit) as ended:
@@ -125,30 +198,16 @@ os.execv(sys.argv[3], sys.argv[3:])
             self.assertIn(wanted, said.getvalue())
         self.assertEqual(self.call("--only=nothing")[0], 2)
 
-    def test_many_test_cases_are_several_items_and_those_that_fail_on_purpose_are_not_sanitized(self):
-        cases = "".join(f"  Case/{i}\\n" for i in range(205))
-        laws = "".join(f"  {law}\\n" for law in "ABCDE")
-        self.write("bin/gpu_tests", f"print('OpTest.\\n{cases}  ADeathTest\\nOpDeathTest.\\n  A\\nOpLaws.\\n{laws}')")
-        kit = items.Kit(root=self.root, out=self.out, environment=dict(os.environ), plain={}, python=None)
-        self.assertEqual(items.suites(kit)["OpTest"][204:], ["OpTest.Case/204", "OpTest.ADeathTest"])
-        found = items.suites(kit)
-        self.assertEqual([item.name for item in items.test_items(kit, found)],
-                         ["test/OpTest:1", "test/OpTest:2", "test/OpDeathTest", "test/OpLaws:1", "test/OpLaws:2"])
-        self.assertEqual([item.name for item in items.sanitizer_items(kit, found)],
-                         ["memcheck/OpTest:1", "memcheck/OpTest:2", "racecheck/OpTest:1", "racecheck/OpTest:2"])
-
     def test_ops_gets_the_sizes_of_a_micro_batch(self):
         with open(os.path.join("tools/bench/jobs/gpu/qwen2_5_7b_4096.textproto"), encoding="utf-8") as file:
-            flags = measure.sizes_of(textproto.parse(file.read()))
+            flags = benches.sizes_of(textproto.parse(file.read()))
         self.assertEqual(flags, ["--tokens=4096", "--sequence=4096", "--width=3584", "--hidden=18944",
                                  "--vocabulary=152064", "--heads=28", "--kv_heads=4", "--head_width=128",
                                  "--head_tokens=4096", "--parameters=233046016", "--square=8192"])
 
-
-class ReportTest(unittest.TestCase):
-    def test_an_empty_report_says_what_is_to_do(self):
-        with tempfile.TemporaryDirectory() as folder:
-            text = report.Report(store.Store(folder, "aaa"), ["a", "b"]).text()
+    def test_an_empty_page_says_what_is_to_do(self):
+        text = page.Page(store.Store(self.out, "aaa"), ["a", "b"], "Fake H200", "2026-11-28").text()
+        self.assertTrue(text.startswith("# Runs on Fake H200\n\n- date: 2026-11-28\n- machine: Fake H200\n"), text)
         self.assertIn("2 items: 0 passed, 0 failed, 0 skipped, 2 to do.", text)
 
 

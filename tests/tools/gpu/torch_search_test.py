@@ -12,7 +12,7 @@ sys.path[:0] = ["tools", "tools/parity"]
 
 import torch_fsdp2  # noqa: E402
 from bench.train import textproto  # noqa: E402
-from gpu import items  # noqa: E402
+from gpu import orders  # noqa: E402
 
 
 class SearchTest(unittest.TestCase):
@@ -90,7 +90,7 @@ class SearchTest(unittest.TestCase):
                     self.assertEqual(rests, {0}, (ranks, sequences))
 
     def test_every_preset_is_half_a_mebi_of_tokens(self):
-        for preset in items.PRESETS:
+        for preset in orders.PRESETS:
             with open(os.path.join("tools/bench/jobs/gpu", preset + ".textproto"), encoding="utf-8") as file:
                 job = textproto.parse(file.read())
             self.assertEqual(job["batch"]["global_batch"] * job["batch"]["sequence_length"], 524288)

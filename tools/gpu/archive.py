@@ -1,0 +1,46 @@
+"""Keeps the results of a folder in one file, from which a later call goes on."""
+
+import os
+import tarfile
+
+# What results are: not the programs, tokens and run folders beside them.
+_FILES = ("report.json", "report.md", "rates.json", "tuning.txt", "logs", "data/trials")
+_MOST_BYTES = 1 << 20  # Of a log. Longer ones are left out.
+
+
+def _names(folder):
+    """Yields the paths of the results, relative to the folder."""
+    for place, _, names in os.walk(folder):
+        for name in sorted(names):
+            path = os.path.relpath(os.path.join(place, name), folder)
+            size = os.path.getsize(os.path.join(folder, path))
+            if path.startswith(_FILES) and not path.endswith(".tmp") and (
+                    size <= _MOST_BYTES or not path.startswith("logs")):
+                yield path
+
+
+def write(folder, path):
+    """Replaces the archive `path` with one of the folder's results. After a crash it is the old one or the new one."""
+    temporary = path + ".tmp"
+    with tarfile.open(temporary, "w:gz", compresslevel=3) as packed:
+        for name in _names(folder):
+            packed.add(os.path.join(folder, name), name)
+    os.replace(temporary, path)
+
+
+def restore(path, folder):
+    """Puts the archive's results into the folder, if there is an archive and the folder has no report. Raises
+    ValueError if the file is no archive of results."""
+    if not os.path.exists(path) or os.path.exists(os.path.join(folder, "report.json")):
+        return
+    try:
+        with tarfile.open(path) as packed:
+            for member in packed:
+                if not member.isfile() or not member.name.startswith(_FILES) or ".." in member.name:
+                    raise ValueError(f"--archive={path}: {member.name} is no result of a kit; name another file")
+                target = os.path.join(folder, member.name)
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                with packed.extractfile(member) as source, open(target, "wb") as file:
+                    file.write(source.read())
+    except tarfile.TarError:
+        raise ValueError(f"--archive={path} is no archive; remove it or name another file") from None

@@ -1,0 +1,58 @@
+"""Defines items that measure parts of a step alone: matmuls that are tuned, ops, and collectives."""
+
+from bench.train import textproto
+from gpu import child, outcome, plans, store, training
+from gpu.kit import Item
+
+# Selects the ops on flat vectors, for runs of the ops bench in f32. Runs in bf16 do not have their f32 forms.
+FLAT = "^(sum|sumsquares|accumulate|copy|adamw|adamw8bit|sgd|lion)( |$)"
+MATMULS = "matmul"
+
+
+def tune(preset, sequences, seconds):
+    """Returns an item that tunes the preset's matmuls and adds the algorithms to the table that later items use."""
+    def work(kit, item, limit):
+        command = [kit.program("tune"), f"--job={kit.job(preset)}", f"--out={kit.path('tuning.txt')}",
+                   *plans.sets({"batch.global_batch": str(sequences)})]
+        return outcome.of(child.run(command, kit.environment, kit.log(item.name), limit, folder=kit.out))
+    return Item(f"tune/{preset}", outcome.needs("tune", work), seconds, sampled=True)
+
+
+def ops(preset, dtype, only, seconds, label="", more=()):
+    """Returns an item that times the ops that match `only` in the shapes of the preset."""
+    def work(kit, item, limit):
+        with open(kit.job(preset), encoding="utf-8") as file:
+            sizes = sizes_of(textproto.parse(file.read()))
+        return _bench(kit, item, limit, ["ops", "--device=cuda", *sizes, f"--dtype={dtype}", "--copy_mib=1024", *more,
+                                         *([f"--only={only}"] if only else []),
+                                         *([f"--tuning_table={training.table(kit)}"] if training.table(kit) else [])])
+    return Item(f"ops/{preset}" + (f"/{label}" if label else ""), outcome.needs("bench", work), seconds, sampled=True)
+
+
+def comm(name, device, ranks, seconds, more=(), skip=""):
+    """Returns an item that times collectives."""
+    def work(kit, item, limit):
+        return _bench(kit, item, limit, ["comm", f"--device={device}", f"--ranks={','.join(map(str, ranks))}",
+                                         "--smallest_kib=1024", "--largest_kib=262144", *more])
+    return Item(f"comm/{name}", outcome.needs("bench", work), seconds, skip=skip, sampled=True)
+
+
+def _bench(kit, item, limit, arguments):
+    path = kit.log(item.name) + ".json"
+    store.remove(path)
+    ended = child.run([kit.program("bench"), *arguments, f"--json={path}"], kit.environment, kit.log(item.name), limit,
+                      folder=kit.out)
+    return outcome.of_file(ended, path)
+
+
+def sizes_of(job):
+    """Returns the flags of the ops bench for a micro-batch of the job."""
+    model, batch = job["model"]["decoder"], job["batch"]
+    width, hidden, heads, kv_heads = (model[name] for name in ("width", "hidden", "heads", "kv_heads"))
+    head_width = model.get("head_width", width // heads)
+    tokens = batch["micro_batch"] * batch["sequence_length"]
+    block = (2 * heads + 2 * kv_heads) * head_width * width + 3 * width * hidden
+    sizes = {"tokens": tokens, "sequence": batch["sequence_length"], "width": width, "hidden": hidden,
+             "vocabulary": model["vocabulary"], "heads": heads, "kv_heads": kv_heads, "head_width": head_width,
+             "head_tokens": min(tokens, job["memory"]["loss_chunk_tokens"]), "parameters": block, "square": 8192}
+    return [f"--{name}={value}" for name, value in sizes.items()]

@@ -1,0 +1,159 @@
+"""The orders of a kit: lists of items, the most valuable first, for visits to a GPU that end at any moment."""
+
+import json
+import os
+
+from gpu import benches, expected, plans, runs, suites
+from gpu.gpus import first_of_kinds
+from gpu.peers import torch, torch_search
+from gpu.suites import sanitized, tests
+from gpu.training import traced, train
+
+# Presets in the order in which the targets were set for them.
+SHAPES = ("qwen2_5_0_5b", "qwen2_5_1_5b", "qwen2_5_3b", "qwen2_5_7b", "llama3_8b")
+PRESETS = tuple(f"{shape}_{sequence}" for sequence in (1024, 4096) for shape in SHAPES)
+SMALL, SMALL_LONG, MIDDLE, LARGE, LARGE_LONG, HUGE, HUGE_LONG = (
+    "qwen2_5_0_5b_1024", "qwen2_5_0_5b_4096", "qwen2_5_1_5b_1024", "qwen2_5_3b_1024", "qwen2_5_3b_4096",
+    "qwen2_5_7b_1024", "qwen2_5_7b_4096")
+# The preset whose bench of ops also measures the rate of a matmul that runs for a minute.
+SUSTAINED = LARGE
+
+# Settings of steps. 64 sequences of 1,024 tokens, or 32 of 4,096, take a few seconds for all steps of a row.
+SHORT, LONG, FEW = ({"batch.global_batch": str(count)} for count in (64, 32, 16))
+# Steps before those that count, and those, where a step takes many seconds or has 524,288 tokens.
+FEW_STEPS, FEWEST_STEPS = (2, 2), (1, 2)
+GRAPHS = {"runtime.graphs": "true"}
+FREE = {"runtime.deterministic_attention": "false"}
+WIDE = {"batch.micro_batch": "32", "memory.loss_chunk_tokens": "16384"}
+WHOLE_CHUNK = {"memory.loss_chunk_tokens": "16384"}
+EIGHT_BIT = {"optimizer.rule": "ADAMW_8BIT", "batch.micro_batch": "16"}
+LEAN = {"optimizer.state": "LEAN", "precision.master": "NONE"}
+# Token 20 of the random tokens divides them into documents of some 1,200 tokens.
+ADAPTERS = {"model.adapter.rank": "16", "optimizer.frozen_weights": "NF4", "data.document_end_token": "20"}
+# What presets change to fit 80 GB.
+IN_80_GB = {"qwen2_5_3b": {1024: {"batch.micro_batch": "8"}, 4096: {"batch.micro_batch": "2"}},
+            "qwen2_5_7b": dict.fromkeys((1024, 4096), {**LEAN, "precision.gradient_shards": "BF16"})}
+
+# Cases of gpu_tests.
+NO_LAWS = f"-*Laws*:*Nccl*:{suites.MODULES}.*"
+NOT_SANITIZED = f"-*DeathTest*:*Laws*:*Nccl*:*Communicator*:StreamOrdered*:*Device*:{suites.MODULES}.*"
+# Each kernel file, and a case that runs its kernels.
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "sanitized.json"), encoding="utf-8") as file:
+    CASE_OF_FILE = json.load(file)
+RACY = ("attention.cu", "attention_backward.cu", "cross_entropy.cu", "norm.cu", "norm_backward.cu", "update_adamw.cu",
+        "update_adamw_8bit.cu")
+
+
+def _speed(kit):
+    files = ":".join(CASE_OF_FILE.values())
+    return [
+        tests("ops", NO_LAWS, 60),
+        *(benches.tune(preset, 64, 17) for preset in (SMALL, MIDDLE, LARGE)),
+        train(SMALL, settings=SHORT),
+        train(SMALL, "graphs", {**SHORT, **GRAPHS}),
+        train(SMALL, "graphs_table", {**SHORT, **GRAPHS}, tuned=True),
+        train(SMALL, "wide", {**SHORT, **WIDE}),
+        train(SMALL, "free_attention", {**SHORT, **FREE}),
+        traced(SMALL, settings=SHORT),
+        train(SMALL_LONG, settings=LONG),
+        traced(SMALL_LONG, settings=LONG),
+        train(MIDDLE, "best", {**SHORT, **GRAPHS, **WHOLE_CHUNK}, tuned=True),
+        traced(MIDDLE, settings=SHORT),
+        train(LARGE, settings=SHORT),
+        train(LARGE_LONG, settings=FEW),
+        *(torch(kit, SMALL, sequences, 64, 35) for sequences in (16, 32)),
+        *(torch(kit, SMALL_LONG, sequences, 32, 40) for sequences in (4, 8)),
+        *(sanitized(kit, tool, "files", files, 45) for tool in ("memcheck", "racecheck")),
+    ]
+
+
+def _nccl(kit):
+    ranks, mixed = _several(kit)
+    several = {"sharding.ranks": str(ranks[-1]),
+               "memory.budget_bytes": str(plans.budget_bytes(kit.gpus[0], nccl=True))} if ranks else {}
+    return [
+        tests("nccl", "*Nccl*", 20),
+        benches.comm("in_process", "cuda", [2, 4], 60),
+        *([benches.comm("nccl", "nccl", ranks, 60, skip=mixed),
+           train(SMALL, "nccl", {**SHORT, **several}, skip=mixed),
+           train(SMALL, "nccl_windows", {**SHORT, **several, "runtime.nccl_windows": "true"}, skip=mixed),
+           benches.comm("peers", "cuda", ranks, 60, ["--ranks_per_device=1"], skip=mixed)] if ranks else []),
+    ]
+
+
+def _verify(kit):
+    racy = ":".join(CASE_OF_FILE[name] for name in RACY)
+    return [
+        tests("laws/steps", "StepLaws.*:CommunicationLaws.*:LossLaws.*", 45),
+        tests("laws/optimizers", "OptimizerLaws.*:UpdateLaws.*:GradientShardLaws.*", 30),
+        tests("laws/offload", "*OffloadLaws.*:HostUpdateLaws.*", 15),
+        tests("laws/graphs", "GraphLaws.*", 15),
+        tests("laws/jobs", "*/JobLaws.*:*/LiveStateLaws.*", 60),
+        tests("laws/memory", "MemoryLaws.*", 20),
+        tests("laws/others", "FrozenLaws.*:AdapterLaws.*:PackingLaws.*:TargetWeightLaws.*", 40),
+        runs.resume(SMALL, SHORT, 75),
+        runs.generate(SMALL, SHORT, 45),
+        runs.evaluate(SMALL, SHORT, 45),
+        *(sanitized(kit, tool, "reductions", racy, 30) for tool in ("initcheck", "synccheck")),
+    ]
+
+
+def _large(kit):
+    return [
+        train(HUGE, "8bit_16k", {**SHORT, **EIGHT_BIT}, steps=FEW_STEPS),
+        train(HUGE_LONG, "nf4_pack", {**FEW, **ADAPTERS, "data.packing": "PACK"}, steps=FEW_STEPS),
+        train(HUGE_LONG, "nf4_pad", {**FEW, **ADAPTERS, "data.packing": "PAD"}, steps=FEW_STEPS),
+        train(LARGE, "state_offload", {**SHORT, "memory.offload_state": "[MOMENTS, MASTERS]"}, steps=FEW_STEPS),
+        train(LARGE, "update_on_host", {**SHORT, "optimizer.device": "HOST"}, steps=FEW_STEPS),
+        train(HUGE, "lean", {**SHORT, **LEAN}, steps=FEW_STEPS),
+    ]
+
+
+def _h100(kit):
+    return [train(f"{shape}_{sequence}", "80_gb", IN_80_GB.get(shape, {}).get(sequence, {}), steps=FEWEST_STEPS)
+            for sequence in (1024, 4096) for shape in SHAPES[:4]]
+
+
+def _formats(kit):
+    return [benches.ops(f"{shape}_1024", "bf16", benches.MATMULS, 25, "matmuls") for shape in SHAPES]
+
+
+def _hours(kit):
+    """Everything that takes too long for a visit, or tells little for its time."""
+    parts, cases = 24, 4000
+    each = cases / parts / max(1, kit.at_once) * expected.SANITIZED_CASE
+    return [
+        *(benches.ops(preset, "bf16", "", 150, more=["--sustained_seconds=60"] if preset == SUSTAINED else [])
+          for preset in PRESETS if preset.endswith("_1024")),
+        *(benches.ops(preset, "bf16", "attention|rope", 60) for preset in PRESETS if preset.endswith("_4096")),
+        *(benches.ops(preset, "f32", benches.FLAT, 90, "flat") for preset in PRESETS if preset.endswith("_1024")),
+        *(train(SMALL, f"loading_{mode}", SHORT, variables={"CUDA_MODULE_LOADING": mode.upper()})
+          for mode in ("eager", "lazy")),
+        *(item for preset in PRESETS for item in (train(preset), train(preset, "graphs", GRAPHS),
+                                                  torch_search(kit, preset, 1400))),
+        *(sanitized(kit, tool, f"all/{part}", NOT_SANITIZED, each, part, parts)
+          for tool in ("memcheck", "racecheck") for part in range(1, parts + 1)),
+    ]
+
+
+# In the order in which a run without --order does them.
+ORDERS = {"speed": _speed, "nccl": _nccl, "verify": _verify, "large": _large, "h100": _h100, "formats": _formats,
+          "hours": _hours}
+
+
+def _several(kit):
+    """Returns the numbers of ranks to measure with a GPU each, and why they cannot be measured, or ""."""
+    ranks = [n for n in (2, 4, 8) if n <= len(kit.gpus)]
+    used = kit.gpus[:ranks[-1] if ranks else 0]
+    kinds = [used[number]["name"] for number in first_of_kinds(used)]
+    return ranks, (f"the GPUs are of different kinds ({', '.join(kinds)}); choose those of one kind with "
+                   "CUDA_VISIBLE_DEVICES" if len(kinds) > 1 else "")
+
+
+def items(kit, names):
+    """Returns the items of these orders, each item once, behind those that run a kernel of each module. Items that
+    train are planned."""
+    made = [item for name in names for item in ORDERS[name](kit)]
+    found = list({item.name: item for item in [*suites.gates(kit, 15), *made]}.values())
+    plans.fit(kit, found)
+    return found
