@@ -32,17 +32,51 @@ def ops(preset, dtype, only, seconds, label="", more=()):
 def comm(name, device, ranks, seconds, more=(), skip=""):
     """Returns an item that times collectives."""
     def work(kit, item, limit):
-        return _bench(kit, item, limit, ["comm", f"--device={device}", f"--ranks={','.join(map(str, ranks))}",
-                                         "--smallest_kib=1024", "--largest_kib=262144", *more])
+        return _bench(kit, item, limit, _comm(device, ranks, more))
     return Item(f"comm/{name}", outcome.needs("bench", work), seconds, skip=skip, sampled=True)
 
 
-def _bench(kit, item, limit, arguments):
-    path = kit.log(item.name) + ".json"
+def comm_in_processes(processes, seconds):
+    """Returns an item that times NCCL's collectives between processes that share the first GPU."""
+    def work(kit, item, limit):
+        return _bench(kit, item, limit, _comm("nccl", [processes], [f"--ranks_per_device={processes}"]),
+                      kit.launched(processes), {"CUDA_VISIBLE_DEVICES": kit.visible(0)})
+    return Item(f"comm/processes/{processes}", outcome.needs("bench", work), seconds, sampled=True)
+
+
+def formats(preset, seconds):
+    """Returns an item that times the preset's matmuls in bf16 and in 8-bit formats, and converts every bf16 value."""
+    def work(kit, item, limit):
+        made = _bench(kit, item, limit, ["formats", f"--job={kit.job(preset)}"], read=outcome.read_json_lines)
+        wrong = [row["conversion"] for row in made.get("result") or [] if row.get("different")]
+        return {**made, "status": store.FAILED, "about": f"conversions to {', '.join(wrong)} are not exact"} if (
+            wrong and made["status"] == store.PASSED) else made
+    return Item(f"formats/{preset}", outcome.needs("bench", work), seconds, sampled=True)
+
+
+def sweep(preset, settings, varied, seconds):
+    """Returns an item that measures steps of the preset in every combination of the values in `varied`, in one process.
+    What does not fit the time is left out."""
+    def work(kit, item, limit):
+        values = {**plans.settings(kit.gpus[0]), "data.path": training.tokens(kit, preset), **settings}
+        axes = [f"--vary={name}={'|'.join(choices)}" for name, choices in varied.items()]
+        return _bench(kit, item, limit, ["sweep", f"--job={kit.job(preset)}", *plans.sets(values), *axes, "--steps=3",
+                                         "--warm_up=1", f"--seconds={seconds}"], read=outcome.read_json_lines)
+    return Item(f"sweep/{preset}", outcome.needs("bench", work), seconds, sampled=True)
+
+
+def _comm(device, ranks, more):
+    return ["comm", f"--device={device}", f"--ranks={','.join(map(str, ranks))}", "--smallest_kib=1024",
+            "--largest_kib=262144", *more]
+
+
+def _bench(kit, item, limit, arguments, before=(), variables=(), read=outcome.read_json):
+    """Runs a bench, which writes its result to a file that read() reads, and returns the outcome."""
+    path = kit.log(item.name) + (".jsonl" if read is outcome.read_json_lines else ".json")
     store.remove(path)
-    ended = child.run([kit.program("bench"), *arguments, f"--json={path}"], kit.environment, kit.log(item.name), limit,
-                      folder=kit.out)
-    return outcome.of_file(ended, path)
+    ended = child.run([*before, kit.program("bench"), *arguments, f"--json={path}"],
+                      {**kit.environment, **dict(variables)}, kit.log(item.name), limit, folder=kit.out)
+    return outcome.of_file(ended, path, read)
 
 
 def sizes_of(job):

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 import tarfile
 from dataclasses import dataclass, field
 from typing import Callable
@@ -55,6 +56,15 @@ class Kit:
 
     def log(self, name):
         return os.path.join(self.out, "logs", re.sub(r"[^A-Za-z0-9._-]+", "-", name) + ".log")
+
+    def visible(self, number):
+        """Returns what CUDA_VISIBLE_DEVICES calls a GPU, so that a program sees it alone."""
+        shown = [name for name in self.plain.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+        return shown[number] if number < len(shown) else str(number)
+
+    def launched(self, processes):
+        """Returns how a command begins that tools/launch starts in several processes."""
+        return [sys.executable, os.path.join(self.root, "tools", "launch"), f"--processes={processes}", "--"]
 
     def path(self, *names):
         return os.path.join(self.out, *names)

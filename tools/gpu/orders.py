@@ -3,7 +3,7 @@
 import json
 import os
 
-from gpu import benches, expected, plans, runs, suites
+from gpu import benches, expected, nccl, plans, runs, suites
 from gpu.gpus import first_of_kinds
 from gpu.peers import torch, torch_search
 from gpu.suites import sanitized, tests
@@ -23,6 +23,7 @@ SHORT, LONG, FEW = ({"batch.global_batch": str(count)} for count in (64, 32, 16)
 # Steps before those that count, and those, where a step takes many seconds or has 524,288 tokens.
 FEW_STEPS, FEWEST_STEPS = (2, 2), (1, 2)
 GRAPHS = {"runtime.graphs": "true"}
+SPACIOUS = {"runtime.attention_workspace_bytes": str(2 << 30)}
 FREE = {"runtime.deterministic_attention": "false"}
 WIDE = {"batch.micro_batch": "32", "memory.loss_chunk_tokens": "16384"}
 WHOLE_CHUNK = {"memory.loss_chunk_tokens": "16384"}
@@ -30,6 +31,8 @@ EIGHT_BIT = {"optimizer.rule": "ADAMW_8BIT", "batch.micro_batch": "16"}
 LEAN = {"optimizer.state": "LEAN", "precision.master": "NONE"}
 # Token 20 of the random tokens divides them into documents of some 1,200 tokens.
 ADAPTERS = {"model.adapter.rank": "16", "optimizer.frozen_weights": "NF4", "data.document_end_token": "20"}
+SWEPT = {"activation_checkpointing.preset": ("NONE", "CHEAP"), "batch.micro_batch": ("8", "16", "32"),
+         "memory.loss_chunk_tokens": ("8192", "16384"), "runtime.graphs": ("false", "true")}
 # What presets change to fit 80 GB.
 IN_80_GB = {"qwen2_5_3b": {1024: {"batch.micro_batch": "8"}, 4096: {"batch.micro_batch": "2"}},
             "qwen2_5_7b": dict.fromkeys((1024, 4096), {**LEAN, "precision.gradient_shards": "BF16"})}
@@ -56,6 +59,7 @@ def _speed(kit):
         train(SMALL, "free_attention", {**SHORT, **FREE}),
         traced(SMALL, settings=SHORT),
         train(SMALL_LONG, settings=LONG),
+        train(SMALL_LONG, "workspace", {**LONG, **SPACIOUS}),
         traced(SMALL_LONG, settings=LONG),
         train(MIDDLE, "best", {**SHORT, **GRAPHS, **WHOLE_CHUNK}, tuned=True),
         traced(MIDDLE, settings=SHORT),
@@ -64,6 +68,7 @@ def _speed(kit):
         *(torch(kit, SMALL, sequences, 64, 35) for sequences in (16, 32)),
         *(torch(kit, SMALL_LONG, sequences, 32, 40) for sequences in (4, 8)),
         *(sanitized(kit, tool, "files", files, 45) for tool in ("memcheck", "racecheck")),
+        benches.sweep(SMALL, SHORT, SWEPT, 100),
     ]
 
 
@@ -72,7 +77,17 @@ def _nccl(kit):
     several = {"sharding.ranks": str(ranks[-1]),
                "memory.budget_bytes": str(plans.budget_bytes(kit.gpus[0], nccl=True))} if ranks else {}
     return [
-        tests("nccl", "*Nccl*", 20),
+        *(suites.in_processes("nccl", "NcclProcesses*", processes, 30) for processes in (2, 4)),
+        nccl.check("bits", 2, 60),
+        nccl.check("kill", 2, 60),
+        nccl.check("traffic", 2, 15),
+        nccl.check("resume", 2, 50),
+        nccl.check("bits", 4, 90),
+        nccl.check("resume", 4, 60),
+        nccl.check("traffic", 4, 15),
+        nccl.check("refused", 2, 30),
+        *(benches.comm_in_processes(processes, 45) for processes in (2, 4)),
+        tests("nccl", "*Nccl*-NcclProcesses*", 15),
         benches.comm("in_process", "cuda", [2, 4], 60),
         *([benches.comm("nccl", "nccl", ranks, 60, skip=mixed),
            train(SMALL, "nccl", {**SHORT, **several}, skip=mixed),
@@ -115,7 +130,8 @@ def _h100(kit):
 
 
 def _formats(kit):
-    return [benches.ops(f"{shape}_1024", "bf16", benches.MATMULS, 25, "matmuls") for shape in SHAPES]
+    return [*(benches.formats(f"{shape}_1024", 30) for shape in SHAPES),
+            *(benches.ops(f"{shape}_1024", "bf16", benches.MATMULS, 25, "matmuls") for shape in SHAPES)]
 
 
 def _hours(kit):

@@ -22,9 +22,9 @@ def of(ended, result=None, wrong=""):
     return outcome
 
 
-def of_file(ended, path):
-    """Makes the outcome of a program that writes its result, as JSON, to the file `path`."""
-    result = read_json(path)
+def of_file(ended, path, read=None):
+    """Makes the outcome of a program that writes its result to the file `path`, which read(path) returns."""
+    result = (read or read_json)(path)
     return of(ended, result, "" if result or ended.code or ended.timed_out else "it wrote no result")
 
 
@@ -37,6 +37,15 @@ def read_json(path):
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
+    except (OSError, ValueError):
+        return None
+
+
+def read_json_lines(path):
+    """Returns the lines that a program wrote before it ended, or None if there is no such file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [json.loads(line) for line in file.read().split("\n")[:-1]]
     except (OSError, ValueError):
         return None
 

@@ -16,7 +16,9 @@ class Page:
     def text(self):
         sections = (("Tests", self._tests()), ("Training", self._training()), ("Beside PyTorch", self._torch()),
                     ("Where the time of a step goes", self._traces()), ("Ops", self._ops()),
-                    ("Matmuls and attention", self._matmuls()), ("Collectives", self._collectives()),
+                    ("Matmuls and attention", self._matmuls()), ("8-bit formats", self._formats()),
+                    ("Settings of a step", self._sweeps()), ("NCCL between processes of one GPU", self._nccl()),
+                    ("Collectives", self._collectives()),
                     ("Memory outside the arenas", self._taken()), ("Libraries", self._libraries()),
                     ("Not run, or not passed", self._rest()))
         return "\n".join([self._head(), self._summary(),
@@ -92,6 +94,16 @@ class Page:
     def _matmuls(self):
         return tables.computing([(name, r) for name, found, _ in self.results("ops") for r in found["results"]],
                                 self._sustained())
+
+    def _formats(self):
+        return tables.formats([(name, r) for name, found, _ in self.results("formats") for r in found])
+
+    def _sweeps(self):
+        return tables.sweeps([(name, r) for name, found, _ in self.results("sweep") for r in found])
+
+    def _nccl(self):
+        return tables.table(["check", "", "time"], [[name, found["about"], f"{found['seconds']:.0f} s"]
+                                                    for name, found, _ in self.results("try_nccl")])
 
     def _collectives(self):
         return tables.collectives([(name, r) for name, found, _ in self.results("comm") for r in found["results"]])

@@ -56,5 +56,17 @@ def _of_collectives(result):
                  None) for r in result["results"]]
 
 
+def _of_formats(result):
+    return [_row("MatMul", f"{r['m']} x {r['n']} x {r['k']}", f"{r['format']}>{r['result']}",
+                 2 * r["m"] * r["n"] * r["k"], 0, r["seconds"], None) for r in result if "seconds" in r]
+
+
+def _of_nccl(result):
+    """Returns the collectives of a job between processes that share a GPU, as its trace has them."""
+    return [_row(f"{r['collective']} between processes of one GPU", f"{result['processes']} x {r['bytes']}", "", 0,
+                 r["bytes"], r["seconds"], r["fastest_seconds"], r["a_step"])
+            for r in result["rows"] if "collective" in r]
+
+
 # By the first word of an item's name.
-_KINDS = {"trace": _of_trace, "ops": _of_ops, "comm": _of_collectives}
+_KINDS = {"trace": _of_trace, "ops": _of_ops, "comm": _of_collectives, "formats": _of_formats, "try_nccl": _of_nccl}

@@ -19,10 +19,8 @@ _CASE_ENDED = re.compile(r"\[ *(OK|FAILED|SKIPPED) *\] ([^\s,]+).* \(\d+ ms\)$")
 
 def gates(kit, seconds):
     """Returns an item for each kind of GPU. If its kernels do not run, nothing else would."""
-    shown = [name for name in kit.plain.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    visible = lambda number: shown[number] if number < len(shown) else str(number)
-    return [Item(f"modules/{number}", _work(f"{MODULES}.*", at_once=1, variables={
-        "CUDA_VISIBLE_DEVICES": visible(number)}), seconds, gate=True) for number in first_of_kinds(kit.gpus)]
+    return [Item(f"modules/{number}", _work(f"{MODULES}.*", at_once=1, gpu=number), seconds, gate=True)
+            for number in first_of_kinds(kit.gpus)]
 
 
 def tests(name, chosen, seconds):
@@ -30,22 +28,28 @@ def tests(name, chosen, seconds):
     return Item(f"test/{name}", outcome.needs("gpu_tests", _work(chosen)), seconds)
 
 
+def in_processes(name, chosen, processes, seconds):
+    """Returns an item that runs these test cases in processes that share the first GPU, all in each."""
+    return Item(f"test/{name}/{processes}", outcome.needs("gpu_tests", _work(
+        chosen, before=lambda kit: kit.launched(processes), at_once=1, gpu=0)), seconds)
+
+
 def sanitized(kit, tool, name, chosen, seconds, part=1, parts=1):
     """Returns an item that runs these test cases under a tool of compute-sanitizer, or one of `parts` parts of them."""
-    return Item(f"{tool}/{name}", outcome.needs("gpu_tests", _work(chosen, tool, part=part, parts=parts)), seconds,
+    before = lambda kit: [kit.sanitizer, f"--tool={tool}", f"--error-exitcode={_SANITIZER_ERROR}"]
+    return Item(f"{tool}/{name}", outcome.needs("gpu_tests", _work(chosen, tool, before, part, parts)), seconds,
                 limit=max(600, 10 * seconds),
                 skip="" if kit.sanitizer else "there is no compute-sanitizer in CUDA_HOME or on the PATH")
 
 
-def _work(chosen, tool="", at_once=0, variables=(), part=1, parts=1):
+def _work(chosen, tool="", before=lambda kit: [], part=1, parts=1, at_once=0, gpu=None):
     """Returns work that divides the cases of one of `parts` parts among `at_once` programs, by default as many as the
-    kit runs at once."""
+    kit runs at once. `before` returns how their commands begin. They see one GPU alone, if `gpu` says which."""
     def work(kit, item, seconds):
-        before = [kit.sanitizer, f"--tool={tool}", f"--error-exitcode={_SANITIZER_ERROR}"] if tool else []
-        command = [*before, kit.program("gpu_tests"), f"--gtest_filter={chosen}"]
+        command = [*before(kit), kit.program("gpu_tests"), f"--gtest_filter={chosen}"]
+        variables = {**(_LAZY if tool else {}), **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": kit.visible(gpu)})}
         count = at_once or kit.at_once
-        shards = [child.Program(command, {**kit.environment, **(_LAZY if tool else {}), **dict(variables),
-                                          "GTEST_TOTAL_SHARDS": str(parts * count),
+        shards = [child.Program(command, {**kit.environment, **variables, "GTEST_TOTAL_SHARDS": str(parts * count),
                                           "GTEST_SHARD_INDEX": str((part - 1) * count + shard)},
                                 kit.log(f"{item.name}-{shard}")) for shard in range(count)]
         return _outcome(child.run_all(shards, seconds, folder=kit.out), tool)
@@ -62,7 +66,10 @@ class _Said:
             if begun := _BEGUN.match(line):
                 self.running, said = begun[1], []
             elif ended := _CASE_ENDED.match(line):
-                self.ended[ended[2]], self.running = ended[1], ""
+                # Of processes that say the same cases, one failure counts.
+                if self.ended.get(ended[2]) != "FAILED":
+                    self.ended[ended[2]] = ended[1]
+                self.running = ""
                 if ended[1] == "FAILED" and not self.first_failure:
                     self.first_failure = " ".join(" ".join(said).split())[:_MOST_SAID]
             else:

@@ -97,3 +97,20 @@ def collectives(results):
              f"{r['seconds'] * 1e6:.0f}", f"{r['algbw_bytes_per_second'] * 1e-9:.1f}",
              f"{r['busbw_bytes_per_second'] * 1e-9:.1f}"] for name, r in results]
     return table(["", "collective", "type", "ranks", "MiB", "us", "algbw GB/s", "busbw GB/s"], rows)
+
+
+def formats(results):
+    """Returns the table of matmuls in several formats, under what conversions gave."""
+    said = "".join(f"bf16 to {r['conversion']}, {name}: {r['different']} of 65,536 values differ from the exact ones.\n"
+                   for name, r in results if "conversion" in r)
+    rows = [[name, f"{r['m']} x {r['n']} x {r['k']}", r["format"], r["result"],
+             f"{1e6 * r['seconds']:.1f}" if "seconds" in r else r["not_measured"],
+             f"{r['tflops_per_second']:.0f}" if "seconds" in r else ""] for name, r in results if "format" in r]
+    return (said and said + "\n") + table(["preset", "M x N x K", "operands", "result", "us", "TFLOP/s"], rows)
+
+
+def sweeps(results):
+    rows = [[name, r["setting"], *([f"{r['tokens_per_second']:,.0f}", f"{100 * r['mfu']:.1f} %", f"{r['seconds']:.3f}",
+                                    f"{r['measured_bytes'] / 2**30:.1f} GiB"] if "seconds" in r else
+                                   [r["not_measured"], "", "", ""])] for name, r in results]
+    return table(["preset", "setting", "tokens/s", "MFU", "s/step", "arena"], rows)

@@ -11,11 +11,11 @@ CHOOSE = ("ZeroRanges", "EmbeddingForward", "EmbeddingBackward")
 
 
 def summed(trace, peak_flops=None):
-    """Returns {"step_seconds", "busy", "bytes_per_second", "ops"} of rank 0. `busy` is the fraction of the steps in which
-    the compute stream worked. Each of `ops` is one op in one phase and shape: its calls in a step, and of one call the
-    median and fastest seconds, FLOPs and bytes; `share` is its part of the step, and `of_roofline` the least time in
-    which the GPU could move its bytes or do its FLOPs, divided by its own. The longest come first. The GPU moves as many
-    `bytes_per_second` as the fastest op of the trace that moves much."""
+    """Returns {"step_seconds", "busy", "bytes_per_second", "ops"} of rank 0. `busy` is the fraction of the steps in
+    which the compute stream worked. Each of `ops` is one op in one phase and shape: its calls in a step, and of one
+    call the median and fastest seconds, FLOPs and bytes; `share` is its part of the step, and `of_roofline` the least
+    time in which the GPU could move its bytes or do its FLOPs, divided by its own. The longest come first. The GPU
+    moves as many `bytes_per_second` as the fastest op of the trace that moves much."""
     events = [event for event in trace["traceEvents"] if event["pid"] == 0]
     streams = {event["tid"]: event["args"]["name"] for event in events
                if event["ph"] == "M" and event["name"] == "thread_name"}
@@ -32,7 +32,8 @@ def summed(trace, peak_flops=None):
     moves = max((op["bytes"] / op["seconds"] for op in ops if op["bytes"] >= _LEAST_BYTES and op["seconds"]
                  and op["op"] not in CHOOSE), default=0)
     for op in ops:
-        least = 0 if op["op"] in CHOOSE else max(op["bytes"] / moves if moves else 0, op["flops"] / peak_flops if peak_flops else 0)
+        least = max(op["bytes"] / moves if moves else 0, op["flops"] / peak_flops if peak_flops else 0)
+        least = 0 if op["op"] in CHOOSE else least
         op["of_roofline"] = least / op["seconds"] if op["seconds"] else 0
     return {"step_seconds": whole / max(1, len(steps)), "busy": busy / whole if whole else 0,
             "bytes_per_second": moves, "ops": sorted(ops, key=lambda op: -op["share"])}

@@ -27,10 +27,12 @@ def trace():
     matmul = {"m": 16384, "n": 896, "k": 4864, "transpose_a": False, "transpose_b": True, "dtype": "bf16",
               "result": "f32", "accumulate": True}
     norm = {"operands": {"x": "bf16[16384, 896]", "rstd": "f32[16384]"}}
-    events = [_event(step, 1000 * step + at, duration, *rest, **more) for step in (3, 4) for at, duration, *rest, more in (
+    calls = (
         (0, 200.0, "MatMul", "forward", 1e11, 4000, matmul), (300, 300.0, "MatMul", "forward", 1e11, 4000, matmul),
         (600, 100.0, "RmsNormForward", "forward", 0, 3e8, norm),
-        (700, 1.0, "ZeroRanges", "backward", 0, 3e8, {"operands": {"x": "f32[75000000]"}}))]
+        (700, 1.0, "ZeroRanges", "backward", 0, 3e8, {"operands": {"x": "f32[75000000]"}}))
+    events = [_event(step, 1000 * step + at, duration, *rest, **more)
+              for step in (3, 4) for at, duration, *rest, more in calls]
     names = [{"ph": "M", "pid": 0, "tid": tid, "name": "thread_name", "args": {"name": name}}
              for tid, name in _STREAMS.items()]
     return {"traceEvents": events + names}
@@ -49,11 +51,8 @@ class FakePrograms:
 
     def _run(self, program, enough, folder):
         command = list(program.command)
-        while os.path.basename(command[0]) in ("compute-sanitizer", "python") or command[0].startswith("--tool"):
-            if os.path.basename(command[0]) == "python":
-                command = command[1:]
-                break
-            command = command[next(i for i, part in enumerate(command) if part.endswith("gpu_tests")):]
+        while os.path.basename(command[0]) not in _PROGRAMS:  # Another program starts it, such as Python.
+            command.pop(0)
         name = os.path.basename(command[0])
         call = Call(name, command[1:], program, enough, folder)
         self.ran.append(call)
@@ -146,6 +145,8 @@ def _tune(call):
 
 
 def _bench(call):
+    if call.arguments[0] in ("formats", "sweep"):
+        return _bench_lines(call)
     op = {"op": "RmsNormForward", "size": "[16384, 896]", "act": "bf16", "seconds": 1e-5, "best_seconds": 9e-6,
           "bytes": 4e7, "bytes_per_second": 4e12, "of_copy": 0.9, "of_large_copy": 0.8}
     matmul = {"op": "MatMul", "size": "1 x 2 x 3", "act": "bf16", "seconds": 1e-5, "best_seconds": 8e-6, "flops": 6.5e9,
@@ -155,6 +156,26 @@ def _bench(call):
     results = [gather] if call.arguments[0] == "comm" else [op, dict(op, of_copy=0.5), matmul]
     sustained = 7.0e14 if "sustained_seconds" in call.flags else 0
     call.write(call.flags["json"], json.dumps({"sustained_bf16": sustained, "results": results}))
+    return 0
+
+
+def _bench_lines(call):
+    lines = ({"conversion": "e4m3", "different": 0},
+             {"m": 16, "n": 32, "k": 64, "format": "e4m3 fast", "result": "bf16", "seconds": 1e-6,
+              "tflops_per_second": 0.065},
+             {"m": 16, "n": 32, "k": 64, "format": "e5m2", "result": "bf16", "not_measured": "no algorithm"})
+    if call.arguments[0] == "sweep":
+        lines = ({"setting": "batch.micro_batch=8", "tokens_per_second": 150000.0, "mfu": 0.5, "seconds": 0.5,
+                  "measured_bytes": 20 << 30}, {"setting": "batch.micro_batch=32", "not_measured": "it needs more"})
+    call.write(call.flags["json"], "".join(json.dumps(line) + "\n" for line in lines))
+    return 0
+
+
+def _try_nccl(call):
+    rows = [{"collective": "AllGather", "bytes": 1 << 20, "a_step": 4.0, "seconds": 1e-3, "fastest_seconds": 9e-4}]
+    call.write(call.flags["json"], json.dumps({
+        "check": call.arguments[0], "processes": int(call.flags["processes"]), "status": "passed", "seconds": 9.0,
+        "about": "as planned", "rows": rows if call.arguments[0] == "traffic" else []}))
     return 0
 
 
@@ -179,4 +200,4 @@ def _torch(call):
 
 
 _PROGRAMS = {"gpu_tests": _gpu_tests, "train": _train, "plan": _plan, "tune": _tune, "bench": _bench,
-             "generate": _generate, "evaluate": _evaluate, "torch_fsdp2.py": _torch}
+             "generate": _generate, "evaluate": _evaluate, "torch_fsdp2.py": _torch, "try_nccl": _try_nccl}

@@ -86,10 +86,10 @@ class ListTest(KitCase):
         # 7 steps of 65,536 tokens at 3.1 GFLOP and 0.4 of 989.4 TFLOP/s, and 9 s to start.
         self.assertRegex(found["train/qwen2_5_0_5b_1024"], r"^ *13 s +\d+ s  to do$")
         ends = [re.fullmatch(r"---- call (\d) ends after (\d+) s", line) for line in about[3:]]
-        self.assertEqual([end[1] for end in ends], ["1", "2"])
-        self.assertLessEqual(int(ends[0][2]), 400)
-        self.assertLessEqual(int(ends[1][2]), 300)
-        self.assertRegex(last, rf"^{len(found)} items: {len(found)} to do in about \d+ s and 2 calls, 0 skipped\. "
+        self.assertEqual([end[1] for end in ends], ["1", "2", "3"])
+        for end, seconds in zip(ends, (400, 300, 300)):
+            self.assertLessEqual(int(end[2]), seconds)
+        self.assertRegex(last, rf"^{len(found)} items: {len(found)} to do in about \d+ s and 3 calls, 0 skipped\. "
                                r"Seconds are estimates\.$")
         short = self.listed("h200", "--order=speed", "--budget_seconds=50")
         self.assertEqual(short[1]["test/ops"], "60 s, more than a call of 50 s has")
