@@ -22,6 +22,8 @@ for suite in GpuModules Norm/OpConformance MatMul CudaNorms Gpu/DeviceConformanc
   grep -q "^$suite" <<<"$tests" || fail "no tests of $suite"
 done
 
+python3 tests/gpu/kit_cases.py <<<"$tests" || fail "the GPU kit's orders"
+
 linked=$(ldd "$program") || fail "ldd"
 grep -Eqi 'cuda|cublas|cudnn|nccl|dnnl|gomp' <<<"$linked" && fail "linked at start: $linked"
 exit 0

@@ -40,6 +40,15 @@ IN_80_GB = {"qwen2_5_3b": {1024: {"batch.micro_batch": "8"}, 4096: {"batch.micro
 # Cases of gpu_tests.
 NO_LAWS = f"-*Laws*:*Nccl*:{suites.MODULES}.*"
 NOT_SANITIZED = f"-*DeathTest*:*Laws*:*Nccl*:*Communicator*:StreamOrdered*:*Device*:{suites.MODULES}.*"
+LAWS = (
+    ("steps", "StepLaws.*:CommunicationLaws.*:LossLaws.*", 45),
+    ("optimizers", "OptimizerLaws.*:UpdateLaws.*:GradientShardLaws.*", 30),
+    ("offload", "StateOffloadLaws.*", 15),
+    ("graphs", "GraphLaws.*", 15),
+    ("jobs", "*/JobLaws.*:*/LiveStateLaws.*", 60),
+    ("memory", "MemoryLaws.*", 20),
+    ("others", "FrozenLaws.*:AdapterLaws.*:PackingLaws.*:TargetWeightLaws.*", 40),
+)
 # Each kernel file, and a case that runs its kernels.
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "sanitized.json"), encoding="utf-8") as file:
     CASE_OF_FILE = json.load(file)
@@ -99,13 +108,7 @@ def _nccl(kit):
 def _verify(kit):
     racy = ":".join(CASE_OF_FILE[name] for name in RACY)
     return [
-        tests("laws/steps", "StepLaws.*:CommunicationLaws.*:LossLaws.*", 45),
-        tests("laws/optimizers", "OptimizerLaws.*:UpdateLaws.*:GradientShardLaws.*", 30),
-        tests("laws/offload", "*OffloadLaws.*:HostUpdateLaws.*", 15),
-        tests("laws/graphs", "GraphLaws.*", 15),
-        tests("laws/jobs", "*/JobLaws.*:*/LiveStateLaws.*", 60),
-        tests("laws/memory", "MemoryLaws.*", 20),
-        tests("laws/others", "FrozenLaws.*:AdapterLaws.*:PackingLaws.*:TargetWeightLaws.*", 40),
+        *(tests(f"laws/{name}", chosen, seconds) for name, chosen, seconds in LAWS),
         runs.resume(SMALL, SHORT, 75),
         runs.generate(SMALL, SHORT, 45),
         runs.evaluate(SMALL, SHORT, 45),
