@@ -4,7 +4,7 @@ import os
 import tarfile
 
 # What results are: not the programs, tokens and run folders beside them.
-_FILES = ("report.json", "report.md", "rates.json", "tuning.txt", "logs", "data/trials")
+_FILES = ("report.json", "report.md", "rates.json", "tuning", "logs", "data/trials")
 _MOST_BYTES = 1 << 20  # Of a log. Longer ones are left out.
 
 

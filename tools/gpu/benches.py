@@ -10,9 +10,10 @@ MATMULS = "matmul"
 
 
 def tune(preset, sequences, seconds):
-    """Returns an item that tunes the preset's matmuls and adds the algorithms to the table that later items use."""
+    """Returns an item that tunes the preset's matmuls and adds the algorithms to the table that later items use. The
+    file of the table is named by the GPU."""
     def work(kit, item, limit):
-        command = [kit.program("tune"), f"--job={kit.job(preset)}", f"--out={kit.path('tuning.txt')}",
+        command = [kit.program("tune"), f"--job={kit.job(preset)}", f"--out={kit.path('tuning')}/",
                    *plans.sets({"batch.global_batch": str(sequences)})]
         return outcome.of(child.run(command, kit.environment, kit.log(item.name), limit, folder=kit.out))
     return Item(f"tune/{preset}", outcome.needs("tune", work), seconds, sampled=True)

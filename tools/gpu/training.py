@@ -60,9 +60,9 @@ def rows(folder):
 
 
 def table(kit):
-    """Returns the table of tuned matmuls, or None if nothing was tuned yet."""
-    path = kit.path("tuning.txt")
-    return path if os.path.exists(path) else None
+    """Returns the folder of the table of tuned matmuls, or None if nothing was tuned yet."""
+    folder = kit.path("tuning")
+    return folder if os.path.isdir(folder) and os.listdir(folder) else None
 
 
 def _with_table(kit, settings, tuned):

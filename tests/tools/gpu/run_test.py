@@ -101,7 +101,7 @@ class RunTest(KitCase):
                          {"batch.global_batch": "64", "runtime.graphs": None, "memory.budget_bytes": str(138 << 30),
                           "runtime.tuning_table": None, "telemetry.peak_flops": "989400000000000"})
         self.assertEqual(made[f"train-{_SMALL}-graphs_table"].sets["runtime.tuning_table"],
-                         os.path.join(self.out, "tuning.txt"))
+                         os.path.join(self.out, "tuning"))
         self.assertEqual(made[f"train-{_SMALL}-wide"].sets["memory.loss_chunk_tokens"], "16384")
 
     def test_steps_that_count_come_after_those_that_warm_up(self):
@@ -143,6 +143,33 @@ class RunTest(KitCase):
         self.assertEqual(self.call("--order=verify", "--only=^(resume|generate)/", "--again")[0], 1)
         self.assertIn("steps differ", self.items()[f"resume/{_SMALL}"]["about"])
         self.assertIn("it printed ['", self.items()[f"generate/{_SMALL}"]["about"])
+
+    def test_formats_sweeps_and_nccl_between_processes_are_on_the_page(self):
+        self.call("--order=formats", f"--only=formats/{_SMALL}")
+        self.call("--order=speed", "--only=sweep")
+        self.assertEqual(self.call("--order=nccl", "--budget_seconds=9999", "--only=traffic", "--only=/2$")[0], 0)
+        text = self.text("report.md")
+        for line in (f"bf16 to e4m3, {_SMALL}: 0 of 65,536 values differ from the exact ones.",
+                     f"| {_SMALL} | 16 x 32 x 64 | e4m3 fast | bf16 | 1.0 | 0 |",
+                     f"| {_SMALL} | 16 x 32 x 64 | e5m2 | bf16 | no algorithm |  |",
+                     f"| {_SMALL} | batch.micro_batch=8 | 150,000 | 50.0 % | 0.500 | 20.0 GiB |",
+                     f"| {_SMALL} | batch.micro_batch=32 | it needs more |  |  |  |",
+                     "| traffic/4 | as planned | 9 s |"):
+            self.assertIn(line + "\n", text)
+        self.assertEqual([(row["item"], row["op"], row["rate"]) for row in self.rates()["rates"]
+                          if row["item"] in (f"formats/{_SMALL}", "try_nccl/traffic/4")],
+                         [("try_nccl/traffic/4", "AllGather between processes of one GPU", (1 << 20) / 1e-3),
+                          (f"formats/{_SMALL}", "MatMul", 2 * 16 * 32 * 64 / 1e-6)])
+        ranks = [call for call in self.programs.ran if "launch" in str(call.program.command)]
+        self.assertEqual([(call.name, call.environment["CUDA_VISIBLE_DEVICES"]) for call in ranks],
+                         [("gpu_tests", "0"), ("bench", "0")])
+        self.assertIn("--processes=2", ranks[0].program.command)
+
+    def test_conversions_that_are_not_exact_fail_their_item(self):
+        self.programs.instead["bench"] = lambda call: call.write(
+            call.flags["json"], '{"conversion": "e5m2", "different": 3}\n') or 0
+        self.assertEqual(self.call("--order=formats", f"--only=formats/{_SMALL}")[0], 1)
+        self.assertEqual(self.items()[f"formats/{_SMALL}"]["about"], "conversions to e5m2 are not exact")
 
     def test_a_program_that_went_wrong_in_an_unforeseen_way_is_one_failure(self):
         self.programs.instead["bench"] = lambda call: call.write(call.flags["json"], "[") or 0
