@@ -62,7 +62,7 @@ def sweep(preset, settings, varied, seconds):
         values = {**plans.settings(kit.gpus[0]), "data.path": training.tokens(kit, preset), **settings}
         axes = [f"--vary={name}={'|'.join(choices)}" for name, choices in varied.items()]
         return _bench(kit, item, limit, ["sweep", f"--job={kit.job(preset)}", *plans.sets(values), *axes, "--steps=3",
-                                         "--warm_up=1", f"--seconds={seconds}"], read=outcome.read_json_lines)
+                                         "--warm_up=1", f"--seconds={seconds - 10}"], read=outcome.read_json_lines)
     return Item(f"sweep/{preset}", outcome.needs("bench", work), seconds, sampled=True)
 
 

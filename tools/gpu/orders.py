@@ -52,7 +52,7 @@ LAWS = (
 # Each kernel file, and a case that runs its kernels.
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "sanitized.json"), encoding="utf-8") as file:
     CASE_OF_FILE = json.load(file)
-RACY = ("attention.cu", "attention_backward.cu", "cross_entropy.cu", "norm.cu", "norm_backward.cu", "update_adamw.cu",
+REDUCTIONS = ("attention.cu", "attention_backward.cu", "cross_entropy.cu", "norm.cu", "norm_backward.cu", "update_adamw.cu",
         "update_adamw_8bit.cu")
 
 
@@ -106,13 +106,13 @@ def _nccl(kit):
 
 
 def _verify(kit):
-    racy = ":".join(CASE_OF_FILE[name] for name in RACY)
+    reductions = ":".join(CASE_OF_FILE[name] for name in REDUCTIONS)
     return [
         *(tests(f"laws/{name}", chosen, seconds) for name, chosen, seconds in LAWS),
         runs.resume(SMALL, SHORT, 75),
         runs.generate(SMALL, SHORT, 45),
         runs.evaluate(SMALL, SHORT, 45),
-        *(sanitized(kit, tool, "reductions", racy, 30) for tool in ("initcheck", "synccheck")),
+        *(sanitized(kit, tool, "reductions", reductions, 30) for tool in ("initcheck", "synccheck")),
     ]
 
 
@@ -148,7 +148,7 @@ def _hours(kit):
         *(benches.ops(preset, "f32", benches.FLAT, 90, "flat") for preset in PRESETS if preset.endswith("_1024")),
         *(train(SMALL, f"loading_{mode}", SHORT, variables={"CUDA_MODULE_LOADING": mode.upper()})
           for mode in ("eager", "lazy")),
-        *(item for preset in PRESETS for item in (train(preset), train(preset, "graphs", GRAPHS),
+        *(item for preset in PRESETS for item in (train(preset, "full"), train(preset, "full_graphs", GRAPHS),
                                                   torch_search(kit, preset, 1400))),
         *(sanitized(kit, tool, f"all/{part}", NOT_SANITIZED, each, part, parts)
           for tool in ("memcheck", "racecheck") for part in range(1, parts + 1)),

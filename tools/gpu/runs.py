@@ -81,7 +81,10 @@ def evaluate(preset, settings, seconds):
             close = losses and abs(found["loss"] - losses[-1]) <= _TOLERANCE * abs(losses[-1])
             return outcome.of(ended, {"loss": found["loss"], "of_train": losses[-1:]}, "" if close else
                               f"its loss is {found['loss']}, and train's was {losses[-1:]}")
-        return _with_run(kit, item, preset, settings, limit, check)
+        try:
+            return _with_run(kit, item, preset, settings, limit, check)
+        finally:  # No item behind this one uses the run, which takes gigabytes.
+            shutil.rmtree(_short_run(kit, preset), ignore_errors=True)
     return Item(f"evaluate/{preset}", outcome.needs("evaluate", work), seconds)
 
 
@@ -96,9 +99,13 @@ def _checkpoint(folder, step):
     return os.path.join(folder, "checkpoints", f"step-{step:010}")
 
 
+def _short_run(kit, preset):
+    return kit.path("runs", f"short-{preset}")
+
+
 def _with_run(kit, item, preset, settings, seconds, check):
     """Returns check(folder, seconds) of a short run with a checkpoint and an evaluation. Items share the run."""
-    began, folder = time.monotonic(), kit.path("runs", f"short-{preset}")
+    began, folder = time.monotonic(), _short_run(kit, preset)
     if not os.path.isdir(_checkpoint(folder, _RESUMED_AFTER)):
         # All of the data is evaluated, as `evaluate` does.
         more = {**settings, "lr_schedule.steps": str(_RESUMED_AFTER), "telemetry.evaluation_sequences": str(1 << 20),

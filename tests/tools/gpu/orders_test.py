@@ -131,8 +131,9 @@ class OrdersTest(KitCase):
                 self.check_complete(archive, names)
 
     def test_without_an_order_all_run_one_after_another_and_each_item_once(self):
-        each = [name for order in orders.ORDERS for name in self.names(order)]
-        self.assertEqual(self.names(""), list(dict.fromkeys(each)))
+        each = [name for order in orders.ORDERS for name in self.names(order)[1:]]
+        self.assertEqual(self.names(""), ["modules/0", *each])
+        self.assertEqual(len(set(each)), len(each))  # Two rows of one name would count as one.
 
     def test_several_gpus_add_nccl_between_them_if_they_are_of_one_kind(self):
         one = GPUS.all[0]

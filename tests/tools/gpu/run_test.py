@@ -132,6 +132,7 @@ class RunTest(KitCase):
         self.assertEqual(self.call("--order=verify", "--only=^(resume|generate|evaluate)/")[0], 0)
         self.assertEqual([call.flags.get("resume", "")[-15:] for call in self.programs.ran if call.name == "train"],
                          ["", "step-0000000002", ""])
+        self.assertEqual(os.listdir(os.path.join(self.out, "runs")), [])
         said = iter(range(1000))
         self.programs.instead["generate"] = lambda call: call.print(" ".join([str(next(said))] * 64)) or 0
 
