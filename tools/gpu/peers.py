@@ -39,7 +39,7 @@ def _work(preset, flags):
         said = [line for line in store.read(kit.log(item.name)).splitlines() if line.startswith('{"result"')]
         if not said:
             return outcome.of(ended, None, "" if ended.code or ended.timed_out else "it printed no result")
-        result = {**json.loads(said[-1])["result"], "peak_flops": peak}
+        result = json.loads(said[-1])["result"]
         if not peak:
             result["mfu"] = None
         return outcome.of(ended, result, result.get("failed", ""))

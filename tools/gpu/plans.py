@@ -11,10 +11,16 @@ from gpu import child, expected, store
 # an H200 they took 952 MiB; what NCCL and GPUs since Blackwell take is not measured yet.
 OUTSIDE_BYTES, BLACKWELL_BYTES, NCCL_BYTES = 2 << 30, 1 << 30, 1 << 30
 _BLACKWELL = 10  # The major compute capability.
-# FLOP/s of dense matmuls in bf16 from NVIDIA's data sheets, by pattern of the GPU's name. The engine knows the first
-# two too (NominalPeak in engine/runtime/cuda_backend.cc). The NVL and PCIe forms of H100 and H200 are slower.
-_PEAK_FLOPS = ((r"A100", 312e12), (r"H[12]00(?!.*(NVL|PCIe))", 989.4e12), (r"\bB200", 2250e12),
-               (r"RTX 5090$", 209.5e12))
+# TFLOP/s of dense matmuls in bf16, by the GPU's whole name: a slice of a GPU (MIG) has another. These are those by
+# which the engine states MFU (engine/runtime/gpu_peaks.cc).
+_PEAK_TFLOPS = {
+    "NVIDIA A10": 125, "NVIDIA A100-PCIE-40GB": 312, "NVIDIA A100 80GB PCIe": 312, "NVIDIA A100-SXM4-40GB": 312,
+    "NVIDIA A100-SXM4-80GB": 312, "NVIDIA A40": 149.7, "NVIDIA B200": 2250, "NVIDIA GB200": 2500,
+    "NVIDIA GH200 144G HBM3e": 989.4, "NVIDIA GH200 480GB": 989.4, "NVIDIA GeForce RTX 3090": 71,
+    "NVIDIA GeForce RTX 4090": 165.2, "NVIDIA GeForce RTX 5090": 209.5, "NVIDIA H100 80GB HBM3": 989.4,
+    "NVIDIA H100 NVL": 835.5, "NVIDIA H100 PCIe": 756, "NVIDIA H200": 989.4, "NVIDIA H200 NVL": 835.5, "NVIDIA L4": 121,
+    "NVIDIA L40": 181, "NVIDIA L40S": 362, "NVIDIA RTX 6000 Ada Generation": 364.2, "NVIDIA RTX A6000": 154.8,
+}
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 
@@ -25,7 +31,7 @@ def budget_bytes(gpu, nccl=False):
 
 def peak_flops(gpu):
     """Returns the GPU's peak FLOP/s in bf16, or None if it is not known. The engine then measures it for itself."""
-    return next((peak for pattern, peak in _PEAK_FLOPS if re.search(pattern, gpu["name"])), None)
+    return 1e12 * _PEAK_TFLOPS[gpu["name"]] if gpu["name"] in _PEAK_TFLOPS else None
 
 
 @dataclass
@@ -39,8 +45,7 @@ class Plan:
 
 def settings(gpu):
     """Returns the settings of all runs on this GPU."""
-    peak = peak_flops(gpu)
-    return {"memory.budget_bytes": str(budget_bytes(gpu)), **({"telemetry.peak_flops": f"{peak:.0f}"} if peak else {})}
+    return {"memory.budget_bytes": str(budget_bytes(gpu))}
 
 
 def sets(values):

@@ -91,7 +91,7 @@ def _train(preset, settings, tuned, steps, variables):
             return outcome.of(ended, None, wrong)
         return outcome.of(ended, {**_steps(found, steps[0]), **_said(store.read(kit.log(item.name))),
                                   "start_seconds": first[0] if first else None, "settings": settings,
-                                  "table": bool(tuned and table(kit)), "peak_flops": plans.peak_flops(kit.gpus[0])})
+                                  "table": bool(tuned and table(kit))})
     return work
 
 

@@ -159,7 +159,7 @@ class ListTest(KitCase):
             json.dump({"driver": "13.1", "gpus": [{"name": "NVIDIA L4", "gib": 22.0, "compute": "8.9"}]}, file)
         about, found, _ = self.listed(path, "--order=hours")
         self.assertEqual(about[0], "gpus     NVIDIA L4, 22.0 GiB, compute capability 8.9, runs sm_80")
-        self.assertIn("MFU against the rate of a matmul that the engine measures", about[2])
+        self.assertIn("MFU against 121.0 TFLOP/s", about[2])
         self.assertEqual(self.trained(found), [])
 
     def test_nothing_runs_on_a_machine_that_is_only_described(self):
@@ -214,9 +214,9 @@ class NeedsTest(unittest.TestCase):
 
     def test_only_gpus_whose_peak_is_known_have_one(self):
         for name, peak in (("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA H100 80GB HBM3", 989.4e12),
-                           ("NVIDIA H200 NVL", None), ("NVIDIA H100 PCIe", None), ("NVIDIA B200", 2250e12),
-                           ("NVIDIA GB200", None), ("NVIDIA GeForce RTX 5090", 209.5e12),
-                           ("NVIDIA GeForce RTX 5090 Laptop GPU", None), ("NVIDIA L4", None)):
+                           ("NVIDIA H200 NVL", 835.5e12), ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+                           ("NVIDIA B200", 2250e12), ("NVIDIA GeForce RTX 5090", 209.5e12),
+                           ("NVIDIA GeForce RTX 5090 Laptop GPU", None), ("NVIDIA T4", None)):
             self.assertEqual(plans.peak_flops({"name": name}), peak, name)
 
 

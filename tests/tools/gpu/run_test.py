@@ -95,11 +95,10 @@ class RunTest(KitCase):
         self.assertEqual(set(made), {f"train-{_SMALL}{row}" for row in
                                      ("", "-graphs", "-graphs_table", "-wide", "-free_attention")})
         base = made[f"train-{_SMALL}"].sets
-        names = ("batch.global_batch", "runtime.graphs", "memory.budget_bytes", "runtime.tuning_table",
-                 "telemetry.peak_flops")
+        names = ("batch.global_batch", "runtime.graphs", "memory.budget_bytes", "runtime.tuning_table")
         self.assertEqual({name: base.get(name) for name in names},
                          {"batch.global_batch": "64", "runtime.graphs": None, "memory.budget_bytes": str(138 << 30),
-                          "runtime.tuning_table": None, "telemetry.peak_flops": "989400000000000"})
+                          "runtime.tuning_table": None})
         self.assertEqual(made[f"train-{_SMALL}-graphs_table"].sets["runtime.tuning_table"],
                          os.path.join(self.out, "tuning"))
         self.assertEqual(made[f"train-{_SMALL}-wide"].sets["memory.loss_chunk_tokens"], "16384")
@@ -195,7 +194,7 @@ class RunTest(KitCase):
         self.assertEqual(of_trace[0], {
             "op": "MatMul forward", "shape": "16384 x 896 x 4864 nt accumulate", "dtype": "bf16>f32",
             "rate": 1e11 / 2.5e-4, "unit": "FLOP/s",
-            "seconds": 2.5e-4, "spread": 0.2, "calls": 2.0, "item": f"trace/{_SMALL}", "card": "Fake H200",
+            "seconds": 2.5e-4, "spread": 0.2, "calls": 2.0, "item": f"trace/{_SMALL}", "card": "NVIDIA H200",
             "clocks": clocks})
         self.assertEqual([of_trace[1][name] for name in ("op", "shape", "dtype", "unit")],
                          ["RmsNormForward forward", "x [16384, 896], rstd [16384]", "bf16", "bytes/s"])
@@ -235,8 +234,8 @@ class RunTest(KitCase):
                                  "--head_tokens=4096", "--parameters=233046016", "--square=8192"])
 
     def test_an_empty_page_says_what_is_to_do(self):
-        text = page.Page(store.Store(self.out, "aaa"), ["a", "b"], "Fake H200", "2026-11-28").text()
-        self.assertTrue(text.startswith("# Runs on Fake H200\n\n- date: 2026-11-28\n- machine: Fake H200\n"), text)
+        text = page.Page(store.Store(self.out, "aaa"), ["a", "b"], "NVIDIA H200", "2026-11-28").text()
+        self.assertTrue(text.startswith("# Runs on NVIDIA H200\n\n- date: 2026-11-28\n- machine: NVIDIA H200\n"), text)
         self.assertIn("2 items: 0 passed, 0 failed, 0 skipped, 2 to do.", text)
 
 
