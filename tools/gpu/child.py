@@ -1,5 +1,6 @@
 """Runs programs until they end, until their time is over, or until this process is interrupted."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -7,6 +8,8 @@ import time
 from dataclasses import dataclass
 
 _POLL_SECONDS = 0.1
+_PR_SET_PDEATHSIG = 1  # Of prctl.h.
+_LIBC = ctypes.CDLL(None)
 
 
 @dataclass
@@ -71,11 +74,18 @@ def run_all(programs, seconds, enough=None, folder=None):
             for number, (program, process) in enumerate(zip(programs, running))]
 
 
+def _in_child():
+    """Puts a new program into a group of its own, and makes it end when this process does, even if that is killed: what
+    ran on would disturb the measurements of the next call."""
+    os.setpgid(0, 0)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _start(program, folder):
     os.makedirs(os.path.dirname(program.log), exist_ok=True)
     with open(program.log, "w", encoding="utf-8") as output:
         return subprocess.Popen(program.command, env=program.environment, stdin=subprocess.DEVNULL, stdout=output,
-                                stderr=subprocess.STDOUT, cwd=folder, start_new_session=True)
+                                stderr=subprocess.STDOUT, cwd=folder, preexec_fn=_in_child)
 
 
 def _kill_group(pid):

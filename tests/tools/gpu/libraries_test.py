@@ -2,8 +2,10 @@
 """Tests which libraries of a machine the GPU kit uses, and that no program that it runs outlives its time."""
 
 import os
+import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -68,6 +70,13 @@ class ChildTest(unittest.TestCase):
         with open(path, encoding="utf-8") as file:
             return int(file.read() or 0)
 
+    def runs(self):
+        try:
+            with open(f"/proc/{self.pid()}/stat", encoding="utf-8") as file:
+                return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+        except FileNotFoundError:
+            return False
+
     def waits(self):
         return self.program(f"echo $$ > {self.folder}/pid; exec sleep 1000", "waits")
 
@@ -82,6 +91,20 @@ class ChildTest(unittest.TestCase):
         with self.assertRaises(KeyboardInterrupt):
             child.run_all([self.waits()], 100, interrupt)
         self.assert_ended()
+
+    # Regression: a kit that was killed left its program running, beside those of the next call.
+    def test_a_program_ends_with_the_process_that_started_it(self):
+        waits = self.waits()
+        kit = subprocess.Popen([sys.executable, "-c", f"from gpu import child; child.run({waits.command}, {{}}, "
+                                f"{waits.log!r}, 1000)"], env={**os.environ, "PYTHONPATH": "tools"})
+        deadline = time.monotonic() + 30
+        while not self.pid() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        kit.kill()
+        kit.wait()
+        while self.runs() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertLess(time.monotonic(), deadline)
 
     def test_programs_run_side_by_side_and_those_that_last_too_long_are_killed(self):
         # Each of the two ends only if the other runs too.
