@@ -71,9 +71,9 @@ absl::Status Measure(const Flags& flags) {
                          peak_bytes));
   const PlannedProgram& any = programs.front();
   SHALE_RETURN_IF_ERROR(LocalState(any.graph, any.step.state, any.memory, *ranks)
-                            .Fill([&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
-                              return weights.Read(parameter.name, begin, values);
-                            }));
+                            .Fill([&](const Parameter& parameter, int64_t begin,
+                                      absl::Span<float> values) { return weights.Read(parameter.name, begin, values); },
+                                  {.threads = static_cast<int>(flags.threads)}));
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Sequences> sequences,
                          Sequences::Create(*ranks, programs, /*padding=*/0, {}));
 
