@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <iterator>
 
@@ -36,27 +37,58 @@ constexpr auto kMapBoundaries = [] {
   return boundaries;
 }();
 
+// Always inlined, so that the compiler generates code for each instruction set.
+[[gnu::always_inline]] inline void CodesOfAny(const float* ratios, uint8_t* codes) {
+  int32_t code[kNf4BlockWeights] = {};  // Of each weight: the number of boundaries below its ratio.
+  for (const float boundary : kBoundaries) {
+    for (int64_t i = 0; i < kNf4BlockWeights; ++i) code[i] += ratios[i] > boundary ? 1 : 0;
+  }
+  for (int64_t i = 0; i < kNf4BlockWeights / 2; ++i) {
+    codes[i] = static_cast<uint8_t>(code[2 * i] << 4 | code[2 * i + 1]);
+  }
+}
+
+#ifdef __x86_64__
+[[gnu::target("avx512f,prefer-vector-width=512")]] void CodesOf16(const float* ratios, uint8_t* codes) {
+  CodesOfAny(ratios, codes);
+}
+[[gnu::target("avx2")]] void CodesOf8(const float* ratios, uint8_t* codes) { CodesOfAny(ratios, codes); }
+#endif
+
+// Stores the codes of a full block of weights, given the ratios of the weights to their absmax.
+void CodesOf(const float* ratios, uint8_t* codes) {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx512f")) return CodesOf16(ratios, codes);
+  if (__builtin_cpu_supports("avx2")) return CodesOf8(ratios, codes);
+#endif
+  CodesOfAny(ratios, codes);
+}
+
 }  // namespace
 
-float QuantizeNf4Block(absl::Span<const float> weights, uint8_t* codes) {
+float AbsmaxOfNf4Block(absl::Span<const float> weights) {
   SHALE_CHECK(!weights.empty() && weights.size() <= kNf4BlockWeights);
-  float absmax = 0;
-  for (const float w : weights) {
-    if (!(std::fabs(w) <= absmax)) absmax = std::fabs(w);  // A NaN is kept.
-    if (std::isnan(absmax)) return absmax;
-  }
-  uint8_t code[kNf4BlockWeights];
-  std::fill_n(code, kNf4BlockWeights, static_cast<uint8_t>(kNf4ZeroCode));
+  // The bits of floats without their signs have the order of the absolute values, and those of a NaN are the largest.
+  int32_t most = 0;
+  for (const float w : weights) most = std::max(most, std::bit_cast<int32_t>(w) & 0x7fffffff);
+  return std::bit_cast<float>(most);
+}
+
+float QuantizeNf4Block(absl::Span<const float> weights, uint8_t* codes) {
+  const float absmax = AbsmaxOfNf4Block(weights);
+  if (std::isnan(absmax)) return absmax;
+  float ratios[kNf4BlockWeights] = {};  // A weight that is missing, and one of a block of zeros, has the code of 0.
   if (absmax > 0) {
     const float inverse = 1 / absmax;
-    float ratios[kNf4BlockWeights] = {};
     for (size_t i = 0; i < weights.size(); ++i) ratios[i] = weights[i] * inverse;
-    std::fill_n(code, kNf4BlockWeights, uint8_t{0});
-    for (const float boundary : kBoundaries) {
-      for (int i = 0; i < kNf4BlockWeights; ++i) code[i] += ratios[i] > boundary;
-    }
   }
-  for (size_t i = 0; i < weights.size(); i += 2) codes[i / 2] = static_cast<uint8_t>(code[i] << 4 | code[i + 1]);
+  if (weights.size() == kNf4BlockWeights) {
+    CodesOf(ratios, codes);
+  } else {
+    uint8_t all[kNf4BlockWeights / 2];
+    CodesOf(ratios, all);
+    std::copy_n(all, CeilDivide(std::ssize(weights), 2), codes);
+  }
   return absmax;
 }
 

@@ -67,6 +67,8 @@ struct Nf4Row {
 // Quantizes a block of 1 to 64 weights. Stores one code for two weights in `codes`; the code beside the last of an odd
 // number of weights is that of 0. Returns the absmax, which is not finite if a weight is not.
 float QuantizeNf4Block(absl::Span<const float> weights, uint8_t* codes);
+// Returns the same absmax and computes no codes.
+float AbsmaxOfNf4Block(absl::Span<const float> weights);
 // Returns the mean of the absmax of all blocks of a parameter. REQUIRES: not empty.
 float MeanOfAbsmax(absl::Span<const float> absmax);
 // Quantizes the absmax of 1 to 256 blocks into as many codes, and returns their scale.

@@ -59,7 +59,7 @@ _MAY_INCLUDE = {
     "engine/backends": _ENGINE_BASE | {"engine/config", "engine/io", "engine/runtime", "kernels/cpu", "kernels/cuda",
                                        "sharding/comm"},
     "engine/state": _ENGINE_BASE | {"engine/checkpoint", "engine/graph", "engine/io", "engine/memory", "engine/program",
-                                    "engine/runtime", "engine/step", "sharding"},
+                                    "engine/runtime", "engine/step", "kernels/cpu", "sharding"},
     "engine/planner": _ENGINE_BASE | {"engine/checkpoint", "engine/config", "engine/graph", "engine/memory",
                                       "engine/model", "engine/optimizer", "engine/program", "engine/step", "sharding"},
     "engine/report": _ENGINE_BASE | {"engine/config", "engine/hugging_face", "engine/memory", "engine/planner",

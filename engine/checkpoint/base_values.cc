@@ -88,13 +88,12 @@ absl::Status StoredBaseValues::Read(int64_t begin, absl::Span<float> out) {
 }
 
 absl::Status StoredBaseValues::ReadAbsmax() {
-  uint8_t codes[kNf4BlockWeights / 2];
   std::vector<float> weights(kNf4GroupWeights);
   for (int64_t begin = 0, end = parameter_.elements(); begin < end; begin += kNf4GroupWeights) {
     const auto group = absl::MakeSpan(weights).subspan(0, std::min(kNf4GroupWeights, end - begin));
     SHALE_RETURN_IF_ERROR(read_(parameter_.name, begin, group));
     for (int64_t i = 0; i < std::ssize(group); i += kNf4BlockWeights) {
-      absmax_.push_back(QuantizeNf4Block(group.subspan(i, kNf4BlockWeights), codes));
+      absmax_.push_back(AbsmaxOfNf4Block(group.subspan(i, kNf4BlockWeights)));
     }
   }
   mean_ = MeanOfAbsmax(absmax_);

@@ -45,6 +45,8 @@ class StagingBuffer {
 inline constexpr int64_t kWriteStagingBytes = 3 * kCheckpointChunkBytes;
 // A rank reads into one chunk, and converts the elements into another on their way to the device.
 inline constexpr int64_t kReadStagingBytes = 2 * kCheckpointChunkBytes;
+// The least with which a rank's weights can be filled in (RankState::Fill): two rounds of a group of weights in 4 bits.
+inline constexpr int64_t kLeastFillStagingBytes = int64_t{192} << 10;
 // Enough for a rank that both writes and reads, but not at the same time.
 inline constexpr int64_t kStagingBytes = std::max(kWriteStagingBytes, kReadStagingBytes);
 

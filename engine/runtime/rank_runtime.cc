@@ -19,7 +19,7 @@ absl::StatusOr<std::unique_ptr<RankRuntime>> RankRuntime::Create(Device& device,
   for (StreamId id : {StreamId::kCompute, StreamId::kGather, StreamId::kReduce, StreamId::kCopy}) {
     SHALE_RETURN_IF_ERROR(runtime->CreateStream(id));
   }
-  runtime->makes_notes_ = CpuStream::From(runtime->stream(StreamId::kCompute)).ok();
+  runtime->device_is_host_ = CpuStream::From(runtime->stream(StreamId::kCompute)).ok();
   return runtime;
 }
 

@@ -78,6 +78,10 @@ class RankRuntime {
   // pauses (Pause), on the rank's launching thread or on a thread that acts in its place.
   absl::Status Read(const std::byte* from, void* to, int64_t bytes);
   absl::Status Write(std::byte* to, const void* from, int64_t bytes);
+  // Returns whether the host can read and write an address of the rank's memory without a copy.
+  bool HostAccesses(const std::byte* address) const { return device_is_host_ || IsPinned(address, 1); }
+  // Returns whether memory is part of the rank's pinned memory, which streams copy without the host.
+  bool IsPinned(const void* memory, int64_t bytes) const;
   // Returns the communicator for collectives along `axis` on a stream, or null if there is none.
   Communicator* communicator(MeshAxis axis, StreamId stream) const {
     return communicators_.Get(mesh_.Serving(axis), stream);
@@ -87,7 +91,7 @@ class RankRuntime {
   uint32_t last_mark() const { return last_mark_; }
   // Returns the rank's last instructions, and whether its device lets streams note them.
   InstructionRing& ring() { return ring_; }
-  bool makes_notes() const { return makes_notes_; }
+  bool makes_notes() const { return device_is_host_; }
   // Returns one past the highest byte of the arena that any launch or copy has accessed. Measured independently of the
   // plan.
   int64_t measured_peak_bytes() const { return meter_->peak_bytes(); }
@@ -107,7 +111,6 @@ class RankRuntime {
         rank_(rank),
         host_memory_(host_memory) {}
   absl::Status CreateStream(StreamId id);
-  bool IsPinned(const void* memory, int64_t bytes) const;
 
   Device& device_;
   Ops& ops_;
@@ -117,7 +120,7 @@ class RankRuntime {
   const HostMemoryPlan host_memory_;
   uint32_t last_mark_ = 0;
   InstructionRing ring_;
-  bool makes_notes_ = false;
+  bool device_is_host_ = false;  // The device is the CPU.
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Arena> pinned_;  // Laid out as in host_memory_.
   std::unique_ptr<MemoryMeter> meter_;

@@ -37,9 +37,10 @@ absl::Status LocalState::Fill(RankState::ReadValues read, const RankState::FillO
   std::vector<uint64_t> digests(ranks_.size());
   const bool digest = options.digest_of_frozen != nullptr;
   SHALE_RETURN_IF_ERROR(local_.ForEach([&](int local) {
-    SHALE_ASSIGN_OR_RETURN(const absl::Span<char> staging, StagingOf(local_[local], kReadStagingBytes));
-    return ranks_[local].Fill(
-        read, {.frozen_only = options.frozen_only, .digest_of_frozen = digest ? &digests[local] : nullptr}, staging);
+    SHALE_ASSIGN_OR_RETURN(const absl::Span<char> staging, StagingOf(local_[local], kLeastFillStagingBytes));
+    RankState::FillOptions of_rank = options;
+    if (digest) of_rank.digest_of_frozen = &digests[local];
+    return ranks_[local].Fill(read, of_rank, staging);
   }));
   if (digest) *options.digest_of_frozen = std::accumulate(digests.begin(), digests.end(), uint64_t{0});
   return absl::OkStatus();

@@ -29,9 +29,10 @@ class LocalState {
   const RankState& operator[](int local) const { return ranks_[local]; }
 
   // Restore sets the state from a checkpoint whose parameters are the model's (see RankState::Restore). Fill sets only
-  // the values, from `read` (see RankState::Fill; a digest is the sum of those of the local ranks); several threads
-  // call `read` at the same time. Each rank works on its own thread and through its own staging memory, of which it
-  // needs kReadStagingBytes. REQUIRES: no save is pending, because a save uses the same staging memory.
+  // the values, from `read` (see RankState::Fill; a digest is the sum of those of the local ranks, each of which uses
+  // `threads` threads); several threads call `read` at the same time. Each rank works through its own staging memory,
+  // of which it needs kReadStagingBytes, or kLeastFillStagingBytes to fill. REQUIRES: no save is pending, because a
+  // save uses the same staging memory.
   absl::Status Restore(const CheckpointReader& checkpoint, bool values_only);
   absl::Status Fill(RankState::ReadValues read, const RankState::FillOptions& options = {});
 

@@ -24,10 +24,18 @@ void PairsByLibrary(double deviation, const double* u, const double* v, int64_t 
   }
 }
 
-#ifdef __x86_64__
-
 // Always inlined, so that the compiler generates code for each instruction set.
 #define SHALE_INLINE [[gnu::always_inline]] inline
+
+SHALE_INLINE void Uniforms(uint64_t key, int64_t first, int64_t count, double* u, double* v) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t counter = key + 2 * static_cast<uint64_t>(first + i);
+    u[i] = UniformOf(MixCounter(counter));
+    v[i] = UniformOf(MixCounter(counter + 1));
+  }
+}
+
+#ifdef __x86_64__
 
 // Returns 1 + x (c[0] + x (c[1] + ...)).
 template <size_t kTerms>
@@ -107,18 +115,34 @@ SHALE_INLINE bool BlockOfPairs(double deviation, const double* u, const double* 
   return BlockOfPairs(deviation, u, v, cosines, sines);
 }
 
+[[gnu::target("avx512f,avx512dq,avx512vl,prefer-vector-width=512")]] void UniformsOf8(uint64_t key, int64_t first,
+                                                                                      int64_t count, double* u,
+                                                                                      double* v) {
+  Uniforms(key, first, count, u, v);
+}
+
+bool Has8Lanes() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
 using Block = bool (*)(double, const double*, const double*, float*, float*);
 // Returns the function for this processor, or null if there is none. Then only the C library is used.
 Block BlockWith(int most_lanes) {
-  const bool has8 =
-      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (most_lanes >= 8 && has8) return BlockOf8;
+  if (most_lanes >= 8 && Has8Lanes()) return BlockOf8;
   return most_lanes >= 4 && __builtin_cpu_supports("avx2") ? BlockOf4 : nullptr;
 }
 
 #endif
 
 }  // namespace
+
+void UniformPairs(uint64_t key, int64_t first, int64_t count, double* u, double* v, int most_lanes) {
+#ifdef __x86_64__
+  // Below AVX-512 there is no multiplication of 64-bit integers in vectors.
+  if (most_lanes >= 8 && Has8Lanes()) return UniformsOf8(key, first, count, u, v);
+#endif
+  Uniforms(key, first, count, u, v);
+}
 
 void NormalPairs(double deviation, const double* u, const double* v, int64_t count, float* cosines, float* sines,
                  int most_lanes) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/staging.h"
+#include "engine/state/halves.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
 
@@ -276,7 +277,7 @@ absl::Status RankState::PutValues(const GroupState& g, int64_t flat, const float
   if (weight.dtype == DType::kFloat32) {
     SHALE_RETURN_IF_ERROR(Store(weight, flat - weights.begin, values, count));
   } else {
-    std::transform(values, values + count, reinterpret_cast<BFloat16*>(work), RoundMaster);
+    RoundMasters(values, count, reinterpret_cast<BFloat16*>(work));
     SHALE_RETURN_IF_ERROR(Store(weight, flat - weights.begin, work, count));
   }
   if (owned.begin == owned.end) return absl::OkStatus();
@@ -284,8 +285,7 @@ absl::Status RankState::PutValues(const GroupState& g, int64_t flat, const float
   const int64_t at = owned.begin - Owned(g).begin, size = owned.end - owned.begin;
   if (g.master.present()) SHALE_RETURN_IF_ERROR(Store(g.master, at, mine, size));
   if (!g.low.present()) return absl::OkStatus();
-  std::transform(mine, mine + size, reinterpret_cast<int16_t*>(work),
-                 [](float value) { return MasterLowBits(value, RoundMaster(value)); });
+  TakeLowBits(mine, size, reinterpret_cast<int16_t*>(work));
   return Store(g.low, at, work, size);
 }
 
@@ -321,56 +321,6 @@ absl::Status RankState::PutHalf(const GroupState& g, int64_t flat, SavedPart hal
   bits += owned.begin - flat;
   if (g.master.present()) SHALE_RETURN_IF_ERROR(AddHalf(g.master, at, half, bits, size, work));
   if (g.low.present() && half == SavedPart::kLow) return Store(g.low, at, bits, size);
-  return absl::OkStatus();
-}
-
-std::vector<std::vector<ElementRange>> RankState::SavedOfFrozen() const {
-  std::vector<std::vector<ElementRange>> saved(model_.parameters.size());
-  for (size_t group = 0; group < state_.groups.size(); ++group) {
-    if (!state_.groups[group].frozen) continue;
-    for (const ShardLayout::Piece& piece : state_.groups[group].placement.Saved(runtime_.rank())) {
-      saved[model_.groups[group].parameters[piece.parameter]].push_back(piece.range);
-    }
-  }
-  return saved;
-}
-
-absl::Status RankState::Fill(ReadValues read_values, const FillOptions& options, absl::Span<char> staging) {
-  SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
-  MakeResident(/*states=*/false);
-  const auto values = absl::MakeSpan(reinterpret_cast<float*>(staging.data()), kCheckpointChunkBytes / 4);
-  char* const work = staging.data() + kCheckpointChunkBytes;
-  ValuesDigest digest;
-  const std::vector<std::vector<ElementRange>> digested = SavedOfFrozen();
-  for (size_t id = 0; id < model_.parameters.size(); ++id) {
-    const Parameter& parameter = model_.parameters[id];
-    const GroupState& g = state_.groups[parameter.group];
-    if (options.frozen_only && !g.frozen) continue;
-    const auto read = [&](const Parameter& p, int64_t begin, absl::Span<float> out) {
-      SHALE_RETURN_IF_ERROR(read_values(p, begin, out));
-      if (options.digest_of_frozen == nullptr) return absl::OkStatus();
-      for (const ElementRange& range : digested[id]) {
-        const ElementRange common = Intersect(range, {begin, begin + std::ssize(out)});
-        if (common.begin >= common.end) continue;
-        digest.Add(p.name, common.begin, out.subspan(common.begin - begin, common.end - common.begin));
-      }
-      return absl::OkStatus();
-    };
-    const ElementRange wanted = OfParameter(static_cast<ParameterId>(id), Weights(g));
-    if (g.stored == FrozenWeights::kNf4) {
-      // Reads all of a parameter of which this rank holds a part, and nothing of the others.
-      if (wanted.begin < wanted.end) SHALE_RETURN_IF_ERROR(FillNf4(parameter, read, values));
-      continue;
-    }
-    const int64_t offset = g.layout().Find(parameter.name)->offset_elements;
-    for (int64_t begin = wanted.begin; begin < wanted.end; begin += std::ssize(values)) {
-      const auto part = values.subspan(0, wanted.end - begin);
-      SHALE_RETURN_IF_ERROR(read(parameter, begin, part));
-      SHALE_RETURN_IF_ERROR(PutValues(g, offset + begin, part.data(), std::ssize(part), work));
-    }
-  }
-  for (const GroupState& g : state_.groups) SHALE_RETURN_IF_ERROR(CopyToHostWeight(g));
-  if (options.digest_of_frozen != nullptr) *options.digest_of_frozen = digest.value();
   return absl::OkStatus();
 }
 

@@ -15,7 +15,13 @@
 #include "engine/runtime/executor.h"
 #include "engine/step/compile.h"
 
+namespace shale::cpu {
+class Team;
+}  // namespace shale::cpu
+
 namespace shale {
+
+class StagedFill;  // staged_fill.h
 
 // Returns the states of an optimizer as a manifest records them.
 std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states);
@@ -57,14 +63,16 @@ class RankState {
   using ReadValues = absl::FunctionRef<absl::Status(const Parameter& parameter, int64_t begin, absl::Span<float> out)>;
   // Sets the weights and masters that this rank holds. Calls `read` for these elements only. Of a parameter that is
   // stored in 4 bits, it calls `read` for all elements if this rank holds some of them, because all blocks share a
-  // mean. Returns InvalidArgument if such a parameter has a weight that is not finite. `staging` is as above.
+  // mean. Returns InvalidArgument if such a parameter has a weight that is not finite. `staging` is pinned, and has at
+  // least kLeastFillStagingBytes; with more, more threads find work. Bits depend neither on it nor on `threads`.
   struct FillOptions {
     bool frozen_only = false;  // Leaves parameters that train as they are.
+    int threads = 1;           // With more than one, they call `read` at the same time.
     // If not null, set to a ValuesDigest of those elements of frozen parameters that this rank saves. The sum over all
     // ranks is the digest of all elements.
     uint64_t* digest_of_frozen = nullptr;
   };
-  absl::Status Fill(ReadValues read, const FillOptions& options, absl::Span<char> staging);
+  absl::Status Fill(ReadValues read_values, const FillOptions& options, absl::Span<char> staging);
 
   // Sets the weights and masters of the elements [begin, begin + values.size()) of a parameter that this rank holds.
   // Returns FailedPrecondition for a part of a parameter that is stored in 4 bits.
@@ -126,6 +134,9 @@ class RankState {
   absl::Status ZeroCodesBetweenParameters(char* work);
   absl::Status Put(const Manifest& saved, const ShardPiece& piece, const char* bytes, char* work);
   absl::Status PutValues(const GroupState& g, int64_t flat, const float* values, int64_t count, char* work);
+  // Sets the elements `wanted` of a parameter, which is not in 4 bits (rank_state_fill.cc).
+  absl::Status FillValues(const Parameter& parameter, ElementRange wanted, ReadValues read, cpu::Team& team,
+                          StagedFill& out);
   absl::Status PutHalf(const GroupState& g, int64_t flat, SavedPart half, const uint16_t* bits, int64_t count,
                        char* work);
   absl::Status AddHalf(const Tensor& to, int64_t element, SavedPart half, const uint16_t* bits, int64_t count,
@@ -134,8 +145,15 @@ class RankState {
   // The functions below are for groups in 4 bits (rank_state_nf4.cc). Nf4Address returns where an element of a part of
   // a row lies, given the number in the group of the first weight that the element is for.
   std::byte* Nf4Address(const GroupState& g, SavedPart part, int64_t flat) const;
-  // Quantizes a parameter, which `read` reads into `buffer` part by part. `buffer` has kNf4GroupWeights or more.
-  absl::Status FillNf4(const Parameter& parameter, ReadValues read, absl::Span<float> buffer);
+  // Returns the weights that this rank holds of a range of the group, as pieces that each lie in one row.
+  std::vector<ElementRange> HeldNf4(const GroupState& g, ElementRange of_group) const;
+  // Quantizes a parameter, of which `read` reads all elements: first the weights, which gives the absmax of all blocks,
+  // and then these, which share a mean.
+  absl::Status FillNf4(const Parameter& parameter, ReadValues read, cpu::Team& team, StagedFill& out);
+  absl::Status FillNf4Codes(const Parameter& parameter, ReadValues read, cpu::Team& team, StagedFill& out,
+                            absl::Span<float> absmax);
+  absl::Status FillNf4Scales(const Parameter& parameter, absl::Span<const float> absmax, cpu::Team& team,
+                             StagedFill& out);
   absl::Status WriteNf4(const Parameter& parameter, int64_t begin, absl::Span<const float> values);
   absl::Status PutNf4(const GroupState& g, int64_t offset, const ShardPiece& piece, const char* bytes);
   // Dequantizes the weights of a group from number `flat` on.

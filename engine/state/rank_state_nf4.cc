@@ -5,7 +5,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/checkpoint/staging.h"
 #include "engine/state/rank_state.h"
+#include "engine/state/staged_fill.h"
+#include "engine/state/team_parts.h"
+#include "kernels/check.h"
 #include "kernels/integers.h"
 #include "kernels/nf4.h"
 
@@ -23,6 +27,10 @@ int64_t OffsetInRow(const Nf4Row& row, SavedPart part, int64_t weight) {
   }
 }
 
+constexpr int64_t kFloatBytes = sizeof(float);
+// The most elements of a round: enough for many threads, and not so many that rounds have many pieces of rows.
+constexpr int64_t kMostNf4Elements = 256 * kNf4GroupWeights;
+
 }  // namespace
 
 std::byte* RankState::Nf4Address(const GroupState& g, SavedPart part, int64_t flat) const {
@@ -31,44 +39,104 @@ std::byte* RankState::Nf4Address(const GroupState& g, SavedPart part, int64_t fl
   return Address(g.weights(), held / row.weights * row.bytes() + OffsetInRow(row, part, held % row.weights));
 }
 
-absl::Status RankState::FillNf4(const Parameter& parameter, ReadValues read, absl::Span<float> buffer) {
+std::vector<ElementRange> RankState::HeldNf4(const GroupState& g, ElementRange of_group) const {
+  const int64_t row = g.layout().shard_elements();
+  const ElementRange held = Intersect(Weights(g), of_group);
+  std::vector<ElementRange> pieces;
+  for (int64_t begin = held.begin, end; begin < held.end; begin = end) {
+    end = std::min(RoundDown(begin, row) + row, held.end);
+    pieces.push_back({begin, end});
+  }
+  return pieces;
+}
+
+absl::Status RankState::FillNf4(const Parameter& parameter, ReadValues read, cpu::Team& team, StagedFill& out) {
+  std::vector<float> absmax(CeilDivide(parameter.elements(), kNf4BlockWeights));
+  SHALE_RETURN_IF_ERROR(FillNf4Codes(parameter, read, team, out, absl::MakeSpan(absmax)));
+  return FillNf4Scales(parameter, absmax, team, out);
+}
+
+absl::Status RankState::FillNf4Codes(const Parameter& parameter, ReadValues read, cpu::Team& team, StagedFill& out,
+                                     absl::Span<float> absmax) {
   const GroupState& g = state_.groups[parameter.group];
-  const int64_t offset = g.layout().Find(parameter.name)->offset_elements;
-  const int64_t elements = parameter.elements(), step = RoundDown(std::ssize(buffer), kNf4GroupWeights);
-  SHALE_CHECK(step > 0);
-  const ElementRange held = Weights(g);
-  const auto holds = [&](int64_t flat) { return flat >= held.begin && flat < held.end; };
-  std::vector<float> absmax;
-  absmax.reserve(CeilDivide(elements, kNf4BlockWeights));
-  uint8_t codes[kNf4GroupWeights / 2] = {};
-  for (int64_t begin = 0; begin < elements; begin += step) {
-    const absl::Span<float> part = buffer.subspan(0, std::min(step, elements - begin));
-    SHALE_RETURN_IF_ERROR(read(parameter, begin, part));
-    for (int64_t first = 0; first < std::ssize(part); first += kNf4GroupWeights) {
-      const absl::Span<const float> group = part.subspan(first, kNf4GroupWeights);
-      for (int64_t i = 0; i < std::ssize(group); i += kNf4BlockWeights) {
-        absmax.push_back(QuantizeNf4Block(group.subspan(i, kNf4BlockWeights), codes + i / 2));
-        if (std::isfinite(absmax.back())) continue;
+  const int64_t offset = g.layout().Find(parameter.name)->offset_elements, elements = parameter.elements();
+  // Places take half a byte of an element, and less than a row has another piece.
+  const int64_t pieces = 2 + kMostNf4Elements / g.layout().shard_elements();
+  const int64_t most = std::min(kMostNf4Elements, out.RoundBytes(pieces + 1) / 9 * 2);
+  const int64_t round = RoundDown(most, kNf4GroupWeights);
+  SHALE_CHECK(round > 0);
+  for (int64_t begin = 0; begin < elements; begin += round) {
+    const int64_t count = std::min(round, elements - begin), flat = offset + begin;
+    auto* const values = reinterpret_cast<float*>(out.Scratch(count * kFloatBytes));
+    struct Codes {
+      ElementRange range;  // Numbered within the group.
+      uint8_t* codes = nullptr;
+    };
+    std::vector<Codes> held;
+    for (const ElementRange& piece : HeldNf4(g, {flat, flat + count})) {
+      std::byte* const to = Nf4Address(g, SavedPart::kNf4Codes, piece.begin);
+      held.push_back({piece, reinterpret_cast<uint8_t*>(out.Place(to, CeilDivide(piece.end - piece.begin, 2)))});
+    }
+    // Quantizes up to a group of weights, which lies in one piece or in none.
+    const auto quantize = [&](absl::Span<const float> weights, int64_t first, uint8_t* codes) -> absl::Status {
+      for (int64_t i = 0; i < std::ssize(weights); i += kNf4BlockWeights) {
+        const absl::Span<const float> block = weights.subspan(i, kNf4BlockWeights);
+        float& of_block = absmax[(first + i) / kNf4BlockWeights];
+        of_block = codes != nullptr ? QuantizeNf4Block(block, codes + i / 2) : AbsmaxOfNf4Block(block);
+        if (std::isfinite(of_block)) continue;
         return absl::InvalidArgumentError(
-            absl::StrCat(parameter.name, " has a weight that is not finite among elements ", begin + first + i, " to ",
-                         std::min(begin + first + i + kNf4BlockWeights, elements),
+            absl::StrCat(parameter.name, " has a weight that is not finite among elements ", first + i, " to ",
+                         std::min(first + i + kNf4BlockWeights, elements),
                          ", so it cannot be stored in NF4; mend the weights, or use optimizer.frozen_weights BF16"));
       }
-      const int64_t flat = offset + begin + first;
-      if (!holds(flat)) continue;
-      SHALE_RETURN_IF_ERROR(
-          runtime_.Write(Nf4Address(g, SavedPart::kNf4Codes, flat), codes, CeilDivide(std::ssize(group), int64_t{2})));
-    }
+      return absl::OkStatus();
+    };
+    const int64_t step = RoundUp(CeilDivide(count, team.threads()), kNf4GroupWeights);
+    SHALE_RETURN_IF_ERROR(RunParts(team, CeilDivide(count, step), [&](int64_t part) -> absl::Status {
+      const int64_t from = part * step, size = std::min(step, count - from);
+      const auto of_part = absl::MakeSpan(values + from, size);
+      SHALE_RETURN_IF_ERROR(read(parameter, begin + from, of_part));
+      for (int64_t first = 0; first < size; first += kNf4GroupWeights) {
+        const int64_t at = flat + from + first;
+        const auto piece = std::find_if(held.begin(), held.end(),
+                                        [&](const Codes& c) { return at >= c.range.begin && at < c.range.end; });
+        uint8_t* const codes = piece == held.end() ? nullptr : piece->codes + (at - piece->range.begin) / 2;
+        SHALE_RETURN_IF_ERROR(quantize(of_part.subspan(first, kNf4GroupWeights), begin + from + first, codes));
+      }
+      return absl::OkStatus();
+    }));
+    SHALE_RETURN_IF_ERROR(out.Send());
   }
+  return absl::OkStatus();
+}
+
+absl::Status RankState::FillNf4Scales(const Parameter& parameter, absl::Span<const float> absmax, cpu::Team& team,
+                                      StagedFill& out) {
+  const GroupState& g = state_.groups[parameter.group];
+  const int64_t offset = g.layout().Find(parameter.name)->offset_elements;
   const float mean = MeanOfAbsmax(absmax);
-  for (int64_t first = 0; first < std::ssize(absmax); first += kNf4GroupBlocks) {
-    const int64_t flat = offset + first * kNf4BlockWeights;
-    if (!holds(flat)) continue;
-    const auto group = absl::MakeConstSpan(absmax).subspan(first, kNf4GroupBlocks);
-    const float scale = QuantizeAbsmax(group, mean, codes);
-    SHALE_RETURN_IF_ERROR(runtime_.Write(Nf4Address(g, SavedPart::kNf4Absmax, flat), codes, std::ssize(group)));
-    SHALE_RETURN_IF_ERROR(runtime_.Write(Nf4Address(g, SavedPart::kNf4Scales, flat), &scale, sizeof(scale)));
-    SHALE_RETURN_IF_ERROR(runtime_.Write(Nf4Address(g, SavedPart::kNf4Means, flat), &mean, sizeof(mean)));
+  constexpr int64_t kGroupBytes = kNf4GroupBlocks + 2 * sizeof(float), kPieces = 3;
+  constexpr int64_t kPartGroups = 64;  // About 0.1 ms of work.
+  const int64_t round = out.RoundBytes(kPieces) / kGroupBytes * kNf4GroupWeights;
+  for (const ElementRange& piece : HeldNf4(g, {offset, offset + parameter.elements()})) {
+    for (int64_t begin = piece.begin; begin < piece.end; begin += round) {
+      const int64_t size = std::min(round, piece.end - begin);
+      const int64_t blocks = CeilDivide(size, kNf4BlockWeights), groups = CeilDivide(size, kNf4GroupWeights);
+      const auto of_round = absmax.subspan((begin - offset) / kNf4BlockWeights, blocks);
+      const auto place = [&](SavedPart part, int64_t bytes) { return out.Place(Nf4Address(g, part, begin), bytes); };
+      auto* const codes = reinterpret_cast<uint8_t*>(place(SavedPart::kNf4Absmax, blocks));
+      auto* const scales = reinterpret_cast<float*>(place(SavedPart::kNf4Scales, groups * kFloatBytes));
+      auto* const means = reinterpret_cast<float*>(place(SavedPart::kNf4Means, groups * kFloatBytes));
+      SHALE_RETURN_IF_ERROR(RunParts(team, CeilDivide(groups, kPartGroups), [&](int64_t part) {
+        for (int64_t i = part * kPartGroups; i < std::min(groups, (part + 1) * kPartGroups); ++i) {
+          const int64_t block = i * kNf4GroupBlocks;
+          scales[i] = QuantizeAbsmax(of_round.subspan(block, kNf4GroupBlocks), mean, codes + block);
+          means[i] = mean;
+        }
+        return absl::OkStatus();
+      }));
+      SHALE_RETURN_IF_ERROR(out.Send());
+    }
   }
   return absl::OkStatus();
 }
@@ -81,12 +149,15 @@ absl::Status RankState::WriteNf4(const Parameter& parameter, int64_t begin, absl
         "share a mean: set all of its ",
         parameter.elements(), " elements at once; found elements ", begin, " to ", begin + std::ssize(values)));
   }
-  std::vector<float> buffer(kNf4GroupWeights);
   const auto read = [&](const Parameter&, int64_t first, absl::Span<float> out) {
     std::copy_n(values.begin() + first, out.size(), out.begin());
     return absl::OkStatus();
   };
-  return FillNf4(parameter, read, absl::MakeSpan(buffer));
+  std::vector<char> staging(kLeastFillStagingBytes);
+  cpu::Team team(1);
+  StagedFill out(runtime_, absl::MakeSpan(staging));
+  SHALE_RETURN_IF_ERROR(FillNf4(parameter, read, team, out));
+  return out.Finish();
 }
 
 absl::Status RankState::PutNf4(const GroupState& g, int64_t offset, const ShardPiece& piece, const char* bytes) {

@@ -11,6 +11,7 @@
 #include "engine/hugging_face/adapter_config.h"
 #include "engine/hugging_face/config.h"
 #include "engine/hugging_face/weights.h"
+#include "engine/runtime/hardware_threads.h"
 #include "engine/state/initial_values.h"
 #include "engine/train/resume.h"
 #include "kernels/check.h"
@@ -52,6 +53,8 @@ absl::StatusOr<std::unique_ptr<HfWeights>> OpenModel(const Job& job) {
   return std::make_unique<HfWeights>(std::move(weights));
 }
 
+int ThreadsOf(const Job& job) { return ThreadsPerRank(job.runtime, job.sharding.ranks, HardwareThreads()); }
+
 }  // namespace
 
 absl::Status SetInitialWeights(const Job& job, LocalState& state, uint64_t* base_digest) {
@@ -61,10 +64,10 @@ absl::Status SetInitialWeights(const Job& job, LocalState& state, uint64_t* base
     for (const HfWeights* weights : {model.get(), adapter.get()}) {
       if (weights != nullptr && weights->Has(parameter.name)) return weights->Read(parameter.name, begin, values);
     }
-    FillInitialValues(parameter, job.runtime.seed, begin, values, static_cast<int>(job.runtime.threads_per_rank));
+    FillInitialValues(parameter, job.runtime.seed, begin, values);
     return absl::OkStatus();
   };
-  return state.Fill(read, {.digest_of_frozen = base_digest});
+  return state.Fill(read, {.threads = ThreadsOf(job), .digest_of_frozen = base_digest});
 }
 
 absl::Status SetBase(const Job& job, LocalState& state, uint64_t& digest) {
@@ -73,7 +76,7 @@ absl::Status SetBase(const Job& job, LocalState& state, uint64_t& digest) {
   const auto read = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
     return model->Read(parameter.name, begin, values);
   };
-  return state.Fill(read, {.frozen_only = true, .digest_of_frozen = &digest});
+  return state.Fill(read, {.frozen_only = true, .threads = ThreadsOf(job), .digest_of_frozen = &digest});
 }
 
 }  // namespace shale

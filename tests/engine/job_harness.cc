@@ -156,15 +156,21 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                          {.mesh = options.step.mesh,
                           .synchronous = options.synchronous,
                           .programs = {{result.step.program, result.plan}},
-                          .host_memory = PlanHostMemory({{result.step.program, result.plan}}, kReadStagingBytes),
+                          .host_memory = PlanHostMemory({{result.step.program, result.plan}}, options.staging_bytes),
                           .wrap = options.wrap},
                          result.plan.peak_bytes));
   LocalState state(graph, result.step.state, result.plan, *ranks);
-  const auto initial = [](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
+  const auto initial = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
+    if (options.read_weights) return options.read_weights(parameter, begin, values);
     FillInitialValues(parameter, 3, begin, values);
     return absl::OkStatus();
   };
-  SHALE_RETURN_IF_ERROR(state.Fill(initial));
+  SHALE_RETURN_IF_ERROR(state.Fill(initial, {.threads = options.fill_threads}));
+  for (int rank = 0; options.digests_state && rank < W; ++rank) {
+    SHALE_ASSIGN_OR_RETURN(const StateDigest digest,
+                           DigestOfState(Digested::kAll, result.step.state, result.plan, (*ranks)[rank]));
+    result.initial.push_back(digest);
+  }
   SHALE_RETURN_IF_ERROR(EditWeights(state, options));
 
   std::vector<std::unique_ptr<ExecutionObserver>> observers;

@@ -12,11 +12,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/checkpoint/staging.h"
 #include "engine/memory/plan.h"
 #include "engine/model/model.h"
 #include "engine/runtime/backend.h"
 #include "engine/runtime/local_ranks.h"
 #include "engine/runtime/ops_kind.h"
+#include "engine/state/state_digest.h"
 #include "engine/step/compile.h"
 #include "engine/verify/distance.h"
 #include "kernels/cpu_products.h"
@@ -75,6 +77,11 @@ struct RunOptions {
   ProfilerRanges* ranges = nullptr;
   // Creates the observer of a rank. May be empty.
   std::function<std::unique_ptr<ExecutionObserver>(const StepProgram&, const MemoryPlan&, RankRuntime&)> observe;
+  // Reads the initial weights (RankState::ReadValues). If empty, FillInitialValues does.
+  std::function<absl::Status(const Parameter&, int64_t begin, absl::Span<float> values)> read_weights;
+  int fill_threads = 1;                       // Of a rank, as RankState::FillOptions::threads.
+  int64_t staging_bytes = kReadStagingBytes;  // Of a rank.
+  bool digests_state = false;                 // Whether RunResult::initial is wanted.
   std::function<void(const std::string& name, std::vector<float>&)> edit_weights;  // Called before the first step.
   // Whether the run sets StepOptions::keep_gradients and reads the gradients, those of the last step or of the first.
   bool reads_gradients = true;
@@ -93,6 +100,7 @@ struct RunResult {
   // Of the parameters that train; reduced, not clipped. Empty without reads_gradients.
   std::map<std::string, std::vector<float>> gradients;
   std::map<std::string, std::vector<float>> weights;  // After the last step.
+  std::vector<StateDigest> initial;                   // Of the state of each rank, before weights are edited.
   int64_t measured_peak_bytes = 0;
   size_t graphs = 0;  // Number captured by rank 0.
 };

@@ -98,6 +98,7 @@ TEST(Nf4, ABlockOfZerosStaysZeroAndNonFiniteWeightsShowInTheAbsmax) {
       std::vector<float> block(weights.begin(), weights.begin() + kNf4BlockWeights);
       block[at] = wrong;
       EXPECT_FALSE(std::isfinite(QuantizeNf4Block(block, bytes.data()))) << at;
+      EXPECT_FALSE(std::isfinite(AbsmaxOfNf4Block(block))) << at;
     }
   }
 }

@@ -16,19 +16,17 @@ Parameter Normal(std::string name) {
           .initializer = {.kind = Initializer::Kind::kNormal, .standard_deviation = 0.5}};
 }
 
-std::vector<float> Filled(const Parameter& parameter, int64_t begin = 0, int64_t end = kElements, int threads = 1,
-                          uint64_t seed = 1) {
+std::vector<float> Filled(const Parameter& parameter, int64_t begin = 0, int64_t end = kElements, uint64_t seed = 1) {
   std::vector<float> values(end - begin);
-  FillInitialValues(parameter, seed, begin, absl::MakeSpan(values), threads);
+  FillInitialValues(parameter, seed, begin, absl::MakeSpan(values));
   return values;
 }
 
-TEST(InitialValues, DoNotDependOnThreadsNorOnWhereTheyAreCut) {
+TEST(InitialValues, DoNotDependOnWhereTheyAreCut) {
   const std::vector<float> whole = Filled(Normal("w"));
-  for (int threads : {0, 2, 3, 8}) EXPECT_EQ(Filled(Normal("w"), 0, kElements, threads), whole);
   for (int64_t cut : {1, 2, 777, 50000, 50001}) {
-    std::vector<float> joined = Filled(Normal("w"), 0, cut, 2);
-    const std::vector<float> rest = Filled(Normal("w"), cut, kElements, 3);
+    std::vector<float> joined = Filled(Normal("w"), 0, cut);
+    const std::vector<float> rest = Filled(Normal("w"), cut, kElements);
     joined.insert(joined.end(), rest.begin(), rest.end());
     EXPECT_EQ(joined, whole) << cut;
   }
@@ -37,7 +35,7 @@ TEST(InitialValues, DoNotDependOnThreadsNorOnWhereTheyAreCut) {
 TEST(InitialValues, DependOnSeedAndName) {
   const std::vector<float> w = Filled(Normal("w"));
   EXPECT_NE(Filled(Normal("v")), w);
-  EXPECT_NE(Filled(Normal("w"), 0, kElements, 1, /*seed=*/2), w);
+  EXPECT_NE(Filled(Normal("w"), 0, kElements, /*seed=*/2), w);
 }
 
 // The mean of n values deviates by sigma / sqrt(n), their variance by sigma^2 sqrt(2 / n), and the mean product of
@@ -73,8 +71,8 @@ TEST(InitialValues, AreUniform) {
   const double n = kElements, root = std::sqrt(n);
   EXPECT_NEAR(sum / n, 0, 5 * 0.5 / root);
   EXPECT_NEAR(squares / n, 0.25, 5 * 0.25 * std::sqrt(0.8) / root);
-  std::vector<float> joined = Filled(parameter, 0, 777, 2);
-  const std::vector<float> rest = Filled(parameter, 777, kElements, 3);
+  std::vector<float> joined = Filled(parameter, 0, 777);
+  const std::vector<float> rest = Filled(parameter, 777, kElements);
   joined.insert(joined.end(), rest.begin(), rest.end());
   EXPECT_EQ(joined, values);
 }

@@ -44,5 +44,21 @@ TEST(NormalPairs, HaveTheBitsOfTheCLibraryWithEveryInstructionSet) {
   }
 }
 
+TEST(NormalPairs, UniformPairsAreThoseOfTheirCountersWithEveryInstructionSet) {
+  for (const uint64_t key : {uint64_t{0}, uint64_t{0x8000000000000001}, ~uint64_t{0} - 5}) {
+    for (const int64_t first : {int64_t{0}, int64_t{3}, int64_t{1} << 40}) {
+      for (const int lanes : {1, 8}) {
+        std::vector<double> u(37), v(37);
+        UniformPairs(key, first, std::ssize(u), u.data(), v.data(), lanes);
+        for (int64_t i = 0; i < std::ssize(u); ++i) {
+          const uint64_t counter = key + 2 * static_cast<uint64_t>(first + i);
+          EXPECT_EQ(u[i], UniformOf(MixCounter(counter))) << key << " " << first << " " << i;
+          EXPECT_EQ(v[i], UniformOf(MixCounter(counter + 1))) << key << " " << first << " " << i;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shale
