@@ -118,12 +118,9 @@ absl::Status LocalRanks::WarmUp(const std::vector<ProgramAndPlan>& programs) {
   // Attention and matmuls are computed by different libraries.
   for (const bool matmuls : {true, false}) {
     const auto wanted = [&](const Op& op) { return op.Is<MatMul>() == matmuls; };
-    SHALE_RETURN_IF_ERROR(ForEach([&](int local) -> absl::Status {
+    SHALE_RETURN_IF_ERROR(ForEach([&](int local) {
       const int shard = mesh_.index(numbers_[local], MeshAxis::kShard);
-      for (const auto& [program, memory] : programs) {
-        SHALE_RETURN_IF_ERROR(WarmUpOps(program, memory, shard, wanted, *ops_[local], *devices_[local]));
-      }
-      return absl::OkStatus();
+      return WarmUpOps(programs, shard, wanted, *ops_[local], *devices_[local]);
     }));
     EnterMemory(matmuls ? "matmuls" : "attention");
   }

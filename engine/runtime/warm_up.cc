@@ -1,10 +1,12 @@
 #include "engine/runtime/warm_up.h"
 
 #include <algorithm>
+#include <bit>
 #include <compare>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -13,6 +15,8 @@
 #include "kernels/check.h"
 #include "kernels/integers.h"
 #include "kernels/op.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {
@@ -54,7 +58,7 @@ int64_t Place(Instruction& instruction, const std::vector<int64_t>& skews, std::
   return bytes;
 }
 
-// What WarmUpOps runs: an instruction, in the form that it takes in an iteration.
+// An instruction, in the form that it takes in an iteration.
 struct Try {
   InstructionId id = 0;
   bool first_form = false;
@@ -82,6 +86,64 @@ std::set<Try> TriesOf(const StepProgram& program, const MemoryPlan& plan, int sh
                   .skews = SkewsOf(program, plan, shard, issue)});
   }
   return tries;
+}
+
+// Return the kind of an op, as a number, and what it asks of a library besides what its operands are. The bindings name
+// all members, so that a new attribute does not compile until it is here.
+std::vector<int64_t> AttributesOf(const MatMul& op) {
+  const auto& [a, b, bias, c, packed_b, transpose_a, transpose_b, accumulate, b_is_packed, scale] = op;
+  return {0, transpose_a, transpose_b, accumulate, b_is_packed, std::bit_cast<int32_t>(scale)};
+}
+std::vector<int64_t> AttributesOf(const AttentionForward& op) {
+  const auto& [q, k, v, out, lse, position_ids, scale, window, causal] = op;
+  return {1, std::bit_cast<int32_t>(scale), window, causal};
+}
+std::vector<int64_t> AttributesOf(const AttentionBackward& op) {
+  const auto& [q, k, v, out, lse, d_out, d_q, d_k, d_v, position_ids, scale, window, causal] = op;
+  return {2, std::bit_cast<int32_t>(scale), window, causal};
+}
+std::vector<int64_t> AttributesOf(const Op& op) {
+  if (const auto* matmul = op.As<MatMul>()) return AttributesOf(*matmul);
+  if (const auto* forward = op.As<AttentionForward>()) return AttributesOf(*forward);
+  const auto* backward = op.As<AttentionBackward>();
+  SHALE_CHECK(backward != nullptr) << NameOf(op);
+  return AttributesOf(*backward);
+}
+
+// Everything by which a library may choose an algorithm.
+struct Question {
+  std::vector<int64_t> attributes, operands, skews;
+  auto operator<=>(const Question&) const = default;
+
+  static Question Of(const Op& op, const std::vector<int64_t>& skews) {
+    Question question{.attributes = AttributesOf(op), .skews = skews};
+    VisitOperands(op, [&](absl::string_view, const Tensor& t, Access) {
+      question.operands.insert(question.operands.end(), {t.rank, static_cast<int64_t>(t.dtype)});
+      for (int d = 0; d < t.rank; ++d) question.operands.insert(question.operands.end(), {t.dim(d), t.stride(d)});
+    });
+    return question;
+  }
+};
+
+// What WarmUpOps runs.
+struct Call {
+  Instruction instruction;
+  std::vector<int64_t> skews;
+  const Op& op() const { return std::get<Op>(instruction.action); }
+};
+
+// Returns the calls of libraries that the programs will make, each once: the layers of a model make the same ones.
+std::vector<Call> CallsOf(absl::Span<const ProgramAndPlan> programs, int shard,
+                          absl::FunctionRef<bool(const Op&)> wanted) {
+  std::set<Question> asked;
+  std::vector<Call> calls;
+  for (const ProgramAndPlan& planned : programs) {
+    for (const Try& one : TriesOf(planned.program, planned.memory, shard, wanted)) {
+      Call call{one.InstructionOf(planned.program), one.skews};
+      if (asked.insert(Question::Of(call.op(), call.skews)).second) calls.push_back(std::move(call));
+    }
+  }
+  return calls;
 }
 
 absl::Status Trying(absl::string_view what, const absl::Status& status) {
@@ -117,25 +179,21 @@ std::set<Size> SizesOf(absl::Span<const ProgramAndPlan> programs, const Mesh& me
 
 }  // namespace
 
-absl::Status WarmUpOps(const StepProgram& program, const MemoryPlan& plan, int shard,
-                       absl::FunctionRef<bool(const Op&)> wanted, Ops& ops, Device& device) {
-  const std::set<Try> tries = TriesOf(program, plan, shard, wanted);
+absl::Status WarmUpOps(absl::Span<const ProgramAndPlan> programs, int shard, absl::FunctionRef<bool(const Op&)> wanted,
+                       Ops& ops, Device& device) {
+  std::vector<Call> calls = CallsOf(programs, shard, wanted);
   int64_t bytes = 0;
-  for (const Try& one : tries) {
-    Instruction instruction = one.InstructionOf(program);
-    bytes = std::max(bytes, Place(instruction, one.skews, nullptr));
-  }
+  for (Call& call : calls) bytes = std::max(bytes, Place(call.instruction, call.skews, nullptr));
   if (bytes == 0) return absl::OkStatus();
   std::string name = "ops";
   const auto run = [&]() -> absl::Status {
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena, device.Allocate(bytes));
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("compute"));
     absl::Status status;
-    for (const Try& one : tries) {
-      Instruction instruction = one.InstructionOf(program);
-      Place(instruction, one.skews, arena->base());
-      name = NameOf(instruction);
-      status = RunOnce(std::get<Op>(instruction.action), instruction.scratch, ops, *stream);
+    for (Call& call : calls) {
+      Place(call.instruction, call.skews, arena->base());
+      name = NameOf(call.instruction);
+      status = RunOnce(call.op(), call.instruction.scratch, ops, *stream);
       if (!status.ok()) break;
     }
     status.Update(stream->Synchronize());

@@ -15,12 +15,13 @@
 
 namespace shale {
 
-// Runs each matmul and attention op of `program` that is `wanted` in all forms in which the rank that owns `shard` will
-// issue it: that of the first iteration and that of the later ones, and with operands aligned as they will be in the
-// arena. Allocates device memory for the operands of the largest of these ops, and frees it at the end. Call it on the
-// rank's launching thread. An error names the op.
-absl::Status WarmUpOps(const StepProgram& program, const MemoryPlan& plan, int shard,
-                       absl::FunctionRef<bool(const Op&)> wanted, Ops& ops, Device& device);
+// Runs the matmuls and attention ops of the programs that are `wanted`, each in all forms in which the rank that owns
+// `shard` will issue it: that of the first iteration and that of the later ones, and with operands aligned as they will
+// be in the arena. Runs one of those that differ in nothing but where their operands lie. Allocates device memory for
+// the operands of the largest of these ops, and frees it at the end. Call it on the rank's launching thread. An error
+// names the op.
+absl::Status WarmUpOps(absl::Span<const ProgramAndPlan> programs, int shard, absl::FunctionRef<bool(const Op&)> wanted,
+                       Ops& ops, Device& device);
 
 // Runs each collective that the programs have on a stream along `axis`, which `communicator` serves, once for each
 // kind, dtype and size: NCCL may take memory at the first use of an algorithm, which it chooses by these. Call it on

@@ -33,6 +33,7 @@ std::string KeyOf(const Op& op) {
 
 struct Asked {
   std::set<std::string> before, later;
+  int64_t launches_before = 0;
   bool started = false;
   std::vector<std::vector<CollectiveRecord>> collectives_before;  // By rank.
   std::deque<CollectiveTrace> collectives;
@@ -59,6 +60,7 @@ class AskedOps : public Ops {
  protected:
   absl::Status Enqueue(const Op& op, Scratch scratch, Stream& stream) override {
     Record(op);
+    if (asked_ != nullptr && UsesLibrary(op) && !asked_->started) ++asked_->launches_before;
     return inner_->Launch(op, scratch, stream);
   }
 
@@ -118,6 +120,24 @@ TEST(WarmUp, AsksTheLibrariesWhateverTheRunAsks) {
       }
     }
   }
+}
+
+// Once every layer of a model was warmed up, though all but the first one asked for what was known.
+TEST(WarmUp, AsksOnceHoweverManyLayersAskForTheSame) {
+  std::vector<int64_t> launches;
+  for (const int64_t layers : {4, 9}) {
+    Asked asked;
+    const AskedBackend backend(asked);
+    RunOptions options;
+    options.backend = &backend;
+    std::get<DecoderConfig>(options.model).layers = layers;
+    options.step.accumulation = Accumulation::kLayered;
+    const absl::StatusOr<RunResult> result = RunJob(options, RandomTokens(3, 7, SmallDecoder().vocabulary, 1));
+    ASSERT_TRUE(result.ok()) << result.status();
+    for (const std::string& key : asked.later) EXPECT_TRUE(asked.before.count(key)) << key;
+    launches.push_back(asked.launches_before);
+  }
+  EXPECT_EQ(launches[0], launches[1]);
 }
 
 // NCCL chooses an algorithm by kind, type and size, and takes memory at the first use of one.
