@@ -6,9 +6,9 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/runtime/gpu_peaks.h"
 #include "engine/text/numbers.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cuda_ops.h"
@@ -69,18 +69,6 @@ absl::Status SumOnStream(DType dtype, absl::Span<const std::byte* const> inputs,
   SHALE_ASSIGN_OR_RETURN(CudaStream * cuda_stream, CudaStream::From(stream));
   return cuda_stream->Enqueue(
       [&](cuda::StreamHandle handle) { return cuda::SumRanks(dtype, inputs, out, elements, handle); });
-}
-
-// Returns the FLOP/s of dense matmuls from NVIDIA's data sheets for the A100 and for the SXM forms of the H100 and H200
-// (their other forms are slower), or 0 for any other GPU.
-double NominalPeak(absl::string_view name, DType dtype, bool tf32) {
-  const auto of = [&](double bf16, double with_tf32, double fp32) {
-    return dtype == DType::kBFloat16 ? bf16 : dtype != DType::kFloat32 ? 0 : tf32 ? with_tf32 : fp32;
-  };
-  if (absl::StrContains(name, "A100")) return of(312e12, 156e12, 19.5e12);
-  if (absl::StrContains(name, "NVL") || absl::StrContains(name, "PCIe")) return 0;
-  if (absl::StrContains(name, "H100") || absl::StrContains(name, "H200")) return of(989.4e12, 494.7e12, 66.9e12);
-  return 0;
 }
 
 const CudaDevice& ToCuda(const Device& device) { return static_cast<const CudaDevice&>(device); }
@@ -182,7 +170,7 @@ class CudaBackend : public Backend {
     const absl::StatusOr<int> gpus = runtime_->DeviceCount();
     if (!gpus.ok() || *gpus == 0) return 0;
     const absl::StatusOr<CudaDeviceProperties> gpu = runtime_->Properties(0);
-    return gpu.ok() ? NominalPeak(gpu->name, dtype, options_.allow_tf32) : 0;
+    return gpu.ok() ? NominalPeakOf(gpu->name, dtype, options_.allow_tf32) : 0;
   }
 
   bool warms_up() const override { return true; }
