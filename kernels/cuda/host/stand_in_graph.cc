@@ -126,10 +126,12 @@ absl::StatusOr<cuda::GraphHandle> StandInRuntime::EndCapture(cuda::StreamHandle 
   gpu.allocated_bytes += options_.graph_bytes;
   StandInGraph& graph = graphs_.emplace_back();
   graph.ordinal = AsStream(handle).ordinal;
+  graph.priority = AsStream(handle).priority;
   graph.steps = std::move(capture->steps);
   for (const StandInStep& step : graph.steps) CountUses(step.work, 1);
   for (size_t s = 1; s < capture->streams.size(); ++s) {
     StandInStream& side = graph.side_streams.emplace_back();
+    side.priority = capture->streams[s]->priority;
     SHALE_RETURN_IF_ERROR(OpenStream(side, graph.ordinal, absl::StrCat("graph ", graphs_.size(), " stream ", s)));
   }
   return &graph;
@@ -168,6 +170,13 @@ absl::StatusOr<cuda::NodeHandle> StandInRuntime::LastCaptured(cuda::StreamHandle
     if (step->kind == Kind::kWork && capture->streams[step->stream] == &AsStream(handle)) return &*step;
   }
   return Misuse(kCall, "a stream of which nothing was captured");
+}
+
+std::vector<CudaStreamPriority> StandInRuntime::PrioritiesOf(cuda::GraphHandle handle) const {
+  const auto& graph = *static_cast<const StandInGraph*>(handle);
+  std::vector<CudaStreamPriority> priorities = {graph.priority};
+  for (const StandInStream& side : graph.side_streams) priorities.push_back(side.priority);
+  return priorities;
 }
 
 absl::Status StandInRuntime::CheckGraph(const char* call, cuda::GraphHandle handle) {

@@ -84,6 +84,8 @@ class StandInRuntime final : public CudaRuntime {
   // Returns OK if everything has been freed and destroyed. Otherwise the error counts what is left.
   absl::Status CheckAllReleased() const;
   CudaStreamPriority PriorityOf(cuda::StreamHandle stream) const;
+  // Returns the priorities of a graph's work, by the streams of its capture in the order in which they joined it.
+  std::vector<CudaStreamPriority> PrioritiesOf(cuda::GraphHandle graph) const;
   // Returns the number of graph launches so far.
   int64_t graph_launches() const { return graph_launches_; }
 

@@ -96,8 +96,9 @@ struct StandInCapture {
 struct StandInGraph {
   int ordinal = 0;
   bool destroyed = false;
+  CudaStreamPriority priority = CudaStreamPriority::kNormal;  // That of the capture's first stream.
   std::deque<StandInStep> steps;
-  std::deque<StandInStream> side_streams;
+  std::deque<StandInStream> side_streams;  // Each has the priority of its stream in the capture.
   // The end of the last launch. `launched_on` is null before the first launch.
   StandInStream* launched_on = nullptr;
   uint64_t launch_record = 0;

@@ -213,8 +213,11 @@ class Cudart final : public CudaRuntime {
   absl::StatusOr<cuda::GraphHandle> EndCapture(cuda::StreamHandle stream) override {
     auto captured = std::make_unique<CapturedGraph>();
     SHALE_RETURN_IF_ERROR(StatusOf("cudaStreamEndCapture", cudaStreamEndCapture(AsStream(stream), &captured->graph)));
+    // A kernel has the priority of the stream on which it was captured. Without this flag CUDA would run it with that
+    // of the stream on which the graph is launched.
     absl::Status status =
-        StatusOf("cudaGraphInstantiate", cudaGraphInstantiate(&captured->launchable, captured->graph, /*flags=*/0));
+        StatusOf("cudaGraphInstantiate",
+                 cudaGraphInstantiate(&captured->launchable, captured->graph, cudaGraphInstantiateFlagUseNodePriority));
     if (status.ok()) {
       // Otherwise the first launch would take the memory that the graph needs on the device.
       status = StatusOf("cudaGraphUpload", cudaGraphUpload(captured->launchable, AsStream(stream)));
@@ -227,11 +230,13 @@ class Cudart final : public CudaRuntime {
   absl::StatusOr<cuda::NodeHandle> LastCaptured(cuda::StreamHandle stream) override {
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     const cudaGraphNode_t* nodes = nullptr;
+    // What the next work waits for may be less than the end of a kernel (programmatic dependent launch, which libraries
+    // use). CUDA then gives the nodes only to those who ask for the kinds of the edges too.
+    const cudaGraphEdgeData* edges = nullptr;
     size_t count = 0;
-    SHALE_RETURN_IF_ERROR(StatusOf(
-        "cudaStreamGetCaptureInfo",
-        cudaStreamGetCaptureInfo(AsStream(stream), &capturing, /*id_out=*/nullptr, /*graph_out=*/nullptr, &nodes,
-                                 /*edgeData_out=*/nullptr, &count)));
+    SHALE_RETURN_IF_ERROR(
+        StatusOf("cudaStreamGetCaptureInfo", cudaStreamGetCaptureInfo(AsStream(stream), &capturing, /*id_out=*/nullptr,
+                                                                      /*graph_out=*/nullptr, &nodes, &edges, &count)));
     if (capturing == cudaStreamCaptureStatusActive && count == 1) return nodes[0];
     return absl::InternalError(
         absl::StrCat("cudaStreamGetCaptureInfo: wanted one node for the work that was captured last, found ", count));

@@ -77,7 +77,9 @@ class CudaRuntime {
   virtual absl::Status BeginCapture(cuda::StreamHandle stream) = 0;
   virtual absl::StatusOr<bool> IsCapturing(cuda::StreamHandle stream) = 0;  // Whether new work is captured.
   // Ends the capture (cudaStreamEndCapture) and makes its graph ready to launch (cudaGraphInstantiate). Enqueues the
-  // graph's upload (cudaGraphUpload) on the stream, so that the first launch takes no more memory.
+  // graph's upload (cudaGraphUpload) on the stream, so that the first launch takes no more memory. Each kernel of the
+  // graph keeps the priority of the stream on which it was captured, whichever stream the graph is launched on. Kernels
+  // may have been launched to begin before the end of the one before them (programmatic dependent launch).
   virtual absl::StatusOr<cuda::GraphHandle> EndCapture(cuda::StreamHandle stream) = 0;
   // Returns the work that was captured last on a stream (cudaStreamGetCaptureInfo). Valid as long as the graph.
   virtual absl::StatusOr<cuda::NodeHandle> LastCaptured(cuda::StreamHandle stream) = 0;

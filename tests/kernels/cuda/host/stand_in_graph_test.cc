@@ -74,6 +74,17 @@ TEST_F(StandInGraphTest, WhatIsCapturedRunsAtEachLaunchAndNotBefore) {
   EXPECT_THAT(runtime_.misuse(), IsEmpty());
 }
 
+TEST_F(StandInGraphTest, WorkKeepsThePriorityOfItsStream) {
+  for (const bool first_is_urgent : {true, false}) {
+    const auto urgent = CudaStreamPriority::kHighest, normal = CudaStreamPriority::kNormal;
+    first_ = *runtime_.CreateStream(first_is_urgent ? urgent : normal);
+    second_ = *runtime_.CreateStream(first_is_urgent ? normal : urgent);
+    const cuda::GraphHandle graph = CaptureAdd(3);
+    const std::vector<CudaStreamPriority> both = runtime_.PrioritiesOf(graph);
+    EXPECT_EQ(both, first_is_urgent ? std::vector({urgent, normal}) : std::vector({normal, urgent}));
+  }
+}
+
 TEST_F(StandInGraphTest, ACopyMayGetOtherEndsForLaterLaunches) {
   const cuda::GraphHandle graph = CaptureAdd(1);
   pinned_[0] = 0;
