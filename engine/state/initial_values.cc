@@ -26,6 +26,14 @@ void FillNormal(uint64_t key, int64_t begin, double deviation, absl::Span<float>
     const int64_t count = std::min(kPairs, (end + 1) / 2 - first);
     UniformPairs(key, first, count, u, v);
     NormalPairs(deviation, u, v, count, cosines, sines);
+    if (2 * first >= begin && 2 * (first + count) <= end) {  // The usual case, without a look at every element.
+      float* const to = values.data() + (2 * first - begin);
+      for (int64_t i = 0; i < count; ++i) {
+        to[2 * i] = cosines[i];
+        to[2 * i + 1] = sines[i];
+      }
+      continue;
+    }
     for (int64_t i = 0; i < count; ++i) {
       const int64_t element = 2 * (first + i);
       if (element >= begin) values[element - begin] = cosines[i];
