@@ -2,15 +2,17 @@
 // depends on its elements alone, so neither threads nor rounds change a bit.
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <vector>
 
+#include "engine/checkpoint/base_values.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/state/halves.h"
 #include "engine/state/rank_state.h"
 #include "engine/state/staged_fill.h"
 #include "engine/state/team_parts.h"
 #include "kernels/check.h"
+#include "kernels/cpu/team.h"
+#include "kernels/integers.h"
 
 namespace shale {
 namespace {

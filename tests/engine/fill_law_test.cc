@@ -112,7 +112,7 @@ TEST(FillLaws, StagingThreadsAndRanksChangeNoBits) {
                            {Strategy::kFullShard, Accumulation::kSharded, {2, 2}, /*offloaded=*/true}};
   if (TestsTheCudaBackend()) ways = {ways[2]};
   for (const FillCase& test : FillCases()) {
-    std::map<std::string, std::vector<float>> expected;
+    std::map<std::string, std::vector<float>> expected, read;  // What weights are, and what they were read as.
     for (const Way& way : ways) {
       RunOptions options = FillOptionsOf(test);
       options.step.strategy = way.strategy;
@@ -126,6 +126,7 @@ TEST(FillLaws, StagingThreadsAndRanksChangeNoBits) {
         for (const Parameter& p : ParametersOf(options)) {
           std::vector<float> values(p.elements());
           FillInitialValues(p, 3, 0, absl::MakeSpan(values));
+          read[p.name] = values;
           if (p.stored == FrozenWeights::kNf4) values = QuantizedAndBack(values);
           const bool has_no_master = p.frozen && p.stored == FrozenWeights::kAsComputed;
           if (p.stored == FrozenWeights::kBFloat16 || (has_no_master && test.dtype == DType::kBFloat16)) {
@@ -143,6 +144,9 @@ TEST(FillLaws, StagingThreadsAndRanksChangeNoBits) {
         EXPECT_TRUE(other.initial == one.initial) << what << ", " << staging << " bytes, " << threads << " threads";
         EXPECT_LE(other.measured_peak_bytes, other.plan.peak_bytes) << what;
       }
+      // Whoever writes the values into a run finds the same.
+      options.edit_weights = [&](const std::string& name, std::vector<float>& values) { values = read.at(name); };
+      EXPECT_TRUE(Filled(options).weights == expected) << what;
     }
   }
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the benches ops, comm, matmuls, products, embedding and sweep with tiny sizes. Checks the form of their output,
-never a time."""
+"""Runs the benches ops, comm, matmuls, products, embedding, start_up and sweep with tiny sizes. Checks the form of
+their output, never a time."""
 
 import json
 import os
@@ -14,6 +14,7 @@ _COMM = os.path.abspath("tools/bench/comm")
 _LAUNCH = os.path.abspath("tools/launch")
 _MATMULS = os.path.abspath("tools/bench/matmuls")
 _PRODUCTS = os.path.abspath("tools/bench/products")
+_START_UP = os.path.abspath("tools/bench/start_up")
 _EMBEDDING = os.path.abspath("tools/bench/embedding")
 _SWEEP = os.path.abspath("tools/bench/sweep")
 
@@ -245,6 +246,19 @@ class BenchTest(unittest.TestCase):
         result = self.call(_EMBEDDING, f"--job={self.folder}/job", "--steps=20")
         self.assertEqual(result.returncode, 1)
         self.assertIn("the run is over", result.stderr)
+
+    def test_start_up(self):
+        with open(f"{self.folder}/job", "w", encoding="utf-8") as file:
+            file.write(_JOB)
+        rows = []
+        for threads in (1, 3):
+            result = self.call(_START_UP, f"--job={self.folder}/job", f"--set=runtime.threads_per_rank={threads}",
+                               "--repetitions=2")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            rows.append(json.loads(result.stdout))
+            self.assertGreater(rows[-1]["fill"], 0)
+        self.assertEqual([row["threads_per_rank"] for row in rows], [1, 3])
+        self.assertEqual(rows[0]["state"], rows[1]["state"])
 
     def test_matmuls_of_a_job_that_names_no_vocabulary(self):
         with open(os.path.join(self.folder, "job"), "w", encoding="utf-8") as file:
