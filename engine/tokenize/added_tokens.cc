@@ -151,13 +151,15 @@ bool AddedTokens::by_line() const {
   });
 }
 
-void AddedTokens::Split(absl::string_view text, bool normalized, bool special, std::vector<Section>* sections) const {
+absl::Status AddedTokens::Split(absl::string_view text, bool normalized, bool special,
+                                std::vector<Section>* sections) const {
   const Trie& trie = tries_[normalized];
   // White space behind a token with right_strip ends at `space_end`, if it begins before that.
   size_t space_end = 0;
   // `done` is the end of the last section. It can lie after `at`, where the search continues: white space after a token
   // with right_strip may itself hold a token, which the library finds too.
   size_t done = 0;
+  absl::Status status;
   for (size_t at = 0; at < text.size();) {
     size_t bytes = 0;
     const int32_t index = trie.begins[static_cast<uint8_t>(text[at])] ? trie.Longest(text.substr(at), &bytes) : -1;
@@ -176,11 +178,20 @@ void AddedTokens::Split(absl::string_view text, bool normalized, bool special, s
       if (end >= space_end) space_end = end + SpaceAtBegin(text.substr(end));
       end = space_end;
     }
+    if (begin > end) {
+      status.Update(absl::InvalidArgumentError(absl::StrCat(
+          "the added token ", ShownJson(token.content), " strips white space on its left and stands at byte ",
+          at - bytes,
+          " in white space that the token before it has stripped on its right, where the tokenizers library fails")));
+      continue;
+    }
     if (done < begin) sections->push_back({done, begin, -1});
-    sections->push_back({begin, end, token.id});
+    // The token before it may have taken all of it.
+    if (begin < end) sections->push_back({begin, end, token.id});
     done = end;
   }
   if (done != text.size()) sections->push_back({done, text.size(), -1});
+  return status;
 }
 
 }  // namespace shale

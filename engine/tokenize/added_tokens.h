@@ -48,8 +48,10 @@ class AddedTokens {
   bool by_line() const;
 
   // Appends the sections of `text`, from its first byte to its last. Finds either the tokens that are normalized, in
-  // normalized text, or the others. Leaves special tokens as text unless `special`.
-  void Split(absl::string_view text, bool normalized, bool special, std::vector<Section>* sections) const;
+  // normalized text, or the others. Leaves special tokens as text unless `special`. Returns InvalidArgument, and leaves
+  // such tokens out, if a token with left_strip stands in white space that the token before it has taken with
+  // right_strip: the library fails at these texts.
+  absl::Status Split(absl::string_view text, bool normalized, bool special, std::vector<Section>* sections) const;
   // Returns whether there are tokens for Split to find.
   bool Any(bool normalized) const { return !tries_[normalized].nodes.empty(); }
 

@@ -40,6 +40,11 @@ const CharacterClasses& CharacterClasses::Get() {
   return classes;
 }
 
+bool IsOneCharacter(absl::string_view text) {
+  const char* at = text.data();
+  return !text.empty() && (NextCharacter(&at), at == text.data() + text.size());
+}
+
 bool IsPythonSpace(uint32_t code) {
   return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 || code == 0xA0 ||
          code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||

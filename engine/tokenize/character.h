@@ -54,6 +54,9 @@ inline uint32_t NextCharacter(const char** at) {
   return (byte[0] & 0x07u) << 18 | (byte[1] & 0x3Fu) << 12 | (byte[2] & 0x3Fu) << 6 | (byte[3] & 0x3Fu);
 }
 
+// Returns whether `text`, which must be well-formed UTF-8, is one character.
+bool IsOneCharacter(absl::string_view text);
+
 // Returns whether Python's str.isspace holds, so that strip() removes the character.
 bool IsPythonSpace(uint32_t code);
 

@@ -52,8 +52,7 @@ absl::StatusOr<Decoder::Step> Decoder::ReadStep(const JsonPart& part, bool fused
     SHALE_ASSIGN_OR_RETURN(strip.content, part.Text("content"));
     SHALE_ASSIGN_OR_RETURN(strip.start, part.Integer("start"));
     SHALE_ASSIGN_OR_RETURN(strip.stop, part.Integer("stop"));
-    const char* at = strip.content.data();
-    if (strip.content.empty() || (NextCharacter(&at), at != strip.content.data() + strip.content.size())) {
+    if (!IsOneCharacter(strip.content)) {
       return part.Error("content: wanted one character");
     }
     if (std::max(strip.start, strip.stop) > kMaxStrip) return part.Error("start or stop is too large");

@@ -56,13 +56,16 @@ absl::StatusOr<Normalizer::Step> Normalizer::ReadStep(const JsonPart& part) {
   if (type == "Prepend") {
     SHALE_RETURN_IF_ERROR(part.Check({"prepend"}));
     SHALE_ASSIGN_OR_RETURN(std::string text, part.Text("prepend"));
+    if (text.empty()) return part.Error("prepend is empty, and the tokenizers library then repeats a character");
     return Prepend{std::move(text)};
   }
   if (type == "Replace") {
     SHALE_RETURN_IF_ERROR(part.Check({"pattern", "content"}));
     SHALE_ASSIGN_OR_RETURN(Regex pattern, part.Pattern("pattern"));
     SHALE_ASSIGN_OR_RETURN(std::string content, part.Text("content"));
-    return Replace{std::move(pattern), std::move(content)};
+    const Json& literal = part.Member("pattern").Member("String").json();
+    const bool keeps_start = !content.empty() && literal.is_string() && IsOneCharacter(literal.get<std::string>());
+    return Replace{std::move(pattern), std::move(content), keeps_start};
   }
   SHALE_RETURN_IF_ERROR(part.Check({}));
   if (type == "NFC") return Unicode{.compatibility = false, .compose = true};
@@ -89,6 +92,13 @@ absl::StatusOr<Normalizer> Normalizer::Read(const JsonPart& part) {
 bool Normalizer::by_line() const {
   for (const Step& step : steps_) {
     if (!std::holds_alternative<Unicode>(step)) return false;
+  }
+  return true;
+}
+
+bool Normalizer::keeps_start() const {
+  for (const Step& step : steps_) {
+    if (const auto* replace = std::get_if<Replace>(&step); replace != nullptr && !replace->keeps_start) return false;
   }
   return true;
 }

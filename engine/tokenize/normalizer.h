@@ -23,6 +23,9 @@ class Normalizer {
   bool empty() const { return steps_.empty(); }
   // Returns whether normalizing each line by itself gives the normal form of the text.
   bool by_line() const;
+  // Returns whether the library still takes the first character of a normal form for the beginning of the text. It does
+  // not if it has replaced several characters there, or removed one.
+  bool keeps_start() const;
 
   // Returns the normal form of `text`: either `text` itself, if nothing changes, or `*buffer`. Returns
   // ResourceExhausted if it takes more bytes or more time than the budget has. REQUIRES: `text` is well-formed UTF-8.
@@ -38,6 +41,7 @@ class Normalizer {
   struct Replace {
     Regex pattern;
     std::string content;
+    bool keeps_start = false;  // It puts something in the place of one character.
   };
   using Step = std::variant<Unicode, Prepend, Replace>;
 

@@ -117,8 +117,7 @@ absl::StatusOr<PreTokenizer::Step> PreTokenizer::ReadStep(const JsonPart& part) 
     SHALE_RETURN_IF_ERROR(part.Check({"replacement", "prepend_scheme", "split"}));
     Metaspace step;
     SHALE_ASSIGN_OR_RETURN(step.replacement, part.Text("replacement"));
-    const char* at = step.replacement.data();
-    if (step.replacement.empty() || (NextCharacter(&at), at != step.replacement.data() + step.replacement.size())) {
+    if (!IsOneCharacter(step.replacement)) {
       return part.Error("replacement: wanted one character");
     }
     SHALE_ASSIGN_OR_RETURN(step.split, part.Flag("split", true));
@@ -136,6 +135,12 @@ absl::StatusOr<PreTokenizer::Step> PreTokenizer::ReadStep(const JsonPart& part) 
                                  "Split, Digits, Punctuation, Metaspace, Sequence"));
 }
 
+bool PreTokenizer::KeepsStart(const Step& step) {
+  if (const auto* split = std::get_if<SplitAt>(&step)) return split->behavior != SplitBehavior::kRemoved;
+  if (const auto* split = std::get_if<SplitAtClass>(&step)) return split->behavior != SplitBehavior::kRemoved;
+  return false;
+}
+
 absl::StatusOr<PreTokenizer> PreTokenizer::Read(const JsonPart& part) {
   std::vector<JsonPart> parts;
   SHALE_RETURN_IF_ERROR(Flatten(part, "pretokenizers", &parts));
@@ -148,6 +153,15 @@ absl::StatusOr<PreTokenizer> PreTokenizer::Read(const JsonPart& part) {
       result.byte_level_ = true;
     } else if (result.byte_level_ && std::holds_alternative<Metaspace>(*step)) {
       return p.Error("Metaspace is not supported behind ByteLevel");  // It would add what stands for no byte.
+    }
+    if (const auto* mark = std::get_if<Metaspace>(&*step); mark && mark->prepend == Metaspace::Prepend::kFirst) {
+      if (!std::all_of(result.steps_.begin(), result.steps_.end(), KeepsStart)) {
+        return p.Error(
+            "Metaspace with prepend_scheme \"first\" is not supported behind Metaspace, nor behind a step that "
+            "removes its matches");
+      }
+      result.marks_start_ = true;
+      result.marks_start_of_pieces_ = !result.steps_.empty();
     }
     result.steps_.push_back(*std::move(step));
   }

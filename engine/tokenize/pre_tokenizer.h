@@ -40,6 +40,11 @@ class PreTokenizer {
   // Returns whether a text that is cut in two after a line end has the same pieces, if the characters around the line
   // end are not white space.
   bool by_line() const { return scanner_ != nullptr; }
+  // Returns whether a mark comes before the first piece alone (Metaspace with prepend_scheme "first"), and whether
+  // steps before that one split the text. The library then looks for the piece whose characters stood first in the text
+  // before it was normalized.
+  bool marks_start() const { return marks_start_; }
+  bool marks_start_of_pieces() const { return marks_start_of_pieces_; }
 
   // Splits the pieces further. If byte_level(), the new pieces may be ill-formed UTF-8. Returns ResourceExhausted if
   // that takes more time or makes more pieces than the budget has. REQUIRES: the pieces are well-formed UTF-8.
@@ -69,11 +74,14 @@ class PreTokenizer {
   using Step = std::variant<ByteLevel, SplitAt, SplitAtClass, Metaspace>;
 
   static absl::StatusOr<Step> ReadStep(const JsonPart& part);
+  // Returns whether the first piece that `step` makes is the one that begins the text.
+  static bool KeepsStart(const Step& step);
   static absl::Status Apply(const Step& step, const std::string& text, bool at_start, TextBudget& budget,
                             std::vector<std::string>* out);
 
   std::vector<Step> steps_;
   bool byte_level_ = false;
+  bool marks_start_ = false, marks_start_of_pieces_ = false;
   Scanner scanner_ = nullptr;
 };
 

@@ -36,7 +36,8 @@ std::vector<absl::string_view> Tokenizer::SpecialTokensIn(absl::string_view text
   for (const bool normalized : {false, true}) {
     if (!parts_->added.Any(normalized)) continue;
     std::vector<Section> sections;
-    parts_->added.Split(text, normalized, /*special=*/true, &sections);
+    // Where it fails, Encode fails too.
+    parts_->added.Split(text, normalized, /*special=*/true, &sections).IgnoreError();
     for (const Section& section : sections) {
       if (section.token < 0 || !parts_->added.Find(section.token)->special) continue;
       found.push_back(text.substr(section.begin, section.end - section.begin));
@@ -58,7 +59,7 @@ absl::Status Encoder::Encode(absl::string_view text, const EncodeOptions& option
     SHALE_RETURN_IF_ERROR(EncodeSection(text, /*at_start=*/true, options, budget, tokens));
   } else {
     std::vector<Section> sections;
-    parts.added.Split(text, /*normalized=*/false, options.special_tokens_in_text, &sections);
+    SHALE_RETURN_IF_ERROR(parts.added.Split(text, /*normalized=*/false, options.special_tokens_in_text, &sections));
     for (const Section& section : sections) {
       if (section.token >= 0) {
         tokens->push_back(section.token);
@@ -79,7 +80,7 @@ absl::Status Encoder::EncodeSection(absl::string_view text, bool at_start, const
   SHALE_ASSIGN_OR_RETURN(const absl::string_view normal, parts.normalizer.Normalize(text, budget, &buffer));
   if (!parts.added.Any(/*normalized=*/true)) return EncodeNormal(normal, at_start, options, budget, tokens);
   std::vector<Section> sections;
-  parts.added.Split(normal, /*normalized=*/true, options.special_tokens_in_text, &sections);
+  SHALE_RETURN_IF_ERROR(parts.added.Split(normal, /*normalized=*/true, options.special_tokens_in_text, &sections));
   for (const Section& section : sections) {
     if (section.token >= 0) {
       tokens->push_back(section.token);

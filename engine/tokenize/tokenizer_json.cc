@@ -93,6 +93,14 @@ absl::StatusOr<Tokenizer> Tokenizer::FromParsed(const Json& json) {
   auto parts = std::make_shared<Parts>();
   SHALE_ASSIGN_OR_RETURN(parts->normalizer, Normalizer::Read(part("normalizer")));
   SHALE_ASSIGN_OR_RETURN(parts->pre_tokenizer, PreTokenizer::Read(part("pre_tokenizer")));
+  if (const PreTokenizer& pieces = parts->pre_tokenizer;
+      pieces.marks_start() &&
+      !(pieces.marks_start_of_pieces() ? parts->normalizer.empty() : parts->normalizer.keeps_start())) {
+    return part("pre_tokenizer")
+        .Error(
+            "Metaspace with prepend_scheme \"first\" is not supported with this normalizer, which may change where "
+            "the tokenizers library sees the beginning of the text");
+  }
   SHALE_ASSIGN_OR_RETURN(parts->model, BpeModel::Read(part("model"), parts->pre_tokenizer.byte_level()));
   SHALE_ASSIGN_OR_RETURN(parts->added, AddedTokens::Read(part("added_tokens"), parts->model, parts->normalizer));
   SHALE_ASSIGN_OR_RETURN(parts->decoder, Decoder::Read(part("decoder")));
