@@ -90,7 +90,11 @@ absl::StatusOr<ChatMessage> ReadMessage(const Value& one, size_t index) {
   Value::Dict members;
   bool says = false;
   for (const auto& [name, value] : *one.dict) {
-    if (value.is(ValueKind::kNone)) continue;
+    if (value.is(ValueKind::kNone)) {
+      // Templates tell by it that a message calls tools. Other members are null where rows came from a table.
+      if (name == "content") members.emplace_back(name, Value::NoContent());
+      continue;
+    }
     if (name == "content") SHALE_RETURN_IF_ERROR(CheckContent(value, place));
     const bool media = std::find(std::begin(kMedia), std::end(kMedia), name) != std::end(kMedia);
     if (media && !IsEmpty(value)) {

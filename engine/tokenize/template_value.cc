@@ -118,7 +118,9 @@ absl::StatusOr<std::shared_ptr<const TemplateText>> Printed(const Value& value) 
   };
   switch (value.kind) {
     case Value::Kind::kUndefined: return plain("");
-    case Value::Kind::kNone: return plain("None");
+    case Value::Kind::kNone:
+      if (value.number == 0) return plain("None");
+      return TemplateError("it writes \"content\" that is null, as transformers would write \"None\"; give it a text");
     case Value::Kind::kBool: return plain(value.number != 0 ? "True" : "False");
     case Value::Kind::kInteger: return plain(absl::StrCat(value.number));
     case Value::Kind::kFloat: return value.string ? value.string : plain(PythonFloat(value.real));

@@ -68,8 +68,8 @@ struct TemplateValue {
   // Whether the value is a namespace or holds one. No attribute of a namespace can be set to such a value. Therefore no
   // value holds itself.
   bool has_namespace = false;
-  // The value of kBool and kInteger. For a kDict, whether it is an object with attributes: a namespace, whose
-  // attributes can be set, or the state of a loop.
+  // The value of kBool and kInteger. For kNone, 1 if it is what a message says. For a kDict, whether it is an object
+  // with attributes: a namespace, whose attributes can be set, or the state of a loop.
   int64_t number = 0;
   double real = 0;  // The value of kFloat.
   // The value of kString. For kUndefined and kFunction its name. For a kFloat that is an integer too large for
@@ -81,6 +81,8 @@ struct TemplateValue {
   static TemplateValue Undefined(absl::string_view name) { return Named(Kind::kUndefined, {std::string(name), {}}); }
   static TemplateValue Function(absl::string_view name) { return Named(Kind::kFunction, {std::string(name), {}}); }
   static TemplateValue None() { return {.kind = Kind::kNone}; }
+  // None in the place of what a message says. Printed refuses it.
+  static TemplateValue NoContent() { return {.kind = Kind::kNone, .number = 1}; }
   static TemplateValue Bool(bool value) { return {.kind = Kind::kBool, .number = value}; }
   static TemplateValue Integer(int64_t value) { return {.kind = Kind::kInteger, .number = value}; }
   static TemplateValue Float(double value) { return {.kind = Kind::kFloat, .real = value}; }
@@ -107,7 +109,8 @@ struct TemplateValue {
   static TemplateValue Named(Kind kind, TemplateText text);
 };
 
-// Returns what `{{ value }}` writes. Returns InvalidArgument for lists and dicts, which are not supported.
+// Returns what `{{ value }}` writes. Returns InvalidArgument for lists and dicts, which are not supported, and for null
+// content, which nobody wants to train as "None".
 absl::StatusOr<std::shared_ptr<const TemplateText>> Printed(const TemplateValue& value);
 // Returns whether two values are equal in Python.
 absl::StatusOr<bool> Equal(const TemplateValue& a, const TemplateValue& b, TemplateBudget& budget);

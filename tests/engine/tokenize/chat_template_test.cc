@@ -3,11 +3,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/hugging_face/strict_json.h"
 #include "engine/io/file.h"
+#include "engine/tokenize/text_row.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/io/temp_folder.h"
@@ -88,6 +90,24 @@ TEST(ChatTemplateTest, ValuesAndExpressionsWithoutEndAreRefused) {
   }
   const absl::Status fine = render("{% set ns = namespace(a=1) %}{% set ns.a = [ns.a, [2]] %}{{ ns.a|tojson }}");
   EXPECT_TRUE(fine.ok()) << fine;
+}
+
+// Null content was as none at all, so templates that tell calls of tools by it took another way than in transformers.
+TEST(ChatTemplateTest, NullContentIsNoneAndIsNotWritten) {
+  const auto text = [](const std::string& source) {
+    const absl::StatusOr<ChatTemplate> chat = ChatTemplate::Parse(source, {});
+    const auto path = std::make_shared<const std::string>("rows");
+    const std::string row =
+        R"({"messages": [{"role": "assistant", "content": null, "tool_calls": [{"name": "f"}], "x": null}]})";
+    const absl::StatusOr<TextRow> read =
+        ReadTextRow({.text = row, .is_row = true, .path = path}, {.loss_on = LossOn::kAll, .chat = &*chat});
+    return read.ok() ? read->text : std::string(read.status().message());
+  };
+  const std::string calls = "{{ m.tool_calls | tojson }}{% endfor %}";
+  EXPECT_EQ(text("{% for m in messages %}{% if m.content is none %}!{% endif %}" + calls), "![{\"name\": \"f\"}]");
+  EXPECT_EQ(text("{% for m in messages %}{% if 'x' in m %}!{% endif %}" + calls), "[{\"name\": \"f\"}]");
+  EXPECT_EQ(text("{% for m in messages %}{{ m.content | trim }}" + calls),
+            "rows:1: line 1: it writes \"content\" that is null, as transformers would write \"None\"; give it a text");
 }
 
 TEST(ChatTemplateTest, TurnsAreWhatTheAssistantSaysWithItsEnd) {
