@@ -225,6 +225,10 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
   if (!nlohmann::json::sax_parse(object.begin(), object.end(), &handler)) {
     return absl::InvalidArgumentError(handler.error());
   }
+  // The parser takes a zero byte for the end of the text, and drops what follows.
+  if (const size_t zero = object.find('\0'); zero != absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("the header is not JSON at its byte ", begin + zero + 1));
+  }
   std::sort(header.tensors.begin(), header.tensors.end(), [](const SafetensorsTensor& a, const SafetensorsTensor& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });

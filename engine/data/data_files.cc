@@ -290,6 +290,11 @@ absl::Status Lister::AddFile(const std::string& path, bool in_list) {
   const bool as_text =
       content.is_text && (options_.format == DataFormat::kText || options_.format == DataFormat::kJsonLines);
   if (content.kind == ContentKind::kUnread && !as_text) return RefuseContent(path, content);
+  if (content.kind == ContentKind::kBinary && options_.format == DataFormat::kByContent) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " is ", content.name, ", not text",
+        content.name == "binary" ? ": one of its first bytes is zero; data.format=TEXT reads it as it stands" : ""));
+  }
   if (in_list && content.kind == ContentKind::kTokens) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " is ", content.name, "; a list can only name text for a tokenizer"));

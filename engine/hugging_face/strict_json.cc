@@ -71,7 +71,10 @@ class Checker : public nlohmann::json_sax<Json> {
 absl::Status CheckStrictJson(absl::string_view text) {
   Checker checker;
   if (!Json::sax_parse(text.begin(), text.end(), &checker)) return absl::InvalidArgumentError(checker.error());
-  return absl::OkStatus();
+  // The parser takes a zero byte behind the value for the end of the text, and drops what follows.
+  const size_t zero = text.find('\0');
+  if (zero == absl::string_view::npos) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("it is not JSON at its byte ", zero + 1, ", which is zero"));
 }
 
 absl::StatusOr<Json> ParseStrictJson(absl::string_view text) {

@@ -100,6 +100,7 @@ TEST(SafetensorsHeaderTest, RefusesWhatIsNoJson) {
   EXPECT_THAT(SafetensorsRefusal(One("U8", "[NaN]", "[0,1]"), 1), HasSubstr("not JSON"));
   EXPECT_THAT(SafetensorsRefusal(One("U8", "/* */[1]", "[0,1]"), 1), HasSubstr("not JSON"));
   EXPECT_THAT(SafetensorsRefusal(std::string("{\"a\0\":{}}", 9), 0), HasSubstr("not JSON"));
+  EXPECT_THAT(SafetensorsRefusal(std::string("{}\0{}", 5), 0), HasSubstr("not JSON at its byte 3"));
 }
 
 TEST(SafetensorsHeaderTest, RefusesWhatIsNotUtf8) {

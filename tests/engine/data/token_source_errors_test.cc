@@ -178,7 +178,7 @@ TEST_F(TokenSourceErrorsTest, AnotherMagicNumber) {
                 "begins with the number 20240521; an llm.c token file begins with 20240520 (GPT-2) or "
                 "20240801 (Llama-3)",
                 DataFormat::kLlmc);
-  ExpectRefused(path, kInvalid, "is not UTF-8");
+  ExpectRefused(path, kInvalid, "is binary, not text");
 }
 
 // Regression: a folder of Parquet files had no data, and a README beside them was all that was trained on.
@@ -217,7 +217,12 @@ TEST_F(TokenSourceErrorsTest, AFileOfAnotherFormIsCalledByItsName) {
     }
     ExpectRefused(folder_.path(), kInvalid, absl::StrCat(path, " is ", name, ", which is not read; "));
   }
-  ExpectRefused(folder_.Write("a", "\x93NUMPY\x01" + zeros), kInvalid, "it is a NumPy array, not text");
+  ExpectRefused(folder_.Write("a", "\x93NUMPY\x01" + zeros), kInvalid, "/a is a NumPy array, not text");
+  // Text in UTF-16 without a mark, and a file that a crash left empty, were trained with their zero bytes.
+  const std::string wide = folder_.Write("a", std::string("w\0i\0d\0e\0", 8));
+  ExpectRefused(wide, kInvalid,
+                wide + " is binary, not text: one of its first bytes is zero; data.format=TEXT reads it");
+  EXPECT_TRUE(TokenSource::Open(wide, DataFormat::kText).ok());
   const std::string rows = folder_.Write("a", "{\"text\": 1}\n");
   ExpectRefused(rows, kInvalid, rows + " holds rows of JSON, and is no llm.c token file", DataFormat::kLlmc);
   ExpectRefused(rows, kInvalid, rows + " has JSON Lines, which only a tokenizer makes tokens of");

@@ -269,6 +269,9 @@ TEST(HfConfigTest, RefusesHostileText) {
                                        "{'a':1}", "{\"a\":1e999}", "\xff{}", "{\"a\":\"\xff\"}", "[{}]"}) {
     ConfigRefusal(text);
   }
+  // What followed a zero byte was dropped.
+  const absl::string_view zero("\0{\"a\":1}", 8);
+  EXPECT_THAT(ConfigRefusal(absl::StrCat(kLlama31, zero)), HasSubstr("which is zero"));
   EXPECT_THAT(ConfigRefusal(With(kLlama31, "\"hidden_size\": 1")), HasSubstr("\"hidden_size\" occurs twice"));
   EXPECT_THAT(ConfigRefusal(With(kLlama31, "\"x\": {\"y\": {\"z\": 1, \"z\": 2}}")), HasSubstr("\"z\" occurs twice"));
   for (const absl::string_view open : {"[", "{\"a\":"}) {

@@ -264,8 +264,13 @@ TEST(DocumentsTest, RowsAreKnownByTheirContent) {
   EXPECT_EQ(RowsOf(path, {.files = {.format = DataFormat::kText}}), "prose: " + x + "|");
   WriteDocument(folder.path() + "/guess", "{\"a\": 1}");
   EXPECT_THAT(ErrorOfDocuments(folder.path() + "/guess"), ::testing::HasSubstr("set data.format=TEXT if it is text"));
-  WriteDocument(folder.path() + "/guess", "{\"text\": \"" + std::string(1, '\0') + "\"}");
+  const std::string zero(1, '\0');
+  WriteDocument(folder.path() + "/guess", "{\"text\": \"" + zero + "\"}");
   EXPECT_THAT(ErrorOfDocuments(folder.path() + "/guess"), ::testing::HasSubstr("guess:1: it is not JSON"));
+  // What followed a zero byte in a line was dropped.
+  WriteDocument(folder.path() + "/r.jsonl", x + zero + y);
+  EXPECT_THAT(ErrorOfDocuments(folder.path() + "/r.jsonl"),
+              ::testing::HasSubstr("r.jsonl:1: it is not JSON at its byte 14"));
 }
 
 // Folders as they lie on the hub, with splits in the names of files and folders. What datasets.load_dataset takes for
