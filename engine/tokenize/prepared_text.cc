@@ -196,9 +196,11 @@ bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
 // Locks a key of the cache. If another process is making its tokens, waits until it ends, and sets `*waited`.
 absl::StatusOr<FolderLock> Lock(const std::string& path, bool* waited) {
+  constexpr absl::string_view kHeld = "another process makes these tokens";
   while (true) {
-    absl::StatusOr<FolderLock> lock = FolderLock::Take(path, "another process makes these tokens");
-    if (!absl::IsFailedPrecondition(lock.status())) return lock;
+    absl::StatusOr<FolderLock> lock = FolderLock::Take(path, std::string(kHeld));
+    // Other errors may have the same code, as where a file stands in the place of a folder.
+    if (lock.ok() || lock.status().message() != kHeld) return lock;
     *waited = true;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }

@@ -315,6 +315,22 @@ TEST_F(PreparedTextTest, NothingIsLeftWhenTheDiskIsFull) {
   EXPECT_TRUE(Prepare().ok());
 }
 
+// Regression: with a file, or a link to one, in the place of the cache, a run waited forever for another process.
+TEST_F(PreparedTextTest, NobodyWaitsWhereThereCanBeNoCache) {
+  Write(folder_.path() + "/file", "x");
+  std::filesystem::create_symlink("file", cache_);
+  EXPECT_THAT(Error(), ::testing::HasSubstr("Not a directory"));
+  std::filesystem::remove(cache_);
+  ASSERT_TRUE(Prepare().ok());
+  const std::string key = Kept().at(0);
+  std::filesystem::remove_all(cache_ + "/" + key);
+  const std::string lock = absl::StrCat(cache_, "/.", key, ".lock");
+  std::filesystem::create_directories(lock);
+  std::filesystem::create_symlink(folder_.path() + "/elsewhere", lock + "/.lock");
+  EXPECT_THAT(Error(), ::testing::HasSubstr("/.lock is a link"));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/elsewhere"));
+}
+
 TEST_F(PreparedTextTest, ThoseWhoWantTheSameTokensWaitForEachOther) {
   std::vector<absl::StatusOr<PreparedText>> prepared(4, absl::UnknownError("not run"));
   std::vector<std::thread> threads;
