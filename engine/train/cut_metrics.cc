@@ -12,8 +12,10 @@
 namespace shale {
 namespace {
 
-// Returns the step of a row, or nothing if it has none, or is not JSON.
+// Returns the step of a row, or nothing if it has none, or is not JSON. A crash of the machine may leave zeros behind a
+// row, which the parser would take for its end.
 std::optional<int64_t> StepOf(absl::string_view row) {
+  if (row.find('\0') != absl::string_view::npos) return std::nullopt;
   const auto json = nlohmann::json::parse(row.begin(), row.end(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
   const auto found = json.find("step");

@@ -231,7 +231,10 @@ absl::Status RunFolder::CopyHfFiles(const Start& start) {
 }
 
 absl::Status RunFolder::TakeHfFiles() {
-  if (IsLink(RunHfPath(path_))) SHALE_RETURN_IF_ERROR(Remove(RunHfPath(path_)));  // It leads nowhere.
+  // A file, or a link that leads to no folder, may stand in its place.
+  struct stat info;
+  const std::string hf = RunHfPath(path_);
+  if (lstat(hf.c_str(), &info) == 0 && !S_ISDIR(info.st_mode)) SHALE_RETURN_IF_ERROR(Remove(hf));
   SHALE_RETURN_IF_ERROR(PosixFileSystem().Rename(JoinPath(path_, kStagedHf), RunHfPath(path_)));
   return PosixFileSystem().SyncFolder(path_);
 }
@@ -242,7 +245,8 @@ absl::Status RunFolder::Begin(const Start& start) {
   const bool anew = !start.goes_on_after.has_value();
   const bool own_past = !anew && !start.from_elsewhere;
   const bool has_hf = !start.hf_folder.empty() || !start.tokenizer_folder.empty();
-  const bool keeps_hf = own_past && access(RunHfPath(path_).c_str(), F_OK) == 0;
+  struct stat hf;
+  const bool keeps_hf = own_past && stat(RunHfPath(path_).c_str(), &hf) == 0 && S_ISDIR(hf.st_mode);
   const bool takes_hf = has_hf && !keeps_hf;
   if (takes_hf) SHALE_RETURN_IF_ERROR(CopyHfFiles(start));
   if (anew) {

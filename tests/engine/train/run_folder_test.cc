@@ -109,7 +109,8 @@ TEST_F(RunFolderTest, ReplacingLosesNothingBeforeTheNewRunBegins) {
 TEST_F(RunFolderTest, ARunThatGoesOnKeepsItsCheckpointsAndTheMetricsUpToItsStep) {
   MakeRun(Path("run"));
   ASSERT_TRUE(WriteFileDurably(Path("run/metrics.jsonl"),
-                               "{\"step\": 1}\n{\"step\": 2, \"loss\": 1.5}\nbroken\n{\"step\": 3}\n{\"st")
+                               absl::StrCat("{\"step\": 1}\n{\"step\": 2, \"loss\": 1.5}\nbroken\n{\"step\": 2}",
+                                            std::string(3, '\0'), "\n{\"step\": 3}\n{\"st"))
                   .ok());
   ASSERT_TRUE(WriteFileDurably(Path("run/.plan.txt.tmp-1-2"), "half").ok());
   auto folder = RunFolder::Claim(Path("run"), Existing::kContinue);
@@ -195,6 +196,11 @@ TEST_F(RunFolderTest, TheFormerRunIsThereUntilAllIsReadThatTheNewOneNeeds) {
   ASSERT_TRUE(WriteFileDurably(Path("model/tokenizer.json"), "other tokens").ok());
   ASSERT_TRUE(begin(Existing::kContinue, 3).ok());
   EXPECT_EQ(Text(Path("run/hf/tokenizer.json")), "tokens");
+  // Where there is no such folder, as behind a link to a file, it takes them again.
+  std::filesystem::remove_all(Path("run/hf"));
+  std::filesystem::create_symlink("job.textproto", Path("run/hf"));
+  ASSERT_TRUE(begin(Existing::kContinue, 3).ok());
+  EXPECT_EQ(Text(Path("run/hf/tokenizer.json")), "other tokens");
 }
 
 TEST_F(RunFolderTest, AFolderThatIsNoRunIsNeverReplaced) {
