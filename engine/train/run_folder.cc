@@ -231,7 +231,7 @@ absl::Status RunFolder::CopyHfFiles(const Start& start) {
 }
 
 absl::Status RunFolder::TakeHfFiles() {
-  // A file, or a link that leads to no folder, may stand in its place.
+  // A file or a link may stand in its place.
   struct stat info;
   const std::string hf = RunHfPath(path_);
   if (lstat(hf.c_str(), &info) == 0 && !S_ISDIR(info.st_mode)) SHALE_RETURN_IF_ERROR(Remove(hf));
@@ -245,8 +245,8 @@ absl::Status RunFolder::Begin(const Start& start) {
   const bool anew = !start.goes_on_after.has_value();
   const bool own_past = !anew && !start.from_elsewhere;
   const bool has_hf = !start.hf_folder.empty() || !start.tokenizer_folder.empty();
-  struct stat hf;
-  const bool keeps_hf = own_past && stat(RunHfPath(path_).c_str(), &hf) == 0 && S_ISDIR(hf.st_mode);
+  struct stat hf;  // Of a link itself: the files behind it may be those of anything.
+  const bool keeps_hf = own_past && lstat(RunHfPath(path_).c_str(), &hf) == 0 && S_ISDIR(hf.st_mode);
   const bool takes_hf = has_hf && !keeps_hf;
   if (takes_hf) SHALE_RETURN_IF_ERROR(CopyHfFiles(start));
   if (anew) {

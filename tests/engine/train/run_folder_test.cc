@@ -196,11 +196,13 @@ TEST_F(RunFolderTest, TheFormerRunIsThereUntilAllIsReadThatTheNewOneNeeds) {
   ASSERT_TRUE(WriteFileDurably(Path("model/tokenizer.json"), "other tokens").ok());
   ASSERT_TRUE(begin(Existing::kContinue, 3).ok());
   EXPECT_EQ(Text(Path("run/hf/tokenizer.json")), "tokens");
-  // Where there is no such folder, as behind a link to a file, it takes them again.
-  std::filesystem::remove_all(Path("run/hf"));
-  std::filesystem::create_symlink("job.textproto", Path("run/hf"));
-  ASSERT_TRUE(begin(Existing::kContinue, 3).ok());
-  EXPECT_EQ(Text(Path("run/hf/tokenizer.json")), "other tokens");
+  // It takes them again where a link stands in their place. The link led to other files, or to none.
+  for (const char* other : {"job.textproto", "checkpoints"}) {
+    std::filesystem::remove_all(Path("run/hf"));
+    std::filesystem::create_symlink(other, Path("run/hf"));
+    ASSERT_TRUE(begin(Existing::kContinue, 3).ok());
+    EXPECT_EQ(Text(Path("run/hf/tokenizer.json")), "other tokens");
+  }
 }
 
 TEST_F(RunFolderTest, AFolderThatIsNoRunIsNeverReplaced) {
