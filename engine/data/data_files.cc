@@ -28,6 +28,10 @@ constexpr int64_t kMaxCardBytes = int64_t{1} << 20;  // Of the head of a README.
 
 bool IsList(absl::string_view path) { return absl::EndsWithIgnoreCase(path, ".list"); }
 
+bool HasControls(absl::string_view name) {
+  return std::any_of(name.begin(), name.end(), [](char c) { return absl::ascii_iscntrl(static_cast<uint8_t>(c)); });
+}
+
 // Returns whether a file of a folder describes the data, as files beside the data of the Hugging Face hub do.
 bool DescribesData(absl::string_view name) {
   constexpr absl::string_view kWhole[] = {"dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json",
@@ -119,7 +123,7 @@ absl::Status Lister::Collect(const std::string& folder, const std::string& insid
   for (const std::string& name : found) {
     if (name[0] == '.') continue;
     // Messages show names, and a terminal obeys such characters.
-    if (std::any_of(name.begin(), name.end(), [](char c) { return absl::ascii_iscntrl(static_cast<uint8_t>(c)); })) {
+    if (HasControls(name)) {
       return absl::InvalidArgumentError(
           absl::StrCat(folder, ": the name ", Quoted(name), " has control characters; rename the file"));
     }
@@ -314,6 +318,10 @@ absl::Status Lister::AddList(const std::string& path) {
     ++number;
     absl::ConsumeSuffix(&line, "\r");
     if (line.empty()) continue;
+    if (HasControls(line)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ":", number, ": the name ", Quoted(line), " has control characters; rename the file"));
+    }
     const absl::Status status = Add(JoinPath(folder, line), /*in_list=*/true);
     if (!status.ok()) return absl::Status(status.code(), absl::StrCat(path, ":", number, ": ", status.message()));
   }

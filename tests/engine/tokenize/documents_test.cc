@@ -168,6 +168,10 @@ TEST(DocumentsTest, PackedFilesAndListsAreRead) {
   WriteDocument(folder.path() + "/all.list", "whole.txt\nmissing.txt\n");
   EXPECT_THAT(ErrorOfDocuments(folder.path() + "/all.list"),
               ::testing::StartsWith(folder.path() + "/all.list:2: cannot open "));
+  // Regression: a name ended at a zero byte, so another file was read than the list says.
+  WriteDocument(folder.path() + "/all.list", std::string("whole.txt\n\nwhole.txt\0.old\n", 25));
+  EXPECT_EQ(ErrorOfDocuments(folder.path() + "/all.list"),
+            folder.path() + "/all.list:3: the name \"whole.txt\\000.old\" has control characters; rename the file");
   // Regression: the lines of the other list were trained on as text.
   WriteDocument(folder.path() + "/other.list", "whole.txt\n");
   WriteDocument(folder.path() + "/all.list", "other.list\n");
