@@ -92,7 +92,8 @@ class Encoder {
   explicit Encoder(Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {}
 
   // Appends the tokens of `text` to `*tokens`. Replaces bytes that are not UTF-8 by U+FFFD (ReplaceIllFormed). Returns
-  // ResourceExhausted if a piece is too long, or if the tokenizer takes more than its TextBudget.
+  // ResourceExhausted if a piece is too long, or if the tokenizer takes more than its TextBudget, and the errors of
+  // AddedTokens::Split.
   absl::Status Encode(absl::string_view text, const EncodeOptions& options, std::vector<int32_t>* tokens);
 
  private:
