@@ -158,7 +158,7 @@ class Renderer {
       scopes_.pop_back();
       elements = std::move(kept);
     }
-    if (elements.empty()) return Body(loop.otherwise);
+    bool any_to_end = false;  // Whether an element went through the whole body. Else Jinja renders `otherwise`.
     const int64_t size = std::ssize(elements);
     for (int64_t i = 0; i < size; ++i) {
       SHALE_RETURN_IF_ERROR(Step(loop.line, kStepsOfLoop));
@@ -177,9 +177,10 @@ class Renderer {
       SHALE_RETURN_IF_ERROR(Assign(loop, elements[i]));
       SHALE_ASSIGN_OR_RETURN(const Flow flow, Body(loop.body));
       scopes_.pop_back();
+      any_to_end = any_to_end || flow == Flow::kOn;
       if (flow == Flow::kBreak) break;
     }
-    return Flow::kOn;
+    return any_to_end ? Flow::kOn : Body(loop.otherwise);
   }
 
   Value Lookup(const std::string& name) const {

@@ -342,6 +342,11 @@ TEST(ChatTemplateTest, ValuesAreThoseOfPython) {
   EXPECT_EQ(render("{{ strftime_now('%d %b %Y, %A, day %-j') }}"), "05 Mar 2026, Thursday, day 64");
   EXPECT_EQ(render("{{ strftime_now is defined }}"), "True");
   EXPECT_EQ(render("{% generation %}{% set x = 1 %}{% endgeneration %}{{ x is defined }}"), "False");
+  // Jinja's `else` of a loop: no element went through the whole body. It was: there is no element.
+  EXPECT_EQ(render("{% for i in [1, 2] %}{% continue %}{% else %}none{% endfor %}"), "none");
+  EXPECT_EQ(render("{% for i in [1, 2] %}{% break %}{% else %}none{% endfor %}"), "none");
+  EXPECT_EQ(render("{% for i in [1, 2] %}{{ i }}{% if i == 2 %}{% break %}{% endif %}{% else %}none{% endfor %}"),
+            "12");
 }
 
 TEST(ChatTemplateTest, WrongTemplatesAreRefused) {
