@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/op.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/flat.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
@@ -26,6 +28,14 @@ double LeastSeconds(double bytes, double flops, const Roofline& roofline) {
 
 std::string PercentOf(double part, double whole) {
   return part > 0 && whole > 0 ? absl::StrFormat("%.1f%%", 100 * part / whole) : "";
+}
+
+// Returns whether the bytes of an instruction's operands are those that it moves, at the rate of the device's memory.
+// Some ops touch only the rows or ranges that they choose, and links between devices and hosts have other rates.
+bool HasRoofline(const Instruction& instruction) {
+  const Op* op = std::get_if<Op>(&instruction.action);
+  return op != nullptr && op->As<EmbeddingForward>() == nullptr && op->As<EmbeddingBackward>() == nullptr &&
+         op->As<ZeroRanges>() == nullptr;
 }
 
 const MatMul* MatMulOf(const Instruction& instruction) {
@@ -68,7 +78,7 @@ void OpTimes::Add(const Instruction& instruction, const std::string& shape_json,
                   double flops) {
   Sum& sum = sums_[{instruction.stream, NameOf(instruction), instruction.phase, shape_json}];
   if (sum.count == 0) {
-    sum.is_op = std::holds_alternative<Op>(instruction.action);
+    sum.has_roofline = HasRoofline(instruction);
     if (const MatMul* op = MatMulOf(instruction)) sum.matmul_row = MatMulRow(*op);
   }
   sum.least_seconds = sum.count == 0 ? seconds : std::min(sum.least_seconds, seconds);
@@ -87,7 +97,7 @@ double OpTimes::Seconds(StreamId stream) const {
 Roofline OpTimes::Known(Roofline roofline) const {
   if (roofline.bytes_per_second > 0) return roofline;
   for (const auto& [key, sum] : sums_) {
-    if (!sum.is_op || sum.bytes < kLeastBytes * static_cast<double>(sum.count) || sum.seconds <= 0) continue;
+    if (!sum.has_roofline || sum.bytes < kLeastBytes * static_cast<double>(sum.count) || sum.seconds <= 0) continue;
     roofline.bytes_per_second = std::max(roofline.bytes_per_second, sum.bytes / sum.seconds);
   }
   return roofline;
@@ -117,7 +127,7 @@ std::string OpTimes::ByKind(int64_t steps, double seconds, const Roofline& roofl
     kind.seconds += sum.seconds;
     kind.flops += sum.flops;
     kind.bytes += sum.bytes;
-    if (sum.is_op) kind.roofline_seconds += LeastSeconds(sum.bytes, sum.flops, roofline);
+    if (sum.has_roofline) kind.roofline_seconds += LeastSeconds(sum.bytes, sum.flops, roofline);
   }
   std::vector<std::pair<std::tuple<StreamId, std::string, Phase>, Kind>> rows(kinds.begin(), kinds.end());
   SortBySeconds(rows);

@@ -51,7 +51,7 @@ class OpTimes {
     double least_seconds = 0;  // Of one issue.
     double flops = 0;
     double bytes = 0;
-    bool is_op = false;      // Rooflines are those of ops. Links between devices and hosts have other rates.
+    bool has_roofline = false;
     std::string matmul_row;  // For a matmul: its shape, as the table by shape shows it.
   };
   Roofline Known(Roofline roofline) const;
