@@ -3,7 +3,7 @@
 // turn is not public: its names may change, and its targets are not visible from other repositories.
 //
 // Errors are absl::Status values that say what was wanted, what was found and what to do. No function throws, and none
-// ends the process, unless a program breaks a REQUIRES. tools/README.md shows how to begin ("Embedding").
+// ends the process, unless a program breaks a REQUIRES. tools/manual/embed_cpp.md shows how to begin.
 #pragma once
 
 // A job: the settings of a run, read from a file or from text, and checked.

@@ -27,7 +27,7 @@ _OTHER_FILES = ("BUILD", ".bzl", ".md", ".txt")  # What these folders hold besid
 _COLUMNS = 120
 
 # Who may include whom. A package may include itself, what is listed here, and, from engine/ on, all of kernels/,
-# kernels/device/ and kernels/ops/. engine/README.md has the same as a picture.
+# kernels/device/ and kernels/ops/. engine/manual/packages.md has the same as a picture.
 _ENGINE_BASE = {"engine/text", "kernels", "kernels/device", "kernels/ops"}
 _MAY_INCLUDE = {
     "kernels/device": {"kernels"},  # The headers without ops: checks, integers.
@@ -144,6 +144,25 @@ def flat_continuations(text):
     return flat
 
 
+def headings(text):
+    """Returns the names by which links reach the headings of a page."""
+    found = re.findall(r"(?m)^#+ (.*)$", re.sub(r"(?ms)^```.*?^```", "", text))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def broken_links(page, read):
+    """Returns the links of a page that lead to no file, or to no heading of a page. `read` returns the text of a file,
+    and None if there is none."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", read(page)):
+        path, _, heading = target.partition("#")
+        path = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
+        text = "" if re.match("[a-z]+:", target) else read(path)
+        if text is None or (heading and path.endswith(".md") and heading not in headings(text)):
+            broken.append(target)
+    return broken
+
+
 # What the tests of daily work may take together, in times of the yardstick of tools/build_defs/test_times.py.
 _DAILY_BUDGET = 145
 
@@ -180,6 +199,18 @@ class HouseTest(unittest.TestCase):
                  for included in included_files(path, self.read(path), exists)
                  if included != "engine/shale.h" and not included.startswith("tools/examples/")]
         self.assertFalse(wrong, "\n".join(wrong))
+
+    def test_links_of_pages_lead_somewhere(self):
+        def read(path):
+            return self.read(path) if os.path.isfile(os.path.join(_ROOT, path)) else \
+                "" if os.path.isdir(os.path.join(_ROOT, path)) else None
+
+        broken = {page: broken_links(page, read) for page in self.files if page.endswith(".md")}
+        self.assertGreater(len(broken), 40)
+        self.assertFalse({page: links for page, links in broken.items() if links})
+        pages = {"a/b.md": "[a](#b) [c](d.md) [e](../f.md#g-h) [i](../f.md#j) [k](https://l)\n## I\n",
+                 "f.md": "# G, h\n"}
+        self.assertEqual(broken_links("a/b.md", pages.get), ["#b", "d.md", "../f.md#j"])
 
     def test_no_spelling_hides_an_include(self):
         exists = {"engine/step/emit.h", "engine/memory/plan.h", "kernels/cuda/cudnn/x.h"}.__contains__

@@ -308,9 +308,9 @@ typedef struct shale_verify_options {
 } shale_verify_options;
 
 /* Runs small trials of the job with its own model, data and backend, and checks that gradients, divisions of a step,
- * saves, data and memory are what they should be. tools/README.md lists the checks. Trains nothing, and writes nothing
- * into the folders of the job. A check that fails is no error: the verification says which, and what is to blame.
- * Errors are those of shale_trainer_create, and SHALE_CANCELLED. `options` may be NULL. */
+ * saves, data and memory are what they should be. tools/manual/jobs.md lists the checks. Trains nothing, and writes
+ * nothing into the folders of the job. A check that fails is no error: the verification says which, and what is to
+ * blame. Errors are those of shale_trainer_create, and SHALE_CANCELLED. `options` may be NULL. */
 SHALE_API shale_code shale_verify(shale_job job, const shale_verify_options* options, shale_verification* verification,
                                   shale_error* error);
 

@@ -39,9 +39,8 @@ class PythonTest(unittest.TestCase):
         said = run([self.python, "-c", "import importlib.metadata, shale; "
                     "print(shale.__version__, importlib.metadata.version('shale'))"])
         self.assertEqual(said.split(), [version] * 2)
-        for page in ("README.md", "tools/README.md"):
-            with open(os.path.join(ROOT, page), encoding="utf-8") as file:
-                self.assertIn(f"find_package(Shale {version} REQUIRED)", file.read())
+        with open(os.path.join(ROOT, "tools/manual/embed_c.md"), encoding="utf-8") as file:
+            self.assertIn(f"find_package(Shale {version} REQUIRED)", file.read())
 
     def test_the_package(self):
         run([self.python, os.path.join(_SOURCES, "package_test.py"), os.path.join(self.prefix, "include")],

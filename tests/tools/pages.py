@@ -1,9 +1,10 @@
 """Finds the commands that the pages show, and says which of them no test here can run, and why."""
 
+import glob
 import re
 
-PAGES = ["README.md", "tools/README.md", "engine/README.md", "engine/choices.md", "engine/hugging_face/README.md",
-         "tools/gpu/README.md", "tools/parity/README.md"]
+PAGES = ["README.md", *sorted(glob.glob("tools/manual/*.md")), *sorted(glob.glob("engine/manual/*.md")),
+         "engine/hugging_face/README.md", "tools/gpu/README.md", "tools/parity/README.md"]
 BUILT = ["train", "plan", "generate", "evaluate", "export", "tokenize", "inspect_checkpoint"]
 SCRIPTS = ["inspect_run", "launch", "plot_run", "try_nccl"]
 
@@ -14,8 +15,8 @@ _PATHS = r"(?:\.out/bin/)?tools/[\w/]+(?:\.sh|\.py)?"
 _COMMAND = re.compile(r"(?:[A-Z_]+=\S* )*(?:" + "|".join([_PATHS, *BUILT, *map(re.escape, _OTHERS)]) + r")(?=\s|$)")
 
 # The first words of lines that are no commands: what commands print, jobs, and comments that go on.
-_NO_COMMAND = ("#", "model", "data", "batch", "sharding", "optimizer", "lr_schedule", "step", "slow:", "test.jsonl",
-               "train,", "ranks", "rank", "the", "job.textproto:12:3:", ">", "rivers", "CANDLE", "4", "n")
+_NO_COMMAND = ("#", "model", "data", "batch", "sharding", "optimizer", "precision", "lr_schedule", "step", "slow:",
+               "test.jsonl", "train,", "ranks", "rank", "the", "job.textproto:12:3:", ">", "rivers", "CANDLE", "4", "n")
 # The first words of blocks of code and drawings.
 _OTHER_BLOCKS = ("const", "verification", "shale_verification", "job", "verify", "0", "4", "20", "38", "proto/",
                  '{"driver":')
