@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
+#include "engine/data/data_format.h"
 #include "engine/data/token_source.h"
 #include "engine/text/utf8.h"
 #include "kernels/check.h"
@@ -69,6 +70,8 @@ std::vector<int64_t> Expected(absl::string_view bytes, DataFormat format) {
   const bool llmc = format == DataFormat::kLlmc || (format == DataFormat::kByContent && HasLlmcMagic(bytes));
   if (!llmc) {
     if (!IsUtf8(bytes)) return {};
+    // A zero byte near the start makes a file binary, unless the format says that it is text.
+    if (format == DataFormat::kByContent && absl::StrContains(bytes.substr(0, kHeadBytes), '\0')) return {};
     std::vector<int64_t> tokens;
     for (const char c : bytes) tokens.push_back(static_cast<uint8_t>(c));
     return tokens;

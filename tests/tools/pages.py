@@ -27,6 +27,7 @@ NOT_RUN = [
     (r"bazel (build|test)\b|tools/examples/service/build", "builds"),
     (r"bazel run -c opt //(tools/bench|tests/\S+):", "measures for minutes, or writes a table of the repository"),
     (r"tools/bench_", "measures for minutes, most of them with PyTorch"),
+    (r"\.out/bin/tools/bench/", "measures; tests/tools/bench"),
     (r"bazel run -c opt //tools:tune\b|.*device.*CUDA", "needs a GPU"),
     (r"tools/try_nccl|tools/launch (?s:.*)nccl_shares_gpus", "needs a GPU; try_nccl_test runs them on stand-ins"),
     (r"plan +--job=tools/bench/jobs/gpu/", "plans for CUDA, which a build without the toolkit does not"),

@@ -47,7 +47,7 @@ LAWS = (
     ("graphs", "GraphLaws.*", 15),
     ("jobs", "*/JobLaws.*:*/LiveStateLaws.*", 60),
     ("memory", "MemoryLaws.*", 20),
-    ("others", "FrozenLaws.*:AdapterLaws.*:PackingLaws.*:TargetWeightLaws.*", 40),
+    ("others", "FillLaws.*:FrozenLaws.*:AdapterLaws.*:PackingLaws.*:TargetWeightLaws.*", 40),
 )
 # Each kernel file, and a case that runs its kernels.
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "sanitized.json"), encoding="utf-8") as file:
