@@ -1,17 +1,10 @@
 // The start-up bench: the time to allocate the ranks of a job and to fill its weights with random values, as `train`
-<<<<<<< HEAD
 // does before the first step. Prints a row of JSON, with the seconds of the processor too, which depend less on what
 // else runs on the machine, and with a digest of the state.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
-=======
-// does before the first step. Prints a row of JSON.
-#include <chrono>
-#include <cstdint>
-#include <cstdio>
->>>>>>> e854dec7 (tools/bench:start_up times the filling of a job's weights)
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,20 +34,13 @@ struct Flags {
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-<<<<<<< HEAD
 double ProcessorNow() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-=======
->>>>>>> e854dec7 (tools/bench:start_up times the filling of a job's weights)
 absl::Status Measure(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(const ResolvedJob resolved, ResolveBenchJob(flags.job, flags.overrides));
   const JobPlan& plan = resolved.plan;
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(resolved.job));
-<<<<<<< HEAD
   std::vector<double> allocate, fill, fill_processor;
-=======
-  std::vector<double> allocate, fill;
->>>>>>> e854dec7 (tools/bench:start_up times the filling of a job's weights)
   uint64_t digest = 0;
   for (int64_t i = 0; i < flags.repetitions; ++i) {
     double begin = Now();
@@ -67,15 +53,10 @@ absl::Status Measure(const Flags& flags) {
     allocate.push_back(Now() - begin);
     LocalState state(plan.train.graph, plan.train.step.state, plan.train.memory, *ranks);
     begin = Now();
-<<<<<<< HEAD
     const double processor_begin = ProcessorNow();
     SHALE_RETURN_IF_ERROR(SetInitialWeights(resolved.job, state));
     fill.push_back(Now() - begin);
     fill_processor.push_back(ProcessorNow() - processor_begin);
-=======
-    SHALE_RETURN_IF_ERROR(SetInitialWeights(resolved.job, state));
-    fill.push_back(Now() - begin);
->>>>>>> e854dec7 (tools/bench:start_up times the filling of a job's weights)
     if (i > 0) continue;
     for (RankRuntime* rank : ranks->runtimes()) {
       SHALE_ASSIGN_OR_RETURN(const StateDigest of_rank,
@@ -86,11 +67,7 @@ absl::Status Measure(const Flags& flags) {
   absl::PrintF("{\"parameters\": %d, \"ranks\": %d, \"threads_per_rank\": %d, \"allocate\": %.3f, \"fill\": %.3f, ",
                CountParameters(plan.train.graph), plan.options.mesh.ranks(), resolved.job.runtime.threads_per_rank,
                Median(allocate), Median(fill));
-<<<<<<< HEAD
   absl::PrintF("\"fill_processor\": %.3f, \"state\": \"%016x\"}\n", Median(fill_processor), digest);
-=======
-  absl::PrintF("\"state\": \"%016x\"}\n", digest);
->>>>>>> e854dec7 (tools/bench:start_up times the filling of a job's weights)
   return absl::OkStatus();
 }
 
