@@ -1,4 +1,7 @@
 // Where one of several processes fails, is slow or differs, all take the same decision, and say which one it was.
+#include <sched.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -29,6 +32,31 @@ TEST_F(ProcessFailuresTest, ProcessesWithDifferentJobsAreRefused) {
     EXPECT_THAT(std::string(result.status.message()), HasSubstr("processes disagree about the job: process 0 has"));
     EXPECT_THAT(std::string(result.status.message()), HasSubstr("process 2 has"));
   }
+}
+
+// Each process, which is a thread here, has a folder of its own to which the path of the data is relative.
+TEST_F(ProcessFailuresTest, ProcessesThatReadOtherTokensAtTheSamePathAreRefused) {
+  const std::string text = *ReadFile(Path("text"), 1 << 20);
+  for (const char* folder : {"one", "other"}) {
+    ASSERT_TRUE(MakeFolders(Path(folder)).ok());
+    const std::string other(text.rbegin(), text.rend());
+    ASSERT_TRUE(WriteFileDurably(JoinPath(Path(folder), "text"), folder == std::string("one") ? text : other).ok());
+  }
+  const auto run = [&](bool differs) {
+    return Run(MakeJob(), 2, differs ? "differ" : "agree", {.job = [&](int process) {
+                 EXPECT_EQ(unshare(CLONE_FS), 0);
+                 EXPECT_EQ(chdir(Path(differs && process == 1 ? "other" : "one").c_str()), 0);
+                 Job job = MakeJob();
+                 job.data.path = "text";
+                 return job;
+               }});
+  };
+  for (const Result& result : run(/*differs=*/true)) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kFailedPrecondition) << result.status;
+    EXPECT_THAT(std::string(result.status.message()),
+                HasSubstr("processes disagree about the tokens of the data (their digests): process 0 has \"text ("));
+  }
+  for (const Result& result : run(/*differs=*/false)) EXPECT_TRUE(result.status.ok()) << result.status;
 }
 
 TEST_F(ProcessFailuresTest, AnErrorOfOneProcessAtTheStartIsTheErrorOfAll) {
