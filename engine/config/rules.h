@@ -12,6 +12,9 @@ namespace shale {
 // given and which are defaults. Skips rules about a field that `errors` already lists as faulty.
 void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors);
 
+// Reports in `errors` every rule about `data` that `job` breaks. CheckRules calls it.
+void CheckDataRules(const Job& job, SpecErrors* errors);
+
 // Reports in `errors` every product of sizes above 2^62, among those that the engine forms. CheckRules calls it.
 void CheckSizes(const Job& job, SpecErrors* errors);
 
