@@ -2,9 +2,13 @@
 
 import os
 import tarfile
+import zlib
+
+from gpu import store
 
 # What results are: not the programs, tokens and run folders beside them.
-_FILES = ("report.json", "report.md", "rates.json", "tuning", "logs", "data/trials")
+_REPORT = "report.json"
+_FILES = (_REPORT, "report.md", "rates.json", "tuning", "logs", "data/trials")
 _MOST_BYTES = 1 << 20  # Of a log. Longer ones are left out.
 
 
@@ -22,25 +26,34 @@ def _names(folder):
 def write(folder, path):
     """Replaces the archive `path` with one of the folder's results. After a crash it is the old one or the new one."""
     temporary = path + ".tmp"
-    with tarfile.open(temporary, "w:gz", compresslevel=3) as packed:
-        for name in _names(folder):
-            packed.add(os.path.join(folder, name), name)
+    with open(temporary, "wb") as file:
+        with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as packed:
+            for name in _names(folder):
+                packed.add(os.path.join(folder, name), name)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(temporary, path)
 
 
 def restore(path, folder):
     """Puts the archive's results into the folder, if there is an archive and the folder has no report. Raises
-    ValueError if the file is no archive of results."""
-    if not os.path.exists(path) or os.path.exists(os.path.join(folder, "report.json")):
+    ValueError if the file is no archive of results, or was cut short. The report comes last: where it is, all is."""
+    if not os.path.exists(path) or os.path.exists(os.path.join(folder, _REPORT)):
         return
+    report = None
     try:
         with tarfile.open(path) as packed:
             for member in packed:
                 if not member.isfile() or not member.name.startswith(_FILES) or ".." in member.name:
                     raise ValueError(f"--archive={path}: {member.name} is no result of a kit; name another file")
+                if member.name == _REPORT:
+                    report = packed.extractfile(member).read().decode()
+                    continue
                 target = os.path.join(folder, member.name)
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 with packed.extractfile(member) as source, open(target, "wb") as file:
                     file.write(source.read())
-    except tarfile.TarError:
-        raise ValueError(f"--archive={path} is no archive; remove it or name another file") from None
+    except (tarfile.TarError, EOFError, zlib.error):
+        raise ValueError(f"--archive={path} is no archive, or was cut short; remove it or name another file") from None
+    if report is not None:
+        store.write_durably(os.path.join(folder, _REPORT), report)

@@ -99,7 +99,8 @@ def _traced(preset, settings, tuned):
     def work(kit, item, seconds):
         folder, path = kit.path("runs", item.name.replace("/", "-")), kit.log(item.name) + ".trace.json"
         shutil.rmtree(folder, ignore_errors=True)
-        store.remove(path)
+        for old in (path, path + ".txt"):
+            store.remove(old)
         steps = {"lr_schedule.steps": str(WARMUP + TRACED_STEPS)}
         made = command(kit, preset, folder, _with_table(kit, {**settings, **steps}, tuned))
         made += [f"--trace={path}", f"--trace_first_step={WARMUP + 1}", f"--trace_steps={TRACED_STEPS}"]

@@ -14,7 +14,7 @@ sys.path[:0] = ["tools", "tests/tools/gpu"]
 
 from fake_kit import KitCase  # noqa: E402
 from fake_programs import gtest  # noqa: E402
-from gpu import calls, kit, orders, outcome, store  # noqa: E402
+from gpu import archive, calls, kit, orders, outcome, store  # noqa: E402
 
 
 def passes(kit_, item, seconds):
@@ -167,6 +167,21 @@ class CallsTest(KitCase):
             packed.add(self.write("../evil", "x"), "../evil")
         self.assertIn("is no result of a kit", self.call(f"--archive={path}")[1])
 
+    # Visits end at any moment: also while an archive is put back, which a later call then does anew.
+    def test_an_archive_that_was_cut_or_put_back_in_part_is_known_as_such(self):
+        whole = os.path.join(self.folder, "whole.tar.gz")
+        with self.with_items(kit.Item("a", passes, 1)):
+            self.assertEqual(self.call(f"--archive={whole}")[0], 0)
+        self.out = os.path.join(self.folder, "other")
+        cut = self.write("cut.tar.gz", "")
+        with open(whole, "rb") as file, open(cut, "wb") as part:
+            part.write(file.read(os.path.getsize(whole) // 2))
+        code, said = self.call(f"--archive={cut}")
+        self.assertEqual((code, os.path.exists(os.path.join(self.out, "report.json"))), (1, False))
+        self.assertIn("was cut short; remove it or name another file", said)
+        archive.restore(whole, self.out)
+        self.assertEqual(self.statuses(), {"a": "passed"})
+
     # A result that the page cannot show must not end a visit to a GPU.
     def test_a_result_that_the_page_cannot_show_ends_no_call(self):
         strange = lambda k, i, s: {"status": store.PASSED, "result": {"tests": "many"}}
@@ -177,8 +192,8 @@ class CallsTest(KitCase):
 
     def test_programs_are_unpacked_once_and_again_when_the_kit_is_another(self):
         path, unpacked = os.path.join(self.root, "bin/gpu_tests"), os.path.join(self.out, "bin/gpu_tests")
-        archive = os.path.join(self.root, "bin", kit.PROGRAMS)
-        with tarfile.open(archive, "w:xz") as packed:
+        programs = os.path.join(self.root, "bin", kit.PROGRAMS)
+        with tarfile.open(programs, "w:xz") as packed:
             packed.add(path, "gpu_tests")
         os.remove(path)
         chosen = ("--order=nccl", "--only=test/nccl$")
@@ -186,7 +201,7 @@ class CallsTest(KitCase):
         before = os.stat(unpacked)
         self.assertEqual(self.call(*chosen, "--again")[0], 0)
         self.assertEqual(os.stat(unpacked).st_ctime_ns, before.st_ctime_ns)
-        os.utime(archive, ns=(1, 1))
+        os.utime(programs, ns=(1, 1))
         self.assertEqual(self.call(*chosen, "--again")[0], 0)
         self.assertNotEqual(os.stat(unpacked).st_ctime_ns, before.st_ctime_ns)
 
