@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/checkpoint/store.h"
-#include "engine/config/parse.h"
 #include "engine/hugging_face/copied_files.h"
 #include "engine/hugging_face/folder_path.h"
 #include "engine/io/file.h"
@@ -30,7 +29,6 @@ constexpr char kStagedHf[] = ".hf.tmp";
 constexpr char kProbe[] = ".probe";
 constexpr char kSaved[] = "last_checkpoint";  // The step of the last checkpoint.
 constexpr int64_t kMaxHfFileBytes = int64_t{1} << 30;
-constexpr int64_t kMaxJobBytes = int64_t{1} << 20;
 constexpr size_t kNamesShown = 4;
 
 // Returns whether there is something at `path`. A link counts, wherever it leads.
@@ -99,17 +97,6 @@ absl::Status CheckNoLink(const std::string& path) {
                    path, " itself the link"));
 }
 
-// Returns whether a run that trained up to `step` has saved a checkpoint. Runs of earlier versions left no kSaved;
-// their second save begins only after the first one has ended.
-bool HasSaved(const std::string& path, int64_t step) {
-  if (Present(JoinPath(path, kSaved))) return true;
-  const absl::StatusOr<std::string> text = ReadFile(RunJobPath(path), kMaxJobBytes);
-  if (!text.ok()) return false;
-  const absl::StatusOr<Job> job = ParseRecordedJob(*text, RunJobPath(path));
-  if (!job.ok() || job->checkpoint.on_failure != SaveFailure::kStop) return false;
-  return job->checkpoint.every_steps > 0 && step > 2 * job->checkpoint.every_steps;
-}
-
 // Returns whether a name among the checkpoints is that of one, also while another replaces it.
 bool NamesCheckpoint(absl::string_view name) {
   return absl::StrContains(name, "step-") && !IsUnfinishedCheckpoint(name);
@@ -121,7 +108,7 @@ absl::Status CheckNotLost(const std::string& path, int64_t step) {
   const absl::StatusOr<std::vector<std::string>> names = ListFolder(checkpoints);
   if (!names.ok() && !absl::IsNotFound(names.status())) return names.status();
   if (names.ok() && std::any_of(names->begin(), names->end(), NamesCheckpoint)) return absl::OkStatus();
-  if (!HasSaved(path, step)) return absl::OkStatus();
+  if (!Present(JoinPath(path, kSaved))) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "the run in ", path, " trained up to step ", step, " and saved checkpoints, but there is none in ", checkpoints,
       ": mount or move them there. To give that run up, choose another folder with telemetry.run_folder, or replace it "

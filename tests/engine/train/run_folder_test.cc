@@ -425,25 +425,6 @@ TEST_F(RunFolderTest, ARunWhoseCheckpointsAreNotThereIsNotStartedOver) {
   std::filesystem::remove_all(Path("run/checkpoints"));
   expect_refused();
   EXPECT_TRUE(RunFolder::Claim(Path("run"), Existing::kReplace).ok());
-  // Earlier versions did not note their checkpoints.
-  std::filesystem::remove(Path("run/last_checkpoint"));
-  ASSERT_TRUE(WriteFileDurably(Path("run/job.textproto"), R"(
-model { decoder { family: GPT2 width: 8 layers: 1 heads: 2 } }
-data { path: "text" }
-batch { global_batch: 1 micro_batch: 1 sequence_length: 8 }
-optimizer { learning_rate: 1 }
-lr_schedule { steps: 50 }
-checkpoint { every_steps: 4 })")
-                  .ok());
-  std::string rows;
-  for (int step = 1; step <= 9; ++step) {
-    absl::StrAppend(&rows, "{\"step\": ", step, "}\n");
-    ASSERT_TRUE(WriteFileDurably(Path("run/metrics.jsonl"), rows + "{\"st").ok());
-    if (step < 9) {
-      EXPECT_TRUE(claim().ok()) << step;
-    }
-  }
-  expect_refused();
 }
 
 }  // namespace
