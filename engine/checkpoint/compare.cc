@@ -26,9 +26,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // The longest real path of a field has fewer than 60 bytes.
 constexpr size_t kMaxPathBytes = 256;
 
-// Parses a textproto job into values by field path: "sharding.ranks" -> "2". Values of a repeated
-// field are joined by ", ". A damaged or hostile manifest may hold any text. Returns InvalidArgument for a job that
-// exceeds a limit, so that time and memory stay proportional to its size.
+// Parses a textproto job into values by field path: "sharding.ranks" -> "2". Values of a repeated field are joined by
+// ", ". A damaged or hostile manifest may hold any text. Returns InvalidArgument for a job that exceeds a limit, so
+// that time and memory stay proportional to its size.
 absl::StatusOr<std::map<std::string, std::string>> JobFields(absl::string_view text) {
   if (text.size() > kMaxComparedJobBytes) {
     return absl::InvalidArgumentError(

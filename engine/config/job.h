@@ -274,7 +274,8 @@ struct RuntimeConfig {
   // Only kCuda reads the following.
   int64_t ranks_per_device = 1;
   CollectivesKind collectives = CollectivesKind::kAuto;
-  std::string tuning_table;  // Path of a file; absolute if it came from a job file. Empty: none.
+  // Path of a file, or of a folder with one for each kind of GPU; absolute if it came from a job file. Empty: none.
+  std::string tuning_table;
   bool graphs = false;
   bool cudnn_attention = true;
   bool deterministic_attention = true;                     // Whether gradients of attention repeat their bits.

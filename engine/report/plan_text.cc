@@ -203,7 +203,8 @@ std::string DescribeHostMemory(const Job& job, const JobPlan& plan) {
       host.offload_bytes == 0 ? "" : absl::StrCat(", ", FormatBytes(host.offload_bytes), " for what is offloaded"),
       job.hf_folder.empty()
           ? ""
-          : absl::StrCat("; ", FormatBytes(kHfReadStagingBytes), " more while it reads model.hf_folder"));
+          : absl::StrCat("; ", FormatBytes(kHfReadStagingBytes * std::max<int64_t>(1, job.runtime.threads_per_rank)),
+                         " more while it reads model.hf_folder"));
 }
 
 std::string DescribeCommunication(const CommunicationSummary& c, const Mesh& mesh) {

@@ -93,11 +93,12 @@ class Backend {
   // the arenas are allocated (see LocalRanks).
   virtual bool warms_up() const { return false; }
 
-  // Returns how much of a device's memory CheckMemory leaves free beside the arenas, for what is taken after it. The
-  // largest number if nobody can tell what is taken after it.
+  // Returns how much of a device's memory may be taken after CheckMemory, which leaves as much free, before a run says
+  // so. The largest number if nobody can tell who takes it, as where processes share the device.
   virtual int64_t late_bytes() const { return 0; }
 
-  // Checks that an arena of `arena_bytes` per rank and late_bytes() fit into the memory that the devices have free now.
+  // Checks that an arena of `arena_bytes` per rank, and what libraries may take later, fit into the memory that the
+  // devices have free now.
   // If not, returns ResourceExhausted, whose message says how much memory is free and how much is wanted.
   virtual absl::Status CheckMemory(const std::vector<std::shared_ptr<Device>>& devices, int64_t arena_bytes) const {
     return absl::OkStatus();

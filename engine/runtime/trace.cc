@@ -112,7 +112,8 @@ void StepTrace::Add(const StepProgram& program, int64_t step, int rank, absl::Sp
     const std::string shape = ShapeJson(issued);
     absl::StrAppendFormat(
         &events_,
-        R"({"ph":"X","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"name":"%s","cat":"%s","args":{"step":%d,"instruction":%d,)",
+        R"({"ph":"X","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"name":"%s","cat":"%s",)"
+        R"("args":{"step":%d,"instruction":%d,)",
         rank, static_cast<int>(instruction.stream), static_cast<double>(time.begin_ns - origin_ns_) * 1e-3,
         static_cast<double>(time.end_ns - time.begin_ns) * 1e-3, name, ToString(instruction.phase), step, time.id);
     if (instruction.unit >= 0) absl::StrAppendFormat(&events_, R"("unit":"%s",)", program.units[instruction.unit]);

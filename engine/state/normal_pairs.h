@@ -1,5 +1,5 @@
-// Computes pairs of independent normal values from pairs of uniform ones (Box and Muller, A note on the generation of
-// random normal deviates, 1958).
+// Random numbers that are functions of a counter: uniform ones, and pairs of independent normal ones made of these (Box
+// and Muller, A note on the generation of random normal deviates, 1958).
 #pragma once
 
 #include <cstdint>

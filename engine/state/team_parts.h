@@ -13,8 +13,8 @@
 
 namespace shale {
 
-// Calls work(part) once for each part in [0, parts), on the threads of the team. Returns the error of the first part
-// that has one. Throws std::bad_alloc if a part did, as it would have on this thread.
+// Calls work(part) once for each part in [0, parts), on the threads of the team, even if one fails. Returns the
+// error of the first part that has one. Throws std::bad_alloc if a part did, as it would have on this thread.
 inline absl::Status RunParts(cpu::Team& team, int64_t parts, absl::FunctionRef<absl::Status(int64_t part)> work) {
   std::vector<absl::Status> results(parts);
   std::atomic<bool> no_memory = false;

@@ -12,8 +12,7 @@ namespace {
 
 constexpr absl::string_view kNoTargets =
     "; the loss counts what an assistant says, or what data.loss_on and the data's own masks leave: look at these, and "
-    "at "
-    "batch.sequence_length, which may cut the answers off";
+    "at batch.sequence_length, which may cut the answers off";
 
 }  // namespace
 

@@ -119,7 +119,7 @@ class Trainer {
   // Writes the trace so far to TraceOptions::path, and its tables beside it. Run calls it at its end; with one process,
   // Step does so after the last traced step. Returns FailedPrecondition if nothing was traced.
   absl::Status WriteTrace() const;
-  // Returns the trace so far as a table (StepTrace::Table); empty if nothing was traced.
+  // Returns the trace so far as tables (StepTrace::Table); empty if nothing was traced.
   std::string TraceTable() const;
 
   // Makes done() true, so that Run ends and Step refuses. A step that has begun completes. With several processes, a
