@@ -69,8 +69,6 @@ class StepCompiler {
   int last() const { return static_cast<int>(model_.units.size()) - 1; }
   bool training() const { return model_.mode == GraphMode::kTraining; }
   bool weighted() const { return model_.target_weights != TargetWeights::kNone; }
-  // Returns whether updates in backward stand in the loop over micro-batches.
-  bool UpdatesInLoop() const { return !layered_ && options_.micro_batches > 1; }
 
   // Adds the persistent buffers of the cache, in the order of units. They follow those of the state, so that programs
   // without a cache have the state at the same addresses.
@@ -174,7 +172,7 @@ class StepCompiler {
       gatherer_->Prepare(use);
       if (HasBackward(work)) {
         reducer_->BeginUnit(u, micro_batch);
-        updater_->BeginUnit(reducer_->Completing(u), UpdatesInLoop());
+        updater_->BeginUnit(reducer_->Completing(u));
       }
       if (layered_) writer_.BeginLoop(options_.micro_batches);
       EmitVisit(use);
@@ -191,7 +189,7 @@ class StepCompiler {
   // Emits the reductions of a unit's gradients and, with IN_BACKWARD, the updates that can run by then.
   void EndBackward(int u, int micro_batch) {
     updater_->BeginReductions();
-    updater_->EndReductions(reducer_->EndUnit(u, micro_batch), UpdatesInLoop());
+    updater_->EndReductions(reducer_->EndUnit(u, micro_batch));
   }
 
   void EmitVisit(int use) {

@@ -137,24 +137,23 @@ std::vector<GroupId> Reducer::EndUnit(int unit, int micro_batch) {
 void Reducer::SumOverReplicas(int unit, GroupId group, int micro_batch) {
   const GroupState& g = state_.groups[group];
   if (!g.placement.placement().sums_over_replicas()) return;
-  const EmitContext context{
-      .stream = StreamId::kReduce, .phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch};
-  const auto emit = [&](Action action) {
-    writer_.Emit(context, std::move(action)).last_iteration_only = micro_batch >= 0;
-  };
+  const EmitContext context{.stream = StreamId::kReduce,
+                            .phase = Phase::kReduce,
+                            .unit = unit,
+                            .micro_batch = micro_batch,
+                            .once_a_step = true};
   Tensor sum = g.own_gradient;
   const bool narrow = sum.dtype != DType::kFloat32;
   if (narrow && IsReducedOnce(group)) return;  // It was summed before it was rounded.
   if (narrow) {
     sum = writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".gradient.widened"),
                             BufferCategory::kGradientShards, Tensor::Contiguous(DType::kFloat32, {sum.elements()}));
-    emit(Op(Copy{.from = g.own_gradient, .to = sum}));
+    writer_.Emit(context, Op(Copy{.from = g.own_gradient, .to = sum}));
   }
-  emit(Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kReplicate, .full = sum});
+  writer_.Emit(context, Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kReplicate, .full = sum});
   if (!narrow) return;
   EmitAccumulate(context, group, sum, /*accumulate=*/false, static_cast<int>(progress_[group].units.size()),
-                 /*first_iteration_differs=*/false)
-      .last_iteration_only = micro_batch >= 0;
+                 /*first_iteration_differs=*/false);
 }
 
 void Reducer::EndOverlap() {
@@ -172,9 +171,12 @@ void Reducer::ReduceStepGradient(int unit, GroupId group, int micro_batch) {
   } else {
     reduce.axis = MeshAxis::kAll;
   }
-  Instruction& instruction = writer_.Emit(
-      {.stream = StreamId::kReduce, .phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch}, reduce);
-  instruction.last_iteration_only = micro_batch >= 0;
+  writer_.Emit({.stream = StreamId::kReduce,
+                .phase = Phase::kReduce,
+                .unit = unit,
+                .micro_batch = micro_batch,
+                .once_a_step = true},
+               reduce);
 }
 
 void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
@@ -202,16 +204,16 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
                  /*first_iteration_differs=*/first && !one_iteration);
 }
 
-Instruction& Reducer::EmitAccumulate(const EmitContext& context, GroupId group, const Tensor& x, bool accumulate,
-                                     int rounding, bool first_iteration_differs) {
+void Reducer::EmitAccumulate(const EmitContext& context, GroupId group, const Tensor& x, bool accumulate, int rounding,
+                             bool first_iteration_differs) {
   const GroupState& g = state_.groups[group];
   Accumulate op{.x_N = x, .total_N = g.own_gradient, .accumulate = accumulate};
   if (op.rounds()) {
-    const bool in_loop = context.micro_batch >= 0 && options_.micro_batches > 1;
-    if (in_loop && !micro_batch_.present()) {
+    if (writer_.in_loop() && !micro_batch_.present()) {
       micro_batch_ = writer_.AddTensor("micro_batch", BufferCategory::kData, Tensor::Contiguous(DType::kInt64, {1}));
       EmitContext copy = context;
       copy.stream = StreamId::kCopy;
+      copy.once_a_step = false;
       writer_.Emit(copy, HostCopy{HostItem::kMicroBatch, micro_batch_});
     }
     op.update_count_1 = state_.update_count;
@@ -221,7 +223,7 @@ Instruction& Reducer::EmitAccumulate(const EmitContext& context, GroupId group, 
     op.group = group;
     op.stream = GradientStream(rounding);
   }
-  return writer_.Emit(context, Op(std::move(op)), first_iteration_differs);
+  writer_.Emit(context, Op(std::move(op)), first_iteration_differs);
 }
 
 }  // namespace shale

@@ -62,8 +62,8 @@ class Reducer {
   }
   // Emits the addition of `x`, f32, to the rank's part of a group's gradient. `rounding` is the number of this addition
   // among those of a micro-batch. See [Note: bf16 gradients].
-  Instruction& EmitAccumulate(const EmitContext& context, GroupId group, const Tensor& x, bool accumulate, int rounding,
-                              bool first_iteration_differs);
+  void EmitAccumulate(const EmitContext& context, GroupId group, const Tensor& x, bool accumulate, int rounding,
+                      bool first_iteration_differs);
   // Emits the all-reduce that sums a group's gradient shard over the replicas in the last micro-batch. Emits nothing if
   // there are no replicas of shards.
   void SumOverReplicas(int unit, GroupId group, int micro_batch);

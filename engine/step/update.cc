@@ -12,6 +12,11 @@
 #include "kernels/step_scalars.h"
 
 namespace shale {
+namespace {
+
+EmitContext OnceAStep(StreamId stream, Phase phase) { return {.stream = stream, .phase = phase, .once_a_step = true}; }
+
+}  // namespace
 
 void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& data, ProgramWriter& writer) {
   if (mesh.ranks() == 1) return;
@@ -36,9 +41,8 @@ Updater::Updater(const StepOptions& options, const JobState& state, const Tensor
                                    Tensor::Contiguous(DType::kFloat64, {std::ssize(trained_), kTotalSize}));
 }
 
-void Updater::BeginUnit(const std::vector<GroupId>& completing, bool in_loop) {
+void Updater::BeginUnit(const std::vector<GroupId>& completing) {
   if (!in_backward_) return;
-  in_loop_ = in_loop;
   const bool waits = options_.mesh.ranks() > 1;
   if (options_.updates_on_host() && !waits) return;  // The gradients are not complete yet.
   FetchState(waits ? waiting_ : completing, 0);
@@ -52,13 +56,11 @@ void Updater::BeginReductions() {
       CombineOverShards(TotalsOf(group), Phase::kUpdate);
       continue;
     }
-    EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kUpdate}, TotalsOf(group), writer_);
-    writer_.program().instructions.back().last_iteration_only = in_loop_;
+    EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, Phase::kUpdate), TotalsOf(group), writer_);
   }
 }
 
-void Updater::EndReductions(const std::vector<GroupId>& complete, bool in_loop) {
-  in_loop_ = in_loop;
+void Updater::EndReductions(const std::vector<GroupId>& complete) {
   if (!in_backward_) return;
   host_.EndOverlap();
   UpdateWaiting();
@@ -70,7 +72,6 @@ void Updater::EndReductions(const std::vector<GroupId>& complete, bool in_loop) 
 }
 
 void Updater::Finish() {
-  in_loop_ = false;
   if (!in_backward_) waiting_ = trained_;
   FetchState(waiting_, 0);
   if (!by_group_) return UpdateAllByOneNorm();
@@ -81,30 +82,29 @@ void Updater::Finish() {
     if (has_replicas()) {
       for (GroupId group : waiting_) CombineOverShards(TotalsOf(group), Phase::kEnd);
     } else {
-      EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd}, group_totals_, writer_);
+      EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, Phase::kEnd), group_totals_, writer_);
     }
   }
   UpdateWaiting();
   host_.Finish();
-  Emit({.phase = Phase::kUpdate}, Op(CombineTotals{.groups_G3 = group_totals_, .totals_3 = state_.totals}));
+  Compute(Op(CombineTotals{.groups_G3 = group_totals_, .totals_3 = state_.totals}));
   if (!state_.previous_norm.present()) return;
-  Emit({.phase = Phase::kUpdate}, Op(RecordNorm{.valid_tokens_1 = counts_.valid_tokens,
-                                                .totals_3 = state_.totals,
-                                                .norm_1 = state_.previous_norm,
-                                                .weight_total_1 = counts_.weight_total}));
+  Compute(Op(RecordNorm{.valid_tokens_1 = counts_.valid_tokens,
+                        .totals_3 = state_.totals,
+                        .norm_1 = state_.previous_norm,
+                        .weight_total_1 = counts_.weight_total}));
 }
 
 void Updater::UpdateAllByOneNorm() {
-  const EmitContext context{.phase = Phase::kUpdate};
   SumLoss(Phase::kEnd);
   for (GroupId group : waiting_) {
     EmitSquares(group, state_.totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group != waiting_[0]);
   }
-  Emit(context, Op(FlagNonFinite{.totals_3 = state_.totals}));
+  Compute(Op(FlagNonFinite{.totals_3 = state_.totals}));
   if (has_replicas()) {
     CombineOverShards(state_.totals, Phase::kEnd);
   } else {
-    EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd}, state_.totals, writer_);
+    EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, Phase::kEnd), state_.totals, writer_);
   }
   const Prepared prepared = EmitPrepare(state_.totals, /*counts=*/true);
   for (size_t i = 0; i < waiting_.size(); ++i) {
@@ -125,11 +125,7 @@ void Updater::UpdateWaiting() {
   waiting_.clear();
 }
 
-Instruction& Updater::Emit(const EmitContext& context, Action action) {
-  Instruction& instruction = writer_.Emit(context, std::move(action));
-  instruction.last_iteration_only = in_loop_;
-  return instruction;
-}
+void Updater::Compute(Action action) { writer_.Emit(OnceAStep(StreamId::kCompute, Phase::kUpdate), std::move(action)); }
 
 Tensor Updater::TotalsOf(GroupId group) const {
   Tensor row = Tensor::Contiguous(DType::kFloat64, {kTotalSize});
@@ -144,16 +140,13 @@ void Updater::EmitSquares(GroupId group, const Tensor& total, bool accumulate) {
   const Placement& placement = g.placement.placement();
   // Each rank sums the squares of its shard, even if it holds the full gradient.
   const bool full = placement.state == Part::kFull && placement.mesh.shard > 1;
-  Emit({.phase = Phase::kUpdate}, Op(SumSquares{.x_N = full ? g.placement.ShardOf(g.own_gradient) : g.own_gradient,
-                                                .total_1 = total,
-                                                .accumulate = accumulate}));
+  Compute(Op(SumSquares{
+      .x_N = full ? g.placement.ShardOf(g.own_gradient) : g.own_gradient, .total_1 = total, .accumulate = accumulate}));
 }
 
 void Updater::SumLoss(Phase phase) {
   if (!has_replicas() || std::exchange(loss_is_summed_, true)) return;
-  Emit({.stream = StreamId::kReduce, .phase = phase}, Collective{.kind = CollectiveKind::kAllReduceSum,
-                                                                 .axis = MeshAxis::kAll,
-                                                                 .full = state_.totals.Slice(0, kTotalLoss, 1)});
+  EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, phase), state_.totals.Slice(0, kTotalLoss, 1), writer_);
 }
 
 void Updater::CombineOverShards(const Tensor& totals, Phase phase) {
@@ -161,18 +154,17 @@ void Updater::CombineOverShards(const Tensor& totals, Phase phase) {
   if (shards == 1) return;  // Each rank has summed the squares of all elements.
   const Tensor by_shard = writer_.AddTensor("totals_by_shard", BufferCategory::kData,
                                             Tensor::Contiguous(DType::kFloat64, {shards, kTotalSize}));
-  Emit({.stream = StreamId::kReduce, .phase = phase},
-       Collective{.kind = CollectiveKind::kAllGather, .local = totals, .full = by_shard});
-  Emit({.phase = phase}, Op(CombineTotals{.groups_G3 = by_shard, .totals_3 = totals}));
+  writer_.Emit(OnceAStep(StreamId::kReduce, phase),
+               Collective{.kind = CollectiveKind::kAllGather, .local = totals, .full = by_shard});
+  writer_.Emit(OnceAStep(StreamId::kCompute, phase), Op(CombineTotals{.groups_G3 = by_shard, .totals_3 = totals}));
 }
 
 void Updater::EmitGroupTotals(GroupId group) {
   SumLoss(Phase::kUpdate);
   const Tensor totals = TotalsOf(group);
-  const EmitContext context{.phase = Phase::kUpdate};
-  Emit(context, Op(Copy{.from = state_.totals, .to = totals}));  // For the loss.
+  Compute(Op(Copy{.from = state_.totals, .to = totals}));  // For the loss.
   EmitSquares(group, totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/false);
-  Emit(context, Op(FlagNonFinite{.totals_3 = totals}));
+  Compute(Op(FlagNonFinite{.totals_3 = totals}));
 }
 
 Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts) {
@@ -184,17 +176,17 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts) {
   if (bf16_alone || HasBFloat16States(options_.optimizer.rule)) {
     number = writer_.AddTensor("update_number", BufferCategory::kData, Tensor::Contiguous(DType::kInt64, {1}));
   }
-  Emit({.phase = Phase::kUpdate}, Op(PrepareUpdate{.hyper_2 = hyper_,
-                                                   .valid_tokens_1 = counts_.valid_tokens,
-                                                   .totals_3 = totals,
-                                                   .update_count_1 = state_.update_count,
-                                                   .update_5 = update,
-                                                   .number_1 = number,
-                                                   .previous_norm_1 = state_.previous_norm,
-                                                   .weight_total_1 = counts_.weight_total,
-                                                   .beta1 = options_.optimizer.beta1,
-                                                   .beta2 = options_.optimizer.beta2,
-                                                   .counts = counts}));
+  Compute(Op(PrepareUpdate{.hyper_2 = hyper_,
+                           .valid_tokens_1 = counts_.valid_tokens,
+                           .totals_3 = totals,
+                           .update_count_1 = state_.update_count,
+                           .update_5 = update,
+                           .number_1 = number,
+                           .previous_norm_1 = state_.previous_norm,
+                           .weight_total_1 = counts_.weight_total,
+                           .beta1 = options_.optimizer.beta1,
+                           .beta2 = options_.optimizer.beta2,
+                           .counts = counts}));
   return {update, number};
 }
 
@@ -202,7 +194,7 @@ void Updater::FetchState(const std::vector<GroupId>& groups, size_t index) {
   for (size_t i = index; i < std::min(index + 2, groups.size()); ++i) {
     const GroupId group = groups[i];
     if (options_.updates_on_host()) {
-      host_.FetchGradient(group, in_loop_);
+      host_.FetchGradient(group);
       continue;
     }
     if (is_fetched_[group]) continue;
@@ -212,8 +204,7 @@ void Updater::FetchState(const std::vector<GroupId>& groups, size_t index) {
     tensors.insert(tensors.end(), g.states.begin(), g.states.end());
     for (const Tensor& host : tensors) {
       if (!writer_.IsOnHost(host)) continue;
-      fetched_[group].push_back({host, writer_.EmitFetch({.phase = Phase::kUpdate}, host)});
-      writer_.program().instructions.back().last_iteration_only = in_loop_;
+      fetched_[group].push_back({host, writer_.EmitFetch(OnceAStep(StreamId::kCopy, Phase::kUpdate), host)});
     }
   }
 }
@@ -224,7 +215,7 @@ Tensor Updater::WidenedGradient(GroupId group) {
   const std::string name = absl::StrCat(writer_.program().buffers[own.where.symbol].name, ".widened");
   const Tensor widened =
       writer_.AddTensor(name, BufferCategory::kGradientShards, Tensor::Contiguous(DType::kFloat32, {own.elements()}));
-  Emit({.phase = Phase::kUpdate}, Op(Copy{.from = own, .to = widened}));
+  Compute(Op(Copy{.from = own, .to = widened}));
   return widened;
 }
 
@@ -244,20 +235,20 @@ void Updater::EmitUpdate(GroupId group, const Prepared& prepared) {
   std::array<Tensor, kMaxUpdateStates>& states = op.As<Update>()->states;
   SHALE_CHECK(g.states.size() <= states.size());
   std::copy(g.states.begin(), g.states.end(), states.begin());
-  if (options_.updates_on_host()) return host_.EmitUpdate(group, std::move(op), in_loop_);
+  if (options_.updates_on_host()) return host_.EmitUpdate(group, std::move(op));
   VisitOperands(op, [&](absl::string_view, Tensor& t, Access) {
     if (!t.present()) return;
     for (const Fetched& copy : fetched_[group]) {
       if (t.where.symbol == copy.host.where.symbol) t = copy.device;
     }
   });
-  Emit({.phase = Phase::kUpdate}, std::move(op));
+  Compute(std::move(op));
   for (const Fetched& copy : fetched_[group]) {
-    writer_.EmitReturn({.phase = Phase::kUpdate}, copy.device, copy.host).last_iteration_only = in_loop_;
+    writer_.EmitReturn(OnceAStep(StreamId::kCopy, Phase::kUpdate), copy.device, copy.host);
   }
   if (!g.placement.placement().gathers_after_update()) return;
-  Emit({.stream = StreamId::kGather, .phase = Phase::kUpdate},
-       Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});
+  writer_.Emit(OnceAStep(StreamId::kGather, Phase::kUpdate),
+               Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});
 }
 
 }  // namespace shale

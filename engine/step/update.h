@@ -64,23 +64,24 @@ class Updater {
           ProgramWriter& writer);
 
   // Call before the backward of a unit, with the groups whose gradients it completes. With IN_BACKWARD, fetches the
-  // offloaded state of the groups that are updated after this backward. `in_loop` is as in EndReductions.
-  void BeginUnit(const std::vector<GroupId>& completing, bool in_loop);
+  // offloaded state of the groups that are updated after this backward.
+  void BeginUnit(const std::vector<GroupId>& completing);
   // Call after the backward of a unit and before its reductions. With IN_BACKWARD, emits the norms of the groups that
   // wait for their update. The collectives of these norms are then ahead of the unit's reductions on the reduce stream,
   // so the updates of the waiting groups do not wait for the reductions.
   void BeginReductions();
   // Call after the reductions of a unit, with the groups whose gradients are complete now. With IN_BACKWARD, emits the
   // updates of the groups whose norms BeginReductions has emitted, and lets the groups in `complete` wait while the
-  // next unit runs (on one rank, updates them at once). `in_loop`: the instructions run only in the last iteration of
-  // the open loop.
-  void EndReductions(const std::vector<GroupId>& complete, bool in_loop);
+  // next unit runs (on one rank, updates them at once).
+  void EndReductions(const std::vector<GroupId>& complete);
   // Call after the last unit. Emits the remaining updates, and the instructions that write the totals of the step,
   // summed over all ranks, to JobState::totals.
   void Finish();
 
  private:
-  Instruction& Emit(const EmitContext& context, Action action);
+  // Emits an instruction of the compute stream. Like all of this class, it runs once a step: in a loop over
+  // micro-batches, in the last iteration.
+  void Compute(Action action);
   // Returns the totals of a group, a row of `group_totals_`.
   Tensor TotalsOf(GroupId group) const;
   // Emits the sum of squares of this rank's shard of a group's gradient.
@@ -124,7 +125,6 @@ class Updater {
   HostUpdater host_;                           // Used with UpdateDevice::kHost.
   std::vector<GroupId> waiting_;               // Groups whose gradients are complete and which are not updated yet.
   int groups_updated_ = 0;
-  bool in_loop_ = false;
   bool loss_is_summed_ = false;  // By SumLoss.
 };
 

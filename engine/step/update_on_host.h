@@ -30,25 +30,22 @@ class HostUpdater {
   HostUpdater(const StepOptions& options, const JobState& state, ProgramWriter& writer)
       : options_(options), state_(state), writer_(writer), gradients_(state.groups.size()) {}
 
-  // In the functions below, `in_loop` says that the instructions run only in the last iteration of the open loop.
-  //
   // Emits the copy of a group's gradient to host memory, unless it was emitted before. Call it when the gradient is
   // complete.
-  void FetchGradient(GroupId group, bool in_loop);
+  void FetchGradient(GroupId group);
   // Call after the backward of a unit, with IN_BACKWARD. Gradients that were copied before need their bytes no longer.
   void EndOverlap();
   // Emits the update of a group, with all that must come before it. `op` is the group's Update as the device would run
   // it.
-  void EmitUpdate(GroupId group, Op op, bool in_loop);
+  void EmitUpdate(GroupId group, Op op);
   // Call after the last update. Emits what is still missing.
   void Finish();
 
  private:
-  Instruction& Emit(const EmitContext& context, Action action, bool in_loop);
   // Returns the copy in host memory of a scalar that the device has computed. Emits it if there is none yet.
-  Tensor Scalar(const Tensor& device, bool in_loop);
+  Tensor Scalar(const Tensor& device);
   // Emits the copy of the weights of the last updated group to the device, and the all-gather after it.
-  void ReturnWeights(bool in_loop);
+  void ReturnWeights();
 
   const StepOptions& options_;
   const JobState& state_;

@@ -7,7 +7,7 @@
 
 namespace shale {
 
-Instruction& ProgramWriter::Emit(const EmitContext& context, Action action, bool first_iteration_differs) {
+void ProgramWriter::Emit(const EmitContext& context, Action action, bool first_iteration_differs) {
   Instruction instruction;
   instruction.action = std::move(action);
   instruction.stream = context.stream;
@@ -20,8 +20,8 @@ Instruction& ProgramWriter::Emit(const EmitContext& context, Action action, bool
   instruction.phase = context.phase;
   instruction.unit = context.unit;
   instruction.micro_batch = context.micro_batch;
+  instruction.last_iteration_only = context.once_a_step && in_loop();
   program_.instructions.push_back(std::move(instruction));
-  return program_.instructions.back();
 }
 
 Tensor ProgramWriter::EmitFetch(const EmitContext& context, const Tensor& host) {
@@ -38,10 +38,10 @@ void ProgramWriter::EmitFetch(const EmitContext& context, const Tensor& host, co
   Emit(copy, Transfer{.device = device, .host = host, .to_host = false});
 }
 
-Instruction& ProgramWriter::EmitReturn(const EmitContext& context, const Tensor& device, const Tensor& host) {
+void ProgramWriter::EmitReturn(const EmitContext& context, const Tensor& device, const Tensor& host) {
   EmitContext copy = context;
   copy.stream = StreamId::kCopy;
-  return Emit(copy, Transfer{.device = device, .host = host, .to_host = true});
+  Emit(copy, Transfer{.device = device, .host = host, .to_host = true});
 }
 
 int64_t ProgramWriter::ScratchBytes(const Instruction& instruction) const {

@@ -16,6 +16,7 @@ struct EmitContext {
   Phase phase = Phase::kBegin;
   int unit = -1;
   int micro_batch = -1;
+  bool once_a_step = false;  // In a loop over micro-batches, they run in its last iteration only.
 };
 
 class ProgramWriter {
@@ -44,16 +45,16 @@ class ProgramWriter {
   }
 
   // Appends an instruction, with a buffer for the scratch that its op needs. `first_iteration_differs` is the field of
-  // the instruction; if it is set, `action` is the op of the later iterations. The result is valid until the next Emit.
-  Instruction& Emit(const EmitContext& context, Action action, bool first_iteration_differs = false);
+  // the instruction; if it is set, `action` is the op of the later iterations.
+  void Emit(const EmitContext& context, Action action, bool first_iteration_differs = false);
 
   // Appends an instruction that copies a tensor from host memory to the arena, on the copy stream, and returns the new
-  // tensor there. The instruction has the phase, the unit and the micro-batch of `context`.
+  // tensor there. The instruction has all of `context` but the stream.
   Tensor EmitFetch(const EmitContext& context, const Tensor& host);
   // Appends the same copy into the tensor `device`.
   void EmitFetch(const EmitContext& context, const Tensor& host, const Tensor& device);
   // Appends an instruction that copies `device` back to `host`, on the copy stream.
-  Instruction& EmitReturn(const EmitContext& context, const Tensor& device, const Tensor& host);
+  void EmitReturn(const EmitContext& context, const Tensor& device, const Tensor& host);
   // Returns whether a tensor lies in host memory. An absent one does not.
   bool IsOnHost(const Tensor& t) const {
     return t.present() && program_.buffers[t.where.symbol].memory == MemoryKind::kHost;
@@ -65,6 +66,8 @@ class ProgramWriter {
     repeat_ = repeat;
   }
 
+  // Returns whether what is emitted now runs several times, once for each micro-batch.
+  bool in_loop() const { return repeat_ > 1; }
   // Returns the number that the next instruction will have.
   InstructionId next() const { return static_cast<InstructionId>(program_.instructions.size()); }
   StepProgram& program() { return program_; }
