@@ -10,10 +10,19 @@
 
 namespace shale {
 
-// The latest issue that read and the latest issue that wrote, by stream. -1 means none.
+// An issue for each stream; -1 means none.
+using IssueByStream = std::array<int32_t, kStreams>;
+
+// Returns no issue for any stream.
+constexpr IssueByStream NoIssues() {
+  IssueByStream issues{};
+  for (int32_t& issue : issues) issue = -1;
+  return issues;
+}
+
+// The latest issue that read and the latest issue that wrote, by stream.
 struct LatestAccesses {
-  std::array<int32_t, kStreams> read = {-1, -1, -1, -1, -1};
-  std::array<int32_t, kStreams> write = {-1, -1, -1, -1, -1};
+  IssueByStream read = NoIssues(), write = NoIssues();
 
   void Join(const LatestAccesses& other) {
     for (int s = 0; s < kStreams; ++s) {

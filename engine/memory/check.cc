@@ -1,7 +1,6 @@
 #include "engine/memory/check.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -53,7 +52,7 @@ struct CheckedIssue {
   InstructionId instruction = -1;
   Iterations iterations;
   // By stream: the last issue that has finished when this one has finished.
-  std::array<int32_t, kStreams> finished = {-1, -1, -1, -1, -1};
+  IssueByStream finished = NoIssues();
 };
 
 class Checker {
@@ -303,9 +302,9 @@ class Checker {
   std::vector<std::vector<ArenaOperand>> first_iteration_, later_iterations_;
   AccessTree tree_ = AccessTree(1);
   ByteOwners owners_;
-  std::vector<CheckedIssue> issues_;                           // In issue order.
-  std::array<int32_t, kStreams> last_ = {-1, -1, -1, -1, -1};  // Latest issue on each stream.
-  std::vector<int32_t> latest_;                                // Latest issue of each instruction.
+  std::vector<CheckedIssue> issues_;  // In issue order.
+  IssueByStream last_ = NoIssues();   // Latest issue on each stream.
+  std::vector<int32_t> latest_;       // Latest issue of each instruction.
 };
 
 }  // namespace

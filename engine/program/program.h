@@ -72,7 +72,7 @@ struct Buffer {
 // Ops run on the device and access the arena, but those of kHost run on the host and access host memory alone. Only
 // programs that update on the host (engine/step/update_on_host.h) use kHost.
 enum class StreamId : uint8_t { kCompute, kGather, kReduce, kCopy, kHost };
-inline constexpr int kStreams = 5;
+inline constexpr int kStreams = static_cast<int>(StreamId::kHost) + 1;
 absl::string_view ToString(StreamId stream);
 
 enum class Phase : uint8_t { kBegin, kForward, kRecompute, kBackward, kReduce, kUpdate, kEnd };
