@@ -1,6 +1,7 @@
 #include "sharding/comm/control_plane.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -26,9 +27,10 @@ class LoneProcess : public ControlPlane {
   absl::Status Barrier(ControlChannel) override { return absl::OkStatus(); }
 };
 
-// Returns a status as a message: its code, a space, its text.
+// Returns a status as a message: its code, which is negative if all processes have the status, a space, its text.
 std::string Encode(const absl::Status& status) {
-  return absl::StrCat(static_cast<int>(status.code()), " ", status.message());
+  const int code = static_cast<int>(status.code());
+  return absl::StrCat(IsAgreed(status) ? -code : code, " ", status.message());
 }
 
 absl::StatusOr<absl::Status> Decode(absl::string_view message) {
@@ -37,7 +39,8 @@ absl::StatusOr<absl::Status> Decode(absl::string_view message) {
   if (!absl::SimpleAtoi(parts.first, &code)) {
     return absl::InternalError(absl::StrCat("wanted a status from a process, found \"", message.substr(0, 40), "\""));
   }
-  return absl::Status(static_cast<absl::StatusCode>(code), parts.second);
+  const absl::Status status(static_cast<absl::StatusCode>(std::abs(code)), parts.second);
+  return code < 0 ? Agreed(status) : status;
 }
 
 // Returns the first lines in which two texts differ.
@@ -67,6 +70,7 @@ absl::Status AgreeOnStatus(ControlPlane& control, ControlChannel channel, const 
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> all, control.Gather(channel, Encode(local)));
   for (size_t process = 0; process < all.size(); ++process) {
     SHALE_ASSIGN_OR_RETURN(const absl::Status theirs, Decode(all[process]));
+    if (IsAgreed(theirs)) return theirs;  // Its text says already whose error it was.
     if (!theirs.ok()) {
       return Agreed(absl::Status(theirs.code(), absl::StrCat("process ", process, ": ", theirs.message())));
     }

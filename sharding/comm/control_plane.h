@@ -50,7 +50,8 @@ absl::Status Agreed(absl::Status error);
 bool IsAgreed(const absl::Status& error);
 
 // Returns OK if `local` is OK in every process. Otherwise returns in all processes the error of the first process that
-// has one, with the number of that process if there are several processes.
+// has one, with the number of that process if there are several processes. An error on which they have agreed before
+// (IsAgreed) comes back as it is.
 absl::Status AgreeOnStatus(ControlPlane& control, ControlChannel channel, const absl::Status& local);
 
 // Returns FailedPrecondition if `value` differs between processes. The message names `what`, the first process whose

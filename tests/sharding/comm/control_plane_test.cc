@@ -61,7 +61,10 @@ TEST(ControlPlaneTest, AnErrorOfOneProcessIsTheErrorOfAll) {
     EXPECT_TRUE(AgreeOnStatus(control, kSteps, absl::OkStatus()).ok());
     const absl::Status mine =
         control.process() == 0 ? absl::OkStatus() : absl::DataLossError(absl::StrCat("shard ", control.process()));
-    EXPECT_EQ(AgreeOnStatus(control, kSteps, mine), Agreed(absl::DataLossError("process 1: shard 1")));
+    const absl::Status agreed = AgreeOnStatus(control, kSteps, mine);
+    EXPECT_EQ(agreed, Agreed(absl::DataLossError("process 1: shard 1")));
+    // An error went through three agreements and said "process 0: process 0: process 0: ".
+    EXPECT_EQ(AgreeOnStatus(control, kSteps, agreed), agreed);
   });
 }
 
