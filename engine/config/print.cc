@@ -202,7 +202,7 @@ std::string ResolvedJobText(const Job& job) {
   printer.SetUseUtf8StringEscaping(true);
   std::string text;
   printer.PrintToString(spec, &text);
-  return "# The job as it runs: every default is written out.\n" + text;
+  return kResolvedJobHead + text;
 }
 
 }  // namespace shale

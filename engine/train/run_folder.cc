@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/checkpoint/store.h"
+#include "engine/config/print.h"
 #include "engine/hugging_face/copied_files.h"
 #include "engine/hugging_face/folder_path.h"
 #include "engine/io/file.h"
@@ -67,13 +68,22 @@ bool IsTraceOfAClaim(const std::string& path, absl::string_view name) {
   return checkpoints.ok() && std::all_of(checkpoints->begin(), checkpoints->end(), unfinished);
 }
 
+// Returns whether a folder that holds `names` is that of a run. A job.textproto alone may also be a job that somebody
+// wrote there.
+bool HoldsRun(const std::string& path, const std::vector<std::string>& names) {
+  constexpr int64_t kMostJobBytes = int64_t{1} << 20;
+  const auto has = [&](const char* name) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  if (!has(kRunJob)) return false;
+  return has(kPlan) || has(kMetrics) || HasCheckpoints(path) ||
+         absl::StartsWith(ReadFile(RunJobPath(path), kMostJobBytes).value_or(""), kResolvedJobHead);
+}
+
 // Checks whether a run may start in a folder that holds `names`.
 absl::Status CheckContents(const std::string& path, std::vector<std::string> names, RunFolder::Existing existing) {
   const auto is_trace = [&](const std::string& name) { return IsTraceOfAClaim(path, name); };
   if (std::all_of(names.begin(), names.end(), is_trace)) return absl::OkStatus();
   // A run that resumes from another folder's checkpoint saves its own copy before it writes job.textproto.
-  const bool is_run = std::find(names.begin(), names.end(), kRunJob) != names.end() ||
-                      (existing == RunFolder::Existing::kContinue && HasCheckpoints(path));
+  const bool is_run = HoldsRun(path, names) || (existing == RunFolder::Existing::kContinue && HasCheckpoints(path));
   if (is_run && existing != RunFolder::Existing::kRefuse) return absl::OkStatus();
   if (names.size() > kNamesShown) {
     names.resize(kNamesShown);
@@ -83,7 +93,7 @@ absl::Status CheckContents(const std::string& path, std::vector<std::string> nam
       "the run folder ", path, " is not empty (", absl::StrJoin(names, ", "), ")",
       is_run ? ": choose another with telemetry.run_folder, resume that run with --resume=latest, or replace it with "
                "--overwrite"
-             : " and holds no run (no job.textproto): choose another with telemetry.run_folder"));
+             : " and holds no run (no job.textproto that a run recorded): choose another with telemetry.run_folder"));
 }
 
 // Returns OK if what a run writes and removes again lies in its folder. The run folder itself may be a link.

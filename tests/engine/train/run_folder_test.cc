@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/run_paths.h"
+#include "engine/config/print.h"
 #include "engine/io/file.h"
 #include "engine/tokenize/tokenizer_folder.h"
 #include "gmock/gmock.h"
@@ -213,6 +214,20 @@ TEST_F(RunFolderTest, AFolderThatIsNoRunIsNeverReplaced) {
   const absl::Status status = RunFolder::Claim(Path("photos"), Existing::kReplace).status();
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("is not empty (1.jpg, 2.jpg, 3.jpg, 4.jpg, ...) and holds no run"));
+}
+
+// Regression: a run with the run folder "." and --overwrite wrote its record over the job that the user had there.
+TEST_F(RunFolderTest, AJobThatSomebodyWroteIsNotReplaced) {
+  const std::string job = Path("mine/job.textproto");
+  ASSERT_TRUE(MakeFolders(Path("mine")).ok());
+  ASSERT_TRUE(WriteFileDurably(job, "name: \"mine\"\n").ok());
+  for (const Existing existing : {Existing::kReplace, Existing::kContinue}) {
+    EXPECT_THAT(std::string(RunFolder::Claim(Path("mine"), existing).status().message()),
+                HasSubstr("is not empty (job.textproto) and holds no run (no job.textproto that a run recorded)"));
+  }
+  // A run that was killed when it had recorded its job and nothing else is replaced.
+  ASSERT_TRUE(WriteFileDurably(job, absl::StrCat(kResolvedJobHead, "name: \"mine\"\n")).ok());
+  EXPECT_TRUE(RunFolder::Claim(Path("mine"), Existing::kReplace).ok());
 }
 
 TEST_F(RunFolderTest, AClaimWithoutARunLeavesNoFolderBehind) {
