@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/saved_file.h"
 #include "engine/checkpoint/staging.h"
+#include "engine/config/base.h"
 #include "engine/memory/host_plan.h"
 #include "engine/planner/ways_out.h"
-#include "engine/runtime/hardware_threads.h"
 #include "engine/text/numbers.h"
 #include "kernels/check.h"
 
@@ -92,9 +92,8 @@ absl::Status WeightsOnly::RestoreBase(const CheckpointReader& checkpoint, const 
   const auto read = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
     return base.read(parameter.name, begin, values);
   };
-  const int threads = ThreadsPerRank(job_.runtime, /*ranks=*/1, HardwareThreads());
   const absl::Status filled =
-      state().Fill(read, {.frozen_only = true, .threads = threads, .digest_of_frozen = &digest});
+      state().Fill(read, {.frozen_only = true, .threads = FillThreads(job_), .digest_of_frozen = &digest});
   SHALE_RETURN_IF_ERROR(WithBase(filled, manifest, checkpoint.folder(), kBaseFlag));
   return CheckBaseDigest(manifest, checkpoint.folder(), base.folder, digest, kBaseFlag);
 }

@@ -11,7 +11,6 @@
 #include "engine/hugging_face/adapter_config.h"
 #include "engine/hugging_face/config.h"
 #include "engine/hugging_face/weights.h"
-#include "engine/runtime/hardware_threads.h"
 #include "engine/state/initial_values.h"
 #include "engine/train/resume.h"
 #include "kernels/check.h"
@@ -53,8 +52,6 @@ absl::StatusOr<std::unique_ptr<HfWeights>> OpenModel(const Job& job) {
   return std::make_unique<HfWeights>(std::move(weights));
 }
 
-int ThreadsOf(const Job& job) { return ThreadsPerRank(job.runtime, job.sharding.ranks, HardwareThreads()); }
-
 }  // namespace
 
 absl::Status SetInitialWeights(const Job& job, LocalState& state, uint64_t* base_digest) {
@@ -67,7 +64,7 @@ absl::Status SetInitialWeights(const Job& job, LocalState& state, uint64_t* base
     FillInitialValues(parameter, job.runtime.seed, begin, values);
     return absl::OkStatus();
   };
-  return state.Fill(read, {.threads = ThreadsOf(job), .digest_of_frozen = base_digest});
+  return state.Fill(read, {.threads = FillThreads(job), .digest_of_frozen = base_digest});
 }
 
 absl::Status SetBase(const Job& job, LocalState& state, uint64_t& digest) {
@@ -76,7 +73,7 @@ absl::Status SetBase(const Job& job, LocalState& state, uint64_t& digest) {
   const auto read = [&](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
     return model->Read(parameter.name, begin, values);
   };
-  return state.Fill(read, {.frozen_only = true, .threads = ThreadsOf(job), .digest_of_frozen = &digest});
+  return state.Fill(read, {.frozen_only = true, .threads = FillThreads(job), .digest_of_frozen = &digest});
 }
 
 }  // namespace shale
