@@ -1,23 +1,22 @@
 // The public face of Shale, for programs that embed it. They depend on //engine:shale, include this header, and use
 // what the headers below declare, in namespace shale. engine/public_api.txt lists it. What these headers include in
-// turn is not public: its names may change, and its targets are not visible from other repositories.
+// turn is not public: its names may change, and its targets are not visible from other repositories. So Job, JobPlan
+// and ModelGraph may be passed on, but their members may change. The fields of a job are those of proto/job.proto:
+// overrides set them, and ResolvedJobText prints them.
 //
 // Errors are absl::Status values that say what was wanted, what was found and what to do. No function throws, and none
 // ends the process, unless a program breaks a REQUIRES. tools/manual/embed_cpp.md shows how to begin.
 #pragma once
 
 // A job: the settings of a run, read from a file or from text, and checked.
-#include "engine/config/job.h"
+#include "engine/config/data_facts.h"
 #include "engine/config/job_error.h"
 #include "engine/config/parse.h"
 #include "engine/config/print.h"
+#include "engine/config/set_model.h"
 
 // A plan: every default decided, and the memory of one rank to the byte, before anything is allocated.
-#include "engine/config/data_facts.h"
 #include "engine/planner/admission.h"
-#include "engine/planner/fit.h"
-#include "engine/planner/job_plan.h"
-#include "engine/planner/refusal.h"
 #include "engine/planner/resolve_job.h"
 #include "engine/report/plan_message.h"
 #include "engine/report/plan_text.h"
@@ -25,25 +24,20 @@
 // Devices.
 #include "engine/backends/job_backend.h"
 
-// A model of your own: the builder of graphs, its layers, and how a job gets the model.
-#include "engine/config/set_model.h"
+// A model of your own: the builder of graphs, and its layers.
 #include "engine/graph/builder.h"
-#include "engine/graph/graph.h"
 #include "engine/graph/layers.h"
-#include "engine/model/config.h"
-#include "kernels/ops/activation.h"
-#include "kernels/ops/rope.h"
+#include "engine/graph/parameter.h"
+#include "engine/model/custom_model.h"
 
-// Data: files of tokens, or samples of your own.
+// Data of your own.
 #include "engine/data/data_source.h"
 #include "engine/data/pull_source.h"
-#include "engine/data/token_source.h"
 
 // Training.
-#include "engine/train/reports.h"
-#include "engine/train/resume.h"
 #include "engine/train/trainer.h"
 #include "engine/train/trainer_options.h"
+#include "engine/train/trainer_parts.h"
 
 // Checks of a job before a long run.
 #include "engine/verify/report.h"

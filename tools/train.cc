@@ -13,34 +13,29 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "engine/backends/job_backend.h"
-#include "engine/config/file_remarks.h"
 #include "engine/config/parse.h"
-#include "engine/config/print.h"
+#include "engine/launch/process_place.h"
 #include "engine/launch/world.h"
-#include "engine/program/program.h"
+#include "engine/processes/job_processes.h"
+#include "engine/processes/job_run.h"
 #include "engine/report/memory_snapshot.h"
 #include "engine/report/plan_text.h"
 #include "engine/text/numbers.h"
 #include "engine/text/quote.h"
 #include "engine/train/run.h"
-#include "engine/train/run_folder.h"
-#include "engine/train/run_sinks.h"
 #include "engine/train/trainer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
-#include "tools/job_manager.h"
-#include "tools/joint_run.h"
-#include "tools/measured_peak.h"
 #include "tools/output_file.h"
-#include "tools/resume_flag.h"
 #include "tools/show_text.h"
-#include "tools/start_lines.h"
 #include "tools/verify_job.h"
 
 namespace shale {
 namespace {
+
+constexpr int kExitPeer = 3;  // Another process of the job failed.
 
 constexpr char kFooter[] =
     "The run folder (telemetry.run_folder, by default runs/<name>) gets job.textproto, plan.txt, metrics.jsonl and\n"
@@ -121,22 +116,67 @@ void Print(absl::string_view line) {
 int Fail(const absl::Status& status, int exit_code) {
   std::fflush(stdout);
   std::fprintf(stderr, "train: %s\n", Printable(status.message()).c_str());
-  if (exit_code != kExitPeer) WriteErrorFile(status);
   return exit_code;
 }
 
-// Says from which checkpoint the run goes on. Of a new run, says what the files of its model ask for and it leaves out.
-void PrintBeginning(const Resumed& resumed, const Job& job) {
-  for (const std::string& reason : resumed.passed_over) Print(absl::StrCat("skipped: ", reason));
-  if (resumed.path.empty()) {
-    for (const std::string& remark : FileRemarks(job)) Print(remark);
-    return;
+// Returns the exit code of a run that an error ended before its first step: kExitFailed if the same call may succeed
+// later, as after an error of the network, which launchers then try; kExitUsage if the command line, the job, its data
+// or the launch must change first.
+int StartExitCode(const absl::Status& error) {
+  switch (error.code()) {
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kUnknown: return kExitFailed;
+    default: return kExitUsage;
   }
-  Print(absl::StrCat("resuming from ", resumed.path, " after step ", WithCommas(resumed.manifest.step)));
 }
 
-std::optional<int64_t> GoesOnAfter(const Resumed& resumed) {
-  return resumed.path.empty() ? std::nullopt : std::optional<int64_t>(resumed.manifest.step);
+// Returns the exit code of a process that could not join the others: kExitPeer if one of them is missing or has failed;
+// otherwise as StartExitCode.
+int JoinExitCode(const absl::Status& error) {
+  if (absl::IsAborted(error) || absl::IsDeadlineExceeded(error)) return kExitPeer;
+  return absl::IsAlreadyExists(error) ? kExitFailed : StartExitCode(error);  // Another program has the port.
+}
+
+// What ends the process if it does not end by itself, in a thread of its own.
+std::atomic<int> g_exit_code = kExitFailed;  // If this process made the job fail.
+std::atomic<bool> g_said = false;            // The failure has been printed.
+
+// Prints why the job failed. Other processes may have written parts of the message.
+void Say(const std::string& process, const absl::Status& why) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "train%s: %s\n", process.c_str(), Printable(why.message()).c_str());
+}
+
+// Ends the job with the result of this process's work. Returns the exit code of the process: kExitOk, kExitPeer if
+// another process made the job fail, or otherwise `exit_code`.
+int End(JobProcesses& processes, const absl::Status& result, int exit_code) {
+  g_exit_code = exit_code;
+  const absl::Status why = processes.End(result);
+  if (why.ok()) return kExitOk;
+  const bool elsewhere = processes.failed_elsewhere();
+  // Process 0 speaks for all of an error that all have.
+  if (elsewhere || processes.leads() || !IsAgreed(why)) {
+    Say(processes.alone() ? "" : absl::StrCat(", process ", processes.process()), why);
+  }
+  g_said = true;
+  return elsewhere ? kExitPeer : exit_code;
+}
+
+absl::StatusOr<std::unique_ptr<JobProcesses>> Join(const Job& job) {
+  // The process that stops waiting for the others has no name for itself any more.
+  const absl::StatusOr<ProcessPlace> place = FindProcessPlace(EnvironmentVariables());
+  const std::string process = place.ok() ? absl::StrCat(", process ", place->process) : "";
+  return JobProcesses::Join(
+      job, {.end_process =
+                [process](const absl::Status& why, bool elsewhere) {
+                  if (!g_said) Say(process, why);
+                  _exit(elsewhere ? kExitPeer : g_exit_code.load());
+                },
+            .report = [](absl::string_view line) { std::fprintf(stderr, "train: %s\n", std::string(line).c_str()); }});
 }
 
 struct Flags {
@@ -151,154 +191,109 @@ struct Flags {
   TraceOptions trace;
 };
 
+int FailUsage(absl::string_view message) {
+  const absl::Status error = absl::InvalidArgumentError(message);
+  WriteErrorFile(error);
+  return Fail(error, kExitUsage);
+}
+
 int CheckJob(const Flags& flags) {
   if (flags.overwrite || !flags.resume.empty() || !flags.trace.path.empty()) {
-    return Fail(absl::InvalidArgumentError("--verify trains nothing; leave out --resume, --overwrite and --trace"),
-                kExitUsage);
+    return FailUsage("--verify trains nothing; leave out --resume, --overwrite and --trace");
   }
   const absl::StatusOr<ProcessPlace> place = FindProcessPlace(EnvironmentVariables());
-  if (!place.ok()) return Fail(place.status(), kExitUsage);
+  if (!place.ok()) return FailUsage(place.status().message());
   if (place->processes > 1) {
-    return Fail(absl::InvalidArgumentError(absl::StrCat("--verify checks a job in one process, and ", place->launcher,
-                                                        " started ", place->processes, "; start one by itself")),
-                kExitUsage);
+    return FailUsage(absl::StrCat("--verify checks a job in one process, and ", place->launcher, " started ",
+                                  place->processes, "; start one by itself"));
   }
   // Signals end the checks instead of the process, so that the files of these checks are removed.
   g_checks = true;
   return VerifyJob(flags.job, flags.overrides, g_cancelled).value_or(128 + g_signal);
 }
 
-// Returns the plan, with what this process takes outside of it.
-std::string PlanOf(const Trainer& trainer, const std::string& products) {
-  std::string devices = trainer.device_description();
-  if (!devices.empty()) devices += '\n';
-  if (!products.empty()) devices += products + '\n';
-  return absl::StrCat(PlanText(trainer.job(), trainer.plan()), "\noutside the arenas  ",
-                      FormatBytes(trainer.overhead_bytes()),
-                      " of this process, as measured: code, libraries, data buffers\n", devices);
-}
-
-absl::Status ShowPlan(const Flags& flags, const Trainer& trainer, const std::string& plan_text) {
+// Shows, in process 0, what the run will do.
+absl::Status Show(const Flags& flags, JobRun& run) {
+  const Trainer& trainer = run.trainer();
   const JobPlan& plan = trainer.plan();
-  Print(plan_text);
+  Print(run.PlanText());
   if (flags.dump_program) Print(ProgramText(trainer.job(), plan));
-  if (flags.memory_snapshot.empty()) return absl::OkStatus();
-  return WriteOutput(flags.memory_snapshot,
-                     MemorySnapshot(plan.train.step.program, plan.train.memory, plan.arena_bytes));
+  if (!flags.memory_snapshot.empty()) {
+    SHALE_RETURN_IF_ERROR(WriteOutput(flags.memory_snapshot,
+                                      MemorySnapshot(plan.train.step.program, plan.train.memory, plan.arena_bytes)));
+  }
+  run.PrintBeginning(flags.grace_seconds);
+  return absl::OkStatus();
 }
 
-void PrintTrace(const Flags& flags, const Trainer& trainer, const std::string& path) {
-  if (const std::string table = trainer.TraceTable(); !table.empty()) {
-    Print(absl::StrCat(table, "trace: ", path));
-  } else if (!path.empty()) {
+void PrintTrace(const Flags& flags, JobRun& run) {
+  if (const std::string table = run.trainer().trace().Table(); !table.empty()) {
+    Print(absl::StrCat(table, "trace: ", run.trace_path()));
+  } else if (!run.trace_path().empty()) {
     Print(absl::StrCat("no trace: the run had no step ", flags.trace.first_step));
   }
 }
 
-int Train(const Flags& flags) {
-  const ResumeOptions resume = ParseResume(flags.resume, flags.overwrite);
-  if (flags.overwrite && !flags.resume.empty()) {
-    return Fail(absl::InvalidArgumentError("--overwrite and --resume exclude each other: one starts over, the other "
-                                           "resumes"),
-                kExitUsage);
-  }
-  absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides, ModelFrom::kJobAndData);
-  if (!job.ok()) {
-    const int exit_code = Fail(job.status(), kExitUsage);
-    World::Decline(EnvironmentVariables(), job.status());
-    return exit_code;
-  }
-  PrepareEnvironment(*job);  // Before the threads that connect the processes.
-  absl::StatusOr<std::unique_ptr<World>> joined = JoinWorld(*job);
-  if (!joined.ok()) return Fail(joined.status(), JoinExitCode(joined.status()));
-  World& world = **joined;
-  PeerWatch watch(world);
-  const auto fail = [&](const absl::Status& error, int exit_code) { return watch.EndAfterError(error, exit_code); };
-  // Process 0 speaks for all.
-  const PrintLine print = world.leads() ? Print : PrintLine([](absl::string_view) {});
-  // Also says what was found of a launcher and not used.
-  if (world.place().launched() || !world.place().note.empty()) print(world.place().Describe());
+ResumeOptions ResumeOf(const Flags& flags) {
+  if (flags.resume.empty()) return {.from = flags.overwrite ? ResumeFrom::kReplace : ResumeFrom::kNothing};
+  if (flags.resume == "latest") return {.from = ResumeFrom::kLatest};
+  if (flags.resume == "auto") return {.from = ResumeFrom::kLatestOrStart};
+  return {.from = ResumeFrom::kPath, .path = flags.resume};
+}
 
-  TrainerOptions options{.resume = resume, .trace = flags.trace};
-  options.trace.path = TracePath(world, *job, flags.trace.path);
-  const absl::StatusOr<Decided> decided = DecideTogether(world, resume, *job, options);
-  if (!decided.ok()) return fail(decided.status(), StartExitCode(decided.status()));
-  RunFolder* const folder = decided->folder.get();
-  RunSinks sinks(world.leads() ? job->telemetry.sinks : SinksConfig());
-  StartLines start_lines(sinks, print);
-  options.events = &start_lines;
-  if (world.leads()) options.text_progress = ShowText(Print);
-  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackendOfProcess(*job, PlaceOfBackend(world));
-  const absl::Status created = AgreeOnStatus(world.control(), ControlChannel::kSteps, backend.status());
-  if (!created.ok()) return fail(created, StartExitCode(created));
-  options.backend = backend->get();
-  std::string measured;
-  if (const absl::Status status = DecidePeakFlops(world, **backend, *job, options, measured); !status.ok()) {
-    // FailedPrecondition means that the device is missing. Nothing was started then.
-    return fail(status, absl::IsFailedPrecondition(status) ? kExitUsage : kExitFailed);
-  }
-  absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(*job, options);
-  if (!trainer.ok()) return fail(trainer.status(), StartExitCode(trainer.status()));
-  watch.Set(trainer->get());
-
-  const std::string plan_text = PlanOf(**trainer, decided->products);
-  const auto show = [&]() -> absl::StatusOr<std::string> {
-    SHALE_RETURN_IF_ERROR(ShowPlan(flags, **trainer, plan_text));
-    if (!measured.empty()) {
-      Print(absl::StrCat("peak of a rank  ", FormatFlops(options.peak_flops), "/s, measured ", measured,
-                         " (telemetry.peak_flops)"));
-    }
-    PrintBeginning((*trainer)->resumed(), (*trainer)->job());
-    if (folder->former_step() > 0 && (*trainer)->resumed().path.empty()) {
-      Print(absl::StrCat("starting over: the run in ", folder->path(), " ended after step ",
-                         WithCommas(folder->former_step()), " without a checkpoint"));
-    }
-    const std::string slow = SlowSaveWarning((*trainer)->plan(), *folder, world.ranks_on_host(), flags.grace_seconds);
-    if (!slow.empty()) Print(slow);
-    const std::string full = DiskSpaceWarning((*trainer)->plan(), job->checkpoint, *folder);
-    if (!full.empty()) Print(full);
-    return "";
-  };
-  if (const absl::Status shown = world.InProcessZero(show).status(); !shown.ok()) {
-    return fail(shown, StartExitCode(shown));
-  }
-
-  // From here on signals stop the trainer instead of exiting, so that a run folder with a job also gets a checkpoint.
-  g_trainer = trainer->get();
-  const auto begin = [&]() -> absl::StatusOr<std::string> {
-    SHALE_RETURN_IF_ERROR(folder->Begin({.job_text = RecordedJob((*trainer)->job(), options.peak_flops, measured),
-                                         .plan_text = plan_text,
-                                         .goes_on_after = GoesOnAfter((*trainer)->resumed()),
-                                         .from_elsewhere = (*trainer)->resumed().from_elsewhere,
-                                         .hf_folder = decided->hf_folder,
-                                         .tokenizer_folder = job->data.has_tokenizer() ? job->data.tokenizer : ""}));
-    SHALE_RETURN_IF_ERROR(AppendRestart(EnvironmentVariables(), (*trainer)->steps_done(), *folder));
-    SHALE_RETURN_IF_ERROR(sinks.Open(folder->path()));
-    return "";
-  };
-  absl::Status status = world.InProcessZero(begin).status();
-  if (status.ok()) status = world.leads() ? TrainToEnd(**trainer, *folder, print) : (*trainer)->Run({});
-  g_trainer = nullptr;
-  for (const std::string& line : sinks.Close()) print(line);
-  if (status.ok()) status = JoinTraces(world, *job, flags.trace.path, !(*trainer)->TraceTable().empty());
-  if (world.leads()) PrintTrace(flags, **trainer, options.trace.path);
-  if (status.ok()) status = world.Leave();
-  if (!status.ok()) return fail(status, kExitFailed);
-  watch.Set(nullptr);
-  if (const std::string why = (*trainer)->ended_early(); !why.empty()) {
-    print(absl::StrCat("ended early, after step ", WithCommas((*trainer)->steps_done()), " of ",
-                       WithCommas((*trainer)->total_steps()), ": ", why, " (checkpoint.patience); the run is in ",
-                       job->telemetry.run_folder));
+// Says how the run has ended. Returns the exit code.
+int SayEnd(JobRun& run, const JobProcesses& processes, const PrintLine& print) {
+  const Trainer& trainer = run.trainer();
+  const std::string& folder = run.job().telemetry.run_folder;
+  const std::string steps = absl::StrCat(WithCommas(trainer.steps_done()), " of ", WithCommas(trainer.total_steps()));
+  if (const std::string why = trainer.ended_early(); !why.empty()) {
+    print(absl::StrCat("ended early, after step ", steps, ": ", why, " (checkpoint.patience); the run is in ", folder));
     return kExitOk;
   }
-  if ((*trainer)->steps_done() < (*trainer)->total_steps() && (g_signal != 0 || !world.alone())) {
-    print(absl::StrCat("stopped after step ", WithCommas((*trainer)->steps_done()), " of ",
-                       WithCommas((*trainer)->total_steps()), "; the run is in ", job->telemetry.run_folder,
-                       "; --resume=latest continues it"));
+  if (trainer.steps_done() < trainer.total_steps() && (g_signal != 0 || !processes.alone())) {
+    print(absl::StrCat("stopped after step ", steps, "; the run is in ", folder, "; --resume=latest continues it"));
     return g_signal != 0 ? 128 + g_signal : kExitOk;
   }
-  print(absl::StrCat("done; the run is in ", job->telemetry.run_folder));
+  print(absl::StrCat("done; the run is in ", folder));
   return kExitOk;
+}
+
+int Train(const Flags& flags) {
+  if (flags.overwrite && !flags.resume.empty()) {
+    return FailUsage("--overwrite and --resume exclude each other: one starts over, the other resumes");
+  }
+  const absl::StatusOr<Job> job = LoadJob(flags.job, flags.overrides, ModelFrom::kJobAndData);
+  if (!job.ok()) {
+    const int exit_code = Fail(job.status(), kExitUsage);
+    JobProcesses::Decline(job.status());
+    return exit_code;
+  }
+  const absl::StatusOr<std::unique_ptr<JobProcesses>> joined = Join(*job);
+  if (!joined.ok()) return Fail(joined.status(), JoinExitCode(joined.status()));
+  JobProcesses& processes = **joined;
+  const PrintLine print = processes.leads() ? Print : PrintLine([](absl::string_view) {});
+  if (const std::string place = processes.Describe(); !place.empty()) print(place);
+
+  const absl::StatusOr<std::unique_ptr<JobRun>> run = JobRun::Create(
+      processes, *job,
+      {.resume = ResumeOf(flags), .trace = flags.trace, .print = Print, .text_progress = ShowText(Print)});
+  absl::Status status = run.status();
+  if (status.ok()) {
+    const auto show = [&]() -> absl::StatusOr<std::string> {
+      SHALE_RETURN_IF_ERROR(Show(flags, **run));
+      return "";
+    };
+    status = processes.InProcessZero(show).status();
+  }
+  if (!status.ok()) return End(processes, status, StartExitCode(status));
+
+  // From here on signals stop the trainer instead of exiting, so that a run folder with a job also gets a checkpoint.
+  g_trainer = &(*run)->trainer();
+  status = (*run)->Run();
+  g_trainer = nullptr;
+  if (processes.leads()) PrintTrace(flags, **run);
+  if (const int exit_code = End(processes, status, kExitFailed); exit_code != kExitOk) return exit_code;
+  return SayEnd(**run, processes, print);
 }
 
 }  // namespace

@@ -100,13 +100,13 @@ shale_trainer_state State(const Trainer& trainer) {
   state.done = trainer.done() ? 1 : 0;
   state.has_evaluation_data = trainer.has_evaluation_data() ? 1 : 0;
   state.resumed_from_step = trainer.resumed().path.empty() ? -1 : trainer.resumed().manifest.step;
-  state.parameter_count = std::ssize(trainer.parameters());
+  state.parameter_count = std::ssize(trainer.state().parameters());
   return state;
 }
 
 absl::StatusOr<shale_parameter> ParameterAt(const Trainer& trainer, int64_t index) {
-  SHALE_RETURN_IF_ERROR(CheckIndex(index, std::ssize(trainer.parameters()), "parameter"));
-  const Parameter& parameter = trainer.parameters()[index];
+  SHALE_RETURN_IF_ERROR(CheckIndex(index, std::ssize(trainer.state().parameters()), "parameter"));
+  const Parameter& parameter = trainer.state().parameters()[index];
   shale_parameter out = SHALE_INIT(shale_parameter);
   if (parameter.name.size() >= sizeof(out.name)) {
     return absl::FailedPreconditionError(absl::StrCat("the name of parameter ", index, " has ", parameter.name.size(),

@@ -43,7 +43,7 @@ shale_code shale_trainer_read_parameter(shale_trainer trainer, const char* name,
   return CallWith(trainer, error, [&](Trainer& t) -> absl::Status {
     SHALE_RETURN_IF_ERROR(Require(name, "name"));
     SHALE_ASSIGN_OR_RETURN(const auto span, TakeValues(values, count));
-    return t.ReadParameter(name, begin, span);
+    return t.state().ReadParameter(name, begin, span);
   });
 }
 
@@ -52,14 +52,14 @@ shale_code shale_trainer_write_parameter(shale_trainer trainer, const char* name
   return CallWith(trainer, error, [&](Trainer& t) -> absl::Status {
     SHALE_RETURN_IF_ERROR(Require(name, "name"));
     SHALE_ASSIGN_OR_RETURN(const auto span, TakeValues(values, count));
-    return t.WriteParameter(name, begin, span);
+    return t.state().WriteParameter(name, begin, span);
   });
 }
 
 shale_code shale_trainer_optimizer_states(shale_trainer trainer, char* buffer, size_t capacity, size_t* needed,
                                           shale_error* error) {
   return CallWith(trainer, error, [&](Trainer& t) {
-    return shale::c::GiveText(absl::StrJoin(t.optimizer_states(), "\n"), buffer, capacity, needed);
+    return shale::c::GiveText(absl::StrJoin(t.state().optimizer_states(), "\n"), buffer, capacity, needed);
   });
 }
 
@@ -69,7 +69,7 @@ shale_code shale_trainer_read_optimizer_state(shale_trainer trainer, const char*
     SHALE_RETURN_IF_ERROR(Require(state, "state"));
     SHALE_RETURN_IF_ERROR(Require(parameter, "parameter"));
     SHALE_ASSIGN_OR_RETURN(const auto span, TakeValues(values, count));
-    return t.ReadOptimizerState(state, parameter, begin, span);
+    return t.state().ReadOptimizerState(state, parameter, begin, span);
   });
 }
 
@@ -79,7 +79,7 @@ shale_code shale_trainer_write_optimizer_state(shale_trainer trainer, const char
     SHALE_RETURN_IF_ERROR(Require(state, "state"));
     SHALE_RETURN_IF_ERROR(Require(parameter, "parameter"));
     SHALE_ASSIGN_OR_RETURN(const auto span, TakeValues(values, count));
-    return t.WriteOptimizerState(state, parameter, begin, span);
+    return t.state().WriteOptimizerState(state, parameter, begin, span);
   });
 }
 
@@ -113,7 +113,7 @@ shale_code shale_trainer_generate(shale_trainer trainer, const int32_t* prompt, 
     SHALE_RETURN_IF_ERROR(Require(prompt, "prompt"));
     if (on_token == nullptr) return absl::InvalidArgumentError("on_token is NULL");
     SHALE_ASSIGN_OR_RETURN(const shale::SamplingOptions options, shale::c::TakeSampling(sampling));
-    return t.Generate(absl::MakeConstSpan(prompt, prompt_tokens), count, options,
-                      [&](int32_t token) { return on_token(user, token) == 0; });
+    return t.generator().Generate(absl::MakeConstSpan(prompt, prompt_tokens), count, options,
+                                  [&](int32_t token) { return on_token(user, token) == 0; });
   });
 }

@@ -270,7 +270,7 @@ struct RuntimeConfig {
   uint64_t seed = 1;                              // Seed of the initial weights.
   bool synchronous = false;                       // Runs one instruction at a time.
   int64_t check_every_steps = 0;                  // Steps between checks of the state. 0: never.
-  bool generate = false;                          // Plans the program of Trainer::Generate.
+  bool generate = false;                          // Plans the programs of LiveGenerator.
   // Only kCuda reads the following.
   int64_t ranks_per_device = 1;
   CollectivesKind collectives = CollectivesKind::kAuto;

@@ -10,38 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "engine/graph/frozen_weights.h"
+#include "engine/graph/parameter.h"
 #include "engine/graph/target_weights.h"
 #include "kernels/op.h"
 
 namespace shale {
 
 using ValueId = int;
-using ParameterId = int;
-using GroupId = int;
-
-// How a parameter is initialized.
-struct Initializer {
-  enum class Kind { kNormal, kOnes, kZeros, kUniform };
-  Kind kind = Kind::kNormal;
-  double standard_deviation = 0;  // Of kNormal and kUniform, whose mean is 0.
-  bool operator==(const Initializer&) const = default;
-};
-
-struct Parameter {
-  std::string name;
-  std::vector<int64_t> shape;
-  Initializer initializer;
-  GroupId group = -1;
-  bool frozen = false;  // Not trained: keeps its first value and has no gradient.
-  // How its weights are stored. Other than kAsComputed only if it is frozen and that differs from the compute dtype.
-  FrozenWeights stored = FrozenWeights::kAsComputed;
-  int64_t elements() const {
-    int64_t n = 1;
-    for (int64_t d : shape) n *= d;
-    return n;
-  }
-};
 
 // A flat group: parameters that lie in one flat vector and are gathered and reduced together. All of them train, or all
 // are frozen and stored in the same way.

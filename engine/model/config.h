@@ -8,20 +8,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/model/custom_model.h"
 
 namespace shale {
-
-struct GraphOptions;  // engine/graph/builder.h
-struct ModelGraph;    // engine/graph/graph.h
 
 // kLayerNorm has a weight and a bias, kRmsNorm has only a weight.
 enum class NormKind { kRmsNorm, kLayerNorm };
@@ -114,39 +110,6 @@ struct MlpConfig {
   std::string Description() const;
 
   bool operator==(const MlpConfig&) const = default;
-};
-
-// Builds the graph of a model, with a GraphBuilder of these options (engine/graph/builder.h).
-using ModelFunction = std::function<absl::StatusOr<ModelGraph>(const GraphOptions&)>;
-
-// A model that the program brings itself. TrainerOptions::model (engine/train/trainer_options.h) and SetModel
-// (engine/config/set_model.h) give it to a job whose file has no `model`.
-struct CustomModel {
-  // Names the model in plans, messages and checkpoints: letters, digits, '.', '_' and '-', up to 128 of them.
-  std::string name;
-  // Identifies the configuration of the model: one line of text, up to 256 bytes, that differs if the function builds
-  // another graph. The settings themselves will do, such as "width=64 blocks=3", or a hash of them. Checkpoints record
-  // name and digest, and a run resumes only from a checkpoint with the same two.
-  std::string digest;
-  // Builds the graph. Called several times, with other options each time, on the threads that plan the job. For equal
-  // options it must return equal graphs, and for all modes the same parameters.
-  ModelFunction build;
-  int64_t layers = 0;             // Number of blocks: the units that BeginUnit gives an index.
-  bool last_target_only = false;  // Only the last position of a sequence has a target.
-  // As in DecoderConfig; GraphOptions::vocabulary has the value. It remains 0 if the data has none either, as for a
-  // model that reads features and predicts values.
-  int64_t vocabulary = 0;
-
-  // As in DecoderConfig. The function alone knows the parameters, so these are 0.
-  static constexpr absl::string_view kName = "custom";
-  bool LastTargetOnly() const { return last_target_only; }
-  unsigned __int128 ParameterCount(int64_t) const { return 0; }
-  double WidestRow() const { return 0; }
-  double AttentionFlopsPerToken(int64_t) const { return 0; }
-  std::string Description() const;
-
-  // Compares everything but the function.
-  bool operator==(const CustomModel& other) const;
 };
 
 // A model of any kind. Every kind has the fields vocabulary and layers. It also has the facts that the functions below

@@ -3,8 +3,8 @@
 //   idle  --Take(samples, next)-->  reading `next`  --the thread is done-->  read  --Take(next, ...)-->  reading ...
 //
 // It costs one thread and a second HostBatch: 8 bytes for each token that the ranks of this process read in a step.
-// Both are outside the memory plan and count in Trainer::overhead_bytes, like the first HostBatch. On a CPU backend the
-// thread competes with the kernels while it copies tokens.
+// Both are outside the memory plan and count in TrainerDevices::overhead_bytes, like the first HostBatch. On a CPU
+// backend the thread competes with the kernels while it copies tokens.
 #pragma once
 
 #include <array>

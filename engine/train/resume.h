@@ -1,9 +1,7 @@
 // Chooses the checkpoint that a run resumes from, and restores it.
 #pragma once
 
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -12,30 +10,10 @@
 #include "engine/checkpoint/reader.h"
 #include "engine/config/job.h"
 #include "engine/graph/graph.h"
+#include "engine/train/trainer_options.h"
 #include "sharding/comm/control_plane.h"
 
 namespace shale {
-
-enum class ResumeFrom {
-  kNothing,        // Start from scratch. Refused if the folder holds an intact checkpoint.
-  kReplace,        // Start from scratch. The caller must remove the folder's checkpoints before the first step.
-  kLatest,         // Resume from the newest checkpoint that is not damaged. There must be one.
-  kLatestOrStart,  // Like kLatest, but start from scratch if the folder holds no checkpoint at all.
-  kPath,           // Resume from the checkpoint at ResumeOptions::path.
-};
-
-struct ResumeOptions {
-  ResumeFrom from = ResumeFrom::kNothing;
-  std::string path;  // The folder of a checkpoint. Only kPath reads it.
-};
-
-// The result of Resume.
-struct Resumed {
-  std::string path;             // The checkpoint's folder. Empty: the run starts from scratch.
-  bool from_elsewhere = false;  // The checkpoint does not lie in the run's own folder.
-  Manifest manifest;
-  std::vector<std::string> passed_over;  // Newer checkpoints that are damaged, each with the reason. Process 0 only.
-};
 
 // Returns a description of the first field in which `model` differs from the job's model, or an empty string if there
 // is none. Ignores how weights are initialized, and the longest sequence if positions are rotary.

@@ -23,8 +23,9 @@ absl::Status TrainToEnd(Trainer& trainer, RunFolder& folder, const PrintLine& pr
   };
   const auto on_step = [&](const StepReport& report) -> absl::Status {
     if (const std::optional<std::string> line = console.Step(report)) print(*line);
-    if (!std::exchange(told_memory, true) && !trainer.late_memory().empty()) print(trainer.late_memory());
-    if (!trainer.slow_ranks().empty()) print(trainer.slow_ranks());
+    if (!std::exchange(told_memory, true) && !trainer.devices().late_memory.empty())
+      print(trainer.devices().late_memory);
+    if (!trainer.devices().slow_ranks.empty()) print(trainer.devices().slow_ranks);
     for (const std::string& warning : trainer.warnings()) print(absl::StrCat("warning: ", warning));
     return append(EventFields({.what = report}));
   };

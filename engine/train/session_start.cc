@@ -19,7 +19,6 @@
 #include "engine/io/crc32c.h"
 #include "engine/planner/summary.h"
 #include "engine/program/program.h"
-#include "engine/runtime/nvtx_ranges.h"
 #include "engine/train/initial_weights.h"
 #include "engine/train/processes.h"
 #include "engine/train/session.h"
@@ -48,13 +47,13 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Job& job, const T
   };
   SHALE_RETURN_IF_ERROR(agree(session.status()));
   SHALE_RETURN_IF_ERROR((*session)->CheckSame());
-  SHALE_ASSIGN_OR_RETURN((*session)->process_of_rank_,
+  SHALE_ASSIGN_OR_RETURN(std::vector<int> process_of_rank,
                          ProcessOfEachRank(options.ranks, job.sharding.ranks, *options.control));
   (*session)->TellPlan();
-  (*session)->Tell(Progress{StartStage::kAllocating});
+  (*session)->health_.Tell(Progress{StartStage::kAllocating});
   // An error of one process is not agreed on here, because the others may wait for this one in a group that it does not
   // join any more. Its end tells them.
-  SHALE_RETURN_IF_ERROR((*session)->Allocate(options));
+  SHALE_RETURN_IF_ERROR((*session)->Allocate(std::move(process_of_rank), options));
   SHALE_RETURN_IF_ERROR((*session)->Begin(options));
   return session;
 }
@@ -82,10 +81,7 @@ absl::Status Session::CheckSame() const {
   SHALE_RETURN_IF_ERROR(
       CheckSameEverywhere(control_, ControlChannel::kSteps, "the program of a step and its memory plan (their CRCs)",
                           absl::StrCat(Crc32c(DumpProgram(plan_.train.step.program)), " ", Crc32c(addresses))));
-  const TraceOptions& trace = trace_options_;
-  SHALE_RETURN_IF_ERROR(CheckSameEverywhere(
-      control_, ControlChannel::kSteps, "the trace",
-      trace.path.empty() ? "none" : absl::StrCat("one of ", trace.steps, " steps from step ", trace.first_step)));
+  SHALE_RETURN_IF_ERROR(CheckSameEverywhere(control_, ControlChannel::kSteps, "the trace", trace_.Describe()));
   const SavedData& data = data_->saved();
   SHALE_RETURN_IF_ERROR(CheckSameData(data.tokenizer, data.samples_per_epoch));
   const std::string sources = absl::StrJoin(data.sources, ", ", [](std::string* out, const SavedSource& source) {
@@ -102,62 +98,38 @@ absl::Status Session::CheckSameData(const std::string& name, int64_t samples) co
 Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRateSchedule learning_rate,
                  const TrainerOptions& options)
     : resolved_(std::move(resolved)),
-      trace_options_(options.trace),
       control_(*options.control),
-      events_(options.events),
+      health_(*options.control, options.events, options.failure_folder),
       peak_flops_(options.peak_flops),
       flops_per_token_(ModelFlopsPerToken(job_, plan_.train.graph)),
       local_ranks_(options.ranks),
-      failure_folder_(options.failure_folder),
       data_(std::move(data)),
       learning_rate_(learning_rate),
-      evaluations_(data_->DescribeEvaluations(job_.telemetry.evaluation_sequences), job_.checkpoint.patience) {}
+      evaluations_(data_->DescribeEvaluations(job_.telemetry.evaluation_sequences), job_.checkpoint.patience),
+      monitor_(job_.sharding.ranks, plan_.train.graph.vocabulary, options.peak_flops > 0, *options.control),
+      trace_(options.trace, options.peak_flops, *options.control) {}
 
-absl::Status Session::Allocate(const TrainerOptions& options) {
-  const Backend* backend = options.backend;
+absl::Status Session::Allocate(std::vector<int> process_of_rank, const TrainerOptions& options) {
   SHALE_ASSIGN_OR_RETURN(batches_,
                          BatchPrefetcher::Create(data_->training(), plan_.options.micro_batches, local_ranks_));
-  overhead_bytes_ = ResidentBytes();
-  std::vector<ProgramAndPlan> programs = {{plan_.train.step.program, plan_.train.memory},
-                                          {plan_.evaluate.step.program, plan_.evaluate.memory}};
-  for (const PlannedProgram& program : plan_.generate) programs.push_back({program.step.program, program.memory});
-  SHALE_ASSIGN_OR_RETURN(ranks_, LocalRanks::Create(*backend,
-                                                    {.mesh = plan_.options.mesh,
-                                                     .ranks = local_ranks_,
-                                                     .process_of_rank = process_of_rank_,
-                                                     .create_spanning_group = options.create_spanning_group,
-                                                     .synchronous = job_.runtime.synchronous,
-                                                     .programs = std::move(programs),
-                                                     .host_memory = plan_.host_memory},
-                                                    plan_.arena_bytes));
-  if (job_.telemetry.nvtx) {
-    SHALE_ASSIGN_OR_RETURN(ranges_, CreateNvtxRanges());
-  } else if (ProfilerWantsNvtxRanges()) {
-    // A program without NVTX trains under a profiler all the same.
-    if (absl::StatusOr<std::unique_ptr<ProfilerRanges>> ranges = CreateNvtxRanges(); ranges.ok()) {
-      ranges_ = *std::move(ranges);
-    } else {
-      why_no_ranges_ = absl::StrCat("the profiler gets no ranges: ", ranges.status().message());
-    }
-  }
-  ExecutorOptions executor{
-      .synchronous = job_.runtime.synchronous, .graphs = job_.runtime.graphs, .ranges = ranges_.get()};
-  SHALE_ASSIGN_OR_RETURN(train_, LocalProgram::Create(*ranks_, plan_.train.step.program, plan_.train.memory, executor));
-  if (!plan_.generate.empty()) {
-    SHALE_ASSIGN_OR_RETURN(sequences_, Sequences::Create(*ranks_, plan_.generate, PaddingToken(job_), executor));
-  }
-  executor.graphs = executor.graphs && !data_->evaluations().empty();  // Graphs that never run would take memory.
-  SHALE_ASSIGN_OR_RETURN(evaluate_,
-                         LocalProgram::Create(*ranks_, plan_.evaluate.step.program, plan_.evaluate.memory, executor));
-  ranks_->EnterMemory("graphs");
-  state_ = std::make_unique<LocalState>(plan_.train.graph, plan_.train.step.state, plan_.train.memory, *ranks_);
+  devices_.overhead_bytes = ResidentBytes();
+  SHALE_ASSIGN_OR_RETURN(programs_,
+                         AllocateRanks(resolved_, std::move(process_of_rank), has_evaluation_data(), options));
+  LocalRanks& ranks = *programs_.ranks;
+  devices_.description = programs_.Describe();
+  health_.SetRanks(&ranks);
+  check_.emplace(job_.runtime.check_every_steps, plan_, ranks, *programs_.train, control_);
+  local_state_ = std::make_unique<LocalState>(plan_.train.graph, plan_.train.step.state, plan_.train.memory, ranks);
+  state_ = absl::WrapUnique(new TrainerState(*local_state_, health_, [this](bool frozen) { ForgetState(frozen); }));
+  generator_ = absl::WrapUnique(new LiveGenerator(programs_.sequences.get(), health_));
   if (options.checkpoint_folder.empty()) return absl::OkStatus();
-  SHALE_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(plan_, *ranks_, *state_, options.checkpoint_folder,
+  SHALE_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(plan_, ranks, *local_state_, options.checkpoint_folder,
                                                              {.keep_last = job_.checkpoint.keep_last,
                                                               .keep_every = job_.checkpoint.keep_every,
                                                               .keep_best = job_.checkpoint.keep_best,
                                                               .files = options.files},
                                                              control_));
+  checkpoints_.emplace(job_.checkpoint, *this);
   return absl::OkStatus();
 }
 
@@ -168,25 +140,25 @@ absl::Status Session::Begin(const TrainerOptions& options) {
                                          return CheckSameRun(manifest, job_, data_->saved(), plan_.train.graph);
                                        },
                                        [&](const CheckpointReader& checkpoint) {
-                                         Tell(Progress{StartStage::kRestoring});
-                                         return state_->Restore(checkpoint, /*values_only=*/false);
+                                         health_.Tell(Progress{StartStage::kRestoring});
+                                         return local_state_->Restore(checkpoint, /*values_only=*/false);
                                        }));
-  for (const std::string& reason : resumed_.passed_over) Tell(Warning{absl::StrCat("skipped: ", reason)});
+  for (const std::string& reason : resumed_.passed_over) health_.Tell(Warning{absl::StrCat("skipped: ", reason)});
   const bool resumes = !resumed_.path.empty();
   const SavedData& saved = resumed_.manifest.data;
-  SHALE_RETURN_IF_ERROR(AgreeOnStatus(
-      control_, ControlChannel::kSteps,
+  SHALE_RETURN_IF_ERROR(Everywhere(
       data_->Start(resumes ? resumed_.manifest.samples - saved.begin : 0, resumes ? &saved.source_state : nullptr)));
-  if (!resumes) {
-    Tell(Progress{StartStage::kLoading});
-    uint64_t digest = 0;
-    SHALE_RETURN_IF_ERROR(AgreeOnStatus(control_, ControlChannel::kSteps,
-                                        SetInitialWeights(job_, *state_, HasBase(job_) ? &digest : nullptr)));
-    for (const std::string& remark : FileRemarks(job_)) Tell(Warning{remark});
-    return HasBase(job_) ? RecordBase(digest) : absl::OkStatus();
-  }
+  if (!resumes) return BeginAnew();
   if (resumed_.manifest.base) SHALE_RETURN_IF_ERROR(ReadBaseAgain());
   return GoOnAfterCheckpoint();
+}
+
+absl::Status Session::BeginAnew() {
+  health_.Tell(Progress{StartStage::kLoading});
+  uint64_t digest = 0;
+  SHALE_RETURN_IF_ERROR(Everywhere(SetInitialWeights(job_, *local_state_, HasBase(job_) ? &digest : nullptr)));
+  for (const std::string& remark : FileRemarks(job_)) health_.Tell(Warning{remark});
+  return HasBase(job_) ? RecordBase(digest) : absl::OkStatus();
 }
 
 absl::Status Session::RecordBase(uint64_t digest_of_process) {
@@ -207,40 +179,40 @@ absl::Status Session::ReadBaseAgain() {
   constexpr absl::string_view kField = "model.hf_folder";
   const Manifest& manifest = resumed_.manifest;
   uint64_t digest = 0;
-  const absl::Status read =
-      HasBase(job_) ? SetBase(job_, *state_, digest) : absl::FailedPreconditionError("the job has no model.hf_folder");
-  SHALE_RETURN_IF_ERROR(
-      AgreeOnStatus(control_, ControlChannel::kSteps, WithBase(read, manifest, resumed_.path, kField)));
+  const absl::Status read = HasBase(job_) ? SetBase(job_, *local_state_, digest)
+                                          : absl::FailedPreconditionError("the job has no model.hf_folder");
+  SHALE_RETURN_IF_ERROR(Everywhere(WithBase(read, manifest, resumed_.path, kField)));
   SHALE_RETURN_IF_ERROR(RecordBase(digest));
-  return AgreeOnStatus(control_, ControlChannel::kSteps,
-                       CheckBaseDigest(manifest, resumed_.path, base_->folder, base_->digest, kField));
+  return Everywhere(CheckBaseDigest(manifest, resumed_.path, base_->folder, base_->digest, kField));
 }
 
 absl::Status Session::GoOnAfterCheckpoint() {
-  steps_ = saved_step_ = resumed_.manifest.step;
+  const int64_t step = resumed_.manifest.step;
+  health_.steps().done = step;
+  health_.steps().saved = step;
   tokens_ = resumed_.manifest.tokens;
   position_ = resumed_.manifest.samples;
   if (follows_evaluations()) evaluations_.GoOnAfter(resumed_.manifest.evaluations);
-  data_->GoOnAfter(steps_, position_, resumed_.manifest.data.begin);
+  data_->GoOnAfter(step, position_, resumed_.manifest.data.begin);
   SHALE_ASSIGN_OR_RETURN(learning_rate_,
                          LearningRateSchedule::Create(LearningRateOptionsFor(job_, data_->total_steps())));
   if (!saves()) return absl::OkStatus();
+  checkpoints_->SetSaved(step);
   // If the checkpoint lies elsewhere, save at once: a run that is killed before its next save can then resume from a
   // checkpoint in its own folder.
   if (resumed_.from_elsewhere) return Save().status;
-  checkpointer_->DisregardAfter(steps_);
+  checkpointer_->DisregardAfter(step);
   return absl::OkStatus();
 }
 
 void Session::TellPlan() const {
-  if (events_ == nullptr) return;
-  Tell(PlanReady{.name = job_.name,
-                 .parameters = CountParameters(plan_.train.graph),
-                 .ranks = job_.sharding.ranks,
-                 .accumulation_steps = plan_.options.micro_batches,
-                 .total_steps = data_->total_steps(),
-                 .arena_bytes = plan_.arena_bytes,
-                 .host_arena_bytes = plan_.host_memory.total_bytes()});
+  health_.Tell(PlanReady{.name = job_.name,
+                         .parameters = CountParameters(plan_.train.graph),
+                         .ranks = job_.sharding.ranks,
+                         .accumulation_steps = plan_.options.micro_batches,
+                         .total_steps = data_->total_steps(),
+                         .arena_bytes = plan_.arena_bytes,
+                         .host_arena_bytes = plan_.host_memory.total_bytes()});
 }
 
 }  // namespace shale

@@ -12,8 +12,8 @@
 //
 // A trainer has no globals, installs no signal handlers and does not call exit(), so any number of trainers may live in
 // one process. One thread at a time may use a trainer; RequestStop may be called from any thread. After an error from
-// Step or Evaluate, other than FailedPrecondition, or of the ranks in Logits or Generate, a caller may only read, call
-// SaveCheckpoint, and destroy the trainer. Reading and saving then refuse a state that is damaged.
+// Step or Evaluate, other than FailedPrecondition, or of the ranks while text is generated, a caller may only read,
+// call SaveCheckpoint, and destroy the trainer. Reading and saving then refuse a state that is damaged.
 #pragma once
 
 #include <cstdint>
@@ -23,20 +23,18 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "engine/config/job.h"
-#include "engine/generate/sampler.h"
+#include "engine/events/event.h"
 #include "engine/planner/job_plan.h"
-#include "engine/train/checkpointer.h"
-#include "engine/train/reports.h"
-#include "engine/train/resume.h"
 #include "engine/train/trainer_options.h"
+#include "engine/train/trainer_parts.h"
 
 namespace shale {
+
+class Session;
 
 // Functions that Run calls on the caller's thread, between steps. Each may be empty. If one returns an error, Run ends
 // and returns that error.
@@ -58,21 +56,6 @@ class Trainer {
   const JobPlan& plan() const;
   // Returns the checkpoint that the run resumed from, if any.
   const Resumed& resumed() const;
-  // Returns the resident memory of the process outside the arenas (code, libraries, data buffers), measured just before
-  // the arenas were allocated. 0 if the system does not report it.
-  int64_t overhead_bytes() const;
-  // Returns a description of the devices and libraries that the job runs on (Backend::Describe), with what has taken
-  // the devices' memory outside the arenas; may be empty.
-  std::string device_description() const;
-  // After the first step, returns a line that says by how much memory taken since Create checked what was free exceeds
-  // what it left free for that (Backend::late_bytes). Empty if it does not.
-  const std::string& late_memory() const;
-  // Returns a line if the last step was the 20th in a row in which some ranks took more than 20 % longer than the
-  // median rank (StragglerMonitor), and otherwise "". With several processes, those that do not lead always return "".
-  // Only ranks on CPUs are compared.
-  const std::string& slow_ranks() const;
-  // Returns what the last step made doubtful, a line for each doubt (StepWarnings).
-  const std::vector<std::string>& warnings() const;
   int64_t total_steps() const;
   int64_t steps_done() const;
   // Returns whether all steps are done, a stop was requested, or the patience of the job is at an end.
@@ -80,6 +63,16 @@ class Trainer {
   // Returns why the run has ended before its last step, if its patience did (checkpoint.patience), and otherwise "".
   // Only evaluations that Run makes count.
   std::string ended_early() const;
+  bool has_evaluation_data() const;
+  // Returns what the last step made doubtful, a line for each doubt (StepWarnings).
+  const std::vector<std::string>& warnings() const;
+
+  // The parts of the trainer. They live as long as it does.
+  TrainerState& state();  // Parameters, gradients and optimizer states.
+  const TrainerState& state() const;
+  LiveGenerator& generator();         // Text from the weights as they are now.
+  const TrainerTrace& trace() const;  // When each instruction of some steps ran.
+  const TrainerDevices& devices() const;
 
   // Runs one optimizer step on the next global batch. Returns FailedPrecondition if done(), or if an earlier step
   // failed. Returns the error of the data if the batch cannot be read. With one process the state is then as it was;
@@ -88,21 +81,6 @@ class Trainer {
   // Returns the loss on the first `sequences` sequences of the evaluation data, or on all if there are fewer. Returns
   // FailedPrecondition if there is no evaluation data.
   absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
-  bool has_evaluation_data() const;
-  // Logits returns the logits of the token that follows `context`, for each token of the vocabulary, computed from as
-  // many of its last tokens as a sequence may hold (Sequences); valid until the next call. Generate draws `count`
-  // tokens after `prompt` and calls `emit` with each as it is drawn; it stops early if `emit` returns false, and
-  // returns DataLoss if a logit is NaN or +infinity. They use the weights as they are now, in the memory that steps
-  // use, and the logits have the bits of Generator::Logits on a checkpoint of this state, where ops do not depend on
-  // the number of threads. Generate computes a token once, with a cache, as Sequences (engine/generate/sequences.h)
-  // says; a model that reads whole windows costs a forward pass over sequence_length tokens for each. Every rank
-  // computes the same. With several processes all must make the same calls, and `emit` must return the same in all.
-  //
-  // Return FailedPrecondition unless the job plans generation (runtime.generate), or if a failure left the state
-  // unusable, and InvalidArgument for an empty context or a token outside the vocabulary.
-  absl::StatusOr<absl::Span<const float>> Logits(absl::Span<const int32_t> context);
-  absl::Status Generate(absl::Span<const int32_t> prompt, int64_t count, const SamplingOptions& sampling,
-                        absl::FunctionRef<bool(int32_t)> emit);
   // Runs steps until done(), and evaluates every telemetry.evaluate_every steps and after the last step of the job.
   // After RequestStop it evaluates only if that last step has run; a run that resumes there makes up for it if the job
   // follows its evaluations (checkpoint.keep_best, checkpoint.patience). With a checkpoint folder it saves as
@@ -111,16 +89,9 @@ class Trainer {
   // error; the error of the last save only if there is no other, and FailedPrecondition if the run came to its end and
   // trained nothing (StepWarnings::AtEnd).
   absl::Status Run(const TrainCallbacks& callbacks);
-
   // Saves the state after the last step. Returns the path of the checkpoint once it is committed. Returns
   // FailedPrecondition if there is no checkpoint folder, or if a failure left the state unusable.
   absl::StatusOr<std::string> SaveCheckpoint();
-
-  // Writes the trace so far to TraceOptions::path, and its tables beside it. Run calls it at its end; with one process,
-  // Step does so after the last traced step. Returns FailedPrecondition if nothing was traced.
-  absl::Status WriteTrace() const;
-  // Returns the trace so far as tables (StepTrace::Table); empty if nothing was traced.
-  std::string TraceTable() const;
 
   // Makes done() true, so that Run ends and Step refuses. A step that has begun completes. With several processes, a
   // request in any of them takes effect in all of them after their next step. Safe to call from any thread and from a
@@ -132,31 +103,6 @@ class Trainer {
   // Writes what the ranks of this process did last to TrainerOptions::failure_folder, if there is one, with `why` the
   // run failed. A run that fails by itself does so too. Only the first report counts. Safe to call from any thread.
   absl::Status ReportFailure(const absl::Status& why);
-
-  // Read and write, between steps, the state of this trainer as fp32, in row-major order: all elements of a parameter,
-  // or `values.size()` of them from element `begin` on. The next step uses what was written. A form of fewer bits
-  // stores the nearest value, and reads back what it holds. With several processes each writes the ranks that it holds,
-  // so all must write the same; reading returns FailedPrecondition if ranks of other processes hold some of the
-  // elements. Return NotFound with the nearest name, OutOfRange (InvalidArgument without `begin`) for elements that do
-  // not exist, and FailedPrecondition if a failure left the state unusable; for writing also if no step may follow.
-  //
-  // The trained weights: the masters, if there are any.
-  absl::Status ReadParameter(absl::string_view name, absl::Span<float> values) const;
-  absl::Status ReadParameter(absl::string_view name, int64_t begin, absl::Span<float> values) const;
-  absl::Status WriteParameter(absl::string_view name, absl::Span<const float> values);
-  absl::Status WriteParameter(absl::string_view name, int64_t begin, absl::Span<const float> values);
-  const std::vector<Parameter>& parameters() const;
-  // The reduced gradient of the last step, before clipping. Return FailedPrecondition unless the job keeps gradients
-  // (memory.keep_gradients), and for a frozen parameter (Parameter::frozen).
-  absl::Status ReadGradient(absl::string_view name, absl::Span<float> values) const;
-  absl::Status ReadGradient(absl::string_view name, int64_t begin, absl::Span<float> values) const;
-  // The states that the optimizer keeps for each parameter, by the names that optimizer_states() returns: "m" and "v"
-  // of AdamW. Return FailedPrecondition for states in 8 bits, whose elements share scales, and for a frozen parameter.
-  std::vector<std::string> optimizer_states() const;
-  absl::Status ReadOptimizerState(absl::string_view state, absl::string_view parameter, int64_t begin,
-                                  absl::Span<float> values) const;
-  absl::Status WriteOptimizerState(absl::string_view state, absl::string_view parameter, int64_t begin,
-                                   absl::Span<const float> values);
 
   // Sets the learning rate of the next step and of all later ones, in place of the job's schedule; empty: goes back to
   // the schedule, at the place of the next step. Checkpoints do not record it: a run that resumes goes on with the
@@ -180,9 +126,8 @@ class Trainer {
   absl::Status AddMetric(absl::string_view name, double value);
 
  private:
-  class Impl;
-  explicit Trainer(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit Trainer(std::unique_ptr<Session> session);
+  const std::unique_ptr<Session> session_;
 };
 
 }  // namespace shale

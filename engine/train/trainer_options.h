@@ -6,16 +6,38 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/manifest.h"
 #include "engine/config/job.h"
 #include "engine/data/data_source.h"
 #include "engine/events/event.h"
 #include "engine/io/file_system.h"
 #include "engine/runtime/backend.h"
 #include "engine/tokenize/text_progress.h"
-#include "engine/train/resume.h"
 #include "sharding/comm/control_plane.h"
 
 namespace shale {
+
+// What to do with checkpoints that are already in the folder.
+enum class ResumeFrom {
+  kNothing,        // Start from scratch. Refused if the folder holds an intact checkpoint.
+  kReplace,        // Start from scratch. The caller must remove the folder's checkpoints before the first step.
+  kLatest,         // Resume from the newest checkpoint that is not damaged. There must be one.
+  kLatestOrStart,  // Like kLatest, but start from scratch if the folder holds no checkpoint at all.
+  kPath,           // Resume from the checkpoint at ResumeOptions::path.
+};
+
+struct ResumeOptions {
+  ResumeFrom from = ResumeFrom::kNothing;
+  std::string path;  // The folder of a checkpoint. Only kPath reads it.
+};
+
+// What a run resumed from.
+struct Resumed {
+  std::string path;             // The checkpoint's folder. Empty: the run starts from scratch.
+  bool from_elsewhere = false;  // The checkpoint does not lie in the run's own folder.
+  Manifest manifest;
+  std::vector<std::string> passed_over;  // Newer checkpoints that are damaged, each with the reason. Process 0 only.
+};
 
 // Says which steps are traced, and where the trace is written (StepTrace::ChromeJson; its tables to PATH.txt). With
 // several processes, either all or none have a trace, of the same steps. Each writes that of its ranks, and all count

@@ -93,12 +93,12 @@ class GradientCheck {
 absl::Status GradientCheck::Begin(const RecordedSamples& samples, TargetWeights weights) {
   Trainer& trainer = trial_.trainer();
   std::normal_distribution<float> normal;
-  for (const Parameter& parameter : trainer.parameters()) {
+  for (const Parameter& parameter : trainer.state().parameters()) {
     SHALE_ASSIGN_OR_RETURN(Values values, ReadWeights(trainer, parameter));
     const double rms = Norm(values) / std::sqrt(static_cast<double>(values.size()));
     const float noise = static_cast<float>(0.1 * std::max(rms, 0.02));
     for (float& v : values) v += noise * normal(random_);
-    SHALE_RETURN_IF_ERROR(trainer.WriteParameter(parameter.name, values));
+    SHALE_RETURN_IF_ERROR(trainer.state().WriteParameter(parameter.name, values));
   }
   SHALE_RETURN_IF_ERROR(trial_.Run(/*steps=*/1, TrialRun::Keep::kLosses).status());
   trial_.evaluated().SetEdit([](int64_t, const SampleParts& parts) {
@@ -126,7 +126,7 @@ absl::StatusOr<double> GradientCheck::LossAt(const Parameter& parameter, const V
                                              double distance, Values& moved) {
   moved.resize(weight.size());
   for (size_t i = 0; i < weight.size(); ++i) moved[i] = static_cast<float>(weight[i] + distance * direction[i]);
-  SHALE_RETURN_IF_ERROR(trial_.trainer().WriteParameter(parameter.name, moved));
+  SHALE_RETURN_IF_ERROR(trial_.trainer().state().WriteParameter(parameter.name, moved));
   return trial_.Evaluate();
 }
 
@@ -194,7 +194,7 @@ absl::StatusOr<std::vector<Slope>> GradientCheck::Check(const Parameter& paramet
   for (const Values& direction : directions) {
     SHALE_ASSIGN_OR_RETURN(slopes.emplace_back(), SlopeAlong(parameter, weight, gradient, direction));
   }
-  SHALE_RETURN_IF_ERROR(trainer.WriteParameter(parameter.name, weight));
+  SHALE_RETURN_IF_ERROR(trainer.state().WriteParameter(parameter.name, weight));
   return slopes;
 }
 

@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<TrialRun>> TrialRun::Start(TrialContext& context,
 
 absl::StatusOr<TrialRecord> TrialRun::Run(int steps, Keep keep) {
   TrialRecord record;
-  const std::vector<Parameter>& parameters = trainer_->parameters();
+  const std::vector<Parameter>& parameters = trainer_->state().parameters();
   for (int step = 0; step < steps; ++step) {
     SHALE_RETURN_IF_ERROR(context_.CheckCancelled());
     SHALE_ASSIGN_OR_RETURN(const StepReport report, trainer_->Step());
@@ -59,13 +59,13 @@ absl::StatusOr<double> TrialRun::Evaluate() {
 
 absl::StatusOr<std::vector<float>> ReadWeights(const Trainer& trainer, const Parameter& parameter) {
   std::vector<float> values(parameter.elements());
-  SHALE_RETURN_IF_ERROR(trainer.ReadParameter(parameter.name, absl::MakeSpan(values)));
+  SHALE_RETURN_IF_ERROR(trainer.state().ReadParameter(parameter.name, absl::MakeSpan(values)));
   return values;
 }
 
 absl::StatusOr<std::vector<float>> ReadGradients(const Trainer& trainer, const Parameter& parameter) {
   std::vector<float> values(parameter.elements());
-  SHALE_RETURN_IF_ERROR(trainer.ReadGradient(parameter.name, absl::MakeSpan(values)));
+  SHALE_RETURN_IF_ERROR(trainer.state().ReadGradient(parameter.name, absl::MakeSpan(values)));
   return values;
 }
 

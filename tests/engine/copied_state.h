@@ -20,7 +20,7 @@ inline constexpr int64_t kSliceElements = 101;
 // Calls visit(name, begin, slice) for all slices of all parameters. `slice` has the size of the slice.
 inline void ForEachSlice(const Trainer& trainer,
                          const std::function<void(const std::string&, int64_t, absl::Span<float>)>& visit) {
-  for (const Parameter& parameter : trainer.parameters()) {
+  for (const Parameter& parameter : trainer.state().parameters()) {
     for (int64_t begin = 0; begin < parameter.elements(); begin += kSliceElements) {
       std::vector<float> slice(std::min(kSliceElements, parameter.elements() - begin));
       visit(parameter.name, begin, absl::MakeSpan(slice));
@@ -30,16 +30,16 @@ inline void ForEachSlice(const Trainer& trainer,
 
 inline void CopyParameters(const Trainer& from, Trainer& to) {
   ForEachSlice(from, [&](const std::string& name, int64_t begin, absl::Span<float> slice) {
-    ASSERT_TRUE(from.ReadParameter(name, begin, slice).ok()) << name;
-    ASSERT_TRUE(to.WriteParameter(name, begin, slice).ok()) << name;
+    ASSERT_TRUE(from.state().ReadParameter(name, begin, slice).ok()) << name;
+    ASSERT_TRUE(to.state().WriteParameter(name, begin, slice).ok()) << name;
   });
 }
 
 inline void CopyStates(const Trainer& from, Trainer& to) {
-  for (const std::string& state : from.optimizer_states()) {
+  for (const std::string& state : from.state().optimizer_states()) {
     ForEachSlice(from, [&](const std::string& name, int64_t begin, absl::Span<float> slice) {
-      ASSERT_TRUE(from.ReadOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
-      ASSERT_TRUE(to.WriteOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
+      ASSERT_TRUE(from.state().ReadOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
+      ASSERT_TRUE(to.state().WriteOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
     });
   }
 }
@@ -48,11 +48,11 @@ inline void CopyStates(const Trainer& from, Trainer& to) {
 inline void Scramble(Trainer& trainer) {
   ForEachSlice(trainer, [&](const std::string& name, int64_t begin, absl::Span<float> slice) {
     std::fill(slice.begin(), slice.end(), 0.5f);
-    ASSERT_TRUE(trainer.WriteParameter(name, begin, slice).ok()) << name;
-    for (const std::string& state : trainer.optimizer_states()) {
-      ASSERT_TRUE(trainer.WriteOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
+    ASSERT_TRUE(trainer.state().WriteParameter(name, begin, slice).ok()) << name;
+    for (const std::string& state : trainer.state().optimizer_states()) {
+      ASSERT_TRUE(trainer.state().WriteOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
       std::fill(slice.begin(), slice.end(), 0.0f);
-      ASSERT_TRUE(trainer.ReadOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
+      ASSERT_TRUE(trainer.state().ReadOptimizerState(state, name, begin, slice).ok()) << state << " of " << name;
       ASSERT_EQ(std::vector<float>(slice.begin(), slice.end()), std::vector<float>(slice.size(), 0.5f)) << state;
     }
   });
@@ -85,10 +85,10 @@ inline void ExpectStateCanBeCopied(Job job, const std::function<std::unique_ptr<
   ASSERT_TRUE(same->Step().ok());
   ExpectSameStep(*original, *same);
   // The update uses masters and states of the optimizer.
-  const std::vector<std::string> states = original->optimizer_states();
+  const std::vector<std::string> states = original->state().optimizer_states();
   std::vector<float> one(1);
-  const std::string& name = original->parameters()[0].name;
-  if (!states.empty() && !original->ReadOptimizerState(states[0], name, 0, absl::MakeSpan(one)).ok()) return;
+  const std::string& name = original->state().parameters()[0].name;
+  if (!states.empty() && !original->state().ReadOptimizerState(states[0], name, 0, absl::MakeSpan(one)).ok()) return;
   Scramble(*same);
   CopyParameters(*original, *same);
   CopyStates(*original, *same);

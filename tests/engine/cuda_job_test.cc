@@ -73,7 +73,7 @@ TEST_F(CudaJobTest, TellsWhatItRunsOn) {
   const auto backend = OnStandIn(std::make_shared<StandInRuntime>(kLarge), kRanksPerDevice);
   const auto trainer = Trainer::Create(MakeJob(kCuda), {.backend = backend.get()});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
-  EXPECT_THAT((*trainer)->device_description(),
+  EXPECT_THAT((*trainer)->devices().description,
               AllOf(HasSubstr("GPU 0: "), HasSubstr(" in use outside the arenas"),
                     HasSubstr("\nmatmuls by the reference"), Not(HasSubstr("slower kernels"))));
 }
@@ -85,7 +85,7 @@ TEST_F(CudaJobTest, TellsOfAttentionThatTheLibraryDoesNotTake) {
   const auto trainer = Trainer::Create(MakeJob(kCuda), {.backend = backend.get()});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_THAT(
-      (*trainer)->device_description(),
+      (*trainer)->devices().description,
       HasSubstr(
           "\nattention by the engine's own, slower kernels, because cuDNN does not support it: f32 1 x 9 positions, 2 "
           "heads of width 8 (1 of keys)"));
@@ -170,7 +170,7 @@ TEST_F(CudaJobTest, ATraceIsThereAfterItsLastStep) {
   EXPECT_TRUE(std::filesystem::exists(path));
   std::ifstream file(path + ".txt");
   const std::string tables(std::istreambuf_iterator<char>(file), {});
-  EXPECT_EQ(tables, (*trainer)->TraceTable());
+  EXPECT_EQ(tables, (*trainer)->trace().Table());
   EXPECT_THAT(tables, AllOf(HasSubstr("rank 0, mean of 2 steps"), HasSubstr("\nroofline: 1 GB/s\n"),
                             ContainsRegex("\nforward +9 +[0-9]+ +16  n[nt]  f32>f32 ")));
 }
@@ -184,9 +184,9 @@ TEST_F(CudaJobTest, AProfilerThatGetsNoRangesIsTold) {
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   const auto told = HasSubstr("\nthe profiler gets no ranges: telemetry.nvtx wants a program that was built where");
   if (CreateNvtxRanges().ok()) {
-    EXPECT_THAT((*trainer)->device_description(), Not(told));
+    EXPECT_THAT((*trainer)->devices().description, Not(told));
   } else {
-    EXPECT_THAT((*trainer)->device_description(), told);
+    EXPECT_THAT((*trainer)->devices().description, told);
   }
 }
 

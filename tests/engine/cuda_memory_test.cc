@@ -129,7 +129,7 @@ TEST_F(CudaMemoryTest, AJobThatIsNotRefusedRuns) {
       auto trainer = Create(c.job, *backend);
       if (!trainer.ok()) return trainer.status();
       for (int step = 0; step < steps; ++step) SHALE_RETURN_IF_ERROR((*trainer)->Step().status());
-      EXPECT_EQ((*trainer)->late_memory(), "");
+      EXPECT_EQ((*trainer)->devices().late_memory, "");
       return absl::OkStatus();
     };
     int64_t too_little = 0, enough = 2048 * kMi;
@@ -151,16 +151,16 @@ TEST_F(CudaMemoryTest, WhatIsTakenBeyondTheReserveIsToldAfterTheFirstStep) {
   const auto backend = machine.CreateBackend(/*with_nccl=*/false);
   const auto trainer = Create(WithAttention("runtime.graphs=true"), *backend);
   ASSERT_TRUE(trainer.ok()) << trainer.status();
-  EXPECT_EQ((*trainer)->late_memory(), "");
+  EXPECT_EQ((*trainer)->devices().late_memory, "");
   auto folder = RunFolder::Claim(absl::StrCat(::testing::TempDir(), "/late.", getpid()), RunFolder::Existing::kRefuse);
   ASSERT_TRUE(folder.ok()) << folder.status();
   ASSERT_TRUE((*folder)->Begin({}).ok());
   std::vector<std::string> lines;
   ASSERT_TRUE(TrainToEnd(**trainer, **folder, [&](absl::string_view line) { lines.emplace_back(line); }).ok());
   ASSERT_GT(lines.size(), 1u);
-  EXPECT_EQ(lines[1], (*trainer)->late_memory());
-  EXPECT_EQ(std::count(lines.begin(), lines.end(), (*trainer)->late_memory()), 1);
-  EXPECT_THAT((*trainer)->late_memory(),
+  EXPECT_EQ(lines[1], (*trainer)->devices().late_memory);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), (*trainer)->devices().late_memory), 1);
+  EXPECT_THAT((*trainer)->devices().late_memory,
               AllOf(ContainsRegex("^[0-9]+ MiB of a device's memory were taken after it was checked \\(.*graphs [0-9]+ "
                                   "MiB.*, the first step 0 B\\), and only 256 MiB had been left free for that"),
                     ContainsRegex("lower memory.budget_bytes by [0-9]+$")));
@@ -171,7 +171,7 @@ TEST_F(CudaMemoryTest, ARunTellsWhoTookMemory) {
   const auto backend = machine.CreateBackend(/*with_nccl=*/true);
   const auto trainer = Create(MakeJob({}), *backend);
   ASSERT_TRUE(trainer.ok()) << trainer.status();
-  EXPECT_THAT((*trainer)->device_description(),
+  EXPECT_THAT((*trainer)->devices().description,
               ContainsRegex("\nmemory taken outside the arenas, the most on a device: kernels and other "
                             "programs 0 B, groups 0 B, matmuls 0 B, attention 0 B, collectives [0-9]+.0 MiB; after it "
                             "was checked: arenas beyond their bytes 4.0 KiB, windows 40.0 MiB, graphs 0 B$"));

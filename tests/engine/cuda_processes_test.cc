@@ -86,7 +86,7 @@ class CudaProcessesTest : public CudaJobs {
     absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(job, options);
     result.status = trainer.status();
     if (!trainer.ok()) return result;
-    result.devices = (*trainer)->device_description();
+    result.devices = (*trainer)->devices().description;
     result.status = (*trainer)->Run({.on_step = [&](const StepReport& report) {
       result.losses.push_back(report.loss);
       result.peak_bytes = report.peak_bytes_measured;

@@ -138,7 +138,7 @@ TEST_P(LiveStateLaws, ItsStateCanBeCopiedByNameAndItGeneratesAsItsCheckpointDoes
   auto trainer = Trainer::Create(job, {.backend = tested.get(), .checkpoint_folder = Checkpoints("live")});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   ASSERT_TRUE((*trainer)->Step().ok());
-  const absl::StatusOr<absl::Span<const float>> logits = (*trainer)->Logits({'t', 'h', 'e'});
+  const absl::StatusOr<absl::Span<const float>> logits = (*trainer)->generator().Logits({'t', 'h', 'e'});
   ASSERT_TRUE(logits.ok()) << logits.status();
   ASSERT_TRUE((*trainer)->SaveCheckpoint().ok());
   EXPECT_EQ(std::vector<float>(logits->begin(), logits->end()), Logits("live"));

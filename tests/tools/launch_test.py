@@ -18,6 +18,7 @@ import unittest
 
 _TRAIN = os.path.abspath("tools/train")
 _LAUNCH = os.path.abspath("tools/launch")
+_EXAMPLE = os.path.abspath("tools/examples/in_processes")
 _INSPECT = os.path.abspath("tools/inspect_run")
 _RUN = "runs/test"
 _JOB = """
@@ -131,6 +132,25 @@ class LaunchTest(unittest.TestCase):
                     self.assertRegex(output, rf"^process 0 of {processes}, .* by Shale's launcher; ")
                     self.assertEqual(output.count("done; the run is in runs/test"), 1)
                     self.expect_same(job, name)
+
+    def test_a_program_of_ones_own_trains_in_processes(self):
+        self.train("tool", 0)
+        for name, launcher in (("alone", []), ("together", [_LAUNCH, "--processes=3", "--"])):
+            command = [*launcher, _EXAMPLE, "job.textproto", f"{_RUN}/checkpoints"]
+            process = self.start(name, command)
+            output = process.communicate(timeout=120)[0]
+            self.assertEqual(process.returncode, 0, output)
+            self.assertEqual(self.checkpoints(name), self.checkpoints("tool"))
+
+        # What one process refuses ends the others.
+        self.place("wrong")
+        with open(os.path.join(self.place("wrong"), "text.txt"), "w", encoding="utf-8") as out:
+            out.write("x")
+        process = self.start("wrong", [_LAUNCH, "--processes=3", "--", _EXAMPLE, "job.textproto", "checkpoints"])
+        output = process.communicate(timeout=120)[0]
+        self.assertNotEqual(process.returncode, 0, output)
+        self.assertIn("in_processes: process 0: ", output)
+        self.assertNotIn("process 0: process 0: ", output)
 
     def test_a_run_resumes_in_other_processes_and_with_other_ranks(self):
         constant = "--set=lr_schedule.shape=CONSTANT"

@@ -1,4 +1,4 @@
-#include "tools/start_lines.h"
+#include "engine/processes/start_lines.h"
 
 #include <string>
 #include <vector>

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the public declarations of the headers that engine/shale.h includes, one on a line.
+"""Prints what the public headers declare, one declaration on a line, and a struct of plain members on one too. Leaves
+out what follows from the rest: overrides, destructors, deleted functions, and comparisons.
 
     tools/build_defs/public_api.py > engine/public_api.txt
 
@@ -13,6 +14,9 @@ import sys
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 _CLOSING = {"(": ")", "{": "}", "[": "]"}
+# A member that is no function: its name comes last, or its value.
+_MEMBER = re.compile(r"^(?!static |using |enum |struct |class |explicit |template)"
+                     r"[^=]*[\w>&*] \w+(?:, \w+)*(?: = .*)?$")
 _TYPE = re.compile(r"^(?:template\s*<.*?>\s*)?(class|struct|enum(?: class)?)\s+(\w+)")
 
 
@@ -66,9 +70,7 @@ def declarations(text, scope, access):
                     if kind.group(1).startswith("enum"):
                         yield f"{scope}{one_line(head)} {{{one_line(body)}}}"
                     else:
-                        yield f"{scope}{one_line(head)}"
-                        default = "private" if kind.group(1) == "class" else "public"
-                        yield from declarations(body, f"{scope}{kind.group(2)}: ", default)
+                        yield from members(head, kind, body, scope)
                 i, start = end, end
                 while text[i:i + 1].isspace():
                     i += 1
@@ -84,9 +86,21 @@ def declarations(text, scope, access):
             i += 1
 
 
+def members(head, kind, body, scope):
+    """Yields a type with its members: on one line if they are plain, or after it."""
+    found = list(declarations(body, "", "private" if kind.group(1) == "class" else "public"))
+    if found and all(_MEMBER.match(member) for member in found):
+        yield f"{scope}{one_line(head)} {{{'; '.join(found)}}}"
+        return
+    yield f"{scope}{one_line(head)}"
+    for member in found:
+        yield f"{scope}{kind.group(2)}: {member}"
+
+
 def declaration(head, scope):
     is_forward = re.fullmatch(r"(?:enum )?(?:class|struct)\s+\w+(?:\s*:\s*\w+)?", head)
-    if head and not is_forward and not head.startswith("friend "):
+    follows = re.search(r"\boverride$|= delete$|~\w+\(|\boperator==", head) or head.startswith("friend ")
+    if head and not is_forward and not follows:
         yield f"{scope}{one_line(head)}"
 
 
@@ -98,7 +112,7 @@ def macros(text):
 def public_api(root):
     """Returns the list as text."""
     with open(os.path.join(root, "engine/shale.h"), encoding="utf-8") as file:
-        headers = re.findall(r'#include "([^"]+)"', file.read())
+        headers = re.findall(r'#include "([^"]+)"', file.read()) + ["engine/processes/job_processes.h"]
     lines = []
     for header in sorted(headers):
         with open(os.path.join(root, header), encoding="utf-8") as file:

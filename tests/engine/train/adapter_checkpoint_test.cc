@@ -99,7 +99,7 @@ TEST_P(AdapterCheckpointOf, ItsBaseIsWhatTheRunComputesWith) {
   CheckpointValues values(first, base->read), without(first);
   for (const SavedParameter& parameter : first.manifest().parameters) {
     std::vector<float> of_run(parameter.elements()), read(parameter.elements());
-    ASSERT_TRUE(one->ReadParameter(parameter.name, absl::MakeSpan(of_run)).ok());
+    ASSERT_TRUE(one->state().ReadParameter(parameter.name, absl::MakeSpan(of_run)).ok());
     // In two ranges, which begin inside of blocks.
     const size_t middle = read.size() / 3;
     ASSERT_TRUE(values.Read(parameter.name, 0, absl::MakeSpan(read).subspan(0, middle)).ok());
@@ -166,8 +166,8 @@ TEST_F(AdapterCheckpoint, ABaseThatAProgramWroteToIsSaved) {
   ASSERT_TRUE(trainer->Step().ok());
   const std::string alone = trainer->SaveCheckpoint().value();
   std::vector<float> norm(24);
-  ASSERT_TRUE(trainer->ReadParameter("final_norm.weight", absl::MakeSpan(norm)).ok());
-  ASSERT_TRUE(trainer->WriteParameter("final_norm.weight", norm).ok());
+  ASSERT_TRUE(trainer->state().ReadParameter("final_norm.weight", absl::MakeSpan(norm)).ok());
+  ASSERT_TRUE(trainer->state().WriteParameter("final_norm.weight", norm).ok());
   ASSERT_TRUE(trainer->Step().ok());
   const std::string whole = trainer->SaveCheckpoint().value();
   EXPECT_TRUE(Open(alone).manifest().base);
@@ -209,7 +209,7 @@ TEST_F(AdapterCheckpoint, GeneratesWithTheBaseAsItsRunDoes) {
   const CheckpointReader reader = Open(trainer->SaveCheckpoint().value());
   ASSERT_TRUE(reader.manifest().base);
   const std::vector<int32_t> prompt = {116, 104, 101, 32};
-  const absl::Span<const float> of_run = trainer->Logits(prompt).value();
+  const absl::Span<const float> of_run = trainer->generator().Logits(prompt).value();
   const auto generator = Generator::Create(reader, CreateBackend);
   ASSERT_TRUE(generator.ok()) << generator.status();
   const absl::Span<const float> logits = (*generator)->Logits(prompt).value();

@@ -99,7 +99,7 @@ data { path: ")",
         const absl::StatusOr<StepReport> report = (*trainer)->Step();
         ASSERT_TRUE(report.ok()) << report.status();
         ASSERT_TRUE((*trainer)->Evaluate(1).ok());
-        ASSERT_TRUE((*trainer)->Logits({'a'}).ok());
+        ASSERT_TRUE((*trainer)->generator().Logits({'a'}).ok());
         const absl::StatusOr<std::string> saved = (*trainer)->SaveCheckpoint();
         ASSERT_TRUE(saved.ok()) << saved.status();
       }

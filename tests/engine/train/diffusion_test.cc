@@ -121,7 +121,7 @@ TEST_F(DiffusionTest, TheLossIsTheWeightedMeanOfTheSquares) {
     auto trainer = Trainer::Create(job, {.backend = CreateBackend(job)->get(), .data = &points});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     // A model whose last layer is 0 predicts 0.
-    ASSERT_TRUE((*trainer)->WriteParameter("noise.out.weight", std::vector<float>(2 * 15)).ok());
+    ASSERT_TRUE((*trainer)->state().WriteParameter("noise.out.weight", std::vector<float>(2 * 15)).ok());
     const absl::StatusOr<StepReport> report = (*trainer)->Step();
     ASSERT_TRUE(report.ok()) << report.status();
     EXPECT_NEAR(report->loss, squares / (over_weights ? total : 7 * kPoints), 1e-5);

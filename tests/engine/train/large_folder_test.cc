@@ -128,7 +128,7 @@ void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
     auto trainer = Trainer::Create(
         *job, {.backend = CreateBackend(*job)->get(), .checkpoint_folder = JoinPath(root, "checkpoints")});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
-    for (const Parameter& parameter : (*trainer)->parameters()) parameters += parameter.elements();
+    for (const Parameter& parameter : (*trainer)->state().parameters()) parameters += parameter.elements();
     // Only the weights have been touched so far, with 4 bytes per parameter in the shards of all ranks. Each rank reads
     // through its staging buffer, and reads the folder through another one.
     const int64_t grown = Status("VmHWM") - before;
@@ -145,7 +145,7 @@ void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
     absl::StatusOr<CheckpointReader> checkpoint = CheckpointReader::Open(*saved);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     CheckpointValues values(*checkpoint);
-    for (const Parameter& parameter : (*trainer)->parameters()) {
+    for (const Parameter& parameter : (*trainer)->state().parameters()) {
       const int64_t count = std::min<int64_t>(parameter.elements(), 10'000);
       const int64_t begin = (parameter.elements() - count) / 3;
       const auto part = absl::MakeSpan(some.data(), count);

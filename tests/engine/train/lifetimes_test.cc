@@ -48,7 +48,7 @@ TEST_F(LifetimesTest, ThreadsFilesAndMemoryAreThoseOfBeforeAfterAnyNumberOfTrain
     ASSERT_TRUE(trainer.ok()) << trainer.status();
     if (i % 3 == 0) continue;  // One of three ends before its first step.
     ASSERT_TRUE((*trainer)->Step().ok());
-    ASSERT_TRUE((*trainer)->Logits({1, 2}).ok());
+    ASSERT_TRUE((*trainer)->generator().Logits({1, 2}).ok());
   }
   AwaitThreads(threads);
   EXPECT_EQ(OpenDescriptors(), descriptors);

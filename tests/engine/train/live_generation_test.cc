@@ -55,7 +55,7 @@ TEST_F(LiveGenerationTest, ItsLogitsAreThoseOfAGeneratorOnACheckpoint) {
     const auto generator = Generator::Create(*checkpoint, CreateBackend);
     ASSERT_TRUE(generator.ok()) << generator.status();
     for (const int length : kLengths) {
-      const auto live = (*trainer)->Logits(Context(length)), loaded = (*generator)->Logits(Context(length));
+      const auto live = (*trainer)->generator().Logits(Context(length)), loaded = (*generator)->Logits(Context(length));
       ASSERT_TRUE(live.ok()) << live.status();
       ASSERT_TRUE(loaded.ok()) << loaded.status();
       ASSERT_EQ(live->size(), kIds);
@@ -69,7 +69,7 @@ TEST_F(LiveGenerationTest, ItsLogitsAreThoseOfAGeneratorOnACheckpoint) {
         return tokens.size() < 12;
       };
     };
-    ASSERT_TRUE((*trainer)->Generate(Context(3), 20, sampling, into(live)).ok());
+    ASSERT_TRUE((*trainer)->generator().Generate(Context(3), 20, sampling, into(live)).ok());
     ASSERT_TRUE((*generator)->Generate(Context(3), 20, sampling, into(loaded)).ok());
     EXPECT_EQ(live.size(), 12);
     EXPECT_EQ(live, loaded);
@@ -103,7 +103,7 @@ TEST_F(LiveGenerationTest, ItChangesNothingOfTheTrainingAndStaysInTheArenaThatWa
     const absl::Status generated = (*generating)->Run({.on_step = [&](const StepReport& report) {
       own.push_back(report.loss);
       EXPECT_EQ(report.peak_bytes_measured, plan.arena_bytes);
-      return (*generating)->Logits(Context(5)).status();
+      return (*generating)->generator().Logits(Context(5)).status();
     }});
     ASSERT_TRUE(generated.ok()) << generated;
     EXPECT_EQ(own, losses);
@@ -115,14 +115,14 @@ TEST_F(LiveGenerationTest, ItChangesNothingOfTheTrainingAndStaysInTheArenaThatWa
 TEST_F(LiveGenerationTest, WhatCannotBeGeneratedIsRefusedAndTheRunGoesOn) {
   const auto without = Create(MakeJob({}), &data_);
   ASSERT_TRUE(without.ok()) << without.status();
-  const absl::Status unplanned = (*without)->Logits({1}).status();
+  const absl::Status unplanned = (*without)->generator().Logits({1}).status();
   EXPECT_EQ(unplanned.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(unplanned.message(), "the job plans no generation: set runtime.generate");
   const auto trainer = Create(MakeJob({"runtime.generate=true"}), &data_);
   ASSERT_TRUE(trainer.ok()) << trainer.status();
-  EXPECT_EQ((*trainer)->Logits({}).status().message(), "nothing to continue: the prompt has no tokens");
+  EXPECT_EQ((*trainer)->generator().Logits({}).status().message(), "nothing to continue: the prompt has no tokens");
   const auto ignore = [](int32_t) { return true; };
-  EXPECT_EQ((*trainer)->Generate({1, 29}, 3, {}, ignore).message(),
+  EXPECT_EQ((*trainer)->generator().Generate({1, 29}, 3, {}, ignore).message(),
             "token 29 is outside the model's vocabulary of 29 tokens");
   EXPECT_TRUE((*trainer)->Step().ok());
 }
@@ -132,13 +132,13 @@ TEST_F(LiveGenerationTest, LogitsThatAreNotFiniteEndGenerationAlone) {
   const auto trainer = Create(MakeJob({"runtime.generate=true", "optimizer.non_finite=SKIP"}), &data_);
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   std::vector<float> value(12), read(12);
-  ASSERT_TRUE((*trainer)->ReadParameter("final_norm.weight", absl::MakeSpan(value)).ok());
-  ASSERT_TRUE((*trainer)->WriteParameter("final_norm.weight", 3, {std::nanf("")}).ok());
-  const absl::Status status = (*trainer)->Generate({1}, 1, {}, [](int32_t) { return true; });
+  ASSERT_TRUE((*trainer)->state().ReadParameter("final_norm.weight", absl::MakeSpan(value)).ok());
+  ASSERT_TRUE((*trainer)->state().WriteParameter("final_norm.weight", 3, {std::nanf("")}).ok());
+  const absl::Status status = (*trainer)->generator().Generate({1}, 1, {}, [](int32_t) { return true; });
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr("its weights are damaged, or training diverged"));
-  ASSERT_TRUE((*trainer)->WriteParameter("final_norm.weight", value).ok());
-  EXPECT_TRUE((*trainer)->Generate({1}, 1, {}, [](int32_t) { return true; }).ok());
+  ASSERT_TRUE((*trainer)->state().WriteParameter("final_norm.weight", value).ok());
+  EXPECT_TRUE((*trainer)->generator().Generate({1}, 1, {}, [](int32_t) { return true; }).ok());
   const absl::StatusOr<StepReport> report = (*trainer)->Step();
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_TRUE(report->updated);

@@ -111,7 +111,7 @@ TEST_F(PackedDocuments, DoNotChangeWhatIsGenerated) {
   for (const char* packing : {"CUT", "PACK", "PAD"}) {
     const auto trainer = Create(MakeJob(packing, {"runtime.generate=true", "model.decoder.vocabulary=256"}), nullptr);
     ASSERT_TRUE(trainer.ok()) << trainer.status();
-    const auto of_prompt = (*trainer)->Logits({'t', 'h', 'e'});
+    const auto of_prompt = (*trainer)->generator().Logits({'t', 'h', 'e'});
     ASSERT_TRUE(of_prompt.ok()) << of_prompt.status();
     logits.emplace_back(of_prompt->begin(), of_prompt->end());
   }

@@ -87,9 +87,9 @@ TEST_F(ProcessFailuresTest, AnErrorOfOneCallbackEndsTheRunOfAllWithASave) {
 TEST_F(ProcessFailuresTest, AStepThatIsNotFiniteIsTheSameDecisionOfAll) {
   const auto spoil = [](int process, int64_t step, Trainer& trainer) {
     if (process != 1 || step != 3) return;
-    for (const Parameter& parameter : trainer.parameters()) {  // Writes the shards of this process.
+    for (const Parameter& parameter : trainer.state().parameters()) {  // Writes the shards of this process.
       const std::vector<float> values(parameter.elements(), std::numeric_limits<float>::infinity());
-      EXPECT_TRUE(trainer.WriteParameter(parameter.name, 0, values).ok()) << parameter.name;
+      EXPECT_TRUE(trainer.state().WriteParameter(parameter.name, 0, values).ok()) << parameter.name;
     }
   };
   for (const Result& result : Run(MakeJob(), 3, "stop", {.on_step = spoil})) {
@@ -224,7 +224,7 @@ TEST_F(ProcessFailuresTest, RanksWhoseCopiesOfTheStateDifferAreNamed) {
     const auto corrupt = [&](int process, int64_t step, Trainer& trainer) {
       if (process != 0 || step != 3) return;
       const std::vector<float> value = {c.value};
-      EXPECT_TRUE(trainer.WriteParameter(trainer.parameters()[0].name, 0, value).ok());
+      EXPECT_TRUE(trainer.state().WriteParameter(trainer.state().parameters()[0].name, 0, value).ok());
     };
     const Job job =
         MakeJob({c.sharding, absl::StrCat("runtime.check_every_steps=", c.every_steps), "checkpoint.every_steps=1"});
@@ -246,9 +246,9 @@ TEST_F(ProcessFailuresTest, ASlowRankIsNamed) {
   std::vector<std::string> lines;  // What process 0 says after each step.
   const auto look = [&](int process, int64_t step, Trainer& trainer) {
     if (process == 0) {
-      lines.push_back(trainer.slow_ranks());
+      lines.push_back(trainer.devices().slow_ranks);
     } else {
-      EXPECT_EQ(trainer.slow_ranks(), "") << step;
+      EXPECT_EQ(trainer.devices().slow_ranks, "") << step;
     }
   };
 #ifdef __SANITIZE_THREAD__

@@ -110,14 +110,14 @@ TEST_F(ProcessesTest, EachSampleIsReadByOneProcess) {
 TEST_F(ProcessesTest, WhatAllProcessesWriteIsWhatOneWrites) {
   const auto write = [](int, int64_t step, Trainer& trainer) {
     if (step != 2) return;
-    for (const Parameter& parameter : trainer.parameters()) {
+    for (const Parameter& parameter : trainer.state().parameters()) {
       // Begins and ends within shards.
       const int64_t begin = parameter.elements() / 3;
       std::vector<float> values(parameter.elements() / 2);
       for (size_t i = 0; i < values.size(); ++i) values[i] = 1e-3f * static_cast<float>(i % 50);
-      EXPECT_TRUE(trainer.WriteParameter(parameter.name, begin, values).ok()) << parameter.name;
-      for (const std::string& state : trainer.optimizer_states()) {
-        EXPECT_TRUE(trainer.WriteOptimizerState(state, parameter.name, begin, values).ok()) << parameter.name;
+      EXPECT_TRUE(trainer.state().WriteParameter(parameter.name, begin, values).ok()) << parameter.name;
+      for (const std::string& state : trainer.state().optimizer_states()) {
+        EXPECT_TRUE(trainer.state().WriteOptimizerState(state, parameter.name, begin, values).ok()) << parameter.name;
       }
     }
   };
@@ -143,9 +143,9 @@ TEST_F(ProcessesTest, WhatAllProcessesWriteIsWhatOneWrites) {
 TEST_F(ProcessesTest, ParametersOfOtherProcessesCannotBeRead) {
   const auto read = [](int process, int64_t step, Trainer& trainer) {
     if (step > 1) return;
-    const Parameter& parameter = trainer.parameters()[0];
+    const Parameter& parameter = trainer.state().parameters()[0];
     std::vector<float> values(parameter.elements());
-    const absl::Status status = trainer.ReadParameter(parameter.name, absl::MakeSpan(values));
+    const absl::Status status = trainer.state().ReadParameter(parameter.name, absl::MakeSpan(values));
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(status.message()), HasSubstr("ranks of other processes hold"));
   };
@@ -158,9 +158,9 @@ TEST_F(ProcessesTest, AProcessWithAllShardsReadsParametersWhicheverReplicasItHol
   std::map<int, std::vector<float>> values;  // By process.
   const auto read = [&](int process, int64_t step, Trainer& trainer) {
     if (step > 1) return;
-    const Parameter& parameter = trainer.parameters()[0];
+    const Parameter& parameter = trainer.state().parameters()[0];
     std::vector<float> mine(parameter.elements());
-    const absl::Status status = trainer.ReadParameter(parameter.name, absl::MakeSpan(mine));
+    const absl::Status status = trainer.state().ReadParameter(parameter.name, absl::MakeSpan(mine));
     EXPECT_TRUE(status.ok()) << status;
     const std::lock_guard<std::mutex> lock(mutex);
     values[process] = std::move(mine);
@@ -175,7 +175,7 @@ TEST_F(ProcessesTest, AllGenerateFromTheWeightsThatTheyHoldTogether) {
   std::mutex mutex;
   std::map<int, std::vector<float>> logits;  // After the last step, by process.
   const auto generate = [&](int process, int64_t step, Trainer& trainer) {
-    const absl::StatusOr<absl::Span<const float>> mine = trainer.Logits({'t', 'h', 'e'});
+    const absl::StatusOr<absl::Span<const float>> mine = trainer.generator().Logits({'t', 'h', 'e'});
     ASSERT_TRUE(mine.ok()) << mine.status();
     const std::lock_guard<std::mutex> lock(mutex);
     logits[process].assign(mine->begin(), mine->end());

@@ -48,12 +48,12 @@ TEST_F(StateAccessTest, ASliceChangesNothingBesideIt) {
   auto trainer = MustCreate(MakeJob({"sharding.ranks=3", "precision={compute: BF16 master: SPLIT}"}));
   ASSERT_NE(trainer, nullptr);
   std::vector<float> all(240), read(240);
-  ASSERT_TRUE(trainer->ReadParameter(kWeight, absl::MakeSpan(all)).ok());
+  ASSERT_TRUE(trainer->state().ReadParameter(kWeight, absl::MakeSpan(all)).ok());
   for (int i = 60; i < 190; ++i) all[i] = 0.01f * static_cast<float>(i);
-  ASSERT_TRUE(trainer->WriteParameter(kWeight, 60, absl::MakeConstSpan(all).subspan(60, 130)).ok());
-  ASSERT_TRUE(trainer->ReadParameter(kWeight, absl::MakeSpan(read)).ok());
+  ASSERT_TRUE(trainer->state().WriteParameter(kWeight, 60, absl::MakeConstSpan(all).subspan(60, 130)).ok());
+  ASSERT_TRUE(trainer->state().ReadParameter(kWeight, absl::MakeSpan(read)).ok());
   EXPECT_EQ(read, all);
-  ASSERT_TRUE(trainer->ReadParameter(kWeight, 100, absl::MakeSpan(read).first(2)).ok());
+  ASSERT_TRUE(trainer->state().ReadParameter(kWeight, 100, absl::MakeSpan(read).first(2)).ok());
   EXPECT_EQ(read[1], all[101]);
 }
 
@@ -62,11 +62,11 @@ TEST_F(StateAccessTest, AFormOfFewerBitsReadsBackWhatItHolds) {
   ASSERT_NE(trainer, nullptr);
   const std::vector<float> values = {1.0f + 0x1p-8f + 0x1p-12f, 0.375f};
   std::vector<float> read(2);
-  ASSERT_TRUE(trainer->WriteParameter(kWeight, 3, values).ok());
-  ASSERT_TRUE(trainer->ReadParameter(kWeight, 3, absl::MakeSpan(read)).ok());
+  ASSERT_TRUE(trainer->state().WriteParameter(kWeight, 3, values).ok());
+  ASSERT_TRUE(trainer->state().ReadParameter(kWeight, 3, absl::MakeSpan(read)).ok());
   EXPECT_THAT(read, ElementsAre(1.0f + 0x1p-7f, 0.375f));
-  ASSERT_TRUE(trainer->WriteOptimizerState("v", kWeight, 3, values).ok());
-  ASSERT_TRUE(trainer->ReadOptimizerState("v", kWeight, 3, absl::MakeSpan(read)).ok());
+  ASSERT_TRUE(trainer->state().WriteOptimizerState("v", kWeight, 3, values).ok());
+  ASSERT_TRUE(trainer->state().ReadOptimizerState("v", kWeight, 3, absl::MakeSpan(read)).ok());
   EXPECT_THAT(read, ElementsAre(1.0f + 0x1p-7f, 0.375f));
 }
 
@@ -75,8 +75,8 @@ TEST_F(StateAccessTest, GradientsAreReadBySlice) {
   ASSERT_NE(trainer, nullptr);
   ASSERT_TRUE(trainer->Step().ok());
   std::vector<float> all(240), part(130);
-  ASSERT_TRUE(trainer->ReadGradient(kWeight, absl::MakeSpan(all)).ok());
-  ASSERT_TRUE(trainer->ReadGradient(kWeight, 60, absl::MakeSpan(part)).ok());
+  ASSERT_TRUE(trainer->state().ReadGradient(kWeight, absl::MakeSpan(all)).ok());
+  ASSERT_TRUE(trainer->state().ReadGradient(kWeight, 60, absl::MakeSpan(part)).ok());
   EXPECT_EQ(part, std::vector<float>(all.begin() + 60, all.begin() + 190));
   EXPECT_NE(part, std::vector<float>(130));
 }
@@ -86,7 +86,7 @@ TEST_F(StateAccessTest, WhatIsNotThereIsNamed) {
   ASSERT_NE(trainer, nullptr);
   std::vector<float> two(2);
   const auto read = [&](const std::string& name, int64_t begin) {
-    return std::string(trainer->ReadParameter(name, begin, absl::MakeSpan(two)).message());
+    return std::string(trainer->state().ReadParameter(name, begin, absl::MakeSpan(two)).message());
   };
   EXPECT_EQ(read("blocks.0.ffn.down.weigth", 0),
             "the model has no parameter blocks.0.ffn.down.weigth; did you mean blocks.0.ffn.down.weight?");
@@ -94,20 +94,20 @@ TEST_F(StateAccessTest, WhatIsNotThereIsNamed) {
     EXPECT_EQ(read(kWeight, begin),
               absl::StrCat("parameter blocks.0.ffn.down.weight has 240 elements; asked for 2 from number ", begin));
   }
-  EXPECT_EQ(trainer->WriteParameter(kWeight, 239, two).code(), absl::StatusCode::kOutOfRange);
-  EXPECT_THAT(trainer->optimizer_states(), ElementsAre("m", "v"));
-  EXPECT_EQ(trainer->ReadOptimizerState("momentum", kWeight, 0, absl::MakeSpan(two)).message(),
+  EXPECT_EQ(trainer->state().WriteParameter(kWeight, 239, two).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(trainer->state().optimizer_states(), ElementsAre("m", "v"));
+  EXPECT_EQ(trainer->state().ReadOptimizerState("momentum", kWeight, 0, absl::MakeSpan(two)).message(),
             "the optimizer keeps no state momentum; its states: m, v");
-  EXPECT_EQ(trainer->WriteOptimizerState("m", kWeight, 239, two).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(trainer->state().WriteOptimizerState("m", kWeight, 239, two).code(), absl::StatusCode::kOutOfRange);
 }
 
 TEST_F(StateAccessTest, StatesThatShareScalesAreRefusedWithAWayOut) {
   auto trainer = MustCreate(MakeJob({"optimizer.rule=ADAMW_8BIT"}));
   ASSERT_NE(trainer, nullptr);
   std::vector<float> two(2);
-  EXPECT_THAT(trainer->optimizer_states(), ElementsAre("m", "v", "m_scale", "v_scale"));
-  for (const std::string& state : trainer->optimizer_states()) {
-    const absl::Status status = trainer->WriteOptimizerState(state, kWeight, 0, two);
+  EXPECT_THAT(trainer->state().optimizer_states(), ElementsAre("m", "v", "m_scale", "v_scale"));
+  for (const std::string& state : trainer->state().optimizer_states()) {
+    const absl::Status status = trainer->state().WriteOptimizerState(state, kWeight, 0, two);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(
         status.message(),
@@ -121,11 +121,11 @@ TEST_F(StateAccessTest, AfterAFailedStepTheStateIsReadAndNotWritten) {
   auto trainer = MustCreate(MakeJob({}));
   ASSERT_NE(trainer, nullptr);
   std::vector<float> value = {std::numeric_limits<float>::infinity()}, read(1);
-  ASSERT_TRUE(trainer->WriteParameter(kWeight, 5, value).ok());
+  ASSERT_TRUE(trainer->state().WriteParameter(kWeight, 5, value).ok());
   EXPECT_EQ(trainer->Step().status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_TRUE(trainer->ReadParameter(kWeight, 5, absl::MakeSpan(read)).ok());
+  EXPECT_TRUE(trainer->state().ReadParameter(kWeight, 5, absl::MakeSpan(read)).ok());
   EXPECT_EQ(read, value);
-  const absl::Status status = trainer->WriteParameter(kWeight, 5, {1.0f});
+  const absl::Status status = trainer->state().WriteParameter(kWeight, 5, {1.0f});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("no step can use what is written"));
 }

@@ -150,7 +150,7 @@ TEST_F(StateCheckTest, WhatTheProgramWritesIsNoFlip) {
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   const std::vector<float> value = {0.125f};
   const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport&) {
-    return (*trainer)->WriteParameter((*trainer)->parameters()[0].name, 0, value);
+    return (*trainer)->state().WriteParameter((*trainer)->state().parameters()[0].name, 0, value);
   }});
   EXPECT_TRUE(status.ok()) << status;
 }

@@ -74,9 +74,9 @@ TEST_F(DeadRunTest, ARunWithoutGradientFailsAfterItIsSaved) {
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   // Without scales of its last norm and with a bias of 0 the model's logits are 0, whatever it reads.
   const absl::Status status = (*trainer)->Run({.on_step = [&](const StepReport&) {
-    for (const Parameter& parameter : (*trainer)->parameters()) {
+    for (const Parameter& parameter : (*trainer)->state().parameters()) {
       const std::vector<float> zeros(parameter.elements(), 0);
-      SHALE_RETURN_IF_ERROR((*trainer)->WriteParameter(parameter.name, zeros));
+      SHALE_RETURN_IF_ERROR((*trainer)->state().WriteParameter(parameter.name, zeros));
     }
     return absl::OkStatus();
   }});

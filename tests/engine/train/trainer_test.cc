@@ -338,7 +338,7 @@ TEST(Trainer, NonFiniteStopsOrSkipsByChoice) {
     auto trainer = MustCreate(SmallJob(text, {absl::StrCat("optimizer.non_finite=", skip ? "SKIP" : "STOP")}));
     ASSERT_NE(trainer, nullptr);
     std::vector<float> norm(32, std::numeric_limits<float>::infinity()), read(32);
-    ASSERT_TRUE(trainer->WriteParameter("final_norm.weight", norm).ok());
+    ASSERT_TRUE(trainer->state().WriteParameter("final_norm.weight", norm).ok());
     absl::StatusOr<StepReport> report = trainer->Step();
     ASSERT_EQ(report.ok(), skip) << report.status();
     if (skip) {
@@ -349,7 +349,7 @@ TEST(Trainer, NonFiniteStopsOrSkipsByChoice) {
       EXPECT_EQ(trainer->steps_done(), 0);
       EXPECT_FALSE(trainer->Step().ok());
     }
-    ASSERT_TRUE(trainer->ReadParameter("final_norm.weight", absl::MakeSpan(read)).ok());
+    ASSERT_TRUE(trainer->state().ReadParameter("final_norm.weight", absl::MakeSpan(read)).ok());
     EXPECT_EQ(read, norm);
   }
 }
@@ -364,14 +364,14 @@ TEST(Trainer, ParametersReadBackAsWrittenForEveryKindOfMaster) {
                                              {"sharding.strategy=ZERO1"}}) {
     auto trainer = MustCreate(SmallJob(text, overrides));
     ASSERT_NE(trainer, nullptr);
-    for (const Parameter& parameter : trainer->parameters()) {
+    for (const Parameter& parameter : trainer->state().parameters()) {
       std::vector<float> values(parameter.elements()), read(values.size());
       for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i)) * 0.1f;
-      ASSERT_TRUE(trainer->WriteParameter(parameter.name, values).ok());
-      ASSERT_TRUE(trainer->ReadParameter(parameter.name, absl::MakeSpan(read)).ok());
+      ASSERT_TRUE(trainer->state().WriteParameter(parameter.name, values).ok());
+      ASSERT_TRUE(trainer->state().ReadParameter(parameter.name, absl::MakeSpan(read)).ok());
       EXPECT_EQ(read, values) << parameter.name;
     }
-    EXPECT_EQ(trainer->WriteParameter("nothing", {}).code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(trainer->state().WriteParameter("nothing", {}).code(), absl::StatusCode::kNotFound);
   }
 }
 
@@ -402,7 +402,7 @@ TEST(Trainer, ResidentMemoryOfALargeJobIsItsArenasAndThePrintedOverhead) {
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(trainer->Step().ok());
   const int64_t arenas = 2 * trainer->plan().arena_bytes;
   ASSERT_GT(arenas, int64_t{1} << 30);
-  const double expected = static_cast<double>(arenas + trainer->overhead_bytes());
+  const double expected = static_cast<double>(arenas + trainer->devices().overhead_bytes);
   EXPECT_NEAR(static_cast<double>(ResidentBytes()), expected, 0.05 * expected);
 }
 

@@ -1,47 +1,47 @@
-// The check of a session's state (runtime.check_every_steps).
+#include "engine/train/state_check.h"
+
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "engine/train/replica_check.h"
-#include "engine/train/session.h"
 #include "kernels/check.h"
 #include "kernels/step_scalars.h"
 
 namespace shale {
 
-absl::Status Session::RunProgram(int64_t step, const std::vector<StepInputs>& inputs) {
+absl::Status StateCheck::RunStep(int64_t step, const std::vector<StepInputs>& inputs) {
   before_update_.clear();
-  if (!IsChecked(step)) return train_->Run(inputs);
+  if (!IsChecked(step)) return train_.Run(inputs);
   if (left_by_update_.empty()) SHALE_RETURN_IF_ERROR(DigestState(Digested::kAll, left_by_update_));
   if (first_update_ < 0) first_update_ = FirstWriteOfState(plan_.train.step.state, plan_.train.step.program);
-  before_update_.resize(ranks_->size());
-  return train_->Run(inputs, first_update_, [&](int local) -> absl::Status {
+  before_update_.resize(ranks_.size());
+  return train_.Run(inputs, first_update_, [&](int local) -> absl::Status {
     SHALE_ASSIGN_OR_RETURN(before_update_[local],
-                           DigestOfState(Digested::kAll, plan_.train.step.state, plan_.train.memory, (*ranks_)[local]));
+                           DigestOfState(Digested::kAll, plan_.train.step.state, plan_.train.memory, ranks_[local]));
     return absl::OkStatus();
   });
 }
 
-absl::Status Session::DigestState(Digested what, std::vector<StateDigest>& digests) {
-  digests.resize(ranks_->size());
-  return ranks_->ForEach([&](int local) -> absl::Status {
+absl::Status StateCheck::DigestState(Digested what, std::vector<StateDigest>& digests) {
+  digests.resize(ranks_.size());
+  return ranks_.ForEach([&](int local) -> absl::Status {
     SHALE_ASSIGN_OR_RETURN(digests[local],
-                           DigestOfState(what, plan_.train.step.state, plan_.train.memory, (*ranks_)[local]));
+                           DigestOfState(what, plan_.train.step.state, plan_.train.memory, ranks_[local]));
     return absl::OkStatus();
   });
 }
 
-absl::Status Session::CompareReplicas(int64_t step) {
+absl::Status StateCheck::Compare(int64_t step, bool always) {
+  const bool next = IsChecked(step + 1);
+  if (every_steps_ == 0 || !(always || IsChecked(step) || next)) return absl::OkStatus();
   const std::vector<StateDigest> left = std::move(left_by_update_);
   std::vector<StateDigest> after;
-  const bool next = IsChecked(step + 1);
   SHALE_RETURN_IF_ERROR(
       AgreeOnStatus(control_, ControlChannel::kSteps, DigestState(next ? Digested::kAll : Digested::kReplicas, after)));
   std::vector<RankDigest> mine, all;
-  for (int local = 0; local < ranks_->size(); ++local) {
-    const StepOutputs& out = train_->outputs(local);
-    RankDigest& digest = mine.emplace_back(RankDigest{.rank = ranks_->number(local),
+  for (int local = 0; local < ranks_.size(); ++local) {
+    const StepOutputs& out = train_.outputs(local);
+    RankDigest& digest = mine.emplace_back(RankDigest{.rank = ranks_.number(local),
                                                       .state = after[local],
                                                       .loss = out.totals[kTotalLoss],
                                                       .squared_norm = out.totals[kTotalSquaredNorm]});

@@ -1,32 +1,23 @@
-#include "tools/job_manager.h"
+#include "engine/processes/save_warnings.h"
 
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <ctime>
 #include <iterator>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/store.h"
 #include "engine/io/file.h"
-#include "engine/io/json_lines.h"
 #include "engine/state/rank_state.h"
 #include "engine/text/numbers.h"
 #include "kernels/integers.h"
 
 namespace shale {
 namespace {
-
-std::string ValueOf(const Variables& variables, const std::string& name) {
-  const auto found = variables.find(name);
-  return found == variables.end() ? "" : found->second;
-}
 
 int64_t BytesOfCheckpoint(const JobPlan& plan) {
   const JobState& state = plan.train.step.state;
@@ -45,26 +36,6 @@ int64_t BytesOfCheckpoint(const JobPlan& plan) {
 }
 
 }  // namespace
-
-void WriteErrorFile(const absl::Status& error) {
-  const char* const path = std::getenv("TORCHELASTIC_ERROR_FILE");
-  if (path == nullptr || *path == 0) return;
-  JsonObject extra, message, file;
-  extra.Add("py_callstack", "").Add("timestamp", absl::StrCat(std::time(nullptr)));
-  message.Add("message", error.ToString()).Add("extraInfo", extra);
-  WriteFileDurably(path, file.Add("message", message).ToString()).IgnoreError();
-}
-
-absl::Status AppendRestart(const Variables& variables, int64_t step, RunFolder& folder) {
-  int64_t restarts = 0;
-  std::string cause = ValueOf(variables, "SHALE_RESTART_CAUSE");
-  if (!absl::SimpleAtoi(ValueOf(variables, "SHALE_RESTARTS"), &restarts)) {
-    cause = "torchrun started the job again";
-    if (!absl::SimpleAtoi(ValueOf(variables, "TORCHELASTIC_RESTART_COUNT"), &restarts)) return absl::OkStatus();
-  }
-  if (restarts <= 0) return absl::OkStatus();
-  return folder.AppendMetrics(JsonObject().Add("step", step).Add("restart", restarts).Add("cause", cause));
-}
 
 std::string SlowSaveWarning(const JobPlan& plan, const RunFolder& folder, int64_t ranks_on_host,
                             int64_t grace_seconds) {

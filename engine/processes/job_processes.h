@@ -1,0 +1,105 @@
+// JobProcesses: the processes that train one job together. A launcher starts them: torchrun, mpirun, srun, Kubernetes,
+// or tools/launch (engine/launch/process_place.h says which variables it reads).
+//
+//   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<JobProcesses> processes, JobProcesses::Join(job));
+//   const absl::StatusOr<std::unique_ptr<Trainer>> trainer =
+//       processes->CreateTrainer(job, {.checkpoint_folder = "/shared/checkpoints"});
+//   return processes->End(trainer.ok() ? (*trainer)->Run({}) : trainer.status());
+//
+// A process that no launcher started is alone: it holds all ranks as threads, and the same lines train the same job.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/config/job.h"
+#include "engine/runtime/backend.h"
+#include "engine/train/trainer.h"
+#include "engine/train/trainer_options.h"
+
+namespace shale {
+
+class World;
+
+// Writes an error into the file that torchrun names in TORCHELASTIC_ERROR_FILE, if it does, so that torchrun reports
+// the error as that of this process. JobProcesses does so itself. Does nothing if the file cannot be written.
+void WriteErrorFile(const absl::Status& error);
+
+struct JobProcessesOptions {
+  // Is called, on a thread of its own, if this process has not ended two seconds after the job has failed, or half a
+  // second if the job had not begun: a call may wait for a process that is gone. It should end the process. `why` is
+  // the failure, and `elsewhere` says whether another process is its cause. Empty: the process goes on.
+  std::function<void(const absl::Status& why, bool elsewhere)> end_process;
+  // Gets lines for people, about the network. Empty: they are dropped.
+  std::function<void(absl::string_view line)> report;
+};
+
+// Used by one thread. Must be created before other threads change the environment, and destroyed before the program
+// ends. A failure of the job in another process aborts the trainer (Trainer::Abort), so that no call waits for ever.
+class JobProcesses {
+ public:
+  // Joins the other processes of the job, if a launcher started this one. All must have the same program and number of
+  // ranks. Also sets the environment variables that the job's devices need. Returns Aborted or DeadlineExceeded if one
+  // of them is missing or has failed, AlreadyExists if another program has the port, and InvalidArgument if variables
+  // of the launcher are wrong.
+  static absl::StatusOr<std::unique_ptr<JobProcesses>> Join(const Job& job, JobProcessesOptions options = {});
+  // Tells the other processes that this one cannot join them, because of an error that it found before it could.
+  // Otherwise they would wait for it. Takes some seconds if they do not come.
+  static void Decline(const absl::Status& error);
+  // Ends the job in all processes, unless End was called.
+  ~JobProcesses();
+  JobProcesses(const JobProcesses&) = delete;
+
+  // Returns a line that says where this process stands, and what was found of a launcher and not used. Empty if nothing
+  // was found.
+  std::string Describe() const;
+  int process() const;  // From 0 to processes() - 1.
+  int processes() const;
+  bool alone() const { return processes() == 1; }
+  bool leads() const { return process() == 0; }  // Process 0 speaks for all.
+
+  // Creates the trainer of this process's ranks, and a backend unless the options have one. Sets the options `ranks`,
+  // `ranks_on_host`, `create_spanning_group` and `control`; all processes give the same others, and the same job. Call
+  // it once. The trainer must be destroyed after End, and before this object.
+  absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(Job job, TrainerOptions options);
+  // Calls `work` in process 0 and returns its result in every process. All processes make the same call.
+  absl::StatusOr<std::string> InProcessZero(absl::FunctionRef<absl::StatusOr<std::string>()> work);
+
+  // Ends the job for this process, with the result of its work. After OK, waits until no other needs this process.
+  // After an error that only this process has, ends the job in all of them. Returns OK, or why the job failed: an error
+  // of peers is often only the consequence of one that another process has (failed_elsewhere). All processes call it.
+  absl::Status End(const absl::Status& result);
+  // Returns whether the job failed because of another process.
+  bool failed_elsewhere() const;
+
+  // What CreateTrainer consists of, for a caller that does more in between. In this order, each in all processes.
+  //
+  // Checks that all have the same job, as far as can be said before it is planned.
+  absl::Status CheckSame(const Job& job);
+  // Gives every rank an equal share of the threads of the smallest host, if the job leaves that open, and sets the
+  // options that CreateTrainer sets.
+  absl::Status Prepare(Job& job, TrainerOptions& options);
+  // Creates the backend of this process. Returns an error if any process has one.
+  absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job);
+  // Creates the trainer, with `options.backend`, and watches it.
+  absl::StatusOr<std::unique_ptr<Trainer>> CreateWatched(const Job& job, const TrainerOptions& options);
+  World& world() { return *world_; }
+
+ private:
+  struct Watch;
+  JobProcesses(std::unique_ptr<World> world, JobProcessesOptions options);
+  void WatchWorld();
+  void SetTrainer(Trainer* trainer);
+
+  const std::unique_ptr<World> world_;
+  const JobProcessesOptions options_;
+  const std::shared_ptr<Watch> watch_;
+  bool ended_ = false;
+};
+
+}  // namespace shale
