@@ -1,5 +1,5 @@
 /* The C interface of Shale: jobs, plans, admission, checks, training, generation and export, for programs in C and for
- * bindings of other languages. shale_model.h adds models of one's own.
+ * bindings of other languages. Includes shale_admission.h and shale_weights.h; shale_model.h adds models of one's own.
  *
  *   shale_error error = SHALE_INIT(shale_error);
  *   shale_job job = 0;
@@ -197,141 +197,6 @@ SHALE_API shale_code shale_plan_text(shale_plan plan, int32_t form, char* buffer
                                      shale_error* error);
 SHALE_API shale_code shale_plan_free(shale_plan plan, shale_error* error);
 
-/* ---- Admission: whether a machine has room for a job, also for one that somebody else wrote ---- */
-
-typedef uint64_t shale_admission;
-
-enum { SHALE_CPU = 0, SHALE_CUDA = 1 };
-
-/* The machine that a job would run on, which need not be this one, and what planning the job may take. */
-typedef struct shale_admission_options {
-  size_t size;
-  int32_t device;            /* What the ranks run on: SHALE_CPU, SHALE_CUDA. */
-  int64_t hardware_threads;  /* Of its CPUs, for all ranks together. 0: as many as this machine has. */
-  int64_t most_ranks;        /* The ranks that it has room for. 0: any number. */
-  int64_t budget_bytes;      /* What it has for the arena of one rank. 0: no limit. A job may set a smaller one. */
-  int64_t host_budget_bytes; /* The same for what one rank offloads to host memory. */
-  int64_t vocabulary;        /* Of the data, which are not read. 0: not known; then the job must say it. */
-  double seconds;            /* Time that planning may take. 0: 10. */
-  int64_t memory_bytes;      /* Memory that it may take. 0: 1 GiB. */
-  int64_t job_bytes;         /* The longest job, overrides included. 0: 16 KiB. */
-  shale_stop stop;           /* Ends the call. 0: nobody does. */
-} shale_admission_options;
-
-/* Plan a job within these limits, whatever the job is, and open no file and no device. `options` may be NULL. The first
- * takes the text of a job, or a binary one (proto/job.proto), of `job_bytes` bytes. The second takes a job of this
- * program, and `model` as shale_plan_create does; what model->build itself takes is not limited. Use the first for what
- * others wrote, because shale_job_parse has no limits and reads the files that a job names.
- *
- * A job that is invalid or does not fit has a verdict, too. SHALE_CANCELLED, SHALE_DEADLINE_EXCEEDED (the time limit)
- * and SHALE_RESOURCE_EXHAUSTED (the job is too long, or planning it could take too much memory) say that there is none.
- */
-SHALE_API shale_code shale_admit(const char* job, size_t job_bytes, const char* const* overrides, size_t override_count,
-                                 const shale_admission_options* options, shale_admission* admission,
-                                 shale_error* error);
-SHALE_API shale_code shale_admit_job(shale_job job, const struct shale_model* model,
-                                     const shale_admission_options* options, shale_admission* admission,
-                                     shale_error* error);
-
-/* Verdicts, with the numbers of proto/plan.proto. */
-enum { SHALE_FITS = 1, SHALE_DOES_NOT_FIT = 2, SHALE_INVALID = 3 };
-
-/* Bytes are those of one rank. They are 0 if the job was not planned. */
-typedef struct shale_admission_summary {
-  size_t size;
-  int32_t verdict;
-  int64_t arena_bytes; /* What the job needs; if it does not fit, at least. */
-  int64_t host_bytes;  /* What it offloads to host memory. */
-  int64_t ways_out;    /* How many settings there are with which a job would fit that does not. */
-  /* Not 0: the search for them reached the time limit. There may be more. */
-  int32_t search_ended_early;
-} shale_admission_summary;
-SHALE_API shale_code shale_admission_get_summary(shale_admission admission, shale_admission_summary* summary,
-                                                 shale_error* error);
-
-/* The forms of a verdict. */
-enum {
-  SHALE_ADMISSION_TEXT = 0, /* For people. If the job is invalid, a line for each error. */
-  SHALE_ADMISSION_JSON = 1, /* As `plan --json` writes it, without the program of a step. */
-  SHALE_ADMISSION_PROTO = 2 /* The same as a binary shale.proto.Plan (proto/plan.proto), of *needed - 1 bytes. */
-};
-SHALE_API shale_code shale_admission_text(shale_admission admission, int32_t form, char* buffer, size_t capacity,
-                                          size_t* needed, shale_error* error);
-
-/* Settings with which a job would fit. The texts live until the admission is freed. */
-typedef struct shale_way_out {
-  size_t size;
-  const char* const* overrides; /* As shale_job_load, shale_job_parse and shale_admit take them. */
-  size_t override_count;
-  int64_t arena_bytes; /* What one rank then needs. */
-  int64_t host_bytes;
-  double recompute_flops; /* What one rank then recomputes in one step. */
-  const char* caveat;     /* What else changes: "the CPU updates". Empty: the training computes the same. */
-} shale_way_out;
-/* Describes way out `index`, 0 <= index < ways_out. */
-SHALE_API shale_code shale_admission_get_way_out(shale_admission admission, int64_t index, shale_way_out* way_out,
-                                                 shale_error* error);
-SHALE_API shale_code shale_admission_free(shale_admission admission, shale_error* error);
-
-/* ---- Checks of a job before a long run ---- */
-
-typedef uint64_t shale_verification;
-
-enum {
-  SHALE_CHECK_HOLDS = 0,
-  SHALE_CHECK_FAILS = 1,
-  SHALE_CHECK_NOT_RUN = 2 /* The job has nothing that it could check, or this machine cannot run it. */
-};
-
-/* One check. The texts live until the verification is freed; those that on_check gets, until it returns. */
-typedef struct shale_check {
-  size_t size;
-  const char* name;    /* What was compared: "4 micro-batches". */
-  const char* against; /* With what: "one batch of 16". */
-  int32_t outcome;     /* SHALE_CHECK_HOLDS and those after it. */
-  double difference;   /* The largest that was found. */
-  double tolerance;    /* The largest that is allowed. 0: all bits must be the same. */
-  const char* remark;  /* What is to blame, or why the check was not run, or what it covered. May be empty. */
-} shale_check;
-
-typedef struct shale_verify_options {
-  size_t size;
-  const struct shale_model* model; /* As in shale_trainer_options. */
-  /* As in shale_trainer_options. Samples are read, twice unless the data are in_order: then they are no longer at their
-   * start when the function returns. */
-  const struct shale_data* data;
-  double seconds;               /* About how long all checks may take. 0: 60. */
-  const char* temporary_folder; /* Where a folder is made, and removed again. NULL: the system's for such files. */
-  shale_stop stop;              /* Ends the call before the next step. 0: nobody does. */
-  void (*on_check)(void* user, const shale_check* check); /* Called with each check as it ends. May be NULL. */
-  void* on_check_user;
-} shale_verify_options;
-
-/* Runs small trials of the job with its own model, data and backend, and checks that gradients, divisions of a step,
- * saves, data and memory are what they should be. tools/manual/jobs.md lists the checks. Trains nothing, and writes
- * nothing into the folders of the job. A check that fails is no error: the verification says which, and what is to
- * blame. Errors are those of shale_trainer_create, and SHALE_CANCELLED. `options` may be NULL. */
-SHALE_API shale_code shale_verify(shale_job job, const shale_verify_options* options, shale_verification* verification,
-                                  shale_error* error);
-
-typedef struct shale_verification_summary {
-  size_t size;
-  int32_t passed; /* Not 0: no check failed. */
-  int64_t checks;
-  int64_t failed;
-  int64_t not_run;
-  double seconds;
-} shale_verification_summary;
-SHALE_API shale_code shale_verification_get_summary(shale_verification verification,
-                                                    shale_verification_summary* summary, shale_error* error);
-/* Describes check `index`, 0 <= index < checks. */
-SHALE_API shale_code shale_verification_get_check(shale_verification verification, int64_t index, shale_check* check,
-                                                  shale_error* error);
-/* Returns the table of all checks with their remarks, and what was made smaller than the job. */
-SHALE_API shale_code shale_verification_text(shale_verification verification, char* buffer, size_t capacity,
-                                             size_t* needed, shale_error* error);
-SHALE_API shale_code shale_verification_free(shale_verification verification, shale_error* error);
-
 /* ---- Training ---- */
 
 typedef uint64_t shale_trainer;
@@ -484,59 +349,11 @@ SHALE_API shale_code shale_trainer_generate(shale_trainer trainer, const int32_t
 /* Frees the trainer. Does not save. SHALE_DATA_LOSS says which places of telemetry.sinks missed events. */
 SHALE_API shale_code shale_trainer_free(shale_trainer trainer, shale_error* error);
 
-/* ---- Trained weights ---- */
-
-typedef uint64_t shale_generator;
-
-/* Loads a model. `folder` is a checkpoint, or a folder of checkpoints (shale_trainer_options.checkpoint_folder, or
- * checkpoints/ in the folder of a run), whose newest intact one is taken. `model` is the model of a run whose program
- * brought it; else NULL. */
-SHALE_API shale_code shale_generator_create(const char* folder, const struct shale_model* model,
-                                            shale_generator* generator, shale_error* error);
-/* Does the same for a checkpoint that holds adapters alone and whose base was moved: reads the base from the Hugging
- * Face folder `base_folder`. NULL: from where the run had it. SHALE_FAILED_PRECONDITION says that the weights there are
- * not those on which the adapters were trained. Since version 6. */
-SHALE_API shale_code shale_generator_create_with_base(const char* folder, const struct shale_model* model,
-                                                      const char* base_folder, shale_generator* generator,
-                                                      shale_error* error);
-/* Makes tokens of text, and text of tokens, with the tokenizer.json in a folder from now on: a Hugging Face folder, or
- * hf/ in the folder of a run. Without one, each byte is a token, if the model was trained like that. Since version 5.
- */
-SHALE_API shale_code shale_generator_set_tokenizer(shale_generator generator, const char* folder, shale_error* error);
-/* Returns the tokens of a text. Buffer, capacity and needed count tokens. */
-SHALE_API shale_code shale_generator_encode(shale_generator generator, const char* text, int32_t* tokens,
-                                            size_t capacity, size_t* needed, shale_error* error);
-/* Does the same as shale_trainer_generate with these weights. */
-SHALE_API shale_code shale_generator_generate(shale_generator generator, const int32_t* prompt, size_t prompt_tokens,
-                                              int64_t count, const shale_sampling* sampling,
-                                              int32_t (*on_token)(void* user, int32_t token), void* user,
-                                              shale_error* error);
-/* Continues a text: draws up to `count` tokens after `prompt`, and calls `on_text` with each piece of text as soon as
- * it is certain. A piece has `bytes` bytes and a NUL behind them, whole characters, and no special token. The text ends
- * where one of the `stop_count` texts in `stops` begins, of which nothing is shown however many tokens it comes in;
- * with a token that the tokenizer's folder says ends a text; or early, if `on_text` does not return 0. Since version 5.
- */
-SHALE_API shale_code shale_generator_generate_text(shale_generator generator, const char* prompt, int64_t count,
-                                                   const shale_sampling* sampling, const char* const* stops,
-                                                   size_t stop_count,
-                                                   int32_t (*on_text)(void* user, const char* text, size_t bytes),
-                                                   void* user, shale_error* error);
-SHALE_API shale_code shale_generator_free(shale_generator generator, shale_error* error);
-
-/* The types of exported weights. */
-enum { SHALE_F32 = 0, SHALE_BF16 = 1, SHALE_F16 = 2 };
-/* Writes all parameters of a checkpoint to a safetensors file, under the engine's names. `folder` is as above. */
-SHALE_API shale_code shale_export_parameters(const char* folder, int32_t type, const char* file, shale_error* error);
-/* Does the same with the base of adapters in another folder, as shale_generator_create_with_base does. Since version 6.
- */
-SHALE_API shale_code shale_export_parameters_with_base(const char* folder, const char* base_folder, int32_t type,
-                                                       const char* file, shale_error* error);
-/* Writes the adapters of a checkpoint as a folder that PEFT loads on top of their base: adapter_config.json and
- * adapter_model.safetensors. The folder `out` must not exist, or be empty. Does not read the base. Since version 6. */
-SHALE_API shale_code shale_export_adapter(const char* folder, int32_t type, const char* out, shale_error* error);
-
 #ifdef __cplusplus
 }
 #endif
+
+#include "shale_admission.h"
+#include "shale_weights.h"
 
 #endif /* SHALE_ENGINE_C_SHALE_H_ */
