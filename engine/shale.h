@@ -9,57 +9,40 @@
 #pragma once
 
 // A job: the settings of a run, read from a file or from text, and checked.
-#include "engine/config/data_facts.h"
-#include "engine/config/job_error.h"
-#include "engine/config/parse.h"
-#include "engine/config/print.h"
-#include "engine/config/set_model.h"
+#include "engine/api/job.h"
 
 // A plan: every default decided, and the memory of one rank to the byte, before anything is allocated.
-#include "engine/planner/admission.h"
-#include "engine/planner/resolve_job.h"
-#include "engine/report/plan_message.h"
-#include "engine/report/plan_text.h"
+#include "engine/api/plan.h"
+#include "engine/api/plan_text.h"
 
 // Devices.
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
 
 // A model of your own: the builder of graphs, and its layers.
-#include "engine/graph/builder.h"
-#include "engine/graph/layers.h"
-#include "engine/graph/parameter.h"
-#include "engine/model/custom_model.h"
+#include "engine/api/graph_builder.h"
+#include "engine/api/layers.h"
+#include "engine/api/model.h"
 
 // Data of your own.
-#include "engine/data/data_source.h"
-#include "engine/data/pull_source.h"
+#include "engine/api/data_source.h"
 
 // Training.
-#include "engine/train/trainer.h"
-#include "engine/train/trainer_options.h"
-#include "engine/train/trainer_parts.h"
+#include "engine/api/trainer.h"
+#include "engine/api/trainer_options.h"
+#include "engine/api/trainer_parts.h"
 
 // Checks of a job before a long run.
-#include "engine/verify/report.h"
-#include "engine/verify/verify.h"
+#include "engine/api/verify.h"
 
 // What a run tells those who watch it.
-#include "engine/events/event.h"
-#include "engine/events/event_queue.h"
-#include "engine/events/event_writer.h"
+#include "engine/api/events.h"
 
 // Trained weights: checkpoints, exports, generation. ExportHf leaves adapters out. To merge them into the weights, give
 // it a reader that calls MergedWeights::Read; to write them alone, call ExportHfAdapter.
-#include "engine/checkpoint/export_parameters.h"
-#include "engine/checkpoint/newest.h"
-#include "engine/checkpoint/reader.h"
-#include "engine/generate/generator.h"
-#include "engine/generate/sampler.h"
-#include "engine/hugging_face/adapter_folder.h"
-#include "engine/hugging_face/base.h"
-#include "engine/hugging_face/export.h"
-#include "engine/hugging_face/merged_weights.h"
-#include "engine/planner/generation_size.h"
+#include "engine/api/checkpoint.h"
+#include "engine/api/export.h"
+#include "engine/api/generator.h"
+#include "engine/api/sampler.h"
 
 // SHALE_RETURN_IF_ERROR and SHALE_ASSIGN_OR_RETURN.
 #include "kernels/check.h"

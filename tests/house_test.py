@@ -90,7 +90,33 @@ _MAY_INCLUDE = {
 }
 
 
+def api_owners():
+    """Returns the package of each public header (engine/api): that of the library whose BUILD names it."""
+    owners = {}
+    for folder, _, names in os.walk(os.path.join(_ROOT, "engine")):
+        if "BUILD" in names:
+            with open(os.path.join(folder, "BUILD"), encoding="utf-8") as file:
+                for name in re.findall(r'"//engine/api:(\w+\.h)"', file.read()):
+                    owners["engine/api/" + name] = os.path.relpath(folder, _ROOT)
+    return owners
+
+
+_API_OWNERS = api_owners()
+# What public headers include besides each other, Abseil and the standard library: what completes a type that they pass
+# on, such as Job, without making its members public.
+_COMPLETING = {
+    "engine/checkpoint/base_values.h", "engine/checkpoint/manifest.h", "engine/checkpoint/safetensors.h",
+    "engine/checkpoint/shard_header.h", "engine/config/job.h", "engine/data/token_source.h",
+    "engine/graph/frozen_weights.h", "engine/graph/graph.h", "engine/hugging_face/copied_files.h", "engine/io/file.h",
+    "engine/io/file_system.h", "engine/memory/machine.h", "engine/model/adapter.h", "engine/model/config.h",
+    "engine/planner/job_plan.h", "engine/planner/refusal.h", "engine/runtime/backend.h", "engine/runtime/host_share.h",
+    "engine/tokenize/text_progress.h", "kernels/tensor.h", "sharding/comm/control_plane.h", "sharding/comm/store.h",
+}
+
+
 def package(path):
+    if path in _API_OWNERS:
+        return _API_OWNERS[path]
     parts = path.split("/")[:-1]
     if parts and parts[0] in _TOPS:
         return "/".join(parts[:2])
@@ -196,12 +222,20 @@ class HouseTest(unittest.TestCase):
                 wrong[arrow].append(f"{path} includes {included}")
         self.assertFalse(wrong, "\n".join(f"{arrow}: {', '.join(where)}" for arrow, where in wrong.items()))
 
+    def test_public_headers_include_little_else(self):
+        exists = set(self.files).__contains__
+        headers = [path for path in self.files if path.startswith("engine/api/") and path.endswith(".h")]
+        self.assertLess(len(headers), 20)
+        self.assertEqual(sorted(_API_OWNERS), headers, "a public header belongs to the library that defines it")
+        included = {name for path in headers for name in included_files(path, self.read(path), exists)}
+        self.assertEqual(sorted(included - set(headers)), sorted(_COMPLETING))
+
     def test_examples_use_the_public_headers_alone(self):
         exists = set(self.files).__contains__
         wrong = [f"{path} includes {included}" for path in self.files
                  if path.startswith("tools/examples/") and path.endswith(_SOURCES)
                  for included in included_files(path, self.read(path), exists)
-                 if included not in ("engine/shale.h", "engine/processes/job_processes.h")
+                 if included not in ("engine/shale.h", "engine/api/job_processes.h")
                  and not included.startswith("tools/examples/")]
         self.assertFalse(wrong, "\n".join(wrong))
 
@@ -225,7 +259,7 @@ class HouseTest(unittest.TestCase):
                      '#include "../memory/plan.h"', '#include "engine/step/../memory/plan.h"'):
             self.assertEqual(len(wrong_includes("engine/step/compile.cc", f"// x\n{line}\n", exists)), 1, line)
         for line in ('#include "emit.h"', '#include <memory>', '#include "nlohmann/json.hpp"', '#include <sys/stat.h>',
-                     '#include "engine/step/emit.h"', '#include "engine/graph/builder.h"',
+                     '#include "engine/step/emit.h"', '#include "engine/api/graph_builder.h"',
                      '// See #include "engine/memory/plan.h"'):
             self.assertEqual(wrong_includes("engine/step/compile.cc", line, exists), [], line)
         # A name without the package is that of the file beside, which belongs to the package.

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/checkpoint/newest.h"
+#include "engine/api/checkpoint.h"
 
 namespace shale {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
 
 namespace shale {
 

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/checkpoint/newest.h"
+#include "engine/api/checkpoint.h"
 #include "engine/evaluate/evaluator.h"
 #include "engine/io/file.h"
 #include "engine/io/json_lines.h"

@@ -1,6 +1,6 @@
 // export: writes the model of a run as a Hugging Face folder, or as one plain safetensors file.
 
-#include "engine/hugging_face/export.h"
+#include "engine/api/export.h"
 
 #include <unistd.h>
 
@@ -14,14 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint/export_parameters.h"
-#include "engine/checkpoint/newest.h"
-#include "engine/checkpoint/reader.h"
+#include "engine/api/checkpoint.h"
+#include "engine/api/job.h"
 #include "engine/checkpoint/run_paths.h"
-#include "engine/config/parse.h"
-#include "engine/hugging_face/adapter_folder.h"
-#include "engine/hugging_face/base.h"
-#include "engine/hugging_face/merged_weights.h"
 #include "engine/hugging_face/staged_folder.h"
 #include "engine/io/file.h"
 #include "engine/text/quote.h"

@@ -1,4 +1,6 @@
 // plan: prints what a job would need, without running it and without its data.
+#include "engine/api/plan.h"
+
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -10,20 +12,16 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "engine/backends/job_backend.h"
-#include "engine/config/data_facts.h"
+#include "engine/api/backend.h"
+#include "engine/api/job.h"
+#include "engine/api/plan_text.h"
 #include "engine/config/file_remarks.h"
-#include "engine/config/parse.h"
-#include "engine/planner/admission.h"
 #include "engine/planner/fit.h"
-#include "engine/planner/resolve_job.h"
 #include "engine/program/program.h"
 #include "engine/program/work_limits.h"
 #include "engine/report/explain.h"
 #include "engine/report/memory_snapshot.h"
 #include "engine/report/plan_html.h"
-#include "engine/report/plan_message.h"
-#include "engine/report/plan_text.h"
 #include "engine/report/timeline.h"
 #include "engine/runtime/backend.h"
 #include "engine/text/numbers.h"

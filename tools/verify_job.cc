@@ -8,10 +8,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "engine/backends/job_backend.h"
-#include "engine/config/parse.h"
+#include "engine/api/backend.h"
+#include "engine/api/job.h"
+#include "engine/api/verify.h"
 #include "engine/text/numbers.h"
-#include "engine/verify/verify.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
 

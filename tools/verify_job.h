@@ -1,4 +1,4 @@
-// `train --verify`: runs the checks of engine/verify/verify.h on a job, in the place of training it.
+// `train --verify`: runs the checks of engine/api/verify.h on a job, in the place of training it.
 #pragma once
 
 #include <atomic>

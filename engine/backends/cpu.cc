@@ -1,7 +1,7 @@
 // Defines the functions of job_backend.h for programs that run on CPUs alone.
+#include "engine/api/backend.h"
 #include "engine/backends/cpu_jobs.h"
 #include "engine/backends/cpu_products_choice.h"
-#include "engine/backends/job_backend.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -1,8 +1,8 @@
 // Defines the functions of job_backend.h for programs that run on CPUs or GPUs.
+#include "engine/api/backend.h"
 #include "engine/backends/cpu_jobs.h"
 #include "engine/backends/cpu_products_choice.h"
 #include "engine/backends/cuda_jobs.h"
-#include "engine/backends/job_backend.h"
 #include "engine/runtime/hardware_threads.h"
 
 namespace shale {

@@ -18,7 +18,7 @@ CpuBackendOptions CpuOptionsOf(const Job& job, int64_t hardware_threads);
 // SHALE_MAX_CPU_ISA is set to an unknown instruction set (kernels/cpu/instruction_set.h).
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuJobBackend(const Job& job);
 
-// See PlanningMachine (engine/backends/job_backend.h).
+// See PlanningMachine (engine/api/backend.h).
 absl::StatusOr<Machine> CpuPlanningMachine(const Job& job, int64_t hardware_threads);
 
 }  // namespace shale

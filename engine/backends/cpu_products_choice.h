@@ -12,7 +12,7 @@ namespace shale {
 // neither variable is an absolute path.
 std::string UserCacheFolder();
 
-// See DecideCpuProducts (engine/backends/job_backend.h). Makes `cache_folder` if it is missing. It gets a file for each
+// See DecideCpuProducts (engine/api/backend.h). Makes `cache_folder` if it is missing. It gets a file for each
 // kind of processor and dtype, which holds the name of the choice. An empty name stands for a folder that cannot be
 // written.
 absl::StatusOr<std::string> DecideCpuJobProducts(Job& job, const std::string& cache_folder);

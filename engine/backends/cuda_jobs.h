@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
 #include "engine/config/job.h"
 #include "engine/runtime/backend.h"
 #include "kernels/op_backend.h"
@@ -25,10 +25,10 @@ using HostOpsFactory = std::function<std::unique_ptr<Ops>(int64_t ranks)>;
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, HostOpsFactory create_host_ops,
                                                               const BackendPlace& place = {});
 
-// See PrepareEnvironment (engine/backends/job_backend.h).
+// See PrepareEnvironment (engine/api/backend.h).
 void PrepareCudaJobEnvironment(const Job& job);
 
-// See PlanningMachine (engine/backends/job_backend.h).
+// See PlanningMachine (engine/api/backend.h).
 absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, HostOpsFactory create_host_ops, int64_t hardware_threads);
 
 }  // namespace shale

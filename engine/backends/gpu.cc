@@ -1,6 +1,6 @@
 // Defines the functions of job_backend.h for programs that run on GPUs alone.
+#include "engine/api/backend.h"
 #include "engine/backends/cuda_jobs.h"
-#include "engine/backends/job_backend.h"
 #include "engine/runtime/hardware_threads.h"
 #include "kernels/check.h"
 #include "kernels/cpu/instruction_set.h"

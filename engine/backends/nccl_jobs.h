@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
 #include "engine/config/job.h"
 #include "engine/runtime/cuda_backend.h"
 #include "kernels/device/cuda/runtime.h"

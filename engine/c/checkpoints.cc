@@ -2,8 +2,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "engine/api/checkpoint.h"
 #include "engine/c/calls.h"
-#include "engine/checkpoint/newest.h"
 #include "kernels/check.h"
 
 namespace shale::c {

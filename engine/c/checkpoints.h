@@ -3,7 +3,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "engine/checkpoint/reader.h"
+#include "engine/api/checkpoint.h"
 
 namespace shale::c {
 

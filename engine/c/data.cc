@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/api/data_source.h"
 #include "engine/c/calls.h"
-#include "engine/data/pull_source.h"
 #include "kernels/check.h"
 
 namespace shale::c {

@@ -5,8 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/api/data_source.h"
 #include "engine/c/shale.h"
-#include "engine/data/data_source.h"
 
 namespace shale::c {
 

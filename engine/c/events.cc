@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/api/events.h"
 #include "engine/events/event_json.h"
-#include "engine/events/event_writer.h"
 #include "engine/text/quote.h"
 #include "kernels/check.h"
 

@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/api/events.h"
 #include "engine/c/shale.h"
 #include "engine/config/job.h"
-#include "engine/events/event.h"
-#include "engine/events/event_queue.h"
 #include "engine/train/run_sinks.h"
 
 namespace shale::c {

@@ -8,10 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/api/job.h"
 #include "engine/c/calls.h"
 #include "engine/c/shale.h"
-#include "engine/config/parse.h"
-#include "engine/config/print.h"
 #include "kernels/check.h"
 
 namespace shale::c {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "absl/status/statusor.h"
+#include "engine/api/sampler.h"
 #include "engine/c/shale.h"
-#include "engine/generate/sampler.h"
 
 namespace shale::c {
 

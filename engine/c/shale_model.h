@@ -73,7 +73,7 @@ SHALE_API void shale_builder_end_unit(shale_builder builder, int32_t output);
 SHALE_API void shale_builder_end_last_unit(shale_builder builder);
 
 /* Layers. Each returns a new tensor of the current unit. `name` is its name in the unit, which patterns of jobs match.
- * engine/graph/layers.h says more about each. */
+ * engine/api/layers.h says more about each. */
 
 /* weight[inputs[t]] + positions[t mod S]: [T, C]. */
 SHALE_API int32_t shale_layer_embedding(shale_builder builder, int32_t weight_VC, int32_t positions_PC);

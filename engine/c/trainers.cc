@@ -13,7 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
+#include "engine/api/trainer_options.h"
 #include "engine/c/calls.h"
 #include "engine/c/data.h"
 #include "engine/c/events.h"
@@ -22,10 +25,7 @@
 #include "engine/c/model.h"
 #include "engine/c/plans.h"
 #include "engine/c/shale.h"
-#include "engine/config/print.h"
 #include "engine/runtime/backend.h"
-#include "engine/train/trainer.h"
-#include "engine/train/trainer_options.h"
 #include "kernels/check.h"
 
 namespace shale::c {

@@ -5,13 +5,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/api/data_source.h"
+#include "engine/api/trainer.h"
 #include "engine/c/calls.h"
 #include "engine/c/events.h"
 #include "engine/c/handles.h"
 #include "engine/c/shale.h"
-#include "engine/data/data_source.h"
 #include "engine/runtime/backend.h"
-#include "engine/train/trainer.h"
 #include "kernels/check.h"
 
 namespace shale::c {

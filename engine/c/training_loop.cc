@@ -11,12 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "engine/api/trainer.h"
 #include "engine/c/calls.h"
 #include "engine/c/data.h"
 #include "engine/c/sampling.h"
 #include "engine/c/shale.h"
 #include "engine/c/trainers.h"
-#include "engine/train/trainer.h"
 #include "kernels/check.h"
 
 namespace shale::c {

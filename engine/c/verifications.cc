@@ -9,7 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
+#include "engine/api/data_source.h"
+#include "engine/api/verify.h"
 #include "engine/c/calls.h"
 #include "engine/c/data.h"
 #include "engine/c/handles.h"
@@ -18,9 +20,7 @@
 #include "engine/c/shale.h"
 #include "engine/c/stops.h"
 #include "engine/c/trainers.h"
-#include "engine/data/data_source.h"
 #include "engine/runtime/backend.h"
-#include "engine/verify/verify.h"
 #include "kernels/check.h"
 
 namespace shale::c {

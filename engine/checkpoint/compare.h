@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/api/checkpoint.h"
 #include "engine/checkpoint/manifest.h"
-#include "engine/checkpoint/reader.h"
 
 namespace shale {
 

@@ -1,11 +1,10 @@
-#include "engine/checkpoint/export_parameters.h"
-
 #include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "engine/api/checkpoint.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -1,9 +1,8 @@
-#include "engine/checkpoint/newest.h"
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/api/checkpoint.h"
 #include "engine/checkpoint/saved_file.h"
 #include "engine/checkpoint/store.h"
 #include "kernels/check.h"

@@ -1,10 +1,9 @@
-#include "engine/checkpoint/reader.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "engine/api/checkpoint.h"
 #include "engine/checkpoint/framing.h"
 #include "engine/checkpoint/saved_file.h"
 #include "kernels/check.h"

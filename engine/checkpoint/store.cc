@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "engine/checkpoint/reader.h"
+#include "engine/api/checkpoint.h"
 #include "engine/io/file.h"
 #include "kernels/check.h"
 

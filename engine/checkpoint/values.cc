@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint/reader.h"
+#include "engine/api/checkpoint.h"
 #include "engine/text/elements.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"

@@ -1,10 +1,9 @@
-#include "engine/config/data_facts.h"
-
 #include <optional>
 #include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/api/job.h"
 #include "engine/config/data_errors.h"
 #include "engine/data/data_format.h"
 #include "engine/tokenize/prepared_text.h"

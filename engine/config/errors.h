@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "engine/config/job_error.h"
+#include "engine/api/job.h"
 
 namespace shale {
 

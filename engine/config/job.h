@@ -1,7 +1,7 @@
 // A training run as plain copyable values: the settings of a job file, with every default that follows from the file
-// filled in. proto/job.proto documents the fields at length. engine/config/parse.h makes a Job from a file.
+// filled in. proto/job.proto documents the fields at length. engine/api/job.h makes a Job from a file.
 //
-// A program that embeds the engine may fill in a Job itself and call ValidateJob (engine/config/parse.h) to check it.
+// A program that embeds the engine may fill in a Job itself and call ValidateJob (engine/api/job.h) to check it.
 #pragma once
 
 #include <algorithm>
@@ -296,7 +296,7 @@ inline int ThreadsPerRank(const RuntimeConfig& runtime, int64_t ranks, int64_t h
 
 struct Job {
   std::string name = "shale";
-  ModelConfig model;      // SetModel (engine/config/set_model.h) sets a model that the program brings.
+  ModelConfig model;      // SetModel (engine/api/job.h) sets a model that the program brings.
   std::string hf_folder;  // A Hugging Face folder of the same model with the initial weights. Empty: random weights.
   std::string adapter_folder;  // A PEFT folder with the initial values of the model's adapters. Empty: see Initializer.
   DataConfig data;

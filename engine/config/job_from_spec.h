@@ -7,7 +7,7 @@
 namespace shale {
 
 // Returns the job that `spec` describes, with all defaults that follow from the spec filled in. Settings that depend on
-// the data or on the machine stay open (engine/planner/resolve_job.h decides them). Settings that contradict each other
+// the data or on the machine stay open (engine/api/plan.h decides them). Settings that contradict each other
 // are kept: CheckRules (engine/config/rules.h) reports them. REQUIRES: CheckFields (engine/config/ranges.h) has checked
 // `spec`.
 Job JobFromSpec(const proto::Job& spec);

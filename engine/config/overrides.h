@@ -1,4 +1,4 @@
-// Applies overrides of single fields (path=value), which engine/config/parse.h describes.
+// Applies overrides of single fields (path=value), which engine/api/job.h describes.
 #pragma once
 
 #include <string>

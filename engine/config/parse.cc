@@ -1,5 +1,3 @@
-#include "engine/config/parse.h"
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -10,12 +8,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/api/job.h"
 #include "engine/config/errors.h"
 #include "engine/config/job_from_spec.h"
 #include "engine/config/mix.h"
 #include "engine/config/model_spec.h"
 #include "engine/config/overrides.h"
-#include "engine/config/print.h"
 #include "engine/config/ranges.h"
 #include "engine/config/rules.h"
 #include "engine/config/text_check.h"

@@ -1,7 +1,6 @@
-#include "engine/config/print.h"
-
 #include <variant>
 
+#include "engine/api/job.h"
 #include "engine/config/mix.h"
 #include "engine/config/model_spec.h"
 #include "engine/config/proto_enums.h"

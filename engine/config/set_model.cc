@@ -1,9 +1,7 @@
-#include "engine/config/set_model.h"
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/data/data_source.h"
+#include "engine/api/data_source.h"
 #include "engine/data/sample_order.h"
 #include "engine/data/token_source.h"
 #include "kernels/integers.h"

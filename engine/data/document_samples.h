@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/api/data_source.h"
 #include "engine/data/data_enums.h"
-#include "engine/data/data_source.h"
 #include "engine/data/documents.h"
 #include "engine/data/documents_report.h"
 #include "engine/data/token_source.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/api/data_source.h"
 #include "engine/data/data_enums.h"
-#include "engine/data/data_source.h"
 #include "engine/data/sample_order.h"
 
 namespace shale {

@@ -1,9 +1,8 @@
-#include "engine/data/pull_source.h"
-
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "engine/api/data_source.h"
 #include "engine/data/guarded.h"
 #include "kernels/check.h"
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "engine/data/data_source.h"
+#include "engine/api/data_source.h"
 #include "engine/data/token_source.h"
 
 namespace shale {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/data/data_source.h"
+#include "engine/api/data_source.h"
 #include "engine/io/crc32c.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"

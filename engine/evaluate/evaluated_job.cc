@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/job.h"
 #include "engine/checkpoint/run_paths.h"
-#include "engine/config/parse.h"
 #include "engine/generate/weights_only.h"
 #include "engine/io/file.h"
 #include "kernels/check.h"

@@ -7,8 +7,8 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "engine/api/job.h"
 #include "engine/checkpoint/run_paths.h"
-#include "engine/config/parse.h"
 #include "engine/generate/next_tokens.h"
 #include "engine/generate/weights_only.h"
 #include "engine/graph/data_needs.h"

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/backends/job_backend.h"
-#include "engine/checkpoint/newest.h"
+#include "engine/api/backend.h"
+#include "engine/api/checkpoint.h"
 #include "engine/config/job.h"
 #include "engine/evaluate/answers.h"
 #include "engine/evaluate/evaluated_job.h"

@@ -1,6 +1,6 @@
-#include "engine/events/event.h"
-
 #include <chrono>
+
+#include "engine/api/events.h"
 
 namespace shale {
 

@@ -1,7 +1,7 @@
 // Turns events into messages (proto/events.proto) and into lines of JSON.
 #pragma once
 
-#include "engine/events/event.h"
+#include "engine/api/events.h"
 #include "engine/io/json_lines.h"
 #include "proto/events.pb.h"
 

@@ -1,10 +1,9 @@
-#include "engine/events/event_queue.h"
-
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <utility>
 
+#include "engine/api/events.h"
 #include "kernels/check.h"
 
 namespace shale {

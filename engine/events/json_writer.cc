@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/events.h"
 #include "engine/events/event_json.h"
-#include "engine/events/event_writer.h"
 #include "engine/io/file.h"
 #include "kernels/check.h"
 

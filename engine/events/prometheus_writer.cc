@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "engine/events/event_writer.h"
+#include "engine/api/events.h"
 #include "engine/io/file.h"
 #include "kernels/check.h"
 

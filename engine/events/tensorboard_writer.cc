@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/events/event_writer.h"
+#include "engine/api/events.h"
 #include "engine/io/crc32c.h"
 #include "engine/io/file.h"
 #include "kernels/check.h"

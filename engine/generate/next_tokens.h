@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "engine/generate/sampler.h"
+#include "engine/api/sampler.h"
 #include "engine/generate/sequences.h"
 
 namespace shale {

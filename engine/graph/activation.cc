@@ -1,6 +1,6 @@
 #include "kernels/ops/activation.h"
 
-#include "engine/graph/layers.h"
+#include "engine/api/layers.h"
 
 namespace shale {
 

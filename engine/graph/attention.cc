@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "engine/graph/layers.h"
+#include "engine/api/layers.h"
 #include "kernels/ops/rope.h"
 
 namespace shale {

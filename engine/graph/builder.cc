@@ -1,11 +1,10 @@
-#include "engine/graph/builder.h"
-
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/graph_builder.h"
 #include "engine/text/pattern.h"
 #include "kernels/check.h"
 #include "kernels/ops/flat.h"

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/graph/builder.h"
+#include "engine/api/graph_builder.h"
 #include "engine/text/pattern.h"
 
 namespace shale {

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/graph/builder.h"
+#include "engine/api/graph_builder.h"
 #include "kernels/check.h"
 #include "kernels/ops/flat.h"
 

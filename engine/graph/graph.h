@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/graph/parameter.h"
+#include "engine/api/model.h"
 #include "engine/graph/target_weights.h"
 #include "kernels/op.h"
 

@@ -1,5 +1,5 @@
 #include "absl/strings/str_cat.h"
-#include "engine/graph/layers.h"
+#include "engine/api/layers.h"
 #include "kernels/ops/norm.h"
 
 namespace shale {

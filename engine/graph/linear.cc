@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "engine/graph/layers.h"
+#include "engine/api/layers.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/matmul.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "engine/graph/layers.h"
+#include "engine/api/layers.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/matmul.h"

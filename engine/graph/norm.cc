@@ -1,7 +1,7 @@
 #include "kernels/ops/norm.h"
 
 #include "absl/strings/str_cat.h"
-#include "engine/graph/layers.h"
+#include "engine/api/layers.h"
 #include "kernels/ops/flat.h"
 
 namespace shale {

@@ -1,5 +1,5 @@
 #include "absl/strings/str_cat.h"
-#include "engine/graph/layers.h"
+#include "engine/api/layers.h"
 
 namespace shale {
 namespace {

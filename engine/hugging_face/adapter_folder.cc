@@ -1,7 +1,6 @@
-#include "engine/hugging_face/adapter_folder.h"
-
 #include <vector>
 
+#include "engine/api/export.h"
 #include "engine/hugging_face/adapter_config.h"
 #include "engine/hugging_face/layout.h"
 #include "engine/hugging_face/staged_folder.h"

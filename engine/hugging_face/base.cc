@@ -1,5 +1,3 @@
-#include "engine/hugging_face/base.h"
-
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -7,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "engine/api/export.h"
 #include "engine/hugging_face/weights.h"
 #include "kernels/check.h"
 

@@ -1,4 +1,4 @@
-#include "engine/hugging_face/export.h"
+#include "engine/api/export.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,9 +1,8 @@
-#include "engine/hugging_face/merged_weights.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/export.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/api/export.h"
 #include "engine/checkpoint/safetensors.h"
-#include "engine/hugging_face/export.h"
 #include "engine/hugging_face/layout.h"
 
 namespace shale {

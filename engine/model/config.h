@@ -3,7 +3,7 @@
 // (CustomModel).
 //
 // engine/config makes them from a job file (proto/job.proto documents each field at length). A program that embeds the
-// engine may fill them in itself; ValidateJob (engine/config/parse.h) checks them.
+// engine may fill them in itself; ValidateJob (engine/api/job.h) checks them.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "engine/model/custom_model.h"
+#include "engine/api/model.h"
 
 namespace shale {
 

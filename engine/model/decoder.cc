@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "engine/graph/layers.h"
+#include "engine/api/layers.h"
 #include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "kernels/ops/activation.h"

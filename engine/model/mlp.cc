@@ -1,5 +1,5 @@
 #include "absl/strings/str_cat.h"
-#include "engine/graph/layers.h"
+#include "engine/api/layers.h"
 #include "engine/model/model.h"
 #include "kernels/ops/activation.h"
 

@@ -1,5 +1,5 @@
 // The models of the engine. Each function builds a graph from a configuration with the public GraphBuilder
-// (engine/graph/builder.h).
+// (engine/api/graph_builder.h).
 //
 // To add a model, write one more function like these: declare groups and parameters, build the units in order, end with
 // LinearCrossEntropy or MeanSquaredError. Every ModelGraph can be trained. Jobs reach it through BuildModel. A program
@@ -9,7 +9,7 @@
 #include <variant>
 
 #include "absl/status/statusor.h"
-#include "engine/graph/builder.h"
+#include "engine/api/graph_builder.h"
 #include "engine/model/config.h"
 
 namespace shale {

@@ -1,12 +1,10 @@
-#include "engine/planner/admission.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "engine/config/parse.h"
-#include "engine/config/print.h"
+#include "engine/api/job.h"
+#include "engine/api/plan.h"
 #include "engine/planner/limits.h"
 #include "engine/text/numbers.h"
 #include "kernels/check.h"

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/api/plan.h"
 #include "engine/config/job.h"
 #include "engine/graph/graph.h"
-#include "engine/planner/generation_size.h"
 #include "engine/program/work_limits.h"
 
 namespace shale {

@@ -1,5 +1,5 @@
 // Plans a validated job before it starts: decides its programs, the addresses of their buffers, and the bytes that they
-// need. To run a job or to show its plan, use ResolveJob (engine/planner/resolve_job.h), which decides everything else
+// need. To run a job or to show its plan, use ResolveJob (engine/api/plan.h), which decides everything else
 // too.
 #pragma once
 
@@ -9,18 +9,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/api/graph_builder.h"
 #include "engine/config/job.h"
-#include "engine/graph/builder.h"
 #include "engine/memory/host_plan.h"
 #include "engine/memory/machine.h"
 #include "engine/memory/plan.h"
-#include "engine/planner/generation_size.h"
 #include "engine/planner/refusal.h"
 #include "engine/program/work_limits.h"
 #include "engine/step/compile.h"
 #include "kernels/op_backend.h"
 
 namespace shale {
+
+struct GenerationSize;
 
 // A program of a job with its graph, its addresses and its waits. Holds no references. May be moved, but not while an
 // executor uses it, because the executor borrows program and plan.

@@ -1,10 +1,9 @@
-#include "engine/planner/resolve_job.h"
-
 #include <optional>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
+#include "engine/api/plan.h"
 #include "kernels/check.h"
 
 namespace shale {

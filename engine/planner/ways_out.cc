@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 #include "engine/step/combination.h"
 #include "engine/step/segments.h"
 

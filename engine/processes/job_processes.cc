@@ -1,4 +1,4 @@
-#include "engine/processes/job_processes.h"
+#include "engine/api/job_processes.h"
 
 #include <algorithm>
 #include <chrono>
@@ -14,9 +14,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "engine/api/backend.h"
+#include "engine/api/job.h"
 #include "engine/backends/gloo_groups.h"
-#include "engine/backends/job_backend.h"
-#include "engine/config/print.h"
 #include "engine/io/crc32c.h"
 #include "engine/io/file.h"
 #include "engine/io/json_lines.h"

@@ -12,8 +12,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/api/job_processes.h"
+#include "engine/api/trainer.h"
+#include "engine/api/trainer_options.h"
 #include "engine/config/job.h"
-#include "engine/processes/job_processes.h"
 #include "engine/processes/start_lines.h"
 #include "engine/runtime/backend.h"
 #include "engine/tokenize/text_progress.h"
@@ -21,8 +23,6 @@
 #include "engine/train/run.h"
 #include "engine/train/run_folder.h"
 #include "engine/train/run_sinks.h"
-#include "engine/train/trainer.h"
-#include "engine/train/trainer_options.h"
 
 namespace shale {
 

@@ -7,9 +7,8 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "engine/api/job.h"
 #include "engine/checkpoint/run_paths.h"
-#include "engine/config/parse.h"
-#include "engine/config/print.h"
 #include "engine/io/file.h"
 #include "engine/launch/world.h"
 #include "engine/train/peak_flops.h"

@@ -5,12 +5,12 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "engine/api/job_processes.h"
+#include "engine/api/trainer_options.h"
 #include "engine/config/job.h"
-#include "engine/processes/job_processes.h"
 #include "engine/runtime/backend.h"
 #include "engine/train/resume.h"
 #include "engine/train/run_folder.h"
-#include "engine/train/trainer_options.h"
 
 namespace shale {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
-#include "engine/events/event.h"
+#include "engine/api/events.h"
 
 namespace shale {
 

@@ -1,7 +1,7 @@
 #include <map>
 #include <string>
 
-#include "engine/report/plan_message.h"
+#include "engine/api/plan_text.h"
 #include "engine/report/plan_proto.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"

@@ -1,11 +1,10 @@
-#include "engine/report/plan_message.h"
-
 #include <array>
 #include <cstdint>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/str_replace.h"
+#include "engine/api/plan_text.h"
 #include "engine/planner/summary.h"
 #include "engine/program/lifetimes.h"
 #include "engine/program/operands.h"

@@ -1,7 +1,7 @@
-// The message of a plan, inside engine/report. engine/report/plan_message.h is what other packages use.
+// The message of a plan, inside engine/report. engine/api/plan_text.h is what other packages use.
 #pragma once
 
-#include "engine/report/plan_message.h"
+#include "engine/api/plan_text.h"
 #include "proto/plan.pb.h"
 
 namespace shale {

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/checkpoint/reader.h"
+#include "engine/api/checkpoint.h"
 #include "engine/memory/plan.h"
 #include "engine/runtime/local_ranks.h"
 #include "engine/state/rank_state.h"

@@ -9,7 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "engine/checkpoint/reader.h"
+#include "engine/api/checkpoint.h"
 #include "engine/checkpoint/shard_writer.h"
 #include "engine/memory/plan.h"
 #include "engine/runtime/executor.h"

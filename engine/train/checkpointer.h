@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/checkpoint/reader.h"
+#include "engine/api/checkpoint.h"
+#include "engine/api/events.h"
 #include "engine/checkpoint/store.h"
-#include "engine/events/event.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/local_ranks.h"
 #include "engine/state/local_state.h"

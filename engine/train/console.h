@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/train/trainer.h"
+#include "engine/api/trainer.h"
 
 namespace shale {
 

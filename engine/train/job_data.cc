@@ -9,7 +9,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 #include "engine/data/document_samples.h"
 #include "engine/data/mixed_samples.h"
 #include "engine/data/token_samples.h"

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/api/data_source.h"
+#include "engine/api/job.h"
 #include "engine/checkpoint/manifest.h"
-#include "engine/config/data_facts.h"
 #include "engine/config/job.h"
 #include "engine/data/batch_loader.h"
-#include "engine/data/data_source.h"
 #include "engine/graph/data_needs.h"
 #include "engine/tokenize/text_progress.h"
 

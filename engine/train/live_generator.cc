@@ -1,6 +1,6 @@
+#include "engine/api/trainer_parts.h"
 #include "engine/generate/next_tokens.h"
 #include "engine/train/run_health.h"
-#include "engine/train/trainer_parts.h"
 #include "kernels/check.h"
 
 namespace shale {

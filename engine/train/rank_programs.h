@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/api/plan.h"
+#include "engine/api/trainer_options.h"
 #include "engine/generate/sequences.h"
-#include "engine/planner/resolve_job.h"
 #include "engine/runtime/local_ranks.h"
 #include "engine/runtime/profiler_ranges.h"
-#include "engine/train/trainer_options.h"
 
 namespace shale {
 

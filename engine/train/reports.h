@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "engine/events/event.h"
+#include "engine/api/events.h"
 #include "engine/graph/target_weights.h"
 #include "engine/runtime/host_items.h"
 

@@ -6,11 +6,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/api/checkpoint.h"
+#include "engine/api/trainer_options.h"
 #include "engine/checkpoint/manifest.h"
-#include "engine/checkpoint/reader.h"
 #include "engine/config/job.h"
 #include "engine/graph/graph.h"
-#include "engine/train/trainer_options.h"
 #include "sharding/comm/control_plane.h"
 
 namespace shale {

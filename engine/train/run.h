@@ -5,8 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "engine/api/trainer.h"
 #include "engine/train/run_folder.h"
-#include "engine/train/trainer.h"
 
 namespace shale {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "engine/events/event.h"
+#include "engine/api/events.h"
 #include "engine/runtime/local_ranks.h"
 #include "sharding/comm/control_plane.h"
 

@@ -5,7 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "engine/events/event_writer.h"
+#include "engine/api/events.h"
 #include "engine/io/file.h"
 #include "engine/text/numbers.h"
 #include "kernels/check.h"

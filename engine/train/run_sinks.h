@@ -7,9 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "engine/api/events.h"
 #include "engine/config/job.h"
-#include "engine/events/event.h"
-#include "engine/events/event_queue.h"
 
 namespace shale {
 

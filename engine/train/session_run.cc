@@ -1,7 +1,7 @@
 // The run of a session: its steps, and what happens between them.
 #include <string>
 
-#include "engine/config/print.h"
+#include "engine/api/job.h"
 #include "engine/train/session.h"
 #include "kernels/check.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/events/event.h"
+#include "engine/api/events.h"
 #include "engine/train/step_warnings.h"
 #include "engine/train/straggler_monitor.h"
 #include "sharding/comm/control_plane.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/events/event.h"
+#include "engine/api/events.h"
 
 namespace shale {
 

@@ -1,4 +1,4 @@
-#include "engine/train/trainer.h"
+#include "engine/api/trainer.h"
 
 #include <utility>
 

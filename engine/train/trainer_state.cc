@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/api/trainer_parts.h"
 #include "engine/state/local_state.h"
 #include "engine/train/run_health.h"
-#include "engine/train/trainer_parts.h"
 #include "kernels/check.h"
 
 namespace shale {

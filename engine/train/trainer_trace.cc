@@ -4,11 +4,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "engine/api/trainer_options.h"
+#include "engine/api/trainer_parts.h"
 #include "engine/io/file.h"
 #include "engine/runtime/local_ranks.h"
 #include "engine/runtime/trace.h"
-#include "engine/train/trainer_options.h"
-#include "engine/train/trainer_parts.h"
 #include "kernels/check.h"
 #include "sharding/comm/control_plane.h"
 

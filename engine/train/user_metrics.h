@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "engine/events/event.h"
+#include "engine/api/events.h"
 
 namespace shale {
 

@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/api/verify.h"
 #include "engine/config/job.h"
-#include "engine/verify/report.h"
 #include "engine/verify/small_job.h"
 #include "engine/verify/trial_run.h"
 

@@ -1,8 +1,8 @@
 // Checks the gradients of a job's model against differences of its loss.
 #pragma once
 
+#include "engine/api/verify.h"
 #include "engine/verify/division_checks.h"
-#include "engine/verify/report.h"
 
 namespace shale {
 

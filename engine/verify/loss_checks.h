@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "engine/api/verify.h"
 #include "engine/verify/division_checks.h"
-#include "engine/verify/report.h"
 #include "engine/verify/trial_run.h"
 
 namespace shale {

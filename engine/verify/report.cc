@@ -1,11 +1,10 @@
-#include "engine/verify/report.h"
-
 #include <algorithm>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/api/verify.h"
 #include "engine/text/layout.h"
 #include "engine/text/numbers.h"
 

@@ -13,8 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/api/data_source.h"
 #include "engine/data/batch_loader.h"
-#include "engine/data/data_source.h"
 
 namespace shale {
 

@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/api/trainer.h"
 #include "engine/config/job.h"
 #include "engine/runtime/backend.h"
-#include "engine/train/trainer.h"
 #include "engine/verify/distance.h"
 #include "engine/verify/samples.h"
 

@@ -1,4 +1,4 @@
-#include "engine/verify/verify.h"
+#include "engine/api/verify.h"
 
 #include <stdlib.h>
 
@@ -12,10 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "engine/config/parse.h"
-#include "engine/config/set_model.h"
+#include "engine/api/job.h"
+#include "engine/api/plan.h"
 #include "engine/graph/data_needs.h"
-#include "engine/planner/resolve_job.h"
 #include "engine/train/job_data.h"
 #include "engine/verify/division_checks.h"
 #include "engine/verify/gradient_check.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/train/trainer.h"
+#include "engine/api/trainer.h"
 #include "gtest/gtest.h"
 
 namespace shale::testing {

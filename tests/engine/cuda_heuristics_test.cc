@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/train/trainer.h"
+#include "engine/api/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/cublaslt/cublaslt_matmuls.h"

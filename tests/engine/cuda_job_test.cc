@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/backend.h"
+#include "engine/api/trainer.h"
 #include "engine/backends/attention_options.h"
-#include "engine/backends/job_backend.h"
 #include "engine/runtime/cuda_backend.h"
 #include "engine/runtime/nvtx_ranges.h"
-#include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/backends.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 #include "engine/runtime/cuda_backend.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/host/host_matmuls.h"

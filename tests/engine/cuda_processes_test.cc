@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/trainer.h"
 #include "engine/backends/nccl_groups.h"
-#include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"

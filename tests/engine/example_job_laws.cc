@@ -14,10 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/config/parse.h"
-#include "engine/config/set_model.h"
-#include "engine/data/data_source.h"
-#include "engine/train/trainer.h"
+#include "engine/api/data_source.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
 #include "gtest/gtest.h"
 #include "tests/engine/example_models.h"
 #include "tests/engine/job_harness.h"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/config/parse.h"
-#include "engine/generate/generator.h"
-#include "engine/train/trainer.h"
+#include "engine/api/generator.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
 #include "gtest/gtest.h"
 #include "tests/engine/copied_state.h"
 #include "tests/engine/reference_backend.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/graph/layers.h"
+#include "engine/api/layers.h"
 #include "kernels/ops/activation.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/law_support.h"

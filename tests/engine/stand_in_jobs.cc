@@ -1,4 +1,4 @@
-// Defines the functions of engine/backends/job_backend.h for programs that train on a GPU which is not there: the CUDA
+// Defines the functions of engine/api/backend.h for programs that train on a GPU which is not there: the CUDA
 // backend on stand-ins for CUDA, cuDNN and NCCL, with matmuls by the reference ops. Processes on one host share the
 // GPU. SHALE_TEST_GPUS (default 1) says how many there are, SHALE_TEST_NCCL (default 22809) which version of NCCL.
 #include <cstdio>
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
 #include "engine/backends/nccl_jobs.h"
 #include "engine/runtime/cuda_backend.h"
 #include "engine/runtime/hardware_threads.h"

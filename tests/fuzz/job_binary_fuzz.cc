@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 #include "google/protobuf/text_format.h"
 #include "kernels/check.h"
 #include "proto/job.pb.h"

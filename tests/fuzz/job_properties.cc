@@ -3,8 +3,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/config/parse.h"
-#include "engine/config/print.h"
+#include "engine/api/job.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 #include "kernels/check.h"
 #include "tests/fuzz/job_properties.h"
 #include "tests/fuzz/properties.h"

@@ -3,7 +3,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 #include "tests/fuzz/job_properties.h"
 #include "tests/fuzz/properties.h"
 

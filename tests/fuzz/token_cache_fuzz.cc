@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "engine/data/data_source.h"
+#include "engine/api/data_source.h"
 #include "engine/data/document_samples.h"
 #include "engine/data/token_source.h"
 #include "engine/tokenize/bpe_trainer.h"

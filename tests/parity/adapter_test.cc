@@ -10,11 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/export.h"
 #include "engine/hugging_face/adapter_config.h"
-#include "engine/hugging_face/adapter_folder.h"
 #include "engine/hugging_face/config.h"
-#include "engine/hugging_face/export.h"
-#include "engine/hugging_face/merged_weights.h"
 #include "engine/hugging_face/weights.h"
 #include "tests/engine/job_harness.h"
 #include "tests/parity/golden_folder.h"

@@ -6,8 +6,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "engine/api/job.h"
 #include "engine/checkpoint/safetensors.h"
-#include "engine/config/parse.h"
 #include "tests/engine/job_harness.h"
 #include "tests/parity/golden_folder.h"
 

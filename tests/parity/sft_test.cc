@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/backends/job_backend.h"
-#include "engine/config/parse.h"
+#include "engine/api/backend.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
 #include "engine/data/document_samples.h"
 #include "engine/hugging_face/strict_json.h"
 #include "engine/io/file.h"
 #include "engine/train/job_tokens.h"
-#include "engine/train/trainer.h"
 #include "tests/engine/io/temp_folder.h"
 
 namespace shale {

@@ -1,7 +1,5 @@
-// Measures what planning hostile jobs takes (engine/planner/admission.h): seconds, of them those of the processor, and
+// Measures what planning hostile jobs takes (engine/api/plan.h): seconds, of them those of the processor, and
 // memory. Each job has a process of its own.
-#include "engine/planner/admission.h"
-
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,7 +8,8 @@
 #include <cstdlib>
 
 #include "absl/time/clock.h"
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
+#include "engine/api/plan.h"
 #include "engine/text/numbers.h"
 #include "tools/bench/hostile_jobs.h"
 #include "tools/command_line.h"

@@ -1,6 +1,8 @@
 // Measures how fast checkpoints are written and read, compared with plain files of the same size on the same disk, and
 // how much an asynchronous save slows training down.
 
+#include "engine/api/checkpoint.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -14,15 +16,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "engine/backends/job_backend.h"
-#include "engine/checkpoint/reader.h"
+#include "engine/api/backend.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/checkpoint/store.h"
-#include "engine/config/parse.h"
 #include "engine/io/file.h"
 #include "engine/io/file_system.h"
 #include "engine/state/local_state.h"
-#include "engine/train/trainer.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
 

@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 #include "engine/io/file.h"
 #include "kernels/check.h"
 #include "tools/bench/embedding_contestants.h"

@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
 #include "engine/c/shale.h"
-#include "engine/config/parse.h"
 #include "engine/data/token_samples.h"
-#include "engine/train/trainer.h"
 #include "kernels/check.h"
 
 namespace shale {

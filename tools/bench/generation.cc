@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/generate/sequences.h"
 #include "engine/hugging_face/config.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
 #include "engine/launch/world.h"
 #include "engine/runtime/backend.h"
 #include "tools/bench/comm.h"

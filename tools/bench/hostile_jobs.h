@@ -1,4 +1,4 @@
-// Jobs that make planning work as hard as a job of its length can (engine/planner/admission.h).
+// Jobs that make planning work as hard as a job of its length can (engine/api/plan.h).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
 #include "tools/bench/gpu.h"
 
 namespace shale {

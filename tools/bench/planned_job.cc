@@ -2,9 +2,8 @@
 
 #include <memory>
 
-#include "engine/backends/job_backend.h"
-#include "engine/config/data_facts.h"
-#include "engine/config/parse.h"
+#include "engine/api/backend.h"
+#include "engine/api/job.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/planner/resolve_job.h"
+#include "engine/api/plan.h"
 
 namespace shale {
 

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
 #include "engine/planner/summary.h"
 #include "engine/runtime/local_ranks.h"
 #include "engine/state/local_state.h"

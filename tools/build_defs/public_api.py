@@ -112,7 +112,7 @@ def macros(text):
 def public_api(root):
     """Returns the list as text."""
     with open(os.path.join(root, "engine/shale.h"), encoding="utf-8") as file:
-        headers = re.findall(r'#include "([^"]+)"', file.read()) + ["engine/processes/job_processes.h"]
+        headers = re.findall(r'#include "([^"]+)"', file.read()) + ["engine/api/job_processes.h"]
     lines = []
     for header in sorted(headers):
         with open(os.path.join(root, header), encoding="utf-8") as file:

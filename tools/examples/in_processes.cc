@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/processes/job_processes.h"
+#include "engine/api/job_processes.h"
 #include "engine/shale.h"
 
 namespace {

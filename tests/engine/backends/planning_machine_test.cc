@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
 #include "engine/planner/job_plan.h"
 #include "engine/runtime/hardware_threads.h"
 #include "gtest/gtest.h"

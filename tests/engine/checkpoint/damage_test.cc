@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint/reader.h"
+#include "engine/api/checkpoint.h"
 #include "engine/checkpoint/verify.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

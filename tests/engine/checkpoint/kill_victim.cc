@@ -16,9 +16,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/backends/job_backend.h"
-#include "engine/config/parse.h"
-#include "engine/train/trainer.h"
+#include "engine/api/backend.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
 #include "kernels/check.h"
 #include "tests/engine/io/faulty_file_system.h"
 

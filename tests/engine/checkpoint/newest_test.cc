@@ -1,10 +1,9 @@
-#include "engine/checkpoint/newest.h"
-
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/checkpoint.h"
 #include "engine/checkpoint/framing.h"
 #include "engine/checkpoint/store.h"
 #include "gmock/gmock.h"

@@ -1,6 +1,4 @@
 // Tests that written checkpoints are read back, and that checkpoints whose files contradict each other are refused.
-#include "engine/checkpoint/reader.h"
-
 #include <unistd.h>
 
 #include <cstring>
@@ -11,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/api/checkpoint.h"
 #include "engine/checkpoint/framing.h"
 #include "engine/checkpoint/verify.h"
 #include "engine/io/crc32c.h"

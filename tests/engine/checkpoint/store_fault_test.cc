@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/checkpoint/reader.h"
+#include "engine/api/checkpoint.h"
 #include "engine/checkpoint/shard_writer.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/checkpoint/store.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint/reader.h"
+#include "engine/api/checkpoint.h"
 #include "engine/io/folder_lock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

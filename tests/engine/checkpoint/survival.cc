@@ -5,7 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint/reader.h"
+#include "engine/api/checkpoint.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/checkpoint/store.h"
 #include "engine/io/file.h"

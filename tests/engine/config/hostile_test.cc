@@ -3,8 +3,7 @@
 #include <random>
 #include <string>
 
-#include "engine/config/parse.h"
-#include "engine/config/print.h"
+#include "engine/api/job.h"
 #include "engine/text/utf8.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"

@@ -3,8 +3,7 @@
 #include <map>
 #include <string>
 
-#include "engine/config/parse.h"
-#include "engine/config/print.h"
+#include "engine/api/job.h"
 #include "engine/model/config.h"
 #include "gtest/gtest.h"
 

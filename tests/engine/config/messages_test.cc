@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 #include "gtest/gtest.h"
 #include "tests/engine/config/specs.h"
 

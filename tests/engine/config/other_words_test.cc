@@ -2,8 +2,7 @@
 #include "engine/config/other_words.h"
 
 #include "absl/strings/str_cat.h"
-#include "engine/config/parse.h"
-#include "engine/config/print.h"
+#include "engine/api/job.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/config/specs.h"

@@ -1,4 +1,4 @@
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 #include "gtest/gtest.h"
 #include "tests/engine/config/specs.h"
 

@@ -1,6 +1,5 @@
 // Tests the defaults, and that the text of a resolved job parses back to an equal job.
-#include "engine/config/parse.h"
-#include "engine/config/print.h"
+#include "engine/api/job.h"
 #include "engine/optimizer/optimizer.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"

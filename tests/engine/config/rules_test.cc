@@ -1,6 +1,6 @@
 // Tests that fields are refused that are each in range but contradict each other.
 #include "absl/strings/str_cat.h"
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/config/specs.h"

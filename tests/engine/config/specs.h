@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 
 namespace shale {
 

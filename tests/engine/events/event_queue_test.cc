@@ -1,5 +1,3 @@
-#include "engine/events/event_queue.h"
-
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -9,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "engine/api/events.h"
 #include "gtest/gtest.h"
 
 namespace shale {

@@ -1,5 +1,3 @@
-#include "engine/events/event_writer.h"
-
 #include <unistd.h>
 
 #include <cstdint>
@@ -11,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "engine/api/events.h"
 #include "engine/io/crc32c.h"
 #include "engine/io/file.h"
 #include "gmock/gmock.h"

@@ -1,4 +1,4 @@
-#include "engine/generate/generator.h"
+#include "engine/api/generator.h"
 
 #include <unistd.h>
 
@@ -8,12 +8,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
 #include "engine/checkpoint/run_paths.h"
-#include "engine/config/parse.h"
-#include "engine/config/print.h"
 #include "engine/io/file.h"
-#include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

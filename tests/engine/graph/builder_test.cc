@@ -1,13 +1,12 @@
-#include "engine/graph/builder.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/graph_builder.h"
+#include "engine/api/layers.h"
 #include "engine/graph/data_needs.h"
-#include "engine/graph/layers.h"
 #include "engine/model/model.h"
 
 namespace shale {

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "engine/graph/layers.h"
+#include "engine/api/layers.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/rope.h"
 

@@ -1,5 +1,5 @@
 // An exported folder appears whole or not at all, and reads back bit for bit.
-#include "engine/hugging_face/export.h"
+#include "engine/api/export.h"
 
 #include <bit>
 #include <cmath>

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/hugging_face/export.h"
+#include "engine/api/export.h"
 #include "engine/model/config.h"
 
 namespace shale::testing {

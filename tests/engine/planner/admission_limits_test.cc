@@ -1,11 +1,11 @@
-// Tests that hostile jobs cost no more memory than engine/planner/admission.h says, whatever they ask for.
+// Tests that hostile jobs cost no more memory than engine/api/plan.h says, whatever they ask for.
 #include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
-#include "engine/planner/admission.h"
+#include "engine/api/plan.h"
 #include "gtest/gtest.h"
 #include "tests/engine/planner/counted_memory.h"
 #include "tests/engine/planner/planner_jobs.h"

@@ -1,6 +1,4 @@
 // Tests the verdicts on jobs of others, what would make them fit, and that any thread can end the search.
-#include "engine/planner/admission.h"
-
 #include <atomic>
 #include <memory>
 #include <string>
@@ -12,8 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "engine/config/parse.h"
-#include "engine/config/print.h"
+#include "engine/api/job.h"
+#include "engine/api/plan.h"
 #include "gtest/gtest.h"
 #include "tests/engine/planner/planner_jobs.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 #include "engine/planner/job_plan.h"
 #include "gtest/gtest.h"
 #include "tests/engine/planner/planner_jobs.h"

@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 #include "engine/planner/trial.h"
 #include "engine/text/numbers.h"
 #include "gtest/gtest.h"

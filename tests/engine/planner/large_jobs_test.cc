@@ -9,11 +9,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/api/job.h"
+#include "engine/api/plan.h"
 #include "engine/backends/attention_options.h"
-#include "engine/config/data_facts.h"
-#include "engine/config/parse.h"
 #include "engine/config/ranges.h"
-#include "engine/planner/resolve_job.h"
 #include "engine/planner/summary.h"
 #include "engine/text/numbers.h"
 #include "gtest/gtest.h"

@@ -1,5 +1,3 @@
-#include "engine/planner/resolve_job.h"
-
 #include <unistd.h>
 
 #include <fstream>
@@ -7,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/config/parse.h"
-#include "engine/config/print.h"
+#include "engine/api/job.h"
+#include "engine/api/plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/planner/planner_jobs.h"

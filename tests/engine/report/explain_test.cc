@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "engine/graph/layers.h"
+#include "engine/api/layers.h"
 #include "engine/planner/summary.h"
 #include "engine/text/numbers.h"
 #include "gtest/gtest.h"

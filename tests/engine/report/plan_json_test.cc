@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/api/plan_text.h"
 #include "engine/planner/summary.h"
-#include "engine/report/plan_message.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/engine/planner/planner_jobs.h"

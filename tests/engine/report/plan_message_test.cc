@@ -1,6 +1,4 @@
 // Tests the messages of verdicts, which are their JSON, and the JSON of a job that fits and of one that does not.
-#include "engine/report/plan_message.h"
-
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -8,7 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "engine/planner/admission.h"
+#include "engine/api/plan.h"
+#include "engine/api/plan_text.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "proto/plan.pb.h"

@@ -1,4 +1,4 @@
-#include "engine/report/plan_text.h"
+#include "engine/api/plan_text.h"
 
 #include <string>
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/data/data_source.h"
+#include "engine/api/data_source.h"
 #include "engine/data/document_samples.h"
 #include "engine/data/token_samples.h"
 #include "engine/io/folder_lock.h"

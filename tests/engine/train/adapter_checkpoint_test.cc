@@ -10,9 +10,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "engine/generate/generator.h"
-#include "engine/hugging_face/base.h"
-#include "engine/hugging_face/export.h"
+#include "engine/api/export.h"
+#include "engine/api/generator.h"
 #include "engine/model/adapter.h"
 #include "tests/engine/train/bytes_read.h"
 #include "tests/engine/train/resume_fixture.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/config/parse.h"
-#include "engine/train/trainer.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
 #include "kernels/device/device.h"
 #include "tests/engine/reference_backend.h"
 

@@ -17,15 +17,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "engine/backends/job_backend.h"
-#include "engine/checkpoint/newest.h"
+#include "engine/api/backend.h"
+#include "engine/api/checkpoint.h"
+#include "engine/api/export.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
 #include "engine/checkpoint/staging.h"
-#include "engine/config/parse.h"
 #include "engine/hugging_face/config.h"
-#include "engine/hugging_face/export.h"
 #include "engine/hugging_face/weights.h"
 #include "engine/io/file.h"
-#include "engine/train/trainer.h"
 
 namespace shale {
 

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "engine/generate/generator.h"
+#include "engine/api/generator.h"
 #include "gmock/gmock.h"
 #include "kernels/ops/loss.h"
 #include "tests/engine/io/faulty_file_system.h"

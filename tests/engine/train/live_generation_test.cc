@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_join.h"
-#include "engine/generate/generator.h"
+#include "engine/api/generator.h"
 #include "gmock/gmock.h"
 #include "tests/engine/train/own_data.h"
 #include "tests/engine/train/resume_fixture.h"

@@ -15,10 +15,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "engine/backends/job_backend.h"
-#include "engine/config/parse.h"
-#include "engine/data/pull_source.h"
-#include "engine/train/trainer.h"
+#include "engine/api/backend.h"
+#include "engine/api/data_source.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
 
 namespace shale {
 

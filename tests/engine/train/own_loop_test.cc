@@ -2,7 +2,7 @@
 #include <fstream>
 #include <limits>
 
-#include "engine/events/event.h"
+#include "engine/api/events.h"
 #include "gmock/gmock.h"
 #include "tests/engine/train/own_data.h"
 

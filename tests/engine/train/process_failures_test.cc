@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/trainer.h"
 #include "engine/checkpoint/store.h"
 #include "engine/io/file.h"
-#include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/processes_fixture.h"

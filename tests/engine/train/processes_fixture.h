@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/data_source.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
 #include "engine/checkpoint/store.h"
-#include "engine/config/parse.h"
-#include "engine/data/data_source.h"
 #include "engine/io/file.h"
 #include "engine/runtime/cpu_backend.h"
-#include "engine/train/trainer.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"
 #include "sharding/comm/in_process.h"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/data/data_source.h"
-#include "engine/train/trainer.h"
+#include "engine/api/data_source.h"
+#include "engine/api/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/processes_fixture.h"

@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/backends/job_backend.h"
-#include "engine/checkpoint/reader.h"
+#include "engine/api/backend.h"
+#include "engine/api/checkpoint.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
 #include "engine/checkpoint/store.h"
-#include "engine/config/parse.h"
-#include "engine/config/set_model.h"
 #include "engine/io/file.h"
 #include "engine/train/resume.h"
-#include "engine/train/trainer.h"
 
 namespace shale {
 

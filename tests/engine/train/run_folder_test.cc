@@ -12,8 +12,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/job.h"
 #include "engine/checkpoint/run_paths.h"
-#include "engine/config/print.h"
 #include "engine/io/file.h"
 #include "engine/tokenize/tokenizer_folder.h"
 #include "gmock/gmock.h"

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/backends/job_backend.h"
+#include "engine/api/backend.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
 #include "engine/checkpoint/store.h"
-#include "engine/config/parse.h"
-#include "engine/train/trainer.h"
 #include "gtest/gtest.h"
 #include "tests/engine/io/temp_folder.h"
 

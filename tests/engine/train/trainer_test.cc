@@ -1,5 +1,5 @@
 // Tests the API for embedders, from a job's text to trained weights.
-#include "engine/train/trainer.h"
+#include "engine/api/trainer.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "engine/backends/job_backend.h"
-#include "engine/config/parse.h"
+#include "engine/api/backend.h"
+#include "engine/api/job.h"
 #include "engine/runtime/hardware_threads.h"
 #include "tests/engine/data/llmc_bytes.h"
 #include "tests/engine/io/process_resources.h"

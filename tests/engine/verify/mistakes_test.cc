@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/data/data_source.h"
+#include "engine/api/data_source.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/norm.h"

@@ -1,8 +1,7 @@
-#include "engine/verify/report.h"
-
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/verify.h"
 
 namespace shale {
 namespace {

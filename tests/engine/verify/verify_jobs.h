@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/config/parse.h"
-#include "engine/verify/verify.h"
+#include "engine/api/job.h"
+#include "engine/api/verify.h"
 
 namespace shale::testing {
 

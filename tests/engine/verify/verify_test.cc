@@ -1,5 +1,5 @@
 // Verify finds nothing wrong with jobs of every kind, and leaves nothing behind.
-#include "engine/verify/verify.h"
+#include "engine/api/verify.h"
 
 #include <gmock/gmock.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/pull_source.h"
+#include "engine/api/data_source.h"
 #include "kernels/ops/embedding.h"
 #include "tests/engine/io/temp_folder.h"
 #include "tests/engine/train/own_data.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <variant>
 
-#include "engine/config/parse.h"
+#include "engine/api/job.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cudnn/attention_pieces.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"

@@ -1,23 +1,53 @@
-// CustomModel: a model that a program brings itself.
+// The parameters of a model, as its graph has them.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/graph/frozen_weights.h"
 
 namespace shale {
 
-struct GraphOptions;  // engine/graph/builder.h
+using ParameterId = int;
+using GroupId = int;
+
+// How a parameter is initialized.
+struct Initializer {
+  enum class Kind { kNormal, kOnes, kZeros, kUniform };
+  Kind kind = Kind::kNormal;
+  double standard_deviation = 0;  // Of kNormal and kUniform, whose mean is 0.
+  bool operator==(const Initializer&) const = default;
+};
+
+struct Parameter {
+  std::string name;
+  std::vector<int64_t> shape;
+  Initializer initializer;
+  GroupId group = -1;
+  bool frozen = false;  // Not trained: keeps its first value and has no gradient.
+  // How its weights are stored. Other than kAsComputed only if it is frozen and that differs from the compute dtype.
+  FrozenWeights stored = FrozenWeights::kAsComputed;
+  int64_t elements() const {
+    int64_t n = 1;
+    for (int64_t d : shape) n *= d;
+    return n;
+  }
+};
+
+// CustomModel: a model that a program brings itself.
+
+struct GraphOptions;  // engine/api/graph_builder.h
 struct ModelGraph;    // engine/graph/graph.h
 
-// Builds the graph of a model, with a GraphBuilder of these options (engine/graph/builder.h).
+// Builds the graph of a model, with a GraphBuilder of these options (engine/api/graph_builder.h).
 using ModelFunction = std::function<absl::StatusOr<ModelGraph>(const GraphOptions&)>;
 
-// A model that the program brings itself. TrainerOptions::model (engine/train/trainer_options.h) and SetModel
-// (engine/config/set_model.h) give it to a job whose file has no `model`.
+// A model that the program brings itself. TrainerOptions::model (engine/api/trainer_options.h) and SetModel
+// (engine/api/job.h) give it to a job whose file has no `model`.
 struct CustomModel {
   // Names the model in plans, messages and checkpoints: letters, digits, '.', '_' and '-', up to 128 of them.
   std::string name;

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/api/data_source.h"
+#include "engine/api/events.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/config/job.h"
-#include "engine/data/data_source.h"
-#include "engine/events/event.h"
 #include "engine/io/file_system.h"
 #include "engine/runtime/backend.h"
 #include "engine/tokenize/text_progress.h"
@@ -54,7 +54,7 @@ struct TrainerOptions {
   // The backend of the job. Required. Borrowed; only Create uses it.
   const Backend* backend = nullptr;
   // The model, if the program brings it. The job must then describe none (ModelFrom::kProgram in
-  // engine/config/parse.h). Empty: the model of the job.
+  // engine/api/job.h). Empty: the model of the job.
   std::optional<CustomModel> model;
   // The data of a job without data.path, and, if there is any, its evaluation data, which must be readable at any
   // position. Null: the data are the files of data.path. Borrowed; must outlive the trainer, or until Trainer::SetData
@@ -88,7 +88,7 @@ struct TrainerOptions {
   // What is shown while text becomes tokens (data.tokenizer).
   TextProgress text_progress;
   TraceOptions trace;
-  // Takes the events of this process (engine/events/event.h), from Create on; null: nobody does. Borrowed; must outlive
+  // Takes the events of this process (engine/api/events.h), from Create on; null: nobody does. Borrowed; must outlive
   // the trainer.
   EventSink* events = nullptr;
   FileSystem* files = &PosixFileSystem();  // Checkpoints are written through it. Borrowed.

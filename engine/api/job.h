@@ -1,3 +1,49 @@
+// One error of a job, in parts, for programs that show errors beside the fields that caused them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/config/job.h"
+#include "engine/data/token_source.h"
+
+namespace shale {
+
+struct JobError {
+  std::string source;   // The file that has the error, or "--set" for an override.
+  int line = 0;         // Of the field, from 1. 0: the source has no lines, or the error belongs to no field.
+  int column = 0;       // From 1; 0 if `line` is 0.
+  std::string path;     // Of the field: "sharding.strategy". Empty: the error belongs to no field.
+  std::string message;  // What was found and what is allowed.
+};
+
+// Finds the settings that a job may leave to its data: the format and the vocabulary.
+
+struct DataFacts {
+  DataFormat format = DataFormat::kByContent;  // kByContent: not known, because the data was not read.
+  int64_t vocabulary = 0;                      // The size that the tokens' encoding implies; 0: not known.
+};
+
+// Returns the facts of opened data.
+DataFacts DataFactsOf(const TokenSource& source);
+
+// Returns the facts that are needed to plan a job. Reads the data only if the job sets neither the vocabulary nor the
+// format TEXT. Returns InvalidArgument, with settings that avoid the read, if that data cannot be read. Errors begin
+// with the path of a field and a colon.
+absl::StatusOr<DataFacts> DataFactsForPlanning(const Job& job);
+
+// Does the same without reading the data, for a job that somebody else wrote. `known` is what the caller knows of the
+// data. Returns InvalidArgument, which begins with a field's path and a colon, if that is not enough.
+absl::StatusOr<DataFacts> DataFactsWithoutReading(const Job& job, const DataFacts& known);
+
+// Sets the format of the data in `job`, if `data` has it, and the vocabulary, if `job` does not set it.
+void ApplyDataFacts(const DataFacts& data, Job& job);
+
 // Turns a job file into a validated Job.
 //
 // The input is textproto (proto/job.proto, message Job) or the same message in binary, at most 1 MiB. Fields that the
@@ -14,24 +60,10 @@
 // All errors are InvalidArgument, except for a file that cannot be read (NotFound, or the system's error). A function
 // that takes `errors` also stores them there in parts, all of them, or nothing if the job is right; null: it does not.
 // Any thread may call these functions.
-#pragma once
-
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "absl/types/span.h"
-#include "engine/config/job.h"
-#include "engine/config/job_error.h"
-
-namespace shale {
 
 // Where the model of a job comes from. With kProgram the job file must not have a `model`, and the model of the
 // returned job is an empty CustomModel until the program gives it one: with TrainerOptions::model, or SetModel
-// (engine/config/set_model.h). With kJobAndData the job must also name its data, because the program has none.
+// (engine/api/job.h). With kJobAndData the job must also name its data, because the program has none.
 enum class ModelFrom { kJob, kProgram, kJobAndData };
 
 // Reads the job at `path`, applies the overrides in order, checks the result and returns it. A file named *.binpb or
@@ -71,5 +103,25 @@ absl::Status ValidateJob(const Job& job, std::vector<JobError>* errors = nullptr
 // Parses and checks a bare model (message ModelSpec) for sequences of `sequence_length` tokens.
 absl::StatusOr<ModelConfig> ParseModelText(absl::string_view text, int64_t sequence_length,
                                            absl::string_view filename = "model");
+
+// Prints a Job as text that parses back to an equal Job.
+
+// The first line of ResolvedJobText.
+inline constexpr char kResolvedJobHead[] = "# The job as it runs: every default is written out.\n";
+
+// Returns the job as textproto, with every default written out and numbers exact to the last bit.
+// ParseJobText(ResolvedJobText(job)) returns an equal job if the job is valid. Leaves out values that are still
+// undecided: a vocabulary that depends on the data, a budget that depends on the machine.
+std::string ResolvedJobText(const Job& job);
+
+// Gives a job the model that a program brings.
+
+// Sets job.model to `model` and validates the job. Leaves the job unchanged after an error. A job that a run recorded
+// keeps its vocabulary, unless `model` sets one. This is how a program plans a job with its own model (ResolveJob); a
+// trainer does it itself if TrainerOptions::model is set.
+//
+// Returns InvalidArgument if the job describes a model itself, or for the errors of ValidateJob; FailedPrecondition if
+// the job was recorded with a model of another name or digest.
+absl::Status SetModel(const CustomModel& model, Job& job);
 
 }  // namespace shale

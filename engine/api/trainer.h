@@ -1,7 +1,7 @@
 // Trainer: the embedding API. Trains the model of a job on the ranks of this process.
 //
 //   SHALE_ASSIGN_OR_RETURN(Job job, LoadJob("job.textproto", {}));
-//   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, CreateBackend(job));  // engine/backends/job_backend.h
+//   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, CreateBackend(job));  // engine/api/backend.h
 //   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
 //                          Trainer::Create(job, {.backend = backend.get(),
 //                                                .checkpoint_folder = "checkpoints",
@@ -26,11 +26,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/api/events.h"
+#include "engine/api/trainer_options.h"
+#include "engine/api/trainer_parts.h"
 #include "engine/config/job.h"
-#include "engine/events/event.h"
 #include "engine/planner/job_plan.h"
-#include "engine/train/trainer_options.h"
-#include "engine/train/trainer_parts.h"
 
 namespace shale {
 

@@ -3,11 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <thread>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace shale {
 
@@ -116,11 +120,76 @@ class EventSink {
  public:
   virtual ~EventSink() = default;
   // Called on the thread that uses the trainer, by one thread at a time. The run waits for it: what may be slow belongs
-  // behind an EventQueue (engine/events/event_queue.h).
+  // behind an EventQueue (engine/api/events.h).
   virtual void Take(const RunEvent& event) = 0;
 };
 
 // Returns the time of an event that happens now.
 double UnixSecondsNow();
+
+// EventWriter: writes the events of a run somewhere outside the process, and may be slow or fail.
+
+// Used by one thread at a time. After an error, the next call may succeed.
+class EventWriter {
+ public:
+  virtual ~EventWriter() = default;
+  virtual absl::Status Write(const RunEvent& event) = 0;
+  // Called after Write when no further event waits. A writer may keep what it has until then.
+  virtual absl::Status Flush() { return absl::OkStatus(); }
+};
+
+// Writes one line of JSON for each event (EventLine) to a file descriptor: a file, a pipe or a socket. Borrows it.
+std::unique_ptr<EventWriter> WriteJsonTo(int fd);
+
+// Appends such lines to the file at `path`. Creates it and its folder if they are missing.
+absl::StatusOr<std::unique_ptr<EventWriter>> WriteJsonFile(const std::string& path);
+
+// Writes the numbers of steps and evaluations to an event file for TensorBoard in `folder`. Creates the folder if it is
+// missing. If a former run wrote there, TensorBoard drops what that run wrote from the first step of this one on.
+absl::StatusOr<std::unique_ptr<EventWriter>> WriteTensorBoard(const std::string& folder);
+
+// Keeps the newest numbers in the file at `path`, in Prometheus' text format, for the text file collector of its node
+// exporter. Each Flush replaces the file as a whole, so that a reader never sees a part of it. Creates its folder if it
+// is missing.
+absl::StatusOr<std::unique_ptr<EventWriter>> WritePrometheus(const std::string& path);
+
+// EventQueue: a sink that never makes the run wait. A thread of its own passes the events on to a writer.
+
+// Holds up to `capacity` events that wait for the writer. If more come, it drops the newest, and counts them. An error
+// of the writer does not end anything either: the first one is kept, and later events are still tried.
+class EventQueue : public EventSink {
+ public:
+  static constexpr int64_t kCapacity = 4096;
+  // How long Close waits for the writer.
+  static constexpr absl::Duration kMostWait = absl::Seconds(5);
+
+  explicit EventQueue(int64_t capacity = kCapacity, absl::Duration most_wait = kMostWait);
+  EventQueue(const EventQueue&) = delete;
+  ~EventQueue() override { Close(); }
+
+  // Begins to write. Events that came before wait for this. Call at most once.
+  void Start(std::unique_ptr<EventWriter> writer);
+
+  // Never waits for the writer. Safe to call from any thread. REQUIRES: not closed.
+  void Take(const RunEvent& event) override;
+
+  // Waits until all events are written, but not longer than `most_wait`; counts those that are not written by then as
+  // dropped. A writer that is stuck, for instance because a file system does not answer, keeps its thread and is
+  // destroyed when it returns. Does nothing if the queue is closed already.
+  void Close();
+
+  // Returns the number of events that were dropped so far.
+  int64_t dropped() const;
+  // Returns the first error of the writer, or OK.
+  absl::Status error() const;
+
+ private:
+  struct Shared;  // What the thread and this object share; lives as long as either.
+  static void WriteEvents(const std::shared_ptr<Shared>& shared, std::unique_ptr<EventWriter> writer);
+
+  const std::shared_ptr<Shared> shared_;
+  const absl::Duration most_wait_;
+  std::thread thread_;
+};
 
 }  // namespace shale

@@ -15,7 +15,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/graph/builder.h"
+#include "engine/api/graph_builder.h"
 #include "kernels/tensor.h"
 
 namespace shale {

@@ -1,7 +1,7 @@
 // Generates tokens with trained weights.
 //
 //   SHALE_ASSIGN_OR_RETURN(std::unique_ptr<Generator> generator,
-//                          Generator::FromRun("runs/quickstart", CreateBackend));  // engine/backends/job_backend.h
+//                          Generator::FromRun("runs/quickstart", CreateBackend));  // engine/api/backend.h
 //   SHALE_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, generator->TextPrompt("The "));
 //   SHALE_RETURN_IF_ERROR(generator->Generate(prompt, 200, {}, [](int32_t token) { ...; return true; }));
 #pragma once
@@ -17,12 +17,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/backends/job_backend.h"
-#include "engine/checkpoint/newest.h"
-#include "engine/checkpoint/reader.h"
+#include "engine/api/backend.h"
+#include "engine/api/checkpoint.h"
+#include "engine/api/plan.h"
+#include "engine/api/sampler.h"
 #include "engine/config/job.h"
-#include "engine/generate/sampler.h"
-#include "engine/planner/generation_size.h"
 
 namespace shale {
 

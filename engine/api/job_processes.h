@@ -17,10 +17,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/api/trainer.h"
+#include "engine/api/trainer_options.h"
 #include "engine/config/job.h"
 #include "engine/runtime/backend.h"
-#include "engine/train/trainer.h"
-#include "engine/train/trainer_options.h"
 
 namespace shale {
 

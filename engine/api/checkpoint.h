@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "engine/checkpoint/base_values.h"
 #include "engine/checkpoint/manifest.h"
+#include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/shard_header.h"
 #include "engine/io/file.h"
 
@@ -128,5 +129,38 @@ class CheckpointValues {
   std::vector<Chunk> cache_;
   int64_t clock_ = 0;
 };
+
+// Finds the newest usable checkpoint of a run, or the best one.
+
+struct NewestCheckpoint {
+  std::string path;                      // Empty if there is no checkpoint at all.
+  std::vector<std::string> passed_over;  // One message per newer, or better, checkpoint that is damaged.
+};
+
+// Calls `use` with the checkpoints in `folder`, newest first, until a call succeeds. Skips a checkpoint if opening it
+// or `use` fails with an error that means damage (DataLoss, InvalidArgument, NotFound), or if it holds another step
+// than its folder's name says. Returns any other error. Returns DataLoss with all reasons if there are checkpoints and
+// every one is damaged.
+absl::StatusOr<NewestCheckpoint> UseNewestCheckpoint(const std::string& folder,
+                                                     absl::FunctionRef<absl::Status(const CheckpointReader&)> use);
+
+// Which checkpoint of a run is meant. The best one has the lowest loss of an evaluation (checkpoint.keep_best).
+enum class WhichCheckpoint { kNewest, kBest };
+// Returns the value that is written "newest" or "best", or InvalidArgument with the allowed ones.
+absl::StatusOr<WhichCheckpoint> ParseWhichCheckpoint(absl::string_view text);
+
+// Does what UseNewestCheckpoint does, with the newest or the best checkpoint first. Returns NotFound if the best is
+// wanted, and there are checkpoints but none with the loss of an evaluation.
+absl::StatusOr<NewestCheckpoint> UseCheckpoint(WhichCheckpoint which, const std::string& folder,
+                                               absl::FunctionRef<absl::Status(const CheckpointReader&)> use);
+
+// Writes the parameters of a checkpoint, of whatever model, as one safetensors file.
+
+// Writes every parameter under the engine's name to the file at `path`, as F32, or rounded to nearest even as BF16 or
+// F16. Takes the master weights if the checkpoint has any. The file appears complete or not at all. Streams: memory
+// does not grow with the model. Returns InvalidArgument for another dtype, DataLoss for a damaged checkpoint, and the
+// errors of SafetensorsWriter. `base` is as for CheckpointValues.
+absl::Status ExportParameters(const CheckpointReader& checkpoint, SafetensorsDType dtype, const std::string& path,
+                              ReadBase base = nullptr);
 
 }  // namespace shale

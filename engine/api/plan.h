@@ -1,17 +1,5 @@
-// Decides whether a machine has room for a job that somebody else wrote, before anything is allocated. For schedulers
-// and services.
-//
-// [Note: what a job can cost] Admit opens no file and no device, and takes no more than its options allow, whatever the
-// job is:
-// - Time: it looks at the deadline and at `cancelled` while it compiles and proves, unit by unit and instruction by
-// instruction, and before each other stage of planning. The longest stage that it does not interrupt, the search for
-// addresses, takes about 4 us for each estimated instruction on a core of an Intel Xeon at 2.6 GHz: a quarter of a
-// second for the longest program that the default options allow.
-// - Memory: at most kPlanningBytes + kPlanningBytesPerInstruction for each estimated instruction. A job whose estimate
-// is beyond AdmissionOptions::memory_bytes is refused before its model is built. The estimate of a model that a program
-// brings is as good as its CustomModel::layers.
-// tools/bench/admission.cc measures both with jobs that are hard to plan. tests/engine/planner/admission_limits_test.cc
-// checks their memory.
+// Decides everything that a job leaves open, and plans it. This is the only way from a job as it was written to a job
+// that runs.
 #pragma once
 
 #include <atomic>
@@ -26,14 +14,60 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "engine/config/data_facts.h"
+#include "engine/api/job.h"
 #include "engine/config/job.h"
-#include "engine/config/job_error.h"
 #include "engine/memory/machine.h"
+#include "engine/planner/job_plan.h"
 #include "engine/planner/refusal.h"
-#include "engine/planner/resolve_job.h"
 
 namespace shale {
+
+// A job in which everything is decided, with its plan. Keep it const, because the plan would not follow a change of the
+// job.
+struct ResolvedJob {
+  Job job;
+  JobPlan plan;
+};
+
+// Decides, in this order: the format of the data and the vocabulary (from `data`), the number of tokens in a chunk of
+// the loss, the accumulation and everything else in the plan, the threads of a rank and what computes matmuls (both
+// from `machine`). What the job itself sets stays as it is. Allocates nothing on devices. The result does not refer to
+// `machine`.
+//
+// Returns the errors of ValidateJob, and then those of PlanJob, which `limits` and `refusal` are for.
+absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine,
+                                       const WorkLimits& limits = {}, Refusal* refusal = nullptr);
+
+// Does the same for a job that may run on another machine than `here`, and that may not fit, with the plan of
+// PlanJobForAnywhere, which writes `remark` and `refusal`. The threads of a rank are those of `here`.
+absl::StatusOr<ResolvedJob> ResolveJobForAnywhere(Job job, const DataFacts& data, const Machine& here,
+                                                  std::string& remark, std::optional<Refusal>& refusal);
+
+// How much is generated at once.
+
+// Decides the size of the cache of generation, with the model.
+struct GenerationSize {
+  int64_t sequences = 1;  // B, sequences that are generated at once.
+  int64_t positions = 0;  // Tokens that a sequence may have at a time. 0: the job's sequence_length.
+};
+
+// The end of a sequence whose tokens are not limited, because each sees a window of those before it alone.
+inline constexpr int64_t kNoLastPosition = std::numeric_limits<int32_t>::max();
+
+// Decides whether a machine has room for a job that somebody else wrote, before anything is allocated. For schedulers
+// and services.
+//
+// [Note: what a job can cost] Admit opens no file and no device, and takes no more than its options allow, whatever the
+// job is:
+// - Time: it looks at the deadline and at `cancelled` while it compiles and proves, unit by unit and instruction by
+// instruction, and before each other stage of planning. The longest stage that it does not interrupt, the search for
+// addresses, takes about 4 us for each estimated instruction on a core of an Intel Xeon at 2.6 GHz: a quarter of a
+// second for the longest program that the default options allow.
+// - Memory: at most kPlanningBytes + kPlanningBytesPerInstruction for each estimated instruction. A job whose estimate
+// is beyond AdmissionOptions::memory_bytes is refused before its model is built. The estimate of a model that a program
+// brings is as good as its CustomModel::layers.
+// tools/bench/admission.cc measures both with jobs that are hard to plan. tests/engine/planner/admission_limits_test.cc
+// checks their memory.
 
 // See [Note: what a job can cost].
 inline constexpr int64_t kPlanningBytes = int64_t{16} << 20;
@@ -42,7 +76,7 @@ inline constexpr int64_t kPlanningBytesPerInstruction = int64_t{16} << 10;
 // The machine that a job would run on. It need not be this one.
 struct AdmissionMachine {
   // Returns the sizes of the ops of a job on such a machine, whose CPUs run `hardware_threads` threads at once. Its
-  // default_budget and most_ranks are not read. Required; PlanningMachine (engine/backends/job_backend.h) is one. Any
+  // default_budget and most_ranks are not read. Required; PlanningMachine (engine/api/backend.h) is one. Any
   // thread may call it.
   std::function<absl::StatusOr<Machine>(const Job& job, int64_t hardware_threads)> planning;
   DeviceType device = DeviceType::kCpu;                      // What the ranks run on.

@@ -1,4 +1,4 @@
-// The parts of a trainer (engine/train/trainer.h): its state, the generation of text from live weights, its trace, and
+// The parts of a trainer (engine/api/trainer.h): its state, the generation of text from live weights, its trace, and
 // its devices. The trainer owns them, and hands them out. They may be used where the trainer may be used: by one thread
 // at a time, between steps.
 #pragma once
@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/generate/sampler.h"
-#include "engine/graph/parameter.h"
+#include "engine/api/model.h"
+#include "engine/api/sampler.h"
 
 namespace shale {
 

@@ -1,0 +1,114 @@
+// Writes a model as a folder that transformers loads without missing or unexpected keys.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/api/checkpoint.h"
+#include "engine/checkpoint/base_values.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/hugging_face/copied_files.h"
+#include "engine/model/adapter.h"
+#include "engine/model/config.h"
+
+namespace shale {
+
+struct HfExportOptions {
+  SafetensorsDType dtype = SafetensorsDType::kF32;  // F32, F16 or BF16. Values are rounded to nearest even.
+  // The most bytes of data in one file of weights. A tensor that has more gets a file of its own.
+  int64_t max_file_bytes = 5'000'000'000;
+  // The folder that the model came from, or empty. The new config.json is based on its config.json (HfConfigOptions),
+  // which a model that only has a tokenizer lacks. Its tokenizer files are copied byte for byte, and so is its
+  // generation_config.json (ListCopiedHfFiles) if that has `end_tokens`.
+  std::string base_folder;
+  int32_t eos_token = -1;  // Of the tokenizer, for a config.json without a base; -1: unknown.
+  // Tokens that end a generated text. transformers ends at the `eos_token_id` of generation_config.json, or, if there
+  // is no such file, of config.json. The tokens that are missing there are added to generation_config.json.
+  std::vector<int32_t> end_tokens;
+};
+
+// Returns FailedPrecondition if a checkpoint with `parameters` parameters has too few for a decoder of this many
+// layers: the layout of a decoder takes memory for each layer, and the job in a crafted checkpoint may name any number.
+absl::Status CheckLayers(const DecoderConfig& config, int64_t parameters);
+
+// Fills `values` with elements [begin, begin + values.size()) of a parameter of the decoder, row-major. `parameter` is
+// the engine's name. ExportHf calls it on the thread of its caller, once for every element, in ranges of at most 2 MiB.
+using HfParameterReader =
+    std::function<absl::Status(absl::string_view parameter, int64_t begin, absl::Span<float> values)>;
+
+// Writes the model into `folder`. Returns FailedPrecondition if `folder` is neither absent nor empty. Streams the
+// weights into model.safetensors, or into files model-0000i-of-0000n.safetensors with an index. Writes neither a tied
+// head again nor adapters. Makes all files in a hidden folder beside `folder`, flushes them, and moves them into place
+// by one rename, so that after an error or a crash `folder` is unchanged. Uses at most 5 MiB of memory of its own.
+// Returns InvalidArgument if no Hugging Face family can express the decoder, or if the family of the base folder
+// cannot.
+absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& options, const HfParameterReader& reader,
+                      const std::string& folder);
+
+// Writes adapters as a folder that PEFT loads without missing or unexpected keys.
+
+// Writes adapter_config.json and adapter_model.safetensors into `folder`, with values rounded to `dtype`. `base` is the
+// folder or the name of the base model for adapter_config.json, or empty. Calls `reader` and makes the folder as
+// ExportHf does. Returns FailedPrecondition if `folder` is neither absent nor empty, and InvalidArgument if no Hugging
+// Face family can express the decoder. REQUIRES: config.adapter is given.
+absl::Status ExportHfAdapter(const DecoderConfig& config, SafetensorsDType dtype, const std::string& base,
+                             const HfParameterReader& reader, const std::string& folder);
+
+// The base of a checkpoint that holds adapters alone (Manifest::base).
+
+// The flag with which a user of a tool names the folder of the base.
+inline constexpr absl::string_view kBaseFlag = "--base=FOLDER";
+
+// The base, opened. Any number of threads may read.
+struct OpenedBase {
+  std::string folder;
+  ReadBase read;  // Null if the checkpoint holds all parameters.
+};
+
+// Opens the base of a checkpoint of the given model in `folder`, or where the run had it if `folder` is empty. Returns
+// InvalidArgument if a folder is given and the checkpoint has no base. Returns FailedPrecondition, or the error of
+// HfWeights::Open, with the name of the checkpoint, if the folder does not hold the weights of such a model. The
+// weights may still be those of another base, so the caller must compare their digest (CheckBaseDigest).
+absl::StatusOr<OpenedBase> OpenBase(const CheckpointReader& checkpoint, const ModelConfig& model,
+                                    const std::string& folder);
+
+// Does the same, and reads all of the base once, to compare its digest.
+absl::StatusOr<OpenedBase> OpenVerifiedBase(const CheckpointReader& checkpoint, const ModelConfig& model,
+                                            const std::string& folder);
+
+// Reads the weights of a decoder with its adapters merged into them.
+
+// A weight with an adapter reads as W + scale B A, which is computed in fp64 and rounded to fp32 once. Other parameters
+// read as they are. Holds the adapters of one weight in memory. Not thread-safe.
+class MergedWeights {
+ public:
+  // `reader` reads parameters as they are.
+  MergedWeights(const DecoderConfig& config, HfParameterReader reader);
+
+  // An HfParameterReader.
+  absl::Status Read(absl::string_view parameter, int64_t begin, absl::Span<float> values);
+
+ private:
+  struct Adapter {
+    AdaptableLinear linear;
+    std::string a_name, b_name;
+    std::vector<float> a, b;  // [rank, in] and [out, rank], while `loaded_` names their weight.
+  };
+  absl::Status Load(const std::string& weight, std::vector<Adapter>& adapters);
+  void Add(const Adapter& adapter, int64_t begin, absl::Span<float> values) const;
+
+  int64_t rank_ = 0;
+  double scale_ = 0;
+  HfParameterReader reader_;
+  std::map<std::string, std::vector<Adapter>> adapters_;  // By weight.
+  std::string loaded_;
+};
+
+}  // namespace shale
