@@ -21,6 +21,10 @@ sys.path.insert(0, os.path.join(_ROOT, "tools/build_defs"))
 
 import test_times  # noqa: E402
 
+sys.path.insert(0, os.path.join(_ROOT, "tests/fuzz"))
+
+import corpus  # noqa: E402
+
 _SOURCES = (".h", ".cc", ".cu", ".cuh")
 _TOPS = ("engine", "kernels", "sharding")  # The folders whose packages have an entry in _MAY_INCLUDE.
 _OTHER_FILES = ("BUILD", ".bzl", ".md", ".txt")  # What these folders hold besides sources.
@@ -305,6 +309,15 @@ class HouseTest(unittest.TestCase):
             sum(daily.values()) / yardstick, _DAILY_BUDGET,
             "make a test shorter, or move what an ordinary change does not break to tools/test --all (tag all_only). "
             "The longest: " + ", ".join(f"{label} {daily[label]} s" for label in longest))
+
+    def test_corpora_are_as_their_script_writes_them(self):
+        texts = [path for path in self.files if path.startswith("tests/fuzz/corpus/")]
+        self.assertTrue(texts)
+        for path in texts:
+            text = self.read(path)
+            self.assertEqual(corpus.text_of(corpus.inputs_of(text)), text, f"{path}: write it with {corpus.__file__}")
+        inputs = {"empty": b"", "bytes": bytes(range(256)) + b"\n\n", "a.b+c-d_e": b'"\\' * 100}
+        self.assertEqual(corpus.inputs_of(corpus.text_of(inputs)), inputs)
 
     def test_sources_are_as_clang_format_has_them(self):
         tool = shutil.which("clang-format-14") or shutil.which("clang-format")

@@ -1,7 +1,7 @@
 // The CUDA backend: ranks are threads of one process, with one or several ranks on a GPU.
 //
 // Its kernels are linked separately: a program links either //kernels/cuda:device_kernels, or
-// //kernels/cuda/host:kernels if its `runtime` stands in for a GPU.
+// //tests/kernels/cuda/host:kernels if its `runtime` stands in for a GPU.
 #pragma once
 
 #include <functional>

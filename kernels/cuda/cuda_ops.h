@@ -2,7 +2,7 @@
 // own kernels compute everything else.
 //
 // Programs that use it link one implementation of kernels.h: //kernels/cuda:device_kernels to run on a GPU, or
-// //kernels/cuda/host:kernels to run without one.
+// //tests/kernels/cuda/host:kernels to run without one.
 #pragma once
 
 #include <functional>

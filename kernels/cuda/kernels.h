@@ -2,10 +2,11 @@
 // it needs.
 //
 // Run enqueues a bound and valid op on `stream` and owns nothing. `scratch` is device memory of ScratchBytesOf(op)
-// bytes with arbitrary contents. Run returns the error of the launch; on the host (kernels/cuda/host) it also returns
-// errors of the kernel itself. Every sum has an order that depends on shapes alone, because no kernel uses atomics. A
-// token or target out of range, which the CPU backend refuses, is never used as an address. Such a token gives an
-// embedding row of NaNs and adds to no row of d_weight; such a target gives a loss and a gradient of NaN.
+// bytes with arbitrary contents. Run returns the error of the launch, and where tests run kernels on the host
+// (tests/kernels/cuda/host) also errors of the kernel itself. Every sum has an order that depends on shapes alone,
+// because no kernel uses atomics. A token or target out of range, which the CPU backend refuses, is never used as an
+// address. Such a token gives an embedding row of NaNs and adds to no row of d_weight; such a target gives a loss and a
+// gradient of NaN.
 #pragma once
 
 #include <cstddef>

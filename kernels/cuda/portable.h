@@ -1,6 +1,6 @@
 // The language of the CUDA kernels. nvcc compiles it as CUDA C++. g++ compiles it as plain C++ in which every CUDA
-// thread is a fiber and every access is checked (see kernels/cuda/host/README.md). Kernel sources live in namespace
-// shale::cuda.
+// thread is a fiber and every access is checked (see tests/kernels/cuda/host/README.md). Kernel sources live in
+// namespace shale::cuda.
 //
 //   SHALE_KERNEL, SHALE_DEVICE          replace __global__ void, and __device__ __forceinline__
 //   SHALE_BOUNDS(threads, blocks)       after SHALE_KERNEL, in every kernel: the most threads of a block, so that the
@@ -23,7 +23,7 @@
 #ifdef __CUDACC__
 #include "kernels/cuda/device_language.h"
 #else
-#include "kernels/cuda/host/kernel_language.h"
+#include SHALE_KERNEL_LANGUAGE  // The build names the header, tests/kernels/cuda/host/kernel_language.h.
 #endif
 
 namespace shale::cuda {

@@ -2,10 +2,10 @@
 #include "engine/runtime/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/host/host_matmuls.h"
-#include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/engine/job_harness.h"
+#include "tests/kernels/cuda/host/host_matmuls.h"
+#include "tests/kernels/cuda/host/stand_in_runtime.h"
 
 namespace shale::testing {
 namespace {

@@ -11,8 +11,8 @@
 #include "engine/api/job.h"
 #include "engine/runtime/cuda_backend.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/reference/reference_ops.h"
+#include "tests/kernels/cuda/host/host_matmuls.h"
 
 namespace shale::testing {
 

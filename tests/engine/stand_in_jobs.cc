@@ -15,10 +15,10 @@
 #include "engine/runtime/hardware_threads.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
-#include "kernels/cuda/host/host_matmuls.h"
-#include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/cudnn/attention_stand_in.h"
+#include "tests/kernels/cuda/host/host_matmuls.h"
+#include "tests/kernels/cuda/host/stand_in_runtime.h"
 #include "tests/sharding/comm/nccl/process_nccl.h"
 
 namespace shale {

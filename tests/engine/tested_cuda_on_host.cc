@@ -7,11 +7,11 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/update_ops.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
-#include "kernels/cuda/host/host_matmuls.h"
-#include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/engine/tested_backend.h"
 #include "tests/kernels/cuda/cudnn/attention_stand_in.h"
+#include "tests/kernels/cuda/host/host_matmuls.h"
+#include "tests/kernels/cuda/host/stand_in_runtime.h"
 #include "tests/kernels/second_order.h"
 
 namespace shale::testing {

@@ -8,10 +8,10 @@ def fuzz_target(name, deps, data = []):
     """Builds <name>_fuzz from <name>_fuzz.cc, which defines LLVMFuzzerTestOneInput.
 
     With --config=fuzz the target is a libFuzzer binary, which tools/fuzz runs. Otherwise it is a test that runs every
-    file of corpus/<name> once and needs no clang.
+    input of corpus/<name>.txt once and needs no clang.
 
     Args:
-      name: the prefix of the target, and the name of its folder in corpus/.
+      name: the prefix of the target, and the name of its text in corpus/.
       deps: the dependencies of <name>_fuzz.cc.
       data: files that inputs of the corpus refer to, by their paths from the root.
     """
@@ -23,8 +23,8 @@ def fuzz_target(name, deps, data = []):
             _FUZZING: [],
             "//conditions:default": UNOPTIMIZED_COPTS + ["-include", "tests/prefix.h"],
         }),
-        args = ["tests/fuzz/corpus/" + name],
-        data = native.glob(["corpus/" + name + "/**"]) + data,
+        args = ["tests/fuzz/corpus/%s.txt" % name],
+        data = ["corpus/%s.txt" % name] + data,
         linkopts = select({
             _FUZZING: ["-fsanitize=fuzzer"],
             "//conditions:default": [],

@@ -1,10 +1,10 @@
 // Registers a backend that runs our CUDA kernels without a GPU. They are compiled as C++ and run on streams and in
-// memory of a stand-in for CUDA's runtime, under the checks of kernels/cuda/host, in another order of blocks and
+// memory of a stand-in for CUDA's runtime, under the checks of tests/kernels/cuda/host, in another order of blocks and
 // threads at each launch. What a kernel does wrong becomes the error of its stream. The reference computes the matmuls,
 // which cuBLASLt computes on a GPU.
-#include "kernels/cuda/host/host_matmuls.h"
-#include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
+#include "tests/kernels/cuda/host/host_matmuls.h"
+#include "tests/kernels/cuda/host/stand_in_runtime.h"
 #include "tests/kernels/cuda_test_backend.h"
 #include "tests/kernels/second_order.h"
 

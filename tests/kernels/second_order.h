@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "kernels/cuda/host/stand_in_runtime.h"
+#include "tests/kernels/cuda/host/stand_in_runtime.h"
 
 namespace shale::testing {
 

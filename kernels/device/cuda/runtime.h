@@ -1,5 +1,5 @@
 // CudaRuntime: an interface of the CUDA runtime calls that we make, so that everything above it also runs without a GPU
-// (kernels/cuda/host/stand_in_runtime.h).
+// (tests/kernels/cuda/host/stand_in_runtime.h).
 //
 // Each function does what the CUDA function of the same name does. An error names the call and has CUDA's text. Out of
 // memory is ResourceExhausted, a wrong argument is InvalidArgument, a missing driver or GPU is FailedPrecondition with

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "kernels/cuda/host/host_matmuls.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "kernels/ops/attention.h"
 #include "kernels/reference/reference_ops.h"
+#include "tests/kernels/cuda/host/host_matmuls.h"
 #include "tests/kernels/cuda/run_on_zeros.h"
 #include "tests/kernels/device/cuda/device_on_stand_in.h"
 #include "tests/kernels/valid_ops.h"

@@ -3,10 +3,10 @@
 #include <vector>
 
 #include "kernels/check.h"
-#include "kernels/cuda/host/host_view.h"
-#include "kernels/cuda/host/stream.h"
 #include "sharding/comm/stream_ordered.h"
 #include "sharding/comm/sum_ranks.h"
+#include "tests/kernels/cuda/host/host_view.h"
+#include "tests/kernels/cuda/host/stream.h"
 #include "tests/kernels/device/cuda/device_on_stand_in.h"
 #include "tests/sharding/comm/communicator_conformance.h"
 

@@ -10,8 +10,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/host/stand_in_runtime.h"
 #include "tests/kernels/cuda/cublaslt/cublaslt_stand_in.h"
+#include "tests/kernels/cuda/host/stand_in_runtime.h"
 #include "tools/bench/float8.h"
 #include "tools/bench/format_matmuls.h"
 

@@ -13,9 +13,9 @@
 #include "engine/runtime/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/host/host_matmuls.h"
-#include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
+#include "tests/kernels/cuda/host/host_matmuls.h"
+#include "tests/kernels/cuda/host/stand_in_runtime.h"
 #include "tools/bench/comm.h"
 #include "tools/bench/ops.h"
 

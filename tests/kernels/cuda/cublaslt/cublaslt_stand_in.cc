@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "kernels/check.h"
-#include "kernels/cuda/host/host_view.h"
-#include "kernels/cuda/host/stream.h"
 #include "kernels/dtype.h"
+#include "tests/kernels/cuda/host/host_view.h"
+#include "tests/kernels/cuda/host/stream.h"
 #include "tools/bench/float8.h"
 
 namespace shale::testing {

@@ -1,8 +1,8 @@
 // Registers the CUDA backend with matmuls by cuBLASLt, where both CUDA and cuBLASLt are stand-ins. Linking this file
 // into a conformance test adds the backend.
 #include "kernels/cuda/cublaslt/cublaslt_matmuls.h"
-#include "kernels/cuda/host/stand_in_runtime.h"
 #include "tests/kernels/cuda/cublaslt/cublaslt_stand_in.h"
+#include "tests/kernels/cuda/host/stand_in_runtime.h"
 #include "tests/kernels/cuda_test_backend.h"
 
 namespace shale::testing {

@@ -11,9 +11,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/ops/matmul.h"
 #include "tests/kernels/cuda/cublaslt/cublaslt_stand_in.h"
+#include "tests/kernels/cuda/host/stand_in_runtime.h"
 
 namespace shale::testing {
 namespace {

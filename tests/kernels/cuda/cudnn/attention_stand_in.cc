@@ -7,11 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cudnn/attention_pieces.h"
-#include "kernels/cuda/host/host_view.h"
-#include "kernels/cuda/host/stream.h"
 #include "kernels/ops/attention.h"
 #include "kernels/reference/host_ops.h"
 #include "kernels/reference/reference_ops.h"
+#include "tests/kernels/cuda/host/host_view.h"
+#include "tests/kernels/cuda/host/stream.h"
 
 namespace shale::testing {
 namespace {

@@ -1,10 +1,10 @@
 // Runs the cases of attention_on_device.h with stand-ins for CUDA and cuDNN, so that the cases are known to work.
 // tests/gpu/cudnn_test.cc runs them on a GPU.
-#include "kernels/cuda/host/host_matmuls.h"
-#include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/cudnn/attention_on_device.h"
 #include "tests/kernels/cuda/cudnn/attention_stand_in.h"
+#include "tests/kernels/cuda/host/host_matmuls.h"
+#include "tests/kernels/cuda/host/stand_in_runtime.h"
 
 namespace shale::testing {
 namespace {

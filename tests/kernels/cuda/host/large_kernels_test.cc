@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cuda/host/stream.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/integers.h"
 #include "kernels/ops/activation.h"
@@ -23,6 +22,7 @@
 #include "kernels/ops/rope.h"
 #include "kernels/ops/update.h"
 #include "kernels/step_scalars.h"
+#include "tests/kernels/cuda/host/stream.h"
 #include "tests/kernels/test_memory.h"
 
 namespace shale::testing {

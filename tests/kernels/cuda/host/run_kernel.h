@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cuda/host/stream.h"
 #include "kernels/cuda/kernels.h"
+#include "tests/kernels/cuda/host/stream.h"
 #include "tests/kernels/test_memory.h"
 
 namespace shale::testing {

@@ -4,8 +4,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/cuda/portable.h"
+#include "tests/kernels/cuda/host/stand_in_runtime.h"
 
 namespace shale::cuda_on_host {
 namespace {

@@ -1,5 +1,5 @@
 // Tests what the stand-in for the CUDA runtime finds, with calls that break each rule.
-#include "kernels/cuda/host/stand_in_runtime.h"
+#include "tests/kernels/cuda/host/stand_in_runtime.h"
 
 #include <atomic>
 #include <chrono>
@@ -10,8 +10,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/host/host_view.h"
 #include "kernels/cuda/portable.h"
+#include "tests/kernels/cuda/host/host_view.h"
 
 namespace shale::cuda_on_host {
 namespace {

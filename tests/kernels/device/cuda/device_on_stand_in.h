@@ -6,8 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/host/stand_in_runtime.h"
 #include "kernels/device/cuda/cuda_device.h"
+#include "tests/kernels/cuda/host/stand_in_runtime.h"
 
 namespace shale {
 

@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/host/host_view.h"
-#include "kernels/cuda/host/stream.h"
 #include "sharding/comm/sum_ranks.h"
+#include "tests/kernels/cuda/host/host_view.h"
+#include "tests/kernels/cuda/host/stream.h"
 
 namespace shale {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/strings/numbers.h"
-#include "kernels/cuda/host/stand_in_runtime.h"
+#include "tests/kernels/cuda/host/stand_in_runtime.h"
 #include "tests/sharding/comm/nccl/nccl_place.h"
 #include "tests/sharding/comm/nccl/process_nccl.h"
 

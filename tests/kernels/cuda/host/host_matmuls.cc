@@ -1,0 +1,41 @@
+#include "tests/kernels/cuda/host/host_matmuls.h"
+
+#include <utility>
+
+#include "kernels/ops/matmul.h"
+#include "kernels/reference/host_ops.h"
+#include "tests/kernels/cuda/host/host_view.h"
+#include "tests/kernels/cuda/host/stream.h"
+
+namespace shale::cuda_on_host {
+namespace {
+
+class HostMatMuls final : public cuda::MatMulBackend {
+ public:
+  HostMatMuls(std::unique_ptr<Ops> owned, HostOps& ops) : owned_(std::move(owned)), ops_(ops) {}
+
+  int64_t ScratchBytes(const MatMul& op) const override { return ops_.ScratchBytes(op); }
+  absl::Status Prepare(const MatMul& op) override { return ops_.Prepare(op); }
+  absl::Status Enqueue(const MatMul& op, Scratch scratch, cuda::StreamHandle handle) override {
+    Op seen = op;
+    VisitOperands(seen, [](absl::string_view, Tensor& t, Access) { t.data = HostViewOf(t.data); });
+    scratch.data = HostViewOf(scratch.data);
+    auto* stream = static_cast<Stream*>(handle);
+    auto run = [this, seen = std::move(seen), scratch] { return ops_.Run(seen, scratch); };
+    return stream != nullptr && stream->submit ? stream->submit(std::move(run)) : run();
+  }
+
+ private:
+  const std::unique_ptr<Ops> owned_;
+  HostOps& ops_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<cuda::MatMulBackend>> CreateHostMatMuls(std::unique_ptr<Ops> ops) {
+  auto* host_ops = dynamic_cast<HostOps*>(ops.get());
+  if (host_ops == nullptr) return absl::InvalidArgumentError("wanted ops that run on the host, found another device's");
+  return std::make_unique<HostMatMuls>(std::move(ops), *host_ops);
+}
+
+}  // namespace shale::cuda_on_host

@@ -1,0 +1,217 @@
+// The implementation of portable.h for g++: the parts of CUDA's language that our kernels use. They are declared in the
+// kernels' namespace, so that they do not clash with names of the CUDA toolkit, which this header does not need.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <numbers>
+#include <source_location>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "kernels/cuda/pack.h"
+#include "kernels/dtype.h"
+#include "tests/kernels/cuda/host/execution.h"
+#include "tests/kernels/cuda/host/host_view.h"
+
+#define SHALE_KERNEL void
+#define SHALE_DEVICE inline
+#define SHALE_BOUNDS(...)
+#define SHALE_UNROLL
+// The address of `name##_key` identifies the array. There is one array per declaration and instantiation, as on the
+// device.
+#define SHALE_SHARED_ARRAY(T, name, size) \
+  static const char name##_key = 0;       \
+  const ::shale::cuda::Shared<T> name(    \
+      ::shale::cuda_on_host::Execution::Running().StaticShared(&name##_key, #name, sizeof(T) * (size)), size, #name)
+#define SHALE_DYNAMIC_SHARED(T, name)                                                                                 \
+  const ::shale::cuda::Shared<T> name(::shale::cuda_on_host::Execution::Running().DynamicShared(),                    \
+                                      ::shale::cuda_on_host::Execution::Running().dynamic_shared_bytes() / sizeof(T), \
+                                      #name)
+
+namespace shale::cuda {
+
+using dim3 = cuda_on_host::Dim3;
+
+using SourceLocation = std::source_location;
+
+inline cuda_on_host::Site SiteOf(const SourceLocation& at) { return {at.file_name(), at.line()}; }
+
+inline void __syncthreads(SourceLocation at = SourceLocation::current()) {
+  cuda_on_host::Execution::Running().BlockBarrier(SiteOf(at));
+}
+
+inline void __syncwarp(unsigned mask = 0xffffffffu, SourceLocation at = SourceLocation::current()) {
+  cuda_on_host::Execution::Running().WarpWide(
+      {.kind = cuda_on_host::WarpKind::kBarrier, .mask = mask, .site = SiteOf(at)});
+}
+
+// Returns the lane of the calling thread in its warp.
+inline int Lane() {
+  return static_cast<int>((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % cuda_on_host::kWarp);
+}
+
+template <class T>
+T ShuffleFrom(unsigned mask, const T& value, int source_lane, const SourceLocation& at) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = cuda_on_host::Execution::Running().WarpWide({.kind = cuda_on_host::WarpKind::kShuffle,
+                                                      .mask = mask,
+                                                      .value = bits,
+                                                      .source_lane = source_lane,
+                                                      .site = SiteOf(at)});
+  T result;
+  std::memcpy(&result, &bits, sizeof(T));
+  return result;
+}
+
+// A warp is divided into segments of `width` lanes. A lane whose source lies outside its segment gets its own value.
+template <class T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32, SourceLocation at = SourceLocation::current()) {
+  return ShuffleFrom(mask, value, Lane() / width * width + (source & (width - 1)), at);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, SourceLocation at = SourceLocation::current()) {
+  const int source = Lane() ^ lanes;
+  return ShuffleFrom(mask, value, source < (Lane() / width + 1) * width ? source : Lane(), at);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                   SourceLocation at = SourceLocation::current()) {
+  const int source = Lane() + static_cast<int>(delta);
+  return ShuffleFrom(mask, value, source < (Lane() / width + 1) * width ? source : Lane(), at);
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate, SourceLocation at = SourceLocation::current()) {
+  return static_cast<unsigned>(cuda_on_host::Execution::Running().WarpWide(
+      {.kind = cuda_on_host::WarpKind::kBallot, .mask = mask, .value = predicate != 0, .site = SiteOf(at)}));
+}
+inline int __any_sync(unsigned mask, int predicate, SourceLocation at = SourceLocation::current()) {
+  return __ballot_sync(mask, predicate, at) != 0;
+}
+
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline void sincospi(double x, double* sine, double* cosine) {
+  const double angle = std::remainder(x, 2.0) * std::numbers::pi;
+  *sine = std::sin(angle);
+  *cosine = std::cos(angle);
+}
+using ::copysignf;
+using ::erff;
+using ::exp;
+using ::expf;
+using ::fabsf;
+using ::fmaf;
+using ::fmaxf;
+using ::log;
+using ::logf;
+using ::pow;
+using ::sqrt;
+using ::sqrtf;
+
+// An array of which every access is checked (Execution::Check). Does not own the memory.
+template <class T>
+class Array {
+ public:
+  using Value = std::remove_const_t<T>;
+
+  Array(T* data, int64_t size, const char* name, bool shared)
+      : data_(data), size_(size), name_(name), shared_(shared) {}
+
+  // The loads and stores are not inlined: a kernel has hundreds of them, and a build with a sanitizer would take
+  // minutes to compile them inline.
+  [[gnu::noinline]] Value Load(int64_t i) const {
+    Check(i, 1, false);
+    return data_[i];
+  }
+  template <class U>
+  [[gnu::noinline]] void Store(int64_t i, const U& value) const {
+    Check(i, 1, true);
+    data_[i] = value;
+  }
+
+  template <int N>
+  [[gnu::noinline]] Pack<Value, N> Load(int64_t i) const {
+    Check(i, N, false);
+    Pack<Value, N> pack;
+    for (int k = 0; k < N; ++k) pack.at[k] = data_[i + k];
+    return pack;
+  }
+  template <int N>
+  [[gnu::noinline]] void Store(int64_t i, const Pack<Value, N>& pack) const {
+    Check(i, N, true);
+    for (int k = 0; k < N; ++k) data_[i + k] = pack.at[k];
+  }
+
+  bool present() const { return data_ != nullptr; }
+
+ private:
+  void Check(int64_t i, int64_t count, bool write) const {
+    cuda_on_host::Execution::Running().Check({.array = name_,
+                                              .shared = shared_,
+                                              .write = write,
+                                              .index = i,
+                                              .count = count,
+                                              .size = size_,
+                                              .data = data_,
+                                              .element_bytes = sizeof(T)});
+  }
+
+  T* data_;
+  int64_t size_;
+  const char* name_;
+  bool shared_;
+};
+
+// An array in global memory: `size` elements from `data`, gaps between rows included. `data` is null when an optional
+// operand is absent.
+template <class T>
+class Global : public Array<T> {
+ public:
+  Global(T* data, int64_t size, const char* name)
+      : Array<T>(cuda_on_host::HostViewOf(data), size, name, /*shared=*/false) {}
+};
+
+// An array in shared memory.
+template <class T>
+class Shared : public Array<T> {
+ public:
+  static_assert(sizeof(T) % cuda_on_host::kCellBytes == 0, "a cell of shared memory is two bytes");
+  Shared(void* data, int64_t size, const char* name) : Array<T>(static_cast<T*>(data), size, name, /*shared=*/true) {}
+};
+
+inline float Widen(float x) { return x; }
+inline float Widen(BFloat16 x) { return ToFloat(x); }
+template <class T>
+T Narrow(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else {
+    return RoundToBFloat16(x);
+  }
+}
+
+using LaunchShape = cuda_on_host::Shape;
+
+// Launches a kernel: gives it to the stream if that has `submit`, else runs it to its end on the calling thread. The
+// stream's seed determines the order of blocks and threads. Arguments are copied, as for a GPU.
+template <class... Params, class... Args>
+absl::Status Launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, StreamHandle stream,
+                    Args&&... args) {
+  static_assert((std::is_trivially_copyable_v<Params> && ...));
+  auto* host_stream = static_cast<cuda_on_host::Stream*>(stream);
+  auto run = [=, arguments = std::tuple<Params...>(std::forward<Args>(args)...)] {
+    return cuda_on_host::Execution::OfThisThread().Run(name, shape, host_stream,
+                                                       [&] { std::apply(kernel, arguments); });
+  };
+  return host_stream != nullptr && host_stream->submit ? host_stream->submit(std::move(run)) : run();
+}
+
+}  // namespace shale::cuda
