@@ -36,7 +36,7 @@ bool TakenByCudnn(const AttentionBackward& op);
 //             + 256
 // A backward that is not deterministic has 4 B H [S up to 8] D in the place of ds: d_q in fp32, to which tiles add in
 // any order.
-// attention_workspace.txt holds what the library itself answers, without a GPU; tests compare it with this bound. The
+// Tests compare this bound with what the library itself answers (tests/kernels/cuda/cudnn/attention_workspace.txt). The
 // answers are the same with and without a causal mask. By compute capability, cuDNN needs:
 //   9.0         this bound to the byte, without the "at least" (which exceeds ds for some S up to 128)
 //   8.x, 12.0   ds of [S up to 64]^2 only, and 128 instead of 256; nothing forward

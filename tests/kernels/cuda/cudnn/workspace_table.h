@@ -1,10 +1,10 @@
 // A WorkspaceTable holds what cuDNN itself answered for the workspace of attention, by GPU and shape. Its text:
 //
 //   # cuDNN 9.19.0 was asked ...
-//   # GPU direction   B     S   H  G   D   mask window        bytes
-//     9.0  backward   1  4096  28  4 128 causal      0    998703360
+//   #direction   B     S   H  G   D   mask window         8.0         9.0
+//     backward   1  4096  28  4 128 causal      0   998703232   998703360
 //
-// kernels/cuda/cudnn/attention_workspace.txt is such a text, printed by make_workspace_table.
+// attention_workspace.txt in this folder is such a text, printed by make_workspace_table.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,11 @@ struct WorkspaceRow {
 cuda::AttentionKey KeyOf(const WorkspaceRow& row, int64_t gap = 0);
 
 struct WorkspaceTable {
-  std::string version;  // The version of cuDNN, such as "9.19.0".
-  std::vector<WorkspaceRow> rows;
+  std::string version;             // The version of cuDNN, such as "9.19.0".
+  std::vector<WorkspaceRow> rows;  // Those of one GPU after those of another.
 
+  // Prints a line for each shape, with the bytes of every GPU. REQUIRES: each GPU has the same shapes in the same
+  // order.
   std::string Print() const;
   // Parses exactly what Print returns. Otherwise returns InvalidArgument, which names the line.
   static absl::StatusOr<WorkspaceTable> Parse(absl::string_view text);

@@ -85,15 +85,15 @@ TEST(AttentionWorkspaceTest, TheTableHasEveryGpuDirectionWidthRatioOfHeadsAndMas
   EXPECT_EQ(longest, 32768);
 }
 
-// Returns a table of two rows.
+// Returns a table of two shapes on two GPUs.
 WorkspaceTable Small() {
+  const AttentionShape windowed = {.batch = 2, .length = 192, .heads = 6, .groups = 2, .width = 64, .window = 17};
+  const AttentionShape long_one = {.length = 32768, .causal = false};
   return {.version = "9.19.0",
-          .rows = {{.compute_major = 9,
-                    .compute_minor = 0,
-                    .backward = true,
-                    .shape = {.batch = 2, .length = 192, .heads = 6, .groups = 2, .width = 64, .window = 17},
-                    .bytes = 1780992},
-                   {.compute_major = 10, .compute_minor = 3, .shape = {.length = 32768, .causal = false}, .bytes = 0}}};
+          .rows = {{.compute_major = 9, .backward = true, .shape = windowed, .bytes = 1780992},
+                   {.compute_major = 9, .shape = long_one, .bytes = 256},
+                   {.compute_major = 10, .compute_minor = 3, .backward = true, .shape = windowed, .bytes = 1780864},
+                   {.compute_major = 10, .compute_minor = 3, .shape = long_one, .bytes = 0}}};
 }
 
 TEST(WorkspaceTableTest, ParseTakesWhatPrintGives) {
@@ -102,8 +102,9 @@ TEST(WorkspaceTableTest, ParseTakesWhatPrintGives) {
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->version, "9.19.0");
   EXPECT_EQ(parsed->rows, small.rows);
-  EXPECT_THAT(small.Print(), HasSubstr("\n  9.0  backward   2   192   6  2  64 causal     17      1780992\n"));
-  EXPECT_THAT(small.Print(), HasSubstr("\n 10.3   forward   1 32768   1  1  64   none      0            0\n"));
+  EXPECT_THAT(small.Print(), HasSubstr("  mask window        9.0       10.3\n"));
+  EXPECT_THAT(small.Print(), HasSubstr("\n  backward   2   192   6  2  64 causal     17    1780992    1780864\n"));
+  EXPECT_THAT(small.Print(), HasSubstr("\n   forward   1 32768   1  1  64   none      0        256          0\n"));
 }
 
 TEST(WorkspaceTableTest, ParseTakesNothingElseAndNamesTheLine) {
@@ -120,22 +121,22 @@ TEST(WorkspaceTableTest, ParseTakesNothingElseAndNamesTheLine) {
   for (const auto& [what, instead] : std::vector<std::pair<std::string, std::string>>{
            {"backward  ", "downward  "},        // No direction.
            {"causal     17", "either     17"},  // No mask.
-           {"     1780992", "    -1780992"},    // Negative bytes.
-           {"     1780992", "     178O992"},    // A letter.
-           {"     1780992", "            "},    // A column is missing.
-           {"     1780992", "     1780992 0"},  // A column too many.
+           {"    1780992", "   -1780992"},      // Negative bytes.
+           {"    1780992", "    178O992"},      // A letter.
+           {"    1780992", "           "},      // A column is missing.
+           {"    1780992", "    1780992 0"},    // A column too many.
            {" 1780992", "1780992"},             // Not in its column.
-           {"     1780992", "99999999999999999999"},
-           {" 9.0 ", " 9   "},
-           {" 9.0 ", "9.00 "},
+           {"    1780992", "99999999999999999999"},
+           {"  192 ", " 19.2 "},
        }) {
-    EXPECT_THAT(said(with(what, instead)), HasSubstr("line 5: wanted GPU, ")) << what;
+    EXPECT_THAT(said(with(what, instead)), HasSubstr("line 5: wanted forward, ")) << what;
   }
-  EXPECT_THAT(said(text.substr(0, text.size() - 1)), HasSubstr("line 6: wanted GPU, "));  // Cut short.
+  EXPECT_THAT(said(text.substr(0, text.size() - 1)), HasSubstr("line 6: wanted forward, "));  // Cut short.
   EXPECT_THAT(said(text + "\n"), HasSubstr("line 7: "));
   EXPECT_THAT(said(""), HasSubstr("wanted first\n# cuDNN <version>"));
   EXPECT_THAT(said(with("# cuDNN 9.19.0", "# cuDNN ")), HasSubstr("wanted first\n# cuDNN <version>"));
   EXPECT_THAT(said(with("direction", "way      ")), HasSubstr("wanted first\n# cuDNN <version>"));
+  EXPECT_THAT(said(with("       9.0       10.3", "")), HasSubstr("wanted first\n# cuDNN <version>"));
 }
 
 }  // namespace
