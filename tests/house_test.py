@@ -21,9 +21,10 @@ sys.path.insert(0, os.path.join(_ROOT, "tools/build_defs"))
 
 import test_times  # noqa: E402
 
-sys.path.insert(0, os.path.join(_ROOT, "tests/fuzz"))
+sys.path[:0] = [os.path.join(_ROOT, "tests/fuzz"), os.path.join(_ROOT, "tools/manual/pictures")]
 
 import corpus  # noqa: E402
+import draw  # noqa: E402
 
 _SOURCES = (".h", ".cc", ".cu", ".cuh")
 _TOPS = ("engine", "kernels", "sharding")  # The folders whose packages have an entry in _MAY_INCLUDE.
@@ -309,6 +310,10 @@ class HouseTest(unittest.TestCase):
             sum(daily.values()) / yardstick, _DAILY_BUDGET,
             "make a test shorter, or move what an ordinary change does not break to tools/test --all (tag all_only). "
             "The longest: " + ", ".join(f"{label} {daily[label]} s" for label in longest))
+
+    def test_pictures_of_the_manuals_are_as_their_script_draws_them(self):
+        for name, text in draw.drawings(_MAY_INCLUDE).items():
+            self.assertEqual(self.read(f"tools/manual/pictures/{name}"), text, f"{name}: run {draw.__file__}")
 
     def test_corpora_are_as_their_script_writes_them(self):
         texts = [path for path in self.files if path.startswith("tests/fuzz/corpus/")]
