@@ -311,6 +311,12 @@ class HouseTest(unittest.TestCase):
             "make a test shorter, or move what an ordinary change does not break to tools/test --all (tag all_only). "
             "The longest: " + ", ".join(f"{label} {daily[label]} s" for label in longest))
 
+    def test_kits_for_gpus_know_the_peaks_that_the_engine_knows(self):
+        engine = re.findall(r'^    {"([^"]+)", ([\d.]+)e12,', self.read("engine/runtime/gpu_peaks.cc"), re.M)
+        table = re.search(r"_PEAK_TFLOPS = {(.*?)}", self.read("tools/gpu/plans.py"), re.S)[1]
+        self.assertGreater(len(engine), 20)
+        self.assertEqual(dict(re.findall(r'"([^"]+)": ([\d.]+)', table)), dict(engine))
+
     def test_pictures_of_the_manuals_are_as_their_script_draws_them(self):
         for name, text in draw.drawings(_MAY_INCLUDE).items():
             self.assertEqual(self.read(f"tools/manual/pictures/{name}"), text, f"{name}: run {draw.__file__}")

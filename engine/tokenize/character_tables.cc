@@ -1,4 +1,4 @@
-// tools/parity/make_character_tables.py wrote this with tokenizers 0.23.3.
+// tests/parity/make_character_tables.py wrote this with tokenizers 0.23.3.
 //
 // A set is written as its edges: the first character in it, the first that is not, the next that is, and so on.
 #include "engine/tokenize/character_tables.h"

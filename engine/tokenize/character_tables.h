@@ -8,7 +8,7 @@
 namespace shale {
 
 // A set is written as its edges, ascending: the first character in it, the first that is not, the next that is, and so
-// on. tools/parity/make_character_tables.py writes them.
+// on. tests/parity/make_character_tables.py writes them.
 extern const absl::Span<const uint32_t> kLetterEdges, kNumberEdges, kSpaceEdges, kPunctuationEdges, kWordEdges,
     kNotPlainEdges;
 

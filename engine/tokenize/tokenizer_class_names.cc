@@ -1,4 +1,4 @@
-// Written by tools/parity/make_tokenizer_classes.py with transformers 5.24.0.
+// Written by tests/parity/make_tokenizer_classes.py with transformers 5.24.0.
 #include "engine/tokenize/tokenizer_class_names.h"
 
 namespace shale {

@@ -1,4 +1,4 @@
-// The classes of tokenizers that transformers has, by name (tools/parity/make_tokenizer_classes.py). Names lack "Fast".
+// The classes of tokenizers that transformers has, by name (tests/parity/make_tokenizer_classes.py). Names lack "Fast".
 #pragma once
 
 #include "absl/strings/string_view.h"

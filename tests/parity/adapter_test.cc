@@ -1,4 +1,4 @@
-// Compares adapters with PEFT on the folders of tests/parity/golden/adapter (tools/parity/README.md describes them):
+// Compares adapters with PEFT on the folders of tests/parity/golden/adapter (tests/parity/README.md describes them):
 // they train as in PEFT, and are exported as they were imported.
 #include "engine/model/adapter.h"
 
@@ -115,7 +115,7 @@ TEST_P(AdapterParity, TwentyStepsOfAdamWGoAsInPeft) {
   }
 }
 
-// Under bazel test the exported folders are kept in TEST_UNDECLARED_OUTPUTS_DIR: tools/parity/check_adapter.py loads
+// Under bazel test the exported folders are kept in TEST_UNDECLARED_OUTPUTS_DIR: tests/parity/check_adapter.py loads
 // them.
 TEST_P(AdapterParity, WhatGoesOutIsWhatCameInToTheBit) {
   const TempFolder temporary;

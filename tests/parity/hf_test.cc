@@ -1,4 +1,4 @@
-// Compares the engine with transformers on the folders of tests/parity/golden/hf (tools/parity/README.md describes
+// Compares the engine with transformers on the folders of tests/parity/golden/hf (tests/parity/README.md describes
 // them): an imported model trains as it does in transformers, and is exported as it was imported.
 #include <gtest/gtest.h>
 
@@ -125,7 +125,7 @@ TEST_P(HfParity, ShardedOverThreeRanksTheLossesAreTheSame) {
   for (int step = 0; step < kSteps; ++step) EXPECT_NEAR(result->losses[step], losses[step], 1e-5 * losses[step]);
 }
 
-// Under bazel test the exported folders are kept in TEST_UNDECLARED_OUTPUTS_DIR: tools/parity/check_export.py loads
+// Under bazel test the exported folders are kept in TEST_UNDECLARED_OUTPUTS_DIR: tests/parity/check_export.py loads
 // them.
 TEST_P(HfParity, WhatGoesOutIsWhatCameInToTheBit) {
   const std::map<std::string, std::string> wanted = AllTensors(original_.path());

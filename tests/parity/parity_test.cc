@@ -1,4 +1,4 @@
-// Compares the engine with PyTorch on the goldens of tools/parity. Its README describes every tensor and key.
+// Compares the engine with PyTorch on the goldens of make_goldens.py. README.md describes every tensor and key.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Compares supervised fine-tuning with transformers on the folders of tests/parity/golden/sft (tools/parity/README.md
+// Compares supervised fine-tuning with transformers on the folders of tests/parity/golden/sft (tests/parity/README.md
 // describes them): a folder and a file of conversations have the losses of transformers, which trains on each
 // conversation by itself, whether they are packed or padded, and however a step is divided.
 #include <gtest/gtest.h>

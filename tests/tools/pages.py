@@ -4,7 +4,7 @@ import glob
 import re
 
 PAGES = ["README.md", *sorted(glob.glob("tools/manual/*.md")), *sorted(glob.glob("engine/manual/*.md")),
-         "engine/hugging_face/README.md", "tools/gpu/README.md", "tools/parity/README.md"]
+         "engine/hugging_face/README.md", "tools/gpu/README.md", "tests/parity/README.md"]
 BUILT = ["train", "plan", "generate", "evaluate", "export", "tokenize", "inspect_checkpoint"]
 SCRIPTS = ["inspect_run", "launch", "plot_run", "try_nccl"]
 
@@ -35,10 +35,10 @@ NOT_RUN = [
     (r"torchrun|srun|sbatch|kubectl|tools/cluster/", "needs a cluster; cluster_test runs the launch files"),
     (r"tools/launch .*--hosts=|RANK=", "needs two hosts; launch_test runs both ends on one"),
     (r"tools/launch .*tools/bench/comm", "measures"),
-    (r"tools/inspect_run", "needs a run that failed; launch_test"),
+    (r"tools/inspect_run", "needs a run that failed; launch_failures_test"),
     (r"cc |venv/bin/pip|python3 -m venv", "needs what tools/install installs, or a network; tests/embedding"),
     (r"python3 -c", "needs pandas"),
-    (r"~/parity_venv|tools/parity/", "needs PyTorch and transformers"),
+    (r"~/parity_venv|(tests|tools)/parity/", "needs PyTorch and transformers"),
     (r"\.out/bin/tools/examples/service/", "serves until it is ended; service_test"),
 ]
 

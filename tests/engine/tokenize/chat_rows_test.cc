@@ -1,5 +1,5 @@
 // Rows of conversations are what transformers makes of them, or are refused with a reason
-// (tools/parity/check_chat_rows.py).
+// (tests/parity/check_chat_rows.py).
 #include <cstdlib>
 #include <iostream>
 #include <map>

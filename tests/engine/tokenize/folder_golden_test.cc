@@ -1,4 +1,4 @@
-// What transformers makes of folders of tokenizers, which tools/parity/check_tokenizer_folders.py wrote down.
+// What transformers makes of folders of tokenizers, which tests/parity/check_tokenizer_folders.py wrote down.
 #include <cstdio>
 #include <cstdlib>
 #include <map>

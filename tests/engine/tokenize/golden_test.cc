@@ -1,4 +1,4 @@
-// The tokens and texts are those of the tokenizers library, which tools/parity/make_tokenizer_goldens.py wrote down.
+// The tokens and texts are those of the tokenizers library, which tests/parity/make_tokenizer_goldens.py wrote down.
 #include <string>
 #include <tuple>
 #include <vector>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes what datasets.load_dataset takes of folders of data to tests/engine/tokenize/golden/data_folders.json.
 
-    tools/parity/make_folder_goldens.py [--folders=200] [--seed=1] [--out=FILE]
+    tests/parity/make_folder_goldens.py [--folders=200] [--seed=1] [--out=FILE]
 
 Each folder has a few files, whose text is their own path: rows in *.jsonl, *.ndjson and *.json (a list), also packed,
 and lines in *.txt. The golden has the paths of each folder, and those that load_dataset takes for training (null: it

@@ -2,7 +2,7 @@
 
     python3 -m venv ~/parity_venv
     ~/parity_venv/bin/pip install torch transformers
-    ~/parity_venv/bin/python tools/parity/check_transformers.py
+    ~/parity_venv/bin/python tests/parity/check_transformers.py
 
 The models are built from configuration objects; nothing is downloaded. Prints one line per case and exits with 1 when
 a difference exceeds the tolerance.

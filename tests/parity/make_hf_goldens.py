@@ -2,7 +2,7 @@
 
     python3 -m venv ~/parity_venv
     ~/parity_venv/bin/pip install torch numpy safetensors transformers
-    ~/parity_venv/bin/python tools/parity/make_hf_goldens.py [--output FOLDER] [case ...]
+    ~/parity_venv/bin/python tests/parity/make_hf_goldens.py [--output FOLDER] [case ...]
 """
 
 import argparse

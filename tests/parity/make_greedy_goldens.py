@@ -1,7 +1,7 @@
 """Writes tests/parity/golden/hf/greedy.txt: the tokens that transformers generates, always taking the most likely one,
 from the folders of make_hf_goldens.py. See README.md.
 
-    ~/parity_venv/bin/python tools/parity/make_greedy_goldens.py [--output FILE]
+    ~/parity_venv/bin/python tests/parity/make_greedy_goldens.py [--output FILE]
 
 A line has the name of a case, a repetition penalty (1: none), the tokens of a prompt, and those that follow, with
 commas between.

@@ -3,7 +3,7 @@
 
     bazel build -c opt //tests/engine/tokenize:tokenize_test
     python3 -m venv ~/parity_venv && ~/parity_venv/bin/pip install transformers
-    ~/parity_venv/bin/python tools/parity/check_tokenizer_folders.py [--folders N] [--seed N] [--golden]
+    ~/parity_venv/bin/python tests/parity/check_tokenizer_folders.py [--folders N] [--seed N] [--golden]
 
 Each folder has the tokenizer.json of a golden in tests/engine/tokenize/golden, changed at random, and some of the other
 files, which name tokens here or there. Shale must give the same ids for texts with special tokens in them, the same

@@ -2,7 +2,7 @@
 
     python3 -m venv ~/tensorboard_venv
     ~/tensorboard_venv/bin/pip install tensorboard "setuptools<81"
-    ~/tensorboard_venv/bin/python tools/parity/check_tensorboard.py [RUN]
+    ~/tensorboard_venv/bin/python tests/parity/check_tensorboard.py [RUN]
 
 RUN is the folder of a run with telemetry.sinks.tensorboard=tensorboard. Without it, the script trains one with
 .out/bin/tools/train. This run resumes from a checkpoint before its end, so that its second event file says some steps

@@ -4,7 +4,7 @@
 Asks the library itself for every character, because the Unicode versions of its parts differ:
 
     python3 -m venv ~/parity_venv && ~/parity_venv/bin/pip install tokenizers
-    ~/parity_venv/bin/python tools/parity/make_character_tables.py
+    ~/parity_venv/bin/python tests/parity/make_character_tables.py
 """
 
 import os
@@ -85,7 +85,7 @@ def main():
         table("kNotPlainEdges", "What NFC can change, move, or combine with the character before.", not_plain()),
     ])
     with open(_OUT, "w", encoding="utf-8") as out:
-        out.write(f"""// tools/parity/make_character_tables.py wrote this with tokenizers {tokenizers.__version__}.
+        out.write(f"""// tests/parity/make_character_tables.py wrote this with tokenizers {tokenizers.__version__}.
 //
 // A set is written as its edges: the first character in it, the first that is not, the next that is, and so on.
 #include "engine/tokenize/character_tables.h"

@@ -2,7 +2,7 @@
 
     python3 -m venv ~/parity_venv
     ~/parity_venv/bin/pip install torch numpy safetensors
-    ~/parity_venv/bin/python tools/parity/make_goldens.py [--output FOLDER] [case ...]
+    ~/parity_venv/bin/python tests/parity/make_goldens.py [--output FOLDER] [case ...]
 
 Two runs on the same kind of machine with the same torch version write the same bytes.
 """

@@ -2,7 +2,7 @@
 """Writes tests/kernels/nf4_goldens.h: what bitsandbytes makes of weights in NF4 with double quantization.
 
     pip install numpy torch bitsandbytes
-    tools/parity/make_nf4_goldens.py | clang-format --assume-filename=x.h > tests/kernels/nf4_goldens.h
+    tests/parity/make_nf4_goldens.py | clang-format --assume-filename=x.h > tests/kernels/nf4_goldens.h
 
 Chooses weights of which no code hangs on rounding, and checks that the formula gives the same weights. bitsandbytes
 takes the nearest absmax code on GPUs; on CPUs it now and then takes the other of two that are nearly as near.
@@ -68,7 +68,7 @@ def main():
         bits = numpy.asarray(numbers, dtype=numpy.float32).reshape(-1).view(numpy.uint32)
         print(f"inline constexpr uint32_t {name}[] = {{{', '.join(f'0x{b:08x}' for b in bits)}}};")
 
-    print(f"// Made by tools/parity/make_nf4_goldens.py with bitsandbytes {bitsandbytes.__version__}. Words are bits "
+    print(f"// Made by tests/parity/make_nf4_goldens.py with bitsandbytes {bitsandbytes.__version__}. Words are bits "
           "of fp32 numbers, digests\n// are FNV-1a.\n#pragma once\n\n#include <cstdint>\n\n"
           "namespace shale::testing {\n")
     print(f"inline constexpr int64_t kNf4GoldenWeights = {_SIZE};")

@@ -2,7 +2,7 @@
 """Writes tests/engine/tokenize/golden/chat.json: conversations, and what transformers makes of them with the templates
 in chat_templates/, which have what those of each family have, in words of our own.
 
-    ~/parity_venv/bin/python tools/parity/make_chat_goldens.py [FOLDER...]
+    ~/parity_venv/bin/python tests/parity/make_chat_goldens.py [FOLDER...]
 
 With folders, which hold a chat_template.jinja each, it writes nothing, and prints the cases of these templates instead,
 in the form that the test reads (CHAT_GOLDEN=FILE).

@@ -2,7 +2,7 @@
 """Writes tests/kernels/update_goldens.h: the results of other implementations of the update rules.
 
     pip install numpy torch bitsandbytes
-    tools/parity/make_update_goldens.py | clang-format --assume-filename=x.h > tests/kernels/update_goldens.h
+    tests/parity/make_update_goldens.py | clang-format --assume-filename=x.h > tests/kernels/update_goldens.h
 
 Everything is computed in fp64 from fp32 inputs and hyper-parameters. SGD is torch.optim.SGD. Lion is algorithm 2 of its
 paper (Chen et al., 2023), written out below. 8-bit AdamW is AdamW whose states are stored between steps as bitsandbytes
@@ -129,7 +129,7 @@ def codes(name, values):
 
 
 def main():
-    print("// Made by tools/parity/make_update_goldens.py. Words are bits of fp32 numbers: weights and states after "
+    print("// Made by tests/parity/make_update_goldens.py. Words are bits of fp32 numbers: weights and states after "
           f"{_STEPS} steps, and\n// the dynamic maps of bitsandbytes {bitsandbytes.__version__}.\n#pragma once\n\n"
           "#include <cstdint>\n\nnamespace shale::testing {\n")
     for name, (weights, momentum) in (("HeavyBall", sgd(False)), ("Nesterov", sgd(True)), ("Lion", lion())):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares what Shale makes of rows of conversations with what transformers makes of them: text, tokens and masks.
 
-    ~/parity_venv/bin/python tools/parity/check_chat_rows.py --test=.out/bin/tests/engine/tokenize/tokenize_test
-    ~/parity_venv/bin/python tools/parity/check_chat_rows.py --test=... --templates=2000
-    ~/parity_venv/bin/python tools/parity/check_chat_rows.py --golden
+    ~/parity_venv/bin/python tests/parity/check_chat_rows.py --test=.out/bin/tests/engine/tokenize/tokenize_test
+    ~/parity_venv/bin/python tests/parity/check_chat_rows.py --test=... --templates=2000
+    ~/parity_venv/bin/python tests/parity/check_chat_rows.py --golden
 
 Makes 300 rows from seeds, and gives each to every template in chat_templates and row_templates, with a tokenizer of the
 goldens. The test ChatRowsTest reads the cases (CHAT_ROWS_GOLDEN) and wants of each: what apply_chat_template of

@@ -3,7 +3,7 @@
 model types it takes them.
 
     python3 -m venv ~/parity_venv && ~/parity_venv/bin/pip install transformers
-    ~/parity_venv/bin/python tools/parity/make_tokenizer_classes.py
+    ~/parity_venv/bin/python tests/parity/make_tokenizer_classes.py
 """
 
 import os
@@ -40,7 +40,7 @@ def main():
     names |= {name for name in dir(transformers) if "Tokenizer" in name}
     classes = {without_fast(name): without_fast(class_of(name) or name) for name in names}
     classes = {name: found for name, found in classes.items() if name not in _FILE and found not in _FILE}
-    text = f"""// Written by tools/parity/make_tokenizer_classes.py with transformers {transformers.__version__}.
+    text = f"""// Written by tests/parity/make_tokenizer_classes.py with transformers {transformers.__version__}.
 #include "engine/tokenize/tokenizer_class_names.h"
 
 namespace shale {{

@@ -2,7 +2,7 @@
 """Writes tests/engine/tokenize/golden/: small tokenizers with the parts of each family, and what the library makes of
 the documents of tokenize_corpus.py with them. Bytes that are not UTF-8 are decoded with replacement first.
 
-    ~/parity_venv/bin/python tools/parity/make_tokenizer_goldens.py
+    ~/parity_venv/bin/python tests/parity/make_tokenizer_goldens.py
 """
 
 import json

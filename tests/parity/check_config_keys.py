@@ -2,7 +2,7 @@
 
     python3 -m venv ~/parity_venv
     ~/parity_venv/bin/pip install torch numpy safetensors transformers
-    ~/parity_venv/bin/python tools/parity/check_config_keys.py --tools=.out/bin/tools
+    ~/parity_venv/bin/python tests/parity/check_config_keys.py --tools=.out/bin/tools
 
 For each family, writes a tiny model with random weights, and sets each key of its config class, of the class that all
 share, and of older and other files, to values that are not the default, and to null. Prints how many folders have the

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares torch_fsdp2_rank.py with the unsharded model: loss and every gradient, on the CPU, with ranks over Gloo.
 
-    ~/parity_venv/bin/python tools/parity/check_fsdp2.py
+    ~/parity_venv/bin/python tests/parity/check_fsdp2.py
 
 Runs in fp32 on one and two ranks, with micro-batches of one and two sequences, and with every setting that a search may
 try.
@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../tools/parity"))
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402

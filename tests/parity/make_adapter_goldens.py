@@ -3,7 +3,7 @@ trains them. See README.md.
 
     python3 -m venv ~/parity_venv
     ~/parity_venv/bin/pip install torch numpy safetensors transformers peft bitsandbytes
-    ~/parity_venv/bin/python tools/parity/make_adapter_goldens.py [CASE ...]
+    ~/parity_venv/bin/python tests/parity/make_adapter_goldens.py [CASE ...]
 """
 
 import functools

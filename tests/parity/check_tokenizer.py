@@ -3,7 +3,7 @@
 
     bazel build -c opt //tools:tokenize
     python3 -m venv ~/parity_venv && ~/parity_venv/bin/pip install tokenizers
-    ~/parity_venv/bin/python tools/parity/check_tokenizer.py FOLDER... [--in=TEXT]
+    ~/parity_venv/bin/python tests/parity/check_tokenizer.py FOLDER... [--in=TEXT]
 
 The documents are those of tokenize_corpus.py, and the lines of the files at --in (a file or a folder with subfolders).
 Each is a row of JSON Lines, so special tokens in it are text for both. Names the first document whose tokens differ,

@@ -2,7 +2,7 @@
 
     python3 -m venv ~/parity_venv
     ~/parity_venv/bin/pip install torch numpy safetensors transformers
-    ~/parity_venv/bin/python tools/parity/check_export.py FOLDER [--against FOLDER [--fresh]]
+    ~/parity_venv/bin/python tests/parity/check_export.py FOLDER [--against FOLDER [--fresh]]
 
 Fails if a key is missing, unexpected or has a wrong shape, if logits differ by more than fp32 rounding explains, or if
 a tokenizer file differs. If FOLDER has trained weights, leave --against out: there is nothing to compare them with.

@@ -2,7 +2,7 @@
 
     python3 -m venv ~/parity_venv
     ~/parity_venv/bin/pip install torch numpy safetensors transformers peft
-    ~/parity_venv/bin/python tools/parity/check_adapter.py FOLDER --base FOLDER [--merged FOLDER] [--against FOLDER]
+    ~/parity_venv/bin/python tests/parity/check_adapter.py FOLDER --base FOLDER [--merged FOLDER] [--against FOLDER]
 
 Fails if a key is missing or unexpected, if a value is not that of the file, or if the logits differ by more than fp32
 rounding explains from those of the folder --merged, which transformers loads, or of the PEFT folder --against.

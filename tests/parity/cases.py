@@ -4,12 +4,16 @@ A case's `spec` holds fields of DecoderSpec or MlpSpec (proto/job.proto) and not
 """
 
 import math
+import os
+import sys
 import zlib
 from dataclasses import dataclass
 
 import torch
 
-from models import make_model
+sys.path.append(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../tools/parity"))
+
+from models import make_model  # noqa: E402
 
 SEQUENCE_LENGTH = 13
 CURVE_BATCHES = 4

@@ -3,7 +3,7 @@ the losses with which transformers fine-tunes them on the conversations. See REA
 
     python3 -m venv ~/parity_venv
     ~/parity_venv/bin/pip install torch numpy safetensors transformers tokenizers
-    ~/parity_venv/bin/python tools/parity/make_sft_goldens.py
+    ~/parity_venv/bin/python tests/parity/make_sft_goldens.py
 
 Tokens and masks are those of apply_chat_template(return_assistant_tokens_mask=True): the templates of chat_templates/
 get the `generation` statements that it needs. The folders hold the templates without them.
