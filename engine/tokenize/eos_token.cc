@@ -12,11 +12,11 @@
 namespace shale {
 namespace {
 
-constexpr int64_t kMaxConfigBytes = int64_t{1} << 28;
+constexpr int64_t kMaxGenerationConfigBytes = int64_t{1} << 28;
 
 // Returns the object in a file; an empty one if there is no file.
 absl::StatusOr<Json> ReadObject(const std::string& path) {
-  const absl::StatusOr<std::string> bytes = ReadFile(path, kMaxConfigBytes);
+  const absl::StatusOr<std::string> bytes = ReadFile(path, kMaxGenerationConfigBytes);
   if (absl::IsNotFound(bytes.status())) return Json::object();
   SHALE_RETURN_IF_ERROR(bytes.status());
   absl::StatusOr<Json> json = ParseStrictJson(*bytes);

@@ -37,7 +37,7 @@ constexpr absl::string_view kArguments[] = {"conversation",
                                             "tokenizer_kwargs"};
 
 template <class... Args>
-absl::Status Wrong(const Args&... what) {
+absl::Status WrongRow(const Args&... what) {
   return absl::InvalidArgumentError(absl::StrCat(what...));
 }
 
@@ -54,9 +54,9 @@ absl::StatusOr<std::optional<bool>> CountsOf(const Value& message, const std::st
     const bool is_number = value->is_number() || value->is(ValueKind::kFloat);
     if (is_number && (weight == 0 || weight == 1)) found = weight == 1;
     if (!found) {
-      return Wrong(place, "\"", name, "\": found ", ShownValue(*value), "; wanted true or false, or 1 or 0");
+      return WrongRow(place, "\"", name, "\": found ", ShownValue(*value), "; wanted true or false, or 1 or 0");
     }
-    if (counts && *counts != *found) return Wrong(place, "\"train\" and \"weight\" say different things");
+    if (counts && *counts != *found) return WrongRow(place, "\"train\" and \"weight\" say different things");
     counts = found;
   }
   return counts;
@@ -66,7 +66,7 @@ absl::StatusOr<std::optional<bool>> CountsOf(const Value& message, const std::st
 absl::Status CheckContent(const Value& content, const std::string& place) {
   if (content.is(ValueKind::kString)) return absl::OkStatus();
   if (!content.is(ValueKind::kList)) {
-    return Wrong(place, "\"content\": found ", ShownValue(content), "; wanted a string or a list of parts");
+    return WrongRow(place, "\"content\": found ", ShownValue(content), "; wanted a string or a list of parts");
   }
   for (const Value& part : *content.list) {
     const Value* type = part.Find("type");
@@ -74,8 +74,8 @@ absl::Status CheckContent(const Value& content, const std::string& place) {
     const bool good = type != nullptr && type->is(ValueKind::kString) && type->text() == "text" && text != nullptr &&
                       text->is(ValueKind::kString);
     if (good) continue;
-    return Wrong(place, "\"content\": found the part ", ShownValue(part),
-                 "; wanted {\"type\": \"text\", \"text\": \"...\"}: models here read text alone");
+    return WrongRow(place, "\"content\": found the part ", ShownValue(part),
+                    "; wanted {\"type\": \"text\", \"text\": \"...\"}: models here read text alone");
   }
   return absl::OkStatus();
 }
@@ -83,10 +83,11 @@ absl::Status CheckContent(const Value& content, const std::string& place) {
 absl::StatusOr<ChatMessage> ReadMessage(const Value& one, size_t index) {
   const std::string place = absl::StrCat("message ", index, ": ");
   if (!one.is(ValueKind::kDict)) {
-    return Wrong(place, "found ", ShownValue(one), "; wanted an object with \"role\" and \"content\"");
+    return WrongRow(place, "found ", ShownValue(one), "; wanted an object with \"role\" and \"content\"");
   }
   const Value* role = one.Find("role");
-  if (role == nullptr || !role->is(ValueKind::kString)) return Wrong(place, "\"role\" is missing, or is not a string");
+  if (role == nullptr || !role->is(ValueKind::kString))
+    return WrongRow(place, "\"role\" is missing, or is not a string");
   Value::Dict members;
   bool says = false;
   for (const auto& [name, value] : *one.dict) {
@@ -98,18 +99,18 @@ absl::StatusOr<ChatMessage> ReadMessage(const Value& one, size_t index) {
     if (name == "content") SHALE_RETURN_IF_ERROR(CheckContent(value, place));
     const bool media = std::find(std::begin(kMedia), std::end(kMedia), name) != std::end(kMedia);
     if (media && !IsEmpty(value)) {
-      return Wrong(place, Quoted(name), " is not supported: found ", ShownValue(value),
-                   "; models here read text alone");
+      return WrongRow(place, Quoted(name), " is not supported: found ", ShownValue(value),
+                      "; models here read text alone");
     }
     says = says || name == "content" || name == "tool_calls" || name == "reasoning_content" || name == "thinking" ||
            name == "reasoning" || name == "function_call";
     members.emplace_back(name, value);
   }
-  if (!says) return Wrong(place, "it has neither \"content\" nor \"tool_calls\"");
+  if (!says) return WrongRow(place, "it has neither \"content\" nor \"tool_calls\"");
   SHALE_ASSIGN_OR_RETURN(const std::optional<bool> counts, CountsOf(one, place));
   if (counts.value_or(false) && role->text() != "assistant") {
-    return Wrong(place, "it is to count, and its role is ", Quoted(role->text()),
-                 "; only answers, of the role \"assistant\", count");
+    return WrongRow(place, "it is to count, and its role is ", Quoted(role->text()),
+                    "; only answers, of the role \"assistant\", count");
   }
   return ChatMessage(std::move(members), counts.value_or(true));
 }
@@ -121,8 +122,8 @@ absl::StatusOr<Value> ReadObjects(const Value& row, const char* name) {
   const bool good = found->is(ValueKind::kList) && std::all_of(found->list->begin(), found->list->end(),
                                                                [](auto& one) { return one.is(ValueKind::kDict); });
   if (good) return *found;
-  return Wrong("\"", name, "\": found ", ShownValue(*found), "; wanted a list of objects",
-               found->is(ValueKind::kString) ? ", not their JSON in a string" : "");
+  return WrongRow("\"", name, "\": found ", ShownValue(*found), "; wanted a list of objects",
+                  found->is(ValueKind::kString) ? ", not their JSON in a string" : "");
 }
 
 }  // namespace
@@ -130,7 +131,7 @@ absl::StatusOr<Value> ReadObjects(const Value& row, const char* name) {
 absl::StatusOr<Conversation> ReadConversation(const Value& row) {
   const Value& list = *row.Find("messages");
   if (!list.is(ValueKind::kList) || list.list->empty()) {
-    return Wrong("\"messages\": found ", ShownValue(list), "; wanted a list of messages");
+    return WrongRow("\"messages\": found ", ShownValue(list), "; wanted a list of messages");
   }
   Conversation conversation;
   bool answers = false, counts = false;
@@ -141,18 +142,18 @@ absl::StatusOr<Conversation> ReadConversation(const Value& row) {
     counts = counts || (answer && message.counts);
     conversation.messages.push_back(std::move(message));
   }
-  if (answers && !counts) return Wrong("\"messages\": no answer counts, by their \"train\" or \"weight\"");
+  if (answers && !counts) return WrongRow("\"messages\": no answer counts, by their \"train\" or \"weight\"");
   SHALE_ASSIGN_OR_RETURN(conversation.tools, ReadObjects(row, "tools"));
   SHALE_ASSIGN_OR_RETURN(conversation.documents, ReadObjects(row, "documents"));
   const Value* variables = row.Find("chat_template_kwargs");
   if (variables == nullptr || variables->is(ValueKind::kNone)) return conversation;
   if (!variables->is(ValueKind::kDict)) {
-    return Wrong("\"chat_template_kwargs\": found ", ShownValue(*variables), "; wanted an object");
+    return WrongRow("\"chat_template_kwargs\": found ", ShownValue(*variables), "; wanted an object");
   }
   for (const auto& [name, value] : *variables->dict) {
     if (std::find(std::begin(kArguments), std::end(kArguments), name) != std::end(kArguments)) {
-      return Wrong("\"chat_template_kwargs\": ", Quoted(name),
-                   " is an argument of apply_chat_template, and no variable");
+      return WrongRow("\"chat_template_kwargs\": ", Quoted(name),
+                      " is an argument of apply_chat_template, and no variable");
     }
     conversation.variables.emplace_back(name, value);
   }
