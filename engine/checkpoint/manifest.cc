@@ -200,6 +200,57 @@ std::vector<SavedFile> FilesOf(const proto::CheckpointManifest& m) {
   return files;
 }
 
+void AddData(const SavedData& from, proto::DataRecord& data) {
+  data.set_samples_per_epoch(from.samples_per_epoch);
+  data.set_sequence_length(from.sequence_length);
+  data.set_shuffled(from.shuffled);
+  data.set_seed(from.seed);
+  data.set_tokenizer(from.tokenizer);
+  // Readers from before there was such a state refuse this field.
+  if (!from.source_state.empty()) data.set_source_state(from.source_state);
+  if (from.begin != 0) data.set_begin(from.begin);  // The same holds here.
+  for (const SavedSource& source : from.sources) {
+    proto::SourceRecord& record = *data.add_sources();
+    record.set_path(source.path);
+    record.set_tokens(source.tokens);
+    record.set_digest(source.digest);
+    record.set_documents(source.documents);
+  }
+}
+
+SavedData DataOf(const proto::DataRecord& record) {
+  SavedData data = {.samples_per_epoch = record.samples_per_epoch(),
+                    .sequence_length = record.sequence_length(),
+                    .shuffled = record.shuffled(),
+                    .seed = record.seed(),
+                    .tokenizer = record.tokenizer(),
+                    .source_state = record.source_state(),
+                    .begin = record.begin()};
+  for (const proto::SourceRecord& source : record.sources()) {
+    data.sources.push_back({source.path(), source.tokens(), source.digest(), source.documents()});
+  }
+  return data;
+}
+
+void AddEvaluations(const SavedEvaluations& from, proto::EvaluationsRecord& record) {
+  record.set_data(from.data);
+  record.set_last_step(from.last_step);
+  if (from.last_loss) record.set_last_loss(*from.last_loss);
+  record.set_best_step(from.best_step);
+  if (from.best_loss) record.set_best_loss(*from.best_loss);
+  record.set_since_best(from.since_best);
+}
+
+SavedEvaluations EvaluationsOf(const proto::EvaluationsRecord& record) {
+  SavedEvaluations evaluations = {.data = record.data(),
+                                  .last_step = record.last_step(),
+                                  .best_step = record.best_step(),
+                                  .since_best = record.since_best()};
+  if (record.has_last_loss()) evaluations.last_loss = record.last_loss();
+  if (record.has_best_loss()) evaluations.best_loss = record.best_loss();
+  return evaluations;
+}
+
 }  // namespace
 
 std::string SerializeFiles(const std::vector<SavedFile>& files) {
@@ -335,22 +386,7 @@ std::string SerializeManifest(const Manifest& manifest) {
   m.set_seed(manifest.seed);
   m.set_job(manifest.job);
   m.set_job_crc32c(manifest.job_crc());
-  proto::DataRecord& data = *m.mutable_data();
-  data.set_samples_per_epoch(manifest.data.samples_per_epoch);
-  data.set_sequence_length(manifest.data.sequence_length);
-  data.set_shuffled(manifest.data.shuffled);
-  data.set_seed(manifest.data.seed);
-  data.set_tokenizer(manifest.data.tokenizer);
-  // Readers from before there was such a state refuse this field.
-  if (!manifest.data.source_state.empty()) data.set_source_state(manifest.data.source_state);
-  if (manifest.data.begin != 0) data.set_begin(manifest.data.begin);  // The same holds here.
-  for (const SavedSource& source : manifest.data.sources) {
-    proto::SourceRecord& record = *data.add_sources();
-    record.set_path(source.path);
-    record.set_tokens(source.tokens);
-    record.set_digest(source.digest);
-    record.set_documents(source.documents);
-  }
+  AddData(manifest.data, *m.mutable_data());
   proto::LayoutRecord& layout = *m.mutable_layout();
   layout.set_ranks(manifest.ranks);
   layout.set_strategy(manifest.strategy);
@@ -385,15 +421,7 @@ std::string SerializeManifest(const Manifest& manifest) {
   }
   AddFiles(manifest.files, m);
   // Only of runs that follow their evaluations: readers from before there were any refuse this field.
-  if (const SavedEvaluations& evaluations = manifest.evaluations; evaluations.last_step >= 0) {
-    proto::EvaluationsRecord& record = *m.mutable_evaluations();
-    record.set_data(evaluations.data);
-    record.set_last_step(evaluations.last_step);
-    if (evaluations.last_loss) record.set_last_loss(*evaluations.last_loss);
-    record.set_best_step(evaluations.best_step);
-    if (evaluations.best_loss) record.set_best_loss(*evaluations.best_loss);
-    record.set_since_best(evaluations.since_best);
-  }
+  if (manifest.evaluations.last_step >= 0) AddEvaluations(manifest.evaluations, *m.mutable_evaluations());
   return Frame(kManifestMagic, kManifestVersion, m.SerializeAsString());
 }
 
@@ -418,16 +446,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   manifest.seed = m.seed();
   manifest.job = m.job();
   if (manifest.job_crc() != m.job_crc32c()) return RefuseManifest("its job and the job's digest do not match");
-  manifest.data = {.samples_per_epoch = m.data().samples_per_epoch(),
-                   .sequence_length = m.data().sequence_length(),
-                   .shuffled = m.data().shuffled(),
-                   .seed = m.data().seed(),
-                   .tokenizer = m.data().tokenizer(),
-                   .source_state = m.data().source_state(),
-                   .begin = m.data().begin()};
-  for (const proto::SourceRecord& source : m.data().sources()) {
-    manifest.data.sources.push_back({source.path(), source.tokens(), source.digest(), source.documents()});
-  }
+  manifest.data = DataOf(m.data());
   manifest.ranks = m.layout().ranks();
   manifest.strategy = m.layout().strategy();
   manifest.accumulation = m.layout().accumulation();
@@ -451,16 +470,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   }
   if (m.has_base()) manifest.base = {.folder = m.base().folder(), .digest = m.base().digest()};
   manifest.files = FilesOf(m);
-  if (m.has_evaluations()) {
-    const proto::EvaluationsRecord& record = m.evaluations();
-    SavedEvaluations& evaluations = manifest.evaluations;
-    evaluations = {.data = record.data(),
-                   .last_step = record.last_step(),
-                   .best_step = record.best_step(),
-                   .since_best = record.since_best()};
-    if (record.has_last_loss()) evaluations.last_loss = record.last_loss();
-    if (record.has_best_loss()) evaluations.best_loss = record.best_loss();
-  }
+  if (m.has_evaluations()) manifest.evaluations = EvaluationsOf(m.evaluations());
   SHALE_RETURN_IF_ERROR(Check(manifest));
   return manifest;
 }

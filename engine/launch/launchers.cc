@@ -1,12 +1,15 @@
 #include "engine/launch/launchers.h"
 
+#include <utility>
+
 namespace shale {
+namespace {
 
 // Names and meanings are those of the launchers' own documentation: "Environment Variables" of torchrun, "Environment
 // variables set for MPI applications" of Open MPI 5, "OUTPUT ENVIRONMENT VARIABLES" of srun, the constants of Kubeflow
 // Trainer's torch plugin, "Indexed Job" of Kubernetes.
-const std::vector<Launcher>& Launchers() {
-  static const auto& launchers = *new std::vector<Launcher>{
+std::vector<Launcher> LaunchersOfHosts() {
+  return {
       {"Shale's launcher",
        "SHALE_PROCESS",
        "SHALE_PROCESS",
@@ -37,6 +40,11 @@ const std::vector<Launcher>& Launchers() {
        "MASTER_PORT",
        {},
        false},
+  };
+}
+
+std::vector<Launcher> LaunchersOfClusters() {
+  return {
       {"Open MPI",
        "OMPI_COMM_WORLD_RANK",
        "OMPI_COMM_WORLD_RANK",
@@ -71,6 +79,16 @@ const std::vector<Launcher>& Launchers() {
        false},
       {"the indexed Job", "JOB_COMPLETION_INDEX", "JOB_COMPLETION_INDEX", "WORLD_SIZE", "", "", "", "", {}, false},
   };
+}
+
+}  // namespace
+
+const std::vector<Launcher>& Launchers() {
+  static const auto& launchers = *[] {
+    auto* all = new std::vector<Launcher>(LaunchersOfHosts());
+    for (Launcher& launcher : LaunchersOfClusters()) all->push_back(std::move(launcher));
+    return all;
+  }();
   return launchers;
 }
 

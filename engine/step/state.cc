@@ -72,6 +72,100 @@ void DeclareGradients(const ModelGraph& model, const StepOptions& options, JobSt
   }
 }
 
+// Divides the parameters of a group among the ranks.
+absl::StatusOr<GroupState> PlaceGroup(const ModelGraph& model, const ParameterGroup& group,
+                                      const StepOptions& options) {
+  std::vector<ShardLayout::Entry> entries;
+  for (ParameterId id : group.parameters) entries.push_back({model.parameters[id].name, model.parameters[id].shape});
+  const int64_t block = group.stored == FrozenWeights::kNf4 ? kNf4GroupWeights : BlockOf(options.optimizer.rule);
+  SHALE_ASSIGN_OR_RETURN(ShardLayout layout, ShardLayout::Create(entries, static_cast<int>(options.mesh.shard), block));
+  return GroupState{.placement = GroupPlacement(std::move(layout), options.placement()),
+                    .frozen = group.frozen,
+                    .stored = group.stored};
+}
+
+// Adds the persistent buffers of one group. Borrows its arguments.
+class GroupDeclarer {
+ public:
+  GroupDeclarer(const ModelGraph& model, const ParameterGroup& group, const StepOptions& options, ProgramWriter& writer)
+      : model_(model), group_(group), options_(options), writer_(writer), offload_(options.state_on_host()) {}
+
+  // The weights that the ranks compute with, or their shards.
+  void Weights(GroupState& g) const {
+    const Placement& placement = g.placement.placement();
+    const bool nf4 = group_.stored == FrozenWeights::kNf4;
+    const DType stored = nf4                                         ? DType::kUInt8
+                         : group_.stored == FrozenWeights::kBFloat16 ? DType::kBFloat16
+                                                                     : model_.compute_dtype;
+    const int64_t row_bytes = nf4 ? Nf4Row{g.layout().shard_elements()}.bytes() : 0;
+    const BufferCategory weights = group_.frozen ? BufferCategory::kFrozenParameters : BufferCategory::kParameterShards;
+    if (placement.gathers_for_use() || offload_.parameters) {
+      g.own_weight = Add("weights", weights, stored, nf4 ? row_bytes : Own(g), offload_.parameters);
+    } else {
+      const int64_t full = g.placement.elements(Part::kFull);
+      g.full_weight = Add("weights", weights, stored, nf4 ? row_bytes * options_.mesh.shard : full);
+      g.own_weight = placement.state == Part::kFull ? g.full_weight : g.placement.EqualShardOf(g.full_weight);
+    }
+  }
+
+  // What the update keeps of a group that trains: weights on the host, masters or low bits, moments.
+  void MastersAndStates(GroupState& g) const {
+    const DType compute = model_.compute_dtype;
+    if (options_.updates_on_host()) {
+      g.host_weight = offload_.parameters ? g.own_weight
+                                          : Add("weights.on_host", BufferCategory::kParameterShards, compute, Own(g),
+                                                /*on_host=*/true);
+    }
+    if (compute != DType::kFloat32) {
+      switch (options_.master) {
+        case MasterWeights::kFloat32:
+          g.master = Add("masters", BufferCategory::kMasterWeights, DType::kFloat32, Own(g), offload_.masters);
+          break;
+        case MasterWeights::kSplit:
+          g.low = Add("low_bits", BufferCategory::kMasterWeights, DType::kInt16, Own(g), offload_.masters);
+          break;
+        case MasterWeights::kNone: break;
+      }
+    }
+    for (const UpdateState& s : options_.optimizer.states()) {
+      g.states.push_back(Add(s.name, BufferCategory::kOptimizerState, s.dtype, Own(g) / s.block, offload_.moments));
+    }
+    for (size_t i = 0; i < group_.parameters.size(); ++i) {
+      if (!Decays(model_.parameters[group_.parameters[i]], options_)) continue;
+      g.decayed.push_back(g.layout().parameters()[i].range());
+    }
+  }
+
+  // Copies of what is saved.
+  void Snapshot(GroupState& g) const {
+    const auto copy = [&](absl::string_view what, const Tensor& t) {
+      if (!t.present()) return Tensor();
+      return Add(absl::StrCat("snapshot.", what), BufferCategory::kSnapshot, t.dtype, t.elements(),
+                 writer_.IsOnHost(t));
+    };
+    g.snapshot = {
+        .value = copy("value", g.saved.value), .high = copy("high", g.saved.high), .low = copy("low", g.saved.low)};
+    for (size_t i = 0; i < g.saved.states.size(); ++i) {
+      g.snapshot.states.push_back(copy(options_.optimizer.states()[i].name, g.saved.states[i]));
+    }
+  }
+
+ private:
+  Tensor Add(absl::string_view what, BufferCategory category, DType dtype, int64_t elements,
+             bool on_host = false) const {
+    return writer_.AddTensor(absl::StrCat(group_.name, ".", what), category, Tensor::Contiguous(dtype, {elements}), 1,
+                             /*persistent=*/true, on_host ? MemoryKind::kHost : MemoryKind::kDevice);
+  }
+
+  static int64_t Own(const GroupState& g) { return g.placement.elements(g.placement.placement().state); }
+
+  const ModelGraph& model_;
+  const ParameterGroup& group_;
+  const StepOptions& options_;
+  ProgramWriter& writer_;
+  const StateOffload offload_;
+};
+
 }  // namespace
 
 int64_t SavedTensors::bytes() const {
@@ -83,72 +177,16 @@ int64_t SavedTensors::bytes() const {
 
 absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer) {
   JobState state{.states = options.optimizer.states()};
-  const Placement placement = options.placement();
-  const DType compute = model.compute_dtype;
   for (const ParameterGroup& group : model.groups) {
-    std::vector<ShardLayout::Entry> entries;
-    for (ParameterId id : group.parameters) entries.push_back({model.parameters[id].name, model.parameters[id].shape});
-    const bool nf4 = group.stored == FrozenWeights::kNf4;
-    const int64_t block = nf4 ? kNf4GroupWeights : BlockOf(options.optimizer.rule);
-    SHALE_ASSIGN_OR_RETURN(ShardLayout layout,
-                           ShardLayout::Create(entries, static_cast<int>(options.mesh.shard), block));
-    GroupState g{
-        .placement = GroupPlacement(std::move(layout), placement), .frozen = group.frozen, .stored = group.stored};
-    const DType stored = nf4 ? DType::kUInt8 : group.stored == FrozenWeights::kBFloat16 ? DType::kBFloat16 : compute;
-    const int64_t full = g.placement.elements(Part::kFull), own = g.placement.elements(placement.state);
-    const int64_t row_bytes = nf4 ? Nf4Row{g.layout().shard_elements()}.bytes() : 0;
-    const auto add = [&](absl::string_view what, BufferCategory category, DType dtype, int64_t elements,
-                         bool on_host = false) {
-      return writer.AddTensor(absl::StrCat(group.name, ".", what), category, Tensor::Contiguous(dtype, {elements}), 1,
-                              /*persistent=*/true, on_host ? MemoryKind::kHost : MemoryKind::kDevice);
-    };
-    const StateOffload offload = options.state_on_host();
-    const BufferCategory weights = group.frozen ? BufferCategory::kFrozenParameters : BufferCategory::kParameterShards;
-    if (placement.gathers_for_use() || offload.parameters) {
-      g.own_weight = add("weights", weights, stored, nf4 ? row_bytes : own, offload.parameters);
+    SHALE_ASSIGN_OR_RETURN(GroupState g, PlaceGroup(model, group, options));
+    const GroupDeclarer declarer(model, group, options, writer);
+    declarer.Weights(g);
+    if (!group.frozen) {
+      declarer.MastersAndStates(g);
+      g.saved = SavedOf(g, options.optimizer.states());
+      if (options.snapshot) declarer.Snapshot(g);
     } else {
-      g.full_weight = add("weights", weights, stored, nf4 ? row_bytes * options.mesh.shard : full);
-      g.own_weight = placement.state == Part::kFull ? g.full_weight : g.placement.EqualShardOf(g.full_weight);
-    }
-    if (group.frozen) {
       g.saved = g.snapshot = SavedOf(g, {});
-      state.groups.push_back(std::move(g));
-      continue;
-    }
-    if (options.updates_on_host()) {
-      g.host_weight = offload.parameters ? g.own_weight
-                                         : add("weights.on_host", BufferCategory::kParameterShards, compute, own, true);
-    }
-    if (compute != DType::kFloat32) {
-      switch (options.master) {
-        case MasterWeights::kFloat32:
-          g.master = add("masters", BufferCategory::kMasterWeights, DType::kFloat32, own, offload.masters);
-          break;
-        case MasterWeights::kSplit:
-          g.low = add("low_bits", BufferCategory::kMasterWeights, DType::kInt16, own, offload.masters);
-          break;
-        case MasterWeights::kNone: break;
-      }
-    }
-    for (const UpdateState& s : options.optimizer.states()) {
-      g.states.push_back(add(s.name, BufferCategory::kOptimizerState, s.dtype, own / s.block, offload.moments));
-    }
-    for (size_t i = 0; i < group.parameters.size(); ++i) {
-      if (!Decays(model.parameters[group.parameters[i]], options)) continue;
-      g.decayed.push_back(g.layout().parameters()[i].range());
-    }
-    g.saved = SavedOf(g, options.optimizer.states());
-    if (options.snapshot) {
-      const auto copy = [&](absl::string_view what, const Tensor& t) {
-        if (!t.present()) return Tensor();
-        return add(absl::StrCat("snapshot.", what), BufferCategory::kSnapshot, t.dtype, t.elements(),
-                   writer.IsOnHost(t));
-      };
-      g.snapshot = {
-          .value = copy("value", g.saved.value), .high = copy("high", g.saved.high), .low = copy("low", g.saved.low)};
-      for (size_t i = 0; i < g.saved.states.size(); ++i) {
-        g.snapshot.states.push_back(copy(options.optimizer.states()[i].name, g.saved.states[i]));
-      }
     }
     state.groups.push_back(std::move(g));
   }

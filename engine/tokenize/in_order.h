@@ -28,97 +28,119 @@ struct BatchSteps {
   std::function<absl::Status(Batch& batch)> take;
 };
 
-// Runs `read` and `take` on the calling thread, which processes batches too when it has nothing else to do, and
-// `process` on threads - 1 others as well. `take` gets the batches in the order of `read`, up to the first that failed;
-// its error is returned. At most `most_batches` batches exist at a time.
+// See ProcessInOrder. Used once.
 template <class Batch>
-absl::Status ProcessInOrder(int threads, int most_batches, const BatchSteps<Batch>& steps) {
+class InOrder {
+ public:
+  InOrder(int most_batches, const BatchSteps<Batch>& steps) : most_batches_(most_batches), steps_(steps) {}
+
+  absl::Status Run(int threads) {
+    std::vector<std::thread> others;
+    try {
+      for (int i = 1; i < threads; ++i) others.emplace_back([this, i] { Help(i); });
+    } catch (const std::system_error&) {
+      // The system refuses more threads. Those that run, at least the calling one, do the work.
+    }
+    absl::Status status;
+    while (status.ok() && (more_ || !all_.empty())) status = Step();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ends_ = true;
+      work_came_.notify_all();
+    }
+    for (std::thread& other : others) other.join();
+    return status;
+  }
+
+ private:
   struct Entry {
     std::unique_ptr<Batch> batch;
     absl::Status status;
     bool done = false;
   };
-  std::mutex mutex;
-  std::condition_variable work_came, work_done;
-  std::deque<std::shared_ptr<Entry>> all;    // In order, until they are taken.
-  std::deque<std::shared_ptr<Entry>> queue;  // Those that no thread has begun.
-  bool ends = false;
 
-  const auto process = [&](int thread, Entry& entry) {
-    entry.status = steps.process(thread, *entry.batch);
-    const std::lock_guard<std::mutex> lock(mutex);
+  void Process(int thread, Entry& entry) {
+    entry.status = steps_.process(thread, *entry.batch);
+    const std::lock_guard<std::mutex> lock(mutex_);
     entry.done = true;
-    work_done.notify_one();
-  };
-  const auto help = [&](int thread) {
-    std::unique_lock<std::mutex> lock(mutex);
-    while (true) {
-      work_came.wait(lock, [&] { return ends || !queue.empty(); });
-      if (ends) return;
-      const std::shared_ptr<Entry> entry = queue.front();
-      queue.pop_front();
-      lock.unlock();
-      process(thread, *entry);
-      lock.lock();
-    }
-  };
-  std::vector<std::thread> others;
-  try {
-    for (int i = 1; i < threads; ++i) others.emplace_back(help, i);
-  } catch (const std::system_error&) {
-    // The system refuses more threads. Those that run, at least the calling one, do the work.
+    work_done_.notify_one();
   }
 
-  bool more = true;
-  const auto step = [&]() -> absl::Status {
+  // What each other thread does.
+  void Help(int thread) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      work_came_.wait(lock, [&] { return ends_ || !queue_.empty(); });
+      if (ends_) return;
+      const std::shared_ptr<Entry> entry = queue_.front();
+      queue_.pop_front();
+      lock.unlock();
+      Process(thread, *entry);
+      lock.lock();
+    }
+  }
+
+  // Does one thing on the calling thread: takes a batch that is due, reads one, processes one, or waits.
+  absl::Status Step() {
     std::shared_ptr<Entry> finished, own;
     bool reads = false;
     {
-      std::unique_lock<std::mutex> lock(mutex);
-      if (!all.empty() && all.front()->done) {
-        finished = all.front();
-        all.pop_front();
-      } else if (more && static_cast<int>(all.size()) < most_batches) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      if (!all_.empty() && all_.front()->done) {
+        finished = all_.front();
+        all_.pop_front();
+      } else if (more_ && static_cast<int>(all_.size()) < most_batches_) {
         reads = true;
-      } else if (!queue.empty()) {
-        own = queue.front();
-        queue.pop_front();
+      } else if (!queue_.empty()) {
+        own = queue_.front();
+        queue_.pop_front();
       } else {
-        work_done.wait(lock, [&] { return all.front()->done; });
+        work_done_.wait(lock, [&] { return all_.front()->done; });
       }
     }
     if (finished != nullptr) {
       SHALE_RETURN_IF_ERROR(finished->status);
-      return steps.take(*finished->batch);
+      return steps_.take(*finished->batch);
     }
-    if (own != nullptr) process(0, *own);
-    if (!reads) return absl::OkStatus();
-    absl::StatusOr<std::unique_ptr<Batch>> batch = steps.read();
-    auto entry = std::make_shared<Entry>();
+    if (own != nullptr) Process(0, *own);
+    if (reads) Read();
+    return absl::OkStatus();
+  }
+
+  void Read() {
+    absl::StatusOr<std::unique_ptr<Batch>> batch = steps_.read();
     if (batch.ok() && *batch == nullptr) {
-      more = false;
-      return absl::OkStatus();
+      more_ = false;
+      return;
     }
     // An error of `read` has its place in the order, behind the batches before.
-    more = batch.ok();
+    more_ = batch.ok();
+    auto entry = std::make_shared<Entry>();
     entry->status = batch.status();
     entry->done = !batch.ok();
     if (batch.ok()) entry->batch = *std::move(batch);
-    const std::lock_guard<std::mutex> lock(mutex);
-    all.push_back(entry);
-    if (!entry->done) queue.push_back(entry);
-    work_came.notify_one();
-    return absl::OkStatus();
-  };
-  absl::Status status;
-  while (status.ok() && (more || !all.empty())) status = step();
-  {
-    const std::lock_guard<std::mutex> lock(mutex);
-    ends = true;
-    work_came.notify_all();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    all_.push_back(entry);
+    if (!entry->done) queue_.push_back(entry);
+    work_came_.notify_one();
   }
-  for (std::thread& other : others) other.join();
-  return status;
+
+  const int most_batches_;
+  const BatchSteps<Batch>& steps_;
+  bool more_ = true;  // `read` has not ended. Of the calling thread alone.
+  std::mutex mutex_;
+  std::condition_variable work_came_, work_done_;
+  std::deque<std::shared_ptr<Entry>> all_;    // In order, until they are taken.
+  std::deque<std::shared_ptr<Entry>> queue_;  // Those that no thread has begun.
+  bool ends_ = false;
+};
+
+// Runs `read` and `take` on the calling thread, which processes batches too when it has nothing else to do, and
+// `process` on threads - 1 others as well. `take` gets the batches in the order of `read`, up to the first that failed;
+// its error is returned. At most `most_batches` batches exist at a time.
+template <class Batch>
+absl::Status ProcessInOrder(int threads, int most_batches, const BatchSteps<Batch>& steps) {
+  return InOrder<Batch>(most_batches, steps).Run(threads);
 }
 
 }  // namespace shale

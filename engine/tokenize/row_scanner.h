@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -33,6 +34,14 @@ class RowScanner {
 
  private:
   enum class List { kNone, kBegins, kGoesOn, kElement, kEnded };
+
+  // Takes the byte at at_. Inside of a value returns whether the value has ended, and then sets `*row`. Outside of one
+  // returns an error if no value may begin with the byte.
+  bool TakeInValue(char c, Row* row);
+  absl::Status TakeOutside(char c, Row* row);
+  absl::StatusOr<Found> End(Row* row);
+  // Ends the value.
+  void Finish(size_t begin, size_t end, Row* row);
 
   List list_ = List::kNone;
   bool begun_ = false;  // A byte that is no white space was seen.

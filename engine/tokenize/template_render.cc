@@ -239,32 +239,37 @@ class Renderer {
         SHALE_ASSIGN_OR_RETURN(const Value value, Part(expression, 0));
         return At(line, ApplyBinary("-", Value::Integer(0), value, budget_));
       }
-      case ExpressionKind::kBinary: {
-        SHALE_ASSIGN_OR_RETURN(const Value left, Part(expression, 0));
-        if (expression.name == "and" && !left.truth()) return left;
-        if (expression.name == "or" && left.truth()) return left;
-        SHALE_ASSIGN_OR_RETURN(const Value right, Part(expression, 1));
-        if (expression.name == "and" || expression.name == "or") return right;
-        return At(line, ApplyBinary(expression.name, left, right, budget_));
-      }
+      case ExpressionKind::kBinary: return Binary(expression);
       case ExpressionKind::kConditional: {
         SHALE_ASSIGN_OR_RETURN(const Value condition, Part(expression, 1));
         if (condition.truth()) return Part(expression, 0);
         if (expression.parts[2] == nullptr) return Value::Undefined("an if without else");
         return Part(expression, 2);
       }
-      case ExpressionKind::kList: {
-        Value::List list;
-        for (size_t i = 0; i < expression.parts.size(); ++i) {
-          SHALE_ASSIGN_OR_RETURN(Value element, Part(expression, i));
-          list.push_back(std::move(element));
-        }
-        Value made = Value::Of(std::move(list));
-        if (made.depth <= kMaxNesting) return made;
-        return At(expression.line, absl::InvalidArgumentError("values are nested too deeply"));
-      }
+      case ExpressionKind::kList: return List(expression);
     }
     return Value::None();
+  }
+
+  // Evaluates the right operand of "and" and "or" only if the left one does not decide.
+  absl::StatusOr<Value> Binary(const TemplateExpression& expression) {
+    SHALE_ASSIGN_OR_RETURN(const Value left, Part(expression, 0));
+    if (expression.name == "and" && !left.truth()) return left;
+    if (expression.name == "or" && left.truth()) return left;
+    SHALE_ASSIGN_OR_RETURN(const Value right, Part(expression, 1));
+    if (expression.name == "and" || expression.name == "or") return right;
+    return At(expression.line, ApplyBinary(expression.name, left, right, budget_));
+  }
+
+  absl::StatusOr<Value> List(const TemplateExpression& expression) {
+    Value::List list;
+    for (size_t i = 0; i < expression.parts.size(); ++i) {
+      SHALE_ASSIGN_OR_RETURN(Value element, Part(expression, i));
+      list.push_back(std::move(element));
+    }
+    Value made = Value::Of(std::move(list));
+    if (made.depth <= kMaxNesting) return made;
+    return At(expression.line, absl::InvalidArgumentError("values are nested too deeply"));
   }
 
   // Returns the arguments of a call, a filter or a test: its parts without the first, and its keywords.

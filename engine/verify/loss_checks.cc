@@ -62,6 +62,89 @@ struct LossPart {
   double sum = 0, wanted = 0;
 };
 
+// Compares sums of losses in evaluations of one trial, which it borrows.
+class LossComparison {
+ public:
+  LossComparison(VerifiedJob& verified, TrialRun& trial)
+      : samples_(verified.context.samples),
+        kind_(verified.job.data.target_weights),
+        global_batch_(verified.size.global_batch()),
+        trial_(trial),
+        op_(LossOpOf(trial.trainer().plan().train.graph)) {}
+
+  // Evaluates all samples, and compares with the loss of the first step.
+  absl::Status WithStep(const TrialRecord& compared, VerifyRow* row) {
+    SHALE_ASSIGN_OR_RETURN(all_, SumAfter({}));
+    const double step = compared.losses[0] * Divisor(samples_, global_batch_, kind_, {});
+    size_ = std::abs(all_);
+    if (weighted()) {
+      SHALE_ASSIGN_OR_RETURN(size_, SumAfter([](int64_t, const SampleParts& sample) {
+                               for (float& w : sample.weights) w = std::abs(w);
+                             }));
+      size_ = std::max(std::abs(size_), std::abs(all_));
+    }
+    row->difference = Relative(all_, step);
+    if (row->difference <= row->tolerance) return absl::OkStatus();
+    row->outcome = VerifyOutcome::kFails;
+    row->remark = absl::StrFormat(
+        "the sum of the losses is %.9g in an evaluation, and %.9g in the step on the same samples: look at %s, which "
+        "computes no gradient in an evaluation, and at whether the model's function builds the same for both",
+        all_, step, op_);
+    return absl::OkStatus();
+  }
+
+  // Evaluates with other weights or masks, and compares with the loss of all samples. REQUIRES: WithStep was called.
+  absl::Status OfParts(VerifyRow* row) {
+    if (!weighted() && samples_.description.target_values > 0) {
+      row->outcome = VerifyOutcome::kNotRun;
+      row->remark = "the targets are values and have no weights (data.target_weights), so none can be taken out";
+      return absl::OkStatus();
+    }
+    SHALE_ASSIGN_OR_RETURN(const double even, SumAfter(Half(weighted(), 0)));
+    SHALE_ASSIGN_OR_RETURN(const double odd, SumAfter(Half(weighted(), 1)));
+    std::vector<LossPart> found = {{weighted() ? "two halves, each with the weights of the other set to 0,"
+                                               : "two halves, each with the other masked,",
+                                    even + odd, all_}};
+    if (weighted()) {
+      SHALE_ASSIGN_OR_RETURN(const double twice, SumAfter(Times(2)));
+      SHALE_ASSIGN_OR_RETURN(const double negated, SumAfter(Times(-1)));
+      found.push_back({"doubled weights", twice, 2 * all_});
+      found.push_back({"negated weights", negated, -all_});
+    }
+    for (const LossPart& part : found) {
+      const double difference = Relative(part.sum, part.wanted);
+      row->difference = std::max(row->difference, difference);
+      if (difference <= row->tolerance || row->outcome == VerifyOutcome::kFails) continue;
+      row->outcome = VerifyOutcome::kFails;
+      row->remark = absl::StrFormat(
+          "the loss forgets %s: the sum of the losses with %s is %.6g, where %.6g is wanted. Look at %s, which "
+          "computes the loss of each target",
+          weighted() ? "the weights of targets" : "that targets are masked", part.name, part.sum, part.wanted, op_);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  bool weighted() const { return kind_ != TargetWeights::kNone; }
+
+  // Returns the sum of the losses after an edit.
+  absl::StatusOr<double> SumAfter(const RecordedSource::Edit& edit) {
+    trial_.evaluated().SetEdit(edit);
+    SHALE_ASSIGN_OR_RETURN(const double loss, trial_.Evaluate());
+    return loss * Divisor(samples_, global_batch_, kind_, edit);
+  }
+
+  double Relative(double a, double b) const { return a == b ? 0 : std::abs(a - b) / std::max(size_, 1e-300); }
+
+  const RecordedSamples& samples_;
+  const TargetWeights kind_;
+  const int64_t global_batch_;
+  TrialRun& trial_;
+  const std::string op_;  // That computes the loss.
+  double all_ = 0;        // The sum of the losses of all samples.
+  double size_ = 0;       // What differences are relative to.
+};
+
 }  // namespace
 
 int64_t CountTargets(const RecordedSamples& samples, int64_t count) {
@@ -69,10 +152,7 @@ int64_t CountTargets(const RecordedSamples& samples, int64_t count) {
 }
 
 std::vector<VerifyRow> CheckLoss(VerifiedJob& verified, const TrialRecord& compared) {
-  const RecordedSamples& samples = verified.context.samples;
-  const TargetWeights kind = verified.job.data.target_weights;
-  const bool weighted = kind != TargetWeights::kNone;
-  const int64_t G = verified.size.global_batch();
+  const bool weighted = verified.job.data.target_weights != TargetWeights::kNone;
   // Sums in another order. What a target computes is the same, so its loss has the same bits.
   const double tolerance = ReorderedTolerance(verified.targets, /*rounded=*/false);
   VerifyRow evaluation = {.check = "evaluation", .against = "the step's loss", .tolerance = tolerance};
@@ -82,59 +162,9 @@ std::vector<VerifyRow> CheckLoss(VerifiedJob& verified, const TrialRecord& compa
   const auto run = [&]() -> absl::Status {
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<TrialRun> trial,
                            TrialRun::Start(verified.context, "evaluation", ComparedJob(verified.job, verified.size)));
-    const std::string op = LossOpOf(trial->trainer().plan().train.graph);
-    // Returns the sum of the losses after an edit.
-    const auto sum_after = [&](const RecordedSource::Edit& edit) -> absl::StatusOr<double> {
-      trial->evaluated().SetEdit(edit);
-      SHALE_ASSIGN_OR_RETURN(const double loss, trial->Evaluate());
-      return loss * Divisor(samples, G, kind, edit);
-    };
-    SHALE_ASSIGN_OR_RETURN(const double all, sum_after({}));
-    const double step = compared.losses[0] * Divisor(samples, G, kind, {});
-    double size = std::abs(all);
-    if (weighted) {
-      SHALE_ASSIGN_OR_RETURN(size, sum_after([](int64_t, const SampleParts& sample) {
-                               for (float& w : sample.weights) w = std::abs(w);
-                             }));
-      size = std::max(std::abs(size), std::abs(all));
-    }
-    const auto relative = [&](double a, double b) { return a == b ? 0 : std::abs(a - b) / std::max(size, 1e-300); };
-    evaluation.difference = relative(all, step);
-    if (!(evaluation.difference <= tolerance)) {
-      evaluation.outcome = VerifyOutcome::kFails;
-      evaluation.remark = absl::StrFormat(
-          "the sum of the losses is %.9g in an evaluation, and %.9g in the step on the same samples: look at %s, which "
-          "computes no gradient in an evaluation, and at whether the model's function builds the same for both",
-          all, step, op);
-    }
-    if (!weighted && samples.description.target_values > 0) {
-      parts.outcome = VerifyOutcome::kNotRun;
-      parts.remark = "the targets are values and have no weights (data.target_weights), so none can be taken out";
-      return absl::OkStatus();
-    }
-    SHALE_ASSIGN_OR_RETURN(const double even, sum_after(Half(weighted, 0)));
-    SHALE_ASSIGN_OR_RETURN(const double odd, sum_after(Half(weighted, 1)));
-    std::vector<LossPart> found = {{weighted ? "two halves, each with the weights of the other set to 0,"
-                                             : "two halves, each with the other masked,",
-                                    even + odd, all}};
-    if (weighted) {
-      SHALE_ASSIGN_OR_RETURN(const double twice, sum_after(Times(2)));
-      SHALE_ASSIGN_OR_RETURN(const double negated, sum_after(Times(-1)));
-      found.push_back({"doubled weights", twice, 2 * all});
-      found.push_back({"negated weights", negated, -all});
-    }
-    for (const LossPart& part : found) {
-      const double difference = relative(part.sum, part.wanted);
-      parts.difference = std::max(parts.difference, difference);
-      if (difference <= tolerance || parts.outcome == VerifyOutcome::kFails) continue;
-      parts.outcome = VerifyOutcome::kFails;
-      parts.remark = absl::StrFormat(
-          "the loss forgets %s: the sum of the losses with %s is %.6g, where %.6g is wanted. Look at %s, which "
-          "computes "
-          "the loss of each target",
-          weighted ? "the weights of targets" : "that targets are masked", part.name, part.sum, part.wanted, op);
-    }
-    return absl::OkStatus();
+    LossComparison comparison(verified, *trial);
+    SHALE_RETURN_IF_ERROR(comparison.WithStep(compared, &evaluation));
+    return comparison.OfParts(&parts);
   };
   if (const absl::Status status = run(); !status.ok()) {
     return {Failed(std::move(evaluation), status), Failed(std::move(parts), status)};
