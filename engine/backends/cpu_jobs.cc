@@ -1,11 +1,10 @@
-#include "engine/backends/cpu_jobs.h"
-
-#include "engine/config/job.h"
+// Jobs with runtime.device CPU.
+#include "engine/backends/device_kind.h"
+#include "engine/runtime/cpu_backend.h"
 #include "engine/runtime/hardware_threads.h"
-#include "kernels/check.h"
-#include "kernels/cpu/instruction_set.h"
 
 namespace shale {
+namespace {
 
 CpuBackendOptions CpuOptionsOf(const Job& job, int64_t hardware_threads) {
   return {.ops = job.runtime.ops,
@@ -15,14 +14,26 @@ CpuBackendOptions CpuOptionsOf(const Job& job, int64_t hardware_threads) {
           }};
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateCpuJobBackend(const Job& job) {
-  SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
+HostOpsFactory CpuOpsOf(const Job& job, int64_t hardware_threads) {
+  return [options = CpuOptionsOf(job, hardware_threads)](int64_t ranks) { return CreateHostOps(options, ranks); };
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateOnCpu(const Job& job, HostOpsFactory, const BackendPlace&) {
   return CreateCpuBackend(CpuOptionsOf(job, HardwareThreads()));
 }
 
-absl::StatusOr<Machine> CpuPlanningMachine(const Job& job, int64_t hardware_threads) {
-  SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
+absl::StatusOr<Machine> CpuMachineOf(const Job& job, HostOpsFactory, int64_t hardware_threads) {
   return PlanningMachineOf(CreateCpuBackend(CpuOptionsOf(job, hardware_threads)), hardware_threads);
+}
+
+}  // namespace
+
+const DeviceKind& CpuDevice() {
+  static constexpr DeviceKind kind = {.host_ops = CpuOpsOf,
+                                      .create = CreateOnCpu,
+                                      .prepare_environment = [](const Job&) {},
+                                      .planning_machine = CpuMachineOf};
+  return kind;
 }
 
 }  // namespace shale

@@ -1,14 +1,15 @@
-#include "engine/backends/cuda_jobs.h"
-
+// Jobs with runtime.device CUDA.
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/backends/attention_options.h"
+#include "engine/backends/device_kind.h"
 #include "engine/backends/nccl_jobs.h"
 #include "engine/backends/tuning_file.h"
 #include "engine/runtime/cuda_backend.h"
 #include "kernels/check.h"
+#include "kernels/cpu/update_ops.h"
 #include "kernels/cuda/cublaslt/cublaslt_matmuls.h"
 #include "kernels/cuda/cudnn/cudnn_graphs.h"
 #include "kernels/cuda/kernels.h"
@@ -107,9 +108,14 @@ CudaBackendOptions OpsOptions(const Job& job, const std::shared_ptr<const Tuning
   return options;
 }
 
-}  // namespace
+// Returns what creates the ops of updates on the host, which are all that the CPU computes of these jobs.
+HostOpsFactory UpdateOpsOf(const Job& job, int64_t hardware_threads) {
+  return [runtime = job.runtime, hardware_threads](int64_t ranks) {
+    return CreateCpuUpdateOps(ThreadsPerRank(runtime, ranks, hardware_threads));
+  };
+}
 
-absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, HostOpsFactory create_host_ops, int64_t hardware_threads) {
+absl::StatusOr<Machine> CudaMachineOf(const Job& job, HostOpsFactory create_host_ops, int64_t hardware_threads) {
   SHALE_RETURN_IF_ERROR(CheckRanks(job));
   // Without a runtime, because creating one sets environment variables, and ops for planning use none.
   return PlanningMachineOf(
@@ -117,13 +123,13 @@ absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, HostOpsFactory creat
       hardware_threads);
 }
 
-void PrepareCudaJobEnvironment(const Job& job) {
+void PrepareCuda(const Job& job) {
   SetCudaEnvironment();
   PrepareNcclEnvironment(job, LoadSharedNccl);
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, HostOpsFactory create_host_ops,
-                                                              const BackendPlace& place) {
+absl::StatusOr<std::unique_ptr<Backend>> CreateOnCuda(const Job& job, HostOpsFactory create_host_ops,
+                                                      const BackendPlace& place) {
   const std::shared_ptr<CudaRuntime> runtime = CreateCudart();
   SHALE_ASSIGN_OR_RETURN(const std::string file, TableFileOf(job, *runtime));
   SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<const TuningTable> tuning, TableOf(file));
@@ -137,6 +143,16 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaJobBackend(const Job& job, Ho
   };
   JoinByNccl(job, LoadSharedNccl, runtime, place, options);
   return CreateCudaBackend(runtime, std::move(options));
+}
+
+}  // namespace
+
+const DeviceKind& CudaDevice() {
+  static constexpr DeviceKind kind = {.host_ops = UpdateOpsOf,
+                                      .create = CreateOnCuda,
+                                      .prepare_environment = PrepareCuda,
+                                      .planning_machine = CudaMachineOf};
+  return kind;
 }
 
 }  // namespace shale

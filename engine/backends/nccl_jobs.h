@@ -10,7 +10,9 @@
 #include "engine/config/job.h"
 #include "engine/runtime/cuda_backend.h"
 #include "kernels/device/cuda/runtime.h"
+#include "sharding/comm/nccl/nccl.h"
 #include "sharding/comm/nccl/nccl_api.h"
+#include "sharding/comm/store.h"
 
 namespace shale {
 
@@ -28,6 +30,12 @@ void PrepareNcclEnvironment(const Job& job, const NcclLoader& load);
 // Checks that NCCL can join the ranks of the job if this process, at `place`, is one of several. Returns
 // InvalidArgument if the job excludes NCCL, or if ranks that share a GPU are in one process.
 absl::Status CheckProcesses(const Job& job, const BackendPlace& place);
+
+// Returns a factory of groups over NCCL (sharding/comm/nccl/nccl.h). Those with ranks of other processes find each
+// other through `store`, which it borrows; if it is null, such groups are refused. So are groups of which this process
+// holds two ranks on one GPU. Shares ownership of the others.
+CudaGroupFactory NcclGroups(std::shared_ptr<NcclApi> nccl, std::shared_ptr<CudaRuntime> runtime, Store* store,
+                            const NcclOptions& options);
 
 // Lets NCCL join the ranks of the job, if it uses NCCL and has several ranks: sets in `options` what creates groups and
 // memory, whether processes share GPUs, and a line about them. Calls `load`, and PrepareNcclEnvironment. Only
