@@ -114,7 +114,7 @@ _COMPLETING = {
     "engine/checkpoint/shard_header.h", "engine/config/job.h", "engine/data/token_source.h",
     "engine/graph/frozen_weights.h", "engine/graph/graph.h", "engine/hugging_face/copied_files.h", "engine/io/file.h",
     "engine/io/file_system.h", "engine/memory/machine.h", "engine/model/adapter.h", "engine/model/config.h",
-    "engine/planner/job_plan.h", "engine/planner/refusal.h", "engine/runtime/backend.h", "engine/runtime/host_share.h",
+    "engine/planner/job_plan.h", "engine/planner/variant.h", "engine/runtime/backend.h", "engine/runtime/host_share.h",
     "engine/tokenize/text_progress.h", "kernels/tensor.h", "sharding/comm/control_plane.h", "sharding/comm/store.h",
 }
 

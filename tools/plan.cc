@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "engine/api/backend.h"
 #include "engine/api/job.h"
@@ -96,49 +97,46 @@ absl::Status CheckFlags(const Flags& flags) {
 
 // Returns "batch.micro_batch=12 fits: SHARDED needs 31.2 GiB (33,500,000,000 bytes) per rank, budget 32.0 GiB; 13 needs
 // 33.5 GiB (36,000,000,000 bytes)".
-std::string FitText(FitField field, const Fit& fit) {
-  const auto bytes = [](const FitTrial& trial) {
+std::string FitText(const Fit& fit) {
+  const auto bytes = [](const Cost& cost) {
     return absl::StrCat(
-        FormatBytes(trial.arena_bytes), " (", WithCommas(trial.arena_bytes), " bytes)",
-        trial.host_bytes > 0 ? absl::StrCat(" and ", FormatBytes(trial.host_bytes), " of host memory") : "");
+        FormatBytes(cost.arena_bytes), " (", WithCommas(cost.arena_bytes), " bytes)",
+        cost.host_bytes > 0 ? absl::StrCat(" and ", FormatBytes(cost.host_bytes), " of host memory") : "");
   };
   const std::string text =
-      absl::StrCat(ToString(field), "=", fit.best.value, " fits: ", ToString(fit.best.accumulation), " needs ",
-                   bytes(fit.best), " per rank, budget ", FormatBytes(fit.budget.bytes),
+      absl::StrCat(fit.best.overrides.front().text(), " fits: ", ToString(fit.best.accumulation), " needs ",
+                   bytes(fit.best.cost), " per rank, budget ", FormatBytes(fit.budget.bytes),
                    fit.budget.origin.empty() ? "" : absl::StrCat(" (", fit.budget.origin, ")"), "; ");
-  if (!fit.next) {
-    return absl::StrCat(
-        text, field == FitField::kRanks ? "there are no fewer ranks" : "a rank has no more sequences in a step");
-  }
+  if (!fit.next) return absl::StrCat(text, fit.last);
+  const std::string& next = fit.next->overrides.front().value;
   const absl::Status& status = fit.next->status;
-  if (status.ok()) return absl::StrCat(text, fit.next->value, " needs ", bytes(*fit.next));
-  return absl::StrCat(text, fit.next->value,
-                      " is not possible: ", absl::StrReplaceAll(status.message(), {{"\n", "; "}}));
+  if (status.ok()) return absl::StrCat(text, next, " needs ", bytes(fit.next->cost));
+  return absl::StrCat(text, next, " is not possible: ", absl::StrReplaceAll(status.message(), {{"\n", "; "}}));
 }
 
 int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Machine& machine,
            const WorkLimits& limits) {
-  const absl::StatusOr<FitField> field = ParseFitField(flags.fit);
-  if (!field.ok())
-    return Fail(absl::InvalidArgumentError(absl::StrCat("--fit: ", field.status().message())), kExitUsage);
+  if (const absl::Status status = CheckFitField(flags.fit); !status.ok()) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat("--fit: ", status.message())), kExitUsage);
+  }
   // Loads the job again for each value, because defaults may depend on the value.
-  const auto job_with = [&](int64_t value) -> absl::StatusOr<Job> {
+  const auto job_with = [&](const std::vector<Override>& settings) -> absl::StatusOr<Job> {
     std::vector<std::string> overrides = flags.Overrides();
-    overrides.push_back(absl::StrCat(ToString(*field), "=", value));
+    for (const Override& setting : settings) overrides.push_back(setting.text());
     absl::StatusOr<Job> changed = LoadJob(flags.job, overrides);
     if (!changed.ok()) return changed;
     ApplyDataFacts(data, *changed);
     if (const absl::Status status = ValidateJob(*changed); !status.ok()) return status;
     return changed;
   };
-  const absl::StatusOr<Fit> fit = FindFit(*field, job, job_with, machine, FitEffort::kThorough, limits);
+  const absl::StatusOr<Fit> fit = FindFit(flags.fit, job, job_with, machine, FitEffort::kThorough, limits);
   if (absl::IsDeadlineExceeded(fit.status())) {
     return Fail(absl::DeadlineExceededError(
                     absl::StrCat("--fit found no value within ", flags.seconds, " s; give more (--seconds)")),
                 kExitFailed);
   }
   if (!fit.ok()) return Fail(fit.status(), kExitUsage);
-  std::printf("%s\n", FitText(*field, *fit).c_str());
+  std::printf("%s\n", FitText(*fit).c_str());
   return kExitOk;
 }
 
@@ -245,7 +243,7 @@ int main(int argc, char** argv) {
   line.Switch("explain",
               "Also what attention scores would take, which micro-batch would fit, the peak of the learning rate, and "
               "what micro-batches, the forms of the state, the optimizer step, activation checkpointing, offload of "
-              "activations and state, no_sync and other strategies cost.",
+              "activations and state, no_sync, other strategies and other settings cost.",
               &flags.explain);
   line.Switch("timeline",
               "Also the memory over a step: held after load, peak of forward, loss, backward, reduce and update, held "
@@ -265,8 +263,9 @@ int main(int argc, char** argv) {
   line.Text("memory_snapshot", "FILE", "Writes a step's allocations for PyTorch's viewer, pytorch.org/memory_viz.",
             &flags.memory_snapshot);
   line.Text("fit", "FIELD",
-            "Instead of a plan, finds the largest batch.micro_batch or batch.sequence_length, or the smallest "
-            "sharding.ranks, that fits the budget, and the next value, which does not.",
+            absl::StrCat("Instead of a plan, finds the largest batch or the fewest ranks with which the job fits the "
+                         "budget, and the next value, which does not. FIELD is one of ",
+                         absl::StrJoin(shale::FitFields(), ", "), "."),
             &flags.fit);
   line.Number("seconds",
               "How long the comparisons of --explain, or the search of --fit, may take from the start. --explain then "

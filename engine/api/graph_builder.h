@@ -50,6 +50,8 @@ struct GraphOptions {
   // Name patterns (engine/text/pattern.h) of the parameters that train. Empty: all. See [Note: frozen parameters].
   std::vector<std::string> train_only;
   FrozenWeights frozen_weights = FrozenWeights::kAsComputed;  // How the others are stored.
+
+  bool operator==(const GraphOptions&) const = default;
 };
 
 class GraphBuilder {

@@ -100,6 +100,10 @@ absl::StatusOr<Job> ParseForeignJob(absl::string_view bytes, absl::string_view f
 // number of ranks).
 absl::Status ValidateJob(const Job& job, std::vector<JobError>* errors = nullptr);
 
+// Returns `job`, parsed or not, with the overrides applied in order, checked like a job that was parsed. The model
+// stays as it is if the program brought it.
+absl::StatusOr<Job> WithOverrides(const Job& job, absl::Span<const std::string> overrides);
+
 // Parses and checks a bare model (message ModelSpec) for sequences of `sequence_length` tokens.
 absl::StatusOr<ModelConfig> ParseModelText(absl::string_view text, int64_t sequence_length,
                                            absl::string_view filename = "model");

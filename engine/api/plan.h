@@ -18,7 +18,7 @@
 #include "engine/config/job.h"
 #include "engine/memory/machine.h"
 #include "engine/planner/job_plan.h"
-#include "engine/planner/refusal.h"
+#include "engine/planner/variant.h"
 
 namespace shale {
 

@@ -31,7 +31,7 @@ namespace {
 struct KeptWayOut {
   std::vector<std::string> overrides;
   std::vector<const char*> texts;  // Of `overrides`.
-  WayOut way;
+  Variant way;
 };
 
 // What a handle of an admission stands for. It has no plan, so that it stays small however large the job is.
@@ -87,9 +87,9 @@ int32_t VerdictOf(Admission::Verdict verdict) {
   return verdict == Admission::Verdict::kDoesNotFit ? SHALE_DOES_NOT_FIT : SHALE_INVALID;
 }
 
-KeptWayOut Kept(const WayOut& way) {
+KeptWayOut Kept(const Variant& way) {
   KeptWayOut kept{.way = way};
-  for (const Override& change : way.overrides) kept.overrides.push_back(absl::StrCat(change.path, "=", change.value));
+  for (const Override& change : way.overrides) kept.overrides.push_back(change.text());
   for (const std::string& text : kept.overrides) kept.texts.push_back(text.c_str());
   return kept;
 }
@@ -103,11 +103,11 @@ std::shared_ptr<const KeptAdmission> Kept(const Admission& admission) {
     kept->summary.host_bytes = admission.resolved->plan.train.memory.host_bytes;
   }
   if (admission.refusal) {
-    kept->summary.arena_bytes = admission.refusal->arena_bytes;
-    kept->summary.host_bytes = admission.refusal->host_bytes;
+    kept->summary.arena_bytes = admission.refusal->cost.arena_bytes;
+    kept->summary.host_bytes = admission.refusal->cost.host_bytes;
     kept->summary.search_ended_early = admission.refusal->search_ended_early ? 1 : 0;
     kept->ways_out.reserve(admission.refusal->ways_out.size());
-    for (const WayOut& way : admission.refusal->ways_out) kept->ways_out.push_back(Kept(way));
+    for (const Variant& way : admission.refusal->ways_out) kept->ways_out.push_back(Kept(way));
   }
   kept->summary.ways_out = std::ssize(kept->ways_out);
   kept->text = admission.text;
@@ -149,9 +149,9 @@ shale_way_out CWayOut(const KeptWayOut& kept) {
   shale_way_out out = SHALE_INIT(shale_way_out);
   out.overrides = kept.texts.data();
   out.override_count = kept.texts.size();
-  out.arena_bytes = kept.way.arena_bytes;
-  out.host_bytes = kept.way.host_bytes;
-  out.recompute_flops = kept.way.recompute_flops;
+  out.arena_bytes = kept.way.cost.arena_bytes;
+  out.host_bytes = kept.way.cost.host_bytes;
+  out.recompute_flops = kept.way.cost.flops.recompute;
   out.caveat = kept.way.caveat.c_str();
   return out;
 }

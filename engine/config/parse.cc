@@ -269,6 +269,15 @@ absl::Status ValidateJob(const Job& job, std::vector<JobError>* errors) {
   return ParseJob(ResolvedJobText(job), Form::kText, "job", {}, ModelFrom::kJob, Origin::kRecorded, errors).status();
 }
 
+absl::StatusOr<Job> WithOverrides(const Job& job, absl::Span<const std::string> overrides) {
+  SHALE_ASSIGN_OR_RETURN(
+      Job changed, ParseJob(ResolvedJobText(job), Form::kText, "job", overrides, ModelFrom::kJob, Origin::kRecorded));
+  // No text holds these.
+  if (std::holds_alternative<CustomModel>(job.model)) changed.model = job.model;
+  changed.data.for_evaluation = job.data.for_evaluation;
+  return changed;
+}
+
 absl::StatusOr<ModelConfig> ParseModelText(absl::string_view text, int64_t sequence_length,
                                            absl::string_view filename) {
   SpecErrors errors{std::string(filename)};

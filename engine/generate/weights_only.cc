@@ -9,7 +9,7 @@
 #include "engine/checkpoint/staging.h"
 #include "engine/config/base.h"
 #include "engine/memory/host_plan.h"
-#include "engine/planner/ways_out.h"
+#include "engine/planner/draft.h"
 #include "engine/text/numbers.h"
 #include "kernels/check.h"
 

@@ -129,10 +129,9 @@ class Admitter {
     job.sharding.ranks = machine_.most_ranks;
     SHALE_ASSIGN_OR_RETURN(const Admission fewer, Plan(std::move(job), data));
     if (fewer.verdict == Admission::Verdict::kFits) {
-      const JobPlan& plan = fewer.resolved->plan;
-      refusal.ways_out.push_back({.overrides = {{"sharding.ranks", absl::StrCat(machine_.most_ranks)}},
-                                  .arena_bytes = plan.arena_bytes,
-                                  .host_bytes = plan.train.memory.host_bytes});
+      Variant way = fewer.resolved->plan.chosen();
+      way.overrides = {{"sharding.ranks", absl::StrCat(machine_.most_ranks)}};
+      refusal.ways_out.push_back(std::move(way));
       absl::StrAppend(&text, "; fits with sharding.ranks=", machine_.most_ranks);
     }
     return DoesNotFit(std::move(text), std::move(refusal));
@@ -170,7 +169,7 @@ Admission Admitted(ResolvedJob resolved) {
 
 Admission Refused(const absl::Status& status, std::vector<JobError> errors, std::optional<Refusal> refusal) {
   if (absl::IsResourceExhausted(status)) {
-    if (refusal && refusal->arena_bytes == 0) refusal.reset();  // The job was not planned.
+    if (refusal && refusal->cost.arena_bytes == 0) refusal.reset();  // The job was not planned.
     return DoesNotFit(std::string(status.message()), std::move(refusal));
   }
   SHALE_CHECK(absl::IsInvalidArgument(status)) << status;

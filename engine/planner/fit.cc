@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
-#include <memory>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/planner/patterns.h"
-#include "engine/planner/trial.h"
-#include "engine/planner/ways_out.h"
+#include "absl/strings/str_join.h"
+#include "engine/planner/draft.h"
+#include "engine/planner/options.h"
 #include "engine/text/numbers.h"
 #include "engine/text/quote.h"
 #include "kernels/check.h"
@@ -19,7 +18,7 @@
 namespace shale {
 namespace {
 
-constexpr FitField kFields[] = {FitField::kMicroBatch, FitField::kSequenceLength, FitField::kRanks};
+constexpr absl::string_view kRanks = "sharding.ranks";
 
 // How many further values are tried beyond the first one that does not fit.
 constexpr int64_t kBeyond = 3;
@@ -28,26 +27,15 @@ constexpr int64_t kMostSteps = 64;
 
 class Search {
  public:
-  Search(FitField field, const Job& job, absl::FunctionRef<absl::StatusOr<Job>(int64_t value)> job_with,
-         const Machine& machine, FitEffort effort, const WorkLimits& limits)
-      : field_(field), job_(job), job_with_(job_with), machine_(machine), effort_(effort), limits_(limits) {
-    switch (field) {
-      case FitField::kMicroBatch:
-        start_ = job.batch.micro_batch;
-        best_ = CeilDivide(job.batch.global_batch, job.sharding.ranks);
-        break;
-      case FitField::kSequenceLength:
-        start_ = job.batch.sequence_length;
-        best_ = int64_t{1} << 40;  // Never reached: job_with_ refuses smaller values already.
-        break;
-      case FitField::kRanks:
-        // One rank may need less memory than several, because it gathers nothing. Very many ranks need more again,
-        // because of padding.
-        start_ = best_ = 1;
-        worst_ = std::max(job.sharding.ranks, job.batch.global_batch);
-        break;
-    }
-    start_ = std::clamp(start_, std::min(best_, worst_), std::max(best_, worst_));
+  Search(const Option& option, const Job& job, const JobWith& job_with, const Machine& machine, FitEffort effort,
+         const WorkLimits& limits)
+      : option_(option),
+        job_(job),
+        range_(option.range(job)),
+        effort_(effort),
+        limits_(limits),
+        drafter_(job, machine, limits, job_with) {
+    range_.start = std::clamp(range_.start, std::min(range_.best, range_.worst), std::max(range_.best, range_.worst));
   }
 
   // What was found after a limit was reached is not the best value, so nothing is returned then.
@@ -59,15 +47,27 @@ class Search {
 
  private:
   absl::StatusOr<Fit> Find() {
-    const absl::Status& own = Try(field_ == FitField::kRanks ? job_.sharding.ranks : start_).status;
+    const absl::Status& own = Try(ranks() ? job_.sharding.ranks : range_.start).status;
     if (absl::IsInvalidArgument(own)) return own;
     SHALE_ASSIGN_OR_RETURN(int64_t value, FindAnywhere());
-    if (field_ == FitField::kMicroBatch && effort_ == FitEffort::kThorough) value = LargerWithOtherSteps(value);
-    Fit fit{.best = Try(value)};
-    if (value != best_) fit.next = Try(field_ == FitField::kRanks ? value - 1 : value + 1);
-    SHALE_ASSIGN_OR_RETURN(const Job job, job_with_(value));
-    SHALE_ASSIGN_OR_RETURN(fit.budget, BudgetOf(job, machine_.default_budget));
+    if (option_.path == "batch.micro_batch" && effort_ == FitEffort::kThorough) value = LargerWithOtherSteps(value);
+    Fit fit{.value = value, .best = Try(value)};
+    if (value != range_.best) {
+      fit.next = Try(range_.best < range_.worst ? value - 1 : value + 1);
+    } else {
+      fit.last = std::string(range_.last);
+    }
+    SHALE_ASSIGN_OR_RETURN(fit.budget, BudgetWith(value));
     return fit;
+  }
+
+  bool ranks() const { return option_.path == kRanks; }
+
+  std::vector<Override> SettingOf(int64_t value) const { return {{std::string(option_.path), absl::StrCat(value)}}; }
+
+  absl::StatusOr<Budget> BudgetWith(int64_t value) const {
+    SHALE_ASSIGN_OR_RETURN(const Job job, drafter_.With(SettingOf(value)));
+    return BudgetOf(job, drafter_.machine().default_budget);
   }
 
   // Returns `value` doubled or halved towards `limit`, but not beyond `limit`.
@@ -77,51 +77,26 @@ class Search {
 
   bool Fits(int64_t value) { return Try(value).fits; }
 
-  const FitTrial& Try(int64_t value) {
-    const auto [it, added] = trials_.try_emplace(value);
-    FitTrial& trial = it->second;
-    if (!added) return trial;
-    trial.value = value;
-    trial.status = Compile(trial);
-    return trial;
-  }
-
-  absl::Status Compile(FitTrial& trial) {
-    SHALE_ASSIGN_OR_RETURN(const Job job, job_with_(trial.value));
-    SHALE_ASSIGN_OR_RETURN(const JobGraphs graphs, BuildGraphs(job, limits_));
-    SHALE_RETURN_IF_ERROR(CheckPatterns(job, graphs.train, limits_));
-    SHALE_ASSIGN_OR_RETURN(const Budget budget, BudgetOf(job, machine_.default_budget));
-    if (ops_ == nullptr || ops_ranks_ != job.sharding.ranks) {
-      ops_ranks_ = job.sharding.ranks;
-      ops_ = machine_.create_ops(ops_ranks_);
-    }
-    SHALE_ASSIGN_OR_RETURN(const Choice choice,
-                           ChooseAccumulation(graphs, StepOptionsFor(job), budget, *ops_, limits_));
-    trial.accumulation = choice.options.accumulation;
-    trial.arena_bytes = choice.trial.arena_bytes();
-    trial.host_bytes = choice.trial.host_bytes();
-    trial.fits = choice.fits;
-    return absl::OkStatus();
+  const Variant& Try(int64_t value) {
+    const auto [it, added] = tried_.try_emplace(value);
+    if (added) it->second = drafter_.Try(SettingOf(value));
+    return it->second;
   }
 
   // Returns the best value that fits. Assumes that every value worse than one that fits also fits. Returns
   // ResourceExhausted if it finds none.
   absl::StatusOr<int64_t> FindAnywhere() {
-    int64_t good = start_;
-    if (Fits(start_)) {
-      int64_t beyond = start_;
-      while (good != best_ && Fits(beyond = Leap(good, best_))) good = beyond;
-      return good == best_ ? good : Bisect(good, beyond, best_);
+    int64_t good = range_.start;
+    if (Fits(range_.start)) {
+      int64_t beyond = range_.start;
+      while (good != range_.best && Fits(beyond = Leap(good, range_.best))) good = beyond;
+      return good == range_.best ? good : Bisect(good, beyond, range_.best);
     }
-    int64_t bad = start_;
-    while (bad != worst_ && !Fits(good = Leap(bad, worst_))) bad = good;
-    if (bad != worst_) return Bisect(good, bad, best_);
-    if (field_ == FitField::kRanks) {
-      // With one micro-batch a step, gradients share bytes with activations. The fewest ranks with which that is so may
-      // fit, although fewer do not, nor more, because of their padding.
-      const int64_t one_micro_batch = CeilDivide(job_.batch.global_batch, job_.batch.micro_batch);
-      if (one_micro_batch < worst_ && Fits(one_micro_batch)) return Bisect(one_micro_batch, start_, best_);
-    }
+    int64_t bad = range_.start;
+    while (bad != range_.worst && !Fits(good = Leap(bad, range_.worst))) bad = good;
+    if (bad != range_.worst) return Bisect(good, bad, range_.best);
+    const int64_t hint = range_.hint;
+    if (hint > 0 && hint < range_.worst && Fits(hint)) return Bisect(hint, range_.start, range_.best);
     return NothingFits();
   }
 
@@ -150,89 +125,91 @@ class Search {
     const Accumulation accumulation = job_.sharding.accumulation;
     if (accumulation != Accumulation::kLayered && accumulation != Accumulation::kAuto) return micro_batch;
     for (int64_t k = 1; k <= kMostSteps; ++k) {
-      const int64_t smallest = CeilDivide(best_, k);
+      const int64_t smallest = CeilDivide(range_.best, k);
       if (smallest <= micro_batch) return micro_batch;
       if (!Fits(smallest)) continue;
-      const int64_t steps = CeilDivide(best_, smallest);  // May be less than k: no micro-batch makes some values of K.
-      const int64_t largest = steps == 1 ? best_ : (best_ - 1) / (steps - 1);
+      const int64_t steps =
+          CeilDivide(range_.best, smallest);  // May be less than k: no micro-batch makes some values of K.
+      const int64_t largest = steps == 1 ? range_.best : (range_.best - 1) / (steps - 1);
       return Fits(largest) ? largest : Bisect(smallest, largest, largest);
     }
     return micro_batch;
   }
 
   absl::Status NothingFits() {
-    const FitTrial& trial = Try(worst_);
-    const absl::StatusOr<Job> job = job_with_(worst_);
-    const absl::StatusOr<Budget> budget = job.ok() ? BudgetOf(*job, machine_.default_budget) : job.status();
-    std::string needs = std::string(trial.status.message());
-    if (trial.status.ok() && budget.ok()) {
-      needs = absl::StrCat("needs ", FormatBytes(trial.arena_bytes), " per rank");
-      if (trial.host_bytes > 0) absl::StrAppend(&needs, " and ", FormatBytes(trial.host_bytes), " of host memory");
+    const Variant& tried = Try(range_.worst);
+    const absl::StatusOr<Budget> budget = BudgetWith(range_.worst);
+    std::string needs = std::string(tried.status.message());
+    if (tried.status.ok() && budget.ok()) {
+      needs = absl::StrCat("needs ", FormatBytes(tried.cost.arena_bytes), " per rank");
+      if (tried.cost.host_bytes > 0) {
+        absl::StrAppend(&needs, " and ", FormatBytes(tried.cost.host_bytes), " of host memory");
+      }
       absl::StrAppend(&needs, ", budget ", FormatBytes(budget->bytes));
       if (budget->host_bytes != kNoBudget) {
         absl::StrAppend(&needs, " and ", FormatBytes(budget->host_bytes), " of host memory");
       }
     }
-    return absl::ResourceExhaustedError(absl::StrCat("no ", ToString(field_), " fits: ", worst_,
-                                                     field_ == FitField::kRanks ? ", the most, " : " ", needs));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no ", option_.path, " fits: ", range_.worst, ranks() ? ", the most, " : " ", needs));
   }
 
-  const FitField field_;
+  const Option& option_;
   const Job& job_;
-  const absl::FunctionRef<absl::StatusOr<Job>(int64_t value)> job_with_;
-  const Machine& machine_;
+  FitRange range_;
   const FitEffort effort_;
   const WorkLimits& limits_;
-  int64_t start_ = 1;
-  int64_t best_ = 1, worst_ = 1;  // The ends of the values to search.
-  std::map<int64_t, FitTrial> trials_;
-  std::unique_ptr<Ops> ops_;  // Created for `ops_ranks_` ranks.
-  int64_t ops_ranks_ = 0;
+  Drafter drafter_;
+  std::map<int64_t, Variant> tried_;
 };
 
-}  // namespace
-
-absl::string_view ToString(FitField field) {
-  switch (field) {
-    case FitField::kMicroBatch: return "batch.micro_batch";
-    case FitField::kSequenceLength: return "batch.sequence_length";
-    case FitField::kRanks: return "sharding.ranks";
-  }
-  return "?";
-}
-
-absl::StatusOr<FitField> ParseFitField(absl::string_view path) {
-  std::string all;
-  for (FitField field : kFields) {
-    if (path == ToString(field)) return field;
-    absl::StrAppend(&all, all.empty() ? "" : ", ", ToString(field));
-  }
-  return absl::InvalidArgumentError(absl::StrCat("found ", Quoted(path), "; allowed: ", all));
-}
-
-absl::StatusOr<Fit> FindFit(FitField field, const Job& job,
-                            absl::FunctionRef<absl::StatusOr<Job>(int64_t value)> job_with, const Machine& machine,
-                            FitEffort effort, const WorkLimits& limits) {
-  if (field == FitField::kRanks && job.memory.budget_bytes == 0) {
+// The default budget of a machine depends on the ranks, which share its memory.
+absl::Status CheckRanksCanBeFound(const Job& job) {
+  if (job.memory.budget_bytes == 0) {
     return absl::InvalidArgumentError(
         "sharding.ranks can only be found for a given budget; set memory.budget_bytes to what one rank has");
   }
   const bool offloads =
       !job.memory.offload.empty() || job.memory.offload_state.any() || job.optimizer.device == UpdateDevice::kHost;
-  if (field == FitField::kRanks && offloads && job.memory.host_budget_bytes == 0) {
+  if (offloads && job.memory.host_budget_bytes == 0) {
     return absl::InvalidArgumentError(
         "sharding.ranks of a job that offloads can only be found for a given host budget; set "
         "memory.host_budget_bytes to what one rank has");
   }
-  if (field == FitField::kRanks && job.sharding.shard_ranks > 0) {
+  if (job.sharding.shard_ranks > 0) {
     return absl::InvalidArgumentError(
         "sharding.ranks is found for one group of all ranks; leave sharding.shard_ranks out");
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<std::string> FitFields() {
+  std::vector<std::string> fields;
+  for (const Option& option : Options()) {
+    if (option.range != nullptr) fields.emplace_back(option.path);
+  }
+  return fields;
+}
+
+absl::Status CheckFitField(absl::string_view path) {
+  const std::vector<std::string> fields = FitFields();
+  if (std::find(fields.begin(), fields.end(), path) != fields.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("found ", Quoted(path), "; allowed: ", absl::StrJoin(fields, ", ")));
+}
+
+absl::StatusOr<Fit> FindFit(absl::string_view path, const Job& job, const JobWith& job_with, const Machine& machine,
+                            FitEffort effort, const WorkLimits& limits) {
+  SHALE_RETURN_IF_ERROR(CheckFitField(path));
+  if (path == kRanks) SHALE_RETURN_IF_ERROR(CheckRanksCanBeFound(job));
   SHALE_ASSIGN_OR_RETURN(const Budget budget, BudgetOf(job, machine.default_budget));
   if (budget.bytes == kNoBudget) {
     return absl::InvalidArgumentError("there is no budget to fit; set memory.budget_bytes to what one rank has");
   }
-  return Search(field, job, job_with, machine, effort, limits).Run();
+  const auto has_range = [&](const Option& option) { return option.path == path && option.range != nullptr; };
+  const Option& option = *std::find_if(Options().begin(), Options().end(), has_range);
+  return Search(option, job, job_with, machine, effort, limits).Run();
 }
 
 }  // namespace shale

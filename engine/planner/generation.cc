@@ -5,8 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/model/model.h"
+#include "engine/planner/draft.h"
+#include "engine/planner/job_plan.h"
 #include "engine/planner/limits.h"
-#include "engine/planner/trial.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/embedding.h"
 

@@ -9,10 +9,9 @@
 #include "engine/checkpoint/staging.h"
 #include "engine/memory/check.h"
 #include "engine/memory/waits.h"
+#include "engine/planner/draft.h"
 #include "engine/planner/generation.h"
-#include "engine/planner/patterns.h"
-#include "engine/planner/trial.h"
-#include "engine/planner/ways_out.h"
+#include "engine/planner/refusal.h"
 #include "engine/step/combination.h"
 #include "engine/text/numbers.h"
 
@@ -32,39 +31,37 @@ std::string DescribeHost(int64_t bytes) {
   return bytes == 0 ? "" : absl::StrCat(", ", FormatBytes(bytes), " of host memory");
 }
 
-std::string DescribeAccumulation(const AccumulationCandidate& c, const StepOptions& options, const Budget& budget) {
+std::string DescribeAccumulation(const Variant& c, const StepOptions& options) {
   if (!c.status.ok()) {
     return absl::StrCat(ToString(c.accumulation),
                         CheckCombination(options.strategy, c.accumulation).ok()
                             ? ": too large to be planned"
                             : absl::StrCat(": not with strategy ", ToString(options.strategy)));
   }
-  return absl::StrCat(ToString(c.accumulation), ": ", FormatBytes(c.peak_bytes), DescribeHost(c.host_bytes), ", sends ",
-                      FormatBytes(c.communicated_bytes),
-                      budget.Holds(c.peak_bytes, c.host_bytes) ? "" : ", does not fit");
+  return absl::StrCat(ToString(c.accumulation), ": ", FormatBytes(c.cost.arena_bytes), DescribeHost(c.cost.host_bytes),
+                      ", sends ", FormatBytes(c.cost.sent_bytes), c.fits ? "" : ", does not fit");
 }
 
 // Returns why the accumulation was chosen, in words and numbers.
-std::string Reason(const Choice& choice, const Budget& budget) {
-  const Accumulation chosen = choice.options.accumulation;
-  if (choice.candidates.size() == 1) return "the job names it";
+std::string Reason(const Draft& draft) {
+  const Accumulation chosen = draft.options.accumulation;
+  if (draft.candidates.size() == 1) return "the job names it";
   std::vector<std::string> others;
   bool sends_as_much = false, fits_too = false;
-  for (const AccumulationCandidate& c : choice.candidates) {
+  for (const Variant& c : draft.candidates) {
     if (c.accumulation == chosen) continue;
-    others.push_back(DescribeAccumulation(c, choice.options, budget));
-    const bool fits = c.status.ok() && budget.Holds(c.peak_bytes, c.host_bytes);
-    fits_too |= fits;
-    sends_as_much |= fits && c.communicated_bytes == choice.communication.sent_bytes;
+    others.push_back(DescribeAccumulation(c, draft.options));
+    fits_too |= c.fits;
+    sends_as_much |= c.fits && c.cost.sent_bytes == draft.cost.sent_bytes;
   }
   std::string reason =
-      absl::StrCat("it needs ", FormatBytes(choice.trial.arena_bytes()), DescribeHost(choice.trial.host_bytes()));
-  if (!choice.fits) {
+      absl::StrCat("it needs ", FormatBytes(draft.cost.arena_bytes), DescribeHost(draft.cost.host_bytes));
+  if (!draft.fits) {
     absl::StrAppend(&reason, "; none fits, and this one exceeds the budget least");
-  } else if (choice.options.mesh.ranks() == 1) {
+  } else if (draft.options.mesh.ranks() == 1) {
     absl::StrAppend(&reason, ", the smallest arena that fits, and one rank sends nothing");
   } else {
-    absl::StrAppend(&reason, " and sends ", FormatBytes(choice.communication.sent_bytes), " a step");
+    absl::StrAppend(&reason, " and sends ", FormatBytes(draft.cost.sent_bytes), " a step");
     if (!fits_too) {
       absl::StrAppend(&reason, "; no other fits");
     } else if (sends_as_much) {
@@ -131,60 +128,35 @@ int64_t JobPlan::generate_peak_bytes() const {
   return largest;
 }
 
-namespace {
-
-// A job whose programs are compiled and have addresses, within its budget or beyond it.
-struct Draft {
-  JobGraphs graphs;
-  Budget budget;
-  std::unique_ptr<Ops> ops;
-  Choice choice;
-};
-
-// Compiles the programs of the job. Says in `refusal` why the job does not fit, or resets it if the job fits.
-absl::StatusOr<Draft> DraftOf(const Job& job, const Machine& machine, const WorkLimits& limits,
-                              std::optional<Refusal>& refusal) {
-  refusal.reset();
-  if (job.sharding.ranks > machine.most_ranks) {
-    return absl::InvalidArgumentError(absl::StrCat("sharding.ranks: found ", job.sharding.ranks,
-                                                   "; the machine has room for at most ", machine.most_ranks));
-  }
-  Draft draft;
-  SHALE_ASSIGN_OR_RETURN(draft.graphs, BuildGraphs(job, limits));
-  SHALE_RETURN_IF_ERROR(limits.Check());
-  SHALE_RETURN_IF_ERROR(CheckPatterns(job, draft.graphs.train, limits));
-  SHALE_ASSIGN_OR_RETURN(draft.budget, BudgetOf(job, machine.default_budget));
-  draft.ops = machine.create_ops(job.sharding.ranks);
-  SHALE_ASSIGN_OR_RETURN(draft.choice,
-                         ChooseAccumulation(draft.graphs, StepOptionsFor(job), draft.budget, *draft.ops, limits));
-  if (!draft.choice.fits) {
-    SHALE_ASSIGN_OR_RETURN(refusal, RefusalOf(job, draft.choice, draft.budget, machine, *draft.ops, limits));
-  }
-  return draft;
+const Variant& JobPlan::chosen() const {
+  const auto is_chosen = [this](const Variant& c) { return c.accumulation == options.accumulation; };
+  return *std::find_if(candidates.begin(), candidates.end(), is_chosen);
 }
 
-// Derives the waits between the streams of all programs, proves them, and plans what else the job needs.
-absl::StatusOr<JobPlan> PlanOf(Draft draft, const WorkLimits& limits) {
-  auto& [graphs, budget, ops, choice] = draft;
+namespace {
+
+// Derives the waits between the streams of all programs, proves them, and plans what else the job needs. Takes the
+// graphs of `draft`, which must be those of no other draft that is still used.
+absl::StatusOr<JobPlan> PlanOf(Draft draft, const Ops& ops, const WorkLimits& limits) {
   JobPlan plan;
-  plan.accumulation_reason = Reason(choice, budget);
-  plan.candidates = std::move(choice.candidates);
-  plan.options = std::move(choice.options);
-  plan.budget = std::move(budget);
-  plan.arena_bytes = choice.trial.arena_bytes();
-  Trial& trial = choice.trial;
-  plan.train = {std::move(graphs.train), std::move(trial.train.step), std::move(trial.train.memory)};
-  plan.evaluate = {std::move(graphs.evaluate), std::move(trial.evaluate.step), std::move(trial.evaluate.memory)};
+  plan.accumulation_reason = Reason(draft);
+  plan.candidates = std::move(draft.candidates);
+  plan.options = std::move(draft.options);
+  plan.budget = std::move(draft.budget);
+  plan.arena_bytes = draft.cost.arena_bytes;
+  JobGraphs& graphs = *draft.graphs;
+  plan.train = {std::move(graphs.train), std::move(draft.train.step), std::move(draft.train.memory)};
+  plan.evaluate = {std::move(graphs.evaluate), std::move(draft.evaluate.step), std::move(draft.evaluate.memory)};
   SHALE_RETURN_IF_ERROR(Finish(plan.train, limits));
   SHALE_RETURN_IF_ERROR(Finish(plan.evaluate, limits));
-  for (size_t i = 0; i < trial.generate.size(); ++i) {
+  for (size_t i = 0; i < draft.generate.size(); ++i) {
     plan.generate.push_back(
-        {std::move(graphs.generate[i]), std::move(trial.generate[i].step), std::move(trial.generate[i].memory)});
+        {std::move(graphs.generate[i]), std::move(draft.generate[i].step), std::move(draft.generate[i].memory)});
     SHALE_RETURN_IF_ERROR(Finish(plan.generate.back(), limits));
   }
   if (plan.options.snapshot) {
     PlannedProgram snapshot{.graph = plan.train.graph};
-    SHALE_ASSIGN_OR_RETURN(snapshot.step, CompileSnapshot(snapshot.graph, plan.options, *ops));
+    SHALE_ASSIGN_OR_RETURN(snapshot.step, CompileSnapshot(snapshot.graph, plan.options, ops));
     SHALE_ASSIGN_OR_RETURN(snapshot.memory, PlanMemory(snapshot.step.program, {}));
     SHALE_RETURN_IF_ERROR(Finish(snapshot, limits));
     plan.snapshot = std::move(snapshot);
@@ -202,17 +174,24 @@ absl::StatusOr<JobPlan> PlanOf(Draft draft, const WorkLimits& limits) {
 }  // namespace
 
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const WorkLimits& limits, Refusal* refusal) {
-  std::optional<Refusal> found;
-  SHALE_ASSIGN_OR_RETURN(Draft draft, DraftOf(job, machine, limits, found));
-  if (!found) return PlanOf(std::move(draft), limits);
-  const absl::Status status = absl::ResourceExhaustedError(RefusalText(*found));
-  if (refusal != nullptr) *refusal = *std::move(found);
+  Drafter drafter(job, machine, limits);
+  SHALE_ASSIGN_OR_RETURN(Draft draft, drafter.Compile());
+  if (draft.fits) return PlanOf(std::move(draft), drafter.OpsOf(job.sharding.ranks), limits);
+  SHALE_ASSIGN_OR_RETURN(Refusal found, RefusalOf(drafter, draft, limits));
+  const absl::Status status = absl::ResourceExhaustedError(RefusalText(found));
+  if (refusal != nullptr) *refusal = std::move(found);
   return status;
 }
 
 absl::StatusOr<JobPlan> PlanJobOfAnySize(const Job& job, const Machine& machine, std::optional<Refusal>& refusal) {
-  SHALE_ASSIGN_OR_RETURN(Draft draft, DraftOf(job, machine, {}, refusal));
-  return PlanOf(std::move(draft), {});
+  refusal.reset();
+  const WorkLimits no_limits;
+  Drafter drafter(job, machine, no_limits);
+  SHALE_ASSIGN_OR_RETURN(Draft draft, drafter.Compile());
+  if (!draft.fits) {
+    SHALE_ASSIGN_OR_RETURN(refusal, RefusalOf(drafter, draft, no_limits));
+  }
+  return PlanOf(std::move(draft), drafter.OpsOf(job.sharding.ranks), no_limits);
 }
 
 absl::StatusOr<std::vector<PlannedProgram>> PlanGeneration(const Job& job, const StepOptions& options,

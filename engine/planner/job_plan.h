@@ -14,7 +14,7 @@
 #include "engine/memory/host_plan.h"
 #include "engine/memory/machine.h"
 #include "engine/memory/plan.h"
-#include "engine/planner/refusal.h"
+#include "engine/planner/variant.h"
 #include "engine/program/work_limits.h"
 #include "engine/step/compile.h"
 #include "kernels/op_backend.h"
@@ -31,15 +31,6 @@ struct PlannedProgram {
   MemoryPlan memory;
 };
 
-// An accumulation that was compiled in the search for the best one, with its cost.
-struct AccumulationCandidate {
-  Accumulation accumulation = Accumulation::kSharded;
-  absl::Status status;             // Not OK: the strategy has no such accumulation, or it is too large to be planned.
-  int64_t peak_bytes = 0;          // Peak of one rank's arena, evaluation and generation included.
-  int64_t host_bytes = 0;          // Host memory that one rank offloads to.
-  int64_t communicated_bytes = 0;  // Sent by one rank in one step (CommunicationSummary::sent_bytes).
-};
-
 struct JobPlan {
   StepOptions options;  // As compiled: the accumulation is decided.
   PlannedProgram train;
@@ -53,7 +44,9 @@ struct JobPlan {
   HostMemoryPlan host_memory;       // One rank's pinned memory, for all programs and for checkpoints.
   Budget budget;                    // Bytes that one rank may plan, and bytes that it may offload.
   std::string accumulation_reason;  // Why this accumulation was chosen, with the numbers of the others.
-  std::vector<AccumulationCandidate> candidates;  // In the order of the enum; one if the job names its accumulation.
+  // What each accumulation costs, in the order of the enum; one if the job names its accumulation.
+  std::vector<Variant> candidates;
+  const Variant& chosen() const;  // The one of `candidates` that is planned.
 };
 
 // Return the graph options and the step options that a job asks for. The accumulation may still be kAuto. REQUIRES: the

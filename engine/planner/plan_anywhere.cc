@@ -4,15 +4,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/planner/draft.h"
 #include "engine/planner/job_plan.h"
-#include "engine/planner/ways_out.h"
 #include "engine/text/numbers.h"
 
 namespace shale {
 namespace {
 
-// Returns what `c` needs beyond the budget, in words. Appends to `fields` the fields that set the exceeded budgets.
-std::string Lacking(const AccumulationCandidate& c, const Budget& budget, std::vector<std::string>& fields) {
+// Returns what `cost` has beyond the budget, in words. Appends to `fields` the fields that set the exceeded budgets.
+std::string Lacking(const Cost& cost, const Budget& budget, std::vector<std::string>& fields) {
   std::vector<std::string> lacks;
   const auto compare = [&](absl::string_view what, int64_t bytes, absl::string_view origin, int64_t budget_bytes,
                            absl::string_view field) {
@@ -21,8 +21,8 @@ std::string Lacking(const AccumulationCandidate& c, const Budget& budget, std::v
                                  FormatBytes(budget_bytes), " (", origin, ")"));
     fields.emplace_back(field);
   };
-  compare("needs", c.peak_bytes, budget.origin, budget.bytes, "memory.budget_bytes");
-  compare("offloads", c.host_bytes, budget.host_origin, budget.host_bytes, "memory.host_budget_bytes");
+  compare("needs", cost.arena_bytes, budget.origin, budget.bytes, "memory.budget_bytes");
+  compare("offloads", cost.host_bytes, budget.host_origin, budget.host_bytes, "memory.host_budget_bytes");
   return absl::StrJoin(lacks, "; ");
 }
 
@@ -46,17 +46,17 @@ absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, 
   }
   const Budget& named = plan->budget;
   if (budget->bytes == named.bytes && budget->host_bytes == named.host_bytes) return plan;
-  const AccumulationCandidate* nearest = nullptr;
-  for (const AccumulationCandidate& c : plan->candidates) {
-    if (!c.status.ok() || !named.Holds(c.peak_bytes, c.host_bytes)) continue;
-    if (budget->Holds(c.peak_bytes, c.host_bytes)) return PlanJob(job, here);
-    if (nearest == nullptr ||
-        budget->Missing(c.peak_bytes, c.host_bytes) < budget->Missing(nearest->peak_bytes, nearest->host_bytes)) {
+  const Variant* nearest = nullptr;
+  for (const Variant& c : plan->candidates) {
+    if (!c.fits) continue;
+    if (budget->Holds(c.cost.arena_bytes, c.cost.host_bytes)) return PlanJob(job, here);
+    if (nearest == nullptr || budget->Missing(c.cost.arena_bytes, c.cost.host_bytes) <
+                                  budget->Missing(nearest->cost.arena_bytes, nearest->cost.host_bytes)) {
       nearest = &c;
     }
   }
   std::vector<std::string> fields;
-  const std::string lacking = Lacking(*nearest, *budget, fields);
+  const std::string lacking = Lacking(nearest->cost, *budget, fields);
   remark = Remark(absl::StrCat("is too small for the job: ", lacking), "that limit", fields);
   return plan;
 }

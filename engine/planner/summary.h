@@ -6,6 +6,7 @@
 
 #include "engine/config/job.h"
 #include "engine/graph/graph.h"
+#include "engine/planner/variant.h"
 #include "engine/program/program.h"
 #include "sharding/mesh.h"
 
@@ -35,12 +36,7 @@ struct OffloadSummary {
 bool IsOffloadedActivation(const Buffer& buffer);
 OffloadSummary SummarizeOffload(const StepProgram& program);
 
-// Floating point operations of one rank in one step, by phase. The gradients of the loss and the head count as
-// backward, although they are computed together with the loss.
-struct FlopsSummary {
-  double forward = 0, recompute = 0, backward = 0;
-  double total() const { return forward + recompute + backward; }
-};
+// Returns what the program computes (Cost::flops).
 FlopsSummary SummarizeFlops(const StepProgram& program);
 
 // The largest number of live bytes in the arena, inside and outside the optimizer update.

@@ -35,8 +35,8 @@ std::string FormatDouble(double bytes) { return FormatBytes(static_cast<int64_t>
 
 }  // namespace
 
-std::string ExplainAttention(const Alternatives& alternatives) {
-  const Attention attention = AttentionOf(alternatives.plan().train.graph);
+std::string ExplainAttention(const Explained& x) {
+  const Attention attention = AttentionOf(x.plan.train.graph);
   if (attention.layers == 0) return "";
   const Tensor& q = attention.q_BSHD;
   const int64_t B = q.dim(0), S = q.dim(1), H = q.dim(2);

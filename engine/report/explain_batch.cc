@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/config/learning_rate.h"
+#include "engine/planner/fit.h"
+#include "engine/planner/summary.h"
 #include "engine/report/explain_sections.h"
 #include "engine/text/layout.h"
 #include "engine/text/numbers.h"
@@ -48,48 +50,42 @@ std::string DescribeWarmup(const Job& job) {
 
 }  // namespace
 
-std::string ExplainOnePiece(const Alternatives& alternatives) {
-  const Job& job = alternatives.job();
-  const Cost& own = alternatives.own();
+std::string ExplainOnePiece(const Explained& x) {
+  const Job& job = x.job;
   const int64_t of_rank = CeilDivide(job.batch.global_batch, job.sharding.ranks);
   if (of_rank == 1) return "";
-  const int64_t k = alternatives.plan().options.micro_batches;
-  const int64_t other_micro_batch = k > 1 ? of_rank : 1;
-  const auto row = [&](int64_t micro_batch, const Cost& cost) -> std::vector<std::string> {
-    const bool of_job = micro_batch == job.batch.micro_batch;
-    return {absl::StrCat("K = ", WithCommas(cost.options.micro_batches)),
-            WithCommas(micro_batch),
-            FormatBytes(cost.activation_bytes),
-            Needs(cost),
-            Difference(cost.bytes, own.bytes),
-            of_job ? "this job" : alternatives.Fits(cost)};
-  };
-  std::vector<std::vector<std::string>> rows = {{"", "micro_batch", "activations", "needs", "against this job", ""},
-                                                row(job.batch.micro_batch, own)};
-  const absl::StatusOr<Cost> other = alternatives.CostOfMicroBatch(other_micro_batch);
-  if (other.ok()) {
-    rows.push_back(row(other_micro_batch, *other));
-  } else {
-    rows.push_back({absl::StrCat("K = ", WithCommas(CeilDivide(of_rank, other_micro_batch))),
-                    WithCommas(other_micro_batch), "-", "-", "-", "too large"});
-  }
+  const int64_t other = x.plan.options.micro_batches > 1 ? of_rank : 1;
+  const std::string other_k = absl::StrCat("K = ", WithCommas(CeilDivide(of_rank, other)));
+  const std::vector<ComparedRow> rows = {
+      {.name = absl::StrCat("K = ", WithCommas(x.plan.options.micro_batches)), .is_own = true},
+      {.name = other_k,
+       .overrides = {{"batch.micro_batch", absl::StrCat(other)}},
+       .is_own = other == job.batch.micro_batch}};
   return absl::StrCat("What the same global batch needs in one piece\n",
                       Paragraph(absl::StrCat("A rank has ", Plural(of_rank, "sequence"),
                                              " in a step, in one micro-batch or in K of them. Activations are those "
                                              "that wait for backward, and the inputs of units with their gradients, "
                                              "at the moment when they are most.")),
-                      Table(rows), "\n");
+                      CompareTable(x, {"", "micro_batch", "activations", "needs", "against this job", ""}, rows,
+                                   [&](const Draft& draft) -> std::vector<std::string> {
+                                     return {WithCommas(draft.job.batch.micro_batch),
+                                             FormatBytes(MeasureActivations(draft.train.step.program)),
+                                             Needs(draft.cost),
+                                             Difference(draft.cost.arena_bytes, x.own.cost.arena_bytes)};
+                                   }),
+                      "\n");
 }
 
-absl::StatusOr<std::string> ExplainHeadroom(const Alternatives& alternatives) {
-  const Budget& budget = alternatives.plan().budget;
+absl::StatusOr<std::string> ExplainHeadroom(const Explained& x) {
+  const Budget& budget = x.plan.budget;
   const absl::string_view title = "Which micro-batch would fit\n";
   if (budget.bytes == kNoBudget) {
     return absl::StrCat(title, Paragraph("There is no budget; memory.budget_bytes sets one."), "\n");
   }
-  const int64_t own = alternatives.job().batch.micro_batch;
-  const Accumulation accumulation = alternatives.plan().options.accumulation;
-  const absl::StatusOr<Fit> found = alternatives.LargestMicroBatch();
+  const int64_t own = x.job.batch.micro_batch;
+  const Accumulation accumulation = x.plan.options.accumulation;
+  const absl::StatusOr<Fit> found =
+      FindFit("batch.micro_batch", x.job, {}, x.drafter.machine(), FitEffort::kQuick, x.limits);
   if (absl::IsResourceExhausted(found.status())) {
     return absl::StrCat(
         title,
@@ -98,23 +94,23 @@ absl::StatusOr<std::string> ExplainHeadroom(const Alternatives& alternatives) {
   }
   SHALE_RETURN_IF_ERROR(found.status());
   const Fit& fit = *found;
-  std::string text = absl::StrCat("micro_batch ", WithCommas(fit.best.value));
+  std::string text = absl::StrCat("micro_batch ", WithCommas(fit.value));
   absl::StrAppend(&text,
-                  fit.best.value > own    ? " would fit: it"
-                  : fit.best.value == own ? ", this job's,"
-                                          : " is the largest that fits: it",
-                  " needs ", FormatBytes(fit.best.arena_bytes), " of ", FormatBytes(budget.bytes),
+                  fit.value > own    ? " would fit: it"
+                  : fit.value == own ? ", this job's,"
+                                     : " is the largest that fits: it",
+                  " needs ", FormatBytes(fit.best.cost.arena_bytes), " of ", FormatBytes(budget.bytes),
                   " with accumulation ", ToString(accumulation), ". ");
   if (!fit.next) {
     absl::StrAppend(&text, "A rank has no more sequences in a step.");
   } else {
-    absl::StrAppend(&text, "micro_batch ", WithCommas(fit.next->value), " ");
+    absl::StrAppend(&text, "micro_batch ", WithCommas(fit.value + 1), " ");
     if (!fit.next->status.ok()) {
       absl::StrAppend(&text, "is too large to be planned.");
     } else {
-      absl::StrAppend(&text, "does not fit: it needs ", FormatBytes(fit.next->arena_bytes),
-                      fit.next->host_bytes > budget.host_bytes
-                          ? absl::StrCat(" and ", FormatBytes(fit.next->host_bytes), " of host memory")
+      absl::StrAppend(&text, "does not fit: it needs ", FormatBytes(fit.next->cost.arena_bytes),
+                      fit.next->cost.host_bytes > budget.host_bytes
+                          ? absl::StrCat(" and ", FormatBytes(fit.next->cost.host_bytes), " of host memory")
                           : "",
                       ".");
     }

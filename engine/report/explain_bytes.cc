@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/planner/summary.h"
-#include "engine/planner/trial.h"
 #include "engine/report/explain_sections.h"
 #include "engine/text/layout.h"
 #include "engine/text/numbers.h"
@@ -26,9 +25,9 @@ std::string DescribeLoss(const Job& job, const JobPlan& plan) {
 }
 
 // Returns the end of a sentence: for how many micro-batches tensors are kept, and whether some are offloaded.
-std::string PerMicroBatch(const Alternatives& alternatives) {
-  const StepOptions& o = alternatives.plan().options;
-  const bool offloads = alternatives.own().host_bytes > 0;
+std::string PerMicroBatch(const Explained& x) {
+  const StepOptions& o = x.plan.options;
+  const bool offloads = x.own.cost.host_bytes > 0;
   if (o.accumulation != Accumulation::kLayered) return offloads ? ", but for what is offloaded" : "";
   return absl::StrCat(", for each of ", WithCommas(o.micro_batches), " micro-batches",
                       offloads ? " but for what is offloaded" : "");
@@ -54,8 +53,8 @@ std::string DescribeFrozenWeights(FrozenWeights weights) {
 }
 
 // Returns why a category has the bytes that it has.
-std::string Reason(const Alternatives& alternatives, BufferCategory category) {
-  const JobPlan& plan = alternatives.plan();
+std::string Reason(const Explained& x, BufferCategory category) {
+  const JobPlan& plan = x.plan;
   const StepOptions& o = plan.options;
   const int64_t shards = o.mesh.shard;
   const bool shared = shards > 1;
@@ -68,7 +67,7 @@ std::string Reason(const Alternatives& alternatives, BufferCategory category) {
       return absl::StrCat("weights ", o.placement().gathers_for_use() ? mine : absl::StrCat(all, ", on every rank"));
     case BufferCategory::kFrozenParameters:
       return absl::StrCat("weights that do not train, so that they have no gradient, master or optimizer state, ",
-                          DescribeFrozenWeights(alternatives.job().optimizer.frozen_weights),
+                          DescribeFrozenWeights(x.job.optimizer.frozen_weights),
                           o.placement().gathers_for_use() && shared ? part : "all on every rank");
     case BufferCategory::kMasterWeights:
       return absl::StrCat("the bits of a weight beyond bf16, ",
@@ -89,16 +88,14 @@ std::string Reason(const Alternatives& alternatives, BufferCategory category) {
       return o.reshard_after_forward ? absl::StrCat("the unit in use and ", Plural(o.prefetch, "unit"), " ahead")
                                      : "all units, kept from forward to backward";
     case BufferCategory::kWidenedParameters:
-      return absl::StrCat("the frozen weights of the unit in use, from ",
-                          ToString(alternatives.job().optimizer.frozen_weights), " to ",
-                          ToString(plan.train.graph.compute_dtype), ", until its forward or backward ends");
+      return absl::StrCat("the frozen weights of the unit in use, from ", ToString(x.job.optimizer.frozen_weights),
+                          " to ", ToString(plan.train.graph.compute_dtype), ", until its forward or backward ends");
     case BufferCategory::kActivations:
-      return absl::StrCat("kept from forward to backward under ", ToString(o.activations.preset),
-                          PerMicroBatch(alternatives));
+      return absl::StrCat("kept from forward to backward under ", ToString(o.activations.preset), PerMicroBatch(x));
     case BufferCategory::kActivationBoundaries:
-      return absl::StrCat("inputs of units and their gradients", PerMicroBatch(alternatives));
+      return absl::StrCat("inputs of units and their gradients", PerMicroBatch(x));
     case BufferCategory::kWorkspace: return "freed when the unit's forward or backward ends";
-    case BufferCategory::kLossWorkspace: return DescribeLoss(alternatives.job(), plan);
+    case BufferCategory::kLossWorkspace: return DescribeLoss(x.job, plan);
     case BufferCategory::kLibraryWorkspace:
       return absl::StrCat("scratch of the kernels", PacksOnce(plan.train.step.program)
                                                         ? ", and a unit's weights, packed for all micro-batches"
@@ -114,26 +111,25 @@ std::string Reason(const Alternatives& alternatives, BufferCategory category) {
 
 }  // namespace
 
-std::string ExplainWhereBytesGo(const Alternatives& alternatives) {
-  const Cost& own = alternatives.own();
+std::string ExplainWhereBytesGo(const Explained& x) {
+  const auto& at_peak = x.own.train.memory.bytes_at_peak;
   std::vector<std::vector<std::string>> rows;
   std::vector<std::pair<int64_t, int>> sorted;
   int64_t total = 0;
   for (int c = 0; c < kBufferCategories; ++c) {
-    sorted.push_back({-own.at_peak[c], c});
-    total += own.at_peak[c];
+    sorted.push_back({-at_peak[c], c});
+    total += at_peak[c];
   }
   std::sort(sorted.begin(), sorted.end());
   for (const auto& [negative, c] : sorted) {
     if (negative == 0) continue;
     const auto category = static_cast<BufferCategory>(c);
     rows.push_back({std::string(ToString(category)), FormatBytes(-negative),
-                    Percent(static_cast<double>(-negative), static_cast<double>(total)),
-                    Reason(alternatives, category)});
+                    Percent(static_cast<double>(-negative), static_cast<double>(total)), Reason(x, category)});
   }
   return absl::StrCat("Where every byte goes\n",
                       Paragraph(absl::StrCat("At the peak of training one rank uses ", FormatBytes(total),
-                                             ". The arena, ", FormatBytes(alternatives.plan().arena_bytes),
+                                             ". The arena, ", FormatBytes(x.plan.arena_bytes),
                                              ", holds every buffer of the step; those that are not alive at the "
                                              "same time share bytes.")),
                       Table(rows), "\n");

@@ -37,46 +37,57 @@ std::vector<std::pair<Strategy, Mesh>> StrategiesAndMeshes(const StepOptions& op
   return compared;
 }
 
-// Lets gradients be summed in fp32 if the options refuse other shards. Returns whether that changed them.
-bool WithPossibleGradientShards(StepOptions& options) {
-  if (options.gradient_shards == DType::kFloat32) return false;
-  if (CheckGradientShards(options.strategy, options.accumulation, options.mesh).ok()) return false;
-  options.gradient_shards = DType::kFloat32;
-  return true;
+// Returns the row of a job with this strategy, mesh and accumulation. Gradients are summed in fp32 where the strategy
+// refuses other shards.
+ComparedRow RowOf(const Explained& x, std::string name, Strategy strategy, const Mesh& mesh,
+                  Accumulation accumulation) {
+  const StepOptions& own = x.plan.options;
+  ComparedRow row{.name = std::move(name),
+                  .overrides = {{"sharding.strategy", std::string(ToString(strategy))},
+                                {"sharding.accumulation", std::string(ToString(accumulation))},
+                                {"sharding.shard_ranks", mesh.replicate > 1 ? absl::StrCat(mesh.shard) : ""}}};
+  if (strategy != Strategy::kFullShard) {  // Others do not gather parameters.
+    row.overrides.push_back({"sharding.prefetch", ""});
+    row.overrides.push_back({"sharding.reshard_after_forward", ""});
+    StateOffload parts = own.offload_state;
+    parts.parameters = false;
+    row.overrides.push_back({"memory.offload_state", parts.any() ? absl::StrCat("[", ToString(parts), "]") : ""});
+  }
+  if (own.gradient_shards != DType::kFloat32 && !CheckGradientShards(strategy, accumulation, mesh).ok()) {
+    absl::StrAppend(&row.name, ", gradient_shards FP32");
+    row.overrides.push_back({"precision.gradient_shards", "FP32"});
+  }
+  return row;
 }
 
 }  // namespace
 
-std::string ExplainNoSync(const Alternatives& alternatives) {
-  const JobPlan& plan = alternatives.plan();
-  const Cost& own = alternatives.own();
+std::string ExplainNoSync(const Explained& x) {
+  const JobPlan& plan = x.plan;
+  const Cost& own = x.own.cost;
   const std::string title = "What accumulating without synchronization (no_sync) would cost\n";
-  if (alternatives.ranks() == 1) {
+  if (x.ranks() == 1) {
     return absl::StrCat(title, Paragraph("Nothing: there is one rank."), "\n");
   }
-  std::vector<std::vector<std::string>> rows = {{"accumulation", "needs", "against this job", "one rank sends", ""}};
-  Cost deferred;
+  std::vector<ComparedRow> rows;
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
-    StepOptions options = plan.options;
-    options.accumulation = accumulation;
-    if (accumulation == Accumulation::kNoSync && options.strategy == Strategy::kZero2) {
-      options.strategy = Strategy::kZero1;
+    const bool other = accumulation == Accumulation::kNoSync && plan.options.strategy == Strategy::kZero2;
+    const Strategy strategy = other ? Strategy::kZero1 : plan.options.strategy;
+    rows.push_back(RowOf(x, absl::StrCat(ToString(accumulation), other ? " with strategy ZERO1" : ""), strategy,
+                         plan.options.mesh, accumulation));
+    rows.back().is_own = !other && accumulation == plan.options.accumulation;
+    if (!CheckCombination(strategy, accumulation).ok()) {
+      rows.back().impossible = absl::StrCat("not with ", ToString(strategy));
     }
-    std::string name(ToString(accumulation));
-    if (options.strategy != plan.options.strategy) absl::StrAppend(&name, " with strategy ZERO1");
-    if (WithPossibleGradientShards(options)) absl::StrAppend(&name, ", gradient_shards FP32");
-    const absl::StatusOr<Cost> cost = alternatives.CostOf(options);
-    if (!cost.ok()) {
-      rows.push_back({name, "-", "-", "-",
-                      CheckCombination(options.strategy, accumulation).ok()
-                          ? "too large"
-                          : absl::StrCat("not with ", ToString(options.strategy))});
-      continue;
-    }
-    if (accumulation == Accumulation::kNoSync) deferred = *cost;
-    rows.push_back({name, Needs(*cost), Difference(cost->bytes, own.bytes), FormatBytes(cost->sent_bytes),
-                    accumulation == plan.options.accumulation ? "this job" : alternatives.Fits(*cost)});
   }
+  Cost deferred;
+  const std::string table =
+      CompareTable(x, {"accumulation", "needs", "against this job", "one rank sends", ""}, rows,
+                   [&](const Draft& draft) -> std::vector<std::string> {
+                     if (draft.options.accumulation == Accumulation::kNoSync) deferred = draft.cost;
+                     return {Needs(draft.cost), Difference(draft.cost.arena_bytes, own.arena_bytes),
+                             FormatBytes(draft.cost.sent_bytes)};
+                   });
   const double parameters = static_cast<double>(CountTrainedParameters(plan.train.graph));
   const bool all_train = CountTrainedParameters(plan.train.graph) == CountParameters(plan.train.graph);
   std::string text =
@@ -84,11 +95,12 @@ std::string ExplainNoSync(const Alternatives& alternatives) {
                    WithCommas(static_cast<int64_t>(parameters)), all_train ? " parameters" : " parameters that train",
                    " in fp32 on every rank, ", FormatBytes(static_cast<int64_t>(std::min(4 * parameters, 0x1p62))),
                    ", not 1/", WithCommas(plan.options.mesh.shard), " of them. Here that is accumulation NO_SYNC: ");
-  if (deferred.bytes == 0) {
+  if (deferred.arena_bytes == 0) {
     absl::StrAppend(&text, "it is too large to be planned.");
   } else {
-    absl::StrAppend(&text, "it needs ", FormatBytes(deferred.bytes), " and sends ", FormatBytes(deferred.sent_bytes),
-                    " a step, this job's ", FormatBytes(own.bytes), " and ", FormatBytes(own.sent_bytes), ".");
+    absl::StrAppend(&text, "it needs ", FormatBytes(deferred.arena_bytes), " and sends ",
+                    FormatBytes(deferred.sent_bytes), " a step, this job's ", FormatBytes(own.arena_bytes), " and ",
+                    FormatBytes(own.sent_bytes), ".");
   }
   const int64_t k = plan.options.micro_batches;
   if (plan.options.strategy == Strategy::kDdp && k > 1) {
@@ -100,37 +112,27 @@ std::string ExplainNoSync(const Alternatives& alternatives) {
         " a step.");
   }
   if (k == 1) absl::StrAppend(&text, " With one micro-batch a step it saves no reduction.");
-  return absl::StrCat(title, Paragraph(text), Table(rows), "\n");
+  return absl::StrCat(title, Paragraph(text), table, "\n");
 }
 
-std::string ExplainStrategies(const Alternatives& alternatives) {
-  const JobPlan& plan = alternatives.plan();
-  const Cost& own = alternatives.own();
-  if (alternatives.ranks() == 1) return "";
-  std::vector<std::vector<std::string>> rows = {
-      {"strategy", "accumulation", "needs", "against this job", "one rank sends", ""}};
+std::string ExplainStrategies(const Explained& x) {
+  const JobPlan& plan = x.plan;
+  const Cost& own = x.own.cost;
+  if (x.ranks() == 1) return "";
+  std::vector<ComparedRow> rows;
   for (const auto& [strategy, mesh] : StrategiesAndMeshes(plan.options)) {
-    StepOptions options = plan.options;
-    const bool this_job = strategy == options.strategy && mesh == options.mesh;
-    if (!this_job) options.accumulation = Accumulation::kAuto;
-    options.strategy = strategy;
-    options.mesh = mesh;
-    if (strategy != Strategy::kFullShard) options.offload_state.parameters = false;  // Others refuse it.
-    std::string name = absl::StrCat(ToString(strategy),
-                                    mesh.replicate > 1 ? absl::StrCat(", shard_ranks ", WithCommas(mesh.shard)) : "");
-    if (WithPossibleGradientShards(options)) absl::StrAppend(&name, ", gradient_shards FP32");
-    const absl::StatusOr<Cost> cost = alternatives.CostOf(options);
-    if (!cost.ok()) {
-      rows.push_back({name, "-", "-", "-", "-", "too large"});
-      continue;
-    }
-    rows.push_back({name, std::string(ToString(cost->options.accumulation)), Needs(*cost),
-                    Difference(cost->bytes, own.bytes), FormatBytes(cost->sent_bytes),
-                    this_job ? "this job" : alternatives.Fits(*cost)});
+    const std::string groups = mesh.replicate > 1 ? absl::StrCat(", shard_ranks ", WithCommas(mesh.shard)) : "";
+    rows.push_back(RowOf(x, absl::StrCat(ToString(strategy), groups), strategy, mesh, Accumulation::kAuto));
+    rows.back().is_own = strategy == plan.options.strategy && mesh == plan.options.mesh;
   }
+  const std::string table =
+      CompareTable(x, {"strategy", "accumulation", "needs", "against this job", "one rank sends", ""}, rows,
+                   [&](const Draft& draft) -> std::vector<std::string> {
+                     return {std::string(ToString(draft.options.accumulation)), Needs(draft.cost),
+                             Difference(draft.cost.arena_bytes, own.arena_bytes), FormatBytes(draft.cost.sent_bytes)};
+                   });
   return absl::StrCat("What other strategies would need\n",
-                      Paragraph("Each with the accumulation that AUTO would take under this budget."), Table(rows),
-                      "\n");
+                      Paragraph("Each with the accumulation that AUTO would take under this budget."), table, "\n");
 }
 
 }  // namespace shale

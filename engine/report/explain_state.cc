@@ -25,8 +25,8 @@ double BytesOf(const Form& form, OptimizerConfig optimizer) {
 
 }  // namespace
 
-std::string ExplainState(const Alternatives& alternatives) {
-  const Job& job = alternatives.job();
+std::string ExplainState(const Explained& x) {
+  const Job& job = x.job;
   if (job.precision.compute != ComputePrecision::kBFloat16) return "";
   OptimizerConfig lean = job.optimizer;
   lean.moments = Moments::kFloat32;

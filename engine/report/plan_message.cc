@@ -46,23 +46,23 @@ void Fill(const Budget& from, proto::PlannedBudget& to) {
   if (!from.host_origin.empty()) to.set_host_origin(from.host_origin);
 }
 
-void Fill(const WayOut& from, proto::WayOut& to) {
+void Fill(const Variant& from, proto::Variant& to) {
   for (const Override& change : from.overrides) {
     proto::Override& added = *to.add_overrides();
     added.set_path(change.path);
     added.set_value(change.value);
   }
-  to.set_arena_bytes(from.arena_bytes);
-  to.set_host_bytes(from.host_bytes);
-  to.set_recompute_flops(from.recompute_flops);
+  to.set_arena_bytes(from.cost.arena_bytes);
+  to.set_host_bytes(from.cost.host_bytes);
+  to.set_recompute_flops(from.cost.flops.recompute);
   to.set_caveat(from.caveat);
 }
 
 void Fill(const Refusal& from, proto::Refusal& to) {
-  if (from.arena_bytes > 0) to.set_arena_bytes(from.arena_bytes);
-  if (from.arena_bytes > 0) to.set_host_bytes(from.host_bytes);
+  if (from.cost.arena_bytes > 0) to.set_arena_bytes(from.cost.arena_bytes);
+  if (from.cost.arena_bytes > 0) to.set_host_bytes(from.cost.host_bytes);
   Fill(from.budget, *to.mutable_budget());
-  for (const WayOut& way : from.ways_out) Fill(way, *to.add_ways_out());
+  for (const Variant& way : from.ways_out) Fill(way, *to.add_ways_out());
   to.set_only_together(from.only_together);
   if (from.nearest) Fill(*from.nearest, *to.mutable_nearest());
   to.set_search_ended_early(from.search_ended_early);
@@ -174,17 +174,17 @@ void Fill(const Job& job, const PlannedProgram& train, proto::PlannedFlops& to) 
   to.set_model_per_token(ModelFlopsPerToken(job, train.graph));
 }
 
-void Fill(const AccumulationCandidate& from, const JobPlan& plan, proto::PlannedCandidate& to) {
+void Fill(const Variant& from, const JobPlan& plan, proto::PlannedCandidate& to) {
   to.set_accumulation(Text(ToString(from.accumulation)));
   to.set_chosen(from.accumulation == plan.options.accumulation);
   if (!from.status.ok()) {
     to.set_error(Text(from.status.message()));
     return;
   }
-  to.set_fits(plan.budget.Holds(from.peak_bytes, from.host_bytes));
-  to.set_arena_bytes(from.peak_bytes);
-  to.set_host_bytes(from.host_bytes);
-  to.set_sent_bytes(from.communicated_bytes);
+  to.set_fits(from.fits);
+  to.set_arena_bytes(from.cost.arena_bytes);
+  to.set_host_bytes(from.cost.host_bytes);
+  to.set_sent_bytes(from.cost.sent_bytes);
 }
 
 void FillBuffers(const StepProgram& program, const MemoryPlan& memory, proto::Plan& to) {
@@ -249,7 +249,7 @@ void Fill(const Job& job, const JobPlan& plan, PlanDetail detail, proto::Plan& t
   Fill(SummarizeCommunication(program, plan.options.mesh), *to.mutable_communication());
   Fill(SummarizeOffload(program), *to.mutable_offload());
   Fill(job, plan.train, *to.mutable_flops());
-  for (const AccumulationCandidate& c : plan.candidates) Fill(c, plan, *to.add_candidates());
+  for (const Variant& c : plan.candidates) Fill(c, plan, *to.add_candidates());
   if (detail >= PlanDetail::kBuffers) FillBuffers(program, plan.train.memory, to);
   if (detail < PlanDetail::kInstructions) return;
   for (const Instruction& instruction : program.instructions) Fill(program, instruction, *to.add_instructions());

@@ -42,7 +42,7 @@ Admission AdmitText(const std::string& text, const AdmissionMachine& machine = M
   return admission.ok() ? *std::move(admission) : Admission();
 }
 
-std::vector<std::string> SettingsOf(const WayOut& way) {
+std::vector<std::string> SettingsOf(const Variant& way) {
   std::vector<std::string> settings;
   for (const Override& change : way.overrides) settings.push_back(absl::StrCat(change.path, "=", change.value));
   return settings;
@@ -98,13 +98,13 @@ TEST(Admit, EachWayOutMakesTheJobFitWithTheBytesThatItNames) {
       ASSERT_TRUE(refused.refusal);
       EXPECT_FALSE(refused.refusal->search_ended_early);
       (refused.refusal->ways_out.empty() ? hopeless : refused.refusal->only_together ? together : single)++;
-      for (const WayOut& way : refused.refusal->ways_out) {
+      for (const Variant& way : refused.refusal->ways_out) {
         const std::vector<std::string> settings = SettingsOf(way);
         const absl::StatusOr<Admission> admitted = Admit(ResolvedJobText(job), machine, {}, settings);
         ASSERT_TRUE(admitted.ok()) << admitted.status();
         ASSERT_EQ(admitted->verdict, Verdict::kFits) << settings[0] << ": " << admitted->text;
-        EXPECT_EQ(admitted->resolved->plan.arena_bytes, way.arena_bytes) << settings[0];
-        EXPECT_EQ(admitted->resolved->plan.train.memory.host_bytes, way.host_bytes) << settings[0];
+        EXPECT_EQ(admitted->resolved->plan.arena_bytes, way.cost.arena_bytes) << settings[0];
+        EXPECT_EQ(admitted->resolved->plan.train.memory.host_bytes, way.cost.host_bytes) << settings[0];
       }
       if (refused.refusal->nearest) {
         const absl::StatusOr<Admission> nearest =
@@ -196,12 +196,12 @@ TEST(Admit, AMachineOfAnotherKindOrWithFewerPlaces) {
   const std::string of_two = absl::StrCat(kJob, "sharding { ranks: 2 accumulation: SHARDED }");
   const Admission with_two = AdmitText(of_two, two);
   ASSERT_EQ(with_two.verdict, Verdict::kFits);
-  EXPECT_EQ(with_two.resolved->plan.arena_bytes, ranks.refusal->ways_out[0].arena_bytes);
+  EXPECT_EQ(with_two.resolved->plan.arena_bytes, ranks.refusal->ways_out[0].cost.arena_bytes);
   // It advises no more ranks than there is room for.
   two.budget_bytes = with_two.resolved->plan.arena_bytes - 1;
   const Admission refused = AdmitText(of_two, two);
   ASSERT_TRUE(refused.refusal);
-  for (const WayOut& way : refused.refusal->ways_out) EXPECT_NE(way.overrides[0].path, "sharding.ranks");
+  for (const Variant& way : refused.refusal->ways_out) EXPECT_NE(way.overrides[0].path, "sharding.ranks");
 }
 
 TEST(Admit, MachinesThatCannotPlanTheJobAreNoVerdict) {

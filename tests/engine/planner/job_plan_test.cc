@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
-#include "engine/planner/trial.h"
+#include "engine/planner/draft.h"
 #include "engine/text/numbers.h"
 #include "gtest/gtest.h"
 #include "kernels/ops/matmul.h"
@@ -25,20 +25,20 @@ TEST(AutoAccumulation, TakesTheLeastCommunicationThatFits) {
   // SHARDED has 2K gathers and K reductions, NO_SYNC 2K and 1, LAYERED 2 and 1.
   EXPECT_EQ(unlimited.options.accumulation, Accumulation::kLayered);
   std::vector<int64_t> peaks;
-  for (const AccumulationCandidate& c : unlimited.candidates) {
+  for (const Variant& c : unlimited.candidates) {
     ASSERT_TRUE(c.status.ok()) << c.status;
-    peaks.push_back(c.peak_bytes);
+    peaks.push_back(c.cost.arena_bytes);
   }
   for (int64_t budget : peaks) {
-    const AccumulationCandidate* best = nullptr;
-    for (const AccumulationCandidate& c : unlimited.candidates) {
-      if (c.peak_bytes > budget) continue;
-      if (best == nullptr || c.communicated_bytes < best->communicated_bytes) best = &c;
+    const Variant* best = nullptr;
+    for (const Variant& c : unlimited.candidates) {
+      if (c.cost.arena_bytes > budget) continue;
+      if (best == nullptr || c.cost.sent_bytes < best->cost.sent_bytes) best = &c;
     }
     job.memory.budget_bytes = budget;
     const JobPlan plan = Plan(job);
     EXPECT_EQ(plan.options.accumulation, best->accumulation) << budget;
-    EXPECT_EQ(plan.arena_bytes, best->peak_bytes);
+    EXPECT_EQ(plan.arena_bytes, best->cost.arena_bytes);
     EXPECT_LE(plan.arena_bytes, budget);
   }
   // The accumulation that takes the least memory communicates most: it accumulates nothing unsharded and keeps nothing
@@ -50,9 +50,10 @@ TEST(AutoAccumulation, TakesTheLeastCommunicationThatFits) {
 TEST(AutoAccumulation, SaysWhyWithTheNumbersOfTheOthers) {
   Job job = SmallDecoderJob(false);
   const JobPlan plan = Plan(job);
-  for (const AccumulationCandidate& c : plan.candidates) {
-    EXPECT_TRUE(absl::StrContains(plan.accumulation_reason, FormatBytes(c.peak_bytes))) << plan.accumulation_reason;
-    EXPECT_TRUE(absl::StrContains(plan.accumulation_reason, FormatBytes(c.communicated_bytes)))
+  for (const Variant& c : plan.candidates) {
+    EXPECT_TRUE(absl::StrContains(plan.accumulation_reason, FormatBytes(c.cost.arena_bytes)))
+        << plan.accumulation_reason;
+    EXPECT_TRUE(absl::StrContains(plan.accumulation_reason, FormatBytes(c.cost.sent_bytes)))
         << plan.accumulation_reason;
   }
   job.sharding.accumulation = Accumulation::kSharded;
@@ -65,9 +66,9 @@ TEST(AutoAccumulation, WithEqualCommunicationTakesTheLeastMemory) {
   job.batch.global_batch = 10;
   const JobPlan plan = Plan(job);
   ASSERT_EQ(plan.options.micro_batches, 1);
-  for (const AccumulationCandidate& c : plan.candidates) {
-    EXPECT_EQ(c.communicated_bytes, plan.candidates[0].communicated_bytes);
-    EXPECT_LE(plan.arena_bytes, c.peak_bytes);
+  for (const Variant& c : plan.candidates) {
+    EXPECT_EQ(c.cost.sent_bytes, plan.candidates[0].cost.sent_bytes);
+    EXPECT_LE(plan.arena_bytes, c.cost.arena_bytes);
   }
 }
 
@@ -87,7 +88,7 @@ TEST(AutoAccumulation, OneRankTakesTheLeastMemory) {
   job.sharding.ranks = 1;
   const JobPlan plan = Plan(job);
   EXPECT_EQ(plan.options.accumulation, Accumulation::kSharded);
-  for (const AccumulationCandidate& c : plan.candidates) EXPECT_EQ(c.communicated_bytes, 0);
+  for (const Variant& c : plan.candidates) EXPECT_EQ(c.cost.sent_bytes, 0);
 }
 
 // ScratchOnlyOps whose matmuls all pack their b.
@@ -270,7 +271,7 @@ TEST(PlanJobForAnywhere, WhatTheJobNamesCountsAndHereDoesNot) {
   const absl::StatusOr<JobPlan> plan = PlanJobForAnywhere(job, MachineOf(Here(arena, host)), remark, refusal);
   ASSERT_TRUE(plan.ok() && refusal) << plan.status();
   EXPECT_EQ(remark, "");
-  EXPECT_EQ(refusal->host_bytes, host);
+  EXPECT_EQ(refusal->cost.host_bytes, host);
   EXPECT_EQ(plan->arena_bytes, arena);
 }
 
@@ -302,7 +303,7 @@ TEST(PlanJobOfAnySize, TheRefusedPlanIsThatOfASufficientBudget) {
     std::optional<Refusal> refusal;
     const absl::StatusOr<JobPlan> refused = PlanJobOfAnySize(job, MachineOf(), refusal);
     ASSERT_TRUE(refused.ok() && refusal) << refused.status();
-    EXPECT_EQ(refusal->arena_bytes, refused->arena_bytes);
+    EXPECT_EQ(refusal->cost.arena_bytes, refused->arena_bytes);
     EXPECT_EQ(refusal->budget.bytes, 1000);
     EXPECT_EQ(PlanJob(job, MachineOf()).status().message(), RefusalText(*refusal));
     job.memory.budget_bytes = refused->arena_bytes;

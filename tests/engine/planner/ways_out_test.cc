@@ -1,6 +1,4 @@
 // Tests budgets, and the settings that a job which does not fit is told to change.
-#include "engine/planner/ways_out.h"
-
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -12,7 +10,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/substitute.h"
 #include "engine/api/job.h"
-#include "engine/planner/trial.h"
+#include "engine/planner/draft.h"
+#include "engine/planner/options.h"
 #include "engine/text/numbers.h"
 #include "gtest/gtest.h"
 #include "tests/engine/planner/plans.h"
@@ -183,8 +182,8 @@ TEST_P(WaysOut, EverythingTogetherTakesBackWhatStandsInItsWay) {
     const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(job), "job", settings);
     ASSERT_TRUE(changed.ok()) << changed.status() << " " << hopeless;
     const JobPlan all = Plan(*changed);
-    EXPECT_TRUE(std::any_of(all.candidates.begin(), all.candidates.end(), [&](const AccumulationCandidate& c) {
-      return absl::StrContains(hopeless, absl::StrCat("(", FormatBytes(c.peak_bytes)));
+    EXPECT_TRUE(std::any_of(all.candidates.begin(), all.candidates.end(), [&](const Variant& c) {
+      return absl::StrContains(hopeless, absl::StrCat("(", FormatBytes(c.cost.arena_bytes)));
     })) << hopeless;
     EXPECT_EQ(all.options.activations.every_nth, 1);
     EXPECT_EQ(all.options.activations.last_layers, 0);

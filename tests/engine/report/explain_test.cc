@@ -9,8 +9,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "engine/api/job.h"
 #include "engine/api/layers.h"
+#include "engine/planner/options.h"
 #include "engine/planner/summary.h"
 #include "engine/text/numbers.h"
 #include "gtest/gtest.h"
@@ -258,7 +261,7 @@ TEST(Explain, TheLearningRateFollowsTheGlobalBatch) {
   EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "The peak is 0.002: 0.001 x sqrt(40 / 10), "));
   EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "Warm-up takes 26 steps, 1,001 sequences at 40 a step."));
   job.optimizer.scaling = LearningRateScaling::kLinear;
-  job.lr_schedule = {.steps = 1, .warmup_tokens = 2800};
+  job.lr_schedule = {.steps = 10, .warmup_tokens = 2800};
   EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "The peak is 0.004: 0.001 x 40 / 10, "));
   EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "Warm-up takes 10 steps, 2,800 tokens at 280 a step."));
 }
@@ -436,6 +439,35 @@ TEST(Explain, StateIsOfTheParametersThatTrain) {
   const std::string text = Explain(job);
   EXPECT_TRUE(absl::EndsWith(Row(text, title, "optimizer state"), ", of all parameters that train")) << text;
   EXPECT_TRUE(absl::EndsWith(Row(text, title, "frozen parameters"), " all on every rank")) << text;
+}
+
+// Each option of the table is compared, in a section of its own or in the last one.
+TEST(Explain, OptionsWithoutASectionAreCompared) {
+  Job job = Named(Accumulation::kSharded);
+  job.precision.compute = ComputePrecision::kBFloat16;
+  const std::string text = Explain(job), title = "What other settings would need";
+  EXPECT_TRUE(absl::StrContains(text, title));
+  const int64_t own = Plan(job).arena_bytes;
+  for (const Option& option : Options()) {
+    if (option.settings == nullptr || (option.flags & kHasOwnSection) != 0) continue;
+    for (const Settings& settings : option.settings({.job = job})) {
+      std::vector<std::string> texts;
+      for (const Override& setting : settings) texts.push_back(setting.text());
+      const absl::StatusOr<Job> changed = WithOverrides(job, texts);
+      ASSERT_TRUE(changed.ok()) << changed.status();
+      const JobPlan plan = Plan(*changed);
+      const int64_t saved = own - plan.arena_bytes;
+      const std::string difference = saved == 0  ? "the same"
+                                     : saved > 0 ? absl::StrCat("saves ", FormatBytes(saved))
+                                                 : absl::StrCat("adds ", FormatBytes(-saved));
+      const std::string name = absl::StrJoin(texts, ", ");
+      EXPECT_EQ(Row(text, title, name), absl::StrCat(name, " ", FormatBytes(plan.arena_bytes), " ", difference, " ",
+                                                     FormatBytes(plan.chosen().cost.sent_bytes)));
+      if (!option.caveat.empty()) {
+        EXPECT_TRUE(absl::StrContains(Flat(text), absl::StrCat(name, ": ", option.caveat, "."))) << text;
+      }
+    }
+  }
 }
 
 TEST(Explain, StrategiesAreComparedWithAHybridMesh) {
