@@ -1,4 +1,4 @@
-// Reads a checkpoint by parameter and range of elements.
+// Checkpoints: reading one, finding the newest or the best, and writing its parameters to a file.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,8 @@
 #include "engine/io/file.h"
 
 namespace shale {
+
+// Reads a checkpoint by parameter and range of elements.
 
 // Reads the manifest of the checkpoint in `folder`. Errors name the file: NotFound if the folder or its MANIFEST is
 // missing, InvalidArgument if the MANIFEST is not a regular file, otherwise those of ParseManifest.
@@ -131,7 +133,6 @@ class CheckpointValues {
 };
 
 // Finds the newest usable checkpoint of a run, or the best one.
-
 struct NewestCheckpoint {
   std::string path;                      // Empty if there is no checkpoint at all.
   std::vector<std::string> passed_over;  // One message per newer, or better, checkpoint that is damaged.

@@ -1,5 +1,4 @@
-// Events: what a run tells those who watch it, in the order in which it happens. proto/events.proto has the same events
-// as messages, for programs that pass them on.
+// Events: what a run tells those who watch it, and who writes it down.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +13,9 @@
 #include "absl/time/time.h"
 
 namespace shale {
+
+// Events: what a run tells those who watch it, in the order in which it happens. proto/events.proto has the same events
+// as messages, for programs that pass them on.
 
 // The job is resolved and planned. Nothing is allocated yet.
 struct PlanReady {

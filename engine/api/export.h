@@ -1,4 +1,4 @@
-// Writes a model as a folder that transformers loads without missing or unexpected keys.
+// Exports to folders of Hugging Face: a model, its adapters, its base, and both merged.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@
 
 namespace shale {
 
+// Writes a model as a folder that transformers loads without missing or unexpected keys.
 struct HfExportOptions {
   SafetensorsDType dtype = SafetensorsDType::kF32;  // F32, F16 or BF16. Values are rounded to nearest even.
   // The most bytes of data in one file of weights. A tensor that has more gets a file of its own.

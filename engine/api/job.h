@@ -1,4 +1,4 @@
-// One error of a job, in parts, for programs that show errors beside the fields that caused them.
+// Jobs: how they are read, checked and printed, and what they take from data and from a model of the program.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 
 namespace shale {
 
+// One error of a job, in parts, for programs that show errors beside the fields that caused them.
 struct JobError {
   std::string source;   // The file that has the error, or "--set" for an override.
   int line = 0;         // Of the field, from 1. 0: the source has no lines, or the error belongs to no field.
@@ -23,7 +24,6 @@ struct JobError {
 };
 
 // Finds the settings that a job may leave to its data: the format and the vocabulary.
-
 struct DataFacts {
   DataFormat format = DataFormat::kByContent;  // kByContent: not known, because the data was not read.
   int64_t vocabulary = 0;                      // The size that the tokens' encoding implies; 0: not known.

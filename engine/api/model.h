@@ -1,4 +1,4 @@
-// The parameters of a model, as its graph has them.
+// Models: their parameters, and a model that a program brings.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 
 namespace shale {
 
+// The parameters of a model, as its graph has them.
 using ParameterId = int;
 using GroupId = int;
 
@@ -39,7 +40,6 @@ struct Parameter {
 };
 
 // CustomModel: a model that a program brings itself.
-
 struct GraphOptions;  // engine/api/graph_builder.h
 struct ModelGraph;    // engine/graph/graph.h
 

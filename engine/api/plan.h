@@ -1,5 +1,4 @@
-// Decides everything that a job leaves open, and plans it. This is the only way from a job as it was written to a job
-// that runs.
+// Plans: every default of a job decided, and whether a machine has room for it.
 #pragma once
 
 #include <atomic>
@@ -21,6 +20,9 @@
 #include "engine/planner/variant.h"
 
 namespace shale {
+
+// Decides everything that a job leaves open, and plans it. This is the only way from a job as it was written to a job
+// that runs.
 
 // A job in which everything is decided, with its plan. Keep it const, because the plan would not follow a change of the
 // job.

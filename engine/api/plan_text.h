@@ -1,4 +1,4 @@
-// Describes a plan in text: what was decided, with the job's own numbers, and the program.
+// What planning a job said, for people and for programs.
 #pragma once
 
 #include <string>
@@ -8,6 +8,8 @@
 #include "engine/planner/job_plan.h"
 
 namespace shale {
+
+// Describes a plan in text: what was decided, with the job's own numbers, and the program.
 
 // Returns the plan as `train` prints it and plan.txt stores it: model, batch, strategy and accumulation with the
 // reason, communication, arithmetic, and the memory report. The text ends in a newline.

@@ -1,4 +1,4 @@
-// What a verification found.
+// Checks of a job before a long run.
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,7 @@
 
 namespace shale {
 
+// What a verification found.
 enum class VerifyOutcome {
   kHolds,
   kFails,
@@ -71,7 +72,6 @@ std::string VerifyHead();
 //   target weights   the loss obeys them as data.target_weights says (masks, for a job without weights)
 //   gradients        are the slopes of the loss, parameter by parameter, in fp32
 //   peak             the memory that all of these runs measured is what was planned
-
 struct VerifyOptions {
   // The backend of the job. Required. Borrowed.
   const Backend* backend = nullptr;

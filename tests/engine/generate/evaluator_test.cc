@@ -14,6 +14,7 @@
 #include "engine/api/job.h"
 #include "engine/api/trainer.h"
 #include "engine/checkpoint/run_paths.h"
+#include "engine/checkpoint/store.h"
 #include "engine/tokenize/bpe_trainer.h"
 #include "engine/tokenize/scanner.h"
 #include "gmock/gmock.h"

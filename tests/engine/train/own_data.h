@@ -19,6 +19,7 @@
 #include "engine/api/data_source.h"
 #include "engine/api/job.h"
 #include "engine/api/trainer.h"
+#include "engine/checkpoint/store.h"
 
 namespace shale {
 
