@@ -7,6 +7,7 @@
 #include "engine/checkpoint/saved_file.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
+#include "kernels/hash.h"
 #include "kernels/integers.h"
 #include "kernels/nf4.h"
 
@@ -20,18 +21,11 @@ inline uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// FNV-1a.
-uint64_t HashOf(absl::string_view name) {
-  uint64_t hash = 0xCBF29CE484222325u;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
-  return hash;
-}
-
 }  // namespace
 
 void ValuesDigest::Add(absl::string_view parameter, int64_t begin, absl::Span<const float> values) {
   constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;  // Odd, so that no two elements of a parameter begin alike.
-  const uint64_t first = Mix(HashOf(parameter)) + static_cast<uint64_t>(begin) * kGolden;
+  const uint64_t first = Mix(Fnv1a(parameter)) + static_cast<uint64_t>(begin) * kGolden;
   uint64_t sum = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     sum += Mix((first + i * kGolden) ^ std::bit_cast<uint32_t>(values[i]));

@@ -14,6 +14,7 @@
 #include "engine/launch/slurm_lists.h"
 #include "engine/text/quote.h"
 #include "kernels/check.h"
+#include "kernels/hash.h"
 
 namespace shale {
 namespace {
@@ -110,8 +111,7 @@ absl::StatusOr<ProcessPlace> ReadNumbers(const Launcher& launcher, const Variabl
 // all processes.
 std::vector<int> DerivedPorts(absl::string_view seed) {
   constexpr int kFirst = 61440, kAtOnce = 16, kGroups = (65536 - kFirst) / kAtOnce;
-  uint64_t hash = 14695981039346656037u;  // FNV-1a: the same on every machine.
-  for (const char c : seed) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
+  const uint64_t hash = Fnv1a(seed);
   std::vector<int> ports;
   for (int i = 0; i < kAtOnce; ++i) ports.push_back(kFirst + static_cast<int>(hash % kGroups) * kAtOnce + i);
   return ports;

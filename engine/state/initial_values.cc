@@ -4,16 +4,10 @@
 #include <cmath>
 
 #include "engine/state/normal_pairs.h"
+#include "kernels/hash.h"
 
 namespace shale {
 namespace {
-
-// FNV-1a, so that a parameter's values depend on its name and not on its place in the model.
-uint64_t Hash(absl::string_view name) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (unsigned char c : name) hash = (hash ^ c) * 0x100000001b3;
-  return hash;
-}
 
 // Fills `values` with normal values of standard deviation `deviation` (Box and Muller). Elements 2i and 2i + 1 share a
 // pair.
@@ -59,7 +53,8 @@ void FillInitialValues(const Parameter& parameter, uint64_t seed, int64_t begin,
     return;
   }
   const auto fill = kind == Initializer::Kind::kNormal ? FillNormal : FillUniform;
-  fill(MixCounter(seed ^ Hash(parameter.name)), begin, parameter.initializer.standard_deviation, values);
+  // The values of a parameter depend on its name, and not on its place in the model.
+  fill(MixCounter(seed ^ Fnv1a(parameter.name)), begin, parameter.initializer.standard_deviation, values);
 }
 
 }  // namespace shale

@@ -15,12 +15,10 @@
 #include "kernels/cpu/attention_sizes-inl.h"
 #include "kernels/cpu/attention_softmax-inl.h"
 #include "kernels/cpu/cpu_kernels.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/integers.h"
 #include "kernels/ops/attention.h"
-#include "kernels/reference/index_checks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
@@ -53,12 +51,14 @@ struct BackwardScratch {
 template <class T, bool kPairs>
 class Backward {
  public:
+  using Head = BackwardHead<T>;
+
   Backward(const AttentionBackward& op, Carver& carver) : sizes_(op), scale_(op.scale), own_(sizes_, carver) {}
 
   // Writes d_q of `head` and adds to d_k and d_v of its group. The first head of a group packs keys and values; the
   // last head writes d_k and d_v. `next` is the head that runs next, whose rows are prefetched; it is null for the last
   // head.
-  void Run(const BackwardHead<T>& head, const BackwardHead<T>* next) {
+  void Run(const Head& head, const Head* next) {
     sizes_.position_ids = head.position_ids;
     if (head.first_of_group) {
       for (float* sum : {own_.d_k, own_.d_v}) std::fill(sum, sum + sizes_.padded_s() * padded_d_, 0.0f);
@@ -191,36 +191,14 @@ class Backward {
 using AmxBackward = Backward<BFloat16, false>;  // Never used: FormOf does not return kAmx.
 #endif
 
-template <class T, class Kernel>
-void RunBackward(const AttentionBackward& op, int64_t begin, int64_t end, std::byte* scratch) {
-  Carver carver(scratch);
-  Kernel kernel(op, carver);
-  for (int64_t item = begin; item < end; ++item) {
-    const BackwardHead<T> head(op, item), next(op, std::min(item + 1, end - 1));
-    kernel.Run(head, item + 1 < end ? &next : nullptr);
-  }
-}
-
 // Computes query heads [begin, end), numbered through all sequences. The range must consist of complete groups.
 void AttentionBackwardHeads(const AttentionBackward& op, CpuProducts products, int64_t begin, int64_t end,
                             std::byte* scratch) {
-  if (op.q_BSHD.dtype == DType::kFloat32) return RunBackward<float, Backward<float, false>>(op, begin, end, scratch);
-  switch (FormOf(op.q_BSHD.dtype, products)) {
-    case AttentionForm::kAmx: return RunBackward<BFloat16, AmxBackward>(op, begin, end, scratch);
-    case AttentionForm::kPairs: return RunBackward<BFloat16, Backward<BFloat16, true>>(op, begin, end, scratch);
-    case AttentionForm::kFloats: return RunBackward<BFloat16, Backward<BFloat16, false>>(op, begin, end, scratch);
-  }
+  RunHeads<Backward, AmxBackward>(op, products, begin, end, scratch);
 }
 
-// Returns the scratch of one thread.
 int64_t AttentionBackwardScratch(const AttentionBackward& op, CpuProducts products) {
-  Carver carver(nullptr);
-  if (FormOf(op.q_BSHD.dtype, products) == AttentionForm::kAmx) {
-    AmxBackward(op, carver);
-  } else {
-    BackwardScratch(AttentionSizes(op), carver);
-  }
-  return carver.size_bytes();
+  return ThreadScratch<BackwardScratch, AmxBackward>(op, products);
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE
@@ -233,6 +211,9 @@ namespace {
 HWY_EXPORT(AttentionBackwardHeads);
 HWY_EXPORT(AttentionBackwardScratch);
 
+// A thread computes the heads of a group, which share keys.
+int64_t Items(const AttentionBackward& op) { return op.q_BSHD.dim(0) * op.k_BSGD.dim(2); }
+
 int64_t ThreadScratchBytes(const AttentionBackward& op, const Context& context) {
   return HWY_DYNAMIC_DISPATCH(AttentionBackwardScratch)(op, context.products);
 }
@@ -240,22 +221,16 @@ int64_t ThreadScratchBytes(const AttentionBackward& op, const Context& context) 
 }  // namespace
 
 int64_t ScratchBytesOf(const AttentionBackward& op, const Context& context) {
-  const int64_t items = op.q_BSHD.dim(0) * op.k_BSGD.dim(2);
-  return ThreadScratchBytes(op, context) * std::min<int64_t>(context.team->threads(), items);
+  return AttentionScratch(Items(op), ThreadScratchBytes(op, context), context);
 }
 
 absl::Status Run(const AttentionBackward& op, Scratch scratch, const Context& context) {
-  SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
-  const int64_t groups = op.q_BSHD.dim(0) * op.k_BSGD.dim(2), thread_bytes = ThreadScratchBytes(op, context);
-  if (groups == 0) return absl::OkStatus();
-  const int64_t heads_per_group = op.q_BSHD.dim(2) / op.k_BSGD.dim(2);
-  // The bounds of blocks change no result.
-  const int64_t block = CeilDivide(groups, std::min<int64_t>(context.team->threads(), groups));
-  ParallelFor(*context.team, groups, block, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(AttentionBackwardHeads)
-    (op, context.products, begin * heads_per_group, end * heads_per_group, scratch.data + begin / block * thread_bytes);
-  });
-  return absl::OkStatus();
+  const int64_t heads_per_group = op.q_BSHD.dim(2) / std::max<int64_t>(op.k_BSGD.dim(2), 1);
+  return RunAttention(op, Items(op), ThreadScratchBytes(op, context), scratch, context,
+                      [&](int64_t begin, int64_t end, std::byte* scratch) {
+                        HWY_DYNAMIC_DISPATCH(AttentionBackwardHeads)
+                        (op, context.products, begin * heads_per_group, end * heads_per_group, scratch);
+                      });
 }
 
 }  // namespace shale::cpu

@@ -21,6 +21,8 @@ namespace shale::cpu::HWY_NAMESPACE {
 
 class AmxBackward {
  public:
+  using Head = BackwardHead<BFloat16>;
+
   AmxBackward(const AttentionBackward& op, Carver& carver)
       : sizes_(op),
         scale_(op.scale),
@@ -41,7 +43,7 @@ class AmxBackward {
   // Writes d_q of `head` and adds to d_k and d_v of its group. The first head of a group packs keys and values; the
   // last head writes d_k and d_v. `next` is the head that runs next, whose rows are prefetched; it is null for the last
   // head.
-  void Run(const BackwardHead<BFloat16>& head, const BackwardHead<BFloat16>* next) {
+  void Run(const Head& head, const Head* next) {
     sizes_.position_ids = head.position_ids;
     const TileRegisters registers;
     if (head.first_of_group) {

@@ -15,12 +15,10 @@
 #include "kernels/cpu/attention_sizes-inl.h"
 #include "kernels/cpu/attention_softmax-inl.h"
 #include "kernels/cpu/cpu_kernels.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/integers.h"
 #include "kernels/ops/attention.h"
-#include "kernels/reference/index_checks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
@@ -51,11 +49,15 @@ struct SoftmaxTotals {
 template <class T, bool kPairs>
 class Forward {
  public:
+  using Head = ForwardHead<T>;
+
   Forward(const AttentionForward& op, Carver& carver) : sizes_(op), scale_(op.scale), own_(sizes_, carver) {}
 
-  // Computes `out` and lse of `head`. `packed` says that the previous head has packed the same keys and values. `next`
-  // is the head that runs next, whose rows are prefetched; it is null for the last head.
-  void Run(const ForwardHead<T>& head, bool packed, const ForwardHead<T>* next) {
+  // Computes `out` and lse of `head`. Packs keys and values unless the previous head, of the same group, has. `next` is
+  // the head that runs next, whose rows are prefetched; it is null for the last head.
+  void Run(const Head& head, const Head* next) {
+    const bool packed = has_packed_ && !head.first_of_group;
+    has_packed_ = true;
     sizes_.position_ids = head.position_ids;
     for (int64_t i0 = 0; i0 < sizes_.s; i0 += kQueries) {
       const int64_t queries = std::min(kQueries, sizes_.s - i0), then = i0 + queries;
@@ -120,6 +122,7 @@ class Forward {
   }
 
   AttentionSizes sizes_;
+  bool has_packed_ = false;
   const float scale_;
   const ForwardScratch own_;
   const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d(), stride_ = sizes_.strip_stride();
@@ -130,36 +133,14 @@ class Forward {
 using AmxForward = Forward<BFloat16, false>;  // Never used: FormOf does not return kAmx.
 #endif
 
-template <class T, class Kernel>
-void RunForward(const AttentionForward& op, int64_t begin, int64_t end, std::byte* scratch) {
-  Carver carver(scratch);
-  Kernel kernel(op, carver);
-  for (int64_t item = begin; item < end; ++item) {
-    const ForwardHead<T> head(op, item), next(op, std::min(item + 1, end - 1));
-    kernel.Run(head, item > begin && !head.first_of_group, item + 1 < end ? &next : nullptr);
-  }
-}
-
 // Computes query heads [begin, end), numbered through all sequences.
 void AttentionForwardHeads(const AttentionForward& op, CpuProducts products, int64_t begin, int64_t end,
                            std::byte* scratch) {
-  if (op.q_BSHD.dtype == DType::kFloat32) return RunForward<float, Forward<float, false>>(op, begin, end, scratch);
-  switch (FormOf(op.q_BSHD.dtype, products)) {
-    case AttentionForm::kAmx: return RunForward<BFloat16, AmxForward>(op, begin, end, scratch);
-    case AttentionForm::kPairs: return RunForward<BFloat16, Forward<BFloat16, true>>(op, begin, end, scratch);
-    case AttentionForm::kFloats: return RunForward<BFloat16, Forward<BFloat16, false>>(op, begin, end, scratch);
-  }
+  RunHeads<Forward, AmxForward>(op, products, begin, end, scratch);
 }
 
-// Returns the scratch of one thread.
 int64_t AttentionForwardScratch(const AttentionForward& op, CpuProducts products) {
-  Carver carver(nullptr);
-  if (FormOf(op.q_BSHD.dtype, products) == AttentionForm::kAmx) {
-    AmxForward(op, carver);
-  } else {
-    ForwardScratch(AttentionSizes(op), carver);
-  }
-  return carver.size_bytes();
+  return ThreadScratch<ForwardScratch, AmxForward>(op, products);
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE
@@ -172,6 +153,9 @@ namespace {
 HWY_EXPORT(AttentionForwardHeads);
 HWY_EXPORT(AttentionForwardScratch);
 
+// A thread computes heads.
+int64_t Items(const AttentionForward& op) { return op.q_BSHD.dim(0) * op.q_BSHD.dim(2); }
+
 int64_t ThreadScratchBytes(const AttentionForward& op, const Context& context) {
   return HWY_DYNAMIC_DISPATCH(AttentionForwardScratch)(op, context.products);
 }
@@ -179,21 +163,15 @@ int64_t ThreadScratchBytes(const AttentionForward& op, const Context& context) {
 }  // namespace
 
 int64_t ScratchBytesOf(const AttentionForward& op, const Context& context) {
-  const int64_t items = op.q_BSHD.dim(0) * op.q_BSHD.dim(2);
-  return ThreadScratchBytes(op, context) * std::min<int64_t>(context.team->threads(), items);
+  return AttentionScratch(Items(op), ThreadScratchBytes(op, context), context);
 }
 
 absl::Status Run(const AttentionForward& op, Scratch scratch, const Context& context) {
-  SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
-  const int64_t heads = op.q_BSHD.dim(0) * op.q_BSHD.dim(2), thread_bytes = ThreadScratchBytes(op, context);
-  if (heads == 0) return absl::OkStatus();
-  // Adjacent heads share a block because they share keys. The bounds of blocks change no result.
-  const int64_t block = CeilDivide(heads, std::min<int64_t>(context.team->threads(), heads));
-  ParallelFor(*context.team, heads, block, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(AttentionForwardHeads)
-    (op, context.products, begin, end, scratch.data + begin / block * thread_bytes);
-  });
-  return absl::OkStatus();
+  return RunAttention(op, Items(op), ThreadScratchBytes(op, context), scratch, context,
+                      [&](int64_t begin, int64_t end, std::byte* scratch) {
+                        HWY_DYNAMIC_DISPATCH(AttentionForwardHeads)
+                        (op, context.products, begin, end, scratch);
+                      });
 }
 
 }  // namespace shale::cpu

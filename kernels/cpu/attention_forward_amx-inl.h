@@ -23,6 +23,8 @@ namespace shale::cpu::HWY_NAMESPACE {
 
 class AmxForward {
  public:
+  using Head = ForwardHead<BFloat16>;
+
   AmxForward(const AttentionForward& op, Carver& carver)
       : sizes_(op),
         scale_(op.scale),
@@ -32,9 +34,11 @@ class AmxForward {
         q_(carver.Take(kRows * width_)),
         out_(carver.Take(kRows * padded_d_)) {}
 
-  // Computes `out` and lse of `head`. `packed` says that the previous head has packed the same keys and values. `next`
-  // is the head that runs next, whose rows are prefetched; it is null for the last head.
-  void Run(const ForwardHead<BFloat16>& head, bool packed, const ForwardHead<BFloat16>* next) {
+  // Computes `out` and lse of `head`. Packs keys and values unless the previous head, of the same group, has. `next` is
+  // the head that runs next, whose rows are prefetched; it is null for the last head.
+  void Run(const Head& head, const Head* next) {
+    const bool packed = has_packed_ && !head.first_of_group;
+    has_packed_ = true;
     sizes_.position_ids = head.position_ids;
     const TileRegisters registers;
     for (int64_t i0 = 0; i0 < sizes_.s; i0 += kRows) {
@@ -136,6 +140,7 @@ class AmxForward {
   }
 
   AttentionSizes sizes_;
+  bool has_packed_ = false;
   const float scale_;
   const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d();
   const int64_t width_ = padded_d_ / 2;  // Pairs of a row.

@@ -1,11 +1,17 @@
-// The rows of the heads that attention's kernels read and write, and which of them to prefetch.
+// The rows of the heads that attention's kernels read and write, which of them to prefetch, and how threads share them.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "absl/status/status.h"
+#include "kernels/check.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/row_prefetch.h"
+#include "kernels/integers.h"
 #include "kernels/ops/attention.h"
+#include "kernels/reference/index_checks.h"
 #include "kernels/tensor.h"
 
 namespace shale::cpu {
@@ -85,6 +91,24 @@ void AddNextKeys(const Sizes& sizes, const Head& head, bool packs, const Head* n
   const Head& packing = same_head ? head : *next;
   const int64_t j = same_head ? i0 + rows : sizes.causal ? 0 : i0, count = std::min(rows, sizes.s - j);
   for (const auto& of : {packing.k, packing.v}) ahead.Add(of[j], of.stride, count, sizes.d);
+}
+
+// Returns the scratch of all threads that share out `items`, each of which needs thread_bytes.
+inline int64_t AttentionScratch(int64_t items, int64_t thread_bytes, const Context& context) {
+  return thread_bytes * std::min<int64_t>(context.team->threads(), items);
+}
+
+// Shares out the items of the op among the threads: run(begin, end, scratch) computes [begin, end). Adjacent items
+// share a block, because they may share keys. The bounds of blocks change no result.
+template <class OpType, class RunItems>
+absl::Status RunAttention(const OpType& op, int64_t items, int64_t thread_bytes, Scratch scratch,
+                          const Context& context, const RunItems& run) {
+  SHALE_RETURN_IF_ERROR(CheckPositionIds(op.kName, op.position_ids_BS));
+  if (items == 0) return absl::OkStatus();
+  const int64_t block = CeilDivide(items, std::min<int64_t>(context.team->threads(), items));
+  ParallelFor(*context.team, items, block,
+              [&](int64_t begin, int64_t end) { run(begin, end, scratch.data + begin / block * thread_bytes); });
+  return absl::OkStatus();
 }
 
 }  // namespace shale::cpu

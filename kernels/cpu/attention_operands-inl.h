@@ -150,6 +150,40 @@ struct Operands {
   }
 };
 
+// Computes query heads [begin, end) of the op, numbered through all sequences, with a kernel of one dtype and form.
+template <class Kernel, class OpType>
+void RunHeadsBy(const OpType& op, int64_t begin, int64_t end, std::byte* scratch) {
+  Carver carver(scratch);
+  Kernel kernel(op, carver);
+  for (int64_t item = begin; item < end; ++item) {
+    const typename Kernel::Head head(op, item), next(op, std::min(item + 1, end - 1));
+    kernel.Run(head, item + 1 < end ? &next : nullptr);
+  }
+}
+
+// The same, with Kernel<T, kPairs> or Amx, whichever the op's dtype and `products` ask for.
+template <template <class, bool> class Kernel, class Amx, class OpType>
+void RunHeads(const OpType& op, CpuProducts products, int64_t begin, int64_t end, std::byte* scratch) {
+  if (op.q_BSHD.dtype == DType::kFloat32) return RunHeadsBy<Kernel<float, false>>(op, begin, end, scratch);
+  switch (FormOf(op.q_BSHD.dtype, products)) {
+    case AttentionForm::kAmx: return RunHeadsBy<Amx>(op, begin, end, scratch);
+    case AttentionForm::kPairs: return RunHeadsBy<Kernel<BFloat16, true>>(op, begin, end, scratch);
+    case AttentionForm::kFloats: return RunHeadsBy<Kernel<BFloat16, false>>(op, begin, end, scratch);
+  }
+}
+
+// Returns the scratch of one thread that calls RunHeads.
+template <class KernelScratch, class Amx, class OpType>
+int64_t ThreadScratch(const OpType& op, CpuProducts products) {
+  Carver carver(nullptr);
+  if (FormOf(op.q_BSHD.dtype, products) == AttentionForm::kAmx) {
+    Amx(op, carver);
+  } else {
+    KernelScratch(AttentionSizes(op), carver);
+  }
+  return carver.size_bytes();
+}
+
 }  // namespace shale::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

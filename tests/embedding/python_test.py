@@ -45,6 +45,7 @@ class PythonTest(unittest.TestCase):
     def test_the_package(self):
         run([self.python, os.path.join(_SOURCES, "package_test.py"), os.path.join(self.prefix, "include")],
             cwd=self.folder)
+        run([self.python, os.path.join(_SOURCES, "interrupts_test.py")], cwd=self.folder)
 
     def test_a_program_trains_to_the_bits_of_the_tool(self):
         write_text(self.folder)

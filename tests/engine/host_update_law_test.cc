@@ -28,67 +28,28 @@ void ExpectSame(const RunResult& host, const RunResult& same, size_t steps, cons
   EXPECT_EQ(host.measured_peak_bytes, host.plan.peak_bytes) << what;
 }
 
-// How weights are stored.
-struct Weights {
-  DType dtype;
-  MasterWeights master;
-};
-constexpr Weights kWeights[] = {{DType::kFloat32, MasterWeights::kFloat32},
-                                {DType::kBFloat16, MasterWeights::kFloat32},
-                                {DType::kBFloat16, MasterWeights::kSplit},
-                                {DType::kBFloat16, MasterWeights::kNone}};
-
 TEST(HostUpdateLaws, AnUpdateOnTheHostChangesNoBits) {
-  int job = 0;
-  for (const Combination& c : Combinations()) {
-    for (const Mesh& mesh : {Mesh{1, 1}, {1, 2}, {1, 3}, {2, 2}}) {
-      if (c.strategy == Strategy::kDdp && mesh.replicate > 1) continue;
-      for (const Weights& weights : kWeights) {
-        for (UpdateTime update : {UpdateTime::kAfterBackward, UpdateTime::kInBackward}) {
-          for (int64_t micro_batches : {1, 3}) {
-            // Runs one job in five or in 41, which reaches every value of every field.
-            if (++job % (TestsEveryCombination() ? 5 : 41) != 0) continue;
-            RunOptions options;
-            options.dtype = weights.dtype;
-            options.step.master = weights.master;
-            options.step.strategy = c.strategy;
-            options.step.accumulation = c.accumulation;
-            options.step.mesh = mesh;
-            options.step.update = update;
-            options.step.clipping = job % 3 == 0 ? Clipping::kGlobal : Clipping::kPerUnit;
-            options.step.reshard_after_forward = job % 4 != 0;
-            options.step.snapshot = job % 2 == 0;
-            options.steps = 2;
-            options.reads_gradients = job % 7 == 0;
-            const Tokens tokens = RandomTokens(mesh.ranks() * micro_batches, 11, SmallDecoder().vocabulary, 31);
-            const RunResult same = MustRun(options, tokens);
-            options.step.update_device = UpdateDevice::kHost;
-            for (bool parameters : {false, true}) {
-              if (parameters && c.strategy != Strategy::kFullShard) continue;
-              options.step.offload_state = {.parameters = parameters};
-              ExpectSame(MustRun(options, tokens), same, 2,
-                         absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation), " R=", mesh.replicate,
-                                      " S=", mesh.shard, " K=", micro_batches, " ", ToString(weights.dtype), " ",
-                                      ToString(weights.master), " ", ToString(update), " ", parameters));
-            }
-          }
-        }
-      }
-    }
-  }
+  // One job in five or in 41 reaches every value of every field.
+  ForEachUpdate(TestsEveryCombination() ? 5 : 41, kStoredWeights,
+                [](int job, RunOptions options, const Tokens& tokens, const std::string& name) {
+                  options.step.clipping = job % 3 == 0 ? Clipping::kGlobal : Clipping::kPerUnit;
+                  options.step.snapshot = job % 2 == 0;
+                  options.reads_gradients = job % 7 == 0;
+                  const RunResult same = MustRun(options, tokens);
+                  options.step.update_device = UpdateDevice::kHost;
+                  for (bool parameters : {false, true}) {
+                    if (parameters && options.step.strategy != Strategy::kFullShard) continue;
+                    options.step.offload_state = {.parameters = parameters};
+                    ExpectSame(MustRun(options, tokens), same, 2, absl::StrCat(name, " ", parameters));
+                  }
+                });
 }
 
 TEST(HostUpdateLaws, AllOptimizersUpdateTheSameBits) {
   for (const OptimizerEntry& entry : Optimizers()) {
     for (bool lean : {false, true}) {
-      RunOptions options;
-      options.dtype = DType::kBFloat16;
-      options.step.master = lean ? MasterWeights::kNone : MasterWeights::kFloat32;
+      RunOptions options = OptionsOf(entry, lean, MasterWeights::kFloat32);
       options.step.mesh = {.shard = TestsEveryCombination() ? 3 : 1};
-      Hyperparameters h = entry.defaults;
-      h.weight_decay = 0.1;
-      if (lean) h.moments = DType::kBFloat16;  // ADAMW_8BIT does not read it.
-      options.step.optimizer = MakeOptimizer(entry.kind, h);
       options.steps = 2;
       const Tokens tokens = RandomTokens(options.step.mesh.shard, 11, SmallDecoder().vocabulary, 32);
       const RunResult same = MustRun(options, tokens);

@@ -20,6 +20,46 @@ RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
   return MustRun(options, std::vector<Tokens>{tokens});
 }
 
+void ForEachUpdate(int every, absl::Span<const StoredWeights> stored, const VisitUpdate& visit) {
+  int job = 0;
+  for (const Combination& c : Combinations()) {
+    for (const Mesh& mesh : {Mesh{1, 1}, {1, 2}, {1, 3}, {2, 2}}) {
+      if (c.strategy == Strategy::kDdp && mesh.replicate > 1) continue;
+      for (const StoredWeights& weights : stored) {
+        for (UpdateTime update : {UpdateTime::kAfterBackward, UpdateTime::kInBackward}) {
+          for (int64_t micro_batches : {1, 3}) {
+            if (++job % every != 0) continue;
+            RunOptions options;
+            options.dtype = weights.dtype;
+            options.step.master = weights.master;
+            options.step.strategy = c.strategy;
+            options.step.accumulation = c.accumulation;
+            options.step.mesh = mesh;
+            options.step.update = update;
+            options.step.reshard_after_forward = job % 4 != 0;
+            options.steps = 2;
+            visit(job, options, RandomTokens(mesh.ranks() * micro_batches, 11, SmallDecoder().vocabulary, 31),
+                  absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation), " R=", mesh.replicate,
+                               " S=", mesh.shard, " K=", micro_batches, " ", ToString(weights.dtype), " ",
+                               ToString(weights.master), " ", ToString(update)));
+          }
+        }
+      }
+    }
+  }
+}
+
+RunOptions OptionsOf(const OptimizerEntry& entry, bool lean, MasterWeights master) {
+  RunOptions options;
+  options.dtype = DType::kBFloat16;
+  options.step.master = lean ? MasterWeights::kNone : master;
+  Hyperparameters h = entry.defaults;
+  h.weight_decay = 0.1;
+  if (lean) h.moments = DType::kBFloat16;  // ADAMW_8BIT does not read it.
+  options.step.optimizer = MakeOptimizer(entry.kind, h);
+  return options;
+}
+
 void ExpectRanksAgree(RunOptions options, const Tokens& tokens, const std::function<bool(const std::string&)>& trains) {
   constexpr double kReordered = 2e-5;  // As in laws_test.cc.
   options.gradients_of_first_step = true;

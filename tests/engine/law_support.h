@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "tests/engine/job_harness.h"
 
 namespace shale::testing {
@@ -12,6 +13,24 @@ namespace shale::testing {
 // Runs the job. Reports a failure to GoogleTest, and returns an empty result then.
 RunResult MustRun(const RunOptions& options, const std::vector<Tokens>& batches);
 RunResult MustRun(const RunOptions& options, const Tokens& tokens);
+
+// How weights are stored. kStoredWeights begins with those that have masters.
+struct StoredWeights {
+  DType dtype;
+  MasterWeights master;
+};
+inline constexpr StoredWeights kStoredWeights[] = {{DType::kFloat32, MasterWeights::kFloat32},
+                                                   {DType::kBFloat16, MasterWeights::kFloat32},
+                                                   {DType::kBFloat16, MasterWeights::kSplit},
+                                                   {DType::kBFloat16, MasterWeights::kNone}};
+
+// Numbers the jobs of two steps of all combinations, meshes, `stored` weights, times of the update and micro-batches
+// from 1, and calls visit(number, options, tokens, name) for every `every`th.
+using VisitUpdate = std::function<void(int, RunOptions, const Tokens&, const std::string&)>;
+void ForEachUpdate(int every, absl::Span<const StoredWeights> stored, const VisitUpdate& visit);
+
+// Returns options of bf16 weights with this rule. With `lean` there are no masters, and the moments are bf16.
+RunOptions OptionsOf(const OptimizerEntry& entry, bool lean, MasterWeights master);
 
 // Expects of every strategy and accumulation, with three ranks and on a mesh of 2 x 2, that parameters for which
 // `trains` returns false keep their first values to the bit and the others do not; that loss, norm and gradients of the

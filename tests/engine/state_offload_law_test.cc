@@ -7,21 +7,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "engine/program/lifetimes.h"
 #include "tests/engine/job_harness.h"
+#include "tests/engine/law_support.h"
 #include "tests/engine/tested_backend.h"
 
 namespace shale::testing {
 namespace {
-
-// How weights are stored.
-struct Weights {
-  DType dtype;
-  MasterWeights master;
-};
-constexpr Weights kWeights[] = {{DType::kFloat32, MasterWeights::kFloat32},
-                                {DType::kBFloat16, MasterWeights::kFloat32},
-                                {DType::kBFloat16, MasterWeights::kSplit}};
 
 // Returns what the options can offload, all at once and part by part.
 std::vector<StateOffload> Offloads(const RunOptions& options) {
@@ -34,12 +27,6 @@ std::vector<StateOffload> Offloads(const RunOptions& options) {
   return offloads;
 }
 
-RunResult MustRun(const RunOptions& options, const Tokens& tokens) {
-  absl::StatusOr<RunResult> result = RunJob(options, tokens);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return result.ok() ? *std::move(result) : RunResult();
-}
-
 DecoderConfig TiedDecoder() {
   DecoderConfig tied = SmallDecoder();
   tied.tied_head = true;
@@ -47,60 +34,32 @@ DecoderConfig TiedDecoder() {
 }
 
 TEST(StateOffloadLaws, StateInHostMemoryChangesNoBits) {
-  int job = 0;
-  for (const Combination& c : Combinations()) {
-    for (const Mesh& mesh : {Mesh{1, 1}, {1, 2}, {1, 3}, {2, 2}}) {
-      if (c.strategy == Strategy::kDdp && mesh.replicate > 1) continue;
-      for (const Weights& weights : kWeights) {
-        for (UpdateTime update : {UpdateTime::kAfterBackward, UpdateTime::kInBackward}) {
-          for (int64_t micro_batches : {1, 3}) {
-            // Runs one job in five or in 23, which reaches every value of every field.
-            if (++job % (TestsEveryCombination() ? 5 : 23) != 0) continue;
-            RunOptions options;
-            options.model = job % 2 == 0 ? SmallDecoder() : TiedDecoder();
-            options.dtype = weights.dtype;
-            options.step.master = weights.master;
-            options.step.strategy = c.strategy;
-            options.step.accumulation = c.accumulation;
-            options.step.mesh = mesh;
-            options.step.update = update;
-            options.step.clipping = job % 5 < 2 ? Clipping::kGlobal : static_cast<Clipping>(1 + job % 2);
-            options.step.reshard_after_forward = job % 4 != 0;
-            options.steps = 2;
-            options.reads_gradients = false;
-            const Tokens tokens = RandomTokens(mesh.ranks() * micro_batches, 11, SmallDecoder().vocabulary, 31);
-            const RunResult on_device = MustRun(options, tokens);
-            for (const StateOffload& offload : Offloads(options)) {
-              options.step.offload_state = offload;
-              const RunResult offloaded = MustRun(options, tokens);
-              const std::string what =
-                  absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation), " R=", mesh.replicate,
-                               " S=", mesh.shard, " K=", micro_batches, " ", ToString(weights.dtype), " ",
-                               ToString(weights.master), " ", ToString(update), " ", ToString(offload));
-              ASSERT_EQ(on_device.losses.size(), 2) << what;
-              EXPECT_EQ(offloaded.losses, on_device.losses) << what;
-              EXPECT_EQ(offloaded.norms, on_device.norms) << what;
-              EXPECT_EQ(offloaded.weights, on_device.weights) << what;
-              EXPECT_EQ(offloaded.measured_peak_bytes, offloaded.plan.peak_bytes) << what;
-            }
-          }
-        }
-      }
-    }
-  }
+  const absl::Span<const StoredWeights> with_masters = absl::MakeSpan(kStoredWeights).first(3);
+  // One job in five or in 23 reaches every value of every field.
+  ForEachUpdate(TestsEveryCombination() ? 5 : 23, with_masters,
+                [](int job, RunOptions options, const Tokens& tokens, const std::string& name) {
+                  options.model = job % 2 == 0 ? SmallDecoder() : TiedDecoder();
+                  options.step.clipping = job % 5 < 2 ? Clipping::kGlobal : static_cast<Clipping>(1 + job % 2);
+                  options.reads_gradients = false;
+                  const RunResult on_device = MustRun(options, tokens);
+                  for (const StateOffload& offload : Offloads(options)) {
+                    options.step.offload_state = offload;
+                    const RunResult offloaded = MustRun(options, tokens);
+                    const std::string what = absl::StrCat(name, " ", ToString(offload));
+                    ASSERT_EQ(on_device.losses.size(), 2) << what;
+                    EXPECT_EQ(offloaded.losses, on_device.losses) << what;
+                    EXPECT_EQ(offloaded.norms, on_device.norms) << what;
+                    EXPECT_EQ(offloaded.weights, on_device.weights) << what;
+                    EXPECT_EQ(offloaded.measured_peak_bytes, offloaded.plan.peak_bytes) << what;
+                  }
+                });
 }
 
 TEST(StateOffloadLaws, AllOptimizersUpdateTheSameBits) {
   for (const OptimizerEntry& entry : Optimizers()) {
     for (bool lean : {false, true}) {
-      RunOptions options;
-      options.dtype = DType::kBFloat16;
-      options.step.master = lean ? MasterWeights::kNone : MasterWeights::kSplit;
+      RunOptions options = OptionsOf(entry, lean, MasterWeights::kSplit);
       options.step.mesh = {.shard = 3};
-      Hyperparameters h = entry.defaults;
-      h.weight_decay = 0.1;
-      if (lean) h.moments = DType::kBFloat16;  // ADAMW_8BIT does not read it.
-      options.step.optimizer = MakeOptimizer(entry.kind, h);
       options.steps = 3;
       const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 32);
       const RunResult on_device = MustRun(options, tokens);

@@ -1,4 +1,4 @@
-// Made by tools/parity/make_nf4_goldens.py with bitsandbytes 0.50.2. Words are bits of fp32 numbers, digests
+// Made by tests/parity/make_nf4_goldens.py with bitsandbytes 0.50.2. Words are bits of fp32 numbers, digests
 // are FNV-1a.
 #pragma once
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "gtest/gtest.h"
+#include "kernels/hash.h"
 #include "kernels/integers.h"
 #include "kernels/ops/quantized.h"
 #include "tests/kernels/nf4_goldens.h"
@@ -25,11 +26,7 @@ float GoldenWeight(int64_t i) {
   return static_cast<float>(uniform * static_cast<double>(32 + i / 64 % 61) * 0x1p-10);
 }
 
-uint64_t Digest(const void* data, size_t size) {
-  uint64_t digest = 0xcbf29ce484222325;
-  for (size_t i = 0; i < size; ++i) digest = (digest ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001b3;
-  return digest;
-}
+uint64_t Digest(const void* data, size_t size) { return Fnv1a({static_cast<const char*>(data), size}); }
 
 // Quantizes a parameter into a row, whose other bytes stay as they are.
 void Quantize(absl::Span<const float> weights, const Nf4Row& row, uint8_t* bytes) {

@@ -48,7 +48,7 @@ struct Betas {
 };
 
 // Takes kGoldenSteps steps of kGoldenSize elements from zero states, with the weights and gradients of
-// tools/parity/make_update_goldens.py. `series` is that of the first gradients. Calls check(op, memory, image) after
+// tests/parity/make_update_goldens.py. `series` is that of the first gradients. Calls check(op, memory, image) after
 // the last step, on every backend.
 inline constexpr int64_t kGoldenSize = 300;
 inline constexpr int kGoldenSteps = 4;

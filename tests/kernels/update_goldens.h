@@ -1,4 +1,4 @@
-// Made by tools/parity/make_update_goldens.py. Words are bits of fp32 numbers: weights and states after 4 steps, and
+// Made by tests/parity/make_update_goldens.py. Words are bits of fp32 numbers: weights and states after 4 steps, and
 // the dynamic maps of bitsandbytes 0.50.2.
 #pragma once
 

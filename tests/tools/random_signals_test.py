@@ -31,7 +31,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-import launch_test  # pylint: disable=wrong-import-position
+import job_in_processes  # pylint: disable=wrong-import-position
 
 _PROCESSES, _STEPS = 4, 40
 _JOB = (f"--set=lr_schedule.steps={_STEPS}", "--set=checkpoint={every_steps: 8 keep_last: 2}",
@@ -50,7 +50,7 @@ def _ended(process):
     return bool(poll.poll(0))
 
 
-class Trials(launch_test.LaunchTest):
+class Trials(job_in_processes.JobInProcesses):
     """Runs trials in folders of its own."""
 
     def begin(self):

@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/io/json_lines.h"
 #include "kernels/check.h"
 #include "kernels/device/cuda/cudart.h"
 #include "kernels/dtype.h"
@@ -20,6 +19,7 @@
 #include "tools/bench/float8_conversion.h"
 #include "tools/bench/format_matmuls.h"
 #include "tools/bench/planned_job.h"
+#include "tools/bench/result_lines.h"
 #include "tools/bench/step_work.h"
 #include "tools/command_line.h"
 
@@ -55,25 +55,8 @@ absl::StatusOr<std::vector<Size>> SizesOf(const Flags& flags) {
   return ordered;
 }
 
-class Report {
- public:
-  absl::Status Open(const std::string& json) {
-    if (json.empty()) return absl::OkStatus();
-    SHALE_ASSIGN_OR_RETURN(json_, JsonLinesWriter::Open(json, JsonLinesWriter::Mode::kReplace));
-    return absl::OkStatus();
-  }
-  absl::Status Add(const std::string& text, const JsonObject& line) {
-    std::printf("%s\n", text.c_str());
-    std::fflush(stdout);
-    return json_ == nullptr ? absl::OkStatus() : json_->Append(line);
-  }
-
- private:
-  std::unique_ptr<JsonLinesWriter> json_;
-};
-
 // Compares the GPU's conversion of every bf16 value with the exact one. NaN may become any NaN.
-absl::Status CompareConversions(CudaDevice& device, Report& report) {
+absl::Status CompareConversions(CudaDevice& device, ResultLines& report) {
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> on_device, device.Allocate(2 * kBFloat16Codes));
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> on_host, device.AllocatePinned(2 * kBFloat16Codes));
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("compute"));
@@ -103,7 +86,7 @@ absl::Status CompareConversions(CudaDevice& device, Report& report) {
 
 absl::Status Run(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(const std::vector<Size> sizes, SizesOf(flags));
-  Report report;
+  ResultLines report;
   SHALE_RETURN_IF_ERROR(report.Open(flags.json));
   const std::unique_ptr<CudaRuntime> runtime = CreateCudart();
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<CudaDevice> device,

@@ -19,9 +19,9 @@
 #include "engine/api/backend.h"
 #include "engine/api/job.h"
 #include "engine/api/trainer.h"
-#include "engine/io/json_lines.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
+#include "tools/bench/result_lines.h"
 #include "tools/bench/support.h"
 #include "tools/command_line.h"
 
@@ -129,48 +129,44 @@ bool IsOfSetting(const absl::Status& status) {
          absl::IsUnimplemented(status) || absl::IsNotFound(status);
 }
 
-// Writes each result at once: whatever ends the program, what it measured is kept.
+// The results of the settings, and which was the best.
 class Report {
  public:
-  absl::Status Open(const std::string& json) {
-    if (json.empty()) return absl::OkStatus();
-    SHALE_ASSIGN_OR_RETURN(json_, JsonLinesWriter::Open(json, JsonLinesWriter::Mode::kReplace));
-    return absl::OkStatus();
-  }
+  absl::Status Open(const std::string& json) { return lines_.Open(json); }
 
   absl::Status Add(const std::vector<std::string>& setting, const Measured& measured) {
     const double median = Median(measured.seconds);
     const auto [least, most] = std::minmax_element(measured.seconds.begin(), measured.seconds.end());
-    Print(absl::StrFormat(
+    const std::string text = absl::StrFormat(
         "%9.0f tok/s  %s %8.1f ms (%.1f to %.1f)  planned %s, measured %s  start %.1f s  %s",
         measured.tokens_per_second, measured.mfu > 0 ? absl::StrFormat("mfu %.1f%%", 100 * measured.mfu) : "",
         1e3 * median, 1e3 * *least, 1e3 * *most, Megabytes(static_cast<double>(measured.planned_bytes)),
-        Megabytes(static_cast<double>(measured.measured_bytes)), measured.start_seconds, TextOf(setting)));
+        Megabytes(static_cast<double>(measured.measured_bytes)), measured.start_seconds, TextOf(setting));
     if (measured.tokens_per_second > best_) {
       best_ = measured.tokens_per_second;
       best_setting_ = TextOf(setting);
     }
-    return Write(Line(setting)
-                     .Add("tokens_per_second", measured.tokens_per_second)
-                     .Add("mfu", measured.mfu)
-                     .Add("seconds", median)
-                     .Add("least_seconds", *least)
-                     .Add("most_seconds", *most)
-                     .Add("steps", std::ssize(measured.seconds))
-                     .Add("start_seconds", measured.start_seconds)
-                     .Add("planned_bytes", measured.planned_bytes)
-                     .Add("measured_bytes", measured.measured_bytes));
+    return lines_.Add(text, Line(setting)
+                                .Add("tokens_per_second", measured.tokens_per_second)
+                                .Add("mfu", measured.mfu)
+                                .Add("seconds", median)
+                                .Add("least_seconds", *least)
+                                .Add("most_seconds", *most)
+                                .Add("steps", std::ssize(measured.seconds))
+                                .Add("start_seconds", measured.start_seconds)
+                                .Add("planned_bytes", measured.planned_bytes)
+                                .Add("measured_bytes", measured.measured_bytes));
   }
 
   absl::Status Add(const std::vector<std::string>& setting, absl::string_view why_not) {
     const std::string line = absl::StrReplaceAll(why_not, {{"\n", "; "}});
-    Print(absl::StrCat("    not measured: ", TextOf(setting), ": ", line));
-    return Write(Line(setting).Add("not_measured", line));
+    return lines_.Add(absl::StrCat("    not measured: ", TextOf(setting), ": ", line),
+                      Line(setting).Add("not_measured", line));
   }
 
   // Says which setting was the best.
   void End() const {
-    if (best_ > 0) Print(absl::StrFormat("best: %.0f tok/s  %s", best_, best_setting_));
+    if (best_ > 0) std::printf("best: %.0f tok/s  %s\n", best_, best_setting_.c_str());
   }
 
  private:
@@ -179,13 +175,8 @@ class Report {
     line.Add("setting", TextOf(setting));
     return line;
   }
-  static void Print(const std::string& line) {
-    std::printf("%s\n", line.c_str());
-    std::fflush(stdout);
-  }
-  absl::Status Write(const JsonObject& line) { return json_ == nullptr ? absl::OkStatus() : json_->Append(line); }
 
-  std::unique_ptr<JsonLinesWriter> json_;
+  ResultLines lines_;
   double best_ = 0;
   std::string best_setting_;
 };

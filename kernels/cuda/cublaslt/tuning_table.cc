@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "kernels/check.h"
+#include "kernels/hash.h"
 
 namespace shale::cuda {
 namespace {
@@ -104,11 +105,7 @@ std::string TuningTable::Print() const {
   return text;
 }
 
-std::string TuningTable::Digest() const {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const unsigned char c : Print()) hash = (hash ^ c) * 0x100000001b3;
-  return absl::StrCat(absl::Hex(hash, absl::kZeroPad16));
-}
+std::string TuningTable::Digest() const { return absl::StrCat(absl::Hex(Fnv1a(Print()), absl::kZeroPad16)); }
 
 absl::StatusOr<TuningTable> TuningTable::Parse(absl::string_view text) {
   if (text.size() > kMaxTextBytes) {

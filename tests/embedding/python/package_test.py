@@ -11,11 +11,9 @@ import os
 import pathlib
 import pickle
 import re
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import unittest
 
 import numpy as np
@@ -23,40 +21,9 @@ import numpy as np
 import shale
 from shale import _c
 
+from trainers import JOB, TOKENS, Counter, TestOfTrainers, sample
+
 _HEADERS = sys.argv.pop(1)
-_JOB = """
-model { mlp { embedding: 4 hidden: 8 layers: 1 } }
-batch { global_batch: 4 micro_batch: 2 sequence_length: 8 }
-sharding { ranks: 2 }
-optimizer { learning_rate: 1e-2 }
-lr_schedule { steps: 6 }
-runtime { threads_per_rank: 1 cpu_products: ONEDNN }
-data { order: SEQUENTIAL }
-"""
-_TOKENS = 29
-
-
-def sample(number):
-    i = np.arange(8)
-    return (number * 7919 + i * i * 31 + 5) % _TOKENS, (number * 31 + i * 17 + 1) % _TOKENS
-
-
-class Counter:
-    """An iterable over the same samples, with a state."""
-
-    def __init__(self):
-        self.next = 0
-
-    def __iter__(self):
-        while True:
-            self.next += 1
-            yield sample((self.next - 1) % 31)
-
-    def state_dict(self):
-        return {"next": self.next}
-
-    def load_state_dict(self, state):
-        self.next = state["next"]
 
 
 class DeclarationsTest(unittest.TestCase):
@@ -91,25 +58,9 @@ class DeclarationsTest(unittest.TestCase):
         self.assertEqual(declared, here)
 
 
-class PackageTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        self.job = shale.Job.parse(_JOB)
-
-    def samples(self):
-        return shale.Samples(sample, 31, vocabulary=_TOKENS)
-
-    def losses(self, **options):
-        return self.losses_of(self.job, **options)
-
-    def losses_of(self, job, **options):
-        with shale.Trainer(job, **options) as trainer:
-            return [report.loss for report in trainer]
-
+class PackageTest(TestOfTrainers):
     def test_plans(self):
-        job = self.job.with_set({"model.mlp.vocabulary": _TOKENS})
+        job = self.job.with_set({"model.mlp.vocabulary": TOKENS})
         plan = shale.plan(job, ranks=4)
         self.assertEqual(plan.ranks, 4)
         self.assertEqual(plan.json()["memory"]["peak_bytes"], plan.peak_bytes)
@@ -119,7 +70,7 @@ class PackageTest(unittest.TestCase):
         self.assertIn("too little", str(raised.exception))
 
     def test_admits_jobs_of_others(self):
-        text = self.job.with_set({"model.mlp.vocabulary": _TOKENS}).text
+        text = self.job.with_set({"model.mlp.vocabulary": TOKENS}).text
         plan = shale.plan(shale.Job.parse(text))
         fits = shale.admit(text, budget_bytes=plan.arena_bytes, hardware_threads=2)
         self.assertTrue(fits.fits, fits.text)
@@ -171,32 +122,13 @@ class PackageTest(unittest.TestCase):
             reads.append(number)
             return sample(len(reads))
 
-        verification = shale.verify(self.job, data=shale.Samples(impure, 31, vocabulary=_TOKENS), seconds=1e-6)
+        verification = shale.verify(self.job, data=shale.Samples(impure, 31, vocabulary=TOKENS), seconds=1e-6)
         self.assertFalse(verification.passed)
         failed, = (check for check in verification if not check.passed)
         self.assertEqual(failed.name, "data")
         self.assertIn("not a function of the position", failed.remark)
         with self.assertRaises(shale.InvalidJob):
             shale.verify(self.job, seconds=-1)
-
-    def test_ctrl_c_ends_the_checks(self):
-        # A process that a shell started in the background ignores Ctrl-C.
-        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.addCleanup(signal.signal, signal.SIGINT, handler)
-
-        def interrupt(_):
-            os.kill(os.getpid(), signal.SIGINT)
-
-        def fail(check):
-            raise KeyError(check.name)
-
-        for on_check, error in ((interrupt, KeyboardInterrupt), (fail, KeyError)):
-            with self.assertRaises(error):
-                shale.verify(self.job, data=self.samples(), on_check=on_check, temporary_folder=self.folder)
-            self.assertEqual(os.listdir(self.folder), [])
-        stop = shale.Stop()
-        with self.assertRaises(shale.Cancelled):
-            shale.verify(self.job, data=self.samples(), on_check=lambda _: stop.request(), stop=stop)
 
     def test_jobs(self):
         with self.assertRaises(shale.InvalidJob) as raised:
@@ -209,11 +141,11 @@ class PackageTest(unittest.TestCase):
     def test_a_string_is_a_path_and_never_a_text(self):
         path = os.path.join(self.folder, "job.textproto")
         with open(path, "w", encoding="utf-8") as file:
-            file.write(self.job.with_set({"model.mlp.vocabulary": _TOKENS}).text)
+            file.write(self.job.with_set({"model.mlp.vocabulary": TOKENS}).text)
         for job in (path, path.encode(), pathlib.Path(path)):
             self.assertEqual(shale.plan(job).ranks, 2)
         # Regression: a short text was taken for a path, and a long one for a name that is too long.
-        for text in ("model { mlp { } }", _JOB * 20):
+        for text in ("model { mlp { } }", JOB * 20):
             for use in (shale.plan, shale.Trainer):
                 with self.assertRaises(shale.NotFound) as raised:
                     use(text)
@@ -238,10 +170,10 @@ class PackageTest(unittest.TestCase):
     def test_streams_and_samples_give_the_same_bits_also_after_a_stop(self):
         losses = self.losses(data=self.samples())
         self.assertEqual(len(losses), 6)
-        self.assertEqual(self.losses(data=shale.Stream(Counter(), vocabulary=_TOKENS)), losses)
+        self.assertEqual(self.losses(data=shale.Stream(Counter(), vocabulary=TOKENS)), losses)
         parts = []
         for steps in (2, 4):
-            with shale.Trainer(self.job, data=shale.Stream(Counter(), vocabulary=_TOKENS), resume="auto",
+            with shale.Trainer(self.job, data=shale.Stream(Counter(), vocabulary=TOKENS), resume="auto",
                                checkpoint_folder=os.path.join(self.folder, "checkpoints")) as trainer:
                 parts += [trainer.step().loss for _ in range(steps)]
                 trainer.save()
@@ -250,7 +182,7 @@ class PackageTest(unittest.TestCase):
     def test_parameters_are_read_and_written(self):
         with shale.Trainer(self.job, data=self.samples()) as trainer:
             weight = trainer.parameters["head.weight"]
-            self.assertEqual((weight.shape, weight.dtype), ((_TOKENS, 8), np.float32))
+            self.assertEqual((weight.shape, weight.dtype), ((TOKENS, 8), np.float32))
             trainer.parameters["head.weight"] = weight + 1
             np.testing.assert_array_equal(trainer.parameters["head.weight"], weight + 1)
             self.assertIn("hidden.0.bias", list(trainer.parameters))
@@ -267,7 +199,7 @@ class PackageTest(unittest.TestCase):
             trainer.step()
             np.testing.assert_array_equal(trainer.parameters["head.weight"], weight)
             trainer.set_learning_rate(None)
-            trainer.set_data(shale.Samples([sample(7)] * 4, name="other", vocabulary=_TOKENS))
+            trainer.set_data(shale.Samples([sample(7)] * 4, name="other", vocabulary=TOKENS))
             trainer.add_metric("reward", 0.5)
             trainer.step()
             self.assertTrue((trainer.parameters["head.weight"] != weight).any())
@@ -278,14 +210,14 @@ class PackageTest(unittest.TestCase):
 
     def test_documents_in_a_sequence(self):
         decoder = "model { decoder { width: 8 layers: 1 heads: 2 hidden: 12 init_std: 0.5 } }"
-        job = shale.Job.parse(_JOB[_JOB.index("batch"):] + decoder).with_set({"data.packing": "PACK"})
+        job = shale.Job.parse(JOB[JOB.index("batch"):] + decoder).with_set({"data.packing": "PACK"})
 
         def loss(length):
             def read(number):
                 inputs, targets = sample(number)
                 return {"inputs": inputs, "targets": targets, "position_ids": np.arange(len(inputs)) % length}
 
-            with shale.Trainer(job, data=shale.Samples(read, 31, vocabulary=_TOKENS)) as trainer:
+            with shale.Trainer(job, data=shale.Samples(read, 31, vocabulary=TOKENS)) as trainer:
                 return trainer.step().loss
 
         self.assertNotEqual(loss(2), loss(3))
@@ -296,7 +228,7 @@ class PackageTest(unittest.TestCase):
                 raise KeyError("row 11")
             return sample(number)
 
-        with shale.Trainer(self.job, data=shale.Samples(broken, 31, vocabulary=_TOKENS)) as trainer:
+        with shale.Trainer(self.job, data=shale.Samples(broken, 31, vocabulary=TOKENS)) as trainer:
             with self.assertRaises(shale.ShaleError) as raised:
                 for _ in trainer:
                     pass
@@ -309,7 +241,7 @@ class PackageTest(unittest.TestCase):
             raise RuntimeError("no such layer")
 
         with self.assertRaises(shale.ShaleError) as raised:
-            shale.plan(shale.Job.parse(_JOB[_JOB.index("batch"):], own_model=True), model=wrong)
+            shale.plan(shale.Job.parse(JOB[JOB.index("batch"):], own_model=True), model=wrong)
         self.assertIn("no such layer", str(raised.exception))
 
     def test_misuse_of_a_builder_is_told_in_names_of_python(self):
@@ -329,7 +261,7 @@ class PackageTest(unittest.TestCase):
                    lambda b: b.swiglu(b.split_last(begin(b), 3)), lambda b: b.rope(begin(b)),
                    lambda b: (begin(b), b.begin_unit("other")), lambda b: b.mean_squared_error(begin(b)),
                    lambda b: b.head_norm(begin(b), parameter(b), begin(b)), lambda b: b.end_last_unit()]
-        job = shale.Job.parse(_JOB[_JOB.index("batch"):], own_model=True)
+        job = shale.Job.parse(JOB[JOB.index("batch"):], own_model=True)
         for build in misuses:
             with self.assertRaises(shale.ShaleError) as raised:
                 self.losses_of(job, model=shale.Model(build, "wrong", "digest"), data=self.samples())
@@ -347,70 +279,18 @@ class PackageTest(unittest.TestCase):
             b.linear_cross_entropy(b.bidirectional_attention(*heads), head)
             b.end_last_unit()
 
-        self.job = shale.Job.parse(_JOB[_JOB.index("batch"):], own_model=True)
+        self.job = shale.Job.parse(JOB[JOB.index("batch"):], own_model=True)
         self.assertEqual(len(self.losses(model=encoder, data=self.samples())), 6)
         self.job = self.job.with_set({"runtime.generate": True})
         with self.assertRaises(shale.ShaleError) as raised:
             self.losses(model=encoder, data=self.samples())
         self.assertIn("a model with bidirectional attention cannot generate tokens", str(raised.exception))
 
-    def test_ctrl_c_saves_and_leaves(self):
-        folder = os.path.join(self.folder, "checkpoints")
-        with self.assertRaises(KeyboardInterrupt):
-            with shale.Trainer(self.job, data=self.samples(), checkpoint_folder=folder) as trainer:
-                trainer.step()
-                raise KeyboardInterrupt
-        with shale.Trainer(self.job, data=self.samples(), checkpoint_folder=folder, resume="latest") as trainer:
-            self.assertEqual(trainer.resumed_from, 1)
-
-    def interrupted(self, call):
-        """Checks that a Ctrl-C which comes while `call` computes is raised by it, and nothing is dropped."""
-        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.addCleanup(signal.signal, signal.SIGINT, handler)
-        dropped = []
-        hook, sys.unraisablehook = sys.unraisablehook, dropped.append
-        self.addCleanup(setattr, sys, "unraisablehook", hook)
-        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with self.assertRaises(KeyboardInterrupt):
-            call()
-            timer.join()
-        timer.join()
-        self.assertEqual(dropped, [])
-
-    # Regression: the exception was raised where the engine called back, outside of any `try`, and was dropped: the run
-    # and the text went on to their ends as if nobody had asked.
-    def test_ctrl_c_ends_run_and_generate(self):
-        job = self.job.with_set({"lr_schedule.steps": 10**6, "runtime.generate": True})
-        folder = os.path.join(self.folder, "checkpoints")
-        steps = []
-
-        def keep(report):
-            steps.append((report.step, threading.current_thread()))
-
-        for on_step in (None, keep):
-            with shale.Trainer(job, data=self.samples(), checkpoint_folder=folder, resume="auto") as trainer:
-                self.interrupted(lambda: trainer.run(on_step))  # pylint: disable=cell-var-from-loop
-                self.assertLess(trainer.steps_done, 10**6)
-                self.assertTrue(trainer.done)
-        with shale.Trainer(job, data=self.samples(), checkpoint_folder=folder, resume="latest") as trainer:
-            # The step that ran when Ctrl-C came is done and saved, but on_step is not called any more.
-            self.assertIn(trainer.resumed_from, (steps[-1][0], steps[-1][0] + 1))
-            for on_token in (None, lambda _: None):
-                self.interrupted(lambda: trainer.generate([1], 10**6, on_token=on_token))
-        self.assertEqual({thread for _, thread in steps}, {threading.main_thread()})
-
-        def fail(_):
-            raise KeyError("on_step")
-
-        with shale.Trainer(job, data=self.samples()) as trainer, self.assertRaises(KeyError):
-            trainer.run(fail)
-
     # Regression: a copy had the handle of the original, and freed it.
     def test_copies_of_jobs(self):
         path = os.path.join(self.folder, "job.textproto")
         with open(path, "w", encoding="utf-8") as file:
-            file.write(_JOB)
+            file.write(JOB)
         for job in (self.job, shale.Job.load(path, set={"sharding.ranks": 1})):
             for other in (copy.copy(job), copy.deepcopy(job), pickle.loads(pickle.dumps(job))):
                 self.assertEqual(other.text, job.text)
@@ -421,7 +301,7 @@ class PackageTest(unittest.TestCase):
             file.write("checkpoint { keep_last: 7 }")
         with self.assertRaisesRegex(ValueError, "is not the job that was pickled"):
             pickle.loads(pickled)
-        for cannot in (shale.Stop(), shale.plan(self.job.with_set({"model.mlp.vocabulary": _TOKENS}))):
+        for cannot in (shale.Stop(), shale.plan(self.job.with_set({"model.mlp.vocabulary": TOKENS}))):
             for make in (copy.deepcopy, pickle.dumps):
                 with self.assertRaisesRegex(TypeError, "cannot be copied or pickled"):
                     make(cannot)
@@ -447,10 +327,10 @@ class PackageTest(unittest.TestCase):
 
         def masked(target):
             return shale.Samples(lambda i: (sample(i)[0], np.where(np.arange(8) < 4, target, sample(i)[1])), 31,
-                                 vocabulary=_TOKENS)
+                                 vocabulary=TOKENS)
 
         self.losses(data=masked(-1))
-        for target in (-100, -2, _TOKENS):
+        for target in (-100, -2, TOKENS):
             with self.assertRaisesRegex(shale.ShaleError, f"target 0 is {target}; the model allows 0 to "):
                 self.losses(data=masked(target))
 
@@ -463,38 +343,6 @@ class PackageTest(unittest.TestCase):
             self.assertEqual([json.loads(line)["event"] for line in lines].count("step"), 6)
         with self.assertRaisesRegex(shale.InvalidJob, "telemetry.sinks.events: .* give an absolute path"):
             shale.Trainer(job.with_set({"telemetry.sinks.events": "events.jsonl"}), data=self.samples())
-
-    # Regression: the forked process waited forever.
-    def test_a_forked_process_refuses_the_trainer(self):
-        with shale.Trainer(self.job, data=self.samples()) as trainer:
-            trainer.step()
-            child = os.fork()
-            if child == 0:
-                said = []
-                for use in (trainer.step, trainer.close, lambda: shale.Trainer(self.job, data=self.samples())):
-                    try:
-                        use()
-                    except shale.FailedPrecondition as error:
-                        said.append("this process was forked from one that had used a trainer" in str(error))
-                os._exit(0 if said == [True] * 3 else 1)
-            self.assertEqual(os.waitpid(child, 0)[1], 0)
-            trainer.step()
-
-    def test_events_and_stops_from_another_thread(self):
-        events = []
-        with shale.Trainer(self.job, data=self.samples(), on_event=events.append) as trainer:
-            def stop(report):
-                if report.step == 2:
-                    thread = threading.Thread(target=trainer.request_stop)
-                    thread.start()
-                    thread.join()
-
-            trainer.run(stop)
-            self.assertEqual(trainer.steps_done, 2)
-            self.assertTrue(trainer.done)
-            with self.assertRaises(shale.FailedPrecondition):
-                trainer.step()
-        self.assertEqual([json.loads(e)["event"] for e in events][-3:], ["step", "step", "finished"])
 
     def test_generates_from_a_checkpoint(self):
         text = os.path.join(self.folder, "text")
@@ -532,7 +380,7 @@ class PackageTest(unittest.TestCase):
     def test_exports_adapters(self):
         folder, out = os.path.join(self.folder, "checkpoints"), os.path.join(self.folder, "adapter")
         model = "decoder { width: 16 layers: 1 heads: 2 hidden: 24 } adapter { rank: 3 targets: \"q_proj\" }"
-        job = shale.Job.parse(_JOB.replace("mlp { embedding: 4 hidden: 8 layers: 1 }", model))
+        job = shale.Job.parse(JOB.replace("mlp { embedding: 4 hidden: 8 layers: 1 }", model))
         with shale.Trainer(job, data=self.samples(), checkpoint_folder=folder) as trainer:
             trainer.run()
         shale.export_adapter(folder, out, "BF16")

@@ -1,21 +1,15 @@
-#include <zlib.h>
+#include "tests/engine/tokenize/documents.h"
+
 #include <zstd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "engine/data/content.h"
 #include "engine/data/data_files.h"
-#include "engine/data/split_names.h"
 #include "engine/data/token_source.h"
-#include "engine/io/file.h"
-#include "engine/tokenize/bpe_trainer.h"
 #include "engine/tokenize/document_reader.h"
 #include "engine/tokenize/scanner.h"
 #include "engine/tokenize/text_row.h"
@@ -29,53 +23,18 @@
 namespace shale {
 namespace {
 
-void WriteDocument(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
-
-Tokenizer Load(const std::string& family) {
-  absl::StatusOr<Tokenizer> tokenizer = Tokenizer::Load("tests/engine/tokenize/golden/" + family);
-  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
-  return *std::move(tokenizer);
-}
-
-// Returns the tokens of all documents at `path`, or the error.
-absl::StatusOr<std::vector<int32_t>> Tokens(const Tokenizer& tokenizer, const std::string& path,
-                                            const DocumentReader::Options& options, const TokenizeOptions& how) {
-  absl::StatusOr<DocumentReader> reader = DocumentReader::Open(path, options);
-  if (!reader.ok()) return reader.status();
-  std::vector<int32_t> all;
-  const absl::StatusOr<TokenizeTotals> totals =
-      TokenizeDocuments(tokenizer, *reader, how, [&](const DocumentTokens& document) {
-        all.insert(all.end(), document.tokens.begin(), document.tokens.end());
-        return absl::OkStatus();
-      });
-  if (!totals.ok()) return totals.status();
-  EXPECT_EQ(totals->tokens, static_cast<int64_t>(all.size()));
-  return all;
-}
-
-std::string ErrorOfDocuments(const std::string& path, const DocumentReader::Options& options = {}) {
-  return std::string(Tokens(Load("gpt2"), path, options, {}).status().message());
-}
-
-std::string LongText() {
-  std::string text;
-  for (int i = 0; i < 3000; ++i)
-    text += absl::StrCat("Line ", i * 37, "  of\n", i % 3 == 0 ? "\n" : "", "文字é😀. it's\n");
-  return text;
-}
-
 TEST(DocumentsTest, PiecesAndThreadsDoNotChangeTheTokens) {
   TempFolder folder;
   const std::string path = folder.path() + "/a.txt";
   WriteDocument(path, LongText());
   for (const char* family : {"gpt2", "qwen2", "llama3", "llama2"}) {
-    const Tokenizer tokenizer = Load(family);
+    const Tokenizer tokenizer = LoadTokenizer(family);
     std::vector<int32_t> whole;
     ASSERT_TRUE(Encoder(tokenizer).Encode(LongText(), {.add_prefix_and_suffix = true}, &whole).ok());
     for (const int64_t bytes : {100, 5000, 1 << 20}) {
       for (const int threads : {1, 3}) {
         const DocumentReader::Options options = {.cut_lines = tokenizer.by_line(), .piece_bytes = bytes};
-        const auto tokens = Tokens(tokenizer, path, options, {.threads = threads});
+        const auto tokens = TokensOf(tokenizer, path, options, {.threads = threads});
         ASSERT_TRUE(tokens.ok()) << tokens.status();
         EXPECT_EQ(*tokens, whole) << family << " " << bytes << " " << threads;
       }
@@ -89,11 +48,11 @@ TEST(DocumentsTest, DocumentsAreFilesAndLinesOfJson) {
   WriteDocument(folder.path() + "/a.txt", "z\n");
   WriteDocument(folder.path() + "/.hidden", "no");
   WriteDocument(folder.path() + "/empty", "");
-  const Tokenizer tokenizer = Load("gpt2");
+  const Tokenizer tokenizer = LoadTokenizer("gpt2");
   const int32_t end = tokenizer.Find("<|endoftext|>");
   // A folder in which text and rows mix would be refused.
   WriteDocument(folder.path() + "/all.list", "a.txt\nb.jsonl\nempty\n");
-  const auto tokens = Tokens(tokenizer, folder.path() + "/all.list", {}, {.end_of_document = end});
+  const auto tokens = TokensOf(tokenizer, folder.path() + "/all.list", {}, {.end_of_document = end});
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_EQ(tokenizer.Decode(*tokens, false), "z\n<|endoftext|>x<|endoftext|><|endoftext|>y<|endoftext|>");
   EXPECT_EQ(std::count(tokens->begin(), tokens->end(), end), 3) << "what looks like a special token is text";
@@ -123,21 +82,6 @@ TEST(DocumentsTest, BinaryAndKnownFilesOfAFolderAreSkipped) {
                 "inside/more.list (a list of files)");
 }
 
-// Returns what zlib packs `text` into, as one member of a .gz file.
-std::string Gzip(const std::string& text) {
-  z_stream stream = {};
-  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
-  std::string packed(deflateBound(&stream, text.size()), '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  stream.avail_in = text.size();
-  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
-  stream.avail_out = packed.size();
-  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
-  packed.resize(stream.total_out);
-  deflateEnd(&stream);
-  return packed;
-}
-
 std::string Zstd(const std::string& text) {
   std::string packed(ZSTD_compressBound(text.size()), '\0');
   packed.resize(ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 1));
@@ -150,19 +94,19 @@ TEST(DocumentsTest, PackedFilesAndListsAreRead) {
   WriteDocument(folder.path() + "/whole.txt", text + rest);
   WriteDocument(folder.path() + "/a.txt.gz", Gzip(text) + Gzip(rest));
   WriteDocument(folder.path() + "/a.txt.zst", Zstd(text) + Zstd(rest));
-  const Tokenizer tokenizer = Load("llama3");
+  const Tokenizer tokenizer = LoadTokenizer("llama3");
   const DocumentReader::Options options = {.cut_lines = true, .piece_bytes = 5000};
-  const auto whole = Tokens(tokenizer, folder.path() + "/whole.txt", options, {});
+  const auto whole = TokensOf(tokenizer, folder.path() + "/whole.txt", options, {});
   ASSERT_TRUE(whole.ok()) << whole.status();
   std::vector<int32_t> twice = *whole;
   twice.insert(twice.end(), whole->begin(), whole->end());
   for (const char* name : {"/a.txt.gz", "/a.txt.zst"}) {
-    const auto tokens = Tokens(tokenizer, folder.path() + name, options, {});
+    const auto tokens = TokensOf(tokenizer, folder.path() + name, options, {});
     ASSERT_TRUE(tokens.ok()) << tokens.status();
     EXPECT_EQ(*tokens, *whole) << name;
   }
   WriteDocument(folder.path() + "/all.list", "a.txt.zst\n\nwhole.txt\r\n");
-  const auto tokens = Tokens(tokenizer, folder.path() + "/all.list", options, {.threads = 2});
+  const auto tokens = TokensOf(tokenizer, folder.path() + "/all.list", options, {.threads = 2});
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_EQ(*tokens, twice);
   WriteDocument(folder.path() + "/all.list", "whole.txt\nmissing.txt\n");
@@ -184,10 +128,10 @@ TEST(DocumentsTest, PackedFilesAndListsAreRead) {
 TEST(DocumentsTest, PackedFilesAreReadAsTheirProgramsReadThem) {
   TempFolder folder;
   const std::string path = folder.path() + "/a", text = "one\ntwo\n";
-  const Tokenizer tokenizer = Load("gpt2");
+  const Tokenizer tokenizer = LoadTokenizer("gpt2");
   const auto read = [&](const std::string& packed) -> std::string {
     WriteDocument(path, packed);
-    const auto tokens = Tokens(tokenizer, path, {}, {});
+    const auto tokens = TokensOf(tokenizer, path, {}, {});
     return tokens.ok() ? tokenizer.Decode(*tokens, false) : std::string(tokens.status().message());
   };
   const std::string zeros(300000, '\0');
@@ -203,126 +147,6 @@ TEST(DocumentsTest, PackedFilesAreReadAsTheirProgramsReadThem) {
   EXPECT_EQ(ZSTD_compressStream2(context, &out, &in, ZSTD_e_end), 0);
   ZSTD_freeCCtx(context);
   EXPECT_EQ(read(packed.substr(0, out.pos)), text);
-}
-
-// Returns the texts of the rows at `path`, or the error.
-std::string RowsOf(const std::string& path, const DocumentReader::Options& options = {}) {
-  absl::StatusOr<DocumentReader> reader = DocumentReader::Open(path, options);
-  if (!reader.ok()) return std::string(reader.status().message());
-  std::string texts;
-  while (true) {
-    std::vector<DocumentPiece> pieces;
-    const absl::Status status = reader->Read(&pieces);
-    for (const DocumentPiece& piece : pieces) {
-      const absl::StatusOr<TextRow> row = ReadTextRow(piece, {.loss_on = LossOn::kAll});
-      if (piece.is_row && !row.ok()) return std::string(row.status().message());
-      absl::StrAppend(&texts, piece.is_row ? row->text : "prose: " + piece.text, "|");
-    }
-    if (!status.ok()) return std::string(status.message());
-    if (pieces.empty()) return texts;
-  }
-}
-
-// Regression: rows in files of other names were trained on as prose, with their braces and quotes. What
-// datasets.load_dataset reads of each of these files (tools/parity/make_folder_goldens.py) is "x|y|", or an error.
-TEST(DocumentsTest, RowsAreKnownByTheirContent) {
-  TempFolder folder;
-  const std::string x = "{\"text\": \"x\"}", y = "{\"text\": \"y\"}";
-  const std::string tall = "{\n \"text\":\n\t\"x\"\n}\n{\"text\"\n: \"y\"}";
-  for (const std::string& rows :
-       {x + "\n" + y + "\n", x + "\n\n\r\n" + y, "\xEF\xBB\xBF" + x + "\n" + y, "[" + x + "," + y + "]",
-        "\xEF\xBB\xBF [\n " + x + "\n , " + y + "\n]\n", tall, "  " + x + y}) {
-    for (const char* name : {"r.json", "r.ndjson", "r.JSONL", "r.txt", "r", "r.jsonl"}) {
-      const bool lines = IsNamedJsonLines(name) && rows[0] != '[' && rows.find('[') == std::string::npos;
-      if (lines && (rows == tall || rows == "  " + x + y)) continue;  // They are no lines.
-      const std::string path = folder.path() + "/" + name;
-      WriteDocument(path, rows);
-      EXPECT_EQ(RowsOf(path), "x|y|") << name << ": " << rows;
-      for (const int64_t bytes : {1, 2, 7}) EXPECT_EQ(RowsOf(path, {.piece_bytes = bytes}), "x|y|") << name << rows;
-      WriteDocument(path + ".gz", Gzip(rows));
-      EXPECT_EQ(RowsOf(path + ".gz"), "x|y|") << name;
-      std::filesystem::remove(path);
-      std::filesystem::remove(path + ".gz");
-    }
-  }
-  const std::string path = folder.path() + "/r.json";
-  const auto refused = [&](const std::string& rows, const std::string& wanted) {
-    WriteDocument(path, rows);
-    EXPECT_THAT(RowsOf(path), ::testing::StartsWith(path + wanted)) << rows;
-    EXPECT_THAT(RowsOf(path, {.piece_bytes = 1}), ::testing::StartsWith(path + wanted)) << rows;
-  };
-  refused("[" + x + ",\n]", ":2: a row must follow a comma");
-  refused("[" + x + "] prose", ":1: more follows the list of rows");
-  refused("[" + x + "\n" + y + "]", ":2: a comma or the end of the list must follow a row");
-  refused("[" + x + ",\n" + y, ":2: the file ends inside of its list of rows");
-  refused(x + "\n{\"text\": \"}", ":2: the file ends inside of the row that begins here");
-  refused(x + "\nprose", ":2: it is not");
-  refused("[" + x + ",\n\"y\"]", ":2: row 2: it is not");
-  refused("[[" + x + "]]", ":1: row 1: it is not");
-  refused("{\"rows\": [" + x + "]}", ":1: it has neither \"text\" nor ");
-  for (const char* prose : {"{\\bf text}", "[1] A reference", "{% for %}", "{ text }", "{{ x }}"}) {
-    WriteDocument(folder.path() + "/p.txt", prose);
-    EXPECT_EQ(RowsOf(folder.path() + "/p.txt"), absl::StrCat("prose: ", prose, "|"));
-  }
-  WriteDocument(path, x);
-  EXPECT_EQ(RowsOf(path, {.files = {.format = DataFormat::kText}}), "prose: " + x + "|");
-  WriteDocument(folder.path() + "/guess", "{\"a\": 1}");
-  EXPECT_THAT(ErrorOfDocuments(folder.path() + "/guess"), ::testing::HasSubstr("set data.format=TEXT if it is text"));
-  const std::string zero(1, '\0');
-  WriteDocument(folder.path() + "/guess", "{\"text\": \"" + zero + "\"}");
-  EXPECT_THAT(ErrorOfDocuments(folder.path() + "/guess"), ::testing::HasSubstr("guess:1: it is not JSON"));
-  // What followed a zero byte in a line was dropped.
-  WriteDocument(folder.path() + "/r.jsonl", x + zero + y);
-  EXPECT_THAT(ErrorOfDocuments(folder.path() + "/r.jsonl"),
-              ::testing::HasSubstr("r.jsonl:1: it is not JSON at its byte 14"));
-}
-
-// Folders as they lie on the hub, with splits in the names of files and folders. What datasets.load_dataset takes for
-// training is in a golden (tools/parity/make_folder_goldens.py). Shale takes the same files or refuses the folder, but
-// for files named as of the training split that datasets forgets: beside folders that name splits, beside shards in
-// data/, or because other endings are more frequent.
-TEST(DocumentsTest, FoldersAreReadAsDatasetsDoesOrRefused) {
-  const absl::StatusOr<std::string> golden = ReadFile("tests/engine/tokenize/golden/data_folders.json", 1 << 20);
-  ASSERT_TRUE(golden.ok()) << golden.status();
-  const nlohmann::json cases = nlohmann::json::parse(*golden);
-  int same = 0, refused = 0, different = 0;
-  for (const auto& one : cases) {
-    TempFolder folder;
-    for (const std::string name : one["files"]) {
-      std::string bytes = absl::StrCat("{\"text\": \"", name, "\"}");
-      if (absl::EndsWith(name, ".txt")) bytes = name;
-      if (absl::EndsWith(name, ".json")) bytes = absl::StrCat("[", bytes, "]");
-      if (absl::EndsWith(name, ".gz")) bytes = Gzip(bytes);
-      const std::string path = absl::StrCat(folder.path(), "/", name);
-      std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-      WriteDocument(path, bytes);
-    }
-    const absl::StatusOr<DataFiles> found = ListDataFiles(folder.path(), {});
-    if (!found.ok()) {
-      ++refused;
-      continue;
-    }
-    std::vector<std::string> taken;
-    for (const DataFile& file : found->files) {
-      taken.push_back(file.path.substr(folder.path().size() + 1));
-      EXPECT_EQ(file.rows, !absl::EndsWith(taken.back(), ".txt"));
-      const SplitName split = SplitNameOf(taken.back());
-      EXPECT_TRUE(split == SplitName::kNone || split == SplitName::kTrain) << taken.back();
-    }
-    if (one["train"] == nlohmann::json(taken)) {
-      ++same;
-      continue;
-    }
-    ++different;
-    std::vector<std::string> theirs;
-    if (!one["train"].is_null()) theirs = one["train"].get<std::vector<std::string>>();
-    EXPECT_TRUE(std::includes(taken.begin(), taken.end(), theirs.begin(), theirs.end())) << one;
-    for (const std::string& name : taken) {
-      const bool is_theirs = std::binary_search(theirs.begin(), theirs.end(), name);
-      EXPECT_TRUE(is_theirs || SplitNameOf(name) == SplitName::kTrain) << one << ": " << name;
-    }
-  }
-  EXPECT_EQ(absl::StrCat(same, " ", refused, " ", different), "77 89 34");
 }
 
 // Regression: one byte that is not UTF-8 ended a run, with no way to go on. The right texts are Python's.
@@ -364,135 +188,6 @@ TEST(DocumentsTest, DamagedPackedFilesAreRefused) {
     WriteDocument(path, text);
     EXPECT_THAT(ErrorOfDocuments(path), ::testing::StartsWith(path + " is damaged or was cut short: "));
   }
-}
-
-TEST(DocumentsTest, CompletionsCountAndPromptsDoNot) {
-  TempFolder folder;
-  const std::string path = folder.path() + "/a.jsonl";
-  WriteDocument(path,
-                "{\"prompt\": \"the question\", \"completion\": \" an answer\"}\n{\"text\": \"all\"}\n{\"prompt\": 1}\n"
-                "{\"prompt\": \"\", \"completion\": \"x\"}\nno row\n");
-  const Tokenizer tokenizer = Load("llama3");
-  const int32_t end = tokenizer.Find("<|endoftext|>");
-  for (const LossOn loss_on : {LossOn::kCompletions, LossOn::kAll}) {
-    absl::StatusOr<DocumentReader> reader = DocumentReader::Open(path, {});
-    ASSERT_TRUE(reader.ok()) << reader.status();
-    std::vector<std::string> counted, left;
-    const absl::StatusOr<TokenizeTotals> totals = TokenizeDocuments(
-        tokenizer, *reader, {.end_of_document = end, .loss_on = loss_on, .bad_lines = BadLines::kSkip},
-        [&](const DocumentTokens& document) {
-          std::vector<int32_t> some, others;
-          for (size_t i = 0; i < document.tokens.size(); ++i) {
-            const bool counts = document.counts.empty() || document.counts[i] == 1;
-            (counts ? some : others).push_back(document.tokens[i]);
-          }
-          counted.push_back(tokenizer.Decode(some, false));
-          left.push_back(tokenizer.Decode(others, false));
-          return absl::OkStatus();
-        });
-    ASSERT_TRUE(totals.ok()) << totals.status();
-    EXPECT_EQ(totals->documents, 3);
-    EXPECT_EQ(totals->skipped, 2);
-    EXPECT_EQ(totals->first_skipped,
-              path + ":3: it has neither \"text\" nor \"messages\" nor \"prompt\" and \"completion\"");
-    const std::string begin = "<|begin_of_text|>", close = "<|endoftext|>";
-    if (loss_on == LossOn::kAll) {
-      EXPECT_EQ(totals->counted, totals->tokens);
-      EXPECT_THAT(left, ::testing::ElementsAre("", "", ""));
-      continue;
-    }
-    EXPECT_THAT(counted, ::testing::ElementsAre(" an answer" + close, begin + "all" + close, begin + "x" + close));
-    EXPECT_THAT(left, ::testing::ElementsAre(begin + "the question", "", ""));
-    EXPECT_LT(totals->counted, totals->tokens);
-  }
-}
-
-// Members change what a row means. Before, all but the form's own were ignored without a word.
-TEST(DocumentsTest, MembersOfRowsAreReadNamedOrRefused) {
-  TempFolder folder;
-  const std::string path = folder.path() + "/a.jsonl";
-  const auto error = [&](const std::string& row) {
-    WriteDocument(path, row + "\n");
-    const std::string message = ErrorOfDocuments(path);
-    return message.substr(message.find(": ") == std::string::npos ? 0 : message.find(": ") + 2);
-  };
-  EXPECT_EQ(
-      error(R"({"text": "a", "prompt": "b"})"),
-      "it has \"text\" and \"prompt\", and only one of \"text\", \"messages\" and \"prompt\" with \"completion\" can "
-      "be meant");
-  EXPECT_EQ(error(R"({"messages": [], "completion": "b"})").substr(0, 35), "it has \"messages\" and \"completion\",");
-  EXPECT_EQ(error(R"({"text": "a", "images": ["x.png"]})"),
-            "\"images\" would change what the row means, and is not supported: found [\"x.png\"]");
-  EXPECT_EQ(error(R"({"text": "a", "tools": [{}]})"),
-            "\"tools\" would change what the row means, and only rows of messages have it: found [{}]");
-  EXPECT_EQ(error(R"({"text": "a", "weight": 0.5})"),
-            "\"weight\" would change what the row means, and is not supported: found 0.5");
-  EXPECT_EQ(error(R"({"messages": [{"role": "user", "content": "a"}], "tools": "[]"})"),
-            "\"tools\": found \"[]\"; wanted a list of objects, not their JSON in a string");
-  EXPECT_EQ(
-      error(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})"),
-      "message 0: \"content\": found the part {\"type\":\"image\"}; wanted {\"type\": \"text\", \"text\": \"...\"}: "
-      "models here read text alone");
-  EXPECT_EQ(error(R"({"messages": [{"role": "user", "content": "a", "weight": 1}]})"),
-            "message 0: it is to count, and its role is \"user\"; only answers, of the role \"assistant\", count");
-  EXPECT_EQ(error(R"({"messages": [{"role": "assistant", "content": "a", "train": "no"}]})"),
-            "message 0: \"train\": found \"no\"; wanted true or false, or 1 or 0");
-  EXPECT_EQ(error(R"({"messages": [{"role": "assistant", "content": "a", "train": false}]})"),
-            "\"messages\": no answer counts, by their \"train\" or \"weight\"");
-  EXPECT_EQ(error(R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"tokenize": true}})"),
-            "\"chat_template_kwargs\": \"tokenize\" is an argument of apply_chat_template, and no variable");
-  EXPECT_EQ(error(R"({"text": "a", "messages": null, "images": [], "id": 18446744073709551616})"), "");
-}
-
-// Before, special tokens that stand in rows became text or tokens without a word.
-TEST(DocumentsTest, WhatRowsSpellDropAndIgnoreIsCounted) {
-  TempFolder folder;
-  const std::string path = folder.path() + "/a.jsonl";
-  WriteDocument(
-      path,
-      "{\"text\": \"a<|endoftext|>\", \"id\": 1}\n"
-      "{\"messages\": [{\"role\": \"assistant\", \"content\": \"b\"}, {\"role\": \"tool\", \"content\": \"c\"}]}\n"
-      "{\"messages\": [{\"role\": \"assistant\", \"content\": \"<|endoftext|>\"}], \"source\": \"x\"}\n");
-  const Tokenizer tokenizer = Load("gpt2");
-  const int32_t end = tokenizer.Find("<|endoftext|>");
-  const absl::StatusOr<ChatTemplate> chat =
-      ChatTemplate::Parse("{% for m in messages if m.role != 'tool' %}{{ m.content }}{{ eos_token }}{% endfor %}",
-                          {{"eos_token", "<|endoftext|>"}});
-  ASSERT_TRUE(chat.ok()) << chat.status();
-  TokenizeOptions options = {.bad_lines = BadLines::kSkip, .chat = &*chat};
-  int64_t ends = 0;
-  const auto read = [&] {
-    absl::StatusOr<DocumentReader> reader = DocumentReader::Open(path, {});
-    EXPECT_TRUE(reader.ok()) << reader.status();
-    ends = 0;
-    const auto add = [&](const DocumentTokens& document) {
-      ends += std::count(document.tokens.begin(), document.tokens.end(), end);
-      return absl::OkStatus();
-    };
-    const absl::StatusOr<TokenizeTotals> totals = TokenizeDocuments(tokenizer, *reader, options, add);
-    EXPECT_TRUE(totals.ok()) << totals.status();
-    return *totals;
-  };
-  TokenizeTotals totals = read();
-  EXPECT_EQ(totals.skipped, 1);
-  EXPECT_EQ(totals.first_skipped, path +
-                                      ":2: message 1: \"content\": the template leaves it out: \"c\"; "
-                                      "data.allow_dropped_text=true trains without what templates leave out");
-  EXPECT_EQ(totals.spelled, 2);
-  EXPECT_EQ(totals.first_spelled, path + ":1: \"<|endoftext|>\"");
-  EXPECT_THAT(totals.ignored, ::testing::ElementsAre("id", "source"));
-  EXPECT_EQ(ends, 2) << "one in the message, and one that the template writes";
-  options.allow_dropped_text = true;
-  options.spelled_tokens = SpelledTokens::kInAllRows;
-  totals = read();
-  EXPECT_EQ(totals.skipped, 0);
-  EXPECT_EQ(totals.dropped, 1);
-  EXPECT_EQ(totals.first_dropped, path + ":2: message 1: \"content\": the template leaves it out: \"c\"");
-  EXPECT_EQ(ends, 4);
-  options.spelled_tokens = SpelledTokens::kRefuse;
-  totals = read();
-  EXPECT_EQ(totals.skipped, 2);
-  EXPECT_EQ(totals.first_skipped, path + ":1: its text spells the special token \"<|endoftext|>\"");
 }
 
 TEST(DocumentsTest, ThreadsCountTheSameWords) {
@@ -553,7 +248,7 @@ TEST(DocumentsTest, WordsThatAreTooLongAreRefused) {
   std::vector<int32_t> tokens;
   const EncodeOptions options = {.largest_piece_bytes = 100};
   for (const char* family : {"gpt2", "llama2", "falcon"}) {
-    Encoder encoder(Load(family));
+    Encoder encoder(LoadTokenizer(family));
     const std::string spaces = std::string(family) == "llama2" ? "" : " ";  // This family does not split at spaces.
     EXPECT_TRUE(encoder.Encode(std::string(90, 'a') + spaces + std::string(90, 'b'), {}, &tokens).ok());
     if (!spaces.empty()) {
