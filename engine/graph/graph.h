@@ -67,12 +67,12 @@ struct Value {
 
 struct Node {
   Op op;
-  // Forward nodes only. Computes the op's other outputs from its output `sum`, with the same bits. Used for
-  // recomputation if `sum` was kept.
+  // Forward nodes only. Recomputes the other outputs of `op` from its output `sum`, with the same bits. The step
+  // compiler uses it if `sum` was kept.
   std::optional<Op> from_sum;
-  // Backward nodes only. Does what `op` does and also recomputes one activation, the only output of its producer, with
-  // the same bits. If that activation was not kept and an earlier backward node needs it, the step compiler moves this
-  // node before that one and uses this op.
+  // Backward nodes only. A fused op: it does what `op` does and also recomputes one activation, with the same bits. The
+  // activation is the only output of its producer. If it was not kept and an earlier backward node reads it, the step
+  // compiler runs this node before that one, and with this op.
   std::optional<Op> recomputing;
 };
 

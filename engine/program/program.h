@@ -52,10 +52,10 @@ absl::string_view ToString(BufferCategory category);
 // StreamId::kHost access.
 enum class MemoryKind : uint8_t { kDevice, kHost };
 
-// A piece of memory. Persistent buffers keep their contents from step to step. Those of the job's state come first and
-// are the same in all programs of a job. Caches come after them, and are the same in all programs that generate; steps
-// use the same bytes for other buffers. Buffers that are not persistent live from their first to their last access in
-// issue order (see lifetimes.h).
+// A piece of memory. Most buffers live from their first to their last access in issue order (see lifetimes.h).
+// Persistent buffers keep their contents from step to step. Those of the job's state come first, and are the same in
+// all programs of a job. Caches come after them, and are the same in all programs that generate; other programs use the
+// bytes of the caches for other buffers.
 struct Buffer {
   std::string name;
   BufferCategory category = BufferCategory::kWorkspace;
@@ -69,8 +69,8 @@ struct Buffer {
   int64_t size_bytes() const { return slot_bytes * slots; }
 };
 
-// Ops run on the device and access the arena, but those of kHost run on the host and access host memory alone. Only
-// programs that update on the host (engine/step/update_on_host.h) use kHost.
+// Ops of all streams but kHost run on the device and access the arena. Those of kHost run on the host and access host
+// memory alone: updates on the host (engine/step/update_on_host.h).
 enum class StreamId : uint8_t { kCompute, kGather, kReduce, kCopy, kHost };
 inline constexpr int kStreams = static_cast<int>(StreamId::kHost) + 1;
 absl::string_view ToString(StreamId stream);

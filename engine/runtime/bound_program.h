@@ -19,10 +19,11 @@ class BoundProgram {
   static absl::StatusOr<BoundProgram> Create(const StepProgram& program, const MemoryPlan& plan, RankRuntime& runtime);
 
   size_t size() const { return instructions_.size(); }
-  // Returns the instruction with the addresses of the first iteration of its loop, but in the form of the later ones.
+  // Returns the instruction as the loop's iterations issue it, with the addresses of the first one. That iteration may
+  // issue another form of the op (Instruction::first_iteration_differs): OfIteration returns it.
   const Instruction& operator[](InstructionId id) const { return instructions_[id]; }
-  // Returns the instruction as the given iteration issues it. Uses `work` to store the result if it differs from other
-  // iterations; the result is valid as long as both `work` and this object.
+  // Returns the instruction exactly as this iteration issues it. If it differs from what operator[] returns, it is
+  // written to `work`. The result is valid as long as both `work` and this object.
   const Instruction& OfIteration(InstructionId id, int64_t iteration, Instruction& work) const;
   // Returns whether an operand of the instruction has a different address in other iterations.
   bool moves(InstructionId id) const { return moves_[id]; }

@@ -25,10 +25,11 @@ struct SavedTensors {
   int64_t bytes() const;
 };
 
-// The state of one flat group. Tensors name the program's buffers and have no addresses. A tensor is absent if it does
-// not exist under the given options. Weights, masters and states lie in host memory if StepOptions::state_on_host says
-// so. "Own" names the part that this rank updates (GroupPlacement::Owned): its shard of the group, or the full
-// group if the optimizer state is not sharded.
+// The state of one flat group on one rank. "Own" means the part that this rank updates (GroupPlacement::Owned): its
+// shard of the group, or the full group if the optimizer state is not sharded.
+//
+// Tensors name the program's buffers and have no addresses. Those that the options do not call for are absent. Weights,
+// masters and states lie in host memory if StepOptions::state_on_host says so.
 struct GroupState {
   GroupPlacement placement;
   // In the compute dtype, or as ParameterGroup::stored says. In NF4: bytes, a row for each shard (kernels/nf4.h).
@@ -44,8 +45,8 @@ struct GroupState {
   Tensor full_gradient;               // f32. Sum over the step. Absent if gradients are reduced unit by unit.
   std::vector<ElementRange> decayed;  // Elements of the group that decay.
   SavedTensors saved;                 // Views of the above.
-  // A copy of `saved` in the same memory; absent without StepOptions::snapshot. Of a frozen group, which no step
-  // changes, `saved` itself.
+  // A copy of `saved` in the same memory. Absent without StepOptions::snapshot. A frozen group needs no copy, because
+  // no step changes it: this is `saved` itself.
   SavedTensors snapshot;
   bool frozen = false;  // The group does not train: of the tensors above it has only weights.
   FrozenWeights stored = FrozenWeights::kAsComputed;  // As ParameterGroup::stored.

@@ -7,12 +7,12 @@
 //     updates of all groups                       updates of the groups of unit u + 1, whose gradients end here
 //                                                 ...
 //
-// With Clipping::kGlobal and AFTER_BACKWARD all groups share the totals of the step. With other clippings, and always
-// with IN_BACKWARD, each flat group has totals of its own. They decide whether its update is skipped because the
-// gradient is not finite and, with Clipping::kPerUnit, how its gradient is clipped.
-//
-// With Clipping::kPreviousNorm all groups are clipped by JobState::previous_norm. After the updates it becomes the norm
-// of this step, unless a group was skipped.
+// Totals (loss, squared norm, whether a gradient is not finite) decide how gradients are clipped, and whether an update
+// is skipped. Gradients are usually clipped by the norm of the step (Clipping::kGlobal), so all groups share one set of
+// totals. An update in backward cannot wait for that norm: each flat group then has totals of its own. So it has, at
+// either time, with the two other clippings:
+//   kPerUnit        a group is clipped by its own norm
+//   kPreviousNorm   all groups are clipped by JobState::previous_norm, the norm of the last step that skipped no group
 //
 // [Note: totals over a mesh] Totals are {loss, squared norm, non-finite}. Without replicas an all-reduce sums all
 // three. Replicas hold equal gradients, whose squares must be counted once, but their losses differ. So on a mesh with
@@ -23,19 +23,20 @@
 // With one shard, steps 2 and 3 are left out. All replicas sum in the same order, so their clipping agrees to the bit
 // with every communicator.
 //
-// [Note: state in host memory] Tensors of a group that StepOptions::offload_state keeps in host memory are copied into
-// the arena for the update and copied back after it, on the copy stream. With AFTER_BACKWARD the first two groups are
-// copied in before the norms, and group g + 1 before the update of group g. With IN_BACKWARD a group is copied in
-// before the backward that precedes its update. So the arena holds such tensors of at most two groups:
+// [Note: state in host memory] StepOptions::offload_state keeps tensors of the groups in host memory. For the update of
+// a group its tensors are copied into the arena, and back after it, on the copy stream. The next group is copied in
+// while this one is updated, so the arena holds the tensors of at most two groups. With AFTER_BACKWARD:
 //
 //   copy       in 0, in 1            out 0, in 2   out 1, in 3   ...
 //   compute    norms ..... update 0  update 1      update 2      ...
 //
+// With IN_BACKWARD a group is copied in before the backward that precedes its update.
+//
 // [Note: update on the host] in engine/step/update_on_host.h says what UpdateDevice::kHost changes.
 //
-// With totals of its own for each group, the group that is updated last counts the update. If its gradient is not
-// finite, the step is not counted, although others were updated. The next step then has the same number, and rounds
-// stochastically with the same random bits.
+// JobState::update_count counts the steps that updated. If each group has totals of its own, the group that is updated
+// last decides: if its gradient is not finite, the step is not counted, although other groups were updated. The next
+// step then has the same number, and rounds stochastically with the same random bits.
 #pragma once
 
 #include <vector>

@@ -150,23 +150,26 @@ def write_safetensors(path, tensors, metadata):
             raise SystemExit(f"{path}: {name} reads back differently")
 
 
-def main():
-    repository = pathlib.Path(__file__).resolve().parents[2]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=pathlib.Path, default=repository / "tests/parity/golden")
-    parser.add_argument("cases", nargs="*", metavar="case", help="default: " + " ".join(c.name for c in CASES))
+def choose(description, folder, cases):
+    """Reads the command line: a folder for the output, by default this one of tests/parity, and names of cases. Returns
+    the folder and the cases, by default all. Makes torch compute the same bits each time."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent / folder)
+    parser.add_argument("cases", nargs="*", metavar="case", help="default: " + " ".join(c.name for c in cases))
     arguments = parser.parse_args()
-    unknown = set(arguments.cases) - {case.name for case in CASES}
+    unknown = set(arguments.cases) - {case.name for case in cases}
     if unknown:
         parser.error(f"no case {', '.join(sorted(unknown))}")
-
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for case in CASES:
-        if arguments.cases and case.name not in arguments.cases:
-            continue
+    return arguments.output, [case for case in cases if not arguments.cases or case.name in arguments.cases]
+
+
+def main():
+    output, cases = choose(__doc__, "golden", CASES)
+    for case in cases:
         golden, metadata = make_golden(case)
-        path = arguments.output / f"{case.name}.safetensors"
+        path = output / f"{case.name}.safetensors"
         write_safetensors(path, golden, metadata)
 
         def total(prefix):

@@ -5,8 +5,6 @@
     ~/parity_venv/bin/python tests/parity/make_hf_goldens.py [--output FOLDER] [case ...]
 """
 
-import argparse
-import pathlib
 import shutil
 
 import numpy as np
@@ -17,7 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from check_transformers import AllInFp64
 from hf_cases import CASES
-from make_goldens import write_safetensors
+from make_goldens import choose, write_safetensors
 
 STEPS = 8
 LEARNING_RATE, BETA1, BETA2, WEIGHT_DECAY, MAX_NORM = 1e-3, 0.9, 0.95, 0.1, 1.0
@@ -102,21 +100,10 @@ def make_golden(case, folder):
 
 
 def main():
-    repository = pathlib.Path(__file__).resolve().parents[2]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=pathlib.Path, default=repository / "tests/parity/golden/hf")
-    parser.add_argument("cases", nargs="*", metavar="case", help="default: " + " ".join(c.name for c in CASES))
-    arguments = parser.parse_args()
-    unknown = set(arguments.cases) - {case.name for case in CASES}
-    if unknown:
-        parser.error(f"no case {', '.join(sorted(unknown))}")
-
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    output, cases = choose(__doc__, "golden/hf", CASES)
     transformers.logging.set_verbosity_error()
-    for case in CASES:
-        if not arguments.cases or case.name in arguments.cases:
-            make_golden(case, arguments.output / case.name)
+    for case in cases:
+        make_golden(case, output / case.name)
 
 
 if __name__ == "__main__":
