@@ -1,9 +1,14 @@
-// CpuProducts: what computes matmuls on the CPU.
+// OpsKind: which kernels a rank runs. CpuProducts: what computes matmuls on the CPU.
 #pragma once
 
 #include "absl/strings/string_view.h"
 
 namespace shale {
+
+enum class OpsKind {
+  kFast,       // oneDNN and vector kernels.
+  kReference,  // Plain loops with wide accumulation: the specification.
+};
 
 enum class CpuProducts {
   kAuto,  // Not decided yet.

@@ -60,7 +60,7 @@ _MAY_INCLUDE = {
     "engine/hugging_face": _ENGINE_BASE | {"engine/checkpoint", "engine/io", "engine/model"},
     "engine/tokenize": _ENGINE_BASE | {"engine/data", "engine/hugging_face", "engine/io"},
     "engine/config": _ENGINE_BASE | {"engine/data", "engine/graph", "engine/hugging_face", "engine/model",
-                                     "engine/optimizer", "engine/runtime", "engine/step", "engine/tokenize", "proto"},
+                                     "engine/optimizer", "engine/step", "proto"},
     "engine/backends": _ENGINE_BASE | {"engine/config", "engine/io", "engine/runtime", "kernels/cpu", "kernels/cuda",
                                        "sharding/comm"},
     "engine/state": _ENGINE_BASE | {"engine/checkpoint", "engine/graph", "engine/io", "engine/memory", "engine/program",

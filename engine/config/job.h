@@ -15,7 +15,6 @@
 #include "engine/graph/target_weights.h"
 #include "engine/model/config.h"
 #include "engine/optimizer/optimizer.h"
-#include "engine/runtime/ops_kind.h"
 #include "engine/step/options_enums.h"
 #include "engine/step/segments.h"
 #include "kernels/cpu_products.h"

@@ -17,7 +17,6 @@
 #include "engine/model/model.h"
 #include "engine/runtime/backend.h"
 #include "engine/runtime/local_ranks.h"
-#include "engine/runtime/ops_kind.h"
 #include "engine/state/state_digest.h"
 #include "engine/step/compile.h"
 #include "engine/verify/distance.h"

@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "engine/runtime/backend.h"
-#include "engine/runtime/ops_kind.h"
 #include "kernels/cpu_products.h"
 
 namespace shale::testing {
