@@ -116,6 +116,13 @@ CommandLine& CommandLine::Footer(std::string footer) {
   return *this;
 }
 
+CommandLine& CommandLine::Topics(std::string help,
+                                 std::function<absl::StatusOr<std::string>(absl::string_view)> explain) {
+  topics_help_ = std::move(help);
+  explain_ = std::move(explain);
+  return *this;
+}
+
 CommandLine::Flag* CommandLine::Find(absl::string_view name) {
   const std::string canonical = Canonical(name);
   const auto it = std::find_if(flags_.begin(), flags_.end(), [&](const Flag& f) { return f.name == canonical; });
@@ -136,6 +143,7 @@ void CommandLine::ParseFlag(const std::vector<std::string>& arguments, size_t& i
   const auto [name, given] = parts;
   if (name == "help") {
     help_wanted_ = true;
+    topic_ = std::string(given);
     return;
   }
   Flag* flag = Find(name);
@@ -182,11 +190,17 @@ absl::Status CommandLine::Parse(const std::vector<std::string>& arguments) {
       errors.push_back(absl::StrCat("--", flag.name, "=", flag.value_name, " is required"));
     }
   }
+  if (help_wanted_ && !topic_.empty() && explain_) {
+    const absl::StatusOr<std::string> text = explain_(topic_);
+    if (!text.ok()) return absl::InvalidArgumentError(absl::StrCat("--help=", text.status().message()));
+    explanation_ = *text;
+  }
   if (errors.empty() || help_wanted_) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrJoin(errors, "\n"));
 }
 
 std::string CommandLine::HelpText() const {
+  if (!explanation_.empty()) return explanation_;
   std::string out = absl::StrCat(Wrap(summary_, kHelpColumns), "\n\nusage: ", program_);
   for (const Flag& flag : flags_) {
     if (flag.required) absl::StrAppend(&out, " --", flag.name, "=", flag.value_name);
@@ -206,6 +220,7 @@ std::string CommandLine::HelpText() const {
     row(absl::StrCat("--", flag.name, flag.alone ? absl::StrCat("[", value, "]") : value), help);
   }
   row("--help", "This text.");
+  if (explain_) row("--help=TOPIC", topics_help_);
   if (!footer_.empty()) absl::StrAppend(&out, "\n", footer_, "\n");
   return out;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace shale {
@@ -45,11 +46,16 @@ class CommandLine {
   // Sets a text to print at the end of --help.
   CommandLine& Footer(std::string footer);
 
+  // Lets --help=TOPIC explain something else than the flags. `explain` returns the text, or says what is wrong with the
+  // topic. `help` is about --help=TOPIC.
+  CommandLine& Topics(std::string help, std::function<absl::StatusOr<std::string>(absl::string_view)> explain);
+
   // Parses the arguments and sets the flags' variables. Returns InvalidArgument with one line for each error: an
   // unknown flag (with the nearest name), a value of the wrong type or out of range, a missing required flag, a word
-  // that belongs to no flag. With --help or -h it returns OK in spite of errors.
+  // that belongs to no flag. With --help or -h it returns OK in spite of errors, but not of a wrong topic.
   absl::Status Parse(const std::vector<std::string>& arguments);
   bool help_wanted() const { return help_wanted_; }
+  // Returns the text of --help, or of --help=TOPIC.
   std::string HelpText() const;
 
   // Call this first in main(). Changes to the folder that the tool was called from, which is not the working directory
@@ -77,6 +83,10 @@ class CommandLine {
   std::string footer_;
   std::vector<Flag> flags_;
   bool help_wanted_ = false;
+  std::string topics_help_;
+  std::function<absl::StatusOr<std::string>(absl::string_view)> explain_;
+  std::string topic_;
+  std::string explanation_;  // Of the topic, if one was given.
 };
 
 }  // namespace shale

@@ -16,6 +16,7 @@
 #include "engine/api/backend.h"
 #include "engine/api/job.h"
 #include "engine/api/plan_text.h"
+#include "engine/config/field_help.h"
 #include "engine/config/file_remarks.h"
 #include "engine/planner/fit.h"
 #include "engine/program/program.h"
@@ -276,6 +277,10 @@ int main(int argc, char** argv) {
       "and "
       "written in full, followed by what is missing and the settings that would make the job fit. The exit code is 2 "
       "unless the job fits.");
+  line.Topics(
+      "Explains fields of a job: those of a section, as in --help=batch, or one, as in --help=data.packing. "
+      "--help=job lists the sections.",
+      [](absl::string_view topic) { return shale::FieldHelp(topic); });
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   return shale::Run(flags);
 }

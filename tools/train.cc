@@ -19,6 +19,7 @@
 #include "engine/api/job_processes.h"
 #include "engine/api/plan_text.h"
 #include "engine/api/trainer.h"
+#include "engine/config/field_help.h"
 #include "engine/launch/process_place.h"
 #include "engine/launch/world.h"
 #include "engine/processes/job_run.h"
@@ -325,6 +326,10 @@ int main(int argc, char** argv) {
   line.Text("memory_snapshot", "FILE",
             "Write a step's planned allocations for PyTorch's viewer, pytorch.org/memory_viz.", &flags.memory_snapshot);
   line.Footer(shale::kFooter);
+  line.Topics(
+      "Explains fields of a job: those of a section, as in --help=batch, or one, as in --help=data.packing. "
+      "--help=job lists the sections.",
+      [](absl::string_view topic) { return shale::FieldHelp(topic); });
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   flags.trace.bytes_per_second = gb_per_second * 1e9;
   shale::CatchSignals();

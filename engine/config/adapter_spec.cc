@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/config/members.h"
 #include "engine/model/adapter.h"
 #include "engine/text/quote.h"
 
@@ -28,19 +29,16 @@ bool MatchesALayer(absl::string_view target, const std::vector<AdaptableLinear>&
 
 AdapterConfig ReadAdapter(const proto::AdapterSpec& spec) {
   AdapterConfig config;
-  config.rank = spec.rank();
-  config.alpha = spec.has_alpha() ? spec.alpha() : static_cast<double>(spec.rank());
-  config.rank_stabilized = spec.rank_stabilized();
-  config.targets.assign(spec.targets().begin(), spec.targets().end());
+  MemberReader reader(spec);
+  VisitMembers(config, reader);
+  if (!spec.has_alpha()) config.alpha = static_cast<double>(config.rank);
   if (config.targets.empty()) config.targets = {"*"};
   return config;
 }
 
 void WriteAdapter(const AdapterConfig& config, proto::AdapterSpec& spec) {
-  spec.set_rank(config.rank);
-  spec.set_alpha(config.alpha);
-  spec.set_rank_stabilized(config.rank_stabilized);
-  for (const std::string& target : config.targets) spec.add_targets(target);
+  MemberWriter writer(&spec);
+  VisitMembers(config, writer);
 }
 
 void CheckAdapter(const DecoderConfig& config, SpecErrors& errors) {

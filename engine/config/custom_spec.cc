@@ -3,6 +3,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "engine/config/members.h"
 #include "engine/config/model_spec.h"
 #include "engine/text/quote.h"
 
@@ -11,33 +12,18 @@ namespace {
 
 constexpr size_t kLongestName = 128, kLongestDigest = 256;
 
-constexpr IntRange kCustomIntRanges[] = {
-    {"model.custom.layers", 0, kMaxLayers},
-    {"model.custom.vocabulary", 1, kInt32Max},
-};
-
 }  // namespace
-
-FieldRanges RangesOf(const CustomModel&) { return {kCustomIntRanges, {}}; }
 
 bool ReadSpec(const proto::ModelSpec& model, int64_t, CustomModel& config) {
   if (!model.has_custom()) return false;
-  const proto::CustomModelSpec& spec = model.custom();
-  config.name = spec.name();
-  config.digest = spec.digest();
-  config.layers = spec.layers();
-  config.vocabulary = spec.vocabulary();
-  config.last_target_only = spec.last_target_only();
+  MemberReader reader(model.custom());
+  VisitMembers(config, reader);
   return true;
 }
 
 void WriteSpec(const CustomModel& config, proto::ModelSpec& model) {
-  proto::CustomModelSpec& spec = *model.mutable_custom();
-  spec.set_name(config.name);
-  spec.set_digest(config.digest);
-  spec.set_layers(config.layers);
-  if (config.vocabulary > 0) spec.set_vocabulary(config.vocabulary);
-  if (config.last_target_only) spec.set_last_target_only(true);
+  MemberWriter writer(model.mutable_custom());
+  VisitMembers(config, writer);
 }
 
 void CheckKindRules(const proto::ModelSpec&, const CustomModel& config, int64_t, SpecErrors& errors) {

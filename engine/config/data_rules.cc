@@ -14,31 +14,6 @@ namespace {
 
 // Checks the settings of data that the program gives. Whether it gives any is known when the job runs.
 void CheckOwnData(const DataConfig& data, SpecErrors& errors) {
-  const struct {
-    const char* path;
-    bool given;
-  } of_files[] = {
-      {"data.format", data.format != DataFormat::kByContent},
-      {"data.evaluation_path", !data.evaluation_path.empty()},
-      {"data.evaluation_fraction", data.evaluation_fraction > 0},
-      {"data.document_end_token", data.document_end_token >= 0},
-      {"data.document_begin_token", data.document_begin_token >= 0},
-      {"data.tokenizer", !data.tokenizer.empty()},
-      {"data.loss_on", data.loss_on != LossOn::kCompletions},
-      {"data.bad_lines", data.bad_lines != BadLines::kRefuse},
-      {"data.bad_bytes", data.bad_bytes != BadBytes::kFail},
-      {"data.splits", data.splits != Splits::kByName},
-      {"data.allow_dropped_text", data.allow_dropped_text},
-      {"data.spelled_tokens", data.spelled_tokens != SpelledTokens::kInMessages},
-      {"data.date", !data.date.empty()},
-      {"data.cache", !data.cache.empty()},
-      {"data.mix[0]", !data.mix.empty()},
-      {"data.evaluation_sources[0]", !data.evaluation_sources.empty()},
-      {"data.long_documents", data.long_documents != LongDocuments::kSplit},
-  };
-  for (const auto& [path, given] : of_files) {
-    if (given) errors.AddRule({path, "data.path"}, "only files of data.path have it; give path, or leave it out");
-  }
   if (data.packing == Packing::kPad) {
     errors.AddRule({"data.packing", "data.path"},
                    "only files of data.path are padded here; a program pads its own data by targets that do not count "
@@ -51,18 +26,11 @@ void CheckPacking(const Job& job, SpecErrors& errors) {
   const std::pair<const char*, int64_t> tokens[] = {{"data.document_end_token", data.document_end_token},
                                                     {"data.document_begin_token", data.document_begin_token}};
   for (const auto& [path, token] : tokens) {
-    if (token < 0) continue;
-    if (data.packing == Packing::kCut) {
-      errors.AddRule({path, "data.packing"},
-                     "packing CUT does not look at documents; leave it out, or use packing PACK or PAD");
-    } else if (const int64_t vocabulary = Vocabulary(job.model); vocabulary > 0 && token >= vocabulary) {
+    const int64_t vocabulary = Vocabulary(job.model);
+    if (vocabulary > 0 && token >= vocabulary && data.packing != Packing::kCut) {
       errors.AddRule({path, absl::StrCat("model.", KindName(job.model), ".vocabulary")},
                      absl::StrCat("token ", token, " does not fit a vocabulary of ", vocabulary));
     }
-  }
-  if (data.long_documents != LongDocuments::kSplit && data.packing == Packing::kCut) {
-    errors.AddRule({"data.long_documents", "data.packing"},
-                   "packing CUT does not look at documents; leave it out, or use packing PACK or PAD");
   }
   if (data.document_end_token >= 0 && data.document_begin_token >= 0) {
     errors.AddRule({"data.document_begin_token", "data.document_end_token"},
@@ -122,7 +90,7 @@ void CheckEvaluationSources(const DataConfig& data, SpecErrors& errors) {
 void CheckDate(const DataConfig& data, SpecErrors& errors) {
   absl::CivilDay day;
   if (data.date.empty() || (absl::ParseCivilTime(data.date, &day) && absl::FormatCivilTime(day) == data.date)) return;
-  errors.Add("data.date", absl::StrCat("found ", Quoted(data.date), "; expected a day, as in \"2026-11-28\""));
+  errors.AddRule({"data.date"}, absl::StrCat("found ", Quoted(data.date), "; expected a day, as in \"2026-11-28\""));
 }
 
 }  // namespace

@@ -6,87 +6,37 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/config/adapter_spec.h"
+#include "engine/config/members.h"
 #include "engine/config/model_spec.h"
-#include "engine/config/proto_enums.h"
 #include "kernels/integers.h"
 
 namespace shale {
 namespace {
 
-constexpr IntRange kDecoderIntRanges[] = {
-    {"model.decoder.vocabulary", 1, kInt32Max},
-    {"model.decoder.width", 1, kMaxWidth, kRequired},
-    {"model.decoder.layers", 1, kMaxLayers, kRequired},
-    {"model.decoder.heads", 1, 1 << 20, kRequired},
-    {"model.decoder.kv_heads", 1, 1 << 20},
-    {"model.decoder.head_width", 2, kMaxWidth},
-    {"model.decoder.hidden", 1, kMaxHidden},
-    {"model.decoder.max_positions", 1, kMaxTokens},
-    {"model.decoder.rope_scaling.original_context", 1, kMaxTokens},
-    {"model.decoder.attention_window", 0, kMaxTokens},
-    {"model.adapter.rank", 1, 1 << 16, kRequired},
-};
-
-constexpr RealRange kDecoderRealRanges[] = {
-    {"model.decoder.rope_theta", 1, 1e12},
-    {"model.decoder.rope_scaling.factor", 1, 1e6},
-    {"model.decoder.rope_scaling.low_freq_factor", 1e-6, 1e6},
-    {"model.decoder.rope_scaling.high_freq_factor", 1e-6, 1e6},
-    {"model.decoder.norm_epsilon", kTiny, 1},
-    {"model.decoder.init_std", 0, 100},
-    {"model.adapter.alpha", 1e-6, 1e6},
-};
-
-// The defaults that depend on the family. Each field is named like the one in DecoderConfig that it is for, except
-// one_kv_head, which makes kv_heads 1.
-struct FamilyDefaults {
-  NormKind norm;
-  PositionKind position;
-  Activation activation;
-  double norm_epsilon;
-  bool tied_head;
-  bool qkv_bias;
-  bool linear_bias;
-  bool qk_norm;
-  bool parallel_block;
-  bool one_kv_head;
-};
-
-constexpr FamilyDefaults kLlama = {
-    .norm = NormKind::kRmsNorm,
-    .position = PositionKind::kRotary,
-    .activation = Activation::kSwiGlu,
-    .norm_epsilon = 1e-5,
-};
-
-FamilyDefaults DefaultsOf(proto::DecoderSpec::Family family) {
-  FamilyDefaults defaults = kLlama;
+// Sets what the family decides in a config with the values of a new one, which are those of LLAMA.
+void SetFamily(proto::DecoderSpec::Family family, DecoderConfig& config) {
   switch (family) {
     case proto::DecoderSpec::GPT2:
-      return {.norm = NormKind::kLayerNorm,
-              .position = PositionKind::kLearned,
-              .activation = Activation::kGeluTanh,
-              .norm_epsilon = 1e-5,
-              .tied_head = true,
-              .qkv_bias = true,
-              .linear_bias = true};
+      config.norm = NormKind::kLayerNorm;
+      config.position = PositionKind::kLearned;
+      config.activation = Activation::kGeluTanh;
+      config.tied_head = config.qkv_bias = config.linear_bias = true;
+      break;
     case proto::DecoderSpec::QWEN2:
-      defaults.norm_epsilon = 1e-6;
-      defaults.qkv_bias = true;
-      return defaults;
+      config.norm_epsilon = 1e-6;
+      config.qkv_bias = true;
+      break;
     case proto::DecoderSpec::QWEN3:
-      defaults.norm_epsilon = 1e-6;
-      defaults.qk_norm = true;
-      return defaults;
+      config.norm_epsilon = 1e-6;
+      config.qk_norm = true;
+      break;
     case proto::DecoderSpec::FALCON:
-      return {.norm = NormKind::kLayerNorm,
-              .position = PositionKind::kRotary,
-              .activation = Activation::kGeluErf,
-              .norm_epsilon = 1e-5,
-              .tied_head = true,
-              .parallel_block = true,
-              .one_kv_head = true};
-    default: return defaults;  // LLAMA, MISTRAL.
+      config.norm = NormKind::kLayerNorm;
+      config.activation = Activation::kGeluErf;
+      config.tied_head = config.parallel_block = true;
+      config.kv_heads = 1;
+      break;
+    default: break;  // LLAMA, MISTRAL.
   }
 }
 
@@ -146,75 +96,24 @@ void CheckHeads(const proto::DecoderSpec& spec, const DecoderConfig& config, Spe
 
 }  // namespace
 
-FieldRanges RangesOf(const DecoderConfig&) { return {kDecoderIntRanges, kDecoderRealRanges}; }
-
 bool ReadSpec(const proto::ModelSpec& model, int64_t sequence_length, DecoderConfig& config) {
   if (!model.has_decoder()) return false;
   const proto::DecoderSpec& spec = model.decoder();
-  const FamilyDefaults family = DefaultsOf(spec.family());
-  config.vocabulary = spec.vocabulary();
-  config.width = spec.width();
-  config.layers = spec.layers();
-  config.heads = spec.heads();
-  config.kv_heads = spec.has_kv_heads() ? spec.kv_heads() : family.one_kv_head ? 1 : spec.heads();
-  config.head_width = spec.has_head_width() ? spec.head_width() : std::max<int64_t>(1, spec.width() / spec.heads());
-  config.norm = FromSpec(spec.norm(), family.norm);
-  config.position = FromSpec(spec.position(), family.position);
-  config.activation = FromSpec(spec.activation(), family.activation);
-  config.hidden = spec.has_hidden() ? spec.hidden() : DefaultHidden(spec.width(), config.activation);
-  config.max_positions = spec.has_max_positions() ? spec.max_positions() : sequence_length;
-  if (spec.has_rope_theta()) config.rope_theta = spec.rope_theta();
-  if (spec.has_rope_scaling()) {
-    const proto::RopeScalingSpec& from = spec.rope_scaling();
-    RopeScalingConfig& to = config.rope_scaling.emplace();
-    if (from.has_factor()) to.factor = from.factor();
-    if (from.has_low_freq_factor()) to.low_freq_factor = from.low_freq_factor();
-    if (from.has_high_freq_factor()) to.high_freq_factor = from.high_freq_factor();
-    if (from.has_original_context()) to.original_context = from.original_context();
-  }
-  config.norm_epsilon = spec.has_norm_epsilon() ? spec.norm_epsilon() : family.norm_epsilon;
-  config.tied_head = spec.has_tied_head() ? spec.tied_head() : family.tied_head;
-  config.qkv_bias = spec.has_qkv_bias() ? spec.qkv_bias() : family.qkv_bias;
-  config.linear_bias = spec.has_linear_bias() ? spec.linear_bias() : family.linear_bias;
-  config.qk_norm = spec.has_qk_norm() ? spec.qk_norm() : family.qk_norm;
-  config.parallel_block = spec.has_parallel_block() ? spec.parallel_block() : family.parallel_block;
-  config.parallel_norms = spec.parallel_norms();
-  config.attention_window = spec.attention_window();
-  if (spec.has_init_std()) config.init_std = spec.init_std();
+  SetFamily(spec.family(), config);
+  const bool one_kv_head = config.kv_heads == 1;
+  MemberReader reader(spec);
+  VisitMembers(config, reader);
+  if (!spec.has_kv_heads() && !one_kv_head) config.kv_heads = config.heads;
+  if (!spec.has_head_width()) config.head_width = std::max<int64_t>(1, config.width / config.heads);
+  if (!spec.has_hidden()) config.hidden = DefaultHidden(config.width, config.activation);
+  if (!spec.has_max_positions()) config.max_positions = sequence_length;
   if (model.has_adapter()) config.adapter = ReadAdapter(model.adapter());
   return true;
 }
 
 void WriteSpec(const DecoderConfig& config, proto::ModelSpec& model) {
-  proto::DecoderSpec& spec = *model.mutable_decoder();
-  if (config.vocabulary > 0) spec.set_vocabulary(config.vocabulary);
-  spec.set_width(config.width);
-  spec.set_layers(config.layers);
-  spec.set_heads(config.heads);
-  spec.set_kv_heads(config.kv_heads);
-  spec.set_head_width(config.head_width);
-  spec.set_hidden(config.hidden);
-  spec.set_max_positions(config.max_positions);
-  spec.set_norm(ToSpec<proto::DecoderSpec::Norm>(config.norm));
-  spec.set_position(ToSpec<proto::DecoderSpec::Position>(config.position));
-  spec.set_activation(ToSpec<proto::DecoderSpec::Activation>(config.activation));
-  if (config.position == PositionKind::kRotary) spec.set_rope_theta(config.rope_theta);
-  if (config.rope_scaling) {
-    proto::RopeScalingSpec& scaling = *spec.mutable_rope_scaling();
-    scaling.set_factor(config.rope_scaling->factor);
-    scaling.set_low_freq_factor(config.rope_scaling->low_freq_factor);
-    scaling.set_high_freq_factor(config.rope_scaling->high_freq_factor);
-    scaling.set_original_context(config.rope_scaling->original_context);
-  }
-  spec.set_norm_epsilon(config.norm_epsilon);
-  spec.set_tied_head(config.tied_head);
-  spec.set_qkv_bias(config.qkv_bias);
-  spec.set_linear_bias(config.linear_bias);
-  spec.set_qk_norm(config.qk_norm);
-  spec.set_parallel_block(config.parallel_block);
-  spec.set_parallel_norms(config.parallel_norms);
-  spec.set_attention_window(config.attention_window);
-  spec.set_init_std(config.init_std);
+  MemberWriter writer(model.mutable_decoder());
+  VisitMembers(config, writer);
   if (config.adapter) WriteAdapter(*config.adapter, *model.mutable_adapter());
 }
 
@@ -223,16 +122,6 @@ void CheckKindRules(const proto::ModelSpec& model, const DecoderConfig& config, 
   const proto::DecoderSpec& spec = model.decoder();
   CheckHeads(spec, config, errors);
   if (config.adapter) CheckAdapter(config, errors);
-  if (config.position != PositionKind::kRotary) {
-    const absl::string_view message =
-        "positions are learned, and only ROTARY reads it; leave it out, or give position ROTARY";
-    if (spec.has_rope_theta()) {
-      errors.AddRule({"model.decoder.rope_theta", "model.decoder.position", "model.decoder.family"}, message);
-    }
-    if (spec.has_rope_scaling()) {
-      errors.AddRule({"model.decoder.rope_scaling", "model.decoder.position", "model.decoder.family"}, message);
-    }
-  }
   if (config.rope_scaling && config.rope_scaling->low_freq_factor >= config.rope_scaling->high_freq_factor) {
     errors.AddRule({"model.decoder.rope_scaling.low_freq_factor", "model.decoder.rope_scaling.high_freq_factor"},
                    "low_freq_factor must be below high_freq_factor; Llama 3 has 1 and 4");

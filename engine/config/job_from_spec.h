@@ -1,4 +1,4 @@
-// Turns a spec into plain structs, once each of its fields is in range.
+// Turns a spec into plain structs, once each of its fields is in range, and back.
 #pragma once
 
 #include "engine/config/job.h"
@@ -11,5 +11,9 @@ namespace shale {
 // are kept: CheckRules (engine/config/rules.h) reports them. REQUIRES: CheckFields (engine/config/ranges.h) has checked
 // `spec`.
 Job JobFromSpec(const proto::Job& spec);
+
+// Returns the spec of a job, with every default written out, also in fields that have no effect
+// (engine/config/conditions.h). Leaves out what is still undecided, and what is to be printed only if it was changed.
+proto::Job SpecOf(const Job& job);
 
 }  // namespace shale

@@ -1,44 +1,21 @@
 // Reads, writes and checks the MLP in a job spec.
 #include <vector>
 
+#include "engine/config/members.h"
 #include "engine/config/model_spec.h"
 
 namespace shale {
-namespace {
-
-constexpr IntRange kMlpIntRanges[] = {
-    {"model.mlp.vocabulary", 1, kInt32Max},
-    {"model.mlp.embedding", 1, kMaxWidth, kRequired},
-    {"model.mlp.hidden", 1, kMaxHidden, kRequired},
-    {"model.mlp.layers", 1, kMaxLayers},
-};
-
-constexpr RealRange kMlpRealRanges[] = {
-    {"model.mlp.init_std", 0, 100},
-};
-
-}  // namespace
-
-FieldRanges RangesOf(const MlpConfig&) { return {kMlpIntRanges, kMlpRealRanges}; }
 
 bool ReadSpec(const proto::ModelSpec& model, int64_t, MlpConfig& config) {
   if (!model.has_mlp()) return false;
-  const proto::MlpSpec& spec = model.mlp();
-  config.vocabulary = spec.vocabulary();
-  config.embedding = spec.embedding();
-  config.hidden = spec.hidden();
-  if (spec.has_layers()) config.layers = spec.layers();
-  if (spec.has_init_std()) config.init_std = spec.init_std();
+  MemberReader reader(model.mlp());
+  VisitMembers(config, reader);
   return true;
 }
 
 void WriteSpec(const MlpConfig& config, proto::ModelSpec& model) {
-  proto::MlpSpec& spec = *model.mutable_mlp();
-  if (config.vocabulary > 0) spec.set_vocabulary(config.vocabulary);
-  spec.set_embedding(config.embedding);
-  spec.set_hidden(config.hidden);
-  spec.set_layers(config.layers);
-  spec.set_init_std(config.init_std);
+  MemberWriter writer(model.mutable_mlp());
+  VisitMembers(config, writer);
 }
 
 void CheckKindRules(const proto::ModelSpec&, const MlpConfig&, int64_t, SpecErrors&) {}  // The ranges suffice.

@@ -7,7 +7,6 @@
 
 #include "absl/strings/string_view.h"
 #include "engine/config/errors.h"
-#include "engine/config/field_range.h"
 #include "engine/model/config.h"
 #include "proto/job.pb.h"
 
@@ -44,19 +43,14 @@ struct StepSizes {
 // (decoder_spec.cc, mlp_spec.cc, custom_spec.cc). Other code calls them through std::visit or ForEachModelKind, which
 // do not compile if one is missing.
 
-// Return the range of every number in the spec of this kind. The argument only chooses the kind.
-FieldRanges RangesOf(const DecoderConfig&);
-FieldRanges RangesOf(const MlpConfig&);
-FieldRanges RangesOf(const CustomModel&);
-
 // Return whether `spec` describes a model of this kind. If so, set `config` to that model, as ModelFromSpec does.
 // REQUIRES: `config` has its default value.
 bool ReadSpec(const proto::ModelSpec& spec, int64_t sequence_length, DecoderConfig& config);
 bool ReadSpec(const proto::ModelSpec& spec, int64_t sequence_length, MlpConfig& config);
 bool ReadSpec(const proto::ModelSpec& spec, int64_t sequence_length, CustomModel& config);
 
-// Write `config` into `spec`, with every default written out. Leave out values that are still undecided (a vocabulary
-// of 0).
+// Write `config` into `spec`, with every default written out, also in fields that then have no effect
+// (engine/config/conditions.h). Leave out values that are still undecided (a vocabulary of 0).
 void WriteSpec(const DecoderConfig& config, proto::ModelSpec& spec);
 void WriteSpec(const MlpConfig& config, proto::ModelSpec& spec);
 void WriteSpec(const CustomModel& config, proto::ModelSpec& spec);

@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/api/job.h"
+#include "engine/config/conditions.h"
 #include "engine/config/errors.h"
+#include "engine/config/fields.h"
 #include "engine/config/job_from_spec.h"
 #include "engine/config/mix.h"
 #include "engine/config/model_spec.h"
@@ -98,13 +100,23 @@ void MakeAbsolute(const std::filesystem::path& folder, std::string* path) {
   if (!path->empty() && path->front() != '/') *path = (folder / *path).lexically_normal().string();
 }
 
+// Makes the paths absolute that `message`, and the messages inside of it, give.
+void MakeFieldsAbsolute(const std::filesystem::path& folder, google::protobuf::Message* message) {
+  const google::protobuf::Reflection& reflection = *message->GetReflection();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  reflection.ListFields(*message, &fields);
+  for (const google::protobuf::FieldDescriptor* field : fields) {
+    if (field->message_type() != nullptr) MakeFieldsAbsolute(folder, reflection.MutableMessage(message, field));
+    if (!FactsOf(*field).is_path()) continue;
+    std::string path = reflection.GetString(*message, field);
+    if (field->name() == "tokenizer" && path == kBytesTokenizer) continue;
+    MakeAbsolute(folder, &path);
+    reflection.SetString(message, field, path);
+  }
+}
+
 void MakePathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
-  if (spec->has_model()) MakeAbsolute(folder, spec->mutable_model()->mutable_hf_folder());
-  if (spec->model().has_adapter()) MakeAbsolute(folder, spec->mutable_model()->mutable_adapter()->mutable_folder());
-  MakeAbsolute(folder, spec->mutable_data()->mutable_path());
-  MakeAbsolute(folder, spec->mutable_data()->mutable_evaluation_path());
-  if (spec->data().tokenizer() != kBytesTokenizer) MakeAbsolute(folder, spec->mutable_data()->mutable_tokenizer());
-  MakeAbsolute(folder, spec->mutable_data()->mutable_cache());
+  MakeFieldsAbsolute(folder, spec);
   for (std::string& text : *spec->mutable_data()->mutable_mix()) {
     MixedData mixed = MixedDataFromText(text);
     if (mixed.share == 0) continue;  // CheckRules reports it.
@@ -117,7 +129,6 @@ void MakePathsAbsolute(const std::filesystem::path& folder, proto::Job* spec) {
     MakeAbsolute(folder, &source.path);
     text = ToText(source);
   }
-  if (spec->has_runtime()) MakeAbsolute(folder, spec->mutable_runtime()->mutable_tuning_table());
 }
 
 // Fills in the decoder from the config.json of model.hf_folder, if the spec itself gives no model. Does not open the
@@ -132,7 +143,12 @@ void ReadShape(Origin origin, proto::ModelSpec* model, SpecErrors* errors) {
     return;
   }
   const absl::StatusOr<DecoderConfig> config = ReadHfConfig(model->hf_folder());
-  if (config.ok()) return WriteSpec(*config, *model);
+  if (config.ok()) {
+    proto::Job described;
+    WriteSpec(*config, *described.mutable_model());
+    ClearWithoutEffect(&described);
+    return model->MergeFrom(described.model());
+  }
   errors->Add("model.hf_folder", std::string(config.status().message()));
 }
 
@@ -156,7 +172,8 @@ void CheckModelFrom(ModelFrom from, Origin origin, proto::Job* spec, SpecErrors*
   if (from == ModelFrom::kProgram && has_model) {
     errors->Add("model", "the program that runs this job brings its own model; leave `model` out");
   } else if (from == ModelFrom::kProgram) {
-    CustomModel open{.name = "open", .digest = "open", .layers = kMaxLayers};
+    const double most = FactsOf(*FindField("model.custom.layers")).max();
+    const CustomModel open{.name = "open", .digest = "open", .layers = static_cast<int64_t>(most)};
     WriteSpec(open, *spec->mutable_model());
   } else if (origin != Origin::kRecorded && spec->model().has_custom()) {
     errors->Add("model.custom",
@@ -288,6 +305,7 @@ absl::StatusOr<ModelConfig> ParseModelText(absl::string_view text, int64_t seque
   SHALE_RETURN_IF_ERROR(ReadText(text, "model", spec.mutable_model(), &errors, filename));
   CheckFields(&spec, &errors);
   const Job job = JobFromSpec(spec);
+  CheckConditions(spec, SpecOf(job), &errors);
   CheckModelRules(spec.model(), job.model, job.batch.sequence_length, &errors);
   CheckSizes(job, &errors);
   SHALE_RETURN_IF_ERROR(errors.ToStatus());

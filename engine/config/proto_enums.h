@@ -1,5 +1,5 @@
-// Converts between the enums of the job spec and those of the plain structs. Both have the same values in the same
-// order. The spec's enums also have value 0, "left out", before the others.
+// How the enums of the job spec and those of the plain structs correspond. Both have the same values in the same order.
+// The spec's enums also have value 0, "left out", before the others.
 #pragma once
 
 #include "engine/config/job.h"
@@ -7,21 +7,23 @@
 
 namespace shale {
 
-template <typename Plain, typename Spec>
-Plain FromSpec(Spec value, Plain if_left_out) {
-  return value == Spec{} ? if_left_out : static_cast<Plain>(static_cast<int>(value) - 1);
-}
+// The number of the first value of a plain enum in the spec.
+template <typename Plain>
+inline constexpr int kNumberOfFirst = 1;
 
-template <typename Spec, typename Plain>
-Spec ToSpec(Plain value) {
-  return static_cast<Spec>(static_cast<int>(value) + 1);
-}
+// In these enums "left out" has a meaning of its own, and the plain enum has a value for it.
+template <>
+inline constexpr int kNumberOfFirst<DataFormat> = 0;
+template <>
+inline constexpr int kNumberOfFirst<Segments> = 0;
+template <>
+inline constexpr int kNumberOfFirst<CollectivesKind> = 0;
 
 namespace proto_enums_internal {
 
 template <typename Plain, typename Spec>
 constexpr bool Same(Plain plain, Spec spec) {
-  return static_cast<int>(plain) + 1 == static_cast<int>(spec);
+  return static_cast<int>(plain) + kNumberOfFirst<Plain> == static_cast<int>(spec);
 }
 
 static_assert(Same(NormKind::kLayerNorm, proto::DecoderSpec::LAYER_NORM));
@@ -68,14 +70,12 @@ static_assert(Same(DeviceType::kCuda, proto::RuntimeSpec::CUDA));
 static_assert(Same(OpsKind::kReference, proto::RuntimeSpec::REFERENCE));
 static_assert(Same(CpuProducts::kAuto, proto::RuntimeSpec::AUTO));
 static_assert(Same(CpuProducts::kPacked, proto::RuntimeSpec::PACKED));
-// These enums do not use FromSpec and ToSpec. "Left out" has a meaning of its own in them, and the plain enum has a
-// value for it.
-static_assert(static_cast<int>(DataFormat::kByContent) == proto::DataSpec::FORMAT_UNSPECIFIED);
-static_assert(static_cast<int>(DataFormat::kJsonLines) == proto::DataSpec::Format_MAX);
-static_assert(static_cast<int>(Segments::kGiven) == proto::ActivationCheckpointingSpec::SEGMENTS_UNSPECIFIED);
-static_assert(static_cast<int>(Segments::kSqrt) == proto::ActivationCheckpointingSpec::SQRT);
-static_assert(static_cast<int>(CollectivesKind::kAuto) == proto::RuntimeSpec::COLLECTIVES_UNSPECIFIED);
-static_assert(static_cast<int>(CollectivesKind::kInProcess) == proto::RuntimeSpec::IN_PROCESS);
+static_assert(Same(DataFormat::kByContent, proto::DataSpec::FORMAT_UNSPECIFIED));
+static_assert(Same(DataFormat::kJsonLines, proto::DataSpec::Format_MAX));
+static_assert(Same(Segments::kGiven, proto::ActivationCheckpointingSpec::SEGMENTS_UNSPECIFIED));
+static_assert(Same(Segments::kSqrt, proto::ActivationCheckpointingSpec::SQRT));
+static_assert(Same(CollectivesKind::kAuto, proto::RuntimeSpec::COLLECTIVES_UNSPECIFIED));
+static_assert(Same(CollectivesKind::kInProcess, proto::RuntimeSpec::IN_PROCESS));
 
 }  // namespace proto_enums_internal
 }  // namespace shale

@@ -1,14 +1,10 @@
 #include "engine/config/ranges.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <limits>
-#include <vector>
+#include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/types/span.h"
-#include "engine/config/model_spec.h"
+#include "engine/config/fields.h"
 #include "engine/config/names.h"
 #include "engine/text/quote.h"
 #include "engine/text/utf8.h"
@@ -22,72 +18,6 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
-
-constexpr int64_t kMaxSequences = int64_t{1} << 40;
-constexpr int64_t kMaxSteps = int64_t{1} << 40;
-constexpr int64_t kMaxToken = std::numeric_limits<int32_t>::max();
-
-// The ranges of all integer fields except those of models, which RangesOf (engine/config/model_spec.h) returns.
-constexpr IntRange kJobIntRanges[] = {
-    {"batch.global_batch", 1, kMaxSequences, kRequired},
-    {"batch.micro_batch", 1, 1 << 20},
-    {"batch.sequence_length", 1, kMaxTokens, kRequired},
-    {"data.document_end_token", 0, kMaxToken},
-    {"data.document_begin_token", 0, kMaxToken},
-    {"sharding.ranks", 1, 1 << 20},
-    {"sharding.shard_ranks", 1, 1 << 20},
-    {"sharding.prefetch", 0, kMaxLayers},
-    {"activation_checkpointing.every_nth", 1, kMaxLayers},
-    {"activation_checkpointing.first_layers", 0, kMaxLayers},
-    {"activation_checkpointing.last_layers", 0, kMaxLayers},
-    {"activation_checkpointing.segment_blocks", 1, kMaxLayers},
-    {"memory.budget_bytes", 0, int64_t{1} << 60},
-    {"memory.host_budget_bytes", 0, int64_t{1} << 60},
-    {"memory.loss_chunk_tokens", 0, kMaxTokens},
-    {"optimizer.base_batch", 1, kMaxSequences},
-    {"lr_schedule.steps", 1, kMaxSteps},
-    {"lr_schedule.warmup_steps", 0, kMaxSteps},
-    {"lr_schedule.warmup_samples", 0, int64_t{1} << 60},
-    {"lr_schedule.warmup_tokens", 0, int64_t{1} << 60},
-    {"checkpoint.every_steps", 0, kMaxSteps},
-    {"checkpoint.keep_last", 1, kMaxSteps},
-    {"checkpoint.keep_every", 0, kMaxSteps},
-    {"checkpoint.patience", 0, kMaxSteps},
-    {"telemetry.print_every", 1, kMaxSteps},
-    {"telemetry.evaluate_every", 0, kMaxSteps},
-    {"telemetry.evaluation_sequences", 1, int64_t{1} << 40},
-    {"runtime.threads_per_rank", 1, 4096},
-    {"runtime.check_every_steps", 0, kMaxSteps},
-    {"runtime.ranks_per_device", 1, 1024},
-    {"runtime.attention_workspace_bytes", 0, int64_t{4} << 30},
-};
-
-// Steps compute with this value in fp32, where it is still below 1.
-constexpr double kBelowOne = 0.999999;
-
-// The same for floating-point fields.
-constexpr RealRange kJobRealRanges[] = {
-    {"data.evaluation_fraction", 0, 0.5},    {"optimizer.learning_rate", kTiny, 1000},
-    {"optimizer.beta1", 0, kBelowOne},       {"optimizer.beta2", 0, kBelowOne},
-    {"optimizer.epsilon", kTiny, 1},         {"optimizer.momentum", 0, kBelowOne},
-    {"optimizer.weight_decay", 0, 1000},     {"optimizer.max_gradient_norm", 0, 1e30},
-    {"lr_schedule.epochs", 1e-9, 1e9},       {"lr_schedule.final_fraction", 0, 1},
-    {"lr_schedule.decay_fraction", 1e-6, 1}, {"telemetry.peak_flops", 1, 1e21},
-};
-
-// Returns the range of the field at `path`, or null if there is none. `numbers` chooses the integers or the reals of
-// FieldRanges.
-template <typename Range>
-const Range* Find(absl::Span<const Range> FieldRanges::*numbers, absl::string_view path) {
-  std::vector<FieldRanges> all = {FieldRanges{kJobIntRanges, kJobRealRanges}};
-  ForEachModelKind([&](const auto& kind) { all.push_back(RangesOf(kind)); });
-  for (const FieldRanges& ranges : all) {
-    for (const Range& range : ranges.*numbers) {
-      if (range.path == path) return &range;
-    }
-  }
-  return nullptr;
-}
 
 class FieldChecker {
  public:
@@ -118,6 +48,12 @@ class FieldChecker {
   }
 
  private:
+  static const proto::FieldFacts& FactsWithRange(const FieldDescriptor& field) {
+    const proto::FieldFacts& facts = FactsOf(field);
+    SHALE_CHECK(facts.has_min() && facts.has_max()) << field.full_name() << " has no range";
+    return facts;
+  }
+
   // Checks a section (a message at the top level of Job) even if it is left out, because it may have required fields.
   // Checks a deeper message, which is a kind of model or a feature, only if it is given.
   void CheckMessage(Message* message, const FieldDescriptor& field, const std::string& path) {
@@ -127,29 +63,28 @@ class FieldChecker {
   }
 
   void CheckInt(Message* message, const FieldDescriptor& field, const std::string& path) {
-    const IntRange* range = FindIntRange(path);
-    SHALE_CHECK(range != nullptr) << path << " has no range";
+    const proto::FieldFacts& facts = FactsWithRange(field);
+    const int64_t min = static_cast<int64_t>(facts.min()), max = static_cast<int64_t>(facts.max());
     const Reflection& reflection = *message->GetReflection();
     if (!reflection.HasField(*message, &field)) {
-      if (!range->required) return;
-      errors_.Add(path, absl::StrCat("missing, and there is no default; allowed: ", RangeText(path)));
-      return reflection.SetInt64(message, &field, range->min);
+      if (!facts.required()) return;
+      errors_.Add(path, absl::StrCat("missing, and there is no default; allowed: ", RangeText(field)));
+      return reflection.SetInt64(message, &field, min);
     }
     const int64_t value = reflection.GetInt64(*message, &field);
-    if (range->min <= value && value <= range->max) return;
-    errors_.Add(path, absl::StrCat("found ", value, "; allowed: ", RangeText(path)));
-    reflection.SetInt64(message, &field, std::clamp(value, range->min, range->max));
+    if (min <= value && value <= max) return;
+    errors_.Add(path, absl::StrCat("found ", value, "; allowed: ", RangeText(field)));
+    reflection.SetInt64(message, &field, std::clamp(value, min, max));
   }
 
   void CheckReal(Message* message, const FieldDescriptor& field, const std::string& path) {
-    const RealRange* range = FindRealRange(path);
-    SHALE_CHECK(range != nullptr) << path << " has no range";
+    const proto::FieldFacts& facts = FactsWithRange(field);
     const Reflection& reflection = *message->GetReflection();
     if (!reflection.HasField(*message, &field)) return;
     const double value = reflection.GetDouble(*message, &field);
-    if (range->min <= value && value <= range->max) return;  // The condition is false for NaN.
-    errors_.Add(path, absl::StrCat("found ", NumberText(value), "; allowed: ", RangeText(path)));
-    reflection.SetDouble(message, &field, range->max);
+    if (facts.min() <= value && value <= facts.max()) return;  // The condition is false for NaN.
+    errors_.Add(path, absl::StrCat("found ", NumberText(value), "; allowed: ", RangeText(field)));
+    reflection.SetDouble(message, &field, facts.max());
   }
 
   void CheckEnum(Message* message, const FieldDescriptor& field, const std::string& path) {
@@ -186,26 +121,6 @@ class FieldChecker {
 };
 
 }  // namespace
-
-const IntRange* FindIntRange(absl::string_view path) { return Find(&FieldRanges::integers, path); }
-
-const RealRange* FindRealRange(absl::string_view path) { return Find(&FieldRanges::reals, path); }
-
-std::string NumberText(double value) {
-  for (int digits = 1; digits < 17; ++digits) {
-    const std::string text = absl::StrFormat("%.*g", digits, value);
-    if (std::strtod(text.c_str(), nullptr) == value) return text;
-  }
-  return absl::StrFormat("%.17g", value);
-}
-
-std::string RangeText(absl::string_view path) {
-  if (const IntRange* range = FindIntRange(path)) return absl::StrCat(range->min, " to ", range->max);
-  if (const RealRange* range = FindRealRange(path)) {
-    return absl::StrCat(NumberText(range->min), " to ", NumberText(range->max));
-  }
-  return absl::StrCat("0 to ", std::numeric_limits<uint64_t>::max());
-}
 
 void CheckFields(proto::Job* job, SpecErrors* errors) { FieldChecker(errors).Check(job, ""); }
 

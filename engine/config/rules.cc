@@ -9,8 +9,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/config/conditions.h"
+#include "engine/config/fields.h"
+#include "engine/config/job_from_spec.h"
 #include "engine/config/model_spec.h"
-#include "engine/config/ranges.h"
 #include "engine/step/combination.h"
 #include "engine/text/numbers.h"
 #include "engine/text/quote.h"
@@ -27,16 +29,6 @@ void CheckName(const std::string& name, SpecErrors& errors) {
                                         kLongest, " of them, and no '.' at the start"));
 }
 
-void CheckEvaluations(const Job& job, SpecErrors& errors) {
-  if (job.telemetry.evaluate_every > 0) return;
-  for (const auto& [path, given] : {std::pair<const char*, bool>{"checkpoint.keep_best", job.checkpoint.keep_best},
-                                    {"checkpoint.patience", job.checkpoint.patience > 0}}) {
-    if (!given) continue;
-    errors.AddRule({path, "telemetry.evaluate_every"},
-                   "nothing is evaluated before the end of the run; give telemetry.evaluate_every");
-  }
-}
-
 void CheckSharding(const proto::ShardingSpec& spec, const ShardingConfig& sharding, SpecErrors& errors) {
   const Strategy strategy = sharding.strategy;
   if (const absl::Status status = CheckCombination(strategy, sharding.accumulation); !status.ok()) {
@@ -51,13 +43,6 @@ void CheckSharding(const proto::ShardingSpec& spec, const ShardingConfig& shardi
     errors.AddRule({"sharding.shard_ranks", "sharding.ranks"},
                    absl::StrCat("groups of ", sharding.shard_ranks, " cannot divide ", Plural(sharding.ranks, "rank"),
                                 "; use a divisor of ranks, such as ", divisor));
-  }
-  if (strategy == Strategy::kFullShard) return;
-  const std::string only_full = absl::StrCat("only strategy FULL_SHARD gathers parameters for use, and this is ",
-                                             ToString(strategy), "; leave it out");
-  if (spec.has_prefetch()) errors.AddRule({"sharding.prefetch", "sharding.strategy"}, only_full);
-  if (spec.has_reshard_after_forward()) {
-    errors.AddRule({"sharding.reshard_after_forward", "sharding.strategy"}, only_full);
   }
 }
 
@@ -168,25 +153,7 @@ void CheckCheckpointing(const proto::ActivationCheckpointingSpec& spec, const Jo
   if (has_segments) CheckSegments(spec, config, layers, errors);
 }
 
-void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& optimizer, SpecErrors& errors) {
-  const OptimizerEntry& entry = EntryOf(optimizer.kind);
-  const struct {
-    const char* field;
-    bool given;
-  } fields[] = {
-      {"beta1", spec.has_beta1()},       {"beta2", spec.has_beta2()},
-      {"epsilon", spec.has_epsilon()},   {"momentum", spec.has_momentum()},
-      {"nesterov", spec.has_nesterov()}, {"moments", spec.moments() != proto::OptimizerSpec::MOMENTS_UNSPECIFIED}};
-  for (const auto& [field, given] : fields) {
-    if (!given || entry.Reads(field)) continue;
-    std::vector<std::string> readers;
-    for (const OptimizerEntry& other : Optimizers()) {
-      if (other.Reads(field)) readers.emplace_back(other.name);
-    }
-    errors.AddRule({absl::StrCat("optimizer.", field), "optimizer.rule"},
-                   absl::StrCat("rule ", entry.name, " does not read it; choose ", absl::StrJoin(readers, " or "),
-                                ", or leave it out"));
-  }
+void CheckOptimizer(const OptimizerConfig& optimizer, SpecErrors& errors) {
   if (optimizer.nesterov && optimizer.momentum == 0) {
     errors.AddRule(
         {"optimizer.nesterov", "optimizer.momentum"},
@@ -215,10 +182,6 @@ void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& opt
     errors.AddRule({"optimizer.scaling", "optimizer.base_batch"},
                    "scales by global_batch / base_batch; give base_batch, the sequences per step that learning_rate "
                    "is for");
-  }
-  if (!scales && optimizer.base_batch > 0) {
-    errors.AddRule({"optimizer.base_batch", "optimizer.scaling"},
-                   "only scaling LINEAR or SQUARE_ROOT reads it; choose one, or leave it out");
   }
 }
 
@@ -270,14 +233,6 @@ void CheckLearningRate(const proto::LearningRateSpec& spec, const Job& job, Spec
                        NumberText(lr_schedule.decay_fraction), " of the run; shorten one of them"));
     }
   }
-  if (spec.has_final_fraction() && lr_schedule.shape == LearningRateShape::kConstant) {
-    errors.AddRule({"lr_schedule.final_fraction", "lr_schedule.shape"},
-                   "shape CONSTANT stays at the peak; leave it out");
-  }
-  if (spec.has_decay_fraction() && lr_schedule.shape != LearningRateShape::kWarmupStableDecay) {
-    errors.AddRule({"lr_schedule.decay_fraction", "lr_schedule.shape"},
-                   "only shape WARMUP_STABLE_DECAY reads it; choose that, or leave it out");
-  }
 }
 
 // Checks how ranks that share a GPU are joined.
@@ -309,36 +264,7 @@ void CheckSharedGpus(const RuntimeConfig& runtime, int64_t ranks, SpecErrors& er
 void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
   const proto::RuntimeSpec& given = spec.runtime();
   const RuntimeConfig& runtime = job.runtime;
-  if (given.cpu_products() != proto::RuntimeSpec::CPU_PRODUCTS_UNSPECIFIED) {
-    constexpr char kMessage[] = "only the FAST ops of device CPU read it; choose those, or leave it out";
-    if (runtime.device != DeviceType::kCpu) {
-      errors.AddRule({"runtime.cpu_products", "runtime.device"}, kMessage);
-    } else if (runtime.ops != OpsKind::kFast) {
-      errors.AddRule({"runtime.cpu_products", "runtime.ops"}, kMessage);
-    }
-  }
   if (runtime.device == DeviceType::kCpu) {
-    const struct {
-      const char* path;
-      bool given;
-    } cuda_only[] = {
-        {"precision.allow_tf32", spec.precision().allow_tf32()},
-        {"memory.offload[0]", spec.memory().offload_size() > 0},
-        {"memory.offload_state[0]", spec.memory().offload_state_size() > 0},
-        {"memory.host_budget_bytes", spec.memory().has_host_budget_bytes()},
-        {"runtime.ranks_per_device", given.has_ranks_per_device()},
-        {"runtime.collectives", given.collectives() != proto::RuntimeSpec::COLLECTIVES_UNSPECIFIED},
-        {"runtime.tuning_table", !given.tuning_table().empty()},
-        {"runtime.graphs", given.graphs()},
-        {"runtime.cudnn_attention", given.has_cudnn_attention()},
-        {"runtime.deterministic_attention", given.has_deterministic_attention()},
-        {"runtime.attention_workspace_bytes", given.has_attention_workspace_bytes()},
-        {"runtime.nccl_windows", given.nccl_windows()},
-        {"runtime.nccl_shares_gpus", given.nccl_shares_gpus()},
-    };
-    for (const auto& [path, is_given] : cuda_only) {
-      if (is_given) errors.AddRule({path, "runtime.device"}, "only device CUDA reads it; choose that, or leave it out");
-    }
     if (job.optimizer.device == UpdateDevice::kHost) {
       errors.AddRule({"optimizer.device", "runtime.device"},
                      "on device CPU the state is in host memory and the update runs there already; use SAME, or device "
@@ -384,15 +310,15 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
 
 void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckName(job.name, *errors);
+  CheckConditions(spec, SpecOf(job), errors);
   CheckModelRules(spec.model(), job.model, job.batch.sequence_length, errors);
   CheckDataRules(job, errors);
-  CheckEvaluations(job, *errors);
   CheckSharding(spec.sharding(), job.sharding, *errors);
   CheckPrecision(spec, job.precision, *errors);
   CheckGradientShards(job, *errors);
   CheckOffloadedState(job, *errors);
   CheckCheckpointing(spec.activation_checkpointing(), job, *errors);
-  CheckOptimizer(spec.optimizer(), job.optimizer, *errors);
+  CheckOptimizer(job.optimizer, *errors);
   CheckFrozen(spec, job.optimizer, *errors);
   CheckLearningRate(spec.lr_schedule(), job, *errors);
   CheckRuntime(spec, job, *errors);

@@ -7,8 +7,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/config/fields.h"
 #include "engine/config/names.h"
-#include "engine/config/ranges.h"
 #include "engine/text/quote.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -169,13 +169,13 @@ class TextChecker : google::protobuf::io::ErrorCollector {
     const std::string found = absl::StrCat(negative ? "-" : "", token.text);
     tokenizer_.Next();
     while (token.type == Tokenizer::TYPE_STRING && AtType(Tokenizer::TYPE_STRING)) tokenizer_.Next();
-    const std::string wrong = ValueError(field, token, negative, found, path);
+    const std::string wrong = ValueError(field, token, negative, found);
     if (!wrong.empty()) errors_.AddAt(place, path, wrong);
   }
 
   // Returns what is wrong with a value, or "" if nothing is.
   std::string ValueError(const FieldDescriptor& field, const Tokenizer::Token& token, bool negative,
-                         const std::string& found, const std::string& path) {
+                         const std::string& found) {
     const bool is_integer = token.type == Tokenizer::TYPE_INTEGER;
     const bool is_name = token.type == Tokenizer::TYPE_IDENTIFIER && !negative;
     switch (field.cpp_type()) {
@@ -191,7 +191,7 @@ class TextChecker : google::protobuf::io::ErrorCollector {
       case FieldDescriptor::CPPTYPE_DOUBLE:
         if (token.type == Tokenizer::TYPE_FLOAT || IsNonFinite(token)) return "";
         if (is_integer && IsDecimal(token.text)) return "";
-        return absl::StrCat("found ", Quoted(found), "; expected a number, ", RangeText(path));
+        return absl::StrCat("found ", Quoted(found), "; expected a number, ", RangeText(field));
       default: {
         const bool is_signed = field.cpp_type() == FieldDescriptor::CPPTYPE_INT64;
         const uint64_t max = is_signed ? std::numeric_limits<int64_t>::max() : std::numeric_limits<uint64_t>::max();
@@ -200,7 +200,7 @@ class TextChecker : google::protobuf::io::ErrorCollector {
             Tokenizer::ParseInteger(token.text, max, &value)) {
           return "";
         }
-        return absl::StrCat("found ", Quoted(found), "; expected a whole number, ", RangeText(path));
+        return absl::StrCat("found ", Quoted(found), "; expected a whole number, ", RangeText(field));
       }
     }
   }

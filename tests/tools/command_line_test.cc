@@ -113,5 +113,19 @@ TEST(CommandLineTest, HelpNamesEveryFlagItsDefaultAndWins) {
   EXPECT_THAT(help, HasSubstr("\nExit codes: 0.\n"));
 }
 
+TEST(CommandLineTest, HelpExplainsATopic) {
+  const auto explain = [](absl::string_view topic) -> absl::StatusOr<std::string> {
+    if (topic != "tea") return absl::InvalidArgumentError("no such topic");
+    return std::string("Leaves in water.\n");
+  };
+  Values v;
+  CommandLine topic = v.Line(), flags = v.Line(), wrong = v.Line();
+  ASSERT_TRUE(topic.Topics("Explains drinks.", explain).Parse({"--help=tea"}).ok());
+  EXPECT_EQ(topic.HelpText(), "Leaves in water.\n");
+  ASSERT_TRUE(flags.Topics("Explains drinks.", explain).Parse({"--help"}).ok());
+  EXPECT_THAT(flags.HelpText(), HasSubstr("  --help=TOPIC                Explains drinks.\n"));
+  EXPECT_EQ(wrong.Topics("Explains drinks.", explain).Parse({"--help=ink"}).message(), "--help=no such topic");
+}
+
 }  // namespace
 }  // namespace shale

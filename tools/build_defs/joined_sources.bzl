@@ -14,7 +14,9 @@ def _joined_sources_impl(ctx):
         # As many sources in each unit, give or take one.
         begin, end = len(sources) * unit // units, len(sources) * (unit + 1) // units
         output = ctx.actions.declare_file("%s/%s_%d_of_%d.cc" % (ctx.label.name, ctx.attr.unit, unit + 1, units))
-        lines = ["#include \"%s/%s\"\n" % (s.owner.package, s.owner.name) for s in sources[begin:end]]
+        # The owner of a generated source is the rule that generates it.
+        names = [(s.owner.package, s.owner.name if s.is_source else s.basename) for s in sources[begin:end]]
+        lines = ["#include \"%s/%s\"\n" % name for name in names]
         ctx.actions.write(output, "".join(lines))
         outputs.append(output)
     return [DefaultInfo(files = depset(outputs))]

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
+#include "engine/config/fields.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
 #include "proto/job.pb.h"
@@ -45,35 +46,39 @@ std::string RangeError(const std::string& path, const std::string& value) {
   const std::string error = ParseError(is_mlp ? kMlpJob : kDecoderJob, {path + "=" + value});
   const std::string expected = absl::StrCat("--set: ", path, ": found ");
   const size_t at = error.find(expected);
-  const size_t allowed = error.find("allowed: " + RangeText(path));
+  const size_t allowed = error.find("allowed: " + RangeText(*FindField(path)));
   return at == std::string::npos || allowed == std::string::npos ? "" : error.substr(at);
 }
 
 TEST(Ranges, EveryNumberHasOne) {
   ASSERT_GE(Numbers().size(), 50);
   for (const Number& number : Numbers()) {
-    const bool is_int = number.type == FieldDescriptor::CPPTYPE_INT64;
-    EXPECT_EQ(FindIntRange(number.path) != nullptr, is_int) << number.path;
-    EXPECT_EQ(FindRealRange(number.path) != nullptr, !is_int) << number.path;
+    const proto::FieldFacts& facts = FactsOf(*FindField(number.path));
+    EXPECT_TRUE(facts.has_min() && facts.has_max()) << number.path;
+    EXPECT_LT(facts.min(), facts.max()) << number.path;
+    if (number.type != FieldDescriptor::CPPTYPE_INT64) continue;
+    EXPECT_EQ(facts.min(), static_cast<double>(static_cast<int64_t>(facts.min()))) << number.path;
+    EXPECT_EQ(facts.max(), static_cast<double>(static_cast<int64_t>(facts.max()))) << number.path;
   }
 }
 
 TEST(Ranges, EndsAreInsideAndWhatFollowsThemOutside) {
   for (const Number& number : Numbers()) {
     SCOPED_TRACE(number.path);
-    if (const IntRange* range = FindIntRange(number.path)) {
-      EXPECT_EQ(RangeError(number.path, absl::StrCat(range->min)), "");
-      EXPECT_EQ(RangeError(number.path, absl::StrCat(range->max)), "");
-      EXPECT_NE(RangeError(number.path, absl::StrCat(range->min - 1)), "");
-      EXPECT_NE(RangeError(number.path, absl::StrCat(range->max + 1)), "");
+    const proto::FieldFacts& facts = FactsOf(*FindField(number.path));
+    if (number.type == FieldDescriptor::CPPTYPE_INT64) {
+      const int64_t min = static_cast<int64_t>(facts.min()), max = static_cast<int64_t>(facts.max());
+      EXPECT_EQ(RangeError(number.path, absl::StrCat(min)), "");
+      EXPECT_EQ(RangeError(number.path, absl::StrCat(max)), "");
+      EXPECT_NE(RangeError(number.path, absl::StrCat(min - 1)), "");
+      EXPECT_NE(RangeError(number.path, absl::StrCat(max + 1)), "");
       EXPECT_NE(RangeError(number.path, "9223372036854775807"), "");
       EXPECT_NE(RangeError(number.path, "-9223372036854775807"), "");
     } else {
-      const RealRange* range_of_reals = FindRealRange(number.path);
-      EXPECT_EQ(RangeError(number.path, NumberText(range_of_reals->min)), "");
-      EXPECT_EQ(RangeError(number.path, NumberText(range_of_reals->max)), "");
-      EXPECT_NE(RangeError(number.path, NumberText(std::nextafter(range_of_reals->min, -1e300))), "");
-      EXPECT_NE(RangeError(number.path, NumberText(std::nextafter(range_of_reals->max, 1e300))), "");
+      EXPECT_EQ(RangeError(number.path, NumberText(facts.min())), "");
+      EXPECT_EQ(RangeError(number.path, NumberText(facts.max())), "");
+      EXPECT_NE(RangeError(number.path, NumberText(std::nextafter(facts.min(), -1e300))), "");
+      EXPECT_NE(RangeError(number.path, NumberText(std::nextafter(facts.max(), 1e300))), "");
     }
   }
 }
@@ -97,8 +102,9 @@ TEST(Ranges, RequiredNumbersAreAskedFor) {
   const std::string message = ParseError("model { decoder { } }");
   for (const char* path : {"model.decoder.width", "model.decoder.layers", "model.decoder.heads", "batch.global_batch",
                            "batch.sequence_length"}) {
-    EXPECT_NE(message.find(absl::StrCat(path, ": missing, and there is no default; allowed: ", RangeText(path))),
-              std::string::npos)
+    EXPECT_NE(
+        message.find(absl::StrCat(path, ": missing, and there is no default; allowed: ", RangeText(*FindField(path)))),
+        std::string::npos)
         << path;
   }
 }

@@ -114,30 +114,6 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: optimizer.moments: rule ADAMW_8BIT does not read it; choose ADAMW or SGD or LION, or leave it "
              "out"}));
 
-TEST(LeanState, IsAPresetThatExplicitPartsOverrule) {
-  const auto parsed = [](std::vector<std::string> overrides) {
-    overrides.push_back("precision.compute=BF16");
-    absl::StatusOr<Job> job = ParseJobText(kDecoderJob, "job.textproto", overrides);
-    EXPECT_TRUE(job.ok()) << job.status();
-    return job.ok() ? *job : Job();
-  };
-  const Job full = parsed({"optimizer.state=FULL"}), lean = parsed({"optimizer.state=LEAN"});
-  EXPECT_EQ(full, parsed({}));
-  EXPECT_EQ(full.precision.master, MasterWeights::kFloat32);
-  EXPECT_EQ(full.optimizer.moments, Moments::kFloat32);
-  EXPECT_EQ(lean.precision.master, MasterWeights::kNone);
-  EXPECT_EQ(lean.optimizer.moments, Moments::kBFloat16);
-  const Job with_split = parsed({"optimizer.state=LEAN", "precision.master=SPLIT"});
-  EXPECT_EQ(with_split.precision.master, MasterWeights::kSplit);
-  EXPECT_EQ(with_split.optimizer.moments, Moments::kBFloat16);
-  const Job with_moments = parsed({"optimizer.state=LEAN", "optimizer.moments=FP32"});
-  EXPECT_EQ(with_moments.precision.master, MasterWeights::kNone);
-  EXPECT_EQ(with_moments.optimizer.moments, Moments::kFloat32);
-  const Job quantized = parsed({"optimizer.state=LEAN", "optimizer.rule=ADAMW_8BIT"});
-  EXPECT_EQ(quantized.precision.master, MasterWeights::kNone);
-  EXPECT_EQ(quantized.optimizer.moments, Moments::kFloat32);
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Memory, Rules,
     ::testing::Values(

@@ -12,7 +12,7 @@
 #include "engine/api/job.h"
 #include "engine/api/plan.h"
 #include "engine/backends/attention_options.h"
-#include "engine/config/ranges.h"
+#include "engine/config/fields.h"
 #include "engine/planner/summary.h"
 #include "engine/text/numbers.h"
 #include "gtest/gtest.h"
@@ -255,7 +255,7 @@ TEST(LargeJobs, AttentionHasTheWorkspaceOfItsJob) {
 
 TEST(LargeJobs, TheSettingOfTheWorkspaceIsThatOfTheKernels) {
   EXPECT_EQ(AttentionOptionsOf(Job()).workspace_bytes, cuda::CudnnAttentionOptions().workspace_bytes);
-  EXPECT_EQ(FindIntRange("runtime.attention_workspace_bytes")->max, cuda::kLargestWorkspaceBytes);
+  EXPECT_EQ(FactsOf(*FindField("runtime.attention_workspace_bytes")).max(), cuda::kLargestWorkspaceBytes);
 }
 
 TEST(LargeJobs, Llama3Of405BOn512Gpus) {
