@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

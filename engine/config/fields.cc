@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <limits>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

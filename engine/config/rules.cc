@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "engine/config/conditions.h"
 #include "engine/config/fields.h"
 #include "engine/config/job_from_spec.h"
