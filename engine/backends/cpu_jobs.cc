@@ -1,7 +1,7 @@
 // Jobs with runtime.device CPU.
 #include "engine/backends/device_kind.h"
 #include "engine/runtime/cpu_backend.h"
-#include "engine/runtime/hardware_threads.h"
+#include "kernels/hardware_threads.h"
 
 namespace shale {
 namespace {

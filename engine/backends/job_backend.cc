@@ -2,9 +2,9 @@
 #include "absl/status/status.h"
 #include "engine/api/backend.h"
 #include "engine/backends/device_kind.h"
-#include "engine/runtime/hardware_threads.h"
 #include "kernels/check.h"
 #include "kernels/cpu/instruction_set.h"
+#include "kernels/hardware_threads.h"
 #ifdef SHALE_WITH_CPU
 #include "engine/backends/cpu_products_choice.h"
 #endif

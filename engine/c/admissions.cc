@@ -22,8 +22,8 @@
 #include "engine/c/model.h"
 #include "engine/c/shale.h"
 #include "engine/c/stops.h"
-#include "engine/runtime/hardware_threads.h"
 #include "kernels/check.h"
+#include "kernels/hardware_threads.h"
 
 namespace shale::c {
 namespace {

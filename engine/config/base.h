@@ -4,7 +4,7 @@
 #include <variant>
 
 #include "engine/config/job.h"
-#include "engine/runtime/hardware_threads.h"
+#include "kernels/hardware_threads.h"
 
 namespace shale {
 

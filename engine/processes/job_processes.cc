@@ -21,8 +21,8 @@
 #include "engine/io/file.h"
 #include "engine/io/json_lines.h"
 #include "engine/launch/world.h"
-#include "engine/runtime/hardware_threads.h"
 #include "kernels/check.h"
+#include "kernels/hardware_threads.h"
 
 namespace shale {
 namespace {

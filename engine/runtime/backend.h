@@ -13,9 +13,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "engine/memory/machine.h"
-#include "engine/runtime/hardware_threads.h"
 #include "kernels/device/device.h"
 #include "kernels/dtype.h"
+#include "kernels/hardware_threads.h"
 #include "kernels/op_backend.h"
 #include "sharding/comm/communicator.h"
 

@@ -4,8 +4,8 @@
 #include "absl/status/statusor.h"
 #include "engine/api/backend.h"
 #include "engine/planner/job_plan.h"
-#include "engine/runtime/hardware_threads.h"
 #include "gtest/gtest.h"
+#include "kernels/hardware_threads.h"
 #include "tests/engine/planner/planner_jobs.h"
 
 namespace shale {

@@ -3,10 +3,10 @@
 #include <vector>
 
 #include "engine/config/job.h"
-#include "engine/runtime/hardware_threads.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/hardware_threads.h"
 
 namespace shale::testing {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/backend.h"
 #include "engine/api/job.h"
-#include "engine/runtime/hardware_threads.h"
+#include "kernels/hardware_threads.h"
 #include "tests/engine/data/llmc_bytes.h"
 #include "tests/engine/io/process_resources.h"
 
