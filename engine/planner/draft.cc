@@ -198,7 +198,7 @@ absl::StatusOr<Draft> Drafter::CompileAccumulation(const Draft& wanted, Accumula
   return draft;
 }
 
-absl::StatusOr<Draft> Drafter::CompileJob(Job job) {
+absl::StatusOr<Draft> Drafter::CompileJob(const Job& job) {
   if (job.sharding.ranks > machine_.most_ranks) {
     return absl::InvalidArgumentError(absl::StrCat("sharding.ranks: found ", job.sharding.ranks,
                                                    "; the machine has room for at most ", machine_.most_ranks));
@@ -221,15 +221,14 @@ absl::StatusOr<Draft> Drafter::CompileJob(Job job) {
   }
   if (!best) return candidates.front().status;
   best->candidates = std::move(candidates);
-  best->job = std::move(job);
   return *std::move(best);
 }
 
 absl::StatusOr<Draft> Drafter::Compile(const std::vector<Override>& overrides) {
   const auto compile = [&]() -> absl::StatusOr<Draft> {
     SHALE_RETURN_IF_ERROR(limits_.Check());
-    SHALE_ASSIGN_OR_RETURN(Job job, With(overrides));
-    return CompileJob(std::move(job));
+    SHALE_ASSIGN_OR_RETURN(const Job job, With(overrides));
+    return CompileJob(job);
   };
   absl::StatusOr<Draft> draft = compile();
   stopped_ = stopped_ || !limits_.Check().ok();

@@ -53,7 +53,6 @@ bool PacksOnce(const StepProgram& program);
 absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_budget);
 
 struct Draft {
-  Job job;
   std::shared_ptr<JobGraphs> graphs;  // Drafts of one Drafter may share them.
   StepOptions options;                // `accumulation` and `packs_once` are decided.
   PlannedStep train, evaluate;        // Evaluation and generation run one micro-batch.
@@ -94,7 +93,7 @@ class Drafter {
   bool stopped() const { return stopped_; }
 
  private:
-  absl::StatusOr<Draft> CompileJob(Job job);
+  absl::StatusOr<Draft> CompileJob(const Job& job);
   absl::StatusOr<std::shared_ptr<JobGraphs>> GraphsOf(const Job& job);
   absl::StatusOr<Draft> CompileAccumulation(const Draft& wanted, Accumulation accumulation, const Ops& ops);
 

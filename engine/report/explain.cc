@@ -1,5 +1,6 @@
 #include "engine/report/explain.h"
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <utility>
@@ -36,10 +37,10 @@ std::string CompareTable(const Explained& x, std::vector<std::string> headings, 
     if (other.ok()) {
       const Draft& draft = row.is_own ? x.own : *other;
       line = cells(draft);
-      line.insert(line.begin(), row.name);
+      line.insert(line.begin(), row.name.begin(), row.name.end());
       line.push_back(row.is_own ? "this job" : draft.fits ? "" : "does not fit");
     } else {
-      line.front() = row.name;
+      std::copy(row.name.begin(), row.name.end(), line.begin());
       line.back() = row.impossible;
     }
     table.push_back(std::move(line));
@@ -56,8 +57,8 @@ std::string ExplainOtherOptions(const Explained& x) {
     for (Settings& settings : option.settings(query)) {
       if (!x.drafter.With(settings).ok()) continue;  // The job rules it out.
       const auto text = [](std::string* out, const Override& setting) { out->append(setting.text()); };
-      rows.push_back({.name = absl::StrJoin(settings, ", ", text), .overrides = std::move(settings)});
-      if (!option.caveat.empty()) caveats.push_back(absl::StrCat(rows.back().name, ": ", option.caveat, "."));
+      rows.push_back({.name = {absl::StrJoin(settings, ", ", text)}, .overrides = std::move(settings)});
+      if (!option.caveat.empty()) caveats.push_back(absl::StrCat(rows.back().name.front(), ": ", option.caveat, "."));
     }
   }
   if (rows.empty()) return "";

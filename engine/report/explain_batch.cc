@@ -55,12 +55,12 @@ std::string ExplainOnePiece(const Explained& x) {
   const int64_t of_rank = CeilDivide(job.batch.global_batch, job.sharding.ranks);
   if (of_rank == 1) return "";
   const int64_t other = x.plan.options.micro_batches > 1 ? of_rank : 1;
-  const std::string other_k = absl::StrCat("K = ", WithCommas(CeilDivide(of_rank, other)));
-  const std::vector<ComparedRow> rows = {
-      {.name = absl::StrCat("K = ", WithCommas(x.plan.options.micro_batches)), .is_own = true},
-      {.name = other_k,
-       .overrides = {{"batch.micro_batch", absl::StrCat(other)}},
-       .is_own = other == job.batch.micro_batch}};
+  const auto row = [&](int64_t micro_batch) -> ComparedRow {
+    return {.name = {absl::StrCat("K = ", WithCommas(CeilDivide(of_rank, micro_batch))), WithCommas(micro_batch)},
+            .overrides = {{"batch.micro_batch", absl::StrCat(micro_batch)}},
+            .is_own = micro_batch == job.batch.micro_batch};
+  };
+  const std::vector<ComparedRow> rows = {row(job.batch.micro_batch), row(other)};
   return absl::StrCat("What the same global batch needs in one piece\n",
                       Paragraph(absl::StrCat("A rank has ", Plural(of_rank, "sequence"),
                                              " in a step, in one micro-batch or in K of them. Activations are those "
@@ -68,8 +68,7 @@ std::string ExplainOnePiece(const Explained& x) {
                                              "at the moment when they are most.")),
                       CompareTable(x, {"", "micro_batch", "activations", "needs", "against this job", ""}, rows,
                                    [&](const Draft& draft) -> std::vector<std::string> {
-                                     return {WithCommas(draft.job.batch.micro_batch),
-                                             FormatBytes(MeasureActivations(draft.train.step.program)),
+                                     return {FormatBytes(MeasureActivations(draft.train.step.program)),
                                              Needs(draft.cost),
                                              Difference(draft.cost.arena_bytes, x.own.cost.arena_bytes)};
                                    }),

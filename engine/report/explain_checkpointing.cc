@@ -71,8 +71,8 @@ std::string ExplainCheckpointing(const Explained& x) {
   const ActivationOptions& activations = x.plan.options.activations;
   std::vector<ComparedRow> rows;
   for (const Kind& kind : KindsOf(activations, Layers(x.job.model))) {
-    rows.push_back({.name = absl::StrCat(ToString(kind.preset), kind.segment_blocks > 1 ? ", segments of " : "",
-                                         kind.segment_blocks > 1 ? WithCommas(kind.segment_blocks) : ""),
+    rows.push_back({.name = {absl::StrCat(ToString(kind.preset), kind.segment_blocks > 1 ? ", segments of " : "",
+                                          kind.segment_blocks > 1 ? WithCommas(kind.segment_blocks) : "")},
                     .overrides = KindSettings(kind),
                     .is_own = kind == Kind{activations.preset, activations.segment_blocks}});
   }
@@ -117,7 +117,7 @@ std::string ExplainOffload(const Explained& x) {
   std::vector<ComparedRow> rows;
   for (CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kCheap,
                                      CheckpointingPreset::kSublayers, CheckpointingPreset::kBlock}) {
-    rows.push_back({.name = std::string(ToString(preset)),
+    rows.push_back({.name = {std::string(ToString(preset))},
                     .overrides = PresetSettings(preset, activations.segment_blocks > 1),
                     .is_own = preset == activations.preset && offloads_all});
     rows.back().overrides.push_back({"memory.offload", "[*]"});
@@ -143,7 +143,7 @@ std::string ExplainStateOffload(const Explained& x) {
   std::vector<ComparedRow> rows;
   const auto add = [&](const std::string& name, const StateOffload& parts, UpdateDevice device) {
     const std::string list = parts.any() ? absl::StrCat("[", ToString(parts), "]") : "[]";
-    rows.push_back({.name = name.empty() ? ToString(parts) : name,
+    rows.push_back({.name = {name.empty() ? ToString(parts) : name},
                     .overrides = {{"memory.offload_state", list},
                                   {"optimizer.device", device == UpdateDevice::kHost ? "HOST" : "SAME"}},
                     .is_own = parts == own.offload_state && device == own.update_device});

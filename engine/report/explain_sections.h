@@ -26,7 +26,7 @@ struct Explained {
 
 // A row of a table that compares the job with others.
 struct ComparedRow {
-  std::string name;
+  std::vector<std::string> name;  // Its first cells.
   std::vector<Override> overrides;
   bool is_own = false;                   // The job itself.
   std::string impossible = "too large";  // What is said if the job cannot be planned with the overrides.

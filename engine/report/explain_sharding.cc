@@ -42,7 +42,7 @@ std::vector<std::pair<Strategy, Mesh>> StrategiesAndMeshes(const StepOptions& op
 ComparedRow RowOf(const Explained& x, std::string name, Strategy strategy, const Mesh& mesh,
                   Accumulation accumulation) {
   const StepOptions& own = x.plan.options;
-  ComparedRow row{.name = std::move(name),
+  ComparedRow row{.name = {std::move(name)},
                   .overrides = {{"sharding.strategy", std::string(ToString(strategy))},
                                 {"sharding.accumulation", std::string(ToString(accumulation))},
                                 {"sharding.shard_ranks", mesh.replicate > 1 ? absl::StrCat(mesh.shard) : ""}}};
@@ -54,7 +54,7 @@ ComparedRow RowOf(const Explained& x, std::string name, Strategy strategy, const
     row.overrides.push_back({"memory.offload_state", parts.any() ? absl::StrCat("[", ToString(parts), "]") : ""});
   }
   if (own.gradient_shards != DType::kFloat32 && !CheckGradientShards(strategy, accumulation, mesh).ok()) {
-    absl::StrAppend(&row.name, ", gradient_shards FP32");
+    absl::StrAppend(&row.name.front(), ", gradient_shards FP32");
     row.overrides.push_back({"precision.gradient_shards", "FP32"});
   }
   return row;
