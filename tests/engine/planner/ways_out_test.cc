@@ -10,7 +10,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/substitute.h"
 #include "engine/api/job.h"
-#include "engine/planner/draft.h"
 #include "engine/planner/options.h"
 #include "engine/text/numbers.h"
 #include "gtest/gtest.h"
