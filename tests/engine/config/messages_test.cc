@@ -5,6 +5,7 @@
 
 #include "engine/api/job.h"
 #include "gtest/gtest.h"
+#include "proto/job.pb.h"
 #include "tests/engine/config/specs.h"
 
 namespace shale {
@@ -37,14 +38,13 @@ INSTANTIATE_TEST_SUITE_P(
              "job.textproto:2:10: batch.globel_batch: no such field; allowed: global_batch, micro_batch, "
              "sequence_length; did you mean global_batch?"},
         Case{"checkpoint { learning_rate: 3 }",
-             "job.textproto:1:14: checkpoint.learning_rate: no such field; allowed: every_steps, keep_last, "
-             "keep_every, asynchronous, on_failure, keep_best, patience; did you mean "
-             "optimizer.learning_rate?"},
+             "job.textproto:1:14: checkpoint.learning_rate: no such field; allowed: " +
+                 FieldNames(*proto::CheckpointSpec::descriptor()) + "; did you mean optimizer.learning_rate?"},
         Case{"bogus { a { b: [1, 2] } c: -1 } lr_schedule { shap: LINEAR }",
              "job.textproto:1:1: bogus: no such field; allowed: name, model, data, batch, sharding, precision, memory, "
              "activation_checkpointing, optimizer, lr_schedule, checkpoint, telemetry, runtime\n"
-             "job.textproto:1:47: lr_schedule.shap: no such field; allowed: shape, steps, epochs, warmup_steps, "
-             "warmup_samples, warmup_tokens, final_fraction, decay_fraction; did you mean shape?"}));
+             "job.textproto:1:47: lr_schedule.shap: no such field; allowed: " +
+                 FieldNames(*proto::LearningRateSpec::descriptor()) + "; did you mean shape?"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Values, Messages,

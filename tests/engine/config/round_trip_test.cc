@@ -260,10 +260,8 @@ TEST(ModelText, IsABareModel) {
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ(*model, Parse(kDecoderJob).model);
   EXPECT_EQ(ErrorOf(ParseModelText("decoder { width: 64 layers: 4 heds: 4 }", 32, "tiny.textproto").status()),
-            "tiny.textproto:1:31: model.decoder.heds: no such field; allowed: family, vocabulary, width, layers, "
-            "heads, kv_heads, head_width, hidden, max_positions, rope_theta, rope_scaling, norm_epsilon, tied_head, "
-            "qkv_bias, linear_bias, qk_norm, parallel_block, parallel_norms, attention_window, init_std, norm, "
-            "position, activation; did you mean heads?");
+            "tiny.textproto:1:31: model.decoder.heds: no such field; allowed: " +
+                FieldNames(*proto::DecoderSpec::descriptor()) + "; did you mean heads?");
   EXPECT_EQ(ErrorOf(ParseModelText("mlp { embedding: 1 hidden: 0 }", 32).status()),
             "model:1:20: model.mlp.hidden: found 0; allowed: 1 to 67108864");
   EXPECT_EQ(ErrorOf(ParseModelText("", 32).status()),

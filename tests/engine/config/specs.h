@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/api/job.h"
+#include "google/protobuf/descriptor.h"
 
 namespace shale {
 
@@ -73,6 +74,13 @@ runtime {
   ranks_per_device: 4 collectives: IN_PROCESS tuning_table: "/tuning" graphs: false cudnn_attention: false
 }
 )";
+
+// Returns the names of the fields of a message, as errors list them, so that no test changes with a new field.
+inline std::string FieldNames(const google::protobuf::Descriptor& type) {
+  std::string names;
+  for (int i = 0; i < type.field_count(); ++i) names += (i > 0 ? ", " : "") + type.field(i)->name();
+  return names;
+}
 
 inline std::string ErrorOf(const absl::Status& status) { return std::string(status.message()); }
 
