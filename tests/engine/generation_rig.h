@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "engine/api/plan.h"
 #include "engine/config/job.h"
 #include "engine/generate/sequences.h"
 #include "engine/planner/job_plan.h"

@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "engine/api/backend.h"
+#include "engine/api/plan.h"
 #include "engine/checkpoint/staging.h"
 #include "engine/generate/sequences.h"
 #include "engine/hugging_face/config.h"
