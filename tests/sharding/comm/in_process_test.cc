@@ -9,6 +9,7 @@
 #include "kernels/device/cpu/copy_bytes.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "tests/sharding/comm/communicator_conformance.h"
+#include "tests/sharding/comm/run_ranks.h"
 
 namespace shale {
 namespace {
@@ -30,20 +31,6 @@ INSTANTIATE_TEST_SUITE_P(
                       CommunicatorCase{"Synchronous", [] { return CreateCpuDevice({.synchronous = true}); },
                                        [](int size, Device&) { return Create(size); }}),
     CaseName);
-
-// Runs `enqueue` on every rank, each with a stream. Returns the error of `enqueue`, or else the status of the stream,
-// by rank.
-std::vector<absl::Status> RunRanks(int ranks, const std::function<absl::Status(int, Stream&)>& enqueue) {
-  CpuDevice device;
-  std::vector<absl::Status> statuses(ranks);
-  ForEachRank(ranks, [&](int rank) {
-    std::unique_ptr<Stream> stream = *device.CreateStream("comm");
-    absl::Status enqueued = enqueue(rank, *stream);
-    absl::Status ran = stream->Synchronize();
-    statuses[rank] = enqueued.ok() ? ran : enqueued;
-  });
-  return statuses;
-}
 
 TEST(InProcessGroupTest, SumsAreFormedInRankOrderInFloat32) {
   constexpr int kRanks = 6;

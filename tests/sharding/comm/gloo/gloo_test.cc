@@ -19,6 +19,7 @@
 #include "sharding/comm/in_process.h"
 #include "tests/sharding/comm/communicator_conformance.h"
 #include "tests/sharding/comm/folder_store.h"
+#include "tests/sharding/comm/run_ranks.h"
 
 namespace shale {
 namespace {
@@ -80,20 +81,6 @@ INSTANTIATE_TEST_SUITE_P(
         CommunicatorCase{"TwoProcessesSynchronous", [] { return CreateCpuDevice({.synchronous = true}); },
                          [](int size, Device&) { return Create(Blocks(size, 2)); }}),
     CaseName);
-
-// Runs `enqueue` on every rank, each with a stream. Returns the error of `enqueue`, or else the status of the stream,
-// by rank.
-std::vector<absl::Status> RunRanks(int ranks, const std::function<absl::Status(int, Stream&)>& enqueue) {
-  CpuDevice device;
-  std::vector<absl::Status> statuses(ranks);
-  ForEachRank(ranks, [&](int rank) {
-    std::unique_ptr<Stream> stream = *device.CreateStream("comm");
-    absl::Status enqueued = enqueue(rank, *stream);
-    absl::Status ran = stream->Synchronize();
-    statuses[rank] = enqueued.ok() ? ran : enqueued;
-  });
-  return statuses;
-}
 
 // Sums of numbers of very different size, in sizes around those of messages, have the bits of an in-process group.
 TEST(GlooGroupTest, SumsHaveTheBitsOfAnInProcessGroup) {
