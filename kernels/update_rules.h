@@ -1,7 +1,7 @@
 // Update rules. A rule says how an optimizer turns gradients into new weights, and which states it keeps for them.
 //
 // A rule is a struct of its hyper-parameters that declares its states. One op, Update (kernels/ops/update.h), applies
-// any rule to a rank's shard of a flat group, and everything above (engine/optimizer, memory plan, checkpoints,
+// any rule to a rank's shard of a flat group, and everything above (engine/compile/optimizer, memory plan, checkpoints,
 // reports) loops over the declared states. A new rule is a struct here, with its place in UpdateRule and
 // SHALE_EACH_UPDATE_RULE, a file update_<rule> of kernels in reference/, cpu/ and cuda/, and a file of tests/kernels. A
 // rule has

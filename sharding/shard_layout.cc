@@ -74,7 +74,7 @@ absl::StatusOr<ShardLayout> ShardLayout::Create(absl::Span<const Entry> entries,
   return layout;
 }
 
-const ShardLayout::Placement* ShardLayout::Find(absl::string_view name) const {
+const ShardLayout::PlacedParameter* ShardLayout::Find(absl::string_view name) const {
   const auto it = index_by_name_.find(name);
   return it == index_by_name_.end() ? nullptr : &parameters_[it->second];
 }
@@ -93,7 +93,7 @@ std::vector<ShardLayout::Piece> ShardLayout::ParameterPieces(int shard, int part
   std::vector<Piece> pieces;
   if (range.begin == range.end) return pieces;
   auto it = std::partition_point(parameters_.begin(), parameters_.end(),
-                                 [&](const Placement& p) { return p.range().end <= range.begin; });
+                                 [&](const PlacedParameter& p) { return p.range().end <= range.begin; });
   for (; it != parameters_.end() && it->offset_elements < range.end; ++it) {
     const int64_t begin = std::max(range.begin, it->offset_elements);
     const int64_t end = std::min(range.end, it->range().end);
@@ -110,7 +110,7 @@ std::vector<ElementRange> ShardLayout::gaps() const {
   const auto skip_to = [&](int64_t next) {
     if (at < next) gaps.push_back({at, next});
   };
-  for (const Placement& p : parameters_) {
+  for (const PlacedParameter& p : parameters_) {
     skip_to(p.offset_elements);
     at = p.range().end;
   }
@@ -118,9 +118,9 @@ std::vector<ElementRange> ShardLayout::gaps() const {
   return gaps;
 }
 
-std::vector<ElementRange> ShardLayout::Ranges(absl::FunctionRef<bool(const Placement&)> wanted) const {
+std::vector<ElementRange> ShardLayout::Ranges(absl::FunctionRef<bool(const PlacedParameter&)> wanted) const {
   std::vector<ElementRange> ranges;
-  for (const Placement& p : parameters_) {
+  for (const PlacedParameter& p : parameters_) {
     if (!wanted(p)) continue;
     if (!ranges.empty() && ranges.back().end == p.offset_elements) {
       ranges.back().end = p.range().end;

@@ -37,7 +37,7 @@ class ShardLayout {
     std::vector<int64_t> shape;  // Empty for a scalar.
   };
 
-  struct Placement {
+  struct PlacedParameter {
     std::string name;
     std::vector<int64_t> shape;
     int64_t offset_elements = 0;  // Offset in the group.
@@ -60,9 +60,9 @@ class ShardLayout {
   static absl::StatusOr<ShardLayout> Create(absl::Span<const Entry> entries, int shards, int64_t block = 1);
 
   int shards() const { return shards_; }
-  const std::vector<Placement>& parameters() const { return parameters_; }
+  const std::vector<PlacedParameter>& parameters() const { return parameters_; }
   // Returns the parameter of this name, or null if there is none. The pointer is valid as long as the layout.
-  const Placement* Find(absl::string_view name) const;
+  const PlacedParameter* Find(absl::string_view name) const;
 
   // Returns the end of the last parameter, which is the same for every number of shards; 0 without parameters.
   int64_t total_elements() const { return parameters_.empty() ? 0 : parameters_.back().range().end; }
@@ -82,7 +82,7 @@ class ShardLayout {
   // Returns the elements that belong to no parameter, including the padded tail, sorted.
   std::vector<ElementRange> gaps() const;
   // Returns the elements of the parameters that `wanted` accepts, sorted. Adjacent parameters become one range.
-  std::vector<ElementRange> Ranges(absl::FunctionRef<bool(const Placement&)> wanted) const;
+  std::vector<ElementRange> Ranges(absl::FunctionRef<bool(const PlacedParameter&)> wanted) const;
 
  private:
   ShardLayout() = default;
@@ -90,7 +90,7 @@ class ShardLayout {
   int shards_ = 1;
   int64_t alignment_ = kAlignment;
   int64_t shard_elements_ = 0;
-  std::vector<Placement> parameters_;  // In order of offset.
+  std::vector<PlacedParameter> parameters_;  // In order of offset.
   absl::flat_hash_map<std::string, int> index_by_name_;
 };
 

@@ -6,8 +6,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "engine/generate/generated_text.h"
-#include "engine/tokenize/chat_turn.h"
+#include "engine/run/generate/generated_text.h"
+#include "engine/text/chat/end_tokens.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "engine/tokenize/chat_template.h"
-#include "engine/tokenize/tokenizer.h"
+#include "engine/text/chat/chat_template.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 namespace shale {
 

@@ -14,8 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "engine/text/layout.h"
-#include "engine/text/quote.h"
+#include "engine/strings/messages.h"
+#include "engine/strings/printing.h"
 
 namespace shale {
 namespace {

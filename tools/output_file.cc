@@ -3,7 +3,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "engine/io/file.h"
+#include "engine/files/io/file.h"
 
 namespace shale {
 

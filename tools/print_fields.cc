@@ -3,6 +3,6 @@
 //   bazel run //tools:print_fields > tools/manual/fields.md
 #include <cstdio>
 
-#include "engine/config/field_help.h"
+#include "engine/plan/config/fields.h"
 
 int main() { std::fputs(shale::FieldsPage().c_str(), stdout); }

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/text/numbers.h"
-#include "engine/text/quote.h"
+#include "engine/strings/messages.h"
+#include "engine/strings/printing.h"
 
 namespace shale {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "engine/tokenize/text_progress.h"
+#include "engine/text/documents/prepared_text.h"
 
 namespace shale {
 

@@ -11,7 +11,7 @@
 #include "engine/api/backend.h"
 #include "engine/api/job.h"
 #include "engine/api/verify.h"
-#include "engine/text/numbers.h"
+#include "engine/strings/printing.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
 

@@ -10,9 +10,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/config/job.h"
-#include "engine/runtime/backend.h"
-#include "engine/runtime/host_share.h"
+#include "engine/plan/config/job.h"
+#include "engine/run/runtime/backend.h"
 #include "sharding/comm/store.h"
 
 namespace shale {
@@ -32,7 +31,7 @@ struct BackendPlace {
 };
 
 // Creates the backend of a job in one of its processes. On GPUs it joins the ranks of all processes by NCCL; on CPUs,
-// TrainerOptions::create_spanning_group does (engine/backends/gloo_groups.h). The store must outlive the backend.
+// TrainerOptions::create_spanning_group does (engine/run/backends/gloo_groups.h). The store must outlive the backend.
 // Returns what CreateBackend does, and InvalidArgument if the job's collectives join the ranks of one process only.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackendOfProcess(const Job& job, const BackendPlace& place);
 
@@ -50,8 +49,8 @@ absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads
 
 // Decides runtime.cpu_products if the job leaves it open and its device is the CPU: takes what an earlier call on such
 // a processor wrote to the user's cache folder ($XDG_CACHE_HOME/shale, or ~/.cache/shale), or measures for about 0.2
-// seconds (kernels/cpu/measure_products.h) and writes it there. A damaged file is measured again. If the result cannot
-// be written, takes DefaultCpuProducts() (kernels/cpu/cpu_ops.h): a choice that each run measures anew could change the
+// seconds (kernels/cpu/measure_matmuls.h) and writes it there. A damaged file is measured again. If the result cannot
+// be written, takes DefaultCpuMatMuls() (kernels/cpu/cpu_ops.h): a choice that each run measures anew could change the
 // bits from run to run. Returns a line for people, which is empty if the job computes no matmuls on the CPU.
 absl::StatusOr<std::string> DecideCpuProducts(Job& job);
 

@@ -13,11 +13,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/checkpoint/base_values.h"
-#include "engine/checkpoint/manifest.h"
-#include "engine/checkpoint/safetensors.h"
-#include "engine/checkpoint/shard_header.h"
-#include "engine/io/file.h"
+#include "engine/files/checkpoint/base_values.h"
+#include "engine/files/checkpoint/manifest.h"
+#include "engine/files/checkpoint/safetensors.h"
+#include "engine/files/checkpoint/shard_header.h"
+#include "engine/files/io/file.h"
 
 namespace shale {
 
@@ -61,7 +61,7 @@ class CheckpointReader {
   absl::StatusOr<absl::string_view> ReadChunk(int64_t rank, int64_t chunk, absl::Span<char> out) const;
 
   // Verifies every byte. Returns DataLoss that names the first 20 problems, and says how many more there are.
-  // VerifyCheckpoint in engine/checkpoint/verify.h also examines checkpoints that Open refuses.
+  // VerifyCheckpoint in engine/files/checkpoint/verify.h also examines checkpoints that Open refuses.
   absl::Status Verify(absl::Span<char> staging) const;
 
  private:
@@ -99,7 +99,7 @@ class CheckpointValues {
   }
 
  private:
-  struct Place {
+  struct StoredRange {
     ElementRange range;
     int64_t rank = 0;
     int64_t offset_bytes = 0;
@@ -111,7 +111,7 @@ class CheckpointValues {
     std::unique_ptr<char[]> bytes;
   };
   // Returns where the elements of a part of a parameter lie, sorted by range.
-  std::vector<Place>& Places(SavedPart part, int64_t parameter);
+  std::vector<StoredRange>& StoredRanges(SavedPart part, int64_t parameter);
   // Passes elements [begin, begin + elements) of a part of a parameter to `sink`, as they lie in the file. `at` counts
   // from `begin`.
   absl::Status ReadPart(SavedPart part, int64_t parameter, int64_t begin, int64_t elements,
@@ -125,9 +125,9 @@ class CheckpointValues {
 
   const CheckpointReader& reader_;
   const ReadBase base_;
-  std::optional<StoredBaseValues> of_base_;  // Of the parameter of the base that was read last.
-  const int64_t parts_;                      // Number of parts that a checkpoint with these states may have.
-  std::vector<std::vector<Place>> places_;   // By parameter, then by part.
+  std::optional<StoredBaseValues> of_base_;       // Of the parameter of the base that was read last.
+  const int64_t parts_;                           // Number of parts that a checkpoint with these states may have.
+  std::vector<std::vector<StoredRange>> stored_;  // By parameter, then by part.
   std::vector<Chunk> cache_;
   int64_t clock_ = 0;
 };

@@ -12,11 +12,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/api/checkpoint.h"
-#include "engine/checkpoint/base_values.h"
-#include "engine/checkpoint/safetensors.h"
-#include "engine/hugging_face/copied_files.h"
-#include "engine/model/adapter.h"
-#include "engine/model/config.h"
+#include "engine/compile/model/adapter.h"
+#include "engine/compile/model/config.h"
+#include "engine/files/checkpoint/base_values.h"
+#include "engine/files/checkpoint/safetensors.h"
+#include "engine/files/hugging_face/folder_files.h"
 
 namespace shale {
 

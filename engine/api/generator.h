@@ -21,13 +21,13 @@
 #include "engine/api/checkpoint.h"
 #include "engine/api/plan.h"
 #include "engine/api/sampler.h"
-#include "engine/config/job.h"
+#include "engine/plan/config/job.h"
 
 namespace shale {
 
 // Generates with a job's model on one rank, with all cores of the machine. The compiler of training steps compiles the
-// programs ([Note: generation] in engine/planner/generation.h), and the memory is planned like that of a step. Used by
-// one thread at a time.
+// programs ([Note: generation] in engine/plan/planner/generation.h), and the memory is planned like that of a step.
+// Used by one thread at a time.
 class Generator {
  public:
   // Takes the job and the weights from a checkpoint, which is not needed afterwards. `create_backend` must create a
@@ -40,8 +40,8 @@ class Generator {
                                                            const std::optional<CustomModel>& model = std::nullopt,
                                                            const GenerationSize& size = {},
                                                            const std::string& base_folder = "");
-  // Does the same with the newest intact checkpoint of a run folder (engine/train/run_folder.h), or with the best one.
-  // Returns NotFound if there is no such checkpoint, and DataLoss if all are damaged.
+  // Does the same with the newest intact checkpoint of a run folder (engine/run/train/run_folder.h), or with the best
+  // one. Returns NotFound if there is no such checkpoint, and DataLoss if all are damaged.
   static absl::StatusOr<std::unique_ptr<Generator>> FromRun(const std::string& run_folder,
                                                             const BackendFactory& create_backend,
                                                             const std::optional<CustomModel>& model = std::nullopt,

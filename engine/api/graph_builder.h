@@ -29,7 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/graph/graph.h"
+#include "engine/compile/graph/graph.h"
 
 namespace shale {
 
@@ -47,7 +47,7 @@ struct GraphOptions {
   bool position_ids = false;  // Sequences hold several documents ([Note: position ids] in kernels/ops/attention.h).
   Cache cache;                // Only with kLogits, and without position_ids.
   bool padding = false;       // Sequences may end in padding, which no other token may see.
-  // Name patterns (engine/text/pattern.h) of the parameters that train. Empty: all. See [Note: frozen parameters].
+  // Name patterns (engine/strings/pattern.h) of the parameters that train. Empty: all. See [Note: frozen parameters].
   std::vector<std::string> train_only;
   FrozenWeights frozen_weights = FrozenWeights::kAsComputed;  // How the others are stored.
 

@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/config/job.h"
-#include "engine/data/token_source.h"
+#include "engine/files/data/token_source.h"
+#include "engine/plan/config/job.h"
 
 namespace shale {
 

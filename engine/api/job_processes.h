@@ -1,5 +1,5 @@
 // JobProcesses: the processes that train one job together. A launcher starts them: torchrun, mpirun, srun, Kubernetes,
-// or tools/launch (engine/launch/process_place.h says which variables it reads).
+// or tools/launch (engine/cluster/launch/process_place.h says which variables it reads).
 //
 //   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<JobProcesses> processes, JobProcesses::Join(job));
 //   const absl::StatusOr<std::unique_ptr<Trainer>> trainer =
@@ -19,12 +19,12 @@
 #include "absl/strings/string_view.h"
 #include "engine/api/trainer.h"
 #include "engine/api/trainer_options.h"
-#include "engine/config/job.h"
-#include "engine/runtime/backend.h"
+#include "engine/plan/config/job.h"
+#include "engine/run/runtime/backend.h"
 
 namespace shale {
 
-class World;
+class JoinedProcesses;
 
 // Writes an error into the file that torchrun names in TORCHELASTIC_ERROR_FILE, if it does, so that torchrun reports
 // the error as that of this process. JobProcesses does so itself. Does nothing if the file cannot be written.
@@ -88,15 +88,15 @@ class JobProcesses {
   absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job);
   // Creates the trainer, with `options.backend`, and watches it.
   absl::StatusOr<std::unique_ptr<Trainer>> CreateWatched(const Job& job, const TrainerOptions& options);
-  World& world() { return *world_; }
+  JoinedProcesses& joined() { return *joined_; }
 
  private:
   struct Watch;
-  JobProcesses(std::unique_ptr<World> world, JobProcessesOptions options);
+  JobProcesses(std::unique_ptr<JoinedProcesses> joined, JobProcessesOptions options);
   void WatchWorld();
   void SetTrainer(Trainer* trainer);
 
-  const std::unique_ptr<World> world_;
+  const std::unique_ptr<JoinedProcesses> joined_;
   const JobProcessesOptions options_;
   const std::shared_ptr<Watch> watch_;
   bool ended_ = false;

@@ -16,12 +16,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/api/graph_builder.h"
+#include "kernels/ops/activation.h"  // GeluKind.
+#include "kernels/ops/rope.h"        // RopeScaling.
 #include "kernels/tensor.h"
 
 namespace shale {
-
-enum class GeluKind : uint8_t;  // kernels/ops/activation.h
-struct RopeScaling;             // kernels/ops/rope.h
 
 // Returns the position of each token in its document, or an absent tensor if a sequence is one document. The layers
 // below that depend on positions, and attention, read it by themselves.

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/graph/frozen_weights.h"
+#include "engine/compile/graph/frozen_weights.h"
 
 namespace shale {
 
@@ -41,7 +41,7 @@ struct Parameter {
 
 // CustomModel: a model that a program brings itself.
 struct GraphOptions;  // engine/api/graph_builder.h
-struct ModelGraph;    // engine/graph/graph.h
+struct ModelGraph;    // engine/compile/graph/graph.h
 
 // Builds the graph of a model, with a GraphBuilder of these options (engine/api/graph_builder.h).
 using ModelFunction = std::function<absl::StatusOr<ModelGraph>(const GraphOptions&)>;

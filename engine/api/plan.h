@@ -14,10 +14,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "engine/api/job.h"
-#include "engine/config/job.h"
-#include "engine/memory/machine.h"
-#include "engine/planner/job_plan.h"
-#include "engine/planner/variant.h"
+#include "engine/compile/memory/machine.h"
+#include "engine/plan/config/job.h"
+#include "engine/plan/planner/job_plan.h"
+#include "engine/plan/planner/variant.h"
 
 namespace shale {
 
@@ -68,8 +68,8 @@ inline constexpr int64_t kNoLastPosition = std::numeric_limits<int32_t>::max();
 // - Memory: at most kPlanningBytes + kPlanningBytesPerInstruction for each estimated instruction. A job whose estimate
 // is beyond AdmissionOptions::memory_bytes is refused before its model is built. The estimate of a model that a program
 // brings is as good as its CustomModel::layers.
-// tools/bench/admission.cc measures both with jobs that are hard to plan. tests/engine/planner/admission_limits_test.cc
-// checks their memory.
+// tools/bench/admission.cc measures both with jobs that are hard to plan.
+// tests/engine/plan/planner/admission_limits_test.cc checks their memory.
 
 // See [Note: what a job can cost].
 inline constexpr int64_t kPlanningBytes = int64_t{16} << 20;

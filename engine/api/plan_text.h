@@ -4,8 +4,8 @@
 #include <string>
 
 #include "engine/api/plan.h"
-#include "engine/config/job.h"
-#include "engine/planner/job_plan.h"
+#include "engine/plan/config/job.h"
+#include "engine/plan/planner/job_plan.h"
 
 namespace shale {
 

@@ -29,8 +29,8 @@
 #include "engine/api/events.h"
 #include "engine/api/trainer_options.h"
 #include "engine/api/trainer_parts.h"
-#include "engine/config/job.h"
-#include "engine/planner/job_plan.h"
+#include "engine/plan/config/job.h"
+#include "engine/plan/planner/job_plan.h"
 
 namespace shale {
 

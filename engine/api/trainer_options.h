@@ -8,11 +8,11 @@
 
 #include "engine/api/data_source.h"
 #include "engine/api/events.h"
-#include "engine/checkpoint/manifest.h"
-#include "engine/config/job.h"
-#include "engine/io/file_system.h"
-#include "engine/runtime/backend.h"
-#include "engine/tokenize/text_progress.h"
+#include "engine/files/checkpoint/manifest.h"
+#include "engine/files/io/file.h"
+#include "engine/plan/config/job.h"
+#include "engine/run/runtime/backend.h"
+#include "engine/text/documents/prepared_text.h"
 #include "sharding/comm/control_plane.h"
 
 namespace shale {

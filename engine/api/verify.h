@@ -10,9 +10,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/api/data_source.h"
-#include "engine/config/job.h"
-#include "engine/model/config.h"
-#include "engine/runtime/backend.h"
+#include "engine/compile/model/config.h"
+#include "engine/plan/config/job.h"
+#include "engine/run/runtime/backend.h"
 
 namespace shale {
 

@@ -15,7 +15,7 @@
 #include "engine/api/layers.h"
 #include "engine/c/calls.h"
 #include "engine/c/handles.h"
-#include "engine/graph/graph.h"
+#include "engine/compile/graph/graph.h"
 #include "kernels/check.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/rope.h"

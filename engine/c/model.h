@@ -4,8 +4,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/c/shale_model.h"
-#include "engine/config/job.h"
-#include "engine/model/config.h"
+#include "engine/compile/model/config.h"
+#include "engine/plan/config/job.h"
 
 namespace shale::c {
 

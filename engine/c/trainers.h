@@ -7,11 +7,11 @@
 #include "absl/status/statusor.h"
 #include "engine/api/data_source.h"
 #include "engine/api/trainer.h"
+#include "engine/c/callbacks.h"
 #include "engine/c/calls.h"
-#include "engine/c/events.h"
 #include "engine/c/handles.h"
 #include "engine/c/shale.h"
-#include "engine/runtime/backend.h"
+#include "engine/run/runtime/backend.h"
 #include "kernels/check.h"
 
 namespace shale::c {

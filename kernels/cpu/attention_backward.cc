@@ -192,12 +192,12 @@ using AmxBackward = Backward<BFloat16, false>;  // Never used: FormOf does not r
 #endif
 
 // Computes query heads [begin, end), numbered through all sequences. The range must consist of complete groups.
-void AttentionBackwardHeads(const AttentionBackward& op, CpuProducts products, int64_t begin, int64_t end,
+void AttentionBackwardHeads(const AttentionBackward& op, CpuMatMuls products, int64_t begin, int64_t end,
                             std::byte* scratch) {
   RunHeads<Backward, AmxBackward>(op, products, begin, end, scratch);
 }
 
-int64_t AttentionBackwardScratch(const AttentionBackward& op, CpuProducts products) {
+int64_t AttentionBackwardScratch(const AttentionBackward& op, CpuMatMuls products) {
   return ThreadScratch<BackwardScratch, AmxBackward>(op, products);
 }
 

@@ -134,12 +134,12 @@ using AmxForward = Forward<BFloat16, false>;  // Never used: FormOf does not ret
 #endif
 
 // Computes query heads [begin, end), numbered through all sequences.
-void AttentionForwardHeads(const AttentionForward& op, CpuProducts products, int64_t begin, int64_t end,
+void AttentionForwardHeads(const AttentionForward& op, CpuMatMuls products, int64_t begin, int64_t end,
                            std::byte* scratch) {
   RunHeads<Forward, AmxForward>(op, products, begin, end, scratch);
 }
 
-int64_t AttentionForwardScratch(const AttentionForward& op, CpuProducts products) {
+int64_t AttentionForwardScratch(const AttentionForward& op, CpuMatMuls products) {
   return ThreadScratch<ForwardScratch, AmxForward>(op, products);
 }
 

@@ -14,7 +14,7 @@
 #include "kernels/cpu/pair_tile-inl.h"
 #include "kernels/cpu/row_prefetch.h"
 #include "kernels/cpu/tile-inl.h"
-#include "kernels/cpu_products.h"
+#include "kernels/cpu_matmuls.h"
 #include "kernels/integers.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -29,8 +29,8 @@ enum class AttentionForm {
 
 // Returns the form that is used for activations of `dtype`. If matmuls widen bf16 because the processor's bf16
 // instructions are slow, so does attention.
-HWY_INLINE AttentionForm FormOf(DType dtype, CpuProducts products) {
-  if (dtype == DType::kFloat32 || products == CpuProducts::kPacked) return AttentionForm::kFloats;
+HWY_INLINE AttentionForm FormOf(DType dtype, CpuMatMuls products) {
+  if (dtype == DType::kFloat32 || products == CpuMatMuls::kPacked) return AttentionForm::kFloats;
   if (HasAmx()) return AttentionForm::kAmx;
   return HasBFloat16Instructions() ? AttentionForm::kPairs : AttentionForm::kFloats;
 }
@@ -163,7 +163,7 @@ void RunHeadsBy(const OpType& op, int64_t begin, int64_t end, std::byte* scratch
 
 // The same, with Kernel<T, kPairs> or Amx, whichever the op's dtype and `products` ask for.
 template <template <class, bool> class Kernel, class Amx, class OpType>
-void RunHeads(const OpType& op, CpuProducts products, int64_t begin, int64_t end, std::byte* scratch) {
+void RunHeads(const OpType& op, CpuMatMuls products, int64_t begin, int64_t end, std::byte* scratch) {
   if (op.q_BSHD.dtype == DType::kFloat32) return RunHeadsBy<Kernel<float, false>>(op, begin, end, scratch);
   switch (FormOf(op.q_BSHD.dtype, products)) {
     case AttentionForm::kAmx: return RunHeadsBy<Amx>(op, begin, end, scratch);
@@ -174,7 +174,7 @@ void RunHeads(const OpType& op, CpuProducts products, int64_t begin, int64_t end
 
 // Returns the scratch of one thread that calls RunHeads.
 template <class KernelScratch, class Amx, class OpType>
-int64_t ThreadScratch(const OpType& op, CpuProducts products) {
+int64_t ThreadScratch(const OpType& op, CpuMatMuls products) {
   Carver carver(nullptr);
   if (FormOf(op.q_BSHD.dtype, products) == AttentionForm::kAmx) {
     Amx(op, carver);

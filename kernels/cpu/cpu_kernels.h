@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "kernels/cpu_products.h"
+#include "kernels/cpu_matmuls.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_kinds.h"
 #include "kernels/reference/scalar_ops.h"
@@ -21,7 +21,7 @@ class Team;           // See team.h.
 // Settings and caches that the kernels of one CpuOps share. Kernels on several streams read it at the same time.
 struct Context {
   std::shared_ptr<Team> team;
-  CpuProducts products = CpuProducts::kOneDnn;
+  CpuMatMuls products = CpuMatMuls::kOneDnn;
   std::shared_ptr<OneDnnMatMuls> matmuls;
 };
 

@@ -15,7 +15,7 @@ class CpuOps : public HostOps {
  public:
   explicit CpuOps(const CpuOptions& options)
       : context_{.team = std::make_shared<cpu::Team>(options.threads),
-                 .products = options.products == CpuProducts::kAuto ? DefaultCpuProducts() : options.products} {
+                 .products = options.products == CpuMatMuls::kAuto ? DefaultCpuMatMuls() : options.products} {
     context_.matmuls = std::make_shared<cpu::OneDnnMatMuls>(context_.team);
   }
 
@@ -38,8 +38,8 @@ class CpuOps : public HostOps {
 
 }  // namespace
 
-CpuProducts DefaultCpuProducts() {
-  return cpu::UsedInstructionSet() == cpu::InstructionSet::kAvx2 ? CpuProducts::kPacked : CpuProducts::kOneDnn;
+CpuMatMuls DefaultCpuMatMuls() {
+  return cpu::UsedInstructionSet() == cpu::InstructionSet::kAvx2 ? CpuMatMuls::kPacked : CpuMatMuls::kOneDnn;
 }
 
 std::unique_ptr<Ops> CreateCpuOps(const CpuOptions& options) {

@@ -7,7 +7,7 @@
 
 #include <memory>
 
-#include "kernels/cpu_products.h"
+#include "kernels/cpu_matmuls.h"
 #include "kernels/op_backend.h"
 
 namespace shale {
@@ -15,13 +15,13 @@ namespace shale {
 struct CpuOptions {
   // Threads per op, including the calling thread. Ranks that share a machine should divide its cores.
   int threads = 1;
-  CpuProducts products = CpuProducts::kAuto;  // kAuto: DefaultCpuProducts().
+  CpuMatMuls products = CpuMatMuls::kAuto;  // kAuto: DefaultCpuMatMuls().
 };
 
 // Returns what computes matmuls fastest on most processors with the instructions of this one: our own kernels with
 // AVX2, and oneDNN with AVX-512 or without AVX2. Where the processor has bf16 instructions that are slow, only a
-// measurement tells (kernels/cpu/measure_products.h). Never returns kAuto. REQUIRES: CheckInstructionSetLimit() is OK.
-CpuProducts DefaultCpuProducts();
+// measurement tells (kernels/cpu/measure_matmuls.h). Never returns kAuto. REQUIRES: CheckInstructionSetLimit() is OK.
+CpuMatMuls DefaultCpuMatMuls();
 
 // Creates the fast CPU backend for one rank. REQUIRES: options.threads >= 1, and CheckInstructionSetLimit() is OK
 // (kernels/cpu/instruction_set.h).

@@ -1,4 +1,4 @@
-// Matmuls, computed by oneDNN or by our own kernels (see CpuProducts).
+// Matmuls, computed by oneDNN or by our own kernels (see CpuMatMuls).
 #include "kernels/ops/matmul.h"
 
 #include "kernels/cpu/cpu_kernels.h"
@@ -40,7 +40,7 @@ bool HasLongRowsOfA(const MatMul& op) {
 
 // Returns whether our own kernels compute this matmul.
 bool IsPacked(const MatMul& op, const Context& context) {
-  return context.products == CpuProducts::kPacked ||
+  return context.products == CpuMatMuls::kPacked ||
          (op.a.dtype == DType::kBFloat16 && !context.matmuls->has_bfloat16()) || HasLongRowsOfA(op);
 }
 

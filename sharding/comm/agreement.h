@@ -17,7 +17,7 @@ struct CollectiveWish {
   CollectiveKind kind = CollectiveKind::kAllGather;
   DType dtype = DType::kFloat32;
   int64_t elements = 0;  // Elements of the full vector.
-  CollectivePlace place;
+  CollectiveIssue place;
   bool operator==(const CollectiveWish&) const = default;
 };
 

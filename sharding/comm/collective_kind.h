@@ -19,11 +19,11 @@ constexpr absl::string_view ToString(CollectiveKind kind) {
 }
 
 // The place of a collective in the programs that all ranks run, for checks and messages.
-struct CollectivePlace {
+struct CollectiveIssue {
   int64_t run = 0;           // Counts the programs that the rank has run, from 1.
   int32_t instruction = -1;  // -1: the place is not known.
   int32_t iteration = 0;     // Of the instruction's loop.
-  bool operator==(const CollectivePlace&) const = default;
+  bool operator==(const CollectiveIssue&) const = default;
 };
 
 }  // namespace shale

@@ -42,7 +42,7 @@ class Communicator {
 
   // Says where the collective that the caller enqueues next stands. Ranks that come to different places then fail with
   // InvalidArgument, as if they wanted different collectives, in groups whose ranks compare what they want.
-  virtual void SetPlace(const CollectivePlace& place) {}
+  virtual void SetIssue(const CollectiveIssue& place) {}
 
   // Registers the memory in which all tensors of this rank's collectives will lie, at the same offsets on every rank.
   // Some communicators then transfer data faster. The launching thread of every rank must call it before the first

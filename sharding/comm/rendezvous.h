@@ -35,7 +35,7 @@ class Rendezvous {
     int64_t elements = 0;  // Elements of the full vector.
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
-    CollectivePlace place;
+    CollectiveIssue place;
     CollectiveWish wish() const { return {.kind = kind, .dtype = dtype, .elements = elements, .place = place}; }
   };
 

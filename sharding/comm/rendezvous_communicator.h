@@ -23,7 +23,7 @@ class RendezvousCommunicator : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return rendezvous_->size(); }
-  void SetPlace(const CollectivePlace& place) override { place_ = place; }
+  void SetIssue(const CollectiveIssue& place) override { place_ = place; }
   void Abort(absl::Status reason) override;
 
  protected:
@@ -59,7 +59,7 @@ class RendezvousCommunicator : public Communicator {
 
   const std::shared_ptr<Rendezvous> rendezvous_;
   const int rank_;
-  CollectivePlace place_;
+  CollectiveIssue place_;
   std::vector<const std::byte*> inputs_;  // Inputs of a sum, by rank. A member, so that a collective allocates nothing.
 };
 

@@ -46,7 +46,7 @@ class TracingCommunicator : public Communicator {
 
   int rank() const override { return wrapped_->rank(); }
   int size() const override { return wrapped_->size(); }
-  void SetPlace(const CollectivePlace& place) override { wrapped_->SetPlace(place); }
+  void SetIssue(const CollectiveIssue& place) override { wrapped_->SetIssue(place); }
   absl::Status RegisterMemory(std::byte* memory, int64_t size_bytes) override {
     return wrapped_->RegisterMemory(memory, size_bytes);
   }

@@ -122,7 +122,7 @@ class EmbeddingTest(unittest.TestCase):
         result = subprocess.run(self.bazel("build", "--nobuild", "//private:graph"), cwd=self.workspace,
                                 capture_output=True, text=True, check=False)
         self.assertNotEqual(result.returncode, 0)
-        self.assertIn("target '@shale//engine/graph:graph' is not visible", result.stderr)
+        self.assertIn("target '@shale//engine/compile/graph:graph' is not visible", result.stderr)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "engine/model/adapter.h"
-#include "engine/verify/distance.h"
+#include "engine/compile/model/adapter.h"
+#include "engine/run/verify/trial_run.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/law_support.h"
 #include "tests/engine/tested_backend.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "engine/program/operands.h"
+#include "engine/compile/program/accesses.h"
 
 namespace shale::testing {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/memory/plan.h"
-#include "engine/runtime/executor.h"
+#include "engine/compile/memory/plan.h"
+#include "engine/run/runtime/executor.h"
 
 namespace shale::testing {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/step/combination.h"
+#include "engine/compile/step/options_enums.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/traffic_table.h"
 

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/trainer.h"
-#include "engine/train/run.h"
-#include "engine/train/run_folder.h"
+#include "engine/run/train/run.h"
+#include "engine/run/train/run_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/trainer.h"
-#include "engine/backends/nccl_jobs.h"
+#include "engine/run/backends/nccl_jobs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "engine/graph/target_weights.h"
-#include "engine/model/config.h"
+#include "engine/compile/graph/target_weights.h"
+#include "engine/compile/model/config.h"
 #include "tests/engine/job_harness.h"
 
 namespace shale::testing {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint/staging.h"
-#include "engine/model/model.h"
-#include "engine/state/initial_values.h"
+#include "engine/compile/model/model.h"
+#include "engine/files/checkpoint/shard_writer.h"
+#include "engine/run/state/filling.h"
 #include "kernels/integers.h"
 #include "kernels/nf4.h"
 #include "tests/engine/job_harness.h"

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/text/pattern.h"
+#include "engine/strings/pattern.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/quantized.h"
@@ -207,7 +207,7 @@ TEST(FrozenLaws, OnlyMatricesOfBlocksAreIn4BitsAndTravelSo) {
     EXPECT_NEAR(gathered[block], widened[block] * 4.129 / 32, 0.001 * gathered[block]) << block;
   }
   for (const GroupState& g : result.step.state.groups) {
-    for (const ShardLayout::Placement& parameter : g.layout().parameters()) {
+    for (const ShardLayout::PlacedParameter& parameter : g.layout().parameters()) {
       const bool matrix =
           parameter.shape.size() == 2 && MatchesAny(Patterns{"blocks.0.*", "blocks.2.*"}, parameter.name);
       EXPECT_EQ(g.stored == FrozenWeights::kNf4, matrix) << parameter.name;

@@ -1,4 +1,4 @@
-// Laws of generation with a cache ([Note: generation] in engine/planner/generation.h).
+// Laws of generation with a cache ([Note: generation] in engine/plan/planner/generation.h).
 #include <algorithm>
 #include <functional>
 #include <random>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/generate/next_tokens.h"
-#include "engine/planner/generation.h"
+#include "engine/plan/planner/generation.h"
+#include "engine/run/generate/next_tokens.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/generation_rig.h"

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/checkpoint/staging.h"
-#include "engine/memory/host_plan.h"
-#include "engine/model/adapter.h"
-#include "engine/state/initial_values.h"
-#include "engine/state/local_state.h"
+#include "engine/compile/memory/plan.h"
+#include "engine/compile/model/adapter.h"
+#include "engine/files/checkpoint/shard_writer.h"
+#include "engine/run/state/filling.h"
+#include "engine/run/state/local_state.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"
 #include "tests/engine/tested_backend.h"

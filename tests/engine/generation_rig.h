@@ -10,11 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "engine/api/plan.h"
-#include "engine/config/job.h"
-#include "engine/generate/sequences.h"
-#include "engine/planner/job_plan.h"
-#include "engine/runtime/backend.h"
-#include "engine/runtime/local_ranks.h"
+#include "engine/plan/config/job.h"
+#include "engine/plan/planner/job_plan.h"
+#include "engine/run/generate/next_tokens.h"
+#include "engine/run/runtime/backend.h"
+#include "engine/run/runtime/local_ranks.h"
 #include "tests/engine/job_harness.h"
 
 namespace shale::testing {

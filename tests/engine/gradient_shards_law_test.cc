@@ -1,5 +1,5 @@
 // The laws of bf16 gradient shards: the rounding of a sum depends on the numbers that are summed, on the update, the
-// micro-batch and the element, and on nothing else. See [Note: bf16 gradients] in engine/step/reduce.h.
+// micro-batch and the element, and on nothing else. See [Note: bf16 gradients] in engine/compile/step/reduce.h.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "engine/program/lifetimes.h"
+#include "engine/compile/program/live_bytes.h"
 #include "kernels/ops/flat.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/law_support.h"

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <random>
 
-#include "engine/checkpoint/staging.h"
-#include "engine/memory/check.h"
-#include "engine/memory/host_plan.h"
-#include "engine/memory/waits.h"
-#include "engine/state/initial_values.h"
-#include "engine/state/local_state.h"
+#include "engine/compile/memory/check.h"
+#include "engine/compile/memory/plan.h"
+#include "engine/compile/memory/waits.h"
+#include "engine/files/checkpoint/shard_writer.h"
+#include "engine/run/state/filling.h"
+#include "engine/run/state/local_state.h"
 #include "kernels/integers.h"
 #include "kernels/step_scalars.h"
 #include "tests/engine/tested_backend.h"

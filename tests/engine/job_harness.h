@@ -12,15 +12,15 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "engine/checkpoint/staging.h"
-#include "engine/memory/plan.h"
-#include "engine/model/model.h"
-#include "engine/runtime/backend.h"
-#include "engine/runtime/local_ranks.h"
-#include "engine/state/state_digest.h"
-#include "engine/step/compile.h"
-#include "engine/verify/distance.h"
-#include "kernels/cpu_products.h"
+#include "engine/compile/memory/plan.h"
+#include "engine/compile/model/model.h"
+#include "engine/compile/step/compile.h"
+#include "engine/files/checkpoint/shard_writer.h"
+#include "engine/run/runtime/backend.h"
+#include "engine/run/runtime/local_ranks.h"
+#include "engine/run/state/state_digest.h"
+#include "engine/run/verify/trial_run.h"
+#include "kernels/cpu_matmuls.h"
 
 namespace shale::testing {
 
@@ -61,7 +61,7 @@ struct RunOptions {
   StepOptions step;
   const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads, cpu_products).
   OpsKind ops = OpsKind::kFast;
-  CpuProducts cpu_products = CpuProducts::kAuto;
+  CpuMatMuls cpu_products = CpuMatMuls::kAuto;
   int64_t threads = 1;
   int steps = 1;
   double learning_rate = 1e-2;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/verify/distance.h"
+#include "engine/run/verify/trial_run.h"
 #include "gtest/gtest.h"
 #include "tests/engine/tested_backend.h"
 

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/model/adapter.h"
-#include "engine/program/lifetimes.h"
-#include "engine/step/combination.h"
+#include "engine/compile/model/adapter.h"
+#include "engine/compile/program/live_bytes.h"
+#include "engine/compile/step/options_enums.h"
 #include "tests/engine/arena_checker.h"
 #include "tests/engine/example_models.h"
 #include "tests/engine/job_harness.h"
@@ -63,7 +63,7 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
     step.offload_state.moments = step.offload_state.masters = false;  // They are on the host anyway.
   }
   options.reads_gradients = pick(2);
-  options.cpu_products = static_cast<CpuProducts>(1 + pick(2));
+  options.cpu_products = static_cast<CpuMatMuls>(1 + pick(2));
   if (pick(3) == 0) step.update = UpdateTime::kInBackward;
   if (pick(2) == 0) step.clipping = static_cast<Clipping>(1 + pick(2));
   options.micro_batch = 1 + pick(3);
@@ -136,7 +136,7 @@ std::vector<std::string> FrozenParameters(const RunResult& result) {
   std::vector<std::string> names;
   for (const GroupState& g : result.step.state.groups) {
     if (!g.frozen) continue;
-    for (const ShardLayout::Placement& parameter : g.layout().parameters()) names.push_back(parameter.name);
+    for (const ShardLayout::PlacedParameter& parameter : g.layout().parameters()) names.push_back(parameter.name);
   }
   return names;
 }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/optimizer/optimizer.h"
+#include "engine/compile/optimizer/optimizer.h"
 #include "kernels/integers.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/law_support.h"

@@ -32,10 +32,10 @@ TEST(PackedWeightsLaw, TheyChangeNoBits) {
   model.hidden = 90;
   model.vocabulary = 131;
   const Tokens tokens = RandomTokens(12, 256, model.vocabulary, 5);
-  for (const auto& [dtype, products] : {std::pair(DType::kFloat32, CpuProducts::kOneDnn),
-                                        {DType::kBFloat16, CpuProducts::kOneDnn},
-                                        {DType::kFloat32, CpuProducts::kPacked},
-                                        {DType::kBFloat16, CpuProducts::kPacked}}) {
+  for (const auto& [dtype, products] : {std::pair(DType::kFloat32, CpuMatMuls::kOneDnn),
+                                        {DType::kBFloat16, CpuMatMuls::kOneDnn},
+                                        {DType::kFloat32, CpuMatMuls::kPacked},
+                                        {DType::kBFloat16, CpuMatMuls::kPacked}}) {
     for (const auto& [ranks, preset] : {std::pair(1, CheckpointingPreset::kNone), {2, CheckpointingPreset::kBlock}}) {
       const std::string what = absl::StrCat(ranks, " ranks, ", ToString(dtype), ", ", ToString(products));
       RunOptions options;
@@ -65,7 +65,7 @@ TEST(PackedWeightsLaw, TheyChangeNoBits) {
       EXPECT_EQ(PackedMatMuls(often->step.program), 0) << what;
       const bool onednn_packs =
           dtype == DType::kFloat32 ? __builtin_cpu_supports("avx512f") : __builtin_cpu_supports("avx512bf16");
-      if (products == CpuProducts::kPacked || (onednn_packs && std::getenv("SHALE_MAX_CPU_ISA") == nullptr)) {
+      if (products == CpuMatMuls::kPacked || (onednn_packs && std::getenv("SHALE_MAX_CPU_ISA") == nullptr)) {
         EXPECT_GT(PackedMatMuls(once->step.program), 20) << what;
       }
     }

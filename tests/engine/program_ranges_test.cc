@@ -1,6 +1,4 @@
 // What a profiler is told while a step runs.
-#include "engine/runtime/program_ranges.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,8 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/program/issues.h"
-#include "engine/runtime/profiler_ranges.h"
+#include "engine/compile/program/issues.h"
+#include "engine/run/runtime/profiler_ranges.h"
 #include "tests/engine/job_harness.h"
 
 namespace shale::testing {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "engine/runtime/backend.h"
+#include "engine/run/runtime/backend.h"
 
 namespace shale::testing {
 

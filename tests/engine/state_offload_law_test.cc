@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "engine/program/lifetimes.h"
+#include "engine/compile/program/live_bytes.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/law_support.h"
 #include "tests/engine/tested_backend.h"

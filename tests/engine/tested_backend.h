@@ -4,15 +4,15 @@
 
 #include <memory>
 
-#include "engine/runtime/backend.h"
-#include "kernels/cpu_products.h"
+#include "engine/run/runtime/backend.h"
+#include "kernels/cpu_matmuls.h"
 
 namespace shale::testing {
 
 // Creates the backend. `threads` is the number of threads of a rank's kernels, on backends that have a choice. `ops`
 // selects the kernels; on CUDA it selects those that compute matmuls. `products` selects what computes matmuls among
 // the fast ops; it may be kAuto.
-std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts products = CpuProducts::kAuto);
+std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls products = CpuMatMuls::kAuto);
 
 // Returns whether jobs must ask for device CUDA to run on the backend.
 bool TestsTheCudaBackend();

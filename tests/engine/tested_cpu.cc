@@ -1,11 +1,11 @@
 #include <cstdlib>
 
-#include "engine/runtime/cpu_backend.h"
+#include "engine/run/runtime/cpu_backend.h"
 #include "tests/engine/tested_backend.h"
 
 namespace shale::testing {
 
-std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts products) {
+std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls products) {
   return CreateCpuBackend({.ops = ops, .products = products, .threads = [=](int64_t) { return threads; }});
 }
 

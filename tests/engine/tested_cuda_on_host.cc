@@ -1,7 +1,7 @@
 // The CUDA backend without a GPU. Shale's kernels run as C++, streams are threads, device memory cannot be accessed by
 // the host, and all ranks share one device. The CPU ops compute matmuls, and the reference computes the attention that
 // cuDNN would compute.
-#include "engine/runtime/cuda_backend.h"
+#include "engine/run/runtime/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_ops.h"
@@ -26,13 +26,13 @@ void CheckAndDelete(cuda_on_host::StandInRuntime* runtime) {
   delete runtime;
 }
 
-std::unique_ptr<Ops> CpuOpsOf(OpsKind kind, int threads, CpuProducts products) {
+std::unique_ptr<Ops> CpuOpsOf(OpsKind kind, int threads, CpuMatMuls products) {
   return kind == OpsKind::kReference ? CreateReferenceOps() : CreateCpuOps({.threads = threads, .products = products});
 }
 
 }  // namespace
 
-std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts products) {
+std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls products) {
   cuda_on_host::StandInOptions gpu = TestedOrder();
   gpu.memory_bytes = int64_t{4} << 30;  // The backend leaves 2 GiB to CUDA and its libraries.
   return CreateCudaBackend(

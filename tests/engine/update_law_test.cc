@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/program/lifetimes.h"
+#include "engine/compile/program/live_bytes.h"
 #include "kernels/ops/flat.h"
 #include "kernels/update_rules.h"
 #include "tests/engine/job_harness.h"

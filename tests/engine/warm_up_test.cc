@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/runtime/backend.h"
+#include "engine/run/runtime/backend.h"
 #include "kernels/op_backend.h"
 #include "sharding/comm/tracing.h"
 #include "tests/engine/job_harness.h"

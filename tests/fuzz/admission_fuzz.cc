@@ -12,8 +12,8 @@
 #include "engine/api/plan_text.h"
 #include "kernels/check.h"
 #include "proto/plan.pb.h"
-#include "tests/engine/planner/counted_memory.h"
-#include "tests/engine/planner/planner_jobs.h"
+#include "tests/engine/plan/planner/counted_memory.h"
+#include "tests/engine/plan/planner/planner_jobs.h"
 #include "tests/fuzz/properties.h"
 
 namespace shale {

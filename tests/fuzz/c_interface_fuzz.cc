@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/c/shale.h"
 #include "engine/c/shale_model.h"
-#include "engine/text/utf8.h"
+#include "engine/strings/utf8.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -7,8 +7,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/string_view.h"
-#include "engine/text/utf8.h"
-#include "engine/tokenize/chat_template.h"
+#include "engine/strings/utf8.h"
+#include "engine/text/chat/chat_template.h"
 #include "kernels/check.h"
 #include "tests/fuzz/properties.h"
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/launch/coordinator.h"
+#include "engine/cluster/launch/coordinator.h"
 #include "kernels/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/hugging_face/config.h"
+#include "engine/files/hugging_face/config.h"
 #include "kernels/check.h"
 #include "tests/fuzz/properties.h"
 

@@ -1,7 +1,7 @@
 // The properties that fuzz targets check on every job that parses.
 #pragma once
 
-#include "engine/config/job.h"
+#include "engine/plan/config/job.h"
 
 namespace shale {
 

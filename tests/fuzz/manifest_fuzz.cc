@@ -5,9 +5,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/checkpoint/framing.h"
-#include "engine/checkpoint/manifest.h"
-#include "engine/io/crc32c.h"
+#include "engine/files/checkpoint/framing.h"
+#include "engine/files/checkpoint/manifest.h"
+#include "engine/files/io/checksums.h"
 #include "kernels/check.h"
 #include "proto/checkpoint.pb.h"
 #include "tests/fuzz/properties.h"

@@ -12,8 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/data/document_samples.h"
-#include "engine/data/token_source.h"
+#include "engine/files/data/sample_sources.h"
+#include "engine/files/data/token_source.h"
 #include "kernels/check.h"
 #include "tests/fuzz/memory_file.h"
 #include "tests/fuzz/properties.h"

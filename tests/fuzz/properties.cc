@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
-#include "engine/text/utf8.h"
+#include "engine/strings/utf8.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -6,8 +6,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "engine/hugging_face/index.h"
-#include "engine/text/quote.h"
+#include "engine/files/hugging_face/tensor_files.h"
+#include "engine/strings/messages.h"
 #include "kernels/check.h"
 #include "tests/fuzz/properties.h"
 

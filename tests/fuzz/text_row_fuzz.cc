@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/text/utf8.h"
-#include "engine/tokenize/text_row.h"
+#include "engine/strings/utf8.h"
+#include "engine/text/documents/text_row.h"
 #include "kernels/check.h"
 #include "tests/fuzz/properties.h"
 

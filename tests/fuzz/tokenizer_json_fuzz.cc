@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/text/utf8.h"
-#include "engine/tokenize/tokenizer.h"
+#include "engine/strings/utf8.h"
+#include "engine/text/tokenizer/tokenizer.h"
 #include "kernels/check.h"
 #include "tests/fuzz/properties.h"
 

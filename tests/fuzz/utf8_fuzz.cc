@@ -5,9 +5,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "engine/text/quote.h"
-#include "engine/text/utf8.h"
-#include "engine/text/utf8_stream.h"
+#include "engine/strings/messages.h"
+#include "engine/strings/utf8.h"
 #include "kernels/check.h"
 #include "tests/fuzz/properties.h"
 

@@ -2,7 +2,7 @@
 // the build has it, and collectives that copy and sum in rank order.
 #include <utility>
 
-#include "engine/runtime/cuda_backend.h"
+#include "engine/run/runtime/cuda_backend.h"
 #include "kernels/cpu/update_ops.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "kernels/cuda/cudnn/cudnn_graphs.h"
@@ -21,7 +21,7 @@ constexpr int64_t kWorkspaceBytes = int64_t{64} << 10;
 }  // namespace
 
 // kReference is the same on every machine. Ignores `products`, which matter only on the CPU.
-std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuProducts products) {
+std::unique_ptr<Backend> TestedBackend(OpsKind ops, int threads, CpuMatMuls products) {
   if (ops == OpsKind::kReference) return CreateReferenceBackend();
   CudaBackendOptions options;
   options.ranks_per_device = kRanksPerDevice;

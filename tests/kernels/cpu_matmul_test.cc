@@ -22,8 +22,8 @@
 namespace shale::testing {
 namespace {
 
-std::vector<std::byte> RunOnThreads(CpuProducts products, int threads, const TestMemory& memory, const MatMul& op) {
-  static auto& rigs = *new std::map<std::pair<CpuProducts, int>, std::unique_ptr<OpRig>>;  // Kept with their threads.
+std::vector<std::byte> RunOnThreads(CpuMatMuls products, int threads, const TestMemory& memory, const MatMul& op) {
+  static auto& rigs = *new std::map<std::pair<CpuMatMuls, int>, std::unique_ptr<OpRig>>;  // Kept with their threads.
   std::unique_ptr<OpRig>& rig = rigs[{products, threads}];
   if (rig == nullptr) {
     rig.reset(new OpRig({.name = "cpu",
@@ -40,7 +40,7 @@ std::vector<std::byte> RunOnThreads(CpuProducts products, int threads, const Tes
 // Returns whether the instruction set is limited to an older one.
 bool OnOlderProcessor() { return std::getenv("SHALE_MAX_CPU_ISA") != nullptr; }
 
-constexpr CpuProducts kProducts[] = {CpuProducts::kOneDnn, CpuProducts::kPacked};
+constexpr CpuMatMuls kProducts[] = {CpuMatMuls::kOneDnn, CpuMatMuls::kPacked};
 
 TEST(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
   struct Case {
@@ -71,9 +71,9 @@ TEST(CpuMatMulTest, LargeMatMulsHaveTheSameBitsOnAnyNumberOfThreads) {
                 .scale = c.scale};
       if (c.bias) op.bias_N = memory.Random(dtype, {c.n});
       op.c_MN = c.accumulate ? memory.Random(c_dtype, {c.m, c.n}) : memory.Output(c_dtype, {c.m, c.n});
-      for (const CpuProducts products : kProducts) {
+      for (const CpuMatMuls products : kProducts) {
         const std::vector<std::byte> one = RunOnThreads(products, 1, memory, op);
-        const bool few = std::getenv("SHALE_TEST_EVERYTHING") == nullptr || products == CpuProducts::kPacked;
+        const bool few = std::getenv("SHALE_TEST_EVERYTHING") == nullptr || products == CpuMatMuls::kPacked;
         for (const int threads : few ? std::vector<int>{3, 16} : std::vector<int>{2, 3, 5, 8, 13, 16, 32}) {
           EXPECT_TRUE(RunOnThreads(products, threads, memory, op) == one) << ToString(products) << ", " << threads;
         }
@@ -99,7 +99,7 @@ TEST(CpuMatMulTest, WithAvx512LongRowsOfATransposedAAreMultipliedByTheSameKernel
   }
 }
 
-class PackedBTest : public ::testing::TestWithParam<CpuProducts> {
+class PackedBTest : public ::testing::TestWithParam<CpuMatMuls> {
  protected:
   static std::vector<std::byte> RunOnThreads(int threads, const TestMemory& memory, const MatMul& op) {
     return testing::RunOnThreads(GetParam(), threads, memory, op);
@@ -160,7 +160,7 @@ TEST_P(PackedBTest, AMatMulFindsItsBWhereAnotherHasPackedIt) {
     }
   }
   const int in_each = 2 * 3 * 3;
-  if (GetParam() == CpuProducts::kPacked) {
+  if (GetParam() == CpuMatMuls::kPacked) {
     EXPECT_EQ(compared, 2 * in_each);
   } else if (!OnOlderProcessor() && __builtin_cpu_supports("avx512f")) {
     EXPECT_GE(compared, in_each * (__builtin_cpu_supports("avx512bf16") ? 2 : 1));
@@ -188,11 +188,11 @@ TEST(PackedMatMulTest, ARowDoesNotDependOnTheNumberOfRowsAndColumns) {
     const Tensor a = memory.Random(DType::kBFloat16, {kM, kK}), b = memory.Random(DType::kBFloat16, {kN, kK});
     const Tensor all = memory.Output(c_dtype, {kM, kN});
     MatMul op{.a = a, .b = b, .c_MN = all, .transpose_b = true};
-    std::vector<std::byte> many = RunOnThreads(CpuProducts::kPacked, 2, memory, op);
+    std::vector<std::byte> many = RunOnThreads(CpuMatMuls::kPacked, 2, memory, op);
     for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, kN}, {37, 1}, {kM, 33}, {511, 1088}}) {
       MatMul part{.a = a.Slice(0, 0, m), .b = b.Slice(0, 0, n), .c_MN = all.Slice(0, 0, m).Slice(1, 0, n)};
       part.transpose_b = true;
-      std::vector<std::byte> few = RunOnThreads(CpuProducts::kPacked, 3, memory, part);
+      std::vector<std::byte> few = RunOnThreads(CpuMatMuls::kPacked, 3, memory, part);
       const Tensor got = memory.Bind(part.c_MN, few.data()), wanted = memory.Bind(part.c_MN, many.data());
       for (int64_t i = 0; i < got.elements(); ++i) ASSERT_EQ(ElementOf(got, i), ElementOf(wanted, i)) << m << " " << n;
     }
@@ -219,7 +219,7 @@ TEST(CpuMatMulTest, MatMulsInPiecesHaveTheSameBitsOnAnyNumberOfThreads) {
     const Tensor b =
         c.transpose_b ? memory.Random(DType::kBFloat16, {c.n, c.k}) : memory.Random(DType::kBFloat16, {c.k, c.n});
     const MatMul op = LargeMatMul(c, a, b, memory);
-    for (const CpuProducts products : kProducts) {
+    for (const CpuMatMuls products : kProducts) {
       const std::vector<std::byte> one = RunOnThreads(products, 1, memory, op);
       for (const int threads : {3, 64}) {
         EXPECT_TRUE(RunOnThreads(products, threads, memory, op) == one) << ToString(products) << ", " << threads;
@@ -254,7 +254,7 @@ TEST(CpuMatMulTest, LargeMatMulsOfWholeNumbersAreExact) {
       op.accumulate = true;
       op.c_MN = memory.Values(c.c_dtype, {c.m, c.n}, before);
     }
-    for (const CpuProducts products : kProducts) {
+    for (const CpuMatMuls products : kProducts) {
       SCOPED_TRACE(ToString(products));
       std::vector<std::byte> image = RunOnThreads(products, 2, memory, op);
       const Tensor c_tensor = memory.Bind(op.c_MN, image.data());

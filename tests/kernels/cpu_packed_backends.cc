@@ -1,4 +1,4 @@
-// Registers the fast CPU backend with the matmul kernels of our own (CpuProducts::kPacked), for each instruction set
+// Registers the fast CPU backend with the matmul kernels of our own (CpuMatMuls::kPacked), for each instruction set
 // that they are built for and this machine has.
 #include <string>
 #include <utility>
@@ -19,7 +19,7 @@ bool Register(std::string name, std::string family, int threads, int64_t targets
       {.name = std::move(name),
        .family = std::move(family),
        .create_device = [] { return CreateCpuDevice({.synchronous = true}); },
-       .create_ops = [threads] { return CreateCpuOps({.threads = threads, .products = CpuProducts::kPacked}); },
+       .create_ops = [threads] { return CreateCpuOps({.threads = threads, .products = CpuMatMuls::kPacked}); },
        .select = [targets] { hwy::GetChosenTarget().Update(targets); }});
 }
 

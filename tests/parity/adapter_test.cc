@@ -1,6 +1,6 @@
 // Compares adapters with PEFT on the folders of tests/parity/golden/adapter (tests/parity/README.md describes them):
 // they train as in PEFT, and are exported as they were imported.
-#include "engine/model/adapter.h"
+#include "engine/compile/model/adapter.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/export.h"
-#include "engine/hugging_face/adapter_config.h"
-#include "engine/hugging_face/config.h"
-#include "engine/hugging_face/weights.h"
+#include "engine/files/hugging_face/adapter_config.h"
+#include "engine/files/hugging_face/config.h"
+#include "engine/files/hugging_face/weights.h"
 #include "tests/engine/job_harness.h"
 #include "tests/parity/golden_folder.h"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares what Shale makes of rows of conversations with what transformers makes of them: text, tokens and masks.
 
-    ~/parity_venv/bin/python tests/parity/check_chat_rows.py --test=.out/bin/tests/engine/tokenize/tokenize_test
+    ~/parity_venv/bin/python tests/parity/check_chat_rows.py --test=.out/bin/tests/engine/text/tokenize_test
     ~/parity_venv/bin/python tests/parity/check_chat_rows.py --test=... --templates=2000
     ~/parity_venv/bin/python tests/parity/check_chat_rows.py --golden
 
@@ -27,7 +27,7 @@ from random_templates import make_template
 from transformers import PreTrainedTokenizerFast
 
 _HERE = os.path.dirname(os.path.realpath(__file__))
-_GOLDEN = os.path.join(_HERE, "../../tests/engine/tokenize/golden")
+_GOLDEN = os.path.join(_HERE, "../../tests/engine/text/golden")
 _OUT = os.path.join(_GOLDEN, "chat_rows.json")
 _TOKENIZERS = {"qwen2": ("<|endoftext|>", "<|endoftext|>"), "llama3": ("<|begin_of_text|>", "<|endoftext|>"),
                "llama2": ("<s>", "</s>"), "mistral": ("<s>", "</s>")}

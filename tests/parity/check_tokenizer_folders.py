@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Compares what Shale reads from folders of tokenizers with AutoTokenizer.from_pretrained, for 200 generated folders.
 
-    bazel build -c opt //tests/engine/tokenize:tokenize_test
+    bazel build -c opt //tests/engine/text:tokenize_test
     python3 -m venv ~/parity_venv && ~/parity_venv/bin/pip install transformers
     ~/parity_venv/bin/python tests/parity/check_tokenizer_folders.py [--folders N] [--seed N] [--golden]
 
-Each folder has the tokenizer.json of a golden in tests/engine/tokenize/golden, changed at random, and some of the other
+Each folder has the tokenizer.json of a golden in tests/engine/text/golden, changed at random, and some of the other
 files, which name tokens here or there. Shale must give the same ids for texts with special tokens in them, the same
 names of special tokens and the same token that ends a document, or refuse the folder by name. --golden writes the first
-20 folders, and what transformers makes of them, to tests/engine/tokenize/golden/folders.json.
+20 folders, and what transformers makes of them, to tests/engine/text/golden/folders.json.
 """
 
 import argparse
@@ -24,8 +24,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import transformers  # pylint: disable=wrong-import-position
 
 _ROOT = os.path.join(os.path.dirname(os.path.realpath(__file__)), "../..")
-_GOLDEN = os.path.join(_ROOT, "tests/engine/tokenize/golden")
-_TEST = os.path.join(_ROOT, ".out/bin/tests/engine/tokenize/tokenize_test")
+_GOLDEN = os.path.join(_ROOT, "tests/engine/text/golden")
+_TEST = os.path.join(_ROOT, ".out/bin/tests/engine/text/tokenize_test")
 _IN_GOLDEN = 20  # A tenth of the folders.
 
 # Families, and what their folders may name: classes and model types.

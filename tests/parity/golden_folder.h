@@ -9,9 +9,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "engine/checkpoint/safetensors.h"
+#include "engine/files/checkpoint/safetensors.h"
 #include "gtest/gtest.h"
-#include "tests/engine/io/temp_folder.h"
+#include "tests/engine/files/io/temp_folder.h"
 
 namespace shale::testing {
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes engine/tokenize/character_tables.cc: the sets of characters by which the tokenizers library splits text.
+"""Writes engine/text/tokenizer/character_tables.cc: the sets of characters by which the tokenizers library splits text.
 
 Asks the library itself for every character, because the Unicode versions of its parts differ:
 
@@ -14,7 +14,7 @@ import unicodedata
 import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-_OUT = os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../engine/tokenize/character_tables.cc")
+_OUT = os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../engine/text/tokenizer/character_tables.cc")
 _CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 
 
@@ -88,7 +88,7 @@ def main():
         out.write(f"""// tests/parity/make_character_tables.py wrote this with tokenizers {tokenizers.__version__}.
 //
 // A set is written as its edges: the first character in it, the first that is not, the next that is, and so on.
-#include "engine/tokenize/character_tables.h"
+#include "engine/text/tokenizer/character.h"
 
 namespace shale {{
 

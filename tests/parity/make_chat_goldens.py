@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/engine/tokenize/golden/chat.json: conversations, and what transformers makes of them with the templates
+"""Writes tests/engine/text/golden/chat.json: conversations, and what transformers makes of them with the templates
 in chat_templates/, which have what those of each family have, in words of our own.
 
     ~/parity_venv/bin/python tests/parity/make_chat_goldens.py [FOLDER...]
@@ -15,7 +15,7 @@ import sys
 from transformers.utils.chat_template_utils import render_jinja_template
 
 _HERE = os.path.dirname(os.path.realpath(__file__))
-_OUT = os.path.join(_HERE, "../../tests/engine/tokenize/golden/chat.json")
+_OUT = os.path.join(_HERE, "../../tests/engine/text/golden/chat.json")
 _TEMPLATES = os.path.join(_HERE, "chat_templates")
 
 _TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what datasets.load_dataset takes of folders of data to tests/engine/tokenize/golden/data_folders.json.
+"""Writes what datasets.load_dataset takes of folders of data to tests/engine/text/golden/data_folders.json.
 
     tests/parity/make_folder_goldens.py [--folders=200] [--seed=1] [--out=FILE]
 
@@ -69,7 +69,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folders", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    golden = pathlib.Path(__file__).parents[2] / "tests/engine/tokenize/golden/data_folders.json"
+    golden = pathlib.Path(__file__).parents[2] / "tests/engine/text/golden/data_folders.json"
     parser.add_argument("--out", default=str(golden))
     flags = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"

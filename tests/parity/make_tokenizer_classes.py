@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes engine/tokenize/tokenizer_class_names.cc: the classes of tokenizers that transformers has, and for which
+"""Writes engine/text/tokenizer/tokenizer_class_names.cc: the classes of tokenizers that transformers has, and for which
 model types it takes them.
 
     python3 -m venv ~/parity_venv && ~/parity_venv/bin/pip install transformers
@@ -12,7 +12,7 @@ import subprocess
 import transformers
 from transformers.models.auto import tokenization_auto as auto
 
-_OUT = os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../engine/tokenize/tokenizer_class_names.cc")
+_OUT = os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../engine/text/tokenizer/tokenizer_class_names.cc")
 # What reads tokenizer.json as it stands. MistralCommonBackend stands for it where mistral-common is not installed.
 _FILE = {"TokenizersBackend", "PythonBackend", "PreTrainedTokenizerFast", "PreTrainedTokenizer", "MistralCommonBackend"}
 
@@ -41,7 +41,7 @@ def main():
     classes = {without_fast(name): without_fast(class_of(name) or name) for name in names}
     classes = {name: found for name, found in classes.items() if name not in _FILE and found not in _FILE}
     text = f"""// Written by tests/parity/make_tokenizer_classes.py with transformers {transformers.__version__}.
-#include "engine/tokenize/tokenizer_class_names.h"
+#include "engine/text/tokenizer/tokenizer_class.h"
 
 namespace shale {{
 namespace {{

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/engine/tokenize/golden/: small tokenizers with the parts of each family, and what the library makes of
+"""Writes tests/engine/text/golden/: small tokenizers with the parts of each family, and what the library makes of
 the documents of tokenize_corpus.py with them. Bytes that are not UTF-8 are decoded with replacement first.
 
     ~/parity_venv/bin/python tests/parity/make_tokenizer_goldens.py
@@ -14,7 +14,7 @@ import tokenize_corpus
 from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
                         trainers)
 
-_OUT = os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../tests/engine/tokenize/golden")
+_OUT = os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../tests/engine/text/golden")
 _WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
 

@@ -7,7 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
-#include "engine/checkpoint/safetensors.h"
+#include "engine/files/checkpoint/safetensors.h"
 #include "tests/engine/job_harness.h"
 #include "tests/parity/golden_folder.h"
 

@@ -12,11 +12,11 @@
 #include "engine/api/backend.h"
 #include "engine/api/job.h"
 #include "engine/api/trainer.h"
-#include "engine/data/document_samples.h"
-#include "engine/hugging_face/strict_json.h"
-#include "engine/io/file.h"
-#include "engine/train/job_tokens.h"
-#include "tests/engine/io/temp_folder.h"
+#include "engine/files/data/sample_sources.h"
+#include "engine/files/hugging_face/strict_json.h"
+#include "engine/files/io/file.h"
+#include "engine/run/train/job_data.h"
+#include "tests/engine/files/io/temp_folder.h"
 
 namespace shale {
 namespace {

@@ -62,7 +62,7 @@ void CheckLaws(const std::vector<ShardLayout::Entry>& entries, int shards) {
     ASSERT_LT(gap.begin, gap.end);
     for (int64_t i = gap.begin; i < gap.end; ++i) owner[i] += 1;
   }
-  for (const ShardLayout::Placement& p : layout.parameters()) {
+  for (const ShardLayout::PlacedParameter& p : layout.parameters()) {
     ASSERT_EQ(p.offset_elements % ShardLayout::kAlignment, 0);
     for (int64_t i = p.offset_elements; i < p.range().end; ++i) owner[i] += 1;
   }
@@ -83,7 +83,7 @@ void CheckLaws(const std::vector<ShardLayout::Entry>& entries, int shards) {
       ASSERT_GE(piece.shard_offset, after);
       after = piece.shard_offset + piece.range.end - piece.range.begin;
       ASSERT_LE(after, layout.shard_elements());
-      const ShardLayout::Placement& p = layout.parameters()[piece.parameter];
+      const ShardLayout::PlacedParameter& p = layout.parameters()[piece.parameter];
       ASSERT_EQ(p.offset_elements + piece.range.begin, shard.begin + piece.shard_offset);
       for (int64_t i = piece.range.begin; i < piece.range.end; ++i) seen[piece.parameter][i] += 1;
     }
@@ -173,11 +173,11 @@ TEST(ShardLayoutTest, AGroupMayHoldNoParameter) {
 
 TEST(ShardLayoutTest, RangesMergeWhatTouchesAndNothingElse) {
   const ShardLayout layout = Make({{"a", {128}}, {"b", {256}}, {"c", {5}}, {"d", {128}}, {"e", {1}}}, 2);
-  const auto all = [](const ShardLayout::Placement&) { return true; };
+  const auto all = [](const ShardLayout::PlacedParameter&) { return true; };
   EXPECT_THAT(layout.Ranges(all), ElementsAre(ElementRange{0, 389}, ElementRange{512, 641}));
-  const auto not_b = [](const ShardLayout::Placement& p) { return p.name != "b"; };
+  const auto not_b = [](const ShardLayout::PlacedParameter& p) { return p.name != "b"; };
   EXPECT_THAT(layout.Ranges(not_b), ElementsAre(ElementRange{0, 128}, ElementRange{384, 389}, ElementRange{512, 641}));
-  EXPECT_THAT(layout.Ranges([](const ShardLayout::Placement&) { return false; }), IsEmpty());
+  EXPECT_THAT(layout.Ranges([](const ShardLayout::PlacedParameter&) { return false; }), IsEmpty());
 }
 
 TEST(ShardLayoutTest, RefusesWhatCannotBeLaidOut) {
@@ -206,7 +206,7 @@ TEST(ShardLayoutTest, ParametersAndShardsBeginAtWholeBlocks) {
     const ShardLayout layout = ShardLayout::Create(AwkwardEntries(), shards, 256).value();
     EXPECT_EQ(layout.shard_elements() % 256, 0);
     EXPECT_LT(layout.padded_elements() - layout.total_elements(), 256 * shards);
-    for (const ShardLayout::Placement& p : layout.parameters()) EXPECT_EQ(p.offset_elements % 256, 0) << p.name;
+    for (const ShardLayout::PlacedParameter& p : layout.parameters()) EXPECT_EQ(p.offset_elements % 256, 0) << p.name;
     for (int rank = 0; rank < shards; ++rank) {
       for (const ShardLayout::Piece& piece : layout.ParameterPieces(rank)) EXPECT_EQ(piece.range.begin % 256, 0);
     }

@@ -3,9 +3,9 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
-#include "engine/generate/generated_text.h"
-#include "engine/tokenize/bpe_trainer.h"
-#include "engine/tokenize/scanner.h"
+#include "engine/run/generate/generated_text.h"
+#include "engine/text/tokenizer/bpe_trainer.h"
+#include "engine/text/tokenizer/pre_tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

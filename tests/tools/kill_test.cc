@@ -18,12 +18,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "engine/checkpoint/run_paths.h"
-#include "engine/io/file.h"
+#include "engine/files/checkpoint/store.h"
+#include "engine/files/io/file.h"
 #include "nlohmann/json.hpp"
-#include "tests/engine/checkpoint/survival.h"
-#include "tests/engine/io/child_process.h"
-#include "tests/engine/io/temp_folder.h"
+#include "tests/engine/files/checkpoint/survival.h"
+#include "tests/engine/files/io/child_process.h"
+#include "tests/engine/files/io/temp_folder.h"
 
 namespace shale {
 namespace {

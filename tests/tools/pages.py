@@ -4,7 +4,7 @@ import glob
 import re
 
 PAGES = ["README.md", *sorted(glob.glob("tools/manual/*.md")), *sorted(glob.glob("engine/manual/*.md")),
-         "engine/hugging_face/README.md", "tools/gpu/README.md", "tests/parity/README.md"]
+         "engine/files/hugging_face/README.md", "tools/gpu/README.md", "tests/parity/README.md"]
 BUILT = ["train", "plan", "generate", "evaluate", "export", "tokenize", "inspect_checkpoint"]
 SCRIPTS = ["inspect_run", "launch", "plot_run", "try_nccl"]
 

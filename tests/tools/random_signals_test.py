@@ -37,7 +37,7 @@ _PROCESSES, _STEPS = 4, 40
 _JOB = (f"--set=lr_schedule.steps={_STEPS}", "--set=checkpoint={every_steps: 8 keep_last: 2}",
         "--set=telemetry.evaluate_every=0", "--set=telemetry.print_every=1", "--resume=auto")
 _MOMENTS = ("start", "plan", "step", "save", "exit")
-_HEARTBEAT = 10  # Seconds, as engine/launch has it by default.
+_HEARTBEAT = 10  # Seconds, as engine/cluster/launch has it by default.
 _BOUNDS = {"KILL": 3, "TERM": 25, "STOP": _HEARTBEAT}
 _PATIENCE = 60  # Seconds after which a process is said to hang.
 _LAUNCHER_SECONDS = 12  # After these the launcher has killed a stopped process of a job that failed.

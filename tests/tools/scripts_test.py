@@ -103,15 +103,15 @@ class ScriptsTest(unittest.TestCase):
         self.assertTrue(calls[0].endswith(" --config=asan //tests/engine/..."), calls)
 
     def test_changed_runs_the_tests_of_what_differs(self):
-        self.write("tests/engine/step/BUILD", "")
+        self.write("tests/engine/compile/step/BUILD", "")
         for command in ("init -q", "add .", "-c user.name=a -c user.email=b commit -qm c"):
             subprocess.run(["git", *command.split()], cwd=self.root, check=True)
         code, said, calls = self.call("tools/test", "--changed", "nothing")
         self.assertEqual((code, calls), (2, []), said)
-        self.write("engine/step/compile.cc", "")
+        self.write("engine/compile/step/compile.cc", "")
         _, _, calls = self.call("tools/test", "--changed")
         self.assertEqual(len(calls), 1)
-        self.assertTrue(calls[0].endswith(" //tests/engine/step:all //tests:house_test"), calls)
+        self.assertTrue(calls[0].endswith(" //tests/engine/compile/step:all //tests:house_test"), calls)
 
     def test_a_run_whose_cases_cannot_be_counted_fails(self):
         # Regression: the exit code of count_tests.py was discarded, and the cases of the other runs made the sum a

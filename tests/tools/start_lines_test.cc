@@ -1,8 +1,7 @@
-#include "engine/processes/start_lines.h"
-
 #include <string>
 #include <vector>
 
+#include "engine/cluster/processes/run_start.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

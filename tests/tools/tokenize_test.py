@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 _TOKENIZE = os.path.abspath("tools/tokenize")
-_GOLDEN = os.path.abspath("tests/engine/tokenize/golden")
+_GOLDEN = os.path.abspath("tests/engine/text/golden")
 
 
 class TokenizeTest(unittest.TestCase):

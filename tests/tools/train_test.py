@@ -18,7 +18,7 @@ from tools_fixture import GENERATE as _GENERATE, TRAIN as _TRAIN  # noqa: E402
 
 _EVALUATE = os.path.abspath("tools/evaluate")
 _PLAN = os.path.abspath("tools/plan")
-_TOKENIZER = os.path.abspath("tests/engine/tokenize/golden/gpt2/tokenizer.json")
+_TOKENIZER = os.path.abspath("tests/engine/text/golden/gpt2/tokenizer.json")
 
 _STEP_FIELDS = [
     "step", "tokens", "loss", "grad_norm", "learning_rate", "updated", "seconds", "tokens_per_second", "mfu",

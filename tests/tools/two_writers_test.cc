@@ -15,11 +15,11 @@
 #include "engine/api/backend.h"
 #include "engine/api/job.h"
 #include "engine/api/trainer.h"
-#include "engine/checkpoint/run_paths.h"
-#include "engine/io/file.h"
-#include "tests/engine/checkpoint/survival.h"
-#include "tests/engine/io/child_process.h"
-#include "tests/engine/io/temp_folder.h"
+#include "engine/files/checkpoint/store.h"
+#include "engine/files/io/file.h"
+#include "tests/engine/files/checkpoint/survival.h"
+#include "tests/engine/files/io/child_process.h"
+#include "tests/engine/files/io/temp_folder.h"
 
 namespace shale {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/time/clock.h"
 #include "engine/api/backend.h"
 #include "engine/api/plan.h"
-#include "engine/text/numbers.h"
+#include "engine/strings/printing.h"
 #include "tools/bench/hostile_jobs.h"
 #include "tools/command_line.h"
 

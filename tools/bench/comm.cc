@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "engine/io/json_lines.h"
+#include "engine/files/io/json_lines.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
 #include "tools/bench/comm_group.h"

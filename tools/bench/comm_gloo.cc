@@ -45,22 +45,22 @@ class MemoryStore : public Store {
 
 }  // namespace
 
-absl::StatusOr<CommRanks> GlooRanks(World& world, int ranks, bool read_memory) {
+absl::StatusOr<CommRanks> GlooRanks(JoinedProcesses& joined, int ranks, bool read_memory) {
   CommRanks made;
   made.about =
-      absl::StrCat(ProcessorName(), ", ", ProcessorCount(), " processors, ", world.alone() ? "threads" : "processes",
+      absl::StrCat(ProcessorName(), ", ", ProcessorCount(), " processors, ", joined.alone() ? "threads" : "processes",
                    " on this host, ", read_memory ? "which read one another's memory" : "over TCP", " (Gloo)");
   const GlooOptions options = {.read_memory = read_memory, .report = [](const std::string& line) {
                                  std::fprintf(stderr, "comm: %s\n", line.c_str());
                                }};
   std::vector<int> process_of_rank(ranks);
   std::iota(process_of_rank.begin(), process_of_rank.end(), 0);
-  if (!world.alone()) {
+  if (!joined.alone()) {
     made.devices = {CreateCpuDevice()};
     SHALE_ASSIGN_OR_RETURN(
         made.communicators,
-        CreateGlooGroup(world.store(),
-                        {.name = "all", .process = world.place().process, .process_of_rank = process_of_rank},
+        CreateGlooGroup(joined.store(),
+                        {.name = "all", .process = joined.place().process, .process_of_rank = process_of_rank},
                         options));
     return made;
   }

@@ -6,13 +6,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "engine/launch/world.h"
+#include "engine/cluster/launch/joined_processes.h"
 #include "kernels/check.h"
 #include "kernels/device/cpu/cpu_device.h"
 #include "sharding/comm/in_process.h"
 #include "tools/bench/comm.h"
 #include "tools/bench/comm_gloo.h"
-#include "tools/bench/comm_world.h"
+#include "tools/bench/comm_processes.h"
 #include "tools/bench/gpu.h"
 #include "tools/bench/support.h"
 
@@ -28,17 +28,17 @@ absl::StatusOr<CommRanks> CpuRanks(int ranks, int /*ranks_per_device*/) {
   return made;
 }
 
-std::vector<CommKind> Kinds(World& world) {
-  const auto gloo = [&world](bool read_memory) {
-    return [&world, read_memory](int ranks, int) { return GlooRanks(world, ranks, read_memory); };
+std::vector<CommKind> Kinds(JoinedProcesses& joined) {
+  const auto gloo = [&joined](bool read_memory) {
+    return [&joined, read_memory](int ranks, int) { return GlooRanks(joined, ranks, read_memory); };
   };
   std::vector<CommKind> kinds = {{.device = "gloo", .create = gloo(true)}, {.device = "tcp", .create = gloo(false)}};
-  if (world.alone()) kinds.insert(kinds.begin(), {.device = "cpu", .create = CpuRanks});
-  for (CommKind& kind : GpuComms(CreateJobGpuBackend, &world)) kinds.push_back(std::move(kind));
+  if (joined.alone()) kinds.insert(kinds.begin(), {.device = "cpu", .create = CpuRanks});
+  for (CommKind& kind : GpuComms(CreateJobGpuBackend, &joined)) kinds.push_back(std::move(kind));
   return kinds;
 }
 
 }  // namespace
 }  // namespace shale
 
-int main(int argc, char** argv) { return shale::BenchCommInWorld(argc, argv, shale::Kinds); }
+int main(int argc, char** argv) { return shale::BenchCommOfProcesses(argc, argv, shale::Kinds); }

@@ -22,7 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/api/job.h"
-#include "engine/io/file.h"
+#include "engine/files/io/file.h"
 #include "kernels/check.h"
 #include "tools/bench/embedding_contestants.h"
 #include "tools/bench/support.h"

@@ -10,7 +10,7 @@
 #include "engine/api/job.h"
 #include "engine/api/trainer.h"
 #include "engine/c/shale.h"
-#include "engine/data/token_samples.h"
+#include "engine/files/data/sample_sources.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -13,7 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "engine/io/file.h"
+#include "engine/files/io/file.h"
 #include "kernels/check.h"
 #include "tools/bench/embedding_contestants.h"
 

@@ -83,14 +83,14 @@ OpsMachineKind GpuOps(CreateGpuBackend create) {
           }};
 }
 
-std::vector<CommKind> GpuComms(CreateGpuBackend create, World* world) {
-  if (world != nullptr && !world->alone()) {
-    const int process = world->place().process;
+std::vector<CommKind> GpuComms(CreateGpuBackend create, JoinedProcesses* joined) {
+  if (joined != nullptr && !joined->alone()) {
+    const int process = joined->place().process;
     const GpuBackendOptions options = {
         .nccl = true,
         .place = {
-            .store = &world->store(),
-            .share = {.ranks = 1, .ranks_before = world->ranks_before_here(), .ranks_on_host = world->ranks_here()}}};
+            .store = &joined->store(),
+            .share = {.ranks = 1, .ranks_before = joined->ranks_before_here(), .ranks_on_host = joined->ranks_here()}}};
     const auto rank = [create, options, process](int ranks, int ranks_per_device) {
       GpuBackendOptions mine = options;
       mine.ranks = ranks;

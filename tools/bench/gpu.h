@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "engine/api/backend.h"
-#include "engine/launch/world.h"
-#include "engine/runtime/backend.h"
+#include "engine/cluster/launch/joined_processes.h"
+#include "engine/run/runtime/backend.h"
 #include "tools/bench/comm.h"
 #include "tools/bench/ops_machine.h"
 
@@ -28,11 +28,11 @@ using CreateGpuBackend = std::function<absl::StatusOr<std::unique_ptr<Backend>>(
 OpsMachineKind GpuOps(CreateGpuBackend create);
 
 // Returns the kinds "cuda" (ranks of this process without NCCL, which may share GPUs) and "nccl" (one rank per GPU). If
-// `world` joins several processes, each has a rank of the only kind "nccl", and these may share GPUs. Borrows `world`,
-// which may be null.
-std::vector<CommKind> GpuComms(CreateGpuBackend create, World* world = nullptr);
+// `joined` joins several processes, each has a rank of the only kind "nccl", and these may share GPUs. Borrows
+// `joined`, which may be null.
+std::vector<CommKind> GpuComms(CreateGpuBackend create, JoinedProcesses* joined = nullptr);
 
-// Creates the backend as a job does, with CreateBackendOfProcess of engine/backends.
+// Creates the backend as a job does, with CreateBackendOfProcess of engine/run/backends.
 absl::StatusOr<std::unique_ptr<Backend>> CreateJobGpuBackend(const GpuBackendOptions& options);
 
 }  // namespace shale

@@ -7,8 +7,8 @@
 #include <cstdio>
 
 #include "absl/strings/string_view.h"
-#include "engine/launch/world.h"
-#include "tools/bench/comm_world.h"
+#include "engine/cluster/launch/joined_processes.h"
+#include "tools/bench/comm_processes.h"
 #include "tools/bench/formats.h"
 #include "tools/bench/gpu.h"
 #include "tools/bench/ops.h"
@@ -19,8 +19,9 @@ int main(int argc, char** argv) {
   const absl::string_view which = argc > 1 ? argv[1] : "";
   if (which == "ops") return shale::BenchOps(argc - 1, argv + 1, {shale::GpuOps(shale::CreateJobGpuBackend)});
   if (which == "comm") {
-    return shale::BenchCommInWorld(
-        argc - 1, argv + 1, [](shale::World& world) { return shale::GpuComms(shale::CreateJobGpuBackend, &world); });
+    return shale::BenchCommOfProcesses(argc - 1, argv + 1, [](shale::JoinedProcesses& joined) {
+      return shale::GpuComms(shale::CreateJobGpuBackend, &joined);
+    });
   }
   if (which == "sweep") return shale::BenchSweep(argc - 1, argv + 1);
   if (which == "formats") return shale::BenchFormats(argc - 1, argv + 1);

@@ -25,8 +25,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/io/json_lines.h"
-#include "engine/planner/summary.h"
+#include "engine/files/io/json_lines.h"
+#include "engine/plan/planner/summary.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"
 #include "oneapi/dnnl/dnnl.hpp"
@@ -128,7 +128,7 @@ class Rank {
   dnnl::stream stream_;
   std::vector<LinearMatMul> matmuls_;
   std::vector<std::pair<AttentionMatMuls, int64_t>> attention_;  // With how often the step runs it.
-  OperandBytes from_ = RandomOperand(kCopyBytes, DType::kFloat32), to_ = RandomOperand(kCopyBytes, DType::kFloat32);
+  OperandMemory from_ = RandomOperand(kCopyBytes, DType::kFloat32), to_ = RandomOperand(kCopyBytes, DType::kFloat32);
   Measured measured_;
 };
 

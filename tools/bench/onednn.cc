@@ -47,9 +47,9 @@ class OpenMpThreads {
 
 }  // namespace
 
-OperandBytes RandomOperand(size_t size_bytes, DType dtype) {
+OperandMemory RandomOperand(size_t size_bytes, DType dtype) {
   constexpr size_t kHugePage = size_t{2} << 20;
-  OperandBytes bytes(static_cast<std::byte*>(std::aligned_alloc(kHugePage, RoundUp(size_bytes, kHugePage))));
+  OperandMemory bytes(static_cast<std::byte*>(std::aligned_alloc(kHugePage, RoundUp(size_bytes, kHugePage))));
   if (bytes == nullptr) return bytes;
   uint32_t state = 1;
   const auto next = [&] {
@@ -80,7 +80,7 @@ absl::StatusOr<LinearMatMul> LinearMatMul::Create(const MatMulSize& size, const 
   LinearMatMul matmul;
   matmul.primitive_ = dnnl::matmul(description);
   const auto bind = [&](int argument, const memory::desc& desc, DType dtype) {
-    OperandBytes bytes = RandomOperand(desc.get_size(), dtype);
+    OperandMemory bytes = RandomOperand(desc.get_size(), dtype);
     if (bytes == nullptr) return false;
     matmul.arguments_[argument] = memory(desc, engine, bytes.get());
     matmul.operands_.push_back(std::move(bytes));

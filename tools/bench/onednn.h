@@ -19,11 +19,11 @@ namespace shale {
 struct FreeBytes {
   void operator()(std::byte* data) const { std::free(data); }
 };
-using OperandBytes = std::unique_ptr<std::byte, FreeBytes>;
+using OperandMemory = std::unique_ptr<std::byte, FreeBytes>;
 
 // Returns memory filled with numbers in [-1, 1): matmuls of zeros or denormals may run at another speed. Returns null
 // if there is no memory.
-OperandBytes RandomOperand(size_t size_bytes, DType dtype);
+OperandMemory RandomOperand(size_t size_bytes, DType dtype);
 
 // Returns whether oneDNN multiplies bf16 on this processor. Without AVX-512 it does not. There the engine does not
 // either: it widens the operands to fp32.
@@ -41,7 +41,7 @@ class LinearMatMul {
  private:
   dnnl::matmul primitive_;
   std::unordered_map<int, dnnl::memory> arguments_;
-  std::vector<OperandBytes> operands_;
+  std::vector<OperandMemory> operands_;
 };
 
 // The matmuls of attention of one size. Each thread runs one head at a time.
@@ -75,7 +75,7 @@ class AttentionMatMuls {
 
   AttentionSize size_;
   int threads_;
-  std::vector<OperandBytes> bytes_;    // Four operands per thread, each as large as the largest matmul needs.
+  std::vector<OperandMemory> bytes_;   // Four operands per thread, each as large as the largest matmul needs.
   std::vector<dnnl::stream> streams_;  // One per thread.
   Strips fastest_;
 };

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/io/json_lines.h"
+#include "engine/files/io/json_lines.h"
 #include "kernels/check.h"
 #include "tools/bench/ops_cases.h"
 #include "tools/bench/ops_report.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/io/json_lines.h"
+#include "engine/files/io/json_lines.h"
 #include "tools/bench/support.h"
 
 namespace shale {

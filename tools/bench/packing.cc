@@ -22,7 +22,7 @@
 #include "engine/api/backend.h"
 #include "engine/api/job.h"
 #include "engine/api/trainer.h"
-#include "engine/io/file.h"
+#include "engine/files/io/file.h"
 #include "kernels/check.h"
 #include "tools/bench/support.h"
 #include "tools/command_line.h"

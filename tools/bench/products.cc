@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "engine/program/issues.h"
+#include "engine/compile/program/issues.h"
 #include "kernels/check.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/instruction_set.h"
@@ -30,14 +30,14 @@
 namespace shale {
 namespace {
 
-constexpr CpuProducts kProducts[] = {CpuProducts::kOneDnn, CpuProducts::kPacked};
+constexpr CpuMatMuls kProducts[] = {CpuMatMuls::kOneDnn, CpuMatMuls::kPacked};
 constexpr size_t kContestants = std::size(kProducts);
 
 // The matmuls of one shape in a step, with operands of their own.
 struct Shape {
   MatMul op;
   int64_t count = 0;
-  std::vector<OperandBytes> operands;
+  std::vector<OperandMemory> operands;
   std::vector<double> seconds[kContestants];  // One entry for each repetition.
 
   double flops() const {
@@ -90,7 +90,7 @@ absl::Status Measure(std::vector<Shape>& shapes, int64_t repeats, int threads) {
     ops[i] = CreateCpuOps({.threads = threads, .products = kProducts[i]});
     for (const Shape& shape : shapes) scratch_bytes = std::max(scratch_bytes, ops[i]->ScratchBytes(shape.op));
   }
-  const OperandBytes scratch = RandomOperand(static_cast<size_t>(scratch_bytes), DType::kFloat32);
+  const OperandMemory scratch = RandomOperand(static_cast<size_t>(scratch_bytes), DType::kFloat32);
   if (scratch == nullptr) return absl::ResourceExhaustedError("no memory for scratch");
   for (Shape& shape : shapes) {
     SHALE_RETURN_IF_ERROR(Bind(shape));
@@ -112,7 +112,7 @@ void Report(const std::vector<Shape>& shapes, int threads) {
   std::printf("%s, %s instructions, %d threads; medians\n\n", ProcessorName().c_str(),
               std::string(cpu::ToString(cpu::UsedInstructionSet())).c_str(), threads);
   std::vector<MarkdownTable::Column> columns = {{"m x n x k", /*text=*/true}, {"times"}};
-  for (const CpuProducts products : kProducts) columns.push_back({absl::StrCat(ToString(products), " GFLOP/s")});
+  for (const CpuMatMuls products : kProducts) columns.push_back({absl::StrCat(ToString(products), " GFLOP/s")});
   columns.push_back({"speed of PACKED"});
   MarkdownTable table(std::move(columns));
   double flops = 0, seconds[kContestants] = {};

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "engine/io/json_lines.h"
+#include "engine/files/io/json_lines.h"
 #include "kernels/check.h"
 
 namespace shale {

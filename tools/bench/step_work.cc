@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "absl/strings/string_view.h"
-#include "engine/program/issues.h"
+#include "engine/compile/program/issues.h"
 #include "kernels/ops.h"
 
 namespace shale {

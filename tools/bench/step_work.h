@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "engine/program/program.h"
+#include "engine/compile/program/program.h"
 #include "kernels/dtype.h"
 
 namespace shale {

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/io/file.h"
+#include "engine/files/io/file.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -4,7 +4,7 @@
 namespace shale {
 
 // Runs the bench with the arguments of its command line and returns the exit code. The program links the backends
-// (//engine/backends).
+// (//engine/run/backends).
 int BenchSweep(int argc, char** argv);
 
 }  // namespace shale

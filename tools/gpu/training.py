@@ -16,7 +16,7 @@ STEPS, WARMUP = 5, 2
 TRACED_STEPS = 2
 # The lines of train's output that tell what libraries it uses and what they took of the GPU's memory.
 _ABOUT_LIBRARIES = re.compile(r"in use outside the arenas|were taken after it was checked|cuBLASLt|cuDNN|NCCL|NVRTC")
-# Its line on who took the GPUs' memory, in the words of MemoryLedger (engine/runtime/memory_ledger.h).
+# Its line on who took the GPUs' memory, in the words of MemoryLedger (engine/run/runtime/local_ranks.h).
 _TAKEN = re.compile(r"^memory taken outside the arenas[^:]*: (.*)$", re.MULTILINE)
 
 

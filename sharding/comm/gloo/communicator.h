@@ -25,7 +25,7 @@ class GlooCommunicator : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return layout().ranks(); }
-  void SetPlace(const CollectivePlace& place) override { next_ = place; }
+  void SetIssue(const CollectiveIssue& place) override { next_ = place; }
   void Abort(absl::Status reason) override;
 
  protected:
@@ -80,7 +80,7 @@ class GlooCommunicator : public Communicator {
   const std::shared_ptr<GlooHello> hello_;
   const int rank_, place_;
   const int64_t chunk_bytes_;
-  CollectivePlace next_;            // Of what is enqueued next.
+  CollectiveIssue next_;            // Of what is enqueued next.
   uint64_t number_ = 0;             // Collectives so far.
   std::vector<std::byte> staging_;  // [2, remote ranks, chunk_bytes]: what the rank adds up.
   std::vector<Operands> operands_;  // By rank, where processes read one another's memory.

@@ -18,8 +18,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/engine/c/c_fixture.h"
-#include "tests/engine/io/process_resources.h"
-#include "tests/engine/train/creations.h"
+#include "tests/engine/files/io/process_resources.h"
+#include "tests/engine/run/train/creations.h"
 
 namespace shale {
 namespace {

@@ -16,8 +16,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "engine/shale.h"
-#include "engine/tokenize/bpe_trainer.h"
-#include "engine/tokenize/scanner.h"
+#include "engine/text/tokenizer/bpe_trainer.h"
+#include "engine/text/tokenizer/pre_tokenizer.h"
 #include "tests/engine/c/c_fixture.h"
 
 namespace shale {

@@ -23,7 +23,7 @@ import steps  # noqa: E402
 
 
 def drawings(may_include):
-    """Returns the text of each picture by its name. `may_include` is the table of tests/house_test.py."""
+    """Returns the text of each picture by its name. `may_include` is `packages()` of tests/house_test.py."""
     data = plans.read()
     return {"pipeline.svg": str(pipeline.draw(data["quickstart"])), "step.svg": str(steps.draw(data["steps"])),
             "shards.svg": str(shards.draw(data["group"])), "memory.svg": str(memory.draw(data["memory"])),
@@ -38,7 +38,7 @@ def main(words):
         plans.measure()
     sys.path.insert(0, os.path.join(plans.ROOT, "tests"))
     import house_test  # pylint: disable=import-outside-toplevel
-    for name, text in drawings(house_test._MAY_INCLUDE).items():  # pylint: disable=protected-access
+    for name, text in drawings(house_test.packages()).items():
         with open(os.path.join(_FOLDER, name), "w", encoding="utf-8") as file:
             file.write(text)
     return 0

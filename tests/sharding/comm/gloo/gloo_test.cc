@@ -181,7 +181,7 @@ TEST(GlooGroupTest, RanksThatComeToDifferentPlacesAreTold) {
       Group group = Create({0, 1, 1, 2}, {.timeout_seconds = 60});
       std::vector<std::vector<float>> data(4, std::vector<float>(n));
       for (const absl::Status& status : RunRanks(4, [&](int rank, Stream&stream) {
-             group[rank]->SetPlace({.run = 5, .instruction = rank == odd_rank ? 8 : 7, .iteration = 2});
+             group[rank]->SetIssue({.run = 5, .instruction = rank == odd_rank ? 8 : 7, .iteration = 2});
              return group[rank]->AllReduceSum(Tensor::Contiguous(DType::kFloat32, {n}, data[rank].data()), stream);
            })) {
         EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/launch/world.h"
+#include "engine/cluster/launch/joined_processes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"
@@ -35,13 +35,13 @@ constexpr double kTimeout_s = 60;
 
 // This process among those that the launcher started, from the first case to the end of the program.
 struct Member {
-  std::unique_ptr<World> world;
+  std::unique_ptr<JoinedProcesses> joined_processes;
   NcclPlace place;
   std::unique_ptr<CudaDevice> device;
   int groups = 0;  // That were created so far.
 
-  int rank() const { return world->place().process; }
-  int size() const { return world->place().processes; }
+  int rank() const { return joined_processes->place().process; }
+  int size() const { return joined_processes->place().processes; }
 };
 
 absl::StatusOr<std::unique_ptr<Member>> Join() {
@@ -54,7 +54,8 @@ absl::StatusOr<std::unique_ptr<Member>> Join() {
   SetNcclEnvironment();
   const bool shares = gpus < place.processes;
   if (shares) SetNcclSharingEnvironment(member->place.nccl->Version());
-  SHALE_ASSIGN_OR_RETURN(member->world, World::Join(variables, place.processes, {{"program", "nccl_processes_cases"}}));
+  SHALE_ASSIGN_OR_RETURN(member->joined_processes,
+                         JoinedProcesses::Join(variables, place.processes, {{"program", "nccl_processes_cases"}}));
   SHALE_ASSIGN_OR_RETURN(member->device, CudaDevice::Create(runtime, {.ordinal = shares ? 0 : place.process}));
   return member;
 }
@@ -70,7 +71,7 @@ class NcclProcesses : public ::testing::Test {
   }
   static void TearDownTestSuite() {
     if (member_ == nullptr) return;
-    EXPECT_TRUE(member_->world->Leave().ok());
+    EXPECT_TRUE(member_->joined_processes->Leave().ok());
     delete member_;
     member_ = nullptr;
   }
@@ -84,7 +85,7 @@ class NcclProcesses : public ::testing::Test {
   int size() const { return member_->size(); }
   CudaDevice& device() { return *member_->device; }
   Stream& stream() { return *stream_; }
-  void Meet() { ASSERT_TRUE(member_->world->control().Barrier(ControlChannel::kSteps).ok()); }
+  void Meet() { ASSERT_TRUE(member_->joined_processes->control().Barrier(ControlChannel::kSteps).ok()); }
 
   // Creates this process's communicator in a group of `size` ranks, where it has this rank. All processes of the group
   // make the call; `part` distinguishes groups that are created at the same time.
@@ -93,8 +94,9 @@ class NcclProcesses : public ::testing::Test {
                                  .size = size,
                                  .ranks = {rank},
                                  .ordinals = {device().ordinal()}};
-    absl::StatusOr<Group> group = CreateNcclGroup(member_->place.nccl, member_->place.runtime, member_->world->store(),
-                                                  members, {.timeout_seconds = timeout_s});
+    absl::StatusOr<Group> group =
+        CreateNcclGroup(member_->place.nccl, member_->place.runtime, member_->joined_processes->store(), members,
+                        {.timeout_seconds = timeout_s});
     if (!group.ok()) {
       ADD_FAILURE() << group.status();
       std::exit(1);  // The others would wait for this process.

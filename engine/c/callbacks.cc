@@ -1,0 +1,158 @@
+#include "engine/c/callbacks.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "engine/api/data_source.h"
+#include "engine/api/events.h"
+#include "engine/c/calls.h"
+#include "engine/run/events/event_json.h"
+#include "engine/strings/messages.h"
+#include "kernels/check.h"
+
+namespace shale::c {
+namespace {
+
+constexpr size_t kMostStateBytes = size_t{1} << 20;
+constexpr int64_t kMostValues = int64_t{1} << 40;  // Of one sample.
+
+// A source whose samples can be read in any order.
+class FunctionSource : public DataSource {
+ public:
+  FunctionSource(DataDescription description, const shale_data& data)
+      : DataSource(std::move(description)), data_(data) {}
+
+  absl::Status Read(int64_t sample, const SampleParts& out) override {
+    const auto part = [](auto span) { return span.empty() ? nullptr : span.data(); };
+    const shale_sample parts = {
+        sizeof(shale_sample), description().sequence_length, part(out.inputs),  part(out.features),
+        part(out.targets),    part(out.target_values),       part(out.weights), part(out.position_ids)};
+    shale_error error = SHALE_INIT(shale_error);
+    return StatusOf(data_.read(data_.user, sample, &parts, &error), error, "data.read");
+  }
+
+ private:
+  const shale_data data_;
+};
+
+PullCallbacks Callbacks(const DataDescription& description, const shale_data& data) {
+  PullCallbacks callbacks;
+  callbacks.next = [description, data, sample = int64_t{0}](PulledSample& out) mutable -> absl::StatusOr<bool> {
+    const int64_t s = description.sequence_length;
+    description.features == 0 ? out.inputs.resize(s) : out.features.resize(s * description.features);
+    description.target_values == 0 ? out.targets.resize(s) : out.target_values.resize(s * description.target_values);
+    if (description.has_weights) out.weights.resize(s);
+    if (description.has_position_ids) out.position_ids.resize(s);
+    const auto part = [](auto& values) { return values.empty() ? nullptr : values.data(); };
+    const shale_sample parts = {sizeof(shale_sample), s,
+                                part(out.inputs),     part(out.features),
+                                part(out.targets),    part(out.target_values),
+                                part(out.weights),    part(out.position_ids)};
+    shale_error error = SHALE_INIT(shale_error);
+    const shale_code code = data.read(data.user, sample++, &parts, &error);
+    if (code == SHALE_OUT_OF_RANGE) return false;
+    SHALE_RETURN_IF_ERROR(StatusOf(code, error, "data.read"));
+    return true;
+  };
+  if (data.save != nullptr) {
+    callbacks.save = [data]() -> absl::StatusOr<std::string> {
+      std::string state(kMostStateBytes, '\0');
+      size_t used = 0;
+      shale_error error = SHALE_INIT(shale_error);
+      SHALE_RETURN_IF_ERROR(
+          StatusOf(data.save(data.user, state.data(), state.size(), &used, &error), error, "data.save"));
+      if (used > state.size()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("data.save: wrote ", used, " bytes; a state has at most ", state.size()));
+      }
+      state.resize(used);
+      return state;
+    };
+  }
+  if (data.restore != nullptr) {
+    callbacks.restore = [data](const std::string& state) {
+      shale_error error = SHALE_INIT(shale_error);
+      return StatusOf(data.restore(data.user, state.data(), state.size(), &error), error, "data.restore");
+    };
+  }
+  return callbacks;
+}
+
+using Function = void (*)(void* user, const char* json);
+
+class FunctionWriter : public EventWriter {
+ public:
+  FunctionWriter(Function function, void* user) : function_(function), user_(user) {}
+  absl::Status Write(const RunEvent& event) override {
+    function_(user_, EventLine(event).ToString().c_str());
+    return absl::OkStatus();
+  }
+
+ private:
+  const Function function_;
+  void* const user_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DataSource>> MakeDataSource(const shale_data* data, absl::string_view name) {
+  SHALE_ASSIGN_OR_RETURN(const shale_data taken, TakeStruct(data, name));
+  SHALE_RETURN_IF_ERROR(Require(taken.name, absl::StrCat(name, "->name")));
+  if (taken.read == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, "->read is NULL"));
+  SHALE_RETURN_IF_ERROR(CheckRange(name, "samples", taken.samples, 0, kEndlessSamples));
+  SHALE_RETURN_IF_ERROR(CheckRange(name, "sequence_length", taken.sequence_length, 1, int64_t{1} << 31));
+  SHALE_RETURN_IF_ERROR(CheckRange(name, "vocabulary", taken.vocabulary, 0, int64_t{1} << 31));
+  SHALE_RETURN_IF_ERROR(CheckRange(name, "features", taken.features, 0, kMostValues / taken.sequence_length));
+  SHALE_RETURN_IF_ERROR(CheckRange(name, "target_values", taken.target_values, 0, kMostValues / taken.sequence_length));
+  const DataDescription description = {.name = taken.name,
+                                       .samples = taken.samples == 0 ? kEndlessSamples : taken.samples,
+                                       .sequence_length = taken.sequence_length,
+                                       .vocabulary = taken.vocabulary,
+                                       .features = taken.features,
+                                       .target_values = taken.target_values,
+                                       .has_weights = taken.has_weights != 0,
+                                       .has_position_ids = taken.has_position_ids != 0};
+  std::unique_ptr<DataSource> source;
+  if (taken.in_order != 0) {
+    source = std::make_unique<PullSource>(description, Callbacks(description, taken));
+  } else {
+    source = std::make_unique<FunctionSource>(description, taken);
+  }
+  return source;
+}
+
+absl::StatusOr<std::unique_ptr<Events>> Events::Create(const shale_trainer_options& options, const SinksConfig& sinks) {
+  for (const auto& [field, path] :
+       {std::pair("events", sinks.events), {"tensorboard", sinks.tensorboard}, {"prometheus", sinks.prometheus}}) {
+    if (path.empty() || absl::StartsWith(path, "/")) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("telemetry.sinks.", field, ": found ", Quoted(path),
+                     ", which begins in a run folder, and this trainer has none; give an absolute path"));
+  }
+  auto events = absl::WrapUnique(new Events(sinks));
+  SHALE_RETURN_IF_ERROR(events->sinks_.Open("/"));
+  const auto start = [&](std::unique_ptr<EventWriter> writer) {
+    events->queues_.push_back(std::make_unique<EventQueue>());
+    events->queues_.back()->Start(std::move(writer));
+  };
+  if (options.on_event != nullptr) {
+    start(std::make_unique<FunctionWriter>(options.on_event, options.on_event_user));
+  }
+  if (options.event_descriptor != 0) start(WriteJsonTo(options.event_descriptor));
+  return events;
+}
+
+Events::~Events() { *lost_ = sinks_.Close(); }
+
+void Events::Take(const RunEvent& event) {
+  for (const auto& queue : queues_) queue->Take(event);
+  sinks_.Take(event);
+}
+
+}  // namespace shale::c

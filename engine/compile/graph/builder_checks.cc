@@ -1,0 +1,113 @@
+// The misuses of a GraphBuilder that no single op shows.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/api/graph_builder.h"
+#include "engine/strings/pattern.h"
+
+namespace shale {
+
+bool GraphBuilder::IsOwn(const Tensor& tensor) {
+  const Location& where = tensor.where;
+  return where.shard_stride_bytes == mark_ && where.symbol >= 0 && where.symbol < std::ssize(unit().values);
+}
+
+std::string GraphBuilder::DescribeForeign(const Tensor& tensor) const {
+  if (!tensor.present()) return "an absent tensor";
+  const int64_t index = tensor.where.shard_stride_bytes - builder_mark_ - 1;
+  if (index < 0 || index >= std::ssize(graph_.units)) return "a tensor of another GraphBuilder";
+  const UnitGraph& owner = graph_.units[index];
+  const ValueId id = tensor.where.symbol;
+  const bool known = id >= 0 && id < std::ssize(owner.values);
+  return absl::StrCat(known ? owner.values[id].name : "a tensor", " of unit ", owner.name);
+}
+
+Tensor GraphBuilder::Operand(const Tensor& tensor, int rank, absl::string_view user) {
+  const bool own = IsOwn(tensor);
+  if (own && tensor.rank == rank) return tensor;
+  if (!own) {
+    Fail(absl::InvalidArgumentError(
+        absl::StrCat("unit ", unit().name, ": ", user, " reads ", DescribeForeign(tensor),
+                     "; a unit reads its own tensors, and the output of the unit before through UnitInput()")));
+  } else {
+    Fail(absl::InvalidArgumentError(absl::StrCat("unit ", unit().name, ": ", user, " reads ",
+                                                 unit().values[tensor.where.symbol].name, " ", tensor.ToString(),
+                                                 "; wanted ", rank, " dimensions")));
+  }
+  const DType dtype = options_.compute_dtype;
+  switch (rank) {
+    case 1: return NewActivation("wrong", dtype, {1});
+    case 2: return NewActivation("wrong", dtype, {1, 1});
+    case 3: return NewActivation("wrong", dtype, {1, 1, 1});
+    default: return NewActivation("wrong", dtype, {1, 1, 1, 1});
+  }
+}
+
+void GraphBuilder::CheckOwnership(const Op& op) {
+  VisitOperands(op, [&](absl::string_view operand, const Tensor& t, Access) {
+    if (!t.present() || IsOwn(t)) return;
+    Fail(absl::InvalidArgumentError(absl::StrCat("unit ", unit().name, ": operand ", operand, " of ", NameOf(op),
+                                                 " is ", DescribeForeign(t), ", which this unit must not use")));
+  });
+}
+
+void GraphBuilder::CheckResult() {
+  if (in_unit_) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat("unit ", unit().name, " has no end: call EndUnit, or EndLastUnit after the loss")));
+  }
+  if (graph_.units.empty()) return Fail(absl::InvalidArgumentError("a model needs at least one unit"));
+  const UnitGraph& last = graph_.units.back();
+  if (last.output >= 0) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat("unit ", last.name, " is the last one: end it with a loss and EndLastUnit")));
+  }
+  if (results_.empty()) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat("the model has no loss: call one, such as LinearCrossEntropy, in its last unit, ", last.name)));
+  }
+  if (results_.size() > 1) {
+    return Fail(
+        absl::InvalidArgumentError(absl::StrCat("the model has two losses, in unit ", graph_.units[results_[0]].name,
+                                                " and in unit ", graph_.units[results_[1]].name, "; keep one")));
+  }
+  if (results_[0] != graph_.units.size() - 1) {
+    Fail(absl::InvalidArgumentError(
+        absl::StrCat("unit ", graph_.units[results_[0]].name, " has the loss, but the last unit is ", last.name)));
+  }
+}
+
+void GraphBuilder::CheckParameters() {
+  if (!status_.ok()) return;
+  std::vector<bool> used(graph_.parameters.size()), has_gradient(graph_.parameters.size());
+  for (const UnitGraph& unit : graph_.units) {
+    for (const Value& value : unit.values) {
+      if (value.role == ValueRole::kParameter) used[value.parameter] = true;
+      if (value.role == ValueRole::kParameterGradient) has_gradient[value.parameter] = true;
+    }
+  }
+  for (size_t id = 0; id < used.size(); ++id) {
+    const std::string& name = graph_.parameters[id].name;
+    if (!used[id]) {
+      Fail(absl::InvalidArgumentError(
+          absl::StrCat("parameter ", name, " is never used: use it in a unit, or do not add it")));
+    } else if (options_.mode == GraphMode::kTraining && !graph_.parameters[id].frozen && !has_gradient[id]) {
+      Fail(absl::InvalidArgumentError(
+          absl::StrCat("parameter ", name, " has no gradient: the loss does not depend on what is computed with it")));
+    }
+  }
+  std::vector<std::string> names;
+  for (const Parameter& parameter : graph_.parameters) names.push_back(parameter.name);
+  for (size_t i = 0; i < options_.train_only.size(); ++i) {
+    const std::string none = MatchesNone("optimizer.train_only", i, options_.train_only[i], "parameter", names);
+    if (!none.empty()) Fail(absl::InvalidArgumentError(none));
+  }
+  for (const ParameterGroup& group : graph_.groups) {
+    if (group.parameters.empty()) {
+      Fail(absl::InvalidArgumentError(absl::StrCat("group ", group.name, " has no parameters")));
+    }
+  }
+}
+
+}  // namespace shale

@@ -1,0 +1,127 @@
+// The forward and backward graph of a model, as data.
+//
+// A model is a list of units that run in order. The parameters of a unit are gathered together, used, and freed
+// together. A unit's graph holds values (storage) and nodes (ops on views of values). GraphBuilder derives the backward
+// nodes from the forward nodes. In the tensors of a unit, Tensor::where.symbol is an index into the unit's `values`.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/api/model.h"
+#include "engine/compile/graph/target_weights.h"
+#include "kernels/op.h"
+
+namespace shale {
+
+using ValueId = int;
+
+// A flat group: parameters that lie in one flat vector and are gathered and reduced together. All of them train, or all
+// are frozen and stored in the same way.
+struct ParameterGroup {
+  std::string name;
+  std::vector<ParameterId> parameters;
+  bool frozen = false;
+  FrozenWeights stored = FrozenWeights::kAsComputed;
+};
+
+enum class ValueRole {
+  kActivation,         // Written by forward nodes.
+  kUnitInput,          // The previous unit's output.
+  kGradient,           // Gradient of an activation or of the input, written by backward nodes or by the loss.
+  kOutputGradient,     // Gradient of the unit's output: the next unit's input gradient.
+  kParameter,          // A gathered parameter (Value::parameter), in the compute dtype.
+  kParameterGradient,  // The gradient of a parameter, f32.
+  kInputs,             // Input tokens of the micro-batch, [B, S] i32.
+  kTargets,            // Target tokens of the micro-batch, [B, S] i32. A negative target is not counted.
+  kFeatures,           // Features of the micro-batch in the place of tokens, [T, F] f32.
+  kTargetValues,       // Values in the place of target tokens, [T, D] f32.
+  kTargetWeights,      // The weight of each target, [B, S] f32 (TargetWeights).
+  kPositionIds,        // The position of each token in its document, [B, S] i32.
+  kBegins,             // The position of each sequence's first token, [B] i32 (graphs with a cache).
+  kCache,              // Keys or values of the tokens so far (Cache), [C, G, P, D]. Keeps its contents between runs.
+  kRows,               // For each sequence, the row of x whose logits are wanted, [B] i32 (kLogits graphs).
+  kLossScale,          // 1 / valid tokens of the global batch, or 1 / sum of |weight|, f32.
+  kLossTotal,          // Sum of the losses of the micro-batches so far, f64.
+  kLogits,             // The result of a kLogits graph, [B, V].
+};
+
+// The part of a block that a value belongs to. Presets of activation checkpointing choose values by it.
+enum class Sublayer { kNone, kAttention, kFeedForward };
+
+struct Value {
+  std::string name;
+  ValueRole role = ValueRole::kActivation;
+  Tensor tensor;  // The full storage, contiguous.
+  ParameterId parameter = -1;
+  Sublayer sublayer = Sublayer::kNone;
+  bool cheap = false;           // The result of a norm or an activation function: cheap to recompute.
+  bool sublayer_input = false;  // The residual stream between a block's sublayers.
+  // Whether it is a parameter that trains, or an activation or a unit's input that depends on one. Only such values
+  // have gradients.
+  bool needs_gradient = false;
+  std::vector<int> producers;  // Forward nodes that write it, in order. Later ones update it or write other parts.
+};
+
+struct Node {
+  Op op;
+  // Forward nodes only. Recomputes the other outputs of `op` from its output `sum`, with the same bits. The step
+  // compiler uses it if `sum` was kept.
+  std::optional<Op> from_sum;
+  // Backward nodes only. A fused op: it does what `op` does and also recomputes one activation, with the same bits. The
+  // activation is the only output of its producer. If it was not kept and an earlier backward node reads it, the step
+  // compiler runs this node before that one, and with this op.
+  std::optional<Op> recomputing;
+};
+
+struct UnitGraph {
+  std::string name;
+  int layer = -1;  // Index of the block; -1 for units that are not blocks.
+  std::vector<Value> values;
+  std::vector<Node> forward;
+  std::vector<Node> backward;
+  ValueId input = -1;            // A kUnitInput. -1 in the first unit.
+  ValueId output = -1;           // A kActivation. -1 in the last unit.
+  ValueId output_gradient = -1;  // A kOutputGradient. -1 in the last unit, or if the output needs no gradient.
+  ValueId input_gradient = -1;   // A kGradient. -1 in the first unit, or if the input needs no gradient.
+};
+
+// [Note: frozen parameters] GraphOptions::train_only says which parameters train; the others are frozen. The builder
+// decides it once, when a parameter is added, and models need not know of it. A value needs a gradient if it depends on
+// a parameter that trains. Only such values get one, so a unit that lies below the lowest parameter that trains has no
+// backward at all, and what frozen parameters alone compute has none either. Finish divides each group that holds both
+// kinds into two flat groups, since frozen weights have no gradient, master or optimizer state, and are never reduced.
+// GraphOptions::frozen_weights says how they are stored; those that are stored otherwise than they are used have a flat
+// group of their own, too, whose gathered weights are widened before each use (engine/compile/step/gather.h).
+
+// What a graph computes. kTraining: the loss and all gradients. kEvaluation: the loss. kLogits: the logits of one row
+// per sequence.
+enum class GraphMode { kTraining, kEvaluation, kLogits };
+
+// The cache of a graph of logits that computes the next tokens of sequences, and finds the keys and values of the
+// tokens before them in persistent buffers. All graphs that share these buffers have the same Cache.
+struct Cache {
+  int64_t positions = 0;      // Tokens that a sequence may have. 0: there is no cache.
+  int64_t longest_chunk = 0;  // The largest sequence_length of the graphs.
+  int64_t sequences = 1;      // C. A graph has as many, or one whose tokens are those of all (CachedAttention).
+  bool operator==(const Cache&) const = default;
+};
+
+struct ModelGraph {
+  GraphMode mode = GraphMode::kTraining;
+  DType compute_dtype = DType::kFloat32;
+  int64_t micro_batch = 0;      // B, in sequences.
+  int64_t sequence_length = 0;  // S, in tokens. With a cache: the new tokens of a run.
+  Cache cache;
+  int64_t vocabulary = 0;
+  bool last_target_only = false;  // Only the last position of a sequence has a target.
+  TargetWeights target_weights = TargetWeights::kNone;
+  bool position_ids = false;  // Sequences hold several documents.
+  std::vector<Parameter> parameters;
+  std::vector<ParameterGroup> groups;
+  std::vector<UnitGraph> units;
+};
+
+}  // namespace shale

@@ -1,0 +1,102 @@
+// The memory plan: an address for every buffer of a program, in the arena or in host memory.
+//
+// A buffer is live from its first to its last access in issue order, or longer (see Lifetime). Two buffers whose
+// lifetimes overlap never share bytes. Two buffers that do share bytes are kept apart in time by the waits of
+// memory/waits.h.
+//
+// HostMemoryPlan: the pinned host memory of one rank. Like the arena, it is one piece that is allocated once, before
+// anything runs, and its size follows from the programs. All data that passes between the host and the rank's device
+// goes through it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/compile/program/live_bytes.h"
+#include "engine/compile/program/program.h"
+
+namespace shale {
+
+struct MemoryPlanOptions {
+  int64_t alignment_bytes = 256;  // Alignment of addresses.
+  // Number of unused bytes after every buffer, in which tests look for stray writes (tests/engine/arena_checker.h).
+  // Those after the highest buffer do not count in peak_bytes, so that the measured peak still equals the planned one.
+  int64_t red_zone_bytes = 0;
+};
+
+// Addresses of buffers in host memory begin here, so that no address belongs both to the arena and to host memory.
+inline constexpr int64_t kHostMemoryBegin = int64_t{1} << 62;
+
+struct MemoryPlan {
+  // By BufferId. In the arena: bytes from its start. In host memory: kHostMemoryBegin plus bytes from the start of the
+  // rank's memory for offloaded tensors and state. 0 for transient buffers that are never used.
+  std::vector<int64_t> addresses;
+  // Bytes [0, persistent_bytes) keep their contents from run to run. They are the same in all programs of a job, but
+  // for the caches at their end, which only programs that generate have.
+  int64_t persistent_bytes = 0;
+  int64_t peak_bytes = 0;  // One past the last byte of the highest buffer in the arena.
+  // The same for host memory.
+  int64_t persistent_host_bytes = 0;
+  int64_t host_bytes = 0;
+  // The largest sum of live buffers in the arena at one instruction, without alignment and red zones. No plan can be
+  // smaller.
+  int64_t lower_bound_bytes = 0;
+  InstructionId peak_instruction = 0;                         // The first instruction that reaches that sum.
+  std::array<int64_t, kBufferCategories> bytes_at_peak = {};  // Live bytes there, by category. Their sum is the bound.
+  std::vector<BufferId> largest_at_peak;                      // The buffers live there, largest first, at most 12.
+};
+
+// Plans the memory of one program. Deterministic. The plan is the same for every K above 1 that leaves the buffers'
+// sizes unchanged. All programs of a job begin with the same persistent buffers, in the same order and of the same
+// sizes. These get the same addresses in every program, whether it uses them or not. Returns InvalidArgument if an
+// option is out of range, Internal if the program is malformed (see structure.h), and ResourceExhausted if its bytes do
+// not fit int64.
+absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPlanOptions& options);
+
+// The places of the items that a program's StepItemCopy instructions copy. Every iteration has a place of its own, so
+// copies do not wait for each other, and the host does not wait for copies.
+class StepItemLayout {
+ public:
+  explicit StepItemLayout(const StepProgram& program);
+
+  struct Range {
+    int64_t offset_bytes = 0;
+    int64_t iteration_bytes = 0;  // Bytes of one iteration. Iterations lie one after another.
+    int64_t iterations = 0;       // 0 if the program does not copy this item.
+    int64_t size_bytes() const { return iteration_bytes * iterations; }
+  };
+  const Range& range(StepItem item) const { return ranges_[static_cast<int>(item)]; }
+  int64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  std::array<Range, static_cast<int>(StepItem::kLogits) + 1> ranges_;
+  int64_t size_bytes_ = 0;
+};
+
+// The parts of a rank's pinned memory. They lie one after another, and each begins at a multiple of kHostPartAlignment.
+inline constexpr int64_t kHostPartAlignment = 4096;
+struct HostMemoryPlan {
+  // Bytes that RankRuntime::Read and Write copy at a time.
+  int64_t transfer_bytes = int64_t{256} << 10;
+  // Buffer through which state is filled in, restored and saved.
+  int64_t staging_bytes = 0;
+  // For the items of the program that needs the most. All programs share these bytes, because only one runs at a time.
+  int64_t items_bytes = 0;
+  // For the offloaded state, which has the same place in all programs, and for the offloaded tensors of the program
+  // that needs the most. All programs share these bytes too.
+  int64_t offload_bytes = 0;
+  int64_t total_bytes() const { return transfer_bytes + staging_bytes + items_bytes + offload_bytes; }
+};
+// A program with its memory plan. Borrows both.
+struct ProgramAndPlan {
+  const StepProgram& program;
+  const MemoryPlan& memory;
+};
+// Returns sizes that suffice for each of `programs`. Rounds `staging_bytes` up to a multiple of kHostPartAlignment.
+HostMemoryPlan PlanHostMemory(absl::Span<const ProgramAndPlan> programs, int64_t staging_bytes);
+
+}  // namespace shale

@@ -1,0 +1,178 @@
+#include "engine/compile/memory/waits.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "engine/compile/program/accesses.h"
+#include "engine/compile/program/issues.h"
+
+namespace shale {
+namespace {
+
+constexpr int64_t kAnalyzedIterations = 3;  // See [Note: three iterations are enough].
+
+// Number of an issue, counted in issue order. The issues of one stream finish in that order. -1: none.
+using IssueId = int32_t;
+// By stream: the last issue that has finished. All earlier issues of that stream have finished too.
+using Clock = std::array<IssueId, kStreams>;
+constexpr Clock kNothing = {-1, -1, -1, -1, -1};
+static_assert(kStreams == 5);
+
+void Join(Clock& clock, const Clock& other) {
+  for (int s = 0; s < kStreams; ++s) clock[s] = std::max(clock[s], other[s]);
+}
+
+struct NumberedIssue {
+  InstructionId instruction = -1;
+  int stream = 0;
+  Clock finished = kNothing;  // Everything that has finished when this issue has finished, itself included.
+};
+
+// For every byte of the arena and of host memory: the issue that wrote it last, and the issues that have read it since.
+class AccessMap {
+ public:
+  AccessMap() { pieces_[std::numeric_limits<int64_t>::min()] = {}; }
+
+  // Read and Write record an access to `bytes` by `issue`, and raise `needed` to the accesses that must finish before
+  // it: for a read the last write, for a write the last write and all reads since then.
+  void Read(ByteRange bytes, IssueId issue, int stream, const std::vector<NumberedIssue>& issues, Clock& needed) {
+    const auto end = Split(bytes.end);
+    for (auto it = Split(bytes.begin); it != end; ++it) {
+      Need(it->second.writer, issues, needed);
+      it->second.readers[stream] = issue;
+    }
+  }
+
+  void Write(ByteRange bytes, IssueId issue, const std::vector<NumberedIssue>& issues, Clock& needed) {
+    const auto end = Split(bytes.end);
+    const auto begin = Split(bytes.begin);
+    for (auto it = begin; it != end; ++it) {
+      Need(it->second.writer, issues, needed);
+      Join(needed, it->second.readers);
+    }
+    begin->second = {.writer = issue};
+    pieces_.erase(std::next(begin), end);
+  }
+
+ private:
+  struct Piece {
+    IssueId writer = -1;
+    Clock readers = kNothing;
+  };
+  using Pieces = std::map<int64_t, Piece>;  // By first byte. Each piece extends to the next one.
+
+  static void Need(IssueId writer, const std::vector<NumberedIssue>& issues, Clock& needed) {
+    if (writer >= 0) needed[issues[writer].stream] = std::max(needed[issues[writer].stream], writer);
+  }
+
+  Pieces::iterator Split(int64_t at) {
+    const auto next = pieces_.upper_bound(at);
+    const auto it = std::prev(next);
+    return it->first == at ? it : pieces_.emplace_hint(next, at, it->second);
+  }
+
+  Pieces pieces_;
+};
+
+struct ArenaAccess {
+  ByteRange bytes;
+  bool writes = false;
+};
+
+// Returns the accesses of an instruction, reads first, so that its own writes do not order its reads.
+std::vector<ArenaAccess> AccessesOf(const StepProgram& program, const MemoryPlan& plan, const Instruction& instruction,
+                                    bool first_iteration) {
+  std::vector<ArenaAccess> accesses;
+  for (const OperandBytes& operand : OperandsOf(instruction, first_iteration)) {
+    const Buffer& buffer = program.buffers[operand.buffer];
+    const int64_t address = plan.addresses[operand.buffer];
+    ByteRange bytes{address + operand.bytes.begin, address + operand.bytes.end};
+    if (buffer.slots > 1 || operand.by_rank) bytes = {address, address + buffer.size_bytes()};
+    if (bytes.begin < bytes.end) accesses.push_back({bytes, operand.writes});
+  }
+  std::stable_sort(accesses.begin(), accesses.end(),
+                   [](const ArenaAccess& a, const ArenaAccess& b) { return a.writes < b.writes; });
+  return accesses;
+}
+
+class WaitDeriver {
+ public:
+  WaitDeriver(StepProgram& program, const MemoryPlan& plan) : program_(program) {
+    latest_.assign(program.instructions.size(), -1);
+    for (Instruction& instruction : program.instructions) {
+      instruction.waits.clear();
+      first_accesses_.push_back(AccessesOf(program, plan, instruction, /*first_iteration=*/true));
+      later_accesses_.push_back(AccessesOf(program, plan, instruction, /*first_iteration=*/false));
+    }
+  }
+
+  void Run() {
+    for (const Issue& issue : IssuesOf(program_, kAnalyzedIterations)) {
+      IssueOne(issue.id, (issue.first_iteration() ? first_accesses_ : later_accesses_)[issue.id]);
+    }
+    for (Instruction& instruction : program_.instructions) {
+      std::sort(instruction.waits.begin(), instruction.waits.end());
+    }
+  }
+
+ private:
+  void IssueOne(InstructionId id, const std::vector<ArenaAccess>& accesses) {
+    Instruction& instruction = program_.instructions[id];
+    const int stream = static_cast<int>(instruction.stream);
+    const IssueId self = static_cast<IssueId>(issues_.size());
+    issues_.push_back({id, stream, finished_[stream]});
+    Clock needed = kNothing;
+    for (const ArenaAccess& access : accesses) {
+      if (access.writes) {
+        map_.Write(access.bytes, self, issues_, needed);
+      } else {
+        map_.Read(access.bytes, self, stream, issues_, needed);
+      }
+    }
+    Clock& finished = issues_.back().finished;
+    AddWaits(needed, stream, finished, instruction);
+    finished[stream] = self;
+    finished_[stream] = finished;
+    latest_[id] = self;
+  }
+
+  // Adds the waits that `needed` requires beyond `finished`, which already contains the FIFO order, and joins them into
+  // `finished`.
+  void AddWaits(const Clock& needed, int own_stream, Clock& finished, Instruction& instruction) {
+    // A wait refers to the latest issue of an instruction, which may be later than the one needed.
+    Clock candidates = kNothing;
+    for (int s = 0; s < kStreams; ++s) {
+      if (s != own_stream && needed[s] > finished[s]) candidates[s] = latest_[issues_[needed[s]].instruction];
+    }
+    const auto implied = [&](int s) {
+      return std::any_of(candidates.begin(), candidates.end(), [&](IssueId other) {
+        return other >= 0 && other != candidates[s] && issues_[other].finished[s] >= candidates[s];
+      });
+    };
+    for (int s = 0; s < kStreams; ++s) {
+      if (candidates[s] < 0 || implied(s)) continue;
+      Join(finished, issues_[candidates[s]].finished);
+      const InstructionId wait = issues_[candidates[s]].instruction;
+      if (std::find(instruction.waits.begin(), instruction.waits.end(), wait) == instruction.waits.end()) {
+        instruction.waits.push_back(wait);
+      }
+    }
+  }
+
+  StepProgram& program_;
+  std::vector<std::vector<ArenaAccess>> first_accesses_, later_accesses_;  // By instruction.
+  AccessMap map_;
+  std::vector<NumberedIssue> issues_;
+  // By stream: what has finished when its last issue has finished.
+  std::array<Clock, kStreams> finished_ = {kNothing, kNothing, kNothing, kNothing, kNothing};
+  std::vector<IssueId> latest_;  // Latest issue of each instruction.
+};
+
+}  // namespace
+
+void DeriveWaits(StepProgram& program, const MemoryPlan& plan) { WaitDeriver(program, plan).Run(); }
+
+}  // namespace shale

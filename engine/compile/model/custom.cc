@@ -1,0 +1,71 @@
+// The facts of custom models (engine/compile/model/config.h).
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "engine/compile/model/config.h"
+#include "engine/compile/model/model.h"
+#include "engine/strings/pattern.h"
+#include "engine/strings/printing.h"
+
+namespace shale {
+namespace {
+
+// Returns what `graph` lacks of a graph for `options`, or an empty string.
+std::string Difference(const CustomModel& model, const GraphOptions& options, const ModelGraph& graph) {
+  if (graph.mode != options.mode || graph.compute_dtype != options.compute_dtype ||
+      graph.micro_batch != options.micro_batch || graph.sequence_length != options.sequence_length ||
+      graph.vocabulary != options.vocabulary || graph.cache != options.cache ||
+      graph.last_target_only != options.last_target_only) {
+    return "its graph was built with other options than those that its function was given";
+  }
+  for (const Parameter& parameter : graph.parameters) {
+    if (parameter.frozen == (options.train_only.empty() || MatchesAny(options.train_only, parameter.name))) {
+      return "its graph was built with other options than those that its function was given: it ignores train_only";
+    }
+    const bool is_narrow = parameter.stored != FrozenWeights::kAsComputed;
+    const bool wants_bf16 =
+        options.frozen_weights == FrozenWeights::kBFloat16 && options.compute_dtype != DType::kBFloat16;
+    if ((is_narrow && parameter.stored != options.frozen_weights) || (wants_bf16 && parameter.frozen && !is_narrow)) {
+      return "its graph was built with other options than those that its function was given: it ignores "
+             "frozen_weights";
+    }
+  }
+  int64_t blocks = 0;
+  for (const UnitGraph& unit : graph.units) blocks += unit.layer >= 0;
+  if (blocks == model.layers) return "";
+  return absl::StrCat("its graph has ", blocks, " blocks (units with an index), and the model says that it has ",
+                      model.layers);
+}
+
+}  // namespace
+
+std::string CustomModel::Description() const {
+  return absl::StrCat("custom model ", name, " (", digest, "), ", Plural(layers, "block"),
+                      vocabulary > 0 ? absl::StrCat(", vocabulary ", WithCommas(vocabulary)) : "");
+}
+
+bool CustomModel::operator==(const CustomModel& other) const {
+  return name == other.name && digest == other.digest && layers == other.layers &&
+         last_target_only == other.last_target_only && vocabulary == other.vocabulary;
+}
+
+absl::StatusOr<ModelGraph> BuildCustom(const CustomModel& model, GraphOptions options) {
+  const std::string name = absl::StrCat("custom model ", model.name);
+  if (!model.build) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name,
+                     ": only a program that brings the model can build it; give it to the trainer, or to what plans "
+                     "the job"));
+  }
+  options.vocabulary = model.vocabulary;
+  options.last_target_only = model.last_target_only;
+  absl::StatusOr<ModelGraph> graph = model.build(options);
+  if (!graph.ok()) return absl::Status(graph.status().code(), absl::StrCat(name, ": ", graph.status().message()));
+  if (const std::string difference = Difference(model, options, *graph); !difference.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", difference));
+  }
+  return graph;
+}
+
+}  // namespace shale

@@ -1,0 +1,240 @@
+// The facts of decoders (engine/compile/model/config.h).
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "engine/api/layers.h"
+#include "engine/compile/model/adapter.h"
+#include "engine/compile/model/config.h"
+#include "engine/compile/model/model.h"
+#include "engine/strings/printing.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/rope.h"
+
+namespace shale {
+namespace {
+
+// Returns how many keys a query sees on average over a sequence, about S / 2 without a window.
+double MeanKeys(int64_t sequence_length, int64_t window) {
+  const double s = static_cast<double>(sequence_length);
+  if (window <= 0 || window >= sequence_length) return s / 2;
+  const double w = static_cast<double>(window);
+  return w - w * w / (2 * s);
+}
+
+using Kind = Initializer::Kind;
+
+struct LinearParameters {
+  ParameterId weight;
+  std::optional<ParameterId> bias;
+  std::vector<LowRankAdapter> adapters;
+};
+
+// Adds parameters with a common name prefix to one group.
+class ParameterScope {
+ public:
+  // `adapted` are the linear layers that have an adapter.
+  ParameterScope(GraphBuilder& b, const DecoderConfig& config, GroupId group, std::string prefix,
+                 std::vector<AdaptableLinear> adapted = {})
+      : b_(b), config_(config), group_(group), prefix_(std::move(prefix)), adapted_(std::move(adapted)) {}
+
+  NormParameters Norm(absl::string_view name) {
+    NormParameters norm;
+    norm.weight = Add(absl::StrCat(name, ".weight"), {config_.width}, {Kind::kOnes});
+    if (config_.norm == NormKind::kLayerNorm) {
+      norm.bias = Add(absl::StrCat(name, ".bias"), {config_.width}, {Kind::kZeros});
+    }
+    norm.epsilon = config_.norm_epsilon;
+    return norm;
+  }
+  LinearParameters Linear(absl::string_view name, int64_t out, int64_t in, bool bias, double std) {
+    LinearParameters linear;
+    linear.weight = Add(absl::StrCat(name, ".weight"), {out, in}, {Kind::kNormal, std});
+    if (bias) linear.bias = Add(absl::StrCat(name, ".bias"), {out}, {Kind::kZeros});
+    for (const AdaptableLinear& part : adapted_) {
+      if (part.linear == name) linear.adapters.push_back(Adapter(part));
+    }
+    return linear;
+  }
+  ParameterId Add(absl::string_view name, std::vector<int64_t> shape, Initializer initializer) {
+    return b_.AddParameter(group_, absl::StrCat(prefix_, name), std::move(shape), initializer);
+  }
+
+ private:
+  LowRankAdapter Adapter(const AdaptableLinear& part) {
+    const AdapterConfig& adapter = *config_.adapter;
+    // The uniform values of He et al. (2015) with a leak of sqrt(5), as PEFT has them, lie within 1 / sqrt(in).
+    const double deviation = 1 / std::sqrt(3.0 * static_cast<double>(part.in));
+    LowRankAdapter added;
+    added.a_RK = Add(absl::StrCat(part.name, ".lora_A.weight"), {adapter.rank, part.in}, {Kind::kUniform, deviation});
+    added.b_NR = Add(absl::StrCat(part.name, ".lora_B.weight"), {part.out, adapter.rank}, {Kind::kZeros});
+    added.column = part.row;
+    added.scale = adapter.Scale();
+    added.name = absl::StrCat(part.name, ".lora");
+    return added;
+  }
+
+  GraphBuilder& b_;
+  const DecoderConfig& config_;
+  GroupId group_;
+  std::string prefix_;
+  std::vector<AdaptableLinear> adapted_;
+};
+
+struct BlockParameters {
+  NormParameters attention_norm;
+  LinearParameters qkv;
+  std::optional<ParameterId> q_norm, k_norm;
+  LinearParameters output;
+  std::optional<NormParameters> ffn_norm;
+  LinearParameters up;  // For SwiGLU: gate and up, packed into one matrix.
+  LinearParameters down;
+};
+
+BlockParameters AddBlockParameters(GraphBuilder& b, const DecoderConfig& c, int64_t layer) {
+  const std::string name = absl::StrCat("blocks.", layer);
+  ParameterScope scope(b, c, b.AddGroup(name), absl::StrCat(name, "."), AdaptedLinears(c, layer));
+  // Projections into the residual stream start smaller, so that its variance does not grow with depth (GPT-2).
+  const double residual_std = c.init_std / std::sqrt(2.0 * c.layers);
+  const int64_t up = c.activation == Activation::kSwiGlu ? 2 * c.hidden : c.hidden;
+  BlockParameters p;
+  p.attention_norm = scope.Norm("attention_norm");
+  p.qkv = scope.Linear("attention.qkv", (c.heads + 2 * c.kv_heads) * c.head_width, c.width, c.qkv_bias, c.init_std);
+  if (c.qk_norm) {
+    p.q_norm = scope.Add("attention.q_norm.weight", {c.head_width}, {Kind::kOnes});
+    p.k_norm = scope.Add("attention.k_norm.weight", {c.head_width}, {Kind::kOnes});
+  }
+  p.output = scope.Linear("attention.output", c.width, c.heads * c.head_width, c.linear_bias, residual_std);
+  if (!c.parallel_block || c.parallel_norms) p.ffn_norm = scope.Norm("ffn_norm");
+  p.up = scope.Linear(c.activation == Activation::kSwiGlu ? "ffn.gate_up" : "ffn.up", up, c.width, c.linear_bias,
+                      c.init_std);
+  p.down = scope.Linear("ffn.down", c.width, c.hidden, c.linear_bias, residual_std);
+  return p;
+}
+
+Tensor AttentionSublayer(GraphBuilder& b, const DecoderConfig& c, const BlockParameters& p, const Tensor& x) {
+  const int64_t H = c.heads, G = c.kv_heads, D = c.head_width, B = b.options().micro_batch;
+  const Tensor qkv = Linear(b, x, p.qkv.weight, p.qkv.bias, "attention.qkv", p.qkv.adapters);
+  const Tensor v = qkv.Slice(1, (H + G) * D, G * D).SplitLast(G, D).SplitFirst(B);
+  Tensor qk = qkv.Slice(1, 0, (H + G) * D);
+  if (c.qk_norm) {
+    const Tensor normed = b.NewActivation("attention.qk_normed", x.dtype, {x.dim(0), (H + G) * D}, /*cheap=*/true);
+    HeadNorm(b, qk.Slice(1, 0, H * D).SplitLast(H, D), *p.q_norm, c.norm_epsilon,
+             normed.Slice(1, 0, H * D).SplitLast(H, D), "attention.q_norm");
+    HeadNorm(b, qk.Slice(1, H * D, G * D).SplitLast(G, D), *p.k_norm, c.norm_epsilon,
+             normed.Slice(1, H * D, G * D).SplitLast(G, D), "attention.k_norm");
+    qk = normed;
+  }
+  if (c.position == PositionKind::kRotary) {
+    RopeScaling scaling;
+    if (c.rope_scaling) {
+      scaling = {c.rope_scaling->factor, c.rope_scaling->low_freq_factor, c.rope_scaling->high_freq_factor,
+                 c.rope_scaling->original_context};
+    }
+    ApplyRope(b, qk.SplitLast(H + G, D).SplitFirst(B), c.rope_theta, scaling);
+  }
+  const Tensor q = qk.Slice(1, 0, H * D).SplitLast(H, D).SplitFirst(B);
+  const Tensor k = qk.Slice(1, H * D, G * D).SplitLast(G, D).SplitFirst(B);
+  return Linear(b, Attention(b, q, k, v, c.attention_window), p.output.weight, p.output.bias, "attention.projected",
+                p.output.adapters);
+}
+
+Tensor FeedForwardSublayer(GraphBuilder& b, const DecoderConfig& c, const BlockParameters& p, const Tensor& x) {
+  const bool swiglu = c.activation == Activation::kSwiGlu;
+  const Tensor up = Linear(b, x, p.up.weight, p.up.bias, swiglu ? "ffn.gate_up" : "ffn.up", p.up.adapters);
+  const Tensor act =
+      swiglu ? SwiGlu(b, up) : Gelu(b, up, c.activation == Activation::kGeluErf ? GeluKind::kErf : GeluKind::kTanh);
+  return Linear(b, act, p.down.weight, p.down.bias, "ffn.projected", p.down.adapters);
+}
+
+void BuildBlock(GraphBuilder& b, const DecoderConfig& c, int64_t layer) {
+  const BlockParameters p = AddBlockParameters(b, c, layer);
+  b.BeginUnit(absl::StrCat("blocks.", layer), static_cast<int>(layer));
+  const Tensor x = b.UnitInput();
+  b.SetSublayer(Sublayer::kAttention);
+  const Tensor normed = Norm(b, x, p.attention_norm, "attention_norm");
+  const Tensor attention = AttentionSublayer(b, c, p, normed);
+  b.SetSublayer(Sublayer::kFeedForward);
+  Tensor middle, ffn_input;
+  if (c.parallel_block) {
+    ffn_input = p.ffn_norm ? Norm(b, x, *p.ffn_norm, "ffn_norm") : normed;
+    const Tensor ffn = FeedForwardSublayer(b, c, p, ffn_input);
+    middle = AddResidual(b, x, attention, "residual");
+    b.EndUnit(AddResidual(b, middle, ffn, "out"));
+    return;
+  }
+  std::tie(middle, ffn_input) = AddNorm(b, attention, x, *p.ffn_norm, "residual", "ffn_norm");
+  b.EndUnit(AddResidual(b, middle, FeedForwardSublayer(b, c, p, ffn_input), "out"));
+}
+
+}  // namespace
+
+double AdapterConfig::Scale() const {
+  const double divisor = static_cast<double>(rank);
+  return alpha / (rank_stabilized ? std::sqrt(divisor) : divisor);
+}
+
+unsigned __int128 DecoderConfig::ParameterCount(int64_t) const {
+  using Wide = unsigned __int128;
+  const Wide wide = width;
+  const Wide one_norm = norm == NormKind::kLayerNorm ? 2 * wide : wide;
+  const Wide query = static_cast<Wide>(heads) * head_width;
+  const Wide qkv = query + 2 * static_cast<Wide>(kv_heads) * head_width;
+  const Wide up = static_cast<Wide>(hidden) * (activation == Activation::kSwiGlu ? 2 : 1);
+  const Wide norms = parallel_block && !parallel_norms ? 1 : 2;
+  Wide block = wide * qkv + query * wide + wide * up + hidden * wide + norms * one_norm;
+  if (qkv_bias) block += qkv;
+  if (linear_bias) block += wide + up + wide;
+  if (qk_norm) block += 2 * static_cast<Wide>(head_width);
+  const Wide table = position == PositionKind::kLearned ? max_positions * wide : 0;
+  return vocabulary * wide * (tied_head ? 1 : 2) + table + layers * block + one_norm + AdapterParameterCount(*this);
+}
+
+double DecoderConfig::WidestRow() const {
+  const double qkv = static_cast<double>(heads + 2 * kv_heads) * head_width;
+  return std::max({static_cast<double>(width), 2.0 * hidden, qkv});
+}
+
+double DecoderConfig::AttentionFlopsPerToken(int64_t sequence_length) const {
+  const double attention_width = static_cast<double>(heads) * static_cast<double>(head_width);
+  return 12 * static_cast<double>(layers) * attention_width * MeanKeys(sequence_length, attention_window);
+}
+
+std::string DecoderConfig::Description() const {
+  return absl::StrCat("decoder, ", Plural(layers, "block"), " of width ", WithCommas(width), ", ",
+                      Plural(heads, "head"), " of ", WithCommas(head_width),
+                      kv_heads != heads ? absl::StrCat(" (", WithCommas(kv_heads), " for keys and values)") : "",
+                      ", inner width ", WithCommas(hidden), ", vocabulary ", WithCommas(vocabulary),
+                      tied_head ? ", tied head" : "",
+                      adapter ? absl::StrCat(", adapters of rank ", WithCommas(adapter->rank)) : "");
+}
+
+absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& c, GraphOptions options) {
+  options.vocabulary = c.vocabulary;
+  if (c.adapter && options.train_only.empty()) options.train_only = AdapterParameterPatterns();
+  GraphBuilder b(options);
+  // With a tied head, embedding, positions and final norm are one group, so that the head needs one gather, not two.
+  const GroupId embedding = b.AddGroup("embedding");
+  ParameterScope first(b, c, embedding, "");
+  const ParameterId weight = first.Add("embedding.weight", {c.vocabulary, c.width}, {Kind::kNormal, c.init_std});
+  std::optional<ParameterId> positions;
+  if (c.position == PositionKind::kLearned) {
+    positions = first.Add("embedding.positions", {c.max_positions, c.width}, {Kind::kNormal, c.init_std});
+  }
+  b.BeginUnit("embedding");
+  b.EndUnit(Embedding(b, weight, positions));
+
+  for (int64_t layer = 0; layer < c.layers; ++layer) BuildBlock(b, c, layer);
+
+  ParameterScope last(b, c, c.tied_head ? embedding : b.AddGroup("head"), "");
+  const NormParameters norm = last.Norm("final_norm");
+  const ParameterId head =
+      c.tied_head ? weight : last.Add("head.weight", {c.vocabulary, c.width}, {Kind::kNormal, c.init_std});
+  b.BeginUnit("head");
+  LinearCrossEntropy(b, Norm(b, b.UnitInput(), norm, "final_norm"), head, std::nullopt);
+  b.EndLastUnit();
+  return b.Finish();
+}
+
+}  // namespace shale

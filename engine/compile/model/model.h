@@ -1,0 +1,44 @@
+// The models of the engine. Each function builds a graph from a configuration with the public GraphBuilder
+// (engine/api/graph_builder.h).
+//
+// To add a model, write one more function like these: declare groups and parameters, build the units in order, end with
+// LinearCrossEntropy or MeanSquaredError. Every ModelGraph can be trained. Jobs reach it through BuildModel. A program
+// that embeds the engine gives its function as a CustomModel instead.
+#pragma once
+
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "engine/api/graph_builder.h"
+#include "engine/compile/model/config.h"
+
+namespace shale {
+
+// Builds a decoder with the shape of GPT-2, Llama 2/3, Qwen 2/3, Mistral or Falcon. Units: embedding, blocks.0 ...,
+// head. config.vocabulary must be set. Parameter names: embedding.weight [V, C], embedding.positions; per block
+// attention_norm, attention.qkv (rows: query heads, key heads, value heads), attention.q_norm, attention.k_norm,
+// attention.output, ffn_norm, ffn.gate_up (gate rows first) or ffn.up, ffn.down; then final_norm, head. All but the
+// first two end in .weight or, where there is a bias, .bias.
+absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& config, GraphOptions options);
+
+// Builds an MLP that concatenates the embeddings of a sequence's S tokens and classifies the token that follows.
+// Parameters: embedding.weight, hidden.{i}.weight/.bias, head.weight/.bias.
+absl::StatusOr<ModelGraph> BuildMlp(const MlpConfig& config, GraphOptions options);
+
+// Calls the function of a custom model and checks that the graph is one for `options`. Returns FailedPrecondition if
+// there is no function, because the job was read from a file.
+absl::StatusOr<ModelGraph> BuildCustom(const CustomModel& model, GraphOptions options);
+
+// Builds a model of any kind. In this function and the three above, the vocabulary in `config` overrides the one in
+// `options`.
+inline absl::StatusOr<ModelGraph> BuildModel(const ModelConfig& config, const GraphOptions& options) {
+  struct Builder {
+    absl::StatusOr<ModelGraph> operator()(const DecoderConfig& c) const { return BuildDecoder(c, options); }
+    absl::StatusOr<ModelGraph> operator()(const MlpConfig& c) const { return BuildMlp(c, options); }
+    absl::StatusOr<ModelGraph> operator()(const CustomModel& c) const { return BuildCustom(c, options); }
+    const GraphOptions& options;
+  };
+  return std::visit(Builder{options}, config);
+}
+
+}  // namespace shale

@@ -1,0 +1,169 @@
+// A step program: the complete list of instructions that one rank runs in one optimizer step, as data.
+//
+// All ranks run the same program. engine/compile/step compiles it before anything is allocated, engine/compile/memory
+// plans its memory, and engine/run/runtime executes it without making any decisions.
+//
+// Instructions are stored in issue order: the order in which a rank's thread enqueues them. Each stream runs its own
+// instructions in that order. `waits` order instructions on different streams; engine/compile/memory/waits.h derives
+// them from the planned addresses. A loop that repeats runs over the K micro-batches and stores one body for all of
+// them, so that the plan for K = 1000 is the plan for K = 2, except for buffers with a slot per micro-batch. Two fields
+// of an instruction (`last_iteration_only`, `first_iteration_differs`) say how it differs between the iterations of its
+// loop; issues.h defines them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "kernels/op.h"
+#include "sharding/comm/collective_kind.h"
+#include "sharding/mesh.h"
+
+namespace shale {
+
+using BufferId = int32_t;
+using InstructionId = int32_t;
+
+// What a buffer is for. The memory report has a line for each category.
+enum class BufferCategory : uint8_t {
+  kParameterShards,
+  kFrozenParameters,  // Of parameters that do not train.
+  kMasterWeights,
+  kOptimizerState,
+  kGradientShards,
+  kUnshardedGradients,
+  kGatheredParameters,
+  kWidenedParameters,     // Frozen parameters in the compute dtype, while a unit uses them.
+  kActivations,           // Kept from forward to backward.
+  kActivationBoundaries,  // Inputs and outputs of units, and their gradients.
+  kWorkspace,             // Used only within one forward or backward of a unit.
+  kLossWorkspace,
+  kLibraryWorkspace,
+  kData,      // Tokens, and the scalars of a step.
+  kSnapshot,  // A copy of the state, from which a checkpoint is written.
+  kCache,     // Keys and values of the tokens so far, while text is generated.
+};
+inline constexpr int kBufferCategories = static_cast<int>(BufferCategory::kCache) + 1;
+absl::string_view ToString(BufferCategory category);
+
+// Where a buffer lies: in the rank's arena, or in its pinned host memory, which only transfers and the ops of
+// StreamId::kHost access.
+enum class MemoryKind : uint8_t { kDevice, kHost };
+
+// A piece of memory. Most buffers live from their first to their last access in issue order (see live_bytes.h).
+// Persistent buffers keep their contents from step to step. Those of the job's state come first, and are the same in
+// all programs of a job. Caches come after them, and are the same in all programs that generate; other programs use the
+// bytes of the caches for other buffers.
+struct Buffer {
+  std::string name;
+  BufferCategory category = BufferCategory::kWorkspace;
+  int64_t slot_bytes = 0;
+  int64_t slots = 1;  // If > 1: one slot per micro-batch. An instruction uses that of its micro-batch.
+  bool persistent = false;
+  MemoryKind memory = MemoryKind::kDevice;
+  // The buffer keeps its bytes until this instruction, although its last access may be earlier, so that the next unit
+  // does not have to wait for the collective or transfer that reads them. -1: the lifetime ends with the last access.
+  InstructionId held_until = -1;
+  int64_t size_bytes() const { return slot_bytes * slots; }
+};
+
+// Ops of all streams but kHost run on the device and access the arena. Those of kHost run on the host and access host
+// memory alone: updates on the host (engine/compile/step/update.h).
+enum class StreamId : uint8_t { kCompute, kGather, kReduce, kCopy, kHost };
+inline constexpr int kStreams = static_cast<int>(StreamId::kHost) + 1;
+absl::string_view ToString(StreamId stream);
+
+enum class Phase : uint8_t { kBegin, kForward, kRecompute, kBackward, kReduce, kUpdate, kEnd };
+absl::string_view ToString(Phase phase);
+
+// A collective of the ranks of one group along `axis`. kAllGather: reads `local`, this rank's shard, and writes `full`.
+// kReduceScatterSum: reads `full` and writes `local`. kAllReduceSum: updates `full` in place; `local` is absent.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::kAllGather;
+  MeshAxis axis = MeshAxis::kShard;
+  Tensor local;
+  Tensor full;
+};
+
+// The data that a step copies between host and device. On the host it is in the executor's StepInputs and StepOutputs.
+enum class StepItem : uint8_t {
+  kInputs,         // Input tokens of the instruction's micro-batch, [B, S] i32, to the device.
+  kTargets,        // Target tokens of the same micro-batch, [B, S] i32, to the device.
+  kFeatures,       // Features in the place of tokens, [B, S, F] f32, to the device.
+  kTargetValues,   // Values in the place of target tokens, [B, S, D] f32, to the device.
+  kTargetWeights,  // The weights of these targets, [B, S] f32, to the device.
+  kPositionIds,    // The position of each token in its document, [B, S] i32, to the device.
+  kBegins,         // The position of each sequence's first token, [B] i32, to the device.
+  kRows,           // [B] i32, to the device.
+  kHyper,          // The kHyper* values of kernels/step_scalars.h, to the device.
+  kMicroBatch,     // The number of the instruction's micro-batch in the step, i64, to the device.
+  kValidTokens,    // This rank's count over all micro-batches of the step, i64, to the device.
+  kWeightTotal,    // This rank's sum of |weight| over all micro-batches of the step, f64, to the device.
+  kTotals,         // The kTotal* values of kernels/step_scalars.h, to the host.
+  kGlobalTokens,   // Valid tokens summed over all ranks, i64, to the host.
+  kGlobalWeight,   // The sum of |weight| over all ranks, f64, to the host.
+  kLogits,         // [B, V], to the host.
+};
+absl::string_view ToString(StepItem item);
+constexpr bool ToHost(StepItem item) { return item >= StepItem::kTotals; }
+
+struct StepItemCopy {
+  StepItem item = StepItem::kInputs;
+  Tensor device;
+};
+
+// Copies a tensor between the arena and the rank's host memory, which holds offloaded activations until their backward
+// (engine/compile/step/passes.h), offloaded state between its uses (engine/compile/step/state.h), and what updates on
+// the host read and write (engine/compile/step/update.h). Both tensors are contiguous and have the same size.
+struct Transfer {
+  Tensor device;
+  Tensor host;
+  bool to_host = false;
+};
+
+using Action = std::variant<Op, Collective, StepItemCopy, Transfer>;
+
+struct Instruction {
+  Action action;
+  StreamId stream = StreamId::kCompute;
+  Phase phase = Phase::kForward;
+  int32_t unit = -1;         // Index of the unit that it works for, or -1 if it works for the step.
+  int32_t micro_batch = -1;  // -1 if it works for the step. Otherwise iteration i works on micro_batch + i.
+  // Whether the instruction is issued in the last iteration of its loop only, like the reductions of NO_SYNC.
+  // Lifetimes treat it as issued in every iteration. Waits and checks must not assume any order from it in iterations
+  // that do not issue it.
+  bool last_iteration_only = false;
+  // Whether the first iteration of its loop issues a different form of the op: the one that MakeFirst turns it into.
+  // `action` is the form that all other iterations issue.
+  bool first_iteration_differs = false;
+  Tensor scratch;                    // Memory for the op's library, as an i16 vector. Absent if it needs none.
+  std::vector<InstructionId> waits;  // Instructions on other streams. Their latest issue must have finished.
+};
+
+// Instructions [begin, end), which run `repeat` times. Each iteration works on the next micro-batch.
+struct Loop {
+  InstructionId begin = 0;
+  InstructionId end = 0;
+  int64_t repeat = 1;
+};
+
+struct StepProgram {
+  std::vector<Buffer> buffers;
+  std::vector<Instruction> instructions;
+  std::vector<Loop> loops;         // Cover all instructions, in order.
+  std::vector<std::string> units;  // Names.
+  int64_t micro_batches = 1;       // K.
+};
+
+// Returns whether an instruction of the program is on this stream.
+bool UsesStream(const StepProgram& program, StreamId stream);
+
+// Returns for example "MatMul", "AllGather", "ToDevice inputs", "Offload" or "Fetch".
+std::string NameOf(const Instruction& instruction);
+
+// Returns a readable listing: loops, and instructions with stream, phase, unit, micro-batch, operands and waits.
+std::string DumpProgram(const StepProgram& program);
+
+}  // namespace shale

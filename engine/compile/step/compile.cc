@@ -1,0 +1,345 @@
+#include "engine/compile/step/compile.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/compile/step/gather.h"
+#include "engine/compile/step/options_enums.h"
+#include "engine/compile/step/passes.h"
+#include "engine/compile/step/reduce.h"
+#include "engine/compile/step/unit_emitter.h"
+#include "engine/compile/step/update.h"
+#include "engine/compile/step/visits.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/step_scalars.h"
+
+namespace shale {
+namespace {
+
+// The buffers of a step that belong to no unit.
+struct StepData {
+  Tensor hyper, loss_scale, logits, begins;
+  TargetCounts counts;
+};
+
+// The activations that a unit keeps, with their buffers and those of the unit's boundaries.
+struct UnitPlan {
+  std::vector<bool> kept;                      // Activations that its backward finds (DecideKept).
+  std::unique_ptr<UnitBuffers> buffers;        // For `kept`.
+  std::unique_ptr<UnitBuffers> first_buffers;  // For a first forward, which keeps nothing. Null if forward runs once.
+  Tensor output, output_gradient;
+  Tensor output_again;  // The output of the second forward, which backward reads. `output` if forward runs once.
+};
+
+class StepCompiler {
+ public:
+  StepCompiler(const ModelGraph& model, const StepOptions& options, const Ops& ops, const WorkLimits& limits)
+      : model_(model), options_(options), limits_(limits), writer_(ops) {}
+
+  absl::StatusOr<CompiledStep> Compile() {
+    SHALE_ASSIGN_OR_RETURN(state_, DeclareState(model_, options_, writer_));
+    DeclareCaches();
+    for (const UnitGraph& unit : model_.units) writer_.program().units.push_back(unit.name);
+    writer_.program().micro_batches = options_.micro_batches;
+    SHALE_RETURN_IF_ERROR(PlanUnits());
+    gatherer_.emplace(model_, options_, state_, GatherUses(), writer_);
+    reducer_.emplace(model_, options_, state_, writer_);
+    EmitBegin();
+    SHALE_RETURN_IF_ERROR(EmitVisits());
+    writer_.BeginLoop(1);
+    EmitEnd();
+    CompiledStep compiled;
+    compiled.state = std::move(state_);
+    compiled.program = writer_.Finish();
+    SHALE_RETURN_IF_ERROR(limits_.Check());
+    SHALE_RETURN_IF_ERROR(OffloadActivations(compiled.program, options_.activations.offload, limits_));
+    SHALE_RETURN_IF_ERROR(limits_.Check());
+    WorkInPlace(compiled.program);
+    return compiled;
+  }
+
+ private:
+  int last() const { return static_cast<int>(model_.units.size()) - 1; }
+  bool training() const { return model_.mode == GraphMode::kTraining; }
+  bool weighted() const { return model_.target_weights != TargetWeights::kNone; }
+
+  // Adds the persistent buffers of the cache, in the order of units. They follow those of the state, so that programs
+  // without a cache have the state at the same addresses.
+  void DeclareCaches() {
+    for (int u = 0; u <= last(); ++u) {
+      for (const Value& value : model_.units[u].values) {
+        if (value.role != ValueRole::kCache) continue;
+        caches_[{u, value.tensor.where.symbol}] =
+            writer_.AddTensor(value.name, BufferCategory::kCache, value.tensor, 1, /*persistent=*/true);
+      }
+    }
+  }
+
+  // Decides the order of visits and what each unit keeps, and adds the buffers between units. In LAYERED, these buffers
+  // and those of kept activations have one slot per micro-batch.
+  absl::Status PlanUnits() {
+    layered_ = training() && options_.accumulation == Accumulation::kLayered;
+    const int64_t slots = layered_ ? options_.micro_batches : 1;
+    int64_t layers = 0;
+    for (const UnitGraph& unit : model_.units) layers += unit.layer >= 0;
+    const ActivationOptions& activations = options_.activations;
+    std::vector<Segment> segments;
+    if (training()) segments = SegmentsOf(activations.Chosen(layers), activations.segment_blocks);
+    const std::vector<SegmentRole> places = SegmentRolesOf(model_, segments);
+    visits_ = PlanVisits(places, FirstBackward(model_));
+    for (int u = 0; u <= last(); ++u) {
+      SHALE_RETURN_IF_ERROR(limits_.Check());
+      const UnitGraph& unit = model_.units[u];
+      const std::vector<bool> nothing(unit.values.size(), false);
+      UnitPlan& plan = plans_.emplace_back();
+      plan.kept = places[u] == SegmentRole::kLast ? nothing : DecideKept(unit, u == last(), activations, layers);
+      plan.buffers = std::make_unique<UnitBuffers>(unit, plan.kept, slots, writer_);
+      const bool again = places[u] == SegmentRole::kInside;
+      if (again) plan.first_buffers = std::make_unique<UnitBuffers>(unit, nothing, slots, writer_);
+      if (unit.output < 0) continue;
+      const Value& value = unit.values[unit.output];
+      const auto boundary = [&](absl::string_view suffix) {
+        return writer_.AddTensor(absl::StrCat(value.name, suffix), BufferCategory::kActivationBoundaries, value.tensor,
+                                 slots);
+      };
+      plan.output = boundary("");
+      if (unit.output_gradient >= 0) plan.output_gradient = boundary(".gradient");
+      plan.output_again = again ? boundary(".again") : plan.output;
+    }
+    return absl::OkStatus();
+  }
+
+  // Returns the uses of gathered parameters: one for each visit, in order.
+  std::vector<GatherUse> GatherUses() const {
+    std::vector<GatherUse> uses;
+    for (const auto& [u, work] : visits_) {
+      uses.push_back({u, PhaseOf(work), GroupsRead(model_, model_.units[u], plans_[u].kept, work)});
+    }
+    return uses;
+  }
+
+  void EmitBegin() {
+    const auto data = [&](absl::string_view name, DType dtype, int64_t n) {
+      return writer_.AddTensor(std::string(name), BufferCategory::kData, Tensor::Contiguous(dtype, {n}));
+    };
+    const EmitContext copy{.stream = StreamId::kCopy};
+    if (model_.mode == GraphMode::kLogits) {
+      data_.logits =
+          writer_.AddTensor("logits", BufferCategory::kLossWorkspace,
+                            Tensor::Contiguous(model_.compute_dtype, {model_.micro_batch, model_.vocabulary}));
+      if (model_.cache.positions > 0) {
+        data_.begins = data("begins", DType::kInt32, model_.micro_batch);
+        writer_.Emit(copy, StepItemCopy{StepItem::kBegins, data_.begins});
+      }
+      return;
+    }
+    const auto counted = [&](absl::string_view name, DType dtype, StepItem item) {
+      const Tensor count = data(name, dtype, 1);
+      writer_.Emit(copy, StepItemCopy{item, count});
+      EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce}, count, writer_);
+      return count;
+    };
+    TargetCounts& counts = data_.counts;
+    counts.valid_tokens = counted("valid_tokens", DType::kInt64, StepItem::kValidTokens);
+    if (weighted()) counts.weight_total = counted("weight_total", DType::kFloat64, StepItem::kWeightTotal);
+    data_.loss_scale = data("loss_scale", DType::kFloat32, 1);
+    const bool over_weights = model_.target_weights == TargetWeights::kOverWeights;
+    writer_.Emit({}, Op(LossScale{.valid_tokens_1 = counts.valid_tokens,
+                                  .scale_1 = data_.loss_scale,
+                                  .weight_total_1 = over_weights ? counts.weight_total : Tensor()}));
+    if (!training()) return;
+    data_.hyper = data("hyper", DType::kFloat32, kHyperSize);
+    writer_.Emit(copy, StepItemCopy{StepItem::kHyper, data_.hyper});
+    updater_.emplace(options_, state_, data_.hyper, counts, writer_);
+  }
+
+  // Emits the visits in order. In LAYERED each visit is a loop of its own over all micro-batches. Otherwise (SHARDED,
+  // NO_SYNC and programs without gradients) all visits are in one loop, and each iteration runs one micro-batch.
+  absl::Status EmitVisits() {
+    if (!layered_) writer_.BeginLoop(options_.micro_batches);
+    const int micro_batch = layered_ ? -1 : 0;  // Micro-batch of the instructions before and after a visit.
+    for (int use = 0; use < std::ssize(visits_); ++use) {
+      SHALE_RETURN_IF_ERROR(limits_.Check());
+      const auto [u, work] = visits_[use];
+      if (layered_) writer_.BeginLoop(1);
+      gatherer_->Prepare(use);
+      if (HasBackward(work)) {
+        reducer_->BeginUnit(u, micro_batch);
+        updater_->BeginUnit(reducer_->Completing(u));
+      }
+      if (layered_) writer_.BeginLoop(options_.micro_batches);
+      EmitVisit(use);
+      if (layered_) writer_.BeginLoop(1);
+      if (HasBackward(work)) {
+        EndBackward(u, micro_batch);
+      } else {
+        reducer_->EndOverlap();
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Emits the reductions of a unit's gradients and, with IN_BACKWARD, the updates that can run by then.
+  void EndBackward(int u, int micro_batch) {
+    updater_->BeginReductions();
+    updater_->EndReductions(reducer_->EndUnit(u, micro_batch));
+  }
+
+  void EmitVisit(int use) {
+    const auto [u, work] = visits_[use];
+    const UnitPlan& plan = plans_[u];
+    UnitBuffers& buffers = work == Work::kForward && plan.first_buffers ? *plan.first_buffers : *plan.buffers;
+    UnitEmitter emitter(
+        model_.units[u], buffers, u == last(), layered_ && options_.packs_once && options_.micro_batches > 1,
+        {.unit = u, .micro_batch = 0}, [this, use](const Value& value) { return Resolve(use, value); },
+        [this, u = u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); },
+        writer_);
+    emitter.Emit(work);
+  }
+
+  // Returns the tensor of a unit's output in visits that do `work`: a visit of the unit, which writes it, or one of the
+  // next unit, which reads it.
+  const Tensor& Output(int unit, Work work) const {
+    const UnitPlan& plan = plans_[unit];
+    return PhaseOf(work) == Phase::kForward ? plan.output : plan.output_again;
+  }
+
+  Tensor Resolve(int use, const Value& value) {
+    const auto [u, work] = visits_[use];
+    const UnitGraph& unit = model_.units[u];
+    switch (value.role) {
+      case ValueRole::kActivation: return Output(u, work);
+      case ValueRole::kUnitInput: return Output(u - 1, work);
+      case ValueRole::kOutputGradient: return plans_[u].output_gradient;
+      case ValueRole::kGradient: return plans_[u - 1].output_gradient;
+      case ValueRole::kParameter: {
+        const Parameter& parameter = model_.parameters[value.parameter];
+        const ShardLayout::PlacedParameter* p = state_.groups[parameter.group].layout().Find(parameter.name);
+        return gatherer_->Full(use, parameter.group).Slice(0, p->offset_elements, p->elements);
+      }
+      case ValueRole::kParameterGradient: return reducer_->Gradient(u, value.parameter);
+      case ValueRole::kInputs: return Load(u, StepItem::kInputs, value);
+      case ValueRole::kTargets: return Load(u, StepItem::kTargets, value);
+      case ValueRole::kFeatures: return Load(u, StepItem::kFeatures, value);
+      case ValueRole::kTargetValues: return Load(u, StepItem::kTargetValues, value);
+      case ValueRole::kTargetWeights: return Load(u, StepItem::kTargetWeights, value);
+      case ValueRole::kPositionIds: return Load(u, StepItem::kPositionIds, value);
+      case ValueRole::kBegins: return data_.begins;
+      case ValueRole::kCache: return caches_.at({u, value.tensor.where.symbol});
+      case ValueRole::kRows: return Load(u, StepItem::kRows, value);
+      case ValueRole::kLossScale: return data_.loss_scale;
+      case ValueRole::kLossTotal: return state_.totals.Slice(0, kTotalLoss, 1);
+      case ValueRole::kLogits: return data_.logits;
+    }
+    SHALE_CHECK(false) << unit.name << ": " << value.name;
+    return {};
+  }
+
+  // Copies data of the micro-batch to the device, into a buffer that serves one iteration of one unit. Its size does
+  // not depend on K.
+  Tensor Load(int u, StepItem item, const Value& value) {
+    const Tensor device = writer_.AddTensor(value.name, BufferCategory::kData, value.tensor);
+    writer_.Emit({.stream = StreamId::kCopy, .phase = Phase::kForward, .unit = u, .micro_batch = 0},
+                 StepItemCopy{item, device});
+    return device;
+  }
+
+  // Sets whether an op accumulates into what it writes. Returns the value of Instruction::first_iteration_differs.
+  bool Accumulates(int u, Op& op, const std::vector<const Value*>& written) {
+    if (written.front()->role == ValueRole::kLossTotal) {
+      SetAccumulate(op, true);
+      return true;
+    }
+    std::vector<ParameterId> parameters;
+    for (const Value* value : written) parameters.push_back(value->parameter);
+    return reducer_->SetAccumulation(u, op, parameters);
+  }
+
+  void EmitEnd() {
+    const EmitContext copy{.stream = StreamId::kCopy, .phase = Phase::kEnd};
+    if (model_.mode == GraphMode::kLogits) {
+      writer_.Emit(copy, StepItemCopy{StepItem::kLogits, data_.logits});
+      return;
+    }
+    if (training()) {
+      updater_->Finish();
+    } else {
+      EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd},
+                    state_.totals.Slice(0, kTotalLoss, 1), writer_);
+    }
+    writer_.Emit(copy, StepItemCopy{StepItem::kTotals, state_.totals});
+    writer_.Emit(copy, StepItemCopy{StepItem::kGlobalTokens, data_.counts.valid_tokens});
+    if (weighted()) writer_.Emit(copy, StepItemCopy{StepItem::kGlobalWeight, data_.counts.weight_total});
+  }
+
+  const ModelGraph& model_;
+  const StepOptions& options_;
+  const WorkLimits& limits_;
+  ProgramWriter writer_;
+  JobState state_;
+  StepData data_;
+  std::map<std::pair<int, ValueId>, Tensor> caches_;  // By unit and value.
+  bool layered_ = false;
+  std::vector<UnitPlan> plans_;  // By unit.
+  std::vector<Visit> visits_;    // In order. The gatherer's uses have the same numbers.
+  std::optional<Gatherer> gatherer_;
+  std::optional<Reducer> reducer_;
+  std::optional<Updater> updater_;  // Only in training.
+};
+
+}  // namespace
+
+absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops,
+                                         const WorkLimits& limits) {
+  SHALE_CHECK(options.accumulation != Accumulation::kAuto && options.micro_batches >= 1);
+  SHALE_CHECK(options.mesh.shard >= 1 && options.mesh.replicate >= 1);
+  SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
+  if (options.gradient_shards != DType::kFloat32) {
+    SHALE_RETURN_IF_ERROR(CheckGradientShards(options.strategy, options.accumulation, options.mesh));
+  }
+  SHALE_RETURN_IF_ERROR(
+      CheckStateOffload(options.offload_state, options.strategy, !options.optimizer.states().empty(),
+                        model.compute_dtype != DType::kFloat32 && options.master != MasterWeights::kNone));
+  SHALE_RETURN_IF_ERROR(CheckUpdateDevice(options.update_device, options.offload_state));
+  if (options.updates_on_host() && ops.host() == nullptr) {
+    return absl::FailedPreconditionError(
+        "optimizer.device HOST needs kernels for the CPU, and this program was built without them; use SAME, or a "
+        "program that also runs on device CPU");
+  }
+  return StepCompiler(model, options, ops, limits).Compile();
+}
+
+absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const StepOptions& options, const Ops& ops) {
+  SHALE_CHECK(options.snapshot);
+  ProgramWriter writer(ops);
+  CompiledStep compiled;
+  SHALE_ASSIGN_OR_RETURN(compiled.state, DeclareState(model, options, writer));
+  const auto copy = [&](const Tensor& from, const Tensor& to) {
+    if (!from.present()) return;
+    const EmitContext context{.stream = StreamId::kCopy, .phase = Phase::kEnd};
+    if (writer.IsOnHost(from) && options.updates_on_host()) {
+      writer.Emit({.stream = StreamId::kHost, .phase = Phase::kEnd}, Op(Copy{from, to}));
+    } else if (writer.IsOnHost(from)) {
+      // Only transfers reach host memory, so the copy goes through the arena, one tensor at a time.
+      writer.EmitReturn(context, writer.EmitFetch(context, from), to);
+    } else {
+      writer.Emit(context, Op(Copy{from, to}));
+    }
+  };
+  for (const GroupState& g : compiled.state.groups) {
+    if (g.frozen) continue;
+    for (size_t i = 0; i < g.saved.states.size(); ++i) copy(g.saved.states[i], g.snapshot.states[i]);
+    copy(g.saved.value, g.snapshot.value);
+    copy(g.saved.high, g.snapshot.high);
+    copy(g.saved.low, g.snapshot.low);
+  }
+  compiled.program = writer.Finish();
+  return compiled;
+}
+
+}  // namespace shale

@@ -1,0 +1,80 @@
+#include "engine/compile/step/options.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/check.h"
+#include "kernels/integers.h"
+
+namespace shale {
+namespace {
+
+// Returns the longest runs of consecutive chosen blocks, in order.
+std::vector<Segment> Runs(const ChosenBlocks& chosen) {
+  std::vector<Segment> runs;
+  for (int64_t layer = 0; layer < chosen.layers; ++layer) {
+    if (!chosen.Includes(layer)) continue;
+    if (runs.empty() || runs.back().first + runs.back().blocks != layer) runs.push_back({.first = layer});
+    ++runs.back().blocks;
+  }
+  return runs;
+}
+
+int64_t HeldOf(const std::vector<Segment>& runs, int64_t segment_blocks) {
+  int64_t kept = 0, longest = 0;
+  for (const Segment& run : runs) {
+    kept += CeilDivide(run.blocks, segment_blocks);
+    longest = std::max(longest, std::min(run.blocks, segment_blocks));
+  }
+  return kept + std::max<int64_t>(0, longest - 1);
+}
+
+}  // namespace
+
+bool ChosenBlocks::Includes(int64_t layer) const {
+  if (layer < 0) return false;
+  if (first_layers > 0 || last_layers > 0) return layer < first_layers || layer >= layers - last_layers;
+  return layer % every_nth == 0;
+}
+
+int64_t ChosenBlocks::LongestRun() const {
+  int64_t longest = 0;
+  for (const Segment& run : Runs(*this)) longest = std::max(longest, run.blocks);
+  return longest;
+}
+
+std::vector<Segment> SegmentsOf(const ChosenBlocks& chosen, int64_t segment_blocks) {
+  SHALE_CHECK(segment_blocks >= 1);
+  std::vector<Segment> segments;
+  if (segment_blocks == 1) return segments;
+  for (const Segment& run : Runs(chosen)) {
+    for (int64_t done = 0; done < run.blocks; done += segment_blocks) {
+      segments.push_back({run.first + done, std::min(segment_blocks, run.blocks - done)});
+    }
+  }
+  return segments;
+}
+
+int64_t BoundariesHeld(const ChosenBlocks& chosen, int64_t segment_blocks) {
+  return HeldOf(Runs(chosen), segment_blocks);
+}
+
+int64_t SqrtSegmentBlocks(const ChosenBlocks& chosen) {
+  const std::vector<Segment> runs = Runs(chosen);
+  int64_t blocks = 0, longest = 0;
+  for (const Segment& run : runs) {
+    blocks += run.blocks;
+    longest = std::max(longest, run.blocks);
+  }
+  SHALE_CHECK(longest >= 2) << "no two consecutive blocks are chosen";
+  const double root = std::sqrt(static_cast<double>(blocks));
+  int64_t best = 2;
+  for (int64_t n = 3; n <= longest; ++n) {
+    const int64_t held = HeldOf(runs, n), least = HeldOf(runs, best);
+    const bool nearer = std::abs(static_cast<double>(n) - root) < std::abs(static_cast<double>(best) - root);
+    if (held < least || (held == least && nearer)) best = n;
+  }
+  return best;
+}
+
+}  // namespace shale

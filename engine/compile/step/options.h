@@ -1,0 +1,114 @@
+// The options of the step compiler.
+//
+// ChosenBlocks: the blocks of a model that activation checkpointing applies to. Segment: some of them in a row that
+// keep one boundary together.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/compile/optimizer/optimizer.h"
+#include "engine/compile/step/options_enums.h"
+#include "sharding/mesh.h"
+#include "sharding/placement.h"
+
+namespace shale {
+
+// Consecutive blocks of a model.
+struct Segment {
+  int64_t first = 0;  // Index of the first block.
+  int64_t blocks = 0;
+  bool operator==(const Segment&) const = default;
+};
+
+// The blocks that a preset applies to. If first_layers + last_layers > 0, these are the first `first_layers` and the
+// last `last_layers` blocks of the model. Otherwise they are blocks 0, n, 2n, and so on for n = every_nth.
+struct ChosenBlocks {
+  int64_t layers = 0;  // Number of blocks in the model.
+  int64_t every_nth = 1;
+  int64_t first_layers = 0;
+  int64_t last_layers = 0;
+
+  bool Includes(int64_t layer) const;
+  // Returns the number of blocks in the longest run of consecutive chosen blocks. No segment is longer.
+  int64_t LongestRun() const;
+};
+
+// Divides each run of consecutive chosen blocks into segments of `segment_blocks` blocks. The last segment of a run may
+// be shorter. A segment keeps one boundary from forward to backward, the input of its first block, and its blocks but
+// the last run forward again before its backward (Chen et al., 2016: O(sqrt L) boundaries for L blocks). Returns no
+// segments if segment_blocks is 1: each block then keeps its own input and what the preset keeps.
+std::vector<Segment> SegmentsOf(const ChosenBlocks& chosen, int64_t segment_blocks);
+
+// Returns how many boundaries of chosen blocks are held at most at once: one for each segment, and those between the
+// blocks of the longest segment. If segment_blocks is 1, this is one for each chosen block.
+int64_t BoundariesHeld(const ChosenBlocks& chosen, int64_t segment_blocks);
+
+// Returns the segment_blocks, at least 2, with the smallest BoundariesHeld. It is about the square root of the number
+// of chosen blocks; among equals, the value nearest to that root is taken. REQUIRES: chosen.LongestRun() >= 2.
+int64_t SqrtSegmentBlocks(const ChosenBlocks& chosen);
+
+// Says which of the tensors that backward needs are recomputed, and which are offloaded.
+struct ActivationOptions {
+  CheckpointingPreset preset = CheckpointingPreset::kNone;
+  // The blocks that the preset applies to: the first `first_layers` and the last `last_layers` blocks if either number
+  // is above 0, else blocks 0, n, 2n and so on with n = every_nth. In other blocks the preset recomputes nothing.
+  int64_t every_nth = 1;
+  int64_t first_layers = 0;
+  int64_t last_layers = 0;
+  // Number of consecutive chosen blocks that keep one boundary together.
+  int64_t segment_blocks = 1;
+  // Name patterns (engine/strings/pattern.h) of further values to recompute, in any unit but the last.
+  std::vector<std::string> patterns;
+  // Name patterns of values that are kept in host memory until their backward (engine/compile/step/passes.h).
+  std::vector<std::string> offload;
+
+  // Returns the blocks that the preset applies to in a model of `layers` blocks.
+  ChosenBlocks Chosen(int64_t layers) const { return {layers, every_nth, first_layers, last_layers}; }
+};
+
+struct StepOptions {
+  Strategy strategy = Strategy::kFullShard;
+  Accumulation accumulation = Accumulation::kSharded;  // Not kAuto.
+  Mesh mesh;                                           // Its rows hold copies of the state.
+  int64_t micro_batches = 1;                           // K, accumulation steps.
+  int64_t prefetch = 1;                                // Units gathered ahead of the one in use.
+  bool reshard_after_forward = true;
+  // LAYERED: matmuls pack the weights of a unit in the first micro-batch and keep them packed for the others. If false,
+  // each matmul packs its weights again, in scratch.
+  bool packs_once = true;
+  MasterWeights master = MasterWeights::kFloat32;
+  // The dtype of the shard of the gradient that accumulates over the step: f32, or bf16, which is rounded
+  // stochastically. What CheckGradientShards accepts (engine/compile/step/options_enums.h).
+  DType gradient_shards = DType::kFloat32;
+  StateOffload offload_state;  // What CheckStateOffload accepts (engine/compile/step/options_enums.h).
+  UpdateDevice update_device = UpdateDevice::kSame;
+  ActivationOptions activations;
+  Optimizer optimizer;
+  // Seed of stochastic rounding. Only programs whose updates round so depend on it.
+  uint64_t seed = 1;
+  UpdateTime update = UpdateTime::kAfterBackward;
+  Clipping clipping = Clipping::kGlobal;
+  // Name patterns of parameters without weight decay. Vectors and scalars never decay.
+  std::vector<std::string> no_decay_patterns;
+  // Adds buffers for a copy of what a checkpoint saves, from which it is written while the next steps run
+  // (CompileSnapshot).
+  bool snapshot = false;
+  // Whether the reduced gradients of a step stay in memory until the next step, so that they can be read. If not, their
+  // buffers live only from the first write to the update, and share bytes with other buffers of the step.
+  bool keep_gradients = false;
+
+  bool updates_on_host() const { return update_device == UpdateDevice::kHost; }
+  // Returns the parts of the state that lie in host memory: those of offload_state, and with kHost moments and masters.
+  StateOffload state_on_host() const {
+    return {.moments = offload_state.moments || updates_on_host(),
+            .masters = offload_state.masters || updates_on_host(),
+            .parameters = offload_state.parameters};
+  }
+
+  // Returns how the strategy places the model's state on the mesh.
+  Placement placement() const { return Placement::Of(strategy, accumulation == Accumulation::kNoSync, mesh); }
+};
+
+}  // namespace shale

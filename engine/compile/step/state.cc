@@ -1,0 +1,205 @@
+#include "engine/compile/step/state.h"
+
+#include "absl/strings/str_cat.h"
+#include "engine/compile/step/writer.h"
+#include "engine/strings/pattern.h"
+#include "kernels/nf4.h"
+#include "kernels/step_scalars.h"
+
+namespace shale {
+namespace {
+
+bool Decays(const Parameter& parameter, const StepOptions& options) {
+  return parameter.shape.size() >= 2 && !MatchesAny(options.no_decay_patterns, parameter.name);
+}
+
+// Returns the parts of a row.
+SavedTensors PartsOfNf4(const Tensor& row, int64_t weights) {
+  const Nf4Row layout{weights};
+  const auto part = [&](DType dtype, int64_t begin, int64_t elements) {
+    Tensor t = Tensor::Contiguous(dtype, {elements});
+    t.where = row.where;
+    t.where.offset_bytes += begin;
+    return t;
+  };
+  return {.nf4_codes = part(DType::kUInt8, layout.codes_begin(), weights / 2),
+          .nf4_absmax = part(DType::kUInt8, layout.absmax_begin(), weights / kNf4BlockWeights),
+          .nf4_scales = part(DType::kFloat32, layout.scales_begin(), layout.groups()),
+          .nf4_means = part(DType::kFloat32, layout.means_begin(), layout.groups())};
+}
+
+SavedTensors SavedOf(const GroupState& g, absl::Span<const UpdateState> states) {
+  // If every rank holds the full state, each rank saves only its shard.
+  const bool split = g.placement.placement().state == Part::kFull && g.placement.placement().mesh.shard > 1;
+  if (g.stored == FrozenWeights::kNf4) {
+    return PartsOfNf4(split ? g.placement.EqualShardOf(g.own_weight) : g.own_weight, g.layout().shard_elements());
+  }
+  const auto mine = [&](const Tensor& t, int64_t block = 1) {
+    return t.present() && split ? g.placement.ShardOf(t, block) : t;
+  };
+  SavedTensors saved;
+  for (size_t i = 0; i < g.states.size(); ++i) saved.states.push_back(mine(g.states[i], states[i].block));
+  if (g.master.present() || g.own_weight.dtype == DType::kFloat32) {
+    saved.value = mine(g.master.present() ? g.master : g.own_weight);
+  } else {
+    saved.high = mine(g.own_weight);
+    saved.low = mine(g.low);
+  }
+  return saved;
+}
+
+// Adds the buffers in which gradients accumulate until the update. They are persistent only with keep_gradients.
+void DeclareGradients(const ModelGraph& model, const StepOptions& options, JobState& state, ProgramWriter& writer) {
+  state.keeps_gradients = options.keep_gradients;
+  for (size_t i = 0; i < state.groups.size(); ++i) {
+    GroupState& g = state.groups[i];
+    if (g.frozen) continue;
+    const Placement& placement = g.placement.placement();
+    const auto add = [&](BufferCategory category, DType dtype, Part part) {
+      return writer.AddTensor(absl::StrCat(model.groups[i].name, ".gradient"), category,
+                              Tensor::Contiguous(dtype, {g.placement.elements(part)}), 1,
+                              /*persistent=*/options.keep_gradients);
+    };
+    if (placement.reduces_full_gradients()) {
+      g.full_gradient = add(BufferCategory::kUnshardedGradients, DType::kFloat32, Part::kFull);
+      g.own_gradient = g.placement.OwnedOf(g.full_gradient);
+    } else {
+      g.own_gradient = add(BufferCategory::kGradientShards, options.gradient_shards, placement.state);
+      // Backward accumulates in fp32, so it cannot write to a gradient in bf16.
+      const bool narrow = options.gradient_shards != DType::kFloat32;
+      if (!placement.reduces() && !narrow) g.full_gradient = g.own_gradient;
+    }
+  }
+}
+
+// Divides the parameters of a group among the ranks.
+absl::StatusOr<GroupState> PlaceGroup(const ModelGraph& model, const ParameterGroup& group,
+                                      const StepOptions& options) {
+  std::vector<ShardLayout::Entry> entries;
+  for (ParameterId id : group.parameters) entries.push_back({model.parameters[id].name, model.parameters[id].shape});
+  const int64_t block = group.stored == FrozenWeights::kNf4 ? kNf4GroupWeights : BlockOf(options.optimizer.rule);
+  SHALE_ASSIGN_OR_RETURN(ShardLayout layout, ShardLayout::Create(entries, static_cast<int>(options.mesh.shard), block));
+  return GroupState{.placement = GroupPlacement(std::move(layout), options.placement()),
+                    .frozen = group.frozen,
+                    .stored = group.stored};
+}
+
+// Adds the persistent buffers of one group. Borrows its arguments.
+class GroupDeclarer {
+ public:
+  GroupDeclarer(const ModelGraph& model, const ParameterGroup& group, const StepOptions& options, ProgramWriter& writer)
+      : model_(model), group_(group), options_(options), writer_(writer), offload_(options.state_on_host()) {}
+
+  // The weights that the ranks compute with, or their shards.
+  void Weights(GroupState& g) const {
+    const Placement& placement = g.placement.placement();
+    const bool nf4 = group_.stored == FrozenWeights::kNf4;
+    const DType stored = nf4                                         ? DType::kUInt8
+                         : group_.stored == FrozenWeights::kBFloat16 ? DType::kBFloat16
+                                                                     : model_.compute_dtype;
+    const int64_t row_bytes = nf4 ? Nf4Row{g.layout().shard_elements()}.bytes() : 0;
+    const BufferCategory weights = group_.frozen ? BufferCategory::kFrozenParameters : BufferCategory::kParameterShards;
+    if (placement.gathers_for_use() || offload_.parameters) {
+      g.own_weight = Add("weights", weights, stored, nf4 ? row_bytes : Own(g), offload_.parameters);
+    } else {
+      const int64_t full = g.placement.elements(Part::kFull);
+      g.full_weight = Add("weights", weights, stored, nf4 ? row_bytes * options_.mesh.shard : full);
+      g.own_weight = placement.state == Part::kFull ? g.full_weight : g.placement.EqualShardOf(g.full_weight);
+    }
+  }
+
+  // What the update keeps of a group that trains: weights on the host, masters or low bits, moments.
+  void MastersAndStates(GroupState& g) const {
+    const DType compute = model_.compute_dtype;
+    if (options_.updates_on_host()) {
+      g.host_weight = offload_.parameters ? g.own_weight
+                                          : Add("weights.on_host", BufferCategory::kParameterShards, compute, Own(g),
+                                                /*on_host=*/true);
+    }
+    if (compute != DType::kFloat32) {
+      switch (options_.master) {
+        case MasterWeights::kFloat32:
+          g.master = Add("masters", BufferCategory::kMasterWeights, DType::kFloat32, Own(g), offload_.masters);
+          break;
+        case MasterWeights::kSplit:
+          g.low = Add("low_bits", BufferCategory::kMasterWeights, DType::kInt16, Own(g), offload_.masters);
+          break;
+        case MasterWeights::kNone: break;
+      }
+    }
+    for (const UpdateState& s : options_.optimizer.states()) {
+      g.states.push_back(Add(s.name, BufferCategory::kOptimizerState, s.dtype, Own(g) / s.block, offload_.moments));
+    }
+    for (size_t i = 0; i < group_.parameters.size(); ++i) {
+      if (!Decays(model_.parameters[group_.parameters[i]], options_)) continue;
+      g.decayed.push_back(g.layout().parameters()[i].range());
+    }
+  }
+
+  // Copies of what is saved.
+  void Snapshot(GroupState& g) const {
+    const auto copy = [&](absl::string_view what, const Tensor& t) {
+      if (!t.present()) return Tensor();
+      return Add(absl::StrCat("snapshot.", what), BufferCategory::kSnapshot, t.dtype, t.elements(),
+                 writer_.IsOnHost(t));
+    };
+    g.snapshot = {
+        .value = copy("value", g.saved.value), .high = copy("high", g.saved.high), .low = copy("low", g.saved.low)};
+    for (size_t i = 0; i < g.saved.states.size(); ++i) {
+      g.snapshot.states.push_back(copy(options_.optimizer.states()[i].name, g.saved.states[i]));
+    }
+  }
+
+ private:
+  Tensor Add(absl::string_view what, BufferCategory category, DType dtype, int64_t elements,
+             bool on_host = false) const {
+    return writer_.AddTensor(absl::StrCat(group_.name, ".", what), category, Tensor::Contiguous(dtype, {elements}), 1,
+                             /*persistent=*/true, on_host ? MemoryKind::kHost : MemoryKind::kDevice);
+  }
+
+  static int64_t Own(const GroupState& g) { return g.placement.elements(g.placement.placement().state); }
+
+  const ModelGraph& model_;
+  const ParameterGroup& group_;
+  const StepOptions& options_;
+  ProgramWriter& writer_;
+  const StateOffload offload_;
+};
+
+}  // namespace
+
+int64_t SavedTensors::bytes() const {
+  int64_t bytes = 0;
+  for (const Tensor& t : {value, high, low, nf4_codes, nf4_absmax, nf4_scales, nf4_means}) bytes += t.extent_bytes();
+  for (const Tensor& t : states) bytes += t.extent_bytes();
+  return bytes;
+}
+
+absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer) {
+  JobState state{.states = options.optimizer.states()};
+  for (const ParameterGroup& group : model.groups) {
+    SHALE_ASSIGN_OR_RETURN(GroupState g, PlaceGroup(model, group, options));
+    const GroupDeclarer declarer(model, group, options, writer);
+    declarer.Weights(g);
+    if (!group.frozen) {
+      declarer.MastersAndStates(g);
+      g.saved = SavedOf(g, options.optimizer.states());
+      if (options.snapshot) declarer.Snapshot(g);
+    } else {
+      g.saved = g.snapshot = SavedOf(g, {});
+    }
+    state.groups.push_back(std::move(g));
+  }
+  state.update_count = writer.AddTensor("update_count", BufferCategory::kOptimizerState,
+                                        Tensor::Contiguous(DType::kInt64, {1}), 1, /*persistent=*/true);
+  if (options.clipping == Clipping::kPreviousNorm) {
+    state.previous_norm = writer.AddTensor("previous_norm", BufferCategory::kOptimizerState,
+                                           Tensor::Contiguous(DType::kFloat64, {1}), 1, /*persistent=*/true);
+  }
+  state.totals = writer.AddTensor("totals", BufferCategory::kData, Tensor::Contiguous(DType::kFloat64, {kTotalSize}), 1,
+                                  /*persistent=*/true);
+  DeclareGradients(model, options, state, writer);
+  return state;
+}
+
+}  // namespace shale

@@ -1,0 +1,360 @@
+#include "engine/compile/step/unit_emitter.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "engine/strings/pattern.h"
+
+namespace shale {
+namespace {
+
+bool PresetRecomputes(CheckpointingPreset preset, const Value& value) {
+  switch (preset) {
+    case CheckpointingPreset::kNone: return false;
+    case CheckpointingPreset::kCheap: return value.cheap;
+    case CheckpointingPreset::kAttention: return value.sublayer == Sublayer::kAttention && !value.sublayer_input;
+    case CheckpointingPreset::kFeedForward: return value.sublayer == Sublayer::kFeedForward && !value.sublayer_input;
+    case CheckpointingPreset::kSublayers: return !value.sublayer_input;
+    case CheckpointingPreset::kBlock: return true;
+  }
+  return false;
+}
+
+bool MayKeep(const UnitGraph& unit, const Value& value, bool last_unit, const ActivationOptions& options,
+             int64_t layers) {
+  if (last_unit) return true;
+  if (MatchesAny(options.patterns, value.name)) return false;
+  return !options.Chosen(layers).Includes(unit.layer) || !PresetRecomputes(options.preset, value);
+}
+
+// Makes a value available in backward. Unless it is available already, calls rerun(node), in order, for each of its
+// producers that has not run again yet.
+template <class Rerun>
+void EnsureAvailable(const UnitGraph& unit, std::vector<bool>& available, std::vector<bool>& rerun_done, ValueId id,
+                     Rerun&& rerun) {
+  if (unit.values[id].role != ValueRole::kActivation || available[id]) return;
+  for (int node : unit.values[id].producers) {
+    if (rerun_done[node]) continue;
+    rerun(node);
+    rerun_done[node] = true;
+  }
+  available[id] = true;
+}
+
+// Returns the op that recomputes the outputs of `node`. It starts from the node's output `sum` if that is available.
+const Op& RerunOp(const UnitGraph& unit, const std::vector<bool>& available, int node) {
+  const Node& n = unit.forward[node];
+  const ValueId sum = SumOf(n);
+  return sum >= 0 && available[sum] ? *n.from_sum : n.op;
+}
+
+// Returns whether the op accesses value `id`, or with `writes_only` whether it writes it.
+bool Touches(const Op& op, ValueId id, bool writes_only) {
+  bool touches = false;
+  VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
+    touches |= t.present() && t.where.symbol == id && (!writes_only || access != Access::kRead);
+  });
+  return touches;
+}
+
+// Returns whether `id` has one producer, which writes nothing else. An op that recomputes `id` then replaces a rerun of
+// that producer.
+bool IsWholeResult(const UnitGraph& unit, ValueId id) {
+  const std::vector<int>& producers = unit.values[id].producers;
+  bool whole = producers.size() == 1;
+  for (int producer : producers) {
+    VisitOperands(unit.forward[producer].op, [&](absl::string_view, const Tensor& t, Access access) {
+      whole &= !t.present() || access == Access::kRead || t.where.symbol == id;
+    });
+  }
+  return whole;
+}
+
+// Returns the first backward node after `before` that can recompute activation `id` and may move ahead of `before`. For
+// that, `before` and the nodes between the two must not write what it reads or writes, and must not read what it
+// writes, except for `id`. Returns -1 if there is no such node.
+int RecomputingNode(const UnitGraph& unit, int before, ValueId id) {
+  if (!IsWholeResult(unit, id)) return -1;
+  for (int later = before + 1; later < std::ssize(unit.backward); ++later) {
+    const std::optional<Op>& op = unit.backward[later].recomputing;
+    if (!op || !Touches(*op, id, /*writes_only=*/true)) continue;
+    bool free = true;
+    VisitOperands(*op, [&](absl::string_view, const Tensor& t, Access access) {
+      if (!t.present()) return;
+      const bool may_be_read = access == Access::kRead || t.where.symbol == id;
+      for (int between = before; between < later; ++between) {
+        free &= !Touches(unit.backward[between].op, t.where.symbol, /*writes_only=*/may_be_read);
+      }
+    });
+    if (free) return later;
+  }
+  return -1;
+}
+
+// Returns, by forward node, whether the unit's output or a kept value depends on it.
+std::vector<bool> NodesToRunAgain(const UnitGraph& unit, const std::vector<bool>& kept) {
+  std::vector<bool> runs(unit.forward.size(), false), seen(unit.values.size(), false);
+  std::vector<ValueId> wanted = {unit.output};
+  for (ValueId id = 0; id < std::ssize(unit.values); ++id) {
+    if (kept[id]) wanted.push_back(id);
+  }
+  while (!wanted.empty()) {
+    const ValueId id = wanted.back();
+    wanted.pop_back();
+    if (seen[id]) continue;
+    seen[id] = true;
+    for (int node : unit.values[id].producers) {
+      runs[node] = true;
+      VisitOperands(unit.forward[node].op, [&](absl::string_view, const Tensor& t, Access access) {
+        if (t.present() && access != Access::kWrite) wanted.push_back(t.where.symbol);
+      });
+    }
+  }
+  return runs;
+}
+
+std::vector<bool> AvailableAtStartOfBackward(const UnitGraph& unit, const std::vector<bool>& kept) {
+  std::vector<bool> available(unit.values.size(), true);
+  for (size_t id = 0; id < unit.values.size(); ++id) {
+    if (unit.values[id].role == ValueRole::kActivation) available[id] = kept[id];
+  }
+  return available;
+}
+
+}  // namespace
+
+ValueId SumOf(const Node& node) {
+  ValueId sum = -1;
+  if (!node.from_sum) return sum;
+  VisitOperands(node.op, [&](absl::string_view name, const Tensor& t, Access) {
+    if (name == "sum") sum = t.where.symbol;
+  });
+  return sum;
+}
+
+std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const ActivationOptions& options, int64_t layers) {
+  std::vector<bool> may_keep(unit.values.size());
+  for (size_t id = 0; id < may_keep.size(); ++id) {
+    may_keep[id] = MayKeep(unit, unit.values[id], last_unit, options, layers);
+  }
+  // If a value has several producers, the later ones write other parts of it or update it in place. Rerunning one of
+  // them for another of its outputs could undo such updates. So if an output of any producer may not be kept, the value
+  // is not kept either, and all its producers run again.
+  for (size_t id = 0; id < may_keep.size(); ++id) {
+    if (unit.values[id].producers.size() < 2) continue;
+    for (int node : unit.values[id].producers) {
+      VisitOperands(unit.forward[node].op, [&](absl::string_view, const Tensor& t, Access access) {
+        if (t.present() && access != Access::kRead && !may_keep[t.where.symbol]) may_keep[id] = false;
+      });
+    }
+  }
+  std::vector<bool> kept(unit.values.size(), false), seen(unit.values.size(), false);
+  std::vector<ValueId> wanted;
+  const auto want_reads = [&](const Op& op) {
+    VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
+      if (t.present() && access != Access::kWrite) wanted.push_back(t.where.symbol);
+    });
+  };
+  for (const Node& node : unit.backward) want_reads(node.op);
+  while (!wanted.empty()) {
+    const ValueId id = wanted.back();
+    wanted.pop_back();
+    const Value& value = unit.values[id];
+    if (seen[id] || value.role != ValueRole::kActivation) continue;
+    seen[id] = true;
+    if (may_keep[id]) {
+      kept[id] = true;
+      continue;
+    }
+    for (int node : value.producers) {
+      const Node& producer = unit.forward[node];
+      const ValueId sum = SumOf(producer);
+      want_reads(sum >= 0 && may_keep[sum] ? *producer.from_sum : producer.op);
+    }
+  }
+  return kept;
+}
+
+UnitBuffers::UnitBuffers(const UnitGraph& unit, std::vector<bool> kept, int64_t slots, ProgramWriter& writer)
+    : unit_(unit), kept_(std::move(kept)), slots_(slots), writer_(writer), buffers_(unit.values.size()) {}
+
+Tensor UnitBuffers::Kept(ValueId id) {
+  if (!buffers_[id].present()) {
+    const Value& value = unit_.values[id];
+    buffers_[id] = writer_.AddTensor(value.name, BufferCategory::kActivations, value.tensor, slots_);
+  }
+  return buffers_[id];
+}
+
+UnitEmitter::UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, bool packs_once,
+                         const EmitContext& context, Resolver resolver, AccumulationRule accumulation,
+                         ProgramWriter& writer)
+    : unit_(unit),
+      buffers_(buffers),
+      last_unit_(last_unit),
+      packs_once_(packs_once),
+      context_(context),
+      resolver_(std::move(resolver)),
+      accumulation_(std::move(accumulation)),
+      writer_(writer),
+      bound_(unit.values.size()),
+      available_(unit.values.size(), true) {}
+
+Tensor UnitEmitter::Bind(ValueId id, Access access) {
+  if (bound_[id].present()) return bound_[id];
+  const Value& value = unit_.values[id];
+  if (id == unit_.output || id == unit_.input_gradient ||
+      (value.role != ValueRole::kActivation && value.role != ValueRole::kGradient)) {
+    return bound_[id] = resolver_(value);
+  }
+  if (value.role == ValueRole::kActivation && buffers_.kept()[id] && !last_unit_) {
+    return bound_[id] = buffers_.Kept(id);
+  }
+  SHALE_CHECK(access != Access::kRead) << value.name << " is read before it is computed";
+  return bound_[id] = writer_.AddTensor(
+             value.name, last_unit_ ? BufferCategory::kLossWorkspace : BufferCategory::kWorkspace, value.tensor);
+}
+
+void UnitEmitter::EmitNode(Op op, Phase phase) {
+  std::vector<const Value*> accumulated;
+  MatMul* const matmul = packs_once_ ? op.As<MatMul>() : nullptr;
+  // An op with other flags in the first iteration would overwrite what it is to add to.
+  const bool keeps_packed =
+      matmul != nullptr && !matmul->accumulate && unit_.values[matmul->b.where.symbol].role == ValueRole::kParameter;
+  // An op lists the operands that it reads first, so Bind detects a value that is read before any op has written it.
+  VisitOperands(op, [&](absl::string_view, Tensor& t, Access access) {
+    if (!t.present()) return;
+    const Value& value = unit_.values[t.where.symbol];
+    if (value.role == ValueRole::kParameterGradient || value.role == ValueRole::kLossTotal) {
+      accumulated.push_back(&value);
+    }
+    const Tensor storage = Bind(t.where.symbol, access);
+    t.where.symbol = storage.where.symbol;
+    t.where.offset_bytes += storage.where.offset_bytes;
+    t.where.shard_stride_bytes = storage.where.shard_stride_bytes;
+  });
+  context_.phase = phase;
+  bool first_iteration_differs = !accumulated.empty() && accumulation_(op, accumulated);
+  if (keeps_packed) first_iteration_differs |= KeepPacked(*matmul);
+  writer_.Emit(context_, std::move(op), first_iteration_differs);
+}
+
+bool UnitEmitter::KeepPacked(MatMul& matmul) {
+  const int64_t bytes = writer_.ops().PackedBytes(matmul);
+  if (bytes == 0) return false;
+  const Tensor packed = Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2});
+  matmul.b_is_packed = true;
+  for (const MatMul& earlier : packing_) {
+    const bool same_b = earlier.b.where == matmul.b.where && earlier.b.dtype == matmul.b.dtype &&
+                        earlier.b.shape == matmul.b.shape && earlier.b.strides == matmul.b.strides;
+    if (same_b && earlier.transpose_b == matmul.transpose_b && earlier.packed_b.shape == packed.shape) {
+      matmul.packed_b = earlier.packed_b;
+      return false;
+    }
+  }
+  matmul.packed_b = writer_.AddTensor("packed weights", BufferCategory::kLibraryWorkspace, packed);
+  packing_.push_back(matmul);
+  return true;
+}
+
+void UnitEmitter::Emit(Work work) {
+  switch (work) {
+    case Work::kForward: return EmitForward();
+    case Work::kForwardAndBackward: EmitForward(); return EmitBackward();
+    case Work::kForwardAgain: return EmitForwardAgain();
+    case Work::kBackward: return EmitBackward();
+  }
+}
+
+void UnitEmitter::EmitForward() {
+  for (const Node& node : unit_.forward) EmitNode(node.op, Phase::kForward);
+}
+
+// Emits the ops in the order of forward, so that each op reads a value that other ops update in place in the same state
+// as in forward.
+void UnitEmitter::EmitForwardAgain() {
+  const std::vector<bool> runs = NodesToRunAgain(unit_, buffers_.kept());
+  for (size_t node = 0; node < runs.size(); ++node) {
+    if (runs[node]) EmitNode(unit_.forward[node].op, Phase::kRecompute);
+  }
+}
+
+void UnitEmitter::EmitBackward() {
+  if (!last_unit_) {
+    available_ = AvailableAtStartOfBackward(unit_, buffers_.kept());
+    rerun_done_.assign(unit_.forward.size(), false);
+    bound_.assign(unit_.values.size(), Tensor());
+  }
+  std::vector<bool> emitted(unit_.backward.size());
+  for (int node = 0; node < std::ssize(unit_.backward); ++node) {
+    if (emitted[node]) continue;
+    BringForward(node, emitted);
+    EnsureReads(unit_.backward[node].op);
+    EmitNode(unit_.backward[node].op, Phase::kBackward);
+  }
+}
+
+void UnitEmitter::BringForward(int node, std::vector<bool>& emitted) {
+  VisitOperands(unit_.backward[node].op, [&](absl::string_view, const Tensor& t, Access access) {
+    if (!t.present() || access != Access::kRead) return;
+    const ValueId id = t.where.symbol;
+    if (unit_.values[id].role != ValueRole::kActivation || available_[id]) return;
+    const int later = RecomputingNode(unit_, node, id);
+    if (later < 0) return;
+    const Op& op = *unit_.backward[later].recomputing;
+    EnsureReads(op);
+    EmitNode(op, Phase::kBackward);
+    emitted[later] = true;
+    for (int producer : unit_.values[id].producers) rerun_done_[producer] = true;
+    available_[id] = true;
+  });
+}
+
+void UnitEmitter::Ensure(ValueId id) {
+  EnsureAvailable(unit_, available_, rerun_done_, id, [&](int node) { Rerun(node); });
+}
+
+void UnitEmitter::EnsureReads(const Op& op) {
+  // A value that the op updates in place needs nothing: EnsureAvailable has just rerun its earlier producers.
+  VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
+    if (t.present() && access == Access::kRead) Ensure(t.where.symbol);
+  });
+}
+
+void UnitEmitter::Rerun(int node) {
+  const Op& op = RerunOp(unit_, available_, node);
+  EnsureReads(op);
+  EmitNode(op, Phase::kRecompute);
+}
+
+std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const std::vector<bool>& kept,
+                                Work work) {
+  std::set<GroupId> groups;
+  std::vector<bool> available = AvailableAtStartOfBackward(unit, kept), rerun_done(unit.forward.size(), false);
+  const std::function<void(const Op&, bool)> visit = [&](const Op& op, bool recompute) {
+    VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
+      if (!t.present() || access != Access::kRead) return;
+      const Value& value = unit.values[t.where.symbol];
+      if (value.role == ValueRole::kParameter) groups.insert(model.parameters[value.parameter].group);
+      if (!recompute) return;
+      EnsureAvailable(unit, available, rerun_done, t.where.symbol,
+                      [&](int node) { visit(RerunOp(unit, available, node), true); });
+    });
+  };
+  if (work == Work::kForward || work == Work::kForwardAndBackward) {
+    for (const Node& node : unit.forward) visit(node.op, false);
+  }
+  if (work == Work::kForwardAgain) {
+    const std::vector<bool> runs = NodesToRunAgain(unit, kept);
+    for (size_t node = 0; node < runs.size(); ++node) {
+      if (runs[node]) visit(unit.forward[node].op, false);
+    }
+  }
+  if (HasBackward(work)) {
+    for (const Node& node : unit.backward) visit(node.op, true);
+  }
+  return {groups.begin(), groups.end()};
+}
+
+}  // namespace shale

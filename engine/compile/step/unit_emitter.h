@@ -1,0 +1,104 @@
+// UnitEmitter: turns a unit's nodes into instructions. Binds values to buffers, and recomputes what was not kept.
+//
+// DecideKept decides which activations of a unit stay from forward to backward.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "engine/compile/graph/graph.h"
+#include "engine/compile/step/options.h"
+#include "engine/compile/step/visits.h"
+#include "engine/compile/step/writer.h"
+#include "kernels/ops/matmul.h"
+
+namespace shale {
+
+// Returns the output `sum` of a node, from which Node::from_sum computes the other outputs again. Returns -1 if the
+// node has no from_sum.
+ValueId SumOf(const Node& node);
+
+// Returns, by ValueId, whether the value is an activation that is kept from forward to backward. These are the
+// activations that the unit's backward reads, directly or to recompute others, and that `options` allows to keep.
+// Backward recomputes the other activations that it reads from the kept ones and the unit's input. The last unit
+// recomputes nothing, because its backward follows its forward at once. A unit that runs forward again (in a segment)
+// keeps these values from that second forward to backward. `layers` is the number of blocks in the model.
+std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const ActivationOptions& options, int64_t layers);
+
+// The buffers of a unit's kept activations. The emitters of the unit's forward and of its backward share them.
+class UnitBuffers {
+ public:
+  // `kept`: the activations, by ValueId, that stay until backward, from forward or, in a segment, from the second
+  // forward (DecideKept). `slots`: K if all micro-batches run through a unit before the next unit, else 1. Borrows
+  // `unit` and `writer`.
+  UnitBuffers(const UnitGraph& unit, std::vector<bool> kept, int64_t slots, ProgramWriter& writer);
+
+  // Returns the buffer of a kept activation. The first call adds it to the program.
+  Tensor Kept(ValueId id);
+  const std::vector<bool>& kept() const { return kept_; }
+
+ private:
+  const UnitGraph& unit_;
+  std::vector<bool> kept_;
+  int64_t slots_;
+  ProgramWriter& writer_;
+  std::vector<Tensor> buffers_;
+};
+
+// Emits one iteration of one visit of a unit (engine/compile/step/visits.h). Borrows the references that the
+// constructor takes.
+class UnitEmitter {
+ public:
+  // Returns the tensor of a value that others use too: the unit's input and output, the gradients of these two,
+  // parameters and their gradients, and data.
+  using Resolver = std::function<Tensor(const Value&)>;
+  // Sets whether an op that writes parameter gradients or the loss total accumulates into them. It is called with the
+  // op and these values, before the op is emitted. Returns the value of Instruction::first_iteration_differs.
+  using AccumulationRule = std::function<bool(Op&, const std::vector<const Value*>&)>;
+
+  // `packs_once`: matmuls pack the unit's parameters in the first micro-batch and keep them packed for the others.
+  // Requires that all micro-batches run through the unit in one loop, in which its parameters stay at the same place.
+  UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, bool packs_once, const EmitContext& context,
+              Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer);
+
+  void Emit(Work work);
+
+ private:
+  void EmitForward();
+  void EmitForwardAgain();
+  void EmitBackward();
+  Tensor Bind(ValueId id, Access access);
+  void EmitNode(Op op, Phase phase);
+  // Gives a matmul whose b is a parameter a buffer that keeps b packed, if the device uses one for it. Matmuls of this
+  // iteration with the same b share the buffer, and the first one packs. Returns the value of
+  // Instruction::first_iteration_differs.
+  bool KeepPacked(MatMul& matmul);
+  // Moves later backward nodes ahead of backward node `node` if they can recompute an activation that it reads
+  // (Node::recomputing). Emits them and sets them in `emitted`.
+  void BringForward(int node, std::vector<bool>& emitted);
+  // Makes a value available in backward: reruns its producers unless it was kept or has been recomputed already.
+  void Ensure(ValueId id);
+  // Calls Ensure for every value that the op reads.
+  void EnsureReads(const Op& op);
+  // Emits forward node `node` again, and before that what it reads.
+  void Rerun(int node);
+
+  const UnitGraph& unit_;
+  UnitBuffers& buffers_;
+  const bool last_unit_, packs_once_;
+  EmitContext context_;
+  Resolver resolver_;
+  AccumulationRule accumulation_;
+  ProgramWriter& writer_;
+  std::vector<Tensor> bound_;     // By value: its tensor in this iteration, once it is bound.
+  std::vector<bool> available_;   // By value: whether its contents are complete.
+  std::vector<bool> rerun_done_;  // By forward node: whether backward needs no further rerun of it.
+  std::vector<MatMul> packing_;   // Matmuls of this iteration that keep their b packed.
+};
+
+// Returns the groups whose parameters the unit reads in a visit that does `work`. `kept`: the activations that its
+// backward finds (DecideKept).
+std::vector<GroupId> GroupsRead(const ModelGraph& model, const UnitGraph& unit, const std::vector<bool>& kept,
+                                Work work);
+
+}  // namespace shale

@@ -1,0 +1,322 @@
+#include "engine/compile/step/update.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/ops/update.h"
+#include "kernels/step_scalars.h"
+
+namespace shale {
+namespace {
+
+constexpr EmitContext kHostOnce = {.stream = StreamId::kHost, .phase = Phase::kUpdate, .once_a_step = true};
+constexpr EmitContext kCopyOnce = {.stream = StreamId::kCopy, .phase = Phase::kUpdate, .once_a_step = true};
+constexpr EmitContext kGatherOnce = {.stream = StreamId::kGather, .phase = Phase::kUpdate, .once_a_step = true};
+
+EmitContext OnceAStep(StreamId stream, Phase phase) { return {.stream = stream, .phase = phase, .once_a_step = true}; }
+
+}  // namespace
+
+void HostUpdater::FetchGradient(GroupId group) {
+  if (gradients_[group].present()) return;
+  const Tensor& device = state_.groups[group].own_gradient;
+  const Buffer& buffer = writer_.program().buffers[device.where.symbol];
+  const BufferCategory category = buffer.category;
+  gradients_[group] = writer_.AddTensor(absl::StrCat(buffer.name, ".on_host"), category, device, 1,
+                                        /*persistent=*/false, MemoryKind::kHost);
+  writer_.EmitReturn(kCopyOnce, device, gradients_[group]);
+  if (options_.update == UpdateTime::kInBackward) held_.push_back(device.where.symbol);
+}
+
+void HostUpdater::EndOverlap() {
+  for (BufferId buffer : held_) writer_.program().buffers[buffer].held_until = writer_.next() - 1;
+  held_.clear();
+}
+
+Tensor HostUpdater::Scalar(const Tensor& device) {
+  if (!device.present()) return {};
+  for (const Copied& copied : scalars_) {
+    if (copied.device.where.symbol == device.where.symbol) return copied.host;
+  }
+  const Buffer& buffer = writer_.program().buffers[device.where.symbol];
+  const Tensor host = writer_.AddTensor(absl::StrCat(buffer.name, ".on_host"), BufferCategory::kData, device, 1,
+                                        /*persistent=*/false, MemoryKind::kHost);
+  // On the host stream, because the copy stream would have to wait for the norm.
+  writer_.Emit(kHostOnce, Transfer{.device = device, .host = host, .to_host = true});
+  scalars_.push_back({device, host});
+  return host;
+}
+
+void HostUpdater::EmitUpdate(GroupId group, Op op) {
+  FetchGradient(group);
+  ReturnWeights();
+  Update& update = *op.As<Update>();
+  update.update_5 = Scalar(update.update_5);
+  update.number_1 = Scalar(update.number_1);
+  update.gradient_P = gradients_[group];
+  if (update.gradient_P.dtype != DType::kFloat32) {
+    const Tensor widened = Tensor::Contiguous(DType::kFloat32, {update.gradient_P.elements()});
+    const std::string name = absl::StrCat(writer_.program().buffers[update.gradient_P.where.symbol].name, ".widened");
+    update.gradient_P =
+        writer_.AddTensor(name, BufferCategory::kGradientShards, widened, 1, /*persistent=*/false, MemoryKind::kHost);
+    writer_.Emit(kHostOnce, Op(Copy{.from = gradients_[group], .to = update.gradient_P}));
+  }
+  update.weight_P = state_.groups[group].host_weight;
+  writer_.Emit(kHostOnce, std::move(op));
+  updated_ = group;
+}
+
+void HostUpdater::ReturnWeights() {
+  if (updated_ < 0) return;
+  const GroupState& g = state_.groups[std::exchange(updated_, -1)];
+  if (writer_.IsOnHost(g.own_weight)) return;
+  writer_.EmitFetch(kCopyOnce, g.host_weight, g.own_weight);
+  if (!g.placement.placement().gathers_after_update()) return;
+  writer_.Emit(kGatherOnce,
+               Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});
+}
+
+void HostUpdater::Finish() {
+  ReturnWeights();
+  EndOverlap();
+}
+
+void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& data, ProgramWriter& writer) {
+  if (mesh.ranks() == 1) return;
+  writer.Emit(context, Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kAll, .full = data});
+}
+
+Updater::Updater(const StepOptions& options, const JobState& state, const Tensor& hyper, const TargetCounts& counts,
+                 ProgramWriter& writer)
+    : options_(options),
+      state_(state),
+      hyper_(hyper),
+      counts_(counts),
+      writer_(writer),
+      by_group_(options.update == UpdateTime::kInBackward || options.clipping != Clipping::kGlobal),
+      in_backward_(options.update == UpdateTime::kInBackward),
+      trained_(state.Trained()),
+      fetched_(state.groups.size()),
+      is_fetched_(state.groups.size(), false),
+      host_(options, state, writer) {
+  if (!by_group_) return;
+  group_totals_ = writer.AddTensor("group_totals", BufferCategory::kData,
+                                   Tensor::Contiguous(DType::kFloat64, {std::ssize(trained_), kTotalSize}));
+}
+
+void Updater::BeginUnit(const std::vector<GroupId>& completing) {
+  if (!in_backward_) return;
+  const bool waits = options_.mesh.ranks() > 1;
+  if (options_.updates_on_host() && !waits) return;  // The gradients are not complete yet.
+  FetchState(waits ? waiting_ : completing, 0);
+}
+
+void Updater::BeginReductions() {
+  if (!in_backward_) return;
+  for (GroupId group : waiting_) {
+    EmitGroupTotals(group);
+    if (has_replicas()) {
+      CombineOverShards(TotalsOf(group), Phase::kUpdate);
+      continue;
+    }
+    EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, Phase::kUpdate), TotalsOf(group), writer_);
+  }
+}
+
+void Updater::EndReductions(const std::vector<GroupId>& complete) {
+  if (!in_backward_) return;
+  host_.EndOverlap();
+  UpdateWaiting();
+  waiting_ = complete;
+  if (options_.mesh.ranks() > 1) return;
+  // One rank has nothing to wait for.
+  BeginReductions();
+  UpdateWaiting();
+}
+
+void Updater::Finish() {
+  if (!in_backward_) waiting_ = trained_;
+  FetchState(waiting_, 0);
+  if (!by_group_) return UpdateAllByOneNorm();
+  if (in_backward_) {
+    BeginReductions();
+  } else {
+    for (GroupId group : waiting_) EmitGroupTotals(group);
+    if (has_replicas()) {
+      for (GroupId group : waiting_) CombineOverShards(TotalsOf(group), Phase::kEnd);
+    } else {
+      EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, Phase::kEnd), group_totals_, writer_);
+    }
+  }
+  UpdateWaiting();
+  host_.Finish();
+  Compute(Op(CombineTotals{.groups_G3 = group_totals_, .totals_3 = state_.totals}));
+  if (!state_.previous_norm.present()) return;
+  Compute(Op(RecordNorm{.valid_tokens_1 = counts_.valid_tokens,
+                        .totals_3 = state_.totals,
+                        .norm_1 = state_.previous_norm,
+                        .weight_total_1 = counts_.weight_total}));
+}
+
+void Updater::UpdateAllByOneNorm() {
+  SumLoss(Phase::kEnd);
+  for (GroupId group : waiting_) {
+    EmitSquares(group, state_.totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group != waiting_[0]);
+  }
+  Compute(Op(FlagNonFinite{.totals_3 = state_.totals}));
+  if (has_replicas()) {
+    CombineOverShards(state_.totals, Phase::kEnd);
+  } else {
+    EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, Phase::kEnd), state_.totals, writer_);
+  }
+  const Prepared prepared = EmitPrepare(state_.totals, /*counts=*/true);
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    FetchState(waiting_, i);
+    EmitUpdate(waiting_[i], prepared);
+  }
+  host_.Finish();
+  waiting_.clear();
+}
+
+void Updater::UpdateWaiting() {
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    FetchState(waiting_, i);
+    // Only the last group counts the update, so that all groups use the same update number.
+    const bool counts = ++groups_updated_ == std::ssize(trained_);
+    EmitUpdate(waiting_[i], EmitPrepare(TotalsOf(waiting_[i]), counts));
+  }
+  waiting_.clear();
+}
+
+void Updater::Compute(Action action) { writer_.Emit(OnceAStep(StreamId::kCompute, Phase::kUpdate), std::move(action)); }
+
+Tensor Updater::TotalsOf(GroupId group) const {
+  Tensor row = Tensor::Contiguous(DType::kFloat64, {kTotalSize});
+  row.where = group_totals_.where;
+  const int64_t index = std::lower_bound(trained_.begin(), trained_.end(), group) - trained_.begin();
+  row.where.offset_bytes += index * row.extent_bytes();
+  return row;
+}
+
+void Updater::EmitSquares(GroupId group, const Tensor& total, bool accumulate) {
+  const GroupState& g = state_.groups[group];
+  const Placement& placement = g.placement.placement();
+  // Each rank sums the squares of its shard, even if it holds the full gradient.
+  const bool full = placement.state == Part::kFull && placement.mesh.shard > 1;
+  Compute(Op(SumSquares{
+      .x_N = full ? g.placement.ShardOf(g.own_gradient) : g.own_gradient, .total_1 = total, .accumulate = accumulate}));
+}
+
+void Updater::SumLoss(Phase phase) {
+  if (!has_replicas() || std::exchange(loss_is_summed_, true)) return;
+  EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, phase), state_.totals.Slice(0, kTotalLoss, 1), writer_);
+}
+
+void Updater::CombineOverShards(const Tensor& totals, Phase phase) {
+  const int64_t shards = options_.mesh.shard;
+  if (shards == 1) return;  // Each rank has summed the squares of all elements.
+  const Tensor by_shard = writer_.AddTensor("totals_by_shard", BufferCategory::kData,
+                                            Tensor::Contiguous(DType::kFloat64, {shards, kTotalSize}));
+  writer_.Emit(OnceAStep(StreamId::kReduce, phase),
+               Collective{.kind = CollectiveKind::kAllGather, .local = totals, .full = by_shard});
+  writer_.Emit(OnceAStep(StreamId::kCompute, phase), Op(CombineTotals{.groups_G3 = by_shard, .totals_3 = totals}));
+}
+
+void Updater::EmitGroupTotals(GroupId group) {
+  SumLoss(Phase::kUpdate);
+  const Tensor totals = TotalsOf(group);
+  Compute(Op(Copy{.from = state_.totals, .to = totals}));  // For the loss.
+  EmitSquares(group, totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/false);
+  Compute(Op(FlagNonFinite{.totals_3 = totals}));
+}
+
+Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts) {
+  const Tensor update =
+      writer_.AddTensor("update", BufferCategory::kData, Tensor::Contiguous(DType::kFloat32, {kUpdateSize}));
+  const bool bf16_alone =
+      options_.master == MasterWeights::kNone && state_.groups[trained_[0]].own_weight.dtype == DType::kBFloat16;
+  Tensor number;
+  if (bf16_alone || HasBFloat16States(options_.optimizer.rule)) {
+    number = writer_.AddTensor("update_number", BufferCategory::kData, Tensor::Contiguous(DType::kInt64, {1}));
+  }
+  Compute(Op(PrepareUpdate{.hyper_2 = hyper_,
+                           .valid_tokens_1 = counts_.valid_tokens,
+                           .totals_3 = totals,
+                           .update_count_1 = state_.update_count,
+                           .update_5 = update,
+                           .number_1 = number,
+                           .previous_norm_1 = state_.previous_norm,
+                           .weight_total_1 = counts_.weight_total,
+                           .beta1 = options_.optimizer.beta1,
+                           .beta2 = options_.optimizer.beta2,
+                           .counts = counts}));
+  return {update, number};
+}
+
+void Updater::FetchState(const std::vector<GroupId>& groups, size_t index) {
+  for (size_t i = index; i < std::min(index + 2, groups.size()); ++i) {
+    const GroupId group = groups[i];
+    if (options_.updates_on_host()) {
+      host_.FetchGradient(group);
+      continue;
+    }
+    if (is_fetched_[group]) continue;
+    is_fetched_[group] = true;
+    const GroupState& g = state_.groups[group];
+    std::vector<Tensor> tensors = {g.own_weight, g.master, g.low};
+    tensors.insert(tensors.end(), g.states.begin(), g.states.end());
+    for (const Tensor& host : tensors) {
+      if (!writer_.IsOnHost(host)) continue;
+      fetched_[group].push_back({host, writer_.EmitFetch(OnceAStep(StreamId::kCopy, Phase::kUpdate), host)});
+    }
+  }
+}
+
+Tensor Updater::WidenedGradient(GroupId group) {
+  const Tensor& own = state_.groups[group].own_gradient;
+  if (own.dtype == DType::kFloat32) return own;
+  const std::string name = absl::StrCat(writer_.program().buffers[own.where.symbol].name, ".widened");
+  const Tensor widened =
+      writer_.AddTensor(name, BufferCategory::kGradientShards, Tensor::Contiguous(DType::kFloat32, {own.elements()}));
+  Compute(Op(Copy{.from = own, .to = widened}));
+  return widened;
+}
+
+void Updater::EmitUpdate(GroupId group, const Prepared& prepared) {
+  const GroupState& g = state_.groups[group];
+  Op op = Update{.update_5 = prepared.update,
+                 .gradient_P = options_.updates_on_host() ? g.own_gradient : WidenedGradient(group),
+                 .weight_P = g.own_weight,
+                 .master_P = g.master,
+                 .low_P = g.low,
+                 .rule = options_.optimizer.rule,
+                 .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
+                 .shard_stride = g.placement.owned_stride(),
+                 .number_1 = prepared.number,
+                 .seed = options_.seed,
+                 .group = group};
+  std::array<Tensor, kMaxUpdateStates>& states = op.As<Update>()->states;
+  SHALE_CHECK(g.states.size() <= states.size());
+  std::copy(g.states.begin(), g.states.end(), states.begin());
+  if (options_.updates_on_host()) return host_.EmitUpdate(group, std::move(op));
+  VisitOperands(op, [&](absl::string_view, Tensor& t, Access) {
+    if (!t.present()) return;
+    for (const Fetched& copy : fetched_[group]) {
+      if (t.where.symbol == copy.host.where.symbol) t = copy.device;
+    }
+  });
+  Compute(std::move(op));
+  for (const Fetched& copy : fetched_[group]) {
+    writer_.EmitReturn(OnceAStep(StreamId::kCopy, Phase::kUpdate), copy.device, copy.host);
+  }
+  if (!g.placement.placement().gathers_after_update()) return;
+  writer_.Emit(OnceAStep(StreamId::kGather, Phase::kUpdate),
+               Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});
+}
+
+}  // namespace shale

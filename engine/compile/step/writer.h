@@ -1,0 +1,92 @@
+// ProgramWriter: appends buffers, instructions and loops to a StepProgram.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "engine/compile/program/program.h"
+#include "kernels/op_backend.h"
+
+namespace shale {
+
+// The fields that all instructions emitted for one purpose have in common.
+struct EmitContext {
+  StreamId stream = StreamId::kCompute;
+  Phase phase = Phase::kBegin;
+  int unit = -1;
+  int micro_batch = -1;
+  bool once_a_step = false;  // In a loop over micro-batches, they run in its last iteration only.
+};
+
+class ProgramWriter {
+ public:
+  // Borrows `ops`, which must outlive the writer. Asks it for sizes only. REQUIRES: ops.host() exists if an instruction
+  // on StreamId::kHost is emitted.
+  explicit ProgramWriter(const Ops& ops) : ops_(ops) {}
+  const Ops& ops() const { return ops_; }
+
+  // Adds a buffer and returns its number.
+  BufferId AddBuffer(std::string name, BufferCategory category, int64_t slot_bytes, int64_t slots = 1,
+                     bool persistent = false, MemoryKind memory = MemoryKind::kDevice) {
+    program_.buffers.push_back({.name = std::move(name),
+                                .category = category,
+                                .slot_bytes = slot_bytes,
+                                .slots = slots,
+                                .persistent = persistent,
+                                .memory = memory});
+    return static_cast<BufferId>(program_.buffers.size()) - 1;
+  }
+  // Adds a buffer whose slots have the size of `like`, and returns `like` placed at its start.
+  Tensor AddTensor(std::string name, BufferCategory category, Tensor like, int64_t slots = 1, bool persistent = false,
+                   MemoryKind memory = MemoryKind::kDevice) {
+    like.where = {.symbol = AddBuffer(std::move(name), category, like.extent_bytes(), slots, persistent, memory)};
+    return like;
+  }
+
+  // Appends an instruction, with a buffer for the scratch that its op needs. `first_iteration_differs` is the field of
+  // the instruction; if it is set, `action` is the op of the later iterations.
+  void Emit(const EmitContext& context, Action action, bool first_iteration_differs = false);
+
+  // Appends an instruction that copies a tensor from host memory to the arena, on the copy stream, and returns the new
+  // tensor there. The instruction has all of `context` but the stream.
+  Tensor EmitFetch(const EmitContext& context, const Tensor& host);
+  // Appends the same copy into the tensor `device`.
+  void EmitFetch(const EmitContext& context, const Tensor& host, const Tensor& device);
+  // Appends an instruction that copies `device` back to `host`, on the copy stream.
+  void EmitReturn(const EmitContext& context, const Tensor& device, const Tensor& host);
+  // Returns whether a tensor lies in host memory. An absent one does not.
+  bool IsOnHost(const Tensor& t) const {
+    return t.present() && program_.buffers[t.where.symbol].memory == MemoryKind::kHost;
+  }
+
+  // Ends the open loop and begins one that runs `repeat` times. Loops without instructions are left out.
+  void BeginLoop(int64_t repeat) {
+    CloseLoop();
+    repeat_ = repeat;
+  }
+
+  // Returns whether what is emitted now runs several times, once for each micro-batch.
+  bool in_loop() const { return repeat_ > 1; }
+  // Returns the number that the next instruction will have.
+  InstructionId next() const { return static_cast<InstructionId>(program_.instructions.size()); }
+  StepProgram& program() { return program_; }
+  // Ends the open loop and returns the program. The writer must not be used afterwards.
+  StepProgram Finish() {
+    CloseLoop();
+    return std::move(program_);
+  }
+
+ private:
+  // Returns how many bytes of scratch the instruction's op needs in any iteration; 0 if its action is not an op.
+  int64_t ScratchBytes(const Instruction& instruction) const;
+  void CloseLoop() {
+    const InstructionId begin = program_.loops.empty() ? 0 : program_.loops.back().end;
+    if (begin < next()) program_.loops.push_back({begin, next(), repeat_});
+  }
+  const Ops& ops_;
+  StepProgram program_;
+  int64_t repeat_ = 1;
+};
+
+}  // namespace shale

@@ -1,0 +1,200 @@
+#include "engine/files/data/batch_loader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/files/data/guarded.h"
+#include "engine/files/data/sample_sources.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+// Returns the elements of one slot. `all` has the elements of `slots` slots, as many for each.
+template <class T>
+absl::Span<T> Slot(absl::Span<T> all, int64_t slot, int64_t slots) {
+  const int64_t size = std::ssize(all) / slots;
+  return all.subspan(slot * size, size);
+}
+
+SampleParts Slot(const SampleParts& all, int64_t slot, int64_t slots) {
+  return {.inputs = Slot(all.inputs, slot, slots),
+          .features = Slot(all.features, slot, slots),
+          .targets = Slot(all.targets, slot, slots),
+          .target_values = Slot(all.target_values, slot, slots),
+          .weights = Slot(all.weights, slot, slots),
+          .position_ids = Slot(all.position_ids, slot, slots)};
+}
+
+void MakeMissing(const SampleParts& sample) {
+  std::fill(sample.inputs.begin(), sample.inputs.end(), 0);
+  std::fill(sample.features.begin(), sample.features.end(), 0.0f);
+  std::fill(sample.targets.begin(), sample.targets.end(), kMaskedTarget);
+  std::fill(sample.target_values.begin(), sample.target_values.end(), 0.0f);
+  std::fill(sample.weights.begin(), sample.weights.end(), 0.0f);
+  std::fill(sample.position_ids.begin(), sample.position_ids.end(), 0);
+}
+
+absl::Status CheckPositionIds(absl::Span<const int32_t> ids) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const int32_t next = i == 0 ? 0 : ids[i - 1] + 1;
+    if (ids[i] == 0 || ids[i] == next) continue;
+    return absl::OutOfRangeError(absl::StrCat("position id ", i, " is ", ids[i], "; wanted 0, where a document begins",
+                                              next > 0 ? absl::StrCat(", or ", next) : ""));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckIds(absl::string_view what, absl::Span<const int32_t> ids, int64_t limit, bool may_be_masked) {
+  const int32_t least = may_be_masked ? kMaskedTarget : 0;
+  if (limit == 0) limit = int64_t{1} << 31;  // Not known.
+  bool good = true;
+  for (const int32_t id : ids) good &= id >= least && id < limit;
+  if (good) return absl::OkStatus();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= least && ids[i] < limit) continue;
+    return absl::OutOfRangeError(absl::StrCat(what, " ", i, " is ", ids[i], "; the model allows 0 to ", limit - 1,
+                                              may_be_masked ? ", and -1 for a position without a target" : "",
+                                              may_be_masked && ids[i] < least ? ", and no other number below 0" : ""));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFinite(absl::string_view what, absl::Span<const float> values) {
+  bool good = true;
+  for (const float value : values) good &= std::isfinite(value);
+  if (good) return absl::OkStatus();
+  const auto bad = std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  return absl::OutOfRangeError(absl::StrCat(what, " ", bad - values.begin(), " is ", *bad, "; wanted a finite number"));
+}
+
+}  // namespace
+
+absl::StatusOr<BatchLoader> BatchLoader::Create(std::shared_ptr<DataSource> source, SampleOrder order,
+                                                const BatchShape& shape) {
+  for (const auto& [size, name] : {std::pair(shape.micro_batch, "micro batch"),
+                                   {shape.ranks, "number of ranks"},
+                                   {shape.sequence_length, "sequence length"},
+                                   {shape.global_batch, "global batch"}}) {
+    constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+    if (size < 1 || size > kMax) {
+      return absl::InvalidArgumentError(absl::StrCat("the ", name, " must lie in 1 to ", kMax, "; found ", size));
+    }
+  }
+  const DataDescription& description = source->description();
+  if (description.sequence_length != shape.sequence_length) {
+    return absl::InvalidArgumentError(absl::StrCat("samples have length ", description.sequence_length,
+                                                   ", but batch.sequence_length is ", shape.sequence_length));
+  }
+  if (order.sample_count() != description.samples) {
+    return absl::InvalidArgumentError(absl::StrCat("the order is one of ", order.sample_count(),
+                                                   " samples, but the data has ", description.samples, " of length ",
+                                                   shape.sequence_length));
+  }
+  return BatchLoader(std::move(source), order, shape);
+}
+
+absl::StatusOr<BatchLoader> BatchLoader::Create(TokenSource source, SampleOrder order, const BatchShape& shape) {
+  if (shape.sequence_length >= 1) SHALE_RETURN_IF_ERROR(source.CheckLength(shape.sequence_length));
+  const int64_t length = std::max<int64_t>(1, shape.sequence_length);
+  return Create(std::make_shared<TokenSamples>(std::move(source), length), order, shape);
+}
+
+bool BatchLoader::has_weights() const {
+  return source_->description().has_weights || source_->description().target_values > 0;
+}
+
+void BatchLoader::Expect(TargetPositions targets, int64_t input_ids, int64_t target_ids) {
+  shape_.targets = targets;
+  shape_.input_ids = input_ids;
+  shape_.target_ids = target_ids;
+}
+
+int64_t BatchLoader::FilledSlots(const StepSamples& step, int64_t rank, int64_t micro_batch) const {
+  SHALE_CHECK(rank >= 0 && rank < shape_.ranks) << "rank " << rank << " of " << shape_.ranks;
+  SHALE_CHECK(micro_batch >= 0 && micro_batch < shape_.AccumulationSteps())
+      << "micro-batch " << micro_batch << " of " << shape_.AccumulationSteps();
+  SHALE_CHECK(step.begin >= 0 && step.count >= 0 && step.count <= shape_.global_batch)
+      << "samples [" << step.begin << ", " << step.begin << " + " << step.count << ") in a batch of "
+      << shape_.global_batch;
+  const int64_t first_slot = (micro_batch * shape_.ranks + rank) * shape_.micro_batch;
+  return std::clamp<int64_t>(step.count - first_slot, 0, shape_.micro_batch);
+}
+
+absl::Status BatchLoader::Check(const SampleParts& sample) const {
+  SHALE_RETURN_IF_ERROR(CheckIds("input", sample.inputs, shape_.input_ids, /*may_be_masked=*/false));
+  SHALE_RETURN_IF_ERROR(CheckIds("target", sample.targets, shape_.target_ids, /*may_be_masked=*/true));
+  SHALE_RETURN_IF_ERROR(CheckFinite("feature", sample.features));
+  SHALE_RETURN_IF_ERROR(CheckFinite("target value", sample.target_values));
+  SHALE_RETURN_IF_ERROR(CheckFinite("weight", sample.weights));
+  return CheckPositionIds(sample.position_ids);
+}
+
+absl::Status BatchLoader::Read(int64_t position, const SampleParts& out) const {
+  const int64_t sample = order_.At(position);
+  SampleParts parts = out;
+  if (!source_->description().has_weights) parts.weights = {};
+  absl::Status status = Guarded("its source", [&] { return source_->Read(sample, parts); });
+  if (status.ok()) status = Check(parts);
+  if (status.ok()) {
+    if (parts.weights.empty()) std::fill(out.weights.begin(), out.weights.end(), 1.0f);
+    return absl::OkStatus();
+  }
+  return absl::Status(status.code(), absl::StrCat("position ", position, " of the data (sample ", sample, " of \"",
+                                                  source_->description().name, "\"): ", status.message()));
+}
+
+absl::StatusOr<BatchCounts> BatchLoader::Fill(const StepSamples& step, int64_t rank, int64_t micro_batch,
+                                              const SampleParts& out) const {
+  const DataDescription& data = source_->description();
+  const int64_t length = shape_.sequence_length, slots = shape_.micro_batch, positions = slots * length;
+  const bool values = data.target_values > 0;
+  SHALE_CHECK(std::ssize(out.inputs) == (data.features > 0 ? 0 : positions) &&
+              std::ssize(out.features) == positions * data.features &&
+              std::ssize(out.targets) == (values ? 0 : positions) &&
+              std::ssize(out.target_values) == positions * data.target_values &&
+              std::ssize(out.weights) == (has_weights() ? positions : 0) &&
+              std::ssize(out.position_ids) == (data.has_position_ids ? positions : 0))
+      << "the batch does not have the shape of the loader";
+  const int64_t filled = FilledSlots(step, rank, micro_batch);
+  const int64_t first_slot = (micro_batch * shape_.ranks + rank) * slots;
+  BatchCounts counts;
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    const SampleParts sample = Slot(out, slot, slots);
+    if (slot >= filled) {
+      MakeMissing(sample);
+      continue;
+    }
+    SHALE_RETURN_IF_ERROR(Read(step.begin + first_slot + slot, sample));
+    const int64_t first = shape_.targets == TargetPositions::kLast ? length - 1 : 0;
+    if (!values) std::fill(sample.targets.begin(), sample.targets.begin() + first, kMaskedTarget);
+    for (int64_t i = first; i < length; ++i) {
+      if (!values && sample.targets[i] < 0) continue;
+      ++counts.valid_tokens;
+      counts.weight_total += sample.weights.empty() ? 1 : std::abs(sample.weights[i]);
+    }
+  }
+  return counts;
+}
+
+absl::Status BatchLoader::Start(int64_t position, const std::string* state) const {
+  return AtPosition(position, Guarded("its source", [&] { return source_->Start(position, state); }));
+}
+
+absl::Status BatchLoader::AtPosition(int64_t position, const absl::Status& status) const {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("position ", position, " of the data \"", source_->description().name,
+                                                  "\": ", status.message()));
+}
+
+absl::Status BatchLoader::EndStep(const StepSamples& step) const {
+  const int64_t position = step.begin + step.count;
+  return AtPosition(position, Guarded("its source", [&] { return source_->EndStep(position); }));
+}
+
+}  // namespace shale

@@ -1,0 +1,48 @@
+// Finds the files of data: those of a folder and its subfolders, or those that a list names.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/files/data/content.h"
+#include "engine/files/data/data_enums.h"
+
+namespace shale {
+
+struct DataFilesOptions {
+  // What the files must be. kByContent: text, rows or tokens, but one of these in a folder. kText and kJsonLines: the
+  // files are read as such, whatever their content is.
+  DataFormat format = DataFormat::kByContent;
+  Splits splits = Splits::kByName;
+  // Whether the data is for evaluation. If the files of a folder name splits, takes validation or test, not train.
+  bool for_evaluation = false;
+  // Whether a file named *.list is a list of files and folders, one in a line, relative to the folder of the list.
+  bool lists = false;
+};
+
+struct DataFile {
+  std::string path;
+  Content content;
+  bool rows = false;  // It is read as rows of JSON.
+};
+
+struct DataFiles {
+  std::vector<DataFile> files;       // In order. At least one.
+  std::vector<std::string> skipped;  // Entries of folders that are left out: "art.dat (binary)".
+};
+
+// Returns the files at `path`, each of which has bytes.
+//
+// A folder gives the files in it and in its subfolders, in byte order of their paths. It leaves out what cannot be
+// data: hidden files and folders, and folders named __*; empty files; what describes the data (README*, LICENSE*,
+// dataset_infos.json and so on); links to folders; a file that was met before under another name; binary files. If the
+// names of files or folders say of which split they are, as those of the Hugging Face hub do, it takes one split
+// (Splits). It names all of these in `skipped`, but the hidden.
+//
+// Returns InvalidArgument, with the names of files, if no file is left; for a folder in which text, rows and tokens
+// mix, or which has data in a form that is not read; if the split to take is not clear; for a file in a form that is
+// not read; and for a list that names a list.
+absl::StatusOr<DataFiles> ListDataFiles(const std::string& path, const DataFilesOptions& options);
+
+}  // namespace shale

@@ -1,0 +1,91 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "engine/api/data_source.h"
+#include "engine/files/data/guarded.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+constexpr size_t kLargestState = size_t{1} << 20;
+// A checkpoint may need the state at the end of the last step that ran, while one step runs and another is read ahead.
+// Each of the three ends with a state, and the first begins with one.
+constexpr size_t kStates = 4;
+
+template <class T>
+absl::Status Take(absl::string_view part, const std::vector<T>& from, absl::Span<T> to) {
+  if (from.size() != to.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("callback next gave ", from.size(), " ", part, "; wanted ", to.size()));
+  }
+  std::copy(from.begin(), from.end(), to.begin());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status PullSource::Pull(const SampleParts& out) {
+  sample_.inputs.clear();
+  sample_.features.clear();
+  sample_.targets.clear();
+  sample_.target_values.clear();
+  sample_.weights.clear();
+  sample_.position_ids.clear();
+  SHALE_ASSIGN_OR_RETURN(const bool found, Guarded("callback next", [&] { return callbacks_.next(sample_); }));
+  if (!found) return absl::OutOfRangeError("the data ended here; give more, or fewer lr_schedule.steps");
+  SHALE_RETURN_IF_ERROR(Take<int32_t>("inputs", sample_.inputs, out.inputs));
+  SHALE_RETURN_IF_ERROR(Take<float>("features", sample_.features, out.features));
+  SHALE_RETURN_IF_ERROR(Take<int32_t>("targets", sample_.targets, out.targets));
+  SHALE_RETURN_IF_ERROR(Take<float>("target values", sample_.target_values, out.target_values));
+  SHALE_RETURN_IF_ERROR(Take<float>("weights", sample_.weights, out.weights));
+  return Take<int32_t>("position ids", sample_.position_ids, out.position_ids);
+}
+
+absl::Status PullSource::Read(int64_t, const SampleParts& out) {
+  if (status_.ok()) status_ = Pull(out);
+  return status_;
+}
+
+absl::Status PullSource::Keep(int64_t position) {
+  if (!has_state()) return absl::OkStatus();
+  SHALE_ASSIGN_OR_RETURN(std::string bytes, Guarded("callback save", callbacks_.save));
+  if (bytes.size() > kLargestState) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("callback save returned a state of ", bytes.size(), " bytes; at most 1 MiB is recorded"));
+  }
+  const std::lock_guard lock(mutex_);
+  states_.push_back({position, std::move(bytes)});
+  if (states_.size() > kStates) states_.pop_front();
+  return absl::OkStatus();
+}
+
+absl::Status PullSource::Start(int64_t position, const std::string* state) {
+  if (!callbacks_.next) return absl::InvalidArgumentError("callback next is missing");
+  {
+    const std::lock_guard lock(mutex_);
+    states_.clear();  // The source may have been in use before, at other positions.
+  }
+  if (state == nullptr) return Keep(position);
+  if (!has_state()) return absl::InvalidArgumentError("callbacks save and restore are missing, so it cannot resume");
+  SHALE_RETURN_IF_ERROR(Guarded("callback restore", [&] { return callbacks_.restore(*state); }));
+  const std::lock_guard lock(mutex_);
+  states_.push_back({position, *state});
+  return absl::OkStatus();
+}
+
+absl::Status PullSource::EndStep(int64_t position) {
+  if (status_.ok()) status_ = Keep(position);
+  return status_;
+}
+
+std::string PullSource::StateAt(int64_t position) const {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::find_if(states_.begin(), states_.end(), [&](const State& state) { return state.position == position; });
+  SHALE_CHECK(found != states_.end()) << "no state is kept of position " << position;
+  return found->bytes;
+}
+
+}  // namespace shale

@@ -1,0 +1,130 @@
+#include "engine/files/hugging_face/config_parts.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/files/hugging_face/adapter_config.h"
+#include "engine/files/hugging_face/config.h"
+#include "engine/files/hugging_face/strict_json.h"
+#include "engine/files/hugging_face/tensor_files.h"
+#include "engine/files/io/file.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+constexpr double kDefaultTheta = 10000;
+constexpr double kMaxTheta = 1e12;
+constexpr int64_t kMaxRopeTokens = int64_t{1} << 24;
+
+void CheckWholeRotation(const HfFields& fields) {
+  if (fields.NumberOr("partial_rotary_factor", 1, 0, 1) != 1) {
+    fields.Refuse("partial_rotary_factor", "1; the engine rotates full heads");
+  }
+}
+
+void ReadLlama3(const HfFields& top, const HfFields& rope, DecoderConfig* config) {
+  constexpr absl::string_view kOriginal = "original_max_position_embeddings";
+  RopeScalingConfig& scaling = config->rope_scaling.emplace();
+  scaling.factor = rope.Number("factor", 1, 1e6);
+  scaling.low_freq_factor = rope.Number("low_freq_factor", 1e-6, 1e6);
+  scaling.high_freq_factor = rope.Number("high_freq_factor", 1e-6, 1e6);
+  if (scaling.low_freq_factor >= scaling.high_freq_factor) {
+    rope.Refuse("low_freq_factor", absl::StrCat("a number below high_freq_factor ", scaling.high_freq_factor));
+  }
+  scaling.original_context = rope.IntOr(kOriginal, config->max_positions, 1, kMaxRopeTokens);
+  // A value outside of the scaling wins, as in transformers.
+  if (top.Has(kOriginal)) scaling.original_context = top.Int(kOriginal, 1, kMaxRopeTokens);
+}
+
+constexpr DropoutKey kOfLlamaLike[] = {{"attention_dropout", 0}};
+constexpr DropoutKey kOfGpt2[] = {{"attn_pdrop", 0.1}, {"embd_pdrop", 0.1}, {"resid_pdrop", 0.1}};
+constexpr DropoutKey kOfFalcon[] = {{"attention_dropout", 0}, {"hidden_dropout", 0}};
+constexpr DropoutKey kOfAdapters[] = {{"lora_dropout", 0}};
+
+// Reads a file whose dropout was checked already.
+absl::StatusOr<Json> ReadJson(const std::string& folder, absl::string_view name) {
+  SHALE_ASSIGN_OR_RETURN(const std::string path, ResolveInFolder(folder, name));
+  SHALE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxHfConfigBytes));
+  return ParseStrictJson(text);
+}
+
+}  // namespace
+
+void ReadHfRope(const HfFields& top, HfErrors& errors, DecoderConfig* config) {
+  const Json* older = top.Find("rope_scaling");
+  const Json* newer = top.Find("rope_parameters");
+  const absl::string_view key = newer != nullptr ? "rope_parameters" : "rope_scaling";
+  const Json* given = newer != nullptr ? newer : older;
+  config->rope_theta = top.NumberOr("rope_theta", kDefaultTheta, 1, kMaxTheta);
+  CheckWholeRotation(top);
+  if (given == nullptr) return;
+  if (older != nullptr && newer != nullptr && *older != *newer) {
+    top.Refuse("rope_scaling", "the same as rope_parameters, or nothing");
+  }
+  if (!given->is_object()) return top.Refuse(key, "an object");
+  const HfFields rope(*given, absl::StrCat(key, "."), errors);
+  if (rope.Has("rope_theta")) {
+    const double theta = rope.Number("rope_theta", 1, kMaxTheta);
+    if (top.Has("rope_theta") && theta != config->rope_theta) {
+      top.Refuse("rope_theta", absl::StrCat(theta, ", as ", key, " has it"));
+    }
+    config->rope_theta = theta;
+  }
+  CheckWholeRotation(rope);
+  const absl::string_view type_key = rope.Has("rope_type") ? "rope_type" : "type";
+  const std::string type = rope.StringOr(type_key, "default");
+  if (type != "default" && type != "llama3") return rope.Refuse(type_key, "\"default\" or \"llama3\"");
+  std::vector<absl::string_view> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+  if (type == "llama3") {
+    known.insert(known.end(), {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+  }
+  for (const auto& [name, value] : given->items()) {
+    if (std::find(known.begin(), known.end(), absl::string_view(name)) == known.end()) {
+      rope.Refuse(name, absl::StrCat("for rope_type ", type, " only ", absl::StrJoin(known, ", ")));
+    }
+  }
+  if (type == "llama3") ReadLlama3(top, rope, config);
+}
+
+absl::Span<const DropoutKey> DropoutKeysOf(HfModelType type) {
+  switch (type) {
+    case HfModelType::kGpt2: return kOfGpt2;
+    case HfModelType::kFalcon: return kOfFalcon;
+    default: return kOfLlamaLike;
+  }
+}
+
+absl::Span<const DropoutKey> AdapterDropoutKeys() { return kOfAdapters; }
+
+std::string ReadDropout(const HfFields& fields, absl::Span<const DropoutKey> keys) {
+  std::string found;
+  for (const DropoutKey& key : keys) {
+    const double share = fields.NumberOr(key.key, key.absent, 0, 1);
+    if (share > 0) absl::StrAppend(&found, found.empty() ? "" : ", ", key.key, " ", share);
+  }
+  return found;
+}
+
+absl::StatusOr<std::string> HfDropout(const std::string& folder) {
+  SHALE_RETURN_IF_ERROR(ReadHfConfig(folder).status());
+  SHALE_ASSIGN_OR_RETURN(const Json json, ReadJson(folder, "config.json"));
+  HfErrors errors(folder);
+  const HfFields fields(json, "", errors);
+  const std::optional<HfModelType> type = FindHfModelType(fields.StringOr("model_type", ""));
+  SHALE_CHECK(type.has_value()) << folder;
+  return ReadDropout(fields, DropoutKeysOf(*type));
+}
+
+absl::StatusOr<std::string> HfAdapterDropout(const std::string& folder) {
+  SHALE_RETURN_IF_ERROR(ReadHfAdapterConfig(folder).status());
+  SHALE_ASSIGN_OR_RETURN(const Json json, ReadJson(folder, "adapter_config.json"));
+  HfErrors errors(folder);
+  return ReadDropout(HfFields(json, "", errors), kOfAdapters);
+}
+
+}  // namespace shale

@@ -1,0 +1,51 @@
+// Reads, writes and checks the custom model in the job that a run recorded.
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "engine/plan/config/members.h"
+#include "engine/plan/config/model_spec.h"
+#include "engine/strings/messages.h"
+
+namespace shale {
+namespace {
+
+constexpr size_t kLongestName = 128, kLongestDigest = 256;
+
+}  // namespace
+
+bool ReadSpec(const proto::ModelSpec& model, int64_t, CustomModel& config) {
+  if (!model.has_custom()) return false;
+  MemberReader reader(model.custom());
+  VisitMembers(config, reader);
+  return true;
+}
+
+void WriteSpec(const CustomModel& config, proto::ModelSpec& model) {
+  MemberWriter writer(model.mutable_custom());
+  VisitMembers(config, writer);
+}
+
+void CheckKindRules(const proto::ModelSpec&, const CustomModel& config, int64_t, SpecErrors& errors) {
+  if (config == CustomModel()) {
+    return errors.AddRule({"model"},
+                          "missing; the program that runs this job brings its model: give it to the trainer, or to "
+                          "what plans the job");
+  }
+  bool good = !config.name.empty() && config.name.size() <= kLongestName;
+  for (const char c : config.name) good = good && (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-');
+  if (!good) {
+    errors.AddRule({"model.custom.name"},
+                   absl::StrCat("found ", Quoted(config.name), "; allowed: 1 to ", kLongestName,
+                                " letters, digits, '.', '_' and '-'; give the model such a name"));
+  }
+  if (config.digest.empty() || config.digest.size() > kLongestDigest) {
+    errors.AddRule({"model.custom.digest"}, absl::StrCat("found ", config.digest.size(), " bytes; allowed: 1 to ",
+                                                         kLongestDigest, "; give the model such a digest"));
+  }
+}
+
+// The function alone knows the sizes of its tensors, and the builder checks them.
+std::vector<SizeProduct> ActivationSizes(const CustomModel&, const StepSizes&) { return {}; }
+
+}  // namespace shale

@@ -1,0 +1,49 @@
+// What proto/job.proto says of each field of a job: its comment, and the facts in its options (proto/field.proto).
+//
+// Explains the fields of a job to people, from proto/job.proto: for --help of the tools, and for the manual.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+#include "proto/field.pb.h"
+
+namespace shale {
+
+// Returns the facts of a field.
+inline const proto::FieldFacts& FactsOf(const google::protobuf::FieldDescriptor& field) {
+  return field.options().GetExtension(proto::facts);
+}
+
+// Returns the field at `path` of a job ("batch.micro_batch"), or null if there is none.
+const google::protobuf::FieldDescriptor* FindField(absl::string_view path);
+
+// Returns the comment of a message, field, enum or enum value as one line, or "" if it has none.
+absl::string_view CommentOf(absl::string_view full_name);
+
+// Returns the range of a number as text: `1 to 1048576`. A seed may have every 64-bit value.
+std::string RangeText(const google::protobuf::FieldDescriptor& field);
+
+// Returns `value` in the fewest digits that read back as the same double.
+std::string NumberText(double value);
+
+// Returns the value of a field that is no list and no message, as a job writes it, but without quotes. A field that
+// `message` leaves out has its default.
+std::string ValueText(const google::protobuf::Message& message, const google::protobuf::FieldDescriptor& field);
+
+// Returns whether `message` gives the field, a list with at least one element.
+bool Gives(const google::protobuf::Message& message, const google::protobuf::FieldDescriptor& field);
+
+// Returns the explanation of what is at the path `topic`, in lines of at most `columns` columns: of a section such as
+// "batch", its fields with values, default and the first sentence of each; of a field such as "sharding.strategy",
+// all that there is to say; of "job", the sections. Returns InvalidArgument with a suggestion if a job has no such
+// field. Any thread may call it.
+absl::StatusOr<std::string> FieldHelp(absl::string_view topic, size_t columns = 100);
+
+// Returns tools/manual/fields.md, a page in Markdown with all fields.
+std::string FieldsPage();
+
+}  // namespace shale

@@ -1,0 +1,63 @@
+#include "engine/plan/config/job_from_spec.h"
+
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "engine/plan/config/members.h"
+#include "engine/plan/config/model_spec.h"
+
+namespace shale {
+namespace {
+
+// Sets the defaults that the rule decides, and with state LEAN those that keep the least state.
+void SetDefaultsOfOptimizer(const proto::OptimizerSpec& spec, Job& job) {
+  OptimizerConfig& config = job.optimizer;
+  if (spec.rule() != proto::OptimizerSpec::RULE_UNSPECIFIED) {
+    config.kind = static_cast<OptimizerKind>(spec.rule() - kNumberOfFirst<OptimizerKind>);
+  }
+  const Hyperparameters& defaults = EntryOf(config.kind).defaults;
+  config.learning_rate = defaults.learning_rate;
+  config.beta1 = defaults.beta1;
+  config.beta2 = defaults.beta2;
+  config.epsilon = defaults.epsilon;
+  config.momentum = defaults.momentum;
+  config.nesterov = defaults.nesterov;
+  config.weight_decay = defaults.weight_decay;
+  if (spec.state() != proto::OptimizerSpec::LEAN) return;
+  SetLeanMoments(config);
+  job.precision.master = MasterWeights::kNone;
+}
+
+}  // namespace
+
+Job JobFromSpec(const proto::Job& spec) {
+  Job job;
+  SetDefaultsOfOptimizer(spec.optimizer(), job);
+  MemberReader reader(spec);
+  VisitMembers(job, reader);
+  job.model = ModelFromSpec(spec.model(), spec.batch().sequence_length());
+  job.hf_folder = spec.model().hf_folder();
+  job.adapter_folder = spec.model().adapter().folder();
+  if (job.telemetry.run_folder.empty()) job.telemetry.run_folder = absl::StrCat("runs/", job.name);
+  return job;
+}
+
+proto::Job SpecOf(const Job& job) {
+  proto::Job spec;
+  MemberWriter writer(&spec);
+  VisitMembers(job, writer);
+  std::visit([&](const auto& model) { WriteSpec(model, *spec.mutable_model()); }, job.model);
+  if (!job.hf_folder.empty()) spec.mutable_model()->set_hf_folder(job.hf_folder);
+  if (!job.adapter_folder.empty()) spec.mutable_model()->mutable_adapter()->set_folder(job.adapter_folder);
+
+  const ActivationCheckpointingConfig& checkpointing = job.activation_checkpointing;
+  proto::ActivationCheckpointingSpec& blocks = *spec.mutable_activation_checkpointing();
+  if (checkpointing.first_layers != 0 || checkpointing.last_layers != 0) {
+    blocks.set_first_layers(checkpointing.first_layers);
+    blocks.set_last_layers(checkpointing.last_layers);
+  }
+  if (checkpointing.segments == Segments::kSqrt) blocks.clear_segment_blocks();
+  return spec;
+}
+
+}  // namespace shale

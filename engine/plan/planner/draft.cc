@@ -1,0 +1,242 @@
+#include "engine/plan/planner/draft.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/api/job.h"
+#include "engine/compile/graph/data_needs.h"
+#include "engine/compile/model/model.h"
+#include "engine/compile/step/options_enums.h"
+#include "engine/plan/planner/generation.h"
+#include "engine/plan/planner/job_plan.h"
+#include "engine/plan/planner/limits.h"
+#include "engine/plan/planner/options.h"
+#include "engine/plan/planner/summary.h"
+#include "kernels/ops/matmul.h"
+
+namespace shale {
+
+absl::Status CheckSameParameters(const ModelGraph& train, const ModelGraph& other, absl::string_view mode) {
+  const auto same = [](const Parameter& a, const Parameter& b) {
+    return a.name == b.name && a.shape == b.shape && a.group == b.group;
+  };
+  const auto [a, b] = std::mismatch(train.parameters.begin(), train.parameters.end(), other.parameters.begin(),
+                                    other.parameters.end(), same);
+  if (a == train.parameters.end() && b == other.parameters.end()) return absl::OkStatus();
+  const std::string& name = a != train.parameters.end() ? a->name : b->name;
+  return absl::InvalidArgumentError(absl::StrCat("the model's parameters for training and for ", mode,
+                                                 " differ, first at ", name,
+                                                 "; a model must have the same parameters in every mode"));
+}
+
+namespace {
+
+// Builds the graphs of generation: one sequence, on every rank.
+absl::StatusOr<std::vector<ModelGraph>> BuildGenerate(const Job& job, const ModelGraph& train,
+                                                      const WorkLimits& limits) {
+  constexpr absl::string_view kField = "runtime.generate: ";
+  if (NeedsOf(train).features > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        kField, "the model reads features, and only a model that reads tokens can generate; leave it out"));
+  }
+  absl::StatusOr<std::vector<ModelGraph>> graphs = BuildGeneration(job, {}, limits);
+  if (!graphs.ok()) return absl::Status(graphs.status().code(), absl::StrCat(kField, graphs.status().message()));
+  for (const ModelGraph& graph : *graphs) SHALE_RETURN_IF_ERROR(CheckSameParameters(train, graph, "generation"));
+  return graphs;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode, const WorkLimits& limits) {
+  SHALE_RETURN_IF_ERROR(limits.Check());
+  SHALE_RETURN_IF_ERROR(CheckGraphSize(job, limits));
+  return BuildModel(job.model, GraphOptionsFor(job, mode));
+}
+
+absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOptions& options, const Ops& ops,
+                                           const MemoryPlanOptions& memory_options, const WorkLimits& limits) {
+  SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
+  SHALE_RETURN_IF_ERROR(CheckProgramSize(graph, options));
+  PlannedStep planned;
+  SHALE_ASSIGN_OR_RETURN(planned.step, CompileStep(graph, options, ops, limits));
+  SHALE_RETURN_IF_ERROR(limits.Check());
+  SHALE_ASSIGN_OR_RETURN(planned.memory, PlanMemory(planned.step.program, memory_options));
+  return planned;
+}
+
+bool PacksOnce(const StepProgram& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& instruction) {
+    const Op* op = std::get_if<Op>(&instruction.action);
+    const MatMul* matmul = op == nullptr ? nullptr : op->As<MatMul>();
+    return matmul != nullptr && matmul->packed_b.present();
+  });
+}
+
+absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_budget) {
+  Budget budget;
+  if (default_budget) {
+    const absl::StatusOr<Budget> found = default_budget(job.sharding.ranks);
+    if (found.ok()) {
+      budget = *found;
+    } else if (job.memory.budget_bytes == 0) {
+      return found.status();
+    }
+  }
+  if (job.memory.budget_bytes > 0) {
+    budget.bytes = job.memory.budget_bytes;
+    budget.origin.clear();
+  }
+  if (job.memory.host_budget_bytes > 0) {
+    budget.host_bytes = job.memory.host_budget_bytes;
+    budget.host_origin.clear();
+  }
+  return budget;
+}
+
+namespace {
+
+absl::StatusOr<JobGraphs> BuildGraphs(const Job& job, const WorkLimits& limits) {
+  JobGraphs graphs;
+  SHALE_ASSIGN_OR_RETURN(graphs.train, BuildGraph(job, GraphMode::kTraining, limits));
+  SHALE_ASSIGN_OR_RETURN(graphs.evaluate, BuildGraph(job, GraphMode::kEvaluation, limits));
+  SHALE_RETURN_IF_ERROR(CheckSameParameters(graphs.train, graphs.evaluate, "evaluation"));
+  if (job.runtime.generate) {
+    SHALE_ASSIGN_OR_RETURN(graphs.generate, BuildGenerate(job, graphs.train, limits));
+  }
+  return graphs;
+}
+
+// Compiles and plans all programs of a draft that has graphs and options.
+absl::Status CompilePrograms(Draft& draft, const Ops& ops, const WorkLimits& limits) {
+  SHALE_ASSIGN_OR_RETURN(draft.train, CompileAndPlan(draft.graphs->train, draft.options, ops, {}, limits));
+  StepOptions once = draft.options;
+  once.micro_batches = 1;
+  SHALE_ASSIGN_OR_RETURN(draft.evaluate, CompileAndPlan(draft.graphs->evaluate, once, ops, {}, limits));
+  std::vector<const MemoryPlan*> memories = {&draft.train.memory, &draft.evaluate.memory};
+  draft.generate.clear();
+  draft.generate.reserve(draft.graphs->generate.size());
+  for (const ModelGraph& graph : draft.graphs->generate) {
+    SHALE_ASSIGN_OR_RETURN(PlannedStep planned, CompileAndPlan(graph, once, ops, {}, limits));
+    draft.generate.push_back(std::move(planned));
+    memories.push_back(&draft.generate.back().memory);
+  }
+  draft.cost = {};
+  for (const MemoryPlan* memory : memories) {
+    draft.cost.arena_bytes = std::max(draft.cost.arena_bytes, memory->peak_bytes);
+    draft.cost.host_bytes = std::max(draft.cost.host_bytes, memory->host_bytes);
+  }
+  draft.fits = draft.budget.Holds(draft.cost.arena_bytes, draft.cost.host_bytes);
+  return absl::OkStatus();
+}
+
+// Returns the key by which drafts are compared; the smallest is best. A draft that fits comes before one that does not.
+// Then the one that sends least is best, then the one that exceeds the budget least, then the one that needs the least
+// memory. What a draft sends does not count if it does not fit.
+auto KeyOf(const Draft& draft) {
+  const Cost& cost = draft.cost;
+  return std::make_tuple(!draft.fits, draft.fits ? cost.sent_bytes : 0,
+                         draft.budget.Missing(cost.arena_bytes, cost.host_bytes), cost.arena_bytes);
+}
+
+Variant VariantOf(std::vector<Override> overrides, std::string caveat, const absl::StatusOr<Draft>& draft) {
+  Variant variant{.overrides = std::move(overrides), .caveat = std::move(caveat), .status = draft.status()};
+  if (!draft.ok()) return variant;
+  variant.accumulation = draft->options.accumulation;
+  variant.cost = draft->cost;
+  variant.fits = draft->fits;
+  return variant;
+}
+
+}  // namespace
+
+Drafter::Drafter(const Job& job, const Machine& machine, const WorkLimits& limits, JobWith job_with)
+    : job_(job), machine_(machine), limits_(limits), job_with_(std::move(job_with)) {}
+
+const Ops& Drafter::OpsOf(int64_t ranks) {
+  std::unique_ptr<Ops>& ops = ops_[ranks];
+  if (ops == nullptr) ops = machine_.create_ops(ranks);
+  return *ops;
+}
+
+absl::StatusOr<Job> Drafter::With(const std::vector<Override>& overrides) const {
+  if (job_with_) return job_with_(overrides);
+  if (overrides.empty()) return job_;
+  std::vector<std::string> texts;
+  for (const Override& setting : overrides) texts.push_back(setting.text());
+  return WithOverrides(job_, texts);
+}
+
+absl::StatusOr<std::shared_ptr<JobGraphs>> Drafter::GraphsOf(const Job& job) {
+  const GraphOptions options = GraphOptionsFor(job, GraphMode::kTraining);
+  if (graph_options_ == options && model_ == job.model) return graphs_;
+  SHALE_ASSIGN_OR_RETURN(JobGraphs built, BuildGraphs(job, limits_));
+  SHALE_RETURN_IF_ERROR(limits_.Check());
+  auto graphs = std::make_shared<JobGraphs>(std::move(built));
+  if (graph_options_) return graphs;
+  SHALE_RETURN_IF_ERROR(CheckPatterns(job, graphs->train, limits_));
+  graph_options_ = options;
+  model_ = job.model;
+  graphs_ = graphs;
+  return graphs;
+}
+
+// Compiles with packs_once if the budget has room for the packed weights, else without.
+absl::StatusOr<Draft> Drafter::CompileAccumulation(const Draft& wanted, Accumulation accumulation, const Ops& ops) {
+  Draft draft{.graphs = wanted.graphs, .options = wanted.options, .budget = wanted.budget};
+  draft.options.accumulation = accumulation;
+  SHALE_RETURN_IF_ERROR(CompilePrograms(draft, ops, limits_));
+  if (!draft.fits && PacksOnce(draft.train.step.program)) {
+    draft.options.packs_once = false;
+    SHALE_RETURN_IF_ERROR(CompilePrograms(draft, ops, limits_));
+  }
+  const StepProgram& program = draft.train.step.program;
+  draft.cost.sent_bytes = SummarizeCommunication(program, draft.options.mesh).sent_bytes;
+  draft.cost.flops = SummarizeFlops(program);
+  return draft;
+}
+
+absl::StatusOr<Draft> Drafter::CompileJob(const Job& job) {
+  if (job.sharding.ranks > machine_.most_ranks) {
+    return absl::InvalidArgumentError(absl::StrCat("sharding.ranks: found ", job.sharding.ranks,
+                                                   "; the machine has room for at most ", machine_.most_ranks));
+  }
+  Draft wanted;
+  SHALE_ASSIGN_OR_RETURN(wanted.graphs, GraphsOf(job));
+  wanted.options = StepOptionsFor(job);
+  SHALE_ASSIGN_OR_RETURN(wanted.budget, BudgetOf(job, machine_.default_budget));
+  const Ops& ops = OpsOf(job.sharding.ranks);
+  std::optional<Draft> best;
+  std::vector<Variant> candidates;
+  const Accumulation named = wanted.options.accumulation;
+  for (Accumulation accumulation :
+       named != Accumulation::kAuto ? std::vector{named} : AccumulationsFor(wanted.options.gradient_shards)) {
+    absl::StatusOr<Draft> draft = CompileAccumulation(wanted, accumulation, ops);
+    SHALE_RETURN_IF_ERROR(limits_.Check());
+    candidates.push_back(VariantOf({{"sharding.accumulation", std::string(ToString(accumulation))}}, "", draft));
+    candidates.back().accumulation = accumulation;
+    if (draft.ok() && (!best || KeyOf(*draft) < KeyOf(*best))) best = *std::move(draft);
+  }
+  if (!best) return candidates.front().status;
+  best->candidates = std::move(candidates);
+  return *std::move(best);
+}
+
+absl::StatusOr<Draft> Drafter::Compile(const std::vector<Override>& overrides) {
+  const auto compile = [&]() -> absl::StatusOr<Draft> {
+    SHALE_RETURN_IF_ERROR(limits_.Check());
+    SHALE_ASSIGN_OR_RETURN(const Job job, With(overrides));
+    return CompileJob(job);
+  };
+  absl::StatusOr<Draft> draft = compile();
+  stopped_ = stopped_ || !limits_.Check().ok();
+  return draft;
+}
+
+Variant Drafter::Try(std::vector<Override> overrides, std::string caveat) {
+  const absl::StatusOr<Draft> draft = Compile(overrides);
+  return VariantOf(std::move(overrides), std::move(caveat), draft);
+}
+
+}  // namespace shale

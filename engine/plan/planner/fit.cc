@@ -1,0 +1,215 @@
+#include "engine/plan/planner/fit.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/plan/planner/draft.h"
+#include "engine/plan/planner/options.h"
+#include "engine/strings/messages.h"
+#include "engine/strings/printing.h"
+#include "kernels/check.h"
+#include "kernels/integers.h"
+
+namespace shale {
+namespace {
+
+constexpr absl::string_view kRanks = "sharding.ranks";
+
+// How many further values are tried beyond the first one that does not fit.
+constexpr int64_t kBeyond = 3;
+// The most steps of accumulation for which larger micro-batches are tried: each takes the time of a plan.
+constexpr int64_t kMostSteps = 64;
+
+class Search {
+ public:
+  Search(const Option& option, const Job& job, const JobWith& job_with, const Machine& machine, FitEffort effort,
+         const WorkLimits& limits)
+      : option_(option),
+        job_(job),
+        range_(option.range(job)),
+        effort_(effort),
+        limits_(limits),
+        drafter_(job, machine, limits, job_with) {
+    range_.start = std::clamp(range_.start, std::min(range_.best, range_.worst), std::max(range_.best, range_.worst));
+  }
+
+  // What was found after a limit was reached is not the best value, so nothing is returned then.
+  absl::StatusOr<Fit> Run() {
+    absl::StatusOr<Fit> fit = Find();
+    SHALE_RETURN_IF_ERROR(limits_.Check());
+    return fit;
+  }
+
+ private:
+  absl::StatusOr<Fit> Find() {
+    const absl::Status& own = Try(ranks() ? job_.sharding.ranks : range_.start).status;
+    if (absl::IsInvalidArgument(own)) return own;
+    SHALE_ASSIGN_OR_RETURN(int64_t value, FindAnywhere());
+    if (option_.path == "batch.micro_batch" && effort_ == FitEffort::kThorough) value = LargerWithOtherSteps(value);
+    Fit fit{.value = value, .best = Try(value)};
+    if (value != range_.best) {
+      fit.next = Try(range_.best < range_.worst ? value - 1 : value + 1);
+    } else {
+      fit.last = std::string(range_.last);
+    }
+    SHALE_ASSIGN_OR_RETURN(fit.budget, BudgetWith(value));
+    return fit;
+  }
+
+  bool ranks() const { return option_.path == kRanks; }
+
+  std::vector<Override> SettingOf(int64_t value) const { return {{std::string(option_.path), absl::StrCat(value)}}; }
+
+  absl::StatusOr<Budget> BudgetWith(int64_t value) const {
+    SHALE_ASSIGN_OR_RETURN(const Job job, drafter_.With(SettingOf(value)));
+    return BudgetOf(job, drafter_.machine().default_budget);
+  }
+
+  // Returns `value` doubled or halved towards `limit`, but not beyond `limit`.
+  static int64_t Leap(int64_t value, int64_t limit) {
+    return limit > value ? std::min(2 * value, limit) : std::max(value / 2, limit);
+  }
+
+  bool Fits(int64_t value) { return Try(value).fits; }
+
+  const Variant& Try(int64_t value) {
+    const auto [it, added] = tried_.try_emplace(value);
+    if (added) it->second = drafter_.Try(SettingOf(value));
+    return it->second;
+  }
+
+  // Returns the best value that fits. Assumes that every value worse than one that fits also fits. Returns
+  // ResourceExhausted if it finds none.
+  absl::StatusOr<int64_t> FindAnywhere() {
+    int64_t good = range_.start;
+    if (Fits(range_.start)) {
+      int64_t beyond = range_.start;
+      while (good != range_.best && Fits(beyond = Leap(good, range_.best))) good = beyond;
+      return good == range_.best ? good : Bisect(good, beyond, range_.best);
+    }
+    int64_t bad = range_.start;
+    while (bad != range_.worst && !Fits(good = Leap(bad, range_.worst))) bad = good;
+    if (bad != range_.worst) return Bisect(good, bad, range_.best);
+    const int64_t hint = range_.hint;
+    if (hint > 0 && hint < range_.worst && Fits(hint)) return Bisect(hint, range_.start, range_.best);
+    return NothingFits();
+  }
+
+  // Returns the best value that fits, between `good`, which fits, and `bad`, which does not. A thorough search also
+  // tries a few values beyond the first one that does not fit, up to `limit`.
+  int64_t Bisect(int64_t good, int64_t bad, int64_t limit) {
+    while (std::abs(good - bad) > 1) {
+      const int64_t middle = good + (bad - good) / 2;
+      (Fits(middle) ? good : bad) = middle;
+    }
+    if (effort_ == FitEffort::kQuick) return good;
+    const int64_t step = bad - good;
+    for (int64_t i = 0; i < kBeyond && bad != limit; ++i) {
+      bad += step;
+      if (!Fits(bad)) continue;
+      good = bad;
+      i = -1;
+    }
+    return good;
+  }
+
+  // Returns a micro-batch larger than `micro_batch` that fits, or `micro_batch` if there is none. A larger micro-batch
+  // may need less memory, because it makes fewer accumulation steps K, and LAYERED keeps all K micro-batches. Among the
+  // micro-batches with the same K the smallest one needs the least.
+  int64_t LargerWithOtherSteps(int64_t micro_batch) {
+    const Accumulation accumulation = job_.sharding.accumulation;
+    if (accumulation != Accumulation::kLayered && accumulation != Accumulation::kAuto) return micro_batch;
+    for (int64_t k = 1; k <= kMostSteps; ++k) {
+      const int64_t smallest = CeilDivide(range_.best, k);
+      if (smallest <= micro_batch) return micro_batch;
+      if (!Fits(smallest)) continue;
+      const int64_t steps =
+          CeilDivide(range_.best, smallest);  // May be less than k: no micro-batch makes some values of K.
+      const int64_t largest = steps == 1 ? range_.best : (range_.best - 1) / (steps - 1);
+      return Fits(largest) ? largest : Bisect(smallest, largest, largest);
+    }
+    return micro_batch;
+  }
+
+  absl::Status NothingFits() {
+    const Variant& tried = Try(range_.worst);
+    const absl::StatusOr<Budget> budget = BudgetWith(range_.worst);
+    std::string needs = std::string(tried.status.message());
+    if (tried.status.ok() && budget.ok()) {
+      needs = absl::StrCat("needs ", FormatBytes(tried.cost.arena_bytes), " per rank");
+      if (tried.cost.host_bytes > 0) {
+        absl::StrAppend(&needs, " and ", FormatBytes(tried.cost.host_bytes), " of host memory");
+      }
+      absl::StrAppend(&needs, ", budget ", FormatBytes(budget->bytes));
+      if (budget->host_bytes != kNoBudget) {
+        absl::StrAppend(&needs, " and ", FormatBytes(budget->host_bytes), " of host memory");
+      }
+    }
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no ", option_.path, " fits: ", range_.worst, ranks() ? ", the most, " : " ", needs));
+  }
+
+  const Option& option_;
+  const Job& job_;
+  FitRange range_;
+  const FitEffort effort_;
+  const WorkLimits& limits_;
+  Drafter drafter_;
+  std::map<int64_t, Variant> tried_;
+};
+
+// The default budget of a machine depends on the ranks, which share its memory.
+absl::Status CheckRanksCanBeFound(const Job& job) {
+  if (job.memory.budget_bytes == 0) {
+    return absl::InvalidArgumentError(
+        "sharding.ranks can only be found for a given budget; set memory.budget_bytes to what one rank has");
+  }
+  const bool offloads =
+      !job.memory.offload.empty() || job.memory.offload_state.any() || job.optimizer.device == UpdateDevice::kHost;
+  if (offloads && job.memory.host_budget_bytes == 0) {
+    return absl::InvalidArgumentError(
+        "sharding.ranks of a job that offloads can only be found for a given host budget; set "
+        "memory.host_budget_bytes to what one rank has");
+  }
+  if (job.sharding.shard_ranks > 0) {
+    return absl::InvalidArgumentError(
+        "sharding.ranks is found for one group of all ranks; leave sharding.shard_ranks out");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<std::string> FitFields() {
+  std::vector<std::string> fields;
+  for (const Option& option : Options()) {
+    if (option.range != nullptr) fields.emplace_back(option.path);
+  }
+  return fields;
+}
+
+absl::Status CheckFitField(absl::string_view path) {
+  const std::vector<std::string> fields = FitFields();
+  if (std::find(fields.begin(), fields.end(), path) != fields.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("found ", Quoted(path), "; allowed: ", absl::StrJoin(fields, ", ")));
+}
+
+absl::StatusOr<Fit> FindFit(absl::string_view path, const Job& job, const JobWith& job_with, const Machine& machine,
+                            FitEffort effort, const WorkLimits& limits) {
+  SHALE_RETURN_IF_ERROR(CheckFitField(path));
+  if (path == kRanks) SHALE_RETURN_IF_ERROR(CheckRanksCanBeFound(job));
+  SHALE_ASSIGN_OR_RETURN(const Budget budget, BudgetOf(job, machine.default_budget));
+  if (budget.bytes == kNoBudget) {
+    return absl::InvalidArgumentError("there is no budget to fit; set memory.budget_bytes to what one rank has");
+  }
+  const auto has_range = [&](const Option& option) { return option.path == path && option.range != nullptr; };
+  const Option& option = *std::find_if(Options().begin(), Options().end(), has_range);
+  return Search(option, job, job_with, machine, effort, limits).Run();
+}
+
+}  // namespace shale

@@ -1,0 +1,224 @@
+#include "engine/plan/planner/job_plan.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/compile/memory/check.h"
+#include "engine/compile/memory/waits.h"
+#include "engine/compile/step/options_enums.h"
+#include "engine/files/checkpoint/shard_writer.h"
+#include "engine/plan/planner/draft.h"
+#include "engine/plan/planner/generation.h"
+#include "engine/plan/planner/refusal.h"
+#include "engine/strings/printing.h"
+
+namespace shale {
+namespace {
+
+// Derives the waits between the streams of a planned program, and proves the result.
+absl::Status Finish(PlannedProgram& program, const WorkLimits& limits = {}) {
+  SHALE_RETURN_IF_ERROR(limits.Check());
+  DeriveWaits(program.step.program, program.memory);
+  SHALE_RETURN_IF_ERROR(limits.Check());
+  return CheckProgram(program.step.program, program.memory, limits);
+}
+
+// Returns ", 31 GiB of host memory"; empty if `bytes` is 0.
+std::string DescribeHost(int64_t bytes) {
+  return bytes == 0 ? "" : absl::StrCat(", ", FormatBytes(bytes), " of host memory");
+}
+
+std::string DescribeAccumulation(const Variant& c, const StepOptions& options) {
+  if (!c.status.ok()) {
+    return absl::StrCat(ToString(c.accumulation),
+                        CheckCombination(options.strategy, c.accumulation).ok()
+                            ? ": too large to be planned"
+                            : absl::StrCat(": not with strategy ", ToString(options.strategy)));
+  }
+  return absl::StrCat(ToString(c.accumulation), ": ", FormatBytes(c.cost.arena_bytes), DescribeHost(c.cost.host_bytes),
+                      ", sends ", FormatBytes(c.cost.sent_bytes), c.fits ? "" : ", does not fit");
+}
+
+// Returns why the accumulation was chosen, in words and numbers.
+std::string Reason(const Draft& draft) {
+  const Accumulation chosen = draft.options.accumulation;
+  if (draft.candidates.size() == 1) return "the job names it";
+  std::vector<std::string> others;
+  bool sends_as_much = false, fits_too = false;
+  for (const Variant& c : draft.candidates) {
+    if (c.accumulation == chosen) continue;
+    others.push_back(DescribeAccumulation(c, draft.options));
+    fits_too |= c.fits;
+    sends_as_much |= c.fits && c.cost.sent_bytes == draft.cost.sent_bytes;
+  }
+  std::string reason =
+      absl::StrCat("it needs ", FormatBytes(draft.cost.arena_bytes), DescribeHost(draft.cost.host_bytes));
+  if (!draft.fits) {
+    absl::StrAppend(&reason, "; none fits, and this one exceeds the budget least");
+  } else if (draft.options.mesh.ranks() == 1) {
+    absl::StrAppend(&reason, ", the smallest arena that fits, and one rank sends nothing");
+  } else {
+    absl::StrAppend(&reason, " and sends ", FormatBytes(draft.cost.sent_bytes), " a step");
+    if (!fits_too) {
+      absl::StrAppend(&reason, "; no other fits");
+    } else if (sends_as_much) {
+      absl::StrAppend(&reason, ": the least communication that fits, and of those the least memory");
+    } else {
+      absl::StrAppend(&reason, ": the least communication that fits");
+    }
+  }
+  return absl::StrCat(reason, " (", absl::StrJoin(others, "; "), ")");
+}
+
+}  // namespace
+
+GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
+  GraphOptions options;
+  options.mode = mode;
+  options.compute_dtype = job.precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
+  options.micro_batch = job.batch.micro_batch;
+  options.sequence_length = job.batch.sequence_length;
+  options.vocabulary = Vocabulary(job.model);
+  options.loss_chunk_tokens = LossChunkTokens(job);
+  options.last_target_only = LastTargetOnly(job.model);
+  options.target_weights = job.data.target_weights;
+  // A prompt is one document, whose positions are those of the sequence.
+  options.position_ids = job.data.packing == Packing::kPack && mode != GraphMode::kLogits;
+  options.padding = job.data.packing == Packing::kPad;
+  options.train_only = job.optimizer.train_only;
+  options.frozen_weights = job.optimizer.frozen_weights;
+  return options;
+}
+
+StepOptions StepOptionsFor(const Job& job) {
+  StepOptions options;
+  options.strategy = job.sharding.strategy;
+  options.accumulation = job.sharding.accumulation;
+  options.mesh = {.replicate = job.sharding.ranks / ShardRanks(job.sharding), .shard = ShardRanks(job.sharding)};
+  options.micro_batches = AccumulationSteps(job.batch, job.sharding.ranks);
+  options.prefetch = job.sharding.prefetch;
+  options.reshard_after_forward = job.sharding.reshard_after_forward;
+  options.master = job.precision.master;
+  if (job.precision.gradient_shards == GradientShards::kBFloat16) options.gradient_shards = DType::kBFloat16;
+  options.offload_state = job.memory.offload_state;
+  options.activations = {.preset = job.activation_checkpointing.preset,
+                         .every_nth = job.activation_checkpointing.every_nth,
+                         .first_layers = job.activation_checkpointing.first_layers,
+                         .last_layers = job.activation_checkpointing.last_layers,
+                         .segment_blocks = SegmentBlocks(job),
+                         .patterns = job.activation_checkpointing.recompute,
+                         .offload = job.memory.offload};
+  options.optimizer = MakeOptimizer(job.optimizer);
+  options.seed = job.runtime.seed;
+  options.update = job.optimizer.update;
+  options.update_device = job.optimizer.device;
+  options.clipping = job.optimizer.clipping;
+  options.no_decay_patterns = job.optimizer.no_decay;
+  options.keep_gradients = job.memory.keep_gradients;
+  options.snapshot = job.checkpoint.saves_on_the_way() && job.checkpoint.asynchronous;
+  return options;
+}
+
+int64_t JobPlan::generate_peak_bytes() const {
+  int64_t largest = 0;
+  for (const PlannedProgram& program : generate) largest = std::max(largest, program.memory.peak_bytes);
+  return largest;
+}
+
+const Variant& JobPlan::chosen() const {
+  const auto is_chosen = [this](const Variant& c) { return c.accumulation == options.accumulation; };
+  return *std::find_if(candidates.begin(), candidates.end(), is_chosen);
+}
+
+namespace {
+
+// Derives the waits between the streams of all programs, proves them, and plans what else the job needs. Takes the
+// graphs of `draft`, which must be those of no other draft that is still used.
+absl::StatusOr<JobPlan> PlanOf(Draft draft, const Ops& ops, const WorkLimits& limits) {
+  JobPlan plan;
+  plan.accumulation_reason = Reason(draft);
+  plan.candidates = std::move(draft.candidates);
+  plan.options = std::move(draft.options);
+  plan.budget = std::move(draft.budget);
+  plan.arena_bytes = draft.cost.arena_bytes;
+  JobGraphs& graphs = *draft.graphs;
+  plan.train = {std::move(graphs.train), std::move(draft.train.step), std::move(draft.train.memory)};
+  plan.evaluate = {std::move(graphs.evaluate), std::move(draft.evaluate.step), std::move(draft.evaluate.memory)};
+  SHALE_RETURN_IF_ERROR(Finish(plan.train, limits));
+  SHALE_RETURN_IF_ERROR(Finish(plan.evaluate, limits));
+  for (size_t i = 0; i < draft.generate.size(); ++i) {
+    plan.generate.push_back(
+        {std::move(graphs.generate[i]), std::move(draft.generate[i].step), std::move(draft.generate[i].memory)});
+    SHALE_RETURN_IF_ERROR(Finish(plan.generate.back(), limits));
+  }
+  if (plan.options.snapshot) {
+    PlannedProgram snapshot{.graph = plan.train.graph};
+    SHALE_ASSIGN_OR_RETURN(snapshot.step, CompileSnapshot(snapshot.graph, plan.options, ops));
+    SHALE_ASSIGN_OR_RETURN(snapshot.memory, PlanMemory(snapshot.step.program, {}));
+    SHALE_RETURN_IF_ERROR(Finish(snapshot, limits));
+    plan.snapshot = std::move(snapshot);
+  }
+  std::vector<ProgramAndPlan> users;
+  for (const PlannedProgram* program : {&plan.train, &plan.evaluate}) {
+    users.push_back({program->step.program, program->memory});
+  }
+  for (const PlannedProgram& program : plan.generate) users.push_back({program.step.program, program.memory});
+  if (plan.snapshot) users.push_back({plan.snapshot->step.program, plan.snapshot->memory});
+  plan.host_memory = PlanHostMemory(users, kStagingBytes);
+  return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<JobPlan> PlanJob(const Job& job, const Machine& machine, const WorkLimits& limits, Refusal* refusal) {
+  Drafter drafter(job, machine, limits);
+  SHALE_ASSIGN_OR_RETURN(Draft draft, drafter.Compile());
+  if (draft.fits) return PlanOf(std::move(draft), drafter.OpsOf(job.sharding.ranks), limits);
+  SHALE_ASSIGN_OR_RETURN(Refusal found, RefusalOf(drafter, draft, limits));
+  const absl::Status status = absl::ResourceExhaustedError(RefusalText(found));
+  if (refusal != nullptr) *refusal = std::move(found);
+  return status;
+}
+
+absl::StatusOr<JobPlan> PlanJobOfAnySize(const Job& job, const Machine& machine, std::optional<Refusal>& refusal) {
+  refusal.reset();
+  const WorkLimits no_limits;
+  Drafter drafter(job, machine, no_limits);
+  SHALE_ASSIGN_OR_RETURN(Draft draft, drafter.Compile());
+  if (!draft.fits) {
+    SHALE_ASSIGN_OR_RETURN(refusal, RefusalOf(drafter, draft, no_limits));
+  }
+  return PlanOf(std::move(draft), drafter.OpsOf(job.sharding.ranks), no_limits);
+}
+
+absl::StatusOr<std::vector<PlannedProgram>> PlanGeneration(const Job& job, const StepOptions& options,
+                                                           const GenerationSize& size, const Ops& ops) {
+  StepOptions compiled = options;
+  compiled.micro_batches = 1;
+  SHALE_ASSIGN_OR_RETURN(std::vector<ModelGraph> graphs, BuildGeneration(job, size));
+  std::vector<PlannedProgram> programs;
+  for (ModelGraph& graph : graphs) {
+    SHALE_ASSIGN_OR_RETURN(PlannedStep planned, CompileAndPlan(graph, compiled, ops));
+    programs.push_back({std::move(graph), std::move(planned.step), std::move(planned.memory)});
+    SHALE_RETURN_IF_ERROR(Finish(programs.back()));
+  }
+  return programs;
+}
+
+absl::StatusOr<PlannedProgram> PlanProgram(const Job& job, const StepOptions& options, GraphMode mode, const Ops& ops,
+                                           const MemoryPlanOptions& memory_options) {
+  StepOptions compiled = options;
+  if (mode == GraphMode::kLogits) compiled.micro_batches = 1;
+  PlannedProgram program;
+  SHALE_ASSIGN_OR_RETURN(program.graph, BuildGraph(job, mode));
+  SHALE_ASSIGN_OR_RETURN(PlannedStep planned, CompileAndPlan(program.graph, compiled, ops, memory_options));
+  program.step = std::move(planned.step);
+  program.memory = std::move(planned.memory);
+  SHALE_RETURN_IF_ERROR(Finish(program));
+  return program;
+}
+
+}  // namespace shale

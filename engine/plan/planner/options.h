@@ -1,0 +1,70 @@
+// The table of options: settings with which a job needs other memory. What a refusal advises, what --fit searches and
+// what --explain compares are queries of it, so a new option is one row.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/plan/config/job.h"
+#include "engine/plan/planner/variant.h"
+#include "kernels/dtype.h"
+
+namespace shale {
+
+// Settings that belong together. The first is the purpose, and the others are what it needs.
+using Settings = std::vector<Override>;
+
+// For which use a job's options are asked.
+enum class OptionUse {
+  kAlone,            // Each by itself.
+  kInArena,          // All together, with everything in the arena,
+  kInHostMemory,     // with activations and moments in host memory,
+  kUpdatesOnTheHost  // or with updates on the host as well.
+};
+
+struct OptionQuery {
+  const Job& job;             // With what was set before, if options are set together. Has a valid value in each field.
+  bool has_host_ops = false;  // Whether this program can update on the host.
+  OptionUse use = OptionUse::kAlone;
+};
+
+// The values of a whole number among which --fit searches. `best` and `worst` are the ends: `best` is the value that is
+// wanted if memory did not matter, and the larger one except for ranks.
+struct FitRange {
+  int64_t start = 1;  // Where the search begins, between the two.
+  int64_t best = 1, worst = 1;
+  int64_t hint = 0;  // A value to try where neither a better nor a worse one than `start` fits. 0: none.
+  absl::string_view last = "there are no better values";  // What `best` is the end of (Fit::last).
+};
+
+// Which of the settings that fit is taken: the first, or the one that costs least.
+enum class Cheapest { kFirst, kLeastRecomputed, kLeastSent };
+
+// What else is true of an option; may be combined.
+enum OptionFlags : int {
+  kNoFlags = 0,
+  kTogether = 1,      // It is among all changes that save memory together, with the last of its settings.
+  kHasOwnSection = 2  // A section of --explain compares it. All others are listed in the last section.
+};
+
+struct Option {
+  absl::string_view path;  // The field that it sets, or that stands for the fields that it sets.
+  // Returns the settings to try for a job, those that change it least first. Returns none where the option does not
+  // apply or would change nothing. Null: no refusal and no comparison has the option.
+  std::vector<Settings> (*settings)(const OptionQuery& query) = nullptr;
+  int flags = kNoFlags;
+  absl::string_view caveat = "";  // What it may cost beside memory and time (Variant::caveat).
+  Cheapest cheapest = Cheapest::kFirst;
+  FitRange (*range)(const Job& job) = nullptr;  // Null: --fit does not search it.
+};
+
+// Returns the table. Of two rows with the same path, the second is for what the first cannot do.
+absl::Span<const Option> Options();
+
+// Returns the values of sharding.accumulation, among which AUTO chooses by their cost. NO_SYNC is not one of them if
+// gradients are summed in bf16, which it refuses (CheckGradientShards).
+std::vector<Accumulation> AccumulationsFor(DType gradient_shards);
+
+}  // namespace shale

@@ -1,0 +1,64 @@
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/plan/planner/draft.h"
+#include "engine/plan/planner/job_plan.h"
+#include "engine/strings/printing.h"
+
+namespace shale {
+namespace {
+
+// Returns what `cost` has beyond the budget, in words. Appends to `fields` the fields that set the exceeded budgets.
+std::string Lacking(const Cost& cost, const Budget& budget, std::vector<std::string>& fields) {
+  std::vector<std::string> lacks;
+  const auto compare = [&](absl::string_view what, int64_t bytes, absl::string_view origin, int64_t budget_bytes,
+                           absl::string_view field) {
+    if (bytes <= budget_bytes) return;
+    lacks.push_back(absl::StrCat("a rank ", what, " ", FormatBytes(bytes), ", but its budget is ",
+                                 FormatBytes(budget_bytes), " (", origin, ")"));
+    fields.emplace_back(field);
+  };
+  compare("needs", cost.arena_bytes, budget.origin, budget.bytes, "memory.budget_bytes");
+  compare("offloads", cost.host_bytes, budget.host_origin, budget.host_bytes, "memory.host_budget_bytes");
+  return absl::StrJoin(lacks, "; ");
+}
+
+std::string Remark(absl::string_view why, absl::string_view limit, const std::vector<std::string>& fields) {
+  return absl::StrCat("This machine ", why, ".\nIt was planned without ", limit, "; set ",
+                      absl::StrJoin(fields, " and "), " to what a rank has on the machine where the job will run.\n");
+}
+
+}  // namespace
+
+absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, std::string& remark,
+                                           std::optional<Refusal>& refusal) {
+  remark.clear();
+  absl::StatusOr<JobPlan> plan = PlanJobOfAnySize(job, here.WithoutBudget(), refusal);
+  if (!plan.ok() || refusal) return plan;
+  const absl::StatusOr<Budget> budget = BudgetOf(job, here.default_budget);
+  if (!budget.ok()) {
+    remark =
+        Remark(absl::StrCat("cannot run the job: ", budget.status().message()), "a limit", {"memory.budget_bytes"});
+    return plan;
+  }
+  const Budget& named = plan->budget;
+  if (budget->bytes == named.bytes && budget->host_bytes == named.host_bytes) return plan;
+  const Variant* nearest = nullptr;
+  for (const Variant& c : plan->candidates) {
+    if (!c.fits) continue;
+    if (budget->Holds(c.cost.arena_bytes, c.cost.host_bytes)) return PlanJob(job, here);
+    if (nearest == nullptr || budget->Missing(c.cost.arena_bytes, c.cost.host_bytes) <
+                                  budget->Missing(nearest->cost.arena_bytes, nearest->cost.host_bytes)) {
+      nearest = &c;
+    }
+  }
+  std::vector<std::string> fields;
+  const std::string lacking = Lacking(nearest->cost, *budget, fields);
+  remark = Remark(absl::StrCat("is too small for the job: ", lacking), "that limit", fields);
+  return plan;
+}
+
+}  // namespace shale

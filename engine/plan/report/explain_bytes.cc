@@ -1,0 +1,137 @@
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/plan/planner/summary.h"
+#include "engine/plan/report/explain_sections.h"
+#include "engine/strings/printing.h"
+
+namespace shale {
+namespace {
+
+// Returns which logits the head holds at once, or that it has none.
+std::string DescribeLoss(const Job& job, const JobPlan& plan) {
+  const int64_t of_sequence = plan.train.graph.last_target_only ? 1 : job.batch.sequence_length;
+  const int64_t rows = job.batch.micro_batch * of_sequence, chunk = LossChunkTokens(job);
+  if (PredictsValues(plan.train.graph))
+    return absl::StrCat("the head: predictions and losses of the ", rows, " targets of a micro-batch");
+  if (chunk >= rows) return absl::StrCat("the head: logits of the ", rows, " tokens of a micro-batch");
+  return absl::StrCat("the head: logits of ", chunk, " tokens at a time, never of all");
+}
+
+// Returns the end of a sentence: for how many micro-batches tensors are kept, and whether some are offloaded.
+std::string PerMicroBatch(const Explained& x) {
+  const StepOptions& o = x.plan.options;
+  const bool offloads = x.own.cost.host_bytes > 0;
+  if (o.accumulation != Accumulation::kLayered) return offloads ? ", but for what is offloaded" : "";
+  return absl::StrCat(", for each of ", WithCommas(o.micro_batches), " micro-batches",
+                      offloads ? " but for what is offloaded" : "");
+}
+
+// Returns "AdamW's m (f32), v (f32)". REQUIRES: the optimizer has states.
+std::string DescribeStates(const Optimizer& optimizer) {
+  const auto state = [](std::string* out, const UpdateState& s) {
+    absl::StrAppend(out, s.name, " (", ToString(s.dtype),
+                    s.block > 1 ? absl::StrCat(", one for ", Plural(s.block, "element")) : "", ")");
+  };
+  return absl::StrCat(EntryOf(optimizer.kind).description, "'s ", absl::StrJoin(optimizer.states(), ", ", state));
+}
+
+// Returns how frozen weights are stored, followed by ", "; empty if they are stored as all others.
+std::string DescribeFrozenWeights(FrozenWeights weights) {
+  switch (weights) {
+    case FrozenWeights::kAsComputed: return "";
+    case FrozenWeights::kBFloat16: return "in bf16, ";
+    case FrozenWeights::kNf4: return "matrices of blocks in NF4, ";
+  }
+  return "";
+}
+
+// Returns why a category has the bytes that it has.
+std::string Reason(const Explained& x, BufferCategory category) {
+  const JobPlan& plan = x.plan;
+  const StepOptions& o = plan.options;
+  const int64_t shards = o.mesh.shard;
+  const bool shared = shards > 1;
+  const std::vector<Parameter>& parameters = plan.train.graph.parameters;
+  const bool some_frozen = std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p.frozen; });
+  const std::string all = some_frozen ? "of all parameters that train" : "of all parameters";
+  const std::string part = absl::StrCat("of this rank's 1/", WithCommas(shards)), mine = shared ? part : all;
+  switch (category) {
+    case BufferCategory::kParameterShards:
+      return absl::StrCat("weights ", o.placement().gathers_for_use() ? mine : absl::StrCat(all, ", on every rank"));
+    case BufferCategory::kFrozenParameters:
+      return absl::StrCat("weights that do not train, so that they have no gradient, master or optimizer state, ",
+                          DescribeFrozenWeights(x.job.optimizer.frozen_weights),
+                          o.placement().gathers_for_use() && shared ? part : "all on every rank");
+    case BufferCategory::kMasterWeights:
+      return absl::StrCat("the bits of a weight beyond bf16, ",
+                          shared && o.placement().state == Part::kFull ? all : mine);
+    case BufferCategory::kOptimizerState:
+      if (o.optimizer.states().empty()) {
+        return absl::StrCat("the count of updates: ", EntryOf(o.optimizer.kind).description, " keeps nothing else");
+      }
+      return absl::StrCat(DescribeStates(o.optimizer), ", ", shared && o.placement().state == Part::kFull ? all : mine);
+    case BufferCategory::kGradientShards:
+      return absl::StrCat(o.gradient_shards == DType::kFloat32 ? "fp32" : "bf16", ", where gradients accumulate, ",
+                          mine, o.update == UpdateTime::kInBackward ? ", until a unit is updated" : "");
+    case BufferCategory::kUnshardedGradients:
+      return o.placement().reduces_full_gradients()
+                 ? absl::StrCat("fp32, ", all, ", until they are reduced once a step")
+                 : "fp32, of the unit in backward and the one being reduced";
+    case BufferCategory::kGatheredParameters:
+      return o.reshard_after_forward ? absl::StrCat("the unit in use and ", Plural(o.prefetch, "unit"), " ahead")
+                                     : "all units, kept from forward to backward";
+    case BufferCategory::kWidenedParameters:
+      return absl::StrCat("the frozen weights of the unit in use, from ", ToString(x.job.optimizer.frozen_weights),
+                          " to ", ToString(plan.train.graph.compute_dtype), ", until its forward or backward ends");
+    case BufferCategory::kActivations:
+      return absl::StrCat("kept from forward to backward under ", ToString(o.activations.preset), PerMicroBatch(x));
+    case BufferCategory::kActivationBoundaries:
+      return absl::StrCat("inputs of units and their gradients", PerMicroBatch(x));
+    case BufferCategory::kWorkspace: return "freed when the unit's forward or backward ends";
+    case BufferCategory::kLossWorkspace: return DescribeLoss(x.job, plan);
+    case BufferCategory::kLibraryWorkspace:
+      return absl::StrCat("scratch of the kernels", PacksOnce(plan.train.step.program)
+                                                        ? ", and a unit's weights, packed for all micro-batches"
+                                                        : "");
+    case BufferCategory::kData: return "the samples of one micro-batch and the scalars of the step";
+    case BufferCategory::kSnapshot:
+      return "a copy of what a checkpoint saves, so that steps go on while it is written; "
+             "checkpoint.asynchronous=false avoids it";
+    case BufferCategory::kCache: return "keys and values of the tokens so far";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string ExplainWhereBytesGo(const Explained& x) {
+  const auto& at_peak = x.own.train.memory.bytes_at_peak;
+  std::vector<std::vector<std::string>> rows;
+  std::vector<std::pair<int64_t, int>> sorted;
+  int64_t total = 0;
+  for (int c = 0; c < kBufferCategories; ++c) {
+    sorted.push_back({-at_peak[c], c});
+    total += at_peak[c];
+  }
+  std::sort(sorted.begin(), sorted.end());
+  for (const auto& [negative, c] : sorted) {
+    if (negative == 0) continue;
+    const auto category = static_cast<BufferCategory>(c);
+    rows.push_back({std::string(ToString(category)), FormatBytes(-negative),
+                    Percent(static_cast<double>(-negative), static_cast<double>(total)), Reason(x, category)});
+  }
+  return absl::StrCat("Where every byte goes\n",
+                      Paragraph(absl::StrCat("At the peak of training one rank uses ", FormatBytes(total),
+                                             ". The arena, ", FormatBytes(x.plan.arena_bytes),
+                                             ", holds every buffer of the step; those that are not alive at the "
+                                             "same time share bytes.")),
+                      Table(rows), "\n");
+}
+
+}  // namespace shale

@@ -1,0 +1,134 @@
+#include "engine/plan/report/memory_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "engine/compile/program/structure.h"
+#include "engine/strings/printing.h"
+
+namespace shale {
+namespace {
+
+// Describes an instruction, and notes if it runs in every micro-batch.
+std::string MomentText(const StepProgram& program, InstructionId id) {
+  std::string text = Describe(program, id);
+  if (program.instructions[id].micro_batch >= 0) absl::StrAppend(&text, ", in every micro-batch");
+  return text;
+}
+
+enum class Part { kBegin, kForward, kLoss, kBackward, kReduce, kUpdate, kEnd };
+constexpr std::array<absl::string_view, 7> kParts = {"begin", "forward", "loss", "backward", "reduce", "update", "end"};
+
+Part PartOf(Phase phase, const LiveBytes& live) {
+  switch (phase) {
+    case Phase::kBegin: return Part::kBegin;
+    case Phase::kForward:
+      return live.by_category[static_cast<int>(BufferCategory::kLossWorkspace)] > 0 ? Part::kLoss : Part::kForward;
+    case Phase::kRecompute:
+    case Phase::kBackward: return Part::kBackward;
+    case Phase::kReduce: return Part::kReduce;
+    case Phase::kUpdate: return Part::kUpdate;
+    case Phase::kEnd: break;
+  }
+  return Part::kEnd;
+}
+
+std::string Bytes(int64_t bytes) { return bytes == 0 ? "-" : FormatBytes(bytes); }
+
+}  // namespace
+
+std::string MemoryReport(const StepProgram& program, const MemoryPlan& plan) {
+  std::string text = absl::StrCat("peak ", FormatBytes(plan.peak_bytes), " (lower bound ",
+                                  FormatBytes(plan.lower_bound_bytes), ") per rank\n");
+  const auto row = [&](absl::string_view name, int64_t bytes) {
+    if (bytes <= 0) return;
+    absl::StrAppendFormat(&text, "  %-22s %9s %8s\n", name, FormatBytes(bytes),
+                          Percent(static_cast<double>(bytes), static_cast<double>(plan.peak_bytes)));
+  };
+  for (int c = 0; c < kBufferCategories; ++c) row(ToString(static_cast<BufferCategory>(c)), plan.bytes_at_peak[c]);
+  row("between buffers", plan.peak_bytes - plan.lower_bound_bytes);
+  if (program.instructions.empty()) return text;
+  absl::StrAppend(&text, "reached at ", MomentText(program, plan.peak_instruction), "\n");
+
+  text += "largest buffers then\n";
+  size_t width = 0;
+  for (BufferId b : plan.largest_at_peak) width = std::max(width, program.buffers[b].name.size());
+  for (BufferId b : plan.largest_at_peak) {
+    const Buffer& buffer = program.buffers[b];
+    absl::StrAppendFormat(&text, "  %9s  %-*s  %s", FormatBytes(buffer.size_bytes()), static_cast<int>(width),
+                          buffer.name, ToString(buffer.category));
+    if (buffer.slots > 1) absl::StrAppend(&text, ", ", buffer.slots, " slots of ", FormatBytes(buffer.slot_bytes));
+    text += "\n";
+  }
+  return text;
+}
+
+std::vector<Moment> TimelineOf(const StepProgram& program) {
+  std::array<Moment, kParts.size()> peaks;
+  VisitLiveBytes(program, [&](InstructionId id, const LiveBytes& live) {
+    Moment& peak = peaks[static_cast<size_t>(PartOf(program.instructions[id].phase, live))];
+    if (peak.instruction < 0 || live.total > peak.live.total) {
+      peak.instruction = id;
+      peak.live = live;
+    }
+  });
+  std::vector<Moment> moments = {{.name = "held after load", .live = PersistentBytes(program)}};
+  for (size_t part = 0; part < kParts.size(); ++part) {
+    if (peaks[part].instruction < 0) continue;
+    peaks[part].name = absl::StrCat("peak of ", kParts[part]);
+    moments.push_back(peaks[part]);
+  }
+  moments.push_back({.name = "held after the step", .live = PersistentBytes(program)});
+  return moments;
+}
+
+std::vector<BufferCategory> CategoriesOf(const std::vector<Moment>& moments) {
+  std::vector<BufferCategory> categories;
+  for (int c = 0; c < kBufferCategories; ++c) {
+    if (std::any_of(moments.begin(), moments.end(), [&](const Moment& m) { return m.live.by_category[c] > 0; })) {
+      categories.push_back(static_cast<BufferCategory>(c));
+    }
+  }
+  return categories;
+}
+
+std::string ReachedAt(const StepProgram& program, const Moment& moment) {
+  if (moment.instruction < 0) return "";
+  const Instruction& instruction = program.instructions[moment.instruction];
+  return absl::StrCat(moment.instruction, " ",
+                      instruction.unit < 0 ? "" : absl::StrCat(program.units[instruction.unit], " "),
+                      NameOf(instruction));
+}
+
+std::string TimelineText(const StepProgram& program, const std::vector<Moment>& moments) {
+  const std::vector<BufferCategory> categories = CategoriesOf(moments);
+  // Breaks headings into lines, so that columns stay narrow.
+  std::vector<std::vector<std::string>> headings = {{""}, {"total"}};
+  for (BufferCategory category : categories) headings.push_back(absl::StrSplit(Wrap(ToString(category), 10), '\n'));
+  headings.push_back({"reached at"});
+  size_t lines = 0;
+  for (const auto& words : headings) lines = std::max(lines, words.size());
+  std::vector<std::vector<std::string>> rows(lines);
+  for (const auto& words : headings) {
+    for (size_t line = 0; line < lines; ++line) {
+      // Aligns shorter headings with the last line.
+      const size_t above = lines - words.size();
+      rows[line].push_back(line < above ? "" : words[line - above]);
+    }
+  }
+  for (const Moment& moment : moments) {
+    std::vector<std::string> row = {moment.name, Bytes(moment.live.total)};
+    for (BufferCategory category : categories) {
+      row.push_back(Bytes(moment.live.by_category[static_cast<int>(category)]));
+    }
+    row.push_back(ReachedAt(program, moment));
+    rows.push_back(std::move(row));
+  }
+  return absl::StrCat("Memory of one rank over a step\n", Table(rows));
+}
+
+}  // namespace shale

@@ -1,0 +1,80 @@
+// Compiled once for each choice of devices, with SHALE_WITH_CPU or SHALE_WITH_CUDA or both (BUILD).
+#include "absl/status/status.h"
+#include "engine/api/backend.h"
+#include "engine/run/backends/device_kind.h"
+#include "kernels/check.h"
+#include "kernels/cpu/instruction_set.h"
+#include "kernels/hardware_threads.h"
+#ifdef SHALE_WITH_CPU
+#include "engine/run/backends/cpu_matmuls_choice.h"
+#endif
+
+namespace shale {
+namespace {
+
+// The kinds of device that the program was linked with. Null: without this one.
+struct LinkedDevices {
+  const DeviceKind* cpu = nullptr;
+  const DeviceKind* cuda = nullptr;
+};
+
+LinkedDevices Linked() {
+  LinkedDevices linked;
+#ifdef SHALE_WITH_CPU
+  linked.cpu = &CpuDevice();
+#endif
+#ifdef SHALE_WITH_CUDA
+  linked.cuda = &CudaDevice();
+#endif
+  return linked;
+}
+
+absl::StatusOr<const DeviceKind*> KindOf(const Job& job) {
+  const bool on_cpu = job.runtime.device == DeviceType::kCpu;
+  const DeviceKind* const kind = on_cpu ? Linked().cpu : Linked().cuda;
+  if (kind != nullptr) return kind;
+  return absl::FailedPreconditionError(
+      on_cpu
+          ? "runtime.device is CPU, and this program was built without CPU kernels; set runtime.device=CUDA, or use "
+            "the program that has both"
+          : "runtime.device is CUDA, and this program runs on CPUs alone: it is meant for CPUs, or there was no CUDA "
+            "toolkit in $CUDA_HOME or /usr/local/cuda when it was built. Build it again with a toolkit, or set "
+            "runtime.device=CPU");
+}
+
+// Returns the ops of updates on the host: those of the CPU's kernels if the program has them, otherwise those that come
+// with the GPU's.
+HostOpsFactory HostOpsOf(const Job& job, int64_t hardware_threads) {
+  const LinkedDevices linked = Linked();
+  return (linked.cpu != nullptr ? linked.cpu : linked.cuda)->host_ops(job, hardware_threads);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) { return CreateBackendOfProcess(job, {}); }
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackendOfProcess(const Job& job, const BackendPlace& place) {
+  SHALE_ASSIGN_OR_RETURN(const DeviceKind* const kind, KindOf(job));
+  SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
+  return kind->create(job, HostOpsOf(job, HardwareThreads()), place);
+}
+
+void PrepareEnvironment(const Job& job) {
+  if (const absl::StatusOr<const DeviceKind*> kind = KindOf(job); kind.ok()) (*kind)->prepare_environment(job);
+}
+
+absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads) {
+  SHALE_ASSIGN_OR_RETURN(const DeviceKind* const kind, KindOf(job));
+  SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
+  return kind->planning_machine(job, HostOpsOf(job, hardware_threads), hardware_threads);
+}
+
+absl::StatusOr<std::string> DecideCpuProducts(Job& job) {
+#ifdef SHALE_WITH_CPU
+  return DecideCpuJobProducts(job, UserCacheFolder());
+#else
+  return "";
+#endif
+}
+
+}  // namespace shale

@@ -1,0 +1,71 @@
+// The data that passes between the host and a rank's device in one run of a program.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "engine/compile/memory/plan.h"
+#include "engine/compile/program/program.h"
+#include "kernels/step_scalars.h"
+
+namespace shale {
+
+// The data that one run of a program takes from the host, for one rank. The program's StepItemCopy instructions
+// determine the sizes; what it does not copy may be empty. The K micro-batches lie one after another.
+//
+// F features and D target values of a position.
+struct StepInputs {
+  absl::Span<const float> features;        // [K, B, S, F]
+  absl::Span<const int32_t> inputs;        // [K, B, S]
+  absl::Span<const int32_t> targets;       // [K, B, S]
+  absl::Span<const float> target_values;   // [K, B, S, D]
+  absl::Span<const float> target_weights;  // [K, B, S]
+  absl::Span<const int32_t> position_ids;  // [K, B, S]
+  absl::Span<const int32_t> begins;        // [B]
+  absl::Span<const int32_t> rows;          // [B]
+  std::array<float, kHyperSize> hyper = {};
+  int64_t valid_tokens = 0;  // On this rank.
+  double weight_total = 0;   // The sum of |weight| over the valid tokens of this rank.
+};
+
+// The data that one run of a program gives to the host, for one rank.
+struct StepOutputs {
+  std::array<double, kTotalSize> totals = {};  // Summed over all ranks.
+  int64_t global_tokens = 0;
+  double global_weight = 0;       // The sum of |weight| over all ranks; 0 without weights.
+  std::vector<std::byte> logits;  // [B, V] in the compute dtype.
+};
+
+// The items that a program copies from and to the host, in the rank's pinned memory.
+class StepItems {
+ public:
+  // Borrows `memory`. REQUIRES: it has at least layout.size_bytes() bytes.
+  StepItems(const StepItemLayout& layout, absl::Span<std::byte> memory);
+
+  // Stores the inputs that the program copies to the device, and numbers the micro-batches. Returns InvalidArgument,
+  // naming the item, if one has too few elements.
+  absl::Status Take(const StepInputs& inputs);
+  // Sets `outputs` to the items that came from the device. REQUIRES: none of the program's copies is still running.
+  void Give(StepOutputs& outputs) const;
+  // Source and destination of a host copy in one iteration of its loop. The same in every run.
+  struct Ends {
+    void* to = nullptr;
+    const void* from = nullptr;
+  };
+  Ends EndsOf(const StepItemCopy& copy, int64_t iteration) const;
+
+ private:
+  // Returns where an item lies in one iteration of its loop.
+  std::byte* At(StepItem item, int64_t iteration) const;
+  absl::Status Put(StepItem item, const void* from, int64_t size_bytes);
+  void Get(StepItem item, void* to) const;
+
+  StepItemLayout layout_;
+  absl::Span<std::byte> memory_;
+};
+
+}  // namespace shale

@@ -1,0 +1,213 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "engine/api/graph_builder.h"
+#include "engine/api/layers.h"
+#include "engine/compile/graph/data_needs.h"
+#include "engine/compile/model/model.h"
+
+namespace shale {
+namespace {
+
+constexpr Initializer kOnes{Initializer::Kind::kOnes};
+
+TEST(GraphBuilder, AShapeThatDoesNotFitIsNamedWithItsUnit) {
+  GraphBuilder b({.micro_batch = 2, .sequence_length = 3, .vocabulary = 5});
+  const GroupId group = b.AddGroup("all");
+  const ParameterId table = b.AddParameter(group, "table", {5, 4}, kOnes);
+  const ParameterId wrong = b.AddParameter(group, "wrong", {7, 3}, kOnes);
+  b.BeginUnit("first");
+  b.EndUnit(Linear(b, Embedding(b, table, std::nullopt), wrong, std::nullopt, "projected"));
+  b.BeginUnit("second");
+  LinearCrossEntropy(b, b.UnitInput(), b.AddParameter(group, "head", {5, 7}, kOnes), std::nullopt);
+  b.EndLastUnit();
+  const absl::Status status = b.Finish().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("unit first"), std::string::npos) << status;
+  EXPECT_NE(status.message().find("MatMul"), std::string::npos) << status;
+}
+
+TEST(GraphBuilder, TwoParametersOfOneNameAreRefused) {
+  GraphBuilder b({.vocabulary = 5});
+  const GroupId group = b.AddGroup("all");
+  const ParameterId table = b.AddParameter(group, "table", {5, 4}, kOnes);
+  b.AddParameter(group, "table", {5, 4}, kOnes);
+  b.BeginUnit("only");
+  LinearCrossEntropy(b, Embedding(b, table, std::nullopt), table, std::nullopt);
+  b.EndLastUnit();
+  EXPECT_NE(b.Finish().status().message().find("table"), std::string::npos);
+}
+
+TEST(GraphBuilder, AModelThatDoesNotEndInALossIsRefused) {
+  GraphBuilder b({.vocabulary = 5});
+  const ParameterId table = b.AddParameter(b.AddGroup("all"), "table", {5, 4}, kOnes);
+  b.BeginUnit("only");
+  b.EndUnit(Embedding(b, table, std::nullopt));
+  EXPECT_NE(b.Finish().status().message().find("EndLastUnit"), std::string::npos);
+}
+
+// Builds a model whose two units read features, the second one `other_features` of them.
+absl::StatusOr<ModelGraph> BuildRegression(const GraphOptions& options, int64_t features, int64_t other_features) {
+  GraphBuilder b(options);
+  const GroupId group = b.AddGroup("all");
+  const auto weight = [&](const char* name, int64_t rows, int64_t columns) {
+    return b.AddParameter(group, name, {rows, columns}, kOnes);
+  };
+  b.BeginUnit("first");
+  b.EndUnit(Linear(b, Features(b, features), weight("first", 6, features), std::nullopt, "x"));
+  b.BeginUnit("second");
+  const Tensor again = Linear(b, Features(b, other_features), weight("again", 6, features), std::nullopt, "again");
+  MeanSquaredError(b, Linear(b, AddResidual(b, b.UnitInput(), again, "sum"), weight("out", 2, 6), std::nullopt, "out"));
+  b.EndLastUnit();
+  return b.Finish();
+}
+
+TEST(GraphBuilder, FeaturesOfTwoWidthsAreRefused) {
+  const GraphOptions options{.micro_batch = 2, .sequence_length = 3};
+  EXPECT_TRUE(BuildRegression(options, 4, 4).ok());
+  EXPECT_EQ(BuildRegression(options, 4, 5).status().message(),
+            "unit second uses 5 columns of features, unit first uses 4");
+}
+
+TEST(GraphBuilder, FeaturesThatNoMemoryHoldsAreRefused) {
+  GraphBuilder b({.micro_batch = 2, .sequence_length = 3});
+  b.BeginUnit("only");
+  Features(b, std::numeric_limits<int64_t>::max());
+  EXPECT_NE(b.Finish().status().message().find("unit only: features has the shape [6, 9223372036854775807]"),
+            std::string::npos);
+}
+
+TEST(GraphBuilder, AMeanSquaredErrorHasNoLogits) {
+  const absl::Status status =
+      BuildRegression({.mode = GraphMode::kLogits, .micro_batch = 2, .sequence_length = 3}, 4, 4).status();
+  EXPECT_EQ(status.message(), "a model with a mean squared error has no logits to generate from");
+}
+
+TEST(NeedsOf, NamesWhatAModelReads) {
+  absl::StatusOr<ModelGraph> graph = BuildRegression({.micro_batch = 2, .sequence_length = 3}, 4, 4);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  DataNeeds needs = NeedsOf(*graph);
+  EXPECT_EQ(needs.features, 4);
+  EXPECT_EQ(needs.target_values, 2);
+  EXPECT_EQ(needs.input_ids, 0);
+  EXPECT_EQ(needs.target_ids, 0);
+  const MlpConfig mlp{.vocabulary = 7, .embedding = 3, .hidden = 5};
+  graph = BuildMlp(mlp, {.micro_batch = 2, .sequence_length = 4, .target_weights = TargetWeights::kOverTokens});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  needs = NeedsOf(*graph);
+  EXPECT_EQ(needs.features, 0);
+  EXPECT_EQ(needs.target_values, 0);
+  EXPECT_EQ(needs.input_ids, 7);
+  EXPECT_EQ(needs.target_ids, 7);
+  EXPECT_TRUE(needs.last_target_only);
+  EXPECT_EQ(needs.target_weights, TargetWeights::kOverTokens);
+}
+
+TEST(GraphBuilder, EvaluationAndLogitsHaveNoGradients) {
+  for (GraphMode mode : {GraphMode::kEvaluation, GraphMode::kLogits}) {
+    MlpConfig c{.vocabulary = 7, .embedding = 3, .hidden = 5};
+    absl::StatusOr<ModelGraph> graph = BuildMlp(c, {.mode = mode, .micro_batch = 2, .sequence_length = 4});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    for (const UnitGraph& unit : graph->units) {
+      EXPECT_TRUE(unit.backward.empty());
+      for (const Value& value : unit.values) {
+        EXPECT_NE(value.role, ValueRole::kParameterGradient) << value.name;
+        EXPECT_NE(value.role, ValueRole::kGradient) << value.name;
+      }
+    }
+  }
+}
+
+TEST(GraphBuilder, EveryParameterHasExactlyOneFirstGradient) {
+  for (bool tied : {false, true}) {
+    DecoderConfig c{
+        .vocabulary = 11, .width = 8, .layers = 2, .heads = 2, .kv_heads = 1, .head_width = 4, .hidden = 12};
+    c.tied_head = tied;
+    c.qk_norm = c.qkv_bias = true;
+    absl::StatusOr<ModelGraph> graph = BuildDecoder(c, {.micro_batch = 2, .sequence_length = 3});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    std::vector<int> uses(graph->parameters.size(), 0);
+    for (const UnitGraph& unit : graph->units) {
+      for (const Value& value : unit.values)
+        uses[value.parameter < 0 ? 0 : value.parameter] += value.role == ValueRole::kParameterGradient;
+    }
+    for (size_t id = 0; id < uses.size(); ++id) {
+      const bool shared = tied && graph->parameters[id].name == "embedding.weight";
+      EXPECT_EQ(uses[id], shared ? 2 : 1) << graph->parameters[id].name;
+    }
+  }
+}
+
+TEST(GraphBuilder, FrozenParametersAreGroupsOfTheirOwnAndWhatTheyAloneNeedIsLeftOut) {
+  const MlpConfig c{.vocabulary = 7, .embedding = 3, .hidden = 5, .layers = 3};
+  for (const GraphMode mode : {GraphMode::kTraining, GraphMode::kEvaluation}) {
+    const absl::StatusOr<ModelGraph> graph = BuildMlp(
+        c, {.mode = mode, .micro_batch = 2, .sequence_length = 4, .train_only = {"hidden.1.weight", "head.*"}});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    std::string groups;
+    for (const ParameterGroup& group : graph->groups) {
+      absl::StrAppend(&groups, groups.empty() ? "" : ", ", group.name);
+      for (const ParameterId id : group.parameters) {
+        EXPECT_EQ(graph->parameters[id].frozen, group.frozen);
+        EXPECT_EQ(&graph->groups[graph->parameters[id].group], &group);
+      }
+    }
+    EXPECT_EQ(groups, "embedding.frozen, hidden.0.frozen, hidden.1, hidden.1.frozen, hidden.2.frozen, head");
+    if (mode != GraphMode::kTraining) continue;
+    EXPECT_TRUE(graph->units[0].backward.empty() && graph->units[1].backward.empty());
+    EXPECT_EQ(graph->units[1].output_gradient, -1);
+    // The lowest matmul that trains: gelu backward, and the gradient of the weight alone.
+    EXPECT_EQ(graph->units[2].backward.size(), 2);
+    EXPECT_EQ(graph->units[2].input_gradient, -1);
+    // A frozen layer passes the gradient on.
+    EXPECT_EQ(graph->units[3].backward.size(), 2);
+    EXPECT_GE(graph->units[3].input_gradient, 0);
+    std::string gradients;
+    for (const UnitGraph& unit : graph->units) {
+      for (const Value& value : unit.values) {
+        if (value.role == ValueRole::kParameterGradient) absl::StrAppend(&gradients, value.name, " ");
+      }
+    }
+    EXPECT_EQ(gradients, "hidden.1.weight.gradient head.weight.gradient head.bias.gradient ");
+  }
+  EXPECT_EQ(BuildMlp(c, {.train_only = {"head.*", "hiden.*"}}).status().message(),
+            "optimizer.train_only[1]: \"hiden.*\" matches no parameter of the model; found embedding.weight, "
+            "hidden.0.weight, hidden.0.bias, hidden.1.weight, hidden.1.bias, hidden.2.weight, hidden.2.bias, "
+            "head.weight, head.bias; * matches any run of characters");
+}
+
+TEST(BuildModel, HasAsManyParametersAsTheConfigurationSays) {
+  DecoderConfig llama{.vocabulary = 50,
+                      .width = 24,
+                      .layers = 3,
+                      .heads = 4,
+                      .kv_heads = 2,
+                      .head_width = 6,
+                      .hidden = 40,
+                      .max_positions = 16};
+  DecoderConfig gpt2 = llama;
+  gpt2.norm = NormKind::kLayerNorm;
+  gpt2.position = PositionKind::kLearned;
+  gpt2.activation = Activation::kGeluTanh;
+  gpt2.qkv_bias = gpt2.linear_bias = gpt2.tied_head = true;
+  DecoderConfig falcon = llama;
+  falcon.parallel_block = falcon.parallel_norms = falcon.qk_norm = true;
+  falcon.activation = Activation::kGeluErf;
+  const MlpConfig mlp{.vocabulary = 50, .embedding = 4, .hidden = 9};
+  DecoderConfig adapted = llama;
+  adapted.adapter = AdapterConfig{.rank = 3, .alpha = 3, .targets = {"q_proj", "blocks.1.ffn.*"}};
+  for (const ModelConfig& model :
+       {ModelConfig(llama), ModelConfig(gpt2), ModelConfig(falcon), ModelConfig(mlp), ModelConfig(adapted)}) {
+    absl::StatusOr<ModelGraph> graph = BuildModel(model, {.micro_batch = 2, .sequence_length = 8});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    int64_t elements = 0;
+    for (const Parameter& parameter : graph->parameters) elements += parameter.elements();
+    EXPECT_EQ(elements, static_cast<int64_t>(ParameterCount(model, 8)));
+  }
+}
+
+}  // namespace
+}  // namespace shale

@@ -1,0 +1,114 @@
+#include "tests/engine/files/hugging_face/models.h"
+
+#include "kernels/check.h"
+
+namespace shale::testing {
+namespace {
+
+DecoderConfig Llama() {
+  DecoderConfig c;
+  c.vocabulary = 37;
+  c.width = 12;
+  c.layers = 2;
+  c.heads = 6;
+  c.kv_heads = 3;
+  c.head_width = 4;
+  c.hidden = 19;
+  c.max_positions = 33;
+  return c;
+}
+
+DecoderConfig Gpt2() {
+  DecoderConfig c = Llama();
+  c.norm = NormKind::kLayerNorm;
+  c.position = PositionKind::kLearned;
+  c.activation = Activation::kGeluTanh;
+  c.heads = c.kv_heads = 3;
+  c.qkv_bias = c.linear_bias = c.tied_head = true;
+  return c;
+}
+
+DecoderConfig Falcon(int64_t kv_heads) {
+  DecoderConfig c = Llama();
+  c.norm = NormKind::kLayerNorm;
+  c.activation = Activation::kGeluErf;
+  c.heads = 6;
+  c.head_width = 2;
+  c.kv_heads = kv_heads;
+  c.parallel_block = c.tied_head = true;
+  return c;
+}
+
+template <typename Edit>
+DecoderConfig Edited(DecoderConfig config, Edit edit) {
+  edit(config);
+  return config;
+}
+
+}  // namespace
+
+std::vector<NamedModel> HfModels() {
+  using C = DecoderConfig;
+  return {
+      {"llama", Llama()},
+      {"llama_tied_bias", Edited(Llama(), [](C& c) { c.tied_head = c.qkv_bias = c.linear_bias = true; })},
+      {"llama3", Edited(Llama(),
+                        [](C& c) {
+                          c.rope_scaling.emplace();
+                          c.rope_theta = 500000;
+                        })},
+      {"odd_width", Edited(Llama(), [](C& c) { c.width = 11; })},
+      {"mistral", Edited(Llama(), [](C& c) { c.attention_window = 7; })},
+      {"qwen2", Edited(Llama(), [](C& c) { c.qkv_bias = c.tied_head = true; })},
+      {"qwen2_window", Edited(Llama(),
+                              [](C& c) {
+                                c.qkv_bias = true;
+                                c.attention_window = 7;
+                              })},
+      {"qwen3", Edited(Llama(), [](C& c) { c.qk_norm = true; })},
+      {"gpt2", Gpt2()},
+      {"gpt2_untied_erf", Edited(Gpt2(),
+                                 [](C& c) {
+                                   c.tied_head = false;
+                                   c.activation = Activation::kGeluErf;
+                                 })},
+      {"falcon_7b", Falcon(1)},
+      {"falcon_40b", Edited(Falcon(2), [](C& c) { c.parallel_norms = true; })},
+      {"falcon_40b_one_kv", Edited(Falcon(1), [](C& c) { c.parallel_norms = true; })},
+      {"falcon_11b", Edited(Falcon(3), [](C& c) { c.tied_head = false; })},
+      {"falcon_multi_head", Edited(Falcon(6), [](C& c) { c.qkv_bias = c.linear_bias = true; })},
+      {"falcon_sequential", Edited(Falcon(6),
+                                   [](C& c) {
+                                     c.parallel_block = false;
+                                     c.activation = Activation::kGeluTanh;
+                                   })},
+      {"falcon_sequential_one_kv", Edited(Falcon(1), [](C& c) { c.parallel_block = false; })},
+  };
+}
+
+DecoderConfig HfModel(absl::string_view name) {
+  for (const NamedModel& model : HfModels()) {
+    if (model.name == name) return model.config;
+  }
+  SHALE_CHECK(false) << "no model " << std::string(name);
+  return {};
+}
+
+float TestWeight(absl::string_view parameter, int64_t i) {
+  uint32_t hash = 2166136261u;  // FNV-1a of the name, then of the index.
+  for (const char c : parameter) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
+  hash = (hash ^ static_cast<uint32_t>(i)) * 16777619u;
+  hash ^= hash >> 15;
+  return (static_cast<float>(hash % (1 << 24)) - (1 << 23)) * 0x1p-22f;
+}
+
+absl::Status ReadTestWeights(absl::string_view parameter, int64_t begin, absl::Span<float> values) {
+  for (size_t i = 0; i < values.size(); ++i) values[i] = TestWeight(parameter, begin + static_cast<int64_t>(i));
+  return absl::OkStatus();
+}
+
+absl::Status ExportTestModel(const DecoderConfig& config, const std::string& folder, HfExportOptions options) {
+  return ExportHf(config, options, ReadTestWeights, folder);
+}
+
+}  // namespace shale::testing

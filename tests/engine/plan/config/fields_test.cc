@@ -1,0 +1,209 @@
+// Tests laws of every field of a job, whatever it is called: so a new field is tested as soon as proto/job.proto has
+// it.
+#include "engine/plan/config/fields.h"
+
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "engine/api/job.h"
+#include "engine/compile/optimizer/optimizer.h"
+#include "engine/plan/config/job_from_spec.h"
+#include "engine/plan/config/spec_text.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
+#include "proto/job.pb.h"
+#include "tests/engine/plan/config/specs.h"
+
+namespace shale {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+void CollectFields(const Descriptor& type, const std::string& prefix, std::vector<std::string>& paths) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    const std::string path = prefix + field.name();
+    if (field.message_type() == nullptr) {
+      paths.push_back(path);
+    } else {
+      CollectFields(*field.message_type(), path + ".", paths);
+    }
+  }
+}
+
+// Returns the paths of all fields that hold a value.
+std::vector<std::string> AllFields() {
+  std::vector<std::string> paths;
+  CollectFields(*proto::Job::descriptor(), "", paths);
+  return paths;
+}
+
+// Returns kDecoderJob with the values ("path=value") set and unchecked.
+proto::Job SpecWith(const std::vector<std::string>& values) {
+  proto::Job spec;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(kDecoderJob, &spec));
+  SpecErrors errors("test");
+  ApplyOverrides(values, &spec, &errors);
+  EXPECT_TRUE(errors.empty()) << errors.ToStatus();
+  return spec;
+}
+
+std::string ValueAt(const Message& job, const std::string& path) {
+  const Message* message = &job;
+  const std::vector<std::string> names = absl::StrSplit(path, '.');
+  for (size_t i = 0; i + 1 < names.size(); ++i) {
+    const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(names[i]);
+    message = &message->GetReflection()->GetMessage(*message, field);
+  }
+  const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(names.back());
+  if (!field->is_repeated()) return ValueText(*message, *field);
+  std::string text;
+  for (int i = 0; i < message->GetReflection()->FieldSize(*message, field); ++i) {
+    std::string value;
+    google::protobuf::TextFormat::PrintFieldValueToString(*message, field, i, &value);
+    absl::StrAppend(&text, value, ";");
+  }
+  return text;
+}
+
+// Returns a value other than `usual`, which a field has that a job leaves out.
+std::string ChangedValue(const FieldDescriptor& field, const std::string& usual) {
+  const proto::FieldFacts& facts = FactsOf(field);
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT64: return absl::StrCat(static_cast<int64_t>((facts.min() + facts.max()) / 2));
+    case FieldDescriptor::CPPTYPE_DOUBLE: return NumberText((facts.min() + facts.max()) / 2);
+    case FieldDescriptor::CPPTYPE_UINT64: return "77";
+    case FieldDescriptor::CPPTYPE_BOOL: return usual == "true" ? "false" : "true";
+    case FieldDescriptor::CPPTYPE_ENUM: {
+      const auto& type = *field.enum_type();
+      const std::string last = type.value(type.value_count() - 1)->name();
+      return usual == last ? type.value(1)->name() : last;
+    }
+    default: return "250 /x";  // Also an entry of data.mix, and of data.evaluation_sources.
+  }
+}
+
+TEST(Fields, WhatAJobGivesComesBack) {
+  const std::set<std::string> decide_others = {"model.decoder.family", "optimizer.state"};
+  const proto::Job usual = SpecOf(JobFromSpec(SpecWith({})));
+  const std::vector<std::string> paths = AllFields();
+  ASSERT_GT(paths.size(), 130);
+  for (const std::string& path : paths) {
+    if (decide_others.count(path) > 0) continue;
+    const FieldDescriptor& field = *FindField(path);
+    const std::string value = ChangedValue(field, ValueAt(usual, path));
+    const proto::Job spec = SpecWith({path + "=" + value});
+    const proto::Job back = SpecOf(JobFromSpec(spec));
+    EXPECT_EQ(ValueAt(back, path), ValueAt(spec, path)) << path << "=" << value;
+    EXPECT_NE(ValueAt(back, path), ValueAt(usual, path)) << path << "=" << value;
+  }
+}
+
+TEST(Fields, GivingTheDefaultChangesNothing) {
+  int defaults = 0;
+  for (const std::string& path : AllFields()) {
+    const proto::FieldFacts& facts = FactsOf(*FindField(path));
+    EXPECT_FALSE(!facts.default_().empty() && (!facts.defaults_to().empty() || facts.required())) << path;
+    if (facts.default_().empty()) continue;
+    ++defaults;
+    // Chooses the kind of model that the field belongs to, and what the field goes with.
+    std::vector<std::string> values;
+    if (path.find(".mlp.") != std::string::npos) values.push_back("model.mlp={}");
+    if (path.find(".custom.") != std::string::npos) values.push_back("model.custom={}");
+    if (path.find(".adapter.") != std::string::npos) values.push_back("model.adapter={}");
+    if (path.find(".rope_scaling.") != std::string::npos) values.push_back("model.decoder.rope_scaling={}");
+    for (const proto::Condition& condition : facts.only_with()) {
+      if (!condition.values().empty()) values.push_back(condition.field() + "=" + condition.values(0));
+    }
+    const Job left_out = JobFromSpec(SpecWith(values));
+    values.push_back(path + "=" + facts.default_());
+    EXPECT_EQ(JobFromSpec(SpecWith(values)), left_out) << values.back();
+  }
+  EXPECT_GT(defaults, 60);
+}
+
+TEST(Fields, HaveACommentAndADefaultUnlessTheyAreRequired) {
+  const std::set<std::string> without_default = {"lr_schedule.steps", "lr_schedule.epochs", "data.path",
+                                                 "optimizer.base_batch", "telemetry.peak_flops_measured"};
+  for (const std::string& path : AllFields()) {
+    const proto::FieldFacts& facts = FactsOf(*FindField(path));
+    EXPECT_FALSE(CommentOf(FindField(path)->full_name()).empty()) << path;
+    if (path.find("model.custom.") == 0) continue;  // A program gives all of them.
+    const bool has_default = facts.required() || !facts.default_().empty() || !facts.defaults_to().empty();
+    EXPECT_EQ(has_default, without_default.count(path) == 0) << path;
+  }
+}
+
+TEST(Fields, ConditionsNameValuesThatExist) {
+  for (const std::string& path : AllFields()) {
+    for (const proto::Condition& condition : FactsOf(*FindField(path)).only_with()) {
+      const FieldDescriptor* other = FindField(condition.field());
+      ASSERT_NE(other, nullptr) << path << ": " << condition.field();
+      for (const std::string& value : condition.values()) {
+        ASSERT_NE(other->enum_type(), nullptr) << path;
+        EXPECT_NE(other->enum_type()->FindValueByName(value), nullptr) << path << ": " << value;
+      }
+    }
+  }
+}
+
+// An optimizer declares what it reads, and the fields say who reads them.
+TEST(Fields, OptimizersReadWhatTheFieldsSay) {
+  for (const std::string& path : AllFields()) {
+    const FieldDescriptor& field = *FindField(path);
+    for (const proto::Condition& condition : FactsOf(field).only_with()) {
+      if (condition.field() != "optimizer.rule") continue;
+      std::vector<std::string> readers;
+      for (const OptimizerEntry& entry : Optimizers()) {
+        if (entry.Reads(field.name())) readers.emplace_back(entry.name.data(), entry.name.size());
+      }
+      EXPECT_THAT(condition.values(), ::testing::ElementsAreArray(readers)) << path;
+    }
+  }
+  for (const OptimizerEntry& entry : Optimizers()) {
+    for (const absl::string_view name : entry.fields) {
+      const FieldDescriptor* field = FindField(absl::StrCat("optimizer.", name));
+      ASSERT_NE(field, nullptr) << name;
+      EXPECT_EQ(FactsOf(*field).only_with_size(), 1) << name;
+    }
+  }
+}
+
+TEST(FieldHelp, ExplainsSectionsAndFields) {
+  EXPECT_EQ(*FieldHelp("batch"),
+            "batch: The number of sequences in a step. There are K = ceil(global_batch / (micro_batch x ranks))\n"
+            "accumulation steps.\n\n"
+            "  global_batch                Sequences in one optimizer step, over all ranks. 1 to 2^40 sequences.\n"
+            "                              Required.\n"
+            "  micro_batch                 Sequences that one rank runs at once. 1 to 2^20 sequences. Default: 1.\n"
+            "  sequence_length             Tokens in one sequence. 1 to 2^24 tokens. Required.\n");
+  EXPECT_EQ(*FieldHelp("batch."), *FieldHelp("batch"));
+  const std::string strategy = *FieldHelp("sharding.strategy");
+  EXPECT_THAT(strategy, ::testing::HasSubstr("sharding.strategy: What is sharded.\n\n"
+                                             "DDP, ZERO1, ZERO2, FULL_SHARD. Default: FULL_SHARD.\n\n"
+                                             "Each strategy shards what the ones before it shard.\n\n"
+                                             "  DDP                         Replicates everything"));
+  EXPECT_THAT(*FieldHelp("runtime.nccl_windows"), ::testing::HasSubstr("Only with runtime.device CUDA."));
+  EXPECT_THAT(*FieldHelp("optimizer"), ::testing::HasSubstr("LEAN. Only with optimizer.rule ADAMW, SGD or LION."));
+  EXPECT_THAT(*FieldHelp("job"), ::testing::HasSubstr("  data                        The source of the tokens, and"));
+  EXPECT_EQ(ErrorOf(FieldHelp("batch.micro_batches").status()),
+            "batch.micro_batches: no such field; allowed: global_batch, micro_batch, sequence_length; did you mean "
+            "micro_batch?");
+  EXPECT_EQ(ErrorOf(FieldHelp("name.x").status()), "name.x: name is a value and has no fields");
+  EXPECT_THAT(ErrorOf(FieldHelp("").status()), ::testing::HasSubstr("allowed: name, model, data"));
+}
+
+TEST(FieldHelp, ThePageOfTheManualIsWhatIsPrinted) {
+  std::ifstream file("tools/manual/fields.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  EXPECT_TRUE(page == FieldsPage()) << "run  bazel run //tools:print_fields > tools/manual/fields.md";
+}
+
+}  // namespace
+}  // namespace shale

@@ -1,0 +1,95 @@
+// Job specs for the tests of engine/plan/config.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/api/job.h"
+#include "google/protobuf/descriptor.h"
+
+namespace shale {
+
+// The smallest job with a decoder. Expected messages contain the lines and columns of its fields.
+inline constexpr char kDecoderJob[] = R"(model {
+  decoder { width: 64 layers: 4 heads: 4 }
+}
+data { path: "/text" }
+batch {
+  global_batch: 8
+  sequence_length: 32
+}
+lr_schedule { steps: 10 }
+)";
+
+inline constexpr char kMlpJob[] = R"(model { mlp { embedding: 8 hidden: 16 } }
+data { path: "/text" }
+batch { global_batch: 8 sequence_length: 4 }
+lr_schedule { epochs: 1.5 }
+)";
+
+// Sets every field of a job with a decoder, none to its default.
+inline constexpr char kFullJob[] = R"(name: "full"
+model {
+  decoder {
+    family: FALCON vocabulary: 1000 width: 96 layers: 6 heads: 6 kv_heads: 3 head_width: 32 hidden: 200
+    max_positions: 512 rope_theta: 12345.678901234567
+    rope_scaling { factor: 4 low_freq_factor: 0.5 high_freq_factor: 3 original_context: 64 }
+    norm_epsilon: 3e-6 tied_head: false qkv_bias: true linear_bias: true qk_norm: true parallel_block: true
+    parallel_norms: true attention_window: 16 init_std: 0.013 norm: RMS_NORM position: ROTARY activation: GELU_TANH
+  }
+}
+data { path: "/a" format: LLMC order: SEQUENTIAL seed: 18446744073709551615 evaluation_path: "/b" }
+batch { global_batch: 100 micro_batch: 3 sequence_length: 48 }
+sharding { strategy: FULL_SHARD accumulation: LAYERED ranks: 6 prefetch: 0 reshard_after_forward: false shard_ranks: 3 }
+precision { compute: BF16 master: SPLIT gradient_shards: BF16 allow_tf32: true }
+memory {
+  offload: "blocks.*.attention.*" offload_state: PARAMETERS host_budget_bytes: 98765432109 budget_bytes: 123456789012 loss_chunk_tokens: 77
+  keep_gradients: true
+}
+activation_checkpointing {
+  preset: BLOCK
+  first_layers: 1
+  last_layers: 2
+  segment_blocks: 2
+  recompute: "blocks.*.ffn.up"
+  recompute: 'tab "q" \\ back'
+}
+optimizer {
+  learning_rate: 0.1 beta1: 0 beta2: 0.999 epsilon: 1e-3 weight_decay: 0 no_decay: "embedding*"
+  train_only: "blocks.3.*" train_only: "*norm*"
+  frozen_weights: BF16
+  max_gradient_norm: 0.5 clipping: PER_UNIT update: IN_BACKWARD device: HOST non_finite: SKIP scaling: SQUARE_ROOT base_batch: 64
+}
+lr_schedule {
+  shape: WARMUP_STABLE_DECAY steps: 1000 warmup_samples: 5000 final_fraction: 0 decay_fraction: 0.30000000000000004
+}
+checkpoint { every_steps: 50 keep_best: true patience: 4 }
+telemetry { run_folder: "/tmp/r\303\244n" print_every: 10 evaluate_every: 20 evaluation_sequences: 3 peak_flops: 1e14
+  peak_flops_measured: "2026-11-28 10:00:00 UTC"
+  sinks { events: "events.jsonl" tensorboard: "/tb" prometheus: "a.prom" }
+}
+runtime {
+  device: CUDA ops: FAST threads_per_rank: 2 seed: 7 synchronous: true check_every_steps: 9 generate: true
+  ranks_per_device: 4 collectives: IN_PROCESS tuning_table: "/tuning" graphs: false cudnn_attention: false
+}
+)";
+
+// Returns the names of the fields of a message, as errors list them, so that no test changes with a new field.
+inline std::string FieldNames(const google::protobuf::Descriptor& type) {
+  std::string names;
+  for (int i = 0; i < type.field_count(); ++i) names += (i > 0 ? ", " : "") + type.field(i)->name();
+  return names;
+}
+
+inline std::string ErrorOf(const absl::Status& status) { return std::string(status.message()); }
+
+// Returns the errors of parsing `text` as job.textproto, or "" if it parses.
+inline std::string ParseError(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return ErrorOf(ParseJobText(text, "job.textproto", overrides).status());
+}
+
+// Returns the errors of kDecoderJob with these overrides, or "" if there are none.
+inline std::string SetError(const std::vector<std::string>& overrides) { return ParseError(kDecoderJob, overrides); }
+
+}  // namespace shale

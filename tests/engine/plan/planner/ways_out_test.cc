@@ -1,0 +1,483 @@
+// Tests budgets, and the settings that a job which does not fit is told to change.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/substitute.h"
+#include "engine/api/job.h"
+#include "engine/plan/planner/options.h"
+#include "engine/strings/printing.h"
+#include "gtest/gtest.h"
+#include "tests/engine/plan/planner/plans.h"
+
+namespace shale {
+namespace {
+
+// Returns the settings after "fits with", in the form that --set takes.
+std::vector<std::string> SettingsIn(const std::string& message) {
+  std::vector<std::string> settings;
+  for (absl::string_view word : absl::StrSplit(message, absl::ByAnyChar(" ,;"), absl::SkipEmpty())) {
+    if (absl::StrContains(word, '=')) settings.emplace_back(word);
+  }
+  return settings;
+}
+
+class WaysOut : public ::testing::TestWithParam<DeviceType> {};
+
+TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = GetParam();
+  job.sharding.accumulation = Accumulation::kLayered;
+  job.sharding.strategy = Strategy::kZero2;
+  const int64_t needs = Plan(job).arena_bytes;
+  job.memory.budget_bytes = needs - 1;
+  const std::string message = RefusalMessage(job);
+  EXPECT_TRUE(absl::StartsWith(message, absl::StrCat("needs ", FormatBytes(needs), " per rank, budget ",
+                                                     FormatBytes(needs - 1), ", 1 B too little; fits with ")))
+      << message;
+  const std::vector<std::string> settings = SettingsIn(message);
+  std::vector<std::string> fields = {"activation_checkpointing.preset=", "sharding.accumulation=",
+                                     "sharding.strategy=FULL_SHARD", "batch.micro_batch=1"};
+  if (job.runtime.device == DeviceType::kCuda) {
+    fields.push_back("memory.offload=*");
+    fields.push_back("memory.offload_state=MOMENTS");
+    fields.push_back("optimizer.device=HOST");
+  }
+  for (const std::string& field : fields) {
+    EXPECT_TRUE(
+        std::any_of(settings.begin(), settings.end(), [&](const std::string& s) { return absl::StartsWith(s, field); }))
+        << field << " in " << message;
+  }
+  for (const std::string& setting : settings) {
+    const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(job), "job", {setting});
+    ASSERT_TRUE(changed.ok()) << setting << ": " << changed.status();
+    const JobPlan plan = Plan(*changed);
+    EXPECT_LE(plan.arena_bytes, needs - 1) << setting;
+    const std::string host = plan.train.memory.host_bytes == 0
+                                 ? ""
+                                 : absl::StrCat(", and ", FormatBytes(plan.train.memory.host_bytes), " of host memory");
+    const std::string price = absl::StrCat(setting, " (", FormatBytes(plan.arena_bytes), host);
+    const char* const end = setting == "optimizer.device=HOST" ? "; the CPU updates)" : ")";
+    EXPECT_TRUE(absl::StrContains(message, price + end) || absl::StrContains(message, price + ";"))
+        << setting << " needs " << FormatBytes(plan.arena_bytes) << ": " << message;
+  }
+}
+
+TEST_P(WaysOut, LeanStateIsProposedWithItsPrice) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = GetParam();
+  job.precision.compute = ComputePrecision::kBFloat16;
+  job.sharding.accumulation = Accumulation::kSharded;
+  for (MasterWeights master : {MasterWeights::kFloat32, MasterWeights::kSplit}) {
+    job.precision.master = master;
+    Job lean = job;
+    lean.precision.master = MasterWeights::kNone;
+    SetLeanMoments(lean.optimizer);
+    job.memory.budget_bytes = Plan(lean).arena_bytes;
+    const std::string message = RefusalMessage(job);
+    EXPECT_TRUE(absl::StrContains(
+        message,
+        absl::StrCat("precision.master=NONE with optimizer.moments=BF16 (", FormatBytes(job.memory.budget_bytes),
+                     "; lean state: bf16 with stochastic rounding, which may cost quality)")))
+        << message;
+    lean.memory.budget_bytes = 1;
+    EXPECT_FALSE(absl::StrContains(RefusalMessage(lean), "lean state"));
+    job.memory.budget_bytes = int64_t{1} << 40;
+  }
+}
+
+TEST_P(WaysOut, NarrowGradientsAreProposedWithTheirPrice) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = GetParam();
+  job.sharding.accumulation = Accumulation::kSharded;
+  std::get<DecoderConfig>(job.model).layers = 16;
+  job.activation_checkpointing.preset = CheckpointingPreset::kBlock;  // Gradients outweigh activations.
+  Job narrow = job;
+  narrow.precision.gradient_shards = GradientShards::kBFloat16;
+  job.memory.budget_bytes = Plan(narrow).arena_bytes;
+  const std::string message = RefusalMessage(job);
+  EXPECT_TRUE(absl::StrContains(
+      message, absl::StrCat("precision.gradient_shards=BF16 (", FormatBytes(job.memory.budget_bytes),
+                            "; sums gradients in bf16 with stochastic rounding, which may cost quality)")))
+      << message;
+  narrow.memory.budget_bytes = 1;
+  EXPECT_FALSE(absl::StrContains(RefusalMessage(narrow), "precision.gradient_shards"));
+}
+
+TEST_P(WaysOut, OtherUpdatesAreProposedWithTheirPrice) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = GetParam();
+  job.sharding.accumulation = Accumulation::kLayered;
+  std::get<DecoderConfig>(job.model).layers = 16;
+  std::get<DecoderConfig>(job.model).hidden = 1 << 12;
+  job.activation_checkpointing.preset = CheckpointingPreset::kBlock;  // Gradients outweigh activations.
+  Job in_backward = job, eight_bit = job;
+  in_backward.optimizer.update = UpdateTime::kInBackward;
+  in_backward.optimizer.clipping = Clipping::kPerUnit;
+  in_backward.optimizer.non_finite = NonFinite::kSkip;
+  eight_bit.optimizer.kind = OptimizerKind::kAdamW8Bit;
+  const std::pair<Job, std::string> ways[] = {
+      {in_backward,
+       "optimizer.update=IN_BACKWARD with optimizer.clipping=PER_UNIT and optimizer.non_finite=SKIP ($0; "
+       "clips and skips the gradients of each unit by themselves)"},
+      {eight_bit, "optimizer.rule=ADAMW_8BIT ($0; moments in 8 bits, which may cost quality)"}};
+  for (const auto& [changed, wanted] : ways) {
+    job.memory.budget_bytes = Plan(changed).arena_bytes;
+    const std::string message = RefusalMessage(job);
+    EXPECT_TRUE(absl::StrContains(message, absl::Substitute(wanted, FormatBytes(job.memory.budget_bytes)))) << message;
+    Job refused = changed;
+    refused.memory.budget_bytes = 1;
+    EXPECT_FALSE(absl::StrContains(RefusalMessage(refused), wanted.substr(0, wanted.find(' ')))) << "it is so already";
+    job.memory.budget_bytes = int64_t{1} << 40;
+  }
+}
+
+TEST_P(WaysOut, NamesSeveralSettingsTogetherWhenNoneSuffices) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = GetParam();
+  job.sharding.strategy = Strategy::kDdp;
+  job.sharding.accumulation = Accumulation::kNoSync;
+  job.sharding.ranks = 2;
+  // The smallest budget that fits is what all changes together need.
+  job.memory.budget_bytes = 1;
+  const std::string hopeless = RefusalMessage(job);
+  EXPECT_TRUE(absl::StrContains(hopeless, "it is still too large with activation_checkpointing.preset=BLOCK, "))
+      << hopeless;
+  Job all = job;
+  all.memory.budget_bytes = int64_t{1} << 40;
+  const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(all), "job", SettingsIn(hopeless));
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  job.memory.budget_bytes = Plan(*changed).arena_bytes;
+  const std::string message = RefusalMessage(job);
+  EXPECT_TRUE(absl::StrContains(message, "no single change suffices, but these together do: ")) << message;
+  EXPECT_TRUE(absl::StrContains(message, absl::StrCat("(", FormatBytes(job.memory.budget_bytes)))) << message;
+}
+
+// The printed settings give the plan that was computed, whatever else the job had set.
+TEST_P(WaysOut, EverythingTogetherTakesBackWhatStandsInItsWay) {
+  Job every_other = SmallDecoderJob(false), some = every_other;
+  every_other.activation_checkpointing.preset = CheckpointingPreset::kBlock;
+  every_other.activation_checkpointing.every_nth = 2;
+  every_other.sharding.strategy = Strategy::kZero1;
+  some.activation_checkpointing.preset = CheckpointingPreset::kCheap;
+  some.activation_checkpointing.last_layers = 1;
+  some.checkpoint.every_steps = 1;
+  some.checkpoint.asynchronous = true;
+  for (Job job : {every_other, some}) {
+    job.runtime.device = GetParam();
+    job.sharding.ranks = 2;
+    job.memory.budget_bytes = 1;
+    const std::string hopeless = RefusalMessage(job);
+    std::vector<std::string> settings = SettingsIn(hopeless);
+    for (absl::string_view setting : {"activation_checkpointing.preset=BLOCK", "sharding.prefetch=0"}) {
+      EXPECT_NE(std::find(settings.begin(), settings.end(), setting), settings.end()) << setting << ": " << hopeless;
+    }
+    settings.push_back("memory.budget_bytes=1099511627776");
+    const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(job), "job", settings);
+    ASSERT_TRUE(changed.ok()) << changed.status() << " " << hopeless;
+    const JobPlan all = Plan(*changed);
+    EXPECT_TRUE(std::any_of(all.candidates.begin(), all.candidates.end(), [&](const Variant& c) {
+      return absl::StrContains(hopeless, absl::StrCat("(", FormatBytes(c.cost.arena_bytes)));
+    })) << hopeless;
+    EXPECT_EQ(all.options.activations.every_nth, 1);
+    EXPECT_EQ(all.options.activations.last_layers, 0);
+    EXPECT_FALSE(all.options.snapshot);
+  }
+}
+
+Job DeepJob(Segments segments = Segments::kGiven) {
+  Job job = SmallDecoderJob(false);
+  std::get<DecoderConfig>(job.model).layers = 16;
+  job.sharding.accumulation = Accumulation::kSharded;
+  job.activation_checkpointing = {.preset = CheckpointingPreset::kBlock, .segments = segments};
+  return job;
+}
+
+TEST_P(WaysOut, SegmentsAreProposedWherePresetsDoNotSuffice) {
+  Job job = DeepJob();
+  job.runtime.device = GetParam();
+  Job segments = DeepJob(Segments::kSqrt);
+  const int64_t enough = Plan(segments).arena_bytes;
+  ASSERT_LT(enough, Plan(job).arena_bytes);
+  for (CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kBlock}) {
+    job.activation_checkpointing.preset = preset;
+    job.memory.budget_bytes = enough;
+    const std::string message = RefusalMessage(job);
+    const std::vector<std::string> settings = SettingsIn(message);
+    ASSERT_GE(settings.size(), 2) << message;
+    EXPECT_TRUE(absl::StartsWith(settings[0], "activation_checkpointing.preset=")) << message;
+    EXPECT_TRUE(absl::StartsWith(settings[1], "activation_checkpointing.segment")) << message;
+    const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(job), "job", {settings[0], settings[1]});
+    ASSERT_TRUE(changed.ok()) << changed.status();
+    EXPECT_LE(Plan(*changed).arena_bytes, enough) << message;
+  }
+  // A preset that fits without segments recomputes less.
+  job.activation_checkpointing.preset = CheckpointingPreset::kNone;
+  job.memory.budget_bytes = Plan(DeepJob()).arena_bytes;
+  EXPECT_FALSE(absl::StrContains(RefusalMessage(job), "activation_checkpointing.segment"));
+}
+
+TEST_P(WaysOut, EverythingTogetherHasTheFewestBoundaries) {
+  const auto hopeless = [&](const ActivationCheckpointingConfig& config) {
+    Job job = DeepJob();
+    job.runtime.device = GetParam();
+    job.sharding.ranks = 1;
+    job.memory.budget_bytes = 1;
+    job.activation_checkpointing = config;
+    return RefusalMessage(job);
+  };
+  const CheckpointingPreset block = CheckpointingPreset::kBlock;
+  const std::string sqrt = "activation_checkpointing.preset=BLOCK, activation_checkpointing.segments=SQRT, ";
+  const std::string shorter =
+      "activation_checkpointing.preset=BLOCK, activation_checkpointing.segment_blocks=, "
+      "activation_checkpointing.segments=SQRT, ";
+  if (GetParam() == DeviceType::kCpu) {
+    EXPECT_TRUE(absl::StrContains(hopeless({.preset = block}), sqrt)) << hopeless({.preset = block});
+    EXPECT_TRUE(absl::StrContains(hopeless({.preset = block, .segment_blocks = 2}), shorter));
+    // 16 blocks hold the fewest boundaries in segments of 4.
+    EXPECT_FALSE(absl::StrContains(hopeless({.preset = block, .segments = Segments::kSqrt}), "checkpointing"));
+    EXPECT_FALSE(absl::StrContains(hopeless({.preset = block, .segment_blocks = 4}), "checkpointing"));
+  } else {
+    // With everything offloaded, segments would only add their inner boundaries to the arena.
+    EXPECT_FALSE(absl::StrContains(hopeless({.preset = block}), "segments"));
+    EXPECT_TRUE(absl::StrContains(hopeless({.preset = block, .segments = Segments::kSqrt}),
+                                  "activation_checkpointing.segments=, "));
+  }
+}
+
+TEST(WaysOutOfHybridSharding, OffersTheSmallestLargerGroupThatFits) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.ranks = 8;
+  job.sharding.accumulation = Accumulation::kSharded;
+  job.sharding.shard_ranks = 4;
+  const int64_t four = Plan(job).arena_bytes;
+  job.sharding.shard_ranks = 1;
+  job.memory.budget_bytes = four;
+  const std::string message = RefusalMessage(job);
+  EXPECT_TRUE(absl::StrContains(message, absl::StrCat("sharding.shard_ranks=4 (", FormatBytes(four), ")"))) << message;
+  job.sharding.shard_ranks = 4;
+  const JobPlan plan = Plan(job);
+  EXPECT_EQ(plan.options.mesh, (Mesh{.replicate = 2, .shard = 4}));
+  EXPECT_EQ(plan.options.micro_batches, AccumulationSteps(job.batch, 8));
+  // All ranks in one group is FULL_SHARD as without shard_ranks.
+  job.memory.budget_bytes = 0;
+  job.sharding.shard_ranks = 8;
+  const JobPlan all = Plan(job);
+  job.sharding.shard_ranks = 0;
+  EXPECT_EQ(DumpProgram(all.train.step.program), DumpProgram(Plan(job).train.step.program));
+}
+
+TEST(WaysOutOfGraphs, OffersNothingThatTheJobRulesOut) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = DeviceType::kCuda;
+  job.runtime.graphs = true;
+  job.sharding.ranks = 1;
+  job.memory.budget_bytes = Plan(job).arena_bytes - 1;
+  const std::string message = RefusalMessage(job);
+  EXPECT_FALSE(absl::StrContains(message, "sharding.ranks=")) << message;
+}
+
+INSTANTIATE_TEST_SUITE_P(Budget, WaysOut, ::testing::Values(DeviceType::kCpu, DeviceType::kCuda),
+                         [](const auto& info) { return info.param == DeviceType::kCpu ? "Cpu" : "Cuda"; });
+
+// Returns a default budget that limits only host memory.
+DefaultBudget HostOf(int64_t host_bytes) {
+  return [=](int64_t) -> absl::StatusOr<Budget> {
+    return Budget{.host_bytes = host_bytes, .host_origin = "a machine's memory"};
+  };
+}
+
+TEST(HostBudget, RefusesWithNumbersAndSettingsThatReallyFit) {
+  const Job job = OffloadingJob(Accumulation::kLayered);
+  const int64_t offloads = Plan(job).train.memory.host_bytes;
+  EXPECT_TRUE(PlanJob(job, MachineOf(HostOf(offloads))).ok());
+  const absl::Status refused = PlanJob(job, MachineOf(HostOf(offloads - 1))).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  const std::string message(refused.message());
+  const std::string missing = absl::StrCat(
+      "offloads ", FormatBytes(offloads), " to host memory per rank, host budget ", FormatBytes(offloads - 1),
+      " (a machine's memory; memory.host_budget_bytes sets another), 1 B too little; fits with ");
+  EXPECT_TRUE(absl::StartsWith(message, missing)) << message;
+  const std::vector<std::string> settings = SettingsIn(message);
+  EXPECT_NE(std::find(settings.begin(), settings.end(), "memory.offload=[]"), settings.end()) << message;
+  for (const std::string& setting : settings) {
+    const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(job), "job", {setting});
+    ASSERT_TRUE(changed.ok()) << setting << ": " << changed.status();
+    EXPECT_TRUE(PlanJob(*changed, MachineOf(HostOf(offloads - 1))).ok()) << setting;
+  }
+  // The same for state.
+  Job state = job;
+  state.memory.offload = {};
+  state.memory.offload_state = {.moments = true};
+  const int64_t moments = Plan(state).train.memory.host_bytes;
+  const std::string refusal(PlanJob(state, MachineOf(HostOf(moments - 1))).status().message());
+  EXPECT_TRUE(absl::StartsWith(
+      refusal,
+      absl::StrCat("offloads ", FormatBytes(moments), " to host memory per rank, host budget ",
+                   FormatBytes(moments - 1),
+                   " (a machine's memory; memory.host_budget_bytes sets another), 1 B too little; fits with ")))
+      << refusal;
+  EXPECT_TRUE(absl::StrContains(refusal, "memory.offload_state=[] (")) << refusal;
+
+  Job named = job;
+  named.memory.host_budget_bytes = offloads;
+  EXPECT_TRUE(PlanJob(named, MachineOf(HostOf(1))).ok());
+  named.memory.host_budget_bytes = offloads - 1;
+  const std::string without_origin =
+      absl::StrCat("offloads ", FormatBytes(offloads), " to host memory per rank, host budget ",
+                   FormatBytes(offloads - 1), ", 1 B too little; fits with ");
+  EXPECT_TRUE(absl::StartsWith(PlanJob(named, MachineOf(HostOf(offloads))).status().message(), without_origin));
+}
+
+TEST(HostBudget, AJobThatExceedsBothIsToldOfBoth) {
+  Job job = OffloadingJob(Accumulation::kLayered);
+  const JobPlan plan = Plan(job);
+  job.memory.budget_bytes = plan.arena_bytes - 2;
+  EXPECT_TRUE(absl::StartsWith(
+      PlanJob(job, MachineOf(HostOf(plan.train.memory.host_bytes - 3))).status().message(),
+      absl::StrCat("needs ", FormatBytes(plan.arena_bytes), " per rank, budget ", FormatBytes(plan.arena_bytes - 2),
+                   ", 2 B too little, and offloads ", FormatBytes(plan.train.memory.host_bytes),
+                   " to host memory per rank, host budget ", FormatBytes(plan.train.memory.host_bytes - 3),
+                   " (a machine's memory; memory.host_budget_bytes sets another), 3 B too little; ")));
+}
+
+// The settings that save memory together leave out offload if the host has no memory for it.
+TEST(HostBudget, EverythingTogetherStaysWithinIt) {
+  for (const std::vector<std::string>& offload : {std::vector<std::string>{}, {"blocks.*"}}) {
+    Job job = OffloadingJob(Accumulation::kLayered);
+    job.memory.offload = {};
+    job.memory.budget_bytes = 1;
+    job.memory.host_budget_bytes = 1;
+    job.sharding.strategy = Strategy::kDdp;
+    job.sharding.ranks = 2;
+    const std::string hopeless = RefusalMessage(job);
+    EXPECT_TRUE(absl::StrContains(hopeless, "it is still too large with activation_checkpointing.preset=BLOCK, "))
+        << hopeless;
+    // All settings except offload.
+    std::vector<std::string> settings = SettingsIn(hopeless);
+    for (const char* host : {"memory.offload=*", "memory.offload_state=MOMENTS", "optimizer.device=HOST"}) {
+      settings.erase(std::remove(settings.begin(), settings.end(), host), settings.end());
+    }
+    settings.push_back("memory.budget_bytes=");
+    const absl::StatusOr<Job> changed = ParseJobText(ResolvedJobText(job), "job", settings);
+    ASSERT_TRUE(changed.ok()) << changed.status();
+    job.memory.budget_bytes = Plan(*changed).arena_bytes;
+    job.memory.offload = offload;
+    const std::string message = RefusalMessage(job);
+    EXPECT_TRUE(absl::StrContains(message, "these together do: ")) << message;
+    EXPECT_FALSE(absl::StrContains(message, "memory.offload=*")) << message;
+    EXPECT_FALSE(absl::StrContains(message, "memory.offload_state")) << message;
+    EXPECT_FALSE(absl::StrContains(message, "optimizer.device")) << message;
+    EXPECT_EQ(absl::StrContains(message, "memory.offload=[]"), !offload.empty()) << message;
+  }
+}
+
+TEST(HostBudget, AutoTakesNoScheduleThatTheHostHasNoRoomFor) {
+  const JobPlan any = Plan(OffloadingJob(Accumulation::kAuto));
+  EXPECT_EQ(any.options.accumulation, Accumulation::kLayered);  // It sends the fewest bytes.
+  const absl::StatusOr<JobPlan> little =
+      PlanJob(OffloadingJob(Accumulation::kAuto), MachineOf(HostOf(any.train.memory.host_bytes - 1)));
+  ASSERT_TRUE(little.ok()) << little.status();
+  EXPECT_NE(little->options.accumulation, Accumulation::kLayered);
+  EXPECT_TRUE(absl::StrContains(little->accumulation_reason,
+                                absl::StrCat("LAYERED: ", FormatBytes(any.arena_bytes), ", ",
+                                             FormatBytes(any.train.memory.host_bytes), " of host memory, sends ")))
+      << little->accumulation_reason;
+  EXPECT_TRUE(absl::StrContains(little->accumulation_reason, ", does not fit")) << little->accumulation_reason;
+}
+
+constexpr int64_t kMachineBytes = int64_t{16} << 30;
+
+// Returns a default budget that divides `bytes` by the number of ranks, and refuses more than `most` ranks.
+DefaultBudget ShareOf(int64_t bytes, int64_t most = int64_t{1} << 20) {
+  return [=](int64_t ranks) -> absl::StatusOr<Budget> {
+    if (ranks > most) return absl::FailedPreconditionError("so many ranks cannot run here");
+    return Budget{.bytes = bytes / ranks, .origin = absl::StrCat("a machine's memory, divided by ", ranks)};
+  };
+}
+
+TEST(Budget, IsTheJobsOrTheDefaultOrNone) {
+  Job job = SmallDecoderJob(false);
+  const auto budget = [&](const DefaultBudget& default_budget) {
+    return PlanJob(job, MachineOf(default_budget))->budget;
+  };
+  EXPECT_EQ(budget(ShareOf(kMachineBytes)).bytes, int64_t{1} << 40);
+  EXPECT_EQ(budget(ShareOf(kMachineBytes)).origin, "");
+  job.memory.budget_bytes = 0;
+  job.sharding.ranks = 3;
+  EXPECT_EQ(budget(ShareOf(kMachineBytes)).bytes, kMachineBytes / 3);
+  EXPECT_EQ(budget(ShareOf(kMachineBytes)).origin, "a machine's memory, divided by 3");
+  EXPECT_EQ(budget({}).bytes, kNoBudget);
+  EXPECT_EQ(PlanJob(job, MachineOf(ShareOf(kMachineBytes, 2))).status().message(), "so many ranks cannot run here");
+}
+
+TEST(Budget, OfAMachineIsEasedByFewerRanks) {
+  Job job = SmallDecoderJob(false);
+  job.memory.budget_bytes = 0;
+  // For each of a million ranks, padding alone takes megabytes, which is more than the machine has for it.
+  job.sharding.ranks = 1 << 20;
+  const absl::Status refused = PlanJob(job, MachineOf(ShareOf(kMachineBytes))).status();
+  ASSERT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  const std::string message(refused.message());
+  EXPECT_TRUE(absl::StrContains(message, "(a machine's memory, divided by 1048576; memory.budget_bytes sets another)"))
+      << message;
+  const std::vector<std::string> settings = SettingsIn(message);
+  ASSERT_FALSE(settings.empty()) << message;
+  ASSERT_TRUE(absl::StartsWith(settings.back(), "sharding.ranks=")) << message;
+  job.sharding.ranks = std::stoll(settings.back().substr(settings.back().find('=') + 1));
+  EXPECT_TRUE(PlanJob(job, MachineOf(ShareOf(kMachineBytes))).ok());
+}
+
+TEST(Budget, NoWayOutHasMoreRanksThanCanRunHere) {
+  Job job = SmallDecoderJob(false);
+  std::get<DecoderConfig>(job.model).layers = 24;  // Sharded memory outweighs the rest.
+  std::get<DecoderConfig>(job.model).hidden = 1 << 12;
+  job.batch.micro_batch = 1;
+  job.sharding.ranks = 1;
+  job.memory.budget_bytes = 0;
+  job.sharding.accumulation = Accumulation::kSharded;
+  const int64_t two_fit = [&] {
+    Job two = job;
+    two.sharding.ranks = 2;
+    return Plan(two).arena_bytes;
+  }();
+  const auto refusal = [&](int64_t most) {
+    const DefaultBudget same_for_each = [=](int64_t ranks) -> absl::StatusOr<Budget> {
+      if (ranks > most) return absl::FailedPreconditionError("so many ranks cannot run here");
+      return Budget{.bytes = two_fit, .origin = "a GPU's memory"};
+    };
+    return std::string(PlanJob(job, MachineOf(same_for_each)).status().message());
+  };
+  EXPECT_TRUE(absl::StrContains(refusal(2), "sharding.ranks=2 (")) << refusal(2);
+  EXPECT_FALSE(absl::StrContains(refusal(1), "sharding.ranks=")) << refusal(1);
+}
+
+// Scratch may depend on the number of ranks, for example through the number of threads of a rank.
+TEST(Budget, AWayOutHasTheOpsOfItsRanks) {
+  Job one = SmallDecoderJob(false);
+  one.memory.budget_bytes = 0;
+  one.sharding.accumulation = Accumulation::kSharded;
+  one.sharding.ranks = 1;
+  Job two = one;
+  two.sharding.ranks = 2;
+  const auto machine = [](int64_t bytes) {
+    return Machine{
+        .create_ops = [](int64_t ranks) { return std::make_unique<ScratchOnlyOps>(ranks << 16); },
+        .default_budget = [=](int64_t ranks) -> absl::StatusOr<Budget> { return Budget{.bytes = bytes / ranks}; }};
+  };
+  const absl::StatusOr<JobPlan> plan = PlanJob(one, machine(kNoBudget));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto refusal = [&](int64_t bytes) { return std::string(PlanJob(two, machine(bytes)).status().message()); };
+  EXPECT_TRUE(absl::StrContains(refusal(plan->arena_bytes),
+                                absl::StrCat("sharding.ranks=1 (", FormatBytes(plan->arena_bytes), ")")))
+      << refusal(plan->arena_bytes);
+  EXPECT_FALSE(absl::StrContains(refusal(plan->arena_bytes - 1), "sharding.ranks=1 ("));
+}
+
+}  // namespace
+}  // namespace shale

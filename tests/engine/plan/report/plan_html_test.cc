@@ -1,0 +1,123 @@
+#include "engine/plan/report/plan_html.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "engine/compile/program/structure.h"
+#include "engine/strings/printing.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/engine/compile/memory/random_program.h"
+#include "tests/engine/plan/planner/planner_jobs.h"
+#include "tests/engine/plan/report/report_support.h"
+
+namespace shale {
+namespace {
+
+// Returns the names of the elements that are still open at the end. Returns only "/name" if an end tag does not match
+// the innermost open element.
+std::vector<std::string> Unbalanced(const std::string& html) {
+  std::vector<std::string> open;
+  for (size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {
+    const size_t end = html.find('>', at);
+    if (end == std::string::npos) return {"<"};
+    const bool closes = html[at + 1] == '/', empty = html[end - 1] == '/';
+    const size_t begin = at + 1 + closes;
+    const std::string name = html.substr(begin, html.find_first_of(" >/", begin) - begin);
+    if (closes) {
+      if (open.empty() || open.back() != name) return {absl::StrCat("/", name)};
+      open.pop_back();
+    } else if (!empty && name != "!DOCTYPE" && name != "meta") {
+      open.push_back(name);
+      // Style and script elements contain no elements.
+      if (name == "style" || name == "script") at = html.find(absl::StrCat("</", name), end) - 1;
+    }
+  }
+  return open;
+}
+
+TEST(PlanHtml, IsOneWellFormedPageThatLoadsNothing) {
+  for (const Job& job : VariedJobs()) {
+    const std::string html = PlanHtml(job, Plan(job));
+    EXPECT_TRUE(absl::StartsWith(html, "<!DOCTYPE html>\n"));
+    EXPECT_EQ(Unbalanced(html), std::vector<std::string>()) << job.name;
+    for (const char* loads : {"http", "//", "src=", "href", "@import", "url(", "fetch("}) {
+      EXPECT_FALSE(absl::StrContains(html, loads)) << loads;
+    }
+  }
+}
+
+TEST(PlanHtml, NamesThePeakAndWhatIsLiveThen) {
+  const Job job = SmallDecoderJob(false);
+  const JobPlan plan = Plan(job);
+  const MemoryPlan& memory = plan.train.memory;
+  const std::string html = PlanHtml(job, plan);
+  EXPECT_TRUE(absl::StrContains(html, absl::StrCat(">peak ", FormatBytes(memory.lower_bound_bytes), "<")));
+  EXPECT_TRUE(absl::StrContains(html, Describe(plan.train.step.program, memory.peak_instruction)));
+  for (BufferId b : memory.largest_at_peak) {
+    EXPECT_TRUE(absl::StrContains(html, absl::StrCat("<td>", plan.train.step.program.buffers[b].name, "</td>")));
+  }
+  for (int c = 0; c < kBufferCategories; ++c) {
+    EXPECT_TRUE(absl::StrContains(html, absl::StrCat(" --c", c, ": #"))) << c;
+    if (memory.bytes_at_peak[c] == 0) continue;
+    EXPECT_TRUE(absl::StrContains(html, absl::StrCat("</span>", ToString(static_cast<BufferCategory>(c)), "</li>")));
+  }
+}
+
+TEST(PlanHtml, TheDataOfTheScriptIsJsonAndHasThePeak) {
+  Job job = SmallDecoderJob(false);
+  JobPlan plan = Plan(job);
+  plan.train.step.program.buffers[0].name = "</script><b>&";  // Must not end the element.
+  const std::string html = PlanHtml(job, plan);
+  const std::string opening = "id=\"data\">";
+  const size_t begin = html.find(opening) + opening.size();
+  const auto data = nlohmann::json::parse(html.substr(begin, html.find("</script>", begin) - begin), nullptr, false);
+  ASSERT_TRUE(data.is_object());
+  const nlohmann::json& peak = data["columns"][data["peak"].get<size_t>()];
+  EXPECT_EQ(peak[0], plan.train.memory.peak_instruction);
+  EXPECT_EQ(peak[3], plan.train.memory.lower_bound_bytes);
+  EXPECT_EQ(data["instructions"].size(), data["columns"].size());
+  EXPECT_FALSE(absl::StrContains(html, "<b>"));
+}
+
+TEST(ChartColumns, CoverAllInstructionsAndKeepThePeak) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const StepProgram program = testing::LayeredProgram(20 + static_cast<int>(seed), seed);
+    const MemoryPlan plan = *PlanMemory(program, {});
+    for (int64_t most : {1, 7, 100, 1000000}) {
+      const std::vector<ChartColumn> columns = ChartColumns(program, most, 5);
+      ASSERT_EQ(columns.size(), std::min<size_t>(most, program.instructions.size()));
+      InstructionId next = 0;
+      int64_t largest = 0;
+      for (const ChartColumn& column : columns) {
+        EXPECT_EQ(column.begin, next);
+        EXPECT_LE(column.begin, column.largest);
+        EXPECT_LT(column.largest, column.end);
+        next = column.end;
+        largest = std::max(largest, column.live.total);
+        EXPECT_LE(column.buffers.size(), 5);
+        int64_t listed = 0;
+        for (BufferId b : column.buffers) listed += program.buffers[b].size_bytes();
+        EXPECT_LE(listed, column.live.total);
+      }
+      EXPECT_EQ(next, static_cast<InstructionId>(program.instructions.size()));
+      EXPECT_EQ(largest, plan.lower_bound_bytes);
+    }
+  }
+  EXPECT_TRUE(ChartColumns(StepProgram(), 10, 5).empty());
+}
+
+TEST(PlanHtml, OfALongProgramStaysSmall) {
+  const Job job = SmallDecoderJob(false);
+  JobPlan plan = Plan(job);
+  plan.train.step.program = testing::LayeredProgram(1000, 1);
+  plan.train.memory = *PlanMemory(plan.train.step.program, {});
+  EXPECT_GT(plan.train.step.program.instructions.size(), 20000);
+  EXPECT_LT(PlanHtml(job, plan).size(), size_t{3} << 20);
+}
+
+}  // namespace
+}  // namespace shale

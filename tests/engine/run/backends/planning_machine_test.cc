@@ -1,0 +1,43 @@
+// Tests that a job is planned for a machine that is described as it is for the machine itself.
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "engine/api/backend.h"
+#include "engine/plan/planner/job_plan.h"
+#include "gtest/gtest.h"
+#include "kernels/hardware_threads.h"
+#include "tests/engine/plan/planner/planner_jobs.h"
+
+namespace shale {
+namespace {
+
+int64_t ArenaBytes(const Job& job, const Machine& machine) {
+  const absl::StatusOr<JobPlan> plan = PlanJob(job, machine);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? plan->arena_bytes : 0;
+}
+
+TEST(PlanningMachine, PlansAsTheBackendDoes) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.ranks = 1;
+  const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(job);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  const absl::StatusOr<Machine> here = PlanningMachine(job, HardwareThreads()), wide = PlanningMachine(job, 1024);
+  ASSERT_TRUE(here.ok() && wide.ok()) << here.status() << wide.status();
+  EXPECT_EQ(ArenaBytes(job, *here), ArenaBytes(job, (*backend)->machine()));
+  EXPECT_EQ(here->cpu_products, (*backend)->cpu_products());
+  EXPECT_EQ(wide->hardware_threads, 1024);
+  // Each thread has scratch of its own.
+  EXPECT_GT(ArenaBytes(job, *wide), ArenaBytes(job, *here));
+  EXPECT_EQ(here->default_budget, nullptr) << "this machine's memory does not count";
+}
+
+TEST(PlanningMachine, IsMadeOfDevicesThatTheProgramHas) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = DeviceType::kCuda;
+  const absl::Status status = PlanningMachine(job, 8).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+}
+
+}  // namespace
+}  // namespace shale

@@ -1,0 +1,335 @@
+// Laws of saving and resuming: N steps, a checkpoint and N more steps equal 2N steps. The bits are equal if the job is
+// unchanged. If it is sharded, accumulated or stored in another way, the restored state has the same bits, and later
+// losses differ by rounding only.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/files/checkpoint/store.h"
+#include "tests/engine/run/train/resume_fixture.h"
+
+namespace shale {
+namespace {
+
+struct Sharding {
+  const char* strategy;
+  const char* accumulation;
+};
+constexpr Sharding kShardings[] = {{"DDP", "NO_SYNC"},        {"DDP", "LAYERED"},        {"ZERO1", "NO_SYNC"},
+                                   {"ZERO1", "LAYERED"},      {"ZERO2", "SHARDED"},      {"ZERO2", "LAYERED"},
+                                   {"FULL_SHARD", "SHARDED"}, {"FULL_SHARD", "NO_SYNC"}, {"FULL_SHARD", "LAYERED"}};
+const std::vector<std::string> kPrecisions[] = {
+    {"precision.compute=FP32"}, {"precision.compute=BF16"}, {"precision.compute=BF16", "precision.master=SPLIT"}};
+
+class SameBits : public ResumeTest, public ::testing::WithParamInterface<std::tuple<int, int, bool>> {
+ protected:
+  std::vector<std::string> Overrides() const {
+    const auto [sharding, precision, asynchronous] = GetParam();
+    std::vector<std::string> all = kPrecisions[precision];
+    all.push_back(absl::StrCat("sharding.strategy=", kShardings[sharding].strategy));
+    all.push_back(absl::StrCat("sharding.accumulation=", kShardings[sharding].accumulation));
+    all.push_back(absl::StrCat("checkpoint.asynchronous=", asynchronous ? "true" : "false"));
+    return all;
+  }
+};
+
+TEST_P(SameBits, StoppingAndGoingOnChangesNone) { ExpectThatStoppingChangesNoBit(MakeJob(Overrides())); }
+
+std::string NameOf(const std::tuple<int, int, bool>& parameter) {
+  const auto [sharding, precision, asynchronous] = parameter;
+  constexpr const char* kNames[] = {"Fp32", "Bf16", "Split"};
+  return absl::StrCat(kShardings[sharding].strategy, "_", kShardings[sharding].accumulation, "_", kNames[precision],
+                      asynchronous ? "_Asynchronous" : "_Blocking");
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, SameBits,
+                         ::testing::Combine(::testing::Range(0, static_cast<int>(std::size(kShardings))),
+                                            ::testing::Range(0, static_cast<int>(std::size(kPrecisions))),
+                                            ::testing::Bool()),
+                         [](const auto& test) { return NameOf(test.param); });
+
+constexpr char kNesterov[] = "optimizer={rule: SGD learning_rate: 0.05 nesterov: true}";
+constexpr char kLion[] = "optimizer={rule: LION learning_rate: 1e-3}";
+constexpr char kLean[] = "optimizer.state=LEAN";
+constexpr char kGroupsOfTwo[] = "sharding={ranks: 4 shard_ranks: 2}";
+constexpr char kPreviousNorm[] =
+    "optimizer={learning_rate: 1e-2 clipping: PREVIOUS_NORM max_gradient_norm: 0.01 non_finite: SKIP}";
+constexpr char kFrozen[] = "optimizer.train_only=[blocks.1.*, final_norm.*]";
+constexpr char kNf4[] = "optimizer.frozen_weights=NF4";
+constexpr char kAdamW8Bit[] = "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2}";
+
+// Jobs that differ from those above in something other than their sharding.
+struct Variation {
+  const char* name;
+  const char* model;
+  std::vector<std::string> overrides;
+  const char* length = "steps: 6";
+};
+
+class SameBitsToo : public ResumeTest, public ::testing::WithParamInterface<Variation> {};
+
+TEST_P(SameBitsToo, StoppingAndGoingOnChangesNone) {
+  ExpectThatStoppingChangesNoBit(MakeJob(GetParam().overrides, GetParam().model, GetParam().length));
+}
+
+std::vector<Variation> Variations() {
+  // The head is not tied to the embedding, and four heads share two keys and values.
+  static constexpr char kLlama[] = "decoder { family: LLAMA width: 24 layers: 2 heads: 4 kv_heads: 2 hidden: 40 }";
+  static constexpr char kMlp[] = "mlp { embedding: 5 hidden: 13 layers: 2 }";
+  const std::string bf16 = "precision.compute=BF16", split = "precision.master=SPLIT", fp32 = "precision.compute=FP32",
+                    layered = "sharding.accumulation=LAYERED", block = "activation_checkpointing.preset=BLOCK",
+                    gradients = "sharding.strategy=ZERO2";
+  // With both, the last evaluation follows the last step.
+  const std::string held_out = "data.evaluation_fraction=0.25", evaluate = "telemetry.evaluate_every=2";
+  // The text has 175 samples. Two and a half epochs are five batches of 85 and one of 13, and the checkpoint after the
+  // third batch lies in the second epoch.
+  const std::string batch = "batch.global_batch=85";
+  static constexpr char kEpochs[] = "epochs: 2.5";
+  return {
+      {"Llama", kLlama, {fp32}},
+      {"LlamaSplit", kLlama, {bf16, split}},
+      {"LlamaLayered", kLlama, {bf16, layered}},
+      {"LlamaReplicated", kLlama, {bf16, split, gradients}},
+      {"Mlp", kMlp, {fp32}},
+      {"MlpSplit", kMlp, {bf16, split, gradients}},
+      {"Block", kGpt2, {bf16, block}},
+      {"BlockLayered", kLlama, {bf16, split, block, layered}},
+      {"Evaluation", kGpt2, {bf16, held_out, evaluate}},
+      {"FollowedEvaluation", kGpt2, {fp32, held_out, evaluate, "checkpoint.keep_best=true", "checkpoint.patience=9"}},
+      {"EvaluationSplit", kLlama, {bf16, split, held_out, evaluate, gradients}},
+      {"Sgd", kGpt2, {bf16, kNesterov}},
+      {"SgdWithoutMomentum", kLlama, {fp32, "optimizer={rule: SGD momentum: 0}"}},
+      {"LionSplit", kLlama, {bf16, split, kLion}},
+      {"Lean", kGpt2, {bf16, kLean}},
+      {"LeanLayeredOneRank", kLlama, {bf16, kLean, layered, "sharding.ranks=1"}},
+      {"LeanReplicatedBlocking", kMlp, {bf16, kLean, "sharding.strategy=DDP", "checkpoint.asynchronous=false"}},
+      {"LeanLionGroupsOfTwo", kGpt2, {bf16, "optimizer={rule: LION learning_rate: 1e-3 state: LEAN}", kGroupsOfTwo}},
+      {"LeanAdamW8Bit", kLlama, {bf16, "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2 state: LEAN}", gradients}},
+      {"Bf16Moments", kLlama, {fp32, "optimizer.moments=BF16"}},
+      {"LeanGradients", kGpt2, {bf16, kLean, "precision.gradient_shards=BF16", "sharding.accumulation=SHARDED"}},
+      {"GradientsOneRank", kLlama, {fp32, "precision.gradient_shards=BF16", "sharding.ranks=1", layered}},
+      {"PreviousNorm", kGpt2, {fp32, kPreviousNorm, kGroupsOfTwo}},
+      {"PreviousNormInBackward", kLlama, {bf16, split, kPreviousNorm, "optimizer.update=IN_BACKWARD"}},
+      {"Frozen", kGpt2, {fp32, kFrozen}},
+      {"FrozenStoredInBf16", kLlama, {fp32, "optimizer.train_only=blocks.1.*", "optimizer.frozen_weights=BF16"}},
+      {"FrozenStoredInNf4", kLlama, {bf16, kFrozen, kNf4}},
+      {"FrozenStoredInNf4Blocking", kGpt2, {fp32, kFrozen, kNf4, kGroupsOfTwo, "checkpoint.asynchronous=false"}},
+      {"FrozenBf16", kLlama, {bf16, "optimizer.train_only=[*norm*, blocks.*.attention.*]"}},
+      {"FrozenSplitReplicated", kGpt2, {bf16, split, gradients, "optimizer.train_only=*.weight", kGroupsOfTwo}},
+      {"FrozenLeanBlocking", kLlama, {bf16, kLean, "optimizer.train_only=head.*", "checkpoint.asynchronous=false"}},
+      {"Adapter", kGpt2, {fp32, "model.adapter={rank: 2 targets: \"c_attn\"}"}},
+      {"AdapterLean", kLlama, {bf16, kLean, layered, "model.adapter={rank: 3 alpha: 6 rank_stabilized: true}"}},
+      {"LionReplicated", kGpt2, {fp32, kLion, "sharding.strategy=DDP"}},
+      {"GroupsOfTwo", kGpt2, {fp32, kGroupsOfTwo}},
+      {"GroupsOfTwoSplitLayered", kLlama, {bf16, kGroupsOfTwo, split, layered}},
+      {"GroupsOfOne", kGpt2, {bf16, "sharding.shard_ranks=1"}},
+      {"AdamW8BitGroupsOfTwo", kLlama, {fp32, kAdamW8Bit, kGroupsOfTwo, gradients}},
+      {"AdamW8Bit", kGpt2, {fp32, kAdamW8Bit}},
+      {"AdamW8BitSplitLayered", kLlama, {bf16, split, layered, kAdamW8Bit}},
+      {"AdamW8BitBlocking", kMlp, {bf16, gradients, kAdamW8Bit, "checkpoint.asynchronous=false"}},
+      {"Epochs", kGpt2, {fp32, batch}, kEpochs},
+      {"EpochsSplit", kLlama, {bf16, split, batch, "batch.micro_batch=3"}, kEpochs}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Variations, SameBitsToo, ::testing::ValuesIn(Variations()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+// The overrides of the job that saves and of the job that resumes.
+struct Change {
+  const char* name;
+  std::vector<std::string> saved, restored;
+};
+
+class SameState : public ResumeTest, public ::testing::WithParamInterface<Change> {};
+
+TEST_P(SameState, AnotherShardingGoesOnFromTheSameValuesAndSamples) {
+  const Job saved = MakeJob(GetParam().saved), other = MakeJob(GetParam().restored);
+  const Run straight = Train(saved, "straight");
+  ASSERT_TRUE(straight.status.ok()) << straight.status;
+
+  // Restores the checkpoint and saves it again at once: every value and every moment is the same to the bit.
+  auto trainer = Trainer::Create(
+      other,
+      {.backend = CreateBackend(other)->get(), .checkpoint_folder = Path("again"), .resume = From("straight", 3)});
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  EXPECT_EQ((*trainer)->steps_done(), 3);
+  const absl::StatusOr<std::string> again = (*trainer)->SaveCheckpoint();
+  ASSERT_TRUE(again.ok()) << again.status();
+  const auto before = State(Checkpoint("straight", 3)), after = State(*again);
+  ASSERT_EQ(before.size(), after.size());
+  for (const auto& [name, values] : before) {
+    ASSERT_EQ(values.size(), after.at(name).size()) << name;
+    if (values.empty()) continue;  // A frozen parameter has no moments.
+    EXPECT_EQ(std::memcmp(values.data(), after.at(name).data(), values.size() * 4), 0) << name;
+  }
+  const Manifest first = CheckpointReader::Open(Checkpoint("straight", 3))->manifest();
+  const Manifest second = CheckpointReader::Open(*again)->manifest();
+  EXPECT_EQ(first.samples, second.samples);
+  EXPECT_EQ(first.tokens, second.tokens);
+  EXPECT_EQ(first.update_count, second.update_count);
+  EXPECT_EQ(first.previous_norm, second.previous_norm);
+  trainer->reset();
+
+  // The next step sees the same samples. Another order of summation moves its loss by rounding only; other samples
+  // would move it by percents. In fp32 the sum of n terms errs by at most n 2^-24 relative to their magnitude. A loss
+  // sums at most 40 products in a row and 70 tokens, and losses are of the size of their terms: 110 x 2^-24 < 1e-5.
+  // bf16 activations round at 2^-9 each. Equal masters give equal weights, so that only the order of summation differs,
+  // which may flip single roundings: 2^-9 of one in some hundred terms.
+  const bool bf16 = absl::StrJoin(GetParam().saved, " ").find("BF16") != std::string::npos ||
+                    absl::StrJoin(GetParam().restored, " ").find("BF16") != std::string::npos;
+  const bool same_compute = GetParam().saved[0] == GetParam().restored[0];
+  const Run resumed = Train(other, "resumed", From("straight", 3), 4);
+  ASSERT_TRUE(resumed.status.ok()) << resumed.status;
+  const double tolerance = !bf16 ? 1e-5 : same_compute ? 2e-3 : 1e-2;
+  EXPECT_NEAR(resumed.losses.at(4), straight.losses.at(4), tolerance * straight.losses.at(4));
+}
+
+std::vector<Change> Changes() {
+  const std::string fp32 = "precision.compute=FP32", bf16 = "precision.compute=BF16", split = "precision.master=SPLIT";
+  std::vector<Change> changes = {
+      {"OneRank", {fp32}, {fp32, "sharding.ranks=1"}},
+      {"TwoRanks", {fp32}, {fp32, "sharding.ranks=2"}},
+      {"FourRanks", {fp32}, {fp32, "sharding.ranks=4"}},
+      {"EightRanks", {fp32}, {fp32, "sharding.ranks=8"}},
+      {"FromOneRankToThree", {fp32, "sharding.ranks=1"}, {fp32}},
+      {"FullToNone", {fp32}, {fp32, "sharding.strategy=DDP"}},
+      {"NoneToFull", {fp32, "sharding.strategy=DDP"}, {fp32, "sharding.ranks=2"}},
+      {"FullToOptimizer", {fp32}, {fp32, "sharding.strategy=ZERO1"}},
+      {"OptimizerToGradients", {bf16, "sharding.strategy=ZERO1"}, {bf16, "sharding.strategy=ZERO2"}},
+      {"PreviousNormTwoRanks", {fp32, kPreviousNorm}, {fp32, kPreviousNorm, "sharding.ranks=2"}},
+      {"LeanGradientsToMasters", {bf16, kLean, "precision.gradient_shards=BF16"}, {bf16, "sharding.ranks=2"}},
+      {"ActivationCheckpointing", {fp32}, {fp32, "activation_checkpointing.preset=BLOCK"}},
+      {"Segments", {fp32}, {fp32, "activation_checkpointing.segments=SQRT"}},
+      {"Accumulation", {fp32, "sharding.accumulation=SHARDED"}, {fp32, "sharding.accumulation=LAYERED"}},
+      {"MicroBatch", {fp32}, {fp32, "batch.micro_batch=2"}},
+      {"MastersToSplit", {bf16}, {bf16, split, "sharding.ranks=2"}},
+      {"SplitToMasters", {bf16, split}, {bf16, "sharding.ranks=2"}},
+      {"SplitToReplicatedMasters", {bf16, split}, {bf16, "sharding.strategy=ZERO2"}},
+      {"SplitToNone", {bf16, split}, {bf16, split, "sharding.strategy=DDP"}},
+      {"SplitToFp32", {bf16, split}, {fp32, "sharding.ranks=4"}},
+      {"SplitToReplicatedFp32", {bf16, split}, {fp32, "sharding.strategy=ZERO1"}},
+      {"LeanTwoRanks", {bf16, kLean}, {bf16, kLean, "sharding.ranks=2"}},
+      {"LeanToMasters", {bf16, kLean}, {bf16, "sharding.ranks=2"}},
+      {"LeanToSplit", {bf16, kLean}, {bf16, split}},
+      {"LeanToReplicatedSplit", {bf16, kLean}, {bf16, split, "sharding.strategy=DDP"}},
+      {"LeanToFp32", {bf16, kLean}, {fp32, "sharding.strategy=ZERO1"}},
+      {"LeanToBf16Moments", {bf16, kLean}, {bf16, "optimizer.moments=BF16", "sharding.ranks=1"}},
+      {"Fp32ToSplit", {fp32}, {bf16, split, "sharding.ranks=2"}},
+      {"FourToTwoGroupsOfTwo", {fp32, "sharding.ranks=4"}, {fp32, kGroupsOfTwo}},
+      {"TwoGroupsOfTwoToFour", {fp32, kGroupsOfTwo}, {fp32, "sharding.ranks=4"}},
+      {"TwoGroupsOfTwoToFourOfOne", {fp32, kGroupsOfTwo}, {fp32, "sharding.ranks=4", "sharding.shard_ranks=1"}},
+      {"FourGroupsOfOneToOneRank", {fp32, "sharding.ranks=4", "sharding.shard_ranks=1"}, {fp32, "sharding.ranks=1"}},
+      {"OneRankToTwoGroupsOfTwo", {fp32, "sharding.ranks=1"}, {fp32, kGroupsOfTwo}},
+      {"TwoGroupsOfTwoToDdp", {bf16, kGroupsOfTwo}, {bf16, split, "sharding.strategy=DDP", "sharding.ranks=2"}},
+      {"ThreeGroupsOfTwoSplitToZero2",
+       {bf16, split, "sharding={ranks: 6 shard_ranks: 2}"},
+       {bf16, "sharding.strategy=ZERO2", kGroupsOfTwo}},
+      {"AdamW8BitTwoGroupsOfTwo", {fp32, kAdamW8Bit, kGroupsOfTwo}, {fp32, kAdamW8Bit, "sharding.ranks=3"}},
+      {"FrozenToNone", {fp32, kFrozen}, {fp32, kFrozen, "sharding.strategy=DDP", "sharding.ranks=2"}},
+      {"FrozenNf4ToThreeRanks", {fp32, kFrozen, kNf4}, {fp32, kFrozen, kNf4, "sharding.ranks=3"}},
+      {"FrozenNf4ToDdp",
+       {bf16, kFrozen, kNf4, "sharding.ranks=3"},
+       {bf16, split, kFrozen, kNf4, "sharding.strategy=DDP", "sharding.ranks=2"}},
+      {"FrozenSplitToFp32", {bf16, split, kFrozen}, {fp32, kFrozen, "sharding.ranks=4"}},
+      {"FrozenMastersToReplicatedSplit", {bf16, kFrozen}, {bf16, split, kFrozen, "sharding.strategy=ZERO2"}},
+      {"SgdTwoRanks", {fp32, kNesterov}, {fp32, kNesterov, "sharding.ranks=2"}},
+      {"LionSplitToMasters", {bf16, split, kLion}, {bf16, kLion, "sharding.ranks=5"}},
+      {"AdamW8BitFourRanks", {fp32, kAdamW8Bit}, {fp32, kAdamW8Bit, "sharding.ranks=4"}},
+      {"AdamW8BitOneRankToNone",
+       {bf16, kAdamW8Bit, "sharding.ranks=1"},
+       {bf16, kAdamW8Bit, "sharding.strategy=DDP", "sharding.ranks=2"}},
+      {"AdamW8BitNoneToFull", {fp32, kAdamW8Bit, "sharding.strategy=DDP"}, {fp32, kAdamW8Bit, "sharding.ranks=2"}},
+  };
+  return changes;
+}
+
+INSTANTIATE_TEST_SUITE_P(Changes, SameState, ::testing::ValuesIn(Changes()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+// With a learning rate of almost 0 all losses are equal, so that the first evaluation is the best.
+TEST_F(ResumeTest, TheBestCheckpointIsKeptAndPatienceEndsARunWhereverItStops) {
+  const std::vector<std::string> still = {"optimizer.learning_rate=1e-30", "data.evaluation_fraction=0.25",
+                                          "telemetry.evaluate_every=1", "checkpoint.keep_best=true"};
+  const auto job = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), still.begin(), still.end());
+    return MakeJob(more);
+  };
+  // The best checkpoint is none of the newest.
+  const Job best = job({"checkpoint.every_steps=1", "checkpoint.keep_last=2"});
+  ASSERT_TRUE(Train(best, "best").status.ok());
+  const std::vector<CheckpointPath> kept = ListCheckpoints(Path("best")).value();
+  std::vector<int64_t> steps;
+  for (const CheckpointPath& checkpoint : kept) steps.push_back(checkpoint.step);
+  EXPECT_EQ(steps, (std::vector<int64_t>{6, 5, 1}));
+  EXPECT_EQ(BestFirst(kept)[0].step, 1);
+
+  const Job patient = job({"checkpoint.every_steps=2", "checkpoint.patience=3"});
+  const Run straight = Train(patient, "straight");
+  ASSERT_TRUE(straight.status.ok()) << straight.status;
+  EXPECT_EQ(straight.evaluations.size(), 4);
+  EXPECT_EQ(straight.losses.size(), 4) << "the run ends after the fourth of its six steps";
+  // A run that stops after step 3 leaves its evaluation out, and the one that goes on makes up for it.
+  for (int64_t stop = 1; stop <= 3; ++stop) {
+    const std::string folder = absl::StrCat("stopped", stop);
+    const Run stopped = Train(patient, folder, {}, stop);
+    ASSERT_TRUE(stopped.status.ok()) << stopped.status;
+    EXPECT_EQ(stopped.evaluations.size(), stop - 1);
+    const Run resumed = Train(patient, folder, {.from = ResumeFrom::kLatest});
+    ASSERT_TRUE(resumed.status.ok()) << resumed.status;
+    EXPECT_EQ(resumed.evaluations.begin()->first, stop);
+    EXPECT_EQ(resumed.losses.size(), 4 - stop);
+    ExpectSameBytes(Checkpoint("straight", 4), Checkpoint(folder, 4));
+  }
+  // A run whose patience is at an end goes on only with more of it.
+  EXPECT_TRUE(Train(patient, "straight", {.from = ResumeFrom::kLatest}).losses.empty());
+  const Job more = job({"checkpoint.every_steps=2", "checkpoint.patience=4"});
+  EXPECT_EQ(Train(more, "straight", {.from = ResumeFrom::kLatest}).losses.size(), 1);
+}
+
+// Values and moments are rounded to the nearest bf16 number.
+TEST_F(ResumeTest, LeanStateIsRestoredFromCheckpointsWithMoreBits) {
+  const std::string bf16 = "precision.compute=BF16";
+  const std::vector<std::string> fuller[] = {{}, {bf16}, {bf16, "precision.master=SPLIT"}};
+  for (const std::vector<std::string>& overrides : fuller) {
+    const std::string folder = absl::StrCat("full", overrides.size());
+    ASSERT_TRUE(Train(MakeJob(overrides), folder).status.ok());
+    const Job lean = MakeJob({bf16, "optimizer.state=LEAN", "sharding.ranks=2"});
+    auto trainer = Trainer::Create(lean, {.backend = CreateBackend(lean)->get(),
+                                          .checkpoint_folder = Path(folder + "_lean"),
+                                          .resume = From(folder, 3)});
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    const absl::StatusOr<std::string> again = (*trainer)->SaveCheckpoint();
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(CheckpointReader::Open(*again)->manifest().values, SavedValues::kBFloat16);
+    const auto before = State(Checkpoint(folder, 3)), after = State(*again);
+    ASSERT_EQ(before.size(), after.size());
+    for (const auto& [name, values] : before) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        const float rounded = after.at(name)[i];
+        ASSERT_LE(std::abs(rounded - values[i]), 0x1p-8 * std::abs(values[i])) << name;
+      }
+    }
+  }
+}
+
+// The limit of 0.01 clips every step that knows a norm. The first step after a checkpoint without one does not.
+TEST_F(ResumeTest, AStepWithoutANormBeforeItIsNotClipped) {
+  ASSERT_TRUE(Train(MakeJob({}), "global").status.ok());
+  const Run clipped = Train(MakeJob({kPreviousNorm}), "clipped", From("global", 3));
+  const Run plain = Train(MakeJob({"optimizer.max_gradient_norm=0"}), "plain", From("global", 3));
+  ASSERT_TRUE(clipped.status.ok()) << clipped.status;
+  ASSERT_TRUE(plain.status.ok()) << plain.status;
+  EXPECT_EQ(clipped.losses.at(5), plain.losses.at(5));
+  EXPECT_NE(clipped.losses.at(6), plain.losses.at(6));
+  EXPECT_GT(CheckpointReader::Open(Checkpoint("clipped", 6))->manifest().previous_norm, 0.01);
+  EXPECT_EQ(CheckpointReader::Open(Checkpoint("plain", 6))->manifest().previous_norm, 0);
+}
+
+}  // namespace
+}  // namespace shale

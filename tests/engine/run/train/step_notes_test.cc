@@ -1,0 +1,81 @@
+// What the processes of a job tell each other about a step, and what they conclude from it.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/run/train/processes.h"
+#include "engine/run/train/run_watch.h"
+#include "engine/run/train/state_check.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sharding/mesh.h"
+
+namespace shale::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ReplicaCheckTest, ReducedValuesThatDifferAreNamed) {
+  std::vector<RankDigest> ranks;
+  for (int rank = 0; rank < 6; ++rank) ranks.push_back({.rank = rank, .loss = 2, .squared_norm = 3});
+  const Mesh mesh{.replicate = 3, .shard = 2};
+  const auto with = [&](int rank, const RankDigest& digest) {
+    std::vector<RankDigest> changed = ranks;
+    changed[rank] = digest;
+    return std::string(CheckReplicas(mesh, 8, std::move(changed)).message());
+  };
+  EXPECT_EQ(with(4, ranks[4]), "");
+  EXPECT_THAT(with(4, {.rank = 4, .loss = 2, .squared_norm = 3.5}),
+              HasSubstr("after step 8 rank 4 differs from ranks 0, 1, 2, 3, 5 in the reduced norm of the gradient"));
+  EXPECT_THAT(with(0, {.rank = 0, .loss = -2, .squared_norm = 3}), HasSubstr("rank 0 differs from ranks 1, 2, 3, 4, 5 "
+                                                                             "in the reduced loss"));
+  EXPECT_THAT(with(3, {.rank = 3, .state = {.column = 7}, .loss = 2, .squared_norm = 3}),
+              HasSubstr("rank 3 differs from ranks 1, 5 in weights or optimizer state"));
+  std::vector<RankDigest> read;
+  ASSERT_TRUE(ParseDigests(SerializeDigests(ranks), read).ok());
+  EXPECT_EQ(SerializeDigests(read), SerializeDigests(ranks));
+  EXPECT_EQ(ParseDigests("1 2 3", read).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(ParseDigests("1 2 3 4 -5", read).code(), absl::StatusCode::kInternal);
+}
+
+TEST(StragglerMonitorTest, ARankThatIsSlowForTwentyStepsIsNamedOnce) {
+  StragglerMonitor monitor;
+  // All ranks take 1.3 s. Rank 2 makes the others wait for 0.25 s, which is more than 20 % of the 1.05 s that they
+  // work.
+  const std::vector<double> slow = {0.35, 0.35, 0.1, 0.35}, even = {0.3, 0.3, 0.1, 0.3};
+  for (int step = 1; step < 60; ++step) {
+    const std::string line = monitor.Add(1.3, slow);
+    EXPECT_EQ(line.empty(), step != 20) << step;
+    if (step == 20) {
+      EXPECT_EQ(line,
+                "slow: rank 2 took more than 20 % longer than the median rank in each of 20 steps; of the last "
+                "step's 1.3 s, the median rank worked 1.05 s");
+    }
+  }
+  EXPECT_EQ(monitor.Add(1.3, even), "");  // Once it has kept up, it may be named again.
+  for (int step = 1; step <= 20; ++step) EXPECT_EQ(monitor.Add(1.3, slow).empty(), step != 20) << step;
+}
+
+TEST(StragglerMonitorTest, RanksThatKeepUpAreNotNamed) {
+  StragglerMonitor monitor;
+  for (int step = 0; step < 100; ++step) {
+    EXPECT_EQ(monitor.Add(1.3, {0.3, 0.1, 0.3}), "");  // A little slower.
+    EXPECT_EQ(monitor.Add(1, step % 19 == 0 ? std::vector<double>{0, 0, 0} : std::vector<double>{0, 0.5, 0.5}), "");
+    EXPECT_EQ(StragglerMonitor().Add(1, {0.5}), "");  // Alone.
+  }
+}
+
+TEST(StragglerMonitorTest, NotesOfAStepAreReadAsTheyWereWritten) {
+  const StepNote note = {.stop = true, .peak_bytes = 77, .waited_ns = {{3, 5'000'000'000}, {4, 0}}};
+  const absl::StatusOr<StepNote> read = ParseStepNote(Serialize(note));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->stop);
+  EXPECT_EQ(read->peak_bytes, 77);
+  EXPECT_EQ(read->waited_ns, note.waited_ns);
+  for (const char* wrong : {"", "1", "1 2 3", "1 x", "1 2 3 99999999999999999999"}) {
+    EXPECT_EQ(ParseStepNote(wrong).status().code(), absl::StatusCode::kInternal) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace shale::testing
