@@ -16,8 +16,6 @@ enum class DataFormat {
   kMegatron,   // Token files of Megatron-LM: an index (.idx), and the tokens beside it (.bin).
   kJsonLines,  // Lines of JSON with text, for a tokenizer. Has no entry of its own (data_format.h).
 };
-// The last format with an entry.
-inline constexpr DataFormat kLastDataFormat = DataFormat::kMegatron;
 
 // What becomes of documents that are shorter or longer than a sequence. The order is that of DataSpec.Packing in
 // proto/job.proto.

@@ -233,7 +233,7 @@ absl::Status Lister::TakeForm(const std::string& folder, std::vector<Entry>* ent
     });
     return absl::OkStatus();
   }
-  if (format == DataFormat::kLlmc || format == DataFormat::kMegatron) {
+  if (HoldsTokens(format)) {
     const DataFormatEntry& wanted = EntryOf(format);
     Keep(entries, [&](const Entry& entry) -> std::string {
       const Content& content = entry.file.content;
@@ -346,7 +346,7 @@ absl::StatusOr<DataFiles> ListDataFiles(const std::string& path, const DataFiles
   if (!found.files.empty()) return std::move(found);
   constexpr size_t kNamed = 5;
   const size_t named = std::min(kNamed, found.skipped.size());
-  const bool tokens = options.format == DataFormat::kLlmc || options.format == DataFormat::kMegatron;
+  const bool tokens = HoldsTokens(options.format);
   std::string message =
       absl::StrCat(path, " has no ", tokens ? EntryOf(options.format).file : "data", named > 0 ? ": skipped " : "",
                    absl::StrJoin(found.skipped.begin(), found.skipped.begin() + named, ", "));

@@ -80,4 +80,9 @@ const DataFormatEntry& EntryOf(DataFormat format) {
   return **found;
 }
 
+bool HoldsTokens(DataFormat format) {
+  return std::any_of(std::begin(kDataFormats), std::end(kDataFormats),
+                     [&](const DataFormatEntry* entry) { return entry->format == format && entry != &kTextFormat; });
+}
+
 }  // namespace shale

@@ -78,11 +78,12 @@ const DataFormatEntry* RecognizeFormat(absl::string_view head);
 
 // Returns the entry of a format. REQUIRES: `format` is neither kByContent nor kJsonLines.
 const DataFormatEntry& EntryOf(DataFormat format);
+// Returns whether the files of a format hold tokens, and not text that a tokenizer may read.
+bool HoldsTokens(DataFormat format);
 
 // The entries, each defined in a separate file, and the list of all. Entries try to recognize a file from last to
 // first, so text, which recognizes any bytes without a zero, must stand first.
 extern const DataFormatEntry kTextFormat, kLlmcFormat, kMegatronFormat;
 inline constexpr const DataFormatEntry* kDataFormats[] = {&kTextFormat, &kLlmcFormat, &kMegatronFormat};
-static_assert(std::size(kDataFormats) == static_cast<size_t>(kLastDataFormat));
 
 }  // namespace shale
