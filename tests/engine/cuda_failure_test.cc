@@ -1,5 +1,5 @@
 // Tests the errors that a job returns when a GPU fails under it.
-#include "engine/run/runtime/cuda_backend.h"
+#include "engine/run/backends/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/reference/reference_ops.h"

@@ -13,7 +13,7 @@
 #include "engine/api/backend.h"
 #include "engine/api/trainer.h"
 #include "engine/run/backends/attention_options.h"
-#include "engine/run/runtime/cuda_backend.h"
+#include "engine/run/backends/cuda_backend.h"
 #include "engine/run/runtime/profiler_ranges.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
-#include "engine/run/runtime/cuda_backend.h"
+#include "engine/run/backends/cuda_backend.h"
 #include "gtest/gtest.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/host/host_matmuls.h"

@@ -10,8 +10,8 @@
 
 #include "absl/strings/numbers.h"
 #include "engine/api/backend.h"
+#include "engine/run/backends/cuda_backend.h"
 #include "engine/run/backends/nccl_jobs.h"
-#include "engine/run/runtime/cuda_backend.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "kernels/hardware_threads.h"

@@ -1,6 +1,6 @@
 #include <cstdlib>
 
-#include "engine/run/runtime/cpu_backend.h"
+#include "engine/run/backends/cpu_backend.h"
 #include "tests/engine/tested_backend.h"
 
 namespace shale::testing {

@@ -1,7 +1,7 @@
 // The CUDA backend without a GPU. Shale's kernels run as C++, streams are threads, device memory cannot be accessed by
 // the host, and all ranks share one device. The CPU ops compute matmuls, and the reference computes the attention that
 // cuDNN would compute.
-#include "engine/run/runtime/cuda_backend.h"
+#include "engine/run/backends/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_ops.h"

@@ -2,7 +2,7 @@
 // the build has it, and collectives that copy and sum in rank order.
 #include <utility>
 
-#include "engine/run/runtime/cuda_backend.h"
+#include "engine/run/backends/cuda_backend.h"
 #include "kernels/cpu/update_ops.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "kernels/cuda/cudnn/cudnn_graphs.h"

@@ -7,12 +7,13 @@ from bench.train import textproto
 from gpu import child, expected, store
 
 # What CUDA and its libraries may take of a GPU's memory, and how much more on GPUs since Blackwell, and if NCCL joins
-# several GPUs. The engine leaves as much if a job sets no budget (DefaultBudget in engine/run/runtime/cuda_backend.cc).
-# On an H200 they took 952 MiB; what NCCL and GPUs since Blackwell take is not measured yet.
+# several GPUs. The engine leaves as much if a job sets no budget (DefaultBudget in
+# engine/run/backends/cuda_backend.cc). On an H200 they took 952 MiB; what NCCL and GPUs since Blackwell take is not
+# measured yet.
 OUTSIDE_BYTES, BLACKWELL_BYTES, NCCL_BYTES = 2 << 30, 1 << 30, 1 << 30
 _BLACKWELL = 10  # The major compute capability.
 # TFLOP/s of dense matmuls in bf16, by the GPU's whole name: a slice of a GPU (MIG) has another. These are those by
-# which the engine states MFU (engine/run/runtime/gpu_peaks.cc).
+# which the engine states MFU (engine/run/backends/gpu_peaks.cc).
 _PEAK_TFLOPS = {
     "NVIDIA A10": 125, "NVIDIA A100-PCIE-40GB": 312, "NVIDIA A100 80GB PCIe": 312, "NVIDIA A100-SXM4-40GB": 312,
     "NVIDIA A100-SXM4-80GB": 312, "NVIDIA A40": 149.7, "NVIDIA B200": 2250, "NVIDIA GB200": 2500,

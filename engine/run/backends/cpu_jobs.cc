@@ -1,6 +1,6 @@
 // Jobs with runtime.device CPU.
+#include "engine/run/backends/cpu_backend.h"
 #include "engine/run/backends/device_kind.h"
-#include "engine/run/runtime/cpu_backend.h"
 #include "kernels/hardware_threads.h"
 
 namespace shale {

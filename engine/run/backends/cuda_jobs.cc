@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/run/backends/attention_options.h"
+#include "engine/run/backends/cuda_backend.h"
 #include "engine/run/backends/device_kind.h"
 #include "engine/run/backends/nccl_jobs.h"
 #include "engine/run/backends/tuning_file.h"
-#include "engine/run/runtime/cuda_backend.h"
 #include "kernels/check.h"
 #include "kernels/cpu/update_ops.h"
 #include "kernels/cuda/cublaslt/cublaslt_matmuls.h"

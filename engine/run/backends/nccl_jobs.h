@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "engine/api/backend.h"
 #include "engine/plan/config/job.h"
-#include "engine/run/runtime/cuda_backend.h"
+#include "engine/run/backends/cuda_backend.h"
 #include "kernels/device/cuda/runtime.h"
 #include "sharding/comm/nccl/nccl.h"
 #include "sharding/comm/nccl/nccl_api.h"

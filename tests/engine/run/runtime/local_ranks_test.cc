@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "engine/run/runtime/cpu_backend.h"
+#include "engine/run/backends/cpu_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/team.h"

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/run/runtime/cpu_backend.h"
+#include "engine/run/backends/cpu_backend.h"
 #include "engine/run/train/reports.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

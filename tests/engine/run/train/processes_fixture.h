@@ -18,7 +18,7 @@
 #include "engine/api/trainer.h"
 #include "engine/files/checkpoint/store.h"
 #include "engine/files/io/file.h"
-#include "engine/run/runtime/cpu_backend.h"
+#include "engine/run/backends/cpu_backend.h"
 #include "gtest/gtest.h"
 #include "kernels/check.h"
 #include "sharding/comm/in_process.h"

@@ -1,4 +1,4 @@
-#include "engine/run/runtime/gpu_peaks.h"
+#include "engine/run/backends/gpu_peaks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/run/runtime/cpu_backend.h"
+#include "engine/run/backends/cpu_backend.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "engine/run/runtime/cuda_backend.h"
+#include "engine/run/backends/cuda_backend.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/run/runtime/gpu_peaks.h"
+#include "engine/run/backends/gpu_peaks.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cuda_ops.h"
