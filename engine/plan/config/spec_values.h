@@ -76,7 +76,7 @@ static_assert(Same(OpsKind::kReference, proto::RuntimeSpec::REFERENCE));
 static_assert(Same(CpuMatMuls::kAuto, proto::RuntimeSpec::AUTO));
 static_assert(Same(CpuMatMuls::kPacked, proto::RuntimeSpec::PACKED));
 static_assert(Same(DataFormat::kByContent, proto::DataSpec::FORMAT_UNSPECIFIED));
-static_assert(Same(DataFormat::kJsonLines, proto::DataSpec::Format_MAX));
+static_assert(Same(DataFormat::kJsonLines, proto::DataSpec::JSONL));
 static_assert(Same(Segments::kGiven, proto::ActivationCheckpointingSpec::SEGMENTS_UNSPECIFIED));
 static_assert(Same(Segments::kSqrt, proto::ActivationCheckpointingSpec::SQRT));
 static_assert(Same(CollectivesKind::kAuto, proto::RuntimeSpec::COLLECTIVES_UNSPECIFIED));
