@@ -83,10 +83,11 @@ class GraphBuilder {
   // Returns `tensor` if it belongs to the current unit and has `rank` dimensions. Otherwise records an error, in which
   // `user` is the name of the layer, and returns a new activation of that rank, so that the layer can go on.
   Tensor Operand(const Tensor& tensor, int rank, absl::string_view user);
+  // Returns a new activation of the current unit. `cheap` says that it is cheap to recompute (Value::cheap).
   Tensor NewActivation(absl::string_view name, DType dtype, std::initializer_list<int64_t> shape, bool cheap = false);
   Tensor UseParameter(ParameterId id);
-  // Returns a new kCache, [C, G, P, D]. P is cache.positions, or less if `window` > 0 and fewer rows hold what a window
-  // of so many tokens sees. REQUIRES: there is a cache.
+  // Returns a new kCache, [C, G, P, D], with C = cache.sequences, G = `groups` and D = `width`. P is cache.positions,
+  // or less if each token sees only the last `window` > 0 tokens and fewer rows hold these. REQUIRES: there is a cache.
   Tensor NewCache(absl::string_view name, int64_t groups, int64_t width, int64_t window);
   // Returns kFeatures or kTargetValues of `width` columns, [T, width] f32. All uses in a model have the same width.
   Tensor UseRows(ValueRole role, int64_t width);
@@ -98,7 +99,7 @@ class GraphBuilder {
   void SetSublayer(Sublayer sublayer) { sublayer_ = sublayer; }
   void MarkSublayerInput(const Tensor& tensor);
   // Returns whether a value needs a gradient: whether it depends on a parameter that trains. Data does not. Gradient
-  // rules leave out what computes other gradients.
+  // rules do not compute gradients that are not needed.
   bool NeedsGradient(const Tensor& value);
   // Returns the gradient of a parameter, or an absent tensor if the parameter is frozen. Ops write it with `accumulate`
   // unset; the step compiler sets it as needed.

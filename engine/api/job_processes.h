@@ -32,8 +32,9 @@ void WriteErrorFile(const absl::Status& error);
 
 struct JobProcessesOptions {
   // Is called, on a thread of its own, if this process has not ended two seconds after the job has failed, or half a
-  // second if the job had not begun: a call may wait for a process that is gone. It should end the process. `why` is
-  // the failure, and `elsewhere` says whether another process is its cause. Empty: the process goes on.
+  // second if the job had not begun, because a call may be waiting for a process that is gone. The function should end
+  // this process. `why` is the failure, and `elsewhere` says whether another process is its cause. Empty: the process
+  // goes on.
   std::function<void(const absl::Status& why, bool elsewhere)> end_process;
   // Gets lines for people, about the network. Empty: they are dropped.
   std::function<void(absl::string_view line)> report;
@@ -44,9 +45,9 @@ struct JobProcessesOptions {
 class JobProcesses {
  public:
   // Joins the other processes of the job, if a launcher started this one. All must have the same program and number of
-  // ranks. Also sets the environment variables that the job's devices need. Returns Aborted or DeadlineExceeded if one
-  // of them is missing or has failed, AlreadyExists if another program has the port, and InvalidArgument if variables
-  // of the launcher are wrong.
+  // ranks. Also sets the environment variables that the job's devices need. Returns Aborted or DeadlineExceeded if
+  // another process is missing or has failed, AlreadyExists if another program has the port, and InvalidArgument if
+  // variables of the launcher are wrong.
   static absl::StatusOr<std::unique_ptr<JobProcesses>> Join(const Job& job, JobProcessesOptions options = {});
   // Tells the other processes that this one cannot join them, because of an error that it found before it could.
   // Otherwise they would wait for it. Takes some seconds if they do not come.
@@ -55,8 +56,8 @@ class JobProcesses {
   ~JobProcesses();
   JobProcesses(const JobProcesses&) = delete;
 
-  // Returns a line that says where this process stands, and what was found of a launcher and not used. Empty if nothing
-  // was found.
+  // Returns a line that says which process of the job this is, and which variables of launchers were found but not
+  // used. Empty if there are no such variables.
   std::string Describe() const;
   int process() const;  // From 0 to processes() - 1.
   int processes() const;
@@ -64,8 +65,8 @@ class JobProcesses {
   bool leads() const { return process() == 0; }  // Process 0 speaks for all.
 
   // Creates the trainer of this process's ranks, and a backend unless the options have one. Sets the options `ranks`,
-  // `ranks_on_host`, `create_spanning_group` and `control`; all processes give the same others, and the same job. Call
-  // it once. The trainer must be destroyed after End, and before this object.
+  // `ranks_on_host`, `create_spanning_group` and `control`. All processes must give the same job, and the same other
+  // options. Call it once. The trainer must be destroyed after End, and before this object.
   absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(Job job, TrainerOptions options);
   // Calls `work` in process 0 and returns its result in every process. All processes make the same call.
   absl::StatusOr<std::string> InProcessZero(absl::FunctionRef<absl::StatusOr<std::string>()> work);
@@ -77,16 +78,17 @@ class JobProcesses {
   // Returns whether the job failed because of another process.
   bool failed_elsewhere() const;
 
-  // What CreateTrainer consists of, for a caller that does more in between. In this order, each in all processes.
+  // The four steps of CreateTrainer, for a caller that does more in between. All processes must call them, in this
+  // order.
   //
   // Checks that all have the same job, as far as can be said before it is planned.
   absl::Status CheckSame(const Job& job);
   // Gives every rank an equal share of the threads of the smallest host, if the job leaves that open, and sets the
   // options that CreateTrainer sets.
   absl::Status Prepare(Job& job, TrainerOptions& options);
-  // Creates the backend of this process. Returns an error if any process has one.
+  // Creates the backend of this process. If that fails in any process, returns an error in all of them.
   absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job);
-  // Creates the trainer, with `options.backend`, and watches it.
+  // Creates the trainer, with `options.backend`. A failure of the job in another process aborts it from then on.
   absl::StatusOr<std::unique_ptr<Trainer>> CreateWatched(const Job& job, const TrainerOptions& options);
   JoinedProcesses& joined() { return *joined_; }
 

@@ -1,4 +1,4 @@
-// Plans: every default of a job decided, and whether a machine has room for it.
+// Plans a job: decides everything that the job leaves open, and says whether a machine has room for it.
 #pragma once
 
 #include <atomic>
@@ -21,11 +21,8 @@
 
 namespace shale {
 
-// Decides everything that a job leaves open, and plans it. This is the only way from a job as it was written to a job
-// that runs.
-
-// A job in which everything is decided, with its plan. Keep it const, because the plan would not follow a change of the
-// job.
+// A job in which everything is decided, with its plan. The functions below that return one are the only way from a job
+// as it was written to a job that runs. Keep it const, because the plan would not follow a change of the job.
 struct ResolvedJob {
   Job job;
   JobPlan plan;
@@ -36,7 +33,7 @@ struct ResolvedJob {
 // from `machine`). What the job itself sets stays as it is. Allocates nothing on devices. The result does not refer to
 // `machine`.
 //
-// Returns the errors of ValidateJob, and then those of PlanJob, which `limits` and `refusal` are for.
+// Returns the errors of ValidateJob, and then those of PlanJob, to which it passes `limits` and `refusal`.
 absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine,
                                        const WorkLimits& limits = {}, Refusal* refusal = nullptr);
 
@@ -45,15 +42,13 @@ absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Mac
 absl::StatusOr<ResolvedJob> ResolveJobForAnywhere(Job job, const DataFacts& data, const Machine& here,
                                                   std::string& remark, std::optional<Refusal>& refusal);
 
-// How much is generated at once.
-
-// Decides the size of the cache of generation, with the model.
+// How much is generated at once. Together with the model, this decides the size of the cache of generation.
 struct GenerationSize {
   int64_t sequences = 1;  // B, sequences that are generated at once.
   int64_t positions = 0;  // Tokens that a sequence may have at a time. 0: the job's sequence_length.
 };
 
-// The end of a sequence whose tokens are not limited, because each sees a window of those before it alone.
+// The end of a sequence that may have any number of tokens, because each token sees only a window of those before it.
 inline constexpr int64_t kNoLastPosition = std::numeric_limits<int32_t>::max();
 
 // Decides whether a machine has room for a job that somebody else wrote, before anything is allocated. For schedulers
@@ -77,9 +72,9 @@ inline constexpr int64_t kPlanningBytesPerInstruction = int64_t{16} << 10;
 
 // The machine that a job would run on. It need not be this one.
 struct AdmissionMachine {
-  // Returns the sizes of the ops of a job on such a machine, whose CPUs run `hardware_threads` threads at once. Its
-  // default_budget and most_ranks are not read. Required; PlanningMachine (engine/api/backend.h) is one. Any
-  // thread may call it.
+  // Returns what planning must know of such a machine, whose CPUs run `hardware_threads` threads at once, for example
+  // the sizes of the ops of the job. In the result, default_budget and most_ranks are not read. Required;
+  // PlanningMachine (engine/api/backend.h) is one. Any thread may call it.
   std::function<absl::StatusOr<Machine>(const Job& job, int64_t hardware_threads)> planning;
   DeviceType device = DeviceType::kCpu;                      // What the ranks run on.
   int64_t hardware_threads = 1;                              // Of its CPUs, for all ranks together.
@@ -107,7 +102,7 @@ struct Admission {
   Verdict verdict = Verdict::kInvalid;
   std::string text;  // The verdict for people. With kInvalid, one line for each error.
   std::vector<JobError> errors;
-  // Absent if the job is too large for any machine, or for a device that the machine does not have.
+  // Absent if the job is too large for any machine, or asks for a device that the machine does not have.
   std::optional<Refusal> refusal;
   std::optional<ResolvedJob> resolved;  // With kDoesNotFit: only in the verdict of PlannedThoughRefused.
   std::vector<std::string> remarks;     // What the owner of the job should know besides.
@@ -116,9 +111,9 @@ struct Admission {
 // Returns Admission::text for a job with this plan: "needs 31.2 GiB per rank, budget 40.0 GiB".
 std::string AdmittedText(const JobPlan& plan);
 
-// Return the verdicts on a job with a plan, and on one without. REQUIRES: `status` is InvalidArgument, and then
-// `errors` are its parts if it has any, or ResourceExhausted, and then `refusal` is why the job does not fit, if it was
-// planned.
+// Return the verdicts on a job with a plan, and on one without. REQUIRES: `status` is InvalidArgument or
+// ResourceExhausted. With InvalidArgument, `errors` are its parts, if it has any. With ResourceExhausted, `refusal` is
+// why the job does not fit, if it was planned.
 Admission Admitted(ResolvedJob resolved);
 Admission Refused(const absl::Status& status, std::vector<JobError> errors, std::optional<Refusal> refusal);
 // Returns the verdict on a job that does not fit, with the plan of PlanJobOfAnySize for people and programs to look at.

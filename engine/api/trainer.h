@@ -11,9 +11,9 @@
 // Instead of Run, a caller may use Step, Evaluate and SaveCheckpoint.
 //
 // A trainer has no globals, installs no signal handlers and does not call exit(), so any number of trainers may live in
-// one process. One thread at a time may use a trainer; RequestStop may be called from any thread. After an error from
-// Step or Evaluate, other than FailedPrecondition, or of the ranks while text is generated, a caller may only read,
-// call SaveCheckpoint, and destroy the trainer. Reading and saving then refuse a state that is damaged.
+// one process. One thread at a time may use a trainer; RequestStop may be called from any thread. After an error of
+// Step or Evaluate that is not FailedPrecondition, and after an error of the ranks while text is generated, a caller
+// may only read, call SaveCheckpoint, and destroy the trainer. Reading and saving then refuse a state that is damaged.
 #pragma once
 
 #include <cstdint>
@@ -60,11 +60,11 @@ class Trainer {
   int64_t steps_done() const;
   // Returns whether all steps are done, a stop was requested, or the patience of the job is at an end.
   bool done() const;
-  // Returns why the run has ended before its last step, if its patience did (checkpoint.patience), and otherwise "".
-  // Only evaluations that Run makes count.
+  // Returns why the run has ended before its last step, if checkpoint.patience ended it, and otherwise "". Only
+  // evaluations that Run makes count.
   std::string ended_early() const;
   bool has_evaluation_data() const;
-  // Returns what the last step made doubtful, a line for each doubt (StepWarnings).
+  // Returns the warnings about the last step, one line for each (StepWarnings).
   const std::vector<std::string>& warnings() const;
 
   // The parts of the trainer. They live as long as it does.
@@ -82,12 +82,12 @@ class Trainer {
   // FailedPrecondition if there is no evaluation data.
   absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
   // Runs steps until done(), and evaluates every telemetry.evaluate_every steps and after the last step of the job.
-  // After RequestStop it evaluates only if that last step has run; a run that resumes there makes up for it if the job
-  // follows its evaluations (checkpoint.keep_best, checkpoint.patience). With a checkpoint folder it saves as
-  // job.checkpoint says. Whatever ends the run, it also saves the last good state, unless a checkpoint of that step
-  // exists already; what the program wrote into the state since that checkpoint is then not saved. Returns the first
-  // error; the error of the last save only if there is no other, and FailedPrecondition if the run came to its end and
-  // trained nothing (StepWarnings::AtEnd).
+  // After RequestStop it evaluates only if that last step has run. If a later run resumes there, that run makes the
+  // evaluation first, provided that the job follows its evaluations (checkpoint.keep_best, checkpoint.patience). With a
+  // checkpoint folder it saves as job.checkpoint says. Whatever ends the run, it also saves the last good state, unless
+  // a checkpoint of that step exists already; what the program wrote into the state since that checkpoint is then not
+  // saved. Returns the first error; the error of the last save only if there is no other, and FailedPrecondition if the
+  // run came to its end and trained nothing (StepWarnings::AtEnd).
   absl::Status Run(const TrainCallbacks& callbacks);
   // Saves the state after the last step. Returns the path of the checkpoint once it is committed. Returns
   // FailedPrecondition if there is no checkpoint folder, or if a failure left the state unusable.
@@ -97,11 +97,12 @@ class Trainer {
   // request in any of them takes effect in all of them after their next step. Safe to call from any thread and from a
   // signal handler.
   void RequestStop();
-  // Ends a step, evaluation or generation that runs, with the error `why`, by which this process does not wait for
-  // others that have ended. Only destruction may follow. Safe to call from any thread.
+  // Ends the step, evaluation or generation that is running, with the error `why`. A process calls this so that it does
+  // not wait for others that have ended. Only destruction may follow. Safe to call from any thread.
   void Abort(const absl::Status& why);
-  // Writes what the ranks of this process did last to TrainerOptions::failure_folder, if there is one, with `why` the
-  // run failed. A run that fails by itself does so too. Only the first report counts. Safe to call from any thread.
+  // Writes what the ranks of this process did last to TrainerOptions::failure_folder, if there is one, together with
+  // `why`, the error of the run. A run that fails by itself does so too. Only the first report counts. Safe to call
+  // from any thread.
   absl::Status ReportFailure(const absl::Status& why);
 
   // Sets the learning rate of the next step and of all later ones, in place of the job's schedule; empty: goes back to

@@ -31,8 +31,8 @@ struct StepProgram;
 struct TraceOptions;
 
 // Reads and writes parameters, gradients and optimizer states as fp32, in row-major order: all elements of a parameter,
-// or `values.size()` of them from element `begin` on. The next step uses what was written. A form of fewer bits stores
-// the nearest value, and reads back what it holds.
+// or `values.size()` of them from element `begin` on. The next step uses what was written. What the ranks keep in fewer
+// bits than fp32 is rounded when it is written, and reading returns the rounded value.
 //
 // With several processes each writes the ranks that it holds, so all must write the same. Reading returns
 // FailedPrecondition if ranks of other processes hold some of the elements.
@@ -64,7 +64,7 @@ class TrainerState {
 
  private:
   friend class Session;
-  // Is called before the state is written, with whether that is the value of a frozen parameter.
+  // Is called before each write. `frozen` says whether the value of a frozen parameter is written.
   using BeforeWrite = std::function<void(bool frozen)>;
   TrainerState(LocalState& state, const RunHealth& health, BeforeWrite before_write);
   absl::StatusOr<const LocalState*> Readable() const;
@@ -79,8 +79,8 @@ class TrainerState {
 // (runtime.generate). Every rank computes the same. With several processes all must make the same calls.
 //
 // The logits have the bits of Generator::Logits on a checkpoint of this state, where ops do not depend on the number of
-// threads. A token is computed once, with a cache; a model that reads whole windows costs a forward pass over
-// sequence_length tokens for each.
+// threads. With a cache, each token is computed once. A model without a cache costs a forward pass over sequence_length
+// tokens for each new token.
 //
 // Functions return FailedPrecondition unless the job plans generation, or if a failure left the state unusable, and
 // InvalidArgument for an empty context or a token outside the vocabulary.
@@ -123,7 +123,8 @@ class TrainerTrace {
   absl::StatusOr<bool> BeginStep(int64_t number);
   // Adds the times of step `step` of the run, which was traced.
   void Add(const StepProgram& program, int64_t step, LocalRanks& ranks, const LocalProgram& train);
-  // Call after the report of a step. Writes the trace if it is complete: whoever kills the process later has it.
+  // Call after the report of a step. Writes the trace if it is complete, so that it is there even if the process is
+  // killed later.
   void EndStep();
   // Lets the traces of all processes count from the same time.
   absl::Status AgreeOnOrigin();
@@ -146,11 +147,12 @@ struct TrainerDevices {
   // The resident memory of the process outside the arenas (code, libraries, data buffers), measured just before the
   // arenas were allocated. 0 if the system does not report it.
   int64_t overhead_bytes = 0;
-  // After the first step, a line that says by how much memory taken since Trainer::Create checked what was free exceeds
-  // what it left free for that (Backend::late_bytes). Empty if it does not.
+  // Trainer::Create checks that the device has enough free memory, and leaves some free for what is taken later
+  // (Backend::late_bytes). If more than that was taken by the end of the first step, this is a line that says how much
+  // more. Otherwise empty.
   std::string late_memory;
   // A line if the last step was the 20th in a row in which some ranks took more than 20 % longer than the median rank.
-  // With several processes, those that do not lead have none. Only ranks on CPUs are compared.
+  // With several processes, only that of process 0 has the line. Only ranks on CPUs are compared.
   std::string slow_ranks;
 };
 

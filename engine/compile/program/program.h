@@ -5,10 +5,10 @@
 //
 // Instructions are stored in issue order: the order in which a rank's thread enqueues them. Each stream runs its own
 // instructions in that order. `waits` order instructions on different streams; engine/compile/memory/waits.h derives
-// them from the planned addresses. A loop that repeats runs over the K micro-batches and stores one body for all of
-// them, so that the plan for K = 1000 is the plan for K = 2, except for buffers with a slot per micro-batch. Two fields
-// of an instruction (`last_iteration_only`, `first_iteration_differs`) say how it differs between the iterations of its
-// loop; issues.h defines them.
+// them from the planned addresses. A loop with several iterations has one for each of the K micro-batches. It stores
+// one body for all of them, so that the plan for K = 1000 is the plan for K = 2, except for buffers with a slot per
+// micro-batch. Two fields of an instruction (`last_iteration_only`, `first_iteration_differs`) say how it differs
+// between the iterations of its loop; issues.h defines them.
 #pragma once
 
 #include <cstdint>
@@ -96,7 +96,7 @@ enum class StepItem : uint8_t {
   kTargetWeights,  // The weights of these targets, [B, S] f32, to the device.
   kPositionIds,    // The position of each token in its document, [B, S] i32, to the device.
   kBegins,         // The position of each sequence's first token, [B] i32, to the device.
-  kRows,           // [B] i32, to the device.
+  kRows,           // For each sequence, the row whose logits are wanted, [B] i32, to the device.
   kHyper,          // The kHyper* values of kernels/step_scalars.h, to the device.
   kMicroBatch,     // The number of the instruction's micro-batch in the step, i64, to the device.
   kValidTokens,    // This rank's count over all micro-batches of the step, i64, to the device.
@@ -104,7 +104,7 @@ enum class StepItem : uint8_t {
   kTotals,         // The kTotal* values of kernels/step_scalars.h, to the host.
   kGlobalTokens,   // Valid tokens summed over all ranks, i64, to the host.
   kGlobalWeight,   // The sum of |weight| over all ranks, f64, to the host.
-  kLogits,         // [B, V], to the host.
+  kLogits,         // The logits of these rows, [B, V], to the host.
 };
 absl::string_view ToString(StepItem item);
 constexpr bool ToHost(StepItem item) { return item >= StepItem::kTotals; }

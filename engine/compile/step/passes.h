@@ -29,9 +29,10 @@ void WorkInPlace(StepProgram& program);
 // A visit is what the compute stream runs for one unit without interruption (engine/compile/step/visits.h). The first
 // buffer is held for one more visit, so that no instruction has to wait for the copy, and the second is filled one
 // visit ahead. In LAYERED each visit is a loop of its own over the micro-batches. There, both buffers keep their bytes
-// into the next loop. So the copy of one micro-batch runs beside the work of the next one, up to the instruction that
-// writes the tensor again (or, for the copy back, from the one that reads it last). With runtime.graphs it does not,
-// because the graph of a micro-batch ends with its copies.
+// into the next loop, so the copy of one micro-batch runs beside the work of the next one. The copy out must end before
+// the next micro-batch writes the tensor, and the copy back begins when the previous one has read it for the last time.
+// With runtime.graphs copies and work do not overlap in this way, because the graph of a micro-batch ends with its
+// copies.
 //
 // A tensor stays in the arena if its next use is fewer than four visits later (LAYERED: two), because offloading it
 // would save nothing, or if backward writes it. The boundary that a segment keeps is fetched for the visit in which the

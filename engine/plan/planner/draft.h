@@ -29,7 +29,8 @@ struct JobGraphs {
   std::vector<ModelGraph> generate;  // With runtime.generate: BuildGeneration of one sequence.
 };
 // Returns InvalidArgument unless two graphs of a model have the same parameters. All programs of a run share their
-// persistent buffers, and the function of a custom model may break that. `mode` is what `other` is for.
+// persistent buffers, and the function of a custom model may break that. `mode` says for the message what `other` is
+// for.
 absl::Status CheckSameParameters(const ModelGraph& train, const ModelGraph& other, absl::string_view mode);
 // Builds one graph of a job. Returns InvalidArgument if the job is too large to be planned (CheckGraphSize).
 absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode, const WorkLimits& limits = {});
@@ -56,7 +57,7 @@ struct Draft {
   std::shared_ptr<JobGraphs> graphs;  // Drafts of one Drafter may share them.
   StepOptions options;                // `accumulation` and `packs_once` are decided.
   PlannedStep train, evaluate;        // Evaluation and generation run one micro-batch.
-  std::vector<PlannedStep> generate;  // One for each such graph.
+  std::vector<PlannedStep> generate;  // One for each graph of JobGraphs::generate.
   Budget budget;
   Cost cost;
   bool fits = false;  // Whether `budget` holds `cost`.

@@ -1,5 +1,5 @@
-// The table of options: settings with which a job needs other memory. What a refusal advises, what --fit searches and
-// what --explain compares are queries of it, so a new option is one row.
+// The table of options: settings that change how much memory a job needs. What a refusal advises, what --fit searches
+// and what --explain compares are queries of it, so a new option is one row.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +18,26 @@ using Settings = std::vector<Override>;
 
 // For which use a job's options are asked.
 enum class OptionUse {
-  kAlone,            // Each by itself.
-  kInArena,          // All together, with everything in the arena,
-  kInHostMemory,     // with activations and moments in host memory,
-  kUpdatesOnTheHost  // or with updates on the host as well.
+  kAlone,            // Each option by itself. With the other uses, all options are set together:
+  kInArena,          //   with everything in the arena;
+  kInHostMemory,     //   with activations and moments in host memory;
+  kUpdatesOnTheHost  //   with activations and moments in host memory, and updates on the host.
 };
 
 struct OptionQuery {
-  const Job& job;             // With what was set before, if options are set together. Has a valid value in each field.
+  // The job, with a valid value in each field. If options are set together, it has those that were set before.
+  const Job& job;
   bool has_host_ops = false;  // Whether this program can update on the host.
   OptionUse use = OptionUse::kAlone;
 };
 
-// The values of a whole number among which --fit searches. `best` and `worst` are the ends: `best` is the value that is
-// wanted if memory did not matter, and the larger one except for ranks.
+// The values of a whole number among which --fit searches. `best` and `worst` are the ends. `best` is the value that
+// one would take if memory did not matter: the largest, but for ranks the smallest.
 struct FitRange {
   int64_t start = 1;  // Where the search begins, between the two.
   int64_t best = 1, worst = 1;
   int64_t hint = 0;  // A value to try where neither a better nor a worse one than `start` fits. 0: none.
-  absl::string_view last = "there are no better values";  // What `best` is the end of (Fit::last).
+  absl::string_view last = "there are no better values";  // Why nothing is better than `best` (Fit::last).
 };
 
 // Which of the settings that fit is taken: the first, or the one that costs least.
@@ -45,7 +46,7 @@ enum class Cheapest { kFirst, kLeastRecomputed, kLeastSent };
 // What else is true of an option; may be combined.
 enum OptionFlags : int {
   kNoFlags = 0,
-  kTogether = 1,      // It is among all changes that save memory together, with the last of its settings.
+  kTogether = 1,      // A refusal that sets all options together sets this one too, to the last of its settings.
   kHasOwnSection = 2  // A section of --explain compares it. All others are listed in the last section.
 };
 
