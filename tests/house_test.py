@@ -31,8 +31,8 @@ _TOPS = ("engine", "kernels", "sharding")  # The folders whose packages have an 
 _OTHER_FILES = ("BUILD", ".bzl", ".md", ".txt")  # What these folders hold besides sources.
 _COLUMNS = 120
 
-# Who may include whom, from the bottom to the top. What stands here without a folder below it is a group of packages;
-# a group may include itself and what is listed. No package includes itself by way of others.
+# Who may include whom, from the bottom to the top. In engine/, an entry is a group: it stands for all packages in that
+# folder, which may include each other, but in no circle, and what is listed.
 _KERNELS = {"kernels", "kernels/device", "kernels/ops"}
 _ENGINE_BASE = _KERNELS | {"engine/strings"}
 _MAY_INCLUDE = {

@@ -1,6 +1,6 @@
 // Finds the class of tokenizer that transformers takes for a folder, and what the class makes of a tokenizer.json.
 //
-// The names of the classes are a table, tokenizer_class_names.cc, which tools/parity/make_tokenizer_classes.py writes.
+// The names of the classes are a table, tokenizer_class_names.cc, which tests/parity/make_tokenizer_classes.py writes.
 // Names lack "Fast".
 #pragma once
 

@@ -22,7 +22,7 @@ namespace shale {
 namespace {
 
 // Regression: rows in files of other names were trained on as prose, with their braces and quotes. What
-// datasets.load_dataset reads of each of these files (tools/parity/make_folder_goldens.py) is "x|y|", or an error.
+// datasets.load_dataset reads of each of these files (tests/parity/make_folder_goldens.py) is "x|y|", or an error.
 TEST(RowsTest, RowsAreKnownByTheirContent) {
   TempFolder folder;
   const std::string x = "{\"text\": \"x\"}", y = "{\"text\": \"y\"}";
@@ -76,7 +76,7 @@ TEST(RowsTest, RowsAreKnownByTheirContent) {
 }
 
 // Folders as they lie on the hub, with splits in the names of files and folders. What datasets.load_dataset takes for
-// training is in a golden (tools/parity/make_folder_goldens.py). Shale takes the same files or refuses the folder, but
+// training is in a golden (tests/parity/make_folder_goldens.py). Shale takes the same files or refuses the folder, but
 // for files named as of the training split that datasets forgets: beside folders that name splits, beside shards in
 // data/, or because other endings are more frequent.
 TEST(RowsTest, FoldersAreReadAsDatasetsDoesOrRefused) {
