@@ -30,6 +30,11 @@ _SOURCES = (".h", ".cc", ".cu", ".cuh")
 _TOPS = ("engine", "kernels", "sharding")  # The folders whose packages have an entry in _MAY_INCLUDE.
 _OTHER_FILES = ("BUILD", ".bzl", ".md", ".txt")  # What these folders hold besides sources.
 _COLUMNS = 120
+# A file of this repository, by its path from the root; placeholders such as tests/TARGET.txt have capital letters.
+_NAMED_FILE = (r"(?<![\w/.@-])(?:engine|kernels|sharding|proto|tests|tools)/[a-z0-9_/.-]*(?<!\.pb)"
+               r"\.(?:h|cc|cuh?|py|md|proto)\b(?![/-])")
+_GENERATED = {"engine/plan/config/job_members.h", "tests/prefix.h", "tests/prefix_optimized.h",
+              "tools/build_defs/prefix.h", "tools/build_defs/prefix_o2.h"}
 
 # Who may include whom, from the bottom to the top. In engine/, an entry is a group: it stands for all packages in that
 # folder, which may include each other, but in no circle, and what is listed.
@@ -266,6 +271,15 @@ class HouseTest(unittest.TestCase):
         pages = {"a/b.md": "[a](#b) [c](d.md) [e](../f.md#g-h) [i](../f.md#j) [k](https://l)\n## I\n",
                  "f.md": "# G, h\n"}
         self.assertEqual(broken_links("a/b.md", pages.get), ["#b", "d.md", "../f.md#j"])
+
+    def test_files_that_texts_name_are_there(self):
+        missing = [f"{path} names {name}" for path in self.files
+                   if not path.startswith(("tests/house_test", "tests/fuzz/corpus/", "tools/bench/results/"))
+                   and "/golden/" not in path and "testdata/" not in path
+                   for name in sorted(set(re.findall(_NAMED_FILE, self.read(path))) - set(self.files) - _GENERATED)]
+        self.assertFalse(missing, "\n".join(missing))
+        text = "see engine/a/b_c.h and (tools/x.py), not proto/y.pb.h, tests/TARGET.txt or x/engine/d.h"
+        self.assertEqual(re.findall(_NAMED_FILE, text), ["engine/a/b_c.h", "tools/x.py"])
 
     def test_no_spelling_hides_an_include(self):
         exists = {"engine/compile/step/emit.h", "engine/compile/memory/plan.h", "kernels/cuda/cudnn/x.h"}.__contains__
