@@ -101,6 +101,8 @@ std::optional<InstructionSet> InstructionSetLimit() {
   return *limit;
 }
 
+InstructionSet ProcessorInstructionSet() { return OfProcessor(InstructionSet::kAmx); }
+
 InstructionSet UsedInstructionSet() {
   static const InstructionSet used = LimitAndDetect();
   return used;

@@ -29,6 +29,10 @@ absl::Status CheckInstructionSetLimit();
 // Returns the instruction set that SHALE_MAX_CPU_ISA names, if it is set. REQUIRES: CheckInstructionSetLimit() is OK.
 std::optional<InstructionSet> InstructionSetLimit();
 
+// Returns the best instruction set that the processor has, whatever the limit is. Asks for AMX as UsedInstructionSet()
+// does.
+InstructionSet ProcessorInstructionSet();
+
 // Limits Highway's kernels as SHALE_MAX_CPU_ISA says, and returns the best instruction set that the processor has and
 // the limit allows. Asks the Linux kernel for the permission to use AMX, which holds for the whole process; AMX counts
 // as missing if the kernel refuses. Later calls only return the result. Call it before the first kernel runs;
