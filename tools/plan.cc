@@ -28,6 +28,7 @@
 #include "engine/run/runtime/backend.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
+#include "kernels/hardware_threads.h"
 #include "kernels/op_backend.h"
 #include "tools/command_line.h"
 #include "tools/output_file.h"
@@ -198,6 +199,16 @@ absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved) {
   return status;
 }
 
+// Returns the machine on which the job is planned: this one, which borrows the backend. If the program lacks the job's
+// kind of device, returns a machine that has it. Nothing is known of its memory, so its budget is the error.
+absl::StatusOr<Machine> MachineOf(const Job& job, const absl::StatusOr<std::unique_ptr<Backend>>& backend) {
+  if (backend.ok()) return (*backend)->machine();
+  if (!absl::IsFailedPrecondition(backend.status())) return backend.status();
+  absl::StatusOr<Machine> machine = PlanningMachine(job, HardwareThreads());
+  if (machine.ok()) machine->default_budget = [why = backend.status()](int64_t) { return why; };
+  return machine;
+}
+
 int Run(const Flags& flags) {
   if (const absl::Status status = CheckFlags(flags); !status.ok()) return Fail(status, kExitUsage);
   const WorkLimits limits = flags.Limits();
@@ -208,21 +219,22 @@ int Run(const Flags& flags) {
   if (!data.ok()) return Refuse(flags, data.status());
   if (const auto products = DecideCpuProducts(*job); !products.ok()) return Fail(products.status(), kExitUsage);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
-  if (!backend.ok()) return Refuse(flags, backend.status());
+  const absl::StatusOr<Machine> machine = MachineOf(*job, backend);
+  if (!machine.ok()) return Refuse(flags, machine.status());
   if (!flags.fit.empty()) {
     ApplyDataFacts(*data, *job);
-    return RunFit(flags, *job, *data, (*backend)->machine(), limits);
+    return RunFit(flags, *job, *data, *machine, limits);
   }
   std::string remark;
   std::optional<Refusal> refusal;
-  absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(*job, *data, (*backend)->machine(), remark, refusal);
+  absl::StatusOr<ResolvedJob> resolved = ResolveJobForAnywhere(*job, *data, *machine, remark, refusal);
   if (!resolved.ok()) return Refuse(flags, resolved.status());
   Admission admission = refusal ? PlannedThoughRefused(*refusal, *std::move(resolved)) : Admitted(*std::move(resolved));
   for (const std::string& file_remark : FileRemarks(admission.resolved->job)) {
     absl::StrAppend(&remark, file_remark, ".\n");
   }
   if (!remark.empty()) admission.remarks.push_back(remark);
-  absl::Status status = PrintPlan(flags, *admission.resolved, remark, (*backend)->machine(), limits);
+  absl::Status status = PrintPlan(flags, *admission.resolved, remark, *machine, limits);
   if (status.ok()) status = WriteForPrograms(flags, admission);
   if (status.ok()) status = WriteFiles(flags, *admission.resolved);
   if (!status.ok()) return Fail(status, kExitFailed);

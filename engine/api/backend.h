@@ -42,8 +42,9 @@ void PrepareEnvironment(const Job& job);
 // Returns the sizes of a job's ops on a machine with devices of the job's kind, whose CPUs run `hardware_threads`
 // threads at once. That machine need not be this one, but its processors must have the instructions of this one. Opens
 // no device, no library and no file, and sets no environment variable. (runtime.tuning_table, which it does not read,
-// changes no size.) The result has no default budget. Any thread may call this. Returns FailedPrecondition if the
-// program was built without this kind of device, and InvalidArgument if the job has more ranks than its collectives
+// changes no size.) The result has no default budget. Any thread may call this. Every program plans for GPUs: one that
+// was built without CUDA plans for a program with cuDNN. Returns FailedPrecondition if the job's device is the CPU and
+// the program was built without CPU kernels, and InvalidArgument if the job has more ranks than its collectives
 // support.
 absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads);
 

@@ -205,10 +205,6 @@ absl::Status Start(const AttentionBackward& op, Scratch scratch, StreamHandle st
 }  // namespace
 
 // Scratch holds delta.
-int64_t ScratchBytesOf(const AttentionBackward& op) {
-  return op.lse_BHS.elements() * static_cast<int64_t>(sizeof(float));
-}
-
 absl::Status Run(const AttentionBackward& op, Scratch scratch, StreamHandle stream) {
   return WithTiles<BackwardTiles>("AttentionBackward", op.q_BSHD.dim(3), [&](auto tiles) {
     using TilesT = decltype(tiles);

@@ -26,26 +26,18 @@ struct BiasSource {
   }
 };
 
-ColumnShape ShapeOf(const BiasBackward& op) {
-  return ColumnShape::Of(op.d_out_TN.dtype, op.d_out_TN.dim(0), op.d_out_TN.dim(1));
-}
-
 }  // namespace
-
-int64_t ScratchBytesOf(const BiasBackward& op) {
-  return Partials::Bytes(1, ShapeOf(op).chunks.count, op.d_bias_N.dim(0));
-}
 
 absl::Status Run(const BiasBackward& op, Scratch scratch, StreamHandle stream) {
   const int64_t T = op.d_out_TN.dim(0), N = op.d_out_TN.dim(1);
-  const ColumnShape shape = ShapeOf(op);
+  const ColumnShape shape = ColumnShape::Of(op.d_out_TN.dtype, T, N);
   const Partials partials(scratch, 1, shape.chunks.count, N);
   const bool aligned = N % (16 / SizeOf(op.d_out_TN.dtype)) == 0 && RowsAligned(op.d_out_TN);
   SHALE_RETURN_IF_ERROR(WithElement(op.d_out_TN.dtype, [&](auto element) {
     using E = decltype(element);
     const auto start = [&](auto source) {
-      return Launch("BiasBackward", ColumnSumsKernel<decltype(source)>, shape.launch_shape(), stream, source, partials,
-                    T, N, shape.chunks.per_chunk);
+      return Launch("BiasBackward", ColumnSumsKernel<decltype(source)>, LaunchOf(shape), stream, source, partials, T, N,
+                    shape.chunks.per_chunk);
     };
     const Rows<E> d_out(op.d_out_TN, "d_out");
     return aligned ? start(BiasSource<E, true>{d_out}) : start(BiasSource<E, false>{d_out});

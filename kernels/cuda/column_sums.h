@@ -11,71 +11,36 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
+#include "kernels/cuda/work_division.h"
 #include "kernels/integers.h"
 #include "kernels/op_backend.h"
 
 namespace shale::cuda {
 
-// Streaming multiprocessors (SMs) of an H200. Other GPUs use the same number, and so get the same chunks and bits.
-inline constexpr int64_t kSms = 132;
-
-// Divides rows into at most `most` chunks of `per_chunk` rows, a multiple of `granule`; the last chunk may be smaller.
-struct Chunks {
-  int64_t count = 0, per_chunk = 0;
-
-  static Chunks Of(int64_t rows, int64_t granule, int64_t most) {
-    const int64_t granules = CeilDivide(rows, granule);
-    const int64_t per_chunk = CeilDivide(granules, most) * granule;
-    return {.count = CeilDivide(rows, per_chunk), .per_chunk = per_chunk};
-  }
-};
-
-// Partial rows in scratch: `sums` matrices of `rows` partial rows by C columns.
+// Partial rows in scratch (PartialBytes): `sums` matrices of `rows` partial rows by C columns.
 struct Partials {
   Global<float> at;
   int64_t rows, stride;
 
   Partials(Scratch scratch, int sums, int64_t rows, int64_t C)
-      : at(reinterpret_cast<float*>(scratch.data), sums * rows * Stride(C), "partials"),
+      : at(reinterpret_cast<float*>(scratch.data), sums * rows * PartialStride(C), "partials"),
         rows(rows),
-        stride(Stride(C)) {}
-
-  // Elements from one partial row to the next: C rounded up to whole packs of any element type.
-  static int64_t Stride(int64_t C) { return RoundUp(C, 8); }
-  static int64_t Bytes(int sums, int64_t rows, int64_t C) {
-    return sums * rows * Stride(C) * static_cast<int64_t>(sizeof(float));
-  }
+        stride(PartialStride(C)) {}
 
   SHALE_DEVICE int64_t Begin(int sum, int64_t row) const { return (sum * rows + row) * stride; }
 };
 
-// A block of the first step has kColumnLanes x kRowSlots threads. Each lane owns a pack of columns.
-inline constexpr int kColumnLanes = 16;
-inline constexpr int kRowSlots = 16;
 inline constexpr int kColumnThreads = kColumnLanes * kRowSlots;
-inline constexpr int kRowsInFlight = 4;       // Rows that one thread requests at once.
-inline constexpr int kColumnBlocksPerSm = 4;  // The most that the registers of an SM allow.
+inline constexpr int kRowsInFlight = 4;  // Rows that one thread requests at once.
 
 template <class T>
 inline constexpr int64_t kColumnsPerBlock = kColumnLanes* kPackOf<T>;
 
-// The shape of a kernel whose blocks own kColumnsPerBlock columns and a chunk of the rows.
-struct ColumnShape {
-  int64_t column_blocks;
-  Chunks chunks;
-
-  static ColumnShape Of(DType act, int64_t rows, int64_t C) {
-    const int64_t width = kColumnLanes * (16 / SizeOf(act)), column_blocks = CeilDivide(C, width);
-    // Two full waves of blocks, with chunks large enough to be worth a partial row.
-    const int64_t wanted = 2 * kColumnBlocksPerSm * kSms;
-    return {.column_blocks = column_blocks,
-            .chunks = Chunks::Of(rows, 2 * kRowSlots, CeilDivide(wanted, column_blocks))};
-  }
-  LaunchShape launch_shape() const {
-    return {.grid = dim3(static_cast<unsigned>(chunks.count), static_cast<unsigned>(column_blocks)),
-            .block = dim3(kColumnLanes, kRowSlots)};
-  }
-};
+// Returns the launch of a kernel whose blocks own kColumnsPerBlock columns and a chunk of the rows.
+inline LaunchShape LaunchOf(const ColumnShape& shape) {
+  return {.grid = dim3(static_cast<unsigned>(shape.chunks.count), static_cast<unsigned>(shape.column_blocks)),
+          .block = dim3(kColumnLanes, kRowSlots)};
+}
 
 // The work of the calling thread of such a kernel: the pack of columns at `c`, in rows begin, begin + kRowSlots, ...
 // below `end`.

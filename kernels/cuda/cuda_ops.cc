@@ -26,7 +26,7 @@ class CudaOps : public Ops {
 
   const Ops* host() const override { return options_.host.get(); }
   int64_t ScratchBytes(const Op& op) const override {
-    return std::visit([&](const auto& o) { return ScratchOf(o); }, op.kinds());
+    return cuda::ScratchBytesWith(*options_.matmuls, options_.attention.get(), op);
   }
   absl::Status Prepare(const Op& op) override {
     if (options_.use_device) SHALE_RETURN_IF_ERROR(options_.use_device());
@@ -45,18 +45,6 @@ class CudaOps : public Ops {
   template <class OpType>
   bool ByLibrary(const OpType& op) const {
     return options_.attention != nullptr && options_.attention->Takes(op);
-  }
-
-  template <class OpType>
-  int64_t ScratchOf(const OpType& op) const {
-    if constexpr (kIsMatMul<OpType>) {
-      return options_.matmuls->ScratchBytes(op);
-    } else {
-      if constexpr (kAttention<OpType>) {
-        if (ByLibrary(op)) return options_.attention->ScratchBytes(op);
-      }
-      return cuda::ScratchBytesOf(op);
-    }
   }
 
   template <class OpType>

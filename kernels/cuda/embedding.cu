@@ -191,10 +191,6 @@ absl::Status SumRuns(const EmbeddingBackward& op, const Global<int32_t>& sorted,
 
 }  // namespace
 
-int64_t ScratchBytesOf(const EmbeddingBackward& op) {
-  return 2 * op.tokens_BS.elements() * static_cast<int64_t>(sizeof(int32_t));
-}
-
 absl::Status Run(const EmbeddingForward& op, Scratch scratch, StreamHandle stream) {
   const int64_t C = op.out_TC.dim(1);
   return WithElement(op.out_TC.dtype, [&](auto element) {

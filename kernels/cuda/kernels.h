@@ -1,9 +1,8 @@
-// Shale's CUDA kernels: a Run function for each op (see kernels/ops/ for formulas and aliasing), and the scratch that
-// it needs.
+// Shale's CUDA kernels: a Run function for each op (see kernels/ops/ for formulas and aliasing).
 //
 // Run enqueues a bound and valid op on `stream` and owns nothing. `scratch` is device memory of ScratchBytesOf(op)
-// bytes with arbitrary contents. Run returns the error of the launch, and where tests run kernels on the host
-// (tests/kernels/cuda/host) also errors of the kernel itself. Every sum has an order that depends on shapes alone,
+// bytes (scratch.h) with arbitrary contents. Run returns the error of the launch, and where tests run kernels on the
+// host (tests/kernels/cuda/host) also errors of the kernel itself. Every sum has an order that depends on shapes alone,
 // because no kernel uses atomics. A token or target out of range, which the CPU backend refuses, is never used as an
 // address. Such a token gives an embedding row of NaNs and adds to no row of d_weight; such a target gives a loss and a
 // gradient of NaN.
@@ -15,40 +14,30 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/scratch.h"
+#include "kernels/cuda/work_division.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_kinds.h"
 
 namespace shale::cuda {
 
-// Returns the bytes of scratch that `op` needs, from its shapes and dtypes. Ops without their own overload need none.
-template <class OpType>
-int64_t ScratchBytesOf(const OpType&) {
-  return 0;
-}
-
 // norm.cu
 absl::Status Run(const RmsNormForward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const LayerNormForward& op, Scratch scratch, StreamHandle stream);
 // norm_backward.cu
-int64_t ScratchBytesOf(const RmsNormBackward& op);
-int64_t ScratchBytesOf(const LayerNormBackward& op);
 absl::Status Run(const RmsNormBackward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const LayerNormBackward& op, Scratch scratch, StreamHandle stream);
 // bias.cu
-int64_t ScratchBytesOf(const BiasBackward& op);
 absl::Status Run(const BiasBackward& op, Scratch scratch, StreamHandle stream);
 // embedding.cu
-int64_t ScratchBytesOf(const EmbeddingBackward& op);
 absl::Status Run(const EmbeddingForward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const EmbeddingBackward& op, Scratch scratch, StreamHandle stream);
 // rope.cu
-int64_t ScratchBytesOf(const Rope& op);
 absl::Status Run(const Rope& op, Scratch scratch, StreamHandle stream);
 // activation.cu
 absl::Status Run(const SwiGluForward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const SwiGluBackward& op, Scratch scratch, StreamHandle stream);
 // attention.cu, attention_backward.cu. Run returns InvalidArgument for heads wider than 256.
-int64_t ScratchBytesOf(const AttentionBackward& op);
 absl::Status Run(const AttentionForward& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const AttentionBackward& op, Scratch scratch, StreamHandle stream);
 // cached_attention.cu. Run returns InvalidArgument for heads wider than 256.
@@ -66,8 +55,6 @@ absl::Status Run(const Add& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const Accumulate& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const ZeroRanges& op, Scratch scratch, StreamHandle stream);
 // reductions.cu
-int64_t ScratchBytesOf(const Sum& op);
-int64_t ScratchBytesOf(const SumSquares& op);
 absl::Status Run(const Sum& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const SumSquares& op, Scratch scratch, StreamHandle stream);
 // nf4.cu
@@ -87,8 +74,7 @@ absl::Status BroadcastBias(const Tensor& bias_N, const Tensor& c_MN, StreamHandl
 
 // sum_ranks.cu: sets out[i] = (inputs[0][i] + inputs[1][i]) + inputs[2][i] + ..., in the element type: f32, f64 or i64
 // (which wraps). `out` may be one of the inputs; otherwise it must overlap none. Returns InvalidArgument for other
-// dtypes, and unless there are 1 to kMostSummedRanks inputs, whose addresses are the parameters of one launch.
-inline constexpr int kMostSummedRanks = 64;
+// dtypes, and unless there are 1 to kMostSummedRanks inputs.
 absl::Status SumRanks(DType dtype, absl::Span<const std::byte* const> inputs, std::byte* out, int64_t elements,
                       StreamHandle stream);
 

@@ -16,13 +16,8 @@
 namespace shale::cuda {
 namespace {
 
-// The number of blocks per SM. It is low enough that sums and operands stay in registers, but for up to 32 bytes where
-// rows are not aligned and a thread has two packs.
 template <class Tile, bool kCentered>
-constexpr int kBlocksPerSm = std::max(1, (Tile::kPacksPerThread == 1 ? 768
-                                          : kCentered                ? 512
-                                                                     : 640) /
-                                             Tile::kThreads);
+constexpr int kBlocksPerSm = NormBackwardBlocksPerSm(Tile::kRowTeam, kCentered);
 
 // The operands of LayerNorm, which has `mean`, if kCentered is set, else those of RMSNorm.
 template <class T, bool kCentered>
@@ -192,41 +187,22 @@ bool Holds(int64_t C) {
   return C <= Tile::kWidth;
 }
 
-template <class Tile, bool kCentered>
-Chunks ChunksOf(int64_t R) {
-  return Chunks::Of(R, Tile::kTeams, kSms * kBlocksPerSm<Tile, kCentered>);
-}
-
-template <bool kCentered, class OpType>
-int64_t PartialRows(const OpType& op) {
-  const int64_t C = op.x.dim(-1), R = op.rstd_R.elements();
-  int64_t rows = 0;
-  (void)WithElement(op.x.dtype, [&](auto element) {
-    return WithTile<decltype(element), true>(C, [&](auto tile) {
-      using Tile = decltype(tile);
-      rows = Holds<Tile>(C) ? ChunksOf<Tile, kCentered>(R).count : ColumnShape::Of(op.x.dtype, R, C).chunks.count;
-      return absl::OkStatus();
-    });
-  });
-  return rows;
-}
-
 template <class T, bool kCentered, bool kAligned>
 absl::Status Start(const char* name, const Operands<T, kCentered>& op, const Partials& partials, StreamHandle stream) {
   return WithTile<T, kAligned>(op.C, [&](auto tile) {
     using Tile = decltype(tile);
     const dim3 block(Tile::kTeamThreads, Tile::kTeams);
-    if constexpr (Tile::kTeamThreads == kLargestTeam) {
+    if constexpr (Tile::kTeamThreads == kRowTeams[kLargestTeam].threads) {
       if (!Holds<Tile>(op.C)) {
         const ColumnShape shape = ColumnShape::Of(kDTypeOf<T>, op.R, op.C);
-        SHALE_RETURN_IF_ERROR(Launch(name, ColumnSumsKernel<NormColumns<T, kCentered, kAligned>>, shape.launch_shape(),
+        SHALE_RETURN_IF_ERROR(Launch(name, ColumnSumsKernel<NormColumns<T, kCentered, kAligned>>, LaunchOf(shape),
                                      stream, NormColumns<T, kCentered, kAligned>{op}, partials, op.R, op.C,
                                      shape.chunks.per_chunk));
         return Launch(name, WideRowsKernel<Tile, kCentered>,
                       {.grid = dim3(static_cast<unsigned>(op.R)), .block = block}, stream, op);
       }
     }
-    const Chunks chunks = ChunksOf<Tile, kCentered>(op.R);
+    const Chunks chunks = NormBackwardChunks(Tile::kRowTeam, kCentered, op.R);
     return Launch(name, NormBackwardKernel<Tile, kCentered>,
                   {.grid = dim3(static_cast<unsigned>(chunks.count)), .block = block}, stream, op, partials,
                   chunks.per_chunk);
@@ -239,7 +215,7 @@ absl::Status RunBackward(const OpType& op, const Tensor& mean, const Tensor& d_b
   const int64_t C = op.x.dim(-1), R = op.rstd_R.elements();
   const bool aligned = C % (16 / SizeOf(op.x.dtype)) == 0 && RowsAligned(op.d_y) && RowsAligned(op.x) &&
                        RowsAligned(op.weight_C) && RowsAligned(op.d_residual) && RowsAligned(op.d_x);
-  const Partials partials(scratch, kCentered ? 2 : 1, PartialRows<kCentered>(op), C);
+  const Partials partials(scratch, kCentered ? 2 : 1, NormPartialRows(op.x.dtype, R, C, kCentered), C);
   SHALE_RETURN_IF_ERROR(WithElement(op.x.dtype, [&](auto element) {
     using T = decltype(element);
     const Operands<T, kCentered> operands = {
@@ -261,15 +237,12 @@ absl::Status RunBackward(const OpType& op, const Tensor& mean, const Tensor& d_b
   }
   if (!d_bias.present()) return absl::OkStatus();
   // The partial rows of d_bias follow those of d_weight.
-  scratch.data += Partials::Bytes(1, partials.rows, C);
+  scratch.data += PartialBytes(1, partials.rows, C);
   return SumChunks(OpType::kName.data(), Partials(scratch, 1, partials.rows, C), d_bias, Tensor(), op.accumulate,
                    stream);
 }
 
 }  // namespace
-
-int64_t ScratchBytesOf(const RmsNormBackward& op) { return Partials::Bytes(1, PartialRows<false>(op), op.x.dim(-1)); }
-int64_t ScratchBytesOf(const LayerNormBackward& op) { return Partials::Bytes(2, PartialRows<true>(op), op.x.dim(-1)); }
 
 absl::Status Run(const RmsNormBackward& op, Scratch scratch, StreamHandle stream) {
   return RunBackward<false>(op, Tensor(), Tensor(), scratch, stream);

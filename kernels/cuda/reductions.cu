@@ -1,15 +1,16 @@
 // Sums, and sums of squares, of flat vectors in fp64.
 //
-// There are two steps, which are bound by memory. Each block of the first step sums kChunk elements into a partial sum
-// in scratch. The single block of the second step adds the partial sums. The order of additions depends on the number
-// of elements alone. It does not depend on the machine, nor on the alignment of x, which only decides whether four
-// elements are loaded at once.
+// There are two steps, which are bound by memory. Each block of the first step sums kReductionChunk elements into a
+// partial sum in scratch. The single block of the second step adds the partial sums. The order of additions depends on
+// the number of elements alone. It does not depend on the machine, nor on the alignment of x, which only decides
+// whether four elements are loaded at once.
 #include "kernels/check.h"
 #include "kernels/cuda/block_sum.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
+#include "kernels/cuda/work_division.h"
 #include "kernels/integers.h"
 #include "kernels/ops/flat.h"
 #include "kernels/step_scalars.h"
@@ -21,7 +22,7 @@ constexpr int kThreads = 256;
 constexpr int kPack = kPackOf<float>;  // Also of bf16, so that its order of additions is the same.
 constexpr int kInFlight = 8;           // Packs that a thread requests before it adds them.
 constexpr int kPacksPerThread = 16;
-constexpr int64_t kChunk = kThreads * kPacksPerThread * kPack;
+static_assert(kReductionChunk == kThreads * kPacksPerThread * kPack);
 // Threads of the single block of the second step.
 constexpr int kTotalThreads = 1024;
 
@@ -39,7 +40,7 @@ SHALE_DEVICE Pack<T, kPack> LoadFour(const Global<T>& x, int64_t i, int64_t n) {
 // Does the first step. Sums in fp64, in which the square of an fp32 number is exact.
 template <bool kSquares, bool kAligned, class T>
 SHALE_KERNEL SHALE_BOUNDS(kThreads) PartialSumsKernel(Global<T> x, Global<double> partials, int64_t n) {
-  const int64_t begin = blockIdx.x * kChunk + threadIdx.x * kPack;
+  const int64_t begin = blockIdx.x * kReductionChunk + threadIdx.x * kPack;
   double sum = 0;
   for (int step = 0; step < kPacksPerThread; step += kInFlight) {
     Pack<T, kPack> packs[kInFlight];
@@ -65,13 +66,9 @@ SHALE_KERNEL SHALE_BOUNDS(kTotalThreads)
   if (threadIdx.x == 0) total.Store(0, accumulate ? total.Load(0) + sum : sum);
 }
 
-int64_t Chunks(const Tensor& x) { return CeilDivide(x.elements(), kChunk); }
-
-int64_t PartialsBytes(const Tensor& x) { return Chunks(x) * static_cast<int64_t>(sizeof(double)); }
-
 template <bool kSquares, class OpType>
 absl::Status RunSum(const char* name, const OpType& op, Scratch scratch, StreamHandle stream) {
-  const int64_t n = op.x_N.elements(), chunks = Chunks(op.x_N);
+  const int64_t n = op.x_N.elements(), chunks = CeilDivide(n, kReductionChunk);
   const Global<double> partials(reinterpret_cast<double*>(scratch.data), chunks, "partials");
   if (chunks > 0) {
     SHALE_RETURN_IF_ERROR(WithElement(op.x_N.dtype, [&](auto element) {
@@ -87,9 +84,6 @@ absl::Status RunSum(const char* name, const OpType& op, Scratch scratch, StreamH
 }
 
 }  // namespace
-
-int64_t ScratchBytesOf(const Sum& op) { return PartialsBytes(op.x_N); }
-int64_t ScratchBytesOf(const SumSquares& op) { return PartialsBytes(op.x_N); }
 
 absl::Status Run(const Sum& op, Scratch scratch, StreamHandle stream) {
   return RunSum<false>("Sum", op, scratch, stream);

@@ -87,11 +87,8 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads, 8) RopeKernel(Heads<T> x, Global<int32_t> po
   }
 }
 
-// Returns the rows of the table.
-int64_t TableRows(const Rope& op) { return op.x_BSHD.dim(1) * (op.begins_B.present() ? op.x_BSHD.dim(0) : 1); }
-
 absl::Status FillTable(const Rope& op, const Global<float>& cosines, const Global<float>& sines, StreamHandle stream) {
-  const int64_t rows = TableRows(op), D = op.x_BSHD.dim(3), half = D / 2;
+  const int64_t rows = RopeTableRows(op), D = op.x_BSHD.dim(3), half = D / 2;
   for (int64_t first = 0; first < half; first += kPairsPerLaunch) {
     const int64_t pairs = std::min<int64_t>(kPairsPerLaunch, half - first);
     Frequencies frequencies = {};
@@ -107,15 +104,11 @@ absl::Status FillTable(const Rope& op, const Global<float>& cosines, const Globa
   return absl::OkStatus();
 }
 
-int64_t TableSize(const Rope& op) { return TableRows(op) * (op.x_BSHD.dim(3) / 2); }
-
 }  // namespace
-
-int64_t ScratchBytesOf(const Rope& op) { return 2 * TableSize(op) * static_cast<int64_t>(sizeof(float)); }
 
 absl::Status Run(const Rope& op, Scratch scratch, StreamHandle stream) {
   const Tensor& x = op.x_BSHD;
-  const int64_t size = TableSize(op), half = x.dim(3) / 2;
+  const int64_t half = x.dim(3) / 2, size = RopeTableRows(op) * half;
   const Global<float> cosines(reinterpret_cast<float*>(scratch.data), size, "cosines");
   const Global<float> sines(reinterpret_cast<float*>(scratch.data) + size, size, "sines");
   SHALE_RETURN_IF_ERROR(FillTable(op, cosines, sines, stream));

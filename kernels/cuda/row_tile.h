@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
+#include "kernels/cuda/work_division.h"
 #include "kernels/integers.h"
 
 namespace shale::cuda {
@@ -24,43 +25,47 @@ template <class T, int kTeam, int kPacks, bool kAligned>
 struct Tile {
   using Element = T;
   static constexpr int kPack = kPackOf<T>;
-  static constexpr int kTeamThreads = kTeam;
-  static constexpr int kPacksPerThread = kPacks;
-  static constexpr int kTeams = std::max(1, 128 / kTeam);  // Per block.
-  static constexpr int kThreads = kTeam * kTeams;
-  static constexpr int64_t kWidth = static_cast<int64_t>(kTeam) * kPacks * kPack;
+  static constexpr RowTeam kRowTeam = {.threads = kTeam, .packs = kPacks};
+  static constexpr int kTeamThreads = kRowTeam.threads;
+  static constexpr int kPacksPerThread = kRowTeam.packs;
+  static constexpr int kTeams = kRowTeam.teams();  // Per block.
+  static constexpr int kThreads = kRowTeam.block_threads();
+  static constexpr int64_t kWidth = kRowTeam.row_packs() * kPack;
 
-  Pack<T, kPack> at[kPacks];
+  Pack<T, kPack> at[kPacksPerThread];
 
   // Returns the column where pack p of the calling thread begins.
   SHALE_DEVICE static int64_t Column(int64_t tile, int p) {
-    return tile + static_cast<int64_t>(p * kTeam + static_cast<int>(threadIdx.x)) * kPack;
+    return tile + static_cast<int64_t>(p * kTeamThreads + static_cast<int>(threadIdx.x)) * kPack;
   }
 
   // Load and store the tile at column `tile` of the row that begins at offset `row`. Load gives zeros from column `end`
   // on; Store leaves these columns alone.
   SHALE_DEVICE void Load(const Global<T>& from, int64_t row, int64_t tile, int64_t end) {
     SHALE_UNROLL
-    for (int p = 0; p < kPacks; ++p) at[p] = LoadPack<kAligned>(from, row, Column(tile, p), end);
+    for (int p = 0; p < kPacksPerThread; ++p) at[p] = LoadPack<kAligned>(from, row, Column(tile, p), end);
   }
   SHALE_DEVICE void Store(const Global<T>& to, int64_t row, int64_t tile, int64_t end) const {
     SHALE_UNROLL
-    for (int p = 0; p < kPacks; ++p) StorePack<kAligned>(to, row, Column(tile, p), end, at[p]);
+    for (int p = 0; p < kPacksPerThread; ++p) StorePack<kAligned>(to, row, Column(tile, p), end, at[p]);
   }
 };
 
-inline constexpr int kLargestTeam = 512;
+template <class T, int kPlace, bool kAligned>
+using TileOf = Tile<T, kRowTeams[kPlace].threads, kRowTeams[kPlace].packs, kAligned>;
 
-// Calls start with the smallest tile that holds a row of C elements, or with the largest tile if none does.
+// Calls start with the tile of the smallest team that holds a row of C elements, or of the largest team if none does.
 template <class T, bool kAligned, class Start>
 absl::Status WithTile(int64_t C, const Start& start) {
-  const int64_t packs = CeilDivide(C, kPackOf<T>);
-  if (packs <= 16) return start(Tile<T, 16, 1, kAligned>());
-  if (packs <= 64) return start(Tile<T, 32, 2, kAligned>());
-  if (packs <= 128) return start(Tile<T, 64, 2, kAligned>());
-  if (packs <= 256) return start(Tile<T, 128, 2, kAligned>());
-  if (packs <= 512) return start(Tile<T, 256, 2, kAligned>());
-  return start(Tile<T, kLargestTeam, 2, kAligned>());
+  static_assert(kLargestTeam == 5);
+  switch (TeamOf(CeilDivide(C, kPackOf<T>))) {
+    case 0: return start(TileOf<T, 0, kAligned>());
+    case 1: return start(TileOf<T, 1, kAligned>());
+    case 2: return start(TileOf<T, 2, kAligned>());
+    case 3: return start(TileOf<T, 3, kAligned>());
+    case 4: return start(TileOf<T, 4, kAligned>());
+    default: return start(TileOf<T, 5, kAligned>());
+  }
 }
 
 // Calls body(p, i) for every element of a tile.

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/run/backends/attention_options.h"
 #include "engine/run/backends/cuda_backend.h"
+#include "engine/run/backends/cuda_planning.h"
 #include "engine/run/backends/device_kind.h"
 #include "engine/run/backends/nccl_jobs.h"
 #include "engine/run/backends/tuning_file.h"
@@ -12,7 +13,6 @@
 #include "kernels/cpu/update_ops.h"
 #include "kernels/cuda/cublaslt/cublaslt_matmuls.h"
 #include "kernels/cuda/cudnn/cudnn_graphs.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/device/cuda/cudart.h"
 #include "sharding/comm/nccl/nccl.h"
 #include "sharding/comm/nccl/nccl_library.h"
@@ -78,14 +78,6 @@ std::string DescribeAttention(bool cudnn, bool deterministic) {
 // same on every machine.
 bool UsesCudnn(const Job& job) { return job.runtime.cudnn_attention && cuda::BuiltWithCudnn().ok(); }
 
-absl::Status CheckRanks(const Job& job) {
-  if (UsesNccl(job) || job.sharding.ranks <= cuda::kMostSummedRanks) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "sharding.ranks: collectives between ranks that share a GPU, and IN_PROCESS collectives, support at most ",
-      cuda::kMostSummedRanks, " ranks, and the job has ", job.sharding.ranks,
-      "; use fewer, or runtime.collectives NCCL with runtime.ranks_per_device 1"));
-}
-
 absl::StatusOr<std::shared_ptr<NcclApi>> LoadSharedNccl() { return LoadNccl(); }
 
 // Returns the options that decide the ops of the job. `tuning` may be null.
@@ -116,11 +108,7 @@ HostOpsFactory UpdateOpsOf(const Job& job, int64_t hardware_threads) {
 }
 
 absl::StatusOr<Machine> CudaMachineOf(const Job& job, HostOpsFactory create_host_ops, int64_t hardware_threads) {
-  SHALE_RETURN_IF_ERROR(CheckRanks(job));
-  // Without a runtime, because creating one sets environment variables, and ops for planning use none.
-  return PlanningMachineOf(
-      CreateCudaBackend(/*runtime=*/nullptr, OpsOptions(job, /*tuning=*/nullptr, std::move(create_host_ops))),
-      hardware_threads);
+  return CudaPlanningMachine(job, UsesCudnn(job), std::move(create_host_ops), hardware_threads);
 }
 
 void PrepareCuda(const Job& job) {
@@ -133,7 +121,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateOnCuda(const Job& job, HostOpsFac
   const std::shared_ptr<CudaRuntime> runtime = CreateCudart();
   SHALE_ASSIGN_OR_RETURN(const std::string file, TableFileOf(job, *runtime));
   SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<const TuningTable> tuning, TableOf(file));
-  SHALE_RETURN_IF_ERROR(CheckRanks(job));
+  SHALE_RETURN_IF_ERROR(CheckCudaRanks(job));
   SHALE_RETURN_IF_ERROR(CheckProcesses(job, place));
   CudaBackendOptions options = OpsOptions(job, tuning, std::move(create_host_ops));
   options.share = place.share;

@@ -21,8 +21,8 @@ struct DeviceKind {
   // not refer to the job.
   HostOpsFactory (*host_ops)(const Job& job, int64_t hardware_threads);
 
-  // Creates the backend that `job` describes, for a process at `place`, whose store must outlive it. The backend does
-  // not refer to the job.
+  // Null for devices that the program only plans for. Creates the backend that `job` describes, for a process at
+  // `place`, whose store must outlive it. The backend does not refer to the job.
   absl::StatusOr<std::unique_ptr<Backend>> (*create)(const Job& job, HostOpsFactory host_ops,
                                                      const BackendPlace& place);
 

@@ -1,6 +1,7 @@
 // Compiled once for each choice of devices, with SHALE_WITH_CPU or SHALE_WITH_CUDA or both (BUILD).
 #include "absl/status/status.h"
 #include "engine/api/backend.h"
+#include "engine/run/backends/cuda_planning.h"
 #include "engine/run/backends/device_kind.h"
 #include "kernels/check.h"
 #include "kernels/cpu/instruction_set.h"
@@ -12,10 +13,10 @@
 namespace shale {
 namespace {
 
-// The kinds of device that the program was linked with. Null: without this one.
+// The kinds of device that the program was linked with. Null: without this one. Every program plans for GPUs.
 struct LinkedDevices {
   const DeviceKind* cpu = nullptr;
-  const DeviceKind* cuda = nullptr;
+  const DeviceKind* cuda = &PlannedCudaDevice();
 };
 
 LinkedDevices Linked() {
@@ -29,10 +30,8 @@ LinkedDevices Linked() {
   return linked;
 }
 
-absl::StatusOr<const DeviceKind*> KindOf(const Job& job) {
-  const bool on_cpu = job.runtime.device == DeviceType::kCpu;
-  const DeviceKind* const kind = on_cpu ? Linked().cpu : Linked().cuda;
-  if (kind != nullptr) return kind;
+// Says that the program lacks the device of a job.
+absl::Status CannotRun(bool on_cpu) {
   return absl::FailedPreconditionError(
       on_cpu
           ? "runtime.device is CPU, and this program was built without CPU kernels; set runtime.device=CUDA, or use "
@@ -40,6 +39,21 @@ absl::StatusOr<const DeviceKind*> KindOf(const Job& job) {
           : "runtime.device is CUDA, and this program runs on CPUs alone: it is meant for CPUs, or there was no CUDA "
             "toolkit in $CUDA_HOME or /usr/local/cuda when it was built. Build it again with a toolkit, or set "
             "runtime.device=CPU");
+}
+
+// Returns the device of the job, on which it can at least be planned.
+absl::StatusOr<const DeviceKind*> PlannedKindOf(const Job& job) {
+  const bool on_cpu = job.runtime.device == DeviceType::kCpu;
+  const DeviceKind* const kind = on_cpu ? Linked().cpu : Linked().cuda;
+  if (kind != nullptr) return kind;
+  return CannotRun(on_cpu);
+}
+
+// Returns the device of the job, on which it can run.
+absl::StatusOr<const DeviceKind*> KindOf(const Job& job) {
+  SHALE_ASSIGN_OR_RETURN(const DeviceKind* const kind, PlannedKindOf(job));
+  if (kind->create != nullptr) return kind;
+  return CannotRun(/*on_cpu=*/false);
 }
 
 // Returns the ops of updates on the host: those of the CPU's kernels if the program has them, otherwise those that come
@@ -64,7 +78,7 @@ void PrepareEnvironment(const Job& job) {
 }
 
 absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads) {
-  SHALE_ASSIGN_OR_RETURN(const DeviceKind* const kind, KindOf(job));
+  SHALE_ASSIGN_OR_RETURN(const DeviceKind* const kind, PlannedKindOf(job));
   SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
   return kind->planning_machine(job, HostOpsOf(job, hardware_threads), hardware_threads);
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/run/backends/cuda_planning.h"
 #include "kernels/check.h"
 #include "sharding/comm/nccl/nccl_environment.h"
 
@@ -38,12 +39,6 @@ CudaGroupFactory NcclGroups(std::shared_ptr<NcclApi> nccl, std::shared_ptr<CudaR
         .name = group.name, .size = group.size, .ranks = group.places, .ordinals = {ordinals.begin(), ordinals.end()}};
     return CreateNcclGroup(nccl, runtime, *store, members, options);
   };
-}
-
-bool UsesNccl(const Job& job) {
-  const RuntimeConfig& runtime = job.runtime;
-  return runtime.collectives == CollectivesKind::kNccl ||
-         (runtime.collectives == CollectivesKind::kAuto && (runtime.ranks_per_device == 1 || runtime.nccl_shares_gpus));
 }
 
 void PrepareNcclEnvironment(const Job& job, const NcclLoader& load) {

@@ -19,9 +19,6 @@ namespace shale {
 // Loads NCCL (sharding/comm/nccl/nccl_library.h), or a stand-in.
 using NcclLoader = std::function<absl::StatusOr<std::shared_ptr<NcclApi>>()>;
 
-// Returns whether NCCL runs the job's collectives.
-bool UsesNccl(const Job& job);
-
 // Sets the environment variables that NCCL reads for this job, if it uses NCCL (sharding/comm/nccl/nccl_environment.h).
 // Call it before there are threads. For runtime.nccl_shares_gpus it calls `load`, because the variables depend on
 // NCCL's version, and ignores an error: JoinByNccl has it again.

@@ -19,8 +19,7 @@
 namespace shale::cuda {
 
 struct CublasLtMatMulOptions {
-  // The workspace that every matmul may use, and the value of ScratchBytes. NVIDIA recommends 32 MiB for Hopper.
-  int64_t workspace_bytes = int64_t{32} << 20;
+  int64_t workspace_bytes = kMatMulWorkspaceBytes;  // The value of ScratchBytes.
   bool allow_tf32 = false;
   // May be null. If it has an algorithm that cannot be used, Prepare and Enqueue return an error.
   std::shared_ptr<const TuningTable> tuning;

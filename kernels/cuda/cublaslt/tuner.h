@@ -25,7 +25,7 @@
 namespace shale::cuda {
 
 struct TunerOptions {
-  int64_t workspace_bytes = int64_t{32} << 20;  // The most that an algorithm may use; as in CublasLtMatMulOptions.
+  int64_t workspace_bytes = kMatMulWorkspaceBytes;  // The most that an algorithm may use.
   bool allow_tf32 = false;
   int candidates = 16;  // Number of the library's proposals to time, at most.
   int variants = 256;   // Number of variants of them to time, at most.

@@ -20,6 +20,9 @@
 
 namespace shale::cuda {
 
+// The workspace that every matmul may use. NVIDIA recommends 32 MiB for Hopper.
+inline constexpr int64_t kMatMulWorkspaceBytes = int64_t{32} << 20;
+
 // A cublasLtMatmulAlgo_t: opaque words that only the library version that returned them understands.
 using MatMulAlgorithm = std::array<uint64_t, 8>;
 

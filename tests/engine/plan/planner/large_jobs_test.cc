@@ -16,31 +16,23 @@
 #include "engine/run/backends/attention_options.h"
 #include "engine/strings/printing.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cublaslt/tuning_table.h"
 #include "kernels/cuda/cudnn/attention_pieces.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
+#include "kernels/cuda/planned_ops.h"
 #include "kernels/ops/attention.h"
 #include "kernels/reference/reference_ops.h"
 
 namespace shale {
 namespace {
 
-// Needs as much scratch as cuBLASLt may use.
-class MatMulsOfSize : public cuda::MatMulBackend {
- public:
-  int64_t ScratchBytes(const MatMul&) const override { return int64_t{32} << 20; }
-  absl::Status Prepare(const MatMul&) override { return NotToBeRun(); }
-  absl::Status Enqueue(const MatMul&, Scratch, cuda::StreamHandle) override { return NotToBeRun(); }
-  static absl::Status NotToBeRun() { return absl::UnimplementedError("not to be run"); }
-};
-
 std::unique_ptr<Ops> CreateOpsWith(const cuda::CudnnAttentionOptions& attention) {
   const auto no_library = [] {
-    return absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>>(MatMulsOfSize::NotToBeRun());
+    return absl::StatusOr<std::unique_ptr<cuda::AttentionGraphs>>(absl::UnimplementedError("not to be loaded"));
   };
-  return CreateCudaOps({.matmuls = std::make_unique<MatMulsOfSize>(),
-                        .attention = cuda::CreateCudnnAttention(no_library, attention),
-                        .host = CreateReferenceOps()});
+  return CreatePlannedCudaOps({.matmul_workspace_bytes = cuda::kMatMulWorkspaceBytes,
+                               .attention = cuda::CreateCudnnAttention(no_library, attention),
+                               .host = CreateReferenceOps()});
 }
 
 std::unique_ptr<Ops> CreateSizedOps(int64_t) { return CreateOpsWith({}); }

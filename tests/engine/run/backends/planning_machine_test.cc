@@ -1,11 +1,14 @@
 // Tests that a job is planned for a machine that is described as it is for the machine itself.
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "engine/api/backend.h"
 #include "engine/plan/planner/job_plan.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/hardware_threads.h"
+#include "kernels/ops/matmul.h"
 #include "tests/engine/plan/planner/planner_jobs.h"
 
 namespace shale {
@@ -32,11 +35,23 @@ TEST(PlanningMachine, PlansAsTheBackendDoes) {
   EXPECT_EQ(here->default_budget, nullptr) << "this machine's memory does not count";
 }
 
-TEST(PlanningMachine, IsMadeOfDevicesThatTheProgramHas) {
+TEST(PlanningMachine, PlansForGpusWithoutCuda) {
   Job job = SmallDecoderJob(false);
   job.runtime.device = DeviceType::kCuda;
-  const absl::Status status = PlanningMachine(job, 8).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  const absl::StatusOr<Machine> machine = PlanningMachine(job, 8);
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  const std::unique_ptr<Ops> ops = machine->create_ops(1);
+  const Op matmul(MatMul{.a = Tensor::Contiguous(DType::kFloat32, {8, 16}),
+                         .b = Tensor::Contiguous(DType::kFloat32, {16, 4}),
+                         .c_MN = Tensor::Contiguous(DType::kFloat32, {8, 4})});
+  EXPECT_EQ(ops->ScratchBytes(matmul), int64_t{32} << 20);
+  EXPECT_TRUE(absl::IsFailedPrecondition(ops->Prepare(matmul)));
+  ASSERT_NE(ops->host(), nullptr) << "updates on the host";
+  EXPECT_GT(ArenaBytes(job, *machine), 0);
+
+  job.sharding.ranks = 65;
+  job.runtime.ranks_per_device = 65;
+  EXPECT_THAT(std::string(PlanningMachine(job, 8).status().message()), ::testing::HasSubstr("at most 64 ranks"));
 }
 
 }  // namespace

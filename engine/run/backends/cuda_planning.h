@@ -1,0 +1,28 @@
+// What jobs on GPUs need, in plain C++: a program that was built without a CUDA toolkit plans them as one with it does.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/compile/memory/machine.h"
+#include "engine/plan/config/job.h"
+#include "engine/run/backends/device_kind.h"
+
+namespace shale {
+
+// Returns whether NCCL runs the job's collectives.
+bool UsesNccl(const Job& job);
+
+// Returns InvalidArgument if the job has more ranks than its collectives support.
+absl::Status CheckCudaRanks(const Job& job);
+
+// See PlanningMachine (engine/api/backend.h). `cudnn`: the program that runs the job has cuDNN for attention.
+absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, bool cudnn, HostOpsFactory create_host_ops,
+                                            int64_t hardware_threads);
+
+// GPUs of another machine, for programs that were built without CUDA: `create` is null. They plan for programs with
+// cuDNN.
+const DeviceKind& PlannedCudaDevice();
+
+}  // namespace shale

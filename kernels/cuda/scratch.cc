@@ -1,0 +1,66 @@
+#include "kernels/cuda/scratch.h"
+
+#include <type_traits>
+#include <variant>
+
+#include "kernels/cuda/work_division.h"
+#include "kernels/ops.h"
+
+namespace shale::cuda {
+namespace {
+
+constexpr int64_t kFloatBytes = sizeof(float);
+
+template <class OpType>
+int64_t NormScratch(const OpType& op, int sums) {
+  const int64_t C = op.x.dim(-1);
+  return PartialBytes(sums, NormPartialRows(op.x.dtype, op.rstd_R.elements(), C, /*centered=*/sums == 2), C);
+}
+
+int64_t ReductionScratch(const Tensor& x) {
+  return CeilDivide(x.elements(), kReductionChunk) * static_cast<int64_t>(sizeof(double));
+}
+
+}  // namespace
+
+int64_t ScratchBytesOf(const RmsNormBackward& op) { return NormScratch(op, 1); }
+int64_t ScratchBytesOf(const LayerNormBackward& op) { return NormScratch(op, 2); }
+
+int64_t ScratchBytesOf(const BiasBackward& op) {
+  const int64_t T = op.d_out_TN.dim(0), N = op.d_out_TN.dim(1);
+  return PartialBytes(1, ColumnShape::Of(op.d_out_TN.dtype, T, N).chunks.count, N);
+}
+
+int64_t ScratchBytesOf(const EmbeddingBackward& op) {
+  // Sorted tokens, and their order.
+  return 2 * op.tokens_BS.elements() * static_cast<int64_t>(sizeof(int32_t));
+}
+
+int64_t RopeTableRows(const Rope& op) { return op.x_BSHD.dim(1) * (op.begins_B.present() ? op.x_BSHD.dim(0) : 1); }
+
+int64_t ScratchBytesOf(const Rope& op) { return 2 * RopeTableRows(op) * (op.x_BSHD.dim(3) / 2) * kFloatBytes; }
+
+int64_t ScratchBytesOf(const AttentionBackward& op) {
+  // rowsum(d_out * out).
+  return op.lse_BHS.elements() * kFloatBytes;
+}
+
+int64_t ScratchBytesOf(const Sum& op) { return ReductionScratch(op.x_N); }
+int64_t ScratchBytesOf(const SumSquares& op) { return ReductionScratch(op.x_N); }
+
+int64_t ScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* attention, const Op& op) {
+  return std::visit(
+      [&]<class OpType>(const OpType& o) {
+        if constexpr (std::is_same_v<OpType, MatMul>) {
+          return matmuls.ScratchBytes(o);
+        } else {
+          if constexpr (std::is_same_v<OpType, AttentionForward> || std::is_same_v<OpType, AttentionBackward>) {
+            if (attention != nullptr && attention->Takes(o)) return attention->ScratchBytes(o);
+          }
+          return ScratchBytesOf(o);
+        }
+      },
+      op.kinds());
+}
+
+}  // namespace shale::cuda

@@ -1,0 +1,34 @@
+// The scratch that ops need on a GPU. It follows from shapes and dtypes alone, in plain C++: builds without a CUDA
+// toolkit plan for GPUs with it.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/backends.h"
+#include "kernels/op.h"
+#include "kernels/op_kinds.h"
+
+namespace shale::cuda {
+
+// Returns the bytes of scratch that the kernel of `op` needs. Kernels without their own overload need none.
+template <class OpType>
+int64_t ScratchBytesOf(const OpType&) {
+  return 0;
+}
+int64_t ScratchBytesOf(const RmsNormBackward& op);
+int64_t ScratchBytesOf(const LayerNormBackward& op);
+int64_t ScratchBytesOf(const BiasBackward& op);
+int64_t ScratchBytesOf(const EmbeddingBackward& op);
+int64_t ScratchBytesOf(const Rope& op);
+int64_t ScratchBytesOf(const AttentionBackward& op);
+int64_t ScratchBytesOf(const Sum& op);
+int64_t ScratchBytesOf(const SumSquares& op);
+
+// Returns how many rows Rope's table of cosines and sines has, each of D / 2 elements.
+int64_t RopeTableRows(const Rope& op);
+
+// Returns the bytes of scratch that `op` needs if `matmuls` computes matmuls, `attention` what it takes, and kernels
+// the rest. `attention` may be null.
+int64_t ScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* attention, const Op& op);
+
+}  // namespace shale::cuda

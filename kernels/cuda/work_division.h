@@ -1,0 +1,101 @@
+// How kernels divide rows and columns among blocks and teams, as far as the scratch that they need depends on it.
+// Kernels launch by it, and scratch.cc plans by it. Plain C++, which builds without a CUDA toolkit.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+#include "kernels/dtype.h"
+#include "kernels/integers.h"
+
+namespace shale::cuda {
+
+// Streaming multiprocessors (SMs) of an H200. Other GPUs use the same number, and so get the same chunks and bits.
+inline constexpr int64_t kSms = 132;
+
+// Bytes that a thread accesses at once: a pack.
+inline constexpr int64_t kPackBytes = 16;
+
+// Divides rows into at most `most` chunks of `per_chunk` rows, a multiple of `granule`; the last chunk may be smaller.
+struct Chunks {
+  int64_t count = 0, per_chunk = 0;
+
+  static Chunks Of(int64_t rows, int64_t granule, int64_t most) {
+    const int64_t granules = CeilDivide(rows, granule);
+    const int64_t per_chunk = CeilDivide(granules, most) * granule;
+    return {.count = CeilDivide(rows, per_chunk), .per_chunk = per_chunk};
+  }
+};
+
+// A block that sums columns ([Note: column sums] in column_sums.h) has kColumnLanes x kRowSlots threads. Each lane owns
+// a pack of columns.
+inline constexpr int kColumnLanes = 16;
+inline constexpr int kRowSlots = 16;
+inline constexpr int kColumnBlocksPerSm = 4;  // The most that the registers of an SM allow.
+
+// The division of a matrix among blocks that sum columns: each owns a pack per lane of the columns, and a chunk of the
+// rows.
+struct ColumnShape {
+  int64_t column_blocks = 0;
+  Chunks chunks;
+
+  static ColumnShape Of(DType act, int64_t rows, int64_t C) {
+    const int64_t width = kColumnLanes * (kPackBytes / SizeOf(act)), column_blocks = CeilDivide(C, width);
+    // Two full waves of blocks, with chunks large enough to be worth a partial row.
+    const int64_t wanted = 2 * kColumnBlocksPerSm * kSms;
+    return {.column_blocks = column_blocks,
+            .chunks = Chunks::Of(rows, 2 * kRowSlots, CeilDivide(wanted, column_blocks))};
+  }
+};
+
+// Partial rows of column sums lie in scratch: `sums` matrices of `rows` rows by C columns of fp32. Returns the elements
+// from one row to the next: C rounded up to whole packs of any element type.
+inline int64_t PartialStride(int64_t C) { return RoundUp(C, 8); }
+inline int64_t PartialBytes(int sums, int64_t rows, int64_t C) {
+  return sums * rows * PartialStride(C) * static_cast<int64_t>(sizeof(float));
+}
+
+// A team of threads that holds a row in registers ([Note: teams] in row_tile.h).
+struct RowTeam {
+  int threads = 0;
+  int packs = 0;  // That each thread owns.
+
+  constexpr int teams() const { return std::max(1, 128 / threads); }  // Of a block.
+  constexpr int block_threads() const { return threads * teams(); }
+  constexpr int64_t row_packs() const { return static_cast<int64_t>(threads) * packs; }
+};
+inline constexpr RowTeam kRowTeams[] = {{16, 1}, {32, 2}, {64, 2}, {128, 2}, {256, 2}, {512, 2}};
+inline constexpr int kLargestTeam = std::size(kRowTeams) - 1;
+
+// Returns the place in kRowTeams of the smallest team that holds a row of so many packs, or of the largest team if none
+// does.
+inline int TeamOf(int64_t row_packs) {
+  int team = 0;
+  while (team < kLargestTeam && kRowTeams[team].row_packs() < row_packs) ++team;
+  return team;
+}
+
+// Backward of RMSNorm, and of LayerNorm, which is `centered`. Returns the blocks per SM: few enough for sums and
+// operands to stay in registers, but for up to 32 bytes where rows are not aligned and a thread has two packs.
+constexpr int NormBackwardBlocksPerSm(const RowTeam& team, bool centered) {
+  return std::max(1, (team.packs == 1 ? 768 : centered ? 512 : 640) / team.block_threads());
+}
+inline Chunks NormBackwardChunks(const RowTeam& team, bool centered, int64_t rows) {
+  return Chunks::Of(rows, team.teams(), kSms * NormBackwardBlocksPerSm(team, centered));
+}
+// Returns how many partial rows its column sums have.
+inline int64_t NormPartialRows(DType act, int64_t rows, int64_t C, bool centered) {
+  const int64_t packs = CeilDivide(C, kPackBytes / SizeOf(act));
+  const RowTeam& team = kRowTeams[TeamOf(packs)];
+  return packs <= team.row_packs() ? NormBackwardChunks(team, centered, rows).count
+                                   : ColumnShape::Of(act, rows, C).chunks.count;
+}
+
+// Elements of a flat vector that one block of Sum or SumSquares sums into a partial sum.
+inline constexpr int64_t kReductionChunk = 16384;
+
+// The most ranks whose data SumRanks sums: their addresses are the parameters of one launch.
+inline constexpr int kMostSummedRanks = 64;
+
+}  // namespace shale::cuda
