@@ -97,25 +97,6 @@ absl::Status CheckFlags(const Flags& flags) {
   return absl::OkStatus();
 }
 
-// Returns "batch.micro_batch=12 fits: SHARDED needs 31.2 GiB (33,500,000,000 bytes) per rank, budget 32.0 GiB; 13 needs
-// 33.5 GiB (36,000,000,000 bytes)".
-std::string FitText(const Fit& fit) {
-  const auto bytes = [](const Cost& cost) {
-    return absl::StrCat(
-        FormatBytes(cost.arena_bytes), " (", WithCommas(cost.arena_bytes), " bytes)",
-        cost.host_bytes > 0 ? absl::StrCat(" and ", FormatBytes(cost.host_bytes), " of host memory") : "");
-  };
-  const std::string text =
-      absl::StrCat(fit.best.overrides.front().text(), " fits: ", ToString(fit.best.accumulation), " needs ",
-                   bytes(fit.best.cost), " per rank, budget ", FormatBytes(fit.budget.bytes),
-                   fit.budget.origin.empty() ? "" : absl::StrCat(" (", fit.budget.origin, ")"), "; ");
-  if (!fit.next) return absl::StrCat(text, fit.last);
-  const std::string& next = fit.next->overrides.front().value;
-  const absl::Status& status = fit.next->status;
-  if (status.ok()) return absl::StrCat(text, next, " needs ", bytes(fit.next->cost));
-  return absl::StrCat(text, next, " is not possible: ", absl::StrReplaceAll(status.message(), {{"\n", "; "}}));
-}
-
 int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Machine& machine,
            const WorkLimits& limits) {
   if (const absl::Status status = CheckFitField(flags.fit); !status.ok()) {

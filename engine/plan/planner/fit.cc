@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "engine/plan/planner/draft.h"
 #include "engine/plan/planner/options.h"
 #include "engine/strings/messages.h"
@@ -27,10 +28,11 @@ constexpr int64_t kMostSteps = 64;
 
 class Search {
  public:
-  Search(const Option& option, const Job& job, const JobWith& job_with, const Machine& machine, FitEffort effort,
-         const WorkLimits& limits)
+  Search(const Option& option, const Job& job, const JobWith& job_with, const Machine& machine, const Budget& budget,
+         FitEffort effort, const WorkLimits& limits)
       : option_(option),
         job_(job),
+        budget_(budget),
         range_(option.range(job)),
         effort_(effort),
         limits_(limits),
@@ -51,24 +53,18 @@ class Search {
     if (absl::IsInvalidArgument(own)) return own;
     SHALE_ASSIGN_OR_RETURN(int64_t value, FindAnywhere());
     if (option_.path == "batch.micro_batch" && effort_ == FitEffort::kThorough) value = LargerWithOtherSteps(value);
-    Fit fit{.value = value, .best = Try(value)};
+    Fit fit{.value = value, .best = Try(value), .budget = budget_};
     if (value != range_.best) {
       fit.next = Try(range_.best < range_.worst ? value - 1 : value + 1);
     } else {
       fit.last = std::string(range_.last);
     }
-    SHALE_ASSIGN_OR_RETURN(fit.budget, BudgetWith(value));
     return fit;
   }
 
   bool ranks() const { return option_.path == kRanks; }
 
   std::vector<Override> SettingOf(int64_t value) const { return {{std::string(option_.path), absl::StrCat(value)}}; }
-
-  absl::StatusOr<Budget> BudgetWith(int64_t value) const {
-    SHALE_ASSIGN_OR_RETURN(const Job job, drafter_.With(SettingOf(value)));
-    return BudgetOf(job, drafter_.machine().default_budget);
-  }
 
   // Returns `value` doubled or halved towards `limit`, but not beyond `limit`.
   static int64_t Leap(int64_t value, int64_t limit) {
@@ -138,24 +134,15 @@ class Search {
 
   absl::Status NothingFits() {
     const Variant& tried = Try(range_.worst);
-    const absl::StatusOr<Budget> budget = BudgetWith(range_.worst);
-    std::string needs = std::string(tried.status.message());
-    if (tried.status.ok() && budget.ok()) {
-      needs = absl::StrCat("needs ", FormatBytes(tried.cost.arena_bytes), " per rank");
-      if (tried.cost.host_bytes > 0) {
-        absl::StrAppend(&needs, " and ", FormatBytes(tried.cost.host_bytes), " of host memory");
-      }
-      absl::StrAppend(&needs, ", budget ", FormatBytes(budget->bytes));
-      if (budget->host_bytes != kNoBudget) {
-        absl::StrAppend(&needs, " and ", FormatBytes(budget->host_bytes), " of host memory");
-      }
-    }
+    const std::string needs =
+        tried.status.ok() ? MissingText(tried.cost, budget_) : std::string(tried.status.message());
     return absl::ResourceExhaustedError(
         absl::StrCat("no ", option_.path, " fits: ", range_.worst, ranks() ? ", the most, " : " ", needs));
   }
 
   const Option& option_;
   const Job& job_;
+  const Budget& budget_;
   FitRange range_;
   const FitEffort effort_;
   const WorkLimits& limits_;
@@ -185,6 +172,21 @@ absl::Status CheckRanksCanBeFound(const Job& job) {
 
 }  // namespace
 
+std::string FitText(const Fit& fit) {
+  const auto exact = [](const Cost& cost) {
+    return absl::StrCat(" needs ", CostText(cost), " (", WithCommas(cost.arena_bytes), " bytes)");
+  };
+  const std::string text =
+      absl::StrCat(fit.best.overrides.front().text(), " fits: ", ToString(fit.best.accumulation), exact(fit.best.cost),
+                   " per rank, budget ", FormatBytes(fit.budget.bytes),
+                   fit.budget.origin.empty() ? "" : absl::StrCat(" (", fit.budget.origin, ")"), "; ");
+  if (!fit.next) return absl::StrCat(text, fit.last);
+  const std::string& next = fit.next->overrides.front().value;
+  const absl::Status& status = fit.next->status;
+  if (status.ok()) return absl::StrCat(text, next, exact(fit.next->cost));
+  return absl::StrCat(text, next, " is not possible: ", absl::StrReplaceAll(status.message(), {{"\n", "; "}}));
+}
+
 std::vector<std::string> FitFields() {
   std::vector<std::string> fields;
   for (const Option& option : Options()) {
@@ -209,7 +211,7 @@ absl::StatusOr<Fit> FindFit(absl::string_view path, const Job& job, const JobWit
   }
   const auto has_range = [&](const Option& option) { return option.path == path && option.range != nullptr; };
   const Option& option = *std::find_if(Options().begin(), Options().end(), has_range);
-  return Search(option, job, job_with, machine, effort, limits).Run();
+  return Search(option, job, job_with, machine, budget, effort, limits).Run();
 }
 
 }  // namespace shale

@@ -25,6 +25,10 @@ struct Fit {
   Budget budget;
 };
 
+// Returns "batch.micro_batch=12 fits: SHARDED needs 31.2 GiB (33,500,000,000 bytes) per rank, budget 32.0 GiB; 13 needs
+// 33.5 GiB (36,000,000,000 bytes)".
+std::string FitText(const Fit& fit);
+
 // How many values a search tries. Each takes the time of a plan.
 enum class FitEffort {
   kThorough,  // Tries all values that the comment of FindFit describes.

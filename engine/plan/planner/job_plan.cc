@@ -26,11 +26,6 @@ absl::Status Finish(PlannedProgram& program, const WorkLimits& limits = {}) {
   return CheckProgram(program.step.program, program.memory, limits);
 }
 
-// Returns ", 31 GiB of host memory"; empty if `bytes` is 0.
-std::string DescribeHost(int64_t bytes) {
-  return bytes == 0 ? "" : absl::StrCat(", ", FormatBytes(bytes), " of host memory");
-}
-
 std::string DescribeAccumulation(const Variant& c, const StepOptions& options) {
   if (!c.status.ok()) {
     return absl::StrCat(ToString(c.accumulation),
@@ -38,8 +33,8 @@ std::string DescribeAccumulation(const Variant& c, const StepOptions& options) {
                             ? ": too large to be planned"
                             : absl::StrCat(": not with strategy ", ToString(options.strategy)));
   }
-  return absl::StrCat(ToString(c.accumulation), ": ", FormatBytes(c.cost.arena_bytes), DescribeHost(c.cost.host_bytes),
-                      ", sends ", FormatBytes(c.cost.sent_bytes), c.fits ? "" : ", does not fit");
+  return absl::StrCat(ToString(c.accumulation), ": ", CostText(c.cost), ", sends ", FormatBytes(c.cost.sent_bytes),
+                      c.fits ? "" : ", does not fit");
 }
 
 // Returns why the accumulation was chosen, in words and numbers.
@@ -54,8 +49,7 @@ std::string Reason(const Draft& draft) {
     fits_too |= c.fits;
     sends_as_much |= c.fits && c.cost.sent_bytes == draft.cost.sent_bytes;
   }
-  std::string reason =
-      absl::StrCat("it needs ", FormatBytes(draft.cost.arena_bytes), DescribeHost(draft.cost.host_bytes));
+  std::string reason = absl::StrCat("it needs ", CostText(draft.cost));
   if (!draft.fits) {
     absl::StrAppend(&reason, "; none fits, and this one exceeds the budget least");
   } else if (draft.options.mesh.ranks() == 1) {
@@ -144,29 +138,26 @@ absl::StatusOr<JobPlan> PlanOf(Draft draft, const Ops& ops, const WorkLimits& li
   plan.options = std::move(draft.options);
   plan.budget = std::move(draft.budget);
   plan.arena_bytes = draft.cost.arena_bytes;
+  std::vector<ProgramAndPlan> users;
+  const auto finish = [&](PlannedProgram& program, ModelGraph& graph, PlannedStep& planned) {
+    program = {std::move(graph), std::move(planned.step), std::move(planned.memory)};
+    users.push_back({program.step.program, program.memory});
+    return Finish(program, limits);
+  };
   JobGraphs& graphs = *draft.graphs;
-  plan.train = {std::move(graphs.train), std::move(draft.train.step), std::move(draft.train.memory)};
-  plan.evaluate = {std::move(graphs.evaluate), std::move(draft.evaluate.step), std::move(draft.evaluate.memory)};
-  SHALE_RETURN_IF_ERROR(Finish(plan.train, limits));
-  SHALE_RETURN_IF_ERROR(Finish(plan.evaluate, limits));
+  SHALE_RETURN_IF_ERROR(finish(plan.train, graphs.train, draft.train));
+  SHALE_RETURN_IF_ERROR(finish(plan.evaluate, graphs.evaluate, draft.evaluate));
+  plan.generate.resize(draft.generate.size());
   for (size_t i = 0; i < draft.generate.size(); ++i) {
-    plan.generate.push_back(
-        {std::move(graphs.generate[i]), std::move(draft.generate[i].step), std::move(draft.generate[i].memory)});
-    SHALE_RETURN_IF_ERROR(Finish(plan.generate.back(), limits));
+    SHALE_RETURN_IF_ERROR(finish(plan.generate[i], graphs.generate[i], draft.generate[i]));
   }
   if (plan.options.snapshot) {
-    PlannedProgram snapshot{.graph = plan.train.graph};
-    SHALE_ASSIGN_OR_RETURN(snapshot.step, CompileSnapshot(snapshot.graph, plan.options, ops));
-    SHALE_ASSIGN_OR_RETURN(snapshot.memory, PlanMemory(snapshot.step.program, {}));
-    SHALE_RETURN_IF_ERROR(Finish(snapshot, limits));
-    plan.snapshot = std::move(snapshot);
+    ModelGraph graph = plan.train.graph;
+    PlannedStep planned;
+    SHALE_ASSIGN_OR_RETURN(planned.step, CompileSnapshot(graph, plan.options, ops));
+    SHALE_ASSIGN_OR_RETURN(planned.memory, PlanMemory(planned.step.program, {}));
+    SHALE_RETURN_IF_ERROR(finish(plan.snapshot.emplace(), graph, planned));
   }
-  std::vector<ProgramAndPlan> users;
-  for (const PlannedProgram* program : {&plan.train, &plan.evaluate}) {
-    users.push_back({program->step.program, program->memory});
-  }
-  for (const PlannedProgram& program : plan.generate) users.push_back({program.step.program, program.memory});
-  if (plan.snapshot) users.push_back({plan.snapshot->step.program, plan.snapshot->memory});
   plan.host_memory = PlanHostMemory(users, kStagingBytes);
   return plan;
 }

@@ -18,11 +18,8 @@ using Query = const OptionQuery&;
 bool Alone(Query q) { return q.use == OptionUse::kAlone; }
 bool OnGpu(Query q) { return q.job.runtime.device != DeviceType::kCpu; }
 
-// Returns the setting if it applies.
-std::vector<Settings> If(bool applies, const char* path, std::string value) {
-  if (!applies) return {};
-  return {{{path, std::move(value)}}};
-}
+// Returns the value of a switch if it applies.
+Values If(bool applies, absl::string_view value) { return applies ? Values{std::string(value)} : Values{}; }
 
 // Returns the settings that change the job's activation checkpointing to this one of all blocks, with the job's name
 // patterns. Returns none if it has it.
@@ -90,19 +87,19 @@ std::vector<Settings> PresetsInSegments(Query q) {
   return WithoutEmpty(std::move(all));
 }
 
-// Returns the settings that move something to host memory and back, in case the host lacks the memory: both if each is
+// Returns the values that move something to host memory and back, in case the host lacks the memory: both if each is
 // asked by itself.
-std::vector<Settings> ToHostOrBack(Query q, const char* path, bool can_move, const char* moved, bool can_return) {
-  std::vector<Settings> all;
-  if (can_move && q.use != OptionUse::kInArena) all.push_back({{path, moved}});
-  if (can_return && (Alone(q) || q.use == OptionUse::kInArena)) all.push_back({{path, "[]"}});
+Values ToHostOrBack(Query q, bool can_move, const char* moved, bool can_return) {
+  Values all;
+  if (can_move && q.use != OptionUse::kInArena) all.push_back(moved);
+  if (can_return && (Alone(q) || q.use == OptionUse::kInArena)) all.push_back("[]");
   return all;
 }
 
-std::vector<Settings> Offload(Query q) {
+Values Offload(Query q) {
   const std::vector<std::string>& names = q.job.memory.offload;
   const bool has_all = std::find(names.begin(), names.end(), "*") != names.end();
-  return ToHostOrBack(q, "memory.offload", OnGpu(q) && !has_all, "*", !names.empty());
+  return ToHostOrBack(q, OnGpu(q) && !has_all, "*", !names.empty());
 }
 
 std::vector<Settings> UpdateOnHost(Query q) {
@@ -116,11 +113,11 @@ std::vector<Settings> UpdateOnHost(Query q) {
   return {settings};
 }
 
-std::vector<Settings> OffloadMoments(Query q) {
+Values OffloadMoments(Query q) {
   if (!Alone(q) && !UpdateOnHost(q).empty()) return {};  // It will keep them in host memory.
   const bool can_move =
       OnGpu(q) && !StepOptionsFor(q.job).state_on_host().moments && !MakeOptimizer(q.job.optimizer).states().empty();
-  return ToHostOrBack(q, "memory.offload_state", can_move, "MOMENTS", q.job.memory.offload_state.any());
+  return ToHostOrBack(q, can_move, "MOMENTS", q.job.memory.offload_state.any());
 }
 
 // Returns the strategies that shard more than the job's, each with an accumulation that it has.
@@ -139,74 +136,51 @@ std::vector<Settings> Strategies(Query q) {
 }
 
 // Returns the larger groups over which the state may be sharded, the smallest first.
-std::vector<Settings> ShardRanksOf(Query q) {
-  std::vector<Settings> all;
+Values ShardRanksOf(Query q) {
+  Values all;
   const int64_t ranks = q.job.sharding.ranks;
   for (int64_t shard = ShardRanks(q.job.sharding) + 1; shard <= ranks; ++shard) {
-    if (ranks % shard == 0) all.push_back({{"sharding.shard_ranks", absl::StrCat(shard)}});
+    if (ranks % shard == 0) all.push_back(absl::StrCat(shard));
   }
   return all;
 }
 
 // Accumulation AUTO has tried all of them already.
-std::vector<Settings> Accumulations(Query q) {
-  std::vector<Settings> all;
+Values Accumulations(Query q) {
+  Values all;
   const Accumulation now = q.job.sharding.accumulation;
   if (now == Accumulation::kAuto) return {};
   for (Accumulation other : AccumulationsFor(StepOptionsFor(q.job).gradient_shards)) {
-    if (other == now || (!Alone(q) && other != Accumulation::kSharded)) continue;
-    all.push_back({{"sharding.accumulation", std::string(ToString(other))}});
+    if (other != now && (Alone(q) || other == Accumulation::kSharded)) all.emplace_back(ToString(other));
   }
   return all;
 }
 
 bool Gathers(Query q) { return q.job.sharding.strategy == Strategy::kFullShard && ShardRanks(q.job.sharding) > 1; }
 
-std::vector<Settings> Reshard(Query q) {
-  return If(Gathers(q) && !q.job.sharding.reshard_after_forward, "sharding.reshard_after_forward", "true");
-}
-
-std::vector<Settings> Prefetch(Query q) {
-  return If(Gathers(q) && q.job.sharding.prefetch > 0, "sharding.prefetch", "0");
-}
-
-std::vector<Settings> LossChunk(Query q) { return If(LossChunkTokens(q.job) > 128, "memory.loss_chunk_tokens", "128"); }
-
-std::vector<Settings> SplitMasters(Query q) {
+Values SplitMasters(Query q) {
   const PrecisionConfig& now = q.job.precision;
-  return If(now.compute == ComputePrecision::kBFloat16 && now.master == MasterWeights::kFloat32, "precision.master",
-            "SPLIT");
+  return If(now.compute == ComputePrecision::kBFloat16 && now.master == MasterWeights::kFloat32, "SPLIT");
 }
 
-bool ClipsAll(const Job& job) {
-  return job.optimizer.max_gradient_norm > 0 && job.optimizer.clipping == Clipping::kGlobal;
+bool AfterBackward(Query q) { return q.job.optimizer.update == UpdateTime::kAfterBackward; }
+bool Stops(Query q) { return q.job.optimizer.non_finite == NonFinite::kStop; }
+bool ClipsAll(Query q) {
+  return q.job.optimizer.max_gradient_norm > 0 && q.job.optimizer.clipping == Clipping::kGlobal;
 }
 
-// An update in backward, of a job that updates units by themselves already.
-std::vector<Settings> UpdateInBackward(Query q) {
-  const OptimizerConfig& now = q.job.optimizer;
-  const bool can = now.non_finite == NonFinite::kSkip && !ClipsAll(q.job);
-  return If(can && now.update == UpdateTime::kAfterBackward, "optimizer.update", "IN_BACKWARD");
-}
-
-// An update in backward, with all that it needs.
+// An update in backward, with all that it needs, of a job that does not update units by themselves yet.
 std::vector<Settings> UpdateAndClipInBackward(Query q) {
-  const OptimizerConfig& now = q.job.optimizer;
-  const bool stops = now.non_finite == NonFinite::kStop;
-  if (now.update == UpdateTime::kInBackward || (!ClipsAll(q.job) && !stops)) return {};
+  if (!AfterBackward(q) || (!ClipsAll(q) && !Stops(q))) return {};
   Settings settings = {{"optimizer.update", "IN_BACKWARD"}};
-  if (ClipsAll(q.job)) settings.push_back({"optimizer.clipping", "PER_UNIT"});
-  if (stops) settings.push_back({"optimizer.non_finite", "SKIP"});
+  if (ClipsAll(q)) settings.push_back({"optimizer.clipping", "PER_UNIT"});
+  if (Stops(q)) settings.push_back({"optimizer.non_finite", "SKIP"});
   return {settings};
 }
 
-std::vector<Settings> NoSnapshot(Query q) {
-  return If(StepOptionsFor(q.job).snapshot, "checkpoint.asynchronous", "false");
-}
-
-std::vector<Settings> EightBitMoments(Query q) {
+Values EightBitMoments(Query q) {
   const OptimizerConfig& now = q.job.optimizer;
-  return If(now.kind == OptimizerKind::kAdamW && now.moments == Moments::kFloat32, "optimizer.rule", "ADAMW_8BIT");
+  return If(now.kind == OptimizerKind::kAdamW && now.moments == Moments::kFloat32, "ADAMW_8BIT");
 }
 
 // The fields that optimizer.state LEAN presets, because it leaves alone what a job sets itself.
@@ -221,30 +195,25 @@ std::vector<Settings> LeanState(Query q) {
   return {settings};
 }
 
-std::vector<Settings> NarrowGradients(Query q) {
-  return If(q.job.precision.gradient_shards != GradientShards::kBFloat16, "precision.gradient_shards", "BF16");
-}
-
 // Halves the micro-batch again and again.
-std::vector<Settings> MicroBatches(Query q) {
-  std::vector<Settings> all;
-  for (int64_t micro = q.job.batch.micro_batch / 2; micro >= 1; micro /= 2) {
-    all.push_back({{"batch.micro_batch", absl::StrCat(micro)}});
-  }
+Values MicroBatches(Query q) {
+  Values all;
+  for (int64_t micro = q.job.batch.micro_batch / 2; micro >= 1; micro /= 2) all.push_back(absl::StrCat(micro));
   return all;
 }
 
 // With fewer ranks, each rank has a larger share of the machine's memory, unless the job sets both budgets. With more
 // ranks, each rank may have a smaller share, but also needs less. There are never more ranks than sequences.
-std::vector<Settings> Ranks(Query q) {
-  std::vector<Settings> all;
-  const auto add = [&](int64_t ranks) { all.push_back({{"sharding.ranks", absl::StrCat(ranks)}}); };
+Values Ranks(Query q) {
+  Values all;
   const int64_t ranks = q.job.sharding.ranks;
   if (q.job.memory.budget_bytes == 0 || q.job.memory.host_budget_bytes == 0) {
-    for (int64_t fewer = ranks / 2; fewer >= 1; fewer /= 2) add(fewer);
+    for (int64_t fewer = ranks / 2; fewer >= 1; fewer /= 2) all.push_back(absl::StrCat(fewer));
   }
   if (q.job.sharding.strategy != Strategy::kDdp) {
-    for (int64_t more = 2 * ranks; more <= 16 * ranks && more <= q.job.batch.global_batch; more *= 2) add(more);
+    for (int64_t more = 2 * ranks; more <= 16 * ranks && more <= q.job.batch.global_batch; more *= 2) {
+      all.push_back(absl::StrCat(more));
+    }
   }
   return all;
 }
@@ -271,34 +240,47 @@ FitRange RanksRange(const Job& job) {
 
 constexpr int kBoth = kTogether | kHasOwnSection;
 constexpr Option kOptions[] = {
-    {"activation_checkpointing.preset", Presets, kBoth, "", Cheapest::kLeastRecomputed},
-    {"activation_checkpointing.preset", PresetsInSegments, kHasOwnSection, "", Cheapest::kLeastRecomputed},
-    {"memory.offload", Offload, kBoth},
-    {"memory.offload_state", OffloadMoments, kBoth},
-    {"optimizer.device", UpdateOnHost, kBoth, "the CPU updates"},
-    {"sharding.strategy", Strategies, kBoth},
-    {"sharding.shard_ranks", ShardRanksOf, kBoth},
-    {"sharding.accumulation", Accumulations, kBoth, "", Cheapest::kLeastSent},
-    {"sharding.reshard_after_forward", Reshard, kTogether},
-    {"sharding.prefetch", Prefetch, kTogether},
-    {"memory.loss_chunk_tokens", LossChunk, kTogether},
-    {"precision.master", SplitMasters, kTogether},
-    {"optimizer.update", UpdateInBackward, kBoth},
-    {"checkpoint.asynchronous", NoSnapshot, kTogether},
-    {"optimizer.update", UpdateAndClipInBackward, kHasOwnSection,
+    {"activation_checkpointing.preset", kBoth, nullptr, Presets, "", Cheapest::kLeastRecomputed},
+    {"activation_checkpointing.preset", kHasOwnSection, nullptr, PresetsInSegments, "", Cheapest::kLeastRecomputed},
+    {"memory.offload", kBoth, Offload},
+    {"memory.offload_state", kBoth, OffloadMoments},
+    {"optimizer.device", kBoth, nullptr, UpdateOnHost, "the CPU updates"},
+    {"sharding.strategy", kBoth, nullptr, Strategies},
+    {"sharding.shard_ranks", kBoth, ShardRanksOf},
+    {"sharding.accumulation", kBoth, Accumulations, nullptr, "", Cheapest::kLeastSent},
+    {"sharding.reshard_after_forward", kTogether,
+     [](Query q) { return If(Gathers(q) && !q.job.sharding.reshard_after_forward, "true"); }},
+    {"sharding.prefetch", kTogether, [](Query q) { return If(Gathers(q) && q.job.sharding.prefetch > 0, "0"); }},
+    {"memory.loss_chunk_tokens", kTogether, [](Query q) { return If(LossChunkTokens(q.job) > 128, "128"); }},
+    {"precision.master", kTogether, SplitMasters},
+    {"optimizer.update", kBoth,
+     [](Query q) { return If(AfterBackward(q) && !ClipsAll(q) && !Stops(q), "IN_BACKWARD"); }},
+    {"checkpoint.asynchronous", kTogether, [](Query q) { return If(StepOptionsFor(q.job).snapshot, "false"); }},
+    {"optimizer.update", kHasOwnSection, nullptr, UpdateAndClipInBackward,
      "clips and skips the gradients of each unit by themselves"},
-    {"optimizer.rule", EightBitMoments, kNoFlags, "moments in 8 bits, which may cost quality"},
-    {"optimizer.state", LeanState, kNoFlags, "lean state: bf16 with stochastic rounding, which may cost quality"},
-    {"precision.gradient_shards", NarrowGradients, kNoFlags,
+    {"optimizer.rule", kNoFlags, EightBitMoments, nullptr, "moments in 8 bits, which may cost quality"},
+    {"optimizer.state", kNoFlags, nullptr, LeanState,
+     "lean state: bf16 with stochastic rounding, which may cost quality"},
+    {"precision.gradient_shards", kNoFlags,
+     [](Query q) { return If(q.job.precision.gradient_shards != GradientShards::kBFloat16, "BF16"); }, nullptr,
      "sums gradients in bf16 with stochastic rounding, which may cost quality"},
-    {"batch.micro_batch", MicroBatches, kBoth, "", Cheapest::kFirst, MicroBatchRange},
-    {"batch.sequence_length", nullptr, kNoFlags, "", Cheapest::kFirst, SequenceLengthRange},
-    {"sharding.ranks", Ranks, kHasOwnSection, "", Cheapest::kFirst, RanksRange},
+    {"batch.micro_batch", kBoth, MicroBatches, nullptr, "", Cheapest::kFirst, MicroBatchRange},
+    {"batch.sequence_length", kNoFlags, nullptr, nullptr, "", Cheapest::kFirst, SequenceLengthRange},
+    {"sharding.ranks", kHasOwnSection, Ranks, nullptr, "", Cheapest::kFirst, RanksRange},
 };
 
 }  // namespace
 
 absl::Span<const Option> Options() { return kOptions; }
+
+std::vector<Settings> Option::SettingsFor(const OptionQuery& query) const {
+  if (settings != nullptr) return settings(query);
+  std::vector<Settings> all;
+  for (std::string& value : values == nullptr ? Values{} : values(query)) {
+    all.push_back({{std::string(path), std::move(value)}});
+  }
+  return all;
+}
 
 std::vector<Accumulation> AccumulationsFor(DType gradient_shards) {
   if (gradient_shards != DType::kFloat32) return {Accumulation::kSharded, Accumulation::kLayered};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -15,6 +16,8 @@ namespace shale {
 
 // Settings that belong together. The first is the purpose, and the others are what it needs.
 using Settings = std::vector<Override>;
+// Values of one field, as --set takes them.
+using Values = std::vector<std::string>;
 
 // For which use a job's options are asked.
 enum class OptionUse {
@@ -52,13 +55,19 @@ enum OptionFlags : int {
 
 struct Option {
   absl::string_view path;  // The field that it sets, or that stands for the fields that it sets.
-  // Returns the settings to try for a job, those that change it least first. Returns none where the option does not
-  // apply or would change nothing. Null: no refusal and no comparison has the option.
-  std::vector<Settings> (*settings)(const OptionQuery& query) = nullptr;
   int flags = kNoFlags;
+  // Returns the values of the field to try for a job, those that change it least first. Returns none where the option
+  // does not apply or would change nothing. Null: no refusal and no comparison has the option, unless it has
+  // `settings`.
+  Values (*values)(const OptionQuery& query) = nullptr;
+  // In place of `values`, for an option that may set other fields too.
+  std::vector<Settings> (*settings)(const OptionQuery& query) = nullptr;
   absl::string_view caveat = "";  // What it may cost beside memory and time (Variant::caveat).
   Cheapest cheapest = Cheapest::kFirst;
   FitRange (*range)(const Job& job) = nullptr;  // Null: --fit does not search it.
+
+  // Returns what `values` or `settings` return, as settings.
+  std::vector<Settings> SettingsFor(const OptionQuery& query) const;
 };
 
 // Returns the table. Of two rows with the same path, the second is for what the first cannot do.

@@ -6,25 +6,9 @@
 #include "absl/strings/str_join.h"
 #include "engine/plan/planner/draft.h"
 #include "engine/plan/planner/job_plan.h"
-#include "engine/strings/printing.h"
 
 namespace shale {
 namespace {
-
-// Returns what `cost` has beyond the budget, in words. Appends to `fields` the fields that set the exceeded budgets.
-std::string Lacking(const Cost& cost, const Budget& budget, std::vector<std::string>& fields) {
-  std::vector<std::string> lacks;
-  const auto compare = [&](absl::string_view what, int64_t bytes, absl::string_view origin, int64_t budget_bytes,
-                           absl::string_view field) {
-    if (bytes <= budget_bytes) return;
-    lacks.push_back(absl::StrCat("a rank ", what, " ", FormatBytes(bytes), ", but its budget is ",
-                                 FormatBytes(budget_bytes), " (", origin, ")"));
-    fields.emplace_back(field);
-  };
-  compare("needs", cost.arena_bytes, budget.origin, budget.bytes, "memory.budget_bytes");
-  compare("offloads", cost.host_bytes, budget.host_origin, budget.host_bytes, "memory.host_budget_bytes");
-  return absl::StrJoin(lacks, "; ");
-}
 
 std::string Remark(absl::string_view why, absl::string_view limit, const std::vector<std::string>& fields) {
   return absl::StrCat("This machine ", why, ".\nIt was planned without ", limit, "; set ",
@@ -38,7 +22,7 @@ absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, 
   remark.clear();
   absl::StatusOr<JobPlan> plan = PlanJobOfAnySize(job, here.WithoutBudget(), refusal);
   if (!plan.ok() || refusal) return plan;
-  const absl::StatusOr<Budget> budget = BudgetOf(job, here.default_budget);
+  absl::StatusOr<Budget> budget = BudgetOf(job, here.default_budget);
   if (!budget.ok()) {
     remark =
         Remark(absl::StrCat("cannot run the job: ", budget.status().message()), "a limit", {"memory.budget_bytes"});
@@ -56,8 +40,11 @@ absl::StatusOr<JobPlan> PlanJobForAnywhere(const Job& job, const Machine& here, 
     }
   }
   std::vector<std::string> fields;
-  const std::string lacking = Lacking(nearest->cost, *budget, fields);
-  remark = Remark(absl::StrCat("is too small for the job: ", lacking), "that limit", fields);
+  if (nearest->cost.arena_bytes > budget->bytes) fields.push_back("memory.budget_bytes");
+  if (nearest->cost.host_bytes > budget->host_bytes) fields.push_back("memory.host_budget_bytes");
+  budget->firm = true;  // The remark says itself which fields set others.
+  remark =
+      Remark(absl::StrCat("is too small for the job: it ", MissingText(nearest->cost, *budget)), "that limit", fields);
   return plan;
 }
 

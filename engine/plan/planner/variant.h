@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/compile/memory/machine.h"
 #include "engine/compile/step/options_enums.h"
 #include "engine/plan/config/job.h"
@@ -32,6 +33,9 @@ struct FlopsSummary {
   double total() const { return forward + recompute + backward; }
 };
 
+// Returns "a=1, b=2".
+std::string SettingsText(const std::vector<Override>& settings, absl::string_view separator);
+
 // What one rank needs for a job.
 struct Cost {
   int64_t arena_bytes = 0;  // The largest peak of training, evaluation and generation.
@@ -39,6 +43,14 @@ struct Cost {
   int64_t sent_bytes = 0;   // Sent in one step (CommunicationSummary::sent_bytes).
   FlopsSummary flops;       // Of one step of training.
 };
+
+// Returns "9.83 GiB", or "9.83 GiB + 11.8 GiB of host memory".
+std::string CostText(const Cost& cost);
+
+// Returns what a cost has beyond a budget: "needs 31.2 GiB per rank, budget 24.0 GiB (80 % of ...;
+// memory.budget_bytes sets another), 7.20 GiB too little", the same for host memory, or both. Empty if the budget holds
+// the cost.
+std::string MissingText(const Cost& cost, const Budget& budget);
 
 // Returns a job with other settings, checked as the job itself is.
 using JobWith = std::function<absl::StatusOr<Job>(const std::vector<Override>& overrides)>;

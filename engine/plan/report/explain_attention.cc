@@ -34,23 +34,22 @@ std::string FormatDouble(double bytes) { return FormatBytes(static_cast<int64_t>
 
 }  // namespace
 
-std::string ExplainAttention(const Explained& x) {
+SectionText ExplainAttention(const Explained& x) {
   const Attention attention = AttentionOf(x.plan.train.graph);
   if (attention.layers == 0) return "";
   const Tensor& q = attention.q_BSHD;
   const int64_t B = q.dim(0), S = q.dim(1), H = q.dim(2);
   const double scores = static_cast<double>(B) * static_cast<double>(H) * static_cast<double>(S) *
                         static_cast<double>(S) * static_cast<double>(SizeOf(q.dtype));
-  return absl::StrCat(
-      "What attention does not store\n",
-      Paragraph(absl::StrCat(
+  return Section(
+      "What attention does not store",
+      absl::StrCat(
           "The scores of one layer, B x H x S x S = ", WithCommas(B), " x ", WithCommas(H), " x ", WithCommas(S), " x ",
           WithCommas(S), " in ", ToString(q.dtype), ", would take ", FormatDouble(scores), " for one micro-batch, and ",
           FormatDouble(scores * static_cast<double>(attention.layers)), " for all ", WithCommas(attention.layers),
           " layers. They are computed in tiles, in forward and once more in backward, and are never stored. Backward "
           "reads the log-sum-exp of each row of scores instead, ",
-          FormatBytes(attention.lse_BHS.extent_bytes()), " a layer.")),
-      "\n");
+          FormatBytes(attention.lse_BHS.extent_bytes()), " a layer."));
 }
 
 }  // namespace shale

@@ -49,7 +49,7 @@ std::string DescribeWarmup(const Job& job) {
 
 }  // namespace
 
-std::string ExplainOnePiece(const Explained& x) {
+SectionText ExplainOnePiece(const Explained& x) {
   const Job& job = x.job;
   const int64_t of_rank = CeilDivide(job.batch.global_batch, job.sharding.ranks);
   if (of_rank == 1) return "";
@@ -60,80 +60,49 @@ std::string ExplainOnePiece(const Explained& x) {
             .is_own = micro_batch == job.batch.micro_batch};
   };
   const std::vector<ComparedRow> rows = {row(job.batch.micro_batch), row(other)};
-  return absl::StrCat("What the same global batch needs in one piece\n",
-                      Paragraph(absl::StrCat("A rank has ", Plural(of_rank, "sequence"),
-                                             " in a step, in one micro-batch or in K of them. Activations are those "
-                                             "that wait for backward, and the inputs of units with their gradients, "
-                                             "at the moment when they are most.")),
-                      CompareTable(x, {"", "micro_batch", "activations", "needs", "against this job", ""}, rows,
-                                   [&](const Draft& draft) -> std::vector<std::string> {
-                                     return {FormatBytes(MeasureActivations(draft.train.step.program)),
-                                             Needs(draft.cost),
-                                             Difference(draft.cost.arena_bytes, x.own.cost.arena_bytes)};
-                                   }),
-                      "\n");
+  return Section("What the same global batch needs in one piece",
+                 absl::StrCat("A rank has ", Plural(of_rank, "sequence"),
+                              " in a step, in one micro-batch or in K of them. Activations are those "
+                              "that wait for backward, and the inputs of units with their gradients, "
+                              "at the moment when they are most."),
+                 CompareTable(x, {"", "micro_batch"}, rows, {Activations(), Needs(), AgainstThisJob(x)}));
 }
 
-absl::StatusOr<std::string> ExplainHeadroom(const Explained& x) {
+SectionText ExplainHeadroom(const Explained& x) {
   const Budget& budget = x.plan.budget;
-  const absl::string_view title = "Which micro-batch would fit\n";
-  if (budget.bytes == kNoBudget) {
-    return absl::StrCat(title, Paragraph("There is no budget; memory.budget_bytes sets one."), "\n");
-  }
-  const int64_t own = x.job.batch.micro_batch;
-  const Accumulation accumulation = x.plan.options.accumulation;
-  const absl::StatusOr<Fit> found =
+  const auto section = [](absl::string_view text) { return Section("Which micro-batch would fit", text); };
+  if (budget.bytes == kNoBudget) return section("There is no budget; memory.budget_bytes sets one.");
+  const absl::string_view accumulation = ToString(x.plan.options.accumulation);
+  const absl::StatusOr<Fit> fit =
       FindFit("batch.micro_batch", x.job, {}, x.drafter.machine(), FitEffort::kQuick, x.limits);
-  if (absl::IsResourceExhausted(found.status())) {
-    return absl::StrCat(
-        title,
-        Paragraph(absl::StrCat("With accumulation ", ToString(accumulation), ", ", found.status().message(), ".")),
-        "\n");
+  if (absl::IsResourceExhausted(fit.status())) {
+    return section(absl::StrCat("With accumulation ", accumulation, ", ", fit.status().message(), "."));
   }
-  SHALE_RETURN_IF_ERROR(found.status());
-  const Fit& fit = *found;
-  std::string text = absl::StrCat("micro_batch ", WithCommas(fit.value));
-  absl::StrAppend(&text,
-                  fit.value > own    ? " would fit: it"
-                  : fit.value == own ? ", this job's,"
-                                     : " is the largest that fits: it",
-                  " needs ", FormatBytes(fit.best.cost.arena_bytes), " of ", FormatBytes(budget.bytes),
-                  " with accumulation ", ToString(accumulation), ". ");
-  if (!fit.next) {
-    absl::StrAppend(&text, "A rank has no more sequences in a step.");
-  } else {
-    absl::StrAppend(&text, "micro_batch ", WithCommas(fit.value + 1), " ");
-    if (!fit.next->status.ok()) {
-      absl::StrAppend(&text, "is too large to be planned.");
-    } else {
-      absl::StrAppend(&text, "does not fit: it needs ", FormatBytes(fit.next->cost.arena_bytes),
-                      fit.next->cost.host_bytes > budget.host_bytes
-                          ? absl::StrCat(" and ", FormatBytes(fit.next->cost.host_bytes), " of host memory")
-                          : "",
-                      ".");
-    }
-    if (accumulation == Accumulation::kLayered) {
-      absl::StrAppend(&text,
-                      " With LAYERED a much larger one may fit again, because it makes fewer micro-batches; plan "
-                      "--fit=batch.micro_batch tries these too.");
-    }
+  SHALE_RETURN_IF_ERROR(fit.status());
+  const int64_t own = x.job.batch.micro_batch;
+  std::string text =
+      absl::StrCat(FitText(*fit), ". This job's is ", fit->value == own ? "the same" : WithCommas(own), ".");
+  if (fit->next && x.plan.options.accumulation == Accumulation::kLayered) {
+    absl::StrAppend(&text,
+                    " With LAYERED a much larger one may fit again, because it makes fewer micro-batches; plan "
+                    "--fit=batch.micro_batch tries these too.");
   }
-  return absl::StrCat(title, Paragraph(text), "\n");
+  return section(text);
 }
 
-absl::StatusOr<std::string> ExplainLearningRate(const Job& job) {
+SectionText ExplainLearningRate(const Explained& x) {
+  const Job& job = x.job;
   // Neither peak nor warm-up depends on the length of the run, which only the data tells if it is given in epochs.
   LearningRateOptions options = LearningRateOptionsFor(job, std::max<int64_t>(job.lr_schedule.steps, 1));
   options.shape = LearningRateShape::kConstant;
   SHALE_ASSIGN_OR_RETURN(const LearningRateSchedule schedule, LearningRateSchedule::Create(options));
-  return absl::StrCat(
-      "What the batch makes of the learning rate\n",
-      Paragraph(absl::StrCat("The peak is ", FormatRate(schedule.peak()), ": ", DescribeScaling(job),
-                             ". Warm-up takes ", Plural(schedule.warmup_steps(), "step"), DescribeWarmup(job), ".")),
-      "\n");
+  return Section("What the batch makes of the learning rate",
+                 absl::StrCat("The peak is ", FormatRate(schedule.peak()), ": ", DescribeScaling(job),
+                              ". Warm-up takes ", Plural(schedule.warmup_steps(), "step"), DescribeWarmup(job), "."));
 }
 
-std::string ExplainMix(const Job& job) {
+SectionText ExplainMix(const Explained& x) {
+  const Job& job = x.job;
   if (job.data.mix.empty()) return "";
   int64_t rest = kMixWindow;
   std::string others;
@@ -141,20 +110,20 @@ std::string ExplainMix(const Job& job) {
     rest -= mixed.share;
     absl::StrAppend(&others, ", ", mixed.share, " of ", mixed.path);
   }
-  return absl::StrCat("Where samples come from\n",
-                      Paragraph(absl::StrCat("Of any 1,000 samples in a row, ", rest, " are of ", job.data.path, others,
-                                             " (data.mix), evenly spread. Each source has epochs of its own, and a "
-                                             "mixture takes no memory.")),
-                      "\n");
+  return Section("Where samples come from",
+                 absl::StrCat("Of any 1,000 samples in a row, ", rest, " are of ", job.data.path, others,
+                              " (data.mix), evenly spread. Each source has epochs of its own, and a "
+                              "mixture takes no memory."));
 }
 
-std::string ExplainPacking(const Job& job) {
+SectionText ExplainPacking(const Explained& x) {
+  const Job& job = x.job;
   if (job.data.packing == Packing::kCut) return "";
   const bool packs = job.data.packing == Packing::kPack;
   const int64_t bytes = job.batch.micro_batch * job.batch.sequence_length * static_cast<int64_t>(sizeof(int32_t));
-  return absl::StrCat(
-      "What a sequence holds\n",
-      Paragraph(absl::StrCat(
+  return Section(
+      "What a sequence holds",
+      absl::StrCat(
           packs ? absl::StrCat("Several documents (data.packing PACK), packed by best fit. Attention never crosses a "
                                "document and skips the tiles between documents, and positions begin anew with each. "
                                "All of this comes from one number for each token, ",
@@ -170,23 +139,22 @@ std::string ExplainPacking(const Job& job) {
               : "nothing is kept (data.long_documents DROP)",
           ". The loss is the sum over the targets of documents, divided by their number in the entire global batch, so "
           "neither the ranks nor the micro-batches change the weight of a token. FLOPs are counted as if every "
-          "sequence were one document without padding.")),
-      "\n");
+          "sequence were one document without padding."));
 }
 
-std::string ExplainTargetWeights(const Job& job) {
+SectionText ExplainTargetWeights(const Explained& x) {
+  const Job& job = x.job;
   if (job.data.target_weights == TargetWeights::kNone) return "";
   const bool over_tokens = job.data.target_weights == TargetWeights::kOverTokens;
   const int64_t targets = job.batch.micro_batch * job.batch.sequence_length;
-  return absl::StrCat("What the weights of targets do\n",
-                      Paragraph(absl::StrCat("The loss of a step is the sum of weight x loss, divided by ",
-                                             over_tokens ? "the number of targets (data.target_weights OVER_TOKENS)"
-                                                         : "the sum of |weight| (data.target_weights OVER_WEIGHTS)",
-                                             " of the entire global batch, so that neither the ranks nor the "
-                                             "micro-batches change it. A step whose weights "
-                                             "are all 0 updates nothing. The weights of a micro-batch take ",
-                                             FormatBytes(targets * static_cast<int64_t>(sizeof(float))), ".")),
-                      "\n");
+  return Section("What the weights of targets do",
+                 absl::StrCat("The loss of a step is the sum of weight x loss, divided by ",
+                              over_tokens ? "the number of targets (data.target_weights OVER_TOKENS)"
+                                          : "the sum of |weight| (data.target_weights OVER_WEIGHTS)",
+                              " of the entire global batch, so that neither the ranks nor the "
+                              "micro-batches change it. A step whose weights "
+                              "are all 0 updates nothing. The weights of a micro-batch take ",
+                              FormatBytes(targets * static_cast<int64_t>(sizeof(float))), "."));
 }
 
 }  // namespace shale

@@ -110,7 +110,7 @@ std::string Reason(const Explained& x, BufferCategory category) {
 
 }  // namespace
 
-std::string ExplainWhereBytesGo(const Explained& x) {
+SectionText ExplainWhereBytesGo(const Explained& x) {
   const auto& at_peak = x.own.train.memory.bytes_at_peak;
   std::vector<std::vector<std::string>> rows;
   std::vector<std::pair<int64_t, int>> sorted;
@@ -126,12 +126,12 @@ std::string ExplainWhereBytesGo(const Explained& x) {
     rows.push_back({std::string(ToString(category)), FormatBytes(-negative),
                     Percent(static_cast<double>(-negative), static_cast<double>(total)), Reason(x, category)});
   }
-  return absl::StrCat("Where every byte goes\n",
-                      Paragraph(absl::StrCat("At the peak of training one rank uses ", FormatBytes(total),
-                                             ". The arena, ", FormatBytes(x.plan.arena_bytes),
-                                             ", holds every buffer of the step; those that are not alive at the "
-                                             "same time share bytes.")),
-                      Table(rows), "\n");
+  return Section("Where every byte goes",
+                 absl::StrCat("At the peak of training one rank uses ", FormatBytes(total), ". The arena, ",
+                              FormatBytes(x.plan.arena_bytes),
+                              ", holds every buffer of the step; those that are not alive at the "
+                              "same time share bytes."),
+                 Table(rows));
 }
 
 }  // namespace shale

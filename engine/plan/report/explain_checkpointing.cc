@@ -66,7 +66,7 @@ std::vector<Override> KindSettings(const Kind& kind) {
 
 }  // namespace
 
-std::string ExplainCheckpointing(const Explained& x) {
+SectionText ExplainCheckpointing(const Explained& x) {
   const ActivationOptions& activations = x.plan.options.activations;
   std::vector<ComparedRow> rows;
   for (const Kind& kind : KindsOf(activations, Layers(x.job.model))) {
@@ -78,24 +78,29 @@ std::string ExplainCheckpointing(const Explained& x) {
   struct {
     int64_t arena_bytes = 0, activation_bytes = 0, gathers = 0;
   } none;  // Of the first row, which keeps all.
-  const auto cells = [&](const Draft& draft) -> std::vector<std::string> {
-    const StepProgram& program = draft.train.step.program;
-    const FlopsSummary& flops = draft.cost.flops;
-    const int64_t activation_bytes = MeasureActivations(program);
-    const int64_t gathers = SummarizeCommunication(program, draft.options.mesh).gathers;
-    if (none.arena_bytes == 0) none = {draft.cost.arena_bytes, activation_bytes, gathers};
-    return {
-        Needs(draft.cost),
-        Difference(draft.cost.arena_bytes, none.arena_bytes),
-        FormatBytes(activation_bytes),
-        absl::StrFormat("%.3f", static_cast<double>(activation_bytes) / static_cast<double>(none.activation_bytes)),
-        absl::StrCat(FormatFlops(flops.recompute), " (", Percent(flops.recompute, flops.forward + flops.backward), ")"),
-        WithCommas(gathers - none.gathers)};
+  const auto gathers_of = [](const Draft& draft) {
+    return SummarizeCommunication(draft.train.step.program, draft.options.mesh).gathers;
   };
+  const auto needs = [&](const Draft& draft) {
+    const StepProgram& program = draft.train.step.program;
+    if (none.arena_bytes == 0) none = {draft.cost.arena_bytes, MeasureActivations(program), gathers_of(draft)};
+    return CostText(draft.cost);
+  };
+  const auto against = [&](const Draft& draft) { return Difference(draft.cost.arena_bytes, none.arena_bytes); };
+  const auto factor = [&](const Draft& draft) {
+    return absl::StrFormat("%.3f", static_cast<double>(MeasureActivations(draft.train.step.program)) /
+                                       static_cast<double>(none.activation_bytes));
+  };
+  const auto recomputed = [](const Draft& draft) {
+    const FlopsSummary& flops = draft.cost.flops;
+    return absl::StrCat(FormatFlops(flops.recompute), " (", Percent(flops.recompute, flops.forward + flops.backward),
+                        ")");
+  };
+  const auto more = [&](const Draft& draft) { return WithCommas(gathers_of(draft) - none.gathers); };
   const FlopsSummary& own = x.own.cost.flops;
-  return absl::StrCat(
-      "What each preset of activation checkpointing saves and costs\n",
-      Paragraph(absl::StrCat(
+  return Section(
+      "What each preset of activation checkpointing saves and costs",
+      absl::StrCat(
           "Tensors that are not kept are recomputed in backward, from tensors that are kept and with the "
           "same bits. Activations are those that wait for backward, and the inputs of units with their gradients, at "
           "the moment when they are most; x NONE is their factor against NONE. Recomputed is what one rank computes "
@@ -103,13 +108,17 @@ std::string ExplainCheckpointing(const Explained& x) {
           FormatFlops(own.forward + own.backward),
           "). Matmuls and attention count; norms and activation functions only move bytes. In segments "
           "(segment_blocks, or segments: SQRT) only the input of a segment's first block waits for backward; before "
-          "that, its blocks but the last run forward again, and sharded parameters are gathered for it once more.")),
-      CompareTable(x, {"preset", "needs", "against NONE", "activations", "x NONE", "recomputed", "gathers more", ""},
-                   rows, cells),
-      "\n");
+          "that, its blocks but the last run forward again, and sharded parameters are gathered for it once more."),
+      CompareTable(x, {"preset"}, rows,
+                   {{"needs", needs},
+                    {"against NONE", against},
+                    Activations(),
+                    {"x NONE", factor},
+                    {"recomputed", recomputed},
+                    {"gathers more", more}}));
 }
 
-std::string ExplainOffload(const Explained& x) {
+SectionText ExplainOffload(const Explained& x) {
   if (x.job.runtime.device == DeviceType::kCpu) return "";  // A CPU's arena is in host memory already.
   const ActivationOptions& activations = x.plan.options.activations;
   const bool offloads_all = activations.offload == std::vector<std::string>{"*"};
@@ -121,21 +130,18 @@ std::string ExplainOffload(const Explained& x) {
                     .is_own = preset == activations.preset && offloads_all});
     rows.back().overrides.push_back({"memory.offload", "[*]"});
   }
-  const auto cells = [&](const Draft& draft) -> std::vector<std::string> {
-    return {FormatBytes(draft.cost.arena_bytes), Difference(draft.cost.arena_bytes, x.own.cost.arena_bytes),
-            FormatBytes(draft.cost.host_bytes),
-            FormatBytes(SummarizeOffload(draft.train.step.program).offloaded_bytes)};
+  const auto moves = [](const Draft& draft) {
+    return FormatBytes(SummarizeOffload(draft.train.step.program).offloaded_bytes);
   };
-  return absl::StrCat(
-      "What memory.offload=* would save and move\n",
-      Paragraph("The tensors that are kept wait for backward in pinned host memory. A step moves the last "
-                "number of bytes there, and moves back those that backward reads, on a stream of its own beside "
-                "the arithmetic; this costs time if the link to the host takes longer than the arithmetic."),
-      CompareTable(x, {"preset", "needs", "against this job", "in host memory", "a step moves there", ""}, rows, cells),
-      "\n");
+  return Section("What memory.offload=* would save and move",
+                 "The tensors that are kept wait for backward in pinned host memory. A step moves the last "
+                 "number of bytes there, and moves back those that backward reads, on a stream of its own beside "
+                 "the arithmetic; this costs time if the link to the host takes longer than the arithmetic.",
+                 CompareTable(x, {"preset"}, rows,
+                              {NeedsInArena(), AgainstThisJob(x), InHostMemory(), {"a step moves there", moves}}));
 }
 
-std::string ExplainStateOffload(const Explained& x) {
+SectionText ExplainStateOffload(const Explained& x) {
   if (x.job.runtime.device == DeviceType::kCpu) return "";  // A CPU's arena is in host memory already.
   const StepOptions& own = x.plan.options;
   const bool has_moments = !own.optimizer.states().empty(), gathers = own.strategy == Strategy::kFullShard;
@@ -159,23 +165,20 @@ std::string ExplainStateOffload(const Explained& x) {
     add("update on the HOST", {}, UpdateDevice::kHost);
     if (gathers) add("the same, PARAMETERS", {.parameters = true}, UpdateDevice::kHost);
   }
-  const auto cells = [&](const Draft& draft) -> std::vector<std::string> {
-    const OffloadSummary moves = SummarizeOffload(draft.train.step.program);
-    return {FormatBytes(draft.cost.arena_bytes), Difference(draft.cost.arena_bytes, x.own.cost.arena_bytes),
-            FormatBytes(draft.cost.host_bytes),
-            FormatBytes(moves.state_fetched_bytes + moves.state_returned_bytes + moves.gradient_bytes)};
-  };
   if (rows.empty()) return "";
-  return absl::StrCat(
-      "What memory.offload_state and optimizer.device=HOST would save and move\n",
-      Paragraph(
-          "The named parts of the state lie in pinned host memory. The arena holds the moments and masters of two "
-          "units at most: while one is updated, those of the next are copied in and those of the one before are "
-          "copied back. PARAMETERS are copied in before each gather too. A step moves the last number of bytes, "
-          "both ways together; this costs time if the link to the host takes longer than the arithmetic. With "
-          "optimizer.device=HOST the moments and masters never leave host memory: gradients go there, weights come "
-          "back, and the CPUs update, which costs the time that they need to read and write the state."),
-      CompareTable(x, {"parts", "needs", "against this job", "in host memory", "a step moves", ""}, rows, cells), "\n");
+  const auto moves = [](const Draft& draft) {
+    const OffloadSummary s = SummarizeOffload(draft.train.step.program);
+    return FormatBytes(s.state_fetched_bytes + s.state_returned_bytes + s.gradient_bytes);
+  };
+  return Section(
+      "What memory.offload_state and optimizer.device=HOST would save and move",
+      "The named parts of the state lie in pinned host memory. The arena holds the moments and masters of two "
+      "units at most: while one is updated, those of the next are copied in and those of the one before are "
+      "copied back. PARAMETERS are copied in before each gather too. A step moves the last number of bytes, "
+      "both ways together; this costs time if the link to the host takes longer than the arithmetic. With "
+      "optimizer.device=HOST the moments and masters never leave host memory: gradients go there, weights come "
+      "back, and the CPUs update, which costs the time that they need to read and write the state.",
+      CompareTable(x, {"parts"}, rows, {NeedsInArena(), AgainstThisJob(x), InHostMemory(), {"a step moves", moves}}));
 }
 
 }  // namespace shale

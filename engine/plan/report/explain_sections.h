@@ -3,11 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/plan/planner/draft.h"
 #include "engine/plan/planner/job_plan.h"
 
@@ -31,41 +32,50 @@ struct ComparedRow {
   bool is_own = false;                   // The job itself.
   std::string impossible = "too large";  // What is said if the job cannot be planned with the overrides.
 };
-// Returns the table, under `headings`. Of each row it has the name, what `cells` returns for the row's draft, and at
-// the end whether it is this job or does not fit.
-std::string CompareTable(const Explained& x, std::vector<std::string> headings, const std::vector<ComparedRow>& rows,
-                         absl::FunctionRef<std::vector<std::string>(const Draft&)> cells);
-
-// Returns "9.42 GiB" or "9.42 GiB + 12.2 GiB of host".
-std::string Needs(const Cost& cost);
+// A column of such a table: its heading, and what it says of a row's draft.
+struct Column {
+  absl::string_view heading;
+  std::function<std::string(const Draft&)> cell;
+};
+Column Needs();         // The arena and host memory.
+Column NeedsInArena();  // The arena alone, beside InHostMemory.
+Column InHostMemory();
+Column AgainstThisJob(const Explained& x);  // Difference to the arena of the job.
+Column OneRankSends();                      // In a step.
+Column Activations();                       // MeasureActivations.
+// Returns a table. Each row has its name, whose columns have the headings `names`, then the columns' cells, and at the
+// end whether it is this job or does not fit. Calls the cells of a row from left to right, and the rows in their order.
+std::string CompareTable(const Explained& x, const std::vector<std::string>& names,
+                         const std::vector<ComparedRow>& rows, const std::vector<Column>& columns);
 
 // Returns "saves 1.2 GiB", "adds 1.2 GiB" or "the same", against the job's arena or another.
 std::string Difference(int64_t bytes, int64_t than);
 
-std::string ExplainWhereBytesGo(const Explained& x);
-std::string ExplainAttention(const Explained& x);
-absl::StatusOr<std::string> ExplainMicroBatches(const Explained& x);
+// Returns a section: a title, a paragraph, a table if there is one, and an empty line.
+std::string Section(absl::string_view title, absl::string_view text, absl::string_view table = "");
 
+using SectionText = absl::StatusOr<std::string>;
+SectionText ExplainWhereBytesGo(const Explained& x);
+SectionText ExplainAttention(const Explained& x);
+SectionText ExplainMicroBatches(const Explained& x);
 // Compares K micro-batches with the same global batch as one micro-batch. For a job with K = 1, compares it with
 // micro-batches of one sequence.
-std::string ExplainOnePiece(const Explained& x);
-absl::StatusOr<std::string> ExplainHeadroom(const Explained& x);
-absl::StatusOr<std::string> ExplainLearningRate(const Job& job);
-std::string ExplainPacking(const Job& job);
-std::string ExplainMix(const Job& job);
-std::string ExplainTargetWeights(const Job& job);
-std::string ExplainState(const Explained& x);
-std::string ExplainUpdate(const Explained& x);
-std::string ExplainCheckpointing(const Explained& x);
-std::string ExplainOffload(const Explained& x);
-std::string ExplainStateOffload(const Explained& x);
-
+SectionText ExplainOnePiece(const Explained& x);
+SectionText ExplainHeadroom(const Explained& x);
+SectionText ExplainLearningRate(const Explained& x);
+SectionText ExplainPacking(const Explained& x);
+SectionText ExplainMix(const Explained& x);
+SectionText ExplainTargetWeights(const Explained& x);
+SectionText ExplainState(const Explained& x);
+SectionText ExplainUpdate(const Explained& x);
+SectionText ExplainCheckpointing(const Explained& x);
+SectionText ExplainOffload(const Explained& x);
+SectionText ExplainStateOffload(const Explained& x);
 // Describes what other trainers call no_sync, which is accumulation NO_SYNC here. ZERO2 has no NO_SYNC, so the section
 // then shows NO_SYNC with strategy ZERO1.
-std::string ExplainNoSync(const Explained& x);
-std::string ExplainStrategies(const Explained& x);
-
+SectionText ExplainNoSync(const Explained& x);
+SectionText ExplainStrategies(const Explained& x);
 // Compares all other options of the table (engine/plan/planner/options.h).
-std::string ExplainOtherOptions(const Explained& x);
+SectionText ExplainOtherOptions(const Explained& x);
 
 }  // namespace shale

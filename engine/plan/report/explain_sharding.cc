@@ -61,13 +61,11 @@ ComparedRow RowOf(const Explained& x, std::string name, Strategy strategy, const
 
 }  // namespace
 
-std::string ExplainNoSync(const Explained& x) {
+SectionText ExplainNoSync(const Explained& x) {
   const JobPlan& plan = x.plan;
   const Cost& own = x.own.cost;
-  const std::string title = "What accumulating without synchronization (no_sync) would cost\n";
-  if (x.ranks() == 1) {
-    return absl::StrCat(title, Paragraph("Nothing: there is one rank."), "\n");
-  }
+  constexpr absl::string_view kTitle = "What accumulating without synchronization (no_sync) would cost";
+  if (x.ranks() == 1) return Section(kTitle, "Nothing: there is one rank.");
   std::vector<ComparedRow> rows;
   for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kNoSync, Accumulation::kLayered}) {
     const bool other = accumulation == Accumulation::kNoSync && plan.options.strategy == Strategy::kZero2;
@@ -80,13 +78,12 @@ std::string ExplainNoSync(const Explained& x) {
     }
   }
   Cost deferred;
+  const auto needs = [&](const Draft& draft) {
+    if (draft.options.accumulation == Accumulation::kNoSync) deferred = draft.cost;
+    return CostText(draft.cost);
+  };
   const std::string table =
-      CompareTable(x, {"accumulation", "needs", "against this job", "one rank sends", ""}, rows,
-                   [&](const Draft& draft) -> std::vector<std::string> {
-                     if (draft.options.accumulation == Accumulation::kNoSync) deferred = draft.cost;
-                     return {Needs(draft.cost), Difference(draft.cost.arena_bytes, own.arena_bytes),
-                             FormatBytes(draft.cost.sent_bytes)};
-                   });
+      CompareTable(x, {"accumulation"}, rows, {{"needs", needs}, AgainstThisJob(x), OneRankSends()});
   const double parameters = static_cast<double>(CountTrainedParameters(plan.train.graph));
   const bool all_train = CountTrainedParameters(plan.train.graph) == CountParameters(plan.train.graph);
   std::string text =
@@ -111,12 +108,11 @@ std::string ExplainNoSync(const Explained& x) {
         " a step.");
   }
   if (k == 1) absl::StrAppend(&text, " With one micro-batch a step it saves no reduction.");
-  return absl::StrCat(title, Paragraph(text), table, "\n");
+  return Section(kTitle, text, table);
 }
 
-std::string ExplainStrategies(const Explained& x) {
+SectionText ExplainStrategies(const Explained& x) {
   const JobPlan& plan = x.plan;
-  const Cost& own = x.own.cost;
   if (x.ranks() == 1) return "";
   std::vector<ComparedRow> rows;
   for (const auto& [strategy, mesh] : StrategiesAndMeshes(plan.options)) {
@@ -124,14 +120,11 @@ std::string ExplainStrategies(const Explained& x) {
     rows.push_back(RowOf(x, absl::StrCat(ToString(strategy), groups), strategy, mesh, Accumulation::kAuto));
     rows.back().is_own = strategy == plan.options.strategy && mesh == plan.options.mesh;
   }
-  const std::string table =
-      CompareTable(x, {"strategy", "accumulation", "needs", "against this job", "one rank sends", ""}, rows,
-                   [&](const Draft& draft) -> std::vector<std::string> {
-                     return {std::string(ToString(draft.options.accumulation)), Needs(draft.cost),
-                             Difference(draft.cost.arena_bytes, own.arena_bytes), FormatBytes(draft.cost.sent_bytes)};
-                   });
-  return absl::StrCat("What other strategies would need\n",
-                      Paragraph("Each with the accumulation that AUTO would take under this budget."), table, "\n");
+  const auto accumulation = [](const Draft& draft) { return std::string(ToString(draft.options.accumulation)); };
+  return Section("What other strategies would need",
+                 "Each with the accumulation that AUTO would take under this budget.",
+                 CompareTable(x, {"strategy"}, rows,
+                              {{"accumulation", accumulation}, Needs(), AgainstThisJob(x), OneRankSends()}));
 }
 
 }  // namespace shale

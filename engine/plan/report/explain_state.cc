@@ -25,7 +25,7 @@ double BytesOf(const Form& form, OptimizerConfig optimizer) {
 
 }  // namespace
 
-std::string ExplainState(const Explained& x) {
+SectionText ExplainState(const Explained& x) {
   const Job& job = x.job;
   if (job.precision.compute != ComputePrecision::kBFloat16) return "";
   OptimizerConfig lean = job.optimizer;
@@ -46,14 +46,14 @@ std::string ExplainState(const Explained& x) {
   const bool narrow = job.precision.gradient_shards == GradientShards::kBFloat16;
   rows.push_back({"precision.gradient_shards=FP32", "4 bytes a parameter on top", narrow ? "" : "this job"});
   rows.push_back({"precision.gradient_shards=BF16", "2 bytes a parameter on top", narrow ? "this job" : ""});
-  return absl::StrCat("What a parameter costs\n",
-                      Paragraph("These are a bf16 weight, its master and the optimizer's states, before they are "
-                                "sharded. The gradient, summed over a step, comes on top; BF16 rounds each sum "
-                                "stochastically, needs shards of gradients, and may cost quality. LEAN rounds weights, "
-                                "and moments that it keeps in "
-                                "bf16, stochastically. It may cost quality, so compare its loss with that of a run "
-                                "with masters. Where a job sets precision.master or optimizer.moments, that counts."),
-                      Table(rows), "\n");
+  return Section("What a parameter costs",
+                 "These are a bf16 weight, its master and the optimizer's states, before they are "
+                 "sharded. The gradient, summed over a step, comes on top; BF16 rounds each sum "
+                 "stochastically, needs shards of gradients, and may cost quality. LEAN rounds weights, "
+                 "and moments that it keeps in "
+                 "bf16, stochastically. It may cost quality, so compare its loss with that of a run "
+                 "with masters. Where a job sets precision.master or optimizer.moments, that counts.",
+                 Table(rows));
 }
 
 }  // namespace shale

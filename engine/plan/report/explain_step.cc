@@ -17,7 +17,7 @@ namespace {
 Settings UpdateInBackward(const Job& job) {
   for (const Option& option : Options()) {
     if (option.path != "optimizer.update") continue;
-    const std::vector<Settings> settings = option.settings({.job = job});
+    const std::vector<Settings> settings = option.SettingsFor({.job = job});
     if (!settings.empty()) return settings.front();
   }
   return {};
@@ -25,7 +25,7 @@ Settings UpdateInBackward(const Job& job) {
 
 }  // namespace
 
-absl::StatusOr<std::string> ExplainMicroBatches(const Explained& x) {
+SectionText ExplainMicroBatches(const Explained& x) {
   const JobPlan& plan = x.plan;
   const int64_t k = plan.options.micro_batches;
   // Warm-up and length of the run, which this changes too, take no memory.
@@ -66,11 +66,12 @@ absl::StatusOr<std::string> ExplainMicroBatches(const Explained& x) {
     absl::StrAppend(&text, " In host memory it adds ", FormatBytes(many.host_bytes - one.host_bytes),
                     ", where what is offloaded waits.");
   }
-  return absl::StrCat("What K micro-batches add", k > 1 ? "" : " (this job has K = 1; K = 4 was compiled to compare)",
-                      "\n", Paragraph(text), "\n");
+  return Section(
+      absl::StrCat("What K micro-batches add", k > 1 ? "" : " (this job has K = 1; K = 4 was compiled to compare)"),
+      text);
 }
 
-std::string ExplainUpdate(const Explained& x) {
+SectionText ExplainUpdate(const Explained& x) {
   const JobPlan& plan = x.plan;
   const UpdateMemory memory = MeasureUpdate(plan.train.step.program);
   const int64_t added = std::max<int64_t>(0, memory.update_bytes - memory.elsewhere_bytes);
@@ -96,7 +97,7 @@ std::string ExplainUpdate(const Explained& x) {
         in_backward ? "; after backward" : "", ", one rank would need ", FormatBytes(other->cost.arena_bytes), " (",
         Difference(other->cost.arena_bytes, x.own.cost.arena_bytes), ").");
   }
-  return absl::StrCat("What the optimizer step adds\n", Paragraph(text), "\n");
+  return Section("What the optimizer step adds", text);
 }
 
 }  // namespace shale

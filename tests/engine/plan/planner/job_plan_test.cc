@@ -231,20 +231,20 @@ TEST(PlanJobForAnywhere, RemarksWhatThisMachineLacks) {
     return text;
   };
   EXPECT_EQ(remark(Here(arena, host), true), "");
-  const std::string needs = absl::StrCat("a rank needs ", FormatBytes(arena), ", but its budget is ",
-                                         FormatBytes(arena - 1), " (a GPU's memory)");
-  const std::string offloads = absl::StrCat("a rank offloads ", FormatBytes(host), ", but its budget is ",
-                                            FormatBytes(host - 1), " (a machine's memory)");
+  const std::string needs = absl::StrCat("needs ", FormatBytes(arena), " per rank, budget ", FormatBytes(arena - 1),
+                                         " (a GPU's memory), 1 B too little");
+  const std::string offloads = absl::StrCat("offloads ", FormatBytes(host), " to host memory per rank, host budget ",
+                                            FormatBytes(host - 1), " (a machine's memory), 1 B too little");
   EXPECT_EQ(remark(Here(arena - 1, host), false),
-            absl::StrCat("This machine is too small for the job: ", needs,
+            absl::StrCat("This machine is too small for the job: it ", needs,
                          ".\nIt was planned without that limit; set memory.budget_bytes to what a rank has on the "
                          "machine where the job will run.\n"));
   EXPECT_EQ(remark(Here(arena, host - 1), false),
-            absl::StrCat("This machine is too small for the job: ", offloads,
+            absl::StrCat("This machine is too small for the job: it ", offloads,
                          ".\nIt was planned without that limit; set memory.host_budget_bytes to what a rank has on "
                          "the machine where the job will run.\n"));
   EXPECT_EQ(remark(Here(arena - 1, host - 1), false),
-            absl::StrCat("This machine is too small for the job: ", needs, "; ", offloads,
+            absl::StrCat("This machine is too small for the job: it ", needs, ", and ", offloads,
                          ".\nIt was planned without that limit; set memory.budget_bytes and memory.host_budget_bytes "
                          "to what a rank has on the machine where the job will run.\n"));
   EXPECT_EQ(
@@ -266,7 +266,7 @@ TEST(PlanJobForAnywhere, WhatTheJobNamesCountsAndHereDoesNot) {
   job.memory.host_budget_bytes = 0;
   EXPECT_TRUE(PlanJobForAnywhere(job, MachineOf(Here(1, host - 1)), remark, refusal).ok());
   EXPECT_FALSE(refusal);
-  EXPECT_TRUE(absl::StartsWith(remark, "This machine is too small for the job: a rank offloads ")) << remark;
+  EXPECT_TRUE(absl::StartsWith(remark, "This machine is too small for the job: it offloads ")) << remark;
   job.memory.host_budget_bytes = host - 1;
   const absl::StatusOr<JobPlan> plan = PlanJobForAnywhere(job, MachineOf(Here(arena, host)), remark, refusal);
   ASSERT_TRUE(plan.ok() && refusal) << plan.status();
@@ -287,8 +287,8 @@ TEST(PlanJobForAnywhere, TheScheduleThatLacksLeastIsTheOneToldOf) {
   const absl::StatusOr<JobPlan> plan =
       PlanJobForAnywhere(job, MachineOf(Here(sharded.arena_bytes - 1, 1)), remark, refusal);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_TRUE(absl::StrContains(remark, absl::StrCat("a rank offloads ", FormatBytes(sharded.train.memory.host_bytes),
-                                                     ", but its budget is 1 B (a machine's memory)")))
+  EXPECT_TRUE(absl::StrContains(remark, absl::StrCat("offloads ", FormatBytes(sharded.train.memory.host_bytes),
+                                                     " to host memory per rank, host budget 1 B (a machine's memory)")))
       << remark;
   EXPECT_FALSE(absl::StrContains(remark, FormatBytes(layered.train.memory.host_bytes))) << remark;
 }

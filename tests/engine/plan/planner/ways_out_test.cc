@@ -58,10 +58,7 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
     ASSERT_TRUE(changed.ok()) << setting << ": " << changed.status();
     const JobPlan plan = Plan(*changed);
     EXPECT_LE(plan.arena_bytes, needs - 1) << setting;
-    const std::string host = plan.train.memory.host_bytes == 0
-                                 ? ""
-                                 : absl::StrCat(", and ", FormatBytes(plan.train.memory.host_bytes), " of host memory");
-    const std::string price = absl::StrCat(setting, " (", FormatBytes(plan.arena_bytes), host);
+    const std::string price = absl::StrCat(setting, " (", CostText(plan.chosen().cost));
     const char* const end = setting == "optimizer.device=HOST" ? "; the CPU updates)" : ")";
     EXPECT_TRUE(absl::StrContains(message, price + end) || absl::StrContains(message, price + ";"))
         << setting << " needs " << FormatBytes(plan.arena_bytes) << ": " << message;
@@ -385,7 +382,7 @@ TEST(HostBudget, AutoTakesNoScheduleThatTheHostHasNoRoomFor) {
   ASSERT_TRUE(little.ok()) << little.status();
   EXPECT_NE(little->options.accumulation, Accumulation::kLayered);
   EXPECT_TRUE(absl::StrContains(little->accumulation_reason,
-                                absl::StrCat("LAYERED: ", FormatBytes(any.arena_bytes), ", ",
+                                absl::StrCat("LAYERED: ", FormatBytes(any.arena_bytes), " + ",
                                              FormatBytes(any.train.memory.host_bytes), " of host memory, sends ")))
       << little->accumulation_reason;
   EXPECT_TRUE(absl::StrContains(little->accumulation_reason, ", does not fit")) << little->accumulation_reason;

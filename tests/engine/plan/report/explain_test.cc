@@ -207,21 +207,22 @@ TEST(Explain, HeadroomIsTheLargestMicroBatchThatFits) {
   job.batch.micro_batch = 7;
   const int64_t seven = Plan(job).arena_bytes;
   ASSERT_LT(six, seven);
-  const std::string next =
-      absl::StrCat("with accumulation SHARDED. micro_batch 7 does not fit: it needs ", FormatBytes(seven), ".");
+  const auto exact = [](int64_t bytes) {
+    return absl::StrCat(" needs ", FormatBytes(bytes), " (", WithCommas(bytes), " bytes)");
+  };
   for (int64_t budget : {six, seven - 1}) {
     job.memory.budget_bytes = budget;
     job.batch.micro_batch = 2;
+    const std::string fit = absl::StrCat("batch.micro_batch=6 fits: SHARDED", exact(six), " per rank, budget ",
+                                         FormatBytes(budget), "; 7", exact(seven), ".");
     const std::string text = Flat(Explain(job));
-    EXPECT_TRUE(absl::StrContains(text, absl::StrCat("micro_batch 6 would fit: it needs ", FormatBytes(six), " of ",
-                                                     FormatBytes(budget), " ", next)))
-        << text;
+    EXPECT_TRUE(absl::StrContains(text, fit + " This job's is 2.")) << text;
     job.batch.micro_batch = 6;
-    EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "micro_batch 6, this job's, needs "));
+    EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), fit + " This job's is the same."));
   }
   job.memory.budget_bytes = int64_t{1} << 40;
-  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "micro_batch 8 would fit: "));
-  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "A rank has no more sequences in a step."));
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "batch.micro_batch=8 fits: "));
+  EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "; a rank has no more sequences in a step. This job's is 6."));
   job.memory.budget_bytes = 0;
   EXPECT_TRUE(absl::StrContains(Explain(job), "There is no budget; memory.budget_bytes sets one."));
 }
