@@ -27,6 +27,7 @@
 #include "engine/api/data_source.h"
 
 // Training.
+#include "engine/api/text_progress.h"
 #include "engine/api/trainer.h"
 #include "engine/api/trainer_options.h"
 #include "engine/api/trainer_parts.h"
@@ -38,7 +39,7 @@
 #include "engine/api/events.h"
 
 // Trained weights: checkpoints, exports, generation. ExportHf leaves adapters out. To merge them into the weights, give
-// it a reader that calls MergedWeights::Read; to write them alone, call ExportHfAdapter.
+// it the reader of WithAdaptersMerged; to write them alone, call ExportHfAdapter.
 #include "engine/api/checkpoint.h"
 #include "engine/api/export.h"
 #include "engine/api/generator.h"

@@ -136,11 +136,7 @@ absl::Status ExportToHf(const CheckpointReader& checkpoint, const Flags& flags, 
       }
     }
   }
-  MergedWeights merged(*config, read);
-  const auto read_merged = [&](absl::string_view parameter, int64_t begin, absl::Span<float> out) {
-    return merged.Read(parameter, begin, out);
-  };
-  SHALE_RETURN_IF_ERROR(ExportHf(*config, options, read_merged, flags.out));
+  SHALE_RETURN_IF_ERROR(ExportHf(*config, options, WithAdaptersMerged(*config, read), flags.out));
   if (!options.base_folder.empty()) SayIfReadOtherwise(options.base_folder, flags.out);
   return absl::OkStatus();
 }

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/api/checkpoint.h"
 #include "engine/api/data_source.h"
+#include "engine/files/checkpoint/base_values.h"
 #include "engine/files/checkpoint/compare.h"
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/files/checkpoint/store.h"

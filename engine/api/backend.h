@@ -12,9 +12,10 @@
 #include "absl/status/statusor.h"
 #include "engine/plan/config/job.h"
 #include "engine/run/runtime/backend.h"
-#include "sharding/comm/store.h"
 
 namespace shale {
+
+class Store;  // sharding/comm/store.h
 
 using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>(const Job&)>;
 

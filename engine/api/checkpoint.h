@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,19 +13,23 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/files/checkpoint/base_values.h"
 #include "engine/files/checkpoint/manifest.h"
 #include "engine/files/checkpoint/safetensors.h"
 #include "engine/files/checkpoint/shard_header.h"
-#include "engine/files/io/file.h"
 
 namespace shale {
+
+class InputFile;         // engine/files/io/file.h
+class StoredBaseValues;  // engine/files/checkpoint/base_values.h
 
 // Reads a checkpoint by parameter and range of elements.
 
 // Reads the manifest of the checkpoint in `folder`. Errors name the file: NotFound if the folder or its MANIFEST is
 // missing, InvalidArgument if the MANIFEST is not a regular file, otherwise those of ParseManifest.
 absl::StatusOr<Manifest> ReadManifest(const std::string& folder);
+
+// Reads elements [begin, begin + out.size()) of a parameter of the base, as its folder holds them.
+using ReadBase = std::function<absl::Status(absl::string_view parameter, int64_t begin, absl::Span<float> out)>;
 
 // A checkpoint whose manifest and shard headers have been verified. Tensor data is read and verified on demand.
 // Immutable: any number of threads may read, each with a staging buffer of its own.
@@ -85,6 +89,7 @@ class CheckpointValues {
  public:
   // `base` reads the parameters that the checkpoint leaves to its base. Without it, Read refuses these.
   explicit CheckpointValues(const CheckpointReader& reader, ReadBase base = nullptr);
+  ~CheckpointValues();
   const CheckpointReader& reader() const { return reader_; }
 
   // Fills `out` with elements [begin, begin + out.size()) of a part of a parameter. `part` must be kValue or a state of
@@ -125,7 +130,7 @@ class CheckpointValues {
 
   const CheckpointReader& reader_;
   const ReadBase base_;
-  std::optional<StoredBaseValues> of_base_;       // Of the parameter of the base that was read last.
+  std::unique_ptr<StoredBaseValues> of_base_;     // Of the parameter of the base that was read last.
   const int64_t parts_;                           // Number of parts that a checkpoint with these states may have.
   std::vector<std::vector<StoredRange>> stored_;  // By parameter, then by part.
   std::vector<Chunk> cache_;

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -12,11 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/api/checkpoint.h"
-#include "engine/compile/model/adapter.h"
 #include "engine/compile/model/config.h"
-#include "engine/files/checkpoint/base_values.h"
 #include "engine/files/checkpoint/safetensors.h"
-#include "engine/files/hugging_face/folder_files.h"
 
 namespace shale {
 
@@ -84,32 +80,11 @@ absl::StatusOr<OpenedBase> OpenBase(const CheckpointReader& checkpoint, const Mo
 absl::StatusOr<OpenedBase> OpenVerifiedBase(const CheckpointReader& checkpoint, const ModelConfig& model,
                                             const std::string& folder);
 
-// Reads the weights of a decoder with its adapters merged into them.
-
+// Returns a reader of the weights of a decoder with its adapters merged into them. `reader` reads parameters as they
+// are.
+//
 // A weight with an adapter reads as W + scale B A, which is computed in fp64 and rounded to fp32 once. Other parameters
-// read as they are. Holds the adapters of one weight in memory. Not thread-safe.
-class MergedWeights {
- public:
-  // `reader` reads parameters as they are.
-  MergedWeights(const DecoderConfig& config, HfParameterReader reader);
-
-  // An HfParameterReader.
-  absl::Status Read(absl::string_view parameter, int64_t begin, absl::Span<float> values);
-
- private:
-  struct Adapter {
-    AdaptableLinear linear;
-    std::string a_name, b_name;
-    std::vector<float> a, b;  // [rank, in] and [out, rank], while `loaded_` names their weight.
-  };
-  absl::Status Load(const std::string& weight, std::vector<Adapter>& adapters);
-  void Add(const Adapter& adapter, int64_t begin, absl::Span<float> values) const;
-
-  int64_t rank_ = 0;
-  double scale_ = 0;
-  HfParameterReader reader_;
-  std::map<std::string, std::vector<Adapter>> adapters_;  // By weight.
-  std::string loaded_;
-};
+// read as they are. The reader and its copies hold the adapters of one weight in memory. They are not thread-safe.
+HfParameterReader WithAdaptersMerged(const DecoderConfig& config, HfParameterReader reader);
 
 }  // namespace shale

@@ -9,10 +9,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "engine/files/data/token_source.h"
 #include "engine/plan/config/job.h"
 
 namespace shale {
+
+class TokenSource;  // engine/files/data/token_source.h
 
 // One error of a job, in parts, for programs that show errors beside the fields that caused them.
 struct JobError {
@@ -72,8 +73,9 @@ enum class ModelFrom { kJob, kProgram, kJobAndData };
 //
 // An override is path=value: "optimizer.learning_rate=1e-3", "sharding.strategy=FULL_SHARD", "name=night_run" (quotes
 // are optional), "activation_checkpointing.recompute=blocks.*.ffn.up". For a list field, the value is appended to the
-// list, and "activation_checkpointing.recompute=[a, b]" replaces the list. A message takes "{...}". "path=" sets the
-// field back to its default.
+// list, and "activation_checkpointing.recompute=[a, b]" replaces the list. A message takes "{...}". A field that counts
+// bytes takes a unit too: "memory.budget_bytes=1.5GiB" (KiB, MiB, GiB, TiB). "path=" sets the field back to its
+// default.
 absl::StatusOr<Job> LoadJob(absl::string_view path, absl::Span<const std::string> overrides = {},
                             ModelFrom model = ModelFrom::kJob, std::vector<JobError>* errors = nullptr);
 

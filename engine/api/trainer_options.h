@@ -8,14 +8,17 @@
 
 #include "engine/api/data_source.h"
 #include "engine/api/events.h"
+#include "engine/api/text_progress.h"
 #include "engine/files/checkpoint/manifest.h"
-#include "engine/files/io/file.h"
 #include "engine/plan/config/job.h"
 #include "engine/run/runtime/backend.h"
-#include "engine/text/documents/prepared_text.h"
-#include "sharding/comm/control_plane.h"
 
 namespace shale {
+
+class ControlPlane;  // sharding/comm/control_plane.h
+ControlPlane& OneProcess();
+class FileSystem;  // engine/files/io/file.h
+FileSystem& PosixFileSystem();
 
 // What to do with checkpoints that are already in the folder.
 enum class ResumeFrom {

@@ -10,11 +10,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/api/data_source.h"
-#include "engine/compile/model/config.h"
 #include "engine/plan/config/job.h"
-#include "engine/run/runtime/backend.h"
 
 namespace shale {
+
+class Backend;  // engine/run/runtime/backend.h
 
 // What a verification found.
 enum class VerifyOutcome {

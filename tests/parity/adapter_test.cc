@@ -131,11 +131,8 @@ TEST_P(AdapterParity, WhatGoesOutIsWhatCameInToTheBit) {
   found.targets = config_.adapter->targets;
   EXPECT_EQ(found, *config_.adapter);
 
-  MergedWeights merged(config_, read);
-  const auto read_merged = [&](absl::string_view parameter, int64_t begin, absl::Span<float> values) {
-    return merged.Read(parameter, begin, values);
-  };
-  EXPECT_TRUE(ExportHf(config_, {.base_folder = base_.path()}, read_merged, root + "_merged").ok());
+  const HfParameterReader merged = WithAdaptersMerged(config_, read);
+  EXPECT_TRUE(ExportHf(config_, {.base_folder = base_.path()}, merged, root + "_merged").ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, AdapterParity,

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "engine/api/checkpoint.h"
 #include "engine/files/checkpoint/manifest.h"
 
 namespace shale {
@@ -31,9 +32,6 @@ class ValuesDigest {
 
 // Returns a digest as people read it, 16 hexadecimal digits.
 std::string DigestText(uint64_t digest);
-
-// Reads elements [begin, begin + out.size()) of a parameter of the base, as its folder holds them.
-using ReadBase = std::function<absl::Status(absl::string_view parameter, int64_t begin, absl::Span<float> out)>;
 
 // Returns OK if `digest` is that of the base of `manifest`. Otherwise returns FailedPrecondition, which names both.
 // `checkpoint` and `folder` say where the manifest and the values lie, and `field` is how a user names another folder.

@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "engine/files/checkpoint/base_values.h"
 #include "kernels/check.h"
 
 namespace shale {

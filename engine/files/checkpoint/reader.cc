@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "engine/api/checkpoint.h"
+#include "engine/files/checkpoint/base_values.h"
 #include "engine/files/checkpoint/framing.h"
 #include "engine/files/checkpoint/shard_header.h"
 #include "engine/strings/messages.h"
@@ -291,10 +292,12 @@ absl::Status CheckpointValues::ReadFromBase(const SavedParameter& parameter, int
                                                       " is in their base, ", manifest.base->folder));
   }
   if (!of_base_ || of_base_->parameter() != parameter.name) {
-    of_base_.emplace(base_, manifest.ValuesOf(parameter), parameter);
+    of_base_ = std::make_unique<StoredBaseValues>(base_, manifest.ValuesOf(parameter), parameter);
   }
   return of_base_->Read(begin, out);
 }
+
+CheckpointValues::~CheckpointValues() = default;
 
 absl::Status CheckpointValues::Read(SavedPart part, absl::string_view parameter, int64_t begin, absl::Span<float> out) {
   const std::vector<SavedState>& states = reader_.manifest().states;

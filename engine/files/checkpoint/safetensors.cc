@@ -14,6 +14,7 @@
 #include "engine/files/checkpoint/safetensors_header.h"
 #include "engine/strings/utf8.h"
 #include "kernels/check.h"
+#include "kernels/dtype.h"
 
 namespace shale {
 namespace {
@@ -144,20 +145,6 @@ std::optional<SafetensorsDType> FindSafetensorsDType(absl::string_view name) {
     if (row.name == name) return row.dtype;
   }
   return std::nullopt;
-}
-
-SafetensorsDType ToSafetensors(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32: return SafetensorsDType::kF32;
-    case DType::kBFloat16: return SafetensorsDType::kBF16;
-    case DType::kFloat64: return SafetensorsDType::kF64;
-    case DType::kInt16: return SafetensorsDType::kI16;
-    case DType::kInt32: return SafetensorsDType::kI32;
-    case DType::kInt64: return SafetensorsDType::kI64;
-    case DType::kUInt8: return SafetensorsDType::kU8;
-  }
-  SHALE_CHECK(false) << "no such dtype";
-  return SafetensorsDType::kU8;
 }
 
 absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& path) {

@@ -17,7 +17,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/files/io/file.h"
-#include "kernels/dtype.h"
 
 namespace shale {
 
@@ -49,7 +48,6 @@ enum class SafetensorsDType : uint8_t {
 
 absl::string_view ToString(SafetensorsDType dtype);
 int BitsPerElement(SafetensorsDType dtype);
-SafetensorsDType ToSafetensors(DType dtype);
 
 // A tensor and its place in the file's data.
 struct SafetensorsTensor {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "engine/api/export.h"
+#include "engine/files/checkpoint/base_values.h"
 #include "engine/files/hugging_face/weights.h"
 #include "kernels/check.h"
 

@@ -1,11 +1,37 @@
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/export.h"
+#include "engine/compile/model/adapter.h"
 #include "kernels/check.h"
 
 namespace shale {
+namespace {
+
+class MergedWeights {
+ public:
+  MergedWeights(const DecoderConfig& config, HfParameterReader reader);
+
+  absl::Status Read(absl::string_view parameter, int64_t begin, absl::Span<float> values);
+
+ private:
+  struct Adapter {
+    AdaptableLinear linear;
+    std::string a_name, b_name;
+    std::vector<float> a, b;  // [rank, in] and [out, rank], while `loaded_` names their weight.
+  };
+  absl::Status Load(const std::string& weight, std::vector<Adapter>& adapters);
+  void Add(const Adapter& adapter, int64_t begin, absl::Span<float> values) const;
+
+  int64_t rank_ = 0;
+  double scale_ = 0;
+  HfParameterReader reader_;
+  std::map<std::string, std::vector<Adapter>> adapters_;  // By weight.
+  std::string loaded_;
+};
 
 MergedWeights::MergedWeights(const DecoderConfig& config, HfParameterReader reader) : reader_(std::move(reader)) {
   if (!config.adapter) return;
@@ -61,6 +87,15 @@ absl::Status MergedWeights::Read(absl::string_view parameter, int64_t begin, abs
   SHALE_RETURN_IF_ERROR(Load(name, found->second));
   for (const Adapter& adapter : found->second) Add(adapter, begin, values);
   return absl::OkStatus();
+}
+
+}  // namespace
+
+HfParameterReader WithAdaptersMerged(const DecoderConfig& config, HfParameterReader reader) {
+  return [merged = std::make_shared<MergedWeights>(config, std::move(reader))](
+             absl::string_view parameter, int64_t begin, absl::Span<float> values) {
+    return merged->Read(parameter, begin, values);
+  };
 }
 
 }  // namespace shale

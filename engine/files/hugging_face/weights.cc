@@ -186,11 +186,6 @@ std::vector<HfParameterShape> ShapesOf(const HfLayout& layout) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<HfParameterShape>> HfParameterShapes(const DecoderConfig& config) {
-  SHALE_ASSIGN_OR_RETURN(const HfLayout layout, MakeHfLayout(config));
-  return ShapesOf(layout);
-}
-
 absl::StatusOr<HfWeights> HfWeights::Open(const std::string& folder, const DecoderConfig& config) {
   auto state = std::make_unique<State>();
   SHALE_ASSIGN_OR_RETURN(state->layout, MakeHfLayout(config));

@@ -25,10 +25,6 @@ struct HfParameterShape {
   bool operator==(const HfParameterShape&) const = default;
 };
 
-// Returns the parameters of the decoder in the order in which BuildDecoder declares them. Returns InvalidArgument if no
-// Hugging Face family can express the decoder.
-absl::StatusOr<std::vector<HfParameterShape>> HfParameterShapes(const DecoderConfig& config);
-
 // The most memory of its own that HfWeights::Read uses while it runs.
 inline constexpr int64_t kHfReadStagingBytes = int64_t{2} << 20;
 

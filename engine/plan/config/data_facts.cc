@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
 #include "engine/files/data/data_format.h"
+#include "engine/files/data/token_source.h"
 
 namespace shale {
 

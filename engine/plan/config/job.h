@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/compile/graph/frozen_weights.h"
+#include "engine/api/model.h"
 #include "engine/compile/graph/target_weights.h"
 #include "engine/compile/model/config.h"
 #include "engine/compile/optimizer/optimizer.h"

@@ -6,6 +6,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "engine/compile/memory/plan.h"
+#include "engine/files/checkpoint/base_values.h"
 #include "engine/files/checkpoint/shard_header.h"
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/plan/config/file_remarks.h"

@@ -1,4 +1,6 @@
 // Adapters go out as a PEFT folder and come back to the bit, or are merged into the weights.
+#include "engine/compile/model/adapter.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -110,17 +112,17 @@ TEST(HfAdapterTest, MergedWeightsAreUpdatedInAnyRange) {
       }
       wanted[i] = static_cast<float>(TestWeight(weight, i) + 3 / std::sqrt(2.0) * sum);
     }
-    MergedWeights merged(config, ReadTestWeights);
+    const HfParameterReader merged = WithAdaptersMerged(config, ReadTestWeights);
     for (const int64_t step : {int64_t{1} << 20, int64_t{7}, columns + 1}) {
       std::vector<float> found(wanted.size());
       for (int64_t at = 0; at < rows * columns; at += step) {
         const int64_t count = std::min(step, rows * columns - at);
-        ASSERT_TRUE(merged.Read(weight, at, absl::MakeSpan(found).subspan(at, count)).ok());
+        ASSERT_TRUE(merged(weight, at, absl::MakeSpan(found).subspan(at, count)).ok());
       }
       for (size_t i = 0; i < wanted.size(); ++i) ASSERT_FLOAT_EQ(found[i], wanted[i]) << i;
     }
     std::vector<float> other(4), given(4);
-    ASSERT_TRUE(merged.Read("blocks.1.ffn.down.weight", 3, absl::MakeSpan(other)).ok());
+    ASSERT_TRUE(merged("blocks.1.ffn.down.weight", 3, absl::MakeSpan(other)).ok());
     ASSERT_TRUE(ReadTestWeights("blocks.1.ffn.down.weight", 3, absl::MakeSpan(given)).ok());
     EXPECT_EQ(other, given);
   }

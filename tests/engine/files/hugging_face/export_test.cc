@@ -121,8 +121,8 @@ TEST(HfExportTest, EveryElementIsAskedForOnceInBoundedRanges) {
       },
       folder.Path("m"));
   ASSERT_TRUE(status.ok()) << status;
-  const std::vector<HfParameterShape> shapes = HfParameterShapes(config).value();
-  for (const HfParameterShape& parameter : shapes) {
+  const HfLayout layout = MakeHfLayout(config).value();
+  for (const HfParameter& parameter : layout.parameters) {
     int64_t elements = 1;
     for (const int64_t size : parameter.shape) elements *= size;
     EXPECT_EQ(asked[parameter.name], elements) << parameter.name;

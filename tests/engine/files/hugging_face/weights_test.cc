@@ -14,6 +14,7 @@
 #include "engine/compile/model/model.h"
 #include "engine/files/checkpoint/safetensors.h"
 #include "engine/files/hugging_face/config.h"
+#include "engine/files/hugging_face/layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/files/hugging_face/models.h"
@@ -86,10 +87,11 @@ TEST(HfWeightsTest, ParametersAreThoseThatTheModelDeclares) {
   for (const NamedModel& model : HfModels()) {
     SCOPED_TRACE(model.name);
     const ModelGraph graph = BuildDecoder(model.config, {.sequence_length = 5}).value();
-    const std::vector<HfParameterShape> shapes = HfParameterShapes(model.config).value();
-    ASSERT_EQ(shapes.size(), graph.parameters.size());
-    for (size_t i = 0; i < shapes.size(); ++i) {
-      EXPECT_EQ(shapes[i], (HfParameterShape{graph.parameters[i].name, graph.parameters[i].shape}));
+    const HfLayout layout = MakeHfLayout(model.config).value();
+    ASSERT_EQ(layout.parameters.size(), graph.parameters.size());
+    for (size_t i = 0; i < layout.parameters.size(); ++i) {
+      EXPECT_EQ(layout.parameters[i].name, graph.parameters[i].name);
+      EXPECT_EQ(layout.parameters[i].shape, graph.parameters[i].shape);
     }
   }
 }

@@ -13,6 +13,7 @@
 #include "engine/api/export.h"
 #include "engine/api/generator.h"
 #include "engine/compile/model/adapter.h"
+#include "engine/files/checkpoint/base_values.h"
 #include "tests/engine/run/train/bytes_read.h"
 #include "tests/engine/run/train/resume_fixture.h"
 

@@ -11,6 +11,7 @@
 #include "engine/api/job.h"
 #include "engine/api/trainer.h"
 #include "engine/files/checkpoint/store.h"
+#include "engine/files/data/documents.h"
 #include "gtest/gtest.h"
 #include "tests/engine/files/io/temp_folder.h"
 
