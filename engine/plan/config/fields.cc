@@ -169,7 +169,17 @@ std::string Cell(absl::string_view text) {
   return cell;
 }
 
-void AppendSection(const std::string& path, const Descriptor& type, absl::string_view comment, std::string* page) {
+constexpr absl::string_view kJobPage = "fields.md", kRunPage = "fields_of_runs.md";
+
+// Returns the page that has a section and the sections in it: what is trained on one, and how it runs on the other.
+absl::string_view PageOf(absl::string_view path) {
+  const absl::string_view section = path.substr(0, path.find('.'));
+  return section.empty() || section == "model" || section == "data" || section == "batch" ? kJobPage : kRunPage;
+}
+
+void AppendSection(const std::string& path, const Descriptor& type, absl::string_view comment,
+                   std::map<std::string, std::string>& pages) {
+  std::string* const page = &pages[std::string(PageOf(path))];
   absl::StrAppend(page, "\n## ", path.empty() ? "Name and sections" : path, "\n\n", path.empty() ? "" : Cell(comment),
                   path.empty() ? "" : "\n\n", "| field | what it is | values | default |\n|---|---|---|---|\n");
   std::vector<const FieldDescriptor*> messages;
@@ -180,7 +190,8 @@ void AppendSection(const std::string& path, const Descriptor& type, absl::string
     std::string name = absl::StrCat("`", field.name(), "`"), values = Cell(ValuesText(field));
     if (field.message_type() != nullptr) {
       messages.push_back(&field);
-      values = absl::StrCat("[", field.name(), "](#", absl::StrReplaceAll(inside, {{".", ""}}), ")");
+      values = absl::StrCat("[", field.name(), "](", PageOf(inside) == PageOf(path) ? "" : PageOf(inside), "#",
+                            absl::StrReplaceAll(inside, {{".", ""}}), ")");
     }
     const std::string conditions = ConditionsText(field);
     if (!conditions.empty()) absl::StrAppend(&values, "; only with ", Cell(conditions));
@@ -189,7 +200,7 @@ void AppendSection(const std::string& path, const Descriptor& type, absl::string
   }
   for (const FieldDescriptor* field : messages) {
     AppendSection(path.empty() ? field->name() : absl::StrCat(path, ".", field->name()), *field->message_type(),
-                  CommentOf(field->message_type()->full_name()), page);
+                  CommentOf(field->message_type()->full_name()), pages);
   }
 }
 
@@ -272,17 +283,21 @@ absl::StatusOr<std::string> FieldHelp(absl::string_view topic, size_t columns) {
   return MessageHelp(path, *type, comment, columns);
 }
 
-std::string FieldsPage() {
-  std::string page =
-      "# Fields of a job\n\n"
-      "What a job can say, section by section, with the first sentence about each field. `plan --help=sharding` prints "
-      "a\n"
-      "section, and `plan --help=sharding.strategy` all that there is to say of a field and of its values; `train` "
-      "has\n"
-      "the same. [Jobs](jobs.md) says how a job is written. This page is printed from\n"
-      "[proto/job.proto](../../proto/job.proto).\n";
-  AppendSection("", *proto::Job::descriptor(), "", &page);
-  return page;
+std::map<std::string, std::string> FieldsPages() {
+  constexpr absl::string_view kHow = R"(with the first sentence
+about each. `plan --help=sharding` prints a section, and `plan --help=sharding.strategy` all
+that there is to say of a field and of its values; `train` has the same. [Jobs](jobs.md) says
+how a job is written. This page is printed from [proto/job.proto](../../proto/job.proto).
+)";
+  std::map<std::string, std::string> pages;
+  pages[std::string(kJobPage)] =
+      absl::StrCat("# Fields of a job\n\nThe sections of a job, and the fields that say what is trained on what, ",
+                   kHow, "[Fields of runs](", kRunPage, ") has all others.\n");
+  pages[std::string(kRunPage)] =
+      absl::StrCat("# Fields of runs\n\nThe fields that say how a job is trained and what its run leaves behind, ",
+                   kHow, "[Fields of a job](", kJobPage, ") has the list of sections, and model, data and batch.\n");
+  AppendSection("", *proto::Job::descriptor(), "", pages);
+  return pages;
 }
 
 }  // namespace shale

@@ -3,6 +3,7 @@
 // Explains the fields of a job to people, from proto/job.proto: for --help of the tools, and for the manual.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -43,7 +44,7 @@ bool Gives(const google::protobuf::Message& message, const google::protobuf::Fie
 // field. Any thread may call it.
 absl::StatusOr<std::string> FieldHelp(absl::string_view topic, size_t columns = 100);
 
-// Returns tools/manual/fields.md, a page in Markdown with all fields.
-std::string FieldsPage();
+// Returns the pages of the manual with all fields, in Markdown, by their names: fields.md and fields_of_runs.md.
+std::map<std::string, std::string> FieldsPages();
 
 }  // namespace shale
