@@ -1,6 +1,8 @@
 #include "engine/plan/config/spec_text.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <set>
@@ -10,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -72,7 +75,12 @@ class TextChecker : google::protobuf::io::ErrorCollector {
 
   // Receives the errors of the tokenizer, such as a string without an end or a character that belongs to no token.
   void AddError(int line, google::protobuf::io::ColumnNumber column, const std::string& message) override {
-    if (!stopped_) errors_.AddAt(Location(line, column), open_.empty() ? "" : open_.back().path, message);
+    const bool has_unit = absl::StartsWith(message, "Need space between number and identifier");
+    if (!stopped_) {
+      errors_.AddAt(
+          Location(line, column), open_.empty() ? "" : open_.back().path,
+          has_unit ? "found letters behind a number; write numbers without units, 10 MiB as 10485760" : message);
+    }
     stopped_ = true;
   }
 
@@ -308,6 +316,28 @@ std::string ValueText(const FieldDescriptor& field, absl::string_view value, boo
   return absl::StrCat("[", absl::StrJoin(items, ", "), "]");
 }
 
+// Returns the value of a field that counts bytes: "10485760" for "10MiB". Returns a value without a unit as it is.
+// Reports a unit that is none of these in `errors`, and bytes that are no whole number.
+std::string InBytes(const std::string& path, absl::string_view value, SpecErrors* errors) {
+  if (!std::isdigit(static_cast<unsigned char>(value.front())) ||
+      std::none_of(value.begin(), value.end(), absl::ascii_isalpha)) {
+    return std::string(value);
+  }
+  double unit = 1;
+  for (absl::string_view name : {"KiB", "MiB", "GiB", "TiB"}) {
+    unit *= 1024;
+    double number = 0;
+    if (!absl::EndsWith(value, name) || !absl::SimpleAtod(value.substr(0, value.size() - name.size()), &number))
+      continue;
+    const double bytes = number * unit;
+    if (bytes < 0x1p63 && bytes == std::floor(bytes)) return absl::StrCat(static_cast<int64_t>(bytes));
+  }
+  errors->AddAt(
+      Set(), path,
+      absl::StrCat("found ", Quoted(value), "; expected a whole number of bytes, as in 10485760, 10MiB or 1.5GiB"));
+  return "0";
+}
+
 void ApplyOverride(const std::string& text, proto::Job* job, SpecErrors* errors) {
   const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
   const std::string path(absl::StripAsciiWhitespace(parts.first));
@@ -325,8 +355,9 @@ void ApplyOverride(const std::string& text, proto::Job* job, SpecErrors* errors)
   if (value.empty()) return Clear(fields, job);
   const FieldDescriptor& field = *fields.back();
   const bool is_list = field.is_repeated() && absl::StartsWith(value, "[") && absl::EndsWith(value, "]");
+  const std::string in_bytes = FactsOf(field).unit() == "bytes" ? InBytes(path, value, errors) : std::string(value);
   const std::string field_text =
-      absl::StrCat(field.name(), field.message_type() != nullptr ? " " : ": ", ValueText(field, value, is_list));
+      absl::StrCat(field.name(), field.message_type() != nullptr ? " " : ": ", ValueText(field, in_bytes, is_list));
   const std::string parent_path = path.substr(0, path.size() - std::min(path.size(), field.name().size() + 1));
   const TextSource source = {Set().source, /*has_lines=*/false, parent_path, /*one_field=*/true};
   const size_t errors_before = errors->size();

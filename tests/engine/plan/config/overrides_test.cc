@@ -1,3 +1,4 @@
+#include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
 #include "gtest/gtest.h"
 #include "tests/engine/plan/config/specs.h"
@@ -103,6 +104,23 @@ TEST(Overrides, HoldOneValue) {
   EXPECT_EQ(SetError({"batch.micro_batch=2 global_batch: 9"}),
             "--set: batch: found \"global_batch\" after the value; give one value");
   EXPECT_EQ(SetError({"batch.micro_batch=2 }"}), "--set: batch: found \"}\" after the value; give one value");
+}
+
+TEST(Overrides, BytesMayHaveAUnit) {
+  const auto bytes = [](const std::string& value) {
+    return With({"memory.budget_bytes=" + value}).memory.budget_bytes;
+  };
+  EXPECT_EQ(bytes("10485760"), 10485760);
+  EXPECT_EQ(bytes("10KiB"), 10240);
+  EXPECT_EQ(bytes("1.5GiB"), int64_t{3} << 29);
+  EXPECT_EQ(bytes("2 TiB"), int64_t{1} << 41);
+  for (const char* wrong : {"10MB", "0.1GiB", "1e9", "10MiBs", "9999999TiB"}) {
+    EXPECT_EQ(SetError({absl::StrCat("memory.budget_bytes=", wrong)}),
+              absl::StrCat("--set: memory.budget_bytes: found \"", wrong,
+                           "\"; expected a whole number of bytes, as in 10485760, 10MiB or 1.5GiB"));
+  }
+  EXPECT_EQ(SetError({"batch.micro_batch=10MiB"}),
+            "--set: batch: found letters behind a number; write numbers without units, 10 MiB as 10485760");
 }
 
 TEST(Overrides, AreAllReported) {
