@@ -1,6 +1,6 @@
-// Defines the functions of engine/api/backend.h for programs that train on a GPU which is not there: the CUDA
-// backend on stand-ins for CUDA, cuDNN and NCCL, with matmuls by the reference ops. Processes on one host share the
-// GPU. SHALE_TEST_GPUS (default 1) says how many there are, SHALE_TEST_NCCL (default 22809) which version of NCCL.
+// Defines CudaDevice for programs that train on a GPU which is not there: the CUDA backend on stand-ins for CUDA, cuDNN
+// and NCCL, with matmuls by the reference ops. Processes on one host share the GPU. SHALE_TEST_GPUS (default 1) says
+// how many there are, SHALE_TEST_NCCL (default 22809) which version of NCCL.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -9,12 +9,11 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
-#include "engine/api/backend.h"
 #include "engine/run/backends/cuda_backend.h"
+#include "engine/run/backends/device_kind.h"
 #include "engine/run/backends/nccl_jobs.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cudnn/cudnn_attention.h"
-#include "kernels/hardware_threads.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/cudnn/attention_stand_in.h"
 #include "tests/kernels/cuda/host/host_matmuls.h"
@@ -57,11 +56,10 @@ CudaBackendOptions OptionsOf(const Job& job) {
   return options;
 }
 
-}  // namespace
+HostOpsFactory NoHostOps(const Job& /*job*/, int64_t /*hardware_threads*/) { return nullptr; }
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const Job& job) { return CreateBackendOfProcess(job, {}); }
-
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackendOfProcess(const Job& job, const BackendPlace& place) {
+absl::StatusOr<std::unique_ptr<Backend>> CreateOnStandIns(const Job& job, HostOpsFactory /*host_ops*/,
+                                                          const BackendPlace& place) {
   SHALE_RETURN_IF_ERROR(CheckProcesses(job, place));
   const std::shared_ptr<StandInRuntime> runtime(
       new StandInRuntime({.devices = NumberOf("SHALE_TEST_GPUS", 1), .memory_bytes = int64_t{16} << 30}),
@@ -72,12 +70,17 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackendOfProcess(const Job& job, 
   return CreateCudaBackend(runtime, std::move(options));
 }
 
-void PrepareEnvironment(const Job& job) { PrepareNcclEnvironment(job, LoadStandIn); }
+void PrepareStandIns(const Job& job) { PrepareNcclEnvironment(job, LoadStandIn); }
 
-absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads) {
+absl::StatusOr<Machine> PlanForStandIns(const Job& job, HostOpsFactory /*host_ops*/, int64_t hardware_threads) {
   return PlanningMachineOf(CreateCudaBackend(/*runtime=*/nullptr, OptionsOf(job)), hardware_threads);
 }
 
-absl::StatusOr<std::string> DecideCpuProducts(Job& /*job*/) { return ""; }
+}  // namespace
+
+const DeviceKind& CudaDevice() {
+  static constexpr DeviceKind kStandIns = {NoHostOps, CreateOnStandIns, PrepareStandIns, PlanForStandIns};
+  return kStandIns;
+}
 
 }  // namespace shale

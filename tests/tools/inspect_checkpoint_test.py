@@ -5,10 +5,14 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
-_TRAIN = os.path.abspath("tools/train")
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tools_fixture  # noqa: E402
+from tools_fixture import TRAIN as _TRAIN  # noqa: E402
+
 _INSPECT = os.path.abspath("tools/inspect_checkpoint")
 
 _JOB = """
@@ -27,7 +31,7 @@ _STEP_2 = "runs/test/checkpoints/step-0000000002"
 _STEP_4 = "runs/test/checkpoints/step-0000000004"
 
 
-class InspectCheckpointTest(unittest.TestCase):
+class InspectCheckpointTest(tools_fixture.ToolsFixture):
     @classmethod
     def setUpClass(cls):
         """Trains once. Every test works on a copy of the runs."""
@@ -54,13 +58,8 @@ class InspectCheckpointTest(unittest.TestCase):
                            stdout=subprocess.DEVNULL)
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        super().setUp()
         shutil.copytree(os.path.join(self.trained, "runs"), self.path("runs"))
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
 
     def flip(self, name, place, bit=1):
         with open(self.path(name), "r+b") as file:
@@ -70,8 +69,7 @@ class InspectCheckpointTest(unittest.TestCase):
             file.write(bytes([byte ^ bit]))
 
     def inspect(self, code, checkpoint, *arguments):
-        result = subprocess.run([_INSPECT, "--checkpoint=" + checkpoint, *arguments], cwd="/", timeout=120, check=False,
-                                env=dict(os.environ, BUILD_WORKING_DIRECTORY=self.folder), capture_output=True)
+        result = self.call(_INSPECT, "--checkpoint=" + checkpoint, *arguments)
         self.assertEqual(result.returncode, code, result.stdout.decode() + result.stderr.decode())
         return result.stdout.decode(), result.stderr.decode()
 

@@ -33,7 +33,9 @@ absl::StatusOr<NewestCheckpoint> UseFirst(const std::vector<CheckpointPath>& can
   }
   if (newest.passed_over.empty()) return newest;
   return absl::DataLossError(
-      absl::StrCat("every checkpoint in ", folder, " is damaged:\n", absl::StrJoin(newest.passed_over, "\n")));
+      absl::StrCat("every checkpoint in ", folder,
+                   " is damaged; copy one again from where it is whole, or train anew in another folder:\n",
+                   absl::StrJoin(newest.passed_over, "\n")));
 }
 
 }  // namespace

@@ -105,7 +105,9 @@ TEST_F(NewestTest, DamageThatOnlyUsingShowsIsPassedOver) {
   const absl::Status status = Newest().status();
   EXPECT_THAT(used_, ElementsAre(2, 1));
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(status.message(), absl::StrCat("every checkpoint in ", temp_.path(), " is damaged:\na chunk\na chunk"));
+  EXPECT_EQ(status.message(), absl::StrCat("every checkpoint in ", temp_.path(),
+                                           " is damaged; copy one again from where it is whole, "
+                                           "or train anew in another folder:\na chunk\na chunk"));
 }
 
 TEST_F(NewestTest, AnErrorOfAnotherKindEndsTheSearch) {
