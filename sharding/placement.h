@@ -89,7 +89,7 @@ class GroupPlacement {
   // Returns a tensor that stands for a shard of `full`: each rank that binds it gets its own shard (Location in
   // kernels/tensor.h). `full` is a vector with one element for every `block` elements of the group.
   Tensor ShardOf(const Tensor& full, int64_t block = 1) const;
-  // Returns the same for a vector of which all shards have an equal part, whatever its elements are.
+  // Does the same for a vector that the shards divide equally, whatever its elements stand for.
   Tensor EqualShardOf(const Tensor& full) const;
   // Returns a tensor that stands for the part of `full` that the rank which binds it updates.
   Tensor OwnedOf(const Tensor& full, int64_t block = 1) const {

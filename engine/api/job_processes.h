@@ -31,10 +31,9 @@ class JoinedProcesses;
 void WriteErrorFile(const absl::Status& error);
 
 struct JobProcessesOptions {
-  // Is called, on a thread of its own, if this process has not ended two seconds after the job has failed, or half a
-  // second if the job had not begun, because a call may be waiting for a process that is gone. The function should end
-  // this process. `why` is the failure, and `elsewhere` says whether another process is its cause. Empty: the process
-  // goes on.
+  // Should end this process. It is called, on a thread of its own, if the process is still there two seconds after the
+  // job has failed (half a second if the job had not begun), because a call may be waiting for a process that is gone.
+  // `why` is the failure, and `elsewhere` says whether another process is its cause. Empty: the process goes on.
   std::function<void(const absl::Status& why, bool elsewhere)> end_process;
   // Gets lines for people, about the network. Empty: they are dropped.
   std::function<void(absl::string_view line)> report;
@@ -72,8 +71,9 @@ class JobProcesses {
   absl::StatusOr<std::string> InProcessZero(absl::FunctionRef<absl::StatusOr<std::string>()> work);
 
   // Ends the job for this process, with the result of its work. After OK, waits until no other needs this process.
-  // After an error that only this process has, ends the job in all of them. Returns OK, or why the job failed: an error
-  // of peers is often only the consequence of one that another process has (failed_elsewhere). All processes call it.
+  // After an error that only this process has, ends the job in all of them. Returns OK, or why the job failed: if this
+  // process failed only because another one had failed before, that one's error (failed_elsewhere). All processes call
+  // it.
   absl::Status End(const absl::Status& result);
   // Returns whether the job failed because of another process.
   bool failed_elsewhere() const;

@@ -28,8 +28,9 @@ struct GenerateOptions {
   // Sequence i draws with the seed sampling.seed + i.
   SamplingOptions sampling;
   std::vector<int32_t> stop_tokens;  // Each ends the sequence that draws it, and is not emitted.
-  // Whether tokens that a sequence holds from the call before, and that its prompt begins with, are not computed again.
-  // A conversation goes on like that. The last bits of logits may differ from those of a sequence that begins anew.
+  // Whether the sequence goes on from the call before, as a conversation does: tokens that it still holds and that the
+  // prompt begins with are then not computed again. The last bits of logits may differ from those of a sequence that
+  // begins anew.
   bool goes_on = false;
 };
 

@@ -111,7 +111,7 @@ class Trainer {
   // processes all must set the same. Returns InvalidArgument unless it is 0 to 1000.
   absl::Status SetLearningRate(std::optional<double> rate);
   // Takes the samples of the next step and of all later ones from `data`, in the place of TrainerOptions::data: from
-  // its sample 0 on, in the order that data.order says. What the former source was asked for ahead of the next step is
+  // its sample 0 on, in the order that data.order says. Samples that were read ahead from the former source are
   // dropped. `data` must describe what the model and the job read, as the former source did; its number of samples may
   // differ. Borrowed; must outlive the trainer, or the next SetData. A checkpoint records its name and its place, and a
   // run resumes from it with that source as TrainerOptions::data.

@@ -40,8 +40,8 @@ class Communicator {
     return EnqueueAllReduceSum(data, stream);
   }
 
-  // Says where the collective that the caller enqueues next stands. Ranks that come to different places then fail with
-  // InvalidArgument, as if they wanted different collectives, in groups whose ranks compare what they want.
+  // Says at which place of the program the caller enqueues its next collective. Where the ranks of a group compare what
+  // they enqueue, ranks at different places then fail with InvalidArgument, as ranks with different collectives do.
   virtual void SetIssue(const CollectiveIssue& place) {}
 
   // Registers the memory in which all tensors of this rank's collectives will lie, at the same offsets on every rank.

@@ -36,13 +36,13 @@ struct ChosenBlocks {
 };
 
 // Divides each run of consecutive chosen blocks into segments of `segment_blocks` blocks. The last segment of a run may
-// be shorter. A segment keeps one boundary from forward to backward, the input of its first block, and its blocks but
-// the last run forward again before its backward (Chen et al., 2016: O(sqrt L) boundaries for L blocks). Returns no
+// be shorter. A segment keeps one boundary from forward to backward, the input of its first block. Before its backward,
+// all its blocks but the last run forward again (Chen et al., 2016: O(sqrt L) boundaries for L blocks). Returns no
 // segments if segment_blocks is 1: each block then keeps its own input and what the preset keeps.
 std::vector<Segment> SegmentsOf(const ChosenBlocks& chosen, int64_t segment_blocks);
 
-// Returns how many boundaries of chosen blocks are held at most at once: one for each segment, and those between the
-// blocks of the longest segment. If segment_blocks is 1, this is one for each chosen block.
+// Returns the largest number of boundaries of chosen blocks that are held at once: one for each segment, and those
+// between the blocks of the longest segment. If segment_blocks is 1, this is one for each chosen block.
 int64_t BoundariesHeld(const ChosenBlocks& chosen, int64_t segment_blocks);
 
 // Returns the segment_blocks, at least 2, with the smallest BoundariesHeld. It is about the square root of the number
@@ -80,9 +80,9 @@ struct StepOptions {
   bool packs_once = true;
   MasterWeights master = MasterWeights::kFloat32;
   // The dtype of the shard of the gradient that accumulates over the step: f32, or bf16, which is rounded
-  // stochastically. What CheckGradientShards accepts (engine/compile/step/options_enums.h).
+  // stochastically. REQUIRES: CheckGradientShards accepts it.
   DType gradient_shards = DType::kFloat32;
-  StateOffload offload_state;  // What CheckStateOffload accepts (engine/compile/step/options_enums.h).
+  StateOffload offload_state;  // REQUIRES: CheckStateOffload accepts it.
   UpdateDevice update_device = UpdateDevice::kSame;
   ActivationOptions activations;
   Optimizer optimizer;
