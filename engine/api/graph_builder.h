@@ -50,6 +50,9 @@ struct GraphOptions {
   // Name patterns (engine/strings/pattern.h) of the parameters that train. Empty: all. See [Note: frozen parameters].
   std::vector<std::string> train_only;
   FrozenWeights frozen_weights = FrozenWeights::kAsComputed;  // How the others are stored.
+  // Name patterns of parameters that are updated in a way of their own. A parameter belongs to the first group with a
+  // pattern that matches it. See [Note: groups of the optimizer].
+  std::vector<std::vector<std::string>> optimizer_groups;
 
   bool operator==(const GraphOptions&) const = default;
 };
@@ -131,6 +134,7 @@ class GraphBuilder {
   // Check the finished graph. Record an error for each unit, group or parameter that is not used as it must be.
   void CheckResult();
   void CheckParameters();
+  void CheckOptimizerGroups();
   // Decides how frozen parameters are stored.
   void DecideStorage();
   // Returns, by parameter, whether only matmuls in blocks read it, as their right operand.

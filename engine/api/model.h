@@ -48,6 +48,7 @@ struct Parameter {
   bool frozen = false;  // Not trained: keeps its first value and has no gradient.
   // How its weights are stored. Other than kAsComputed only if it is frozen and that differs from the compute dtype.
   FrozenWeights stored = FrozenWeights::kAsComputed;
+  int optimizer_group = -1;  // Index into GraphOptions::optimizer_groups. -1: none of them; also if it is frozen.
   int64_t elements() const {
     int64_t n = 1;
     for (int64_t d : shape) n *= d;

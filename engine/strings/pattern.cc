@@ -13,6 +13,12 @@ bool MatchesAny(const std::vector<std::string>& patterns, absl::string_view name
                      [&](const std::string& pattern) { return MatchesPattern(pattern, name); });
 }
 
+int FirstMatch(const std::vector<std::vector<std::string>>& lists, absl::string_view name) {
+  const auto found =
+      std::find_if(lists.begin(), lists.end(), [&](const auto& patterns) { return MatchesAny(patterns, name); });
+  return found == lists.end() ? -1 : static_cast<int>(found - lists.begin());
+}
+
 std::string MatchesNone(absl::string_view field, size_t index, absl::string_view pattern, absl::string_view what,
                         const std::vector<std::string>& names) {
   if (std::any_of(names.begin(), names.end(), [&](const auto& name) { return MatchesPattern(pattern, name); })) {

@@ -34,6 +34,9 @@ inline bool MatchesPattern(absl::string_view pattern, absl::string_view name) {
 // Returns whether one of the patterns matches the name.
 bool MatchesAny(const std::vector<std::string>& patterns, absl::string_view name);
 
+// Returns the index of the first list with a pattern that matches the name, or -1 if none has one.
+int FirstMatch(const std::vector<std::vector<std::string>>& lists, absl::string_view name);
+
 // Returns an empty string if the pattern matches one of the names. If not, returns a message that says so: which
 // pattern of which field it is, `what` the names name, and the first of them.
 std::string MatchesNone(absl::string_view field, size_t index, absl::string_view pattern, absl::string_view what,

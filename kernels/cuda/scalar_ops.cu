@@ -51,11 +51,11 @@ SHALE_KERNEL SHALE_BOUNDS(1)
     PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_tokens, Global<double> totals,
                         Global<int64_t> update_count, Global<float> update, Global<int64_t> number,
                         Global<double> previous_norm, Global<double> weight_total, double beta1, double beta2,
-                        bool counts) {
+                        bool counts, float learning_rate_factor) {
   const bool skip = IsSkipped(totals, valid_tokens, weight_total);
   const int64_t count = update_count.Load(0) + 1;
   if (number.present()) number.Store(0, count);
-  update.Store(kUpdateLearningRate, hyper.Load(kHyperLearningRate));
+  update.Store(kUpdateLearningRate, hyper.Load(kHyperLearningRate) * learning_rate_factor);
   update.Store(kUpdateSkip, skip ? 1.0f : 0.0f);
   if (skip) {
     update.Store(kUpdateCorrection1, 1.0f);
@@ -106,7 +106,8 @@ absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream) 
                    Whole<int64_t>(op.valid_tokens_1, "valid_tokens"), Whole<double>(op.totals_3, "totals"),
                    Whole<int64_t>(op.update_count_1, "update_count"), Whole<float>(op.update_5, "update"),
                    Whole<int64_t>(op.number_1, "number"), Whole<double>(op.previous_norm_1, "previous_norm"),
-                   Whole<double>(op.weight_total_1, "weight_total"), op.beta1, op.beta2, op.counts);
+                   Whole<double>(op.weight_total_1, "weight_total"), op.beta1, op.beta2, op.counts,
+                   op.learning_rate_factor);
 }
 
 absl::Status Run(const RecordNorm& op, Scratch scratch, StreamHandle stream) {

@@ -67,7 +67,8 @@ struct PrepareUpdate {
   Tensor weight_total_1;   // f64, optional: the sum of |weight| over the targets of all ranks
   double beta1 = 0.9;
   double beta2 = 0.95;
-  bool counts = true;  // If a step prepares an update for each group, only the last one counts.
+  bool counts = true;  // If a step prepares several updates, for groups of parameters, only the last one counts.
+  float learning_rate_factor = 1;  // The update's learning rate is that of `hyper` times this.
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("hyper", op.hyper_2, Access::kRead);

@@ -61,7 +61,7 @@ absl::Status RunOnHost(const PrepareUpdate& op) {
 
   const bool skip = IsSkipped(totals, op.valid_tokens_1, op.weight_total_1);
   if (op.number_1.present()) *op.number_1.as<int64_t>() = count + 1;
-  update[kUpdateLearningRate] = hyper[kHyperLearningRate];
+  update[kUpdateLearningRate] = hyper[kHyperLearningRate] * op.learning_rate_factor;
   update[kUpdateSkip] = skip ? 1.0f : 0.0f;
   if (skip) {
     update[kUpdateCorrection1] = 1;

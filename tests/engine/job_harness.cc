@@ -135,7 +135,8 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                              .target_weights = options.target_weights,
                              .position_ids = options.position_ids,
                              .train_only = options.train_only,
-                             .frozen_weights = options.frozen_weights};
+                             .frozen_weights = options.frozen_weights,
+                             .optimizer_groups = options.optimizer_groups};
   SHALE_ASSIGN_OR_RETURN(const ModelGraph graph,
                          options.build ? options.build(graph_options) : BuildModel(options.model, graph_options));
   std::unique_ptr<Backend> tested;

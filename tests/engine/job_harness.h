@@ -58,6 +58,7 @@ struct RunOptions {
   bool position_ids = false;
   std::vector<std::string> train_only;  // As GraphOptions::train_only.
   FrozenWeights frozen_weights = FrozenWeights::kAsComputed;
+  std::vector<std::vector<std::string>> optimizer_groups;  // As GraphOptions::optimizer_groups.
   StepOptions step;
   const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads, cpu_products).
   OpsKind ops = OpsKind::kFast;

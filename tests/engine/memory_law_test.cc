@@ -51,7 +51,7 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
     step.optimizer = MakeOptimizer(entry.kind, h);
   }
   if (pick(2) == 0) {
-    step.offload_state = {.moments = pick(2) && !step.optimizer.states().empty(),
+    step.offload_state = {.moments = pick(2) && step.has_states(),
                           .masters = pick(2) && options.dtype != DType::kFloat32 && step.master != MasterWeights::kNone,
                           .parameters = pick(2) && step.strategy == Strategy::kFullShard};
   }
@@ -108,6 +108,13 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
       {"blocks.0.*"}, {"*.weight"}, {"*norm*", "embedding*"}, {"blocks.*.attention.*"}, {"final_norm.weight"}};
   if (!c.adapter && pick(3) == 0) options.train_only = kTrainOnly[pick(std::ssize(kTrainOnly))];
   options.frozen_weights = static_cast<FrozenWeights>(pick(3));
+  if (!c.adapter && options.train_only.empty() && pick(2) == 0) {
+    for (const char* pattern : {"*norm.weight", "blocks.0.*"}) {
+      const OptimizerEntry& entry = Optimizers()[pick(static_cast<int>(Optimizers().size()))];
+      step.optimizer_groups.push_back(MakeOptimizer(entry.kind, entry.defaults));
+      options.optimizer_groups.push_back({pattern});
+    }
+  }
   return options;
 }
 
@@ -129,7 +136,10 @@ std::string Describe(const RunOptions& o, int seed) {
                       ", target weights ", static_cast<int>(o.target_weights),
                       o.position_ids ? ", packed documents" : "",
                       o.train_only.empty() ? "" : absl::StrCat(", trains only ", absl::StrJoin(o.train_only, ", ")),
-                      ", what is frozen is stored ", ToString(o.frozen_weights));
+                      ", what is frozen is stored ", ToString(o.frozen_weights),
+                      absl::StrJoin(o.step.optimizer_groups, "", [](std::string* out, const Optimizer& group) {
+                        absl::StrAppend(out, ", a group by ", EntryOf(group.kind).name);
+                      }));
 }
 
 std::vector<std::string> FrozenParameters(const RunResult& result) {

@@ -2,11 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <iterator>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "engine/compile/optimizer/optimizer.h"
+#include "engine/strings/pattern.h"
 #include "kernels/integers.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/law_support.h"
@@ -167,6 +170,97 @@ TEST(OptimizerLaws, ThePlanHasTheBytesOfTheDeclaredStates) {
       EXPECT_EQ(result.measured_peak_bytes, result.plan.peak_bytes) << named.name;
     }
   }
+}
+
+// Vectors by SGD, one block by an AdamW in 8 bits, all else by AdamW, each with settings of its own.
+RunOptions WithGroups() {
+  RunOptions options;
+  const auto make = [](OptimizerKind kind, double decay, double factor) {
+    Hyperparameters h = EntryOf(kind).defaults;
+    h.weight_decay = decay;
+    Optimizer optimizer = MakeOptimizer(kind, h);
+    optimizer.learning_rate_factor = factor;
+    return optimizer;
+  };
+  options.step.optimizer = make(OptimizerKind::kAdamW, 0.1, 1);
+  options.step.optimizer_groups = {make(OptimizerKind::kSgd, 0, 0.5), make(OptimizerKind::kAdamW8Bit, 0.3, 2),
+                                   make(OptimizerKind::kLion, 0.2, 0.25)};
+  options.optimizer_groups = {{"*norm*"}, {"blocks.1.*"}, {"blocks.0.ffn.*"}};
+  options.step.accumulation = Accumulation::kLayered;
+  options.max_norm = 0;  // So that an update in backward, and other groups, change nothing.
+  return options;
+}
+
+TEST(OptimizerGroupLaws, AParameterIsUpdatedAsInAJobWithTheRuleOfItsGroup) {
+  const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 26);
+  RunOptions options = WithGroups();
+  options.step.mesh = {.shard = 3};
+  const RunResult grouped = MustRun(options, tokens);
+  int compared = 0;
+  for (int group = -1; group < 3; ++group) {
+    RunOptions alone = options;
+    alone.step.optimizer = options.step.OptimizerOf(group);
+    alone.step.optimizer_groups.clear();
+    alone.optimizer_groups.clear();
+    const RunResult result = MustRun(alone, tokens);
+    EXPECT_EQ(result.losses, grouped.losses);
+    for (const auto& [name, weight] : result.weights) {
+      if (FirstMatch(options.optimizer_groups, name) != group) continue;
+      ++compared;
+      EXPECT_EQ(grouped.weights.at(name), weight) << name << " of group " << group;
+    }
+  }
+  EXPECT_EQ(compared, std::ssize(grouped.weights));
+}
+
+// How the state is divided, where it lies, and when and where it is updated changes no bit.
+TEST(OptimizerGroupLaws, EveryWayToDivideAndToUpdateGivesTheSameBits) {
+  const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 27);
+  for (const StoredWeights& weights : kStoredWeights) {
+    RunOptions options = WithGroups();
+    options.steps = 3;
+    options.dtype = weights.dtype;
+    options.step.master = weights.master;
+    options.step.mesh = {.shard = 3};
+    options.step.strategy = Strategy::kDdp;
+    const RunResult one = MustRun(options, tokens);
+    ASSERT_EQ(one.losses.size(), 3);
+    for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
+      for (UpdateTime update : {UpdateTime::kAfterBackward, UpdateTime::kInBackward}) {
+        for (int place = 0; place < 3; ++place) {
+          options.step.strategy = strategy;
+          options.step.update = update;
+          options.step.offload_state = {.moments = place == 1};
+          options.step.update_device = place == 2 ? UpdateDevice::kHost : UpdateDevice::kSame;
+          const RunResult other = MustRun(options, tokens);
+          const std::string what = absl::StrCat(ToString(strategy), " ", ToString(update), " ", place, " ",
+                                                ToString(weights.dtype), " ", ToString(weights.master));
+          EXPECT_EQ(other.losses, one.losses) << what;
+          EXPECT_EQ(other.weights, one.weights) << what;
+          EXPECT_EQ(other.measured_peak_bytes, other.plan.peak_bytes) << what;
+        }
+      }
+    }
+  }
+}
+
+TEST(OptimizerGroupLaws, AGroupKeepsTheStatesOfItsRuleAndNoOthers) {
+  const Tokens tokens = RandomTokens(3, 11, SmallDecoder().vocabulary, 28);
+  RunOptions options = WithGroups();
+  options.step.mesh = {.shard = 3};
+  const RunResult result = MustRun(options, tokens);
+  int64_t bytes = sizeof(int64_t);  // The update count.
+  std::set<int> seen;
+  for (const GroupState& g : result.step.state.groups) {
+    seen.insert(g.optimizer_group);
+    const absl::Span<const UpdateState> states = options.step.OptimizerOf(g.optimizer_group).states();
+    int64_t kept = 0;
+    for (const Tensor& t : g.states) kept += t.present();
+    EXPECT_EQ(kept, std::ssize(states));
+    bytes += StateBytes(states, g.layout().shard_elements());
+  }
+  EXPECT_EQ(seen, (std::set<int>{-1, 0, 1, 2}));
+  EXPECT_EQ(result.plan.bytes_at_peak[static_cast<int>(BufferCategory::kOptimizerState)], bytes);
 }
 
 }  // namespace

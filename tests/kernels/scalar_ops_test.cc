@@ -66,6 +66,8 @@ std::vector<OpCase> ScalarCases() {
   }
   cases.push_back(PrepareUpdateCase("unclipped", 0, 5, {1, 1e6, 0}, 0));
   cases.push_back(PrepareUpdateCase("clipped", 1, 5, {1, 16, 0}, 1000));
+  cases.push_back(PrepareUpdateCase("another_learning_rate", 1, 5, {1, 16, 0}, 3));
+  cases.back().op.As<PrepareUpdate>()->learning_rate_factor = 0.3f;
   cases.push_back(PrepareUpdateCase("within_norm", 10, 5, {1, 16, 0}, 3));
   cases.push_back(PrepareUpdateCase("no_tokens", 1, 0, {0, 0, 0}, 3));
   cases.push_back(PrepareUpdateCase("not_finite", 1, 5, {1, 16, 2}, 3));

@@ -44,7 +44,7 @@ int64_t BytesOfCheckpoint(const JobPlan& plan) {
   manifest.values = SavedValuesOf(state);
   manifest.frozen_values = FrozenValuesOf(state);
   manifest.states = SavedStatesOf(state.states);
-  manifest.parameters = SavedParametersOf(plan.train.graph);
+  manifest.parameters = SavedParametersOf(plan.train.graph, state);
   int64_t bytes = 0;
   for (const PartSpec& part : manifest.parts()) {
     for (const SavedParameter& parameter : manifest.parameters) {

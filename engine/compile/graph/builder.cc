@@ -88,7 +88,13 @@ ParameterId GraphBuilder::AddParameter(GroupId group, std::string name, std::vec
   }
   const ParameterId id = static_cast<ParameterId>(graph_.parameters.size());
   const bool frozen = !options_.train_only.empty() && !MatchesAny(options_.train_only, name);
-  graph_.parameters.push_back({std::move(name), std::move(shape), initializer, group, frozen});
+  const int optimizer_group = frozen ? -1 : FirstMatch(options_.optimizer_groups, name);
+  graph_.parameters.push_back({.name = std::move(name),
+                               .shape = std::move(shape),
+                               .initializer = initializer,
+                               .group = group,
+                               .frozen = frozen,
+                               .optimizer_group = optimizer_group});
   graph_.groups[group].parameters.push_back(id);
   return id;
 }
@@ -249,22 +255,29 @@ std::vector<bool> GraphBuilder::MatricesOfBlocks() const {
 void GraphBuilder::SplitGroups() {
   std::vector<ParameterGroup> groups;
   for (const ParameterGroup& group : graph_.groups) {
-    const auto add = [&](bool frozen, FrozenWeights stored) {
-      ParameterGroup part = {
-          .name = absl::StrCat(group.name, frozen ? ".frozen" : ""), .frozen = frozen, .stored = stored};
+    const auto add = [&](bool frozen, FrozenWeights stored, int optimizer_group) {
+      ParameterGroup part = {.name = absl::StrCat(group.name, frozen ? ".frozen" : ""),
+                             .frozen = frozen,
+                             .stored = stored,
+                             .optimizer_group = optimizer_group};
       if (stored == FrozenWeights::kNf4) absl::StrAppend(&part.name, ".nf4");
+      if (optimizer_group >= 0) absl::StrAppend(&part.name, ".groups[", optimizer_group, "]");
       for (const ParameterId id : group.parameters) {
         const Parameter& parameter = graph_.parameters[id];
-        if (parameter.frozen == frozen && parameter.stored == stored) part.parameters.push_back(id);
+        if (parameter.frozen == frozen && parameter.stored == stored && parameter.optimizer_group == optimizer_group) {
+          part.parameters.push_back(id);
+        }
       }
       if (part.parameters.empty()) return;
       for (const ParameterId id : part.parameters) graph_.parameters[id].group = static_cast<GroupId>(groups.size());
       groups.push_back(std::move(part));
     };
-    add(false, FrozenWeights::kAsComputed);
-    add(true, FrozenWeights::kAsComputed);
-    add(true, FrozenWeights::kBFloat16);
-    add(true, FrozenWeights::kNf4);
+    for (int optimizer_group = -1; optimizer_group < std::ssize(options_.optimizer_groups); ++optimizer_group) {
+      add(false, FrozenWeights::kAsComputed, optimizer_group);
+    }
+    add(true, FrozenWeights::kAsComputed, -1);
+    add(true, FrozenWeights::kBFloat16, -1);
+    add(true, FrozenWeights::kNf4, -1);
   }
   graph_.groups = std::move(groups);
 }

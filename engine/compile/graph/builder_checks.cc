@@ -1,4 +1,5 @@
 // The misuses of a GraphBuilder that no single op shows.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,27 @@ void GraphBuilder::CheckResult() {
   }
 }
 
+void GraphBuilder::CheckOptimizerGroups() {
+  std::vector<std::string> trained;
+  for (const Parameter& parameter : graph_.parameters) {
+    if (!parameter.frozen) trained.push_back(parameter.name);
+  }
+  for (size_t i = 0; i < options_.optimizer_groups.size(); ++i) {
+    const std::string field = absl::StrCat("optimizer.groups[", i, "].parameters");
+    for (size_t k = 0; k < options_.optimizer_groups[i].size(); ++k) {
+      const std::string& pattern = options_.optimizer_groups[i][k];
+      const std::string none = MatchesNone(field, k, pattern, "parameter that trains", trained);
+      if (!none.empty()) Fail(absl::InvalidArgumentError(none));
+    }
+    const auto is_here = [&](const Parameter& p) { return p.optimizer_group == static_cast<int>(i); };
+    if (std::any_of(graph_.parameters.begin(), graph_.parameters.end(), is_here)) continue;
+    Fail(absl::InvalidArgumentError(
+        absl::StrCat("optimizer.groups[", i,
+                     "] has no parameter, because groups before it match all of its own; put "
+                     "it before them, or leave it out")));
+  }
+}
+
 void GraphBuilder::CheckParameters() {
   if (!status_.ok()) return;
   std::vector<bool> used(graph_.parameters.size()), has_gradient(graph_.parameters.size());
@@ -103,6 +125,7 @@ void GraphBuilder::CheckParameters() {
     const std::string none = MatchesNone("optimizer.train_only", i, options_.train_only[i], "parameter", names);
     if (!none.empty()) Fail(absl::InvalidArgumentError(none));
   }
+  CheckOptimizerGroups();
   for (const ParameterGroup& group : graph_.groups) {
     if (group.parameters.empty()) {
       Fail(absl::InvalidArgumentError(absl::StrCat("group ", group.name, " has no parameters")));

@@ -18,13 +18,14 @@ namespace shale {
 
 using ValueId = int;
 
-// A flat group: parameters that lie in one flat vector and are gathered and reduced together. All of them train, or all
-// are frozen and stored in the same way.
+// A flat group: parameters that lie in one flat vector and are gathered and reduced together. All of them train and are
+// updated in the same way, or all are frozen and stored in the same way.
 struct ParameterGroup {
   std::string name;
   std::vector<ParameterId> parameters;
   bool frozen = false;
   FrozenWeights stored = FrozenWeights::kAsComputed;
+  int optimizer_group = -1;  // As Parameter::optimizer_group.
 };
 
 enum class ValueRole {
@@ -95,6 +96,10 @@ struct UnitGraph {
 // kinds into two flat groups, since frozen weights have no gradient, master or optimizer state, and are never reduced.
 // GraphOptions::frozen_weights says how they are stored; those that are stored otherwise than they are used have a flat
 // group of their own, too, whose gathered weights are widened before each use (engine/compile/step/gather.h).
+//
+// [Note: groups of the optimizer] GraphOptions::optimizer_groups divides the parameters that train by their names, and
+// Finish divides flat groups in the same way. So a flat group has one update rule, with one learning rate, weight decay
+// and set of states, and what the step compiler emits for a flat group need not look at its parameters.
 
 // What a graph computes. kTraining: the loss and all gradients. kEvaluation: the loss. kLogits: the logits of one row
 // per sequence.

@@ -23,6 +23,10 @@ std::string Difference(const CustomModel& model, const GraphOptions& options, co
     if (parameter.frozen == (options.train_only.empty() || MatchesAny(options.train_only, parameter.name))) {
       return "its graph was built with other options than those that its function was given: it ignores train_only";
     }
+    if (!parameter.frozen && parameter.optimizer_group != FirstMatch(options.optimizer_groups, parameter.name)) {
+      return "its graph was built with other options than those that its function was given: it ignores "
+             "optimizer_groups";
+    }
     const bool is_narrow = parameter.stored != FrozenWeights::kAsComputed;
     const bool wants_bf16 =
         options.frozen_weights == FrozenWeights::kBFloat16 && options.compute_dtype != DType::kBFloat16;

@@ -53,6 +53,7 @@ struct Optimizer {
   OptimizerKind kind = OptimizerKind::kAdamW;
   UpdateRule rule = AdamWRule{};
   double beta1 = 0.9, beta2 = 0.95;  // Decay rates of the bias correction. 0: no correction.
+  double learning_rate_factor = 1;   // Its learning rate is that of the step times this.
 
   absl::Span<const UpdateState> states() const { return StatesOf(rule); }
 };

@@ -303,7 +303,7 @@ absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOpti
     SHALE_RETURN_IF_ERROR(CheckGradientShards(options.strategy, options.accumulation, options.mesh));
   }
   SHALE_RETURN_IF_ERROR(
-      CheckStateOffload(options.offload_state, options.strategy, !options.optimizer.states().empty(),
+      CheckStateOffload(options.offload_state, options.strategy, options.has_states(),
                         model.compute_dtype != DType::kFloat32 && options.master != MasterWeights::kNone));
   SHALE_RETURN_IF_ERROR(CheckUpdateDevice(options.update_device, options.offload_state));
   if (options.updates_on_host() && ops.host() == nullptr) {

@@ -4,6 +4,7 @@
 // keep one boundary together.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -85,7 +86,8 @@ struct StepOptions {
   StateOffload offload_state;  // REQUIRES: CheckStateOffload accepts it.
   UpdateDevice update_device = UpdateDevice::kSame;
   ActivationOptions activations;
-  Optimizer optimizer;
+  Optimizer optimizer;                      // Of parameters that belong to none of optimizer_groups.
+  std::vector<Optimizer> optimizer_groups;  // By ParameterGroup::optimizer_group.
   // Seed of stochastic rounding. Only programs whose updates round so depend on it.
   uint64_t seed = 1;
   UpdateTime update = UpdateTime::kAfterBackward;
@@ -99,6 +101,15 @@ struct StepOptions {
   // buffers live only from the first write to the update, and share bytes with other buffers of the step.
   bool keep_gradients = false;
 
+  // Returns what updates a flat group, by ParameterGroup::optimizer_group.
+  const Optimizer& OptimizerOf(int optimizer_group) const {
+    return optimizer_group < 0 ? optimizer : optimizer_groups[optimizer_group];
+  }
+  // Returns whether an optimizer keeps states.
+  bool has_states() const {
+    const auto keeps = [](const Optimizer& o) { return !o.states().empty(); };
+    return keeps(optimizer) || std::any_of(optimizer_groups.begin(), optimizer_groups.end(), keeps);
+  }
   bool updates_on_host() const { return update_device == UpdateDevice::kHost; }
   // Returns the parts of the state that lie in host memory: those of offload_state, and with kHost moments and masters.
   StateOffload state_on_host() const {

@@ -1,5 +1,7 @@
 #include "engine/compile/step/state.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "engine/compile/step/writer.h"
 #include "engine/strings/pattern.h"
@@ -77,11 +79,28 @@ absl::StatusOr<GroupState> PlaceGroup(const ModelGraph& model, const ParameterGr
                                       const StepOptions& options) {
   std::vector<ShardLayout::Entry> entries;
   for (ParameterId id : group.parameters) entries.push_back({model.parameters[id].name, model.parameters[id].shape});
-  const int64_t block = group.stored == FrozenWeights::kNf4 ? kNf4GroupWeights : BlockOf(options.optimizer.rule);
+  const int64_t block =
+      group.stored == FrozenWeights::kNf4 ? kNf4GroupWeights : BlockOf(options.OptimizerOf(group.optimizer_group).rule);
   SHALE_ASSIGN_OR_RETURN(ShardLayout layout, ShardLayout::Create(entries, static_cast<int>(options.mesh.shard), block));
   return GroupState{.placement = GroupPlacement(std::move(layout), options.placement()),
                     .frozen = group.frozen,
+                    .optimizer_group = group.optimizer_group,
                     .stored = group.stored};
+}
+
+// Returns the states of all groups that train, each once, in the order of the optimizers.
+std::vector<UpdateState> StatesOfGroups(const ModelGraph& model, const StepOptions& options) {
+  std::vector<UpdateState> states;
+  for (int optimizer_group = -1; optimizer_group < std::ssize(options.optimizer_groups); ++optimizer_group) {
+    const bool used = std::any_of(model.groups.begin(), model.groups.end(), [&](const ParameterGroup& group) {
+      return !group.frozen && group.optimizer_group == optimizer_group;
+    });
+    if (!used) continue;
+    for (const UpdateState& state : options.OptimizerOf(optimizer_group).states()) {
+      if (std::find(states.begin(), states.end(), state) == states.end()) states.push_back(state);
+    }
+  }
+  return states;
 }
 
 // Adds the persistent buffers of one group. Borrows its arguments.
@@ -109,7 +128,7 @@ class GroupDeclarer {
   }
 
   // What the update keeps of a group that trains: weights on the host, masters or low bits, moments.
-  void MastersAndStates(GroupState& g) const {
+  void MastersAndStates(const JobState& state, GroupState& g) const {
     const DType compute = model_.compute_dtype;
     if (options_.updates_on_host()) {
       g.host_weight = offload_.parameters ? g.own_weight
@@ -127,8 +146,10 @@ class GroupDeclarer {
         case MasterWeights::kNone: break;
       }
     }
-    for (const UpdateState& s : options_.optimizer.states()) {
-      g.states.push_back(Add(s.name, BufferCategory::kOptimizerState, s.dtype, Own(g) / s.block, offload_.moments));
+    g.states.resize(state.states.size());
+    for (const UpdateState& s : options_.OptimizerOf(group_.optimizer_group).states()) {
+      g.states[state.Find(s)] =
+          Add(s.name, BufferCategory::kOptimizerState, s.dtype, Own(g) / s.block, offload_.moments);
     }
     for (size_t i = 0; i < group_.parameters.size(); ++i) {
       if (!Decays(model_.parameters[group_.parameters[i]], options_)) continue;
@@ -137,7 +158,7 @@ class GroupDeclarer {
   }
 
   // Copies of what is saved.
-  void Snapshot(GroupState& g) const {
+  void Snapshot(const JobState& state, GroupState& g) const {
     const auto copy = [&](absl::string_view what, const Tensor& t) {
       if (!t.present()) return Tensor();
       return Add(absl::StrCat("snapshot.", what), BufferCategory::kSnapshot, t.dtype, t.elements(),
@@ -146,7 +167,7 @@ class GroupDeclarer {
     g.snapshot = {
         .value = copy("value", g.saved.value), .high = copy("high", g.saved.high), .low = copy("low", g.saved.low)};
     for (size_t i = 0; i < g.saved.states.size(); ++i) {
-      g.snapshot.states.push_back(copy(options_.optimizer.states()[i].name, g.saved.states[i]));
+      g.snapshot.states.push_back(copy(state.states[i].name, g.saved.states[i]));
     }
   }
 
@@ -176,15 +197,15 @@ int64_t SavedTensors::bytes() const {
 }
 
 absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions& options, ProgramWriter& writer) {
-  JobState state{.states = options.optimizer.states()};
+  JobState state{.states = StatesOfGroups(model, options)};
   for (const ParameterGroup& group : model.groups) {
     SHALE_ASSIGN_OR_RETURN(GroupState g, PlaceGroup(model, group, options));
     const GroupDeclarer declarer(model, group, options, writer);
     declarer.Weights(g);
     if (!group.frozen) {
-      declarer.MastersAndStates(g);
-      g.saved = SavedOf(g, options.optimizer.states());
-      if (options.snapshot) declarer.Snapshot(g);
+      declarer.MastersAndStates(state, g);
+      g.saved = SavedOf(g, state.states);
+      if (options.snapshot) declarer.Snapshot(state, g);
     } else {
       g.saved = g.snapshot = SavedOf(g, {});
     }

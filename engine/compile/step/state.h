@@ -1,6 +1,7 @@
 // The state of a job: where each parameter group's weights, masters, optimizer states and gradients lie.
 #pragma once
 
+#include <algorithm>
 #include <iterator>
 #include <vector>
 
@@ -19,7 +20,7 @@ struct SavedTensors {
   Tensor high, low;              // bf16 weights, and with SPLIT their low bits.
   Tensor nf4_codes, nf4_absmax;  // u8: the parts of a row (kernels/nf4.h).
   Tensor nf4_scales, nf4_means;  // f32
-  std::vector<Tensor> states;    // States of StepOptions::optimizer, in the order of its rule.
+  std::vector<Tensor> states;    // In the order of JobState::states.
 
   // Returns how many bytes all of them have.
   int64_t bytes() const;
@@ -40,7 +41,7 @@ struct GroupState {
   Tensor host_weight;
   Tensor master;                      // f32. Only with bf16 compute and fp32 masters.
   Tensor low;                         // i16. Only with SPLIT.
-  std::vector<Tensor> states;         // Optimizer states, in the order of the rule.
+  std::vector<Tensor> states;         // In the order of JobState::states. Absent: its rule keeps no such state.
   Tensor own_gradient;                // StepOptions::gradient_shards. Persistent only with StepOptions::keep_gradients.
   Tensor full_gradient;               // f32. Sum over the step. Absent if gradients are reduced unit by unit.
   std::vector<ElementRange> decayed;  // Elements of the group that decay.
@@ -48,7 +49,8 @@ struct GroupState {
   // A copy of `saved` in the same memory. Absent without StepOptions::snapshot. A frozen group needs no copy, because
   // no step changes it: this is `saved` itself.
   SavedTensors snapshot;
-  bool frozen = false;  // The group does not train: of the tensors above it has only weights.
+  bool frozen = false;       // The group does not train: of the tensors above it has only weights.
+  int optimizer_group = -1;  // As ParameterGroup::optimizer_group.
   FrozenWeights stored = FrozenWeights::kAsComputed;  // As ParameterGroup::stored.
 
   const ShardLayout& layout() const { return placement.layout(); }
@@ -57,13 +59,18 @@ struct GroupState {
 };
 
 struct JobState {
-  std::vector<GroupState> groups;        // By GroupId.
-  absl::Span<const UpdateState> states;  // Those that the optimizer declares, as in GroupState::states.
-  Tensor update_count;                   // i64[1]. Updates applied so far.
-  Tensor previous_norm;                  // f64[1], of RecordNorm. Present only with Clipping::kPreviousNorm.
-  Tensor totals;                         // f64[kTotalSize].
-  bool keeps_gradients = false;          // Whether gradients can be read after a step.
+  std::vector<GroupState> groups;   // By GroupId.
+  std::vector<UpdateState> states;  // Those that the rules of all groups declare, each once.
+  Tensor update_count;              // i64[1]. Updates applied so far.
+  Tensor previous_norm;             // f64[1], of RecordNorm. Present only with Clipping::kPreviousNorm.
+  Tensor totals;                    // f64[kTotalSize].
+  bool keeps_gradients = false;     // Whether gradients can be read after a step.
 
+  // Returns the place of a state in `states`, or -1.
+  int Find(const UpdateState& state) const {
+    const auto found = std::find(states.begin(), states.end(), state);
+    return found == states.end() ? -1 : static_cast<int>(found - states.begin());
+  }
   // Returns the groups that train, of which there is at least one.
   std::vector<GroupId> Trained() const {
     std::vector<GroupId> trained;

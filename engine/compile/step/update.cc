@@ -1,6 +1,7 @@
 #include "engine/compile/step/update.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -174,10 +175,19 @@ void Updater::UpdateAllByOneNorm() {
   } else {
     EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, Phase::kEnd), state_.totals, writer_);
   }
-  const Prepared prepared = EmitPrepare(state_.totals, /*counts=*/true);
+  // Groups that one optimizer updates share what is prepared. The last one counts, so all have the same number.
+  std::map<const Optimizer*, Prepared> prepared;
+  std::vector<const Optimizer*> optimizers;
+  for (GroupId group : waiting_) {
+    const Optimizer* const optimizer = &OptimizerOf(group);
+    if (prepared.try_emplace(optimizer).second) optimizers.push_back(optimizer);
+  }
+  for (const Optimizer* optimizer : optimizers) {
+    prepared[optimizer] = EmitPrepare(state_.totals, /*counts=*/optimizer == optimizers.back(), *optimizer);
+  }
   for (size_t i = 0; i < waiting_.size(); ++i) {
     FetchState(waiting_, i);
-    EmitUpdate(waiting_[i], prepared);
+    EmitUpdate(waiting_[i], prepared[&OptimizerOf(waiting_[i])]);
   }
   host_.Finish();
   waiting_.clear();
@@ -188,7 +198,7 @@ void Updater::UpdateWaiting() {
     FetchState(waiting_, i);
     // Only the last group counts the update, so that all groups use the same update number.
     const bool counts = ++groups_updated_ == std::ssize(trained_);
-    EmitUpdate(waiting_[i], EmitPrepare(TotalsOf(waiting_[i]), counts));
+    EmitUpdate(waiting_[i], EmitPrepare(TotalsOf(waiting_[i]), counts, OptimizerOf(waiting_[i])));
   }
   waiting_.clear();
 }
@@ -235,13 +245,13 @@ void Updater::EmitGroupTotals(GroupId group) {
   Compute(Op(FlagNonFinite{.totals_3 = totals}));
 }
 
-Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts) {
+Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts, const Optimizer& optimizer) {
   const Tensor update =
       writer_.AddTensor("update", BufferCategory::kData, Tensor::Contiguous(DType::kFloat32, {kUpdateSize}));
   const bool bf16_alone =
       options_.master == MasterWeights::kNone && state_.groups[trained_[0]].own_weight.dtype == DType::kBFloat16;
   Tensor number;
-  if (bf16_alone || HasBFloat16States(options_.optimizer.rule)) {
+  if (bf16_alone || HasBFloat16States(optimizer.rule)) {
     number = writer_.AddTensor("update_number", BufferCategory::kData, Tensor::Contiguous(DType::kInt64, {1}));
   }
   Compute(Op(PrepareUpdate{.hyper_2 = hyper_,
@@ -252,9 +262,10 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts) {
                            .number_1 = number,
                            .previous_norm_1 = state_.previous_norm,
                            .weight_total_1 = counts_.weight_total,
-                           .beta1 = options_.optimizer.beta1,
-                           .beta2 = options_.optimizer.beta2,
-                           .counts = counts}));
+                           .beta1 = optimizer.beta1,
+                           .beta2 = optimizer.beta2,
+                           .counts = counts,
+                           .learning_rate_factor = static_cast<float>(optimizer.learning_rate_factor)}));
   return {update, number};
 }
 
@@ -294,15 +305,14 @@ void Updater::EmitUpdate(GroupId group, const Prepared& prepared) {
                  .weight_P = g.own_weight,
                  .master_P = g.master,
                  .low_P = g.low,
-                 .rule = options_.optimizer.rule,
+                 .rule = OptimizerOf(group).rule,
                  .decayed = std::make_shared<const std::vector<ElementRange>>(g.decayed),
                  .shard_stride = g.placement.owned_stride(),
                  .number_1 = prepared.number,
                  .seed = options_.seed,
                  .group = group};
-  std::array<Tensor, kMaxUpdateStates>& states = op.As<Update>()->states;
-  SHALE_CHECK(g.states.size() <= states.size());
-  std::copy(g.states.begin(), g.states.end(), states.begin());
+  const absl::Span<const UpdateState> states = StatesOf(op.As<Update>()->rule);
+  for (size_t i = 0; i < states.size(); ++i) op.As<Update>()->states[i] = g.states[state_.Find(states[i])];
   if (options_.updates_on_host()) return host_.EmitUpdate(group, std::move(op));
   VisitOperands(op, [&](absl::string_view, Tensor& t, Access) {
     if (!t.present()) return;

@@ -148,7 +148,10 @@ class Updater {
   struct Prepared {
     Tensor update, number;
   };
-  Prepared EmitPrepare(const Tensor& totals, bool counts);
+  Prepared EmitPrepare(const Tensor& totals, bool counts, const Optimizer& optimizer);
+  const Optimizer& OptimizerOf(GroupId group) const {
+    return options_.OptimizerOf(state_.groups[group].optimizer_group);
+  }
   // Returns a group's gradient in fp32, and emits the copy that widens it if it is stored in bf16.
   Tensor WidenedGradient(GroupId group);
   // Emits the update of a group, and the copies of its state back to host memory.

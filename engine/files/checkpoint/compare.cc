@@ -127,6 +127,12 @@ std::string ShapeOf(const SavedParameter& parameter) {
   return absl::StrCat("[", absl::StrJoin(parameter.shape, ", "), "]");
 }
 
+std::string NamesOf(const std::vector<SavedState>& states) {
+  return absl::StrJoin(states, ", ", [](std::string* out, const SavedState& state) {
+    absl::StrAppend(out, state.name, " (", ToString(state.dtype), ")");
+  });
+}
+
 // Adds the parameters that both have with the same shape to `difference.parameters`, and the others to
 // `difference.state`.
 void MatchParameters(const CheckpointReader& a, const CheckpointReader& b, CheckpointDifference& difference) {
@@ -140,6 +146,9 @@ void MatchParameters(const CheckpointReader& a, const CheckpointReader& b, Check
       if (theirs.frozen != parameter.frozen) {
         difference.state.push_back({absl::StrCat("parameter ", parameter.name), parameter.frozen ? "frozen" : "trains",
                                     theirs.frozen ? "frozen" : "trains"});
+      } else if (const std::vector<SavedState> x = a.manifest().StatesOf(parameter), y = b.manifest().StatesOf(theirs);
+                 (parameter.states || theirs.states) && x != y) {
+        difference.state.push_back({absl::StrCat("states of parameter ", parameter.name), NamesOf(x), NamesOf(y)});
       }
       difference.parameters.push_back({parameter, std::vector<PartDifference>(difference.parts.size())});
     }
@@ -156,12 +165,6 @@ struct CommonPart {
   SavedPart in_a = SavedPart::kValue;
   SavedPart in_b = SavedPart::kValue;
 };
-
-std::string NamesOf(const std::vector<SavedState>& states) {
-  return absl::StrJoin(states, ", ", [](std::string* out, const SavedState& state) {
-    absl::StrAppend(out, state.name, " (", ToString(state.dtype), ")");
-  });
-}
 
 // Returns the parts that both have, and sets `difference.parts` to their names. If the optimizers' states differ, adds
 // this to `difference.state`.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -35,7 +36,8 @@ constexpr WireLimit kManifestLimits[] = {{"parameters", kMaxSavedParameters, "pa
                                          {"shape", kMaxDimensions, "dimensions in one parameter"},
                                          {"files", kMaxSavedFiles, "files"},
                                          {"sources", kMaxSavedSources, "sources of data"},
-                                         {"state", kMaxSavedStates, "states of an optimizer"}};
+                                         {"state", kMaxSavedStates, "states of an optimizer"},
+                                         {"index", kMaxSavedStates, "states of a parameter"}};
 
 template <class... Args>
 absl::Status RefuseManifest(const Args&... what) {
@@ -126,6 +128,35 @@ absl::Status CheckBase(const Manifest& m) {
   return absl::OkStatus();
 }
 
+// Checks that the states of a parameter, which are those in `states` with these numbers, have different names.
+absl::Status CheckStates(const std::string& parameter, absl::Span<const int64_t> numbers,
+                         absl::Span<const SavedState> states) {
+  absl::flat_hash_set<absl::string_view> names;
+  int64_t last = -1;
+  for (const int64_t state : numbers) {
+    if (state <= last || state >= std::ssize(states)) {
+      return RefuseManifest(parameter, " has state ", state, " after state ", last, " of ", states.size());
+    }
+    if (!names.insert(states[state].name).second) {
+      return RefuseManifest("state ", Quoted(states[state].name), " of ", parameter, " is in it twice");
+    }
+    last = state;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStates(const Manifest& m) {
+  std::vector<int64_t> all(m.states.size());
+  std::iota(all.begin(), all.end(), 0);
+  bool checks_all = true;  // Most parameters of a run have all states, which are checked once.
+  for (const SavedParameter& parameter : m.parameters) {
+    if (!parameter.states && (parameter.frozen || !std::exchange(checks_all, false))) continue;
+    SHALE_RETURN_IF_ERROR(CheckStates(absl::StrCat("parameter ", parameter.name),
+                                      parameter.states ? absl::MakeConstSpan(*parameter.states) : all, m.states));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const Manifest& m) {
   if (m.step < 0 || m.tokens < 0 || m.samples < 0 || m.update_count < 0 || m.update_count > m.step) {
     return RefuseManifest("step ", m.step, ", tokens ", m.tokens, ", samples ", m.samples, " and updates ",
@@ -174,10 +205,7 @@ absl::Status Check(const Manifest& m) {
   if (m.base) SHALE_RETURN_IF_ERROR(CheckBase(m));
   if (std::ssize(m.states) > kMaxSavedStates)
     return RefuseManifest("it has ", m.states.size(), " states of an optimizer");
-  absl::flat_hash_set<absl::string_view> states;
-  for (const SavedState& state : m.states) {
-    if (!states.insert(state.name).second) return RefuseManifest("state ", Quoted(state.name), " is in it twice");
-  }
+  SHALE_RETURN_IF_ERROR(CheckStates(m));
   for (int64_t rank = 0; rank < m.ranks; ++rank) SHALE_RETURN_IF_ERROR(CheckFile(m.files[rank], rank, m.ranks));
   return absl::OkStatus();
 }
@@ -365,8 +393,19 @@ bool Manifest::Has(SavedPart part, const SavedParameter& parameter) const {
     case SavedPart::kValue: return form == SavedValues::kFloat32;
     case SavedPart::kHigh: return form == SavedValues::kSplit || form == SavedValues::kBFloat16;
     case SavedPart::kLow: return form == SavedValues::kSplit;
-    default: return !parameter.frozen && StateOf(part) >= 0 && StateOf(part) < std::ssize(states);
+    default: break;
   }
+  const int64_t state = StateOf(part);
+  if (parameter.frozen || state < 0 || state >= std::ssize(states)) return false;
+  return !parameter.states || std::binary_search(parameter.states->begin(), parameter.states->end(), state);
+}
+
+std::vector<SavedState> Manifest::StatesOf(const SavedParameter& parameter) const {
+  std::vector<SavedState> of_parameter;
+  for (int64_t state = 0; state < std::ssize(states); ++state) {
+    if (Has(StatePart(state), parameter)) of_parameter.push_back(states[state]);
+  }
+  return of_parameter;
 }
 
 uint32_t Manifest::job_crc() const { return Crc32c(job); }
@@ -413,6 +452,8 @@ std::string SerializeManifest(const Manifest& manifest) {
     if (parameter.frozen) record.set_frozen(true);
     if (parameter.nf4) record.set_nf4(true);
     if (parameter.in_base) record.set_in_base(true);
+    if (!parameter.states) continue;  // Readers from before there were groups of an optimizer refuse this field.
+    record.mutable_states()->mutable_index()->Assign(parameter.states->begin(), parameter.states->end());
   }
   if (manifest.base) {
     m.mutable_base()->set_folder(manifest.base->folder);
@@ -466,6 +507,8 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
                                    record.frozen(),
                                    record.nf4(),
                                    record.in_base()});
+    if (!record.has_states()) continue;
+    manifest.parameters.back().states.emplace(record.states().index().begin(), record.states().index().end());
   }
   if (m.has_base()) manifest.base = {.folder = m.base().folder(), .digest = m.base().digest()};
   manifest.files = FilesOf(m);

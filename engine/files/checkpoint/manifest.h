@@ -51,7 +51,7 @@ constexpr int64_t StateOf(SavedPart part) {
   return static_cast<int64_t>(part) - static_cast<int64_t>(SavedPart::kFirstState);
 }
 
-// A state that the optimizer keeps for each parameter (UpdateState in kernels/update_rules.h).
+// A state that an update rule keeps for each parameter that it updates (UpdateState in kernels/update_rules.h).
 struct SavedState {
   std::string name;
   DType dtype = DType::kFloat32;
@@ -105,6 +105,8 @@ struct SavedParameter {
   bool frozen = false;   // It did not train.
   bool nf4 = false;      // Its values are saved as kNf4.
   bool in_base = false;  // Its values are not saved, but those of Manifest::base, in the form that ValuesOf says.
+  // Which of Manifest::states it has, ascending, if it trains. Empty optional: all of them.
+  std::optional<std::vector<int64_t>> states = std::nullopt;
 
   int64_t elements() const;
   bool operator==(const SavedParameter&) const = default;
@@ -178,7 +180,7 @@ struct Manifest {
   std::string strategy, accumulation;                 // For people; reading a checkpoint does not depend on them.
   SavedValues values = SavedValues::kFloat32;         // Of parameters that train.
   SavedValues frozen_values = SavedValues::kFloat32;  // Of frozen parameters without nf4; kFloat32 if there are none.
-  std::vector<SavedState> states = AdamWStates();
+  std::vector<SavedState> states = AdamWStates();     // Of all parameters. Those of one have different names.
   std::vector<SavedParameter> parameters;
   std::vector<SavedFile> files;  // In rank order.
   SavedEvaluations evaluations;
@@ -194,6 +196,8 @@ struct Manifest {
   SavedValues ValuesOf(const SavedParameter& parameter) const {
     return parameter.nf4 ? SavedValues::kNf4 : parameter.frozen ? frozen_values : values;
   }
+  // Returns the states of a parameter, none if it is frozen.
+  std::vector<SavedState> StatesOf(const SavedParameter& parameter) const;
   // Returns whether the checkpoint has this part of a parameter.
   bool Has(SavedPart part, const SavedParameter& parameter) const;
   bool operator==(const Manifest&) const = default;
@@ -214,10 +218,10 @@ std::string SerializeManifest(const Manifest& manifest);
 // contradict themselves: negative counts or counts above 2^60, evaluations after the step or with a loss that is not
 // finite, more parameters or files than the limits below, a
 // dimension below 1, a shape whose elements cannot be counted, a name used twice, more than kMaxSavedStates states, a
-// state of an unknown type, frozen values saved as SPLIT, values in 4 bits of a parameter that trains, a parameter that
-// trains in the base, a base without parameters, parameters of the base without a base, a file with
-// another name than ShardFileName gives or with another number of checksums than its size requires. Returns
-// Unimplemented for another version.
+// state of an unknown type, a parameter with a state that there is not or with two states of a name, frozen values
+// saved as SPLIT, values in 4 bits of a parameter that trains, a parameter that trains in the base, a base without
+// parameters, parameters of the base without a base, a file with another name than ShardFileName gives or with another
+// number of checksums than its size requires. Returns Unimplemented for another version.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes);
 
 // The largest size of a MANIFEST that is read, and the most parameters and files that it may have. The reader checks

@@ -137,7 +137,7 @@ absl::Status CheckpointReader::CheckCoverage() const {
 }
 
 int64_t CheckpointReader::ElementsOf(SavedPart part, const SavedParameter& parameter) const {
-  if (StateOf(part) >= 0 && parameter.frozen) return 0;
+  if (StateOf(part) >= 0 && !manifest_.Has(part, parameter)) return 0;
   return CeilDivide(parameter.elements(), BlockOf(part, manifest_.states));
 }
 

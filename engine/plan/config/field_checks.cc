@@ -64,6 +64,12 @@ class FieldChecker {
   // Checks a deeper message, which is a kind of model or a feature, only if it is given.
   void CheckMessage(Message* message, const FieldDescriptor& field, const std::string& path) {
     const Reflection& reflection = *message->GetReflection();
+    if (field.is_repeated()) {
+      for (int i = 0; i < reflection.FieldSize(*message, &field); ++i) {
+        Check(reflection.MutableRepeatedMessage(message, &field, i), absl::StrCat(path, "[", i, "]"));
+      }
+      return;
+    }
     const bool is_section = path.find('.') == std::string::npos;
     if (is_section || reflection.HasField(*message, &field)) Check(reflection.MutableMessage(message, &field), path);
   }
@@ -173,7 +179,8 @@ void ForEachGiven(MessageType& message, const std::string& prefix, const Use& us
   message.GetReflection()->ListFields(message, &fields);
   for (const FieldDescriptor* field : fields) {
     const std::string path = absl::StrCat(prefix, field->name());
-    if (field->message_type() != nullptr) {
+    // Fields in lists of messages have no conditions: C++ checks what they go with (rules.cc).
+    if (field->message_type() != nullptr && !field->is_repeated()) {
       if constexpr (std::is_const_v<MessageType>) {
         ForEachGiven(message.GetReflection()->GetMessage(message, field), path + ".", use);
       } else {

@@ -160,6 +160,18 @@ enum class Moments { kFloat32, kBFloat16 };
 // How the learning rate depends on the global batch (engine/plan/config/learning_rate.h has the formulas).
 enum class LearningRateScaling { kConstant, kLinear, kSquareRoot };
 
+// Parameters that are updated in a way of their own. What is empty is that of OptimizerConfig, but with another rule
+// the rule's default.
+struct OptimizerGroupConfig {
+  std::vector<std::string> parameters;  // Name patterns.
+  std::optional<OptimizerKind> kind;
+  double learning_rate_factor = 1;  // On the job's learning rate.
+  std::optional<double> weight_decay, beta1, beta2, epsilon, momentum;
+  std::optional<bool> nesterov;
+
+  bool operator==(const OptimizerGroupConfig&) const = default;
+};
+
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double learning_rate = 3e-4;  // Peak, before the scaling rule.
@@ -181,26 +193,23 @@ struct OptimizerConfig {
   NonFinite non_finite = NonFinite::kStop;
   LearningRateScaling scaling = LearningRateScaling::kConstant;
   int64_t base_batch = 0;  // In sequences; 0 if scaling is kConstant.
+  std::vector<OptimizerGroupConfig> groups;
 
   bool operator==(const OptimizerConfig&) const = default;
 };
 
-// Returns the optimizer of a job with its hyper-parameters.
-inline Optimizer MakeOptimizer(const OptimizerConfig& config) {
-  return MakeOptimizer(config.kind,
-                       {.beta1 = config.beta1,
-                        .beta2 = config.beta2,
-                        .epsilon = config.epsilon,
-                        .momentum = config.momentum,
-                        .nesterov = config.nesterov,
-                        .weight_decay = config.weight_decay,
-                        .moments = config.moments == Moments::kBFloat16 ? DType::kBFloat16 : DType::kFloat32});
-}
+// Return the optimizer of a job with its hyper-parameters, and those of its groups.
+Optimizer MakeOptimizer(const OptimizerConfig& config);
+std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config);
+// Returns whether one of them keeps states.
+bool HasStates(const OptimizerConfig& config);
+// Returns the patterns of the groups (GraphOptions::optimizer_groups).
+std::vector<std::vector<std::string>> PatternsOfGroups(const OptimizerConfig& config);
+// Returns the rule that updates a parameter if it trains.
+OptimizerKind KindOf(const OptimizerConfig& config, absl::string_view parameter);
 
 // Chooses the moments of optimizer.state LEAN: bf16, unless the optimizer's states are smaller already.
-inline void SetLeanMoments(OptimizerConfig& config) {
-  if (EntryOf(config.kind).Reads("moments")) config.moments = Moments::kBFloat16;
-}
+void SetLeanMoments(OptimizerConfig& config);
 
 enum class LearningRateShape { kConstant, kLinear, kCosine, kWarmupStableDecay };
 

@@ -59,6 +59,12 @@ class MemberReader {
   void Read(Field field, std::optional<Config>& member) {
     Read(field, member.emplace());
   }
+  void Read(Field field, std::vector<OptimizerGroupConfig>& member) {
+    for (int i = 0; i < reflection_.FieldSize(from_, field); ++i) {
+      MemberReader inside(reflection_.GetRepeatedMessage(from_, field, i));
+      VisitMembers(member.emplace_back(), inside);
+    }
+  }
   template <typename Member>
   void Read(Field field, Member& member) {
     if constexpr (std::is_enum_v<Member>) {
@@ -117,6 +123,12 @@ class MemberWriter {
   template <typename Config>
   void Write(Field field, const std::optional<Config>& member) {
     if (member) Write(field, *member);
+  }
+  void Write(Field field, const std::vector<OptimizerGroupConfig>& member) {
+    for (const OptimizerGroupConfig& group : member) {
+      MemberWriter inside(reflection_.AddMessage(to_, field));
+      VisitMembers(group, inside);
+    }
   }
   template <typename Member>
   void Write(Field field, const Member& member) {

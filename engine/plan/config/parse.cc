@@ -104,7 +104,9 @@ void MakeFieldsAbsolute(const std::filesystem::path& folder, google::protobuf::M
   std::vector<const google::protobuf::FieldDescriptor*> fields;
   reflection.ListFields(*message, &fields);
   for (const google::protobuf::FieldDescriptor* field : fields) {
-    if (field->message_type() != nullptr) MakeFieldsAbsolute(folder, reflection.MutableMessage(message, field));
+    if (field->message_type() != nullptr && !field->is_repeated()) {
+      MakeFieldsAbsolute(folder, reflection.MutableMessage(message, field));
+    }
     if (!FactsOf(*field).is_path()) continue;
     std::string path = reflection.GetString(*message, field);
     if (field->name() == "tokenizer" && path == kBytesTokenizer) continue;

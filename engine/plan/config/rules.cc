@@ -72,9 +72,8 @@ void CheckPrecision(const proto::Job& spec, const PrecisionConfig& precision, Sp
 }
 
 void CheckOffloadedState(const Job& job, SpecErrors& errors) {
-  const absl::Status status =
-      CheckStateOffload(job.memory.offload_state, job.sharding.strategy, !MakeOptimizer(job.optimizer).states().empty(),
-                        job.precision.has_masters());
+  const absl::Status status = CheckStateOffload(job.memory.offload_state, job.sharding.strategy,
+                                                HasStates(job.optimizer), job.precision.has_masters());
   const absl::Status device = CheckUpdateDevice(job.optimizer.device, job.memory.offload_state);
   if (!device.ok()) {
     errors.AddRule({"memory.offload_state[0]", "optimizer.device"}, std::string(device.message()));
@@ -180,6 +179,35 @@ void CheckOptimizer(const OptimizerConfig& optimizer, SpecErrors& errors) {
     errors.AddRule({"optimizer.scaling", "optimizer.base_batch"},
                    "scales by global_batch / base_batch; give base_batch, the sequences per step that learning_rate "
                    "is for");
+  }
+}
+
+void CheckOptimizerGroups(const OptimizerConfig& optimizer, SpecErrors& errors) {
+  for (size_t i = 0; i < optimizer.groups.size(); ++i) {
+    const OptimizerGroupConfig& group = optimizer.groups[i];
+    const std::string path = absl::StrCat("optimizer.groups[", i, "]");
+    if (group.parameters.empty()) {
+      errors.AddRule({path}, "names no parameters; give name patterns in parameters, as in parameters: \"*.bias\"");
+    }
+    const OptimizerEntry& entry = EntryOf(group.kind.value_or(optimizer.kind));
+    for (const auto& [name, is_given] : {std::pair{"beta1", group.beta1.has_value()},
+                                         {"beta2", group.beta2.has_value()},
+                                         {"epsilon", group.epsilon.has_value()},
+                                         {"momentum", group.momentum.has_value()},
+                                         {"nesterov", group.nesterov.has_value()}}) {
+      if (!is_given || entry.Reads(name)) continue;
+      errors.AddRule(
+          {absl::StrCat(path, ".", name), absl::StrCat(path, ".rule"), "optimizer.rule"},
+          absl::StrCat("rule ", entry.name, " does not read it; leave it out, or give the group another rule"));
+    }
+  }
+  const std::vector<Optimizer> optimizers = MakeGroupOptimizers(optimizer);
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    const auto* sgd = std::get_if<SgdRule>(&optimizers[i].rule);
+    if (sgd == nullptr || !sgd->nesterov || sgd->momentum != 0) continue;
+    errors.AddRule({absl::StrCat("optimizer.groups[", i, "].nesterov"), absl::StrCat("optimizer.groups[", i, "]")},
+                   "Nesterov's update looks ahead along the momentum, and momentum is 0; give one, or leave nesterov "
+                   "out");
   }
 }
 
@@ -317,6 +345,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckOffloadedState(job, *errors);
   CheckCheckpointing(spec.activation_checkpointing(), job, *errors);
   CheckOptimizer(job.optimizer, *errors);
+  CheckOptimizerGroups(job.optimizer, *errors);
   CheckFrozen(spec, job.optimizer, *errors);
   CheckLearningRate(spec.lr_schedule(), job, *errors);
   CheckRuntime(spec, job, *errors);

@@ -123,7 +123,10 @@ class TextChecker : google::protobuf::io::ErrorCollector {
     if (!field->is_repeated()) errors_.Locate(path, place);
     const bool is_message = field->message_type() != nullptr;
     if (!Skip(":") && !is_message) return Stop(absl::StrCat("found ", Current(), " after ", path, "; expected \":\""));
-    if (field->is_repeated() && Skip("[")) {
+    if (is_message && field->is_repeated()) {
+      if (At("[")) return Stop(absl::StrCat("found \"[\" after ", path, "; write ", name, " { ... } once for each"));
+      return OpenBody(*field, NextItem(path, place));
+    } else if (field->is_repeated() && Skip("[")) {
       List(*field, path, place);
     } else if (is_message) {
       return OpenBody(*field, path);  // CloseMessage skips the separator.
@@ -162,7 +165,14 @@ class TextChecker : google::protobuf::io::ErrorCollector {
     if (!Skip(",")) Skip(";");
   }
 
-  // Checks the values of a list up to its "]". The spec has no lists of messages, so these are single tokens.
+  // Returns the path of the next element of the list at `path`.
+  std::string NextItem(const std::string& path, const SpecLocation& place) {
+    const std::string item = absl::StrCat(path, "[", items_[path]++, "]");
+    errors_.Locate(item, place);
+    return item;
+  }
+
+  // Checks the values of a list up to its "]". They are single tokens.
   void List(const FieldDescriptor& field, const std::string& path, const SpecLocation& place) {
     if (Skip("]")) return;
     do {
@@ -173,10 +183,7 @@ class TextChecker : google::protobuf::io::ErrorCollector {
   }
 
   void Value(const FieldDescriptor& field, std::string path, const SpecLocation& place) {
-    if (field.is_repeated()) {
-      absl::StrAppend(&path, "[", items_[path]++, "]");
-      errors_.Locate(path, place);
-    }
+    if (field.is_repeated()) path = NextItem(path, place);
     const bool negative = Skip("-");
     if (AtEnd() || AtType(Tokenizer::TYPE_SYMBOL)) {
       return Stop(absl::StrCat("found ", Current(), " after ", path, ":; expected a value"));
@@ -281,6 +288,13 @@ std::vector<const FieldDescriptor*> FindFields(const std::string& path, const De
     }
     fields.push_back(field);
     type = field->message_type();
+    if (type == nullptr || !field->is_repeated() || i + 1 == names.size()) continue;
+    errors->AddAt(Set(), so_far,
+                  absl::StrCat("is a list of messages; add one, as in ", so_far,
+                               "={...}, or clear the "
+                               "list with ",
+                               so_far, "="));
+    return {};
   }
   return fields;
 }

@@ -84,6 +84,7 @@ GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
   options.padding = job.data.packing == Packing::kPad;
   options.train_only = job.optimizer.train_only;
   options.frozen_weights = job.optimizer.frozen_weights;
+  options.optimizer_groups = PatternsOfGroups(job.optimizer);
   return options;
 }
 
@@ -106,6 +107,7 @@ StepOptions StepOptionsFor(const Job& job) {
                          .patterns = job.activation_checkpointing.recompute,
                          .offload = job.memory.offload};
   options.optimizer = MakeOptimizer(job.optimizer);
+  options.optimizer_groups = MakeGroupOptimizers(job.optimizer);
   options.seed = job.runtime.seed;
   options.update = job.optimizer.update;
   options.update_device = job.optimizer.device;

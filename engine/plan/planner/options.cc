@@ -115,8 +115,7 @@ std::vector<Settings> UpdateOnHost(Query q) {
 
 Values OffloadMoments(Query q) {
   if (!Alone(q) && !UpdateOnHost(q).empty()) return {};  // It will keep them in host memory.
-  const bool can_move =
-      OnGpu(q) && !StepOptionsFor(q.job).state_on_host().moments && !MakeOptimizer(q.job.optimizer).states().empty();
+  const bool can_move = OnGpu(q) && !StepOptionsFor(q.job).state_on_host().moments && HasStates(q.job.optimizer);
   return ToHostOrBack(q, can_move, "MOMENTS", q.job.memory.offload_state.any());
 }
 

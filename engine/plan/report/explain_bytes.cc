@@ -32,13 +32,25 @@ std::string PerMicroBatch(const Explained& x) {
                       offloads ? " but for what is offloaded" : "");
 }
 
-// Returns "AdamW's m (f32), v (f32)". REQUIRES: the optimizer has states.
-std::string DescribeStates(const Optimizer& optimizer) {
+std::string DescribeStatesOf(const Optimizer& optimizer) {
   const auto state = [](std::string* out, const UpdateState& s) {
     absl::StrAppend(out, s.name, " (", ToString(s.dtype),
                     s.block > 1 ? absl::StrCat(", one for ", Plural(s.block, "element")) : "", ")");
   };
   return absl::StrCat(EntryOf(optimizer.kind).description, "'s ", absl::StrJoin(optimizer.states(), ", ", state));
+}
+
+// Returns "AdamW's m (f32), v (f32)". REQUIRES: an optimizer has states.
+std::string DescribeStates(const StepOptions& options) {
+  std::vector<std::string> texts;
+  const auto add = [&](const Optimizer& optimizer, const std::string& where) {
+    if (!optimizer.states().empty()) texts.push_back(absl::StrCat(DescribeStatesOf(optimizer), where));
+  };
+  add(options.optimizer, "");
+  for (size_t i = 0; i < options.optimizer_groups.size(); ++i) {
+    add(options.optimizer_groups[i], absl::StrCat(" of optimizer.groups[", i, "]"));
+  }
+  return absl::StrJoin(texts, "; ");
 }
 
 // Returns how frozen weights are stored, followed by ", "; empty if they are stored as all others.
@@ -72,10 +84,10 @@ std::string Reason(const Explained& x, BufferCategory category) {
       return absl::StrCat("the bits of a weight beyond bf16, ",
                           shared && o.placement().state == Part::kFull ? all : mine);
     case BufferCategory::kOptimizerState:
-      if (o.optimizer.states().empty()) {
+      if (!o.has_states()) {
         return absl::StrCat("the count of updates: ", EntryOf(o.optimizer.kind).description, " keeps nothing else");
       }
-      return absl::StrCat(DescribeStates(o.optimizer), ", ", shared && o.placement().state == Part::kFull ? all : mine);
+      return absl::StrCat(DescribeStates(o), ", ", shared && o.placement().state == Part::kFull ? all : mine);
     case BufferCategory::kGradientShards:
       return absl::StrCat(o.gradient_shards == DType::kFloat32 ? "fp32" : "bf16", ", where gradients accumulate, ",
                           mine, o.update == UpdateTime::kInBackward ? ", until a unit is updated" : "");

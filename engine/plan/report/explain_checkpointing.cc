@@ -144,7 +144,7 @@ SectionText ExplainOffload(const Explained& x) {
 SectionText ExplainStateOffload(const Explained& x) {
   if (x.job.runtime.device == DeviceType::kCpu) return "";  // A CPU's arena is in host memory already.
   const StepOptions& own = x.plan.options;
-  const bool has_moments = !own.optimizer.states().empty(), gathers = own.strategy == Strategy::kFullShard;
+  const bool has_moments = own.has_states(), gathers = own.strategy == Strategy::kFullShard;
   std::vector<ComparedRow> rows;
   const auto add = [&](const std::string& name, const StateOffload& parts, UpdateDevice device) {
     const std::string list = parts.any() ? absl::StrCat("[", ToString(parts), "]") : "[]";

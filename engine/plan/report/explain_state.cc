@@ -16,11 +16,15 @@ struct Form {
   Moments moments;
 };
 
-double BytesOf(const Form& form, OptimizerConfig optimizer) {
+double BytesOf(MasterWeights master, const Optimizer& optimizer) {
   constexpr int64_t kElements = int64_t{1} << 20;
+  const int64_t masters = master == MasterWeights::kFloat32 ? 4 : master == MasterWeights::kSplit ? 2 : 0;
+  return 2 + masters + static_cast<double>(StateBytes(optimizer.states(), kElements)) / kElements;
+}
+
+double BytesOf(const Form& form, OptimizerConfig optimizer) {
   optimizer.moments = form.moments;
-  const int64_t masters = form.master == MasterWeights::kFloat32 ? 4 : form.master == MasterWeights::kSplit ? 2 : 0;
-  return 2 + masters + static_cast<double>(StateBytes(MakeOptimizer(optimizer).states(), kElements)) / kElements;
+  return BytesOf(form.master, MakeOptimizer(optimizer));
 }
 
 }  // namespace
@@ -44,6 +48,12 @@ SectionText ExplainState(const Explained& x) {
                     own ? "this job" : ""});
   }
   const bool narrow = job.precision.gradient_shards == GradientShards::kBFloat16;
+  const std::vector<Optimizer> groups = MakeGroupOptimizers(job.optimizer);
+  for (size_t i = 0; i < groups.size(); ++i) {
+    rows.push_back({absl::StrCat("optimizer.groups[", i, "], ", EntryOf(groups[i].kind).name),
+                    absl::StrFormat("%.4g bytes a parameter", BytesOf(job.precision.master, groups[i])),
+                    "this job's form"});
+  }
   rows.push_back({"precision.gradient_shards=FP32", "4 bytes a parameter on top", narrow ? "" : "this job"});
   rows.push_back({"precision.gradient_shards=BF16", "2 bytes a parameter on top", narrow ? "this job" : ""});
   return Section("What a parameter costs",

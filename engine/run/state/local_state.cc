@@ -21,7 +21,7 @@ std::string Describe(absl::string_view name, const std::vector<int64_t>& shape) 
 }  // namespace
 
 LocalState::LocalState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, LocalRanks& ranks)
-    : model_(model), states_(state.states), local_(ranks) {
+    : model_(model), state_(state), local_(ranks) {
   for (RankRuntime* runtime : ranks.runtimes()) ranks_.emplace_back(model, state, plan, *runtime);
 }
 
@@ -72,10 +72,14 @@ absl::StatusOr<ParameterId> LocalState::FindElements(absl::string_view name, int
   return id;
 }
 
-absl::StatusOr<int> LocalState::FindState(absl::string_view name) const {
+absl::StatusOr<int> LocalState::FindState(absl::string_view name, absl::string_view parameter) const {
+  SHALE_ASSIGN_OR_RETURN(const ParameterId id, Find(parameter));
+  const Parameter& p = model_.parameters[id];
   std::vector<absl::string_view> names;
-  for (size_t i = 0; i < states_.size(); ++i) {
-    const UpdateState& state = states_[i];
+  for (size_t i = 0; i < state_.states.size(); ++i) {
+    const UpdateState& state = state_.states[i];
+    // A frozen parameter has none. Reading and writing say so, and why.
+    if (!p.frozen && !state_.groups[p.group].states[i].present()) continue;
     names.push_back(state.name);
     if (state.name != name) continue;
     if (state.dtype != DType::kUInt8 && state.block == 1) return static_cast<int>(i);
@@ -88,7 +92,7 @@ absl::StatusOr<int> LocalState::FindState(absl::string_view name) const {
                      "read codes and scales from it"));
   }
   return absl::NotFoundError(absl::StrCat(
-      "the optimizer keeps no state ", name,
+      "the optimizer keeps no state ", name, " of ", parameter,
       names.empty() ? "; it keeps none at all" : absl::StrCat("; its states: ", absl::StrJoin(names, ", "))));
 }
 

@@ -44,11 +44,12 @@ class LocalState {
   // Like Find, but returns OutOfRange unless the parameter has elements [begin, begin + count).
   absl::StatusOr<ParameterId> FindElements(absl::string_view name, int64_t begin, int64_t count) const;
 
-  // Returns the states that the optimizer keeps.
-  absl::Span<const UpdateState> states() const { return states_; }
-  // Returns the place among them of the state of that name. Returns NotFound with the names that there are, or
-  // FailedPrecondition if its elements cannot be read and written one by one, because blocks of them share a scale.
-  absl::StatusOr<int> FindState(absl::string_view name) const;
+  // Returns the states that the optimizer keeps. With groups of the optimizer, a parameter has some of them.
+  absl::Span<const UpdateState> states() const { return state_.states; }
+  // Returns the place among them of the state of that name that a parameter has. Returns NotFound if there is no such
+  // parameter, or with the names of the states that it has, or FailedPrecondition if the state's elements cannot be
+  // read and written one by one, because blocks of them share a scale.
+  absl::StatusOr<int> FindState(absl::string_view name, absl::string_view parameter) const;
 
   // Write and read elements [begin, begin + values.size()) of a parameter as fp32, in row-major order, whatever form
   // the ranks keep them in. A caller may go through a large parameter range by range and never hold all of it. Reading
@@ -71,7 +72,7 @@ class LocalState {
                           absl::FunctionRef<absl::StatusOr<int64_t>(const RankState&)> read) const;
 
   const ModelGraph& model_;
-  const absl::Span<const UpdateState> states_;
+  const JobState& state_;
   LocalRanks& local_;
   std::vector<RankState> ranks_;  // By local rank.
 };

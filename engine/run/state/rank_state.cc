@@ -66,16 +66,22 @@ SavedValues FrozenValuesOf(const JobState& state) {
   return SavedValues::kFloat32;
 }
 
-std::vector<SavedParameter> SavedParametersOf(const ModelGraph& model) {
+std::vector<SavedParameter> SavedParametersOf(const ModelGraph& model, const JobState& state) {
   std::vector<SavedParameter> saved;
   for (const Parameter& p : model.parameters) {
     saved.push_back({p.name, p.shape, p.frozen, p.stored == FrozenWeights::kNf4});
+    if (p.frozen) continue;
+    std::vector<int64_t> states;
+    for (int64_t i = 0; i < std::ssize(state.states); ++i) {
+      if (state.groups[p.group].states[i].present()) states.push_back(i);
+    }
+    if (states.size() < state.states.size()) saved.back().states = std::move(states);
   }
   return saved;
 }
 
 bool CanRestoreStates(absl::Span<const SavedState> saved, absl::Span<const SavedState> states) {
-  return std::equal(saved.begin(), saved.end(), states.begin(), states.end(), Convertible);
+  return std::is_permutation(saved.begin(), saved.end(), states.begin(), states.end(), Convertible);
 }
 
 RankState::RankState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, RankRuntime& runtime)
@@ -181,7 +187,6 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
         absl::StrCat(checkpoint.folder(), ": parameter ", model_.parameters[i].name, nf4 ? " is not" : " is",
                      " saved in NF4, unlike in the job; keep optimizer.frozen_weights of the checkpoint's run"));
   }
-  SHALE_CHECK(values_only || CanRestoreStates(checkpoint.manifest().states, states_));
   SHALE_CHECK(std::ssize(staging) >= kReadStagingBytes);
   MakeResident(/*states=*/!values_only);
   char* const work = staging.data() + kCheckpointChunkBytes;
@@ -202,7 +207,8 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
       default:
         if (IsNf4(piece.part)) return Blocks(OfParameter(piece.parameter, Weights(g)), BlockOf(piece.part, states_));
         if (values_only || g.frozen) return {};
-        return Blocks(OfParameter(piece.parameter, Owned(g)), states_[StateOf(piece.part)].block);
+        return Blocks(OfParameter(piece.parameter, Owned(g)),
+                      states_[RestoredBy(checkpoint.manifest(), piece.part, g)].block);
     }
   };
   const auto sink = [&](const ShardPiece& piece, const char* bytes) {
@@ -216,6 +222,14 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
   if (!state_.previous_norm.present()) return absl::OkStatus();
   std::memcpy(work, &checkpoint.manifest().previous_norm, sizeof(double));
   return Store(state_.previous_norm, 0, work, 1);
+}
+
+int RankState::RestoredBy(const Manifest& saved, SavedPart part, const GroupState& g) const {
+  for (size_t i = 0; i < states_.size(); ++i) {
+    if (g.states[i].present() && Convertible(saved.states[StateOf(part)], states_[i])) return static_cast<int>(i);
+  }
+  SHALE_CHECK(false) << "CanRestoreStates does not hold for the checkpoint";
+  return -1;
 }
 
 absl::Status RankState::ZeroCodesBetweenParameters(char* work) {
@@ -247,9 +261,9 @@ absl::Status RankState::Put(const Manifest& saved, const ShardPiece& piece, cons
     default: {
       if (IsNf4(piece.part)) return PutNf4(g, offset, piece, bytes);
       // Parameters and shards begin at whole blocks.
-      const int64_t state = StateOf(piece.part), block = states_[state].block;
-      return PutState(g.states[state], (offset - Owned(g).begin) / block + piece.range.begin, saved.states[state].dtype,
-                      bytes, count, work);
+      const int64_t state = RestoredBy(saved, piece.part, g), block = states_[state].block;
+      return PutState(g.states[state], (offset - Owned(g).begin) / block + piece.range.begin,
+                      saved.states[StateOf(piece.part)].dtype, bytes, count, work);
     }
   }
 }

@@ -30,10 +30,10 @@ std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states);
 // (kFloat32 if there are none). Frozen ones in 4 bits have a form of their own, SavedValues::kNf4.
 SavedValues SavedValuesOf(const JobState& state);
 SavedValues FrozenValuesOf(const JobState& state);
-// Returns the parameters of the model as a checkpoint records them.
-std::vector<SavedParameter> SavedParametersOf(const ModelGraph& model);
-// Returns whether `states` can be restored from a checkpoint whose states are `saved`: whether there are as many, and
-// each is Convertible to the one at the same place.
+// Returns the parameters of the model as a checkpoint of its state records them.
+std::vector<SavedParameter> SavedParametersOf(const ModelGraph& model, const JobState& state);
+// Returns whether the `states` of a parameter can be restored from a checkpoint in which it has those in `saved`:
+// whether there are as many, and each is Convertible to one of them.
 bool CanRestoreStates(absl::Span<const SavedState> saved, absl::Span<const SavedState> states);
 
 // Saves, restores, reads and writes the persistent state of one rank. Borrows everything it is given. REQUIRES: no
@@ -52,7 +52,7 @@ class RankState {
   // Restores the part of the state that this rank holds. The checkpoint may come from any number of ranks, any strategy
   // and any kind of masters, but its parameters must be those of the model, in the same order. With `values_only`, sets
   // the values and the count of updates, and leaves the optimizer's states as they are; otherwise
-  // CanRestoreStates must hold for the checkpoint's states and the optimizer's. Rounds to nearest the values that this
+  // CanRestoreStates must hold for each parameter's states. Rounds to nearest the values that this
   // rank holds in bf16 and the checkpoint in fp32. Reads each byte that it needs once, through `staging` (pinned, at
   // least kReadStagingBytes). Sets no values of parameters that the checkpoint leaves to its base: Fill must follow.
   // Returns FailedPrecondition if a parameter is stored in 4 bits in one of the two only.
@@ -84,8 +84,8 @@ class RankState {
   enum class Values { kWeights, kGradient };
   absl::StatusOr<int64_t> Read(Values what, ParameterId id, int64_t begin, absl::Span<float> values) const;
   // Write and read in the same way a state of the optimizer, given by its place in JobState::states. A state in bf16
-  // stores the nearest value. Return FailedPrecondition if the parameter is frozen. REQUIRES: the state is in f32 or
-  // bf16 and has one element for each weight.
+  // stores the nearest value. Return FailedPrecondition if the parameter is frozen. REQUIRES: the parameter has the
+  // state, in f32 or bf16, with one element for each weight.
   absl::Status WriteState(int state, ParameterId id, int64_t begin, absl::Span<const float> values);
   absl::StatusOr<int64_t> ReadState(int state, ParameterId id, int64_t begin, absl::Span<float> values) const;
 
@@ -95,6 +95,8 @@ class RankState {
  private:
   // Returns the elements of a parameter that lie in the range `of_group` of its group, numbered within the parameter.
   ElementRange OfParameter(ParameterId id, ElementRange of_group) const;
+  // Returns the place in JobState::states of the state of a group that a part of a checkpoint restores, or -1.
+  int RestoredBy(const Manifest& saved, SavedPart part, const GroupState& g) const;
   // Returns what this rank saves of each frozen parameter, by ParameterId.
   std::vector<std::vector<ElementRange>> SavedOfFrozen() const;
   std::byte* Address(const Tensor& tensor, int64_t element) const;
@@ -163,7 +165,7 @@ class RankState {
   const JobState& state_;
   const MemoryPlan& plan_;
   RankRuntime& runtime_;
-  const std::vector<SavedState> states_;  // Those of the optimizer.
+  const std::vector<SavedState> states_;  // JobState::states.
 };
 
 // Returns the pinned staging memory of a rank, or InvalidArgument if it has fewer than `bytes` bytes.

@@ -60,7 +60,7 @@ absl::Status Checkpointer::Complete(Manifest& manifest) const {
   SHALE_ASSIGN_OR_RETURN(const std::vector<std::string> bases,
                          control_.Gather(kCheckpointChannel, manifest.base ? "base" : ""));
   if (std::count(bases.begin(), bases.end(), "") > 0) manifest.base.reset();
-  manifest.parameters = SavedParametersOf(plan_.train.graph);
+  manifest.parameters = SavedParametersOf(plan_.train.graph, plan_.train.step.state);
   for (SavedParameter& parameter : manifest.parameters) parameter.in_base = manifest.base && parameter.frozen;
   manifest.strategy = std::string(ToString(plan_.options.strategy));
   manifest.accumulation = std::string(ToString(plan_.options.accumulation));

@@ -185,6 +185,33 @@ absl::string_view NewRun(const ModelConfig& model) {
   return "begin a new run from the weights (export them, and give the folder as model.hf_folder)";
 }
 
+// Checks that each parameter that trains is updated by the rule that updated it before, which keeps the same states.
+absl::Status CheckSameRules(const Manifest& manifest, const OptimizerConfig& saved, const Job& job,
+                            const ModelGraph& model) {
+  const std::vector<Optimizer> groups = MakeGroupOptimizers(job.optimizer);
+  for (size_t i = 0; i < model.parameters.size(); ++i) {
+    const Parameter& parameter = model.parameters[i];
+    if (parameter.frozen) continue;
+    const OptimizerKind before = KindOf(saved, parameter.name), now = KindOf(job.optimizer, parameter.name);
+    if (before != now) {
+      return Differs("its rule for ", parameter.name, " is ", EntryOf(before).name, ", the job's is ",
+                     EntryOf(now).name,
+                     " (optimizer.groups); the states of one optimizer mean nothing to another: keep "
+                     "the rules, or ",
+                     NewRun(job.model));
+    }
+    const Optimizer optimizer =
+        parameter.optimizer_group < 0 ? MakeOptimizer(job.optimizer) : groups[parameter.optimizer_group];
+    const std::vector<SavedState> theirs = manifest.StatesOf(manifest.parameters[i]),
+                                  ours = SavedStatesOf(optimizer.states());
+    if (CanRestoreStates(theirs, ours)) continue;
+    return Differs("it has ", theirs.size(), " states of its optimizer, the job's optimizer keeps ", ours.size(),
+                   groups.empty() ? "" : absl::StrCat(" for ", parameter.name),
+                   "; SGD keeps one with optimizer.momentum above 0, and none without");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status SetInitialWeights(const Job& job, LocalState& state, uint64_t* base_digest) {
@@ -245,16 +272,12 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
                    " stored in NF4, unlike in the job (optimizer.frozen_weights); keep frozen_weights, or begin a new "
                    "run from the weights (export them, and give the folder as model.hf_folder)");
   }
-  if (saved->optimizer.kind != job.optimizer.kind) {
+  if (saved->optimizer.groups.empty() && job.optimizer.groups.empty() && saved->optimizer.kind != job.optimizer.kind) {
     return Differs("its optimizer.rule is ", EntryOf(saved->optimizer.kind).name, ", the job's is ",
                    EntryOf(job.optimizer.kind).name,
                    "; the states of one optimizer mean nothing to another: keep the rule, or ", NewRun(job.model));
   }
-  if (const std::vector<SavedState> states = SavedStatesOf(MakeOptimizer(job.optimizer).states());
-      !CanRestoreStates(manifest.states, states)) {
-    return Differs("it has ", manifest.states.size(), " states of its optimizer, the job's optimizer keeps ",
-                   states.size(), "; SGD keeps one with optimizer.momentum above 0, and none without");
-  }
+  SHALE_RETURN_IF_ERROR(CheckSameRules(manifest, saved->optimizer, job, model));
   const SavedData& theirs = manifest.data;
   if (theirs.tokenizer != data.tokenizer) {
     return Differs("its tokens are of \"", theirs.tokenizer, "\", those of this run of \"", data.tokenizer, "\"");

@@ -179,6 +179,41 @@ TEST(GraphBuilder, FrozenParametersAreGroupsOfTheirOwnAndWhatTheyAloneNeedIsLeft
             "head.weight, head.bias; * matches any run of characters");
 }
 
+// A flat group holds parameters of one group of the optimizer, the first that matches.
+TEST(BuildModel, GroupsOfTheOptimizerDivideFlatGroups) {
+  const MlpConfig c{.vocabulary = 5, .embedding = 3, .hidden = 4, .layers = 2};
+  const auto build = [&](const std::vector<std::vector<std::string>>& groups) {
+    return BuildMlp(
+        c, {.micro_batch = 2, .sequence_length = 4, .train_only = {"hidden.*", "head.*"}, .optimizer_groups = groups});
+  };
+  const absl::StatusOr<ModelGraph> graph = build({{"head.bias", "hidden.0.bias"}, {"*.bias", "hidden.1.*"}});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  std::string text;
+  for (const ParameterGroup& group : graph->groups) {
+    absl::StrAppend(&text, group.name, " ", group.optimizer_group, ":");
+    for (const ParameterId id : group.parameters) {
+      EXPECT_EQ(graph->groups[graph->parameters[id].group].name, group.name);
+      EXPECT_EQ(graph->parameters[id].optimizer_group, group.optimizer_group);
+      absl::StrAppend(&text, " ", graph->parameters[id].name);
+    }
+    text += "\n";
+  }
+  EXPECT_EQ(text,
+            "embedding.frozen -1: embedding.weight\n"
+            "hidden.0 -1: hidden.0.weight\n"
+            "hidden.0.groups[0] 0: hidden.0.bias\n"
+            "hidden.1.groups[1] 1: hidden.1.weight hidden.1.bias\n"
+            "head -1: head.weight\n"
+            "head.groups[0] 0: head.bias\n");
+  EXPECT_EQ(build({{"head.*"}, {"hidden.*", "embedding*"}}).status().message(),
+            "optimizer.groups[1].parameters[1]: \"embedding*\" matches no parameter that trains of the model; found "
+            "hidden.0.weight, hidden.0.bias, hidden.1.weight, hidden.1.bias, head.weight, head.bias; * matches any run "
+            "of characters");
+  EXPECT_EQ(build({{"head.*"}, {"head.bias"}}).status().message(),
+            "optimizer.groups[1] has no parameter, because groups before it match all of its own; put it before them, "
+            "or leave it out");
+}
+
 TEST(BuildModel, HasAsManyParametersAsTheConfigurationSays) {
   DecoderConfig llama{.vocabulary = 50,
                       .width = 24,

@@ -346,6 +346,32 @@ TEST(ManifestTest, TheStatesOfAnOptimizerAreRecorded) {
   }
 }
 
+TEST(ManifestTest, AParameterMayHaveSomeOfTheStates) {
+  Manifest m = ValidManifest();
+  m.states = {{"m"}, {"v"}, {"m", DType::kUInt8}, {"m_scale", DType::kFloat32, 256}};
+  const auto set = [](Manifest& manifest, const std::vector<std::vector<int64_t>>& states) {
+    for (size_t i = 0; i < states.size(); ++i) manifest.parameters[i].states = states[i];
+  };
+  set(m, {{0, 1}, {2, 3}, {}});
+  const absl::StatusOr<Manifest> read = ParseManifest(SerializeManifest(m));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, m);
+  EXPECT_TRUE(m.Has(StatePart(0), m.parameters[0]));
+  EXPECT_FALSE(m.Has(StatePart(0), m.parameters[1]));
+  EXPECT_FALSE(m.Has(StatePart(0), m.parameters[2]));
+  EXPECT_EQ(m.StatesOf(m.parameters[1]), (std::vector<SavedState>{m.states[2], m.states[3]}));
+  const auto refusal = [&](const std::vector<std::vector<int64_t>>& states) {
+    return RefusalOfManifest([&](Manifest& lie) {
+      lie.states = m.states;
+      set(lie, states);
+    });
+  };
+  EXPECT_EQ(refusal({{0, 2}, {}, {}}), "state \"m\" of parameter w is in it twice");
+  EXPECT_EQ(refusal({{0, 4}, {}, {}}), "parameter w has state 4 after state 0 of 4");
+  EXPECT_EQ(refusal({{1, 1}, {}, {}}), "parameter w has state 1 after state 1 of 4");
+  EXPECT_EQ(refusal({{0}, {0}}), "state \"m\" of parameter long is in it twice");
+}
+
 TEST(ManifestTest, FrozenParametersHaveAFormOfTheirOwnAndNoStates) {
   Manifest m = ValidManifest();
   m.parameters[1].frozen = true;
@@ -437,7 +463,7 @@ TEST(ManifestTest, StatesThatNobodyKnowsAreRefused) {
   EXPECT_THAT(RefusalOfManifest([](Manifest& m) {
                 m.states = {{"m"}, {"m"}};
               }),
-              HasSubstr("state \"m\" is in it twice"));
+              HasSubstr("state \"m\" of parameter w is in it twice"));
   EXPECT_THAT(RefusalOfManifest([](Manifest& m) { m.states.assign(kMaxSavedStates + 1, {"m"}); }),
               HasSubstr("has more than 16 states of an optimizer"));
 }

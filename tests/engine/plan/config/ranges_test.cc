@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
 #include "engine/plan/config/field_checks.h"
@@ -42,8 +43,15 @@ std::vector<Number> Numbers() {
 // is none. Ignores contradictions with other fields.
 std::string RangeError(const std::string& path, const std::string& value) {
   const bool is_mlp = path.find(".mlp.") != std::string::npos;
-  const std::string error = ParseError(is_mlp ? kMlpJob : kDecoderJob, {path + "=" + value});
-  const std::string expected = absl::StrCat("--set: ", path, ": found ");
+  std::string set = path + "=" + value, shown = path;
+  constexpr absl::string_view kGroups = "optimizer.groups.";  // A list of messages.
+  if (absl::StartsWith(path, kGroups)) {
+    const std::string name = path.substr(kGroups.size());
+    set = absl::StrCat("optimizer.groups={", name, ": ", value, "}");
+    shown = absl::StrCat("optimizer.groups[0].", name);
+  }
+  const std::string error = ParseError(is_mlp ? kMlpJob : kDecoderJob, {set});
+  const std::string expected = absl::StrCat("--set: ", shown, ": found ");
   const size_t at = error.find(expected);
   const size_t allowed = error.find("allowed: " + RangeText(*FindField(path)));
   return at == std::string::npos || allowed == std::string::npos ? "" : error.substr(at);

@@ -341,6 +341,21 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{
             {"runtime.device=CUDA", "optimizer={rule: SGD momentum: 0}", "memory.offload_state=MOMENTS"},
             "--set: memory.offload_state[0]: MOMENTS cannot be offloaded: the optimizer keeps no states; leave it out"},
+        Rule{{"optimizer.groups={rule: SGD}"},
+             "--set: optimizer.groups[0]: names no parameters; give name patterns in parameters, as in parameters: "
+             "\"*.bias\""},
+        Rule{{"optimizer={groups {parameters: \"*.bias\"} groups {parameters: \"*\" rule: LION epsilon: 1}}"},
+             "--set: optimizer.groups[1].epsilon: rule LION does not read it; leave it out, or give the group another "
+             "rule"},
+        Rule{
+            {"optimizer.groups={parameters: \"*\" rule: SGD momentum: 0 nesterov: true}"},
+            "--set: optimizer.groups[0].nesterov: Nesterov's update looks ahead along the momentum, and momentum is 0; "
+            "give one, or leave nesterov out"},
+        Rule{{"optimizer.groups.rule=SGD"},
+             "--set: optimizer.groups: is a list of messages; add one, as in optimizer.groups={...}, or clear the list "
+             "with optimizer.groups="},
+        Rule{{"optimizer.groups=[{rule: SGD}]"},
+             "--set: optimizer: found \"[\" after optimizer.groups; write groups { ... } once for each"},
         Rule{{"optimizer.device=HOST"},
              "--set: optimizer.device: on device CPU the state is in host memory and the update runs there already; "
              "use SAME, or device CUDA"},

@@ -178,6 +178,13 @@ class RandomTextJobs : public TextDataTest {
                                              OneOf(random, {"CHEAP", "ATTENTION", "FFN", "SUBLAYERS", "BLOCK"})));
     if (layers > 1 && Pick(random, 2) == 0) job.recomputation.push_back("activation_checkpointing.segment_blocks=2");
     ChooseWhatTrains(random, job);
+    if (job.model.find("adapter") == std::string::npos && Pick(random, 3) == 0) {
+      // Block 0 trains, whatever else does.
+      job.overrides.push_back("optimizer.groups={parameters: \"blocks.0.*norm*\" rule: SGD momentum: 0.5}");
+      job.overrides.push_back(absl::StrCat("optimizer.groups={parameters: \"blocks.0.*\" rule: ",
+                                           OneOf(random, {"ADAMW epsilon: 1e-3", "SGD nesterov: true"}),
+                                           " learning_rate_factor: 0.5 weight_decay: 0}"));
+    }
 
     const std::vector<std::pair<const char*, const char*>> pairs = {
         {"DDP", "NO_SYNC"},        {"DDP", "LAYERED"},        {"ZERO1", "NO_SYNC"},

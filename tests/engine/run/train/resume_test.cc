@@ -293,6 +293,42 @@ TEST_F(ResumeTest, TheBestCheckpointIsKeptAndPatienceEndsARunWhereverItStops) {
 }
 
 // Values and moments are rounded to the nearest bf16 number.
+constexpr char kNorms[] = "optimizer.groups={parameters: \"*norm*\" rule: SGD weight_decay: 0}";
+constexpr char kBlock[] = "optimizer.groups={parameters: \"blocks.1.*\" rule: ADAMW_8BIT learning_rate_factor: 0.5}";
+
+TEST_F(ResumeTest, GroupsOfTheOptimizerGoOnWithTheSameBits) {
+  ExpectThatStoppingChangesNoBit(MakeJob({kNorms, kBlock}));
+}
+
+TEST_F(ResumeTest, LeanGroupsOfTheOptimizerGoOnWithTheSameBits) {
+  ExpectThatStoppingChangesNoBit(MakeJob({kNorms, kBlock, "precision.compute=BF16", "optimizer.state=LEAN",
+                                          "sharding={strategy: ZERO1 accumulation: LAYERED}"}));
+}
+
+// Other ranks find each parameter's states by its name, and another rule of one parameter is refused by its name.
+TEST_F(ResumeTest, GroupsOfTheOptimizerAreFoundByName) {
+  const Run run = Train(MakeJob({kNorms, kBlock}), "groups");
+  ASSERT_TRUE(run.status.ok()) << run.status;
+  const Run divided = Train(MakeJob({kNorms, kBlock, "sharding.ranks=2"}), "divided", From("groups", 3));
+  ASSERT_TRUE(divided.status.ok()) << divided.status;
+  for (const auto& [step, loss] : divided.losses) EXPECT_NEAR(loss, run.losses.at(step), 1e-2 * loss) << step;
+  const std::vector<std::string> others[] = {
+      {kBlock},
+      {kNorms},
+      {"optimizer.groups={parameters: \"*norm*\" rule: LION}", kBlock},
+      {"optimizer.groups={parameters: \"*norm*\" rule: SGD momentum: 0}", kBlock}};
+  const std::string refusals[] = {
+      "its rule for blocks.0.attention_norm.weight is SGD, the job's is ADAMW",
+      "its rule for blocks.1.attention.qkv.weight is ADAMW_8BIT, the job's is ADAMW",
+      "its rule for blocks.0.attention_norm.weight is SGD, the job's is LION",
+      "it has 1 states of its optimizer, the job's optimizer keeps 0 for blocks.0.attention"};
+  for (size_t i = 0; i < std::size(others); ++i) {
+    const Run refused = Train(MakeJob(others[i]), "refused", From("groups", 3));
+    EXPECT_EQ(refused.status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_NE(refused.status.message().find(refusals[i]), absl::string_view::npos) << refused.status;
+  }
+}
+
 TEST_F(ResumeTest, LeanStateIsRestoredFromCheckpointsWithMoreBits) {
   const std::string bf16 = "precision.compute=BF16";
   const std::vector<std::string> fuller[] = {{}, {bf16}, {bf16, "precision.master=SPLIT"}};

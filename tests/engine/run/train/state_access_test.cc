@@ -97,7 +97,7 @@ TEST_F(StateAccessTest, WhatIsNotThereIsNamed) {
   EXPECT_EQ(trainer->state().WriteParameter(kWeight, 239, two).code(), absl::StatusCode::kOutOfRange);
   EXPECT_THAT(trainer->state().optimizer_states(), ElementsAre("m", "v"));
   EXPECT_EQ(trainer->state().ReadOptimizerState("momentum", kWeight, 0, absl::MakeSpan(two)).message(),
-            "the optimizer keeps no state momentum; its states: m, v");
+            "the optimizer keeps no state momentum of blocks.0.ffn.down.weight; its states: m, v");
   EXPECT_EQ(trainer->state().WriteOptimizerState("m", kWeight, 239, two).code(), absl::StatusCode::kOutOfRange);
 }
 

@@ -1,0 +1,72 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine/plan/config/job.h"
+#include "engine/strings/pattern.h"
+
+namespace shale {
+
+Optimizer MakeOptimizer(const OptimizerConfig& config) {
+  return MakeOptimizer(config.kind,
+                       {.beta1 = config.beta1,
+                        .beta2 = config.beta2,
+                        .epsilon = config.epsilon,
+                        .momentum = config.momentum,
+                        .nesterov = config.nesterov,
+                        .weight_decay = config.weight_decay,
+                        .moments = config.moments == Moments::kBFloat16 ? DType::kBFloat16 : DType::kFloat32});
+}
+
+std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config) {
+  std::vector<Optimizer> optimizers;
+  for (const OptimizerGroupConfig& group : config.groups) {
+    OptimizerConfig own = config;
+    own.kind = group.kind.value_or(config.kind);
+    if (own.kind != config.kind) {
+      const Hyperparameters& defaults = EntryOf(own.kind).defaults;
+      own.beta1 = defaults.beta1;
+      own.beta2 = defaults.beta2;
+      own.epsilon = defaults.epsilon;
+      own.momentum = defaults.momentum;
+      own.nesterov = defaults.nesterov;
+      own.weight_decay = defaults.weight_decay;
+    }
+    own.beta1 = group.beta1.value_or(own.beta1);
+    own.beta2 = group.beta2.value_or(own.beta2);
+    own.epsilon = group.epsilon.value_or(own.epsilon);
+    own.momentum = group.momentum.value_or(own.momentum);
+    own.nesterov = group.nesterov.value_or(own.nesterov);
+    own.weight_decay = group.weight_decay.value_or(own.weight_decay);
+    optimizers.push_back(MakeOptimizer(own));
+    optimizers.back().learning_rate_factor = group.learning_rate_factor;
+  }
+  return optimizers;
+}
+
+bool HasStates(const OptimizerConfig& config) {
+  const auto keeps = [](const Optimizer& optimizer) { return !optimizer.states().empty(); };
+  const std::vector<Optimizer> groups = MakeGroupOptimizers(config);
+  return keeps(MakeOptimizer(config)) || std::any_of(groups.begin(), groups.end(), keeps);
+}
+
+std::vector<std::vector<std::string>> PatternsOfGroups(const OptimizerConfig& config) {
+  std::vector<std::vector<std::string>> patterns;
+  for (const OptimizerGroupConfig& group : config.groups) patterns.push_back(group.parameters);
+  return patterns;
+}
+
+OptimizerKind KindOf(const OptimizerConfig& config, absl::string_view parameter) {
+  const int group = FirstMatch(PatternsOfGroups(config), parameter);
+  return group < 0 ? config.kind : config.groups[group].kind.value_or(config.kind);
+}
+
+void SetLeanMoments(OptimizerConfig& config) {
+  const auto reads = [](OptimizerKind kind) { return EntryOf(kind).Reads("moments"); };
+  const bool any =
+      reads(config.kind) || std::any_of(config.groups.begin(), config.groups.end(),
+                                        [&](const auto& group) { return reads(group.kind.value_or(config.kind)); });
+  if (any) config.moments = Moments::kBFloat16;
+}
+
+}  // namespace shale
