@@ -39,7 +39,7 @@ struct UnitPlan {
 class StepCompiler {
  public:
   StepCompiler(const ModelGraph& model, const StepOptions& options, const Ops& ops, const WorkLimits& limits)
-      : model_(model), options_(options), limits_(limits), writer_(ops) {}
+      : model_(model), options_(options), ops_(ops), limits_(limits), writer_(ops) {}
 
   absl::StatusOr<CompiledStep> Compile() {
     SHALE_ASSIGN_OR_RETURN(state_, DeclareState(model_, options_, writer_));
@@ -57,6 +57,13 @@ class StepCompiler {
     compiled.state = std::move(state_);
     compiled.program = writer_.Finish();
     SHALE_RETURN_IF_ERROR(limits_.Check());
+    if (training() && options_.updates_on_host()) {
+      std::vector<Tensor> host_weights;
+      for (const GroupState& g : compiled.state.groups) host_weights.push_back(g.host_weight);
+      UpdateOnHost(compiled.program, host_weights);
+    }
+    if (training() && options_.offload_state.any()) OffloadState(compiled.program);
+    AddScratch(compiled.program, ops_);
     SHALE_RETURN_IF_ERROR(OffloadActivations(compiled.program, options_.activations.offload, limits_));
     SHALE_RETURN_IF_ERROR(limits_.Check());
     WorkInPlace(compiled.program);
@@ -170,7 +177,6 @@ class StepCompiler {
       gatherer_->Prepare(use);
       if (HasBackward(work)) {
         reducer_->BeginUnit(u, micro_batch);
-        updater_->BeginUnit(reducer_->Completing(u));
       }
       if (layered_) writer_.BeginLoop(options_.micro_batches);
       EmitVisit(use);
@@ -279,6 +285,7 @@ class StepCompiler {
 
   const ModelGraph& model_;
   const StepOptions& options_;
+  const Ops& ops_;
   const WorkLimits& limits_;
   ProgramWriter writer_;
   JobState state_;
@@ -339,6 +346,7 @@ absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const Step
     copy(g.saved.low, g.snapshot.low);
   }
   compiled.program = writer.Finish();
+  AddScratch(compiled.program, ops);
   return compiled;
 }
 

@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "engine/compile/program/program.h"
 #include "engine/compile/program/work_limits.h"
+#include "kernels/op_backend.h"
 
 namespace shale {
 
@@ -45,5 +47,9 @@ void WorkInPlace(StepProgram& program);
 // incomplete.
 absl::Status OffloadActivations(StepProgram& program, const std::vector<std::string>& patterns,
                                 const WorkLimits& limits = {});
+
+void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
+void OffloadState(StepProgram& program);
+void AddScratch(StepProgram& program, const Ops& ops);
 
 }  // namespace shale

@@ -15,77 +15,9 @@
 namespace shale {
 namespace {
 
-constexpr EmitContext kHostOnce = {.stream = StreamId::kHost, .phase = Phase::kUpdate, .once_a_step = true};
-constexpr EmitContext kCopyOnce = {.stream = StreamId::kCopy, .phase = Phase::kUpdate, .once_a_step = true};
-constexpr EmitContext kGatherOnce = {.stream = StreamId::kGather, .phase = Phase::kUpdate, .once_a_step = true};
-
 EmitContext OnceAStep(StreamId stream, Phase phase) { return {.stream = stream, .phase = phase, .once_a_step = true}; }
 
 }  // namespace
-
-void HostUpdater::FetchGradient(GroupId group) {
-  if (gradients_[group].present()) return;
-  const Tensor& device = state_.groups[group].own_gradient;
-  const Buffer& buffer = writer_.program().buffers[device.where.symbol];
-  const BufferCategory category = buffer.category;
-  gradients_[group] = writer_.AddTensor(absl::StrCat(buffer.name, ".on_host"), category, device, 1,
-                                        /*persistent=*/false, MemoryKind::kHost);
-  writer_.EmitReturn(kCopyOnce, device, gradients_[group]);
-  if (options_.update == UpdateTime::kInBackward) held_.push_back(device.where.symbol);
-}
-
-void HostUpdater::EndOverlap() {
-  for (BufferId buffer : held_) writer_.program().buffers[buffer].held_until = writer_.next() - 1;
-  held_.clear();
-}
-
-Tensor HostUpdater::Scalar(const Tensor& device) {
-  if (!device.present()) return {};
-  for (const Copied& copied : scalars_) {
-    if (copied.device.where.symbol == device.where.symbol) return copied.host;
-  }
-  const Buffer& buffer = writer_.program().buffers[device.where.symbol];
-  const Tensor host = writer_.AddTensor(absl::StrCat(buffer.name, ".on_host"), BufferCategory::kData, device, 1,
-                                        /*persistent=*/false, MemoryKind::kHost);
-  // On the host stream, because the copy stream would have to wait for the norm.
-  writer_.Emit(kHostOnce, Transfer{.device = device, .host = host, .to_host = true});
-  scalars_.push_back({device, host});
-  return host;
-}
-
-void HostUpdater::EmitUpdate(GroupId group, Op op) {
-  FetchGradient(group);
-  ReturnWeights();
-  Update& update = *op.As<Update>();
-  update.update_5 = Scalar(update.update_5);
-  update.number_1 = Scalar(update.number_1);
-  update.gradient_P = gradients_[group];
-  if (update.gradient_P.dtype != DType::kFloat32) {
-    const Tensor widened = Tensor::Contiguous(DType::kFloat32, {update.gradient_P.elements()});
-    const std::string name = absl::StrCat(writer_.program().buffers[update.gradient_P.where.symbol].name, ".widened");
-    update.gradient_P =
-        writer_.AddTensor(name, BufferCategory::kGradientShards, widened, 1, /*persistent=*/false, MemoryKind::kHost);
-    writer_.Emit(kHostOnce, Op(Copy{.from = gradients_[group], .to = update.gradient_P}));
-  }
-  update.weight_P = state_.groups[group].host_weight;
-  writer_.Emit(kHostOnce, std::move(op));
-  updated_ = group;
-}
-
-void HostUpdater::ReturnWeights() {
-  if (updated_ < 0) return;
-  const GroupState& g = state_.groups[std::exchange(updated_, -1)];
-  if (writer_.IsOnHost(g.own_weight)) return;
-  writer_.EmitFetch(kCopyOnce, g.host_weight, g.own_weight);
-  if (!g.placement.placement().gathers_after_update()) return;
-  writer_.Emit(kGatherOnce,
-               Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});
-}
-
-void HostUpdater::Finish() {
-  ReturnWeights();
-  EndOverlap();
-}
 
 void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& data, ProgramWriter& writer) {
   if (mesh.ranks() == 1) return;
@@ -101,20 +33,10 @@ Updater::Updater(const StepOptions& options, const JobState& state, const Tensor
       writer_(writer),
       by_group_(options.update == UpdateTime::kInBackward || options.clipping != Clipping::kGlobal),
       in_backward_(options.update == UpdateTime::kInBackward),
-      trained_(state.Trained()),
-      fetched_(state.groups.size()),
-      is_fetched_(state.groups.size(), false),
-      host_(options, state, writer) {
+      trained_(state.Trained()) {
   if (!by_group_) return;
   group_totals_ = writer.AddTensor("group_totals", BufferCategory::kData,
                                    Tensor::Contiguous(DType::kFloat64, {std::ssize(trained_), kTotalSize}));
-}
-
-void Updater::BeginUnit(const std::vector<GroupId>& completing) {
-  if (!in_backward_) return;
-  const bool waits = options_.mesh.ranks() > 1;
-  if (options_.updates_on_host() && !waits) return;  // The gradients are not complete yet.
-  FetchState(waits ? waiting_ : completing, 0);
 }
 
 void Updater::BeginReductions() {
@@ -131,7 +53,6 @@ void Updater::BeginReductions() {
 
 void Updater::EndReductions(const std::vector<GroupId>& complete) {
   if (!in_backward_) return;
-  host_.EndOverlap();
   UpdateWaiting();
   waiting_ = complete;
   if (options_.mesh.ranks() > 1) return;
@@ -142,7 +63,6 @@ void Updater::EndReductions(const std::vector<GroupId>& complete) {
 
 void Updater::Finish() {
   if (!in_backward_) waiting_ = trained_;
-  FetchState(waiting_, 0);
   if (!by_group_) return UpdateAllByOneNorm();
   if (in_backward_) {
     BeginReductions();
@@ -155,7 +75,6 @@ void Updater::Finish() {
     }
   }
   UpdateWaiting();
-  host_.Finish();
   Compute(Op(CombineTotals{.groups_G3 = group_totals_, .totals_3 = state_.totals}));
   if (!state_.previous_norm.present()) return;
   Compute(Op(RecordNorm{.valid_tokens_1 = counts_.valid_tokens,
@@ -186,16 +105,13 @@ void Updater::UpdateAllByOneNorm() {
     prepared[optimizer] = EmitPrepare(state_.totals, /*counts=*/optimizer == optimizers.back(), *optimizer);
   }
   for (size_t i = 0; i < waiting_.size(); ++i) {
-    FetchState(waiting_, i);
     EmitUpdate(waiting_[i], prepared[&OptimizerOf(waiting_[i])]);
   }
-  host_.Finish();
   waiting_.clear();
 }
 
 void Updater::UpdateWaiting() {
   for (size_t i = 0; i < waiting_.size(); ++i) {
-    FetchState(waiting_, i);
     // Only the last group counts the update, so that all groups use the same update number.
     const bool counts = ++groups_updated_ == std::ssize(trained_);
     EmitUpdate(waiting_[i], EmitPrepare(TotalsOf(waiting_[i]), counts, OptimizerOf(waiting_[i])));
@@ -269,25 +185,6 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts, const 
   return {update, number};
 }
 
-void Updater::FetchState(const std::vector<GroupId>& groups, size_t index) {
-  for (size_t i = index; i < std::min(index + 2, groups.size()); ++i) {
-    const GroupId group = groups[i];
-    if (options_.updates_on_host()) {
-      host_.FetchGradient(group);
-      continue;
-    }
-    if (is_fetched_[group]) continue;
-    is_fetched_[group] = true;
-    const GroupState& g = state_.groups[group];
-    std::vector<Tensor> tensors = {g.own_weight, g.master, g.low};
-    tensors.insert(tensors.end(), g.states.begin(), g.states.end());
-    for (const Tensor& host : tensors) {
-      if (!writer_.IsOnHost(host)) continue;
-      fetched_[group].push_back({host, writer_.EmitFetch(OnceAStep(StreamId::kCopy, Phase::kUpdate), host)});
-    }
-  }
-}
-
 Tensor Updater::WidenedGradient(GroupId group) {
   const Tensor& own = state_.groups[group].own_gradient;
   if (own.dtype == DType::kFloat32) return own;
@@ -301,7 +198,7 @@ Tensor Updater::WidenedGradient(GroupId group) {
 void Updater::EmitUpdate(GroupId group, const Prepared& prepared) {
   const GroupState& g = state_.groups[group];
   Op op = Update{.update_5 = prepared.update,
-                 .gradient_P = options_.updates_on_host() ? g.own_gradient : WidenedGradient(group),
+                 .gradient_P = WidenedGradient(group),
                  .weight_P = g.own_weight,
                  .master_P = g.master,
                  .low_P = g.low,
@@ -313,17 +210,7 @@ void Updater::EmitUpdate(GroupId group, const Prepared& prepared) {
                  .group = group};
   const absl::Span<const UpdateState> states = StatesOf(op.As<Update>()->rule);
   for (size_t i = 0; i < states.size(); ++i) op.As<Update>()->states[i] = g.states[state_.Find(states[i])];
-  if (options_.updates_on_host()) return host_.EmitUpdate(group, std::move(op));
-  VisitOperands(op, [&](absl::string_view, Tensor& t, Access) {
-    if (!t.present()) return;
-    for (const Fetched& copy : fetched_[group]) {
-      if (t.where.symbol == copy.host.where.symbol) t = copy.device;
-    }
-  });
   Compute(std::move(op));
-  for (const Fetched& copy : fetched_[group]) {
-    writer_.EmitReturn(OnceAStep(StreamId::kCopy, Phase::kUpdate), copy.device, copy.host);
-  }
   if (!g.placement.placement().gathers_after_update()) return;
   writer_.Emit(OnceAStep(StreamId::kGather, Phase::kUpdate),
                Collective{.kind = CollectiveKind::kAllGather, .local = g.own_weight, .full = g.full_weight});

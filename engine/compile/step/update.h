@@ -64,41 +64,6 @@
 
 namespace shale {
 
-// Used by Updater alone. Borrows the references that the constructor takes.
-class HostUpdater {
- public:
-  HostUpdater(const StepOptions& options, const JobState& state, ProgramWriter& writer)
-      : options_(options), state_(state), writer_(writer), gradients_(state.groups.size()) {}
-
-  // Emits the copy of a group's gradient to host memory, unless it was emitted before. Call it when the gradient is
-  // complete.
-  void FetchGradient(GroupId group);
-  // Call after the backward of a unit, with IN_BACKWARD. Gradients that were copied before need their bytes no longer.
-  void EndOverlap();
-  // Emits the update of a group, with all that must come before it. `op` is the group's Update as the device would run
-  // it.
-  void EmitUpdate(GroupId group, Op op);
-  // Call after the last update. Emits what is still missing.
-  void Finish();
-
- private:
-  // Returns the copy in host memory of a scalar that the device has computed. Emits it if there is none yet.
-  Tensor Scalar(const Tensor& device);
-  // Emits the copy of the weights of the last updated group to the device, and the all-gather after it.
-  void ReturnWeights();
-
-  const StepOptions& options_;
-  const JobState& state_;
-  ProgramWriter& writer_;
-  std::vector<Tensor> gradients_;  // In host memory, by group. Absent if there is no copy yet.
-  std::vector<BufferId> held_;     // Gradients in the arena that are being copied.
-  struct Copied {
-    Tensor device, host;
-  };
-  std::vector<Copied> scalars_;
-  GroupId updated_ = -1;  // The group whose weights are not back yet, or -1.
-};
-
 // Emits an all-reduce of `data`, a few numbers, over all ranks. Emits nothing if there is one rank.
 void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& data, ProgramWriter& writer);
 
@@ -115,9 +80,6 @@ class Updater {
   Updater(const StepOptions& options, const JobState& state, const Tensor& hyper, const TargetCounts& counts,
           ProgramWriter& writer);
 
-  // Call before the backward of a unit, with the groups whose gradients it completes. With IN_BACKWARD, fetches the
-  // offloaded state of the groups that are updated after this backward.
-  void BeginUnit(const std::vector<GroupId>& completing);
   // Call after the backward of a unit and before its reductions. With IN_BACKWARD, emits the norms of the groups that
   // wait for their update. The collectives of these norms are then ahead of the unit's reductions on the reduce stream,
   // so the updates of the waiting groups do not wait for the reductions.
@@ -156,9 +118,6 @@ class Updater {
   Tensor WidenedGradient(GroupId group);
   // Emits the update of a group, and the copies of its state back to host memory.
   void EmitUpdate(GroupId group, const Prepared& prepared);
-  // Emits the copies of the offloaded state of groups `index` and `index` + 1 of `groups` into the arena, or with kHost
-  // those of their gradients to host memory, unless they were emitted before.
-  void FetchState(const std::vector<GroupId>& groups, size_t index);
   void UpdateWaiting();
   void UpdateAllByOneNorm();
 
@@ -171,14 +130,7 @@ class Updater {
   const std::vector<GroupId> trained_;  // The groups that train, ascending.
   // f64 [G, kTotalSize], with a row for each group that trains. Absent if all groups share the totals of the step.
   Tensor group_totals_;
-  // A tensor in host memory, and its copy in the arena.
-  struct Fetched {
-    Tensor host, device;
-  };
-  std::vector<std::vector<Fetched>> fetched_;  // By group: copies that its update reads.
-  std::vector<bool> is_fetched_;               // By group: whether its copies were emitted.
-  HostUpdater host_;                           // Used with UpdateDevice::kHost.
-  std::vector<GroupId> waiting_;               // Groups whose gradients are complete and which are not updated yet.
+  std::vector<GroupId> waiting_;  // Groups whose gradients are complete and which are not updated yet.
   int groups_updated_ = 0;
   bool loss_is_summed_ = false;  // By SumLoss.
 };

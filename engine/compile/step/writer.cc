@@ -12,11 +12,6 @@ void ProgramWriter::Emit(const EmitContext& context, Action action, bool first_i
   instruction.action = std::move(action);
   instruction.stream = context.stream;
   instruction.first_iteration_differs = first_iteration_differs;
-  if (const int64_t bytes = ScratchBytes(instruction); bytes > 0) {
-    instruction.scratch =
-        AddTensor("scratch", BufferCategory::kLibraryWorkspace, Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2}), 1,
-                  /*persistent=*/false, context.stream == StreamId::kHost ? MemoryKind::kHost : MemoryKind::kDevice);
-  }
   instruction.phase = context.phase;
   instruction.unit = context.unit;
   instruction.micro_batch = context.micro_batch;
@@ -42,13 +37,6 @@ void ProgramWriter::EmitReturn(const EmitContext& context, const Tensor& device,
   EmitContext copy = context;
   copy.stream = StreamId::kCopy;
   Emit(copy, Transfer{.device = device, .host = host, .to_host = true});
-}
-
-int64_t ProgramWriter::ScratchBytes(const Instruction& instruction) const {
-  const Ops& ops = instruction.stream == StreamId::kHost ? *ops_.host() : ops_;
-  int64_t bytes = 0;
-  VisitForms(instruction, [&](const Op& form) { bytes = std::max(bytes, ops.ScratchBytes(form)); });
-  return bytes;
 }
 
 }  // namespace shale

@@ -78,8 +78,6 @@ class ProgramWriter {
   }
 
  private:
-  // Returns how many bytes of scratch the instruction's op needs in any iteration; 0 if its action is not an op.
-  int64_t ScratchBytes(const Instruction& instruction) const;
   void CloseLoop() {
     const InstructionId begin = program_.loops.empty() ? 0 : program_.loops.back().end;
     if (begin < next()) program_.loops.push_back({begin, next(), repeat_});

@@ -1,0 +1,69 @@
+// ProgramEdit: the changes that a pass makes to a program, collected and then applied at once.
+//
+// Visits: the parts of a program that work for one unit.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "engine/compile/program/program.h"
+
+namespace shale {
+
+// Collects instructions to insert and to move. All numbers that its functions take are those of the program before
+// Apply. What is inserted at one place keeps the order of the calls. Borrows the program. A pass may change
+// instructions and buffers in place as well, but it must not add or remove any while an edit is in use.
+//
+// [Note: numbers of buffers] Packing places buffers of equal size in the order of their numbers. So a buffer that a
+// pass adds or moves gets the number that it would have if the compiler had emitted its first use right there: after
+// all buffers that the instructions before use. A plan then does not depend on which pass added what.
+class ProgramEdit {
+ public:
+  explicit ProgramEdit(StepProgram& program);
+
+  // Adds a transient buffer of the size of `like`, and returns `like` placed at its start.
+  Tensor AddTensor(std::string name, BufferCategory category, Tensor like, MemoryKind memory = MemoryKind::kDevice);
+  // Inserts an instruction before or after instruction `at`, in the same loop.
+  void InsertBefore(InstructionId at, Instruction instruction);
+  void InsertAfter(InstructionId at, Instruction instruction);
+  // Inserts an instruction before `at` that instruction `user` needs. If the two are in different loops, it stands
+  // before all of the loop of `at`: at the end of the loop before if that runs once, or else in a loop of its own.
+  void InsertAhead(InstructionId at, InstructionId user, Instruction instruction);
+  // Moves instruction `id`, with the buffers that it is the first to use.
+  void MoveBefore(InstructionId at, InstructionId id) { InsertBefore(at, Take(id)); }
+  void MoveAfter(InstructionId at, InstructionId id) { InsertAfter(at, Take(id)); }
+  void MoveAhead(InstructionId at, InstructionId id) { InsertAhead(at, id, Take(id)); }
+
+  // Changes the program. Numbers instructions anew, also where loops and Buffer::held_until name them. Loops without
+  // instructions go. Call it once.
+  void Apply();
+
+ private:
+  Instruction Take(InstructionId id);
+  // Numbers the buffers as the note says. REQUIRES: the instructions are in their new order.
+  void NumberBuffers();
+
+  StepProgram& program_;
+  std::vector<std::vector<Instruction>> before_, after_;  // By instruction: what to insert around it.
+  std::vector<std::vector<Instruction>> ahead_;           // By loop: what to insert before it.
+  std::vector<size_t> loop_of_;                           // By instruction.
+  std::vector<bool> taken_;                               // By instruction: whether it moves.
+  std::vector<bool> placed_;                              // By buffer: whether it is new or moves.
+};
+
+// What a program does for one unit without a break, for one micro-batch or in LAYERED for all: the visits of
+// engine/compile/step/visits.h, found in the instructions. Adjacent visits are of different units.
+struct VisitRange {
+  int unit = -1;
+  InstructionId begin = 0, last = 0;  // First and last instruction that works for the unit.
+};
+
+// Returns the visits of a program in order. Instructions of the gather stream do not count, because they may work ahead
+// (OverlapCollectives), nor do those of no unit.
+std::vector<VisitRange> VisitsOf(const StepProgram& program);
+
+// Returns a copy of all of a tensor to or from host memory, with everything but the action and the stream as in `like`.
+Instruction CopyInstruction(const Instruction& like, const Tensor& device, const Tensor& host, bool to_host);
+
+}  // namespace shale
