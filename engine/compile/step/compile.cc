@@ -39,7 +39,7 @@ struct UnitPlan {
 class StepCompiler {
  public:
   StepCompiler(const ModelGraph& model, const StepOptions& options, const Ops& ops, const WorkLimits& limits)
-      : model_(model), options_(options), ops_(ops), limits_(limits), writer_(ops) {}
+      : model_(model), options_(options), ops_(ops), limits_(limits), writer_() {}
 
   absl::StatusOr<CompiledStep> Compile() {
     SHALE_ASSIGN_OR_RETURN(state_, DeclareState(model_, options_, writer_));
@@ -47,7 +47,7 @@ class StepCompiler {
     for (const UnitGraph& unit : model_.units) writer_.program().units.push_back(unit.name);
     writer_.program().micro_batches = options_.micro_batches;
     SHALE_RETURN_IF_ERROR(PlanUnits());
-    gatherer_.emplace(model_, options_, state_, GatherUses(), writer_);
+    gatherer_.emplace(model_, options_, state_, writer_);
     reducer_.emplace(model_, options_, state_, writer_);
     EmitBegin();
     SHALE_RETURN_IF_ERROR(EmitVisits());
@@ -56,17 +56,7 @@ class StepCompiler {
     CompiledStep compiled;
     compiled.state = std::move(state_);
     compiled.program = writer_.Finish();
-    SHALE_RETURN_IF_ERROR(limits_.Check());
-    if (training() && options_.updates_on_host()) {
-      std::vector<Tensor> host_weights;
-      for (const GroupState& g : compiled.state.groups) host_weights.push_back(g.host_weight);
-      UpdateOnHost(compiled.program, host_weights);
-    }
-    if (training() && options_.offload_state.any()) OffloadState(compiled.program);
-    AddScratch(compiled.program, ops_);
-    SHALE_RETURN_IF_ERROR(OffloadActivations(compiled.program, options_.activations.offload, limits_));
-    SHALE_RETURN_IF_ERROR(limits_.Check());
-    WorkInPlace(compiled.program);
+    SHALE_RETURN_IF_ERROR(RunPasses(compiled));
     return compiled;
   }
 
@@ -121,15 +111,6 @@ class StepCompiler {
     return absl::OkStatus();
   }
 
-  // Returns the uses of gathered parameters: one for each visit, in order.
-  std::vector<GatherUse> GatherUses() const {
-    std::vector<GatherUse> uses;
-    for (const auto& [u, work] : visits_) {
-      uses.push_back({u, PhaseOf(work), GroupsRead(model_, model_.units[u], plans_[u].kept, work)});
-    }
-    return uses;
-  }
-
   void EmitBegin() {
     const auto data = [&](absl::string_view name, DType dtype, int64_t n) {
       return writer_.AddTensor(std::string(name), BufferCategory::kData, Tensor::Contiguous(dtype, {n}));
@@ -168,41 +149,43 @@ class StepCompiler {
   // Emits the visits in order. In LAYERED each visit is a loop of its own over all micro-batches. Otherwise (SHARDED,
   // NO_SYNC and programs without gradients) all visits are in one loop, and each iteration runs one micro-batch.
   absl::Status EmitVisits() {
+    std::vector<std::vector<GroupId>> completed;
+    for (const auto& [u, work] : visits_) {
+      completed.push_back(HasBackward(work) ? reducer_->Completed(u) : std::vector<GroupId>());
+    }
+    updates_ = ScheduleUpdates(visits_, completed, options_.update, options_.mesh.ranks());
     if (!layered_) writer_.BeginLoop(options_.micro_batches);
-    const int micro_batch = layered_ ? -1 : 0;  // Micro-batch of the instructions before and after a visit.
-    for (int use = 0; use < std::ssize(visits_); ++use) {
+    for (size_t v = 0; v < visits_.size(); ++v) {
       SHALE_RETURN_IF_ERROR(limits_.Check());
-      const auto [u, work] = visits_[use];
+      const auto [u, work] = visits_[v];
       if (layered_) writer_.BeginLoop(1);
-      gatherer_->Prepare(use);
-      if (HasBackward(work)) {
-        reducer_->BeginUnit(u, micro_batch);
-      }
+      gatherer_->Gather({u, PhaseOf(work), GroupsRead(model_, model_.units[u], plans_[u].kept, work)});
+      if (HasBackward(work)) reducer_->BeginUnit(u);
       if (layered_) writer_.BeginLoop(options_.micro_batches);
-      EmitVisit(use);
+      EmitVisit(visits_[v]);
       if (layered_) writer_.BeginLoop(1);
-      if (HasBackward(work)) {
-        EndBackward(u, micro_batch);
-      } else {
-        reducer_->EndOverlap();
-      }
+      if (HasBackward(work)) EmitReductions(u, updates_[v]);
     }
     return absl::OkStatus();
   }
 
-  // Emits the reductions of a unit's gradients and, with IN_BACKWARD, the updates that can run by then.
-  void EndBackward(int u, int micro_batch) {
-    updater_->BeginReductions();
-    updater_->EndReductions(reducer_->EndUnit(u, micro_batch));
+  // Emits the reductions of a unit's gradients, and the updates of the groups that are updated after its backward. On
+  // several ranks these are groups of earlier units, whose totals go before the reductions.
+  void EmitReductions(int u, const std::vector<GroupId>& updated) {
+    const bool one_rank = options_.mesh.ranks() == 1;
+    if (!one_rank) updater_->EmitTotals(updated);
+    reducer_->Reduce(u);
+    if (one_rank) updater_->EmitTotals(updated);
+    updater_->EmitUpdates(updated);
   }
 
-  void EmitVisit(int use) {
-    const auto [u, work] = visits_[use];
+  void EmitVisit(const Visit& visit) {
+    const auto [u, work] = visit;
     const UnitPlan& plan = plans_[u];
     UnitBuffers& buffers = work == Work::kForward && plan.first_buffers ? *plan.first_buffers : *plan.buffers;
     UnitEmitter emitter(
-        model_.units[u], buffers, u == last(), layered_ && options_.packs_once && options_.micro_batches > 1,
-        {.unit = u, .micro_batch = 0}, [this, use](const Value& value) { return Resolve(use, value); },
+        model_.units[u], buffers, u == last(), {.unit = u, .micro_batch = 0},
+        [this, visit](const Value& value) { return Resolve(visit, value); },
         [this, u = u](Op& op, const std::vector<const Value*>& written) { return Accumulates(u, op, written); },
         writer_);
     emitter.Emit(work);
@@ -215,8 +198,8 @@ class StepCompiler {
     return PhaseOf(work) == Phase::kForward ? plan.output : plan.output_again;
   }
 
-  Tensor Resolve(int use, const Value& value) {
-    const auto [u, work] = visits_[use];
+  Tensor Resolve(const Visit& visit, const Value& value) {
+    const auto [u, work] = visit;
     const UnitGraph& unit = model_.units[u];
     switch (value.role) {
       case ValueRole::kActivation: return Output(u, work);
@@ -226,7 +209,7 @@ class StepCompiler {
       case ValueRole::kParameter: {
         const Parameter& parameter = model_.parameters[value.parameter];
         const ShardLayout::PlacedParameter* p = state_.groups[parameter.group].layout().Find(parameter.name);
-        return gatherer_->Full(use, parameter.group).Slice(0, p->offset_elements, p->elements);
+        return gatherer_->Full(parameter.group).Slice(0, p->offset_elements, p->elements);
       }
       case ValueRole::kParameterGradient: return reducer_->Gradient(u, value.parameter);
       case ValueRole::kInputs: return Load(u, StepItem::kInputs, value);
@@ -266,6 +249,26 @@ class StepCompiler {
     return reducer_->SetAccumulation(u, op, parameters);
   }
 
+  // Turns the plain program into the one that the options ask for.
+  absl::Status RunPasses(CompiledStep& compiled) const {
+    StepProgram& program = compiled.program;
+    SHALE_RETURN_IF_ERROR(limits_.Check());
+    OverlapCollectives(program, options_.prefetch);
+    if (training() && options_.updates_on_host()) {
+      std::vector<Tensor> host_weights;
+      for (const GroupState& g : compiled.state.groups) host_weights.push_back(g.host_weight);
+      UpdateOnHost(program, host_weights);
+    }
+    if (options_.offload_state.any()) OffloadState(program);
+    if (layered_ && options_.packs_once) PackOnce(program, ops_);
+    AddScratch(program, ops_);
+    SHALE_RETURN_IF_ERROR(limits_.Check());
+    SHALE_RETURN_IF_ERROR(OffloadActivations(program, options_.activations.offload, limits_));
+    SHALE_RETURN_IF_ERROR(limits_.Check());
+    WorkInPlace(program);
+    return absl::OkStatus();
+  }
+
   void EmitEnd() {
     const EmitContext copy{.stream = StreamId::kCopy, .phase = Phase::kEnd};
     if (model_.mode == GraphMode::kLogits) {
@@ -273,7 +276,7 @@ class StepCompiler {
       return;
     }
     if (training()) {
-      updater_->Finish();
+      updater_->Finish(updates_.back());
     } else {
       EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce, .phase = Phase::kEnd},
                     state_.totals.Slice(0, kTotalLoss, 1), writer_);
@@ -292,8 +295,9 @@ class StepCompiler {
   StepData data_;
   std::map<std::pair<int, ValueId>, Tensor> caches_;  // By unit and value.
   bool layered_ = false;
-  std::vector<UnitPlan> plans_;  // By unit.
-  std::vector<Visit> visits_;    // In order. The gatherer's uses have the same numbers.
+  std::vector<UnitPlan> plans_;                // By unit.
+  std::vector<Visit> visits_;                  // In order.
+  std::vector<std::vector<GroupId>> updates_;  // ScheduleUpdates.
   std::optional<Gatherer> gatherer_;
   std::optional<Reducer> reducer_;
   std::optional<Updater> updater_;  // Only in training.
@@ -323,7 +327,7 @@ absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOpti
 
 absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const StepOptions& options, const Ops& ops) {
   SHALE_CHECK(options.snapshot);
-  ProgramWriter writer(ops);
+  ProgramWriter writer;
   CompiledStep compiled;
   SHALE_ASSIGN_OR_RETURN(compiled.state, DeclareState(model, options, writer));
   const auto copy = [&](const Tensor& from, const Tensor& to) {

@@ -48,6 +48,8 @@ void WorkInPlace(StepProgram& program);
 absl::Status OffloadActivations(StepProgram& program, const std::vector<std::string>& patterns,
                                 const WorkLimits& limits = {});
 
+void OverlapCollectives(StepProgram& program, int64_t prefetch);
+void PackOnce(StepProgram& program, const Ops& ops);
 void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 void OffloadState(StepProgram& program);
 void AddScratch(StepProgram& program, const Ops& ops);

@@ -1,11 +1,67 @@
-// AddScratch: the pass that gives ops the memory that the libraries of a device need.
+// PackOnce and AddScratch: the passes that give ops the memory that the libraries of a device need.
 #include <algorithm>
+#include <vector>
 
+#include "engine/compile/program/accesses.h"
 #include "engine/compile/program/issues.h"
 #include "engine/compile/step/edit.h"
 #include "engine/compile/step/passes.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
+
+namespace {
+
+bool HasEqualB(const MatMul& x, const MatMul& y) {
+  return x.b.where == y.b.where && x.b.dtype == y.b.dtype && x.b.shape == y.b.shape && x.b.strides == y.b.strides &&
+         x.transpose_b == y.transpose_b;
+}
+
+// Returns, by buffer, whether an instruction of the loop writes it.
+std::vector<bool> WrittenIn(const StepProgram& program, const Loop& loop) {
+  std::vector<bool> written(program.buffers.size(), false);
+  for (InstructionId id = loop.begin; id < loop.end; ++id) {
+    VisitInstruction(program.instructions[id], /*first_iteration=*/false,
+                     [&](absl::string_view, const Tensor& t, Access access) {
+                       if (access != Access::kRead) written[t.where.symbol] = true;
+                     });
+  }
+  return written;
+}
+
+}  // namespace
+
+void PackOnce(StepProgram& program, const Ops& ops) {
+  ProgramEdit edit(program);
+  for (const Loop& loop : program.loops) {
+    if (loop.repeat == 1) continue;
+    const std::vector<bool> written = WrittenIn(program, loop);
+    std::vector<MatMul> packing;  // Those that pack, with different b.
+    for (InstructionId id = loop.begin; id < loop.end; ++id) {
+      Op* op = std::get_if<Op>(&program.instructions[id].action);
+      MatMul* matmul = op == nullptr ? nullptr : op->As<MatMul>();
+      // An op with other flags in the first iteration would overwrite what it is to add to.
+      if (matmul == nullptr || matmul->accumulate) continue;
+      const BufferId b = matmul->b.where.symbol;
+      if (written[b] || program.buffers[b].slots > 1) continue;
+      const int64_t bytes = ops.PackedBytes(*matmul);
+      if (bytes == 0) continue;
+      const Tensor packed = Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2});
+      matmul->b_is_packed = true;
+      const auto earlier = std::find_if(packing.begin(), packing.end(), [&](const MatMul& other) {
+        return HasEqualB(*matmul, other) && other.packed_b.shape == packed.shape;
+      });
+      if (earlier != packing.end()) {
+        matmul->packed_b = earlier->packed_b;
+        continue;
+      }
+      matmul->packed_b = edit.AddTensor("packed weights", BufferCategory::kLibraryWorkspace, packed);
+      program.instructions[id].first_iteration_differs = true;
+      packing.push_back(*matmul);
+    }
+  }
+  edit.Apply();
+}
 
 void AddScratch(StepProgram& program, const Ops& ops) {
   ProgramEdit edit(program);

@@ -219,6 +219,55 @@ class HostUpdates {
   std::map<BufferId, Tensor> scalars_;  // Copies in host memory, by the buffer of the scalar.
 };
 
+bool IsOnHost(const StepProgram& program, const Tensor& t) {
+  return t.present() && program.buffers[t.where.symbol].memory == MemoryKind::kHost;
+}
+
+// Adds a buffer of the arena for a tensor in host memory.
+Tensor AddFetched(const StepProgram& program, ProgramEdit& edit, const Tensor& host) {
+  const Buffer& buffer = program.buffers[host.where.symbol];
+  const BufferCategory category = buffer.category;
+  return edit.AddTensor(absl::StrCat(buffer.name, ".fetched"), category, host);
+}
+
+// Copies the shards that all-gathers read into the arena. With one shard, the copy takes the place of the all-gather.
+void FetchForGathers(StepProgram& program, ProgramEdit& edit) {
+  // The all-gathers of the visit before, and of the one before that: the first of each.
+  InstructionId first = -1, before = -1;
+  for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
+    Instruction& instruction = program.instructions[id];
+    auto* gather = std::get_if<Collective>(&instruction.action);
+    if (gather == nullptr || gather->kind != CollectiveKind::kAllGather || !IsOnHost(program, gather->local)) continue;
+    if (gather->local.extent_bytes() == gather->full.extent_bytes()) {
+      instruction.stream = StreamId::kCopy;
+      instruction.action = Transfer{.device = gather->full, .host = gather->local};
+      continue;
+    }
+    const bool same_visit = first >= 0 && program.instructions[first].unit == instruction.unit &&
+                            program.instructions[first].phase == instruction.phase;
+    if (!same_visit) before = std::exchange(first, id);
+    const Tensor host = gather->local;
+    gather->local = AddFetched(program, edit, host);
+    edit.InsertBefore(before < 0 ? first : before,
+                      CopyInstruction(instruction, gather->local, host, /*to_host=*/false));
+  }
+}
+
+// Copies what updates on the device read and write into the arena and back.
+void FetchForUpdates(StepProgram& program, ProgramEdit& edit) {
+  for (const UpdateSite& site : UpdateSitesOf(program, VisitsOf(program))) {
+    Instruction& update = program.instructions[site.update];
+    if (update.stream == StreamId::kHost) continue;
+    VisitOperands(std::get<Op>(update.action), [&](absl::string_view, Tensor& t, Access) {
+      if (!IsOnHost(program, t)) return;
+      const Tensor host = t;
+      t = AddFetched(program, edit, host);
+      edit.InsertAhead(site.ahead, site.update, CopyInstruction(update, t, host, /*to_host=*/false));
+      edit.InsertAfter(site.update, CopyInstruction(update, t, host, /*to_host=*/true));
+    });
+  }
+}
+
 }  // namespace
 
 void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights) {
@@ -226,33 +275,9 @@ void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights) {
 }
 
 void OffloadState(StepProgram& program) {
-  // A tensor in host memory, and its copy in the arena.
-  struct Fetched {
-    Tensor host, device;
-  };
   ProgramEdit edit(program);
-  const auto fetch = [&](InstructionId at, InstructionId user, const Tensor& host) {
-    const Buffer& buffer = program.buffers[host.where.symbol];
-    const BufferCategory category = buffer.category;
-    const Tensor device = edit.AddTensor(absl::StrCat(buffer.name, ".fetched"), category, host);
-    edit.InsertAhead(at, user, CopyInstruction(program.instructions[user], device, host, /*to_host=*/false));
-    return device;
-  };
-  for (const UpdateSite& site : UpdateSitesOf(program, VisitsOf(program))) {
-    if (program.instructions[site.update].stream == StreamId::kHost) continue;
-    std::vector<Fetched> fetched;
-    // The copies go in the order of weights, masters and states.
-    VisitOperands(std::get<Op>(program.instructions[site.update].action), [&](absl::string_view, Tensor& t, Access) {
-      if (!t.present() || program.buffers[t.where.symbol].memory != MemoryKind::kHost) return;
-      const Tensor host = t;
-      t = fetch(site.ahead, site.update, host);
-      fetched.push_back({host, t});
-    });
-    for (const Fetched& copy : fetched) {
-      edit.InsertAfter(site.update, CopyInstruction(program.instructions[site.update], copy.device, copy.host,
-                                                    /*to_host=*/true));
-    }
-  }
+  FetchForGathers(program, edit);
+  FetchForUpdates(program, edit);
   edit.Apply();
 }
 

@@ -61,7 +61,7 @@ Reducer::Reducer(const ModelGraph& model, const StepOptions& options, const JobS
   }
 }
 
-void Reducer::BeginUnit(int unit, int micro_batch) {
+void Reducer::BeginUnit(int unit) {
   for (GroupId group : GroupsWritten(unit)) {
     const GroupState& g = state_.groups[group];
     GroupProgress& progress = progress_[group];
@@ -77,7 +77,7 @@ void Reducer::BeginUnit(int unit, int micro_batch) {
     }
     auto ranges = std::make_shared<std::vector<ElementRange>>(Unwritten(model_, writers, group, g.layout()));
     if (ranges->empty()) continue;
-    writer_.Emit({.phase = Phase::kBackward, .unit = unit, .micro_batch = micro_batch},
+    writer_.Emit({.phase = Phase::kBackward, .unit = unit, .micro_batch = micro_batch()},
                  Op(ZeroRanges{.x_N = gradient, .ranges = std::move(ranges)}));
   }
 }
@@ -110,37 +110,33 @@ bool Reducer::SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& 
   return first_writes > 0 && every_micro_batch;
 }
 
-std::vector<GroupId> Reducer::Completing(int unit) const {
-  std::vector<GroupId> completing;
+std::vector<GroupId> Reducer::Completed(int unit) const {
+  std::vector<GroupId> completed;
   for (GroupId group : GroupsWritten(unit)) {
-    if (progress_[group].units_done + 1 == std::ssize(progress_[group].units)) completing.push_back(group);
+    if (progress_[group].units.front() == unit) completed.push_back(group);
   }
-  return completing;
+  return completed;
 }
 
-std::vector<GroupId> Reducer::EndUnit(int unit, int micro_batch) {
-  // The reductions of the previous unit may overlap this unit.
-  EndOverlap();
-  const std::vector<GroupId> complete = Completing(unit);
+void Reducer::Reduce(int unit) {
   for (GroupId group : GroupsWritten(unit)) {
     ++progress_[group].units_done;
     if (state_.groups[group].full_gradient.present()) {
-      ReduceStepGradient(unit, group, micro_batch);
+      ReduceStepGradient(unit, group);
     } else {
-      ReduceUnitGradient(unit, group, micro_batch);
+      ReduceUnitGradient(unit, group);
     }
   }
-  for (GroupId group : complete) SumOverReplicas(unit, group, micro_batch);
-  return complete;
+  for (GroupId group : Completed(unit)) SumOverReplicas(unit, group);
 }
 
-void Reducer::SumOverReplicas(int unit, GroupId group, int micro_batch) {
+void Reducer::SumOverReplicas(int unit, GroupId group) {
   const GroupState& g = state_.groups[group];
   if (!g.placement.placement().sums_over_replicas()) return;
   const EmitContext context{.stream = StreamId::kReduce,
                             .phase = Phase::kReduce,
                             .unit = unit,
-                            .micro_batch = micro_batch,
+                            .micro_batch = micro_batch(),
                             .once_a_step = true};
   Tensor sum = g.own_gradient;
   const bool narrow = sum.dtype != DType::kFloat32;
@@ -156,12 +152,7 @@ void Reducer::SumOverReplicas(int unit, GroupId group, int micro_batch) {
                  /*first_iteration_differs=*/false);
 }
 
-void Reducer::EndOverlap() {
-  for (BufferId buffer : in_flight_) writer_.program().buffers[buffer].held_until = writer_.next() - 1;
-  in_flight_.clear();
-}
-
-void Reducer::ReduceStepGradient(int unit, GroupId group, int micro_batch) {
+void Reducer::ReduceStepGradient(int unit, GroupId group) {
   const GroupState& g = state_.groups[group];
   if (!g.placement.placement().reduces()) return;
   if (progress_[group].units_done < std::ssize(progress_[group].units)) return;
@@ -174,21 +165,20 @@ void Reducer::ReduceStepGradient(int unit, GroupId group, int micro_batch) {
   writer_.Emit({.stream = StreamId::kReduce,
                 .phase = Phase::kReduce,
                 .unit = unit,
-                .micro_batch = micro_batch,
+                .micro_batch = micro_batch(),
                 .once_a_step = true},
                reduce);
 }
 
-void Reducer::ReduceUnitGradient(int unit, GroupId group, int micro_batch) {
+void Reducer::ReduceUnitGradient(int unit, GroupId group) {
   const GroupState& g = state_.groups[group];
   const Placement& placement = g.placement.placement();
   const bool narrow = g.own_gradient.dtype != DType::kFloat32, once = IsReducedOnce(group);
   const Tensor full = progress_[group].unit_gradient;
-  EmitContext context{.phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch};
+  EmitContext context{.phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch()};
   Tensor reduced = full;
   if (placement.reduces()) {
     context.stream = StreamId::kReduce;
-    in_flight_.push_back(full.where.symbol);
     // The sum overwrites the rank's shard of the unit gradient, or goes straight into the fp32 shard of the group.
     reduced = once && !narrow ? g.own_gradient : g.placement.ShardOf(full);
     writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});

@@ -16,8 +16,8 @@ namespace shale {
 // there. Otherwise the backward of a unit writes to a unit gradient in fp32, which lives until it has been reduced into
 // the rank's shard or, on one rank, added to a bf16 gradient. If the optimizer state is sharded, reductions run along
 // `shard`. With replicas, an all-reduce along `replicate` then sums the rank's shard of the group once a step, after
-// its last reduction. Like all reductions, it overlaps with the backward of the next unit. Borrows the references that
-// the constructor takes.
+// its last reduction. Reductions overlap with the backward of the next unit (OverlapCollectives). Borrows the
+// references that the constructor takes.
 //
 // [Note: bf16 gradients] With StepOptions::gradient_shards bf16, backward and collectives still compute in fp32. Only
 // the sum over the step is stored in bf16, and rounded stochastically at each addition: once per unit of the group and
@@ -29,33 +29,31 @@ class Reducer {
   Reducer(const ModelGraph& model, const StepOptions& options, const JobState& state, ProgramWriter& writer);
 
   // Call before the backward of a unit, and for the last unit before its forward. Creates the unit gradients of groups
-  // without a full gradient, and zeroes the elements of gradients that no op writes. `micro_batch` is that of the
-  // instructions, -1 outside the loop over micro-batches.
-  void BeginUnit(int unit, int micro_batch);
-  // Returns the groups that EndUnit will return for the next backward of `unit`.
-  std::vector<GroupId> Completing(int unit) const;
+  // without a full gradient, and zeroes the elements of gradients that no op writes.
+  void BeginUnit(int unit);
   // Returns the tensor to which the unit's backward writes the gradient of a parameter.
   Tensor Gradient(int unit, ParameterId parameter);
   // Sets whether an op of `unit` that writes the gradients of `parameters` overwrites them or adds to them. Call it in
   // the order in which the ops are emitted. Returns the value of Instruction::first_iteration_differs.
   bool SetAccumulation(int unit, Op& op, const std::vector<ParameterId>& parameters);
-  // Call after the backward of a unit. Emits its reductions. Returns the groups whose gradients are complete after
-  // these reductions (in a loop over micro-batches: in its last iteration).
-  std::vector<GroupId> EndUnit(int unit, int micro_batch);
-  // Unit gradients are held while the next visit runs, so that it need not wait for their reductions. Ends that.
-  // EndUnit does so too; call it after a visit without a backward.
-  void EndOverlap();
+  // Emits the reductions of a unit. Call it after its backward.
+  void Reduce(int unit);
+  // Returns the groups whose gradients are complete after the reductions of a unit (in a loop over micro-batches: in
+  // its last iteration).
+  std::vector<GroupId> Completed(int unit) const;
 
  private:
   struct GroupProgress {
-    std::vector<int> units;  // Units that write gradients of the group.
+    std::vector<int> units;  // Units that write gradients of the group, ascending. Backward visits the last one first.
     int units_done = 0;      // How many of them have had their backward emitted.
     Tensor unit_gradient;    // Unit gradient of the unit in progress.
   };
   // Returns the groups whose gradients the unit writes.
   const std::vector<GroupId>& GroupsWritten(int unit) const { return groups_written_[unit]; }
-  void ReduceUnitGradient(int unit, GroupId group, int micro_batch);
-  void ReduceStepGradient(int unit, GroupId group, int micro_batch);
+  void ReduceUnitGradient(int unit, GroupId group);
+  void ReduceStepGradient(int unit, GroupId group);
+  // Returns the micro-batch of the instructions before and after a unit's backward.
+  int micro_batch() const { return layered_ ? -1 : 0; }
   // Returns whether a group's gradient is complete after a single reduction, of its only unit in its only iteration.
   bool IsReducedOnce(GroupId group) const {
     return (layered_ || options_.micro_batches == 1) && progress_[group].units.size() == 1;
@@ -66,7 +64,7 @@ class Reducer {
                       bool first_iteration_differs);
   // Emits the all-reduce that sums a group's gradient shard over the replicas in the last micro-batch. Emits nothing if
   // there are no replicas of shards.
-  void SumOverReplicas(int unit, GroupId group, int micro_batch);
+  void SumOverReplicas(int unit, GroupId group);
 
   const ModelGraph& model_;
   const StepOptions& options_;
@@ -78,8 +76,7 @@ class Reducer {
   // Where ops have written gradients already: the buffer, and the offset of the view in it. Views of one gradient are
   // equal or do not overlap.
   std::set<std::pair<BufferId, int64_t>> written_;
-  Tensor micro_batch_;               // i64[1], the number of the micro-batch. Absent until a bf16 gradient needs it.
-  std::vector<BufferId> in_flight_;  // Unit gradients of the previous unit, whose reduction may still be running.
+  Tensor micro_batch_;  // i64[1], the number of the micro-batch. Absent until a bf16 gradient needs it.
 };
 
 }  // namespace shale

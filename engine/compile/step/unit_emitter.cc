@@ -187,13 +187,11 @@ Tensor UnitBuffers::Kept(ValueId id) {
   return buffers_[id];
 }
 
-UnitEmitter::UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, bool packs_once,
-                         const EmitContext& context, Resolver resolver, AccumulationRule accumulation,
-                         ProgramWriter& writer)
+UnitEmitter::UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, const EmitContext& context,
+                         Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer)
     : unit_(unit),
       buffers_(buffers),
       last_unit_(last_unit),
-      packs_once_(packs_once),
       context_(context),
       resolver_(std::move(resolver)),
       accumulation_(std::move(accumulation)),
@@ -218,10 +216,6 @@ Tensor UnitEmitter::Bind(ValueId id, Access access) {
 
 void UnitEmitter::EmitNode(Op op, Phase phase) {
   std::vector<const Value*> accumulated;
-  MatMul* const matmul = packs_once_ ? op.As<MatMul>() : nullptr;
-  // An op with other flags in the first iteration would overwrite what it is to add to.
-  const bool keeps_packed =
-      matmul != nullptr && !matmul->accumulate && unit_.values[matmul->b.where.symbol].role == ValueRole::kParameter;
   // An op lists the operands that it reads first, so Bind detects a value that is read before any op has written it.
   VisitOperands(op, [&](absl::string_view, Tensor& t, Access access) {
     if (!t.present()) return;
@@ -235,27 +229,8 @@ void UnitEmitter::EmitNode(Op op, Phase phase) {
     t.where.shard_stride_bytes = storage.where.shard_stride_bytes;
   });
   context_.phase = phase;
-  bool first_iteration_differs = !accumulated.empty() && accumulation_(op, accumulated);
-  if (keeps_packed) first_iteration_differs |= KeepPacked(*matmul);
+  const bool first_iteration_differs = !accumulated.empty() && accumulation_(op, accumulated);
   writer_.Emit(context_, std::move(op), first_iteration_differs);
-}
-
-bool UnitEmitter::KeepPacked(MatMul& matmul) {
-  const int64_t bytes = writer_.ops().PackedBytes(matmul);
-  if (bytes == 0) return false;
-  const Tensor packed = Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2});
-  matmul.b_is_packed = true;
-  for (const MatMul& earlier : packing_) {
-    const bool same_b = earlier.b.where == matmul.b.where && earlier.b.dtype == matmul.b.dtype &&
-                        earlier.b.shape == matmul.b.shape && earlier.b.strides == matmul.b.strides;
-    if (same_b && earlier.transpose_b == matmul.transpose_b && earlier.packed_b.shape == packed.shape) {
-      matmul.packed_b = earlier.packed_b;
-      return false;
-    }
-  }
-  matmul.packed_b = writer_.AddTensor("packed weights", BufferCategory::kLibraryWorkspace, packed);
-  packing_.push_back(matmul);
-  return true;
 }
 
 void UnitEmitter::Emit(Work work) {

@@ -10,7 +10,6 @@
 #include "engine/compile/step/options.h"
 #include "engine/compile/step/visits.h"
 #include "engine/compile/step/writer.h"
-#include "kernels/ops/matmul.h"
 
 namespace shale {
 
@@ -56,9 +55,7 @@ class UnitEmitter {
   // op and these values, before the op is emitted. Returns the value of Instruction::first_iteration_differs.
   using AccumulationRule = std::function<bool(Op&, const std::vector<const Value*>&)>;
 
-  // `packs_once`: matmuls pack the unit's parameters in the first micro-batch and keep them packed for the others.
-  // Requires that all micro-batches run through the unit in one loop, in which its parameters stay at the same place.
-  UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, bool packs_once, const EmitContext& context,
+  UnitEmitter(const UnitGraph& unit, UnitBuffers& buffers, bool last_unit, const EmitContext& context,
               Resolver resolver, AccumulationRule accumulation, ProgramWriter& writer);
 
   void Emit(Work work);
@@ -69,10 +66,6 @@ class UnitEmitter {
   void EmitBackward();
   Tensor Bind(ValueId id, Access access);
   void EmitNode(Op op, Phase phase);
-  // Gives a matmul whose b is a parameter a buffer that keeps b packed, if the device uses one for it. Matmuls of this
-  // iteration with the same b share the buffer, and the first one packs. Returns the value of
-  // Instruction::first_iteration_differs.
-  bool KeepPacked(MatMul& matmul);
   // Moves later backward nodes ahead of backward node `node` if they can recompute an activation that it reads
   // (Node::recomputing). Emits them and sets them in `emitted`.
   void BringForward(int node, std::vector<bool>& emitted);
@@ -85,7 +78,7 @@ class UnitEmitter {
 
   const UnitGraph& unit_;
   UnitBuffers& buffers_;
-  const bool last_unit_, packs_once_;
+  const bool last_unit_;
   EmitContext context_;
   Resolver resolver_;
   AccumulationRule accumulation_;
@@ -93,7 +86,6 @@ class UnitEmitter {
   std::vector<Tensor> bound_;     // By value: its tensor in this iteration, once it is bound.
   std::vector<bool> available_;   // By value: whether its contents are complete.
   std::vector<bool> rerun_done_;  // By forward node: whether backward needs no further rerun of it.
-  std::vector<MatMul> packing_;   // Matmuls of this iteration that keep their b packed.
 };
 
 // Returns the groups whose parameters the unit reads in a visit that does `work`. `kept`: the activations that its

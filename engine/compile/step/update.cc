@@ -24,6 +24,22 @@ void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& d
   writer.Emit(context, Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kAll, .full = data});
 }
 
+std::vector<std::vector<GroupId>> ScheduleUpdates(const std::vector<Visit>& visits,
+                                                  const std::vector<std::vector<GroupId>>& completed, UpdateTime time,
+                                                  int64_t ranks) {
+  std::vector<std::vector<GroupId>> updated(visits.size() + 1);
+  std::vector<GroupId> waiting;
+  for (size_t v = 0; v < visits.size(); ++v) {
+    const bool updates = time == UpdateTime::kInBackward && HasBackward(visits[v].work);
+    if (updates && ranks > 1) updated[v] = std::exchange(waiting, {});
+    waiting.insert(waiting.end(), completed[v].begin(), completed[v].end());
+    if (updates && ranks == 1) updated[v] = std::exchange(waiting, {});
+  }
+  if (time == UpdateTime::kAfterBackward) std::sort(waiting.begin(), waiting.end());
+  updated.back() = std::move(waiting);
+  return updated;
+}
+
 Updater::Updater(const StepOptions& options, const JobState& state, const Tensor& hyper, const TargetCounts& counts,
                  ProgramWriter& writer)
     : options_(options),
@@ -39,42 +55,34 @@ Updater::Updater(const StepOptions& options, const JobState& state, const Tensor
                                    Tensor::Contiguous(DType::kFloat64, {std::ssize(trained_), kTotalSize}));
 }
 
-void Updater::BeginReductions() {
-  if (!in_backward_) return;
-  for (GroupId group : waiting_) {
+void Updater::EmitTotals(const std::vector<GroupId>& groups) {
+  for (GroupId group : groups) {
     EmitGroupTotals(group);
-    if (has_replicas()) {
-      CombineOverShards(TotalsOf(group), Phase::kUpdate);
-      continue;
-    }
-    EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, Phase::kUpdate), TotalsOf(group), writer_);
+    SumOverRanks(TotalsOf(group), Phase::kUpdate);
   }
 }
 
-void Updater::EndReductions(const std::vector<GroupId>& complete) {
-  if (!in_backward_) return;
-  UpdateWaiting();
-  waiting_ = complete;
-  if (options_.mesh.ranks() > 1) return;
-  // One rank has nothing to wait for.
-  BeginReductions();
-  UpdateWaiting();
+void Updater::EmitUpdates(const std::vector<GroupId>& groups) {
+  for (GroupId group : groups) {
+    // Only the last group counts the update, so that all groups use the same update number.
+    const bool counts = ++groups_updated_ == std::ssize(trained_);
+    EmitUpdate(group, EmitPrepare(TotalsOf(group), counts, OptimizerOf(group)));
+  }
 }
 
-void Updater::Finish() {
-  if (!in_backward_) waiting_ = trained_;
-  if (!by_group_) return UpdateAllByOneNorm();
+void Updater::Finish(const std::vector<GroupId>& groups) {
+  if (!by_group_) return UpdateAllByOneNorm(groups);
   if (in_backward_) {
-    BeginReductions();
+    EmitTotals(groups);
   } else {
-    for (GroupId group : waiting_) EmitGroupTotals(group);
+    for (GroupId group : groups) EmitGroupTotals(group);
     if (has_replicas()) {
-      for (GroupId group : waiting_) CombineOverShards(TotalsOf(group), Phase::kEnd);
+      for (GroupId group : groups) CombineOverShards(TotalsOf(group), Phase::kEnd);
     } else {
-      EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, Phase::kEnd), group_totals_, writer_);
+      SumOverRanks(group_totals_, Phase::kEnd);
     }
   }
-  UpdateWaiting();
+  EmitUpdates(groups);
   Compute(Op(CombineTotals{.groups_G3 = group_totals_, .totals_3 = state_.totals}));
   if (!state_.previous_norm.present()) return;
   Compute(Op(RecordNorm{.valid_tokens_1 = counts_.valid_tokens,
@@ -83,40 +91,24 @@ void Updater::Finish() {
                         .weight_total_1 = counts_.weight_total}));
 }
 
-void Updater::UpdateAllByOneNorm() {
+void Updater::UpdateAllByOneNorm(const std::vector<GroupId>& groups) {
   SumLoss(Phase::kEnd);
-  for (GroupId group : waiting_) {
-    EmitSquares(group, state_.totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group != waiting_[0]);
+  for (GroupId group : groups) {
+    EmitSquares(group, state_.totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group != groups[0]);
   }
   Compute(Op(FlagNonFinite{.totals_3 = state_.totals}));
-  if (has_replicas()) {
-    CombineOverShards(state_.totals, Phase::kEnd);
-  } else {
-    EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, Phase::kEnd), state_.totals, writer_);
-  }
+  SumOverRanks(state_.totals, Phase::kEnd);
   // Groups that one optimizer updates share what is prepared. The last one counts, so all have the same number.
   std::map<const Optimizer*, Prepared> prepared;
   std::vector<const Optimizer*> optimizers;
-  for (GroupId group : waiting_) {
+  for (GroupId group : groups) {
     const Optimizer* const optimizer = &OptimizerOf(group);
     if (prepared.try_emplace(optimizer).second) optimizers.push_back(optimizer);
   }
   for (const Optimizer* optimizer : optimizers) {
     prepared[optimizer] = EmitPrepare(state_.totals, /*counts=*/optimizer == optimizers.back(), *optimizer);
   }
-  for (size_t i = 0; i < waiting_.size(); ++i) {
-    EmitUpdate(waiting_[i], prepared[&OptimizerOf(waiting_[i])]);
-  }
-  waiting_.clear();
-}
-
-void Updater::UpdateWaiting() {
-  for (size_t i = 0; i < waiting_.size(); ++i) {
-    // Only the last group counts the update, so that all groups use the same update number.
-    const bool counts = ++groups_updated_ == std::ssize(trained_);
-    EmitUpdate(waiting_[i], EmitPrepare(TotalsOf(waiting_[i]), counts, OptimizerOf(waiting_[i])));
-  }
-  waiting_.clear();
+  for (GroupId group : groups) EmitUpdate(group, prepared[&OptimizerOf(group)]);
 }
 
 void Updater::Compute(Action action) { writer_.Emit(OnceAStep(StreamId::kCompute, Phase::kUpdate), std::move(action)); }
@@ -151,6 +143,11 @@ void Updater::CombineOverShards(const Tensor& totals, Phase phase) {
   writer_.Emit(OnceAStep(StreamId::kReduce, phase),
                Collective{.kind = CollectiveKind::kAllGather, .local = totals, .full = by_shard});
   writer_.Emit(OnceAStep(StreamId::kCompute, phase), Op(CombineTotals{.groups_G3 = by_shard, .totals_3 = totals}));
+}
+
+void Updater::SumOverRanks(const Tensor& totals, Phase phase) {
+  if (has_replicas()) return CombineOverShards(totals, phase);
+  EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, phase), totals, writer_);
 }
 
 void Updater::EmitGroupTotals(GroupId group) {

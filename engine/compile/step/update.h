@@ -23,43 +23,17 @@
 // With one shard, steps 2 and 3 are left out. All replicas sum in the same order, so their clipping agrees to the bit
 // with every communicator.
 //
-// [Note: state in host memory] StepOptions::offload_state keeps tensors of the groups in host memory. For the update of
-// a group its tensors are copied into the arena, and back after it, on the copy stream. The next group is copied in
-// while this one is updated, so the arena holds the tensors of at most two groups. With AFTER_BACKWARD:
-//
-//   copy       in 0, in 1            out 0, in 2   out 1, in 3   ...
-//   compute    norms ..... update 0  update 1      update 2      ...
-//
-// With IN_BACKWARD a group is copied in before the backward that precedes its update.
-//
-// [Note: update on the host] says what UpdateDevice::kHost changes.
-//
 // JobState::update_count counts the steps that updated. If each group has totals of its own, the group that is updated
 // last decides: if its gradient is not finite, the step is not counted, although other groups were updated. The next
 // step then has the same number, and rounds stochastically with the same random bits.
-//
-// HostUpdater: emits the instructions that update groups on the host.
-//
-// [Note: update on the host] With UpdateDevice::kHost, masters, moments and a copy of the weights stay in host memory.
-// Only gradients go there and only weights come back, on the copy stream. The update runs on StreamId::kHost:
-//
-//   copy   gradient 0, gradient 1     gradient 2, weight 0   gradient 3, weight 1   ...
-//   host                   update 0   update 1               update 2               ...
-//
-// So the gradient of the next group and the weights of the group before move while a group is updated, and host memory
-// holds the gradients of two groups. Norms, clipping and the decision to skip are computed on the device, and update 0
-// is preceded by a copy of a few scalars, on the host stream. A skipped update leaves the weights in host memory as
-// they are, and their copy back changes nothing.
-//
-// With IN_BACKWARD the gradient of a group goes to the host before the backward of the next unit, or on one rank right
-// after its own backward, and the weights of a group come back after the next unit's backward. A gradient keeps its
-// bytes in the arena for that long, so that no backward has to wait for the copy.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "engine/compile/step/options.h"
 #include "engine/compile/step/state.h"
+#include "engine/compile/step/visits.h"
 #include "engine/compile/step/writer.h"
 
 namespace shale {
@@ -73,38 +47,50 @@ struct TargetCounts {
   Tensor weight_total;  // f64[1], the sum of |weight|. Absent without weights.
 };
 
-// Emits norms and updates. A training program has one. Borrows the references that the constructor takes.
+// Returns, by visit, the groups whose updates follow it, and last those that the end of the step updates. `completed`
+// has the groups whose gradients are complete after each visit.
+//
+// With kAfterBackward, all groups are updated at the end. With kInBackward, a group is updated as soon as its gradient
+// is complete: on one rank after the visit that completes it, and on several ranks after the next visit with a
+// backward, beside which the gradient is reduced.
+std::vector<std::vector<GroupId>> ScheduleUpdates(const std::vector<Visit>& visits,
+                                                  const std::vector<std::vector<GroupId>>& completed, UpdateTime time,
+                                                  int64_t ranks);
+
+// Emits norms and updates of groups, as if all that an update reads lay in the arena, and every update ran on the
+// device: UpdateOnHost and OffloadState move what does not (engine/compile/step/passes.h). A training program has one
+// Updater. All that it emits runs once a step: in a loop over micro-batches, in the last iteration. Borrows the
+// references that the constructor takes.
 class Updater {
  public:
   // `hyper` and `counts` must be on the device before the first unit begins.
   Updater(const StepOptions& options, const JobState& state, const Tensor& hyper, const TargetCounts& counts,
           ProgramWriter& writer);
 
-  // Call after the backward of a unit and before its reductions. With IN_BACKWARD, emits the norms of the groups that
-  // wait for their update. The collectives of these norms are then ahead of the unit's reductions on the reduce stream,
-  // so the updates of the waiting groups do not wait for the reductions.
-  void BeginReductions();
-  // Call after the reductions of a unit, with the groups whose gradients are complete now. With IN_BACKWARD, emits the
-  // updates of the groups whose norms BeginReductions has emitted, and lets the groups in `complete` wait while the
-  // next unit runs (on one rank, updates them at once).
-  void EndReductions(const std::vector<GroupId>& complete);
-  // Call after the last unit. Emits the remaining updates, and the instructions that write the totals of the step,
-  // summed over all ranks, to JobState::totals.
-  void Finish();
+  // Emits the totals of groups that are updated in backward, summed over all ranks. REQUIRES: their gradients are
+  // complete. On several ranks, call it after a visit and before its reductions: the collectives of these totals are
+  // then ahead of the reductions on the reduce stream, so that the updates do not wait for the reductions.
+  void EmitTotals(const std::vector<GroupId>& groups);
+  // Emits the updates of groups by their own totals. REQUIRES: EmitTotals has emitted these.
+  void EmitUpdates(const std::vector<GroupId>& groups);
+  // Call after the last unit. Emits the updates of the groups that are left, and the instructions that write the totals
+  // of the step, summed over all ranks, to JobState::totals.
+  void Finish(const std::vector<GroupId>& groups);
 
  private:
-  // Emits an instruction of the compute stream. Like all of this class, it runs once a step: in a loop over
-  // micro-batches, in the last iteration.
   void Compute(Action action);
   // Returns the totals of a group, a row of `group_totals_`.
   Tensor TotalsOf(GroupId group) const;
   // Emits the sum of squares of this rank's shard of a group's gradient.
   void EmitSquares(GroupId group, const Tensor& total, bool accumulate);
+  // Emits this rank's totals of a group.
   void EmitGroupTotals(GroupId group);
   // SumLoss emits step 1, and CombineOverShards steps 2 and 3, of [Note: totals over a mesh]. SumLoss emits nothing
-  // without replicas, or if it has been called before. `totals` are a rank's own.
+  // without replicas, or if it has been called before. SumOverRanks emits all that is left of them: `totals` are a
+  // rank's own, in one row or several.
   void SumLoss(Phase phase);
   void CombineOverShards(const Tensor& totals, Phase phase);
+  void SumOverRanks(const Tensor& totals, Phase phase);
   bool has_replicas() const { return options_.mesh.replicate > 1; }
   // The outputs of a PrepareUpdate. `number` is absent if the updates round nothing stochastically.
   struct Prepared {
@@ -116,10 +102,8 @@ class Updater {
   }
   // Returns a group's gradient in fp32, and emits the copy that widens it if it is stored in bf16.
   Tensor WidenedGradient(GroupId group);
-  // Emits the update of a group, and the copies of its state back to host memory.
   void EmitUpdate(GroupId group, const Prepared& prepared);
-  void UpdateWaiting();
-  void UpdateAllByOneNorm();
+  void UpdateAllByOneNorm(const std::vector<GroupId>& groups);
 
   const StepOptions& options_;
   const JobState& state_;
@@ -130,7 +114,6 @@ class Updater {
   const std::vector<GroupId> trained_;  // The groups that train, ascending.
   // f64 [G, kTotalSize], with a row for each group that trains. Absent if all groups share the totals of the step.
   Tensor group_totals_;
-  std::vector<GroupId> waiting_;  // Groups whose gradients are complete and which are not updated yet.
   int groups_updated_ = 0;
   bool loss_is_summed_ = false;  // By SumLoss.
 };

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "engine/compile/program/program.h"
-#include "kernels/op_backend.h"
 
 namespace shale {
 
@@ -21,11 +20,6 @@ struct EmitContext {
 
 class ProgramWriter {
  public:
-  // Borrows `ops`, which must outlive the writer. Asks it for sizes only. REQUIRES: ops.host() exists if an instruction
-  // on StreamId::kHost is emitted.
-  explicit ProgramWriter(const Ops& ops) : ops_(ops) {}
-  const Ops& ops() const { return ops_; }
-
   // Adds a buffer and returns its number.
   BufferId AddBuffer(std::string name, BufferCategory category, int64_t slot_bytes, int64_t slots = 1,
                      bool persistent = false, MemoryKind memory = MemoryKind::kDevice) {
@@ -44,8 +38,8 @@ class ProgramWriter {
     return like;
   }
 
-  // Appends an instruction, with a buffer for the scratch that its op needs. `first_iteration_differs` is the field of
-  // the instruction; if it is set, `action` is the op of the later iterations.
+  // Appends an instruction. `first_iteration_differs` is the field of the instruction; if it is set, `action` is the op
+  // of the later iterations.
   void Emit(const EmitContext& context, Action action, bool first_iteration_differs = false);
 
   // Appends an instruction that copies a tensor from host memory to the arena, on the copy stream, and returns the new
@@ -68,8 +62,6 @@ class ProgramWriter {
 
   // Returns whether what is emitted now runs several times, once for each micro-batch.
   bool in_loop() const { return repeat_ > 1; }
-  // Returns the number that the next instruction will have.
-  InstructionId next() const { return static_cast<InstructionId>(program_.instructions.size()); }
   StepProgram& program() { return program_; }
   // Ends the open loop and returns the program. The writer must not be used afterwards.
   StepProgram Finish() {
@@ -80,9 +72,9 @@ class ProgramWriter {
  private:
   void CloseLoop() {
     const InstructionId begin = program_.loops.empty() ? 0 : program_.loops.back().end;
-    if (begin < next()) program_.loops.push_back({begin, next(), repeat_});
+    const InstructionId end = static_cast<InstructionId>(program_.instructions.size());
+    if (begin < end) program_.loops.push_back({begin, end, repeat_});
   }
-  const Ops& ops_;
   StepProgram program_;
   int64_t repeat_ = 1;
 };
