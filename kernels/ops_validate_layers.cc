@@ -89,6 +89,10 @@ void Check(OpChecker& c, const Rope& op) {
 
 namespace {
 
+void CheckCap(OpChecker& c, float cap) {
+  c.Require(cap >= 0 && std::isfinite(cap), "cap is ", cap, "; wanted 0 (none) or a number above 0");
+}
+
 struct AttentionDims {
   Dim B{"B"}, S{"S"}, H{"H"}, G{"G"}, D{"D"};
 };
@@ -104,6 +108,7 @@ void CheckHeads(OpChecker& c, const OpType& op, AttentionDims& d) {
             "; wanted a multiple of the heads of k");
   c.Require(op.scale > 0, "scale is ", op.scale, "; wanted a number above 0");
   c.Require(op.window >= 0, "window is ", op.window, "; wanted 0 (none) or more");
+  CheckCap(c, op.cap);
   c.Act("out", op.out_BSHD, {&d.B, &d.S, &d.H, &d.D}, Layout::kDenseRows);
 }
 
@@ -188,6 +193,7 @@ void Check(OpChecker& c, const CrossEntropy& op) {
   if (op.gradient || op.scale_1.present()) c.Typed("scale", op.scale_1, DType::kFloat32, {&one});
   if (op.weights_T.present()) c.Typed("weights", op.weights_T, DType::kFloat32, {&T}, Layout::kStrided);
   c.Typed("loss", op.loss_T, DType::kFloat32, {&T});
+  CheckCap(c, op.cap);
 }
 
 void Check(OpChecker& c, const SquaredError& op) {

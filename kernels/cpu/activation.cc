@@ -1,4 +1,4 @@
-// SwiGLU and GELU, forward and backward.
+// SwiGLU, GEGLU and GELU, forward and backward.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/activation.cc"
 #include "kernels/ops/activation.h"
@@ -28,65 +28,7 @@ HWY_INLINE Sigmoid SigmoidOf(Vector x) {
   return {s, hn::Mul(hn::Min(Splat(1e38f), e), s)};
 }
 
-// Calls body(i, count) for pieces of a row of `f` gates followed by `f` ups. Before each call it prefetches the same
-// piece of the next row, because hardware prefetchers lose track at the end of each half.
-constexpr int64_t kPiece = 128;
-template <class T, class Body>
-HWY_INLINE void ForPieces(const T* gate, int64_t f, bool has_next, const Body& body) {
-  for (int64_t i = 0; i < f; i += kPiece) {
-    const int64_t count = std::min(kPiece, f - i);
-    if (has_next) {
-      PrefetchElements(gate + 2 * f + i, count);
-      PrefetchElements(gate + 3 * f + i, count);
-    }
-    body(i, count);
-  }
-}
-
-template <class T>
-void SwiGluForwardT(const SwiGluForward& op, int64_t begin, int64_t end) {
-  const int64_t f = op.y_TF.dim(1);
-  for (int64_t t = begin; t < end; ++t) {
-    const T* gate = op.gate_up_T2F.as<const T>() + t * 2 * f;
-    const T* up = gate + f;
-    T* y = op.y_TF.as<T>() + t * f;
-    const auto swiglu = [](Vector g, Vector u) HWY_ATTR { return hn::Mul(hn::Mul(g, SigmoidOf(g).s), u); };
-    ForPieces(gate, f, t + 1 < op.y_TF.dim(0),
-              [&](int64_t i, int64_t count) HWY_ATTR { Map(count, swiglu, y + i, gate + i, up + i); });
-  }
-}
-
-template <class T, bool kValueToo>
-void SwiGluBackwardT(const SwiGluBackward& op, int64_t begin, int64_t end) {
-  const int64_t f = op.d_y_TF.dim(1);
-  for (int64_t t = begin; t < end; ++t) {
-    const T* gate = op.gate_up_T2F.as<const T>() + t * 2 * f;
-    const T* d_y = op.d_y_TF.as<const T>() + t * f;
-    T* d_gate = op.d_gate_up_T2F.as<T>() + t * 2 * f;
-    const auto gradient = [](Vector g, Vector up, Vector d) HWY_ATTR {
-      const Sigmoid sigmoid = SigmoidOf(g);
-      const Vector silu = hn::Mul(g, sigmoid.s);
-      // silu' = s + g s (1 - s).
-      const Vector slope = hn::MulAdd(silu, sigmoid.complement, sigmoid.s);
-      const Pair gradients{hn::Mul(hn::Mul(d, up), slope), hn::Mul(d, silu)};
-      if constexpr (kValueToo) {
-        return Triple{gradients.a, gradients.b, hn::Mul(silu, up)};
-      } else {
-        return gradients;
-      }
-    };
-    ForPieces(gate, f, t + 1 < op.d_y_TF.dim(0), [&](int64_t i, int64_t count) HWY_ATTR {
-      if constexpr (kValueToo) {
-        T* y = op.y_TF.as<T>() + t * f;
-        Map3(count, gradient, d_gate + i, d_gate + f + i, y + i, gate + i, gate + f + i, d_y + i);
-      } else {
-        Map2(count, gradient, d_gate + i, d_gate + f + i, gate + i, gate + f + i, d_y + i);
-      }
-    });
-  }
-}
-
-// The value of GELU and its derivative.
+// The value of an activation and its derivative.
 struct ValueAndSlope {
   Vector value, slope;
 };
@@ -116,6 +58,71 @@ struct TanhGelu {
     return {hn::Mul(x, sigmoid.s), hn::MulAdd(hn::Mul(hn::Mul(xc, slope), sigmoid.s), sigmoid.complement, sigmoid.s)};
   }
 };
+
+// silu(x) = x s, silu' = s + x s (1 - s), with s = sigmoid(x).
+struct Silu {
+  static HWY_INLINE Vector Value(Vector x) { return hn::Mul(x, SigmoidOf(x).s); }
+  static HWY_INLINE ValueAndSlope Both(Vector x) {
+    const Sigmoid sigmoid = SigmoidOf(x);
+    const Vector silu = hn::Mul(x, sigmoid.s);
+    return {silu, hn::MulAdd(silu, sigmoid.complement, sigmoid.s)};
+  }
+};
+
+// Calls body(i, count) for pieces of a row of `f` gates followed by `f` ups. Before each call it prefetches the same
+// piece of the next row, because hardware prefetchers lose track at the end of each half.
+constexpr int64_t kPiece = 128;
+template <class T, class Body>
+HWY_INLINE void ForPieces(const T* gate, int64_t f, bool has_next, const Body& body) {
+  for (int64_t i = 0; i < f; i += kPiece) {
+    const int64_t count = std::min(kPiece, f - i);
+    if (has_next) {
+      PrefetchElements(gate + 2 * f + i, count);
+      PrefetchElements(gate + 3 * f + i, count);
+    }
+    body(i, count);
+  }
+}
+
+template <class Gate, class T>
+void SwiGluForwardT(const SwiGluForward& op, int64_t begin, int64_t end) {
+  const int64_t f = op.y_TF.dim(1);
+  for (int64_t t = begin; t < end; ++t) {
+    const T* gate = op.gate_up_T2F.as<const T>() + t * 2 * f;
+    const T* up = gate + f;
+    T* y = op.y_TF.as<T>() + t * f;
+    const auto swiglu = [](Vector g, Vector u) HWY_ATTR { return hn::Mul(Gate::Value(g), u); };
+    ForPieces(gate, f, t + 1 < op.y_TF.dim(0),
+              [&](int64_t i, int64_t count) HWY_ATTR { Map(count, swiglu, y + i, gate + i, up + i); });
+  }
+}
+
+template <class Gate, class T, bool kValueToo>
+void SwiGluBackwardT(const SwiGluBackward& op, int64_t begin, int64_t end) {
+  const int64_t f = op.d_y_TF.dim(1);
+  for (int64_t t = begin; t < end; ++t) {
+    const T* gate = op.gate_up_T2F.as<const T>() + t * 2 * f;
+    const T* d_y = op.d_y_TF.as<const T>() + t * f;
+    T* d_gate = op.d_gate_up_T2F.as<T>() + t * 2 * f;
+    const auto gradient = [](Vector g, Vector up, Vector d) HWY_ATTR {
+      const ValueAndSlope of = Gate::Both(g);
+      const Pair gradients{hn::Mul(hn::Mul(d, up), of.slope), hn::Mul(d, of.value)};
+      if constexpr (kValueToo) {
+        return Triple{gradients.a, gradients.b, hn::Mul(of.value, up)};
+      } else {
+        return gradients;
+      }
+    };
+    ForPieces(gate, f, t + 1 < op.d_y_TF.dim(0), [&](int64_t i, int64_t count) HWY_ATTR {
+      if constexpr (kValueToo) {
+        T* y = op.y_TF.as<T>() + t * f;
+        Map3(count, gradient, d_gate + i, d_gate + f + i, y + i, gate + i, gate + f + i, d_y + i);
+      } else {
+        Map2(count, gradient, d_gate + i, d_gate + f + i, gate + i, gate + f + i, d_y + i);
+      }
+    });
+  }
+}
 
 // x Phi(x). The tail Phi(-a), a >= 0, is e^(-a^2 / 2) P(t) with t = 1 / (1 + 0.3 a) and a polynomial P of degree 8. P
 // is fitted for the smallest relative error on a < 13.5, which is 2.7e-7 in fp32. Rounding a^2 / 2 adds up to a^2 / 2
@@ -174,11 +181,19 @@ void GeluBackwardT(const GeluBackward& op, int64_t begin, int64_t end) {
 
 // The SwiGlu functions compute rows [begin, end).
 void SwiGluForwardRows(const SwiGluForward& op, int64_t begin, int64_t end) {
-  ForActivations(op.y_TF.dtype, [&](auto element) HWY_ATTR { SwiGluForwardT<decltype(element)>(op, begin, end); });
+  ForActivations(op.y_TF.dtype, [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    op.gate == GateKind::kSilu ? SwiGluForwardT<Silu, T>(op, begin, end) : SwiGluForwardT<TanhGelu, T>(op, begin, end);
+  });
+}
+template <class Gate, class T>
+void SwiGluBackwardWith(const SwiGluBackward& op, int64_t begin, int64_t end) {
+  op.y_TF.present() ? SwiGluBackwardT<Gate, T, true>(op, begin, end) : SwiGluBackwardT<Gate, T, false>(op, begin, end);
 }
 template <class T>
 void SwiGluBackwardOf(const SwiGluBackward& op, int64_t begin, int64_t end) {
-  op.y_TF.present() ? SwiGluBackwardT<T, true>(op, begin, end) : SwiGluBackwardT<T, false>(op, begin, end);
+  op.gate == GateKind::kSilu ? SwiGluBackwardWith<Silu, T>(op, begin, end)
+                             : SwiGluBackwardWith<TanhGelu, T>(op, begin, end);
 }
 void SwiGluBackwardRows(const SwiGluBackward& op, int64_t begin, int64_t end) {
   ForActivations(op.d_y_TF.dtype, [&](auto element) HWY_ATTR { SwiGluBackwardOf<decltype(element)>(op, begin, end); });

@@ -53,7 +53,8 @@ class Backward {
  public:
   using Head = BackwardHead<T>;
 
-  Backward(const AttentionBackward& op, Carver& carver) : sizes_(op), scale_(op.scale), own_(sizes_, carver) {}
+  Backward(const AttentionBackward& op, Carver& carver)
+      : sizes_(op), scale_(op.scale), cap_(op.cap), own_(sizes_, carver) {}
 
   // Writes d_q of `head` and adds to d_k and d_v of its group. The first head of a group packs keys and values; the
   // last head writes d_k and d_v. `next` is the head that runs next, whose rows are prefetched; it is null for the last
@@ -139,6 +140,9 @@ class Backward {
       float *p = own_.p + i * stride_, *ds = own_.ds + i * stride_;
       for (int64_t n = 0; n < 2; ++n) {
         const int64_t query = i0 + i + n;
+        if (cap_ > 0) {
+          CapRowBackward(p + n * stride_, ds + n * stride_, begin, end, 1 / cap_, cap_, terms.delta[i + n]);
+        }
         HideColumns(p + n * stride_, begin, sizes_.FirstKey(query) - origin, sizes_.EndKey(query) - origin, end);
       }
       if constexpr (kPairs) {
@@ -175,7 +179,7 @@ class Backward {
   }
 
   AttentionSizes sizes_;
-  const float scale_;
+  const float scale_, cap_;
   const BackwardScratch own_;
   const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d(), stride_ = sizes_.strip_stride();
   const int64_t score_d_ = padded_d_ / kUnit;

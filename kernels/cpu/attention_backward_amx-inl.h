@@ -26,6 +26,7 @@ class AmxBackward {
   AmxBackward(const AttentionBackward& op, Carver& carver)
       : sizes_(op),
         scale_(op.scale),
+        cap_(op.cap),
         k_(carver.Take(sizes_.padded_s() * width_)),
         k_tiles_(carver.Take(sizes_.padded_s() * width_)),
         v_tiles_(carver.Take(sizes_.padded_s() * width_)),
@@ -129,10 +130,13 @@ class AmxBackward {
       float* p = p_ + i * kStride;
       for (int64_t n = 0; n < 2; ++n) {
         const int64_t query = i0 + i + n;
+        if (cap_ > 0) {
+          CapRowBackward(p + n * kStride, ds_ + (i + n) * kStride, from, to, scale_ / cap_, cap_, terms.delta[i + n]);
+        }
         // A query may see none of these keys, although another query of its square does.
         HideColumns(p + n * kStride, from, std::min(sizes_.FirstKey(query) - j, to), sizes_.EndKey(query) - j, to);
       }
-      SoftmaxBackwardPairRows(p, ds_ + i * kStride, kStride, from, to, scale_, terms.lse + i, terms.delta + i,
+      SoftmaxBackwardPairRows(p, ds_ + i * kStride, kStride, from, to, left_scale_, terms.lse + i, terms.delta + i,
                               reinterpret_cast<BFloat16*>(ds_along_ + i * kKeys / 2), kKeys);
     }
   }
@@ -175,7 +179,8 @@ class AmxBackward {
   }
 
   AttentionSizes sizes_;
-  const float scale_;
+  const float scale_, cap_;
+  const float left_scale_ = cap_ > 0 ? 1 : scale_;  // Of scores after the cap, which takes the scale in.
   const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d();
   const int64_t width_ = padded_d_ / 2;    // Pairs of a row.
   float* const k_;                         // [S / 2, D] pairs

@@ -51,7 +51,8 @@ class Forward {
  public:
   using Head = ForwardHead<T>;
 
-  Forward(const AttentionForward& op, Carver& carver) : sizes_(op), scale_(op.scale), own_(sizes_, carver) {}
+  Forward(const AttentionForward& op, Carver& carver)
+      : sizes_(op), scale_(op.scale), cap_(op.cap), own_(sizes_, carver) {}
 
   // Computes `out` and lse of `head`. Packs keys and values unless the previous head, of the same group, has. `next` is
   // the head that runs next, whose rows are prefetched; it is null for the last head.
@@ -111,6 +112,7 @@ class Forward {
     // that row's largest score.
     for (int64_t i = r; i < last; ++i) {
       float* row = own_.strip + i * stride_;
+      if (cap_ > 0) CapRow(row, begin, end, 1 / cap_, cap_);
       HideColumns(row, begin, sizes_.FirstKey(i0 + i) - origin, sizes_.EndKey(i0 + i) - origin, end);
       totals.largest[i] = LargestOf(row, begin, end);
     }
@@ -123,7 +125,7 @@ class Forward {
 
   AttentionSizes sizes_;
   bool has_packed_ = false;
-  const float scale_;
+  const float scale_, cap_;
   const ForwardScratch own_;
   const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d(), stride_ = sizes_.strip_stride();
   const int64_t score_d_ = padded_d_ / kUnit;

@@ -28,6 +28,7 @@ class AmxForward {
   AmxForward(const AttentionForward& op, Carver& carver)
       : sizes_(op),
         scale_(op.scale),
+        cap_(op.cap),
         k_tiles_(carver.Take(sizes_.padded_s() * width_)),
         v_(carver.Take(sizes_.padded_s() * width_)),
         scores_(carver.Take(kRows * kStride)),
@@ -109,8 +110,9 @@ class AmxForward {
     std::copy(largest + r, largest + r + kTile, before);
     for (int64_t i = r; i < end; ++i) {
       float* row = scores_ + i * kStride;
+      if (cap_ > 0) CapRow(row, from, to, scale_ / cap_, cap_);
       HideColumns(row, from, std::min(sizes_.FirstKey(i0 + i) - j, to), sizes_.EndKey(i0 + i) - j, to);
-      const float here = scale_ * LargestOf(row, from, to);
+      const float here = left_scale_ * LargestOf(row, from, to);
       if (!(here <= largest[i])) largest[i] = here;  // Also if it is NaN.
     }
     float factors[kTile];
@@ -120,7 +122,7 @@ class AmxForward {
       Store(hn::Mul(Load(totals_.sum + r + i), factor), totals_.sum + r + i);
     }
     for (int64_t i = r; i < end; ++i) {
-      totals_.sum[i] += ExpRowRounded(scores_ + i * kStride, from, to, scale_, largest[i]);
+      totals_.sum[i] += ExpRowRounded(scores_ + i * kStride, from, to, left_scale_, largest[i]);
       if (first || factors[i - r] == 1) continue;
       float* row = out_ + i * padded_d_;
       for (int64_t n = 0; n < padded_d_; n += kSlice) Store(hn::Mul(Load(row + n), Splat(factors[i - r])), row + n);
@@ -141,7 +143,8 @@ class AmxForward {
 
   AttentionSizes sizes_;
   bool has_packed_ = false;
-  const float scale_;
+  const float scale_, cap_;
+  const float left_scale_ = cap_ > 0 ? 1 : scale_;  // Of scores after the cap, which takes the scale in.
   const int64_t d_ = sizes_.d, padded_d_ = sizes_.padded_d();
   const int64_t width_ = padded_d_ / 2;  // Pairs of a row.
   float* const k_tiles_;                 // [S / 32][D / 2][32] pairs

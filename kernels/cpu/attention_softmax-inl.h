@@ -36,6 +36,27 @@ HWY_INLINE void HideColumns(float* row, int64_t begin, int64_t first, int64_t la
   }
 }
 
+// Turns scores into capped ones: row[i] = cap tanh(row[i] * inner), where inner is 1 / cap, times the scale of the
+// scores if the row does not have it yet.
+HWY_INLINE void CapRow(float* row, int64_t begin, int64_t end, float inner, float cap) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
+  for (int64_t i = begin; i < end; i += lanes) {
+    Store(hn::Mul(Splat(cap), Tanh(hn::Mul(Load(row + i), Splat(inner)))), row + i);
+  }
+}
+
+// Does the same to `p`, and multiplies the distance of ds from delta by the derivative of the cap: the functions below
+// then compute the gradient of the scores before the cap.
+HWY_INLINE void CapRowBackward(float* p, float* ds, int64_t begin, int64_t end, float inner, float cap, float delta) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
+  for (int64_t i = begin; i < end; i += lanes) {
+    const Vector t = Tanh(hn::Mul(Load(p + i), Splat(inner)));
+    Store(hn::Mul(Splat(cap), t), p + i);
+    const Vector distance = hn::Sub(Load(ds + i), Splat(delta));
+    Store(hn::MulAdd(distance, hn::NegMulAdd(t, t, Splat(1.0f)), Splat(delta)), ds + i);
+  }
+}
+
 HWY_INLINE float LargestOf(const float* row, int64_t begin, int64_t end) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Floats()));
   // Two vectors, since each comparison waits for the one before. The loop may leave the last vector of the row.

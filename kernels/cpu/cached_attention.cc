@@ -102,7 +102,7 @@ struct CachedBlock {
 // Computes kCount rows. `scores` has a row of `stride` floats for each.
 template <int kCount, class T>
 void AttendBlock(const CachedBlock<T>& block, const CachedRows<const T>& keys, const CachedRows<const T>& values,
-                 float scale, float* scores, int64_t stride) {
+                 float scale, float cap, float* scores, int64_t stride) {
   constexpr int kKeys = kCount == 1 ? 8 : 4;
   const int64_t width = keys.width, lanes = static_cast<int64_t>(hn::Lanes(Floats()));
   keys.ForStretches(block.begin, block.stop, [&](int64_t position, const T* row, int64_t count) HWY_ATTR {
@@ -125,6 +125,7 @@ void AttendBlock(const CachedBlock<T>& block, const CachedRows<const T>& keys, c
   float factors[kRows];
   for (int r = 0; r < kCount; ++r) {
     float* row = scores + r * stride;
+    if (cap > 0) CapRow(row, 0, columns, 1 / cap, cap);
     HideColumns(row, 0, block.first[r] - block.origin, block.end[r] - block.origin, columns);
     factors[r] = 1 / ExpRow(row, 0, columns, LargestOf(row, 0, columns));
   }
@@ -176,10 +177,10 @@ void AttendRows(const CachedAttention& op, int64_t b, int64_t g, int64_t r0, int
   block.origin = RoundDown(block.begin, lanes);
   const CachedRows<const T> keys(op.keys_CGPD, b, g), values(op.values_CGPD, b, g);
   switch (count) {
-    case 1: return AttendBlock<1>(block, keys, values, op.scale, scores, stride);
-    case 2: return AttendBlock<2>(block, keys, values, op.scale, scores, stride);
-    case 3: return AttendBlock<3>(block, keys, values, op.scale, scores, stride);
-    default: return AttendBlock<4>(block, keys, values, op.scale, scores, stride);
+    case 1: return AttendBlock<1>(block, keys, values, op.scale, op.cap, scores, stride);
+    case 2: return AttendBlock<2>(block, keys, values, op.scale, op.cap, scores, stride);
+    case 3: return AttendBlock<3>(block, keys, values, op.scale, op.cap, scores, stride);
+    default: return AttendBlock<4>(block, keys, values, op.scale, op.cap, scores, stride);
   }
 }
 
@@ -236,6 +237,7 @@ void AttendStrip(const CachedAttention& op, int64_t b, int64_t g, int64_t r0, in
   float sums[kStripRows];
   for (int64_t r = 0; r < count; ++r) {
     float* scores = own.scores + r * stride;
+    if (op.cap > 0) CapRow(scores, 0, columns, 1 / op.cap, op.cap);
     HideColumns(scores, 0, row(r).first - strip.origin, row(r).end - strip.origin, columns);
     sums[r] = ExpRow(scores, 0, columns, LargestOf(scores, 0, columns));
   }

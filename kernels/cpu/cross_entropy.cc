@@ -1,6 +1,6 @@
 // Cross-entropy. The kernel makes three passes over a row (largest logit, sum, gradient), the second and the third in
 // cache. The second pass keeps the exponentials as fp32: in place of f32 logits, and for bf16 logits in a row of
-// scratch per thread.
+// scratch per thread. With a cap, the capped logits are kept there, and their exponentials computed twice.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cc"
 #include <algorithm>
@@ -77,6 +77,29 @@ double ExpAndSum(const T* x, int64_t count, float shift, float* kept, const T* n
 HWY_INLINE void StoreOne(double value, float* to) { *to = static_cast<float>(value); }
 HWY_INLINE void StoreOne(double value, BFloat16* to) { *to = RoundToBFloat16(static_cast<float>(value)); }
 
+// Computes a row with a cap. `kept` has a float for each logit, and holds the capped ones in the order of ExpAndSum.
+template <class T>
+void CappedRow(const CrossEntropy& op, T* x, int64_t target, double weight, float* kept, float& loss) {
+  const int64_t v = op.logits_TV.dim(1);
+  const Vector cap = Splat(op.cap), inner = Splat(1 / op.cap);
+  const auto capped = [=](Vector logit) HWY_ATTR { return hn::Mul(cap, Tanh(hn::Mul(logit, inner))); };
+  // The same bits as in `kept`, so that a target with the largest logit is at no distance from it.
+  const double at_target = hn::GetLane(capped(Splat(ToFloat(x[target]))));
+  Map(v, capped, kept, x);
+  const float largest = Largest(kept, v);
+  const double below = at_target - largest, sum = SumOfExp<float>(kept, v, largest, nullptr);
+  loss = static_cast<float>(weight * (std::log(sum) - below));
+  if (!op.gradient) return;
+  const double scale = weight * *op.scale_1.as<const float>();
+  const Vector factor = Splat(static_cast<float>(scale / sum)), shift = Splat(largest);
+  const auto gradient = [=](Vector logit) HWY_ATTR {
+    const Vector t = hn::Mul(logit, inner);
+    return hn::Mul(hn::Mul(Exp(hn::Sub(logit, shift)), factor), hn::NegMulAdd(t, t, Splat(1.0f)));
+  };
+  Map(v, gradient, x, kept);
+  StoreOne((std::exp(below) / sum - 1) * (1 - at_target * at_target / (op.cap * op.cap)) * scale, x + target);
+}
+
 template <class T>
 void CrossEntropyT(const CrossEntropy& op, int64_t begin, int64_t end, float* scratch_row) {
   const int64_t v = op.logits_TV.dim(1);
@@ -89,6 +112,10 @@ void CrossEntropyT(const CrossEntropy& op, int64_t begin, int64_t end, float* sc
     if (target < 0 || weight == 0) {
       loss = 0;
       if (op.gradient) std::fill(x, x + v, T());
+      continue;
+    }
+    if (op.cap > 0) {
+      CappedRow(op, x, target, weight, scratch_row, loss);
       continue;
     }
     const float largest = Largest(x, v);
@@ -127,7 +154,7 @@ namespace {
 // Returns the length, in floats, of a thread's row of exponentials: a multiple of a cache line, or 0 if the op needs no
 // such row.
 int64_t ScratchRow(const CrossEntropy& op) {
-  if (!op.gradient || op.logits_TV.dtype == DType::kFloat32) return 0;
+  if (op.cap == 0 && (!op.gradient || op.logits_TV.dtype == DType::kFloat32)) return 0;
   constexpr int64_t kLine = 16;
   return RoundUp(op.logits_TV.dim(1), kLine);
 }

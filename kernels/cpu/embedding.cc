@@ -28,13 +28,19 @@ void EmbeddingForwardT(const EmbeddingForward& op, int64_t begin, int64_t end) {
     // Rows lie anywhere, so hardware prefetchers cannot predict the next one.
     if (t + 1 < end) PrefetchElements(op.weight_VC.as<const T>() + tokens[t + 1] * c, c);
     T* out = op.out_TC.as<T>() + t * c;
-    if (!op.positions_PC.present()) {
+    const Vector scale = Splat(op.scale);
+    if (!op.positions_PC.present() && op.scale == 1) {
       std::memcpy(out, row, static_cast<size_t>(c) * sizeof(T));
+      continue;
+    }
+    if (!op.positions_PC.present()) {
+      Map(
+          c, [scale](Vector a) HWY_ATTR { return hn::Mul(a, scale); }, out, row);
       continue;
     }
     const T* position = op.positions_PC.as<const T>() + PositionIn(op, t, s) * c;
     Map(
-        c, [](Vector a, Vector b) HWY_ATTR { return hn::Add(a, b); }, out, row, position);
+        c, [scale](Vector a, Vector b) HWY_ATTR { return hn::MulAdd(a, scale, b); }, out, row, position);
   }
 }
 
@@ -46,13 +52,13 @@ void EmbeddingBackwardT(const EmbeddingBackward& op, int64_t begin, int64_t end)
   float* d_positions = op.d_positions_PC.as<float>();
   for (int64_t t = 0; t < rows; ++t) {
     const T* d_out = op.d_out_TC.as<const T>() + t * c + begin;
-    const auto add_to = [&](float* row) HWY_ATTR {
+    const auto add_to = [&](float* row, Vector scale) HWY_ATTR {
       ForVectors(end - begin, [&](int64_t i, auto lanes) HWY_ATTR {
-        lanes.Store(hn::Add(lanes.Load(row + i), lanes.Load(d_out + i)), row + i);
+        lanes.Store(hn::MulAdd(lanes.Load(d_out + i), scale, lanes.Load(row + i)), row + i);
       });
     };
-    add_to(d_weight + tokens[t] * c + begin);
-    if (d_positions != nullptr) add_to(d_positions + t % s * c + begin);
+    add_to(d_weight + tokens[t] * c + begin, Splat(op.scale));
+    if (d_positions != nullptr) add_to(d_positions + t % s * c + begin, Splat(1.0f));
   }
 }
 

@@ -1,5 +1,5 @@
-// The exponential function for softmax and activations. Highway's own returns 0 for NaN. Here NaN stays NaN, because a
-// failed step is noticed by its NaNs.
+// The exponential function and the hyperbolic tangent, for softmax and activations. Highway's own returns 0 for NaN.
+// Here NaN stays NaN, because a failed step is noticed by its NaNs.
 
 #if defined(SHALE_KERNELS_CPU_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHALE_KERNELS_CPU_EXP_INL_H_
@@ -64,6 +64,20 @@ HWY_INLINE Vector Exp(Vector x) {
   return hn::IfThenZeroElse(hn::Lt(x, Splat(-87.33f)), hn::Mul(p, power));
 }
 #endif
+
+// Returns tanh(x), to within 3 units in the last place. NaN stays NaN. Near 0 it is a polynomial of odd powers
+// (Moshier, Cephes), because 1 - 2 / (e^2x + 1) would cancel.
+HWY_INLINE Vector Tanh(Vector x) {
+  const Vector a = hn::Min(Splat(44.0f), hn::Abs(x));
+  const Vector far = hn::Sub(Splat(1.0f), hn::Div(Splat(2.0f), hn::Add(Exp(hn::Add(a, a)), Splat(1.0f))));
+  const Vector a2 = hn::Mul(a, a);
+  Vector p = Splat(-5.70498872745e-3f);
+  for (const float c : {2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f}) {
+    p = hn::MulAdd(p, a2, Splat(c));
+  }
+  const Vector near = hn::MulAdd(hn::Mul(p, a2), a, a);
+  return hn::CopySign(hn::IfThenElse(hn::Lt(a, Splat(0.625f)), near, far), x);
+}
 
 // Returns `v` with `fill` in the lanes that were not loaded from memory.
 HWY_INLINE Vector FillRest(Full, Vector v, float fill) { return v; }

@@ -62,9 +62,10 @@ void RmsNormForwardT(const RmsNormForward& op, int64_t begin, int64_t end) {
     const double mean = static_cast<double>(SumOfLanes(squares)) / static_cast<double>(c);
     const float rstd = static_cast<float>(1 / std::sqrt(mean + op.epsilon));
     rstds[r] = rstd;
-    const Vector scale = Splat(rstd);
-    Map(
-        c, [scale](Vector s, Vector w) HWY_ATTR { return hn::Mul(hn::Mul(s, scale), w); }, y, source, weight);
+    const Vector scale = Splat(rstd), offset = Splat(op.weight_offset);
+    const auto normalize = [scale, offset](Vector s, Vector w)
+                               HWY_ATTR { return hn::Mul(hn::Mul(s, scale), hn::Add(w, offset)); };
+    Map(c, normalize, y, source, weight);
   }
 }
 
@@ -83,18 +84,18 @@ void RmsNormBackwardT(const RmsNormBackward& op, int64_t begin, int64_t end, flo
     const T* x = xs[r];
     const T* d_residual = d_residuals[r];
     T* d_x = d_xs[r];
-    const Vector rstd = Splat(rstds[r]);
+    const Vector rstd = Splat(rstds[r]), offset = Splat(op.weight_offset);
     SumInTurns dot = NoSum();
     ForVectorsInTurns(c, [&](int64_t i, auto lanes, int turn) HWY_ATTR {
       const Vector g = lanes.Load(d_y + i);
       const Vector n = hn::Mul(lanes.Load(x + i), rstd);
       const Vector gn = hn::Mul(g, n);
       lanes.Store(hn::Add(lanes.Load(d_weight + i), gn), d_weight + i);
-      dot.of_turn[turn] = hn::MulAdd(gn, lanes.Load(weight + i), dot.of_turn[turn]);
+      dot.of_turn[turn] = hn::MulAdd(gn, hn::Add(lanes.Load(weight + i), offset), dot.of_turn[turn]);
     });
     const Vector mean_gn = Splat(TotalOf(dot) / static_cast<float>(c));
     const auto gradient = [=](Vector d, Vector v, Vector w) HWY_ATTR {
-      return hn::Mul(rstd, hn::NegMulAdd(hn::Mul(v, rstd), mean_gn, hn::Mul(d, w)));
+      return hn::Mul(rstd, hn::NegMulAdd(hn::Mul(v, rstd), mean_gn, hn::Mul(d, hn::Add(w, offset))));
     };
     InputGradient(c, gradient, d_y, x, weight, d_residual, d_x);
   }

@@ -1,4 +1,4 @@
-// SwiGLU, forward and backward.
+// SwiGLU and GEGLU, forward and backward.
 //
 // The kernels make one pass and are bound by memory. A thread owns a pack of columns of one row and reads all of it
 // before it writes, so that d_gate_up may be gate_up, and y may be d_y. blockIdx.x is the row, because only x of a grid
@@ -17,7 +17,23 @@ namespace {
 
 constexpr int kThreads = 128;
 
-template <class T, int N>
+// A gate's activation is g sigmoid(u), where u is a function of the gate g, and its derivative is s (1 + g u' (1 - s))
+// with s = sigmoid(u). `slope` is g u'.
+struct GateParts {
+  Sigmoid sigmoid;
+  float slope;
+};
+struct SiluGate {
+  SHALE_DEVICE static GateParts Of(float g) { return {SigmoidOf(g), g}; }
+};
+struct TanhGeluGate {
+  SHALE_DEVICE static GateParts Of(float g) {
+    const float frozen = TanhGelu::Frozen(g), g2 = frozen * frozen;
+    return {TanhGelu::SigmoidOfTwiceZ(frozen, g2), frozen * TanhGelu::SlopeOfTwiceZ(g2)};
+  }
+};
+
+template <class Gate, class T, int N>
 SHALE_KERNEL SHALE_BOUNDS(kThreads) SwiGluForwardKernel(Global<T> gate_up_T2F, Global<T> y_TF, int64_t F) {
   const int64_t t = blockIdx.x, f = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
   if (f >= F) return;
@@ -25,13 +41,13 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads) SwiGluForwardKernel(Global<T> gate_up_T2F, G
   const Pack<T, N> up = gate_up_T2F.template Load<N>(t * 2 * F + F + f);
   for (int i = 0; i < N; ++i) {
     const float g = Widen(gate.at[i]);
-    gate.at[i] = Narrow<T>(g * SigmoidOf(g).value * Widen(up.at[i]));
+    gate.at[i] = Narrow<T>(g * Gate::Of(g).sigmoid.value * Widen(up.at[i]));
   }
   y_TF.template Store<N>(t * F + f, gate);
 }
 
-// silu' = s (1 + g (1 - s)). If y is present, it is computed as in the forward kernel, to the bit.
-template <class T, int N>
+// If y is present, it is computed as in the forward kernel, to the bit.
+template <class Gate, class T, int N>
 SHALE_KERNEL SHALE_BOUNDS(kThreads)
     SwiGluBackwardKernel(Global<T> gate_up_T2F, Global<T> d_y_TF, Global<T> d_gate_up_T2F, Global<T> y_TF, int64_t F) {
   const int64_t t = blockIdx.x, f = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
@@ -42,8 +58,8 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads)
   Pack<T, N> y = d_y_TF.template Load<N>(t * F + f);
   for (int i = 0; i < N; ++i) {
     const float g = Widen(gate.at[i]), u = Widen(up.at[i]), d = Widen(y.at[i]);
-    const Sigmoid s = SigmoidOf(g);
-    gate.at[i] = Narrow<T>(d * u * s.value * fmaf(g, s.complement, 1.0f));
+    const auto [s, slope] = Gate::Of(g);
+    gate.at[i] = Narrow<T>(d * u * s.value * fmaf(slope, s.complement, 1.0f));
     up.at[i] = Narrow<T>(d * g * s.value);
     y.at[i] = Narrow<T>(g * s.value * u);
   }
@@ -52,14 +68,17 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads)
   d_gate_up_T2F.template Store<N>(up_at, up);
 }
 
-// Calls start(T(), Width) with packs of 16 bytes if rows and halves of rows begin at 16-byte addresses, else with
-// single elements.
+// Calls start(Gate(), T(), Width) with packs of 16 bytes if rows and halves of rows begin at 16-byte addresses, else
+// with single elements.
 template <class Start>
-absl::Status WithPacks(bool aligned, DType act, int64_t F, const Start& start) {
+absl::Status WithPacks(GateKind gate, bool aligned, DType act, int64_t F, const Start& start) {
   return WithElement(act, [&](auto element) {
-    constexpr int kPack = kPackOf<decltype(element)>;
-    if (aligned && F % kPack == 0) return start(element, std::integral_constant<int, kPack>());
-    return start(element, std::integral_constant<int, 1>());
+    const auto with_gate = [&](auto gate) {
+      constexpr int kPack = kPackOf<decltype(element)>;
+      if (aligned && F % kPack == 0) return start(gate, element, std::integral_constant<int, kPack>());
+      return start(gate, element, std::integral_constant<int, 1>());
+    };
+    return gate == GateKind::kSilu ? with_gate(SiluGate()) : with_gate(TanhGeluGate());
   });
 }
 
@@ -73,10 +92,10 @@ LaunchShape ShapeFor(int64_t T, int64_t F, int pack) {
 absl::Status Run(const SwiGluForward& op, Scratch scratch, StreamHandle stream) {
   const int64_t F = op.y_TF.dim(1);
   const bool aligned = RowsAligned(op.gate_up_T2F) && RowsAligned(op.y_TF);
-  return WithPacks(aligned, op.y_TF.dtype, F, [&](auto element, auto pack) {
+  return WithPacks(op.gate, aligned, op.y_TF.dtype, F, [&](auto gate, auto element, auto pack) {
     using T = decltype(element);
     constexpr int N = decltype(pack)::value;
-    return Launch("SwiGluForward", SwiGluForwardKernel<T, N>, ShapeFor(op.y_TF.dim(0), F, N), stream,
+    return Launch("SwiGluForward", SwiGluForwardKernel<decltype(gate), T, N>, ShapeFor(op.y_TF.dim(0), F, N), stream,
                   Whole<T>(op.gate_up_T2F, "gate_up"), Whole<T>(op.y_TF, "y"), F);
   });
 }
@@ -85,11 +104,11 @@ absl::Status Run(const SwiGluBackward& op, Scratch scratch, StreamHandle stream)
   const int64_t F = op.d_y_TF.dim(1);
   const bool aligned =
       RowsAligned(op.gate_up_T2F) && RowsAligned(op.d_y_TF) && RowsAligned(op.d_gate_up_T2F) && RowsAligned(op.y_TF);
-  return WithPacks(aligned, op.d_y_TF.dtype, F, [&](auto element, auto pack) {
+  return WithPacks(op.gate, aligned, op.d_y_TF.dtype, F, [&](auto gate, auto element, auto pack) {
     using T = decltype(element);
     constexpr int N = decltype(pack)::value;
-    return Launch("SwiGluBackward", SwiGluBackwardKernel<T, N>, ShapeFor(op.d_y_TF.dim(0), F, N), stream,
-                  Whole<T>(op.gate_up_T2F, "gate_up"), Whole<T>(op.d_y_TF, "d_y"),
+    return Launch("SwiGluBackward", SwiGluBackwardKernel<decltype(gate), T, N>, ShapeFor(op.d_y_TF.dim(0), F, N),
+                  stream, Whole<T>(op.gate_up_T2F, "gate_up"), Whole<T>(op.d_y_TF, "d_y"),
                   Whole<T>(op.d_gate_up_T2F, "d_gate_up"), Whole<T>(op.y_TF, "y"), F);
   });
 }

@@ -27,13 +27,14 @@ struct ForwardTiles : Tiles<kWidth, kWidth <= 128 ? 4 : 2, kWidth <= 128 ? 4 : 1
 template <class TilesT, class T>
 SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
     AttentionForwardKernel(Heads<T> q, Heads<T> k, Heads<T> v, Heads<T> out, Global<float> lse_BHS, int heads,
-                           int heads_per_group, int query_tiles, Mask mask, float scale) {
+                           int heads_per_group, int query_tiles, Mask mask, float scale, float cap) {
   constexpr int kR = TilesT::kRowsPerThread, kC = TilesT::kColumnsPerThread;
   SHALE_DYNAMIC_SHARED(float, shared);
   const int first_query = (query_tiles - 1 - static_cast<int>(blockIdx.x % query_tiles)) * TilesT::kRows;
   const int head = blockIdx.x / query_tiles, b = head / heads, h = head % heads, g = h / heads_per_group;
   const int end_of_keys = mask.EndOfKeys(first_query + TilesT::kRows - 1);
 
+  const float left_scale = cap > 0 ? 1.0f : scale;  // Of scores after the cap, which takes the scale in.
   typename TilesT::Result result = {};
   float largest[kR], sum[kR];  // Of the scores so far. `sum` counts this thread's columns only.
   SHALE_UNROLL for (int i = 0; i < kR; ++i) {
@@ -47,12 +48,17 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
     __syncthreads();
     typename TilesT::Scores scores;
     Multiply<TilesT>(shared, TilesT::kQ, TilesT::kK, q.width, scores);
+    if (cap > 0) {
+      SHALE_UNROLL for (int i = 0; i < kR; ++i) {
+        SHALE_UNROLL for (int j = 0; j < kC; ++j) scores[i][j] = cap * tanhf(scores[i][j] * scale / cap);
+      }
+    }
     SHALE_UNROLL for (int i = 0; i < kR; ++i) {
       const int query = first_query + threadIdx.y + TilesT::kThreadsY * i, first = mask.FirstKey(b, query);
       float now_largest = largest[i];
       SHALE_UNROLL for (int j = 0; j < kC; ++j) {
         const int key = first_key + threadIdx.x + TilesT::kThreadsX * j;
-        scores[i][j] = mask.Sees(query, key, first) ? scores[i][j] * scale : -kInfinity;
+        scores[i][j] = mask.Sees(query, key, first) ? scores[i][j] * left_scale : -kInfinity;
         now_largest = fmaxf(now_largest, scores[i][j]);
       }
       for (int lanes = TilesT::kThreadsX / 2; lanes > 0; lanes /= 2) {
@@ -102,7 +108,7 @@ absl::Status Run(const AttentionForward& op, Scratch scratch, StreamHandle strea
       return Launch("AttentionForward", AttentionForwardKernel<TilesT, T>, shape, stream, Heads<T>(op.q_BSHD, "q"),
                     Heads<T>(op.k_BSGD, "k"), Heads<T>(op.v_BSGD, "v"), Heads<T>(op.out_BSHD, "out"),
                     Whole<float>(op.lse_BHS, "lse"), static_cast<int>(H), static_cast<int>(H / G),
-                    static_cast<int>(query_tiles), Mask(op), op.scale);
+                    static_cast<int>(query_tiles), Mask(op), op.scale, op.cap);
     });
   });
 }

@@ -37,7 +37,17 @@ struct Inputs {
   Global<float> lse_BHS, delta_BHS;
   int heads, heads_per_group;
   Mask mask;
-  float scale;
+  float scale, cap;
+
+  // The scale of scores after the cap, which takes the scale in.
+  SHALE_DEVICE float LeftScale() const { return cap > 0 ? 1.0f : scale; }
+  // Caps the score of a query and a key, and multiplies the distance of d_out v from delta by the derivative of the
+  // cap. REQUIRES: cap > 0.
+  SHALE_DEVICE void Cap(float delta, float& q_k, float& d_out_v) const {
+    const float t = tanhf(q_k * scale / cap);
+    q_k = cap * t;
+    d_out_v = fmaf(d_out_v - delta, fmaf(-t, t, 1.0f), delta);
+  }
 };
 
 // Given the dot products q k and d_out v of one query and key, Probability returns p, and ScoreGradient returns ds /
@@ -86,6 +96,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
   const int end_of_keys = in.mask.EndOfKeys(first_query + TilesT::kRows - 1);
 
   typename TilesT::Result result = {};
+  const float left_scale = in.LeftScale();
   float lse[kR], delta[kR], factor[kR];
   SHALE_UNROLL for (int i = 0; i < kR; ++i) {
     const int query = first_query + threadIdx.y + TilesT::kThreadsY * i;
@@ -105,9 +116,12 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
     Multiply<TilesT>(shared, TilesT::kRowB, TilesT::kColumnB, in.q.width, d_out_v);
     SHALE_UNROLL for (int i = 0; i < kR; ++i) {
       const int query = first_query + threadIdx.y + TilesT::kThreadsY * i, first = in.mask.FirstKey(b, query);
+      if (in.cap > 0) {
+        SHALE_UNROLL for (int j = 0; j < kC; ++j) in.Cap(delta[i], q_k[i][j], d_out_v[i][j]);
+      }
       SHALE_UNROLL for (int j = 0; j < kC; ++j) {
         const bool seen = in.mask.Sees(query, first_key + threadIdx.x + TilesT::kThreadsX * j, first);
-        const float ds = ScoreGradient(Probability(q_k[i][j], in.scale, lse[i]), d_out_v[i][j], delta[i]);
+        const float ds = ScoreGradient(Probability(q_k[i][j], left_scale, lse[i]), d_out_v[i][j], delta[i]);
         StoreWeight<TilesT>(shared, TilesT::kDs, i, j, seen ? ds : 0.0f);
       }
     }
@@ -128,6 +142,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 1)
   const int group = blockIdx.x / key_tiles, b = group / groups, g = group % groups;
   const int end_of_queries = in.mask.EndOfQueries(first_key + TilesT::kRows - 1);
 
+  const float left_scale = in.LeftScale();
   typename TilesT::Result k_result = {}, v_result = {};
   LoadTile<TilesT, TilesT::kRows>(in.k, b, g, first_key, shared, TilesT::kRowA);
   LoadTile<TilesT, TilesT::kRows>(in.v, b, g, first_key, shared, TilesT::kRowB);
@@ -148,10 +163,13 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 1)
         const float lse = query < length ? in.lse_BHS.Load(at) : 0.0f;
         const float delta = query < length ? in.delta_BHS.Load(at) : 0.0f;
         const int first = in.mask.FirstKey(b, query);
+        if (in.cap > 0) {
+          SHALE_UNROLL for (int i = 0; i < kR; ++i) in.Cap(delta, k_q[i][j], v_d_out[i][j]);
+        }
         SHALE_UNROLL for (int i = 0; i < kR; ++i) {
           const int key = first_key + threadIdx.y + TilesT::kThreadsY * i;
           const bool seen = query < length && in.mask.Sees(query, key, first);
-          const float p = Probability(k_q[i][j], in.scale, lse);
+          const float p = Probability(k_q[i][j], left_scale, lse);
           StoreWeight<TilesT>(shared, TilesT::kP, i, j, seen ? p : 0.0f);
           StoreWeight<TilesT>(shared, TilesT::kDs, i, j, seen ? ScoreGradient(p, v_d_out[i][j], delta) : 0.0f);
         }
@@ -185,7 +203,8 @@ absl::Status Start(const AttentionBackward& op, Scratch scratch, StreamHandle st
                         .heads = static_cast<int>(H),
                         .heads_per_group = static_cast<int>(H / G),
                         .mask = Mask(op),
-                        .scale = op.scale};
+                        .scale = op.scale,
+                        .cap = op.cap};
   const auto shape = [&](int64_t blocks) -> LaunchShape {
     return {.grid = dim3(static_cast<unsigned>(blocks)),
             .block = dim3(TilesT::kThreadsX, TilesT::kThreadsY),

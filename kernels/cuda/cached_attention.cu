@@ -55,7 +55,7 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads) StoreInCacheKernel(Heads<T> k, Heads<T> v, G
 template <class T, int kElements>
 SHALE_KERNEL SHALE_BOUNDS(kThreads)
     CachedAttentionKernel(Heads<T> q, Heads<T> out, Global<int32_t> begins, CachedHeads<T> keys, CachedHeads<T> values,
-                          int heads, int heads_per_group, int window, float scale) {
+                          int heads, int heads_per_group, int window, float scale, float cap) {
   SHALE_SHARED_ARRAY(float, warp_largest, kWarps);
   SHALE_SHARED_ARRAY(float, warp_sum, kWarps);
   SHALE_SHARED_ARRAY(float, warp_result, kWarps* kElements* kWarpThreads);
@@ -83,6 +83,7 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads)
     }
     SHALE_UNROLL
     for (int lanes = kWarpThreads / 2; lanes > 0; lanes /= 2) score += __shfl_xor_sync(kAllLanes, score, lanes);
+    if (cap > 0) score = cap * tanhf(score / cap);
     const float now_largest = fmaxf(largest, score), shift = ShiftOf(now_largest);
     const float correction = expf(largest - shift), p = expf(score - shift);
     largest = now_largest;
@@ -130,7 +131,8 @@ absl::Status Run(const CachedAttention& op, Scratch scratch, StreamHandle stream
     const auto attend = [&](auto elements) {
       return Launch("CachedAttention", CachedAttentionKernel<T, decltype(elements)::value>, shape(B * S * H), stream,
                     Heads<T>(op.q_BSHD, "q"), Heads<T>(op.out_BSHD, "out"), begins, keys, values, static_cast<int>(H),
-                    static_cast<int>(H / G), static_cast<int>(std::min(op.window, op.keys_CGPD.dim(2))), op.scale);
+                    static_cast<int>(H / G), static_cast<int>(std::min(op.window, op.keys_CGPD.dim(2))), op.scale,
+                    op.cap);
     };
     const int64_t width = op.q_BSHD.dim(3);
     if (width <= 64) return attend(std::integral_constant<int, 2>());

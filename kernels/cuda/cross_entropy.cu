@@ -31,11 +31,25 @@ struct Running {
   float sum = 0;
 };
 
-template <class T, int N, int kPacks>
-SHALE_DEVICE void Take(const Pack<T, N> (&packs)[kPacks], Running& running) {
+// What the loss takes in the place of a logit.
+struct Uncapped {
+  explicit Uncapped(float cap) {}
+  SHALE_DEVICE float Of(float logit) const { return logit; }
+  // Returns the derivative, given Of(logit).
+  SHALE_DEVICE float Slope(float x) const { return 1.0f; }
+};
+struct Capped {
+  float cap;
+  explicit Capped(float cap) : cap(cap) {}
+  SHALE_DEVICE float Of(float logit) const { return cap * tanhf(logit / cap); }
+  SHALE_DEVICE float Slope(float x) const { return fmaf(-x / cap, x / cap, 1.0f); }
+};
+
+template <class Cap, class T, int N, int kPacks>
+SHALE_DEVICE void Take(const Cap& cap, const Pack<T, N> (&packs)[kPacks], Running& running) {
   float largest = running.largest;
   SHALE_UNROLL for (int k = 0; k < kPacks; ++k) {
-    SHALE_UNROLL for (int i = 0; i < N; ++i) largest = fmaxf(largest, Widen(packs[k].at[i]));
+    SHALE_UNROLL for (int i = 0; i < N; ++i) largest = fmaxf(largest, cap.Of(Widen(packs[k].at[i])));
   }
   const float shift = ShiftOf(largest);
   if (largest > running.largest) {
@@ -43,7 +57,7 @@ SHALE_DEVICE void Take(const Pack<T, N> (&packs)[kPacks], Running& running) {
     running.largest = largest;
   }
   SHALE_UNROLL for (int k = 0; k < kPacks; ++k) {
-    SHALE_UNROLL for (int i = 0; i < N; ++i) running.sum += expf(Widen(packs[k].at[i]) - shift);
+    SHALE_UNROLL for (int i = 0; i < N; ++i) running.sum += expf(cap.Of(Widen(packs[k].at[i])) - shift);
   }
 }
 
@@ -116,10 +130,11 @@ SHALE_DEVICE Total OverWarp(float largest, double sum) {
   return total;
 }
 
-template <class T, bool kAligned>
+template <class T, bool kAligned, class Cap>
 SHALE_KERNEL SHALE_BOUNDS(kThreads, 2)
     CrossEntropyKernel(Global<T> logits_TV, Global<int> targets_T, int64_t target_stride, Global<float> weights_T,
-                       int64_t weight_stride, Global<float> scale_1, Global<float> loss_T, int64_t V, bool gradient) {
+                       int64_t weight_stride, Global<float> scale_1, Global<float> loss_T, int64_t V, bool gradient,
+                       Cap cap) {
   constexpr int N = kPackOf<T>;
   const int64_t t = blockIdx.x;
   const Row<N> row(t, V);
@@ -143,15 +158,15 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads, 2)
       [&](int64_t i) {
         Pack<T, N> packs[kInFlight];
         for (int k = 0; k < kInFlight; ++k) packs[k] = LoadPack<kAligned, N>(logits_TV, i + k * (kThreads * N));
-        Take(packs, running);
+        Take(cap, packs, running);
       },
       [&](int64_t i) {
         const Pack<T, N> packs[1] = {LoadPack<kAligned, N>(logits_TV, i)};
-        Take(packs, running);
+        Take(cap, packs, running);
       },
       [&](int64_t i) {
         const Pack<T, 1> element[1] = {{logits_TV.Load(i)}};
-        Take(element, running);
+        Take(cap, element, running);
       });
 
   SHALE_SHARED_ARRAY(float, largest_of_warp, kWarps);
@@ -170,7 +185,7 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads, 2)
     if (lane == 0) {
       const bool known = target < V;
       const double at_target =
-          known ? Widen(logits_TV.Load(row.begin + target)) : std::numeric_limits<float>::quiet_NaN();
+          known ? cap.Of(Widen(logits_TV.Load(row.begin + target))) : std::numeric_limits<float>::quiet_NaN();
       const double below = at_target - total.largest;
       loss_T.Store(t, static_cast<float>(weight * (log(total.sum) - below)));
       if (gradient) {
@@ -178,7 +193,8 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads, 2)
         row_numbers.Store(0, total.largest);
         row_numbers.Store(1, known ? static_cast<float>(scale / total.sum) : std::numeric_limits<float>::quiet_NaN());
         // p - 1 is computed in fp64, because it approaches 0 as the model learns.
-        row_numbers.Store(2, static_cast<float>((exp(below) / total.sum - 1) * scale));
+        row_numbers.Store(
+            2, static_cast<float>((exp(below) / total.sum - 1) * scale * cap.Slope(static_cast<float>(at_target))));
       }
     }
   }
@@ -188,7 +204,8 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads, 2)
   const float largest = row_numbers.Load(0), factor = row_numbers.Load(1), d_target = row_numbers.Load(2);
   const int64_t target_at = row.begin + target;
   const auto gradient_of = [&](T x, int64_t i) {
-    return Narrow<T>(i == target_at ? d_target : expf(Widen(x) - largest) * factor);
+    const float logit = cap.Of(Widen(x));
+    return Narrow<T>(i == target_at ? d_target : expf(logit - largest) * factor * cap.Slope(logit));
   };
   const auto put = [&](Pack<T, N> x, int64_t i) {
     SHALE_UNROLL for (int k = 0; k < N; ++k) x.at[k] = gradient_of(x.at[k], i + k);
@@ -212,11 +229,16 @@ absl::Status Run(const CrossEntropy& op, Scratch scratch, StreamHandle stream) {
   const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(op.logits_TV.dim(0))), .block = dim3(kThreads)};
   return WithElement(op.logits_TV.dtype, [&](auto element) {
     using T = decltype(element);
-    const auto kernel = Aligned16(op.logits_TV) ? CrossEntropyKernel<T, true> : CrossEntropyKernel<T, false>;
-    return Launch("CrossEntropy", kernel, shape, stream, Whole<T>(op.logits_TV, "logits"),
-                  Whole<int>(op.targets_T, "targets"), op.targets_T.stride(0), Whole<float>(op.weights_T, "weights"),
-                  op.weights_T.present() ? op.weights_T.stride(0) : 0, Whole<float>(op.scale_1, "scale"),
-                  Whole<float>(op.loss_T, "loss"), op.logits_TV.dim(1), op.gradient);
+    const auto start = [&](auto cap) {
+      using Cap = decltype(cap);
+      const auto kernel =
+          Aligned16(op.logits_TV) ? CrossEntropyKernel<T, true, Cap> : CrossEntropyKernel<T, false, Cap>;
+      return Launch("CrossEntropy", kernel, shape, stream, Whole<T>(op.logits_TV, "logits"),
+                    Whole<int>(op.targets_T, "targets"), op.targets_T.stride(0), Whole<float>(op.weights_T, "weights"),
+                    op.weights_T.present() ? op.weights_T.stride(0) : 0, Whole<float>(op.scale_1, "scale"),
+                    Whole<float>(op.loss_T, "loss"), op.logits_TV.dim(1), op.gradient, cap);
+    };
+    return op.cap > 0 ? start(Capped(op.cap)) : start(Uncapped(op.cap));
   });
 }
 

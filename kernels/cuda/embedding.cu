@@ -29,7 +29,8 @@ SHALE_DEVICE bool InRange(int32_t token, int64_t V) { return token >= 0 && token
 template <class T, bool kAligned>
 SHALE_KERNEL SHALE_BOUNDS(kThreads)
     EmbeddingForwardKernel(Global<int32_t> tokens, Global<T> weight, Global<T> positions, Global<int32_t> position_ids,
-                           Global<int32_t> begins, Global<T> out, int64_t V, int64_t P, int64_t S, int64_t C) {
+                           Global<int32_t> begins, Global<T> out, int64_t V, int64_t P, int64_t S, int64_t C,
+                           float scale) {
   constexpr int kPack = kPackOf<T>;
   const int64_t t = blockIdx.x, b = Quotient(t, S);
   int64_t s = PositionOf(position_ids, t, t - b * S) + BeginOf(begins, b);
@@ -49,7 +50,7 @@ SHALE_KERNEL SHALE_BOUNDS(kThreads)
   for (int k = 0; k < kPacks; ++k) {
     SHALE_UNROLL
     for (int i = 0; i < kPack; ++i) {
-      const float value = add ? Widen(w[k].at[i]) + Widen(p[k].at[i]) : Widen(w[k].at[i]);
+      const float row = Widen(w[k].at[i]), value = add ? fmaf(row, scale, Widen(p[k].at[i])) : row * scale;
       w[k].at[i] = Narrow<T>(known ? value : NAN);
     }
     StorePack<kAligned>(out, t * C, first + k * kThreads * kPack, C, w[k]);
@@ -140,14 +141,16 @@ SHALE_DEVICE void StoreGradient(const Global<float>& to, int64_t row, int64_t c,
 template <class T, bool kAligned>
 SHALE_KERNEL SHALE_BOUNDS(kThreads)
     EmbeddingRunsKernel(Global<int32_t> sorted, Global<int32_t> order, Global<T> d_out, Global<float> d_weight,
-                        int64_t tokens, int64_t V, int64_t C, bool accumulate) {
+                        int64_t tokens, int64_t V, int64_t C, bool accumulate, float scale) {
   const int64_t place = blockIdx.x;
   const int32_t token = sorted.Load(place);
   if (!InRange(token, V) || (place > 0 && sorted.Load(place - 1) == token)) return;
   const int64_t c = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kPackOf<T>;
-  const auto sum = SumRows<kAligned>(d_out, c, C, [&](int64_t k) -> int64_t {
+  auto sum = SumRows<kAligned>(d_out, c, C, [&](int64_t k) -> int64_t {
     return place + k < tokens && sorted.Load(place + k) == token ? order.Load(place + k) : -1;
   });
+  SHALE_UNROLL
+  for (int i = 0; i < kPackOf<T>; ++i) sum.at[i] *= scale;
   StoreGradient<kAligned>(d_weight, token, c, C, sum, accumulate);
 }
 
@@ -182,7 +185,7 @@ absl::Status SumRuns(const EmbeddingBackward& op, const Global<int32_t>& sorted,
   SHALE_RETURN_IF_ERROR(Launch("EmbeddingBackward", EmbeddingRunsKernel<T, kAligned>, RowsShape(tokens, C, columns),
                                stream, sorted, order, Whole<T>(op.d_out_TC, "d_out"),
                                Whole<float>(op.d_weight_VC, "d_weight"), tokens, op.d_weight_VC.dim(0), C,
-                               op.accumulate));
+                               op.accumulate, op.scale));
   if (!op.d_positions_PC.present()) return absl::OkStatus();
   return Launch("EmbeddingBackward", EmbeddingPositionsKernel<T, kAligned>,
                 RowsShape(op.d_positions_PC.dim(0), C, columns), stream, Whole<T>(op.d_out_TC, "d_out"),
@@ -202,7 +205,7 @@ absl::Status Run(const EmbeddingForward& op, Scratch scratch, StreamHandle strea
                   Whole<int32_t>(op.tokens_BS, "tokens"), Whole<T>(op.weight_VC, "weight"),
                   Whole<T>(op.positions_PC, "positions"), Whole<int32_t>(op.position_ids_BS, "position_ids"),
                   Whole<int32_t>(op.begins_B, "begins"), Whole<T>(op.out_TC, "out"), op.weight_VC.dim(0),
-                  op.positions_PC.present() ? op.positions_PC.dim(0) : 0, op.tokens_BS.dim(1), C);
+                  op.positions_PC.present() ? op.positions_PC.dim(0) : 0, op.tokens_BS.dim(1), C, op.scale);
   });
 }
 

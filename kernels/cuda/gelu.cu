@@ -12,29 +12,6 @@
 namespace shale::cuda {
 namespace {
 
-// x sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3), which is x (1 + tanh z) / 2. Beyond |x| = 50 the sigmoid is 0 or
-// 1 to the last bit. There z is computed for |x| = 50, so that no overflow is multiplied by zero.
-struct TanhGelu {
-  static constexpr float kTwiceSqrt2OverPi = 1.5957691216057308f;
-  static constexpr float kCubic = 0.044715f;
-
-  SHALE_DEVICE static float Frozen(float x) { return fabsf(x) > 50.0f ? copysignf(50.0f, x) : x; }
-  SHALE_DEVICE static Sigmoid SigmoidOfTwiceZ(float x, float x2) {
-    return SigmoidOf(kTwiceSqrt2OverPi * x * fmaf(kCubic, x2, 1.0f));
-  }
-
-  SHALE_DEVICE static float Value(float x) {
-    const float frozen = Frozen(x);
-    return x * SigmoidOfTwiceZ(frozen, frozen * frozen).value;
-  }
-  SHALE_DEVICE static float Derivative(float x) {
-    const float frozen = Frozen(x), x2 = frozen * frozen;
-    const Sigmoid sigmoid = SigmoidOfTwiceZ(frozen, x2);
-    const float slope = kTwiceSqrt2OverPi * fmaf(3 * kCubic, x2, 1.0f);
-    return fmaf(frozen * slope * sigmoid.value, sigmoid.complement, sigmoid.value);
-  }
-};
-
 // x Phi(x), where Phi(x) = (1 + erf(x / sqrt 2)) / 2.
 struct ErfGelu {
   static constexpr float kSqrtHalf = 0.70710678118654752f;

@@ -17,7 +17,8 @@ namespace {
 template <class Tile, bool kCentered, class T = typename Tile::Element>
 SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1024 / Tile::kThreads)
     NormForwardKernel(Rows<T> x, Rows<T> residual, Rows<T> sum, Global<T> weight, Global<T> bias, Rows<T> y,
-                      Global<float> mean_R, Global<float> rstd_R, int64_t R, int64_t C, float epsilon) {
+                      Global<float> mean_R, Global<float> rstd_R, int64_t R, int64_t C, float epsilon,
+                      float weight_offset) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * Tile::kTeams + threadIdx.y;
   const int64_t end = row < R ? C : 0;
   const bool first = threadIdx.x == 0 && row < R;
@@ -76,15 +77,17 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1024 / Tile::kThreads)
         s.at[p].at[i] = Narrow<T>(fmaf(normal, Widen(w.at[p].at[i]), Widen(b.at[p].at[i])));
       });
     } else {
-      ForEachElement<Tile>(
-          [&](int p, int i) { s.at[p].at[i] = Narrow<T>(Widen(s.at[p].at[i]) * rstd * Widen(w.at[p].at[i])); });
+      ForEachElement<Tile>([&](int p, int i) {
+        s.at[p].at[i] = Narrow<T>(Widen(s.at[p].at[i]) * rstd * (weight_offset + Widen(w.at[p].at[i])));
+      });
     }
     s.Store(y.at, y.Begin(row), tile, end);
   }
 }
 
 template <bool kCentered, class OpType>
-absl::Status RunNorm(const OpType& op, const Tensor& bias, const Tensor& mean, StreamHandle stream) {
+absl::Status RunNorm(const OpType& op, const Tensor& bias, const Tensor& mean, float weight_offset,
+                     StreamHandle stream) {
   const int64_t C = op.x.dim(-1), R = op.rstd_R.elements();
   const bool aligned = C % (16 / SizeOf(op.x.dtype)) == 0 && RowsAligned(op.x) && RowsAligned(op.residual) &&
                        RowsAligned(op.weight_C) && RowsAligned(bias) && RowsAligned(op.sum) && RowsAligned(op.y);
@@ -97,7 +100,7 @@ absl::Status RunNorm(const OpType& op, const Tensor& bias, const Tensor& mean, S
       return Launch(OpType::kName.data(), NormForwardKernel<Tile, kCentered>, shape, stream, Rows<T>(op.x, "x"),
                     Rows<T>(op.residual, "residual"), Rows<T>(op.sum, "sum"), Whole<T>(op.weight_C, "weight"),
                     Whole<T>(bias, "bias"), Rows<T>(op.y, "y"), Whole<float>(mean, "mean"),
-                    Whole<float>(op.rstd_R, "rstd"), R, C, op.epsilon);
+                    Whole<float>(op.rstd_R, "rstd"), R, C, op.epsilon, weight_offset);
     };
     return aligned ? WithTile<T, true>(C, start) : WithTile<T, false>(C, start);
   });
@@ -106,11 +109,11 @@ absl::Status RunNorm(const OpType& op, const Tensor& bias, const Tensor& mean, S
 }  // namespace
 
 absl::Status Run(const RmsNormForward& op, Scratch scratch, StreamHandle stream) {
-  return RunNorm<false>(op, Tensor(), Tensor(), stream);
+  return RunNorm<false>(op, Tensor(), Tensor(), op.weight_offset, stream);
 }
 
 absl::Status Run(const LayerNormForward& op, Scratch scratch, StreamHandle stream) {
-  return RunNorm<true>(op, op.bias_C, op.mean_R, stream);
+  return RunNorm<true>(op, op.bias_C, op.mean_R, 0.0f, stream);
 }
 
 }  // namespace shale::cuda

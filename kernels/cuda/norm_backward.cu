@@ -27,6 +27,7 @@ struct Operands {
   Global<float> mean, rstd;
   Rows<T> d_residual, d_x;
   int64_t R, C;
+  float weight_offset;
 };
 
 struct Statistics {
@@ -72,7 +73,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, (kBlocksPerSm<Tile, kCentered>))
     const Statistics s = end > 0 ? StatisticsOf(op, row) : Statistics{};
     float means[kSums] = {};
     ForEachElement<Tile>([&](int p, int i) {
-      const float d_y = Widen(d.at[p].at[i]), g = d_y * Widen(w.at[p].at[i]);
+      const float d_y = Widen(d.at[p].at[i]), g = d_y * (op.weight_offset + Widen(w.at[p].at[i]));
       const float n = Normal<kCentered>(Widen(x.at[p].at[i]), s);
       means[0] = fmaf(g, n, means[0]);
       columns[0][p * kPack + i] = fmaf(d_y, n, columns[0][p * kPack + i]);
@@ -85,7 +86,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, (kBlocksPerSm<Tile, kCentered>))
     SHALE_UNROLL
     for (int k = 0; k < kSums; ++k) means[k] /= static_cast<float>(C);
     ForEachElement<Tile>([&](int p, int i) {
-      const float g = Widen(d.at[p].at[i]) * Widen(w.at[p].at[i]);
+      const float g = Widen(d.at[p].at[i]) * (op.weight_offset + Widen(w.at[p].at[i]));
       const float d_x = GradientOf<kCentered>(g, Normal<kCentered>(Widen(x.at[p].at[i]), s), means, s.rstd);
       d.at[p].at[i] = Narrow<T>(add ? Widen(r.at[p].at[i]) + d_x : d_x);
     });
@@ -138,7 +139,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1) WideRowsKernel(Operands<T, kCentere
   };
   for_each_tile([&](int64_t tile, Tile& d, Tile& x, Tile& w) {
     ForEachElement<Tile>([&](int p, int i) {
-      const float g = Widen(d.at[p].at[i]) * Widen(w.at[p].at[i]);
+      const float g = Widen(d.at[p].at[i]) * (op.weight_offset + Widen(w.at[p].at[i]));
       means[0] = fmaf(g, Normal<kCentered>(Widen(x.at[p].at[i]), s), means[0]);
       if constexpr (kCentered) means[1] += g;
     });
@@ -149,7 +150,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1) WideRowsKernel(Operands<T, kCentere
     Tile r;
     if (add) r.Load(op.d_residual.at, residual_row, tile, C);
     ForEachElement<Tile>([&](int p, int i) {
-      const float g = Widen(d.at[p].at[i]) * Widen(w.at[p].at[i]);
+      const float g = Widen(d.at[p].at[i]) * (op.weight_offset + Widen(w.at[p].at[i]));
       const float d_x = GradientOf<kCentered>(g, Normal<kCentered>(Widen(x.at[p].at[i]), s), means, s.rstd);
       d.at[p].at[i] = Narrow<T>(add ? Widen(r.at[p].at[i]) + d_x : d_x);
     });
@@ -210,8 +211,8 @@ absl::Status Start(const char* name, const Operands<T, kCentered>& op, const Par
 }
 
 template <bool kCentered, class OpType>
-absl::Status RunBackward(const OpType& op, const Tensor& mean, const Tensor& d_bias, Scratch scratch,
-                         StreamHandle stream) {
+absl::Status RunBackward(const OpType& op, const Tensor& mean, const Tensor& d_bias, float weight_offset,
+                         Scratch scratch, StreamHandle stream) {
   const int64_t C = op.x.dim(-1), R = op.rstd_R.elements();
   const bool aligned = C % (16 / SizeOf(op.x.dtype)) == 0 && RowsAligned(op.d_y) && RowsAligned(op.x) &&
                        RowsAligned(op.weight_C) && RowsAligned(op.d_residual) && RowsAligned(op.d_x);
@@ -228,6 +229,7 @@ absl::Status RunBackward(const OpType& op, const Tensor& mean, const Tensor& d_b
         .d_x = Rows<T>(op.d_x, "d_x"),
         .R = R,
         .C = C,
+        .weight_offset = weight_offset,
     };
     return aligned ? Start<T, kCentered, true>(OpType::kName.data(), operands, partials, stream)
                    : Start<T, kCentered, false>(OpType::kName.data(), operands, partials, stream);
@@ -245,11 +247,11 @@ absl::Status RunBackward(const OpType& op, const Tensor& mean, const Tensor& d_b
 }  // namespace
 
 absl::Status Run(const RmsNormBackward& op, Scratch scratch, StreamHandle stream) {
-  return RunBackward<false>(op, Tensor(), Tensor(), scratch, stream);
+  return RunBackward<false>(op, Tensor(), Tensor(), op.weight_offset, scratch, stream);
 }
 
 absl::Status Run(const LayerNormBackward& op, Scratch scratch, StreamHandle stream) {
-  return RunBackward<true>(op, op.mean_R, op.d_bias_C, scratch, stream);
+  return RunBackward<true>(op, op.mean_R, op.d_bias_C, 0.0f, scratch, stream);
 }
 
 }  // namespace shale::cuda

@@ -15,7 +15,7 @@
 //
 // The following have their CUDA meaning: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp,
 // __shfl_sync, __shfl_xor_sync, __shfl_down_sync, __ballot_sync, __any_sync, __float_as_uint, __uint_as_float, sqrtf,
-// fmaf, fmaxf, fabsf, copysignf, expf, logf, erff, __fdividef, sincospi, and in fp64 sqrt, exp, log, pow.
+// fmaf, fmaxf, fabsf, copysignf, expf, logf, erff, tanhf, __fdividef, sincospi, and in fp64 sqrt, exp, log, pow.
 //
 // On the host an array knows its size and name. On the device it is only a pointer.
 #pragma once

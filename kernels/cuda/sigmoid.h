@@ -1,4 +1,4 @@
-// The logistic function, for activations.
+// The logistic function, and GELU by the tanh formula, for activations.
 #pragma once
 
 #include "kernels/cuda/portable.h"
@@ -15,5 +15,28 @@ SHALE_DEVICE Sigmoid SigmoidOf(float x) {
   const float larger = __fdividef(1.0f, 1.0f + e), smaller = e * larger;
   return x < 0 ? Sigmoid{smaller, larger} : Sigmoid{larger, smaller};
 }
+
+// x sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3), which is x (1 + tanh z) / 2. Beyond |x| = 50 the sigmoid is 0 or
+// 1 to the last bit. There z is computed for |x| = 50, so that no overflow is multiplied by zero.
+struct TanhGelu {
+  static constexpr float kTwiceSqrt2OverPi = 1.5957691216057308f;
+  static constexpr float kCubic = 0.044715f;
+
+  SHALE_DEVICE static float Frozen(float x) { return fabsf(x) > 50.0f ? copysignf(50.0f, x) : x; }
+  SHALE_DEVICE static Sigmoid SigmoidOfTwiceZ(float x, float x2) {
+    return SigmoidOf(kTwiceSqrt2OverPi * x * fmaf(kCubic, x2, 1.0f));
+  }
+
+  SHALE_DEVICE static float Value(float x) {
+    const float frozen = Frozen(x);
+    return x * SigmoidOfTwiceZ(frozen, frozen * frozen).value;
+  }
+  SHALE_DEVICE static float Derivative(float x) {
+    const float frozen = Frozen(x), x2 = frozen * frozen;
+    const Sigmoid sigmoid = SigmoidOfTwiceZ(frozen, x2);
+    return fmaf(frozen * SlopeOfTwiceZ(x2) * sigmoid.value, sigmoid.complement, sigmoid.value);
+  }
+  SHALE_DEVICE static float SlopeOfTwiceZ(float x2) { return kTwiceSqrt2OverPi * fmaf(3 * kCubic, x2, 1.0f); }
+};
 
 }  // namespace shale::cuda

@@ -11,11 +11,16 @@
 
 namespace shale {
 
-// y = silu(gate) * up, where gate and up are the halves of a row (Shazeer, 2020); silu(g) = g / (1 + exp(-g)).
+// What is done to a gate: kSilu is silu(g) = g / (1 + exp(-g)), kGeluTanh is the GELU of GeluKind::kTanh below.
+enum class GateKind : uint8_t { kSilu, kGeluTanh };
+
+// y = act(gate) * up, where gate and up are the halves of a row (Shazeer, 2020). Its name is that of the usual gate,
+// kSilu.
 struct SwiGluForward {
   static constexpr absl::string_view kName = "SwiGluForward";
   Tensor gate_up_T2F;  // act, [T, 2F]
   Tensor y_TF;         // act
+  GateKind gate = GateKind::kSilu;
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("gate_up", op.gate_up_T2F, Access::kRead);
@@ -30,6 +35,7 @@ struct SwiGluBackward {
   Tensor d_y_TF;         // act
   Tensor d_gate_up_T2F;  // act; may be gate_up itself
   Tensor y_TF;           // act, optional: y of the forward op again, with the same bits; may be d_y itself
+  GateKind gate = GateKind::kSilu;
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("gate_up", op.gate_up_T2F, Access::kRead);

@@ -21,11 +21,12 @@
 namespace shale {
 
 // Attention with grouped heads: query head h reads key/value head h / (H / G). scores = scale q k^T over the keys that
-// query i sees, p = softmax(scores), out = p v, lse = log-sum-exp of the scores. If `causal`, query i sees the keys
-// j <= i (and j > i - window if window > 0), otherwise every key of its sequence. Memory is linear in S: no [S, S]
-// matrix exists (Dao, 2023). If act is bf16, a backend may round exp(score - largest score of the row so far) to bf16
-// for the matmul with v; the sum that divides it is taken before rounding. With `position_ids`, a query sees no key
-// before its document. REQUIRES: scale > 0, window is 0 unless causal, and there are no position_ids unless causal.
+// query i sees, or with a cap above 0, cap tanh(scale q k^T / cap), which stays within the cap (Gemma 2, 2024); p =
+// softmax(scores), out = p v, lse = log-sum-exp of the scores. If `causal`, query i sees the keys j <= i (and j > i -
+// window if window > 0), otherwise every key of its sequence. Memory is linear in S: no [S, S] matrix exists (Dao,
+// 2023). If act is bf16, a backend may round exp(score - largest score of the row so far) to bf16 for the matmul with
+// v; the sum that divides it is taken before rounding. With `position_ids`, a query sees no key before its document.
+// REQUIRES: scale > 0, cap >= 0, window is 0 unless causal, and there are no position_ids unless causal.
 struct AttentionForward {
   static constexpr absl::string_view kName = "AttentionForward";
   Tensor q_BSHD, k_BSGD, v_BSGD;  // act, outer dimensions may be strided
@@ -35,6 +36,7 @@ struct AttentionForward {
   float scale = 1;
   int64_t window = 0;
   bool causal = true;
+  float cap = 0;  // 0: none
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("q", op.q_BSHD, Access::kRead);
@@ -48,6 +50,7 @@ struct AttentionForward {
 
 // Recomputes p from q, k and lse; then
 //   delta = rowsum(d_out * out); ds = p (d_out v^T - delta) scale; d_q = ds k; d_v = p^T d_out; d_k = ds^T q.
+// With a cap, ds is multiplied by the derivative of the cap, 1 - (score / cap)^2.
 // d_k and d_v are summed over the query heads of a group. If act is bf16, a backend may round p and ds to bf16 for
 // these three matmuls.
 struct AttentionBackward {
@@ -60,6 +63,7 @@ struct AttentionBackward {
   float scale = 1;
   int64_t window = 0;
   bool causal = true;
+  float cap = 0;  // 0: none
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("q", op.q_BSHD, Access::kRead);
@@ -91,6 +95,7 @@ struct CachedAttention {
   Tensor keys_CGPD, values_CGPD;  // act, the cache of P positions
   float scale = 1;
   int64_t window = 0;
+  float cap = 0;  // As in AttentionForward.
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("q", op.q_BSHD, Access::kRead);

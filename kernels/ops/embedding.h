@@ -9,10 +9,10 @@
 
 namespace shale {
 
-// out[t] = weight[tokens[t]] + positions[t mod S]. Tokens lie in [0, V). With `position_ids` ([Note: position ids] in
-// kernels/ops/attention.h), they take the place of t mod S. Their gradient is an EmbeddingBackward with position_ids as
-// tokens. With `begins` ([Note: begins] there), sequence b begins at row begins[b] of `positions`; no row may lie past
-// its end. REQUIRES: at most one of position_ids and begins is given.
+// out[t] = scale * weight[tokens[t]] + positions[t mod S]. Tokens lie in [0, V). With `position_ids` ([Note: position
+// ids] in kernels/ops/attention.h), they take the place of t mod S. Their gradient is an EmbeddingBackward with
+// position_ids as tokens. With `begins` ([Note: begins] there), sequence b begins at row begins[b] of `positions`; no
+// row may lie past its end. REQUIRES: at most one of position_ids and begins is given.
 struct EmbeddingForward {
   static constexpr absl::string_view kName = "EmbeddingForward";
   Tensor tokens_BS;        // i32
@@ -21,6 +21,7 @@ struct EmbeddingForward {
   Tensor out_TC;           // act
   Tensor position_ids_BS;  // i32, optional
   Tensor begins_B;         // i32, optional
+  float scale = 1;
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("tokens", op.tokens_BS, Access::kRead);
@@ -32,8 +33,9 @@ struct EmbeddingForward {
   }
 };
 
-// d_weight[v] (+)= sum of d_out[t] over all t with tokens[t] = v, in the order of t; d_positions[s] (+)= the same over
-// all t with t mod S = s. Rows that receive no gradient become zero, or stay as they are if `accumulate` is set.
+// d_weight[v] (+)= scale * sum of d_out[t] over all t with tokens[t] = v, in the order of t; d_positions[s] (+)= the
+// sum over all t with t mod S = s. Rows that receive no gradient become zero, or stay as they are if `accumulate` is
+// set.
 struct EmbeddingBackward {
   static constexpr absl::string_view kName = "EmbeddingBackward";
   Tensor tokens_BS;       // i32
@@ -41,6 +43,7 @@ struct EmbeddingBackward {
   Tensor d_weight_VC;     // f32
   Tensor d_positions_PC;  // f32, optional
   bool accumulate = false;
+  float scale = 1;
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     const Access grad = op.accumulate ? Access::kReadWrite : Access::kWrite;

@@ -9,9 +9,10 @@
 
 namespace shale {
 
-// Per row: loss = weight * (logsumexp(logits) - logits[target]). If `gradient` is set, also overwrites logits with
-// their gradient (softmax(logits) - onehot(target)) * weight * scale[0]. Without `weights` every weight is 1. A row
-// with a negative target or with weight 0 has loss 0 and gradient 0, whatever its logits are.
+// Per row: loss = weight * (logsumexp(x) - x[target]), where x are the logits, or with a cap above 0, cap tanh(logits /
+// cap). If `gradient` is set, also overwrites logits with
+// their gradient (softmax(x) - onehot(target)) * weight * scale[0], with a cap times 1 - (x / cap)^2. Without `weights`
+// every weight is 1. A row with a negative target or with weight 0 has loss 0 and gradient 0, whatever its logits are.
 struct CrossEntropy {
   static constexpr absl::string_view kName = "CrossEntropy";
   Tensor logits_TV;  // act; overwritten if `gradient` is set
@@ -20,6 +21,7 @@ struct CrossEntropy {
   Tensor loss_T;     // f32
   bool gradient = true;
   Tensor weights_T;  // f32, optional, may be strided; of any sign
+  float cap = 0;     // 0: none
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("logits", op.logits_TV, op.gradient ? Access::kReadWrite : Access::kRead);

@@ -9,7 +9,8 @@
 
 namespace shale {
 
-// sum = x + residual, or x itself without a residual. y = sum / rms(sum) * weight and rstd = 1 / rms(sum), per row,
+// sum = x + residual, or x itself without a residual. y = sum / rms(sum) * (weight_offset + weight) and rstd =
+// 1 / rms(sum), per row,
 // where rms(s) = sqrt(mean(s^2) + epsilon) (Zhang and Sennrich, 2019). x and y are [T, C] or [T, H, D], and their outer
 // dimensions may be strided; row t*H + h of [T, H, D] is (t, h). y may be x itself.
 struct RmsNormForward {
@@ -21,6 +22,7 @@ struct RmsNormForward {
   Tensor y;         // act
   Tensor rstd_R;    // f32
   float epsilon = 0;
+  float weight_offset = 0;  // 1 if the weight is that of Gemma, which is 0 at the start; else 0.
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("x", op.x, Access::kRead);
@@ -46,6 +48,7 @@ struct RmsNormBackward {
   Tensor d_x;         // act
   Tensor d_weight_C;  // f32, optional
   bool accumulate = false;
+  float weight_offset = 0;  // As in the forward op.
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("d_y", op.d_y, Access::kRead);

@@ -29,6 +29,12 @@ double GeluDerivative(double x, GeluKind kind) {
   return Sigmoid(2 * z) + 2 * x * Sigmoid(2 * z) * Sigmoid(-2 * z) * dz;
 }
 
+double Gate(double x, GateKind kind) { return kind == GateKind::kSilu ? x * Sigmoid(x) : Gelu(x, GeluKind::kTanh); }
+double GateDerivative(double x, GateKind kind) {
+  // silu' = s (1 + g (1 - s)).
+  return kind == GateKind::kSilu ? Sigmoid(x) * (1 + x * Sigmoid(-x)) : GeluDerivative(x, GeluKind::kTanh);
+}
+
 }  // namespace
 
 absl::Status Reference(const SwiGluForward& op) {
@@ -36,7 +42,7 @@ absl::Status Reference(const SwiGluForward& op) {
   for (int64_t t = 0; t < op.y_TF.dim(0); ++t) {
     for (int64_t i = 0; i < f; ++i) {
       const double gate = Get(op.gate_up_T2F, t * 2 * f + i);
-      Put(op.y_TF, t * f + i, gate * Sigmoid(gate) * Get(op.gate_up_T2F, t * 2 * f + f + i));
+      Put(op.y_TF, t * f + i, Gate(gate, op.gate) * Get(op.gate_up_T2F, t * 2 * f + f + i));
     }
   }
   return absl::OkStatus();
@@ -50,10 +56,9 @@ absl::Status Reference(const SwiGluBackward& op) {
       const double gate = Get(op.gate_up_T2F, gate_at);
       const double up = Get(op.gate_up_T2F, up_at);
       const double d_y = Get(op.d_y_TF, t * f + i);
-      // silu' = s (1 + g (1 - s)).
-      Put(op.d_gate_up_T2F, gate_at, d_y * up * Sigmoid(gate) * (1 + gate * Sigmoid(-gate)));
-      Put(op.d_gate_up_T2F, up_at, d_y * gate * Sigmoid(gate));
-      if (op.y_TF.present()) Put(op.y_TF, t * f + i, gate * Sigmoid(gate) * up);
+      Put(op.d_gate_up_T2F, gate_at, d_y * up * GateDerivative(gate, op.gate));
+      Put(op.d_gate_up_T2F, up_at, d_y * Gate(gate, op.gate));
+      if (op.y_TF.present()) Put(op.y_TF, t * f + i, Gate(gate, op.gate) * up);
     }
   }
   return absl::OkStatus();

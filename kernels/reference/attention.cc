@@ -23,6 +23,13 @@ double Dot(const Tensor& x, int64_t x_row, const Tensor& y, int64_t y_row) {
   return total;
 }
 
+// Returns the score of a query and a key whose dot product is given.
+template <class OpType>
+double Score(const OpType& op, double dot) {
+  const double score = op.scale * dot;
+  return op.cap > 0 ? op.cap * std::tanh(score / op.cap) : score;
+}
+
 // Calls body(b, h, g, i, first, end) for every query i of every query head h. The query sees the keys [first, end) of
 // key head g.
 template <class OpType, class Body>
@@ -49,7 +56,7 @@ absl::Status Reference(const AttentionForward& op) {
     const int64_t q_row = Row(op.q_BSHD, b, i, h);
     double largest = -std::numeric_limits<double>::infinity();
     for (int64_t j = first; j < end; ++j) {
-      p[j] = op.scale * Dot(op.q_BSHD, q_row, op.k_BSGD, Row(op.k_BSGD, b, j, g));
+      p[j] = Score(op, Dot(op.q_BSHD, q_row, op.k_BSGD, Row(op.k_BSGD, b, j, g)));
       largest = std::max(largest, p[j]);
     }
     double sum = 0;
@@ -77,8 +84,9 @@ absl::Status Reference(const AttentionBackward& op) {
     std::fill(d_q.begin(), d_q.end(), 0);
     for (int64_t j = first; j < end; ++j) {
       const int64_t k_row = Row(op.k_BSGD, b, j, g), v_row = Row(op.v_BSGD, b, j, g);
-      const double p = std::exp(op.scale * Dot(op.q_BSHD, q_row, op.k_BSGD, k_row) - lse);
-      const double ds = p * (Dot(op.d_out_BSHD, d_out_row, op.v_BSGD, v_row) - delta) * op.scale;
+      const double score = Score(op, Dot(op.q_BSHD, q_row, op.k_BSGD, k_row)), p = std::exp(score - lse);
+      const double slope = op.cap > 0 ? 1 - (score / op.cap) * (score / op.cap) : 1;
+      const double ds = p * (Dot(op.d_out_BSHD, d_out_row, op.v_BSGD, v_row) - delta) * slope * op.scale;
       for (int64_t d = 0; d < width; ++d) {
         const int64_t at = ((b * s + j) * groups + g) * width + d;
         d_q[d] += ds * Get(op.k_BSGD, k_row + d);

@@ -43,7 +43,8 @@ absl::Status Reference(const CachedAttention& op) {
           double score = 0;
           for (int64_t d = 0; d < width; ++d)
             score += Get(op.q_BSHD, q_row + d) * Get(op.keys_CGPD, cached(b, g, j) + d);
-          p[j - first] = op.scale * score;
+          score *= op.scale;
+          p[j - first] = op.cap > 0 ? op.cap * std::tanh(score / op.cap) : score;
           largest = std::max(largest, p[j - first]);
         }
         for (double& weight : p) sum += weight = std::exp(weight - largest);

@@ -20,15 +20,19 @@ absl::Status Reference(const CrossEntropy& op) {
       for (int64_t i = 0; op.gradient && i < v; ++i) Put(op.logits_TV, row + i, 0);
       continue;
     }
+    const auto x = [&](int64_t i) {
+      const double logit = Get(op.logits_TV, row + i);
+      return op.cap > 0 ? op.cap * std::tanh(logit / op.cap) : logit;
+    };
     double largest = -std::numeric_limits<double>::infinity();
-    for (int64_t i = 0; i < v; ++i) largest = std::max(largest, Get(op.logits_TV, row + i));
+    for (int64_t i = 0; i < v; ++i) largest = std::max(largest, x(i));
     double sum = 0;
-    for (int64_t i = 0; i < v; ++i) sum += std::exp(Get(op.logits_TV, row + i) - largest);
-    Put(op.loss_T, t, weight * (std::log(sum) + largest - Get(op.logits_TV, row + target)));
+    for (int64_t i = 0; i < v; ++i) sum += std::exp(x(i) - largest);
+    Put(op.loss_T, t, weight * (std::log(sum) + largest - x(target)));
     const double scale = op.gradient ? weight * Get(op.scale_1, 0) : 0;
     for (int64_t i = 0; op.gradient && i < v; ++i) {
-      const double p = std::exp(Get(op.logits_TV, row + i) - largest) / sum;
-      Put(op.logits_TV, row + i, (i == target ? p - 1 : p) * scale);
+      const double p = std::exp(x(i) - largest) / sum, slope = op.cap > 0 ? 1 - std::pow(x(i) / op.cap, 2) : 1;
+      Put(op.logits_TV, row + i, (i == target ? p - 1 : p) * slope * scale);
     }
   }
   return absl::OkStatus();

@@ -17,7 +17,7 @@ absl::Status Reference(const EmbeddingForward& op) {
   for (int64_t t = 0; t < op.out_TC.dim(0); ++t) {
     const int64_t position = PositionIn(op, t, op.tokens_BS.dim(1));
     for (int64_t i = 0; i < c; ++i) {
-      double value = Get(op.weight_VC, tokens[t] * c + i);
+      double value = op.scale * Get(op.weight_VC, tokens[t] * c + i);
       if (op.positions_PC.present()) value += Get(op.positions_PC, position * c + i);
       Put(op.out_TC, t * c + i, value);
     }
@@ -35,7 +35,7 @@ absl::Status Reference(const EmbeddingBackward& op) {
       for (int64_t t = 0; t < rows; ++t) {
         if (tokens[t] == v) total += Get(op.d_out_TC, t * c + i);
       }
-      PutGradient(op.d_weight_VC, v * c + i, total, op.accumulate);
+      PutGradient(op.d_weight_VC, v * c + i, op.scale * total, op.accumulate);
     }
   }
   if (!op.d_positions_PC.present()) return absl::OkStatus();

@@ -32,7 +32,9 @@ absl::Status Reference(const RmsNormForward& op) {
     double squares = 0;
     for (int64_t i = 0; i < c; ++i) squares += Get(s, s_row + i) * Get(s, s_row + i);
     const double rstd = Put(op.rstd_R, r, 1 / std::sqrt(squares / static_cast<double>(c) + op.epsilon));
-    for (int64_t i = 0; i < c; ++i) Put(op.y, y_row + i, Get(s, s_row + i) * rstd * Get(op.weight_C, i));
+    for (int64_t i = 0; i < c; ++i) {
+      Put(op.y, y_row + i, Get(s, s_row + i) * rstd * (op.weight_offset + Get(op.weight_C, i)));
+    }
   }
   return absl::OkStatus();
 }
@@ -48,12 +50,12 @@ absl::Status Reference(const RmsNormBackward& op) {
     }
     PutGradient(op.d_weight_C, i, total, op.accumulate);
   }
-  // With g = d_y weight and n = x rstd: d_x = rstd (g - n mean(g n)).
+  // With g = d_y (weight_offset + weight) and n = x rstd: d_x = rstd (g - n mean(g n)).
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t x_row = RowOffset(op.x, r), d_y_row = RowOffset(op.d_y, r), d_x_row = RowOffset(op.d_x, r);
     const int64_t residual_row = op.d_residual.present() ? RowOffset(op.d_residual, r) : 0;
     const double rstd = Get(op.rstd_R, r);
-    const auto g = [&](int64_t i) { return Get(op.d_y, d_y_row + i) * Get(op.weight_C, i); };
+    const auto g = [&](int64_t i) { return Get(op.d_y, d_y_row + i) * (op.weight_offset + Get(op.weight_C, i)); };
     const auto n = [&](int64_t i) { return Get(op.x, x_row + i) * rstd; };
     double mean_gn = 0;
     for (int64_t i = 0; i < c; ++i) mean_gn += g(i) * n(i) / static_cast<double>(c);

@@ -24,6 +24,7 @@ struct AttentionShape {
   double range = 1;     // q, k and v lie in [-range, range).
   bool causal = true;
   std::vector<int64_t> documents = {};  // Their lengths (PositionIds); empty: a sequence is one document.
+  double cap = 0;
   int64_t query_heads_per_group() const { return heads / groups; }
 };
 
@@ -34,7 +35,8 @@ std::string NameOfCase(const char* kind, const AttentionShape& s, DType act) {
          (s.range != 1 ? "_range" + std::to_string(static_cast<int>(s.range)) : "") + (s.causal ? "" : "_both_ways") +
          (s.documents.empty()
               ? ""
-              : "_documents" + std::to_string(s.documents.size()) + "_of_" + std::to_string(s.documents[0]));
+              : "_documents" + std::to_string(s.documents.size()) + "_of_" + std::to_string(s.documents[0])) +
+         (s.cap > 0 ? "_capped" : "");
 }
 
 using Sizes = std::initializer_list<int64_t>;
@@ -67,7 +69,8 @@ AttentionForward Forward(TestMemory& memory, const AttentionShape& s, DType act,
           .position_ids_BS = s.documents.empty() ? Tensor() : PositionIds(memory, s.documents, s.batch, s.s),
           .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.width))),
           .window = s.window,
-          .causal = s.causal};
+          .causal = s.causal,
+          .cap = static_cast<float>(s.cap)};
 }
 
 // Returns the backward op of `forward`, with a random d_out.
@@ -85,7 +88,8 @@ AttentionBackward Backward(TestMemory& memory, const AttentionShape& s, DType ac
           .position_ids_BS = forward.position_ids_BS,
           .scale = forward.scale,
           .window = s.window,
-          .causal = s.causal};
+          .causal = s.causal,
+          .cap = forward.cap};
 }
 
 // Returns a tensor in `to` with the contents that `t` has in `image`.
@@ -105,6 +109,9 @@ struct Errors {
     largest_score = root * s.range * s.range;
     // Includes the error of the scaling.
     score = (4 * root + 4) * kUnit32 * largest_score / 2;
+    // tanh errs by 4 units of at most 1, and its argument, result and derivative are rounded; the derivative is at
+    // most 1.
+    if (s.cap > 0) score += 8 * s.cap * kUnit32;
     lse = score + (4 * std::sqrt(keys) + 4) * kUnit32 + (largest_score + std::log(keys)) * kUnit32;
     // A relative error, from the argument, the exponential and the division.
     probability = score + lse + 8 * kUnit32;
@@ -149,7 +156,8 @@ OpCase BackwardCase(const AttentionShape& s, DType act) {
   const double d_p = 2 * std::sqrt(d) * s.range;
   const double d_p_error = 2 * 4 * std::sqrt(d) * kUnit32 * d * s.range / 2;
   const double walk = (4 * std::sqrt(queries * s.query_heads_per_group()) + 4) * kUnit32;
-  const double ds_error = d_p_error + 2 * d_p * (errors.probability + walk);  // Per unit of probability.
+  const double slope = s.cap > 0 ? 16 * kUnit32 : 0;
+  const double ds_error = d_p_error + 2 * d_p * (errors.probability + walk + slope);  // Per unit of probability.
   c.tolerances["d_q"] = {.absolute = op.scale * s.range * ds_error};
   // The sum of a key's probabilities over all queries of its group: about 1 + 1/2 + ... + 1/S per head, or 1 if the op
   // is not causal, times what the scores may add.
@@ -213,6 +221,13 @@ std::vector<OpCase> AttentionCases() {
       {.batch = 2, .s = 170, .heads = 1, .groups = 1, .width = 6, .window = 20, .documents = {50, 3, 90, 27}},
       {.batch = 2, .s = 83, .heads = 4, .groups = 2, .width = 12, .window = 9, .packed = true, .documents = {6, 30, 7}},
       {.batch = 1, .s = 260, .heads = 1, .groups = 1, .width = 8, .range = 8, .documents = {140, 20, 1, 99}},
+      {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2, .cap = 0.5},
+      {.batch = 2, .s = 33, .heads = 6, .groups = 2, .width = 16, .cap = 0.25},
+      {.batch = 1, .s = 72, .heads = 2, .groups = 1, .width = 16, .range = 8, .cap = 50},
+      {.batch = 2, .s = 97, .heads = 2, .groups = 1, .width = 24, .window = 5, .cap = 2},
+      {.batch = 1, .s = 270, .heads = 1, .groups = 1, .width = 4, .cap = 1},
+      {.batch = 1, .s = 47, .heads = 2, .groups = 2, .width = 33, .causal = false, .cap = 1},
+      {.batch = 2, .s = 129, .heads = 2, .groups = 1, .width = 40, .documents = {31, 1, 33, 63, 1}, .cap = 3},
   };
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
@@ -227,10 +242,13 @@ std::vector<OpCase> AttentionCases() {
 INSTANTIATE_TEST_SUITE_P(Attention, OpConformance, ::testing::ValuesIn(AttentionCases()), CaseName);
 
 TEST(AttentionTest, BackwardIsTheDerivativeOfForward) {
-  std::vector<AttentionShape> shapes(5, {.batch = 2, .s = 4, .heads = 4, .groups = 2, .width = 3});
+  std::vector<AttentionShape> shapes(8, {.batch = 2, .s = 4, .heads = 4, .groups = 2, .width = 3});
   shapes[1].window = shapes[4].window = 2;
   shapes[2].causal = false;
   shapes[3].documents = shapes[4].documents = {1, 3, 2};
+  shapes[5].cap = shapes[6].cap = shapes[7].cap = 0.5;
+  shapes[6].window = 2;
+  shapes[7].causal = false;
   for (const AttentionShape& s : shapes) {
     SCOPED_TRACE(NameOfCase("", s, DType::kFloat64));
     GradientCase c;

@@ -20,6 +20,7 @@ struct CachedShape {
   int64_t window = 0;
   bool packed = false;  // q, k and v are columns of one matrix.
   int64_t copies = 1;   // Sequences of the cache for each of q.
+  double cap = 0;
   int64_t batch() const { return std::ssize(begins); }
 };
 
@@ -38,14 +39,15 @@ CachedAttention Make(TestMemory& memory, const CachedShape& s, DType act) {
           .keys_CGPD = memory.Random(act, {B * s.copies, s.groups, s.positions, s.width}),
           .values_CGPD = memory.Random(act, {B * s.copies, s.groups, s.positions, s.width}),
           .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.width))),
-          .window = s.window};
+          .window = s.window,
+          .cap = static_cast<float>(s.cap)};
 }
 
 // Bounds the error of the result as tests/kernels/attention_test.cc does, for values of up to 1: scores are sums of D
 // products, whose error is that of the probabilities, and the result is a mean of `keys` values.
 double Tolerance32(const CachedShape& s, double keys) {
   const double root = std::sqrt(static_cast<double>(s.width)), walk = (4 * std::sqrt(keys) + 4) * kUnit32;
-  const double score = (4 * root + 4) * kUnit32 * root / 2;
+  const double score = ((4 * root + 4) * root / 2 + 8 * s.cap) * kUnit32;
   return 2 * (2 * score + walk + (root + std::log(keys) + 8) * kUnit32) + walk;
 }
 
@@ -55,7 +57,7 @@ OpCase MakeCachedAttentionCase(const CachedShape& s, DType act) {
            std::to_string(s.heads) + "_G" + std::to_string(s.groups) + "_D" + std::to_string(s.width) + "_P" +
            std::to_string(s.positions) + "_at" + std::to_string(static_cast<int64_t>(s.begins[0])) +
            (s.window > 0 ? "_window" + std::to_string(s.window) : "") + (s.packed ? "_packed" : "") +
-           (s.copies > 1 ? "_copies" + std::to_string(s.copies) : "");
+           (s.copies > 1 ? "_copies" + std::to_string(s.copies) : "") + (s.cap > 0 ? "_capped" : "");
   c.op = Make(c.memory, s, act);
   c.tolerances["out"] = {.absolute = Tolerance32(s, static_cast<double>(s.positions))};
   return c;
@@ -78,6 +80,9 @@ std::vector<OpCase> CachedAttentionCases() {
       {.s = 3, .heads = 1, .groups = 1, .width = 200, .positions = 4, .begins = {1, 77}, .window = 1},
       {.s = 5, .heads = 4, .groups = 2, .width = 24, .positions = 9, .begins = {4}, .packed = true, .copies = 3},
       {.s = 20, .heads = 2, .groups = 1, .width = 16, .positions = 40, .begins = {300}, .window = 21, .copies = 2},
+      {.s = 1, .heads = 7, .groups = 1, .width = 16, .positions = 70, .begins = {63, 15}, .packed = true, .cap = 0.5},
+      {.s = 4, .heads = 4, .groups = 2, .width = 12, .positions = 24, .begins = {20, 3}, .window = 100, .cap = 2},
+      {.s = 33, .heads = 4, .groups = 2, .width = 80, .positions = 50, .begins = {0, 17}, .cap = 1},
   };
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
@@ -120,7 +125,8 @@ std::vector<double> InRuns(const std::string& backend, CachedShape s, int64_t to
         .keys_CGPD = memory.Values(f32, {1, s.groups, s.positions, s.width}, keys),
         .values_CGPD = memory.Values(f32, {1, s.groups, s.positions, s.width}, cached),
         .scale = source.scale,
-        .window = s.window};
+        .window = s.window,
+        .cap = source.cap};
     std::vector<std::byte> after = RunOnBackend(backend, memory, op);
     const auto read = [&](const Tensor& t, std::vector<double>& to) {
       const Tensor bound = memory.Bind(t, after.data());
@@ -142,7 +148,8 @@ TEST(CachedAttentionTest, RunsOfOtherLengthsGiveTheSameBits) {
   constexpr int64_t kTokens = 57;
   for (const CachedShape& s :
        std::vector<CachedShape>{{.heads = 6, .groups = 2, .width = 20, .positions = kTokens + 3, .begins = {0}},
-                                {.heads = 2, .groups = 2, .width = 16, .positions = 30, .begins = {0}, .window = 11}}) {
+                                {.heads = 2, .groups = 2, .width = 16, .positions = 30, .begins = {0}, .window = 11},
+                                {.heads = 4, .groups = 2, .width = 8, .positions = 60, .begins = {0}, .cap = 0.5}}) {
     TestMemory memory;
     CachedShape whole = s;
     whole.s = kTokens;
@@ -153,7 +160,8 @@ TEST(CachedAttentionTest, RunsOfOtherLengthsGiveTheSameBits) {
                                       .out_BSHD = memory.Output(DType::kFloat32, {1, kTokens, s.heads, s.width}),
                                       .lse_BHS = memory.Output(DType::kFloat32, {1, s.heads, kTokens}),
                                       .scale = source.scale,
-                                      .window = s.window};
+                                      .window = s.window,
+                                      .cap = source.cap};
     for (const TestBackend& backend : TestBackends()) {
       SCOPED_TRACE(backend.name);
       const std::vector<double> one = InRuns(backend.name, s, kTokens, {1}),

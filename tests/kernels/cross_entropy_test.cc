@@ -1,5 +1,6 @@
 // Tests CrossEntropy.
 #include <cmath>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "kernels/ops/flat.h"
@@ -18,14 +19,15 @@ struct CrossEntropyShape {
   bool strided = false;
   double range = 1;  // Logits lie in [-range, range).
   bool weighted = false;
+  double cap = 0;
 };
 
 OpCase MakeCrossEntropyCase(const CrossEntropyShape& s, DType act) {
   OpCase c;
   c.name = NameOf(act) + "_" + std::to_string(s.rows) + "x" + std::to_string(s.vocabulary) +
            (s.gradient ? "_gradient" : "") + (s.strided ? "_strided" : "") + (s.weighted ? "_weighted" : "") +
-           "_range" + std::to_string(static_cast<int>(s.range));
-  CrossEntropy op{.gradient = s.gradient};
+           "_range" + std::to_string(static_cast<int>(s.range)) + (s.cap > 0 ? "_capped" : "");
+  CrossEntropy op{.gradient = s.gradient, .cap = static_cast<float>(s.cap)};
   op.logits_TV = c.memory.Random(act, {s.rows, s.vocabulary}, -s.range, s.range);
   // Every fourth row or so is ignored.
   const int64_t ignored = std::max<int64_t>(1, s.vocabulary / 3);
@@ -48,11 +50,14 @@ OpCase MakeCrossEntropyCase(const CrossEntropyShape& s, DType act) {
   c.op = op;
   // An exponential errs by at most 4 units. Its argument x - max, of up to 2 range, is rounded once. Sums have 1,024
   // terms, or V if that is less.
-  const double exponential = (4 + 2 * s.range) * kUnit32;
+  // A cap errs by 4 units of tanh, and by the rounding of its argument and result.
+  const double exponential = (4 + 2 * s.range + 12 * s.cap) * kUnit32;
   const double sum = exponential + std::min<double>(1024, static_cast<double>(s.vocabulary)) * kUnit32;
   c.tolerances["loss"] = {.absolute = s.weighted ? 2 * sum : sum, .relative = 2 * kUnit32};
   // p - 1 is computed in fp64.
-  c.tolerances["logits"] = {.absolute = 0x1p-50, .relative = sum + exponential + 4 * kUnit32};
+  // Up to |logit| = 2.5 cap, 1 - tanh^2 is at least 0.026, and so errs by at most 8 / 0.026 units of itself.
+  const double slope = s.cap > 0 ? 320 * kUnit32 : 0;
+  c.tolerances["logits"] = {.absolute = 0x1p-50, .relative = sum + exponential + 4 * kUnit32 + slope};
   return c;
 }
 
@@ -70,7 +75,11 @@ std::vector<OpCase> CrossEntropyCases() {
                                         {.rows = 3, .vocabulary = 17, .range = 1000},
                                         {.rows = 11, .vocabulary = 13, .weighted = true},
                                         {.rows = 6, .vocabulary = 1031, .strided = true, .weighted = true},
-                                        {.rows = 6, .vocabulary = 65, .gradient = false, .weighted = true}}) {
+                                        {.rows = 6, .vocabulary = 65, .gradient = false, .weighted = true},
+                                        {.rows = 1, .vocabulary = 1, .cap = 2},
+                                        {.rows = 7, .vocabulary = 13, .strided = true, .range = 5, .cap = 2},
+                                        {.rows = 4, .vocabulary = 3001, .range = 70, .weighted = true, .cap = 30},
+                                        {.rows = 4, .vocabulary = 1031, .gradient = false, .range = 5, .cap = 3}}) {
       cases.push_back(MakeCrossEntropyCase(s, act));
     }
   }
@@ -79,13 +88,13 @@ std::vector<OpCase> CrossEntropyCases() {
 
 INSTANTIATE_TEST_SUITE_P(CrossEntropy, OpConformance, ::testing::ValuesIn(CrossEntropyCases()), CaseName);
 
-class CrossEntropyGradient : public ::testing::TestWithParam<bool> {};
+class CrossEntropyGradient : public ::testing::TestWithParam<std::pair<bool, float>> {};  // Weights, cap.
 
 TEST_P(CrossEntropyGradient, IsTheDerivativeOfTheLoss) {
   constexpr DType kWide = DType::kFloat64;
   GradientCase c;
   Tensor weights;
-  if (GetParam()) weights = c.memory.Values(kWide, {4}, {0.5, 3, 0, -2});
+  if (GetParam().first) weights = c.memory.Values(kWide, {4}, {0.5, 3, 0, -2});
   const Tensor logits = c.memory.Random(kWide, {4, 5}), gradient = c.memory.Output(kWide, {4, 5});
   const Tensor targets = c.memory.Values(DType::kInt32, {4}, {2, -1, 0, 4});
   const Tensor scale = c.memory.Values(kWide, {1}, {1.0}), loss = c.memory.Output(kWide, {4});
@@ -94,7 +103,8 @@ TEST_P(CrossEntropyGradient, IsTheDerivativeOfTheLoss) {
                   .scale_1 = scale,
                   .loss_T = loss,
                   .gradient = false,
-                  .weights_T = weights};
+                  .weights_T = weights,
+                  .cap = GetParam().second};
   c.forward = {op};
   op.logits_TV = gradient;
   op.gradient = true;
@@ -104,7 +114,8 @@ TEST_P(CrossEntropyGradient, IsTheDerivativeOfTheLoss) {
   ExpectGradientsMatchFiniteDifferences(c);
 }
 
-INSTANTIATE_TEST_SUITE_P(WithAndWithoutWeights, CrossEntropyGradient, ::testing::Bool());
+INSTANTIATE_TEST_SUITE_P(WithAndWithoutWeights, CrossEntropyGradient,
+                         ::testing::Values(std::pair(false, 0.0f), std::pair(true, 0.0f), std::pair(true, 0.75f)));
 
 // The expected values are worked out by hand, to check the reference too.
 TEST(CrossEntropyTest, KnownValues) {

@@ -1,6 +1,8 @@
 // Tests EmbeddingForward and EmbeddingBackward.
 #include "kernels/ops/embedding.h"
 
+#include <algorithm>
+
 #include "gtest/gtest.h"
 #include "tests/kernels/gradient_check.h"
 #include "tests/kernels/op_conformance.h"
@@ -17,10 +19,11 @@ struct EmbeddingShape {
   bool accumulate = false;
   std::vector<int64_t> documents = {};  // Their lengths (PositionIds); empty: a sequence is one document.
   std::vector<double> begins = {};      // One for each sequence, or none.
+  float scale = 1;
   std::string Name(DType act) const {
     return NameOf(act) + "_" + std::to_string(batch) + "x" + std::to_string(s) + "_" + std::to_string(vocabulary) +
            "x" + std::to_string(width) + (positions > 0 ? "_positions" : "") + (accumulate ? "_accumulate" : "") +
-           (documents.empty() ? "" : "_documents") + (begins.empty() ? "" : "_begins");
+           (documents.empty() ? "" : "_documents") + (begins.empty() ? "" : "_begins") + (scale != 1 ? "_scaled" : "");
   }
 };
 
@@ -32,11 +35,12 @@ EmbeddingForward Forward(TestMemory& memory, const EmbeddingShape& s, DType act)
   op.out_TC = memory.Output(act, {s.batch * s.s, s.width});
   if (!s.documents.empty()) op.position_ids_BS = PositionIds(memory, s.documents, s.batch, s.s);
   if (!s.begins.empty()) op.begins_B = memory.Values(DType::kInt32, {s.batch}, s.begins);
+  op.scale = s.scale;
   return op;
 }
 
 EmbeddingBackward Backward(TestMemory& memory, const EmbeddingShape& s, DType act, DType gradient) {
-  EmbeddingBackward op{.accumulate = s.accumulate};
+  EmbeddingBackward op{.accumulate = s.accumulate, .scale = s.scale};
   op.tokens_BS = memory.RandomIntegers(DType::kInt32, {s.batch, s.s}, 0, s.vocabulary);
   op.d_out_TC = memory.Random(act, {s.batch * s.s, s.width});
   const auto table = [&](int64_t rows) {
@@ -57,12 +61,16 @@ std::vector<OpCase> EmbeddingCases() {
       {.batch = 1, .s = 6, .vocabulary = 3, .width = 8, .positions = 6, .documents = {1}},
       {.batch = 3, .s = 41, .vocabulary = 7, .width = 33, .positions = 43, .documents = {16, 1, 7, 12}},
       {.batch = 3, .s = 5, .vocabulary = 7, .width = 33, .positions = 43, .begins = {0, 38, 7}},
+      {.batch = 3, .s = 7, .vocabulary = 11, .width = 16, .scale = 5.5},
+      {.batch = 2, .s = 13, .vocabulary = 5, .width = 33, .positions = 17, .scale = 0.75},
   };
   std::vector<OpCase> cases;
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
     for (EmbeddingShape s : shapes) {
       OpCase forward{.name = "Forward_" + s.Name(act)};
-      forward.op = Forward(forward.memory, s, act);  // At most one addition, rounded once: exact.
+      // A product or a sum, rounded once, is exact. Both are rounded twice where an instruction set cannot fuse them.
+      forward.op = Forward(forward.memory, s, act);
+      if (s.positions > 0 && s.scale != 1) forward.tolerances["out"] = {.absolute = s.scale * kUnit32};
       cases.push_back(forward);
       for (const bool accumulate : {false, true}) {
         s.accumulate = accumulate;
@@ -70,7 +78,8 @@ std::vector<OpCase> EmbeddingCases() {
         backward.op = Backward(backward.memory, s, act, DType::kFloat32);
         // At worst all T tokens are equal: T + 1 terms of up to 1.
         const double terms = static_cast<double>(s.batch * s.s) + 1;
-        backward.tolerances["d_weight"] = backward.tolerances["d_positions"] = {.absolute = terms * terms * kUnit32};
+        backward.tolerances["d_weight"] =
+            backward.tolerances["d_positions"] = {.absolute = std::max(1.0f, s.scale) * terms * terms * kUnit32};
         cases.push_back(backward);
       }
     }
@@ -82,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Embedding, OpConformance, ::testing::ValuesIn(Embedding
 
 TEST(EmbeddingTest, BackwardIsTheDerivativeOfForward) {
   GradientCase c;
-  const EmbeddingShape s = {.batch = 2, .s = 4, .vocabulary = 3, .width = 3, .positions = 5};
+  const EmbeddingShape s = {.batch = 2, .s = 4, .vocabulary = 3, .width = 3, .positions = 5, .scale = 1.5};
   const EmbeddingForward forward = Forward(c.memory, s, DType::kFloat64);
   EmbeddingBackward backward = Backward(c.memory, s, DType::kFloat64, DType::kFloat64);
   backward.tokens_BS = forward.tokens_BS;

@@ -1,4 +1,5 @@
-// Compares the exponential of softmax, sigmoid and cross-entropy with fp64, for every instruction set.
+// Compares the exponential of softmax, sigmoid and cross-entropy, and the tanh of soft caps, with fp64, for every
+// instruction set.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/kernels/exp_test.cc"
 #include <cmath>
@@ -17,6 +18,9 @@ namespace shale::cpu::HWY_NAMESPACE {
 void ExpAll(const float* x, float* y, int64_t count) {
   ForVectors(count, [&](int64_t i, auto lanes) HWY_ATTR { lanes.Store(Exp(lanes.Load(x + i)), y + i); });
 }
+void TanhAll(const float* x, float* y, int64_t count) {
+  ForVectors(count, [&](int64_t i, auto lanes) HWY_ATTR { lanes.Store(Tanh(lanes.Load(x + i)), y + i); });
+}
 
 }  // namespace shale::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -26,6 +30,7 @@ namespace shale::cpu {
 namespace {
 
 HWY_EXPORT(ExpAll);
+HWY_EXPORT(TanhAll);
 
 class ExpTest : public ::testing::Test {
  protected:
@@ -80,6 +85,29 @@ TEST_F(ExpTest, KeepsNaNsAndEndsInZeroAndInfinity) {
     EXPECT_EQ(ExpOf({88.8f})[0], kInfinity);
     EXPECT_EQ(ExpOf({0.0f})[0], 1);
     EXPECT_TRUE(std::isnan(ExpOf({std::nanf("")})[0]));
+  }
+}
+
+TEST_F(ExpTest, TanhIsWithinThreeUnitsInTheLastPlace) {
+  std::vector<float> x;
+  for (int i = -100'000; i <= 100'000; ++i) x.push_back(static_cast<float>(i) * 1e-4f);
+  for (float tiny = 1; tiny > 1e-30f; tiny /= 7) x.insert(x.end(), {tiny, -tiny, 1 / tiny, -1 / tiny});
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::GetChosenTarget().Update(target);
+    std::vector<float> y(x.size());
+    HWY_DYNAMIC_DISPATCH(TanhAll)(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double want = std::tanh(static_cast<double>(x[i]));
+      if (want == 0) {
+        ASSERT_EQ(y[i], 0);
+        continue;
+      }
+      ASSERT_LE(std::abs(y[i] - want), 3 * std::ldexp(1.0, std::ilogb(want) - 23)) << x[i];
+    }
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    HWY_DYNAMIC_DISPATCH(TanhAll)(&nan, y.data(), 1);
+    EXPECT_TRUE(std::isnan(y[0]));
   }
 }
 

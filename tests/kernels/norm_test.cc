@@ -20,6 +20,7 @@ struct NormShape {
   bool accumulate = false;
   bool frozen_weight = false;  // Backward: there is no d_weight.
   bool frozen_bias = false;    // Backward: there is no d_bias.
+  bool adds_one = false;       // RMSNorm: multiplies by 1 + weight.
 
   int64_t all_rows() const { return heads > 0 ? rows * heads : rows; }
   std::string Name(DType act) const {
@@ -33,6 +34,7 @@ struct NormShape {
     if (accumulate) name += "_accumulate";
     if (frozen_weight) name += "_frozen_weight";
     if (frozen_bias) name += "_frozen_bias";
+    if (adds_one) name += "_adds_one";
     return name;
   }
 };
@@ -69,9 +71,18 @@ OpType NormForwardInputs(TestMemory& memory, const NormShape& s, DType act) {
   return op;
 }
 
+// Makes the weight of an RMSNorm one that is added to 1, with the same bounds.
+template <class OpType>
+OpType WithOffset(TestMemory& memory, const NormShape& s, OpType op) {
+  if (!s.adds_one) return op;
+  op.weight_C = memory.Random(op.weight_C.dtype, {s.width}, -0.5, 0.5);
+  op.weight_offset = 1;
+  return op;
+}
+
 OpCase RmsNormForwardCase(const NormShape& s, DType act) {
   OpCase c{.name = "RmsNormForward_" + s.Name(act)};
-  c.op = NormForwardInputs<RmsNormForward>(c.memory, s, act);
+  c.op = WithOffset(c.memory, s, NormForwardInputs<RmsNormForward>(c.memory, s, act));
   // In fp32 every backend rounds the sum x + residual once.
   c.tolerances["y"] = c.tolerances["rstd"] = RstdTolerance(s);
   return c;
@@ -123,7 +134,7 @@ std::map<std::string, Tolerance> NormBackwardTolerances(const NormShape& s) {
 
 OpCase RmsNormBackwardCase(const NormShape& s, DType act) {
   OpCase c{.name = "RmsNormBackward_" + s.Name(act)};
-  c.op = NormBackwardInputs<RmsNormBackward>(c.memory, s, act);
+  c.op = WithOffset(c.memory, s, NormBackwardInputs<RmsNormBackward>(c.memory, s, act));
   c.tolerances = NormBackwardTolerances(s);
   return c;
 }
@@ -165,6 +176,12 @@ std::vector<OpCase> NormCases() {
       cases.push_back(RmsNormBackwardCase(s, act));
       cases.push_back(LayerNormBackwardCase(s, act));
     }
+    for (const NormShape& s : {NormShape{.rows = 5, .width = 33, .residual = true, .adds_one = true},
+                               NormShape{.rows = 7, .width = 13, .heads = 3, .strided = true, .adds_one = true},
+                               NormShape{.rows = 3, .width = 9000, .adds_one = true}}) {
+      cases.push_back(RmsNormForwardCase(s, act));
+      cases.push_back(RmsNormBackwardCase(s, act));
+    }
     const NormShape onto = {.rows = 6, .width = 35, .residual = true, .onto_residual = true};
     cases.push_back(RmsNormBackwardCase(onto, act));
     cases.push_back(LayerNormBackwardCase(onto, act));
@@ -185,8 +202,8 @@ constexpr DType kNormWide = DType::kFloat64;
 TEST(NormGradient, RmsNormIsTheDerivativeOfItsForward) {
   for (const bool residual : {false, true}) {
     GradientCase c;
-    const NormShape s = {.rows = 3, .width = 5, .residual = residual};
-    const auto forward = NormForwardInputs<RmsNormForward>(c.memory, s, kNormWide);
+    const NormShape s = {.rows = 3, .width = 5, .residual = residual, .adds_one = residual};
+    const auto forward = WithOffset(c.memory, s, NormForwardInputs<RmsNormForward>(c.memory, s, kNormWide));
     const Tensor d_y = c.memory.Random(kNormWide, {3, 5});
     const Tensor d_x = c.memory.Output(kNormWide, {3, 5}), d_weight = c.memory.Output(kNormWide, {5});
     // The sum is an output beside y, and its gradient comes back as d_residual.
@@ -199,7 +216,8 @@ TEST(NormGradient, RmsNormIsTheDerivativeOfItsForward) {
                                   .rstd_R = forward.rstd_R,
                                   .d_residual = d_sum,
                                   .d_x = d_x,
-                                  .d_weight_C = d_weight}};
+                                  .d_weight_C = d_weight,
+                                  .weight_offset = forward.weight_offset}};
     c.outputs = {{forward.y, d_y}};
     c.inputs = {{forward.x, d_x}, {forward.weight_C, d_weight}};
     if (residual) {

@@ -95,12 +95,12 @@ std::vector<int64_t> AttributesOf(const MatMul& op) {
   return {0, transpose_a, transpose_b, accumulate, b_is_packed, std::bit_cast<int32_t>(scale)};
 }
 std::vector<int64_t> AttributesOf(const AttentionForward& op) {
-  const auto& [q, k, v, out, lse, position_ids, scale, window, causal] = op;
-  return {1, std::bit_cast<int32_t>(scale), window, causal};
+  const auto& [q, k, v, out, lse, position_ids, scale, window, causal, cap] = op;
+  return {1, std::bit_cast<int32_t>(scale), window, causal, std::bit_cast<int32_t>(cap)};
 }
 std::vector<int64_t> AttributesOf(const AttentionBackward& op) {
-  const auto& [q, k, v, out, lse, d_out, d_q, d_k, d_v, position_ids, scale, window, causal] = op;
-  return {2, std::bit_cast<int32_t>(scale), window, causal};
+  const auto& [q, k, v, out, lse, d_out, d_q, d_k, d_v, position_ids, scale, window, causal, cap] = op;
+  return {2, std::bit_cast<int32_t>(scale), window, causal, std::bit_cast<int32_t>(cap)};
 }
 std::vector<int64_t> AttributesOf(const Op& op) {
   if (const auto* matmul = op.As<MatMul>()) return AttributesOf(*matmul);
