@@ -70,7 +70,7 @@ std::vector<OpCase> EmbeddingCases() {
       OpCase forward{.name = "Forward_" + s.Name(act)};
       // A product or a sum, rounded once, is exact. Both are rounded twice where an instruction set cannot fuse them.
       forward.op = Forward(forward.memory, s, act);
-      if (s.positions > 0 && s.scale != 1) forward.tolerances["out"] = {.absolute = s.scale * kUnit32};
+      if (s.positions > 0 && s.scale != 1) forward.tolerances["out"] = {.absolute = 2 * (s.scale + 1) * kUnit32};
       cases.push_back(forward);
       for (const bool accumulate : {false, true}) {
         s.accumulate = accumulate;

@@ -66,7 +66,8 @@ inline AttentionForward ForwardOf(const AttentionBackward& op) {
           .lse_BHS = op.lse_BHS,
           .scale = op.scale,
           .window = op.window,
-          .causal = op.causal};
+          .causal = op.causal,
+          .cap = op.cap};
 }
 
 }  // namespace shale::testing

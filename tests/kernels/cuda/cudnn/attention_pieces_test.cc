@@ -36,6 +36,12 @@ TEST(TakenByCudnnTest, AnyWindowAndAnyNumberOfHeads) {
   }
 }
 
+TEST(TakenByCudnnTest, ACapOfTheScoresIsRefused) {
+  AttentionBackward op = SymbolicAttention({.batch = 2, .length = 68, .heads = 2});
+  op.cap = 50;
+  EXPECT_FALSE(Taken(op));
+}
+
 TEST(TakenByCudnnTest, OnePositionIsRefusedAndRowsOfLseMustBeAligned) {
   EXPECT_FALSE(Taken(SymbolicAttention({.length = 1})));
   EXPECT_TRUE(Taken(SymbolicAttention({.length = 2})));  // Its only row begins where the buffer does.

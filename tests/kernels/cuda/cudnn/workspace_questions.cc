@@ -58,22 +58,29 @@ class Questions {
 void AddJob(const Job& job, Questions& questions) {
   const auto* model = std::get_if<DecoderConfig>(&job.model);
   if (model == nullptr || job.precision.compute != ComputePrecision::kBFloat16) return;
-  const AttentionShape whole = {.batch = job.batch.micro_batch,
-                                .length = job.batch.sequence_length,
-                                .heads = model->heads,
-                                .groups = model->kv_heads,
-                                .width = model->head_width,
-                                .window = model->attention_window};
-  questions.Add(whole);
-  const AttentionBackward op = SymbolicAttention(whole);
-  if (!cuda::TakenByCudnn(op)) return;
-  for (const cuda::AttentionPiece& piece :
-       cuda::PiecesOf(cuda::AttentionKey::Of(op), cuda::CudnnAttentionOptions().workspace_bytes)) {
-    AttentionShape part = whole;
-    part.batch = piece.sequences;
-    part.groups = piece.groups;
-    part.heads = piece.groups * (whole.heads / whole.groups);
-    questions.Add(/*backward=*/true, part);
+  std::set<int64_t> windows;
+  for (int64_t layer = 0; layer < model->layers; ++layer) {
+    const BlockConfig block = model->Block(layer);
+    if (block.attention_cap == 0) windows.insert(block.attention_window);  // cuDNN takes none with a cap.
+  }
+  for (const int64_t window : windows) {
+    const AttentionShape whole = {.batch = job.batch.micro_batch,
+                                  .length = job.batch.sequence_length,
+                                  .heads = model->heads,
+                                  .groups = model->kv_heads,
+                                  .width = model->head_width,
+                                  .window = window};
+    questions.Add(whole);
+    const AttentionBackward op = SymbolicAttention(whole);
+    if (!cuda::TakenByCudnn(op)) continue;
+    for (const cuda::AttentionPiece& piece :
+         cuda::PiecesOf(cuda::AttentionKey::Of(op), cuda::CudnnAttentionOptions().workspace_bytes)) {
+      AttentionShape part = whole;
+      part.batch = piece.sequences;
+      part.groups = piece.groups;
+      part.heads = piece.groups * (whole.heads / whole.groups);
+      questions.Add(/*backward=*/true, part);
+    }
   }
 }
 
