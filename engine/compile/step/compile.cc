@@ -36,10 +36,12 @@ struct UnitPlan {
   Tensor output_again;  // The output of the second forward, which backward reads. `output` if forward runs once.
 };
 
+// Emits the plain program of a step, which the passes then change (engine/compile/step/passes.h): for each micro-batch
+// and each visit of a unit, gather its parameters, compute, and reduce its gradients; at the end, update every group.
 class StepCompiler {
  public:
   StepCompiler(const ModelGraph& model, const StepOptions& options, const Ops& ops, const WorkLimits& limits)
-      : model_(model), options_(options), ops_(ops), limits_(limits), writer_() {}
+      : model_(model), options_(options), ops_(ops), limits_(limits) {}
 
   absl::StatusOr<CompiledStep> Compile() {
     SHALE_ASSIGN_OR_RETURN(state_, DeclareState(model_, options_, writer_));
@@ -56,7 +58,7 @@ class StepCompiler {
     CompiledStep compiled;
     compiled.state = std::move(state_);
     compiled.program = writer_.Finish();
-    SHALE_RETURN_IF_ERROR(RunPasses(compiled));
+    SHALE_RETURN_IF_ERROR(RunPasses(options_, compiled.state, ops_, limits_, compiled.program));
     return compiled;
   }
 
@@ -249,26 +251,6 @@ class StepCompiler {
     return reducer_->SetAccumulation(u, op, parameters);
   }
 
-  // Turns the plain program into the one that the options ask for.
-  absl::Status RunPasses(CompiledStep& compiled) const {
-    StepProgram& program = compiled.program;
-    SHALE_RETURN_IF_ERROR(limits_.Check());
-    OverlapCollectives(program, options_.prefetch);
-    if (training() && options_.updates_on_host()) {
-      std::vector<Tensor> host_weights;
-      for (const GroupState& g : compiled.state.groups) host_weights.push_back(g.host_weight);
-      UpdateOnHost(program, host_weights);
-    }
-    if (options_.offload_state.any()) OffloadState(program);
-    if (layered_ && options_.packs_once) PackOnce(program, ops_);
-    AddScratch(program, ops_);
-    SHALE_RETURN_IF_ERROR(limits_.Check());
-    SHALE_RETURN_IF_ERROR(OffloadActivations(program, options_.activations.offload, limits_));
-    SHALE_RETURN_IF_ERROR(limits_.Check());
-    WorkInPlace(program);
-    return absl::OkStatus();
-  }
-
   void EmitEnd() {
     const EmitContext copy{.stream = StreamId::kCopy, .phase = Phase::kEnd};
     if (model_.mode == GraphMode::kLogits) {
@@ -307,51 +289,8 @@ class StepCompiler {
 
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops,
                                          const WorkLimits& limits) {
-  SHALE_CHECK(options.accumulation != Accumulation::kAuto && options.micro_batches >= 1);
-  SHALE_CHECK(options.mesh.shard >= 1 && options.mesh.replicate >= 1);
-  SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
-  if (options.gradient_shards != DType::kFloat32) {
-    SHALE_RETURN_IF_ERROR(CheckGradientShards(options.strategy, options.accumulation, options.mesh));
-  }
-  SHALE_RETURN_IF_ERROR(
-      CheckStateOffload(options.offload_state, options.strategy, options.has_states(),
-                        model.compute_dtype != DType::kFloat32 && options.master != MasterWeights::kNone));
-  SHALE_RETURN_IF_ERROR(CheckUpdateDevice(options.update_device, options.offload_state));
-  if (options.updates_on_host() && ops.host() == nullptr) {
-    return absl::FailedPreconditionError(
-        "optimizer.device HOST needs kernels for the CPU, and this program was built without them; use SAME, or a "
-        "program that also runs on device CPU");
-  }
+  SHALE_RETURN_IF_ERROR(CheckStepOptions(options, model.compute_dtype, /*has_host_ops=*/ops.host() != nullptr));
   return StepCompiler(model, options, ops, limits).Compile();
-}
-
-absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const StepOptions& options, const Ops& ops) {
-  SHALE_CHECK(options.snapshot);
-  ProgramWriter writer;
-  CompiledStep compiled;
-  SHALE_ASSIGN_OR_RETURN(compiled.state, DeclareState(model, options, writer));
-  const auto copy = [&](const Tensor& from, const Tensor& to) {
-    if (!from.present()) return;
-    const EmitContext context{.stream = StreamId::kCopy, .phase = Phase::kEnd};
-    if (writer.IsOnHost(from) && options.updates_on_host()) {
-      writer.Emit({.stream = StreamId::kHost, .phase = Phase::kEnd}, Op(Copy{from, to}));
-    } else if (writer.IsOnHost(from)) {
-      // Only transfers reach host memory, so the copy goes through the arena, one tensor at a time.
-      writer.EmitReturn(context, writer.EmitFetch(context, from), to);
-    } else {
-      writer.Emit(context, Op(Copy{from, to}));
-    }
-  };
-  for (const GroupState& g : compiled.state.groups) {
-    if (g.frozen) continue;
-    for (size_t i = 0; i < g.saved.states.size(); ++i) copy(g.saved.states[i], g.snapshot.states[i]);
-    copy(g.saved.value, g.snapshot.value);
-    copy(g.saved.high, g.snapshot.high);
-    copy(g.saved.low, g.snapshot.low);
-  }
-  compiled.program = writer.Finish();
-  AddScratch(compiled.program, ops);
-  return compiled;
 }
 
 }  // namespace shale

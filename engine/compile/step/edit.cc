@@ -28,15 +28,18 @@ Tensor ProgramEdit::AddTensor(std::string name, BufferCategory category, Tensor 
 }
 
 void ProgramEdit::InsertBefore(InstructionId at, Instruction instruction) {
+  inserts_ = true;
   before_[at].push_back(std::move(instruction));
 }
 
 void ProgramEdit::InsertAfter(InstructionId at, Instruction instruction) {
+  inserts_ = true;
   after_[at].push_back(std::move(instruction));
 }
 
 void ProgramEdit::InsertAhead(InstructionId at, InstructionId user, Instruction instruction) {
   if (loop_of_[at] == loop_of_[user]) return InsertBefore(at, std::move(instruction));
+  inserts_ = true;
   ahead_[loop_of_[at]].push_back(std::move(instruction));
 }
 
@@ -52,6 +55,11 @@ Instruction ProgramEdit::Take(InstructionId id) {
 }
 
 void ProgramEdit::Apply() {
+  if (inserts_) OrderInstructions();
+  NumberBuffers();
+}
+
+void ProgramEdit::OrderInstructions() {
   std::vector<Instruction> instructions;
   std::vector<InstructionId> moved_to;
   std::vector<Loop> loops;
@@ -80,7 +88,6 @@ void ProgramEdit::Apply() {
   for (Buffer& buffer : program_.buffers) {
     if (buffer.held_until >= 0) buffer.held_until = moved_to[buffer.held_until];
   }
-  NumberBuffers();
 }
 
 void ProgramEdit::NumberBuffers() {

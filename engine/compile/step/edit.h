@@ -41,6 +41,7 @@ class ProgramEdit {
 
  private:
   Instruction Take(InstructionId id);
+  void OrderInstructions();
   // Numbers the buffers as the note says. REQUIRES: the instructions are in their new order.
   void NumberBuffers();
 
@@ -48,6 +49,7 @@ class ProgramEdit {
   std::vector<std::vector<Instruction>> before_, after_;  // By instruction: what to insert around it.
   std::vector<std::vector<Instruction>> ahead_;           // By loop: what to insert before it.
   std::vector<size_t> loop_of_;                           // By instruction.
+  bool inserts_ = false;                                  // Whether there is anything in them.
   std::vector<bool> taken_;                               // By instruction: whether it moves.
   std::vector<bool> placed_;                              // By buffer: whether it is new or moves.
 };

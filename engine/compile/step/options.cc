@@ -77,4 +77,22 @@ int64_t SqrtSegmentBlocks(const ChosenBlocks& chosen) {
   return best;
 }
 
+absl::Status CheckStepOptions(const StepOptions& options, DType compute_dtype, bool has_host_ops) {
+  SHALE_CHECK(options.accumulation != Accumulation::kAuto && options.micro_batches >= 1);
+  SHALE_CHECK(options.mesh.shard >= 1 && options.mesh.replicate >= 1);
+  SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
+  if (options.gradient_shards != DType::kFloat32) {
+    SHALE_RETURN_IF_ERROR(CheckGradientShards(options.strategy, options.accumulation, options.mesh));
+  }
+  SHALE_RETURN_IF_ERROR(CheckStateOffload(options.offload_state, options.strategy, options.has_states(),
+                                          compute_dtype != DType::kFloat32 && options.master != MasterWeights::kNone));
+  SHALE_RETURN_IF_ERROR(CheckUpdateDevice(options.update_device, options.offload_state));
+  if (options.updates_on_host() && !has_host_ops) {
+    return absl::FailedPreconditionError(
+        "optimizer.device HOST needs kernels for the CPU, and this program was built without them; use SAME, or a "
+        "program that also runs on device CPU");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace shale

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "engine/compile/optimizer/optimizer.h"
 #include "engine/compile/step/options_enums.h"
 #include "sharding/mesh.h"
@@ -121,5 +122,10 @@ struct StepOptions {
   // Returns how the strategy places the model's state on the mesh.
   Placement placement() const { return Placement::Of(strategy, accumulation == Accumulation::kNoSync, mesh); }
 };
+
+// Returns InvalidArgument if the options contradict each other for weights that compute in `compute_dtype`, and
+// FailedPrecondition if updates are to run on the host and `has_host_ops` is false. REQUIRES: options.accumulation is
+// not kAuto, and options.micro_batches and both sizes of the mesh are at least 1.
+absl::Status CheckStepOptions(const StepOptions& options, DType compute_dtype, bool has_host_ops);
 
 }  // namespace shale

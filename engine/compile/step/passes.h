@@ -1,7 +1,13 @@
-// Passes over a compiled program. WorkInPlace lets an op write its output over an input that no later instruction
-// needs. OffloadActivations keeps activations in host memory between forward and backward.
+// Passes: functions that change a compiled program. The compiler emits gathers, forward, backward, reductions and
+// updates one after another (engine/compile/step/compile.cc), as if all state lay in the arena and everything ran when
+// it is needed. Passes make of this what the options of the job ask for. No pass changes results.
+//
+// RunPasses has the one list of passes, in their order, and says why each stands where it stands. Below, each pass says
+// what it does, what it assumes ("REQUIRES") and what it keeps. To add one: declare it here, add it to the list
+// (passes.cc), and test it on a program built by hand (tests/engine/compile/step/passes_test.cc).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,19 +15,78 @@
 #include "absl/types/span.h"
 #include "engine/compile/program/program.h"
 #include "engine/compile/program/work_limits.h"
+#include "engine/compile/step/options.h"
+#include "engine/compile/step/state.h"
 #include "kernels/op_backend.h"
 
 namespace shale {
 
-// Merges pairs of transient buffers of the same size, where one op reads the first buffer as its last access and writes
-// the second as its first access. The op must be allowed to write its output over that input (Validate accepts the two
-// operands as the same view). All operands in the second buffer are then renamed to the first. Results do not change. A
-// buffer is not merged if its contents pass from one iteration of a loop to the next, if it has a slot for each
-// micro-batch, or if it is held for a later instruction (Buffer::held_until).
+// Runs the passes that the options ask for. `ops` is only asked for sizes. Returns the error of `limits`, which it
+// looks at between passes, if the work must end. `program` is then incomplete.
+absl::Status RunPasses(const StepOptions& options, const JobState& state, const Ops& ops, const WorkLimits& limits,
+                       StepProgram& program);
+
+// Lets collectives run while units compute. Moves the all-gathers of a visit (engine/compile/step/visits.h) to the
+// beginning of the visit that is `prefetch` visits earlier, so that the gather stream works up to `prefetch` visits
+// ahead of the compute stream. A gathered buffer lives from its all-gather to its last use, so `prefetch` also decides
+// how many gathered units exist at once. The gradient that a reduction reads is held while the next visit runs
+// (Buffer::held_until), so that this visit need not wait for the reduction.
 //
-// The second buffer stays in the list, but no instruction uses it and it takes no bytes. Does nothing if CheckStructure
-// (engine/compile/program/structure.h) rejects the program.
-void WorkInPlace(StepProgram& program);
+// Keeps the order of all instructions of each stream. REQUIRES: all instructions of a visit are adjacent, but for those
+// of no unit.
+void OverlapCollectives(StepProgram& program, int64_t prefetch);
+
+// Moves the updates to the host. `host_weights`, by GroupId, are the weights in host memory that they read and write.
+//
+// [Note: update on the host] With UpdateDevice::kHost, masters, moments and a copy of the weights stay in host memory.
+// Only gradients go there and only weights come back, on the copy stream. The update runs on StreamId::kHost:
+//
+//   copy   gradient 0, gradient 1     gradient 2, weight 0   gradient 3, weight 1   ...
+//   host                   update 0   update 1               update 2               ...
+//
+// So the gradient of the next group and the weights of the group before move while a group is updated, and host memory
+// holds the gradients of two groups. Norms, clipping and the decision to skip are computed on the device, and update 0
+// is preceded by a copy of a few scalars, on the host stream. A skipped update leaves the weights in host memory as
+// they are, and their copy back changes nothing.
+//
+// With IN_BACKWARD the gradient of a group goes to the host before the backward of the next unit, or on one rank right
+// after its own backward, and the weights of a group come back after the next unit's backward. A gradient keeps its
+// bytes in the arena for that long, so that no backward has to wait for the copy.
+//
+// Keeps the order of updates, and all instructions that compute norms. An all-gather that follows the update of its
+// group follows the weights to where they come back. REQUIRES: the program has an update; a Copy that widens a gradient
+// and the PrepareUpdate of a group stand right before its update, and an all-gather of its weights right after it; the
+// last loop has no visits.
+void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
+
+// Copies state that lies in host memory into the arena for its use, and back if it was changed.
+//
+// [Note: state in host memory] StepOptions::offload_state keeps tensors of the groups in host memory. For the update of
+// a group its tensors are copied into the arena, and back after it, on the copy stream. The next group is copied in
+// while this one is updated, so the arena holds the tensors of at most two groups. With AFTER_BACKWARD:
+//
+//   copy       in 0, in 1            out 0, in 2   out 1, in 3   ...
+//   compute    norms ..... update 0  update 1      update 2      ...
+//
+// With IN_BACKWARD a group is copied in before the backward that precedes its update. Weights in host memory are copied
+// in before each all-gather, one visit ahead of it. On one shard, where nothing is gathered, that copy takes the place
+// of the all-gather.
+//
+// Leaves instructions of StreamId::kHost alone: these read host memory. REQUIRES: of the other instructions, only
+// updates and the all-gathers of visits have operands in host memory; the last two conditions of UpdateOnHost.
+void OffloadState(StepProgram& program);
+
+// Lets matmuls keep a packed b for all iterations of a loop, if the loop does not change b and the device uses packed
+// weights for it (Ops::PackedBytes). The first iteration packs. Matmuls of a loop with the same b share its packed
+// form.
+//
+// Keeps all instructions and their order. REQUIRES: there is room for the packed form of all such b of a loop at once:
+// call it for LAYERED, where a loop is the visit of one unit.
+void PackOnce(StepProgram& program, const Ops& ops);
+
+// Gives every op the scratch that its library needs in any iteration. Keeps all instructions and their order. REQUIRES:
+// `ops.host()` exists if an op runs on StreamId::kHost, and no op has scratch yet.
+void AddScratch(StepProgram& program, const Ops& ops);
 
 // Offloads kept activations and the activations between units, if their names match one of `patterns`
 // (engine/strings/pattern.h). After its last use in forward, such a tensor is copied to a host buffer. Before its first
@@ -40,7 +105,7 @@ void WorkInPlace(StepProgram& program);
 // would save nothing, or if backward writes it. The boundary that a segment keeps is fetched for the visit in which the
 // segment's first block runs forward again.
 //
-// Results do not change. Call it before WorkInPlace and before waits are derived. REQUIRES: CheckStructure accepts the
+// Keeps the order of all instructions. REQUIRES: waits are not derived yet, and CheckStructure accepts the
 // program (engine/compile/program/structure.h).
 //
 // Returns the error of `limits`, which it looks at buffer by buffer, if the work must end. `program` is then
@@ -48,10 +113,14 @@ void WorkInPlace(StepProgram& program);
 absl::Status OffloadActivations(StepProgram& program, const std::vector<std::string>& patterns,
                                 const WorkLimits& limits = {});
 
-void OverlapCollectives(StepProgram& program, int64_t prefetch);
-void PackOnce(StepProgram& program, const Ops& ops);
-void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
-void OffloadState(StepProgram& program);
-void AddScratch(StepProgram& program, const Ops& ops);
+// Merges pairs of transient buffers of the same size, where one op reads the first buffer as its last access and writes
+// the second as its first access. The op must be allowed to write its output over that input (Validate accepts the two
+// operands as the same view). All operands in the second buffer are then renamed to the first. Results do not change. A
+// buffer is not merged if its contents pass from one iteration of a loop to the next, if it has a slot for each
+// micro-batch, or if it is held for a later instruction (Buffer::held_until).
+//
+// The second buffer stays in the list, but no instruction uses it and it takes no bytes. Does nothing if CheckStructure
+// (engine/compile/program/structure.h) rejects the program.
+void WorkInPlace(StepProgram& program);
 
 }  // namespace shale

@@ -1,0 +1,263 @@
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/compile/program/accesses.h"
+#include "engine/compile/program/live_bytes.h"
+#include "engine/compile/program/structure.h"
+#include "engine/compile/step/passes.h"
+#include "engine/strings/pattern.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+bool IsWholeBuffer(const StepProgram& program, const Tensor& t) {
+  return t.contiguous() && t.where.offset_bytes == 0 && t.where.shard_stride_bytes == 0 &&
+         t.extent_bytes() == program.buffers[t.where.symbol].slot_bytes;
+}
+
+// Returns whether a transient buffer lives inside `loop` and keeps no contents from one iteration to the next.
+bool IsLocal(const Buffer& buffer, const Lifetime& lifetime, const Loop& loop) {
+  if (buffer.persistent || buffer.slots > 1 || buffer.held_until >= 0) return false;
+  const bool whole_loop = lifetime.first == loop.begin && lifetime.last == loop.end - 1;
+  return lifetime.first >= loop.begin && lifetime.last < loop.end && !whole_loop;
+}
+
+Op WithOutputAt(Op op, BufferId output, BufferId input) {
+  VisitOperands(op, [&](absl::string_view, Tensor& t, Access access) {
+    if (t.present() && access == Access::kWrite && t.where.symbol == output) t.where.symbol = input;
+  });
+  return op;
+}
+
+// Returns, by buffer, the instructions that use it, ascending. One that uses it twice may stand there twice.
+std::vector<std::vector<InstructionId>> UsersOf(const StepProgram& program) {
+  std::vector<std::vector<InstructionId>> users(program.buffers.size());
+  for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
+    VisitInstruction(program.instructions[id], /*first_iteration=*/false,
+                     [&](absl::string_view, const Tensor& t, Access) { users[t.where.symbol].push_back(id); });
+  }
+  return users;
+}
+
+// The least number of visits from the last use in forward to the first use in backward. Between these two lie a visit
+// for each of the two copies, and one in which the tensor takes no room. If the two uses are in different loops, the
+// copies need no visits.
+constexpr int kLeastVisits = 4, kLeastVisitsOfLoops = 2;
+
+struct Use {
+  InstructionId id = -1;
+  DType dtype = DType::kFloat32;
+  bool writes = false;
+};
+
+class Offloader {
+ public:
+  explicit Offloader(StepProgram& program)
+      : program_(program),
+        uses_(program.buffers.size()),
+        before_(program.instructions.size()),
+        after_(program.instructions.size()) {
+    for (const Loop& loop : program.loops) {
+      for (InstructionId id = loop.begin; id < loop.end; ++id) {
+        loops_.push_back(&loop);
+        AddToVisit(id);
+        VisitInstruction(program.instructions[id], /*first_iteration=*/false,
+                         [&](absl::string_view, const Tensor& t, Access access) {
+                           uses_[t.where.symbol].push_back({id, t.dtype, access != Access::kRead});
+                         });
+      }
+    }
+  }
+
+  absl::Status Run(const std::vector<std::string>& patterns, const WorkLimits& limits) {
+    // Sorted by the first use in backward, so that tensors that are used first are fetched first.
+    std::vector<std::pair<InstructionId, BufferId>> chosen;
+    for (size_t b = 0; b < uses_.size(); ++b) {
+      SHALE_RETURN_IF_ERROR(limits.Check());
+      if (!IsActivation(program_.buffers[b], patterns)) continue;
+      if (const auto next = FirstInBackward(uses_[b])) chosen.emplace_back(uses_[b][*next].id, b);
+    }
+    std::sort(chosen.begin(), chosen.end());
+    for (const auto& [id, buffer] : chosen) Offload(buffer);
+    Rebuild();
+    return absl::OkStatus();
+  }
+
+ private:
+  struct Visit {
+    int unit = -1;
+    InstructionId begin = 0, end = 0;  // The first and the last compute instruction.
+  };
+
+  void AddToVisit(InstructionId id) {
+    const Instruction& instruction = program_.instructions[id];
+    if (instruction.stream == StreamId::kCompute && instruction.unit >= 0) {
+      if (visits_.empty() || visits_.back().unit != instruction.unit) visits_.push_back({instruction.unit, id, id});
+      visits_.back().end = id;
+    }
+    visit_of_.push_back(static_cast<int>(visits_.size()) - 1);
+  }
+
+  bool IsActivation(const Buffer& buffer, const std::vector<std::string>& patterns) const {
+    if (buffer.persistent || buffer.held_until >= 0) return false;
+    if (buffer.category != BufferCategory::kActivations && buffer.category != BufferCategory::kActivationBoundaries) {
+      return false;
+    }
+    return MatchesAny(patterns, buffer.name);
+  }
+
+  // Returns the index of the first use after the long break between forward and backward. Returns nullopt if there is
+  // no such break, or if a use after it writes the buffer.
+  std::optional<size_t> FirstInBackward(const std::vector<Use>& uses) const {
+    for (size_t i = 1; i < uses.size(); ++i) {
+      const int visits = visit_of_[uses[i].id] - visit_of_[uses[i - 1].id];
+      const bool same = loops_[uses[i].id] == loops_[uses[i - 1].id];
+      if (visits < (same ? kLeastVisits : kLeastVisitsOfLoops)) continue;
+      const bool written = std::any_of(uses.begin() + static_cast<std::ptrdiff_t>(i), uses.end(),
+                                       [](const Use& use) { return use.writes; });
+      return written ? std::nullopt : std::optional<size_t>(i);
+    }
+    return std::nullopt;
+  }
+
+  BufferId AddBuffer(Buffer buffer) {
+    program_.buffers.push_back(std::move(buffer));
+    return static_cast<BufferId>(program_.buffers.size()) - 1;
+  }
+
+  // Returns an instruction that copies all of a buffer to or from the host. Its phase, unit and micro-batch are those
+  // of instruction `user`.
+  Instruction Copy(BufferId device, BufferId host, DType dtype, InstructionId user, bool to_host) const {
+    const Instruction& of = program_.instructions[user];
+    Tensor on_device = Tensor::Contiguous(dtype, {program_.buffers[device].slot_bytes / SizeOf(dtype)});
+    Tensor on_host = on_device;
+    on_device.where.symbol = device;
+    on_host.where.symbol = host;
+    return {.action = Transfer{.device = on_device, .host = on_host, .to_host = to_host},
+            .stream = StreamId::kCopy,
+            .phase = of.phase,
+            .unit = of.unit,
+            .micro_batch = of.micro_batch};
+  }
+
+  void Offload(BufferId buffer) {
+    const std::vector<Use>& uses = uses_[buffer];
+    const size_t next = *FirstInBackward(uses);
+    const InstructionId last = uses[next - 1].id;
+    const bool one_loop = loops_[last] == loops_[uses.back().id];
+
+    Buffer waiting = program_.buffers[buffer];
+    waiting.memory = MemoryKind::kHost;
+    waiting.slots = one_loop ? 1 : program_.micro_batches;
+    const BufferId host = AddBuffer(waiting);
+    const DType dtype = uses.front().dtype;
+    after_[last].push_back(Copy(buffer, host, dtype, last, /*to_host=*/true));
+    Buffer& kept = program_.buffers[buffer];
+    if (loops_[uses.front().id] == loops_[last]) kept.slots = 1;
+    const InstructionId release = visits_[visit_of_[last] + 1].end;
+    if (loops_[release] == loops_[last]) {
+      kept.held_until = release;
+    } else if (loops_[uses.front().id] == loops_[last]) {
+      held_through_.emplace_back(buffer, loops_[last]);
+    }
+
+    for (size_t i = next; i < uses.size(); ++i) {
+      const InstructionId user = uses[i].id;
+      if (i == next || loops_[user] != loops_[uses[i - 1].id]) {
+        const BufferId fetched = AddBuffer({.name = absl::StrCat(waiting.name, ".fetched"),
+                                            .category = waiting.category,
+                                            .slot_bytes = waiting.slot_bytes});
+        const InstructionId ahead = visits_[visit_of_[user] - 1].begin;
+        const bool fetched_ahead = loops_[ahead] == loops_[user];
+        const InstructionId at = fetched_ahead ? ahead : loops_[user]->begin;
+        if (!fetched_ahead) held_through_.emplace_back(fetched, loops_[user]);
+        before_[at].push_back(Copy(fetched, host, dtype, user, /*to_host=*/false));
+      }
+      RenameBuffer(program_.instructions[user], buffer, static_cast<BufferId>(program_.buffers.size()) - 1);
+    }
+  }
+
+  // Inserts the copies into the program, and renumbers the instructions that loops and held_until name.
+  void Rebuild() {
+    std::vector<Instruction> instructions;
+    std::vector<InstructionId> moved_to;
+    const auto append = [&](std::vector<Instruction>& some) {
+      for (Instruction& instruction : some) instructions.push_back(std::move(instruction));
+    };
+    for (Loop& loop : program_.loops) {
+      const Loop old = loop;
+      loop.begin = static_cast<InstructionId>(instructions.size());
+      for (InstructionId id = old.begin; id < old.end; ++id) {
+        append(before_[id]);
+        moved_to.push_back(static_cast<InstructionId>(instructions.size()));
+        instructions.push_back(std::move(program_.instructions[id]));
+        append(after_[id]);
+      }
+      loop.end = static_cast<InstructionId>(instructions.size());
+    }
+    program_.instructions = std::move(instructions);
+    for (Buffer& buffer : program_.buffers) {
+      if (buffer.held_until >= 0) buffer.held_until = moved_to[buffer.held_until];
+    }
+    // The step ends with a loop of its own, so there is always a next one.
+    for (const auto& [buffer, loop] : held_through_) program_.buffers[buffer].held_until = loop->end;
+  }
+
+  StepProgram& program_;
+  std::vector<const Loop*> loops_;      // By instruction.
+  std::vector<Visit> visits_;           // In issue order.
+  std::vector<int> visit_of_;           // By instruction: index of the latest visit that has begun.
+  std::vector<std::vector<Use>> uses_;  // By buffer.
+  std::vector<std::pair<BufferId, const Loop*>> held_through_;  // Buffers held into the loop after this one.
+  std::vector<std::vector<Instruction>> before_, after_;        // By instruction: what to insert around it.
+};
+
+}  // namespace
+
+void WorkInPlace(StepProgram& program) {
+  if (!CheckStructure(program).ok()) return;  // Planning rejects the program and says why.
+  std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
+  std::vector<std::vector<InstructionId>> users = UsersOf(program);
+  for (const Loop& loop : program.loops) {
+    for (InstructionId id = loop.begin; id < loop.end; ++id) {
+      const Op* op = std::get_if<Op>(&program.instructions[id].action);
+      if (op == nullptr) continue;
+      std::vector<BufferId> dying, born;
+      VisitOperands(*op, [&](absl::string_view, const Tensor& t, Access access) {
+        if (!t.present() || !IsWholeBuffer(program, t)) return;
+        const BufferId b = t.where.symbol;
+        if (!IsLocal(program.buffers[b], lifetimes[b], loop)) return;
+        if (access == Access::kRead && lifetimes[b].last == id) dying.push_back(b);
+        if (access == Access::kWrite && lifetimes[b].first == id) born.push_back(b);
+      });
+      for (BufferId output : born) {
+        for (BufferId& input : dying) {
+          if (input < 0 || program.buffers[input].slot_bytes != program.buffers[output].slot_bytes) continue;
+          if (!Validate(WithOutputAt(std::get<Op>(program.instructions[id].action), output, input)).ok()) continue;
+          lifetimes[input].last = lifetimes[output].last;
+          Buffer& shared = program.buffers[input];
+          // The merged buffer takes the name and category of the output, which may outlive the unit.
+          if (shared.category == BufferCategory::kWorkspace) {
+            shared.name = program.buffers[output].name;
+            shared.category = program.buffers[output].category;
+          }
+          for (InstructionId user : users[output]) RenameBuffer(program.instructions[user], output, input);
+          users[input].insert(users[input].end(), users[output].begin(), users[output].end());
+          input = -1;  // Taken: no other output may use it.
+          break;
+        }
+      }
+    }
+  }
+}
+
+absl::Status OffloadActivations(StepProgram& program, const std::vector<std::string>& patterns,
+                                const WorkLimits& limits) {
+  return patterns.empty() ? absl::OkStatus() : Offloader(program).Run(patterns, limits);
+}
+
+}  // namespace shale

@@ -1,0 +1,337 @@
+// Each pass on a program of about ten instructions, built by hand.
+#include "engine/compile/step/passes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/compile/program/structure.h"
+#include "engine/compile/step/update.h"
+#include "kernels/ops/flat.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/scalars.h"
+#include "kernels/ops/update.h"
+#include "tests/engine/compile/memory/program_builder.h"
+
+namespace shale::testing {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Needs 100 bytes of scratch for a Copy on the device, 60 on the host, and packs every b.
+class PassOps : public Ops {
+ public:
+  explicit PassOps(int64_t copy_bytes, const Ops* host = nullptr) : copy_bytes_(copy_bytes), host_(host) {}
+  int64_t ScratchBytes(const Op& op) const override { return op.Is<Copy>() ? copy_bytes_ : 0; }
+  int64_t PackedBytes(const MatMul&) const override { return 64; }
+  const Ops* host() const override { return host_; }
+
+ protected:
+  absl::Status Enqueue(const Op&, Scratch, Stream&) override { return absl::UnimplementedError("not to be run"); }
+
+ private:
+  const int64_t copy_bytes_;
+  const Ops* const host_;
+};
+
+// Returns for example "copy Fetch m": stream, action, and the buffer that a copy moves or an all-gather reads. Loops
+// are separated by "|".
+std::vector<std::string> Listing(const StepProgram& program) {
+  std::vector<std::string> listing;
+  const auto name = [&](const Tensor& t) { return program.buffers[t.where.symbol].name; };
+  for (const Loop& loop : program.loops) {
+    if (loop.begin > 0) listing.push_back("|");
+    for (InstructionId id = loop.begin; id < loop.end; ++id) {
+      const Instruction& instruction = program.instructions[id];
+      std::string text = absl::StrCat(ToString(instruction.stream), " ", NameOf(instruction));
+      if (const auto* transfer = std::get_if<Transfer>(&instruction.action)) {
+        absl::StrAppend(&text, " ", name(transfer->host));
+      } else if (const auto* collective = std::get_if<Collective>(&instruction.action)) {
+        absl::StrAppend(&text, " ", name(collective->local.present() ? collective->local : collective->full));
+      }
+      listing.push_back(text);
+    }
+  }
+  return listing;
+}
+
+std::vector<std::string> Names(const StepProgram& program) {
+  std::vector<std::string> names;
+  for (const Buffer& buffer : program.buffers) names.push_back(buffer.name);
+  return names;
+}
+
+// Builds programs of visits and updates as the compiler emits them.
+class PassTest : public ::testing::Test {
+ protected:
+  Tensor Vector(BufferId buffer, DType dtype = DType::kFloat32, int64_t elements = 8) {
+    Tensor t = Tensor::Contiguous(dtype, {elements});
+    t.where.symbol = buffer;
+    return t;
+  }
+  void Visit(int unit, std::vector<Tensor> reads, std::vector<Tensor> writes, Phase phase = Phase::kForward) {
+    Instruction& instruction = builder_.Touch(kCompute, std::move(reads), std::move(writes));
+    instruction.unit = unit;
+    instruction.phase = phase;
+  }
+  void Gather(int unit, BufferId shard, BufferId full) {
+    Instruction& gather = builder_.Add(kGather, Collective{.kind = CollectiveKind::kAllGather,
+                                                           .local = Vector(shard),
+                                                           .full = Vector(full, DType::kFloat32, 16)});
+    gather.unit = unit;
+  }
+  BufferId Full(const std::string& name) { return builder_.AddBuffer(name, 64); }
+  // Adds the state of a group, in which `moment` may lie in host memory, and its gradient.
+  struct Group {
+    BufferId weight, moment, gradient;
+  };
+  Group AddGroup(const std::string& name, MemoryKind memory) {
+    const Group group{builder_.AddPersistent(name + ".w", 32), builder_.AddPersistent(name + ".m", 32),
+                      builder_.AddBuffer(name + ".g", 32)};
+    builder_.program().buffers[group.moment].memory = memory;
+    return group;
+  }
+  // Adds the norm of a group, its PrepareUpdate, and its update.
+  void UpdateGroup(int32_t number, const Group& group, BufferId totals) {
+    const BufferId update = builder_.AddBuffer("update", 20);
+    builder_.Add(kCompute, Op(PrepareUpdate{.totals_3 = Vector(totals, DType::kFloat64, 3),
+                                            .update_5 = Vector(update, DType::kFloat32, 5)}));
+    Op op = Update{.update_5 = Vector(update, DType::kFloat32, 5),
+                   .gradient_P = Vector(group.gradient),
+                   .weight_P = Vector(group.weight),
+                   .rule = LionRule{},
+                   .group = number};
+    op.As<Update>()->states[0] = Vector(group.moment);
+    builder_.Add(kCompute, std::move(op));
+    for (InstructionId id = builder_.next() - 2; id < builder_.next(); ++id) {
+      builder_.program().instructions[id].phase = Phase::kUpdate;
+    }
+  }
+  void Norm(const Group& group, BufferId totals) {
+    builder_.Add(kCompute, Op(SumSquares{.x_N = Vector(group.gradient), .total_1 = Vector(totals, DType::kFloat64, 1)}))
+        .phase = Phase::kUpdate;
+  }
+
+  ProgramBuilder builder_;
+};
+
+// ProgramEdit and OverlapCollectives.
+
+TEST_F(PassTest, GathersMoveAheadWithTheirBuffers) {
+  const BufferId a = builder_.AddPersistent("a", 32), b = builder_.AddPersistent("b", 32),
+                 c = builder_.AddPersistent("c", 32);
+  builder_.Loop(2);
+  for (const auto& [unit, shard, name] : {std::tuple(0, a, "A"), {1, b, "B"}, {2, c, "C"}}) {
+    const BufferId full = Full(name), out = builder_.AddBuffer(absl::StrCat("out", unit), 32);
+    Gather(unit, shard, full);
+    Visit(unit, {builder_.Bytes(full)}, {builder_.Bytes(out)});
+  }
+  builder_.Once();
+  builder_.Touch(kCompute, {builder_.Bytes(a)}, {});
+  const StepProgram plain = builder_.Finish();
+  const std::string op = "compute LayerNormForward";
+  StepProgram program = plain;
+  OverlapCollectives(program, 0);
+  EXPECT_EQ(DumpProgram(program), DumpProgram(plain));
+  OverlapCollectives(program, 1);
+  EXPECT_THAT(Listing(program),
+              ElementsAre("gather AllGather a", "gather AllGather b", op, "gather AllGather c", op, op, "|", op));
+  EXPECT_THAT(Names(program), ElementsAre("a", "b", "c", "A", "B", "out0", "C", "out1", "out2"));
+  EXPECT_TRUE(CheckStructure(program).ok());
+  program = plain;
+  OverlapCollectives(program, 7);
+  EXPECT_THAT(Listing(program),
+              ElementsAre("gather AllGather a", "gather AllGather b", "gather AllGather c", op, op, op, "|", op));
+}
+
+TEST_F(PassTest, AGatherNeverMovesIntoTheLoopOfAVisit) {
+  const BufferId a = builder_.AddPersistent("a", 32), b = builder_.AddPersistent("b", 32);
+  const BufferId full_a = Full("A"), out = builder_.AddBuffer("out", 32), full_b = Full("B");
+  Gather(0, a, full_a);
+  builder_.Loop(3);
+  Visit(0, {builder_.Bytes(full_a)}, {builder_.Bytes(out)});
+  builder_.Loop(3);
+  Visit(1, {}, {builder_.Bytes(out)});  // Has no parameters, so nothing precedes its loop.
+  builder_.Once();
+  Gather(2, b, full_b);
+  builder_.Loop(3);
+  Visit(2, {builder_.Bytes(full_b)}, {});
+  StepProgram program = builder_.Finish();
+  OverlapCollectives(program, 1);
+  const std::string op = "compute LayerNormForward";
+  EXPECT_THAT(Listing(program),
+              ElementsAre("gather AllGather a", "|", op, "|", "gather AllGather b", "|", op, "|", op));
+  EXPECT_EQ(program.loops[2].repeat, 1);
+}
+
+TEST_F(PassTest, WhatIsReducedIsHeldWhileTheNextVisitRuns) {
+  const BufferId shard = builder_.AddPersistent("shard", 32), other = builder_.AddPersistent("other", 32);
+  const BufferId unit1 = Full("unit1"), unit0 = Full("unit0");
+  const auto backward = [&](int unit, BufferId full, BufferId local) {
+    Visit(unit, {}, {builder_.Bytes(full)}, Phase::kBackward);
+    Instruction& reduce = builder_.Add(kReduce, Collective{.kind = CollectiveKind::kReduceScatterSum,
+                                                           .local = Vector(local),
+                                                           .full = Vector(full, DType::kFloat32, 16)});
+    reduce.unit = unit;
+    reduce.phase = Phase::kReduce;
+  };
+  builder_.Loop(2);
+  backward(1, unit1, shard);
+  backward(0, unit0, other);
+  StepProgram program = builder_.Finish();
+  OverlapCollectives(program, 1);
+  EXPECT_EQ(program.buffers[unit1].held_until, 2);  // The backward of unit 0.
+  EXPECT_EQ(program.buffers[unit0].held_until, -1);
+}
+
+// OffloadState.
+
+TEST_F(PassTest, StateComesInOneGroupAheadAndGoesOutAtOnce) {
+  std::vector<Group> groups;
+  for (const char* name : {"a", "b", "c"}) groups.push_back(AddGroup(name, MemoryKind::kHost));
+  const BufferId totals = builder_.AddBuffer("totals", 24);
+  builder_.Loop(2);
+  Visit(0, {}, {Vector(groups[0].gradient), Vector(groups[1].gradient), Vector(groups[2].gradient)}, Phase::kBackward);
+  builder_.Once();
+  Norm(groups[0], totals);
+  for (int i = 0; i < 3; ++i) UpdateGroup(i, groups[i], totals);
+  StepProgram program = builder_.Finish();
+  OffloadState(program);
+  EXPECT_TRUE(CheckStructure(program).ok()) << CheckStructure(program);
+  EXPECT_THAT(Listing(program),
+              ElementsAre("compute LayerNormForward", "|", "copy Fetch a.m", "copy Fetch b.m", "compute SumSquares",
+                          "compute PrepareUpdate", "compute Lion", "copy Offload a.m", "copy Fetch c.m",
+                          "compute PrepareUpdate", "compute Lion", "copy Offload b.m", "compute PrepareUpdate",
+                          "compute Lion", "copy Offload c.m"));
+}
+
+TEST_F(PassTest, StateOfAnUpdateInBackwardComesInBeforeTheVisitBefore) {
+  const Group a = AddGroup("a", MemoryKind::kHost);
+  const BufferId totals = builder_.AddBuffer("totals", 24), out = builder_.AddBuffer("out", 32);
+  builder_.Loop(2);
+  Visit(1, {}, {Vector(a.gradient)}, Phase::kBackward);
+  Visit(0, {}, {Vector(out)}, Phase::kBackward);
+  Norm(a, totals);
+  UpdateGroup(0, a, totals);
+  for (InstructionId id = 2; id < builder_.next(); ++id) builder_.program().instructions[id].last_iteration_only = true;
+  builder_.Once();
+  builder_.Touch(kCompute, {Vector(out)}, {});
+  StepProgram program = builder_.Finish();
+  OffloadState(program);
+  EXPECT_THAT(Listing(program), ElementsAre("compute LayerNormForward", "copy Fetch a.m", "compute LayerNormForward",
+                                            "compute SumSquares", "compute PrepareUpdate", "compute Lion",
+                                            "copy Offload a.m", "|", "compute LayerNormForward"));
+  EXPECT_TRUE(program.instructions[1].last_iteration_only);
+  EXPECT_TRUE(program.instructions[6].last_iteration_only);
+}
+
+TEST_F(PassTest, WeightsComeInOneVisitAheadOfTheirGather) {
+  const BufferId a = builder_.AddPersistent("a", 32), b = builder_.AddPersistent("b", 32);
+  const BufferId full_a = Full("A"), full_b = Full("B"), whole = builder_.AddBuffer("whole", 32);
+  for (const BufferId weight : {a, b}) builder_.program().buffers[weight].memory = MemoryKind::kHost;
+  Gather(0, a, full_a);
+  Visit(0, {builder_.Bytes(full_a)}, {});
+  Gather(1, b, full_b);
+  Visit(1, {builder_.Bytes(full_b)}, {});
+  // One shard: the copy takes the place of the gather.
+  builder_.Add(kGather, Collective{.local = Vector(a), .full = Vector(whole)}).unit = 2;
+  StepProgram program = builder_.Finish();
+  OffloadState(program);
+  EXPECT_TRUE(CheckStructure(program).ok()) << CheckStructure(program);
+  EXPECT_THAT(Listing(program),
+              ElementsAre("copy Fetch a", "copy Fetch b", "gather AllGather a.fetched", "compute LayerNormForward",
+                          "gather AllGather b.fetched", "compute LayerNormForward", "copy Fetch a"));
+}
+
+// UpdateOnHost.
+
+TEST_F(PassTest, OnTheHostGradientsGoAheadAndWeightsComeBackOneGroupLater) {
+  std::vector<Group> groups;
+  std::vector<Tensor> host_weights;
+  for (const char* name : {"a", "b", "c"}) {
+    groups.push_back(AddGroup(name, MemoryKind::kHost));
+    const BufferId weight = builder_.AddPersistent(absl::StrCat(name, ".w.host"), 32);
+    builder_.program().buffers[weight].memory = MemoryKind::kHost;
+    host_weights.push_back(Vector(weight));
+  }
+  const BufferId totals = builder_.AddBuffer("totals", 24);
+  Visit(0, {}, {Vector(groups[0].gradient), Vector(groups[1].gradient), Vector(groups[2].gradient)}, Phase::kBackward);
+  builder_.Loop(1);
+  for (int i = 0; i < 3; ++i) UpdateGroup(i, groups[i], totals);
+  builder_.Touch(kCompute, {Vector(totals, DType::kFloat64, 3)}, {});
+  StepProgram program = builder_.Finish();
+  UpdateOnHost(program, host_weights);
+  EXPECT_TRUE(CheckStructure(program).ok()) << CheckStructure(program);
+  EXPECT_THAT(
+      Listing(program),
+      ElementsAre("compute LayerNormForward", "|", "copy Offload a.g.on_host", "copy Offload b.g.on_host",
+                  "compute PrepareUpdate", "host Offload update.on_host", "host Lion",  //
+                  "copy Offload c.g.on_host", "compute PrepareUpdate", "copy Fetch a.w.host",
+                  "host Offload update.on_host", "host Lion", "compute PrepareUpdate", "copy Fetch b.w.host",
+                  "host Offload update.on_host", "host Lion", "copy Fetch c.w.host", "compute LayerNormForward"));
+}
+
+// PackOnce and AddScratch.
+
+TEST_F(PassTest, MatMulsOfALoopShareWhatTheFirstOnePacks) {
+  const auto matrix = [&](BufferId buffer) {
+    Tensor t = Tensor::Contiguous(DType::kFloat32, {4, 4});
+    t.where.symbol = buffer;
+    return t;
+  };
+  const BufferId x = builder_.AddBuffer("x", 64), w = builder_.AddBuffer("w", 64), y = builder_.AddBuffer("y", 64);
+  const auto multiply = [&](BufferId a, BufferId b, BufferId c) {
+    builder_.Add(kCompute, Op(MatMul{.a = matrix(a), .b = matrix(b), .c_MN = matrix(c)}));
+  };
+  builder_.Touch(kCompute, {}, {builder_.Bytes(x), builder_.Bytes(w)});
+  builder_.Loop(3);
+  multiply(x, w, y);
+  multiply(y, w, y);
+  multiply(x, y, y);  // Another b in each iteration.
+  builder_.Once();
+  multiply(x, w, y);
+  StepProgram program = builder_.Finish();
+  PackOnce(program, PassOps(0));
+  const auto packed = [&](InstructionId id) {
+    return std::get<Op>(program.instructions[id].action).As<MatMul>()->packed_b;
+  };
+  ASSERT_TRUE(packed(1).present());
+  EXPECT_EQ(packed(1).where, packed(2).where);
+  EXPECT_FALSE(packed(3).present());
+  EXPECT_FALSE(packed(4).present());
+  EXPECT_TRUE(program.instructions[1].first_iteration_differs);
+  EXPECT_FALSE(program.instructions[2].first_iteration_differs);
+}
+
+TEST_F(PassTest, ScratchLiesWhereTheOpRuns) {
+  const BufferId x = builder_.AddBuffer("x", 32), y = builder_.AddBuffer("y", 32), z = builder_.AddHostBuffer("z", 32);
+  builder_.Add(kCompute, Op(Copy{Vector(x), Vector(y)}));
+  builder_.Add(StreamId::kHost, Op(Copy{Vector(z), Vector(z)}));
+  StepProgram program = builder_.Finish();
+  const PassOps host(60);
+  AddScratch(program, PassOps(100, &host));
+  EXPECT_TRUE(CheckStructure(program).ok()) << CheckStructure(program);
+  EXPECT_EQ(program.instructions[0].scratch.extent_bytes(), 100);
+  EXPECT_EQ(program.instructions[1].scratch.extent_bytes(), 60);
+  EXPECT_THAT(Names(program), ElementsAre("x", "y", "scratch", "z", "scratch"));
+}
+
+// ScheduleUpdates, which decides the places of updates that passes then find.
+
+TEST(ScheduleUpdates, SeveralRanksUpdateAGroupAfterTheBackwardBesideItsReduction) {
+  const std::vector<Visit> visits = {{0, Work::kForward},      {1, Work::kForward},  {2, Work::kForwardAndBackward},
+                                     {0, Work::kForwardAgain}, {1, Work::kBackward}, {0, Work::kBackward}};
+  const std::vector<std::vector<GroupId>> completed = {{}, {}, {2}, {}, {1}, {0}};
+  using Groups = std::vector<std::vector<GroupId>>;
+  EXPECT_EQ(ScheduleUpdates(visits, completed, UpdateTime::kAfterBackward, 2),
+            (Groups{{}, {}, {}, {}, {}, {}, {0, 1, 2}}));
+  EXPECT_EQ(ScheduleUpdates(visits, completed, UpdateTime::kInBackward, 1), (Groups{{}, {}, {2}, {}, {1}, {0}, {}}));
+  EXPECT_EQ(ScheduleUpdates(visits, completed, UpdateTime::kInBackward, 2), (Groups{{}, {}, {}, {}, {2}, {1}, {0}}));
+}
+
+}  // namespace
+}  // namespace shale::testing
