@@ -18,8 +18,14 @@ constexpr int64_t kAnalyzedIterations = 3;  // See [Note: three iterations are e
 using IssueId = int32_t;
 // By stream: the last issue that has finished. All earlier issues of that stream have finished too.
 using Clock = std::array<IssueId, kStreams>;
-constexpr Clock kNothing = {-1, -1, -1, -1, -1};
-static_assert(kStreams == 5);
+
+// Returns a clock for which nothing has finished on any stream.
+constexpr Clock Nothing() {
+  Clock clock{};
+  for (IssueId& issue : clock) issue = -1;
+  return clock;
+}
+constexpr Clock kNothing = Nothing();
 
 void Join(Clock& clock, const Clock& other) {
   for (int s = 0; s < kStreams; ++s) clock[s] = std::max(clock[s], other[s]);
@@ -167,7 +173,7 @@ class WaitDeriver {
   AccessMap map_;
   std::vector<NumberedIssue> issues_;
   // By stream: what has finished when its last issue has finished.
-  std::array<Clock, kStreams> finished_ = {kNothing, kNothing, kNothing, kNothing, kNothing};
+  std::vector<Clock> finished_ = std::vector<Clock>(kStreams, kNothing);
   std::vector<IssueId> latest_;  // Latest issue of each instruction.
 };
 

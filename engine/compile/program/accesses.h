@@ -1,8 +1,8 @@
 // The operands of an instruction, and the bytes of buffers that instructions access.
 //
 // All code that needs to know what an instruction reads or writes, or that changes its operands, uses the visitors
-// below. The check after planning (engine/compile/memory/check.h) uses nothing of this file, so that a mistake here
-// cannot hide itself.
+// below, the check after planning (engine/compile/memory/check.h) too. That check finds the bytes of operands itself,
+// without OperandsOf, so that a mistake there cannot hide itself.
 #pragma once
 
 #include <cstdint>

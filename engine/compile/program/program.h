@@ -70,7 +70,7 @@ struct Buffer {
 };
 
 // Ops of all streams but kHost run on the device and access the arena. Those of kHost run on the host and access host
-// memory alone: updates on the host (engine/compile/step/update.h).
+// memory alone: updates on the host (engine/compile/step/passes.h).
 enum class StreamId : uint8_t { kCompute, kGather, kReduce, kCopy, kHost };
 inline constexpr int kStreams = static_cast<int>(StreamId::kHost) + 1;
 absl::string_view ToString(StreamId stream);
@@ -114,9 +114,9 @@ struct StepItemCopy {
   Tensor device;
 };
 
-// Copies a tensor between the arena and the rank's host memory, which holds offloaded activations until their backward
-// (engine/compile/step/passes.h), offloaded state between its uses (engine/compile/step/state.h), and what updates on
-// the host read and write (engine/compile/step/update.h). Both tensors are contiguous and have the same size.
+// Copies a tensor between the arena and the rank's host memory, which holds offloaded activations until their backward,
+// offloaded state between its uses, and what updates on the host read and write (engine/compile/step/passes.h). Both
+// tensors are contiguous and have the same size.
 struct Transfer {
   Tensor device;
   Tensor host;

@@ -56,7 +56,7 @@ struct StateOffload {
 // Where the update of the parameters runs.
 enum class UpdateDevice {
   kSame,  // On the device that computes everything else.
-  kHost,  // On the host, where masters and moments then stay (engine/compile/step/update.h).
+  kHost,  // On the host, where masters and moments then stay (engine/compile/step/passes.h).
 };
 
 // When parameters are updated.

@@ -1,5 +1,6 @@
 // Backend: creates the devices, ops and communicators of the ranks of one process. There is one implementation for each
-// kind of device; no code above this interface depends on the kind.
+// kind of device. Of the code above this interface, only RankRuntime asks for the kind: whether the device is the host,
+// whose streams are threads of this process (CpuStream), and how long these have waited.
 //
 // HostShare: which of a host's devices are those of one process, where several processes of a job share the host.
 #pragma once

@@ -105,6 +105,7 @@ absl::Status Executor::Synchronize() {
   absl::Status first;
   // Compute and host come first: after a failure there, the communication streams wait for peers that wait for this
   // rank.
+  static_assert(kStreams == 5, "a further stream needs a place in this order");
   for (StreamId id : {StreamId::kCompute, StreamId::kHost, StreamId::kCopy, StreamId::kReduce, StreamId::kGather}) {
     if (!runtime_.has_stream(id)) continue;
     absl::Status status = runtime_.stream(id).Synchronize();
@@ -143,7 +144,8 @@ std::string Executor::DescribeLaunch(uint32_t number) const {
 std::string Executor::Progress(uint32_t mark) const {
   std::string text;
   const uint32_t marks = MarksBetween(mark, runtime_.last_mark());
-  for (StreamId id : {StreamId::kCompute, StreamId::kGather, StreamId::kReduce, StreamId::kCopy, StreamId::kHost}) {
+  for (int s = 0; s < kStreams; ++s) {
+    const StreamId id = static_cast<StreamId>(s);
     if (!runtime_.has_stream(id)) continue;
     const std::optional<uint32_t> reached = runtime_.stream(id).reached_mark();
     if (!reached || *reached == 0) continue;

@@ -78,8 +78,10 @@ absl::StatusOr<std::unique_ptr<RankRuntime>> RankRuntime::Create(Device& device,
   SHALE_ASSIGN_OR_RETURN(runtime->arena_, device.Allocate(arena_bytes));
   SHALE_ASSIGN_OR_RETURN(runtime->pinned_, device.AllocatePinned(host_memory.total_bytes()));
   runtime->meter_ = std::make_unique<MemoryMeter>(runtime->arena_->base(), arena_bytes);
-  for (StreamId id : {StreamId::kCompute, StreamId::kGather, StreamId::kReduce, StreamId::kCopy}) {
-    SHALE_RETURN_IF_ERROR(runtime->CreateStream(id));
+  for (int s = 0; s < kStreams; ++s) {
+    const StreamId id = static_cast<StreamId>(s);
+    // Only programs that update on the host have that stream (CreateHostStream).
+    if (id != StreamId::kHost) SHALE_RETURN_IF_ERROR(runtime->CreateStream(id));
   }
   runtime->device_is_host_ = CpuStream::From(runtime->stream(StreamId::kCompute)).ok();
   return runtime;
