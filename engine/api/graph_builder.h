@@ -101,6 +101,8 @@ class GraphBuilder {
   // Sets the sublayer of the activations that are created from now on.
   void SetSublayer(Sublayer sublayer) { sublayer_ = sublayer; }
   void MarkSublayerInput(const Tensor& tensor);
+  // Says that whoever reads the logits applies this soft cap (ModelGraph::logit_cap). Only in a kLogits graph.
+  void SetLogitCap(double cap) { graph_.logit_cap = cap; }
   // Returns whether a value needs a gradient: whether it depends on a parameter that trains. Data does not. Gradient
   // rules do not compute gradients that are not needed.
   bool NeedsGradient(const Tensor& value);

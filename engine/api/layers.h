@@ -29,8 +29,8 @@ Tensor PositionIdsOf(GraphBuilder& b);
 // it.
 Tensor BeginsOf(GraphBuilder& b);
 
-// out[t] = weight[inputs[t]] + positions[the position of t]: [T, C].
-Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<ParameterId> positions_PC);
+// out[t] = scale * weight[inputs[t]] + positions[the position of t]: [T, C]. `scale` is rounded to the compute dtype.
+Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<ParameterId> positions_PC, double scale = 1);
 
 // The features of the data in the place of tokens, in the compute dtype: [T, F]. Needs no gradient.
 Tensor Features(GraphBuilder& b, int64_t features);
@@ -53,6 +53,7 @@ struct NormParameters {
   ParameterId weight;
   std::optional<ParameterId> bias;
   double epsilon = 1e-5;
+  bool adds_one = false;  // An RMSNorm multiplies by 1 + weight.
 };
 // norm(x): [T, C].
 Tensor Norm(GraphBuilder& b, const Tensor& x_TC, const NormParameters& norm, absl::string_view name);
@@ -62,6 +63,8 @@ std::pair<Tensor, Tensor> AddNorm(GraphBuilder& b, const Tensor& x_TC, const Ten
                                   const NormParameters& norm, absl::string_view sum_name, absl::string_view name);
 // RMSNorm of each head: reads the view x [T, heads, D] and writes the view y of another activation.
 void HeadNorm(GraphBuilder& b, const Tensor& x_THD, ParameterId weight_D, double epsilon, const Tensor& y_THD,
+              absl::string_view name);
+void HeadNorm(GraphBuilder& b, const Tensor& x_THD, const NormParameters& norm, const Tensor& y_THD,
               absl::string_view name);
 
 // GroupNorm (Wu and He, 2018) of rows: a LayerNorm of each of `groups` groups of adjacent columns, with a weight and a
@@ -80,15 +83,24 @@ Tensor SplitFirst(GraphBuilder& b, const Tensor& x, int64_t count);
 // Rotates the view x in place (RoPE). Ops that are emitted later read it rotated.
 void ApplyRope(GraphBuilder& b, const Tensor& x_BSHD, double theta, const RopeScaling& scaling);
 
+// The scores of attention.
+struct AttentionScores {
+  double scale = 0;  // Factor of the dot products; 0: 1 / sqrt(D).
+  double cap = 0;    // Soft cap: a score becomes cap tanh(score / cap); 0: none.
+};
+
 // Causal attention: [T, H * D]. The inputs are views of activations. `window` is the number of tokens that a query
 // sees, itself included; 0: no window.
-Tensor Attention(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD, int64_t window);
+Tensor Attention(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD, int64_t window,
+                 const AttentionScores& scores = {});
 // Attention in both directions, as in an encoder: a query sees all tokens of its sequence. Such a model cannot generate
 // tokens, which do not exist yet where a query would see them, so a kLogits graph is an error.
 Tensor BidirectionalAttention(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD);
 
 // silu(gate) * up: [T, 2F], gate columns first, -> [T, F].
 Tensor SwiGlu(GraphBuilder& b, const Tensor& gate_up_T2F);
+// gelu(gate) * up, with the GELU by tanh: [T, 2F] -> [T, F].
+Tensor GeGlu(GraphBuilder& b, const Tensor& gate_up_T2F);
 // gelu(x): [T, F].
 Tensor Gelu(GraphBuilder& b, const Tensor& x_TF, GeluKind kind);
 
@@ -97,8 +109,9 @@ Tensor AddResidual(GraphBuilder& b, const Tensor& a_TC, const Tensor& b_TC, absl
 
 // The head. Computes, by mode, the loss and its gradients, the loss, or logits. For the loss, only loss_chunk_tokens
 // rows of logits exist at a time. x has a row for every token, or one for every sequence (then only the last target of
-// a sequence counts).
-void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_VC, std::optional<ParameterId> bias_V);
+// a sequence counts). A `cap` above 0 is a soft cap of the logits: cap tanh(logit / cap).
+void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_VC, std::optional<ParameterId> bias_V,
+                        double cap = 0);
 
 // The mean squared error against the target values of the data, over the D columns of x. x has a row for every
 // position, or one for every sequence (then only the last position of a sequence counts). Computes, by mode, the loss

@@ -53,6 +53,13 @@ DecoderConfig Falcon() {
   return model;
 }
 
+// Layers of two kinds, GEGLU, and norms after sublayers.
+DecoderConfig Gemma() {
+  DecoderConfig model = GemmaLike(SmallDecoder());
+  model.adapter = AdapterConfig{.rank = 2, .alpha = 3, .targets = {"q_proj", "gate_proj", "o_proj"}};
+  return model;
+}
+
 // B begins as zeros, with which the model would be its base and A would have no gradient.
 void FillB(const std::string& name, std::vector<float>& values) {
   if (!absl::EndsWith(name, ".lora_B.weight")) return;
@@ -89,7 +96,7 @@ void ForEachAdapter(const DecoderConfig& model,
 
 // With the gradient G of W + scale B A, that of A is scale B^T G, and that of B is scale G A^T.
 TEST(AdapterLaws, AnAdapterIsAnUpdateOfItsWeight) {
-  for (const DecoderConfig& model : {Llama(), Gpt2(), Falcon()}) {
+  for (const DecoderConfig& model : {Llama(), Gpt2(), Falcon(), Gemma()}) {
     SCOPED_TRACE(model.adapter->targets[0]);
     const Tokens tokens = RandomTokens(3, 11, model.vocabulary, 5);
     const int64_t R = model.adapter->rank;

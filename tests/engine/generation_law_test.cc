@@ -62,6 +62,10 @@ std::vector<Setting> Settings() {
     s.model.qk_norm = true;
     s.model.rope_scaling = RopeScalingConfig{.original_context = 8};
   });
+  add("two kinds of layers, soft caps", [](Setting& s) {
+    s.model = GemmaLike(s.model);
+    s.model.attention_window = 5;
+  });
   add("adapters", [](Setting& s) { s.model.adapter = AdapterConfig{.rank = 3, .alpha = 3, .targets = {"*"}}; });
   add("bf16", [](Setting& s) { s.precision = ComputePrecision::kBFloat16; });
   add("three ranks", [](Setting& s) { s.ranks = 3; });

@@ -30,6 +30,18 @@ DecoderConfig SmallDecoder() {
   return c;
 }
 
+DecoderConfig GemmaLike(DecoderConfig model) {
+  model.attention_window = 3;
+  model.layer_pattern = "WF";
+  model.window_rope_theta = 100;
+  model.activation = Activation::kGeGlu;
+  model.post_norms = model.norm_adds_one = model.scaled_embedding = model.qk_norm = model.tied_head = true;
+  model.score_width = 9;
+  model.attention_cap = 0.5;
+  model.logit_cap = 2;
+  return model;
+}
+
 MlpConfig SmallMlp() { return {.vocabulary = 19, .embedding = 5, .hidden = 17, .layers = 2, .init_std = 0.3}; }
 
 absl::Span<const Combination> AllCombinations() {

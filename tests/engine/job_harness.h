@@ -26,6 +26,9 @@ namespace shale::testing {
 
 // A small decoder with awkward sizes: none is a multiple of a vector width, a block size or a rank count.
 DecoderConfig SmallDecoder();
+// Returns `model` with what Gemma has: windows in every second layer, two bases of RoPE, GEGLU, norms before and after
+// sublayers, scaled embeddings, and soft caps that matter at once.
+DecoderConfig GemmaLike(DecoderConfig model);
 MlpConfig SmallMlp();
 
 struct Tokens {

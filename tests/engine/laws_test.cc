@@ -198,7 +198,7 @@ TEST(StepLaws, EveryCheckpointingPresetAgreesToTheBit) {
   parallel.norm = NormKind::kLayerNorm;
   parallel.activation = Activation::kGeluErf;
   parallel.tied_head = true;
-  for (const DecoderConfig& model : {SmallDecoder(), normed, parallel}) {
+  for (const DecoderConfig& model : {SmallDecoder(), normed, parallel, GemmaLike(SmallDecoder())}) {
     for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       for (Accumulation accumulation : {Accumulation::kSharded, Accumulation::kLayered}) {
         if (!TestsEveryCombination() && (dtype == DType::kFloat32) != (accumulation == Accumulation::kLayered))

@@ -94,6 +94,18 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   c.parallel_block = pick(4) == 0;
   c.parallel_norms = c.parallel_block && pick(2);
   c.attention_window = pick(3) == 0 ? 3 : 0;
+  if (pick(3) == 0) {
+    static const std::string kPatterns[] = {"WF", "F", "FWW"};
+    c.attention_window = 3;
+    c.layer_pattern = kPatterns[pick(std::ssize(kPatterns))];
+    c.window_rope_theta = pick(2) ? 100 : 0;
+    c.activation = Activation::kGeGlu;
+    c.post_norms = pick(2);
+    c.norm_adds_one = c.norm == NormKind::kRmsNorm && pick(2);
+    c.scaled_embedding = pick(2);
+    c.attention_cap = pick(2) ? 0.5 : 0;
+    c.logit_cap = pick(2) ? 2 : 0;
+  }
   static const std::vector<std::string> kTargets[] = {{"*"}, {"v_proj", "query_key_value"}, {"blocks.0.ffn.*"}};
   if (pick(4) == 0) {
     c.adapter = AdapterConfig{.rank = 1 + static_cast<int64_t>(pick(4)),

@@ -30,9 +30,10 @@ RunResult RunAsPlanned(const RunOptions& options, const Tokens& tokens) {
 
 // The decoders that positions reach in different ways.
 std::vector<DecoderConfig> Decoders() {
-  std::vector<DecoderConfig> all(3, SmallDecoder());
+  std::vector<DecoderConfig> all(4, SmallDecoder());
   all[1].position = PositionKind::kLearned;
   all[2].attention_window = 3;
+  all[3] = GemmaLike(SmallDecoder());
   return all;
 }
 

@@ -29,8 +29,9 @@ SIZES = dict(vocab_size=256, hidden_size=24, intermediate_size=36, num_hidden_la
 OF_GPT2 = dict(vocab_size=256, n_embd=24, n_layer=2, n_head=4, n_positions=256, initializer_range=0.3, attn_pdrop=0.0,
                embd_pdrop=0.0, resid_pdrop=0.0)
 OF_FALCON = dict(vocab_size=256, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, initializer_range=0.3)
+OF_GEMMA = SIZES | dict(head_dim=6, initializer_range=0.1, sliding_window=9)
 FAMILIES = dict(llama=SIZES, mistral=SIZES, qwen2=SIZES, qwen3=SIZES | dict(head_dim=6), gpt2=OF_GPT2,
-                falcon=OF_FALCON)
+                falcon=OF_FALCON, gemma2=OF_GEMMA, gemma3_text=OF_GEMMA)
 LLAMA3 = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0)
 
 # Values for keys whose type alone does not give a telling one. "absent" leaves the key out.
@@ -62,9 +63,11 @@ VALUES = {
     "pretraining_tp": [2], "pruned_heads": [{"0": [1]}], "n_embed": [48], "chunk_size_feed_forward": [2],
     "attention_chunk_size": [3], "summary_type": ["last"], "summary_activation": ["tanh"], "num_labels": [3],
     "auto_map": [{"AutoConfig": "x.Y"}], "task_specific_params": [{"a": {}}], "loss_type": ["ForMaskedLM"],
-    "model_type": ["gemma2", "phi3", "mixtral", ""], "_name_or_path": ["x/y"], "transformers_version": ["4.31.0"],
+    "model_type": ["gemma", "gemma3", "phi3", "mixtral", ""], "_name_or_path": ["x/y"],
+    "transformers_version": ["4.31.0"],
     "logit_scale": [2.0], "attention_multiplier": [2.0], "final_logit_softcapping": [1.0],
-    "rope_local_base_freq": [9.0],
+    "rope_local_base_freq": [9.0], "sliding_window_pattern": [1, 2], "query_pre_attn_scalar": [16, 5],
+    "attn_logit_softcapping": [1.0], "hidden_activation": ["gelu", "silu", "gelu_pytorch_tanh"],
     "layerdrop": [0.5], "text_config": [{"hidden_size": 9}],
 }
 # Keys that no class lists, but files have or transformers looks for.
@@ -74,7 +77,8 @@ ADDED = ["is_causal", "partial_rotary_factor", "rope_theta", "rope_scaling", "or
          "use_sliding_window", "attention_bias", "mlp_bias", "head_dim", "qkv_bias", "use_bias", "tie_encoder_decoder",
          "cross_attention_hidden_size", "is_decoder", "add_cross_attention", "layer_norm_eps", "auto_map",
          "task_specific_params", "loss_type", "num_labels", "sep_token_id", "logit_scale", "attention_multiplier",
-         "final_logit_softcapping", "rope_local_base_freq", "layerdrop", "apply_residual_connection_post_layernorm",
+         "final_logit_softcapping", "rope_local_base_freq", "sliding_window_pattern", "layerdrop",
+         "apply_residual_connection_post_layernorm",
          "torchscript", "use_bfloat16", "alibi", "reorder_and_upcast_attn", "text_config", "classifier_dropout",
          "use_qk_norm", "qk_layernorm", "lm_head_bias", "normalize_embedding", "scale_embedding", "attn_pdrop",
          "max_window_layers", "use_parallel_residual", "use_cache", "return_dict", "multi_query_group_num"]
@@ -104,6 +108,13 @@ def changes(family, config):
             yield {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": first}
         yield {"use_sliding_window": True, "sliding_window": 3, "layer_types": ["sliding_attention"] * 2}
         yield {"use_sliding_window": False, "sliding_window": 3, "layer_types": ["sliding_attention"] * 2}
+    if family.startswith("gemma"):
+        yield {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0},
+                                   "sliding_attention": {"rope_type": "default", "rope_theta": 9.0}}}
+        yield {"rope_parameters": {"full_attention": LLAMA3, "sliding_attention": {"rope_theta": 9.0}}}
+        yield {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}}
+        yield {"rope_parameters": "absent", "rope_theta": 500.0, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+        yield {"layer_types": "absent", "sliding_window_pattern": 2}
     if family == "falcon":
         yield {"new_decoder_architecture": True, "num_kv_heads": 2}
         yield {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}

@@ -23,6 +23,7 @@ class HfCase:
     options: dict
     dtype: torch.dtype = torch.float32
     max_shard_size: str = "1GB"
+    steps: int = 8  # Of AdamW.
 
     def make_config(self):
         return getattr(transformers, self.family + "Config")(**(_TOKENS | self.options))
@@ -34,7 +35,7 @@ class HfCase:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 noise = torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(_initial(name, noise))
+                parameter.copy_(_initial(name, noise, self.family.startswith("Gemma")))
         return model.to(self.dtype)
 
     def make_batch(self):
@@ -48,7 +49,16 @@ class HfCase:
         return inputs, targets
 
 
-def _initial(name, noise):
+def _gemma(heads, kv_heads, layers, **options):
+    return dict(hidden_size=24, intermediate_size=34, num_hidden_layers=layers, num_attention_heads=heads,
+                num_key_value_heads=kv_heads, max_position_embeddings=64, sliding_window=5, **options)
+
+
+def _initial(name, noise, adds_one):
+    if adds_one and "norm" in name:
+        return 0.3 * noise
+    if adds_one and "embed" in name:
+        return 0.06 * noise  # The model multiplies by the root of its width.
     if "norm" in name or "ln_" in name:
         return 1 + 0.3 * noise if name.endswith("weight") else 0.2 * noise
     if name.endswith("bias"):
@@ -86,6 +96,18 @@ CASES = [
     HfCase("falcon_11b", "Falcon", _falcon(6, new_decoder_architecture=True, num_kv_heads=2,
                                            num_ln_in_parallel_attn=1, tie_word_embeddings=False)),
     HfCase("falcon_rw", "Falcon", _falcon(4, multi_query=False, parallel_attn=False, bias=True)),
+    HfCase("qwen3_some_windows", "Qwen3",
+           _llama(4, 2, head_dim=6, use_sliding_window=True, sliding_window=5, max_window_layers=1)),
+    HfCase("gemma2", "Gemma2", _gemma(4, 2, 2, head_dim=10, query_pre_attn_scalar=14, attn_logit_softcapping=2.0,
+                                      final_logit_softcapping=3.0), steps=20),
+    HfCase("gemma3", "Gemma3Text",
+           _gemma(4, 2, 6, head_dim=6, query_pre_attn_scalar=8, rope_parameters=dict(
+               full_attention=dict(rope_type="linear", rope_theta=1000000.0, factor=8.0),
+               sliding_attention=dict(rope_type="default", rope_theta=10000.0)))
+           | dict(hidden_size=12, intermediate_size=14), steps=20),
+    HfCase("gemma3_one_head", "Gemma3Text", _gemma(1, 1, 3, head_dim=16, query_pre_attn_scalar=16,
+                                                   layer_types=["sliding_attention", "full_attention",
+                                                                "sliding_attention"]), dtype=torch.bfloat16),
     HfCase("llama_blocks", "Llama",
            _llama(4, 2) | dict(hidden_size=64, intermediate_size=64, num_hidden_layers=1, tie_word_embeddings=True),
            dtype=torch.bfloat16),

@@ -17,7 +17,6 @@ from check_transformers import AllInFp64
 from hf_cases import CASES
 from make_goldens import choose, write_safetensors
 
-STEPS = 8
 LEARNING_RATE, BETA1, BETA2, WEIGHT_DECAY, MAX_NORM = 1e-3, 0.9, 0.95, 0.1, 1.0
 # Far above the rounding noise of a gradient. With a tiny epsilon the first updates would be signs of noise.
 EPSILON = 1e-3
@@ -43,11 +42,11 @@ def adamw(model, learning_rate):
         betas=(BETA1, BETA2), eps=EPSILON, foreach=False)
 
 
-def train(model, inputs, targets):
+def train(model, inputs, targets, steps):
     """Trains with AdamW. Returns the logits before the first step, and each step's loss and unclipped gradient norm."""
     optimizer = adamw(model, LEARNING_RATE)
     losses, norms, first = [], [], None
-    for _ in range(STEPS):
+    for _ in range(steps):
         optimizer.zero_grad()
         loss, logits = loss_of(model, inputs, targets)
         first = logits.detach() if first is None else first
@@ -74,11 +73,11 @@ def make_golden(case, folder):
     inputs, targets = case.make_batch()
     model = load(torch.float32)
     before = weights(model)
-    logits, losses, norms = train(model, inputs, targets)
+    logits, losses, norms = train(model, inputs, targets, case.steps)
     after = weights(model)
     with AllInFp64():
         exact = load(torch.float64)
-        _, exact_losses, _ = train(exact, inputs, targets)
+        _, exact_losses, _ = train(exact, inputs, targets, case.steps)
     loss_noise = np.abs(losses / exact_losses - 1).max()
     moved, apart = 0.0, 0.0
     for name, value in weights(exact).items():

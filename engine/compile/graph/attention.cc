@@ -26,17 +26,20 @@ void ApplyRope(GraphBuilder& b, const Tensor& x_BSHD, double theta, const RopeSc
 
 namespace {
 
-// The keys that a query sees.
+// The keys that a query sees, and their scores.
 struct Seen {
   int64_t window = 0;
   bool causal = true;
+  AttentionScores scores;
 };
 
 Tensor Attend(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD, const Seen& seen,
               absl::string_view layer) {
   const Tensor q = b.Operand(q_BSHD, 4, layer), k = b.Operand(k_BSGD, 4, layer), v = b.Operand(v_BSGD, 4, layer);
   const int64_t B = q.dim(0), S = q.dim(1), H = q.dim(2), D = q.dim(3);
-  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(D)));
+  const double given = seen.scores.scale;
+  const float scale = static_cast<float>(given > 0 ? given : 1.0 / std::sqrt(static_cast<double>(D)));
+  const float cap = static_cast<float>(seen.scores.cap);
   const Tensor ids = PositionIdsOf(b);
   const Tensor out = b.NewActivation("attention.out", q.dtype, {B * S, H * D});
   if (b.options().cache.positions > 0) {
@@ -49,7 +52,8 @@ Tensor Attend(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const
                            .keys_CGPD = b.NewCache("attention.keys", G, D, seen.window),
                            .values_CGPD = b.NewCache("attention.values", G, D, seen.window),
                            .scale = scale,
-                           .window = seen.window});
+                           .window = seen.window,
+                           .cap = cap});
     return out;
   }
   const Tensor lse = b.NewActivation("attention.lse", DType::kFloat32, {B, H, S});
@@ -62,7 +66,8 @@ Tensor Attend(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const
                           .position_ids_BS = ids,
                           .scale = scale,
                           .window = seen.window,
-                          .causal = seen.causal});
+                          .causal = seen.causal,
+                          .cap = cap});
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(out)) return;
     g.Emit(AttentionBackward{.q_BSHD = q,
@@ -77,15 +82,17 @@ Tensor Attend(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const
                              .position_ids_BS = ids,
                              .scale = scale,
                              .window = seen.window,
-                             .causal = seen.causal});
+                             .causal = seen.causal,
+                             .cap = cap});
   });
   return out;
 }
 
 }  // namespace
 
-Tensor Attention(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD, int64_t window) {
-  return Attend(b, q_BSHD, k_BSGD, v_BSGD, {.window = window}, "Attention");
+Tensor Attention(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD, int64_t window,
+                 const AttentionScores& scores) {
+  return Attend(b, q_BSHD, k_BSGD, v_BSGD, {.window = window, .scores = scores}, "Attention");
 }
 
 Tensor BidirectionalAttention(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const Tensor& v_BSGD) {

@@ -121,6 +121,8 @@ struct ModelGraph {
   int64_t sequence_length = 0;  // S, in tokens. With a cache: the new tokens of a run.
   Cache cache;
   int64_t vocabulary = 0;
+  // kLogits: the soft cap that the reader of the logits applies (one row per sequence, on the host); 0: none.
+  double logit_cap = 0;
   bool last_target_only = false;  // Only the last position of a sequence has a target.
   TargetWeights target_weights = TargetWeights::kNone;
   bool position_ids = false;  // Sequences hold several documents.

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/dtype.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/flat.h"
@@ -56,23 +57,27 @@ Tensor DoesNotFit(GraphBuilder& b, const Tensor& x, int rank, absl::string_view 
 
 }  // namespace
 
-Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<ParameterId> positions_PC) {
+Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<ParameterId> positions_PC, double scale) {
   const Tensor tokens = b.UseData(ValueRole::kInputs);
   const Tensor weight = b.UseParameter(weight_VC);
   const Tensor positions = positions_PC ? b.UseParameter(*positions_PC) : Tensor();
   const Tensor out = b.NewActivation("out", b.options().compute_dtype, {b.tokens(), weight.dim(1)});
   const Tensor ids = positions_PC ? PositionIdsOf(b) : Tensor();
+  float factor = static_cast<float>(scale);
+  if (out.dtype == DType::kBFloat16) factor = ToFloat(RoundToBFloat16(factor));
   b.Emit(EmbeddingForward{.tokens_BS = tokens,
                           .weight_VC = weight,
                           .positions_PC = positions,
                           .out_TC = out,
                           .position_ids_BS = ids,
-                          .begins_B = positions_PC ? BeginsOf(b) : Tensor()});
+                          .begins_B = positions_PC ? BeginsOf(b) : Tensor(),
+                          .scale = factor});
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(out)) return;
     const Tensor d_out = g.Gradient(out);
     if (g.NeedsGradient(weight)) {
-      g.Emit(EmbeddingBackward{.tokens_BS = tokens, .d_out_TC = d_out, .d_weight_VC = g.ParameterGradient(weight)});
+      g.Emit(EmbeddingBackward{
+          .tokens_BS = tokens, .d_out_TC = d_out, .d_weight_VC = g.ParameterGradient(weight), .scale = factor});
     }
     if (!g.NeedsGradient(positions)) return;
     if (ids.present()) {
@@ -124,14 +129,16 @@ Tensor Linear(GraphBuilder& b, const Tensor& x_TK, ParameterId weight_NK, std::o
   return y;
 }
 
-Tensor SwiGlu(GraphBuilder& b, const Tensor& gate_up_T2F) {
-  const Tensor gate_up = b.Operand(gate_up_T2F, 2, "SwiGlu");
+namespace {
+
+Tensor Gated(GraphBuilder& b, const Tensor& gate_up_T2F, GateKind gate, absl::string_view layer) {
+  const Tensor gate_up = b.Operand(gate_up_T2F, 2, layer);
   const Tensor y = b.NewActivation("ffn.act", gate_up.dtype, {gate_up.dim(0), gate_up.dim(1) / 2}, /*cheap=*/true);
-  b.Emit(SwiGluForward{.gate_up_T2F = gate_up, .y_TF = y});
+  b.Emit(SwiGluForward{.gate_up_T2F = gate_up, .y_TF = y, .gate = gate});
   b.OnBackward([=](GradientBuilder& g) {
     if (!g.HasGradient(y)) return;
     const Tensor d_gate_up = g.NewGradient(gate_up);
-    const SwiGluBackward op{.gate_up_T2F = gate_up, .d_y_TF = g.Gradient(y), .d_gate_up_T2F = d_gate_up};
+    const SwiGluBackward op{.gate_up_T2F = gate_up, .d_y_TF = g.Gradient(y), .d_gate_up_T2F = d_gate_up, .gate = gate};
     SwiGluBackward recomputing = op;
     recomputing.y_TF = y;
     g.Emit(op, recomputing);
@@ -139,6 +146,12 @@ Tensor SwiGlu(GraphBuilder& b, const Tensor& gate_up_T2F) {
   });
   return y;
 }
+
+}  // namespace
+
+Tensor SwiGlu(GraphBuilder& b, const Tensor& gate_up_T2F) { return Gated(b, gate_up_T2F, GateKind::kSilu, "SwiGlu"); }
+
+Tensor GeGlu(GraphBuilder& b, const Tensor& gate_up_T2F) { return Gated(b, gate_up_T2F, GateKind::kGeluTanh, "GeGlu"); }
 
 Tensor Gelu(GraphBuilder& b, const Tensor& x_TF, GeluKind kind) {
   const Tensor x = b.Operand(x_TF, 2, "Gelu");

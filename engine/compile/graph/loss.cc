@@ -56,11 +56,15 @@ Tensor TargetValuesFor(GraphBuilder& b, int64_t rows, int64_t D) {
 
 }  // namespace
 
-void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_VC, std::optional<ParameterId> bias_V) {
+void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_VC, std::optional<ParameterId> bias_V,
+                        double cap) {
   const Tensor x = b.Operand(x_RC, 2, "LinearCrossEntropy");
   const Tensor weight = b.UseParameter(weight_VC);
   const Tensor bias = bias_V ? b.UseParameter(*bias_V) : Tensor();
-  if (b.options().mode == GraphMode::kLogits) return EmitLogits(b, x, weight, bias);
+  if (b.options().mode == GraphMode::kLogits) {
+    b.SetLogitCap(cap);
+    return EmitLogits(b, x, weight, bias);
+  }
 
   // The backward of a chunk follows its forward at once, while its logits are still in the cache. CrossEntropy turns
   // the logits into their gradient in place. The gradient of x is complete after the loop, so the rule only contributes
@@ -85,7 +89,8 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_
                         .scale_1 = scale,
                         .loss_T = loss.Slice(0, begin, count),
                         .gradient = training,
-                        .weights_T = weighted ? weights.Slice(0, begin, count) : Tensor()});
+                        .weights_T = weighted ? weights.Slice(0, begin, count) : Tensor(),
+                        .cap = static_cast<float>(cap)});
     if (!training) continue;
     if (input_gradient) b.Emit(MatMul{.a = logits_chunk, .b = weight, .c_MN = d_x.Slice(0, begin, count)});
     if (b.NeedsGradient(weight)) {

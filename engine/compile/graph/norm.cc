@@ -18,7 +18,7 @@ void EmitNorm(GraphBuilder& b, const Tensor& x, const Tensor& residual, const Te
   const Tensor mean =
       norm.bias ? b.NewActivation(absl::StrCat(name, ".mean"), DType::kFloat32, {rows}, /*cheap=*/true) : Tensor();
   const Tensor rstd = b.NewActivation(absl::StrCat(name, ".rstd"), DType::kFloat32, {rows}, /*cheap=*/true);
-  const float epsilon = static_cast<float>(norm.epsilon);
+  const float epsilon = static_cast<float>(norm.epsilon), offset = norm.adds_one ? 1.0f : 0.0f;
   const auto forward = [&](const Tensor& from, const Tensor& add, const Tensor& total) -> Op {
     if (norm.bias) {
       return LayerNormForward{.x = from,
@@ -31,8 +31,14 @@ void EmitNorm(GraphBuilder& b, const Tensor& x, const Tensor& residual, const Te
                               .rstd_R = rstd,
                               .epsilon = epsilon};
     }
-    return RmsNormForward{
-        .x = from, .residual = add, .weight_C = weight, .sum = total, .y = y, .rstd_R = rstd, .epsilon = epsilon};
+    return RmsNormForward{.x = from,
+                          .residual = add,
+                          .weight_C = weight,
+                          .sum = total,
+                          .y = y,
+                          .rstd_R = rstd,
+                          .epsilon = epsilon,
+                          .weight_offset = offset};
   };
   std::optional<Op> from_sum;
   if (sum.present()) from_sum = forward(sum, Tensor(), Tensor());
@@ -62,7 +68,8 @@ void EmitNorm(GraphBuilder& b, const Tensor& x, const Tensor& residual, const Te
                              .rstd_R = rstd,
                              .d_residual = d_residual,
                              .d_x = d_x,
-                             .d_weight_C = g.ParameterGradient(weight)});
+                             .d_weight_C = g.ParameterGradient(weight),
+                             .weight_offset = offset});
     }
     if (view) return;
     g.Contribute(x, d_x);
@@ -91,8 +98,12 @@ std::pair<Tensor, Tensor> AddNorm(GraphBuilder& b, const Tensor& x_TC, const Ten
 
 void HeadNorm(GraphBuilder& b, const Tensor& x_THD, ParameterId weight_D, double epsilon, const Tensor& y_THD,
               absl::string_view name) {
-  EmitNorm(b, b.Operand(x_THD, 3, "HeadNorm"), Tensor(), Tensor(), b.Operand(y_THD, 3, "HeadNorm"),
-           {.weight = weight_D, .epsilon = epsilon}, name);
+  HeadNorm(b, x_THD, {.weight = weight_D, .epsilon = epsilon}, y_THD, name);
+}
+
+void HeadNorm(GraphBuilder& b, const Tensor& x_THD, const NormParameters& norm, const Tensor& y_THD,
+              absl::string_view name) {
+  EmitNorm(b, b.Operand(x_THD, 3, "HeadNorm"), Tensor(), Tensor(), b.Operand(y_THD, 3, "HeadNorm"), norm, name);
 }
 
 Tensor AddResidual(GraphBuilder& b, const Tensor& a_TC, const Tensor& b_TC, absl::string_view name) {

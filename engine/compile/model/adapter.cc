@@ -42,7 +42,7 @@ std::vector<AdaptableLinear> AdaptableLinears(const DecoderConfig& c) {
     add("attention.qkv", "v_proj", queries + keys, keys, c.width);
   }
   add("attention.output", words.output, 0, c.width, queries);
-  if (c.activation == Activation::kSwiGlu) {
+  if (IsGated(c.activation)) {
     add("ffn.gate_up", "gate_proj", 0, c.hidden, c.width);
     add("ffn.gate_up", "up_proj", c.hidden, c.hidden, c.width);
   } else {

@@ -25,11 +25,21 @@ enum class NormKind { kRmsNorm, kLayerNorm };
 // kLearned adds a row of a [max_positions, width] table to the embedding; kRotary rotates queries and keys (RoPE).
 enum class PositionKind { kLearned, kRotary };
 
-// kSwiGlu computes silu(gate) * up from two projections of `hidden` columns each; the GELUs read one projection.
-enum class Activation { kSwiGlu, kGeluTanh, kGeluErf };
+// kSwiGlu computes silu(gate) * up from two projections of `hidden` columns each, and kGeGlu computes gelu(gate) * up
+// with the GELU by tanh; the GELUs read one projection.
+enum class Activation { kSwiGlu, kGeluTanh, kGeluErf, kGeGlu };
 
-// Llama-3 scaling of rotary frequencies.
+// Returns whether the activation reads a gate and an up projection.
+inline bool IsGated(Activation activation) {
+  return activation == Activation::kSwiGlu || activation == Activation::kGeGlu;
+}
+
+// kLlama3 divides low frequencies by `factor`, and kLinear all of them.
+enum class RopeScalingKind { kLlama3, kLinear };
+
+// Scaling of rotary frequencies. Only kLlama3 reads the members after `factor`.
 struct RopeScalingConfig {
+  RopeScalingKind kind = RopeScalingKind::kLlama3;
   double factor = 8;
   double low_freq_factor = 1;
   double high_freq_factor = 4;
@@ -51,7 +61,32 @@ struct AdapterConfig {
   bool operator==(const AdapterConfig&) const = default;
 };
 
-// A decoder-only transformer: embedding, `layers` pre-norm blocks, final norm, head. The defaults are those of LLAMA.
+// Rotation of queries and keys.
+struct RopeConfig {
+  double theta = 10000;
+  std::optional<RopeScalingConfig> scaling;
+
+  bool operator==(const RopeConfig&) const = default;
+};
+
+// One block of a decoder: what may differ between its layers. DecoderConfig::Block makes it, and whoever builds, counts
+// or converts a block reads it.
+struct BlockConfig {
+  int64_t attention_window = 0;    // Tokens that a query sees, itself included; 0: no window.
+  std::optional<RopeConfig> rope;  // Without it, queries and keys are not rotated.
+  double attention_scale = 1;      // Factor of the scores of attention.
+  double attention_cap = 0;        // Soft cap of the scaled scores; 0: none.
+  bool qk_norm = false;
+  bool qkv_bias = false, linear_bias = false;
+  bool parallel = false;  // Attention and feed-forward add to the same residual.
+  bool ffn_norm = true;   // Feed-forward has a norm of its own before it.
+  bool post_norms = false;
+  Activation activation = Activation::kSwiGlu;
+
+  bool operator==(const BlockConfig&) const = default;
+};
+
+// A decoder-only transformer: embedding, `layers` blocks (Block), final norm, head. The defaults are those of LLAMA.
 struct DecoderConfig {
   int64_t vocabulary = 0;  // In tokens. 0: the trainer sets it to what the data needs before it builds the model.
   int64_t width = 0;       // Width of the residual stream.
@@ -76,11 +111,27 @@ struct DecoderConfig {
   bool parallel_block = false;   // Attention and feed-forward read the same norm and add to the same residual.
   bool parallel_norms = false;   // Only with parallel_block: attention and feed-forward have a norm each.
   int64_t attention_window = 0;  // Tokens that a query sees, itself included; 0: no window.
+  // Says which layers have the window: layer i has it if letter i mod the length is W, and has none if it is F (full
+  // attention). Empty: all have it.
+  std::string layer_pattern;
+  double window_rope_theta = 0;   // Base of layers with a window, which then have no rope_scaling; 0: rope_theta.
+  bool post_norms = false;        // Attention and feed-forward have a norm each after them too, before the residual.
+  bool norm_adds_one = false;     // RMSNorms multiply by 1 + weight, and weights begin as zeros.
+  bool scaled_embedding = false;  // Embeddings are multiplied by sqrt(width), rounded to the compute dtype.
+  int64_t score_width = 0;        // Scores are divided by its root; 0: head_width.
+  double attention_cap = 0;       // Soft cap of the scores: cap tanh(score / cap); 0: none.
+  double logit_cap = 0;           // Soft cap of the logits; 0: none.
 
   // Standard deviation of the initial weights; projections into the residual stream use init_std / sqrt(2 x layers).
   double init_std = 0.02;
 
   std::optional<AdapterConfig> adapter;  // If it is given, only the adapters train.
+
+  // Returns block `layer`.
+  BlockConfig Block(int64_t layer) const;
+  // Sets layer_pattern to the shortest one that gives each layer the same, empty if all layers are alike, and members
+  // that then say nothing to their defaults. Configs of equal decoders are equal afterwards.
+  void Normalize();
 
   // The facts of this kind of model. The functions below that take a ModelConfig say what they are.
   static constexpr absl::string_view kName = "decoder";

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/layers.h"
@@ -41,12 +44,19 @@ class ParameterScope {
 
   NormParameters Norm(absl::string_view name) {
     NormParameters norm;
-    norm.weight = Add(absl::StrCat(name, ".weight"), {config_.width}, {Kind::kOnes});
+    norm.weight = Weight(absl::StrCat(name, ".weight"), config_.width);
     if (config_.norm == NormKind::kLayerNorm) {
       norm.bias = Add(absl::StrCat(name, ".bias"), {config_.width}, {Kind::kZeros});
     }
     norm.epsilon = config_.norm_epsilon;
+    norm.adds_one = config_.norm_adds_one;
     return norm;
+  }
+  // The RMSNorm of a head.
+  NormParameters HeadNorm(absl::string_view name) {
+    return {.weight = Weight(absl::StrCat(name, ".weight"), config_.head_width),
+            .epsilon = config_.norm_epsilon,
+            .adds_one = config_.norm_adds_one};
   }
   LinearParameters Linear(absl::string_view name, int64_t out, int64_t in, bool bias, double std) {
     LinearParameters linear;
@@ -62,6 +72,9 @@ class ParameterScope {
   }
 
  private:
+  ParameterId Weight(absl::string_view name, int64_t size) {
+    return Add(name, {size}, {config_.norm_adds_one ? Kind::kZeros : Kind::kOnes});
+  }
   LowRankAdapter Adapter(const AdaptableLinear& part) {
     const AdapterConfig& adapter = *config_.adapter;
     // The uniform values of He et al. (2015) with a leak of sqrt(5), as PEFT has them, lie within 1 / sqrt(in).
@@ -85,90 +98,154 @@ class ParameterScope {
 struct BlockParameters {
   NormParameters attention_norm;
   LinearParameters qkv;
-  std::optional<ParameterId> q_norm, k_norm;
+  std::optional<NormParameters> q_norm, k_norm;
   LinearParameters output;
-  std::optional<NormParameters> ffn_norm;
-  LinearParameters up;  // For SwiGLU: gate and up, packed into one matrix.
+  std::optional<NormParameters> attention_post_norm, ffn_norm, ffn_post_norm;
+  LinearParameters up;  // For SwiGLU and GEGLU: gate and up, packed into one matrix.
   LinearParameters down;
 };
 
-BlockParameters AddBlockParameters(GraphBuilder& b, const DecoderConfig& c, int64_t layer) {
+BlockParameters AddBlockParameters(GraphBuilder& b, const DecoderConfig& c, const BlockConfig& block, int64_t layer) {
   const std::string name = absl::StrCat("blocks.", layer);
   ParameterScope scope(b, c, b.AddGroup(name), absl::StrCat(name, "."), AdaptedLinears(c, layer));
   // Projections into the residual stream start smaller, so that its variance does not grow with depth (GPT-2).
   const double residual_std = c.init_std / std::sqrt(2.0 * c.layers);
-  const int64_t up = c.activation == Activation::kSwiGlu ? 2 * c.hidden : c.hidden;
+  const bool gated = IsGated(block.activation);
   BlockParameters p;
   p.attention_norm = scope.Norm("attention_norm");
-  p.qkv = scope.Linear("attention.qkv", (c.heads + 2 * c.kv_heads) * c.head_width, c.width, c.qkv_bias, c.init_std);
-  if (c.qk_norm) {
-    p.q_norm = scope.Add("attention.q_norm.weight", {c.head_width}, {Kind::kOnes});
-    p.k_norm = scope.Add("attention.k_norm.weight", {c.head_width}, {Kind::kOnes});
+  p.qkv = scope.Linear("attention.qkv", (c.heads + 2 * c.kv_heads) * c.head_width, c.width, block.qkv_bias, c.init_std);
+  if (block.qk_norm) {
+    p.q_norm = scope.HeadNorm("attention.q_norm");
+    p.k_norm = scope.HeadNorm("attention.k_norm");
   }
-  p.output = scope.Linear("attention.output", c.width, c.heads * c.head_width, c.linear_bias, residual_std);
-  if (!c.parallel_block || c.parallel_norms) p.ffn_norm = scope.Norm("ffn_norm");
-  p.up = scope.Linear(c.activation == Activation::kSwiGlu ? "ffn.gate_up" : "ffn.up", up, c.width, c.linear_bias,
+  p.output = scope.Linear("attention.output", c.width, c.heads * c.head_width, block.linear_bias, residual_std);
+  if (block.post_norms) p.attention_post_norm = scope.Norm("attention_post_norm");
+  if (block.ffn_norm) p.ffn_norm = scope.Norm("ffn_norm");
+  p.up = scope.Linear(gated ? "ffn.gate_up" : "ffn.up", gated ? 2 * c.hidden : c.hidden, c.width, block.linear_bias,
                       c.init_std);
-  p.down = scope.Linear("ffn.down", c.width, c.hidden, c.linear_bias, residual_std);
+  p.down = scope.Linear("ffn.down", c.width, c.hidden, block.linear_bias, residual_std);
+  if (block.post_norms) p.ffn_post_norm = scope.Norm("ffn_post_norm");
   return p;
 }
 
-Tensor AttentionSublayer(GraphBuilder& b, const DecoderConfig& c, const BlockParameters& p, const Tensor& x) {
+RopeScaling ScalingOf(const RopeConfig& rope) {
+  if (!rope.scaling) return {};
+  const RopeScalingConfig& scaling = *rope.scaling;
+  // Linear scaling is that of Llama 3 in which every frequency counts as low.
+  constexpr double kAll = std::numeric_limits<double>::max();
+  if (scaling.kind == RopeScalingKind::kLinear) return {scaling.factor, kAll, kAll, scaling.original_context};
+  return {scaling.factor, scaling.low_freq_factor, scaling.high_freq_factor, scaling.original_context};
+}
+
+Tensor AttentionSublayer(GraphBuilder& b, const DecoderConfig& c, const BlockConfig& block, const BlockParameters& p,
+                         const Tensor& x) {
   const int64_t H = c.heads, G = c.kv_heads, D = c.head_width, B = b.options().micro_batch;
   const Tensor qkv = Linear(b, x, p.qkv.weight, p.qkv.bias, "attention.qkv", p.qkv.adapters);
   const Tensor v = qkv.Slice(1, (H + G) * D, G * D).SplitLast(G, D).SplitFirst(B);
   Tensor qk = qkv.Slice(1, 0, (H + G) * D);
-  if (c.qk_norm) {
+  if (block.qk_norm) {
     const Tensor normed = b.NewActivation("attention.qk_normed", x.dtype, {x.dim(0), (H + G) * D}, /*cheap=*/true);
-    HeadNorm(b, qk.Slice(1, 0, H * D).SplitLast(H, D), *p.q_norm, c.norm_epsilon,
-             normed.Slice(1, 0, H * D).SplitLast(H, D), "attention.q_norm");
-    HeadNorm(b, qk.Slice(1, H * D, G * D).SplitLast(G, D), *p.k_norm, c.norm_epsilon,
-             normed.Slice(1, H * D, G * D).SplitLast(G, D), "attention.k_norm");
+    HeadNorm(b, qk.Slice(1, 0, H * D).SplitLast(H, D), *p.q_norm, normed.Slice(1, 0, H * D).SplitLast(H, D),
+             "attention.q_norm");
+    HeadNorm(b, qk.Slice(1, H * D, G * D).SplitLast(G, D), *p.k_norm, normed.Slice(1, H * D, G * D).SplitLast(G, D),
+             "attention.k_norm");
     qk = normed;
   }
-  if (c.position == PositionKind::kRotary) {
-    RopeScaling scaling;
-    if (c.rope_scaling) {
-      scaling = {c.rope_scaling->factor, c.rope_scaling->low_freq_factor, c.rope_scaling->high_freq_factor,
-                 c.rope_scaling->original_context};
-    }
-    ApplyRope(b, qk.SplitLast(H + G, D).SplitFirst(B), c.rope_theta, scaling);
-  }
+  if (block.rope) ApplyRope(b, qk.SplitLast(H + G, D).SplitFirst(B), block.rope->theta, ScalingOf(*block.rope));
   const Tensor q = qk.Slice(1, 0, H * D).SplitLast(H, D).SplitFirst(B);
   const Tensor k = qk.Slice(1, H * D, G * D).SplitLast(G, D).SplitFirst(B);
-  return Linear(b, Attention(b, q, k, v, c.attention_window), p.output.weight, p.output.bias, "attention.projected",
-                p.output.adapters);
+  const AttentionScores scores = {.scale = block.attention_scale, .cap = block.attention_cap};
+  const Tensor projected = Linear(b, Attention(b, q, k, v, block.attention_window, scores), p.output.weight,
+                                  p.output.bias, "attention.projected", p.output.adapters);
+  return block.post_norms ? Norm(b, projected, *p.attention_post_norm, "attention_post_norm") : projected;
 }
 
-Tensor FeedForwardSublayer(GraphBuilder& b, const DecoderConfig& c, const BlockParameters& p, const Tensor& x) {
-  const bool swiglu = c.activation == Activation::kSwiGlu;
-  const Tensor up = Linear(b, x, p.up.weight, p.up.bias, swiglu ? "ffn.gate_up" : "ffn.up", p.up.adapters);
-  const Tensor act =
-      swiglu ? SwiGlu(b, up) : Gelu(b, up, c.activation == Activation::kGeluErf ? GeluKind::kErf : GeluKind::kTanh);
-  return Linear(b, act, p.down.weight, p.down.bias, "ffn.projected", p.down.adapters);
+Tensor Activate(GraphBuilder& b, const Tensor& up, Activation activation) {
+  switch (activation) {
+    case Activation::kSwiGlu: return SwiGlu(b, up);
+    case Activation::kGeGlu: return GeGlu(b, up);
+    case Activation::kGeluTanh: return Gelu(b, up, GeluKind::kTanh);
+    case Activation::kGeluErf: break;
+  }
+  return Gelu(b, up, GeluKind::kErf);
+}
+
+Tensor FeedForwardSublayer(GraphBuilder& b, const BlockConfig& block, const BlockParameters& p, const Tensor& x) {
+  const Tensor up =
+      Linear(b, x, p.up.weight, p.up.bias, IsGated(block.activation) ? "ffn.gate_up" : "ffn.up", p.up.adapters);
+  const Tensor projected =
+      Linear(b, Activate(b, up, block.activation), p.down.weight, p.down.bias, "ffn.projected", p.down.adapters);
+  return block.post_norms ? Norm(b, projected, *p.ffn_post_norm, "ffn_post_norm") : projected;
 }
 
 void BuildBlock(GraphBuilder& b, const DecoderConfig& c, int64_t layer) {
-  const BlockParameters p = AddBlockParameters(b, c, layer);
+  const BlockConfig block = c.Block(layer);
+  const BlockParameters p = AddBlockParameters(b, c, block, layer);
   b.BeginUnit(absl::StrCat("blocks.", layer), static_cast<int>(layer));
   const Tensor x = b.UnitInput();
   b.SetSublayer(Sublayer::kAttention);
   const Tensor normed = Norm(b, x, p.attention_norm, "attention_norm");
-  const Tensor attention = AttentionSublayer(b, c, p, normed);
+  const Tensor attention = AttentionSublayer(b, c, block, p, normed);
   b.SetSublayer(Sublayer::kFeedForward);
   Tensor middle, ffn_input;
-  if (c.parallel_block) {
+  if (block.parallel) {
     ffn_input = p.ffn_norm ? Norm(b, x, *p.ffn_norm, "ffn_norm") : normed;
-    const Tensor ffn = FeedForwardSublayer(b, c, p, ffn_input);
+    const Tensor ffn = FeedForwardSublayer(b, block, p, ffn_input);
     middle = AddResidual(b, x, attention, "residual");
     b.EndUnit(AddResidual(b, middle, ffn, "out"));
     return;
   }
   std::tie(middle, ffn_input) = AddNorm(b, attention, x, *p.ffn_norm, "residual", "ffn_norm");
-  b.EndUnit(AddResidual(b, middle, FeedForwardSublayer(b, c, p, ffn_input), "out"));
+  b.EndUnit(AddResidual(b, middle, FeedForwardSublayer(b, block, p, ffn_input), "out"));
+}
+
+// Returns whether layer `layer` has the window.
+bool HasWindow(const DecoderConfig& c, int64_t layer) {
+  if (c.attention_window == 0) return false;
+  return c.layer_pattern.empty() || c.layer_pattern[static_cast<size_t>(layer) % c.layer_pattern.size()] == 'W';
+}
+
+int64_t LayersWithWindow(const DecoderConfig& c) {
+  int64_t count = 0;
+  for (int64_t layer = 0; layer < c.layers; ++layer) count += HasWindow(c, layer) ? 1 : 0;
+  return count;
 }
 
 }  // namespace
+
+BlockConfig DecoderConfig::Block(int64_t layer) const {
+  const bool window = HasWindow(*this, layer);
+  BlockConfig block;
+  block.attention_window = window ? attention_window : 0;
+  if (position == PositionKind::kRotary) {
+    const bool own_base = window && window_rope_theta > 0;
+    block.rope = own_base ? RopeConfig{window_rope_theta, std::nullopt} : RopeConfig{rope_theta, rope_scaling};
+  }
+  block.attention_scale = 1.0 / std::sqrt(static_cast<double>(score_width > 0 ? score_width : head_width));
+  block.attention_cap = attention_cap;
+  block.qk_norm = qk_norm;
+  block.qkv_bias = qkv_bias;
+  block.linear_bias = linear_bias;
+  block.parallel = parallel_block;
+  block.ffn_norm = !parallel_block || parallel_norms;
+  block.post_norms = post_norms;
+  block.activation = activation;
+  return block;
+}
+
+void DecoderConfig::Normalize() {
+  const int64_t windows = LayersWithWindow(*this);
+  if (windows == 0) attention_window = 0;
+  if (windows == 0 || windows == layers) layer_pattern.clear();
+  if (score_width == head_width) score_width = 0;
+  if (layer_pattern.empty()) return;
+  std::string letters;
+  for (int64_t layer = 0; layer < layers; ++layer) letters += HasWindow(*this, layer) ? 'W' : 'F';
+  // The shortest period is the least shift that maps the letters onto themselves.
+  size_t period = 1;
+  while (letters.compare(period, std::string::npos, letters, 0, letters.size() - period) != 0) ++period;
+  layer_pattern = letters.substr(0, period);
+}
 
 double AdapterConfig::Scale() const {
   const double divisor = static_cast<double>(rank);
@@ -181,8 +258,8 @@ unsigned __int128 DecoderConfig::ParameterCount(int64_t) const {
   const Wide one_norm = norm == NormKind::kLayerNorm ? 2 * wide : wide;
   const Wide query = static_cast<Wide>(heads) * head_width;
   const Wide qkv = query + 2 * static_cast<Wide>(kv_heads) * head_width;
-  const Wide up = static_cast<Wide>(hidden) * (activation == Activation::kSwiGlu ? 2 : 1);
-  const Wide norms = parallel_block && !parallel_norms ? 1 : 2;
+  const Wide up = static_cast<Wide>(hidden) * (IsGated(activation) ? 2 : 1);
+  const Wide norms = (parallel_block && !parallel_norms ? 1 : 2) + (post_norms ? 2 : 0);
   Wide block = wide * qkv + query * wide + wide * up + hidden * wide + norms * one_norm;
   if (qkv_bias) block += qkv;
   if (linear_bias) block += wide + up + wide;
@@ -198,7 +275,11 @@ double DecoderConfig::WidestRow() const {
 
 double DecoderConfig::AttentionFlopsPerToken(int64_t sequence_length) const {
   const double attention_width = static_cast<double>(heads) * static_cast<double>(head_width);
-  return 12 * static_cast<double>(layers) * attention_width * MeanKeys(sequence_length, attention_window);
+  const int64_t windows = LayersWithWindow(*this);
+  const auto of_layers = [&](int64_t count, int64_t window) {
+    return 12 * static_cast<double>(count) * attention_width * MeanKeys(sequence_length, window);
+  };
+  return of_layers(layers - windows, 0) + of_layers(windows, attention_window);
 }
 
 std::string DecoderConfig::Description() const {
@@ -206,6 +287,7 @@ std::string DecoderConfig::Description() const {
                       Plural(heads, "head"), " of ", WithCommas(head_width),
                       kv_heads != heads ? absl::StrCat(" (", WithCommas(kv_heads), " for keys and values)") : "",
                       ", inner width ", WithCommas(hidden), ", vocabulary ", WithCommas(vocabulary),
+                      layer_pattern.empty() ? "" : absl::StrCat(", layers ", layer_pattern),
                       tied_head ? ", tied head" : "",
                       adapter ? absl::StrCat(", adapters of rank ", WithCommas(adapter->rank)) : "");
 }
@@ -223,7 +305,7 @@ absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& c, GraphOptions opt
     positions = first.Add("embedding.positions", {c.max_positions, c.width}, {Kind::kNormal, c.init_std});
   }
   b.BeginUnit("embedding");
-  b.EndUnit(Embedding(b, weight, positions));
+  b.EndUnit(Embedding(b, weight, positions, c.scaled_embedding ? std::sqrt(static_cast<double>(c.width)) : 1));
 
   for (int64_t layer = 0; layer < c.layers; ++layer) BuildBlock(b, c, layer);
 
@@ -232,7 +314,7 @@ absl::StatusOr<ModelGraph> BuildDecoder(const DecoderConfig& c, GraphOptions opt
   const ParameterId head =
       c.tied_head ? weight : last.Add("head.weight", {c.vocabulary, c.width}, {Kind::kNormal, c.init_std});
   b.BeginUnit("head");
-  LinearCrossEntropy(b, Norm(b, b.UnitInput(), norm, "final_norm"), head, std::nullopt);
+  LinearCrossEntropy(b, Norm(b, b.UnitInput(), norm, "final_norm"), head, std::nullopt, c.logit_cap);
   b.EndLastUnit();
   return b.Finish();
 }

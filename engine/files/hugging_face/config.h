@@ -1,10 +1,10 @@
 // Converts between the config.json of a Hugging Face folder and the engine's DecoderConfig.
 //
-// Families: llama, mistral, qwen2, qwen3, gpt2, falcon. A config.json means what transformers computes from it,
-// including the defaults of transformers for absent keys; only the sizes must be present. Dropout is no part of the
-// config, because the engine trains without; HfDropout (engine/files/hugging_face/config_parts.h) says what a folder
-// asks for. Keys that do not affect the model's arithmetic (token ids, architectures, names) are ignored. README.md
-// lists the keys.
+// Families: llama, mistral, qwen2, qwen3, gpt2, falcon, gemma2, gemma3_text. A config.json means what transformers
+// computes from it, including the defaults of transformers for absent keys; only the sizes must be present. Dropout is
+// no part of the config, because the engine trains without; HfDropout (engine/files/hugging_face/config_parts.h) says
+// what a folder asks for. Keys that do not affect the model's arithmetic (token ids, architectures, names) are ignored.
+// README.md lists the keys.
 //
 // HfModelType: the architectures of transformers that the engine computes exactly.
 #pragma once
@@ -21,14 +21,11 @@
 
 namespace shale {
 
-enum class HfModelType { kLlama, kMistral, kQwen2, kQwen3, kGpt2, kFalcon };
-
-constexpr HfModelType kAllHfModelTypes[] = {HfModelType::kLlama, HfModelType::kMistral, HfModelType::kQwen2,
-                                            HfModelType::kQwen3, HfModelType::kGpt2,    HfModelType::kFalcon};
+// The families, by their names in config.json. engine/files/hugging_face/family.h says what each is.
+enum class HfModelType { kLlama, kMistral, kQwen2, kQwen3, kGpt2, kFalcon, kGemma2, kGemma3 };
 
 absl::string_view ToString(HfModelType type);                        // The name in config.json: "llama".
 std::optional<HfModelType> FindHfModelType(absl::string_view name);  // Returns nullopt for an unknown name.
-absl::string_view ArchitectureOf(HfModelType type);                  // The class with a language-model head.
 
 // Returns OK if a config.json of this type can express `config`, else InvalidArgument with the first reason.
 absl::Status CheckExpressible(HfModelType type, const DecoderConfig& config);
@@ -46,7 +43,7 @@ constexpr int64_t kMaxHfConfigBytes = int64_t{16} << 20;
 
 // Returns the decoder that `folder`/config.json describes. Returns InvalidArgument, with one line `file: key: found
 // ...; allowed: ...` per problem, for everything that the engine cannot compute exactly: another model_type, alibi,
-// scalings of rotary frequencies other than llama3, other activations, biases or attention windows in only some layers,
+// scalings of rotary frequencies other than llama3 and linear, other activations, biases in only some layers,
 // partial rotary embeddings, quantized weights. Also returns it for sizes and numbers that are missing, out of range or
 // of another type, and for a link that leads out of the folder (ResolveInFolder).
 absl::StatusOr<DecoderConfig> ReadHfConfig(const std::string& folder);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/files/hugging_face/adapter_config.h"
 #include "engine/files/hugging_face/config.h"
+#include "engine/files/hugging_face/family.h"
 #include "engine/files/hugging_face/strict_json.h"
 #include "engine/files/hugging_face/tensor_files.h"
 #include "engine/files/io/file.h"
@@ -18,6 +19,7 @@ namespace shale {
 namespace {
 
 constexpr double kDefaultTheta = 10000;
+constexpr double kDefaultThetaOfKinds = 1000000;  // Of layers with full attention, where others have their own.
 constexpr double kMaxTheta = 1e12;
 constexpr int64_t kMaxRopeTokens = int64_t{1} << 24;
 
@@ -41,9 +43,29 @@ void ReadLlama3(const HfFields& top, const HfFields& rope, DecoderConfig* config
   if (top.Has(kOriginal)) scaling.original_context = top.Int(kOriginal, 1, kMaxRopeTokens);
 }
 
-constexpr DropoutKey kOfLlamaLike[] = {{"attention_dropout", 0}};
-constexpr DropoutKey kOfGpt2[] = {{"attn_pdrop", 0.1}, {"embd_pdrop", 0.1}, {"resid_pdrop", 0.1}};
-constexpr DropoutKey kOfFalcon[] = {{"attention_dropout", 0}, {"hidden_dropout", 0}};
+// Sets the scaling that `rope`, the fields of `given`, describes. Refuses members that are not known.
+void ReadScaling(const HfFields& top, const Json& given, const HfFields& rope, DecoderConfig* config) {
+  std::vector<absl::string_view> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+  const absl::string_view type_key = rope.Has("rope_type") ? "rope_type" : "type";
+  const std::string type = rope.StringOr(type_key, "default");
+  if (type != "default" && type != "llama3" && type != "linear") {
+    return rope.Refuse(type_key, "\"default\", \"llama3\" or \"linear\"");
+  }
+  if (type != "default") known.push_back("factor");
+  if (type == "llama3") {
+    known.insert(known.end(), {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+  }
+  for (const auto& [name, value] : given.items()) {
+    if (std::find(known.begin(), known.end(), absl::string_view(name)) == known.end()) {
+      rope.Refuse(name, absl::StrCat("for rope_type ", type, " only ", absl::StrJoin(known, ", ")));
+    }
+  }
+  if (type == "llama3") ReadLlama3(top, rope, config);
+  if (type == "linear") {
+    config->rope_scaling = RopeScalingConfig{.kind = RopeScalingKind::kLinear, .factor = rope.Number("factor", 1, 1e6)};
+  }
+}
+
 constexpr DropoutKey kOfAdapters[] = {{"lora_dropout", 0}};
 
 // Reads a file whose dropout was checked already.
@@ -76,26 +98,34 @@ void ReadHfRope(const HfFields& top, HfErrors& errors, DecoderConfig* config) {
     config->rope_theta = theta;
   }
   CheckWholeRotation(rope);
-  const absl::string_view type_key = rope.Has("rope_type") ? "rope_type" : "type";
-  const std::string type = rope.StringOr(type_key, "default");
-  if (type != "default" && type != "llama3") return rope.Refuse(type_key, "\"default\" or \"llama3\"");
-  std::vector<absl::string_view> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
-  if (type == "llama3") {
-    known.insert(known.end(), {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
-  }
-  for (const auto& [name, value] : given->items()) {
-    if (std::find(known.begin(), known.end(), absl::string_view(name)) == known.end()) {
-      rope.Refuse(name, absl::StrCat("for rope_type ", type, " only ", absl::StrJoin(known, ", ")));
-    }
-  }
-  if (type == "llama3") ReadLlama3(top, rope, config);
+  ReadScaling(top, *given, rope, config);
 }
 
-absl::Span<const DropoutKey> DropoutKeysOf(HfModelType type) {
-  switch (type) {
-    case HfModelType::kGpt2: return kOfGpt2;
-    case HfModelType::kFalcon: return kOfFalcon;
-    default: return kOfLlamaLike;
+void ReadHfRopeOfKinds(const HfFields& top, HfErrors& errors, DecoderConfig* config) {
+  const Json* kinds = top.Find("rope_parameters");
+  config->window_rope_theta = top.NumberOr("rope_local_base_freq", kDefaultTheta, 1, kMaxTheta);
+  if (kinds == nullptr || !kinds->is_object() || !(kinds->contains("full_attention") || kinds->empty())) {
+    const bool theta = top.Has("rope_theta");
+    ReadHfRope(top, errors, config);
+    if (!theta) config->rope_theta = kDefaultThetaOfKinds;
+    return;
+  }
+  config->rope_theta = top.NumberOr("rope_theta", kDefaultThetaOfKinds, 1, kMaxTheta);
+  if (top.Has("rope_scaling")) top.Refuse("rope_scaling", "nothing beside rope_parameters");
+  CheckWholeRotation(top);
+  for (const auto& [name, value] : kinds->items()) {
+    const bool full = name == "full_attention", window = name == "sliding_attention";
+    const std::string key = absl::StrCat("rope_parameters.", name);
+    if ((!full && !window) || !value.is_object()) {
+      errors.Add(key, ShownJson(value), "full_attention and sliding_attention, an object each");
+      continue;
+    }
+    const HfFields rope(value, key + ".", errors);
+    CheckWholeRotation(rope);
+    double& theta = full ? config->rope_theta : config->window_rope_theta;
+    theta = rope.NumberOr("rope_theta", theta, 1, kMaxTheta);
+    if (full) ReadScaling(top, value, rope, config);
+    if (window && rope.StringOr("rope_type", "default") != "default") rope.Refuse("rope_type", "\"default\"");
   }
 }
 
@@ -117,7 +147,7 @@ absl::StatusOr<std::string> HfDropout(const std::string& folder) {
   const HfFields fields(json, "", errors);
   const std::optional<HfModelType> type = FindHfModelType(fields.StringOr("model_type", ""));
   SHALE_CHECK(type.has_value()) << folder;
-  return ReadDropout(fields, DropoutKeysOf(*type));
+  return ReadDropout(fields, FamilyOf(*type).dropout);
 }
 
 absl::StatusOr<std::string> HfAdapterDropout(const std::string& folder) {

@@ -15,9 +15,12 @@
 namespace shale {
 
 // Sets rope_theta and rope_scaling of `config` from the top-level object `top` of a config.json. Adds errors for
-// scalings other than llama3, partial rotation, settings that differ between layers, and two spellings that contradict
-// each other. REQUIRES: config->max_positions is set.
+// scalings other than llama3 and linear, partial rotation, settings that differ between layers, and two spellings that
+// contradict each other. REQUIRES: config->max_positions is set.
 void ReadHfRope(const HfFields& top, HfErrors& errors, DecoderConfig* config);
+// Does the same for a family whose layers with a window have a base of their own, which becomes window_rope_theta:
+// rope_local_base_freq, or rope_parameters with an object for each kind of layer. The others have the scaling.
+void ReadHfRopeOfKinds(const HfFields& top, HfErrors& errors, DecoderConfig* config);
 
 // Returns the dropout with which transformers would train the model of `folder`/config.json: "attn_pdrop 0.1,
 // embd_pdrop 0.1, resid_pdrop 0.1". Returns an empty string if there is none. Keys that are absent mean what
@@ -32,8 +35,7 @@ struct DropoutKey {
   absl::string_view key;
   double absent;  // What transformers takes if the key is absent.
 };
-// The keys of a config.json that the decoder of a type reads, and those of an adapter_config.json.
-absl::Span<const DropoutKey> DropoutKeysOf(HfModelType type);
+// The keys of an adapter_config.json. Those of a config.json are the family's (engine/files/hugging_face/family.h).
 absl::Span<const DropoutKey> AdapterDropoutKeys();
 
 // Reads the keys, and returns those that ask for dropout with their values, as HfDropout does. Adds an error for each

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/compile/model/adapter.h"
@@ -14,6 +15,13 @@
 
 namespace shale {
 namespace {
+
+// Sets what Gemma 2 and 3 have in common.
+void SetGemma(DecoderConfig& config) {
+  config.norm_epsilon = 1e-6;
+  config.activation = Activation::kGeGlu;
+  config.tied_head = config.post_norms = config.norm_adds_one = config.scaled_embedding = true;
+}
 
 // Sets what the family decides in a config with the values of a new one, which are those of LLAMA.
 void SetFamily(proto::DecoderSpec::Family family, DecoderConfig& config) {
@@ -38,14 +46,29 @@ void SetFamily(proto::DecoderSpec::Family family, DecoderConfig& config) {
       config.tied_head = config.parallel_block = true;
       config.kv_heads = 1;
       break;
+    case proto::DecoderSpec::GEMMA2:
+      SetGemma(config);
+      config.attention_window = 4096;
+      config.layer_pattern = "WF";
+      config.attention_cap = 50;
+      config.logit_cap = 30;
+      break;
+    case proto::DecoderSpec::GEMMA3:
+      SetGemma(config);
+      config.attention_window = 1024;
+      config.layer_pattern = "WWWWWF";
+      config.rope_theta = 1e6;
+      config.window_rope_theta = 10000;
+      config.qk_norm = true;
+      break;
     default: break;  // LLAMA, MISTRAL.
   }
 }
 
-// Returns the default of DecoderConfig::hidden: 4 x width, or for SwiGLU 8/3 x width, rounded up to a multiple of 64.
-// SwiGLU has three matrices where the others have two, so this gives both about the same number of parameters.
+// Returns the default of DecoderConfig::hidden: 4 x width, or with a gate 8/3 x width, rounded up to a multiple of 64.
+// Gated layers have three matrices where the others have two, so this gives both about the same number of parameters.
 int64_t DefaultHidden(int64_t width, Activation activation) {
-  if (activation != Activation::kSwiGlu) return 4 * width;
+  if (!IsGated(activation)) return 4 * width;
   constexpr int64_t kMultiple = 64;
   const int64_t hidden = (8 * width + 2) / 3;
   return RoundUp(hidden, kMultiple);
@@ -109,6 +132,25 @@ bool MatchesALayer(absl::string_view target, const std::vector<AdaptableLinear>&
   return false;
 }
 
+constexpr size_t kMostLayers = 65536;  // As DecoderSpec.layers.
+// Returns whether layer_pattern consists of the letters that it may have, and has no more than there may be layers.
+bool HasLettersOfLayers(const DecoderConfig& config) {
+  return config.layer_pattern.find_first_not_of("WF") == std::string::npos &&
+         config.layer_pattern.size() <= kMostLayers;
+}
+
+void CheckLayers(const proto::DecoderSpec& spec, const DecoderConfig& config, SpecErrors& errors) {
+  if (!HasLettersOfLayers(config)) {
+    errors.AddRule({"model.decoder.layer_pattern", "model.decoder.family"},
+                   absl::StrCat("found ", Quoted(config.layer_pattern),
+                                "; allowed: the letters W (window) and F (full attention), at most ", kMostLayers));
+  } else if (config.attention_window == 0 &&
+             absl::StrContains(spec.layer_pattern().substr(0, static_cast<size_t>(config.layers)), 'W')) {
+    errors.AddRule({"model.decoder.layer_pattern", "model.decoder.attention_window"},
+                   "W is a layer with a window, and attention_window is 0; give attention_window");
+  }
+}
+
 }  // namespace
 
 bool ReadSpec(const proto::ModelSpec& model, int64_t sequence_length, DecoderConfig& config) {
@@ -123,6 +165,7 @@ bool ReadSpec(const proto::ModelSpec& model, int64_t sequence_length, DecoderCon
   if (!spec.has_hidden()) config.hidden = DefaultHidden(config.width, config.activation);
   if (!spec.has_max_positions()) config.max_positions = sequence_length;
   if (model.has_adapter()) config.adapter = ReadAdapter(model.adapter());
+  if (HasLettersOfLayers(config)) config.Normalize();
   return true;
 }
 
@@ -136,8 +179,10 @@ void CheckKindRules(const proto::ModelSpec& model, const DecoderConfig& config, 
                     SpecErrors& errors) {
   const proto::DecoderSpec& spec = model.decoder();
   CheckHeads(spec, config, errors);
+  CheckLayers(spec, config, errors);
   if (config.adapter) CheckAdapter(config, errors);
-  if (config.rope_scaling && config.rope_scaling->low_freq_factor >= config.rope_scaling->high_freq_factor) {
+  if (config.rope_scaling && config.rope_scaling->kind == RopeScalingKind::kLlama3 &&
+      config.rope_scaling->low_freq_factor >= config.rope_scaling->high_freq_factor) {
     errors.AddRule({"model.decoder.rope_scaling.low_freq_factor", "model.decoder.rope_scaling.high_freq_factor"},
                    "low_freq_factor must be below high_freq_factor; Llama 3 has 1 and 4");
   }

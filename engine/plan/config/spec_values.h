@@ -35,6 +35,8 @@ static_assert(Same(NormKind::kLayerNorm, proto::DecoderSpec::LAYER_NORM));
 static_assert(Same(PositionKind::kRotary, proto::DecoderSpec::ROTARY));
 static_assert(Same(Activation::kSwiGlu, proto::DecoderSpec::SWIGLU));
 static_assert(Same(Activation::kGeluErf, proto::DecoderSpec::GELU_ERF));
+static_assert(Same(Activation::kGeGlu, proto::DecoderSpec::GEGLU));
+static_assert(Same(RopeScalingKind::kLinear, proto::RopeScalingSpec::LINEAR));
 static_assert(Same(DataOrder::kSequential, proto::DataSpec::SEQUENTIAL));
 static_assert(Same(TargetWeights::kOverTokens, proto::DataSpec::OVER_TOKENS));
 static_assert(Same(TargetWeights::kOverWeights, proto::DataSpec::OVER_WEIGHTS));

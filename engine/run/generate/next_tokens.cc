@@ -1,6 +1,7 @@
 #include "engine/run/generate/next_tokens.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -231,6 +232,11 @@ void Sequences::Take(int64_t b, int64_t row) {
   const int64_t row_bytes = vocabulary() * SizeOf(dtype);
   ToFloats(absl::MakeConstSpan(ready_[last_]->outputs(0).logits).subspan(row * row_bytes, row_bytes), dtype,
            absl::MakeSpan(logits_).subspan(b * vocabulary(), vocabulary()));
+  const float cap = static_cast<float>(first().logit_cap);
+  if (cap == 0) return;
+  for (float& logit : absl::MakeSpan(logits_).subspan(b * vocabulary(), vocabulary())) {
+    logit = cap * std::tanh(logit / cap);
+  }
 }
 
 absl::Status NextTokens::Begin(int64_t sequence, absl::Span<const int32_t> context, bool keep) {

@@ -231,11 +231,14 @@ TEST(BuildModel, HasAsManyParametersAsTheConfigurationSays) {
   DecoderConfig falcon = llama;
   falcon.parallel_block = falcon.parallel_norms = falcon.qk_norm = true;
   falcon.activation = Activation::kGeluErf;
+  DecoderConfig gemma = llama;
+  gemma.activation = Activation::kGeGlu;
+  gemma.qk_norm = gemma.post_norms = gemma.norm_adds_one = gemma.tied_head = true;
   const MlpConfig mlp{.vocabulary = 50, .embedding = 4, .hidden = 9};
   DecoderConfig adapted = llama;
   adapted.adapter = AdapterConfig{.rank = 3, .alpha = 3, .targets = {"q_proj", "blocks.1.ffn.*"}};
-  for (const ModelConfig& model :
-       {ModelConfig(llama), ModelConfig(gpt2), ModelConfig(falcon), ModelConfig(mlp), ModelConfig(adapted)}) {
+  for (const ModelConfig& model : {ModelConfig(llama), ModelConfig(gpt2), ModelConfig(falcon), ModelConfig(gemma),
+                                   ModelConfig(mlp), ModelConfig(adapted)}) {
     absl::StatusOr<ModelGraph> graph = BuildModel(model, {.micro_batch = 2, .sequence_length = 8});
     ASSERT_TRUE(graph.ok()) << graph.status();
     int64_t elements = 0;

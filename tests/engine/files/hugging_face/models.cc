@@ -28,6 +28,29 @@ DecoderConfig Gpt2() {
   return c;
 }
 
+DecoderConfig Gemma2() {
+  DecoderConfig c = Llama();
+  c.activation = Activation::kGeGlu;
+  c.tied_head = c.post_norms = c.norm_adds_one = c.scaled_embedding = true;
+  c.attention_window = 7;
+  c.layer_pattern = "WF";
+  c.score_width = 6;
+  c.attention_cap = 50;
+  c.logit_cap = 30;
+  return c;
+}
+
+DecoderConfig Gemma3() {
+  DecoderConfig c = Gemma2();
+  c.qk_norm = true;
+  c.layer_pattern = "FW";
+  c.rope_theta = 1e6;
+  c.rope_scaling = RopeScalingConfig{.kind = RopeScalingKind::kLinear, .factor = 8};
+  c.window_rope_theta = 10000;
+  c.attention_cap = c.logit_cap = 0;
+  return c;
+}
+
 DecoderConfig Falcon(int64_t kv_heads) {
   DecoderConfig c = Llama();
   c.norm = NormKind::kLayerNorm;
@@ -66,6 +89,21 @@ std::vector<NamedModel> HfModels() {
                                 c.attention_window = 7;
                               })},
       {"qwen3", Edited(Llama(), [](C& c) { c.qk_norm = true; })},
+      {"qwen3_some_windows", Edited(Llama(),
+                                    [](C& c) {
+                                      c.qk_norm = true;
+                                      c.attention_window = 7;
+                                      c.layer_pattern = "FW";
+                                    })},
+      {"gemma2", Gemma2()},
+      {"gemma2_no_caps", Edited(Gemma2(), [](C& c) { c.attention_cap = c.logit_cap = 0; })},
+      {"gemma3", Gemma3()},
+      {"gemma3_all_windows", Edited(Gemma3(), [](C& c) { c.layer_pattern = ""; })},
+      {"gemma3_no_windows", Edited(Gemma3(),
+                                   [](C& c) {
+                                     c.layer_pattern = "";
+                                     c.attention_window = 0;
+                                   })},
       {"gpt2", Gpt2()},
       {"gpt2_untied_erf", Edited(Gpt2(),
                                  [](C& c) {

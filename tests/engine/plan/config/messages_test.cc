@@ -28,7 +28,7 @@ INSTANTIATE_TEST_SUITE_P(
              "did you mean FULL_SHARD?"},
         Case{"model { decoder { family: llama } }",
              "job.textproto:1:19: model.decoder.family: found \"llama\"; allowed: GPT2, LLAMA, QWEN2, QWEN3, MISTRAL, "
-             "FALCON; did you mean LLAMA?"},
+             "FALCON, GEMMA2, GEMMA3; did you mean LLAMA?"},
         Case{"sharding { accumulation: ACCUMULATION_UNSPECIFIED }",
              "job.textproto:1:12: sharding.accumulation: found \"ACCUMULATION_UNSPECIFIED\"; allowed: AUTO, SHARDED, "
              "NO_SYNC, "

@@ -40,6 +40,15 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: model.decoder.rope_theta: positions are learned, and only ROTARY reads it; leave it out, or give "
              "position ROTARY"},
         Rule{{"model.decoder.family=GPT2", "model.decoder.position=ROTARY", "model.decoder.rope_theta=500"}, ""},
+        Rule{{"model.decoder.layer_pattern=WF"},
+             "--set: model.decoder.layer_pattern: W is a layer with a window, and attention_window is 0; give "
+             "attention_window"},
+        Rule{
+            {"model.decoder.layer_pattern=WX", "model.decoder.attention_window=4"},
+            "--set: model.decoder.layer_pattern: found \"WX\"; allowed: the letters W (window) and F (full attention), "
+            "at most 65536"},
+        Rule{{"model.decoder.layer_pattern=WF", "model.decoder.attention_window=4"}, ""},
+        Rule{{"model.decoder.family=GEMMA3"}, ""},
         Rule{{"model.decoder.rope_scaling={low_freq_factor: 4}"},
              "--set: model.decoder.rope_scaling.low_freq_factor: low_freq_factor must be below high_freq_factor; "
              "Llama 3 has 1 and 4"},

@@ -37,6 +37,8 @@ model {
     rope_scaling { factor: 4 low_freq_factor: 0.5 high_freq_factor: 3 original_context: 64 }
     norm_epsilon: 3e-6 tied_head: false qkv_bias: true linear_bias: true qk_norm: true parallel_block: true
     parallel_norms: true attention_window: 16 init_std: 0.013 norm: RMS_NORM position: ROTARY activation: GELU_TANH
+    layer_pattern: "WFF" window_rope_theta: 5000 post_norms: true norm_adds_one: true scaled_embedding: true
+    score_width: 48 attention_cap: 12.5 logit_cap: 7.5
   }
 }
 data { path: "/a" format: LLMC order: SEQUENTIAL seed: 18446744073709551615 evaluation_path: "/b" }

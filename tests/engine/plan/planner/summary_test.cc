@@ -138,6 +138,8 @@ TEST(ModelFlopsPerToken, AWindowShortensAttention) {
   model.attention_window = 3;
   // With the window, a query sees 3 - 9 / 14 keys on average, instead of 3.5.
   EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, SummarizedGraph(job)), causal - 12 * kL * kH * kD * (3.5 - (3 - 9.0 / 14)));
+  model.layer_pattern = "FW";  // One of three layers.
+  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, SummarizedGraph(job)), causal - 12 * kH * kD * (3.5 - (3 - 9.0 / 14)));
 }
 
 TEST(Summaries, StopAtTheLargestNumberInsteadOfWrappingAround) {
