@@ -141,6 +141,24 @@ def metaspace():
     return tokenizer
 
 
+def gemma():
+    """Spaces become marks before all else, and lines and runs of spaces are added tokens."""
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>"]
+    model = json.loads(Tokenizer(sentencepiece()).to_str())["model"]
+    tokens = special + [token for token in model["vocab"] if token not in ("<unk>", "<s>", "</s>")]
+    merges = [tuple(pair) for pair in model["merges"]]
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges,
+                                     unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", pair="<bos> $A <bos> $B",
+                                                             special_tokens=[("<bos>", 2)])
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in ("\n", "\n\n", "▁▁", "▁▁▁▁", "<td>")])
+    return tokenizer
+
+
 def trained(pre_tokenizer, texts):
     """Returns the merges of a vocabulary that the library trains."""
     tokenizer = Tokenizer(models.BPE())
@@ -197,7 +215,7 @@ def main():
         json.dump({"gpt2": trained(pre_tokenizers.ByteLevel(add_prefix_space=False), texts),
                    "llama3": trained(pre_tokenizers.Sequence([split(_WORDS.replace("DIGITS", "{1,3}")), bytes_only()]),
                                      texts)}, out)
-    families = [gpt2, llama3, qwen2, falcon, starcoder, deepseek, added, llama2, mistral, metaspace]
+    families = [gpt2, llama3, qwen2, falcon, starcoder, deepseek, added, llama2, mistral, metaspace, gemma]
     for family in families:
         tokenizer = family()
         random_ = random.Random(3)

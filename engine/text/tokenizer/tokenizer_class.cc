@@ -20,7 +20,7 @@ constexpr char kHowToTakeTheFile[] =
 constexpr std::pair<TokenizerClass, absl::string_view> kSupported[] = {
     {TokenizerClass::kFile, "PreTrainedTokenizerFast"}, {TokenizerClass::kGpt2, "GPT2Tokenizer"},
     {TokenizerClass::kGptNeoX, "GPTNeoXTokenizer"},     {TokenizerClass::kLlama, "LlamaTokenizer"},
-    {TokenizerClass::kQwen2, "Qwen2Tokenizer"},
+    {TokenizerClass::kQwen2, "Qwen2Tokenizer"},         {TokenizerClass::kGemma, "GemmaTokenizer"},
 };
 
 bool HasWord(absl::string_view words, absl::string_view word) {
@@ -48,7 +48,7 @@ absl::StatusOr<TokenizerClass> ClassNamed(absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat(
       "the class ", Quoted(name),
       " of transformers is not supported; supported: PreTrainedTokenizerFast, GPT2Tokenizer, GPTNeoXTokenizer, "
-      "LlamaTokenizer, Qwen2Tokenizer; ",
+      "LlamaTokenizer, Qwen2Tokenizer, GemmaTokenizer; ",
       kHowToTakeTheFile));
 }
 
@@ -98,6 +98,15 @@ absl::StatusOr<bool> FlagIn(const Json& config, const char* name, bool missing) 
       absl::StrCat("tokenizer_config.json: ", name, ": found ", ShownJson(value), "; wanted true or false"));
 }
 
+// What turns tokens of bytes, and those with marks for spaces, into text.
+Json MarkedBytes() {
+  return {{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
+          {{"type", "ByteFallback"}},
+          {{"type", "Fuse"}}};
+}
+
+Json MarkedSpaces() { return {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}}; }
+
 Parts LlamaParts(bool prefix, bool legacy) {
   Parts parts{.fuse_unknown = true, .byte_fallback = true};
   parts.pre_tokenizer = {{"type", "Metaspace"},
@@ -106,9 +115,7 @@ Parts LlamaParts(bool prefix, bool legacy) {
                                             : legacy ? "always"
                                                      : "first"},
                          {"split", false}};
-  Json decoders = {{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
-                   {{"type", "ByteFallback"}},
-                   {{"type", "Fuse"}}};
+  Json decoders = MarkedBytes();
   if (prefix) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1u}, {"stop", 0u}});
   parts.decoder = Sequence("decoders", std::move(decoders));
   return parts;
@@ -120,7 +127,7 @@ Parts LlamaParts(bool prefix, bool legacy) {
 bool MarksSpaces(const Json& tokenizer, bool prefix) {
   const Json normalizer = tokenizer.value("normalizer", Json());
   const Json pre_tokenizer = Plain(tokenizer.value("pre_tokenizer", Json()));
-  const Json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}};
+  const Json replace = MarkedSpaces();
   const Json prepend = {{"type", "Prepend"}, {"prepend", "▁"}};
   if (pre_tokenizer.is_null()) {
     if (prefix) return normalizer == Sequence("normalizers", Json::array({prepend, replace}));
@@ -131,12 +138,29 @@ bool MarksSpaces(const Json& tokenizer, bool prefix) {
          (pre_tokenizer.value("prepend_scheme", Json("always")) != "never") == prefix;
 }
 
+Parts GemmaParts() {
+  Parts parts{.normalizer = MarkedSpaces(), .fuse_unknown = true, .byte_fallback = true};
+  parts.pre_tokenizer = {
+      {"type", "Split"}, {"pattern", {{"String", " "}}}, {"behavior", "MergedWithPrevious"}, {"invert", false}};
+  parts.decoder = Sequence("decoders", MarkedBytes());
+  return parts;
+}
+
+// Returns whether a file normalizes and splits as GemmaTokenizer does. No space is left for its pre-tokenizer.
+bool SplitsLikeGemma(const Json& tokenizer) {
+  const Json normalizer = tokenizer.value("normalizer", Json());
+  const Json pre_tokenizer = Plain(tokenizer.value("pre_tokenizer", Json()));
+  return (normalizer == MarkedSpaces() || normalizer == Sequence("normalizers", Json::array({MarkedSpaces()}))) &&
+         (pre_tokenizer.is_null() || pre_tokenizer == GemmaParts().pre_tokenizer);
+}
+
 absl::StatusOr<Parts> PartsOf(TokenizerClass tokenizer_class, const Json& config) {
   if (tokenizer_class == TokenizerClass::kLlama) {
     SHALE_ASSIGN_OR_RETURN(const bool prefix, FlagIn(config, "add_prefix_space", true));
     SHALE_ASSIGN_OR_RETURN(const bool legacy, FlagIn(config, "legacy", false));
     return LlamaParts(prefix, legacy);
   }
+  if (tokenizer_class == TokenizerClass::kGemma) return GemmaParts();
   if (tokenizer_class != TokenizerClass::kQwen2 && config.contains("add_prefix_space") &&
       config["add_prefix_space"].is_null()) {
     return absl::InvalidArgumentError("tokenizer_config.json: add_prefix_space: found null; wanted true or false");
@@ -172,6 +196,12 @@ std::vector<std::pair<std::string, Json>> DefaultTokens(TokenizerClass tokenizer
     case TokenizerClass::kGptNeoX:
       return {{"unk_token", kEnd}, {"bos_token", kEnd}, {"eos_token", kEnd}, {"pad_token", "<|padding|>"}};
     case TokenizerClass::kLlama: return {{"unk_token", "<unk>"}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
+    case TokenizerClass::kGemma:
+      return {{"unk_token", "<unk>"},
+              {"bos_token", "<bos>"},
+              {"eos_token", "<eos>"},
+              {"pad_token", "<pad>"},
+              {"mask_token", "<mask>"}};
     case TokenizerClass::kQwen2:
       return {{"unk_token", kEnd}, {"bos_token", nullptr}, {"eos_token", kEnd}, {"pad_token", kEnd}};
   }
@@ -223,10 +253,11 @@ absl::Status ApplyTokenizerClass(TokenizerClass tokenizer_class, const Json& tok
   SHALE_ASSIGN_OR_RETURN(Parts parts, PartsOf(tokenizer_class, tokenizer_config));
   const Json model = tokenizer->value("model", Json());
   if (!model.is_object() || model.value("type", Json("BPE")) != "BPE") return absl::OkStatus();  // BpeModel refuses it.
-  const bool is_llama = tokenizer_class == TokenizerClass::kLlama;
-  const bool splits_alike = is_llama ? MarksSpaces(*tokenizer, parts.pre_tokenizer["prepend_scheme"] != "never")
-                                     : Plain(tokenizer->value("pre_tokenizer", Json())) == Plain(parts.pre_tokenizer);
-  absl::string_view what = splits_alike ? "" : is_llama ? "normalizer or pre_tokenizer" : "pre_tokenizer";
+  const bool is_llama = tokenizer_class == TokenizerClass::kLlama, is_gemma = tokenizer_class == TokenizerClass::kGemma;
+  const bool splits_alike = is_llama   ? MarksSpaces(*tokenizer, parts.pre_tokenizer["prepend_scheme"] != "never")
+                            : is_gemma ? SplitsLikeGemma(*tokenizer)
+                                       : Plain(tokenizer->value("pre_tokenizer", Json())) == Plain(parts.pre_tokenizer);
+  absl::string_view what = splits_alike ? "" : is_llama || is_gemma ? "normalizer or pre_tokenizer" : "pre_tokenizer";
   if (model.value("ignore_merges", Json()) == true) what = "model.ignore_merges";
   if (!what.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(

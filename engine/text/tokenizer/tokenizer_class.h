@@ -17,7 +17,7 @@ namespace shale {
 
 // kFile reads tokenizer.json as it stands (PreTrainedTokenizerFast). The others take vocabulary, merges and
 // post-processor from the file, and have their own rules for how a text is normalized and split.
-enum class TokenizerClass { kFile, kGpt2, kGptNeoX, kLlama, kQwen2 };
+enum class TokenizerClass { kFile, kGpt2, kGptNeoX, kLlama, kQwen2, kGemma };
 
 absl::string_view NameOf(TokenizerClass tokenizer_class);
 

@@ -159,7 +159,7 @@ TEST_P(GoldenTest, PartsOfATextThatIsCutAtLinesHaveTheTokensOfTheText) {
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenTest,
                          ::testing::Values("gpt2", "llama3", "qwen2", "falcon", "starcoder", "deepseek", "added",
-                                           "llama2", "mistral", "metaspace"),
+                                           "llama2", "mistral", "metaspace", "gemma"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Regression: Falcon's own tokenizer was refused, because its vocabulary has no token for some control characters. The
