@@ -37,6 +37,7 @@ _FAMILIES = {
     "qwen2": (["Qwen2Tokenizer", "Qwen2TokenizerFast", "GPTNeoXTokenizer"], ["qwen2", "qwen3", "llama"]),
     "falcon": (["PreTrainedTokenizerFast", "PreTrainedTokenizer"], ["falcon", "llama"]),
     "deepseek": (["LlamaTokenizerFast"], ["llama", "deepseek_v2"]),
+    "gemma": (["GemmaTokenizer", "GemmaTokenizerFast"], ["gemma2", "gemma3_text", "llama"]),
 }
 _CLASSES = ["GPT2Tokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer", "GPTNeoXTokenizerFast", "PreTrainedTokenizerFast",
             "TokenizersBackend", "PreTrainedTokenizer", "NoSuchTokenizer", "BloomTokenizerFast", "BertTokenizer"]
