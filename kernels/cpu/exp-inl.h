@@ -68,7 +68,8 @@ HWY_INLINE Vector Exp(Vector x) {
 // Returns tanh(x), to within 3 units in the last place. NaN stays NaN. Near 0 it is a polynomial of odd powers
 // (Moshier, Cephes), because 1 - 2 / (e^2x + 1) would cancel.
 HWY_INLINE Vector Tanh(Vector x) {
-  const Vector a = hn::Min(Splat(44.0f), hn::Abs(x));
+  const Vector limit = Splat(44.0f), size = hn::Abs(x);
+  const Vector a = hn::IfThenElse(hn::Gt(size, limit), limit, size);
   const Vector far = hn::Sub(Splat(1.0f), hn::Div(Splat(2.0f), hn::Add(Exp(hn::Add(a, a)), Splat(1.0f))));
   const Vector a2 = hn::Mul(a, a);
   Vector p = Splat(-5.70498872745e-3f);
