@@ -153,8 +153,7 @@ void OpChecker::Act(absl::string_view name, const Tensor& tensor, std::initializ
     CheckShape(name, tensor, ToString(act_), tensor.dtype == act_, dims, layout);
     return;
   }
-  const bool fits = tensor.dtype == DType::kFloat32 || tensor.dtype == DType::kBFloat16;
-  CheckShape(name, tensor, "f32 or bf16 ", fits, dims, layout);
+  CheckShape(name, tensor, "f32, bf16 or f16 ", IsComputeDType(tensor.dtype), dims, layout);
   act_known_ = true;
   act_ = tensor.dtype;
 }

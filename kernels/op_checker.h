@@ -34,8 +34,8 @@ class OpChecker {
  public:
   explicit OpChecker(absl::string_view op) : op_(op) {}
 
-  // Requires `tensor` to be present, with dimensions `dims` and of the compute dtype: f32 or bf16, the same for every
-  // operand that is checked by Act.
+  // Requires `tensor` to be present, with dimensions `dims` and of the compute dtype: f32, bf16 or f16, the same for
+  // every operand that is checked by Act.
   void Act(absl::string_view name, const Tensor& tensor, std::initializer_list<Dim*> dims,
            Layout layout = Layout::kContiguous);
   // Requires `tensor` to be present, with dimensions `dims` and of dtype `dtype`.

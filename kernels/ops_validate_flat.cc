@@ -17,8 +17,6 @@ namespace {
 
 Dim Flat(absl::string_view name) { return Dim{.name = name, .minimum = 0}; }
 
-bool IsFloat(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kBFloat16; }
-
 bool SameShape(const Tensor& a, const Tensor& b) {
   if (a.rank != b.rank) return false;
   for (int i = 0; i < a.rank; ++i) {
@@ -115,13 +113,15 @@ void Check(OpChecker& c, const Copy& op) {
   c.Require(op.from.present(), "from is missing");
   c.Require(op.from.contiguous(), "from is strided; wanted contiguous");
   CheckAlike(c, "to", op.to, "from", op.from);
-  c.Require(op.from.dtype == op.to.dtype || (IsFloat(op.from.dtype) && IsFloat(op.to.dtype)), "from is ",
-            op.from.ToString(), " and to is ", op.to.ToString(), "; wanted one dtype, or f32 and bf16");
+  const bool wide = op.from.dtype == DType::kFloat32 || op.to.dtype == DType::kFloat32;
+  const bool converts = wide && IsComputeDType(op.from.dtype) && IsComputeDType(op.to.dtype);
+  c.Require(op.from.dtype == op.to.dtype || converts, "from is ", op.from.ToString(), " and to is ", op.to.ToString(),
+            "; wanted one dtype, or f32 and bf16 or f16");
 }
 
 void Check(OpChecker& c, const Add& op) {
   c.Require(op.a.present(), "a is missing");
-  c.Require(IsFloat(op.a.dtype), "a is ", op.a.ToString(), "; wanted f32 or bf16");
+  c.Require(IsComputeDType(op.a.dtype), "a is ", op.a.ToString(), "; wanted f32, bf16 or f16");
   c.Require(op.a.contiguous(), "a is strided; wanted contiguous");
   for (const auto& [name, tensor] : {std::pair<absl::string_view, const Tensor*>{"b", &op.b}, {"out", &op.out}}) {
     CheckAlike(c, name, *tensor, "a", op.a);
@@ -136,6 +136,7 @@ void Check(OpChecker& c, const Accumulate& op) {
   Dim N = Flat("N");
   c.Typed("x", op.x_N, DType::kFloat32, {&N});
   c.Act("total", op.total_N, {&N});
+  c.Require(op.total_N.dtype != DType::kFloat16, "total is ", op.total_N.ToString(), "; wanted f32 or bf16");
   c.Require(op.update_count_1.present() == op.rounds(),
             op.rounds() ? "update_count is missing; wanted it for a bf16 total, which is rounded stochastically"
                         : "update_count is given for an f32 total; wanted a bf16 total, or no update_count");
@@ -170,16 +171,27 @@ void Check(OpChecker& c, const ZeroRanges& op) {
             op.ranges->empty() ? 0 : op.ranges->back().end, "; wanted at most N=", N.size);
 }
 
+namespace {
+
+void CheckLossScale(OpChecker& c, const Tensor& loss_scale_3) {
+  Dim three{"loss_scale", kLossScaleSize};
+  if (loss_scale_3.present()) c.Typed("loss_scale", loss_scale_3, DType::kFloat64, {&three});
+}
+
+}  // namespace
+
 void Check(OpChecker& c, const LossScale& op) {
   Dim one{"", 1};
   c.Typed("valid_tokens", op.valid_tokens_1, DType::kInt64, {&one});
   c.Typed("scale", op.scale_1, DType::kFloat32, {&one});
   if (op.weight_total_1.present()) c.Typed("weight_total", op.weight_total_1, DType::kFloat64, {&one});
+  CheckLossScale(c, op.loss_scale_3);
 }
 
 void Check(OpChecker& c, const FlagNonFinite& op) {
   Dim three{"totals", kTotalSize};
   c.Typed("totals", op.totals_3, DType::kFloat64, {&three});
+  CheckLossScale(c, op.loss_scale_3);
 }
 
 void Check(OpChecker& c, const CombineTotals& op) {
@@ -198,6 +210,10 @@ void Check(OpChecker& c, const PrepareUpdate& op) {
   if (op.number_1.present()) c.Typed("number", op.number_1, DType::kInt64, {&one});
   if (op.previous_norm_1.present()) c.Typed("previous_norm", op.previous_norm_1, DType::kFloat64, {&one});
   if (op.weight_total_1.present()) c.Typed("weight_total", op.weight_total_1, DType::kFloat64, {&one});
+  CheckLossScale(c, op.loss_scale_3);
+  c.Require(op.growth_factor >= 1 && op.backoff_factor > 0 && op.backoff_factor < 1 && op.growth_interval > 0,
+            "growth_factor is ", op.growth_factor, ", backoff_factor ", op.backoff_factor, " and growth_interval ",
+            op.growth_interval, "; wanted at least 1, between 0 and 1, and above 0");
 }
 
 void Check(OpChecker& c, const RecordNorm& op) {
@@ -216,6 +232,8 @@ void Check(OpChecker& c, const Update& op) {
   const bool wide = op.weight_P.dtype == DType::kFloat32;
   c.Require(!(op.master_P.present() && op.low_P.present()), "master and low are both given; wanted one of them");
   c.Require(!(wide && op.low_P.present()), "low is given for an f32 weight; wanted a bf16 weight, or no low");
+  c.Require(op.weight_P.dtype != DType::kFloat16 || op.master_P.present(),
+            "weight is f16 and has no master; wanted an f32 master");
   c.Require(op.number_1.present() == op.rounds_stochastically(),
             op.number_1.present() ? "number is given, and nothing is rounded stochastically; wanted no number"
                                   : "bf16 states, or a bf16 weight without master and low, need number; it is missing");

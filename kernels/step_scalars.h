@@ -23,4 +23,11 @@ inline constexpr int kUpdateGradientFactor = 3;
 inline constexpr int kUpdateSkip = 4;
 inline constexpr int kUpdateSize = 5;
 
+// The state of dynamic loss scaling, f64: [0] factor on the gradients of the loss, [1] steps since that factor changed
+// without a gradient that was not finite, [2] skipped steps in a row. Counts are whole numbers.
+inline constexpr int kLossScaleFactor = 0;
+inline constexpr int kLossScaleGoodSteps = 1;
+inline constexpr int kLossScaleSkips = 2;
+inline constexpr int kLossScaleSize = 3;
+
 }  // namespace shale

@@ -22,7 +22,7 @@ namespace shale::cpu::HWY_NAMESPACE {
 
 // How attention multiplies.
 enum class AttentionForm {
-  kFloats,  // Operands are fp32. Those that are bf16 are widened.
+  kFloats,  // Operands are fp32. Those that are bf16 or f16 are widened.
   kPairs,   // Operands are pairs of bf16 in vectors.
   kAmx      // Operands are pairs of bf16 in the tile registers of AMX.
 };
@@ -30,7 +30,7 @@ enum class AttentionForm {
 // Returns the form that is used for activations of `dtype`. If matmuls widen bf16 because the processor's bf16
 // instructions are slow, so does attention.
 HWY_INLINE AttentionForm FormOf(DType dtype, CpuMatMuls products) {
-  if (dtype == DType::kFloat32 || products == CpuMatMuls::kPacked) return AttentionForm::kFloats;
+  if (dtype != DType::kBFloat16 || products == CpuMatMuls::kPacked) return AttentionForm::kFloats;
   if (HasAmx()) return AttentionForm::kAmx;
   return HasBFloat16Instructions() ? AttentionForm::kPairs : AttentionForm::kFloats;
 }
@@ -165,6 +165,7 @@ void RunHeadsBy(const OpType& op, int64_t begin, int64_t end, std::byte* scratch
 template <template <class, bool> class Kernel, class Amx, class OpType>
 void RunHeads(const OpType& op, CpuMatMuls products, int64_t begin, int64_t end, std::byte* scratch) {
   if (op.q_BSHD.dtype == DType::kFloat32) return RunHeadsBy<Kernel<float, false>>(op, begin, end, scratch);
+  if (op.q_BSHD.dtype == DType::kFloat16) return RunHeadsBy<Kernel<Float16, false>>(op, begin, end, scratch);
   switch (FormOf(op.q_BSHD.dtype, products)) {
     case AttentionForm::kAmx: return RunHeadsBy<Amx>(op, begin, end, scratch);
     case AttentionForm::kPairs: return RunHeadsBy<Kernel<BFloat16, true>>(op, begin, end, scratch);

@@ -266,14 +266,14 @@ void CachedAttentionStrip(const CachedAttention& op, int64_t b, int64_t g, int64
                           std::byte* scratch, int64_t stride) {
   Carver carver(scratch);
   const StripScratch own(rows, stride, RoundUp(op.q_BSHD.dim(3), kTile), carver);
-  op.q_BSHD.dtype == DType::kFloat32 ? AttendStrip<float>(op, b, g, r0, count, own, stride)
-                                     : AttendStrip<BFloat16>(op, b, g, r0, count, own, stride);
+  ForElementType(op.q_BSHD.dtype,
+                 [&](auto element) HWY_ATTR { AttendStrip<decltype(element)>(op, b, g, r0, count, own, stride); });
 }
 
 void CachedAttentionRows(const CachedAttention& op, int64_t b, int64_t g, int64_t r0, int64_t count, float* scores,
                          int64_t stride) {
-  op.q_BSHD.dtype == DType::kFloat32 ? AttendRows<float>(op, b, g, r0, count, scores, stride)
-                                     : AttendRows<BFloat16>(op, b, g, r0, count, scores, stride);
+  ForElementType(op.q_BSHD.dtype,
+                 [&](auto element) HWY_ATTR { AttendRows<decltype(element)>(op, b, g, r0, count, scores, stride); });
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

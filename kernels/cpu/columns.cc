@@ -35,8 +35,7 @@ void SumRowsT(const Tensor& x_TN, int64_t begin, int64_t end, float* partial) {
 }
 
 void SumRows(const Tensor& x_TN, int64_t begin, int64_t end, float* partial) {
-  x_TN.dtype == DType::kFloat32 ? SumRowsT<float>(x_TN, begin, end, partial)
-                                : SumRowsT<BFloat16>(x_TN, begin, end, partial);
+  ForElementType(x_TN.dtype, [&](auto element) HWY_ATTR { SumRowsT<decltype(element)>(x_TN, begin, end, partial); });
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

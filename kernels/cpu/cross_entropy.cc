@@ -1,6 +1,6 @@
 // Cross-entropy. The kernel makes three passes over a row (largest logit, sum, gradient), the second and the third in
-// cache. The second pass keeps the exponentials as fp32: in place of f32 logits, and for bf16 logits in a row of
-// scratch per thread. With a cap, the capped logits are kept there, and their exponentials computed twice.
+// cache. The second pass keeps the exponentials as fp32: in place of f32 logits, and for bf16 and f16 logits in a row
+// of scratch per thread. With a cap, the capped logits are kept there, and their exponentials computed twice.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cc"
 #include <algorithm>
@@ -74,9 +74,6 @@ double ExpAndSum(const T* x, int64_t count, float shift, float* kept, const T* n
   return total;
 }
 
-HWY_INLINE void StoreOne(double value, float* to) { *to = static_cast<float>(value); }
-HWY_INLINE void StoreOne(double value, BFloat16* to) { *to = RoundToBFloat16(static_cast<float>(value)); }
-
 // Computes a row with a cap. `kept` has a float for each logit, and holds the capped ones in the order of ExpAndSum.
 template <class T>
 void CappedRow(const CrossEntropy& op, T* x, int64_t target, double weight, float* kept, float& loss) {
@@ -97,7 +94,8 @@ void CappedRow(const CrossEntropy& op, T* x, int64_t target, double weight, floa
     return hn::Mul(hn::Mul(Exp(hn::Sub(logit, shift)), factor), hn::NegMulAdd(t, t, Splat(1.0f)));
   };
   Map(v, gradient, x, kept);
-  StoreOne((std::exp(below) / sum - 1) * (1 - at_target * at_target / (op.cap * op.cap)) * scale, x + target);
+  const double at_cap = 1 - at_target * at_target / (op.cap * op.cap);
+  x[target] = RoundTo<T>(static_cast<float>((std::exp(below) / sum - 1) * at_cap * scale));
 }
 
 template <class T>
@@ -131,7 +129,7 @@ void CrossEntropyT(const CrossEntropy& op, int64_t begin, int64_t end, float* sc
     Map(
         v, [factor](Vector value) HWY_ATTR { return hn::Mul(value, factor); }, x, kept);
     // p - 1 is computed in fp64, because it approaches 0 as the model learns.
-    StoreOne((std::exp(below) / sum - 1) * scale, x + target);
+    x[target] = RoundTo<T>(static_cast<float>((std::exp(below) / sum - 1) * scale));
   }
 }
 

@@ -30,6 +30,11 @@ HWY_INLINE hn::Vec<D> LoadDoubles(D d, const BFloat16* from) {
   return hn::PromoteTo(d, hn::BitCast(hn::Rebind<float, D>(), hn::ShiftLeft<16>(wide)));
 }
 
+template <class D>
+HWY_INLINE hn::Vec<D> LoadDoubles(D d, const Float16* from) {
+  return hn::PromoteTo(d, LoadFloat16s(hn::Rebind<float, D>(), from));
+}
+
 // Returns the sum of x, or of its squares, in fp64. Every instruction set gives the same bits: there are always 16
 // partial sums, however wide vectors are, and the square of an fp32 is exact in fp64.
 template <class T>
@@ -62,15 +67,30 @@ double SumT(const T* x, int64_t count, bool squares) {
   for (const double sum : sums) total += sum;
   return total;
 }
-double SumFloats(const float* x, int64_t count, bool squares) { return SumT(x, count, squares); }
-double SumBFloat16s(const BFloat16* x, int64_t count, bool squares) { return SumT(x, count, squares); }
+double SumElements(const Tensor& x_N, int64_t begin, int64_t end, bool squares) {
+  double sum = 0;
+  ForElementType(x_N.dtype, [&](auto element) HWY_ATTR {
+    sum = SumT(x_N.as<const decltype(element)>() + begin, end - begin, squares);
+  });
+  return sum;
+}
 
 template <class From, class To>
 void ConvertT(const From* from, To* to, int64_t count) {
   ForVectors(count, [&](int64_t i, auto lanes) HWY_ATTR { lanes.Store(lanes.Load(from + i), to + i); });
 }
-void Round(const float* from, BFloat16* to, int64_t count) { ConvertT(from, to, count); }
-void Widen(const BFloat16* from, float* to, int64_t count) { ConvertT(from, to, count); }
+// Converts elements [begin, end), between f32 and 16 bits.
+void ConvertElements(const Copy& op, int64_t begin, int64_t end) {
+  const int64_t count = end - begin;
+  if (op.from.dtype == DType::kFloat32) {
+    const float* const from = op.from.as<const float>() + begin;
+    if (op.to.dtype == DType::kBFloat16) return ConvertT(from, op.to.as<BFloat16>() + begin, count);
+    return ConvertT(from, op.to.as<Float16>() + begin, count);
+  }
+  float* const to = op.to.as<float>() + begin;
+  if (op.from.dtype == DType::kBFloat16) return ConvertT(op.from.as<const BFloat16>() + begin, to, count);
+  ConvertT(op.from.as<const Float16>() + begin, to, count);
+}
 
 template <class T>
 void AddT(const T* a, const T* b, T* out, int64_t count) {
@@ -109,10 +129,8 @@ HWY_AFTER_NAMESPACE();
 namespace shale::cpu {
 namespace {
 
-HWY_EXPORT(SumFloats);
-HWY_EXPORT(SumBFloat16s);
-HWY_EXPORT(Round);
-HWY_EXPORT(Widen);
+HWY_EXPORT(SumElements);
+HWY_EXPORT(ConvertElements);
 HWY_EXPORT(AddFloats);
 HWY_EXPORT(AddElements);
 HWY_EXPORT(AccumulateRounded);
@@ -125,12 +143,7 @@ void SumInBlocks(const OpType& op, bool squares, Scratch scratch, const Context&
   const Partition partition = SumPartition(op.x_N.dim(0));
   auto* sums = reinterpret_cast<double*>(scratch.data);
   ParallelFor(*context.team, partition.n, partition.block, [&](int64_t begin, int64_t end) {
-    double& sum = sums[begin / partition.block];
-    if (op.x_N.dtype == DType::kFloat32) {
-      sum = HWY_DYNAMIC_DISPATCH(SumFloats)(op.x_N.template as<const float>() + begin, end - begin, squares);
-    } else {
-      sum = HWY_DYNAMIC_DISPATCH(SumBFloat16s)(op.x_N.template as<const BFloat16>() + begin, end - begin, squares);
-    }
+    sums[begin / partition.block] = HWY_DYNAMIC_DISPATCH(SumElements)(op.x_N, begin, end, squares);
   });
   double total = 0;
   for (int64_t b = 0; b < partition.blocks(); ++b) total += sums[b];
@@ -174,11 +187,7 @@ absl::Status Run(const Copy& op, Scratch scratch, const Context& context) {
     return absl::OkStatus();
   }
   ParallelFor(*context.team, op.from.elements(), kElementsPerBlock, [&](int64_t begin, int64_t end) {
-    if (op.to.dtype == DType::kBFloat16) {
-      HWY_DYNAMIC_DISPATCH(Round)(op.from.as<const float>() + begin, op.to.as<BFloat16>() + begin, end - begin);
-    } else {
-      HWY_DYNAMIC_DISPATCH(Widen)(op.from.as<const BFloat16>() + begin, op.to.as<float>() + begin, end - begin);
-    }
+    HWY_DYNAMIC_DISPATCH(ConvertElements)(op, begin, end);
   });
   return absl::OkStatus();
 }

@@ -68,8 +68,8 @@ void EmbeddingForwardRows(const EmbeddingForward& op, int64_t begin, int64_t end
 }
 // Adds columns [begin, end) of d_out to the gradients.
 void EmbeddingBackwardColumns(const EmbeddingBackward& op, int64_t begin, int64_t end) {
-  op.d_out_TC.dtype == DType::kFloat32 ? EmbeddingBackwardT<float>(op, begin, end)
-                                       : EmbeddingBackwardT<BFloat16>(op, begin, end);
+  ForElementType(op.d_out_TC.dtype,
+                 [&](auto element) HWY_ATTR { EmbeddingBackwardT<decltype(element)>(op, begin, end); });
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE

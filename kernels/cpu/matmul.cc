@@ -40,7 +40,7 @@ bool HasLongRowsOfA(const MatMul& op) {
 
 // Returns whether our own kernels compute this matmul.
 bool IsPacked(const MatMul& op, const Context& context) {
-  return context.products == CpuMatMuls::kPacked ||
+  return context.products == CpuMatMuls::kPacked || op.a.dtype == DType::kFloat16 ||
          (op.a.dtype == DType::kBFloat16 && !context.matmuls->has_bfloat16()) || HasLongRowsOfA(op);
 }
 

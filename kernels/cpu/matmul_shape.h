@@ -18,8 +18,8 @@ struct MatMulShape {
   int64_t a_stride_m = 0, a_stride_k = 0;
   int64_t b_stride_k = 0, b_stride_n = 0;
   int64_t c_stride_m = 0;
-  DType dtype = DType::kFloat32;    // Of a, b and bias: f32 or bf16.
-  DType c_dtype = DType::kFloat32;  // f32 or bf16.
+  DType dtype = DType::kFloat32;    // Of a, b and bias: f32, bf16 or f16.
+  DType c_dtype = DType::kFloat32;  // f32, bf16 or f16.
   bool bias = false;
   bool accumulate = false;
   float scale = 1;  // Finite; 1 if there is a bias.

@@ -1,8 +1,11 @@
 // The dequantization of weights in 4 bits.
 //
 // A block of 64 weights has 16 possible values, which are computed once, as two vectors of 8 fp32 numbers, and rounded
-// to bf16 there if that is what is stored. A weight is then a look-up in the two.
+// to bf16 there if that is what is stored. A weight is then a look-up in the two. Weights of f16 are looked up one by
+// one.
+#include <array>
 #include <cstring>
+#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/nf4.cc"
@@ -17,9 +20,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace shale::cpu::HWY_NAMESPACE {
-
-inline void StoreWeight(float value, float* to) { *to = value; }
-inline void StoreWeight(float value, BFloat16* to) { *to = RoundToBFloat16(value); }
 
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 using Eight = hn::CappedTag<float, 8>;
@@ -49,7 +49,7 @@ void BlockT(const uint8_t* codes, float absmax, T* out) {
   HWY_ALIGN float values[kNf4Codes];
   for (int code = 0; code < kNf4Codes; ++code) values[code] = Nf4Value(code);
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
-  if constexpr (hn::MaxLanes(Eight()) == 8) {
+  if constexpr (hn::MaxLanes(Eight()) == 8 && !std::is_same_v<T, Float16>) {
     const Eight d;
     const EightBits bits;
     const auto factor = hn::Set(d, absmax);
@@ -71,23 +71,22 @@ void BlockT(const uint8_t* codes, float absmax, T* out) {
     return;
   }
 #endif
-  for (float& value : values) value *= absmax;
+  std::array<T, kNf4Codes> rounded;
+  for (int code = 0; code < kNf4Codes; ++code) rounded[code] = RoundTo<T>(values[code] * absmax);
   for (int64_t i = 0; i < kNf4BlockWeights; i += 2) {
-    StoreWeight(values[codes[i / 2] >> 4], out + i);
-    StoreWeight(values[codes[i / 2] & 15], out + i + 1);
+    out[i] = rounded[codes[i / 2] >> 4];
+    out[i + 1] = rounded[codes[i / 2] & 15];
   }
 }
 
-// Dequantizes `blocks` blocks.
-void BlocksOfFloats(const uint8_t* codes, const float* absmax, int64_t blocks, float* out) {
-  for (int64_t b = 0; b < blocks; ++b) {
-    BlockT(codes + b * kNf4BlockWeights / 2, absmax[b], out + b * kNf4BlockWeights);
-  }
-}
-void BlocksOfBFloat16s(const uint8_t* codes, const float* absmax, int64_t blocks, BFloat16* out) {
-  for (int64_t b = 0; b < blocks; ++b) {
-    BlockT(codes + b * kNf4BlockWeights / 2, absmax[b], out + b * kNf4BlockWeights);
-  }
+// Dequantizes `blocks` blocks to elements of `out` from `first` on.
+void Blocks(const uint8_t* codes, const float* absmax, int64_t blocks, const Tensor& out, int64_t first) {
+  ForElementType(out.dtype, [&](auto element) HWY_ATTR {
+    auto* const to = out.as<decltype(element)>() + first;
+    for (int64_t b = 0; b < blocks; ++b) {
+      BlockT(codes + b * kNf4BlockWeights / 2, absmax[b], to + b * kNf4BlockWeights);
+    }
+  });
 }
 
 }  // namespace shale::cpu::HWY_NAMESPACE
@@ -96,8 +95,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace shale::cpu {
 
-HWY_EXPORT(BlocksOfFloats);
-HWY_EXPORT(BlocksOfBFloat16s);
+HWY_EXPORT(Blocks);
 
 absl::Status Run(const Nf4Dequantize& op, Scratch scratch, const Context& context) {
   const Nf4Row row{op.out_RN.dim(1)};
@@ -111,11 +109,7 @@ absl::Status Run(const Nf4Dequantize& op, Scratch scratch, const Context& contex
       DequantizeAbsmax(bytes + row.absmax_begin() + g * kNf4GroupBlocks, scale, mean, absl::MakeSpan(absmax));
       const uint8_t* codes = bytes + g * kNf4GroupWeights / 2;
       const int64_t first = r * row.weights + g * kNf4GroupWeights;
-      if (op.out_RN.dtype == DType::kFloat32) {
-        HWY_DYNAMIC_DISPATCH(BlocksOfFloats)(codes, absmax, kNf4GroupBlocks, op.out_RN.as<float>() + first);
-      } else {
-        HWY_DYNAMIC_DISPATCH(BlocksOfBFloat16s)(codes, absmax, kNf4GroupBlocks, op.out_RN.as<BFloat16>() + first);
-      }
+      HWY_DYNAMIC_DISPATCH(Blocks)(codes, absmax, kNf4GroupBlocks, op.out_RN, first);
     }
   });
   return absl::OkStatus();

@@ -40,6 +40,8 @@ HWY_INLINE hn::Vec<Quad> LoadQuad(const BFloat16* from) {
   return hn::BitCast(Quad(), hn::ShiftLeft<16>(wide));
 }
 
+HWY_INLINE hn::Vec<Quad> LoadQuad(const Float16* from) { return LoadFloat16s(Quad(), from); }
+
 // Packs k steps of a full strip whose rows are adjacent in memory. The last group of four may overlap the one before.
 template <int64_t kRows, class T>
 HWY_INLINE void CopyFull(const T* from, int64_t stride_k, int64_t k, float* to) {
@@ -105,8 +107,8 @@ void PackT(const StripSource& source, int64_t r, int64_t k, float* to, int64_t s
 
 template <int64_t kRows>
 void Pack(const StripSource& source, int64_t r, int64_t k, float* to, int64_t strip_stride) {
-  source.dtype == DType::kFloat32 ? PackT<kRows, float>(source, r, k, to, strip_stride)
-                                  : PackT<kRows, BFloat16>(source, r, k, to, strip_stride);
+  ForElementType(source.dtype,
+                 [&](auto element) HWY_ATTR { PackT<kRows, decltype(element)>(source, r, k, to, strip_stride); });
 }
 
 void PackRowsOfA(const StripSource& a, int64_t r, int64_t k, float* to, int64_t strip_stride) {
@@ -166,12 +168,10 @@ HWY_INLINE void Finish(const StripMatMul& m, Sums sums, int64_t row, int64_t col
 
 // Sets `bias` to the biases of a strip as f32, with zeros beyond the last column.
 void LoadBias(const StripMatMul& m, int64_t column, float* bias) {
-  for (int64_t i = 0; i < kStripColumns; ++i) {
-    const int64_t at = column + i;
-    bias[i] = at >= m.columns                   ? 0
-              : m.bias_dtype == DType::kFloat32 ? static_cast<const float*>(m.bias)[at]
-                                                : ToFloat(static_cast<const BFloat16*>(m.bias)[at]);
-  }
+  ForElementType(m.bias_dtype, [&](auto element) {
+    const auto* const from = static_cast<const decltype(element)*>(m.bias) + column;
+    for (int64_t i = 0; i < kStripColumns; ++i) bias[i] = column + i < m.columns ? ToFloat(from[i]) : 0;
+  });
 }
 
 template <class T>
@@ -194,7 +194,9 @@ void MultiplyT(const StripMatMul& m) {
   }
 }
 
-void Multiply(const StripMatMul& m) { m.c_dtype == DType::kFloat32 ? MultiplyT<float>(m) : MultiplyT<BFloat16>(m); }
+void Multiply(const StripMatMul& m) {
+  ForElementType(m.c_dtype, [&](auto element) HWY_ATTR { MultiplyT<decltype(element)>(m); });
+}
 
 }  // namespace shale::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

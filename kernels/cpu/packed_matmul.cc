@@ -32,7 +32,8 @@ void Scale(float scale, int64_t count, float* values) {
   for (int64_t i = 0; i < count; ++i) values[i] *= scale;
 }
 
-void WidenRows(const BFloat16* from, int64_t from_stride, int64_t rows, int64_t columns, float* to, int64_t to_stride) {
+template <class T>
+void WidenRows(const T* from, int64_t from_stride, int64_t rows, int64_t columns, float* to, int64_t to_stride) {
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t i = 0; i < columns; ++i) to[row * to_stride + i] = ToFloat(from[row * from_stride + i]);
   }
@@ -157,7 +158,11 @@ void PackedMatMul::RunTile(const Piece& piece, int64_t tile, int thread, const M
     PackRowStrips(source.At(m, at), rows, depth, a, strip_rows_ * depth);
     if (shape_.scale != 1) Scale(shape_.scale, RoundUp(rows, strip_rows_) * depth, a);
     if (first && shape_.accumulate && sums_are_apart()) {
-      WidenRows(reinterpret_cast<const BFloat16*>(c), shape_.c_stride_m, rows, columns, sums.data, sums.stride);
+      if (shape_.c_dtype == DType::kBFloat16) {
+        WidenRows(reinterpret_cast<const BFloat16*>(c), shape_.c_stride_m, rows, columns, sums.data, sums.stride);
+      } else {
+        WidenRows(reinterpret_cast<const Float16*>(c), shape_.c_stride_m, rows, columns, sums.data, sums.stride);
+      }
     }
     StripMatMul part{.rows = rows, .columns = columns, .k = depth, .a = a};
     part.b = piece.packed + n * piece.depth + k * strip_columns_;

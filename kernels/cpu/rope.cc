@@ -71,7 +71,7 @@ void OrderAsPairs(float* values, int64_t count) {
 template <class T>
 void TurnT(const Tensor& x_BSHD, int64_t begin, int64_t end, float* table) {
   const int64_t half = x_BSHD.dim(3) / 2;
-  if constexpr (sizeof(T) == sizeof(BFloat16)) {
+  if constexpr (std::is_base_of_v<BFloat16, T>) {
     for (int64_t row = 0; row < 2 * (end - begin); ++row) OrderAsPairs(table + row * half, half);
   }
   for (int64_t b = 0; b < x_BSHD.dim(0); ++b) {

@@ -1,4 +1,4 @@
-// Loads and stores of f32 and bf16 as fp32 vectors, and loops with a remainder, for all Highway kernels.
+// Loads and stores of f32, bf16 and f16 as fp32 vectors, and loops with a remainder, for all Highway kernels.
 //
 // A kernel file includes itself, and with it this header, once per instruction set (hwy/foreach_target.h). Loops never
 // read or write past the end of a row: the last, partial vector goes through a buffer on the stack.
@@ -32,6 +32,51 @@ HWY_INLINE Vector Load(const BFloat16* from) {
   return hn::BitCast(Floats(), hn::ShiftLeft<16>(bits));
 }
 
+// Returns the elements as fp32, as ToFloat does. `d` is a tag of fp32 vectors.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadFloat16s(D d, const Float16* from) {
+  const hn::Rebind<uint16_t, D> d16;
+  const auto halves = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(from));
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), halves));
+#else
+  const hn::RebindToSigned<D> i;
+  const auto wide = hn::BitCast(i, hn::PromoteTo(hn::RebindToUnsigned<D>(), halves));
+  const auto sign = hn::ShiftLeft<16>(hn::And(wide, hn::Set(i, 0x8000)));
+  const auto rest = hn::ShiftLeft<13>(hn::And(wide, hn::Set(i, 0x7FFF)));
+  // A multiplication changes the bias of the exponent. It is exact, for subnormals too.
+  const auto finite = hn::BitCast(i, hn::Mul(hn::BitCast(d, rest), hn::Set(d, 0x1p112f)));
+  const auto infinite = hn::Or(rest, hn::Set(i, 0x7F800000));
+  const auto nan = hn::Or(infinite, hn::Set(i, 0x400000));
+  const auto magnitude = hn::IfThenElse(hn::Gt(rest, hn::Set(i, 0x0F800000)), nan,
+                                        hn::IfThenElse(hn::Gt(rest, hn::Set(i, 0x0F7FFFFF)), infinite, finite));
+  return hn::BitCast(d, hn::Or(sign, magnitude));
+#endif
+}
+HWY_INLINE Vector Load(const Float16* from) { return LoadFloat16s(Floats(), from); }
+
+// Returns the bits of RoundToFloat16(v).
+HWY_INLINE hn::Vec<HalfBits> RoundedFloat16s(Vector v) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  return hn::BitCast(HalfBits(), hn::DemoteTo(hn::Rebind<hwy::float16_t, Floats>(), v));
+#else
+  const Floats d;
+  const hn::RebindToSigned<Floats> i;
+  const auto absolute = hn::Abs(v);
+  const auto bits = hn::BitCast(i, absolute);
+  const auto sign = hn::ShiftRight<16>(hn::BitCast(Bits(), hn::Xor(absolute, v)));
+  // The cases are those of RoundToFloat16.
+  const auto subnormal = hn::Sub(hn::BitCast(i, hn::Add(absolute, hn::Set(d, 0.5f))), hn::Set(i, 0x3F000000));
+  const auto odd = hn::And(hn::ShiftRight<13>(bits), hn::Set(i, 1));
+  const auto normal = hn::ShiftRight<13>(hn::Add(hn::Sub(bits, hn::Set(i, (112 << 23) - 0xFFF)), odd));
+  const auto nan = hn::Or(hn::And(hn::ShiftRight<13>(bits), hn::Set(i, 0x3FF)), hn::Set(i, 0x7E00));
+  auto rest = hn::IfThenElse(hn::Gt(hn::Set(i, 0x38800000), bits), subnormal, normal);
+  rest = hn::IfThenElse(hn::Gt(bits, hn::Set(i, 0x477FEFFF)), hn::Set(i, 0x7C00), rest);
+  rest = hn::IfThenElse(hn::Gt(bits, hn::Set(i, 0x7F800000)), nan, rest);
+  return hn::TruncateTo(HalfBits(), hn::Or(hn::BitCast(Bits(), rest), sign));
+#endif
+}
+
 HWY_INLINE hn::Vec<HalfBits> UpperHalves(hn::Vec<Bits> bits) {
   return hn::TruncateTo(HalfBits(), hn::ShiftRight<16>(bits));
 }
@@ -49,6 +94,10 @@ HWY_INLINE hn::Vec<Bits> RoundBits(Vector v) {
 HWY_INLINE void Store(Vector v, float* to) { hn::StoreU(v, Floats(), to); }
 HWY_INLINE void Store(Vector v, BFloat16* to) {
   hn::StoreU(UpperHalves(RoundBits(v)), HalfBits(), reinterpret_cast<uint16_t*>(to));
+}
+
+HWY_INLINE void Store(Vector v, Float16* to) {
+  hn::StoreU(RoundedFloat16s(v), HalfBits(), reinterpret_cast<uint16_t*>(to));
 }
 
 #if HWY_TARGET == HWY_AVX3
@@ -86,6 +135,7 @@ constexpr bool HasAmx() { return false; }
 template <class Kernel>
 HWY_INLINE void ForActivations(DType dtype, const Kernel& kernel) {
   if (dtype == DType::kFloat32) return kernel(float());
+  if (dtype == DType::kFloat16) return kernel(Float16());
 #if HWY_TARGET == HWY_AVX3
   if (HasBFloat16Instructions()) return kernel(HardwareBFloat16());
 #endif
@@ -185,13 +235,22 @@ HWY_INLINE float TotalOf(const SumInTurns& sum) {
   return hn::GetLane(hn::SumOfLanes(Floats(), hn::Add(hn::Add(v[0], v[1]), hn::Add(v[2], v[3]))));
 }
 
-// Two vectors of adjacent elements. For f32, `a` is the first half and `b` the second. For bf16, `a` has the elements
-// with even indices and `b` those with odd indices, so that loads and stores take half as many instructions.
+// Calls kernel(T()) with the type of elements of `dtype`, for kernels that only read them.
+template <class Kernel>
+HWY_INLINE void ForElementType(DType dtype, const Kernel& kernel) {
+  if (dtype == DType::kFloat32) return kernel(float());
+  if (dtype == DType::kFloat16) return kernel(Float16());
+  kernel(BFloat16());
+}
+
+// Two vectors of adjacent elements. For f32 and f16, `a` is the first half and `b` the second. For bf16, `a` has the
+// elements with even indices and `b` those with odd indices, so that loads and stores take half as many instructions.
 // Computations on a Pair must not depend on the order of lanes.
 struct Pair {
   Vector a, b;
 };
 HWY_INLINE Pair LoadPair(const float* from) { return {Load(from), Load(from + hn::Lanes(Floats()))}; }
+HWY_INLINE Pair LoadPair(const Float16* from) { return {Load(from), Load(from + hn::Lanes(Floats()))}; }
 HWY_INLINE Pair LoadPair(const BFloat16* from) {
   const Bits d;
 #if HWY_TARGET == HWY_SCALAR
@@ -206,6 +265,10 @@ HWY_INLINE Pair LoadPair(const BFloat16* from) {
           hn::BitCast(Floats(), hn::And(both, hn::Set(d, 0xffff0000u)))};
 }
 HWY_INLINE void StorePair(Pair v, float* to) {
+  Store(v.a, to);
+  Store(v.b, to + hn::Lanes(Floats()));
+}
+HWY_INLINE void StorePair(Pair v, Float16* to) {
   Store(v.a, to);
   Store(v.b, to + hn::Lanes(Floats()));
 }

@@ -57,13 +57,17 @@ HWY_INLINE hn::Vec<Bits> RoundedMasterBits(Vector p) {
   return hn::And(hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(p)), quiet, rounded), hn::Set(d, 0xffff0000u));
 }
 
-// fp32 master, bf16 weight. If kStreams, full vectors of weights bypass the caches and must be aligned. The caches
-// would not help: nothing reads a weight before the whole group is written, and they do not hold a group.
-template <bool kStreams>
+// Returns the bits of a master that is rounded to a weight of T.
+HWY_INLINE hn::Vec<HalfBits> WeightBits(const BFloat16*, Vector p) { return UpperHalves(RoundedMasterBits(p)); }
+HWY_INLINE hn::Vec<HalfBits> WeightBits(const Float16*, Vector p) { return RoundedFloat16s(p); }
+
+// fp32 master, bf16 or f16 weight. If kStreams, full vectors of weights bypass the caches and must be aligned. The
+// caches would not help: nothing reads a weight before the whole group is written, and they do not hold a group.
+template <class T, bool kStreams>
 struct FloatMaster {
   float* master;
-  BFloat16* weight;
-  explicit FloatMaster(const Update& op) : master(op.master_P.as<float>()), weight(op.weight_P.as<BFloat16>()) {}
+  T* weight;
+  explicit FloatMaster(const Update& op) : master(op.master_P.as<float>()), weight(op.weight_P.as<T>()) {}
   template <class Lanes>
   HWY_INLINE Vector Load(Lanes lanes, int64_t i) const {
     return lanes.Load(master + i);
@@ -71,7 +75,7 @@ struct FloatMaster {
   template <class Lanes>
   HWY_INLINE void Store(Lanes lanes, Vector p, int64_t i) const {
     lanes.Store(p, master + i);
-    const auto halves = UpperHalves(RoundedMasterBits(p));
+    const auto halves = WeightBits(weight, p);
     uint16_t* const to = reinterpret_cast<uint16_t*>(weight) + i;
     kStreams ? lanes.StreamHalves(halves, to) : lanes.StoreHalves(halves, to);
   }
@@ -206,12 +210,16 @@ HWY_INLINE void ForRuns(const Update& op, const RoundedWeight& rounded, int64_t 
       run(WeightItself(op), begin, next.end, next.decays);
     } else if (op.weight_P.dtype == DType::kFloat32) {
       run(WideMaster(op), begin, next.end, next.decays);
-    } else if (reinterpret_cast<uintptr_t>(op.weight_P.as<BFloat16>() + begin) %
-                   (hn::Lanes(HalfBits()) * sizeof(BFloat16)) ==
-               0) {
-      run(FloatMaster<true>(op), begin, next.end, next.decays);
     } else {
-      run(FloatMaster<false>(op), begin, next.end, next.decays);
+      const bool streams =
+          reinterpret_cast<uintptr_t>(op.weight_P.as<uint16_t>() + begin) % (hn::Lanes(HalfBits()) * 2) == 0;
+      if (op.weight_P.dtype == DType::kFloat16) {
+        streams ? run(FloatMaster<Float16, true>(op), begin, next.end, next.decays)
+                : run(FloatMaster<Float16, false>(op), begin, next.end, next.decays);
+      } else {
+        streams ? run(FloatMaster<BFloat16, true>(op), begin, next.end, next.decays)
+                : run(FloatMaster<BFloat16, false>(op), begin, next.end, next.decays);
+      }
     }
     begin = next.end;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -31,7 +32,7 @@ namespace shale::cuda {
 // Returns the 32 bits of a pack that begin at element i.
 template <class T, int N>
 SHALE_DEVICE unsigned WordOf(const Pack<T, N>& pack, int i) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
+  if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>) {
     return pack.at[i].bits | static_cast<unsigned>(pack.at[i + 1].bits) << 16;
   } else if constexpr (std::is_same_v<T, float>) {
     return __float_as_uint(pack.at[i]);
@@ -106,12 +107,15 @@ class Shared : public Array<T> {
 
 SHALE_DEVICE float Widen(float x) { return x; }
 SHALE_DEVICE float Widen(BFloat16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
+SHALE_DEVICE float Widen(Float16 x) { return __half2float(__ushort_as_half(x.bits)); }
 
 // Rounds to nearest, ties to even.
 template <class T>
 SHALE_DEVICE T Narrow(float x) {
   if constexpr (sizeof(T) == sizeof(float)) {
     return x;
+  } else if constexpr (std::is_same_v<T, Float16>) {
+    return {__half_as_ushort(__float2half_rn(x))};
   } else {
     return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
   }

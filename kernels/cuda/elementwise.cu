@@ -144,8 +144,11 @@ absl::Status AccumulateRounded(const Accumulate& op, StreamHandle stream) {
 
 absl::Status Run(const Copy& op, Scratch scratch, StreamHandle stream) {
   if (op.from.dtype != op.to.dtype) {
-    return op.from.dtype == DType::kFloat32 ? Convert<float, BFloat16>(op, stream)
-                                            : Convert<BFloat16, float>(op, stream);
+    const bool narrows = op.from.dtype == DType::kFloat32;
+    if ((narrows ? op.to : op.from).dtype == DType::kFloat16) {
+      return narrows ? Convert<float, Float16>(op, stream) : Convert<Float16, float>(op, stream);
+    }
+    return narrows ? Convert<float, BFloat16>(op, stream) : Convert<BFloat16, float>(op, stream);
   }
   switch (SizeOf(op.from.dtype)) {
     case 1: return CopyWords<uint8_t>("Copy", op.from, op.to, stream);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "kernels/counter_random.h"
@@ -80,19 +81,26 @@ struct WideMaster {  // fp32 master, fp32 weight.
   }
 };
 
-struct FloatMaster {  // fp32 master, bf16 weight.
+template <class T>
+struct FloatMaster {  // fp32 master, bf16 or f16 weight.
   Global<float> master;
-  Global<BFloat16> weight;
+  Global<T> weight;
   explicit FloatMaster(const Update& op)
-      : master(Whole<float>(op.master_P, "master")), weight(Whole<BFloat16>(op.weight_P, "weight")) {}
+      : master(Whole<float>(op.master_P, "master")), weight(Whole<T>(op.weight_P, "weight")) {}
   template <int N>
   SHALE_DEVICE Floats<N> Load(int64_t i) const {
     return LoadFloats<N>(master, i);
   }
   template <int N>
   SHALE_DEVICE void Store(int64_t i, const Floats<N>& p) const {
-    Pack<BFloat16, N> weights;
-    for (int k = 0; k < N; ++k) weights.at[k] = RoundedMaster(p.at[k]);
+    Pack<T, N> weights;
+    for (int k = 0; k < N; ++k) {
+      if constexpr (std::is_same_v<T, BFloat16>) {
+        weights.at[k] = RoundedMaster(p.at[k]);
+      } else {
+        weights.at[k] = Narrow<T>(p.at[k]);
+      }
+    }
     StoreFloats(master, i, p);
     weight.template Store<N>(i, weights);
   }
@@ -133,7 +141,8 @@ absl::Status WithMaster(const Update& op, const Run& run) {
   }
   if (!op.master_P.present()) return run(WeightItself(op));
   if (op.weight_P.dtype == DType::kFloat32) return run(WideMaster(op));
-  return run(FloatMaster(op));
+  if (op.weight_P.dtype == DType::kFloat16) return run(FloatMaster<Float16>(op));
+  return run(FloatMaster<BFloat16>(op));
 }
 
 }  // namespace shale::cuda

@@ -105,12 +105,15 @@ SHALE_DEVICE void StorePack(const Global<T>& to, int64_t row, int64_t c, int64_t
 }
 
 template <class T>
-inline constexpr DType kDTypeOf = std::is_same_v<T, float> ? DType::kFloat32 : DType::kBFloat16;
+inline constexpr DType kDTypeOf = std::is_same_v<T, float>     ? DType::kFloat32
+                                  : std::is_same_v<T, Float16> ? DType::kFloat16
+                                                               : DType::kBFloat16;
 
-// Calls run(T()) with the element type of an act tensor: float or BFloat16.
+// Calls run(T()) with the element type of an act tensor: float, BFloat16 or Float16.
 template <class Run>
 absl::Status WithElement(DType act, const Run& run) {
-  return act == DType::kFloat32 ? run(float()) : run(BFloat16());
+  if (act == DType::kFloat32) return run(float());
+  return act == DType::kFloat16 ? run(Float16()) : run(BFloat16());
 }
 
 }  // namespace shale::cuda

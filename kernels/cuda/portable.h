@@ -10,7 +10,7 @@
 //                                       device these are bare loads and stores, one of up to 16 bytes for a pack
 //   SHALE_SHARED_ARRAY(T, name, size)   declares a static shared array
 //   SHALE_DYNAMIC_SHARED(T, name)       names the dynamic shared memory of the launch
-//   Widen(x), Narrow<T>(f)              convert between fp32 and a storage type (float, BFloat16)
+//   Widen(x), Narrow<T>(f)              convert between fp32 and a storage type (float, BFloat16, Float16)
 //   Launch(name, kernel, shape, stream, args...)   starts a kernel and returns an absl::Status
 //
 // The following have their CUDA meaning: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp,

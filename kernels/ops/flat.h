@@ -30,7 +30,7 @@ struct Sum {
 // total (+)= sum of squares of x, in fp64, in an order that depends only on the size of x.
 struct SumSquares {
   static constexpr absl::string_view kName = "SumSquares";
-  Tensor x_N;      // f32 or bf16
+  Tensor x_N;      // f32, bf16 or f16
   Tensor total_1;  // f64
   bool accumulate = false;
   template <class Self, class Visitor>

@@ -31,7 +31,7 @@ namespace shale {
 struct Update {
   Tensor update_5;    // f32
   Tensor gradient_P;  // f32
-  Tensor weight_P;    // f32 or bf16
+  Tensor weight_P;    // f32, bf16 or f16. f16 needs a master.
   Tensor master_P;    // f32, optional
   Tensor low_P;       // i16, optional
   UpdateRule rule;

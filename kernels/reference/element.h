@@ -7,11 +7,12 @@
 
 namespace shale::reference {
 
-// Returns the element `offset` elements from the start of `t`. REQUIRES: t is f32, bf16 or f64.
+// Returns the element `offset` elements from the start of `t`. REQUIRES: t is f32, bf16, f16 or f64.
 inline double Get(const Tensor& t, int64_t offset) {
   switch (t.dtype) {
     case DType::kFloat32: return t.as<const float>()[offset];
     case DType::kBFloat16: return ToFloat(t.as<const BFloat16>()[offset]);
+    case DType::kFloat16: return ToFloat(t.as<const Float16>()[offset]);
     case DType::kFloat64: return t.as<const double>()[offset];
     default: SHALE_CHECK(false) << "not a floating tensor: " << t.ToString();
   }
@@ -23,6 +24,7 @@ inline double Put(const Tensor& t, int64_t offset, double value) {
   switch (t.dtype) {
     case DType::kFloat32: t.as<float>()[offset] = static_cast<float>(value); break;
     case DType::kBFloat16: t.as<BFloat16>()[offset] = RoundToBFloat16(static_cast<float>(value)); break;
+    case DType::kFloat16: t.as<Float16>()[offset] = RoundToFloat16(static_cast<float>(value)); break;
     case DType::kFloat64: t.as<double>()[offset] = value; break;
     default: SHALE_CHECK(false) << "not a floating tensor: " << t.ToString();
   }

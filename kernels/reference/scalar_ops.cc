@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels/ops/flat.h"
 #include "kernels/ops/scalars.h"
@@ -12,13 +13,40 @@ namespace shale {
 
 namespace {
 
+// Each rank flags its own values. Values that are finite on every rank may still overflow in the sum.
+bool AreFinite(const double* totals) {
+  return totals[kTotalNonFinite] == 0 && std::isfinite(totals[kTotalLoss]) && std::isfinite(totals[kTotalSquaredNorm]);
+}
+
+bool HasTargets(const Tensor& valid_tokens_1, const Tensor& weight_total_1) {
+  const bool weighted = !weight_total_1.present() || *weight_total_1.as<const double>() > 0;
+  return weighted && *valid_tokens_1.as<const int64_t>() > 0;
+}
+
 // Returns whether the totals of a step or of a group say that no update is made.
 bool IsSkipped(const double* totals, const Tensor& valid_tokens_1, const Tensor& weight_total_1) {
-  // Each rank flags its own values. Values that are finite on every rank may still overflow in the sum.
-  const bool finite =
-      totals[kTotalNonFinite] == 0 && std::isfinite(totals[kTotalLoss]) && std::isfinite(totals[kTotalSquaredNorm]);
-  const bool weighted = !weight_total_1.present() || *weight_total_1.as<const double>() > 0;
-  return !finite || !weighted || *valid_tokens_1.as<const int64_t>() <= 0;
+  return !AreFinite(totals) || !HasTargets(valid_tokens_1, weight_total_1);
+}
+
+double FactorOf(const Tensor& loss_scale_3) {
+  return loss_scale_3.present() ? loss_scale_3.as<const double>()[kLossScaleFactor] : 1;
+}
+
+void AdjustLossScale(const PrepareUpdate& op) {
+  if (!op.counts || !op.loss_scale_3.present() || !HasTargets(op.valid_tokens_1, op.weight_total_1)) return;
+  double* scale = op.loss_scale_3.as<double>();
+  if (!AreFinite(op.totals_3.as<const double>())) {
+    scale[kLossScaleFactor] *= op.backoff_factor;
+    scale[kLossScaleGoodSteps] = 0;
+    scale[kLossScaleSkips] += 1;
+    return;
+  }
+  scale[kLossScaleSkips] = 0;
+  scale[kLossScaleGoodSteps] += 1;
+  if (scale[kLossScaleGoodSteps] < static_cast<double>(op.growth_interval)) return;
+  scale[kLossScaleGoodSteps] = 0;
+  const double grown = scale[kLossScaleFactor] * op.growth_factor;
+  if (grown <= std::numeric_limits<float>::max()) scale[kLossScaleFactor] = grown;
 }
 
 }  // namespace
@@ -27,15 +55,19 @@ absl::Status RunOnHost(const LossScale& op) {
   const Tensor& total = op.weight_total_1;
   const double divisor =
       total.present() ? *total.as<const double>() : static_cast<double>(*op.valid_tokens_1.as<const int64_t>());
-  *op.scale_1.as<float>() = divisor > 0 ? static_cast<float>(1.0 / divisor) : 0.0f;
+  *op.scale_1.as<float>() = divisor > 0 ? static_cast<float>(FactorOf(op.loss_scale_3) / divisor) : 0.0f;
   return absl::OkStatus();
 }
 
 absl::Status RunOnHost(const FlagNonFinite& op) {
   double* totals = op.totals_3.as<double>();
+  const double factor = FactorOf(op.loss_scale_3);
+  totals[kTotalSquaredNorm] /= factor * factor;
   const bool finite = std::isfinite(totals[kTotalLoss]) && std::isfinite(totals[kTotalSquaredNorm]);
   totals[kTotalNonFinite] = finite ? 0 : 1;
-  if (!finite) totals[kTotalLoss] = totals[kTotalSquaredNorm] = 0;
+  if (finite) return absl::OkStatus();
+  totals[kTotalSquaredNorm] = 0;
+  if (!op.loss_scale_3.present()) totals[kTotalLoss] = 0;
   return absl::OkStatus();
 }
 
@@ -47,7 +79,7 @@ absl::Status RunOnHost(const CombineTotals& op) {
     flag = std::max(flag, groups[g * kTotalSize + kTotalNonFinite]);
   }
   double* totals = op.totals_3.as<double>();
-  totals[kTotalLoss] = flag == 0 ? groups[kTotalLoss] : 0;
+  totals[kTotalLoss] = flag == 0 || op.keeps_loss ? groups[kTotalLoss] : 0;
   totals[kTotalSquaredNorm] = flag == 0 ? squared_norm : 0;
   totals[kTotalNonFinite] = flag;
   return absl::OkStatus();
@@ -67,6 +99,7 @@ absl::Status RunOnHost(const PrepareUpdate& op) {
     update[kUpdateCorrection1] = 1;
     update[kUpdateCorrection2] = 1;
     update[kUpdateGradientFactor] = 0;
+    AdjustLossScale(op);
     return absl::OkStatus();
   }
   const double n = static_cast<double>(count + 1);
@@ -77,7 +110,9 @@ absl::Status RunOnHost(const PrepareUpdate& op) {
   const double previous = op.previous_norm_1.present() ? *op.previous_norm_1.as<const double>() : 0;
   const double norm = op.previous_norm_1.present() ? previous : std::sqrt(totals[kTotalSquaredNorm]);
   const bool clips = max_norm > 0 && (previous > 0 || !op.previous_norm_1.present());
-  update[kUpdateGradientFactor] = clips ? static_cast<float>(std::min(1.0, max_norm / (norm + 1e-6))) : 1.0f;
+  const double clip = clips ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+  update[kUpdateGradientFactor] = static_cast<float>(clip / FactorOf(op.loss_scale_3));
+  AdjustLossScale(op);
   return absl::OkStatus();
 }
 

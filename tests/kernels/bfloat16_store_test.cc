@@ -41,7 +41,7 @@ void StoreByVectors(const float* from, BFloat16* to, int64_t count) {
 void StoreAll(bool pairs, const float* from, BFloat16* to, int64_t count) {
   ForActivations(DType::kBFloat16, [&](auto element) HWY_ATTR {
     using T = decltype(element);
-    if constexpr (!std::is_same_v<T, float>) {
+    if constexpr (std::is_base_of_v<BFloat16, T>) {
       pairs ? StoreByPairs<T>(from, to, count) : StoreByVectors<T>(from, to, count);
     }
   });

@@ -85,7 +85,7 @@ std::vector<OpCase> CachedAttentionCases() {
       {.s = 33, .heads = 4, .groups = 2, .width = 80, .positions = 50, .begins = {0, 17}, .cap = 1},
   };
   std::vector<OpCase> cases;
-  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     for (const CachedShape& s : shapes) cases.push_back(MakeCachedAttentionCase(s, act));
   }
   return cases;

@@ -63,7 +63,7 @@ OpCase MakeCrossEntropyCase(const CrossEntropyShape& s, DType act) {
 
 std::vector<OpCase> CrossEntropyCases() {
   std::vector<OpCase> cases;
-  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     for (const CrossEntropyShape& s :
          std::vector<CrossEntropyShape>{{.rows = 1, .vocabulary = 1},
                                         {.rows = 3, .vocabulary = 2},
@@ -152,7 +152,7 @@ TEST(CrossEntropyTest, WeightsMultiplyLossAndGradientAndAZeroHidesTheRow) {
 }
 
 TEST(CrossEntropyTest, WeightsOfOneChangeNoBits) {
-  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     TestMemory memory;
     CrossEntropy op = {.logits_TV = memory.Random(act, {5, 61}, -4, 4),
                        .targets_T = memory.RandomIntegers(DType::kInt32, {5}, -20, 61),
@@ -171,7 +171,7 @@ TEST(CrossEntropyTest, WeightsOfOneChangeNoBits) {
 // An evaluation asks for no gradient and must report the loss that a step would. A vocabulary of 1,061 takes a part of
 // the sum, vector pairs, vectors and a remainder.
 TEST(CrossEntropyTest, LossHasTheSameBitsWithAndWithoutAGradient) {
-  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     TestMemory memory;
     CrossEntropy op = {.logits_TV = memory.Random(act, {5, 1061}, -4, 4),
                        .targets_T = memory.RandomIntegers(DType::kInt32, {5}, 0, 1061),
@@ -195,7 +195,7 @@ TEST(CrossEntropyTest, LogitsThatAreNotFiniteGiveALossThatIsNot) {
       TestMemory memory;
       std::vector<double> logits(20, 0.5);
       logits[at] = bad;
-      for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+      for (const DType act : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
         const CrossEntropy op = {.logits_TV = memory.Values(act, {1, 20}, logits),
                                  .targets_T = memory.Values(DType::kInt32, {1}, {3}),
                                  .scale_1 = memory.Values(DType::kFloat32, {1}, {1}),

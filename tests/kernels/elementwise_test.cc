@@ -42,7 +42,7 @@ OpCase SumCase(int64_t n, bool accumulate, DType dtype = DType::kFloat32) {
 
 OpCase CopyCase(DType from, DType to, int64_t n) {
   OpCase c{.name = "Copy_" + NameOf(from) + "_" + NameOf(to) + "_" + std::to_string(n)};
-  const bool integer = from != DType::kFloat32 && from != DType::kBFloat16 && from != DType::kFloat64;
+  const bool integer = !IsComputeDType(from) && from != DType::kFloat64;
   c.op = Copy{.from = integer ? c.memory.RandomIntegers(from, {n}, -1000, 1000) : c.memory.Random(from, {n}),
               .to = c.memory.Output(to, {n})};
   return c;
@@ -111,14 +111,17 @@ std::vector<OpCase> ElementwiseCases() {
       cases.push_back(SumCase<Sum>(n, accumulate));
       cases.push_back(SumCase<SumSquares>(n, accumulate));
       cases.push_back(SumCase<SumSquares>(n, accumulate, DType::kBFloat16));
+      cases.push_back(SumCase<SumSquares>(n, accumulate, DType::kFloat16));
       cases.push_back(AccumulateCase(n, accumulate));
       cases.push_back(RoundedAccumulateCase(n, accumulate));
     }
     for (const DType from : {DType::kFloat32, DType::kBFloat16}) {
       for (const DType to : {DType::kFloat32, DType::kBFloat16}) cases.push_back(CopyCase(from, to, n));
     }
+    cases.push_back(CopyCase(DType::kFloat32, DType::kFloat16, n));
+    cases.push_back(CopyCase(DType::kFloat16, DType::kFloat32, n));
     if (n == 0) continue;
-    for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+    for (const DType act : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
       for (const AddOnto onto : {AddOnto::kNew, AddOnto::kA, AddOnto::kB, AddOnto::kDouble}) {
         cases.push_back(AddCase(act, n, onto));
       }
@@ -132,7 +135,7 @@ std::vector<OpCase> ElementwiseCases() {
   cases.push_back(CopyCase(DType::kFloat32, DType::kFloat32, kLarge));
   cases.push_back(CopyCase(DType::kBFloat16, DType::kBFloat16, 2 * kLarge + 1));
   cases.push_back(AccumulateCase(kLarge, false));
-  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     cases.push_back(BiasBackwardCase(act, 1, 1, false, false));
     cases.push_back(BiasBackwardCase(act, 3, 7, false, true));
     cases.push_back(BiasBackwardCase(act, 37, 16, true, false));
@@ -147,25 +150,50 @@ std::vector<OpCase> ElementwiseCases() {
 
 INSTANTIATE_TEST_SUITE_P(Elementwise, OpConformance, ::testing::ValuesIn(ElementwiseCases()), CaseName);
 
-// Tries all 65,536 upper halves, NaNs and infinities among them, each with lower halves around the tie. A NaN stays a
+// Tries all 65,536 upper halves, NaNs and infinities among them, each with lower halves around the ties. A NaN stays a
 // NaN on every backend; only backends with keeps_nans keep its kind.
-TEST(Copy, RoundsToNearestEvenAndKeepsNaNs) {
+template <class T>
+void ExpectRoundsToNearestEven(DType dtype, const std::vector<uint32_t>& lower_halves) {
   std::vector<uint32_t> bits;
   for (uint32_t upper = 0; upper < 0x10000; ++upper) {
-    for (const uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) bits.push_back(upper << 16 | lower);
+    for (const uint32_t lower : lower_halves) bits.push_back(upper << 16 | lower);
   }
   const int64_t n = static_cast<int64_t>(bits.size());
   TestMemory memory;
-  const Tensor from = memory.FloatBits({n}, bits), to = memory.Output(DType::kBFloat16, {n});
+  const Tensor from = memory.FloatBits({n}, bits), to = memory.Output(dtype, {n});
   for (const TestBackend& backend : TestBackends()) {
     SCOPED_TRACE(backend.name);
     std::vector<std::byte> image = RunOnBackend(backend.name, memory, Copy{.from = from, .to = to});
-    const auto* got = memory.Bind(to, image.data()).as<const BFloat16>();
+    const auto* got = memory.Bind(to, image.data()).as<const T>();
     for (int64_t i = 0; i < n; ++i) {
       const float value = std::bit_cast<float>(bits[i]);
       const bool any_nan = std::isnan(value) && !backend.keeps_nans;
-      const uint16_t want = any_nan ? 0x7fff : RoundToBFloat16(value).bits;
+      const uint16_t want = any_nan ? 0x7fff : RoundTo<T>(value).bits;
       ASSERT_EQ(got[i].bits, want) << std::hex << bits[i];
+    }
+  }
+}
+
+TEST(Copy, RoundsToNearestEvenAndKeepsNaNs) {
+  ExpectRoundsToNearestEven<BFloat16>(DType::kBFloat16, {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff});
+  ExpectRoundsToNearestEven<Float16>(DType::kFloat16, {0, 0xfff, 0x1000, 0x1001, 0x3000, 0x8000, 0xffff});
+}
+
+TEST(Copy, WidensEveryHalf) {
+  std::vector<double> values;
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) values.push_back(ToFloat(Float16{static_cast<uint16_t>(bits)}));
+  TestMemory memory;
+  const Tensor from = memory.Values(DType::kFloat16, {0x10000}, values), to = memory.Output(DType::kFloat32, {0x10000});
+  for (const TestBackend& backend : TestBackends()) {
+    std::vector<std::byte> image = RunOnBackend(backend.name, memory, Copy{.from = from, .to = to});
+    const auto* got = memory.Bind(to, image.data()).as<const float>();
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (std::isnan(values[i])) {
+        ASSERT_TRUE(std::isnan(got[i])) << backend.name << std::hex << i;
+      } else {
+        ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(static_cast<float>(values[i])))
+            << backend.name << std::hex << i;
+      }
     }
   }
 }

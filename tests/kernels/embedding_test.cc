@@ -65,7 +65,7 @@ std::vector<OpCase> EmbeddingCases() {
       {.batch = 2, .s = 13, .vocabulary = 5, .width = 33, .positions = 17, .scale = 0.75},
   };
   std::vector<OpCase> cases;
-  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     for (EmbeddingShape s : shapes) {
       OpCase forward{.name = "Forward_" + s.Name(act)};
       // A product or a sum, rounded once, is exact. Both are rounded twice where an instruction set cannot fuse them.

@@ -67,6 +67,10 @@ std::vector<OpCase> MatMulCases() {
     cases.push_back(MakeMatmulCase(s, transpose_a, transpose_b, DType::kFloat32, DType::kFloat32));
     cases.push_back(MakeMatmulCase(s, transpose_a, transpose_b, DType::kBFloat16, DType::kFloat32));
     cases.push_back(MakeMatmulCase(s, transpose_a, transpose_b, DType::kBFloat16, DType::kBFloat16));
+    // f16 differs from bf16 in how elements are read and written alone, so each shape needs one case.
+    if (s.m * s.n * s.k > 1 << 20) return;
+    const DType narrow = transpose_a == transpose_b ? DType::kFloat16 : DType::kFloat32;
+    cases.push_back(MakeMatmulCase(s, transpose_a, transpose_b, DType::kFloat16, narrow));
   };
   for (const MatMulCase& s : matmuls) {
     for (const bool transpose_a : {false, true}) {

@@ -118,7 +118,7 @@ OpCase Nf4Case(DType act, int64_t rows, int64_t groups) {
 
 std::vector<OpCase> Nf4Cases() {
   std::vector<OpCase> cases;
-  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     cases.push_back(Nf4Case(act, 1, 1));
     cases.push_back(Nf4Case(act, 3, 2));
   }

@@ -167,7 +167,7 @@ std::vector<OpCase> NormCases() {
       {.rows = 2, .width = 1031, .residual = true},
   };
   std::vector<OpCase> cases;
-  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     for (const NormShape& s : shapes) {
       if (!s.accumulate) {
         cases.push_back(RmsNormForwardCase(s, act));

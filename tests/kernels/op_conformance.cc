@@ -20,7 +20,10 @@ bool Near(double got, double want, DType dtype, const Tolerance& tolerance) {
   if (std::isnan(want)) return std::isnan(got);
   if (got == want) return true;
   double allowed = tolerance.absolute + tolerance.relative * std::abs(want);
-  if (dtype == DType::kBFloat16 && allowed > 0) allowed += 2 * kUnit16 * std::max(std::abs(want), std::abs(got));
+  if (allowed > 0 && SizeOf(dtype) == 2) {
+    allowed +=
+        2 * UnitOf(dtype) * std::max(std::abs(want), std::abs(got)) + (dtype == DType::kFloat16 ? kLeastHalf : 0);
+  }
   return std::abs(got - want) <= allowed;
 }
 

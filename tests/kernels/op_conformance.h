@@ -18,12 +18,20 @@
 
 namespace shale::testing {
 
-// The largest relative error of rounding to fp32 and to bf16, which is half of the largest unit in the last place.
+// The largest relative error of rounding to fp32, to bf16 and to f16, which is half of the largest unit in the last
+// place.
 inline constexpr double kUnit32 = 0x1p-24;
 inline constexpr double kUnit16 = 0x1p-8;
+inline constexpr double kUnitHalf = 0x1p-11;
+inline constexpr double kLeastHalf = 0x1p-24;  // The distance of subnormal halves.
 
-// Demands |got - want| <= absolute + relative * |want|. If this is not 0 and the output is stored in bf16, one unit in
-// the last place is added, because two values that close may round to neighbors.
+// Returns the largest relative error of rounding to a dtype.
+inline double UnitOf(DType dtype) {
+  return dtype == DType::kBFloat16 ? kUnit16 : dtype == DType::kFloat16 ? kUnitHalf : kUnit32;
+}
+
+// Demands |got - want| <= absolute + relative * |want|. If this is not 0 and the output is stored in bf16 or f16, one
+// unit in the last place is added, because two values that close may round to neighbors.
 struct Tolerance {
   double absolute = 0;
   double relative = 0;
@@ -42,7 +50,7 @@ void PrintTo(const OpCase& op_case, std::ostream* out);
 
 class OpConformance : public ::testing::TestWithParam<OpCase> {};
 
-// Returns "f32" or "bf16", for names.
+// Returns "f32", "bf16" or "f16", for names.
 std::string NameOf(DType dtype);
 
 // Runs `op` of `memory` on a backend (one of TestBackends(), by name) and returns the image afterwards. Does not check

@@ -47,7 +47,7 @@ OpCase MakeRopeCase(const RopeShape& s, DType act) {
 
 std::vector<OpCase> RopeCases() {
   std::vector<OpCase> cases;
-  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     for (const RopeShape& s : std::vector<RopeShape>{
              {.batch = 1, .s = 1, .heads = 1, .width = 2},
              {.batch = 2, .s = 5, .heads = 3, .width = 6, .packed = true},

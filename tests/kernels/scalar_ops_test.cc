@@ -29,6 +29,42 @@ OpCase PrepareUpdateCase(const std::string& name, double max_norm, double valid,
   return c;
 }
 
+// Adds the state of loss scaling.
+OpCase ScaledUpdateCase(const std::string& name, std::vector<double> totals, std::vector<double> loss_scale) {
+  OpCase c = PrepareUpdateCase("scaled_" + name, /*max_norm=*/1, /*valid=*/5, std::move(totals), /*count=*/3);
+  auto& op = *c.op.As<PrepareUpdate>();
+  op.loss_scale_3 = c.memory.Values(DType::kFloat64, {kLossScaleSize}, loss_scale);
+  op.growth_interval = 4;
+  return c;
+}
+
+std::vector<OpCase> ScaledCases() {
+  std::vector<OpCase> cases;
+  OpCase scale{.name = "LossScale_scaled"};
+  scale.op = LossScale{.valid_tokens_1 = scale.memory.Values(DType::kInt64, {1}, {3}),
+                       .scale_1 = scale.memory.Output(DType::kFloat32, {1}),
+                       .loss_scale_3 = scale.memory.Values(DType::kFloat64, {kLossScaleSize}, {65536, 1, 0})};
+  cases.push_back(std::move(scale));
+  const std::vector<std::vector<double>> totals = {{2.5, 48, 7}, {kNaN, 48, 0}, {2.5, kInfinity, 0}};
+  for (size_t i = 0; i < totals.size(); ++i) {
+    OpCase c{.name = "FlagNonFinite_scaled_" + std::to_string(i)};
+    c.op = FlagNonFinite{.totals_3 = c.memory.Values(DType::kFloat64, {kTotalSize}, totals[i]),
+                         .loss_scale_3 = c.memory.Values(DType::kFloat64, {kLossScaleSize}, {4, 0, 0})};
+    cases.push_back(std::move(c));
+  }
+  OpCase combine{.name = "CombineTotals_keeps_loss"};
+  combine.op = CombineTotals{.groups_G3 = combine.memory.Values(DType::kFloat64, {2, kTotalSize}, {2, 3, 0, 2, 0, 1}),
+                             .totals_3 = combine.memory.Output(DType::kFloat64, {kTotalSize}),
+                             .keeps_loss = true};
+  cases.push_back(std::move(combine));
+  cases.push_back(ScaledUpdateCase("counts", {1, 16, 0}, {1024, 1, 2}));
+  cases.push_back(ScaledUpdateCase("grows", {1, 16, 0}, {1024, 3, 0}));
+  cases.push_back(ScaledUpdateCase("cannot_grow", {1, 16, 0}, {0x1p127, 3, 0}));
+  cases.push_back(ScaledUpdateCase("overflows", {1, 0, 1}, {1024, 3, 1}));
+  cases.push_back(ScaledUpdateCase("sum_overflows", {1, kInfinity, 0}, {1024, 3, 1}));
+  return cases;
+}
+
 std::vector<OpCase> ScalarCases() {
   std::vector<OpCase> cases;
   for (const double valid : {0.0, 1.0, 3.0, 1e12}) {
@@ -97,6 +133,7 @@ std::vector<OpCase> ScalarCases() {
   return cases;
 }
 
+INSTANTIATE_TEST_SUITE_P(ScaledOps, OpConformance, ::testing::ValuesIn(ScaledCases()), CaseName);
 INSTANTIATE_TEST_SUITE_P(ScalarOps, OpConformance, ::testing::ValuesIn(ScalarCases()), CaseName);
 
 TEST(PrepareUpdate, CountsClipsAndSkips) {
@@ -124,6 +161,29 @@ TEST(PrepareUpdate, CountsClipsAndSkips) {
       EXPECT_NEAR(update[kUpdateCorrection1], want.correction1, 1e-6);
       EXPECT_NEAR(update[kUpdateGradientFactor], want.factor, 1e-6);
       EXPECT_EQ(update[kUpdateSkip], want.skip);
+    }
+  }
+}
+
+// The rules of torch.amp.GradScaler, and what they make of a gradient whose norm is 4 without the scale.
+TEST(PrepareUpdate, AdjustsTheLossScale) {
+  struct Want {
+    std::vector<double> totals, before, after;
+    double valid, factor;
+  };
+  for (const Want& want :
+       {Want{{1, 16, 0}, {1024, 1, 2}, {1024, 2, 0}, 5, 0x1p-12},
+        Want{{1, 16, 0}, {1024, 3, 0}, {2048, 0, 0}, 5, 0x1p-12}, Want{{1, 0, 1}, {1024, 3, 1}, {512, 0, 2}, 5, 0},
+        Want{{0, 0, 0}, {1024, 3, 1}, {1024, 3, 1}, 0, 0}}) {
+    OpCase c = ScaledUpdateCase("x", want.totals, want.before);
+    c.op.As<PrepareUpdate>()->valid_tokens_1 = c.memory.Values(DType::kInt64, {1}, {want.valid});
+    for (const TestBackend& backend : TestBackends()) {
+      SCOPED_TRACE(backend.name);
+      std::vector<std::byte> image = RunOnBackend(backend.name, c.memory, c.op);
+      const auto op = *c.memory.Bind(c.op, image.data()).As<PrepareUpdate>();
+      const double* scale = op.loss_scale_3.as<double>();
+      EXPECT_EQ(std::vector<double>(scale, scale + kLossScaleSize), want.after);
+      EXPECT_NEAR(op.update_5.as<float>()[kUpdateGradientFactor], want.factor, 1e-9);
     }
   }
 }

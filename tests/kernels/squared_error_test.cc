@@ -44,7 +44,7 @@ OpCase MakeSquaredErrorCase(const SquaredErrorShape& s, DType act) {
 
 std::vector<OpCase> SquaredErrorCases() {
   std::vector<OpCase> cases;
-  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     for (const SquaredErrorShape& s :
          std::vector<SquaredErrorShape>{{.rows = 1, .columns = 1},
                                         {.rows = 7, .columns = 3, .strided = true},
@@ -83,7 +83,7 @@ TEST(SquaredErrorTest, GradientIsTheDerivativeOfTheLoss) {
 // The expected values are worked out by hand, to check the reference too. The gradient takes the place of the
 // prediction, and a weight of 0 hides a row that is not finite.
 TEST(SquaredErrorTest, KnownValuesInPlace) {
-  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     TestMemory memory;
     const Tensor prediction = memory.Values(act, {3, 2}, {1, 2, 5, 0, std::nan(""), 1});
     const SquaredError op = {.prediction_TD = prediction,

@@ -104,6 +104,33 @@ TEST(BFloat16, RoundsToNearestTiesToEven) {
   EXPECT_TRUE(std::isnan(ToFloat(RoundToBFloat16(std::bit_cast<float>(0x7f800001u)))));
 }
 
+// The compiler converts as IEEE 754 says.
+TEST(Float16, ConvertsAsTheCompilerDoes) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    const float got = ToFloat(Float16{half});
+    if ((bits & 0x7fff) > 0x7c00) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(got), (bits & 0x8000) << 16 | 0x7fc00000 | (bits & 0x3ff) << 13);
+    } else {
+      ASSERT_EQ(std::bit_cast<uint32_t>(got),
+                std::bit_cast<uint32_t>(static_cast<float>(std::bit_cast<_Float16>(half))));
+    }
+    ASSERT_EQ(RoundToFloat16(got).bits, std::isnan(got) ? bits | 0x200 : bits);
+    for (const uint32_t lower : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x2000u, 0x3000u, 0x8000u, 0xf000u, 0xffffu}) {
+      const float value = std::bit_cast<float>(bits << 16 | lower);
+      const uint16_t rounded = RoundToFloat16(value).bits;
+      if (std::isnan(value)) {
+        ASSERT_GT(rounded & 0x7fff, 0x7dff) << "a quiet NaN";
+      } else {
+        ASSERT_EQ(rounded, std::bit_cast<uint16_t>(static_cast<_Float16>(value))) << std::hex << (bits << 16 | lower);
+      }
+    }
+  }
+  EXPECT_EQ(RoundToFloat16(65519.99f).bits, 0x7bff);  // 65504
+  EXPECT_EQ(RoundToFloat16(65520).bits, 0x7c00);      // Infinity.
+  EXPECT_EQ(RoundToFloat16(0x1p-25f).bits, 0);        // A tie between 0 and the least subnormal.
+}
+
 TEST(SplitMaster, HoldsEveryFiniteMasterExactly) {
   for (uint32_t upper = 0; upper < 0x10000; ++upper) {
     for (const uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {

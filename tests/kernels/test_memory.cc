@@ -14,8 +14,8 @@ template <class T, class ValueOf>
 void FillAs(const Tensor& t, ValueOf value_of) {
   for (int64_t i = 0; i < t.elements(); ++i) {
     const double value = value_of(i);
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      t.as<T>()[i] = RoundToBFloat16(static_cast<float>(value));
+    if constexpr (std::is_class_v<T>) {
+      t.as<T>()[i] = RoundTo<T>(static_cast<float>(value));
     } else {
       t.as<T>()[i] = static_cast<T>(value);
     }
@@ -28,6 +28,7 @@ void Fill(const Tensor& t, ValueOf value_of) {
   switch (t.dtype) {
     case DType::kFloat32: return FillAs<float>(t, value_of);
     case DType::kBFloat16: return FillAs<BFloat16>(t, value_of);
+    case DType::kFloat16: return FillAs<Float16>(t, value_of);
     case DType::kFloat64: return FillAs<double>(t, value_of);
     case DType::kInt16: return FillAs<int16_t>(t, value_of);
     case DType::kInt32: return FillAs<int32_t>(t, value_of);
@@ -129,6 +130,7 @@ double ElementOf(const Tensor& t, int64_t index) {
   switch (t.dtype) {
     case DType::kFloat32: return t.as<const float>()[at];
     case DType::kBFloat16: return ToFloat(t.as<const BFloat16>()[at]);
+    case DType::kFloat16: return ToFloat(t.as<const Float16>()[at]);
     case DType::kFloat64: return t.as<const double>()[at];
     case DType::kInt16: return t.as<const int16_t>()[at];
     case DType::kInt32: return t.as<const int32_t>()[at];
@@ -143,6 +145,7 @@ void SetElement(const Tensor& t, int64_t index, double value) {
   switch (t.dtype) {
     case DType::kFloat32: t.as<float>()[at] = static_cast<float>(value); break;
     case DType::kBFloat16: t.as<BFloat16>()[at] = RoundToBFloat16(static_cast<float>(value)); break;
+    case DType::kFloat16: t.as<Float16>()[at] = RoundToFloat16(static_cast<float>(value)); break;
     case DType::kFloat64: t.as<double>()[at] = value; break;
     case DType::kInt16: t.as<int16_t>()[at] = static_cast<int16_t>(value); break;
     case DType::kInt32: t.as<int32_t>()[at] = static_cast<int32_t>(value); break;

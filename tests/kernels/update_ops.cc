@@ -26,6 +26,7 @@ std::string Name(Masters masters) {
     case Masters::kWeight: return "weight";
     case Masters::kFloatWide: return "wide_master";
     case Masters::kFloat: return "master";
+    case Masters::kHalf: return "f16_weight";
     case Masters::kSplit: return "split";
     case Masters::kNone: return "bf16_weight";
   }
@@ -78,6 +79,8 @@ Update MakeUpdate(TestMemory& memory, const UpdateRule& rule, Masters form, cons
   for (size_t i = 0; i < states.size(); ++i) op.states[i] = RandomState(memory, states[i], n);
   if (form == Masters::kWeight || form == Masters::kFloatWide) {
     op.weight_P = memory.Values(DType::kFloat32, {n}, masters);
+  } else if (form == Masters::kHalf) {
+    op.weight_P = memory.Values(DType::kFloat16, {n}, masters);
   } else {
     std::vector<double> weights, lows;
     for (const double p : masters) {
@@ -88,7 +91,7 @@ Update MakeUpdate(TestMemory& memory, const UpdateRule& rule, Masters form, cons
     op.weight_P = memory.Values(DType::kBFloat16, {n}, weights);
     if (form == Masters::kSplit) op.low_P = memory.Values(DType::kInt16, {n}, lows);
   }
-  if (form == Masters::kFloat || form == Masters::kFloatWide) {
+  if (form == Masters::kFloat || form == Masters::kFloatWide || form == Masters::kHalf) {
     op.master_P = memory.Values(DType::kFloat32, {n}, masters);
   }
   if (op.rounds_stochastically()) {

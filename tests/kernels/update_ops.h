@@ -10,11 +10,11 @@
 
 namespace shale::testing {
 
-// The forms of master weights: the fp32 weight itself, an fp32 master with an fp32 or a bf16 weight, a bf16 weight with
-// 16 low bits, and a bf16 weight alone.
-enum class Masters { kWeight, kFloatWide, kFloat, kSplit, kNone };
-inline constexpr Masters kAllMasters[] = {Masters::kWeight, Masters::kFloatWide, Masters::kFloat, Masters::kSplit,
-                                          Masters::kNone};
+// The forms of master weights: the fp32 weight itself, an fp32 master with an fp32, a bf16 or an f16 weight, a bf16
+// weight with 16 low bits, and a bf16 weight alone.
+enum class Masters { kWeight, kFloatWide, kFloat, kHalf, kSplit, kNone };
+inline constexpr Masters kAllMasters[] = {Masters::kWeight, Masters::kFloatWide, Masters::kFloat,
+                                          Masters::kHalf,   Masters::kSplit,     Masters::kNone};
 std::string Name(Masters masters);
 
 // Returns one of each rule, with fp32 and with bf16 states, and of each variant of SGD.

@@ -43,7 +43,7 @@ std::string Print(bool value) { return value ? "1" : "0"; }
 std::string Print(int64_t value) { return absl::StrCat(value); }
 
 bool Read(absl::string_view text, DType& dtype) {
-  for (const DType candidate : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType candidate : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     if (text == shale::ToString(candidate)) {
       dtype = candidate;
       return true;

@@ -28,7 +28,10 @@ MatMulAlgorithm AsOurs(const cublasLtMatmulAlgo_t& librarys) {
   return algorithm;
 }
 
-cudaDataType_t TypeOf(DType dtype) { return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t TypeOf(DType dtype) {
+  if (dtype == DType::kFloat16) return CUDA_R_16F;
+  return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
+}
 
 // How many parts a split may have, and the least length of one: shorter ones do not repay adding up.
 constexpr int32_t kSplits[] = {1, 2, 3, 4, 6, 8, 12, 16};

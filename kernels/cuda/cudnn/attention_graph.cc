@@ -36,6 +36,7 @@ AttentionKey KeyOf(const OpType& op) {
                       .width = op.q_BSHD.dim(3),
                       .window = op.window < op.q_BSHD.dim(1) ? op.window : 0,
                       .causal = op.causal,
+                      .dtype = op.q_BSHD.dtype,
                       .scale = op.scale};
   VisitInOrder(op, [&](int operand, const Tensor& t) {
     if (operand != kLse) key.strides[operand] = StridesOf(t);
@@ -60,7 +61,8 @@ AttentionAddresses AddressesOf(const AttentionBackward& op) { return Addresses(o
 
 std::string AttentionKey::ToString() const {
   return absl::StrCat("attention ", backward ? "backward" : "forward", " B=", batch, " S=", length, " H=", heads,
-                      " G=", groups, " D=", width, " window=", window, " scale=", scale, causal ? "" : ", not causal",
+                      " G=", groups, " D=", width, " window=", window, " scale=", scale,
+                      dtype == DType::kBFloat16 ? "" : ", f16", causal ? "" : ", not causal",
                       deterministic ? "" : ", not deterministic");
 }
 

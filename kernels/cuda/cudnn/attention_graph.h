@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/device/cuda/handles.h"
+#include "kernels/dtype.h"
 #include "kernels/op_backend.h"
 
 namespace shale {
@@ -41,6 +42,7 @@ struct AttentionKey {
   int64_t batch = 0, length = 0, heads = 0, groups = 0, width = 0;  // B, S, H, G, D
   int64_t window = 0;                                               // Less than S; 0 means no window.
   bool causal = true;
+  DType dtype = DType::kBFloat16;  // Or kFloat16.
   float scale = 1;
   std::array<Strides, kAttentionOperands> strides;  // Unset for lse, which is f32 and contiguous: [B, H, S].
 
@@ -48,8 +50,8 @@ struct AttentionKey {
   static AttentionKey Of(const AttentionForward& op);
   static AttentionKey Of(const AttentionBackward& op);
 
-  // Example: "attention backward B=1 S=4096 H=28 G=4 D=128 window=0 scale=0.0883883", with ", not causal" and ", not
-  // deterministic" behind it if it is not.
+  // Example: "attention backward B=1 S=4096 H=28 G=4 D=128 window=0 scale=0.0883883", with ", f16", ", not causal" and
+  // ", not deterministic" behind it if it is so.
   std::string ToString() const;
 
   friend auto operator<=>(const AttentionKey&, const AttentionKey&) = default;

@@ -35,7 +35,7 @@ int64_t BytesPerHead(const AttentionKey& key) {
 template <class OpType>
 bool Takes(const OpType& op) {
   const int64_t S = op.q_BSHD.dim(1), D = op.q_BSHD.dim(3);
-  if (op.q_BSHD.dtype != DType::kBFloat16 || (D != 64 && D != 96 && D != 128)) return false;
+  if (op.q_BSHD.dtype == DType::kFloat32 || (D != 64 && D != 96 && D != 128)) return false;
   if (op.cap > 0) return false;  // cuDNN has no op for it.
   if (S < 2 || S > std::numeric_limits<int32_t>::max()) return false;
   bool aligned = true;

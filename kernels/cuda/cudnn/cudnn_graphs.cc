@@ -68,6 +68,10 @@ auto Caught(const char* what, const Body& body) -> decltype(body()) {
 
 int64_t UidOf(int operand) { return operand + 1; }  // The frontend reads 0 as no uid.
 
+fe::DataType_t TypeOf(const AttentionKey& key) {
+  return key.dtype == DType::kFloat16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16;
+}
+
 fe::graph::Tensor_attributes TensorOf(const AttentionKey& key, int operand) {
   constexpr const char* kNames[] = {"q", "k", "v", "out", "lse", "d_out", "d_q", "d_k", "d_v"};
   fe::graph::Tensor_attributes tensor;
@@ -79,7 +83,7 @@ fe::graph::Tensor_attributes TensorOf(const AttentionKey& key, int operand) {
   }
   const bool grouped = operand == kK || operand == kV || operand == kDK || operand == kDV;
   const AttentionKey::Strides& strides = key.strides[operand];
-  return tensor.set_data_type(fe::DataType_t::BFLOAT16)
+  return tensor.set_data_type(TypeOf(key))
       .set_dim({key.batch, grouped ? key.groups : key.heads, key.length, key.width})
       .set_stride({strides.sequence, strides.head, strides.position, 1});
 }
@@ -104,7 +108,7 @@ Attributes AttributesOf(const AttentionKey& key) {
 
 std::shared_ptr<fe::graph::Graph> Describe(const AttentionKey& key, int sm_version) {
   auto graph = std::make_shared<fe::graph::Graph>();
-  graph->set_io_data_type(fe::DataType_t::BFLOAT16)
+  graph->set_io_data_type(TypeOf(key))
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT)
       // This must be set before there are operations. Otherwise the frontend would load the CUDA runtime to ask for it.

@@ -32,7 +32,7 @@ void ExpectNear(const TestMemory& memory, const Tensor& t, std::vector<std::byte
   int failures = 0;
   for (int64_t i = 0; i < t.elements() && failures < 3; ++i) {
     const double is = ElementOf(g, i), wanted = ElementOf(w, i);
-    const double unit = t.dtype == DType::kBFloat16 ? 2 * kUnit16 : 0;
+    const double unit = SizeOf(t.dtype) == 2 ? 2 * UnitOf(t.dtype) : 0;
     if (is == wanted || (std::isnan(wanted) && std::isnan(is))) continue;
     if (std::abs(is - wanted) <= tolerance.absolute + (tolerance.relative + unit) * std::abs(wanted)) continue;
     ADD_FAILURE() << "element " << i << " is " << is << ", wanted " << wanted;

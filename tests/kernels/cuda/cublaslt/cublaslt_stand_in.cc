@@ -141,6 +141,8 @@ constexpr struct {
 } kSupported[] = {
     {CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF},
     {CUBLAS_COMPUTE_32F, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_32F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_16F, CUDA_R_16F, CUDA_R_16F},
+    {CUBLAS_COMPUTE_32F, CUDA_R_16F, CUDA_R_16F, CUDA_R_32F},
     {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F},
     {CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F},
     {CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF},
@@ -325,6 +327,7 @@ double Get(const LtLayout& layout, const void* data, uint64_t row, uint64_t colu
     return ValueOf(layout.type == CUDA_R_8F_E4M3 ? Float8::kE4M3 : Float8::kE5M2,
                    static_cast<const uint8_t*>(data)[at]);
   }
+  if (layout.type == CUDA_R_16F) return ToFloat(static_cast<const Float16*>(data)[at]);
   return layout.type == CUDA_R_16BF ? ToFloat(static_cast<const BFloat16*>(data)[at])
                                     : static_cast<const float*>(data)[at];
 }
@@ -333,6 +336,8 @@ void Put(const LtLayout& layout, void* data, uint64_t row, uint64_t column, doub
   const uint64_t at = row + column * static_cast<uint64_t>(layout.ld);
   if (layout.type == CUDA_R_16BF) {
     static_cast<BFloat16*>(data)[at] = RoundToBFloat16(static_cast<float>(value));
+  } else if (layout.type == CUDA_R_16F) {
+    static_cast<Float16*>(data)[at] = RoundToFloat16(static_cast<float>(value));
   } else {
     static_cast<float*>(data)[at] = static_cast<float>(value);
   }

@@ -40,7 +40,7 @@ OpType OpOf(const AttentionKey& key, const AttentionAddresses& addresses) {
     } else {
       const bool grouped = &t == &op.k_BSGD || &t == &op.v_BSGD || operand == cuda::kDK || operand == cuda::kDV;
       const AttentionKey::Strides& strides = key.strides[operand];
-      t.dtype = DType::kBFloat16;
+      t.dtype = key.dtype;
       t.rank = 4;
       t.shape = {key.batch, key.length, grouped ? key.groups : key.heads, key.width};
       t.strides = {strides.sequence, strides.position, strides.head, 1};

@@ -189,13 +189,10 @@ class Shared : public Array<T> {
 
 inline float Widen(float x) { return x; }
 inline float Widen(BFloat16 x) { return ToFloat(x); }
+inline float Widen(Float16 x) { return ToFloat(x); }
 template <class T>
 T Narrow(float x) {
-  if constexpr (std::is_same_v<T, float>) {
-    return x;
-  } else {
-    return RoundToBFloat16(x);
-  }
+  return RoundTo<T>(x);
 }
 
 using LaunchShape = cuda_on_host::Shape;
