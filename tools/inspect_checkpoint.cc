@@ -107,6 +107,11 @@ void Describe(const CheckpointReader& checkpoint) {
   };
   Show(absl::StrCat(checkpoint.folder(), "\n"));
   row("step", absl::StrCat(WithCommas(m.step), ", ", Plural(m.update_count, "update"), " applied"));
+  if (const SavedLossScale& scale = m.loss_scale; scale.factor > 0) {
+    row("loss scale",
+        absl::StrCat(absl::StrFormat("%g", scale.factor), ", unchanged for ", Plural(scale.good_steps, "update"),
+                     scale.skips > 0 ? absl::StrCat(", after ", Plural(scale.skips, "skipped step")) : ""));
+  }
   row("tokens", WithCommas(m.tokens));
   const bool endless = data.samples_per_epoch == kEndlessSamples;
   const int64_t samples = m.samples - data.begin;  // Of this data.

@@ -58,6 +58,8 @@ struct StepReport {
   // False if no token was valid, if all weights were 0, or if loss or gradient were not finite and the step was
   // skipped.
   bool updated = true;
+  double loss_scale = 0;  // Of the next step; 0 without loss scaling (precision.compute FP16).
+  int64_t skips = 0;      // Steps that loss scaling skipped in a row, up to this one.
   double seconds = 0;
   double tokens_per_second = 0;     // Processed tokens.
   double mfu = 0;                   // Fraction of peak_flops x ranks; 0 if no peak is known, or if it is above 1.

@@ -236,7 +236,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
     }));
     for (const StepOutputs& out : outputs) {
       if (out.totals != outputs[0].totals || out.global_tokens != outputs[0].global_tokens ||
-          out.global_weight != outputs[0].global_weight) {
+          out.global_weight != outputs[0].global_weight || out.loss_scale != outputs[0].loss_scale) {
         return absl::InternalError("ranks disagree about the totals of a step");
       }
     }
@@ -245,6 +245,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
     const double divisor = over_weights ? out.global_weight : static_cast<double>(out.global_tokens);
     result.losses.push_back(divisor > 0 ? out.totals[kTotalLoss] / divisor : 0);
     result.norms.push_back(std::sqrt(out.totals[kTotalSquaredNorm]));
+    result.loss_scales.push_back(out.loss_scale[kLossScaleFactor]);
     result.global_tokens = out.global_tokens;
     result.global_weight = out.global_weight;
     result.non_finite = out.totals[kTotalNonFinite] != 0;

@@ -97,9 +97,10 @@ struct RunResult {
   std::vector<double>
       losses;  // Of each step, divided as RunOptions::target_weights says. It is an error if ranks disagree.
   std::vector<double> norms;
-  int64_t global_tokens = 0;  // Of the last step.
-  double global_weight = 0;   // Of the last step.
-  bool non_finite = false;    // In the last step.
+  std::vector<double> loss_scales;  // After each step.
+  int64_t global_tokens = 0;        // Of the last step.
+  double global_weight = 0;         // Of the last step.
+  bool non_finite = false;          // In the last step.
   // Of the parameters that train; reduced, not clipped. Empty without reads_gradients.
   std::map<std::string, std::vector<float>> gradients;
   std::map<std::string, std::vector<float>> weights;  // After the last step.

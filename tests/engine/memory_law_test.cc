@@ -66,6 +66,12 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   options.cpu_products = static_cast<CpuMatMuls>(1 + pick(2));
   if (pick(3) == 0) step.update = UpdateTime::kInBackward;
   if (pick(2) == 0) step.clipping = static_cast<Clipping>(1 + pick(2));
+  const bool can_scale = options.dtype == DType::kBFloat16 && step.master == MasterWeights::kFloat32 &&
+                         step.update == UpdateTime::kAfterBackward && step.clipping == Clipping::kGlobal;
+  if (can_scale && pick(3) != 0) {
+    options.dtype = DType::kFloat16;
+    step.loss_scaling = LossScaling{.init_scale = pick(2) ? 65536.0 : 1e12};
+  }
   options.micro_batch = 1 + pick(3);
   options.loss_chunk_tokens = 1 + pick(30);
   options.target_weights = static_cast<TargetWeights>(pick(3));
@@ -170,6 +176,8 @@ TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByteAndFrozenWeightsKeepTheirBits
     std::mt19937_64 random(seed);
     const Example* example;
     RunOptions options = RandomJob(random, &example);
+    // Weights in bf16 are not widened to f16.
+    if (options.dtype == DType::kFloat16) options.frozen_weights = FrozenWeights::kAsComputed;
     const Tokens tokens = RandomData(example, 8, random, seed);
     absl::StatusOr<RunResult> result = RunJob(options, tokens);
     ASSERT_TRUE(result.ok()) << Describe(options, seed) << ": " << result.status();

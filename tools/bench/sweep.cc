@@ -94,7 +94,7 @@ absl::StatusOr<Measured> Measure(const Flags& flags, const std::vector<std::stri
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CreateBackend(job));
   double peak_flops = job.telemetry.peak_flops;
   if (peak_flops == 0) {
-    const DType dtype = job.precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
+    const DType dtype = DTypeOf(job.precision.compute);
     peak_flops = backend->NominalPeakFlops(dtype) / static_cast<double>(backend->RanksSharing(job.sharding.ranks));
   }
   // Without a folder for checkpoints, nothing is saved.

@@ -104,7 +104,7 @@ absl::Status DecidePeakFlops(JobProcesses& processes, const Backend& backend, co
   if (job.telemetry.peak_flops_measured.empty()) options.peak_flops = job.telemetry.peak_flops;
   if (options.peak_flops != 0) return absl::OkStatus();
   const auto measure = [&]() -> absl::StatusOr<std::string> {
-    const DType dtype = job.precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
+    const DType dtype = DTypeOf(job.precision.compute);
     if (backend.NominalPeakFlops(dtype) == 0) measured = TimeNow();
     SHALE_ASSIGN_OR_RETURN(options.peak_flops, PeakFlops(backend, dtype, processes.joined().ranks_on_host()));
     return "";

@@ -136,6 +136,7 @@ absl::string_view ToString(StepItem item) {
     case StepItem::kTotals: return "totals";
     case StepItem::kGlobalTokens: return "global_tokens";
     case StepItem::kGlobalWeight: return "global_weight";
+    case StepItem::kLossScale: return "loss_scaling";
     case StepItem::kLogits: return "logits";
   }
   return "?";

@@ -104,6 +104,7 @@ enum class StepItem : uint8_t {
   kTotals,         // The kTotal* values of kernels/step_scalars.h, to the host.
   kGlobalTokens,   // Valid tokens summed over all ranks, i64, to the host.
   kGlobalWeight,   // The sum of |weight| over all ranks, f64, to the host.
+  kLossScale,      // The kLossScale* values of kernels/step_scalars.h for the next step, to the host.
   kLogits,         // The logits of these rows, [B, V], to the host.
 };
 absl::string_view ToString(StepItem item);

@@ -141,7 +141,8 @@ class StepCompiler {
     const bool over_weights = model_.target_weights == TargetWeights::kOverWeights;
     writer_.Emit({}, Op(LossScale{.valid_tokens_1 = counts.valid_tokens,
                                   .scale_1 = data_.loss_scale,
-                                  .weight_total_1 = over_weights ? counts.weight_total : Tensor()}));
+                                  .weight_total_1 = over_weights ? counts.weight_total : Tensor(),
+                                  .loss_scale_3 = training() ? state_.loss_scale : Tensor()}));
     if (!training()) return;
     data_.hyper = data("hyper", DType::kFloat32, kHyperSize);
     writer_.Emit(copy, StepItemCopy{StepItem::kHyper, data_.hyper});
@@ -266,6 +267,9 @@ class StepCompiler {
     writer_.Emit(copy, StepItemCopy{StepItem::kTotals, state_.totals});
     writer_.Emit(copy, StepItemCopy{StepItem::kGlobalTokens, data_.counts.valid_tokens});
     if (weighted()) writer_.Emit(copy, StepItemCopy{StepItem::kGlobalWeight, data_.counts.weight_total});
+    if (training() && state_.loss_scale.present()) {
+      writer_.Emit(copy, StepItemCopy{StepItem::kLossScale, state_.loss_scale});
+    }
   }
 
   const ModelGraph& model_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,14 @@ struct ActivationOptions {
   ChosenBlocks Chosen(int64_t layers) const { return {layers, every_nth, first_layers, last_layers}; }
 };
 
+// Dynamic loss scaling: PrepareUpdate says how the scale changes from step to step (kernels/ops/scalars.h).
+struct LossScaling {
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;  // In updates.
+};
+
 struct StepOptions {
   Strategy strategy = Strategy::kFullShard;
   Accumulation accumulation = Accumulation::kSharded;  // Not kAuto.
@@ -84,6 +93,8 @@ struct StepOptions {
   // The dtype of the shard of the gradient that accumulates over the step: f32, or bf16, which is rounded
   // stochastically. REQUIRES: CheckGradientShards accepts it.
   DType gradient_shards = DType::kFloat32;
+  // Multiplies the gradients of the loss by a scale. Goes with kAfterBackward and Clipping::kGlobal.
+  std::optional<LossScaling> loss_scaling;
   StateOffload offload_state;  // REQUIRES: CheckStateOffload accepts it.
   UpdateDevice update_device = UpdateDevice::kSame;
   ActivationOptions activations;

@@ -217,6 +217,11 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
     state.previous_norm = writer.AddTensor("previous_norm", BufferCategory::kOptimizerState,
                                            Tensor::Contiguous(DType::kFloat64, {1}), 1, /*persistent=*/true);
   }
+  if (options.loss_scaling) {
+    state.loss_scale = writer.AddTensor("loss_scaling", BufferCategory::kOptimizerState,
+                                        Tensor::Contiguous(DType::kFloat64, {kLossScaleSize}), 1, /*persistent=*/true);
+    state.init_loss_scale = options.loss_scaling->init_scale;
+  }
   state.totals = writer.AddTensor("totals", BufferCategory::kData, Tensor::Contiguous(DType::kFloat64, {kTotalSize}), 1,
                                   /*persistent=*/true);
   DeclareGradients(model, options, state, writer);

@@ -63,8 +63,11 @@ struct JobState {
   std::vector<UpdateState> states;  // Those that the rules of all groups declare, each once.
   Tensor update_count;              // i64[1]. Updates applied so far.
   Tensor previous_norm;             // f64[1], of RecordNorm. Present only with Clipping::kPreviousNorm.
-  Tensor totals;                    // f64[kTotalSize].
-  bool keeps_gradients = false;     // Whether gradients can be read after a step.
+  // f64[kLossScaleSize], of LossScale and PrepareUpdate. Present only with StepOptions::loss_scaling.
+  Tensor loss_scale;
+  double init_loss_scale = 0;    // The first loss scale.
+  Tensor totals;                 // f64[kTotalSize].
+  bool keeps_gradients = false;  // Whether gradients can be read after a step.
 
   // Returns the place of a state in `states`, or -1.
   int Find(const UpdateState& state) const {

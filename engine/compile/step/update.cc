@@ -51,6 +51,7 @@ Updater::Updater(const StepOptions& options, const JobState& state, const Tensor
       in_backward_(options.update == UpdateTime::kInBackward),
       trained_(state.Trained()) {
   if (!by_group_) return;
+  SHALE_CHECK(!options.loss_scaling) << "a group cannot be skipped alone";
   group_totals_ = writer.AddTensor("group_totals", BufferCategory::kData,
                                    Tensor::Contiguous(DType::kFloat64, {std::ssize(trained_), kTotalSize}));
 }
@@ -96,7 +97,7 @@ void Updater::UpdateAllByOneNorm(const std::vector<GroupId>& groups) {
   for (GroupId group : groups) {
     EmitSquares(group, state_.totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group != groups[0]);
   }
-  Compute(Op(FlagNonFinite{.totals_3 = state_.totals}));
+  Compute(Op(FlagNonFinite{.totals_3 = state_.totals, .loss_scale_3 = state_.loss_scale}));
   SumOverRanks(state_.totals, Phase::kEnd);
   // Groups that one optimizer updates share what is prepared. The last one counts, so all have the same number.
   std::map<const Optimizer*, Prepared> prepared;
@@ -142,7 +143,8 @@ void Updater::CombineOverShards(const Tensor& totals, Phase phase) {
                                             Tensor::Contiguous(DType::kFloat64, {shards, kTotalSize}));
   writer_.Emit(OnceAStep(StreamId::kReduce, phase),
                Collective{.kind = CollectiveKind::kAllGather, .local = totals, .full = by_shard});
-  writer_.Emit(OnceAStep(StreamId::kCompute, phase), Op(CombineTotals{.groups_G3 = by_shard, .totals_3 = totals}));
+  writer_.Emit(OnceAStep(StreamId::kCompute, phase),
+               Op(CombineTotals{.groups_G3 = by_shard, .totals_3 = totals, .keeps_loss = state_.loss_scale.present()}));
 }
 
 void Updater::SumOverRanks(const Tensor& totals, Phase phase) {
@@ -167,6 +169,7 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts, const 
   if (bf16_alone || HasBFloat16States(optimizer.rule)) {
     number = writer_.AddTensor("update_number", BufferCategory::kData, Tensor::Contiguous(DType::kInt64, {1}));
   }
+  const LossScaling scaling = options_.loss_scaling.value_or(LossScaling());
   Compute(Op(PrepareUpdate{.hyper_2 = hyper_,
                            .valid_tokens_1 = counts_.valid_tokens,
                            .totals_3 = totals,
@@ -175,6 +178,10 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts, const 
                            .number_1 = number,
                            .previous_norm_1 = state_.previous_norm,
                            .weight_total_1 = counts_.weight_total,
+                           .loss_scale_3 = state_.loss_scale,
+                           .growth_factor = scaling.growth_factor,
+                           .backoff_factor = scaling.backoff_factor,
+                           .growth_interval = scaling.growth_interval,
                            .beta1 = optimizer.beta1,
                            .beta2 = optimizer.beta2,
                            .counts = counts,

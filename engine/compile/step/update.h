@@ -23,6 +23,12 @@
 // With one shard, steps 2 and 3 are left out. All replicas sum in the same order, so their clipping agrees to the bit
 // with every communicator.
 //
+// [Note: loss scale] With StepOptions::loss_scaling, LossScale multiplies the gradients of the loss by a factor, once
+// for all micro-batches of a step. FlagNonFinite divides it out of the squared norm, so that totals and clipping know
+// nothing of it, and PrepareUpdate divides it out of the gradient that an update reads. A gradient that overflowed on
+// any rank makes the totals of all ranks not finite, before any update: all skip the step, and PrepareUpdate sets the
+// factor for the next one.
+//
 // JobState::update_count counts the steps that updated. If each group has totals of its own, the group that is updated
 // last decides: if its gradient is not finite, the step is not counted, although other groups were updated. The next
 // step then has the same number, and rounds stochastically with the same random bits.

@@ -98,6 +98,9 @@ void CompareManifests(const Manifest& a, const Manifest& b, CheckpointDifference
   compare(state, "step", a.step, b.step);
   compare(state, "updates", a.update_count, b.update_count);
   compare(state, "previous norm", a.previous_norm, b.previous_norm);
+  compare(state, "loss scale", a.loss_scale.factor, b.loss_scale.factor);
+  compare(state, "updates with this loss scale", a.loss_scale.good_steps, b.loss_scale.good_steps);
+  compare(state, "skipped steps in a row", a.loss_scale.skips, b.loss_scale.skips);
   compare(state, "tokens", a.tokens, b.tokens);
   compare(state, "samples", a.samples, b.samples);
   compare(state, "seed", a.seed, b.seed);

@@ -172,6 +172,12 @@ absl::Status Check(const Manifest& m) {
   if (!std::isfinite(m.previous_norm) || m.previous_norm < 0) {
     return RefuseManifest("its norm of a gradient is ", m.previous_norm);
   }
+  const SavedLossScale& scale = m.loss_scale;
+  if (!std::isfinite(scale.factor) || scale.factor < 0 || scale.good_steps < 0 || scale.good_steps > kMaxCount ||
+      scale.skips < 0 || scale.skips > kMaxCount) {
+    return RefuseManifest("its loss scale is ", scale.factor, " after ", scale.good_steps, " updates and ", scale.skips,
+                          " skipped steps");
+  }
   SHALE_RETURN_IF_ERROR(CheckEvaluations(m.evaluations, m.step));
   if (m.data.samples_per_epoch < 1 || m.data.sequence_length < 1) {
     return RefuseManifest("its data has ", m.data.samples_per_epoch, " samples of ", m.data.sequence_length, " tokens");
@@ -421,6 +427,12 @@ std::string SerializeManifest(const Manifest& manifest) {
   m.set_samples(manifest.samples);
   m.set_update_count(manifest.update_count);
   m.set_previous_norm(manifest.previous_norm);
+  if (manifest.loss_scale != SavedLossScale()) {
+    proto::LossScaleRecord& scale = *m.mutable_loss_scale();
+    scale.set_factor(manifest.loss_scale.factor);
+    scale.set_good_steps(manifest.loss_scale.good_steps);
+    scale.set_skips(manifest.loss_scale.skips);
+  }
   m.set_seed(manifest.seed);
   m.set_job(manifest.job);
   m.set_job_crc32c(manifest.job_crc());
@@ -483,6 +495,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes) {
   manifest.samples = m.samples();
   manifest.update_count = m.update_count();
   manifest.previous_norm = m.previous_norm();
+  manifest.loss_scale = {m.loss_scale().factor(), m.loss_scale().good_steps(), m.loss_scale().skips()};
   manifest.seed = m.seed();
   manifest.job = m.job();
   if (manifest.job_crc() != m.job_crc32c()) return RefuseManifest("its job and the job's digest do not match");

@@ -167,14 +167,24 @@ struct SavedFile {
   bool operator==(const SavedFile&) const = default;
 };
 
+// Dynamic loss scaling after the last step.
+struct SavedLossScale {
+  double factor = 0;       // That of the next step. 0: the run has no loss scale.
+  int64_t good_steps = 0;  // Updates in a row since it changed.
+  int64_t skips = 0;       // Steps in a row that were skipped because a gradient was not finite.
+
+  bool operator==(const SavedLossScale&) const = default;
+};
+
 struct Manifest {
   int64_t step = 0;          // Optimizer steps done.
   int64_t tokens = 0;        // Valid target tokens so far.
   int64_t samples = 0;       // Samples taken so far, over all epochs.
   int64_t update_count = 0;  // Updates applied: steps minus skipped updates.
   double previous_norm = 0;  // The norm by which the next step is clipped (Clipping::kPreviousNorm). 0: none.
-  uint64_t seed = 0;         // Seed of everything random; the generators are counters without other state.
-  std::string job;           // The resolved job as textproto.
+  SavedLossScale loss_scale;
+  uint64_t seed = 0;  // Seed of everything random; the generators are counters without other state.
+  std::string job;    // The resolved job as textproto.
   SavedData data;
   int64_t ranks = 0;                                  // The number of files.
   std::string strategy, accumulation;                 // For people; reading a checkpoint does not depend on them.

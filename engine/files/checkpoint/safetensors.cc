@@ -54,37 +54,12 @@ static_assert(std::endian::native == std::endian::little, "data is read as it li
 
 constexpr int64_t kLengthBytes = 8;
 
-// IEEE half precision: 1 sign bit, 5 exponent bits (bias 15), 10 bits of fraction.
-float HalfToFloat(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
-  const uint32_t exponent = half >> 10 & 0x1F;
-  const uint32_t fraction = half & 0x3FF;
-  if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000 | fraction << 13);  // Infinity or NaN.
-  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
-  const float magnitude = static_cast<float>(fraction) * 0x1p-24f;  // Zero or subnormal.
-  return sign != 0 ? -magnitude : magnitude;
-}
-
+float Float16ToFloat(uint16_t bits) { return ToFloat(Float16{bits}); }
 float BFloat16ToFloat(uint16_t bits) { return ToFloat(BFloat16{bits}); }
 
 absl::Status OutOfRange(const SafetensorsTensor& tensor, int64_t begin, size_t count, int64_t size, const char* unit) {
   return absl::OutOfRangeError(
       absl::StrCat("tensor ", tensor.name, " has ", size, " ", unit, "; asked for ", count, " from number ", begin));
-}
-
-constexpr float kHalfOverflow = 65520;  // From this value on, rounding gives infinity.
-
-// Rounds to IEEE half precision, to nearest, ties to even. A NaN becomes a quiet NaN.
-uint16_t RoundToHalf(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
-  const float magnitude = std::fabs(x);
-  if (std::isnan(x)) return sign | 0x7E00 | (bits >> 13 & 0x3FF);
-  if (magnitude >= kHalfOverflow) return sign | 0x7C00;
-  // Subnormal halves are 2^-24 apart. So are floats from 1/2 to 1, so adding 1/2 rounds to a multiple of 2^-24.
-  if (magnitude < 0x1p-14f) return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(magnitude + 0.5f) - 0x3F000000);
-  const uint32_t normal = std::bit_cast<uint32_t>(magnitude) - (uint32_t{112} << 23);  // Changes bias 127 to 15.
-  return sign | static_cast<uint16_t>((normal + 0xFFF + (normal >> 13 & 1)) >> 13);
 }
 
 absl::StatusOr<SafetensorsHeader> LayOut(absl::Span<const SafetensorsWriter::Entry> entries,
@@ -207,7 +182,7 @@ absl::Status SafetensorsReader::ReadFloat32(const SafetensorsTensor& tensor, int
     const int64_t count = std::min(kChunk, size - at);
     SHALE_RETURN_IF_ERROR(Read(tensor, (begin + at) * 2, absl::MakeSpan(reinterpret_cast<char*>(buffer), count * 2)));
     std::transform(buffer, buffer + count, out.data() + at,
-                   tensor.dtype == SafetensorsDType::kF16 ? HalfToFloat : BFloat16ToFloat);
+                   tensor.dtype == SafetensorsDType::kF16 ? Float16ToFloat : BFloat16ToFloat);
   }
   return absl::OkStatus();
 }
@@ -271,11 +246,11 @@ absl::Status SafetensorsWriter::AppendFloat32(absl::string_view name, absl::Span
   while (!values.empty()) {
     const absl::Span<const float> chunk = values.subspan(0, kChunk);
     for (size_t i = 0; i < chunk.size(); ++i) {
-      if (half && std::isfinite(chunk[i]) && std::fabs(chunk[i]) >= kHalfOverflow) {
+      if (half && std::isfinite(chunk[i]) && std::isinf(ToFloat(RoundToFloat16(chunk[i])))) {
         return absl::OutOfRangeError(
             absl::StrCat("tensor ", name, " holds ", chunk[i], ", which F16 cannot hold; write BF16 or F32"));
       }
-      buffer[i] = half ? RoundToHalf(chunk[i]) : RoundToBFloat16(chunk[i]).bits;
+      buffer[i] = half ? RoundToFloat16(chunk[i]).bits : RoundToBFloat16(chunk[i]).bits;
     }
     SHALE_RETURN_IF_ERROR(
         Append(name, absl::string_view(reinterpret_cast<const char*>(buffer), chunk.size() * sizeof(uint16_t))));

@@ -112,7 +112,18 @@ inline int64_t AccumulationSteps(const BatchConfig& batch, int64_t ranks) {
   return CeilDivide(batch.global_batch, batch.micro_batch * ranks);
 }
 
-enum class ComputePrecision { kFloat32, kBFloat16 };
+enum class ComputePrecision { kFloat32, kBFloat16, kFloat16 };
+
+// Returns the dtype of weights and activations.
+inline DType DTypeOf(ComputePrecision compute) {
+  switch (compute) {
+    case ComputePrecision::kFloat32: return DType::kFloat32;
+    case ComputePrecision::kBFloat16: return DType::kBFloat16;
+    case ComputePrecision::kFloat16: return DType::kFloat16;
+  }
+  return DType::kFloat32;
+}
+
 // The dtype in which gradients are summed over the micro-batches of a step.
 enum class GradientShards { kFloat32, kBFloat16 };
 
@@ -121,6 +132,12 @@ struct PrecisionConfig {
   MasterWeights master = MasterWeights::kFloat32;
   GradientShards gradient_shards = GradientShards::kFloat32;
   bool allow_tf32 = false;  // Lets fp32 matmuls round their operands to TF32. Only kCuda reads it.
+  // Dynamic loss scaling (LossScaling in engine/compile/step/options.h). Only kFloat16 has it.
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+  int64_t max_skipped_steps = 50;  // In a row, with NonFinite::kStop.
 
   // Returns whether masters, or low bits of them, are stored beside the weights.
   bool has_masters() const { return compute != ComputePrecision::kFloat32 && master != MasterWeights::kNone; }

@@ -50,7 +50,7 @@ constexpr Word kFields[] = {
     {"world_size", "sharding.ranks"},
     {"nproc_per_node", "sharding.ranks"},
     {"bf16", "precision.compute=BF16"},
-    {"fp16", "precision.compute=BF16; fp16 is not supported"},
+    {"fp16", "precision.compute=FP16"},
     {"mixed_precision", "precision.compute=BF16"},
     {"dtype", "precision.compute"},
     {"tf32", "precision.allow_tf32"},

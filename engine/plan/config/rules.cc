@@ -71,6 +71,31 @@ void CheckPrecision(const proto::Job& spec, const PrecisionConfig& precision, Sp
   }
 }
 
+// Refuses what does not go with dynamic loss scaling.
+void CheckLossScaling(const proto::Job& spec, const Job& job, SpecErrors& errors) {
+  if (job.precision.compute != ComputePrecision::kFloat16) return;
+  const auto refuse = [&](const char* path, const char* why) { errors.AddRule({"precision.compute", path}, why); };
+  if (job.optimizer.update == UpdateTime::kInBackward) {
+    refuse(
+        "optimizer.update",
+        "FP16 skips the whole step if any gradient overflows, and IN_BACKWARD updates a unit before the gradients of "
+        "others are known; use update AFTER_BACKWARD, or compute BF16");
+  } else if (job.optimizer.clipping != Clipping::kGlobal) {
+    refuse("optimizer.clipping",
+           "FP16 skips the whole step if any gradient overflows, and this clipping decides for each unit alone; use "
+           "clipping GLOBAL, or compute BF16");
+  }
+  if (job.memory.keep_gradients) {
+    refuse("memory.keep_gradients",
+           "gradients of FP16 have the loss scale as a factor, which changes from step to step; use compute BF16 or "
+           "FP32, or leave keep_gradients out");
+  }
+  if (spec.model().has_adapter() || !job.optimizer.train_only.empty()) {
+    refuse(spec.model().has_adapter() ? "model.adapter" : "optimizer.train_only[0]",
+           "checkpoints do not hold frozen weights in fp16; use compute BF16 or FP32");
+  }
+}
+
 void CheckOffloadedState(const Job& job, SpecErrors& errors) {
   const absl::Status status = CheckStateOffload(job.memory.offload_state, job.sharding.strategy,
                                                 HasStates(job.optimizer), job.precision.has_masters());
@@ -342,6 +367,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckSharding(spec.sharding(), job.sharding, *errors);
   CheckPrecision(spec, job.precision, *errors);
   CheckGradientShards(job, *errors);
+  CheckLossScaling(spec, job, *errors);
   CheckOffloadedState(job, *errors);
   CheckCheckpointing(spec.activation_checkpointing(), job, *errors);
   CheckOptimizer(job.optimizer, *errors);

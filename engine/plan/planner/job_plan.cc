@@ -72,7 +72,7 @@ std::string Reason(const Draft& draft) {
 GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
   GraphOptions options;
   options.mode = mode;
-  options.compute_dtype = job.precision.compute == ComputePrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
+  options.compute_dtype = DTypeOf(job.precision.compute);
   options.micro_batch = job.batch.micro_batch;
   options.sequence_length = job.batch.sequence_length;
   options.vocabulary = Vocabulary(job.model);
@@ -98,6 +98,12 @@ StepOptions StepOptionsFor(const Job& job) {
   options.reshard_after_forward = job.sharding.reshard_after_forward;
   options.master = job.precision.master;
   if (job.precision.gradient_shards == GradientShards::kBFloat16) options.gradient_shards = DType::kBFloat16;
+  if (job.precision.compute == ComputePrecision::kFloat16) {
+    options.loss_scaling = LossScaling{.init_scale = job.precision.init_scale,
+                                       .growth_factor = job.precision.growth_factor,
+                                       .backoff_factor = job.precision.backoff_factor,
+                                       .growth_interval = job.precision.growth_interval};
+  }
   options.offload_state = job.memory.offload_state;
   options.activations = {.preset = job.activation_checkpointing.preset,
                          .every_nth = job.activation_checkpointing.every_nth,

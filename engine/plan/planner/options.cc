@@ -168,9 +168,12 @@ bool ClipsAll(Query q) {
   return q.job.optimizer.max_gradient_norm > 0 && q.job.optimizer.clipping == Clipping::kGlobal;
 }
 
+// fp16 skips a step for the overflow of any gradient, so it knows all of them before it updates.
+bool MayUpdateInBackward(Query q) { return AfterBackward(q) && q.job.precision.compute != ComputePrecision::kFloat16; }
+
 // An update in backward, with all that it needs, of a job that does not update units by themselves yet.
 std::vector<Settings> UpdateAndClipInBackward(Query q) {
-  if (!AfterBackward(q) || (!ClipsAll(q) && !Stops(q))) return {};
+  if (!MayUpdateInBackward(q) || (!ClipsAll(q) && !Stops(q))) return {};
   Settings settings = {{"optimizer.update", "IN_BACKWARD"}};
   if (ClipsAll(q)) settings.push_back({"optimizer.clipping", "PER_UNIT"});
   if (Stops(q)) settings.push_back({"optimizer.non_finite", "SKIP"});
@@ -253,7 +256,7 @@ constexpr Option kOptions[] = {
     {"memory.loss_chunk_tokens", kTogether, [](Query q) { return If(LossChunkTokens(q.job) > 128, "128"); }},
     {"precision.master", kTogether, SplitMasters},
     {"optimizer.update", kBoth,
-     [](Query q) { return If(AfterBackward(q) && !ClipsAll(q) && !Stops(q), "IN_BACKWARD"); }},
+     [](Query q) { return If(MayUpdateInBackward(q) && !ClipsAll(q) && !Stops(q), "IN_BACKWARD"); }},
     {"checkpoint.asynchronous", kTogether, [](Query q) { return If(StepOptionsFor(q.job).snapshot, "false"); }},
     {"optimizer.update", kHasOwnSection, nullptr, UpdateAndClipInBackward,
      "clips and skips the gradients of each unit by themselves"},

@@ -81,7 +81,7 @@ std::string Reason(const Explained& x, BufferCategory category) {
                           DescribeFrozenWeights(x.job.optimizer.frozen_weights),
                           o.placement().gathers_for_use() && shared ? part : "all on every rank");
     case BufferCategory::kMasterWeights:
-      return absl::StrCat("the bits of a weight beyond bf16, ",
+      return absl::StrCat("the bits of a weight beyond ", ToString(plan.train.graph.compute_dtype), ", ",
                           shared && o.placement().state == Part::kFull ? all : mine);
     case BufferCategory::kOptimizerState:
       if (!o.has_states()) {

@@ -102,7 +102,9 @@ void Fill(const Job& job, const JobPlan& plan, proto::PlannedOptions& to) {
   to.set_prefetch(o.prefetch);
   to.set_reshard_after_forward(o.reshard_after_forward);
   to.set_packs_once(o.packs_once);
-  to.set_compute(job.precision.compute == ComputePrecision::kBFloat16 ? "BF16" : "FP32");
+  to.set_compute(job.precision.compute == ComputePrecision::kBFloat16  ? "BF16"
+                 : job.precision.compute == ComputePrecision::kFloat16 ? "FP16"
+                                                                       : "FP32");
   to.set_master(Text(ToString(o.master)));
   to.set_gradient_shards(o.gradient_shards == DType::kBFloat16 ? "BF16" : "FP32");
   to.set_optimizer(Text(EntryOf(o.optimizer.kind).name));

@@ -43,6 +43,7 @@ std::string DescribeParameters(const ModelGraph& graph) {
 
 std::string DescribePrecision(const Job& job) {
   if (job.precision.compute == ComputePrecision::kFloat32) return "fp32";
+  if (job.precision.compute == ComputePrecision::kFloat16) return "fp16, fp32 masters, dynamic loss scale";
   switch (job.precision.master) {
     case MasterWeights::kFloat32: return "bf16, fp32 masters";
     case MasterWeights::kSplit: return "bf16, masters with 16 more bits per weight (SPLIT)";

@@ -53,9 +53,12 @@ absl::StatusOr<std::string> DecideCpuJobProducts(Job& job, const std::string& ca
     return Line(runtime.cpu_products,
                 absl::StrCat("the usual choice, because a measurement of the faster one cannot be kept: ", why));
   };
+  if (job.precision.compute == ComputePrecision::kFloat16) {
+    runtime.cpu_products = CpuMatMuls::kPacked;
+    return Line(runtime.cpu_products, "only they widen f16 operands to fp32, at the speed of fp32");
+  }
   if (cache_folder.empty()) return usual("neither XDG_CACHE_HOME nor HOME is an absolute path");
-  const bool bfloat16 = job.precision.compute == ComputePrecision::kBFloat16;
-  const DType dtype = bfloat16 ? DType::kBFloat16 : DType::kFloat32;
+  const DType dtype = DTypeOf(job.precision.compute);
   const std::string path = absl::StrCat(cache_folder, "/cpu_products-", CpuMatMulsKey(dtype));
   runtime.cpu_products = Remembered(path);
   if (runtime.cpu_products != CpuMatMuls::kAuto) {

@@ -5,7 +5,7 @@ namespace {
 
 struct Peak {
   absl::string_view name;
-  double bf16, tf32, fp32;  // FLOP/s.
+  double bf16, tf32, fp32;  // FLOP/s. That of f16 is that of bf16.
 };
 
 // Without sparsity: where a data sheet states a rate with it, half of that. NVIDIA's documents:
@@ -46,7 +46,7 @@ constexpr Peak kPeaks[] = {
 double NominalPeakOf(absl::string_view device_name, DType dtype, bool tf32) {
   for (const Peak& peak : kPeaks) {
     if (peak.name != device_name) continue;
-    if (dtype == DType::kBFloat16) return peak.bf16;
+    if (dtype == DType::kBFloat16 || dtype == DType::kFloat16) return peak.bf16;
     if (dtype == DType::kFloat32) return tf32 ? peak.tf32 : peak.fp32;
   }
   return 0;

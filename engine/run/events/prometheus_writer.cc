@@ -74,6 +74,7 @@ class PrometheusWriter : public EventWriter {
       add("loss", "gauge", "Loss of the last step.", step_->loss);
       add("gradient_norm", "gauge", "Norm of the last gradient, before clipping.", step_->gradient_norm);
       add("learning_rate", "gauge", "Learning rate of the last step.", step_->learning_rate);
+      if (step_->loss_scale > 0) add("loss_scale", "gauge", "Loss scale of the next step.", step_->loss_scale);
       add("step_seconds", "gauge", "Time of the last step.", step_->seconds);
       add("tokens_per_second", "gauge", "Speed of the last step.", step_->tokens_per_second);
       add("mfu", "gauge", "Fraction of peak FLOP/s in the last step; 0: not known.", step_->mfu);

@@ -20,9 +20,9 @@ void ToFloats(absl::Span<const std::byte> bytes, DType dtype, absl::Span<float> 
     return;
   }
   for (size_t i = 0; i < values.size(); ++i) {
-    BFloat16 value;
-    std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
-    values[i] = ToFloat(value);
+    uint16_t bits;
+    std::memcpy(&bits, bytes.data() + i * sizeof(bits), sizeof(bits));
+    values[i] = dtype == DType::kFloat16 ? ToFloat(Float16{bits}) : ToFloat(BFloat16{bits});
   }
 }
 

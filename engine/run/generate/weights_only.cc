@@ -25,7 +25,7 @@ Job WithWeightsOnly(Job job) {
   job.optimizer = {.kind = OptimizerKind::kSgd,
                    .train_only = job.optimizer.train_only,
                    .frozen_weights = job.optimizer.frozen_weights};
-  if (job.precision.compute == ComputePrecision::kBFloat16) job.precision.master = MasterWeights::kNone;
+  if (job.precision.compute != ComputePrecision::kFloat32) job.precision.master = MasterWeights::kNone;
   job.precision.gradient_shards = GradientShards::kFloat32;  // DDP has no shards.
   job.memory.offload_state = {};
   job.memory.keep_gradients = false;  // There are none.

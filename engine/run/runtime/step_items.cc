@@ -65,6 +65,7 @@ void StepItems::Give(StepOutputs& outputs) const {
   get(StepItem::kTotals, outputs.totals);
   get(StepItem::kGlobalTokens, outputs.global_tokens);
   get(StepItem::kGlobalWeight, outputs.global_weight);
+  get(StepItem::kLossScale, outputs.loss_scale);
   outputs.logits.resize(layout_.range(StepItem::kLogits).size_bytes());
   Get(StepItem::kLogits, outputs.logits.data());
 }

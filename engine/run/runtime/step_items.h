@@ -36,8 +36,9 @@ struct StepInputs {
 struct StepOutputs {
   std::array<double, kTotalSize> totals = {};  // Summed over all ranks.
   int64_t global_tokens = 0;
-  double global_weight = 0;       // The sum of |weight| over all ranks; 0 without weights.
-  std::vector<std::byte> logits;  // [B, V] in the compute dtype.
+  double global_weight = 0;                            // The sum of |weight| over all ranks; 0 without weights.
+  std::array<double, kLossScaleSize> loss_scale = {};  // For the next step; 0 without loss scaling.
+  std::vector<std::byte> logits;                       // [B, V] in the compute dtype.
 };
 
 // The items that a program copies from and to the host, in the rank's pinned memory.

@@ -9,6 +9,7 @@
 #include "engine/run/state/halves.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
+#include "kernels/step_scalars.h"
 
 namespace shale {
 namespace {
@@ -191,7 +192,14 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
   MakeResident(/*states=*/!values_only);
   char* const work = staging.data() + kCheckpointChunkBytes;
   const Manifest& manifest = checkpoint.manifest();
-  if (manifest.values != SavedValues::kFloat32 || manifest.frozen_values != SavedValues::kFloat32) {
+  const bool halves = manifest.values != SavedValues::kFloat32 || manifest.frozen_values != SavedValues::kFloat32;
+  if (halves && state_.groups[0].own_weight.dtype == DType::kFloat16) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(checkpoint.folder(),
+                     " holds weights in bf16, of precision.master SPLIT or NONE, which compute FP16 "
+                     "does not read; use compute BF16 or FP32"));
+  }
+  if (halves) {
     // The pieces below add the halves of a float, and set no low bits if the checkpoint has none.
     for (const GroupState& g : state_.groups) SHALE_RETURN_IF_ERROR(ZeroValues(g, work));
   }
@@ -219,6 +227,7 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
   for (const GroupState& g : state_.groups) SHALE_RETURN_IF_ERROR(CopyToHostWeight(g));
   std::memcpy(work, &checkpoint.manifest().update_count, sizeof(int64_t));
   SHALE_RETURN_IF_ERROR(Store(state_.update_count, 0, work, 1));
+  SHALE_RETURN_IF_ERROR(StoreLossScale(manifest.loss_scale));
   if (!state_.previous_norm.present()) return absl::OkStatus();
   std::memcpy(work, &checkpoint.manifest().previous_norm, sizeof(double));
   return Store(state_.previous_norm, 0, work, 1);
@@ -230,6 +239,15 @@ int RankState::RestoredBy(const Manifest& saved, SavedPart part, const GroupStat
   }
   SHALE_CHECK(false) << "CanRestoreStates does not hold for the checkpoint";
   return -1;
+}
+
+absl::Status RankState::StoreLossScale(const SavedLossScale& saved) {
+  if (!state_.loss_scale.present()) return absl::OkStatus();
+  double scale[kLossScaleSize];
+  scale[kLossScaleFactor] = saved.factor > 0 ? saved.factor : state_.init_loss_scale;
+  scale[kLossScaleGoodSteps] = static_cast<double>(saved.good_steps);
+  scale[kLossScaleSkips] = static_cast<double>(saved.skips);
+  return Store(state_.loss_scale, 0, scale, kLossScaleSize);
 }
 
 absl::Status RankState::ZeroCodesBetweenParameters(char* work) {
@@ -291,7 +309,7 @@ absl::Status RankState::PutValues(const GroupState& g, int64_t flat, const float
   if (weight.dtype == DType::kFloat32) {
     SHALE_RETURN_IF_ERROR(Store(weight, flat - weights.begin, values, count));
   } else {
-    RoundMasters(values, count, reinterpret_cast<BFloat16*>(work));
+    RoundMasters(values, count, weight.dtype, work);
     SHALE_RETURN_IF_ERROR(Store(weight, flat - weights.begin, work, count));
   }
   if (owned.begin == owned.end) return absl::OkStatus();
@@ -388,6 +406,12 @@ absl::StatusOr<int64_t> RankState::LoadFloats(const Tensor& from, const Tensor& 
     SHALE_RETURN_IF_ERROR(Load(from, own.at_owned, to, count));
     return count;
   }
+  if (from.dtype == DType::kFloat16) {
+    std::vector<Float16> halves(count);
+    SHALE_RETURN_IF_ERROR(Load(from, own.at_owned, halves.data(), count));
+    std::transform(halves.begin(), halves.end(), to, [](Float16 half) { return ToFloat(half); });
+    return count;
+  }
   std::vector<BFloat16> high(count);
   std::vector<int16_t> low_bits(count);  // Stays 0 if there are none: JoinMaster(high, 0) is `high`.
   SHALE_RETURN_IF_ERROR(Load(from, own.at_owned, high.data(), count));
@@ -415,6 +439,12 @@ absl::StatusOr<int64_t> RankState::ReadState(int state, ParameterId id, int64_t 
 
 absl::Status RankState::ReadScalars(Manifest& manifest) const {
   SHALE_RETURN_IF_ERROR(Load(state_.update_count, 0, &manifest.update_count, 1));
+  if (state_.loss_scale.present()) {
+    double scale[kLossScaleSize];
+    SHALE_RETURN_IF_ERROR(Load(state_.loss_scale, 0, scale, kLossScaleSize));
+    manifest.loss_scale = {scale[kLossScaleFactor], static_cast<int64_t>(scale[kLossScaleGoodSteps]),
+                           static_cast<int64_t>(scale[kLossScaleSkips])};
+  }
   if (!state_.previous_norm.present()) return absl::OkStatus();
   return Load(state_.previous_norm, 0, &manifest.previous_norm, 1);
 }

@@ -89,7 +89,7 @@ class RankState {
   absl::Status WriteState(int state, ParameterId id, int64_t begin, absl::Span<const float> values);
   absl::StatusOr<int64_t> ReadState(int state, ParameterId id, int64_t begin, absl::Span<float> values) const;
 
-  // Sets the manifest's update_count and previous_norm.
+  // Sets the manifest's update_count, previous_norm and loss_scale.
   absl::Status ReadScalars(Manifest& manifest) const;
 
  private:
@@ -111,6 +111,8 @@ class RankState {
   // Copy `count` elements of a tensor from host memory, and back (RankRuntime::Write and Read).
   absl::Status Store(const Tensor& tensor, int64_t element, const void* from, int64_t count);
   absl::Status Load(const Tensor& tensor, int64_t element, void* to, int64_t count) const;
+  // Sets the loss scale, if the job has one. Without a saved one, it is the first.
+  absl::Status StoreLossScale(const SavedLossScale& saved);
   // The part of some elements of a parameter that this rank updates.
   struct OwnedPart {
     ElementRange range;    // Numbered within the parameter. Empty if the rank updates none of them.
@@ -120,7 +122,7 @@ class RankState {
   // Returns FailedPrecondition if the parameter is frozen.
   absl::Status CheckTrains(ParameterId id) const;
   OwnedPart OwnedPartOf(ParameterId id, ElementRange elements) const;
-  // Stores these elements of a tensor in f32 or bf16 at `to`, joined with `low` if that is present. Returns their
+  // Stores these elements of a tensor in f32, bf16 or f16 at `to`, joined with `low` if that is present. Returns their
   // count.
   absl::StatusOr<int64_t> LoadFloats(const Tensor& from, const Tensor& low, const OwnedPart& own, float* to) const;
   // Copies elements to GroupState::host_weight, if that is a tensor of its own. `of_own` numbers them among those that

@@ -90,7 +90,7 @@ absl::Status RankState::Fill(ReadValues read_values, const FillOptions& options,
   SHALE_RETURN_IF_ERROR(out.Finish());
   for (const GroupState& g : state_.groups) SHALE_RETURN_IF_ERROR(CopyToHostWeight(g));
   if (options.digest_of_frozen != nullptr) *options.digest_of_frozen = digest;
-  return absl::OkStatus();
+  return options.frozen_only ? absl::OkStatus() : StoreLossScale({});
 }
 
 absl::Status RankState::FillValues(const Parameter& parameter, ElementRange wanted, ReadValues read, cpu::Team& team,
@@ -120,7 +120,7 @@ absl::Status RankState::FillValues(const Parameter& parameter, ElementRange want
       const int64_t from = part * step, size = std::min(step, count - from);
       SHALE_RETURN_IF_ERROR(read(parameter, begin + from, absl::MakeSpan(values + from, size)));
       if (wide) return absl::OkStatus();
-      RoundMasters(values + from, size, reinterpret_cast<BFloat16*>(weights) + from);
+      RoundMasters(values + from, size, weight.dtype, weights + from * SizeOf(weight.dtype));
       const ElementRange mine = Intersect(owned, {flat + from, flat + from + size});
       const float* const own_values = values + (mine.begin - flat);
       const int64_t at = mine.begin - owned.begin, own_size = mine.end - mine.begin;

@@ -86,7 +86,11 @@ StepReport MakeStepReport(const StepOutputs& outputs, const StepFacts& facts) {
   }
   report.peak_bytes_planned = facts.peak_bytes_planned;
   report.peak_bytes_measured = facts.peak_bytes_measured;
-  if (!IsFinite(outputs)) report.loss = report.gradient_norm = std::nan("");
+  report.loss_scale = outputs.loss_scale[kLossScaleFactor];
+  report.skips = static_cast<int64_t>(outputs.loss_scale[kLossScaleSkips]);
+  if (IsFinite(outputs)) return report;
+  report.gradient_norm = std::nan("");
+  if (report.loss_scale == 0) report.loss = std::nan("");  // A scaled gradient may overflow where the loss does not.
   return report;
 }
 

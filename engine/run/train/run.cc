@@ -102,7 +102,10 @@ std::optional<std::string> Console::Step(const StepReport& report) {
                   FormatDuration(SecondsLeft(report.step)));
   if (!report.updated) {
     absl::StrAppend(
-        &line, report.step_tokens == 0 ? "  (no valid token: weights unchanged)" : "  (not finite: update skipped)");
+        &line, report.step_tokens == 0 ? "  (no valid token: weights unchanged)"
+               : report.loss_scale > 0
+                   ? absl::StrFormat("  (gradients overflowed: update skipped, loss scale now %.4g)", report.loss_scale)
+                   : "  (not finite: update skipped)");
   }
   tokens_ = counted_ = 0;
   seconds_ = mfu_seconds_ = 0;

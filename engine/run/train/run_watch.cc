@@ -40,7 +40,7 @@ std::vector<std::string> StepWarnings::Add(const StepReport& report) {
   ++steps_;
   last_step_ = report.step;
   loss_ = report.loss;
-  const bool finite = std::isfinite(report.loss);
+  const bool finite = std::isfinite(report.loss) && std::isfinite(report.gradient_norm);
   const bool counts = report.updated || !finite;
   without_targets_ = counts ? 0 : without_targets_ + 1;
   // A step without targets has no gradient, and says nothing about the weights.

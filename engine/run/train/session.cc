@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engine/api/job.h"
 #include "engine/run/runtime/rank_runtime.h"
 #include "engine/run/train/batch_prefetcher.h"
@@ -144,7 +145,11 @@ absl::Status Session::RunProgram(const std::vector<StepInputs>& inputs) {
 
 absl::Status Session::CheckOutputs() {
   const int64_t step = steps() + 1;
-  const bool stops = !IsFinite(programs_.train->outputs(0)) && job_.optimizer.non_finite == NonFinite::kStop;
+  const StepOutputs& out = programs_.train->outputs(0);
+  const bool scales = job_.precision.compute == ComputePrecision::kFloat16;
+  const auto skips = static_cast<int64_t>(out.loss_scale[kLossScaleSkips]);
+  const bool stops = !IsFinite(out) && job_.optimizer.non_finite == NonFinite::kStop &&
+                     (!scales || skips >= job_.precision.max_skipped_steps);
   // Before a number that is not finite ends the run: the bits of a rank that computes wrongly may be its cause.
   if (const absl::Status equal = check_->Compare(step, /*always=*/stops); !equal.ok()) return health_.Damage(equal);
   if (!stops) return absl::OkStatus();
@@ -155,8 +160,13 @@ absl::Status Session::CheckOutputs() {
   const absl::Status error = absl::DataLossError(absl::StrCat(
       "step ", step, ": the loss or the gradient is not finite",
       ranks > 1 ? absl::StrCat(" in the sum over ", ranks, " ranks, to which any of them may have brought it") : "",
-      "; the update was not applied. Lower optimizer.learning_rate, or set optimizer.non_finite=SKIP to skip such "
-      "steps"));
+      scales
+          ? absl::StrCat(", in the last of ", skips, " skipped steps in a row, which have brought the loss scale to ",
+                         absl::StrFormat("%.4g", out.loss_scale[kLossScaleFactor]),
+                         ": the loss or the activations overflow fp16 themselves, whatever the scale is. Lower "
+                         "optimizer.learning_rate, or use precision.compute=BF16")
+          : "; the update was not applied. Lower optimizer.learning_rate, or set optimizer.non_finite=SKIP to skip "
+            "such steps"));
   return control_.processes() > 1 ? Agreed(error) : error;
 }
 

@@ -74,7 +74,7 @@ VerifyRow CompareBits(VerifyRow row, const TrialRecord& a, const TrialRecord& b,
 }
 
 bool RoundsActivations(const Job& job) {
-  return job.precision.compute == ComputePrecision::kBFloat16 || job.precision.allow_tf32 ||
+  return job.precision.compute != ComputePrecision::kFloat32 || job.precision.allow_tf32 ||
          job.precision.gradient_shards == GradientShards::kBFloat16;
 }
 

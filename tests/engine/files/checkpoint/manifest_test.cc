@@ -26,6 +26,7 @@ Manifest ValidManifest() {
              .samples = 48,
              .update_count = 11,
              .previous_norm = 0.1,
+             .loss_scale = {65536, 7, 1},
              .seed = 0xfedcba9876543210,
              .job = "name: \"caf\xc3\xa9\"\n",
              .data = {.samples_per_epoch = 7,
@@ -145,7 +146,7 @@ TEST(ManifestTest, MoreOfAnythingThanAJobHasIsRefusedBeforeItIsBuilt) {
   EXPECT_THAT(ManifestRefusal(Bomb("\x52", kMaxSavedParameters + 1)), HasSubstr("has more than 262144 parameters"));
   EXPECT_THAT(ManifestRefusal(Bomb("\x5a", kMaxSavedFiles + 1)), HasSubstr("has more than 1048576 files"));
   EXPECT_THAT(ManifestRefusal(Bomb("\x42", 2)), HasSubstr("malformed"));  // The field `data` twice.
-  EXPECT_THAT(ManifestRefusal(Bomb("\x82\x01", 1 << 20)), HasSubstr("written by a newer one"));
+  EXPECT_THAT(ManifestRefusal(Bomb("\xa2\x06", 1 << 20)), HasSubstr("written by a newer one"));
   for (const std::string& shape :
        {"\x12\x42" + std::string(66, 1),
         std::string("\x12\x01\x01\x12\x42") + std::string(66, 1)}) {  // Packed in one piece, and in two.
@@ -233,6 +234,13 @@ TEST(ManifestTest, CountsThatCannotBeAreRefused) {
 TEST(ManifestTest, NormsThatCannotBeAreRefused) {
   for (double bad : {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.previous_norm = bad; }), HasSubstr("its norm of a gradient is"));
+  }
+}
+
+TEST(ManifestTest, LossScalesThatCannotBeAreRefused) {
+  for (const SavedLossScale& bad : {SavedLossScale{-1, 0, 0}, SavedLossScale{std::nan(""), 0, 0},
+                                    SavedLossScale{1, -1, 0}, SavedLossScale{1, 0, kMaxInt64}}) {
+    EXPECT_THAT(RefusalOfManifest([&](Manifest& m) { m.loss_scale = bad; }), HasSubstr("its loss scale is"));
   }
 }
 

@@ -33,7 +33,8 @@ INSTANTIATE_TEST_SUITE_P(
              "job.textproto:1:12: sharding.accumulation: found \"ACCUMULATION_UNSPECIFIED\"; allowed: AUTO, SHARDED, "
              "NO_SYNC, "
              "LAYERED"},
-        Case{"precision { compute: 2 }", "job.textproto:1:13: precision.compute: found \"2\"; allowed: FP32, BF16"},
+        Case{"precision { compute: 2 }",
+             "job.textproto:1:13: precision.compute: found \"2\"; allowed: FP32, BF16, FP16"},
         Case{"\n batch { globel_batch: 3 }",
              "job.textproto:2:10: batch.globel_batch: no such field; allowed: global_batch, micro_batch, "
              "sequence_length; did you mean global_batch?"},

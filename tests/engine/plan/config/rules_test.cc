@@ -105,6 +105,18 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: optimizer.state: LEAN keeps bf16 weights without masters; use compute BF16, or state FULL"},
         Rule{{"optimizer.state=LEAN", "precision.compute=BF16"}, ""},
         Rule{{"optimizer.state=LEAN", "optimizer.rule=ADAMW_8BIT", "precision.compute=BF16"}, ""},
+        Rule{{"precision={compute: FP16 init_scale: 1024}", "precision.gradient_shards=BF16"}, ""},
+        Rule{{"precision={compute: FP16 master: SPLIT}"},
+             "--set: precision.master: SPLIT keeps the low bits of bf16 weights; use compute BF16, or master "
+             "MASTER_FP32"},
+        Rule{{"precision.compute=FP16", "optimizer={clipping: PER_UNIT non_finite: SKIP}"},
+             "--set: precision.compute: FP16 skips the whole step if any gradient overflows, and this clipping decides "
+             "for each unit alone; use clipping GLOBAL, or compute BF16"},
+        Rule{{"precision.compute=FP16", "memory.keep_gradients=true"},
+             "--set: precision.compute: gradients of FP16 have the loss scale as a factor, which changes from step to "
+             "step; use compute BF16 or FP32, or leave keep_gradients out"},
+        Rule{{"precision.compute=FP16", "optimizer.train_only=*"},
+             "--set: precision.compute: checkpoints do not hold frozen weights in fp16; use compute BF16 or FP32"},
         Rule{{"precision.gradient_shards=BF16"}, ""},
         Rule{{"precision.gradient_shards=BF16", "sharding={ranks: 4 shard_ranks: 2 strategy: ZERO2}"}, ""},
         Rule{{"precision.gradient_shards=BF16", "sharding={ranks: 2 strategy: ZERO1}"},

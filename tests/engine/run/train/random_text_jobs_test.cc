@@ -2,6 +2,7 @@
 // divide, keep and update; training of all parameters, of some, or of adapters, whose checkpoints leave the base out if
 // it came from a folder. SHALE_TEXT_JOBS in the environment is the number of jobs, which is small by default, and
 // SHALE_FIRST_TEXT_JOB the seed of the first.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -186,6 +187,14 @@ class RandomTextJobs : public TextDataTest {
       job.overrides.push_back(absl::StrCat("optimizer.groups={parameters: \"blocks.0.*\" rule: ",
                                            OneOf(random, {"ADAMW epsilon: 1e-3", "SGD nesterov: true"}),
                                            " learning_rate_factor: 0.5 weight_decay: 0}"));
+    }
+    const bool scales = std::none_of(job.overrides.begin(), job.overrides.end(), [](absl::string_view override) {
+      return override == "precision.master=SPLIT" || override == "optimizer.update=IN_BACKWARD" ||
+             absl::StartsWith(override, "optimizer.frozen_weights=");
+    });
+    if (job.bf16 && scales && Pick(random, 2) == 0) {
+      std::replace(job.overrides.begin(), job.overrides.end(), std::string("precision.compute=BF16"),
+                   std::string("precision.compute=FP16"));
     }
 
     const std::vector<std::pair<const char*, const char*>> pairs = {

@@ -114,6 +114,8 @@ std::vector<Variation> Variations() {
       {"Bf16Moments", kLlama, {fp32, "optimizer.moments=BF16"}},
       {"LeanGradients", kGpt2, {bf16, kLean, "precision.gradient_shards=BF16", "sharding.accumulation=SHARDED"}},
       {"GradientsOneRank", kLlama, {fp32, "precision.gradient_shards=BF16", "sharding.ranks=1", layered}},
+      {"Fp16", kGpt2, {"precision={compute: FP16 init_scale: 1e9 growth_interval: 2}", gradients}},
+      {"Fp16Layered", kLlama, {"precision={compute: FP16 gradient_shards: BF16 growth_interval: 2}", layered}},
       {"PreviousNorm", kGpt2, {fp32, kPreviousNorm, kGroupsOfTwo}},
       {"PreviousNormInBackward", kLlama, {bf16, split, kPreviousNorm, "optimizer.update=IN_BACKWARD"}},
       {"Frozen", kGpt2, {fp32, kFrozen}},
@@ -365,6 +367,21 @@ TEST_F(ResumeTest, AStepWithoutANormBeforeItIsNotClipped) {
   EXPECT_NE(clipped.losses.at(6), plain.losses.at(6));
   EXPECT_GT(CheckpointReader::Open(Checkpoint("clipped", 6))->manifest().previous_norm, 0.01);
   EXPECT_EQ(CheckpointReader::Open(Checkpoint("plain", 6))->manifest().previous_norm, 0);
+}
+
+TEST_F(ResumeTest, AScaleThatIsMuchTooLargeStopsTheRunUnlessItSkips) {
+  const std::string scale = "precision={compute: FP16 init_scale: 1e30 max_skipped_steps: 3}";
+  const Run stopped = Train(MakeJob({scale}), "stopped");
+  EXPECT_EQ(stopped.status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(stopped.status.message().find("in the last of 3 skipped steps in a row, which have brought the loss scale "
+                                          "to 1.25e+29"),
+            std::string::npos)
+      << stopped.status;
+  const Run skipped = Train(MakeJob({scale, "optimizer.non_finite=SKIP"}), "skipped");
+  ASSERT_TRUE(skipped.status.ok()) << skipped.status;
+  const Manifest saved = CheckpointReader::Open(Checkpoint("skipped", 6))->manifest();
+  EXPECT_EQ(saved.update_count, 0);
+  EXPECT_EQ(saved.loss_scale, (SavedLossScale{1e30 / 64, 0, 6}));
 }
 
 }  // namespace

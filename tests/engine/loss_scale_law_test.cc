@@ -1,0 +1,139 @@
+// The laws of steps in fp16, whose gradients have a loss scale as a factor.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <iterator>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/engine/job_harness.h"
+#include "tests/engine/law_support.h"
+#include "tests/engine/loss_scale_golden.h"
+#include "tests/engine/tested_backend.h"
+
+namespace shale::testing {
+namespace {
+
+constexpr int64_t kVocabulary = 19, kLength = 4, kSequences = 6;
+
+// The model, weights and tokens of tests/parity/make_loss_scale_goldens.py.
+RunOptions ScaledOptions(double init_scale) {
+  RunOptions options;
+  options.model = SmallMlp();
+  options.dtype = DType::kFloat16;
+  options.reads_gradients = false;
+  options.step.loss_scaling = LossScaling{.init_scale = init_scale, .growth_interval = 15};
+  Hyperparameters h = EntryOf(OptimizerKind::kAdamW).defaults;
+  h.epsilon = 1e-3;
+  h.weight_decay = 0;
+  options.step.optimizer = MakeOptimizer(OptimizerKind::kAdamW, h);
+  options.read_weights = [](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
+    static const std::map<std::string, int64_t> kNumbers = {
+        {"embedding.weight", 0}, {"hidden.0.weight", 1}, {"hidden.1.weight", 3}, {"head.weight", 5}};
+    const auto number = kNumbers.find(parameter.name);
+    for (int64_t i = 0; i < std::ssize(values); ++i) {
+      const int64_t drawn = number == kNumbers.end() ? 0 : ((begin + i) * 7919 + number->second * 104729 + 17) % 2003;
+      values[i] = number == kNumbers.end() ? 0 : static_cast<float>((static_cast<double>(drawn) / 2003 - 0.5) * 0.8);
+    }
+    return absl::OkStatus();
+  };
+  return options;
+}
+
+std::vector<Tokens> ScaledBatches() {
+  std::vector<Tokens> batches;
+  for (int64_t step = 0; step < 5; ++step) {
+    Tokens tokens{.sequences = kSequences, .length = kLength};
+    for (int64_t b = 0; b < kSequences; ++b) {
+      for (int64_t s = 0; s < kLength; ++s) {
+        tokens.inputs.push_back(static_cast<int32_t>((7 * step + 5 * b + 3 * s * s + b * s) % kVocabulary));
+      }
+      const int32_t* sequence = tokens.inputs.data() + b * kLength;
+      tokens.targets.insert(tokens.targets.end(), kLength, (sequence[0] + 2 * sequence[kLength - 1]) % kVocabulary);
+    }
+    batches.push_back(std::move(tokens));
+  }
+  return batches;
+}
+
+RunResult MustRunScaled(const RunOptions& options) {
+  absl::StatusOr<RunResult> result = RunJob(options, ScaledBatches());
+  EXPECT_TRUE(result.ok()) << result.status();
+  if (!result.ok()) return {};
+  EXPECT_EQ(result->measured_peak_bytes, result->plan.peak_bytes);
+  return *std::move(result);
+}
+
+// The golden is that of torch.amp.GradScaler. In its first steps, and then whenever the scale has grown too much,
+// gradients overflow. Losses agree to the rounding of fp16 activations.
+TEST(LossScaleLaws, StepsAndScalesAreThoseOfTorch) {
+  for (const Mesh& mesh : {Mesh{1, 1}, Mesh{1, 2}, Mesh{2, 1}}) {
+    if (mesh.ranks() > 1 && !TestsEveryCombination()) continue;
+    RunOptions options = ScaledOptions(0x1p40);
+    options.step.mesh = mesh;
+    options.micro_batch = mesh.ranks() == 1 ? kSequences : 1;  // K = 1, or 3.
+    options.steps = TestsEveryCombination() ? static_cast<int>(std::size(kScaledLosses)) : 40;
+    const RunResult result = MustRunScaled(options);
+    ASSERT_EQ(std::ssize(result.losses), options.steps);
+    for (int step = 0; step < options.steps; ++step) {
+      ASSERT_EQ(std::log2(result.loss_scales[step]), kScaleExponents[step]) << step;
+      ASSERT_NEAR(result.losses[step], kScaledLosses[step], 1e-3) << step;
+    }
+  }
+}
+
+TEST(LossScaleLaws, AnOverflowOnOneRankChangesNoWeightOfAnyRank) {
+  RunOptions options = ScaledOptions(0x1p18);
+  options.steps = 1;
+  std::map<std::string, std::vector<float>> before;
+  options.edit_weights = [&](const std::string& name, std::vector<float>& values) { before[name] = values; };
+  std::vector<Tokens> batches = {ScaledBatches()[0]};
+  // One sequence alone counts, on rank 1, so that its gradient is the only one.
+  for (int64_t i = 0; i < std::ssize(batches[0].targets); ++i) {
+    if (i / kLength != 1) batches[0].targets[i] = -1;
+  }
+  for (const Combination& c : Combinations()) {
+    for (const Mesh& mesh : {Mesh{1, 3}, Mesh{2, 2}}) {
+      if (mesh.replicate > 1 && c.strategy == Strategy::kDdp) continue;
+      options.step.strategy = c.strategy;
+      options.step.accumulation = c.accumulation;
+      options.step.mesh = mesh;
+      const absl::StatusOr<RunResult> result = RunJob(options, batches);
+      ASSERT_TRUE(result.ok()) << result.status();
+      const std::string what = absl::StrCat(ToString(c.strategy), " ", ToString(c.accumulation), " ", mesh.replicate);
+      EXPECT_TRUE(result->non_finite) << what;
+      EXPECT_TRUE(result->weights == before) << what;
+      EXPECT_EQ(result->loss_scales[0], 0x1p17) << what;
+      EXPECT_GT(result->losses[0], 1) << what;
+      EXPECT_EQ(result->measured_peak_bytes, result->plan.peak_bytes) << what;
+    }
+  }
+}
+
+TEST(LossScaleLaws, StrategiesAndPlacesOfTheStateChangeNoBit) {
+  RunOptions options = ScaledOptions(0x1p22);
+  options.steps = 8;
+  options.step.mesh = {.shard = 2};
+  options.step.accumulation = Accumulation::kNoSync;
+  const RunResult want = MustRunScaled(options);
+  EXPECT_LT(want.loss_scales[3], 0x1p22);
+  EXPECT_EQ(want.loss_scales[7], want.loss_scales[4]) << "no update among these steps";
+  const auto expect_same = [&](const std::string& what) {
+    const RunResult result = MustRunScaled(options);
+    EXPECT_EQ(result.losses, want.losses) << what;
+    EXPECT_EQ(result.loss_scales, want.loss_scales) << what;
+    EXPECT_TRUE(result.weights == want.weights) << what;
+  };
+  options.step.accumulation = Accumulation::kLayered;
+  expect_same("LAYERED");
+  options.step.update_device = UpdateDevice::kHost;
+  expect_same("HOST");
+  options.step.update_device = UpdateDevice::kSame;
+  options.step.offload_state = {.moments = true, .masters = true, .parameters = true};
+  expect_same("offloaded");
+}
+
+}  // namespace
+}  // namespace shale::testing
