@@ -33,9 +33,11 @@ absl::Status RunPasses(const StepOptions& options, const JobState& state, const 
   // After OverlapCollectives, because weights are copied one visit ahead of where their all-gather is issued.
   if (options.offload_state.any()) OffloadState(program);
   // Before AddScratch, because an op that finds b packed needs less scratch.
-  if (updates && options.accumulation == Accumulation::kLayered && options.packs_once) PackOnce(program, ops);
+  if (updates && options.accumulation == Accumulation::kLayered && options.packs_once) {
+    SHALE_RETURN_IF_ERROR(PackOnce(program, ops, limits));
+  }
   // After all passes that move ops to another stream or change what they find packed.
-  AddScratch(program, ops);
+  SHALE_RETURN_IF_ERROR(AddScratch(program, ops, limits));
   SHALE_RETURN_IF_ERROR(limits.Check());
   // After all passes that find visits: its copies work for units that compute at another time.
   SHALE_RETURN_IF_ERROR(OffloadActivations(program, options.activations.offload, limits));

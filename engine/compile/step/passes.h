@@ -82,11 +82,15 @@ void OffloadState(StepProgram& program);
 //
 // Keeps all instructions and their order. REQUIRES: there is room for the packed form of all such b of a loop at once:
 // call it for LAYERED, where a loop is the visit of one unit.
-void PackOnce(StepProgram& program, const Ops& ops);
+//
+// Returns the error of `limits`, which it looks at loop by loop, if the work must end. `program` is then incomplete.
+absl::Status PackOnce(StepProgram& program, const Ops& ops, const WorkLimits& limits = {});
 
 // Gives every op the scratch that its library needs in any iteration. Keeps all instructions and their order. REQUIRES:
 // `ops.host()` exists if an op runs on StreamId::kHost, and no op has scratch yet.
-void AddScratch(StepProgram& program, const Ops& ops);
+//
+// Returns the error of `limits`, which it looks at unit by unit, if the work must end. `program` is then incomplete.
+absl::Status AddScratch(StepProgram& program, const Ops& ops, const WorkLimits& limits = {});
 
 // Offloads kept activations and the activations between units, if their names match one of `patterns`
 // (engine/strings/pattern.h). After its last use in forward, such a tensor is copied to a host buffer. Before its first

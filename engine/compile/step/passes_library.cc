@@ -1,5 +1,7 @@
 // PackOnce and AddScratch: the passes that give ops the memory that the libraries of a device need.
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "engine/compile/program/accesses.h"
@@ -31,10 +33,11 @@ std::vector<bool> WrittenIn(const StepProgram& program, const Loop& loop) {
 
 }  // namespace
 
-void PackOnce(StepProgram& program, const Ops& ops) {
+absl::Status PackOnce(StepProgram& program, const Ops& ops, const WorkLimits& limits) {
   ProgramEdit edit(program);
   for (const Loop& loop : program.loops) {
     if (loop.repeat == 1) continue;
+    SHALE_RETURN_IF_ERROR(limits.Check());
     const std::vector<bool> written = WrittenIn(program, loop);
     std::vector<MatMul> packing;  // Those that pack, with different b.
     for (InstructionId id = loop.begin; id < loop.end; ++id) {
@@ -61,11 +64,14 @@ void PackOnce(StepProgram& program, const Ops& ops) {
     }
   }
   edit.Apply();
+  return absl::OkStatus();
 }
 
-void AddScratch(StepProgram& program, const Ops& ops) {
+absl::Status AddScratch(StepProgram& program, const Ops& ops, const WorkLimits& limits) {
   ProgramEdit edit(program);
+  int32_t unit = -1;
   for (Instruction& instruction : program.instructions) {
+    if (std::exchange(unit, instruction.unit) != instruction.unit) SHALE_RETURN_IF_ERROR(limits.Check());
     const bool on_host = instruction.stream == StreamId::kHost;
     int64_t bytes = 0;
     VisitForms(instruction,
@@ -76,6 +82,7 @@ void AddScratch(StepProgram& program, const Ops& ops) {
                                          on_host ? MemoryKind::kHost : MemoryKind::kDevice);
   }
   edit.Apply();
+  return absl::OkStatus();
 }
 
 }  // namespace shale

@@ -30,7 +30,7 @@ absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const Step
     copy(g.saved.low, g.snapshot.low);
   }
   compiled.program = writer.Finish();
-  AddScratch(compiled.program, ops);
+  SHALE_RETURN_IF_ERROR(AddScratch(compiled.program, ops));
   return compiled;
 }
 

@@ -295,7 +295,7 @@ TEST_F(PassTest, MatMulsOfALoopShareWhatTheFirstOnePacks) {
   builder_.Once();
   multiply(x, w, y);
   StepProgram program = builder_.Finish();
-  PackOnce(program, PassOps(0));
+  EXPECT_TRUE(PackOnce(program, PassOps(0)).ok());
   const auto packed = [&](InstructionId id) {
     return std::get<Op>(program.instructions[id].action).As<MatMul>()->packed_b;
   };
@@ -313,7 +313,7 @@ TEST_F(PassTest, ScratchLiesWhereTheOpRuns) {
   builder_.Add(StreamId::kHost, Op(Copy{Vector(z), Vector(z)}));
   StepProgram program = builder_.Finish();
   const PassOps host(60);
-  AddScratch(program, PassOps(100, &host));
+  EXPECT_TRUE(AddScratch(program, PassOps(100, &host)).ok());
   EXPECT_TRUE(CheckStructure(program).ok()) << CheckStructure(program);
   EXPECT_EQ(program.instructions[0].scratch.extent_bytes(), 100);
   EXPECT_EQ(program.instructions[1].scratch.extent_bytes(), 60);
