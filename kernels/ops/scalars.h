@@ -66,9 +66,10 @@ struct CombineTotals {
 // (norm + 1e-6)), or 1 without clipping. The norm is that of the totals, or previous_norm if it is given; a
 // previous_norm of 0 does not clip. Writes n to `number`, even if it skips the update.
 //
-// With `loss_scale`, whose factor the gradient has but the totals have not, divides the factor on the gradient by it,
-// and if `counts` is set then sets the loss scale for the next step: multiplies it by backoff_factor if a total is not finite, and by
-// growth_factor after growth_interval updates in a row, unless fp32 cannot hold that. (This is torch.amp.GradScaler.)
+// With `loss_scale`, whose factor the gradient has but the totals have not, divides the factor on the gradient by it.
+// If `counts` is set, then sets the loss scale for the next step: multiplies it by backoff_factor if a total is not
+// finite, and by growth_factor after growth_interval updates in a row, unless fp32 cannot hold that. (This is
+// torch.amp.GradScaler.)
 struct PrepareUpdate {
   static constexpr absl::string_view kName = "PrepareUpdate";
   Tensor hyper_2;          // f32, kHyper*
