@@ -42,12 +42,12 @@ NO_LAWS = f"-*Laws*:*Nccl*:{suites.MODULES}.*"
 NOT_SANITIZED = f"-*DeathTest*:*Laws*:*Nccl*:*Communicator*:StreamOrdered*:*Device*:{suites.MODULES}.*"
 LAWS = (
     ("steps", "StepLaws.*:CommunicationLaws.*:LossLaws.*", 45),
-    ("optimizers", "OptimizerLaws.*:UpdateLaws.*:GradientShardLaws.*", 30),
+    ("optimizers", "OptimizerLaws.*:OptimizerGroupLaws.*:UpdateLaws.*:GradientShardLaws.*", 35),
     ("offload", "StateOffloadLaws.*", 15),
     ("graphs", "GraphLaws.*", 15),
     ("jobs", "*/JobLaws.*:*/LiveStateLaws.*", 60),
     ("memory", "MemoryLaws.*", 20),
-    ("others", "FillLaws.*:FrozenLaws.*:AdapterLaws.*:PackingLaws.*:TargetWeightLaws.*", 40),
+    ("others", "FillLaws.*:FrozenLaws.*:AdapterLaws.*:LossScaleLaws.*:PackingLaws.*:TargetWeightLaws.*", 45),
 )
 # Each kernel file, and a case that runs its kernels.
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "sanitized.json"), encoding="utf-8") as file:
