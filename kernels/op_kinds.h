@@ -34,6 +34,7 @@
   X(CombineTotals)            \
   X(PrepareUpdate)            \
   X(RecordNorm)               \
+  X(Adafactor)                \
   X(Update)
 
 namespace shale {

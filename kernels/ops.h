@@ -19,6 +19,7 @@
 #include "kernels/op.h"
 #include "kernels/op_kinds.h"
 #include "kernels/ops/activation.h"
+#include "kernels/ops/adafactor.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/flat.h"

@@ -6,6 +6,7 @@
 #include "kernels/integers.h"
 #include "kernels/nf4.h"
 #include "kernels/op_checker.h"
+#include "kernels/ops/adafactor.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/quantized.h"
 #include "kernels/ops/scalars.h"
@@ -222,6 +223,42 @@ void Check(OpChecker& c, const RecordNorm& op) {
   c.Typed("totals", op.totals_3, DType::kFloat64, {&totals});
   c.Typed("norm", op.norm_1, DType::kFloat64, {&one});
   if (op.weight_total_1.present()) c.Typed("weight_total", op.weight_total_1, DType::kFloat64, {&one});
+}
+
+void Check(OpChecker& c, const Adafactor& op) {
+  using Stage = Adafactor::Stage;
+  const bool sums = op.stage == Stage::kSums, moments = op.stage == Stage::kMoments,
+             direction = op.stage == Stage::kDirection, scale = op.stage == Stage::kScale;
+  Dim P = Flat("P"), F = Flat(moments ? "S" : "F"), one{"", 1}, update{"update", kUpdateSize}, pair{"totals", 2};
+  c.Typed("update", op.update_5, DType::kFloat32, {&update});
+  if (moments || scale) c.Typed("number", op.number_1, DType::kInt64, {&one});
+  if (sums || direction) c.Typed("gradient", op.gradient_P, DType::kFloat32, {&P});
+  if (sums || moments) c.Typed("sums", op.sums, DType::kFloat32, {&F});
+  if (moments || direction) c.Typed("moments", op.moments, DType::kFloat32, {&F});
+  if (direction || scale) {
+    c.Typed("direction", op.direction_P, DType::kFloat32, {&P});
+    c.Act("weight", op.weight_P, {&P});
+    if (op.master_P.present()) c.Typed("master", op.master_P, DType::kFloat32, {&P});
+    if (op.low_P.present()) c.Typed("low", op.low_P, DType::kInt16, {&P});
+    c.Require(op.weight_P.dtype != DType::kFloat16 || op.master_P.present(),
+              "weight is f16 and has no master; wanted an f32 master");
+  }
+  c.Require(op.parameters != nullptr, "parameters is null; wanted a list");
+  if (!c.ok()) return;
+  if (direction || scale) {
+    Dim Q{"Q", std::ssize(*op.parameters)};
+    c.Typed("totals", op.totals_Q2, DType::kFloat64, {&Q, &pair});
+  }
+  if (scale) c.Typed("step", op.step_5, DType::kFloat32, {&update});
+  for (const FactoredParameter& p : *op.parameters) {
+    const int64_t end = p.column_begin + p.columns;
+    c.Require(p.rows > 0 && p.columns > 0 && p.begin >= 0 && p.column_begin >= 0 && p.row_begin >= -1,
+              "a parameter has ", p.rows, " rows and ", p.columns, " columns; wanted at least one of each");
+    c.Require(moments || scale || (end <= F.size && p.row_begin + p.rows <= F.size), "a parameter has factors up to ",
+              end, "; wanted at most F=", F.size);
+  }
+  c.Require(op.beta1 == 0 || op.weight_decay == 0, "beta1 and weight_decay are both given; wanted one of them");
+  CheckShard(c, op.shard_begin, op.shard_stride, moments ? F.size : P.size);
 }
 
 void Check(OpChecker& c, const Update& op) {

@@ -12,9 +12,8 @@
 //                        value in [0, 1), checker.NotNegative(name, value) a value of 0 or more, and
 //                        checker.StateDType(dtype) f32 or bf16, checker.Require(condition, message) any condition
 //
-// Two kinds of rules are not supported yet. Factored states (Adafactor) need a state whose `block` is a row of the
-// parameter, and a second pass over the group. Updates of whole matrices (Muon) need a layout that keeps each matrix on
-// one rank, and an update of several ops between which matmuls run.
+// Adafactor is an SGD after the passes of kernels/ops/adafactor.h. Updates of whole matrices (Muon) are not supported
+// yet: they need a layout that keeps each matrix on one rank, and matmuls before the update.
 #pragma once
 
 #include <array>

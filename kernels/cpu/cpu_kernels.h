@@ -11,6 +11,7 @@
 #include "kernels/cpu_matmuls.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_kinds.h"
+#include "kernels/reference/adafactor.h"
 #include "kernels/reference/scalar_ops.h"
 
 namespace shale::cpu {
@@ -92,5 +93,6 @@ inline absl::Status Run(const FlagNonFinite& op, Scratch, const Context&) { retu
 inline absl::Status Run(const CombineTotals& op, Scratch, const Context&) { return RunOnHost(op); }
 inline absl::Status Run(const PrepareUpdate& op, Scratch, const Context&) { return RunOnHost(op); }
 inline absl::Status Run(const RecordNorm& op, Scratch, const Context&) { return RunOnHost(op); }
+inline absl::Status Run(const Adafactor& op, Scratch, const Context&) { return RunOnHost(op); }
 
 }  // namespace shale::cpu

@@ -61,6 +61,8 @@ absl::Status Run(const SumSquares& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const Nf4Dequantize& op, Scratch scratch, StreamHandle stream);
 // update.cu, which calls a file for each rule
 absl::Status Run(const Update& op, Scratch scratch, StreamHandle stream);
+// adafactor.cu
+absl::Status Run(const Adafactor& op, Scratch scratch, StreamHandle stream);
 // scalar_ops.cu
 absl::Status Run(const LossScale& op, Scratch scratch, StreamHandle stream);
 absl::Status Run(const FlagNonFinite& op, Scratch scratch, StreamHandle stream);

@@ -1,5 +1,6 @@
 #include "kernels/cuda/scratch.h"
 
+#include <iterator>
 #include <type_traits>
 #include <variant>
 
@@ -47,6 +48,13 @@ int64_t ScratchBytesOf(const AttentionBackward& op) {
 
 int64_t ScratchBytesOf(const Sum& op) { return ReductionScratch(op.x_N); }
 int64_t ScratchBytesOf(const SumSquares& op) { return ReductionScratch(op.x_N); }
+
+int64_t ScratchBytesOf(const Adafactor& op) {
+  if (op.stage != Adafactor::Stage::kDirection) return 0;
+  // The mean of each parameter's rows, and two sums for each chunk of a parameter.
+  const int64_t chunks = CeilDivide(op.gradient_P.elements(), kFactorChunk);
+  return (std::ssize(*op.parameters) + 2 * chunks) * static_cast<int64_t>(sizeof(double));
+}
 
 int64_t ScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* attention, const Op& op) {
   return std::visit(

@@ -95,6 +95,9 @@ inline int64_t NormPartialRows(DType act, int64_t rows, int64_t C, bool centered
 // Elements of a flat vector that one block of Sum or SumSquares sums into a partial sum.
 inline constexpr int64_t kReductionChunk = 16384;
 
+// Elements of a parameter that one block of Adafactor's kDirection sums into partial sums.
+inline constexpr int64_t kFactorChunk = 4096;
+
 // The most ranks whose data SumRanks sums: their addresses are the parameters of one launch.
 inline constexpr int kMostSummedRanks = 64;
 

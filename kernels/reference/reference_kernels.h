@@ -3,6 +3,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/op_kinds.h"
+#include "kernels/reference/adafactor.h"
 #include "kernels/reference/scalar_ops.h"
 
 namespace shale::reference {
@@ -51,5 +52,6 @@ inline absl::Status Reference(const FlagNonFinite& op) { return RunOnHost(op); }
 inline absl::Status Reference(const CombineTotals& op) { return RunOnHost(op); }
 inline absl::Status Reference(const PrepareUpdate& op) { return RunOnHost(op); }
 inline absl::Status Reference(const RecordNorm& op) { return RunOnHost(op); }
+inline absl::Status Reference(const Adafactor& op) { return RunOnHost(op); }
 
 }  // namespace shale::reference

@@ -112,6 +112,30 @@ TEST(LossScaleLaws, AnOverflowOnOneRankChangesNoWeightOfAnyRank) {
   }
 }
 
+// Steps that overflow come before a job, which does not know of them: neither weights nor states nor counts changed.
+TEST(LossScaleLaws, AStepThatOverflowsLeavesNoTraceInAnyOptimizer) {
+  for (const OptimizerEntry& entry : Optimizers()) {
+    RunOptions options = ScaledOptions(0x1p22);
+    options.step.mesh = {.shard = 2};
+    options.micro_batch = 1;
+    options.step.optimizer = MakeOptimizer(entry.kind, entry.defaults);
+    options.steps = 6;
+    const std::vector<Tokens> batches = {ScaledBatches()[0]};
+    const absl::StatusOr<RunResult> overflows = RunJob(options, batches);
+    ASSERT_TRUE(overflows.ok()) << overflows.status();
+    const double scale = overflows->loss_scales.back();
+    ASSERT_LT(scale, 0x1p22) << entry.name;
+    options.step.loss_scaling->init_scale = scale;
+    options.steps -= static_cast<int>(22 - std::log2(scale));
+    ASSERT_GE(options.steps, 2) << entry.name;
+    const absl::StatusOr<RunResult> without = RunJob(options, batches);
+    ASSERT_TRUE(without.ok()) << without.status();
+    EXPECT_EQ(without->loss_scales.front(), scale) << entry.name;
+    EXPECT_EQ(without->losses.back(), overflows->losses.back()) << entry.name;
+    EXPECT_TRUE(without->weights == overflows->weights) << entry.name;
+  }
+}
+
 TEST(LossScaleLaws, StrategiesAndPlacesOfTheStateChangeNoBit) {
   RunOptions options = ScaledOptions(0x1p22);
   options.steps = 8;

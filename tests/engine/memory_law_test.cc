@@ -65,6 +65,10 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   options.reads_gradients = pick(2);
   options.cpu_products = static_cast<CpuMatMuls>(1 + pick(2));
   if (pick(3) == 0) step.update = UpdateTime::kInBackward;
+  if (step.factors()) {  // It is refused there.
+    step.update = UpdateTime::kAfterBackward;
+    step.update_device = UpdateDevice::kSame;
+  }
   if (pick(2) == 0) step.clipping = static_cast<Clipping>(1 + pick(2));
   const bool can_scale = options.dtype == DType::kBFloat16 && step.master == MasterWeights::kFloat32 &&
                          step.update == UpdateTime::kAfterBackward && step.clipping == Clipping::kGlobal;
@@ -129,6 +133,8 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   if (!c.adapter && options.train_only.empty() && pick(2) == 0) {
     for (const char* pattern : {"*norm.weight", "blocks.0.*"}) {
       const OptimizerEntry& entry = Optimizers()[pick(static_cast<int>(Optimizers().size()))];
+      const bool goes = step.update == UpdateTime::kAfterBackward && step.update_device == UpdateDevice::kSame;
+      if (entry.factors && !goes) break;
       step.optimizer_groups.push_back(MakeOptimizer(entry.kind, entry.defaults));
       options.optimizer_groups.push_back({pattern});
     }

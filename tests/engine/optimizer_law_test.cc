@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/compile/optimizer/optimizer.h"
+#include "engine/compile/step/state.h"
+#include "engine/compile/step/writer.h"
 #include "engine/strings/pattern.h"
 #include "kernels/integers.h"
 #include "tests/engine/job_harness.h"
@@ -34,6 +36,12 @@ std::vector<Named> AllOptimizers() {
       Hyperparameters bf16 = h;
       bf16.moments = DType::kBFloat16;
       all.push_back({absl::StrCat(entry.name, ", bf16 moments"), MakeOptimizer(entry.kind, bf16), 1e-2});
+    }
+    if (entry.factors) {
+      h.weight_decay = 0;
+      h.beta1 = 0.9;
+      h.relative_step = h.scale_parameter = false;
+      all.push_back({"ADAFACTOR with a first moment", MakeOptimizer(entry.kind, h), 1e-2});
     }
     if (entry.kind != OptimizerKind::kSgd) continue;
     h.nesterov = true;
@@ -62,6 +70,7 @@ RunOptions With(const Named& named, Strategy strategy, int64_t ranks, DType dtyp
 TEST(OptimizerLaws, EveryStrategyUpdatesTheSameBits) {
   const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 21);
   for (const Named& named : AllOptimizers()) {
+    if (named.optimizer.factored) continue;  // Adds sums of shards, in an order that depends on the shards.
     for (const auto& [dtype, master] : {std::pair(DType::kFloat32, MasterWeights::kFloat32),
                                         {DType::kBFloat16, MasterWeights::kFloat32},
                                         {DType::kBFloat16, MasterWeights::kSplit},
@@ -124,7 +133,8 @@ TEST(OptimizerLaws, RanksAgreeWithOne) {
       for (int i = 0; i < 3; ++i) {
         EXPECT_NEAR(several.losses[i], one.losses[i], 2e-3 * one.losses[i]) << named.name << " W=" << ranks;
       }
-      if (named.optimizer.kind != OptimizerKind::kSgd) continue;
+      // Adafactor divides gradients by roots of sums of their squares, which are as smooth as the gradients.
+      if (named.optimizer.kind != OptimizerKind::kSgd && !named.optimizer.factored) continue;
       std::string worst;
       EXPECT_LE(LargestDistance(several.weights, one.weights, &worst), 2e-5) << named.name << ": " << worst;
     }
@@ -140,6 +150,7 @@ TEST(OptimizerLaws, EveryOptimizerLearns) {
                                 lean ? MasterWeights::kNone : MasterWeights::kFloat32);
       options.steps = 30;
       if (named.optimizer.kind == OptimizerKind::kSgd) options.learning_rate = 0.3;
+      if (named.optimizer.factored && named.optimizer.factored->relative_step) options.learning_rate = 10;
       const RunResult result = MustRun(options, tokens);
       ASSERT_EQ(result.losses.size(), 30);
       EXPECT_LT(result.losses.back(), 0.8 * result.losses.front()) << named.name << (lean ? " without masters" : "");
@@ -160,6 +171,7 @@ TEST(OptimizerLaws, ThePlanHasTheBytesOfTheDeclaredStates) {
         const int64_t shard = g.layout().shard_elements();
         EXPECT_EQ(shard % BlockOf(named.optimizer.rule), 0) << named.name;
         for (const UpdateState& state : named.optimizer.states()) states += shard / state.block * SizeOf(state.dtype);
+        if (g.factor_placement) states += g.factor_placement->layout().shard_elements() * sizeof(float);
         values += (master == MasterWeights::kSplit ? 4 : 2) * shard;
       }
       const auto bytes = [&](BufferCategory category) { return result.plan.bytes_at_peak[static_cast<int>(category)]; };
@@ -242,6 +254,66 @@ TEST(OptimizerGroupLaws, EveryWayToDivideAndToUpdateGivesTheSameBits) {
       }
     }
   }
+}
+
+// Factors of a matrix are 4 bytes for each row and column, sharded.
+TEST(AdafactorLaws, TheStateOfAMatrixIsItsRowsAndColumns) {
+  const Tokens tokens = RandomTokens(3, 11, SmallDecoder().vocabulary, 29);
+  RunOptions options;
+  options.step.mesh = {.shard = 3};
+  options.step.optimizer = MakeOptimizer(OptimizerKind::kAdafactor, EntryOf(OptimizerKind::kAdafactor).defaults);
+  const RunResult result = MustRun(options, tokens);
+  int64_t matrices = 0;
+  for (const GroupState& g : result.step.state.groups) {
+    EXPECT_TRUE(g.states.empty());
+    const ShardLayout& factors = g.factor_placement->layout();
+    EXPECT_EQ(g.factors.elements(), factors.shard_elements());
+    for (const ShardLayout::PlacedParameter& parameter : g.layout().parameters()) {
+      if (parameter.shape.size() < 2) continue;
+      ++matrices;
+      EXPECT_EQ(factors.Find(RowsOf(parameter.name))->elements, parameter.shape[0]) << parameter.name;
+      EXPECT_EQ(factors.Find(ColumnsOf(parameter.name))->elements, parameter.shape[1]) << parameter.name;
+    }
+  }
+  EXPECT_GT(matrices, 5);
+}
+
+TEST(AdafactorLaws, RepeatsItsBitsAndCountsOneAllReduceForItsSums) {
+  const Tokens tokens = RandomTokens(6, 11, SmallDecoder().vocabulary, 30);
+  for (const StoredWeights& weights : kStoredWeights) {
+    RunOptions options;
+    options.steps = 3;
+    options.dtype = weights.dtype;
+    options.step.master = weights.master;
+    options.step.mesh = {.replicate = 2, .shard = 3};
+    options.step.optimizer = MakeOptimizer(OptimizerKind::kAdafactor, EntryOf(OptimizerKind::kAdafactor).defaults);
+    options.learning_rate = 1;
+    const RunResult one = MustRun(options, tokens), other = MustRun(options, tokens);
+    EXPECT_EQ(one.weights, other.weights);
+    EXPECT_EQ(one.measured_peak_bytes, one.plan.peak_bytes);
+  }
+}
+
+TEST(AdafactorLaws, WhatItDoesNotGoWithIsRefusedByName) {
+  RunOptions options;
+  options.step.optimizer = MakeOptimizer(OptimizerKind::kAdafactor, EntryOf(OptimizerKind::kAdafactor).defaults);
+  const Tokens tokens = RandomTokens(1, 11, SmallDecoder().vocabulary, 31);
+  options.step.update = UpdateTime::kInBackward;
+  EXPECT_EQ(RunJob(options, tokens).status().message(),
+            "ADAFACTOR updates neither on the HOST nor IN_BACKWARD; use optimizer.device SAME and update "
+            "AFTER_BACKWARD, or rule ADAMW_8BIT");
+}
+
+TEST(AdafactorLaws, AParameterOfThreeDimensionsIsRefusedByName) {
+  ModelGraph model;
+  model.parameters = {{.name = "filter", .shape = {2, 3, 4}}};
+  model.groups = {{.name = "conv", .parameters = {0}}};
+  StepOptions options;
+  options.optimizer = MakeOptimizer(OptimizerKind::kAdafactor, EntryOf(OptimizerKind::kAdafactor).defaults);
+  ProgramWriter writer;
+  EXPECT_EQ(DeclareState(model, options, writer).status().message(),
+            "ADAFACTOR updates vectors and matrices, and filter has 3 dimensions; give it another rule in "
+            "optimizer.groups");
 }
 
 TEST(OptimizerGroupLaws, AGroupKeepsTheStatesOfItsRuleAndNoOthers) {

@@ -88,6 +88,28 @@ Update UpdateBy(const UpdateRule& rule) {
   return op;
 }
 
+// A matrix of 2 x 3 and a vector of 4.
+Adafactor AdafactorOf(Adafactor::Stage stage) {
+  using Stage = Adafactor::Stage;
+  const bool sums = stage == Stage::kSums, moments = stage == Stage::kMoments, direction = stage == Stage::kDirection,
+             scale = stage == Stage::kScale;
+  Adafactor op{.stage = stage, .update_5 = Float({kUpdateSize})};
+  if (moments || scale) op.number_1 = New(kI64, {1});
+  if (sums || direction) op.gradient_P = Float({kN});
+  if (sums || moments) op.sums = Float({kP});
+  if (moments || direction) op.moments = Float({kP});
+  if (direction || scale) {
+    op.weight_P = Act({kN});
+    op.direction_P = Float({kN});
+    op.totals_Q2 = New(kF64, {2, 2});
+  }
+  if (scale) op.step_5 = Float({kUpdateSize});
+  op.parameters = std::make_shared<const std::vector<FactoredParameter>>(
+      std::vector<FactoredParameter>{{.begin = 0, .rows = 2, .columns = 3, .row_begin = 0, .column_begin = 2},
+                                     {.begin = 8, .rows = 1, .columns = 4, .column_begin = 5}});
+  return op;
+}
+
 std::vector<Op> FlatOps() {
   std::vector<Op> ops = {
       Sum{Float({kN}), New(kF64, {1})},
@@ -109,6 +131,10 @@ std::vector<Op> FlatOps() {
       PrepareUpdate{Float({kHyperSize}), New(kI64, {1}), New(kF64, {kTotalSize}), New(kI64, {1}), Float({kUpdateSize})},
       RecordNorm{New(kI64, {1}), New(kF64, {kTotalSize}), New(kF64, {1})},
   };
+  for (const Adafactor::Stage stage :
+       {Adafactor::Stage::kSums, Adafactor::Stage::kMoments, Adafactor::Stage::kDirection, Adafactor::Stage::kScale}) {
+    ops.push_back(AdafactorOf(stage));
+  }
   for (const UpdateRule& rule : DefaultRules()) ops.push_back(UpdateBy(rule));
   return ops;
 }

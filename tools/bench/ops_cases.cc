@@ -340,6 +340,46 @@ void AddFlat(Maker& m, std::vector<OpCase>& cases) {
   }
 }
 
+// Adds the passes of Adafactor over a square matrix.
+void AddAdafactor(Maker& m, std::vector<OpCase>& cases) {
+  using Stage = Adafactor::Stage;
+  const auto side = static_cast<int64_t>(std::sqrt(static_cast<double>(m.s.parameters)));
+  const int64_t p = side * side, f = 2 * side;
+  const auto parameters = std::make_shared<const std::vector<FactoredParameter>>(
+      std::vector<FactoredParameter>{{.rows = side, .columns = side, .row_begin = 0, .column_begin = side}});
+  const Tensor update = m.F32({kUpdateSize}), number = m.New(DType::kInt64, {1}), gradient = m.F32({p}),
+               weight = m.F32({p}), direction = m.F32({p}), totals = m.New(DType::kFloat64, {1, 2});
+  const Tensor sums = m.F32({f}), moments = m.F32({f});
+  const Adafactor all[] = {
+      {.stage = Stage::kSums, .update_5 = update, .gradient_P = gradient, .sums = sums, .parameters = parameters},
+      {.stage = Stage::kMoments,
+       .update_5 = update,
+       .number_1 = number,
+       .sums = sums,
+       .moments = moments,
+       .parameters = parameters},
+      {.stage = Stage::kDirection,
+       .update_5 = update,
+       .gradient_P = gradient,
+       .weight_P = weight,
+       .moments = moments,
+       .direction_P = direction,
+       .totals_Q2 = totals,
+       .parameters = parameters},
+      {.stage = Stage::kScale,
+       .update_5 = update,
+       .number_1 = number,
+       .weight_P = weight,
+       .direction_P = direction,
+       .totals_Q2 = totals,
+       .step_5 = m.F32({kUpdateSize}),
+       .parameters = parameters}};
+  constexpr const char* kNames[] = {"sums", "moments", "direction", "scale"};
+  for (const Adafactor& op : all) {
+    cases.push_back(m.Finish(op, kNames[static_cast<int>(op.stage)], Shape(gradient)));
+  }
+}
+
 // Adds every update rule on the flat vectors of a unit, in bf16 with every form of masters, and with lean state.
 void AddUpdates(Maker& m, std::vector<OpCase>& cases) {
   const int64_t p = m.s.parameters;
@@ -467,6 +507,7 @@ std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
   AddRows(maker, cases);
   AddFlat(maker, cases);
   AddUpdates(maker, cases);
+  if (maker.act == DType::kFloat32) AddAdafactor(maker, cases);
   AddAttention(maker, cases);
   AddCachedAttention(maker, cases);
   AddMatMuls(maker, cases);

@@ -43,12 +43,12 @@ int64_t BytesOfCheckpoint(const JobPlan& plan) {
   Manifest manifest;
   manifest.values = SavedValuesOf(state);
   manifest.frozen_values = FrozenValuesOf(state);
-  manifest.states = SavedStatesOf(state.states);
+  manifest.states = SavedStatesOf(state);
   manifest.parameters = SavedParametersOf(plan.train.graph, state);
   int64_t bytes = 0;
   for (const PartSpec& part : manifest.parts()) {
     for (const SavedParameter& parameter : manifest.parameters) {
-      if (manifest.Has(part.part, parameter)) bytes += part.ElementsOf(parameter.elements()) * part.element_bytes();
+      if (manifest.Has(part.part, parameter)) bytes += manifest.ElementsOf(part.part, parameter) * part.element_bytes();
     }
   }
   return bytes;

@@ -8,6 +8,22 @@
 #include "kernels/integers.h"
 
 namespace shale {
+namespace {
+
+OptimizerEntry AdafactorEntry() {
+  static constexpr absl::string_view kFields[] = {"beta1", "moments", "relative_step", "scale_parameter"};
+  return {.kind = OptimizerKind::kAdafactor,
+          .name = "ADAFACTOR",
+          .description = "Adafactor",
+          .defaults = {.learning_rate = 1},
+          .fields = kFields,
+          .rule = [](const Hyperparameters& h) -> UpdateRule {
+            return SgdRule{.momentum = static_cast<float>(h.beta1), .state_dtype = h.moments};
+          },
+          .factors = true};
+}
+
+}  // namespace
 
 bool OptimizerEntry::Reads(absl::string_view field) const {
   return std::find(fields.begin(), fields.end(), field) != fields.end();
@@ -16,10 +32,11 @@ bool OptimizerEntry::Reads(absl::string_view field) const {
 absl::Span<const OptimizerEntry> Optimizers() {
   static const auto entries = [] {
     const auto rules = DefaultRules();
-    std::array<OptimizerEntry, std::tuple_size_v<decltype(rules)>> all;
+    std::array<OptimizerEntry, std::tuple_size_v<decltype(rules)> + 1> all;
     for (size_t i = 0; i < rules.size(); ++i) {
       all[i] = std::visit([](const auto& rule) { return MakeEntry(rule); }, rules[i]);
     }
+    all.back() = AdafactorEntry();
     return all;
   }();
   return entries;
@@ -36,7 +53,13 @@ Optimizer MakeOptimizer(OptimizerKind kind, const Hyperparameters& hyperparamete
   return {.kind = kind,
           .rule = entry.rule(hyperparameters),
           .beta1 = entry.corrects_bias ? hyperparameters.beta1 : 0,
-          .beta2 = entry.corrects_bias ? hyperparameters.beta2 : 0};
+          .beta2 = entry.corrects_bias ? hyperparameters.beta2 : 0,
+          .factored = entry.factors ? std::optional(FactoredSettings{
+                                          .beta1 = static_cast<float>(hyperparameters.beta1),
+                                          .weight_decay = static_cast<float>(hyperparameters.weight_decay),
+                                          .relative_step = hyperparameters.relative_step,
+                                          .scale_parameter = hyperparameters.scale_parameter})
+                                    : std::nullopt};
 }
 
 int64_t StateBytes(absl::Span<const UpdateState> states, int64_t elements) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -13,8 +14,9 @@
 
 namespace shale {
 
-// The optimizers that a job may name. The order is that of UpdateRule and of OptimizerSpec.Rule in proto/job.proto.
-enum class OptimizerKind { kAdamW, kSgd, kLion, kAdamW8Bit };
+// The optimizers that a job may name. The order is that of OptimizerSpec.Rule in proto/job.proto, and first of
+// UpdateRule.
+enum class OptimizerKind { kAdamW, kSgd, kLion, kAdamW8Bit, kAdafactor };
 
 // The hyper-parameters of all optimizers. Each optimizer reads weight_decay and the fields that its entry lists.
 struct Hyperparameters {
@@ -24,6 +26,15 @@ struct Hyperparameters {
   bool nesterov = false;
   double weight_decay = 0;
   DType moments = DType::kFloat32;  // Of the states: f32 or bf16.
+  bool relative_step = true, scale_parameter = true;
+};
+
+// What Adafactor does before its update rule, an SGD, subtracts the direction (kernels/ops/adafactor.h). Its second
+// moments are no states of the rule, because they have an element for each row and column of a matrix.
+struct FactoredSettings {
+  float beta1 = 0, weight_decay = 0;
+  bool relative_step = true, scale_parameter = true;
+  bool operator==(const FactoredSettings&) const = default;
 };
 
 // What the engine knows about one kind of optimizer.
@@ -39,6 +50,7 @@ struct OptimizerEntry {
   bool corrects_bias = false;
   // Returns the update rule with these hyper-parameters.
   UpdateRule (*rule)(const Hyperparameters& hyperparameters) = nullptr;
+  bool factors = false;  // Whether it is Adafactor (Optimizer::factored).
 
   // Returns whether `field` is one of `fields`.
   bool Reads(absl::string_view field) const;
@@ -54,6 +66,7 @@ struct Optimizer {
   UpdateRule rule = AdamWRule{};
   double beta1 = 0.9, beta2 = 0.95;  // Decay rates of the bias correction. 0: no correction.
   double learning_rate_factor = 1;   // Its learning rate is that of the step times this.
+  std::optional<FactoredSettings> factored;
 
   absl::Span<const UpdateState> states() const { return StatesOf(rule); }
 };

@@ -87,6 +87,11 @@ absl::Status CheckStepOptions(const StepOptions& options, DType compute_dtype, b
   SHALE_RETURN_IF_ERROR(CheckStateOffload(options.offload_state, options.strategy, options.has_states(),
                                           compute_dtype != DType::kFloat32 && options.master != MasterWeights::kNone));
   SHALE_RETURN_IF_ERROR(CheckUpdateDevice(options.update_device, options.offload_state));
+  if (options.factors() && (options.updates_on_host() || options.update == UpdateTime::kInBackward)) {
+    return absl::InvalidArgumentError(
+        "ADAFACTOR updates neither on the HOST nor IN_BACKWARD; use optimizer.device SAME and update AFTER_BACKWARD, "
+        "or rule ADAMW_8BIT");
+  }
   if (options.updates_on_host() && !has_host_ops) {
     return absl::FailedPreconditionError(
         "optimizer.device HOST needs kernels for the CPU, and this program was built without them; use SAME, or a "

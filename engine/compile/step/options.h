@@ -122,6 +122,11 @@ struct StepOptions {
     const auto keeps = [](const Optimizer& o) { return !o.states().empty(); };
     return keeps(optimizer) || std::any_of(optimizer_groups.begin(), optimizer_groups.end(), keeps);
   }
+  // Returns whether one of them is Adafactor.
+  bool factors() const {
+    const auto is_factored = [](const Optimizer& o) { return o.factored.has_value(); };
+    return is_factored(optimizer) || std::any_of(optimizer_groups.begin(), optimizer_groups.end(), is_factored);
+  }
   bool updates_on_host() const { return update_device == UpdateDevice::kHost; }
   // Returns the parts of the state that lie in host memory: those of offload_state, and with kHost moments and masters.
   StateOffload state_on_host() const {

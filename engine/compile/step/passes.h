@@ -54,9 +54,9 @@ void OverlapCollectives(StepProgram& program, int64_t prefetch);
 // bytes in the arena for that long, so that no backward has to wait for the copy.
 //
 // Keeps the order of updates, and all instructions that compute norms. An all-gather that follows the update of its
-// group follows the weights to where they come back. REQUIRES: the program has an update; a Copy that widens a gradient
-// and the PrepareUpdate of a group stand right before its update, and an all-gather of its weights right after it; the
-// last loop has no visits.
+// group follows the weights to where they come back. REQUIRES: the program has an update, and none of Adafactor; a Copy
+// that widens a gradient and the PrepareUpdate of a group stand right before its update, and an all-gather of its
+// weights right after it; the last loop has no visits.
 void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 
 // Copies state that lies in host memory into the arena for its use, and back if it was changed.
@@ -73,7 +73,9 @@ void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 // of the all-gather.
 //
 // Leaves instructions of StreamId::kHost alone: these read host memory. REQUIRES: of the other instructions, only
-// updates and the all-gathers of visits have operands in host memory; the last two conditions of UpdateOnHost.
+// updates, the passes of Adafactor and the all-gathers of visits have operands in host memory, and a pass of Adafactor
+// only some of those of its update; the passes of a group and their collectives stand right before its update, where a
+// Copy and the PrepareUpdate stand before them; the last two conditions of UpdateOnHost.
 void OffloadState(StepProgram& program);
 
 // Lets matmuls keep a packed b for all iterations of a loop, if the loop does not change b and the device uses packed

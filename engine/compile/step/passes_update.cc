@@ -9,6 +9,7 @@
 #include "engine/compile/program/accesses.h"
 #include "engine/compile/step/edit.h"
 #include "engine/compile/step/passes.h"
+#include "kernels/ops/adafactor.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/scalars.h"
 #include "kernels/ops/update.h"
@@ -25,13 +26,15 @@ const Op* OpAt(const StepProgram& program, InstructionId id) {
 struct UpdateSite {
   InstructionId update = -1;
   InstructionId widen = -1;  // The copy that widens the gradient right before, or -1.
+  // The first of the passes of Adafactor and of the collectives between them, which end right before the update, or -1.
+  InstructionId factored = -1;
   InstructionId begin = -1;  // The first instruction that works for this group alone.
   // Where its copies are issued: while the group before it in the batch is updated, or for the first two groups of the
   // batch during the visit before the batch. The last loop has no visits: there the first copies are at its beginning.
   InstructionId ahead = -1;
   InstructionId first_of_batch = -1;  // `begin` of the first site of the batch.
 
-  // The first instruction that the update itself needs: that which reads the gradient.
+  // The first instruction that the update itself needs: that which reads the gradient. Not of Adafactor.
   InstructionId first() const { return widen < 0 ? update : widen; }
 };
 
@@ -46,12 +49,28 @@ InstructionId FirstOfMicroBatch(const StepProgram& program, const VisitRange& vi
   return visit.begin;
 }
 
+bool IsPassOfAdafactor(const StepProgram& program, InstructionId id) {
+  const Op* op = OpAt(program, id);
+  return op != nullptr && op->Is<Adafactor>();
+}
+
+bool IsFirstOfAdafactor(const StepProgram& program, InstructionId id) {
+  return IsPassOfAdafactor(program, id) && OpAt(program, id)->As<Adafactor>()->stage == Adafactor::Stage::kSums;
+}
+
 UpdateSite SiteOf(const StepProgram& program, InstructionId id) {
   const Update& update = *OpAt(program, id)->As<Update>();
   UpdateSite site{.update = id, .begin = id};
-  const Op* before = OpAt(program, id - 1);
+  const Tensor* gradient = &update.gradient_P;
+  if (IsPassOfAdafactor(program, id - 1)) {
+    site.factored = id - 1;
+    while (!IsFirstOfAdafactor(program, site.factored)) --site.factored;
+    site.begin = site.factored;
+    gradient = &OpAt(program, site.factored)->As<Adafactor>()->gradient_P;
+  }
+  const Op* before = OpAt(program, site.begin - 1);
   const Copy* copy = before == nullptr ? nullptr : before->As<Copy>();
-  if (copy != nullptr && copy->to.where == update.gradient_P.where) site.begin = site.widen = id - 1;
+  if (copy != nullptr && copy->to.where == gradient->where) site.widen = --site.begin;
   before = OpAt(program, site.begin - 1);
   if (before != nullptr && before->Is<PrepareUpdate>()) --site.begin;
   return site;
@@ -253,18 +272,25 @@ void FetchForGathers(StepProgram& program, ProgramEdit& edit) {
   }
 }
 
-// Copies what updates on the device read and write into the arena and back.
+// Copies what updates on the device read and write into the arena and back. Passes of Adafactor read the same copies.
 void FetchForUpdates(StepProgram& program, ProgramEdit& edit) {
   for (const UpdateSite& site : UpdateSitesOf(program, VisitsOf(program))) {
     Instruction& update = program.instructions[site.update];
     if (update.stream == StreamId::kHost) continue;
+    std::map<BufferId, Tensor> fetched;  // By the buffer in host memory.
     VisitOperands(std::get<Op>(update.action), [&](absl::string_view, Tensor& t, Access) {
       if (!IsOnHost(program, t)) return;
       const Tensor host = t;
-      t = AddFetched(program, edit, host);
+      t = fetched[host.where.symbol] = AddFetched(program, edit, host);
       edit.InsertAhead(site.ahead, site.update, CopyInstruction(update, t, host, /*to_host=*/false));
       edit.InsertAfter(site.update, CopyInstruction(update, t, host, /*to_host=*/true));
     });
+    if (site.factored < 0) continue;
+    for (InstructionId id = site.factored; id < site.update; ++id) {
+      ChangeOperands(program.instructions[id], [&](Tensor& t) {
+        if (IsOnHost(program, t)) t = fetched.at(t.where.symbol);
+      });
+    }
   }
 }
 

@@ -41,6 +41,7 @@ SavedTensors SavedOf(const GroupState& g, absl::Span<const UpdateState> states) 
   };
   SavedTensors saved;
   for (size_t i = 0; i < g.states.size(); ++i) saved.states.push_back(mine(g.states[i], states[i].block));
+  if (g.factors.present()) saved.factors = split ? g.factor_placement->ShardOf(g.factors) : g.factors;
   if (g.master.present() || g.own_weight.dtype == DType::kFloat32) {
     saved.value = mine(g.master.present() ? g.master : g.own_weight);
   } else {
@@ -103,6 +104,39 @@ std::vector<UpdateState> StatesOfGroups(const ModelGraph& model, const StepOptio
   return states;
 }
 
+// Lays out the factors of a group of Adafactor.
+absl::Status PlaceFactors(const ModelGraph& model, const ParameterGroup& group, const StepOptions& options,
+                          GroupState& g) {
+  std::vector<ShardLayout::Entry> entries;
+  std::vector<FactoredParameter> factored;
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    const Parameter& parameter = model.parameters[group.parameters[i]];
+    if (parameter.shape.size() > 2) {
+      return absl::InvalidArgumentError(absl::StrCat("ADAFACTOR updates vectors and matrices, and ", parameter.name,
+                                                     " has ", parameter.shape.size(),
+                                                     " dimensions; give it another rule in optimizer.groups"));
+    }
+    const bool matrix = parameter.shape.size() == 2;
+    const int64_t columns = matrix ? parameter.shape.back() : parameter.elements();
+    factored.push_back({.begin = g.layout().parameters()[i].offset_elements,
+                        .rows = parameter.elements() / columns,
+                        .columns = columns,
+                        .decays = Decays(parameter, options)});
+    if (matrix) entries.push_back({RowsOf(parameter.name), {factored.back().rows}});
+    entries.push_back({ColumnsOf(parameter.name), {columns}});
+  }
+  SHALE_ASSIGN_OR_RETURN(ShardLayout layout, ShardLayout::Create(entries, static_cast<int>(options.mesh.shard)));
+  for (size_t i = 0; i < factored.size(); ++i) {
+    const std::string& name = model.parameters[group.parameters[i]].name;
+    const ShardLayout::PlacedParameter* const rows = layout.Find(RowsOf(name));
+    factored[i].row_begin = rows == nullptr ? -1 : rows->offset_elements;
+    factored[i].column_begin = layout.Find(ColumnsOf(name))->offset_elements;
+  }
+  g.factor_placement.emplace(std::move(layout), options.placement());
+  g.factored = std::make_shared<const std::vector<FactoredParameter>>(std::move(factored));
+  return absl::OkStatus();
+}
+
 // Adds the persistent buffers of one group. Borrows its arguments.
 class GroupDeclarer {
  public:
@@ -151,6 +185,10 @@ class GroupDeclarer {
       g.states[state.Find(s)] =
           Add(s.name, BufferCategory::kOptimizerState, s.dtype, Own(g) / s.block, offload_.moments);
     }
+    if (g.factor_placement) {
+      g.factors = Add("factors", BufferCategory::kOptimizerState, DType::kFloat32,
+                      g.factor_placement->elements(g.placement.placement().state));
+    }
     for (size_t i = 0; i < group_.parameters.size(); ++i) {
       if (!Decays(model_.parameters[group_.parameters[i]], options_)) continue;
       g.decayed.push_back(g.layout().parameters()[i].range());
@@ -164,8 +202,10 @@ class GroupDeclarer {
       return Add(absl::StrCat("snapshot.", what), BufferCategory::kSnapshot, t.dtype, t.elements(),
                  writer_.IsOnHost(t));
     };
-    g.snapshot = {
-        .value = copy("value", g.saved.value), .high = copy("high", g.saved.high), .low = copy("low", g.saved.low)};
+    g.snapshot = {.value = copy("value", g.saved.value),
+                  .high = copy("high", g.saved.high),
+                  .low = copy("low", g.saved.low),
+                  .factors = copy("factors", g.saved.factors)};
     for (size_t i = 0; i < g.saved.states.size(); ++i) {
       g.snapshot.states.push_back(copy(state.states[i].name, g.saved.states[i]));
     }
@@ -189,9 +229,13 @@ class GroupDeclarer {
 
 }  // namespace
 
+std::string RowsOf(absl::string_view parameter) { return absl::StrCat(parameter, ".rows"); }
+std::string ColumnsOf(absl::string_view parameter) { return absl::StrCat(parameter, ".columns"); }
+
 int64_t SavedTensors::bytes() const {
   int64_t bytes = 0;
-  for (const Tensor& t : {value, high, low, nf4_codes, nf4_absmax, nf4_scales, nf4_means}) bytes += t.extent_bytes();
+  for (const Tensor& t : {value, high, low, nf4_codes, nf4_absmax, nf4_scales, nf4_means, factors})
+    bytes += t.extent_bytes();
   for (const Tensor& t : states) bytes += t.extent_bytes();
   return bytes;
 }
@@ -203,6 +247,9 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
     const GroupDeclarer declarer(model, group, options, writer);
     declarer.Weights(g);
     if (!group.frozen) {
+      if (options.OptimizerOf(group.optimizer_group).factored) {
+        SHALE_RETURN_IF_ERROR(PlaceFactors(model, group, options, g));
+      }
       declarer.MastersAndStates(state, g);
       g.saved = SavedOf(g, state.states);
       if (options.snapshot) declarer.Snapshot(state, g);

@@ -3,11 +3,15 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/compile/graph/graph.h"
 #include "engine/compile/step/options.h"
+#include "kernels/ops/adafactor.h"
 #include "sharding/placement.h"
 
 namespace shale {
@@ -21,6 +25,7 @@ struct SavedTensors {
   Tensor nf4_codes, nf4_absmax;  // u8: the parts of a row (kernels/nf4.h).
   Tensor nf4_scales, nf4_means;  // f32
   std::vector<Tensor> states;    // In the order of JobState::states.
+  Tensor factors;                // f32
 
   // Returns how many bytes all of them have.
   int64_t bytes() const;
@@ -39,9 +44,14 @@ struct GroupState {
   // Only with UpdateDevice::kHost: the weights in host memory that the update reads and writes. Between steps they have
   // the bits of own_weight. If own_weight is in host memory, it is the same tensor.
   Tensor host_weight;
-  Tensor master;                      // f32. Only with bf16 compute and fp32 masters.
-  Tensor low;                         // i16. Only with SPLIT.
-  std::vector<Tensor> states;         // In the order of JobState::states. Absent: its rule keeps no such state.
+  Tensor master;               // f32. Only with bf16 compute and fp32 masters.
+  Tensor low;                  // i16. Only with SPLIT.
+  std::vector<Tensor> states;  // In the order of JobState::states. Absent: its rule keeps no such state.
+  // Only of Adafactor: its second moments, [GroupPlacement::elements of factor_placement] f32, on the device. The
+  // "parameters" of factor_placement are the rows and the columns of each parameter (FactorNames).
+  Tensor factors;
+  std::optional<GroupPlacement> factor_placement;
+  std::shared_ptr<const std::vector<FactoredParameter>> factored;
   Tensor own_gradient;                // StepOptions::gradient_shards. Persistent only with StepOptions::keep_gradients.
   Tensor full_gradient;               // f32. Sum over the step. Absent if gradients are reduced unit by unit.
   std::vector<ElementRange> decayed;  // Elements of the group that decay.
@@ -57,6 +67,11 @@ struct GroupState {
   // Returns the weights that this rank holds between steps (GroupPlacement::Weights).
   const Tensor& weights() const { return full_weight.present() ? full_weight : own_weight; }
 };
+
+// Return what the layout of factors calls the rows and the columns of a parameter. A vector has columns only, its
+// elements.
+std::string RowsOf(absl::string_view parameter);
+std::string ColumnsOf(absl::string_view parameter);
 
 struct JobState {
   std::vector<GroupState> groups;   // By GroupId.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/compile/step/factored_update.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/scalars.h"
 #include "kernels/ops/update.h"
@@ -166,7 +167,7 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts, const 
   const bool bf16_alone =
       options_.master == MasterWeights::kNone && state_.groups[trained_[0]].own_weight.dtype == DType::kBFloat16;
   Tensor number;
-  if (bf16_alone || HasBFloat16States(optimizer.rule)) {
+  if (bf16_alone || HasBFloat16States(optimizer.rule) || optimizer.factored) {
     number = writer_.AddTensor("update_number", BufferCategory::kData, Tensor::Contiguous(DType::kInt64, {1}));
   }
   const LossScaling scaling = options_.loss_scaling.value_or(LossScaling());
@@ -214,6 +215,13 @@ void Updater::EmitUpdate(GroupId group, const Prepared& prepared) {
                  .group = group};
   const absl::Span<const UpdateState> states = StatesOf(op.As<Update>()->rule);
   for (size_t i = 0; i < states.size(); ++i) op.As<Update>()->states[i] = g.states[state_.Find(states[i])];
+  if (g.factored != nullptr) {
+    const FactoredDirection factored =
+        EmitFactoredDirection(*OptimizerOf(group).factored, g, *op.As<Update>(), prepared.number, writer_);
+    op.As<Update>()->gradient_P = factored.direction_P;
+    op.As<Update>()->update_5 = factored.step_5;
+    if (!op.As<Update>()->rounds_stochastically()) op.As<Update>()->number_1 = {};
+  }
   Compute(std::move(op));
   if (!g.placement.placement().gathers_after_update()) return;
   writer_.Emit(OnceAStep(StreamId::kGather, Phase::kUpdate),

@@ -74,7 +74,11 @@ absl::StatusOr<SavedState> ParseState(const proto::StateRecord& record) {
     return RefuseManifest("it has a state named ", Quoted(record.name()), " with blocks of ", record.block(),
                           " elements");
   }
-  SavedState state{.name = record.name(), .block = record.block()};
+  if (record.extent() < 0 || record.extent() > static_cast<int>(SavedExtent::kColumns) ||
+      (record.extent() != 0 && record.block() != 1)) {
+    return RefuseManifest("it has a state named ", Quoted(record.name()), " of extent ", record.extent());
+  }
+  SavedState state{.name = record.name(), .block = record.block(), .extent = static_cast<SavedExtent>(record.extent())};
   for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
     state.dtype = dtype;
     if (record.dtype() == ToString(dtype)) return state;
@@ -302,7 +306,8 @@ absl::StatusOr<std::vector<SavedFile>> ParseFiles(absl::string_view bytes) {
 
 bool Convertible(const SavedState& a, const SavedState& b) {
   const auto is_float = [](DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kBFloat16; };
-  return a.name == b.name && a.block == b.block && (a.dtype == b.dtype || (is_float(a.dtype) && is_float(b.dtype)));
+  return a.name == b.name && a.block == b.block && a.extent == b.extent &&
+         (a.dtype == b.dtype || (is_float(a.dtype) && is_float(b.dtype)));
 }
 
 int64_t BytesPerElement(SavedPart part, absl::Span<const SavedState> states) {
@@ -391,6 +396,17 @@ std::vector<PartSpec> Manifest::parts() const {
                  any([](auto& p) { return p.nf4 && !p.in_base; }));
 }
 
+int64_t Manifest::ElementsOf(SavedPart part, const SavedParameter& parameter) const {
+  const int64_t elements = parameter.elements(), columns = parameter.shape.empty() ? 1 : parameter.shape.back();
+  const int64_t state = StateOf(part);
+  switch (state < 0 ? SavedExtent::kElements : states[state].extent) {
+    case SavedExtent::kRows: return elements / columns;
+    case SavedExtent::kColumns: return columns;
+    case SavedExtent::kElements: break;
+  }
+  return CeilDivide(elements, BlockOf(part, states));
+}
+
 bool Manifest::Has(SavedPart part, const SavedParameter& parameter) const {
   if (parameter.in_base) return false;
   const SavedValues form = ValuesOf(parameter);
@@ -455,6 +471,7 @@ std::string SerializeManifest(const Manifest& manifest) {
       record.set_name(state.name);
       record.set_dtype(std::string(ToString(state.dtype)));
       record.set_block(state.block);
+      if (state.extent != SavedExtent::kElements) record.set_extent(static_cast<int>(state.extent));
     }
   }
   for (const SavedParameter& parameter : manifest.parameters) {

@@ -51,16 +51,21 @@ constexpr int64_t StateOf(SavedPart part) {
   return static_cast<int64_t>(part) - static_cast<int64_t>(SavedPart::kFirstState);
 }
 
+// What a state has elements for: the elements of a parameter, its rows, or its columns, which are the last dimension of
+// its shape. The numbers are part of the file format.
+enum class SavedExtent : uint8_t { kElements = 0, kRows = 1, kColumns = 2 };
+
 // A state that an update rule keeps for each parameter that it updates (UpdateState in kernels/update_rules.h).
 struct SavedState {
   std::string name;
   DType dtype = DType::kFloat32;
   int64_t block = 1;  // Elements of the parameter for each element of the state; the last block may be short.
+  SavedExtent extent = SavedExtent::kElements;  // Other than kElements only with blocks of 1.
 
   bool operator==(const SavedState&) const = default;
 };
-// Returns whether one state can be converted into the other: whether they have the same name and block, and the same
-// dtype, or f32 and bf16.
+// Returns whether one state can be converted into the other: whether they have the same name, block and extent, and the
+// same dtype, or f32 and bf16.
 bool Convertible(const SavedState& a, const SavedState& b);
 // Returns the bytes per element of a part, or 0 if there is no such part. `states` are Manifest::states.
 int64_t BytesPerElement(SavedPart part, absl::Span<const SavedState> states);
@@ -89,8 +94,6 @@ struct PartSpec {
   int64_t block = 1;  // Elements of the parameter for each element of the part.
 
   int64_t element_bytes() const { return SizeOf(dtype); }
-  // Returns how many elements the part has for a parameter of `parameter_elements` elements.
-  int64_t ElementsOf(int64_t parameter_elements) const { return CeilDivide(parameter_elements, block); }
 };
 // Returns the parts that a checkpoint of this form has, in the order in which they are saved: wide elements first, so
 // that every element lies at a multiple of its size. `values` is the form of parameters that train, and
@@ -208,6 +211,8 @@ struct Manifest {
   }
   // Returns the states of a parameter, none if it is frozen.
   std::vector<SavedState> StatesOf(const SavedParameter& parameter) const;
+  // Returns how many elements a part has of a parameter that has the part.
+  int64_t ElementsOf(SavedPart part, const SavedParameter& parameter) const;
   // Returns whether the checkpoint has this part of a parameter.
   bool Has(SavedPart part, const SavedParameter& parameter) const;
   bool operator==(const Manifest&) const = default;

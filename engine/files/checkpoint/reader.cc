@@ -120,7 +120,7 @@ absl::Status CheckpointReader::CheckCoverage() const {
     const SavedParameter& parameter = manifest_.parameters[i / parts.size()];
     const PartSpec& part = parts[i % parts.size()];
     if (!manifest_.Has(part.part, parameter)) continue;
-    const int64_t elements = part.ElementsOf(parameter.elements());
+    const int64_t elements = manifest_.ElementsOf(part.part, parameter);
     std::sort(ranges[i].begin(), ranges[i].end(), [](auto a, auto b) { return a.begin < b.begin; });
     int64_t end = 0;
     ranges[i].push_back({elements, elements});
@@ -138,7 +138,7 @@ absl::Status CheckpointReader::CheckCoverage() const {
 
 int64_t CheckpointReader::ElementsOf(SavedPart part, const SavedParameter& parameter) const {
   if (StateOf(part) >= 0 && !manifest_.Has(part, parameter)) return 0;
-  return CeilDivide(parameter.elements(), BlockOf(part, manifest_.states));
+  return manifest_.ElementsOf(part, parameter);
 }
 
 int64_t CheckpointReader::size_bytes() const {

@@ -200,6 +200,8 @@ struct OptimizerConfig {
   bool nesterov = false;
   double weight_decay = 0.1;
   Moments moments = Moments::kFloat32;
+  bool relative_step = true;
+  bool scale_parameter = true;
   std::vector<std::string> no_decay;    // Name patterns of parameters without decay. Vectors never decay.
   std::vector<std::string> train_only;  // Name patterns of the parameters that train. Empty: all.
   FrozenWeights frozen_weights = FrozenWeights::kAsComputed;

@@ -15,7 +15,9 @@ Optimizer MakeOptimizer(const OptimizerConfig& config) {
                         .momentum = config.momentum,
                         .nesterov = config.nesterov,
                         .weight_decay = config.weight_decay,
-                        .moments = config.moments == Moments::kBFloat16 ? DType::kBFloat16 : DType::kFloat32});
+                        .moments = config.moments == Moments::kBFloat16 ? DType::kBFloat16 : DType::kFloat32,
+                        .relative_step = config.relative_step,
+                        .scale_parameter = config.scale_parameter});
 }
 
 std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config) {

@@ -207,6 +207,29 @@ void CheckOptimizer(const OptimizerConfig& optimizer, SpecErrors& errors) {
   }
 }
 
+// ADAFACTOR sums over whole parameters before it updates them.
+void CheckAdafactor(const OptimizerConfig& optimizer, SpecErrors& errors) {
+  std::vector<std::pair<std::string, Optimizer>> all = {{"optimizer.", MakeOptimizer(optimizer)}};
+  for (const Optimizer& group : MakeGroupOptimizers(optimizer)) {
+    all.push_back({absl::StrCat("optimizer.groups[", all.size() - 1, "]."), group});
+  }
+  for (const auto& [path, one] : all) {
+    if (!one.factored) continue;
+    if (optimizer.device == UpdateDevice::kHost) {
+      errors.AddRule({"optimizer.device", path + "rule"},
+                     "ADAFACTOR does not update on the HOST; use SAME, or rule ADAMW_8BIT");
+    }
+    if (optimizer.update == UpdateTime::kInBackward) {
+      errors.AddRule({"optimizer.update", path + "rule"},
+                     "ADAFACTOR does not update IN_BACKWARD; use AFTER_BACKWARD, or rule ADAMW_8BIT");
+    }
+    if (one.factored->beta1 > 0 && one.factored->weight_decay > 0) {
+      errors.AddRule({path + "weight_decay", path + "beta1"},
+                     "ADAFACTOR has weight decay only without a first moment; set weight_decay 0, or beta1 0");
+    }
+  }
+}
+
 void CheckOptimizerGroups(const OptimizerConfig& optimizer, SpecErrors& errors) {
   for (size_t i = 0; i < optimizer.groups.size(); ++i) {
     const OptimizerGroupConfig& group = optimizer.groups[i];
@@ -372,6 +395,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckCheckpointing(spec.activation_checkpointing(), job, *errors);
   CheckOptimizer(job.optimizer, *errors);
   CheckOptimizerGroups(job.optimizer, *errors);
+  CheckAdafactor(job.optimizer, *errors);
   CheckFrozen(spec, job.optimizer, *errors);
   CheckLearningRate(spec.lr_schedule(), job, *errors);
   CheckRuntime(spec, job, *errors);

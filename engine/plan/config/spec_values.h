@@ -59,6 +59,7 @@ static_assert(Same(ComputePrecision::kFloat16, proto::ComputeSpec::FP16));
 static_assert(Same(GradientShards::kBFloat16, proto::PrecisionSpec::BF16));
 static_assert(Same(MasterWeights::kSplit, proto::PrecisionSpec::SPLIT));
 static_assert(Same(MasterWeights::kNone, proto::PrecisionSpec::NONE));
+static_assert(Same(OptimizerKind::kAdafactor, proto::OptimizerSpec::ADAFACTOR));
 static_assert(Same(Moments::kBFloat16, proto::OptimizerSpec::BF16));
 static_assert(Same(CheckpointingPreset::kCheap, proto::ActivationCheckpointingSpec::CHEAP));
 static_assert(Same(CheckpointingPreset::kFeedForward, proto::ActivationCheckpointingSpec::FFN));

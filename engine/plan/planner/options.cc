@@ -103,7 +103,8 @@ Values Offload(Query q) {
 }
 
 std::vector<Settings> UpdateOnHost(Query q) {
-  const bool can = OnGpu(q) && q.has_host_ops && q.job.optimizer.device != UpdateDevice::kHost;
+  const bool can =
+      OnGpu(q) && q.has_host_ops && q.job.optimizer.device != UpdateDevice::kHost && !StepOptionsFor(q.job).factors();
   if (!can || (!Alone(q) && q.use != OptionUse::kUpdatesOnTheHost)) return {};
   Settings settings = {{"optimizer.device", "HOST"}};
   const StateOffload& offload = q.job.memory.offload_state;
@@ -169,7 +170,9 @@ bool ClipsAll(Query q) {
 }
 
 // fp16 skips a step for the overflow of any gradient, so it knows all of them before it updates.
-bool MayUpdateInBackward(Query q) { return AfterBackward(q) && q.job.precision.compute != ComputePrecision::kFloat16; }
+bool MayUpdateInBackward(Query q) {
+  return AfterBackward(q) && q.job.precision.compute != ComputePrecision::kFloat16 && !StepOptionsFor(q.job).factors();
+}
 
 // An update in backward, with all that it needs, of a job that does not update units by themselves yet.
 std::vector<Settings> UpdateAndClipInBackward(Query q) {

@@ -45,6 +45,7 @@ std::string DescribeStates(const StepOptions& options) {
   std::vector<std::string> texts;
   const auto add = [&](const Optimizer& optimizer, const std::string& where) {
     if (!optimizer.states().empty()) texts.push_back(absl::StrCat(DescribeStatesOf(optimizer), where));
+    if (optimizer.factored) texts.push_back(absl::StrCat("Adafactor's moments of rows and columns", where));
   };
   add(options.optimizer, "");
   for (size_t i = 0; i < options.optimizer_groups.size(); ++i) {
@@ -84,7 +85,7 @@ std::string Reason(const Explained& x, BufferCategory category) {
       return absl::StrCat("the bits of a weight beyond ", ToString(plan.train.graph.compute_dtype), ", ",
                           shared && o.placement().state == Part::kFull ? all : mine);
     case BufferCategory::kOptimizerState:
-      if (!o.has_states()) {
+      if (!o.has_states() && !o.factors()) {
         return absl::StrCat("the count of updates: ", EntryOf(o.optimizer.kind).description, " keeps nothing else");
       }
       return absl::StrCat(DescribeStates(o), ", ", shared && o.placement().state == Part::kFull ? all : mine);

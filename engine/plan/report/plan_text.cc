@@ -182,7 +182,8 @@ std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
       if (!HasBase(job)) bytes += CeilDivide(g.saved.bytes(), plan.options.mesh.replicate);
       continue;
     }
-    bytes += 4 * elements + StateBytes(plan.options.OptimizerOf(g.optimizer_group).states(), elements);
+    bytes += 4 * elements + CeilDivide(g.saved.factors.extent_bytes(), plan.options.mesh.replicate) +
+             StateBytes(plan.options.OptimizerOf(g.optimizer_group).states(), elements);
   }
   const int64_t every = job.checkpoint.every_steps;
   return absl::StrCat(every > 0 ? absl::StrCat("every ", Plural(every, "step"), " and at the end") : "at the end",

@@ -21,6 +21,17 @@ constexpr int64_t kWorkFloats = kWorkBytes / sizeof(float);
 // Returns how many of these bytes `count` elements need.
 int64_t WorkBytesFor(int64_t count) { return std::min(kWorkFloats, count) * static_cast<int64_t>(sizeof(float)); }
 
+// Return Adafactor's factors: those of matrices, and those of vectors. A job has them in this order.
+SavedState RowMoments() { return {.name = "row_moments", .extent = SavedExtent::kRows}; }
+SavedState ColumnMoments() { return {.name = "column_moments", .extent = SavedExtent::kColumns}; }
+SavedState VectorMoments() { return {.name = "vector_moments"}; }
+
+std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states) {
+  std::vector<SavedState> saved;
+  for (const UpdateState& state : states) saved.push_back({std::string(state.name), state.dtype, state.block});
+  return saved;
+}
+
 // Returns the tensor of a part, absent if the state has no such part.
 const Tensor& PartOf(const SavedTensors& tensors, SavedPart part) {
   switch (part) {
@@ -52,9 +63,23 @@ ElementRange Blocks(ElementRange elements, int64_t block) {
 
 }  // namespace
 
-std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states) {
-  std::vector<SavedState> saved;
-  for (const UpdateState& state : states) saved.push_back({std::string(state.name), state.dtype, state.block});
+std::vector<SavedState> SavedStatesOf(const JobState& state) {
+  std::vector<SavedState> saved = SavedStatesOf(state.states);
+  const auto factors = [](const GroupState& g) { return g.factors.present(); };
+  if (std::any_of(state.groups.begin(), state.groups.end(), factors)) {
+    saved.insert(saved.end(), {RowMoments(), ColumnMoments(), VectorMoments()});
+  }
+  return saved;
+}
+
+std::vector<SavedState> SavedStatesOf(const Optimizer& optimizer, const Parameter& parameter) {
+  std::vector<SavedState> saved = SavedStatesOf(optimizer.states());
+  if (!optimizer.factored) return saved;
+  if (parameter.shape.size() < 2) {
+    saved.push_back(VectorMoments());
+  } else {
+    saved.insert(saved.end(), {RowMoments(), ColumnMoments()});
+  }
   return saved;
 }
 
@@ -73,10 +98,14 @@ std::vector<SavedParameter> SavedParametersOf(const ModelGraph& model, const Job
     saved.push_back({p.name, p.shape, p.frozen, p.stored == FrozenWeights::kNf4});
     if (p.frozen) continue;
     std::vector<int64_t> states;
-    for (int64_t i = 0; i < std::ssize(state.states); ++i) {
-      if (state.groups[p.group].states[i].present()) states.push_back(i);
+    const GroupState& g = state.groups[p.group];
+    const int64_t all = std::ssize(SavedStatesOf(state)), of_elements = std::ssize(state.states);
+    for (int64_t i = 0; i < of_elements; ++i) {
+      if (g.states[i].present()) states.push_back(i);
     }
-    if (states.size() < state.states.size()) saved.back().states = std::move(states);
+    if (g.factors.present() && p.shape.size() >= 2) states.insert(states.end(), {of_elements, of_elements + 1});
+    if (g.factors.present() && p.shape.size() < 2) states.push_back(of_elements + 2);
+    if (std::ssize(states) < all) saved.back().states = std::move(states);
   }
   return saved;
 }
@@ -86,7 +115,7 @@ bool CanRestoreStates(absl::Span<const SavedState> saved, absl::Span<const Saved
 }
 
 RankState::RankState(const ModelGraph& model, const JobState& state, const MemoryPlan& plan, RankRuntime& runtime)
-    : model_(model), state_(state), plan_(plan), runtime_(runtime), states_(SavedStatesOf(state.states)) {}
+    : model_(model), state_(state), plan_(plan), runtime_(runtime), states_(SavedStatesOf(state)) {}
 
 std::byte* RankState::Address(const Tensor& tensor, int64_t element) const {
   return runtime_.Address(plan_, tensor.where) + element * SizeOf(tensor.dtype);
@@ -128,6 +157,10 @@ std::vector<PieceSource> RankState::Pieces(Source source, const Manifest& manife
   const bool nf4 = std::any_of(state_.groups.begin(), state_.groups.end(),
                                [](const GroupState& g) { return g.stored == FrozenWeights::kNf4; });
   for (const PartSpec& spec : PartsOf(SavedValuesOf(state_), FrozenValuesOf(state_), states_, nf4)) {
+    if (IsFactor(StateOf(spec.part))) {
+      AddFactors(spec, source, manifest, pieces);
+      continue;
+    }
     for (size_t group = 0; group < state_.groups.size(); ++group) {
       const GroupState& g = state_.groups[group];
       const Tensor& tensor = PartOf(source == Source::kSnapshot ? g.snapshot : g.saved, spec.part);
@@ -141,6 +174,30 @@ std::vector<PieceSource> RankState::Pieces(Source source, const Manifest& manife
     }
   }
   return pieces;
+}
+
+const ShardLayout::PlacedParameter* RankState::FactorsOf(int64_t state, ParameterId id) const {
+  const Parameter& parameter = model_.parameters[id];
+  const GroupState& g = state_.groups[parameter.group];
+  if (!g.factor_placement || (states_[state] == VectorMoments()) != (parameter.shape.size() < 2)) return nullptr;
+  const bool rows = states_[state] == RowMoments();
+  return g.factor_placement->layout().Find(rows ? RowsOf(parameter.name) : ColumnsOf(parameter.name));
+}
+
+void RankState::AddFactors(const PartSpec& spec, Source source, const Manifest& manifest,
+                           std::vector<PieceSource>& pieces) const {
+  for (size_t group = 0; group < state_.groups.size(); ++group) {
+    const GroupState& g = state_.groups[group];
+    if (!g.factor_placement) continue;
+    const Tensor& tensor = source == Source::kSnapshot ? g.snapshot.factors : g.saved.factors;
+    for (const ShardLayout::Piece& piece : g.factor_placement->Saved(runtime_.rank())) {
+      const ShardLayout::PlacedParameter* const placed = &g.factor_placement->layout().parameters()[piece.parameter];
+      for (const ParameterId id : model_.groups[group].parameters) {
+        if (FactorsOf(StateOf(spec.part), id) != placed || manifest.parameters[id].in_base) continue;
+        pieces.push_back({id, spec.part, piece.range, spec.element_bytes(), Address(tensor, piece.shard_offset)});
+      }
+    }
+  }
 }
 
 bool RankState::JoinsFloats(const GroupState& g) const {
@@ -159,6 +216,7 @@ void RankState::MakeResident(bool states) {
     for (const Tensor& tensor : {g.master, g.low}) add(tensor, Owned(g));
     if (!states) continue;
     for (size_t i = 0; i < g.states.size(); ++i) add(g.states[i], Blocks(Owned(g), states_[i].block));
+    if (g.factor_placement) add(g.factors, g.factor_placement->Owned(runtime_.rank()));
   }
   runtime_.arena().MakeResident(ranges);
 }
@@ -215,8 +273,11 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
       default:
         if (IsNf4(piece.part)) return Blocks(OfParameter(piece.parameter, Weights(g)), BlockOf(piece.part, states_));
         if (values_only || g.frozen) return {};
-        return Blocks(OfParameter(piece.parameter, Owned(g)),
-                      states_[RestoredBy(checkpoint.manifest(), piece.part, g)].block);
+        const int state = RestoredBy(checkpoint.manifest(), piece.part, g);
+        if (!IsFactor(state)) return Blocks(OfParameter(piece.parameter, Owned(g)), states_[state].block);
+        const ElementRange here = FactorsOf(state, piece.parameter)->range();
+        const ElementRange common = Intersect(g.factor_placement->Owned(runtime_.rank()), here);
+        return {common.begin - here.begin, common.end - here.begin};
     }
   };
   const auto sink = [&](const ShardPiece& piece, const char* bytes) {
@@ -234,8 +295,9 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
 }
 
 int RankState::RestoredBy(const Manifest& saved, SavedPart part, const GroupState& g) const {
-  for (size_t i = 0; i < states_.size(); ++i) {
-    if (g.states[i].present() && Convertible(saved.states[StateOf(part)], states_[i])) return static_cast<int>(i);
+  for (int64_t i = 0; i < std::ssize(states_); ++i) {
+    if ((IsFactor(i) ? g.factors : g.states[i]).present() && Convertible(saved.states[StateOf(part)], states_[i]))
+      return static_cast<int>(i);
   }
   SHALE_CHECK(false) << "CanRestoreStates does not hold for the checkpoint";
   return -1;
@@ -280,6 +342,10 @@ absl::Status RankState::Put(const Manifest& saved, const ShardPiece& piece, cons
       if (IsNf4(piece.part)) return PutNf4(g, offset, piece, bytes);
       // Parameters and shards begin at whole blocks.
       const int64_t state = RestoredBy(saved, piece.part, g), block = states_[state].block;
+      if (IsFactor(state)) {
+        const int64_t at = FactorsOf(state, piece.parameter)->offset_elements + piece.range.begin;
+        return Store(g.factors, at - g.factor_placement->Owned(runtime_.rank()).begin, bytes, count);
+      }
       return PutState(g.states[state], (offset - Owned(g).begin) / block + piece.range.begin,
                       saved.states[StateOf(piece.part)].dtype, bytes, count, work);
     }

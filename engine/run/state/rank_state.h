@@ -23,8 +23,10 @@ namespace shale {
 
 class StagedFill;  // filling.h
 
-// Returns the states of an optimizer as a manifest records them.
-std::vector<SavedState> SavedStatesOf(absl::Span<const UpdateState> states);
+// Return the states of a job as a manifest records them, those of JobState::states first, and those of a parameter that
+// an optimizer updates.
+std::vector<SavedState> SavedStatesOf(const JobState& state);
+std::vector<SavedState> SavedStatesOf(const Optimizer& optimizer, const Parameter& parameter);
 
 // Return the form in which a checkpoint of this state saves the values of parameters that train, and of frozen ones
 // (kFloat32 if there are none). Frozen ones in 4 bits have a form of their own, SavedValues::kNf4.
@@ -97,6 +99,13 @@ class RankState {
   ElementRange OfParameter(ParameterId id, ElementRange of_group) const;
   // Returns the place in JobState::states of the state of a group that a part of a checkpoint restores, or -1.
   int RestoredBy(const Manifest& saved, SavedPart part, const GroupState& g) const;
+  // Returns whether a state is one of Adafactor's factors, which lie in GroupState::factors.
+  bool IsFactor(int64_t state) const { return state >= std::ssize(state_.states); }
+  // Returns where the elements of a factor of a parameter lie among those of the group, or null if it has none.
+  const ShardLayout::PlacedParameter* FactorsOf(int64_t state, ParameterId id) const;
+  // Adds the pieces of a factor that this rank saves.
+  void AddFactors(const PartSpec& spec, Source source, const Manifest& manifest,
+                  std::vector<PieceSource>& pieces) const;
   // Returns what this rank saves of each frozen parameter, by ParameterId.
   std::vector<std::vector<ElementRange>> SavedOfFrozen() const;
   std::byte* Address(const Tensor& tensor, int64_t element) const;
@@ -167,7 +176,7 @@ class RankState {
   const JobState& state_;
   const MemoryPlan& plan_;
   RankRuntime& runtime_;
-  const std::vector<SavedState> states_;  // JobState::states.
+  const std::vector<SavedState> states_;  // SavedStatesOf(state_).
 };
 
 // Returns the pinned staging memory of a rank, or InvalidArgument if it has fewer than `bytes` bytes.

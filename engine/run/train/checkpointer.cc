@@ -64,7 +64,7 @@ absl::Status Checkpointer::Complete(Manifest& manifest) const {
   for (SavedParameter& parameter : manifest.parameters) parameter.in_base = manifest.base && parameter.frozen;
   manifest.strategy = std::string(ToString(plan_.options.strategy));
   manifest.accumulation = std::string(ToString(plan_.options.accumulation));
-  manifest.states = SavedStatesOf(plan_.train.step.state.states);
+  manifest.states = SavedStatesOf(plan_.train.step.state);
   manifest.values = SavedValuesOf(plan_.train.step.state);
   manifest.frozen_values = FrozenValuesOf(plan_.train.step.state);
   return AgreeOnStatus(control_, kCheckpointChannel, state_[0].ReadScalars(manifest));

@@ -203,7 +203,7 @@ absl::Status CheckSameRules(const Manifest& manifest, const OptimizerConfig& sav
     const Optimizer optimizer =
         parameter.optimizer_group < 0 ? MakeOptimizer(job.optimizer) : groups[parameter.optimizer_group];
     const std::vector<SavedState> theirs = manifest.StatesOf(manifest.parameters[i]),
-                                  ours = SavedStatesOf(optimizer.states());
+                                  ours = SavedStatesOf(optimizer, parameter);
     if (CanRestoreStates(theirs, ours)) continue;
     return Differs("it has ", theirs.size(), " states of its optimizer, the job's optimizer keeps ", ours.size(),
                    groups.empty() ? "" : absl::StrCat(" for ", parameter.name),

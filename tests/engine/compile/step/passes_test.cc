@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/compile/program/structure.h"
 #include "engine/compile/step/update.h"
+#include "kernels/ops/adafactor.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/scalars.h"
@@ -207,6 +208,40 @@ TEST_F(PassTest, StateComesInOneGroupAheadAndGoesOutAtOnce) {
                           "compute PrepareUpdate", "compute Lion", "copy Offload a.m", "copy Fetch c.m",
                           "compute PrepareUpdate", "compute Lion", "copy Offload b.m", "compute PrepareUpdate",
                           "compute Lion", "copy Offload c.m"));
+}
+
+TEST_F(PassTest, PassesOfAdafactorReadWhatComesInForTheirUpdate) {
+  std::vector<Group> groups;
+  for (const char* name : {"a", "b", "c"}) groups.push_back(AddGroup(name, MemoryKind::kHost));
+  const BufferId totals = builder_.AddBuffer("totals", 24), sums = builder_.AddBuffer("sums", 32);
+  Visit(0, {}, {Vector(groups[0].gradient), Vector(groups[1].gradient), Vector(groups[2].gradient)}, Phase::kBackward);
+  builder_.Once();
+  Norm(groups[0], totals);
+  for (int i = 0; i < 3; ++i) {
+    UpdateGroup(i, groups[i], totals);
+    StepProgram& program = builder_.program();
+    const Instruction update = program.instructions.back();
+    program.instructions.pop_back();
+    Instruction sum = update, scale = update;
+    sum.action = Op(Adafactor{.gradient_P = Vector(groups[i].gradient), .sums = Vector(sums)});
+    scale.action = Op(Adafactor{.stage = Adafactor::Stage::kScale, .master_P = Vector(groups[i].moment)});
+    for (const Instruction& instruction : {sum, scale, update}) program.instructions.push_back(instruction);
+  }
+  StepProgram program = builder_.Finish();
+  OffloadState(program);
+  EXPECT_THAT(Listing(program),
+              ElementsAre("compute LayerNormForward", "|", "copy Fetch a.m", "copy Fetch b.m", "compute SumSquares",
+                          "compute PrepareUpdate", "compute Adafactor", "compute Adafactor", "compute Lion",
+                          "copy Offload a.m", "copy Fetch c.m", "compute PrepareUpdate", "compute Adafactor",
+                          "compute Adafactor", "compute Lion", "copy Offload b.m", "compute PrepareUpdate",
+                          "compute Adafactor", "compute Adafactor", "compute Lion", "copy Offload c.m"));
+  for (const Instruction& instruction : program.instructions) {
+    const Op* op = std::get_if<Op>(&instruction.action);
+    if (op == nullptr || !op->Is<Update>()) continue;
+    const auto* scale = std::get<Op>((&instruction - 1)->action).As<Adafactor>();
+    EXPECT_EQ(scale->master_P.where.symbol, op->As<Update>()->states[0].where.symbol);
+    EXPECT_EQ(program.buffers[scale->master_P.where.symbol].memory, MemoryKind::kDevice);
+  }
 }
 
 TEST_F(PassTest, StateOfAnUpdateInBackwardComesInBeforeTheVisitBefore) {

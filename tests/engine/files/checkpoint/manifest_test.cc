@@ -346,7 +346,10 @@ TEST(ManifestTest, TheStatesOfAnOptimizerAreRecorded) {
   ASSERT_TRUE(adamw.ParseFromString(SerializeManifest(m).substr(kFrameHeadBytes)));
   EXPECT_FALSE(adamw.has_states()) << "a manifest without states is AdamW's";
   for (const std::vector<SavedState>& states :
-       {std::vector<SavedState>{}, {{"momentum"}}, {{"m", DType::kUInt8}, {"m_scale", DType::kFloat32, 256}}}) {
+       {std::vector<SavedState>{},
+        {{"momentum"}},
+        {{.name = "r", .extent = SavedExtent::kRows}, {.name = "c", .extent = SavedExtent::kColumns}},
+        {{"m", DType::kUInt8}, {"m_scale", DType::kFloat32, 256}}}) {
     m.states = states;
     const absl::StatusOr<Manifest> read = ParseManifest(SerializeManifest(m));
     ASSERT_TRUE(read.ok()) << read.status();

@@ -132,8 +132,8 @@ INSTANTIATE_TEST_SUITE_P(
              "FP32"},
         Rule{{"optimizer.moments=BF16"}, ""},
         Rule{{"optimizer.moments=BF16", "optimizer.rule=ADAMW_8BIT"},
-             "--set: optimizer.moments: rule ADAMW_8BIT does not read it; choose ADAMW or SGD or LION, or leave it "
-             "out"}));
+             "--set: optimizer.moments: rule ADAMW_8BIT does not read it; choose ADAMW or SGD or LION or ADAFACTOR, "
+             "or leave it out"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Memory, Rules,

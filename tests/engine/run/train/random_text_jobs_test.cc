@@ -166,15 +166,15 @@ class RandomTextJobs : public TextDataTest {
       if (chosen) to.push_back(override);
       return chosen;
     };
-    const absl::string_view rule = OneOf(random, {"ADAMW", "ADAMW", "ADAMW", "SGD", "LION", "ADAMW_8BIT"});
+    const absl::string_view rule = OneOf(random, {"ADAMW", "ADAMW", "ADAMW", "SGD", "LION", "ADAMW_8BIT", "ADAFACTOR"});
     job.overrides.push_back(absl::StrCat("optimizer.rule=", rule));
     // A large epsilon, so that AdamW too is smooth.
-    if (rule[0] == 'A') job.overrides.push_back("optimizer.epsilon=1e-3");
-    job.smooth = rule == "ADAMW" || rule == "SGD";
+    if (rule == "ADAMW" || rule == "ADAMW_8BIT") job.overrides.push_back("optimizer.epsilon=1e-3");
+    job.smooth = rule == "ADAMW" || rule == "SGD" || rule == "ADAFACTOR";
     if (rule != "ADAMW_8BIT" && sometimes(4, "optimizer.moments=BF16", job.overrides)) job.smooth = false;
     job.bf16 = sometimes(3, "precision.compute=BF16", job.overrides);
     if (job.bf16) sometimes(2, "precision.master=SPLIT", job.overrides);
-    if (sometimes(3, "optimizer.update=IN_BACKWARD", job.overrides)) {
+    if (rule != "ADAFACTOR" && sometimes(3, "optimizer.update=IN_BACKWARD", job.overrides)) {
       job.overrides.insert(job.overrides.end(), {"optimizer.max_gradient_norm=0", "optimizer.non_finite=SKIP"});
     }
     job.recomputation.push_back(absl::StrCat("activation_checkpointing.preset=",

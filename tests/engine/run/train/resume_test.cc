@@ -307,6 +307,26 @@ TEST_F(ResumeTest, LeanGroupsOfTheOptimizerGoOnWithTheSameBits) {
                                           "sharding={strategy: ZERO1 accumulation: LAYERED}"}));
 }
 
+constexpr char kAdafactor[] = "optimizer={rule: ADAFACTOR learning_rate: 3}";
+
+TEST_F(ResumeTest, AdafactorGoesOnWithTheSameBits) {
+  ExpectThatStoppingChangesNoBit(
+      MakeJob({kAdafactor, "optimizer.beta1=0.5", "optimizer.groups={parameters: \"*norm*\" rule: ADAMW}"}));
+}
+
+TEST_F(ResumeTest, AdafactorGoesOnWithOtherRanks) {
+  const Run run = Train(MakeJob({kAdafactor, "sharding={ranks: 4 shard_ranks: 2}"}), "adafactor");
+  ASSERT_TRUE(run.status.ok()) << run.status;
+  for (const char* division : {"sharding.ranks=1", "sharding={ranks: 3 strategy: ZERO1 accumulation: LAYERED}",
+                               "sharding={ranks: 2 strategy: DDP accumulation: NO_SYNC}"}) {
+    SCOPED_TRACE(division);
+    const Run divided = Train(MakeJob({kAdafactor, division}), division, From("adafactor", 3));
+    ASSERT_TRUE(divided.status.ok()) << divided.status;
+    ASSERT_FALSE(divided.losses.empty());
+    for (const auto& [step, loss] : divided.losses) EXPECT_NEAR(loss, run.losses.at(step), 1e-4 * loss) << step;
+  }
+}
+
 // Other ranks find each parameter's states by its name, and another rule of one parameter is refused by its name.
 TEST_F(ResumeTest, GroupsOfTheOptimizerAreFoundByName) {
   const Run run = Train(MakeJob({kNorms, kBlock}), "groups");
