@@ -19,6 +19,12 @@ ProgramEdit::ProgramEdit(StepProgram& program)
   for (size_t loop = 0; loop < program.loops.size(); ++loop) loop_of_.resize(program.loops[loop].end, loop);
 }
 
+BufferId ProgramEdit::AppendBuffer(Buffer buffer) {
+  program_.buffers.push_back(std::move(buffer));
+  placed_.push_back(false);
+  return static_cast<BufferId>(program_.buffers.size()) - 1;
+}
+
 Tensor ProgramEdit::AddTensor(std::string name, BufferCategory category, Tensor like, MemoryKind memory) {
   program_.buffers.push_back(
       {.name = std::move(name), .category = category, .slot_bytes = like.extent_bytes(), .memory = memory});
@@ -51,7 +57,7 @@ Instruction ProgramEdit::Take(InstructionId id) {
                        placed_[t.where.symbol] = true;
                      }
                    });
-  return program_.instructions[id];
+  return std::move(program_.instructions[id]);
 }
 
 void ProgramEdit::Apply() {

@@ -13,7 +13,8 @@ namespace shale {
 
 // Collects instructions to insert and to move. All numbers that its functions take are those of the program before
 // Apply. What is inserted at one place keeps the order of the calls. Borrows the program. A pass may change
-// instructions and buffers in place as well, but it must not add or remove any while an edit is in use.
+// instructions and buffers in place as well, but it must not add or remove any while an edit is in use, nor read the
+// action of an instruction that it has moved.
 //
 // [Note: numbers of buffers] Packing places buffers of equal size in the order of their numbers. So a buffer that a
 // pass adds or moves gets the number that it would have if the compiler had emitted its first use right there: after
@@ -24,6 +25,8 @@ class ProgramEdit {
 
   // Adds a transient buffer of the size of `like`, and returns `like` placed at its start.
   Tensor AddTensor(std::string name, BufferCategory category, Tensor like, MemoryKind memory = MemoryKind::kDevice);
+  // Adds a buffer whose number stays above those of all buffers there are, whatever uses it first.
+  BufferId AppendBuffer(Buffer buffer);
   // Inserts an instruction before or after instruction `at`, in the same loop.
   void InsertBefore(InstructionId at, Instruction instruction);
   void InsertAfter(InstructionId at, Instruction instruction);
@@ -35,11 +38,15 @@ class ProgramEdit {
   void MoveAfter(InstructionId at, InstructionId id) { InsertAfter(at, Take(id)); }
   void MoveAhead(InstructionId at, InstructionId id) { InsertAhead(at, id, Take(id)); }
 
+  // Returns the loop of an instruction, as an index into StepProgram::loops before Apply.
+  size_t LoopOf(InstructionId id) const { return loop_of_[id]; }
+
   // Changes the program. Numbers instructions anew, also where loops and Buffer::held_until name them. Loops without
   // instructions go. Call it once.
   void Apply();
 
  private:
+  // Moves an instruction out of the program. Its action is gone from there; its other fields can still be read.
   Instruction Take(InstructionId id);
   void OrderInstructions();
   // Numbers the buffers as the note says. REQUIRES: the instructions are in their new order.

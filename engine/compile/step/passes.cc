@@ -39,7 +39,7 @@ absl::Status RunPasses(const StepOptions& options, const JobState& state, const 
   // After all passes that move ops to another stream or change what they find packed.
   SHALE_RETURN_IF_ERROR(AddScratch(program, ops, limits));
   SHALE_RETURN_IF_ERROR(limits.Check());
-  // After all passes that find visits: its copies work for units that compute at another time.
+  // After all other passes that find visits: its copies work for units that compute at another time.
   SHALE_RETURN_IF_ERROR(OffloadActivations(program, options.activations.offload, limits));
   SHALE_RETURN_IF_ERROR(limits.Check());
   // Last, because it looks for buffers that end where others begin: a tensor that is offloaded ends early.

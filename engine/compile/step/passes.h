@@ -55,8 +55,9 @@ void OverlapCollectives(StepProgram& program, int64_t prefetch);
 //
 // Keeps the order of updates, and all instructions that compute norms. An all-gather that follows the update of its
 // group follows the weights to where they come back. REQUIRES: the program has an update, and none of Adafactor; a Copy
-// that widens a gradient and the PrepareUpdate of a group stand right before its update, and an all-gather of its
-// weights right after it; the last loop has no visits.
+// that widens a gradient stands right before its update, and an all-gather of its weights right after it; a
+// PrepareUpdate stands somewhere before the updates that read it (with Clipping::kGlobal all stand before the first
+// update; otherwise each stands right before the first update that reads it); the last loop has no visits.
 void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 
 // Copies state that lies in host memory into the arena for its use, and back if it was changed.

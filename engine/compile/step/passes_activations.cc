@@ -7,6 +7,7 @@
 #include "engine/compile/program/accesses.h"
 #include "engine/compile/program/live_bytes.h"
 #include "engine/compile/program/structure.h"
+#include "engine/compile/step/edit.h"
 #include "engine/compile/step/passes.h"
 #include "engine/strings/pattern.h"
 #include "kernels/check.h"
@@ -57,19 +58,15 @@ struct Use {
 class Offloader {
  public:
   explicit Offloader(StepProgram& program)
-      : program_(program),
-        uses_(program.buffers.size()),
-        before_(program.instructions.size()),
-        after_(program.instructions.size()) {
-    for (const Loop& loop : program.loops) {
-      for (InstructionId id = loop.begin; id < loop.end; ++id) {
-        loops_.push_back(&loop);
-        AddToVisit(id);
-        VisitInstruction(program.instructions[id], /*first_iteration=*/false,
-                         [&](absl::string_view, const Tensor& t, Access access) {
-                           uses_[t.where.symbol].push_back({id, t.dtype, access != Access::kRead});
-                         });
-      }
+      : program_(program), edit_(program), visits_(VisitsOf(program)), uses_(program.buffers.size()) {
+    int visit = -1;
+    for (InstructionId id = 0; id < std::ssize(program.instructions); ++id) {
+      while (visit + 1 < std::ssize(visits_) && visits_[visit + 1].begin <= id) ++visit;
+      visit_of_.push_back(visit);
+      VisitInstruction(program.instructions[id], /*first_iteration=*/false,
+                       [&](absl::string_view, const Tensor& t, Access access) {
+                         uses_[t.where.symbol].push_back({id, t.dtype, access != Access::kRead});
+                       });
     }
   }
 
@@ -83,25 +80,13 @@ class Offloader {
     }
     std::sort(chosen.begin(), chosen.end());
     for (const auto& [id, buffer] : chosen) Offload(buffer);
-    Rebuild();
+    edit_.Apply();
+    // The step ends with a loop of its own, so there is always a next one.
+    for (const auto& [buffer, loop] : held_through_) program_.buffers[buffer].held_until = program_.loops[loop].end;
     return absl::OkStatus();
   }
 
  private:
-  struct Visit {
-    int unit = -1;
-    InstructionId begin = 0, end = 0;  // The first and the last compute instruction.
-  };
-
-  void AddToVisit(InstructionId id) {
-    const Instruction& instruction = program_.instructions[id];
-    if (instruction.stream == StreamId::kCompute && instruction.unit >= 0) {
-      if (visits_.empty() || visits_.back().unit != instruction.unit) visits_.push_back({instruction.unit, id, id});
-      visits_.back().end = id;
-    }
-    visit_of_.push_back(static_cast<int>(visits_.size()) - 1);
-  }
-
   bool IsActivation(const Buffer& buffer, const std::vector<std::string>& patterns) const {
     if (buffer.persistent || buffer.held_until >= 0) return false;
     if (buffer.category != BufferCategory::kActivations && buffer.category != BufferCategory::kActivationBoundaries) {
@@ -110,13 +95,14 @@ class Offloader {
     return MatchesAny(patterns, buffer.name);
   }
 
+  bool InOneLoop(InstructionId a, InstructionId b) const { return edit_.LoopOf(a) == edit_.LoopOf(b); }
+
   // Returns the index of the first use after the long break between forward and backward. Returns nullopt if there is
   // no such break, or if a use after it writes the buffer.
   std::optional<size_t> FirstInBackward(const std::vector<Use>& uses) const {
     for (size_t i = 1; i < uses.size(); ++i) {
       const int visits = visit_of_[uses[i].id] - visit_of_[uses[i - 1].id];
-      const bool same = loops_[uses[i].id] == loops_[uses[i - 1].id];
-      if (visits < (same ? kLeastVisits : kLeastVisitsOfLoops)) continue;
+      if (visits < (InOneLoop(uses[i].id, uses[i - 1].id) ? kLeastVisits : kLeastVisitsOfLoops)) continue;
       const bool written = std::any_of(uses.begin() + static_cast<std::ptrdiff_t>(i), uses.end(),
                                        [](const Use& use) { return use.writes; });
       return written ? std::nullopt : std::optional<size_t>(i);
@@ -124,96 +110,74 @@ class Offloader {
     return std::nullopt;
   }
 
-  BufferId AddBuffer(Buffer buffer) {
-    program_.buffers.push_back(std::move(buffer));
-    return static_cast<BufferId>(program_.buffers.size()) - 1;
+  // Returns the last instruction of a visit that computes; reductions may follow it.
+  InstructionId LastCompute(const VisitRange& visit) const {
+    const auto computes = [&](const Instruction& instruction) {
+      return instruction.stream == StreamId::kCompute && instruction.unit == visit.unit;
+    };
+    InstructionId id = visit.last;
+    while (id > visit.begin && !computes(program_.instructions[id])) --id;
+    return id;
   }
 
-  // Returns an instruction that copies all of a buffer to or from the host. Its phase, unit and micro-batch are those
-  // of instruction `user`.
+  // Returns an instruction that copies all of a buffer to or from the host, for instruction `user`.
   Instruction Copy(BufferId device, BufferId host, DType dtype, InstructionId user, bool to_host) const {
-    const Instruction& of = program_.instructions[user];
     Tensor on_device = Tensor::Contiguous(dtype, {program_.buffers[device].slot_bytes / SizeOf(dtype)});
     Tensor on_host = on_device;
     on_device.where.symbol = device;
     on_host.where.symbol = host;
-    return {.action = Transfer{.device = on_device, .host = on_host, .to_host = to_host},
-            .stream = StreamId::kCopy,
-            .phase = of.phase,
-            .unit = of.unit,
-            .micro_batch = of.micro_batch};
+    return CopyInstruction(program_.instructions[user], on_device, on_host, to_host);
   }
 
   void Offload(BufferId buffer) {
     const std::vector<Use>& uses = uses_[buffer];
     const size_t next = *FirstInBackward(uses);
     const InstructionId last = uses[next - 1].id;
-    const bool one_loop = loops_[last] == loops_[uses.back().id];
 
     Buffer waiting = program_.buffers[buffer];
     waiting.memory = MemoryKind::kHost;
-    waiting.slots = one_loop ? 1 : program_.micro_batches;
-    const BufferId host = AddBuffer(waiting);
+    waiting.slots = InOneLoop(last, uses.back().id) ? 1 : program_.micro_batches;
+    const BufferId host = edit_.AppendBuffer(waiting);
     const DType dtype = uses.front().dtype;
-    after_[last].push_back(Copy(buffer, host, dtype, last, /*to_host=*/true));
+    edit_.InsertAfter(last, Copy(buffer, host, dtype, last, /*to_host=*/true));
     Buffer& kept = program_.buffers[buffer];
-    if (loops_[uses.front().id] == loops_[last]) kept.slots = 1;
-    const InstructionId release = visits_[visit_of_[last] + 1].end;
-    if (loops_[release] == loops_[last]) {
+    const bool is_kept_in_loop = InOneLoop(uses.front().id, last);
+    if (is_kept_in_loop) kept.slots = 1;
+    const InstructionId release = LastCompute(visits_[visit_of_[last] + 1]);
+    if (InOneLoop(release, last)) {
       kept.held_until = release;
-    } else if (loops_[uses.front().id] == loops_[last]) {
-      held_through_.emplace_back(buffer, loops_[last]);
+    } else if (is_kept_in_loop) {
+      held_through_.emplace_back(buffer, edit_.LoopOf(last));
     }
 
+    BufferId fetched = -1;
     for (size_t i = next; i < uses.size(); ++i) {
       const InstructionId user = uses[i].id;
-      if (i == next || loops_[user] != loops_[uses[i - 1].id]) {
-        const BufferId fetched = AddBuffer({.name = absl::StrCat(waiting.name, ".fetched"),
-                                            .category = waiting.category,
-                                            .slot_bytes = waiting.slot_bytes});
-        const InstructionId ahead = visits_[visit_of_[user] - 1].begin;
-        const bool fetched_ahead = loops_[ahead] == loops_[user];
-        const InstructionId at = fetched_ahead ? ahead : loops_[user]->begin;
-        if (!fetched_ahead) held_through_.emplace_back(fetched, loops_[user]);
-        before_[at].push_back(Copy(fetched, host, dtype, user, /*to_host=*/false));
-      }
-      RenameBuffer(program_.instructions[user], buffer, static_cast<BufferId>(program_.buffers.size()) - 1);
+      if (i == next || !InOneLoop(user, uses[i - 1].id)) fetched = Fetch(waiting, host, dtype, user);
+      RenameBuffer(program_.instructions[user], buffer, fetched);
     }
   }
 
-  // Inserts the copies into the program, and renumbers the instructions that loops and held_until name.
-  void Rebuild() {
-    std::vector<Instruction> instructions;
-    std::vector<InstructionId> moved_to;
-    const auto append = [&](std::vector<Instruction>& some) {
-      for (Instruction& instruction : some) instructions.push_back(std::move(instruction));
-    };
-    for (Loop& loop : program_.loops) {
-      const Loop old = loop;
-      loop.begin = static_cast<InstructionId>(instructions.size());
-      for (InstructionId id = old.begin; id < old.end; ++id) {
-        append(before_[id]);
-        moved_to.push_back(static_cast<InstructionId>(instructions.size()));
-        instructions.push_back(std::move(program_.instructions[id]));
-        append(after_[id]);
-      }
-      loop.end = static_cast<InstructionId>(instructions.size());
-    }
-    program_.instructions = std::move(instructions);
-    for (Buffer& buffer : program_.buffers) {
-      if (buffer.held_until >= 0) buffer.held_until = moved_to[buffer.held_until];
-    }
-    // The step ends with a loop of its own, so there is always a next one.
-    for (const auto& [buffer, loop] : held_through_) program_.buffers[buffer].held_until = loop->end;
+  // Copies `host` back one visit ahead of `user`. Returns the buffer for it.
+  BufferId Fetch(const Buffer& waiting, BufferId host, DType dtype, InstructionId user) {
+    const BufferId fetched = edit_.AppendBuffer({.name = absl::StrCat(waiting.name, ".fetched"),
+                                                 .category = waiting.category,
+                                                 .slot_bytes = waiting.slot_bytes});
+    const InstructionId ahead = visits_[visit_of_[user] - 1].begin;
+    const bool is_ahead = InOneLoop(ahead, user);
+    const size_t loop = edit_.LoopOf(user);
+    if (!is_ahead) held_through_.emplace_back(fetched, loop);
+    edit_.InsertBefore(is_ahead ? ahead : program_.loops[loop].begin,
+                       Copy(fetched, host, dtype, user, /*to_host=*/false));
+    return fetched;
   }
 
   StepProgram& program_;
-  std::vector<const Loop*> loops_;      // By instruction.
-  std::vector<Visit> visits_;           // In issue order.
-  std::vector<int> visit_of_;           // By instruction: index of the latest visit that has begun.
-  std::vector<std::vector<Use>> uses_;  // By buffer.
-  std::vector<std::pair<BufferId, const Loop*>> held_through_;  // Buffers held into the loop after this one.
-  std::vector<std::vector<Instruction>> before_, after_;        // By instruction: what to insert around it.
+  ProgramEdit edit_;
+  const std::vector<VisitRange> visits_;
+  std::vector<int> visit_of_;                              // By instruction: index of the latest visit that has begun.
+  std::vector<std::vector<Use>> uses_;                     // By buffer.
+  std::vector<std::pair<BufferId, size_t>> held_through_;  // Buffers held into the loop after this one.
 };
 
 }  // namespace

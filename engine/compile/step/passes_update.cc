@@ -28,7 +28,10 @@ struct UpdateSite {
   InstructionId widen = -1;  // The copy that widens the gradient right before, or -1.
   // The first of the passes of Adafactor and of the collectives between them, which end right before the update, or -1.
   InstructionId factored = -1;
-  InstructionId begin = -1;  // The first instruction that works for this group alone.
+  // The first instruction that works for this group alone, or a PrepareUpdate right before it. If several optimizers
+  // are prepared before the first update, that is the last of them, which may be another group's: copies may stand
+  // there, too.
+  InstructionId begin = -1;
   // Where its copies are issued: while the group before it in the batch is updated, or for the first two groups of the
   // batch during the visit before the batch. The last loop has no visits: there the first copies are at its beginning.
   InstructionId ahead = -1;

@@ -1,3 +1,4 @@
+#include "absl/strings/str_cat.h"
 #include "engine/compile/step/compile.h"
 #include "engine/compile/step/passes.h"
 #include "engine/compile/step/writer.h"
@@ -17,7 +18,10 @@ absl::StatusOr<CompiledStep> CompileSnapshot(const ModelGraph& model, const Step
       writer.Emit({.stream = StreamId::kHost, .phase = Phase::kEnd}, Op(Copy{from, to}));
     } else if (writer.IsOnHost(from)) {
       // Only transfers reach host memory, so the copy goes through the arena, one tensor at a time.
-      writer.EmitReturn(context, writer.EmitFetch(context, from), to);
+      const Buffer buffer = writer.program().buffers[from.where.symbol];
+      const Tensor device = writer.AddTensor(absl::StrCat(buffer.name, ".fetched"), buffer.category, from);
+      writer.Emit(context, Transfer{.device = device, .host = from, .to_host = false});
+      writer.Emit(context, Transfer{.device = device, .host = to, .to_host = true});
     } else {
       writer.Emit(context, Op(Copy{from, to}));
     }

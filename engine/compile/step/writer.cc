@@ -1,9 +1,6 @@
 #include "engine/compile/step/writer.h"
 
-#include <algorithm>
-
-#include "absl/strings/str_cat.h"
-#include "engine/compile/program/issues.h"
+#include <utility>
 
 namespace shale {
 
@@ -17,26 +14,6 @@ void ProgramWriter::Emit(const EmitContext& context, Action action, bool first_i
   instruction.micro_batch = context.micro_batch;
   instruction.last_iteration_only = context.once_a_step && in_loop();
   program_.instructions.push_back(std::move(instruction));
-}
-
-Tensor ProgramWriter::EmitFetch(const EmitContext& context, const Tensor& host) {
-  const Buffer& buffer = program_.buffers[host.where.symbol];
-  const BufferCategory category = buffer.category;
-  const Tensor device = AddTensor(absl::StrCat(buffer.name, ".fetched"), category, host);
-  EmitFetch(context, host, device);
-  return device;
-}
-
-void ProgramWriter::EmitFetch(const EmitContext& context, const Tensor& host, const Tensor& device) {
-  EmitContext copy = context;
-  copy.stream = StreamId::kCopy;
-  Emit(copy, Transfer{.device = device, .host = host, .to_host = false});
-}
-
-void ProgramWriter::EmitReturn(const EmitContext& context, const Tensor& device, const Tensor& host) {
-  EmitContext copy = context;
-  copy.stream = StreamId::kCopy;
-  Emit(copy, Transfer{.device = device, .host = host, .to_host = true});
 }
 
 }  // namespace shale

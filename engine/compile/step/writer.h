@@ -42,13 +42,6 @@ class ProgramWriter {
   // of the later iterations.
   void Emit(const EmitContext& context, Action action, bool first_iteration_differs = false);
 
-  // Appends an instruction that copies a tensor from host memory to the arena, on the copy stream, and returns the new
-  // tensor there. The instruction has all of `context` but the stream.
-  Tensor EmitFetch(const EmitContext& context, const Tensor& host);
-  // Appends the same copy into the tensor `device`.
-  void EmitFetch(const EmitContext& context, const Tensor& host, const Tensor& device);
-  // Appends an instruction that copies `device` back to `host`, on the copy stream.
-  void EmitReturn(const EmitContext& context, const Tensor& device, const Tensor& host);
   // Returns whether a tensor lies in host memory. An absent one does not.
   bool IsOnHost(const Tensor& t) const {
     return t.present() && program_.buffers[t.where.symbol].memory == MemoryKind::kHost;
