@@ -156,6 +156,14 @@ int64_t AllReducedGradientBytes(const StepProgram& program) {
   return bytes;
 }
 
+std::vector<int> OptimizersInUse(const JobState& state) {
+  std::set<int> used;
+  for (const GroupState& group : state.groups) {
+    if (!group.frozen) used.insert(group.optimizer_group);
+  }
+  return {used.begin(), used.end()};
+}
+
 int64_t CountParameters(const ModelGraph& graph) {
   int64_t count = 0;
   for (const Parameter& parameter : graph.parameters) count = SaturatedAdd(count, parameter.elements());

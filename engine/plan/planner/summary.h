@@ -1,11 +1,13 @@
 // Counts, from the instructions of a step program, what it communicates, offloads and computes. Also says what a model
-// predicts.
+// predicts, and which optimizers a job uses.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/compile/graph/graph.h"
 #include "engine/compile/program/program.h"
+#include "engine/compile/step/state.h"
 #include "engine/plan/config/job.h"
 #include "engine/plan/planner/variant.h"
 #include "sharding/mesh.h"
@@ -63,6 +65,10 @@ bool PredictsValues(const ModelGraph& graph);
 // does not count. `graph` is the job's training graph. Of a custom model, and with frozen parameters, counts the
 // matmuls and the attention that are in the graph.
 double ModelFlopsPerToken(const Job& job, const ModelGraph& graph);
+
+// Returns what updates at least one parameter: indices into StepOptions::optimizer_groups, ascending. -1 stands for
+// StepOptions::optimizer.
+std::vector<int> OptimizersInUse(const JobState& state);
 
 // Return the number of parameters of the model, in elements, without padding: of all, and of those that train.
 int64_t CountParameters(const ModelGraph& graph);

@@ -1,5 +1,6 @@
 #include "engine/plan/report/explain.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,15 @@
 #include "kernels/check.h"
 
 namespace shale {
+
+std::string RulesInUse(const JobPlan& plan) {
+  std::vector<absl::string_view> names;
+  for (const int group : OptimizersInUse(plan.train.step.state)) {
+    const absl::string_view name = EntryOf(plan.options.OptimizerOf(group).kind).description;
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return absl::StrJoin(names, " and ");
+}
 
 std::string Difference(int64_t bytes, int64_t than) {
   if (bytes == than) return "the same";

@@ -40,16 +40,14 @@ std::string DescribeStatesOf(const Optimizer& optimizer) {
   return absl::StrCat(EntryOf(optimizer.kind).description, "'s ", absl::StrJoin(optimizer.states(), ", ", state));
 }
 
-// Returns "AdamW's m (f32), v (f32)". REQUIRES: an optimizer has states.
-std::string DescribeStates(const StepOptions& options) {
+// Returns "AdamW's m (f32), v (f32)"; empty if no optimizer that updates a parameter has states.
+std::string DescribeStates(const JobPlan& plan) {
   std::vector<std::string> texts;
-  const auto add = [&](const Optimizer& optimizer, const std::string& where) {
+  for (const int group : OptimizersInUse(plan.train.step.state)) {
+    const Optimizer& optimizer = plan.options.OptimizerOf(group);
+    const std::string where = group < 0 ? "" : absl::StrCat(" of optimizer.groups[", group, "]");
     if (!optimizer.states().empty()) texts.push_back(absl::StrCat(DescribeStatesOf(optimizer), where));
     if (optimizer.factored) texts.push_back(absl::StrCat("Adafactor's moments of rows and columns", where));
-  };
-  add(options.optimizer, "");
-  for (size_t i = 0; i < options.optimizer_groups.size(); ++i) {
-    add(options.optimizer_groups[i], absl::StrCat(" of optimizer.groups[", i, "]"));
   }
   return absl::StrJoin(texts, "; ");
 }
@@ -85,10 +83,10 @@ std::string Reason(const Explained& x, BufferCategory category) {
       return absl::StrCat("the bits of a weight beyond ", ToString(plan.train.graph.compute_dtype), ", ",
                           shared && o.placement().state == Part::kFull ? all : mine);
     case BufferCategory::kOptimizerState:
-      if (!o.has_states() && !o.factors()) {
-        return absl::StrCat("the count of updates: ", EntryOf(o.optimizer.kind).description, " keeps nothing else");
+      if (DescribeStates(plan).empty()) {
+        return absl::StrCat("the count of updates: ", RulesInUse(plan), " keeps nothing else");
       }
-      return absl::StrCat(DescribeStates(o), ", ", shared && o.placement().state == Part::kFull ? all : mine);
+      return absl::StrCat(DescribeStates(plan), ", ", shared && o.placement().state == Part::kFull ? all : mine);
     case BufferCategory::kGradientShards:
       return absl::StrCat(o.gradient_shards == DType::kFloat32 ? "fp32" : "bf16", ", where gradients accumulate, ",
                           mine, o.update == UpdateTime::kInBackward ? ", until a unit is updated" : "");

@@ -48,6 +48,9 @@ Column Activations();                       // MeasureActivations.
 std::string CompareTable(const Explained& x, const std::vector<std::string>& names,
                          const std::vector<ComparedRow>& rows, const std::vector<Column>& columns);
 
+// Returns the names of the rules that update parameters of the job: "AdamW and SGD".
+std::string RulesInUse(const JobPlan& plan);
+
 // Returns "saves 1.2 GiB", "adds 1.2 GiB" or "the same", against the job's arena or another.
 std::string Difference(int64_t bytes, int64_t than);
 

@@ -76,9 +76,9 @@ SectionText ExplainUpdate(const Explained& x) {
   const UpdateMemory memory = MeasureUpdate(plan.train.step.program);
   const int64_t added = std::max<int64_t>(0, memory.update_bytes - memory.elsewhere_bytes);
   std::string text =
-      absl::StrCat("While ", EntryOf(plan.options.optimizer.kind).description, " runs, ",
-                   FormatBytes(memory.update_bytes), " are in use; before it, at most ",
-                   FormatBytes(memory.elsewhere_bytes), ". It adds ", added == 0 ? "nothing" : FormatBytes(added),
+      absl::StrCat("While the update of ", RulesInUse(plan), " runs, ", FormatBytes(memory.update_bytes),
+                   " are in use; before it, at most ", FormatBytes(memory.elsewhere_bytes), ". It adds ",
+                   added == 0 ? "nothing" : FormatBytes(added),
                    ". It updates weights, masters and states in place, in one pass over the shard, from ",
                    plan.options.updates_on_host() ? "gradients that are copied to host memory a unit at a time"
                                                   : "gradients that are there already",

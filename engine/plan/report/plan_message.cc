@@ -118,6 +118,7 @@ void Fill(const Job& job, const JobPlan& plan, proto::PlannedOptions& to) {
   to.set_update_device(Text(ToString(o.update_device)));
   to.set_device(job.runtime.device == DeviceType::kCpu ? "CPU" : "CUDA");
   to.set_threads_per_rank(job.runtime.threads_per_rank);
+  for (const Optimizer& group : o.optimizer_groups) to.add_optimizer_groups(Text(EntryOf(group.kind).name));
 }
 
 void Fill(const JobPlan& plan, proto::PlannedMemory& to) {

@@ -100,10 +100,18 @@ absl::string_view ClippedTo(Clipping clipping) {
   return "";
 }
 
+// Returns "AdamW, SGD for groups[0]".
+std::string DescribeRules(const JobPlan& plan) {
+  return absl::StrJoin(OptimizersInUse(plan.train.step.state), ", ", [&](std::string* out, int group) {
+    absl::StrAppend(out, EntryOf(plan.options.OptimizerOf(group).kind).description,
+                    group < 0 ? "" : absl::StrCat(" for groups[", group, "]"));
+  });
+}
+
 std::string DescribeOptimizer(const Job& job, const JobPlan& plan) {
   const double norm = job.optimizer.max_gradient_norm;
   const bool in_backward = plan.options.update == UpdateTime::kInBackward;
-  return absl::StrCat(EntryOf(job.optimizer.kind).description, "; ",
+  return absl::StrCat(DescribeRules(plan), "; ",
                       norm == 0 ? "gradients are not clipped" : absl::StrCat(ClippedTo(plan.options.clipping), norm),
                       "; ", in_backward ? "each unit is updated in backward" : "all units are updated after backward",
                       plan.options.updates_on_host() ? ", on the host" : "",

@@ -430,6 +430,19 @@ TEST(Explain, AnOptimizerWithoutStatesKeepsOnlyItsCount) {
   EXPECT_TRUE(absl::EndsWith(without, " the count of updates: SGD keeps nothing else")) << without;
 }
 
+TEST(Explain, NamesTheOptimizersThatUpdateParameters) {
+  Job job = Named(Accumulation::kSharded);
+  job.optimizer.groups = {{.parameters = {"head*"}, .kind = OptimizerKind::kSgd},
+                          {.parameters = {"*"}, .kind = OptimizerKind::kLion}};
+  const std::string text = Explain(job);
+  const std::string row = Row(text, "Where every byte goes", "optimizer state");
+  EXPECT_TRUE(absl::EndsWith(row,
+                             " SGD's momentum (f32) of optimizer.groups[0]; Lion's m (f32) of "
+                             "optimizer.groups[1], of this rank's 1/5"))
+      << row;
+  EXPECT_TRUE(absl::StrContains(Flat(text), "While the update of SGD and Lion runs, ")) << text;
+}
+
 // Regression: beside frozen parameters, state of those that train was said to be of all.
 TEST(Explain, StateIsOfTheParametersThatTrain) {
   Job job = Named(Accumulation::kNoSync);

@@ -85,6 +85,13 @@ TEST(PlanText, SaysWhenUnitsAreUpdatedAndHowTheyAreClipped) {
                                 "updated in backward; gradients are kept until the next step"));
 }
 
+TEST(PlanText, NamesTheRulesOfGroups) {
+  Job job = SmallDecoderJob(false);
+  job.optimizer.groups = {{.parameters = {"head*"}, .kind = OptimizerKind::kSgd}};
+  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))), "optimizer AdamW, SGD for groups[0]; gradients are "))
+      << PlanText(job, Plan(job));
+}
+
 TEST(PlanText, SaysWhichStateLiesInHostMemory) {
   Job job = SmallDecoderJob(true);
   job.runtime.device = DeviceType::kCuda;
