@@ -34,10 +34,29 @@ FAMILIES = {
 }
 
 
+# The fields that Shape reads from a spec. It may have others that are without effect.
+_READ = {"family", "vocabulary", "width", "layers", "heads", "kv_heads", "head_width", "hidden", "max_positions",
+         "rope_theta", "rope_scaling", "norm_epsilon", "tied_head", "qkv_bias", "linear_bias", "qk_norm",
+         "parallel_block", "parallel_norms", "attention_window", "init_std"}
+
+
+def check_spec(spec):
+    """Raises ValueError if Shape would make another model of a DecoderSpec."""
+    if spec["family"] not in FAMILIES:
+        raise ValueError(f"there is no reference of family {spec['family']}, but of {', '.join(FAMILIES)}")
+    unknown = [f"{key} {value}" for key, value in spec.items() if key not in _READ and value]
+    if unknown:
+        raise ValueError(f"the references do not have {', '.join(unknown)}")
+    kind = (spec.get("rope_scaling") or {}).get("kind", "LLAMA3")
+    if kind != "LLAMA3":
+        raise ValueError(f"the references do not have rope_scaling of kind {kind}")
+
+
 class Shape:
-    """A DecoderSpec (a dict of its fields) with every default filled in."""
+    """A DecoderSpec (a dict of its fields) with every default filled in, of which check_spec says whether it is one."""
 
     def __init__(self, spec):
+        check_spec(spec)
         known = {**FAMILIES[spec["family"]], **spec}
         self.family = known["family"]
         self.vocabulary, self.width, self.layers = known["vocabulary"], known["width"], known["layers"]

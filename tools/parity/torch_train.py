@@ -26,6 +26,8 @@ from torch_decoder import Decoder, Segment, Tokens, make_optimizer, sqrt_segment
 
 def build(job, options):
     """Returns the model as it is trained, and the number of its parameters."""
+    if job["precision"]["compute"] not in ("FP32", "BF16"):
+        raise SystemExit(f"precision.compute {job['precision']['compute']} is not supported: FP32 or BF16")
     torch.manual_seed(1)
     model = Decoder(Shape(job["model"]["decoder"]), job["batch"]["sequence_length"])
     parameters = sum(p.numel() for p in model.parameters())
