@@ -7,6 +7,7 @@
 For each family, writes a tiny model with random weights, and sets each key of its config class, of the class that all
 share, and of older and other files, to values that are not the default, and to null. Prints how many folders have the
 same loss in both to 1e-5, how many `evaluate` refuses and names the key, and how many transformers itself refuses.
+Does the same for random spellings of the rotary frequencies.
 Fails if a folder's losses differ, or if `plan` says nothing of a config that computes another loss in training mode.
 """
 
@@ -14,6 +15,7 @@ import argparse
 import collections
 import json
 import pathlib
+import random
 import re
 import struct
 import subprocess
@@ -31,7 +33,8 @@ OF_GPT2 = dict(vocab_size=256, n_embd=24, n_layer=2, n_head=4, n_positions=256, 
 OF_FALCON = dict(vocab_size=256, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, initializer_range=0.3)
 OF_GEMMA = SIZES | dict(head_dim=6, initializer_range=0.1, sliding_window=9)
 FAMILIES = dict(llama=SIZES, mistral=SIZES, qwen2=SIZES, qwen3=SIZES | dict(head_dim=6), gpt2=OF_GPT2,
-                falcon=OF_FALCON, gemma2=OF_GEMMA, gemma3_text=OF_GEMMA)
+                falcon=OF_FALCON, gemma2=OF_GEMMA,
+                gemma3_text=OF_GEMMA | dict(layer_types=["sliding_attention", "full_attention"]))
 LLAMA3 = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0)
 
 # Values for keys whose type alone does not give a telling one. "absent" leaves the key out.
@@ -122,6 +125,45 @@ def changes(family, config):
         yield {"multi_query": False, "parallel_attn": False, "num_ln_in_parallel_attn": 2}
 
 
+def rope_object(rng):
+    """Returns an object that describes rotary frequencies: its type in either spelling, or both, or neither."""
+    kind = rng.choice(["default", "linear", "llama3"])
+    found = dict({"linear": dict(factor=8.0), "llama3": LLAMA3}.get(kind, {}))
+    found.pop("rope_type", None)
+    spelling = rng.randrange(8)
+    if spelling < 4:
+        found["rope_type"] = kind
+    if 2 < spelling < 7:
+        found["type"] = kind if rng.random() < 0.8 else "linear"
+    if rng.random() < 0.4:
+        found["rope_theta"] = rng.choice([500.0, 7, None] if rng.random() < 0.2 else [500.0, 7])
+    if rng.random() < 0.3 and kind == "llama3":
+        found["original_max_position_embeddings"] = rng.choice([32, 64])
+    if rng.random() < 0.1:
+        found[rng.choice(["factor", "beta_fast", "partial_rotary_factor", "attention_factor"])] = 1.0
+    return found
+
+
+def rope_spelling(rng):
+    """Returns a change of a config that spells the rotary frequencies in one of the ways of older and newer files."""
+    changed = {"rope_parameters": "absent"}
+    form = rng.choice(["scaling", "parameters", "kinds", "kinds", "both"])
+    if form in ("scaling", "both"):
+        changed["rope_scaling"] = rope_object(rng)
+    if form == "parameters" or (form == "both" and rng.random() < 0.5):
+        changed["rope_parameters"] = rope_object(rng)
+    elif form != "scaling":
+        changed["rope_parameters"] = {kind: rope_object(rng) if rng.random() < 0.9 else None
+                                      for kind in ("full_attention", "sliding_attention") if rng.random() < 0.7}
+    if rng.random() < 0.1 and isinstance(changed["rope_parameters"], dict):
+        changed["rope_parameters"] |= rope_object(rng)
+    for key, values in (("rope_theta", [500.0, 30.0]), ("rope_local_base_freq", [9.0, 500]),
+                        ("original_max_position_embeddings", [16, 32]), ("partial_rotary_factor", [1.0])):
+        if rng.random() < 0.3:
+            changed[key] = rng.choice(values)
+    return changed
+
+
 def write(folder, config, changed):
     """Writes a folder whose weights are those of the changed config. Returns the loss, and that of training mode if it
     differs; raises what transformers raises."""
@@ -198,6 +240,8 @@ def compare(tools, family, config, changed, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tools", type=pathlib.Path, required=True, help="folder of evaluate and plan")
+    parser.add_argument("--spellings", type=int, default=40, help="of rotary frequencies, of each family")
+    parser.add_argument("--seed", type=int, default=1, help="of the spellings")
     parser.add_argument("--only", default="", help="regular expression of what to run: 'gpt2 .*pdrop'")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -209,7 +253,9 @@ def main():
     for family, sizes in FAMILIES.items():
         config = transformers.AutoConfig.for_model(family, **sizes)
         counts = collections.Counter()
-        for changed in changes(family, config):
+        rng = random.Random(arguments.seed)
+        spellings = [rope_spelling(rng) for _ in range(arguments.spellings if family != "gpt2" else 0)]
+        for changed in [*changes(family, config), *spellings]:
             if not re.search(arguments.only, f"{family} {json.dumps(changed)}"):
                 continue
             with tempfile.TemporaryDirectory() as folder:

@@ -235,7 +235,7 @@ BlockConfig DecoderConfig::Block(int64_t layer) const {
 
 void DecoderConfig::Normalize() {
   const int64_t windows = LayersWithWindow(*this);
-  if (windows == 0) attention_window = 0;
+  if (windows == 0) attention_window = 0, window_rope_theta = 0;
   if (windows == 0 || windows == layers) layer_pattern.clear();
   if (score_width == head_width) score_width = 0;
   if (layer_pattern.empty()) return;

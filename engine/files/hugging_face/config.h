@@ -34,11 +34,6 @@ absl::Status CheckExpressible(HfModelType type, const DecoderConfig& config);
 // with the reason of the closest type, if no type can.
 absl::StatusOr<HfModelType> ChooseHfModelType(const DecoderConfig& config);
 
-// Returns whether `config` needs Falcon's newer architecture, which alone can have several key/value heads that are
-// fewer than the query heads, or separate norms for attention and feed-forward in a parallel block. REQUIRES:
-// CheckExpressible(kFalcon, config) is OK.
-bool IsNewFalcon(const DecoderConfig& config);
-
 constexpr int64_t kMaxHfConfigBytes = int64_t{16} << 20;
 
 // Returns the decoder that `folder`/config.json describes. Returns InvalidArgument, with one line `file: key: found

@@ -29,8 +29,9 @@ void CheckWholeRotation(const HfFields& fields) {
   }
 }
 
-void ReadLlama3(const HfFields& top, const HfFields& rope, DecoderConfig* config) {
-  constexpr absl::string_view kOriginal = "original_max_position_embeddings";
+constexpr absl::string_view kOriginal = "original_max_position_embeddings";
+
+void ReadLlama3(const HfFields& rope, DecoderConfig* config) {
   RopeScalingConfig& scaling = config->rope_scaling.emplace();
   scaling.factor = rope.Number("factor", 1, 1e6);
   scaling.low_freq_factor = rope.Number("low_freq_factor", 1e-6, 1e6);
@@ -39,30 +40,45 @@ void ReadLlama3(const HfFields& top, const HfFields& rope, DecoderConfig* config
     rope.Refuse("low_freq_factor", absl::StrCat("a number below high_freq_factor ", scaling.high_freq_factor));
   }
   scaling.original_context = rope.IntOr(kOriginal, config->max_positions, 1, kMaxRopeTokens);
-  // A value outside of the scaling wins, as in transformers.
-  if (top.Has(kOriginal)) scaling.original_context = top.Int(kOriginal, 1, kMaxRopeTokens);
 }
 
+// Returns the member that names the type of a scaling: rope_type, or else `type`, its older name.
+absl::string_view TypeKey(const HfFields& rope) { return rope.Has("rope_type") ? "rope_type" : "type"; }
+
 // Sets the scaling that `rope`, the fields of `given`, describes. Refuses members that are not known.
-void ReadScaling(const HfFields& top, const Json& given, const HfFields& rope, DecoderConfig* config) {
+void ReadScaling(const Json& given, const HfFields& rope, DecoderConfig* config) {
   std::vector<absl::string_view> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
-  const absl::string_view type_key = rope.Has("rope_type") ? "rope_type" : "type";
+  const absl::string_view type_key = TypeKey(rope);
   const std::string type = rope.StringOr(type_key, "default");
   if (type != "default" && type != "llama3" && type != "linear") {
     return rope.Refuse(type_key, "\"default\", \"llama3\" or \"linear\"");
   }
   if (type != "default") known.push_back("factor");
   if (type == "llama3") {
-    known.insert(known.end(), {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+    known.insert(known.end(), {"low_freq_factor", "high_freq_factor", kOriginal});
   }
   for (const auto& [name, value] : given.items()) {
     if (std::find(known.begin(), known.end(), absl::string_view(name)) == known.end()) {
       rope.Refuse(name, absl::StrCat("for rope_type ", type, " only ", absl::StrJoin(known, ", ")));
     }
   }
-  if (type == "llama3") ReadLlama3(top, rope, config);
+  if (type == "llama3") ReadLlama3(rope, config);
   if (type == "linear") {
     config->rope_scaling = RopeScalingConfig{.kind = RopeScalingKind::kLinear, .factor = rope.Number("factor", 1, 1e6)};
+  }
+}
+
+// Reads the object of one kind of layer: of those with full attention, or of those with a window.
+void ReadKind(const Json& given, const HfFields& rope, bool full, DecoderConfig* config) {
+  double& theta = full ? config->rope_theta : config->window_rope_theta;
+  theta = rope.NumberOr("rope_theta", theta, 1, kMaxTheta);
+  CheckWholeRotation(rope);
+  if (full) return ReadScaling(given, rope, config);
+  DecoderConfig of_windows = *config;
+  of_windows.rope_scaling.reset();
+  ReadScaling(given, rope, &of_windows);
+  if (of_windows.rope_scaling) {
+    rope.Refuse(TypeKey(rope), "\"default\", because layers with a window have no scaling here");
   }
 }
 
@@ -98,34 +114,39 @@ void ReadHfRope(const HfFields& top, HfErrors& errors, DecoderConfig* config) {
     config->rope_theta = theta;
   }
   CheckWholeRotation(rope);
-  ReadScaling(top, *given, rope, config);
+  ReadScaling(*given, rope, config);
+  // A value outside of the scaling wins, as in transformers.
+  if (config->rope_scaling && config->rope_scaling->kind == RopeScalingKind::kLlama3 && top.Has(kOriginal)) {
+    config->rope_scaling->original_context = top.Int(kOriginal, 1, kMaxRopeTokens);
+  }
 }
 
 void ReadHfRopeOfKinds(const HfFields& top, HfErrors& errors, DecoderConfig* config) {
-  const Json* kinds = top.Find("rope_parameters");
-  config->window_rope_theta = top.NumberOr("rope_local_base_freq", kDefaultTheta, 1, kMaxTheta);
-  if (kinds == nullptr || !kinds->is_object() || !(kinds->contains("full_attention") || kinds->empty())) {
-    const bool theta = top.Has("rope_theta");
-    ReadHfRope(top, errors, config);
-    if (!theta) config->rope_theta = kDefaultThetaOfKinds;
-    return;
-  }
   config->rope_theta = top.NumberOr("rope_theta", kDefaultThetaOfKinds, 1, kMaxTheta);
-  if (top.Has("rope_scaling")) top.Refuse("rope_scaling", "nothing beside rope_parameters");
+  config->window_rope_theta = top.NumberOr("rope_local_base_freq", kDefaultTheta, 1, kMaxTheta);
   CheckWholeRotation(top);
+  const Json* older = top.Find("rope_scaling");
+  const Json* kinds = top.Find("rope_parameters");
+  if (older != nullptr && kinds != nullptr) top.Refuse("rope_scaling", "nothing beside rope_parameters");
+  if (older != nullptr) {
+    if (!older->is_object()) return top.Refuse("rope_scaling", "an object");
+    const HfFields rope(*older, "rope_scaling.", errors);
+    // transformers adds its members to {"rope_type": "default"}, so that an older spelling changes nothing.
+    if (TypeKey(rope) == "type" && rope.StringOr("type", "default") != "default") {
+      return rope.Refuse("type", "the name rope_type, because transformers ignores this one here");
+    }
+    return ReadKind(*older, rope, /*full=*/true, config);
+  }
+  if (kinds == nullptr) return;
+  if (!kinds->is_object()) return top.Refuse("rope_parameters", "an object");
   for (const auto& [name, value] : kinds->items()) {
-    const bool full = name == "full_attention", window = name == "sliding_attention";
     const std::string key = absl::StrCat("rope_parameters.", name);
-    if ((!full && !window) || !value.is_object()) {
+    // transformers ignores members of another name, such as a scaling that stands here.
+    if ((name != "full_attention" && name != "sliding_attention") || !value.is_object()) {
       errors.Add(key, ShownJson(value), "full_attention and sliding_attention, an object each");
       continue;
     }
-    const HfFields rope(value, key + ".", errors);
-    CheckWholeRotation(rope);
-    double& theta = full ? config->rope_theta : config->window_rope_theta;
-    theta = rope.NumberOr("rope_theta", theta, 1, kMaxTheta);
-    if (full) ReadScaling(top, value, rope, config);
-    if (window && rope.StringOr("rope_type", "default") != "default") rope.Refuse("rope_type", "\"default\"");
+    ReadKind(value, HfFields(value, key + ".", errors), name == "full_attention", config);
   }
 }
 

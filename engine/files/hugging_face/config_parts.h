@@ -19,7 +19,8 @@ namespace shale {
 // contradict each other. REQUIRES: config->max_positions is set.
 void ReadHfRope(const HfFields& top, HfErrors& errors, DecoderConfig* config);
 // Does the same for a family whose layers with a window have a base of their own, which becomes window_rope_theta:
-// rope_local_base_freq, or rope_parameters with an object for each kind of layer. The others have the scaling.
+// rope_local_base_freq, or rope_parameters with an object for each kind of layer. The others have the scaling. Adds an
+// error for a scaling that transformers does not look at, because it stands elsewhere or has another spelling.
 void ReadHfRopeOfKinds(const HfFields& top, HfErrors& errors, DecoderConfig* config);
 
 // Returns the dropout with which transformers would train the model of `folder`/config.json: "attn_pdrop 0.1,

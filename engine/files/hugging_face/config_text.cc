@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"

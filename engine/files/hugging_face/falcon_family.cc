@@ -20,11 +20,14 @@ void AddFalconQkv(HfLayoutBuilder& b, const std::string& name, std::vector<int64
   for (int64_t g = 0; g < G; ++g) b.AddPiece(g * group + queries + D, D);
 }
 
-}  // namespace
-
+// Returns whether a config that CheckFalcon allows needs Falcon's newer architecture, which alone can have several
+// key/value heads that are fewer than the query heads, or separate norms for attention and feed-forward in a parallel
+// block.
 bool IsNewFalcon(const DecoderConfig& c) {
   return c.parallel_block && (c.parallel_norms || (c.kv_heads != 1 && c.kv_heads != c.heads));
 }
+
+}  // namespace
 
 void ReadFalcon(HfConfigReader& r) {
   r.c.norm = NormKind::kLayerNorm;

@@ -47,11 +47,12 @@ void ReadGemma(HfConfigReader& r) {
   } else {
     ReadHfRope(r.top, r.errors, &r.c);
   }
-  r.c.attention_window = r.json.contains("sliding_window") ? 0 : kDefaultHfWindow;
-  r.c.attention_window = r.top.IntOr("sliding_window", r.c.attention_window, 1, kMaxHfTokens);
+  if (r.json.contains("sliding_window") && !r.top.Has("sliding_window")) {
+    r.errors.Add("sliding_window", "null", "a number of tokens, because transformers fails without one");
+  }
+  r.c.attention_window = r.top.IntOr("sliding_window", kDefaultHfWindow, 1, kMaxHfTokens);
   const int64_t period = third ? r.top.IntOr("sliding_window_pattern", 6, 1, kMaxHfLayers) : 2;
-  const bool window = r.c.attention_window > 0;
-  for (int64_t layer = 1; layer <= r.c.layers; ++layer) r.c.layer_pattern += window && layer % period != 0 ? 'W' : 'F';
+  for (int64_t layer = 1; layer <= r.c.layers; ++layer) r.c.layer_pattern += layer % period != 0 ? 'W' : 'F';
   if (r.top.Has("layer_types")) r.ReadLayerTypes(r.c.attention_window, /*must_slide=*/false);
   if (r.errors.empty()) r.c.Normalize();
 }
@@ -76,7 +77,7 @@ void WriteGemma(HfConfigWriter& w) {
     w.Set("rope_local_base_freq", w.c.window_rope_theta > 0 ? w.c.window_rope_theta : w.c.rope_theta);
   }
   // Without a window the list of layers says so, and the size means nothing; but an absent one would be the default.
-  if (w.c.attention_window > 0 || !w.json.contains("sliding_window")) {
+  if (w.c.attention_window > 0 || w.json.value("sliding_window", Json()).is_null()) {
     w.Set("sliding_window", std::max<int64_t>(1, w.c.attention_window));
   }
   w.WriteLayerTypes();

@@ -80,6 +80,12 @@ std::string Replace(absl::string_view text, absl::string_view from, absl::string
   return replaced;
 }
 
+// Returns Gemma 3 with `kinds` as the members of rope_parameters, in place of its scaling.
+std::string WithKinds(absl::string_view kinds) {
+  return Replace(kGemma3, R"("rope_scaling": {"factor": 8.0, "rope_type": "linear"})",
+                 absl::StrCat("\"rope_parameters\": {", kinds, "}"));
+}
+
 TEST(HfConfigTest, LlamaThreePointOne) {
   DecoderConfig wanted;
   wanted.vocabulary = 128256;
@@ -218,6 +224,15 @@ TEST(HfConfigTest, RefusesWhatTheEngineDoesNotCompute) {
       {With(kGemma3, "\"attention_bias\": true"), "attention_bias: found true"},
       {Replace(kGemma3, "gelu_pytorch_tanh", "gelu"), "hidden_activation: found \"gelu\""},
       {With(kGemma3, "\"rope_parameters\": {\"full_attention\": {}}"), "rope_scaling: found"},
+      {Replace(kGemma3, "\"rope_type\"", "\"type\""), "rope_scaling.type: found \"linear\""},
+      {Replace(kGemma3, "\"rope_type\"", "\"mscale\": 1, \"rope_type\""), "rope_scaling.mscale: found 1"},
+      {Replace(kGemma3, "\"rope_scaling\"", "\"rope_parameters\""), "rope_parameters.factor: found 8"},
+      {Replace(kGemma3, "\"sliding_window\": 1024", "\"sliding_window\": null"), "sliding_window: found null"},
+      {WithKinds(R"("sliding_attention": {"type": "linear", "factor": 8})"),
+       "rope_parameters.sliding_attention.type: found \"linear\""},
+      {WithKinds(R"("sliding_attention": {"factor": 8})"), "rope_parameters.sliding_attention.factor: found 8"},
+      {WithKinds(R"("full_attention": {"rope_theta": 500.0, "beta_fast": 8})"),
+       "rope_parameters.full_attention.beta_fast: found 8"},
       {Replace(kLlama31, "\"model_type\": \"llama\"", "\"x\": 1"), "model_type: found nothing"},
       {Replace(kLlama31, "\"llama3\"", "\"yarn\""), "rope_scaling.rope_type: found \"yarn\""},
       {Replace(kLlama31, "\"llama3\"", "\"linear\""), "rope_scaling.low_freq_factor: found"},
@@ -323,6 +338,25 @@ TEST(HfConfigTest, Gemma3HasTwoKindsOfLayers) {
   newer = Replace(newer, "\"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}",
                   "\"rope_parameters\": {\"full_attention\": {\"factor\": 8.0, \"rope_type\": \"linear\"}}");
   EXPECT_EQ(Parse(newer), c);
+  newer = Replace(newer, "\"rope_type\"", "\"type\"");
+  EXPECT_EQ(Parse(newer), c);
+  // The base beside a scaling.
+  const std::string beside = Replace(Replace(kGemma3, "\"rope_theta\": 1000000,", ""), "\"factor\": 8.0",
+                                     "\"factor\": 8.0, \"rope_theta\": 500.0");
+  EXPECT_EQ(Parse(beside).rope_theta, 500);
+  EXPECT_EQ(Parse(beside).rope_scaling, c.rope_scaling);
+  // In an object of one kind, the value of the scaling counts.
+  const DecoderConfig nested =
+      Parse(With(WithKinds(R"("full_attention": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
+                 "high_freq_factor": 4.0, "original_max_position_embeddings": 64})"),
+                 "\"original_max_position_embeddings\": 32"));
+  ASSERT_TRUE(nested.rope_scaling.has_value());
+  EXPECT_EQ(nested.rope_scaling->original_context, 64);
+  // A base of windows means nothing where there are none.
+  EXPECT_EQ(Parse(Replace(kGemma3, "\"num_hidden_layers\": 62",
+                          R"("num_hidden_layers": 1, "layer_types": ["full_attention"])"))
+                .window_rope_theta,
+            0);
   // A list counts more than a period.
   const std::string three = Replace(kGemma3, "\"num_hidden_layers\": 62", "\"num_hidden_layers\": 3");
   EXPECT_EQ(Parse(three).layer_pattern, "");

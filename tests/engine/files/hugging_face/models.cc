@@ -103,6 +103,7 @@ std::vector<NamedModel> HfModels() {
                                    [](C& c) {
                                      c.layer_pattern = "";
                                      c.attention_window = 0;
+                                     c.window_rope_theta = 0;
                                    })},
       {"gpt2", Gpt2()},
       {"gpt2_untied_erf", Edited(Gpt2(),
