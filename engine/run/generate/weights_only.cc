@@ -25,7 +25,6 @@ Job WithWeightsOnly(Job job) {
   job.optimizer = {.kind = OptimizerKind::kSgd,
                    .train_only = job.optimizer.train_only,
                    .frozen_weights = job.optimizer.frozen_weights};
-  if (job.precision.compute != ComputePrecision::kFloat32) job.precision.master = MasterWeights::kNone;
   job.precision.gradient_shards = GradientShards::kFloat32;  // DDP has no shards.
   job.memory.offload_state = {};
   job.memory.keep_gradients = false;  // There are none.
@@ -51,7 +50,8 @@ absl::StatusOr<std::unique_ptr<WeightsOnly>> WeightsOnly::Create(const Job& job,
 absl::Status WeightsOnly::Plan(const Backend& backend, const WeightsUse& use) {
   SHALE_CHECK(use.evaluation || use.generation);
   const std::unique_ptr<Ops> ops = backend.CreateOps(/*ranks=*/1, /*device=*/nullptr);
-  const StepOptions options = StepOptionsFor(job_);
+  StepOptions options = StepOptionsFor(job_);
+  if (job_.precision.compute != ComputePrecision::kFloat32) options.master = MasterWeights::kNone;
   if (use.generation) {
     SHALE_ASSIGN_OR_RETURN(programs_, PlanGeneration(job_, options, *use.generation, *ops));
   }

@@ -20,8 +20,8 @@
 namespace shale {
 
 // Returns the job for programs that use the weights without training: one rank, all cores, no gradients, and no state
-// but the weights. Its budget is the default of the machine (JobPlan::budget), unless the caller sets
-// memory.budget_bytes again.
+// of the optimizer. WeightsOnly keeps no masters, whatever precision.master says. Its budget is the default of the
+// machine (JobPlan::budget), unless the caller sets memory.budget_bytes again.
 Job WithWeightsOnly(Job job);
 
 // Which programs are planned.

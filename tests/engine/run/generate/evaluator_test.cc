@@ -100,6 +100,20 @@ TEST_F(EvaluatorTest, TheLossIsThatOfTheRun) {
   EXPECT_EQ(evaluator->measured_peak_bytes(), evaluator->planned_peak_bytes());
 }
 
+TEST_F(EvaluatorTest, RunsOfEveryPrecisionAreEvaluated) {
+  for (const char* const precision : {"compute: BF16", "compute: BF16 master: SPLIT", "compute: BF16 master: NONE",
+                                      "compute: FP16 init_scale: 1024"}) {
+    SCOPED_TRACE(precision);
+    const EvaluationReport report =
+        Train("data { path: \"text\" evaluation_path: \"evaluation\" }", {absl::StrCat("precision={", precision, "}")});
+    const std::unique_ptr<Evaluator> evaluator = Load();
+    ASSERT_NE(evaluator, nullptr);
+    const absl::StatusOr<DataEvaluation> found = evaluator->Evaluate(folder_.Path("evaluation"));
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_NEAR(found->loss(), report.loss, 1e-2 * report.loss);
+  }
+}
+
 TEST_F(EvaluatorTest, EachSourceOfAnEvaluationIsReportedByName) {
   folder_.Write("other", "the five boxing wizards jump quickly");
   const EvaluationReport report = Train(
