@@ -65,6 +65,7 @@ Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<Parameter
   const Tensor ids = positions_PC ? PositionIdsOf(b) : Tensor();
   float factor = static_cast<float>(scale);
   if (out.dtype == DType::kBFloat16) factor = ToFloat(RoundToBFloat16(factor));
+  if (out.dtype == DType::kFloat16) factor = ToFloat(RoundToFloat16(factor));
   b.Emit(EmbeddingForward{.tokens_BS = tokens,
                           .weight_VC = weight,
                           .positions_PC = positions,

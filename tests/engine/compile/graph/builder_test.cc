@@ -1,13 +1,17 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/graph_builder.h"
 #include "engine/api/layers.h"
 #include "engine/compile/graph/data_needs.h"
 #include "engine/compile/model/model.h"
+#include "kernels/ops/embedding.h"
 
 namespace shale {
 namespace {
@@ -118,6 +122,21 @@ TEST(GraphBuilder, EvaluationAndLogitsHaveNoGradients) {
         EXPECT_NE(value.role, ValueRole::kGradient) << value.name;
       }
     }
+  }
+}
+
+// As transformers rounds it; the width is that of Gemma 3 1B.
+TEST(GraphBuilder, TheScaleOfAnEmbeddingIsRoundedToTheComputeDType) {
+  for (const auto& [dtype, scale] :
+       {std::pair(DType::kFloat32, 33.941124f), {DType::kBFloat16, 34.0f}, {DType::kFloat16, 33.9375f}}) {
+    GraphBuilder b({.compute_dtype = dtype, .vocabulary = 5});
+    const ParameterId table = b.AddParameter(b.AddGroup("all"), "table", {5, 4}, kOnes);
+    b.BeginUnit("only");
+    LinearCrossEntropy(b, Embedding(b, table, std::nullopt, std::sqrt(1152.0)), table, std::nullopt);
+    b.EndLastUnit();
+    const absl::StatusOr<ModelGraph> graph = b.Finish();
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    EXPECT_EQ(graph->units[0].forward[0].op.As<EmbeddingForward>()->scale, scale);
   }
 }
 
