@@ -49,8 +49,8 @@ class TrainerState {
   absl::Status WriteParameter(absl::string_view name, absl::Span<const float> values);
   absl::Status WriteParameter(absl::string_view name, int64_t begin, absl::Span<const float> values);
 
-  // The reduced gradient of the last step, before clipping. Return FailedPrecondition unless the job keeps gradients
-  // (memory.keep_gradients), and for a frozen parameter (Parameter::frozen).
+  // The reduced gradient of the last step, before clipping and without the loss scale. Return FailedPrecondition unless
+  // the job keeps gradients (memory.keep_gradients), and for a frozen parameter (Parameter::frozen).
   absl::Status ReadGradient(absl::string_view name, absl::Span<float> values) const;
   absl::Status ReadGradient(absl::string_view name, int64_t begin, absl::Span<float> values) const;
 
@@ -71,10 +71,13 @@ class TrainerState {
   TrainerState(LocalState& state, const RunHealth& health, BeforeWrite before_write);
   absl::StatusOr<const LocalState*> Readable() const;
   absl::StatusOr<LocalState*> Writable(absl::string_view parameter);
+  // Reads a part of a gradient, without the loss scale.
+  absl::Status ReadUnscaled(const LocalState& state, int id, int64_t begin, absl::Span<float> values) const;
 
   LocalState& state_;
   const RunHealth& health_;
   const BeforeWrite before_write_;
+  double gradient_scale_ = 1;  // The loss scale of the last step that began; 1 without loss scaling.
 };
 
 // Generates from the weights as they are now, in the memory that steps use. The job must plan generation

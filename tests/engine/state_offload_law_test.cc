@@ -140,7 +140,7 @@ TEST(StateOffloadLaws, WhatAJobDoesNotHaveIsRefused) {
   options.step.offload_state = {.masters = true};
   EXPECT_EQ(refusal(options), absl::InvalidArgumentError(
                                   "MASTERS cannot be offloaded: the weights are their own masters; leave it out, or "
-                                  "use compute BF16 with master MASTER_FP32 or SPLIT"));
+                                  "use compute BF16 with master MASTER_FP32 or SPLIT, or compute FP16"));
   options.step.offload_state = {.parameters = true};
   options.step.strategy = Strategy::kZero2;
   EXPECT_EQ(refusal(options),

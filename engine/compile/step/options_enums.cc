@@ -52,9 +52,9 @@ absl::Status CheckStateOffload(const StateOffload& offload, Strategy strategy, b
     return refuse("MOMENTS", "the optimizer keeps no states; leave it out");
   }
   if (offload.masters && !has_masters) {
-    return refuse(
-        "MASTERS",
-        "the weights are their own masters; leave it out, or use compute BF16 with master MASTER_FP32 or SPLIT");
+    return refuse("MASTERS",
+                  "the weights are their own masters; leave it out, or use compute BF16 with master MASTER_FP32 or "
+                  "SPLIT, or compute FP16");
   }
   if (offload.parameters && strategy != Strategy::kFullShard) {
     return refuse("PARAMETERS", "strategy ", ToString(strategy),

@@ -85,10 +85,8 @@ void CheckLossScaling(const proto::Job& spec, const Job& job, SpecErrors& errors
            "FP16 skips the whole step if any gradient overflows, and this clipping decides for each unit alone; use "
            "clipping GLOBAL, or compute BF16");
   }
-  if (job.memory.keep_gradients) {
-    refuse("memory.keep_gradients",
-           "gradients of FP16 have the loss scale as a factor, which changes from step to step; use compute BF16 or "
-           "FP32, or leave keep_gradients out");
+  if (job.runtime.cpu_products == CpuMatMuls::kOneDnn) {
+    refuse("runtime.cpu_products", "ONEDNN computes no matmuls in fp16; use PACKED or AUTO, or compute BF16 or FP32");
   }
   if (spec.model().has_adapter() || !job.optimizer.train_only.empty()) {
     refuse(spec.model().has_adapter() ? "model.adapter" : "optimizer.train_only[0]",

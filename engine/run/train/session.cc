@@ -129,6 +129,7 @@ absl::Status Session::RunProgram(const std::vector<StepInputs>& inputs) {
   if (steps_begun_ == 0) health_.Tell(Progress{StartStage::kFirstStep});
   SHALE_ASSIGN_OR_RETURN(const bool traced, trace_.BeginStep(++steps_begun_));
   programs_.train->SetTracing(traced);
+  if (const absl::Status noted = NoteGradientScale(); !noted.ok()) return health_.Damage(noted);
   waited_ns_.clear();
   for (RankRuntime* rank : ranks.runtimes()) waited_ns_.emplace_back(rank->rank(), -BlockedNs(*rank));
   if (const absl::Status status = check_->RunStep(step, inputs); !status.ok()) return health_.Damage(status);
@@ -140,6 +141,14 @@ absl::Status Session::RunProgram(const std::vector<StepInputs>& inputs) {
     if (!devices_.late_memory.empty()) health_.Tell(Warning{devices_.late_memory});
   }
   if (traced) trace_.Add(plan_.train.step.program, step, ranks, *programs_.train);
+  return absl::OkStatus();
+}
+
+absl::Status Session::NoteGradientScale() {
+  if (!job_.memory.keep_gradients || job_.precision.compute != ComputePrecision::kFloat16) return absl::OkStatus();
+  Manifest scalars;
+  SHALE_RETURN_IF_ERROR((*local_state_)[0].ReadScalars(scalars));
+  state_->gradient_scale_ = scalars.loss_scale.factor;
   return absl::OkStatus();
 }
 
@@ -160,13 +169,14 @@ absl::Status Session::CheckOutputs() {
   const absl::Status error = absl::DataLossError(absl::StrCat(
       "step ", step, ": the loss or the gradient is not finite",
       ranks > 1 ? absl::StrCat(" in the sum over ", ranks, " ranks, to which any of them may have brought it") : "",
-      scales
-          ? absl::StrCat(", in the last of ", skips, " skipped steps in a row, which have brought the loss scale to ",
-                         absl::StrFormat("%.4g", out.loss_scale[kLossScaleFactor]),
-                         ": the loss or the activations overflow fp16 themselves, whatever the scale is. Lower "
-                         "optimizer.learning_rate, or use precision.compute=BF16")
-          : "; the update was not applied. Lower optimizer.learning_rate, or set optimizer.non_finite=SKIP to skip "
-            "such steps"));
+      scales ? absl::StrCat(
+                   ", in the last of ", skips, " skipped steps in a row, which have brought the loss scale to ",
+                   absl::StrFormat("%.4g", out.loss_scale[kLossScaleFactor]),
+                   ": the loss or the activations overflow fp16 themselves, or the scale was too large to come down "
+                   "in so few steps. Lower optimizer.learning_rate or precision.init_scale, raise "
+                   "precision.max_skipped_steps, or use precision.compute=BF16")
+             : "; the update was not applied. Lower optimizer.learning_rate, or set optimizer.non_finite=SKIP to skip "
+               "such steps"));
   return control_.processes() > 1 ? Agreed(error) : error;
 }
 

@@ -118,6 +118,8 @@ class Session : public CheckpointSaver {
   absl::StatusOr<std::vector<StepInputs>> NextInputs(double learning_rate);
   // Runs the program of the next step, and enters memory that its first run took.
   absl::Status RunProgram(const std::vector<StepInputs>& inputs);
+  // Notes the loss scale that the gradients of the next step have as a factor, for those who read them.
+  absl::Status NoteGradientScale();
   // Looks at what the next step, which has run, left: ranks that differ, numbers that are not finite.
   absl::Status CheckOutputs();
   absl::StatusOr<EvaluationReport> ComputeEvaluation(int64_t sequences);

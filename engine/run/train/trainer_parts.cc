@@ -67,16 +67,24 @@ absl::Status TrainerState::WriteParameter(absl::string_view name, int64_t begin,
   return state->Write(id, begin, values);
 }
 
+absl::Status TrainerState::ReadUnscaled(const LocalState& state, ParameterId id, int64_t begin,
+                                        absl::Span<float> values) const {
+  SHALE_RETURN_IF_ERROR(state.ReadGradient(id, begin, values));
+  if (gradient_scale_ == 1) return absl::OkStatus();
+  for (float& value : values) value = static_cast<float>(value / gradient_scale_);
+  return absl::OkStatus();
+}
+
 absl::Status TrainerState::ReadGradient(absl::string_view name, absl::Span<float> values) const {
   SHALE_ASSIGN_OR_RETURN(const LocalState* state, Readable());
   SHALE_ASSIGN_OR_RETURN(const ParameterId id, state->Find(name, std::ssize(values)));
-  return state->ReadGradient(id, 0, values);
+  return ReadUnscaled(*state, id, 0, values);
 }
 
 absl::Status TrainerState::ReadGradient(absl::string_view name, int64_t begin, absl::Span<float> values) const {
   SHALE_ASSIGN_OR_RETURN(const LocalState* state, Readable());
   SHALE_ASSIGN_OR_RETURN(const ParameterId id, state->FindElements(name, begin, std::ssize(values)));
-  return state->ReadGradient(id, begin, values);
+  return ReadUnscaled(*state, id, begin, values);
 }
 
 std::vector<std::string> TrainerState::optimizer_states() const {

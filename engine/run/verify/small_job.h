@@ -40,7 +40,7 @@ std::vector<std::string> WhatIsSmaller(const Job& job, const SmallSize& size);
 Job SmallJob(const Job& job, const SmallSize& size);
 
 // Returns the small job from which the runs that are compared differ in one setting each. It recomputes no activations,
-// and its gradients can be read.
+// its gradients can be read, and its first loss scale is small enough that the first step has some.
 Job ComparedJob(const Job& job, const SmallSize& size);
 
 // Gives a small job other ranks, which no mesh divides into groups, and another micro-batch. Takes away what does not

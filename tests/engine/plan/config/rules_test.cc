@@ -112,9 +112,11 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"precision.compute=FP16", "optimizer={clipping: PER_UNIT non_finite: SKIP}"},
              "--set: precision.compute: FP16 skips the whole step if any gradient overflows, and this clipping decides "
              "for each unit alone; use clipping GLOBAL, or compute BF16"},
-        Rule{{"precision.compute=FP16", "memory.keep_gradients=true"},
-             "--set: precision.compute: gradients of FP16 have the loss scale as a factor, which changes from step to "
-             "step; use compute BF16 or FP32, or leave keep_gradients out"},
+        Rule{{"precision.compute=FP16", "memory.keep_gradients=true"}, ""},
+        Rule{{"precision.compute=FP16", "runtime.cpu_products=PACKED"}, ""},
+        Rule{{"precision.compute=FP16", "runtime.cpu_products=ONEDNN"},
+             "--set: precision.compute: ONEDNN computes no matmuls in fp16; use PACKED or AUTO, or compute BF16 or "
+             "FP32"},
         Rule{{"precision.compute=FP16", "optimizer.train_only=*"},
              "--set: precision.compute: checkpoints do not hold frozen weights in fp16; use compute BF16 or FP32"},
         Rule{{"precision.gradient_shards=BF16"}, ""},
@@ -351,10 +353,10 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: memory.offload_state[0]: only device CUDA reads it; choose that, or leave it out"},
         Rule{{"runtime.device=CUDA", "memory.offload_state=MASTERS"},
              "--set: memory.offload_state[0]: MASTERS cannot be offloaded: the weights are their own masters; leave it "
-             "out, or use compute BF16 with master MASTER_FP32 or SPLIT"},
+             "out, or use compute BF16 with master MASTER_FP32 or SPLIT, or compute FP16"},
         Rule{{"runtime.device=CUDA", "precision.compute=BF16", "precision.master=NONE", "memory.offload_state=MASTERS"},
              "--set: memory.offload_state[0]: MASTERS cannot be offloaded: the weights are their own masters; leave it "
-             "out, or use compute BF16 with master MASTER_FP32 or SPLIT"},
+             "out, or use compute BF16 with master MASTER_FP32 or SPLIT, or compute FP16"},
         Rule{{"runtime.device=CUDA", "sharding.strategy=DDP", "sharding.accumulation=NO_SYNC",
               "memory.offload_state=[PARAMETERS]"},
              "--set: memory.offload_state[0]: PARAMETERS cannot be offloaded: strategy DDP uses the weights where they "

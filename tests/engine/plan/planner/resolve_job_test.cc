@@ -51,6 +51,17 @@ TEST(ResolveJob, DecidesWhatTheJobLeavesOpen) {
   EXPECT_THAT(ResolvedJobText(job), HasSubstr("cpu_products: PACKED"));
 }
 
+TEST(ResolveJob, OneDnnComputesNoJobInFp16) {
+  Machine machine = MakeMachine();
+  machine.cpu_products = CpuMatMuls::kOneDnn;
+  for (const auto& [compute, chosen] : {std::pair("BF16", CpuMatMuls::kOneDnn), {"FP16", CpuMatMuls::kPacked}}) {
+    const absl::StatusOr<ResolvedJob> resolved = ResolveJob(MakeJob({absl::StrCat("precision.compute=", compute)}),
+                                                            {.format = DataFormat::kText, .vocabulary = 256}, machine);
+    ASSERT_TRUE(resolved.ok()) << resolved.status();
+    EXPECT_EQ(resolved->job.runtime.cpu_products, chosen);
+  }
+}
+
 TEST(ResolveJob, KeepsWhatTheJobNames) {
   const Job named =
       MakeJob({"data.format=LLMC", "model.decoder.vocabulary=300", "memory.loss_chunk_tokens=5",

@@ -77,6 +77,12 @@ TEST_F(Verify, OneRankInBf16) {
   ExpectHolds(OnText(kDecoder, {"precision={compute: BF16 master: SPLIT}", "sharding.accumulation=LAYERED"}));
 }
 
+// Also with a scale with which the first steps of the job overflow.
+TEST_F(Verify, Fp16) {
+  ExpectHolds(OnText(kDecoder, {"precision.compute=FP16", "sharding.ranks=2"}));
+  ExpectHolds(OnText(kDecoder, {"precision={compute: FP16 init_scale: 1e9}"}));
+}
+
 TEST_F(Verify, TheSettingsOfTheJobAreSavedAndResumed) {
   ExpectHolds(OnText(kDecoder, {"sharding={ranks: 4 shard_ranks: 2}", "precision.compute=BF16", "optimizer.state=LEAN",
                                 "precision.gradient_shards=BF16"}));
