@@ -89,6 +89,7 @@ SectionText ExplainUpdate(const Explained& x) {
                                          : "");
   const bool in_backward = plan.options.update == UpdateTime::kInBackward;
   const Settings settings = in_backward ? Settings{{"optimizer.update", "AFTER_BACKWARD"}} : UpdateInBackward(x.job);
+  if (settings.empty()) return Section("What the optimizer step adds", text);  // Compute FP16 cannot update so.
   if (const absl::StatusOr<Draft> other = x.drafter.Compile(settings); other.ok()) {
     absl::StrAppend(
         &text, in_backward ? " This job updates" : " If it updated",

@@ -66,6 +66,15 @@ TEST(Explain, TheFirstAccumulationAddsWhatGradientsSharedWithForwardAndFurtherOn
   }
 }
 
+TEST(Explain, NoUpdateInBackwardIsComparedWhereTheJobCannotHaveIt) {
+  for (const auto& [compute, can] :
+       {std::pair(ComputePrecision::kBFloat16, true), {ComputePrecision::kFloat16, false}}) {
+    Job job = SmallDecoderJob(false);
+    job.precision.compute = compute;
+    EXPECT_EQ(absl::StrContains(Flat(Explain(job)), "If it updated each unit in backward"), can);
+  }
+}
+
 TEST(Explain, LeanStateIsComparedWithTheOtherForms) {
   Job job = SmallDecoderJob(false);
   constexpr absl::string_view kTitle = "What a parameter costs";
