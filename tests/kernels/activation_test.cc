@@ -27,6 +27,16 @@ const std::vector<double>& ExtremeValues() {
   return values;
 }
 
+// The extremes that activations in `act` can have. In f16 no infinities: a derivative there is not a number.
+std::vector<double> ExtremeValuesOf(DType act) {
+  constexpr double kMostHalf = 65504;
+  std::vector<double> values = ExtremeValues();
+  if (act == DType::kFloat16) {
+    for (double& value : values) value = std::clamp(value, -kMostHalf, kMostHalf);
+  }
+  return values;
+}
+
 std::string ActivationShape(DType act, int64_t rows, int64_t width) {
   return NameOf(act) + "_" + std::to_string(rows) + "x" + std::to_string(width);
 }
@@ -67,7 +77,7 @@ OpCase SwiGluBackwardCase(DType act, GateKind gate, int64_t t, int64_t f, Value 
 OpCase SwiGluExtremesCase(DType act, GateKind gate, bool backward) {
   OpCase c{.name = GateName(gate) + (backward ? "Backward_" : "Forward_") + NameOf(act) + "_extremes"};
   const int64_t f = static_cast<int64_t>(ExtremeValues().size());
-  std::vector<double> row = ExtremeValues();
+  std::vector<double> row = ExtremeValuesOf(act);
   row.resize(2 * f, 1.0);
   const Tensor gate_up = c.memory.Values(act, {1, 2 * f}, row);
   if (backward) {
@@ -95,13 +105,7 @@ OpCase GeluCase(DType act, GeluKind kind, bool backward, bool in_place, int64_t 
   OpCase c{.name = "Gelu" + KindName(kind) + (backward ? "Backward_" : "Forward_") + ActivationShape(act, t, f) +
                    (value == Value::kToo ? "_value" : "") + (in_place ? "_in_place" : "") +
                    (extremes ? "_extremes" : "")};
-  // The largest that a half holds; the derivative at infinity is not a number.
-  constexpr double kMostHalf = 65504;
-  std::vector<double> values = ExtremeValues();
-  if (act == DType::kFloat16) {
-    for (double& value : values) value = std::clamp(value, -kMostHalf, kMostHalf);
-  }
-  const Tensor x = extremes ? c.memory.Values(act, {t, f}, values) : c.memory.Random(act, {t, f}, -6, 6);
+  const Tensor x = extremes ? c.memory.Values(act, {t, f}, ExtremeValuesOf(act)) : c.memory.Random(act, {t, f}, -6, 6);
   if (!backward) {
     c.op = GeluForward{.x_TF = x, .y_TF = c.memory.Output(act, {t, f}), .kind = kind};
     c.tolerances["y"] = {.absolute = 4 * kUnits, .relative = kUnits};
