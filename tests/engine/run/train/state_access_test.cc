@@ -81,6 +81,26 @@ TEST_F(StateAccessTest, GradientsAreReadBySlice) {
   EXPECT_NE(part, std::vector<float>(130));
 }
 
+TEST_F(StateAccessTest, GradientsHaveNoLossScale) {
+  std::vector<float> first(240), gradient(240);
+  for (const char* const scale : {"1", "256", "4096"}) {
+    auto trainer = MustCreate(MakeJob({"memory.keep_gradients=true", absl::StrCat("precision={compute: FP16 "
+                                                                                  "growth_interval: 1 init_scale: ",
+                                                                                  scale, "}")}));
+    ASSERT_NE(trainer, nullptr);
+    ASSERT_TRUE(trainer->Step().ok());
+    ASSERT_TRUE(trainer->state().ReadGradient(kWeight, absl::MakeSpan(gradient)).ok());
+    if (scale[1] == 0) first = gradient;
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      difference += (gradient[i] - first[i]) * (gradient[i] - first[i]);
+      norm += first[i] * first[i];
+    }
+    EXPECT_LE(difference, 1e-2 * norm) << scale;
+    EXPECT_GT(norm, 0);
+  }
+}
+
 TEST_F(StateAccessTest, WhatIsNotThereIsNamed) {
   auto trainer = MustCreate(MakeJob({}));
   ASSERT_NE(trainer, nullptr);
