@@ -48,7 +48,7 @@ extern "C" {
 #define SHALE_API __attribute__((visibility("default")))
 
 /* The version of this header. It grows when functions, or members of structs, are added. */
-#define SHALE_API_VERSION 6
+#define SHALE_API_VERSION 7
 
 /* Returns the SHALE_API_VERSION of the library. A program needs a library of at least its own version. */
 SHALE_API int32_t shale_api_version(void);
@@ -241,6 +241,8 @@ typedef struct shale_step_report {
   double tokens_per_second;
   int64_t peak_bytes_planned; /* Per rank. */
   int64_t peak_bytes_measured;
+  double loss_scale; /* Of the next step; 0 without loss scaling (precision.compute FP16). */
+  int64_t skips;     /* Steps that loss scaling skipped in a row, up to this one. */
 } shale_step_report;
 
 typedef struct shale_evaluation_report {

@@ -88,6 +88,8 @@ shale_step_report CReport(const StepReport& report) {
   out.tokens_per_second = report.tokens_per_second;
   out.peak_bytes_planned = report.peak_bytes_planned;
   out.peak_bytes_measured = report.peak_bytes_measured;
+  out.loss_scale = report.loss_scale;
+  out.skips = report.skips;
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
@@ -14,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "engine/shale.h"
 #include "engine/text/tokenizer/bpe_trainer.h"
@@ -356,6 +358,21 @@ TEST_F(CTest, PlansToTheByte) {
   }
   shale_trainer_free(trainer, nullptr);
   shale_plan_free(plan, nullptr);
+  shale_job_free(job, nullptr);
+}
+
+TEST_F(CTest, AStepTellsOfTheLossScale) {
+  const std::string precision = "precision { compute: FP16 init_scale: 1e30 }\n";
+  const shale_job job = Parse(absl::StrReplaceAll(kSmallJob, {{"ONEDNN", "PACKED"}}) + precision + OnText() + kMlp);
+  const shale_trainer trainer = Create(job, SHALE_INIT(shale_trainer_options));
+  for (int64_t skips = 1; skips <= 2; ++skips) {
+    shale_step_report report = SHALE_INIT(shale_step_report);
+    ASSERT_EQ(shale_trainer_step(trainer, &report, &error_), SHALE_OK) << error_.message;
+    EXPECT_EQ(report.updated, 0);
+    EXPECT_EQ(report.skips, skips);
+    EXPECT_DOUBLE_EQ(report.loss_scale, std::ldexp(1e30, static_cast<int>(-skips)));
+  }
+  shale_trainer_free(trainer, nullptr);
   shale_job_free(job, nullptr);
 }
 

@@ -7,7 +7,7 @@ from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c
 
 from shale._errors import error_of
 
-API_VERSION = 6
+API_VERSION = 7
 NONE = -1
 MODEL_FROM_PROGRAM = 1
 OUT_OF_RANGE = 11
@@ -98,7 +98,8 @@ class StepReport(_Sized):
     _fields_ = [("size", c_size_t), ("step", c_int64), ("tokens", c_int64), ("step_tokens", c_int64),
                 ("loss", c_double), ("step_weight", c_double), ("gradient_norm", c_double),
                 ("learning_rate", c_double), ("updated", c_int32), ("seconds", c_double),
-                ("tokens_per_second", c_double), ("peak_bytes_planned", c_int64), ("peak_bytes_measured", c_int64)]
+                ("tokens_per_second", c_double), ("peak_bytes_planned", c_int64), ("peak_bytes_measured", c_int64),
+                ("loss_scale", c_double), ("skips", c_int64)]
 
 
 class EvaluationReport(_Sized):

@@ -42,6 +42,8 @@ class StepReport(_c.StepReport):
     tokens_per_second: float
     peak_bytes_planned: int
     peak_bytes_measured: int
+    loss_scale: float  # Of the next step; 0 without precision.compute FP16.
+    skips: int  # Steps that loss scaling skipped in a row, up to this one.
 
 
 _new_report = partial(StepReport.from_buffer_copy, bytes(_c.StepReport()))
