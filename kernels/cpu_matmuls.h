@@ -13,10 +13,10 @@ enum class OpsKind {
 enum class CpuMatMuls {
   kAuto,  // Not decided yet.
   // oneDNN; bf16 with the processor's bf16 instructions, or as kPacked if it has none. With AVX-512, matmuls of f32
-  // with long rows of a transposed a run as kPacked too (kernels/cpu/matmul.cc).
+  // with long rows of a transposed a run as kPacked too, and f16 always does (kernels/cpu/matmul.cc).
   kOneDnn,
-  // Kernels of our own, which widen bf16 to f32 while they copy operands (kernels/cpu/packed_matmul.h). Attention then
-  // widens bf16 too.
+  // Kernels of our own, which widen bf16 and f16 to f32 while they copy operands (kernels/cpu/packed_matmul.h).
+  // Attention then widens bf16 too.
   kPacked
 };
 

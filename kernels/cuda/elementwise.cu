@@ -1,8 +1,8 @@
 // Copies, additions, and the zeroing of gaps in flat vectors.
 //
 // The kernels make one pass and are bound by memory. A thread owns 16 elements in packs of 16 bytes (of 8 elements if
-// an operand is bf16). It reads each pack before it writes there, so that an output may be an input. Operands that do
-// not begin at 16-byte addresses go element by element.
+// an operand is bf16 or f16). It reads each pack before it writes there, so that an output may be an input. Operands
+// that do not begin at 16-byte addresses go element by element.
 #include <algorithm>
 #include <array>
 #include <type_traits>

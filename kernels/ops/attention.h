@@ -24,8 +24,9 @@ namespace shale {
 // query i sees, or with a cap above 0, cap tanh(scale q k^T / cap), which stays within the cap (Gemma 2, 2024); p =
 // softmax(scores), out = p v, lse = log-sum-exp of the scores. If `causal`, query i sees the keys j <= i (and j > i -
 // window if window > 0), otherwise every key of its sequence. Memory is linear in S: no [S, S] matrix exists (Dao,
-// 2023). If act is bf16, a backend may round exp(score - largest score of the row so far) to bf16 for the matmul with
-// v; the sum that divides it is taken before rounding. With `position_ids`, a query sees no key before its document.
+// 2023). If act is bf16 or f16, a backend may round exp(score - largest score of the row so far) to it for the matmul
+// with v; the sum that divides it is taken before rounding. With `position_ids`, a query sees no key before its
+// document.
 // REQUIRES: scale > 0, cap >= 0, window is 0 unless causal, and there are no position_ids unless causal.
 struct AttentionForward {
   static constexpr absl::string_view kName = "AttentionForward";
@@ -51,7 +52,7 @@ struct AttentionForward {
 // Recomputes p from q, k and lse; then
 //   delta = rowsum(d_out * out); ds = p (d_out v^T - delta) scale; d_q = ds k; d_v = p^T d_out; d_k = ds^T q.
 // With a cap, ds is multiplied by the derivative of the cap, 1 - (score / cap)^2.
-// d_k and d_v are summed over the query heads of a group. If act is bf16, a backend may round p and ds to bf16 for
+// d_k and d_v are summed over the query heads of a group. If act is bf16 or f16, a backend may round p and ds to it for
 // these three matmuls.
 struct AttentionBackward {
   static constexpr absl::string_view kName = "AttentionBackward";

@@ -44,7 +44,7 @@ struct GroupState {
   // Only with UpdateDevice::kHost: the weights in host memory that the update reads and writes. Between steps they have
   // the bits of own_weight. If own_weight is in host memory, it is the same tensor.
   Tensor host_weight;
-  Tensor master;               // f32. Only with bf16 compute and fp32 masters.
+  Tensor master;               // f32. Only with bf16 or fp16 compute and fp32 masters.
   Tensor low;                  // i16. Only with SPLIT.
   std::vector<Tensor> states;  // In the order of JobState::states. Absent: its rule keeps no such state.
   // Only of Adafactor: its second moments, [GroupPlacement::elements of factor_placement] f32, on the device. The

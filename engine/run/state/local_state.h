@@ -56,8 +56,9 @@ class LocalState {
   // returns FailedPrecondition if ranks of other processes hold some of the elements.
   //
   // Write sets weights and masters, on every local rank that holds them. Read reads the masters, or the weights if
-  // there are no masters. ReadGradient reads the reduced gradient of the last step, before clipping. It returns
-  // FailedPrecondition if the job does not keep gradients (memory.keep_gradients).
+  // there are no masters. ReadGradient reads the reduced gradient of the last step, before clipping. With
+  // loss scaling it has the scale of that step as a factor. It returns FailedPrecondition if the job does not keep
+  // gradients (memory.keep_gradients).
   absl::Status Write(ParameterId id, int64_t begin, absl::Span<const float> values);
   absl::Status Read(ParameterId id, int64_t begin, absl::Span<float> values) const;
   absl::Status ReadGradient(ParameterId id, int64_t begin, absl::Span<float> values) const;

@@ -53,12 +53,12 @@ class RankState {
 
   // Restores the part of the state that this rank holds. The checkpoint may come from any number of ranks, any strategy
   // and any kind of masters, but its parameters must be those of the model, in the same order. With `values_only`, sets
-  // the values and the count of updates, and leaves the optimizer's states as they are; otherwise
-  // CanRestoreStates must hold for each parameter's states. Rounds to nearest the values that this
-  // rank holds in bf16 and the checkpoint in fp32. Reads each byte that it needs once, through `staging` (pinned, at
-  // least kReadStagingBytes). Sets no values of parameters that the checkpoint leaves to its base: Fill must follow.
-  // Returns FailedPrecondition if a parameter is stored in 4 bits in one of the two only.
-  // After an error the state is undefined; a second Restore may repair it.
+  // the values, the count of updates and the loss scale, and leaves the optimizer's states as they are; otherwise
+  // CanRestoreStates must hold for each parameter's states. Rounds to nearest the values that this rank holds in bf16
+  // or fp16 and the checkpoint in fp32. Reads each byte that it needs once, through `staging` (pinned, at least
+  // kReadStagingBytes). Sets no values of parameters that the checkpoint leaves to its base: Fill must follow. Returns
+  // FailedPrecondition if a parameter is stored in 4 bits in one of the two only, or if this rank computes in fp16 and
+  // the checkpoint has values in bf16. After an error the state is undefined; a second Restore may repair it.
   absl::Status Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging);
 
   // Stores elements [begin, begin + out.size()) of a parameter in `out`.
@@ -97,7 +97,8 @@ class RankState {
  private:
   // Returns the elements of a parameter that lie in the range `of_group` of its group, numbered within the parameter.
   ElementRange OfParameter(ParameterId id, ElementRange of_group) const;
-  // Returns the place in JobState::states of the state of a group that a part of a checkpoint restores, or -1.
+  // Returns the place in JobState::states of the state of a group that a part of a checkpoint restores. REQUIRES:
+  // CanRestoreStates holds.
   int RestoredBy(const Manifest& saved, SavedPart part, const GroupState& g) const;
   // Returns whether a state is one of Adafactor's factors, which lie in GroupState::factors.
   bool IsFactor(int64_t state) const { return state >= std::ssize(state_.states); }

@@ -70,10 +70,10 @@ class UserMetrics {
   std::map<std::string, double, std::less<>> values_;
 };
 
-// Returns the peak FLOP/s of one rank in matmuls of `dtype` (f32 or bf16), when the job has `ranks` ranks. Ranks that
-// share a device divide its FLOP/s equally. Takes Backend::NominalPeakFlops if it is known. Otherwise multiplies square
-// matrices of growing size until a matmul takes milliseconds, and returns the FLOP/s of the fastest one. Measuring
-// takes about a third of a second for each size.
+// Returns the peak FLOP/s of one rank in matmuls of `dtype` (f32, bf16 or f16), when the job has `ranks` ranks. Ranks
+// that share a device divide its FLOP/s equally. Takes Backend::NominalPeakFlops if it is known. Otherwise multiplies
+// square matrices of growing size until a matmul takes milliseconds, and returns the FLOP/s of the fastest one.
+// Measuring takes about a third of a second for each size.
 absl::StatusOr<double> PeakFlops(const Backend& backend, DType dtype, int64_t ranks);
 
 }  // namespace shale

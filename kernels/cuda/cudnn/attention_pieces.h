@@ -17,11 +17,11 @@ namespace shale::cuda {
 // seven query heads.
 inline constexpr int64_t kLargestWorkspaceBytes = int64_t{4} << 30;
 
-// Returns whether cuDNN computes an op. It does if the op is in bf16, D is 64, 96 or 128, there are at least two
-// positions (cuDNN refuses one), one key/value head needs at most kLargestWorkspaceBytes, and rows begin at multiples
-// of 16 bytes, which cuDNN's kernels take for granted. A piece may begin at any row, so the rows of lse must be aligned
-// too: S must be a multiple of four. There must be no position ids: the number of documents is data of the step, and
-// cuDNN's ragged sequences have a number that is part of the graph.
+// Returns whether cuDNN computes an op. It does if the op is in bf16 or f16 and has no cap, D is 64, 96 or 128, there
+// are at least two positions (cuDNN refuses one), one key/value head needs at most kLargestWorkspaceBytes, and rows
+// begin at multiples of 16 bytes, which cuDNN's kernels take for granted. A piece may begin at any row, so the rows of
+// lse must be aligned too: S must be a multiple of four. There must be no position ids: the number of documents is data
+// of the step, and cuDNN's ragged sequences have a number that is part of the graph.
 bool TakenByCudnn(const AttentionForward& op);
 bool TakenByCudnn(const AttentionBackward& op);
 
