@@ -94,6 +94,7 @@ class FieldChecker {
     const Reflection& reflection = *message->GetReflection();
     if (!reflection.HasField(*message, &field)) return;
     const double value = reflection.GetDouble(*message, &field);
+    if (facts.or_zero() && value == 0) return;
     if (facts.min() <= value && value <= facts.max()) return;  // The condition is false for NaN.
     errors_.Add(path, absl::StrCat("found ", NumberText(value), "; allowed: ", RangeText(field)));
     reflection.SetDouble(message, &field, facts.max());

@@ -80,7 +80,8 @@ std::string ValuesText(const FieldDescriptor& field) {
     default: break;
   }
   const bool whole = field.cpp_type() == FieldDescriptor::CPPTYPE_INT64;
-  return absl::StrCat(ReadableNumber(facts.min()), " to ", ReadableNumber(facts.max()), whole ? "" : ", a real number",
+  return absl::StrCat(facts.or_zero() ? "0, or " : "", ReadableNumber(facts.min()), " to ", ReadableNumber(facts.max()),
+                      whole ? "" : ", a real number",
                       facts.unit().empty() ? ""
                       : whole              ? " "
                                            : ", in ",
@@ -225,7 +226,8 @@ std::string RangeText(const FieldDescriptor& field) {
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT64:
       return absl::StrCat(static_cast<int64_t>(facts.min()), " to ", static_cast<int64_t>(facts.max()));
-    case FieldDescriptor::CPPTYPE_DOUBLE: return absl::StrCat(NumberText(facts.min()), " to ", NumberText(facts.max()));
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return absl::StrCat(facts.or_zero() ? "0, or " : "", NumberText(facts.min()), " to ", NumberText(facts.max()));
     default: return absl::StrCat("0 to ", std::numeric_limits<uint64_t>::max());
   }
 }

@@ -50,6 +50,7 @@ TEST(RefusalsTest, SettingsThatWouldChangeTokensAreNamed) {
   EXPECT_EQ(ErrorWith("gpt2", R"("id":0)", R"("id":5)"),
             "added_tokens[0]: id: found 5 for \"<|endoftext|>\"; wanted 0, which the vocabulary and the tokens before "
             "it give");
+  EXPECT_EQ(ErrorWith("gemma", "\"<0xC3>\"", "\"<0xC3>.\""), "model: byte_fallback needs the tokens <0x00> to <0xFF>");
   EXPECT_EQ(ErrorWith("gpt2", R"("version":"1.0")", R"("version":"2.0")"),
             "tokenizer: version: found \"2.0\"; wanted \"1.0\"");
 }

@@ -86,6 +86,11 @@ TEST(Ranges, EndsAreInsideAndWhatFollowsThemOutside) {
       EXPECT_EQ(RangeError(number.path, NumberText(facts.max())), "");
       EXPECT_NE(RangeError(number.path, NumberText(std::nextafter(facts.min(), -1e300))), "");
       EXPECT_NE(RangeError(number.path, NumberText(std::nextafter(facts.max(), 1e300))), "");
+      // A float would take it for 0.
+      if (facts.or_zero()) {
+        EXPECT_EQ(RangeError(number.path, "0"), "");
+        EXPECT_NE(RangeError(number.path, "1e-50"), "");
+      }
     }
   }
 }
