@@ -227,6 +227,8 @@ std::vector<std::vector<std::string>> PatternsOfGroups(const OptimizerConfig& co
 // Returns the rule that updates a parameter if it trains.
 OptimizerKind KindOf(const OptimizerConfig& config, absl::string_view parameter);
 
+// Returns whether the job's rule or that of a group keeps states in a dtype that `moments` chooses.
+bool ReadsMoments(const OptimizerConfig& config);
 // Chooses the moments of optimizer.state LEAN: bf16, unless the optimizer's states are smaller already.
 void SetLeanMoments(OptimizerConfig& config);
 

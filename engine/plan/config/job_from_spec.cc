@@ -9,7 +9,7 @@
 namespace shale {
 namespace {
 
-// Sets the defaults that the rule decides, and with state LEAN those that keep the least state.
+// Sets the defaults that the rule decides, and with state LEAN that there are no masters.
 void SetDefaultsOfOptimizer(const proto::OptimizerSpec& spec, Job& job) {
   OptimizerConfig& config = job.optimizer;
   if (spec.rule() != proto::OptimizerSpec::RULE_UNSPECIFIED) {
@@ -23,9 +23,7 @@ void SetDefaultsOfOptimizer(const proto::OptimizerSpec& spec, Job& job) {
   config.momentum = defaults.momentum;
   config.nesterov = defaults.nesterov;
   config.weight_decay = defaults.weight_decay;
-  if (spec.state() != proto::OptimizerSpec::LEAN) return;
-  SetLeanMoments(config);
-  job.precision.master = MasterWeights::kNone;
+  if (spec.state() == proto::OptimizerSpec::LEAN) job.precision.master = MasterWeights::kNone;
 }
 
 }  // namespace
@@ -35,6 +33,9 @@ Job JobFromSpec(const proto::Job& spec) {
   SetDefaultsOfOptimizer(spec.optimizer(), job);
   MemberReader reader(spec);
   VisitMembers(job, reader);
+  // Which moments are lean depends on the rules of groups, too.
+  const bool chooses_moments = spec.optimizer().moments() != proto::OptimizerSpec::MOMENTS_UNSPECIFIED;
+  if (spec.optimizer().state() == proto::OptimizerSpec::LEAN && !chooses_moments) SetLeanMoments(job.optimizer);
   job.model = ModelFromSpec(spec.model(), spec.batch().sequence_length());
   job.hf_folder = spec.model().hf_folder();
   job.adapter_folder = spec.model().adapter().folder();

@@ -63,12 +63,14 @@ OptimizerKind KindOf(const OptimizerConfig& config, absl::string_view parameter)
   return group < 0 ? config.kind : config.groups[group].kind.value_or(config.kind);
 }
 
-void SetLeanMoments(OptimizerConfig& config) {
+bool ReadsMoments(const OptimizerConfig& config) {
   const auto reads = [](OptimizerKind kind) { return EntryOf(kind).Reads("moments"); };
-  const bool any =
-      reads(config.kind) || std::any_of(config.groups.begin(), config.groups.end(),
-                                        [&](const auto& group) { return reads(group.kind.value_or(config.kind)); });
-  if (any) config.moments = Moments::kBFloat16;
+  return reads(config.kind) || std::any_of(config.groups.begin(), config.groups.end(),
+                                           [&](const auto& group) { return reads(group.kind.value_or(config.kind)); });
+}
+
+void SetLeanMoments(OptimizerConfig& config) {
+  if (ReadsMoments(config)) config.moments = Moments::kBFloat16;
 }
 
 }  // namespace shale

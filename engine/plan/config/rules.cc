@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/compile/step/options_enums.h"
 #include "engine/plan/config/field_checks.h"
 #include "engine/plan/config/fields.h"
@@ -173,7 +174,21 @@ void CheckCheckpointing(const proto::ActivationCheckpointingSpec& spec, const Jo
   if (has_segments) CheckSegments(spec, config, layers, errors);
 }
 
-void CheckOptimizer(const OptimizerConfig& optimizer, SpecErrors& errors) {
+// Refuses moments that are given if neither the job's rule nor that of a group reads them.
+void CheckMoments(const proto::OptimizerSpec& spec, const OptimizerConfig& optimizer, SpecErrors& errors) {
+  if (spec.moments() == proto::OptimizerSpec::MOMENTS_UNSPECIFIED || ReadsMoments(optimizer)) return;
+  std::vector<std::string> readers;
+  for (const OptimizerEntry& entry : Optimizers()) {
+    if (entry.Reads("moments")) readers.push_back(absl::StrCat(entry.name));
+  }
+  errors.AddRule({"optimizer.moments", "optimizer.rule"},
+                 absl::StrCat("rule ", EntryOf(optimizer.kind).name, " does not read it",
+                              optimizer.groups.empty() ? "" : ", nor does that of a group", "; choose ",
+                              absl::StrJoin(readers, " or "), ", or leave it out"));
+}
+
+void CheckOptimizer(const proto::OptimizerSpec& spec, const OptimizerConfig& optimizer, SpecErrors& errors) {
+  CheckMoments(spec, optimizer, errors);
   if (optimizer.nesterov && optimizer.momentum == 0) {
     errors.AddRule(
         {"optimizer.nesterov", "optimizer.momentum"},
@@ -251,9 +266,11 @@ void CheckOptimizerGroups(const OptimizerConfig& optimizer, SpecErrors& errors) 
   for (size_t i = 0; i < optimizers.size(); ++i) {
     const auto* sgd = std::get_if<SgdRule>(&optimizers[i].rule);
     if (sgd == nullptr || !sgd->nesterov || sgd->momentum != 0) continue;
-    errors.AddRule({absl::StrCat("optimizer.groups[", i, "].nesterov"), absl::StrCat("optimizer.groups[", i, "]")},
-                   "Nesterov's update looks ahead along the momentum, and momentum is 0; give one, or leave nesterov "
-                   "out");
+    const std::string path = absl::StrCat("optimizer.groups[", i, "]");
+    const bool is_given = optimizer.groups[i].nesterov.has_value();
+    errors.AddRule({absl::StrCat(path, is_given ? ".nesterov" : ".momentum"), path},
+                   "Nesterov's update looks ahead along the momentum, and momentum is 0; give one, or set nesterov: "
+                   "false for the group");
   }
 }
 
@@ -391,7 +408,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckLossScaling(spec, job, *errors);
   CheckOffloadedState(job, *errors);
   CheckCheckpointing(spec.activation_checkpointing(), job, *errors);
-  CheckOptimizer(job.optimizer, *errors);
+  CheckOptimizer(spec.optimizer(), job.optimizer, *errors);
   CheckOptimizerGroups(job.optimizer, *errors);
   CheckAdafactor(job.optimizer, *errors);
   CheckFrozen(spec, job.optimizer, *errors);

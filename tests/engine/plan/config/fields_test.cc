@@ -174,7 +174,8 @@ TEST(Fields, OptimizersReadWhatTheFieldsSay) {
     for (const absl::string_view name : entry.fields) {
       const FieldDescriptor* field = FindField(absl::StrCat("optimizer.", name));
       ASSERT_NE(field, nullptr) << name;
-      EXPECT_EQ(FactsOf(*field).only_with_size(), 1) << name;
+      // Moments are those of groups too, so that a rule in C++ says who reads them.
+      EXPECT_EQ(FactsOf(*field).only_with_size(), name == "moments" ? 0 : 1) << name;
     }
   }
 }
@@ -194,7 +195,7 @@ TEST(FieldHelp, ExplainsSectionsAndFields) {
                                              "Each strategy shards what the ones before it shard.\n\n"
                                              "  DDP                         Replicates everything"));
   EXPECT_THAT(*FieldHelp("runtime.nccl_windows"), ::testing::HasSubstr("Only with runtime.device CUDA."));
-  EXPECT_THAT(*FieldHelp("optimizer"), ::testing::HasSubstr("LEAN. Only with optimizer.rule ADAMW, SGD, LION or"));
+  EXPECT_THAT(*FieldHelp("optimizer"), ::testing::HasSubstr("Only with optimizer.rule SGD."));
   EXPECT_THAT(*FieldHelp("job"), ::testing::HasSubstr("  data                        The source of the tokens, and"));
   EXPECT_EQ(ErrorOf(FieldHelp("batch.micro_batches").status()),
             "batch.micro_batches: no such field; allowed: global_batch, micro_batch, sequence_length; did you mean "

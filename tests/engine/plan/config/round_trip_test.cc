@@ -232,6 +232,11 @@ TEST(LeanState, IsAPresetThatExplicitPartsOverrule) {
   const Job quantized = parsed({"optimizer.state=LEAN", "optimizer.rule=ADAMW_8BIT"});
   EXPECT_EQ(quantized.precision.master, MasterWeights::kNone);
   EXPECT_EQ(quantized.optimizer.moments, Moments::kFloat32);
+  // The moments that count are those of any group, whatever the job's own rule is.
+  const Job grouped = parsed(
+      {"optimizer.state=LEAN", "optimizer.rule=ADAMW_8BIT", "optimizer.groups={parameters: \"head*\" rule: LION}"});
+  EXPECT_EQ(grouped.optimizer.moments, Moments::kBFloat16);
+  ExpectRoundTrip(grouped);
 }
 
 DecoderConfig Family(const std::string& family) {

@@ -135,7 +135,12 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"optimizer.moments=BF16"}, ""},
         Rule{{"optimizer.moments=BF16", "optimizer.rule=ADAMW_8BIT"},
              "--set: optimizer.moments: rule ADAMW_8BIT does not read it; choose ADAMW or SGD or LION or ADAFACTOR, "
-             "or leave it out"}));
+             "or leave it out"},
+        Rule{
+            {"optimizer={rule: ADAMW_8BIT moments: BF16 groups {parameters: \"*.bias\" weight_decay: 0}}"},
+            "--set: optimizer.moments: rule ADAMW_8BIT does not read it, nor does that of a group; choose ADAMW or SGD "
+            "or LION or ADAFACTOR, or leave it out"},
+        Rule{{"optimizer={rule: ADAMW_8BIT moments: BF16 groups {parameters: \"*.bias\" rule: LION}}"}, ""}));
 
 INSTANTIATE_TEST_SUITE_P(
     Memory, Rules,
@@ -373,7 +378,11 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{
             {"optimizer.groups={parameters: \"*\" rule: SGD momentum: 0 nesterov: true}"},
             "--set: optimizer.groups[0].nesterov: Nesterov's update looks ahead along the momentum, and momentum is 0; "
-            "give one, or leave nesterov out"},
+            "give one, or set nesterov: false for the group"},
+        Rule{
+            {"optimizer={rule: SGD nesterov: true groups {parameters: \"*\" momentum: 0}}"},
+            "--set: optimizer.groups[0].momentum: Nesterov's update looks ahead along the momentum, and momentum is 0; "
+            "give one, or set nesterov: false for the group"},
         Rule{{"optimizer.groups.rule=SGD"},
              "--set: optimizer.groups: is a list of messages; add one, as in optimizer.groups={...}, or clear the list "
              "with optimizer.groups="},
