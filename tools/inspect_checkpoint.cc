@@ -200,6 +200,7 @@ absl::StatusOr<bool> Verify(const std::string& folder) {
 }
 
 std::string Cell(const PartDifference& part) {
+  if (part.elements == 0) return "-";
   if (part.different == 0) return "equal bits";
   return absl::StrFormat("%.3g (%.2g)", part.largest, part.relative());
 }

@@ -53,6 +53,9 @@ class InspectCheckpointTest(tools_fixture.ToolsFixture):
                  "--set=optimizer.state=LEAN", "--set=lr_schedule.steps=2"],
                 ["--set=telemetry.run_folder=runs/masters", "--set=precision.compute=BF16",
                  "--set=lr_schedule.steps=2"],
+                ["--set=telemetry.run_folder=runs/grouped", "--set=lr_schedule.steps=1",
+                 '--set=optimizer.groups={parameters: "head*" rule: SGD momentum: 0}',
+                 '--set=optimizer.groups={parameters: "embedding*" rule: ADAMW_8BIT}'],
                 ["--set=telemetry.run_folder=runs/wide", "--set=model.decoder.width=64", "--set=lr_schedule.steps=2"]):
             subprocess.run([_TRAIN, "--job=job.textproto", *arguments], cwd=cls.trained, check=True, timeout=120,
                            stdout=subprocess.DEVNULL)
@@ -155,6 +158,18 @@ class InspectCheckpointTest(tools_fixture.ToolsFixture):
         self.assertIn("  values: FP32 | BF16\n", output)
         self.assertIn("m (f32), v (f32) | m (bf16), v (bf16)", output)
         self.assertRegex(output, r"\n  head\.weight \[256, 32\] +\S+ \(\S+\) +\S+ \(\S+\) +\S+ \(\S+\)\n")
+
+    def test_compare_shows_the_states_that_a_parameter_has(self):
+        output, _ = self.inspect(0, "runs/grouped", "--compare=runs/grouped")
+        heading, = re.findall(r"(?m)^largest difference .*$", output)
+        states = re.findall(r"\S+ \(\w+\)", heading.split("value")[1])
+        self.assertEqual(len(states), len(set(states)), heading)
+        self.assertIn("m (f32)", states)
+        rows = {name: re.split(r" {2,}", row.strip()) for name, row in re.findall(
+            r"(?m)^  (\S+) \[[\d, ]+\](.*(?:equal bits|-)$)", output)}
+        self.assertEqual(set(rows["head.weight"][1:]), {"-"})
+        self.assertEqual(rows["embedding.weight"].count("equal bits"), 5)  # The value, and m, v and their scales.
+        self.assertEqual(rows[min(name for name in rows if name.startswith("blocks"))].count("equal bits"), 3)
 
     def test_compare_measures_differences(self):
         output, _ = self.inspect(1, _STEP_2, "--compare=runs/three")

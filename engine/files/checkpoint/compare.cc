@@ -136,6 +136,11 @@ std::string NamesOf(const std::vector<SavedState>& states) {
   });
 }
 
+// Returns whether the same states are there. Their order is that of the job's groups and says nothing about the state.
+bool SameStates(const std::vector<SavedState>& a, const std::vector<SavedState>& b) {
+  return a.size() == b.size() && std::is_permutation(a.begin(), a.end(), b.begin());
+}
+
 // Adds the parameters that both have with the same shape to `difference.parameters`, and the others to
 // `difference.state`.
 void MatchParameters(const CheckpointReader& a, const CheckpointReader& b, CheckpointDifference& difference) {
@@ -150,7 +155,7 @@ void MatchParameters(const CheckpointReader& a, const CheckpointReader& b, Check
         difference.state.push_back({absl::StrCat("parameter ", parameter.name), parameter.frozen ? "frozen" : "trains",
                                     theirs.frozen ? "frozen" : "trains"});
       } else if (const std::vector<SavedState> x = a.manifest().StatesOf(parameter), y = b.manifest().StatesOf(theirs);
-                 (parameter.states || theirs.states) && x != y) {
+                 (parameter.states || theirs.states) && !SameStates(x, y)) {
         difference.state.push_back({absl::StrCat("states of parameter ", parameter.name), NamesOf(x), NamesOf(y)});
       }
       difference.parameters.push_back({parameter, std::vector<PartDifference>(difference.parts.size())});
@@ -179,9 +184,12 @@ std::vector<CommonPart> MatchParts(const Manifest& a, const Manifest& b, Checkpo
                                     [&](const SavedState& state) { return Convertible(state, a.states[i]); });
     if (other == b.states.end()) continue;
     parts.push_back({StatePart(i), StatePart(other - b.states.begin())});
-    difference.parts.push_back(a.states[i].name);
+    const SavedState& state = a.states[i];
+    const bool is_shared = std::count_if(a.states.begin(), a.states.end(),
+                                         [&](const SavedState& other) { return other.name == state.name; }) > 1;
+    difference.parts.push_back(is_shared ? absl::StrCat(state.name, " (", ToString(state.dtype), ")") : state.name);
   }
-  if (a.states != b.states) {
+  if (!SameStates(a.states, b.states)) {
     difference.state.push_back({"states of the optimizer", NamesOf(a.states), NamesOf(b.states)});
   }
   return parts;

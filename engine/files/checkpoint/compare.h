@@ -15,7 +15,7 @@ namespace shale {
 
 // Says how one part of a parameter, read as fp32, differs between two checkpoints a and b.
 struct PartDifference {
-  int64_t elements = 0;   // Elements compared.
+  int64_t elements = 0;   // Elements compared. 0 if not both checkpoints have this part of the parameter.
   int64_t different = 0;  // Elements whose bits differ.
   double largest = 0;     // Largest |a - b|. Infinite if a or b is not finite and they differ; 0 for two NaNs.
   double magnitude = 0;   // Largest finite |a| or |b| of all elements.
@@ -42,7 +42,8 @@ struct CheckpointDifference {
   // Differences in how the checkpoints were written: ranks, strategy, accumulation, form of the values, and the fields
   // of the job.
   std::vector<FieldDifference> writing;
-  std::vector<std::string> parts;               // The parts compared: "value", and the states that both have.
+  // The parts compared: "value", and the states that both have: "m", or "m (f32)" if a has several of that name.
+  std::vector<std::string> parts;
   std::vector<ParameterDifference> parameters;  // The parameters that both have with the same shape, in the order of a.
 
   // Returns whether the state is the same. With `tolerance` 0 all bits must be equal; otherwise no relative() may

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -181,6 +182,8 @@ TEST_F(CompareTest, FieldsOfTheStateAreNamed) {
                                                   "job: model.decoder.width: 32 | 33", "job: set:  | 1, \"a: {\"",
                                                   "job: sharding.ranks: 2 | "));
   EXPECT_TRUE(written.Equal(0));
+  // The order of groups decides the order of their states.
+  EXPECT_THAT(WithManifest([](Manifest& m) { std::swap(m.states[0], m.states[1]); }).state, IsEmpty());
 }
 
 TEST_F(CompareTest, HostileJobsAreNotComparedByField) {
