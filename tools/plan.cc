@@ -118,6 +118,15 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
                     absl::StrCat("--fit found no value within ", flags.seconds, " s; give more (--seconds)")),
                 kExitFailed);
   }
+  // A budget is all that a search lacks on a machine without the job's kind of device.
+  const bool has_none = job.memory.budget_bytes == 0 && machine.default_budget &&
+                        absl::IsFailedPrecondition(machine.default_budget(job.sharding.ranks).status());
+  if (absl::IsFailedPrecondition(fit.status()) && has_none) {
+    return Fail(absl::FailedPreconditionError(absl::StrCat(
+                    "--fit knows no memory of device ", job.runtime.device == DeviceType::kCpu ? "CPU" : "CUDA",
+                    ", because there is none here; set memory.budget_bytes to what one rank has")),
+                kExitUsage);
+  }
   if (!fit.ok()) return Fail(fit.status(), kExitUsage);
   std::printf("%s\n", FitText(*fit).c_str());
   return kExitOk;

@@ -194,6 +194,9 @@ class PlanFilesTest(unittest.TestCase):
                      r"sharding\.ranks", "--fit=optimizer.beta1")
         self.refused(2, r"no batch\.micro_batch fits: 1 needs .* per rank, budget 1\.0 MiB", "--fit=batch.micro_batch",
                      "--set=memory.budget_bytes=1048576")
+        without = self.call("quickstart", "--set=runtime.device=CUDA", "--fit=batch.micro_batch")
+        if without.returncode != 0:  # There is no GPU.
+            self.assertRegex(without.stderr, r"^plan: --fit knows no memory of device CUDA.*; set memory\.budget_bytes")
         self.refused(2, r"--fit makes no plan of the job; leave out --timeline", "--fit=sharding.ranks", "--timeline")
         self.refused(2, r"--json and --explain both print to standard output", "--json", "--explain")
         for flag in ["json", "proto", "html", "memory_snapshot"]:
