@@ -1,4 +1,4 @@
-// Activation functions: SwiGLU and GELU. kernels/ops.h says what holds for all ops.
+// Activation functions: SwiGLU, GEGLU and GELU. kernels/ops.h says what holds for all ops.
 //
 // T tokens, F inner width.
 #pragma once

@@ -10,9 +10,9 @@
 namespace shale {
 
 // Per row: loss = weight * (logsumexp(x) - x[target]), where x are the logits, or with a cap above 0, cap tanh(logits /
-// cap). If `gradient` is set, also overwrites logits with
-// their gradient (softmax(x) - onehot(target)) * weight * scale[0], with a cap times 1 - (x / cap)^2. Without `weights`
-// every weight is 1. A row with a negative target or with weight 0 has loss 0 and gradient 0, whatever its logits are.
+// cap). If `gradient` is set, also overwrites logits with their gradient (softmax(x) - onehot(target)) * weight *
+// scale[0], with a cap times 1 - (x / cap)^2. Without `weights` every weight is 1. A row with a negative target or with
+// weight 0 has loss 0 and gradient 0, whatever its logits are.
 struct CrossEntropy {
   static constexpr absl::string_view kName = "CrossEntropy";
   Tensor logits_TV;  // act; overwritten if `gradient` is set

@@ -10,9 +10,8 @@
 namespace shale {
 
 // sum = x + residual, or x itself without a residual. y = sum / rms(sum) * (weight_offset + weight) and rstd =
-// 1 / rms(sum), per row,
-// where rms(s) = sqrt(mean(s^2) + epsilon) (Zhang and Sennrich, 2019). x and y are [T, C] or [T, H, D], and their outer
-// dimensions may be strided; row t*H + h of [T, H, D] is (t, h). y may be x itself.
+// 1 / rms(sum), per row, where rms(s) = sqrt(mean(s^2) + epsilon) (Zhang and Sennrich, 2019). x and y are [T, C] or
+// [T, H, D], and their outer dimensions may be strided; row t*H + h of [T, H, D] is (t, h). y may be x itself.
 struct RmsNormForward {
   static constexpr absl::string_view kName = "RmsNormForward";
   Tensor x;         // act

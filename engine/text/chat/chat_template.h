@@ -1,9 +1,9 @@
 // ChatTemplate: turns conversations into text with the chat template of a Hugging Face folder.
 //
 // Templates are written in Jinja2. Supports the statements, filters, tests and methods that the templates of Llama,
-// Mistral, Qwen and Falcon use for conversations and tools (template_parser.h, template_operations.h,
-// template_operations.h). Refuses others by name: statements when it reads the template, functions when a conversation
-// reaches them. The date (strftime_now) is a setting, so a conversation always becomes the same text.
+// Mistral, Qwen, Gemma and Falcon use for conversations and tools (template_parser.h, template_operations.h). Refuses
+// others by name: statements when it reads the template, functions when a conversation reaches them. The date
+// (strftime_now) is a setting, so a conversation always becomes the same text.
 #pragma once
 
 #include <cstdint>
