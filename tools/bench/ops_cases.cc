@@ -347,37 +347,36 @@ void AddAdafactor(Maker& m, std::vector<OpCase>& cases) {
   const int64_t p = side * side, f = 2 * side;
   const auto parameters = std::make_shared<const std::vector<FactoredParameter>>(
       std::vector<FactoredParameter>{{.rows = side, .columns = side, .row_begin = 0, .column_begin = side}});
-  const Tensor update = m.F32({kUpdateSize}), number = m.New(DType::kInt64, {1}), gradient = m.F32({p}),
-               weight = m.F32({p}), direction = m.F32({p}), totals = m.New(DType::kFloat64, {1, 2});
-  const Tensor sums = m.F32({f}), moments = m.F32({f});
-  const Adafactor all[] = {
-      {.stage = Stage::kSums, .update_5 = update, .gradient_P = gradient, .sums = sums, .parameters = parameters},
-      {.stage = Stage::kMoments,
-       .update_5 = update,
-       .number_1 = number,
-       .sums = sums,
-       .moments = moments,
-       .parameters = parameters},
-      {.stage = Stage::kDirection,
-       .update_5 = update,
-       .gradient_P = gradient,
-       .weight_P = weight,
-       .moments = moments,
-       .direction_P = direction,
-       .totals_Q2 = totals,
-       .parameters = parameters},
-      {.stage = Stage::kScale,
-       .update_5 = update,
-       .number_1 = number,
-       .weight_P = weight,
-       .direction_P = direction,
-       .totals_Q2 = totals,
-       .step_5 = m.F32({kUpdateSize}),
-       .parameters = parameters}};
-  constexpr const char* kNames[] = {"sums", "moments", "direction", "scale"};
-  for (const Adafactor& op : all) {
-    cases.push_back(m.Finish(op, kNames[static_cast<int>(op.stage)], Shape(gradient)));
-  }
+  const auto add = [&](const char* name, const Adafactor& op) {
+    cases.push_back(m.Finish(op, name, absl::StrCat("[", side, ", ", side, "]")));
+  };
+  add("sums", {.stage = Stage::kSums,
+               .update_5 = m.F32({kUpdateSize}),
+               .gradient_P = m.F32({p}),
+               .sums = m.F32({f}),
+               .parameters = parameters});
+  add("moments", {.stage = Stage::kMoments,
+                  .update_5 = m.F32({kUpdateSize}),
+                  .number_1 = m.New(DType::kInt64, {1}),
+                  .sums = m.F32({f}),
+                  .moments = m.F32({f}),
+                  .parameters = parameters});
+  add("direction", {.stage = Stage::kDirection,
+                    .update_5 = m.F32({kUpdateSize}),
+                    .gradient_P = m.F32({p}),
+                    .weight_P = m.F32({p}),
+                    .moments = m.F32({f}),
+                    .direction_P = m.F32({p}),
+                    .totals_Q2 = m.New(DType::kFloat64, {1, 2}),
+                    .parameters = parameters});
+  add("scale", {.stage = Stage::kScale,
+                .update_5 = m.F32({kUpdateSize}),
+                .number_1 = m.New(DType::kInt64, {1}),
+                .weight_P = m.F32({p}),
+                .direction_P = m.F32({p}),
+                .totals_Q2 = m.New(DType::kFloat64, {1, 2}),
+                .step_5 = m.F32({kUpdateSize}),
+                .parameters = parameters});
 }
 
 // Adds every update rule on the flat vectors of a unit, in bf16 with every form of masters, and with lean state.
