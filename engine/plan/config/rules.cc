@@ -243,6 +243,24 @@ void CheckAdafactor(const OptimizerConfig& optimizer, SpecErrors& errors) {
   }
 }
 
+// Refuses a group that would take a factor on Adafactor's own steps for a rate, or a rate for such a factor: they
+// differ by some thousand times.
+void CheckRatesOfGroups(const OptimizerConfig& optimizer, const std::vector<Optimizer>& optimizers,
+                        SpecErrors& errors) {
+  const auto has_steps = [](const Optimizer& one) { return one.factored && one.factored->relative_step; };
+  const bool of_job = has_steps(MakeOptimizer(optimizer));
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    if (has_steps(optimizers[i]) == of_job || optimizer.groups[i].learning_rate_factor != 1) continue;
+    errors.AddRule(
+        {absl::StrCat("optimizer.groups[", i, "].learning_rate_factor"), absl::StrCat("optimizer.groups[", i, "]"),
+         "optimizer.rule"},
+        of_job ? "the learning rate of ADAFACTOR is a factor on its own steps, usually 1, which is no rate for another "
+                 "rule; give learning_rate_factor, for example 0.001, or relative_step false"
+               : "ADAFACTOR takes the job's learning rate for a factor on its own steps, which is usually 1; give "
+                 "learning_rate_factor, for example 1000, or relative_step false");
+  }
+}
+
 void CheckOptimizerGroups(const OptimizerConfig& optimizer, SpecErrors& errors) {
   for (size_t i = 0; i < optimizer.groups.size(); ++i) {
     const OptimizerGroupConfig& group = optimizer.groups[i];
@@ -263,6 +281,7 @@ void CheckOptimizerGroups(const OptimizerConfig& optimizer, SpecErrors& errors) 
     }
   }
   const std::vector<Optimizer> optimizers = MakeGroupOptimizers(optimizer);
+  CheckRatesOfGroups(optimizer, optimizers, errors);
   for (size_t i = 0; i < optimizers.size(); ++i) {
     const auto* sgd = std::get_if<SgdRule>(&optimizers[i].rule);
     if (sgd == nullptr || !sgd->nesterov || sgd->momentum != 0) continue;

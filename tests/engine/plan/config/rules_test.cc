@@ -140,7 +140,16 @@ INSTANTIATE_TEST_SUITE_P(
             {"optimizer={rule: ADAMW_8BIT moments: BF16 groups {parameters: \"*.bias\" weight_decay: 0}}"},
             "--set: optimizer.moments: rule ADAMW_8BIT does not read it, nor does that of a group; choose ADAMW or SGD "
             "or LION or ADAFACTOR, or leave it out"},
-        Rule{{"optimizer={rule: ADAMW_8BIT moments: BF16 groups {parameters: \"*.bias\" rule: LION}}"}, ""}));
+        Rule{{"optimizer={rule: ADAMW_8BIT moments: BF16 groups {parameters: \"*.bias\" rule: LION}}"}, ""},
+        Rule{
+            {"optimizer={rule: ADAFACTOR groups {parameters: \"*.bias\" rule: ADAMW}}"},
+            "--set: optimizer.groups[0]: the learning rate of ADAFACTOR is a factor on its own steps, usually 1, which "
+            "is no rate for another rule; give learning_rate_factor, for example 0.001, or relative_step false"},
+        Rule{{"optimizer={rule: ADAMW groups {parameters: \"head.*\" rule: ADAFACTOR}}"},
+             "--set: optimizer.groups[0]: ADAFACTOR takes the job's learning rate for a factor on its own steps, which "
+             "is usually 1; give learning_rate_factor, for example 1000, or relative_step false"},
+        Rule{{"optimizer={rule: ADAFACTOR groups {parameters: \"*.bias\" rule: ADAMW learning_rate_factor: 0.001}}"},
+             ""}));
 
 INSTANTIATE_TEST_SUITE_P(
     Memory, Rules,

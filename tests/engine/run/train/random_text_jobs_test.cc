@@ -183,7 +183,9 @@ class RandomTextJobs : public TextDataTest {
     ChooseWhatTrains(random, job);
     if (job.model.find("adapter") == std::string::npos && Pick(random, 3) == 0) {
       // Block 0 trains, whatever else does.
-      job.overrides.push_back("optimizer.groups={parameters: \"blocks.0.*norm*\" rule: SGD momentum: 0.5}");
+      job.overrides.push_back(
+          "optimizer.groups={parameters: \"blocks.0.*norm*\" rule: SGD momentum: 0.5 "
+          "learning_rate_factor: 0.25}");
       job.overrides.push_back(absl::StrCat("optimizer.groups={parameters: \"blocks.0.*\" rule: ",
                                            OneOf(random, {"ADAMW epsilon: 1e-3", "SGD nesterov: true"}),
                                            " learning_rate_factor: 0.5 weight_decay: 0}"));

@@ -311,7 +311,8 @@ constexpr char kAdafactor[] = "optimizer={rule: ADAFACTOR learning_rate: 3}";
 
 TEST_F(ResumeTest, AdafactorGoesOnWithTheSameBits) {
   ExpectThatStoppingChangesNoBit(
-      MakeJob({kAdafactor, "optimizer.beta1=0.5", "optimizer.groups={parameters: \"*norm*\" rule: ADAMW}"}));
+      MakeJob({kAdafactor, "optimizer.beta1=0.5",
+               "optimizer.groups={parameters: \"*norm*\" rule: ADAMW learning_rate_factor: 0.001}"}));
 }
 
 TEST_F(ResumeTest, AdafactorGoesOnWithOtherRanks) {
