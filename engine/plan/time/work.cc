@@ -1,0 +1,104 @@
+#include "engine/plan/time/work.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "kernels/op.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/matmul.h"
+
+namespace shale {
+namespace {
+
+double ElementsOf(const Tensor& t) { return t.present() ? static_cast<double>(t.elements()) : 0; }
+double BytesOf(const Tensor& t) { return ElementsOf(t) * static_cast<double>(SizeOf(t.dtype)); }
+double Size(int64_t size) { return static_cast<double>(size); }
+
+void AddWords(Work& work, absl::string_view words) { absl::StrAppend(&work.kind, " ", words); }
+
+void Describe(const MatMul& op, Work& work) {
+  work.kind = absl::StrCat("MatMul ", ToString(op.a.dtype), " ", ToString(op.b.dtype), " ", ToString(op.c_MN.dtype));
+  if (op.transpose_a) AddWords(work, "transpose_a");
+  if (op.transpose_b) AddWords(work, "transpose_b");
+  if (op.accumulate) AddWords(work, "accumulate");
+  if (op.bias_N.present()) AddWords(work, "bias");
+  if (op.packed_b.present()) AddWords(work, op.b_is_packed ? "packed" : "packs");
+  work.sizes = {Size(op.m()), Size(op.n()), Size(op.k())};
+}
+
+template <class Attention>
+void DescribeAttention(const Attention& op, Work& work) {
+  const Tensor& q = op.q_BSHD;
+  AddWords(work, ToString(q.dtype));
+  if (op.causal) AddWords(work, "causal");
+  if (op.cap > 0) AddWords(work, "cap");
+  if (op.position_ids_BS.present()) AddWords(work, "documents");
+  work.sizes = {Size(q.dim(0) * q.dim(2)), Size(q.dim(2) / op.k_BSGD.dim(2)), Size(q.dim(1)), Size(q.dim(3)),
+                Size(op.window)};
+}
+
+// Describes an op by the dtypes of its operands and the shape of the largest one.
+void DescribeOperands(const Op& op, Work& work) {
+  const Tensor* largest = nullptr;
+  absl::string_view last;
+  VisitOperands(op, [&](absl::string_view, const Tensor& t, Access) {
+    if (!t.present()) return;
+    // Operands of one dtype are named once, so that the kind stays short.
+    if (ToString(t.dtype) != last) AddWords(work, last = ToString(t.dtype));
+    if (largest == nullptr || BytesOf(t) > BytesOf(*largest)) largest = &t;
+  });
+  if (largest == nullptr) {
+    work.sizes = {0, 0};
+    return;
+  }
+  const double columns = Size(largest->shape.back());
+  work.sizes = {ElementsOf(*largest) / std::max(columns, 1.0), columns};
+}
+
+void Describe(const Op& op, Work& work) {
+  work.flops = FlopsOf(op);
+  VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
+    if (access != Access::kWrite) work.bytes_read += BytesOf(t);
+    if (access != Access::kRead) work.bytes_written += BytesOf(t);
+  });
+  if (const auto* matmul = op.As<MatMul>()) return Describe(*matmul, work);
+  if (const auto* forward = op.As<AttentionForward>()) return DescribeAttention(*forward, work);
+  if (const auto* backward = op.As<AttentionBackward>()) return DescribeAttention(*backward, work);
+  DescribeOperands(op, work);
+}
+
+void Describe(const Collective& collective, const Mesh& mesh, Work& work) {
+  AddWords(work, absl::StrCat(ToString(collective.full.dtype), " ", ToString(collective.axis)));
+  work.sizes = {ElementsOf(collective.full), Size(mesh.size(collective.axis))};
+  const bool gathers = collective.kind == CollectiveKind::kAllGather;
+  work.bytes_read = BytesOf(gathers ? collective.local : collective.full);
+  work.bytes_written =
+      BytesOf(collective.kind == CollectiveKind::kReduceScatterSum ? collective.local : collective.full);
+}
+
+}  // namespace
+
+Work WorkOf(const Instruction& issued, const Mesh& mesh) {
+  Work work{.kind = NameOf(issued)};
+  if (const auto* op = std::get_if<Op>(&issued.action)) {
+    Describe(*op, work);
+  } else if (const auto* collective = std::get_if<Collective>(&issued.action)) {
+    Describe(*collective, mesh, work);
+  } else if (const auto* transfer = std::get_if<Transfer>(&issued.action)) {
+    work.sizes = {BytesOf(transfer->device)};
+    (transfer->to_host ? work.bytes_read : work.bytes_written) = work.sizes[0];
+  } else {
+    const auto& copy = std::get<StepItemCopy>(issued.action);
+    work.sizes = {BytesOf(copy.device)};
+    (ToHost(copy.item) ? work.bytes_read : work.bytes_written) = work.sizes[0];
+  }
+  return work;
+}
+
+std::string WorkText(const Work& work) { return absl::StrCat(work.kind, " ", absl::StrJoin(work.sizes, " x ")); }
+
+}  // namespace shale
