@@ -1,0 +1,80 @@
+// Finds the fastest way to run a job that fits its budget, by predicted seconds: among the settings that change how a
+// step runs and not what it trains.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/compile/memory/machine.h"
+#include "engine/compile/program/work_limits.h"
+#include "engine/plan/config/job.h"
+#include "engine/plan/planner/draft.h"
+#include "engine/plan/planner/variant.h"
+
+namespace shale {
+
+// Returns the predicted seconds of one step of `draft`, the plan of `job`. The waits of its training program are
+// derived.
+using StepSeconds = std::function<absl::StatusOr<double>(const Job& job, const Draft& draft)>;
+
+struct SearchQuery {
+  const Job& job;
+  const Machine& machine;
+  StepSeconds seconds;
+  std::vector<std::string> fields = {};  // That may change. Empty: all of SearchFields.
+  JobWith job_with = nullptr;            // As in Drafter. Empty: sets the fields of `job`.
+  int most_plans = 400;                  // The search ends after so many plans with the best that it has found.
+};
+
+// A way to run the job, with what it costs.
+struct TimedVariant {
+  Variant variant;
+  double seconds = 0;  // Of one step, predicted.
+};
+
+// A field that the search decided.
+struct SearchChoice {
+  std::string path;
+  std::vector<Override> taken;  // What differs from the job.
+  // The fastest other setting of this field that fits, with all other choices as they are. Its overrides are this
+  // setting alone. Absent if none fits.
+  std::optional<TimedVariant> runner_up;
+};
+
+struct SearchResult {
+  TimedVariant best;  // Its overrides are those that change the job.
+  // The job as it is written, whether it fits or not.
+  TimedVariant own;
+  std::vector<SearchChoice> choices;  // One for each field that was searched, in the order of SearchFields.
+  // The ways found that no other beats in both seconds and bytes of the arena: the fastest first.
+  std::vector<TimedVariant> front;
+  Budget budget;
+  int plans = 0;             // That were made.
+  bool ended_early = false;  // Whether most_plans or a limit of the work ended the search.
+};
+
+// Returns the paths of the fields that FindFastest can decide.
+std::vector<std::string> SearchFields();
+// Returns OK if `path` is one of them, otherwise InvalidArgument with their list.
+absl::Status CheckSearchField(absl::string_view path);
+
+// Returns the fastest job that fits. The search is deterministic: the same query gives the same result on every
+// machine, as long as no time limit ends it.
+//
+// It begins at the job and at the job with the least memory, and changes the field that gains most until none gains
+// anything. Micro-batch and activation checkpointing are changed together, because each makes room for the other. At
+// last it recomputes tensor by tensor: those with the least recomputed seconds for each byte they save, in as many
+// blocks as must be. Every way that it compares is compiled and planned, so its bytes are exact.
+//
+// Errors:
+//   InvalidArgument    A field that cannot be searched; the errors of Drafter::Compile for the job.
+//   ResourceExhausted  Nothing fits. The message says what the least of all tried ways lacks.
+//   Errors of `query.seconds`, and of `limits` if they end the search before it has found anything that fits.
+absl::StatusOr<SearchResult> FindFastest(const SearchQuery& query, const WorkLimits& limits = {});
+
+}  // namespace shale

@@ -1,0 +1,142 @@
+#include "engine/plan/search/search.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/compile/program/issues.h"
+#include "engine/compile/program/work_limits.h"
+#include "engine/plan/planner/variant.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/plan/planner/planner_jobs.h"
+
+namespace shale {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Seconds that grow with everything that costs time: arithmetic, what is sent, and each issue of an instruction.
+absl::StatusOr<double> Seconds(const Job&, const Draft& draft) {
+  return draft.cost.flops.total() * 1e-6 + static_cast<double>(draft.cost.sent_bytes) * 1e-6 +
+         static_cast<double>(CountIssues(draft.train.step.program)) * 1e-3;
+}
+
+class SearchTest : public ::testing::Test {
+ protected:
+  SearchTest() {
+    job_ = SmallDecoderJob(/*tied=*/false);
+    std::get<DecoderConfig>(job_.model).layers = 3;
+    job_.sharding.accumulation = Accumulation::kSharded;
+    job_.batch = {.global_batch = 20, .micro_batch = 2, .sequence_length = 8};
+  }
+
+  absl::StatusOr<SearchResult> Find(int64_t budget, std::vector<std::string> fields = {}) {
+    job_.memory.budget_bytes = budget;
+    return FindFastest({.job = job_, .machine = machine_, .seconds = Seconds, .fields = std::move(fields)});
+  }
+  SearchResult MustFind(int64_t budget, std::vector<std::string> fields = {}) {
+    absl::StatusOr<SearchResult> found = Find(budget, std::move(fields));
+    EXPECT_TRUE(found.ok()) << found.status();
+    return found.ok() ? *std::move(found) : SearchResult();
+  }
+
+  Job job_;
+  const Machine machine_ = MachineOf();
+  const WorkLimits limits_;
+};
+
+// Returns budgets between the least and the most that any way of the job needs.
+std::vector<int64_t> BudgetsWithin(const SearchResult& result, int count) {
+  const int64_t most = result.front.front().variant.cost.arena_bytes;
+  const int64_t least = result.front.back().variant.cost.arena_bytes;
+  std::vector<int64_t> budgets;
+  for (int i = 0; i < count; ++i) budgets.push_back(least + (most - least) * i / count);
+  return budgets;
+}
+
+TEST_F(SearchTest, FindsWhatTryingAllWaysFinds) {
+  const std::vector<std::string> fields = {"batch.micro_batch", "activation_checkpointing.preset"};
+  for (const int64_t budget : BudgetsWithin(MustFind(int64_t{1} << 40, fields), 2)) {
+    const SearchResult found = MustFind(budget, fields);
+    Drafter drafter(job_, machine_, limits_);
+    double least = std::numeric_limits<double>::max();
+    for (const char* micro_batch : {"1", "2", "4"}) {
+      for (const char* preset : {"NONE", "CHEAP", "ATTENTION", "FFN", "SUBLAYERS", "BLOCK"}) {
+        const absl::StatusOr<Draft> draft =
+            drafter.Compile({{"batch.micro_batch", micro_batch}, {"activation_checkpointing.preset", preset}});
+        if (draft.ok() && draft->fits) least = std::min(least, *Seconds(job_, *draft));
+      }
+    }
+    EXPECT_LE(found.best.seconds, least) << budget;
+    EXPECT_LE(found.best.variant.cost.arena_bytes, budget);
+  }
+}
+
+TEST_F(SearchTest, MoreMemoryIsNeverSlower) {
+  const SearchResult all = MustFind(int64_t{1} << 40);
+  // The front begins with the fastest way, and each other one is slower and smaller.
+  ASSERT_GT(all.front.size(), 2u);
+  EXPECT_EQ(all.front.front().seconds, all.best.seconds);
+  for (size_t i = 1; i < all.front.size(); ++i) {
+    EXPECT_GE(all.front[i].seconds, all.front[i - 1].seconds);
+    EXPECT_LT(all.front[i].variant.cost.arena_bytes, all.front[i - 1].variant.cost.arena_bytes);
+  }
+  const SearchResult least = MustFind(BudgetsWithin(all, 2).front());
+  EXPECT_GE(least.best.seconds, all.best.seconds);
+  // The overrides of a result give its cost and its seconds when they are applied to the job.
+  Drafter drafter(job_, machine_, limits_);
+  const absl::StatusOr<Draft> again = drafter.Compile(least.best.variant.overrides);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->cost.arena_bytes, least.best.variant.cost.arena_bytes);
+  EXPECT_EQ(*Seconds(job_, *again), least.best.seconds);
+}
+
+TEST_F(SearchTest, RecomputesSingleTensorsWhereNoPresetFitsAsWell) {
+  const std::vector<std::string> fields = {"activation_checkpointing.preset"};
+  bool by_tensor = false;
+  for (const int64_t budget : BudgetsWithin(MustFind(int64_t{1} << 40, fields), 4)) {
+    for (const Override& setting : MustFind(budget, fields).best.variant.overrides) {
+      by_tensor = by_tensor || (setting.path == "activation_checkpointing.recompute" && setting.value != "[]");
+    }
+  }
+  EXPECT_TRUE(by_tensor);
+}
+
+TEST_F(SearchTest, ChangesOnlyTheFieldsThatItMay) {
+  const SearchResult found = MustFind(int64_t{1} << 40, {"sharding.accumulation"});
+  ASSERT_EQ(found.choices.size(), 1u);
+  EXPECT_EQ(found.choices[0].path, "sharding.accumulation");
+  for (const Override& setting : found.best.variant.overrides) EXPECT_EQ(setting.path, "sharding.accumulation");
+  ASSERT_TRUE(found.choices[0].runner_up.has_value());
+  EXPECT_GE(found.choices[0].runner_up->seconds, found.best.seconds);
+}
+
+TEST_F(SearchTest, SaysWhatIsMissingWhereNothingFits) {
+  const absl::StatusOr<SearchResult> found = Find(1000, {"sharding.accumulation"});
+  EXPECT_EQ(found.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(found.status().message()),
+              AllOf(HasSubstr("no setting fits; nearest is "), HasSubstr("budget 1,000 B"), HasSubstr("too little")));
+}
+
+TEST_F(SearchTest, RefusesFieldsThatItDoesNotKnow) {
+  const absl::StatusOr<SearchResult> found = Find(1 << 30, {"optimizer.rule"});
+  EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(found.status().message()), HasSubstr("allowed: batch.micro_batch"));
+}
+
+TEST_F(SearchTest, EndsWithWhatItHasAndPassesOnErrorsOfThePrediction) {
+  job_.memory.budget_bytes = int64_t{1} << 40;
+  const absl::StatusOr<SearchResult> few =
+      FindFastest({.job = job_, .machine = machine_, .seconds = Seconds, .most_plans = 3});
+  ASSERT_TRUE(few.ok()) << few.status();
+  EXPECT_TRUE(few->ended_early);
+  EXPECT_EQ(few->plans, 3);
+  const auto fail = [](const Job&, const Draft&) -> absl::StatusOr<double> { return absl::NotFoundError("no rates"); };
+  EXPECT_EQ(FindFastest({.job = job_, .machine = machine_, .seconds = fail}).status(), absl::NotFoundError("no rates"));
+}
+
+}  // namespace
+}  // namespace shale
