@@ -103,6 +103,13 @@ std::string LossText(double loss) {
   return absl::StrFormat("loss %.4f  perplexity %s", loss, perplexity);
 }
 
+std::string FormatSeconds(double seconds) {
+  if (seconds >= 100) return absl::StrCat(WithCommas(std::llround(seconds)), " s");
+  if (seconds >= 1) return absl::StrFormat("%.3g s", seconds);
+  if (seconds >= 1e-3) return absl::StrFormat("%.3g ms", 1e3 * seconds);
+  return absl::StrFormat("%.3g us", 1e6 * seconds);
+}
+
 std::string FormatDuration(double seconds) {
   const auto s = static_cast<int64_t>(std::llround(std::fmax(0, seconds)));
   if (s < 60) return absl::StrCat(s, "s");

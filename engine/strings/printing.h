@@ -34,6 +34,8 @@ std::string FormatBytes(int64_t bytes);
 std::string FormatFlops(double flops);
 // Returns "loss 7.0596  perplexity 1,163.96" of a mean loss in nats: the perplexity is its exponential.
 std::string LossText(double loss);
+// Returns "1,930 s", "1.93 s", "12.3 ms" or "450 us": three significant digits.
+std::string FormatSeconds(double seconds);
 // Returns a duration in its two largest units: "8s", "1m 32s", "2h 05m", "3d 04h".
 std::string FormatDuration(double seconds);
 

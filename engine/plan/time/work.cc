@@ -55,12 +55,13 @@ void DescribeOperands(const Op& op, Work& work) {
     work.sizes = {0, 0};
     return;
   }
-  const double columns = Size(largest->shape.back());
+  const double columns = Size(largest->dim(-1));
   work.sizes = {ElementsOf(*largest) / std::max(columns, 1.0), columns};
 }
 
 void Describe(const Op& op, Work& work) {
   work.flops = FlopsOf(op);
+  work.work_class = work.flops > 0 ? WorkClass::kArithmetic : WorkClass::kMemory;
   VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
     if (access != Access::kWrite) work.bytes_read += BytesOf(t);
     if (access != Access::kRead) work.bytes_written += BytesOf(t);
@@ -71,6 +72,13 @@ void Describe(const Op& op, Work& work) {
   DescribeOperands(op, work);
 }
 
+// Describes a copy of `bytes` between device and host.
+void DescribeCopy(double bytes, bool to_host, Work& work) {
+  work.work_class = WorkClass::kCopy;
+  work.sizes = {bytes};
+  (to_host ? work.bytes_read : work.bytes_written) = bytes;
+}
+
 void Describe(const Collective& collective, const Mesh& mesh, Work& work) {
   AddWords(work, absl::StrCat(ToString(collective.full.dtype), " ", ToString(collective.axis)));
   work.sizes = {ElementsOf(collective.full), Size(mesh.size(collective.axis))};
@@ -78,6 +86,11 @@ void Describe(const Collective& collective, const Mesh& mesh, Work& work) {
   work.bytes_read = BytesOf(gathers ? collective.local : collective.full);
   work.bytes_written =
       BytesOf(collective.kind == CollectiveKind::kReduceScatterSum ? collective.local : collective.full);
+  work.work_class = WorkClass::kCollective;
+  work.group_ranks = mesh.size(collective.axis);
+  work.group_stride = collective.axis == MeshAxis::kReplicate ? mesh.shard : 1;
+  const double rounds = collective.kind == CollectiveKind::kAllReduceSum ? 2 : 1;
+  work.sent_bytes = rounds * BytesOf(collective.full) * (1 - 1 / Size(work.group_ranks));
 }
 
 }  // namespace
@@ -86,15 +99,17 @@ Work WorkOf(const Instruction& issued, const Mesh& mesh) {
   Work work{.kind = NameOf(issued)};
   if (const auto* op = std::get_if<Op>(&issued.action)) {
     Describe(*op, work);
+    if (issued.stream == StreamId::kHost) {
+      work.work_class = WorkClass::kHost;
+      work.kind = absl::StrCat("Host ", work.kind);
+    }
   } else if (const auto* collective = std::get_if<Collective>(&issued.action)) {
     Describe(*collective, mesh, work);
   } else if (const auto* transfer = std::get_if<Transfer>(&issued.action)) {
-    work.sizes = {BytesOf(transfer->device)};
-    (transfer->to_host ? work.bytes_read : work.bytes_written) = work.sizes[0];
+    DescribeCopy(BytesOf(transfer->device), transfer->to_host, work);
   } else {
     const auto& copy = std::get<StepItemCopy>(issued.action);
-    work.sizes = {BytesOf(copy.device)};
-    (ToHost(copy.item) ? work.bytes_read : work.bytes_written) = work.sizes[0];
+    DescribeCopy(BytesOf(copy.device), ToHost(copy.item), work);
   }
   return work;
 }

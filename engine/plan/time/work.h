@@ -2,6 +2,7 @@
 // holds the seconds of works that were measured; the seconds of others follow from their neighbors.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,10 +11,21 @@
 
 namespace shale {
 
+// What a work keeps busy.
+enum class WorkClass : uint8_t {
+  kArithmetic,  // Matmuls and attention.
+  kMemory,      // All other ops: they are bound by the bytes that they move.
+  kHost,        // Ops on the host.
+  kCollective,
+  kCopy,  // Between device and host.
+};
+inline constexpr int kWorkClasses = static_cast<int>(WorkClass::kCopy) + 1;
+
 struct Work {
+  WorkClass work_class = WorkClass::kMemory;
   // Names what has the same code on a device: the op with its dtypes and options, a collective with its axis, a copy
-  // with its direction. "MatMul bf16 bf16 f32 transpose_b", "RmsNormForward f32", "AllGather f32 shard", "Offload".
-  // Works of one kind can be interpolated between each other.
+  // with its direction. "MatMul bf16 bf16 f32 transpose_b", "RmsNormForward f32", "Host AdamW f32", "AllGather f32
+  // shard", "Offload". Works of one kind can be interpolated between each other.
   std::string kind;
   // The sizes that tell works of a kind apart, always in the same number. Matmul: M, N, K. Attention: query heads of
   // all sequences, query heads of each key head, tokens, head width, window (0: none). Other ops: rows and columns of
@@ -22,6 +34,11 @@ struct Work {
   double flops = 0;          // Of matmuls and attention (FlopsOf).
   double bytes_read = 0;     // In device memory. A collective reads what the rank contributes.
   double bytes_written = 0;  // In device memory.
+  // Of collectives: the ranks of a group, how far apart two neighbors of it are among all ranks, and the bytes that one
+  // rank sends if the vector goes around a ring.
+  int64_t group_ranks = 1;
+  int64_t group_stride = 1;
+  double sent_bytes = 0;
 
   double bytes() const { return bytes_read + bytes_written; }
 };

@@ -1,7 +1,5 @@
 #include "engine/run/backends/cpu_matmuls_choice.h"
 
-#include <cstdlib>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -30,16 +28,6 @@ std::string Line(CpuMatMuls products, absl::string_view why) {
 }
 
 }  // namespace
-
-std::string UserCacheFolder() {
-  const auto absolute = [](const char* variable) {
-    const char* const value = std::getenv(variable);
-    return value != nullptr && value[0] == '/' ? std::string(value) : std::string();
-  };
-  if (const std::string caches = absolute("XDG_CACHE_HOME"); !caches.empty()) return absl::StrCat(caches, "/shale");
-  if (const std::string home = absolute("HOME"); !home.empty()) return absl::StrCat(home, "/.cache/shale");
-  return "";
-}
 
 absl::StatusOr<std::string> DecideCpuJobProducts(Job& job, const std::string& cache_folder) {
   RuntimeConfig& runtime = job.runtime;

@@ -8,10 +8,6 @@
 
 namespace shale {
 
-// Returns the folder of the user's caches that belongs to Shale: $XDG_CACHE_HOME/shale or $HOME/.cache/shale. Empty if
-// neither variable is an absolute path.
-std::string UserCacheFolder();
-
 // See DecideCpuProducts (engine/api/backend.h). Makes `cache_folder` if it is missing. It gets a file for each
 // kind of processor and dtype, which holds the name of the choice. An empty name stands for a folder that cannot be
 // written.

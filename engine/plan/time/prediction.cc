@@ -1,0 +1,189 @@
+#include "engine/plan/time/prediction.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstddef>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "engine/compile/program/issues.h"
+#include "engine/plan/time/links.h"
+
+namespace shale {
+namespace {
+
+// The share of a GPU's multiprocessors that the kernel of a collective takes.
+constexpr double kCollectiveProcessors = 0.1;
+
+// A number that a profile may lack, or have wrong: 0 then.
+double OrNothing(double value) { return PositiveOr(value, 0); }
+
+// Knows the works of a program and how long each takes by itself.
+class ProgramTimes {
+ public:
+  ProgramTimes(const StepProgram& program, const StepFacts& facts, const proto::MachineProfile& profile)
+      : facts_(facts), profile_(profile), rates_(profile, facts.ranks_on_host) {
+    for (const Instruction& instruction : program.instructions) {
+      Known later = KnownOf(instruction), first = later;
+      if (instruction.first_iteration_differs) {
+        Instruction form = instruction;
+        TakeForm(form, /*first_iteration=*/true);
+        first = KnownOf(form);
+      }
+      times_.push_back({first.alone, later.alone});
+      known_.emplace_back(std::move(first), std::move(later));
+    }
+  }
+
+  struct Known {
+    WorkClass work_class = WorkClass::kMemory;
+    WorkTime time;
+    TimeAlone alone;
+  };
+
+  const std::vector<InstructionTimes>& times() const { return times_; }
+  const Known& Of(const Issue& issue) const {
+    return issue.first_iteration() ? known_[issue.id].first : known_[issue.id].second;
+  }
+
+ private:
+  Known KnownOf(const Instruction& issued) {
+    const Work work = WorkOf(issued, facts_.mesh);
+    const auto [found, added] = by_text_.try_emplace(WorkText(work));
+    if (!added) return found->second;
+    Known& known = found->second;
+    known.work_class = work.work_class;
+    known.time = rates_.Of(work);
+    known.alone.seconds = known.time.seconds;
+    // What others take from it is in its time already, and so is waiting for ranks.
+    if (known.time.shared) return known;
+    known.alone.waits_for_ranks = work.work_class == WorkClass::kCollective;
+    known.alone.uses = UsesOf(work, known.time.seconds);
+    return known;
+  }
+
+  std::array<double, kResources> UsesOf(const Work& work, double seconds) const {
+    const bool on_cpu = profile_.device() == "CPU";
+    std::array<double, kResources> uses = {};
+    double& processors = uses[static_cast<size_t>(Resource::kProcessors)];
+    double bytes = work.bytes();
+    switch (work.work_class) {
+      case WorkClass::kArithmetic:
+      case WorkClass::kMemory: processors = 1; break;
+      case WorkClass::kHost:
+        if (!on_cpu) return uses;
+        processors = 1;
+        break;
+      case WorkClass::kCopy: processors = on_cpu ? 1.0 / static_cast<double>(facts_.threads_per_rank) : 0; break;
+      case WorkClass::kCollective:
+        processors = on_cpu ? 1.0 / static_cast<double>(facts_.threads_per_rank) : kCollectiveProcessors;
+        if (on_cpu) break;
+        const CollectiveTime time = CollectiveTimeOf(work, profile_, facts_.ranks_on_host);
+        uses[static_cast<size_t>(Resource::kDeviceLinks)] = std::min(1.0, time.device_seconds / seconds);
+        uses[static_cast<size_t>(Resource::kHostLinks)] = std::min(1.0, time.host_seconds / seconds);
+    }
+    // On CPUs the ranks of a host share its memory.
+    if (on_cpu) bytes *= static_cast<double>(facts_.ranks_on_host);
+    const double bandwidth = OrNothing(profile_.copy_bytes_per_second());
+    if (bandwidth > 0) {
+      uses[static_cast<size_t>(Resource::kMemory)] = std::min(1.0, bytes / seconds / bandwidth);
+    }
+    return uses;
+  }
+
+  const StepFacts& facts_;
+  const proto::MachineProfile& profile_;
+  const Rates rates_;
+  std::unordered_map<std::string, Known> by_text_;  // By WorkText, because most instructions repeat those of a block.
+  std::vector<InstructionTimes> times_;
+  std::vector<std::pair<Known, Known>> known_;  // Of the first iteration and of the others.
+};
+
+// Returns "blocks.*.attention" for "blocks.12.attention".
+std::string WithoutNumbers(absl::string_view name) {
+  std::string text;
+  for (const char c : name) {
+    const bool digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
+    if (!digit) text += c;
+    if (digit && (text.empty() || text.back() != '*')) text += '*';
+  }
+  return text;
+}
+
+void AddKnowledge(const ProgramTimes& known, Prediction& p) {
+  double all = 0;
+  for (const IssueTimes& times : p.times.issues) {
+    const double seconds = times.times * (times.end - times.begin);
+    p.known[static_cast<size_t>(known.Of(times.issue).time.how)] += seconds;
+    all += seconds;
+  }
+  if (all > 0) {
+    for (double& share : p.known) share /= all;
+  }
+}
+
+// Goes along the critical path. Returns how many seconds the step may be off.
+double AddPath(const StepProgram& program, const ProgramTimes& known, Prediction& p) {
+  double off = 0, explained = 0;
+  std::map<std::pair<std::string, std::string>, double> parts;
+  for (const int32_t i : p.times.path) {
+    const IssueTimes& times = p.times.issues[i];
+    const Instruction& instruction = program.instructions[times.issue.id];
+    const ProgramTimes::Known& of = known.Of(times.issue);
+    const double seconds = times.times * (times.end - times.begin);
+    p.limits[static_cast<size_t>(of.work_class)] += seconds;
+    parts[{instruction.unit < 0 ? "" : WithoutNumbers(program.units[instruction.unit]), NameOf(instruction)}] +=
+        seconds;
+    off += seconds * of.time.spread;
+    explained += seconds;
+  }
+  // The path of an iteration that stands for others may be a little longer than the time between two of them.
+  p.limits[static_cast<size_t>(Limit::kIssue)] = p.times.seconds - explained;
+  for (const auto& [name, seconds] : parts) p.path.push_back({name.first, name.second, seconds});
+  std::stable_sort(p.path.begin(), p.path.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  return off;
+}
+
+}  // namespace
+
+absl::string_view ToString(Limit limit) {
+  switch (limit) {
+    case Limit::kArithmetic: return "matmuls and attention";
+    case Limit::kMemory: return "ops bound by memory";
+    case Limit::kHost: return "ops on the host";
+    case Limit::kCollective: return "exposed communication";
+    case Limit::kCopy: return "exposed copies";
+    case Limit::kIssue: return "waiting for issue";
+    case Limit::kBetweenSteps: return "between steps";
+  }
+  return "?";
+}
+
+Prediction Predict(const StepProgram& program, const StepFacts& facts, const proto::MachineProfile& profile) {
+  // The first limits are the classes of works.
+  static_assert(static_cast<int>(Limit::kCopy) == static_cast<int>(WorkClass::kHost) + 2 && kWorkClasses == 5);
+  Prediction p{.machine = profile.name()};
+  const ProgramTimes known(program, facts, profile);
+  p.times = RunOnPaper(program, known.times(),
+                       {.issue_seconds = OrNothing(profile.issue_seconds()),
+                        .graphs = facts.graphs,
+                        .rank_spread = std::min(1.0, OrNothing(profile.rank_spread()))});
+  AddKnowledge(known, p);
+  const double off = AddPath(program, known, p);
+  const double between = OrNothing(profile.between_steps_seconds());
+  p.limits[static_cast<size_t>(Limit::kBetweenSteps)] = between;
+  p.busy_seconds = p.times.busy_seconds;
+  p.step_seconds = p.times.seconds + between;
+  p.low_seconds = std::max(p.step_seconds - off, p.step_seconds / 2);
+  p.high_seconds = p.step_seconds + off;
+  p.tokens_per_second = p.step_seconds > 0 ? facts.tokens / p.step_seconds : 0;
+  const double peak = OrNothing(facts.narrow ? profile.peak_flops_bf16() : profile.peak_flops_f32());
+  if (peak > 0) {
+    p.mfu = p.tokens_per_second * facts.flops_per_token / (peak * static_cast<double>(facts.mesh.ranks()));
+  }
+  return p;
+}
+
+}  // namespace shale

@@ -1,0 +1,69 @@
+// The prediction: how long a step takes on a machine, and why.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "engine/compile/program/program.h"
+#include "engine/plan/time/clock.h"
+#include "engine/plan/time/rates.h"
+#include "engine/plan/time/work.h"
+#include "proto/machine.pb.h"
+#include "sharding/mesh.h"
+
+namespace shale {
+
+// What the seconds of a step depend on beside its program and the machine.
+struct StepFacts {
+  Mesh mesh;
+  int64_t ranks_on_host = 1;     // Ranks of the job that share a host.
+  int64_t threads_per_rank = 1;  // On CPUs.
+  bool graphs = false;           // runtime.graphs
+  bool narrow = false;           // Computes in 16 bits, so that MFU refers to the peak of these.
+  double tokens = 0;             // Of a step of all ranks.
+  double flops_per_token = 0;    // That MFU counts.
+};
+
+// What takes the time of a step: the classes of works on the critical path, and what no work explains.
+enum class Limit : uint8_t {
+  kArithmetic,
+  kMemory,
+  kHost,
+  kCollective,
+  kCopy,
+  kIssue,         // The device waits for the issue of instructions.
+  kBetweenSteps,  // Reading data and reporting.
+};
+inline constexpr int kLimits = static_cast<int>(Limit::kBetweenSteps) + 1;
+absl::string_view ToString(Limit limit);  // "matmuls and attention", "exposed communication"
+
+// A part of the critical path.
+struct PathPart {
+  std::string unit;  // "blocks.*" for all units whose names differ in numbers only, "" for the step.
+  std::string name;  // Of the instructions: "MatMul", "AllGather".
+  double seconds = 0;
+};
+
+struct Prediction {
+  std::string machine;  // The name of the profile.
+  double step_seconds = 0;
+  double low_seconds = 0, high_seconds = 0;  // The step lies between these, more or less.
+  // The share of each kind of knowledge in the seconds that all streams are busy. They add up to 1.
+  std::array<double, kKnowledges> known = {};
+  double tokens_per_second = 0;
+  double mfu = 0;                           // 0 if the profile has no peak.
+  std::array<double, kLimits> limits = {};  // Seconds. They add up to step_seconds.
+  std::array<double, kStreams> busy_seconds = {};
+  std::vector<PathPart> path;  // The largest first.
+  StepTimes times;             // Without what lies between steps.
+
+  double limit(Limit limit) const { return limits[static_cast<size_t>(limit)]; }
+};
+
+// Predicts a step of `program`, which may be symbolic. Works with any profile; what it lacks is estimated.
+Prediction Predict(const StepProgram& program, const StepFacts& facts, const proto::MachineProfile& profile);
+
+}  // namespace shale

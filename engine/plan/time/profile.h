@@ -1,0 +1,58 @@
+// Reads, checks, prints and keeps machine profiles (proto/machine.proto).
+//
+// A profile has a name and is compiled in (tools/machines), or it is a file, or calibrate measured it on this machine
+// and keeps it in the user's cache. Whatever its source, a profile that these functions return has been checked: its
+// numbers are finite, not negative and possible, and what every plan of seconds needs is there.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/machine.pb.h"
+
+namespace shale {
+
+// The machine that a measured profile belongs to. The seconds of another one say nothing about it.
+struct MachineKey {
+  std::string device;     // "CPU" or "CUDA".
+  std::string processor;  // Of the device, as MachineProfile::processor.
+  int64_t threads = 0;    // That the CPUs of the host run at once.
+};
+
+// Returns the key of this machine's CPUs, as the system names them.
+MachineKey KeyOfThisHost();
+
+// Reads a profile from the text of `file`, which messages name. Returns InvalidArgument with a line for each error, at
+// most 20, if it is no profile, or if it is partial, absurd or ambiguous.
+absl::StatusOr<proto::MachineProfile> ParseProfile(absl::string_view text, absl::string_view file);
+
+// Reads the profile of this name, or the file at this path, which has a slash or ends in .textproto. Returns NotFound
+// with the names that there are.
+absl::StatusOr<proto::MachineProfile> ReadProfile(const std::string& name_or_path);
+
+// Returns the names of the profiles that are compiled in, sorted.
+std::vector<std::string> ProfileNames();
+
+// Returns OK if ParseProfile would accept what PrintProfile makes of `profile`.
+absl::Status CheckProfile(const proto::MachineProfile& profile, absl::string_view file);
+
+// Returns the text of a profile, with a line for each rate, work and link.
+std::string PrintProfile(const proto::MachineProfile& profile);
+
+// Puts what was measured into `profile`: its works and rates take the place of equal ones, and all numbers that it
+// gives take the place of those of `profile`.
+void MergeProfile(const proto::MachineProfile& measured, proto::MachineProfile* profile);
+
+// Returns the file of a machine's profile in `cache_folder` (UserCacheFolder). Its name also has the version of what is
+// measured, so that a later program does not take what an earlier one meant otherwise.
+std::string CachedProfilePath(const std::string& cache_folder, const MachineKey& key);
+
+// Returns the profile of a machine in `cache_folder`. Returns NotFound if there is none, also if `cache_folder` is
+// empty, and InvalidArgument for a file that is damaged or is the profile of another machine.
+absl::StatusOr<proto::MachineProfile> CachedProfile(const std::string& cache_folder, const MachineKey& key);
+
+}  // namespace shale

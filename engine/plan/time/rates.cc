@@ -1,0 +1,173 @@
+#include "engine/plan/time/rates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "engine/plan/time/curve.h"
+#include "engine/plan/time/links.h"
+
+namespace shale {
+namespace {
+
+// What ops reach of the peaks of a machine if nothing else is known of them.
+constexpr double kShareOfPeakFlops = 0.6;
+constexpr double kShareOfCopySpeed = 0.75;
+// How far estimates may be off.
+constexpr double kSpreadOfRates = 0.25, kSpreadOfPeaks = 0.5, kSpreadOfLikeKinds = 0.1;
+// Peaks of a profile that has none: those of a slow machine.
+constexpr double kSomeFlops = 1e10, kSomeBytes = 1e9;
+// No work takes less or more, so that sums stay finite.
+constexpr double kLeastTime = 1e-9, kMostTime = 1e9;
+
+double Bounded(double seconds) {
+  return std::isfinite(seconds) ? std::clamp(seconds, kLeastTime, kMostTime) : kMostTime;
+}
+
+double Log2(double size) { return std::log2(std::max(size, 1.0)); }
+
+// Returns the first two words of a kind: "MatMul bf16".
+absl::string_view FirstTwoWords(absl::string_view kind) {
+  const size_t first = kind.find(' ');
+  return first == kind.npos ? kind : kind.substr(0, kind.find(' ', first + 1));
+}
+
+// Returns whether `kind` begins with the words of `words`.
+bool BeginsWithWords(absl::string_view kind, absl::string_view words) {
+  return absl::StartsWith(kind, words) && (kind.size() == words.size() || kind[words.size()] == ' ');
+}
+
+}  // namespace
+
+absl::string_view ToString(Knowledge knowledge) {
+  switch (knowledge) {
+    case Knowledge::kMeasured: return "measured";
+    case Knowledge::kInterpolated: return "interpolated";
+    case Knowledge::kExtrapolated: return "extrapolated";
+    case Knowledge::kEstimated: return "estimated";
+  }
+  return "?";
+}
+
+Rates::Rates(const proto::MachineProfile& profile, int64_t ranks_on_host)
+    : profile_(profile), ranks_on_host_(std::max<int64_t>(1, ranks_on_host)) {
+  profile_.clear_works();
+  // Works that were measured with as many ranks on a host come first, and then count alone.
+  for (const bool alike : {true, false}) {
+    std::map<std::string, std::vector<Point>, std::less<>> found;
+    found.swap(points_);
+    for (const proto::MeasuredWork& work : profile.works()) {
+      const bool is_alike = std::max<int64_t>(1, work.ranks_on_host()) == ranks_on_host_;
+      if (is_alike == alike && found.find(work.kind()) == found.end()) Add(work);
+    }
+    points_.merge(found);
+  }
+}
+
+void Rates::Add(const proto::MeasuredWork& measured) {
+  double seconds = measured.seconds();
+  if (!(seconds > 0) || !std::isfinite(seconds)) return;
+  const double ranks = static_cast<double>(std::max<int64_t>(1, measured.ranks_on_host()));
+  // Ranks on CPUs divide the cores of their host.
+  if (profile_.device() == "CPU") seconds *= static_cast<double>(ranks_on_host_) / ranks;
+  Point point{.flops = std::max(0.0, measured.flops()),
+              .bytes = std::max(0.0, measured.bytes()),
+              .log_seconds = std::log(Bounded(seconds)),
+              .spread = std::isfinite(measured.spread()) ? std::clamp(measured.spread(), 0.0, 1.0) : 1.0,
+              .count = static_cast<double>(std::max<int64_t>(1, measured.count())),
+              .shared = ranks > 1 && static_cast<int64_t>(ranks) == ranks_on_host_};
+  for (const double size : measured.sizes()) point.sizes.push_back(Log2(size));
+  std::vector<Point>& points = points_[measured.kind()];
+  const auto equal = std::find_if(points.begin(), points.end(), [&](const Point& p) { return p.sizes == point.sizes; });
+  if (equal == points.end()) {
+    points.push_back(std::move(point));
+    return;
+  }
+  // The same work took different times in different steps: takes the mean, and how far apart they are.
+  const double apart = std::abs(equal->log_seconds - point.log_seconds) / 2;
+  const double share = point.count / (equal->count + point.count);
+  equal->log_seconds += share * (point.log_seconds - equal->log_seconds);
+  equal->count += point.count;
+  equal->spread = std::max({equal->spread, point.spread, std::min(apart, 1.0)});
+}
+
+Rates::Curve Rates::CurveOf(const Work& work) const {
+  Curve curve;
+  const auto add = [&](const std::vector<Point>& points) {
+    for (const Point& point : points) {
+      if (point.sizes.size() == work.sizes.size()) curve.points.push_back(point);
+    }
+  };
+  if (const auto found = points_.find(work.kind); found != points_.end()) add(found->second);
+  if (!curve.points.empty()) return curve;
+  curve.exact = false;
+  const absl::string_view alike = FirstTwoWords(work.kind);
+  for (const auto& [kind, points] : points_) {
+    if (BeginsWithWords(kind, alike)) add(points);
+  }
+  return curve;
+}
+
+WorkTime Rates::Of(const Work& work) const {
+  std::vector<double> sizes;
+  for (const double size : work.sizes) sizes.push_back(Log2(size));
+  const Curve curve = CurveOf(work);
+  if (curve.points.empty()) return Estimate(work);
+  if (curve.exact) {
+    for (const Point& point : curve.points) {
+      if (point.sizes != sizes) continue;
+      return {std::exp(point.log_seconds), Knowledge::kMeasured, point.spread, point.shared};
+    }
+  }
+  const CurveValue value = ValueOf(curve.points, work, sizes);
+  return {.seconds = Bounded(value.seconds),
+          .how = !curve.exact      ? Knowledge::kEstimated
+                 : value.is_inside ? Knowledge::kInterpolated
+                                   : Knowledge::kExtrapolated,
+          .spread = value.spread + (curve.exact ? 0 : kSpreadOfLikeKinds),
+          .shared = std::all_of(curve.points.begin(), curve.points.end(), [](const Point& p) { return p.shared; })};
+}
+
+const proto::KindRate* Rates::RateOf(const Work& work) const {
+  const proto::KindRate* longest = nullptr;
+  for (const proto::KindRate& rate : profile_.rates()) {
+    if (!BeginsWithWords(work.kind, rate.kind())) continue;
+    if (longest == nullptr || rate.kind().size() > longest->kind().size()) longest = &rate;
+  }
+  return longest;
+}
+
+WorkTime Rates::Estimate(const Work& work) const {
+  const proto::KindRate* const rate = RateOf(work);
+  const bool has_link = work.work_class == WorkClass::kCollective || work.work_class == WorkClass::kCopy;
+  return {.seconds = Bounded(EstimatedSeconds(work)),
+          .how = Knowledge::kEstimated,
+          .spread = rate != nullptr || has_link ? kSpreadOfRates : kSpreadOfPeaks};
+}
+
+double Rates::EstimatedSeconds(const Work& work) const {
+  const proto::KindRate* const rate = RateOf(work);
+  const bool on_cpu = profile_.device() == "CPU";
+  if (rate == nullptr && !on_cpu && work.work_class == WorkClass::kCollective) {
+    return CollectiveSecondsOf(work, profile_, ranks_on_host_);
+  }
+  if (rate == nullptr && !on_cpu && work.work_class != WorkClass::kArithmetic &&
+      work.work_class != WorkClass::kMemory) {
+    return HostCopySeconds(work.bytes(), profile_);
+  }
+  // The peaks of a CPU are those of its host, which the ranks on it divide.
+  const double divided = on_cpu ? 1.0 / static_cast<double>(ranks_on_host_) : 1.0;
+  const bool narrow = absl::StrContains(work.kind, "bf16") || absl::StrContains(work.kind, "f16");
+  const double peak = PositiveOr(narrow ? profile_.peak_flops_bf16() : profile_.peak_flops_f32(), kSomeFlops);
+  const double copies = PositiveOr(profile_.copy_bytes_per_second(), kSomeBytes);
+  const double flops_per_second =
+      PositiveOr(rate == nullptr ? 0 : rate->flops_per_second(), kShareOfPeakFlops * peak) * divided;
+  const double bytes_per_second =
+      PositiveOr(rate == nullptr ? 0 : rate->bytes_per_second(), kShareOfCopySpeed * copies) * divided;
+  const double latency = rate == nullptr ? 0 : PositiveOr(rate->latency_seconds(), 0);
+  return latency + std::max(work.flops / flops_per_second, work.bytes() / bytes_per_second);
+}
+
+}  // namespace shale

@@ -1,0 +1,206 @@
+#include "engine/plan/time/rates.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace shale {
+namespace {
+
+void AddWork(proto::MachineProfile& profile, const Work& work, double seconds, int64_t ranks_on_host = 1) {
+  proto::MeasuredWork& added = *profile.add_works();
+  added.set_kind(work.kind);
+  for (const double size : work.sizes) added.add_sizes(size);
+  added.set_flops(work.flops);
+  added.set_bytes(work.bytes());
+  added.set_seconds(seconds);
+  added.set_spread(0.01);
+  added.set_count(10);
+  added.set_ranks_on_host(ranks_on_host);
+}
+
+Work MatMulOf(double m, double n, double k) {
+  return {.work_class = WorkClass::kArithmetic,
+          .kind = "MatMul bf16 bf16 bf16",
+          .sizes = {m, n, k},
+          .flops = 2 * m * n * k,
+          .bytes_read = 2 * (m * k + n * k),
+          .bytes_written = 2 * m * n};
+}
+
+Work NormOf(double rows, double columns) {
+  return {.kind = "RmsNormForward bf16",
+          .sizes = {rows, columns},
+          .bytes_read = 2 * rows * columns,
+          .bytes_written = 2 * rows * columns};
+}
+
+proto::MachineProfile GpuProfile() {
+  proto::MachineProfile profile;
+  profile.set_device("CUDA");
+  profile.set_peak_flops_f32(5e13);
+  profile.set_peak_flops_bf16(1e15);
+  profile.set_copy_bytes_per_second(4e12);
+  return profile;
+}
+
+TEST(Rates, AMeasuredWorkTakesWhatWasMeasured) {
+  proto::MachineProfile profile = GpuProfile();
+  AddWork(profile, MatMulOf(1024, 512, 256), 1.25e-5);
+  AddWork(profile, MatMulOf(1024, 512, 512), 3e-5);
+  const WorkTime time = Rates(profile, 1).Of(MatMulOf(1024, 512, 256));
+  EXPECT_NEAR(time.seconds, 1.25e-5, 1e-18);
+  EXPECT_EQ(time.how, Knowledge::kMeasured);
+  EXPECT_EQ(time.spread, 0.01);
+}
+
+// Matmuls whose speed is a power of each size, as it nearly is between two sizes that lie close.
+TEST(Rates, BetweenMatMulsAPowerLawHolds) {
+  const auto seconds = [](double m, double n, double k) {
+    return 3e-12 * std::pow(m, 0.9) * std::pow(n, 0.95) * std::pow(k, 0.8);
+  };
+  proto::MachineProfile profile = GpuProfile();
+  for (const double m : {512., 2048., 8192.}) {
+    for (const double n : {256., 1024., 4096.}) {
+      for (const double k : {128., 1024.}) AddWork(profile, MatMulOf(m, n, k), seconds(m, n, k));
+    }
+  }
+  const Rates rates(profile, 1);
+  const WorkTime inside = rates.Of(MatMulOf(3000, 700, 500)), beyond = rates.Of(MatMulOf(20000, 700, 500));
+  EXPECT_EQ(inside.how, Knowledge::kInterpolated);
+  EXPECT_NEAR(inside.seconds / seconds(3000, 700, 500), 1, 2e-3);
+  EXPECT_EQ(beyond.how, Knowledge::kExtrapolated);
+  EXPECT_NEAR(beyond.seconds / seconds(20000, 700, 500), 1, 2e-2);
+  EXPECT_GT(beyond.spread, inside.spread);
+}
+
+// What moves bytes takes a latency and a time for each byte.
+TEST(Rates, BetweenOpsThatMoveBytesAnAffineLawHolds) {
+  const auto seconds = [](const Work& work) { return 5e-6 + work.bytes() / 3e12; };
+  proto::MachineProfile profile = GpuProfile();
+  for (const double rows : {64., 1024., 16384.}) AddWork(profile, NormOf(rows, 1024), seconds(NormOf(rows, 1024)));
+  const Rates rates(profile, 1);
+  for (const double rows : {8., 300., 5000., 100000.}) {
+    const Work work = NormOf(rows, 1024);
+    const WorkTime time = rates.Of(work);
+    EXPECT_NEAR(time.seconds / seconds(work), 1, 1e-9) << rows;
+    EXPECT_EQ(time.how, rows < 64 || rows > 16384 ? Knowledge::kExtrapolated : Knowledge::kInterpolated);
+  }
+}
+
+TEST(Rates, AWorkThatWasMeasuredOnceTakesTheSameTimeForEachByte) {
+  proto::MachineProfile profile = GpuProfile();
+  AddWork(profile, NormOf(100, 1024), 1e-6);
+  EXPECT_NEAR(Rates(profile, 1).Of(NormOf(300, 1024)).seconds, 3e-6, 1e-12);
+}
+
+TEST(Rates, OtherWorksTakeTheRateOfTheLongestKindOrOfLikeWorks) {
+  proto::MachineProfile profile = GpuProfile();
+  const auto add_rate = [&](const std::string& kind, double flops, double bytes) {
+    proto::KindRate& rate = *profile.add_rates();
+    rate.set_kind(kind);
+    rate.set_flops_per_second(flops);
+    rate.set_bytes_per_second(bytes);
+    rate.set_latency_seconds(1e-6);
+  };
+  add_rate("MatMul", 1e14, 0);
+  add_rate("MatMul bf16", 5e14, 0);
+  add_rate("MatMul bf", 1e10, 0);  // No whole word.
+  add_rate("RmsNormForward", 0, 2e12);
+  const Rates rates(profile, 1);
+  const Work matmul = MatMulOf(4096, 4096, 4096), norm = NormOf(4096, 4096);
+  EXPECT_DOUBLE_EQ(rates.Of(matmul).seconds, 1e-6 + matmul.flops / 5e14);
+  EXPECT_DOUBLE_EQ(rates.Of(norm).seconds, 1e-6 + norm.bytes() / 2e12);
+  EXPECT_EQ(rates.Of(matmul).how, Knowledge::kEstimated);
+  // A matmul with other options is more like it than the rate.
+  AddWork(profile, matmul, 1e-3);
+  Work other = matmul;
+  other.kind += " transpose_b";
+  EXPECT_NEAR(Rates(profile, 1).Of(other).seconds, 1e-3, 1e-9);
+  EXPECT_EQ(Rates(profile, 1).Of(other).how, Knowledge::kEstimated);
+}
+
+TEST(Rates, RanksOfAHostDivideItsCores) {
+  proto::MachineProfile profile = GpuProfile();
+  profile.set_device("CPU");
+  AddWork(profile, NormOf(100, 1024), 1e-6);
+  EXPECT_NEAR(Rates(profile, 2).Of(NormOf(100, 1024)).seconds, 2e-6, 1e-12);
+  // Unless it was measured with as many.
+  AddWork(profile, NormOf(100, 1024), 1.5e-6, /*ranks_on_host=*/2);
+  EXPECT_NEAR(Rates(profile, 2).Of(NormOf(100, 1024)).seconds, 1.5e-6, 1e-12);
+  EXPECT_TRUE(Rates(profile, 2).Of(NormOf(100, 1024)).shared);
+  EXPECT_FALSE(Rates(profile, 1).Of(NormOf(100, 1024)).shared);
+}
+
+// A group within a host goes over the links of the host, one across hosts over those of all its ranks there.
+TEST(Rates, CollectivesTakeTheLinksOfTheirGroup) {
+  proto::MachineProfile profile = GpuProfile();
+  for (const auto& [ends, speed] : {std::pair{proto::Link::DEVICES_OF_HOST, 400e9}, {proto::Link::HOSTS, 50e9}}) {
+    proto::Link& link = *profile.add_links();
+    link.set_ends(ends);
+    link.set_bytes_per_second(speed);
+  }
+  const Rates rates(profile, 8);
+  const auto gather = [](int64_t ranks, int64_t stride) {
+    return Work{.work_class = WorkClass::kCollective,
+                .kind = "AllGather bf16 shard",
+                .sizes = {5e8, static_cast<double>(ranks)},
+                .group_ranks = ranks,
+                .group_stride = stride,
+                .sent_bytes = 1e9};
+  };
+  EXPECT_DOUBLE_EQ(rates.Of(gather(8, 1)).seconds, 1e9 / 400e9);
+  EXPECT_DOUBLE_EQ(rates.Of(gather(16, 1)).seconds, 1e9 / 400e9);
+  EXPECT_DOUBLE_EQ(rates.Of(gather(16, 8)).seconds, 1e9 / 50e9);
+  EXPECT_DOUBLE_EQ(rates.Of(gather(16, 4)).seconds, 1e9 / 100e9);
+}
+
+TEST(Rates, NoProfileMakesSecondsThatAreNone) {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+  const std::vector<Work> works = {
+      MatMulOf(1000, 1000, 1000),
+      MatMulOf(0, 0, 0),
+      NormOf(100, 100),
+      {.work_class = WorkClass::kCollective, .kind = "AllGather f32 shard", .sizes = {1, 2}},
+      {.work_class = WorkClass::kCopy, .kind = "Offload", .sizes = {1e9}},
+      {.work_class = WorkClass::kHost, .kind = "Host AdamW f32", .sizes = {1, 1}},
+      {}};
+  for (const char* device : {"CPU", "CUDA", ""}) {
+    for (const double value : {0.0, -1.0, 1e-300, 1e300, nan, infinity}) {
+      proto::MachineProfile profile;
+      profile.set_device(device);
+      profile.set_peak_flops_f32(value);
+      profile.set_peak_flops_bf16(value);
+      profile.set_copy_bytes_per_second(value);
+      proto::Link& link = *profile.add_links();
+      link.set_ends(proto::Link::DEVICE_AND_HOST);
+      link.set_bytes_per_second(value);
+      link.set_latency_seconds(value);
+      proto::KindRate& rate = *profile.add_rates();
+      rate.set_kind("RmsNormForward");
+      rate.set_bytes_per_second(value);
+      rate.set_latency_seconds(value);
+      for (const Work& work : {MatMulOf(10, 10, 10), MatMulOf(20, 10, 10), NormOf(10, 10), NormOf(20, 10)}) {
+        Work absurd = work;
+        absurd.sizes[0] = absurd.bytes_read = value;
+        AddWork(profile, absurd, value);
+        AddWork(profile, work, 1e-9 + work.sizes[0]);
+        if (value > 0) AddWork(profile, work, value, /*ranks_on_host=*/-5);
+      }
+      for (const int64_t ranks : {-1, 0, 1, 7}) {
+        const Rates rates(profile, ranks);
+        for (const Work& work : works) {
+          const WorkTime time = rates.Of(work);
+          EXPECT_TRUE(std::isfinite(time.seconds) && time.seconds > 0) << work.kind << " " << value << " " << device;
+          EXPECT_GE(time.spread, 0) << work.kind << " " << value;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shale
