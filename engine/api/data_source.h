@@ -40,7 +40,7 @@ struct DataDescription {
   std::string name;
   int64_t samples = kEndlessSamples;  // N, the samples of an epoch.
   int64_t sequence_length = 1;        // S. Must be batch.sequence_length of the job.
-  // A number that every token or class is below. Sets the vocabulary of a job that leaves it out. 0 if not known.
+  // All tokens and classes are below this number, which sets the vocabulary of a job that leaves it out. 0: not known.
   int64_t vocabulary = 0;
   int64_t features = 0;       // F. 0: the inputs are tokens.
   int64_t target_values = 0;  // D. 0: the targets are tokens or classes.
@@ -58,7 +58,7 @@ struct SampleParts {
   absl::Span<float> target_values;  // [S, D]
   absl::Span<float> weights;        // [S], of any sign, finite.
   // [S] The position of each token in its document: 0 where one begins, and otherwise one more than before. No token
-  // sees those of another document. Padding costs least as documents of one token each.
+  // sees those of another document. Write padding as documents of one token each, which costs least.
   absl::Span<int32_t> position_ids;
 };
 
@@ -85,13 +85,15 @@ class DataSource {
   virtual bool sequential() const { return false; }
   // Returns whether StateAt works, so that runs can be saved.
   virtual bool has_state() const { return true; }
-  // Is called before the first Read, and again if the source becomes the data of a run again (Trainer::SetData). A run
-  // that resumes gives its position, and the state that StateAt returned for that position; others give 0 and null.
+  // Is called before the first Read, and again if the source becomes the data of a run again (Trainer::SetData).
+  // `position` is 0 and `state` null, unless the run resumes: then they are its position, and what StateAt returned for
+  // it.
   virtual absl::Status Start(int64_t position, const std::string* state) { return absl::OkStatus(); }
   // Is called after the samples of a step, with the position after them.
   virtual absl::Status EndStep(int64_t position) { return absl::OkStatus(); }
-  // Returns what a checkpoint at `position` records. That is the position of the last step that ran; later steps may
-  // have been read already. Must not fail: EndStep is the place to get a state. Any thread may call it.
+  // Returns the state that a checkpoint at `position` records. `position` is that of Start, or one that EndStep was
+  // given, not always the last: samples of later steps may have been read already. Must not fail, so get the state in
+  // EndStep and keep it. Any thread may call it.
   virtual std::string StateAt(int64_t position) const { return ""; }
 
  private:

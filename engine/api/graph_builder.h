@@ -65,8 +65,9 @@ class GraphBuilder {
   // Returns the number of tokens of a micro-batch.
   int64_t tokens() const { return options_.micro_batch * options_.sequence_length; }
 
-  // Add a flat group, and a parameter to a group. A parameter that two units use (a tied head) belongs to one group.
-  // Names must be unique. Checkpoints record them, and name patterns of jobs match them.
+  // Add a flat group, and a parameter to a group. The parameters of a flat group lie in one vector, of which each rank
+  // owns a shard. A parameter that two units use (a tied head) belongs to one group. Names must be unique. Checkpoints
+  // record them, and name patterns of jobs match them.
   GroupId AddGroup(std::string name);
   ParameterId AddParameter(GroupId group, std::string name, std::vector<int64_t> shape, Initializer initializer);
   const Parameter& parameter(ParameterId id) const { return graph_.parameters[id]; }
@@ -92,7 +93,8 @@ class GraphBuilder {
   // Returns a new kCache, [C, G, P, D], with C = cache.sequences, G = `groups` and D = `width`. P is cache.positions,
   // or less if each token sees only the last `window` > 0 tokens and fewer rows hold these. REQUIRES: there is a cache.
   Tensor NewCache(absl::string_view name, int64_t groups, int64_t width, int64_t window);
-  // Returns kFeatures or kTargetValues of `width` columns, [T, width] f32. All uses in a model have the same width.
+  // Returns kFeatures or kTargetValues of `width` columns, [tokens(), width] f32. All uses in a model have the same
+  // width.
   Tensor UseRows(ValueRole role, int64_t width);
   Tensor UseData(ValueRole role);                               // Any other role that is data of the step.
   void Emit(Op op, std::optional<Op> from_sum = std::nullopt);  // See Node for `from_sum`.
@@ -172,8 +174,8 @@ class GradientBuilder {
   // Returns the gradient of `value`, if it has one, and removes it. Rules call it to add the gradient so far to the one
   // that they contribute.
   std::optional<Tensor> TakeGradient(const Tensor& value);
-  // Adds a finished gradient of a full value. Does nothing if the value needs none. The tensor may also be the gradient
-  // of another value (an addition passes its gradient on), so no op may update it in place.
+  // Adds a finished gradient of a whole value, not of a view. Does nothing if the value needs none. The tensor may also
+  // be the gradient of another value (an addition passes its gradient on), so no op may update it in place.
   void Contribute(const Tensor& value, const Tensor& gradient);
   // Returns the gradient storage of a value that is read through views (packed Q, K, V), seen through the view `value`.
   // The rules that call this write or update disjoint views, which together cover the storage.

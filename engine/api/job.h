@@ -24,7 +24,7 @@ struct JobError {
   std::string message;  // What was found and what is allowed.
 };
 
-// Finds the settings that a job may leave to its data: the format and the vocabulary.
+// What the data say of the settings that a job may leave to them: the format and the vocabulary.
 struct DataFacts {
   DataFormat format = DataFormat::kByContent;  // kByContent: not known, because the data was not read.
   int64_t vocabulary = 0;                      // The size that the tokens' encoding implies; 0: not known.
@@ -59,12 +59,12 @@ void ApplyDataFacts(const DataFacts& data, Job& job);
 // wrong types or bad syntax, only those errors are reported, because ranges and contradictions are checked later.
 //
 // All errors are InvalidArgument, except for a file that cannot be read (NotFound, or the system's error). A function
-// that takes `errors` also stores them there in parts, all of them, or nothing if the job is right; null: it does not.
-// Any thread may call these functions.
+// that takes `errors` also stores all errors there, in parts; if the job is right it stores nothing. Null: nobody wants
+// the parts. Any thread may call these functions.
 
 // Where the model of a job comes from. With kProgram the job file must not have a `model`, and the model of the
-// returned job is an empty CustomModel until the program gives it one: with TrainerOptions::model, or SetModel
-// (engine/api/job.h). With kJobAndData the job must also name its data, because the program has none.
+// returned job is an empty CustomModel until the program gives it one: with TrainerOptions::model, or SetModel. With
+// kJobAndData the job must also name its data, because the program has none.
 enum class ModelFrom { kJob, kProgram, kJobAndData };
 
 // Reads the job at `path`, applies the overrides in order, checks the result and returns it. A file named *.binpb or

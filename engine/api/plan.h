@@ -37,8 +37,9 @@ struct ResolvedJob {
 absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine,
                                        const WorkLimits& limits = {}, Refusal* refusal = nullptr);
 
-// Does the same for a job that may run on another machine than `here`, and that may not fit, with the plan of
-// PlanJobForAnywhere, which writes `remark` and `refusal`. The threads of a rank are those of `here`.
+// Does the same for a job that may run on another machine than `here`. A job that does not fit is planned all the same,
+// and `refusal` says why it does not fit. PlanJobForAnywhere makes the plan, and writes `remark` and `refusal`. The
+// threads of a rank are those of `here`.
 absl::StatusOr<ResolvedJob> ResolveJobForAnywhere(Job job, const DataFacts& data, const Machine& here,
                                                   std::string& remark, std::optional<Refusal>& refusal);
 
@@ -72,9 +73,9 @@ inline constexpr int64_t kPlanningBytesPerInstruction = int64_t{16} << 10;
 
 // The machine that a job would run on. It need not be this one.
 struct AdmissionMachine {
-  // Returns what planning must know of such a machine, whose CPUs run `hardware_threads` threads at once, for example
-  // the sizes of the ops of the job. In the result, default_budget and most_ranks are not read. Required;
-  // PlanningMachine (engine/api/backend.h) is one. Any thread may call it.
+  // Required. Returns what planning must know of such a machine, for example how much scratch the ops of the job need
+  // there. The CPUs of the machine run `hardware_threads` threads at once. Admit does not read default_budget and
+  // most_ranks of the result. PlanningMachine (engine/api/backend.h) is such a function. Any thread may call it.
   std::function<absl::StatusOr<Machine>(const Job& job, int64_t hardware_threads)> planning;
   DeviceType device = DeviceType::kCpu;                      // What the ranks run on.
   int64_t hardware_threads = 1;                              // Of its CPUs, for all ranks together.

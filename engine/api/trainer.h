@@ -11,9 +11,11 @@
 // Instead of Run, a caller may use Step, Evaluate and SaveCheckpoint.
 //
 // A trainer has no globals, installs no signal handlers and does not call exit(), so any number of trainers may live in
-// one process. One thread at a time may use a trainer; RequestStop may be called from any thread. After an error of
-// Step or Evaluate that is not FailedPrecondition, and after an error of the ranks while text is generated, a caller
-// may only read, call SaveCheckpoint, and destroy the trainer. Reading and saving then refuse a state that is damaged.
+// one process. One thread at a time may use a trainer; RequestStop may be called from any thread.
+//
+// An error of Step or Evaluate, or of the ranks while they generate text, ends the trainer: a caller may then only
+// read, call SaveCheckpoint, and destroy it, and reading and saving refuse a state that is damaged. Two kinds of errors
+// change nothing: FailedPrecondition, and with one process an error of the data.
 #pragma once
 
 #include <cstdint>
@@ -82,12 +84,15 @@ class Trainer {
   // FailedPrecondition if there is no evaluation data.
   absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
   // Runs steps until done(), and evaluates every telemetry.evaluate_every steps and after the last step of the job.
-  // After RequestStop it evaluates only if that last step has run. If a later run resumes there, that run makes the
-  // evaluation first, provided that the job follows its evaluations (checkpoint.keep_best, checkpoint.patience). With a
-  // checkpoint folder it saves as job.checkpoint says. Whatever ends the run, it also saves the last good state, unless
-  // a checkpoint of that step exists already; what the program wrote into the state since that checkpoint is then not
-  // saved. Returns the first error; the error of the last save only if there is no other, and FailedPrecondition if the
-  // run came to its end and trained nothing (StepWarnings::AtEnd).
+  // With a checkpoint folder it saves as job.checkpoint says. Whatever ends the run, it also saves the last good state,
+  // unless a checkpoint of that step exists already. (What the program wrote into the state after that checkpoint is
+  // then not saved.)
+  //
+  // After RequestStop there is no evaluation, unless the last step of the job has run. A run that resumes makes up for
+  // an evaluation that was due, if the job follows its evaluations (checkpoint.keep_best, checkpoint.patience).
+  //
+  // Returns the first error. Returns the error of the last save only if there is no other, and FailedPrecondition if
+  // the run came to its end and trained nothing (StepWarnings::AtEnd).
   absl::Status Run(const TrainCallbacks& callbacks);
   // Saves the state after the last step. Returns the path of the checkpoint once it is committed. Returns
   // FailedPrecondition if there is no checkpoint folder, or if a failure left the state unusable.
@@ -105,10 +110,10 @@ class Trainer {
   // from any thread.
   absl::Status ReportFailure(const absl::Status& why);
 
-  // Sets the learning rate of the next step and of all later ones, in place of the job's schedule; empty: goes back to
-  // the schedule, at the place of the next step. Checkpoints do not record it: a run that resumes goes on with the
-  // schedule until its program sets a rate again. StepReport::learning_rate is the rate that a step used. With several
-  // processes all must set the same. Returns InvalidArgument unless it is 0 to 1000.
+  // Sets the learning rate of the next step and of all later ones, in place of the job's schedule. Without a value,
+  // goes back to the schedule, at the place of the next step. Checkpoints do not record it: a run that resumes goes on
+  // with the schedule until its program sets a rate again. StepReport::learning_rate is the rate that a step used. With
+  // several processes all must set the same. Returns InvalidArgument unless it is 0 to 1000.
   absl::Status SetLearningRate(std::optional<double> rate);
   // Takes the samples of the next step and of all later ones from `data`, in the place of TrainerOptions::data: from
   // its sample 0 on, in the order that data.order says. Samples that were read ahead from the former source are

@@ -16,7 +16,8 @@ _COMMAND = re.compile(r"(?:[A-Z_]+=\S* )*(?:" + "|".join([_PATHS, *BUILT, *map(r
 
 # The first words of lines that are no commands: what commands print, jobs, and comments that go on.
 _NO_COMMAND = ("#", "model", "data", "batch", "sharding", "optimizer", "precision", "lr_schedule", "step", "slow:",
-               "test.jsonl", "train,", "ranks", "rank", "the", "job.textproto:12:3:", ">", "rivers", "CANDLE", "4", "n")
+               "test.jsonl", "train,", "ranks", "rank", "the", "plan:", "job.textproto:12:3:", ">", "rivers", "CANDLE",
+               "4", "n")
 # The first words of blocks of code and drawings.
 _OTHER_BLOCKS = ("const", "verification", "shale_verification", "job", "verify", "0", "4", "20", "38", "proto/",
                  '{"driver":')

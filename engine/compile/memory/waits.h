@@ -17,9 +17,10 @@ namespace shale {
 //
 // [Note: three iterations are enough] Loops are simulated for min(K, 3) iterations, and an instruction gets the waits
 // that any of these iterations needs: the first one, which may depend on instructions before the loop; one from the
-// middle; and the last one, which may issue instructions that the others do not. The middle ones are alike. What one of
-// them waits for was issued in the same or in the preceding iteration, and so was all that makes a wait redundant.
-// Shifted by one iteration, this holds for the next.
+// middle; and the last one, which may issue instructions that the others do not. One from the middle stands for all: an
+// instruction waits only for issues of the same or the preceding iteration, and the waits that make another one
+// redundant are of these two as well. So each iteration from the middle has the waits of the one before it, shifted by
+// one.
 //
 // Operands whose place depends on the rank or the micro-batch count as their whole buffer.
 void DeriveWaits(StepProgram& program, const MemoryPlan& plan);

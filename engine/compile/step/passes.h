@@ -32,8 +32,8 @@ absl::Status RunPasses(const StepOptions& options, const JobState& state, const 
 // how many gathered units exist at once. The gradient that a reduction reads is held while the next visit runs
 // (Buffer::held_until), so that this visit need not wait for the reduction.
 //
-// Keeps the order of all instructions of each stream. REQUIRES: all instructions of a visit are adjacent, but for those
-// of no unit.
+// Keeps the order of all instructions of each stream. REQUIRES: the instructions of a visit are adjacent; only
+// instructions that belong to no unit may stand between them.
 void OverlapCollectives(StepProgram& program, int64_t prefetch);
 
 // Moves the updates to the host. `host_weights`, by GroupId, are the weights in host memory that they read and write.
@@ -54,10 +54,12 @@ void OverlapCollectives(StepProgram& program, int64_t prefetch);
 // bytes in the arena for that long, so that no backward has to wait for the copy.
 //
 // Keeps the order of updates, and all instructions that compute norms. An all-gather that follows the update of its
-// group follows the weights to where they come back. REQUIRES: the program has an update, and none of Adafactor; a Copy
-// that widens a gradient stands right before its update, and an all-gather of its weights right after it; a
-// PrepareUpdate stands somewhere before the updates that read it (with Clipping::kGlobal all stand before the first
-// update; otherwise each stands right before the first update that reads it); the last loop has no visits.
+// group follows the weights to where they come back. REQUIRES:
+// - The program has an update, and none of Adafactor.
+// - A Copy that widens a gradient stands right before its update, and an all-gather of its weights right after it.
+// - A PrepareUpdate stands before the updates that read it: with Clipping::kGlobal all stand before the first update of
+//   the program, otherwise each stands right before the first update that reads it.
+// - The last loop has no visits.
 void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 
 // Copies state that lies in host memory into the arena for its use, and back if it was changed.
@@ -73,10 +75,13 @@ void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 // in before each all-gather, one visit ahead of it. On one shard, where nothing is gathered, that copy takes the place
 // of the all-gather.
 //
-// Leaves instructions of StreamId::kHost alone: these read host memory. REQUIRES: of the other instructions, only
-// updates, the passes of Adafactor and the all-gathers of visits have operands in host memory, and a pass of Adafactor
-// only some of those of its update; the passes of a group and their collectives stand right before its update, where a
-// Copy and the PrepareUpdate stand before them; the last two conditions of UpdateOnHost.
+// Leaves instructions of StreamId::kHost alone: these read host memory. Adafactor computes with several ops before an
+// update (engine/compile/step/factored_update.h). REQUIRES:
+// - Of other instructions, only updates, ops of Adafactor and the all-gathers of visits have operands in host memory.
+//   An op of Adafactor has some of those of its group's update, and no others.
+// - The ops of Adafactor for a group, with the collectives between them, stand right before its update. A Copy and the
+//   PrepareUpdate stand before these.
+// - A PrepareUpdate stands where UpdateOnHost requires it, and the last loop has no visits.
 void OffloadState(StepProgram& program);
 
 // Lets matmuls keep a packed b for all iterations of a loop, if the loop does not change b and the device uses packed
@@ -100,13 +105,13 @@ absl::Status AddScratch(StepProgram& program, const Ops& ops, const WorkLimits& 
 // use in backward, it is copied into a new buffer of the arena. Both copies run on the copy stream. Between them the
 // tensor takes no room in the arena.
 //
-// A visit is what the compute stream runs for one unit without interruption (engine/compile/step/visits.h). The first
-// buffer is held for one more visit, so that no instruction has to wait for the copy, and the second is filled one
-// visit ahead. In LAYERED each visit is a loop of its own over the micro-batches. There, both buffers keep their bytes
-// into the next loop, so the copy of one micro-batch runs beside the work of the next one. The copy out must end before
-// the next micro-batch writes the tensor, and the copy back begins when the previous one has read it for the last time.
-// With runtime.graphs copies and work do not overlap in this way, because the graph of a micro-batch ends with its
-// copies.
+// A visit is what the compute stream runs for one unit without interruption (engine/compile/step/visits.h). The buffer
+// that forward writes is held for one more visit, so that no instruction has to wait for the copy. The buffer that
+// backward reads is filled one visit ahead. In LAYERED each visit is a loop of its own over the micro-batches. There,
+// both buffers keep their bytes until the next loop has begun, so the copy of one micro-batch runs beside the work of
+// the next one. The copy out must end before the next micro-batch writes the tensor, and the copy back begins when the
+// previous one has read it for the last time. With runtime.graphs copies and work do not overlap in this way, because
+// the graph of a micro-batch ends with its copies.
 //
 // A tensor stays in the arena if its next use is fewer than four visits later (LAYERED: two), because offloading it
 // would save nothing, or if backward writes it. The boundary that a segment keeps is fetched for the visit in which the

@@ -1,5 +1,5 @@
-// Variant: the same job with other settings, and what it then costs. Refusal: why a job does not fit, with the variants
-// that do. For people and for programs.
+// Variant: the same job with other settings, and what it then costs. Refusal: why a job does not fit, and the variants
+// that do.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct FlopsSummary {
   double total() const { return forward + recompute + backward; }
 };
 
-// Returns "a=1, b=2".
+// Returns the settings with `separator` between them: "a=1, b=2".
 std::string SettingsText(const std::vector<Override>& settings, absl::string_view separator);
 
 // What one rank needs for a job.
@@ -47,15 +47,15 @@ struct Cost {
 // Returns "9.83 GiB", or "9.83 GiB + 11.8 GiB of host memory".
 std::string CostText(const Cost& cost);
 
-// Returns what a cost has beyond a budget: "needs 31.2 GiB per rank, budget 24.0 GiB (80 % of ...;
+// Says by how much a budget is too small for a cost: "needs 31.2 GiB per rank, budget 24.0 GiB (80 % of ...;
 // memory.budget_bytes sets another), 7.20 GiB too little", the same for host memory, or both. Empty if the budget holds
 // the cost.
 std::string MissingText(const Cost& cost, const Budget& budget);
 
-// Returns a job with other settings, checked as the job itself is.
+// A function that returns the job with other settings, checked as the job itself was.
 using JobWith = std::function<absl::StatusOr<Job>(const std::vector<Override>& overrides)>;
 
-// Settings that change a job, and what the job costs with them. It was compiled and planned with them.
+// Settings that change a job, and what the job costs with them, as found by compiling and planning it.
 struct Variant {
   std::vector<Override> overrides;  // To be applied in this order.
   std::string caveat;               // What else changes: "the CPU updates". Empty: the training computes the same.
