@@ -1,4 +1,4 @@
-// plan: prints what a job would need, without running it and without its data.
+// plan: prints what a job would need and how long its steps would take, without running it and without its data.
 #include "engine/api/plan.h"
 
 #include <chrono>
@@ -18,13 +18,18 @@
 #include "engine/api/plan_text.h"
 #include "engine/compile/program/program.h"
 #include "engine/compile/program/work_limits.h"
+#include "engine/files/io/user_cache.h"
 #include "engine/plan/config/fields.h"
 #include "engine/plan/config/file_remarks.h"
 #include "engine/plan/planner/fit.h"
+#include "engine/plan/planner/step_facts.h"
 #include "engine/plan/report/explain.h"
 #include "engine/plan/report/memory_report.h"
 #include "engine/plan/report/memory_snapshot.h"
 #include "engine/plan/report/plan_html.h"
+#include "engine/plan/report/time_report.h"
+#include "engine/plan/time/prediction.h"
+#include "engine/plan/time/profile.h"
 #include "engine/run/runtime/backend.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
@@ -50,10 +55,19 @@ struct Flags {
   std::string html;
   std::string memory_snapshot;
   std::string fit;
+  std::string machine;
+  int64_t hosts = 0;
   double seconds = 300;
+  std::optional<proto::MachineProfile> profile;  // That `machine` names.
 
+  // A machine that was named comes before what the job says, and --set and --ranks come before it.
   std::vector<std::string> Overrides() const {
-    std::vector<std::string> overrides = set;
+    std::vector<std::string> overrides;
+    if (profile) {
+      overrides.push_back(absl::StrCat("runtime.device=", profile->device()));
+      if (hosts > 0) overrides.push_back(absl::StrCat("sharding.ranks=", hosts * profile->devices_per_host()));
+    }
+    overrides.insert(overrides.end(), set.begin(), set.end());
     if (ranks > 0) overrides.push_back(absl::StrCat("sharding.ranks=", ranks));
     return overrides;
   }
@@ -72,8 +86,12 @@ int Fail(const absl::Status& status, int exit_code) {
   return exit_code;
 }
 
-// Returns InvalidArgument for flags that would mix text into JSON, or that ask for a plan together with --fit.
+// Returns InvalidArgument for flags that would mix text into JSON, that ask for a plan together with --fit, or for
+// hosts of no machine.
 absl::Status CheckFlags(const Flags& flags) {
+  if (flags.hosts > 0 && flags.machine.empty()) {
+    return absl::InvalidArgumentError("--hosts is about a machine; name it with --machine");
+  }
   const struct {
     absl::string_view name;
     bool given, prints;
@@ -132,15 +150,35 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
   return kExitOk;
 }
 
+// Predicts a step on the machine that --machine names, or on this one if it has been measured. Otherwise returns
+// nothing and adds a line to `remark`.
+std::optional<Prediction> Predicted(const Flags& flags, const ResolvedJob& resolved, std::string& remark) {
+  const auto& [job, plan] = resolved;
+  if (flags.profile) {
+    if (job.runtime.device == DeviceType::kCuda && plan.arena_bytes > flags.profile->device_bytes()) {
+      absl::StrAppend(&remark, "The job does not fit ", flags.profile->name(), ", whose devices have ",
+                      FormatBytes(flags.profile->device_bytes()), ".\n");
+    }
+    return PredictStep(job, plan, *flags.profile, flags.hosts);
+  }
+  absl::StatusOr<proto::MachineProfile> cached = absl::NotFoundError("");
+  if (job.runtime.device == DeviceType::kCpu) cached = CachedProfile(UserCacheFolder(), KeyOfThisHost());
+  if (cached.ok()) return PredictStep(job, plan, *cached);
+  absl::StrAppend(&remark, absl::IsNotFound(cached.status()) ? "" : absl::StrCat(cached.status().message(), ".\n"),
+                  "Seconds: measure this machine once (tools:calibrate), or name one with --machine: ",
+                  absl::StrJoin(ProfileNames(), ", "), ".\n");
+  return std::nullopt;
+}
+
 // Writes the verdict for programs, where --json and --proto say.
-absl::Status WriteForPrograms(const Flags& flags, const Admission& admission) {
+absl::Status WriteForPrograms(const Flags& flags, const Admission& admission, const Prediction* seconds = nullptr) {
   if (flags.json_is_printed()) {
-    std::fputs(PlanJson(admission, flags.detail()).c_str(), stdout);
+    std::fputs(PlanJson(admission, flags.detail(), seconds).c_str(), stdout);
   } else if (!flags.json.empty()) {
-    SHALE_RETURN_IF_ERROR(WriteOutput(flags.json, PlanJson(admission, flags.detail())));
+    SHALE_RETURN_IF_ERROR(WriteOutput(flags.json, PlanJson(admission, flags.detail(), seconds)));
   }
   if (flags.proto.empty()) return absl::OkStatus();
-  return WriteOutput(flags.proto, PlanMessage(admission, flags.detail()));
+  return WriteOutput(flags.proto, PlanMessage(admission, flags.detail(), seconds));
 }
 
 // Says why the job has no plan, also to programs if that is because of the job.
@@ -153,14 +191,15 @@ int Refuse(const Flags& flags, const absl::Status& why, std::vector<JobError> er
 }
 
 // Prints the plan as text, unless --json prints it.
-absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const std::string& remark,
-                       const Machine& machine, const WorkLimits& limits) {
+absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const std::optional<Prediction>& seconds,
+                       const std::string& remark, const Machine& machine, const WorkLimits& limits) {
   const StepProgram& program = resolved.plan.train.step.program;
   if (flags.json_is_printed()) {
     std::fputs(remark.c_str(), stderr);
     return absl::OkStatus();
   }
   std::fputs(PlanText(resolved.job, resolved.plan).c_str(), stdout);
+  if (seconds) std::printf("\n%s", TimeText(*seconds).c_str());
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
   if (flags.timeline) std::printf("\n%s", TimelineText(program, TimelineOf(program)).c_str());
   if (flags.explain) {
@@ -171,6 +210,7 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const st
     }
     if (!text.ok()) return text.status();
     std::printf("\n%s", text->c_str());
+    if (seconds) std::printf("\n%s", PathText(*seconds).c_str());
   }
   if (flags.dump_program) std::printf("\n%s", ProgramText(resolved.job, resolved.plan).c_str());
   return absl::OkStatus();
@@ -199,8 +239,13 @@ absl::StatusOr<Machine> MachineOf(const Job& job, const absl::StatusOr<std::uniq
   return machine;
 }
 
-int Run(const Flags& flags) {
+int Run(Flags flags) {
   if (const absl::Status status = CheckFlags(flags); !status.ok()) return Fail(status, kExitUsage);
+  if (!flags.machine.empty()) {
+    absl::StatusOr<proto::MachineProfile> profile = ReadProfile(flags.machine);
+    if (!profile.ok()) return Fail(profile.status(), kExitUsage);
+    flags.profile = *std::move(profile);
+  }
   const WorkLimits limits = flags.Limits();
   std::vector<JobError> errors;
   absl::StatusOr<Job> job = LoadJob(flags.job, flags.Overrides(), ModelFrom::kJob, &errors);
@@ -209,8 +254,9 @@ int Run(const Flags& flags) {
   if (!data.ok()) return Refuse(flags, data.status());
   if (const auto products = DecideCpuProducts(*job); !products.ok()) return Fail(products.status(), kExitUsage);
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
-  const absl::StatusOr<Machine> machine = MachineOf(*job, backend);
+  absl::StatusOr<Machine> machine = MachineOf(*job, backend);
   if (!machine.ok()) return Refuse(flags, machine.status());
+  if (flags.profile) machine->default_budget = nullptr;  // It says nothing about the memory of another machine.
   if (!flags.fit.empty()) {
     ApplyDataFacts(*data, *job);
     return RunFit(flags, *job, *data, *machine, limits);
@@ -223,9 +269,10 @@ int Run(const Flags& flags) {
   for (const std::string& file_remark : FileRemarks(admission.resolved->job)) {
     absl::StrAppend(&remark, file_remark, ".\n");
   }
+  const std::optional<Prediction> seconds = Predicted(flags, *admission.resolved, remark);
   if (!remark.empty()) admission.remarks.push_back(remark);
-  absl::Status status = PrintPlan(flags, *admission.resolved, remark, *machine, limits);
-  if (status.ok()) status = WriteForPrograms(flags, admission);
+  absl::Status status = PrintPlan(flags, *admission.resolved, seconds, remark, *machine, limits);
+  if (status.ok()) status = WriteForPrograms(flags, admission, seconds ? &*seconds : nullptr);
   if (status.ok()) status = WriteFiles(flags, *admission.resolved);
   if (!status.ok()) return Fail(status, kExitFailed);
   return refusal ? Fail(absl::ResourceExhaustedError(admission.text), kExitUsage) : kExitOk;
@@ -236,13 +283,23 @@ int Run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   shale::Flags flags;
-  shale::CommandLine line(
-      "plan",
-      "Compiles the program of a job and plans its memory, for any number of ranks and without "
-      "running anything: memory by category, communication, arithmetic. The job's data need not exist.");
+  shale::CommandLine line("plan",
+                          "Compiles the program of a job and plans its memory, for any number of ranks and without "
+                          "running anything: memory by category, communication, arithmetic, and the seconds of a step "
+                          "on a machine that was "
+                          "measured or is named. The job's data need not exist.");
   line.Text("job", "FILE", "The job spec, text or binary.", &flags.job).Required();
   line.List("set", "PATH=VALUE", "Sets a field of the job, as in optimizer.learning_rate=1e-3.", &flags.set);
   line.Integer("ranks", "Plans for this many ranks; 0: for those of the job.", 0, int64_t{1} << 20, &flags.ranks);
+  line.Text("machine", "NAME",
+            absl::StrCat("Predicts the seconds of a step on this machine, which is one of ",
+                         absl::StrJoin(shale::ProfileNames(), ", "),
+                         ", or a file that calibrate wrote. The job then runs on its kind of device. Without it, "
+                         "predicts them for this machine, if calibrate has measured it."),
+            &flags.machine);
+  line.Integer("hosts",
+               "With --machine: plans for this many hosts, with a rank on each device; 0: for the ranks of the job.", 0,
+               int64_t{1} << 20, &flags.hosts);
   line.Switch("explain",
               "Also what attention scores would take, which micro-batch would fit, the peak of the learning rate, and "
               "what micro-batches, the forms of the state, the optimizer step, activation checkpointing, offload of "

@@ -128,9 +128,9 @@ class TrainerTrace {
   absl::StatusOr<bool> BeginStep(int64_t number);
   // Adds the times of step `step` of the run, which was traced.
   void Add(const StepProgram& program, int64_t step, LocalRanks& ranks, const LocalProgram& train);
-  // Call after the report of a step. Writes the trace if it is complete, so that it is there even if the process is
-  // killed later.
-  void EndStep();
+  // Call after the report of a step, which took `seconds`. Adds the times of a traced step to TraceOptions::works.
+  // Writes the trace if it is complete, so that it is there even if the process is killed later.
+  void EndStep(const StepProgram& program, LocalRanks& ranks, const LocalProgram& train, double seconds);
   // Lets the traces of all processes count from the same time.
   absl::Status AgreeOnOrigin();
   bool empty() const;
@@ -141,7 +141,8 @@ class TrainerTrace {
   const double peak_flops_;
   ControlPlane& control_;
   const std::unique_ptr<StepTrace> trace_;
-  int64_t left_;  // Steps to trace, or -1 once the trace was written.
+  int64_t left_;         // Steps to trace, or -1 once the trace was written.
+  bool traces_ = false;  // The current step is traced.
 };
 
 // What a trainer knows of the devices of this process.

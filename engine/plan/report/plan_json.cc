@@ -92,8 +92,8 @@ std::string JsonText(const proto::Plan& plan, PlanDetail detail) {
 
 }  // namespace
 
-std::string PlanJson(const Admission& admission, PlanDetail detail) {
-  return JsonText(PlanProto(admission, detail), detail);
+std::string PlanJson(const Admission& admission, PlanDetail detail, const Prediction* seconds) {
+  return JsonText(PlanProto(admission, detail, seconds), detail);
 }
 
 std::string PlanJson(const Job& job, const JobPlan& plan, PlanDetail detail) {

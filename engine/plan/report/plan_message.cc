@@ -10,6 +10,7 @@
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/memory_report.h"
 #include "engine/plan/report/plan_proto.h"
+#include "engine/plan/time/prediction.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 
@@ -258,6 +259,28 @@ void Fill(const Job& job, const JobPlan& plan, PlanDetail detail, proto::Plan& t
   for (const Instruction& instruction : program.instructions) Fill(program, instruction, *to.add_instructions());
 }
 
+void Fill(const Prediction& from, proto::PlannedSeconds& to) {
+  to.set_machine(from.machine);
+  to.set_step(from.step_seconds);
+  to.set_step_low(from.low_seconds);
+  to.set_step_high(from.high_seconds);
+  to.set_tokens_per_second(from.tokens_per_second);
+  if (from.mfu > 0) to.set_mfu(from.mfu);
+  const auto add = [](absl::string_view name, double value, proto::NamedNumber& added) {
+    added.set_name(Text(name));
+    added.set_value(value);
+  };
+  for (int i = 0; i < kKnowledges; ++i) add(ToString(static_cast<Knowledge>(i)), from.known[i], *to.add_known());
+  for (int i = 0; i < kLimits; ++i) add(ToString(static_cast<Limit>(i)), from.limits[i], *to.add_limits());
+  for (int i = 0; i < kStreams; ++i) add(ToString(static_cast<StreamId>(i)), from.busy_seconds[i], *to.add_busy());
+  for (const PathPart& part : from.path) {
+    proto::PlannedPathPart& added = *to.add_path();
+    if (!part.unit.empty()) added.set_unit(part.unit);
+    added.set_name(part.name);
+    added.set_seconds(part.seconds);
+  }
+}
+
 proto::Plan::Verdict VerdictOf(Admission::Verdict verdict) {
   switch (verdict) {
     case Admission::Verdict::kFits: return proto::Plan::FITS;
@@ -281,7 +304,7 @@ std::string SerializedPlan(const proto::Plan& plan) {
 
 }  // namespace
 
-proto::Plan PlanProto(const Admission& admission, PlanDetail detail) {
+proto::Plan PlanProto(const Admission& admission, PlanDetail detail, const Prediction* seconds) {
   proto::Plan plan;
   plan.set_version(kVersion);
   plan.set_verdict(VerdictOf(admission.verdict));
@@ -290,6 +313,7 @@ proto::Plan PlanProto(const Admission& admission, PlanDetail detail) {
   if (admission.refusal) Fill(*admission.refusal, *plan.mutable_refusal());
   for (const std::string& remark : admission.remarks) plan.add_remarks(remark);
   if (admission.resolved) Fill(admission.resolved->job, admission.resolved->plan, detail, plan);
+  if (seconds != nullptr) Fill(*seconds, *plan.mutable_seconds());
   return plan;
 }
 
@@ -302,8 +326,8 @@ proto::Plan PlanProto(const Job& job, const JobPlan& plan, PlanDetail detail) {
   return message;
 }
 
-std::string PlanMessage(const Admission& admission, PlanDetail detail) {
-  return SerializedPlan(PlanProto(admission, detail));
+std::string PlanMessage(const Admission& admission, PlanDetail detail, const Prediction* seconds) {
+  return SerializedPlan(PlanProto(admission, detail, seconds));
 }
 
 std::string PlanMessage(const Job& job, const JobPlan& plan, PlanDetail detail) {

@@ -68,13 +68,17 @@ void MergeList(const List& from, const Key& key, List* into) {
 }  // namespace
 
 MachineKey KeyOfThisHost() {
-  MachineKey key{.device = "CPU", .processor = "unknown", .threads = HardwareThreads()};
+  std::map<std::string, std::string> facts;  // Of the first CPU.
   std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; std::getline(file, line) && !line.empty();) {
     const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 1));
-    if (absl::StripAsciiWhitespace(parts.first) != "model name") continue;
-    key.processor = std::string(absl::StripAsciiWhitespace(parts.second));
-    break;
+    facts.emplace(absl::StripAsciiWhitespace(parts.first), absl::StripAsciiWhitespace(parts.second));
+  }
+  // Virtual machines have names such as "AMD EPYC" for several kinds of processor.
+  MachineKey key{.device = "CPU", .processor = facts["model name"], .threads = HardwareThreads()};
+  if (key.processor.empty()) key.processor = "unknown CPU";
+  for (const char* fact : {"cpu family", "model"}) {
+    if (!facts[fact].empty()) absl::StrAppend(&key.processor, ", ", fact, " ", facts[fact]);
   }
   return key;
 }

@@ -166,11 +166,15 @@ class CudaBackend : public Backend {
     return std::max<int64_t>(1, std::min<int64_t>(ranks, options_.ranks_per_device));
   }
 
-  double NominalPeakFlops(DType dtype) const override {
+  std::string device_name() const override {
     const absl::StatusOr<int> gpus = runtime_->DeviceCount();
-    if (!gpus.ok() || *gpus == 0) return 0;
+    if (!gpus.ok() || *gpus == 0) return "";
     const absl::StatusOr<CudaDeviceProperties> gpu = runtime_->Properties(0);
-    return gpu.ok() ? NominalPeakOf(gpu->name, dtype, options_.allow_tf32) : 0;
+    return gpu.ok() ? gpu->name : "";
+  }
+
+  double NominalPeakFlops(DType dtype) const override {
+    return NominalPeakOf(device_name(), dtype, options_.allow_tf32);
   }
 
   bool warms_up() const override { return true; }

@@ -96,6 +96,9 @@ class Backend {
   // Returns the peak FLOP/s of one device for matmuls of `dtype`, as its maker states it, or 0 if it must be measured.
   virtual double NominalPeakFlops(DType dtype) const { return 0; }
 
+  // Returns the name of the first device, as its driver names it. Empty if the devices are the CPUs of the host.
+  virtual std::string device_name() const { return ""; }
+
   // Returns how many of `ranks` ranks share one device and its FLOP/s.
   virtual int64_t RanksSharing(int64_t ranks) const { return 1; }
 

@@ -108,7 +108,7 @@ absl::StatusOr<StepReport> Session::ComputeStep() {
                            .peak_bytes_planned = plan_.arena_bytes,
                            .peak_bytes_measured = programs_.ranks->measured_peak_bytes(),
                            .target_weights = plan_.train.graph.target_weights});
-  trace_.EndStep();
+  trace_.EndStep(plan_.train.step.program, *programs_.ranks, *programs_.train, report.seconds);
   return report;
 }
 

@@ -12,6 +12,7 @@
 #include "engine/run/generate/next_tokens.h"
 #include "engine/run/runtime/local_ranks.h"
 #include "engine/run/runtime/trace.h"
+#include "engine/run/runtime/work_times.h"
 #include "engine/run/state/local_state.h"
 #include "engine/run/train/run_health.h"
 #include "kernels/check.h"
@@ -141,18 +142,22 @@ absl::Status TrainerTrace::Write() const {
 
 absl::StatusOr<bool> TrainerTrace::BeginStep(int64_t number) {
   const int64_t place = number - options_->first_step;
-  if (options_->path.empty() || place < 0 || place >= options_->steps) return false;
-  if (empty() && control_.processes() > 1) SHALE_RETURN_IF_ERROR(AgreeOnOrigin());
-  return true;
+  traces_ = place >= 0 && place < options_->steps && (!options_->path.empty() || options_->works != nullptr);
+  if (traces_ && empty() && control_.processes() > 1) SHALE_RETURN_IF_ERROR(AgreeOnOrigin());
+  return traces_;
 }
 
 void TrainerTrace::Add(const StepProgram& program, int64_t step, LocalRanks& ranks, const LocalProgram& train) {
+  if (options_->path.empty()) return;
   for (int local = 0; local < ranks.size(); ++local)
     trace_->Add(program, step, ranks.number(local), train.times(local));
   --left_;
 }
 
-void TrainerTrace::EndStep() {
+void TrainerTrace::EndStep(const StepProgram& program, LocalRanks& ranks, const LocalProgram& train, double seconds) {
+  if (traces_ && options_->works != nullptr) {
+    options_->works->Add(program, ranks.mesh(), TimesOfRanks(ranks, train), seconds);
+  }
   if (left_ != 0 || control_.processes() > 1) return;
   left_ = -1;
   Write().IgnoreError();  // Run writes it once more, and reports errors.

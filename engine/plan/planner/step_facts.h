@@ -1,0 +1,23 @@
+// What predicting the seconds of a job's step needs of the job (engine/plan/time/prediction.h).
+#pragma once
+
+#include <cstdint>
+
+#include "engine/plan/config/job.h"
+#include "engine/plan/planner/job_plan.h"
+#include "engine/plan/time/prediction.h"
+#include "proto/machine.pb.h"
+
+namespace shale {
+
+// Returns the facts of a planned job whose ranks run on `hosts` hosts, as many on each. If `hosts` is 0, each host has
+// as many ranks as the machine has devices; on CPUs, one host has all.
+StepFacts StepFactsOf(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine, int64_t hosts = 0);
+
+// Predicts a step of a planned job.
+inline Prediction PredictStep(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine,
+                              int64_t hosts = 0) {
+  return Predict(plan.train.step.program, StepFactsOf(job, plan, machine, hosts), machine);
+}
+
+}  // namespace shale

@@ -1,0 +1,217 @@
+#include "engine/run/calibrate/calibrate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "engine/api/data_source.h"
+#include "engine/api/job.h"
+#include "engine/api/trainer.h"
+#include "engine/files/io/file.h"
+#include "engine/run/calibrate/speeds.h"
+#include "engine/run/runtime/work_times.h"
+#include "engine/run/train/reports.h"
+#include "kernels/check.h"
+#include "kernels/device/cpu/physical_memory.h"
+#include "kernels/device/device.h"
+
+namespace shale {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+// Steps of a job: traced until they have taken this long.
+constexpr double kTracedSeconds = 1;
+constexpr int kMostSteps = 12;
+
+// Endless samples of random tokens, in one document each.
+class RandomTokens : public DataSource {
+ public:
+  explicit RandomTokens(const Job& job)
+      : DataSource({.name = "random tokens",
+                    .sequence_length = job.batch.sequence_length,
+                    .vocabulary = Vocabulary(job.model),
+                    .has_weights = job.data.target_weights != TargetWeights::kNone,
+                    .has_position_ids = job.data.packing == Packing::kPack}) {}
+
+  absl::Status Read(int64_t sample, const SampleParts& out) override {
+    auto state = static_cast<uint64_t>(sample) + 1;
+    const auto token = [&] {
+      state = state * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX.
+      return static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(description().vocabulary));
+    };
+    std::generate(out.inputs.begin(), out.inputs.end(), token);
+    std::generate(out.targets.begin(), out.targets.end(), token);
+    std::fill(out.weights.begin(), out.weights.end(), 1.0f);
+    for (size_t i = 0; i < out.position_ids.size(); ++i) out.position_ids[i] = static_cast<int32_t>(i);
+    return absl::OkStatus();
+  }
+};
+
+// Four digits are more than any measurement is good for, and are shorter to read.
+double Rounded(double value) {
+  double rounded = value;
+  return absl::SimpleAtod(absl::StrFormat("%.4g", value), &rounded) ? rounded : value;
+}
+
+std::string Describe(const Job& job) {
+  const int64_t ranks = job.sharding.ranks;
+  return absl::StrFormat("%s, vocabulary %d, %d x %d tokens, %s, %d rank%s, %s", KindName(job.model),
+                         Vocabulary(job.model), job.batch.micro_batch, job.batch.sequence_length,
+                         absl::AsciiStrToLower(ToString(DTypeOf(job.precision.compute))), ranks, ranks == 1 ? "" : "s",
+                         ToString(job.sharding.accumulation));
+}
+
+// Adds the works of one job to a profile. The sums that a profile has once are those of the last job with most ranks.
+void AddWorks(const WorkTimes& times, int64_t ranks_on_host, proto::MachineProfile& profile) {
+  constexpr double kLeastSeconds = 1e-9;
+  proto::MachineProfile measured;
+  for (const auto& [text, samples] : times.works()) {
+    const MiddleAndSpread seconds = MiddleOf(samples.seconds);
+    proto::MeasuredWork& work = *measured.add_works();
+    work.set_kind(samples.work.kind);
+    for (const double size : samples.work.sizes) work.add_sizes(size);
+    work.set_flops(samples.work.flops);
+    work.set_bytes(samples.work.bytes());
+    work.set_seconds(Rounded(std::max(seconds.middle, kLeastSeconds)));
+    work.set_spread(Rounded(seconds.spread / std::max(seconds.middle, kLeastSeconds)));
+    work.set_count(std::ssize(samples.seconds));
+    work.set_ranks_on_host(ranks_on_host);
+  }
+  measured.set_issue_seconds(Rounded(times.issue_seconds()));
+  measured.set_between_steps_seconds(Rounded(times.between_steps_seconds()));
+  if (ranks_on_host > 1) measured.set_rank_spread(Rounded(times.rank_spread()));
+  MergeProfile(measured, &profile);
+}
+
+// Runs steps of a job, the first of which warms up, and adds what they show.
+absl::Status Measure(const Job& job, const Backend& backend, proto::MachineProfile& profile) {
+  WorkTimes times;
+  RandomTokens data(job);
+  SHALE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Trainer> trainer,
+      Trainer::Create(job,
+                      {.backend = &backend,
+                       .data = &data,
+                       .trace = {.works = &times, .first_step = 2, .steps = std::numeric_limits<int32_t>::max()}}));
+  SHALE_RETURN_IF_ERROR(trainer->Step().status());
+  const Clock::time_point begin = Clock::now();
+  do {
+    SHALE_RETURN_IF_ERROR(trainer->Step().status());
+  } while (SecondsSince(begin) < kTracedSeconds && times.steps() < kMostSteps && !trainer->done());
+  AddWorks(times, job.sharding.ranks, profile);
+  return absl::OkStatus();
+}
+
+// Returns the size of the last cache of the first CPU, or 0 if the system does not tell.
+int64_t CacheBytes() {
+  const absl::StatusOr<std::string> text = ReadFile("/sys/devices/system/cpu/cpu0/cache/index3/size", 64);
+  int64_t kib = 0;
+  if (!text.ok() || !absl::SimpleAtoi(absl::StripSuffix(absl::StripAsciiWhitespace(*text), "K"), &kib)) return 0;
+  return kib << 10;
+}
+
+// Sets what the host and its devices are, and what they reach at most.
+absl::Status DescribeMachine(const Backend& backend, proto::MachineProfile& profile) {
+  const MachineKey key = KeyOfDevices(backend);
+  profile.set_name(key.processor);
+  profile.set_processor(key.processor);
+  profile.set_device(key.device);
+  profile.set_threads(key.threads);
+  profile.set_devices_per_host(1);
+  proto::Origin& origin = *profile.mutable_origin();
+  origin.set_source(proto::Origin::MEASURED);
+  origin.set_date(absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone()));
+  origin.set_by("calibrate");
+  profile.set_host_bytes(PhysicalMemoryBytes());
+  SHALE_ASSIGN_OR_RETURN(const auto devices, backend.CreateDevices(/*ranks=*/1, /*synchronous=*/false));
+  if (const absl::StatusOr<DeviceMemory> memory = devices[0]->Memory(); memory.ok()) {
+    profile.set_device_bytes(memory->total_bytes);
+  } else {
+    profile.set_cache_bytes(CacheBytes());
+  }
+  SHALE_ASSIGN_OR_RETURN(const double f32, PeakFlops(backend, DType::kFloat32, /*ranks=*/1));
+  SHALE_ASSIGN_OR_RETURN(const double bf16, PeakFlops(backend, DType::kBFloat16, /*ranks=*/1));
+  SHALE_ASSIGN_OR_RETURN(const double copy, CopyBytesPerSecond(backend));
+  profile.set_peak_flops_f32(Rounded(f32));
+  profile.set_peak_flops_bf16(Rounded(bf16));
+  profile.set_copy_bytes_per_second(Rounded(copy));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+MachineKey KeyOfDevices(const Backend& backend) {
+  MachineKey key = KeyOfThisHost();
+  if (const std::string name = backend.device_name(); !name.empty()) {
+    key.device = "CUDA";
+    key.processor = name;
+  }
+  return key;
+}
+
+absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, const CalibrateOptions& options) {
+  const auto tell = [&](const std::string& line) {
+    if (options.progress) options.progress(line);
+  };
+  const Clock::time_point begin = Clock::now();
+  proto::MachineProfile profile;
+  absl::Status left_out = absl::InvalidArgumentError("there is no job to measure");
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (SecondsSince(begin) > options.seconds) {
+      tell(absl::StrFormat("the time is up: %d of %d jobs are not measured", jobs.size() - i, jobs.size()));
+      break;
+    }
+    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, options.create_backend(jobs[i]));
+    if (profile.name().empty()) SHALE_RETURN_IF_ERROR(DescribeMachine(*backend, profile));
+    const Clock::time_point job_begin = Clock::now();
+    const absl::Status measured = Measure(jobs[i], *backend, profile);
+    const std::string line = absl::StrCat(i + 1, " of ", jobs.size(), "  ", Describe(jobs[i]));
+    if (measured.ok()) {
+      tell(absl::StrFormat("%s: %.1f s", line, SecondsSince(job_begin)));
+    } else if (absl::IsInvalidArgument(measured) || absl::IsResourceExhausted(measured) ||
+               absl::IsFailedPrecondition(measured)) {
+      left_out = measured;
+      tell(absl::StrCat(line, ": left out: ", measured.message()));
+    } else {
+      return measured;
+    }
+  }
+  if (profile.works().empty()) return left_out;
+  SHALE_RETURN_IF_ERROR(CheckProfile(profile, "what was measured"));
+  return profile;
+}
+
+absl::StatusOr<proto::MachineProfile> KeepProfile(const proto::MachineProfile& measured,
+                                                  const std::string& cache_folder) {
+  const MachineKey key{.device = measured.device(), .processor = measured.processor(), .threads = measured.threads()};
+  proto::MachineProfile profile;
+  if (absl::StatusOr<proto::MachineProfile> cached = CachedProfile(cache_folder, key); cached.ok()) {
+    profile = *std::move(cached);
+  } else {
+    for (const std::string& name : ProfileNames()) {
+      SHALE_ASSIGN_OR_RETURN(proto::MachineProfile known, ReadProfile(name));
+      if (known.processor() == key.processor) profile = std::move(known);
+    }
+  }
+  MergeProfile(measured, &profile);
+  SHALE_RETURN_IF_ERROR(CheckProfile(profile, "the profile with what was measured"));
+  if (cache_folder.empty()) return profile;
+  const std::string path = CachedProfilePath(cache_folder, key);
+  SHALE_RETURN_IF_ERROR(MakeFoldersOf(path));
+  SHALE_RETURN_IF_ERROR(WriteFileDurably(path, PrintProfile(profile)));
+  return profile;
+}
+
+}  // namespace shale

@@ -1,0 +1,52 @@
+// Measures how fast this machine is, and makes a profile of it (proto/machine.proto).
+//
+// Works are measured where they will run: in traced steps of jobs, beside what a step does at the same time. So caches,
+// power limits and the other ranks of the host are as in training.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/api/backend.h"
+#include "engine/plan/config/job.h"
+#include "engine/plan/time/profile.h"
+#include "engine/run/runtime/backend.h"
+#include "proto/machine.pb.h"
+
+namespace shale {
+
+// Returns small decoders that span the sizes at which people train on one machine: widths from 128 to 896, in fp32 and
+// in bf16, on one rank and on two. Those come first that tell most.
+std::vector<Job> CalibrationJobs(DeviceType device);
+
+// Returns jobs whose steps have all works of `job`: its shapes in fewer layers and micro-batches, with each
+// accumulation that the job may take. The job must know its vocabulary (ApplyDataFacts).
+std::vector<Job> JobsLike(const Job& job);
+
+struct CalibrateOptions {
+  // Creates the backend of a job. Required.
+  BackendFactory create_backend;
+  double seconds = 45;  // After which no further job begins.
+  // Gets a line for each job that is measured. May be empty.
+  std::function<void(absl::string_view line)> progress;
+};
+
+// Returns what was measured in steps of these jobs, which must be for the same kind of device: works, peaks, the speed
+// of copies, and what lies between instructions and steps. A job that does not fit this machine is left out, and
+// `progress` says so. Returns the error of the last one if all are left out, and otherwise those of the ranks.
+absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, const CalibrateOptions& options);
+
+// Returns the key of the machine whose devices a backend creates.
+MachineKey KeyOfDevices(const Backend& backend);
+
+// Adds what was measured to the profile that the user's cache has of this machine. If there is none yet, or a damaged
+// one, begins with the profile of a machine with the same processor, if one is compiled in. Returns the result, which
+// is in the cache now if `cache_folder` is not empty.
+absl::StatusOr<proto::MachineProfile> KeepProfile(const proto::MachineProfile& measured,
+                                                  const std::string& cache_folder);
+
+}  // namespace shale

@@ -1,0 +1,89 @@
+#include "engine/run/runtime/work_times.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "engine/compile/program/issues.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+double Between(int64_t begin_ns, int64_t end_ns) { return static_cast<double>(end_ns - begin_ns) * 1e-9; }
+
+double MiddleOrNone(const std::vector<double>& values) { return values.empty() ? 0 : MiddleOf(values).middle; }
+
+// Adds to `gaps` what passes between neighbors on the compute stream of a rank.
+void AddGaps(const StepProgram& program, absl::Span<const InstructionTime> times, std::vector<double>& gaps) {
+  const InstructionTime* former = nullptr;
+  for (const InstructionTime& time : times) {
+    const Instruction& instruction = program.instructions[time.id];
+    if (instruction.stream != StreamId::kCompute) continue;
+    if (former != nullptr && instruction.waits.empty()) gaps.push_back(Between(former->end_ns, time.begin_ns));
+    former = &time;
+  }
+}
+
+}  // namespace
+
+MiddleAndSpread MiddleOf(std::vector<double> values) {
+  SHALE_CHECK(!values.empty());
+  std::sort(values.begin(), values.end());
+  const size_t last = values.size() - 1;
+  return {.middle = (values[last / 2] + values[(last + 1) / 2]) / 2,
+          .spread = (values[last - last / 4] - values[last / 4]) / 2};
+}
+
+std::vector<absl::Span<const InstructionTime>> TimesOfRanks(const LocalRanks& ranks, const LocalProgram& program) {
+  std::vector<absl::Span<const InstructionTime>> times;
+  for (int local = 0; local < ranks.size(); ++local) times.push_back(program.times(local));
+  return times;
+}
+
+WorkTimes::Samples& WorkTimes::SamplesOf(const StepProgram& program, const Mesh& mesh, const InstructionTime& time) {
+  Instruction issued = program.instructions[time.id];
+  TakeForm(issued, time.iteration == 0);
+  Work work = WorkOf(issued, mesh);
+  Samples& samples = works_[WorkText(work)];
+  if (samples.seconds.empty()) samples.stream = issued.stream;
+  samples.work = std::move(work);
+  return samples;
+}
+
+void WorkTimes::Add(const StepProgram& program, const Mesh& mesh,
+                    absl::Span<const absl::Span<const InstructionTime>> ranks, double seconds) {
+  if (ranks.empty() || ranks[0].empty()) return;
+  // Works of instructions in their two forms, so that those of a long loop are not described again and again.
+  std::vector<Samples*> first(program.instructions.size()), later(program.instructions.size());
+  int64_t begin_ns = ranks[0][0].begin_ns, end_ns = begin_ns;
+  double late = 0;
+  for (size_t i = 0; i < ranks[0].size(); ++i) {
+    const InstructionTime& time = ranks[0][i];
+    Samples*& samples = (time.iteration == 0 ? first : later)[time.id];
+    if (samples == nullptr) samples = &SamplesOf(program, mesh, time);
+    ++samples->issues;
+    int64_t first_begin = time.begin_ns, last_begin = time.begin_ns, last_end = time.end_ns;
+    const bool meets = std::holds_alternative<Collective>(program.instructions[time.id].action);
+    for (const absl::Span<const InstructionTime> rank : ranks) {
+      first_begin = std::min(first_begin, rank[i].begin_ns);
+      last_begin = std::max(last_begin, rank[i].begin_ns);
+      last_end = std::max(last_end, rank[i].end_ns);
+      if (!meets) samples->seconds.push_back(Between(rank[i].begin_ns, rank[i].end_ns));
+    }
+    if (meets) samples->seconds.push_back(Between(last_begin, last_end));
+    if (meets) late += Between(first_begin, last_begin);
+    begin_ns = std::min(begin_ns, first_begin);
+    end_ns = std::max(end_ns, last_end);
+  }
+  for (const absl::Span<const InstructionTime> rank : ranks) AddGaps(program, rank, gaps_);
+  const double of_program = Between(begin_ns, end_ns);
+  beside_.push_back(std::max(0.0, seconds - of_program));
+  if (of_program > 0) late_shares_.push_back(std::min(1.0, late / of_program));
+  ++steps_;
+}
+
+double WorkTimes::issue_seconds() const { return MiddleOrNone(gaps_); }
+double WorkTimes::between_steps_seconds() const { return MiddleOrNone(beside_); }
+double WorkTimes::rank_spread() const { return MiddleOrNone(late_shares_); }
+
+}  // namespace shale

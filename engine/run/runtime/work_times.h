@@ -1,0 +1,63 @@
+// WorkTimes: how long each work took, in steps that were traced. Profiles of machines are made of it, and a run that is
+// slower than its plan finds in it what is slow.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "engine/compile/program/program.h"
+#include "engine/plan/time/work.h"
+#include "engine/run/runtime/executor.h"
+#include "engine/run/runtime/local_ranks.h"
+#include "sharding/mesh.h"
+
+namespace shale {
+
+// Returns the middle of `values`, and half of the distance between their quartiles. REQUIRES: they are not empty.
+struct MiddleAndSpread {
+  double middle = 0, spread = 0;
+};
+MiddleAndSpread MiddleOf(std::vector<double> values);
+
+// Returns the times of the last run of a program, in each rank of this process, if it was traced.
+std::vector<absl::Span<const InstructionTime>> TimesOfRanks(const LocalRanks& ranks, const LocalProgram& program);
+
+// Used by one thread.
+class WorkTimes {
+ public:
+  struct Samples {
+    Work work;
+    StreamId stream = StreamId::kCompute;  // Of the first one.
+    int64_t issues = 0;                    // In one rank, over all steps.
+    // Of every issue in every rank. A collective has one for all ranks of the process: from the time at which the last
+    // of them has come to it. What the others wait for that is not its own time.
+    std::vector<double> seconds;
+  };
+
+  // Adds a traced step: the times of each rank of this process, in issue order. `seconds` is how long the step took,
+  // with what lies before and after its program.
+  void Add(const StepProgram& program, const Mesh& mesh, absl::Span<const absl::Span<const InstructionTime>> ranks,
+           double seconds);
+
+  int64_t steps() const { return steps_; }
+  const std::map<std::string, Samples>& works() const { return works_; }  // By WorkText.
+
+  // Return the middle over all steps, 0 before the first one: what passes between two instructions of the compute
+  // stream if the second one waits for no other stream; what a step takes beside its program; how much later than the
+  // first rank the last one comes to a collective, in a step, as a share of the step.
+  double issue_seconds() const;
+  double between_steps_seconds() const;
+  double rank_spread() const;
+
+ private:
+  Samples& SamplesOf(const StepProgram& program, const Mesh& mesh, const InstructionTime& time);
+
+  int64_t steps_ = 0;
+  std::map<std::string, Samples> works_;
+  std::vector<double> gaps_, beside_, late_shares_;
+};
+
+}  // namespace shale
