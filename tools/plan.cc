@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "engine/api/backend.h"
 #include "engine/api/job.h"
 #include "engine/api/plan_text.h"
@@ -28,6 +29,8 @@
 #include "engine/plan/report/memory_snapshot.h"
 #include "engine/plan/report/plan_html.h"
 #include "engine/plan/report/time_report.h"
+#include "engine/plan/search/search.h"
+#include "engine/plan/search/search_text.h"
 #include "engine/plan/time/prediction.h"
 #include "engine/plan/time/profile.h"
 #include "engine/run/runtime/backend.h"
@@ -42,6 +45,7 @@ namespace shale {
 namespace {
 
 constexpr absl::string_view kStandardOutput = "-";
+constexpr absl::string_view kAllFields = "all";  // Of --search.
 
 struct Flags {
   std::string job;
@@ -55,6 +59,7 @@ struct Flags {
   std::string html;
   std::string memory_snapshot;
   std::string fit;
+  std::string search;
   std::string machine;
   int64_t hosts = 0;
   double seconds = 300;
@@ -101,7 +106,8 @@ absl::Status CheckFlags(const Flags& flags) {
                 {"json", !flags.json.empty(), false},
                 {"proto", !flags.proto.empty(), false},
                 {"html", !flags.html.empty(), false},
-                {"memory_snapshot", !flags.memory_snapshot.empty(), false}};
+                {"memory_snapshot", !flags.memory_snapshot.empty(), false},
+                {"search", !flags.search.empty(), false}};
   for (const auto& [name, given, prints] : others) {
     if (!given) continue;
     if (!flags.fit.empty()) {
@@ -115,13 +121,9 @@ absl::Status CheckFlags(const Flags& flags) {
   return absl::OkStatus();
 }
 
-int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Machine& machine,
-           const WorkLimits& limits) {
-  if (const absl::Status status = CheckFitField(flags.fit); !status.ok()) {
-    return Fail(absl::InvalidArgumentError(absl::StrCat("--fit: ", status.message())), kExitUsage);
-  }
-  // Loads the job again for each value, because defaults may depend on the value.
-  const auto job_with = [&](const std::vector<Override>& settings) -> absl::StatusOr<Job> {
+// Returns what makes variants of the job. It loads the job again for each, because defaults may depend on a value.
+JobWith JobWithOf(const Flags& flags, const DataFacts& data) {
+  return [&](const std::vector<Override>& settings) -> absl::StatusOr<Job> {
     std::vector<std::string> overrides = flags.Overrides();
     for (const Override& setting : settings) overrides.push_back(setting.text());
     absl::StatusOr<Job> changed = LoadJob(flags.job, overrides);
@@ -130,7 +132,15 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
     if (const absl::Status status = ValidateJob(*changed); !status.ok()) return status;
     return changed;
   };
-  const absl::StatusOr<Fit> fit = FindFit(flags.fit, job, job_with, machine, FitEffort::kThorough, limits);
+}
+
+int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Machine& machine,
+           const WorkLimits& limits) {
+  if (const absl::Status status = CheckFitField(flags.fit); !status.ok()) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat("--fit: ", status.message())), kExitUsage);
+  }
+  const absl::StatusOr<Fit> fit =
+      FindFit(flags.fit, job, JobWithOf(flags, data), machine, FitEffort::kThorough, limits);
   if (absl::IsDeadlineExceeded(fit.status())) {
     return Fail(absl::DeadlineExceededError(
                     absl::StrCat("--fit found no value within ", flags.seconds, " s; give more (--seconds)")),
@@ -150,28 +160,58 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
   return kExitOk;
 }
 
-// Predicts a step on the machine that --machine names, or on this one if it has been measured. Otherwise returns
+// What is said of time.
+struct Seconds {
+  std::optional<proto::MachineProfile> profile;  // Of the machine on which the job would run.
+  std::optional<Prediction> step;
+  std::optional<SearchResult> search;
+
+  PlanSeconds plan() const { return {.step = step ? &*step : nullptr, .search = search ? &*search : nullptr}; }
+};
+
+// Predicts a step on the machine that --machine names, or on this one if it has been measured. Otherwise predicts
 // nothing and adds a line to `remark`.
-std::optional<Prediction> Predicted(const Flags& flags, const ResolvedJob& resolved, std::string& remark) {
+Seconds Predicted(const Flags& flags, const ResolvedJob& resolved, std::string& remark) {
   const auto& [job, plan] = resolved;
-  if (flags.profile) {
-    if (job.runtime.device == DeviceType::kCuda && plan.arena_bytes > flags.profile->device_bytes()) {
-      absl::StrAppend(&remark, "The job does not fit ", flags.profile->name(), ", whose devices have ",
-                      FormatBytes(flags.profile->device_bytes()), ".\n");
-    }
-    return PredictStep(job, plan, *flags.profile, flags.hosts);
+  Seconds seconds{.profile = flags.profile};
+  if (flags.profile && job.runtime.device == DeviceType::kCuda && plan.arena_bytes > flags.profile->device_bytes()) {
+    absl::StrAppend(&remark, "The job does not fit ", flags.profile->name(), ", whose devices have ",
+                    FormatBytes(flags.profile->device_bytes()), ".\n");
   }
-  absl::StatusOr<proto::MachineProfile> cached = absl::NotFoundError("");
-  if (job.runtime.device == DeviceType::kCpu) cached = CachedProfile(UserCacheFolder(), KeyOfThisHost());
-  if (cached.ok()) return PredictStep(job, plan, *cached);
-  absl::StrAppend(&remark, absl::IsNotFound(cached.status()) ? "" : absl::StrCat(cached.status().message(), ".\n"),
-                  "Seconds: measure this machine once (tools:calibrate), or name one with --machine: ",
-                  absl::StrJoin(ProfileNames(), ", "), ".\n");
-  return std::nullopt;
+  if (!flags.profile) {
+    absl::StatusOr<proto::MachineProfile> cached = absl::NotFoundError("");
+    if (job.runtime.device == DeviceType::kCpu) cached = CachedProfile(UserCacheFolder(), KeyOfThisHost());
+    if (cached.ok()) {
+      seconds.profile = *std::move(cached);
+    } else {
+      absl::StrAppend(&remark, absl::IsNotFound(cached.status()) ? "" : absl::StrCat(cached.status().message(), ".\n"),
+                      "Seconds: measure this machine once (tools:calibrate), or name one with --machine: ",
+                      absl::StrJoin(ProfileNames(), ", "), ".\n");
+    }
+  }
+  if (seconds.profile) seconds.step = PredictStep(job, plan, *seconds.profile, flags.hosts);
+  return seconds;
+}
+
+// Searches for the fastest way to run the job on the machine that `seconds` is about.
+absl::Status Search(const Flags& flags, const Job& job, const DataFacts& data, Machine machine,
+                    const WorkLimits& limits, Seconds& seconds) {
+  if (!seconds.profile) {
+    return absl::FailedPreconditionError(
+        "--search needs the seconds of a machine; measure this one once (tools:calibrate), or name one with --machine");
+  }
+  if (flags.profile && job.runtime.device == DeviceType::kCuda) machine.default_budget = BudgetOn(*flags.profile);
+  SearchQuery query{.job = job,
+                    .machine = machine,
+                    .seconds = SecondsOn(*seconds.profile, flags.hosts),
+                    .job_with = JobWithOf(flags, data)};
+  if (flags.search != kAllFields) query.fields = absl::StrSplit(flags.search, ',');
+  SHALE_ASSIGN_OR_RETURN(seconds.search, FindFastest(query, limits));
+  return absl::OkStatus();
 }
 
 // Writes the verdict for programs, where --json and --proto say.
-absl::Status WriteForPrograms(const Flags& flags, const Admission& admission, const Prediction* seconds = nullptr) {
+absl::Status WriteForPrograms(const Flags& flags, const Admission& admission, const PlanSeconds& seconds = {}) {
   if (flags.json_is_printed()) {
     std::fputs(PlanJson(admission, flags.detail(), seconds).c_str(), stdout);
   } else if (!flags.json.empty()) {
@@ -191,7 +231,7 @@ int Refuse(const Flags& flags, const absl::Status& why, std::vector<JobError> er
 }
 
 // Prints the plan as text, unless --json prints it.
-absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const std::optional<Prediction>& seconds,
+absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const Seconds& seconds,
                        const std::string& remark, const Machine& machine, const WorkLimits& limits) {
   const StepProgram& program = resolved.plan.train.step.program;
   if (flags.json_is_printed()) {
@@ -199,7 +239,7 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const st
     return absl::OkStatus();
   }
   std::fputs(PlanText(resolved.job, resolved.plan).c_str(), stdout);
-  if (seconds) std::printf("\n%s", TimeText(*seconds).c_str());
+  if (seconds.step) std::printf("\n%s", TimeText(*seconds.step).c_str());
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
   if (flags.timeline) std::printf("\n%s", TimelineText(program, TimelineOf(program)).c_str());
   if (flags.explain) {
@@ -210,8 +250,9 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const st
     }
     if (!text.ok()) return text.status();
     std::printf("\n%s", text->c_str());
-    if (seconds) std::printf("\n%s", PathText(*seconds).c_str());
+    if (seconds.step) std::printf("\n%s", PathText(*seconds.step).c_str());
   }
+  if (seconds.search) std::printf("\n%s", SearchText(*seconds.search).c_str());
   if (flags.dump_program) std::printf("\n%s", ProgramText(resolved.job, resolved.plan).c_str());
   return absl::OkStatus();
 }
@@ -269,10 +310,16 @@ int Run(Flags flags) {
   for (const std::string& file_remark : FileRemarks(admission.resolved->job)) {
     absl::StrAppend(&remark, file_remark, ".\n");
   }
-  const std::optional<Prediction> seconds = Predicted(flags, *admission.resolved, remark);
+  Seconds seconds = Predicted(flags, *admission.resolved, remark);
+  absl::Status status;
+  if (!flags.search.empty()) {
+    ApplyDataFacts(*data, *job);
+    status = Search(flags, *job, *data, *machine, limits, seconds);
+    if (!status.ok()) return Fail(status, kExitUsage);
+  }
   if (!remark.empty()) admission.remarks.push_back(remark);
-  absl::Status status = PrintPlan(flags, *admission.resolved, seconds, remark, *machine, limits);
-  if (status.ok()) status = WriteForPrograms(flags, admission, seconds ? &*seconds : nullptr);
+  status = PrintPlan(flags, *admission.resolved, seconds, remark, *machine, limits);
+  if (status.ok()) status = WriteForPrograms(flags, admission, seconds.plan());
   if (status.ok()) status = WriteFiles(flags, *admission.resolved);
   if (!status.ok()) return Fail(status, kExitFailed);
   return refusal ? Fail(absl::ResourceExhaustedError(admission.text), kExitUsage) : kExitOk;
@@ -327,8 +374,16 @@ int main(int argc, char** argv) {
                          "budget, and the next value, which does not. FIELD is one of ",
                          absl::StrJoin(shale::FitFields(), ", "), "."),
             &flags.fit);
+  line.OptionalText(
+      "search", "FIELDS",
+      absl::StrCat("Also finds the fastest way to run the job that fits the budget, by predicted seconds, "
+                   "and what it gives up for less memory. It changes nothing that is trained, but how "
+                   "sums are rounded. FIELDS are some of ",
+                   absl::StrJoin(shale::SearchFields(), ", "), ", with commas; without them, all."),
+      std::string(shale::kAllFields), &flags.search);
   line.Number("seconds",
-              "How long the comparisons of --explain, or the search of --fit, may take from the start. --explain then "
+              "How long the comparisons of --explain, or the search of --fit or --search, may take from the start. "
+              "--explain then "
               "prints those that it has, and names the others.",
               0, 1e6, &flags.seconds);
   line.Footer(

@@ -9,7 +9,8 @@
 
 namespace shale {
 
-struct Prediction;  // engine/plan/time/prediction.h
+struct Prediction;    // engine/plan/time/prediction.h
+struct SearchResult;  // engine/plan/search/search.h
 
 // Describes a plan in text: what was decided, with the job's own numbers, and the program.
 
@@ -30,17 +31,22 @@ enum class PlanDetail {
   kInstructions,  // Its instructions, each with some hundred bytes.
 };
 
-// Return a binary shale.proto.Plan: of a verdict, or of a job that has this plan. With `seconds`, which may be null, it
-// says how long a step takes.
+// What a plan says of time. Borrowed; null: nothing.
+struct PlanSeconds {
+  const Prediction* step = nullptr;
+  const SearchResult* search = nullptr;
+};
+
+// Return a binary shale.proto.Plan: of a verdict, or of a job that has this plan.
 std::string PlanMessage(const Admission& admission, PlanDetail detail = PlanDetail::kSummary,
-                        const Prediction* seconds = nullptr);
+                        const PlanSeconds& seconds = {});
 std::string PlanMessage(const Job& job, const JobPlan& plan, PlanDetail detail = PlanDetail::kSummary);
 
 // Return the same message as one JSON object, which ends with a newline. Its keys are the names of the message's
 // fields. Unlike protobuf's own JSON it writes 64-bit integers as numbers, fields that are absent as null, and fields
 // that are 0 or empty. It leaves out the keys of what `detail` does not ask for.
 std::string PlanJson(const Admission& admission, PlanDetail detail = PlanDetail::kSummary,
-                     const Prediction* seconds = nullptr);
+                     const PlanSeconds& seconds = {});
 std::string PlanJson(const Job& job, const JobPlan& plan, PlanDetail detail = PlanDetail::kSummary);
 
 }  // namespace shale

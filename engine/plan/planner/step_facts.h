@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "engine/compile/memory/machine.h"
 #include "engine/plan/config/job.h"
 #include "engine/plan/planner/job_plan.h"
 #include "engine/plan/time/prediction.h"
@@ -10,14 +11,19 @@
 
 namespace shale {
 
-// Returns the facts of a planned job whose ranks run on `hosts` hosts, as many on each. If `hosts` is 0, each host has
-// as many ranks as the machine has devices; on CPUs, one host has all.
-StepFacts StepFactsOf(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine, int64_t hosts = 0);
+// Returns the facts of a job with this training graph and mesh, whose ranks run on `hosts` hosts, as many on each. If
+// `hosts` is 0, each host has as many ranks as the machine has devices; on CPUs, one host has all.
+StepFacts StepFactsOf(const Job& job, const ModelGraph& graph, const Mesh& mesh, const proto::MachineProfile& machine,
+                      int64_t hosts = 0);
+
+// Returns the budget of a rank on a machine with these GPUs: the memory of one, less what CUDA and its libraries take.
+DefaultBudget BudgetOn(const proto::MachineProfile& machine);
 
 // Predicts a step of a planned job.
 inline Prediction PredictStep(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine,
                               int64_t hosts = 0) {
-  return Predict(plan.train.step.program, StepFactsOf(job, plan, machine, hosts), machine);
+  return Predict(plan.train.step.program, StepFactsOf(job, plan.train.graph, plan.options.mesh, machine, hosts),
+                 machine);
 }
 
 }  // namespace shale

@@ -92,7 +92,7 @@ std::string JsonText(const proto::Plan& plan, PlanDetail detail) {
 
 }  // namespace
 
-std::string PlanJson(const Admission& admission, PlanDetail detail, const Prediction* seconds) {
+std::string PlanJson(const Admission& admission, PlanDetail detail, const PlanSeconds& seconds) {
   return JsonText(PlanProto(admission, detail, seconds), detail);
 }
 

@@ -10,6 +10,7 @@
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/memory_report.h"
 #include "engine/plan/report/plan_proto.h"
+#include "engine/plan/search/search.h"
 #include "engine/plan/time/prediction.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -47,12 +48,13 @@ void Fill(const Budget& from, proto::PlannedBudget& to) {
   if (!from.host_origin.empty()) to.set_host_origin(from.host_origin);
 }
 
+void Fill(const Override& from, proto::Override& to) {
+  to.set_path(from.path);
+  to.set_value(from.value);
+}
+
 void Fill(const Variant& from, proto::Variant& to) {
-  for (const Override& change : from.overrides) {
-    proto::Override& added = *to.add_overrides();
-    added.set_path(change.path);
-    added.set_value(change.value);
-  }
+  for (const Override& change : from.overrides) Fill(change, *to.add_overrides());
   to.set_arena_bytes(from.cost.arena_bytes);
   to.set_host_bytes(from.cost.host_bytes);
   to.set_recompute_flops(from.cost.flops.recompute);
@@ -281,6 +283,25 @@ void Fill(const Prediction& from, proto::PlannedSeconds& to) {
   }
 }
 
+void Fill(const TimedVariant& from, proto::Variant& to) {
+  Fill(from.variant, to);
+  to.set_seconds(from.seconds);
+}
+
+void Fill(const SearchResult& from, proto::PlannedSearch& to) {
+  Fill(from.best, *to.mutable_best());
+  if (from.own.variant.status.ok()) Fill(from.own, *to.mutable_own());
+  for (const SearchChoice& choice : from.choices) {
+    proto::SearchChoice& added = *to.add_choices();
+    added.set_path(choice.path);
+    for (const Override& change : choice.taken) Fill(change, *added.add_taken());
+    if (choice.runner_up) Fill(*choice.runner_up, *added.mutable_runner_up());
+  }
+  for (const TimedVariant& way : from.front) Fill(way, *to.add_front());
+  to.set_plans(from.plans);
+  to.set_ended_early(from.ended_early);
+}
+
 proto::Plan::Verdict VerdictOf(Admission::Verdict verdict) {
   switch (verdict) {
     case Admission::Verdict::kFits: return proto::Plan::FITS;
@@ -304,7 +325,7 @@ std::string SerializedPlan(const proto::Plan& plan) {
 
 }  // namespace
 
-proto::Plan PlanProto(const Admission& admission, PlanDetail detail, const Prediction* seconds) {
+proto::Plan PlanProto(const Admission& admission, PlanDetail detail, const PlanSeconds& seconds) {
   proto::Plan plan;
   plan.set_version(kVersion);
   plan.set_verdict(VerdictOf(admission.verdict));
@@ -313,7 +334,8 @@ proto::Plan PlanProto(const Admission& admission, PlanDetail detail, const Predi
   if (admission.refusal) Fill(*admission.refusal, *plan.mutable_refusal());
   for (const std::string& remark : admission.remarks) plan.add_remarks(remark);
   if (admission.resolved) Fill(admission.resolved->job, admission.resolved->plan, detail, plan);
-  if (seconds != nullptr) Fill(*seconds, *plan.mutable_seconds());
+  if (seconds.step != nullptr) Fill(*seconds.step, *plan.mutable_seconds());
+  if (seconds.search != nullptr) Fill(*seconds.search, *plan.mutable_search());
   return plan;
 }
 
@@ -326,7 +348,7 @@ proto::Plan PlanProto(const Job& job, const JobPlan& plan, PlanDetail detail) {
   return message;
 }
 
-std::string PlanMessage(const Admission& admission, PlanDetail detail, const Prediction* seconds) {
+std::string PlanMessage(const Admission& admission, PlanDetail detail, const PlanSeconds& seconds) {
   return SerializedPlan(PlanProto(admission, detail, seconds));
 }
 

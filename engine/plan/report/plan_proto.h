@@ -6,7 +6,7 @@
 
 namespace shale {
 
-proto::Plan PlanProto(const Admission& admission, PlanDetail detail, const Prediction* seconds);
+proto::Plan PlanProto(const Admission& admission, PlanDetail detail, const PlanSeconds& seconds);
 proto::Plan PlanProto(const Job& job, const JobPlan& plan, PlanDetail detail);
 
 }  // namespace shale

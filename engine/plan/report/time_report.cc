@@ -30,18 +30,11 @@ std::string SharesText(const Shares& shares, double whole, Name&& name) {
 }
 
 std::string IntervalText(const Prediction& p) {
-  const std::string low = SecondsText(p.low_seconds), high = SecondsText(p.high_seconds);
-  return absl::StrCat(SecondsText(p.step_seconds), low == high ? "" : absl::StrCat(", between ", low, " and ", high));
+  const std::string low = FormatSeconds(p.low_seconds), high = FormatSeconds(p.high_seconds);
+  return absl::StrCat(FormatSeconds(p.step_seconds), low == high ? "" : absl::StrCat(", between ", low, " and ", high));
 }
 
 }  // namespace
-
-std::string SecondsText(double seconds) {
-  if (seconds >= 100) return absl::StrCat(WithCommas(std::llround(seconds)), " s");
-  if (seconds >= 1) return absl::StrFormat("%.3g s", seconds);
-  if (seconds >= 1e-3) return absl::StrFormat("%.3g ms", 1e3 * seconds);
-  return absl::StrFormat("%.3g us", 1e6 * seconds);
-}
 
 std::string TimeText(const Prediction& p) {
   const std::vector<std::pair<std::string, std::string>> facts = {
@@ -67,7 +60,7 @@ std::string PathText(const Prediction& p) {
   std::vector<std::vector<std::string>> rows = {{"unit", "instructions", "seconds", "of the step", ""}};
   for (const PathPart& part : p.path) {
     if (part.seconds < kLeastShare * p.step_seconds) break;
-    rows.push_back({part.unit.empty() ? "-" : part.unit, part.name, SecondsText(part.seconds),
+    rows.push_back({part.unit.empty() ? "-" : part.unit, part.name, FormatSeconds(part.seconds),
                     Percent(part.seconds, p.step_seconds), ""});
   }
   return absl::StrCat("The critical path of a step\n", Table(rows));

@@ -7,9 +7,6 @@
 
 namespace shale {
 
-// Returns "1.93 s", "12.3 ms" or "450 us".
-std::string SecondsText(double seconds);
-
 // Returns what `plan` prints about the seconds of a step: how long it takes and how well that is known, tokens a
 // second, what it waits for, and how busy the streams are. Ends in a newline.
 std::string TimeText(const Prediction& prediction);

@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/compile/memory/waits.h"
+#include "engine/plan/planner/step_facts.h"
 #include "engine/plan/search/axes.h"
+#include "engine/plan/time/prediction.h"
 #include "engine/strings/messages.h"
 #include "kernels/check.h"
 
@@ -372,6 +374,13 @@ class Searcher {
 
 }  // namespace
 }  // namespace internal
+
+StepSeconds SecondsOn(const proto::MachineProfile& profile, int64_t hosts) {
+  return [profile, hosts](const Job& job, const Draft& draft) -> absl::StatusOr<double> {
+    const StepFacts facts = StepFactsOf(job, draft.graphs->train, draft.options.mesh, profile, hosts);
+    return Predict(draft.train.step.program, facts, profile).step_seconds;
+  };
+}
 
 std::vector<std::string> SearchFields() {
   std::vector<std::string> fields;

@@ -15,12 +15,17 @@
 #include "engine/plan/config/job.h"
 #include "engine/plan/planner/draft.h"
 #include "engine/plan/planner/variant.h"
+#include "proto/machine.pb.h"
 
 namespace shale {
 
 // Returns the predicted seconds of one step of `draft`, the plan of `job`. The waits of its training program are
 // derived.
 using StepSeconds = std::function<absl::StatusOr<double>(const Job& job, const Draft& draft)>;
+
+// Returns the seconds that the clock predicts on a machine with this profile, whose hosts are as in StepFactsOf. Copies
+// the profile.
+StepSeconds SecondsOn(const proto::MachineProfile& profile, int64_t hosts = 0);
 
 struct SearchQuery {
   const Job& job;
