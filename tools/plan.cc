@@ -206,7 +206,13 @@ absl::Status Search(const Flags& flags, const Job& job, const DataFacts& data, M
                     .seconds = SecondsOn(*seconds.profile, flags.hosts),
                     .job_with = JobWithOf(flags, data)};
   if (flags.search != kAllFields) query.fields = absl::StrSplit(flags.search, ',');
-  SHALE_ASSIGN_OR_RETURN(seconds.search, FindFastest(query, limits));
+  absl::StatusOr<SearchResult> found = FindFastest(query, limits);
+  if (absl::IsDeadlineExceeded(found.status())) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("--search found nothing that fits within ", flags.seconds, " s; give more (--seconds)"));
+  }
+  if (!found.ok()) return absl::Status(found.status().code(), absl::StrCat("--search: ", found.status().message()));
+  seconds.search = *std::move(found);
   return absl::OkStatus();
 }
 
@@ -315,7 +321,7 @@ int Run(Flags flags) {
   if (!flags.search.empty()) {
     ApplyDataFacts(*data, *job);
     status = Search(flags, *job, *data, *machine, limits, seconds);
-    if (!status.ok()) return Fail(status, kExitUsage);
+    if (!status.ok()) return Fail(status, absl::IsDeadlineExceeded(status) ? kExitFailed : kExitUsage);
   }
   if (!remark.empty()) admission.remarks.push_back(remark);
   status = PrintPlan(flags, *admission.resolved, seconds, remark, *machine, limits);

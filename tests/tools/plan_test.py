@@ -2,6 +2,7 @@
 """Tests plan from the command line: every job in tools/jobs, more ranks than this machine has, and what is refused."""
 
 import glob
+import json
 import os
 import resource
 import subprocess
@@ -53,9 +54,10 @@ class PlanTest(unittest.TestCase):
 
     def test_comparisons_and_searches_end_in_time(self):
         job = f"--job={_JOBS}/gpt2_124m.textproto"
-        for flag, said in (("--explain", "--explain compared nothing within 0 s; give more"),
-                           ("--fit=batch.micro_batch", "--fit found no value within 0 s; give more")):
-            result = self.call(job, flag, "--seconds=0", "--set=memory.budget_bytes=1000000000000")
+        for flags, said in (("--explain", "--explain compared nothing within 0 s; give more"),
+                            ("--fit=batch.micro_batch", "--fit found no value within 0 s; give more"),
+                            ("--search --machine=h100x8", "--search found nothing that fits within 0 s; give more")):
+            result = self.call(job, *flags.split(), "--seconds=0", "--set=memory.budget_bytes=1000000000000")
             self.assertEqual(result.returncode, 1, result.stderr)
             self.assertIn(said, result.stderr)
 
@@ -107,6 +109,26 @@ class PlanTest(unittest.TestCase):
                      "no_sync",
                      "What other strategies would need"]:
             self.assertIn(part, text)
+
+    def test_finds_the_fastest_way_that_fits(self):
+        job = f"--job={_JOBS}/quickstart.textproto"
+        fields = "--search=batch.micro_batch,activation_checkpointing.preset"
+        text = self.plan("quickstart", "--machine=h100x8", fields)
+        self.assertRegex(text, r"The fastest way that fits, of \d+ that were planned: a step takes [\d.]+ [mu]?s and ")
+        self.assertRegex(text, r"Time against memory: .* step per rank settings [\d.]+ [mu]?s")
+        # The settings that it prints give the seconds that it promises.
+        result = self.call(job, "--machine=h100x8", fields, "--json")
+        found = json.loads(result.stdout)["search"]
+        flags = [f"--set={change['path']}={change['value']}" for change in found["best"]["overrides"]]
+        self.assertTrue(flags)
+        again = json.loads(self.call(job, "--machine=h100x8", *flags, "--json").stdout)
+        self.assertAlmostEqual(again["seconds"]["step"], found["best"]["seconds"], delta=1e-9)
+        self.assertEqual(again["memory"]["arena_bytes"], found["best"]["arena_bytes"])
+        self.assertLess(found["best"]["seconds"], found["own"]["seconds"])
+        self.refused(r"--search: found \"optimizer\.rule\"; allowed: batch\.micro_batch", job, "--machine=h100x8",
+                     "--search=optimizer.rule")
+        self.refused("--search: no setting fits; nearest is ", job, "--machine=h100x8", fields,
+                     "--set=memory.budget_bytes=1000000")
 
     def test_prints_the_program(self):
         text = self.plan("quickstart", "--dump_program")
