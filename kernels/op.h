@@ -63,6 +63,9 @@ class Op {
 void VisitOperands(const Op& op, absl::FunctionRef<void(absl::string_view, const Tensor&, Access)> visitor);
 void VisitOperands(Op& op, absl::FunctionRef<void(absl::string_view, Tensor&, Access)> visitor);
 
+// What an op is, its struct declares by members (kernels/ops.h lists them). The functions below return what it
+// declares.
+
 // Sets `accumulate` of ops that have it, and leaves other ops alone.
 void SetAccumulate(Op& op, bool accumulate);
 
@@ -82,12 +85,27 @@ void SetShard(Op& op, int64_t index);
 // the op's first launch.
 bool UsesLibrary(const Op& op);
 
+// Returns everything by which a library may choose an algorithm for an op, besides what its operands are, and a number
+// for the op's kind before it. REQUIRES: UsesLibrary(op)
+std::vector<int64_t> LibraryAttributes(const Op& op);
+
 // Returns the name of an op: "MatMul".
 absl::string_view NameOf(const Op& op);
 
 // Returns the number of floating-point operations; a multiply-add counts as two. Counts matmuls and attention only:
 // everything else is bound by memory, not arithmetic.
 double FlopsOf(const Op& op);
+
+// The bytes of operands that an op reads and writes.
+struct OpTraffic {
+  double bytes_read = 0;
+  double bytes_written = 0;
+};
+
+// Returns the bytes that an op moves if it reads what it uses of each operand once and writes it once. Those of a
+// kReadWrite operand count twice. Scratch does not count. If data choose the rows of an operand, as tokens do, returns
+// the bytes of as many different rows as they may choose. `op` may be symbolic.
+OpTraffic TrafficOf(const Op& op);
 
 // Returns InvalidArgument for wrong shapes, dtypes, strides or aliasing. The message names the op and the operand, what
 // was wanted and what was found. Does not read the tensors' memory, so symbolic ops can be checked while a program is

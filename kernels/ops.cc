@@ -1,6 +1,7 @@
 // Defines the functions of op.h, which visit every kind of op.
 #include "kernels/ops.h"
 
+#include "kernels/check.h"
 #include "kernels/op.h"
 
 namespace shale {
@@ -49,13 +50,24 @@ void SetAccumulate(Op& op, bool accumulate) {
 }
 
 void MakeFirst(Op& op) {
-  SetAccumulate(op, false);
-  if (MatMul* matmul = op.As<MatMul>()) matmul->b_is_packed = false;
+  std::visit(
+      [&]<class Kind>(Kind& o) {
+        if constexpr (requires { &Kind::MakeFirst; }) {
+          o.MakeFirst();
+        } else if constexpr (requires { o.accumulate; }) {
+          o.accumulate = false;
+        }
+      },
+      op.kinds());
 }
 
 const std::vector<ElementRange>* WrittenRanges(const Op& op) {
-  const auto* zero = op.As<ZeroRanges>();
-  return zero == nullptr ? nullptr : zero->ranges.get();
+  return std::visit(
+      []<class Kind>(const Kind& o) -> const std::vector<ElementRange>* {
+        if constexpr (requires { &Kind::written_ranges; }) return o.written_ranges();
+        return nullptr;
+      },
+      op.kinds());
 }
 
 void SetShard(Op& op, int64_t index) {
@@ -66,7 +78,55 @@ void SetShard(Op& op, int64_t index) {
       op.kinds());
 }
 
-bool UsesLibrary(const Op& op) { return op.Is<MatMul>() || op.Is<AttentionForward>() || op.Is<AttentionBackward>(); }
+bool UsesLibrary(const Op& op) {
+  return std::visit(
+      []<class Kind>(const Kind&) {
+        return requires { &Kind::LibraryAttributes; };
+      },
+      op.kinds());
+}
+
+std::vector<int64_t> LibraryAttributes(const Op& op) {
+  SHALE_CHECK(UsesLibrary(op)) << NameOf(op);
+  std::vector<int64_t> all = {static_cast<int64_t>(op.kinds().index())};
+  std::visit(
+      [&]<class Kind>(const Kind& o) {
+        if constexpr (requires { &Kind::LibraryAttributes; }) {
+          const std::vector<int64_t> attributes = o.LibraryAttributes();
+          all.insert(all.end(), attributes.begin(), attributes.end());
+        }
+      },
+      op.kinds());
+  return all;
+}
+
+double FlopsOf(const Op& op) {
+  return std::visit(
+      []<class Kind>(const Kind& o) -> double {
+        if constexpr (requires { &Kind::flops; }) return o.flops();
+        return 0;
+      },
+      op.kinds());
+}
+
+OpTraffic TrafficOf(const Op& op) {
+  OpTraffic traffic;
+  std::visit(
+      [&]<class Kind>(const Kind& o) {
+        const auto moved = [&](const Tensor& operand, Access access) {
+          int64_t elements = operand.elements();
+          if constexpr (requires { &Kind::ElementsMoved; }) elements = o.ElementsMoved(operand, access);
+          return static_cast<double>(elements) * static_cast<double>(SizeOf(operand.dtype));
+        };
+        Kind::Visit(o, [&](absl::string_view, const Tensor& operand, Access access) {
+          if (!operand.present()) return;
+          if (access != Access::kWrite) traffic.bytes_read += moved(operand, Access::kRead);
+          if (access != Access::kRead) traffic.bytes_written += moved(operand, Access::kWrite);
+        });
+      },
+      op.kinds());
+  return traffic;
+}
 
 absl::string_view NameOf(const Op& op) {
   return std::visit(

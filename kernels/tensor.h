@@ -14,9 +14,11 @@ namespace shale {
 
 // The location of a tensor that is not bound to memory yet. `symbol` is the number of a value in a graph, or of a
 // buffer in a program. A rank that binds its program adds `shard_stride_bytes` times the index of its shard, which
-// selects its own shard of a buffer that holds all shards.
+// selects its own shard of a buffer that holds all shards. `unit_mark` is 0 in finished graphs and programs ([Note: the
+// mark of a unit] in engine/api/graph_builder.h).
 struct Location {
   int32_t symbol = -1;
+  uint32_t unit_mark = 0;
   int64_t offset_bytes = 0;
   int64_t shard_stride_bytes = 0;
   bool operator==(const Location&) const = default;

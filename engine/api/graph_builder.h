@@ -151,10 +151,11 @@ class GraphBuilder {
   absl::Status status_;
   bool in_unit_ = false;
   UnitGraph outside_;  // What unit() returns outside of a unit.
-  // [Note: the mark of a unit] While a unit is built, its tensors hold its mark in Location::shard_stride_bytes, which
-  // graphs do not use otherwise. No two units have the same mark, of whatever builder. CloseUnit removes it.
-  int64_t mark_ = 0;
-  int64_t builder_mark_ = 0;  // The mark of unit 0; that of unit i is larger by i.
+  // [Note: the mark of a unit] While a unit is built, its tensors hold its mark in Location::unit_mark. Units have
+  // different marks, also those of different builders. CloseUnit removes it.
+  uint32_t mark_ = 0;                 // Of the current unit, or of what stands outside of units.
+  uint32_t outside_mark_ = 0;         // The mark of what stands outside of units.
+  std::vector<uint32_t> unit_marks_;  // By unit.
   int next_layer_ = 0;
   std::vector<size_t> results_;  // For each op that writes the result of the graph, the index of its unit.
   Sublayer sublayer_ = Sublayer::kNone;

@@ -1,5 +1,5 @@
-// Declares one Run function per op, which computes the op on bound tensors, and the scratch that it needs. Private to
-// kernels/cpu.
+// Declares one Run function per op, which computes the op on bound tensors, and the scratch that it needs. Each stands
+// in a source of kernels/cpu with the name of the op or of its family. Private to kernels/cpu.
 //
 // Kernels allocate nothing on the heap, except inside oneDNN (see onednn_matmuls.h). Partial sums live in `scratch`,
 // whose size ScratchBytesOf returns. The division of a sum into parts never depends on the number of threads.
@@ -11,7 +11,6 @@
 #include "kernels/cpu_matmuls.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_kinds.h"
-#include "kernels/reference/adafactor.h"
 #include "kernels/reference/scalar_ops.h"
 
 namespace shale::cpu {
@@ -53,46 +52,20 @@ absl::Status PrepareOp(const OpType&, const Context&) {
 }
 absl::Status PrepareOp(const MatMul& op, const Context& context);
 
-// embedding.cc, matmul.cc, rope.cc, attention_forward.cc, attention_backward.cc, cross_entropy.cc
-absl::Status Run(const EmbeddingForward& op, Scratch scratch, const Context& context);
-absl::Status Run(const EmbeddingBackward& op, Scratch scratch, const Context& context);
-absl::Status Run(const MatMul& op, Scratch scratch, const Context& context);
-absl::Status Run(const Rope& op, Scratch scratch, const Context& context);
-absl::Status Run(const AttentionForward& op, Scratch scratch, const Context& context);
-absl::Status Run(const AttentionBackward& op, Scratch scratch, const Context& context);
-absl::Status Run(const CrossEntropy& op, Scratch scratch, const Context& context);
-// cached_attention.cc
-absl::Status Run(const CachedAttention& op, Scratch scratch, const Context& context);
-// squared_error.cc
-absl::Status Run(const SquaredError& op, Scratch scratch, const Context& context);
-// norm.cc
-absl::Status Run(const RmsNormForward& op, Scratch scratch, const Context& context);
-absl::Status Run(const RmsNormBackward& op, Scratch scratch, const Context& context);
-absl::Status Run(const LayerNormForward& op, Scratch scratch, const Context& context);
-absl::Status Run(const LayerNormBackward& op, Scratch scratch, const Context& context);
-// activation.cc
-absl::Status Run(const SwiGluForward& op, Scratch scratch, const Context& context);
-absl::Status Run(const SwiGluBackward& op, Scratch scratch, const Context& context);
-absl::Status Run(const GeluForward& op, Scratch scratch, const Context& context);
-absl::Status Run(const GeluBackward& op, Scratch scratch, const Context& context);
-// columns.cc (BiasBackward), elementwise.cc
-absl::Status Run(const BiasBackward& op, Scratch scratch, const Context& context);
-absl::Status Run(const Sum& op, Scratch scratch, const Context& context);
-absl::Status Run(const SumSquares& op, Scratch scratch, const Context& context);
-absl::Status Run(const Copy& op, Scratch scratch, const Context& context);
-absl::Status Run(const Add& op, Scratch scratch, const Context& context);
-absl::Status Run(const Accumulate& op, Scratch scratch, const Context& context);
-absl::Status Run(const ZeroRanges& op, Scratch scratch, const Context& context);
-// nf4.cc
-absl::Status Run(const Nf4Dequantize& op, Scratch scratch, const Context& context);
-// update.cc, which calls a file for each rule
-absl::Status Run(const Update& op, Scratch scratch, const Context& context);
-// Ops on a few scalars, whose code the reference shares.
-inline absl::Status Run(const LossScale& op, Scratch, const Context&) { return RunOnHost(op); }
-inline absl::Status Run(const FlagNonFinite& op, Scratch, const Context&) { return RunOnHost(op); }
-inline absl::Status Run(const CombineTotals& op, Scratch, const Context&) { return RunOnHost(op); }
-inline absl::Status Run(const PrepareUpdate& op, Scratch, const Context&) { return RunOnHost(op); }
-inline absl::Status Run(const RecordNorm& op, Scratch, const Context&) { return RunOnHost(op); }
-inline absl::Status Run(const Adafactor& op, Scratch, const Context&) { return RunOnHost(op); }
+// Computes an op. Those for which there is a RunOnHost (kernels/reference/scalar_ops.h) are computed by that, and have
+// no Run.
+#define SHALE_DECLARE(Kind) absl::Status Run(const Kind& op, Scratch scratch, const Context& context);
+SHALE_EACH_OP_KIND(SHALE_DECLARE)
+#undef SHALE_DECLARE
+
+// Computes an op by its Run or its RunOnHost.
+template <class OpType>
+absl::Status RunAny(const OpType& op, Scratch scratch, const Context& context) {
+  if constexpr (requires { RunOnHost(op); }) {
+    return RunOnHost(op);
+  } else {
+    return Run(op, scratch, context);
+  }
+}
 
 }  // namespace shale::cpu

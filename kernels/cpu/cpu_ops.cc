@@ -29,7 +29,7 @@ class CpuOps : public HostOps {
   }
   absl::Status Run(const Op& op, Scratch scratch) const override {
     SHALE_RETURN_IF_ERROR(context_.team->Start());
-    return std::visit([&](const auto& o) { return cpu::Run(o, scratch, context_); }, op.kinds());
+    return std::visit([&](const auto& o) { return cpu::RunAny(o, scratch, context_); }, op.kinds());
   }
 
  private:

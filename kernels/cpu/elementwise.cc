@@ -219,7 +219,5 @@ absl::Status Run(const Accumulate& op, Scratch scratch, const Context& context) 
   return absl::OkStatus();
 }
 
-absl::Status Run(const ZeroRanges& op, Scratch scratch, const Context& context) { return RunOnHost(op); }
-
 }  // namespace shale::cpu
 #endif

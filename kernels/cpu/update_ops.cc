@@ -40,7 +40,7 @@ class UpdateOps : public HostOps {
     SHALE_RETURN_IF_ERROR(context_.team->Start());
     return std::visit(
         [&]<class OpType>(const OpType& o) -> absl::Status {
-          if constexpr (kRuns<OpType>) return cpu::Run(o, scratch, context_);
+          if constexpr (kRuns<OpType>) return cpu::RunAny(o, scratch, context_);
           return Check(op, false);
         },
         op.kinds());

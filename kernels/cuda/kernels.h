@@ -21,54 +21,11 @@
 
 namespace shale::cuda {
 
-// norm.cu
-absl::Status Run(const RmsNormForward& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const LayerNormForward& op, Scratch scratch, StreamHandle stream);
-// norm_backward.cu
-absl::Status Run(const RmsNormBackward& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const LayerNormBackward& op, Scratch scratch, StreamHandle stream);
-// bias.cu
-absl::Status Run(const BiasBackward& op, Scratch scratch, StreamHandle stream);
-// embedding.cu
-absl::Status Run(const EmbeddingForward& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const EmbeddingBackward& op, Scratch scratch, StreamHandle stream);
-// rope.cu
-absl::Status Run(const Rope& op, Scratch scratch, StreamHandle stream);
-// activation.cu
-absl::Status Run(const SwiGluForward& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const SwiGluBackward& op, Scratch scratch, StreamHandle stream);
-// attention.cu, attention_backward.cu. Run returns InvalidArgument for heads wider than 256.
-absl::Status Run(const AttentionForward& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const AttentionBackward& op, Scratch scratch, StreamHandle stream);
-// cached_attention.cu. Run returns InvalidArgument for heads wider than 256.
-absl::Status Run(const CachedAttention& op, Scratch scratch, StreamHandle stream);
-// cross_entropy.cu
-absl::Status Run(const CrossEntropy& op, Scratch scratch, StreamHandle stream);
-// squared_error.cu
-absl::Status Run(const SquaredError& op, Scratch scratch, StreamHandle stream);
-// gelu.cu
-absl::Status Run(const GeluForward& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const GeluBackward& op, Scratch scratch, StreamHandle stream);
-// elementwise.cu
-absl::Status Run(const Copy& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const Add& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const Accumulate& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const ZeroRanges& op, Scratch scratch, StreamHandle stream);
-// reductions.cu
-absl::Status Run(const Sum& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const SumSquares& op, Scratch scratch, StreamHandle stream);
-// nf4.cu
-absl::Status Run(const Nf4Dequantize& op, Scratch scratch, StreamHandle stream);
-// update.cu, which calls a file for each rule
-absl::Status Run(const Update& op, Scratch scratch, StreamHandle stream);
-// adafactor.cu
-absl::Status Run(const Adafactor& op, Scratch scratch, StreamHandle stream);
-// scalar_ops.cu
-absl::Status Run(const LossScale& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const FlagNonFinite& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const CombineTotals& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream);
-absl::Status Run(const RecordNorm& op, Scratch scratch, StreamHandle stream);
+// Each stands in the source with the name of the op or of its family. MatMul has none, because a library computes it.
+// Run of attention returns InvalidArgument for heads wider than 256.
+#define SHALE_DECLARE(Kind) absl::Status Run(const Kind& op, Scratch scratch, StreamHandle stream);
+SHALE_EACH_OP_KIND(SHALE_DECLARE)
+#undef SHALE_DECLARE
 
 // broadcast_bias.cu: sets c[m, n] = bias[n]. bias and c have the shapes and dtypes of a valid MatMul; rows of c may be
 // strided.

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "kernels/op.h"
@@ -38,6 +39,8 @@ struct AttentionForward {
   int64_t window = 0;
   bool causal = true;
   float cap = 0;  // 0: none
+  std::vector<int64_t> LibraryAttributes() const;
+  double flops() const;
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("q", op.q_BSHD, Access::kRead);
@@ -65,6 +68,8 @@ struct AttentionBackward {
   int64_t window = 0;
   bool causal = true;
   float cap = 0;  // 0: none
+  std::vector<int64_t> LibraryAttributes() const;
+  double flops() const;
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("q", op.q_BSHD, Access::kRead);
@@ -97,6 +102,8 @@ struct CachedAttention {
   float scale = 1;
   int64_t window = 0;
   float cap = 0;  // As in AttentionForward.
+  double flops() const;
+  int64_t ElementsMoved(const Tensor& operand, Access access) const;
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("q", op.q_BSHD, Access::kRead);

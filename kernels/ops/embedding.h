@@ -3,11 +3,19 @@
 // T tokens (B sequences of S), C model width, V vocabulary, P rows of the position table.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "absl/strings/string_view.h"
 #include "kernels/op.h"
 #include "kernels/tensor.h"
 
 namespace shale {
+
+// Returns the elements of `count` different rows of a table, or of all if it has fewer.
+inline int64_t ElementsOfRows(int64_t count, const Tensor& table) {
+  return std::min(count, table.dim(0)) * table.dim(1);
+}
 
 // out[t] = scale * weight[tokens[t]] + positions[t mod S]. Tokens lie in [0, V). With `position_ids` ([Note: position
 // ids] in kernels/ops/attention.h), they take the place of t mod S. Their gradient is an EmbeddingBackward with
@@ -22,6 +30,12 @@ struct EmbeddingForward {
   Tensor position_ids_BS;  // i32, optional
   Tensor begins_B;         // i32, optional
   float scale = 1;
+  int64_t ElementsMoved(const Tensor& operand, Access) const {
+    if (&operand == &weight_VC) return ElementsOfRows(tokens_BS.elements(), operand);
+    if (&operand != &positions_PC) return operand.elements();
+    // With begins, sequences have positions of their own.
+    return ElementsOfRows(begins_B.present() ? tokens_BS.elements() : tokens_BS.dim(1), operand);
+  }
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("tokens", op.tokens_BS, Access::kRead);
@@ -44,6 +58,12 @@ struct EmbeddingBackward {
   Tensor d_positions_PC;  // f32, optional
   bool accumulate = false;
   float scale = 1;
+  int64_t ElementsMoved(const Tensor& operand, Access) const {
+    // Rows without a gradient become zero, unless the op accumulates.
+    if (accumulate && &operand == &d_weight_VC) return ElementsOfRows(tokens_BS.elements(), operand);
+    if (accumulate && &operand == &d_positions_PC) return ElementsOfRows(tokens_BS.dim(1), operand);
+    return operand.elements();
+  }
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     const Access grad = op.accumulate ? Access::kReadWrite : Access::kWrite;

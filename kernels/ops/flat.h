@@ -96,6 +96,12 @@ struct ZeroRanges {
   static constexpr absl::string_view kName = "ZeroRanges";
   Tensor x_N;  // f32 or bf16
   std::shared_ptr<const std::vector<ElementRange>> ranges;
+  const std::vector<ElementRange>* written_ranges() const { return ranges.get(); }
+  int64_t ElementsMoved(const Tensor&, Access access) const {
+    int64_t elements = 0;
+    for (const ElementRange& range : *ranges) elements += range.end - range.begin;
+    return access == Access::kRead ? 0 : elements;
+  }
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("x", op.x_N, Access::kReadWrite);

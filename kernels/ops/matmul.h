@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "kernels/op.h"
@@ -32,6 +33,12 @@ struct MatMul {
   int64_t m() const { return c_MN.shape[0]; }
   int64_t n() const { return c_MN.shape[1]; }
   int64_t k() const { return a.shape[transpose_a ? 0 : 1]; }
+  void MakeFirst() { accumulate = b_is_packed = false; }
+  std::vector<int64_t> LibraryAttributes() const;
+  double flops() const { return 2.0 * static_cast<double>(m()) * static_cast<double>(n()) * static_cast<double>(k()); }
+  int64_t ElementsMoved(const Tensor& operand, Access) const {
+    return &operand == &b && b_is_packed ? 0 : operand.elements();
+  }
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("a", op.a, Access::kRead);

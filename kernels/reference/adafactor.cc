@@ -1,4 +1,4 @@
-#include "kernels/reference/adafactor.h"
+#include "kernels/ops/adafactor.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 
 #include "kernels/dtype.h"
 #include "kernels/element_range.h"
-#include "kernels/ops/adafactor.h"
+#include "kernels/reference/scalar_ops.h"
 #include "kernels/step_scalars.h"
 
 namespace shale {

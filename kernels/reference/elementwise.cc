@@ -62,6 +62,4 @@ absl::Status Reference(const Accumulate& op) {
   return absl::OkStatus();
 }
 
-absl::Status Reference(const ZeroRanges& op) { return RunOnHost(op); }
-
 }  // namespace shale::reference

@@ -3,6 +3,7 @@
 #include "kernels/ops.h"
 #include "kernels/reference/host_ops.h"
 #include "kernels/reference/reference_kernels.h"
+#include "kernels/reference/scalar_ops.h"
 
 namespace shale {
 namespace {
@@ -18,7 +19,15 @@ class ReferenceOps : public HostOps {
 std::unique_ptr<Ops> CreateReferenceOps() { return std::make_unique<ReferenceOps>(); }
 
 absl::Status RunReference(const Op& op) {
-  return std::visit([](const auto& o) { return reference::Reference(o); }, op.kinds());
+  return std::visit(
+      [](const auto& o) {
+        if constexpr (requires { RunOnHost(o); }) {
+          return RunOnHost(o);
+        } else {
+          return reference::Reference(o);
+        }
+      },
+      op.kinds());
 }
 
 }  // namespace shale

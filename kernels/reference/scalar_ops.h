@@ -1,4 +1,5 @@
-// Small ops that the reference and the fast CPU backend share. They run on the calling thread.
+// Ops that the reference and the fast CPU backend share: those on a few scalars, and those that no kernel makes faster.
+// They run on the calling thread.
 #pragma once
 
 #include "absl/status/status.h"
@@ -13,6 +14,7 @@ absl::Status RunOnHost(const CombineTotals& op);
 absl::Status RunOnHost(const PrepareUpdate& op);
 absl::Status RunOnHost(const RecordNorm& op);
 absl::Status RunOnHost(const ZeroRanges& op);
+absl::Status RunOnHost(const Adafactor& op);  // adafactor.cc
 
 // Returns the stream that rounds a bf16 total. REQUIRES: op.rounds()
 RoundingStream RoundingOf(const Accumulate& op);

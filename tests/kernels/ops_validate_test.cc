@@ -349,5 +349,81 @@ TEST(Flops, CountMatMulsAndAttentionOnly) {
   EXPECT_EQ(FlopsOf(attention), 2 * 3 * 16 * 4 * 8);
 }
 
+// Returns the bytes of the operands of an op with this access, each counted once.
+double BytesOf(const Op& op, Access direction) {
+  double bytes = 0;
+  VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
+    if (access == direction || access == Access::kReadWrite) {
+      bytes += static_cast<double>(t.elements() * SizeOf(t.dtype));
+    }
+  });
+  return bytes;
+}
+
+TEST(Traffic, IsOfWholeOperandsUnlessAnOpSaysOtherwise) {
+  for (const Op& op : ValidOps()) {
+    const bool parts = op.Is<EmbeddingForward>() || op.Is<CachedAttention>() || op.Is<ZeroRanges>();
+    const OpTraffic traffic = TrafficOf(op);
+    const double read = BytesOf(op, Access::kRead), written = BytesOf(op, Access::kWrite);
+    if (!parts) {
+      EXPECT_EQ(traffic.bytes_read, read) << Text(shale::NameOf(op));
+      EXPECT_EQ(traffic.bytes_written, written) << Text(shale::NameOf(op));
+      continue;
+    }
+    EXPECT_LE(traffic.bytes_read, read) << Text(shale::NameOf(op));
+    EXPECT_LE(traffic.bytes_written, written) << Text(shale::NameOf(op));
+    EXPECT_LT(traffic.bytes_read + traffic.bytes_written, read + written) << Text(shale::NameOf(op));
+  }
+}
+
+TEST(Traffic, CountsTheRowsAndRangesThatAreUsed) {
+  const auto bf16 = [](std::initializer_list<int64_t> shape) { return Tensor::Contiguous(DType::kBFloat16, shape); };
+  const auto f32 = [](std::initializer_list<int64_t> shape) { return Tensor::Contiguous(DType::kFloat32, shape); };
+  const Tensor tokens_BS = Tensor::Contiguous(DType::kInt32, {2, 3});  // 24 bytes.
+  EmbeddingForward embedding{
+      .tokens_BS = tokens_BS, .weight_VC = bf16({100, 8}), .positions_PC = bf16({50, 8}), .out_TC = bf16({6, 8})};
+  EXPECT_EQ(TrafficOf(embedding).bytes_read, 24 + (6 + 3) * 16);
+  EXPECT_EQ(TrafficOf(embedding).bytes_written, 6 * 16);
+  embedding.begins_B = Tensor::Contiguous(DType::kInt32, {2});
+  EXPECT_EQ(TrafficOf(embedding).bytes_read, 24 + (6 + 6) * 16 + 8);
+
+  EmbeddingBackward gradient{.tokens_BS = tokens_BS, .d_out_TC = bf16({6, 8}), .d_weight_VC = f32({100, 8})};
+  EXPECT_EQ(TrafficOf(gradient).bytes_read, 24 + 6 * 16);
+  EXPECT_EQ(TrafficOf(gradient).bytes_written, 100 * 32);
+  gradient.accumulate = true;
+  EXPECT_EQ(TrafficOf(gradient).bytes_read, 24 + 6 * 16 + 6 * 32);
+  EXPECT_EQ(TrafficOf(gradient).bytes_written, 6 * 32);
+
+  // Three new tokens of one sequence, stored for four, in a cache of 20 rows.
+  CachedAttention cached{.q_BSHD = bf16({1, 3, 2, 8}),
+                         .k_BSGD = bf16({1, 3, 1, 8}),
+                         .v_BSGD = bf16({1, 3, 1, 8}),
+                         .begins_B = Tensor::Contiguous(DType::kInt32, {1}),
+                         .out_BSHD = bf16({1, 3, 2, 8}),
+                         .keys_CGPD = bf16({4, 1, 20, 8}),
+                         .values_CGPD = bf16({4, 1, 20, 8})};
+  const double q = 3 * 2 * 16, k = 3 * 16;
+  EXPECT_EQ(TrafficOf(cached).bytes_read, q + 2 * k + 4 + 2 * 20 * 16);
+  EXPECT_EQ(TrafficOf(cached).bytes_written, q + 2 * 4 * k);
+  cached.window = 5;  // The three queries see seven keys.
+  EXPECT_EQ(TrafficOf(cached).bytes_read, q + 2 * k + 4 + 2 * 7 * 16);
+
+  const ZeroRanges zero{
+      .x_N = f32({100}),
+      .ranges = std::make_shared<const std::vector<ElementRange>>(std::vector<ElementRange>{{1, 3}, {50, 60}})};
+  EXPECT_EQ(TrafficOf(zero).bytes_read, 0);
+  EXPECT_EQ(TrafficOf(zero).bytes_written, 12 * 4);
+
+  MatMul matmul{.a = bf16({4, 8}),
+                .b = bf16({8, 16}),
+                .c_MN = bf16({4, 16}),
+                .packed_b = Tensor::Contiguous(DType::kInt16, {200})};
+  EXPECT_EQ(TrafficOf(matmul).bytes_read, 4 * 16 + 8 * 32);
+  EXPECT_EQ(TrafficOf(matmul).bytes_written, 4 * 32 + 400);
+  matmul.b_is_packed = true;
+  EXPECT_EQ(TrafficOf(matmul).bytes_read, 4 * 16 + 400);
+  EXPECT_EQ(TrafficOf(matmul).bytes_written, 4 * 32);
+}
+
 }  // namespace
 }  // namespace shale::testing

@@ -24,49 +24,6 @@ int64_t Room(int64_t size_bytes) {
   return RoundUp(size_bytes, kAlignment) + (size_bytes > kStaggerBytes ? kStaggerBytes : 0);
 }
 
-int AccessCount(Access access) { return access == Access::kReadWrite ? 2 : 1; }
-
-double Moved(const Tensor& t, Access access) {
-  return static_cast<double>(t.elements() * SizeOf(t.dtype)) * AccessCount(access);
-}
-
-template <class OpType>
-double BytesOf(const OpType& op) {
-  double bytes = 0;
-  OpType::Visit(op, [&](absl::string_view, const Tensor& t, Access access) { bytes += Moved(t, access); });
-  return bytes;
-}
-
-// Returns the bytes of the table's rows that `tokens` select, as if no two tokens selected the same row.
-double RowsNamed(const Tensor& tokens, const Tensor& table, Access access) {
-  const int64_t rows = std::min(tokens.elements(), table.dim(0));
-  return Moved(table, access) * static_cast<double>(rows) / static_cast<double>(table.dim(0));
-}
-
-double BytesOf(const EmbeddingForward& op) {
-  return Moved(op.tokens_BS, Access::kRead) + RowsNamed(op.tokens_BS, op.weight_VC, Access::kRead) +
-         Moved(op.positions_PC, Access::kRead) + Moved(op.out_TC, Access::kWrite);
-}
-
-double BytesOf(const EmbeddingBackward& op) {
-  const Access grad = op.accumulate ? Access::kReadWrite : Access::kWrite;
-  return Moved(op.tokens_BS, Access::kRead) + Moved(op.d_out_TC, Access::kRead) +
-         (op.accumulate ? RowsNamed(op.tokens_BS, op.d_weight_VC, grad) : Moved(op.d_weight_VC, grad)) +
-         Moved(op.d_positions_PC, grad);
-}
-
-// Every token reads all that the cache holds of its sequence.
-double BytesOf(const CachedAttention& op) {
-  return Moved(op.q_BSHD, Access::kReadWrite) + 2 * Moved(op.k_BSGD, Access::kReadWrite) +
-         2 * Moved(op.keys_CGPD, Access::kRead);
-}
-
-double BytesOf(const ZeroRanges& op) {
-  int64_t elements = 0;
-  for (const ElementRange& range : *op.ranges) elements += range.end - range.begin;
-  return static_cast<double>(elements * SizeOf(op.x_N.dtype));
-}
-
 std::string Text(absl::string_view text) { return std::string(text.data(), text.size()); }
 
 // Makes the tensors of one case, without addresses.
@@ -95,10 +52,11 @@ class Maker {
                 .dtype = act,
                 .op = op,
                 .buffer_bytes = std::move(buffer_bytes_),
-                .vocabulary = s.vocabulary,
-                .bytes = BytesOf(op)};
+                .vocabulary = s.vocabulary};
     buffer_bytes_.clear();
     if (!variant.empty()) absl::StrAppend(&made.name, " ", variant);
+    const OpTraffic traffic = TrafficOf(made.op);
+    made.bytes = traffic.bytes_read + traffic.bytes_written;
     made.flops = FlopsOf(made.op);
     return made;
   }

@@ -1,10 +1,7 @@
 // The ops that the ops bench times, in the shapes of a decoder's training step.
 //
-// The bytes that an op moves are the bytes of each operand, once for each access (read 1, write 1, read-write 2),
-//   bytes = sum over operands of elements x size x (reads + writes),
-// however often a kernel touches them in cache. An embedding's weight counts with only min(T, V) rows, as if no two
-// tokens selected the same row. So does the weight's gradient if it accumulates; otherwise all its rows are written.
-// ZeroRanges counts only the elements that it writes.
+// The bytes that an op moves are those of TrafficOf (kernels/op.h), read and written, however often a kernel touches
+// them in cache.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +41,7 @@ struct OpCase {
   Op op;                          // Without addresses: where.symbol is an index into buffer_bytes.
   std::vector<int64_t> buffer_bytes;
   int64_t vocabulary = 0;  // Token operands are below this number.
-  double bytes = 0;        // Bytes moved, as defined above.
+  double bytes = 0;        // Bytes moved.
   double flops = 0;        // Positive for matmuls and attention, otherwise 0.
 
   // Returns the bytes of one set of operands, with each buffer aligned to 256 bytes and staggered (kStaggerBytes).

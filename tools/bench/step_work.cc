@@ -88,9 +88,8 @@ StepWork WorkOf(const StepProgram& program) {
       work.attention_flops += FlopsOf(any);
       return;
     }
-    VisitOperands(any, [&](absl::string_view, const Tensor& t, Access access) {
-      work.other_bytes += (access == Access::kReadWrite ? 2 : 1) * SizeBytes(t);
-    });
+    const OpTraffic traffic = TrafficOf(any);
+    work.other_bytes += static_cast<int64_t>(traffic.bytes_read + traffic.bytes_written);
   };
   for (const Issue& issue : IssuesOf(program)) {
     const Instruction& instruction = program.instructions[issue.id];

@@ -15,12 +15,14 @@ namespace {
 
 // More bytes than a rank of any machine has. Sizes below it do not overflow.
 constexpr int64_t kLargestTensorBytes = int64_t{1} << 60;
-// A builder may have this many units (see [Note: the mark of a unit]).
-constexpr int64_t kMarksOfABuilder = int64_t{1} << 24;
 
-int64_t NewBuilderMark() {
-  static std::atomic<int64_t> builders = 0;
-  return (builders.fetch_add(1, std::memory_order_relaxed) + 1) * kMarksOfABuilder;
+// Returns a mark that no other unit of this process has (see [Note: the mark of a unit]). Marks come again after 2^32
+// units, of which nobody keeps tensors for so long.
+uint32_t NewMark() {
+  static std::atomic<uint32_t> last = 0;
+  uint32_t mark = 0;
+  while (mark == 0) mark = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return mark;
 }
 
 // Returns whether every dimension is at least 1 and the tensor is small enough to be planned.
@@ -49,8 +51,8 @@ absl::Status Impossible(absl::string_view what, const Shape& shape, const GraphO
 
 }  // namespace
 
-GraphBuilder::GraphBuilder(const GraphOptions& options) : options_(options), builder_mark_(NewBuilderMark()) {
-  mark_ = builder_mark_;
+GraphBuilder::GraphBuilder(const GraphOptions& options) : options_(options), outside_mark_(NewMark()) {
+  mark_ = outside_mark_;
   graph_.mode = options.mode;
   graph_.compute_dtype = options.compute_dtype;
   graph_.micro_batch = options.micro_batch;
@@ -119,7 +121,7 @@ void GraphBuilder::BeginUnit(std::string name, int layer) {
   sublayer_ = Sublayer::kNone;
   rules_.clear();
   graph_.units.emplace_back();
-  mark_ = builder_mark_ + static_cast<int64_t>(graph_.units.size());
+  unit_marks_.push_back(mark_ = NewMark());
   unit().name = std::move(name);
   unit().layer = layer;
 }
@@ -177,9 +179,9 @@ void GraphBuilder::CloseUnit() {
   }
   // See [Note: the mark of a unit].
   const auto unmark = [](Op& op) {
-    VisitOperands(op, [](absl::string_view, Tensor& t, Access) { t.where.shard_stride_bytes = 0; });
+    VisitOperands(op, [](absl::string_view, Tensor& t, Access) { t.where.unit_mark = 0; });
   };
-  for (Value& value : unit().values) value.tensor.where.shard_stride_bytes = 0;
+  for (Value& value : unit().values) value.tensor.where.unit_mark = 0;
   for (std::vector<Node>* nodes : {&unit().forward, &unit().backward}) {
     for (Node& node : *nodes) {
       unmark(node.op);
@@ -188,7 +190,7 @@ void GraphBuilder::CloseUnit() {
     }
   }
   rules_.clear();
-  mark_ = builder_mark_;
+  mark_ = outside_mark_;
   in_unit_ = false;
 }
 
@@ -461,7 +463,7 @@ void GraphBuilder::Fail(absl::Status status) { status_.Update(status); }
 ValueId GraphBuilder::AddValue(Value value) {
   unit().values.push_back(std::move(value));
   const ValueId id = static_cast<ValueId>(unit().values.size()) - 1;
-  unit().values[id].tensor.where = {.symbol = id, .shard_stride_bytes = mark_};
+  unit().values[id].tensor.where = {.symbol = id, .unit_mark = mark_};
   return id;
 }
 

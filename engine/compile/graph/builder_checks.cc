@@ -11,14 +11,14 @@ namespace shale {
 
 bool GraphBuilder::IsOwn(const Tensor& tensor) {
   const Location& where = tensor.where;
-  return where.shard_stride_bytes == mark_ && where.symbol >= 0 && where.symbol < std::ssize(unit().values);
+  return where.unit_mark == mark_ && where.symbol >= 0 && where.symbol < std::ssize(unit().values);
 }
 
 std::string GraphBuilder::DescribeForeign(const Tensor& tensor) const {
   if (!tensor.present()) return "an absent tensor";
-  const int64_t index = tensor.where.shard_stride_bytes - builder_mark_ - 1;
-  if (index < 0 || index >= std::ssize(graph_.units)) return "a tensor of another GraphBuilder";
-  const UnitGraph& owner = graph_.units[index];
+  const auto mark = std::find(unit_marks_.begin(), unit_marks_.end(), tensor.where.unit_mark);
+  if (mark == unit_marks_.end()) return "a tensor of another GraphBuilder";
+  const UnitGraph& owner = graph_.units[mark - unit_marks_.begin()];
   const ValueId id = tensor.where.symbol;
   const bool known = id >= 0 && id < std::ssize(owner.values);
   return absl::StrCat(known ? owner.values[id].name : "a tensor", " of unit ", owner.name);

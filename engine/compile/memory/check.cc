@@ -11,7 +11,7 @@
 #include "engine/compile/program/range_set.h"
 #include "engine/compile/program/structure.h"
 #include "kernels/check.h"
-#include "kernels/ops/flat.h"
+#include "kernels/op.h"
 
 namespace shale {
 namespace {
@@ -141,8 +141,7 @@ class Checker {
         operand.begin += operand.slot_begin;
       }
       if (const auto* op = std::get_if<Op>(&instruction.action); op != nullptr && access == Access::kReadWrite) {
-        // Although this access is kReadWrite, ZeroRanges writes only its ranges and reads nothing.
-        if (const auto* zero = op->As<ZeroRanges>()) operand.ranges = zero->ranges.get();
+        operand.ranges = WrittenRanges(*op);  // It reads nothing then.
         operand.element_bytes = SizeOf(t.dtype);
       }
       if (t.extent_bytes() > 0) operands.push_back(operand);

@@ -15,7 +15,6 @@
 #include "kernels/check.h"
 #include "kernels/op.h"
 #include "kernels/ops/embedding.h"
-#include "kernels/ops/flat.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
@@ -36,11 +35,10 @@ std::string PercentOf(double part, double whole) {
 }
 
 // Returns whether the bytes of an instruction's operands are those that it moves, at the rate of the device's memory.
-// Some ops touch only the rows or ranges that they choose, and links between devices and hosts have other rates.
+// Embeddings touch only the rows that tokens choose, and links between devices and hosts have other rates.
 bool HasRoofline(const Instruction& instruction) {
   const Op* op = std::get_if<Op>(&instruction.action);
-  return op != nullptr && op->As<EmbeddingForward>() == nullptr && op->As<EmbeddingBackward>() == nullptr &&
-         op->As<ZeroRanges>() == nullptr;
+  return op != nullptr && !op->Is<EmbeddingForward>() && !op->Is<EmbeddingBackward>();
 }
 
 const MatMul* MatMulOf(const Instruction& instruction) {
@@ -65,13 +63,13 @@ constexpr absl::string_view kHead = "{\"displayTimeUnit\":\"ms\",\"traceEvents\"
 int64_t BytesMoved(const Instruction& issued) {
   // The bytes that a transfer moves count once, although it has two operands.
   if (const auto* transfer = std::get_if<Transfer>(&issued.action)) return transfer->device.extent_bytes();
-  const Op* op = std::get_if<Op>(&issued.action);
-  const MatMul* matmul = op == nullptr ? nullptr : op->As<MatMul>();
-  const bool reads_packed = matmul != nullptr && matmul->b_is_packed;
+  if (const auto* op = std::get_if<Op>(&issued.action)) {
+    const OpTraffic traffic = TrafficOf(*op);
+    return static_cast<int64_t>(traffic.bytes_read + traffic.bytes_written);
+  }
   int64_t bytes = 0;
-  VisitInstruction(issued, /*first_iteration=*/false, [&](absl::string_view name, const Tensor& t, Access access) {
-    const bool untouched = name == "scratch" || (reads_packed && name == "b");
-    if (!untouched) bytes += (access == Access::kReadWrite ? 2 : 1) * t.elements() * SizeOf(t.dtype);
+  VisitInstruction(issued, /*first_iteration=*/false, [&](absl::string_view, const Tensor& t, Access access) {
+    bytes += (access == Access::kReadWrite ? 2 : 1) * t.elements() * SizeOf(t.dtype);
   });
   return bytes;
 }

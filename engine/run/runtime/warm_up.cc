@@ -1,7 +1,6 @@
 #include "engine/run/runtime/warm_up.h"
 
 #include <algorithm>
-#include <bit>
 #include <compare>
 #include <memory>
 #include <set>
@@ -15,8 +14,6 @@
 #include "kernels/check.h"
 #include "kernels/integers.h"
 #include "kernels/op.h"
-#include "kernels/ops/attention.h"
-#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {
@@ -88,35 +85,13 @@ std::set<Try> TriesOf(const StepProgram& program, const MemoryPlan& plan, int sh
   return tries;
 }
 
-// Return the kind of an op, as a number, and what it asks of a library besides what its operands are. The bindings name
-// all members, so that a new attribute does not compile until it is here.
-std::vector<int64_t> AttributesOf(const MatMul& op) {
-  const auto& [a, b, bias, c, packed_b, transpose_a, transpose_b, accumulate, b_is_packed, scale] = op;
-  return {0, transpose_a, transpose_b, accumulate, b_is_packed, std::bit_cast<int32_t>(scale)};
-}
-std::vector<int64_t> AttributesOf(const AttentionForward& op) {
-  const auto& [q, k, v, out, lse, position_ids, scale, window, causal, cap] = op;
-  return {1, std::bit_cast<int32_t>(scale), window, causal, std::bit_cast<int32_t>(cap)};
-}
-std::vector<int64_t> AttributesOf(const AttentionBackward& op) {
-  const auto& [q, k, v, out, lse, d_out, d_q, d_k, d_v, position_ids, scale, window, causal, cap] = op;
-  return {2, std::bit_cast<int32_t>(scale), window, causal, std::bit_cast<int32_t>(cap)};
-}
-std::vector<int64_t> AttributesOf(const Op& op) {
-  if (const auto* matmul = op.As<MatMul>()) return AttributesOf(*matmul);
-  if (const auto* forward = op.As<AttentionForward>()) return AttributesOf(*forward);
-  const auto* backward = op.As<AttentionBackward>();
-  SHALE_CHECK(backward != nullptr) << NameOf(op);
-  return AttributesOf(*backward);
-}
-
 // Everything by which a library may choose an algorithm.
 struct Question {
   std::vector<int64_t> attributes, operands, skews;
   auto operator<=>(const Question&) const = default;
 
   static Question Of(const Op& op, const std::vector<int64_t>& skews) {
-    Question question{.attributes = AttributesOf(op), .skews = skews};
+    Question question{.attributes = LibraryAttributes(op), .skews = skews};
     VisitOperands(op, [&](absl::string_view, const Tensor& t, Access) {
       question.operands.insert(question.operands.end(), {t.rank, static_cast<int64_t>(t.dtype)});
       for (int d = 0; d < t.rank; ++d) question.operands.insert(question.operands.end(), {t.dim(d), t.stride(d)});
