@@ -21,7 +21,7 @@
 #include "engine/compile/program/work_limits.h"
 #include "engine/files/io/user_cache.h"
 #include "engine/plan/config/fields.h"
-#include "engine/plan/config/file_remarks.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/fit.h"
 #include "engine/plan/planner/step_facts.h"
 #include "engine/plan/report/explain.h"
