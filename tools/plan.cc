@@ -19,7 +19,7 @@
 #include "engine/compile/program/program.h"
 #include "engine/compile/program/work_limits.h"
 #include "engine/plan/config/fields.h"
-#include "engine/plan/config/file_remarks.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/fit.h"
 #include "engine/plan/report/explain.h"
 #include "engine/plan/report/memory_report.h"

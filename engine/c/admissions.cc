@@ -27,7 +27,6 @@
 #include "engine/c/calls.h"
 #include "engine/c/handles.h"
 #include "engine/c/jobs.h"
-#include "engine/c/model.h"
 #include "engine/c/shale.h"
 #include "engine/c/trainers.h"
 #include "engine/run/runtime/backend.h"

@@ -18,7 +18,6 @@
 #include "engine/api/plan_text.h"
 #include "engine/c/calls.h"
 #include "engine/c/handles.h"
-#include "engine/c/model.h"
 #include "engine/c/shale.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/explain.h"

@@ -1,4 +1,4 @@
-// The handles of jobs, and the text forms of plans.
+// The handles of jobs, the text forms of plans, and the model that a program brings to its jobs.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/c/handles.h"
+#include "engine/c/shale_model.h"
 #include "engine/compile/memory/machine.h"
+#include "engine/compile/model/config.h"
 #include "engine/plan/config/job.h"
 #include "engine/plan/planner/job_plan.h"
 
@@ -21,5 +24,11 @@ absl::StatusOr<std::vector<std::string>> TakeOverrides(const char* const* overri
 
 // Returns a plan in the form SHALE_PLAN_*, or InvalidArgument for another number.
 absl::StatusOr<std::string> PlanIn(int32_t form, const Job& job, const JobPlan& plan, const Machine& machine);
+
+// Returns the model, or InvalidArgument for a struct that is wrong.
+absl::StatusOr<CustomModel> MakeModel(const shale_model* model);
+
+// Gives a job that is only planned the model, unless `model` is null. Returns the errors of MakeModel and SetModel.
+absl::Status GiveModel(const shale_model* model, Job& job);
 
 }  // namespace shale::c

@@ -1,5 +1,3 @@
-#include "engine/c/model.h"
-
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,6 +13,7 @@
 #include "engine/api/layers.h"
 #include "engine/c/calls.h"
 #include "engine/c/handles.h"
+#include "engine/c/jobs.h"
 #include "engine/compile/graph/graph.h"
 #include "kernels/check.h"
 #include "kernels/ops/activation.h"

@@ -24,7 +24,7 @@
 #include "engine/c/arguments.h"
 #include "engine/c/calls.h"
 #include "engine/c/handles.h"
-#include "engine/c/model.h"
+#include "engine/c/jobs.h"
 #include "engine/c/shale.h"
 #include "engine/c/trainers.h"
 #include "engine/compile/model/config.h"

@@ -13,6 +13,7 @@
 #include "kernels/nf4.h"
 #include "kernels/ops.h"
 #include "kernels/step_scalars.h"
+#include "tools/bench/ops_case_maker.h"
 #include "tools/bench/support.h"
 
 namespace shale {
@@ -28,13 +29,6 @@ int AccessCount(Access access) { return access == Access::kReadWrite ? 2 : 1; }
 
 double Moved(const Tensor& t, Access access) {
   return static_cast<double>(t.elements() * SizeOf(t.dtype)) * AccessCount(access);
-}
-
-template <class OpType>
-double BytesOf(const OpType& op) {
-  double bytes = 0;
-  OpType::Visit(op, [&](absl::string_view, const Tensor& t, Access access) { bytes += Moved(t, access); });
-  return bytes;
 }
 
 // Returns the bytes of the table's rows that `tokens` select, as if no two tokens selected the same row.
@@ -69,54 +63,18 @@ double BytesOf(const ZeroRanges& op) {
 
 std::string Text(absl::string_view text) { return std::string(text.data(), text.size()); }
 
-// Makes the tensors of one case, without addresses.
-class Maker {
- public:
-  Maker(const OpSizes& sizes, DType act) : s(sizes), act(act) {}
-
-  Tensor New(DType dtype, std::initializer_list<int64_t> shape) {
-    Tensor t = Tensor::Contiguous(dtype, shape);
-    t.where.symbol = static_cast<int32_t>(buffer_bytes_.size());
-    buffer_bytes_.push_back(t.extent_bytes());
-    return t;
-  }
-  Tensor Act(std::initializer_list<int64_t> shape) { return New(act, shape); }
-  Tensor F32(std::initializer_list<int64_t> shape) { return New(DType::kFloat32, shape); }
-  // Returns heads [first, first + count) of packed rows [T, heads, D] as [B, S, count, D].
-  Tensor Heads(const Tensor& packed_TN, int64_t first, int64_t count) const {
-    const int64_t d = s.head_width;
-    return packed_TN.Slice(1, first * d, count * d).SplitLast(count, d).SplitFirst(s.tokens / s.sequence);
-  }
-
-  template <class OpType>
-  OpCase Finish(const OpType& op, std::string variant, std::string sizes) {
-    OpCase made{.name = Text(NameOf(Op(op))),
-                .sizes = std::move(sizes),
-                .dtype = act,
-                .op = op,
-                .buffer_bytes = std::move(buffer_bytes_),
-                .vocabulary = s.vocabulary,
-                .bytes = BytesOf(op)};
-    buffer_bytes_.clear();
-    if (!variant.empty()) absl::StrAppend(&made.name, " ", variant);
-    made.flops = FlopsOf(made.op);
-    return made;
-  }
-
-  const OpSizes s;
-  const DType act;
-
- private:
-  std::vector<int64_t> buffer_bytes_;
-};
-
-// Returns the shape as text, such as "[2048, 512]".
-std::string Shape(const Tensor& t) {
-  const std::string text = t.ToString();
-  return text.substr(text.find('['));
+// Returns the bytes that an op moves, as ops_cases.h defines them.
+double BytesMoved(const Op& op) {
+  if (const auto* forward = op.As<EmbeddingForward>()) return BytesOf(*forward);
+  if (const auto* backward = op.As<EmbeddingBackward>()) return BytesOf(*backward);
+  if (const auto* attention = op.As<CachedAttention>()) return BytesOf(*attention);
+  if (const auto* zero = op.As<ZeroRanges>()) return BytesOf(*zero);
+  double bytes = 0;
+  VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) { bytes += Moved(t, access); });
+  return bytes;
 }
 
-void AddEmbedding(Maker& m, std::vector<OpCase>& cases) {
+void AddEmbedding(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   const int64_t b = s.tokens / s.sequence;
   for (const bool positions : {false, true}) {
@@ -124,18 +82,18 @@ void AddEmbedding(Maker& m, std::vector<OpCase>& cases) {
                         .weight_VC = m.Act({s.vocabulary, s.width}),
                         .out_TC = m.Act({s.tokens, s.width})};
     if (positions) op.positions_PC = m.Act({s.sequence, s.width});
-    cases.push_back(m.Finish(op, positions ? "positions" : "", Shape(op.out_TC)));
+    cases.push_back(m.Finish(op, positions ? "positions" : "", ShapeText(op.out_TC)));
   }
   for (const bool accumulate : {false, true}) {
     const EmbeddingBackward op{.tokens_BS = m.New(DType::kInt32, {b, s.sequence}),
                                .d_out_TC = m.Act({s.tokens, s.width}),
                                .d_weight_VC = m.F32({s.vocabulary, s.width}),
                                .accumulate = accumulate};
-    cases.push_back(m.Finish(op, accumulate ? "accumulate" : "", Shape(op.d_weight_VC)));
+    cases.push_back(m.Finish(op, accumulate ? "accumulate" : "", ShapeText(op.d_weight_VC)));
   }
 }
 
-void AddRmsNorm(Maker& m, std::vector<OpCase>& cases) {
+void AddRmsNorm(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   for (const bool residual : {false, true}) {
     RmsNormForward op{.x = m.Act({s.tokens, s.width}),
@@ -144,7 +102,7 @@ void AddRmsNorm(Maker& m, std::vector<OpCase>& cases) {
                       .rstd_R = m.F32({s.tokens}),
                       .epsilon = 1e-5f};
     if (residual) op.residual = m.Act({s.tokens, s.width}), op.sum = m.Act({s.tokens, s.width});
-    cases.push_back(m.Finish(op, residual ? "residual" : "", Shape(op.x)));
+    cases.push_back(m.Finish(op, residual ? "residual" : "", ShapeText(op.x)));
   }
   for (const bool residual : {false, true}) {
     RmsNormBackward op{.d_y = m.Act({s.tokens, s.width}),
@@ -154,7 +112,7 @@ void AddRmsNorm(Maker& m, std::vector<OpCase>& cases) {
                        .d_x = m.Act({s.tokens, s.width}),
                        .d_weight_C = m.F32({s.width})};
     if (residual) op.d_residual = m.Act({s.tokens, s.width});
-    cases.push_back(m.Finish(op, residual ? "residual" : "", Shape(op.x)));
+    cases.push_back(m.Finish(op, residual ? "residual" : "", ShapeText(op.x)));
   }
   // Normalizes every head's queries in place, in a tensor where they are packed with keys and values.
   const Tensor packed = m.Act({s.tokens, (s.heads + 2 * s.kv_heads) * s.head_width});
@@ -164,10 +122,10 @@ void AddRmsNorm(Maker& m, std::vector<OpCase>& cases) {
                           .y = heads,
                           .rstd_R = m.F32({s.tokens * s.heads}),
                           .epsilon = 1e-5f};
-  cases.push_back(m.Finish(op, "heads", Shape(op.x)));
+  cases.push_back(m.Finish(op, "heads", ShapeText(op.x)));
 }
 
-void AddLayerNorm(Maker& m, std::vector<OpCase>& cases) {
+void AddLayerNorm(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   for (const bool residual : {false, true}) {
     LayerNormForward op{.x = m.Act({s.tokens, s.width}),
@@ -178,7 +136,7 @@ void AddLayerNorm(Maker& m, std::vector<OpCase>& cases) {
                         .rstd_R = m.F32({s.tokens}),
                         .epsilon = 1e-5f};
     if (residual) op.residual = m.Act({s.tokens, s.width}), op.sum = m.Act({s.tokens, s.width});
-    cases.push_back(m.Finish(op, residual ? "residual" : "", Shape(op.x)));
+    cases.push_back(m.Finish(op, residual ? "residual" : "", ShapeText(op.x)));
   }
   for (const bool residual : {false, true}) {
     LayerNormBackward op{.d_y = m.Act({s.tokens, s.width}),
@@ -190,36 +148,36 @@ void AddLayerNorm(Maker& m, std::vector<OpCase>& cases) {
                          .d_weight_C = m.F32({s.width}),
                          .d_bias_C = m.F32({s.width})};
     if (residual) op.d_residual = m.Act({s.tokens, s.width});
-    cases.push_back(m.Finish(op, residual ? "residual" : "", Shape(op.x)));
+    cases.push_back(m.Finish(op, residual ? "residual" : "", ShapeText(op.x)));
   }
 }
 
-void AddActivations(Maker& m, std::vector<OpCase>& cases) {
+void AddActivations(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   const SwiGluForward swiglu{.gate_up_T2F = m.Act({s.tokens, 2 * s.hidden}), .y_TF = m.Act({s.tokens, s.hidden})};
-  cases.push_back(m.Finish(swiglu, "", Shape(swiglu.y_TF)));
+  cases.push_back(m.Finish(swiglu, "", ShapeText(swiglu.y_TF)));
   const SwiGluBackward d_swiglu{.gate_up_T2F = m.Act({s.tokens, 2 * s.hidden}),
                                 .d_y_TF = m.Act({s.tokens, s.hidden}),
                                 .d_gate_up_T2F = m.Act({s.tokens, 2 * s.hidden})};
-  cases.push_back(m.Finish(d_swiglu, "", Shape(d_swiglu.d_y_TF)));
+  cases.push_back(m.Finish(d_swiglu, "", ShapeText(d_swiglu.d_y_TF)));
   for (const GeluKind kind : {GeluKind::kTanh, GeluKind::kErf}) {
     const char* variant = kind == GeluKind::kTanh ? "tanh" : "erf";
     const GeluForward gelu{.x_TF = m.Act({s.tokens, s.hidden}), .y_TF = m.Act({s.tokens, s.hidden}), .kind = kind};
-    cases.push_back(m.Finish(gelu, variant, Shape(gelu.x_TF)));
+    cases.push_back(m.Finish(gelu, variant, ShapeText(gelu.x_TF)));
     const GeluBackward d_gelu{.x_TF = m.Act({s.tokens, s.hidden}),
                               .d_y_TF = m.Act({s.tokens, s.hidden}),
                               .d_x_TF = m.Act({s.tokens, s.hidden}),
                               .kind = kind};
-    cases.push_back(m.Finish(d_gelu, variant, Shape(d_gelu.x_TF)));
+    cases.push_back(m.Finish(d_gelu, variant, ShapeText(d_gelu.x_TF)));
   }
 }
 
-void AddAttention(Maker& m, std::vector<OpCase>& cases) {
+void AddAttention(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   const int64_t b = s.tokens / s.sequence, all = s.heads + 2 * s.kv_heads, g = s.kv_heads;
   const Tensor qkv = m.Act({s.tokens, all * s.head_width});
   const Rope rope{.x_BSHD = m.Heads(qkv, 0, s.heads + g)};
-  cases.push_back(m.Finish(rope, "", Shape(rope.x_BSHD)));
+  cases.push_back(m.Finish(rope, "", ShapeText(rope.x_BSHD)));
 
   const auto views = [&](auto& op, const Tensor& packed) {
     op.q_BSHD = m.Heads(packed, 0, s.heads);
@@ -234,7 +192,7 @@ void AddAttention(Maker& m, std::vector<OpCase>& cases) {
     views(forward, m.Act({s.tokens, all * s.head_width}));
     forward.out_BSHD = m.Act({b, s.sequence, s.heads, s.head_width});
     forward.causal = causal;
-    cases.push_back(m.Finish(forward, variant, Shape(forward.q_BSHD)));
+    cases.push_back(m.Finish(forward, variant, ShapeText(forward.q_BSHD)));
 
     AttentionBackward backward;
     views(backward, m.Act({s.tokens, all * s.head_width}));
@@ -245,12 +203,12 @@ void AddAttention(Maker& m, std::vector<OpCase>& cases) {
     backward.d_k_BSGD = m.Heads(d_qkv, s.heads, g);
     backward.d_v_BSGD = m.Heads(d_qkv, s.heads + g, g);
     backward.causal = causal;
-    cases.push_back(m.Finish(backward, variant, Shape(backward.q_BSHD)));
+    cases.push_back(m.Finish(backward, variant, ShapeText(backward.q_BSHD)));
   }
 }
 
 // Adds the attention of one new token per sequence, and of several, at the end of a full cache.
-void AddCachedAttention(Maker& m, std::vector<OpCase>& cases) {
+void AddCachedAttention(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   const int64_t b = s.tokens / s.sequence, g = s.kv_heads, d = s.head_width;
   for (const int64_t length : {int64_t{1}, std::min<int64_t>(16, s.sequence)}) {
@@ -262,11 +220,11 @@ void AddCachedAttention(Maker& m, std::vector<OpCase>& cases) {
                              .keys_CGPD = m.Act({b, g, s.sequence, d}),
                              .values_CGPD = m.Act({b, g, s.sequence, d}),
                              .scale = 1 / std::sqrt(static_cast<float>(d))};
-    cases.push_back(m.Finish(op, length == 1 ? "" : "several tokens", Shape(op.keys_CGPD)));
+    cases.push_back(m.Finish(op, length == 1 ? "" : "several tokens", ShapeText(op.keys_CGPD)));
   }
 }
 
-void AddCrossEntropy(Maker& m, std::vector<OpCase>& cases) {
+void AddCrossEntropy(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   for (const bool gradient : {true, false}) {
     const CrossEntropy op{.logits_TV = m.Act({s.head_tokens, s.vocabulary}),
@@ -274,11 +232,11 @@ void AddCrossEntropy(Maker& m, std::vector<OpCase>& cases) {
                           .scale_1 = m.F32({1}),
                           .loss_T = m.F32({s.head_tokens}),
                           .gradient = gradient};
-    cases.push_back(m.Finish(op, gradient ? "" : "loss only", Shape(op.logits_TV)));
+    cases.push_back(m.Finish(op, gradient ? "" : "loss only", ShapeText(op.logits_TV)));
   }
 }
 
-void AddSquaredError(Maker& m, std::vector<OpCase>& cases) {
+void AddSquaredError(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   for (const bool gradient : {true, false}) {
     SquaredError op{.prediction_TD = m.Act({s.tokens, s.width}),
@@ -287,145 +245,36 @@ void AddSquaredError(Maker& m, std::vector<OpCase>& cases) {
                     .loss_T = m.F32({s.tokens}),
                     .weights_T = m.F32({s.tokens})};
     if (gradient) op.d_prediction_TD = m.Act({s.tokens, s.width});
-    cases.push_back(m.Finish(op, gradient ? "" : "loss only", Shape(op.prediction_TD)));
+    cases.push_back(m.Finish(op, gradient ? "" : "loss only", ShapeText(op.prediction_TD)));
   }
 }
 
-void AddRows(Maker& m, std::vector<OpCase>& cases) {
+void AddRows(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   const Add add{.a = m.Act({s.tokens, s.width}), .b = m.Act({s.tokens, s.width}), .out = m.Act({s.tokens, s.width})};
-  cases.push_back(m.Finish(add, "", Shape(add.out)));
+  cases.push_back(m.Finish(add, "", ShapeText(add.out)));
   const BiasBackward bias{.d_out_TN = m.Act({s.tokens, 3 * s.width}), .d_bias_N = m.F32({3 * s.width})};
-  cases.push_back(m.Finish(bias, "", Shape(bias.d_out_TN)));
+  cases.push_back(m.Finish(bias, "", ShapeText(bias.d_out_TN)));
   const Copy copy{.from = m.Act({s.parameters}), .to = m.Act({s.parameters})};
-  cases.push_back(m.Finish(copy, "", Shape(copy.to)));
+  cases.push_back(m.Finish(copy, "", ShapeText(copy.to)));
   // Zeros every second block of 4096 elements.
   auto ranges = std::make_shared<std::vector<ElementRange>>();
   for (int64_t begin = 0; begin < s.parameters; begin += 8192) {
     ranges->push_back({begin, std::min(begin + 4096, s.parameters)});
   }
   const ZeroRanges zero{.x_N = m.Act({s.parameters}), .ranges = ranges};
-  cases.push_back(m.Finish(zero, "", Shape(zero.x_N)));
+  cases.push_back(m.Finish(zero, "", ShapeText(zero.x_N)));
   const int64_t weights = RoundUp(s.parameters, kNf4GroupWeights);
   const Nf4Dequantize widen{.stored_RP = m.New(DType::kUInt8, {1, Nf4Row{weights}.bytes()}),
                             .out_RN = m.Act({1, weights})};
-  cases.push_back(m.Finish(widen, "", Shape(widen.out_RN)));
-}
-
-// Adds the ops on the flat vectors of a unit, except updates. They do not depend on the dtype of activations, so only
-// f32 has these cases.
-void AddFlat(Maker& m, std::vector<OpCase>& cases) {
-  const int64_t p = m.s.parameters;
-  if (m.act == DType::kFloat32) {
-    const Sum sum{.x_N = m.F32({p}), .total_1 = m.New(DType::kFloat64, {1})};
-    cases.push_back(m.Finish(sum, "", Shape(sum.x_N)));
-    const SumSquares squares{.x_N = m.F32({p}), .total_1 = m.New(DType::kFloat64, {1})};
-    cases.push_back(m.Finish(squares, "", Shape(squares.x_N)));
-    for (const bool accumulate : {false, true}) {
-      const Accumulate op{.x_N = m.F32({p}), .total_N = m.F32({p}), .accumulate = accumulate};
-      cases.push_back(m.Finish(op, accumulate ? "accumulate" : "", Shape(op.x_N)));
-    }
-    const SumSquares narrow{.x_N = m.New(DType::kBFloat16, {p}), .total_1 = m.New(DType::kFloat64, {1})};
-    cases.push_back(m.Finish(narrow, "bf16", Shape(narrow.x_N)));
-    const Accumulate rounds{.x_N = m.F32({p}),
-                            .total_N = m.New(DType::kBFloat16, {p}),
-                            .accumulate = true,
-                            .update_count_1 = m.New(DType::kInt64, {1}),
-                            .stream = GradientStream(0)};
-    cases.push_back(m.Finish(rounds, "accumulate bf16", Shape(rounds.x_N)));
-    const Copy round{.from = m.F32({p}), .to = m.New(DType::kBFloat16, {p})};
-    cases.push_back(m.Finish(round, "f32 to bf16", Shape(round.to)));
-    const Copy widen{.from = m.New(DType::kBFloat16, {p}), .to = m.F32({p})};
-    cases.push_back(m.Finish(widen, "bf16 to f32", Shape(widen.to)));
-  }
-}
-
-// Adds the passes of Adafactor over a square matrix.
-void AddAdafactor(Maker& m, std::vector<OpCase>& cases) {
-  using Stage = Adafactor::Stage;
-  const auto side = static_cast<int64_t>(std::sqrt(static_cast<double>(m.s.parameters)));
-  const int64_t p = side * side, f = 2 * side;
-  const auto parameters = std::make_shared<const std::vector<FactoredParameter>>(
-      std::vector<FactoredParameter>{{.rows = side, .columns = side, .row_begin = 0, .column_begin = side}});
-  const auto add = [&](const char* name, const Adafactor& op) {
-    cases.push_back(m.Finish(op, name, absl::StrCat("[", side, ", ", side, "]")));
-  };
-  add("sums", {.stage = Stage::kSums,
-               .update_5 = m.F32({kUpdateSize}),
-               .gradient_P = m.F32({p}),
-               .sums = m.F32({f}),
-               .parameters = parameters});
-  add("moments", {.stage = Stage::kMoments,
-                  .update_5 = m.F32({kUpdateSize}),
-                  .number_1 = m.New(DType::kInt64, {1}),
-                  .sums = m.F32({f}),
-                  .moments = m.F32({f}),
-                  .parameters = parameters});
-  add("direction", {.stage = Stage::kDirection,
-                    .update_5 = m.F32({kUpdateSize}),
-                    .gradient_P = m.F32({p}),
-                    .weight_P = m.F32({p}),
-                    .moments = m.F32({f}),
-                    .direction_P = m.F32({p}),
-                    .totals_Q2 = m.New(DType::kFloat64, {1, 2}),
-                    .parameters = parameters});
-  add("scale", {.stage = Stage::kScale,
-                .update_5 = m.F32({kUpdateSize}),
-                .number_1 = m.New(DType::kInt64, {1}),
-                .weight_P = m.F32({p}),
-                .direction_P = m.F32({p}),
-                .totals_Q2 = m.New(DType::kFloat64, {1, 2}),
-                .step_5 = m.F32({kUpdateSize}),
-                .parameters = parameters});
-}
-
-// Adds every update rule on the flat vectors of a unit, in bf16 with every form of masters, and with lean state.
-void AddUpdates(Maker& m, std::vector<OpCase>& cases) {
-  const int64_t p = m.s.parameters;
-  const auto all = std::make_shared<std::vector<ElementRange>>(1, ElementRange{0, p});
-  const auto make = [&](const UpdateRule& rule) {
-    Update op{.update_5 = m.F32({kUpdateSize}),
-              .gradient_P = m.F32({p}),
-              .weight_P = m.Act({p}),
-              .rule = rule,
-              .decayed = all};
-    const absl::Span<const UpdateState> states = StatesOf(rule);
-    for (size_t i = 0; i < states.size(); ++i) {
-      op.states[i] = m.New(states[i].dtype, {CeilDivide(p, states[i].block)});
-    }
-    return op;
-  };
-  std::vector<std::pair<UpdateRule, std::string>> rules;
-  for (const UpdateRule& rule : DefaultRules()) rules.push_back({rule, ""});
-  rules.push_back({SgdRule{.momentum = 0}, "without momentum"});
-  for (const auto& [rule, variant] : rules) {
-    Update op = make(rule);
-    if (m.act == DType::kFloat32) {
-      cases.push_back(m.Finish(op, variant, Shape(op.weight_P)));
-      continue;
-    }
-    const std::string prefix = variant.empty() ? "" : variant + ", ";
-    op.master_P = m.F32({p});
-    cases.push_back(m.Finish(op, prefix + "f32 masters", Shape(op.weight_P)));
-    op = make(rule);
-    op.low_P = m.New(DType::kInt16, {p});
-    cases.push_back(m.Finish(op, prefix + "split masters", Shape(op.weight_P)));
-  }
-  if (m.act == DType::kFloat32) return;
-  for (const UpdateRule& rule :
-       {UpdateRule(AdamWRule{.state_dtype = DType::kBFloat16}), UpdateRule(SgdRule{.state_dtype = DType::kBFloat16}),
-        UpdateRule(LionRule{.state_dtype = DType::kBFloat16}), UpdateRule(AdamW8BitRule())}) {
-    Update op = make(rule);
-    op.number_1 = m.New(DType::kInt64, {1});
-    cases.push_back(m.Finish(op, "lean", Shape(op.weight_P)));
-  }
+  cases.push_back(m.Finish(widen, "", ShapeText(widen.out_RN)));
 }
 
 std::string SizesText(const MatMul& op) { return absl::StrCat(op.m(), " x ", op.n(), " x ", op.k()); }
 
 // Adds a linear layer y [T, N] = x [T, K] w^T and its two gradients. The gradient of w comes in two cases: overwriting
 // and accumulating.
-void AddLinear(Maker& m, const std::string& layer, int64_t t, int64_t n, int64_t k, std::vector<OpCase>& cases) {
+void AddLinear(OpCaseMaker& m, const std::string& layer, int64_t t, int64_t n, int64_t k, std::vector<OpCase>& cases) {
   const MatMul forward{.a = m.Act({t, k}), .b = m.Act({n, k}), .c_MN = m.Act({t, n}), .transpose_b = true};
   cases.push_back(m.Finish(forward, layer + " forward", SizesText(forward)));
   const MatMul input{.a = m.Act({t, n}), .b = m.Act({n, k}), .c_MN = m.Act({t, k})};
@@ -437,7 +286,7 @@ void AddLinear(Maker& m, const std::string& layer, int64_t t, int64_t n, int64_t
   }
 }
 
-void AddMatMuls(Maker& m, std::vector<OpCase>& cases) {
+void AddMatMuls(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   const int64_t d = s.head_width;
   AddLinear(m, "qkv", s.tokens, (s.heads + 2 * s.kv_heads) * d, s.width, cases);
@@ -458,6 +307,25 @@ std::vector<std::string> NamesOf() {
 }
 
 }  // namespace
+
+std::string ShapeText(const Tensor& t) {
+  const std::string text = t.ToString();
+  return text.substr(text.find('['));
+}
+
+OpCase OpCaseMaker::Finish(const Op& op, absl::string_view variant, std::string sizes) {
+  OpCase made{.name = Text(NameOf(op)),
+              .sizes = std::move(sizes),
+              .dtype = act,
+              .op = op,
+              .buffer_bytes = std::move(buffer_bytes_),
+              .vocabulary = s.vocabulary,
+              .bytes = BytesMoved(op),
+              .flops = FlopsOf(op)};
+  buffer_bytes_.clear();
+  if (!variant.empty()) absl::StrAppend(&made.name, " ", variant);
+  return made;
+}
 
 absl::Status CheckSizes(const OpSizes& s) {
   if (s.tokens % s.sequence != 0) {
@@ -495,7 +363,7 @@ Op OpCase::Bind(std::byte* base) const {
 }
 
 std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
-  Maker maker(sizes, dtype);
+  OpCaseMaker maker(sizes, dtype);
   std::vector<OpCase> cases;
   AddEmbedding(maker, cases);
   AddRmsNorm(maker, cases);
@@ -504,9 +372,7 @@ std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
   AddCrossEntropy(maker, cases);
   AddSquaredError(maker, cases);
   AddRows(maker, cases);
-  AddFlat(maker, cases);
-  AddUpdates(maker, cases);
-  if (maker.act == DType::kFloat32) AddAdafactor(maker, cases);
+  AddOpsOnFlatGroups(maker, cases);
   AddAttention(maker, cases);
   AddCachedAttention(maker, cases);
   AddMatMuls(maker, cases);
@@ -514,7 +380,7 @@ std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
 }
 
 OpCase SquareMatMul(const OpSizes& sizes, DType dtype) {
-  Maker m(sizes, dtype);
+  OpCaseMaker m(sizes, dtype);
   const int64_t n = sizes.square;
   const MatMul op{.a = m.Act({n, n}), .b = m.Act({n, n}), .c_MN = m.F32({n, n})};
   return m.Finish(op, "square", SizesText(op));

@@ -17,7 +17,7 @@
 #include "engine/files/checkpoint/store.h"
 #include "engine/files/io/file.h"
 #include "engine/files/io/json_lines.h"
-#include "engine/plan/config/file_remarks.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/run/runtime/trace.h"
 #include "engine/strings/messages.h"
 #include "engine/strings/printing.h"

@@ -7,6 +7,44 @@
 namespace shale {
 namespace {
 
+// The tensors of one norm. `source` is what is normalized: the sum of x and the residual, or x.
+struct NormTensors {
+  Tensor x, residual, source, y, weight, bias, mean, rstd;
+  float offset = 0;  // RmsNormForward::weight_offset.
+};
+
+void EmitNormGradient(GradientBuilder& g, const NormTensors& n) {
+  if (!g.HasGradient(n.y)) return;
+  const Tensor d_y = g.Gradient(n.y);
+  const bool view = n.x.rank == 3;
+  // The norm's backward op adds the gradient that the residual stream has so far to the one that it computes.
+  const Tensor d_residual = view ? Tensor() : g.TakeGradient(n.source).value_or(Tensor());
+  const Tensor d_x = view ? g.GradientStorage(n.source) : g.NewGradient(n.source);
+  if (n.bias.present()) {
+    g.Emit(LayerNormBackward{.d_y = d_y,
+                             .x = n.source,
+                             .weight_C = n.weight,
+                             .mean_R = n.mean,
+                             .rstd_R = n.rstd,
+                             .d_residual = d_residual,
+                             .d_x = d_x,
+                             .d_weight_C = g.ParameterGradient(n.weight),
+                             .d_bias_C = g.ParameterGradient(n.bias)});
+  } else {
+    g.Emit(RmsNormBackward{.d_y = d_y,
+                           .x = n.source,
+                           .weight_C = n.weight,
+                           .rstd_R = n.rstd,
+                           .d_residual = d_residual,
+                           .d_x = d_x,
+                           .d_weight_C = g.ParameterGradient(n.weight),
+                           .weight_offset = n.offset});
+  }
+  if (view) return;
+  g.Contribute(n.x, d_x);
+  if (n.residual.present()) g.Contribute(n.residual, d_x);
+}
+
 // Emits one norm, with its statistics and its gradient rule. `residual` and `sum` are both absent or both given. The
 // norm of `sum` is computed if it is given, else the norm of x.
 void EmitNorm(GraphBuilder& b, const Tensor& x, const Tensor& residual, const Tensor& sum, const Tensor& y,
@@ -43,37 +81,8 @@ void EmitNorm(GraphBuilder& b, const Tensor& x, const Tensor& residual, const Te
   std::optional<Op> from_sum;
   if (sum.present()) from_sum = forward(sum, Tensor(), Tensor());
   b.Emit(forward(x, residual, sum), std::move(from_sum));
-
-  const bool view = x.rank == 3;
-  b.OnBackward([=](GradientBuilder& g) {
-    if (!g.HasGradient(y)) return;
-    const Tensor d_y = g.Gradient(y);
-    // The norm's backward op adds the gradient that the residual stream has so far to the one that it computes.
-    const Tensor d_residual = view ? Tensor() : g.TakeGradient(source).value_or(Tensor());
-    const Tensor d_x = view ? g.GradientStorage(source) : g.NewGradient(source);
-    if (bias.present()) {
-      g.Emit(LayerNormBackward{.d_y = d_y,
-                               .x = source,
-                               .weight_C = weight,
-                               .mean_R = mean,
-                               .rstd_R = rstd,
-                               .d_residual = d_residual,
-                               .d_x = d_x,
-                               .d_weight_C = g.ParameterGradient(weight),
-                               .d_bias_C = g.ParameterGradient(bias)});
-    } else {
-      g.Emit(RmsNormBackward{.d_y = d_y,
-                             .x = source,
-                             .weight_C = weight,
-                             .rstd_R = rstd,
-                             .d_residual = d_residual,
-                             .d_x = d_x,
-                             .d_weight_C = g.ParameterGradient(weight),
-                             .weight_offset = offset});
-    }
-    if (view) return;
-    g.Contribute(x, d_x);
-    if (residual.present()) g.Contribute(residual, d_x);
+  b.OnBackward([n = NormTensors{x, residual, source, y, weight, bias, mean, rstd, offset}](GradientBuilder& g) {
+    EmitNormGradient(g, n);
   });
 }
 

@@ -40,7 +40,17 @@ class ProgramWriter {
 
   // Appends an instruction. `first_iteration_differs` is the field of the instruction; if it is set, `action` is the op
   // of the later iterations.
-  void Emit(const EmitContext& context, Action action, bool first_iteration_differs = false);
+  void Emit(const EmitContext& context, Action action, bool first_iteration_differs = false) {
+    Instruction instruction;
+    instruction.action = std::move(action);
+    instruction.stream = context.stream;
+    instruction.first_iteration_differs = first_iteration_differs;
+    instruction.phase = context.phase;
+    instruction.unit = context.unit;
+    instruction.micro_batch = context.micro_batch;
+    instruction.last_iteration_only = context.once_a_step && in_loop();
+    program_.instructions.push_back(std::move(instruction));
+  }
 
   // Returns whether a tensor lies in host memory. An absent one does not.
   bool IsOnHost(const Tensor& t) const {

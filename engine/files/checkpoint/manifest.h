@@ -229,14 +229,17 @@ absl::StatusOr<std::vector<SavedFile>> ParseFiles(absl::string_view bytes);
 // Returns the bytes of a MANIFEST: "SHALEMAN", u32 version, u32 CRC-32C of everything else, u64 length, message.
 std::string SerializeManifest(const Manifest& manifest);
 
-// Accepts any bytes. Returns InvalidArgument, without a path, for bytes that are not a manifest, are damaged, or
-// contradict themselves: negative counts or counts above 2^60, evaluations after the step or with a loss that is not
-// finite, more parameters or files than the limits below, a
-// dimension below 1, a shape whose elements cannot be counted, a name used twice, more than kMaxSavedStates states, a
-// state of an unknown type, a parameter with a state that there is not or with two states of a name, frozen values
-// saved as SPLIT, values in 4 bits of a parameter that trains, a parameter that trains in the base, a base without
-// parameters, parameters of the base without a base, a file with another name than ShardFileName gives or with another
-// number of checksums than its size requires. Returns Unimplemented for another version.
+// Returns InvalidArgument, without a path, if a manifest contradicts itself: negative counts or counts above 2^60,
+// evaluations after the step or with a loss that is not finite, a dimension below 1, a shape whose elements cannot be
+// counted, a name used twice, more than kMaxSavedStates states, a parameter with a state that there is not or with two
+// states of a name, frozen values saved as SPLIT, values in 4 bits of a parameter that trains, a parameter that trains
+// in the base, a base without parameters, parameters of the base without a base, a file with another name than
+// ShardFileName gives or with another number of checksums than its size requires.
+absl::Status CheckManifest(const Manifest& manifest);
+
+// Accepts any bytes. Returns InvalidArgument, without a path, for bytes that are not a manifest, are damaged, have more
+// parameters or files than the limits below, have a state of an unknown type, or contradict themselves (CheckManifest).
+// Returns Unimplemented for another version.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes);
 
 // The largest size of a MANIFEST that is read, and the most parameters and files that it may have. The reader checks

@@ -4,13 +4,17 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/api/checkpoint.h"
 #include "engine/files/checkpoint/safetensors_header.h"
 #include "engine/strings/utf8.h"
 #include "kernels/check.h"
@@ -272,6 +276,27 @@ absl::Status SafetensorsWriter::Finish() {
   return absl::FailedPreconditionError(absl::StrCat(
       file_.path(), " is not complete: ", absl::StrJoin(incomplete.begin(), incomplete.begin() + named, ", "),
       named < incomplete.size() ? absl::StrCat(" and ", incomplete.size() - named, " more") : ""));
+}
+
+absl::Status ExportParameters(const CheckpointReader& checkpoint, SafetensorsDType dtype, const std::string& path,
+                              ReadBase base) {
+  constexpr int64_t kBufferElements = int64_t{1} << 19;
+  const std::vector<SavedParameter>& parameters = checkpoint.manifest().parameters;
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const SavedParameter& parameter : parameters) entries.push_back({parameter.name, dtype, parameter.shape});
+  SHALE_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsWriter> writer,
+                         SafetensorsWriter::Create(path, entries, {{"format", "pt"}}));
+  CheckpointValues values(checkpoint, std::move(base));
+  std::vector<float> buffer(kBufferElements);
+  for (const SavedParameter& parameter : parameters) {
+    for (int64_t begin = 0; begin < parameter.elements(); begin += kBufferElements) {
+      const absl::Span<float> part =
+          absl::MakeSpan(buffer.data(), std::min(kBufferElements, parameter.elements() - begin));
+      SHALE_RETURN_IF_ERROR(values.Read(parameter.name, begin, part));
+      SHALE_RETURN_IF_ERROR(writer->AppendFloat32(parameter.name, part));
+    }
+  }
+  return writer->Finish();
 }
 
 }  // namespace shale

@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/files/hugging_face/config.h"
-#include "engine/files/hugging_face/config_writer.h"
 #include "engine/files/hugging_face/family.h"
 #include "engine/files/hugging_face/strict_json.h"
 #include "kernels/check.h"

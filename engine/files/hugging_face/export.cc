@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/files/hugging_face/adapter_config.h"
 #include "engine/files/hugging_face/config.h"
 #include "engine/files/hugging_face/folder_files.h"
 #include "engine/files/hugging_face/layout.h"
@@ -134,6 +135,19 @@ absl::Status ExportHf(const DecoderConfig& config, const HfExportOptions& option
   SHALE_RETURN_IF_ERROR(CompleteEnds(staged.path(), text, options.end_tokens));
   SHALE_RETURN_IF_ERROR(WriteWeights(layout, options, reader, staged.path()));
   SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(staged.path(), "config.json"), text));
+  return staged.Commit();
+}
+
+absl::Status ExportHfAdapter(const DecoderConfig& config, SafetensorsDType dtype, const std::string& base,
+                             const HfParameterReader& reader, const std::string& folder) {
+  SHALE_ASSIGN_OR_RETURN(const HfLayout layout, MakeHfAdapterLayout(config));
+  SHALE_ASSIGN_OR_RETURN(const std::string text, HfAdapterConfigText(config, base));
+  SHALE_ASSIGN_OR_RETURN(StagedFolder staged, StagedFolder::Create(folder));
+  std::vector<const HfTensor*> tensors;
+  for (const HfTensor& tensor : layout.tensors) tensors.push_back(&tensor);
+  SHALE_RETURN_IF_ERROR(
+      WriteHfTensors(layout, tensors, dtype, reader, JoinPath(staged.path(), "adapter_model.safetensors")));
+  SHALE_RETURN_IF_ERROR(WriteFileDurably(JoinPath(staged.path(), "adapter_config.json"), text));
   return staged.Commit();
 }
 

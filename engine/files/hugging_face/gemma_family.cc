@@ -2,8 +2,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "engine/files/hugging_face/config_reader.h"
-#include "engine/files/hugging_face/config_writer.h"
 #include "engine/files/hugging_face/family.h"
 #include "engine/files/hugging_face/layout_builder.h"
 

@@ -1,7 +1,5 @@
 // GPT-2.
 #include "absl/strings/str_cat.h"
-#include "engine/files/hugging_face/config_reader.h"
-#include "engine/files/hugging_face/config_writer.h"
 #include "engine/files/hugging_face/family.h"
 #include "engine/files/hugging_face/layout_builder.h"
 #include "kernels/check.h"

@@ -5,7 +5,6 @@
 #include "absl/strings/str_join.h"
 #include "engine/files/hugging_face/config.h"
 #include "engine/files/hugging_face/config_parts.h"
-#include "engine/files/hugging_face/config_reader.h"
 #include "engine/files/hugging_face/family.h"
 #include "engine/files/hugging_face/strict_json.h"
 #include "engine/files/hugging_face/tensor_files.h"

@@ -1,5 +1,3 @@
-#include "engine/plan/config/field_checks.h"
-
 #include <algorithm>
 #include <string>
 #include <type_traits>
@@ -9,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "engine/plan/config/checks.h"
 #include "engine/plan/config/errors.h"
 #include "engine/plan/config/fields.h"
 #include "engine/strings/messages.h"

@@ -3,8 +3,12 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/job.h"
+#include "engine/plan/config/checks.h"
 #include "engine/plan/config/members.h"
 #include "engine/plan/config/model_spec.h"
+#include "google/protobuf/text_format.h"
+#include "proto/job.pb.h"
 
 namespace shale {
 namespace {
@@ -59,6 +63,16 @@ proto::Job SpecOf(const Job& job) {
   }
   if (checkpointing.segments == Segments::kSqrt) blocks.clear_segment_blocks();
   return spec;
+}
+
+std::string ResolvedJobText(const Job& job) {
+  proto::Job spec = SpecOf(job);
+  ClearWithoutEffect(&spec);
+  google::protobuf::TextFormat::Printer printer;
+  printer.SetUseUtf8StringEscaping(true);
+  std::string text;
+  printer.PrintToString(spec, &text);
+  return kResolvedJobHead + text;
 }
 
 }  // namespace shale

@@ -8,12 +8,12 @@ namespace shale {
 
 // Returns the job that `spec` describes, with all defaults that follow from the spec filled in. Settings that depend on
 // the data or on the machine stay open (engine/api/plan.h decides them). Settings that contradict each other
-// are kept: CheckRules (engine/plan/config/rules.h) reports them. REQUIRES: CheckFields
-// (engine/plan/config/field_checks.h) has checked `spec`.
+// are kept: CheckRules (engine/plan/config/checks.h) reports them. REQUIRES: CheckFields
+// (engine/plan/config/checks.h) has checked `spec`.
 Job JobFromSpec(const proto::Job& spec);
 
 // Returns the spec of a job, with every default written out, also in fields that have no effect
-// (engine/plan/config/field_checks.h). Leaves out what is still undecided, and what is to be printed only if it was
+// (engine/plan/config/checks.h). Leaves out what is still undecided, and what is to be printed only if it was
 // changed.
 proto::Job SpecOf(const Job& job);
 

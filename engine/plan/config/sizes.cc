@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "engine/plan/config/checks.h"
 #include "engine/plan/config/model_spec.h"
-#include "engine/plan/config/rules.h"
 
 namespace shale {
 namespace {

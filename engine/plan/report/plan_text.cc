@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "engine/compile/program/graphs.h"
 #include "engine/files/hugging_face/weights.h"
-#include "engine/plan/config/file_remarks.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/memory_report.h"
 #include "engine/strings/pattern.h"

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/run/backends/attention_options.h"
 #include "engine/run/backends/cuda_backend.h"
 #include "engine/run/backends/cuda_planning.h"
 #include "engine/run/backends/device_kind.h"

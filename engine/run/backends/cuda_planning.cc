@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/run/backends/attention_options.h"
 #include "kernels/check.h"
 #include "kernels/cuda/cublaslt/tuning_table.h"
 #include "kernels/cuda/planned_ops.h"

@@ -8,6 +8,7 @@
 #include "engine/compile/memory/machine.h"
 #include "engine/plan/config/job.h"
 #include "engine/run/backends/device_kind.h"
+#include "kernels/cuda/cudnn/cudnn_attention.h"
 
 namespace shale {
 
@@ -24,5 +25,11 @@ absl::StatusOr<Machine> CudaPlanningMachine(const Job& job, bool cudnn, HostOpsF
 // GPUs of another machine, for programs that were built without CUDA: `create` is null. They plan for programs with
 // cuDNN.
 const DeviceKind& PlannedCudaDevice();
+
+// Returns what the job says of attention by cuDNN.
+inline cuda::CudnnAttentionOptions AttentionOptionsOf(const Job& job) {
+  return {.workspace_bytes = job.runtime.attention_workspace_bytes,
+          .deterministic = job.runtime.deterministic_attention};
+}
 
 }  // namespace shale

@@ -1,3 +1,4 @@
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -87,6 +88,10 @@ int64_t EventQueue::dropped() const {
 absl::Status EventQueue::error() const {
   const std::lock_guard<std::mutex> lock(shared_->mutex);
   return shared_->error;
+}
+
+double UnixSecondsNow() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace shale

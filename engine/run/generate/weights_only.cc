@@ -9,7 +9,7 @@
 #include "engine/files/checkpoint/base_values.h"
 #include "engine/files/checkpoint/shard_header.h"
 #include "engine/files/checkpoint/shard_writer.h"
-#include "engine/plan/config/file_remarks.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/draft.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/run/state/normal_pairs.h"
+#include "engine/run/state/fill_loops.h"
 #include "kernels/check.h"
 #include "kernels/hash.h"
 #include "kernels/integers.h"

@@ -1,6 +1,7 @@
 // The persistent state of one rank in memory, as checkpoints save and restore it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -140,6 +141,10 @@ class RankState {
   absl::Status CopyToHostWeight(const GroupState& g, std::optional<ElementRange> of_own = std::nullopt);
   // The functions below set state in the arena or in the rank's pinned memory. `work` points to kWorkBytes bytes,
   // preferably pinned, for elements on their way there.
+  static constexpr int64_t kWorkBytes = kReadStagingBytes - kCheckpointChunkBytes;
+  static constexpr int64_t kWorkFloats = kWorkBytes / sizeof(float);
+  // Returns how many of these bytes `count` elements need.
+  static int64_t WorkBytesFor(int64_t count) { return std::min(kWorkFloats, count) * int64_t{sizeof(float)}; }
   absl::Status ZeroValues(const GroupState& g, char* work);
   // Stores elements of a state, converted from dtype `saved` to that of `to`.
   absl::Status PutState(const Tensor& to, int64_t element, DType saved, const char* bytes, int64_t count, char* work);

@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/files/hugging_face/folder_files.h"
-#include "engine/plan/config/data_errors.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/run/train/job_data.h"
 #include "engine/text/documents/prepared_text.h"
 #include "kernels/check.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
 #include "engine/files/data/token_source.h"
-#include "engine/plan/config/data_errors.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/text/documents/prepared_text.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "kernels/check.h"

@@ -15,7 +15,7 @@
 #include "engine/compile/program/program.h"
 #include "engine/files/checkpoint/base_values.h"
 #include "engine/files/io/checksums.h"
-#include "engine/plan/config/file_remarks.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/run/train/processes.h"
 #include "engine/run/train/session.h"

@@ -22,7 +22,7 @@
 #include "engine/files/hugging_face/config.h"
 #include "engine/files/hugging_face/weights.h"
 #include "engine/files/io/file.h"
-#include "engine/plan/config/file_remarks.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/run/state/filling.h"
 #include "engine/run/state/local_state.h"
 #include "kernels/check.h"

@@ -1,5 +1,3 @@
-#include "engine/text/documents/row_conversation.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -12,6 +10,7 @@
 #include "engine/strings/messages.h"
 #include "engine/strings/utf8.h"
 #include "engine/text/chat/template_operations.h"
+#include "engine/text/documents/text_row.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "engine/strings/messages.h"
-#include "engine/text/documents/row_conversation.h"
 #include "engine/text/tokenizer/character.h"
 #include "kernels/check.h"
 

@@ -1,4 +1,4 @@
-// Reads rows of JSON Lines: their text, and which of its tokens count in the loss.
+// Reads rows of JSON Lines: their text or conversation, and which tokens count in the loss.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "engine/files/data/data_enums.h"
 #include "engine/text/chat/chat_template.h"
+#include "engine/text/chat/conversation.h"
+#include "engine/text/chat/template_value.h"
 #include "engine/text/documents/document_reader.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
@@ -69,5 +71,22 @@ absl::StatusOr<std::string> WordsOfRow(const DocumentPiece& piece);
 // InvalidArgument where a tokenizer does not tell which bytes a token at such a border has.
 absl::Status AppendCounts(const TextRow& row, bool special_tokens, const Tokenizer& tokenizer, Encoder& encoder,
                           const std::vector<int32_t>& tokens, size_t begin, std::vector<uint8_t>* counts);
+
+// The parts of ReadTextRow for conversations (row_conversation.cc). ParseRowJson makes values whose members keep their
+// order.
+
+// Returns the conversation of a row that has "messages": these, and its "tools", "documents" and
+// "chat_template_kwargs", which a template reads as those that apply_chat_template is given. Null members of the row
+// and of messages are as none. "train" (true or false) and "weight" (0 or 1) of a message say whether it counts.
+// Returns InvalidArgument with the place of what has another form, of parts of messages that are no text, and of
+// answers that count in a row of none.
+absl::StatusOr<Conversation> ReadConversation(const TemplateValue& row);
+
+// Returns a value for a message, on one line and cut.
+std::string ShownValue(const TemplateValue& value);
+
+// Returns the dict that a line is. Accepts any bytes. Returns InvalidArgument for bytes that are not UTF-8, and the
+// errors of ParseStrictJson.
+absl::StatusOr<TemplateValue> ParseRowJson(absl::string_view line);
 
 }  // namespace shale

@@ -4,7 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
-#include "engine/plan/config/field_checks.h"
+#include "engine/plan/config/checks.h"
 #include "engine/plan/config/fields.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"

@@ -13,7 +13,7 @@
 #include "engine/api/plan.h"
 #include "engine/plan/config/fields.h"
 #include "engine/plan/planner/summary.h"
-#include "engine/run/backends/attention_options.h"
+#include "engine/run/backends/cuda_planning.h"
 #include "engine/strings/printing.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/cublaslt/tuning_table.h"

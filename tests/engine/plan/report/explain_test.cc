@@ -10,9 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "engine/api/job.h"
-#include "engine/api/layers.h"
 #include "engine/plan/planner/options.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/strings/printing.h"
@@ -23,30 +21,8 @@
 namespace shale {
 namespace {
 
-std::string Explain(const Job& job) {
-  absl::StatusOr<std::string> text = ExplainText(job, Plan(job), MachineOf());
-  EXPECT_TRUE(text.ok()) << text.status();
-  return *std::move(text);
-}
-
-// Returns the table row that starts with `name`, after `title`.
-std::string Row(const std::string& text, absl::string_view title, absl::string_view name) {
-  bool found = false;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    found |= absl::StartsWith(line, title);
-    if (found && absl::StartsWith(line, absl::StrCat("  ", name, " "))) return Flat(std::string(line));
-  }
-  return "";
-}
-
 std::string Ratio(int64_t bytes, int64_t of) {
   return absl::StrFormat("%.3f", static_cast<double>(bytes) / static_cast<double>(of));
-}
-
-Job Named(Accumulation accumulation) {
-  Job job = SmallDecoderJob(false);
-  job.sharding.accumulation = accumulation;
-  return job;
 }
 
 TEST(Explain, TheFirstAccumulationAddsWhatGradientsSharedWithForwardAndFurtherOnesNothing) {
@@ -162,29 +138,6 @@ TEST(Explain, SegmentsShowWhatTheirOwnPlansNeedAndGather) {
   }
 }
 
-// B = 2 sequences of S = 7 tokens, width 12, 2 heads, fp32. The three blocks have four boundaries, the embedding's
-// output and their own.
-TEST(Explain, ActivationsOfBlocksAreTheirBoundaries) {
-  Job job = Named(Accumulation::kSharded);
-  job.activation_checkpointing.preset = CheckpointingPreset::kBlock;
-  const std::string row = Row(Explain(job), "What each preset", "BLOCK");
-  const int64_t boundary = 2 * 7 * 12 * 4;
-  EXPECT_TRUE(absl::StrContains(row, absl::StrCat(" ", FormatBytes(4 * boundary), " "))) << row;
-}
-
-TEST(Explain, AttentionScoresAreCountedAndNotStored) {
-  const Job job = Named(Accumulation::kSharded);
-  const int64_t scores = 2 * 2 * 7 * 7 * 4, lse = 2 * 2 * 7 * 4;
-  const std::string text = Flat(Explain(job));
-  EXPECT_TRUE(absl::StrContains(
-      text, absl::StrCat("B x H x S x S = 2 x 2 x 7 x 7 in f32, would take ", FormatBytes(scores),
-                         " for one micro-batch, and ", FormatBytes(3 * scores), " for all 3 layers.")))
-      << text;
-  EXPECT_TRUE(absl::StrContains(text, absl::StrCat("instead, ", FormatBytes(lse), " a layer."))) << text;
-  for (const Buffer& buffer : Plan(job).train.step.program.buffers) EXPECT_NE(buffer.size_bytes(), scores);
-  EXPECT_FALSE(absl::StrContains(Explain(SmallMlpJob()), "attention scores"));
-}
-
 TEST(Explain, OnePieceIsTheSameJobWithItsBatchInOneMicroBatch) {
   const std::string title = "What the same global batch needs in one piece";
   Job job = Named(Accumulation::kSharded);  // K = 4 micro-batches of 2 sequences.
@@ -234,28 +187,6 @@ TEST(Explain, HeadroomIsTheLargestMicroBatchThatFits) {
   EXPECT_TRUE(absl::StrContains(Flat(Explain(job)), "; a rank has no more sequences in a step. This job's is 6."));
   job.memory.budget_bytes = 0;
   EXPECT_TRUE(absl::StrContains(Explain(job), "There is no budget; memory.budget_bytes sets one."));
-}
-
-TEST(Explain, AModelThatPredictsValuesHasNoLogits) {
-  Job job = SmallMlpJob();
-  job.batch.micro_batch = 100;
-  job.batch.global_batch = 500;
-  // Its only unit is the last one, so the peak is that of the loss.
-  const auto build = [](const GraphOptions& options) {
-    GraphBuilder b(options);
-    const GroupId group = b.AddGroup("only");
-    b.BeginUnit("only");
-    MeanSquaredError(b, Linear(b, Features(b, 3), b.AddParameter(group, "weight", {50, 3}, {}), std::nullopt, "out"));
-    b.EndLastUnit();
-    return b.Finish();
-  };
-  job.model = CustomModel{.name = "values", .digest = "1", .build = build};
-  const std::string text = Flat(Explain(job));
-  const int64_t targets = job.batch.micro_batch * job.batch.sequence_length;
-  EXPECT_TRUE(
-      absl::StrContains(text, absl::StrCat("predictions and losses of the ", targets, " targets of a micro-batch")))
-      << text;
-  EXPECT_FALSE(absl::StrContains(text, "logits")) << text;
 }
 
 TEST(Explain, TheLearningRateFollowsTheGlobalBatch) {
@@ -413,55 +344,6 @@ TEST(Explain, WhatIsNotFinishedInTimeIsNamed) {
   const std::atomic<bool> cancelled = true;
   EXPECT_EQ(ExplainText(job, plan, MachineOf(), {.cancelled = &cancelled}).status().code(),
             absl::StatusCode::kCancelled);
-}
-
-TEST(Explain, CategoriesAddUpToThePeak) {
-  const Job job = Named(Accumulation::kSharded);
-  const JobPlan plan = Plan(job);
-  const std::string text = Explain(job);
-  for (int c = 0; c < kBufferCategories; ++c) {
-    const int64_t bytes = plan.train.memory.bytes_at_peak[c];
-    const std::string row = Row(text, "Where every byte goes", ToString(static_cast<BufferCategory>(c)));
-    EXPECT_EQ(row.empty(), bytes == 0) << row;
-    EXPECT_TRUE(bytes == 0 || absl::StrContains(row, FormatBytes(bytes))) << row;
-  }
-}
-
-// Regression: for SGD without momentum the text said "SGD's , of all parameters".
-TEST(Explain, AnOptimizerWithoutStatesKeepsOnlyItsCount) {
-  Job job = Named(Accumulation::kSharded);
-  job.optimizer.kind = OptimizerKind::kSgd;
-  job.optimizer.momentum = 0.9;
-  const std::string with = Row(Explain(job), "Where every byte goes", "optimizer state");
-  EXPECT_TRUE(absl::EndsWith(with, " SGD's momentum (f32), of this rank's 1/5")) << with;
-  job.optimizer.momentum = 0;
-  const std::string without = Row(Explain(job), "Where every byte goes", "optimizer state");
-  EXPECT_TRUE(absl::EndsWith(without, " the count of updates: SGD keeps nothing else")) << without;
-}
-
-TEST(Explain, NamesTheOptimizersThatUpdateParameters) {
-  Job job = Named(Accumulation::kSharded);
-  job.optimizer.groups = {{.parameters = {"head*"}, .kind = OptimizerKind::kSgd},
-                          {.parameters = {"*"}, .kind = OptimizerKind::kLion}};
-  const std::string text = Explain(job);
-  const std::string row = Row(text, "Where every byte goes", "optimizer state");
-  EXPECT_TRUE(absl::EndsWith(row,
-                             " SGD's momentum (f32) of optimizer.groups[0]; Lion's m (f32) of "
-                             "optimizer.groups[1], of this rank's 1/5"))
-      << row;
-  EXPECT_TRUE(absl::StrContains(Flat(text), "While the update of SGD and Lion runs, ")) << text;
-}
-
-// Regression: beside frozen parameters, state of those that train was said to be of all.
-TEST(Explain, StateIsOfTheParametersThatTrain) {
-  Job job = Named(Accumulation::kNoSync);
-  job.sharding.strategy = Strategy::kDdp;
-  const std::string title = "Where every byte goes";
-  EXPECT_TRUE(absl::EndsWith(Row(Explain(job), title, "optimizer state"), ", of all parameters"));
-  job.optimizer.train_only = {"blocks.0.*"};
-  const std::string text = Explain(job);
-  EXPECT_TRUE(absl::EndsWith(Row(text, title, "optimizer state"), ", of all parameters that train")) << text;
-  EXPECT_TRUE(absl::EndsWith(Row(text, title, "frozen parameters"), " all on every rank")) << text;
 }
 
 // Each option of the table is compared, in a section of its own or in the last one.

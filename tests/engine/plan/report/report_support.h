@@ -5,10 +5,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "engine/compile/step/options_enums.h"
 #include "engine/plan/planner/job_plan.h"
+#include "engine/plan/report/explain.h"
+#include "gtest/gtest.h"
+#include "tests/engine/plan/planner/planner_jobs.h"
 #include "tests/engine/plan/planner/plans.h"
 
 namespace shale {
@@ -47,6 +52,30 @@ inline std::string Flat(const std::string& text) {
     absl::StrAppend(&flat, flat.empty() ? "" : " ", word);
   }
   return flat;
+}
+
+// Returns what --explain prints for a job.
+inline std::string Explain(const Job& job) {
+  absl::StatusOr<std::string> text = ExplainText(job, Plan(job), MachineOf());
+  EXPECT_TRUE(text.ok()) << text.status();
+  return *std::move(text);
+}
+
+// Returns the table row that starts with `name`, after `title`.
+inline std::string Row(const std::string& text, absl::string_view title, absl::string_view name) {
+  bool found = false;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    found |= absl::StartsWith(line, title);
+    if (found && absl::StartsWith(line, absl::StrCat("  ", name, " "))) return Flat(std::string(line));
+  }
+  return "";
+}
+
+// Returns a small decoder on five ranks, in fp32.
+inline Job Named(Accumulation accumulation) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.accumulation = accumulation;
+  return job;
 }
 
 }  // namespace shale

@@ -1,5 +1,3 @@
-#include "engine/run/state/normal_pairs.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,6 +6,8 @@
 #include <numbers>
 #include <random>
 #include <vector>
+
+#include "engine/run/state/fill_loops.h"
 
 namespace shale {
 namespace {

@@ -1,7 +1,7 @@
 // Polynomials compute all values to well within a relative error of 2^-44 from the C library's. That determines the
 // rounded float, except for about one value in a million; a block with such a value is computed again with the C
 // library. The loops below have no calls and no branches, so that the compiler vectorizes them.
-#include "engine/run/state/normal_pairs.h"
+#include "engine/run/state/fill_loops.h"
 
 #include <algorithm>
 #include <bit>
@@ -157,6 +157,18 @@ void NormalPairs(double deviation, const double* u, const double* v, int64_t cou
   }
 #endif
   PairsByLibrary(deviation, u + i, v + i, count - i, cosines + i, sines + i);
+}
+
+void RoundMasters(const float* values, int64_t count, DType dtype, void* weights) {
+  if (dtype == DType::kFloat16) {
+    std::transform(values, values + count, static_cast<Float16*>(weights), RoundToFloat16);
+  } else {
+    std::transform(values, values + count, static_cast<BFloat16*>(weights), RoundMaster);
+  }
+}
+
+void TakeLowBits(const float* values, int64_t count, int16_t* low) {
+  for (int64_t i = 0; i < count; ++i) low[i] = MasterLowBits(values[i], RoundMaster(values[i]));
 }
 
 }  // namespace shale

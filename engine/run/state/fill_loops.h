@@ -1,8 +1,12 @@
-// Random numbers that are functions of a counter: uniform ones, and pairs of independent normal ones made of these (Box
-// and Muller, A note on the generation of random normal deviates, 1958).
+// The inner loops of filling in weights, which the compiler vectorizes: random values, and their rounding.
+//
+// Random numbers are functions of a counter: uniform ones, and pairs of independent normal ones made of these (Box and
+// Muller, A note on the generation of random normal deviates, 1958).
 #pragma once
 
 #include <cstdint>
+
+#include "kernels/dtype.h"
 
 namespace shale {
 
@@ -27,5 +31,14 @@ void UniformPairs(uint64_t key, int64_t first, int64_t count, double* u, double*
 // same with every instruction set.
 void NormalPairs(double deviation, const double* u, const double* v, int64_t count, float* cosines, float* sines,
                  int most_lanes = 8);
+
+// The weights that are computed with are fp32 values, rounded. Masters of bf16 weights may be kept as their low bits
+// (JoinMaster in kernels/dtype.h).
+
+// Stores each value at `weights` as an update does: RoundMaster of it for bf16, RoundToFloat16 for f16. REQUIRES: dtype
+// is one of the two.
+void RoundMasters(const float* values, int64_t count, DType dtype, void* weights);
+// Stores MasterLowBits of each value and its RoundMaster.
+void TakeLowBits(const float* values, int64_t count, int16_t* low);
 
 }  // namespace shale
