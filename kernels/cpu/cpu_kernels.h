@@ -42,6 +42,10 @@ int64_t ScratchBytesOf(const LayerNormBackward& op, const Context& context);
 int64_t ScratchBytesOf(const BiasBackward& op, const Context& context);
 int64_t ScratchBytesOf(const Sum& op, const Context& context);
 int64_t ScratchBytesOf(const SumSquares& op, const Context& context);
+int64_t ScratchBytesOf(const Adafactor& op, const Context& context);
+
+// Returns the sum of x^2 in fp64, with the same bits for every instruction set (elementwise.cc).
+double SumOfSquares(const float* x, int64_t count);
 
 // Implements Ops::PackedBytes.
 int64_t PackedBytesOf(const MatMul& op, const Context& context);
@@ -85,6 +89,8 @@ absl::Status Run(const Accumulate& op, Scratch scratch, const Context& context);
 absl::Status Run(const ZeroRanges& op, Scratch scratch, const Context& context);
 // nf4.cc
 absl::Status Run(const Nf4Dequantize& op, Scratch scratch, const Context& context);
+// update_adafactor.cc
+absl::Status Run(const Adafactor& op, Scratch scratch, const Context& context);
 // update.cc, which calls a file for each rule
 absl::Status Run(const Update& op, Scratch scratch, const Context& context);
 // Ops on a few scalars, whose code the reference shares.
@@ -93,6 +99,5 @@ inline absl::Status Run(const FlagNonFinite& op, Scratch, const Context&) { retu
 inline absl::Status Run(const CombineTotals& op, Scratch, const Context&) { return RunOnHost(op); }
 inline absl::Status Run(const PrepareUpdate& op, Scratch, const Context&) { return RunOnHost(op); }
 inline absl::Status Run(const RecordNorm& op, Scratch, const Context&) { return RunOnHost(op); }
-inline absl::Status Run(const Adafactor& op, Scratch, const Context&) { return RunOnHost(op); }
 
 }  // namespace shale::cpu
