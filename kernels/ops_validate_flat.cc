@@ -250,8 +250,14 @@ void Check(OpChecker& c, const Adafactor& op) {
     c.Typed("totals", op.totals_Q2, DType::kFloat64, {&Q, &pair});
   }
   if (scale) c.Typed("step", op.step_5, DType::kFloat32, {&update});
+  int64_t last_end = 0;
   for (const FactoredParameter& p : *op.parameters) {
     const int64_t end = p.column_begin + p.columns;
+    c.Require(p.begin >= last_end, "a parameter begins at ", p.begin,
+              ", before the end of that before it; wanted at "
+              "least ",
+              last_end);
+    last_end = p.begin + p.elements();
     c.Require(p.rows > 0 && p.columns > 0 && p.begin >= 0 && p.column_begin >= 0 && p.row_begin >= -1,
               "a parameter has ", p.rows, " rows and ", p.columns, " columns; wanted at least one of each");
     c.Require(moments || scale || (end <= F.size && p.row_begin + p.rows <= F.size), "a parameter has factors up to ",

@@ -41,6 +41,10 @@ int64_t ScratchBytesOf(const LayerNormBackward& op, const Context& context);
 int64_t ScratchBytesOf(const BiasBackward& op, const Context& context);
 int64_t ScratchBytesOf(const Sum& op, const Context& context);
 int64_t ScratchBytesOf(const SumSquares& op, const Context& context);
+int64_t ScratchBytesOf(const Adafactor& op, const Context& context);
+
+// Returns the sum of x^2 in fp64, with the same bits for every instruction set (elementwise.cc).
+double SumOfSquares(const float* x, int64_t count);
 
 // Implements Ops::PackedBytes.
 int64_t PackedBytesOf(const MatMul& op, const Context& context);

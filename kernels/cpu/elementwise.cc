@@ -67,6 +67,7 @@ double SumT(const T* x, int64_t count, bool squares) {
   for (const double sum : sums) total += sum;
   return total;
 }
+double SumSquaresOf(const float* x, int64_t count) { return SumT(x, count, /*squares=*/true); }
 double SumElements(const Tensor& x_N, int64_t begin, int64_t end, bool squares) {
   double sum = 0;
   ForElementType(x_N.dtype, [&](auto element) HWY_ATTR {
@@ -130,6 +131,7 @@ namespace shale::cpu {
 namespace {
 
 HWY_EXPORT(SumElements);
+HWY_EXPORT(SumSquaresOf);
 HWY_EXPORT(ConvertElements);
 HWY_EXPORT(AddFloats);
 HWY_EXPORT(AddElements);
@@ -162,6 +164,8 @@ void CopyInBlocks(const Tensor& from, const Tensor& to, Team& team) {
 }
 
 }  // namespace
+
+double SumOfSquares(const float* x, int64_t count) { return HWY_DYNAMIC_DISPATCH(SumSquaresOf)(x, count); }
 
 int64_t ScratchBytesOf(const Sum& op, const Context& context) {
   return SumPartition(op.x_N.dim(0)).blocks() * static_cast<int64_t>(sizeof(double));

@@ -82,7 +82,8 @@ SHALE_KERNEL SHALE_BOUNDS(1)
     PrepareUpdateKernel(Global<float> hyper, Global<int64_t> valid_tokens, Global<double> totals,
                         Global<int64_t> update_count, Global<float> update, Global<int64_t> number,
                         Global<double> previous_norm, Global<double> weight_total, Global<double> loss_scale,
-                        Scaling scaling, double beta1, double beta2, bool counts, float learning_rate_factor) {
+                        Scaling scaling, double beta1, double beta2, bool counts, float learning_rate_factor,
+                        float own_max_norm) {
   const bool skip = IsSkipped(totals, valid_tokens, weight_total);
   const double loss_factor = FactorOf(loss_scale);
   if (counts && loss_scale.present() && HasTargets(valid_tokens, weight_total)) {
@@ -105,7 +106,8 @@ SHALE_KERNEL SHALE_BOUNDS(1)
   const bool has_previous = previous_norm.present();
   const double previous = has_previous ? previous_norm.Load(0) : 0;
   const double norm = has_previous ? previous : sqrt(totals.Load(kTotalSquaredNorm));
-  const double max_norm = hyper.Load(kHyperMaxNorm), factor = max_norm / (norm + 1e-6);
+  const double max_norm = own_max_norm < 0 ? hyper.Load(kHyperMaxNorm) : own_max_norm;
+  const double factor = max_norm / (norm + 1e-6);
   const bool clips = max_norm > 0 && (previous > 0 || !has_previous) && factor < 1;
   update.Store(kUpdateGradientFactor, static_cast<float>((clips ? factor : 1.0) / loss_factor));
 }
@@ -145,7 +147,7 @@ absl::Status Run(const PrepareUpdate& op, Scratch scratch, StreamHandle stream) 
                    Whole<int64_t>(op.number_1, "number"), Whole<double>(op.previous_norm_1, "previous_norm"),
                    Whole<double>(op.weight_total_1, "weight_total"), Whole<double>(op.loss_scale_3, "loss_scale"),
                    Scaling{op.growth_factor, op.backoff_factor, static_cast<double>(op.growth_interval)}, op.beta1,
-                   op.beta2, op.counts, op.learning_rate_factor);
+                   op.beta2, op.counts, op.learning_rate_factor, op.max_norm);
 }
 
 absl::Status Run(const RecordNorm& op, Scratch scratch, StreamHandle stream) {

@@ -56,7 +56,7 @@ struct Adafactor {
   Tensor direction_P;  // f32, of kDirection and kScale
   Tensor totals_Q2;    // f64, of kDirection and kScale
   Tensor step_5;       // f32, of kScale
-  std::shared_ptr<const std::vector<FactoredParameter>> parameters;
+  std::shared_ptr<const std::vector<FactoredParameter>> parameters;  // In the order of their elements.
   int64_t shard_begin = 0;   // Of the shard, among the elements of the group; of kMoments among F.
   int64_t shard_stride = 0;  // As in Update.
   float beta1 = 0;

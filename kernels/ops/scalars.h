@@ -64,7 +64,8 @@ struct CombineTotals {
 // not above 0, or if a total is not finite. Otherwise computes the values that an Update needs for update number n =
 // update_count + 1, and then sets update_count to n if `counts` is set. The factor on the gradient is min(1, max_norm /
 // (norm + 1e-6)), or 1 without clipping. The norm is that of the totals, or previous_norm if it is given; a
-// previous_norm of 0 does not clip. Writes n to `number`, even if it skips the update.
+// previous_norm of 0 does not clip. Writes n to `number`, even if it skips the update. max_norm is that of `hyper`,
+// unless the op has one.
 //
 // With `loss_scale`, whose factor the gradient has but the totals have not, divides the factor on the gradient by it.
 // If `counts` is set, then sets the loss scale for the next step: multiplies it by backoff_factor if a total is not
@@ -88,6 +89,7 @@ struct PrepareUpdate {
   double beta2 = 0.95;
   bool counts = true;  // If a step prepares several updates, for groups of parameters, only the last one counts.
   float learning_rate_factor = 1;  // The update's learning rate is that of `hyper` times this.
+  float max_norm = -1;             // The largest norm, 0: no clipping. Negative: that of `hyper`.
   template <class Self, class Visitor>
   static void Visit(Self& op, Visitor&& v) {
     v("hyper", op.hyper_2, Access::kRead);

@@ -112,7 +112,7 @@ void Scale(const Adafactor& op) {
 
 }  // namespace
 
-absl::Status RunOnHost(const Adafactor& op) {
+absl::Status AdafactorOnHost(const Adafactor& op) {
   switch (op.stage) {
     case Adafactor::Stage::kSums: Sums(op); break;
     case Adafactor::Stage::kMoments: Moments(op); break;

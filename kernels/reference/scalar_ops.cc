@@ -106,7 +106,7 @@ absl::Status RunOnHost(const PrepareUpdate& op) {
   if (op.counts) ++count;
   update[kUpdateCorrection1] = static_cast<float>(1 - std::pow(op.beta1, n));
   update[kUpdateCorrection2] = static_cast<float>(1 - std::pow(op.beta2, n));
-  const double max_norm = hyper[kHyperMaxNorm];
+  const double max_norm = op.max_norm < 0 ? hyper[kHyperMaxNorm] : op.max_norm;
   const double previous = op.previous_norm_1.present() ? *op.previous_norm_1.as<const double>() : 0;
   const double norm = op.previous_norm_1.present() ? previous : std::sqrt(totals[kTotalSquaredNorm]);
   const bool clips = max_norm > 0 && (previous > 0 || !op.previous_norm_1.present());

@@ -14,7 +14,10 @@ absl::Status RunOnHost(const CombineTotals& op);
 absl::Status RunOnHost(const PrepareUpdate& op);
 absl::Status RunOnHost(const RecordNorm& op);
 absl::Status RunOnHost(const ZeroRanges& op);
-absl::Status RunOnHost(const Adafactor& op);  // adafactor.cc
+
+// Computes any stage of Adafactor, on the calling thread (adafactor.cc). The fast CPU backend computes only the moments
+// with it, and has kernels for the stages that go through whole parameters.
+absl::Status AdafactorOnHost(const Adafactor& op);
 
 // Returns the stream that rounds a bf16 total. REQUIRES: op.rounds()
 RoundingStream RoundingOf(const Accumulate& op);

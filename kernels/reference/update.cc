@@ -8,6 +8,7 @@
 #include "kernels/ops/update.h"
 #include "kernels/reference/element.h"
 #include "kernels/reference/reference_kernels.h"
+#include "kernels/reference/scalar_ops.h"
 #include "kernels/step_scalars.h"
 
 namespace shale::reference {
@@ -65,6 +66,8 @@ double DecayedMaster(const Update& op, int64_t i, const UpdateStep& step, float 
   if (Decays(op, i)) p -= step.rate * weight_decay * p;
   return p;
 }
+
+absl::Status Reference(const Adafactor& op) { return AdafactorOnHost(op); }
 
 absl::Status Reference(const Update& op) {
   if (Get(op.update_5, kUpdateSkip) != 0) return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/engine/golden_mlp.h"
 #include "tests/engine/job_harness.h"
 #include "tests/engine/law_support.h"
 #include "tests/engine/loss_scale_golden.h"
@@ -16,50 +17,19 @@
 namespace shale::testing {
 namespace {
 
-constexpr int64_t kVocabulary = 19, kLength = 4, kSequences = 6;
-
-// The model, weights and tokens of tests/parity/make_loss_scale_goldens.py.
 RunOptions ScaledOptions(double init_scale) {
-  RunOptions options;
-  options.model = SmallMlp();
+  RunOptions options = GoldenMlp();
   options.dtype = DType::kFloat16;
-  options.reads_gradients = false;
   options.step.loss_scaling = LossScaling{.init_scale = init_scale, .growth_interval = 15};
   Hyperparameters h = EntryOf(OptimizerKind::kAdamW).defaults;
   h.epsilon = 1e-3;
   h.weight_decay = 0;
   options.step.optimizer = MakeOptimizer(OptimizerKind::kAdamW, h);
-  options.read_weights = [](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
-    static const std::map<std::string, int64_t> kNumbers = {
-        {"embedding.weight", 0}, {"hidden.0.weight", 1}, {"hidden.1.weight", 3}, {"head.weight", 5}};
-    const auto number = kNumbers.find(parameter.name);
-    for (int64_t i = 0; i < std::ssize(values); ++i) {
-      const int64_t drawn = number == kNumbers.end() ? 0 : ((begin + i) * 7919 + number->second * 104729 + 17) % 2003;
-      values[i] = number == kNumbers.end() ? 0 : static_cast<float>((static_cast<double>(drawn) / 2003 - 0.5) * 0.8);
-    }
-    return absl::OkStatus();
-  };
   return options;
 }
 
-std::vector<Tokens> ScaledBatches() {
-  std::vector<Tokens> batches;
-  for (int64_t step = 0; step < 5; ++step) {
-    Tokens tokens{.sequences = kSequences, .length = kLength};
-    for (int64_t b = 0; b < kSequences; ++b) {
-      for (int64_t s = 0; s < kLength; ++s) {
-        tokens.inputs.push_back(static_cast<int32_t>((7 * step + 5 * b + 3 * s * s + b * s) % kVocabulary));
-      }
-      const int32_t* sequence = tokens.inputs.data() + b * kLength;
-      tokens.targets.insert(tokens.targets.end(), kLength, (sequence[0] + 2 * sequence[kLength - 1]) % kVocabulary);
-    }
-    batches.push_back(std::move(tokens));
-  }
-  return batches;
-}
-
 RunResult MustRunScaled(const RunOptions& options) {
-  absl::StatusOr<RunResult> result = RunJob(options, ScaledBatches());
+  absl::StatusOr<RunResult> result = RunJob(options, GoldenBatches());
   EXPECT_TRUE(result.ok()) << result.status();
   if (!result.ok()) return {};
   EXPECT_EQ(result->measured_peak_bytes, result->plan.peak_bytes);
@@ -74,7 +44,7 @@ TEST(LossScaleLaws, StepsAndScalesAreThoseOfTorch) {
     if (mesh.ranks() > 1 && !TestsEveryCombination()) continue;
     RunOptions options = ScaledOptions(0x1p40);
     options.step.mesh = mesh;
-    options.micro_batch = mesh.ranks() == 1 ? kSequences : 1;  // K = 1, or 3.
+    options.micro_batch = mesh.ranks() == 1 ? kGoldenSequences : 1;  // K = 1, or 3.
     options.steps = TestsEveryCombination() ? static_cast<int>(std::size(kScaledLosses)) : 40;
     const RunResult result = MustRunScaled(options);
     ASSERT_EQ(std::ssize(result.losses), options.steps);
@@ -90,10 +60,10 @@ TEST(LossScaleLaws, AnOverflowOnOneRankChangesNoWeightOfAnyRank) {
   options.steps = 1;
   std::map<std::string, std::vector<float>> before;
   options.edit_weights = [&](const std::string& name, std::vector<float>& values) { before[name] = values; };
-  std::vector<Tokens> batches = {ScaledBatches()[0]};
+  std::vector<Tokens> batches = {GoldenBatches()[0]};
   // One sequence alone counts, on rank 1, so that its gradient is the only one.
   for (int64_t i = 0; i < std::ssize(batches[0].targets); ++i) {
-    if (i / kLength != 1) batches[0].targets[i] = -1;
+    if (i / kGoldenLength != 1) batches[0].targets[i] = -1;
   }
   for (const Combination& c : Combinations()) {
     for (const Mesh& mesh : {Mesh{1, 3}, Mesh{2, 2}}) {
@@ -121,7 +91,7 @@ TEST(LossScaleLaws, AStepThatOverflowsLeavesNoTraceInAnyOptimizer) {
     options.micro_batch = 1;
     options.step.optimizer = MakeOptimizer(entry.kind, entry.defaults);
     options.steps = 6;
-    const std::vector<Tokens> batches = {ScaledBatches()[0]};
+    const std::vector<Tokens> batches = {GoldenBatches()[0]};
     const absl::StatusOr<RunResult> overflows = RunJob(options, batches);
     ASSERT_TRUE(overflows.ok()) << overflows.status();
     const double scale = overflows->loss_scales.back();

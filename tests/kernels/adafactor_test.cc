@@ -79,7 +79,8 @@ OpCase CaseOf(Stage stage, const Shard& shard, Masters masters, bool scales) {
   c.op = op;
   // All arithmetic is fp64, in other orders, and rounded once.
   for (const char* name : {"sums", "moments", "direction"}) c.tolerances[name] = {.relative = 2 * kUnit32};
-  c.tolerances["totals"] = {.relative = 1e-12};
+  // The CPU's kernel sums squares of the rounded direction.
+  c.tolerances["totals"] = {.relative = 2 * kUnit32};
   return c;
 }
 

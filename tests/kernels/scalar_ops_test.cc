@@ -104,6 +104,11 @@ std::vector<OpCase> ScalarCases() {
   cases.push_back(PrepareUpdateCase("clipped", 1, 5, {1, 16, 0}, 1000));
   cases.push_back(PrepareUpdateCase("another_learning_rate", 1, 5, {1, 16, 0}, 3));
   cases.back().op.As<PrepareUpdate>()->learning_rate_factor = 0.3f;
+  for (const float own : {0.0f, 0.25f, 100.0f}) {
+    cases.push_back(
+        PrepareUpdateCase("own_max_norm_" + std::to_string(static_cast<int>(4 * own)), 1, 5, {1, 16, 0}, 3));
+    cases.back().op.As<PrepareUpdate>()->max_norm = own;
+  }
   cases.push_back(PrepareUpdateCase("within_norm", 10, 5, {1, 16, 0}, 3));
   cases.push_back(PrepareUpdateCase("no_tokens", 1, 0, {0, 0, 0}, 3));
   cases.push_back(PrepareUpdateCase("not_finite", 1, 5, {1, 16, 2}, 3));

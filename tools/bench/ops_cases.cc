@@ -334,7 +334,7 @@ std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
 }
 
 OpCase SquareMatMul(const OpSizes& sizes, DType dtype) {
-  Maker m(sizes, dtype);
+  OpCaseMaker m(sizes, dtype);
   const int64_t n = sizes.square;
   const MatMul op{.a = m.Act({n, n}), .b = m.Act({n, n}), .c_MN = m.F32({n, n})};
   return m.Finish(op, "square", SizesText(op));

@@ -66,6 +66,9 @@ struct Optimizer {
   UpdateRule rule = AdamWRule{};
   double beta1 = 0.9, beta2 = 0.95;  // Decay rates of the bias correction. 0: no correction.
   double learning_rate_factor = 1;   // Its learning rate is that of the step times this.
+  // The largest norm of the gradients of its parameters alone; 0: they are not clipped. Empty: they are clipped with
+  // those of all other optimizers without one, by the largest norm of the step.
+  std::optional<double> max_gradient_norm;
   std::optional<FactoredSettings> factored;
 
   absl::Span<const UpdateState> states() const { return StatesOf(rule); }

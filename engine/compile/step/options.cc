@@ -92,6 +92,10 @@ absl::Status CheckStepOptions(const StepOptions& options, DType compute_dtype, b
         "ADAFACTOR updates neither on the HOST nor IN_BACKWARD; use optimizer.device SAME and update AFTER_BACKWARD, "
         "or rule ADAMW_8BIT");
   }
+  if (options.clips_groups() && (options.update == UpdateTime::kInBackward || options.clipping != Clipping::kGlobal)) {
+    return absl::InvalidArgumentError(
+        "a group of the optimizer that is clipped by its own norm needs clipping GLOBAL and update AFTER_BACKWARD");
+  }
   if (options.updates_on_host() && !has_host_ops) {
     return absl::FailedPreconditionError(
         "optimizer.device HOST needs kernels for the CPU, and this program was built without them; use SAME, or a "

@@ -122,6 +122,11 @@ struct StepOptions {
     const auto keeps = [](const Optimizer& o) { return !o.states().empty(); };
     return keeps(optimizer) || std::any_of(optimizer_groups.begin(), optimizer_groups.end(), keeps);
   }
+  // Returns whether one of them clips its own gradients.
+  bool clips_groups() const {
+    return std::any_of(optimizer_groups.begin(), optimizer_groups.end(),
+                       [](const Optimizer& o) { return o.max_gradient_norm.has_value(); });
+  }
   // Returns whether one of them is Adafactor.
   bool factors() const {
     const auto is_factored = [](const Optimizer& o) { return o.factored.has_value(); };

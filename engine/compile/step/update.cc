@@ -18,6 +18,18 @@ namespace {
 
 EmitContext OnceAStep(StreamId stream, Phase phase) { return {.stream = stream, .phase = phase, .once_a_step = true}; }
 
+// Returns the groups that are clipped together: first those that all share the largest norm of the step.
+std::vector<std::vector<GroupId>> RowsByClipping(const StepOptions& options, const JobState& state) {
+  std::map<int, std::vector<GroupId>> rows;  // By the optimizer's number, or -1.
+  for (const GroupId group : state.Trained()) {
+    const int optimizer = state.groups[group].optimizer_group;
+    rows[options.OptimizerOf(optimizer).max_gradient_norm ? optimizer : -1].push_back(group);
+  }
+  std::vector<std::vector<GroupId>> lists;
+  for (auto& [optimizer, groups] : rows) lists.push_back(std::move(groups));
+  return lists;
+}
+
 }  // namespace
 
 void EmitAllReduce(const Mesh& mesh, const EmitContext& context, const Tensor& data, ProgramWriter& writer) {
@@ -51,15 +63,20 @@ Updater::Updater(const StepOptions& options, const JobState& state, const Tensor
       by_group_(options.update == UpdateTime::kInBackward || options.clipping != Clipping::kGlobal),
       in_backward_(options.update == UpdateTime::kInBackward),
       trained_(state.Trained()) {
-  if (!by_group_) return;
-  SHALE_CHECK(!options.loss_scaling) << "a group cannot be skipped alone";
+  SHALE_CHECK(!by_group_ || !options.loss_scaling) << "a group cannot be skipped alone";
+  if (by_group_) {
+    for (const GroupId group : trained_) rows_.push_back({group});
+  } else if (options.clips_groups()) {
+    rows_ = RowsByClipping(options, state);
+  }
+  if (rows_.empty()) return;
   group_totals_ = writer.AddTensor("group_totals", BufferCategory::kData,
-                                   Tensor::Contiguous(DType::kFloat64, {std::ssize(trained_), kTotalSize}));
+                                   Tensor::Contiguous(DType::kFloat64, {std::ssize(rows_), kTotalSize}));
 }
 
 void Updater::EmitTotals(const std::vector<GroupId>& groups) {
   for (GroupId group : groups) {
-    EmitGroupTotals(group);
+    EmitRow(TotalsOf(group), {group});
     SumOverRanks(TotalsOf(group), Phase::kUpdate);
   }
 }
@@ -73,19 +90,14 @@ void Updater::EmitUpdates(const std::vector<GroupId>& groups) {
 }
 
 void Updater::Finish(const std::vector<GroupId>& groups) {
-  if (!by_group_) return UpdateAllByOneNorm(groups);
+  if (!by_group_) return UpdateAllTogether(groups);
   if (in_backward_) {
     EmitTotals(groups);
   } else {
-    for (GroupId group : groups) EmitGroupTotals(group);
-    if (has_replicas()) {
-      for (GroupId group : groups) CombineOverShards(TotalsOf(group), Phase::kEnd);
-    } else {
-      SumOverRanks(group_totals_, Phase::kEnd);
-    }
+    EmitRows();
   }
   EmitUpdates(groups);
-  Compute(Op(CombineTotals{.groups_G3 = group_totals_, .totals_3 = state_.totals}));
+  CombineRows();
   if (!state_.previous_norm.present()) return;
   Compute(Op(RecordNorm{.valid_tokens_1 = counts_.valid_tokens,
                         .totals_3 = state_.totals,
@@ -93,34 +105,62 @@ void Updater::Finish(const std::vector<GroupId>& groups) {
                         .weight_total_1 = counts_.weight_total}));
 }
 
-void Updater::UpdateAllByOneNorm(const std::vector<GroupId>& groups) {
-  SumLoss(Phase::kEnd);
-  for (GroupId group : groups) {
-    EmitSquares(group, state_.totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group != groups[0]);
+void Updater::EmitRows() {
+  for (size_t row = 0; row < rows_.size(); ++row) EmitRow(Row(row), rows_[row]);
+  if (!has_replicas()) return SumOverRanks(group_totals_, Phase::kEnd);
+  for (size_t row = 0; row < rows_.size(); ++row) CombineOverShards(Row(row), Phase::kEnd);
+}
+
+void Updater::CombineRows() {
+  Compute(Op(
+      CombineTotals{.groups_G3 = group_totals_, .totals_3 = state_.totals, .keeps_loss = state_.loss_scale.present()}));
+}
+
+void Updater::EmitTotalsOfStep(const std::vector<GroupId>& groups) {
+  if (rows_.empty()) {
+    SumLoss(Phase::kEnd);
+    for (GroupId group : groups) {
+      EmitSquares(group, state_.totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group != groups[0]);
+    }
+    Compute(Op(FlagNonFinite{.totals_3 = state_.totals, .loss_scale_3 = state_.loss_scale}));
+    return SumOverRanks(state_.totals, Phase::kEnd);
   }
-  Compute(Op(FlagNonFinite{.totals_3 = state_.totals, .loss_scale_3 = state_.loss_scale}));
-  SumOverRanks(state_.totals, Phase::kEnd);
+  EmitRows();
+  CombineRows();
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    Compute(Op(Copy{.from = state_.totals.Slice(0, kTotalNonFinite, 1), .to = Row(row).Slice(0, kTotalNonFinite, 1)}));
+  }
+}
+
+void Updater::UpdateAllTogether(const std::vector<GroupId>& groups) {
+  EmitTotalsOfStep(groups);
   // Groups that one optimizer updates share what is prepared. The last one counts, so all have the same number.
   std::map<const Optimizer*, Prepared> prepared;
-  std::vector<const Optimizer*> optimizers;
+  std::vector<GroupId> firsts;  // Of each optimizer.
   for (GroupId group : groups) {
-    const Optimizer* const optimizer = &OptimizerOf(group);
-    if (prepared.try_emplace(optimizer).second) optimizers.push_back(optimizer);
+    if (prepared.try_emplace(&OptimizerOf(group)).second) firsts.push_back(group);
   }
-  for (const Optimizer* optimizer : optimizers) {
-    prepared[optimizer] = EmitPrepare(state_.totals, /*counts=*/optimizer == optimizers.back(), *optimizer);
+  for (const GroupId group : firsts) {
+    prepared[&OptimizerOf(group)] = EmitPrepare(TotalsOf(group), /*counts=*/group == firsts.back(), OptimizerOf(group));
   }
   for (GroupId group : groups) EmitUpdate(group, prepared[&OptimizerOf(group)]);
 }
 
 void Updater::Compute(Action action) { writer_.Emit(OnceAStep(StreamId::kCompute, Phase::kUpdate), std::move(action)); }
 
+Tensor Updater::Row(size_t row) const {
+  Tensor totals = Tensor::Contiguous(DType::kFloat64, {kTotalSize});
+  totals.where = group_totals_.where;
+  totals.where.offset_bytes += static_cast<int64_t>(row) * totals.extent_bytes();
+  return totals;
+}
+
 Tensor Updater::TotalsOf(GroupId group) const {
-  Tensor row = Tensor::Contiguous(DType::kFloat64, {kTotalSize});
-  row.where = group_totals_.where;
-  const int64_t index = std::lower_bound(trained_.begin(), trained_.end(), group) - trained_.begin();
-  row.where.offset_bytes += index * row.extent_bytes();
-  return row;
+  if (rows_.empty()) return state_.totals;
+  const auto row = std::find_if(rows_.begin(), rows_.end(), [&](const std::vector<GroupId>& groups) {
+    return std::binary_search(groups.begin(), groups.end(), group);
+  });
+  return Row(row - rows_.begin());
 }
 
 void Updater::EmitSquares(GroupId group, const Tensor& total, bool accumulate) {
@@ -153,12 +193,13 @@ void Updater::SumOverRanks(const Tensor& totals, Phase phase) {
   EmitAllReduce(options_.mesh, OnceAStep(StreamId::kReduce, phase), totals, writer_);
 }
 
-void Updater::EmitGroupTotals(GroupId group) {
+void Updater::EmitRow(const Tensor& totals, const std::vector<GroupId>& groups) {
   SumLoss(Phase::kUpdate);
-  const Tensor totals = TotalsOf(group);
   Compute(Op(Copy{.from = state_.totals, .to = totals}));  // For the loss.
-  EmitSquares(group, totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/false);
-  Compute(Op(FlagNonFinite{.totals_3 = totals}));
+  for (const GroupId group : groups) {
+    EmitSquares(group, totals.Slice(0, kTotalSquaredNorm, 1), /*accumulate=*/group != groups[0]);
+  }
+  Compute(Op(FlagNonFinite{.totals_3 = totals, .loss_scale_3 = state_.loss_scale}));
 }
 
 Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts, const Optimizer& optimizer) {
@@ -186,7 +227,8 @@ Updater::Prepared Updater::EmitPrepare(const Tensor& totals, bool counts, const 
                            .beta1 = optimizer.beta1,
                            .beta2 = optimizer.beta2,
                            .counts = counts,
-                           .learning_rate_factor = static_cast<float>(optimizer.learning_rate_factor)}));
+                           .learning_rate_factor = static_cast<float>(optimizer.learning_rate_factor),
+                           .max_norm = static_cast<float>(optimizer.max_gradient_norm.value_or(-1))}));
   return {update, number};
 }
 

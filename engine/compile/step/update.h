@@ -14,6 +14,10 @@
 //   kPerUnit        a group is clipped by its own norm
 //   kPreviousNorm   all groups are clipped by JobState::previous_norm, the norm of the last step that skipped no group
 //
+// Optimizer::max_gradient_norm clips the flat groups of one optimizer by the norm of their gradients alone. They then
+// share totals, and all other groups share others; but the flag of all totals is that of the step, so that a step
+// updates all or none.
+//
 // [Note: totals over a mesh] Totals are {loss, squared norm, non-finite}. Without replicas an all-reduce sums all
 // three. Replicas hold equal gradients, whose squares must be counted once, but their losses differ. So on a mesh with
 // replicas
@@ -85,12 +89,17 @@ class Updater {
 
  private:
   void Compute(Action action);
-  // Returns the totals of a group, a row of `group_totals_`.
+  // Returns the totals of a group: a row of `group_totals_`, or those of the step.
   Tensor TotalsOf(GroupId group) const;
+  Tensor Row(size_t row) const;
   // Emits the sum of squares of this rank's shard of a group's gradient.
   void EmitSquares(GroupId group, const Tensor& total, bool accumulate);
-  // Emits this rank's totals of a group.
-  void EmitGroupTotals(GroupId group);
+  // Emits this rank's totals of groups that share a row.
+  void EmitRow(const Tensor& totals, const std::vector<GroupId>& groups);
+  // Emits all rows, summed over ranks, at the end of the step.
+  void EmitRows();
+  // Emits the totals of the step: those of all rows together.
+  void CombineRows();
   // SumLoss emits step 1, and CombineOverShards steps 2 and 3, of [Note: totals over a mesh]. SumLoss emits nothing
   // without replicas, or if it has been called before. SumOverRanks emits all that is left of them: `totals` are a
   // rank's own, in one row or several.
@@ -109,7 +118,9 @@ class Updater {
   // Returns a group's gradient in fp32, and emits the copy that widens it if it is stored in bf16.
   Tensor WidenedGradient(GroupId group);
   void EmitUpdate(GroupId group, const Prepared& prepared);
-  void UpdateAllByOneNorm(const std::vector<GroupId>& groups);
+  // Emits the totals of the step, and those of rows if optimizers clip their own gradients, before any update.
+  void EmitTotalsOfStep(const std::vector<GroupId>& groups);
+  void UpdateAllTogether(const std::vector<GroupId>& groups);
 
   const StepOptions& options_;
   const JobState& state_;
@@ -118,8 +129,10 @@ class Updater {
   ProgramWriter& writer_;
   const bool by_group_, in_backward_;
   const std::vector<GroupId> trained_;  // The groups that train, ascending.
-  // f64 [G, kTotalSize], with a row for each group that trains. Absent if all groups share the totals of the step.
-  Tensor group_totals_;
+  // The groups that share totals of their own: each group that trains by itself, or those of each optimizer that clips
+  // its own gradients, and before these all others. Empty if all groups share the totals of the step.
+  std::vector<std::vector<GroupId>> rows_;
+  Tensor group_totals_;  // f64 [rows_, kTotalSize]. Absent without rows.
   int groups_updated_ = 0;
   bool loss_is_summed_ = false;  // By SumLoss.
 };

@@ -185,6 +185,8 @@ struct OptimizerGroupConfig {
   double learning_rate_factor = 1;  // On the job's learning rate.
   std::optional<double> weight_decay, beta1, beta2, epsilon, momentum;
   std::optional<bool> nesterov;
+  // The largest norm of its gradients alone; 0: they are not clipped. Empty: they are clipped with those of the job.
+  std::optional<double> max_gradient_norm;
 
   bool operator==(const OptimizerGroupConfig&) const = default;
 };

@@ -42,6 +42,7 @@ std::vector<Optimizer> MakeGroupOptimizers(const OptimizerConfig& config) {
     own.weight_decay = group.weight_decay.value_or(own.weight_decay);
     optimizers.push_back(MakeOptimizer(own));
     optimizers.back().learning_rate_factor = group.learning_rate_factor;
+    optimizers.back().max_gradient_norm = group.max_gradient_norm;
   }
   return optimizers;
 }

@@ -259,6 +259,22 @@ void CheckRatesOfGroups(const OptimizerConfig& optimizer, const std::vector<Opti
   }
 }
 
+// A group is clipped by its own norm where all gradients are known, and no unit is updated by itself.
+void CheckClippingOfGroups(const OptimizerConfig& optimizer, SpecErrors& errors) {
+  const bool in_backward = optimizer.update == UpdateTime::kInBackward;
+  if (!in_backward && optimizer.clipping == Clipping::kGlobal) return;
+  for (size_t i = 0; i < optimizer.groups.size(); ++i) {
+    if (!optimizer.groups[i].max_gradient_norm) continue;
+    errors.AddRule(
+        {absl::StrCat("optimizer.groups[", i, "].max_gradient_norm"), absl::StrCat("optimizer.groups[", i, "]"),
+         in_backward ? "optimizer.update" : "optimizer.clipping"},
+        absl::StrCat("the norm of a group is known after backward, and ",
+                     in_backward ? "IN_BACKWARD updates a unit before"
+                                 : absl::StrCat("clipping ", ToString(optimizer.clipping), " has other norms"),
+                     "; leave it out, or use clipping GLOBAL and update AFTER_BACKWARD"));
+  }
+}
+
 void CheckOptimizerGroups(const OptimizerConfig& optimizer, SpecErrors& errors) {
   for (size_t i = 0; i < optimizer.groups.size(); ++i) {
     const OptimizerGroupConfig& group = optimizer.groups[i];
@@ -278,6 +294,7 @@ void CheckOptimizerGroups(const OptimizerConfig& optimizer, SpecErrors& errors) 
           absl::StrCat("rule ", entry.name, " does not read it; leave it out, or give the group another rule"));
     }
   }
+  CheckClippingOfGroups(optimizer, errors);
   const std::vector<Optimizer> optimizers = MakeGroupOptimizers(optimizer);
   CheckRatesOfGroups(optimizer, optimizers, errors);
   for (size_t i = 0; i < optimizers.size(); ++i) {

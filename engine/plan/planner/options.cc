@@ -171,7 +171,9 @@ bool ClipsAll(Query q) {
 
 // fp16 skips a step for the overflow of any gradient, so it knows all of them before it updates.
 bool MayUpdateInBackward(Query q) {
-  return AfterBackward(q) && q.job.precision.compute != ComputePrecision::kFloat16 && !StepOptionsFor(q.job).factors();
+  const StepOptions options = StepOptionsFor(q.job);
+  return AfterBackward(q) && q.job.precision.compute != ComputePrecision::kFloat16 && !options.factors() &&
+         !options.clips_groups();
 }
 
 // An update in backward, with all that it needs, of a job that does not update units by themselves yet.

@@ -108,12 +108,25 @@ std::string DescribeRules(const JobPlan& plan) {
   });
 }
 
+// Returns ", those of groups[0] by themselves to 0.5" for each group with a clipping of its own.
+std::string DescribeClippedGroups(const StepOptions& options) {
+  std::string text;
+  for (size_t i = 0; i < options.optimizer_groups.size(); ++i) {
+    const std::optional<double>& norm = options.optimizer_groups[i].max_gradient_norm;
+    if (!norm) continue;
+    absl::StrAppend(&text, ", those of groups[", i, "] ",
+                    *norm == 0 ? "are not" : absl::StrCat("by themselves to ", *norm));
+  }
+  return text;
+}
+
 std::string DescribeOptimizer(const Job& job, const JobPlan& plan) {
   const double norm = job.optimizer.max_gradient_norm;
   const bool in_backward = plan.options.update == UpdateTime::kInBackward;
   return absl::StrCat(DescribeRules(plan), "; ",
                       norm == 0 ? "gradients are not clipped" : absl::StrCat(ClippedTo(plan.options.clipping), norm),
-                      "; ", in_backward ? "each unit is updated in backward" : "all units are updated after backward",
+                      DescribeClippedGroups(plan.options), "; ",
+                      in_backward ? "each unit is updated in backward" : "all units are updated after backward",
                       plan.options.updates_on_host() ? ", on the host" : "",
                       plan.options.gradient_shards == DType::kBFloat16 ? "; gradients are summed in bf16" : "",
                       plan.options.keep_gradients ? "; gradients are kept until the next step" : "");

@@ -85,6 +85,7 @@ TEST(RoundTrip, EveryFamilyAndChoiceParsesBackEqual) {
                                "optimizer.groups={parameters: \"a*\" parameters: \"*b\" rule: SGD nesterov: true}",
                                "optimizer={groups {parameters: \"a\" beta1: 0} groups {parameters: \"b\" rule: LION}}",
                                "optimizer.groups={parameters: \"x\" learning_rate_factor: 0.1 weight_decay: 0}",
+                               "optimizer.groups={parameters: \"x\" max_gradient_norm: 0}",
                                "activation_checkpointing.segments=SQRT",
                                "activation_checkpointing={segment_blocks: 3 first_layers: 3}",
                                "runtime.ops=REFERENCE",

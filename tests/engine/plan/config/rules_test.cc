@@ -149,7 +149,15 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: optimizer.groups[0]: ADAFACTOR takes the job's learning rate for a factor on its own steps, which "
              "is usually 1; give learning_rate_factor, for example 1000, or relative_step false"},
         Rule{{"optimizer={rule: ADAFACTOR groups {parameters: \"*.bias\" rule: ADAMW learning_rate_factor: 0.001}}"},
-             ""}));
+             ""},
+        Rule{{"optimizer={groups {parameters: \"*.bias\" max_gradient_norm: 0}}"}, ""},
+        Rule{{"optimizer={clipping: PER_UNIT non_finite: SKIP groups {parameters: \"*.bias\" max_gradient_norm: 2}}"},
+             "--set: optimizer.groups[0].max_gradient_norm: the norm of a group is known after backward, and clipping "
+             "PER_UNIT has other norms; leave it out, or use clipping GLOBAL and update AFTER_BACKWARD"},
+        Rule{{"optimizer={update: IN_BACKWARD max_gradient_norm: 0 non_finite: SKIP groups {parameters: \"*.bias\" "
+              "max_gradient_norm: 2}}"},
+             "--set: optimizer.groups[0].max_gradient_norm: the norm of a group is known after backward, and "
+             "IN_BACKWARD updates a unit before; leave it out, or use clipping GLOBAL and update AFTER_BACKWARD"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Memory, Rules,

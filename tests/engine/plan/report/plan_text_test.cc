@@ -90,6 +90,10 @@ TEST(PlanText, NamesTheRulesOfGroups) {
   job.optimizer.groups = {{.parameters = {"head*"}, .kind = OptimizerKind::kSgd}};
   EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))), "optimizer AdamW, SGD for groups[0]; gradients are "))
       << PlanText(job, Plan(job));
+  job.optimizer.groups[0].max_gradient_norm = 0.5;
+  EXPECT_TRUE(absl::StrContains(Flat(PlanText(job, Plan(job))),
+                                "gradients are clipped to a global norm of 1, those of groups[0] by themselves to "
+                                "0.5; "));
 }
 
 TEST(PlanText, SaysWhichStateLiesInHostMemory) {

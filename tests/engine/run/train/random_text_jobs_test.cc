@@ -174,7 +174,8 @@ class RandomTextJobs : public TextDataTest {
     if (rule != "ADAMW_8BIT" && sometimes(4, "optimizer.moments=BF16", job.overrides)) job.smooth = false;
     job.bf16 = sometimes(3, "precision.compute=BF16", job.overrides);
     if (job.bf16) sometimes(2, "precision.master=SPLIT", job.overrides);
-    if (rule != "ADAFACTOR" && sometimes(3, "optimizer.update=IN_BACKWARD", job.overrides)) {
+    const bool in_backward = rule != "ADAFACTOR" && sometimes(3, "optimizer.update=IN_BACKWARD", job.overrides);
+    if (in_backward) {
       job.overrides.insert(job.overrides.end(), {"optimizer.max_gradient_norm=0", "optimizer.non_finite=SKIP"});
     }
     job.recomputation.push_back(absl::StrCat("activation_checkpointing.preset=",
@@ -183,9 +184,9 @@ class RandomTextJobs : public TextDataTest {
     ChooseWhatTrains(random, job);
     if (job.model.find("adapter") == std::string::npos && Pick(random, 3) == 0) {
       // Block 0 trains, whatever else does.
-      job.overrides.push_back(
-          "optimizer.groups={parameters: \"blocks.0.*norm*\" rule: SGD momentum: 0.5 "
-          "learning_rate_factor: 0.25}");
+      job.overrides.push_back(absl::StrCat("optimizer.groups={parameters: \"blocks.0.*norm*\" rule: SGD momentum: 0.5 ",
+                                           "learning_rate_factor: 0.25",
+                                           in_backward ? "}" : " max_gradient_norm: 0.05}"));
       job.overrides.push_back(absl::StrCat("optimizer.groups={parameters: \"blocks.0.*\" rule: ",
                                            OneOf(random, {"ADAMW epsilon: 1e-3", "SGD nesterov: true"}),
                                            " learning_rate_factor: 0.5 weight_decay: 0}"));

@@ -295,7 +295,7 @@ TEST_F(ResumeTest, TheBestCheckpointIsKeptAndPatienceEndsARunWhereverItStops) {
 }
 
 // Values and moments are rounded to the nearest bf16 number.
-constexpr char kNorms[] = "optimizer.groups={parameters: \"*norm*\" rule: SGD weight_decay: 0}";
+constexpr char kNorms[] = "optimizer.groups={parameters: \"*norm*\" rule: SGD weight_decay: 0 max_gradient_norm: 0.01}";
 constexpr char kBlock[] = "optimizer.groups={parameters: \"blocks.1.*\" rule: ADAMW_8BIT learning_rate_factor: 0.5}";
 
 TEST_F(ResumeTest, GroupsOfTheOptimizerGoOnWithTheSameBits) {
