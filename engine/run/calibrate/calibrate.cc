@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -87,6 +88,19 @@ absl::Status Measure(const Job& job, const Backend& backend, double traced_secon
   return absl::OkStatus();
 }
 
+// Raises the peaks to what works reached in steps, if other programs ran when the peaks were measured.
+void RaisePeaks(proto::MachineProfile& profile) {
+  double f32 = profile.peak_flops_f32(), bf16 = profile.peak_flops_bf16();
+  for (const proto::MeasuredWork& work : profile.works()) {
+    // The ranks on CPUs divide the cores of their host.
+    const double ranks = profile.device() == "CPU" ? static_cast<double>(work.ranks_on_host()) : 1;
+    double& peak = absl::StrContains(work.kind(), "f16") ? bf16 : f32;
+    peak = std::max(peak, Rounded(ranks * work.flops() / work.seconds()));
+  }
+  profile.set_peak_flops_f32(f32);
+  profile.set_peak_flops_bf16(bf16);
+}
+
 // Returns the size of the last cache of the first CPU, or 0 if the system does not tell.
 int64_t CacheBytes() {
   const absl::StatusOr<std::string> text = ReadFile("/sys/devices/system/cpu/cpu0/cache/index3/size", 64);
@@ -157,6 +171,7 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
     if (of_ranks.steps() > 0) AddWorks(of_ranks, ranks, profile);
   }
   if (profile.works().empty()) return left_out;
+  RaisePeaks(profile);
   SHALE_RETURN_IF_ERROR(CheckProfile(profile, "what was measured"));
   return profile;
 }

@@ -71,13 +71,13 @@ TEST(MachineProfile, AbsurdAndPartialOnesAreRefused) {
             "m.textproto:4:1: origin: is missing; say whether the numbers are MEASURED, PUBLISHED, of a DATA_SHEET or "
             "ESTIMATED");
   EXPECT_EQ(RefusalWith("flops: 512", "flops: 1e9"),
-            "m.textproto:11:1: works[0].seconds: found 1e-06 for 1e+09 FLOPs, more than 4 times the peak of a device");
+            "m.textproto:11:77: works[0].seconds: found 1e-06 for 1e+09 FLOPs, more than 4 times the peak of a device");
   EXPECT_EQ(RefusalWith("seconds: 1e-06 count", "seconds: inf count"),
-            "m.textproto:11:1: works[0].seconds: found inf; wanted a number from 0 to 100000");
+            "m.textproto:11:77: works[0].seconds: found inf; wanted a number from 0 to 100000");
   EXPECT_EQ(RefusalWith("flops_per_second: 90000000000", ""),
             "m.textproto:10:1: rates[0].bytes_per_second: is missing, and so is flops_per_second; wanted one of them");
   EXPECT_EQ(RefusalWith("links", "rates { kind: \"MatMul f32\" flops_per_second: 1 }\nlinks"),
-            "m.textproto:12:1: rates[1].kind: \"MatMul f32\" stands there twice");
+            "m.textproto:12:9: rates[1].kind: \"MatMul f32\" stands there twice");
 }
 
 TEST(MachineProfile, WhatIsNoProfileIsRefused) {
