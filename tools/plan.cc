@@ -63,12 +63,12 @@ struct Flags {
   std::string machine;
   int64_t hosts = 0;
   double seconds = 300;
-  std::optional<proto::MachineProfile> profile;  // That `machine` names.
+  std::optional<proto::MachineProfile> profile;  // That `machine` names, or that of this machine if it has one.
 
   // A machine that was named comes before what the job says, and --set and --ranks come before it.
   std::vector<std::string> Overrides() const {
     std::vector<std::string> overrides;
-    if (profile) {
+    if (!machine.empty()) {
       overrides.push_back(absl::StrCat("runtime.device=", profile->device()));
       if (hosts > 0) overrides.push_back(absl::StrCat("sharding.ranks=", hosts * profile->devices_per_host()));
     }
@@ -160,50 +160,52 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
   return kExitOk;
 }
 
-// What is said of time.
-struct Seconds {
-  std::optional<proto::MachineProfile> profile;  // Of the machine on which the job would run.
-  std::optional<Prediction> step;
-  std::optional<SearchResult> search;
+// Takes the profile of this machine if none was named and it has been measured. Otherwise adds a line to `remark`.
+void TakeOwnProfile(const Job& job, Flags& flags, std::string& remark) {
+  if (flags.profile) return;
+  absl::StatusOr<proto::MachineProfile> cached = absl::NotFoundError("");
+  if (job.runtime.device == DeviceType::kCpu) cached = CachedProfile(UserCacheFolder(), KeyOfThisHost());
+  if (cached.ok()) {
+    flags.profile = *std::move(cached);
+    return;
+  }
+  if (!absl::IsNotFound(cached.status())) absl::StrAppend(&remark, cached.status().message(), ".\n");
+  absl::StrAppend(&remark, "Seconds: measure this machine once (tools:calibrate), or name one with --machine: ",
+                  absl::StrJoin(ProfileNames(), ", "), ".\n");
+}
 
-  PlanSeconds plan() const { return {.step = step ? &*step : nullptr, .search = search ? &*search : nullptr}; }
-};
-
-// Predicts a step on the machine that --machine names, or on this one if it has been measured. Otherwise predicts
-// nothing and adds a line to `remark`.
-Seconds Predicted(const Flags& flags, const ResolvedJob& resolved, std::string& remark) {
+// Predicts a step, if there is a profile. Adds to `remark` if the job does not fit the machine.
+std::optional<Prediction> Predicted(const Flags& flags, const ResolvedJob& resolved, std::string& remark) {
+  if (!flags.profile) return std::nullopt;
   const auto& [job, plan] = resolved;
-  Seconds seconds{.profile = flags.profile};
-  if (flags.profile && job.runtime.device == DeviceType::kCuda && plan.arena_bytes > flags.profile->device_bytes()) {
+  if (job.runtime.device == DeviceType::kCuda && plan.arena_bytes > flags.profile->device_bytes()) {
     absl::StrAppend(&remark, "The job does not fit ", flags.profile->name(), ", whose devices have ",
                     FormatBytes(flags.profile->device_bytes()), ".\n");
   }
-  if (!flags.profile) {
-    absl::StatusOr<proto::MachineProfile> cached = absl::NotFoundError("");
-    if (job.runtime.device == DeviceType::kCpu) cached = CachedProfile(UserCacheFolder(), KeyOfThisHost());
-    if (cached.ok()) {
-      seconds.profile = *std::move(cached);
-    } else {
-      absl::StrAppend(&remark, absl::IsNotFound(cached.status()) ? "" : absl::StrCat(cached.status().message(), ".\n"),
-                      "Seconds: measure this machine once (tools:calibrate), or name one with --machine: ",
-                      absl::StrJoin(ProfileNames(), ", "), ".\n");
-    }
-  }
-  if (seconds.profile) seconds.step = PredictStep(job, plan, *seconds.profile, flags.hosts);
-  return seconds;
+  return PredictStep(job, plan, *flags.profile, flags.hosts);
 }
 
-// Searches for the fastest way to run the job on the machine that `seconds` is about.
-absl::Status Search(const Flags& flags, const Job& job, const DataFacts& data, Machine machine,
-                    const WorkLimits& limits, Seconds& seconds) {
-  if (!seconds.profile) {
+// Returns what predicts the steps of the job with other settings.
+StepSeconds SecondsOfOthers(const Flags& flags, const ResolvedJob& resolved) {
+  if (!flags.profile) return {};
+  return [&flags, &resolved](const StepProgram& program, const Mesh& mesh) {
+    StepFacts facts = StepFactsOf(resolved.job, resolved.plan, *flags.profile, flags.hosts);
+    facts.mesh = mesh;
+    return Predict(program, facts, *flags.profile).step_seconds;
+  };
+}
+
+// Searches for the fastest way to run the job.
+absl::StatusOr<SearchResult> Search(const Flags& flags, const Job& job, const DataFacts& data, Machine machine,
+                                    const WorkLimits& limits) {
+  if (!flags.profile) {
     return absl::FailedPreconditionError(
         "--search needs the seconds of a machine; measure this one once (tools:calibrate), or name one with --machine");
   }
-  if (flags.profile && job.runtime.device == DeviceType::kCuda) machine.default_budget = BudgetOn(*flags.profile);
+  if (job.runtime.device == DeviceType::kCuda) machine.default_budget = BudgetOn(*flags.profile);
   SearchQuery query{.job = job,
                     .machine = machine,
-                    .seconds = SecondsOn(*seconds.profile, flags.hosts),
+                    .seconds = SecondsOn(*flags.profile, flags.hosts),
                     .job_with = JobWithOf(flags, data)};
   if (flags.search != kAllFields) query.fields = absl::StrSplit(flags.search, ',');
   absl::StatusOr<SearchResult> found = FindFastest(query, limits);
@@ -212,8 +214,7 @@ absl::Status Search(const Flags& flags, const Job& job, const DataFacts& data, M
         absl::StrCat("--search found nothing that fits within ", flags.seconds, " s; give more (--seconds)"));
   }
   if (!found.ok()) return absl::Status(found.status().code(), absl::StrCat("--search: ", found.status().message()));
-  seconds.search = *std::move(found);
-  return absl::OkStatus();
+  return found;
 }
 
 // Writes the verdict for programs, where --json and --proto say.
@@ -237,7 +238,7 @@ int Refuse(const Flags& flags, const absl::Status& why, std::vector<JobError> er
 }
 
 // Prints the plan as text, unless --json prints it.
-absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const Seconds& seconds,
+absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const PlanSeconds& seconds,
                        const std::string& remark, const Machine& machine, const WorkLimits& limits) {
   const StepProgram& program = resolved.plan.train.step.program;
   if (flags.json_is_printed()) {
@@ -249,7 +250,8 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const Se
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
   if (flags.timeline) std::printf("\n%s", TimelineText(program, TimelineOf(program)).c_str());
   if (flags.explain) {
-    const absl::StatusOr<std::string> text = ExplainText(resolved.job, resolved.plan, machine, limits);
+    const absl::StatusOr<std::string> text =
+        ExplainText(resolved.job, resolved.plan, machine, limits, SecondsOfOthers(flags, resolved));
     if (absl::IsDeadlineExceeded(text.status())) {
       return absl::DeadlineExceededError(
           absl::StrCat("--explain compared nothing within ", flags.seconds, " s; give more (--seconds)"));
@@ -264,13 +266,13 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const Se
 }
 
 // Writes the files for people that the flags name.
-absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved) {
+absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved, const Prediction* seconds) {
   const auto& [job, plan] = resolved;
   absl::Status status;
   const auto write = [&](const std::string& path, auto&& contents) {
     if (status.ok() && !path.empty()) status = WriteOutput(path, contents());
   };
-  write(flags.html, [&] { return PlanHtml(job, plan); });
+  write(flags.html, [&] { return PlanHtml(job, plan, seconds); });
   write(flags.memory_snapshot,
         [&] { return MemorySnapshot(plan.train.step.program, plan.train.memory, plan.arena_bytes); });
   return status;
@@ -303,7 +305,8 @@ int Run(Flags flags) {
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
   absl::StatusOr<Machine> machine = MachineOf(*job, backend);
   if (!machine.ok()) return Refuse(flags, machine.status());
-  if (flags.profile) machine->default_budget = nullptr;  // It says nothing about the memory of another machine.
+  // The memory of this machine says nothing about another one.
+  if (!flags.machine.empty()) machine->default_budget = nullptr;
   if (!flags.fit.empty()) {
     ApplyDataFacts(*data, *job);
     return RunFit(flags, *job, *data, *machine, limits);
@@ -316,17 +319,20 @@ int Run(Flags flags) {
   for (const std::string& file_remark : FileRemarks(admission.resolved->job)) {
     absl::StrAppend(&remark, file_remark, ".\n");
   }
-  Seconds seconds = Predicted(flags, *admission.resolved, remark);
-  absl::Status status;
+  TakeOwnProfile(admission.resolved->job, flags, remark);
+  const std::optional<Prediction> step = Predicted(flags, *admission.resolved, remark);
+  std::optional<SearchResult> search;
   if (!flags.search.empty()) {
     ApplyDataFacts(*data, *job);
-    status = Search(flags, *job, *data, *machine, limits, seconds);
-    if (!status.ok()) return Fail(status, absl::IsDeadlineExceeded(status) ? kExitFailed : kExitUsage);
+    absl::StatusOr<SearchResult> found = Search(flags, *job, *data, *machine, limits);
+    if (!found.ok()) return Fail(found.status(), absl::IsDeadlineExceeded(found.status()) ? kExitFailed : kExitUsage);
+    search = *std::move(found);
   }
+  const PlanSeconds seconds{.step = step ? &*step : nullptr, .search = search ? &*search : nullptr};
   if (!remark.empty()) admission.remarks.push_back(remark);
-  status = PrintPlan(flags, *admission.resolved, seconds, remark, *machine, limits);
-  if (status.ok()) status = WriteForPrograms(flags, admission, seconds.plan());
-  if (status.ok()) status = WriteFiles(flags, *admission.resolved);
+  absl::Status status = PrintPlan(flags, *admission.resolved, seconds, remark, *machine, limits);
+  if (status.ok()) status = WriteForPrograms(flags, admission, seconds);
+  if (status.ok()) status = WriteFiles(flags, *admission.resolved, seconds.step);
   if (!status.ok()) return Fail(status, kExitFailed);
   return refusal ? Fail(absl::ResourceExhaustedError(admission.text), kExitUsage) : kExitOk;
 }
@@ -371,8 +377,11 @@ int main(int argc, char** argv) {
       std::string(shale::kStandardOutput), &flags.json);
   line.Text("proto", "FILE", "Writes the same as a binary message, shale.proto.Plan in proto/plan.proto.",
             &flags.proto);
-  line.Text("html", "FILE", "Writes a web page that shows the memory of a step, instruction by instruction.",
-            &flags.html);
+  line.Text(
+      "html", "FILE",
+      "Writes a web page that shows the memory of a step, instruction by instruction, and, if they are predicted, "
+      "its seconds, stream by stream.",
+      &flags.html);
   line.Text("memory_snapshot", "FILE", "Writes a step's allocations for PyTorch's viewer, pytorch.org/memory_viz.",
             &flags.memory_snapshot);
   line.Text("fit", "FIELD",

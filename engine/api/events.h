@@ -61,6 +61,7 @@ struct StepReport {
   double loss_scale = 0;  // Of the next step; 0 without loss scaling (precision.compute FP16).
   int64_t skips = 0;      // Steps that loss scaling skipped in a row, up to this one.
   double seconds = 0;
+  double predicted_seconds = 0;     // What it was predicted to take; 0: nothing was (TrainerOptions::machine).
   double tokens_per_second = 0;     // Processed tokens.
   double mfu = 0;                   // Fraction of peak_flops x ranks; 0 if no peak is known, or if it is above 1.
   int64_t peak_bytes_planned = 0;   // Per rank.

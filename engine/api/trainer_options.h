@@ -15,6 +15,9 @@
 
 namespace shale {
 
+namespace proto {
+class MachineProfile;  // proto/machine.proto
+}
 class ControlPlane;  // sharding/comm/control_plane.h
 ControlPlane& OneProcess();
 class FileSystem;  // engine/files/io/file.h
@@ -81,6 +84,9 @@ struct TrainerOptions {
   ControlPlane* control = &OneProcess();
   // Peak FLOP/s of one rank, for MFU; 0: MFU is not reported.
   double peak_flops = 0;
+  // The profile of this machine, from which the seconds of a step are predicted, so that the run says when it is slower
+  // (StepReport::predicted_seconds). Only Create uses it. Null: nothing is predicted.
+  const proto::MachineProfile* machine = nullptr;
   // Folder for checkpoints; empty: nothing is saved. The trainer locks it until it is destroyed. `resume` says how to
   // treat checkpoints that are already there.
   std::string checkpoint_folder;

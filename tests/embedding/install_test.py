@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.join(ROOT, "tools"))
 from package.elf import Elf  # noqa: E402
 from package.private_libraries import SYSTEM, Bundle  # noqa: E402
 
-_TOOLS = ("train", "plan", "generate", "evaluate", "export", "tokenize", "inspect_checkpoint")
+_TOOLS = ("train", "plan", "calibrate", "generate", "evaluate", "export", "tokenize", "inspect_checkpoint")
 _SCRIPTS = ("inspect_run", "launch", "plot_run")
 _SOURCES = os.path.join(ROOT, "tests/embedding/c")
 

@@ -5,7 +5,7 @@ import re
 
 PAGES = ["README.md", *sorted(glob.glob("tools/manual/*.md")), *sorted(glob.glob("engine/manual/*.md")),
          "engine/files/hugging_face/README.md", "tools/gpu/README.md", "tests/parity/README.md"]
-BUILT = ["train", "plan", "generate", "evaluate", "export", "tokenize", "inspect_checkpoint"]
+BUILT = ["train", "plan", "calibrate", "generate", "evaluate", "export", "tokenize", "inspect_checkpoint"]
 SCRIPTS = ["inspect_run", "launch", "plot_run", "try_nccl"]
 
 _OTHERS = ["bazel", "torchrun", "srun", "sbatch", "kubectl", "cp", "echo", "python3", "cc", "FOLDER/run",
@@ -27,8 +27,10 @@ NOT_RUN = [
     (r"tools/(quickstart|test|install|fuzz)\b", "builds with Bazel; scripts_test runs it with stand-ins"),
     (r"bazel (build|test)\b|tools/examples/service/build", "builds"),
     (r"bazel run -c opt //(tools/bench|tests/\S+):", "measures for minutes, or writes a table of the repository"),
+    (r"tools/bench/scale\.py", "plans for two minutes; plan_test runs its first rows"),
     (r"tools/bench_", "measures for minutes, most of them with PyTorch"),
     (r"\.out/bin/tools/bench/", "measures; tests/tools/bench"),
+    (r"calibrate ", "measures for a minute; tests/engine/run/calibrate"),
     (r"bazel run -c opt //tools:tune\b|.*device.*CUDA", "needs a GPU"),
     (r"tools/try_nccl|tools/launch (?s:.*)nccl_shares_gpus", "needs a GPU; try_nccl_test runs them on stand-ins"),
     (r"plan +--job=tools/bench/jobs/gpu/", "plans for CUDA, which a build without the toolkit does not"),

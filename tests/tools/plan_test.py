@@ -29,7 +29,8 @@ def instrumented():
 class PlanTest(unittest.TestCase):
     def call(self, *arguments):
         with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
-            environment = dict(os.environ, BUILD_WORKING_DIRECTORY=folder)
+            # No cache of this user, in which the machine's profile may lie.
+            environment = dict(os.environ, BUILD_WORKING_DIRECTORY=folder, XDG_CACHE_HOME=folder)
             return subprocess.run([_PLAN, *arguments], cwd="/", env=environment, capture_output=True, text=True,
                                   timeout=120, check=False)
 
@@ -145,6 +146,34 @@ class PlanTest(unittest.TestCase):
         self.refused(r"sharding\.ranks: .* at most 64 ranks, and the job has 72",
                      f"--job={_JOBS}/qwen2_5_0_5b.textproto", *flags, "--ranks=72", "--set=batch.global_batch=72")
 
+    def test_predicts_seconds_on_a_machine_that_is_not_here(self):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        text = self.plan("llama3_405b", "--machine=h100x8", "--hosts=2048", "--json=/dev/null")
+        self.assertIn("16,384 ranks x 1 micro-batch", text)
+        self.assertRegex(text, r"A step on h100x8, predicted step \d+\.\d s, between .* tokens/s, MFU \d+\.\d %")
+        self.assertIn("matmuls and attention", text)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if not instrumented():
+            self.assertLess(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 3)
+        result = self.call(f"--job={_JOBS}/quickstart.textproto", "--machine=h200x8", "--json")
+        seconds = json.loads(result.stdout)["seconds"]
+        self.assertEqual(seconds["machine"], "h200x8")
+        self.assertAlmostEqual(sum(part["value"] for part in seconds["limits"]), seconds["step"])
+        text = self.plan("quickstart", "--machine=h200x8", "--explain")
+        self.assertIn("a step takes", text)
+        self.assertIn("The critical path of a step", text)
+        self.refused("found .*nowhere.*; wanted|nowhere", f"--job={_JOBS}/quickstart.textproto", "--machine=nowhere")
+        self.refused("name it with --machine", f"--job={_JOBS}/quickstart.textproto", "--hosts=2")
+
+    def test_the_script_of_the_page_on_scale(self):
+        result = subprocess.run([os.path.abspath("tools/bench/scale.py"), f"--plan={_PLAN}", "--first=1"],
+                                capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"\n\| 8,192 \| 2,048 \| [\d.]+ GiB \| [\d.]+ s \| [\d.]+ % \|")
+
+    def test_without_a_machine_says_how_to_get_seconds(self):
+        self.assertIn("Seconds: measure this machine once", self.plan("quickstart"))
+
     def test_name_patterns_that_match_nothing(self):
         job = f"--job={_JOBS}/quickstart.textproto"
         self.refused(r"optimizer\.no_decay\[0\]: \"embeding\*\" matches no parameter of the model; found embedding\.",
@@ -170,7 +199,7 @@ class PlanTest(unittest.TestCase):
         result = self.call("--help")
         self.assertEqual(result.returncode, 0)
         for flag in ["--job", "--set", "--ranks", "--explain", "--timeline", "--dump_program", "--json[=FILE]",
-                     "--proto", "--html", "--memory_snapshot", "--fit"]:
+                     "--proto", "--html", "--memory_snapshot", "--fit", "--machine", "--hosts"]:
             self.assertIn(flag, result.stdout)
 
 

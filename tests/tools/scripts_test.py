@@ -177,7 +177,7 @@ class ScriptsTest(unittest.TestCase):
             self.assertRegex(said, "^tools/install: (--prefix=DIR is missing|unknown argument --nocuda)")
 
     def test_install_builds_and_copies_to_the_prefix(self):
-        programs = "train,plan,generate,evaluate,export,tokenize,inspect_checkpoint"
+        programs = "train,plan,calibrate,generate,evaluate,export,tokenize,inspect_checkpoint"
         code, said, calls = self.call("tools/install", "--prefix", "a/b", "--no-cuda", DRIVER="1")
         self.assertEqual(code, 0, said)
         self.assertIn("takes time, CUDA: no", said)

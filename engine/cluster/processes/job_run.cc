@@ -17,7 +17,10 @@
 #include "engine/files/checkpoint/store.h"
 #include "engine/files/io/file.h"
 #include "engine/files/io/json_lines.h"
+#include "engine/files/io/user_cache.h"
 #include "engine/plan/config/job_files.h"
+#include "engine/plan/time/profile.h"
+#include "engine/run/runtime/machine_key.h"
 #include "engine/run/runtime/trace.h"
 #include "engine/strings/messages.h"
 #include "engine/strings/printing.h"
@@ -87,8 +90,19 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Create(JobProcesses& processes, 
   SHALE_ASSIGN_OR_RETURN(run->backend_, processes.CreateBackend(run->job_));
   run->options_.backend = run->backend_.get();
   SHALE_RETURN_IF_ERROR(DecidePeakFlops(processes, *run->backend_, run->job_, run->options_, run->measured_));
+  if (processes.leads()) run->FindMachine();
   SHALE_ASSIGN_OR_RETURN(run->trainer_, processes.CreateWatched(run->job_, run->options_));
   return run;
+}
+
+void JobRun::FindMachine() {
+  absl::StatusOr<proto::MachineProfile> profile = CachedProfile(UserCacheFolder(), KeyOfDevices(*backend_));
+  if (profile.ok()) {
+    machine_ = *std::move(profile);
+    options_.machine = &*machine_;
+  } else if (!absl::IsNotFound(profile.status())) {
+    Print(absl::StrCat("no prediction of a step's seconds: ", profile.status().message()));
+  }
 }
 
 absl::Status JobRun::Decide(const ResumeOptions& resume) {
@@ -143,6 +157,7 @@ void JobRun::PrintBeginning(int64_t grace_seconds) const {
     Print(absl::StrCat("peak of a rank  ", FormatFlops(options_.peak_flops), "/s, measured ", measured_,
                        " (telemetry.peak_flops)"));
   }
+  if (const std::string& time = trainer_->devices().step_time; !time.empty()) Print(time);
   const Resumed& resumed = trainer_->resumed();
   for (const std::string& reason : resumed.passed_over) Print(absl::StrCat("skipped: ", reason));
   if (!resumed.path.empty()) {
@@ -170,6 +185,7 @@ absl::Status JobRun::Run() {
                             })
                             .status();
   if (status.ok()) status = folder_ != nullptr ? TrainToEnd(*trainer_, *folder_, print_) : trainer_->Run({});
+  if (options_.machine != nullptr) Print(trainer_->devices().step_time);
   for (const std::string& line : sinks_.Close()) Print(line);
   return status.ok() ? JoinTraces() : status;
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -22,6 +23,7 @@
 #include "engine/run/train/run_folder.h"
 #include "engine/run/train/starting_state.h"
 #include "engine/text/documents/prepared_text.h"
+#include "proto/machine.pb.h"
 
 namespace shale {
 
@@ -62,6 +64,8 @@ class JobRun {
   absl::Status Decide(const ResumeOptions& resume);
   // Takes over what process 0 decided.
   absl::Status TakeDecision(const std::string& text);
+  // Finds the profile of this machine, if it was measured, by which process 0 predicts its steps.
+  void FindMachine();
   // Writes the records of the run, in process 0.
   absl::Status BeginFolder();
   absl::Status JoinTraces() const;
@@ -78,6 +82,7 @@ class JobRun {
   std::string hf_folder_;              // The folder of config.json and the tokenizer's files.
   RunSinks sinks_;
   StartLines start_lines_;
+  std::optional<proto::MachineProfile> machine_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Trainer> trainer_;
 };

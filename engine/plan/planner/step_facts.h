@@ -16,14 +16,19 @@ namespace shale {
 StepFacts StepFactsOf(const Job& job, const ModelGraph& graph, const Mesh& mesh, const proto::MachineProfile& machine,
                       int64_t hosts = 0);
 
+// Does the same for a planned job.
+inline StepFacts StepFactsOf(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine,
+                             int64_t hosts = 0) {
+  return StepFactsOf(job, plan.train.graph, plan.options.mesh, machine, hosts);
+}
+
 // Returns the budget of a rank on a machine with these GPUs: the memory of one, less what CUDA and its libraries take.
 DefaultBudget BudgetOn(const proto::MachineProfile& machine);
 
 // Predicts a step of a planned job.
 inline Prediction PredictStep(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine,
                               int64_t hosts = 0) {
-  return Predict(plan.train.step.program, StepFactsOf(job, plan.train.graph, plan.options.mesh, machine, hosts),
-                 machine);
+  return Predict(plan.train.step.program, StepFactsOf(job, plan, machine, hosts), machine);
 }
 
 }  // namespace shale

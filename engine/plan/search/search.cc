@@ -375,7 +375,7 @@ class Searcher {
 }  // namespace
 }  // namespace internal
 
-StepSeconds SecondsOn(const proto::MachineProfile& profile, int64_t hosts) {
+DraftSeconds SecondsOn(const proto::MachineProfile& profile, int64_t hosts) {
   return [profile, hosts](const Job& job, const Draft& draft) -> absl::StatusOr<double> {
     const StepFacts facts = StepFactsOf(job, draft.graphs->train, draft.options.mesh, profile, hosts);
     return Predict(draft.train.step.program, facts, profile).step_seconds;

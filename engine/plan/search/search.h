@@ -21,16 +21,16 @@ namespace shale {
 
 // Returns the predicted seconds of one step of `draft`, the plan of `job`. The waits of its training program are
 // derived.
-using StepSeconds = std::function<absl::StatusOr<double>(const Job& job, const Draft& draft)>;
+using DraftSeconds = std::function<absl::StatusOr<double>(const Job& job, const Draft& draft)>;
 
 // Returns the seconds that the clock predicts on a machine with this profile, whose hosts are as in StepFactsOf. Copies
 // the profile.
-StepSeconds SecondsOn(const proto::MachineProfile& profile, int64_t hosts = 0);
+DraftSeconds SecondsOn(const proto::MachineProfile& profile, int64_t hosts = 0);
 
 struct SearchQuery {
   const Job& job;
   const Machine& machine;
-  StepSeconds seconds;
+  DraftSeconds seconds;
   std::vector<std::string> fields = {};  // That may change. Empty: all of SearchFields.
   JobWith job_with = nullptr;            // As in Drafter. Empty: sets the fields of `job`.
   int most_plans = 400;                  // The search ends after so many plans with the best that it has found.

@@ -100,7 +100,8 @@ absl::StatusOr<proto::MachineProfile> ParseProfile(absl::string_view text, absl:
   if (!google::protobuf::TextFormat::ParseFromString(std::string(text), &profile)) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": is no profile of a machine"));
   }
-  SHALE_RETURN_IF_ERROR(CheckProfile(profile, file));
+  CheckProfile(profile, &errors);
+  SHALE_RETURN_IF_ERROR(errors.ToStatus());
   return profile;
 }
 

@@ -16,6 +16,8 @@
 
 namespace shale {
 
+class SpecErrors;  // engine/plan/config/errors.h
+
 // The machine that a measured profile belongs to. The seconds of another one say nothing about it.
 struct MachineKey {
   std::string device;     // "CPU" or "CUDA".
@@ -39,6 +41,8 @@ std::vector<std::string> ProfileNames();
 
 // Returns OK if ParseProfile would accept what PrintProfile makes of `profile`.
 absl::Status CheckProfile(const proto::MachineProfile& profile, absl::string_view file);
+// Reports the same errors in `errors`, which may know where the fields stand.
+void CheckProfile(const proto::MachineProfile& profile, SpecErrors* errors);
 
 // Returns the text of a profile, with a line for each rate, work and link.
 std::string PrintProfile(const proto::MachineProfile& profile);

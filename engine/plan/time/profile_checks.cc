@@ -24,9 +24,9 @@ constexpr double kMostOfPeak = 4;
 
 class Checker {
  public:
-  explicit Checker(absl::string_view file) : errors_(std::string(file)) {}
+  explicit Checker(SpecErrors& errors) : errors_(errors) {}
 
-  absl::Status Check(const proto::MachineProfile& profile) {
+  void Check(const proto::MachineProfile& profile) {
     Name("name", profile.name());
     Name("processor", profile.processor());
     if (profile.device() != "CPU" && profile.device() != "CUDA") {
@@ -37,7 +37,6 @@ class Checker {
     CheckRates(profile);
     CheckWorks(profile);
     CheckLinks(profile);
-    return errors_.ToStatus();
   }
 
  private:
@@ -146,13 +145,17 @@ class Checker {
 
   static std::string Twice(const std::string& what) { return absl::StrCat(Quoted(what), " stands there twice"); }
 
-  SpecErrors errors_;
+  SpecErrors& errors_;
 };
 
 }  // namespace
 
+void CheckProfile(const proto::MachineProfile& profile, SpecErrors* errors) { Checker(*errors).Check(profile); }
+
 absl::Status CheckProfile(const proto::MachineProfile& profile, absl::string_view file) {
-  return Checker(file).Check(profile);
+  SpecErrors errors{std::string(file)};
+  CheckProfile(profile, &errors);
+  return errors.ToStatus();
 }
 
 }  // namespace shale

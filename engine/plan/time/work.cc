@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "kernels/op.h"
@@ -114,6 +115,9 @@ Work WorkOf(const Instruction& issued, const Mesh& mesh) {
   return work;
 }
 
-std::string WorkText(const Work& work) { return absl::StrCat(work.kind, " ", absl::StrJoin(work.sizes, " x ")); }
+std::string WorkText(const Work& work) {
+  const auto whole = [](std::string* text, double size) { absl::StrAppendFormat(text, "%.0f", size); };
+  return absl::StrCat(work.kind, " ", absl::StrJoin(work.sizes, " x ", whole));
+}
 
 }  // namespace shale

@@ -3,21 +3,25 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "engine/api/data_source.h"
 #include "engine/api/job.h"
 #include "engine/api/trainer.h"
 #include "engine/files/io/file.h"
+#include "engine/run/calibrate/random_tokens.h"
 #include "engine/run/calibrate/speeds.h"
+#include "engine/run/runtime/backend.h"
+#include "engine/run/runtime/machine_key.h"
 #include "engine/run/runtime/work_times.h"
 #include "engine/run/train/reports.h"
 #include "kernels/check.h"
@@ -30,34 +34,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-// Steps of a job: traced until they have taken this long.
-constexpr double kTracedSeconds = 1;
-constexpr int kMostSteps = 12;
-
-// Endless samples of random tokens, in one document each.
-class RandomTokens : public DataSource {
- public:
-  explicit RandomTokens(const Job& job)
-      : DataSource({.name = "random tokens",
-                    .sequence_length = job.batch.sequence_length,
-                    .vocabulary = Vocabulary(job.model),
-                    .has_weights = job.data.target_weights != TargetWeights::kNone,
-                    .has_position_ids = job.data.packing == Packing::kPack}) {}
-
-  absl::Status Read(int64_t sample, const SampleParts& out) override {
-    auto state = static_cast<uint64_t>(sample) + 1;
-    const auto token = [&] {
-      state = state * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX.
-      return static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(description().vocabulary));
-    };
-    std::generate(out.inputs.begin(), out.inputs.end(), token);
-    std::generate(out.targets.begin(), out.targets.end(), token);
-    std::fill(out.weights.begin(), out.weights.end(), 1.0f);
-    for (size_t i = 0; i < out.position_ids.size(); ++i) out.position_ids[i] = static_cast<int32_t>(i);
-    return absl::OkStatus();
-  }
-};
 
 // Four digits are more than any measurement is good for, and are shorter to read.
 double Rounded(double value) {
@@ -73,7 +49,7 @@ std::string Describe(const Job& job) {
                          ToString(job.sharding.accumulation));
 }
 
-// Adds the works of one job to a profile. The sums that a profile has once are those of the last job with most ranks.
+// Adds to a profile what was measured with as many ranks on a host.
 void AddWorks(const WorkTimes& times, int64_t ranks_on_host, proto::MachineProfile& profile) {
   constexpr double kLeastSeconds = 1e-9;
   proto::MachineProfile measured;
@@ -95,9 +71,8 @@ void AddWorks(const WorkTimes& times, int64_t ranks_on_host, proto::MachineProfi
   MergeProfile(measured, &profile);
 }
 
-// Runs steps of a job, the first of which warms up, and adds what they show.
-absl::Status Measure(const Job& job, const Backend& backend, proto::MachineProfile& profile) {
-  WorkTimes times;
+// Runs steps of a job, the first of which warms up, and adds what they show to `times`.
+absl::Status Measure(const Job& job, const Backend& backend, double traced_seconds, WorkTimes& times) {
   RandomTokens data(job);
   SHALE_ASSIGN_OR_RETURN(
       const std::unique_ptr<Trainer> trainer,
@@ -109,9 +84,21 @@ absl::Status Measure(const Job& job, const Backend& backend, proto::MachineProfi
   const Clock::time_point begin = Clock::now();
   do {
     SHALE_RETURN_IF_ERROR(trainer->Step().status());
-  } while (SecondsSince(begin) < kTracedSeconds && times.steps() < kMostSteps && !trainer->done());
-  AddWorks(times, job.sharding.ranks, profile);
+  } while (SecondsSince(begin) < traced_seconds && !trainer->done());
   return absl::OkStatus();
+}
+
+// Raises the peaks to what works reached in steps, if other programs ran when the peaks were measured.
+void RaisePeaks(proto::MachineProfile& profile) {
+  double f32 = profile.peak_flops_f32(), bf16 = profile.peak_flops_bf16();
+  for (const proto::MeasuredWork& work : profile.works()) {
+    // The ranks on CPUs divide the cores of their host.
+    const double ranks = profile.device() == "CPU" ? static_cast<double>(work.ranks_on_host()) : 1;
+    double& peak = absl::StrContains(work.kind(), "f16") ? bf16 : f32;
+    peak = std::max(peak, Rounded(ranks * work.flops() / work.seconds()));
+  }
+  profile.set_peak_flops_f32(f32);
+  profile.set_peak_flops_bf16(bf16);
 }
 
 // Returns the size of the last cache of the first CPU, or 0 if the system does not tell.
@@ -152,21 +139,13 @@ absl::Status DescribeMachine(const Backend& backend, proto::MachineProfile& prof
 
 }  // namespace
 
-MachineKey KeyOfDevices(const Backend& backend) {
-  MachineKey key = KeyOfThisHost();
-  if (const std::string name = backend.device_name(); !name.empty()) {
-    key.device = "CUDA";
-    key.processor = name;
-  }
-  return key;
-}
-
 absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, const CalibrateOptions& options) {
   const auto tell = [&](const std::string& line) {
     if (options.progress) options.progress(line);
   };
   const Clock::time_point begin = Clock::now();
   proto::MachineProfile profile;
+  std::map<int64_t, WorkTimes> times;  // By the ranks on the host.
   absl::Status left_out = absl::InvalidArgumentError("there is no job to measure");
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (SecondsSince(begin) > options.seconds) {
@@ -176,7 +155,7 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, options.create_backend(jobs[i]));
     if (profile.name().empty()) SHALE_RETURN_IF_ERROR(DescribeMachine(*backend, profile));
     const Clock::time_point job_begin = Clock::now();
-    const absl::Status measured = Measure(jobs[i], *backend, profile);
+    const absl::Status measured = Measure(jobs[i], *backend, options.traced_seconds, times[jobs[i].sharding.ranks]);
     const std::string line = absl::StrCat(i + 1, " of ", jobs.size(), "  ", Describe(jobs[i]));
     if (measured.ok()) {
       tell(absl::StrFormat("%s: %.1f s", line, SecondsSince(job_begin)));
@@ -188,7 +167,11 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
       return measured;
     }
   }
+  for (const auto& [ranks, of_ranks] : times) {
+    if (of_ranks.steps() > 0) AddWorks(of_ranks, ranks, profile);
+  }
   if (profile.works().empty()) return left_out;
+  RaisePeaks(profile);
   SHALE_RETURN_IF_ERROR(CheckProfile(profile, "what was measured"));
   return profile;
 }

@@ -13,8 +13,6 @@
 #include "absl/strings/string_view.h"
 #include "engine/api/backend.h"
 #include "engine/plan/config/job.h"
-#include "engine/plan/time/profile.h"
-#include "engine/run/runtime/backend.h"
 #include "proto/machine.pb.h"
 
 namespace shale {
@@ -30,7 +28,8 @@ std::vector<Job> JobsLike(const Job& job);
 struct CalibrateOptions {
   // Creates the backend of a job. Required.
   BackendFactory create_backend;
-  double seconds = 45;  // After which no further job begins.
+  double seconds = 45;        // After which no further job begins.
+  double traced_seconds = 1;  // Steps of a job are traced until they have taken this long.
   // Gets a line for each job that is measured. May be empty.
   std::function<void(absl::string_view line)> progress;
 };
@@ -39,9 +38,6 @@ struct CalibrateOptions {
 // of copies, and what lies between instructions and steps. A job that does not fit this machine is left out, and
 // `progress` says so. Returns the error of the last one if all are left out, and otherwise those of the ranks.
 absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, const CalibrateOptions& options);
-
-// Returns the key of the machine whose devices a backend creates.
-MachineKey KeyOfDevices(const Backend& backend);
 
 // Adds what was measured to the profile that the user's cache has of this machine. If there is none yet, or a damaged
 // one, begins with the profile of a machine with the same processor, if one is compiled in. Returns the result, which

@@ -3,37 +3,117 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <utility>
+#include <vector>
 
+#include "absl/memory/memory.h"
 #include "kernels/check.h"
 #include "kernels/device/device.h"
 #include "kernels/device/ordinary_values.h"
 #include "kernels/op.h"
 #include "kernels/ops/flat.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
+namespace {
+
+// A device of one rank, with memory for the operands of an op.
+struct OneRank {
+  std::shared_ptr<Device> device;
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<Stream> stream;
+
+  static absl::StatusOr<OneRank> Create(const Backend& backend, int64_t bytes) {
+    OneRank rank;
+    SHALE_ASSIGN_OR_RETURN(auto devices, backend.CreateDevices(/*ranks=*/1, /*synchronous=*/false));
+    rank.device = std::move(devices[0]);
+    rank.ops = backend.CreateOps(/*ranks=*/1, rank.device.get());
+    SHALE_ASSIGN_OR_RETURN(rank.arena, rank.device->Allocate(bytes));
+    SHALE_ASSIGN_OR_RETURN(rank.stream, rank.device->CreateStream("speeds"));
+    rank.arena->MakeResident({{0, bytes}});
+    return rank;
+  }
+
+  // Returns the seconds that the op took in each of `count` launches.
+  absl::StatusOr<std::vector<double>> Time(const Op& op, std::byte* scratch, int count) {
+    std::vector<double> seconds;
+    for (int i = 0; i < count; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      SHALE_RETURN_IF_ERROR(ops->Launch(op, {scratch, ops->ScratchBytes(op)}, *stream));
+      SHALE_RETURN_IF_ERROR(stream->Synchronize());
+      seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    return seconds;
+  }
+};
+
+Op CopyOf(std::byte* memory, int64_t bytes) {
+  Copy copy{.from = Tensor::Contiguous(DType::kFloat32, {bytes / 4}),
+            .to = Tensor::Contiguous(DType::kFloat32, {bytes / 4})};
+  copy.from.data = memory;
+  copy.to.data = memory + bytes;
+  return copy;
+}
+
+constexpr int64_t kSide = 768;  // Of the matrices of a probe.
+constexpr int64_t kMatrixBytes = kSide * kSide * 4;
+constexpr int64_t kProbedBytes = int64_t{32} << 20;
+constexpr int64_t kScratchBytes = int64_t{8} << 20;
+constexpr int kLaunches = 3;
+
+Op MatMulOf(std::byte* memory) {
+  const Tensor matrix = Tensor::Contiguous(DType::kFloat32, {kSide, kSide});
+  MatMul matmul{.a = matrix, .b = matrix, .c_MN = matrix, .transpose_b = true};
+  for (Tensor* t : {&matmul.a, &matmul.b, &matmul.c_MN}) {
+    t->data = memory;
+    memory += kMatrixBytes;
+  }
+  return matmul;
+}
+
+double Mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum / static_cast<double>(values.size());
+}
+
+}  // namespace
 
 absl::StatusOr<double> CopyBytesPerSecond(const Backend& backend) {
-  constexpr int64_t kBytes = int64_t{256} << 20;
+  constexpr int64_t kBytes = int64_t{128} << 20;
   constexpr int kCopies = 6;
-  SHALE_ASSIGN_OR_RETURN(const auto devices, backend.CreateDevices(/*ranks=*/1, /*synchronous=*/false));
-  Device& device = *devices[0];
-  const std::unique_ptr<Ops> ops = backend.CreateOps(/*ranks=*/1, &device);
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena, device.Allocate(2 * kBytes));
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("copies"));
-  SHALE_RETURN_IF_ERROR(FillWithOrdinaryValues(device, *stream, arena->base(), 2 * kBytes));
-  Copy copy{.from = Tensor::Contiguous(DType::kFloat32, {kBytes / 4}),
-            .to = Tensor::Contiguous(DType::kFloat32, {kBytes / 4})};
-  copy.from.data = arena->base();
-  copy.to.data = arena->base() + kBytes;
-  SHALE_RETURN_IF_ERROR(ops->Prepare(copy));
-  double best = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < kCopies; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    SHALE_RETURN_IF_ERROR(ops->Launch(copy, {}, *stream));
-    SHALE_RETURN_IF_ERROR(stream->Synchronize());
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-  }
-  return 2 * static_cast<double>(kBytes) / best;
+  SHALE_ASSIGN_OR_RETURN(OneRank rank, OneRank::Create(backend, 2 * kBytes));
+  const Op copy = CopyOf(rank.arena->base(), kBytes);
+  SHALE_RETURN_IF_ERROR(rank.ops->Prepare(copy));
+  SHALE_ASSIGN_OR_RETURN(const std::vector<double> seconds, rank.Time(copy, nullptr, kCopies));
+  return 2 * static_cast<double>(kBytes) / *std::min_element(seconds.begin(), seconds.end());
+}
+
+struct SpeedProbe::Parts {
+  OneRank rank;
+  Op matmul, copy;
+};
+
+SpeedProbe::SpeedProbe(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+SpeedProbe::~SpeedProbe() = default;
+
+absl::StatusOr<std::unique_ptr<SpeedProbe>> SpeedProbe::Create(const Backend& backend) {
+  SHALE_ASSIGN_OR_RETURN(OneRank rank, OneRank::Create(backend, 3 * kMatrixBytes + 2 * kProbedBytes + kScratchBytes));
+  std::byte* const memory = rank.arena->base();
+  SHALE_RETURN_IF_ERROR(FillWithOrdinaryValues(*rank.device, *rank.stream, memory, 3 * kMatrixBytes));
+  const Op matmul = MatMulOf(memory), copy = CopyOf(memory + 3 * kMatrixBytes, kProbedBytes);
+  if (rank.ops->ScratchBytes(matmul) > kScratchBytes) return absl::InternalError("a probe wants too much scratch");
+  SHALE_RETURN_IF_ERROR(rank.ops->Prepare(matmul));
+  SHALE_RETURN_IF_ERROR(rank.ops->Prepare(copy));
+  return absl::WrapUnique(new SpeedProbe(std::unique_ptr<Parts>(new Parts{std::move(rank), matmul, copy})));
+}
+
+absl::StatusOr<ProbedSpeed> SpeedProbe::Probe() {
+  std::byte* const scratch = parts_->rank.arena->base() + 3 * kMatrixBytes + 2 * kProbedBytes;
+  SHALE_ASSIGN_OR_RETURN(const std::vector<double> matmuls, parts_->rank.Time(parts_->matmul, scratch, kLaunches));
+  SHALE_ASSIGN_OR_RETURN(const std::vector<double> copies, parts_->rank.Time(parts_->copy, scratch, kLaunches));
+  return ProbedSpeed{.matmul_seconds = Mean(matmuls), .copy_seconds = Mean(copies)};
 }
 
 }  // namespace shale

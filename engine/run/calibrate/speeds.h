@@ -1,6 +1,8 @@
 // What a device reaches in ops that are measured by themselves.
 #pragma once
 
+#include <memory>
+
 #include "absl/status/statusor.h"
 #include "engine/run/runtime/backend.h"
 
@@ -8,5 +10,24 @@ namespace shale {
 
 // Returns the bytes that one rank reads and writes in a second when it copies far more than its caches hold.
 absl::StatusOr<double> CopyBytesPerSecond(const Backend& backend);
+
+// How long a matmul and a copy take now.
+struct ProbedSpeed {
+  double matmul_seconds = 0, copy_seconds = 0;
+};
+
+// Probes how fast a machine is at the moment, in a few hundredths of a second. The speed of many machines changes from
+// one minute to the next; what was measured in different minutes is compared by it. Used by one thread.
+class SpeedProbe {
+ public:
+  static absl::StatusOr<std::unique_ptr<SpeedProbe>> Create(const Backend& backend);
+  ~SpeedProbe();
+  absl::StatusOr<ProbedSpeed> Probe();
+
+ private:
+  struct Parts;
+  explicit SpeedProbe(std::unique_ptr<Parts> parts);
+  const std::unique_ptr<Parts> parts_;
+};
 
 }  // namespace shale

@@ -55,6 +55,7 @@ void Fill(const StepReport& from, proto::Event& event) {
   to.set_processed_tokens(from.processed_tokens);
   if (from.step_weight > 0) to.set_weight(from.step_weight);
   if (from.loss_scale > 0) to.set_loss_scale(from.loss_scale);
+  if (from.predicted_seconds > 0) to.set_predicted_seconds(from.predicted_seconds);
   for (const UserMetric& metric : from.metrics) {
     proto::Metric& added = *to.add_metrics();
     added.set_name(metric.name);

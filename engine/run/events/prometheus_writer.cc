@@ -76,6 +76,9 @@ class PrometheusWriter : public EventWriter {
       add("learning_rate", "gauge", "Learning rate of the last step.", step_->learning_rate);
       if (step_->loss_scale > 0) add("loss_scale", "gauge", "Loss scale of the next step.", step_->loss_scale);
       add("step_seconds", "gauge", "Time of the last step.", step_->seconds);
+      if (step_->predicted_seconds > 0) {
+        add("predicted_step_seconds", "gauge", "Time that a step was predicted to take.", step_->predicted_seconds);
+      }
       add("tokens_per_second", "gauge", "Speed of the last step.", step_->tokens_per_second);
       add("mfu", "gauge", "Fraction of peak FLOP/s in the last step; 0: not known.", step_->mfu);
       add("peak_bytes", "gauge", "Device memory of one rank, as measured.", count(step_->peak_bytes_measured));

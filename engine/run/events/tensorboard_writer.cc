@@ -88,6 +88,9 @@ class TensorBoardWriter : public EventWriter {
     AddValue("train/tokens", static_cast<double>(report.tokens), event);
     AddValue("speed/tokens_per_second", report.tokens_per_second, event);
     AddValue("speed/seconds_per_step", report.seconds, event);
+    if (report.predicted_seconds > 0) {
+      AddValue("speed/predicted_seconds_per_step", report.predicted_seconds, event);
+    }
     if (report.loss_scale > 0) AddValue("train/loss_scale", report.loss_scale, event);
     if (report.mfu > 0) AddValue("speed/mfu", report.mfu, event);
     AddValue("memory/peak_bytes", static_cast<double>(report.peak_bytes_measured), event);

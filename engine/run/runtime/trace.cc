@@ -150,7 +150,7 @@ std::string ShapeJson(const Instruction& instruction) {
 }
 
 void OpTimes::Add(const Instruction& instruction, const std::string& shape_json, double seconds, double bytes,
-                  double flops) {
+                  double flops, double predicted_seconds) {
   Sum& sum = sums_[{instruction.stream, NameOf(instruction), instruction.phase, shape_json}];
   if (sum.count == 0) {
     sum.has_roofline = HasRoofline(instruction);
@@ -159,6 +159,8 @@ void OpTimes::Add(const Instruction& instruction, const std::string& shape_json,
   sum.least_seconds = sum.count == 0 ? seconds : std::min(sum.least_seconds, seconds);
   ++sum.count;
   sum.seconds += seconds;
+  sum.predicted_seconds += predicted_seconds;
+  predicted_ = predicted_ || predicted_seconds > 0;
   sum.flops += flops;
   sum.bytes += bytes;
 }
@@ -191,31 +193,47 @@ std::string OpTimes::Tables(int64_t steps, double seconds, const Roofline& roofl
   return absl::StrCat(ByKind(steps, seconds, known), busy, "\n", note, "\n", ByShape(steps, seconds, known));
 }
 
-std::string OpTimes::ByKind(int64_t steps, double seconds, const Roofline& roofline) const {
-  struct Kind : Sum {
-    double roofline_seconds = 0;
-  };
+OpTimes::Kinds OpTimes::SumKinds(const Roofline& roofline) const {
   std::map<std::tuple<StreamId, std::string, Phase>, Kind> kinds;
   for (const auto& [key, sum] : sums_) {
     Kind& kind = kinds[{key.stream, key.name, key.phase}];
     kind.count += sum.count;
     kind.seconds += sum.seconds;
+    kind.predicted_seconds += sum.predicted_seconds;
     kind.flops += sum.flops;
     kind.bytes += sum.bytes;
     if (sum.has_roofline) kind.roofline_seconds += LeastSeconds(sum.bytes, sum.flops, roofline);
   }
-  std::vector<std::pair<std::tuple<StreamId, std::string, Phase>, Kind>> rows(kinds.begin(), kinds.end());
+  Kinds rows(kinds.begin(), kinds.end());
   SortBySeconds(rows);
-  std::string table = absl::StrFormat("%-8s %-10s %-22s %6s %10s %7s %9s %8s %8s\n", "stream", "phase", "instruction",
-                                      "count", "ms/step", "share", "GFLOP/s", "GB/s", "roofline");
-  for (const auto& [key, kind] : rows) {
-    const auto& [stream, name, phase] = key;
-    absl::StrAppendFormat(&table, "%-8s %-10s %-22s %6d %10.2f %6.1f%% %9s %8.1f %8s\n", ToString(stream),
-                          ToString(phase), name, kind.count / steps, 1e3 * kind.seconds / static_cast<double>(steps),
+  return rows;
+}
+
+std::string OpTimes::ByKind(int64_t steps, double seconds, const Roofline& roofline) const {
+  const auto predicted = [&](const std::string& cell) { return predicted_ ? absl::StrFormat(" %10s", cell) : ""; };
+  const auto per_step = [&](double sum) { return 1e3 * sum / static_cast<double>(steps); };
+  std::string table =
+      absl::StrFormat("%-8s %-10s %-22s %6s %10s%s %7s %9s %8s %8s\n", "stream", "phase", "instruction", "count",
+                      "ms/step", predicted("predicted"), "share", "GFLOP/s", "GB/s", "roofline");
+  const Kinds rows = SumKinds(roofline);
+  const std::pair<std::tuple<StreamId, std::string, Phase>, Kind>* worst = nullptr;
+  const auto beyond = [](const Kind& kind) { return kind.seconds - kind.predicted_seconds; };
+  for (const auto& row : rows) {
+    const auto& [stream, name, phase] = row.first;
+    const Kind& kind = row.second;
+    if (worst == nullptr || beyond(kind) > beyond(worst->second)) worst = &row;
+    absl::StrAppendFormat(&table, "%-8s %-10s %-22s %6d %10.2f%s %6.1f%% %9s %8.1f %8s\n", ToString(stream),
+                          ToString(phase), name, kind.count / steps, per_step(kind.seconds),
+                          predicted(absl::StrFormat("%.2f", per_step(kind.predicted_seconds))),
                           100 * kind.seconds / seconds,
                           kind.flops > 0 ? absl::StrFormat("%.1f", kind.flops / kind.seconds * 1e-9) : "",
                           kind.bytes / kind.seconds * 1e-9, PercentOf(kind.roofline_seconds, kind.seconds));
   }
+  if (!predicted_ || worst == nullptr || beyond(worst->second) <= 0) return table;
+  const auto& [stream, name, phase] = worst->first;
+  absl::StrAppendFormat(&table, "slowest against its prediction: %s %s %s, %.2f ms of a step instead of %.2f\n",
+                        ToString(stream), ToString(phase), name, per_step(worst->second.seconds),
+                        per_step(worst->second.predicted_seconds));
   return table;
 }
 
@@ -278,7 +296,7 @@ void StepTrace::Add(const StepProgram& program, int64_t step, int rank, absl::Sp
                           shape);
     if (rank != 0) continue;
     times_.Add(issued, shape, static_cast<double>(time.end_ns - time.begin_ns) * 1e-9, static_cast<double>(bytes),
-               flops);
+               flops, predicted_ ? predicted_(issued) : 0);
   }
   if (rank != 0) return;
   ++steps_;

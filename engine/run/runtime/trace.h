@@ -4,9 +4,13 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -30,13 +34,16 @@ std::string ShapeJson(const Instruction& instruction);
 // Used by one thread.
 class OpTimes {
  public:
-  // Adds one issue of `instruction`, in the form in which it was issued.
-  void Add(const Instruction& instruction, const std::string& shape_json, double seconds, double bytes, double flops);
+  // Adds one issue of `instruction`, in the form in which it was issued. `predicted_seconds` is what it was predicted
+  // to take, 0 if nothing was.
+  void Add(const Instruction& instruction, const std::string& shape_json, double seconds, double bytes, double flops,
+           double predicted_seconds = 0);
 
   // Returns tables for people of the means of `steps` steps, which took `seconds` in all. The first is by kind of
   // instruction, longest first, with FLOP/s, bytes/s and the share of the roofline that the kind reaches; then comes
   // `busy`, a line of the caller; the last is by shape of matmul. If the roofline has no bytes per second, they are the
-  // most at which an op of this trace moved at least 64 MiB, and unknown if there is none.
+  // most at which an op of this trace moved at least 64 MiB, and unknown if there is none. If seconds were predicted,
+  // the first table has them, too, and a line names the kind that takes most time beyond its prediction.
   std::string Tables(int64_t steps, double seconds, const Roofline& roofline, const std::string& busy) const;
 
   // Returns the seconds of all instructions of a stream.
@@ -53,17 +60,24 @@ class OpTimes {
   struct Sum {
     int64_t count = 0;
     double seconds = 0;
+    double predicted_seconds = 0;
     double least_seconds = 0;  // Of one issue.
     double flops = 0;
     double bytes = 0;
     bool has_roofline = false;
     std::string matmul_row;  // For a matmul: its shape, as the table by shape shows it.
   };
+  struct Kind : Sum {
+    double roofline_seconds = 0;
+  };
+  using Kinds = std::vector<std::pair<std::tuple<StreamId, std::string, Phase>, Kind>>;
   Roofline Known(Roofline roofline) const;
+  Kinds SumKinds(const Roofline& roofline) const;  // Longest first.
   std::string ByKind(int64_t steps, double seconds, const Roofline& roofline) const;
   std::string ByShape(int64_t steps, double seconds, const Roofline& roofline) const;
 
   std::map<Key, Sum> sums_;
+  bool predicted_ = false;  // Seconds were predicted.
 };
 
 // Collects traced steps. Used by one thread.
@@ -72,6 +86,8 @@ class StepTrace {
   // Sets the time that the trace counts from, in the unit of InstructionTime. Otherwise it is the first that Add takes.
   // REQUIRES: Add has not been called.
   void SetOrigin(int64_t nanoseconds) { origin_ns_ = nanoseconds; }
+  // Sets what returns the seconds that an instruction, in the form in which it is issued, is predicted to take.
+  void SetPredicted(std::function<double(const Instruction&)> predicted) { predicted_ = std::move(predicted); }
   // Adds the times of `rank` in step `step`. Borrows the program during the call.
   void Add(const StepProgram& program, int64_t step, int rank, absl::Span<const InstructionTime> times);
 
@@ -95,6 +111,7 @@ class StepTrace {
   double seconds_ = 0;  // Sum over the steps of rank 0, each from its first begin to its last end.
   int64_t steps_ = 0;
   int64_t origin_ns_ = -1;
+  std::function<double(const Instruction&)> predicted_;
   std::set<int> ranks_;
   bool uses_host_stream_ = false;
 };

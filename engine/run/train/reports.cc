@@ -65,7 +65,7 @@ absl::StatusOr<double> ProductSeconds(Device& device, Ops& ops, DType dtype, int
 
 bool IsFinite(const StepOutputs& outputs) { return outputs.totals[kTotalNonFinite] == 0; }
 
-StepReport MakeStepReport(const StepOutputs& outputs, const StepFacts& facts) {
+StepReport MakeStepReport(const StepOutputs& outputs, const RunStepFacts& facts) {
   StepReport report;
   report.step = facts.step;
   report.tokens = facts.tokens;
@@ -78,6 +78,7 @@ StepReport MakeStepReport(const StepOutputs& outputs, const StepFacts& facts) {
   const bool weighted = facts.target_weights == TargetWeights::kNone || outputs.global_weight > 0;
   report.updated = IsFinite(outputs) && outputs.global_tokens > 0 && weighted;
   report.seconds = facts.seconds;
+  report.predicted_seconds = facts.predicted_seconds;
   report.tokens_per_second = static_cast<double>(facts.processed_tokens) / report.seconds;
   if (facts.peak_flops > 0) {
     report.mfu =

@@ -25,12 +25,13 @@ namespace shale {
 bool IsFinite(const StepOutputs& outputs);
 
 // What is known about a step besides its outputs.
-struct StepFacts {
+struct RunStepFacts {
   int64_t step = 0;    // As in StepReport.
   int64_t tokens = 0;  // As in StepReport.
   int64_t processed_tokens = 0;
   double learning_rate = 0;
   double seconds = 0;
+  double predicted_seconds = 0;  // As in StepReport.
   int64_t ranks = 1;
   double flops_per_token = 0;  // ModelFlopsPerToken.
   double peak_flops = 0;       // Of one rank; 0: not known.
@@ -38,7 +39,7 @@ struct StepFacts {
   int64_t peak_bytes_measured = 0;
   TargetWeights target_weights = TargetWeights::kNone;
 };
-StepReport MakeStepReport(const StepOutputs& outputs, const StepFacts& facts);
+StepReport MakeStepReport(const StepOutputs& outputs, const RunStepFacts& facts);
 
 // Adds up the runs of an evaluation.
 class EvaluationSum {

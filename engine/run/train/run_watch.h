@@ -83,6 +83,8 @@ class StepMonitor {
   // See TrainerDevices::slow_ranks, Trainer::warnings and StepWarnings::AtEnd.
   const std::string& slow_ranks() const { return slow_ranks_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
+  // Adds a warning about the last step, after AfterStep.
+  void Warn(std::string warning) { warnings_.push_back(std::move(warning)); }
   absl::Status AtEnd(int64_t tokens) const { return doubts_.AtEnd(tokens); }
 
  private:

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/api/job.h"
 #include "engine/run/runtime/rank_runtime.h"
+#include "engine/run/runtime/work_times.h"
 #include "engine/run/train/batch_prefetcher.h"
 #include "kernels/check.h"
 #include "kernels/step_scalars.h"
@@ -74,6 +75,7 @@ absl::StatusOr<StepReport> Session::RunStep() {
     health_.TellFailure(report.status(), "step");
     return report;
   }
+  if (!slow_.empty()) monitor_.Warn(slow_);
   devices_.slow_ranks = monitor_.slow_ranks();
   if (!devices_.slow_ranks.empty()) health_.Tell(Warning{devices_.slow_ranks});
   for (const std::string& warning : warnings()) health_.Tell(Warning{warning});
@@ -102,12 +104,14 @@ absl::StatusOr<StepReport> Session::ComputeStep() {
                            .processed_tokens = samples * job_.batch.sequence_length,
                            .learning_rate = learning_rate,
                            .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
+                           .predicted_seconds = contract_ ? contract_->predicted_seconds() : 0,
                            .ranks = job_.sharding.ranks,
                            .flops_per_token = flops_per_token_,
                            .peak_flops = peak_flops_,
                            .peak_bytes_planned = plan_.arena_bytes,
                            .peak_bytes_measured = programs_.ranks->measured_peak_bytes(),
                            .target_weights = plan_.train.graph.target_weights});
+  CompareWithPrediction(report.seconds);
   trace_.EndStep(plan_.train.step.program, *programs_.ranks, *programs_.train, report.seconds);
   return report;
 }
@@ -128,7 +132,9 @@ absl::Status Session::RunProgram(const std::vector<StepInputs>& inputs) {
   health_.steps().begun = step;
   if (steps_begun_ == 0) health_.Tell(Progress{StartStage::kFirstStep});
   SHALE_ASSIGN_OR_RETURN(const bool traced, trace_.BeginStep(++steps_begun_));
-  programs_.train->SetTracing(traced);
+  // A step that is traced runs no graphs, in which other processes could not join it.
+  looks_ = contract_ && contract_->WantsTrace() && control_.processes() == 1;
+  programs_.train->SetTracing(traced || looks_);
   if (const absl::Status noted = NoteGradientScale(); !noted.ok()) return health_.Damage(noted);
   waited_ns_.clear();
   for (RankRuntime* rank : ranks.runtimes()) waited_ns_.emplace_back(rank->rank(), -BlockedNs(*rank));
@@ -142,6 +148,16 @@ absl::Status Session::RunProgram(const std::vector<StepInputs>& inputs) {
   }
   if (traced) trace_.Add(plan_.train.step.program, step, ranks, *programs_.train);
   return absl::OkStatus();
+}
+
+void Session::CompareWithPrediction(double seconds) {
+  if (!contract_) return;
+  WorkTimes times;
+  if (looks_) {
+    times.Add(plan_.train.step.program, plan_.options.mesh, TimesOfRanks(*programs_.ranks, *programs_.train), seconds);
+  }
+  slow_ = contract_->Add(seconds, looks_ ? &times : nullptr);
+  devices_.step_time = contract_->Describe();
 }
 
 absl::Status Session::NoteGradientScale() {

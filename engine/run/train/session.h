@@ -30,6 +30,7 @@
 #include "engine/run/train/run_watch.h"
 #include "engine/run/train/starting_state.h"
 #include "engine/run/train/state_check.h"
+#include "engine/run/train/step_contract.h"
 
 namespace shale {
 
@@ -120,6 +121,8 @@ class Session : public CheckpointSaver {
   absl::Status RunProgram(const std::vector<StepInputs>& inputs);
   // Notes the loss scale that the gradients of the next step have as a factor, for those who read them.
   absl::Status NoteGradientScale();
+  // Compares the step that has run with its prediction.
+  void CompareWithPrediction(double seconds);
   // Looks at what the next step, which has run, left: ranks that differ, numbers that are not finite.
   absl::Status CheckOutputs();
   absl::StatusOr<EvaluationReport> ComputeEvaluation(int64_t sequences);
@@ -170,7 +173,10 @@ class Session : public CheckpointSaver {
   std::optional<SavedBase> base_;  // What checkpoints leave out. Empty: they hold all parameters.
   EvaluationHistory evaluations_;
   StepMonitor monitor_;
-  UserMetrics metrics_;  // For the report of the next step.
+  std::optional<StepContract> contract_;  // Empty without a profile of this machine.
+  bool looks_ = false;                    // The current step is traced for contract_.
+  std::string slow_;                      // The warning of contract_ about the last step, or "".
+  UserMetrics metrics_;                   // For the report of the next step.
 
   std::unique_ptr<TrainerState> state_;
   std::unique_ptr<LiveGenerator> generator_;

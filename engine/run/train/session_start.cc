@@ -17,6 +17,7 @@
 #include "engine/files/io/checksums.h"
 #include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/summary.h"
+#include "engine/run/runtime/trace.h"
 #include "engine/run/train/processes.h"
 #include "engine/run/train/session.h"
 #include "engine/run/train/starting_state.h"
@@ -105,7 +106,12 @@ Session::Session(ResolvedJob resolved, std::unique_ptr<JobData> data, LearningRa
       learning_rate_(learning_rate),
       evaluations_(data_->DescribeEvaluations(job_.telemetry.evaluation_sequences), job_.checkpoint.patience),
       monitor_(job_.sharding.ranks, plan_.train.graph.vocabulary, options.peak_flops > 0, *options.control),
-      trace_(options.trace, options.peak_flops, *options.control) {}
+      trace_(options.trace, options.peak_flops, *options.control) {
+  if (options.machine == nullptr) return;
+  contract_.emplace(job_, plan_, *options.machine);
+  devices_.step_time = contract_->Describe();
+  trace_.trace_->SetPredicted([this](const Instruction& issued) { return contract_->SecondsOf(issued); });
+}
 
 absl::Status Session::Allocate(std::vector<int> process_of_rank, const TrainerOptions& options) {
   SHALE_ASSIGN_OR_RETURN(batches_,

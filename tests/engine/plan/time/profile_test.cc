@@ -58,26 +58,26 @@ TEST(MachineProfile, EveryNamedOneIsRead) {
 
 TEST(MachineProfile, AbsurdAndPartialOnesAreRefused) {
   EXPECT_EQ(RefusalWith("f32: 100000000000", "f32: nan"),
-            "m.textproto: peak_flops_f32: found nan; wanted a number from 0 to 1e+18");
+            "m.textproto:7:1: peak_flops_f32: found nan; wanted a number from 0 to 1e+18");
   EXPECT_EQ(RefusalWith("f32: 100000000000", "f32: 1e30"),
-            "m.textproto: peak_flops_f32: found 1e+30; wanted a number from 0 to 1e+18");
+            "m.textproto:7:1: peak_flops_f32: found 1e+30; wanted a number from 0 to 1e+18");
   EXPECT_EQ(RefusalWith("issue_seconds: 1e-06", "issue_seconds: -1"),
-            "m.textproto: issue_seconds: found -1; wanted a number from 0 to 100000");
+            "m.textproto:13:1: issue_seconds: found -1; wanted a number from 0 to 100000");
   EXPECT_EQ(RefusalWith("peak_flops_bf16: 200000000000\n", ""),
             "m.textproto: peak_flops_bf16: is missing; wanted a number above 0");
-  EXPECT_EQ(RefusalWith("threads: 2", "threads: 0"), "m.textproto: threads: is missing; wanted a number above 0");
-  EXPECT_EQ(RefusalWith("\"CPU\"", "\"TPU\""), "m.textproto: device: found \"TPU\"; wanted \"CPU\" or \"CUDA\"");
+  EXPECT_EQ(RefusalWith("threads: 2", "threads: 0"), "m.textproto:6:1: threads: is missing; wanted a number above 0");
+  EXPECT_EQ(RefusalWith("\"CPU\"", "\"TPU\""), "m.textproto:3:1: device: found \"TPU\"; wanted \"CPU\" or \"CUDA\"");
   EXPECT_EQ(RefusalWith("source: MEASURED ", ""),
-            "m.textproto: origin: is missing; say whether the numbers are MEASURED, PUBLISHED, of a DATA_SHEET or "
+            "m.textproto:4:1: origin: is missing; say whether the numbers are MEASURED, PUBLISHED, of a DATA_SHEET or "
             "ESTIMATED");
   EXPECT_EQ(RefusalWith("flops: 512", "flops: 1e9"),
-            "m.textproto: works[0].seconds: found 1e-06 for 1e+09 FLOPs, more than 4 times the peak of a device");
+            "m.textproto:11:77: works[0].seconds: found 1e-06 for 1e+09 FLOPs, more than 4 times the peak of a device");
   EXPECT_EQ(RefusalWith("seconds: 1e-06 count", "seconds: inf count"),
-            "m.textproto: works[0].seconds: found inf; wanted a number from 0 to 100000");
+            "m.textproto:11:77: works[0].seconds: found inf; wanted a number from 0 to 100000");
   EXPECT_EQ(RefusalWith("flops_per_second: 90000000000", ""),
-            "m.textproto: rates[0].bytes_per_second: is missing, and so is flops_per_second; wanted one of them");
+            "m.textproto:10:1: rates[0].bytes_per_second: is missing, and so is flops_per_second; wanted one of them");
   EXPECT_EQ(RefusalWith("links", "rates { kind: \"MatMul f32\" flops_per_second: 1 }\nlinks"),
-            "m.textproto: rates[1].kind: \"MatMul f32\" stands there twice");
+            "m.textproto:12:9: rates[1].kind: \"MatMul f32\" stands there twice");
 }
 
 TEST(MachineProfile, WhatIsNoProfileIsRefused) {

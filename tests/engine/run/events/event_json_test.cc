@@ -22,6 +22,11 @@ TEST(EventJsonTest, AStepHasAllItsFieldsInOrder) {
             R"("peak_bytes_measured": 0, "processed_tokens": 0})");
 }
 
+TEST(EventJsonTest, WhatWasPredictedIsThereIfItWas) {
+  EXPECT_THAT(EventFields({.what = StepReport{.step = 1, .predicted_seconds = 0.5}}).ToString(),
+              ::testing::HasSubstr(R"("predicted_seconds": 0.5)"));
+}
+
 TEST(EventJsonTest, MetricsOfTheProgramAreAnObjectAtTheEnd) {
   const StepReport report{.step = 3, .metrics = {{"kl/mean", -0.5}, {"reward", 2}}};
   EXPECT_THAT(EventFields({.what = report}).ToString(),

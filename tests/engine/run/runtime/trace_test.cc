@@ -105,11 +105,32 @@ TEST(StepTrace, TellsShapesAndRooflines) {
   EXPECT_THAT(table, ContainsRegex("compute +backward +MatMul +2 +0.00 +40.0% +262.1 +22.5 +140.8%\n"));
   EXPECT_THAT(table, ContainsRegex("\nforward +64 +128 +32  nt  bf16>bf16 +2 +2.0 +1.0 +0.2621 +40.0% +89.6%\n"));
   EXPECT_THAT(table, ContainsRegex("\nbackward +128 +32 +64  tn  bf16>f32 +2 +2.0 +2.0 +0.2621 +40.0% +140.8%\n"));
+  EXPECT_THAT(table, Not(HasSubstr("predicted")));
   // With many FLOPs to a byte, these decide.
   EXPECT_THAT(trace.Table({.bytes_per_second = 1e12, .flops_per_second = 1e12}),
               ContainsRegex("\nforward .* 40.0% +26.2%\n"));
   // Operands of this size may lie in a cache, so that their rate is none of memory.
   EXPECT_THAT(trace.Table({}), HasSubstr("\nroofline: GB/s unknown, no op moves 64 MiB\n"));
+}
+
+// What was predicted stands beside what was measured, and what is slowest against it is named.
+TEST(StepTrace, TellsWhatWasPredicted) {
+  StepProgram program;
+  program.buffers = {{.name = "a", .slot_bytes = 4000}};
+  program.instructions = {{.action = Op(Copy{Vector(0, 10), Vector(0, 10)}), .phase = Phase::kForward},
+                          {.action = Op(Copy{Vector(0, 10), Vector(0, 10)}), .phase = Phase::kUpdate}};
+  program.loops = {{0, 2, 1}};
+  StepTrace trace;
+  trace.SetPredicted([](const Instruction& issued) { return issued.phase == Phase::kForward ? 4e-3 : 1e-3; });
+  trace.Add(program, 1, 0,
+            std::vector<InstructionTime>{{.id = 0, .begin_ns = 0, .end_ns = 5'000'000},
+                                         {.id = 1, .begin_ns = 5'000'000, .end_ns = 8'000'000}});
+  const std::string table = trace.Table({});
+  EXPECT_THAT(table, ContainsRegex("ms/step +predicted +share"));
+  EXPECT_THAT(table, ContainsRegex("compute +forward +Copy +1 +5.00 +4.00 +62.5%"));
+  EXPECT_THAT(table, ContainsRegex("compute +update +Copy +1 +3.00 +1.00 +37.5%"));
+  EXPECT_THAT(table,
+              HasSubstr("slowest against its prediction: compute update Copy, 3.00 ms of a step instead of 1.00"));
 }
 
 // Without a rate of memory, the op that moves most bytes in a second gives it.

@@ -44,7 +44,7 @@ TEST(Reports, AStepIsReportedPerTokenAndPerSecond) {
 
 // Regression: a peak that was measured on a busy machine made 394 % of MFU.
 TEST(Reports, AnMfuAboveOneIsNotKnown) {
-  StepFacts facts{.processed_tokens = 10, .seconds = 1, .ranks = 1, .flops_per_token = 10, .peak_flops = 100};
+  RunStepFacts facts{.processed_tokens = 10, .seconds = 1, .ranks = 1, .flops_per_token = 10, .peak_flops = 100};
   EXPECT_EQ(MakeStepReport(Outputs(1, 1, 10), facts).mfu, 1);
   facts.peak_flops = 99;
   EXPECT_EQ(MakeStepReport(Outputs(1, 1, 10), facts).mfu, 0);

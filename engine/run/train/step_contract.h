@@ -1,0 +1,56 @@
+// StepContract: compares the steps of a run with what was predicted of them, and finds what is slower.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+#include "engine/compile/program/program.h"
+#include "engine/plan/config/job.h"
+#include "engine/plan/planner/job_plan.h"
+#include "engine/plan/time/prediction.h"
+#include "engine/plan/time/rates.h"
+#include "engine/run/runtime/work_times.h"
+#include "proto/machine.pb.h"
+
+namespace shale {
+
+// Used by one thread.
+class StepContract {
+ public:
+  static constexpr double kSlower = 0.2;   // Than predicted, as a part of it.
+  static constexpr int64_t kSteps = 20;    // In a row.
+  static constexpr double kCovered = 0.9;  // The share of a step that must be measured or interpolated.
+
+  StepContract(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine);
+
+  // Returns what a step takes, or 0 if too little of it was measured on this machine to hold the run to it.
+  double predicted_seconds() const { return covered_ >= kCovered ? prediction_.step_seconds : 0; }
+  // Returns what an instruction takes, in the form in which it is issued.
+  double SecondsOf(const Instruction& issued);
+
+  // Returns whether the next step should be traced, because a warning may follow it.
+  bool WantsTrace() const { return predicted_seconds() > 0 && slow_steps_ == kSteps - 1; }
+  // Takes how long a step took, and its times if it was traced, else null. Returns a warning if steps have just been
+  // slower than predicted for kSteps in a row, with what is slower if that is known, and otherwise "". Warns again once
+  // a step has not been slow.
+  std::string Add(double seconds, const WorkTimes* traced);
+
+  // Returns a line: what was predicted, and the mean of the steps so far, but for the first, which is slower.
+  std::string Describe() const;
+
+ private:
+  // Returns what takes more time than predicted, "MatMul f32 (0.91 s of a step instead of 0.62)", most first.
+  std::string WhatIsSlower(const WorkTimes& traced) const;
+
+  const Prediction prediction_;
+  const double between_steps_seconds_;
+  const Mesh mesh_;
+  const Rates rates_;
+  double covered_ = 0;
+  std::unordered_map<std::string, double> seconds_of_;  // By WorkText.
+  int64_t slow_steps_ = 0, steps_ = 0;
+  double seconds_ = 0;  // Of all steps but the first.
+};
+
+}  // namespace shale

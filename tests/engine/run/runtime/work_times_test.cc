@@ -1,0 +1,52 @@
+#include "engine/run/runtime/work_times.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/ops/flat.h"
+
+namespace shale::testing {
+namespace {
+
+Tensor Numbers(int64_t elements) {
+  Tensor t = Tensor::Contiguous(DType::kFloat32, {elements});
+  t.where.symbol = 0;
+  return t;
+}
+
+// Rank 1 comes 300 ns late to the collective, which then takes 100 ns.
+TEST(WorkTimes, WaitingForARankIsNotTheTimeOfACollective) {
+  StepProgram program;
+  program.buffers = {{.name = "a", .slot_bytes = 4000}};
+  program.instructions = {
+      {.action = Op(Copy{Numbers(10), Numbers(10)})},
+      {.action = Op(Copy{Numbers(10), Numbers(10)})},
+      {.action = Collective{.kind = CollectiveKind::kAllReduceSum, .full = Numbers(8)}, .stream = StreamId::kReduce}};
+  program.loops = {{0, 3, 1}};
+  const std::vector<InstructionTime> first = {{.id = 0, .begin_ns = 0, .end_ns = 100},
+                                              {.id = 1, .begin_ns = 110, .end_ns = 310},
+                                              {.id = 2, .begin_ns = 400, .end_ns = 800}};
+  const std::vector<InstructionTime> second = {{.id = 0, .begin_ns = 0, .end_ns = 300},
+                                               {.id = 1, .begin_ns = 330, .end_ns = 730},
+                                               {.id = 2, .begin_ns = 700, .end_ns = 800}};
+  WorkTimes times;
+  times.Add(program, {.replicate = 1, .shard = 2}, {first, second}, 1000e-9);
+  ASSERT_EQ(times.works().size(), 2u);
+  for (const auto& [text, samples] : times.works()) {
+    if (samples.work.kind.find("AllReduceSum") == 0) {
+      EXPECT_EQ(samples.issues, 1);
+      ASSERT_EQ(samples.seconds.size(), 1u);
+      EXPECT_NEAR(samples.seconds[0], 100e-9, 1e-15);
+    } else {
+      EXPECT_EQ(samples.issues, 2);
+      EXPECT_NEAR(MiddleOf(samples.seconds).middle, 250e-9, 1e-15);  // Of 100, 200, 300 and 400 ns.
+      EXPECT_NEAR(MiddleOf(samples.seconds).spread, 150e-9, 1e-15);
+    }
+  }
+  EXPECT_NEAR(times.issue_seconds(), 20e-9, 1e-15);  // The middle of 10 and 30.
+  EXPECT_NEAR(times.between_steps_seconds(), 200e-9, 1e-15);
+  EXPECT_NEAR(times.rank_spread(), 300.0 / 800, 1e-9);
+}
+
+}  // namespace
+}  // namespace shale::testing

@@ -1,0 +1,82 @@
+#include "tools/bench/predict_cells.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "engine/api/job.h"
+#include "kernels/check.h"
+
+namespace shale {
+namespace {
+
+struct Setting {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+using Settings = std::vector<Setting>;
+
+const Settings kPrecisions = {{"fp32", {"precision.compute=FP32"}}, {"bf16", {"precision.compute=BF16"}}};
+const Settings kRanks = {{"W1", {"sharding.ranks=1"}}, {"W2", {"sharding.ranks=2"}}};
+const Settings kAccumulations = {{"K1", {}},
+                                 {"K2 SHARDED", {"sharding.accumulation=SHARDED"}},
+                                 {"K2 NO_SYNC", {"sharding.accumulation=NO_SYNC"}},
+                                 {"K2 LAYERED", {"sharding.accumulation=LAYERED"}}};
+const Settings kPresets = {{"NONE", {"activation_checkpointing.preset=NONE"}},
+                           {"BLOCK", {"activation_checkpointing.preset=BLOCK"}}};
+const Settings kUpdates = {{"", {}}, {"in backward", {"optimizer.update=IN_BACKWARD"}}};
+
+// Returns the batch of a cell: one micro-batch of each rank, or two.
+std::vector<std::string> BatchOf(const Job& job, int64_t ranks, bool one) {
+  const int64_t micro_batch = job.batch.micro_batch;
+  return {absl::StrCat("batch.micro_batch=", micro_batch),
+          absl::StrCat("batch.global_batch=", micro_batch * ranks * (one ? 1 : 2))};
+}
+
+absl::Status AddCells(const std::string& path, const std::vector<std::string>& set, std::vector<Cell>& cells) {
+  SHALE_ASSIGN_OR_RETURN(const Job model, LoadJob(path, set));
+  for (const Setting& precision : kPrecisions) {
+    for (const Setting& ranks : kRanks) {
+      for (const Setting& accumulation : kAccumulations) {
+        for (const Setting& preset : kPresets) {
+          for (const Setting& update : kUpdates) {
+            const bool one = &accumulation == kAccumulations.data();
+            std::vector<std::string> overrides = set;
+            for (std::string& size : BatchOf(model, &ranks == kRanks.data() ? 1 : 2, one)) {
+              overrides.push_back(std::move(size));
+            }
+            for (const Setting* setting : {&precision, &ranks, &accumulation, &preset, &update}) {
+              overrides.insert(overrides.end(), setting->overrides.begin(), setting->overrides.end());
+            }
+            absl::StatusOr<Job> job = LoadJob(path, overrides);
+            if (!job.ok()) continue;  // Settings that exclude each other.
+            job->data = {.order = DataOrder::kSequential};
+            job->lr_schedule.steps = 1000;
+            const std::string shape = absl::StrCat(model.name, " ", precision.name, " ", ranks.name);
+            std::string name = absl::StrCat(shape, " ", accumulation.name, " ", preset.name);
+            if (*update.name != 0) absl::StrAppend(&name, " ", update.name);
+            cells.push_back({.name = std::move(name),
+                             .model = model.name,
+                             .shape = shape,
+                             .alternatives = absl::StrCat(shape, one ? " K1" : " K2"),
+                             .job = *std::move(job)});
+          }
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Cell>> CellsOf(const std::vector<std::string>& models, const std::vector<std::string>& set,
+                                          int64_t most) {
+  std::vector<Cell> all, cells;
+  for (const std::string& path : models) SHALE_RETURN_IF_ERROR(AddCells(path, set, all));
+  const int64_t count = std::min<int64_t>(most, std::ssize(all));
+  for (int64_t i = 0; i < count; ++i) cells.push_back(std::move(all[i * std::ssize(all) / count]));
+  return cells;
+}
+
+}  // namespace shale

@@ -1,0 +1,27 @@
+// The cells of tools/bench_predict: jobs whose steps are predicted and measured.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/plan/config/job.h"
+
+namespace shale {
+
+struct Cell {
+  std::string name;   // For the table.
+  std::string model;  // The name of its job.
+  // Cells with the same shape are calibrated together; those with the same alternatives train the same in another way.
+  std::string shape, alternatives;
+  Job job;
+};
+
+// Returns the cells of the jobs at `models` with the overrides `set`: fp32 and bf16, on 1 and 2 ranks, one micro-batch
+// a step and two with each accumulation, nothing recomputed and blocks, updates after and in backward. If there are
+// more than `most`, leaves some out evenly.
+absl::StatusOr<std::vector<Cell>> CellsOf(const std::vector<std::string>& models, const std::vector<std::string>& set,
+                                          int64_t most);
+
+}  // namespace shale
