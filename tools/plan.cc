@@ -58,12 +58,12 @@ struct Flags {
   std::string machine;
   int64_t hosts = 0;
   double seconds = 300;
-  std::optional<proto::MachineProfile> profile;  // That `machine` names.
+  std::optional<proto::MachineProfile> profile;  // That `machine` names, or that of this machine if it has one.
 
   // A machine that was named comes before what the job says, and --set and --ranks come before it.
   std::vector<std::string> Overrides() const {
     std::vector<std::string> overrides;
-    if (profile) {
+    if (!machine.empty()) {
       overrides.push_back(absl::StrCat("runtime.device=", profile->device()));
       if (hosts > 0) overrides.push_back(absl::StrCat("sharding.ranks=", hosts * profile->devices_per_host()));
     }
@@ -150,24 +150,39 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
   return kExitOk;
 }
 
-// Predicts a step on the machine that --machine names, or on this one if it has been measured. Otherwise returns
-// nothing and adds a line to `remark`.
-std::optional<Prediction> Predicted(const Flags& flags, const ResolvedJob& resolved, std::string& remark) {
-  const auto& [job, plan] = resolved;
-  if (flags.profile) {
-    if (job.runtime.device == DeviceType::kCuda && plan.arena_bytes > flags.profile->device_bytes()) {
-      absl::StrAppend(&remark, "The job does not fit ", flags.profile->name(), ", whose devices have ",
-                      FormatBytes(flags.profile->device_bytes()), ".\n");
-    }
-    return PredictStep(job, plan, *flags.profile, flags.hosts);
-  }
+// Takes the profile of this machine if none was named and it has been measured. Otherwise adds a line to `remark`.
+void TakeOwnProfile(const Job& job, Flags& flags, std::string& remark) {
+  if (flags.profile) return;
   absl::StatusOr<proto::MachineProfile> cached = absl::NotFoundError("");
   if (job.runtime.device == DeviceType::kCpu) cached = CachedProfile(UserCacheFolder(), KeyOfThisHost());
-  if (cached.ok()) return PredictStep(job, plan, *cached);
-  absl::StrAppend(&remark, absl::IsNotFound(cached.status()) ? "" : absl::StrCat(cached.status().message(), ".\n"),
-                  "Seconds: measure this machine once (tools:calibrate), or name one with --machine: ",
+  if (cached.ok()) {
+    flags.profile = *std::move(cached);
+    return;
+  }
+  if (!absl::IsNotFound(cached.status())) absl::StrAppend(&remark, cached.status().message(), ".\n");
+  absl::StrAppend(&remark, "Seconds: measure this machine once (tools:calibrate), or name one with --machine: ",
                   absl::StrJoin(ProfileNames(), ", "), ".\n");
-  return std::nullopt;
+}
+
+// Predicts a step, if there is a profile. Adds to `remark` if the job does not fit the machine.
+std::optional<Prediction> Predicted(const Flags& flags, const ResolvedJob& resolved, std::string& remark) {
+  if (!flags.profile) return std::nullopt;
+  const auto& [job, plan] = resolved;
+  if (job.runtime.device == DeviceType::kCuda && plan.arena_bytes > flags.profile->device_bytes()) {
+    absl::StrAppend(&remark, "The job does not fit ", flags.profile->name(), ", whose devices have ",
+                    FormatBytes(flags.profile->device_bytes()), ".\n");
+  }
+  return PredictStep(job, plan, *flags.profile, flags.hosts);
+}
+
+// Returns what predicts the steps of the job with other settings.
+StepSeconds SecondsOfOthers(const Flags& flags, const ResolvedJob& resolved) {
+  if (!flags.profile) return {};
+  return [&flags, &resolved](const StepProgram& program, const Mesh& mesh) {
+    StepFacts facts = StepFactsOf(resolved.job, resolved.plan, *flags.profile, flags.hosts);
+    facts.mesh = mesh;
+    return Predict(program, facts, *flags.profile).step_seconds;
+  };
 }
 
 // Writes the verdict for programs, where --json and --proto say.
@@ -203,7 +218,8 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const st
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
   if (flags.timeline) std::printf("\n%s", TimelineText(program, TimelineOf(program)).c_str());
   if (flags.explain) {
-    const absl::StatusOr<std::string> text = ExplainText(resolved.job, resolved.plan, machine, limits);
+    const absl::StatusOr<std::string> text =
+        ExplainText(resolved.job, resolved.plan, machine, limits, SecondsOfOthers(flags, resolved));
     if (absl::IsDeadlineExceeded(text.status())) {
       return absl::DeadlineExceededError(
           absl::StrCat("--explain compared nothing within ", flags.seconds, " s; give more (--seconds)"));
@@ -217,13 +233,13 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const st
 }
 
 // Writes the files for people that the flags name.
-absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved) {
+absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved, const Prediction* seconds) {
   const auto& [job, plan] = resolved;
   absl::Status status;
   const auto write = [&](const std::string& path, auto&& contents) {
     if (status.ok() && !path.empty()) status = WriteOutput(path, contents());
   };
-  write(flags.html, [&] { return PlanHtml(job, plan); });
+  write(flags.html, [&] { return PlanHtml(job, plan, seconds); });
   write(flags.memory_snapshot,
         [&] { return MemorySnapshot(plan.train.step.program, plan.train.memory, plan.arena_bytes); });
   return status;
@@ -256,7 +272,8 @@ int Run(Flags flags) {
   const absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(*job);
   absl::StatusOr<Machine> machine = MachineOf(*job, backend);
   if (!machine.ok()) return Refuse(flags, machine.status());
-  if (flags.profile) machine->default_budget = nullptr;  // It says nothing about the memory of another machine.
+  // The memory of this machine says nothing about another one.
+  if (!flags.machine.empty()) machine->default_budget = nullptr;
   if (!flags.fit.empty()) {
     ApplyDataFacts(*data, *job);
     return RunFit(flags, *job, *data, *machine, limits);
@@ -269,11 +286,13 @@ int Run(Flags flags) {
   for (const std::string& file_remark : FileRemarks(admission.resolved->job)) {
     absl::StrAppend(&remark, file_remark, ".\n");
   }
+  TakeOwnProfile(admission.resolved->job, flags, remark);
   const std::optional<Prediction> seconds = Predicted(flags, *admission.resolved, remark);
   if (!remark.empty()) admission.remarks.push_back(remark);
   absl::Status status = PrintPlan(flags, *admission.resolved, seconds, remark, *machine, limits);
-  if (status.ok()) status = WriteForPrograms(flags, admission, seconds ? &*seconds : nullptr);
-  if (status.ok()) status = WriteFiles(flags, *admission.resolved);
+  const Prediction* const known = seconds ? &*seconds : nullptr;
+  if (status.ok()) status = WriteForPrograms(flags, admission, known);
+  if (status.ok()) status = WriteFiles(flags, *admission.resolved, known);
   if (!status.ok()) return Fail(status, kExitFailed);
   return refusal ? Fail(absl::ResourceExhaustedError(admission.text), kExitUsage) : kExitOk;
 }
@@ -318,8 +337,11 @@ int main(int argc, char** argv) {
       std::string(shale::kStandardOutput), &flags.json);
   line.Text("proto", "FILE", "Writes the same as a binary message, shale.proto.Plan in proto/plan.proto.",
             &flags.proto);
-  line.Text("html", "FILE", "Writes a web page that shows the memory of a step, instruction by instruction.",
-            &flags.html);
+  line.Text(
+      "html", "FILE",
+      "Writes a web page that shows the memory of a step, instruction by instruction, and, if they are predicted, "
+      "its seconds, stream by stream.",
+      &flags.html);
   line.Text("memory_snapshot", "FILE", "Writes a step's allocations for PyTorch's viewer, pytorch.org/memory_viz.",
             &flags.memory_snapshot);
   line.Text("fit", "FIELD",

@@ -138,9 +138,17 @@ class PlanTest(unittest.TestCase):
         seconds = json.loads(result.stdout)["seconds"]
         self.assertEqual(seconds["machine"], "h200x8")
         self.assertAlmostEqual(sum(part["value"] for part in seconds["limits"]), seconds["step"])
-        self.assertIn("The critical path of a step", self.plan("quickstart", "--machine=h200x8", "--explain"))
+        text = self.plan("quickstart", "--machine=h200x8", "--explain")
+        self.assertIn("a step takes", text)
+        self.assertIn("The critical path of a step", text)
         self.refused("found .*nowhere.*; wanted|nowhere", f"--job={_JOBS}/quickstart.textproto", "--machine=nowhere")
         self.refused("name it with --machine", f"--job={_JOBS}/quickstart.textproto", "--hosts=2")
+
+    def test_the_script_of_the_page_on_scale(self):
+        result = subprocess.run([os.path.abspath("tools/bench/scale.py"), f"--plan={_PLAN}", "--first=1"],
+                                capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"\n\| 8,192 \| 2,048 \| [\d.]+ GiB \| [\d.]+ s \| [\d.]+ % \|")
 
     def test_without_a_machine_says_how_to_get_seconds(self):
         self.assertIn("Seconds: measure this machine once", self.plan("quickstart"))

@@ -7,9 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/compile/memory/waits.h"
 #include "engine/plan/planner/options.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/explain_sections.h"
+#include "engine/plan/report/time_report.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 
@@ -54,8 +56,21 @@ Column Activations() {
   return {"activations", [](const Draft& draft) { return FormatBytes(MeasureActivations(draft.train.step.program)); }};
 }
 
+namespace {
+
+Column StepTakes(const Explained& x) {
+  return {"a step takes", [&seconds = x.seconds](const Draft& draft) {
+            StepProgram program = draft.train.step.program;
+            DeriveWaits(program, draft.train.memory);
+            return SecondsText(seconds(program, draft.options.mesh));
+          }};
+}
+
+}  // namespace
+
 std::string CompareTable(const Explained& x, const std::vector<std::string>& names,
-                         const std::vector<ComparedRow>& rows, const std::vector<Column>& columns) {
+                         const std::vector<ComparedRow>& rows, std::vector<Column> columns) {
+  if (x.seconds) columns.push_back(StepTakes(x));
   std::vector<std::vector<std::string>> table = {names};
   for (const Column& column : columns) table.front().emplace_back(column.heading);
   table.front().push_back("");
@@ -88,14 +103,14 @@ SectionText ExplainOtherOptions(const Explained& x) {
 }
 
 absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Machine& machine,
-                                        const WorkLimits& limits) {
+                                        const WorkLimits& limits, const StepSeconds& seconds) {
   Job planned = job;
   planned.sharding.accumulation = plan.options.accumulation;
   Machine with_budget = machine;
   with_budget.default_budget = [&](int64_t) -> absl::StatusOr<Budget> { return plan.budget; };
   Drafter drafter(planned, with_budget, limits);
   SHALE_ASSIGN_OR_RETURN(const Draft own, drafter.Compile());
-  const Explained x{.job = planned, .plan = plan, .drafter = drafter, .own = own, .limits = limits};
+  const Explained x{.job = planned, .plan = plan, .drafter = drafter, .own = own, .limits = limits, .seconds = seconds};
   constexpr std::pair<const char*, SectionText (*)(const Explained&)> kSections[] = {
       {"where bytes go", ExplainWhereBytesGo},
       {"attention", ExplainAttention},

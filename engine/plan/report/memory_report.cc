@@ -20,21 +20,22 @@ std::string MomentText(const StepProgram& program, InstructionId id) {
   return text;
 }
 
-enum class Part { kBegin, kForward, kLoss, kBackward, kReduce, kUpdate, kEnd };
+enum class StepPart { kBegin, kForward, kLoss, kBackward, kReduce, kUpdate, kEnd };
 constexpr std::array<absl::string_view, 7> kParts = {"begin", "forward", "loss", "backward", "reduce", "update", "end"};
 
-Part PartOf(Phase phase, const LiveBytes& live) {
+StepPart PartOf(Phase phase, const LiveBytes& live) {
   switch (phase) {
-    case Phase::kBegin: return Part::kBegin;
+    case Phase::kBegin: return StepPart::kBegin;
     case Phase::kForward:
-      return live.by_category[static_cast<int>(BufferCategory::kLossWorkspace)] > 0 ? Part::kLoss : Part::kForward;
+      return live.by_category[static_cast<int>(BufferCategory::kLossWorkspace)] > 0 ? StepPart::kLoss
+                                                                                    : StepPart::kForward;
     case Phase::kRecompute:
-    case Phase::kBackward: return Part::kBackward;
-    case Phase::kReduce: return Part::kReduce;
-    case Phase::kUpdate: return Part::kUpdate;
+    case Phase::kBackward: return StepPart::kBackward;
+    case Phase::kReduce: return StepPart::kReduce;
+    case Phase::kUpdate: return StepPart::kUpdate;
     case Phase::kEnd: break;
   }
-  return Part::kEnd;
+  return StepPart::kEnd;
 }
 
 std::string Bytes(int64_t bytes) { return bytes == 0 ? "-" : FormatBytes(bytes); }

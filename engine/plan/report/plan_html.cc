@@ -14,6 +14,7 @@
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/memory_report.h"
 #include "engine/plan/report/plan_page.h"
+#include "engine/plan/report/time_figure.h"
 #include "engine/strings/printing.h"
 #include "nlohmann/json.hpp"
 
@@ -46,9 +47,10 @@ std::string BeginTable(absl::string_view title) {
 
 class Page {
  public:
-  Page(const Job& job, const JobPlan& plan)
+  Page(const Job& job, const JobPlan& plan, const Prediction* seconds)
       : job_(job),
         plan_(plan),
+        seconds_(seconds),
         program_(plan.train.step.program),
         moments_(TimelineOf(program_)),
         columns_(ChartColumns(program_, kMostColumns, kBuffersOfColumn)) {
@@ -66,7 +68,8 @@ class Page {
     return absl::StrCat("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
                         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
                         Escaped(title), "</title>\n<style>", kPlanStyle, "</style>\n</head>\n<body>\n<h1>",
-                        Escaped(title), "</h1>\n", Summary(), Figure(), MomentsTable(), PeakTable(),
+                        Escaped(title), "</h1>\n", Summary(), Figure(),
+                        seconds_ == nullptr ? "" : TimeFigure(program_, *seconds_), MomentsTable(), PeakTable(),
                         "<script type=\"application/json\" id=\"data\">", Data(), "</script>\n<script>", kPlanScript,
                         "</script>\n</body>\n</html>\n");
   }
@@ -310,6 +313,7 @@ class Page {
 
   const Job& job_;
   const JobPlan& plan_;
+  const Prediction* const seconds_;  // May be null.
   const StepProgram& program_;
   const std::vector<Moment> moments_;
   const std::vector<ChartColumn> columns_;
@@ -359,6 +363,8 @@ std::vector<ChartColumn> ChartColumns(const StepProgram& program, int64_t most, 
   return columns;
 }
 
-std::string PlanHtml(const Job& job, const JobPlan& plan) { return Page(job, plan).Html(); }
+std::string PlanHtml(const Job& job, const JobPlan& plan, const Prediction* seconds) {
+  return Page(job, plan, seconds).Html();
+}
 
 }  // namespace shale

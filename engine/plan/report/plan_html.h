@@ -7,6 +7,7 @@
 
 #include "engine/compile/program/live_bytes.h"
 #include "engine/plan/planner/job_plan.h"
+#include "engine/plan/time/prediction.h"
 
 namespace shale {
 
@@ -24,9 +25,10 @@ std::vector<ChartColumn> ChartColumns(const StepProgram& program, int64_t most, 
 
 // Returns a complete HTML page about one rank's training step: live bytes by category over the instructions, as stacked
 // areas with the peak marked; the moments of TimelineOf; and the buffers that are live at the peak. The page loads no
-// other files. Pointer or arrow keys choose an instruction, and the page shows its name and the largest buffers live at
-// it. It follows the reader's choice of light or dark, and prints without its script. Its size is bounded by
-// about 2,000 columns and 2,000 buffers, whatever the length of the program.
-std::string PlanHtml(const Job& job, const JobPlan& plan);
+// other files. With `seconds`, it also shows the streams and the bytes over the seconds of the step. Pointer or arrow
+// keys choose an instruction, and the page shows its name and the largest buffers live at it. It follows the reader's
+// choice of light or dark, and prints without its script. Its size is bounded by about 2,000 columns and 2,000 buffers,
+// whatever the length of the program.
+std::string PlanHtml(const Job& job, const JobPlan& plan, const Prediction* seconds = nullptr);
 
 }  // namespace shale

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/compile/program/structure.h"
+#include "engine/plan/planner/step_facts.h"
 #include "engine/strings/printing.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -46,6 +47,25 @@ TEST(PlanHtml, IsOneWellFormedPageThatLoadsNothing) {
     EXPECT_EQ(Unbalanced(html), std::vector<std::string>()) << job.name;
     for (const char* loads : {"http", "//", "src=", "href", "@import", "url(", "fetch("}) {
       EXPECT_FALSE(absl::StrContains(html, loads)) << loads;
+    }
+  }
+}
+
+// The page of a job of any length has the same figure of seconds, with a lane for each of its streams.
+TEST(PlanHtml, WithSecondsShowsTheStreams) {
+  proto::MachineProfile machine;
+  machine.set_name("<fast> & \"small\"");
+  machine.set_device("CUDA");
+  for (const Job& job : VariedJobs()) {
+    const JobPlan plan = Plan(job);
+    const Prediction seconds = PredictStep(job, plan, machine);
+    const std::string html = PlanHtml(job, plan, &seconds), without = PlanHtml(job, plan);
+    EXPECT_EQ(Unbalanced(html), std::vector<std::string>()) << job.name;
+    EXPECT_LT(html.size() - without.size(), 150'000u);
+    for (int s = 0; s < kStreams; ++s) {
+      const auto stream = static_cast<StreamId>(s);
+      EXPECT_EQ(absl::StrContains(html, absl::StrCat(">", ToString(stream), "</text>")),
+                UsesStream(plan.train.step.program, stream));
     }
   }
 }

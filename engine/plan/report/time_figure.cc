@@ -1,0 +1,151 @@
+#include "engine/plan/report/time_figure.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/compile/program/live_bytes.h"
+#include "engine/plan/report/time_report.h"
+#include "engine/strings/printing.h"
+
+namespace shale {
+namespace {
+
+// The edges of the plot in units of the view box, and how many columns the seconds are divided into.
+constexpr double kPlotLeft = 80, kPlotWidth = 1110, kMemoryTop = 20, kMemoryBottom = 180, kLaneHeight = 22,
+                 kBarHeight = 14;
+constexpr int kTimeColumns = 1110;
+
+std::string Coordinate(double x) { return absl::StrFormat("%.1f", x); }
+
+class SecondsFigure {
+ public:
+  SecondsFigure(const StepProgram& program, const Prediction& prediction)
+      : program_(program), prediction_(prediction), issues_(prediction.times.issues) {
+    for (const IssueTimes& times : issues_) seconds_ = std::max(seconds_, times.end);
+    for (int s = 0; s < kStreams; ++s) {
+      if (UsesStream(program, static_cast<StreamId>(s))) streams_.push_back(static_cast<StreamId>(s));
+    }
+  }
+
+  std::string Html() const {
+    if (issues_.empty() || seconds_ <= 0) return "";
+    const double bottom = kMemoryBottom + 12 + kLaneHeight * static_cast<double>(streams_.size());
+    std::string svg = Memory();
+    for (size_t lane = 0; lane < streams_.size(); ++lane) absl::StrAppend(&svg, Lane(lane));
+    return absl::StrCat("<h2>A step in seconds, on ", Name(), "</h2>\n<p>", SecondsText(prediction_.step_seconds),
+                        ", predicted. Above: the live bytes of the arena. Below: when each stream works; the critical "
+                        "path is marked.",
+                        Shown(), "</p>\n<figure>\n<svg viewBox=\"0 0 1200 ", Coordinate(bottom + 30),
+                        "\" role=\"img\" aria-label=\"Live bytes and streams over the seconds of a step\">\n", svg,
+                        Axis(bottom), "</svg>\n</figure>\n");
+  }
+
+ private:
+  // The name of a profile is text of a file.
+  std::string Name() const {
+    std::string name;
+    for (const char c : prediction_.machine) {
+      if (c != '<' && c != '>' && c != '&') name += c;
+    }
+    return name;
+  }
+
+  // Says so if a loop has more iterations than there are in the figure.
+  std::string Shown() const {
+    const bool all = std::all_of(issues_.begin(), issues_.end(), [](const IssueTimes& t) { return t.times == 1; });
+    return all ? "" : " Of the iterations of a loop, which repeat, only some are shown.";
+  }
+
+  int ColumnAt(double seconds) const {
+    return std::clamp(static_cast<int>(seconds / seconds_ * kTimeColumns), 0, kTimeColumns - 1);
+  }
+
+  // Returns the area of the bytes that are live when instructions begin: of each column the most.
+  std::string Memory() const {
+    std::vector<int64_t> live_at(program_.instructions.size(), 0);
+    VisitLiveBytes(program_, [&](InstructionId id, const LiveBytes& live) { live_at[id] = live.total; });
+    std::vector<int64_t> bytes(kTimeColumns, 0);
+    for (const IssueTimes& times : issues_) {
+      int64_t& most = bytes[ColumnAt(times.begin)];
+      most = std::max(most, live_at[times.issue.id]);
+    }
+    // A column in which nothing begins has what the one before has.
+    for (int i = 1; i < kTimeColumns; ++i) bytes[i] = bytes[i] == 0 ? bytes[i - 1] : bytes[i];
+    const int64_t most = std::max<int64_t>(1, *std::max_element(bytes.begin(), bytes.end()));
+    const auto y = [&](int64_t b) {
+      return kMemoryBottom - (kMemoryBottom - kMemoryTop) * static_cast<double>(b) / static_cast<double>(most);
+    };
+    std::string path =
+        absl::StrCat("M", Coordinate(kPlotLeft), ",", Coordinate(kMemoryBottom), "V", Coordinate(y(bytes[0])));
+    for (int i = 1; i < kTimeColumns; ++i) {
+      if (bytes[i] == bytes[i - 1]) continue;
+      absl::StrAppend(&path, "H", Coordinate(X(i)), "V", Coordinate(y(bytes[i])));
+    }
+    return absl::StrCat("<path fill=\"var(--c2)\" d=\"", path, "H", Coordinate(X(kTimeColumns)), "V",
+                        Coordinate(kMemoryBottom), "Z\"/>\n<text text-anchor=\"end\" x=\"", Coordinate(kPlotLeft - 8),
+                        "\" y=\"", Coordinate(kMemoryTop + 4), "\">", FormatBytes(most), "</text>\n");
+  }
+
+  static double X(int column) { return kPlotLeft + kPlotWidth * column / kTimeColumns; }
+
+  // Returns the bars of a stream.
+  std::string Lane(size_t lane) const {
+    std::vector<bool> busy(kTimeColumns, false), critical(kTimeColumns, false);
+    const auto mark = [&](const IssueTimes& times, std::vector<bool>& columns) {
+      if (program_.instructions[times.issue.id].stream != streams_[lane]) return;
+      for (int i = ColumnAt(times.begin), last = ColumnAt(times.end); i <= last; ++i) columns[i] = true;
+    };
+    for (const IssueTimes& times : issues_) mark(times, busy);
+    for (const int32_t i : prediction_.times.path) mark(issues_[i], critical);
+    const double top = kMemoryBottom + 12 + kLaneHeight * static_cast<double>(lane);
+    return absl::StrCat("<text text-anchor=\"end\" x=\"", Coordinate(kPlotLeft - 8), "\" y=\"", Coordinate(top + 11),
+                        "\">", ToString(streams_[lane]), "</text>\n", Bars(busy, top, "var(--c3)"),
+                        Bars(critical, top, "var(--mark)"));
+  }
+
+  static std::string Bars(const std::vector<bool>& columns, double top, absl::string_view color) {
+    std::string path;
+    for (int i = 0; i < kTimeColumns;) {
+      const int begin = i;
+      while (i < kTimeColumns && columns[i] == columns[begin]) ++i;
+      if (!columns[begin]) continue;
+      absl::StrAppend(&path, "M", Coordinate(X(begin)), ",", Coordinate(top), "H", Coordinate(X(i)), "v", kBarHeight,
+                      "H", Coordinate(X(begin)), "Z");
+    }
+    return path.empty() ? "" : absl::StrCat("<path fill=\"", color, "\" d=\"", path, "\"/>\n");
+  }
+
+  std::string Axis(double top) const {
+    std::string svg;
+    for (int quarter = 0; quarter <= 4; ++quarter) {
+      const double x = kPlotLeft + kPlotWidth * quarter / 4;
+      absl::StrAppend(&svg, "<line class=\"grid\" x1=\"", Coordinate(x), "\" x2=\"", Coordinate(x), "\" y1=\"",
+                      Coordinate(kMemoryTop), "\" y2=\"", Coordinate(top), "\"/><text text-anchor=\"",
+                      quarter == 0   ? "start"
+                      : quarter == 4 ? "end"
+                                     : "middle",
+                      "\" x=\"", Coordinate(x), "\" y=\"", Coordinate(top + 18), "\">",
+                      SecondsText(seconds_ * quarter / 4), "</text>\n");
+    }
+    return svg;
+  }
+
+  const StepProgram& program_;
+  const Prediction& prediction_;
+  const std::vector<IssueTimes>& issues_;
+  std::vector<StreamId> streams_;
+  double seconds_ = 0;  // Until the last issue that was simulated ends.
+};
+
+}  // namespace
+
+std::string TimeFigure(const StepProgram& program, const Prediction& prediction) {
+  return SecondsFigure(program, prediction).Html();
+}
+
+}  // namespace shale
