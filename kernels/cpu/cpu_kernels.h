@@ -11,7 +11,6 @@
 #include "kernels/cpu_matmuls.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_kinds.h"
-#include "kernels/reference/adafactor.h"
 #include "kernels/reference/scalar_ops.h"
 
 namespace shale::cpu {
