@@ -242,7 +242,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "optimizer.epsilon=", "optimizer={rule: ADAFACTOR learning_rate: 10 beta1: 0.5}",
                  "optimizer.groups={parameters: \"*norm*\" rule: ADAMW learning_rate_factor: 1e-3}",
                  // A small job: the kernels' long loops take their time in the emulator.
-                 "model.decoder.layers=1", "model.decoder.width=8", "batch.global_batch=2"},
+                 "model.decoder={layers: 1 width: 8 hidden: 8}", "batch={global_batch: 1 sequence_length: 5}"},
                 1e-2},
         JobCase{"AdamW8Bit", {"runtime={device: CUDA graphs: true}", "optimizer.rule=ADAMW_8BIT"}, 1e-2},
         JobCase{"AdaptersOn4Bits",

@@ -152,12 +152,13 @@ class RandomTextJobs : public TextDataTest {
     // A short beginning of every document may hold nothing that counts.
     if (length > 30 && Pick(random, 2) == 0 && packing != "CUT") job.data += " long_documents: TRUNCATE";
     const int64_t layers = 1 + Pick(random, 3);
-    job.model =
-        absl::StrCat("decoder { family: ",
-                     OneOf(random, {"LLAMA", "GPT2", "QWEN2", "QWEN3", "MISTRAL", "FALCON", "GEMMA2", "GEMMA3"}),
-                     " width: 16 layers: ", layers, " heads: 4 hidden: 24 init_std: 0.1 ",
-                     Pick(random, 3) == 0 ? "attention_window: 5 " : "",
-                     Pick(random, 4) == 0 ? "layer_pattern: \"WF\" attention_cap: 0.5 logit_cap: 3 " : "", "}");
+    // Layers with a window need one.
+    const bool mixed = Pick(random, 4) == 0, has_window = mixed || Pick(random, 3) == 0;
+    job.model = absl::StrCat(
+        "decoder { family: ",
+        OneOf(random, {"LLAMA", "GPT2", "QWEN2", "QWEN3", "MISTRAL", "FALCON", "GEMMA2", "GEMMA3"}),
+        " width: 16 layers: ", layers, " heads: 4 hidden: 24 init_std: 0.1 ", has_window ? "attention_window: 5 " : "",
+        mixed ? "layer_pattern: \"WF\" attention_cap: 0.5 logit_cap: 3 " : "", "}");
     job.global_batch = 1 + Pick(random, 7);
     job.overrides = {absl::StrCat("batch.global_batch=", job.global_batch),
                      absl::StrCat("batch.sequence_length=", length), "checkpoint.every_steps=2"};
