@@ -110,6 +110,8 @@ struct PulledSample {
   std::vector<float> target_values;
   std::vector<float> weights;
   std::vector<int32_t> position_ids;
+
+  bool operator==(const PulledSample&) const = default;
 };
 
 // The iterator. One thread at a time calls these functions, not always the same one. They may throw.

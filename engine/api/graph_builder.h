@@ -93,10 +93,12 @@ class GraphBuilder {
   // Returns a new kCache, [C, G, P, D], with C = cache.sequences, G = `groups` and D = `width`. P is cache.positions,
   // or less if each token sees only the last `window` > 0 tokens and fewer rows hold these. REQUIRES: there is a cache.
   Tensor NewCache(absl::string_view name, int64_t groups, int64_t width, int64_t window);
-  // Returns kFeatures or kTargetValues of `width` columns, [tokens(), width] f32. All uses in a model have the same
-  // width.
-  Tensor UseRows(ValueRole role, int64_t width);
-  Tensor UseData(ValueRole role);                               // Any other role that is data of the step.
+  // Return data from the host, in the shape that its row says (engine/compile/program/step_item.h). Data of the shape
+  // kColumns is [T, columns], and all uses of it in a model have the same number of columns.
+  Tensor UseData(StepItem item);
+  Tensor UseColumns(StepItem item, int64_t columns);
+  Tensor UseScalar(ValueRole role);                             // Returns kLossScale or kLossTotal.
+  Tensor UseLogits();                                           // Returns where a kLogits graph writes its result.
   void Emit(Op op, std::optional<Op> from_sum = std::nullopt);  // See Node for `from_sum`.
   // Registers a gradient rule. Does nothing unless the mode is kTraining.
   void OnBackward(std::function<void(GradientBuilder&)> rule);
@@ -123,6 +125,8 @@ class GraphBuilder {
   void Check(const Op& op, absl::string_view where);
   ValueId AddGradientValue(ValueId of);
   ValueId AddValue(Value value);
+  // Returns the value of this role, or of this data, in the current unit, or -1.
+  ValueId Find(ValueRole role, StepItem item = StepItem::kInputs);
   // Returns the current unit. Outside of a unit, records an error and returns a unit that is not part of the graph.
   UnitGraph& unit();
   Tensor View(ValueId id);

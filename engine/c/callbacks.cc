@@ -12,6 +12,7 @@
 #include "engine/api/data_source.h"
 #include "engine/api/events.h"
 #include "engine/c/calls.h"
+#include "engine/files/data/sample_parts.h"
 #include "engine/run/events/event_json.h"
 #include "engine/strings/messages.h"
 #include "kernels/check.h"
@@ -22,6 +23,13 @@ namespace {
 constexpr size_t kMostStateBytes = size_t{1} << 20;
 constexpr int64_t kMostValues = int64_t{1} << 40;  // Of one sample.
 
+// Returns the parts of a sample as a program in C sees them. Those that the sample does not have are null.
+shale_sample SampleOf(const SampleParts& parts, int64_t sequence_length) {
+  const auto part = [](auto span) { return span.empty() ? nullptr : span.data(); };
+  return {sizeof(shale_sample), sequence_length,           part(parts.inputs),  part(parts.features),
+          part(parts.targets),  part(parts.target_values), part(parts.weights), part(parts.position_ids)};
+}
+
 // A source whose samples can be read in any order.
 class FunctionSource : public DataSource {
  public:
@@ -29,10 +37,7 @@ class FunctionSource : public DataSource {
       : DataSource(std::move(description)), data_(data) {}
 
   absl::Status Read(int64_t sample, const SampleParts& out) override {
-    const auto part = [](auto span) { return span.empty() ? nullptr : span.data(); };
-    const shale_sample parts = {
-        sizeof(shale_sample), description().sequence_length, part(out.inputs),  part(out.features),
-        part(out.targets),    part(out.target_values),       part(out.weights), part(out.position_ids)};
+    const shale_sample parts = SampleOf(out, description().sequence_length);
     shale_error error = SHALE_INIT(shale_error);
     return StatusOf(data_.read(data_.user, sample, &parts, &error), error, "data.read");
   }
@@ -44,16 +49,8 @@ class FunctionSource : public DataSource {
 PullCallbacks Callbacks(const DataDescription& description, const shale_data& data) {
   PullCallbacks callbacks;
   callbacks.next = [description, data, sample = int64_t{0}](PulledSample& out) mutable -> absl::StatusOr<bool> {
-    const int64_t s = description.sequence_length;
-    description.features == 0 ? out.inputs.resize(s) : out.features.resize(s * description.features);
-    description.target_values == 0 ? out.targets.resize(s) : out.target_values.resize(s * description.target_values);
-    if (description.has_weights) out.weights.resize(s);
-    if (description.has_position_ids) out.position_ids.resize(s);
-    const auto part = [](auto& values) { return values.empty() ? nullptr : values.data(); };
-    const shale_sample parts = {sizeof(shale_sample), s,
-                                part(out.inputs),     part(out.features),
-                                part(out.targets),    part(out.target_values),
-                                part(out.weights),    part(out.position_ids)};
+    Resize(out, description, description.sequence_length);
+    const shale_sample parts = SampleOf(PartsOf(out), description.sequence_length);
     shale_error error = SHALE_INIT(shale_error);
     const shale_code code = data.read(data.user, sample++, &parts, &error);
     if (code == SHALE_OUT_OF_RANGE) return false;

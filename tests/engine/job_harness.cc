@@ -205,15 +205,17 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
       host[batch].push_back(TokensOfRank(batches[batch], options, rank, graph.last_target_only));
     }
     for (int rank = 0; rank < W; ++rank) {
-      inputs[batch][rank] = {.features = host[batch][rank].features,
-                             .inputs = host[batch][rank].inputs,
-                             .targets = host[batch][rank].targets,
-                             .target_values = host[batch][rank].values,
-                             .target_weights = host[batch][rank].weights,
-                             .position_ids = host[batch][rank].position_ids,
-                             .hyper = {static_cast<float>(options.learning_rate), static_cast<float>(options.max_norm)},
-                             .valid_tokens = host[batch][rank].valid,
-                             .weight_total = host[batch][rank].weight};
+      const HostTokens& own = host[batch][rank];
+      StepInputs& step = inputs[batch][rank];
+      step.Set(StepItem::kFeatures, own.features);
+      step.Set(StepItem::kInputs, own.inputs);
+      step.Set(StepItem::kTargets, own.targets);
+      step.Set(StepItem::kTargetValues, own.values);
+      step.Set(StepItem::kTargetWeights, own.weights);
+      step.Set(StepItem::kPositionIds, own.position_ids);
+      step.hyper = {static_cast<float>(options.learning_rate), static_cast<float>(options.max_norm)};
+      step.valid_tokens = own.valid;
+      step.weight_total = own.weight;
     }
   }
   const auto read_all = [&](bool gradients, std::map<std::string, std::vector<float>>& into) -> absl::Status {

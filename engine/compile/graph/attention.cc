@@ -8,10 +8,10 @@
 namespace shale {
 
 Tensor PositionIdsOf(GraphBuilder& b) {
-  return b.options().position_ids ? b.UseData(ValueRole::kPositionIds) : Tensor();
+  return b.options().position_ids ? b.UseData(StepItem::kPositionIds) : Tensor();
 }
 
-Tensor BeginsOf(GraphBuilder& b) { return b.options().cache.positions > 0 ? b.UseData(ValueRole::kBegins) : Tensor(); }
+Tensor BeginsOf(GraphBuilder& b) { return b.options().cache.positions > 0 ? b.UseData(StepItem::kBegins) : Tensor(); }
 
 void ApplyRope(GraphBuilder& b, const Tensor& x_BSHD, double theta, const RopeScaling& scaling) {
   const Tensor x = b.Operand(x_BSHD, 4, "ApplyRope");

@@ -328,53 +328,42 @@ Tensor GraphBuilder::UseParameter(ParameterId id) {
   return View(AddValue(std::move(value)));
 }
 
-Tensor GraphBuilder::UseData(ValueRole role) {
-  for (ValueId v = 0; v < unit().values.size(); ++v) {
-    if (unit().values[v].role == role) return View(v);
-  }
+ValueId GraphBuilder::Find(ValueRole role, StepItem item) {
+  const std::vector<Value>& values = unit().values;
+  const auto found = std::find_if(values.begin(), values.end(), [&](const Value& value) {
+    return value.role == role && (role != ValueRole::kData || value.item == item);
+  });
+  return found == values.end() ? -1 : static_cast<ValueId>(found - values.begin());
+}
+
+Tensor GraphBuilder::UseData(StepItem item) {
+  const StepItemRow& row = RowOf(item);
+  SHALE_CHECK(row.shape == ItemShape::kTokens || row.shape == ItemShape::kSequences)
+      << row.name << " has another shape";
+  if (const ValueId id = Find(ValueRole::kData, item); id >= 0) return View(id);
   const int64_t B = options_.micro_batch, S = options_.sequence_length;
-  Value value;
-  value.role = role;
-  switch (role) {
-    case ValueRole::kInputs:
-      value.name = "inputs";
-      value.tensor = Tensor::Contiguous(DType::kInt32, {B, S});
-      break;
-    case ValueRole::kTargets:
-      value.name = "targets";
-      value.tensor = Tensor::Contiguous(DType::kInt32, {B, S});
-      break;
-    case ValueRole::kTargetWeights:
-      value.name = "target_weights";
-      value.tensor = Tensor::Contiguous(DType::kFloat32, {B, S});
-      break;
-    case ValueRole::kPositionIds:
-      value.name = "position_ids";
-      value.tensor = Tensor::Contiguous(DType::kInt32, {B, S});
-      break;
-    case ValueRole::kBegins:
-      value.name = "begins";
-      value.tensor = Tensor::Contiguous(DType::kInt32, {B});
-      break;
-    case ValueRole::kRows:
-      value.name = "rows";
-      value.tensor = Tensor::Contiguous(DType::kInt32, {B});
-      break;
-    case ValueRole::kLossScale:
-      value.name = "loss_scale";
-      value.tensor = Tensor::Contiguous(DType::kFloat32, {1});
-      break;
-    case ValueRole::kLossTotal:
-      value.name = "loss_total";
-      value.tensor = Tensor::Contiguous(DType::kFloat64, {1});
-      break;
-    case ValueRole::kLogits:
-      value.name = "logits";
-      value.tensor = Tensor::Contiguous(options_.compute_dtype, {B, options_.vocabulary});
-      break;
-    default: SHALE_CHECK(false) << "not a data role";
-  }
-  return View(AddValue(std::move(value)));
+  return View(AddValue({.name = std::string(row.name),
+                        .role = ValueRole::kData,
+                        .tensor = row.shape == ItemShape::kTokens ? Tensor::Contiguous(row.dtype, {B, S})
+                                                                  : Tensor::Contiguous(row.dtype, {B}),
+                        .item = item}));
+}
+
+Tensor GraphBuilder::UseScalar(ValueRole role) {
+  SHALE_CHECK(role == ValueRole::kLossScale || role == ValueRole::kLossTotal) << "not a scalar";
+  if (const ValueId id = Find(role); id >= 0) return View(id);
+  const bool scale = role == ValueRole::kLossScale;
+  return View(AddValue({.name = scale ? "loss_scale" : "loss_total",
+                        .role = role,
+                        .tensor = Tensor::Contiguous(scale ? DType::kFloat32 : DType::kFloat64, {1})}));
+}
+
+Tensor GraphBuilder::UseLogits() {
+  if (const ValueId id = Find(ValueRole::kLogits); id >= 0) return View(id);
+  return View(
+      AddValue({.name = "logits",
+                .role = ValueRole::kLogits,
+                .tensor = Tensor::Contiguous(options_.compute_dtype, {options_.micro_batch, options_.vocabulary})}));
 }
 
 Tensor GraphBuilder::NewCache(absl::string_view name, int64_t groups, int64_t width, int64_t window) {
@@ -395,34 +384,31 @@ Tensor GraphBuilder::NewCache(absl::string_view name, int64_t groups, int64_t wi
   return View(AddValue(std::move(value)));
 }
 
-Tensor GraphBuilder::UseRows(ValueRole role, int64_t width) {
-  SHALE_CHECK(role == ValueRole::kFeatures || role == ValueRole::kTargetValues) << "not a role with columns";
-  const char* const name = role == ValueRole::kFeatures ? "features" : "target_values";
-  if (width < 1) {
+Tensor GraphBuilder::UseColumns(StepItem item, int64_t columns) {
+  const StepItemRow& row = RowOf(item);
+  SHALE_CHECK(row.shape == ItemShape::kColumns) << row.name << " has no columns";
+  if (columns < 1) {
     Fail(absl::InvalidArgumentError(
-        absl::StrCat("unit ", unit().name, ": ", name, " need at least 1 column; found ", width)));
-    width = 1;
+        absl::StrCat("unit ", unit().name, ": ", row.name, " need at least 1 column; found ", columns)));
+    columns = 1;
   }
-  if (const std::array<int64_t, 2> shape = {tokens(), width}; !IsPossible(shape)) {
-    Fail(Impossible(absl::StrCat("unit ", unit().name, ": ", name), shape, options_));
-    width = 1;
+  if (const std::array<int64_t, 2> shape = {tokens(), columns}; !IsPossible(shape)) {
+    Fail(Impossible(absl::StrCat("unit ", unit().name, ": ", row.name), shape, options_));
+    columns = 1;
   }
   for (const UnitGraph& other : graph_.units) {
     for (const Value& value : other.values) {
-      if (value.role != role || value.tensor.dim(1) == width) continue;
-      Fail(absl::InvalidArgumentError(absl::StrCat("unit ", unit().name, " uses ", width, " columns of ", name,
+      if (!value.IsData(item) || value.tensor.dim(1) == columns) continue;
+      Fail(absl::InvalidArgumentError(absl::StrCat("unit ", unit().name, " uses ", columns, " columns of ", row.name,
                                                    ", unit ", other.name, " uses ", value.tensor.dim(1))));
-      width = value.tensor.dim(1);
+      columns = value.tensor.dim(1);
     }
   }
-  for (ValueId v = 0; v < unit().values.size(); ++v) {
-    if (unit().values[v].role == role) return View(v);
-  }
-  Value value;
-  value.name = name;
-  value.role = role;
-  value.tensor = Tensor::Contiguous(DType::kFloat32, {tokens(), width});
-  return View(AddValue(std::move(value)));
+  if (const ValueId id = Find(ValueRole::kData, item); id >= 0) return View(id);
+  return View(AddValue({.name = std::string(row.name),
+                        .role = ValueRole::kData,
+                        .tensor = Tensor::Contiguous(row.dtype, {tokens(), columns}),
+                        .item = item}));
 }
 
 void GraphBuilder::Check(const Op& op, absl::string_view where) {

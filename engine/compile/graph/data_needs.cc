@@ -19,15 +19,15 @@ DataNeeds NeedsOf(const ModelGraph& graph) {
                   .position_ids = graph.position_ids};
   for (const UnitGraph& unit : graph.units) {
     for (const Value& value : unit.values) {
-      if (value.role == ValueRole::kFeatures) needs.features = value.tensor.dim(1);
-      if (value.role == ValueRole::kTargetValues) needs.target_values = value.tensor.dim(1);
+      if (value.IsData(StepItem::kFeatures)) needs.features = value.tensor.dim(1);
+      if (value.IsData(StepItem::kTargetValues)) needs.target_values = value.tensor.dim(1);
     }
     for (const Node& node : unit.forward) {
       if (const auto* loss = node.op.As<CrossEntropy>()) Lower(needs.target_ids, loss->logits_TV.dim(1));
       const auto* embedding = node.op.As<EmbeddingForward>();
       if (embedding == nullptr) continue;
       const Value& tokens = unit.values[embedding->tokens_BS.where.symbol];
-      if (tokens.role == ValueRole::kInputs) Lower(needs.input_ids, embedding->weight_VC.dim(0));
+      if (tokens.IsData(StepItem::kInputs)) Lower(needs.input_ids, embedding->weight_VC.dim(0));
     }
   }
   return needs;

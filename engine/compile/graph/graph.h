@@ -12,6 +12,7 @@
 
 #include "engine/api/model.h"
 #include "engine/compile/graph/target_weights.h"
+#include "engine/compile/program/step_item.h"
 #include "kernels/op.h"
 
 namespace shale {
@@ -35,15 +36,8 @@ enum class ValueRole {
   kOutputGradient,     // Gradient of the unit's output: the next unit's input gradient.
   kParameter,          // A gathered parameter (Value::parameter), in the compute dtype.
   kParameterGradient,  // The gradient of a parameter, f32.
-  kInputs,             // Input tokens of the micro-batch, [B, S] i32.
-  kTargets,            // Target tokens of the micro-batch, [B, S] i32. A negative target is not counted.
-  kFeatures,           // Features of the micro-batch in the place of tokens, [T, F] f32.
-  kTargetValues,       // Values in the place of target tokens, [T, D] f32.
-  kTargetWeights,      // The weight of each target, [B, S] f32 (TargetWeights).
-  kPositionIds,        // The position of each token in its document, [B, S] i32.
-  kBegins,             // The position of each sequence's first token, [B] i32 (graphs with a cache).
+  kData,               // Data from the host (Value::item).
   kCache,              // Keys or values of the tokens so far (Cache), [C, G, P, D]. Keeps its contents between runs.
-  kRows,               // For each sequence, the row of x whose logits are wanted, [B] i32 (kLogits graphs).
   kLossScale,          // 1 / valid tokens of the global batch, or 1 / sum of |weight|, f32.
   kLossTotal,          // Sum of the losses of the micro-batches so far, f64.
   kLogits,             // The result of a kLogits graph, [B, V].
@@ -55,7 +49,8 @@ enum class Sublayer { kNone, kAttention, kFeedForward };
 struct Value {
   std::string name;
   ValueRole role = ValueRole::kActivation;
-  Tensor tensor;  // The full storage, contiguous.
+  Tensor tensor;                      // The full storage, contiguous.
+  StepItem item = StepItem::kInputs;  // Of kData.
   ParameterId parameter = -1;
   Sublayer sublayer = Sublayer::kNone;
   bool cheap = false;           // The result of a norm or an activation function: cheap to recompute.
@@ -64,6 +59,8 @@ struct Value {
   // have gradients.
   bool needs_gradient = false;
   std::vector<int> producers;  // Forward nodes that write it, in order. Later ones update it or write other parts.
+
+  bool IsData(StepItem which) const { return role == ValueRole::kData && item == which; }
 };
 
 struct Node {

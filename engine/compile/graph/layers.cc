@@ -58,7 +58,7 @@ Tensor DoesNotFit(GraphBuilder& b, const Tensor& x, int rank, absl::string_view 
 }  // namespace
 
 Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<ParameterId> positions_PC, double scale) {
-  const Tensor tokens = b.UseData(ValueRole::kInputs);
+  const Tensor tokens = b.UseData(StepItem::kInputs);
   const Tensor weight = b.UseParameter(weight_VC);
   const Tensor positions = positions_PC ? b.UseParameter(*positions_PC) : Tensor();
   const Tensor out = b.NewActivation("out", b.options().compute_dtype, {b.tokens(), weight.dim(1)});
@@ -95,7 +95,7 @@ Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<Parameter
 }
 
 Tensor Features(GraphBuilder& b, int64_t features) {
-  const Tensor data = b.UseRows(ValueRole::kFeatures, features);
+  const Tensor data = b.UseColumns(StepItem::kFeatures, features);
   if (b.options().compute_dtype == data.dtype) return data;
   const Tensor narrow = b.NewActivation("features", b.options().compute_dtype, {data.dim(0), data.dim(1)},
                                         /*cheap=*/true);

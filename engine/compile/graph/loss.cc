@@ -25,8 +25,8 @@ bool HasRowsOfTargets(GraphBuilder& b, const Tensor& x, absl::string_view user) 
 
 // Returns the targets, or the weights of the targets, of `rows` rows: those of all tokens, or the last of each
 // sequence.
-Tensor DataFor(GraphBuilder& b, ValueRole role, int64_t rows) {
-  Tensor data = b.UseData(role);
+Tensor DataFor(GraphBuilder& b, StepItem item, int64_t rows) {
+  Tensor data = b.UseData(item);
   const int64_t B = b.options().micro_batch, S = b.options().sequence_length;
   if (rows == B * S) return data.Reshape({rows});
   Tensor last = data.Slice(1, S - 1, 1);
@@ -40,15 +40,15 @@ void EmitLogits(GraphBuilder& b, const Tensor& x, const Tensor& weight, const Te
   if (x.dim(0) != b.options().micro_batch) {
     // Selecting rows of x is an embedding lookup with x as the table.
     wanted = b.NewActivation("rows", x.dtype, {b.options().micro_batch, x.dim(1)});
-    const Tensor rows = b.UseData(ValueRole::kRows).Reshape({b.options().micro_batch, 1});
+    const Tensor rows = b.UseData(StepItem::kRows).Reshape({b.options().micro_batch, 1});
     b.Emit(EmbeddingForward{.tokens_BS = rows, .weight_VC = x, .out_TC = wanted});
   }
-  b.Emit(MatMul{.a = wanted, .b = weight, .bias_N = bias, .c_MN = b.UseData(ValueRole::kLogits), .transpose_b = true});
+  b.Emit(MatMul{.a = wanted, .b = weight, .bias_N = bias, .c_MN = b.UseLogits(), .transpose_b = true});
 }
 
 // Returns the target values of `rows` rows: those of all positions, or the last of each sequence.
 Tensor TargetValuesFor(GraphBuilder& b, int64_t rows, int64_t D) {
-  const Tensor values = b.UseRows(ValueRole::kTargetValues, D);
+  const Tensor values = b.UseColumns(StepItem::kTargetValues, D);
   const int64_t B = b.options().micro_batch, S = b.options().sequence_length;
   if (rows != B || S == 1) return values;
   return values.Reshape({B, S * D}).Slice(1, (S - 1) * D, D);
@@ -73,10 +73,10 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_
   const bool input_gradient = training && b.NeedsGradient(x);
   const int64_t rows = x.dim(0), chunk = std::min(rows, b.options().loss_chunk_tokens), V = weight.dim(0);
   if (!HasRowsOfTargets(b, x, "LinearCrossEntropy")) return;
-  const Tensor targets = DataFor(b, ValueRole::kTargets, rows);
+  const Tensor targets = DataFor(b, StepItem::kTargets, rows);
   const bool weighted = b.options().target_weights != TargetWeights::kNone;
-  const Tensor weights = weighted ? DataFor(b, ValueRole::kTargetWeights, rows) : Tensor();
-  const Tensor scale = b.UseData(ValueRole::kLossScale), total = b.UseData(ValueRole::kLossTotal);
+  const Tensor weights = weighted ? DataFor(b, StepItem::kTargetWeights, rows) : Tensor();
+  const Tensor scale = b.UseScalar(ValueRole::kLossScale), total = b.UseScalar(ValueRole::kLossTotal);
   const Tensor logits = b.NewActivation("logits", x.dtype, {chunk, V});
   const Tensor loss = b.NewActivation("loss", DType::kFloat32, {rows});
   const Tensor d_x = input_gradient ? b.NewGradient(x) : Tensor();
@@ -115,11 +115,11 @@ void MeanSquaredError(GraphBuilder& b, const Tensor& x_RD) {
   // Target values have no value that means "masked". Missing samples have weight 0, so there are always weights.
   b.Emit(SquaredError{.prediction_TD = x,
                       .targets_TD = TargetValuesFor(b, rows, x.dim(1)),
-                      .scale_1 = b.UseData(ValueRole::kLossScale),
+                      .scale_1 = b.UseScalar(ValueRole::kLossScale),
                       .loss_T = loss,
                       .d_prediction_TD = d_x,
-                      .weights_T = DataFor(b, ValueRole::kTargetWeights, rows)});
-  b.Emit(Sum{.x_N = loss, .total_1 = b.UseData(ValueRole::kLossTotal)});
+                      .weights_T = DataFor(b, StepItem::kTargetWeights, rows)});
+  b.Emit(Sum{.x_N = loss, .total_1 = b.UseScalar(ValueRole::kLossTotal)});
   b.OnBackward([=](GradientBuilder& g) { g.Contribute(x, d_x); });
 }
 

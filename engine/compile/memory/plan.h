@@ -73,7 +73,7 @@ class StepItemLayout {
   int64_t size_bytes() const { return size_bytes_; }
 
  private:
-  std::array<Range, static_cast<int>(StepItem::kLogits) + 1> ranges_;
+  std::array<Range, kStepItems> ranges_;
   int64_t size_bytes_ = 0;
 };
 

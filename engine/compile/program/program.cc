@@ -119,29 +119,6 @@ absl::string_view ToString(Phase phase) {
   return "?";
 }
 
-absl::string_view ToString(StepItem item) {
-  switch (item) {
-    case StepItem::kInputs: return "inputs";
-    case StepItem::kTargets: return "targets";
-    case StepItem::kFeatures: return "features";
-    case StepItem::kTargetValues: return "target_values";
-    case StepItem::kTargetWeights: return "target_weights";
-    case StepItem::kPositionIds: return "position_ids";
-    case StepItem::kBegins: return "begins";
-    case StepItem::kRows: return "rows";
-    case StepItem::kHyper: return "hyper";
-    case StepItem::kMicroBatch: return "micro_batch";
-    case StepItem::kValidTokens: return "valid_tokens";
-    case StepItem::kWeightTotal: return "weight_total";
-    case StepItem::kTotals: return "totals";
-    case StepItem::kGlobalTokens: return "global_tokens";
-    case StepItem::kGlobalWeight: return "global_weight";
-    case StepItem::kLossScale: return "loss_scaling";
-    case StepItem::kLogits: return "logits";
-  }
-  return "?";
-}
-
 bool UsesStream(const StepProgram& program, StreamId stream) {
   return std::any_of(program.instructions.begin(), program.instructions.end(),
                      [=](const Instruction& instruction) { return instruction.stream == stream; });

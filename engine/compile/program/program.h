@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "engine/compile/program/step_item.h"
 #include "kernels/op.h"
 #include "sharding/comm/collective_kind.h"
 #include "sharding/mesh.h"
@@ -87,29 +88,8 @@ struct Collective {
   Tensor full;
 };
 
-// The data that a step copies between host and device. On the host it is in the executor's StepInputs and StepOutputs.
-enum class StepItem : uint8_t {
-  kInputs,         // Input tokens of the instruction's micro-batch, [B, S] i32, to the device.
-  kTargets,        // Target tokens of the same micro-batch, [B, S] i32, to the device.
-  kFeatures,       // Features in the place of tokens, [B, S, F] f32, to the device.
-  kTargetValues,   // Values in the place of target tokens, [B, S, D] f32, to the device.
-  kTargetWeights,  // The weights of these targets, [B, S] f32, to the device.
-  kPositionIds,    // The position of each token in its document, [B, S] i32, to the device.
-  kBegins,         // The position of each sequence's first token, [B] i32, to the device.
-  kRows,           // For each sequence, the row whose logits are wanted, [B] i32, to the device.
-  kHyper,          // The kHyper* values of kernels/step_scalars.h, to the device.
-  kMicroBatch,     // The number of the instruction's micro-batch in the step, i64, to the device.
-  kValidTokens,    // This rank's count over all micro-batches of the step, i64, to the device.
-  kWeightTotal,    // This rank's sum of |weight| over all micro-batches of the step, f64, to the device.
-  kTotals,         // The kTotal* values of kernels/step_scalars.h, to the host.
-  kGlobalTokens,   // Valid tokens summed over all ranks, i64, to the host.
-  kGlobalWeight,   // The sum of |weight| over all ranks, f64, to the host.
-  kLossScale,      // The kLossScale* values of kernels/step_scalars.h for the next step, to the host.
-  kLogits,         // The logits of these rows, [B, V], to the host.
-};
-absl::string_view ToString(StepItem item);
-constexpr bool ToHost(StepItem item) { return item >= StepItem::kTotals; }
-
+// Copies data of the step between the host and the device. On the host it is in the executor's StepInputs and
+// StepOutputs.
 struct StepItemCopy {
   StepItem item = StepItem::kInputs;
   Tensor device;

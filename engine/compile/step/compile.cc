@@ -23,7 +23,7 @@ namespace {
 
 // The buffers of a step that belong to no unit.
 struct StepData {
-  Tensor hyper, loss_scale, logits, begins;
+  Tensor loss_scale, logits;
   TargetCounts counts;
 };
 
@@ -113,40 +113,39 @@ class StepCompiler {
     return absl::OkStatus();
   }
 
+  // Copies an item of the step, a vector of n elements, to the device.
+  Tensor ToDevice(StepItem item, int64_t n) {
+    const StepItemRow& row = RowOf(item);
+    const Tensor device =
+        writer_.AddTensor(std::string(row.name), BufferCategory::kData, Tensor::Contiguous(row.dtype, {n}));
+    writer_.Emit({.stream = StreamId::kCopy}, StepItemCopy{item, device});
+    return data_of_step_[item] = device;
+  }
+
   void EmitBegin() {
-    const auto data = [&](absl::string_view name, DType dtype, int64_t n) {
-      return writer_.AddTensor(std::string(name), BufferCategory::kData, Tensor::Contiguous(dtype, {n}));
-    };
-    const EmitContext copy{.stream = StreamId::kCopy};
     if (model_.mode == GraphMode::kLogits) {
       data_.logits =
           writer_.AddTensor("logits", BufferCategory::kLossWorkspace,
                             Tensor::Contiguous(model_.compute_dtype, {model_.micro_batch, model_.vocabulary}));
-      if (model_.cache.positions > 0) {
-        data_.begins = data("begins", DType::kInt32, model_.micro_batch);
-        writer_.Emit(copy, StepItemCopy{StepItem::kBegins, data_.begins});
-      }
+      if (model_.cache.positions > 0) ToDevice(StepItem::kBegins, model_.micro_batch);
       return;
     }
-    const auto counted = [&](absl::string_view name, DType dtype, StepItem item) {
-      const Tensor count = data(name, dtype, 1);
-      writer_.Emit(copy, StepItemCopy{item, count});
+    const auto counted = [&](StepItem item) {
+      const Tensor count = ToDevice(item, 1);
       EmitAllReduce(options_.mesh, {.stream = StreamId::kReduce}, count, writer_);
       return count;
     };
     TargetCounts& counts = data_.counts;
-    counts.valid_tokens = counted("valid_tokens", DType::kInt64, StepItem::kValidTokens);
-    if (weighted()) counts.weight_total = counted("weight_total", DType::kFloat64, StepItem::kWeightTotal);
-    data_.loss_scale = data("loss_scale", DType::kFloat32, 1);
+    counts.valid_tokens = counted(StepItem::kValidTokens);
+    if (weighted()) counts.weight_total = counted(StepItem::kWeightTotal);
+    data_.loss_scale = writer_.AddTensor("loss_scale", BufferCategory::kData, Tensor::Contiguous(DType::kFloat32, {1}));
     const bool over_weights = model_.target_weights == TargetWeights::kOverWeights;
     writer_.Emit({}, Op(LossScale{.valid_tokens_1 = counts.valid_tokens,
                                   .scale_1 = data_.loss_scale,
                                   .weight_total_1 = over_weights ? counts.weight_total : Tensor(),
                                   .loss_scale_3 = training() ? state_.loss_scale : Tensor()}));
     if (!training()) return;
-    data_.hyper = data("hyper", DType::kFloat32, kHyperSize);
-    writer_.Emit(copy, StepItemCopy{StepItem::kHyper, data_.hyper});
-    updater_.emplace(options_, state_, data_.hyper, counts, writer_);
+    updater_.emplace(options_, state_, ToDevice(StepItem::kHyper, kHyperSize), counts, writer_);
   }
 
   // Emits the visits in order. In LAYERED each visit is a loop of its own over all micro-batches. Otherwise (SHARDED,
@@ -215,15 +214,9 @@ class StepCompiler {
         return gatherer_->Full(parameter.group).Slice(0, p->offset_elements, p->elements);
       }
       case ValueRole::kParameterGradient: return reducer_->Gradient(u, value.parameter);
-      case ValueRole::kInputs: return Load(u, StepItem::kInputs, value);
-      case ValueRole::kTargets: return Load(u, StepItem::kTargets, value);
-      case ValueRole::kFeatures: return Load(u, StepItem::kFeatures, value);
-      case ValueRole::kTargetValues: return Load(u, StepItem::kTargetValues, value);
-      case ValueRole::kTargetWeights: return Load(u, StepItem::kTargetWeights, value);
-      case ValueRole::kPositionIds: return Load(u, StepItem::kPositionIds, value);
-      case ValueRole::kBegins: return data_.begins;
+      case ValueRole::kData:
+        return RowOf(value.item).scope == ItemScope::kMicroBatch ? Load(u, value) : data_of_step_.at(value.item);
       case ValueRole::kCache: return caches_.at({u, value.tensor.where.symbol});
-      case ValueRole::kRows: return Load(u, StepItem::kRows, value);
       case ValueRole::kLossScale: return data_.loss_scale;
       case ValueRole::kLossTotal: return state_.totals.Slice(0, kTotalLoss, 1);
       case ValueRole::kLogits: return data_.logits;
@@ -234,10 +227,10 @@ class StepCompiler {
 
   // Copies data of the micro-batch to the device, into a buffer that serves one iteration of one unit. Its size does
   // not depend on K.
-  Tensor Load(int u, StepItem item, const Value& value) {
+  Tensor Load(int u, const Value& value) {
     const Tensor device = writer_.AddTensor(value.name, BufferCategory::kData, value.tensor);
     writer_.Emit({.stream = StreamId::kCopy, .phase = Phase::kForward, .unit = u, .micro_batch = 0},
-                 StepItemCopy{item, device});
+                 StepItemCopy{value.item, device});
     return device;
   }
 
@@ -279,6 +272,7 @@ class StepCompiler {
   ProgramWriter writer_;
   JobState state_;
   StepData data_;
+  std::map<StepItem, Tensor> data_of_step_;           // From the host.
   std::map<std::pair<int, ValueId>, Tensor> caches_;  // By unit and value.
   bool layered_ = false;
   std::vector<UnitPlan> plans_;                // By unit.

@@ -200,7 +200,8 @@ void Reducer::EmitAccumulate(const EmitContext& context, GroupId group, const Te
   Accumulate op{.x_N = x, .total_N = g.own_gradient, .accumulate = accumulate};
   if (op.rounds()) {
     if (writer_.in_loop() && !micro_batch_.present()) {
-      micro_batch_ = writer_.AddTensor("micro_batch", BufferCategory::kData, Tensor::Contiguous(DType::kInt64, {1}));
+      micro_batch_ = writer_.AddTensor(std::string(ToString(StepItem::kMicroBatch)), BufferCategory::kData,
+                                       Tensor::Contiguous(RowOf(StepItem::kMicroBatch).dtype, {1}));
       EmitContext copy = context;
       copy.stream = StreamId::kCopy;
       copy.once_a_step = false;

@@ -3,41 +3,31 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/files/data/guarded.h"
+#include "engine/files/data/sample_parts.h"
 #include "engine/files/data/sample_sources.h"
 #include "kernels/check.h"
 
 namespace shale {
 namespace {
 
-// Returns the elements of one slot. `all` has the elements of `slots` slots, as many for each.
-template <class T>
-absl::Span<T> Slot(absl::Span<T> all, int64_t slot, int64_t slots) {
-  const int64_t size = std::ssize(all) / slots;
-  return all.subspan(slot * size, size);
-}
-
-SampleParts Slot(const SampleParts& all, int64_t slot, int64_t slots) {
-  return {.inputs = Slot(all.inputs, slot, slots),
-          .features = Slot(all.features, slot, slots),
-          .targets = Slot(all.targets, slot, slots),
-          .target_values = Slot(all.target_values, slot, slots),
-          .weights = Slot(all.weights, slot, slots),
-          .position_ids = Slot(all.position_ids, slot, slots)};
-}
-
 void MakeMissing(const SampleParts& sample) {
-  std::fill(sample.inputs.begin(), sample.inputs.end(), 0);
-  std::fill(sample.features.begin(), sample.features.end(), 0.0f);
-  std::fill(sample.targets.begin(), sample.targets.end(), kMaskedTarget);
-  std::fill(sample.target_values.begin(), sample.target_values.end(), 0.0f);
-  std::fill(sample.weights.begin(), sample.weights.end(), 0.0f);
-  std::fill(sample.position_ids.begin(), sample.position_ids.end(), 0);
+  ForEachPart([&](const auto& part) {
+    const auto& elements = sample.*part.span;
+    std::fill(elements.begin(), elements.end(), part.missing);
+  });
+}
+
+// Returns what batches have: what the source has, and weights of 1 and 0 beside target values.
+DataDescription BatchDescription(DataDescription source) {
+  source.has_weights |= source.target_values > 0;
+  return source;
 }
 
 absl::Status CheckPositionIds(absl::Span<const int32_t> ids) {
@@ -105,9 +95,11 @@ absl::StatusOr<BatchLoader> BatchLoader::Create(TokenSource source, SampleOrder 
   return Create(std::make_shared<TokenSamples>(std::move(source), length), order, shape);
 }
 
-bool BatchLoader::has_weights() const {
-  return source_->description().has_weights || source_->description().target_values > 0;
-}
+BatchLoader::BatchLoader(std::shared_ptr<DataSource> source, SampleOrder order, const BatchShape& shape)
+    : source_(std::move(source)),
+      description_(BatchDescription(source_->description())),
+      order_(order),
+      shape_(shape) {}
 
 void BatchLoader::Expect(TargetPositions targets, int64_t input_ids, int64_t target_ids) {
   shape_.targets = targets;
@@ -129,10 +121,14 @@ int64_t BatchLoader::FilledSlots(const StepSamples& step, int64_t rank, int64_t 
 absl::Status BatchLoader::Check(const SampleParts& sample) const {
   SHALE_RETURN_IF_ERROR(CheckIds("input", sample.inputs, shape_.input_ids, /*may_be_masked=*/false));
   SHALE_RETURN_IF_ERROR(CheckIds("target", sample.targets, shape_.target_ids, /*may_be_masked=*/true));
-  SHALE_RETURN_IF_ERROR(CheckFinite("feature", sample.features));
-  SHALE_RETURN_IF_ERROR(CheckFinite("target value", sample.target_values));
-  SHALE_RETURN_IF_ERROR(CheckFinite("weight", sample.weights));
-  return CheckPositionIds(sample.position_ids);
+  absl::Status status;
+  ForEachPart([&](const auto& part) {
+    if constexpr (std::is_same_v<typename std::decay_t<decltype(part)>::Element, float>) {
+      status.Update(CheckFinite(part.element, sample.*part.span));
+    }
+  });
+  status.Update(CheckPositionIds(sample.position_ids));
+  return status;
 }
 
 absl::Status BatchLoader::Read(int64_t position, const SampleParts& out) const {
@@ -151,21 +147,17 @@ absl::Status BatchLoader::Read(int64_t position, const SampleParts& out) const {
 
 absl::StatusOr<BatchCounts> BatchLoader::Fill(const StepSamples& step, int64_t rank, int64_t micro_batch,
                                               const SampleParts& out) const {
-  const DataDescription& data = source_->description();
-  const int64_t length = shape_.sequence_length, slots = shape_.micro_batch, positions = slots * length;
-  const bool values = data.target_values > 0;
-  SHALE_CHECK(std::ssize(out.inputs) == (data.features > 0 ? 0 : positions) &&
-              std::ssize(out.features) == positions * data.features &&
-              std::ssize(out.targets) == (values ? 0 : positions) &&
-              std::ssize(out.target_values) == positions * data.target_values &&
-              std::ssize(out.weights) == (has_weights() ? positions : 0) &&
-              std::ssize(out.position_ids) == (data.has_position_ids ? positions : 0))
-      << "the batch does not have the shape of the loader";
+  const int64_t length = shape_.sequence_length, slots = shape_.micro_batch;
+  const bool values = description_.target_values > 0;
+  ForEachPart([&](const auto& part) {
+    SHALE_CHECK(std::ssize(out.*part.span) == slots * length * part.elements(description_))
+        << "the batch does not have the shape of the loader: " << part.element;
+  });
   const int64_t filled = FilledSlots(step, rank, micro_batch);
   const int64_t first_slot = (micro_batch * shape_.ranks + rank) * slots;
   BatchCounts counts;
   for (int64_t slot = 0; slot < slots; ++slot) {
-    const SampleParts sample = Slot(out, slot, slots);
+    const SampleParts sample = Piece(out, slot, slots);
     if (slot >= filled) {
       MakeMissing(sample);
       continue;

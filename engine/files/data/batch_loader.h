@@ -71,8 +71,8 @@ class BatchLoader {
   const BatchShape& shape() const { return shape_; }
   DataSource& source() const { return *source_; }
   int64_t samples_per_epoch() const { return order_.sample_count(); }
-  // Returns whether batches have weights: those of the source, or 1 and 0 beside target values.
-  bool has_weights() const;
+  // Describes batches, which have what the source has, and beside target values always weights: 1, or 0 if missing.
+  const DataDescription& description() const { return description_; }
 
   // Sets the fields of BatchShape with these names.
   void Expect(TargetPositions targets, int64_t input_ids, int64_t target_ids);
@@ -91,8 +91,7 @@ class BatchLoader {
   absl::Status EndStep(const StepSamples& step) const;
 
  private:
-  BatchLoader(std::shared_ptr<DataSource> source, SampleOrder order, const BatchShape& shape)
-      : source_(std::move(source)), order_(order), shape_(shape) {}
+  BatchLoader(std::shared_ptr<DataSource> source, SampleOrder order, const BatchShape& shape);
 
   // Returns how many of the micro-batch's B slots hold a sample. These slots come first.
   int64_t FilledSlots(const StepSamples& step, int64_t rank, int64_t micro_batch) const;
@@ -103,6 +102,7 @@ class BatchLoader {
   absl::Status AtPosition(int64_t position, const absl::Status& status) const;
 
   std::shared_ptr<DataSource> source_;
+  DataDescription description_;
   SampleOrder order_;
   BatchShape shape_;
 };

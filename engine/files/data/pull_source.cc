@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "engine/api/data_source.h"
 #include "engine/files/data/guarded.h"
+#include "engine/files/data/sample_parts.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -14,33 +14,24 @@ constexpr size_t kLargestState = size_t{1} << 20;
 // Each of the three ends with a state, and the first begins with one.
 constexpr size_t kStates = 4;
 
-template <class T>
-absl::Status Take(absl::string_view part, const std::vector<T>& from, absl::Span<T> to) {
-  if (from.size() != to.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("callback next gave ", from.size(), " ", part, "; wanted ", to.size()));
-  }
-  std::copy(from.begin(), from.end(), to.begin());
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status PullSource::Pull(const SampleParts& out) {
-  sample_.inputs.clear();
-  sample_.features.clear();
-  sample_.targets.clear();
-  sample_.target_values.clear();
-  sample_.weights.clear();
-  sample_.position_ids.clear();
+  ForEachPart([&](const auto& part) { (sample_.*part.vector).clear(); });
   SHALE_ASSIGN_OR_RETURN(const bool found, Guarded("callback next", [&] { return callbacks_.next(sample_); }));
   if (!found) return absl::OutOfRangeError("the data ended here; give more, or fewer lr_schedule.steps");
-  SHALE_RETURN_IF_ERROR(Take<int32_t>("inputs", sample_.inputs, out.inputs));
-  SHALE_RETURN_IF_ERROR(Take<float>("features", sample_.features, out.features));
-  SHALE_RETURN_IF_ERROR(Take<int32_t>("targets", sample_.targets, out.targets));
-  SHALE_RETURN_IF_ERROR(Take<float>("target values", sample_.target_values, out.target_values));
-  SHALE_RETURN_IF_ERROR(Take<float>("weights", sample_.weights, out.weights));
-  return Take<int32_t>("position ids", sample_.position_ids, out.position_ids);
+  absl::Status status;
+  ForEachPart([&](const auto& part) {
+    const auto& from = sample_.*part.vector;
+    const auto& to = out.*part.span;
+    if (from.size() == to.size()) {
+      std::copy(from.begin(), from.end(), to.begin());
+      return;
+    }
+    status.Update(absl::InvalidArgumentError(
+        absl::StrCat("callback next gave ", from.size(), " ", part.element, "s; wanted ", to.size())));
+  });
+  return status;
 }
 
 absl::Status PullSource::Read(int64_t, const SampleParts& out) {

@@ -187,7 +187,7 @@ class Evaluator::Impl {
       const StepOutputs& out = evaluation_->outputs(0);
       result.loss_sum += out.totals[kTotalLoss];
       result.tokens += out.global_tokens;
-      if (tokenizer_ || is_text) text.Add(inputs[0].targets);
+      if (tokenizer_ || is_text) text.Add(inputs[0].Get<int32_t>(StepItem::kTargets));
     }
     result.bytes = text.Finish();
     return result;

@@ -217,9 +217,9 @@ absl::Status Sequences::RunWindows() {
 
 absl::Status Sequences::Launch(size_t program) {
   for (StepInputs& inputs : step_inputs_) {
-    inputs.inputs = inputs_;
-    inputs.begins = begins_;
-    inputs.rows = rows_;
+    inputs.Set(StepItem::kInputs, inputs_);
+    inputs.Set(StepItem::kBegins, begins_);
+    inputs.Set(StepItem::kRows, rows_);
   }
   const absl::Status status = ready_[program]->Run(step_inputs_);
   failed_ = failed_ || !status.ok();

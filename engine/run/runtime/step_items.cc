@@ -22,34 +22,35 @@ StepItems::Ends StepItems::EndsOf(const StepItemCopy& copy, int64_t iteration) c
   return {.to = copy.device.data, .from = host};
 }
 
-absl::Status StepItems::Put(StepItem item, const void* from, int64_t size_bytes) {
-  const StepItemLayout::Range& r = layout_.range(item);
-  if (size_bytes < r.size_bytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("step input ", ToString(item), " has ", size_bytes, " bytes, the program reads ", r.size_bytes()));
+absl::Span<const std::byte> StepInputs::Bytes(StepItem item) const {
+  switch (item) {
+    case StepItem::kHyper: return {reinterpret_cast<const std::byte*>(hyper.data()), sizeof(hyper)};
+    case StepItem::kValidTokens: return {reinterpret_cast<const std::byte*>(&valid_tokens), sizeof(valid_tokens)};
+    case StepItem::kWeightTotal: return {reinterpret_cast<const std::byte*>(&weight_total), sizeof(weight_total)};
+    default: return items_[static_cast<int>(item)];
   }
-  if (r.size_bytes() > 0) std::memcpy(memory_.data() + r.offset_bytes, from, r.size_bytes());
+}
+
+absl::Status StepItems::Put(StepItem item, absl::Span<const std::byte> from) {
+  const StepItemLayout::Range& r = layout_.range(item);
+  if (std::ssize(from) < r.size_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat("step input ", ToString(item), " has ", from.size(),
+                                                   " bytes, the program reads ", r.size_bytes()));
+  }
+  if (r.size_bytes() > 0) std::memcpy(memory_.data() + r.offset_bytes, from.data(), r.size_bytes());
   return absl::OkStatus();
 }
 
 absl::Status StepItems::Take(const StepInputs& inputs) {
-  const auto put = [&](StepItem item, auto all) {
-    return Put(item, all.data(), std::ssize(all) * static_cast<int64_t>(sizeof(all[0])));
-  };
-  SHALE_RETURN_IF_ERROR(put(StepItem::kInputs, inputs.inputs));
-  SHALE_RETURN_IF_ERROR(put(StepItem::kFeatures, inputs.features));
-  SHALE_RETURN_IF_ERROR(put(StepItem::kTargets, inputs.targets));
-  SHALE_RETURN_IF_ERROR(put(StepItem::kTargetValues, inputs.target_values));
-  SHALE_RETURN_IF_ERROR(put(StepItem::kTargetWeights, inputs.target_weights));
-  SHALE_RETURN_IF_ERROR(put(StepItem::kPositionIds, inputs.position_ids));
-  SHALE_RETURN_IF_ERROR(put(StepItem::kBegins, inputs.begins));
-  SHALE_RETURN_IF_ERROR(put(StepItem::kRows, inputs.rows));
-  SHALE_RETURN_IF_ERROR(Put(StepItem::kHyper, inputs.hyper.data(), sizeof(inputs.hyper)));
+  for (int i = 0; i < kStepItems; ++i) {
+    const auto item = static_cast<StepItem>(i);
+    if (ToHost(item) || item == StepItem::kMicroBatch) continue;
+    SHALE_RETURN_IF_ERROR(Put(item, inputs.Bytes(item)));
+  }
   for (int64_t k = 0; k < layout_.range(StepItem::kMicroBatch).iterations; ++k) {
     std::memcpy(At(StepItem::kMicroBatch, k), &k, sizeof(k));
   }
-  SHALE_RETURN_IF_ERROR(Put(StepItem::kWeightTotal, &inputs.weight_total, sizeof(inputs.weight_total)));
-  return Put(StepItem::kValidTokens, &inputs.valid_tokens, sizeof(inputs.valid_tokens));
+  return absl::OkStatus();
 }
 
 void StepItems::Get(StepItem item, void* to) const {

@@ -10,26 +10,41 @@
 #include "absl/types/span.h"
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/program/program.h"
+#include "kernels/check.h"
 #include "kernels/step_scalars.h"
 
 namespace shale {
 
 // The data that one run of a program takes from the host, for one rank. The program's StepItemCopy instructions
-// determine the sizes; what it does not copy may be empty. The K micro-batches lie one after another.
-//
-// F features and D target values of a position.
-struct StepInputs {
-  absl::Span<const float> features;        // [K, B, S, F]
-  absl::Span<const int32_t> inputs;        // [K, B, S]
-  absl::Span<const int32_t> targets;       // [K, B, S]
-  absl::Span<const float> target_values;   // [K, B, S, D]
-  absl::Span<const float> target_weights;  // [K, B, S]
-  absl::Span<const int32_t> position_ids;  // [K, B, S]
-  absl::Span<const int32_t> begins;        // [B]
-  absl::Span<const int32_t> rows;          // [B]
+// determine the sizes; what it does not copy may be missing.
+class StepInputs {
+ public:
+  // Set an item, and return what was set. The K micro-batches of an item of ItemScope::kMicroBatch lie one after
+  // another. Borrows the elements. REQUIRES: T is as wide as the dtype of the item, which is none of the members below.
+  template <class T>
+  void Set(StepItem item, absl::Span<const T> elements) {
+    SHALE_CHECK(sizeof(T) == SizeOf(RowOf(item).dtype)) << ToString(item);
+    items_[static_cast<int>(item)] = {reinterpret_cast<const std::byte*>(elements.data()), elements.size() * sizeof(T)};
+  }
+  template <class T>
+  void Set(StepItem item, const std::vector<T>& elements) {
+    Set(item, absl::MakeConstSpan(elements));
+  }
+  template <class T>
+  absl::Span<const T> Get(StepItem item) const {
+    SHALE_CHECK(sizeof(T) == SizeOf(RowOf(item).dtype)) << ToString(item);
+    const absl::Span<const std::byte> bytes = items_[static_cast<int>(item)];
+    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+  // Returns the bytes of an item, also of the members below.
+  absl::Span<const std::byte> Bytes(StepItem item) const;
+
   std::array<float, kHyperSize> hyper = {};
   int64_t valid_tokens = 0;  // On this rank.
   double weight_total = 0;   // The sum of |weight| over the valid tokens of this rank.
+
+ private:
+  std::array<absl::Span<const std::byte>, kStepItems> items_;
 };
 
 // The data that one run of a program gives to the host, for one rank.
@@ -62,7 +77,7 @@ class StepItems {
  private:
   // Returns where an item lies in one iteration of its loop.
   std::byte* At(StepItem item, int64_t iteration) const;
-  absl::Status Put(StepItem item, const void* from, int64_t size_bytes);
+  absl::Status Put(StepItem item, absl::Span<const std::byte> from);
   void Get(StepItem item, void* to) const;
 
   StepItemLayout layout_;

@@ -36,18 +36,10 @@ class SampleBatch {
   absl::StatusOr<std::vector<StepInputs>> Fill(const StepSamples& step);
 
  private:
-  // The data of one rank, [K, B, ...]. A part that the data does not have is empty.
-  struct OfRank {
-    std::vector<int32_t> inputs, targets, position_ids;
-    std::vector<float> features, target_values, weights;
-  };
-  // Returns the parts of a micro-batch.
-  SampleParts MicroBatch(OfRank& rank, int64_t micro_batch) const;
-
   const BatchLoader& loader_;
   int64_t micro_batches_;
   std::vector<int> ranks_;
-  std::vector<OfRank> data_;  // In the order of ranks_.
+  std::vector<PulledSample> data_;  // In the order of ranks_: all samples of a rank, [K, B, ...].
 };
 
 // Owns a thread and two buffers: a step runs from one buffer while the thread fills the other. Used by one thread at a

@@ -18,13 +18,8 @@
 
 namespace shale {
 
-struct RecordedSample {
-  std::vector<int32_t> inputs, targets;  // See SampleParts. A target that the model does not read is masked.
-  std::vector<float> features, target_values, weights;
-  std::vector<int32_t> position_ids;
-
-  bool operator==(const RecordedSample&) const = default;
-};
+// A target that the model does not read is masked.
+using RecordedSample = PulledSample;
 
 // Any thread may read it.
 struct RecordedSamples {

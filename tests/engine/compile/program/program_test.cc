@@ -86,7 +86,7 @@ TEST(Names, AreDifferent) {
   expect_distinct(BufferCategory(), kBufferCategories);
   expect_distinct(StreamId(), kStreams);
   expect_distinct(Phase(), static_cast<int>(Phase::kEnd) + 1);
-  expect_distinct(StepItem(), static_cast<int>(StepItem::kLogits) + 1);
+  expect_distinct(StepItem(), kStepItems);
 }
 
 TEST(DumpProgram, ListsBuffersAndInstructions) {

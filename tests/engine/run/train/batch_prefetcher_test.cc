@@ -68,7 +68,7 @@ class FakeData {
       if (samples.begin == failing_) return absl::DataLossError(absl::StrCat("cannot read ", samples.begin));
       buffer->assign(3, static_cast<int32_t>(samples.begin));
       StepInputs inputs;
-      inputs.inputs = *buffer;
+      inputs.Set(StepItem::kInputs, *buffer);
       return std::vector<StepInputs>{inputs};
     };
   }
@@ -82,7 +82,7 @@ class FakeData {
 // Returns the token of the batch.
 int32_t TokenOf(const absl::StatusOr<std::vector<StepInputs>>& inputs) {
   EXPECT_TRUE(inputs.ok()) << inputs.status();
-  return inputs.ok() ? inputs->at(0).inputs[0] : -1;
+  return inputs.ok() ? inputs->at(0).Get<int32_t>(StepItem::kInputs)[0] : -1;
 }
 
 TEST(BatchPrefetcher, ReadsEachBatchOnceInOrder) {
@@ -194,8 +194,9 @@ TEST(BatchPrefetcher, ReturnsWhatAHostBatchReturns) {
     ASSERT_TRUE(inputs.ok() && wanted.ok());
     ASSERT_EQ(inputs->size(), 2);
     for (size_t rank = 0; rank < 2; ++rank) {
-      EXPECT_EQ((*inputs)[rank].inputs, (*wanted)[rank].inputs);
-      EXPECT_EQ((*inputs)[rank].targets, (*wanted)[rank].targets);
+      for (const StepItem item : {StepItem::kInputs, StepItem::kTargets}) {
+        EXPECT_EQ((*inputs)[rank].Get<int32_t>(item), (*wanted)[rank].Get<int32_t>(item));
+      }
       EXPECT_EQ((*inputs)[rank].valid_tokens, (*wanted)[rank].valid_tokens);
     }
   }
