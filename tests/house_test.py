@@ -314,6 +314,15 @@ class HouseTest(unittest.TestCase):
                     wide.append(f"{path}:{number}: {len(line)} columns")
         self.assertFalse(wide, "\n".join(wide))
 
+    # Regression: --help gave what stood in the next line to the value there. protoc ends such a comment with its line.
+    def test_comments_behind_a_line_of_a_proto_end_in_it(self):
+        wrong = []
+        for path in self.files:
+            for found in re.finditer(r"^( *)\S.*;  *//.*\n\1 +//", self.read(path) if path.endswith(".proto") else "",
+                                     re.MULTILINE):
+                wrong.append(f"{path}: write this comment above its line: {found.group(0)}")
+        self.assertFalse(wrong, "\n".join(wrong))
+
     def test_python_inside_brackets_is_indented(self):
         wrong = []
         for path in self.files:

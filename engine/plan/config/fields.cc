@@ -117,10 +117,16 @@ std::string FactsText(const FieldDescriptor& field) {
   return text;
 }
 
-// Returns the comment of the field, or that of the message that it holds.
+// Returns the comment of the message or enum that the field holds, or "" if it holds neither.
+absl::string_view CommentOfType(const FieldDescriptor& field) {
+  if (field.message_type() != nullptr) return CommentOf(field.message_type()->full_name());
+  return field.enum_type() != nullptr ? CommentOf(field.enum_type()->full_name()) : "";
+}
+
+// Returns the comment of the field, or that of its type if it has none.
 absl::string_view CommentOfField(const FieldDescriptor& field) {
   const absl::string_view own = CommentOf(field.full_name());
-  return own.empty() && field.message_type() != nullptr ? CommentOf(field.message_type()->full_name()) : own;
+  return own.empty() ? CommentOfType(field) : own;
 }
 
 void AppendRow(const std::string& name, absl::string_view text, size_t columns, std::string* out) {
@@ -146,11 +152,11 @@ std::string MessageHelp(const std::string& path, const Descriptor& type, absl::s
 
 // Explains a field that holds a value, and each value of an enum.
 std::string ValueHelp(const std::string& path, const FieldDescriptor& field, size_t columns) {
-  std::string text = absl::StrCat(Wrap(absl::StrCat(path, ": ", CommentOf(field.full_name())), columns), "\n\n",
-                                  Wrap(FactsText(field), columns), "\n");
+  const absl::string_view comment = CommentOfField(field), of_type = CommentOfType(field);
+  std::string text =
+      absl::StrCat(Wrap(absl::StrCat(path, ": ", comment), columns), "\n\n", Wrap(FactsText(field), columns), "\n");
   if (field.enum_type() == nullptr) return text;
-  const absl::string_view comment = CommentOf(field.enum_type()->full_name());
-  absl::StrAppend(&text, "\n", comment.empty() ? "" : Wrap(comment, columns) + "\n\n");
+  absl::StrAppend(&text, "\n", of_type.empty() || of_type == comment ? "" : Wrap(of_type, columns) + "\n\n");
   for (int i = 0; i < field.enum_type()->value_count(); ++i) {
     const auto& value = *field.enum_type()->value(i);
     if (value.number() != 0) AppendRow(value.name(), CommentOf(value.full_name()), columns, &text);

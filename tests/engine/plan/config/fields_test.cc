@@ -2,11 +2,17 @@
 // it.
 #include "engine/plan/config/fields.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <set>
+#include <string>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/api/job.h"
 #include "engine/compile/optimizer/optimizer.h"
@@ -137,7 +143,9 @@ TEST(Fields, HaveACommentAndADefaultUnlessTheyAreRequired) {
                                                  "optimizer.base_batch", "telemetry.peak_flops_measured"};
   for (const std::string& path : AllFields(/*in_lists=*/true)) {
     const proto::FieldFacts& facts = FactsOf(*FindField(path));
-    EXPECT_FALSE(CommentOf(FindField(path)->full_name()).empty()) << path;
+    const FieldDescriptor& field = *FindField(path);
+    const bool of_type = field.enum_type() != nullptr && !CommentOf(field.enum_type()->full_name()).empty();
+    EXPECT_TRUE(of_type || !CommentOf(field.full_name()).empty()) << path;
     if (path.find("model.custom.") == 0) continue;  // A program gives all of them.
     const bool has_default = facts.required() || !facts.default_().empty() || !facts.defaults_to().empty();
     EXPECT_EQ(has_default, without_default.count(path) == 0) << path;
@@ -155,6 +163,59 @@ TEST(Fields, ConditionsNameValuesThatExist) {
       }
     }
   }
+}
+
+// Returns whether the help of value `value` of an enum field names `other`, a field, or one of its values: "FULL_SHARD
+// only" tells of the others, too.
+bool Names(const std::string& path, const std::string& value, const std::string& other) {
+  const FieldDescriptor& field = *FindField(path);
+  for (const proto::Condition& condition : FactsOf(field).only_with()) {
+    if (condition.field() == other) return true;
+  }
+  const std::string text = absl::StrCat(CommentOf(field.full_name()), " ", CommentOf(field.enum_type()->full_name()),
+                                        " ", CommentOf(field.enum_type()->FindValueByName(value)->full_name()));
+  const std::set<std::string> words = absl::StrSplit(text, absl::ByAnyChar(" .,;:()"), absl::SkipEmpty());
+  const auto& values = *FindField(other)->enum_type();
+  for (int i = 1; i < values.value_count(); ++i) {
+    if (words.count(values.value(i)->name()) > 0) return true;
+  }
+  return false;
+}
+
+// Regression: the comment of device HOST said that it goes with every rule, and a rule between fields refuses
+// ADAFACTOR.
+TEST(Fields, CommentsNameTheValuesThatAreRefusedBeside) {
+  struct Given {
+    std::string path, value;
+    std::string text() const { return absl::StrCat(path, "=", value); }
+  };
+  const std::set<std::string> sections = {"sharding", "precision", "memory", "optimizer", "runtime"};
+  std::vector<Given> all;
+  for (const std::string& path : AllFields()) {
+    const auto* type = FindField(path)->enum_type();
+    if (type == nullptr || sections.count(path.substr(0, path.find('.'))) == 0) continue;
+    for (int i = 1; i < type->value_count(); ++i) all.push_back({path, type->value(i)->name()});
+  }
+  int refused = 0;
+  const std::vector<std::string> on_gpu = {"runtime.device=CUDA", "optimizer.non_finite=SKIP",
+                                           "optimizer.clipping=PER_UNIT"};
+  for (const std::vector<std::string>& base : {std::vector<std::string>(), on_gpu}) {
+    const auto is_fine = [&](const std::vector<std::string>& more) {
+      std::vector<std::string> values = base;
+      values.insert(values.end(), more.begin(), more.end());
+      return SetError(values).empty();
+    };
+    std::vector<Given> good;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(good), [&](const Given& a) { return is_fine({a.text()}); });
+    for (const Given& a : good) {
+      for (const Given& b : good) {
+        if (b.path <= a.path || is_fine({a.text(), b.text()})) continue;
+        ++refused;
+        EXPECT_TRUE(Names(a.path, a.value, b.path) || Names(b.path, b.value, a.path)) << a.text() << " " << b.text();
+      }
+    }
+  }
+  EXPECT_GT(refused, 10);
 }
 
 // An optimizer declares what it reads, and the fields say who reads them.
@@ -202,6 +263,72 @@ TEST(FieldHelp, ExplainsSectionsAndFields) {
             "micro_batch?");
   EXPECT_EQ(ErrorOf(FieldHelp("name.x").status()), "name.x: name is a value and has no fields");
   EXPECT_THAT(ErrorOf(FieldHelp("").status()), ::testing::HasSubstr("allowed: name, model, data"));
+}
+
+// Returns the comments that are printed together for each path of a field or message: those of field and type. Adds
+// those of the values of enums to `values`.
+std::map<std::string, std::vector<std::string>> CommentsByPath(std::map<std::string, std::string>& values) {
+  std::map<std::string, std::vector<std::string>> comments;
+  std::set<std::string> paths;
+  for (const std::string& path : AllFields(/*in_lists=*/true)) {
+    for (size_t end = path.size(); end != std::string::npos && end > 0; end = path.rfind('.', end - 1)) {
+      paths.insert(path.substr(0, end));
+    }
+  }
+  for (const std::string& path : paths) {
+    const FieldDescriptor& field = *FindField(path);
+    std::vector<std::string> all = {std::string(CommentOf(field.full_name()))};
+    if (field.message_type() != nullptr) all.emplace_back(CommentOf(field.message_type()->full_name()));
+    if (const auto* type = field.enum_type(); type != nullptr) {
+      all.emplace_back(CommentOf(type->full_name()));
+      for (int i = 1; i < type->value_count(); ++i) {
+        values[absl::StrCat(path, " ", type->value(i)->name())] = std::string(CommentOf(type->value(i)->full_name()));
+      }
+    }
+    all.erase(std::remove(all.begin(), all.end(), ""), all.end());
+    comments[path] = all;
+  }
+  return comments;
+}
+
+std::set<std::string> WordsOf(absl::string_view sentence) {
+  std::set<std::string> words;
+  for (absl::string_view word : absl::StrSplit(sentence, absl::ByAnyChar(" .,;:()\"'"), absl::SkipEmpty())) {
+    words.insert(absl::AsciiStrToLower(word));
+  }
+  return words;
+}
+
+// Regression: the help of data.loss_on gave the second half of a sentence to the next value: protoc ends a comment
+// behind a line with this line.
+TEST(FieldHelp, IsMadeOfWholeSentences) {
+  std::map<std::string, std::string> texts;
+  for (const auto& [path, comments] : CommentsByPath(texts)) texts[path] = absl::StrJoin(comments, " ");
+  EXPECT_GT(texts.size(), 200);
+  for (const auto& [path, text] : texts) {
+    if (text.empty()) continue;  // A value whose name says it all.
+    EXPECT_EQ(text.back(), '.') << path << ": " << text;
+    const std::string first = text.substr(0, text.find(' '));
+    // "fp32", "beta1" and "oneDNN" are names.
+    const bool is_name = std::any_of(first.begin(), first.end(), [](char c) { return !absl::ascii_islower(c); });
+    EXPECT_TRUE(is_name) << path << ": " << text;
+  }
+}
+
+// Regression: the help of telemetry.sinks said its first sentence twice.
+TEST(FieldHelp, SaysNothingTwice) {
+  std::map<std::string, std::string> values;
+  for (const auto& [path, comments] : CommentsByPath(values)) {
+    const std::vector<std::string> sentences = absl::StrSplit(absl::StrJoin(comments, " "), ". ");
+    for (size_t i = 0; i < sentences.size(); ++i) {
+      for (size_t k = 0; k < i; ++k) {
+        const std::set<std::string> a = WordsOf(sentences[k]), b = WordsOf(sentences[i]);
+        const auto shared = std::count_if(a.begin(), a.end(), [&](const std::string& word) { return b.count(word); });
+        const auto fewer = static_cast<double>(std::min(a.size(), b.size()));
+        EXPECT_LE(static_cast<double>(shared), 0.7 * fewer) << path << ": " << sentences[k] << " / " << sentences[i];
+      }
+    }
+  }
 }
 
 TEST(FieldHelp, ThePagesOfTheManualAreWhatIsPrinted) {
