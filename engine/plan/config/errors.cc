@@ -50,24 +50,36 @@ std::string FindElsewhere(const Descriptor& type, const std::string& name) {
 void SpecErrors::Add(const std::string& path, absl::string_view message) { AddAt(Find(path), path, message); }
 
 void SpecErrors::AddAt(const SpecLocation& location, const std::string& path, absl::string_view message) {
+  Report(location, path, message);
+  if (!path.empty()) MarkFaulty(path);
+}
+
+void SpecErrors::Report(const SpecLocation& location, const std::string& path, absl::string_view message) {
   errors_.push_back({.source = location.source,
                      .line = location.line,
                      .column = location.column,
                      .path = path.substr(0, kLongestPath),
                      .message = std::string(message)});
-  if (!path.empty()) faulty_.insert(path);
 }
 
 void SpecErrors::AddRule(const std::vector<std::string>& paths, absl::string_view message) {
   for (const std::string& path : paths) {
     if (faulty_.count(path) > 0) return;
   }
+  const std::string place = PlaceOfRule(paths);
+  for (const JobError& error : errors_) {
+    if (error.path == place && error.message == message) return;
+  }
+  Report(Find(place), place, message);
+}
+
+std::string SpecErrors::PlaceOfRule(const std::vector<std::string>& paths) const {
   for (const bool overridden : {true, false}) {
     for (const std::string& path : paths) {
-      if (Given(path, overridden)) return Add(path, message);
+      if (Given(path, overridden)) return path;
     }
   }
-  Add(paths.front(), message);
+  return paths.front();
 }
 
 absl::Status SpecErrors::ToStatus() const {

@@ -37,10 +37,15 @@ class SpecErrors {
   void Add(const std::string& path, absl::string_view message);
   // Does the same at a given location. If `path` is empty, the error belongs to no field.
   void AddAt(const SpecLocation& location, const std::string& path, absl::string_view message);
-  // Reports a rule that the fields `paths` break together. The error appears at the first of them that an override
-  // gives, because the override is the likely cause; else at the first that the spec gives; else at the first. Does
-  // nothing if one of the fields is already faulty, because its intended value is unknown.
+  // Reports a rule that the fields `paths` break together. The error appears at PlaceOfRule. Does not mark the fields:
+  // they may break other rules, too, and a job is told all of them at once. Does nothing if one of the fields is
+  // already faulty, because its intended value is unknown, or if the same was reported at that place before.
   void AddRule(const std::vector<std::string>& paths, absl::string_view message);
+  // Returns the first of the fields that an override gives, because the override is the likely cause; else the first
+  // that the spec gives; else the first.
+  std::string PlaceOfRule(const std::vector<std::string>& paths) const;
+  // Marks `path` as faulty, so that no rule about it is reported from here on.
+  void MarkFaulty(const std::string& path) { faulty_.insert(path); }
 
   bool empty() const { return errors_.empty(); }
   size_t size() const { return errors_.size(); }
@@ -51,6 +56,7 @@ class SpecErrors {
   absl::Status ToStatus() const;
 
  private:
+  void Report(const SpecLocation& location, const std::string& path, absl::string_view message);
   SpecLocation Find(std::string path) const;
   // Returns whether `path` was given. If `overridden` is true, returns whether an override gave it.
   bool Given(const std::string& path, bool overridden) const;

@@ -201,12 +201,19 @@ void CheckConditions(const proto::Job& spec, const proto::Job& resolved, SpecErr
   ForEachGiven(given, "", [&](const Message& message, const FieldDescriptor& field, const std::string& path) {
     const proto::FieldFacts& facts = FactsOf(field);
     if (facts.default_goes_with_all() && ValueText(message, field) == facts.default_()) return;
+    const std::string given_path = field.is_repeated() ? path + "[0]" : path;
+    bool has_effect = true;
     for (const proto::Condition& condition : facts.only_with()) {
       if (Holds(condition, resolved)) continue;
-      std::vector<std::string> paths = {field.is_repeated() ? path + "[0]" : path, condition.field()};
+      has_effect = false;
+      std::vector<std::string> paths = {given_path, condition.field()};
       if (!condition.also().empty()) paths.push_back(condition.also());
-      return errors->AddRule(paths, Refusal(condition, resolved));
+      // An override of the other field is the likely cause, and "it" is this field.
+      const std::string it = errors->PlaceOfRule(paths) == given_path ? "" : absl::StrCat(given_path, ": ");
+      errors->AddRule(paths, absl::StrCat(it, Refusal(condition, resolved)));
     }
+    // What is left out in the end breaks no other rule.
+    if (!has_effect) errors->MarkFaulty(given_path);
   });
 }
 

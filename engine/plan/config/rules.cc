@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/compile/step/options_enums.h"
@@ -36,7 +35,8 @@ void CheckSharding(const proto::ShardingSpec& spec, const ShardingConfig& shardi
   if (spec.has_shard_ranks() && strategy == Strategy::kDdp) {
     errors.AddRule({"sharding.shard_ranks", "sharding.strategy"},
                    "strategy DDP shards nothing; leave shard_ranks out, or use another strategy");
-  } else if (sharding.shard_ranks > 0 && sharding.ranks > 0 && sharding.ranks % sharding.shard_ranks != 0) {
+  }
+  if (sharding.shard_ranks > 0 && sharding.ranks > 0 && sharding.ranks % sharding.shard_ranks != 0) {
     int64_t divisor = std::min(sharding.shard_ranks, sharding.ranks);
     while (sharding.ranks % divisor != 0) --divisor;
     errors.AddRule({"sharding.shard_ranks", "sharding.ranks"},
@@ -50,12 +50,14 @@ void CheckGradientShards(const Job& job, SpecErrors& errors) {
   const ShardingConfig& sharding = job.sharding;
   const int64_t shard = std::max<int64_t>(1, ShardRanks(sharding));
   const Mesh mesh = {.replicate = std::max<int64_t>(1, sharding.ranks / shard), .shard = shard};
-  const absl::Status status = CheckGradientShards(sharding.strategy, sharding.accumulation, mesh);
-  if (status.ok()) return;
-  const std::string other = sharding.strategy < Strategy::kZero2             ? "sharding.strategy"
-                            : sharding.accumulation == Accumulation::kNoSync ? "sharding.accumulation"
-                                                                             : "sharding.shard_ranks";
-  errors.AddRule({"precision.gradient_shards", other}, std::string(status.message()));
+  const ShardingConfig good = {.strategy = Strategy::kFullShard, .accumulation = Accumulation::kSharded};
+  const auto check = [&](const char* other, Strategy strategy, Accumulation accumulation, const Mesh& of_ranks) {
+    const absl::Status status = CheckGradientShards(strategy, accumulation, of_ranks);
+    if (!status.ok()) errors.AddRule({"precision.gradient_shards", other}, std::string(status.message()));
+  };
+  check("sharding.strategy", sharding.strategy, good.accumulation, Mesh{});
+  check("sharding.accumulation", good.strategy, sharding.accumulation, Mesh{});
+  check("sharding.shard_ranks", good.strategy, good.accumulation, mesh);
 }
 
 void CheckPrecision(const proto::Job& spec, const PrecisionConfig& precision, SpecErrors& errors) {
@@ -63,10 +65,12 @@ void CheckPrecision(const proto::Job& spec, const PrecisionConfig& precision, Sp
   if (spec.optimizer().state() == proto::OptimizerSpec::LEAN) {
     errors.AddRule({"optimizer.state", "precision.compute"},
                    "LEAN keeps bf16 weights without masters; use compute BF16, or state FULL");
-  } else if (precision.master == MasterWeights::kSplit) {
+  }
+  if (precision.master == MasterWeights::kSplit) {
     errors.AddRule({"precision.master", "precision.compute"},
                    "SPLIT keeps the low bits of bf16 weights; use compute BF16, or master MASTER_FP32");
-  } else if (precision.master == MasterWeights::kNone) {
+  }
+  if (spec.precision().master() == proto::PrecisionSpec::NONE) {
     errors.AddRule({"precision.master", "precision.compute"},
                    "NONE rounds bf16 weights stochastically; use compute BF16, or master MASTER_FP32");
   }
@@ -81,7 +85,8 @@ void CheckLossScaling(const proto::Job& spec, const Job& job, SpecErrors& errors
         "optimizer.update",
         "FP16 skips the whole step if any gradient overflows, and IN_BACKWARD updates a unit before the gradients of "
         "others are known; use update AFTER_BACKWARD, or compute BF16");
-  } else if (job.optimizer.clipping != Clipping::kGlobal) {
+  }
+  if (job.optimizer.clipping != Clipping::kGlobal) {
     refuse("optimizer.clipping",
            "FP16 skips the whole step if any gradient overflows, and this clipping decides for each unit alone; use "
            "clipping GLOBAL, or compute BF16");
@@ -96,20 +101,22 @@ void CheckLossScaling(const proto::Job& spec, const Job& job, SpecErrors& errors
 }
 
 void CheckOffloadedState(const Job& job, SpecErrors& errors) {
-  const absl::Status status = CheckStateOffload(job.memory.offload_state, job.sharding.strategy,
-                                                HasStates(job.optimizer), job.precision.has_masters());
-  const absl::Status device = CheckUpdateDevice(job.optimizer.device, job.memory.offload_state);
-  if (!device.ok()) {
-    errors.AddRule({"memory.offload_state[0]", "optimizer.device"}, std::string(device.message()));
-    return;
+  const StateOffload& offload = job.memory.offload_state;
+  const auto refuse = [&](const char* other, const absl::Status& status) {
+    if (!status.ok()) errors.AddRule({"memory.offload_state[0]", other}, std::string(status.message()));
+  };
+  const auto check = [&](const char* other, const StateOffload& part) {
+    refuse(other,
+           CheckStateOffload(part, job.sharding.strategy, HasStates(job.optimizer), job.precision.has_masters()));
+  };
+  const absl::Status device = CheckUpdateDevice(job.optimizer.device, offload);
+  refuse("optimizer.device", device);
+  if (device.ok()) {
+    const bool fp32 = job.precision.compute == ComputePrecision::kFloat32;
+    check("optimizer.rule", {.moments = offload.moments});
+    check(fp32 ? "precision.compute" : "precision.master", {.masters = offload.masters});
   }
-  if (status.ok()) return;
-  const auto refuses = [&](absl::string_view part) { return absl::StartsWith(status.message(), part); };
-  const bool fp32 = job.precision.compute == ComputePrecision::kFloat32;
-  const std::string other = refuses("MASTERS")   ? (fp32 ? "precision.compute" : "precision.master")
-                            : refuses("MOMENTS") ? "optimizer.rule"
-                                                 : "sharding.strategy";
-  errors.AddRule({"memory.offload_state[0]", other}, std::string(status.message()));
+  check("sharding.strategy", {.parameters = offload.parameters});
 }
 
 // Returns the paths of `field` (unless it is empty), first_layers, last_layers and the layers of each kind of model.
@@ -120,8 +127,9 @@ std::vector<std::string> ChoiceOfBlocks(const std::string& field) {
   return paths;
 }
 
+// `choice_is_clear` says whether it is known which blocks are chosen.
 void CheckSegments(const proto::ActivationCheckpointingSpec& spec, const ActivationCheckpointingConfig& config,
-                   int64_t layers, SpecErrors& errors) {
+                   int64_t layers, bool choice_is_clear, SpecErrors& errors) {
   const bool sqrt = config.segments == Segments::kSqrt;
   const std::string name = sqrt ? "segments" : "segment_blocks",
                     field = absl::StrCat("activation_checkpointing.", name);
@@ -134,6 +142,7 @@ void CheckSegments(const proto::ActivationCheckpointingSpec& spec, const Activat
                    absl::StrCat("a segment is a run of consecutive blocks, and every_nth ", config.every_nth,
                                 " chooses no two of them; leave out every_nth, or ", name));
   }
+  if (!choice_is_clear || config.every_nth > 1) return;
   const int64_t longest = config.Chosen(layers).LongestRun();
   if (sqrt && longest < 2) {
     errors.AddRule(ChoiceOfBlocks(field),
@@ -154,7 +163,8 @@ void CheckCheckpointing(const proto::ActivationCheckpointingSpec& spec, const Jo
                     "activation_checkpointing.last_layers"},
                    "every_nth does not go with first_layers and last_layers; keep one choice of blocks");
   }
-  if (has_ends && config.first_layers + config.last_layers == 0) {
+  const int64_t chosen = config.first_layers + config.last_layers;
+  if (has_ends && chosen == 0) {
     errors.AddRule({"activation_checkpointing.first_layers", "activation_checkpointing.last_layers"},
                    "first_layers and last_layers choose no block; give a number, or leave both out for all blocks");
   }
@@ -166,12 +176,13 @@ void CheckCheckpointing(const proto::ActivationCheckpointingSpec& spec, const Jo
                    "leave every_nth, first_layers and last_layers out");
   }
   const int64_t layers = Layers(job.model);
-  if (config.first_layers + config.last_layers > layers) {
+  if (chosen > layers) {
     errors.AddRule(ChoiceOfBlocks(""),
                    absl::StrCat("first_layers ", config.first_layers, " and last_layers ", config.last_layers,
                                 " are more than the model's ", layers, " layers"));
   }
-  if (has_segments) CheckSegments(spec, config, layers, errors);
+  const bool is_clear = !(spec.has_every_nth() && has_ends) && !(has_ends && chosen == 0) && chosen <= layers;
+  if (has_segments) CheckSegments(spec, config, layers, is_clear, errors);
 }
 
 // Refuses moments that are given if neither the job's rule nor that of a group reads them.
@@ -388,7 +399,7 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
     errors.AddRule(
         {"runtime.nccl_windows", "sharding.ranks"},
         "nccl_windows has no effect with one rank, which has no collectives; leave it out, or run more ranks");
-  } else if (runtime.nccl_windows && !runtime.nccl_shares_gpus &&
+  } else if (runtime.nccl_windows && !runtime.nccl_shares_gpus && runtime.collectives != CollectivesKind::kNccl &&
              (runtime.collectives == CollectivesKind::kInProcess || runtime.ranks_per_device > 1)) {
     errors.AddRule(
         {"runtime.nccl_windows", "runtime.collectives", "runtime.ranks_per_device"},

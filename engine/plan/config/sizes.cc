@@ -1,6 +1,7 @@
 // Checks products of sizes, in 128 bits. The ranges of single fields keep each product of up to four factors below
 // 2^127. CheckProduct stops multiplying as soon as the product exceeds the limit, so that longer products fit too.
 #include <algorithm>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -18,8 +19,27 @@ using Wide = unsigned __int128;
 
 constexpr Wide kLimit = Wide{1} << 62;
 
+// Reports products of sizes. A factor that was reported once is the likely cause of all products that have it, so that
+// these are not reported.
+class SizeErrors {
+ public:
+  explicit SizeErrors(SpecErrors* errors) : errors_(*errors) {}
+
+  void AddRule(const std::vector<std::string>& paths, absl::string_view message) {
+    for (const std::string& path : paths) {
+      if (reported_.count(path) > 0) return;
+    }
+    errors_.AddRule(paths, message);
+    reported_.insert(errors_.PlaceOfRule(paths));
+  }
+
+ private:
+  SpecErrors& errors_;
+  std::set<std::string> reported_;
+};
+
 // Reports the product of `factors` if it is above the limit. SpecErrors::AddRule decides at which field.
-void CheckProduct(absl::string_view what, const std::vector<SizeFactor>& factors, SpecErrors& errors) {
+void CheckProduct(absl::string_view what, const std::vector<SizeFactor>& factors, SizeErrors& errors) {
   Wide product = 1;
   double shown = 1;
   std::vector<std::string> paths, names;
@@ -34,7 +54,7 @@ void CheckProduct(absl::string_view what, const std::vector<SizeFactor>& factors
                                      ", above 2^62; make them smaller"));
 }
 
-void CheckActivations(const Job& job, SpecErrors& errors) {
+void CheckActivations(const Job& job, SizeErrors& errors) {
   const StepSizes step = {
       .micro_batch = {"batch.micro_batch", job.batch.micro_batch},
       .sequence_length = {"batch.sequence_length", job.batch.sequence_length},
@@ -47,7 +67,8 @@ void CheckActivations(const Job& job, SpecErrors& errors) {
 
 }  // namespace
 
-void CheckSizes(const Job& job, SpecErrors* errors) {
+void CheckSizes(const Job& job, SpecErrors* all_errors) {
+  SizeErrors errors(all_errors);
   // The weight, gradient, master and two moments of a parameter take at most 20 bytes.
   constexpr int kBytesPerParameter = 20;
   const Wide parameters = ParameterCount(job.model, job.batch.sequence_length);
@@ -56,18 +77,18 @@ void CheckSizes(const Job& job, SpecErrors* errors) {
     for (const char* size : {"width", "embedding", "hidden", "heads", "head_width", "layers", "vocabulary"}) {
       paths.push_back(absl::StrCat("model.", KindName(job.model), ".", size));
     }
-    errors->AddRule(paths, absl::StrCat("the model has ", absl::StrFormat("%.2g", static_cast<double>(parameters)),
-                                        " parameters, whose state is above 2^62 bytes; make its sizes smaller"));
+    errors.AddRule(paths, absl::StrCat("the model has ", absl::StrFormat("%.2g", static_cast<double>(parameters)),
+                                       " parameters, whose state is above 2^62 bytes; make its sizes smaller"));
   }
-  CheckActivations(job, *errors);
+  CheckActivations(job, errors);
   const SizeFactor length = {"batch.sequence_length", job.batch.sequence_length};
   const SizeFactor global = {"batch.global_batch", job.batch.global_batch};
   CheckProduct("the tokens of the run",
-               {global, length, {"lr_schedule.steps", std::max<int64_t>(1, job.lr_schedule.steps)}}, *errors);
+               {global, length, {"lr_schedule.steps", std::max<int64_t>(1, job.lr_schedule.steps)}}, errors);
   CheckProduct(
       "the logits of a chunk",
       {{"memory.loss_chunk_tokens", LossChunkTokens(job)}, {"vocabulary", std::max<int64_t>(1, Vocabulary(job.model))}},
-      *errors);
+      errors);
 }
 
 }  // namespace shale
