@@ -14,6 +14,25 @@
 #include "engine/strings/printing.h"
 
 namespace shale {
+namespace {
+
+// Returns what became of the documents that are longer than a sequence, and by which setting.
+std::string BecameOfLong(const DocumentsReport& report) {
+  const std::string lost = Percent(static_cast<double>(report.lost_targets), static_cast<double>(report.targets));
+  switch (report.longer) {
+    case LongDocuments::kSplit:
+      return absl::StrCat("split into ", Plural(report.long_parts, "part"),
+                          ", none of which sees another (data.long_documents SPLIT)");
+    case LongDocuments::kTruncate:
+      return absl::StrCat("cut where the sequence ends, which leaves out ", lost,
+                          " of all tokens (data.long_documents TRUNCATE)");
+    case LongDocuments::kDrop:
+      return absl::StrCat("left out, with ", lost, " of all tokens (data.long_documents DROP)");
+  }
+  return "";
+}
+
+}  // namespace
 
 std::string NamesOfFiles(const std::vector<std::string>& names, absl::string_view what) {
   constexpr size_t kNamed = 5;
@@ -47,6 +66,28 @@ void ShowRows(const TokenizeTotals& totals, const std::function<void(absl::strin
   }
 }
 
+void ShowDocuments(const std::string& path, const DocumentsReport& report,
+                   const std::function<void(absl::string_view)>& print) {
+  const bool all = report.kept_documents == report.documents;
+  print(absl::StrCat(path, ": ", all ? "" : absl::StrCat(WithCommas(report.kept_documents), " of "),
+                     Plural(report.documents, "document"), " in ", Plural(report.samples, "sequence"), ", padding ",
+                     Percent(report.padding, 1)));
+  if (report.long_documents > 0) {
+    print(absl::StrCat(path, ": ", Plural(report.long_documents, "document"),
+                       report.long_documents == 1 ? " is" : " are", " longer than a sequence and ",
+                       BecameOfLong(report), "; batch.sequence_length ", report.longest, " would hold the longest",
+                       report.longer == LongDocuments::kDrop       ? ", TRUNCATE keeps beginnings, and SPLIT all parts"
+                       : report.longer == LongDocuments::kTruncate ? ", and SPLIT keeps all parts"
+                                                                   : ""));
+  }
+  if (report.without_counts > 0) {
+    print(absl::StrCat(path, ": of documents and their parts, ", WithCommas(report.without_counts),
+                       report.without_counts == 1 ? " has no token that counts in the loss and is"
+                                                  : " have no token that counts in the loss and are",
+                       " left out; with data.loss_on ALL every token counts"));
+  }
+}
+
 TextProgress ShowText(std::function<void(absl::string_view)> print) {
   TextProgress progress;
   if (isatty(STDERR_FILENO) != 0) {
@@ -68,14 +109,7 @@ TextProgress ShowText(std::function<void(absl::string_view)> print) {
     ShowRows(totals, print);
   };
   progress.packed = [print](const std::string& path, const DocumentsReport& report) {
-    std::string line = absl::StrCat(path, ": ", Plural(report.documents, "document"), " in ",
-                                    Plural(report.samples, "sequence"), ", padding ", Percent(report.padding, 1));
-    if (report.long_documents > 0)
-      absl::StrAppend(&line, "; ", WithCommas(report.long_documents), " longer than a sequence");
-    if (report.without_counts > 0) {
-      absl::StrAppend(&line, "; ", Plural(report.without_counts, "part"), " without a token that counts left out");
-    }
-    print(line);
+    ShowDocuments(path, report, print);
   };
   return progress;
 }

@@ -17,7 +17,9 @@ constexpr int64_t kTokensPerRead = int64_t{1} << 16;
 // Collects the documents of a sequence of tokens, which it sees one after another.
 class Finder {
  public:
-  Finder(const DocumentMark& mark, int64_t most, LongDocuments longer) : mark_(mark), most_(most), longer_(longer) {}
+  Finder(const DocumentMark& mark, int64_t most, LongDocuments longer) : mark_(mark), most_(most) {
+    found_.report.longer = longer;
+  }
 
   // Sees the token at `position`, the one after the token that it saw last. `begins_here`: the data says that a
   // document begins with this token.
@@ -36,38 +38,59 @@ class Finder {
   }
   // Ends a document whose last target is at `last`. The next one begins at `next`.
   void EndAt(int64_t last, int64_t next) {
-    const bool is_long = last - begin_ > most_;
-    found_.report.documents += last > begin_ ? 1 : 0;
-    found_.report.long_documents += is_long ? 1 : 0;
+    DocumentsReport& report = found_.report;
+    const int64_t targets = std::max<int64_t>(0, last - begin_), parts_before = std::ssize(found_.parts);
+    const bool is_long = targets > most_;
     int64_t end = last;
-    if (is_long && longer_ != LongDocuments::kSplit) end = longer_ == LongDocuments::kDrop ? begin_ : begin_ + most_;
+    if (is_long && report.longer == LongDocuments::kTruncate) end = begin_ + most_;
+    if (is_long && report.longer == LongDocuments::kDrop) end = begin_;
     for (int64_t at = begin_; at < end; at += most_) {
       found_.parts.push_back({at, static_cast<int32_t>(std::min(most_, end - at))});
+      begins_document_.push_back(at == begin_);
+    }
+    report.documents += targets > 0 ? 1 : 0;
+    report.kept_documents += end > begin_ ? 1 : 0;
+    report.targets += targets;
+    report.longest = std::max(report.longest, targets);
+    if (is_long) {
+      ++report.long_documents;
+      report.long_parts += std::ssize(found_.parts) - parts_before;
+      report.lost_targets += last - end;
     }
     begin_ = next;
   }
 
   bool found_mark() const { return found_mark_; }
   FoundDocuments& found() { return found_; }
+  // Says for each part whether it is the first one of its document.
+  const std::vector<bool>& begins_document() const { return begins_document_; }
 
  private:
   const DocumentMark mark_;
   const int64_t most_;
-  const LongDocuments longer_;
   int64_t begin_ = 0;  // Where the current document begins.
   bool found_mark_ = false;
   FoundDocuments found_;
+  std::vector<bool> begins_document_;
 };
 
-// Leaves out the parts that have no target that counts in the loss: they would change nothing.
-absl::Status KeepWhatCounts(const TokenSource& source, FoundDocuments& found) {
+// Leaves out the parts that have no target that counts in the loss: they would change nothing. Counts the documents of
+// which a part is kept.
+absl::Status KeepWhatCounts(const TokenSource& source, const std::vector<bool>& begins_document,
+                            FoundDocuments& found) {
   std::vector<DocumentPart>& parts = found.parts;
   std::vector<int32_t> targets;
   size_t kept = 0;
-  for (const DocumentPart& part : parts) {
-    targets.assign(part.targets, 0);
-    SHALE_RETURN_IF_ERROR(source.MaskTargets(part.begin + 1, part.targets, targets.data()));
-    if (absl::c_linear_search(targets, 0)) parts[kept++] = part;
+  bool has_kept = false;  // Whether a part of the current document is kept.
+  found.report.kept_documents = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (begins_document[i]) has_kept = false;
+    targets.assign(parts[i].targets, 0);
+    SHALE_RETURN_IF_ERROR(source.MaskTargets(parts[i].begin + 1, parts[i].targets, targets.data()));
+    if (!absl::c_linear_search(targets, 0)) continue;
+    found.report.kept_documents += has_kept ? 0 : 1;
+    has_kept = true;
+    parts[kept++] = parts[i];
   }
   found.report.without_counts = static_cast<int64_t>(parts.size() - kept);
   parts.resize(kept);
@@ -152,7 +175,7 @@ absl::StatusOr<FoundDocuments> FindDocuments(const TokenSource& source, const Do
         source.Describe(), ": every document has more than ", most,
         " targets, and data.long_documents is DROP; raise batch.sequence_length, or set SPLIT or TRUNCATE"));
   }
-  if (source.has_counts()) SHALE_RETURN_IF_ERROR(KeepWhatCounts(source, found));
+  if (source.has_counts()) SHALE_RETURN_IF_ERROR(KeepWhatCounts(source, finder.begins_document(), found));
   if (found.parts.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         source.Describe(), ": no target of a document counts in the loss; set data.loss_on=ALL, or give other data"));

@@ -18,11 +18,18 @@ namespace shale {
 // O(n) memory and O(n log capacity) time. REQUIRES: 1 <= sizes[i] <= capacity.
 std::vector<int64_t> BestFit(absl::Span<const int32_t> sizes, int32_t capacity);
 
+// How many documents there are, and what became of them.
 struct DocumentsReport {
   int64_t documents = 0;       // Documents that have a target.
-  int64_t long_documents = 0;  // Documents with more targets than a sequence has positions (data.long_documents).
-  int64_t without_counts =
-      0;                // Documents and parts of documents that were left out because none of their targets counts.
+  int64_t kept_documents = 0;  // Those of which the sequences hold all or a part.
+  int64_t targets = 0;         // The targets of all documents.
+  // Documents with more targets than a sequence has positions, what became of them (data.long_documents), the parts
+  // into which kSplit cut them, the targets that kTruncate and kDrop left out, and the targets of the longest document.
+  int64_t long_documents = 0;
+  LongDocuments longer = LongDocuments::kSplit;
+  int64_t long_parts = 0, lost_targets = 0, longest = 0;
+  // Documents and parts of documents that were left out because none of their targets counts.
+  int64_t without_counts = 0;
   int64_t samples = 0;  // Sequences that hold the rest.
   double padding = 0;   // The share of positions that hold no document, 0 to 1.
 };

@@ -54,6 +54,13 @@ TEST(FindDocuments, LongDocumentsAreCountedAndTruncatedOrLeftOutIfTold) {
     const DocumentsReport report = FindDocuments(source, {.end_token = 9}, 4, longer)->report;
     EXPECT_EQ(report.documents, 3);
     EXPECT_EQ(report.long_documents, 1);
+    // Regression: documents that were left out counted as if a sequence held them.
+    EXPECT_EQ(report.kept_documents, longer == LongDocuments::kDrop ? 2 : 3);
+    EXPECT_EQ(report.longer, longer);
+    EXPECT_EQ(report.long_parts, longer == LongDocuments::kSplit ? 2 : longer == LongDocuments::kTruncate ? 1 : 0);
+    EXPECT_EQ(report.targets, 12);
+    EXPECT_EQ(report.lost_targets, longer == LongDocuments::kSplit ? 0 : longer == LongDocuments::kTruncate ? 2 : 6);
+    EXPECT_EQ(report.longest, 6);
   }
   EXPECT_THAT(std::string(FindDocuments(source, {.end_token = 9}, 1, LongDocuments::kDrop).status().message()),
               HasSubstr("every document has more than 1 targets, and data.long_documents is DROP; raise "

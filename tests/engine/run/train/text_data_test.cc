@@ -248,6 +248,9 @@ TEST_F(TextDataTest, LongChatsAreCutOrLeftOutAsTold) {
     EXPECT_GT(runs.back().documents.long_documents, 0);
     EXPECT_LT(runs.back().documents.long_documents, 12);
   }
+  // Every chat has an answer, so that each of its documents has a part that counts.
+  EXPECT_EQ(runs[0].documents.kept_documents, 12);
+  EXPECT_EQ(runs[2].documents.kept_documents, 12 - runs[2].documents.long_documents);
   EXPECT_EQ(runs[0].steps[0].step_tokens, runs[0].counted);
   EXPECT_LT(runs[1].steps[0].step_tokens, runs[0].counted);
   EXPECT_LT(runs[2].steps[0].step_tokens, runs[1].steps[0].step_tokens);
