@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
 #include "engine/api/job_processes.h"
@@ -146,10 +147,14 @@ int JoinExitCode(const absl::Status& error) {
 std::atomic<int> g_exit_code = kExitFailed;  // If this process made the job fail.
 std::atomic<bool> g_said = false;            // The failure has been printed.
 
-// Prints why the job failed. Other processes may have written parts of the message.
+// Prints why the job failed, and which process says so ("process 1", or "" for the only one). An error that all
+// processes have says itself whose it was, and so does an error about this process. Other processes may have written
+// parts of the message.
 void Say(const std::string& process, const absl::Status& why) {
+  const bool named = process.empty() || IsAgreed(why) || absl::StartsWith(why.message(), process + " ");
   std::fflush(stdout);
-  std::fprintf(stderr, "train%s: %s\n", process.c_str(), Printable(why.message()).c_str());
+  std::fprintf(stderr, "train%s: %s\n", named ? "" : absl::StrCat(", ", process).c_str(),
+               Printable(why.message()).c_str());
 }
 
 // Ends the job with the result of this process's work. Returns the exit code of the process: kExitOk, kExitPeer if
@@ -161,7 +166,7 @@ int End(JobProcesses& processes, const absl::Status& result, int exit_code) {
   const bool elsewhere = processes.failed_elsewhere();
   // Process 0 speaks for all of an error that all have.
   if (elsewhere || processes.leads() || !IsAgreed(why)) {
-    Say(processes.alone() ? "" : absl::StrCat(", process ", processes.process()), why);
+    Say(processes.alone() ? "" : absl::StrCat("process ", processes.process()), why);
   }
   g_said = true;
   return elsewhere ? kExitPeer : exit_code;
@@ -170,7 +175,7 @@ int End(JobProcesses& processes, const absl::Status& result, int exit_code) {
 absl::StatusOr<std::unique_ptr<JobProcesses>> Join(const Job& job) {
   // The process that stops waiting for the others has no name for itself any more.
   const absl::StatusOr<ProcessPlace> place = FindProcessPlace(EnvironmentVariables());
-  const std::string process = place.ok() ? absl::StrCat(", process ", place->process) : "";
+  const std::string process = place.ok() ? absl::StrCat("process ", place->process) : "";
   return JobProcesses::Join(
       job, {.end_process =
                 [process](const absl::Status& why, bool elsewhere) {

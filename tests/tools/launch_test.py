@@ -268,7 +268,9 @@ class LaunchTest(JobInProcesses):
 
     def test_what_is_wrong_at_the_start_is_said_once(self):
         output = self.train("refused", 3, "--set=data.path=nowhere.txt", code=2)
-        self.assertEqual(len(re.findall("process 0: data.path: cannot open .*nowhere.txt", output)), 1, output)
+        self.assertEqual(len(re.findall("cannot open .*nowhere.txt", output)), 1, output)
+        # Regression: it was "train, process 0: process 0: data.path: ...".
+        self.assertRegex(output, re.compile("^train: process 0: data.path: cannot open .*nowhere.txt", re.MULTILINE))
         self.assertFalse(os.path.exists(os.path.join(self.place("refused"), "runs/test")))
         output = self.train("refused", 5, code=2)
         self.assertIn("started 5 processes, and the job has 4 ranks", output)
@@ -308,7 +310,7 @@ class LaunchTest(JobInProcesses):
         self.assertRegex(results[0][1], r'process 0 has sharding.ranks "4", process 1 .* has sharding.ranks "8"')
         results = self.by_hand(["here", "there"], (), ())
         self.assertEqual([code for code, _ in results], [2, 2], results)
-        self.assertRegex(results[0][1], "process 1: the process on .* does not see the file that process 0 wrote")
+        self.assertRegex(results[0][1], "train: process 1: the process on .* does not see the file that process 0 ")
 
     def test_a_process_that_cannot_join_is_named_by_the_others(self):
         for wrong in (0, 1):

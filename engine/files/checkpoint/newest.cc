@@ -19,7 +19,16 @@ absl::Status Use(const CheckpointPath& candidate, absl::FunctionRef<absl::Status
   return use(checkpoint);
 }
 
+constexpr absl::string_view kWaysOn =
+    " is damaged; nothing there was changed. If you have a whole copy of one, put it back into this folder and call "
+    "this "
+    "again, or let a run resume from where the copy lies (train --resume=COPY). Without a copy, train anew: in another "
+    "run folder (train --set telemetry.run_folder=FOLDER), or in this one, which removes its checkpoints (train "
+    "--overwrite). What is wrong (inspect_checkpoint --verify --checkpoint=CHECKPOINT names the bytes):\n";
+
+// `which` says which of the checkpoints in `folder` the candidates are, or is empty if they are all.
 absl::StatusOr<NewestCheckpoint> UseFirst(const std::vector<CheckpointPath>& candidates, const std::string& folder,
+                                          absl::string_view which,
                                           absl::FunctionRef<absl::Status(const CheckpointReader&)> use) {
   NewestCheckpoint newest;
   for (const CheckpointPath& candidate : candidates) {
@@ -33,9 +42,7 @@ absl::StatusOr<NewestCheckpoint> UseFirst(const std::vector<CheckpointPath>& can
   }
   if (newest.passed_over.empty()) return newest;
   return absl::DataLossError(
-      absl::StrCat("every checkpoint in ", folder,
-                   " is damaged; copy one again from where it is whole, or train anew in another folder:\n",
-                   absl::StrJoin(newest.passed_over, "\n")));
+      absl::StrCat("every checkpoint in ", folder, which, kWaysOn, absl::StrJoin(newest.passed_over, "\n")));
 }
 
 }  // namespace
@@ -54,9 +61,9 @@ absl::StatusOr<WhichCheckpoint> ParseWhichCheckpoint(absl::string_view text) {
 absl::StatusOr<NewestCheckpoint> UseCheckpoint(WhichCheckpoint which, const std::string& folder,
                                                absl::FunctionRef<absl::Status(const CheckpointReader&)> use) {
   SHALE_ASSIGN_OR_RETURN(std::vector<CheckpointPath> candidates, ListCheckpoints(folder));
-  if (which == WhichCheckpoint::kNewest || candidates.empty()) return UseFirst(candidates, folder, use);
+  if (which == WhichCheckpoint::kNewest || candidates.empty()) return UseFirst(candidates, folder, "", use);
   candidates = BestFirst(std::move(candidates));
-  if (!candidates.empty()) return UseFirst(candidates, folder, use);
+  if (!candidates.empty()) return UseFirst(candidates, folder, " that has the loss of an evaluation", use);
   return absl::NotFoundError(
       absl::StrCat("no checkpoint in ", folder,
                    " has the loss of an evaluation; a run records them with checkpoint.keep_best=true"));

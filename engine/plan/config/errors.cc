@@ -67,10 +67,7 @@ void SpecErrors::AddRule(const std::vector<std::string>& paths, absl::string_vie
     if (faulty_.count(path) > 0) return;
   }
   const std::string place = PlaceOfRule(paths);
-  for (const JobError& error : errors_) {
-    if (error.path == place && error.message == message) return;
-  }
-  Report(Find(place), place, message);
+  if (rules_.emplace(place, std::string(message)).second) Report(Find(place), place, message);
 }
 
 std::string SpecErrors::PlaceOfRule(const std::vector<std::string>& paths) const {

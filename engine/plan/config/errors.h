@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,6 +65,7 @@ class SpecErrors {
   std::string source_;
   std::map<std::string, SpecLocation> locations_;
   std::set<std::string> faulty_;
+  std::set<std::pair<std::string, std::string>> rules_;  // The places and messages of broken rules.
   std::vector<JobError> errors_;
 };
 

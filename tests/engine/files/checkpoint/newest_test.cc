@@ -77,6 +77,9 @@ TEST_F(NewestTest, TheBestHasTheLowestLossOfAnEvaluation) {
   const absl::StatusOr<NewestCheckpoint> second = best();
   EXPECT_EQ(second->path, Path(5));
   EXPECT_THAT(second->passed_over, ElementsAre(HasSubstr(Path(4))));
+  answer_ = absl::DataLossError("a chunk");
+  EXPECT_THAT(std::string(best().status().message()),
+              HasSubstr(temp_.path() + " that has the loss of an evaluation is damaged; nothing there was changed"));
   EXPECT_EQ(ParseWhichCheckpoint("best").value(), WhichCheckpoint::kBest);
   EXPECT_EQ(ParseWhichCheckpoint("last").status().message(), "found \"last\"; allowed: newest, best");
 }
@@ -105,9 +108,15 @@ TEST_F(NewestTest, DamageThatOnlyUsingShowsIsPassedOver) {
   const absl::Status status = Newest().status();
   EXPECT_THAT(used_, ElementsAre(2, 1));
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(status.message(), absl::StrCat("every checkpoint in ", temp_.path(),
-                                           " is damaged; copy one again from where it is whole, "
-                                           "or train anew in another folder:\na chunk\na chunk"));
+  // It said only to copy one again, or to train anew, and not how, nor whether the folder is still as it was.
+  EXPECT_EQ(status.message(),
+            absl::StrCat("every checkpoint in ", temp_.path(),
+                         " is damaged; nothing there was changed. If you have a whole copy of one, put it back into "
+                         "this folder and call this again, or let a run resume from where the copy lies (train "
+                         "--resume=COPY). Without a copy, train anew: in another run folder (train --set "
+                         "telemetry.run_folder=FOLDER), or in this one, which removes its checkpoints (train "
+                         "--overwrite). What is wrong (inspect_checkpoint --verify --checkpoint=CHECKPOINT names the "
+                         "bytes):\na chunk\na chunk"));
 }
 
 TEST_F(NewestTest, AnErrorOfAnotherKindEndsTheSearch) {

@@ -1,13 +1,8 @@
 // Tests that fields are refused that are each in range but contradict each other.
-#include <set>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "engine/api/job.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/plan/config/specs.h"
 
@@ -481,93 +476,6 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"runtime.device=CUDA", "sharding.ranks=4", "runtime.ranks_per_device=4", "precision.allow_tf32=true"},
              ""},
         Rule{{"runtime.device=CUDA", "runtime.graphs=true", "runtime.tuning_table=table.txt"}, ""}));
-
-TEST(Rules, AFaultyFieldIsReportedOnce) {
-  // There is no second error about width and heads = 0.
-  EXPECT_EQ(SetError({"model.decoder.heads=0"}), "--set: model.decoder.heads: found 0; allowed: 1 to 1048576");
-}
-
-// Returns the lines of what is wrong with these overrides.
-std::set<std::string> Lines(const std::vector<std::string>& overrides) {
-  const std::string error = SetError(overrides);
-  if (error.empty()) return {};
-  return absl::StrSplit(error, '\n');
-}
-
-// Regression: a rule that was reported hid the others of its fields, so that a job with three of them was mended in
-// three calls.
-TEST(Rules, AllThatAreBrokenAreToldAtOnce) {
-  const std::vector<std::string> broken[] = {
-      {"sharding.strategy=ZERO2", "sharding.accumulation=NO_SYNC"},
-      {"precision.compute=FP16", "runtime.cpu_products=ONEDNN"},
-      {"precision.master=SPLIT"},
-      {"precision.gradient_shards=BF16", "sharding.shard_ranks=1", "sharding.ranks=2"},
-      {"optimizer.state=LEAN"},
-      {"optimizer.update=IN_BACKWARD"},
-      {"optimizer.scaling=LINEAR"},
-      {"optimizer.momentum=0.5"},
-      {"optimizer.frozen_weights=NF4"},
-      {"lr_schedule.warmup_steps=11"},
-      {"lr_schedule.epochs=1"},
-      {"telemetry.evaluate_every=5"},
-      {"activation_checkpointing.every_nth=2"},
-      {"data.bad_bytes=REPLACE"},
-      {"data.long_documents=DROP"},
-      {"model.decoder.kv_heads=8"},
-      {"model.decoder.parallel_norms=true"},
-      {"model.decoder.max_positions=31"},
-      {"runtime.graphs=true"},
-  };
-  std::vector<std::set<std::string>> alone;
-  for (const std::vector<std::string>& one : broken) alone.push_back(Lines(one));
-  const auto expect_told = [&](const std::vector<int>& which) {
-    std::vector<std::string> all;
-    for (const int i : which) all.insert(all.end(), broken[i].begin(), broken[i].end());
-    const std::set<std::string> told = Lines(all);
-    for (const int i : which) {
-      for (const std::string& line : alone[i]) {
-        EXPECT_EQ(told.count(line), 1) << absl::StrJoin(all, " ") << " hide: " << line;
-      }
-    }
-  };
-  const int count = static_cast<int>(std::size(broken));
-  for (int i = 0; i < count; ++i) {
-    EXPECT_FALSE(alone[i].empty()) << broken[i].front();
-    for (int k = 0; k < i; ++k) {
-      expect_told({i, k});
-      expect_told({i, k, (i + k) % count});
-    }
-  }
-  EXPECT_THAT(Lines({"runtime.device=CUDA", "memory.offload_state=[MASTERS, PARAMETERS]", "sharding.strategy=ZERO1"}),
-              ::testing::SizeIs(2));
-  EXPECT_THAT(Lines({"data.path=", "data.document_end_token=10"}), ::testing::SizeIs(2));
-}
-
-// Regression: it said "--set: optimizer.rule: rule LION does not read it".
-TEST(Rules, AnOverrideThatTakesTheEffectOfAFieldNamesIt) {
-  EXPECT_EQ(ParseError(std::string(kDecoderJob) + "optimizer { epsilon: 1e-6 }", {"optimizer.rule=LION"}),
-            "--set: optimizer.rule: optimizer.epsilon: rule LION does not read it; choose ADAMW or ADAMW_8BIT, or "
-            "leave it out");
-}
-
-// Regression: the suggestion for "GPU" was CPU, the value with the most similar letters.
-TEST(Rules, AGpuIsCuda) {
-  for (const char* word : {"GPU", "gpu", "Nvidia"}) {
-    EXPECT_EQ(SetError({absl::StrCat("runtime.device=", word)}),
-              absl::StrCat("--set: runtime.device: found \"", word, "\"; allowed: CPU, CUDA; did you mean CUDA?"));
-  }
-}
-
-// Regression: a job without data was told so only after everything else was mended. A program may bring the data.
-TEST(Rules, OnlyAProgramLeavesDataOut) {
-  const auto error = [](ModelFrom from) {
-    return std::string(ParseJobText("lr_schedule { steps: 1 }", "job", {}, from).status().message());
-  };
-  EXPECT_THAT(error(ModelFrom::kJobAndData),
-              ::testing::AllOf(::testing::HasSubstr("job: data.path: missing; give a text file, a token file"),
-                               ::testing::HasSubstr("job: batch.global_batch: missing")));
-  EXPECT_THAT(error(ModelFrom::kJob), ::testing::Not(::testing::HasSubstr("data.path")));
-}
 
 }  // namespace
 }  // namespace shale

@@ -108,6 +108,12 @@ TEST_F(ResumeTest, NothingBeginsAnewOverARunWhoseCheckpointsAreAllDamaged) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_NE(std::string(status.message()).find("every checkpoint in " + Path("run") + " is damaged"),
             std::string::npos);
+  // The ways on that the error names: a whole copy elsewhere, another folder, and this one anew.
+  ASSERT_TRUE(Train(job, "copy", {}, 3).status.ok());
+  EXPECT_TRUE(Train(job, "run", From("copy", 3)).status.ok());
+  for (int64_t step : {3, 6}) ASSERT_EQ(truncate(JoinPath(Checkpoint("run", step), "MANIFEST").c_str(), 10), 0);
+  EXPECT_TRUE(Train(job, "other", {}).status.ok());
+  EXPECT_TRUE(Train(job, "run", {.from = ResumeFrom::kReplace}).status.ok());
 }
 
 TEST_F(ResumeTest, AnotherRunIsRefusedWithTheFirstDifference) {
