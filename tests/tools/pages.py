@@ -18,7 +18,7 @@ _COMMAND = re.compile(r"(?:[A-Z_]+=\S* )*(?:" + "|".join([_PATHS, *BUILT, *map(r
 _NO_COMMAND = ("#", "model", "data", "batch", "sharding", "optimizer", "precision", "lr_schedule", "step", "slow:",
                "test.jsonl", "train,", "ranks", "rank", "the", "job.textproto:12:3:", ">", "rivers", "CANDLE", "4", "n")
 # The first words of blocks of code and drawings.
-_OTHER_BLOCKS = ("const", "verification", "shale_verification", "job", "verify", "0", "4", "20", "38", "proto/",
+_OTHER_BLOCKS = ("A", "const", "verification", "shale_verification", "job", "verify", "0", "4", "20", "38", "proto/",
                  '{"driver":')
 
 # Commands that no test here runs, as regular expressions with the reason. Their flags are checked where the program is.
