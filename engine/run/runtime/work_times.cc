@@ -87,6 +87,19 @@ void WorkTimes::Add(const StepProgram& program, const Mesh& mesh,
   ++steps_;
 }
 
+void WorkTimes::AddScaled(const WorkTimes& other, double arithmetic, double rest) {
+  steps_ += other.steps_;
+  for (const auto& [text, samples] : other.works_) {
+    Samples& sum = works_.try_emplace(text, Samples{.work = samples.work, .stream = samples.stream}).first->second;
+    sum.issues += samples.issues;
+    const double factor = samples.work.flops > 0 ? arithmetic : rest;
+    for (const double seconds : samples.seconds) sum.seconds.push_back(factor * seconds);
+  }
+  for (const double gap : other.gaps_) gaps_.push_back(rest * gap);
+  for (const double seconds : other.beside_) beside_.push_back(rest * seconds);
+  late_shares_.insert(late_shares_.end(), other.late_shares_.begin(), other.late_shares_.end());
+}
+
 double WorkTimes::issue_seconds() const { return MiddleOrNone(gaps_); }
 double WorkTimes::between_steps_seconds() const { return MiddleOrNone(beside_); }
 double WorkTimes::rank_spread() const { return MiddleOrNone(late_shares_); }

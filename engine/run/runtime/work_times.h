@@ -42,6 +42,9 @@ class WorkTimes {
   void Add(const StepProgram& program, const Mesh& mesh, absl::Span<const absl::Span<const InstructionTime>> ranks,
            double seconds);
 
+  // Adds what `other` has, as it would be if FLOPs took `arithmetic` times as long, and all else `rest` times.
+  void AddScaled(const WorkTimes& other, double arithmetic, double rest);
+
   int64_t steps() const { return steps_; }
   const std::map<std::string, Samples>& works() const { return works_; }  // By WorkText.
 
