@@ -26,7 +26,6 @@ NOT_RUN = [
     (r"tools/(quickstart|test|install|fuzz)\b", "builds with Bazel; scripts_test runs it with stand-ins"),
     (r"bazel (build|test)\b|tools/examples/service/build", "builds"),
     (r"bazel run -c opt //(tools/bench|tests/\S+):", "measures for minutes, or writes a table of the repository"),
-    (r"tools/bench/scale\.py", "plans for two minutes; plan_test runs its first rows"),
     (r"tools/bench_", "measures for minutes, most of them with PyTorch"),
     (r"\.out/bin/tools/bench/", "measures; tests/tools/bench"),
     (r"calibrate ", "measures for a minute; tests/engine/run/calibrate"),
