@@ -160,7 +160,8 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
   return kExitOk;
 }
 
-// Takes the profile of this machine if none was named and it has been measured. Otherwise adds a line to `remark`.
+// Takes the profile of this machine if none was named and it has been measured. Adds a line to `remark` if the profile
+// is damaged.
 void TakeOwnProfile(const Job& job, Flags& flags, std::string& remark) {
   if (flags.profile) return;
   absl::StatusOr<proto::MachineProfile> cached = absl::NotFoundError("");
@@ -170,8 +171,6 @@ void TakeOwnProfile(const Job& job, Flags& flags, std::string& remark) {
     return;
   }
   if (!absl::IsNotFound(cached.status())) absl::StrAppend(&remark, cached.status().message(), ".\n");
-  absl::StrAppend(&remark, "Seconds: measure this machine once (tools:calibrate), or name one with --machine: ",
-                  absl::StrJoin(ProfileNames(), ", "), ".\n");
 }
 
 // Predicts a step, if there is a profile. Adds to `remark` if the job does not fit the machine.
@@ -246,7 +245,10 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const Pl
     return absl::OkStatus();
   }
   std::fputs(PlanText(resolved.job, resolved.plan).c_str(), stdout);
-  if (seconds.step) std::printf("\n%s", TimeText(*seconds.step).c_str());
+  const std::string no_seconds = absl::StrCat(
+      "To predict the seconds of a step, measure this machine once (calibrate), or name one with --machine: ",
+      absl::StrJoin(ProfileNames(), ", "), ".\n");
+  std::printf("\n%s", (seconds.step ? TimeText(*seconds.step) : no_seconds).c_str());
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
   if (flags.timeline) std::printf("\n%s", TimelineText(program, TimelineOf(program)).c_str());
   if (flags.explain) {

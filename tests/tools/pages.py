@@ -19,7 +19,7 @@ _NO_COMMAND = ("#", "model", "data", "batch", "sharding", "optimizer", "precisio
                "test.jsonl", "train,", "ranks", "rank", "the", "plan:", "job.textproto:12:3:", ">", "rivers", "CANDLE",
                "4", "n")
 # The first words of blocks of code and drawings.
-_OTHER_BLOCKS = ("const", "verification", "shale_verification", "job", "verify", "0", "4", "20", "38", "proto/",
+_OTHER_BLOCKS = ("A", "const", "verification", "shale_verification", "job", "verify", "0", "4", "20", "38", "proto/",
                  '{"driver":')
 
 # Commands that no test here runs, as regular expressions with the reason. Their flags are checked where the program is.
@@ -27,7 +27,6 @@ NOT_RUN = [
     (r"tools/(quickstart|test|install|fuzz)\b", "builds with Bazel; scripts_test runs it with stand-ins"),
     (r"bazel (build|test)\b|tools/examples/service/build", "builds"),
     (r"bazel run -c opt //(tools/bench|tests/\S+):", "measures for minutes, or writes a table of the repository"),
-    (r"tools/bench/scale\.py", "plans for two minutes; plan_test runs its first rows"),
     (r"tools/bench_", "measures for minutes, most of them with PyTorch"),
     (r"\.out/bin/tools/bench/", "measures; tests/tools/bench"),
     (r"calibrate ", "measures for a minute; tests/engine/run/calibrate"),

@@ -172,7 +172,7 @@ class PlanTest(unittest.TestCase):
         self.assertRegex(result.stdout, r"\n\| 8,192 \| 2,048 \| [\d.]+ GiB \| [\d.]+ s \| [\d.]+ % \|")
 
     def test_without_a_machine_says_how_to_get_seconds(self):
-        self.assertIn("Seconds: measure this machine once", self.plan("quickstart"))
+        self.assertIn("To predict the seconds of a step, measure this machine once", self.plan("quickstart"))
 
     def test_name_patterns_that_match_nothing(self):
         job = f"--job={_JOBS}/quickstart.textproto"

@@ -61,15 +61,6 @@ proto::MachineProfile Scaled(proto::MachineProfile profile, const ProbedSpeed& t
   return profile;
 }
 
-ProbedSpeed Middle(const std::vector<ProbedSpeed>& probes) {
-  std::vector<double> matmuls, copies;
-  for (const ProbedSpeed& probe : probes) {
-    matmuls.push_back(probe.matmul_seconds);
-    copies.push_back(probe.copy_seconds);
-  }
-  return {Median(matmuls), Median(copies)};
-}
-
 // Measures the shapes of the cells. Returns a profile for each model, scaled to the speed of the first probe.
 absl::StatusOr<std::map<std::string, proto::MachineProfile>> CalibrateModels(const std::vector<Cell>& cells,
                                                                              const Speeds& speeds) {
@@ -85,18 +76,14 @@ absl::StatusOr<std::map<std::string, proto::MachineProfile>> CalibrateModels(con
   }
   std::map<std::string, proto::MachineProfile> profiles;
   for (const auto& [model, of_model] : jobs) {
-    std::vector<ProbedSpeed> probes;
-    absl::Status probed;
-    const auto probe = [&](absl::string_view line) {
+    const auto tell = [&](absl::string_view line) {
       std::fprintf(stderr, "calibrate %s: %s\n", model.c_str(), std::string(line).c_str());
-      const absl::StatusOr<ProbedSpeed> now = speeds.probe.Probe();
-      if (now.ok()) probes.push_back(*now);
-      probed.Update(now.status());
     };
-    SHALE_ASSIGN_OR_RETURN(const proto::MachineProfile profile,
-                           Calibrate(of_model, {.create_backend = CreateBackend, .seconds = 1e6, .progress = probe}));
-    SHALE_RETURN_IF_ERROR(probed);
-    profiles[model] = Scaled(profile, Middle(probes), speeds.first);
+    ProbedSpeed speed;
+    SHALE_ASSIGN_OR_RETURN(
+        const proto::MachineProfile profile,
+        Calibrate(of_model, {.create_backend = CreateBackend, .seconds = 1e6, .speed = &speed, .progress = tell}));
+    profiles[model] = Scaled(profile, speed, speeds.first);
   }
   return profiles;
 }

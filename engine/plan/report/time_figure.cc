@@ -65,12 +65,14 @@ class SecondsFigure {
     return std::clamp(static_cast<int>(seconds / seconds_ * kTimeColumns), 0, kTimeColumns - 1);
   }
 
-  // Returns the area of the bytes that are live when instructions begin: of each column the most.
+  // Returns the area of the bytes that are live when instructions begin: of each column the most. Lifetimes follow the
+  // order of issue, and so does the compute stream; copies run ahead of it.
   std::string Memory() const {
     std::vector<int64_t> live_at(program_.instructions.size(), 0);
     VisitLiveBytes(program_, [&](InstructionId id, const LiveBytes& live) { live_at[id] = live.total; });
     std::vector<int64_t> bytes(kTimeColumns, 0);
     for (const IssueTimes& times : issues_) {
+      if (program_.instructions[times.issue.id].stream != StreamId::kCompute) continue;
       int64_t& most = bytes[ColumnAt(times.begin)];
       most = std::max(most, live_at[times.issue.id]);
     }
@@ -130,7 +132,7 @@ class SecondsFigure {
                       : quarter == 4 ? "end"
                                      : "middle",
                       "\" x=\"", Coordinate(x), "\" y=\"", Coordinate(top + 18), "\">",
-                      FormatSeconds(seconds_ * quarter / 4), "</text>\n");
+                      quarter == 0 ? "0 s" : FormatSeconds(seconds_ * quarter / 4), "</text>\n");
     }
     return svg;
   }

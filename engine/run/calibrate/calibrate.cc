@@ -71,21 +71,47 @@ void AddWorks(const WorkTimes& times, int64_t ranks_on_host, proto::MachineProfi
   MergeProfile(measured, &profile);
 }
 
-// Runs steps of a job, the first of which warms up, and adds what they show to `times`.
-absl::Status Measure(const Job& job, const Backend& backend, double traced_seconds, WorkTimes& times) {
+// What the steps of one job showed.
+struct Measured {
+  int64_t ranks = 0;
+  ProbedSpeed speed;
+  WorkTimes times;
+};
+
+// Runs steps of a job, the first of which warms up, between two probes.
+absl::Status Measure(const Job& job, const Backend& backend, double traced_seconds, SpeedProbe& probe,
+                     Measured& measured) {
   RandomTokens data(job);
   SHALE_ASSIGN_OR_RETURN(
       const std::unique_ptr<Trainer> trainer,
-      Trainer::Create(job,
-                      {.backend = &backend,
-                       .data = &data,
-                       .trace = {.works = &times, .first_step = 2, .steps = std::numeric_limits<int32_t>::max()}}));
+      Trainer::Create(
+          job, {.backend = &backend,
+                .data = &data,
+                .trace = {.works = &measured.times, .first_step = 2, .steps = std::numeric_limits<int32_t>::max()}}));
   SHALE_RETURN_IF_ERROR(trainer->Step().status());
+  SHALE_ASSIGN_OR_RETURN(const ProbedSpeed before, probe.Probe());
   const Clock::time_point begin = Clock::now();
   do {
     SHALE_RETURN_IF_ERROR(trainer->Step().status());
   } while (SecondsSince(begin) < traced_seconds && !trainer->done());
+  SHALE_ASSIGN_OR_RETURN(const ProbedSpeed after, probe.Probe());
+  measured.ranks = job.sharding.ranks;
+  measured.speed = MiddleOf(std::vector<ProbedSpeed>{before, after});
   return absl::OkStatus();
+}
+
+// Adds to a profile what all jobs showed, as if the machine had always had the middle of its speeds, which it returns.
+ProbedSpeed AddMeasured(const std::vector<Measured>& all, proto::MachineProfile& profile) {
+  std::vector<ProbedSpeed> speeds;
+  for (const Measured& measured : all) speeds.push_back(measured.speed);
+  const ProbedSpeed middle = MiddleOf(speeds);
+  std::map<int64_t, WorkTimes> times;  // By the ranks on the host.
+  for (const auto& [ranks, speed, of_job] : all) {
+    times[ranks].AddScaled(of_job, middle.matmul_seconds / speed.matmul_seconds,
+                           middle.copy_seconds / speed.copy_seconds);
+  }
+  for (const auto& [ranks, of_ranks] : times) AddWorks(of_ranks, ranks, profile);
+  return middle;
 }
 
 // Raises the peaks to what works reached in steps, if other programs ran when the peaks were measured.
@@ -145,7 +171,8 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
   };
   const Clock::time_point begin = Clock::now();
   proto::MachineProfile profile;
-  std::map<int64_t, WorkTimes> times;  // By the ranks on the host.
+  std::unique_ptr<SpeedProbe> probe;
+  std::vector<Measured> all;
   absl::Status left_out = absl::InvalidArgumentError("there is no job to measure");
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (SecondsSince(begin) > options.seconds) {
@@ -153,11 +180,16 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
       break;
     }
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, options.create_backend(jobs[i]));
-    if (profile.name().empty()) SHALE_RETURN_IF_ERROR(DescribeMachine(*backend, profile));
+    if (profile.name().empty()) {
+      SHALE_RETURN_IF_ERROR(DescribeMachine(*backend, profile));
+      SHALE_ASSIGN_OR_RETURN(probe, SpeedProbe::Create(*backend));
+    }
     const Clock::time_point job_begin = Clock::now();
-    const absl::Status measured = Measure(jobs[i], *backend, options.traced_seconds, times[jobs[i].sharding.ranks]);
+    Measured of_job;
+    const absl::Status measured = Measure(jobs[i], *backend, options.traced_seconds, *probe, of_job);
     const std::string line = absl::StrCat(i + 1, " of ", jobs.size(), "  ", Describe(jobs[i]));
     if (measured.ok()) {
+      all.push_back(std::move(of_job));
       tell(absl::StrFormat("%s: %.1f s", line, SecondsSince(job_begin)));
     } else if (absl::IsInvalidArgument(measured) || absl::IsResourceExhausted(measured) ||
                absl::IsFailedPrecondition(measured)) {
@@ -167,10 +199,9 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
       return measured;
     }
   }
-  for (const auto& [ranks, of_ranks] : times) {
-    if (of_ranks.steps() > 0) AddWorks(of_ranks, ranks, profile);
-  }
-  if (profile.works().empty()) return left_out;
+  if (all.empty()) return left_out;
+  const ProbedSpeed speed = AddMeasured(all, profile);
+  if (options.speed != nullptr) *options.speed = speed;
   RaisePeaks(profile);
   SHALE_RETURN_IF_ERROR(CheckProfile(profile, "what was measured"));
   return profile;

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/api/backend.h"
 #include "engine/plan/config/job.h"
+#include "engine/run/calibrate/speeds.h"
 #include "proto/machine.pb.h"
 
 namespace shale {
@@ -30,6 +31,9 @@ struct CalibrateOptions {
   BackendFactory create_backend;
   double seconds = 45;        // After which no further job begins.
   double traced_seconds = 1;  // Steps of a job are traced until they have taken this long.
+  // Gets how fast the machine was, in the middle of all jobs. What was measured is scaled to it, because machines
+  // change speed from one minute to the next. May be null.
+  ProbedSpeed* speed = nullptr;
   // Gets a line for each job that is measured. May be empty.
   std::function<void(absl::string_view line)> progress;
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/memory/memory.h"
+#include "engine/run/runtime/work_times.h"
 #include "kernels/check.h"
 #include "kernels/device/device.h"
 #include "kernels/device/ordinary_values.h"
@@ -79,6 +80,15 @@ double Mean(const std::vector<double>& values) {
 }
 
 }  // namespace
+
+ProbedSpeed MiddleOf(const std::vector<ProbedSpeed>& speeds) {
+  std::vector<double> matmuls, copies;
+  for (const ProbedSpeed& speed : speeds) {
+    matmuls.push_back(speed.matmul_seconds);
+    copies.push_back(speed.copy_seconds);
+  }
+  return {MiddleOf(std::move(matmuls)).middle, MiddleOf(std::move(copies)).middle};
+}
 
 absl::StatusOr<double> CopyBytesPerSecond(const Backend& backend) {
   constexpr int64_t kBytes = int64_t{128} << 20;

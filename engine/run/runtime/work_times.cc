@@ -1,6 +1,7 @@
 #include "engine/run/runtime/work_times.h"
 
 #include <algorithm>
+#include <array>
 #include <variant>
 
 #include "engine/compile/program/issues.h"
@@ -56,7 +57,8 @@ void WorkTimes::Add(const StepProgram& program, const Mesh& mesh,
   // Works of instructions in their two forms, so that those of a long loop are not described again and again.
   std::vector<Samples*> first(program.instructions.size()), later(program.instructions.size());
   int64_t begin_ns = ranks[0][0].begin_ns, end_ns = begin_ns;
-  double late = 0;
+  std::array<int64_t, kStreams> met_ns;  // When the last collective of each stream ended.
+  met_ns.fill(begin_ns);
   for (size_t i = 0; i < ranks[0].size(); ++i) {
     const InstructionTime& time = ranks[0][i];
     Samples*& samples = (time.iteration == 0 ? first : later)[time.id];
@@ -70,16 +72,32 @@ void WorkTimes::Add(const StepProgram& program, const Mesh& mesh,
       last_end = std::max(last_end, rank[i].end_ns);
       if (!meets) samples->seconds.push_back(Between(rank[i].begin_ns, rank[i].end_ns));
     }
-    if (meets) samples->seconds.push_back(Between(last_begin, last_end));
-    if (meets) late += Between(first_begin, last_begin);
+    if (meets) {
+      samples->seconds.push_back(Between(last_begin, last_end));
+      int64_t& met = met_ns[static_cast<size_t>(samples->stream)];
+      const double since = Between(met, last_begin);
+      if (since > 0) late_shares_.push_back(std::min(1.0, Between(first_begin, last_begin) / since));
+      met = last_end;
+    }
     begin_ns = std::min(begin_ns, first_begin);
     end_ns = std::max(end_ns, last_end);
   }
   for (const absl::Span<const InstructionTime> rank : ranks) AddGaps(program, rank, gaps_);
-  const double of_program = Between(begin_ns, end_ns);
-  beside_.push_back(std::max(0.0, seconds - of_program));
-  if (of_program > 0) late_shares_.push_back(std::min(1.0, late / of_program));
+  beside_.push_back(std::max(0.0, seconds - Between(begin_ns, end_ns)));
   ++steps_;
+}
+
+void WorkTimes::AddScaled(const WorkTimes& other, double arithmetic, double rest) {
+  steps_ += other.steps_;
+  for (const auto& [text, samples] : other.works_) {
+    Samples& sum = works_.try_emplace(text, Samples{.work = samples.work, .stream = samples.stream}).first->second;
+    sum.issues += samples.issues;
+    const double factor = samples.work.flops > 0 ? arithmetic : rest;
+    for (const double seconds : samples.seconds) sum.seconds.push_back(factor * seconds);
+  }
+  for (const double gap : other.gaps_) gaps_.push_back(rest * gap);
+  for (const double seconds : other.beside_) beside_.push_back(rest * seconds);
+  late_shares_.insert(late_shares_.end(), other.late_shares_.begin(), other.late_shares_.end());
 }
 
 double WorkTimes::issue_seconds() const { return MiddleOrNone(gaps_); }

@@ -42,12 +42,15 @@ class WorkTimes {
   void Add(const StepProgram& program, const Mesh& mesh, absl::Span<const absl::Span<const InstructionTime>> ranks,
            double seconds);
 
+  // Adds what `other` has, as it would be if FLOPs took `arithmetic` times as long, and all else `rest` times.
+  void AddScaled(const WorkTimes& other, double arithmetic, double rest);
+
   int64_t steps() const { return steps_; }
   const std::map<std::string, Samples>& works() const { return works_; }  // By WorkText.
 
-  // Return the middle over all steps, 0 before the first one: what passes between two instructions of the compute
+  // Return the middle of what was added, 0 before the first step: what passes between two instructions of the compute
   // stream if the second one waits for no other stream; what a step takes beside its program; how much later than the
-  // first rank the last one comes to a collective, in a step, as a share of the step.
+  // first rank the last one comes to a collective, as a share of the time since the last collective of its stream.
   double issue_seconds() const;
   double between_steps_seconds() const;
   double rank_spread() const;
