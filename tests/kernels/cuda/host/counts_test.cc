@@ -1,8 +1,11 @@
 // States how many bytes our kernels move, and prints what they do for a row. With SHALE_COUNTED_ROWS=16384, norms have
 // as many rows as a micro-batch has tokens, so that what a block does once counts for little.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "gtest/gtest.h"
@@ -10,6 +13,7 @@
 #include "kernels/ops/loss.h"
 #include "kernels/ops/norm.h"
 #include "tests/kernels/cuda/host/reserved_memory.h"
+#include "tests/kernels/cuda/host/run_kernel.h"
 #include "tests/kernels/cuda/host/stream.h"
 
 namespace shale::testing {
@@ -78,9 +82,9 @@ TEST(KernelCounts, NormsMoveEachRowOnce) {
   }
 }
 
-TEST(KernelCounts, CrossEntropyReadsAndWritesEveryLogit) {
+TEST(KernelCounts, CrossEntropyReadsAndWritesEveryLogitOnce) {
   PrintHead();
-  for (const int64_t vocabulary : {32000, 50257, 128256, 151936, 256000}) {
+  for (const int64_t vocabulary : {32000, 50264, 128256, 151936, 256000}) {
     constexpr int64_t kRows = 2;
     ReservedMemory memory;
     const CrossEntropy op = {.logits_TV = memory.Zeros(kCountedAct, {kRows, vocabulary}),
@@ -89,7 +93,30 @@ TEST(KernelCounts, CrossEntropyReadsAndWritesEveryLogit) {
                              .loss_T = memory.Zeros(DType::kFloat32, {kRows})};
     const cuda_on_host::Counts counts = CountOf(absl::StrFormat("CrossEntropy, V = %d", vocabulary), memory, op, kRows);
     EXPECT_EQ(counts.written_bytes, kRows * (2 * vocabulary + 4));
-    EXPECT_GE(counts.read_bytes, 2 * kRows * vocabulary);
+    // Each thread reads the row's target, and one that logit again, and the scale. An SM keeps 147,456 logits.
+    const int64_t threads = vocabulary <= 147456 / 2 ? 512 : 1024, again = std::max<int64_t>(0, vocabulary - 147456);
+    EXPECT_EQ(counts.read_bytes, kRows * (2 * (vocabulary + again) + 4 * threads + 2 + 4));
+  }
+}
+
+// What an SM cannot keep is read again. So the bits are those of any other GPU.
+TEST(KernelCounts, CrossEntropyHasTheSameBitsWithLessSharedMemory) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int64_t vocabulary : {1003, 40000, 70001}) {
+      SCOPED_TRACE(vocabulary);
+      TestMemory memory;
+      const CrossEntropy op = {.logits_TV = memory.Random(act, {2, vocabulary}, -8, 8),
+                               .targets_T = memory.Values(DType::kInt32, {2}, {5, 900}),
+                               .scale_1 = memory.Values(DType::kFloat32, {1}, {0.5}),
+                               .loss_T = memory.Output(DType::kFloat32, {2})};
+      std::vector<std::byte> whole, part;
+      cuda_on_host::Stream h200, smaller{.sm_shared_bytes = size_t{100} << 10};
+      ASSERT_TRUE(RunKernel(memory, op, h200, whole).ok());
+      ASSERT_TRUE(RunKernel(memory, op, smaller, part).ok());
+      EXPECT_TRUE(whole == part);
+      // An SM of 100 KiB keeps two rows of 40,960 logits in bf16, or one in fp32.
+      EXPECT_EQ(smaller.counts.read_bytes > h200.counts.read_bytes, vocabulary == 70001);
+    }
   }
 }
 
