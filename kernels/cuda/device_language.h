@@ -105,6 +105,12 @@ class Shared : public Array<T> {
   __device__ explicit Shared(T* data) : Array<T>(data) {}
 };
 
+SHALE_DEVICE float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 SHALE_DEVICE float Widen(float x) { return x; }
 SHALE_DEVICE float Widen(BFloat16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
 SHALE_DEVICE float Widen(Float16 x) { return __half2float(__ushort_as_half(x.bits)); }
@@ -119,6 +125,21 @@ SHALE_DEVICE T Narrow(float x) {
   } else {
     return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
   }
+}
+
+// Sets `bytes` to the shared memory of an SM of the calling thread's current device, on which `stream` is.
+inline absl::Status GetSharedBytesOfSm(StreamHandle stream, int64_t& bytes) {
+  int device = 0, found = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&found, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+  }
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();  // Clears the error, as in Launch.
+    return absl::InternalError(absl::StrCat("shared memory of the GPU: ", cudaGetErrorString(error)));
+  }
+  bytes = found;
+  return absl::OkStatus();
 }
 
 struct LaunchShape {

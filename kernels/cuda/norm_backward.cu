@@ -1,8 +1,9 @@
 // RMSNorm and LayerNorm, backward.
 //
 // A block owns a chunk of rows, and each of its teams owns one row at a time (see row_tile.h). It reads d_y, x (and
-// d_residual) once from memory and writes d_x once, so the kernel is bound by memory. The gradients of weight and bias
-// are column sums (column_sums.h), which the same loop accumulates in registers, also if the op wants only d_x. A
+// d_residual) once from memory and writes d_x once, so the kernel is bound by memory. It requests the next row before
+// it reduces the present one, so that the memory is never idle while it waits for a sum. The gradients of weight and
+// bias are column sums (column_sums.h), which the same loop accumulates in registers, also if the op wants only d_x. A
 // thread reads the elements that it owns before it writes there, so that d_x may be d_y or d_residual. Rows too wide
 // for the largest team are processed tile by tile, after a separate kernel has computed the column sums.
 #include "kernels/check.h"
@@ -15,9 +16,6 @@
 
 namespace shale::cuda {
 namespace {
-
-template <class Tile, bool kCentered>
-constexpr int kBlocksPerSm = NormBackwardBlocksPerSm(Tile::kRowTeam, kCentered);
 
 // The operands of LayerNorm, which has `mean`, if kCentered is set, else those of RMSNorm.
 template <class T, bool kCentered>
@@ -52,45 +50,84 @@ SHALE_DEVICE float GradientOf(float g, float n, const float* means, float rstd) 
   return rstd * fmaf(-n, means[0], kCentered ? g - means[1] : g);
 }
 
+// Whether a team requests a row ahead. LayerNorm has twice as many sums of columns, and rows that are not aligned need
+// an address and a predicate for each element, so that the operands of another row would not fit in registers.
+template <class Tile, bool kCentered>
+constexpr bool kAhead = Tile::kWholePacks && !kCentered;
+
+// What a team reads of a row.
+template <class Tile>
+struct RowOperands {
+  Tile d_y, x, residual;
+  Statistics statistics;
+};
+
+// Adds the elements of a tile to the sums over a row: g n, and for LayerNorm g.
+template <bool kCentered, class Tile, int kSums>
+SHALE_DEVICE void AddProducts(const Tile& d_y, const Tile& x, const Tile& w, float weight_offset, const Statistics& s,
+                              HalfSums<Tile, kSums>& sums) {
+  ForEachElement<Tile>([&](int p, int i) {
+    const float g = Widen(d_y.at[p].at[i]) * (weight_offset + Widen(w.at[p].at[i]));
+    sums.Of(0, p) = fmaf(g, Normal<kCentered>(Widen(x.at[p].at[i]), s), sums.Of(0, p));
+    if constexpr (kCentered) sums.Of(1, p) += g;
+  });
+}
+
+// Replaces d_y by d_x, to which it adds `residual` if `add` is set.
+template <bool kCentered, class Tile, class T = typename Tile::Element>
+SHALE_DEVICE void ToInputGradient(Tile& d_y, const Tile& x, const Tile& w, float weight_offset, const Statistics& s,
+                                  const float* means, bool add, const Tile& residual) {
+  ForEachElement<Tile>([&](int p, int i) {
+    const float g = Widen(d_y.at[p].at[i]) * (weight_offset + Widen(w.at[p].at[i]));
+    const float d_x = GradientOf<kCentered>(g, Normal<kCentered>(Widen(x.at[p].at[i]), s), means, s.rstd);
+    d_y.at[p].at[i] = Narrow<T>(add ? Widen(residual.at[p].at[i]) + d_x : d_x);
+  });
+}
+
 template <class Tile, bool kCentered, class T = typename Tile::Element>
-SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, (kBlocksPerSm<Tile, kCentered>))
+SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, Tile::kRowTeam.backward_blocks)
     NormBackwardKernel(Operands<T, kCentered> op, Partials partials, int64_t rows_per_chunk) {
-  constexpr int kPacks = Tile::kPacksPerThread, kPack = Tile::kPack, kSums = kCentered ? 2 : 1;
-  constexpr int kOwned = kPacks * kPack;
+  constexpr int kPack = Tile::kPack, kSums = kCentered ? 2 : 1;
+  constexpr int kOwned = Tile::kPacksPerThread * kPack;
   const int64_t C = op.C, begin = blockIdx.x * rows_per_chunk;
   const int64_t end_row = begin + rows_per_chunk < op.R ? begin + rows_per_chunk : op.R;
   const bool add = op.d_residual.at.present();
+  const auto load = [&](int64_t row, RowOperands<Tile>& to) {
+    const int64_t end = row < end_row ? C : 0;
+    to.d_y.Load(op.d_y.at, op.d_y.Begin(row), 0, end);
+    to.x.Load(op.x.at, op.x.Begin(row), 0, end);
+    if (add) to.residual.Load(op.d_residual.at, op.d_residual.Begin(row), 0, end);
+    to.statistics = end > 0 ? StatisticsOf(op, row) : Statistics{};
+  };
+  RowOperands<Tile> next;
+  if constexpr (kAhead<Tile, kCentered>) load(begin + threadIdx.y, next);
   Tile w;
   w.Load(op.weight, 0, 0, C);
   float columns[kSums][kOwned] = {};  // Column sums of d_weight and d_bias.
   int turn = 0;
   for (int64_t first = begin; first < end_row; first += Tile::kTeams, turn ^= 1) {
     const int64_t row = first + threadIdx.y, end = row < end_row ? C : 0;
-    Tile d, x, r;
-    d.Load(op.d_y.at, op.d_y.Begin(row), 0, end);
-    x.Load(op.x.at, op.x.Begin(row), 0, end);
-    if (add) r.Load(op.d_residual.at, op.d_residual.Begin(row), 0, end);
-    const Statistics s = end > 0 ? StatisticsOf(op, row) : Statistics{};
-    float means[kSums] = {};
+    RowOperands<Tile> now;
+    if constexpr (kAhead<Tile, kCentered>) {
+      now = next;
+      load(row + Tile::kTeams, next);
+    } else {
+      load(row, now);
+    }
+    HalfSums<Tile, kSums> sums;
+    AddProducts<kCentered>(now.d_y, now.x, w, op.weight_offset, now.statistics, sums);
     ForEachElement<Tile>([&](int p, int i) {
-      const float d_y = Widen(d.at[p].at[i]), g = d_y * (op.weight_offset + Widen(w.at[p].at[i]));
-      const float n = Normal<kCentered>(Widen(x.at[p].at[i]), s);
-      means[0] = fmaf(g, n, means[0]);
+      const float d_y = Widen(now.d_y.at[p].at[i]);
+      const float n = Normal<kCentered>(Widen(now.x.at[p].at[i]), now.statistics);
       columns[0][p * kPack + i] = fmaf(d_y, n, columns[0][p * kPack + i]);
-      if constexpr (kCentered) {
-        means[1] += g;
-        columns[1][p * kPack + i] += d_y;
-      }
+      if constexpr (kCentered) columns[1][p * kPack + i] += d_y;
     });
-    SumOverTeam<Tile, 0>(means, turn);
+    float means[kSums];
+    SumOverTeam<Tile, 0>(sums, means, turn);
     SHALE_UNROLL
     for (int k = 0; k < kSums; ++k) means[k] /= static_cast<float>(C);
-    ForEachElement<Tile>([&](int p, int i) {
-      const float g = Widen(d.at[p].at[i]) * (op.weight_offset + Widen(w.at[p].at[i]));
-      const float d_x = GradientOf<kCentered>(g, Normal<kCentered>(Widen(x.at[p].at[i]), s), means, s.rstd);
-      d.at[p].at[i] = Narrow<T>(add ? Widen(r.at[p].at[i]) + d_x : d_x);
-    });
-    d.Store(op.d_x.at, op.d_x.Begin(row), 0, end);
+    ToInputGradient<kCentered>(now.d_y, now.x, w, op.weight_offset, now.statistics, means, add, now.residual);
+    now.d_y.Store(op.d_x.at, op.d_x.Begin(row), 0, end);
   }
 
   // Adds the column sums of the teams in the order of teams.
@@ -121,41 +158,33 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, (kBlocksPerSm<Tile, kCentered>))
 
 // Computes d_x of rows wider than a tile.
 template <class Tile, bool kCentered, class T = typename Tile::Element>
-SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, 1) WideRowsKernel(Operands<T, kCentered> op) {
+SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, Tile::kRowTeam.backward_blocks) WideRowsKernel(Operands<T, kCentered> op) {
   const int64_t row = blockIdx.x, C = op.C;
   const int64_t d_y_row = op.d_y.Begin(row), x_row = op.x.Begin(row), d_x_row = op.d_x.Begin(row);
   const bool add = op.d_residual.at.present();
   const int64_t residual_row = add ? op.d_residual.Begin(row) : 0;
   const Statistics s = StatisticsOf(op, row);
-  float means[kCentered ? 2 : 1] = {};
-  const auto for_each_tile = [&](const auto& body) {
-    for (int64_t tile = 0; tile < C; tile += Tile::kWidth) {
-      Tile d, x, w;
-      d.Load(op.d_y.at, d_y_row, tile, C);
-      x.Load(op.x.at, x_row, tile, C);
-      w.Load(op.weight, 0, tile, C);
-      body(tile, d, x, w);
-    }
+  constexpr int kSums = kCentered ? 2 : 1;
+  Tile d_y, x, w, r;
+  const auto load = [&](int64_t tile) {
+    d_y.Load(op.d_y.at, d_y_row, tile, C);
+    x.Load(op.x.at, x_row, tile, C);
+    w.Load(op.weight, 0, tile, C);
   };
-  for_each_tile([&](int64_t tile, Tile& d, Tile& x, Tile& w) {
-    ForEachElement<Tile>([&](int p, int i) {
-      const float g = Widen(d.at[p].at[i]) * (op.weight_offset + Widen(w.at[p].at[i]));
-      means[0] = fmaf(g, Normal<kCentered>(Widen(x.at[p].at[i]), s), means[0]);
-      if constexpr (kCentered) means[1] += g;
-    });
-  });
-  SumOverTeam<Tile, 0>(means, 0);
+  HalfSums<Tile, kSums> sums;
+  for (int64_t tile = 0; tile < C; tile += Tile::kWidth) {
+    load(tile);
+    AddProducts<kCentered>(d_y, x, w, op.weight_offset, s, sums);
+  }
+  float means[kSums];
+  SumOverTeam<Tile, 0>(sums, means, 0);
   for (float& mean : means) mean /= static_cast<float>(C);
-  for_each_tile([&](int64_t tile, Tile& d, Tile& x, Tile& w) {
-    Tile r;
+  for (int64_t tile = 0; tile < C; tile += Tile::kWidth) {
+    load(tile);
     if (add) r.Load(op.d_residual.at, residual_row, tile, C);
-    ForEachElement<Tile>([&](int p, int i) {
-      const float g = Widen(d.at[p].at[i]) * (op.weight_offset + Widen(w.at[p].at[i]));
-      const float d_x = GradientOf<kCentered>(g, Normal<kCentered>(Widen(x.at[p].at[i]), s), means, s.rstd);
-      d.at[p].at[i] = Narrow<T>(add ? Widen(r.at[p].at[i]) + d_x : d_x);
-    });
-    d.Store(op.d_x.at, d_x_row, tile, C);
-  });
+    ToInputGradient<kCentered>(d_y, x, w, op.weight_offset, s, means, add, r);
+    d_y.Store(op.d_x.at, d_x_row, tile, C);
+  }
 }
 
 // A Source for ColumnSumsKernel, for the column sums of rows wider than a tile.
@@ -183,18 +212,13 @@ struct NormColumns {
   }
 };
 
-template <class Tile>
-bool Holds(int64_t C) {
-  return C <= Tile::kWidth;
-}
-
 template <class T, bool kCentered, bool kAligned>
 absl::Status Start(const char* name, const Operands<T, kCentered>& op, const Partials& partials, StreamHandle stream) {
   return WithTile<T, kAligned>(op.C, [&](auto tile) {
     using Tile = decltype(tile);
     const dim3 block(Tile::kTeamThreads, Tile::kTeams);
-    if constexpr (Tile::kTeamThreads == kRowTeams[kLargestTeam].threads) {
-      if (!Holds<Tile>(op.C)) {
+    if constexpr (Tile::kLargest) {
+      if (op.C > Tile::kWidth) {
         const ColumnShape shape = ColumnShape::Of(kDTypeOf<T>, op.R, op.C);
         SHALE_RETURN_IF_ERROR(Launch(name, ColumnSumsKernel<NormColumns<T, kCentered, kAligned>>, LaunchOf(shape),
                                      stream, NormColumns<T, kCentered, kAligned>{op}, partials, op.R, op.C,
@@ -203,7 +227,7 @@ absl::Status Start(const char* name, const Operands<T, kCentered>& op, const Par
                       {.grid = dim3(static_cast<unsigned>(op.R)), .block = block}, stream, op);
       }
     }
-    const Chunks chunks = NormBackwardChunks(Tile::kRowTeam, kCentered, op.R);
+    const Chunks chunks = NormBackwardChunks(Tile::kRowTeam, op.R);
     return Launch(name, NormBackwardKernel<Tile, kCentered>,
                   {.grid = dim3(static_cast<unsigned>(chunks.count)), .block = block}, stream, op, partials,
                   chunks.per_chunk);
@@ -216,7 +240,7 @@ absl::Status RunBackward(const OpType& op, const Tensor& mean, const Tensor& d_b
   const int64_t C = op.x.dim(-1), R = op.rstd_R.elements();
   const bool aligned = C % (16 / SizeOf(op.x.dtype)) == 0 && RowsAligned(op.d_y) && RowsAligned(op.x) &&
                        RowsAligned(op.weight_C) && RowsAligned(op.d_residual) && RowsAligned(op.d_x);
-  const Partials partials(scratch, kCentered ? 2 : 1, NormPartialRows(op.x.dtype, R, C, kCentered), C);
+  const Partials partials(scratch, kCentered ? 2 : 1, NormPartialRows(op.x.dtype, R, C), C);
   SHALE_RETURN_IF_ERROR(WithElement(op.x.dtype, [&](auto element) {
     using T = decltype(element);
     const Operands<T, kCentered> operands = {

@@ -11,6 +11,9 @@
 //   SHALE_SHARED_ARRAY(T, name, size)   declares a static shared array
 //   SHALE_DYNAMIC_SHARED(T, name)       names the dynamic shared memory of the launch
 //   Widen(x), Narrow<T>(f)              convert between fp32 and a storage type (float, BFloat16, Float16)
+//   Exp2(x)                             2^x to two units in the last place, or 0 where that is below 2^-126: one
+//                                       instruction
+//   GetSharedBytesOfSm(stream, bytes)   sets `bytes` to the shared memory of an SM, and returns an absl::Status
 //   Launch(name, kernel, shape, stream, args...)   starts a kernel and returns an absl::Status
 //
 // The following have their CUDA meaning: threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp,

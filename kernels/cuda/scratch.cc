@@ -15,7 +15,7 @@ constexpr int64_t kFloatBytes = sizeof(float);
 template <class OpType>
 int64_t NormScratch(const OpType& op, int sums) {
   const int64_t C = op.x.dim(-1);
-  return PartialBytes(sums, NormPartialRows(op.x.dtype, op.rstd_R.elements(), C, /*centered=*/sums == 2), C);
+  return PartialBytes(sums, NormPartialRows(op.x.dtype, op.rstd_R.elements(), C), C);
 }
 
 int64_t ReductionScratch(const Tensor& x) {

@@ -59,13 +59,20 @@ inline int64_t PartialBytes(int sums, int64_t rows, int64_t C) {
 // A team of threads that holds a row in registers ([Note: teams] in row_tile.h).
 struct RowTeam {
   int threads = 0;
-  int packs = 0;  // That each thread owns.
+  int packs = 0;            // That each thread owns.
+  int teams = 0;            // Of a block.
+  int forward_blocks = 0;   // Blocks per SM of the forward kernels of norms: so many that registers suffice.
+  int backward_blocks = 0;  // The same of the backward kernels, which sum columns in registers as well.
 
-  constexpr int teams() const { return std::max(1, 128 / threads); }  // Of a block.
-  constexpr int block_threads() const { return threads * teams(); }
+  constexpr int block_threads() const { return threads * teams; }
   constexpr int64_t row_packs() const { return static_cast<int64_t>(threads) * packs; }
 };
-inline constexpr RowTeam kRowTeams[] = {{16, 1}, {32, 2}, {64, 2}, {128, 2}, {256, 2}, {512, 2}};
+// Rows of up to 128 packs (1,024 columns in bf16) have one warp or half a warp. A few warps with many requests each
+// keep the memory busy, because a team requests its next row before it reduces the present one. Where a warp has four
+// packs of each thread, an H200 holds 1,056 warps that sum columns, so that 2^n rows keep nearly all of them at work to
+// the end.
+inline constexpr RowTeam kRowTeams[] = {{16, 1, 24, 3, 2}, {32, 2, 6, 3, 2},  {32, 4, 4, 4, 2},
+                                        {64, 4, 2, 4, 2},  {128, 4, 1, 4, 2}, {256, 4, 1, 2, 1}};
 inline constexpr int kLargestTeam = std::size(kRowTeams) - 1;
 
 // Returns the place in kRowTeams of the smallest team that holds a row of so many packs, or of the largest team if none
@@ -76,20 +83,16 @@ inline int TeamOf(int64_t row_packs) {
   return team;
 }
 
-// Backward of RMSNorm, and of LayerNorm, which is `centered`. Returns the blocks per SM: few enough for sums and
-// operands to stay in registers, but for up to 32 bytes where rows are not aligned and a thread has two packs.
-constexpr int NormBackwardBlocksPerSm(const RowTeam& team, bool centered) {
-  return std::max(1, (team.packs == 1 ? 768 : centered ? 512 : 640) / team.block_threads());
-}
-inline Chunks NormBackwardChunks(const RowTeam& team, bool centered, int64_t rows) {
-  return Chunks::Of(rows, team.teams(), kSms * NormBackwardBlocksPerSm(team, centered));
+// Returns the chunks of rows whose columns the blocks of a norm's backward kernel sum: one for each block that the SMs
+// hold at once, so 132 or 264.
+inline Chunks NormBackwardChunks(const RowTeam& team, int64_t rows) {
+  return Chunks::Of(rows, team.teams, kSms * team.backward_blocks);
 }
 // Returns how many partial rows its column sums have.
-inline int64_t NormPartialRows(DType act, int64_t rows, int64_t C, bool centered) {
+inline int64_t NormPartialRows(DType act, int64_t rows, int64_t C) {
   const int64_t packs = CeilDivide(C, kPackBytes / SizeOf(act));
   const RowTeam& team = kRowTeams[TeamOf(packs)];
-  return packs <= team.row_packs() ? NormBackwardChunks(team, centered, rows).count
-                                   : ColumnShape::Of(act, rows, C).chunks.count;
+  return packs <= team.row_packs() ? NormBackwardChunks(team, rows).count : ColumnShape::Of(act, rows, C).chunks.count;
 }
 
 // Elements of a flat vector that one block of Sum or SumSquares sums into a partial sum.

@@ -2,11 +2,13 @@
 
 from bench.train import textproto
 from gpu import child, outcome, plans, store, training
-from gpu.kit import Item
+from gpu.kit import BEFORE, Item
 
 # Selects the ops on flat vectors, for runs of the ops bench in f32. Runs in bf16 do not have their f32 forms.
 FLAT = "^(sum|sumsquares|accumulate|copy|adamw|adamw8bit|sgd|lion)( |$)"
 MATMULS = "matmul"
+# Those whose blocks own rows, which are compared with an earlier commit's.
+ROWS = "^(rmsnorm|crossentropy)"
 
 
 def tune(preset, sequences, seconds):
@@ -19,15 +21,23 @@ def tune(preset, sequences, seconds):
     return Item(f"tune/{preset}", outcome.needs("tune", work), seconds, sampled=True)
 
 
-def ops(preset, dtype, only, seconds, label="", more=()):
+def before_and_after(preset, only, seconds, label):
+    """Returns an item that times these ops with the kernels of an earlier commit, if the kit has them, and one that
+    does so with those of the kit. They run one after the other, on one GPU in one state."""
+    return [ops(preset, "bf16", only, seconds, f"{label}/before", program=BEFORE),
+            ops(preset, "bf16", only, seconds, f"{label}/after")]
+
+
+def ops(preset, dtype, only, seconds, label="", more=(), program="bench"):
     """Returns an item that times the ops that match `only` in the shapes of the preset."""
     def work(kit, item, limit):
         with open(kit.job(preset), encoding="utf-8") as file:
             sizes = sizes_of(textproto.parse(file.read()))
         return _bench(kit, item, limit, ["ops", "--device=cuda", *sizes, f"--dtype={dtype}", "--copy_mib=1024", *more,
                                          *([f"--only={only}"] if only else []),
-                                         *([f"--tuning_table={training.table(kit)}"] if training.table(kit) else [])])
-    return Item(f"ops/{preset}" + (f"/{label}" if label else ""), outcome.needs("bench", work), seconds, sampled=True)
+                                         *([f"--tuning_table={training.table(kit)}"] if training.table(kit) else [])],
+                      program=program)
+    return Item(f"ops/{preset}" + (f"/{label}" if label else ""), outcome.needs(program, work), seconds, sampled=True)
 
 
 def comm(name, device, ranks, seconds, more=(), skip=""):
@@ -71,11 +81,11 @@ def _comm(device, ranks, more):
             "--largest_kib=262144", *more]
 
 
-def _bench(kit, item, limit, arguments, before=(), variables=(), read=outcome.read_json):
+def _bench(kit, item, limit, arguments, before=(), variables=(), read=outcome.read_json, program="bench"):
     """Runs a bench, which writes its result to a file that read() reads, and returns the outcome."""
     path = kit.log(item.name) + (".jsonl" if read is outcome.read_json_lines else ".json")
     store.remove(path)
-    ended = child.run([*before, kit.program("bench"), *arguments, f"--json={path}"],
+    ended = child.run([*before, kit.program(program), *arguments, f"--json={path}"],
                       {**kit.environment, **dict(variables)}, kit.log(item.name), limit, folder=kit.out)
     return outcome.of_file(ended, path, read)
 

@@ -12,6 +12,8 @@ from gpu import store
 
 # The archive of a kit's programs, in its folder bin.
 PROGRAMS = "programs.tar.xz"
+# The bench of an earlier commit, which a kit may have beside its own.
+BEFORE = "bench_before"
 
 
 @dataclass

@@ -60,6 +60,8 @@ def _speed(kit):
     files = ":".join(CASE_OF_FILE.values())
     return [
         tests("ops", NO_LAWS, 60),
+        *(item for preset in (SMALL, MIDDLE, LARGE, HUGE)
+          for item in benches.before_and_after(preset, benches.ROWS, 6, "rows")),
         *(benches.tune(preset, 64, 17) for preset in (SMALL, MIDDLE, LARGE)),
         train(SMALL, settings=SHORT),
         train(SMALL, "graphs", {**SHORT, **GRAPHS}),

@@ -1,4 +1,7 @@
 // Tests the norm kernels with each size of team, and where a block owns many rows.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <map>
 #include <string>
 #include <vector>
@@ -113,18 +116,76 @@ TEST(CudaNorms, MatchTheReferenceWithTeamsOfAnySize) {
   }
 }
 
-// A block works through its chunk with two arrays in turn, and no team may get a row ahead of that.
+// A block works through its rows with two arrays in turn, and no team may get a row ahead of that.
 TEST(CudaNorms, MatchTheReferenceWhereABlockOwnsManyRows) {
-  constexpr DType kAct = DType::kBFloat16;
-  const auto expect = [&](auto op_type, const NormShape& s) {
+  constexpr DType kAct = DType::kFloat32;
+  const auto backward = [&](auto op_type, const NormShape& s) {
     SCOPED_TRACE(s.width);
     TestMemory memory;
     ExpectRight(memory, Backward<decltype(op_type)>(memory, kAct, s), BackwardTolerances(s));
   };
   // Rows are the blocks on an H200, times the teams of a block, times two, and one more: one team has a third row.
-  expect(RmsNormBackward(), {.rows = 132 * 6 * 8 * 2 + 1, .width = 9});
-  expect(RmsNormBackward(), {.rows = 132 * 5 * 2 * 2 + 1, .width = 513});
-  expect(LayerNormBackward(), {.rows = 132 * 2 * 2 + 1, .width = 2050});
+  backward(RmsNormBackward(), {.rows = 132 * 2 * 24 * 2 + 1, .width = 5});
+  backward(RmsNormBackward(), {.rows = 132 * 2 * 4 * 2 + 1, .width = 257});
+  backward(RmsNormBackward(), {.rows = 132 * 2 * 2 * 2 + 1, .width = 513});
+  backward(LayerNormBackward(), {.rows = 132 * 2 * 2 + 1, .width = 1025});
+
+  // Forward, one team has a second row.
+  const auto forward = [&](auto op_type, const NormShape& s) {
+    SCOPED_TRACE(s.width);
+    TestMemory memory;
+    ExpectRight(memory, Forward<decltype(op_type)>(memory, kAct, s), ForwardTolerances(s));
+  };
+  forward(RmsNormForward(), {.rows = 132 * 3 * 24 + 1, .width = 5});
+  forward(RmsNormForward(), {.rows = 132 * 4 * 2 + 1, .width = 513});
+  forward(LayerNormForward(), {.rows = 132 * 2 + 1, .width = 2049});
+}
+
+// Returns the sum of squares as a team of so many threads makes it whose members own `packs` packs each.
+float SquaresInOrder(const std::vector<float>& x, int pack, int threads, int packs) {
+  std::vector<float> of_thread(threads);
+  for (int t = 0; t < threads; ++t) {
+    for (int p = 0; p < packs; ++p) {
+      for (size_t c = (p * threads + t) * pack, end = c + pack; c < end && c < x.size(); ++c) {
+        of_thread[t] = std::fma(x[c], x[c], of_thread[t]);
+      }
+    }
+  }
+  const int lanes = std::min(threads, 32);
+  float total = 0;
+  for (int warp = 0; warp < threads; warp += lanes) {
+    for (int half = lanes / 2; half > 0; half /= 2) {
+      for (int lane = 0; lane < half; ++lane) of_thread[warp + lane] += of_thread[warp + lane + half];
+    }
+    total += of_thread[warp];
+  }
+  return total;
+}
+
+// The order of sums over a row outlives the teams that first had it, so that models keep their bits: above 64 packs, it
+// is that of teams of twice as many threads with two packs each.
+TEST(CudaNorms, SumRowsInOneOrder) {
+  struct Team {
+    int64_t width;
+    int threads, packs;
+  };
+  for (const Team& team :
+       {Team{60, 16, 1}, {250, 32, 2}, {500, 64, 2}, {1000, 128, 2}, {2001, 256, 2}, {4000, 512, 2}}) {
+    SCOPED_TRACE(team.width);
+    std::vector<double> values(team.width);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>((i * 104729 + 17) % 1013) / 1013 - 0.3;
+    TestMemory memory;
+    const RmsNormForward op = {.x = memory.Values(DType::kFloat32, {1, team.width}, values),
+                               .weight_C = memory.Values(DType::kFloat32, {team.width}, values),
+                               .y = memory.Output(DType::kFloat32, {1, team.width}),
+                               .rstd_R = memory.Output(DType::kFloat32, {1})};
+    std::vector<std::byte> image;
+    const absl::Status status = RunOnCuda(memory, op, image);
+    ASSERT_TRUE(status.ok()) << status;
+    const float squares = SquaresInOrder({values.begin(), values.end()}, 4, team.threads, team.packs);
+    const float want = 1.0f / std::sqrt(squares / static_cast<float>(team.width) + op.epsilon);
+    EXPECT_EQ(ElementOf(memory.Bind(op.rstd_R, image.data()), 0), want);
+  }
 }
 
 // Expects the same output bits at two addresses, only one of which allows accesses of 16 bytes.

@@ -200,4 +200,5 @@ def _torch(call):
 
 
 _PROGRAMS = {"gpu_tests": _gpu_tests, "train": _train, "plan": _plan, "tune": _tune, "bench": _bench,
-             "generate": _generate, "evaluate": _evaluate, "torch_fsdp2.py": _torch, "try_nccl": _try_nccl}
+             "bench_before": _bench, "generate": _generate, "evaluate": _evaluate,
+             "torch_fsdp2.py": _torch, "try_nccl": _try_nccl}

@@ -29,11 +29,12 @@ class PackTest(unittest.TestCase):
                               f"--programs={self.programs}", *arguments], capture_output=True, text=True, check=False)
 
     def test_a_kit_has_all_that_run_needs(self):
-        packed = self.pack("--without=tune")
+        packed = self.pack("--without=tune", "--before=/bin/true")
         self.assertEqual(packed.returncode, 0, packed.stderr)
         self.assertEqual(os.listdir(os.path.join(self.folder, "bin")), [kit.PROGRAMS])
         with tarfile.open(os.path.join(self.folder, "bin", kit.PROGRAMS)) as programs:
-            self.assertEqual(programs.getnames(), ["gpu_tests", "train", "plan", "bench", "generate", "evaluate"])
+            self.assertEqual(programs.getnames(), ["gpu_tests", "train", "plan", "bench", "generate", "evaluate",
+                                                   "bench_before"])
         self.assertEqual(len(os.listdir(os.path.join(self.folder, "jobs"))), len(orders.PRESETS))
         for command in ("run", "tools/parity/torch_fsdp2.py"):
             said = subprocess.run([sys.executable, os.path.join(self.folder, command), "--help"],

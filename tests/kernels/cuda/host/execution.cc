@@ -58,6 +58,10 @@ absl::Status Execution::Run(const char* kernel, const Shape& shape, Stream* stre
     turns.Await();
     cuda::blockIdx = At(block, shape.grid);
     RunBlock();
+    Counts& counts = stream_->counts;
+    ++counts.blocks;
+    counts.warps += (threads() + kWarp - 1) / kWarp;
+    counts.block_shared_bytes = std::max(counts.block_shared_bytes, shared_used_);
     if (failure_.empty()) continue;
     idle_.clear();
     fibers_.clear();  // Some are suspended in the middle of the kernel.
@@ -188,6 +192,7 @@ bool Execution::OpenWarpOperations(int first, int end) {
 }
 
 void Execution::Complete(int begin, unsigned lanes) {
+  ++stream_->counts.warp_operations;
   LaneClocks joined = {};
   uint64_t ballot = 0;
   for (int lane = 0; lane < kWarp; ++lane) {
@@ -237,6 +242,7 @@ bool Execution::OpenBlockBarrier() {
     if (thread.state != State::kAtBlockBarrier || !(thread.operation.site == site)) return false;
   }
   for (const int t : order_) threads_[t].state = State::kReady;
+  ++stream_->counts.block_barriers;
   ++epoch_;
   return true;
 }

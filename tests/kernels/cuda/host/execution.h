@@ -106,6 +106,9 @@ class Execution {
         ((data + a.index * a.element_bytes) & (bytes - 1)) != 0) [[unlikely]] {
       StopAtOperand(a);
     }
+    Counts& counts = stream_->counts;
+    ++counts.accesses;
+    (a.shared ? counts.shared_accessed_bytes : a.write ? counts.written_bytes : counts.read_bytes) += bytes;
     const Space space = a.shared ? Space::kShared : a.element_bytes < kCellBytes ? Space::kGlobalBytes : Space::kGlobal;
     const Conflict conflict = Note(data + a.index * a.element_bytes, bytes, space, a.write);
     if (conflict.kind != Conflict::kNone) [[unlikely]]

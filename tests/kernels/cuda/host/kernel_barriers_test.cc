@@ -37,16 +37,16 @@ TEST(CudaCrossEntropy, NeedsEachOfItsBarriers) {
   }
 }
 
-// Tries widths at which a block has several teams, at which it has one team, and at which rows are too wide for any
-// team.
+// Tries widths at which a block has several teams of one warp and of two, at which it has one team, and at which rows
+// are too wide for any team.
 TEST(CudaNorms, NeedEachOfTheirBarriersForwardAndBackward) {
   constexpr DType kAct = DType::kBFloat16;
   constexpr int64_t kRows = 3;
   struct Expected {
     int64_t width;
-    size_t rms_backward, layer_backward;  // Numbers of barriers.
+    size_t forward, rms_backward, layer_backward;  // Numbers of barriers.
   };
-  for (const Expected& want : {Expected{600, 3, 4}, {2048, 2, 2}, {8200, 3, 4}}) {
+  for (const Expected& want : {Expected{600, 0, 2, 3}, {1100, 1, 3, 4}, {2100, 1, 2, 2}, {8200, 1, 3, 4}}) {
     SCOPED_TRACE(want.width);
     TestMemory memory;
     const auto rows = [&](bool output) {
@@ -55,7 +55,8 @@ TEST(CudaNorms, NeedEachOfTheirBarriersForwardAndBackward) {
     const Tensor weight = memory.Random(kAct, {want.width}), statistics = memory.Random(DType::kFloat32, {kRows}, 1, 2);
     const auto floats = [&](int64_t size) { return memory.Output(DType::kFloat32, {size}); };
     ExpectNeedsEachOfItsBarriers(
-        memory, RmsNormForward{.x = rows(false), .weight_C = weight, .y = rows(true), .rstd_R = floats(kRows)}, 1);
+        memory, RmsNormForward{.x = rows(false), .weight_C = weight, .y = rows(true), .rstd_R = floats(kRows)},
+        want.forward);
     ExpectNeedsEachOfItsBarriers(memory,
                                  LayerNormForward{.x = rows(false),
                                                   .weight_C = weight,
@@ -63,7 +64,7 @@ TEST(CudaNorms, NeedEachOfTheirBarriersForwardAndBackward) {
                                                   .y = rows(true),
                                                   .mean_R = floats(kRows),
                                                   .rstd_R = floats(kRows)},
-                                 1);
+                                 want.forward);
     ExpectNeedsEachOfItsBarriers(memory,
                                  RmsNormBackward{.d_y = rows(false),
                                                  .x = rows(false),

@@ -97,6 +97,7 @@ inline int __any_sync(unsigned mask, int predicate, SourceLocation at = SourceLo
 
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline float Exp2(float x) { return x < -126 ? 0.0f : exp2f(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline void sincospi(double x, double* sine, double* cosine) {
   const double angle = std::remainder(x, 2.0) * std::numbers::pi;
@@ -106,6 +107,7 @@ inline void sincospi(double x, double* sine, double* cosine) {
 using ::copysignf;
 using ::erff;
 using ::exp;
+using ::exp2f;
 using ::expf;
 using ::fabsf;
 using ::fmaf;
@@ -196,6 +198,12 @@ T Narrow(float x) {
 }
 
 using LaunchShape = cuda_on_host::Shape;
+
+inline absl::Status GetSharedBytesOfSm(StreamHandle stream, int64_t& bytes) {
+  const auto* host_stream = static_cast<const cuda_on_host::Stream*>(stream);
+  bytes = static_cast<int64_t>((host_stream != nullptr ? *host_stream : cuda_on_host::Stream()).sm_shared_bytes);
+  return absl::OkStatus();
+}
 
 // Launches a kernel: gives it to the stream if that has `submit`, else runs it to its end on the calling thread. The
 // stream's seed determines the order of blocks and threads. Arguments are copied, as for a GPU.

@@ -1,8 +1,6 @@
 // Tests that no index overflows 32 bits. Runs the last blocks of kernels whose operands have more than 2^32 elements,
 // more than those of a model of 8 B parameters. The memory is only reserved; pages become resident where they are
 // touched.
-#include <sys/mman.h>
-
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -22,6 +20,7 @@
 #include "kernels/ops/rope.h"
 #include "kernels/ops/update.h"
 #include "kernels/step_scalars.h"
+#include "tests/kernels/cuda/host/reserved_memory.h"
 #include "tests/kernels/cuda/host/stream.h"
 #include "tests/kernels/test_memory.h"
 
@@ -32,40 +31,13 @@ constexpr DType kAct = DType::kBFloat16;
 // kMany x kWide is 4.6 G elements.
 constexpr int64_t kMany = 70000, kWide = 65536;
 
-class ReservedMemory {
- public:
-  ReservedMemory() = default;
-  ~ReservedMemory() {
-    for (const auto& [data, bytes] : maps_) munmap(data, bytes);
-  }
-  ReservedMemory(const ReservedMemory&) = delete;
-  ReservedMemory& operator=(const ReservedMemory&) = delete;
-
-  // Returns memory that reads as zeros.
-  void* Bytes(int64_t bytes) {
-    if (bytes == 0) return nullptr;
-    void* data =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, /*fd=*/-1, 0);
-    SHALE_CHECK(data != MAP_FAILED) << bytes << " bytes";
-    maps_.emplace_back(data, bytes);
-    return data;
-  }
-  Tensor Zeros(DType dtype, std::initializer_list<int64_t> shape) {
-    Tensor t = Tensor::Contiguous(dtype, shape);
-    t.data = Bytes(t.extent_bytes());
-    return t;
-  }
-  // Returns rows so far apart that the last begins past element 2^33.
-  Tensor Rows(int64_t rows, int64_t width) {
-    Tensor t = Tensor::Contiguous(kAct, {rows, width});
-    t.strides[0] = int64_t{1} << 24;
-    t.data = Bytes(t.extent_bytes());
-    return t;
-  }
-
- private:
-  std::vector<std::pair<void*, int64_t>> maps_;
-};
+// Returns rows so far apart that the last begins past element 2^33.
+Tensor FarRows(ReservedMemory& memory, int64_t rows, int64_t width) {
+  Tensor t = Tensor::Contiguous(kAct, {rows, width});
+  t.strides[0] = int64_t{1} << 24;
+  t.data = memory.Bytes(t.extent_bytes());
+  return t;
+}
 
 // Returns `t` after setting its last `count` elements to ones.
 Tensor EndingInOnes(Tensor t, int64_t count) {
@@ -92,20 +64,20 @@ TEST(LargeOperands, RmsNorm) {
   ReservedMemory memory;
   constexpr int64_t kRows = 600, kWidth = 2048;
   const Tensor weight = EndingInOnes(memory.Zeros(kAct, {kWidth}), kWidth);
-  const RmsNormForward forward = {.x = EndingInOnes(memory.Rows(kRows, kWidth), kWidth),
+  const RmsNormForward forward = {.x = EndingInOnes(FarRows(memory, kRows, kWidth), kWidth),
                                   .weight_C = weight,
-                                  .y = memory.Rows(kRows, kWidth),
+                                  .y = FarRows(memory, kRows, kWidth),
                                   .rstd_R = memory.Zeros(DType::kFloat32, {kRows})};
   RunLastBlocks(memory, forward);
   EXPECT_EQ(LastOf(forward.rstd_R), 1);
   EXPECT_EQ(LastOf(forward.y), 1);
   // The last row has ones only, so g and n are ones, and so is the mean of their product.
-  const RmsNormBackward backward = {.d_y = EndingInOnes(memory.Rows(kRows, kWidth), kWidth),
+  const RmsNormBackward backward = {.d_y = EndingInOnes(FarRows(memory, kRows, kWidth), kWidth),
                                     .x = forward.x,
                                     .weight_C = weight,
                                     .rstd_R = EndingInOnes(memory.Zeros(DType::kFloat32, {kRows}), kRows),
-                                    .d_residual = EndingInOnes(memory.Rows(kRows, kWidth), 1),
-                                    .d_x = memory.Rows(kRows, kWidth),
+                                    .d_residual = EndingInOnes(FarRows(memory, kRows, kWidth), 1),
+                                    .d_x = FarRows(memory, kRows, kWidth),
                                     .d_weight_C = memory.Zeros(DType::kFloat32, {kWidth})};
   RunLastBlocks(memory, backward);
   EXPECT_EQ(LastOf(backward.d_x), 1);
@@ -129,7 +101,7 @@ TEST(LargeOperands, WideLayerNorm) {
 
 TEST(LargeOperands, Bias) {
   ReservedMemory memory;
-  const BiasBackward op = {.d_out_TN = EndingInOnes(memory.Rows(600, 200), 200),
+  const BiasBackward op = {.d_out_TN = EndingInOnes(FarRows(memory, 600, 200), 200),
                            .d_bias_N = memory.Zeros(DType::kFloat32, {200})};
   RunLastBlocks(memory, op);
   EXPECT_EQ(LastOf(op.d_bias_N), 1);

@@ -1,6 +1,7 @@
 // Stream: the settings and findings of launches on the host, passed where a launch on a GPU takes its stream.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -28,6 +29,17 @@ enum class ThreadOrder : uint8_t {
 
 class BlockTurns;
 
+// What launches did so far. Only accesses through Global<T> and Shared<T> count, not arithmetic.
+struct Counts {
+  int64_t read_bytes = 0, written_bytes = 0;  // Of global memory, also where a cache would serve them.
+  int64_t shared_accessed_bytes = 0;
+  int64_t accesses = 0;           // Loads and stores of single threads, each of up to 16 bytes.
+  int64_t block_barriers = 0;     // Each counts once for a block.
+  int64_t warp_operations = 0;    // Shuffles, votes and warp barriers. Each counts once for a warp.
+  int64_t blocks = 0, warps = 0;  // That ran.
+  size_t block_shared_bytes = 0;  // The most shared memory of a block.
+};
+
 struct Stream {
   // Seed of the order of blocks, and of the threads between two barriers.
   uint64_t seed = 1;
@@ -38,6 +50,9 @@ struct Stream {
   std::optional<Site> without_barrier;
   // If not 0, a launch runs only this many blocks, the last ones.
   uint64_t last_blocks = 0;
+  // Shared memory of an SM, which is a little more than that of a block, and less on some GPUs than on an H200.
+  size_t sm_shared_bytes = size_t{228} << 10;
+  Counts counts;
   // Every __syncthreads and __syncwarp that a launch came to, in the order of their first use.
   std::vector<Site> barriers;
   // Takes a launched kernel, to run it later in FIFO order, and returns at once. If empty, a launch runs its kernel to

@@ -1,0 +1,124 @@
+// States how many bytes our kernels move, and prints what they do for a row. With SHALE_COUNTED_ROWS=16384, norms have
+// as many rows as a micro-batch has tokens, so that what a block does once counts for little.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/ops/loss.h"
+#include "kernels/ops/norm.h"
+#include "tests/kernels/cuda/host/reserved_memory.h"
+#include "tests/kernels/cuda/host/run_kernel.h"
+#include "tests/kernels/cuda/host/stream.h"
+
+namespace shale::testing {
+namespace {
+
+constexpr DType kCountedAct = DType::kBFloat16;
+
+// Runs `op` on `rows` rows, prints its counts for each of them, and returns all.
+template <class OpType>
+cuda_on_host::Counts CountOf(const std::string& what, ReservedMemory& memory, const OpType& op, int64_t rows) {
+  cuda_on_host::Stream stream;
+  const int64_t scratch_bytes = cuda::ScratchBytesOf(op);
+  const Scratch scratch = {static_cast<std::byte*>(memory.Bytes(scratch_bytes)), scratch_bytes};
+  const absl::Status status = cuda::Run(op, scratch, &stream);
+  EXPECT_TRUE(status.ok()) << status;
+  const cuda_on_host::Counts& counts = stream.counts;
+  const double per_row = 1.0 / static_cast<double>(rows);
+  absl::PrintF(
+      "| %s | %.0f | %.0f | %.0f | %.1f | %.2f | %.1f | %.1f |\n", what,
+      static_cast<double>(counts.read_bytes) * per_row, static_cast<double>(counts.written_bytes) * per_row,
+      static_cast<double>(counts.shared_accessed_bytes) * per_row, static_cast<double>(counts.accesses) * per_row / 32,
+      static_cast<double>(counts.block_barriers) * per_row, static_cast<double>(counts.warp_operations) * per_row,
+      static_cast<double>(counts.block_shared_bytes) / 1024);
+  return counts;
+}
+
+void PrintHead() {
+  absl::PrintF(
+      "| op | bytes read | bytes written | bytes of shared memory | accesses of a warp | barriers of a block | "
+      "operations of a warp | KiB of shared memory of a block |\n|---|---|---|---|---|---|---|---|\n");
+}
+
+// Rows of the widths of Qwen2.5 0.5B, 1.5B, 3B and 7B.
+constexpr int64_t kCountedWidths[] = {896, 1536, 2048, 3584};
+
+int64_t CountedRows() {
+  const char* given = std::getenv("SHALE_COUNTED_ROWS");
+  return given == nullptr ? 132 : std::atoll(given);
+}
+
+TEST(KernelCounts, NormsMoveEachRowOnce) {
+  PrintHead();
+  const int64_t rows = CountedRows();
+  for (const int64_t width : kCountedWidths) {
+    ReservedMemory memory;
+    const auto matrix = [&] { return memory.Zeros(kCountedAct, {rows, width}); };
+    const Tensor weight = memory.Zeros(kCountedAct, {width}), rstd = memory.Zeros(DType::kFloat32, {rows});
+    RmsNormForward forward{.x = matrix(), .weight_C = weight, .y = matrix(), .rstd_R = rstd};
+    forward.residual = matrix();
+    forward.sum = matrix();
+    const RmsNormBackward backward = {.d_y = forward.y,
+                                      .x = forward.x,
+                                      .weight_C = weight,
+                                      .rstd_R = rstd,
+                                      .d_residual = forward.residual,
+                                      .d_x = forward.sum,
+                                      .d_weight_C = memory.Zeros(DType::kFloat32, {width})};
+    const int64_t row_bytes = 2 * width * rows;
+    const std::string columns = absl::StrFormat("%d", width);
+    const cuda_on_host::Counts f = CountOf("RmsNormForward, C = " + columns, memory, forward, rows);
+    EXPECT_EQ(f.written_bytes, 2 * row_bytes + 4 * rows);
+    EXPECT_GE(f.read_bytes, 2 * row_bytes);
+    const cuda_on_host::Counts b = CountOf("RmsNormBackward, C = " + columns, memory, backward, rows);
+    EXPECT_GE(b.read_bytes, 3 * row_bytes);
+    EXPECT_GE(b.written_bytes, row_bytes);
+  }
+}
+
+TEST(KernelCounts, CrossEntropyReadsAndWritesEveryLogitOnce) {
+  PrintHead();
+  for (const int64_t vocabulary : {32000, 50264, 128256, 151936, 256000}) {
+    constexpr int64_t kRows = 2;
+    ReservedMemory memory;
+    const CrossEntropy op = {.logits_TV = memory.Zeros(kCountedAct, {kRows, vocabulary}),
+                             .targets_T = memory.Zeros(DType::kInt32, {kRows}),
+                             .scale_1 = memory.Zeros(DType::kFloat32, {1}),
+                             .loss_T = memory.Zeros(DType::kFloat32, {kRows})};
+    const cuda_on_host::Counts counts = CountOf(absl::StrFormat("CrossEntropy, V = %d", vocabulary), memory, op, kRows);
+    EXPECT_EQ(counts.written_bytes, kRows * (2 * vocabulary + 4));
+    // Each thread reads the row's target, and one that logit again, and the scale. An SM keeps 147,456 logits.
+    const int64_t threads = vocabulary <= 147456 / 2 ? 512 : 1024, again = std::max<int64_t>(0, vocabulary - 147456);
+    EXPECT_EQ(counts.read_bytes, kRows * (2 * (vocabulary + again) + 4 * threads + 2 + 4));
+  }
+}
+
+// What an SM cannot keep is read again. So the bits are those of any other GPU.
+TEST(KernelCounts, CrossEntropyHasTheSameBitsWithLessSharedMemory) {
+  for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int64_t vocabulary : {1003, 40000, 70001}) {
+      SCOPED_TRACE(vocabulary);
+      TestMemory memory;
+      const CrossEntropy op = {.logits_TV = memory.Random(act, {2, vocabulary}, -8, 8),
+                               .targets_T = memory.Values(DType::kInt32, {2}, {5, 900}),
+                               .scale_1 = memory.Values(DType::kFloat32, {1}, {0.5}),
+                               .loss_T = memory.Output(DType::kFloat32, {2})};
+      std::vector<std::byte> whole, part;
+      cuda_on_host::Stream h200, smaller{.sm_shared_bytes = size_t{100} << 10};
+      ASSERT_TRUE(RunKernel(memory, op, h200, whole).ok());
+      ASSERT_TRUE(RunKernel(memory, op, smaller, part).ok());
+      EXPECT_TRUE(whole == part);
+      // An SM of 100 KiB keeps two rows of 40,960 logits in bf16, or one in fp32.
+      EXPECT_EQ(smaller.counts.read_bytes > h200.counts.read_bytes, vocabulary == 70001);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shale::testing
