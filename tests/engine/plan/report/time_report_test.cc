@@ -47,7 +47,7 @@ TEST(TimeReport, PartsAddUpToTheStep) {
     EXPECT_THAT(PathText(p), HasSubstr(p.path.front().name));
     proto::Plan message;
     const Admission admission = Admitted({job, std::move(plan)});
-    ASSERT_TRUE(message.ParseFromString(PlanMessage(admission, PlanDetail::kSummary, &p)));
+    ASSERT_TRUE(message.ParseFromString(PlanMessage(admission, PlanDetail::kSummary, {.step = &p})));
     EXPECT_EQ(message.seconds().step(), p.step_seconds);
     EXPECT_EQ(message.seconds().path_size(), static_cast<int>(p.path.size()));
   }
