@@ -57,9 +57,10 @@ class ProgramTimes {
     known.work_class = work.work_class;
     known.time = rates_.Of(work);
     known.alone.seconds = known.time.seconds;
-    // What others take from it is in its time already, and so is waiting for ranks.
-    if (known.time.shared) return known;
+    // Collectives are measured from the last rank's arrival, so waiting for it is not in their time.
     known.alone.waits_for_ranks = work.work_class == WorkClass::kCollective;
+    // What others take from it is in its time already.
+    if (known.time.shared) return known;
     known.alone.uses = UsesOf(work, known.time.seconds);
     return known;
   }

@@ -63,10 +63,9 @@ void DescribeOperands(const Op& op, Work& work) {
 void Describe(const Op& op, Work& work) {
   work.flops = FlopsOf(op);
   work.work_class = work.flops > 0 ? WorkClass::kArithmetic : WorkClass::kMemory;
-  VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
-    if (access != Access::kWrite) work.bytes_read += BytesOf(t);
-    if (access != Access::kRead) work.bytes_written += BytesOf(t);
-  });
+  const OpTraffic traffic = TrafficOf(op);
+  work.bytes_read = traffic.bytes_read;
+  work.bytes_written = traffic.bytes_written;
   if (const auto* matmul = op.As<MatMul>()) return Describe(*matmul, work);
   if (const auto* forward = op.As<AttentionForward>()) return DescribeAttention(*forward, work);
   if (const auto* backward = op.As<AttentionBackward>()) return DescribeAttention(*backward, work);

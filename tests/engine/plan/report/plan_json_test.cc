@@ -40,7 +40,7 @@ TEST(PlanJson, HasItsKeys) {
   std::vector<std::string> keys = {"version", "verdict",  "text",          "errors",  "refusal", "remarks",
                                    "name",    "model",    "batch",         "options", "memory",  "host_memory",
                                    "budget",  "timeline", "communication", "offload", "flops",   "candidates",
-                                   "buffers", "loops",    "seconds"};
+                                   "buffers", "loops",    "seconds",       "search"};
   const Json json = Parsed(PlanJson(job, plan, PlanDetail::kBuffers));
   EXPECT_EQ(KeysOf(json), keys);
   EXPECT_EQ(json["version"], 1);
@@ -49,7 +49,7 @@ TEST(PlanJson, HasItsKeys) {
                                       "lower_bound_bytes", "evaluate_peak_bytes", "generate_peak_bytes", "at_peak"}));
   EXPECT_EQ(KeysOf(json["buffers"][0]), (std::vector<std::string>{"name", "category", "memory", "bytes", "slots",
                                                                   "address", "persistent", "first", "last"}));
-  keys.insert(keys.end() - 1, "instructions");
+  keys.insert(keys.end() - 2, "instructions");
   EXPECT_EQ(KeysOf(Parsed(PlanJson(job, plan, PlanDetail::kInstructions))), keys);
 }
 
