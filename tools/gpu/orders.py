@@ -42,7 +42,8 @@ NO_LAWS = f"-*Laws*:*Nccl*:{suites.MODULES}.*"
 NOT_SANITIZED = f"-*DeathTest*:*Laws*:*Nccl*:*Communicator*:StreamOrdered*:*Device*:{suites.MODULES}.*"
 LAWS = (
     ("steps", "StepLaws.*:CommunicationLaws.*:LossLaws.*", 45),
-    ("optimizers", "AdafactorLaws.*:GroupClippingLaws.*:OptimizerLaws.*:OptimizerGroupLaws.*:UpdateLaws.*:GradientShardLaws.*", 40),
+    ("optimizers", "AdafactorLaws.*:GroupClippingLaws.*:OptimizerLaws.*:OptimizerGroupLaws.*:UpdateLaws.*:"
+                   "GradientShardLaws.*", 40),
     ("offload", "StateOffloadLaws.*", 15),
     ("graphs", "GraphLaws.*", 15),
     ("jobs", "*/JobLaws.*:*/LiveStateLaws.*", 60),
