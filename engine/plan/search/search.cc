@@ -72,7 +72,9 @@ class Searcher {
     best = Descend(best);
     SHALE_RETURN_IF_ERROR(error_);
     if (!best.fits()) return NothingFits(best);
-    SearchResult result{.own = own.timed, .budget = budget_};
+    SearchResult result;
+    result.own = own.timed;
+    result.budget = budget_;
     for (size_t axis = 0; axis < Axes().size(); ++axis) {
       if (MayChange(axis)) result.choices.push_back(ChoiceOf(best, axis));
     }
