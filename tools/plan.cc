@@ -245,9 +245,10 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const Pl
     return absl::OkStatus();
   }
   std::fputs(PlanText(resolved.job, resolved.plan).c_str(), stdout);
-  const std::string no_seconds = absl::StrCat(
-      "To predict the seconds of a step, measure this machine once (calibrate), or name one with --machine: ",
-      absl::StrJoin(ProfileNames(), ", "), ".\n");
+  const std::string no_seconds = Paragraph(
+      absl::StrCat("To predict the seconds of a step, measure this machine once (calibrate), or name one with "
+                   "--machine: ",
+                   absl::StrJoin(ProfileNames(), ", "), "."));
   std::printf("\n%s", (seconds.step ? TimeText(*seconds.step) : no_seconds).c_str());
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
   if (flags.timeline) std::printf("\n%s", TimelineText(program, TimelineOf(program)).c_str());
