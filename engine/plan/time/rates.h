@@ -60,7 +60,6 @@ class Rates {
   Curve CurveOf(const Work& work) const;
   WorkTime Estimate(const Work& work) const;
   double EstimatedSeconds(const Work& work) const;
-  double CollectiveSeconds(const Work& work) const;
   const proto::KindRate* RateOf(const Work& work) const;
 
   proto::MachineProfile profile_;  // Without works.
