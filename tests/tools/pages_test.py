@@ -89,7 +89,7 @@ class Sandbox:
             raise AssertionError(f"{command}: {code}\n{said}")
 
     def make_runs(self):
-        """Trains what tools/quickstart trains, and what the pages call by other names."""
+        """Does what comes before the pages: trains as tools/quickstart, and under other names, and calibrates."""
         self.must("tokenize --train --vocabulary=300 --in=TEXT --out=runs/quickstart_vocabulary")
         self.must("train --job=tools/jobs/quickstart.textproto --set data.path=TEXT --set telemetry.evaluate_every=0 "
                   "--set data.tokenizer=runs/quickstart_vocabulary")
@@ -102,6 +102,7 @@ class Sandbox:
         self.must(tune + "--set name=adapted --set model.adapter.rank=4")
         for name in ("a", "b"):
             self.must(f"train --job=JOB --set name={name}")
+        self.must("calibrate --seconds=1")
 
     def make_room(self, command):
         """Removes what a command is about to write, but for what it goes on with."""
