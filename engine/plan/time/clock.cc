@@ -51,6 +51,7 @@ class PaperRun {
     bool runs = false;           // The next one runs now:
     double remaining = 0;        // what is left of it, in seconds by itself,
     double speed = 1;            // and how fast it runs.
+    double met_at = 0;           // When ranks last met in a collective of it.
     int32_t at() const { return next < queue.size() ? queue[next] : -1; }
   };
 
@@ -109,7 +110,7 @@ class PaperRun {
     issues_[number].begin = now_;
     lane.runs = true;
     lane.remaining = planned_[number].alone->seconds;
-    if (planned_[number].alone->waits_for_ranks) lane.remaining += options_.rank_spread * (now_ - met_at_);
+    if (planned_[number].alone->waits_for_ranks) lane.remaining += options_.rank_spread * (now_ - lane.met_at);
   }
 
   // Sets the speeds of all that runs.
@@ -149,7 +150,7 @@ class PaperRun {
   void End(Lane& lane, double now) {
     const int32_t number = lane.at();
     issues_[number].end = now;
-    if (planned_[number].alone->waits_for_ranks) met_at_ = now;
+    if (planned_[number].alone->waits_for_ranks) lane.met_at = now;
     lane.previous = number;
     lane.runs = false;
     ++lane.next;
@@ -173,7 +174,6 @@ class PaperRun {
   int64_t finished_ = 0;
   double now_ = 0;
   double next_ready_ = kNever;  // When the next issue may begin whose waits have all ended.
-  double met_at_ = 0;           // When ranks last met in a collective.
 };
 
 // The ends of an instruction in the last iteration but one that was simulated, and in the two before it.

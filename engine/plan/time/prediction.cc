@@ -57,11 +57,9 @@ class ProgramTimes {
     known.work_class = work.work_class;
     known.time = rates_.Of(work);
     known.alone.seconds = known.time.seconds;
-    // What others take from it is in its time already. Adding the measured spread of ranks to it as well made steps of
-    // two ranks on a CPU up to twice as long as they were.
-    if (known.time.shared) return known;
     known.alone.waits_for_ranks = work.work_class == WorkClass::kCollective;
-    known.alone.uses = UsesOf(work, known.time.seconds);
+    // What others take from a shared work is in its time already.
+    if (!known.time.shared) known.alone.uses = UsesOf(work, known.time.seconds);
     return known;
   }
 

@@ -33,6 +33,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// The jobs that are measured in turns take about this part of the memory: one of so many.
+constexpr int64_t kShareOfMemory = 4;
+
 double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 // Four digits are more than any measurement is good for, and are shorter to read.
@@ -54,14 +57,14 @@ void AddWorks(const WorkTimes& times, int64_t ranks_on_host, proto::MachineProfi
   constexpr double kLeastSeconds = 1e-9;
   proto::MachineProfile measured;
   for (const auto& [text, samples] : times.works()) {
-    const MiddleAndSpread seconds = MiddleOf(samples.seconds);
+    const MeanAndSpread seconds = MeanOf(samples.seconds);
     proto::MeasuredWork& work = *measured.add_works();
     work.set_kind(samples.work.kind);
     for (const double size : samples.work.sizes) work.add_sizes(size);
     work.set_flops(samples.work.flops);
     work.set_bytes(samples.work.bytes());
-    work.set_seconds(Rounded(std::max(seconds.middle, kLeastSeconds)));
-    work.set_spread(Rounded(seconds.spread / std::max(seconds.middle, kLeastSeconds)));
+    work.set_seconds(Rounded(std::max(seconds.mean, kLeastSeconds)));
+    work.set_spread(Rounded(seconds.spread / std::max(seconds.mean, kLeastSeconds)));
     work.set_count(std::ssize(samples.seconds));
     work.set_ranks_on_host(ranks_on_host);
   }
@@ -71,47 +74,46 @@ void AddWorks(const WorkTimes& times, int64_t ranks_on_host, proto::MachineProfi
   MergeProfile(measured, &profile);
 }
 
-// What the steps of one job showed.
+// A job whose steps are measured.
 struct Measured {
-  int64_t ranks = 0;
-  ProbedSpeed speed;
-  WorkTimes times;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<RandomTokens> data;
+  std::unique_ptr<Trainer> trainer;
 };
 
-// Runs steps of a job, the first of which warms up, between two probes.
-absl::Status Measure(const Job& job, const Backend& backend, double traced_seconds, SpeedProbe& probe,
-                     Measured& measured) {
-  RandomTokens data(job);
+// What the steps of all jobs showed.
+struct Showed {
+  std::map<int64_t, WorkTimes> times;  // By the ranks on the host.
+  std::vector<ProbedSpeed> speeds;
+};
+
+// Starts a job, with one step that warms up.
+absl::StatusOr<Measured> Start(const Job& job, const CalibrateOptions& options, WorkTimes& times) {
+  Measured started{.data = std::make_unique<RandomTokens>(job)};
+  SHALE_ASSIGN_OR_RETURN(started.backend, options.create_backend(job));
   SHALE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Trainer> trainer,
-      Trainer::Create(
-          job, {.backend = &backend,
-                .data = &data,
-                .trace = {.works = &measured.times, .first_step = 2, .steps = std::numeric_limits<int32_t>::max()}}));
-  SHALE_RETURN_IF_ERROR(trainer->Step().status());
-  SHALE_ASSIGN_OR_RETURN(const ProbedSpeed before, probe.Probe());
-  const Clock::time_point begin = Clock::now();
-  do {
-    SHALE_RETURN_IF_ERROR(trainer->Step().status());
-  } while (SecondsSince(begin) < traced_seconds && !trainer->done());
-  SHALE_ASSIGN_OR_RETURN(const ProbedSpeed after, probe.Probe());
-  measured.ranks = job.sharding.ranks;
-  measured.speed = MiddleOf(std::vector<ProbedSpeed>{before, after});
-  return absl::OkStatus();
+      started.trainer,
+      Trainer::Create(job,
+                      {.backend = started.backend.get(),
+                       .data = started.data.get(),
+                       .trace = {.works = &times, .first_step = 2, .steps = std::numeric_limits<int32_t>::max()}}));
+  SHALE_RETURN_IF_ERROR(started.trainer->Step().status());
+  return started;
 }
 
-// Adds to a profile what all jobs showed, as if the machine had always had the middle of its speeds, which it returns.
-ProbedSpeed AddMeasured(const std::vector<Measured>& all, proto::MachineProfile& profile) {
-  std::vector<ProbedSpeed> speeds;
-  for (const Measured& measured : all) speeds.push_back(measured.speed);
-  const ProbedSpeed middle = MiddleOf(speeds);
-  std::map<int64_t, WorkTimes> times;  // By the ranks on the host.
-  for (const auto& [ranks, speed, of_job] : all) {
-    times[ranks].AddScaled(of_job, middle.matmul_seconds / speed.matmul_seconds,
-                           middle.copy_seconds / speed.copy_seconds);
+// Runs steps of the jobs in turns.
+absl::Status RunRounds(const std::vector<Measured>& jobs, const CalibrateOptions& options, Clock::time_point begin,
+                       SpeedProbe& probe, Showed& showed) {
+  for (int round = 0; round < options.rounds; ++round) {
+    for (const Measured& job : jobs) {
+      SHALE_ASSIGN_OR_RETURN(const ProbedSpeed speed, probe.Probe());
+      showed.speeds.push_back(speed);
+      SHALE_RETURN_IF_ERROR(job.trainer->Step().status());
+    }
+    if (options.after_round) SHALE_RETURN_IF_ERROR(options.after_round());
+    if (SecondsSince(begin) > options.seconds) break;
   }
-  for (const auto& [ranks, of_ranks] : times) AddWorks(of_ranks, ranks, profile);
-  return middle;
+  return absl::OkStatus();
 }
 
 // Raises the peaks to what works reached in steps, if other programs ran when the peaks were measured.
@@ -172,36 +174,47 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
   const Clock::time_point begin = Clock::now();
   proto::MachineProfile profile;
   std::unique_ptr<SpeedProbe> probe;
-  std::vector<Measured> all;
+  Showed showed;
+  std::vector<Measured> together;
+  int64_t bytes = 0, budget = 0;
   absl::Status left_out = absl::InvalidArgumentError("there is no job to measure");
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (SecondsSince(begin) > options.seconds) {
       tell(absl::StrFormat("the time is up: %d of %d jobs are not measured", jobs.size() - i, jobs.size()));
       break;
     }
-    SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, options.create_backend(jobs[i]));
-    if (profile.name().empty()) {
+    if (probe == nullptr) {
+      SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, options.create_backend(jobs[i]));
       SHALE_RETURN_IF_ERROR(DescribeMachine(*backend, profile));
       SHALE_ASSIGN_OR_RETURN(probe, SpeedProbe::Create(*backend));
+      budget = (profile.device_bytes() > 0 ? profile.device_bytes() : profile.host_bytes()) / kShareOfMemory;
     }
-    const Clock::time_point job_begin = Clock::now();
-    Measured of_job;
-    const absl::Status measured = Measure(jobs[i], *backend, options.traced_seconds, *probe, of_job);
+    absl::StatusOr<Measured> started = Start(jobs[i], options, showed.times[jobs[i].sharding.ranks]);
     const std::string line = absl::StrCat(i + 1, " of ", jobs.size(), "  ", Describe(jobs[i]));
-    if (measured.ok()) {
-      all.push_back(std::move(of_job));
-      tell(absl::StrFormat("%s: %.1f s", line, SecondsSince(job_begin)));
-    } else if (absl::IsInvalidArgument(measured) || absl::IsResourceExhausted(measured) ||
-               absl::IsFailedPrecondition(measured)) {
-      left_out = measured;
-      tell(absl::StrCat(line, ": left out: ", measured.message()));
+    if (started.ok()) {
+      bytes += started->trainer->plan().arena_bytes * jobs[i].sharding.ranks;
+      together.push_back(*std::move(started));
+      tell(line);
+    } else if (absl::IsInvalidArgument(started.status()) || absl::IsResourceExhausted(started.status()) ||
+               absl::IsFailedPrecondition(started.status())) {
+      left_out = started.status();
+      tell(absl::StrCat(line, ": left out: ", left_out.message()));
     } else {
-      return measured;
+      return started.status();
+    }
+    if (bytes > budget) {
+      SHALE_RETURN_IF_ERROR(RunRounds(together, options, begin, *probe, showed));
+      together.clear();
+      bytes = 0;
     }
   }
-  if (all.empty()) return left_out;
-  const ProbedSpeed speed = AddMeasured(all, profile);
-  if (options.speed != nullptr) *options.speed = speed;
+  if (!together.empty()) SHALE_RETURN_IF_ERROR(RunRounds(together, options, begin, *probe, showed));
+  if (showed.speeds.empty()) return left_out;
+  tell(absl::StrFormat("measured in %.0f s", SecondsSince(begin)));
+  for (const auto& [ranks, times] : showed.times) {
+    if (times.steps() > 0) AddWorks(times, ranks, profile);
+  }
+  if (options.speed != nullptr) *options.speed = MeanOf(showed.speeds);
   RaisePeaks(profile);
   SHALE_RETURN_IF_ERROR(CheckProfile(profile, "what was measured"));
   return profile;

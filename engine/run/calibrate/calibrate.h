@@ -29,12 +29,14 @@ std::vector<Job> JobsLike(const Job& job);
 struct CalibrateOptions {
   // Creates the backend of a job. Required.
   BackendFactory create_backend;
-  double seconds = 45;        // After which no further job begins.
-  double traced_seconds = 1;  // Steps of a job are traced until they have taken this long.
-  // Gets how fast the machine was, in the middle of all jobs. What was measured is scaled to it, because machines
-  // change speed from one minute to the next. May be null.
+  // The jobs take turns, a step each, because the speed of many machines changes from one second to the next.
+  int rounds = 10;
+  double seconds = 45;  // After which no further job and no further round begins; there is one of each at least.
+  // Runs after each round. May be empty.
+  std::function<absl::Status()> after_round;
+  // Gets how fast the machine was in the mean. May be null.
   ProbedSpeed* speed = nullptr;
-  // Gets a line for each job that is measured. May be empty.
+  // Gets a line for each job, and one when they are measured. May be empty.
   std::function<void(absl::string_view line)> progress;
 };
 

@@ -81,13 +81,13 @@ double Mean(const std::vector<double>& values) {
 
 }  // namespace
 
-ProbedSpeed MiddleOf(const std::vector<ProbedSpeed>& speeds) {
+ProbedSpeed MeanOf(const std::vector<ProbedSpeed>& speeds) {
   std::vector<double> matmuls, copies;
   for (const ProbedSpeed& speed : speeds) {
     matmuls.push_back(speed.matmul_seconds);
     copies.push_back(speed.copy_seconds);
   }
-  return {MiddleOf(std::move(matmuls)).middle, MiddleOf(std::move(copies)).middle};
+  return {MeanOf(std::move(matmuls)).mean, MeanOf(std::move(copies)).mean};
 }
 
 absl::StatusOr<double> CopyBytesPerSecond(const Backend& backend) {

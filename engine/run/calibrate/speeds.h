@@ -16,8 +16,8 @@ absl::StatusOr<double> CopyBytesPerSecond(const Backend& backend);
 struct ProbedSpeed {
   double matmul_seconds = 0, copy_seconds = 0;
 };
-// Returns the middle of each. REQUIRES: they are not empty.
-ProbedSpeed MiddleOf(const std::vector<ProbedSpeed>& speeds);
+// Returns the mean of each. REQUIRES: they are not empty.
+ProbedSpeed MeanOf(const std::vector<ProbedSpeed>& speeds);
 
 // Probes how fast a machine is at the moment, in a few hundredths of a second. The speed of many machines changes from
 // one minute to the next; what was measured in different minutes is compared by it. Used by one thread.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <numeric>
 #include <variant>
 
 #include "engine/compile/program/issues.h"
@@ -12,7 +14,12 @@ namespace {
 
 double Between(int64_t begin_ns, int64_t end_ns) { return static_cast<double>(end_ns - begin_ns) * 1e-9; }
 
-double MiddleOrNone(const std::vector<double>& values) { return values.empty() ? 0 : MiddleOf(values).middle; }
+double MiddleOrNone(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t last = values.size() - 1;
+  return (values[last / 2] + values[(last + 1) / 2]) / 2;
+}
 
 // Adds to `gaps` what passes between neighbors on the compute stream of a rank.
 void AddGaps(const StepProgram& program, absl::Span<const InstructionTime> times, std::vector<double>& gaps) {
@@ -27,11 +34,11 @@ void AddGaps(const StepProgram& program, absl::Span<const InstructionTime> times
 
 }  // namespace
 
-MiddleAndSpread MiddleOf(std::vector<double> values) {
+MeanAndSpread MeanOf(std::vector<double> values) {
   SHALE_CHECK(!values.empty());
   std::sort(values.begin(), values.end());
   const size_t last = values.size() - 1;
-  return {.middle = (values[last / 2] + values[(last + 1) / 2]) / 2,
+  return {.mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size()),
           .spread = (values[last - last / 4] - values[last / 4]) / 2};
 }
 
@@ -56,7 +63,8 @@ void WorkTimes::Add(const StepProgram& program, const Mesh& mesh,
   if (ranks.empty() || ranks[0].empty()) return;
   // Works of instructions in their two forms, so that those of a long loop are not described again and again.
   std::vector<Samples*> first(program.instructions.size()), later(program.instructions.size());
-  int64_t begin_ns = ranks[0][0].begin_ns, end_ns = begin_ns;
+  const int64_t step_begin_ns = ranks[0][0].begin_ns;
+  int64_t begin_ns = step_begin_ns, end_ns = begin_ns;
   std::array<int64_t, kStreams> met_ns;  // When the last collective of each stream ended.
   met_ns.fill(begin_ns);
   for (size_t i = 0; i < ranks[0].size(); ++i) {
@@ -65,18 +73,22 @@ void WorkTimes::Add(const StepProgram& program, const Mesh& mesh,
     if (samples == nullptr) samples = &SamplesOf(program, mesh, time);
     ++samples->issues;
     int64_t first_begin = time.begin_ns, last_begin = time.begin_ns, last_end = time.end_ns;
+    double begins = 0;  // The sum of all, from the time at which the step began.
     const bool meets = std::holds_alternative<Collective>(program.instructions[time.id].action);
     for (const absl::Span<const InstructionTime> rank : ranks) {
       first_begin = std::min(first_begin, rank[i].begin_ns);
       last_begin = std::max(last_begin, rank[i].begin_ns);
       last_end = std::max(last_end, rank[i].end_ns);
+      begins += Between(step_begin_ns, rank[i].begin_ns);
       if (!meets) samples->seconds.push_back(Between(rank[i].begin_ns, rank[i].end_ns));
     }
     if (meets) {
       samples->seconds.push_back(Between(last_begin, last_end));
       int64_t& met = met_ns[static_cast<size_t>(samples->stream)];
-      const double since = Between(met, last_begin);
-      if (since > 0) late_shares_.push_back(std::min(1.0, Between(first_begin, last_begin) / since));
+      const double since = std::max(0.0, Between(met, last_begin));
+      const double wait = Between(step_begin_ns, last_begin) - begins / static_cast<double>(ranks.size());
+      waited_seconds_ += std::min(wait, since);
+      between_collectives_seconds_ += since;
       met = last_end;
     }
     begin_ns = std::min(begin_ns, first_begin);
@@ -87,21 +99,10 @@ void WorkTimes::Add(const StepProgram& program, const Mesh& mesh,
   ++steps_;
 }
 
-void WorkTimes::AddScaled(const WorkTimes& other, double arithmetic, double rest) {
-  steps_ += other.steps_;
-  for (const auto& [text, samples] : other.works_) {
-    Samples& sum = works_.try_emplace(text, Samples{.work = samples.work, .stream = samples.stream}).first->second;
-    sum.issues += samples.issues;
-    const double factor = samples.work.flops > 0 ? arithmetic : rest;
-    for (const double seconds : samples.seconds) sum.seconds.push_back(factor * seconds);
-  }
-  for (const double gap : other.gaps_) gaps_.push_back(rest * gap);
-  for (const double seconds : other.beside_) beside_.push_back(rest * seconds);
-  late_shares_.insert(late_shares_.end(), other.late_shares_.begin(), other.late_shares_.end());
-}
-
 double WorkTimes::issue_seconds() const { return MiddleOrNone(gaps_); }
 double WorkTimes::between_steps_seconds() const { return MiddleOrNone(beside_); }
-double WorkTimes::rank_spread() const { return MiddleOrNone(late_shares_); }
+double WorkTimes::rank_spread() const {
+  return between_collectives_seconds_ > 0 ? waited_seconds_ / between_collectives_seconds_ : 0;
+}
 
 }  // namespace shale

@@ -16,11 +16,12 @@
 
 namespace shale {
 
-// Returns the middle of `values`, and half of the distance between their quartiles. REQUIRES: they are not empty.
-struct MiddleAndSpread {
-  double middle = 0, spread = 0;
+// Returns the mean of `values`, and half of the distance between their quartiles. REQUIRES: they are not empty. A step
+// takes the sum of the means of its works; the sum of their medians leaves out what interrupts them now and then.
+struct MeanAndSpread {
+  double mean = 0, spread = 0;
 };
-MiddleAndSpread MiddleOf(std::vector<double> values);
+MeanAndSpread MeanOf(std::vector<double> values);
 
 // Returns the times of the last run of a program, in each rank of this process, if it was traced.
 std::vector<absl::Span<const InstructionTime>> TimesOfRanks(const LocalRanks& ranks, const LocalProgram& program);
@@ -42,17 +43,15 @@ class WorkTimes {
   void Add(const StepProgram& program, const Mesh& mesh, absl::Span<const absl::Span<const InstructionTime>> ranks,
            double seconds);
 
-  // Adds what `other` has, as it would be if FLOPs took `arithmetic` times as long, and all else `rest` times.
-  void AddScaled(const WorkTimes& other, double arithmetic, double rest);
-
   int64_t steps() const { return steps_; }
   const std::map<std::string, Samples>& works() const { return works_; }  // By WorkText.
 
   // Return the middle of what was added, 0 before the first step: what passes between two instructions of the compute
-  // stream if the second one waits for no other stream; what a step takes beside its program; how much later than the
-  // first rank the last one comes to a collective, as a share of the time since the last collective of its stream.
+  // stream if the second one waits for no other stream; what a step takes beside its program.
   double issue_seconds() const;
   double between_steps_seconds() const;
+  // Returns how long ranks wait at collectives for the last of them, as a share of the time since the last collective
+  // of the same stream.
   double rank_spread() const;
 
  private:
@@ -60,7 +59,8 @@ class WorkTimes {
 
   int64_t steps_ = 0;
   std::map<std::string, Samples> works_;
-  std::vector<double> gaps_, beside_, late_shares_;
+  std::vector<double> gaps_, beside_;
+  double waited_seconds_ = 0, between_collectives_seconds_ = 0;
 };
 
 }  // namespace shale

@@ -55,7 +55,7 @@ std::string StepContract::WhatIsSlower(const WorkTimes& traced) const {
   for (const auto& [text, samples] : traced.works()) {
     Part& part = kinds[absl::StrCat(samples.work.kind, " (stream ", ToString(samples.stream), ")")];
     const auto issues = static_cast<double>(samples.issues);
-    part.seconds += issues * MiddleOf(samples.seconds).middle;
+    part.seconds += issues * MeanOf(samples.seconds).mean;
     part.predicted += issues * rates_.Of(samples.work).seconds;
   }
   kinds["what lies between steps"] = {traced.between_steps_seconds(), between_steps_seconds_};

@@ -42,7 +42,7 @@ Job SmallJobOfTwoRanks() {
 const proto::MachineProfile& Measured() {
   static const auto* const profile = [] {
     absl::StatusOr<proto::MachineProfile> measured =
-        Calibrate(JobsLike(SmallJobOfTwoRanks()), {.create_backend = CreateBackend, .traced_seconds = 0.01});
+        Calibrate(JobsLike(SmallJobOfTwoRanks()), {.create_backend = CreateBackend, .rounds = 1});
     EXPECT_TRUE(measured.ok()) << measured.status();
     return new proto::MachineProfile(*std::move(measured));
   }();
