@@ -16,7 +16,6 @@
 #include "engine/api/backend.h"
 #include "engine/api/job.h"
 #include "engine/files/io/file.h"
-#include "engine/files/io/user_cache.h"
 #include "engine/plan/time/profile.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"

@@ -21,7 +21,6 @@
 #include "engine/files/checkpoint/compare.h"
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/files/checkpoint/store.h"
-#include "engine/files/checkpoint/verify.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"

@@ -19,7 +19,7 @@
 #include "engine/api/plan_text.h"
 #include "engine/compile/program/program.h"
 #include "engine/compile/program/work_limits.h"
-#include "engine/files/io/user_cache.h"
+#include "engine/files/io/file.h"
 #include "engine/plan/config/fields.h"
 #include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/fit.h"

@@ -65,7 +65,7 @@ class CheckpointReader {
   absl::StatusOr<absl::string_view> ReadChunk(int64_t rank, int64_t chunk, absl::Span<char> out) const;
 
   // Verifies every byte. Returns DataLoss that names the first 20 problems, and says how many more there are.
-  // VerifyCheckpoint in engine/files/checkpoint/verify.h also examines checkpoints that Open refuses.
+  // VerifyCheckpoint in engine/files/checkpoint/store.h also examines checkpoints that Open refuses.
   absl::Status Verify(absl::Span<char> staging) const;
 
  private:

@@ -1,4 +1,3 @@
-#include "engine/c/arguments.h"
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

@@ -3,17 +3,23 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "engine/api/checkpoint.h"
+#include "engine/api/sampler.h"
+#include "engine/c/handles.h"
 #include "engine/c/shale.h"
 
 namespace shale::c {
@@ -95,5 +101,15 @@ absl::Status GiveStruct(const T& value, T* out, absl::string_view name) {
 
 // Writes text into the buffer of the caller, as shale.h says.
 absl::Status GiveText(absl::string_view text, char* buffer, size_t capacity, size_t* needed);
+
+// Calls `use` with the checkpoint at `folder`, or with the newest intact one in it: if `use` returns DataLoss, with the
+// one before. Returns NotFound if there is none, and otherwise what `use` returned.
+absl::Status UseCheckpoint(const char* folder, absl::FunctionRef<absl::Status(const CheckpointReader&)> use);
+
+// Returns the options; the defaults for null. Returns InvalidArgument for a struct or values that are wrong.
+absl::StatusOr<SamplingOptions> TakeSampling(const shale_sampling* sampling);
+
+// Returns what shale_stop_request sets, which lives as long as the result; null for 0, the stop of nobody.
+absl::StatusOr<std::shared_ptr<const std::atomic<bool>>> TakeStop(shale_stop stop);
 
 }  // namespace shale::c

@@ -21,7 +21,6 @@
 #include "engine/api/export.h"
 #include "engine/api/generator.h"
 #include "engine/api/job.h"
-#include "engine/c/arguments.h"
 #include "engine/c/calls.h"
 #include "engine/c/handles.h"
 #include "engine/c/jobs.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/run/state/state_digest.h"
+#include "engine/run/state/rank_state.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/job_harness.h"

@@ -6,7 +6,6 @@
 
 #include "engine/compile/memory/check.h"
 #include "engine/compile/memory/plan.h"
-#include "engine/compile/memory/waits.h"
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/run/state/filling.h"
 #include "engine/run/state/local_state.h"

@@ -18,7 +18,7 @@
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/run/runtime/backend.h"
 #include "engine/run/runtime/local_ranks.h"
-#include "engine/run/state/state_digest.h"
+#include "engine/run/state/rank_state.h"
 #include "engine/run/verify/trial_run.h"
 #include "kernels/cpu_matmuls.h"
 

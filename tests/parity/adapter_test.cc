@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/export.h"
-#include "engine/files/hugging_face/adapter_config.h"
 #include "engine/files/hugging_face/config.h"
 #include "engine/files/hugging_face/weights.h"
 #include "tests/engine/job_harness.h"

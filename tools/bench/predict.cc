@@ -74,6 +74,14 @@ absl::StatusOr<Run> Start(const Cell& cell) {
   return run;
 }
 
+double Mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double ErrorOf(double predicted, const Run& run) { return predicted / Mean(run.measured) - 1; }
+
+std::string ErrorText(double error) { return absl::StrFormat("%+.1f %%", 100 * error); }
+
 // Cells of one shape that run together, and what was measured in the same minutes.
 struct Group {
   std::vector<Run> runs;
@@ -108,7 +116,8 @@ absl::Status Measure(int64_t rounds, Group& group) {
   return absl::OkStatus();
 }
 
-// Measures the cells, as many of a shape together as a quarter of the memory holds.
+// Measures the cells, as many of a shape together as an eighth of the memory holds. Calibrating takes as much
+// beside them, and the last one of a group may be large.
 absl::StatusOr<std::vector<Group>> MeasureGroups(const std::vector<Cell>& cells, int64_t rounds) {
   std::vector<Group> groups;
   Group now;
@@ -118,8 +127,10 @@ absl::StatusOr<std::vector<Group>> MeasureGroups(const std::vector<Cell>& cells,
     SHALE_RETURN_IF_ERROR(Measure(rounds, now));
     groups.push_back(std::exchange(now, {}));
     bytes = 0;
-    std::fprintf(stderr, "%s: %zu cells measured\n", groups.back().runs[0].cell->shape.c_str(),
-                 groups.back().runs.size());
+    for (const Run& run : groups.back().runs) {
+      std::fprintf(stderr, "%s: %s, error %s\n", run.cell->name.c_str(), Time(Mean(run.measured)).c_str(),
+                   ErrorText(ErrorOf(run.predicted, run)).c_str());
+    }
     return absl::OkStatus();
   };
   for (const Cell& cell : cells) {
@@ -129,7 +140,7 @@ absl::StatusOr<std::vector<Group>> MeasureGroups(const std::vector<Cell>& cells,
     if (!run.ok()) return run.status();
     bytes += run->plan->arena_bytes * cell.job.sharding.ranks;
     now.runs.push_back(*std::move(run));
-    if (bytes > PhysicalMemoryBytes() / 4) SHALE_RETURN_IF_ERROR(measure_now());
+    if (bytes > PhysicalMemoryBytes() / 8) SHALE_RETURN_IF_ERROR(measure_now());
   }
   SHALE_RETURN_IF_ERROR(measure_now());
   return groups;
@@ -147,14 +158,6 @@ void PredictLeftOut(std::vector<Group>& groups) {
     for (Run& run : group.runs) run.left_out = PredictStep(run.job, *run.plan, others).step_seconds;
   }
 }
-
-double Mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-double ErrorOf(double predicted, const Run& run) { return predicted / Mean(run.measured) - 1; }
-
-std::string ErrorText(double error) { return absl::StrFormat("%+.1f %%", 100 * error); }
 
 // Returns a line about the sizes of some errors.
 std::string Summary(const std::string& what, std::vector<double> errors) {

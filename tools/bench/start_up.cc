@@ -16,7 +16,7 @@
 #include "engine/plan/planner/summary.h"
 #include "engine/run/runtime/local_ranks.h"
 #include "engine/run/state/local_state.h"
-#include "engine/run/state/state_digest.h"
+#include "engine/run/state/rank_state.h"
 #include "engine/run/train/starting_state.h"
 #include "kernels/check.h"
 #include "tools/bench/planned_job.h"

@@ -17,10 +17,8 @@
 #include "engine/files/checkpoint/store.h"
 #include "engine/files/io/file.h"
 #include "engine/files/io/json_lines.h"
-#include "engine/files/io/user_cache.h"
 #include "engine/plan/config/job_files.h"
 #include "engine/plan/time/profile.h"
-#include "engine/run/runtime/machine_key.h"
 #include "engine/run/runtime/trace.h"
 #include "engine/strings/messages.h"
 #include "engine/strings/printing.h"
@@ -96,7 +94,8 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Create(JobProcesses& processes, 
 }
 
 void JobRun::FindMachine() {
-  absl::StatusOr<proto::MachineProfile> profile = CachedProfile(UserCacheFolder(), KeyOfDevices(*backend_));
+  absl::StatusOr<proto::MachineProfile> profile =
+      CachedProfile(UserCacheFolder(), KeyOfThisHost(backend_->device_name()));
   if (profile.ok()) {
     machine_ = *std::move(profile);
     options_.machine = &*machine_;

@@ -1,11 +1,10 @@
-#include "engine/compile/memory/waits.h"
-
 #include <algorithm>
 #include <array>
 #include <limits>
 #include <map>
 #include <vector>
 
+#include "engine/compile/memory/plan.h"
 #include "engine/compile/program/accesses.h"
 #include "engine/compile/program/issues.h"
 

@@ -4,7 +4,7 @@
 // plans its memory, and engine/run/runtime executes it without making any decisions.
 //
 // Instructions are stored in issue order: the order in which a rank's thread enqueues them. Each stream runs its own
-// instructions in that order. `waits` order instructions on different streams; engine/compile/memory/waits.h derives
+// instructions in that order. `waits` order instructions on different streams; engine/compile/memory/plan.h derives
 // them from the planned addresses. A loop with several iterations has one for each of the K micro-batches. It stores
 // one body for all of them, so that the plan for K = 1000 is the plan for K = 2, except for buffers with a slot per
 // micro-batch. Two fields of an instruction (`last_iteration_only`, `first_iteration_differs`) say how it differs

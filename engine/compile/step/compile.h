@@ -12,7 +12,7 @@
 namespace shale {
 
 // A compiled program, and where the state of the job lies in its buffers. The program has no waits yet: DeriveWaits
-// (engine/compile/memory/waits.h) adds them after planning.
+// (engine/compile/memory/plan.h) adds them after planning.
 struct CompiledStep {
   StepProgram program;
   JobState state;

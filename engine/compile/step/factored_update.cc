@@ -1,9 +1,8 @@
-#include "engine/compile/step/factored_update.h"
-
 #include <initializer_list>
 #include <string>
 #include <utility>
 
+#include "engine/compile/step/update.h"
 #include "kernels/ops/adafactor.h"
 #include "kernels/step_scalars.h"
 

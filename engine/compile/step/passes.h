@@ -76,7 +76,7 @@ void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 // of the all-gather.
 //
 // Leaves instructions of StreamId::kHost alone: these read host memory. Adafactor computes with several ops before an
-// update (engine/compile/step/factored_update.h). REQUIRES:
+// update (engine/compile/step/update.h). REQUIRES:
 // - Of other instructions, only updates, ops of Adafactor and the all-gathers of visits have operands in host memory.
 //   An op of Adafactor has some of those of its group's update, and no others.
 // - The ops of Adafactor for a group, with the collectives between them, stand right before its update. A Copy and the

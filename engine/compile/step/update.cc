@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/compile/step/factored_update.h"
 #include "kernels/ops/flat.h"
 #include "kernels/ops/scalars.h"
 #include "kernels/ops/update.h"

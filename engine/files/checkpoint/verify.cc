@@ -1,5 +1,3 @@
-#include "engine/files/checkpoint/verify.h"
-
 #include <algorithm>
 #include <vector>
 
@@ -7,6 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/api/checkpoint.h"
 #include "engine/files/checkpoint/shard_header.h"
+#include "engine/files/checkpoint/store.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -1,4 +1,3 @@
-#include "engine/files/hugging_face/adapter_config.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/files/hugging_face/adapter_config.h"
 #include "engine/files/hugging_face/config.h"
 #include "engine/files/hugging_face/family.h"
 #include "engine/files/hugging_face/strict_json.h"

@@ -333,4 +333,14 @@ absl::Status DurableFile::Commit() {
       absl::StrCat(path_, " has its new contents, but a crash of the machine may undo that: ", flushed.message()));
 }
 
+std::string UserCacheFolder() {
+  const auto absolute = [](const char* variable) {
+    const char* const value = std::getenv(variable);
+    return value != nullptr && value[0] == '/' ? std::string(value) : std::string();
+  };
+  if (const std::string caches = absolute("XDG_CACHE_HOME"); !caches.empty()) return absl::StrCat(caches, "/shale");
+  if (const std::string home = absolute("HOME"); !home.empty()) return absl::StrCat(home, "/.cache/shale");
+  return "";
+}
+
 }  // namespace shale

@@ -159,4 +159,8 @@ class DurableFile {
   std::unique_ptr<WritableFile> file_;
 };
 
+// Returns the folder of the user's caches that belongs to Shale: $XDG_CACHE_HOME/shale or $HOME/.cache/shale. Empty if
+// neither variable is an absolute path.
+std::string UserCacheFolder();
+
 }  // namespace shale

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/compile/memory/check.h"
-#include "engine/compile/memory/waits.h"
+#include "engine/compile/memory/plan.h"
 #include "engine/compile/step/options_enums.h"
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/plan/planner/draft.h"

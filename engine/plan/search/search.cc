@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/compile/memory/waits.h"
+#include "engine/compile/memory/plan.h"
 #include "engine/plan/planner/step_facts.h"
 #include "engine/plan/search/axes.h"
 #include "engine/plan/time/prediction.h"

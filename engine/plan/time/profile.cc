@@ -26,7 +26,7 @@ namespace {
 // A profile of 20,000 works has about 4 MiB.
 constexpr int64_t kMaxProfileBytes = int64_t{8} << 20;
 // Goes up when the same kind of work (engine/plan/time/work.h) begins to mean something else.
-constexpr int kMeasuredVersion = 1;
+constexpr int kMeasuredVersion = 2;
 
 // Returns `text` with what no file name should have replaced.
 std::string FileName(absl::string_view text) {
@@ -67,7 +67,7 @@ void MergeList(const List& from, const Key& key, List* into) {
 
 }  // namespace
 
-MachineKey KeyOfThisHost() {
+MachineKey KeyOfThisHost(std::string gpu) {
   std::map<std::string, std::string> facts;  // Of the first CPU.
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line) && !line.empty();) {
@@ -80,6 +80,7 @@ MachineKey KeyOfThisHost() {
   for (const char* fact : {"cpu family", "model"}) {
     if (!facts[fact].empty()) absl::StrAppend(&key.processor, ", ", fact, " ", facts[fact]);
   }
+  if (!gpu.empty()) key.device = "CUDA", key.processor = std::move(gpu);
   return key;
 }
 

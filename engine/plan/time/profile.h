@@ -25,8 +25,8 @@ struct MachineKey {
   int64_t threads = 0;    // That the CPUs of the host run at once.
 };
 
-// Returns the key of this machine's CPUs, as the system names them.
-MachineKey KeyOfThisHost();
+// Returns the key of this machine's CPUs, as the system names them, or of its GPUs if they are called `gpu`.
+MachineKey KeyOfThisHost(std::string gpu = "");
 
 // Reads a profile from the text of `file`, which messages name. Returns InvalidArgument with a line for each error, at
 // most 20, if it is no profile, or if it is partial, absurd or ambiguous.

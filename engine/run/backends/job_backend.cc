@@ -7,7 +7,7 @@
 #include "kernels/cpu/instruction_set.h"
 #include "kernels/hardware_threads.h"
 #ifdef SHALE_WITH_CPU
-#include "engine/files/io/user_cache.h"
+#include "engine/files/io/file.h"
 #include "engine/run/backends/cpu_matmuls_choice.h"
 #endif
 

@@ -18,10 +18,10 @@
 #include "engine/api/job.h"
 #include "engine/api/trainer.h"
 #include "engine/files/io/file.h"
+#include "engine/plan/time/profile.h"
 #include "engine/run/calibrate/random_tokens.h"
 #include "engine/run/calibrate/speeds.h"
 #include "engine/run/runtime/backend.h"
-#include "engine/run/runtime/machine_key.h"
 #include "engine/run/runtime/work_times.h"
 #include "engine/run/train/reports.h"
 #include "kernels/check.h"
@@ -34,7 +34,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // The jobs that are measured in turns take about this part of the memory: one of so many.
-constexpr int64_t kShareOfMemory = 4;
+constexpr int64_t kShareOfMemory = 8;
 
 double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -139,7 +139,7 @@ int64_t CacheBytes() {
 
 // Sets what the host and its devices are, and what they reach at most.
 absl::Status DescribeMachine(const Backend& backend, proto::MachineProfile& profile) {
-  const MachineKey key = KeyOfDevices(backend);
+  const MachineKey key = KeyOfThisHost(backend.device_name());
   profile.set_name(key.processor);
   profile.set_processor(key.processor);
   profile.set_device(key.device);

@@ -1,5 +1,3 @@
-#include "engine/run/state/state_digest.h"
-
 #include <algorithm>
 #include <set>
 #include <vector>
@@ -8,6 +6,7 @@
 #include "engine/compile/program/accesses.h"
 #include "engine/compile/program/issues.h"
 #include "engine/files/io/checksums.h"
+#include "engine/run/state/rank_state.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -1,9 +1,8 @@
-#include "engine/run/train/rank_programs.h"
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/run/runtime/profiler_ranges.h"
+#include "engine/run/train/session.h"
 #include "kernels/check.h"
 
 namespace shale {

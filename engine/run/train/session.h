@@ -19,12 +19,14 @@
 #include "engine/compile/memory/machine.h"
 #include "engine/plan/config/job.h"
 #include "engine/plan/config/learning_rate.h"
+#include "engine/run/generate/next_tokens.h"
+#include "engine/run/runtime/local_ranks.h"
+#include "engine/run/runtime/profiler_ranges.h"
 #include "engine/run/state/local_state.h"
 #include "engine/run/train/batch_prefetcher.h"
 #include "engine/run/train/checkpoint_policy.h"
 #include "engine/run/train/checkpointer.h"
 #include "engine/run/train/job_data.h"
-#include "engine/run/train/rank_programs.h"
 #include "engine/run/train/reports.h"
 #include "engine/run/train/run_health.h"
 #include "engine/run/train/run_watch.h"
@@ -33,6 +35,23 @@
 #include "engine/run/train/step_contract.h"
 
 namespace shale {
+
+// The ranks of this process and the programs that run on them: what a trainer allocates.
+struct RankPrograms {
+  std::unique_ptr<LocalRanks> ranks;
+  std::unique_ptr<ProfilerRanges> ranges;  // Null if no profiler wants them.
+  std::unique_ptr<LocalProgram> train, evaluate;
+  std::unique_ptr<Sequences> sequences;  // Null without runtime.generate.
+  std::string why_no_ranges;             // If a profiler wants ranges, and gets none.
+
+  // Returns a description of the devices (LocalRanks::description), with why a profiler gets no ranges.
+  std::string Describe() const;
+};
+
+// Allocates the ranks and their programs. Borrows the job and its plan. `process_of_rank` has the process of each rank.
+// `evaluates`: the run has evaluation data.
+absl::StatusOr<RankPrograms> AllocateRanks(const ResolvedJob& resolved, std::vector<int> process_of_rank,
+                                           bool evaluates, const TrainerOptions& options);
 
 // Used as a Trainer is, whose functions of the same names say what these do.
 class Session : public CheckpointSaver {

@@ -18,7 +18,6 @@
 #include "engine/compile/optimizer/optimizer.h"
 #include "engine/files/checkpoint/shard_header.h"
 #include "engine/files/checkpoint/store.h"
-#include "engine/files/hugging_face/adapter_config.h"
 #include "engine/files/hugging_face/config.h"
 #include "engine/files/hugging_face/weights.h"
 #include "engine/files/io/file.h"

@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "engine/plan/planner/job_plan.h"
 #include "engine/run/runtime/local_ranks.h"
-#include "engine/run/state/state_digest.h"
+#include "engine/run/state/rank_state.h"
 #include "sharding/comm/control_plane.h"
 #include "sharding/mesh.h"
 

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/text/chat/conversation.h"
-#include "engine/text/chat/template_render.h"
+#include "engine/text/chat/template_parser.h"
 #include "engine/text/chat/template_value.h"
 
 namespace shale {

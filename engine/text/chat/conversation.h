@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/text/chat/template_render.h"
+#include "engine/text/chat/template_parser.h"
 #include "engine/text/chat/template_value.h"
 
 namespace shale {

@@ -1,5 +1,3 @@
-#include "engine/text/chat/template_render.h"
-
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -8,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/strings/messages.h"
 #include "engine/text/chat/template_operations.h"
+#include "engine/text/chat/template_parser.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "engine/compile/memory/waits.h"
+#include "engine/compile/memory/plan.h"
 #include "kernels/ops/flat.h"
 #include "tests/engine/compile/memory/program_builder.h"
 #include "tests/engine/compile/memory/random_program.h"

@@ -1,7 +1,6 @@
-#include "engine/compile/memory/waits.h"
-
 #include <gtest/gtest.h>
 
+#include "engine/compile/memory/plan.h"
 #include "tests/engine/compile/memory/interleaving.h"
 #include "tests/engine/compile/memory/program_builder.h"
 #include "tests/engine/compile/memory/random_program.h"

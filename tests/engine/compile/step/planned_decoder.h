@@ -8,7 +8,6 @@
 
 #include "engine/compile/memory/check.h"
 #include "engine/compile/memory/plan.h"
-#include "engine/compile/memory/waits.h"
 #include "engine/compile/model/model.h"
 #include "engine/compile/step/compile.h"
 #include "kernels/reference/reference_ops.h"

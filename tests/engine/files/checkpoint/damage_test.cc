@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/api/checkpoint.h"
-#include "engine/files/checkpoint/verify.h"
+#include "engine/files/checkpoint/store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/integers.h"

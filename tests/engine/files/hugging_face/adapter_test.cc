@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "engine/api/export.h"
-#include "engine/files/hugging_face/adapter_config.h"
+#include "engine/files/hugging_face/config.h"
 #include "engine/files/hugging_face/config_parts.h"
 #include "engine/files/hugging_face/strict_json.h"
 #include "engine/files/hugging_face/weights.h"

@@ -188,9 +188,11 @@ TEST_F(ClockTest, GraphsRunOneAfterAnother) {
 }
 
 TEST_F(ClockTest, CollectivesWaitForTheLastRank) {
-  Run(kCompute, 10);
-  const InstructionId reduce = Run(kReduce, 1, {0});
-  times_[reduce].first.waits_for_ranks = true;
+  const InstructionId compute = Run(kCompute, 10);
+  const InstructionId reduce = Run(kReduce, 1, {compute});
+  // That the ranks have met on another stream brings this one no nearer.
+  const InstructionId gather = Run(kGather, 2);
+  for (const InstructionId id : {reduce, gather}) times_[id].first.waits_for_ranks = true;
   EXPECT_DOUBLE_EQ(Result({.rank_spread = 0.1}).seconds, 10 + 1 + 1);
 }
 
