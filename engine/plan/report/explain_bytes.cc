@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/compile/graph/storage.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/explain_sections.h"
 #include "engine/strings/printing.h"
@@ -52,16 +53,6 @@ std::string DescribeStates(const JobPlan& plan) {
   return absl::StrJoin(texts, "; ");
 }
 
-// Returns how frozen weights are stored, followed by ", "; empty if they are stored as all others.
-std::string DescribeFrozenWeights(FrozenWeights weights) {
-  switch (weights) {
-    case FrozenWeights::kAsComputed: return "";
-    case FrozenWeights::kBFloat16: return "in bf16, ";
-    case FrozenWeights::kNf4: return "matrices of blocks in NF4, ";
-  }
-  return "";
-}
-
 // Returns why a category has the bytes that it has.
 std::string Reason(const Explained& x, BufferCategory category) {
   const JobPlan& plan = x.plan;
@@ -77,10 +68,11 @@ std::string Reason(const Explained& x, BufferCategory category) {
       return absl::StrCat("weights ", o.placement().gathers_for_use() ? mine : absl::StrCat(all, ", on every rank"));
     case BufferCategory::kFrozenParameters:
       return absl::StrCat("weights that do not train, so that they have no gradient, master or optimizer state, ",
-                          DescribeFrozenWeights(x.job.optimizer.frozen_weights),
+                          RowOf(x.job.optimizer.frozen_weights).text,
+                          x.job.optimizer.frozen_weights == Storage::kAsUsed ? "" : ", ",
                           o.placement().gathers_for_use() && shared ? part : "all on every rank");
     case BufferCategory::kMasterWeights:
-      return absl::StrCat("the bits of a weight beyond ", ToString(plan.train.graph.compute_dtype), ", ",
+      return absl::StrCat("the bits of a weight beyond ", ToString(DTypeOf(x.job.precision.compute)), ", ",
                           shared && o.placement().state == Part::kFull ? all : mine);
     case BufferCategory::kOptimizerState:
       if (DescribeStates(plan).empty()) {
@@ -99,7 +91,7 @@ std::string Reason(const Explained& x, BufferCategory category) {
                                      : "all units, kept from forward to backward";
     case BufferCategory::kWidenedParameters:
       return absl::StrCat("the frozen weights of the unit in use, from ", ToString(x.job.optimizer.frozen_weights),
-                          " to ", ToString(plan.train.graph.compute_dtype), ", until its forward or backward ends");
+                          " to ", ToString(DTypeOf(x.job.precision.compute)), ", until its forward or backward ends");
     case BufferCategory::kActivations:
       return absl::StrCat("kept from forward to backward under ", ToString(o.activations.preset), PerMicroBatch(x));
     case BufferCategory::kActivationBoundaries:
