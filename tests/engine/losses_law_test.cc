@@ -206,6 +206,36 @@ TEST(LossLaws, PartsInFp32KeepNoMastersAndAreTrainedInFp32) {
             "precision.master MASTER_FP32");
 }
 
+// The reference multiplies matrices of two dtypes. Devices without such kernels refuse the program by name.
+TEST(LossLaws, MatricesOfTwoDTypesAreComputedOrRefusedByName) {
+  RunOptions options = With(kModels[0], kOne, 1);
+  options.dtype = DType::kBFloat16;
+  options.build = [](const GraphOptions& given) {
+    GraphOptions classes = given;
+    classes.vocabulary = kClasses;
+    GraphBuilder b(classes);
+    const GroupId all = b.AddGroup("all");
+    b.BeginUnit("first");
+    const Tensor x = Cast(b, Features(b, kFeatures), DType::kFloat32, "x");
+    b.EndUnit(Linear(b, x, Matrix(b, all, "first", kWidth, kFeatures), std::nullopt, "y"));
+    b.BeginUnit("head");
+    LinearCrossEntropy(b, Cast(b, b.UnitInput(), DType::kBFloat16, "narrow"), Matrix(b, all, "head", kClasses, kWidth),
+                       std::nullopt);
+    b.EndLastUnit();
+    return b.Finish();
+  };
+  const absl::Status status = RunJob(options, Batch(kModels[0], 3)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_NE(status.message().find("first: MatMul: a is f32[1, 5] and b is bf16[12, 5]; device "), std::string::npos)
+      << status;
+  if (TestsTheCudaBackend()) return;
+  options.ops = OpsKind::kReference;
+  options.steps = 4;
+  const RunResult result = MustRun(options, Batch(kModels[0], 3));
+  ASSERT_EQ(result.losses.size(), 4);
+  EXPECT_LT(result.losses[3], result.losses[0]);
+}
+
 // The loss of logits in fp32 is that of an fp32 head on the same bf16 activations. Other tests say that rounded logits
 // are those of bf16.
 TEST(LossLaws, LogitsInFp32AreNotRounded) {

@@ -20,8 +20,9 @@ std::string DescribeLoss(const Job& job, const JobPlan& plan) {
   const int64_t rows = job.batch.micro_batch * of_sequence, chunk = LossChunkTokens(job);
   if (PredictsValues(plan.train.graph))
     return absl::StrCat("the head: predictions and losses of the ", rows, " targets of a micro-batch");
-  if (chunk >= rows) return absl::StrCat("the head: logits of the ", rows, " tokens of a micro-batch");
-  return absl::StrCat("the head: logits of ", chunk, " tokens at a time, never of all");
+  const absl::string_view wide = job.precision.fp32_logits ? "fp32 logits, and their rounded gradient," : "logits";
+  if (chunk >= rows) return absl::StrCat("the head: ", wide, " of the ", rows, " tokens of a micro-batch");
+  return absl::StrCat("the head: ", wide, " of ", chunk, " tokens at a time, never of all");
 }
 
 // Returns the end of a sentence: for how many micro-batches tensors are kept, and whether some are offloaded.
