@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "kernels/device/device.h"
 #include "kernels/op.h"
 
@@ -31,6 +32,10 @@ class Ops {
   // that use it and have the same b, transpose_b and dtype return the same size, whatever their M.
   virtual int64_t PackedBytes(const MatMul& op) const { return 0; }
 
+  // Returns Unimplemented, naming the operands, if the device has no kernel for a combination of dtypes that Validate
+  // admits. `op` may be symbolic.
+  virtual absl::Status CheckAvailable(const Op& op) const { return absl::OkStatus(); }
+
   // Does the slow work of the first launch of such an op in advance: creates a primitive or chooses an algorithm.
   virtual absl::Status Prepare(const Op& op) { return absl::OkStatus(); }
 
@@ -39,12 +44,16 @@ class Ops {
   virtual const Ops* host() const { return nullptr; }
   Ops* host() { return const_cast<Ops*>(static_cast<const Ops*>(this)->host()); }
 
-  // Enqueues a bound and valid op (see Validate). Nothing else may use `scratch` until the op has finished.
+  // Enqueues a bound and valid op (see Validate), or returns the error of CheckAvailable. Nothing else may use
+  // `scratch` until the op has finished.
   absl::Status Launch(const Op& op, Scratch scratch, Stream& stream);
 
  protected:
   // Does all that Launch does, apart from metering.
   virtual absl::Status Enqueue(const Op& op, Scratch scratch, Stream& stream) = 0;
 };
+
+// Returns the error of CheckAvailable on a device that multiplies only matrices of one dtype.
+absl::Status CheckOneDTypeOfMatrices(absl::string_view device, const Op& op);
 
 }  // namespace shale

@@ -148,14 +148,14 @@ void OpChecker::CheckShape(absl::string_view name, const Tensor& tensor, absl::s
   for (Dim* dim : dims) dim->size = tensor.shape[i++];
 }
 
-void OpChecker::Act(absl::string_view name, const Tensor& tensor, std::initializer_list<Dim*> dims, Layout layout) {
-  if (act_known_) {
-    CheckShape(name, tensor, ToString(act_), tensor.dtype == act_, dims, layout);
+void OpChecker::Act(absl::string_view name, const Tensor& tensor, Float& act, std::initializer_list<Dim*> dims,
+                    Layout layout) {
+  if (act.is_known) {
+    CheckShape(name, tensor, ToString(act.dtype), tensor.dtype == act.dtype, dims, layout);
     return;
   }
   CheckShape(name, tensor, "f32, bf16 or f16 ", IsComputeDType(tensor.dtype), dims, layout);
-  act_known_ = true;
-  act_ = tensor.dtype;
+  act = {.is_known = true, .dtype = tensor.dtype};
 }
 
 void OpChecker::Typed(absl::string_view name, const Tensor& tensor, DType dtype, std::initializer_list<Dim*> dims,

@@ -23,6 +23,13 @@ struct Dim {
   int64_t minimum = 1;  // The smallest size that an operand may set.
 };
 
+// A dtype that several operands share: f32, bf16 or f16. It is unknown until the first operand that is checked with it
+// sets it; every later one must have the same. An op whose operands may have several dtypes has a Float for each.
+struct Float {
+  bool is_known = false;
+  DType dtype = DType::kFloat32;
+};
+
 enum class Layout : uint8_t {
   kContiguous,
   kDenseRows,  // The last dimension is dense, the others may be strided.
@@ -34,14 +41,18 @@ class OpChecker {
  public:
   explicit OpChecker(absl::string_view op) : op_(op) {}
 
-  // Requires `tensor` to be present, with dimensions `dims` and of the compute dtype: f32, bf16 or f16, the same for
-  // every operand that is checked by Act.
-  void Act(absl::string_view name, const Tensor& tensor, std::initializer_list<Dim*> dims,
+  // Requires `tensor` to be present, with dimensions `dims` and of the dtype `act`.
+  void Act(absl::string_view name, const Tensor& tensor, Float& act, std::initializer_list<Dim*> dims,
            Layout layout = Layout::kContiguous);
+  // The same, with a Float that all operands of the op share that are checked without one.
+  void Act(absl::string_view name, const Tensor& tensor, std::initializer_list<Dim*> dims,
+           Layout layout = Layout::kContiguous) {
+    Act(name, tensor, act_, dims, layout);
+  }
   // Requires `tensor` to be present, with dimensions `dims` and of dtype `dtype`.
   void Typed(absl::string_view name, const Tensor& tensor, DType dtype, std::initializer_list<Dim*> dims,
              Layout layout = Layout::kContiguous);
-  // Like Act, but also accepts f32 whatever the compute dtype is.
+  // Like Act without a Float, but also accepts f32 whatever the others have.
   void ActOrFloat(absl::string_view name, const Tensor& tensor, std::initializer_list<Dim*> dims,
                   Layout layout = Layout::kContiguous);
 
@@ -83,8 +94,7 @@ class OpChecker {
 
   absl::string_view op_;
   absl::Status status_;
-  bool act_known_ = false;
-  DType act_ = DType::kFloat32;
+  Float act_;
   std::vector<std::pair<absl::string_view, absl::string_view>> allowed_;
 };
 

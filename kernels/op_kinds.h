@@ -29,7 +29,7 @@
   X(Accumulate)               \
   X(ZeroRanges)               \
   X(Nf4Dequantize)            \
-  X(LossScale)                \
+  X(MeanFactor)               \
   X(FlagNonFinite)            \
   X(CombineTotals)            \
   X(PrepareUpdate)            \

@@ -3,7 +3,9 @@
 // the families that it uses. Only code that handles every kind includes this header, because it is compiled again
 // whenever any kind changes, and code that does not look into an op includes only op.h.
 //
-// "act" is the compute dtype, f32, bf16 or f16, the same for all act tensors of an op. All arithmetic is fp32 or wider.
+// "act" is a dtype, f32, bf16 or f16, the same for all act tensors of an op; other ops may have another one. An op that
+// takes tensors of several of these dtypes says so, and its Check (op_checker.h) says which go together. All arithmetic
+// is fp32 or wider.
 // If an op stores a value in bf16 or f16 and uses it again, it uses the rounded value, so that a recomputation yields
 // the same bits. Unless noted, tensors are contiguous and outputs overlap no other operand. An absent tensor (rank 0)
 // is an optional operand that was not given. Gradients of parameters are f32. If `accumulate` is set, an op adds to its

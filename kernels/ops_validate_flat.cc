@@ -181,10 +181,10 @@ void CheckLossScale(OpChecker& c, const Tensor& loss_scale_3) {
 
 }  // namespace
 
-void Check(OpChecker& c, const LossScale& op) {
+void Check(OpChecker& c, const MeanFactor& op) {
   Dim one{"", 1};
   c.Typed("valid_tokens", op.valid_tokens_1, DType::kInt64, {&one});
-  c.Typed("scale", op.scale_1, DType::kFloat32, {&one});
+  c.Typed("factor", op.factor_1, DType::kFloat32, {&one});
   if (op.weight_total_1.present()) c.Typed("weight_total", op.weight_total_1, DType::kFloat64, {&one});
   CheckLossScale(c, op.loss_scale_3);
 }

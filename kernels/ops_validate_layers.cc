@@ -50,15 +50,16 @@ void Check(OpChecker& c, const EmbeddingBackward& op) {
 
 void Check(OpChecker& c, const MatMul& op) {
   Dim M{"M"}, N{"N"}, K{"K"};
+  Float b;  // Of its own: a device may multiply matrices of two dtypes (Ops::CheckAvailable).
   if (op.transpose_a) {
     c.Act("a", op.a, {&K, &M}, Layout::kDenseRows);
   } else {
     c.Act("a", op.a, {&M, &K}, Layout::kDenseRows);
   }
   if (op.transpose_b) {
-    c.Act("b", op.b, {&N, &K}, Layout::kDenseRows);
+    c.Act("b", op.b, b, {&N, &K}, Layout::kDenseRows);
   } else {
-    c.Act("b", op.b, {&K, &N}, Layout::kDenseRows);
+    c.Act("b", op.b, b, {&K, &N}, Layout::kDenseRows);
   }
   if (op.bias_N.present()) {
     c.Act("bias", op.bias_N, {&N});

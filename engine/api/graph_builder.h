@@ -37,19 +37,22 @@ class GradientBuilder;
 
 struct GraphOptions {
   GraphMode mode = GraphMode::kTraining;
-  DType compute_dtype = DType::kFloat32;
-  int64_t micro_batch = 1;          // In sequences.
-  int64_t sequence_length = 1;      // In tokens.
-  int64_t vocabulary = 0;           // In tokens. 0: there is none, or it is not known.
-  int64_t loss_chunk_tokens = 512;  // Rows of logits that exist at once.
-  bool last_target_only = false;    // Only the last position of a sequence has a target.
+  DType compute_dtype = DType::kFloat32;  // Of parameters and data, if nothing else is said ([Note: dtypes]).
+  int64_t micro_batch = 1;                // In sequences.
+  int64_t sequence_length = 1;            // In tokens.
+  int64_t vocabulary = 0;                 // In tokens. 0: there is none, or it is not known.
+  int64_t loss_chunk_tokens = 512;        // Rows of logits that exist at once.
+  bool last_target_only = false;          // Only the last position of a sequence has a target.
   TargetWeights target_weights = TargetWeights::kNone;
   bool position_ids = false;  // Sequences hold several documents ([Note: position ids] in kernels/ops/attention.h).
   Cache cache;                // Only with kLogits, and without position_ids.
   bool padding = false;       // Sequences may end in padding, which no other token may see.
   // Name patterns (engine/strings/pattern.h) of the parameters that train. Empty: all. See [Note: frozen parameters].
   std::vector<std::string> train_only;
-  FrozenWeights frozen_weights = FrozenWeights::kAsComputed;  // How the others are stored.
+  Storage frozen_weights = Storage::kAsUsed;  // How the others are stored.
+  // Whether the head's matmul writes its fp32 sums as the logits, which are otherwise rounded to the dtype of its
+  // input.
+  bool fp32_logits = false;
   // Name patterns of parameters that are updated in a way of their own. A parameter belongs to the first group with a
   // pattern that matches it. See [Note: groups of the optimizer].
   std::vector<std::vector<std::string>> optimizer_groups;
@@ -67,9 +70,11 @@ class GraphBuilder {
 
   // Add a flat group, and a parameter to a group. The parameters of a flat group lie in one vector, of which each rank
   // owns a shard. A parameter that two units use (a tied head) belongs to one group. Names must be unique. Checkpoints
-  // record them, and name patterns of jobs match them.
+  // record them, and name patterns of jobs match them. Ops use it in `dtype`, which is the compute dtype if it is not
+  // given; only fp32 may be given in its place.
   GroupId AddGroup(std::string name);
-  ParameterId AddParameter(GroupId group, std::string name, std::vector<int64_t> shape, Initializer initializer);
+  ParameterId AddParameter(GroupId group, std::string name, std::vector<int64_t> shape, Initializer initializer,
+                           std::optional<DType> dtype = std::nullopt);
   const Parameter& parameter(ParameterId id) const { return graph_.parameters[id]; }
 
   // Begin and end units, in the order in which they run. `layer` is the index of the block, -1 if the unit is not one.
@@ -92,13 +97,13 @@ class GraphBuilder {
   Tensor UseParameter(ParameterId id);
   // Returns a new kCache, [C, G, P, D], with C = cache.sequences, G = `groups` and D = `width`. P is cache.positions,
   // or less if each token sees only the last `window` > 0 tokens and fewer rows hold these. REQUIRES: there is a cache.
-  Tensor NewCache(absl::string_view name, int64_t groups, int64_t width, int64_t window);
+  Tensor NewCache(absl::string_view name, DType dtype, int64_t groups, int64_t width, int64_t window);
   // Return data from the host, in the shape that its row says (engine/compile/program/step_item.h). Data of the shape
   // kColumns is [T, columns], and all uses of it in a model have the same number of columns.
   Tensor UseData(StepItem item);
   Tensor UseColumns(StepItem item, int64_t columns);
-  Tensor UseScalar(ValueRole role);                             // Returns kLossScale or kLossTotal.
-  Tensor UseLogits();                                           // Returns where a kLogits graph writes its result.
+  Tensor UseScalar(ValueRole role);                             // Returns kMeanFactor or kLossTotal.
+  Tensor UseLogits(DType dtype);                                // Returns where a kLogits graph writes its result.
   void Emit(Op op, std::optional<Op> from_sum = std::nullopt);  // See Node for `from_sum`.
   // Registers a gradient rule. Does nothing unless the mode is kTraining.
   void OnBackward(std::function<void(GradientBuilder&)> rule);
@@ -143,11 +148,11 @@ class GraphBuilder {
   void CheckResult();
   void CheckParameters();
   void CheckOptimizerGroups();
-  // Decides how frozen parameters are stored.
+  // Decides how frozen parameters are stored. Records an error if the compute dtype does not allow the wanted form.
   void DecideStorage();
   // Returns, by parameter, whether only matmuls in blocks read it, as their right operand.
   std::vector<bool> MatricesOfBlocks() const;
-  // Divides each group by what trains, and by how weights are stored.
+  // Divides each group by what trains, by dtype, and by how weights are stored.
   void SplitGroups();
 
   GraphOptions options_;

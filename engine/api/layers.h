@@ -29,7 +29,11 @@ Tensor PositionIdsOf(GraphBuilder& b);
 // it.
 Tensor BeginsOf(GraphBuilder& b);
 
-// out[t] = scale * weight[inputs[t]] + positions[the position of t]: [T, C]. `scale` is rounded to the compute dtype.
+// x in another dtype, f32 or the compute dtype: [T, C]. Layers compute in the dtype of what they read, so a model that
+// computes a part of itself in fp32 casts there, and adds the parameters of that part in fp32 (AddParameter).
+Tensor Cast(GraphBuilder& b, const Tensor& x_TC, DType dtype, absl::string_view name);
+
+// out[t] = scale * weight[inputs[t]] + positions[the position of t]: [T, C]. `scale` is rounded to the dtype of weight.
 Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<ParameterId> positions_PC, double scale = 1);
 
 // The features of the data in the place of tokens, in the compute dtype: [T, F]. Needs no gradient.

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "kernels/dtype.h"
 
 namespace shale {
 
@@ -15,22 +16,16 @@ namespace shale {
 using ParameterId = int;
 using GroupId = int;
 
-// How the weights of frozen parameters are stored between their uses.
-// The order is that of FrozenWeightsSpec.Storage in proto/job.proto.
-enum class FrozenWeights : uint8_t {
-  kAsComputed,  // In the compute dtype.
-  kBFloat16,    // In bf16, also if the compute dtype is f32.
-  kNf4,         // Matrices of linear layers in blocks in 4 bits (kernels/nf4.h), the others as computed.
+// How weights are stored between their uses. What that means for each form is a row of the table of
+// engine/compile/graph/storage.h. The order is that of FrozenWeightsSpec.Storage in proto/job.proto.
+enum class Storage : uint8_t {
+  kAsUsed,    // In the dtype in which ops use them.
+  kBFloat16,  // In bf16, also if ops use them in f32.
+  kNf4,       // Matrices of linear layers in blocks in 4 bits (kernels/nf4.h), the others as used.
 };
 
-inline absl::string_view ToString(FrozenWeights weights) {
-  switch (weights) {
-    case FrozenWeights::kAsComputed: return "AS_COMPUTED";
-    case FrozenWeights::kBFloat16: return "BF16";
-    case FrozenWeights::kNf4: return "NF4";
-  }
-  return "?";
-}
+// Returns the name of the form in job files.
+absl::string_view ToString(Storage storage);
 
 // How a parameter is initialized.
 struct Initializer {
@@ -45,9 +40,9 @@ struct Parameter {
   std::vector<int64_t> shape;
   Initializer initializer;
   GroupId group = -1;
-  bool frozen = false;  // Not trained: keeps its first value and has no gradient.
-  // How its weights are stored. Other than kAsComputed only if it is frozen and that differs from the compute dtype.
-  FrozenWeights stored = FrozenWeights::kAsComputed;
+  DType dtype = DType::kFloat32;       // In which ops use it.
+  bool frozen = false;                 // Not trained: keeps its first value and has no gradient.
+  Storage storage = Storage::kAsUsed;  // Another one only if it is frozen, and stored otherwise than in its dtype.
   int optimizer_group = -1;  // Index into GraphOptions::optimizer_groups. -1: none of them; also if it is frozen.
   int64_t elements() const {
     int64_t n = 1;

@@ -23,6 +23,7 @@ class CpuOps : public HostOps {
     return std::visit([&](const auto& o) { return cpu::ScratchBytesOf(o, context_); }, op.kinds());
   }
   int64_t PackedBytes(const MatMul& op) const override { return cpu::PackedBytesOf(op, context_); }
+  absl::Status CheckAvailable(const Op& op) const override { return CheckOneDTypeOfMatrices("device CPU", op); }
   absl::Status Prepare(const Op& op) override {
     SHALE_RETURN_IF_ERROR(context_.team->Start());
     return std::visit([&](const auto& o) { return cpu::PrepareOp(o, context_); }, op.kinds());

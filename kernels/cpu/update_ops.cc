@@ -17,7 +17,7 @@ template <class OpType, class... Kinds>
 constexpr bool kIsOneOf = (std::is_same_v<OpType, Kinds> || ...);
 
 template <class OpType>
-constexpr bool kRuns = kIsOneOf<OpType, Update, Sum, SumSquares, Copy, Add, Accumulate, ZeroRanges, LossScale,
+constexpr bool kRuns = kIsOneOf<OpType, Update, Sum, SumSquares, Copy, Add, Accumulate, ZeroRanges, MeanFactor,
                                 FlagNonFinite, CombineTotals, PrepareUpdate, RecordNorm>;
 
 class UpdateOps : public HostOps {

@@ -28,6 +28,7 @@ class CudaOps : public Ops {
   int64_t ScratchBytes(const Op& op) const override {
     return cuda::ScratchBytesWith(*options_.matmuls, options_.attention.get(), op);
   }
+  absl::Status CheckAvailable(const Op& op) const override { return CheckOneDTypeOfMatrices("device CUDA", op); }
   absl::Status Prepare(const Op& op) override {
     if (options_.use_device) SHALE_RETURN_IF_ERROR(options_.use_device());
     return std::visit([&](const auto& o) { return PrepareOp(o); }, op.kinds());

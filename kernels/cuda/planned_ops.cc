@@ -31,6 +31,7 @@ class PlannedCudaOps final : public Ops {
   int64_t ScratchBytes(const Op& op) const override {
     return cuda::ScratchBytesWith(matmuls_, options_.attention.get(), op);
   }
+  absl::Status CheckAvailable(const Op& op) const override { return CheckOneDTypeOfMatrices("device CUDA", op); }
   absl::Status Prepare(const Op&) override { return OnlyPlanned(); }
 
  protected:

@@ -13,10 +13,10 @@ SHALE_DEVICE double FactorOf(const Global<double>& loss_scale) {
   return loss_scale.present() ? loss_scale.Load(kLossScaleFactor) : 1.0;
 }
 
-SHALE_KERNEL SHALE_BOUNDS(1) LossScaleKernel(Global<int64_t> valid_tokens, Global<double> weight_total,
-                                             Global<double> loss_scale, Global<float> scale) {
+SHALE_KERNEL SHALE_BOUNDS(1) MeanFactorKernel(Global<int64_t> valid_tokens, Global<double> weight_total,
+                                              Global<double> loss_scale, Global<float> factor) {
   const double divisor = weight_total.present() ? weight_total.Load(0) : static_cast<double>(valid_tokens.Load(0));
-  scale.Store(0, divisor > 0 ? static_cast<float>(FactorOf(loss_scale) / divisor) : 0.0f);
+  factor.Store(0, divisor > 0 ? static_cast<float>(FactorOf(loss_scale) / divisor) : 0.0f);
 }
 
 SHALE_DEVICE bool IsFinite(double x) { return x - x == 0; }
@@ -124,10 +124,10 @@ absl::Status LaunchOne(const char* name, void (*kernel)(Params...), StreamHandle
 
 }  // namespace
 
-absl::Status Run(const LossScale& op, Scratch scratch, StreamHandle stream) {
-  return LaunchOne("LossScale", LossScaleKernel, stream, Whole<int64_t>(op.valid_tokens_1, "valid_tokens"),
+absl::Status Run(const MeanFactor& op, Scratch scratch, StreamHandle stream) {
+  return LaunchOne("MeanFactor", MeanFactorKernel, stream, Whole<int64_t>(op.valid_tokens_1, "valid_tokens"),
                    Whole<double>(op.weight_total_1, "weight_total"), Whole<double>(op.loss_scale_3, "loss_scale"),
-                   Whole<float>(op.scale_1, "scale"));
+                   Whole<float>(op.factor_1, "factor"));
 }
 
 absl::Status Run(const FlagNonFinite& op, Scratch scratch, StreamHandle stream) {

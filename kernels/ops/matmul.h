@@ -21,7 +21,7 @@ namespace shale {
 struct MatMul {
   static constexpr absl::string_view kName = "MatMul";
   Tensor a;         // act
-  Tensor b;         // act
+  Tensor b;         // f32, bf16 or f16: that of a, or another one if the device has such kernels
   Tensor bias_N;    // act, optional; not together with accumulate or with another scale than 1
   Tensor c_MN;      // act or f32
   Tensor packed_b;  // i16, PackedBytes long, contiguous; optional

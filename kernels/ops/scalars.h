@@ -12,12 +12,12 @@
 
 namespace shale {
 
-// scale = 1 / valid_tokens, or 0 if no token is valid. With `weight_total`, that takes the place of valid_tokens. With
-// `loss_scale`, multiplies by its factor.
-struct LossScale {
-  static constexpr absl::string_view kName = "LossScale";
+// The factor that makes the sum of the losses their mean: 1 / valid_tokens, or 0 if no token is valid. With
+// `weight_total`, that takes the place of valid_tokens. With `loss_scale`, multiplies by its factor.
+struct MeanFactor {
+  static constexpr absl::string_view kName = "MeanFactor";
   Tensor valid_tokens_1;  // i64
-  Tensor scale_1;         // f32
+  Tensor factor_1;        // f32
   Tensor weight_total_1;  // f64, optional: the sum of |weight| over the targets
   Tensor loss_scale_3;    // f64, optional, kLossScale*
   template <class Self, class Visitor>
@@ -25,7 +25,7 @@ struct LossScale {
     v("valid_tokens", op.valid_tokens_1, Access::kRead);
     v("weight_total", op.weight_total_1, Access::kRead);
     v("loss_scale", op.loss_scale_3, Access::kRead);
-    v("scale", op.scale_1, Access::kWrite);
+    v("factor", op.factor_1, Access::kWrite);
   }
 };
 

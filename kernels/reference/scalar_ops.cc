@@ -51,11 +51,11 @@ void AdjustLossScale(const PrepareUpdate& op) {
 
 }  // namespace
 
-absl::Status RunOnHost(const LossScale& op) {
+absl::Status RunOnHost(const MeanFactor& op) {
   const Tensor& total = op.weight_total_1;
   const double divisor =
       total.present() ? *total.as<const double>() : static_cast<double>(*op.valid_tokens_1.as<const int64_t>());
-  *op.scale_1.as<float>() = divisor > 0 ? static_cast<float>(FactorOf(op.loss_scale_3) / divisor) : 0.0f;
+  *op.factor_1.as<float>() = divisor > 0 ? static_cast<float>(FactorOf(op.loss_scale_3) / divisor) : 0.0f;
   return absl::OkStatus();
 }
 

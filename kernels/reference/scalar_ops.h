@@ -8,7 +8,7 @@
 
 namespace shale {
 
-absl::Status RunOnHost(const LossScale& op);
+absl::Status RunOnHost(const MeanFactor& op);
 absl::Status RunOnHost(const FlagNonFinite& op);
 absl::Status RunOnHost(const CombineTotals& op);
 absl::Status RunOnHost(const PrepareUpdate& op);

@@ -166,7 +166,7 @@ TEST(AdapterLaws, TheSameHoldsForABaseIn4Bits) {
   const Tokens tokens = RandomTokens(7, 11, Llama().vocabulary, 5);
   RunOptions options;
   options.model = Llama();
-  options.frozen_weights = FrozenWeights::kNf4;
+  options.frozen_weights = Storage::kNf4;
   options.steps = 3;
   options.gradients_of_first_step = true;
   options.edit_weights = FillB;

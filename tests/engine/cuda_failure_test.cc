@@ -54,7 +54,7 @@ TEST(CudaFailureTest, AKernelThatFailsAtOnceIsAnErrorThatNamesTheComputeStreamTo
   options.backend = backend.get();
   options.before_step = [&](int, int, Executor&) { runtime->FailKernel(3); };
   const absl::Status status = RunJob(options, RandomTokens(4, 11, SmallDecoder().vocabulary, 1)).status();
-  EXPECT_THAT(std::string(status.message()), ContainsRegex("on stream compute [0-9]+ \\(LossScale, unit -"));
+  EXPECT_THAT(std::string(status.message()), ContainsRegex("on stream compute [0-9]+ \\(MeanFactor, unit -"));
 }
 
 TEST(CudaFailureTest, AGpuThatFailsBeforeTheStartIsAnErrorThatNamesWhatWasTried) {

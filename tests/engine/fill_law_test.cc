@@ -39,19 +39,19 @@ struct FillCase {
   const char* name;
   DType dtype;
   MasterWeights master;
-  FrozenWeights stored = FrozenWeights::kAsComputed;
+  Storage stored = Storage::kAsUsed;
 };
 // On CUDA without a GPU a run takes long, because libraries are warmed up before it.
 std::vector<FillCase> FillCases() {
   if (TestsTheCudaBackend()) {
     return {{"bf16 with low bits", DType::kBFloat16, MasterWeights::kSplit},
-            {"frozen in 4 bits", DType::kBFloat16, MasterWeights::kSplit, FrozenWeights::kNf4}};
+            {"frozen in 4 bits", DType::kBFloat16, MasterWeights::kSplit, Storage::kNf4}};
   }
   return {{"fp32", DType::kFloat32, MasterWeights::kFloat32},
           {"bf16 with fp32 masters", DType::kBFloat16, MasterWeights::kFloat32},
           {"bf16 with low bits", DType::kBFloat16, MasterWeights::kSplit},
-          {"frozen in bf16", DType::kFloat32, MasterWeights::kFloat32, FrozenWeights::kBFloat16},
-          {"frozen in 4 bits", DType::kBFloat16, MasterWeights::kSplit, FrozenWeights::kNf4}};
+          {"frozen in bf16", DType::kFloat32, MasterWeights::kFloat32, Storage::kBFloat16},
+          {"frozen in 4 bits", DType::kBFloat16, MasterWeights::kSplit, Storage::kNf4}};
 }
 
 RunOptions FillOptionsOf(const FillCase& test) {
@@ -62,7 +62,7 @@ RunOptions FillOptionsOf(const FillCase& test) {
   options.steps = 0;
   options.reads_gradients = false;
   options.digests_state = true;
-  if (test.stored == FrozenWeights::kAsComputed) return options;
+  if (test.stored == Storage::kAsUsed) return options;
   options.frozen_weights = test.stored;
   options.train_only = {"blocks.1.ffn.*", "head.weight"};
   return options;
@@ -127,9 +127,9 @@ TEST(FillLaws, StagingThreadsAndRanksChangeNoBits) {
           std::vector<float> values(p.elements());
           FillInitialValues(p, 3, 0, absl::MakeSpan(values));
           read[p.name] = values;
-          if (p.stored == FrozenWeights::kNf4) values = QuantizedAndBack(values);
-          const bool has_no_master = p.frozen && p.stored == FrozenWeights::kAsComputed;
-          if (p.stored == FrozenWeights::kBFloat16 || (has_no_master && test.dtype == DType::kBFloat16)) {
+          if (p.storage == Storage::kNf4) values = QuantizedAndBack(values);
+          const bool has_no_master = p.frozen && p.storage == Storage::kAsUsed;
+          if (p.storage == Storage::kBFloat16 || (has_no_master && test.dtype == DType::kBFloat16)) {
             for (float& value : values) value = ToFloat(RoundMaster(value));
           }
           EXPECT_TRUE(expected.at(p.name) == values) << what << ": " << p.name;

@@ -120,12 +120,12 @@ TEST(FrozenLaws, NarrowWeightsComputeWhatTheirValuesCompute) {
   const Patterns patterns = {"blocks.1.*", "final_norm.*", "blocks.*.attention.qkv.weight"};
   struct Case {
     DecoderConfig model;
-    FrozenWeights stored;
+    Storage stored;
     DType dtype = DType::kFloat32;
   };
-  for (const Case& test : {Case{NormedDecoder(), FrozenWeights::kBFloat16}, Case{NormedDecoder(), FrozenWeights::kNf4},
-                           Case{WideDecoder(), FrozenWeights::kNf4, DType::kBFloat16}}) {
-    const FrozenWeights stored = test.stored;
+  for (const Case& test : {Case{NormedDecoder(), Storage::kBFloat16}, Case{NormedDecoder(), Storage::kNf4},
+                           Case{WideDecoder(), Storage::kNf4, DType::kBFloat16}}) {
+    const Storage stored = test.stored;
     const bool wide_model = test.dtype == DType::kBFloat16;
     if (wide_model && !TestsEveryCombination()) continue;
     const Tokens tokens = RandomTokens(5, 11, test.model.vocabulary, 5);
@@ -148,7 +148,7 @@ TEST(FrozenLaws, NarrowWeightsComputeWhatTheirValuesCompute) {
         options.frozen_weights = stored;
         options.edit_weights = {};
         const RunResult narrow = MustRun(options, tokens);
-        options.frozen_weights = FrozenWeights::kAsComputed;
+        options.frozen_weights = Storage::kAsUsed;
         options.edit_weights = [&](const std::string& name, std::vector<float>& values) {
           if (MatchesAny(patterns, name)) return;
           values = narrow.weights.at(name);
@@ -173,7 +173,7 @@ TEST(FrozenLaws, NarrowWeightsComputeWhatTheirValuesCompute) {
         }
         const int64_t narrow_bytes = SumOf(narrow, BufferCategory::kFrozenParameters),
                       wide_bytes = SumOf(wide, BufferCategory::kFrozenParameters);
-        if (stored == FrozenWeights::kBFloat16) {
+        if (stored == Storage::kBFloat16) {
           EXPECT_EQ(2 * narrow_bytes, wide_bytes) << what;
         } else if (wide_model) {
           EXPECT_LT(narrow_bytes, 0.6 * wide_bytes) << what;
@@ -188,7 +188,7 @@ TEST(FrozenLaws, OnlyMatricesOfBlocksAreIn4BitsAndTravelSo) {
   RunOptions options;
   options.model = WideDecoder();
   options.train_only = {"blocks.1.*", "*.q_norm.weight"};
-  options.frozen_weights = FrozenWeights::kNf4;
+  options.frozen_weights = Storage::kNf4;
   options.step.mesh = {.shard = 2};
   options.steps = TestsEveryCombination() ? 1 : 0;
   const RunResult result = MustRun(options, RandomTokens(2, 11, 23, 5));
@@ -210,7 +210,7 @@ TEST(FrozenLaws, OnlyMatricesOfBlocksAreIn4BitsAndTravelSo) {
     for (const ShardLayout::PlacedParameter& parameter : g.layout().parameters()) {
       const bool matrix =
           parameter.shape.size() == 2 && MatchesAny(Patterns{"blocks.0.*", "blocks.2.*"}, parameter.name);
-      EXPECT_EQ(g.stored == FrozenWeights::kNf4, matrix) << parameter.name;
+      EXPECT_EQ(g.storage == Storage::kNf4, matrix) << parameter.name;
     }
   }
 }
@@ -218,7 +218,7 @@ TEST(FrozenLaws, OnlyMatricesOfBlocksAreIn4BitsAndTravelSo) {
 TEST(FrozenLaws, WeightsThatAreNotFiniteCannotBeStoredIn4Bits) {
   RunOptions options;
   options.train_only = {"head.weight"};
-  options.frozen_weights = FrozenWeights::kNf4;
+  options.frozen_weights = Storage::kNf4;
   options.edit_weights = [](const std::string& name, std::vector<float>& values) {
     if (name == "blocks.1.ffn.down.weight") values[130] = std::nanf("");
   };

@@ -68,6 +68,11 @@ std::vector<Setting> Settings() {
   });
   add("adapters", [](Setting& s) { s.model.adapter = AdapterConfig{.rank = 3, .alpha = 3, .targets = {"*"}}; });
   add("bf16", [](Setting& s) { s.precision = ComputePrecision::kBFloat16; });
+  add("fp16", [](Setting& s) { s.precision = ComputePrecision::kFloat16; });
+  add("bf16 with logits in fp32", [](Setting& s) {
+    s.precision = ComputePrecision::kBFloat16;
+    s.fp32_logits = true;
+  });
   add("three ranks", [](Setting& s) { s.ranks = 3; });
   return all;
 }

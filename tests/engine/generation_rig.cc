@@ -24,6 +24,7 @@ Job JobOf(const GenerationSetting& setting) {
   job.sharding.accumulation = Accumulation::kNoSync;
   job.optimizer.kind = OptimizerKind::kSgd;
   job.precision.compute = setting.precision;
+  job.precision.fp32_logits = setting.fp32_logits;
   if (setting.precision == ComputePrecision::kBFloat16) job.precision.master = MasterWeights::kNone;
   return job;
 }

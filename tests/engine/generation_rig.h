@@ -23,6 +23,7 @@ struct GenerationSetting {
   std::string name;
   DecoderConfig model = SmallDecoder();
   ComputePrecision precision = ComputePrecision::kFloat32;
+  bool fp32_logits = false;
   int ranks = 1;
   int64_t window = 16;  // The job's sequence_length.
   GenerationSize size;

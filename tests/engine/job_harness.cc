@@ -147,6 +147,7 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                              .position_ids = options.position_ids,
                              .train_only = options.train_only,
                              .frozen_weights = options.frozen_weights,
+                             .fp32_logits = options.fp32_logits,
                              .optimizer_groups = options.optimizer_groups};
   SHALE_ASSIGN_OR_RETURN(const ModelGraph graph,
                          options.build ? options.build(graph_options) : BuildModel(options.model, graph_options));

@@ -60,7 +60,8 @@ struct RunOptions {
   TargetWeights target_weights = TargetWeights::kNone;
   bool position_ids = false;
   std::vector<std::string> train_only;  // As GraphOptions::train_only.
-  FrozenWeights frozen_weights = FrozenWeights::kAsComputed;
+  Storage frozen_weights = Storage::kAsUsed;
+  bool fp32_logits = false;                                // As GraphOptions::fp32_logits.
   std::vector<std::vector<std::string>> optimizer_groups;  // As GraphOptions::optimizer_groups.
   StepOptions step;
   const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads, cpu_products).

@@ -259,8 +259,8 @@ INSTANTIATE_TEST_SUITE_P(
                  "model.decoder.head_width=64"},
                 0.1},
         JobCase{"WideHeadsGraphs",
-                {"runtime={device: CUDA graphs: true}", "precision.compute=BF16", "batch.sequence_length=12",
-                 "model.decoder.head_width=64"},
+                {"runtime={device: CUDA graphs: true}", "precision={compute: BF16 fp32_logits: true}",
+                 "batch.sequence_length=12", "model.decoder.head_width=64"},
                 0.1}),
     kCaseName);
 

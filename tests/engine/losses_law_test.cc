@@ -74,12 +74,35 @@ absl::StatusOr<ModelGraph> BuildDenoiser(const GraphOptions& options) {
   return b.Finish();
 }
 
+// Classifies features in blocks of the compute dtype, between which a norm, and after which the head, are in fp32.
+absl::StatusOr<ModelGraph> BuildMixed(const GraphOptions& given) {
+  constexpr DType kWide = DType::kFloat32;
+  GraphOptions options = given;
+  options.vocabulary = kClasses;
+  GraphBuilder b(options);
+  const GroupId first = b.AddGroup("first"), head = b.AddGroup("head");
+  b.BeginUnit("first", 0);
+  const Tensor x = Linear(b, Features(b, kFeatures), Matrix(b, first, "first", kWidth, kFeatures), std::nullopt, "x");
+  const NormParameters norm = {
+      .weight = b.AddParameter(first, "norm.weight", {kWidth}, {Initializer::Kind::kOnes}, kWide),
+      .bias = b.AddParameter(first, "norm.bias", {kWidth}, kZeros, kWide)};
+  const Tensor normal = Norm(b, Cast(b, x, kWide, "wide"), norm, "normal");
+  b.EndUnit(Gelu(b, Cast(b, normal, options.compute_dtype, "narrow"), GeluKind::kTanh));
+  b.BeginUnit("head");
+  const Tensor y = Cast(b, b.UnitInput(), kWide, "wide");
+  LinearCrossEntropy(b, y, b.AddParameter(head, "head.weight", {kClasses, kWidth}, kRandom, kWide),
+                     b.AddParameter(head, "head.bias", {kClasses}, kZeros, kWide));
+  b.EndLastUnit();
+  return b.Finish();
+}
+
 struct Model {
   const char* name;
   absl::StatusOr<ModelGraph> (*build)(const GraphOptions&);
   int64_t length;
 };
-constexpr Model kModels[] = {{"classifier", BuildClassifier, 1}, {"denoiser", BuildDenoiser, 3}};
+constexpr Model kModels[] = {
+    {"classifier", BuildClassifier, 1}, {"denoiser", BuildDenoiser, 3}, {"of two dtypes", BuildMixed, 1}};
 
 Tokens Batch(const Model& model, int64_t sequences) {
   Tokens tokens = RandomTokens(sequences, model.length, kClasses, 5);
@@ -165,6 +188,87 @@ TEST(LossLaws, TrainingLowersTheLoss) {
     ASSERT_FALSE(result.losses.empty());
     EXPECT_LT(result.losses.back(), (TestsEveryCombination() ? 0.5 : 1) * result.losses.front()) << model.name;
   }
+}
+
+TEST(LossLaws, PartsInFp32KeepNoMastersAndAreTrainedInFp32) {
+  RunOptions options = With(kModels[2], kOne, 2);
+  options.dtype = DType::kBFloat16;
+  const RunResult result = MustRun(options, Batch(kModels[2], 4));
+  ASSERT_EQ(result.step.state.groups.size(), 3);
+  for (const GroupState& g : result.step.state.groups) {
+    const bool wide = g.layout().parameters()[0].name != "first.weight";
+    EXPECT_EQ(g.own_weight.dtype, wide ? DType::kFloat32 : DType::kBFloat16);
+    EXPECT_EQ(g.master.present(), !wide);
+  }
+  options.step.master = MasterWeights::kSplit;
+  EXPECT_EQ(RunJob(options, Batch(kModels[2], 4)).status().message(),
+            "parameters of two dtypes train, and a checkpoint holds them in one: norm.weight is used in f32; use "
+            "precision.master MASTER_FP32");
+}
+
+// The reference multiplies matrices of two dtypes. Devices without such kernels refuse the program by name.
+TEST(LossLaws, MatricesOfTwoDTypesAreComputedOrRefusedByName) {
+  RunOptions options = With(kModels[0], kOne, 1);
+  options.dtype = DType::kBFloat16;
+  options.build = [](const GraphOptions& given) {
+    GraphOptions classes = given;
+    classes.vocabulary = kClasses;
+    GraphBuilder b(classes);
+    const GroupId all = b.AddGroup("all");
+    b.BeginUnit("first");
+    const Tensor x = Cast(b, Features(b, kFeatures), DType::kFloat32, "x");
+    b.EndUnit(Linear(b, x, Matrix(b, all, "first", kWidth, kFeatures), std::nullopt, "y"));
+    b.BeginUnit("head");
+    LinearCrossEntropy(b, Cast(b, b.UnitInput(), DType::kBFloat16, "narrow"), Matrix(b, all, "head", kClasses, kWidth),
+                       std::nullopt);
+    b.EndLastUnit();
+    return b.Finish();
+  };
+  const absl::Status status = RunJob(options, Batch(kModels[0], 3)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_NE(status.message().find("first: MatMul: a is f32[1, 5] and b is bf16[12, 5]; device "), std::string::npos)
+      << status;
+  if (TestsTheCudaBackend()) return;
+  options.ops = OpsKind::kReference;
+  options.steps = 4;
+  const RunResult result = MustRun(options, Batch(kModels[0], 3));
+  ASSERT_EQ(result.losses.size(), 4);
+  EXPECT_LT(result.losses[3], result.losses[0]);
+}
+
+// The loss of logits in fp32 is that of an fp32 head on the same bf16 activations. Other tests say that rounded logits
+// are those of bf16.
+TEST(LossLaws, LogitsInFp32AreNotRounded) {
+  const Tokens tokens = Batch(kModels[0], 6);
+  RunOptions options = With(kModels[0], kOne, 1);
+  options.dtype = DType::kBFloat16;
+  options.step.master = MasterWeights::kFloat32;
+  const RunResult rounded = MustRun(options, tokens);
+  options.fp32_logits = true;
+  const RunResult wide = MustRun(options, tokens);
+  options.build = [](const GraphOptions& given) {
+    GraphOptions in_bf16 = given;
+    in_bf16.fp32_logits = false;
+    in_bf16.vocabulary = kClasses;
+    GraphBuilder b(in_bf16);
+    const GroupId first = b.AddGroup("first"), head = b.AddGroup("head");
+    b.BeginUnit("first", 0);
+    const Tensor hidden = Linear(b, Features(b, kFeatures), Matrix(b, first, "first", kWidth, kFeatures),
+                                 Vector(b, first, "first", kWidth), "hidden");
+    b.EndUnit(Gelu(b, hidden, GeluKind::kTanh));
+    b.BeginUnit("head");
+    const ParameterId weight = b.AddParameter(head, "head.weight", {kClasses, kWidth}, kRandom, DType::kFloat32);
+    const ParameterId bias = b.AddParameter(head, "head.bias", {kClasses}, kZeros, DType::kFloat32);
+    LinearCrossEntropy(b, Cast(b, b.UnitInput(), DType::kFloat32, "wide"), weight, bias);
+    b.EndLastUnit();
+    return b.Finish();
+  };
+  options.edit_weights = [](const std::string&, std::vector<float>& values) {
+    for (float& value : values) value = ToFloat(RoundToBFloat16(value));
+  };
+  const RunResult head = MustRun(options, tokens);
+  EXPECT_NEAR(wide.losses[0], head.losses[0], 1e-6 * head.losses[0]);
+  EXPECT_GT(std::abs(rounded.losses[0] - head.losses[0]), 1e-6 * head.losses[0]);
 }
 
 // Gradients of a whole model against differences of its loss, which covers the composition of GroupNorm from norms of

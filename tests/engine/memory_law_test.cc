@@ -89,7 +89,7 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
     model.vocabulary = (*example)->vocabulary;
     options.model = model;
     if (pick(3) == 0) options.train_only = {"*norm.weight"};
-    options.frozen_weights = static_cast<FrozenWeights>(pick(3));
+    options.frozen_weights = static_cast<Storage>(pick(3));
     return options;
   }
   DecoderConfig c = SmallDecoder();
@@ -129,7 +129,7 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   static const std::vector<std::string> kTrainOnly[] = {
       {"blocks.0.*"}, {"*.weight"}, {"*norm*", "embedding*"}, {"blocks.*.attention.*"}, {"final_norm.weight"}};
   if (!c.adapter && pick(3) == 0) options.train_only = kTrainOnly[pick(std::ssize(kTrainOnly))];
-  options.frozen_weights = static_cast<FrozenWeights>(pick(3));
+  options.frozen_weights = static_cast<Storage>(pick(3));
   if (!c.adapter && options.train_only.empty() && pick(2) == 0) {
     for (const char* pattern : {"*norm.weight", "blocks.0.*"}) {
       const OptimizerEntry& entry = Optimizers()[pick(static_cast<int>(Optimizers().size()))];
@@ -149,21 +149,21 @@ Tokens RandomData(const Example* example, uint64_t most, std::mt19937_64& random
 }
 
 std::string Describe(const RunOptions& o, int seed) {
-  return absl::StrCat("seed ", seed, ": ", Description(o.model), " ", ToString(o.step.strategy), " ",
-                      ToString(o.step.accumulation), " ", ToString(o.step.activations.preset), " in segments of ",
-                      o.step.activations.segment_blocks, o.step.activations.offload.empty() ? "" : ", offloaded",
-                      " R=", o.step.mesh.replicate, " S=", o.step.mesh.shard, " B=", o.micro_batch, " ",
-                      ToString(o.dtype), " ", ToString(o.step.master), " ", EntryOf(o.step.optimizer.kind).name,
-                      HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ", ToString(o.step.update), " on ",
-                      ToString(o.step.update_device), " gradients in ", ToString(o.step.gradient_shards),
-                      " on host: ", ToString(o.step.offload_state), ", matmuls by ", ToString(o.cpu_products),
-                      ", target weights ", static_cast<int>(o.target_weights),
-                      o.position_ids ? ", packed documents" : "",
-                      o.train_only.empty() ? "" : absl::StrCat(", trains only ", absl::StrJoin(o.train_only, ", ")),
-                      ", what is frozen is stored ", ToString(o.frozen_weights),
-                      absl::StrJoin(o.step.optimizer_groups, "", [](std::string* out, const Optimizer& group) {
-                        absl::StrAppend(out, ", a group by ", EntryOf(group.kind).name);
-                      }));
+  return absl::StrCat(
+      "seed ", seed, ": ", Description(o.model), " ", ToString(o.step.strategy), " ", ToString(o.step.accumulation),
+      " ", ToString(o.step.activations.preset), " in segments of ", o.step.activations.segment_blocks,
+      o.step.activations.offload.empty() ? "" : ", offloaded", " R=", o.step.mesh.replicate, " S=", o.step.mesh.shard,
+      " B=", o.micro_batch, " ", ToString(o.dtype), " ", ToString(o.step.master), " ",
+      EntryOf(o.step.optimizer.kind).name, HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ",
+      ToString(o.step.update), " on ", ToString(o.step.update_device), " gradients in ",
+      ToString(o.step.gradient_shards), " on host: ", ToString(o.step.offload_state), ", matmuls by ",
+      ToString(o.cpu_products), ", target weights ", static_cast<int>(o.target_weights),
+      o.position_ids ? ", packed documents" : "",
+      o.train_only.empty() ? "" : absl::StrCat(", trains only ", absl::StrJoin(o.train_only, ", ")),
+      ", what is frozen is stored ", ToString(o.frozen_weights), o.fp32_logits ? ", logits in fp32" : "",
+      absl::StrJoin(o.step.optimizer_groups, "", [](std::string* out, const Optimizer& group) {
+        absl::StrAppend(out, ", a group by ", EntryOf(group.kind).name);
+      }));
 }
 
 std::vector<std::string> FrozenParameters(const RunResult& result) {
@@ -183,7 +183,8 @@ TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByteAndFrozenWeightsKeepTheirBits
     const Example* example;
     RunOptions options = RandomJob(random, &example);
     // Weights in bf16 are not widened to f16.
-    if (options.dtype == DType::kFloat16) options.frozen_weights = FrozenWeights::kAsComputed;
+    if (options.dtype == DType::kFloat16) options.frozen_weights = Storage::kAsUsed;
+    options.fp32_logits = seed % 2 == 0 && example == nullptr;
     const Tokens tokens = RandomData(example, 8, random, seed);
     absl::StatusOr<RunResult> result = RunJob(options, tokens);
     ASSERT_TRUE(result.ok()) << Describe(options, seed) << ": " << result.status();

@@ -14,7 +14,7 @@ namespace {
 
 TEST(CpuUpdateOps, RunUpdatesAndWhatIsNearThemAndRefuseAllElseByName) {
   const std::set<std::string> wanted = {"Accumulate", "Add",   "CombineTotals", "Copy",       "FlagNonFinite",
-                                        "LossScale",  "AdamW", "PrepareUpdate", "RecordNorm", "Sum",
+                                        "MeanFactor", "AdamW", "PrepareUpdate", "RecordNorm", "Sum",
                                         "SumSquares", "Lion",  "SGD",           "AdamW8Bit",  "ZeroRanges"};
   const std::unique_ptr<Ops> ops = CreateCpuUpdateOps(1);
   EXPECT_EQ(ops->host(), ops.get());

@@ -104,6 +104,26 @@ std::vector<OpCase> MatMulCases() {
 
 INSTANTIATE_TEST_SUITE_P(MatMul, OpConformance, ::testing::ValuesIn(MatMulCases()), CaseName);
 
+// The reference multiplies matrices of two dtypes, and the other backends, whose kernels do not, refuse by name.
+TEST(MatMulTest, TwoDTypesAreComputedOrRefusedByName) {
+  TestMemory memory;
+  const Op op = MatMul{.a = memory.Random(DType::kFloat32, {5, 7}),
+                       .b = memory.Random(DType::kBFloat16, {3, 7}),
+                       .c_MN = memory.Output(DType::kFloat32, {5, 3}),
+                       .transpose_b = true};
+  ASSERT_TRUE(Validate(op).ok()) << Validate(op);
+  for (const TestBackend& backend : TestBackends()) {
+    const absl::Status status = backend.create_ops()->CheckAvailable(op);
+    if (&backend == &TestBackends()[0]) {
+      EXPECT_TRUE(status.ok()) << status;
+      continue;
+    }
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << backend.name;
+    EXPECT_NE(status.message().find("MatMul: a is f32[5, 7] and b is bf16[3, 7]; device "), std::string::npos)
+        << status;
+  }
+}
+
 // A micro-batch that accumulates must add exactly what the first one would write.
 TEST(MatMulTest, AccumulatingOntoZerosWritesTheSameBits) {
   TestMemory memory;

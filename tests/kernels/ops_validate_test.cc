@@ -92,7 +92,7 @@ TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
                                           "GeluBackward.y",
                                           "Accumulate.micro_batch",
                                           "CrossEntropy.weights",
-                                          "LossScale.weight_total",
+                                          "MeanFactor.weight_total",
                                           "SquaredError.d_prediction",
                                           "SquaredError.weights"};
   for (const Op& op : ValidOps()) {

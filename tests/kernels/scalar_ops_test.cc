@@ -1,4 +1,4 @@
-// Tests the ops on scalars with which a step decides: LossScale, FlagNonFinite, PrepareUpdate and RecordNorm.
+// Tests the ops on scalars with which a step decides: MeanFactor, FlagNonFinite, PrepareUpdate and RecordNorm.
 #include <limits>
 #include <string>
 #include <tuple>
@@ -40,10 +40,10 @@ OpCase ScaledUpdateCase(const std::string& name, std::vector<double> totals, std
 
 std::vector<OpCase> ScaledCases() {
   std::vector<OpCase> cases;
-  OpCase scale{.name = "LossScale_scaled"};
-  scale.op = LossScale{.valid_tokens_1 = scale.memory.Values(DType::kInt64, {1}, {3}),
-                       .scale_1 = scale.memory.Output(DType::kFloat32, {1}),
-                       .loss_scale_3 = scale.memory.Values(DType::kFloat64, {kLossScaleSize}, {65536, 1, 0})};
+  OpCase scale{.name = "MeanFactor_scaled"};
+  scale.op = MeanFactor{.valid_tokens_1 = scale.memory.Values(DType::kInt64, {1}, {3}),
+                        .factor_1 = scale.memory.Output(DType::kFloat32, {1}),
+                        .loss_scale_3 = scale.memory.Values(DType::kFloat64, {kLossScaleSize}, {65536, 1, 0})};
   cases.push_back(std::move(scale));
   const std::vector<std::vector<double>> totals = {{2.5, 48, 7}, {kNaN, 48, 0}, {2.5, kInfinity, 0}};
   for (size_t i = 0; i < totals.size(); ++i) {
@@ -68,16 +68,16 @@ std::vector<OpCase> ScaledCases() {
 std::vector<OpCase> ScalarCases() {
   std::vector<OpCase> cases;
   for (const double valid : {0.0, 1.0, 3.0, 1e12}) {
-    OpCase c{.name = "LossScale_" + std::to_string(static_cast<int64_t>(valid))};
-    c.op = LossScale{.valid_tokens_1 = c.memory.Values(DType::kInt64, {1}, {valid}),
-                     .scale_1 = c.memory.Output(DType::kFloat32, {1})};
+    OpCase c{.name = "MeanFactor_" + std::to_string(static_cast<int64_t>(valid))};
+    c.op = MeanFactor{.valid_tokens_1 = c.memory.Values(DType::kInt64, {1}, {valid}),
+                      .factor_1 = c.memory.Output(DType::kFloat32, {1})};
     cases.push_back(std::move(c));
   }
   for (const double total : {0.0, 0.375, 1e12}) {
-    OpCase c{.name = "LossScale_weights_" + std::to_string(static_cast<int64_t>(8 * total))};
-    c.op = LossScale{.valid_tokens_1 = c.memory.Values(DType::kInt64, {1}, {5}),
-                     .scale_1 = c.memory.Output(DType::kFloat32, {1}),
-                     .weight_total_1 = c.memory.Values(DType::kFloat64, {1}, {total})};
+    OpCase c{.name = "MeanFactor_weights_" + std::to_string(static_cast<int64_t>(8 * total))};
+    c.op = MeanFactor{.valid_tokens_1 = c.memory.Values(DType::kInt64, {1}, {5}),
+                      .factor_1 = c.memory.Output(DType::kFloat32, {1}),
+                      .weight_total_1 = c.memory.Values(DType::kFloat64, {1}, {total})};
     cases.push_back(std::move(c));
     OpCase prepare =
         PrepareUpdateCase("weights_" + std::to_string(static_cast<int64_t>(8 * total)), 1, 5, {1, 16, 0}, 3);

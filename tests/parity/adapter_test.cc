@@ -25,7 +25,7 @@ struct AdapterCase {
   const char* name;
   const char* base;
   std::vector<std::string> targets;
-  FrozenWeights frozen_weights = FrozenWeights::kAsComputed;
+  Storage frozen_weights = Storage::kAsUsed;
   // Whether the base computes with the weights of PEFT. Otherwise only losses are compared, to 1e-3.
   bool same_base = true;
 };
@@ -107,7 +107,7 @@ TEST_P(AdapterParity, TwentyStepsOfAdamWGoAsInPeft) {
       if (IsAdapterParameter(name)) {
         ASSERT_TRUE(after->Read(name, 0, absl::MakeSpan(wanted)).ok());
         ExpectTrainedLike(values, wanted, initial, kAdapterSteps, name);
-      } else if (GetParam().frozen_weights == FrozenWeights::kAsComputed) {
+      } else if (GetParam().frozen_weights == Storage::kAsUsed) {
         EXPECT_TRUE(values == initial) << name;
       }
     }
@@ -140,12 +140,12 @@ INSTANTIATE_TEST_SUITE_P(Goldens, AdapterParity,
                                            AdapterCase{"gpt2", "gpt2", {"c_attn", "blocks.1.ffn.c_proj"}},
                                            AdapterCase{"falcon_40b_rslora", "falcon_40b", {"*"}},
                                            AdapterCase{"gemma3", "gemma3", {"*"}},
-                                           AdapterCase{"falcon_7b_nf4", "falcon_7b", {"*"}, FrozenWeights::kNf4},
+                                           AdapterCase{"falcon_7b_nf4", "falcon_7b", {"*"}, Storage::kNf4},
                                            // Queries, keys and values are one matrix, with one mean.
                                            AdapterCase{"llama_blocks_nf4",
                                                        "llama_blocks",
                                                        {"*"},
-                                                       FrozenWeights::kNf4,
+                                                       Storage::kNf4,
                                                        /*same_base=*/false}),
                          [](const auto& info) { return info.param.name; });
 

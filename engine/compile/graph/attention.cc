@@ -49,8 +49,8 @@ Tensor Attend(GraphBuilder& b, const Tensor& q_BSHD, const Tensor& k_BSGD, const
                            .v_BSGD = v,
                            .begins_B = BeginsOf(b),
                            .out_BSHD = out.SplitLast(H, D).SplitFirst(B),
-                           .keys_CGPD = b.NewCache("attention.keys", G, D, seen.window),
-                           .values_CGPD = b.NewCache("attention.values", G, D, seen.window),
+                           .keys_CGPD = b.NewCache("attention.keys", k.dtype, G, D, seen.window),
+                           .values_CGPD = b.NewCache("attention.values", v.dtype, G, D, seen.window),
                            .scale = scale,
                            .window = seen.window,
                            .cap = cap});

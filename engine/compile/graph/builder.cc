@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/graph_builder.h"
+#include "engine/compile/graph/storage.h"
 #include "engine/strings/pattern.h"
 #include "kernels/check.h"
 #include "kernels/ops/flat.h"
@@ -51,10 +52,17 @@ absl::Status Impossible(absl::string_view what, const Shape& shape, const GraphO
 
 }  // namespace
 
+const Value& ModelGraph::logits() const {
+  for (const Value& value : units.back().values) {
+    if (value.role == ValueRole::kLogits) return value;
+  }
+  SHALE_CHECK(false) << "not a graph of logits";
+  return units.back().values[0];
+}
+
 GraphBuilder::GraphBuilder(const GraphOptions& options) : options_(options), outside_mark_(NewMark()) {
   mark_ = outside_mark_;
   graph_.mode = options.mode;
-  graph_.compute_dtype = options.compute_dtype;
   graph_.micro_batch = options.micro_batch;
   graph_.sequence_length = options.sequence_length;
   graph_.vocabulary = options.vocabulary;
@@ -70,7 +78,7 @@ GroupId GraphBuilder::AddGroup(std::string name) {
 }
 
 ParameterId GraphBuilder::AddParameter(GroupId group, std::string name, std::vector<int64_t> shape,
-                                       Initializer initializer) {
+                                       Initializer initializer, std::optional<DType> dtype) {
   if (group < 0 || group >= std::ssize(graph_.groups)) {
     Fail(absl::InvalidArgumentError(absl::StrCat("parameter ", name, " is added to group ", group,
                                                  ", which AddGroup of this builder did not return")));
@@ -88,6 +96,12 @@ ParameterId GraphBuilder::AddParameter(GroupId group, std::string name, std::vec
     Fail(Impossible(absl::StrCat("parameter ", name), shape, options_));
     std::fill(shape.begin(), shape.end(), 1);
   }
+  if (dtype && *dtype != options_.compute_dtype && *dtype != DType::kFloat32) {
+    Fail(absl::InvalidArgumentError(absl::StrCat("parameter ", name, " is used in ", ToString(*dtype),
+                                                 "; wanted f32 or the compute dtype, ",
+                                                 ToString(options_.compute_dtype))));
+    dtype.reset();
+  }
   const ParameterId id = static_cast<ParameterId>(graph_.parameters.size());
   const bool frozen = !options_.train_only.empty() && !MatchesAny(options_.train_only, name);
   const int optimizer_group = frozen ? -1 : FirstMatch(options_.optimizer_groups, name);
@@ -95,6 +109,7 @@ ParameterId GraphBuilder::AddParameter(GroupId group, std::string name, std::vec
                                .shape = std::move(shape),
                                .initializer = initializer,
                                .group = group,
+                               .dtype = dtype.value_or(options_.compute_dtype),
                                .frozen = frozen,
                                .optimizer_group = optimizer_group});
   graph_.groups[group].parameters.push_back(id);
@@ -225,17 +240,25 @@ absl::StatusOr<ModelGraph> GraphBuilder::Finish() {
   CheckParameters();
   SHALE_RETURN_IF_ERROR(status_);
   DecideStorage();
+  SHALE_RETURN_IF_ERROR(status_);
   SplitGroups();
   return std::move(graph_);
 }
 
 void GraphBuilder::DecideStorage() {
-  if (options_.frozen_weights == FrozenWeights::kAsComputed) return;
-  std::vector<bool> narrows(graph_.parameters.size(), options_.compute_dtype != DType::kBFloat16);
-  if (options_.frozen_weights == FrozenWeights::kNf4) narrows = MatricesOfBlocks();
-  for (size_t id = 0; id < narrows.size(); ++id) {
+  const StorageRow& form = RowOf(options_.frozen_weights);
+  if (form.widen == nullptr) return;
+  const std::vector<bool> matrices = MatricesOfBlocks();
+  for (size_t id = 0; id < matrices.size(); ++id) {
     Parameter& parameter = graph_.parameters[id];
-    if (parameter.frozen && narrows[id]) parameter.stored = options_.frozen_weights;
+    if (!parameter.frozen || (form.matrices_only && !matrices[id]) || form.dtype(parameter.dtype) == parameter.dtype) {
+      continue;
+    }
+    parameter.storage = options_.frozen_weights;
+    if (form.widens_to(parameter.dtype)) continue;
+    Fail(absl::InvalidArgumentError(absl::StrCat(
+        "frozen parameter ", parameter.name, " is used in ", ToString(parameter.dtype), ", and weights stored in ",
+        form.name, " are not widened to that; use optimizer.frozen_weights AS_COMPUTED")));
   }
 }
 
@@ -256,30 +279,32 @@ std::vector<bool> GraphBuilder::MatricesOfBlocks() const {
 
 void GraphBuilder::SplitGroups() {
   std::vector<ParameterGroup> groups;
-  for (const ParameterGroup& group : graph_.groups) {
-    const auto add = [&](bool frozen, FrozenWeights stored, int optimizer_group) {
-      ParameterGroup part = {.name = absl::StrCat(group.name, frozen ? ".frozen" : ""),
-                             .frozen = frozen,
-                             .stored = stored,
-                             .optimizer_group = optimizer_group};
-      if (stored == FrozenWeights::kNf4) absl::StrAppend(&part.name, ".nf4");
-      if (optimizer_group >= 0) absl::StrAppend(&part.name, ".groups[", optimizer_group, "]");
-      for (const ParameterId id : group.parameters) {
-        const Parameter& parameter = graph_.parameters[id];
-        if (parameter.frozen == frozen && parameter.stored == stored && parameter.optimizer_group == optimizer_group) {
-          part.parameters.push_back(id);
-        }
+  const auto add = [&](const ParameterGroup& whole, ParameterGroup part) {
+    part.name = absl::StrCat(whole.name, part.frozen ? ".frozen" : "", RowOf(part.storage).suffix);
+    if (part.dtype != options_.compute_dtype) absl::StrAppend(&part.name, ".", ToString(part.dtype));
+    if (part.optimizer_group >= 0) absl::StrAppend(&part.name, ".groups[", part.optimizer_group, "]");
+    for (const ParameterId id : whole.parameters) {
+      const Parameter& p = graph_.parameters[id];
+      if (p.dtype == part.dtype && p.frozen == part.frozen && p.storage == part.storage &&
+          p.optimizer_group == part.optimizer_group) {
+        part.parameters.push_back(id);
       }
-      if (part.parameters.empty()) return;
-      for (const ParameterId id : part.parameters) graph_.parameters[id].group = static_cast<GroupId>(groups.size());
-      groups.push_back(std::move(part));
-    };
-    for (int optimizer_group = -1; optimizer_group < std::ssize(options_.optimizer_groups); ++optimizer_group) {
-      add(false, FrozenWeights::kAsComputed, optimizer_group);
     }
-    add(true, FrozenWeights::kAsComputed, -1);
-    add(true, FrozenWeights::kBFloat16, -1);
-    add(true, FrozenWeights::kNf4, -1);
+    if (part.parameters.empty()) return;
+    for (const ParameterId id : part.parameters) graph_.parameters[id].group = static_cast<GroupId>(groups.size());
+    groups.push_back(std::move(part));
+  };
+  std::vector<DType> dtypes = {options_.compute_dtype};
+  if (options_.compute_dtype != DType::kFloat32) dtypes.push_back(DType::kFloat32);
+  for (const ParameterGroup& group : graph_.groups) {
+    for (const DType dtype : dtypes) {
+      for (int optimizer_group = -1; optimizer_group < std::ssize(options_.optimizer_groups); ++optimizer_group) {
+        add(group, {.dtype = dtype, .optimizer_group = optimizer_group});
+      }
+      for (int storage = 0; storage < kStorages; ++storage) {
+        add(group, {.dtype = dtype, .frozen = true, .storage = static_cast<Storage>(storage)});
+      }
+    }
   }
   graph_.groups = std::move(groups);
 }
@@ -304,7 +329,7 @@ Tensor GraphBuilder::UseParameter(ParameterId id) {
   for (ValueId v = 0; v < unit().values.size(); ++v) {
     if (unit().values[v].role == ValueRole::kParameter && unit().values[v].parameter == id) return View(v);
   }
-  Parameter p = {.name = "none", .shape = {1, 1}};
+  Parameter p = {.name = "none", .shape = {1, 1}, .dtype = options_.compute_dtype};
   if (id >= 0 && id < std::ssize(graph_.parameters)) {
     p = graph_.parameters[id];
   } else {
@@ -317,7 +342,7 @@ Tensor GraphBuilder::UseParameter(ParameterId id) {
   value.parameter = id;
   value.needs_gradient = !p.frozen;
   Tensor& t = value.tensor;
-  t.dtype = options_.compute_dtype;
+  t.dtype = p.dtype;
   t.rank = static_cast<int>(p.shape.size());
   int64_t stride = 1;
   for (int i = t.rank - 1; i >= 0; --i) {
@@ -350,23 +375,22 @@ Tensor GraphBuilder::UseData(StepItem item) {
 }
 
 Tensor GraphBuilder::UseScalar(ValueRole role) {
-  SHALE_CHECK(role == ValueRole::kLossScale || role == ValueRole::kLossTotal) << "not a scalar";
+  SHALE_CHECK(role == ValueRole::kMeanFactor || role == ValueRole::kLossTotal) << "not a scalar";
   if (const ValueId id = Find(role); id >= 0) return View(id);
-  const bool scale = role == ValueRole::kLossScale;
-  return View(AddValue({.name = scale ? "loss_scale" : "loss_total",
+  const bool factor = role == ValueRole::kMeanFactor;
+  return View(AddValue({.name = factor ? "mean_factor" : "loss_total",
                         .role = role,
-                        .tensor = Tensor::Contiguous(scale ? DType::kFloat32 : DType::kFloat64, {1})}));
+                        .tensor = Tensor::Contiguous(factor ? DType::kFloat32 : DType::kFloat64, {1})}));
 }
 
-Tensor GraphBuilder::UseLogits() {
+Tensor GraphBuilder::UseLogits(DType dtype) {
   if (const ValueId id = Find(ValueRole::kLogits); id >= 0) return View(id);
-  return View(
-      AddValue({.name = "logits",
-                .role = ValueRole::kLogits,
-                .tensor = Tensor::Contiguous(options_.compute_dtype, {options_.micro_batch, options_.vocabulary})}));
+  return View(AddValue({.name = "logits",
+                        .role = ValueRole::kLogits,
+                        .tensor = Tensor::Contiguous(dtype, {options_.micro_batch, options_.vocabulary})}));
 }
 
-Tensor GraphBuilder::NewCache(absl::string_view name, int64_t groups, int64_t width, int64_t window) {
+Tensor GraphBuilder::NewCache(absl::string_view name, DType dtype, int64_t groups, int64_t width, int64_t window) {
   const Cache& cache = options_.cache;
   SHALE_CHECK(cache.positions > 0 && cache.longest_chunk > 0);
   // A ring of this many rows holds the windows of all tokens of the longest run (CachedAttention).
@@ -380,7 +404,7 @@ Tensor GraphBuilder::NewCache(absl::string_view name, int64_t groups, int64_t wi
     Fail(Impossible(absl::StrCat("cache ", value.name), shape, options_));
     shape.fill(1);
   }
-  value.tensor = Tensor::Contiguous(options_.compute_dtype, {shape[0], shape[1], shape[2], shape[3]});
+  value.tensor = Tensor::Contiguous(dtype, {shape[0], shape[1], shape[2], shape[3]});
   return View(AddValue(std::move(value)));
 }
 

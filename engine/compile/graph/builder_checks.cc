@@ -6,8 +6,22 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/graph_builder.h"
 #include "engine/strings/pattern.h"
+#include "kernels/ops/loss.h"
 
 namespace shale {
+namespace {
+
+bool HasFp32Logits(const UnitGraph& unit) {
+  for (const Node& node : unit.forward) {
+    const auto* const loss = node.op.As<CrossEntropy>();
+    if (loss != nullptr && loss->logits_TV.dtype == DType::kFloat32) return true;
+  }
+  return std::any_of(unit.values.begin(), unit.values.end(), [](const Value& value) {
+    return value.role == ValueRole::kLogits && value.tensor.dtype == DType::kFloat32;
+  });
+}
+
+}  // namespace
 
 bool GraphBuilder::IsOwn(const Tensor& tensor) {
   const Location& where = tensor.where;
@@ -76,6 +90,14 @@ void GraphBuilder::CheckResult() {
   if (results_[0] != graph_.units.size() - 1) {
     Fail(absl::InvalidArgumentError(
         absl::StrCat("unit ", graph_.units[results_[0]].name, " has the loss, but the last unit is ", last.name)));
+  }
+  const auto is_logits = [](const Value& value) { return value.role == ValueRole::kLogits; };
+  if (options_.mode == GraphMode::kLogits && std::none_of(last.values.begin(), last.values.end(), is_logits)) {
+    Fail(absl::InvalidArgumentError(absl::StrCat("unit ", last.name, " computes no logits to generate from")));
+  }
+  if (options_.fp32_logits && !HasFp32Logits(last)) {
+    Fail(absl::InvalidArgumentError(
+        absl::StrCat("the loss of unit ", last.name, " reads no logits in fp32; leave precision.fp32_logits out")));
   }
 }
 

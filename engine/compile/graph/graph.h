@@ -20,13 +20,14 @@ namespace shale {
 using ValueId = int;
 
 // A flat group: parameters that lie in one flat vector and are gathered and reduced together. All of them train and are
-// updated in the same way, or all are frozen and stored in the same way.
+// updated in the same way, or all are frozen and stored in the same way, and ops use all of them in one dtype.
 struct ParameterGroup {
   std::string name;
   std::vector<ParameterId> parameters;
+  DType dtype = DType::kFloat32;  // As Parameter::dtype, as are the members below.
   bool frozen = false;
-  FrozenWeights stored = FrozenWeights::kAsComputed;
-  int optimizer_group = -1;  // As Parameter::optimizer_group.
+  Storage storage = Storage::kAsUsed;
+  int optimizer_group = -1;
 };
 
 enum class ValueRole {
@@ -34,11 +35,11 @@ enum class ValueRole {
   kUnitInput,          // The previous unit's output.
   kGradient,           // Gradient of an activation or of the input, written by backward nodes or by the loss.
   kOutputGradient,     // Gradient of the unit's output: the next unit's input gradient.
-  kParameter,          // A gathered parameter (Value::parameter), in the compute dtype.
+  kParameter,          // A gathered parameter (Value::parameter), in its dtype.
   kParameterGradient,  // The gradient of a parameter, f32.
   kData,               // Data from the host (Value::item).
   kCache,              // Keys or values of the tokens so far (Cache), [C, G, P, D]. Keeps its contents between runs.
-  kLossScale,          // 1 / valid tokens of the global batch, or 1 / sum of |weight|, f32.
+  kMeanFactor,         // 1 / valid tokens of the global batch, or 1 / sum of |weight|, f32.
   kLossTotal,          // Sum of the losses of the micro-batches so far, f64.
   kLogits,             // The result of a kLogits graph, [B, V].
 };
@@ -92,7 +93,12 @@ struct UnitGraph {
 // backward at all, and what frozen parameters alone compute has none either. Finish divides each group that holds both
 // kinds into two flat groups, since frozen weights have no gradient, master or optimizer state, and are never reduced.
 // GraphOptions::frozen_weights says how they are stored; those that are stored otherwise than they are used have a flat
-// group of their own, too, whose gathered weights are widened before each use (engine/compile/step/gather.h).
+// group of their own, too, whose gathered weights are widened before each use (engine/compile/graph/storage.h).
+//
+// [Note: dtypes] Each tensor has a dtype of its own. A parameter gets one when it is added: the compute dtype, or fp32.
+// Layers compute in the dtype of what they read, and Cast goes from one to another. The check of an op says which
+// dtypes go together in it (kernels/op_checker.h), and Ops::CheckAvailable which of these a device has kernels for.
+// Finish divides groups by dtype, so that a flat group has one.
 //
 // [Note: groups of the optimizer] GraphOptions::optimizer_groups divides the parameters that train by their names, and
 // Finish divides flat groups in the same way. So a flat group has one update rule, with one learning rate, weight decay
@@ -113,7 +119,6 @@ struct Cache {
 
 struct ModelGraph {
   GraphMode mode = GraphMode::kTraining;
-  DType compute_dtype = DType::kFloat32;
   int64_t micro_batch = 0;      // B, in sequences.
   int64_t sequence_length = 0;  // S, in tokens. With a cache: the new tokens of a run.
   Cache cache;
@@ -126,6 +131,9 @@ struct ModelGraph {
   std::vector<Parameter> parameters;
   std::vector<ParameterGroup> groups;
   std::vector<UnitGraph> units;
+
+  // Returns the value that holds the result. REQUIRES: mode is kLogits.
+  const Value& logits() const;
 };
 
 }  // namespace shale

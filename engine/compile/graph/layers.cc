@@ -61,7 +61,7 @@ Tensor Embedding(GraphBuilder& b, ParameterId weight_VC, std::optional<Parameter
   const Tensor tokens = b.UseData(StepItem::kInputs);
   const Tensor weight = b.UseParameter(weight_VC);
   const Tensor positions = positions_PC ? b.UseParameter(*positions_PC) : Tensor();
-  const Tensor out = b.NewActivation("out", b.options().compute_dtype, {b.tokens(), weight.dim(1)});
+  const Tensor out = b.NewActivation("out", weight.dtype, {b.tokens(), weight.dim(1)});
   const Tensor ids = positions_PC ? PositionIdsOf(b) : Tensor();
   float factor = static_cast<float>(scale);
   if (out.dtype == DType::kBFloat16) factor = ToFloat(RoundToBFloat16(factor));
@@ -103,12 +103,26 @@ Tensor Features(GraphBuilder& b, int64_t features) {
   return narrow;
 }
 
+Tensor Cast(GraphBuilder& b, const Tensor& x_TC, DType dtype, absl::string_view name) {
+  const Tensor x = b.Operand(x_TC, 2, "Cast");
+  if (x.dtype == dtype) return x;
+  const Tensor y = b.NewActivation(name, dtype, {x.dim(0), x.dim(1)}, /*cheap=*/true);
+  b.Emit(Copy{.from = x, .to = y});
+  b.OnBackward([=](GradientBuilder& g) {
+    if (!g.HasGradient(y)) return;
+    const Tensor d_x = g.NewGradient(x);
+    g.Emit(Copy{.from = g.Gradient(y), .to = d_x});
+    g.Contribute(x, d_x);
+  });
+  return y;
+}
+
 Tensor Linear(GraphBuilder& b, const Tensor& x_TK, ParameterId weight_NK, std::optional<ParameterId> bias_N,
               absl::string_view name, absl::Span<const LowRankAdapter> adapters) {
   const Tensor x = b.Operand(x_TK, 2, "Linear");
   const Tensor weight = b.UseParameter(weight_NK);
   const Tensor bias = bias_N ? b.UseParameter(*bias_N) : Tensor();
-  const Tensor y = b.NewActivation(name, b.options().compute_dtype, {x.dim(0), weight.dim(0)});
+  const Tensor y = b.NewActivation(name, x.dtype, {x.dim(0), weight.dim(0)});
   b.Emit(MatMul{.a = x, .b = weight, .bias_N = bias, .c_MN = y, .transpose_b = true});
   std::vector<Adapted> adapted;
   for (const LowRankAdapter& adapter : adapters) adapted.push_back(Adapt(b, x, adapter, y));

@@ -35,7 +35,7 @@ Tensor DataFor(GraphBuilder& b, StepItem item, int64_t rows) {
 }
 
 // Emits the logits of one row per sequence.
-void EmitLogits(GraphBuilder& b, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+void EmitLogits(GraphBuilder& b, const Tensor& x, const Tensor& weight, const Tensor& bias, DType dtype) {
   Tensor wanted = x;
   if (x.dim(0) != b.options().micro_batch) {
     // Selecting rows of x is an embedding lookup with x as the table.
@@ -43,7 +43,7 @@ void EmitLogits(GraphBuilder& b, const Tensor& x, const Tensor& weight, const Te
     const Tensor rows = b.UseData(StepItem::kRows).Reshape({b.options().micro_batch, 1});
     b.Emit(EmbeddingForward{.tokens_BS = rows, .weight_VC = x, .out_TC = wanted});
   }
-  b.Emit(MatMul{.a = wanted, .b = weight, .bias_N = bias, .c_MN = b.UseLogits(), .transpose_b = true});
+  b.Emit(MatMul{.a = wanted, .b = weight, .bias_N = bias, .c_MN = b.UseLogits(dtype), .transpose_b = true});
 }
 
 // Returns the target values of `rows` rows: those of all positions, or the last of each sequence.
@@ -61,14 +61,15 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_
   const Tensor x = b.Operand(x_RC, 2, "LinearCrossEntropy");
   const Tensor weight = b.UseParameter(weight_VC);
   const Tensor bias = bias_V ? b.UseParameter(*bias_V) : Tensor();
+  const DType dtype = b.options().fp32_logits ? DType::kFloat32 : x.dtype;
   if (b.options().mode == GraphMode::kLogits) {
     b.SetLogitCap(cap);
-    return EmitLogits(b, x, weight, bias);
+    return EmitLogits(b, x, weight, bias, dtype);
   }
 
   // The backward of a chunk follows its forward at once, while its logits are still in the cache. CrossEntropy turns
-  // the logits into their gradient in place. The gradient of x is complete after the loop, so the rule only contributes
-  // it.
+  // the logits into their gradient in place. If logits are wider than x, it is rounded for the matmuls that read it.
+  // The gradient of x is complete after the loop, so the rule only contributes it.
   const bool training = b.options().mode == GraphMode::kTraining;
   const bool input_gradient = training && b.NeedsGradient(x);
   const int64_t rows = x.dim(0), chunk = std::min(rows, b.options().loss_chunk_tokens), V = weight.dim(0);
@@ -76,13 +77,16 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_
   const Tensor targets = DataFor(b, StepItem::kTargets, rows);
   const bool weighted = b.options().target_weights != TargetWeights::kNone;
   const Tensor weights = weighted ? DataFor(b, StepItem::kTargetWeights, rows) : Tensor();
-  const Tensor scale = b.UseScalar(ValueRole::kLossScale), total = b.UseScalar(ValueRole::kLossTotal);
-  const Tensor logits = b.NewActivation("logits", x.dtype, {chunk, V});
+  const Tensor scale = b.UseScalar(ValueRole::kMeanFactor), total = b.UseScalar(ValueRole::kLossTotal);
+  const Tensor logits = b.NewActivation("logits", dtype, {chunk, V});
+  const bool rounds = training && dtype != x.dtype;
+  const Tensor d_logits = rounds ? b.NewActivation("logits.gradient", x.dtype, {chunk, V}) : logits;
   const Tensor loss = b.NewActivation("loss", DType::kFloat32, {rows});
   const Tensor d_x = input_gradient ? b.NewGradient(x) : Tensor();
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
     const Tensor x_chunk = x.Slice(0, begin, count), logits_chunk = logits.Slice(0, 0, count);
+    const Tensor d_chunk = d_logits.Slice(0, 0, count);
     b.Emit(MatMul{.a = x_chunk, .b = weight, .bias_N = bias, .c_MN = logits_chunk, .transpose_b = true});
     b.Emit(CrossEntropy{.logits_TV = logits_chunk,
                         .targets_T = targets.Slice(0, begin, count),
@@ -92,11 +96,12 @@ void LinearCrossEntropy(GraphBuilder& b, const Tensor& x_RC, ParameterId weight_
                         .weights_T = weighted ? weights.Slice(0, begin, count) : Tensor(),
                         .cap = static_cast<float>(cap)});
     if (!training) continue;
-    if (input_gradient) b.Emit(MatMul{.a = logits_chunk, .b = weight, .c_MN = d_x.Slice(0, begin, count)});
+    if (rounds) b.Emit(Copy{.from = logits_chunk, .to = d_chunk});
+    if (input_gradient) b.Emit(MatMul{.a = d_chunk, .b = weight, .c_MN = d_x.Slice(0, begin, count)});
     if (b.NeedsGradient(weight)) {
-      b.Emit(MatMul{.a = logits_chunk, .b = x_chunk, .c_MN = b.ParameterGradient(weight), .transpose_a = true});
+      b.Emit(MatMul{.a = d_chunk, .b = x_chunk, .c_MN = b.ParameterGradient(weight), .transpose_a = true});
     }
-    if (b.NeedsGradient(bias)) b.Emit(BiasBackward{.d_out_TN = logits_chunk, .d_bias_N = b.ParameterGradient(bias)});
+    if (b.NeedsGradient(bias)) b.Emit(BiasBackward{.d_out_TN = d_chunk, .d_bias_N = b.ParameterGradient(bias)});
   }
   b.Emit(Sum{.x_N = loss, .total_1 = total});
   b.OnBackward([=](GradientBuilder& g) { g.Contribute(x, d_x); });
@@ -115,7 +120,7 @@ void MeanSquaredError(GraphBuilder& b, const Tensor& x_RD) {
   // Target values have no value that means "masked". Missing samples have weight 0, so there are always weights.
   b.Emit(SquaredError{.prediction_TD = x,
                       .targets_TD = TargetValuesFor(b, rows, x.dim(1)),
-                      .scale_1 = b.UseScalar(ValueRole::kLossScale),
+                      .scale_1 = b.UseScalar(ValueRole::kMeanFactor),
                       .loss_T = loss,
                       .d_prediction_TD = d_x,
                       .weights_T = DataFor(b, StepItem::kTargetWeights, rows)});

@@ -1,8 +1,10 @@
 // The facts of custom models (engine/compile/model/config.h).
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "engine/compile/graph/storage.h"
 #include "engine/compile/model/config.h"
 #include "engine/compile/model/model.h"
 #include "engine/strings/pattern.h"
@@ -13,7 +15,9 @@ namespace {
 
 // Returns what `graph` lacks of a graph for `options`, or an empty string.
 std::string Difference(const CustomModel& model, const GraphOptions& options, const ModelGraph& graph) {
-  if (graph.mode != options.mode || graph.compute_dtype != options.compute_dtype ||
+  const bool computes = std::any_of(graph.parameters.begin(), graph.parameters.end(),
+                                    [&](const Parameter& p) { return p.dtype == options.compute_dtype; });
+  if (graph.mode != options.mode || (!computes && !graph.parameters.empty()) ||
       graph.micro_batch != options.micro_batch || graph.sequence_length != options.sequence_length ||
       graph.vocabulary != options.vocabulary || graph.cache != options.cache ||
       graph.last_target_only != options.last_target_only) {
@@ -27,10 +31,10 @@ std::string Difference(const CustomModel& model, const GraphOptions& options, co
       return "its graph was built with other options than those that its function was given: it ignores "
              "optimizer_groups";
     }
-    const bool is_narrow = parameter.stored != FrozenWeights::kAsComputed;
-    const bool wants_bf16 =
-        options.frozen_weights == FrozenWeights::kBFloat16 && options.compute_dtype != DType::kBFloat16;
-    if ((is_narrow && parameter.stored != options.frozen_weights) || (wants_bf16 && parameter.frozen && !is_narrow)) {
+    const bool as_used = parameter.storage == Storage::kAsUsed;
+    const StorageRow& wanted = RowOf(options.frozen_weights);
+    const bool ignored = parameter.frozen && !wanted.matrices_only && wanted.dtype(parameter.dtype) != parameter.dtype;
+    if (as_used ? ignored : parameter.storage != options.frozen_weights) {
       return "its graph was built with other options than those that its function was given: it ignores "
              "frozen_weights";
     }

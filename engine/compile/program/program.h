@@ -36,7 +36,7 @@ enum class BufferCategory : uint8_t {
   kGradientShards,
   kUnshardedGradients,
   kGatheredParameters,
-  kWidenedParameters,     // Frozen parameters in the compute dtype, while a unit uses them.
+  kWidenedParameters,     // Parameters that are stored otherwise, as ops use them, while a unit does.
   kActivations,           // Kept from forward to backward.
   kActivationBoundaries,  // Inputs and outputs of units, and their gradients.
   kWorkspace,             // Used only within one forward or backward of a unit.

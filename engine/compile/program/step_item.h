@@ -18,7 +18,7 @@ enum class ItemShape : uint8_t {
   kColumns,    // [B S, columns]; a model says how many columns it reads.
   kSequences,  // [B]
   kVector,     // [n]; what computes with it says how long it is.
-  kLogits,     // [B, V], in the compute dtype.
+  kLogits,     // [B, V], in the dtype of ModelGraph::logits.
 };
 
 // What an item belongs to: the instruction's micro-batch, or the whole run of the program.

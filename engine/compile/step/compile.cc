@@ -23,7 +23,7 @@ namespace {
 
 // The buffers of a step that belong to no unit.
 struct StepData {
-  Tensor loss_scale, logits;
+  Tensor mean_factor, logits;
   TargetCounts counts;
 };
 
@@ -124,9 +124,7 @@ class StepCompiler {
 
   void EmitBegin() {
     if (model_.mode == GraphMode::kLogits) {
-      data_.logits =
-          writer_.AddTensor("logits", BufferCategory::kLossWorkspace,
-                            Tensor::Contiguous(model_.compute_dtype, {model_.micro_batch, model_.vocabulary}));
+      data_.logits = writer_.AddTensor("logits", BufferCategory::kLossWorkspace, model_.logits().tensor);
       if (model_.cache.positions > 0) ToDevice(StepItem::kBegins, model_.micro_batch);
       return;
     }
@@ -138,12 +136,13 @@ class StepCompiler {
     TargetCounts& counts = data_.counts;
     counts.valid_tokens = counted(StepItem::kValidTokens);
     if (weighted()) counts.weight_total = counted(StepItem::kWeightTotal);
-    data_.loss_scale = writer_.AddTensor("loss_scale", BufferCategory::kData, Tensor::Contiguous(DType::kFloat32, {1}));
+    data_.mean_factor =
+        writer_.AddTensor("mean_factor", BufferCategory::kData, Tensor::Contiguous(DType::kFloat32, {1}));
     const bool over_weights = model_.target_weights == TargetWeights::kOverWeights;
-    writer_.Emit({}, Op(LossScale{.valid_tokens_1 = counts.valid_tokens,
-                                  .scale_1 = data_.loss_scale,
-                                  .weight_total_1 = over_weights ? counts.weight_total : Tensor(),
-                                  .loss_scale_3 = training() ? state_.loss_scale : Tensor()}));
+    writer_.Emit({}, Op(MeanFactor{.valid_tokens_1 = counts.valid_tokens,
+                                   .factor_1 = data_.mean_factor,
+                                   .weight_total_1 = over_weights ? counts.weight_total : Tensor(),
+                                   .loss_scale_3 = training() ? state_.loss_scale : Tensor()}));
     if (!training()) return;
     updater_.emplace(options_, state_, ToDevice(StepItem::kHyper, kHyperSize), counts, writer_);
   }
@@ -217,7 +216,7 @@ class StepCompiler {
       case ValueRole::kData:
         return RowOf(value.item).scope == ItemScope::kMicroBatch ? Load(u, value) : data_of_step_.at(value.item);
       case ValueRole::kCache: return caches_.at({u, value.tensor.where.symbol});
-      case ValueRole::kLossScale: return data_.loss_scale;
+      case ValueRole::kMeanFactor: return data_.mean_factor;
       case ValueRole::kLossTotal: return state_.totals.Slice(0, kTotalLoss, 1);
       case ValueRole::kLogits: return data_.logits;
     }
@@ -287,7 +286,9 @@ class StepCompiler {
 
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops,
                                          const WorkLimits& limits) {
-  SHALE_RETURN_IF_ERROR(CheckStepOptions(options, model.compute_dtype, /*has_host_ops=*/ops.host() != nullptr));
+  const bool narrow = std::any_of(model.parameters.begin(), model.parameters.end(),
+                                  [](const Parameter& p) { return !p.frozen && p.dtype != DType::kFloat32; });
+  SHALE_RETURN_IF_ERROR(CheckStepOptions(options, narrow, /*has_host_ops=*/ops.host() != nullptr));
   return StepCompiler(model, options, ops, limits).Compile();
 }
 

@@ -23,9 +23,10 @@ struct CompiledStep {
 // the same options, except for micro_batches, so that they have the same persistent buffers. `ops` is only asked for
 // sizes.
 //
-// Returns InvalidArgument if the accumulation does not exist for the strategy, and the error of `limits`, which it
-// looks at unit by unit, if the work must end. REQUIRES: options.accumulation is not kAuto, and options.micro_batches
-// and both sizes of the mesh are at least 1.
+// Returns InvalidArgument if the accumulation does not exist for the strategy, or if a checkpoint could not hold
+// weights of two dtypes; Unimplemented if the device has no kernel for an op; and the error of `limits`, which it looks
+// at unit by unit, if the work must end. REQUIRES: options.accumulation is not kAuto, and options.micro_batches and
+// both sizes of the mesh are at least 1.
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops,
                                          const WorkLimits& limits = {});
 

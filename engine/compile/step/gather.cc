@@ -1,18 +1,15 @@
 #include "engine/compile/step/gather.h"
 
 #include "absl/strings/str_cat.h"
+#include "engine/compile/graph/storage.h"
 #include "engine/compile/step/writer.h"
-#include "kernels/ops/flat.h"
-#include "kernels/ops/quantized.h"
 
 namespace shale {
 
 void Gatherer::Gather(const GatherUse& use) {
   full_.assign(full_.size(), Tensor());
   for (GroupId group : use.groups) full_[group] = Gathered(use, group);
-  for (GroupId group : use.groups) {
-    if (state_.groups[group].stored != FrozenWeights::kAsComputed) full_[group] = Widened(use, group, full_[group]);
-  }
+  for (GroupId group : use.groups) full_[group] = Widen(use, group, full_[group]);
 }
 
 Tensor Gatherer::Gathered(const GatherUse& use, GroupId group) {
@@ -28,20 +25,15 @@ Tensor Gatherer::Gathered(const GatherUse& use, GroupId group) {
   return full;
 }
 
-Tensor Gatherer::Widened(const GatherUse& use, GroupId group, const Tensor& stored) {
+Tensor Gatherer::Widen(const GatherUse& use, GroupId group, const Tensor& stored) {
+  const ParameterGroup& parameters = model_.groups[group];
+  const auto widen = RowOf(parameters.storage).widen;
+  if (widen == nullptr) return stored;
   const GroupState& g = state_.groups[group];
-  const int64_t shards = g.layout().shards();
-  const Tensor wide =
-      writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".widened"), BufferCategory::kWidenedParameters,
-                        Tensor::Contiguous(model_.compute_dtype, {g.placement.elements(Part::kFull)}));
-  const EmitContext context{.phase = use.phase, .unit = use.unit};
-  if (g.stored == FrozenWeights::kNf4) {
-    writer_.Emit(context, Op(Nf4Dequantize{.stored_RP = stored.Reshape({shards, stored.elements() / shards}),
-                                           .out_RN = wide.Reshape({shards, g.layout().shard_elements()})}));
-  } else {
-    writer_.Emit(context, Op(Copy{.from = stored, .to = wide}));
-  }
-  return wide;
+  const Tensor used = writer_.AddTensor(absl::StrCat(parameters.name, ".widened"), BufferCategory::kWidenedParameters,
+                                        Tensor::Contiguous(parameters.dtype, {g.placement.elements(Part::kFull)}));
+  writer_.Emit({.phase = use.phase, .unit = use.unit}, widen(stored, used, g.layout().shards()));
+  return used;
 }
 
 const Tensor& Gatherer::Full(GroupId group) const {

@@ -20,10 +20,10 @@ struct GatherUse {
 // (engine/compile/step/passes.h). A gathered buffer lives from its all-gather to the end of the visit, or to its last
 // use if reshard_after_forward is off.
 //
-// Frozen weights that are stored in fewer bits than they are used (ParameterGroup::stored) are gathered as they are
-// stored. An op on the compute stream widens them right before each use into a buffer that lives until the use ends, so
-// only one unit at a time exists in both forms. Rejected: widening on the gather stream, ahead of the use, which would
-// hold two widened units.
+// Weights are gathered as they are stored (engine/compile/graph/storage.h). If that is not how ops use them, an op on
+// the compute stream widens them right before each use into a buffer that lives until the use ends, so only one unit at
+// a time exists in both forms. Rejected: widening on the gather stream, ahead of the use, which would hold two widened
+// units.
 //
 // Borrows the references that the constructor takes.
 class Gatherer {
@@ -38,13 +38,14 @@ class Gatherer {
 
   // Emits what must come before the instructions of a visit. Call it for each visit in order.
   void Gather(const GatherUse& use);
-  // Returns the full group in the compute dtype, as the current visit reads it. REQUIRES: its use contains the group.
+  // Returns the full group as ops use it, for the current visit. REQUIRES: its use contains the group.
   const Tensor& Full(GroupId group) const;
 
  private:
   // Returns the full group in its stored form.
   Tensor Gathered(const GatherUse& use, GroupId group);
-  Tensor Widened(const GatherUse& use, GroupId group, const Tensor& stored);
+  // Returns the full group as ops use it. This is the one place where a stored form becomes the used one.
+  Tensor Widen(const GatherUse& use, GroupId group, const Tensor& stored);
 
   const ModelGraph& model_;
   const StepOptions& options_;

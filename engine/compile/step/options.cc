@@ -77,7 +77,7 @@ int64_t SqrtSegmentBlocks(const ChosenBlocks& chosen) {
   return best;
 }
 
-absl::Status CheckStepOptions(const StepOptions& options, DType compute_dtype, bool has_host_ops) {
+absl::Status CheckStepOptions(const StepOptions& options, bool narrow_weights, bool has_host_ops) {
   SHALE_CHECK(options.accumulation != Accumulation::kAuto && options.micro_batches >= 1);
   SHALE_CHECK(options.mesh.shard >= 1 && options.mesh.replicate >= 1);
   SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
@@ -85,7 +85,7 @@ absl::Status CheckStepOptions(const StepOptions& options, DType compute_dtype, b
     SHALE_RETURN_IF_ERROR(CheckGradientShards(options.strategy, options.accumulation, options.mesh));
   }
   SHALE_RETURN_IF_ERROR(CheckStateOffload(options.offload_state, options.strategy, options.has_states(),
-                                          compute_dtype != DType::kFloat32 && options.master != MasterWeights::kNone));
+                                          narrow_weights && options.master != MasterWeights::kNone));
   SHALE_RETURN_IF_ERROR(CheckUpdateDevice(options.update_device, options.offload_state));
   if (options.factors() && (options.updates_on_host() || options.update == UpdateTime::kInBackward)) {
     return absl::InvalidArgumentError(

@@ -144,9 +144,10 @@ struct StepOptions {
   Placement placement() const { return Placement::Of(strategy, accumulation == Accumulation::kNoSync, mesh); }
 };
 
-// Returns InvalidArgument if the options contradict each other for weights that compute in `compute_dtype`, and
-// FailedPrecondition if updates are to run on the host and `has_host_ops` is false. REQUIRES: options.accumulation is
-// not kAuto, and options.micro_batches and both sizes of the mesh are at least 1.
-absl::Status CheckStepOptions(const StepOptions& options, DType compute_dtype, bool has_host_ops);
+// Returns InvalidArgument if the options contradict each other for a model in which weights that train are used in
+// fewer bits than fp32 (`narrow_weights`) or are not, and FailedPrecondition if updates are to run on the host and
+// `has_host_ops` is false. REQUIRES: options.accumulation is not kAuto, and options.micro_batches and both sizes of the
+// mesh are at least 1.
+absl::Status CheckStepOptions(const StepOptions& options, bool narrow_weights, bool has_host_ops);
 
 }  // namespace shale

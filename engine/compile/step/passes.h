@@ -97,7 +97,8 @@ absl::Status PackOnce(StepProgram& program, const Ops& ops, const WorkLimits& li
 // Gives every op the scratch that its library needs in any iteration. Keeps all instructions and their order. REQUIRES:
 // `ops.host()` exists if an op runs on StreamId::kHost, and no op has scratch yet.
 //
-// Returns the error of `limits`, which it looks at unit by unit, if the work must end. `program` is then incomplete.
+// Returns Unimplemented, naming unit and op, if the device has no kernel for an op (Ops::CheckAvailable), and the error
+// of `limits`, which it looks at unit by unit, if the work must end. `program` is then incomplete.
 absl::Status AddScratch(StepProgram& program, const Ops& ops, const WorkLimits& limits = {});
 
 // Offloads kept activations and the activations between units, if their names match one of `patterns`

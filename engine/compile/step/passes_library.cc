@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/compile/program/accesses.h"
 #include "engine/compile/program/issues.h"
 #include "engine/compile/step/edit.h"
@@ -73,9 +74,17 @@ absl::Status AddScratch(StepProgram& program, const Ops& ops, const WorkLimits& 
   for (Instruction& instruction : program.instructions) {
     if (std::exchange(unit, instruction.unit) != instruction.unit) SHALE_RETURN_IF_ERROR(limits.Check());
     const bool on_host = instruction.stream == StreamId::kHost;
+    const Ops& device = on_host ? *ops.host() : ops;
     int64_t bytes = 0;
-    VisitForms(instruction,
-               [&](const Op& form) { bytes = std::max(bytes, (on_host ? *ops.host() : ops).ScratchBytes(form)); });
+    absl::Status available;
+    VisitForms(instruction, [&](const Op& form) {
+      available.Update(device.CheckAvailable(form));
+      if (available.ok()) bytes = std::max(bytes, device.ScratchBytes(form));
+    });
+    if (!available.ok()) {
+      const absl::string_view name = unit < 0 ? "the step" : absl::string_view(program.units[unit]);
+      return absl::Status(available.code(), absl::StrCat(name, ": ", available.message()));
+    }
     if (bytes == 0) continue;
     instruction.scratch = edit.AddTensor("scratch", BufferCategory::kLibraryWorkspace,
                                          Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2}),

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "engine/compile/graph/storage.h"
 #include "engine/compile/step/writer.h"
 #include "engine/strings/pattern.h"
 #include "kernels/nf4.h"
@@ -33,7 +34,7 @@ SavedTensors PartsOfNf4(const Tensor& row, int64_t weights) {
 SavedTensors SavedOf(const GroupState& g, absl::Span<const UpdateState> states) {
   // If every rank holds the full state, each rank saves only its shard.
   const bool split = g.placement.placement().state == Part::kFull && g.placement.placement().mesh.shard > 1;
-  if (g.stored == FrozenWeights::kNf4) {
+  if (RowOf(g.storage).quantized) {
     return PartsOfNf4(split ? g.placement.EqualShardOf(g.own_weight) : g.own_weight, g.layout().shard_elements());
   }
   const auto mine = [&](const Tensor& t, int64_t block = 1) {
@@ -80,13 +81,12 @@ absl::StatusOr<GroupState> PlaceGroup(const ModelGraph& model, const ParameterGr
                                       const StepOptions& options) {
   std::vector<ShardLayout::Entry> entries;
   for (ParameterId id : group.parameters) entries.push_back({model.parameters[id].name, model.parameters[id].shape});
-  const int64_t block =
-      group.stored == FrozenWeights::kNf4 ? kNf4GroupWeights : BlockOf(options.OptimizerOf(group.optimizer_group).rule);
+  const int64_t block = std::max(RowOf(group.storage).block, BlockOf(options.OptimizerOf(group.optimizer_group).rule));
   SHALE_ASSIGN_OR_RETURN(ShardLayout layout, ShardLayout::Create(entries, static_cast<int>(options.mesh.shard), block));
   return GroupState{.placement = GroupPlacement(std::move(layout), options.placement()),
                     .frozen = group.frozen,
                     .optimizer_group = group.optimizer_group,
-                    .stored = group.stored};
+                    .storage = group.storage};
 }
 
 // Returns the states of all groups that train, each once, in the order of the optimizers.
@@ -146,30 +146,27 @@ class GroupDeclarer {
   // The weights that the ranks compute with, or their shards.
   void Weights(GroupState& g) const {
     const Placement& placement = g.placement.placement();
-    const bool nf4 = group_.stored == FrozenWeights::kNf4;
-    const DType stored = nf4                                         ? DType::kUInt8
-                         : group_.stored == FrozenWeights::kBFloat16 ? DType::kBFloat16
-                                                                     : model_.compute_dtype;
-    const int64_t row_bytes = nf4 ? Nf4Row{g.layout().shard_elements()}.bytes() : 0;
+    const StorageRow& storage = RowOf(group_.storage);
+    const DType dtype = storage.dtype(group_.dtype);
     const BufferCategory weights = group_.frozen ? BufferCategory::kFrozenParameters : BufferCategory::kParameterShards;
     if (placement.gathers_for_use() || offload_.parameters) {
-      g.own_weight = Add("weights", weights, stored, nf4 ? row_bytes : Own(g), offload_.parameters);
+      g.own_weight = Add("weights", weights, dtype, storage.elements(Own(g)), offload_.parameters);
     } else {
-      const int64_t full = g.placement.elements(Part::kFull);
-      g.full_weight = Add("weights", weights, stored, nf4 ? row_bytes * options_.mesh.shard : full);
+      const int64_t shards = g.layout().shards();
+      g.full_weight = Add("weights", weights, dtype, storage.elements(g.layout().shard_elements()) * shards);
       g.own_weight = placement.state == Part::kFull ? g.full_weight : g.placement.EqualShardOf(g.full_weight);
     }
   }
 
   // What the update keeps of a group that trains: weights on the host, masters or low bits, moments.
   void MastersAndStates(const JobState& state, GroupState& g) const {
-    const DType compute = model_.compute_dtype;
     if (options_.updates_on_host()) {
-      g.host_weight = offload_.parameters ? g.own_weight
-                                          : Add("weights.on_host", BufferCategory::kParameterShards, compute, Own(g),
-                                                /*on_host=*/true);
+      g.host_weight = offload_.parameters
+                          ? g.own_weight
+                          : Add("weights.on_host", BufferCategory::kParameterShards, group_.dtype, Own(g),
+                                /*on_host=*/true);
     }
-    if (compute != DType::kFloat32) {
+    if (group_.dtype != DType::kFloat32) {
       switch (options_.master) {
         case MasterWeights::kFloat32:
           g.master = Add("masters", BufferCategory::kMasterWeights, DType::kFloat32, Own(g), offload_.masters);
@@ -227,6 +224,25 @@ class GroupDeclarer {
   const StateOffload offload_;
 };
 
+// Refuses groups whose values a checkpoint could not hold in one form: it has one for all parameters that train, and
+// one for those that are frozen and not quantized.
+absl::Status CheckSavedForms(const ModelGraph& model, const JobState& state) {
+  for (const bool frozen : {false, true}) {
+    const GroupState* first = nullptr;
+    for (size_t i = 0; i < state.groups.size(); ++i) {
+      const GroupState& g = state.groups[i];
+      if (g.frozen != frozen || RowOf(g.storage).quantized) continue;
+      if (first == nullptr) first = &g;
+      if (g.saved.value.present() == first->saved.value.present()) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "parameters of two dtypes ", frozen ? "are frozen" : "train", ", and a checkpoint holds them in ", "one: ",
+          model.parameters[model.groups[i].parameters[0]].name, " is used in ", ToString(model.groups[i].dtype),
+          frozen ? "; freeze parameters of one dtype, or store BF16" : "; use precision.master MASTER_FP32"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string RowsOf(absl::string_view parameter) { return absl::StrCat(parameter, ".rows"); }
@@ -258,6 +274,8 @@ absl::StatusOr<JobState> DeclareState(const ModelGraph& model, const StepOptions
     }
     state.groups.push_back(std::move(g));
   }
+  // Programs that only read weights keep no masters, and save nothing.
+  if (model.mode == GraphMode::kTraining) SHALE_RETURN_IF_ERROR(CheckSavedForms(model, state));
   state.update_count = writer.AddTensor("update_count", BufferCategory::kOptimizerState,
                                         Tensor::Contiguous(DType::kInt64, {1}), 1, /*persistent=*/true);
   if (options.clipping == Clipping::kPreviousNorm) {

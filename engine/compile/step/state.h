@@ -38,7 +38,7 @@ struct SavedTensors {
 // masters and states lie in host memory if StepOptions::state_on_host says so.
 struct GroupState {
   GroupPlacement placement;
-  // In the compute dtype, or as ParameterGroup::stored says. In NF4: bytes, a row for each shard (kernels/nf4.h).
+  // As ParameterGroup::storage says.
   Tensor own_weight;   // A view of full_weight, if there is one.
   Tensor full_weight;  // Absent if it has to be gathered for each use.
   // Only with UpdateDevice::kHost: the weights in host memory that the update reads and writes. Between steps they have
@@ -59,9 +59,9 @@ struct GroupState {
   // A copy of `saved` in the same memory. Absent without StepOptions::snapshot. A frozen group needs no copy, because
   // no step changes it: this is `saved` itself.
   SavedTensors snapshot;
-  bool frozen = false;       // The group does not train: of the tensors above it has only weights.
-  int optimizer_group = -1;  // As ParameterGroup::optimizer_group.
-  FrozenWeights stored = FrozenWeights::kAsComputed;  // As ParameterGroup::stored.
+  bool frozen = false;                 // The group does not train: of the tensors above it has only weights.
+  int optimizer_group = -1;            // As ParameterGroup::optimizer_group.
+  Storage storage = Storage::kAsUsed;  // As ParameterGroup::storage.
 
   const ShardLayout& layout() const { return placement.layout(); }
   // Returns the weights that this rank holds between steps (GroupPlacement::Weights).
@@ -78,7 +78,7 @@ struct JobState {
   std::vector<UpdateState> states;  // Those that the rules of all groups declare, each once.
   Tensor update_count;              // i64[1]. Updates applied so far.
   Tensor previous_norm;             // f64[1], of RecordNorm. Present only with Clipping::kPreviousNorm.
-  // f64[kLossScaleSize], of LossScale and PrepareUpdate. Present only with StepOptions::loss_scaling.
+  // f64[kLossScaleSize], of MeanFactor and PrepareUpdate. Present only with StepOptions::loss_scaling.
   Tensor loss_scale;
   double init_loss_scale = 0;    // The first loss scale.
   Tensor totals;                 // f64[kTotalSize].

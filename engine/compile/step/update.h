@@ -27,7 +27,7 @@
 // With one shard, steps 2 and 3 are left out. All replicas sum in the same order, so their clipping agrees to the bit
 // with every communicator.
 //
-// [Note: loss scale] With StepOptions::loss_scaling, LossScale multiplies the gradients of the loss by a factor, once
+// [Note: loss scale] With StepOptions::loss_scaling, MeanFactor multiplies the gradients of the loss by a factor, once
 // for all micro-batches of a step. FlagNonFinite divides it out of the squared norm, so that totals and clipping know
 // nothing of it, and PrepareUpdate divides it out of the gradient that an update reads. A gradient that overflowed on
 // any rank makes the totals of all ranks not finite, before any update: all skip the step, and PrepareUpdate sets the

@@ -131,7 +131,8 @@ struct PrecisionConfig {
   ComputePrecision compute = ComputePrecision::kFloat32;
   MasterWeights master = MasterWeights::kFloat32;
   GradientShards gradient_shards = GradientShards::kFloat32;
-  bool allow_tf32 = false;  // Lets fp32 matmuls round their operands to TF32. Only kCuda reads it.
+  bool allow_tf32 = false;   // Lets fp32 matmuls round their operands to TF32. Only kCuda reads it.
+  bool fp32_logits = false;  // GraphOptions::fp32_logits. Not with kFloat32, whose logits have it anyway.
   // Dynamic loss scaling (LossScaling in engine/compile/step/options.h). Only kFloat16 has it.
   double init_scale = 65536;
   double growth_factor = 2;
@@ -206,7 +207,7 @@ struct OptimizerConfig {
   bool scale_parameter = true;
   std::vector<std::string> no_decay;    // Name patterns of parameters without decay. Vectors never decay.
   std::vector<std::string> train_only;  // Name patterns of the parameters that train. Empty: all.
-  FrozenWeights frozen_weights = FrozenWeights::kAsComputed;
+  Storage frozen_weights = Storage::kAsUsed;
   double max_gradient_norm = 1;  // 0: no clipping.
   Clipping clipping = Clipping::kGlobal;
   UpdateTime update = UpdateTime::kAfterBackward;

@@ -54,6 +54,8 @@ constexpr Word kFields[] = {
     {"mixed_precision", "precision.compute=BF16"},
     {"dtype", "precision.compute"},
     {"tf32", "precision.allow_tf32"},
+    {"upcast_logits", "precision.fp32_logits"},
+    {"fp32_lm_head", "precision.fp32_logits"},
     {"bf16_stochastic_rounding", "precision.master=NONE, or optimizer.state=LEAN"},
     {"stochastic_rounding", "precision.master=NONE, or optimizer.state=LEAN"},
     {"fp32_master_weights", "precision.master"},

@@ -326,7 +326,7 @@ void CheckFrozen(const proto::Job& spec, const OptimizerConfig& optimizer, SpecE
                    "a model with adapters trains these and freezes all other parameters; leave train_only or "
                    "adapter out");
   }
-  if (optimizer.frozen_weights != FrozenWeights::kAsComputed && !adapter && optimizer.train_only.empty()) {
+  if (optimizer.frozen_weights != Storage::kAsUsed && !adapter && optimizer.train_only.empty()) {
     errors.AddRule({"optimizer.frozen_weights", "optimizer.train_only"},
                    "no parameter is frozen, because all train; name those that train in train_only, give the model "
                    "an adapter, or leave frozen_weights out");

@@ -84,6 +84,7 @@ GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
   options.padding = job.data.packing == Packing::kPad;
   options.train_only = job.optimizer.train_only;
   options.frozen_weights = job.optimizer.frozen_weights;
+  options.fp32_logits = job.precision.fp32_logits;
   options.optimizer_groups = PatternsOfGroups(job.optimizer);
   return options;
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/compile/graph/storage.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/explain_sections.h"
 #include "engine/strings/printing.h"
@@ -19,8 +20,9 @@ std::string DescribeLoss(const Job& job, const JobPlan& plan) {
   const int64_t rows = job.batch.micro_batch * of_sequence, chunk = LossChunkTokens(job);
   if (PredictsValues(plan.train.graph))
     return absl::StrCat("the head: predictions and losses of the ", rows, " targets of a micro-batch");
-  if (chunk >= rows) return absl::StrCat("the head: logits of the ", rows, " tokens of a micro-batch");
-  return absl::StrCat("the head: logits of ", chunk, " tokens at a time, never of all");
+  const absl::string_view wide = job.precision.fp32_logits ? "fp32 logits, and their rounded gradient," : "logits";
+  if (chunk >= rows) return absl::StrCat("the head: ", wide, " of the ", rows, " tokens of a micro-batch");
+  return absl::StrCat("the head: ", wide, " of ", chunk, " tokens at a time, never of all");
 }
 
 // Returns the end of a sentence: for how many micro-batches tensors are kept, and whether some are offloaded.
@@ -52,16 +54,6 @@ std::string DescribeStates(const JobPlan& plan) {
   return absl::StrJoin(texts, "; ");
 }
 
-// Returns how frozen weights are stored, followed by ", "; empty if they are stored as all others.
-std::string DescribeFrozenWeights(FrozenWeights weights) {
-  switch (weights) {
-    case FrozenWeights::kAsComputed: return "";
-    case FrozenWeights::kBFloat16: return "in bf16, ";
-    case FrozenWeights::kNf4: return "matrices of blocks in NF4, ";
-  }
-  return "";
-}
-
 // Returns why a category has the bytes that it has.
 std::string Reason(const Explained& x, BufferCategory category) {
   const JobPlan& plan = x.plan;
@@ -77,10 +69,11 @@ std::string Reason(const Explained& x, BufferCategory category) {
       return absl::StrCat("weights ", o.placement().gathers_for_use() ? mine : absl::StrCat(all, ", on every rank"));
     case BufferCategory::kFrozenParameters:
       return absl::StrCat("weights that do not train, so that they have no gradient, master or optimizer state, ",
-                          DescribeFrozenWeights(x.job.optimizer.frozen_weights),
+                          RowOf(x.job.optimizer.frozen_weights).text,
+                          x.job.optimizer.frozen_weights == Storage::kAsUsed ? "" : ", ",
                           o.placement().gathers_for_use() && shared ? part : "all on every rank");
     case BufferCategory::kMasterWeights:
-      return absl::StrCat("the bits of a weight beyond ", ToString(plan.train.graph.compute_dtype), ", ",
+      return absl::StrCat("the bits of a weight beyond ", ToString(DTypeOf(x.job.precision.compute)), ", ",
                           shared && o.placement().state == Part::kFull ? all : mine);
     case BufferCategory::kOptimizerState:
       if (DescribeStates(plan).empty()) {
@@ -99,7 +92,7 @@ std::string Reason(const Explained& x, BufferCategory category) {
                                      : "all units, kept from forward to backward";
     case BufferCategory::kWidenedParameters:
       return absl::StrCat("the frozen weights of the unit in use, from ", ToString(x.job.optimizer.frozen_weights),
-                          " to ", ToString(plan.train.graph.compute_dtype), ", until its forward or backward ends");
+                          " to ", ToString(DTypeOf(x.job.precision.compute)), ", until its forward or backward ends");
     case BufferCategory::kActivations:
       return absl::StrCat("kept from forward to backward under ", ToString(o.activations.preset), PerMicroBatch(x));
     case BufferCategory::kActivationBoundaries:

@@ -23,10 +23,10 @@ namespace {
 // Returns ", 6,476,005,376 of them stored in NF4"; empty if all are stored as they are used.
 std::string DescribeStorage(const ModelGraph& graph) {
   int64_t count = 0;
-  FrozenWeights stored = FrozenWeights::kAsComputed;
+  Storage stored = Storage::kAsUsed;
   for (const Parameter& parameter : graph.parameters) {
-    if (parameter.stored == FrozenWeights::kAsComputed) continue;
-    stored = parameter.stored;
+    if (parameter.storage == Storage::kAsUsed) continue;
+    stored = parameter.storage;
     count += parameter.elements();
   }
   return count == 0 ? "" : absl::StrCat(", ", WithCommas(count), " of them stored in ", ToString(stored));
@@ -43,11 +43,14 @@ std::string DescribeParameters(const ModelGraph& graph) {
 
 std::string DescribePrecision(const Job& job) {
   if (job.precision.compute == ComputePrecision::kFloat32) return "fp32";
-  if (job.precision.compute == ComputePrecision::kFloat16) return "fp16, fp32 masters, dynamic loss scale";
+  const absl::string_view logits = job.precision.fp32_logits ? ", fp32 logits" : "";
+  if (job.precision.compute == ComputePrecision::kFloat16) {
+    return absl::StrCat("fp16, fp32 masters, dynamic loss scale", logits);
+  }
   switch (job.precision.master) {
-    case MasterWeights::kFloat32: return "bf16, fp32 masters";
-    case MasterWeights::kSplit: return "bf16, masters with 16 more bits per weight (SPLIT)";
-    case MasterWeights::kNone: return "bf16, no masters, stochastic rounding";
+    case MasterWeights::kFloat32: return absl::StrCat("bf16, fp32 masters", logits);
+    case MasterWeights::kSplit: return absl::StrCat("bf16, masters with 16 more bits per weight (SPLIT)", logits);
+    case MasterWeights::kNone: return absl::StrCat("bf16, no masters, stochastic rounding", logits);
   }
   return "?";
 }

@@ -228,7 +228,7 @@ absl::Status Sequences::Launch(size_t program) {
 }
 
 void Sequences::Take(int64_t b, int64_t row) {
-  const DType dtype = first().compute_dtype;
+  const DType dtype = first().logits().tensor.dtype;
   const int64_t row_bytes = vocabulary() * SizeOf(dtype);
   ToFloats(absl::MakeConstSpan(ready_[last_]->outputs(0).logits).subspan(row * row_bytes, row_bytes), dtype,
            absl::MakeSpan(logits_).subspan(b * vocabulary(), vocabulary()));

@@ -53,7 +53,7 @@ struct StepOutputs {
   int64_t global_tokens = 0;
   double global_weight = 0;                            // The sum of |weight| over all ranks; 0 without weights.
   std::array<double, kLossScaleSize> loss_scale = {};  // For the next step; 0 without loss scaling.
-  std::vector<std::byte> logits;                       // [B, V] in the compute dtype.
+  std::vector<std::byte> logits;                       // [B, V], as ModelGraph::logits.
 };
 
 // The items that a program copies from and to the host, in the rank's pinned memory.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/compile/graph/storage.h"
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/run/state/fill_loops.h"
 #include "kernels/check.h"
@@ -49,7 +50,7 @@ SavedValues SavedValuesOf(const JobState& state) { return FormOf(state.groups[st
 
 SavedValues FrozenValuesOf(const JobState& state) {
   for (const GroupState& g : state.groups) {
-    if (g.frozen && g.stored != FrozenWeights::kNf4) return FormOf(g.saved);
+    if (g.frozen && !RowOf(g.storage).quantized) return FormOf(g.saved);
   }
   return SavedValues::kFloat32;
 }
@@ -95,7 +96,7 @@ RankState::OwnedPart RankState::OwnedPartOf(ParameterId id, ElementRange element
 std::vector<PieceSource> RankState::Pieces(Source source, const Manifest& manifest) const {
   std::vector<PieceSource> pieces;
   const bool nf4 = std::any_of(state_.groups.begin(), state_.groups.end(),
-                               [](const GroupState& g) { return g.stored == FrozenWeights::kNf4; });
+                               [](const GroupState& g) { return RowOf(g.storage).quantized; });
   for (const PartSpec& spec : PartsOf(SavedValuesOf(state_), FrozenValuesOf(state_), states_, nf4)) {
     if (IsFactor(StateOf(spec.part))) {
       AddFactors(spec, source, manifest, pieces);
@@ -156,7 +157,7 @@ absl::Status RankState::ZeroValues(const GroupState& g, char* work) {
 absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_only, absl::Span<char> staging) {
   SHALE_CHECK(checkpoint.manifest().parameters.size() == model_.parameters.size());
   for (size_t i = 0; i < model_.parameters.size(); ++i) {
-    const bool nf4 = model_.parameters[i].stored == FrozenWeights::kNf4;
+    const bool nf4 = RowOf(model_.parameters[i].storage).quantized;
     if (nf4 == checkpoint.manifest().parameters[i].nf4) continue;
     return absl::FailedPreconditionError(
         absl::StrCat(checkpoint.folder(), ": parameter ", model_.parameters[i].name, nf4 ? " is not" : " is",
@@ -167,7 +168,8 @@ absl::Status RankState::Restore(const CheckpointReader& checkpoint, bool values_
   char* const work = staging.data() + kCheckpointChunkBytes;
   const Manifest& manifest = checkpoint.manifest();
   const bool halves = manifest.values != SavedValues::kFloat32 || manifest.frozen_values != SavedValues::kFloat32;
-  if (halves && state_.groups[0].own_weight.dtype == DType::kFloat16) {
+  const auto is_fp16 = [](const GroupState& g) { return g.own_weight.dtype == DType::kFloat16; };
+  if (halves && std::any_of(state_.groups.begin(), state_.groups.end(), is_fp16)) {
     return absl::FailedPreconditionError(
         absl::StrCat(checkpoint.folder(),
                      " holds weights in bf16, of precision.master SPLIT or NONE, which compute FP16 "
@@ -290,7 +292,7 @@ absl::Status RankState::Write(ParameterId id, int64_t begin, absl::Span<const fl
   const Parameter& parameter = model_.parameters[id];
   SHALE_CHECK(begin >= 0 && begin + std::ssize(values) <= parameter.elements()) << parameter.name;
   const GroupState& g = state_.groups[parameter.group];
-  if (g.stored == FrozenWeights::kNf4) return WriteNf4(parameter, begin, values);
+  if (RowOf(g.storage).quantized) return WriteNf4(parameter, begin, values);
   const int64_t offset = g.layout().Find(parameter.name)->offset_elements;
   const ElementRange mine = Intersect(OfParameter(id, Weights(g)), {begin, begin + std::ssize(values)});
   std::vector<char> work(WorkBytesFor(mine.end - mine.begin));
@@ -311,7 +313,7 @@ absl::StatusOr<int64_t> RankState::Read(Values what, ParameterId id, int64_t beg
         "the gradients of a step are gone after its update; to read them, set memory.keep_gradients");
   }
   if (gradient) SHALE_RETURN_IF_ERROR(CheckTrains(id));
-  if (g.stored == FrozenWeights::kNf4) {
+  if (RowOf(g.storage).quantized) {
     const int64_t offset = g.layout().Find(model_.parameters[id].name)->offset_elements;
     SHALE_RETURN_IF_ERROR(ReadNf4(g, offset + own.range.begin, values.subspan(own.range.begin - begin, own.size())));
     return own.size();

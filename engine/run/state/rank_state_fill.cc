@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/compile/graph/storage.h"
 #include "engine/files/checkpoint/base_values.h"
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/run/state/fill_loops.h"
@@ -84,8 +85,8 @@ absl::Status RankState::Fill(ReadValues read_values, const FillOptions& options,
     const ElementRange wanted = OfParameter(static_cast<ParameterId>(id), Weights(g));
     if (wanted.begin == wanted.end) continue;
     // Of a parameter in 4 bits, all is read.
-    SHALE_RETURN_IF_ERROR(g.stored == FrozenWeights::kNf4 ? FillNf4(parameter, read, team, out)
-                                                          : FillValues(parameter, wanted, read, team, out));
+    SHALE_RETURN_IF_ERROR(RowOf(g.storage).quantized ? FillNf4(parameter, read, team, out)
+                                                     : FillValues(parameter, wanted, read, team, out));
   }
   SHALE_RETURN_IF_ERROR(out.Finish());
   for (const GroupState& g : state_.groups) SHALE_RETURN_IF_ERROR(CopyToHostWeight(g));

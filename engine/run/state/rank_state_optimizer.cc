@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/compile/graph/storage.h"
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/run/state/rank_state.h"
 #include "kernels/check.h"
@@ -48,7 +49,7 @@ std::vector<SavedState> SavedStatesOf(const Optimizer& optimizer, const Paramete
 std::vector<SavedParameter> SavedParametersOf(const ModelGraph& model, const JobState& state) {
   std::vector<SavedParameter> saved;
   for (const Parameter& p : model.parameters) {
-    saved.push_back({p.name, p.shape, p.frozen, p.stored == FrozenWeights::kNf4});
+    saved.push_back({p.name, p.shape, p.frozen, RowOf(p.storage).quantized});
     if (p.frozen) continue;
     std::vector<int64_t> states;
     const GroupState& g = state.groups[p.group];

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "engine/api/checkpoint.h"
 #include "engine/api/job.h"
+#include "engine/compile/graph/storage.h"
 #include "engine/compile/optimizer/optimizer.h"
 #include "engine/files/checkpoint/shard_header.h"
 #include "engine/files/checkpoint/store.h"
@@ -266,7 +267,7 @@ absl::Status CheckSameRun(const Manifest& manifest, const Job& job, const SavedD
   }
   for (size_t i = 0; i < model.parameters.size(); ++i) {
     const bool nf4 = manifest.parameters[i].nf4;
-    if (nf4 == (model.parameters[i].stored == FrozenWeights::kNf4)) continue;
+    if (nf4 == RowOf(model.parameters[i].storage).quantized) continue;
     return Differs("its parameter ", model.parameters[i].name, nf4 ? " is" : " is not",
                    " stored in NF4, unlike in the job (optimizer.frozen_weights); keep frozen_weights, or begin a new "
                    "run from the weights (export them, and give the folder as model.hf_folder)");

@@ -140,6 +140,46 @@ TEST(GraphBuilder, TheScaleOfAnEmbeddingIsRoundedToTheComputeDType) {
   }
 }
 
+TEST(GraphBuilder, AParameterIsUsedInTheComputeDTypeOrInFp32) {
+  const auto build = [](DType head, Storage frozen, DType compute) {
+    GraphBuilder b({.compute_dtype = compute, .vocabulary = 5, .train_only = {"head"}, .frozen_weights = frozen});
+    const GroupId group = b.AddGroup("all");
+    const ParameterId table = b.AddParameter(group, "table", {5, 4}, kOnes);
+    const ParameterId wide = b.AddParameter(group, "wide", {4}, kOnes, DType::kFloat32);
+    b.BeginUnit("only");
+    const Tensor x = Cast(b, Embedding(b, table, std::nullopt), DType::kFloat32, "x");
+    const Tensor y = Cast(b, Norm(b, x, {.weight = wide}, "y"), head, "narrow");
+    LinearCrossEntropy(b, y, b.AddParameter(group, "head", {5, 4}, kOnes, head), std::nullopt);
+    b.EndLastUnit();
+    return b.Finish();
+  };
+  const absl::StatusOr<ModelGraph> graph = build(DType::kBFloat16, Storage::kBFloat16, DType::kBFloat16);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  std::string text;
+  for (const ParameterGroup& group : graph->groups) {
+    absl::StrAppend(&text, group.name, " ", ToString(group.dtype), " stored ", ToString(group.storage), "\n");
+  }
+  EXPECT_EQ(text,
+            "all bf16 stored AS_COMPUTED\n"
+            "all.frozen bf16 stored AS_COMPUTED\n"
+            "all.frozen.f32 f32 stored BF16\n");
+  EXPECT_EQ(build(DType::kFloat16, Storage::kAsUsed, DType::kBFloat16).status().message(),
+            "parameter head is used in f16; wanted f32 or the compute dtype, bf16");
+  EXPECT_EQ(build(DType::kFloat16, Storage::kBFloat16, DType::kFloat16).status().message(),
+            "frozen parameter table is used in f16, and weights stored in BF16 are not widened to that; use "
+            "optimizer.frozen_weights AS_COMPUTED");
+}
+
+TEST(GraphBuilder, LogitsInFp32NeedALossThatReadsThem) {
+  GraphBuilder b({.compute_dtype = DType::kBFloat16, .fp32_logits = true});
+  b.BeginUnit("only");
+  MeanSquaredError(
+      b, Linear(b, Features(b, 3), b.AddParameter(b.AddGroup("all"), "w", {2, 3}, kOnes), std::nullopt, "out"));
+  b.EndLastUnit();
+  EXPECT_EQ(b.Finish().status().message(),
+            "the loss of unit only reads no logits in fp32; leave precision.fp32_logits out");
+}
+
 TEST(GraphBuilder, EveryParameterHasExactlyOneFirstGradient) {
   for (bool tied : {false, true}) {
     DecoderConfig c{

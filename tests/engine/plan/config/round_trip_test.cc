@@ -127,6 +127,7 @@ TEST(RoundTrip, EveryFieldOfAFullJobSurvives) {
   EXPECT_EQ(job.memory.offload_state, (StateOffload{.parameters = true}));
   EXPECT_EQ(job.optimizer.device, UpdateDevice::kHost);
   EXPECT_EQ(job.precision.gradient_shards, GradientShards::kBFloat16);
+  EXPECT_TRUE(job.precision.fp32_logits);
   EXPECT_EQ(job.telemetry.run_folder, "/tmp/r\xc3\xa4n");
   EXPECT_EQ(job.lr_schedule.decay_fraction, 0.30000000000000004);
   const auto& decoder = std::get<DecoderConfig>(job.model);

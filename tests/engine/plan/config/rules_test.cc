@@ -110,6 +110,9 @@ INSTANTIATE_TEST_SUITE_P(
         Rule{{"precision={compute: FP16 master: SPLIT}"},
              "--set: precision.master: SPLIT keeps the low bits of bf16 weights; use compute BF16, or master "
              "MASTER_FP32"},
+        Rule{{"precision={compute: FP16 fp32_logits: true}"}, ""},
+        Rule{{"precision.fp32_logits=true"},
+             "--set: precision.fp32_logits: only compute BF16 or FP16 reads it; choose one, or leave it out"},
         Rule{{"precision.compute=FP16", "optimizer={clipping: PER_UNIT non_finite: SKIP}"},
              "--set: precision.compute: FP16 skips the whole step if any gradient overflows, and this clipping decides "
              "for each unit alone; use clipping GLOBAL, or compute BF16"},

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -113,13 +114,20 @@ TEST_F(GeneratorTest, AModelOfWholeWindowsGivesTheEvaluationLoss) {
   EXPECT_TRUE(generator->Logits({'a'}).ok());
 }
 
-// The logits are rounded to bf16 on their way out, and the loss is computed from rounded logits too. They differ in the
-// order of the sums before the rounding, so that a few of them land one step (2^-8) apart.
-TEST_F(GeneratorTest, BFloat16WeightsInTwoHalvesGiveTheEvaluationLoss) {
-  Train(kLlama, "precision { compute: BF16 master: SPLIT }");
-  auto generator = Load();
-  ASSERT_NE(generator, nullptr);
-  EXPECT_NEAR(LossOfLogits(*generator, false), evaluation_.loss, 0x1p-8 * evaluation_.loss);
+// The logits are rounded to bf16 or fp16 on their way out, and the loss is computed from rounded logits too. They
+// differ in the order of the sums before the rounding, so that a few of them land one step (2^-8 or 2^-11) apart.
+// Logits in fp32 differ by the roundings of the activations alone.
+TEST_F(GeneratorTest, NarrowWeightsGiveTheEvaluationLoss) {
+  for (const auto& [precision, step] : {std::pair("compute: BF16 master: SPLIT", 0x1p-8),
+                                        {"compute: BF16 fp32_logits: true", 0x1p-8},
+                                        {"compute: FP16 init_scale: 1024", 0x1p-11},
+                                        {"compute: FP16 init_scale: 1024 fp32_logits: true", 0x1p-11}}) {
+    SCOPED_TRACE(precision);
+    Train(kLlama, absl::StrCat("precision { ", precision, " }"));
+    auto generator = Load();
+    ASSERT_NE(generator, nullptr);
+    EXPECT_NEAR(LossOfLogits(*generator, false), evaluation_.loss, step * evaluation_.loss);
+  }
 }
 
 TEST_F(GeneratorTest, FrozenWeightsIn4BitsGiveTheEvaluationLoss) {

@@ -79,6 +79,36 @@ TEST_F(CustomModelTest, AClassifierStopsAndResumesWithTheSameBits) {
   ExpectThatStoppingChangesNoBit(OnTable(examples::TableClassifier({}), "precision { compute: BF16 }"));
 }
 
+// A model whose blocks are in the compute dtype, and whose last norm and head are in fp32.
+CustomModel WithWideHead() {
+  CustomModel model{.name = "wide_head", .digest = "1", .layers = 1};
+  model.build = [](const GraphOptions& options) {
+    constexpr Initializer kNormal{Initializer::Kind::kNormal, 0.1};
+    GraphBuilder b(options);
+    const GroupId block = b.AddGroup("block"), head = b.AddGroup("head");
+    b.BeginUnit("block", 0);
+    const Tensor x = Embedding(b, b.AddParameter(block, "table", {options.vocabulary, 16}, kNormal), std::nullopt);
+    const Tensor up = Linear(b, x, b.AddParameter(block, "up", {24, 16}, kNormal), std::nullopt, "up");
+    const Tensor down =
+        Linear(b, Gelu(b, up, GeluKind::kTanh), b.AddParameter(block, "down", {16, 24}, kNormal), std::nullopt, "down");
+    b.EndUnit(AddResidual(b, x, down, "sum"));
+    b.BeginUnit("head");
+    const Tensor wide = Cast(b, b.UnitInput(), DType::kFloat32, "wide");
+    const ParameterId norm = b.AddParameter(head, "norm", {16}, {Initializer::Kind::kOnes}, DType::kFloat32);
+    LinearCrossEntropy(b, Norm(b, wide, {.weight = norm}, "normal"),
+                       b.AddParameter(head, "words", {options.vocabulary, 16}, kNormal, DType::kFloat32), std::nullopt);
+    b.EndLastUnit();
+    return b.Finish();
+  };
+  return model;
+}
+
+TEST_F(CustomModelTest, PartsInFp32StopAndResumeWithTheSameBits) {
+  ExpectThatStoppingChangesNoBit(WithModel(WithWideHead(), "precision { compute: BF16 }"));
+  EXPECT_THAT(ErrorOf(WithWideHead(), "precision { compute: BF16 master: SPLIT }"),
+              HasSubstr("norm is used in f32; use precision.master MASTER_FP32"));
+}
+
 TEST_F(CustomModelTest, TheTrainerTakesTheModelToo) {
   const Job job = Open();
   const auto trainer = Trainer::Create(job, {.backend = CreateBackend(job)->get(), .model = Transformer()});

@@ -175,6 +175,7 @@ class RandomTextJobs : public TextDataTest {
     if (rule != "ADAMW_8BIT" && sometimes(4, "optimizer.moments=BF16", job.overrides)) job.smooth = false;
     job.bf16 = sometimes(3, "precision.compute=BF16", job.overrides);
     if (job.bf16) sometimes(2, "precision.master=SPLIT", job.overrides);
+    if (job.bf16) sometimes(2, "precision.fp32_logits=true", job.overrides);
     const bool in_backward = rule != "ADAFACTOR" && sometimes(3, "optimizer.update=IN_BACKWARD", job.overrides);
     if (in_backward) {
       job.overrides.insert(job.overrides.end(), {"optimizer.max_gradient_norm=0", "optimizer.non_finite=SKIP"});
