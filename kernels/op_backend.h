@@ -27,6 +27,9 @@ class Ops {
   // Returns the bytes of scratch that `op` needs. The result does not depend on the addresses of operands, so `op` may
   // be symbolic.
   virtual int64_t ScratchBytes(const Op& op) const = 0;
+  // Returns the bytes of scratch with which `op` is fastest: at least ScratchBytes(op), and at most `most_bytes` where
+  // that is more. A launch computes the same bits with any scratch between the two.
+  virtual int64_t AmpleScratchBytes(const Op& op, int64_t most_bytes) const { return ScratchBytes(op); }
 
   // Returns the size of packed_b in bytes for this matmul, or 0 if the device does not use packed_b for it. Matmuls
   // that use it and have the same b, transpose_b and dtype return the same size, whatever their M.
@@ -38,6 +41,8 @@ class Ops {
 
   // Does the slow work of the first launch of such an op in advance: creates a primitive or chooses an algorithm.
   virtual absl::Status Prepare(const Op& op) { return absl::OkStatus(); }
+  // Does so for launches that have this much scratch, at least ScratchBytes(op).
+  virtual absl::Status PrepareWith(const Op& op, int64_t scratch_bytes) { return Prepare(op); }
 
   // Returns the ops that compute in host memory, on any stream of the device (Stream::RunOnHost): these ops themselves
   // if their device is the host. Returns null if there are none.

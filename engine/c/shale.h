@@ -175,7 +175,7 @@ typedef struct shale_plan_summary {
   int64_t host_bytes;       /* Pinned host memory. */
   int64_t budget_bytes;     /* 0: no limit. */
   int64_t sent_bytes;       /* Sent to other ranks in one step. */
-  double flops_per_token;   /* What model FLOPs utilization counts. */
+  double flops_per_token;   /* What model FLOPs utilization counts, if every sequence is one document. */
 } shale_plan_summary;
 
 /* Plans the job for this machine without allocating anything. `model` is NULL, or the model of a job without one. The

@@ -29,9 +29,18 @@ class CudaOps : public Ops {
     return cuda::ScratchBytesWith(*options_.matmuls, options_.attention.get(), op);
   }
   absl::Status CheckAvailable(const Op& op) const override { return CheckOneDTypeOfMatrices("device CUDA", op); }
+  int64_t AmpleScratchBytes(const Op& op, int64_t most_bytes) const override {
+    return cuda::AmpleScratchBytesWith(*options_.matmuls, options_.attention.get(), op, most_bytes);
+  }
   absl::Status Prepare(const Op& op) override {
     if (options_.use_device) SHALE_RETURN_IF_ERROR(options_.use_device());
     return std::visit([&](const auto& o) { return PrepareOp(o); }, op.kinds());
+  }
+  absl::Status PrepareWith(const Op& op, int64_t scratch_bytes) override {
+    const auto* backward = op.As<AttentionBackward>();
+    if (backward == nullptr || !ByLibrary(*backward)) return Prepare(op);
+    if (options_.use_device) SHALE_RETURN_IF_ERROR(options_.use_device());
+    return options_.attention->PrepareWith(*backward, scratch_bytes);
   }
 
  protected:

@@ -55,6 +55,11 @@ SHALE_DEVICE float GradientOf(float g, float n, const float* means, float rstd) 
 template <class Tile, bool kCentered>
 constexpr bool kAhead = Tile::kWholePacks && !kCentered;
 
+// Whether a team keeps the weight in registers for all of its rows. LayerNorm of rows that are not aligned would need
+// more registers than a thread may have, and reads it again for each row.
+template <class Tile, bool kCentered>
+constexpr bool kKeepsWeight = Tile::kWholePacks || !kCentered;
+
 // What a team reads of a row.
 template <class Tile>
 struct RowOperands {
@@ -102,7 +107,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, Tile::kRowTeam.backward_blocks)
   RowOperands<Tile> next;
   if constexpr (kAhead<Tile, kCentered>) load(begin + threadIdx.y, next);
   Tile w;
-  w.Load(op.weight, 0, 0, C);
+  if constexpr (kKeepsWeight<Tile, kCentered>) w.Load(op.weight, 0, 0, C);
   float columns[kSums][kOwned] = {};  // Column sums of d_weight and d_bias.
   int turn = 0;
   for (int64_t first = begin; first < end_row; first += Tile::kTeams, turn ^= 1) {
@@ -114,6 +119,7 @@ SHALE_KERNEL SHALE_BOUNDS(Tile::kThreads, Tile::kRowTeam.backward_blocks)
     } else {
       load(row, now);
     }
+    if constexpr (!kKeepsWeight<Tile, kCentered>) w.Load(op.weight, 0, 0, C);
     HalfSums<Tile, kSums> sums;
     AddProducts<kCentered>(now.d_y, now.x, w, op.weight_offset, now.statistics, sums);
     ForEachElement<Tile>([&](int p, int i) {

@@ -32,6 +32,9 @@ class PlannedCudaOps final : public Ops {
     return cuda::ScratchBytesWith(matmuls_, options_.attention.get(), op);
   }
   absl::Status CheckAvailable(const Op& op) const override { return CheckOneDTypeOfMatrices("device CUDA", op); }
+  int64_t AmpleScratchBytes(const Op& op, int64_t most_bytes) const override {
+    return cuda::AmpleScratchBytesWith(matmuls_, options_.attention.get(), op, most_bytes);
+  }
   absl::Status Prepare(const Op&) override { return OnlyPlanned(); }
 
  protected:

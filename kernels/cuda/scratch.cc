@@ -33,8 +33,8 @@ int64_t ScratchBytesOf(const BiasBackward& op) {
 }
 
 int64_t ScratchBytesOf(const EmbeddingBackward& op) {
-  // Sorted tokens, and their order.
-  return 2 * op.tokens_BS.elements() * static_cast<int64_t>(sizeof(int32_t));
+  const int64_t tokens = op.tokens_BS.elements();
+  return EmbeddingPlacesBytes(tokens) + PartialBytes(1, EmbeddingPartialRows(tokens), op.d_out_TC.dim(1));
 }
 
 int64_t RopeTableRows(const Rope& op) { return op.x_BSHD.dim(1) * (op.begins_B.present() ? op.x_BSHD.dim(0) : 1); }
@@ -69,6 +69,15 @@ int64_t ScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* a
         }
       },
       op.kinds());
+}
+
+int64_t AmpleScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* attention, const Op& op,
+                              int64_t most_bytes) {
+  const auto* backward = op.As<AttentionBackward>();
+  if (backward == nullptr || attention == nullptr || !attention->Takes(*backward)) {
+    return ScratchBytesWith(matmuls, attention, op);
+  }
+  return attention->AmpleScratchBytes(*backward, most_bytes);
 }
 
 }  // namespace shale::cuda

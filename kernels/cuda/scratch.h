@@ -31,5 +31,8 @@ int64_t RopeTableRows(const Rope& op);
 // Returns the bytes of scratch that `op` needs if `matmuls` computes matmuls, `attention` what it takes, and kernels
 // the rest. `attention` may be null.
 int64_t ScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* attention, const Op& op);
+// Returns the same for Ops::AmpleScratchBytes.
+int64_t AmpleScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* attention, const Op& op,
+                              int64_t most_bytes);
 
 }  // namespace shale::cuda

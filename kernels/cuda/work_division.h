@@ -56,6 +56,16 @@ inline int64_t PartialBytes(int sums, int64_t rows, int64_t C) {
   return sums * rows * PartialStride(C) * static_cast<int64_t>(sizeof(float));
 }
 
+// The places of the gradient of an embedding that one block sums ([Note: frequent tokens] in embedding.cu), the bytes
+// of scratch for its sorted positions, and its partial rows after these.
+inline constexpr int kEmbeddingSegment = 128;
+inline int64_t EmbeddingPlacesBytes(int64_t tokens) {
+  return RoundUp(2 * tokens * static_cast<int64_t>(sizeof(int32_t)), 2 * kPackBytes);
+}
+inline int64_t EmbeddingPartialRows(int64_t tokens) {
+  return tokens > kEmbeddingSegment ? CeilDivide(tokens, kEmbeddingSegment) : 0;
+}
+
 // A team of threads that holds a row in registers ([Note: teams] in row_tile.h).
 struct RowTeam {
   int threads = 0;

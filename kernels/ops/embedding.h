@@ -47,7 +47,8 @@ struct EmbeddingForward {
   }
 };
 
-// d_weight[v] (+)= scale * sum of d_out[t] over all t with tokens[t] = v, in the order of t; d_positions[s] (+)= the
+// d_weight[v] (+)= scale * sum of d_out[t] over all t with tokens[t] = v, in the order of t, which CUDA cuts into
+// segments of a fixed length ([Note: frequent tokens] in kernels/cuda/embedding.cu); d_positions[s] (+)= the
 // sum over all t with t mod S = s. Rows that receive no gradient become zero, or stay as they are if `accumulate` is
 // set.
 struct EmbeddingBackward {

@@ -116,7 +116,7 @@ TEST_P(JobLaws, TrainsAsOnTheCpuAndGoesOnFromACheckpointWithTheSameBits) {
     // Generation once refused runs with PARAMETERS in host memory: it runs them as DDP, which has no such choice.
     EXPECT_EQ(Logits("run"), Logits("on_device"));
   }
-  if (!job.runtime.graphs) return;
+  if (!UsesGraphs(job)) return;
   Job one_by_one = job;
   one_by_one.runtime.graphs = false;
   EXPECT_EQ(Losses(one_by_one, {.backend = tested.get()}), straight) << "graphs change bits";

@@ -64,7 +64,7 @@ class PlanTest(unittest.TestCase):
 
     def test_jobs_that_measure_a_gpu_fit_one_of_140_gib(self):
         paths = glob.glob(_GPU_JOBS + "/*.textproto")
-        self.assertEqual(len(paths), 10)
+        self.assertEqual(len(paths), 12)
         for path in paths:
             with self.subTest(path):
                 # Plans for the CPU, because a build without the CUDA toolkit can do that, too.

@@ -15,24 +15,32 @@ PRESETS = tuple(f"{shape}_{sequence}" for sequence in (1024, 4096) for shape in 
 SMALL, SMALL_LONG, MIDDLE, LARGE, LARGE_LONG, HUGE, HUGE_LONG = (
     "qwen2_5_0_5b_1024", "qwen2_5_0_5b_4096", "qwen2_5_1_5b_1024", "qwen2_5_3b_1024", "qwen2_5_3b_4096",
     "qwen2_5_7b_1024", "qwen2_5_7b_4096")
+# Adapters of frozen models, for one GPU of 80 GB.
+ADAPTER_PRESETS = ("llama3_8b_lora_4096", "qwen2_5_7b_lora_4096")
 # The preset whose bench of ops also measures the rate of a matmul that runs for a minute.
 SUSTAINED = LARGE
 
 # Settings of steps. 64 sequences of 1,024 tokens, or 32 of 4,096, take a few seconds for all steps of a row.
 SHORT, LONG, FEW = ({"batch.global_batch": str(count)} for count in (64, 32, 16))
+# 32,768 tokens in a micro-batch of 0.5B, and half as many in a chunk of its loss.
+WIDE, WIDE_LONG = ({"batch.micro_batch": str(count), "memory.loss_chunk_tokens": "16384"} for count in (32, 8))
 # Steps before those that count, and those, where a step takes many seconds or has 524,288 tokens.
 FEW_STEPS, FEWEST_STEPS = (2, 2), (1, 2)
-GRAPHS = {"runtime.graphs": "true"}
-SPACIOUS = {"runtime.attention_workspace_bytes": str(2 << 30)}
+NO_GRAPHS = {"runtime.graphs": "false"}
+# The workspace of attention that a job needs, without what the plan adds where there is room.
+TIGHT = {"runtime.attention_workspace_bytes": str(256 << 20)}
 FREE = {"runtime.deterministic_attention": "false"}
-WIDE = {"batch.micro_batch": "32", "memory.loss_chunk_tokens": "16384"}
+# What steps had when the first ones were measured on a GPU.
+EARLIER = {**NO_GRAPHS, **TIGHT}
 WHOLE_CHUNK = {"memory.loss_chunk_tokens": "16384"}
-EIGHT_BIT = {"optimizer.rule": "ADAMW_8BIT", "batch.micro_batch": "16"}
+# 16,384 tokens in a micro-batch of 7B, and of adapters.
+LARGER = {1024: {"batch.micro_batch": "16"}, 4096: {"batch.micro_batch": "4"}}
+EIGHT_BIT = {"optimizer.rule": "ADAMW_8BIT"}
 LEAN = {"optimizer.state": "LEAN", "precision.master": "NONE"}
 # Token 20 of the random tokens divides them into documents of some 1,200 tokens.
 ADAPTERS = {"model.adapter.rank": "16", "optimizer.frozen_weights": "NF4", "data.document_end_token": "20"}
 SWEPT = {"activation_checkpointing.preset": ("NONE", "CHEAP"), "batch.micro_batch": ("8", "16", "32"),
-         "memory.loss_chunk_tokens": ("8192", "16384"), "runtime.graphs": ("false", "true")}
+         "memory.loss_chunk_tokens": ("8192", "16384"), "runtime.graphs": ("true", "false")}
 # What presets change to fit 80 GB.
 IN_80_GB = {"qwen2_5_3b": {1024: {"batch.micro_batch": "8"}, 4096: {"batch.micro_batch": "2"}},
             "qwen2_5_7b": dict.fromkeys((1024, 4096), {**LEAN, "precision.gradient_shards": "BF16"})}
@@ -65,20 +73,23 @@ def _speed(kit):
           for item in benches.before_and_after(preset, benches.ROWS, 6, "rows")),
         *(benches.tune(preset, 64, 17) for preset in (SMALL, MIDDLE, LARGE)),
         train(SMALL, settings=SHORT),
-        train(SMALL, "graphs", {**SHORT, **GRAPHS}),
-        train(SMALL, "graphs_table", {**SHORT, **GRAPHS}, tuned=True),
+        train(SMALL, "earlier", {**SHORT, **EARLIER}),
         train(SMALL, "wide", {**SHORT, **WIDE}),
+        train(SMALL, "wide_table", {**SHORT, **WIDE}, tuned=True),
         train(SMALL, "free_attention", {**SHORT, **FREE}),
+        train(SMALL, "as_peer", WIDE, steps=FEWEST_STEPS),
         traced(SMALL, settings=SHORT),
         train(SMALL_LONG, settings=LONG),
-        train(SMALL_LONG, "workspace", {**LONG, **SPACIOUS}),
+        train(SMALL_LONG, "tight", {**LONG, **TIGHT}),
+        train(SMALL_LONG, "as_peer", WIDE_LONG, steps=FEWEST_STEPS),
         traced(SMALL_LONG, settings=LONG),
-        train(MIDDLE, "best", {**SHORT, **GRAPHS, **WHOLE_CHUNK}, tuned=True),
+        train(MIDDLE, "best", {**SHORT, **WHOLE_CHUNK}, tuned=True),
         traced(MIDDLE, settings=SHORT),
         train(LARGE, settings=SHORT),
         train(LARGE_LONG, settings=FEW),
-        *(torch(kit, SMALL, sequences, 64, 35) for sequences in (16, 32)),
-        *(torch(kit, SMALL_LONG, sequences, 32, 40) for sequences in (4, 8)),
+        # 524,288 tokens a step, as in the rows `as_peer`.
+        *(torch(kit, SMALL, sequences, 512, 60) for sequences in (16, 32)),
+        torch(kit, SMALL_LONG, 8, 128, 65),
         *(sanitized(kit, tool, "files", files, 45) for tool in ("memcheck", "racecheck")),
         benches.sweep(SMALL, SHORT, SWEPT, 100),
     ]
@@ -121,7 +132,11 @@ def _verify(kit):
 
 def _large(kit):
     return [
-        train(HUGE, "8bit_16k", {**SHORT, **EIGHT_BIT}, steps=FEW_STEPS),
+        *(train(HUGE, f"{name}_16k", {**SHORT, **state, **LARGER[1024]}, steps=FEW_STEPS)
+          for name, state in (("8bit", EIGHT_BIT), ("lean", LEAN))),
+        *(train(HUGE_LONG, f"{name}_16k", {**FEW, **state, **LARGER[4096]}, steps=FEW_STEPS)
+          for name, state in (("8bit", EIGHT_BIT), ("lean", LEAN))),
+        *(train(preset, settings={**FEW, **LARGER[4096]}, steps=FEW_STEPS) for preset in ADAPTER_PRESETS),
         train(HUGE_LONG, "nf4_pack", {**FEW, **ADAPTERS, "data.packing": "PACK"}, steps=FEW_STEPS),
         train(HUGE_LONG, "nf4_pad", {**FEW, **ADAPTERS, "data.packing": "PAD"}, steps=FEW_STEPS),
         train(LARGE, "state_offload", {**SHORT, "memory.offload_state": "[MOMENTS, MASTERS]"}, steps=FEW_STEPS),
@@ -131,8 +146,9 @@ def _large(kit):
 
 
 def _h100(kit):
-    return [train(f"{shape}_{sequence}", "80_gb", IN_80_GB.get(shape, {}).get(sequence, {}), steps=FEWEST_STEPS)
-            for sequence in (1024, 4096) for shape in SHAPES[:4]]
+    return [*(train(f"{shape}_{sequence}", "80_gb", IN_80_GB.get(shape, {}).get(sequence, {}), steps=FEWEST_STEPS)
+              for sequence in (1024, 4096) for shape in SHAPES[:4]),
+            *(train(preset, "80_gb", {**FEW, **LARGER[4096]}, steps=FEW_STEPS) for preset in ADAPTER_PRESETS)]
 
 
 def _formats(kit):
@@ -151,7 +167,7 @@ def _hours(kit):
         *(benches.ops(preset, "f32", benches.FLAT, 90, "flat") for preset in PRESETS if preset.endswith("_1024")),
         *(train(SMALL, f"loading_{mode}", SHORT, variables={"CUDA_MODULE_LOADING": mode.upper()})
           for mode in ("eager", "lazy")),
-        *(item for preset in PRESETS for item in (train(preset, "full"), train(preset, "full_graphs", GRAPHS),
+        *(item for preset in PRESETS for item in (train(preset, "full"), train(preset, "full_no_graphs", NO_GRAPHS),
                                                   torch_search(kit, preset, 1400))),
         *(sanitized(kit, tool, f"all/{part}", NOT_SANITIZED, each, part, parts)
           for tool in ("memcheck", "racecheck") for part in range(1, parts + 1)),

@@ -101,6 +101,11 @@ absl::Status PackOnce(StepProgram& program, const Ops& ops, const WorkLimits& li
 // of `limits`, which it looks at unit by unit, if the work must end. `program` is then incomplete.
 absl::Status AddScratch(StepProgram& program, const Ops& ops, const WorkLimits& limits = {});
 
+// Enlarges the scratch of ops on the device to what makes them fastest, each by at most `most_bytes`
+// (Ops::AmpleScratchBytes), and returns whether it enlarged any. It is no part of RunPasses, because a plan takes it
+// only where the budget has room. Keeps all instructions and their order. REQUIRES: AddScratch has run with these ops.
+bool EnlargeScratch(StepProgram& program, const Ops& ops, int64_t most_bytes);
+
 // Offloads kept activations and the activations between units, if their names match one of `patterns`
 // (engine/strings/pattern.h). After its last use in forward, such a tensor is copied to a host buffer. Before its first
 // use in backward, it is copied into a new buffer of the arena. Both copies run on the copy stream. Between them the

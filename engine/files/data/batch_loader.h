@@ -85,6 +85,9 @@ class BatchLoader {
   absl::StatusOr<BatchCounts> Fill(const StepSamples& step, int64_t rank, int64_t micro_batch,
                                    const SampleParts& out) const;
 
+  // Returns how many of the micro-batch's B slots hold a sample. These slots come first.
+  int64_t FilledSlots(const StepSamples& step, int64_t rank, int64_t micro_batch) const;
+
   // Calls DataSource::Start. Call it before the first Fill.
   absl::Status Start(int64_t position, const std::string* state) const;
   // Tells the source that all samples of `step` were read. Call it after their last Fill.
@@ -93,8 +96,6 @@ class BatchLoader {
  private:
   BatchLoader(std::shared_ptr<DataSource> source, SampleOrder order, const BatchShape& shape);
 
-  // Returns how many of the micro-batch's B slots hold a sample. These slots come first.
-  int64_t FilledSlots(const StepSamples& step, int64_t rank, int64_t micro_batch) const;
   // Reads the sample at `position` and checks it.
   absl::Status Read(int64_t position, const SampleParts& out) const;
   absl::Status Check(const SampleParts& sample) const;

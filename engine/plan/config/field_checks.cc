@@ -199,7 +199,8 @@ void CheckConditions(const proto::Job& spec, const proto::Job& resolved, SpecErr
   const Message& given = spec;
   ForEachGiven(given, "", [&](const Message& message, const FieldDescriptor& field, const std::string& path) {
     const proto::FieldFacts& facts = FactsOf(field);
-    if (facts.default_goes_with_all() && ValueText(message, field) == facts.default_()) return;
+    const std::string asks_nothing = facts.default_().empty() ? "false" : facts.default_();
+    if (facts.default_goes_with_all() && ValueText(message, field) == asks_nothing) return;
     const std::string given_path = field.is_repeated() ? path + "[0]" : path;
     bool has_effect = true;
     for (const proto::Condition& condition : facts.only_with()) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -309,10 +310,12 @@ struct RuntimeConfig {
   CollectivesKind collectives = CollectivesKind::kAuto;
   // Path of a file, or of a folder with one for each kind of GPU; absolute if it came from a job file. Empty: none.
   std::string tuning_table;
-  bool graphs = false;
+  std::optional<bool> graphs;  // Not set: see UsesGraphs.
   bool cudnn_attention = true;
-  bool deterministic_attention = true;                     // Whether gradients of attention repeat their bits.
-  int64_t attention_workspace_bytes = int64_t{256} << 20;  // CudnnAttentionOptions::workspace_bytes.
+  bool deterministic_attention = true;  // Whether gradients of attention repeat their bits.
+  // CudnnAttentionOptions::workspace_bytes, which then does not grow. Not set: its default, and what the plan has room
+  // for.
+  std::optional<int64_t> attention_workspace_bytes;
   bool nccl_windows = false;
   bool nccl_shares_gpus = false;  // For tests: ranks that share a GPU are processes, which NCCL joins.
 
@@ -355,6 +358,19 @@ inline int64_t LossChunkTokens(const Job& job) {
   // Rounds to a multiple of 64, because the matmul of the head's weight gradient sums over the tokens of a chunk.
   const int64_t tokens = RoundDown(kLogits / std::max<int64_t>(1, Vocabulary(job.model)), 64);
   return std::max(kLeastTokens, tokens);
+}
+
+// Returns whether iterations run as graphs of CUDA. Where the job does not say it, they do if that makes a step faster:
+// on one rank of which nothing waits in host memory, because a graph ends before the next one begins, so that copies do
+// not overlap with other work (engine/compile/program/graphs.h), and with a number of graphs that does not grow with
+// the number of micro-batches.
+inline bool UsesGraphs(const Job& job) {
+  const RuntimeConfig& runtime = job.runtime;
+  if (runtime.graphs) return *runtime.graphs;
+  const MemoryConfig& memory = job.memory;
+  return runtime.device == DeviceType::kCuda && job.sharding.ranks == 1 && !runtime.synchronous &&
+         job.sharding.accumulation != Accumulation::kLayered && memory.offload.empty() && !memory.offload_state.any() &&
+         job.optimizer.device != UpdateDevice::kHost;
 }
 
 // Returns how many consecutive blocks keep one boundary together (engine/compile/step/options.h); 1: each keeps its

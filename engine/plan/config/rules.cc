@@ -429,12 +429,13 @@ void CheckRuntime(const proto::Job& spec, const Job& job, SpecErrors& errors) {
     errors.AddRule({"runtime.attention_workspace_bytes", "runtime.cudnn_attention"},
                    "the engine's own kernels need no workspace; leave it out, or let cuDNN compute attention");
   }
-  if (runtime.graphs && job.sharding.ranks > 1) {
+  const bool graphs = runtime.graphs.value_or(false);
+  if (graphs && job.sharding.ranks > 1) {
     errors.AddRule({"runtime.graphs", "sharding.ranks"},
                    absl::StrCat("graphs need a single rank, and there are ", job.sharding.ranks,
                                 "; leave graphs out, or run one rank"));
   }
-  if (runtime.graphs && runtime.synchronous) {
+  if (graphs && runtime.synchronous) {
     errors.AddRule({"runtime.graphs", "runtime.synchronous"},
                    "a graph runs as a whole, and synchronous runs one instruction at a time; leave one of them out");
   }

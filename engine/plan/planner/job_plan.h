@@ -39,7 +39,9 @@ struct JobPlan {
   std::vector<PlannedProgram> generate;
   std::optional<PlannedProgram> snapshot;  // If StepOptions::snapshot is set; has the same persistent buffers.
   int64_t generate_peak_bytes() const;     // The largest peak of `generate`. 0 without runtime.generate.
-  int64_t arena_bytes = 0;          // Size of one rank's arena: the largest peak of train, evaluate and generate.
+  // Size of one rank's arena: the largest peak of train, evaluate and generate. It exceeds the Cost of the job where
+  // the budget had room for scratch that the job does not need, but with which it is faster.
+  int64_t arena_bytes = 0;
   HostMemoryPlan host_memory;       // One rank's pinned memory, for all programs and for checkpoints.
   Budget budget;                    // Bytes that one rank may plan, and bytes that it may offload.
   std::string accumulation_reason;  // Why this accumulation was chosen, with the numbers of the others.

@@ -202,6 +202,15 @@ std::vector<Settings> LeanState(Query q) {
   return {settings};
 }
 
+// Without workspace, cuDNN computes the gradients of attention by groups of heads that share their keys. The engine's
+// own kernels, which compute attention in fp32 and of packed documents, have none.
+Values LessWorkspace(Query q) {
+  const RuntimeConfig& runtime = q.job.runtime;
+  const bool has = OnGpu(q) && runtime.cudnn_attention && q.job.precision.compute != ComputePrecision::kFloat32 &&
+                   q.job.data.packing != Packing::kPack && runtime.attention_workspace_bytes != 0;
+  return If(has, "0");
+}
+
 // Halves the micro-batch again and again.
 Values MicroBatches(Query q) {
   Values all;
@@ -262,6 +271,7 @@ constexpr Option kOptions[] = {
     {"precision.master", kTogether, SplitMasters},
     {"optimizer.update", kBoth,
      [](Query q) { return If(MayUpdateInBackward(q) && !ClipsAll(q) && !Stops(q), "IN_BACKWARD"); }},
+    {"runtime.attention_workspace_bytes", kTogether, LessWorkspace},
     {"checkpoint.asynchronous", kTogether, [](Query q) { return If(StepOptionsFor(q.job).snapshot, "false"); }},
     {"optimizer.update", kHasOwnSection, nullptr, UpdateAndClipInBackward,
      "clips and skips the gradients of each unit by themselves"},

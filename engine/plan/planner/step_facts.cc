@@ -26,7 +26,7 @@ StepFacts StepFactsOf(const Job& job, const ModelGraph& graph, const Mesh& mesh,
   return {.mesh = mesh,
           .ranks_on_host = std::min(ranks, ranks_on_host),
           .threads_per_rank = ThreadsPerRank(job.runtime, ranks, machine.threads()),
-          .graphs = job.runtime.graphs,
+          .graphs = UsesGraphs(job),
           .narrow = job.precision.compute != ComputePrecision::kFloat32,
           .tokens = static_cast<double>(job.batch.global_batch) * static_cast<double>(job.batch.sequence_length),
           .flops_per_token = ModelFlopsPerToken(job, graph)};

@@ -180,31 +180,58 @@ int64_t CountTrainedParameters(const ModelGraph& graph) {
 
 namespace {
 
-// Returns the FLOPs of the matmuls of forward and backward, without recomputation, for each token that has a target.
-// The backward of attention counts twice its forward, because it recomputes.
-double GraphFlopsPerToken(const ModelGraph& graph) {
-  double flops = 0;
+// Calls visit(op, times) for the ops of forward and backward that compute matmuls or attention. `times` says how often
+// the FLOPs of the op count: the backward of attention counts twice its forward, because it recomputes, and is not
+// visited itself.
+template <class Visitor>
+void VisitCounted(const ModelGraph& graph, const Visitor& visit) {
   for (const UnitGraph& unit : graph.units) {
     const auto is_attention = [](const Node& node) { return node.op.Is<AttentionBackward>(); };
     const bool attention_backward = std::any_of(unit.backward.begin(), unit.backward.end(), is_attention);
     for (const std::vector<Node>* nodes : {&unit.forward, &unit.backward}) {
       for (const Node& node : *nodes) {
         if (is_attention(node)) continue;
-        flops += FlopsOf(node.op) * (attention_backward && node.op.Is<AttentionForward>() ? 3 : 1);
+        visit(node.op, attention_backward && node.op.Is<AttentionForward>() ? 3 : 1);
       }
     }
   }
+}
+
+// Returns the FLOPs of the matmuls of forward and backward, without recomputation, for each token that has a target.
+double GraphFlopsPerToken(const ModelGraph& graph) {
+  double flops = 0;
+  VisitCounted(graph, [&](const Op& op, int times) { flops += times * FlopsOf(op); });
   const int64_t targets = graph.micro_batch * (graph.last_target_only ? 1 : graph.sequence_length);
   return flops / static_cast<double>(targets);
+}
+
+// Returns whether the FLOPs of a model are those of the ops in its graph. Otherwise a formula gives them.
+bool CountsTheGraph(const Job& job, const ModelGraph& graph) {
+  const bool any_frozen = std::any_of(graph.groups.begin(), graph.groups.end(), [](auto& g) { return g.frozen; });
+  return any_frozen || std::holds_alternative<CustomModel>(job.model);
 }
 
 }  // namespace
 
 bool PredictsValues(const ModelGraph& graph) { return NeedsOf(graph).target_values > 0; }
 
+double DocumentAttentionFlops(const Job& job, const ModelGraph& graph, int64_t length) {
+  if (!CountsTheGraph(job, graph)) {
+    return static_cast<double>(length) * AttentionFlopsPerToken(job.model, length);
+  }
+  double flops = 0;
+  VisitCounted(graph, [&](const Op& op, int times) {
+    const AttentionForward* attention = op.As<AttentionForward>();
+    if (attention == nullptr) return;
+    AttentionForward document = *attention;
+    document.q_BSHD = document.q_BSHD.Slice(0, 0, 1).Slice(1, 0, length);
+    flops += times * document.flops();
+  });
+  return flops;
+}
+
 double ModelFlopsPerToken(const Job& job, const ModelGraph& graph) {
-  const bool any_frozen = std::any_of(graph.groups.begin(), graph.groups.end(), [](auto& g) { return g.frozen; });
-  if (any_frozen || std::holds_alternative<CustomModel>(job.model)) return GraphFlopsPerToken(graph);
+  if (CountsTheGraph(job, graph)) return GraphFlopsPerToken(graph);
   std::set<ParameterId> computed;
   for (const UnitGraph& unit : graph.units) {
     for (const Node& node : unit.forward) {

@@ -138,8 +138,11 @@ SectionText ExplainPacking(const Explained& x) {
               ? "only the first part is kept (data.long_documents TRUNCATE)"
               : "nothing is kept (data.long_documents DROP)",
           ". The loss is the sum over the targets of documents, divided by their number in the entire global batch, so "
-          "neither the ranks nor the micro-batches change the weight of a token. FLOPs are counted as if every "
-          "sequence were one document without padding."));
+          "neither the ranks nor the micro-batches change the weight of a token. ",
+          packs
+              ? "The plan counts FLOPs as if every sequence were one document, because it reads no data; a run counts "
+                "the documents that it reads."
+              : "FLOPs are counted as if no sequence had padding."));
 }
 
 SectionText ExplainTargetWeights(const Explained& x) {

@@ -251,7 +251,7 @@ std::string DescribeGraphs(const StepProgram& program) {
     graphs += (*loops)[i].graphs();
     launches += program.loops[i].repeat;
   }
-  return absl::StrCat(Plural(graphs, "graph"), ", ", Plural(launches, "launch"), " a step");
+  return absl::StrCat(graphs, graphs == 1 ? " graph, " : " graphs, ", Plural(launches, "launch"), " a step");
 }
 
 }  // namespace
@@ -281,7 +281,8 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
       {"communication", DescribeCommunication(SummarizeCommunication(program, plan.options.mesh), plan.options.mesh)},
       {"arithmetic", absl::StrCat("a step of one rank: forward ", FormatFlops(flops.forward), ", recomputed ",
                                   FormatFlops(flops.recompute), ", backward ", FormatFlops(flops.backward),
-                                  "; MFU counts ", FormatFlops(per_token), " a token")},
+                                  "; MFU counts ", FormatFlops(per_token), " a token",
+                                  job.data.packing == Packing::kPack ? " of a sequence that is one document" : "")},
       {"program", absl::StrCat(Plural(static_cast<int64_t>(program.instructions.size()), "instruction"), ", ",
                                Plural(static_cast<int64_t>(program.buffers.size()), "buffer"))},
   };
@@ -295,7 +296,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
         std::find_if(facts.begin(), facts.end(), [](const auto& fact) { return fact.first == "memory"; });
     facts.insert(memory + 1, {"state", DescribeStateOffload(plan)});
   }
-  if (job.runtime.graphs) facts.push_back({"graphs", DescribeGraphs(program)});
+  if (UsesGraphs(job)) facts.push_back({"graphs", DescribeGraphs(program)});
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, fact] : facts) {
     std::string heading = name;  // Only the first line of a fact has it.
@@ -309,7 +310,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
 std::string ProgramText(const Job& job, const JobPlan& plan) {
   const StepProgram& program = plan.train.step.program;
   std::string text = DumpProgram(program);
-  if (!job.runtime.graphs) return text;
+  if (!UsesGraphs(job)) return text;
   const absl::StatusOr<std::vector<LoopGraphs>> graphs = CompileGraphs(program);
   return absl::StrCat(text, "\n", graphs.ok() ? DumpGraphs(program, *graphs) : std::string(graphs.status().message()));
 }

@@ -22,20 +22,36 @@ namespace {
 using cuda::CublasLtFunctions;
 using cuda::TuningTable;
 
-// Returns the file of the job's tuning table, or "" if the job names none. In a folder it is that of the first GPU.
-absl::StatusOr<std::string> TableFileOf(const Job& job, CudaRuntime& runtime) {
-  const std::string& path = job.runtime.tuning_table;
-  if (path.empty() || !IsTuningFolder(path)) return path;
-  SHALE_ASSIGN_OR_RETURN(const CudaDeviceProperties gpu, runtime.Properties(0));
-  return TuningTablePath(path, gpu.name);
-}
+// The algorithms of matmuls that a job uses.
+struct UsedTable {
+  std::shared_ptr<const TuningTable> table;  // Null: the library chooses.
+  std::string origin;                        // What messages call it.
+  std::string gpu;                           // The first one.
+};
 
-// Returns the table that `file` holds, or null if `file` is "".
-absl::StatusOr<std::shared_ptr<const TuningTable>> TableOf(const std::string& file) {
-  if (file.empty()) return nullptr;
-  absl::StatusOr<TuningTable> table = ReadTuningTable(file);
-  if (table.ok()) return std::make_shared<const TuningTable>(*std::move(table));
-  return absl::InvalidArgumentError(absl::StrCat("runtime.tuning_table: ", table.status().message()));
+// Returns the table that the job names, which in a folder is that of the first GPU. If it names none, returns the one
+// that is compiled in for this GPU.
+absl::StatusOr<UsedTable> TableOf(const Job& job, CudaRuntime& runtime) {
+  UsedTable used{.origin = job.runtime.tuning_table};
+  // Without a GPU nothing runs, and whoever needs one says so.
+  const absl::StatusOr<CudaDeviceProperties> gpu = runtime.Properties(0);
+  if (gpu.ok()) used.gpu = gpu->name;
+  TuningTable table;
+  if (used.origin.empty()) {
+    SHALE_ASSIGN_OR_RETURN(table, CompiledTuningTable(used.gpu));
+    used.origin = "this program's table";
+    if (table.size() == 0) return used;
+  } else {
+    if (IsTuningFolder(used.origin)) SHALE_RETURN_IF_ERROR(gpu.status());
+    used.origin = TuningTablePath(used.origin, used.gpu);
+    absl::StatusOr<TuningTable> read = ReadTuningTable(used.origin);
+    if (!read.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("runtime.tuning_table: ", read.status().message()));
+    }
+    table = *std::move(read);
+  }
+  used.table = std::make_shared<const TuningTable>(std::move(table));
+  return used;
 }
 
 // Returns "13.1.0" for 130100.
@@ -43,12 +59,16 @@ std::string CublasLtVersion(size_t version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
-std::string DescribeMatMuls(const TuningTable* tuning, const std::string& path) {
+std::string DescribeMatMuls(const UsedTable& tuning) {
   const absl::StatusOr<CublasLtFunctions> cublaslt = CublasLtFunctions::Load(LibrarySearch::FromEnvironment());
-  std::string text;
-  if (cublaslt.ok()) absl::StrAppend(&text, "matmuls by cuBLASLt ", CublasLtVersion(cublaslt->GetVersion()));
-  if (tuning != nullptr) absl::StrAppend(&text, ", algorithms of ", path, " (digest ", tuning->Digest(), ")");
-  return text;
+  if (!cublaslt.ok()) return "";
+  const auto version = static_cast<int64_t>(cublaslt->GetVersion());
+  const std::string text = absl::StrCat("matmuls by cuBLASLt ", CublasLtVersion(cublaslt->GetVersion()));
+  if (tuning.table == nullptr) return text;
+  const std::string table = absl::StrCat(tuning.origin, " (digest ", tuning.table->Digest(), ")");
+  const int64_t found = tuning.table->size({.gpu = tuning.gpu, .library_version = version});
+  if (found > 0) return absl::StrCat(text, ", ", found, " algorithms of ", table);
+  return absl::StrCat(text, ", whose own choice it is because ", table, " has no algorithm for this GPU and version");
 }
 
 std::unique_ptr<cuda::AttentionBackend> CreateAttention(const cuda::CudnnAttentionOptions& attention,
@@ -118,15 +138,13 @@ void PrepareCuda(const Job& job) {
 absl::StatusOr<std::unique_ptr<Backend>> CreateOnCuda(const Job& job, HostOpsFactory create_host_ops,
                                                       const BackendPlace& place) {
   const std::shared_ptr<CudaRuntime> runtime = CreateCudart();
-  SHALE_ASSIGN_OR_RETURN(const std::string file, TableFileOf(job, *runtime));
-  SHALE_ASSIGN_OR_RETURN(const std::shared_ptr<const TuningTable> tuning, TableOf(file));
+  SHALE_ASSIGN_OR_RETURN(const UsedTable tuning, TableOf(job, *runtime));
   SHALE_RETURN_IF_ERROR(CheckCudaRanks(job));
   SHALE_RETURN_IF_ERROR(CheckProcesses(job, place));
-  CudaBackendOptions options = OpsOptions(job, tuning, std::move(create_host_ops));
+  CudaBackendOptions options = OpsOptions(job, tuning.table, std::move(create_host_ops));
   options.share = place.share;
-  options.describe_libraries = [tuning, file, cudnn = UsesCudnn(job),
-                                deterministic = job.runtime.deterministic_attention] {
-    return absl::StrCat(DescribeMatMuls(tuning.get(), file), "; ", DescribeAttention(cudnn, deterministic));
+  options.describe_libraries = [tuning, cudnn = UsesCudnn(job), deterministic = job.runtime.deterministic_attention] {
+    return absl::StrCat(DescribeMatMuls(tuning), "; ", DescribeAttention(cudnn, deterministic));
   };
   JoinByNccl(job, LoadSharedNccl, runtime, place, options);
   return CreateCudaBackend(runtime, std::move(options));

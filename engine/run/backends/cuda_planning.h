@@ -28,8 +28,12 @@ const DeviceKind& PlannedCudaDevice();
 
 // Returns what the job says of attention by cuDNN.
 inline cuda::CudnnAttentionOptions AttentionOptionsOf(const Job& job) {
-  return {.workspace_bytes = job.runtime.attention_workspace_bytes,
-          .deterministic = job.runtime.deterministic_attention};
+  cuda::CudnnAttentionOptions options{.deterministic = job.runtime.deterministic_attention};
+  if (job.runtime.attention_workspace_bytes) {
+    options.workspace_bytes = *job.runtime.attention_workspace_bytes;
+    options.grows = false;
+  }
+  return options;
 }
 
 }  // namespace shale

@@ -1,10 +1,13 @@
-// Files with tables of tuned matmuls: tools/tune writes them and runtime.tuning_table names one.
+// Files with tables of tuned matmuls: tools/tune writes them and runtime.tuning_table names one. A job that names none
+// uses the compiled table of its GPU, if tools/tuning has one.
 #pragma once
 
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/run/backends/compiled_tables.h"
 #include "kernels/cuda/cublaslt/tuning_table.h"
 
 namespace shale {
@@ -15,6 +18,11 @@ std::string TuningTablePath(const std::string& path, absl::string_view gpu);
 
 // Returns whether TuningTablePath depends on the GPU.
 bool IsTuningFolder(const std::string& path);
+
+// Returns the table of a GPU with this name, an empty one if `tables` have none. Returns InvalidArgument if it is no
+// table.
+absl::StatusOr<cuda::TuningTable> CompiledTuningTable(absl::string_view gpu,
+                                                      absl::Span<const CompiledTable> tables = kCompiledTables);
 
 // Reads the table at `path`. Returns NotFound if there is no file, InvalidArgument if it is not a table, and otherwise
 // the errors of ReadFile. Errors name the path.

@@ -64,7 +64,9 @@ absl::Status BoundProgram::Bind(const MemoryPlan& plan, RankRuntime& runtime) {
     SHALE_RETURN_IF_ERROR(Validate(*op));
     absl::Status prepared;
     VisitForms(instruction, [&](const Op& form) {
-      if (prepared.ok()) prepared = OpsOf(instruction, runtime).Prepare(form);
+      if (prepared.ok()) {
+        prepared = OpsOf(instruction, runtime).PrepareWith(form, instruction.scratch.extent_bytes());
+      }
     });
     SHALE_RETURN_IF_ERROR(prepared);
   }

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "kernels/check.h"
@@ -90,21 +91,23 @@ absl::StatusOr<std::vector<int>> ProcessOfEachRank(const std::vector<int>& mine,
 }
 
 std::string Serialize(const StepNote& note) {
-  std::string message = absl::StrCat(note.stop ? 1 : 0, " ", note.peak_bytes);
+  std::string message = absl::StrFormat("%d %d %.17g", note.stop ? 1 : 0, note.peak_bytes, note.flops);
   for (const auto& [rank, waited] : note.waited_ns) absl::StrAppend(&message, " ", rank, " ", waited);
   return message;
 }
 
 absl::StatusOr<StepNote> ParseStepNote(absl::string_view message) {
-  std::vector<int64_t> numbers;
-  for (const absl::string_view word : absl::StrSplit(message, ' ')) {
-    if (!absl::SimpleAtoi(word, &numbers.emplace_back())) numbers.clear();
+  const std::vector<absl::string_view> words = absl::StrSplit(message, ' ');
+  StepNote note;
+  int64_t stop = 0;
+  bool good = words.size() >= 3 && words.size() % 2 == 1 && absl::SimpleAtoi(words[0], &stop) &&
+              absl::SimpleAtoi(words[1], &note.peak_bytes) && absl::SimpleAtod(words[2], &note.flops);
+  for (size_t i = 3; good && i < words.size(); i += 2) {
+    auto& [rank, waited] = note.waited_ns.emplace_back();
+    good = absl::SimpleAtoi(words[i], &rank) && absl::SimpleAtoi(words[i + 1], &waited);
   }
-  if (numbers.size() < 2 || numbers.size() % 2 != 0) {
-    return absl::InternalError("a process sent no note after the step");
-  }
-  StepNote note{.stop = numbers[0] != 0, .peak_bytes = numbers[1]};
-  for (size_t i = 2; i < numbers.size(); i += 2) note.waited_ns.emplace_back(numbers[i], numbers[i + 1]);
+  if (!good) return absl::InternalError("a process sent no note after the step");
+  note.stop = stop != 0;
   return note;
 }
 

@@ -26,6 +26,7 @@ absl::StatusOr<std::vector<int>> ProcessOfEachRank(const std::vector<int>& mine,
 struct StepNote {
   bool stop = false;       // The process was asked to stop.
   int64_t peak_bytes = 0;  // The largest measured peak of its ranks.
+  double flops = 0;        // Of the attention in the documents that its ranks have read (StepFlops::OfDocuments).
   // How long each of its ranks has waited in the step (BlockedNs).
   std::vector<std::pair<int64_t, int64_t>> waited_ns;  // Rank and time.
 };

@@ -49,7 +49,7 @@ absl::StatusOr<RankPrograms> AllocateRanks(const ResolvedJob& resolved, std::vec
   SHALE_RETURN_IF_ERROR(CreateRanges(job, programs));
   LocalRanks& ranks = *programs.ranks;
   ExecutorOptions executor{
-      .synchronous = job.runtime.synchronous, .graphs = job.runtime.graphs, .ranges = programs.ranges.get()};
+      .synchronous = job.runtime.synchronous, .graphs = UsesGraphs(job), .ranges = programs.ranges.get()};
   SHALE_ASSIGN_OR_RETURN(programs.train,
                          LocalProgram::Create(ranks, plan.train.step.program, plan.train.memory, executor));
   if (!plan.generate.empty()) {

@@ -80,11 +80,6 @@ StepReport MakeStepReport(const StepOutputs& outputs, const RunStepFacts& facts)
   report.seconds = facts.seconds;
   report.predicted_seconds = facts.predicted_seconds;
   report.tokens_per_second = static_cast<double>(facts.processed_tokens) / report.seconds;
-  if (facts.peak_flops > 0) {
-    report.mfu =
-        report.tokens_per_second * facts.flops_per_token / (facts.peak_flops * static_cast<double>(facts.ranks));
-    if (report.mfu > 1) report.mfu = 0;  // The peak is not one.
-  }
   report.peak_bytes_planned = facts.peak_bytes_planned;
   report.peak_bytes_measured = facts.peak_bytes_measured;
   report.loss_scale = outputs.loss_scale[kLossScaleFactor];

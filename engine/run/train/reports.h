@@ -32,13 +32,11 @@ struct RunStepFacts {
   double learning_rate = 0;
   double seconds = 0;
   double predicted_seconds = 0;  // As in StepReport.
-  int64_t ranks = 1;
-  double flops_per_token = 0;  // ModelFlopsPerToken.
-  double peak_flops = 0;       // Of one rank; 0: not known.
   int64_t peak_bytes_planned = 0;
   int64_t peak_bytes_measured = 0;
   TargetWeights target_weights = TargetWeights::kNone;
 };
+// Makes the report of a step without `mfu`, which takes what other processes have read (StepMonitor::AfterStep).
 StepReport MakeStepReport(const StepOutputs& outputs, const RunStepFacts& facts);
 
 // Adds up the runs of an evaluation.

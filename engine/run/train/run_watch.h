@@ -67,18 +67,25 @@ class StragglerMonitor {
 // Used by one thread, except where a function says otherwise.
 class StepMonitor {
  public:
-  // `ranks` are those of the job. See StepWarnings for the others.
-  StepMonitor(int64_t ranks, int64_t vocabulary, bool has_peak, ControlPlane& control)
-      : ranks_(ranks), control_(control), doubts_(vocabulary, has_peak) {}
+  // `ranks` are those of the job, and `peak_flops` the peak of one, 0 if it is not known. See StepWarnings for
+  // `vocabulary`.
+  StepMonitor(int64_t ranks, int64_t vocabulary, double peak_flops, ControlPlane& control)
+      : ranks_(ranks), peak_flops_(peak_flops), control_(control), doubts_(vocabulary, peak_flops > 0) {}
 
   // Any thread and any signal handler may call it.
   void RequestStop() { stop_.store(true, std::memory_order_relaxed); }
   // Returns whether no further step begins. With several processes, a request takes effect once all know of it.
   bool stopped() const { return control_.processes() == 1 ? stop_.load(std::memory_order_relaxed) : stop_agreed_; }
 
-  // Exchanges with the other processes what the step with this report was like, and sets the largest peak in it.
-  // `waited_ns` has for each rank of this process how long it waited in the step (BlockedNs), with its number.
-  absl::Status AfterStep(std::vector<std::pair<int64_t, int64_t>> waited_ns, StepReport& report);
+  // What this process knows of a step beside its report.
+  struct LocalStep {
+    // For each rank of this process how long it waited in the step (BlockedNs), with its number.
+    std::vector<std::pair<int64_t, int64_t>> waited_ns;
+    double flops = 0;           // Of all ranks, without document_flops (StepFlops::OfTokens).
+    double document_flops = 0;  // Of the ranks of this process (StepFlops::OfDocuments).
+  };
+  // Exchanges with the other processes what the step with this report was like. Sets the largest peak and MFU in it.
+  absl::Status AfterStep(LocalStep step, StepReport& report);
 
   // See TrainerDevices::slow_ranks, Trainer::warnings and StepWarnings::AtEnd.
   const std::string& slow_ranks() const { return slow_ranks_; }
@@ -89,6 +96,7 @@ class StepMonitor {
 
  private:
   const int64_t ranks_;
+  const double peak_flops_;
   ControlPlane& control_;
   std::atomic<bool> stop_ = false;  // This process was asked to stop.
   bool stop_agreed_ = false;        // Some process was, and all know it. Used only with several processes.

@@ -68,7 +68,10 @@ absl::StatusOr<StepReport> Session::RunStep() {
   absl::StatusOr<StepReport> report = ComputeStep();
   if (report.ok()) {
     report->metrics = metrics_.Take();
-    const absl::Status exchanged = monitor_.AfterStep(waited_ns_, *report);
+    const absl::Status exchanged = monitor_.AfterStep({.waited_ns = waited_ns_,
+                                                       .flops = flops_.OfTokens(report->processed_tokens),
+                                                       .document_flops = document_flops_},
+                                                      *report);
     if (!exchanged.ok()) report = exchanged;
   }
   if (!report.ok()) {
@@ -91,6 +94,7 @@ absl::StatusOr<StepReport> Session::ComputeStep() {
   const double learning_rate = own_learning_rate_.value_or(learning_rate_.At(steps()));
   const absl::StatusOr<std::vector<StepInputs>> inputs = NextInputs(learning_rate);
   if (!inputs.ok()) return WithoutData(inputs.status());
+  document_flops_ = DocumentFlops(*inputs);
   SHALE_RETURN_IF_ERROR(RunProgram(*inputs));
   SHALE_RETURN_IF_ERROR(CheckOutputs());
   const StepOutputs& out = programs_.train->outputs(0);
@@ -105,9 +109,6 @@ absl::StatusOr<StepReport> Session::ComputeStep() {
                            .learning_rate = learning_rate,
                            .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
                            .predicted_seconds = contract_ ? contract_->predicted_seconds() : 0,
-                           .ranks = job_.sharding.ranks,
-                           .flops_per_token = flops_per_token_,
-                           .peak_flops = peak_flops_,
                            .peak_bytes_planned = plan_.arena_bytes,
                            .peak_bytes_measured = programs_.ranks->measured_peak_bytes(),
                            .target_weights = plan_.train.graph.target_weights});
@@ -124,6 +125,23 @@ absl::StatusOr<std::vector<StepInputs>> Session::NextInputs(double learning_rate
     in.hyper[kHyperMaxNorm] = static_cast<float>(job_.optimizer.max_gradient_norm);
   }
   return inputs;
+}
+
+double Session::DocumentFlops(const std::vector<StepInputs>& inputs) {
+  double flops = 0;
+  if (!flops_.has_documents()) return flops;
+  const BatchLoader& loader = data_->training();
+  const StepSamples samples = data_->SamplesAt(position_);
+  const int64_t micro_batches = plan_.options.micro_batches;
+  for (size_t local = 0; local < inputs.size(); ++local) {
+    const auto position_ids = inputs[local].Get<int32_t>(StepItem::kPositionIds);
+    for (int64_t k = 0; k < micro_batches; ++k) {
+      const int64_t size = std::ssize(position_ids) / micro_batches;
+      const int64_t sequences = loader.FilledSlots(samples, (*programs_.ranks)[local].rank(), k);
+      flops += flops_.OfDocuments(position_ids.subspan(k * size, sequences * job_.batch.sequence_length));
+    }
+  }
+  return flops;
 }
 
 absl::Status Session::RunProgram(const std::vector<StepInputs>& inputs) {

@@ -33,6 +33,7 @@
 #include "engine/run/train/starting_state.h"
 #include "engine/run/train/state_check.h"
 #include "engine/run/train/step_contract.h"
+#include "engine/run/train/step_flops.h"
 
 namespace shale {
 
@@ -136,6 +137,8 @@ class Session : public CheckpointSaver {
   absl::StatusOr<StepReport> ComputeStep();
   // Returns the inputs of the next step, with this learning rate.
   absl::StatusOr<std::vector<StepInputs>> NextInputs(double learning_rate);
+  // Returns the FLOPs of attention in the documents that the local ranks have read for the next step.
+  double DocumentFlops(const std::vector<StepInputs>& inputs);
   // Runs the program of the next step, and enters memory that its first run took.
   absl::Status RunProgram(const std::vector<StepInputs>& inputs);
   // Notes the loss scale that the gradients of the next step have as a factor, for those who read them.
@@ -171,8 +174,7 @@ class Session : public CheckpointSaver {
   const JobPlan& plan_ = resolved_.plan;
   ControlPlane& control_;
   RunHealth health_;
-  const double peak_flops_;
-  const double flops_per_token_;
+  StepFlops flops_;
   const std::vector<int> local_ranks_;  // TrainerOptions::ranks.
   const std::unique_ptr<JobData> data_;
   LearningRateSchedule learning_rate_;
@@ -182,6 +184,7 @@ class Session : public CheckpointSaver {
   int64_t tokens_ = 0;                                  // Targets that have counted so far, as StepReport::tokens.
   int64_t steps_begun_ = 0;                             // Steps that this session has begun.
   std::vector<std::pair<int64_t, int64_t>> waited_ns_;  // In the last step, by local rank: its number, and how long.
+  double document_flops_ = 0;                           // DocumentFlops of the last step.
 
   RankPrograms programs_;
   std::unique_ptr<LocalState> local_state_;

@@ -88,7 +88,7 @@ void SetDivision(int64_t ranks, int64_t micro_batch, Job& job) {
   job.sharding.ranks = ranks;
   job.sharding.shard_ranks = 0;
   job.batch.micro_batch = micro_batch;
-  if (ranks > 1) job.runtime.graphs = false;
+  if (ranks > 1) job.runtime.graphs.reset();
   if (ranks == 1) job.runtime.nccl_windows = job.runtime.nccl_shares_gpus = false;
 }
 

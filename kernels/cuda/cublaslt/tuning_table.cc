@@ -94,6 +94,11 @@ int64_t TuningTable::size() const {
   return size;
 }
 
+int64_t TuningTable::size(const Machine& machine) const {
+  const auto on = machines_.find(machine);
+  return on == machines_.end() ? 0 : static_cast<int64_t>(on->second.size());
+}
+
 std::string TuningTable::Print() const {
   std::string text = absl::StrCat(kTitle, "\n");
   for (const auto& [machine, matmuls] : machines_) {

@@ -48,8 +48,9 @@ class TuningTable {
   absl::Status Set(const Machine& machine, const MatMulKey& key, const MatMulAlgorithm& algorithm);
   // Returns the algorithm for a matmul, or null if there is none. The result is valid until the next Set.
   const MatMulAlgorithm* Find(const Machine& machine, const MatMulKey& key) const;
-  // Returns the number of entries of all machines.
+  // Return the number of entries of all machines, and of one.
   int64_t size() const;
+  int64_t size(const Machine& machine) const;
 
  private:
   std::map<Machine, std::map<MatMulKey, MatMulAlgorithm>> machines_;

@@ -26,11 +26,17 @@ class CudnnAttention final : public AttentionBackend {
   bool Takes(const AttentionForward& op) const override { return TakenByCudnn(op); }
   bool Takes(const AttentionBackward& op) const override { return TakenByCudnn(op); }
 
-  int64_t ScratchBytes(const AttentionForward& op) const override { return Most(op); }
-  int64_t ScratchBytes(const AttentionBackward& op) const override { return Most(op); }
+  int64_t ScratchBytes(const AttentionForward& op) const override { return WorkspaceBytes(KeyOf(op)); }
+  int64_t ScratchBytes(const AttentionBackward& op) const override { return Most(op, options_.workspace_bytes); }
+  int64_t AmpleScratchBytes(const AttentionBackward& op, int64_t most_bytes) const override {
+    return options_.grows ? Most(op, std::max(most_bytes, options_.workspace_bytes)) : ScratchBytes(op);
+  }
 
-  absl::Status Prepare(const AttentionForward& op) override { return PrepareParts(op); }
-  absl::Status Prepare(const AttentionBackward& op) override { return PrepareParts(op); }
+  absl::Status Prepare(const AttentionForward& op) override { return PrepareParts(op, 0); }
+  absl::Status Prepare(const AttentionBackward& op) override { return PrepareWith(op, ScratchBytes(op)); }
+  absl::Status PrepareWith(const AttentionBackward& op, int64_t scratch_bytes) override {
+    return PrepareParts(op, scratch_bytes);
+  }
 
   absl::Status Enqueue(const AttentionForward& op, Scratch scratch, StreamHandle stream) override {
     return EnqueueParts(op, scratch, stream);
@@ -47,23 +53,23 @@ class CudnnAttention final : public AttentionBackend {
     return key;
   }
 
-  // Calls visit(part) for each part of the op, until one fails.
+  // Calls visit(part) for each part of an op that has so much workspace, until one fails. In as much as the largest of
+  // these parts needs, the op has the same parts.
   template <class Visit>
-  absl::Status VisitParts(const AttentionForward& op, const Visit& visit) const {
+  absl::Status VisitParts(const AttentionForward& op, int64_t workspace_bytes, const Visit& visit) const {
     return visit(op);
   }
   template <class Visit>
-  absl::Status VisitParts(const AttentionBackward& op, const Visit& visit) const {
-    for (const AttentionPiece& piece : PiecesOf(KeyOf(op), options_.workspace_bytes)) {
+  absl::Status VisitParts(const AttentionBackward& op, int64_t workspace_bytes, const Visit& visit) const {
+    for (const AttentionPiece& piece : PiecesOf(KeyOf(op), workspace_bytes)) {
       SHALE_RETURN_IF_ERROR(visit(OpOf(op, piece)));
     }
     return absl::OkStatus();
   }
 
-  template <class OpType>
-  int64_t Most(const OpType& op) const {
+  int64_t Most(const AttentionBackward& op, int64_t workspace_bytes) const {
     int64_t most = 0;
-    (void)VisitParts(op, [&](const OpType& part) {
+    (void)VisitParts(op, workspace_bytes, [&](const AttentionBackward& part) {
       most = std::max(most, WorkspaceBytes(KeyOf(part)));
       return absl::OkStatus();
     });
@@ -71,13 +77,13 @@ class CudnnAttention final : public AttentionBackend {
   }
 
   template <class OpType>
-  absl::Status PrepareParts(const OpType& op) {
-    return VisitParts(op, [&](const OpType& part) { return Find(KeyOf(part)).status(); });
+  absl::Status PrepareParts(const OpType& op, int64_t workspace_bytes) {
+    return VisitParts(op, workspace_bytes, [&](const OpType& part) { return Find(KeyOf(part)).status(); });
   }
 
   template <class OpType>
   absl::Status EnqueueParts(const OpType& op, Scratch scratch, StreamHandle stream) {
-    return VisitParts(op, [&](const OpType& part) -> absl::Status {
+    return VisitParts(op, scratch.size_bytes, [&](const OpType& part) -> absl::Status {
       SHALE_ASSIGN_OR_RETURN(AttentionGraph * graph, Find(KeyOf(part)));
       SHALE_CHECK(scratch.size_bytes >= graph->workspace_bytes()) << scratch.size_bytes;
       return graph->Enqueue(AddressesOf(part), scratch.data, stream);

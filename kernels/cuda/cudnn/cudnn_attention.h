@@ -6,7 +6,7 @@
 //
 // The backward pass holds ds, which is S x S for every head (see WorkspaceBytes). It therefore runs in pieces, one
 // after the other on the stream, in one workspace. A piece is a number of full sequences, or a few heads of one
-// sequence. The split depends on shapes and on CudnnAttentionOptions alone.
+// sequence. The split depends on shapes and on the scratch of the launch alone.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,11 @@
 namespace shale::cuda {
 
 struct CudnnAttentionOptions {
-  // The workspace of one piece. A piece of a single key/value head may need more, up to kLargestWorkspaceBytes. 256 MiB
-  // hold seven heads of 4,096 positions, which keep an H200 busy.
+  // The workspace of one piece that an op needs. A piece of a single key/value head may need more, up to
+  // kLargestWorkspaceBytes. 256 MiB hold seven heads of 4,096 positions.
   int64_t workspace_bytes = int64_t{256} << 20;
+  // Whether launches take larger pieces where they get more scratch (Ops::AmpleScratchBytes).
+  bool grows = true;
   // If false, backward may sum in another order in every call, which is faster.
   bool deterministic = true;
 };

@@ -1,5 +1,7 @@
 // Tests the embedding kernels with tokens out of range, and with more positions than one tile of the sort.
 #include <cmath>
+#include <iterator>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -34,27 +36,45 @@ TEST(CudaEmbedding, ATokenOutOfRangeGivesNaNsAndGetsNothing) {
   }
 }
 
-// The sum over 700 positions depends on the order of the additions. Equal bits need the order of t.
-TEST(CudaEmbedding, SumsManyPositionsInTheirOrder) {
+// How often each token occurs: around the segments in which the sums of frequent tokens are cut.
+constexpr int64_t kCounts[] = {1, 127, 128, 129, 255, 256, 257, 387, 660};
+constexpr int64_t kVocabulary = std::size(kCounts), kBatch = 11, kLength = 200;
+
+// Returns the tokens, each as often as it occurs, in an order without a pattern.
+std::vector<double> FrequentTokens() {
+  std::vector<double> tokens;
+  for (int64_t token = 0; token < kVocabulary; ++token) tokens.insert(tokens.end(), kCounts[token], token);
+  EXPECT_EQ(std::ssize(tokens), kBatch * kLength);
+  std::vector<double> mixed(tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i) mixed[i * 1009 % tokens.size()] = tokens[i];  // 1,009 is a prime.
+  return mixed;
+}
+
+// These sums depend on the order of the additions. Equal bits need the order of t, in segments of 128, whose sums are
+// added in their order.
+TEST(CudaEmbedding, SumsManyPositionsInAFixedOrder) {
   for (const DType act : {DType::kFloat32, DType::kBFloat16}) {
     for (const int64_t width : {8, 9}) {
-      constexpr int64_t kBatch = 7, kLength = 100, kVocabulary = 5;
       TestMemory memory;
-      const EmbeddingBackward op = {
-          .tokens_BS = memory.RandomIntegers(DType::kInt32, {kBatch, kLength}, 0, kVocabulary - 1),
-          .d_out_TC = memory.Random(act, {kBatch * kLength, width}),
-          .d_weight_VC = memory.Random(DType::kFloat32, {kVocabulary, width}),
-          .d_positions_PC = memory.Random(DType::kFloat32, {kLength + 3, width}),
-          .accumulate = true};
+      const EmbeddingBackward op = {.tokens_BS = memory.Values(DType::kInt32, {kBatch, kLength}, FrequentTokens()),
+                                    .d_out_TC = memory.Random(act, {kBatch * kLength, width}),
+                                    .d_weight_VC = memory.Random(DType::kFloat32, {kVocabulary, width}),
+                                    .d_positions_PC = memory.Random(DType::kFloat32, {kLength + 3, width}),
+                                    .accumulate = true};
       std::vector<std::byte> image, before = memory.image();
       const absl::Status status = RunOnCuda(memory, op, image);
       ASSERT_TRUE(status.ok()) << status;
       const Tensor tokens = memory.Bind(op.tokens_BS, before.data()), d_out = memory.Bind(op.d_out_TC, before.data());
-      std::vector<float> weight(kVocabulary * width), positions((kLength + 3) * width);
+      std::vector<float> weight(kVocabulary * width), segments(weight.size()), positions((kLength + 3) * width);
+      std::vector<int64_t> seen(kVocabulary);
       for (int64_t t = 0; t < kBatch * kLength; ++t) {
+        const auto token = static_cast<int64_t>(ElementOf(tokens, t));
+        const bool ends = ++seen[token] % 128 == 0 || seen[token] == kCounts[token];
         for (int64_t c = 0; c < width; ++c) {
           const auto value = static_cast<float>(ElementOf(d_out, t * width + c));
-          weight[static_cast<int64_t>(ElementOf(tokens, t)) * width + c] += value;
+          float& segment = segments[token * width + c];
+          segment += value;
+          if (ends) weight[token * width + c] += std::exchange(segment, 0.0f);
           positions[t % kLength * width + c] += value;
         }
       }

@@ -35,7 +35,8 @@ class PackTest(unittest.TestCase):
         with tarfile.open(os.path.join(self.folder, "bin", kit.PROGRAMS)) as programs:
             self.assertEqual(programs.getnames(), ["gpu_tests", "train", "plan", "bench", "generate", "evaluate",
                                                    "bench_before"])
-        self.assertEqual(len(os.listdir(os.path.join(self.folder, "jobs"))), len(orders.PRESETS))
+        self.assertEqual(len(os.listdir(os.path.join(self.folder, "jobs"))),
+                         len(orders.PRESETS) + len(orders.ADAPTER_PRESETS))
         for command in ("run", "tools/parity/torch_fsdp2.py"):
             said = subprocess.run([sys.executable, os.path.join(self.folder, command), "--help"],
                                   cwd="/", capture_output=True, text=True, check=False)

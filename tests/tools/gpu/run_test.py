@@ -93,15 +93,16 @@ class RunTest(KitCase):
         made = {call.sets["telemetry.run_folder"].split("/")[-1]: call for call in self.trains(
             "--only=tune", f"--only=train/{_SMALL}")}
         self.assertEqual(set(made), {f"train-{_SMALL}{row}" for row in
-                                     ("", "-graphs", "-graphs_table", "-wide", "-free_attention")})
+                                     ("", "-earlier", "-wide", "-wide_table", "-free_attention", "-as_peer")})
         base = made[f"train-{_SMALL}"].sets
         names = ("batch.global_batch", "runtime.graphs", "memory.budget_bytes", "runtime.tuning_table")
         self.assertEqual({name: base.get(name) for name in names},
                          {"batch.global_batch": "64", "runtime.graphs": None, "memory.budget_bytes": str(138 << 30),
                           "runtime.tuning_table": None})
-        self.assertEqual(made[f"train-{_SMALL}-graphs_table"].sets["runtime.tuning_table"],
+        self.assertEqual(made[f"train-{_SMALL}-wide_table"].sets["runtime.tuning_table"],
                          os.path.join(self.out, "tuning"))
         self.assertEqual(made[f"train-{_SMALL}-wide"].sets["memory.loss_chunk_tokens"], "16384")
+        self.assertEqual(made[f"train-{_SMALL}-earlier"].sets["runtime.graphs"], "false")
 
     def test_steps_that_count_come_after_those_that_warm_up(self):
         self.trains(f"--only=train/{_SMALL}$")
@@ -125,7 +126,8 @@ class RunTest(KitCase):
         self.assertIn(f"| torch {_SMALL}/16 | 100,000 | 33.0 % | 5.200 | 60.0 GiB | 11.900 .. 11.000 | 1.60 | "
                       "micro-batch 16, ", self.text("report.md"))
         flags = [call.flags for call in self.programs.ran if call.name == "torch_fsdp2.py"]
-        self.assertEqual([(f["micro_batch"], f["tokens_per_step"]) for f in flags], [("16", "65536"), ("32", "65536")])
+        self.assertEqual([(f["micro_batch"], f["tokens_per_step"]) for f in flags],
+                         [("16", "524288"), ("32", "524288")])
 
     def test_a_run_that_resumes_with_other_bits_fails_and_so_does_a_model_that_says_two_things(self):
         self.assertEqual(self.call("--order=verify", "--only=^(resume|generate|evaluate)/")[0], 0)

@@ -1,9 +1,11 @@
 // Scratch is large enough for every iteration, whether the op writes or adds in it.
+#include <algorithm>
 #include <cstdint>
 #include <variant>
 
 #include "engine/compile/model/model.h"
 #include "engine/compile/step/compile.h"
+#include "engine/compile/step/passes.h"
 #include "gtest/gtest.h"
 #include "kernels/op_backend.h"
 #include "kernels/ops.h"
@@ -67,6 +69,37 @@ TEST_P(ScratchTest, IsTheMostOfAllIterations) {
       EXPECT_GT(both, 1);
     }
   }
+}
+
+// Is faster with up to 1,000 bytes more for what needs 300.
+class GrowingOps : public PickyOps {
+ public:
+  using PickyOps::PickyOps;
+  int64_t AmpleScratchBytes(const Op& op, int64_t most_bytes) const override {
+    const int64_t needed = ScratchBytes(op);
+    return needed < 300 ? needed : std::max(needed, std::min<int64_t>(1000, most_bytes));
+  }
+};
+
+TEST(EnlargeScratch, GivesOpsWhatMakesThemFastest) {
+  StepProgram program;
+  const auto add = [&](StreamId stream, bool accumulate) {
+    Instruction instruction{.stream = stream};
+    instruction.action = MatMul{.accumulate = accumulate};
+    program.instructions.push_back(instruction);
+  };
+  add(StreamId::kCompute, true);
+  add(StreamId::kCompute, false);
+  program.loops = {{0, 2, 1}};
+  const GrowingOps ops(100, 300);
+  ASSERT_TRUE(AddScratch(program, ops).ok());
+  EXPECT_FALSE(EnlargeScratch(program, ops, 300));
+  EXPECT_TRUE(EnlargeScratch(program, ops, 500));
+  const Tensor &large = program.instructions[0].scratch, &small = program.instructions[1].scratch;
+  EXPECT_EQ(large.extent_bytes(), 500);
+  EXPECT_EQ(program.buffers[large.where.symbol].size_bytes(), 500);
+  EXPECT_EQ(small.extent_bytes(), 100);
+  EXPECT_EQ(program.buffers[small.where.symbol].size_bytes(), 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(Accumulations, ScratchTest,

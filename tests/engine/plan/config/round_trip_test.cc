@@ -285,6 +285,22 @@ TEST(ModelText, IsABareModel) {
             "model: model: missing; give decoder { ... }, mlp { ... } or hf_folder");
 }
 
+TEST(Graphs, RunWhereNothingSpeaksAgainstThem) {
+  const auto uses = [](std::vector<std::string> settings) {
+    settings.insert(settings.begin(), {"runtime.device=CUDA", "sharding.ranks=1"});
+    return UsesGraphs(Parse(kDecoderJob, settings));
+  };
+  EXPECT_TRUE(uses({}));
+  for (const char* setting : {"runtime.graphs=false", "runtime.device=CPU", "sharding.ranks=2",
+                              "runtime.synchronous=true", "sharding.accumulation=LAYERED", "memory.offload=[\"*\"]",
+                              "memory.offload_state=[MOMENTS]", "optimizer.device=HOST"}) {
+    EXPECT_FALSE(uses({setting})) << setting;
+  }
+  EXPECT_TRUE(uses({"memory.offload=[\"*\"]", "runtime.graphs=true"}));
+  // A job that says no more than what holds anyway is a job on any device.
+  EXPECT_FALSE(uses({"runtime.device=CPU", "runtime.graphs=false"}));
+}
+
 TEST(AccumulationSteps, CoverTheGlobalBatch) {
   EXPECT_EQ(AccumulationSteps({.global_batch = 8, .micro_batch = 2}, 2), 2);
   EXPECT_EQ(AccumulationSteps({.global_batch = 9, .micro_batch = 2}, 2), 3);

@@ -35,7 +35,8 @@ std::unique_ptr<Ops> CreateOpsWith(const cuda::CudnnAttentionOptions& attention)
                                .host = CreateReferenceOps()});
 }
 
-std::unique_ptr<Ops> CreateSizedOps(int64_t) { return CreateOpsWith({}); }
+// Plans what a job needs, without the workspace that attention takes where there is room for it.
+std::unique_ptr<Ops> CreateSizedOps(int64_t) { return CreateOpsWith({.grows = false}); }
 
 // Six bytes a parameter besides the gradients: 16-bit weights, the lower 16 bits of their masters, two 8-bit moments.
 const std::vector<std::string> kSixBytes = {"optimizer.rule=ADAMW_8BIT", "precision.master=SPLIT"};
@@ -195,9 +196,10 @@ TEST(LargeJobs, Qwen25Of7BOffloadsActivations) {
 }
 
 // The workspace of attention is as large as its job says, in whole groups of heads or whole sequences, and the plan
-// counts it to the byte.
+// counts it to the byte. A job that says nothing gets what makes it fast, if the budget has room for that, and fits all
+// the same where it has none.
 TEST(LargeJobs, AttentionHasTheWorkspaceOfItsJob) {
-  const auto plan = [](const std::vector<std::string>& workspace) {
+  const auto plan = [](const std::vector<std::string>& more) {
     std::vector<std::string> settings = {"runtime.device=CUDA",
                                          "sharding.ranks=1",
                                          "batch.micro_batch=4",
@@ -205,7 +207,7 @@ TEST(LargeJobs, AttentionHasTheWorkspaceOfItsJob) {
                                          "precision.compute=BF16",
                                          "batch.sequence_length=4096",
                                          "memory.budget_bytes=200000000000"};
-    settings.insert(settings.end(), workspace.begin(), workspace.end());
+    settings.insert(settings.end(), more.begin(), more.end());
     const absl::StatusOr<Job> job = LoadJob("tools/jobs/qwen2_5_0_5b.textproto", settings);
     EXPECT_TRUE(job.ok()) << job.status();
     const auto create_ops = [&](int64_t) { return CreateOpsWith(AttentionOptionsOf(*job)); };
@@ -226,7 +228,7 @@ TEST(LargeJobs, AttentionHasTheWorkspaceOfItsJob) {
   };
   // Seven heads share the keys of each of two groups. A head keeps a sum of each row, d_k, d_v and ds.
   constexpr int64_t kGroup = 7 * (4 * 4096 + 4 * 4096 * 64 + 2 * 4096 * 4096);
-  const auto usual = plan({});
+  const auto usual = plan({"runtime.attention_workspace_bytes=268435456"});
   EXPECT_EQ(usual.workspace_bytes, kGroup + 256);
   struct Case {
     int64_t setting, groups;
@@ -243,6 +245,15 @@ TEST(LargeJobs, AttentionHasTheWorkspaceOfItsJob) {
   EXPECT_EQ(arenas[1], usual.arena_bytes);
   // With much workspace, the peak of the step is where attention uses it.
   EXPECT_EQ(arenas[8] - arenas[4], 4 * kGroup);
+
+  const auto with_budget = [&](int64_t bytes) { return plan({absl::StrCat("memory.budget_bytes=", bytes)}); };
+  const auto automatic = plan({});
+  EXPECT_EQ(automatic.workspace_bytes, 8 * kGroup + 256);
+  EXPECT_EQ(automatic.arena_bytes, arenas[8]);
+  // A 32nd of this budget holds three groups, of which two are a sequence.
+  EXPECT_EQ(with_budget(32 * 3 * kGroup).workspace_bytes, 2 * kGroup + 256);
+  EXPECT_EQ(with_budget(usual.arena_bytes).workspace_bytes, kGroup + 256);
+  EXPECT_EQ(with_budget(usual.arena_bytes).arena_bytes, usual.arena_bytes);
 }
 
 TEST(LargeJobs, TheSettingOfTheWorkspaceIsThatOfTheKernels) {

@@ -142,6 +142,22 @@ TEST(ModelFlopsPerToken, AWindowShortensAttention) {
   EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, SummarizedGraph(job)), causal - 12 * kH * kD * (3.5 - (3 - 9.0 / 14)));
 }
 
+// What a run counts for a sequence of documents is their sum, and for a sequence that is one document it is what the
+// plan counts, with a window and with frozen parameters too.
+TEST(ModelFlopsPerToken, ADocumentAsLongAsASequenceHasTheAttentionOfThePlan) {
+  Job job = SmallDecoderJob(false);
+  const auto attention = [&](int64_t length) { return DocumentAttentionFlops(job, SummarizedGraph(job), length); };
+  const double parameters = ModelFlopsPerToken(job, SummarizedGraph(job)) - attention(kS) / kS;
+  EXPECT_DOUBLE_EQ(attention(5), 12 * kL * kH * kD * 5 * 2.5);
+  std::get<DecoderConfig>(job.model).attention_window = 3;
+  EXPECT_DOUBLE_EQ(ModelFlopsPerToken(job, SummarizedGraph(job)), parameters + attention(kS) / kS);
+  EXPECT_DOUBLE_EQ(attention(5), 12 * kL * kH * kD * (0.5 + 1.5 + 2.5 + 3 + 3));
+  // One block trains. Its attention counts forward and backward, and that of the others forward. A token counts itself
+  // whole here, as the kernels compute it.
+  job.optimizer.train_only = {"blocks.2.*"};
+  EXPECT_DOUBLE_EQ(attention(5), (3 + (kL - 1)) * 4 * kH * kD * (1 + 2 + 3 + 3 + 3));
+}
+
 TEST(Summaries, StopAtTheLargestNumberInsteadOfWrappingAround) {
   StepProgram program;
   const Tensor full = Tensor::Contiguous(DType::kFloat32, {int64_t{1} << 58});

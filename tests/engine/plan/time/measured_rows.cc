@@ -108,7 +108,7 @@ std::vector<MeasuredRow> H200Rows() {
 
 absl::StatusOr<RowStep> PlanRow(const MeasuredRow& row, const proto::MachineProfile& profile) {
   const absl::StatusOr<Job> job = LoadJob(absl::StrCat("tools/bench/jobs/gpu/", row.job, ".textproto"),
-                                          {absl::StrCat("batch.global_batch=", kSequences)});
+                                          {absl::StrCat("batch.global_batch=", kSequences), "runtime.graphs=false"});
   if (!job.ok()) return job.status();
   const absl::StatusOr<DataFacts> data = DataFactsForPlanning(*job);
   if (!data.ok()) return data.status();

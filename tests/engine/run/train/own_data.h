@@ -124,6 +124,7 @@ runtime { threads_per_rank: 1 }
     return Trainer::Create(job, {.backend = backend->get(),
                                  .data = data,
                                  .evaluation_data = evaluation,
+                                 .peak_flops = job.telemetry.peak_flops,
                                  .checkpoint_folder = folder.empty() ? "" : Path(folder),
                                  .resume = resume});
   }

@@ -106,6 +106,46 @@ TEST_F(PackedDocuments, OfAProgramTrainAsThoseOfAFile) {
   EXPECT_EQ(Train(in_order, &pulled).losses, Train(in_order, data->get()).losses);
 }
 
+// By hand: a token of a document sees the tokens before it and, as MFU counts, half of itself.
+TEST_F(PackedDocuments, CountTheFlopsOfTheAttentionThatTheyHave) {
+  const auto source = TokenSource::Open(Path("text"));
+  ASSERT_TRUE(source.ok()) << source.status();
+  const auto data = DocumentSamples::Create(*source, Packing::kPack, {.end_token = 10}, 24);
+  ASSERT_TRUE(data.ok()) << data.status();
+  const int64_t samples = (*data)->description().samples;
+  double keys = 0, keys_in_window = 0;
+  for (int64_t number = 0; number < samples; ++number) {
+    std::vector<int32_t> inputs(24), targets(24), ids(24);
+    ASSERT_TRUE((*data)
+                    ->Read(number, {.inputs = absl::MakeSpan(inputs),
+                                    .targets = absl::MakeSpan(targets),
+                                    .position_ids = absl::MakeSpan(ids)})
+                    .ok());
+    for (const int32_t id : ids) {
+      keys += id + 0.5;
+      keys_in_window += std::min(id + 0.5, 5.0);
+    }
+  }
+  EXPECT_LT(keys, 0.6 * static_cast<double>(samples) * 24 * 24 / 2);  // Sequences hold several documents.
+  // Two blocks have four matmuls of 12 x 12, three of 12 x 20 and two norms; then come a norm and the head.
+  const double tokens = static_cast<double>(samples) * 24, block = 4 * 144 + 3 * 240 + 24;
+  const double linear = 6 * tokens * (2 * block + 12 + 256 * 12), attention = 12 * 12 * (keys + keys_in_window);
+  for (const char* ranks : {"sharding.ranks=1", "sharding.ranks=2", "sharding.ranks=3"}) {
+    // The first step takes all samples, and has room for more.
+    const Job job =
+        MakeJob("PACK",
+                {ranks, "lr_schedule.steps=", "lr_schedule.epochs=1", "batch.global_batch=64", "model.decoder.layers=2",
+                 "model.decoder.layer_pattern=FW", "telemetry.peak_flops=1e15", "model.decoder.attention_window=5"},
+                24);
+    const Run run = Train(job, nullptr);
+    ASSERT_EQ(run.steps.size(), 1) << run.status;
+    const StepReport& step = run.steps[0];
+    EXPECT_EQ(step.processed_tokens, tokens);
+    const double flops = step.mfu * step.seconds * 1e15 * static_cast<double>(job.sharding.ranks);
+    EXPECT_NEAR(flops, linear + attention, 1e-9 * linear) << ranks;
+  }
+}
+
 TEST_F(PackedDocuments, DoNotChangeWhatIsGenerated) {
   std::vector<std::vector<float>> logits;
   for (const char* packing : {"CUT", "PACK", "PAD"}) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/run/train/step_flops.h"
 #include "gtest/gtest.h"
 #include "kernels/step_scalars.h"
 
@@ -23,9 +24,6 @@ TEST(Reports, AStepIsReportedPerTokenAndPerSecond) {
                                                                 .processed_tokens = 30,
                                                                 .learning_rate = 0.5,
                                                                 .seconds = 2,
-                                                                .ranks = 4,
-                                                                .flops_per_token = 100,
-                                                                .peak_flops = 500,
                                                                 .peak_bytes_planned = 11,
                                                                 .peak_bytes_measured = 12});
   EXPECT_EQ(report.step, 7);
@@ -37,21 +35,20 @@ TEST(Reports, AStepIsReportedPerTokenAndPerSecond) {
   EXPECT_TRUE(report.updated);
   EXPECT_EQ(report.processed_tokens, 30);
   EXPECT_EQ(report.tokens_per_second, 15);  // All tokens, which the step computes, and not only those that count.
-  EXPECT_EQ(report.mfu, 0.75);              // 15 x 100 of 4 x 500.
   EXPECT_EQ(report.peak_bytes_planned, 11);
   EXPECT_EQ(report.peak_bytes_measured, 12);
 }
 
 // Regression: a peak that was measured on a busy machine made 394 % of MFU.
 TEST(Reports, AnMfuAboveOneIsNotKnown) {
-  RunStepFacts facts{.processed_tokens = 10, .seconds = 1, .ranks = 1, .flops_per_token = 10, .peak_flops = 100};
-  EXPECT_EQ(MakeStepReport(Outputs(1, 1, 10), facts).mfu, 1);
-  facts.peak_flops = 99;
-  EXPECT_EQ(MakeStepReport(Outputs(1, 1, 10), facts).mfu, 0);
+  EXPECT_EQ(MfuOf(3000, 2, 500, 4), 0.75);
+  EXPECT_EQ(MfuOf(100, 1, 100, 1), 1);
+  EXPECT_EQ(MfuOf(100, 1, 99, 1), 0);
+  EXPECT_EQ(MfuOf(100, 1, 0, 1), 0);
 }
 
 TEST(Reports, AStepWithoutTokensUpdatesNothing) {
-  const StepReport report = MakeStepReport(Outputs(0, 0, 0), {.seconds = 1, .flops_per_token = 100});
+  const StepReport report = MakeStepReport(Outputs(0, 0, 0), {.seconds = 1});
   EXPECT_FALSE(report.updated);
   EXPECT_EQ(report.loss, 0);
   EXPECT_EQ(report.mfu, 0);

@@ -66,13 +66,14 @@ TEST(StragglerMonitorTest, RanksThatKeepUpAreNotNamed) {
 }
 
 TEST(StragglerMonitorTest, NotesOfAStepAreReadAsTheyWereWritten) {
-  const StepNote note = {.stop = true, .peak_bytes = 77, .waited_ns = {{3, 5'000'000'000}, {4, 0}}};
+  const StepNote note = {.stop = true, .peak_bytes = 77, .flops = 1e21 / 3, .waited_ns = {{3, 5'000'000'000}, {4, 0}}};
   const absl::StatusOr<StepNote> read = ParseStepNote(Serialize(note));
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_TRUE(read->stop);
   EXPECT_EQ(read->peak_bytes, 77);
+  EXPECT_EQ(read->flops, note.flops);
   EXPECT_EQ(read->waited_ns, note.waited_ns);
-  for (const char* wrong : {"", "1", "1 2 3", "1 x", "1 2 3 99999999999999999999"}) {
+  for (const char* wrong : {"", "1", "1 2", "1 2 x", "1 2 3 4", "1 2 3 4 99999999999999999999"}) {
     EXPECT_EQ(ParseStepNote(wrong).status().code(), absl::StatusCode::kInternal) << wrong;
   }
 }

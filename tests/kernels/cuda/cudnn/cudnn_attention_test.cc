@@ -1,8 +1,10 @@
 // Tests which graphs are asked for, and that together they compute the op.
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -104,6 +106,37 @@ TEST_F(CudnnAttentionTest, ThePiecesOfABackwardAreTheWhole) {
       EXPECT_GE(std::ssize(library_.calls), parts == 1 ? 1 : shape.batch);
       EXPECT_LE(std::ssize(library_.calls), shape.batch * shape.groups);
     }
+  }
+}
+
+// More scratch makes fewer pieces of the same op, and what was prepared for it is what a launch with it runs.
+TEST_F(CudnnAttentionTest, TakesTheScratchThatALaunchHas) {
+  TestMemory memory;
+  const AttentionBackward op = RandomAttention(memory, {.batch = 3, .length = 36, .heads = 6, .groups = 2});
+  const std::vector<std::byte> want = RunOnReference(memory, op);
+  const int64_t whole = cuda::WorkspaceBytes(AttentionKey::Of(op));
+  AttentionBackend& backend = Backend(/*workspace_bytes=*/0);
+  const int64_t least = backend.ScratchBytes(op);
+  EXPECT_EQ(backend.AmpleScratchBytes(op, 0), least);
+  EXPECT_EQ(backend.AmpleScratchBytes(op, whole), whole);
+  EXPECT_EQ(backend.AmpleScratchBytes(op, 10 * whole), whole);
+  EXPECT_EQ(Backend(whole).AmpleScratchBytes(op, least), whole);
+  // Groups of heads, single sequences, two sequences and one, all of them.
+  for (const auto& [most, calls] :
+       std::vector<std::pair<int64_t, size_t>>{{least, 6}, {whole / 2, 3}, {whole - 1, 2}, {whole, 1}}) {
+    AttentionBackend& one = Backend(/*workspace_bytes=*/0);
+    library_.calls.clear();
+    const int64_t scratch_bytes = one.AmpleScratchBytes(op, most);
+    EXPECT_LE(scratch_bytes, std::max(least, most));
+    ASSERT_TRUE(one.PrepareWith(op, scratch_bytes).ok());
+    const size_t built = library_.built.size();
+    const AlignedBytes bytes(memory.image());
+    const AlignedBytes scratch(std::vector<std::byte>(scratch_bytes, std::byte{0}));
+    const auto bound = *memory.Bind(shale::Op(op), bytes.data()).As<AttentionBackward>();
+    EXPECT_TRUE(one.Enqueue(bound, {scratch.data(), scratch_bytes}, /*stream=*/nullptr).ok());
+    EXPECT_EQ(library_.built.size(), built) << "not all was prepared";
+    EXPECT_EQ(library_.calls.size(), calls);
+    EXPECT_TRUE(std::vector<std::byte>(bytes.data(), bytes.data() + memory.image().size()) == want);
   }
 }
 

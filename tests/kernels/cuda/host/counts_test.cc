@@ -10,8 +10,11 @@
 #include "absl/strings/str_format.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/ops/embedding.h"
 #include "kernels/ops/loss.h"
+#include "kernels/ops/matmul.h"
 #include "kernels/ops/norm.h"
+#include "kernels/ops/rope.h"
 #include "tests/kernels/cuda/host/reserved_memory.h"
 #include "tests/kernels/cuda/host/run_kernel.h"
 #include "tests/kernels/cuda/host/stream.h"
@@ -82,6 +85,24 @@ TEST(KernelCounts, NormsMoveEachRowOnce) {
   }
 }
 
+// Queries and keys, and their bias with that of values, of Qwen2.5 0.5B.
+TEST(KernelCounts, RopeAndTheBiasGradientMoveEachRowOnce) {
+  PrintHead();
+  const int64_t rows = CountedRows();
+  constexpr int64_t kHeads = 16, kHeadWidth = 64, kColumns = 1152;
+  ReservedMemory memory;
+  const Rope rope = {.x_BSHD = memory.Zeros(kCountedAct, {1, rows, kHeads, kHeadWidth})};
+  const cuda_on_host::Counts r = CountOf("Rope, 16 heads of 64", memory, rope, rows);
+  const int64_t row_bytes = 2 * kHeads * kHeadWidth, table_bytes = 4 * kHeadWidth;  // Of cosines and sines, for a row.
+  EXPECT_EQ(r.written_bytes, rows * (row_bytes + table_bytes));
+  // A thread rotates eight heads by what it has read of the table.
+  EXPECT_EQ(r.read_bytes, rows * (row_bytes + kHeads / 8 * table_bytes));
+  const BiasBackward bias = {.d_out_TN = memory.Zeros(kCountedAct, {rows, kColumns}),
+                             .d_bias_N = memory.Zeros(DType::kFloat32, {kColumns})};
+  const cuda_on_host::Counts b = CountOf("BiasBackward, 1,152 columns", memory, bias, rows);
+  EXPECT_GE(b.read_bytes, 2 * kColumns * rows);
+}
+
 TEST(KernelCounts, CrossEntropyReadsAndWritesEveryLogitOnce) {
   PrintHead();
   for (const int64_t vocabulary : {32000, 50264, 128256, 151936, 256000}) {
@@ -97,6 +118,29 @@ TEST(KernelCounts, CrossEntropyReadsAndWritesEveryLogitOnce) {
     const int64_t threads = vocabulary <= 147456 / 2 ? 512 : 1024, again = std::max<int64_t>(0, vocabulary - 147456);
     EXPECT_EQ(counts.read_bytes, kRows * (2 * (vocabulary + again) + 4 * threads + 2 + 4));
   }
+}
+
+// Half of the positions hold one token, as padding does. Each row is read once, and the sum of each of its segments but
+// the first is written and read once.
+TEST(KernelCounts, AFrequentTokenIsReadOnce) {
+  PrintHead();
+  constexpr int64_t kTokens = 1024, kWidth = 896, kVocabulary = 600;
+  TestMemory memory;
+  std::vector<double> tokens(kTokens, 7);
+  for (int64_t t = 0; t < kTokens; t += 2) tokens[t] = static_cast<double>(t % 512 + 8);
+  const EmbeddingBackward op = {.tokens_BS = memory.Values(DType::kInt32, {1, kTokens}, tokens),
+                                .d_out_TC = memory.Random(kCountedAct, {kTokens, kWidth}),
+                                .d_weight_VC = memory.Random(DType::kFloat32, {kVocabulary, kWidth}),
+                                .accumulate = true};
+  cuda_on_host::Stream stream;
+  std::vector<std::byte> image;
+  ASSERT_TRUE(RunKernel(memory, op, stream, image).ok());
+  constexpr int64_t kRows = 2 * kWidth * kTokens, kGradients = 4 * kWidth * (1 + 256), kPartials = 4 * kWidth * 3;
+  const cuda_on_host::Counts& counts = stream.counts;
+  EXPECT_GE(static_cast<int64_t>(counts.read_bytes), kRows + kGradients + kPartials);
+  absl::PrintF("| EmbeddingBackward, half of %d tokens are one | %.0f | %.0f |\n", kTokens,
+               static_cast<double>(counts.read_bytes) / kTokens, static_cast<double>(counts.written_bytes) / kTokens);
+  EXPECT_EQ(static_cast<int64_t>(counts.written_bytes), kGradients + kPartials + 8 * kTokens);
 }
 
 // What an SM cannot keep is read again. So the bits are those of any other GPU.

@@ -1,0 +1,45 @@
+#include "engine/run/train/step_flops.h"
+
+#include <cstddef>
+
+#include "engine/compile/graph/data_needs.h"
+#include "engine/plan/planner/summary.h"
+#include "kernels/check.h"
+
+namespace shale {
+
+StepFlops::StepFlops(const Job& job, const ModelGraph& graph)
+    : job_(job),
+      graph_(graph),
+      // A model with one target for a sequence has FLOPs for each target, and not for each token.
+      has_documents_(NeedsOf(graph).position_ids && !graph.last_target_only),
+      per_token_(ModelFlopsPerToken(job, graph)) {
+  if (!has_documents_) return;
+  const int64_t length = graph.sequence_length;
+  per_token_ -= DocumentAttentionFlops(job, graph, length) / static_cast<double>(length);
+}
+
+double StepFlops::OfDocuments(absl::Span<const int32_t> position_ids) {
+  SHALE_CHECK(has_documents_);
+  double flops = 0;
+  for (size_t end = 1, begin = 0; end <= position_ids.size(); ++end) {
+    if (end < position_ids.size() && position_ids[end] != 0) continue;
+    flops += OfDocument(static_cast<int64_t>(end - begin));
+    begin = end;
+  }
+  return flops;
+}
+
+double StepFlops::OfDocument(int64_t length) {
+  const auto [found, added] = of_length_.try_emplace(length);
+  if (added) found->second = DocumentAttentionFlops(job_, graph_, length);
+  return found->second;
+}
+
+double MfuOf(double flops, double seconds, double peak_flops, int64_t ranks) {
+  if (peak_flops <= 0) return 0;
+  const double mfu = flops / seconds / (peak_flops * static_cast<double>(ranks));
+  return mfu > 1 ? 0 : mfu;
+}
+
+}  // namespace shale
