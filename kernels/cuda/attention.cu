@@ -1,10 +1,12 @@
-// Attention, forward: the kernel for ops that cuDNN does not take (see attention_tiles.h for its parts).
+// Attention, forward: the kernel for ops that neither cuDNN nor the tensor cores take (attention_matrices.h), such as
+// those in fp32. attention_tiles.h has its parts.
 //
 // A block owns kRows queries of a head and loops over the keys that they see, kColumns at a time. It computes scores,
 // the softmax online (Milakov and Gimelshein, 2018; Dao, 2023), and the weighted sum of values in registers. It
 // computes in fp32 on ordinary cores, and arithmetic bounds it. Blocks of late queries come first: if the op is causal,
 // these see the most keys. A value of v that is not finite also reaches queries of the tile that do not see it, because
 // its product with 0 is NaN. That does no harm: the step is not finite in any case.
+#include "kernels/cuda/attention_matrices.h"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
@@ -96,6 +98,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
 }  // namespace
 
 absl::Status Run(const AttentionForward& op, Scratch scratch, StreamHandle stream) {
+  if (TakesMatrices(op)) return RunOnMatrices(op, stream);
   const int64_t B = op.q_BSHD.dim(0), S = op.q_BSHD.dim(1), H = op.q_BSHD.dim(2), G = op.k_BSGD.dim(2);
   return WithTiles<ForwardTiles>("AttentionForward", op.q_BSHD.dim(3), [&](auto tiles) {
     using TilesT = decltype(tiles);

@@ -1,4 +1,5 @@
-// Attention, backward: the kernels for ops that cuDNN does not take (see attention_tiles.h for their parts).
+// Attention, backward: delta, and the kernels for ops that neither cuDNN nor the tensor cores take
+// (attention_matrices.h), such as those in fp32. attention_tiles.h has their parts.
 //
 // There are three kernels (Dao, 2023, without its atomics). Each output has one owner, so runs agree to the bit:
 //   delta = rowsum(d_out * out)   a warp per row; the result goes to scratch
@@ -7,6 +8,7 @@
 //                                 for each head over the queries that see these keys
 // Each of the last two computes the scores once. They compute in fp32 on ordinary cores, and arithmetic bounds them.
 #include "kernels/check.h"
+#include "kernels/cuda/attention_matrices.h"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/portable.h"
@@ -30,25 +32,6 @@ struct BackwardTiles : Tiles<kWidth, kWidth <= 128 ? 2 : 1, kWidth <= 128 ? 4 : 
 
 constexpr int kDeltaRowsPerBlock = 4;  // One warp each.
 constexpr int kDeltaThreads = kDeltaRowsPerBlock * kWarpThreads;
-
-template <class T>
-struct Inputs {
-  Heads<T> q, k, v, d_out;
-  Global<float> lse_BHS, delta_BHS;
-  int heads, heads_per_group;
-  Mask mask;
-  float scale, cap;
-
-  // The scale of scores after the cap, which takes the scale in.
-  SHALE_DEVICE float LeftScale() const { return cap > 0 ? 1.0f : scale; }
-  // Caps the score of a query and a key, and multiplies the distance of d_out v from delta by the derivative of the
-  // cap. REQUIRES: cap > 0.
-  SHALE_DEVICE void Cap(float delta, float& q_k, float& d_out_v) const {
-    const float t = tanhf(q_k * scale / cap);
-    q_k = cap * t;
-    d_out_v = fmaf(d_out_v - delta, fmaf(-t, t, 1.0f), delta);
-  }
-};
 
 // Given the dot products q k and d_out v of one query and key, Probability returns p, and ScoreGradient returns ds /
 // scale.
@@ -87,7 +70,7 @@ SHALE_KERNEL SHALE_BOUNDS(kDeltaThreads)
 
 template <class TilesT, class T>
 SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
-    AttentionQueryGradientKernel(Inputs<T> in, Heads<T> d_q, int query_tiles) {
+    AttentionQueryGradientKernel(AttentionInputs<T> in, Heads<T> d_q, int query_tiles) {
   constexpr int kR = TilesT::kRowsPerThread, kC = TilesT::kColumnsPerThread;
   SHALE_DYNAMIC_SHARED(float, shared);
   const int length = in.k.length;
@@ -134,7 +117,7 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
 
 template <class TilesT, class T>
 SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 1)
-    AttentionKeyGradientKernel(Inputs<T> in, Heads<T> d_k, Heads<T> d_v, int key_tiles) {
+    AttentionKeyGradientKernel(AttentionInputs<T> in, Heads<T> d_k, Heads<T> d_v, int key_tiles) {
   constexpr int kR = TilesT::kRowsPerThread, kC = TilesT::kColumnsPerThread;
   SHALE_DYNAMIC_SHARED(float, shared);
   const int length = in.k.length, groups = in.heads / in.heads_per_group;
@@ -190,31 +173,15 @@ SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 1)
 }
 
 template <class TilesT, class T>
-absl::Status Start(const AttentionBackward& op, Scratch scratch, StreamHandle stream) {
+absl::Status Start(const AttentionBackward& op, const Global<float>& delta, StreamHandle stream) {
   const int64_t B = op.q_BSHD.dim(0), S = op.q_BSHD.dim(1), H = op.q_BSHD.dim(2), G = op.k_BSGD.dim(2);
-  const int64_t rows = B * H * S, tiles = CeilDivide(S, TilesT::kRows);
-  const Global<float> delta(reinterpret_cast<float*>(scratch.data), rows, "delta");
-  const Inputs<T> in = {.q = Heads<T>(op.q_BSHD, "q"),
-                        .k = Heads<T>(op.k_BSGD, "k"),
-                        .v = Heads<T>(op.v_BSGD, "v"),
-                        .d_out = Heads<T>(op.d_out_BSHD, "d_out"),
-                        .lse_BHS = Whole<float>(op.lse_BHS, "lse"),
-                        .delta_BHS = delta,
-                        .heads = static_cast<int>(H),
-                        .heads_per_group = static_cast<int>(H / G),
-                        .mask = Mask(op),
-                        .scale = op.scale,
-                        .cap = op.cap};
+  const int64_t tiles = CeilDivide(S, TilesT::kRows);
+  const AttentionInputs<T> in(op, delta);
   const auto shape = [&](int64_t blocks) -> LaunchShape {
     return {.grid = dim3(static_cast<unsigned>(blocks)),
             .block = dim3(TilesT::kThreadsX, TilesT::kThreadsY),
             .shared_bytes = TilesT::kFloats * sizeof(float)};
   };
-  const int64_t delta_blocks = CeilDivide(rows, kDeltaRowsPerBlock);
-  SHALE_RETURN_IF_ERROR(
-      Launch("AttentionBackward delta", AttentionDeltaKernel<T>,
-             {.grid = dim3(static_cast<unsigned>(delta_blocks)), .block = dim3(kWarpThreads, kDeltaRowsPerBlock)},
-             stream, in.d_out, Heads<T>(op.out_BSHD, "out"), delta, rows, static_cast<int>(H)));
   SHALE_RETURN_IF_ERROR(Launch("AttentionBackward d_q", AttentionQueryGradientKernel<TilesT, T>, shape(B * H * tiles),
                                stream, in, Heads<T>(op.d_q_BSHD, "d_q"), static_cast<int>(tiles)));
   return Launch("AttentionBackward d_k d_v", AttentionKeyGradientKernel<TilesT, T>, shape(B * G * tiles), stream, in,
@@ -225,10 +192,21 @@ absl::Status Start(const AttentionBackward& op, Scratch scratch, StreamHandle st
 
 // Scratch holds delta.
 absl::Status Run(const AttentionBackward& op, Scratch scratch, StreamHandle stream) {
+  const int64_t H = op.q_BSHD.dim(2), rows = op.q_BSHD.dim(0) * H * op.q_BSHD.dim(1);
+  const Global<float> delta(reinterpret_cast<float*>(scratch.data), rows, "delta");
+  SHALE_RETURN_IF_ERROR(WithElement(op.q_BSHD.dtype, [&](auto element) {
+    using T = decltype(element);
+    return Launch("AttentionBackward delta", AttentionDeltaKernel<T>,
+                  {.grid = dim3(static_cast<unsigned>(CeilDivide(rows, kDeltaRowsPerBlock))),
+                   .block = dim3(kWarpThreads, kDeltaRowsPerBlock)},
+                  stream, Heads<T>(op.d_out_BSHD, "d_out"), Heads<T>(op.out_BSHD, "out"), delta, rows,
+                  static_cast<int>(H));
+  }));
+  if (TakesMatrices(op)) return RunOnMatrices(op, delta, stream);
   return WithTiles<BackwardTiles>("AttentionBackward", op.q_BSHD.dim(3), [&](auto tiles) {
     using TilesT = decltype(tiles);
     return WithElement(op.q_BSHD.dtype,
-                       [&](auto element) { return Start<TilesT, decltype(element)>(op, scratch, stream); });
+                       [&](auto element) { return Start<TilesT, decltype(element)>(op, delta, stream); });
   });
 }
 

@@ -6,13 +6,12 @@
 // A row thus belongs to adjacent lanes of one warp. Rows of D elements are padded with zeros to kWidth.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/attention_operands.h"
 #include "kernels/cuda/flat.h"
-#include "kernels/cuda/operands.h"
 #include "kernels/cuda/portable.h"
 
 namespace shale::cuda {
@@ -36,59 +35,6 @@ struct Tiles {
 
   using Scores = float[kRowsPerThread][kColumnsPerThread];
   using Result = float[kRowsPerThread][4 * kResultPacks];
-};
-
-// A [B, S, H, D] operand; its strides are in elements.
-template <class T>
-struct Heads {
-  Global<T> at;
-  int64_t batch_stride, position_stride, head_stride;
-  int length, width;  // S, D
-  bool packs;         // Rows are aligned, whole packs of 16 bytes.
-
-  Heads(const Tensor& t, const char* name)
-      : at(Whole<T>(t, name)),
-        batch_stride(t.strides[0]),
-        position_stride(t.strides[1]),
-        head_stride(t.strides[2]),
-        length(static_cast<int>(t.shape[1])),
-        width(static_cast<int>(t.shape[3])),
-        packs(RowsAligned(t) && t.shape[3] % kPackOf<T> == 0) {}
-
-  SHALE_DEVICE int64_t Begin(int b, int position, int h) const {
-    return b * batch_stride + position * position_stride + h * head_stride;
-  }
-};
-
-// Says which of a sequence's `length` keys a query sees. Position ids that are not valid give wrong results, but no
-// access outside of the operands.
-struct Mask {
-  bool causal;
-  int window;  // 0: a query sees every key up to its own position, or, if not causal, every key.
-  int length;
-  Global<int32_t> position_ids_BS;  // [Note: position ids]; absent if every sequence is one document.
-  template <class OpType>
-  explicit Mask(const OpType& op)
-      : causal(op.causal),
-        window(static_cast<int>(std::min(op.window, op.q_BSHD.shape[1]))),
-        length(static_cast<int>(op.q_BSHD.shape[1])),
-        position_ids_BS(Whole<int32_t>(op.position_ids_BS, "position_ids")) {}
-  // `first` is FirstKey of the query.
-  SHALE_DEVICE bool Sees(int query, int key, int first) const {
-    return causal ? key <= query && key >= first : key < length;
-  }
-  // The keys that `query` of sequence b sees begin with FirstKey, and those that queries up to `query` see end at
-  // EndOfKeys. The queries that see keys from `key` on begin with FirstQuery, and those that see `key` end at
-  // EndOfQueries, or before it if there are position ids: at the first query whose FirstKey is larger.
-  SHALE_DEVICE int FirstKey(int b, int query) const {
-    const int first = window > 0 && query >= window ? query - window + 1 : 0;
-    if (!position_ids_BS.present() || query >= length) return first;
-    const int start = query - position_ids_BS.Load(static_cast<int64_t>(b) * length + query);
-    return start > first ? start : first;
-  }
-  SHALE_DEVICE int EndOfKeys(int query) const { return causal && query < length ? query + 1 : length; }
-  SHALE_DEVICE int FirstQuery(int key) const { return causal ? key : 0; }
-  SHALE_DEVICE int EndOfQueries(int key) const { return window > 0 && key < length - window ? key + window : length; }
 };
 
 template <class TilesT, int kCount, int N, class T>

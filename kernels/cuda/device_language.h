@@ -103,7 +103,47 @@ template <class T>
 class Shared : public Array<T> {
  public:
   __device__ explicit Shared(T* data) : Array<T>(data) {}
+
+  // The address of an element for instructions that name shared memory.
+  SHALE_DEVICE unsigned Address(int i) const {
+    return static_cast<unsigned>(__cvta_generic_to_shared(this->data_ + i));
+  }
 };
+
+template <class T>
+SHALE_DEVICE void LoadMatrices(const Shared<T>& from, int i, unsigned (&m)[4]) {
+  static_assert(sizeof(T) == 2);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(from.Address(i))
+               : "memory");
+}
+template <class T>
+SHALE_DEVICE void LoadTransposed(const Shared<T>& from, int i, unsigned (&m)[4]) {
+  static_assert(sizeof(T) == 2);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(from.Address(i))
+               : "memory");
+}
+
+template <class T>
+SHALE_DEVICE void MultiplyAdd(const unsigned (&a)[4], const unsigned (&b)[2], float (&c)[4]) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else {
+    static_assert(std::is_same_v<T, Float16>);
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
+}
 
 SHALE_DEVICE float Exp2(float x) {
   float y;
@@ -125,6 +165,18 @@ SHALE_DEVICE T Narrow(float x) {
   } else {
     return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
   }
+}
+
+template <class T>
+SHALE_DEVICE unsigned PairOf(float x, float y) {
+  unsigned word;
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
+  } else {
+    static_assert(std::is_same_v<T, Float16>);
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
+  }
+  return word;
 }
 
 // Sets `bytes` to the shared memory of an SM of the calling thread's current device, on which `stream` is.

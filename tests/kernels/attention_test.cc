@@ -221,6 +221,8 @@ std::vector<OpCase> AttentionCases() {
       {.batch = 2, .s = 170, .heads = 1, .groups = 1, .width = 6, .window = 20, .documents = {50, 3, 90, 27}},
       {.batch = 2, .s = 83, .heads = 4, .groups = 2, .width = 12, .window = 9, .packed = true, .documents = {6, 30, 7}},
       {.batch = 1, .s = 260, .heads = 1, .groups = 1, .width = 8, .range = 8, .documents = {140, 20, 1, 99}},
+      {.batch = 1, .s = 100, .heads = 2, .groups = 1, .width = 128, .documents = {37, 63}},
+      {.batch = 1, .s = 70, .heads = 2, .groups = 2, .width = 104, .window = 40},
       {.batch = 1, .s = 1, .heads = 1, .groups = 1, .width = 2, .cap = 0.5},
       {.batch = 2, .s = 33, .heads = 6, .groups = 2, .width = 16, .cap = 0.25},
       {.batch = 1, .s = 72, .heads = 2, .groups = 1, .width = 16, .range = 8, .cap = 50},

@@ -106,30 +106,33 @@ TEST(CudaEmbedding, NeedsEachOfItsBarriers) {
 
 // There are enough positions for a block to go through two tiles.
 TEST(CudaAttention, NeedsEachOfItsBarriersForwardAndBackward) {
-  constexpr DType kAct = DType::kBFloat16;
-  constexpr int64_t kLength = 40, kHeads = 2, kWidth = 8;
-  TestMemory memory;
-  const auto heads = [&](bool output, int64_t count) {
-    return output ? memory.Output(kAct, {1, kLength, count, kWidth}) : memory.Random(kAct, {1, kLength, count, kWidth});
-  };
-  const AttentionForward forward = {.q_BSHD = heads(false, kHeads),
-                                    .k_BSGD = heads(false, 1),
-                                    .v_BSGD = heads(false, 1),
-                                    .out_BSHD = heads(true, kHeads),
-                                    .lse_BHS = memory.Output(DType::kFloat32, {1, kHeads, kLength}),
-                                    .scale = 0.25f};
-  ExpectNeedsEachOfItsBarriers(memory, forward, 3);
-  const AttentionBackward backward = {.q_BSHD = forward.q_BSHD,
-                                      .k_BSGD = forward.k_BSGD,
-                                      .v_BSGD = forward.v_BSGD,
-                                      .out_BSHD = heads(false, kHeads),
-                                      .lse_BHS = memory.Random(DType::kFloat32, {1, kHeads, kLength}, 2, 3),
-                                      .d_out_BSHD = heads(false, kHeads),
-                                      .d_q_BSHD = heads(true, kHeads),
-                                      .d_k_BSGD = heads(true, 1),
-                                      .d_v_BSGD = heads(true, 1),
+  constexpr int64_t kLength = 72, kHeads = 2, kWidth = 8;
+  for (const DType act : kActs) {
+    SCOPED_TRACE(NameOf(act));
+    const bool matrices = act != DType::kFloat32;
+    TestMemory memory;
+    const auto heads = [&](bool output, int64_t count) {
+      return output ? memory.Output(act, {1, kLength, count, kWidth}) : memory.Random(act, {1, kLength, count, kWidth});
+    };
+    const AttentionForward forward = {.q_BSHD = heads(false, kHeads),
+                                      .k_BSGD = heads(false, 1),
+                                      .v_BSGD = heads(false, 1),
+                                      .out_BSHD = heads(true, kHeads),
+                                      .lse_BHS = memory.Output(DType::kFloat32, {1, kHeads, kLength}),
                                       .scale = 0.25f};
-  ExpectNeedsEachOfItsBarriers(memory, backward, 6);
+    ExpectNeedsEachOfItsBarriers(memory, forward, matrices ? 4 : 3);
+    const AttentionBackward backward = {.q_BSHD = forward.q_BSHD,
+                                        .k_BSGD = forward.k_BSGD,
+                                        .v_BSGD = forward.v_BSGD,
+                                        .out_BSHD = heads(false, kHeads),
+                                        .lse_BHS = memory.Random(DType::kFloat32, {1, kHeads, kLength}, 2, 3),
+                                        .d_out_BSHD = heads(false, kHeads),
+                                        .d_q_BSHD = heads(true, kHeads),
+                                        .d_k_BSGD = heads(true, 1),
+                                        .d_v_BSGD = heads(true, 1),
+                                        .scale = 0.25f};
+    ExpectNeedsEachOfItsBarriers(memory, backward, 6);
+  }
 }
 
 TEST(CudaAdamW8Bit, NeedsItsBarrier) {

@@ -189,12 +189,77 @@ class Shared : public Array<T> {
   Shared(void* data, int64_t size, const char* name) : Array<T>(static_cast<T*>(data), size, name, /*shared=*/true) {}
 };
 
+// Calls use(lanes) in each lane of a warp, where lanes[l] is what lane l has given. All lanes must come to it. It
+// orders memory no more than a shuffle does.
+template <class Given, class Use>
+void WithAllLanes(const Given& given, const SourceLocation& at, const Use& use) {
+  constexpr unsigned kMostThreads = 1024;
+  static thread_local Given lanes[kMostThreads];
+  const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  lanes[thread] = given;
+  ShuffleFrom(0xffffffffu, 0, Lane(), at);
+  use(lanes + (thread - Lane()));
+  ShuffleFrom(0xffffffffu, 0, Lane(), at);  // Nobody gives anything else before all have used it.
+}
+
+template <class T>
+unsigned WordOf(T low, T high) {
+  static_assert(sizeof(T) == 2);
+  return std::bit_cast<uint16_t>(low) | static_cast<unsigned>(std::bit_cast<uint16_t>(high)) << 16;
+}
+
+template <class T>
+void LoadMatrices(const Shared<T>& from, int i, unsigned (&m)[4], SourceLocation at = SourceLocation::current()) {
+  WithAllLanes(from.template Load<8>(i), at, [&](const Pack<T, 8>* rows) {
+    const int row = Lane() / 4, column = Lane() % 4 * 2;
+    for (int k = 0; k < 4; ++k) m[k] = WordOf(rows[8 * k + row].at[column], rows[8 * k + row].at[column + 1]);
+  });
+}
+template <class T>
+void LoadTransposed(const Shared<T>& from, int i, unsigned (&m)[4], SourceLocation at = SourceLocation::current()) {
+  WithAllLanes(from.template Load<8>(i), at, [&](const Pack<T, 8>* rows) {
+    const int row = Lane() % 4 * 2, column = Lane() / 4;
+    for (int k = 0; k < 4; ++k) m[k] = WordOf(rows[8 * k + row].at[column], rows[8 * k + row + 1].at[column]);
+  });
+}
+
+template <class T>
+float ElementOf(unsigned word, int i) {
+  return ToFloat(std::bit_cast<T>(static_cast<uint16_t>(word >> (16 * i))));
+}
+
+template <class T>
+void MultiplyAdd(const unsigned (&a)[4], const unsigned (&b)[2], float (&c)[4],
+                 SourceLocation at = SourceLocation::current()) {
+  struct Operands {
+    unsigned a[4], b[2];
+  };
+  Operands given;
+  std::memcpy(given.a, a, sizeof(a));
+  std::memcpy(given.b, b, sizeof(b));
+  WithAllLanes(given, at, [&](const Operands* lanes) {
+    for (int e = 0; e < 4; ++e) {
+      const int row = Lane() / 4 * 4, column = (Lane() % 4 * 2 + e % 2) * 4;  // Their first lanes.
+      for (int k = 0; k < 16; ++k) {
+        const int lane = k / 2 % 4, half = k / 8;
+        c[e] += ElementOf<T>(lanes[row + lane].a[2 * half + e / 2], k % 2) *
+                ElementOf<T>(lanes[column + lane].b[half], k % 2);
+      }
+    }
+  });
+}
+
 inline float Widen(float x) { return x; }
 inline float Widen(BFloat16 x) { return ToFloat(x); }
 inline float Widen(Float16 x) { return ToFloat(x); }
 template <class T>
 T Narrow(float x) {
   return RoundTo<T>(x);
+}
+
+template <class T>
+unsigned PairOf(float x, float y) {
+  return WordOf(Narrow<T>(x), Narrow<T>(y));
 }
 
 using LaunchShape = cuda_on_host::Shape;

@@ -48,6 +48,66 @@ TEST(Warp, ShufflesAndVotesMeanWhatTheyDoInCuda) {
   }
 }
 
+// A warp multiplies two 16 x 16 matrices in shared memory, of which the second is stored by columns or by rows.
+constexpr int kSide = 16, kSideStride = kSide + 8;
+
+template <bool kByColumns>
+SHALE_KERNEL MultiplySquares(Global<BFloat16> a, Global<BFloat16> b, Global<float> product) {
+  SHALE_SHARED_ARRAY(BFloat16, left, kSide * kSideStride);
+  SHALE_SHARED_ARRAY(BFloat16, right, kSide * kSideStride);
+  const int lane = static_cast<int>(threadIdx.x);
+  for (int i = lane; i < kSide * kSide; i += 32) {
+    left.Store(i / kSide * kSideStride + i % kSide, a.Load(i));
+    right.Store(i / kSide * kSideStride + i % kSide, b.Load(i));
+  }
+  __syncwarp();
+  unsigned x[4], y[4];
+  LoadMatrices(left, lane % 16 * kSideStride + lane / 16 * 8, x);
+  if (kByColumns) {
+    LoadMatrices(right, (lane % 8 + lane / 16 * 8) * kSideStride + lane / 8 % 2 * 8, y);
+  } else {
+    LoadTransposed(right, lane % 16 * kSideStride + lane / 16 * 8, y);
+  }
+  for (int half = 0; half < 2; ++half) {
+    float c[4] = {};
+    MultiplyAdd<BFloat16>(x, {y[2 * half], y[2 * half + 1]}, c);
+    for (int e = 0; e < 4; ++e) {
+      product.Store((lane / 4 + e / 2 * 8) * kSide + half * 8 + lane % 4 * 2 + e % 2, c[e]);
+    }
+  }
+}
+
+TEST(Warp, MatricesAreMultipliedAsByTensorCores) {
+  std::vector<BFloat16> a(kSide * kSide), b(kSide * kSide);
+  for (int i = 0; i < kSide * kSide; ++i) {
+    a[i] = RoundToBFloat16(static_cast<float>(i % 37 - 18));
+    b[i] = RoundToBFloat16(static_cast<float>(i * 7 % 41 - 20));
+  }
+  for (const bool by_columns : {false, true}) {
+    std::vector<float> product(kSide * kSide);
+    const Global<BFloat16> left(a.data(), kSide * kSide, "a"), right(b.data(), kSide * kSide, "b");
+    const Global<float> out(product.data(), kSide * kSide, "product");
+    ExpectRight([&](StreamHandle s) {
+      return Launch("MultiplySquares", by_columns ? MultiplySquares<true> : MultiplySquares<false>, {dim3(1), dim3(32)},
+                    s, left, right, out);
+    });
+    for (int i = 0; i < kSide; ++i) {
+      for (int j = 0; j < kSide; ++j) {
+        float sum = 0;
+        for (int k = 0; k < kSide; ++k) {
+          sum += ToFloat(a[i * kSide + k]) * ToFloat(b[by_columns ? j * kSide + k : k * kSide + j]);
+        }
+        EXPECT_EQ(product[i * kSide + j], sum) << i << " " << j << " " << by_columns;
+      }
+    }
+  }
+}
+
+TEST(Warp, PairsAreRoundedWithTheFirstBelow) {
+  EXPECT_EQ(PairOf<BFloat16>(1.0f, -2.0f), 0xc0003f80u);
+  EXPECT_EQ(PairOf<Float16>(1.0f, -2.0f), 0xc0003c00u);
+}
+
 // The upper half of each warp has returned, but the mask still names it.
 SHALE_KERNEL SumOfLowerHalf(Global<int> out) {
   if (threadIdx.x % 32 >= 16) return;

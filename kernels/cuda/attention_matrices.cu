@@ -1,0 +1,132 @@
+// Attention on tensor cores, forward (FlashAttention-2; Dao, 2023). See attention_matrices.h for its parts.
+//
+// A block owns kRows queries of a head, which its warps keep in registers, and loops over the keys that they see,
+// kColumns at a time. A warp computes scores, the softmax online, and the weighted sum of values, whose weights are
+// rounded to the dtype of the operands; the sum that divides them is that of the weights before. Blocks of late queries
+// come first: if the op is causal, these see the most keys. A value of v that is not finite also reaches queries of the
+// tile that do not see it, because its product with 0 is NaN. The step is not finite in any case.
+#include "kernels/cuda/attention_matrices.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/portable.h"
+#include "kernels/cuda/softmax.h"
+#include "kernels/integers.h"
+#include "kernels/ops/attention.h"
+
+namespace shale::cuda {
+namespace {
+
+template <int kWidth>
+struct ForwardMatrixTiles : MatrixTiles<kWidth, 4, 64> {
+  using Base = MatrixTiles<kWidth, 4, 64>;
+  // Offsets in shared memory, in elements. The queries are in registers before the first keys come.
+  static constexpr int kQ = 0, kK = 0, kV = kK + Base::kColumnTile, kElements = kV + Base::kColumnTile;
+  static_assert(Base::kRowTile <= kElements);
+};
+
+// Scales and caps a score, in powers of 2.
+SHALE_DEVICE float ScoreOf(float q_k, float scale, float cap) {
+  return kLog2E * (cap > 0 ? cap * tanhf(q_k * scale / cap) : q_k * scale);
+}
+
+template <class TilesT, class T>
+SHALE_KERNEL SHALE_BOUNDS(TilesT::kThreads, 2)
+    AttentionForwardMatrixKernel(Heads<T> q, Heads<T> k, Heads<T> v, Heads<T> out, Global<float> lse_BHS, int heads,
+                                 int heads_per_group, int query_tiles, Mask mask, float scale, float cap) {
+  SHALE_DYNAMIC_SHARED(T, shared);
+  const int first_query = (query_tiles - 1 - static_cast<int>(blockIdx.x % query_tiles)) * TilesT::kRows;
+  const int head = blockIdx.x / query_tiles, b = head / heads, h = head % heads, g = h / heads_per_group;
+  const int end_of_keys = mask.EndOfKeys(first_query + TilesT::kRows - 1);
+  const int warp_row = static_cast<int>(threadIdx.x) / kWarpThreads * 16;
+
+  typename TilesT::Left queries;
+  CopyRows<TilesT, TilesT::kRows>(q, b, h, first_query, shared, TilesT::kQ);
+  __syncthreads();
+  SHALE_UNROLL for (int step = 0; step < TilesT::kWidth / 16; ++step) {
+    LoadLeft<TilesT>(shared, TilesT::kQ, warp_row, step, queries[step]);
+  }
+  __syncthreads();
+
+  typename TilesT::Result result = {};
+  float largest[2] = {-kInfinity, -kInfinity}, sum[2] = {};  // Of the scores so far. `sum` counts this lane's columns.
+  int query[2], seen_from[2];
+  SHALE_UNROLL for (int i = 0; i < 2; ++i) {
+    query[i] = first_query + warp_row + LaneRow(i);
+    seen_from[i] = mask.FirstKey(b, query[i]);
+  }
+  for (int first_key = mask.FirstKey(b, first_query); first_key < end_of_keys; first_key += TilesT::kColumns) {
+    CopyRows<TilesT, TilesT::kColumns>(k, b, g, first_key, shared, TilesT::kK);
+    CopyRows<TilesT, TilesT::kColumns>(v, b, g, first_key, shared, TilesT::kV);
+    __syncthreads();
+    typename TilesT::Scores scores;
+    const auto left = [&](int step, unsigned(&a)[4]) {
+      SHALE_UNROLL for (int r = 0; r < 4; ++r) a[r] = queries[step][r];
+    };
+    MultiplyRows<TilesT>(left, shared, TilesT::kK, scores);
+    SHALE_UNROLL for (int i = 0; i < 2; ++i) {
+      float now_largest = largest[i];
+      SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
+        SHALE_UNROLL for (int e = 2 * i; e < 2 * i + 2; ++e) {
+          const bool sees = mask.Sees(query[i], first_key + 8 * j + LaneColumn(e), seen_from[i]);
+          scores[j][e] = sees ? ScoreOf(scores[j][e], scale, cap) : -kInfinity;
+          now_largest = fmaxf(now_largest, scores[j][e]);
+        }
+      }
+      SHALE_UNROLL for (int lanes = 1; lanes <= 2; lanes *= 2) {
+        now_largest = fmaxf(now_largest, __shfl_xor_sync(kAllLanes, now_largest, lanes));
+      }
+      const float shift = ShiftOf(now_largest), correction = Exp2(largest[i] - shift);
+      largest[i] = now_largest;
+      sum[i] *= correction;
+      SHALE_UNROLL for (int j = 0; j < TilesT::kColumns / 8; ++j) {
+        SHALE_UNROLL for (int e = 2 * i; e < 2 * i + 2; ++e) {
+          scores[j][e] = Exp2(scores[j][e] - shift);
+          sum[i] += scores[j][e];
+        }
+      }
+      SHALE_UNROLL for (int d = 0; d < TilesT::kWidth / 8; ++d) {
+        SHALE_UNROLL for (int e = 2 * i; e < 2 * i + 2; ++e) result[d][e] *= correction;
+      }
+    }
+    AddWeightedRows<TilesT>(scores, shared, TilesT::kV, result);
+    __syncthreads();
+  }
+
+  float factor[2];
+  SHALE_UNROLL for (int i = 0; i < 2; ++i) {
+    SHALE_UNROLL for (int lanes = 1; lanes <= 2; lanes *= 2) sum[i] += __shfl_xor_sync(kAllLanes, sum[i], lanes);
+    factor[i] = 1.0f / sum[i];
+    if (LaneColumn(0) == 0 && query[i] < q.length) {
+      lse_BHS.Store(static_cast<int64_t>(head) * q.length + query[i], largest[i] * kLn2 + logf(sum[i]));
+    }
+  }
+  StoreRows<TilesT>(out, b, h, first_query + warp_row, result, factor);
+}
+
+}  // namespace
+
+bool TakesMatrices(const AttentionForward& op) {
+  const Tensor& q = op.q_BSHD;
+  bool takes = q.dtype != DType::kFloat32 && q.dim(3) % 8 == 0 && q.dim(3) <= 128;
+  for (const Tensor* t : {&q, &op.k_BSGD, &op.v_BSGD, &op.out_BSHD}) takes = takes && RowsAligned(*t);
+  return takes;
+}
+
+absl::Status RunOnMatrices(const AttentionForward& op, StreamHandle stream) {
+  const int64_t B = op.q_BSHD.dim(0), S = op.q_BSHD.dim(1), H = op.q_BSHD.dim(2), G = op.k_BSGD.dim(2);
+  return WithMatrixTiles<ForwardMatrixTiles>(op.q_BSHD.dim(3), [&](auto tiles) {
+    using TilesT = decltype(tiles);
+    return WithHalf(op.q_BSHD.dtype, [&](auto element) {
+      using T = decltype(element);
+      const int64_t query_tiles = CeilDivide(S, TilesT::kRows);
+      return Launch("AttentionForward", AttentionForwardMatrixKernel<TilesT, T>,
+                    {.grid = dim3(static_cast<unsigned>(B * H * query_tiles)),
+                     .block = dim3(TilesT::kThreads),
+                     .shared_bytes = TilesT::kElements * sizeof(T)},
+                    stream, Heads<T>(op.q_BSHD, "q"), Heads<T>(op.k_BSGD, "k"), Heads<T>(op.v_BSGD, "v"),
+                    Heads<T>(op.out_BSHD, "out"), Whole<float>(op.lse_BHS, "lse"), static_cast<int>(H),
+                    static_cast<int>(H / G), static_cast<int>(query_tiles), Mask(op), op.scale, op.cap);
+    });
+  });
+}
+
+}  // namespace shale::cuda
