@@ -108,7 +108,7 @@ TEST(CudaEmbedding, NeedsEachOfItsBarriers) {
 TEST(CudaAttention, NeedsEachOfItsBarriersForwardAndBackward) {
   constexpr int64_t kLength = 72, kHeads = 2, kWidth = 8;
   for (const DType act : kActs) {
-    SCOPED_TRACE(NameOf(act));
+    SCOPED_TRACE(ToString(act));
     const bool matrices = act != DType::kFloat32;
     TestMemory memory;
     const auto heads = [&](bool output, int64_t count) {
