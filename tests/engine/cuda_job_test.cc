@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -117,17 +118,17 @@ TEST_F(CudaJobTest, TheWorkspaceOfAttentionIsThatOfTheJob) {
     int64_t peak_bytes = 0;
     std::vector<double> losses;
   };
-  const auto train = [&](int64_t workspace_bytes) {
+  const auto train = [&](const std::string& setting, std::optional<cuda::CudnnAttentionOptions> attention = {}) {
     Outcome outcome;
     // A graph would launch in every step what was called once.
     const Job job = MakeJob({"runtime={device: CUDA graphs: false}", "sharding.ranks=1", "precision.compute=BF16",
                              "batch={global_batch: 3 micro_batch: 3 sequence_length: 12}",
-                             "model.decoder={head_width: 64 heads: 4 kv_heads: 2}",
-                             absl::StrCat("runtime.attention_workspace_bytes=", workspace_bytes)});
+                             "model.decoder={head_width: 64 heads: 4 kv_heads: 2}", setting});
+    if (!attention) attention = AttentionOptionsOf(job);
     testing::AttentionStandIn library;
     CudaBackendOptions options = Options(1);
     options.create_attention = [&](const CudaDeviceProperties*) {
-      return cuda::CreateCudnnAttention([&] { return library.Graphs(); }, AttentionOptionsOf(job));
+      return cuda::CreateCudnnAttention([&] { return library.Graphs(); }, *attention);
     };
     const auto backend = CreateCudaBackend(std::make_shared<StandInRuntime>(kLarge), std::move(options));
     const auto trainer = Trainer::Create(job, {.backend = backend.get()});
@@ -147,7 +148,8 @@ TEST_F(CudaJobTest, TheWorkspaceOfAttentionIsThatOfTheJob) {
   };
   // Two steps of two blocks, each with three sequences of two groups of heads.
   constexpr int64_t kGroup = 2 * (4 * 12 + 4 * 12 * 64 + 2 * 64 * 128);
-  const Outcome by_group = train(0), by_sequence = train(2 * kGroup + 256), at_once = train(int64_t{256} << 20);
+  const auto with = [&](int64_t bytes) { return train(absl::StrCat("runtime.attention_workspace_bytes=", bytes)); };
+  const Outcome by_group = with(0), by_sequence = with(2 * kGroup + 256), at_once = with(int64_t{256} << 20);
   EXPECT_EQ(by_group.launches, 4 * 6);
   EXPECT_EQ(by_sequence.launches, 4 * 3);
   EXPECT_EQ(at_once.launches, 4 * 1);
@@ -155,6 +157,18 @@ TEST_F(CudaJobTest, TheWorkspaceOfAttentionIsThatOfTheJob) {
   EXPECT_EQ(by_sequence.losses, at_once.losses);
   EXPECT_LT(by_group.peak_bytes, by_sequence.peak_bytes);
   EXPECT_LT(by_sequence.peak_bytes, at_once.peak_bytes);
+
+  // Of a job that leaves it to the plan, attention needs the least and takes the most, if there is room.
+  const auto within = [&](int64_t budget_bytes) {
+    return train(absl::StrCat("memory.budget_bytes=", budget_bytes), cuda::CudnnAttentionOptions{.workspace_bytes = 0});
+  };
+  const Outcome spacious = within(int64_t{1} << 30), tight = within(by_group.peak_bytes);
+  EXPECT_EQ(spacious.launches, at_once.launches);
+  EXPECT_EQ(spacious.peak_bytes, at_once.peak_bytes);
+  EXPECT_EQ(tight.launches, by_group.launches);
+  EXPECT_EQ(tight.peak_bytes, by_group.peak_bytes);
+  EXPECT_EQ(spacious.losses, at_once.losses);
+  EXPECT_EQ(tight.losses, at_once.losses);
 }
 
 // A trace was written when its run ended, after the last checkpoint, so that whoever ended the process before had none.

@@ -58,6 +58,7 @@ std::vector<OpCase> EmbeddingCases() {
       {.batch = 3, .s = 7, .vocabulary = 11, .width = 16},
       {.batch = 2, .s = 13, .vocabulary = 5, .width = 33, .positions = 17},
       {.batch = 4, .s = 50, .vocabulary = 2, .width = 130},
+      {.batch = 2, .s = 150, .vocabulary = 1, .width = 9},  // Three segments of one token, on CUDA.
       {.batch = 1, .s = 6, .vocabulary = 3, .width = 8, .positions = 6, .documents = {1}},
       {.batch = 3, .s = 41, .vocabulary = 7, .width = 33, .positions = 43, .documents = {16, 1, 7, 12}},
       {.batch = 3, .s = 5, .vocabulary = 7, .width = 33, .positions = 43, .begins = {0, 38, 7}},

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -101,10 +102,10 @@ absl::Status PackOnce(StepProgram& program, const Ops& ops, const WorkLimits& li
 // of `limits`, which it looks at unit by unit, if the work must end. `program` is then incomplete.
 absl::Status AddScratch(StepProgram& program, const Ops& ops, const WorkLimits& limits = {});
 
-// Enlarges the scratch of ops on the device to what makes them fastest, each by at most `most_bytes`
-// (Ops::AmpleScratchBytes), and returns whether it enlarged any. It is no part of RunPasses, because a plan takes it
-// only where the budget has room. Keeps all instructions and their order. REQUIRES: AddScratch has run with these ops.
-bool EnlargeScratch(StepProgram& program, const Ops& ops, int64_t most_bytes);
+// Returns the program with the scratch that makes ops on the device fastest, each with at most `most_bytes`
+// (Ops::AmpleScratchBytes), or nothing if all have that. It is no part of RunPasses, because a plan takes it only where
+// the budget has room. Keeps all instructions and their order. REQUIRES: AddScratch has run with these ops.
+std::optional<StepProgram> WithAmpleScratch(const StepProgram& program, const Ops& ops, int64_t most_bytes);
 
 // Offloads kept activations and the activations between units, if their names match one of `patterns`
 // (engine/strings/pattern.h). After its last use in forward, such a tensor is copied to a host buffer. Before its first

@@ -94,20 +94,21 @@ absl::Status AddScratch(StepProgram& program, const Ops& ops, const WorkLimits& 
   return absl::OkStatus();
 }
 
-bool EnlargeScratch(StepProgram& program, const Ops& ops, int64_t most_bytes) {
-  bool enlarged = false;
-  for (Instruction& instruction : program.instructions) {
+std::optional<StepProgram> WithAmpleScratch(const StepProgram& program, const Ops& ops, int64_t most_bytes) {
+  std::optional<StepProgram> ample;
+  for (size_t id = 0; id < program.instructions.size(); ++id) {
+    const Instruction& instruction = program.instructions[id];
     if (!instruction.scratch.present() || instruction.stream == StreamId::kHost) continue;
     int64_t bytes = 0;
     VisitForms(instruction, [&](const Op& form) { bytes = std::max(bytes, ops.AmpleScratchBytes(form, most_bytes)); });
     if (bytes <= instruction.scratch.extent_bytes()) continue;
-    const Location where = instruction.scratch.where;
-    instruction.scratch = Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2});
-    instruction.scratch.where = where;
-    program.buffers[where.symbol].slot_bytes = instruction.scratch.extent_bytes();
-    enlarged = true;
+    if (!ample) ample = program;
+    Tensor& scratch = ample->instructions[id].scratch;
+    scratch = Tensor::Contiguous(DType::kInt16, {(bytes + 1) / 2});
+    scratch.where = instruction.scratch.where;
+    ample->buffers[scratch.where.symbol].slot_bytes = scratch.extent_bytes();
   }
-  return enlarged;
+  return ample;
 }
 
 }  // namespace shale

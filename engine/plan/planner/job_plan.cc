@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -144,13 +145,14 @@ namespace {
 absl::Status TakeAmpleScratch(Draft& draft, const Ops& ops) {
   constexpr int64_t kMostScratch = int64_t{2} << 30, kScratchShare = 32;
   if (!draft.fits) return absl::OkStatus();
-  PlannedStep ample = draft.train;
   const int64_t most = std::min(kMostScratch, draft.budget.bytes / kScratchShare);
-  if (!EnlargeScratch(ample.step.program, ops, most)) return absl::OkStatus();
-  SHALE_ASSIGN_OR_RETURN(ample.memory, PlanMemory(ample.step.program, {}));
-  const int64_t arena_bytes = std::max(draft.cost.arena_bytes, ample.memory.peak_bytes);
+  std::optional<StepProgram> ample = WithAmpleScratch(draft.train.step.program, ops, most);
+  if (!ample) return absl::OkStatus();
+  SHALE_ASSIGN_OR_RETURN(MemoryPlan memory, PlanMemory(*ample, {}));
+  const int64_t arena_bytes = std::max(draft.cost.arena_bytes, memory.peak_bytes);
   if (!draft.budget.Holds(arena_bytes, draft.cost.host_bytes)) return absl::OkStatus();
-  draft.train = std::move(ample);
+  draft.train.step.program = *std::move(ample);
+  draft.train.memory = std::move(memory);
   draft.cost.arena_bytes = arena_bytes;
   return absl::OkStatus();
 }

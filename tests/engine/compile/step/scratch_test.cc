@@ -1,6 +1,7 @@
 // Scratch is large enough for every iteration, whether the op writes or adds in it.
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <variant>
 
 #include "engine/compile/model/model.h"
@@ -81,7 +82,7 @@ class GrowingOps : public PickyOps {
   }
 };
 
-TEST(EnlargeScratch, GivesOpsWhatMakesThemFastest) {
+TEST(AmpleScratch, GivesOpsWhatMakesThemFastest) {
   StepProgram program;
   const auto add = [&](StreamId stream, bool accumulate) {
     Instruction instruction{.stream = stream};
@@ -93,13 +94,14 @@ TEST(EnlargeScratch, GivesOpsWhatMakesThemFastest) {
   program.loops = {{0, 2, 1}};
   const GrowingOps ops(100, 300);
   ASSERT_TRUE(AddScratch(program, ops).ok());
-  EXPECT_FALSE(EnlargeScratch(program, ops, 300));
-  EXPECT_TRUE(EnlargeScratch(program, ops, 500));
-  const Tensor &large = program.instructions[0].scratch, &small = program.instructions[1].scratch;
+  EXPECT_FALSE(WithAmpleScratch(program, ops, 300).has_value());
+  const std::optional<StepProgram> ample = WithAmpleScratch(program, ops, 500);
+  ASSERT_TRUE(ample.has_value());
+  const Tensor &large = ample->instructions[0].scratch, &small = ample->instructions[1].scratch;
   EXPECT_EQ(large.extent_bytes(), 500);
-  EXPECT_EQ(program.buffers[large.where.symbol].size_bytes(), 500);
+  EXPECT_EQ(ample->buffers[large.where.symbol].size_bytes(), 500);
   EXPECT_EQ(small.extent_bytes(), 100);
-  EXPECT_EQ(program.buffers[small.where.symbol].size_bytes(), 100);
+  EXPECT_EQ(ample->buffers[small.where.symbol].size_bytes(), 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(Accumulations, ScratchTest,
