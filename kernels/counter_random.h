@@ -50,6 +50,10 @@ constexpr uint32_t StateStream(int state) { return 1 + static_cast<uint32_t>(sta
 // element use the same bits: with equal bits, the expectation of their sum would not be exact.
 inline constexpr uint32_t kGradientStreams = 128;
 constexpr uint32_t GradientStream(int rounding) { return kGradientStreams + static_cast<uint32_t>(rounding); }
+// The second half of them round what ranks send one another.
+constexpr uint32_t SentGradientStream(int rounding) {
+  return GradientStream(static_cast<int>(kGradientStreams / 2) + rounding);
+}
 
 // The random bits of one tensor in one update or, for gradients, in one micro-batch of it.
 struct RoundingStream {

@@ -27,6 +27,7 @@
   X(Copy)                     \
   X(Add)                      \
   X(Accumulate)               \
+  X(SumRows)                  \
   X(ZeroRanges)               \
   X(Nf4Dequantize)            \
   X(MeanFactor)               \

@@ -70,10 +70,14 @@ const std::vector<ElementRange>* WrittenRanges(const Op& op) {
       op.kinds());
 }
 
-void SetShard(Op& op, int64_t index) {
+void SetShard(Op& op, int64_t shard, int64_t rank) {
   std::visit(
       [&](auto& o) {
-        if constexpr (requires { o.shard_stride; }) o.shard_begin = index * o.shard_stride;
+        if constexpr (requires { o.by_rank; }) {
+          o.shard_begin = (o.by_rank ? rank : shard) * o.shard_stride;
+        } else if constexpr (requires { o.shard_stride; }) {
+          o.shard_begin = shard * o.shard_stride;
+        }
       },
       op.kinds());
 }

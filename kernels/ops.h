@@ -18,6 +18,7 @@
 //   bool accumulate                                  whether it adds to its output: it never does
 //   void MakeFirst()                                 see MakeFirst in op.h: accumulate = false
 //   int64_t shard_begin, shard_stride                SetShard sets the first to a multiple of the second: no shard
+//   bool by_rank                                     whether shard_begin counts ranks, not shards: it counts shards
 //   const std::vector<ElementRange>* written_ranges() const
 //                                                    see WrittenRanges in op.h: null
 //   std::vector<int64_t> LibraryAttributes() const   a library may compute it, and asks for these: none may

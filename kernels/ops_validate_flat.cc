@@ -153,6 +153,12 @@ void Check(OpChecker& c, const Accumulate& op) {
   CheckShard(c, op.shard_begin, op.shard_stride, N.size);
 }
 
+void Check(OpChecker& c, const SumRows& op) {
+  Dim W = {"W"}, N = Flat("N");
+  c.Typed("x", op.x_WN, DType::kBFloat16, {&W, &N});
+  c.Typed("total", op.total_N, DType::kFloat32, {&N});
+}
+
 void Check(OpChecker& c, const Nf4Dequantize& op) {
   Dim R = {"R"}, N = Flat("N");
   c.Act("out", op.out_RN, {&R, &N});

@@ -123,6 +123,19 @@ void AccumulateRounded(const Accumulate& op, const RoundingStream& stream, int64
   }
 }
 
+// Sums elements [begin, end) of the rows.
+void SumRowElements(const SumRows& op, int64_t begin, int64_t end) {
+  const int64_t rows = op.x_WN.dim(0), stride = op.x_WN.dim(1);
+  const BFloat16* x = op.x_WN.as<const BFloat16>() + begin;
+  float* total = op.total_N.as<float>() + begin;
+  ForVectors(end - begin, [&](int64_t i, auto lanes) HWY_ATTR {
+    Vector sum = lanes.Load(x + i);
+    for (int64_t w = 1; w < rows; ++w) sum = hn::Add(sum, lanes.Load(x + w * stride + i));
+    if (op.accumulate) sum = hn::Add(sum, lanes.Load(total + i));
+    lanes.Store(sum, total + i);
+  });
+}
+
 }  // namespace shale::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -136,6 +149,7 @@ HWY_EXPORT(ConvertElements);
 HWY_EXPORT(AddFloats);
 HWY_EXPORT(AddElements);
 HWY_EXPORT(AccumulateRounded);
+HWY_EXPORT(SumRowElements);
 
 // The blocks of a sum. Each block writes one fp64 to scratch.
 Partition SumPartition(int64_t n) { return PartitionOf(n, kElementsPerBlock, /*most=*/4096); }
@@ -219,6 +233,13 @@ absl::Status Run(const Accumulate& op, Scratch scratch, const Context& context) 
   }
   ParallelFor(*context.team, op.x_N.dim(0), kElementsPerBlock, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(AddFloats)(total + begin, x + begin, total + begin, end - begin);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Run(const SumRows& op, Scratch scratch, const Context& context) {
+  ParallelFor(*context.team, op.total_N.dim(0), kElementsPerBlock, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(SumRowElements)(op, begin, end);
   });
   return absl::OkStatus();
 }

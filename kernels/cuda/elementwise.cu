@@ -83,6 +83,25 @@ SHALE_KERNEL SHALE_BOUNDS(kFlatThreads)
       });
 }
 
+// x has `rows` rows of n elements.
+template <int N>
+SHALE_KERNEL SHALE_BOUNDS(kFlatThreads)
+    SumRowsKernel(Global<BFloat16> x, Global<float> total, int64_t rows, int64_t n, bool accumulate) {
+  ForEachFlatPiece<N>(
+      n,
+      [&](auto width, int64_t i) {
+        constexpr int kCount = decltype(width)::value;
+        Floats<kCount> sum = LoadFloats<kCount>(x, i);
+        const auto add = [&](const Floats<kCount>& more) {
+          for (int k = 0; k < kCount; ++k) sum.at[k] += more.at[k];
+        };
+        for (int64_t row = 1; row < rows; ++row) add(LoadFloats<kCount>(x, row * n + i));
+        if (accumulate) add(LoadFloats<kCount>(total, i));
+        return sum;
+      },
+      [&](auto width, int64_t i, const auto& sum) { StoreFloats(total, i, sum); });
+}
+
 // blockIdx.y is the range.
 template <class T>
 SHALE_KERNEL SHALE_BOUNDS(kFlatThreads) ZeroRangesKernel(Global<T> x, SomeRanges ranges) {
@@ -141,6 +160,17 @@ absl::Status AccumulateRounded(const Accumulate& op, StreamHandle stream) {
 }
 
 }  // namespace
+
+absl::Status Run(const SumRows& op, Scratch scratch, StreamHandle stream) {
+  const int64_t n = op.total_N.elements();
+  if (n == 0) return absl::OkStatus();
+  // Then each row begins at a multiple of 16 bytes.
+  const bool aligned = Aligned16(op.x_WN) && Aligned16(op.total_N) && n % kPackOf<BFloat16> == 0;
+  return WithWidth<kPackOf<BFloat16>>(aligned, [&](auto width) {
+    return Launch("SumRows", SumRowsKernel<decltype(width)::value>, FlatShape(n), stream, Whole<BFloat16>(op.x_WN, "x"),
+                  Whole<float>(op.total_N, "total"), op.x_WN.dim(0), n, op.accumulate);
+  });
+}
 
 absl::Status Run(const Copy& op, Scratch scratch, StreamHandle stream) {
   if (op.from.dtype != op.to.dtype) {

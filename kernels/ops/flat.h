@@ -1,6 +1,6 @@
 // Ops on flat vectors, and on tensors whose dimensions do not matter. kernels/ops.h says what holds for all ops.
 //
-// N elements of a vector.
+// N elements of a vector, W rows of a matrix.
 #pragma once
 
 #include <cstdint>
@@ -78,6 +78,7 @@ struct Accumulate {
   Tensor micro_batch_1;   // i64, optional; absent: 0
   int64_t shard_begin = 0;
   int64_t shard_stride = 0;  // As in Update.
+  bool by_rank = false;      // Whether each rank rounds with bits of its own: shard_begin is then rank x shard_stride.
   uint64_t seed = 0;
   int32_t group = 0;
   uint32_t stream = 0;  // RoundingStream::tensor
@@ -87,6 +88,19 @@ struct Accumulate {
     v("x", op.x_N, Access::kRead);
     v("update_count", op.update_count_1, Access::kRead);
     v("micro_batch", op.micro_batch_1, Access::kRead);
+    v("total", op.total_N, op.accumulate ? Access::kReadWrite : Access::kWrite);
+  }
+};
+
+// total (+)= the sum of the rows of x, which is computed in fp32 from the first row to the last.
+struct SumRows {
+  static constexpr absl::string_view kName = "SumRows";
+  Tensor x_WN;     // bf16, W >= 1
+  Tensor total_N;  // f32
+  bool accumulate = false;
+  template <class Self, class Visitor>
+  static void Visit(Self& op, Visitor&& v) {
+    v("x", op.x_WN, Access::kRead);
     v("total", op.total_N, op.accumulate ? Access::kReadWrite : Access::kWrite);
   }
 };

@@ -62,4 +62,17 @@ absl::Status Reference(const Accumulate& op) {
   return absl::OkStatus();
 }
 
+absl::Status Reference(const SumRows& op) {
+  for (int64_t i = 0; i < op.total_N.dim(0); ++i) {
+    // Each sum of two fp32 numbers is rounded to fp64 and then to fp32, which gives their fp32 sum.
+    float sum = static_cast<float>(Get(op.x_WN, i));
+    for (int64_t w = 1; w < op.x_WN.dim(0); ++w) {
+      sum = static_cast<float>(sum + Get(op.x_WN, w * op.x_WN.dim(1) + i));
+    }
+    if (op.accumulate) sum = static_cast<float>(sum + Get(op.total_N, i));
+    op.total_N.as<float>()[i] = sum;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace shale::reference

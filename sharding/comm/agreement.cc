@@ -7,8 +7,13 @@
 
 namespace shale {
 
+std::string CollectiveText(CollectiveKind kind, int64_t elements, DType dtype) {
+  if (kind == CollectiveKind::kAllToAll) return absl::StrCat(ToString(kind), " of ", ToString(dtype));
+  return absl::StrCat(ToString(kind), " of ", elements, " ", ToString(dtype));
+}
+
 std::string ToString(const CollectiveWish& wish) {
-  const std::string what = absl::StrCat(ToString(wish.kind), " of ", wish.elements, " ", ToString(wish.dtype));
+  const std::string what = CollectiveText(wish.kind, wish.elements, wish.dtype);
   if (wish.place.instruction < 0) return what;
   return absl::StrCat(what, " for instruction ", wish.place.instruction, " in iteration ", wish.place.iteration,
                       " of run ", wish.place.run);
@@ -39,6 +44,13 @@ absl::Status CheckAgreement(absl::Span<const CollectiveWish> wishes, absl::Span<
     separator = "; ";
   }
   return absl::InvalidArgumentError(message);
+}
+
+absl::Status CheckPiece(int from, int64_t sent, int to, int64_t received, uint64_t number) {
+  if (sent == received) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the ranks of a group disagree about collective ", number,
+                                                 ", AllToAll: rank ", from, " sends ", sent, " elements to rank ", to,
+                                                 ", which wants ", received));
 }
 
 }  // namespace shale

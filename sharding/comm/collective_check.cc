@@ -1,5 +1,8 @@
 #include "sharding/comm/collective_check.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "sharding/comm/collective_kind.h"
 
@@ -42,6 +45,36 @@ absl::Status CheckShardAndFull(CollectiveKind kind, const Tensor& shard, const T
   return absl::OkStatus();
 }
 
+absl::Status CheckPieces(absl::string_view name, const RankPieces& pieces, int size) {
+  const CollectiveKind kind = CollectiveKind::kAllToAll;
+  if (absl::Status status = CheckOperand(kind, name, pieces.vector); !status.ok()) return status;
+  if (std::ssize(pieces.ranges) != size) {
+    return Refuse(kind, name, " has ", pieces.ranges.size(), " pieces, and the group ", size, " ranks");
+  }
+  for (int rank = 0; rank < size; ++rank) {
+    const auto [begin, end] = pieces.ranges[rank];
+    if (begin >= 0 && begin <= end && end <= pieces.vector.elements()) continue;
+    return Refuse(kind, name, " ", pieces.vector.ToString(), " has no elements [", begin, ", ", end,
+                  "), the piece of rank ", rank);
+  }
+  return absl::OkStatus();
+}
+
+bool Overlap(absl::Span<const ElementRange> ranges) {
+  const auto before = [](const ElementRange& a, const ElementRange& b) { return a.end <= b.begin; };
+  const auto overlap = [&](const auto& sorted) {
+    return std::adjacent_find(sorted.begin(), sorted.end(),
+                              [&](const auto& a, const auto& b) { return !before(a, b); }) != sorted.end();
+  };
+  if (!overlap(ranges)) return false;
+  std::vector<ElementRange> sorted;
+  for (const ElementRange& range : ranges) {
+    if (range.begin < range.end) sorted.push_back(range);
+  }
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  return overlap(sorted);
+}
+
 }  // namespace
 
 absl::Status CheckAllGather(const Tensor& shard, const Tensor& full, int rank, int size) {
@@ -58,6 +91,27 @@ absl::Status CheckAllReduceSum(const Tensor& data) {
   const CollectiveKind kind = CollectiveKind::kAllReduceSum;
   if (absl::Status status = CheckOperand(kind, "data", data); !status.ok()) return status;
   return CheckSum(kind, data.dtype);
+}
+
+absl::Status CheckAllToAll(const RankPieces& sent, const RankPieces& received, int rank, int size) {
+  const CollectiveKind kind = CollectiveKind::kAllToAll;
+  if (absl::Status status = CheckPieces("sent", sent, size); !status.ok()) return status;
+  if (absl::Status status = CheckPieces("received", received, size); !status.ok()) return status;
+  const Tensor &from = sent.vector, &to = received.vector;
+  if (from.dtype != to.dtype) {
+    return Refuse(kind, "sent ", from.ToString(), " and received ", to.ToString(), " differ in type");
+  }
+  const ElementRange out = sent.ranges[rank], in = received.ranges[rank];
+  if (out.end - out.begin != in.end - in.begin) {
+    return Refuse(kind, "rank ", rank, " sends itself ", out.end - out.begin, " elements and receives ",
+                  in.end - in.begin);
+  }
+  const auto from_begin = reinterpret_cast<uintptr_t>(from.data), to_begin = reinterpret_cast<uintptr_t>(to.data);
+  const bool empty = from.elements() == 0 || to.elements() == 0;
+  if (!empty && from_begin < to_begin + to.extent_bytes() && to_begin < from_begin + from.extent_bytes()) {
+    return Refuse(kind, "sent and received overlap");
+  }
+  return Overlap(received.ranges) ? Refuse(kind, "received pieces overlap") : absl::OkStatus();
 }
 
 absl::Status CheckTimeout(double seconds) {

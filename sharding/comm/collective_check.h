@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/tensor.h"
+#include "sharding/comm/communicator.h"
 
 namespace shale {
 
@@ -13,6 +14,9 @@ namespace shale {
 absl::Status CheckAllGather(const Tensor& shard, const Tensor& full, int rank, int size);
 absl::Status CheckReduceScatterSum(const Tensor& full, const Tensor& shard, int rank, int size);
 absl::Status CheckAllReduceSum(const Tensor& data);
+// Also for pieces that do not lie in their vector, or overlap where they are received, for vectors that overlap, and
+// for a rank that sends itself another number of elements than it receives from itself.
+absl::Status CheckAllToAll(const RankPieces& sent, const RankPieces& received, int rank, int size);
 
 // Returns InvalidArgument unless `seconds` is a valid time-out. 0 means no time-out.
 absl::Status CheckTimeout(double seconds);

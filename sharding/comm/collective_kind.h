@@ -7,13 +7,14 @@
 
 namespace shale {
 
-enum class CollectiveKind : uint8_t { kAllGather, kReduceScatterSum, kAllReduceSum };
+enum class CollectiveKind : uint8_t { kAllGather, kReduceScatterSum, kAllReduceSum, kAllToAll };
 
 constexpr absl::string_view ToString(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::kAllGather: return "AllGather";
     case CollectiveKind::kReduceScatterSum: return "ReduceScatterSum";
     case CollectiveKind::kAllReduceSum: return "AllReduceSum";
+    case CollectiveKind::kAllToAll: return "AllToAll";
   }
   return "?";
 }

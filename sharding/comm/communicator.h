@@ -9,11 +9,19 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "kernels/device/device.h"
+#include "kernels/element_range.h"
 #include "kernels/tensor.h"
 #include "sharding/comm/collective_kind.h"
 
 namespace shale {
+
+// Parts of a vector, one for each rank of a group, in rank order. They may have any sizes and places, and be empty.
+struct RankPieces {
+  Tensor vector;
+  absl::Span<const ElementRange> ranges;
+};
 
 class Communicator {
  public:
@@ -39,6 +47,13 @@ class Communicator {
     Meter(data, data, stream);
     return EnqueueAllReduceSum(data, stream);
   }
+  // Sends piece r of `sent` to rank r, and receives piece r of `received` from it, for every rank r, this one included.
+  // What a rank sends to another is as large as what that one receives from it. Received pieces do not overlap, nor do
+  // the two vectors. Takes any dtype. The ranges are used only during the call.
+  absl::Status AllToAll(const RankPieces& sent, const RankPieces& received, Stream& stream) {
+    Meter(sent.vector, received.vector, stream);
+    return EnqueueAllToAll(sent, received, stream);
+  }
 
   // Says at which place of the program the caller enqueues its next collective. Where the ranks of a group compare what
   // they enqueue, ranks at different places then fail with InvalidArgument, as ranks with different collectives do.
@@ -59,6 +74,7 @@ class Communicator {
   virtual absl::Status EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) = 0;
   virtual absl::Status EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) = 0;
   virtual absl::Status EnqueueAllReduceSum(const Tensor& data, Stream& stream) = 0;
+  virtual absl::Status EnqueueAllToAll(const RankPieces& sent, const RankPieces& received, Stream& stream) = 0;
 
  private:
   static void Meter(const Tensor& a, const Tensor& b, Stream& stream) {

@@ -2,7 +2,8 @@
 //
 // Each collective is work on the rank's CpuStream. In that work the ranks meet, read one another's buffers, and leave
 // when all are done. Sums are computed in rank order and in the element type. One rank computes each element, so that
-// results are equal on all ranks and from run to run. A collective allocates no memory besides its operands.
+// results are equal on all ranks and from run to run. A collective allocates no memory besides its operands; an
+// AllToAll copies its list of pieces.
 #pragma once
 
 #include <memory>

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "sharding/comm/deadline.h"
 
 namespace shale {
@@ -80,7 +81,21 @@ void Rendezvous::Abort(absl::Status reason) {
 absl::Status Rendezvous::Agreement() const {
   std::vector<CollectiveWish> wishes;
   for (const Call& call : calls_) wishes.push_back(call.wish());
-  return CheckAgreement(wishes, ranks_, meetings_);
+  SHALE_RETURN_IF_ERROR(CheckAgreement(wishes, ranks_, meetings_));
+  return calls_[0].kind == CollectiveKind::kAllToAll ? AgreementOnPieces() : absl::OkStatus();
+}
+
+// Compares what the ranks that meet send one another.
+absl::Status Rendezvous::AgreementOnPieces() const {
+  for (int from = 0; from < size(); ++from) {
+    for (int to = 0; to < size(); ++to) {
+      const ElementRange sent = calls_[from].exchange->sent[ranks_[to]];
+      const ElementRange received = calls_[to].exchange->received[ranks_[from]];
+      SHALE_RETURN_IF_ERROR(
+          CheckPiece(ranks_[from], sent.end - sent.begin, ranks_[to], received.end - received.begin, meetings_));
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::string Rendezvous::Missing() const {

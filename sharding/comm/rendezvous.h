@@ -14,28 +14,40 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/dtype.h"
+#include "kernels/element_range.h"
 #include "sharding/comm/agreement.h"
 #include "sharding/comm/collective_kind.h"
+#include "sharding/comm/communicator.h"
 
 namespace shale {
 
 // Thread-safe. A waiting rank sleeps and never spins, because there may be more ranks than cores.
 class Rendezvous {
  public:
+  // What a rank sends to each rank of the larger group, and receives from it. Elements of its input and output.
+  struct Exchange {
+    std::vector<ElementRange> sent, received;
+    static std::shared_ptr<const Exchange> Of(const RankPieces& sent, const RankPieces& received) {
+      return std::make_shared<const Exchange>(Exchange{.sent = {sent.ranges.begin(), sent.ranges.end()},
+                                                       .received = {received.ranges.begin(), received.ranges.end()}});
+    }
+  };
   // The collective that one rank wants, with its buffers.
   struct Call {
     CollectiveKind kind = CollectiveKind::kAllGather;
     DType dtype = DType::kFloat32;
-    int64_t elements = 0;  // Elements of the full vector.
+    int64_t elements = 0;  // Elements of the full vector. 0 for an AllToAll.
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
     CollectiveIssue place;
+    std::shared_ptr<const Exchange> exchange;  // Of an AllToAll.
     CollectiveWish wish() const { return {.kind = kind, .dtype = dtype, .elements = elements, .place = place}; }
   };
 
@@ -60,6 +72,7 @@ class Rendezvous {
 
  private:
   absl::Status Agreement() const;
+  absl::Status AgreementOnPieces() const;
   std::string Missing() const;  // Names the ranks that have not come to the current Meet.
   void EndRound();
 

@@ -50,11 +50,21 @@ absl::Status RendezvousCommunicator::EnqueueAllReduceSum(const Tensor& data, Str
   return Enqueue(CallOf(CollectiveKind::kAllReduceSum, data, data, data), stream);
 }
 
+absl::Status RendezvousCommunicator::EnqueueAllToAll(const RankPieces& sent, const RankPieces& received,
+                                                     Stream& stream) {
+  SHALE_RETURN_IF_ERROR(CheckAllToAll(sent, received, rank_, size()));
+  Rendezvous::Call call = CallOf(CollectiveKind::kAllToAll, sent.vector, sent.vector, received.vector);
+  call.elements = 0;
+  call.exchange = Rendezvous::Exchange::Of(sent, received);
+  return Enqueue(call, stream);
+}
+
 absl::Status RendezvousCommunicator::Work(Stream& stream) {
   switch (mine().kind) {
     case CollectiveKind::kAllGather: return AllGather(stream);
     case CollectiveKind::kReduceScatterSum: return ReduceScatter(stream);
     case CollectiveKind::kAllReduceSum: return AllReduce(stream);
+    case CollectiveKind::kAllToAll: return AllToAll(stream);
   }
   return absl::OkStatus();
 }
@@ -91,6 +101,19 @@ absl::Status RendezvousCommunicator::AllReduce(Stream& stream) {
     const int peer = (rank_ + i) % size();
     const int64_t offset = begin(peer) * element_bytes, bytes = (begin(peer + 1) - begin(peer)) * element_bytes;
     if (bytes > 0) SHALE_RETURN_IF_ERROR(Copy(mine().output + offset, call(peer).output + offset, bytes, stream));
+  }
+  return absl::OkStatus();
+}
+
+// Each rank copies what the others send it.
+absl::Status RendezvousCommunicator::AllToAll(Stream& stream) {
+  const int64_t element_bytes = SizeOf(mine().dtype);
+  for (int i = 0; i < size(); ++i) {
+    const int peer = (rank_ + i) % size();
+    const auto [begin, end] = mine().exchange->received[peer];
+    if (begin == end) continue;
+    const std::byte* from = call(peer).input + call(peer).exchange->sent[rank_].begin * element_bytes;
+    SHALE_RETURN_IF_ERROR(Copy(mine().output + begin * element_bytes, from, (end - begin) * element_bytes, stream));
   }
   return absl::OkStatus();
 }

@@ -30,6 +30,7 @@ class RendezvousCommunicator : public Communicator {
   absl::Status EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) final;
   absl::Status EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) final;
   absl::Status EnqueueAllReduceSum(const Tensor& data, Stream& stream) final;
+  absl::Status EnqueueAllToAll(const RankPieces& sent, const RankPieces& received, Stream& stream) final;
 
   // Enqueues `call` on the stream: Meet, Work, Sync. The operands have been checked.
   virtual absl::Status Enqueue(const Rendezvous::Call& call, Stream& stream) = 0;
@@ -51,6 +52,7 @@ class RendezvousCommunicator : public Communicator {
   absl::Status AllGather(Stream& stream);
   absl::Status ReduceScatter(Stream& stream);
   absl::Status AllReduce(Stream& stream);
+  absl::Status AllToAll(Stream& stream);
   // Returns the call of a collective. `full` is the entire vector, which is `data` for an all-reduce.
   Rendezvous::Call CallOf(CollectiveKind kind, const Tensor& full, const Tensor& input, const Tensor& output) const;
   absl::Status SumPart(int64_t begin, int64_t count, std::byte* out, Stream& stream);

@@ -31,19 +31,26 @@ TracingCommunicator::TracingCommunicator(std::unique_ptr<Communicator> wrapped, 
     : wrapped_(std::move(wrapped)), trace_(trace), label_(std::move(label)) {}
 
 absl::Status TracingCommunicator::EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) {
-  return Note(wrapped_->AllGather(shard, full, stream), CollectiveKind::kAllGather, full);
+  return Note(wrapped_->AllGather(shard, full, stream), CollectiveKind::kAllGather, full.dtype, full.elements());
 }
 
 absl::Status TracingCommunicator::EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) {
-  return Note(wrapped_->ReduceScatterSum(full, shard, stream), CollectiveKind::kReduceScatterSum, full);
+  return Note(wrapped_->ReduceScatterSum(full, shard, stream), CollectiveKind::kReduceScatterSum, full.dtype,
+              full.elements());
 }
 
 absl::Status TracingCommunicator::EnqueueAllReduceSum(const Tensor& data, Stream& stream) {
-  return Note(wrapped_->AllReduceSum(data, stream), CollectiveKind::kAllReduceSum, data);
+  return Note(wrapped_->AllReduceSum(data, stream), CollectiveKind::kAllReduceSum, data.dtype, data.elements());
 }
 
-absl::Status TracingCommunicator::Note(absl::Status enqueued, CollectiveKind kind, const Tensor& full) {
-  if (enqueued.ok()) trace_->Add({.kind = kind, .dtype = full.dtype, .elements = full.elements(), .label = label_});
+absl::Status TracingCommunicator::EnqueueAllToAll(const RankPieces& sent, const RankPieces& received, Stream& stream) {
+  int64_t elements = 0;
+  for (const ElementRange& range : sent.ranges) elements += range.end - range.begin;
+  return Note(wrapped_->AllToAll(sent, received, stream), CollectiveKind::kAllToAll, sent.vector.dtype, elements);
+}
+
+absl::Status TracingCommunicator::Note(absl::Status enqueued, CollectiveKind kind, DType dtype, int64_t elements) {
+  if (enqueued.ok()) trace_->Add({.kind = kind, .dtype = dtype, .elements = elements, .label = label_});
   return enqueued;
 }
 

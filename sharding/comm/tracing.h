@@ -17,7 +17,7 @@ namespace shale {
 struct CollectiveRecord {
   CollectiveKind kind = CollectiveKind::kAllGather;
   DType dtype = DType::kFloat32;
-  int64_t elements = 0;  // Elements of the full vector: `full`, or `data` of an all-reduce.
+  int64_t elements = 0;  // Elements of the full vector: `full`, `data` of an all-reduce, all that an AllToAll sends.
   std::string label;     // The label of the communicator.
   int64_t bytes() const { return elements * SizeOf(dtype); }
   bool operator==(const CollectiveRecord&) const = default;
@@ -57,9 +57,10 @@ class TracingCommunicator : public Communicator {
   absl::Status EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) override;
   absl::Status EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) override;
   absl::Status EnqueueAllReduceSum(const Tensor& data, Stream& stream) override;
+  absl::Status EnqueueAllToAll(const RankPieces& sent, const RankPieces& received, Stream& stream) override;
 
  private:
-  absl::Status Note(absl::Status enqueued, CollectiveKind kind, const Tensor& full);
+  absl::Status Note(absl::Status enqueued, CollectiveKind kind, DType dtype, int64_t elements);
 
   const std::unique_ptr<Communicator> wrapped_;
   CollectiveTrace* const trace_;

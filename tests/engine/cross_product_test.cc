@@ -37,17 +37,18 @@ DecoderConfig TinyDecoder() {
   return c;
 }
 
-// Two orders of summing differ by some roundings of fp32 (see tests/engine/laws_test.cc). With bf16 activations or
-// sums, a value may round the other way: at most K + 1 bf16 steps of 2^-7 in the tests below.
-double Tolerance(DType dtype, DType gradients) {
-  if (gradients == DType::kBFloat16) return 4 * 0x1p-7;
-  return dtype == DType::kBFloat16 ? 1e-2 : 2e-5;
-}
-
 struct Precision {
   std::string name;
   DType dtype, gradients;
+  DType reduce = DType::kFloat32;
 };
+
+// Two orders of summing differ by some roundings of fp32 (see tests/engine/laws_test.cc). With bf16 activations or
+// sums, a value may round the other way: at most K + 1 bf16 steps of 2^-7 in the tests below.
+double Tolerance(const Precision& precision) {
+  if (precision.gradients == DType::kBFloat16 || precision.reduce == DType::kBFloat16) return 4 * 0x1p-7;
+  return precision.dtype == DType::kBFloat16 ? 1e-2 : 2e-5;
+}
 
 struct Place {
   Mesh mesh;
@@ -112,6 +113,7 @@ TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
     ASSERT_TRUE(one.ok()) << one.status();
     options.step.mesh = mesh;
     options.step.gradient_shards = precision.gradients;
+    options.step.reduce = precision.reduce;
     // The first result of each order of summing, with which the others agree to the bit. Rounded sums have an order for
     // each accumulation, since LAYERED rounds only once.
     std::map<std::pair<bool, Accumulation>, RunResult> first;
@@ -121,6 +123,7 @@ TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
       if (precision.gradients != DType::kFloat32 && !CheckGradientShards(row.strategy, row.accumulation, mesh).ok()) {
         continue;
       }
+      if (precision.reduce != DType::kFloat32 && !CheckReduce(row.strategy, mesh).ok()) continue;
       options.step.strategy = row.strategy;
       options.step.accumulation = row.accumulation;
       ++rows;
@@ -137,13 +140,14 @@ TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
           std::optional<RunResult> result = Run(options, tokens, row, what);
           if (!result) continue;
           const bool order = SumsMicroBatchesFirst(row.accumulation, K, mesh.ranks());
-          const Accumulation rounded = precision.gradients == DType::kFloat32 ? Accumulation::kAuto : row.accumulation;
+          const bool rounds = precision.gradients != DType::kFloat32 || precision.reduce != DType::kFloat32;
+          const Accumulation rounded = rounds ? row.accumulation : Accumulation::kAuto;
           const auto [same, is_first] = first.try_emplace({order, rounded}, *result);
           if (!is_first) {
             ExpectEqualBits(*result, same->second, what);
             continue;
           }
-          const double tolerance = Tolerance(precision.dtype, precision.gradients);
+          const double tolerance = Tolerance(precision);
           EXPECT_NEAR(result->losses[0], one->losses[0], tolerance * one->losses[0]) << what;
           EXPECT_EQ(result->global_tokens, one->global_tokens) << what;
           std::string worst;
@@ -159,7 +163,8 @@ std::vector<Place> Places() {
   for (const Mesh& mesh : std::vector<Mesh>{{1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 2}, {2, 3}, {3, 2}}) {
     for (const Precision& precision : {Precision{"Fp32", DType::kFloat32, DType::kFloat32},
                                        {"Bf16", DType::kBFloat16, DType::kFloat32},
-                                       {"Bf16Gradients", DType::kBFloat16, DType::kBFloat16}}) {
+                                       {"Bf16Gradients", DType::kBFloat16, DType::kBFloat16},
+                                       {"Bf16Reduce", DType::kBFloat16, DType::kFloat32, DType::kBFloat16}}) {
       places.push_back({mesh, precision, std::ssize(places)});
     }
   }

@@ -58,6 +58,10 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   if (pick(2) && CheckGradientShards(step.strategy, step.accumulation, step.mesh).ok()) {
     step.gradient_shards = DType::kBFloat16;
   }
+  if (pick(2) && CheckReduce(step.strategy, step.mesh).ok()) {
+    step.reduce = DType::kBFloat16;
+    step.sent_part_bytes = pick(2) ? 1 : 4096;
+  }
   if (pick(5) == 0) {
     step.update_device = UpdateDevice::kHost;
     step.offload_state.moments = step.offload_state.masters = false;  // They are on the host anyway.
@@ -156,9 +160,10 @@ std::string Describe(const RunOptions& o, int seed) {
       " B=", o.micro_batch, " ", ToString(o.dtype), " ", ToString(o.step.master), " ",
       EntryOf(o.step.optimizer.kind).name, HasBFloat16States(o.step.optimizer.rule) ? " in bf16 " : " ",
       ToString(o.step.update), " on ", ToString(o.step.update_device), " gradients in ",
-      ToString(o.step.gradient_shards), " on host: ", ToString(o.step.offload_state), ", matmuls by ",
-      ToString(o.cpu_products), ", target weights ", static_cast<int>(o.target_weights),
-      o.position_ids ? ", packed documents" : "",
+      ToString(o.step.gradient_shards),
+      o.step.reduce == DType::kFloat32 ? "" : absl::StrCat(" sent in parts of ", o.step.sent_part_bytes),
+      " on host: ", ToString(o.step.offload_state), ", matmuls by ", ToString(o.cpu_products), ", target weights ",
+      static_cast<int>(o.target_weights), o.position_ids ? ", packed documents" : "",
       o.train_only.empty() ? "" : absl::StrCat(", trains only ", absl::StrJoin(o.train_only, ", ")),
       ", what is frozen is stored ", ToString(o.frozen_weights), o.fp32_logits ? ", logits in fp32" : "",
       absl::StrJoin(o.step.optimizer_groups, "", [](std::string* out, const Optimizer& group) {

@@ -182,12 +182,17 @@ void TrafficRecorder::ExpectRow(const TrafficRow& row, const RunOptions& options
         EXPECT_EQ(record.dtype, options.dtype) << what;
         ++seen[elements].gathers;
         continue;
+      } else if (record.kind == CollectiveKind::kAllToAll) {
+        EXPECT_EQ(record.dtype, options.step.reduce) << what;
+        ++seen[elements].reductions;
+        continue;
       } else if (record.kind == CollectiveKind::kReduceScatterSum || replicated) {
+        EXPECT_EQ(options.step.reduce, DType::kFloat32) << what;
         ++seen[elements].reductions;
       } else {
         ++seen[elements].sums_over_replicas;
       }
-      EXPECT_NE(record.dtype, DType::kBFloat16) << what << ": gradients are reduced in fp32";
+      EXPECT_NE(record.dtype, DType::kBFloat16) << what << ": sums of gradients are in fp32";
     }
     EXPECT_EQ(trace.records(), traces_[0].records()) << what;
     EXPECT_EQ(seen, expected) << what;

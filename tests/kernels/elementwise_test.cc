@@ -84,6 +84,19 @@ OpCase RoundedAccumulateCase(int64_t n, bool accumulate) {
   return c;  // One fp32 addition, rounded once by given bits: the same bits everywhere.
 }
 
+// One row, or several of very different size, whose sum depends on the order.
+OpCase SumRowsCase(int64_t rows, int64_t n, bool accumulate) {
+  OpCase c{.name = "SumRows_" + std::to_string(rows) + "x" + std::to_string(n) + (accumulate ? "_accumulate" : "")};
+  std::vector<double> values;
+  for (int64_t i = 0; i < rows * n; ++i) {
+    values.push_back((i % 7 - 3) * std::exp2(static_cast<double>(i * 37 % 41) - 20));
+  }
+  c.op = SumRows{.x_WN = c.memory.Values(DType::kBFloat16, {rows, n}, values),
+                 .total_N = accumulate ? c.memory.Random(DType::kFloat32, {n}) : c.memory.Output(DType::kFloat32, {n}),
+                 .accumulate = accumulate};
+  return c;  // Additions in fp32 in a given order: the same bits everywhere.
+}
+
 OpCase BiasBackwardCase(DType act, int64_t rows, int64_t width, bool strided, bool accumulate) {
   OpCase c{.name = "BiasBackward_" + NameOf(act) + "_" + std::to_string(rows) + "x" + std::to_string(width) +
                    (strided ? "_strided" : "") + (accumulate ? "_accumulate" : "")};
@@ -114,6 +127,7 @@ std::vector<OpCase> ElementwiseCases() {
       cases.push_back(SumCase<SumSquares>(n, accumulate, DType::kFloat16));
       cases.push_back(AccumulateCase(n, accumulate));
       cases.push_back(RoundedAccumulateCase(n, accumulate));
+      for (const int64_t rows : {1, 3}) cases.push_back(SumRowsCase(rows, n, accumulate));
     }
     for (const DType from : {DType::kFloat32, DType::kBFloat16}) {
       for (const DType to : {DType::kFloat32, DType::kBFloat16}) cases.push_back(CopyCase(from, to, n));

@@ -122,6 +122,7 @@ std::vector<Op> FlatOps() {
                  .update_count_1 = New(kI64, {1}),
                  .micro_batch_1 = New(kI64, {1}),
                  .stream = GradientStream(0)},
+      SumRows{New(DType::kBFloat16, {kT, kN}), Float({kN})},
       ZeroRanges{Act({kN}), Ranges()},
       Nf4Dequantize{New(DType::kUInt8, {kT, Nf4Row{2 * kNf4GroupWeights}.bytes()}), Act({kT, 2 * kNf4GroupWeights})},
       MeanFactor{New(kI64, {1}), Float({1})},

@@ -37,7 +37,8 @@ struct Flags {
 constexpr CommCase kCases[] = {{CollectiveKind::kAllGather, DType::kFloat32},
                                {CollectiveKind::kAllGather, DType::kBFloat16},
                                {CollectiveKind::kReduceScatterSum, DType::kFloat32},
-                               {CollectiveKind::kAllReduceSum, DType::kFloat32}};
+                               {CollectiveKind::kAllReduceSum, DType::kFloat32},
+                               {CollectiveKind::kAllToAll, DType::kBFloat16}};
 
 // Return bytes per byte of `size`: BusFactor those through each rank's link, as nccl-tests defines it; MemoryFactor
 // those that all ranks together read and write in memory.
@@ -49,6 +50,7 @@ double MemoryFactor(CollectiveKind kind, double n) {
     case CollectiveKind::kAllGather: return 2 * n;
     case CollectiveKind::kReduceScatterSum: return n + 1;
     case CollectiveKind::kAllReduceSum: return n + 1 + 2 * (n - 1);
+    case CollectiveKind::kAllToAll: return 2 * n;
   }
   return 0;
 }

@@ -3,16 +3,17 @@
 //
 // The bandwidths are those of nccl-tests, for n ranks and a full vector (all ranks' shards together) of `size` bytes:
 //   algbw = size / time
-//   busbw = algbw (n - 1) / n for AllGather and ReduceScatterSum, algbw 2 (n - 1) / n for AllReduceSum.
+//   busbw = algbw (n - 1) / n for AllGather, ReduceScatterSum and AllToAll, algbw 2 (n - 1) / n for AllReduceSum.
 // Ranks of --device=tcp are connected over TCP, also those that are threads; those of --device=gloo read the memory of
 // other processes, as they do in a job on one host. Ranks that are threads of the CPU, or that share a GPU, use no bus.
 // Their bound is what all ranks together read and write in memory,
 //   AllGather         n size read, n size written
 //   ReduceScatterSum  n size read,   size written
 //   AllReduceSum      n size read,   size written, then (n - 1) size read and written
+//   AllToAll          n size read, n size written
 // The bench compares this with n streams that each copy a vector of the same size at the same time.
 //
-// Sums are fp32. Gradients are reduced in no other type, so only AllGather has a bf16 line.
+// Sums are fp32, the only type in which collectives sum gradients. AllToAll has bf16, as gradients that leave in bf16.
 #pragma once
 
 #include <functional>

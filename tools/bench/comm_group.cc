@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/check.h"
 #include "kernels/tensor.h"
+#include "sharding/comm/all_to_all.h"
 
 namespace shale {
 
@@ -46,11 +47,14 @@ absl::Status CommGroup::Enqueue(const CommCase& what, int64_t size_bytes, int ra
   std::byte* base = arenas_[rank]->base();
   const Tensor full = Tensor::Contiguous(what.dtype, {count}, base);
   const Tensor part = Tensor::Contiguous(what.dtype, {shard}, base + size_bytes);
+  const auto rows = [&](std::byte* data) { return Tensor::Contiguous(what.dtype, {size(), shard}, data); };
   Communicator& communicator = *ranks_.communicators[rank];
   switch (what.kind) {
     case CollectiveKind::kAllGather: return communicator.AllGather(part, full, *streams_[rank]);
     case CollectiveKind::kReduceScatterSum: return communicator.ReduceScatterSum(full, part, *streams_[rank]);
     case CollectiveKind::kAllReduceSum: return communicator.AllReduceSum(full, *streams_[rank]);
+    case CollectiveKind::kAllToAll:
+      return AllToAllRows(communicator, rows(base), rows(base + size_bytes), *streams_[rank]);
   }
   return absl::OkStatus();
 }

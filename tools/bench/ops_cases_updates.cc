@@ -34,6 +34,9 @@ void AddFlat(OpCaseMaker& m, std::vector<OpCase>& cases) {
                             .update_count_1 = m.New(DType::kInt64, {1}),
                             .stream = GradientStream(0)};
     cases.push_back(m.Finish(rounds, "accumulate bf16", ShapeText(rounds.x_N)));
+    constexpr int64_t kRanks = 8;
+    const SumRows rows{.x_WN = m.New(DType::kBFloat16, {kRanks, p / kRanks}), .total_N = m.F32({p / kRanks})};
+    cases.push_back(m.Finish(rows, "", ShapeText(rows.x_WN)));
     const Copy round{.from = m.F32({p}), .to = m.New(DType::kBFloat16, {p})};
     cases.push_back(m.Finish(round, "f32 to bf16", ShapeText(round.to)));
     const Copy widen{.from = m.New(DType::kBFloat16, {p}), .to = m.F32({p})};

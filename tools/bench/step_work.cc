@@ -33,7 +33,8 @@ int64_t SizeBytes(const Tensor& t) { return t.present() ? t.elements() * SizeOf(
 
 // Returns the bytes that one rank reads, which is the size of `full`, plus the bytes of its result.
 int64_t BytesOf(const Collective& collective) {
-  const Tensor& result = collective.kind == CollectiveKind::kReduceScatterSum ? collective.local : collective.full;
+  const Tensor& result =
+      collective.local.present() && collective.kind != CollectiveKind::kAllGather ? collective.local : collective.full;
   return SizeBytes(collective.full) + SizeBytes(result);
 }
 

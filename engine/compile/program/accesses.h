@@ -25,7 +25,8 @@ void VisitAction(SomeAction& action, Visitor&& visitor) {
   if (auto* op = std::get_if<Op>(&action)) {
     VisitOperands(*op, visitor);
   } else if (auto* collective = std::get_if<Collective>(&action)) {
-    const bool scatter = collective->kind == CollectiveKind::kReduceScatterSum;
+    const bool scatter =
+        collective->kind == CollectiveKind::kReduceScatterSum || collective->kind == CollectiveKind::kAllToAll;
     visitor("local", collective->local, scatter ? Access::kWrite : Access::kRead);
     visitor("full", collective->full,
             scatter ? Access::kRead

@@ -81,6 +81,8 @@ absl::string_view ToString(Phase phase);
 
 // A collective of the ranks of one group along `axis`. kAllGather: reads `local`, this rank's shard, and writes `full`.
 // kReduceScatterSum: reads `full` and writes `local`. kAllReduceSum: updates `full` in place; `local` is absent.
+// kAllToAll: both are matrices with a row for each rank; sends row r of `full` to rank r and writes what that one sends
+// to row r of `local`.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllGather;
   MeshAxis axis = MeshAxis::kShard;

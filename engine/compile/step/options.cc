@@ -84,6 +84,7 @@ absl::Status CheckStepOptions(const StepOptions& options, bool narrow_weights, b
   if (options.gradient_shards != DType::kFloat32) {
     SHALE_RETURN_IF_ERROR(CheckGradientShards(options.strategy, options.accumulation, options.mesh));
   }
+  if (options.reduce != DType::kFloat32) SHALE_RETURN_IF_ERROR(CheckReduce(options.strategy, options.mesh));
   SHALE_RETURN_IF_ERROR(CheckStateOffload(options.offload_state, options.strategy, options.has_states(),
                                           narrow_weights && options.master != MasterWeights::kNone));
   SHALE_RETURN_IF_ERROR(CheckUpdateDevice(options.update_device, options.offload_state));

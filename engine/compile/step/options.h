@@ -93,6 +93,12 @@ struct StepOptions {
   // The dtype of the shard of the gradient that accumulates over the step: f32, or bf16, which is rounded
   // stochastically. REQUIRES: CheckGradientShards accepts it.
   DType gradient_shards = DType::kFloat32;
+  // The dtype in which gradients leave a rank to be summed over a row of the mesh: f32, or bf16, which is rounded
+  // stochastically. REQUIRES: CheckReduce accepts it.
+  DType reduce = DType::kFloat32;
+  // The gradients of a group that leave in bf16 go in parts of at least so many bytes, and at most eight: what a rank
+  // receives of a part is in memory beside what it sends.
+  int64_t sent_part_bytes = int64_t{16} << 20;
   // Multiplies the gradients of the loss by a scale. Goes with kAfterBackward and Clipping::kGlobal.
   std::optional<LossScaling> loss_scaling;
   StateOffload offload_state;  // REQUIRES: CheckStateOffload accepts it.

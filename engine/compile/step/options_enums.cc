@@ -44,6 +44,19 @@ absl::Status CheckGradientShards(Strategy strategy, Accumulation accumulation, c
   return absl::OkStatus();
 }
 
+absl::Status CheckReduce(Strategy strategy, const Mesh& mesh) {
+  const auto refuse = [](const auto&... why) {
+    return absl::InvalidArgumentError(absl::StrCat("BF16 sends gradients to the rank that updates them, and ", why...));
+  };
+  if (strategy == Strategy::kDdp) {
+    return refuse("with strategy DDP each rank updates all; use ZERO1, ZERO2 or FULL_SHARD, or reduce FP32");
+  }
+  if (mesh.shard == 1 && mesh.replicate > 1) {
+    return refuse("with shard_ranks 1 each rank updates all; use more shard_ranks, or reduce FP32");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckStateOffload(const StateOffload& offload, Strategy strategy, bool has_moments, bool has_masters) {
   const auto refuse = [](absl::string_view part, const auto&... why) {
     return absl::InvalidArgumentError(absl::StrCat(part, " cannot be offloaded: ", why...));

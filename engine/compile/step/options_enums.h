@@ -153,6 +153,11 @@ absl::Status CheckCombination(Strategy strategy, Accumulation accumulation);
 // does.
 absl::Status CheckGradientShards(Strategy strategy, Accumulation accumulation, const Mesh& mesh);
 
+// Returns OK if gradients can leave a rank in bf16, otherwise InvalidArgument with what to choose. They can if each
+// rank updates a part of the state, to which the others send their gradients, and if there is one rank, which sends
+// none.
+absl::Status CheckReduce(Strategy strategy, const Mesh& mesh);
+
 // Returns OK if a job can offload these parts of its state, otherwise InvalidArgument. `has_moments` says whether its
 // optimizer keeps states, and `has_masters` whether its weights have masters or low bits. Parameters need FULL_SHARD.
 absl::Status CheckStateOffload(const StateOffload& offload, Strategy strategy, bool has_moments, bool has_masters);

@@ -47,9 +47,15 @@ void HoldWhileReducing(StepProgram& program, const std::vector<VisitRange>& visi
     while (until < next.last && program.instructions[until + 1].phase != Phase::kReduce) ++until;
     for (InstructionId id = visits[v].begin; id <= visits[v].last; ++id) {
       const auto* reduction = std::get_if<Collective>(&program.instructions[id].action);
-      if (reduction == nullptr || reduction->kind != CollectiveKind::kReduceScatterSum) continue;
-      Buffer& buffer = program.buffers[reduction->full.where.symbol];
-      if (!buffer.persistent && last_use[reduction->full.where.symbol] <= visits[v].last) buffer.held_until = until;
+      if (reduction == nullptr) continue;
+      const bool exchanges = reduction->kind == CollectiveKind::kAllToAll;
+      if (!exchanges && reduction->kind != CollectiveKind::kReduceScatterSum) continue;
+      const auto hold = [&](const Tensor& t) {
+        Buffer& buffer = program.buffers[t.where.symbol];
+        if (!buffer.persistent && last_use[t.where.symbol] <= visits[v].last) buffer.held_until = until;
+      };
+      hold(reduction->full);
+      if (exchanges) hold(reduction->local);
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/counter_random.h"
+#include "kernels/integers.h"
 #include "kernels/ops/flat.h"
 
 namespace shale {
@@ -156,18 +157,22 @@ void Reducer::ReduceStepGradient(int unit, GroupId group) {
   const GroupState& g = state_.groups[group];
   if (!g.placement.placement().reduces()) return;
   if (progress_[group].units_done < std::ssize(progress_[group].units)) return;
+  const EmitContext context{.stream = StreamId::kReduce,
+                            .phase = Phase::kReduce,
+                            .unit = unit,
+                            .micro_batch = micro_batch(),
+                            .once_a_step = true};
+  if (sends_narrow()) {
+    return EmitNarrowReduction(context, group, g.full_gradient, g.own_gradient, /*accumulate=*/false, /*rounding=*/0,
+                               /*first_iteration_differs=*/false);
+  }
   Collective reduce{.kind = g.placement.placement().reduction(), .full = g.full_gradient};
   if (reduce.kind == CollectiveKind::kReduceScatterSum) {
     reduce.local = g.own_gradient;
   } else {
     reduce.axis = MeshAxis::kAll;
   }
-  writer_.Emit({.stream = StreamId::kReduce,
-                .phase = Phase::kReduce,
-                .unit = unit,
-                .micro_batch = micro_batch(),
-                .once_a_step = true},
-               reduce);
+  writer_.Emit(context, reduce);
 }
 
 void Reducer::ReduceUnitGradient(int unit, GroupId group) {
@@ -175,23 +180,80 @@ void Reducer::ReduceUnitGradient(int unit, GroupId group) {
   const Placement& placement = g.placement.placement();
   const bool narrow = g.own_gradient.dtype != DType::kFloat32, once = IsReducedOnce(group);
   const Tensor full = progress_[group].unit_gradient;
+  const bool first = progress_[group].units_done == 1;
+  const bool one_iteration = layered_ || options_.micro_batches == 1;
+  const bool accumulates = !first || !one_iteration, first_iteration_differs = first && !one_iteration;
+  const int number = progress_[group].units_done - 1;  // Of this reduction among those of the group.
   EmitContext context{.phase = Phase::kReduce, .unit = unit, .micro_batch = micro_batch()};
   Tensor reduced = full;
   if (placement.reduces()) {
     context.stream = StreamId::kReduce;
-    // The sum overwrites the rank's shard of the unit gradient, or goes straight into the fp32 shard of the group.
-    reduced = once && !narrow ? g.own_gradient : g.placement.ShardOf(full);
-    writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
-    if (once && !narrow) return;
+    if (sends_narrow() && !narrow) {
+      return EmitNarrowReduction(context, group, full, g.own_gradient, accumulates, number, first_iteration_differs);
+    }
+    if (sends_narrow()) {
+      reduced = writer_.AddTensor(absl::StrCat(model_.groups[group].name, ".gradient.reduced"),
+                                  BufferCategory::kGradientShards,
+                                  Tensor::Contiguous(DType::kFloat32, {g.own_gradient.elements()}));
+      EmitNarrowReduction(context, group, full, reduced, /*accumulate=*/false, number,
+                          /*first_iteration_differs=*/false);
+    } else {
+      // The sum overwrites the rank's shard of the unit gradient, or goes straight into the fp32 shard of the group.
+      reduced = once && !narrow ? g.own_gradient : g.placement.ShardOf(full);
+      writer_.Emit(context, Collective{.kind = CollectiveKind::kReduceScatterSum, .local = reduced, .full = full});
+      if (once && !narrow) return;
+    }
     if (once && placement.sums_over_replicas()) {
       writer_.Emit(context,
                    Collective{.kind = CollectiveKind::kAllReduceSum, .axis = MeshAxis::kReplicate, .full = reduced});
     }
   }
-  const bool first = progress_[group].units_done == 1;
-  const bool one_iteration = layered_ || options_.micro_batches == 1;
-  EmitAccumulate(context, group, reduced, /*accumulate=*/!first || !one_iteration, progress_[group].units_done - 1,
-                 /*first_iteration_differs=*/first && !one_iteration);
+  EmitAccumulate(context, group, reduced, accumulates, number, first_iteration_differs);
+}
+
+void Reducer::EmitNarrowReduction(const EmitContext& context, GroupId group, const Tensor& full, const Tensor& sum,
+                                  bool accumulate, int rounding, bool first_iteration_differs) {
+  // A part is a stretch of every rank's shard.
+  constexpr int64_t kMostParts = 8;
+  const int64_t ranks = state_.groups[group].placement.placement().mesh.shard, shard = sum.elements();
+  const int64_t most = options_.sent_part_bytes / SizeOf(DType::kBFloat16) / ranks;
+  const int64_t part = RoundUp(std::clamp(most, CeilDivide(shard, kMostParts), shard), ShardLayout::kAlignment);
+  const absl::string_view name = model_.groups[group].name;
+  const auto add = [&](absl::string_view what, int64_t elements) {
+    return writer_.AddTensor(absl::StrCat(name, ".gradient.", what), BufferCategory::kUnshardedGradients,
+                             Tensor::Contiguous(DType::kBFloat16, {elements}));
+  };
+  const Tensor sent = add("sent", full.elements()), received = add("received", ranks * std::min(part, shard));
+  Accumulate rounded{.x_N = full, .total_N = sent, .shard_stride = full.elements(), .by_rank = true};
+  rounded.stream = SentGradientStream(rounding);
+  EmitContext rounds = context;
+  rounds.stream = StreamId::kCompute;
+  SetRounding(rounds, group, rounded);
+  writer_.Emit(rounds, Op(std::move(rounded)));
+  for (int64_t begin = 0; begin < shard; begin += part) {
+    const int64_t count = std::min(part, shard - begin);
+    const Tensor rows = received.Slice(0, 0, ranks * count).Reshape({ranks, count});
+    writer_.Emit(context, Collective{.kind = CollectiveKind::kAllToAll,
+                                     .local = rows,
+                                     .full = sent.Reshape({ranks, shard}).Slice(1, begin, count)});
+    writer_.Emit(context, Op(SumRows{.x_WN = rows, .total_N = sum.Slice(0, begin, count), .accumulate = accumulate}),
+                 first_iteration_differs);
+  }
+}
+
+void Reducer::SetRounding(const EmitContext& context, GroupId group, Accumulate& op) {
+  if (writer_.in_loop() && !micro_batch_.present()) {
+    micro_batch_ = writer_.AddTensor(std::string(ToString(StepItem::kMicroBatch)), BufferCategory::kData,
+                                     Tensor::Contiguous(RowOf(StepItem::kMicroBatch).dtype, {1}));
+    EmitContext copy = context;
+    copy.stream = StreamId::kCopy;
+    copy.once_a_step = false;
+    writer_.Emit(copy, StepItemCopy{StepItem::kMicroBatch, micro_batch_});
+  }
+  op.update_count_1 = state_.update_count;
+  op.micro_batch_1 = micro_batch_;
+  op.seed = options_.seed;
+  op.group = group;
 }
 
 void Reducer::EmitAccumulate(const EmitContext& context, GroupId group, const Tensor& x, bool accumulate, int rounding,
@@ -199,20 +261,9 @@ void Reducer::EmitAccumulate(const EmitContext& context, GroupId group, const Te
   const GroupState& g = state_.groups[group];
   Accumulate op{.x_N = x, .total_N = g.own_gradient, .accumulate = accumulate};
   if (op.rounds()) {
-    if (writer_.in_loop() && !micro_batch_.present()) {
-      micro_batch_ = writer_.AddTensor(std::string(ToString(StepItem::kMicroBatch)), BufferCategory::kData,
-                                       Tensor::Contiguous(RowOf(StepItem::kMicroBatch).dtype, {1}));
-      EmitContext copy = context;
-      copy.stream = StreamId::kCopy;
-      copy.once_a_step = false;
-      writer_.Emit(copy, StepItemCopy{StepItem::kMicroBatch, micro_batch_});
-    }
-    op.update_count_1 = state_.update_count;
-    op.micro_batch_1 = micro_batch_;
     op.shard_stride = g.placement.owned_stride();
-    op.seed = options_.seed;
-    op.group = group;
     op.stream = GradientStream(rounding);
+    SetRounding(context, group, op);
   }
   writer_.Emit(context, Op(std::move(op)), first_iteration_differs);
 }

@@ -9,6 +9,7 @@
 #include "engine/compile/program/program.h"
 #include "engine/compile/step/state.h"
 #include "engine/compile/step/writer.h"
+#include "kernels/ops/flat.h"
 
 namespace shale {
 
@@ -24,6 +25,13 @@ namespace shale {
 // micro-batch, and once after the sum over replicas. The random bits depend on the number of the update and of the
 // micro-batch, which are on the device, and on the group's element, so they are the same for any number of ranks. The
 // squares are summed from the bf16 gradient. Each update widens its group's gradient into a buffer of its own.
+//
+// [Note: gradients that leave in bf16] With StepOptions::reduce bf16, backward still computes in fp32. When the
+// gradient of a group is to be reduced along `shard`, the compute stream rounds it stochastically to bf16, so that its
+// fp32 buffer is free for the next unit. An AllToAll gives each rank the parts that it owns, and SumRows adds them in
+// fp32 in the order of ranks, into the fp32 shard of the group. NCCL has no such sum: its bf16 sums round at each of
+// their hops. What is received would take as many bytes as what is sent, so large groups go in several parts, through
+// one buffer. The random bits depend on the rank too: with equal bits the errors of the ranks would add up.
 class Reducer {
  public:
   Reducer(const ModelGraph& model, const StepOptions& options, const JobState& state, ProgramWriter& writer);
@@ -52,12 +60,21 @@ class Reducer {
   const std::vector<GroupId>& GroupsWritten(int unit) const { return groups_written_[unit]; }
   void ReduceUnitGradient(int unit, GroupId group);
   void ReduceStepGradient(int unit, GroupId group);
+  // Returns whether gradients leave a rank in bf16.
+  bool sends_narrow() const { return options_.reduce != DType::kFloat32; }
   // Returns the micro-batch of the instructions before and after a unit's backward.
   int micro_batch() const { return layered_ ? -1 : 0; }
   // Returns whether a group's gradient is complete after a single reduction, of its only unit in its only iteration.
   bool IsReducedOnce(GroupId group) const {
     return (layered_ || options_.micro_batches == 1) && progress_[group].units.size() == 1;
   }
+  // Emits what sums `full`, f32, over the ranks of a row, in bf16. `sum` is f32, the rank's shard. `rounding` is the
+  // number of this reduction among those of a micro-batch. The other arguments are those of EmitAccumulate. See [Note:
+  // gradients that leave in bf16].
+  void EmitNarrowReduction(const EmitContext& context, GroupId group, const Tensor& full, const Tensor& sum,
+                           bool accumulate, int rounding, bool first_iteration_differs);
+  // Sets what decides the random bits of an op that rounds a gradient of a group.
+  void SetRounding(const EmitContext& context, GroupId group, Accumulate& op);
   // Emits the addition of `x`, f32, to the rank's part of a group's gradient. `rounding` is the number of this addition
   // among those of a micro-batch. See [Note: bf16 gradients].
   void EmitAccumulate(const EmitContext& context, GroupId group, const Tensor& x, bool accumulate, int rounding,

@@ -128,10 +128,14 @@ inline DType DTypeOf(ComputePrecision compute) {
 // The dtype in which gradients are summed over the micro-batches of a step.
 enum class GradientShards { kFloat32, kBFloat16 };
 
+// The dtype in which gradients leave a rank to be summed over ranks.
+enum class ReducePrecision { kFloat32, kBFloat16 };
+
 struct PrecisionConfig {
   ComputePrecision compute = ComputePrecision::kFloat32;
   MasterWeights master = MasterWeights::kFloat32;
   GradientShards gradient_shards = GradientShards::kFloat32;
+  ReducePrecision reduce = ReducePrecision::kFloat32;
   bool allow_tf32 = false;   // Lets fp32 matmuls round their operands to TF32. Only kCuda reads it.
   bool fp32_logits = false;  // GraphOptions::fp32_logits. Not with kFloat32, whose logits have it anyway.
   // Dynamic loss scaling (LossScaling in engine/compile/step/options.h). Only kFloat16 has it.

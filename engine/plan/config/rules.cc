@@ -58,6 +58,18 @@ void CheckGradientShards(const Job& job, SpecErrors& errors) {
   check("sharding.shard_ranks", good.strategy, good.accumulation, mesh);
 }
 
+void CheckReduce(const Job& job, SpecErrors& errors) {
+  if (job.precision.reduce == ReducePrecision::kFloat32) return;
+  const int64_t shard = std::max<int64_t>(1, ShardRanks(job.sharding));
+  const Mesh mesh = {.replicate = std::max<int64_t>(1, job.sharding.ranks / shard), .shard = shard};
+  const auto check = [&](const char* other, Strategy strategy, const Mesh& of_ranks) {
+    const absl::Status status = CheckReduce(strategy, of_ranks);
+    if (!status.ok()) errors.AddRule({"precision.reduce", other}, std::string(status.message()));
+  };
+  check("sharding.strategy", job.sharding.strategy, Mesh{});
+  check("sharding.shard_ranks", Strategy::kFullShard, mesh);
+}
+
 void CheckPrecision(const proto::Job& spec, const PrecisionConfig& precision, SpecErrors& errors) {
   if (precision.compute == ComputePrecision::kBFloat16) return;
   if (spec.optimizer().state() == proto::OptimizerSpec::LEAN) {
@@ -451,6 +463,7 @@ void CheckRules(const proto::Job& spec, const Job& job, SpecErrors* errors) {
   CheckSharding(spec.sharding(), job.sharding, *errors);
   CheckPrecision(spec, job.precision, *errors);
   CheckGradientShards(job, *errors);
+  CheckReduce(job, *errors);
   CheckLossScaling(spec, job, *errors);
   CheckOffloadedState(job, *errors);
   CheckCheckpointing(spec.activation_checkpointing(), job, *errors);

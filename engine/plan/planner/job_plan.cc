@@ -101,6 +101,7 @@ StepOptions StepOptionsFor(const Job& job) {
   options.reshard_after_forward = job.sharding.reshard_after_forward;
   options.master = job.precision.master;
   if (job.precision.gradient_shards == GradientShards::kBFloat16) options.gradient_shards = DType::kBFloat16;
+  if (job.precision.reduce == ReducePrecision::kBFloat16) options.reduce = DType::kBFloat16;
   if (job.precision.compute == ComputePrecision::kFloat16) {
     options.loss_scaling = LossScaling{.init_scale = job.precision.init_scale,
                                        .growth_factor = job.precision.growth_factor,

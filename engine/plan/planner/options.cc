@@ -281,6 +281,13 @@ constexpr Option kOptions[] = {
     {"precision.gradient_shards", kNoFlags,
      [](Query q) { return If(q.job.precision.gradient_shards != GradientShards::kBFloat16, "BF16"); }, nullptr,
      "sums gradients in bf16 with stochastic rounding, which may cost quality"},
+    {"precision.reduce", kNoFlags,
+     [](Query q) {
+       const StepOptions options = StepOptionsFor(q.job);
+       const bool sends = options.mesh.shard > 1 && CheckReduce(options.strategy, options.mesh).ok();
+       return If(sends && options.reduce != DType::kBFloat16, "BF16");
+     },
+     nullptr, "gradients leave a rank in bf16 with stochastic rounding, which may cost quality"},
     {"batch.micro_batch", kBoth, MicroBatches, nullptr, "", Cheapest::kFirst, MicroBatchRange},
     {"batch.sequence_length", kNoFlags, nullptr, nullptr, "", Cheapest::kFirst, SequenceLengthRange},
     {"sharding.ranks", kHasOwnSection, Ranks, nullptr, "", Cheapest::kFirst, RanksRange},

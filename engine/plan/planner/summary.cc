@@ -58,14 +58,15 @@ CommunicationSummary SummarizeCommunication(const StepProgram& program, const Me
     const auto* collective = std::get_if<Collective>(&instruction.action);
     if (collective == nullptr) return;
     const auto add = [&](int64_t& count, int64_t& bytes, int rounds) {
-      const int64_t all = SaturatedMultiply(collective->full.extent_bytes(), times);
+      const int64_t all = SaturatedMultiply(collective->full.elements() * SizeOf(collective->full.dtype), times);
       count = SaturatedAdd(count, times);
       bytes = SaturatedAdd(bytes, all);
       moved[static_cast<size_t>(mesh.Serving(collective->axis))] += static_cast<Wide>(rounds) * static_cast<Wide>(all);
     };
     switch (collective->kind) {
       case CollectiveKind::kAllGather: return add(s.gathers, s.gathered_bytes, 1);
-      case CollectiveKind::kReduceScatterSum: return add(s.reductions, s.reduced_bytes, 1);
+      case CollectiveKind::kReduceScatterSum:
+      case CollectiveKind::kAllToAll: return add(s.reductions, s.reduced_bytes, 1);
       case CollectiveKind::kAllReduceSum: return add(s.all_reduces, s.all_reduced_bytes, 2);
     }
   });

@@ -56,6 +56,10 @@ ComparedRow RowOf(const Explained& x, std::string name, Strategy strategy, const
     absl::StrAppend(&row.name.front(), ", gradient_shards FP32");
     row.overrides.push_back({"precision.gradient_shards", "FP32"});
   }
+  if (own.reduce != DType::kFloat32 && !CheckReduce(strategy, mesh).ok()) {
+    absl::StrAppend(&row.name.front(), ", reduce FP32");
+    row.overrides.push_back({"precision.reduce", "FP32"});
+  }
   return row;
 }
 

@@ -110,6 +110,7 @@ void Fill(const Job& job, const JobPlan& plan, proto::PlannedOptions& to) {
                                                                        : "FP32");
   to.set_master(Text(ToString(o.master)));
   to.set_gradient_shards(o.gradient_shards == DType::kBFloat16 ? "BF16" : "FP32");
+  if (o.reduce == DType::kBFloat16) to.set_reduce("BF16");
   to.set_optimizer(Text(EntryOf(o.optimizer.kind).name));
   to.set_clipping(Text(ToString(o.clipping)));
   to.set_update(Text(ToString(o.update)));

@@ -126,13 +126,15 @@ std::string DescribeClippedGroups(const StepOptions& options) {
 std::string DescribeOptimizer(const Job& job, const JobPlan& plan) {
   const double norm = job.optimizer.max_gradient_norm;
   const bool in_backward = plan.options.update == UpdateTime::kInBackward;
-  return absl::StrCat(DescribeRules(plan), "; ",
-                      norm == 0 ? "gradients are not clipped" : absl::StrCat(ClippedTo(plan.options.clipping), norm),
-                      DescribeClippedGroups(plan.options), "; ",
-                      in_backward ? "each unit is updated in backward" : "all units are updated after backward",
-                      plan.options.updates_on_host() ? ", on the host" : "",
-                      plan.options.gradient_shards == DType::kBFloat16 ? "; gradients are summed in bf16" : "",
-                      plan.options.keep_gradients ? "; gradients are kept until the next step" : "");
+  return absl::StrCat(
+      DescribeRules(plan), "; ",
+      norm == 0 ? "gradients are not clipped" : absl::StrCat(ClippedTo(plan.options.clipping), norm),
+      DescribeClippedGroups(plan.options), "; ",
+      in_backward ? "each unit is updated in backward" : "all units are updated after backward",
+      plan.options.updates_on_host() ? ", on the host" : "",
+      plan.options.gradient_shards == DType::kBFloat16 ? "; gradients are summed in bf16" : "",
+      plan.options.reduce == DType::kBFloat16 && plan.options.mesh.shard > 1 ? "; gradients leave a rank in bf16" : "",
+      plan.options.keep_gradients ? "; gradients are kept until the next step" : "");
 }
 
 std::string DescribeOffload(const Job& job, const StepProgram& program) {

@@ -22,6 +22,18 @@ LinkSpeed SpeedOf(const proto::MachineProfile& profile, proto::Link::Ends ends) 
   return {};
 }
 
+// Each rank sends to each other one at the same time, over its own link to other hosts.
+CollectiveTime ExchangeTimeOf(double sent_bytes, int64_t ranks, int64_t per_host, const LinkSpeed& device,
+                              const LinkSpeed& host) {
+  if (ranks < 2) return {};
+  const double to_host = static_cast<double>(per_host - 1) / static_cast<double>(ranks - 1);
+  CollectiveTime time;
+  time.device_seconds = to_host * sent_bytes / device.bytes_per_second;
+  time.host_seconds = (1 - to_host) * sent_bytes / host.bytes_per_second;
+  time.latency_seconds = ranks > per_host ? host.latency_seconds : device.latency_seconds;
+  return time;
+}
+
 }  // namespace
 
 double PositiveOr(double value, double otherwise) { return std::isfinite(value) && value > 0 ? value : otherwise; }
@@ -36,6 +48,7 @@ CollectiveTime CollectiveTimeOf(const Work& work, const proto::MachineProfile& p
   CollectiveTime time;
   if (per_host > 1) time.device_seconds = work.sent_bytes / device.bytes_per_second;
   if (hosts > 1) time.host_seconds = work.sent_bytes / (host.bytes_per_second * static_cast<double>(per_host));
+  if (work.kind.rfind("AllToAll", 0) == 0) return ExchangeTimeOf(work.sent_bytes, ranks, per_host, device, host);
   const double in_host = static_cast<double>(per_host - 1) * device.latency_seconds;
   const double around = hosts > 1 ? hosts * (in_host + host.latency_seconds) : in_host;
   time.latency_seconds = around;

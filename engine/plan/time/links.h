@@ -21,7 +21,8 @@ struct CollectiveTime {
 
 // Returns the time of a collective whose ranks are GPUs, `ranks_on_host` of them on each host. It goes around rings.
 // The ranks of a group that share a host send over all their links to other hosts at once, each a part of the vector.
-// An all-reduce takes a tree in place of a ring if that has less latency.
+// An all-reduce takes a tree in place of a ring if that has less latency. In an AllToAll each rank sends to all others
+// at once, so each of its bytes crosses one link, and no rank adds up what it passes on.
 CollectiveTime CollectiveTimeOf(const Work& work, const proto::MachineProfile& profile, int64_t ranks_on_host);
 inline double CollectiveSecondsOf(const Work& work, const proto::MachineProfile& profile, int64_t ranks_on_host) {
   return CollectiveTimeOf(work, profile, ranks_on_host).seconds();

@@ -84,8 +84,9 @@ void Describe(const Collective& collective, const Mesh& mesh, Work& work) {
   work.sizes = {ElementsOf(collective.full), Size(mesh.size(collective.axis))};
   const bool gathers = collective.kind == CollectiveKind::kAllGather;
   work.bytes_read = BytesOf(gathers ? collective.local : collective.full);
-  work.bytes_written =
-      BytesOf(collective.kind == CollectiveKind::kReduceScatterSum ? collective.local : collective.full);
+  const bool scatters =
+      collective.kind == CollectiveKind::kReduceScatterSum || collective.kind == CollectiveKind::kAllToAll;
+  work.bytes_written = BytesOf(scatters ? collective.local : collective.full);
   work.work_class = WorkClass::kCollective;
   work.group_ranks = mesh.size(collective.axis);
   work.group_stride = collective.axis == MeshAxis::kReplicate ? mesh.shard : 1;

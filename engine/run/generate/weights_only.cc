@@ -26,6 +26,7 @@ Job WithWeightsOnly(Job job) {
                    .train_only = job.optimizer.train_only,
                    .frozen_weights = job.optimizer.frozen_weights};
   job.precision.gradient_shards = GradientShards::kFloat32;  // DDP has no shards.
+  job.precision.reduce = ReducePrecision::kFloat32;
   job.memory.offload_state = {};
   job.memory.keep_gradients = false;  // There are none.
   job.memory.budget_bytes = 0;        // That of the run was for its own machine, and for training.

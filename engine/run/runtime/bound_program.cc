@@ -60,7 +60,7 @@ absl::Status BoundProgram::Bind(const MemoryPlan& plan, RankRuntime& runtime) {
     });
     Op* op = std::get_if<Op>(&instruction.action);
     if (op == nullptr) continue;
-    SetShard(*op, runtime.shard());
+    SetShard(*op, runtime.shard(), runtime.rank());
     SHALE_RETURN_IF_ERROR(Validate(*op));
     absl::Status prepared;
     VisitForms(instruction, [&](const Op& form) {

@@ -6,6 +6,7 @@
 #include "engine/compile/program/issues.h"
 #include "engine/run/runtime/rank_runtime.h"
 #include "kernels/check.h"
+#include "sharding/comm/all_to_all.h"
 
 namespace shale {
 namespace {
@@ -243,6 +244,7 @@ absl::Status Executor::Launch(const Instruction& bound, InstructionId id, int64_
       case CollectiveKind::kReduceScatterSum:
         return communicator->ReduceScatterSum(collective->full, collective->local, stream);
       case CollectiveKind::kAllReduceSum: return communicator->AllReduceSum(collective->full, stream);
+      case CollectiveKind::kAllToAll: return AllToAllRows(*communicator, collective->full, collective->local, stream);
     }
   }
   if (const auto* transfer = std::get_if<Transfer>(&bound.action)) return LaunchTransfer(*transfer, stream);

@@ -14,6 +14,7 @@
 #include "kernels/check.h"
 #include "kernels/integers.h"
 #include "kernels/op.h"
+#include "sharding/comm/all_to_all.h"
 
 namespace shale {
 namespace {
@@ -182,7 +183,11 @@ absl::Status WarmUpCollectives(absl::Span<const ProgramAndPlan> programs, const 
                                StreamId stream_id, Communicator& communicator, Device& device) {
   const std::set<Size> sizes = SizesOf(programs, mesh, axis, stream_id);
   int64_t most = 0;
-  for (const Size& size : sizes) most = std::max(most, size.elements * SizeOf(size.dtype));
+  bool exchanges = false;  // An AllToAll receives as much as it sends.
+  for (const Size& size : sizes) {
+    most = std::max(most, size.elements * SizeOf(size.dtype));
+    exchanges = exchanges || size.kind == CollectiveKind::kAllToAll;
+  }
   if (most == 0) return absl::OkStatus();
   const int64_t shard_offset = RoundUp(most, kAlignment);
   const auto run = [&](const Size& size, std::byte* base, Stream& stream) {
@@ -190,16 +195,20 @@ absl::Status WarmUpCollectives(absl::Span<const ProgramAndPlan> programs, const 
     Tensor shard = Tensor::Contiguous(size.dtype, {size.elements / communicator.size()});
     full.data = base;
     shard.data = base + shard_offset;
+    const auto rows = [&](std::byte* data) {
+      return Tensor::Contiguous(size.dtype, {communicator.size(), shard.elements()}, data);
+    };
     switch (size.kind) {
       case CollectiveKind::kAllGather: return communicator.AllGather(shard, full, stream);
       case CollectiveKind::kReduceScatterSum: return communicator.ReduceScatterSum(full, shard, stream);
       case CollectiveKind::kAllReduceSum: return communicator.AllReduceSum(full, stream);
+      case CollectiveKind::kAllToAll: return AllToAllRows(communicator, rows(base), rows(base + shard_offset), stream);
     }
     return absl::InternalError("an unknown kind of collective");
   };
   const auto run_all = [&]() -> absl::Status {
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> arena,
-                           device.Allocate(shard_offset + CeilDivide(most, communicator.size())));
+                           device.Allocate(shard_offset + (exchanges ? most : CeilDivide(most, communicator.size()))));
     SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream(ToString(stream_id)));
     absl::Status status;
     for (const Size& size : sizes) {

@@ -75,7 +75,8 @@ VerifyRow CompareBits(VerifyRow row, const TrialRecord& a, const TrialRecord& b,
 
 bool RoundsActivations(const Job& job) {
   return job.precision.compute != ComputePrecision::kFloat32 || job.precision.allow_tf32 ||
-         job.precision.gradient_shards == GradientShards::kBFloat16;
+         job.precision.gradient_shards == GradientShards::kBFloat16 ||
+         job.precision.reduce == ReducePrecision::kBFloat16;
 }
 
 std::string NameOf(const ActivationCheckpointingConfig& config) {

@@ -34,28 +34,39 @@ void GlooCommunicator::Abort(absl::Status reason) { group_->Fail(AbortedBy(rank_
 
 absl::Status GlooCommunicator::EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) {
   SHALE_RETURN_IF_ERROR(CheckAllGather(shard, full, rank_, size()));
-  return Enqueue(CollectiveKind::kAllGather, full, shard, full, stream);
+  return Enqueue(CallOf(CollectiveKind::kAllGather, full, shard, full), stream);
 }
 
 absl::Status GlooCommunicator::EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) {
   SHALE_RETURN_IF_ERROR(CheckReduceScatterSum(full, shard, rank_, size()));
-  return Enqueue(CollectiveKind::kReduceScatterSum, full, full, shard, stream);
+  return Enqueue(CallOf(CollectiveKind::kReduceScatterSum, full, full, shard), stream);
 }
 
 absl::Status GlooCommunicator::EnqueueAllReduceSum(const Tensor& data, Stream& stream) {
   SHALE_RETURN_IF_ERROR(CheckAllReduceSum(data));
-  return Enqueue(CollectiveKind::kAllReduceSum, data, data, data, stream);
+  return Enqueue(CallOf(CollectiveKind::kAllReduceSum, data, data, data), stream);
 }
 
-absl::Status GlooCommunicator::Enqueue(CollectiveKind kind, const Tensor& full, const Tensor& input,
-                                       const Tensor& output, Stream& stream) {
+absl::Status GlooCommunicator::EnqueueAllToAll(const RankPieces& sent, const RankPieces& received, Stream& stream) {
+  SHALE_RETURN_IF_ERROR(CheckAllToAll(sent, received, rank_, size()));
+  Rendezvous::Call call = CallOf(CollectiveKind::kAllToAll, sent.vector, sent.vector, received.vector);
+  call.elements = 0;
+  call.exchange = Rendezvous::Exchange::Of(sent, received);
+  return Enqueue(call, stream);
+}
+
+Rendezvous::Call GlooCommunicator::CallOf(CollectiveKind kind, const Tensor& full, const Tensor& input,
+                                          const Tensor& output) const {
+  return {.kind = kind,
+          .dtype = full.dtype,
+          .elements = full.elements(),
+          .input = input.as<std::byte>(),
+          .output = output.as<std::byte>(),
+          .place = next_};
+}
+
+absl::Status GlooCommunicator::Enqueue(const Rendezvous::Call& call, Stream& stream) {
   SHALE_ASSIGN_OR_RETURN(CpuStream * cpu_stream, CpuStream::From(stream));
-  const Rendezvous::Call call = {.kind = kind,
-                                 .dtype = full.dtype,
-                                 .elements = full.elements(),
-                                 .input = input.as<std::byte>(),
-                                 .output = output.as<std::byte>(),
-                                 .place = next_};
   return cpu_stream->Enqueue([this, call] { return Run(call); });
 }
 
@@ -70,13 +81,15 @@ absl::Status GlooCommunicator::Run(const Rendezvous::Call& call) {
   const int64_t of_process = layout().most_ranks() * InputBytes();
   const bool in_memory =
       group_->memory().readable() && layout().most_ranks() * sizeof(Operands) <= GlooHello::kMostBytes;
-  absl::Status status = of_process <= GlooHello::kMostBytes ? RunSmall() : in_memory ? RunInMemory() : RunLarge();
+  // The hello has room for operands whose sizes all processes know.
+  const bool small = of_process <= GlooHello::kMostBytes && call.kind != CollectiveKind::kAllToAll;
+  absl::Status status = small ? RunSmall() : in_memory ? RunInMemory() : RunLarge();
   group_->rendezvous().Sync();
   if (leads()) group_->End();
   return status;
 }
 
-// Returns the size of this rank's operand, which is the same on all ranks.
+// Returns the size of this rank's operand, which is the same on all ranks. Not for AllToAll.
 int64_t GlooCommunicator::InputBytes() const {
   const int64_t elements = mine().kind == CollectiveKind::kAllGather ? mine().elements / size() : mine().elements;
   return elements * element_bytes();
@@ -124,6 +137,7 @@ absl::Status GlooCommunicator::RunLarge() {
     status = group_->Begin(number_, mine().wish());
     if (status.ok()) status = hello_->Send(number_, mine().wish(), 0);
   }
+  if (mine().kind == CollectiveKind::kAllToAll) return status.ok() ? AllToAll() : status;
   if (status.ok()) status = mine().kind == CollectiveKind::kAllGather ? AllGather() : Sum();
   if (mine().kind == CollectiveKind::kReduceScatterSum) return status;
   // Each local rank copies what the others have received or computed.

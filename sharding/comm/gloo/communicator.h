@@ -32,6 +32,7 @@ class GlooCommunicator : public Communicator {
   absl::Status EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) override;
   absl::Status EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) override;
   absl::Status EnqueueAllReduceSum(const Tensor& data, Stream& stream) override;
+  absl::Status EnqueueAllToAll(const RankPieces& sent, const RankPieces& received, Stream& stream) override;
 
  private:
   // A part of the full vector, in elements.
@@ -42,10 +43,11 @@ class GlooCommunicator : public Communicator {
   struct Operands {
     const std::byte* input = nullptr;
     const std::byte* output = nullptr;
+    const ElementRange* sent = nullptr;  // The pieces of an AllToAll, by rank.
   };
 
-  absl::Status Enqueue(CollectiveKind kind, const Tensor& full, const Tensor& input, const Tensor& output,
-                       Stream& stream);
+  Rendezvous::Call CallOf(CollectiveKind kind, const Tensor& full, const Tensor& input, const Tensor& output) const;
+  absl::Status Enqueue(const Rendezvous::Call& call, Stream& stream);
   absl::Status Run(const Rendezvous::Call& call);
   absl::Status RunSmall();
   absl::Status RunLarge();
@@ -54,12 +56,19 @@ class GlooCommunicator : public Communicator {
   absl::Status Sum();
   absl::Status SumPart(GlooTransfers& transfers, const std::vector<std::unique_ptr<GlooBuffer>>& staged);
   void CopyFromLocalRanks();
+  // An AllToAll over the connections (all_to_all.cc).
+  absl::Status AllToAll();
+  absl::Status AgreeOnPieces();
+  absl::Status ExchangePieces();
+  absl::Status CheckPieceFrom(int rank, ElementRange sent);
+  void CopyPieces();
 
   // Of a group whose processes read one another's memory (in_memory.cc).
   absl::Status RunInMemory();
   absl::Status AwaitAll(absl::Status status, int64_t sent_bytes);
   void TakeOperands();
   absl::Status GatherInMemory();
+  absl::Status AllToAllInMemory();
   absl::Status SumInMemory();
   absl::Status CopySumsInMemory();
   absl::Status Read(int rank, const std::byte* from, std::byte* to, int64_t size_bytes);

@@ -25,13 +25,20 @@ absl::Status GlooCommunicator::RunInMemory() {
   const int local = static_cast<int>(layout().local_ranks().size());
   for (int place = 0; place < local && leads(); ++place) {
     const Rendezvous::Call& call = group_->rendezvous().call(place);
-    const Operands operands = {call.input, call.output};
+    const Operands operands = {call.input, call.output,
+                               call.exchange == nullptr ? nullptr : call.exchange->sent.data()};
     std::memcpy(hello_->mine() + place * sizeof(Operands), &operands, sizeof(operands));
   }
   absl::Status status = leads() ? group_->Begin(number_, mine().wish()) : absl::OkStatus();
   status = AwaitAll(status, local * sizeof(Operands));
   if (status.ok()) TakeOperands();
-  if (status.ok()) status = mine().kind == CollectiveKind::kAllGather ? GatherInMemory() : SumInMemory();
+  if (status.ok()) {
+    switch (mine().kind) {
+      case CollectiveKind::kAllGather: status = GatherInMemory(); break;
+      case CollectiveKind::kAllToAll: status = AllToAllInMemory(); break;
+      default: status = SumInMemory();
+    }
+  }
   if (mine().kind == CollectiveKind::kAllReduceSum) {
     status = AwaitAll(status, 0);
     if (status.ok()) status = CopySumsInMemory();
@@ -77,6 +84,22 @@ absl::Status GlooCommunicator::GatherInMemory() {
   for (int i = 0; i < size(); ++i) {
     const int rank = (rank_ + i) % size();
     SHALE_RETURN_IF_ERROR(Read(rank, operands_[rank].input, mine().output + rank * shard_bytes, shard_bytes));
+  }
+  return Explained(group_->memory().Check());
+}
+
+absl::Status GlooCommunicator::AllToAllInMemory() {
+  for (int i = 0; i < size(); ++i) {
+    const int rank = (rank_ + i) % size();
+    ElementRange sent;
+    SHALE_RETURN_IF_ERROR(Read(rank, reinterpret_cast<const std::byte*>(operands_[rank].sent + rank_),
+                               reinterpret_cast<std::byte*>(&sent), sizeof(sent)));
+    SHALE_RETURN_IF_ERROR(Explained(group_->memory().Check()));  // Otherwise `sent` may be anything.
+    SHALE_RETURN_IF_ERROR(CheckPieceFrom(rank, sent));
+    if (sent.begin == sent.end) continue;
+    SHALE_RETURN_IF_ERROR(Read(rank, operands_[rank].input + sent.begin * element_bytes(),
+                               mine().output + mine().exchange->received[rank].begin * element_bytes(),
+                               (sent.end - sent.begin) * element_bytes()));
   }
   return Explained(group_->memory().Check());
 }

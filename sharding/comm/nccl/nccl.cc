@@ -69,7 +69,28 @@ class NcclCommunicator : public Communicator {
     });
   }
 
+  // A rank without elements takes part too, because others may have some.
+  absl::Status EnqueueAllToAll(const RankPieces& sent, const RankPieces& received, Stream& stream) override {
+    SHALE_RETURN_IF_ERROR(CheckAllToAll(sent, received, rank(), size()));
+    SHALE_ASSIGN_OR_RETURN(CudaStream * cuda_stream, CudaStream::From(stream));
+    const NcclCollective collective = {.kind = CollectiveKind::kAllToAll, .dtype = sent.vector.dtype};
+    const std::vector<NcclPiece> from = PiecesOf(sent), to = PiecesOf(received);
+    return group_->Launch(
+        index_, collective, *cuda_stream,
+        [&](NcclComm comm, cuda::StreamHandle handle) { return nccl_->AllToAll(from, to, comm, handle); },
+        Rendezvous::Exchange::Of(sent, received));
+  }
+
  private:
+  static std::vector<NcclPiece> PiecesOf(const RankPieces& pieces) {
+    const int64_t element_bytes = SizeOf(pieces.vector.dtype);
+    std::vector<NcclPiece> found;
+    for (const auto& [begin, end] : pieces.ranges) {
+      found.push_back({pieces.vector.as<std::byte>() + begin * element_bytes, (end - begin) * element_bytes});
+    }
+    return found;
+  }
+
   // `full` is the entire vector: `data` of an all-reduce. Does nothing if it has no elements, which is so on all ranks
   // or on none.
   absl::Status Enqueue(CollectiveKind kind, const Tensor& full, Stream& stream,

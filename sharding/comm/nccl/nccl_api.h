@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/types/span.h"
 #include "kernels/device/cuda/handles.h"
 
 namespace shale {
@@ -46,6 +47,12 @@ enum class NcclResult : uint8_t {
 
 enum class NcclType : uint8_t { kBytes = 0, kInt64 = 4, kFloat32 = 7, kFloat64 = 8 };
 
+// What goes to one rank, or comes from it.
+struct NcclPiece {
+  void* data = nullptr;
+  int64_t bytes = 0;
+};
+
 // Thread-safe, except that a communicator is not.
 class NcclApi {
  public:
@@ -71,6 +78,11 @@ class NcclApi {
                                       cuda::StreamHandle stream) = 0;
   virtual NcclResult AllReduceSum(const void* send, void* receive, int64_t count, NcclType type, NcclComm comm,
                                   cuda::StreamHandle stream) = 0;
+
+  // Sends sent[r] to rank r and receives received[r] from it: a group of Send and Recv, without those of no bytes. The
+  // spans are used only during the call.
+  virtual NcclResult AllToAll(absl::Span<const NcclPiece> sent, absl::Span<const NcclPiece> received, NcclComm comm,
+                              cuda::StreamHandle stream) = 0;
 
   // Allocates memory of the current device, at a multiple of 4096, that can become a window. MemFree requires that no
   // work uses it any more.

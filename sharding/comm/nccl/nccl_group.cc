@@ -105,14 +105,17 @@ absl::Status NcclGroup::Admit(int index, NcclCollective& collective) {
 }
 
 absl::Status NcclGroup::Launch(int index, NcclCollective collective, CudaStream& stream,
-                               absl::FunctionRef<NcclResult(NcclComm, cuda::StreamHandle)> enqueue) {
+                               absl::FunctionRef<NcclResult(NcclComm, cuda::StreamHandle)> enqueue,
+                               std::shared_ptr<const Rendezvous::Exchange> exchange) {
   SHALE_RETURN_IF_ERROR(status_->status());
   stream.Guard(status_);
   return stream.Enqueue([&](cuda::StreamHandle handle) -> absl::Status {
     absl::Status status = Admit(index, collective);
     if (status.ok() && rendezvous_ != nullptr) {
-      status = rendezvous_->Meet(index,
-                                 {.kind = collective.kind, .dtype = collective.dtype, .elements = collective.elements});
+      status = rendezvous_->Meet(index, {.kind = collective.kind,
+                                         .dtype = collective.dtype,
+                                         .elements = collective.elements,
+                                         .exchange = std::move(exchange)});
     }
     if (status.ok()) {
       status = rank(index).Launch(collective, handle, [&](NcclComm comm) { return enqueue(comm, handle); });

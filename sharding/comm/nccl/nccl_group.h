@@ -47,9 +47,10 @@ class NcclGroup {
   NcclRank& rank(int index) { return *ranks_[index]; }
 
   // Numbers `collective`, makes the group guard `stream`, and launches the collective with `enqueue`
-  // (NcclRank::Launch). An error of the launch fails the group.
+  // (NcclRank::Launch). An error of the launch fails the group. `exchange` has the pieces of an AllToAll.
   absl::Status Launch(int index, NcclCollective collective, CudaStream& stream,
-                      absl::FunctionRef<NcclResult(NcclComm, cuda::StreamHandle)> enqueue);
+                      absl::FunctionRef<NcclResult(NcclComm, cuda::StreamHandle)> enqueue,
+                      std::shared_ptr<const Rendezvous::Exchange> exchange = nullptr);
 
   // Aborts every collective of these ranks and makes all later ones fail. Does nothing if the group has failed already.
   void Fail(absl::Status reason);

@@ -33,6 +33,10 @@ struct Functions {
   decltype(&ncclAllGather) all_gather;
   decltype(&ncclReduceScatter) reduce_scatter;
   decltype(&ncclAllReduce) all_reduce;
+  decltype(&ncclSend) send;
+  decltype(&ncclRecv) recv;
+  decltype(&ncclGroupStart) group_start;
+  decltype(&ncclGroupEnd) group_end;
   decltype(&ncclMemAlloc) mem_alloc;
   decltype(&ncclMemFree) mem_free;
   // Null before 2.27, which has no windows.
@@ -97,6 +101,22 @@ class LoadedNccl final : public NcclApi {
     return From(nccl_.all_reduce(send, receive, count, To(type), ncclSum, To(comm), Stream(stream)));
   }
 
+  NcclResult AllToAll(absl::Span<const NcclPiece> sent, absl::Span<const NcclPiece> received, NcclComm comm,
+                      cuda::StreamHandle stream) override {
+    ncclResult_t result = nccl_.group_start();
+    if (result != ncclSuccess) return From(result);
+    const auto also = [&](ncclResult_t next) {
+      if (result == ncclSuccess && next != ncclInProgress) result = next;
+    };
+    for (int peer = 0; peer < static_cast<int>(sent.size()); ++peer) {
+      const NcclPiece &out = sent[peer], &in = received[peer];
+      if (out.bytes > 0) also(nccl_.send(out.data, out.bytes, ncclInt8, peer, To(comm), Stream(stream)));
+      if (in.bytes > 0) also(nccl_.recv(in.data, in.bytes, ncclInt8, peer, To(comm), Stream(stream)));
+    }
+    const ncclResult_t ended = nccl_.group_end();
+    return From(result == ncclSuccess ? ended : result);
+  }
+
   NcclResult MemAlloc(void*& memory, int64_t size_bytes) override {
     return From(nccl_.mem_alloc(&memory, static_cast<size_t>(size_bytes)));
   }
@@ -149,6 +169,10 @@ absl::StatusOr<std::unique_ptr<NcclApi>> LoadNccl(const LibrarySearch& search) {
   SHALE_RETURN_IF_ERROR(library.Bind("ncclAllGather", functions.all_gather));
   SHALE_RETURN_IF_ERROR(library.Bind("ncclReduceScatter", functions.reduce_scatter));
   SHALE_RETURN_IF_ERROR(library.Bind("ncclAllReduce", functions.all_reduce));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclSend", functions.send));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclRecv", functions.recv));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclGroupStart", functions.group_start));
+  SHALE_RETURN_IF_ERROR(library.Bind("ncclGroupEnd", functions.group_end));
   SHALE_RETURN_IF_ERROR(library.Bind("ncclMemAlloc", functions.mem_alloc));
   SHALE_RETURN_IF_ERROR(library.Bind("ncclMemFree", functions.mem_free));
   // Windows are optional.

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "sharding/comm/agreement.h"
 
 namespace shale {
 namespace {
@@ -49,8 +50,7 @@ absl::StatusCode CodeOf(NcclResult result) {
 }  // namespace
 
 std::string NcclCollective::ToString() const {
-  return absl::StrCat("collective ", number, ", ", shale::ToString(kind), " of ", elements, " ",
-                      shale::ToString(dtype));
+  return absl::StrCat("collective ", number, ", ", CollectiveText(kind, elements, dtype));
 }
 
 absl::Status NcclRank::Waited(const std::string& for_what) const {

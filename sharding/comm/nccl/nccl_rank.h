@@ -25,7 +25,7 @@ namespace shale {
 struct NcclCollective {
   CollectiveKind kind = CollectiveKind::kAllGather;
   DType dtype = DType::kFloat32;
-  int64_t elements = 0;  // Elements of the full vector.
+  int64_t elements = 0;  // Elements of the full vector. 0 for an AllToAll.
   uint64_t number = 0;   // Counts within the group, from 1. The same on all ranks.
 
   std::string ToString() const;

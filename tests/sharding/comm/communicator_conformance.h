@@ -51,6 +51,10 @@ void ForEachRank(int ranks, const std::function<void(int rank)>& body);
 // which not every kind of group promises.
 void ExpectSumsInRankOrder(Group& group, Device& device, int64_t elements);
 
+// Expects that all ranks of the group, of two or more, get InvalidArgument if one sends another more than that one
+// wants, which not every kind of group promises. The group is of no use afterwards.
+void ExpectDifferentPiecesAreRefused(Group& group, Device& device);
+
 template <class T>
 constexpr DType kDTypeOf = std::is_same_v<T, float>     ? DType::kFloat32
                            : std::is_same_v<T, double>  ? DType::kFloat64

@@ -136,6 +136,14 @@ TEST(InProcessGroupTest, RanksThatWantDifferentThingsAreToldWhoWantedWhat) {
   }
 }
 
+TEST(InProcessGroupTest, RanksThatDisagreeAboutAPieceAreTold) {
+  for (const int ranks : {2, 5}) {
+    CpuDevice device;
+    Group group = Create(ranks);
+    ExpectDifferentPiecesAreRefused(group, device);
+  }
+}
+
 TEST(InProcessGroupTest, ARankThatDoesNotComeIsNamed) {
   Group group = Create(4, 2);
   std::vector<float> memory(400);

@@ -44,13 +44,16 @@ TEST(TracingTest, RecordsWhatWasEnqueuedInOrderOverAllCommunicators) {
     ASSERT_TRUE(gathering->Synchronize().ok());
     EXPECT_FALSE(g.AllGather(full_tensor, full_tensor, *gathering).ok());  // Refused, so not recorded.
     ASSERT_TRUE(r.ReduceScatterSum(full_tensor, shard_tensor, *reducing).ok());
+    const std::vector<ElementRange> halves = {{0, 4}, {4, 6}}, of_rank = {{0, 4 - 2 * rank}, {4, 8 - 2 * rank}};
+    ASSERT_TRUE(r.AllToAll({shard_tensor, halves}, {full_tensor, of_rank}, *reducing).ok());
     ASSERT_TRUE(reducing->Synchronize().ok());
   });
   for (const CollectiveTrace& trace : traces) {
     EXPECT_THAT(trace.records(),
                 ElementsAre(CollectiveRecord{CollectiveKind::kAllReduceSum, DType::kInt64, 1, "reduce"},
                             CollectiveRecord{CollectiveKind::kAllGather, DType::kFloat32, 12, "gather"},
-                            CollectiveRecord{CollectiveKind::kReduceScatterSum, DType::kFloat32, 12, "reduce"}));
+                            CollectiveRecord{CollectiveKind::kReduceScatterSum, DType::kFloat32, 12, "reduce"},
+                            CollectiveRecord{CollectiveKind::kAllToAll, DType::kFloat32, 6, "reduce"}));
     EXPECT_EQ(trace.records()[1].bytes(), 48);
     EXPECT_EQ(ToString(trace.records()[1]), "gather AllGather 12 f32");
   }

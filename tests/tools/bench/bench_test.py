@@ -169,7 +169,7 @@ class BenchTest(unittest.TestCase):
         self.assertEqual([group["ranks"] for group in written["groups"]], [2, 3])
         self.assertIn(f"### 2 ranks: {written['groups'][0]['about']}\n", text)
         rows = self.rows(text, "collective")
-        self.assertEqual(len(rows), 2 * 4 * 2)
+        self.assertEqual(len(rows), 2 * 5 * 2)
         self.assertEqual(len(written["results"]), len(rows))
         for result in written["results"]:
             n = result["ranks"]
@@ -183,8 +183,8 @@ class BenchTest(unittest.TestCase):
         text, written = self.measured(_LAUNCH, "--processes=2", "--", _COMM, "--device=gloo", "--smallest_kib=1",
                                       "--largest_kib=4", "--rounds=1", "--seconds=0")
         self.assertRegex(text, r"### 2 ranks: .* processes on this host, which read one another's memory \(Gloo\)")
-        self.assertEqual(len(self.rows(text, "collective")), 4 * 2)
-        self.assertEqual(len(written["results"]), 4 * 2)
+        self.assertEqual(len(self.rows(text, "collective")), 5 * 2)
+        self.assertEqual(len(written["results"]), 5 * 2)
 
     def test_matmuls(self):
         with open(os.path.join(self.folder, "job"), "w", encoding="utf-8") as file:

@@ -136,6 +136,14 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: precision.gradient_shards: BF16 stores the sums of gradients over micro-batches in shards, and "
              "with shard_ranks 1 each rank sums the full gradients in fp32; use more shard_ranks, or gradient_shards "
              "FP32"},
+        Rule{{"precision.reduce=BF16"}, ""},
+        Rule{{"precision.reduce=BF16", "sharding={ranks: 4 shard_ranks: 2 strategy: ZERO1}"}, ""},
+        Rule{{"precision.reduce=BF16", "sharding={ranks: 2 strategy: DDP}"},
+             "--set: precision.reduce: BF16 sends gradients to the rank that updates them, and with strategy DDP each "
+             "rank updates all; use ZERO1, ZERO2 or FULL_SHARD, or reduce FP32"},
+        Rule{{"precision.reduce=BF16", "sharding={ranks: 3 shard_ranks: 1}"},
+             "--set: precision.reduce: BF16 sends gradients to the rank that updates them, and with shard_ranks 1 each "
+             "rank updates all; use more shard_ranks, or reduce FP32"},
         Rule{{"optimizer.moments=BF16"}, ""},
         Rule{{"optimizer.moments=BF16", "optimizer.rule=ADAMW_8BIT"},
              "--set: optimizer.moments: rule ADAMW_8BIT does not read it; choose ADAMW or SGD or LION or ADAFACTOR, "

@@ -156,6 +156,14 @@ TEST(Rates, CollectivesTakeTheLinksOfTheirGroup) {
   EXPECT_DOUBLE_EQ(rates.Of(gather(16, 1)).seconds, 1e9 / 400e9);
   EXPECT_DOUBLE_EQ(rates.Of(gather(16, 8)).seconds, 1e9 / 50e9);
   EXPECT_DOUBLE_EQ(rates.Of(gather(16, 4)).seconds, 1e9 / 100e9);
+  // 8 of the 15 others are on another host, and each rank sends to them by itself.
+  const auto exchange = [&](int64_t ranks) {
+    Work work = gather(ranks, 1);
+    work.kind = "AllToAll bf16 shard";
+    return work;
+  };
+  EXPECT_DOUBLE_EQ(rates.Of(exchange(8)).seconds, 1e9 / 400e9);
+  EXPECT_DOUBLE_EQ(rates.Of(exchange(16)).seconds, 8.0 / 15 * 1e9 / 50e9);
 }
 
 TEST(Rates, NoProfileMakesSecondsThatAreNone) {

@@ -77,6 +77,9 @@ class FaultyCommunicator : public Communicator {
   absl::Status EnqueueAllReduceSum(const Tensor& data, Stream& stream) override {
     return Errs() && !fault_.mistaken ? absl::OkStatus() : wrapped_->AllReduceSum(data, stream);
   }
+  absl::Status EnqueueAllToAll(const RankPieces& sent, const RankPieces& received, Stream& stream) override {
+    return Errs() ? Err(received.vector, stream) : wrapped_->AllToAll(sent, received, stream);
+  }
 
  private:
   // Is called in the rank's launching thread, so a delay makes all streams of the rank late.

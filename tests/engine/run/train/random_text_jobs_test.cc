@@ -212,6 +212,7 @@ class RandomTextJobs : public TextDataTest {
                     absl::StrCat("sharding.accumulation=", accumulation),
                     absl::StrCat("batch.micro_batch=", 1 + Pick(random, 3))};
     if (ranks == 4 && strategy[0] != 'D' && Pick(random, 2) == 0) job.division.push_back("sharding.shard_ranks=2");
+    if (strategy[0] != 'D' && sometimes(3, "precision.reduce=BF16", job.overrides)) job.smooth = false;
     return job;
   }
 
@@ -262,8 +263,8 @@ TEST_F(RandomTextJobs, ObeyEveryLaw) {
                                                 absl::StrCat("batch.micro_batch=", job.global_batch)};
     const Run whole = TrainWith(job, {undivided});
     ASSERT_TRUE(whole.status.ok()) << whole.status;
-    // In fp32, sums of some hundred terms in another order, through four steps. In bf16, and with rules that round or
-    // take signs, only the first step has the same weights.
+    // In fp32, sums of some hundred terms in another order, through four steps. In bf16, and with what rounds or
+    // takes signs, only the first step has the same weights.
     const double tolerance = job.bf16 ? 2e-2 : 1e-4;
     for (size_t i = 0; i < whole.steps.size(); ++i) {
       EXPECT_EQ(whole.steps[i].step_tokens, run.steps[i].step_tokens) << i;

@@ -113,6 +113,8 @@ std::vector<Variation> Variations() {
       {"LeanAdamW8Bit", kLlama, {bf16, "optimizer={rule: ADAMW_8BIT learning_rate: 1e-2 state: LEAN}", gradients}},
       {"Bf16Moments", kLlama, {fp32, "optimizer.moments=BF16"}},
       {"LeanGradients", kGpt2, {bf16, kLean, "precision.gradient_shards=BF16", "sharding.accumulation=SHARDED"}},
+      {"NarrowReduction", kGpt2, {bf16, "precision.reduce=BF16", "sharding.accumulation=SHARDED"}},
+      {"NarrowReductionOfGroups", kLlama, {fp32, "precision.reduce=BF16", layered, kGroupsOfTwo}},
       {"GradientsOneRank", kLlama, {fp32, "precision.gradient_shards=BF16", "sharding.ranks=1", layered}},
       {"Fp16", kGpt2, {"precision={compute: FP16 init_scale: 1e9 growth_interval: 2}", gradients}},
       {"Fp16Layered",

@@ -193,6 +193,17 @@ TEST(GlooGroupTest, RanksThatComeToDifferentPlacesAreTold) {
   }
 }
 
+// The two ranks that disagree are in one process, or in different ones.
+TEST(GlooGroupTest, RanksThatDisagreeAboutAPieceAreTold) {
+  CpuDevice device;
+  for (const std::vector<int>& process_of_rank : {std::vector{0, 1, 1, 0}, std::vector{0, 1, 1, 2}}) {
+    for (const bool read_memory : {false, true}) {
+      Group group = Create(process_of_rank, {.timeout_seconds = 60, .read_memory = read_memory});
+      ExpectDifferentPiecesAreRefused(group, device);
+    }
+  }
+}
+
 TEST(GlooGroupTest, ARankThatDoesNotComeIsNamed) {
   for (const int64_t n : {100, 100000}) {
     for (const bool read_memory : {false, true}) {

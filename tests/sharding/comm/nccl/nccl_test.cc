@@ -119,6 +119,11 @@ TEST_F(NcclTest, NoElementsAreNoCall) {
   EXPECT_THAT(device_.nccl().calls(), IsEmpty());
 }
 
+TEST_F(NcclTest, RanksThatDisagreeAboutAPieceAreToldIfTheyCompareWhatTheyWant) {
+  Group group = Create(3, device_, /*check_agreement=*/true);
+  ExpectDifferentPiecesAreRefused(group, device_);
+}
+
 TEST_F(NcclTest, ARankThatDoesNotComeEndsTheGroupWhichNamesWhoWaitedForWhat) {
   Group group = device_.CreateGroup(2, {.timeout_seconds = 1});
   const auto statuses = RunRanks(2, [&](int rank, const DeviceVector<float>& data, Stream& stream) -> absl::Status {

@@ -62,6 +62,7 @@ struct ProcessNcclCall {
   std::byte* receive = nullptr;
   int64_t count = 0;
   NcclType type = NcclType::kBytes;
+  std::vector<NcclPiece> sent, received;  // Of an AllToAll, by rank.
 };
 
 struct ProcessNccl::Comm {
@@ -99,6 +100,30 @@ struct ProcessNccl::Comm {
       if (!Meet()) return false;
     }
     return true;
+  }
+
+  // Gives each rank what is meant for it, as Exchange does. `sent` is what this rank sends, by rank.
+  void AllToAll(const std::vector<NcclPiece>& sent, const std::vector<NcclPiece>& received) {
+    std::vector<int64_t> sizes(size);
+    for (int to = 0; to < size; ++to) sizes[to] = sent[to].bytes;
+    std::vector<std::vector<int64_t>> all(size, sizes);  // By sender and receiver.
+    const int64_t row_bytes = size * int64_t{sizeof(int64_t)};
+    bool goes_on = Exchange(reinterpret_cast<const std::byte*>(sizes.data()), row_bytes, [&](int64_t, int64_t) {
+      for (int from = 0; from < size; ++from) std::memcpy(all[from].data(), shared->pieces[from], row_bytes);
+    });
+    for (int to = 0; to < size && goes_on; ++to) {
+      int64_t longest = 0;
+      for (int from = 0; from < size; ++from) longest = std::max(longest, all[from][to]);
+      std::vector<std::byte> padded(longest);
+      if (sizes[to] > 0) std::memcpy(padded.data(), sent[to].data, sizes[to]);
+      goes_on = Exchange(padded.data(), longest, [&](int64_t offset, int64_t piece) {
+        for (int from = 0; from < size && to == rank; ++from) {
+          const int64_t bytes = std::min(piece, all[from][to] - offset);
+          if (bytes > 0)
+            std::memcpy(static_cast<std::byte*>(received[from].data) + offset, shared->pieces[from], bytes);
+        }
+      });
+    }
   }
 
   // Sets `to` to the sum of the first `bytes` bytes of all pieces.
@@ -207,10 +232,12 @@ NcclResult ProcessNccl::Enqueue(NcclComm handle, cuda::StreamHandle stream, void
                                 const ProcessNcclCall& call) {
   Comm& comm = *static_cast<Comm*>(handle);
   if (!comm.connected) return Fail(NcclResult::kInvalidUsage, "the ranks are not connected");
-  const ProcessNcclCall seen = {.send = static_cast<const std::byte*>(cuda_on_host::HostViewOf(call.send)),
-                                .receive = static_cast<std::byte*>(cuda_on_host::HostViewOf(call.receive)),
-                                .count = call.count,
-                                .type = call.type};
+  ProcessNcclCall seen = call;
+  seen.send = static_cast<const std::byte*>(cuda_on_host::HostViewOf(call.send));
+  seen.receive = static_cast<std::byte*>(cuda_on_host::HostViewOf(call.receive));
+  for (std::vector<NcclPiece>* pieces : {&seen.sent, &seen.received}) {
+    for (NcclPiece& piece : *pieces) piece.data = cuda_on_host::HostViewOf(piece.data);
+  }
   const absl::Status status = static_cast<cuda_on_host::Stream*>(stream)->submit([&comm, work, seen] {
     work(comm, seen);
     return absl::OkStatus();
@@ -255,6 +282,15 @@ NcclResult ProcessNccl::AllReduceSum(const void* send, void* receive, int64_t co
   };
   return Enqueue(comm, stream, work,
                  {static_cast<const std::byte*>(send), static_cast<std::byte*>(receive), count, type});
+}
+
+NcclResult ProcessNccl::AllToAll(absl::Span<const NcclPiece> sent, absl::Span<const NcclPiece> received, NcclComm comm,
+                                 cuda::StreamHandle stream) {
+  ProcessNcclCall call;
+  call.sent.assign(sent.begin(), sent.end());
+  call.received.assign(received.begin(), received.end());
+  return Enqueue(
+      comm, stream, [](Comm& own, const ProcessNcclCall& seen) { own.AllToAll(seen.sent, seen.received); }, call);
 }
 
 std::string ProcessNccl::ErrorString(NcclResult result) {

@@ -40,6 +40,8 @@ class ProcessNccl final : public NcclApi {
                               cuda::StreamHandle stream) override;
   NcclResult AllReduceSum(const void* send, void* receive, int64_t count, NcclType type, NcclComm comm,
                           cuda::StreamHandle stream) override;
+  NcclResult AllToAll(absl::Span<const NcclPiece> sent, absl::Span<const NcclPiece> received, NcclComm comm,
+                      cuda::StreamHandle stream) override;
   NcclResult MemAlloc(void*& /*memory*/, int64_t /*size_bytes*/) override { return NcclResult::kInvalidUsage; }
   NcclResult MemFree(void* /*memory*/) override { return NcclResult::kInvalidUsage; }
   bool has_windows() const override { return false; }

@@ -279,31 +279,39 @@ NcclResult StandInNccl::CommWindowDeregister(NcclComm handle, NcclWindow window)
 NcclResult StandInNccl::Enqueue(absl::string_view name, const void* send, void* receive, int64_t count, NcclType type,
                                 NcclComm handle, cuda::StreamHandle stream) {
   Comm& comm = *static_cast<Comm*>(handle);
-  OneThread one(*this, comm);
-  if (comm.ended) return Misuse("a collective of a communicator that has ended");
-  if (comm.launch != nullptr || !comm.connected) return Misuse("a collective while a call is in progress");
   const int64_t bytes = count * SizeOfType(type);
   const auto* from = static_cast<const std::byte*>(send);
   const auto* to = static_cast<const std::byte*>(receive);
   const bool in_place = from == to || to + comm.rank * bytes == from || from + comm.rank * bytes == to;
+  const Call call = {.name = name,
+                     .count = count,
+                     .type = type,
+                     .send = static_cast<const std::byte*>(send),
+                     .receive = static_cast<std::byte*>(receive)};
+  return Launch(comm, call, name == "AllReduceSum" ? bytes : bytes * comm.clique->size,
+                absl::StrCat(count, " of type ", static_cast<int>(type), in_place ? " in place" : ""), stream);
+}
+
+NcclResult StandInNccl::Launch(Comm& comm, Call call, int64_t full_bytes, std::string text, cuda::StreamHandle stream) {
+  OneThread one(*this, comm);
+  if (comm.ended) return Misuse("a collective of a communicator that has ended");
+  if (comm.launch != nullptr || !comm.connected) return Misuse("a collective while a call is in progress");
   {
     std::lock_guard lock(mutex_);
-    calls_.push_back(absl::StrCat("rank ", comm.rank, " ", name, " ", count, " of type ", static_cast<int>(type),
-                                  in_place ? " in place" : ""));
+    calls_.push_back(absl::StrCat("rank ", comm.rank, " ", call.name, " ", text));
   }
-  const int64_t full_bytes = name == "AllReduceSum" ? bytes : bytes * comm.clique->size;
-  if (comm.used.insert({name, ClassOf(full_bytes)}).second && !Take(comm, takes_.first_use)) {
+  if (comm.used.insert({call.name, ClassOf(full_bytes)}).second && !Take(comm, takes_.first_use)) {
     return NcclResult::kUnhandledCudaError;
   }
   if (failing_rank_ == comm.rank && ++comm.collectives == failing_nth_) return NcclResult::kInternalError;
   comm.polls_left = polls_;
-  comm.launch = [this, &comm, name, send, receive, count, type, stream] {
+  comm.launch = [this, &comm, call = std::move(call), stream]() mutable {
     ++comm.running;
-    const Call call = {.name = name,
-                       .count = count,
-                       .type = type,
-                       .send = static_cast<const std::byte*>(cuda_on_host::HostViewOf(send)),
-                       .receive = static_cast<std::byte*>(cuda_on_host::HostViewOf(receive))};
+    call.send = cuda_on_host::HostViewOf(call.send);
+    call.receive = cuda_on_host::HostViewOf(call.receive);
+    for (std::vector<NcclPiece>* pieces : {&call.sent, &call.received}) {
+      for (NcclPiece& piece : *pieces) piece.data = cuda_on_host::HostViewOf(piece.data);
+    }
     return static_cast<cuda_on_host::Stream*>(stream)->submit([this, &comm, call] {
       Run(comm, call);
       --comm.running;
@@ -335,6 +343,8 @@ void StandInNccl::Run(Comm& comm, const Call& call) {
       std::byte* to = call.receive + rank * bytes;
       if (to != clique.calls[rank].send) std::memcpy(to, clique.calls[rank].send, bytes);
     }
+  } else if (call.name == "AllToAll") {
+    Exchange(clique, comm.rank);
   } else if (call.name == "ReduceScatterSum") {
     sum(comm.rank * bytes, call.receive);
   } else {
@@ -346,6 +356,30 @@ void StandInNccl::Run(Comm& comm, const Call& call) {
     std::memcpy(call.receive, clique.total.data(), bytes);
   }
   clique.Sync();
+}
+
+// Copies what the ranks send to `rank`, the last rank first.
+void StandInNccl::Exchange(const Clique& clique, int rank) {
+  for (int from = clique.size - 1; from >= 0; --from) {
+    const NcclPiece &sent = clique.calls[from].sent[rank], &received = clique.calls[rank].received[from];
+    if (sent.bytes != received.bytes) {
+      Misuse(absl::StrCat("rank ", from, " sends ", sent.bytes, " bytes to rank ", rank, ", which wants ",
+                          received.bytes));
+    } else if (sent.bytes > 0) {
+      std::memcpy(received.data, sent.data, sent.bytes);
+    }
+  }
+}
+
+NcclResult StandInNccl::AllToAll(absl::Span<const NcclPiece> sent, absl::Span<const NcclPiece> received,
+                                 NcclComm handle, cuda::StreamHandle stream) {
+  Comm& comm = *static_cast<Comm*>(handle);
+  Call call = {.name = "AllToAll"};
+  int64_t bytes = 0;
+  for (const NcclPiece& piece : sent) bytes += piece.bytes;
+  call.sent.assign(sent.begin(), sent.end());
+  call.received.assign(received.begin(), received.end());
+  return Launch(comm, std::move(call), bytes, absl::StrCat(bytes, " bytes"), stream);
 }
 
 NcclResult StandInNccl::AllGather(const void* send, void* receive, int64_t count, NcclType type, NcclComm comm,

@@ -72,6 +72,8 @@ class StandInNccl final : public NcclApi {
                               cuda::StreamHandle stream) override;
   NcclResult AllReduceSum(const void* send, void* receive, int64_t count, NcclType type, NcclComm comm,
                           cuda::StreamHandle stream) override;
+  NcclResult AllToAll(absl::Span<const NcclPiece> sent, absl::Span<const NcclPiece> received, NcclComm comm,
+                      cuda::StreamHandle stream) override;
   NcclResult MemAlloc(void*& memory, int64_t size_bytes) override;
   NcclResult MemFree(void* memory) override;
   NcclResult CommWindowRegister(NcclComm comm, void* memory, int64_t size_bytes, NcclWindow& window) override;
@@ -85,8 +87,9 @@ class StandInNccl final : public NcclApi {
     absl::string_view name;
     int64_t count = 0;
     NcclType type = NcclType::kBytes;
-    const std::byte* send = nullptr;  // An address for the host, like `receive`.
+    const std::byte* send = nullptr;  // An address for the host while it runs, like all others.
     std::byte* receive = nullptr;
+    std::vector<NcclPiece> sent, received;  // Of an AllToAll, by rank.
   };
   struct Clique;
   struct Comm;
@@ -95,6 +98,9 @@ class StandInNccl final : public NcclApi {
   NcclResult Misuse(absl::string_view what);
   NcclResult Enqueue(absl::string_view name, const void* send, void* receive, int64_t count, NcclType type,
                      NcclComm handle, cuda::StreamHandle stream);
+  // Begins the launch of `call`, whose full vector has `full_bytes`. `text` is its line in calls().
+  NcclResult Launch(Comm& comm, Call call, int64_t full_bytes, std::string text, cuda::StreamHandle stream);
+  void Exchange(const Clique& clique, int rank);
   NcclResult End(Comm& comm);
   // Takes memory for `comm`. Returns false if there is none.
   bool Take(Comm& comm, int64_t bytes);
