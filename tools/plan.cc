@@ -25,12 +25,10 @@
 #include "engine/plan/planner/fit.h"
 #include "engine/plan/planner/step_facts.h"
 #include "engine/plan/report/explain.h"
-#include "engine/plan/report/memory_report.h"
 #include "engine/plan/report/memory_snapshot.h"
 #include "engine/plan/report/plan_html.h"
-#include "engine/plan/report/time_report.h"
+#include "engine/plan/report/step_report.h"
 #include "engine/plan/search/search.h"
-#include "engine/plan/search/search_text.h"
 #include "engine/plan/time/prediction.h"
 #include "engine/plan/time/profile.h"
 #include "engine/run/runtime/backend.h"
@@ -63,7 +61,8 @@ struct Flags {
   std::string machine;
   int64_t hosts = 0;
   double seconds = 300;
-  std::optional<proto::MachineProfile> profile;  // That `machine` names, or that of this machine if it has one.
+  // That `machine` names, or that of this machine if it has one.
+  std::shared_ptr<const proto::MachineProfile> profile;
 
   // A machine that was named comes before what the job says, and --set and --ranks come before it.
   std::vector<std::string> Overrides() const {
@@ -163,11 +162,11 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
 // Takes the profile of this machine if none was named and it has been measured. Adds a line to `remark` if the profile
 // is damaged.
 void TakeOwnProfile(const Job& job, Flags& flags, std::string& remark) {
-  if (flags.profile) return;
+  if (flags.profile != nullptr) return;
   absl::StatusOr<proto::MachineProfile> cached = absl::NotFoundError("");
   if (job.runtime.device == DeviceType::kCpu) cached = CachedProfile(UserCacheFolder(), KeyOfThisHost());
   if (cached.ok()) {
-    flags.profile = *std::move(cached);
+    flags.profile = std::make_shared<const proto::MachineProfile>(*std::move(cached));
     return;
   }
   if (!absl::IsNotFound(cached.status())) absl::StrAppend(&remark, cached.status().message(), ".\n");
@@ -175,7 +174,7 @@ void TakeOwnProfile(const Job& job, Flags& flags, std::string& remark) {
 
 // Predicts a step, if there is a profile. Adds to `remark` if the job does not fit the machine.
 std::optional<Prediction> Predicted(const Flags& flags, const ResolvedJob& resolved, std::string& remark) {
-  if (!flags.profile) return std::nullopt;
+  if (flags.profile == nullptr) return std::nullopt;
   const auto& [job, plan] = resolved;
   if (job.runtime.device == DeviceType::kCuda && plan.arena_bytes > flags.profile->device_bytes()) {
     absl::StrAppend(&remark, "The job does not fit ", flags.profile->name(), ", whose devices have ",
@@ -186,7 +185,7 @@ std::optional<Prediction> Predicted(const Flags& flags, const ResolvedJob& resol
 
 // Returns what predicts the steps of the job with other settings.
 StepSeconds SecondsOfOthers(const Flags& flags, const ResolvedJob& resolved) {
-  if (!flags.profile) return {};
+  if (flags.profile == nullptr) return {};
   return [&flags, &resolved](const StepProgram& program, const Mesh& mesh) {
     StepFacts facts = StepFactsOf(resolved.job, resolved.plan, *flags.profile, flags.hosts);
     facts.mesh = mesh;
@@ -197,15 +196,12 @@ StepSeconds SecondsOfOthers(const Flags& flags, const ResolvedJob& resolved) {
 // Searches for the fastest way to run the job.
 absl::StatusOr<SearchResult> Search(const Flags& flags, const Job& job, const DataFacts& data, Machine machine,
                                     const WorkLimits& limits) {
-  if (!flags.profile) {
+  if (machine.profile == nullptr) {
     return absl::FailedPreconditionError(
         "--search needs the seconds of a machine; measure this one once (tools:calibrate), or name one with --machine");
   }
   if (job.runtime.device == DeviceType::kCuda) machine.default_budget = BudgetOn(*flags.profile);
-  SearchQuery query{.job = job,
-                    .machine = machine,
-                    .seconds = SecondsOn(*flags.profile, flags.hosts),
-                    .job_with = JobWithOf(flags, data)};
+  SearchQuery query{.job = job, .machine = machine, .job_with = JobWithOf(flags, data)};
   if (flags.search != kAllFields) query.fields = absl::StrSplit(flags.search, ',');
   absl::StatusOr<SearchResult> found = FindFastest(query, limits);
   if (absl::IsDeadlineExceeded(found.status())) {
@@ -269,13 +265,19 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const Pl
 }
 
 // Writes the files for people that the flags name.
-absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved, const Prediction* seconds) {
+absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved, const PlanSeconds& seconds,
+                        const Machine& machine, const WorkLimits& limits) {
   const auto& [job, plan] = resolved;
+  std::vector<ChangedJob> changes;
+  if (!flags.html.empty()) {
+    Drafter drafter(job, machine, limits);
+    changes = ChangesOf(drafter);
+  }
   absl::Status status;
   const auto write = [&](const std::string& path, auto&& contents) {
     if (status.ok() && !path.empty()) status = WriteOutput(path, contents());
   };
-  write(flags.html, [&] { return PlanHtml(job, plan, seconds); });
+  write(flags.html, [&] { return PlanHtml(job, plan, seconds, changes); });
   write(flags.memory_snapshot,
         [&] { return MemorySnapshot(plan.train.step.program, plan.train.memory, plan.arena_bytes); });
   return status;
@@ -296,7 +298,7 @@ int Run(Flags flags) {
   if (!flags.machine.empty()) {
     absl::StatusOr<proto::MachineProfile> profile = ReadProfile(flags.machine);
     if (!profile.ok()) return Fail(profile.status(), kExitUsage);
-    flags.profile = *std::move(profile);
+    flags.profile = std::make_shared<const proto::MachineProfile>(*std::move(profile));
   }
   const WorkLimits limits = flags.Limits();
   std::vector<JobError> errors;
@@ -310,6 +312,10 @@ int Run(Flags flags) {
   if (!machine.ok()) return Refuse(flags, machine.status());
   // The memory of this machine says nothing about another one.
   if (!flags.machine.empty()) machine->default_budget = nullptr;
+  std::string profile_remark;
+  TakeOwnProfile(*job, flags, profile_remark);
+  machine->profile = flags.profile;
+  machine->hosts = flags.hosts;
   if (!flags.fit.empty()) {
     ApplyDataFacts(*data, *job);
     return RunFit(flags, *job, *data, *machine, limits);
@@ -322,7 +328,7 @@ int Run(Flags flags) {
   for (const std::string& file_remark : FileRemarks(admission.resolved->job)) {
     absl::StrAppend(&remark, file_remark, ".\n");
   }
-  TakeOwnProfile(admission.resolved->job, flags, remark);
+  remark += profile_remark;
   const std::optional<Prediction> step = Predicted(flags, *admission.resolved, remark);
   std::optional<SearchResult> search;
   if (!flags.search.empty()) {
@@ -335,7 +341,7 @@ int Run(Flags flags) {
   if (!remark.empty()) admission.remarks.push_back(remark);
   absl::Status status = PrintPlan(flags, *admission.resolved, seconds, remark, *machine, limits);
   if (status.ok()) status = WriteForPrograms(flags, admission, seconds);
-  if (status.ok()) status = WriteFiles(flags, *admission.resolved, seconds.step);
+  if (status.ok()) status = WriteFiles(flags, *admission.resolved, seconds, *machine, limits);
   if (!status.ok()) return Fail(status, kExitFailed);
   return refusal ? Fail(absl::ResourceExhaustedError(admission.text), kExitUsage) : kExitOk;
 }

@@ -11,6 +11,8 @@
 #include "engine/api/backend.h"
 #include "engine/api/job.h"
 #include "engine/api/verify.h"
+#include "engine/files/io/user_cache.h"
+#include "engine/plan/time/profile.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
@@ -37,7 +39,11 @@ absl::StatusOr<VerifyReport> Run(const std::string& job_file, const std::vector<
     ++checks;
     Print(VerifyLine(row) + "\n");
   };
-  return Verify(job, {.backend = backend.get(), .on_row = on_row, .cancelled = &cancelled});
+  VerifyOptions options{.backend = backend.get(), .on_row = on_row, .cancelled = &cancelled};
+  absl::StatusOr<proto::MachineProfile> machine = absl::NotFoundError("");
+  if (job.runtime.device == DeviceType::kCpu) machine = CachedProfile(UserCacheFolder(), KeyOfThisHost());
+  if (machine.ok()) options.machine = &*machine;
+  return Verify(job, options);
 }
 
 }  // namespace

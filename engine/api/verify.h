@@ -15,6 +15,9 @@
 namespace shale {
 
 class Backend;  // engine/run/runtime/backend.h
+namespace proto {
+class MachineProfile;
+}  // namespace proto
 
 // What a verification found.
 enum class VerifyOutcome {
@@ -40,13 +43,16 @@ struct VerifyReport {
   // What was made smaller than the job: one line each.
   std::vector<std::string> shrunk;
   double seconds = 0;
+  // What a step of the small job took beside what was predicted. Empty without VerifyOptions::machine. No check: small
+  // steps vary, and only trials of the job's own size say how fast the job is.
+  std::string time;
 
   // Returns whether no check failed.
   bool holds() const;
   // Returns the table: its head, a line for each check, and the remarks.
   std::string Text() const;
-  // Returns what stands under the table: what was shrunk, the remarks of the checks with the failures last, and a line
-  // with the result.
+  // Returns what stands under the table: what was shrunk, the time of a step, the remarks of the checks with the
+  // failures last, and a line with the result.
   std::string Remarks() const;
 };
 
@@ -75,6 +81,9 @@ std::string VerifyHead();
 struct VerifyOptions {
   // The backend of the job. Required. Borrowed.
   const Backend* backend = nullptr;
+  // The profile of this machine, by which the time of a step is predicted. Null: the report says nothing of time.
+  // Borrowed.
+  const proto::MachineProfile* machine = nullptr;
   // As in TrainerOptions.
   std::optional<CustomModel> model;
   // As in TrainerOptions. Samples of the first positions are read, twice if the source allows it. A source that can

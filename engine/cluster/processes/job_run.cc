@@ -111,11 +111,12 @@ absl::Status JobRun::Decide(const ResumeOptions& resume) {
     // Claims the folder before anything that takes time, so that an unusable folder is reported at once.
     SHALE_ASSIGN_OR_RETURN(folder_, RunFolder::Claim(job_.telemetry.run_folder, ExistingFor(resume.from)));
     const std::string hf_folder = HfFolder(job_, *folder_, resume);
-    KeepCpuProducts(*folder_, resume, job_);
+    KeepDecisions(*folder_, resume, job_);
     SHALE_ASSIGN_OR_RETURN(products_, DecideCpuProducts(job_));
     SHALE_ASSIGN_OR_RETURN(const std::string failures, folder_->NextFailurePath());
     return absl::StrCat(static_cast<int>(job_.runtime.cpu_products), "\n", hf_folder, "\n",
-                        HfFolderOfRun(*folder_, resume), "\n", failures);
+                        HfFolderOfRun(*folder_, resume), "\n", failures, "\n",
+                        static_cast<int>(job_.sharding.accumulation));
   };
   SHALE_ASSIGN_OR_RETURN(const std::string text, processes_.InProcessZero(decide));
   SHALE_RETURN_IF_ERROR(TakeDecision(text));
@@ -126,11 +127,12 @@ absl::Status JobRun::Decide(const ResumeOptions& resume) {
 
 absl::Status JobRun::TakeDecision(const std::string& text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, '\n');
-  int products = 0;
-  if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &products)) {
+  int products = 0, accumulation = 0;
+  if (parts.size() != 5 || !absl::SimpleAtoi(parts[0], &products) || !absl::SimpleAtoi(parts[4], &accumulation)) {
     return absl::InternalError("process 0 sent no decision");
   }
   job_.runtime.cpu_products = static_cast<CpuMatMuls>(products);
+  job_.sharding.accumulation = static_cast<Accumulation>(accumulation);
   hf_folder_ = std::string(parts[1]);
   // A resumed run has a copy of its tokenizer. The record of the job needs a path that does not depend on its own.
   const std::string copy(parts[2]);

@@ -87,16 +87,25 @@ std::string HfFolderOfRun(const RunFolder& folder, const ResumeOptions& resume) 
   return Exists(theirs) ? theirs : "";
 }
 
-void KeepCpuProducts(const RunFolder& folder, const ResumeOptions& resume, Job& job) {
+void KeepDecisions(const RunFolder& folder, const ResumeOptions& resume, Job& job) {
   constexpr int64_t kMaxJobBytes = int64_t{1} << 20;
   if (ExistingFor(resume.from) != RunFolder::Existing::kContinue) return;
   const std::string run_folder = resume.from == ResumeFrom::kPath ? RunOfCheckpoint(resume.path) : folder.path();
-  if (job.runtime.cpu_products != CpuMatMuls::kAuto || job.runtime.device != DeviceType::kCpu) return;
+  const bool open_products = job.runtime.cpu_products == CpuMatMuls::kAuto && job.runtime.device == DeviceType::kCpu;
+  const bool open_accumulation = job.sharding.accumulation == Accumulation::kAuto;
+  if (!open_products && !open_accumulation) return;
   const absl::StatusOr<std::string> text = ReadFile(RunJobPath(run_folder), kMaxJobBytes);
   if (!text.ok()) return;
   const absl::StatusOr<Job> former = ParseRecordedJob(*text, RunJobPath(run_folder));
   if (!former.ok() || former->precision.compute != job.precision.compute) return;
-  job.runtime.cpu_products = former->runtime.cpu_products;
+  if (open_products) job.runtime.cpu_products = former->runtime.cpu_products;
+  ShardingConfig sharding = job.sharding;
+  sharding.accumulation = former->sharding.accumulation;
+  MemoryConfig memory = job.memory;
+  memory.loss_chunk_tokens = former->memory.loss_chunk_tokens;
+  const bool divided_alike = sharding == former->sharding && job.batch == former->batch && memory == former->memory &&
+                             job.activation_checkpointing == former->activation_checkpointing;
+  if (open_accumulation && divided_alike) job.sharding.accumulation = former->sharding.accumulation;
 }
 
 absl::Status DecidePeakFlops(JobProcesses& processes, const Backend& backend, const Job& job, TrainerOptions& options,

@@ -31,9 +31,10 @@ std::string HfFolder(const Job& job, const RunFolder& folder, const ResumeOption
 // empty string if there is none, and if nothing is resumed.
 std::string HfFolderOfRun(const RunFolder& folder, const ResumeOptions& resume);
 
-// Takes what computed the matmuls of the run that is resumed, if there is one and the job leaves it open, so that a
-// resumed run computes the same bits. Another precision changes the bits anyway, and another choice may be faster then.
-void KeepCpuProducts(const RunFolder& folder, const ResumeOptions& resume, Job& job);
+// Takes what the run that is resumed had decided, if there is one and the job leaves it open, so that a resumed run
+// computes the same bits: what computes matmuls, and the accumulation. With another precision, or for the accumulation
+// with another division of the batch, the bits change anyway, and another choice may be better then.
+void KeepDecisions(const RunFolder& folder, const ResumeOptions& resume, Job& job);
 
 // Decides what MFU compares with, and sets it in `options`. If it has to be measured, does so in process 0, which
 // reports it, and sets `measured` to the time there. A peak that a former run measured counts as none.

@@ -14,6 +14,10 @@
 
 namespace shale {
 
+namespace proto {
+class MachineProfile;
+}  // namespace proto
+
 // A budget that is never exceeded.
 inline constexpr int64_t kNoBudget = std::numeric_limits<int64_t>::max();
 
@@ -34,6 +38,17 @@ struct Budget {
   }
 };
 
+// What CUDA and its libraries take of a GPU beside the arenas, with some room for what is allocated late. On an H200, a
+// context with all kernels loaded took 542 MiB, cuBLASLt 396 and cuDNN 14. The others were not measured yet; the GPU
+// kit (tools/gpu) measures them. NCCL has up to three communicators for a GPU, each with buffers for its channels, and
+// with up to 256 MiB where it uses NVLink SHARP. GPUs since Blackwell have more SMs than Hopper, for which a context
+// reserves memory, and their libraries have more code.
+inline constexpr int kBlackwellMajor = 10;  // Compute capability.
+constexpr int64_t GpuLibraryBytes(bool nccl, int compute_major) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  return 2 * kGiB + (nccl ? kGiB : 0) + (compute_major >= kBlackwellMajor ? kGiB : 0);
+}
+
 // A function that returns the budget of each rank when `ranks` ranks run on this machine and the job sets none, or an
 // error if that many cannot run here.
 using DefaultBudget = std::function<absl::StatusOr<Budget>(int64_t ranks)>;
@@ -47,6 +62,10 @@ struct Machine {
   CpuMatMuls cpu_products = CpuMatMuls::kAuto;  // Of `create_ops`, if its ops run on the CPU.
   // The most ranks that it has room for. A job with more is refused, and none is advised to have more.
   int64_t most_ranks = std::numeric_limits<int64_t>::max();
+
+  // How fast it is (engine/plan/time/profile.h), so that the seconds of steps can be predicted. Null: not known.
+  std::shared_ptr<const proto::MachineProfile> profile;
+  int64_t hosts = 0;  // On how many of them the ranks run, as in StepFactsOf (engine/plan/planner/step_facts.h).
 
   // Returns the same machine with no limit on memory.
   Machine WithoutBudget() const {

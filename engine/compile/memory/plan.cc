@@ -1,6 +1,7 @@
 #include "engine/compile/memory/plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -65,32 +66,30 @@ void PlaceTransients(const StepProgram& program, const std::vector<Lifetime>& li
   for (size_t i = 0; i < transients.size(); ++i) plan.addresses[transients[i]] = begin + packing.offsets[i];
 }
 
-// Fills in the lower bound, the instruction that reaches it, and the buffers that are live there. Sizes count without
-// alignment and red zones.
+// Returns the sums of live buffers of one kind of memory at each instruction, and at last what is held between steps.
+// Sizes count without alignment and red zones.
+std::vector<int64_t> LiveSums(const StepProgram& program, const std::vector<Lifetime>& lifetimes, MemoryKind memory) {
+  std::vector<int64_t> sums(program.instructions.size() + 1, 0);
+  for (size_t b = 0; b < lifetimes.size(); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    if (buffer.memory != memory || (!buffer.persistent && !lifetimes[b].used())) continue;
+    sums[buffer.persistent ? 0 : lifetimes[b].first] += buffer.size_bytes();
+    if (!buffer.persistent) sums[lifetimes[b].last + 1] -= buffer.size_bytes();
+  }
+  std::partial_sum(sums.begin(), sums.end(), sums.begin());
+  return sums;
+}
+
+// Fills in the lower bound, the instruction that reaches it, and the buffers that are live there.
 void FindPeak(const StepProgram& program, const std::vector<Lifetime>& lifetimes, MemoryPlan& plan) {
   const auto alive_at = [&](size_t b, InstructionId id) {
     if (program.buffers[b].memory == MemoryKind::kHost) return false;
     return program.buffers[b].persistent || (lifetimes[b].first <= id && id <= lifetimes[b].last);
   };
-  std::vector<int64_t> change(program.instructions.size() + 1, 0);
-  int64_t live = 0;
-  for (size_t b = 0; b < lifetimes.size(); ++b) {
-    const int64_t bytes = program.buffers[b].size_bytes();
-    if (program.buffers[b].memory == MemoryKind::kHost) continue;
-    if (program.buffers[b].persistent) {
-      live += bytes;
-    } else if (lifetimes[b].used()) {
-      change[lifetimes[b].first] += bytes;
-      change[lifetimes[b].last + 1] -= bytes;
-    }
-  }
-  plan.lower_bound_bytes = live;
-  for (size_t id = 0; id < program.instructions.size(); ++id) {
-    live += change[id];
-    if (live <= plan.lower_bound_bytes) continue;
-    plan.lower_bound_bytes = live;
-    plan.peak_instruction = static_cast<InstructionId>(id);
-  }
+  const std::vector<int64_t> live = LiveSums(program, lifetimes, MemoryKind::kDevice);
+  const auto peak = std::max_element(live.begin(), live.end());
+  plan.lower_bound_bytes = *peak;
+  if (peak + 1 != live.end()) plan.peak_instruction = static_cast<InstructionId>(peak - live.begin());
   for (size_t b = 0; b < lifetimes.size(); ++b) {
     if (!alive_at(b, plan.peak_instruction)) continue;
     plan.bytes_at_peak[static_cast<int>(program.buffers[b].category)] += program.buffers[b].size_bytes();
@@ -135,6 +134,25 @@ absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPl
     }
   }
   FindPeak(program, lifetimes, plan);
+  return plan;
+}
+
+absl::StatusOr<MemoryPlan> PlanWithoutSharing(const StepProgram& program, LeastMemory& least) {
+  SHALE_RETURN_IF_ERROR(CheckStructure(program));
+  const std::vector<Lifetime> lifetimes = ComputeLifetimes(program);
+  SHALE_ASSIGN_OR_RETURN(const std::vector<int64_t> footprints, Footprints(program, lifetimes, {}));
+  const auto largest = [&](MemoryKind memory) {
+    const std::vector<int64_t> sums = LiveSums(program, lifetimes, memory);
+    return *std::max_element(sums.begin(), sums.end());
+  };
+  least = {.arena_bytes = largest(MemoryKind::kDevice), .host_bytes = largest(MemoryKind::kHost)};
+  MemoryPlan plan;
+  int64_t end[2] = {0, kHostMemoryBegin};  // By MemoryKind.
+  for (size_t b = 0; b < footprints.size(); ++b) {
+    int64_t& next = end[static_cast<int>(program.buffers[b].memory)];
+    plan.addresses.push_back(next);
+    next += footprints[b];
+  }
   return plan;
 }
 

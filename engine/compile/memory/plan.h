@@ -57,6 +57,17 @@ struct MemoryPlan {
 // not fit int64.
 absl::StatusOr<MemoryPlan> PlanMemory(const StepProgram& program, const MemoryPlanOptions& options);
 
+// What any plan of a program needs at least: the largest sums of live buffers, without alignment.
+struct LeastMemory {
+  int64_t arena_bytes = 0;  // MemoryPlan::lower_bound_bytes
+  int64_t host_bytes = 0;
+};
+
+// Gives every buffer bytes that it shares with none, and sets nothing but the addresses. Waits that are derived from
+// such a plan are those of the data alone: any plan of PlanMemory has these, and more where buffers share bytes. Stores
+// in `least` what any plan needs. Takes a small part of the time of PlanMemory, and returns the same errors.
+absl::StatusOr<MemoryPlan> PlanWithoutSharing(const StepProgram& program, LeastMemory& least);
+
 // The places of the items that a program's StepItemCopy instructions copy. Every iteration has a place of its own, so
 // copies do not wait for each other, and the host does not wait for copies.
 class StepItemLayout {

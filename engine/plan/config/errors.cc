@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/plan/config/other_words.h"
 #include "engine/strings/messages.h"
 
 namespace shale {

@@ -1,6 +1,8 @@
 // Collects the errors of a spec, and the place where each of its fields was given.
 //
 // EnumMessage and UnknownFieldMessage say which names of values and fields a spec may have.
+//
+// Translates words that other trainers use into those of job specs, for messages about words that a spec does not have.
 #pragma once
 
 #include <map>
@@ -81,5 +83,15 @@ std::string UnknownFieldMessage(const google::protobuf::Descriptor& root, const 
 // out" and a spec may not name it.
 const google::protobuf::EnumValueDescriptor* FindEnumValue(const google::protobuf::EnumDescriptor& type,
                                                            const std::string& name);
+
+// Returns the field or the advice to show for a field `name` that the spec does not have:
+// "activation_checkpointing.preset=BLOCK" for "gradient_checkpointing", "sharding.strategy=FULL_SHARD" for "fsdp".
+// Returns "" if the name is not known.
+std::string OurField(absl::string_view name);
+
+// Returns the enum value that is called `name` elsewhere: "FULL_SHARD" for "zero-3". The value may be followed by
+// advice: "FULL_SHARD with sharding.shard_ranks" for "HYBRID_SHARD". Ignores case, "_" and "-". Returns "" if the name
+// is not known. Does not look at any enum, so the caller must check that its enum has the value.
+std::string OurValue(absl::string_view name);
 
 }  // namespace shale

@@ -42,9 +42,9 @@ struct StepSizes {
   SizeFactor micro_batch, sequence_length, accumulation_steps;
 };
 
-// The functions below are specific to one kind of model. Every kind defines each of them in a file of its own
-// (decoder_spec.cc, mlp_spec.cc, custom_spec.cc). Other code calls them through std::visit or ForEachModelKind, which
-// do not compile if one is missing.
+// The functions below are specific to one kind of model. Every kind defines each of them: decoders in decoder_spec.cc,
+// the others in model_spec.cc. Other code calls them through std::visit or ForEachModelKind, which do not compile if
+// one is missing.
 
 // Return whether `spec` describes a model of this kind. If so, set `config` to that model, as ModelFromSpec does.
 // REQUIRES: `config` has its default value.

@@ -1,10 +1,9 @@
-#include "engine/plan/config/other_words.h"
-
 #include <cstddef>
 #include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_replace.h"
+#include "engine/plan/config/errors.h"
 
 namespace shale {
 namespace {

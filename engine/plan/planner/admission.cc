@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
 #include "engine/api/plan.h"
-#include "engine/plan/planner/limits.h"
+#include "engine/plan/planner/draft.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 

@@ -7,13 +7,15 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
 #include "engine/compile/graph/data_needs.h"
+#include "engine/compile/memory/waits.h"
 #include "engine/compile/model/model.h"
 #include "engine/compile/step/options_enums.h"
 #include "engine/plan/planner/generation.h"
 #include "engine/plan/planner/job_plan.h"
-#include "engine/plan/planner/limits.h"
 #include "engine/plan/planner/options.h"
+#include "engine/plan/planner/step_facts.h"
 #include "engine/plan/planner/summary.h"
+#include "engine/plan/time/prediction.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
@@ -97,20 +99,44 @@ absl::StatusOr<Budget> BudgetOf(const Job& job, const DefaultBudget& default_bud
 
 namespace {
 
-absl::StatusOr<JobGraphs> BuildGraphs(const Job& job, const WorkLimits& limits) {
-  JobGraphs graphs;
-  SHALE_ASSIGN_OR_RETURN(graphs.train, BuildGraph(job, GraphMode::kTraining, limits));
-  SHALE_ASSIGN_OR_RETURN(graphs.evaluate, BuildGraph(job, GraphMode::kEvaluation, limits));
-  SHALE_RETURN_IF_ERROR(CheckSameParameters(graphs.train, graphs.evaluate, "evaluation"));
+// Builds what the graphs lack beside that of training.
+absl::Status BuildOtherGraphs(const Job& job, const WorkLimits& limits, JobGraphs& graphs) {
+  if (!graphs.evaluate.units.empty()) return absl::OkStatus();
+  SHALE_ASSIGN_OR_RETURN(ModelGraph evaluate, BuildGraph(job, GraphMode::kEvaluation, limits));
+  SHALE_RETURN_IF_ERROR(CheckSameParameters(graphs.train, evaluate, "evaluation"));
   if (job.runtime.generate) {
     SHALE_ASSIGN_OR_RETURN(graphs.generate, BuildGenerate(job, graphs.train, limits));
   }
-  return graphs;
+  graphs.evaluate = std::move(evaluate);
+  return limits.Check();
 }
 
-// Compiles and plans all programs of a draft that has graphs and options.
-absl::Status CompilePrograms(Draft& draft, const Ops& ops, const WorkLimits& limits) {
-  SHALE_ASSIGN_OR_RETURN(draft.train, CompileAndPlan(draft.graphs->train, draft.options, ops, {}, limits));
+// How many graphs a Drafter keeps. Searches vary micro-batch and chunks of the loss, which few graphs have in common.
+constexpr size_t kMostGraphs = 48;
+
+// Adds what else follows from the bytes of a draft and from its training program.
+void Summarize(Draft& draft) {
+  draft.fits = draft.budget.Holds(draft.cost.arena_bytes, draft.cost.host_bytes);
+  const StepProgram& program = draft.train.step.program;
+  draft.cost.sent_bytes = SummarizeCommunication(program, draft.options.mesh).sent_bytes;
+  draft.cost.flops = SummarizeFlops(program);
+}
+
+// Compiles the training program of a draft that has graphs and options (Drafter::Sketch).
+absl::Status CompileTraining(Draft& draft, const Ops& ops, const WorkLimits& limits) {
+  SHALE_RETURN_IF_ERROR(CheckCombination(draft.options.strategy, draft.options.accumulation));
+  SHALE_RETURN_IF_ERROR(CheckProgramSize(draft.graphs->train, draft.options));
+  SHALE_ASSIGN_OR_RETURN(draft.train.step, CompileStep(draft.graphs->train, draft.options, ops, limits));
+  LeastMemory least;
+  SHALE_ASSIGN_OR_RETURN(draft.train.memory, PlanWithoutSharing(draft.train.step.program, least));
+  draft.cost = {.arena_bytes = least.arena_bytes, .host_bytes = least.host_bytes};
+  Summarize(draft);
+  return absl::OkStatus();
+}
+
+// Compiles and plans what a draft with a compiled training program lacks.
+absl::Status PlacePrograms(Draft& draft, const Ops& ops, const WorkLimits& limits) {
+  SHALE_ASSIGN_OR_RETURN(draft.train.memory, PlanMemory(draft.train.step.program, {}));
   StepOptions once = draft.options;
   once.micro_batches = 1;
   SHALE_ASSIGN_OR_RETURN(draft.evaluate, CompileAndPlan(draft.graphs->evaluate, once, ops, {}, limits));
@@ -127,8 +153,17 @@ absl::Status CompilePrograms(Draft& draft, const Ops& ops, const WorkLimits& lim
     draft.cost.arena_bytes = std::max(draft.cost.arena_bytes, memory->peak_bytes);
     draft.cost.host_bytes = std::max(draft.cost.host_bytes, memory->host_bytes);
   }
-  draft.fits = draft.budget.Holds(draft.cost.arena_bytes, draft.cost.host_bytes);
+  Summarize(draft);
   return absl::OkStatus();
+}
+
+// Compiles and plans all programs of a draft that has graphs and options.
+absl::Status CompilePrograms(Draft& draft, const Ops& ops, const WorkLimits& limits) {
+  SHALE_RETURN_IF_ERROR(CheckCombination(draft.options.strategy, draft.options.accumulation));
+  SHALE_RETURN_IF_ERROR(CheckProgramSize(draft.graphs->train, draft.options));
+  SHALE_ASSIGN_OR_RETURN(draft.train.step, CompileStep(draft.graphs->train, draft.options, ops, limits));
+  SHALE_RETURN_IF_ERROR(limits.Check());
+  return PlacePrograms(draft, ops, limits);
 }
 
 // Returns the key by which drafts are compared; the smallest is best. A draft that fits comes before one that does not.
@@ -169,56 +204,66 @@ absl::StatusOr<Job> Drafter::With(const std::vector<Override>& overrides) const 
 }
 
 absl::StatusOr<std::shared_ptr<JobGraphs>> Drafter::GraphsOf(const Job& job) {
-  const GraphOptions options = GraphOptionsFor(job, GraphMode::kTraining);
-  if (graph_options_ == options && model_ == job.model) return graphs_;
-  SHALE_ASSIGN_OR_RETURN(JobGraphs built, BuildGraphs(job, limits_));
-  SHALE_RETURN_IF_ERROR(limits_.Check());
-  auto graphs = std::make_shared<JobGraphs>(std::move(built));
-  if (graph_options_) return graphs;
-  SHALE_RETURN_IF_ERROR(CheckPatterns(job, graphs->train, limits_));
-  graph_options_ = options;
-  model_ = job.model;
-  graphs_ = graphs;
-  return graphs;
-}
-
-// Compiles with packs_once if the budget has room for the packed weights, else without.
-absl::StatusOr<Draft> Drafter::CompileAccumulation(const Draft& wanted, Accumulation accumulation, const Ops& ops) {
-  Draft draft{.graphs = wanted.graphs, .options = wanted.options, .budget = wanted.budget};
-  draft.options.accumulation = accumulation;
-  SHALE_RETURN_IF_ERROR(CompilePrograms(draft, ops, limits_));
-  if (!draft.fits && PacksOnce(draft.train.step.program)) {
-    draft.options.packs_once = false;
-    SHALE_RETURN_IF_ERROR(CompilePrograms(draft, ops, limits_));
-  }
-  const StepProgram& program = draft.train.step.program;
-  draft.cost.sent_bytes = SummarizeCommunication(program, draft.options.mesh).sent_bytes;
-  draft.cost.flops = SummarizeFlops(program);
-  return draft;
-}
-
-absl::StatusOr<Draft> Drafter::CompileJob(const Job& job) {
   if (job.sharding.ranks > machine_.most_ranks) {
     return absl::InvalidArgumentError(absl::StrCat("sharding.ranks: found ", job.sharding.ranks,
                                                    "; the machine has room for at most ", machine_.most_ranks));
   }
-  Draft wanted;
-  SHALE_ASSIGN_OR_RETURN(wanted.graphs, GraphsOf(job));
+  const GraphOptions options = GraphOptionsFor(job, GraphMode::kTraining);
+  for (const BuiltGraphs& built : graphs_) {
+    if (built.options == options && built.model == job.model) return built.graphs;
+  }
+  auto graphs = std::make_shared<JobGraphs>();
+  SHALE_ASSIGN_OR_RETURN(graphs->train, BuildGraph(job, GraphMode::kTraining, limits_));
+  SHALE_RETURN_IF_ERROR(limits_.Check());
+  if (graphs_.empty()) SHALE_RETURN_IF_ERROR(CheckPatterns(job, graphs->train, limits_));
+  if (graphs_.size() < kMostGraphs) graphs_.push_back({options, job.model, graphs});
+  return graphs;
+}
+
+// Compiles with packs_once if the budget has room for the packed weights, else without.
+absl::StatusOr<Draft> Drafter::CompileAccumulation(const Draft& wanted, Accumulation accumulation, const Ops& ops,
+                                                   CompilePart compile) {
+  Draft draft{.graphs = wanted.graphs, .options = wanted.options, .budget = wanted.budget};
+  draft.options.accumulation = accumulation;
+  SHALE_RETURN_IF_ERROR(compile(draft, ops, limits_));
+  if (!draft.fits && PacksOnce(draft.train.step.program)) {
+    draft.options.packs_once = false;
+    SHALE_RETURN_IF_ERROR(compile(draft, ops, limits_));
+  }
+  return draft;
+}
+
+absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGraphs> graphs, CompilePart compile) {
+  Draft wanted{.graphs = std::move(graphs)};
   wanted.options = StepOptionsFor(job);
   SHALE_ASSIGN_OR_RETURN(wanted.budget, BudgetOf(job, machine_.default_budget));
   const Ops& ops = OpsOf(job.sharding.ranks);
-  std::optional<Draft> best;
-  std::vector<Variant> candidates;
   const Accumulation named = wanted.options.accumulation;
-  for (Accumulation accumulation :
-       named != Accumulation::kAuto ? std::vector{named} : AccumulationsFor(wanted.options.gradient_shards)) {
-    absl::StatusOr<Draft> draft = CompileAccumulation(wanted, accumulation, ops);
+  const bool is_open = named == Accumulation::kAuto;
+  // The best by KeyOf, and the fastest that fits.
+  std::optional<Draft> best, fastest;
+  std::vector<Variant> candidates;
+  double least_known = 1;
+  for (Accumulation accumulation : is_open ? AccumulationsFor(wanted.options.gradient_shards) : std::vector{named}) {
+    absl::StatusOr<Draft> draft = CompileAccumulation(wanted, accumulation, ops, compile);
     SHALE_RETURN_IF_ERROR(limits_.Check());
+    if (draft.ok() && is_open && draft->fits && machine_.profile != nullptr) {
+      const StepTime time = TimeOf(job, *draft);
+      draft->cost.seconds = time.seconds;
+      least_known = std::min(least_known, time.known);
+      if (!fastest || time.seconds < fastest->cost.seconds) fastest = *draft;
+    }
     candidates.push_back(VariantOf({{"sharding.accumulation", std::string(ToString(accumulation))}}, "", draft));
     candidates.back().accumulation = accumulation;
     if (draft.ok() && (!best || KeyOf(*draft) < KeyOf(*best))) best = *std::move(draft);
   }
   if (!best) return candidates.front().status;
+  if (fastest && least_known >= kCoveredShare) {
+    best = std::move(fastest);
+    best->by_seconds = true;
+  } else {
+    for (Variant& candidate : candidates) candidate.cost.seconds = 0;  // Nobody shall compare what is hardly known.
+  }
   best->candidates = std::move(candidates);
   return *std::move(best);
 }
@@ -227,16 +272,48 @@ absl::StatusOr<Draft> Drafter::Compile(const std::vector<Override>& overrides) {
   const auto compile = [&]() -> absl::StatusOr<Draft> {
     SHALE_RETURN_IF_ERROR(limits_.Check());
     SHALE_ASSIGN_OR_RETURN(const Job job, With(overrides));
-    return CompileJob(job);
+    return CompileWhole(job);
   };
   absl::StatusOr<Draft> draft = compile();
   stopped_ = stopped_ || !limits_.Check().ok();
   return draft;
 }
 
+absl::StatusOr<Draft> Drafter::Sketch(const Job& job) {
+  SHALE_RETURN_IF_ERROR(limits_.Check());
+  SHALE_ASSIGN_OR_RETURN(std::shared_ptr<JobGraphs> graphs, GraphsOf(job));
+  return CompileBest(job, std::move(graphs), CompileTraining);
+}
+
+absl::StatusOr<Draft> Drafter::CompileWhole(const Job& job) {
+  SHALE_ASSIGN_OR_RETURN(std::shared_ptr<JobGraphs> graphs, GraphsOf(job));
+  SHALE_RETURN_IF_ERROR(BuildOtherGraphs(job, limits_, *graphs));
+  return CompileBest(job, std::move(graphs), CompilePrograms);
+}
+
+absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
+  SHALE_RETURN_IF_ERROR(BuildOtherGraphs(job, limits_, *sketch.graphs));
+  SHALE_RETURN_IF_ERROR(PlacePrograms(sketch, OpsOf(job.sharding.ranks), limits_));
+  // Another accumulation, or weights that are packed again, may fit where this does not.
+  const bool has_others = job.sharding.accumulation == Accumulation::kAuto || PacksOnce(sketch.train.step.program);
+  if (!sketch.fits && has_others) return CompileWhole(job);
+  return sketch;
+}
+
+StepTime Drafter::TimeOf(const Job& job, Draft& draft) const {
+  if (machine_.profile == nullptr) return {};
+  DeriveWaits(draft.train.step.program, draft.train.memory);
+  const StepFacts facts = StepFactsOf(job, draft.graphs->train, draft.options.mesh, *machine_.profile, machine_.hosts);
+  const Prediction step = Predict(draft.train.step.program, facts, *machine_.profile);
+  return {.seconds = step.step_seconds, .known = CoveredShare(step)};
+}
+
 Variant Drafter::Try(std::vector<Override> overrides, std::string caveat) {
-  const absl::StatusOr<Draft> draft = Compile(overrides);
-  return VariantOf(std::move(overrides), std::move(caveat), draft);
+  absl::StatusOr<Draft> draft = Compile(overrides);
+  Variant variant = VariantOf(overrides, std::move(caveat), draft);
+  if (!draft.ok() || machine_.profile == nullptr) return variant;
+  if (const absl::StatusOr<Job> job = With(overrides); job.ok()) variant.cost.seconds = TimeOf(*job, *draft).seconds;
+  return variant;
 }
 
 }  // namespace shale

@@ -1,5 +1,7 @@
 // Draft: the programs of a job, compiled and with addresses, so that their cost is known. It has no waits between
 // streams yet, and CheckProgram has not proved it.
+//
+// Beside it: the checks that refuse jobs that are not worth planning, and what would make a job fit that does not.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +11,16 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "engine/api/graph_builder.h"
+#include "engine/compile/graph/graph.h"
 #include "engine/compile/memory/machine.h"
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/program/work_limits.h"
 #include "engine/compile/step/compile.h"
+#include "engine/compile/step/options.h"
 #include "engine/plan/config/job.h"
 #include "engine/plan/planner/variant.h"
 #include "kernels/op_backend.h"
@@ -25,7 +30,7 @@ namespace shale {
 // The graphs of the programs of a run. They do not depend on StepOptions.
 struct JobGraphs {
   ModelGraph train;
-  ModelGraph evaluate;
+  ModelGraph evaluate;               // Of a sketch, this and those below may be empty.
   std::vector<ModelGraph> generate;  // With runtime.generate: BuildGeneration of one sequence.
 };
 // Returns InvalidArgument unless two graphs of a model have the same parameters. All programs of a run share their
@@ -63,6 +68,13 @@ struct Draft {
   bool fits = false;  // Whether `budget` holds `cost`.
   // The accumulations that were compiled, in the order of the enum; one if the job names its accumulation.
   std::vector<Variant> candidates;
+  bool by_seconds = false;  // Whether the accumulation was chosen by its predicted seconds.
+};
+
+// The seconds of a step that were predicted, and the share of them that is measured or interpolated.
+struct StepTime {
+  double seconds = 0;  // 0: not known.
+  double known = 0;
 };
 
 // Compiles a job, also with other settings. Not thread-safe. Borrows what it is created from.
@@ -80,34 +92,83 @@ class Drafter {
 
   // Returns the draft of the job with the overrides. If its accumulation is AUTO, tries all of them. Takes the one that
   // fits the budget and sends least, and among equals the one that needs the least memory. If none fits, takes the one
-  // that exceeds the budget least.
+  // that exceeds the budget least. If the machine's speed is known, and kCoveredShare of a step with each that fits was
+  // measured there, takes the fastest that fits.
   //
   // Returns InvalidArgument if the job cannot have the settings, or has more ranks than the machine has room for; the
   // error of the first accumulation if none can be compiled; errors of the machine's default budget; and those of
   // `limits`.
   absl::StatusOr<Draft> Compile(const std::vector<Override>& overrides = {});
 
-  // Does the same, and keeps only what the draft costs. An error is in Variant::status.
+  // Does the same, but compiles only the training program, and no buffer gets its final address: the bytes of the cost
+  // are those that any plan needs at least, and waits derived from `train.memory` are those of the data alone. So a
+  // step of it takes no longer than one of the draft that Place makes of it. For searches, which can tell from it that
+  // most variants of a job are no better than one that they have.
+  absl::StatusOr<Draft> Sketch(const Job& job);
+  // Makes a whole draft of a sketch of `job`.
+  absl::StatusOr<Draft> Place(const Job& job, Draft sketch);
+
+  // Predicts a step of `draft`, which is one of `job`, for the machine. Derives the waits of the training program.
+  StepTime TimeOf(const Job& job, Draft& draft) const;
+
+  // Does what Compile does, and keeps only what the draft costs. An error is in Variant::status. Its
+  // cost has the seconds of a step if the machine's speed is known.
   Variant Try(std::vector<Override> overrides, std::string caveat = "");
 
   // Returns whether a limit ended a call, or was reached in it.
   bool stopped() const { return stopped_; }
 
  private:
-  absl::StatusOr<Draft> CompileJob(const Job& job);
+  // Returns the graph of training, and others if they were built before. InvalidArgument if the job has more ranks than
+  // the machine has room for.
   absl::StatusOr<std::shared_ptr<JobGraphs>> GraphsOf(const Job& job);
-  absl::StatusOr<Draft> CompileAccumulation(const Draft& wanted, Accumulation accumulation, const Ops& ops);
+  using CompilePart = absl::Status (*)(Draft& draft, const Ops& ops, const WorkLimits& limits);
+  absl::StatusOr<Draft> CompileWhole(const Job& job);
+  // Returns the best of the accumulations that the job may take, each compiled by `compile`.
+  absl::StatusOr<Draft> CompileBest(const Job& job, std::shared_ptr<JobGraphs> graphs, CompilePart compile);
+  absl::StatusOr<Draft> CompileAccumulation(const Draft& wanted, Accumulation accumulation, const Ops& ops,
+                                            CompilePart compile);
 
   const Job& job_;
   const Machine& machine_;
   const WorkLimits& limits_;
   const JobWith job_with_;
   std::map<int64_t, std::unique_ptr<Ops>> ops_;  // By the number of ranks.
-  // The graphs that were built first, and what they were built for. Most variants have the same.
-  std::optional<GraphOptions> graph_options_;
-  ModelConfig model_;
-  std::shared_ptr<JobGraphs> graphs_;
+  // The graphs that were built, and what for. Most variants have the same.
+  struct BuiltGraphs {
+    GraphOptions options;
+    ModelConfig model;
+    std::shared_ptr<JobGraphs> graphs;
+  };
+  std::vector<BuiltGraphs> graphs_;
   bool stopped_ = false;
 };
+
+// 1 EiB: more memory than a rank of any machine has.
+inline constexpr double kLargestPlanBytes = 0x1p60;
+
+// Returns an estimate of the number of instructions of the job's program. That of a custom model counts
+// CustomModel::layers.
+double EstimatedInstructions(const Job& job);
+
+// Checks the sizes of the graph's tensors, and EstimatedInstructions against `limits`. Call it before the graph is
+// built. Returns InvalidArgument, which names the fields to change.
+absl::Status CheckGraphSize(const Job& job, const WorkLimits& limits);
+
+// Checks an upper bound of the bytes that the program could hold at once. Call it before the program is compiled.
+// Returns ResourceExhausted, which names the fields to change.
+absl::Status CheckProgramSize(const ModelGraph& graph, const StepOptions& options);
+
+// Returns InvalidArgument, which names the field, if a pattern of optimizer.no_decay matches no parameter, if one of
+// activation_checkpointing.recompute matches no activation that could be recomputed, or if one of memory.offload
+// matches no activation. The builder of the graph has checked those of optimizer.train_only. Returns the error of
+// `limits`, which it looks at pattern by pattern, if the work must end.
+absl::Status CheckPatterns(const Job& job, const ModelGraph& model, const WorkLimits& limits = {});
+
+// Returns what the drafter's job needs at least (`draft`, which does not fit), what its budget is, and with which
+// options it would fit. Compiles and plans each setting that it names, and predicts the seconds of a step of each if
+// the machine's speed is known. If the search reaches the deadline of `limits`, which are the drafter's, it ends with
+// what it has found until then. Returns Cancelled if the work was cancelled.
+absl::StatusOr<Refusal> RefusalOf(Drafter& drafter, Draft& draft, const WorkLimits& limits);
 
 }  // namespace shale

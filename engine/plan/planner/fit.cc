@@ -174,7 +174,8 @@ absl::Status CheckRanksCanBeFound(const Job& job) {
 
 std::string FitText(const Fit& fit) {
   const auto exact = [](const Cost& cost) {
-    return absl::StrCat(" needs ", CostText(cost), " (", WithCommas(cost.arena_bytes), " bytes)");
+    return absl::StrCat(" needs ", CostText(cost), " (", WithCommas(cost.arena_bytes), " bytes)",
+                        cost.seconds > 0 ? absl::StrCat(" and takes ", FormatSeconds(cost.seconds), " a step") : "");
   };
   const std::string text =
       absl::StrCat(fit.best.overrides.front().text(), " fits: ", ToString(fit.best.accumulation), exact(fit.best.cost),

@@ -7,7 +7,6 @@
 #include "engine/compile/model/model.h"
 #include "engine/plan/planner/draft.h"
 #include "engine/plan/planner/job_plan.h"
-#include "engine/plan/planner/limits.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/embedding.h"
 

@@ -14,7 +14,6 @@
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/plan/planner/draft.h"
 #include "engine/plan/planner/generation.h"
-#include "engine/plan/planner/refusal.h"
 #include "engine/strings/printing.h"
 
 namespace shale {
@@ -36,6 +35,7 @@ std::string DescribeAccumulation(const Variant& c, const StepOptions& options) {
                             : absl::StrCat(": not with strategy ", ToString(options.strategy)));
   }
   return absl::StrCat(ToString(c.accumulation), ": ", CostText(c.cost), ", sends ", FormatBytes(c.cost.sent_bytes),
+                      c.cost.seconds > 0 ? absl::StrCat(", ", FormatSeconds(c.cost.seconds), " a step") : "",
                       c.fits ? "" : ", does not fit");
 }
 
@@ -52,7 +52,10 @@ std::string Reason(const Draft& draft) {
     sends_as_much |= c.fits && c.cost.sent_bytes == draft.cost.sent_bytes;
   }
   std::string reason = absl::StrCat("it needs ", CostText(draft.cost));
-  if (!draft.fits) {
+  if (draft.by_seconds) {
+    absl::StrAppend(&reason, " and takes ", FormatSeconds(draft.cost.seconds),
+                    " a step, as this machine was measured: the fastest that fits");
+  } else if (!draft.fits) {
     absl::StrAppend(&reason, "; none fits, and this one exceeds the budget least");
   } else if (draft.options.mesh.ranks() == 1) {
     absl::StrAppend(&reason, ", the smallest arena that fits, and one rank sends nothing");

@@ -1,5 +1,3 @@
-#include "engine/plan/planner/limits.h"
-
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -9,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "engine/plan/planner/draft.h"
 #include "engine/strings/pattern.h"
 #include "kernels/check.h"
 

@@ -1,6 +1,8 @@
 #include "engine/plan/planner/options.h"
 
 #include <algorithm>
+#include <functional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -16,7 +18,14 @@ namespace {
 using Query = const OptionQuery&;
 
 bool Alone(Query q) { return q.use == OptionUse::kAlone; }
-bool OnGpu(Query q) { return q.job.runtime.device != DeviceType::kCpu; }
+bool OnGpu(const Job& job) { return job.runtime.device != DeviceType::kCpu; }
+
+// Returns the settings that give one field each of these values.
+std::vector<Settings> SettingsOf(absl::string_view path, const Values& values) {
+  std::vector<Settings> all;
+  for (const std::string& value : values) all.push_back({{std::string(path), value}});
+  return all;
+}
 
 // Returns the value of a switch if it applies.
 Values If(bool applies, absl::string_view value) { return applies ? Values{std::string(value)} : Values{}; }
@@ -48,7 +57,7 @@ Settings Checkpointing(const Job& job, CheckpointingPreset preset, int64_t segme
 Settings LeastCheckpointing(Query q) {
   using enum CheckpointingPreset;
   const int64_t layers = Layers(q.job.model);
-  const bool offloads = q.use != OptionUse::kInArena && OnGpu(q);
+  const bool offloads = q.use != OptionUse::kInArena && OnGpu(q.job);
   // Offloaded boundaries take no room in the arena, but boundaries inside a segment are not offloaded.
   if (offloads || layers < 2) return Checkpointing(q.job, kBlock);
   const ChosenBlocks all = {layers};
@@ -87,6 +96,16 @@ std::vector<Settings> PresetsInSegments(Query q) {
   return WithoutEmpty(std::move(all));
 }
 
+// The presets of all blocks, and in segments. The search itself finds fewer blocks and single tensors.
+std::vector<Settings> AllPresets(const Job& job) {
+  std::vector<Settings> all;
+  for (absl::string_view preset : {"NONE", "CHEAP", "ATTENTION", "FFN", "SUBLAYERS", "BLOCK"}) {
+    all.push_back(CheckpointingOf(preset));
+  }
+  if (Layers(job.model) >= 4) all.push_back(CheckpointingOf("BLOCK", {{"segments", "SQRT"}}));
+  return all;
+}
+
 // Returns the values that move something to host memory and back, in case the host lacks the memory: both if each is
 // asked by itself.
 Values ToHostOrBack(Query q, bool can_move, const char* moved, bool can_return) {
@@ -99,12 +118,22 @@ Values ToHostOrBack(Query q, bool can_move, const char* moved, bool can_return) 
 Values Offload(Query q) {
   const std::vector<std::string>& names = q.job.memory.offload;
   const bool has_all = std::find(names.begin(), names.end(), "*") != names.end();
-  return ToHostOrBack(q, OnGpu(q) && !has_all, "*", !names.empty());
+  return ToHostOrBack(q, OnGpu(q.job) && !has_all, "*", !names.empty());
+}
+
+std::vector<Settings> AllOffload(const Job& job) {
+  if (!OnGpu(job)) return {};
+  return SettingsOf("memory.offload", {"[]", "[\"*\"]"});
+}
+
+std::vector<Settings> AllOffloadState(const Job& job) {
+  if (!OnGpu(job) || job.optimizer.device == UpdateDevice::kHost || !HasStates(job.optimizer)) return {};
+  return SettingsOf("memory.offload_state", {"[]", "[MOMENTS]"});
 }
 
 std::vector<Settings> UpdateOnHost(Query q) {
-  const bool can =
-      OnGpu(q) && q.has_host_ops && q.job.optimizer.device != UpdateDevice::kHost && !StepOptionsFor(q.job).factors();
+  const bool can = OnGpu(q.job) && q.has_host_ops && q.job.optimizer.device != UpdateDevice::kHost &&
+                   !StepOptionsFor(q.job).factors();
   if (!can || (!Alone(q) && q.use != OptionUse::kUpdatesOnTheHost)) return {};
   Settings settings = {{"optimizer.device", "HOST"}};
   const StateOffload& offload = q.job.memory.offload_state;
@@ -116,7 +145,7 @@ std::vector<Settings> UpdateOnHost(Query q) {
 
 Values OffloadMoments(Query q) {
   if (!Alone(q) && !UpdateOnHost(q).empty()) return {};  // It will keep them in host memory.
-  const bool can_move = OnGpu(q) && !StepOptionsFor(q.job).state_on_host().moments && HasStates(q.job.optimizer);
+  const bool can_move = OnGpu(q.job) && !StepOptionsFor(q.job).state_on_host().moments && HasStates(q.job.optimizer);
   return ToHostOrBack(q, can_move, "MOMENTS", q.job.memory.offload_state.any());
 }
 
@@ -135,6 +164,16 @@ std::vector<Settings> Strategies(Query q) {
   return all;
 }
 
+// Each strategy leaves the accumulation to its own row, which is decided later.
+std::vector<Settings> AllStrategies(const Job& job) {
+  if (job.sharding.ranks == 1) return {};
+  Values values;
+  for (const Strategy value : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
+    values.emplace_back(ToString(value));
+  }
+  return SettingsOf("sharding.strategy", values);
+}
+
 // Returns the larger groups over which the state may be sharded, the smallest first.
 Values ShardRanksOf(Query q) {
   Values all;
@@ -143,6 +182,16 @@ Values ShardRanksOf(Query q) {
     if (ranks % shard == 0) all.push_back(absl::StrCat(shard));
   }
   return all;
+}
+
+// The numbers of ranks that divide all ranks, by powers of two: rows of a mesh follow hosts.
+std::vector<Settings> AllShardRanks(const Job& job) {
+  Values values;
+  const int64_t ranks = job.sharding.ranks;
+  for (int64_t shard = 2; shard <= ranks; shard *= 2) {
+    if (ranks % shard == 0) values.push_back(absl::StrCat(shard));
+  }
+  return values.size() < 2 ? std::vector<Settings>() : SettingsOf("sharding.shard_ranks", values);
 }
 
 // Accumulation AUTO has tried all of them already.
@@ -156,7 +205,35 @@ Values Accumulations(Query q) {
   return all;
 }
 
-bool Gathers(Query q) { return q.job.sharding.strategy == Strategy::kFullShard && ShardRanks(q.job.sharding) > 1; }
+std::vector<Settings> AllAccumulations(const Job& job) {
+  if (AccumulationSteps(job.batch, job.sharding.ranks) == 1) return {};
+  Values values;
+  for (const Accumulation value : AccumulationsFor(StepOptionsFor(job).gradient_shards)) {
+    if (CheckCombination(job.sharding.strategy, value).ok()) values.emplace_back(ToString(value));
+  }
+  return SettingsOf("sharding.accumulation", values);
+}
+
+bool Gathers(const Job& job) { return job.sharding.strategy == Strategy::kFullShard && ShardRanks(job.sharding) > 1; }
+
+std::vector<Settings> AllResharding(const Job& job) {
+  if (!Gathers(job)) return {};
+  return SettingsOf("sharding.reshard_after_forward", {"false", "true"});
+}
+
+std::vector<Settings> AllPrefetch(const Job& job) {
+  if (!Gathers(job)) return {};
+  return SettingsOf("sharding.prefetch", {"2", "1", "0"});
+}
+
+std::vector<Settings> AllLossChunks(const Job& job) {
+  const int64_t tokens = job.batch.micro_batch * job.batch.sequence_length;
+  Values values;
+  for (int64_t chunk = 16384; chunk >= 512; chunk /= 2) {
+    if (chunk <= tokens) values.push_back(absl::StrCat(chunk));
+  }
+  return values.size() < 2 ? std::vector<Settings>() : SettingsOf("memory.loss_chunk_tokens", values);
+}
 
 Values SplitMasters(Query q) {
   const PrecisionConfig& now = q.job.precision;
@@ -174,6 +251,16 @@ bool MayUpdateInBackward(Query q) {
   const StepOptions options = StepOptionsFor(q.job);
   return AfterBackward(q) && q.job.precision.compute != ComputePrecision::kFloat16 && !options.factors() &&
          !options.clips_groups();
+}
+
+// In backward only where that clips and skips nothing, because it would do so unit by unit.
+std::vector<Settings> AllUpdateTimes(const Job& job) {
+  const StepOptions options = StepOptionsFor(job);
+  const bool alike = job.optimizer.max_gradient_norm == 0 && job.optimizer.non_finite != NonFinite::kStop &&
+                     job.precision.compute != ComputePrecision::kFloat16 && !options.factors() &&
+                     !options.clips_groups();
+  if (!alike) return {};
+  return SettingsOf("optimizer.update", {"AFTER_BACKWARD", "IN_BACKWARD"});
 }
 
 // An update in backward, with all that it needs, of a job that does not update units by themselves yet.
@@ -218,6 +305,16 @@ Values MicroBatches(Query q) {
   return all;
 }
 
+// The powers of two up to all sequences that a rank has in a step, and that number. The global batch stays.
+std::vector<Settings> AllMicroBatches(const Job& job) {
+  const int64_t most = CeilDivide(job.batch.global_batch, job.sharding.ranks);
+  std::set<int64_t, std::greater<>> numbers = {most, std::min(job.batch.micro_batch, most)};
+  for (int64_t micro = 1; micro < most; micro *= 2) numbers.insert(micro);
+  Values values;
+  for (const int64_t micro : numbers) values.push_back(absl::StrCat(micro));
+  return SettingsOf("batch.micro_batch", values);
+}
+
 // With fewer ranks, each rank has a larger share of the machine's memory, unless the job sets both budgets. With more
 // ranks, each rank may have a smaller share, but also needs less. There are never more ranks than sequences.
 Values Ranks(Query q) {
@@ -256,54 +353,108 @@ FitRange RanksRange(const Job& job) {
 
 constexpr int kBoth = kTogether | kHasOwnSection;
 constexpr Option kOptions[] = {
-    {"activation_checkpointing.preset", kBoth, nullptr, Presets, "", Cheapest::kLeastRecomputed},
-    {"activation_checkpointing.preset", kHasOwnSection, nullptr, PresetsInSegments, "", Cheapest::kLeastRecomputed},
-    {"memory.offload", kBoth, Offload},
-    {"memory.offload_state", kBoth, OffloadMoments},
-    {"optimizer.device", kBoth, nullptr, UpdateOnHost, "the CPU updates"},
-    {"sharding.strategy", kBoth, nullptr, Strategies},
-    {"sharding.shard_ranks", kBoth, ShardRanksOf},
-    {"sharding.accumulation", kBoth, Accumulations, nullptr, "", Cheapest::kLeastSent},
-    {"sharding.reshard_after_forward", kTogether,
-     [](Query q) { return If(Gathers(q) && !q.job.sharding.reshard_after_forward, "true"); }},
-    {"sharding.prefetch", kTogether, [](Query q) { return If(Gathers(q) && q.job.sharding.prefetch > 0, "0"); }},
-    {"memory.loss_chunk_tokens", kTogether, [](Query q) { return If(LossChunkTokens(q.job) > 128, "128"); }},
-    {"precision.master", kTogether, SplitMasters},
-    {"optimizer.update", kBoth,
-     [](Query q) { return If(MayUpdateInBackward(q) && !ClipsAll(q) && !Stops(q), "IN_BACKWARD"); }},
-    {"runtime.attention_workspace_bytes", kTogether, LessWorkspace},
-    {"checkpoint.asynchronous", kTogether, [](Query q) { return If(StepOptionsFor(q.job).snapshot, "false"); }},
-    {"optimizer.update", kHasOwnSection, nullptr, UpdateAndClipInBackward,
-     "clips and skips the gradients of each unit by themselves"},
-    {"optimizer.rule", kNoFlags, EightBitMoments, nullptr, "moments in 8 bits, which may cost quality"},
-    {"optimizer.state", kNoFlags, nullptr, LeanState,
-     "lean state: bf16 with stochastic rounding, which may cost quality"},
-    {"precision.gradient_shards", kNoFlags,
-     [](Query q) { return If(q.job.precision.gradient_shards != GradientShards::kBFloat16, "BF16"); }, nullptr,
-     "sums gradients in bf16 with stochastic rounding, which may cost quality"},
-    {"precision.reduce", kNoFlags,
-     [](Query q) {
-       const StepOptions options = StepOptionsFor(q.job);
-       const bool sends = options.mesh.shard > 1 && CheckReduce(options.strategy, options.mesh).ok();
-       return If(sends && options.reduce != DType::kBFloat16, "BF16");
-     },
-     nullptr, "gradients leave a rank in bf16 with stochastic rounding, which may cost quality"},
-    {"batch.micro_batch", kBoth, MicroBatches, nullptr, "", Cheapest::kFirst, MicroBatchRange},
-    {"batch.sequence_length", kNoFlags, nullptr, nullptr, "", Cheapest::kFirst, SequenceLengthRange},
-    {"sharding.ranks", kHasOwnSection, Ranks, nullptr, "", Cheapest::kFirst, RanksRange},
+    {.path = "activation_checkpointing.preset",
+     .flags = kBoth,
+     .settings = Presets,
+     .cheapest = Cheapest::kLeastRecomputed,
+     .all = AllPresets,
+     .search_order = 11},
+    {.path = "activation_checkpointing.preset",
+     .flags = kHasOwnSection,
+     .settings = PresetsInSegments,
+     .cheapest = Cheapest::kLeastRecomputed},
+    {.path = "memory.offload",
+     .flags = kBoth | kFasterWithMemory,
+     .values = Offload,
+     .all = AllOffload,
+     .search_order = 6},
+    {.path = "memory.offload_state",
+     .flags = kBoth | kFasterWithMemory,
+     .values = OffloadMoments,
+     .all = AllOffloadState,
+     .search_order = 7},
+    {.path = "optimizer.device", .flags = kBoth, .settings = UpdateOnHost, .caveat = "the CPU updates"},
+    {.path = "sharding.strategy", .flags = kBoth, .settings = Strategies, .all = AllStrategies, .search_order = 1},
+    {.path = "sharding.shard_ranks", .flags = kBoth, .values = ShardRanksOf, .all = AllShardRanks, .search_order = 2},
+    {.path = "sharding.accumulation",
+     .flags = kBoth,
+     .values = Accumulations,
+     .cheapest = Cheapest::kLeastSent,
+     .all = AllAccumulations,
+     .search_order = 9},
+    {.path = "sharding.reshard_after_forward",
+     .flags = kTogether | kFasterWithMemory,
+     .values = [](Query q) { return If(Gathers(q.job) && !q.job.sharding.reshard_after_forward, "true"); },
+     .all = AllResharding,
+     .search_order = 3},
+    {.path = "sharding.prefetch",
+     .flags = kTogether | kFasterWithMemory,
+     .values = [](Query q) { return If(Gathers(q.job) && q.job.sharding.prefetch > 0, "0"); },
+     .all = AllPrefetch,
+     .search_order = 4},
+    {.path = "memory.loss_chunk_tokens",
+     .flags = kTogether | kFasterWithMemory,
+     .values = [](Query q) { return If(LossChunkTokens(q.job) > 128, "128"); },
+     .all = AllLossChunks,
+     .search_order = 10},
+    {.path = "precision.master", .flags = kTogether, .values = SplitMasters},
+    {.path = "optimizer.update",
+     .flags = kBoth,
+     .values = [](Query q) { return If(MayUpdateInBackward(q) && !ClipsAll(q) && !Stops(q), "IN_BACKWARD"); },
+     .all = AllUpdateTimes,
+     .search_order = 5},
+    {.path = "runtime.attention_workspace_bytes", .flags = kTogether, .values = LessWorkspace},
+    {.path = "checkpoint.asynchronous",
+     .flags = kTogether,
+     .values = [](Query q) { return If(StepOptionsFor(q.job).snapshot, "false"); }},
+    {.path = "optimizer.update",
+     .flags = kHasOwnSection,
+     .settings = UpdateAndClipInBackward,
+     .caveat = "clips and skips the gradients of each unit by themselves"},
+    {.path = "optimizer.rule", .values = EightBitMoments, .caveat = "moments in 8 bits, which may cost quality"},
+    {.path = "optimizer.state",
+     .settings = LeanState,
+     .caveat = "lean state: bf16 with stochastic rounding, which may cost quality"},
+    {.path = "precision.gradient_shards",
+     .values = [](Query q) { return If(q.job.precision.gradient_shards != GradientShards::kBFloat16, "BF16"); },
+     .caveat = "sums gradients in bf16 with stochastic rounding, which may cost quality"},
+    {.path = "precision.reduce",
+     .values =
+         [](Query q) {
+           const StepOptions options = StepOptionsFor(q.job);
+           const bool sends = options.mesh.shard > 1 && CheckReduce(options.strategy, options.mesh).ok();
+           return If(sends && options.reduce != DType::kBFloat16, "BF16");
+         },
+     .caveat = "gradients leave a rank in bf16 with stochastic rounding, which may cost quality"},
+    {.path = "batch.micro_batch",
+     .flags = kBoth,
+     .values = MicroBatches,
+     .range = MicroBatchRange,
+     .all = AllMicroBatches,
+     .search_order = 8},
+    {.path = "batch.sequence_length", .range = SequenceLengthRange},
+    {.path = "sharding.ranks", .flags = kHasOwnSection, .values = Ranks, .range = RanksRange},
 };
 
 }  // namespace
 
 absl::Span<const Option> Options() { return kOptions; }
 
-std::vector<Settings> Option::SettingsFor(const OptionQuery& query) const {
-  if (settings != nullptr) return settings(query);
-  std::vector<Settings> all;
-  for (std::string& value : values == nullptr ? Values{} : values(query)) {
-    all.push_back({{std::string(path), std::move(value)}});
+Settings CheckpointingOf(absl::string_view preset, const std::vector<Override>& fields) {
+  // Sets every field, so that none of the job's own remains.
+  Settings all = {{"activation_checkpointing.preset", std::string(preset)}};
+  for (absl::string_view name :
+       {"every_nth", "first_layers", "last_layers", "segment_blocks", "segments", "recompute"}) {
+    std::string value = name == "recompute" ? "[]" : "";
+    for (const Override& field : fields) value = field.path == name ? field.value : value;
+    all.push_back({absl::StrCat("activation_checkpointing.", name), value});
   }
   return all;
+}
+
+std::vector<Settings> Option::SettingsFor(const OptionQuery& query) const {
+  if (settings != nullptr) return settings(query);
+  return values == nullptr ? std::vector<Settings>() : SettingsOf(path, values(query));
 }
 
 std::vector<Accumulation> AccumulationsFor(DType gradient_shards) {

@@ -1,5 +1,6 @@
-// The table of options: settings that change how much memory a job needs. What a refusal advises, what --fit searches
-// and what --explain compares are queries of it, so a new option is one row.
+// The table of options: settings that change how much memory a job needs, or how long its step takes. What a refusal
+// advises, what --fit and --search choose among and what --explain compares are queries of it, so a new option is one
+// row.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +50,10 @@ enum class Cheapest { kFirst, kLeastRecomputed, kLeastSent };
 // What else is true of an option; may be combined.
 enum OptionFlags : int {
   kNoFlags = 0,
-  kTogether = 1,      // A refusal that sets all options together sets this one too, to the last of its settings.
-  kHasOwnSection = 2  // A section of --explain compares it. All others are listed in the last section.
+  kTogether = 1,       // A refusal that sets all options together sets this one too, to the last of its settings.
+  kHasOwnSection = 2,  // A section of --explain compares it. All others are listed in the last section.
+  // Of two of its settings, the one that needs more memory is never slower, so that --search takes the first that fits.
+  kFasterWithMemory = 4
 };
 
 struct Option {
@@ -65,6 +68,12 @@ struct Option {
   absl::string_view caveat = "";  // What it may cost beside memory and time (Variant::caveat).
   Cheapest cheapest = Cheapest::kFirst;
   FitRange (*range)(const Job& job) = nullptr;  // Null: --fit does not search it.
+  // Returns the settings among which --search chooses, those that need the most memory first. They change nothing that
+  // the job trains, apart from the order in which sums are rounded. Returns none where the option does not apply.
+  // Null: --search leaves it as it is.
+  std::vector<Settings> (*all)(const Job& job) = nullptr;
+  // --search decides options in ascending order, because `all` may depend on what was decided before.
+  int search_order = 0;
 
   // Returns what `values` or `settings` return, as settings.
   std::vector<Settings> SettingsFor(const OptionQuery& query) const;
@@ -72,6 +81,10 @@ struct Option {
 
 // Returns the table. Of two rows with the same path, the second is for what the first cannot do.
 absl::Span<const Option> Options();
+
+// Returns the settings of activation checkpointing that apply `preset` and these fields of the same message, and leave
+// out all its other fields.
+Settings CheckpointingOf(absl::string_view preset, const std::vector<Override>& fields = {});
 
 // Returns the values of sharding.accumulation, among which AUTO chooses by their cost. NO_SYNC is not one of them if
 // gradients are summed in bf16, which it refuses (CheckGradientShards).

@@ -1,15 +1,16 @@
-#include "engine/plan/planner/refusal.h"
-
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "engine/plan/planner/draft.h"
 #include "engine/plan/planner/options.h"
 
 namespace shale {
 namespace {
 
-// Returns whether `a` costs less than `b`, of two variants that fit.
+// Returns whether `a` costs less than `b`, of two variants that fit: the seconds decide if they are known.
 bool CostsLess(Cheapest cheapest, const Cost& a, const Cost& b) {
+  if (a.seconds > 0 && b.seconds > 0) return a.seconds < b.seconds;
   switch (cheapest) {
     case Cheapest::kFirst: return false;
     case Cheapest::kLeastRecomputed: return a.flops.recompute < b.flops.recompute;
@@ -30,7 +31,7 @@ std::optional<Variant> WayOutOf(Drafter& drafter, const Option& option) {
     Variant variant = drafter.Try(std::move(settings), std::string(option.caveat));
     if (!variant.fits || (best && !CostsLess(option.cheapest, variant.cost, best->cost))) continue;
     best = std::move(variant);
-    if (option.cheapest == Cheapest::kFirst) break;
+    if (option.cheapest == Cheapest::kFirst && best->cost.seconds <= 0) break;
   }
   return best;
 }
@@ -45,6 +46,10 @@ std::vector<Variant> SingleWaysOut(Drafter& drafter) {
     if (!way) continue;
     found = option.path;
     ways.push_back(*std::move(way));
+  }
+  if (drafter.machine().profile != nullptr) {
+    std::stable_sort(ways.begin(), ways.end(),
+                     [](const Variant& a, const Variant& b) { return a.cost.seconds < b.cost.seconds; });
   }
   return ways;
 }
@@ -84,7 +89,8 @@ std::optional<Variant> WayOutTogether(Drafter& drafter) {
 
 }  // namespace
 
-absl::StatusOr<Refusal> RefusalOf(Drafter& drafter, const Draft& draft, const WorkLimits& limits) {
+absl::StatusOr<Refusal> RefusalOf(Drafter& drafter, Draft& draft, const WorkLimits& limits) {
+  draft.cost.seconds = drafter.TimeOf(drafter.job(), draft).seconds;
   Refusal refusal{.cost = draft.cost, .budget = draft.budget, .ways_out = SingleWaysOut(drafter)};
   if (refusal.ways_out.empty()) {
     refusal.only_together = true;

@@ -8,13 +8,6 @@
 #include "kernels/integers.h"
 
 namespace shale {
-namespace {
-
-// What CUDA and its libraries take of a GPU beside the arena, at most, and what NCCL takes.
-constexpr int64_t kLibraryBytes = int64_t{2} << 30, kNcclBytes = int64_t{1} << 30;
-
-}  // namespace
-
 StepFacts StepFactsOf(const Job& job, const ModelGraph& graph, const Mesh& mesh, const proto::MachineProfile& machine,
                       int64_t hosts) {
   const int64_t ranks = mesh.ranks();
@@ -33,8 +26,9 @@ StepFacts StepFactsOf(const Job& job, const ModelGraph& graph, const Mesh& mesh,
 }
 
 DefaultBudget BudgetOn(const proto::MachineProfile& machine) {
-  return [bytes = machine.device_bytes(), name = machine.name()](int64_t ranks) -> absl::StatusOr<Budget> {
-    const int64_t libraries = kLibraryBytes + (ranks > 1 ? kNcclBytes : 0);
+  return [bytes = machine.device_bytes(), major = machine.compute_major(),
+          name = machine.name()](int64_t ranks) -> absl::StatusOr<Budget> {
+    const int64_t libraries = GpuLibraryBytes(/*nccl=*/ranks > 1, major);
     return Budget{.bytes = std::max<int64_t>(0, bytes - libraries),
                   .origin = absl::StrCat("the memory of a GPU of ", name, " less ", FormatBytes(libraries))};
   };

@@ -22,6 +22,13 @@ inline StepFacts StepFactsOf(const Job& job, const JobPlan& plan, const proto::M
   return StepFactsOf(job, plan.train.graph, plan.options.mesh, machine, hosts);
 }
 
+// The share of a step that must be measured or interpolated to hold a run to its prediction, or to choose by it.
+inline constexpr double kCoveredShare = 0.9;
+inline double CoveredShare(const Prediction& step) {
+  return step.known[static_cast<size_t>(Knowledge::kMeasured)] +
+         step.known[static_cast<size_t>(Knowledge::kInterpolated)];
+}
+
 // Returns the budget of a rank on a machine with these GPUs: the memory of one, less what CUDA and its libraries take.
 DefaultBudget BudgetOn(const proto::MachineProfile& machine);
 

@@ -1,6 +1,7 @@
 #include "engine/plan/planner/variant.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "engine/strings/printing.h"
 
@@ -14,6 +15,11 @@ std::string SettingsText(const std::vector<Override>& settings, absl::string_vie
 std::string CostText(const Cost& cost) {
   const std::string arena = FormatBytes(cost.arena_bytes);
   return cost.host_bytes == 0 ? arena : absl::StrCat(arena, " + ", FormatBytes(cost.host_bytes), " of host memory");
+}
+
+std::string TimesText(const Cost& cost, const Cost& than) {
+  if (cost.seconds <= 0 || than.seconds <= 0) return "";
+  return absl::StrFormat("%.2f x the time", cost.seconds / than.seconds);
 }
 
 std::string MissingText(const Cost& cost, const Budget& budget) {
@@ -34,15 +40,17 @@ std::string MissingText(const Cost& cost, const Budget& budget) {
 
 namespace {
 
-// Returns "activation_checkpointing.preset=BLOCK (9.83 GiB + 11.8 GiB of host memory; the CPU updates)".
-// Of a change that needs others, the first setting is the change: "a=1 with b=2 and c=3 (...)".
-std::string DescribeWayOut(const Variant& way, bool several_changes) {
+// Returns "activation_checkpointing.preset=BLOCK (9.83 GiB + 11.8 GiB of host memory, 1.24 x the time; the CPU
+// updates)". Of a change that needs others, the first setting is the change: "a=1 with b=2 and c=3 (...)".
+std::string DescribeWayOut(const Variant& way, const Cost& own, bool several_changes) {
   std::string text = SettingsText(way.overrides, several_changes ? ", " : " and ");
   if (!several_changes && way.overrides.size() > 1) {
     const std::vector<Override> others(way.overrides.begin() + 1, way.overrides.end());
     text = absl::StrCat(way.overrides.front().text(), " with ", SettingsText(others, " and "));
   }
-  return absl::StrCat(text, " (", CostText(way.cost), way.caveat.empty() ? "" : "; ", way.caveat, ")");
+  const std::string times = TimesText(way.cost, own);
+  return absl::StrCat(text, " (", CostText(way.cost), times.empty() ? "" : ", ", times, way.caveat.empty() ? "" : "; ",
+                      way.caveat, ")");
 }
 
 // Returns "a", "a or b", "a, b or c".
@@ -55,8 +63,8 @@ std::string Advice(const Refusal& refusal) {
   const std::string smaller = absl::StrCat("make the model or batch.sequence_length smaller",
                                            refusal.budget.firm ? "" : ", or the budget larger");
   if (refusal.nearest) {
-    return absl::StrCat("it is still too large with ", DescribeWayOut(*refusal.nearest, /*several_changes=*/true), "; ",
-                        smaller);
+    return absl::StrCat("it is still too large with ",
+                        DescribeWayOut(*refusal.nearest, refusal.cost, /*several_changes=*/true), "; ", smaller);
   }
   if (refusal.ways_out.empty()) {
     return refusal.search_ended_early ? "no setting was found that saves enough memory"
@@ -64,10 +72,11 @@ std::string Advice(const Refusal& refusal) {
   }
   if (refusal.only_together) {
     return absl::StrCat("no single change suffices, but these together do: ",
-                        DescribeWayOut(refusal.ways_out.front(), /*several_changes=*/true));
+                        DescribeWayOut(refusal.ways_out.front(), refusal.cost, /*several_changes=*/true));
   }
   std::vector<std::string> ways;
-  for (const Variant& way : refusal.ways_out) ways.push_back(DescribeWayOut(way, /*several_changes=*/false));
+  for (const Variant& way : refusal.ways_out)
+    ways.push_back(DescribeWayOut(way, refusal.cost, /*several_changes=*/false));
   return absl::StrCat("fits with ", JoinAlternatives(ways));
 }
 

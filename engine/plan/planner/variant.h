@@ -42,10 +42,14 @@ struct Cost {
   int64_t host_bytes = 0;   // Offloaded to host memory.
   int64_t sent_bytes = 0;   // Sent in one step (CommunicationSummary::sent_bytes).
   FlopsSummary flops;       // Of one step of training.
+  double seconds = 0;       // Of one step of training, predicted. 0: not known (Machine::profile).
 };
 
 // Returns "9.83 GiB", or "9.83 GiB + 11.8 GiB of host memory".
 std::string CostText(const Cost& cost);
+
+// Returns "1.24 x the time" of what costs `than`. Empty if the seconds of one of them are not known.
+std::string TimesText(const Cost& cost, const Cost& than);
 
 // Says by how much a budget is too small for a cost: "needs 31.2 GiB per rank, budget 24.0 GiB (80 % of ...;
 // memory.budget_bytes sets another), 7.20 GiB too little", the same for host memory, or both. Empty if the budget holds
@@ -70,7 +74,7 @@ struct Refusal {
   // What one rank needs at least, with the job's own settings.
   Cost cost;
   Budget budget;
-  // The job fits with each of them.
+  // The job fits with each of them. In the order of the table of options; if seconds are known, the fastest first.
   std::vector<Variant> ways_out;
   // Whether no single change suffices. `ways_out` then has at most one element: all changes that save memory.
   bool only_together = false;
@@ -81,7 +85,8 @@ struct Refusal {
 };
 
 // Returns the refusal in one line: "needs 31.2 GiB per rank, budget 24.0 GiB, 7.20 GiB too little; fits with
-// activation_checkpointing.preset=BLOCK (22.1 GiB) or sharding.accumulation=LAYERED (23.0 GiB)".
+// activation_checkpointing.preset=BLOCK (22.1 GiB) or sharding.accumulation=LAYERED (23.0 GiB)". If seconds are known,
+// says them too, against those of the job as it is: "BLOCK (22.1 GiB, 1.24 x the time)".
 std::string RefusalText(const Refusal& refusal);
 
 }  // namespace shale

@@ -11,7 +11,7 @@
 #include "engine/plan/planner/options.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/explain_sections.h"
-#include "engine/plan/report/time_report.h"
+#include "engine/plan/report/step_report.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 

@@ -12,9 +12,8 @@
 #include "absl/strings/str_replace.h"
 #include "engine/compile/program/structure.h"
 #include "engine/plan/planner/summary.h"
-#include "engine/plan/report/memory_report.h"
 #include "engine/plan/report/plan_page.h"
-#include "engine/plan/report/time_figure.h"
+#include "engine/plan/report/step_report.h"
 #include "engine/strings/printing.h"
 #include "nlohmann/json.hpp"
 
@@ -29,28 +28,19 @@ constexpr size_t kMostRows = 2000;
 constexpr double kWidth = 1200, kHeight = 470;
 constexpr double kLeft = 80, kRight = 1190, kTop = 24, kBottom = 420;
 
-std::string Escaped(absl::string_view text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
-}
-
 std::string Number(double x) { return absl::StrFormat("%.1f", x); }
 
 std::string Swatch(BufferCategory category) {
   return absl::StrCat("<span class=\"swatch\" style=\"background: var(--c", static_cast<int>(category), ")\"></span>");
 }
 
-// Returns a heading and the beginning of a table, up to the cells of its head. A wide table scrolls, also by keyboard.
-std::string BeginTable(absl::string_view title) {
-  return absl::StrCat("<h2>", title, "</h2>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"", title,
-                      "\"><table><thead><tr>");
-}
-
 class Page {
  public:
-  Page(const Job& job, const JobPlan& plan, const Prediction* seconds)
+  Page(const Job& job, const JobPlan& plan, const PlanSeconds& seconds, const std::vector<ChangedJob>& changes)
       : job_(job),
         plan_(plan),
         seconds_(seconds),
+        changes_(changes),
         program_(plan.train.step.program),
         moments_(TimelineOf(program_)),
         columns_(ChartColumns(program_, kMostColumns, kBuffersOfColumn)) {
@@ -69,9 +59,10 @@ class Page {
                         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
                         Escaped(title), "</title>\n<style>", kPlanStyle, "</style>\n</head>\n<body>\n<h1>",
                         Escaped(title), "</h1>\n", Summary(), Figure(),
-                        seconds_ == nullptr ? "" : TimeFigure(program_, *seconds_), MomentsTable(), PeakTable(),
-                        "<script type=\"application/json\" id=\"data\">", Data(), "</script>\n<script>", kPlanScript,
-                        "</script>\n</body>\n</html>\n");
+                        seconds_.step == nullptr ? "" : TimeFigure(program_, *seconds_.step),
+                        seconds_.search == nullptr ? "" : FrontFigure(*seconds_.search), ChangesTable(changes_),
+                        MomentsTable(), PeakTable(), "<script type=\"application/json\" id=\"data\">", Data(),
+                        "</script>\n<script>", kPlanScript, "</script>\n</body>\n</html>\n");
   }
 
  private:
@@ -313,7 +304,8 @@ class Page {
 
   const Job& job_;
   const JobPlan& plan_;
-  const Prediction* const seconds_;  // May be null.
+  const PlanSeconds seconds_;
+  const std::vector<ChangedJob>& changes_;
   const StepProgram& program_;
   const std::vector<Moment> moments_;
   const std::vector<ChartColumn> columns_;
@@ -323,6 +315,15 @@ class Page {
 };
 
 }  // namespace
+
+std::string Escaped(absl::string_view text) {
+  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
+}
+
+std::string BeginTable(absl::string_view title) {
+  return absl::StrCat("<h2>", title, "</h2>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"", title,
+                      "\"><table><thead><tr>");
+}
 
 std::vector<ChartColumn> ChartColumns(const StepProgram& program, int64_t most, size_t most_buffers) {
   const auto instructions = static_cast<int64_t>(program.instructions.size());
@@ -363,8 +364,9 @@ std::vector<ChartColumn> ChartColumns(const StepProgram& program, int64_t most, 
   return columns;
 }
 
-std::string PlanHtml(const Job& job, const JobPlan& plan, const Prediction* seconds) {
-  return Page(job, plan, seconds).Html();
+std::string PlanHtml(const Job& job, const JobPlan& plan, const PlanSeconds& seconds,
+                     const std::vector<ChangedJob>& changes) {
+  return Page(job, plan, seconds, changes).Html();
 }
 
 }  // namespace shale

@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "engine/api/plan_text.h"
 #include "engine/compile/program/live_bytes.h"
+#include "engine/plan/planner/draft.h"
 #include "engine/plan/planner/job_plan.h"
-#include "engine/plan/time/prediction.h"
+#include "engine/plan/planner/variant.h"
 
 namespace shale {
 
@@ -23,12 +25,25 @@ struct ChartColumn {
 // no instructions. Each column has at most `most_buffers` buffers. The largest column has the peak of the program.
 std::vector<ChartColumn> ChartColumns(const StepProgram& program, int64_t most, size_t most_buffers);
 
+// A change of a job that people ask about, and what it would cost.
+struct ChangedJob {
+  std::string what;  // "one more rank"
+  Variant variant;
+  double tokens = 0;  // Of a step of all ranks.
+};
+// Returns what one more rank, half the batch, twice the sequence, and the next preset of activation checkpointing would
+// change, where the job can have that. Compiles the drafter's job with each.
+std::vector<ChangedJob> ChangesOf(Drafter& drafter);
+
 // Returns a complete HTML page about one rank's training step: live bytes by category over the instructions, as stacked
 // areas with the peak marked; the moments of TimelineOf; and the buffers that are live at the peak. The page loads no
-// other files. With `seconds`, it also shows the streams and the bytes over the seconds of the step. Pointer or arrow
+// other files. With `seconds.step`, it also shows the streams and the bytes over the seconds of the step; with
+// `seconds.search`, the time of the fastest ways against their memory, with this job among them; and `changes` as a
+// table. Pointer or arrow
 // keys choose an instruction, and the page shows its name and the largest buffers live at it. It follows the reader's
 // choice of light or dark, and prints without its script. Its size is bounded by about 2,000 columns and 2,000 buffers,
 // whatever the length of the program.
-std::string PlanHtml(const Job& job, const JobPlan& plan, const Prediction* seconds = nullptr);
+std::string PlanHtml(const Job& job, const JobPlan& plan, const PlanSeconds& seconds = {},
+                     const std::vector<ChangedJob>& changes = {});
 
 }  // namespace shale

@@ -8,8 +8,8 @@
 #include "engine/compile/program/accesses.h"
 #include "engine/compile/program/live_bytes.h"
 #include "engine/plan/planner/summary.h"
-#include "engine/plan/report/memory_report.h"
 #include "engine/plan/report/plan_proto.h"
+#include "engine/plan/report/step_report.h"
 #include "engine/plan/search/search.h"
 #include "engine/plan/time/prediction.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -59,11 +59,13 @@ void Fill(const Variant& from, proto::Variant& to) {
   to.set_host_bytes(from.cost.host_bytes);
   to.set_recompute_flops(from.cost.flops.recompute);
   to.set_caveat(from.caveat);
+  if (from.cost.seconds > 0) to.set_seconds(from.cost.seconds);
 }
 
 void Fill(const Refusal& from, proto::Refusal& to) {
   if (from.cost.arena_bytes > 0) to.set_arena_bytes(from.cost.arena_bytes);
   if (from.cost.arena_bytes > 0) to.set_host_bytes(from.cost.host_bytes);
+  if (from.cost.seconds > 0) to.set_seconds(from.cost.seconds);
   Fill(from.budget, *to.mutable_budget());
   for (const Variant& way : from.ways_out) Fill(way, *to.add_ways_out());
   to.set_only_together(from.only_together);
@@ -284,21 +286,16 @@ void Fill(const Prediction& from, proto::PlannedSeconds& to) {
   }
 }
 
-void Fill(const TimedVariant& from, proto::Variant& to) {
-  Fill(from.variant, to);
-  to.set_seconds(from.seconds);
-}
-
 void Fill(const SearchResult& from, proto::PlannedSearch& to) {
   Fill(from.best, *to.mutable_best());
-  if (from.own.variant.status.ok()) Fill(from.own, *to.mutable_own());
+  if (from.own.status.ok()) Fill(from.own, *to.mutable_own());
   for (const SearchChoice& choice : from.choices) {
     proto::SearchChoice& added = *to.add_choices();
     added.set_path(choice.path);
     for (const Override& change : choice.taken) Fill(change, *added.add_taken());
     if (choice.runner_up) Fill(*choice.runner_up, *added.mutable_runner_up());
   }
-  for (const TimedVariant& way : from.front) Fill(way, *to.add_front());
+  for (const Variant& way : from.front) Fill(way, *to.add_front());
   to.set_plans(from.plans);
   to.set_ended_early(from.ended_early);
 }

@@ -1,5 +1,14 @@
-// The style and the script of the page that PlanHtml writes (plan_html.h).
+// The parts of the page that PlanHtml writes (plan_html.h): its style, its script, and the figure of seconds.
 #pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "engine/compile/program/program.h"
+#include "engine/plan/report/plan_html.h"
+#include "engine/plan/search/search.h"
+#include "engine/plan/time/prediction.h"
 
 namespace shale {
 
@@ -102,5 +111,21 @@ chart.addEventListener('keydown', event => {
 });
 show(at);
 )";
+
+// Returns a figure in HTML: the live bytes of the arena and below them the streams, over the predicted seconds of a
+// step. What lies on the critical path has a color of its own. Its size is bounded, whatever the length of the program.
+std::string TimeFigure(const StepProgram& program, const Prediction& prediction);
+
+// Returns a figure in HTML of the seconds of the fastest ways over the bytes that they need, with the job as it is
+// written and the budget, and a table of these ways.
+std::string FrontFigure(const SearchResult& search);
+
+// Returns a table of what each change would take, and empty text if there are none.
+std::string ChangesTable(const std::vector<ChangedJob>& changes);
+
+std::string Escaped(absl::string_view text);
+
+// Returns a heading and the beginning of a table, up to the cells of its head. A wide table scrolls, also by keyboard.
+std::string BeginTable(absl::string_view title);
 
 }  // namespace shale

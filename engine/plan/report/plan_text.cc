@@ -12,7 +12,7 @@
 #include "engine/files/hugging_face/weights.h"
 #include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/summary.h"
-#include "engine/plan/report/memory_report.h"
+#include "engine/plan/report/step_report.h"
 #include "engine/strings/pattern.h"
 #include "engine/strings/printing.h"
 #include "kernels/integers.h"

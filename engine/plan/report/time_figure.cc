@@ -1,5 +1,3 @@
-#include "engine/plan/report/time_figure.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -9,7 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/compile/program/live_bytes.h"
-#include "engine/plan/report/time_report.h"
+#include "engine/plan/report/plan_page.h"
+#include "engine/plan/report/step_report.h"
 #include "engine/strings/printing.h"
 
 namespace shale {

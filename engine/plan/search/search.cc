@@ -1,392 +1,379 @@
 #include "engine/plan/search/search.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
-#include <tuple>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/compile/memory/plan.h"
-#include "engine/plan/planner/step_facts.h"
-#include "engine/plan/search/axes.h"
-#include "engine/plan/time/prediction.h"
+#include "engine/plan/search/ways.h"
 #include "engine/strings/messages.h"
-#include "kernels/check.h"
 
 namespace shale {
 namespace internal {
 namespace {
 
+// What gains less than this share of the seconds is no reason to differ from the job.
+constexpr double kLeastGain = 1e-3;
 // How many of the fastest presets are tried in fewer blocks.
-constexpr int kPresetsInFewerBlocks = 3;
-
-// What is chosen on each axis, by its position. An axis that is not in it stays as the job says.
-using Choices = std::map<size_t, Settings>;
-
-using KeptTensors = std::map<std::string, std::vector<std::string>>;
-
-struct Way {
-  TimedVariant timed;
-  Choices choices;
-  KeptTensors kept;          // KeptBySeveralUnits.
-  double missing_bytes = 0;  // By which it exceeds the budget.
-
-  bool fits() const { return timed.variant.fits; }
-  // The smallest is best: one that fits, then the fastest, then the one with the least memory.
-  auto key() const {
-    return std::make_tuple(!timed.variant.status.ok(), missing_bytes, timed.seconds, timed.variant.cost.arena_bytes);
-  }
-};
-
-// Returns the tensors that several units keep from forward to backward, by their names without the unit, such as
-// "ffn.gate_up", each with its names, in the order of the buffers.
-KeptTensors KeptBySeveralUnits(const StepProgram& program) {
-  KeptTensors all;
-  const std::set<absl::string_view> units(program.units.begin(), program.units.end());
-  for (const Buffer& buffer : program.buffers) {
-    if (buffer.category != BufferCategory::kActivations) continue;
-    for (size_t dot = buffer.name.find('.'); dot != std::string::npos; dot = buffer.name.find('.', dot + 1)) {
-      if (!units.contains(absl::string_view(buffer.name).substr(0, dot))) continue;
-      std::vector<std::string>& names = all[buffer.name.substr(dot + 1)];
-      if (std::find(names.begin(), names.end(), buffer.name) == names.end()) names.push_back(buffer.name);
-    }
-  }
-  std::erase_if(all, [](const auto& kept) { return kept.second.size() < 2; });
-  return all;
-}
+constexpr size_t kPresetsInFewerBlocks = 3;
+// The most ways of the front that are planned: people choose among few.
+constexpr size_t kMostOfFront = 12;
 
 class Searcher {
  public:
-  Searcher(const SearchQuery& query, const WorkLimits& limits)
-      : query_(query), limits_(limits), drafter_(query.job, query.machine, limits, query.job_with) {}
+  Searcher(const SearchQuery& query, const WorkLimits& limits) : query_(query), limits_(limits), ways_(query, limits) {}
 
   absl::StatusOr<SearchResult> Run() {
-    const Way own = Try({});
-    SHALE_RETURN_IF_ERROR(error_);
-    if (absl::IsInvalidArgument(own.timed.variant.status)) return own.timed.variant.status;
-    Way best = std::min(Descend(own), Descend(Least()), Better);
-    best = std::min(best, InFewerBlocks(best), Better);
-    best = std::min(best, TensorByTensor(best), Better);
+    const Way& own = ways_.Own();
+    SHALE_RETURN_IF_ERROR(ways_.error());
+    if (absl::IsInvalidArgument(own.variant.status)) return own.variant.status;
+    Way best = own;
+    if (!best.fits()) best = std::min(best, Least(best), Better);
+    BestStrategy(best);
+    TakeAccumulation(best);
     best = Descend(best);
-    SHALE_RETURN_IF_ERROR(error_);
+    const Way whole = best;
+    InFewerBlocks(whole, best);
+    TensorByTensor(whole, best);
+    if (Better(best, whole)) best = Descend(best);
+    SHALE_RETURN_IF_ERROR(ways_.error());
     if (!best.fits()) return NothingFits(best);
-    SearchResult result;
-    result.own = own.timed;
-    result.budget = budget_;
-    for (size_t axis = 0; axis < Axes().size(); ++axis) {
-      if (MayChange(axis)) result.choices.push_back(ChoiceOf(best, axis));
+    SearchResult result{.best = best.variant, .own = own.variant, .budget = ways_.budget()};
+    for (size_t option = 0; option < SearchedOptions().size(); ++option) {
+      if (ways_.MayChange(option)) result.choices.push_back(ChoiceOf(best, option));
     }
-    result.best = best.timed;
     result.front = Front();
-    result.best.variant.overrides = Minimal(std::move(result.best.variant.overrides));
-    for (TimedVariant& timed : result.front) timed.variant.overrides = Minimal(std::move(timed.variant.overrides));
-    result.plans = plans_;
-    result.ended_early = ended();
+    DropAccumulationOfAuto(result.best);
+    for (SearchChoice& choice : result.choices) choice.taken = TakenOf(choice.path, result.best);
+    result.best.overrides = ways_.Minimal(std::move(result.best.overrides));
+    for (Variant& way : result.front) way.overrides = ways_.Minimal(std::move(way.overrides));
+    result.plans = ways_.plans();
+    result.ended_early = ways_.ended();
     return result;
   }
 
  private:
-  static bool Better(const Way& a, const Way& b) { return a.key() < b.key(); }
-
-  bool ended() { return !error_.ok() || plans_ >= query_.most_plans || !limits_.Check().ok(); }
-
-  bool MayChange(size_t axis) const {
-    const std::vector<std::string>& fields = query_.fields;
-    return fields.empty() || std::find(fields.begin(), fields.end(), Axes()[axis].path) != fields.end();
+  // Decides the accumulation, so that ways are not compiled with each of them, if the job leaves it open.
+  void TakeAccumulation(Way& way) {
+    const bool open = query_.job.sharding.accumulation == Accumulation::kAuto && way.variant.status.ok();
+    if (!open || !ways_.MayChange(kAccumulation)) return;
+    Choices choices = way.choices;
+    choices[kAccumulation] = {{"sharding.accumulation", std::string(ToString(way.variant.accumulation))}};
+    if (ways_.SettingsOf(way, kAccumulation).empty()) return;
+    const Way& with = ways_.Exact(ways_.Sketch(choices));
+    if (with.variant.status.ok()) way = with;
   }
 
-  // Returns the job with these overrides, which is checked only once. Valid as long as this object.
-  absl::StatusOr<const Job*> JobWithAll(const std::vector<Override>& overrides) {
-    const auto [it, added] = jobs_.try_emplace(SettingsText(overrides, ";"), absl::UnknownError(""));
-    if (added) it->second = drafter_.With(overrides);
-    SHALE_RETURN_IF_ERROR(it->second.status());
-    return &*it->second;
+  // Leaves the accumulation open again if the planner then takes the same.
+  void DropAccumulationOfAuto(Variant& best) {
+    if (query_.job.sharding.accumulation != Accumulation::kAuto) return;
+    std::vector<Override> fewer = best.overrides;
+    std::erase_if(fewer, [](const Override& setting) { return setting.path == "sharding.accumulation"; });
+    if (fewer == best.overrides) return;
+    const absl::StatusOr<Draft> draft = ways_.drafter().Compile(fewer);
+    if (draft.ok() && draft->options.accumulation == best.accumulation) best.overrides = std::move(fewer);
   }
 
-  // Returns the settings of all choices, without those of axes that do not apply with the choices before them.
-  absl::StatusOr<std::vector<Override>> OverridesOf(const Choices& choices) {
-    std::vector<Override> all;
-    for (const auto& [axis, settings] : choices) {
-      SHALE_ASSIGN_OR_RETURN(const Job* job, JobWithAll(all));
-      if (Axes()[axis].settings(*job).empty()) continue;
-      all.insert(all.end(), settings.begin(), settings.end());
-    }
+  static Choices With(const Choices& choices, size_t option, const Settings& settings) {
+    Choices all = choices;
+    all[option] = settings;
     return all;
   }
 
-  // Plans the job with these choices, and predicts its seconds if it fits. The first error of the prediction ends the
-  // search. What has been tried is not planned again.
-  Way Try(const Choices& choices) {
-    absl::StatusOr<std::vector<Override>> overrides = OverridesOf(choices);
-    if (!overrides.ok()) return {.timed = {.variant = {.status = overrides.status()}}};
-    const auto [it, added] = tried_.try_emplace(SettingsText(*overrides, ";"));
-    Way& way = it->second;
-    if (!added || (ended() && plans_ > 0)) {
-      if (added) tried_.erase(it);
-      if (added) return {.timed = {.variant = {.status = absl::DeadlineExceededError("the search ended")}}};
-      return way;
+  // Replaces `best` by the way with these choices if that is better by more than kLeastGain. What cannot be so is not
+  // placed. Returns whether it did.
+  bool Take(const Choices& choices, Way& best) {
+    const auto is_better = [&](const Way& way) {
+      const bool faster = way.variant.cost.seconds < best.variant.cost.seconds * (1 - kLeastGain);
+      return Better(way, best) && (!best.fits() || faster);
+    };
+    const Way& sketch = ways_.Sketch(choices);
+    if (!is_better(sketch)) return false;
+    const Way& exact = ways_.Exact(sketch);
+    if (!is_better(exact)) return false;
+    best = exact;
+    return true;
+  }
+
+  // Takes the best strategy, each with the micro-batch and the checkpointing that are best with it. If the job leaves
+  // the accumulation open, each way has the one that the planner takes: it depends on all three.
+  void BestStrategy(Way& best) {
+    const Choices base = best.choices;
+    for (const Settings& settings : ways_.SettingsOf(best, kStrategy)) {
+      Way way = ways_.Sketch(With(base, kStrategy, settings));
+      if (!way.variant.status.ok()) continue;
+      BestMicroBatchAndCheckpointing(way);
+      Take(way.choices, best);
     }
-    ++plans_;
-    way.choices = choices;
-    way.timed.variant.overrides = *overrides;
-    absl::StatusOr<Draft> draft = drafter_.Compile(*overrides);
-    way.timed.variant.status = draft.status();
-    if (draft.ok()) TakeDraft(*std::move(draft), way);
-    return way;
   }
 
-  void TakeDraft(Draft draft, Way& way) {
-    Variant& variant = way.timed.variant;
-    variant.accumulation = draft.options.accumulation;
-    variant.cost = draft.cost;
-    variant.fits = draft.fits;
-    budget_ = draft.budget;
-    way.missing_bytes = draft.budget.Missing(draft.cost.arena_bytes, draft.cost.host_bytes);
-    way.kept = KeptBySeveralUnits(draft.train.step.program);
-    DeriveWaits(draft.train.step.program, draft.train.memory);
-    const absl::StatusOr<const Job*> job = JobWithAll(variant.overrides);
-    SHALE_CHECK(job.ok()) << job.status();
-    const absl::StatusOr<double> seconds = query_.seconds(**job, draft);
-    if (!seconds.ok()) {
-      error_ = seconds.status();
-      return;
-    }
-    way.timed.seconds = *seconds;
-  }
-
-  Way With(const Way& way, size_t axis, const Settings& settings) {
-    Choices choices = way.choices;
-    choices[axis] = settings;
-    return Try(choices);
-  }
-
-  std::vector<Settings> SettingsOf(const Way& way, size_t axis) {
-    if (!MayChange(axis)) return {};
-    const absl::StatusOr<const Job*> job = JobWithAll(way.timed.variant.overrides);
-    return job.ok() ? Axes()[axis].settings(**job) : std::vector<Settings>();
-  }
-
-  // Returns the way with the setting of every axis that needs the least memory.
-  Way Least() {
-    Way way = Try({});
-    for (size_t axis = 0; axis < Axes().size(); ++axis) {
-      for (const Settings& settings : SettingsOf(way, axis)) {
-        const Way tried = With(way, axis, settings);
-        const auto bytes = [](const Way& w) {
-          return std::make_pair(w.missing_bytes, w.timed.variant.cost.arena_bytes);
-        };
-        if (tried.timed.variant.status.ok() && bytes(tried) < bytes(way)) way = tried;
+  // Returns the way with the setting of every option that needs the least memory.
+  Way Least(Way way) {
+    for (size_t option = 0; option < SearchedOptions().size(); ++option) {
+      const Choices base = way.choices;
+      for (const Settings& settings : ways_.SettingsOf(way, option)) {
+        const Way& tried = ways_.Sketch(With(base, option, settings));
+        const auto bytes = [](const Way& w) { return std::make_pair(w.missing_bytes, w.variant.cost.arena_bytes); };
+        if (tried.variant.status.ok() && bytes(tried) < bytes(way)) way = tried;
       }
     }
-    return way;
+    return ways_.Exact(way);
   }
 
-  // Changes the axes in turn, each to its best setting, until no change is better.
-  Way Descend(Way way) {
-    for (bool improved = true; improved && !ended();) {
-      improved = false;
-      const auto take = [&](const Way& better) {
-        if (!Better(better, way)) return;
-        way = better;
-        improved = true;
-      };
-      take(BestMicroBatchAndCheckpointing(way));
-      for (size_t axis = 0; axis < Axes().size(); ++axis) {
-        for (const Settings& settings : SettingsOf(way, axis)) take(With(way, axis, settings));
+  // Changes the options in turn, each to its best setting, until no change is better.
+  Way Descend(Way best) {
+    for (bool improved = true; improved && !ways_.ended();) {
+      improved = BestMicroBatchAndCheckpointing(best);
+      for (size_t option = 0; option < SearchedOptions().size(); ++option) {
+        if (option != kMicroBatch && option != kCheckpointing) improved |= BestOf(option, best);
       }
-    }
-    return way;
-  }
-
-  // Tries each checkpointing with the largest micro-batch that fits with it, and with the next smaller one.
-  Way BestMicroBatchAndCheckpointing(const Way& way) {
-    const std::vector<Settings> micro_batches = SettingsOf(way, kMicroBatchAxis);
-    Way best = way;
-    if (micro_batches.empty()) return best;
-    for (const Settings& checkpointing : SettingsOf(way, kCheckpointingAxis)) {
-      const auto with = [&](size_t micro_batch) {
-        return With(With(way, kCheckpointingAxis, checkpointing), kMicroBatchAxis, micro_batches[micro_batch]);
-      };
-      size_t too_large = 0, fits = micro_batches.size();  // The bytes grow with the micro-batch, but for LAYERED.
-      while (too_large < fits) {
-        const size_t middle = (too_large + fits) / 2;
-        if (with(middle).fits()) {
-          fits = middle;
-        } else {
-          too_large = middle + 1;
-        }
-      }
-      for (size_t i = fits; i < std::min(fits + 2, micro_batches.size()); ++i) best = std::min(best, with(i), Better);
     }
     return best;
+  }
+
+  bool BestOf(size_t option, Way& best) {
+    bool improved = false;
+    const Choices base = best.choices;
+    const bool first_that_fits = (SearchedOptions()[option]->flags & kFasterWithMemory) != 0;
+    double fastest = 0;  // Of the first that fits.
+    for (const Settings& settings : ways_.SettingsOf(best, option)) {
+      const Choices choices = With(base, option, settings);
+      improved |= Take(choices, best);
+      const Way& tried = ways_.Sketch(choices);
+      if (!first_that_fits) {
+        // What needs more memory may still be faster with fewer sequences at once.
+        if (best.fits() && !tried.fits()) improved |= Take(WithMicroBatch(tried, /*larger=*/false), best);
+        continue;
+      }
+      if (!tried.fits()) continue;
+      if (fastest > 0 && tried.variant.cost.seconds > fastest) break;
+      fastest = tried.variant.cost.seconds;
+    }
+    return improved;
+  }
+
+  // Tries each checkpointing with the largest micro-batch that fits with it, and with the next smaller one. Returns
+  // whether one is better.
+  bool BestMicroBatchAndCheckpointing(Way& best) {
+    const Way base = best;
+    std::vector<Settings> micro_batches = ways_.SettingsOf(base, kMicroBatch);
+    const std::vector<Settings> all = ways_.SettingsOf(base, kCheckpointing);
+    if (micro_batches.empty()) return BestOf(kCheckpointing, best);
+    if (all.empty()) return BestOf(kMicroBatch, best);
+    bool improved = false;
+    for (const Settings& checkpointing : all) {
+      const Choices with = With(base.choices, kCheckpointing, checkpointing);
+      const auto in = [&](size_t micro_batch) { return With(with, kMicroBatch, micro_batches[micro_batch]); };
+      const size_t fits = FirstThatFits(in, micro_batches.size());
+      for (size_t i = fits; i < std::min(fits + 2, micro_batches.size()); ++i) improved |= Take(in(i), best);
+      // Nothing is recomputed with the largest micro-batch: no other checkpointing is faster.
+      if (fits == 0 && checkpointing.front().value == "NONE") break;
+    }
+    return improved;
+  }
+
+  // Returns the first of `count` ways that fits, or `count`. The bytes fall from way to way, but for LAYERED.
+  template <class In>
+  size_t FirstThatFits(const In& in, size_t count) {
+    size_t too_large = 0, fits = count;
+    while (too_large < fits) {
+      const size_t middle = (too_large + fits) / 2;
+      if (ways_.Sketch(in(middle)).fits()) {
+        fits = middle;
+      } else {
+        too_large = middle + 1;
+      }
+    }
+    return fits;
   }
 
   // Applies the best presets to as few blocks as fit, with the micro-batch of `way` and with the next larger one.
-  Way InFewerBlocks(const Way& way) {
-    Way best = way;
-    if (!MayChange(kCheckpointingAxis)) return best;
-    for (const Way& base : {way, LargerMicroBatch(way)}) {
+  void InFewerBlocks(const Way& way, Way& best) {
+    if (!ways_.MayChange(kCheckpointing)) return;
+    for (const Choices& base : {way.choices, WithMicroBatch(way, /*larger=*/true)}) {
       std::vector<Way> presets;
-      for (const Settings& settings : SettingsOf(base, kCheckpointingAxis)) {
-        Way tried = With(base, kCheckpointingAxis, settings);
-        if (tried.fits()) presets.push_back(std::move(tried));
+      for (const Settings& settings : ways_.SettingsOf(way, kCheckpointing)) {
+        const Way& tried = ways_.Sketch(With(base, kCheckpointing, settings));
+        if (tried.fits()) presets.push_back(tried);
+        if (tried.fits() && settings.front().value == "NONE") break;
       }
       std::sort(presets.begin(), presets.end(), Better);
       if (presets.size() > kPresetsInFewerBlocks) presets.resize(kPresetsInFewerBlocks);
-      for (const Way& preset : presets) best = std::min(best, FewestBlocks(preset), Better);
+      for (const Way& preset : presets) InFewestBlocks(preset, best);
     }
-    return best;
   }
 
-  Way FewestBlocks(const Way& way) {
-    const std::string preset = way.choices.at(kCheckpointingAxis).front().value;
-    if (preset == "NONE") return way;
+  void InFewestBlocks(const Way& way, Way& best) {
+    const std::string preset = way.choices.at(kCheckpointing).front().value;
+    if (preset == "NONE") return;
     const auto in = [&](int64_t blocks) {
-      return With(way, kCheckpointingAxis, CheckpointingOf(preset, {{"first_layers", absl::StrCat(blocks)}}));
+      return With(way.choices, kCheckpointing, CheckpointingOf(preset, {{"first_layers", absl::StrCat(blocks)}}));
     };
-    const int64_t fewest = Fewest(Layers(query_.job.model), [&](int64_t blocks) { return in(blocks).fits(); });
-    return std::min(way, in(fewest), Better);
+    TakeFewest(Layers(query_.job.model), in, best);
   }
 
-  // Returns the smallest number in [1, most] for which `fits`, or `most` if none but it may fit.
-  template <class Fits>
-  static int64_t Fewest(int64_t most, const Fits& fits) {
-    int64_t too_few = 0;
-    while (most - too_few > 1) {
-      const int64_t middle = too_few + (most - too_few) / 2;
-      (fits(middle) ? most : too_few) = middle;
+  // Takes the way of the smallest number in [1, most] with which the job fits, or one of the two after it if only its
+  // plan shows that it does not fit.
+  template <class In>
+  void TakeFewest(int64_t most, const In& in, Way& best) {
+    int64_t too_few = 0, fits = most;
+    while (fits - too_few > 1) {
+      const int64_t middle = too_few + (fits - too_few) / 2;
+      (ways_.Sketch(in(middle)).fits() ? fits : too_few) = middle;
     }
-    return most;
+    for (int64_t n = fits; n <= std::min(fits + 2, most); ++n) {
+      Take(in(n), best);
+      if (ways_.Exact(ways_.Sketch(in(n))).fits()) return;
+    }
   }
 
-  Way LargerMicroBatch(const Way& way) {
-    const std::vector<Settings> all = SettingsOf(way, kMicroBatchAxis);
-    const auto own = way.choices.find(kMicroBatchAxis);
+  // Returns the choices with the next larger or smaller micro-batch, or as they are if there is none.
+  Choices WithMicroBatch(const Way& way, bool larger) {
+    const std::vector<Settings> all = ways_.SettingsOf(way, kMicroBatch);
+    const auto own = way.choices.find(kMicroBatch);
     const auto at = own == way.choices.end() ? all.end() : std::find(all.begin(), all.end(), own->second);
-    return at == all.end() || at == all.begin() ? way : With(way, kMicroBatchAxis, *std::prev(at));
+    if (at == all.end() || at == (larger ? all.begin() : all.end() - 1)) return way.choices;
+    return With(way.choices, kMicroBatch, larger ? *std::prev(at) : *std::next(at));
   }
 
   // Recomputes single tensors in place of a preset.
-  Way TensorByTensor(const Way& way) {
-    Way best = way;
-    if (!MayChange(kCheckpointingAxis)) return best;
-    for (const Way& base : {way, LargerMicroBatch(way)}) {
-      best = std::min(best, TensorByTensorWith(With(base, kCheckpointingAxis, CheckpointingOf("NONE"))), Better);
+  void TensorByTensor(const Way& way, Way& best) {
+    if (!ways_.MayChange(kCheckpointing)) return;
+    for (const Choices& base : {way.choices, WithMicroBatch(way, /*larger=*/true)}) {
+      TensorByTensorWith(ways_.Sketch(With(base, kCheckpointing, CheckpointingOf("NONE")), /*timed=*/true), best);
     }
-    return best;
   }
 
   // Recomputes the tensors of all blocks that cost the fewest seconds for each byte, as many as must be, and the last
   // of them in as few blocks as must be.
-  Way TensorByTensorWith(const Way& all_kept) {
-    if (!all_kept.timed.variant.status.ok() || all_kept.fits()) return all_kept;
+  void TensorByTensorWith(const Way& all_kept, Way& best) {
+    if (!all_kept.variant.status.ok() || all_kept.fits()) return;
     const auto recomputing = [&](const std::vector<std::string>& patterns) {
       const std::string list = absl::StrCat("[\"", absl::StrJoin(patterns, "\",\""), "\"]");
-      return With(all_kept, kCheckpointingAxis, CheckpointingOf("NONE", {{"recompute", list}}));
+      return With(all_kept.choices, kCheckpointing, CheckpointingOf("NONE", {{"recompute", list}}));
     };
+    const Cost& kept = all_kept.variant.cost;
     std::vector<std::pair<double, std::string>> by_cost;  // Seconds for each byte, and the name.
     for (const auto& [name, tensors] : all_kept.kept) {
-      const TimedVariant one = recomputing({absl::StrCat("*.", name)}).timed;
-      const auto bytes = [](const TimedVariant& timed) { return static_cast<double>(timed.variant.cost.arena_bytes); };
-      const double saved = bytes(all_kept.timed) - bytes(one);
-      if (one.variant.status.ok() && saved > 0)
-        by_cost.emplace_back((one.seconds - all_kept.timed.seconds) / saved, name);
+      const Variant& one = ways_.Sketch(recomputing({absl::StrCat("*.", name)}), /*timed=*/true).variant;
+      const auto saved = static_cast<double>(kept.arena_bytes - one.cost.arena_bytes);
+      if (one.status.ok() && saved > 0) by_cost.emplace_back((one.cost.seconds - kept.seconds) / saved, name);
     }
-    if (by_cost.empty()) return all_kept;
     std::sort(by_cost.begin(), by_cost.end());
     const auto first = [&](int64_t count) {
       std::vector<std::string> patterns;
       for (int64_t i = 0; i < count; ++i) patterns.push_back(absl::StrCat("*.", by_cost[i].second));
       return patterns;
     };
-    const int64_t count = Fewest(std::ssize(by_cost), [&](int64_t n) { return recomputing(first(n)).fits(); });
+    int64_t count = 1;
+    while (count <= std::ssize(by_cost) && !ways_.Sketch(recomputing(first(count))).fits()) ++count;
+    if (count > std::ssize(by_cost)) return;
     const std::vector<std::string>& last = all_kept.kept.at(by_cost[count - 1].second);
-    const auto last_in = [&](int64_t units) {
-      std::vector<std::string> patterns = first(count - 1);
-      patterns.insert(patterns.end(), last.begin(), last.begin() + units);
-      return recomputing(patterns);
-    };
-    const int64_t units = Fewest(std::ssize(last), [&](int64_t n) { return last_in(n).fits(); });
-    return std::min(recomputing(first(count)), last_in(units), Better);
+    TakeFewest(
+        std::ssize(last),
+        [&](int64_t units) {
+          std::vector<std::string> patterns = first(count - 1);
+          if (units == std::ssize(last)) return recomputing(first(count));
+          patterns.insert(patterns.end(), last.begin(), last.begin() + units);
+          return recomputing(patterns);
+        },
+        best);
   }
 
-  // Leaves out settings that change nothing.
-  std::vector<Override> Minimal(std::vector<Override> overrides) {
-    for (size_t i = overrides.size(); i-- > 0;) {
-      std::vector<Override> fewer = overrides;
-      fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
-      const absl::StatusOr<const Job*> with = JobWithAll(overrides), without = JobWithAll(fewer);
-      if (with.ok() && without.ok() && **with == **without) overrides = std::move(fewer);
+  // Returns the settings of an option that are in the overrides of `best`.
+  std::vector<Override> TakenOf(const std::string& path, const Variant& best) {
+    const absl::string_view section = absl::string_view(path).substr(0, path.find('.') + 1);
+    std::vector<Override> taken;
+    for (const Override& setting : ways_.Minimal(best.overrides)) {
+      const bool whole = path == SearchedOptions()[kCheckpointing]->path;  // It sets several fields of its section.
+      if (whole ? absl::StartsWith(setting.path, section) : setting.path == path) {
+        taken.push_back(setting);
+      }
     }
-    return overrides;
+    return taken;
   }
 
-  SearchChoice ChoiceOf(const Way& best, size_t axis) {
-    SearchChoice choice{.path = std::string(Axes()[axis].path)};
-    const auto taken = best.choices.find(axis);
-    if (taken != best.choices.end()) choice.taken = Minimal(taken->second);
-    std::optional<Way> next;
-    for (const Settings& settings : SettingsOf(best, axis)) {
-      const Way way = With(best, axis, settings);
-      if (!way.fits() || way.key() == best.key()) continue;
-      if (!next || Better(way, *next)) next = way;
+  SearchChoice ChoiceOf(const Way& best, size_t option) {
+    SearchChoice choice{.path = std::string(SearchedOptions()[option]->path)};
+    std::vector<const Way*> others;
+    const absl::StatusOr<const Job*> own = ways_.JobWithAll(best.variant.overrides);
+    if (!own.ok()) return choice;
+    for (const Settings& settings : ways_.SettingsOf(best, option)) {
+      const Way& way = ways_.Sketch(With(best.choices, option, settings));
+      const absl::StatusOr<const Job*> job = ways_.JobWithAll(way.variant.overrides);
+      if (way.fits() && job.ok() && !(**job == **own)) others.push_back(&way);
     }
-    if (!next) return choice;
-    choice.runner_up = next->timed;
-    choice.runner_up->variant.overrides = Minimal(next->choices.at(axis));
+    std::sort(others.begin(), others.end(), [](const Way* a, const Way* b) { return Better(*a, *b); });
+    for (const Way* other : others) {
+      const Way& exact = ways_.Exact(*other);
+      if (!exact.fits()) continue;
+      choice.runner_up = exact.variant;
+      choice.runner_up->overrides = ways_.Minimal(exact.choices.at(option));
+      break;
+    }
     return choice;
   }
 
-  std::vector<TimedVariant> Front() const {
-    std::vector<TimedVariant> all;
-    for (const auto& [text, way] : tried_) {
-      if (way.fits()) all.push_back(way.timed);
-    }
-    const auto bytes = [](const TimedVariant& timed) { return timed.variant.cost.arena_bytes; };
-    std::stable_sort(all.begin(), all.end(), [&](const TimedVariant& a, const TimedVariant& b) {
-      return std::make_pair(a.seconds, bytes(a)) < std::make_pair(b.seconds, bytes(b));
-    });
-    std::vector<TimedVariant> front;
-    for (TimedVariant& timed : all) {
-      if (front.empty() || bytes(timed) < bytes(front.back())) front.push_back(std::move(timed));
+  // Returns the ways of `all` that none beats in both seconds and bytes, the fastest first.
+  static std::vector<const Way*> FrontOf(std::vector<const Way*> all) {
+    std::erase_if(all, [](const Way* way) { return !way->variant.status.ok() || !way->fits(); });
+    const auto cost = [](const Way* way) {
+      return std::make_pair(way->variant.cost.seconds, way->variant.cost.arena_bytes);
+    };
+    std::stable_sort(all.begin(), all.end(), [&](const Way* a, const Way* b) { return cost(a) < cost(b); });
+    std::vector<const Way*> front;
+    for (const Way* way : all) {
+      if (front.empty() || way->variant.cost.arena_bytes < front.back()->variant.cost.arena_bytes) front.push_back(way);
     }
     return front;
   }
 
+  // Thins the front of what was sketched to so many ways that the times of neighbors differ most, and plans these.
+  std::vector<Variant> Front() {
+    std::vector<const Way*> all;
+    for (const auto& [text, way] : ways_.all()) all.push_back(&way);
+    std::vector<const Way*> front = FrontOf(std::move(all));
+    const auto seconds = [&](size_t at) { return front[at]->variant.cost.seconds; };
+    while (front.size() > kMostOfFront) {
+      size_t closest = 1;
+      for (size_t i = 1; i + 1 < front.size(); ++i) {
+        const auto gap = [&](size_t at) { return seconds(at + 1) / seconds(at - 1); };
+        if (gap(i) < gap(closest)) closest = i;
+      }
+      front.erase(front.begin() + static_cast<std::ptrdiff_t>(closest));
+    }
+    for (const Way*& way : front) way = &ways_.Exact(*way);
+    std::vector<Variant> variants;
+    for (const Way* way : FrontOf(std::move(front))) variants.push_back(way->variant);
+    return variants;
+  }
+
   absl::Status NothingFits(const Way& nearest) {
     SHALE_RETURN_IF_ERROR(limits_.Check());
-    const Variant& variant = nearest.timed.variant;
+    const Variant& variant = nearest.variant;
     SHALE_RETURN_IF_ERROR(variant.status);
     return absl::ResourceExhaustedError(absl::StrCat("no setting fits; nearest is ",
                                                      SettingsText(variant.overrides, ", "), ", which ",
-                                                     MissingText(variant.cost, budget_)));
+                                                     MissingText(variant.cost, ways_.budget())));
   }
+
+  const size_t kStrategy = PositionOf("sharding.strategy");
+  const size_t kMicroBatch = PositionOf("batch.micro_batch");
+  const size_t kCheckpointing = PositionOf("activation_checkpointing.preset");
+  const size_t kAccumulation = PositionOf("sharding.accumulation");
 
   const SearchQuery& query_;
   const WorkLimits& limits_;
-  Drafter drafter_;
-  std::map<std::string, Way> tried_;  // By their overrides, as is jobs_.
-  std::map<std::string, absl::StatusOr<Job>> jobs_;
-  Budget budget_;
-  absl::Status error_;  // The first error of a prediction.
-  int plans_ = 0;
+  Ways ways_;
 };
 
 }  // namespace
 }  // namespace internal
 
-DraftSeconds SecondsOn(const proto::MachineProfile& profile, int64_t hosts) {
-  return [profile, hosts](const Job& job, const Draft& draft) -> absl::StatusOr<double> {
-    const StepFacts facts = StepFactsOf(job, draft.graphs->train, draft.options.mesh, profile, hosts);
-    return Predict(draft.train.step.program, facts, profile).step_seconds;
-  };
-}
-
 std::vector<std::string> SearchFields() {
   std::vector<std::string> fields;
-  for (const internal::Axis& axis : internal::Axes()) fields.emplace_back(axis.path);
+  for (const Option* option : internal::SearchedOptions()) fields.emplace_back(option->path);
   return fields;
 }
 
@@ -398,6 +385,9 @@ absl::Status CheckSearchField(absl::string_view path) {
 
 absl::StatusOr<SearchResult> FindFastest(const SearchQuery& query, const WorkLimits& limits) {
   for (const std::string& field : query.fields) SHALE_RETURN_IF_ERROR(CheckSearchField(field));
+  if (!query.seconds && query.machine.profile == nullptr) {
+    return absl::FailedPreconditionError("nothing is known of the machine's speed");
+  }
   return internal::Searcher(query, limits).Run();
 }
 

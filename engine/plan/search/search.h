@@ -15,7 +15,6 @@
 #include "engine/plan/config/job.h"
 #include "engine/plan/planner/draft.h"
 #include "engine/plan/planner/variant.h"
-#include "proto/machine.pb.h"
 
 namespace shale {
 
@@ -23,23 +22,13 @@ namespace shale {
 // derived.
 using DraftSeconds = std::function<absl::StatusOr<double>(const Job& job, const Draft& draft)>;
 
-// Returns the seconds that the clock predicts on a machine with this profile, whose hosts are as in StepFactsOf. Copies
-// the profile.
-DraftSeconds SecondsOn(const proto::MachineProfile& profile, int64_t hosts = 0);
-
 struct SearchQuery {
   const Job& job;
   const Machine& machine;
-  DraftSeconds seconds;
   std::vector<std::string> fields = {};  // That may change. Empty: all of SearchFields.
   JobWith job_with = nullptr;            // As in Drafter. Empty: sets the fields of `job`.
+  DraftSeconds seconds = nullptr;        // Empty: predicted for the machine (Machine::profile).
   int most_plans = 400;                  // The search ends after so many plans with the best that it has found.
-};
-
-// A way to run the job, with what it costs.
-struct TimedVariant {
-  Variant variant;
-  double seconds = 0;  // Of one step, predicted.
 };
 
 // A field that the search decided.
@@ -48,18 +37,18 @@ struct SearchChoice {
   std::vector<Override> taken;  // What differs from the job.
   // The fastest other setting of this field that fits, with all other choices as they are. Its overrides are this
   // setting alone. Absent if none fits.
-  std::optional<TimedVariant> runner_up;
+  std::optional<Variant> runner_up;
 };
 
 struct SearchResult {
-  TimedVariant best;  // Its overrides are those that change the job.
+  Variant best;  // Its overrides are those that change the job.
   // The job as it is written, whether it fits or not.
-  TimedVariant own;
+  Variant own;
   std::vector<SearchChoice> choices;  // One for each field that was searched, in the order of SearchFields.
-  // The ways found that no other beats in both seconds and bytes of the arena: the fastest first.
-  std::vector<TimedVariant> front;
+  // At most 12 of the ways found that no other beats in both seconds and bytes of the arena: the fastest first.
+  std::vector<Variant> front;
   Budget budget;
-  int plans = 0;             // That were made.
+  int plans = 0;             // Ways that were compiled.
   bool ended_early = false;  // Whether most_plans or a limit of the work ended the search.
 };
 
@@ -71,15 +60,23 @@ absl::Status CheckSearchField(absl::string_view path);
 // Returns the fastest job that fits. The search is deterministic: the same query gives the same result on every
 // machine, as long as no time limit ends it.
 //
-// It begins at the job and at the job with the least memory, and changes the field that gains most until none gains
-// anything. Micro-batch and activation checkpointing are changed together, because each makes room for the other. At
-// last it recomputes tensor by tensor: those with the least recomputed seconds for each byte they save, in as many
-// blocks as must be. Every way that it compares is compiled and planned, so its bytes are exact.
+// It begins at the job, or, if that does not fit, at the job with the least memory, and changes the field that gains
+// most until none gains anything. Micro-batch and activation checkpointing are changed together, because each makes
+// room for the other. At last it recomputes tensor by tensor: those with the least recomputed seconds for each byte
+// they save, in as many blocks as must be.
+//
+// Of each way it first knows bounds: the least bytes that any plan of its program needs, and the seconds of a step in
+// which no buffers share bytes. Only what these leave in the running is planned. All that a result has is exact.
 //
 // Errors:
+//   FailedPrecondition The query has no seconds.
 //   InvalidArgument    A field that cannot be searched; the errors of Drafter::Compile for the job.
 //   ResourceExhausted  Nothing fits. The message says what the least of all tried ways lacks.
 //   Errors of `query.seconds`, and of `limits` if they end the search before it has found anything that fits.
 absl::StatusOr<SearchResult> FindFastest(const SearchQuery& query, const WorkLimits& limits = {});
+
+// Returns the fastest way with what it changes and why, what the runner-up of each choice would take, and the ways
+// that need less memory, as settings that --set takes. Ends in a newline.
+std::string SearchText(const SearchResult& result);
 
 }  // namespace shale

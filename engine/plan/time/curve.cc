@@ -1,9 +1,9 @@
-#include "engine/plan/time/curve.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
+
+#include "engine/plan/time/rates.h"
 
 namespace shale {
 namespace {

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "engine/compile/program/issues.h"
-#include "engine/plan/time/links.h"
 
 namespace shale {
 namespace {

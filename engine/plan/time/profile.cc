@@ -13,7 +13,6 @@
 #include "engine/files/io/file.h"
 #include "engine/plan/config/errors.h"
 #include "engine/plan/config/spec_text.h"
-#include "engine/plan/time/machines.h"
 #include "engine/strings/messages.h"
 #include "engine/strings/utf8.h"
 #include "google/protobuf/text_format.h"

@@ -1,4 +1,5 @@
-// Rates: how long a work takes by itself, from the profile of a machine.
+// Rates: how long a work takes by itself, from the profile of a machine. Beside it, what it is made of: curves through
+// works that were measured, and the links of the machine for what was never measured.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "engine/plan/time/work.h"
 #include "proto/machine.pb.h"
 
@@ -66,5 +68,40 @@ class Rates {
   int64_t ranks_on_host_;
   std::map<std::string, std::vector<Point>, std::less<>> points_;  // By kind.
 };
+
+// Returns `value` if it is positive and finite, otherwise `otherwise`.
+double PositiveOr(double value, double otherwise);
+
+// What a collective of ranks on GPUs takes of each kind of link.
+struct CollectiveTime {
+  double device_seconds = 0;  // While the links between the GPUs of a host carry its bytes.
+  double host_seconds = 0;    // While those between hosts do.
+  double latency_seconds = 0;
+  double seconds() const;
+};
+
+// Returns the time of a collective whose ranks are GPUs, `ranks_on_host` of them on each host. It goes around rings.
+// The ranks of a group that share a host send over all their links to other hosts at once, each a part of the vector.
+// An all-reduce takes a tree in place of a ring if that has less latency. In an AllToAll each rank sends to all others
+// at once, so each of its bytes crosses one link, and no rank adds up what it passes on.
+CollectiveTime CollectiveTimeOf(const Work& work, const proto::MachineProfile& profile, int64_t ranks_on_host);
+inline double CollectiveSecondsOf(const Work& work, const proto::MachineProfile& profile, int64_t ranks_on_host) {
+  return CollectiveTimeOf(work, profile, ranks_on_host).seconds();
+}
+
+// Returns the seconds of a copy between a GPU and its host's memory.
+double HostCopySeconds(double bytes, const proto::MachineProfile& profile);
+
+struct CurveValue {
+  double seconds = 0;
+  double spread = 0;
+  bool is_inside = false;  // Each size lies between sizes of the points.
+};
+
+// Returns the seconds of `work`, whose sizes have the logarithms `sizes`, by the points, near ones most. With
+// arithmetic, the logarithm of the time for each FLOP is a linear function of the logarithms of the sizes, so that a
+// law with any powers of the sizes comes out as it is. What moves bytes takes a latency and a time for each byte.
+// REQUIRES: there are points, each with as many sizes as the work.
+CurveValue ValueOf(absl::Span<const Rates::Point> points, const Work& work, const std::vector<double>& sizes);
 
 }  // namespace shale

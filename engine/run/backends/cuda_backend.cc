@@ -23,15 +23,6 @@ namespace shale {
 namespace {
 
 constexpr int kOldestMajor = 8;  // Major compute capability. The kernels are compiled for it, and bf16 matmuls need it.
-// What DefaultBudget leaves of a GPU for CUDA, its libraries and kLateBytes. On an H200, a context with all kernels
-// loaded took 542 MiB, cuBLASLt 396 and cuDNN 14. The others were not measured yet; the GPU kit (tools/gpu) measures
-// them. NCCL has up to three communicators for a GPU, each with buffers for its channels, and with up to 256 MiB where
-// it uses NVLink SHARP. GPUs since Blackwell have more SMs than Hopper, for which a context reserves memory, and their
-// libraries have more code.
-constexpr int kBlackwellMajor = 10;
-constexpr int64_t kLibraryBytes = int64_t{2} << 30;
-constexpr int64_t kNcclBytes = int64_t{1} << 30;
-constexpr int64_t kBlackwellBytes = int64_t{1} << 30;
 // What stays free of a GPU's memory beside the arenas, for what is taken after they are checked: windows of NCCL,
 // graphs of CUDA, and whatever a library allocates late.
 constexpr int64_t kLateBytes = int64_t{256} << 20;
@@ -144,8 +135,7 @@ class CudaBackend : public Backend {
     int64_t least = kNoBudget, left = 0;
     for (int ordinal = gpus.begin; ordinal < gpus.end; ++ordinal) {
       SHALE_ASSIGN_OR_RETURN(const CudaDeviceProperties gpu, runtime_->Properties(ordinal));
-      const int64_t libraries =
-          kLibraryBytes + (nccl ? kNcclBytes : 0) + (gpu.compute_major >= kBlackwellMajor ? kBlackwellBytes : 0);
+      const int64_t libraries = GpuLibraryBytes(nccl, gpu.compute_major);
       const int64_t bytes = std::max<int64_t>(0, gpu.total_bytes / processes - libraries);
       if (bytes < least) left = libraries;
       least = std::min(least, bytes);

@@ -38,8 +38,12 @@ int64_t ResidentBytes() {
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Create(const Job& job, const TrainerOptions& options) {
   if (options.backend == nullptr) return absl::InvalidArgumentError("TrainerOptions.backend is missing");
-  SHALE_ASSIGN_OR_RETURN(const Machine machine, MachineOfAll(options.backend->machine(), job.sharding.ranks,
-                                                             options.ranks_on_host, *options.control));
+  SHALE_ASSIGN_OR_RETURN(Machine machine, MachineOfAll(options.backend->machine(), job.sharding.ranks,
+                                                       options.ranks_on_host, *options.control));
+  // Several processes decide alike by bytes alone, because each may have measured its machine or not.
+  if (options.machine != nullptr && options.control->processes() == 1) {
+    machine.profile = std::make_shared<const proto::MachineProfile>(*options.machine);
+  }
   absl::StatusOr<std::unique_ptr<Session>> session = Prepare(job, machine, options);
   const auto agree = [&](const absl::Status& status) {
     return AgreeOnStatus(*options.control, ControlChannel::kSteps, status);

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "engine/plan/planner/step_facts.h"
 #include "engine/strings/printing.h"
 
 namespace shale {
@@ -25,7 +24,7 @@ StepContract::StepContract(const Job& job, const JobPlan& plan, const proto::Mac
       between_steps_seconds_(machine.between_steps_seconds()),
       mesh_(plan.options.mesh),
       rates_(machine, StepFactsOf(job, plan, machine).ranks_on_host),
-      covered_(ShareOf(prediction_, Knowledge::kMeasured) + ShareOf(prediction_, Knowledge::kInterpolated)) {}
+      covered_(CoveredShare(prediction_)) {}
 
 double StepContract::SecondsOf(const Instruction& issued) {
   const Work work = WorkOf(issued, mesh_);

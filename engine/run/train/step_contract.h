@@ -8,6 +8,7 @@
 #include "engine/compile/program/program.h"
 #include "engine/plan/config/job.h"
 #include "engine/plan/planner/job_plan.h"
+#include "engine/plan/planner/step_facts.h"
 #include "engine/plan/time/prediction.h"
 #include "engine/plan/time/rates.h"
 #include "engine/run/runtime/work_times.h"
@@ -18,14 +19,13 @@ namespace shale {
 // Used by one thread.
 class StepContract {
  public:
-  static constexpr double kSlower = 0.2;   // Than predicted, as a part of it.
-  static constexpr int64_t kSteps = 20;    // In a row.
-  static constexpr double kCovered = 0.9;  // The share of a step that must be measured or interpolated.
+  static constexpr double kSlower = 0.2;  // Than predicted, as a part of it.
+  static constexpr int64_t kSteps = 20;   // In a row.
 
   StepContract(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine);
 
   // Returns what a step takes, or 0 if too little of it was measured on this machine to hold the run to it.
-  double predicted_seconds() const { return covered_ >= kCovered ? prediction_.step_seconds : 0; }
+  double predicted_seconds() const { return covered_ >= kCoveredShare ? prediction_.step_seconds : 0; }
   // Returns what an instruction takes, in the form in which it is issued.
   double SecondsOf(const Instruction& issued);
 

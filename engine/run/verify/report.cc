@@ -41,6 +41,7 @@ std::string VerifyReport::Text() const {
 std::string VerifyReport::Remarks() const {
   std::string text;
   for (const std::string& line : shrunk) absl::StrAppend(&text, "smaller than the job: ", line, "\n");
+  if (!time.empty()) absl::StrAppend(&text, time, "\n");
   std::map<VerifyOutcome, int> count;
   for (const auto& [outcome, word] : {std::pair(VerifyOutcome::kHolds, "ok"),
                                       {VerifyOutcome::kNotRun, "not run"},

@@ -7,6 +7,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/types/span.h"
+#include "engine/plan/planner/step_facts.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -59,6 +60,9 @@ absl::StatusOr<std::unique_ptr<TrialRun>> TrialRun::Start(TrialContext& context,
 
 absl::StatusOr<TrialRecord> TrialRun::Run(int steps, Keep keep) {
   TrialRecord record;
+  if (context_.machine != nullptr) {
+    record.predicted_seconds = PredictStep(trainer_->job(), trainer_->plan(), *context_.machine).step_seconds;
+  }
   const std::vector<Parameter>& parameters = trainer_->state().parameters();
   for (int step = 0; step < steps; ++step) {
     SHALE_RETURN_IF_ERROR(context_.CheckCancelled());

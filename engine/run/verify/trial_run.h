@@ -17,6 +17,7 @@
 #include "engine/plan/config/job.h"
 #include "engine/run/runtime/backend.h"
 #include "engine/run/verify/samples.h"
+#include "proto/machine.pb.h"
 
 namespace shale {
 
@@ -48,7 +49,8 @@ struct PeakOfTrial {
 // What all trials of a verification share. Borrowed by them.
 struct TrialContext {
   const Backend* backend = nullptr;
-  const std::atomic<bool>* cancelled = nullptr;  // VerifyOptions::cancelled.
+  const std::atomic<bool>* cancelled = nullptr;    // VerifyOptions::cancelled.
+  const proto::MachineProfile* machine = nullptr;  // VerifyOptions::machine.
   RecordedSamples samples;
   std::vector<PeakOfTrial> peaks;  // Of the trials that ran.
 
@@ -58,10 +60,11 @@ struct TrialContext {
 
 // What a trial did.
 struct TrialRecord {
-  std::vector<double> losses;  // Of each step.
-  ParameterValues gradients;   // Of the first step, reduced and not clipped.
-  ParameterValues weights;     // After the last step.
-  double last_seconds = 0;     // How long the last step took.
+  std::vector<double> losses;    // Of each step.
+  ParameterValues gradients;     // Of the first step, reduced and not clipped.
+  ParameterValues weights;       // After the last step.
+  double last_seconds = 0;       // How long the last step took.
+  double predicted_seconds = 0;  // How long it should take. 0: not known.
 };
 
 // Once the verification was cancelled, Start, Run and Evaluate return Cancelled. A step that has begun completes.

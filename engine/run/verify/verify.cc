@@ -20,6 +20,7 @@
 #include "engine/run/verify/samples.h"
 #include "engine/run/verify/small_job.h"
 #include "engine/run/verify/trial_run.h"
+#include "engine/strings/printing.h"
 #include "kernels/check.h"
 
 namespace shale {
@@ -56,6 +57,7 @@ class Verification {
     verified_.job = job;
     verified_.context.backend = options.backend;
     verified_.context.cancelled = options.cancelled;
+    verified_.context.machine = options.machine;
   }
 
   absl::StatusOr<VerifyReport> Run();
@@ -193,6 +195,10 @@ absl::StatusOr<VerifyReport> Verification::Run() {
   verified_.temporary_folder = folder->path();
   SHALE_ASSIGN_OR_RETURN(const TrialRecord compared, ShrinkAndRun());
   report_.shrunk = WhatIsSmaller(verified_.job, verified_.size);
+  if (compared.predicted_seconds > 0) {
+    report_.time = absl::StrCat("time: a step of the small job took ", FormatSeconds(compared.last_seconds),
+                                "; predicted for this machine: ", FormatSeconds(compared.predicted_seconds));
+  }
   SHALE_RETURN_IF_ERROR(Add(data_row_));
   for (VerifyRow& row : CheckDivision(verified_, compared)) SHALE_RETURN_IF_ERROR(Add(std::move(row)));
   for (const Job& variant : CheckpointingVariants(verified_)) {

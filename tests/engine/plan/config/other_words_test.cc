@@ -1,8 +1,7 @@
 // Tests that specs in the words of other trainers are answered with ours.
-#include "engine/plan/config/other_words.h"
-
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
+#include "engine/plan/config/errors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/plan/config/specs.h"

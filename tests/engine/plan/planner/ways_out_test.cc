@@ -13,6 +13,7 @@
 #include "engine/plan/planner/options.h"
 #include "engine/strings/printing.h"
 #include "gtest/gtest.h"
+#include "proto/machine.pb.h"
 #include "tests/engine/plan/planner/plans.h"
 
 namespace shale {
@@ -62,6 +63,33 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
     const char* const end = setting == "optimizer.device=HOST" ? "; the CPU updates)" : ")";
     EXPECT_TRUE(absl::StrContains(message, price + end) || absl::StrContains(message, price + ";"))
         << setting << " needs " << FormatBytes(plan.arena_bytes) << ": " << message;
+  }
+}
+
+// Where the machine's speed is known, the same settings are named, the fastest first, with their time against the
+// job's.
+TEST_P(WaysOut, WithSecondsTheFastestComesFirst) {
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = GetParam();
+  job.sharding.accumulation = Accumulation::kLayered;
+  job.sharding.strategy = Strategy::kZero2;
+  job.memory.budget_bytes = Plan(job).arena_bytes - 1;
+  proto::MachineProfile profile;
+  profile.set_name("small");
+  profile.set_device(job.runtime.device == DeviceType::kCpu ? "CPU" : "CUDA");
+  Machine machine = MachineOf();
+  machine.profile = std::make_shared<const proto::MachineProfile>(profile);
+  Refusal timed, untimed;
+  const absl::StatusOr<JobPlan> refused = PlanJob(job, machine, {}, &timed);
+  EXPECT_EQ(PlanJob(job, MachineOf(), {}, &untimed).status().code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_EQ(timed.ways_out.size(), untimed.ways_out.size());
+  EXPECT_TRUE(std::is_sorted(timed.ways_out.begin(), timed.ways_out.end(),
+                             [](const Variant& a, const Variant& b) { return a.cost.seconds < b.cost.seconds; }));
+  for (const Variant& way : timed.ways_out) {
+    EXPECT_GT(way.cost.seconds, 0);
+    EXPECT_TRUE(absl::StrContains(refused.status().message(),
+                                  absl::StrCat(CostText(way.cost), ", ", TimesText(way.cost, timed.cost))))
+        << refused.status();
   }
 }
 

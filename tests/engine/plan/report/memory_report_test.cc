@@ -1,7 +1,6 @@
-#include "engine/plan/report/memory_report.h"
-
 #include <gtest/gtest.h>
 
+#include "engine/plan/report/step_report.h"
 #include "tests/engine/compile/memory/program_builder.h"
 
 namespace shale::testing {

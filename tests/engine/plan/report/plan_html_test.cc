@@ -1,6 +1,7 @@
 #include "engine/plan/report/plan_html.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -8,9 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "engine/compile/program/structure.h"
 #include "engine/plan/planner/step_facts.h"
+#include "engine/plan/search/search.h"
 #include "engine/strings/printing.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "proto/machine.pb.h"
 #include "tests/engine/compile/memory/random_program.h"
 #include "tests/engine/plan/planner/planner_jobs.h"
 #include "tests/engine/plan/report/report_support.h"
@@ -59,7 +62,7 @@ TEST(PlanHtml, WithSecondsShowsTheStreams) {
   for (const Job& job : VariedJobs()) {
     const JobPlan plan = Plan(job);
     const Prediction seconds = PredictStep(job, plan, machine);
-    const std::string html = PlanHtml(job, plan, &seconds), without = PlanHtml(job, plan);
+    const std::string html = PlanHtml(job, plan, {.step = &seconds}), without = PlanHtml(job, plan);
     EXPECT_EQ(Unbalanced(html), std::vector<std::string>()) << job.name;
     EXPECT_LT(html.size() - without.size(), 150'000u);
     for (int s = 0; s < kStreams; ++s) {
@@ -68,6 +71,33 @@ TEST(PlanHtml, WithSecondsShowsTheStreams) {
                 UsesStream(plan.train.step.program, stream));
     }
   }
+}
+
+// With a search and changes the page has their figure and tables, in which the job itself is marked.
+TEST(PlanHtml, ShowsTimeAgainstMemoryAndWhatChangesWouldTake) {
+  const Job job = SmallDecoderJob(false);
+  SearchResult search;
+  search.own = {.overrides = {}, .cost = {.arena_bytes = 3000, .seconds = 2}, .fits = true};
+  search.front = {{.overrides = {{"batch.micro_batch", "<4>"}}, .cost = {.arena_bytes = 4000, .seconds = 1}},
+                  {.overrides = {{"batch.micro_batch", "2"}}, .cost = {.arena_bytes = 2000, .seconds = 3}}};
+  search.budget.bytes = 5000;
+  Machine machine = MachineOf();
+  proto::MachineProfile profile;
+  profile.set_device("CPU");
+  machine.profile = std::make_shared<const proto::MachineProfile>(profile);
+  const WorkLimits limits;
+  Drafter drafter(job, machine, limits);
+  const std::vector<ChangedJob> changes = ChangesOf(drafter);
+  const std::string html = PlanHtml(job, Plan(job), {.search = &search}, changes);
+  EXPECT_EQ(Unbalanced(html), std::vector<std::string>());
+  for (const char* text : {"Time against memory", ">budget</text>", ">this job</text>", "batch.micro_batch=&lt;4&gt;",
+                           "one more rank", "half the batch", "twice the sequence", "recomputing CHEAP"}) {
+    EXPECT_TRUE(absl::StrContains(html, text)) << text;
+  }
+  // Twice the sequence needs more, and half the batch does half of the work.
+  ASSERT_EQ(changes.size(), 5u);
+  EXPECT_GT(changes[3].variant.cost.arena_bytes, changes[0].variant.cost.arena_bytes);
+  EXPECT_EQ(changes[2].variant.cost.flops.total() * 2, changes[0].variant.cost.flops.total());
 }
 
 TEST(PlanHtml, NamesThePeakAndWhatIsLiveThen) {

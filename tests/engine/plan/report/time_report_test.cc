@@ -1,10 +1,9 @@
-#include "engine/plan/report/time_report.h"
-
 #include <numeric>
 #include <string>
 
 #include "engine/api/plan_text.h"
 #include "engine/plan/planner/step_facts.h"
+#include "engine/plan/report/step_report.h"
 #include "engine/plan/time/profile.h"
 #include "engine/strings/printing.h"
 #include "gmock/gmock.h"

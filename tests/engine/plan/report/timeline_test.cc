@@ -5,7 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "engine/plan/report/memory_report.h"
+#include "engine/plan/report/step_report.h"
 #include "engine/strings/printing.h"
 #include "gtest/gtest.h"
 #include "tests/engine/plan/planner/planner_jobs.h"

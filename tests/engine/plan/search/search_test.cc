@@ -35,7 +35,7 @@ class SearchTest : public ::testing::Test {
 
   absl::StatusOr<SearchResult> Find(int64_t budget, std::vector<std::string> fields = {}) {
     job_.memory.budget_bytes = budget;
-    return FindFastest({.job = job_, .machine = machine_, .seconds = Seconds, .fields = std::move(fields)});
+    return FindFastest({.job = job_, .machine = machine_, .fields = std::move(fields), .seconds = Seconds});
   }
   SearchResult MustFind(int64_t budget, std::vector<std::string> fields = {}) {
     absl::StatusOr<SearchResult> found = Find(budget, std::move(fields));
@@ -50,8 +50,8 @@ class SearchTest : public ::testing::Test {
 
 // Returns budgets between the least and the most that any way of the job needs.
 std::vector<int64_t> BudgetsWithin(const SearchResult& result, int count) {
-  const int64_t most = result.front.front().variant.cost.arena_bytes;
-  const int64_t least = result.front.back().variant.cost.arena_bytes;
+  const int64_t most = result.front.front().cost.arena_bytes;
+  const int64_t least = result.front.back().cost.arena_bytes;
   std::vector<int64_t> budgets;
   for (int i = 0; i < count; ++i) budgets.push_back(least + (most - least) * i / count);
   return budgets;
@@ -70,8 +70,8 @@ TEST_F(SearchTest, FindsWhatTryingAllWaysFinds) {
         if (draft.ok() && draft->fits) least = std::min(least, *Seconds(job_, *draft));
       }
     }
-    EXPECT_LE(found.best.seconds, least) << budget;
-    EXPECT_LE(found.best.variant.cost.arena_bytes, budget);
+    EXPECT_LE(found.best.cost.seconds, 1.001 * least) << budget;
+    EXPECT_LE(found.best.cost.arena_bytes, budget);
   }
 }
 
@@ -79,26 +79,27 @@ TEST_F(SearchTest, MoreMemoryIsNeverSlower) {
   const SearchResult all = MustFind(int64_t{1} << 40);
   // The front begins with the fastest way, and each other one is slower and smaller.
   ASSERT_GT(all.front.size(), 2u);
-  EXPECT_EQ(all.front.front().seconds, all.best.seconds);
+  EXPECT_LE(all.front.front().cost.seconds, all.best.cost.seconds);
+  EXPECT_GE(all.front.front().cost.seconds, 0.999 * all.best.cost.seconds);
   for (size_t i = 1; i < all.front.size(); ++i) {
-    EXPECT_GE(all.front[i].seconds, all.front[i - 1].seconds);
-    EXPECT_LT(all.front[i].variant.cost.arena_bytes, all.front[i - 1].variant.cost.arena_bytes);
+    EXPECT_GE(all.front[i].cost.seconds, all.front[i - 1].cost.seconds);
+    EXPECT_LT(all.front[i].cost.arena_bytes, all.front[i - 1].cost.arena_bytes);
   }
   const SearchResult least = MustFind(BudgetsWithin(all, 2).front());
-  EXPECT_GE(least.best.seconds, all.best.seconds);
+  EXPECT_GE(least.best.cost.seconds, 0.999 * all.best.cost.seconds);
   // The overrides of a result give its cost and its seconds when they are applied to the job.
   Drafter drafter(job_, machine_, limits_);
-  const absl::StatusOr<Draft> again = drafter.Compile(least.best.variant.overrides);
+  const absl::StatusOr<Draft> again = drafter.Compile(least.best.overrides);
   ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(again->cost.arena_bytes, least.best.variant.cost.arena_bytes);
-  EXPECT_EQ(*Seconds(job_, *again), least.best.seconds);
+  EXPECT_EQ(again->cost.arena_bytes, least.best.cost.arena_bytes);
+  EXPECT_EQ(*Seconds(job_, *again), least.best.cost.seconds);
 }
 
 TEST_F(SearchTest, RecomputesSingleTensorsWhereNoPresetFitsAsWell) {
   const std::vector<std::string> fields = {"activation_checkpointing.preset"};
   bool by_tensor = false;
   for (const int64_t budget : BudgetsWithin(MustFind(int64_t{1} << 40, fields), 4)) {
-    for (const Override& setting : MustFind(budget, fields).best.variant.overrides) {
+    for (const Override& setting : MustFind(budget, fields).best.overrides) {
       by_tensor = by_tensor || (setting.path == "activation_checkpointing.recompute" && setting.value != "[]");
     }
   }
@@ -109,9 +110,9 @@ TEST_F(SearchTest, ChangesOnlyTheFieldsThatItMay) {
   const SearchResult found = MustFind(int64_t{1} << 40, {"sharding.accumulation"});
   ASSERT_EQ(found.choices.size(), 1u);
   EXPECT_EQ(found.choices[0].path, "sharding.accumulation");
-  for (const Override& setting : found.best.variant.overrides) EXPECT_EQ(setting.path, "sharding.accumulation");
+  for (const Override& setting : found.best.overrides) EXPECT_EQ(setting.path, "sharding.accumulation");
   ASSERT_TRUE(found.choices[0].runner_up.has_value());
-  EXPECT_GE(found.choices[0].runner_up->seconds, found.best.seconds);
+  EXPECT_GE(found.choices[0].runner_up->cost.seconds, found.best.cost.seconds);
 }
 
 TEST_F(SearchTest, SaysWhatIsMissingWhereNothingFits) {
@@ -124,7 +125,7 @@ TEST_F(SearchTest, SaysWhatIsMissingWhereNothingFits) {
 TEST_F(SearchTest, RefusesFieldsThatItDoesNotKnow) {
   const absl::StatusOr<SearchResult> found = Find(1 << 30, {"optimizer.rule"});
   EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(found.status().message()), HasSubstr("allowed: batch.micro_batch"));
+  EXPECT_THAT(std::string(found.status().message()), HasSubstr("allowed: sharding.strategy"));
 }
 
 TEST_F(SearchTest, EndsWithWhatItHasAndPassesOnErrorsOfThePrediction) {

@@ -1,4 +1,4 @@
-// Text about a memory plan, for people: where every byte goes.
+// Text for people about where every byte of a memory plan goes, and where the seconds of a step go.
 //
 // TimelineOf summarizes the memory of a step over time: what is held after load, the peak of forward, and so on.
 #pragma once
@@ -9,6 +9,7 @@
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/program/live_bytes.h"
 #include "engine/compile/program/program.h"
+#include "engine/plan/time/prediction.h"
 
 namespace shale {
 
@@ -47,5 +48,12 @@ std::string ReachedAt(const StepProgram& program, const Moment& moment);
 
 // Returns the moments as a table for people, with a column for each category of CategoriesOf.
 std::string TimelineText(const StepProgram& program, const std::vector<Moment>& moments);
+
+// Returns what `plan` prints about the seconds of a step: how long it takes and how well that is known, tokens a
+// second, what it waits for, and how busy the streams are. Ends in a newline.
+std::string TimeText(const Prediction& prediction);
+
+// Returns the critical path as a table: each kind of instruction in each kind of unit that it goes through.
+std::string PathText(const Prediction& prediction);
 
 }  // namespace shale
