@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/run/generate/generated_text.h"
-#include "engine/text/chat/end_tokens.h"
+#include "engine/text/chat/chat_template.h"
 #include "kernels/check.h"
 
 namespace shale {

@@ -21,7 +21,6 @@
 #include "engine/files/io/file.h"
 #include "engine/strings/messages.h"
 #include "engine/text/chat/chat_template.h"
-#include "engine/text/chat/end_tokens.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "engine/text/tokenizer/tokenizer_folder.h"
 #include "kernels/check.h"

@@ -22,7 +22,6 @@
 #include "engine/files/io/file.h"
 #include "engine/run/generate/generated_text.h"
 #include "engine/text/chat/chat_template.h"
-#include "engine/text/chat/end_tokens.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "kernels/check.h"
 #include "tools/chat.h"

@@ -11,7 +11,7 @@
 #include "engine/api/backend.h"
 #include "engine/api/job.h"
 #include "engine/api/verify.h"
-#include "engine/files/io/user_cache.h"
+#include "engine/files/io/file.h"
 #include "engine/plan/time/profile.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"

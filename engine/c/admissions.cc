@@ -22,7 +22,6 @@
 #include "engine/api/plan.h"
 #include "engine/api/plan_text.h"
 #include "engine/api/verify.h"
-#include "engine/c/callbacks.h"
 #include "engine/c/calls.h"
 #include "engine/c/handles.h"
 #include "engine/c/jobs.h"

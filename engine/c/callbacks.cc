@@ -1,5 +1,3 @@
-#include "engine/c/callbacks.h"
-
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -12,6 +10,7 @@
 #include "engine/api/data_source.h"
 #include "engine/api/events.h"
 #include "engine/c/calls.h"
+#include "engine/c/trainers.h"
 #include "engine/files/data/sample_parts.h"
 #include "engine/run/events/event_json.h"
 #include "engine/strings/messages.h"

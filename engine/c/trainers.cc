@@ -22,7 +22,6 @@
 #include "engine/api/job.h"
 #include "engine/api/trainer.h"
 #include "engine/api/trainer_options.h"
-#include "engine/c/callbacks.h"
 #include "engine/c/calls.h"
 #include "engine/c/handles.h"
 #include "engine/c/jobs.h"

@@ -28,7 +28,7 @@
 #include "engine/c/trainers.h"
 #include "engine/compile/model/config.h"
 #include "engine/run/generate/generated_text.h"
-#include "engine/text/chat/end_tokens.h"
+#include "engine/text/chat/chat_template.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "kernels/check.h"
 

@@ -17,10 +17,10 @@
 //                                       names the element at which row r of matrix k begins, a multiple of 16 bytes;
 //                                       m[k] gets elements 2 (lane % 4) and the next of row lane / 4
 //   LoadTransposed(shared, i, m)        does the same with the transposed matrices
-//   MultiplyAdd<T>(a, b, c)             a warp adds the product of a 16 x 16 and a 16 x 8 matrix of T to a 16 x 8 matrix
-//                                       of fp32 (mma.sync). Registers hold 8 x 8 matrices as above: a those of the upper
-//                                       left, lower left, upper right and lower right, b the upper and the lower one,
-//                                       and c two elements each of the upper and the lower one
+//   MultiplyAdd<T>(a, b, c)             a warp adds the product of a 16 x 16 and a 16 x 8 matrix of T to a 16 x 8
+//                                       matrix of fp32 (mma.sync). Registers hold 8 x 8 matrices as above: a those of
+//                                       the upper left, lower left, upper right and lower right, b the upper and the
+//                                       lower one, and c two elements each of the upper and the lower one
 //   PairOf<T>(x, y)                     rounds two fp32 numbers to T and puts them into one word, x below
 //   GetSharedBytesOfSm(stream, bytes)   sets `bytes` to the shared memory of an SM, and returns an absl::Status
 //   Launch(name, kernel, shape, stream, args...)   starts a kernel and returns an absl::Status

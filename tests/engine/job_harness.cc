@@ -4,7 +4,6 @@
 #include <cmath>
 #include <random>
 
-#include "engine/compile/memory/check.h"
 #include "engine/compile/memory/plan.h"
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/run/state/filling.h"

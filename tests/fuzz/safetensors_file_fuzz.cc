@@ -8,7 +8,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/files/checkpoint/safetensors.h"
-#include "engine/files/checkpoint/safetensors_header.h"
 #include "kernels/check.h"
 #include "tests/fuzz/memory_file.h"
 #include "tests/fuzz/properties.h"

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
-#include "engine/files/checkpoint/safetensors_header.h"
+#include "engine/files/checkpoint/safetensors.h"
 #include "kernels/check.h"
 #include "tests/fuzz/properties.h"
 

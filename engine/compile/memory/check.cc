@@ -1,4 +1,4 @@
-#include "engine/compile/memory/check.h"
+#include "kernels/check.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/compile/memory/checked_bytes.h"
+#include "engine/compile/memory/plan.h"
 #include "engine/compile/program/issues.h"
 #include "engine/compile/program/range_set.h"
 #include "engine/compile/program/structure.h"
-#include "kernels/check.h"
 #include "kernels/op.h"
 
 namespace shale {

@@ -1,7 +1,7 @@
 // The operands of an instruction, and the bytes of buffers that instructions access.
 //
 // All code that needs to know what an instruction reads or writes, or that changes its operands, uses the visitors
-// below, the check after planning (engine/compile/memory/check.h) too. That check finds the bytes of operands itself,
+// below, the check after planning (engine/compile/memory/plan.h) too. That check finds the bytes of operands itself,
 // without OperandsOf, so that a mistake there cannot hide itself.
 #pragma once
 

@@ -15,7 +15,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/api/checkpoint.h"
-#include "engine/files/checkpoint/safetensors_header.h"
 #include "engine/strings/utf8.h"
 #include "kernels/check.h"
 #include "kernels/dtype.h"

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,7 +71,7 @@ class SafetensorsReader {
   // Returns InvalidArgument, with the path and the reason, for everything that the format does not allow: a header that
   // is longer than the file or than 100,000,000 bytes, is not UTF-8, not JSON or not an object with the expected
   // members, or uses a name twice; tensors that overlap, leave gaps, differ in size from what shape and dtype require,
-  // or do not fill the file exactly. Also returns it for a file that exceeds the limits in safetensors_header.h.
+  // or do not fill the file exactly. Also returns it for a file that exceeds the limits below.
   static absl::StatusOr<SafetensorsReader> Open(const std::string& path);
 
   // Returns the tensors in the order in which they lie in the data.
@@ -138,5 +139,33 @@ class SafetensorsWriter {
   int64_t data_begin_ = 0;
   absl::flat_hash_map<std::string, Tensor> tensors_;
 };
+
+// The largest header size, N, that implementations agree to accept.
+constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+constexpr int kMaxSafetensorsDimensions = 64;
+// Limits of the entries of __metadata__, of which real files have a few, and of the tensors. They bound memory, because
+// an entry or a tensor takes up to ten times as much in memory as in the file. A mixture of experts of 670B parameters
+// with one tensor per expert has 90,000 tensors.
+constexpr int kMaxSafetensorsMetadata = 1 << 16;
+constexpr int kMaxSafetensorsTensors = 1 << 18;
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsTensor> tensors;  // In the order in which they lie in the data.
+  SafetensorsMetadata metadata;
+};
+
+// Parses and checks a header that `data_bytes` bytes of data follow. Accepts any bytes. Returns InvalidArgument,
+// without the path, for every header that SafetensorsReader::Open refuses.
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json, int64_t data_bytes);
+
+// Returns the dtype of that name, or nothing if the format has none of that name.
+std::optional<SafetensorsDType> FindSafetensorsDType(absl::string_view name);
+
+// Returns the size of a tensor in bytes. Returns InvalidArgument if it is not a whole number of bytes, or too large to
+// count.
+absl::StatusOr<int64_t> SafetensorsBytes(SafetensorsDType dtype, absl::Span<const int64_t> shape);
+
+// Returns the header as JSON, padded with spaces so that the data after it is aligned to 8 bytes.
+std::string SafetensorsHeaderText(const SafetensorsHeader& header);
 
 }  // namespace shale

@@ -1,5 +1,3 @@
-#include "engine/files/checkpoint/safetensors_header.h"
-
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -10,6 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/files/checkpoint/safetensors.h"
 #include "engine/strings/messages.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"

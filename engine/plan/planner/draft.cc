@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
-#include "engine/compile/graph/data_needs.h"
-#include "engine/compile/memory/waits.h"
+#include "engine/compile/graph/graph.h"
+#include "engine/compile/memory/plan.h"
 #include "engine/compile/model/model.h"
 #include "engine/compile/step/options_enums.h"
 #include "engine/plan/planner/generation.h"

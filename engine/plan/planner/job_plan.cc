@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/compile/memory/check.h"
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/step/options_enums.h"
 #include "engine/compile/step/passes.h"

@@ -6,7 +6,7 @@
 #include <set>
 #include <unordered_set>
 
-#include "engine/compile/graph/data_needs.h"
+#include "engine/compile/graph/graph.h"
 #include "engine/compile/program/issues.h"
 #include "engine/compile/program/live_bytes.h"
 #include "kernels/ops/attention.h"

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "engine/compile/memory/waits.h"
+#include "engine/compile/memory/plan.h"
 #include "kernels/check.h"
 
 namespace shale::internal {

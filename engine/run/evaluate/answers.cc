@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "engine/run/generate/generated_text.h"
-#include "engine/text/chat/end_tokens.h"
+#include "engine/text/chat/chat_template.h"
 #include "engine/text/documents/document_reader.h"
 #include "engine/text/documents/text_row.h"
 #include "kernels/check.h"

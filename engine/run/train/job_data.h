@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/api/data_source.h"
 #include "engine/api/job.h"
-#include "engine/compile/graph/data_needs.h"
+#include "engine/compile/graph/graph.h"
 #include "engine/files/checkpoint/manifest.h"
 #include "engine/files/data/batch_loader.h"
 #include "engine/files/data/token_source.h"

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "engine/compile/graph/data_needs.h"
+#include "engine/compile/graph/graph.h"
 #include "engine/plan/planner/summary.h"
 #include "kernels/check.h"
 

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
 #include "engine/api/plan.h"
-#include "engine/compile/graph/data_needs.h"
+#include "engine/compile/graph/graph.h"
 #include "engine/run/train/job_data.h"
 #include "engine/run/verify/checks.h"
 #include "engine/run/verify/samples.h"

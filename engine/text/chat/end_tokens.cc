@@ -1,5 +1,3 @@
-#include "engine/text/chat/end_tokens.h"
-
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/files/hugging_face/strict_json.h"
 #include "engine/files/io/file.h"
+#include "engine/text/chat/chat_template.h"
 #include "kernels/check.h"
 
 namespace shale {

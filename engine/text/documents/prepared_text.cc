@@ -25,7 +25,6 @@
 #include "engine/files/io/folder_lock.h"
 #include "engine/strings/messages.h"
 #include "engine/text/chat/chat_template.h"
-#include "engine/text/chat/end_tokens.h"
 #include "engine/text/documents/document_reader.h"
 #include "engine/text/documents/token_files.h"
 #include "engine/text/documents/tokenize_documents.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/files/hugging_face/strict_json.h"
 #include "engine/files/io/file.h"
-#include "engine/text/chat/end_tokens.h"
+#include "engine/text/chat/chat_template.h"
 #include "engine/text/tokenizer/tokenizer.h"
 #include "gtest/gtest.h"
 #include "tests/engine/files/io/temp_folder.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/graph_builder.h"
 #include "engine/api/layers.h"
-#include "engine/compile/graph/data_needs.h"
+#include "engine/compile/graph/graph.h"
 #include "engine/compile/model/model.h"
 #include "kernels/ops/embedding.h"
 

@@ -1,4 +1,3 @@
-#include "engine/compile/memory/check.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,6 @@
 #include <random>
 #include <string>
 
-#include "engine/compile/memory/check.h"
 #include "engine/compile/memory/plan.h"
 #include "tests/engine/compile/memory/random_program.h"
 #include "tests/engine/compile/memory/unrolled.h"

@@ -6,7 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "engine/compile/memory/check.h"
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/model/model.h"
 #include "engine/compile/step/compile.h"

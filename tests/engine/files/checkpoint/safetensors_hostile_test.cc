@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/files/checkpoint/safetensors.h"
-#include "engine/files/checkpoint/safetensors_header.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/files/io/temp_folder.h"
