@@ -1,8 +1,7 @@
 // The memory plan: an address for every buffer of a program, in the arena or in host memory.
 //
 // A buffer is live from its first to its last access in issue order, or longer (see Lifetime). Two buffers whose
-// lifetimes overlap never share bytes. Two buffers that do share bytes are kept apart in time by the waits of
-// memory/waits.h.
+// lifetimes overlap never share bytes. Two buffers that do share bytes are kept apart in time by waits (DeriveWaits).
 //
 // HostMemoryPlan: the pinned host memory of one rank. Like the arena, it is one piece that is allocated once, before
 // anything runs, and its size follows from the programs. All data that passes between the host and the rank's device
