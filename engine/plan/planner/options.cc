@@ -293,7 +293,7 @@ std::vector<Settings> LeanState(Query q) {
 // own kernels, which compute attention in fp32 and of packed documents, have none.
 Values LessWorkspace(Query q) {
   const RuntimeConfig& runtime = q.job.runtime;
-  const bool has = OnGpu(q) && runtime.cudnn_attention && q.job.precision.compute != ComputePrecision::kFloat32 &&
+  const bool has = OnGpu(q.job) && runtime.cudnn_attention && q.job.precision.compute != ComputePrecision::kFloat32 &&
                    q.job.data.packing != Packing::kPack && runtime.attention_workspace_bytes != 0;
   return If(has, "0");
 }
