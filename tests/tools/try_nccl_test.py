@@ -111,7 +111,7 @@ class All(TryNcclTest):
         self.assertIn("NCCL 2.28.9 between processes that share a GPU", output)
         with open(path, encoding="utf-8") as file:
             results = json.load(file)["results"]
-        self.assertEqual(len(results), 8)
+        self.assertEqual(len(results), 10)  # Five kinds, two sizes.
         self.assertTrue(all(result["ranks"] == 2 and result["busbw_bytes_per_second"] > 0 for result in results))
 
 
