@@ -90,7 +90,8 @@ int main(int argc, char** argv) {
   line.Text("job", "FILE", "Measures the shapes of this job.", &flags.job);
   line.List("set", "PATH=VALUE", "Sets a field of the job.", &flags.set);
   line.Text("device", "CPU|CUDA", "What to measure without --job.", &flags.device);
-  line.Number("seconds", "After which no further job begins.", 1, 3600, &flags.seconds);
+  line.Number("seconds", "After which no further round of steps begins; after half of them no further job does.", 1,
+              3600, &flags.seconds);
   line.Footer(shale::kFooter);
   if (int exit_code; line.Done(argc, argv, &exit_code)) return exit_code;
   const absl::Status status = shale::Run(flags);

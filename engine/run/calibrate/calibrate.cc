@@ -88,7 +88,8 @@ struct Showed {
 };
 
 // Starts a job, with one step that warms up.
-absl::StatusOr<Measured> Start(const Job& job, const CalibrateOptions& options, WorkTimes& times) {
+absl::StatusOr<Measured> Start(Job job, const CalibrateOptions& options, WorkTimes& times) {
+  job.lr_schedule.steps = std::max<int64_t>(job.lr_schedule.steps, 1 + options.rounds);
   Measured started{.data = std::make_unique<RandomTokens>(job)};
   SHALE_ASSIGN_OR_RETURN(started.backend, options.create_backend(job));
   SHALE_ASSIGN_OR_RETURN(
@@ -106,8 +107,10 @@ absl::Status RunRounds(const std::vector<Measured>& jobs, const CalibrateOptions
                        SpeedProbe& probe, Showed& showed) {
   for (int round = 0; round < options.rounds; ++round) {
     for (const Measured& job : jobs) {
-      SHALE_ASSIGN_OR_RETURN(const ProbedSpeed speed, probe.Probe());
-      showed.speeds.push_back(speed);
+      if (options.speed != nullptr) {
+        SHALE_ASSIGN_OR_RETURN(const ProbedSpeed speed, probe.Probe());
+        showed.speeds.push_back(speed);
+      }
       SHALE_RETURN_IF_ERROR(job.trainer->Step().status());
     }
     if (options.after_round) SHALE_RETURN_IF_ERROR(options.after_round());
@@ -179,7 +182,7 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
   int64_t bytes = 0, budget = 0;
   absl::Status left_out = absl::InvalidArgumentError("there is no job to measure");
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (SecondsSince(begin) > options.seconds) {
+    if (SecondsSince(begin) > options.seconds / 2) {  // The other half is for rounds.
       tell(absl::StrFormat("the time is up: %d of %d jobs are not measured", jobs.size() - i, jobs.size()));
       break;
     }
@@ -209,7 +212,9 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
     }
   }
   if (!together.empty()) SHALE_RETURN_IF_ERROR(RunRounds(together, options, begin, *probe, showed));
-  if (showed.speeds.empty()) return left_out;
+  const bool measured = std::any_of(showed.times.begin(), showed.times.end(),
+                                    [](const auto& of_ranks) { return of_ranks.second.steps() > 0; });
+  if (!measured) return left_out;
   tell(absl::StrFormat("measured in %.0f s", SecondsSince(begin)));
   for (const auto& [ranks, times] : showed.times) {
     if (times.steps() > 0) AddWorks(times, ranks, profile);

@@ -31,7 +31,8 @@ struct CalibrateOptions {
   BackendFactory create_backend;
   // The jobs take turns, a step each, because the speed of many machines changes from one second to the next.
   int rounds = 10;
-  double seconds = 45;  // After which no further job and no further round begins; there is one of each at least.
+  // After which no further round begins; after half of them no further job does. There is one of each at least.
+  double seconds = 45;
   // Runs after each round. May be empty.
   std::function<absl::Status()> after_round;
   // Gets how fast the machine was in the mean. May be null.

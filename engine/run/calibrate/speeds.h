@@ -20,7 +20,7 @@ struct ProbedSpeed {
 ProbedSpeed MeanOf(const std::vector<ProbedSpeed>& speeds);
 
 // Probes how fast a machine is at the moment, in a few hundredths of a second. The speed of many machines changes from
-// one minute to the next; what was measured in different minutes is compared by it. Used by one thread.
+// one second to the next; what was measured in different minutes is compared by it. Used by one thread.
 class SpeedProbe {
  public:
   static absl::StatusOr<std::unique_ptr<SpeedProbe>> Create(const Backend& backend);

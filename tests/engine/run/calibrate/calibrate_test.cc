@@ -80,6 +80,21 @@ TEST(Calibrate, MeasuresEveryWorkOfAJob) {
   }
 }
 
+// Small jobs end before the time is up.
+TEST(Calibrate, RunsAllRoundsOfAJob) {
+  Job job = SmallJobOfTwoRanks();
+  job.sharding.accumulation = Accumulation::kSharded;
+  CalibrateOptions options{.create_backend = CreateBackend, .rounds = 12};
+  int rounds = 0;
+  options.after_round = [&] {
+    ++rounds;
+    return absl::OkStatus();
+  };
+  const absl::StatusOr<proto::MachineProfile> measured = Calibrate(JobsLike(job), options);
+  EXPECT_TRUE(measured.ok()) << measured.status();
+  EXPECT_EQ(rounds, 12);
+}
+
 TEST(Calibrate, SaysWhichMachineItMeasured) {
   const proto::MachineProfile& profile = Measured();
   EXPECT_EQ(profile.processor(), KeyOfThisHost().processor);
