@@ -161,10 +161,12 @@ int RunFit(const Flags& flags, const Job& job, const DataFacts& data, const Mach
 
 // Takes the profile of this machine if none was named and it has been measured. Adds a line to `remark` if the profile
 // is damaged.
-void TakeOwnProfile(const Job& job, Flags& flags, std::string& remark) {
-  if (flags.profile != nullptr) return;
-  absl::StatusOr<proto::MachineProfile> cached = absl::NotFoundError("");
-  if (job.runtime.device == DeviceType::kCpu) cached = CachedProfile(UserCacheFolder(), KeyOfThisHost());
+void TakeOwnProfile(const Job& job, const absl::StatusOr<std::unique_ptr<Backend>>& backend, Flags& flags,
+                    std::string& remark) {
+  const std::string gpu = backend.ok() ? (*backend)->device_name() : "";
+  const bool here = job.runtime.device == DeviceType::kCpu || !gpu.empty();
+  if (flags.profile != nullptr || !here) return;
+  absl::StatusOr<proto::MachineProfile> cached = CachedProfile(UserCacheFolder(), KeyOfThisHost(gpu));
   if (cached.ok()) {
     flags.profile = std::make_shared<const proto::MachineProfile>(*std::move(cached));
     return;
@@ -200,7 +202,6 @@ absl::StatusOr<SearchResult> Search(const Flags& flags, const Job& job, const Da
     return absl::FailedPreconditionError(
         "--search needs the seconds of a machine; measure this one once (tools:calibrate), or name one with --machine");
   }
-  if (job.runtime.device == DeviceType::kCuda) machine.default_budget = BudgetOn(*flags.profile);
   SearchQuery query{.job = job, .machine = machine, .job_with = JobWithOf(flags, data)};
   if (flags.search != kAllFields) query.fields = absl::StrSplit(flags.search, ',');
   absl::StatusOr<SearchResult> found = FindFastest(query, limits);
@@ -311,12 +312,15 @@ int Run(Flags flags) {
   absl::StatusOr<Machine> machine = MachineOf(*job, backend);
   if (!machine.ok()) return Refuse(flags, machine.status());
   // The memory of this machine says nothing about another one.
-  if (!flags.machine.empty()) machine->default_budget = nullptr;
+  if (!flags.machine.empty()) {
+    machine->default_budget = job->runtime.device == DeviceType::kCuda ? BudgetOn(*flags.profile) : nullptr;
+  }
   std::string profile_remark;
-  TakeOwnProfile(*job, flags, profile_remark);
+  TakeOwnProfile(*job, backend, flags, profile_remark);
   machine->profile = flags.profile;
   machine->hosts = flags.hosts;
   if (!flags.fit.empty()) {
+    std::fputs(profile_remark.c_str(), stderr);
     ApplyDataFacts(*data, *job);
     return RunFit(flags, *job, *data, *machine, limits);
   }
@@ -334,7 +338,10 @@ int Run(Flags flags) {
   if (!flags.search.empty()) {
     ApplyDataFacts(*data, *job);
     absl::StatusOr<SearchResult> found = Search(flags, *job, *data, *machine, limits);
-    if (!found.ok()) return Fail(found.status(), absl::IsDeadlineExceeded(found.status()) ? kExitFailed : kExitUsage);
+    if (!found.ok()) {
+      std::fputs(profile_remark.c_str(), stderr);
+      return Fail(found.status(), absl::IsDeadlineExceeded(found.status()) ? kExitFailed : kExitUsage);
+    }
     search = *std::move(found);
   }
   const PlanSeconds seconds{.step = step ? &*step : nullptr, .search = search ? &*search : nullptr};

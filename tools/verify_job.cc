@@ -40,9 +40,13 @@ absl::StatusOr<VerifyReport> Run(const std::string& job_file, const std::vector<
     Print(VerifyLine(row) + "\n");
   };
   VerifyOptions options{.backend = backend.get(), .on_row = on_row, .cancelled = &cancelled};
-  absl::StatusOr<proto::MachineProfile> machine = absl::NotFoundError("");
-  if (job.runtime.device == DeviceType::kCpu) machine = CachedProfile(UserCacheFolder(), KeyOfThisHost());
-  if (machine.ok()) options.machine = &*machine;
+  const absl::StatusOr<proto::MachineProfile> machine =
+      CachedProfile(UserCacheFolder(), KeyOfThisHost(backend->device_name()));
+  if (machine.ok()) {
+    options.machine = &*machine;
+  } else if (!absl::IsNotFound(machine.status())) {
+    Print(absl::StrCat("no prediction of a step's seconds: ", machine.status().message(), "\n"));
+  }
   return Verify(job, options);
 }
 

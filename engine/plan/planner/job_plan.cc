@@ -53,7 +53,7 @@ std::string Reason(const Draft& draft) {
   std::string reason = absl::StrCat("it needs ", CostText(draft.cost));
   if (draft.by_seconds) {
     absl::StrAppend(&reason, " and takes ", FormatSeconds(draft.cost.seconds),
-                    " a step, as this machine was measured: the fastest that fits");
+                    " a step, as the machine was measured: the fastest that fits");
   } else if (!draft.fits) {
     absl::StrAppend(&reason, "; none fits, and this one exceeds the budget least");
   } else if (draft.options.mesh.ranks() == 1) {
