@@ -184,12 +184,13 @@ Values ShardRanksOf(Query q) {
   return all;
 }
 
-// The numbers of ranks that divide all ranks, by powers of two: rows of a mesh follow hosts.
+// The powers of two that divide the ranks, because rows of a mesh follow hosts; what the job has; and all ranks.
 std::vector<Settings> AllShardRanks(const Job& job) {
   Values values;
-  const int64_t ranks = job.sharding.ranks;
-  for (int64_t shard = 2; shard <= ranks; shard *= 2) {
-    if (ranks % shard == 0) values.push_back(absl::StrCat(shard));
+  const int64_t ranks = job.sharding.ranks, own = ShardRanks(job.sharding);
+  for (int64_t shard = 2; shard <= ranks; ++shard) {
+    const bool power = (shard & (shard - 1)) == 0 && ranks % shard == 0;
+    if (power || shard == own || shard == ranks) values.push_back(absl::StrCat(shard));
   }
   return values.size() < 2 ? std::vector<Settings>() : SettingsOf("sharding.shard_ranks", values);
 }
@@ -253,7 +254,8 @@ bool MayUpdateInBackward(Query q) {
          !options.clips_groups();
 }
 
-// In backward only where that clips and skips nothing, because it would do so unit by unit.
+// In backward only where that clips nothing, because it would do so unit by unit. Where gradients that are not finite
+// are skipped, it skips their unit alone.
 std::vector<Settings> AllUpdateTimes(const Job& job) {
   const StepOptions options = StepOptionsFor(job);
   const bool alike = job.optimizer.max_gradient_norm == 0 && job.optimizer.non_finite != NonFinite::kStop &&

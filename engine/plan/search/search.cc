@@ -38,7 +38,7 @@ class Searcher {
     TensorByTensor(whole, best);
     if (Better(best, whole)) best = Descend(best);
     SHALE_RETURN_IF_ERROR(ways_.error());
-    if (!best.fits()) return NothingFits(best);
+    if (!best.fits()) return NothingFits(ways_.Exact(best));
     SearchResult result{.best = best.variant, .own = own.variant, .budget = ways_.budget()};
     for (size_t option = 0; option < SearchedOptions().size(); ++option) {
       if (ways_.MayChange(option)) result.choices.push_back(ChoiceOf(best, option));

@@ -131,12 +131,11 @@ const Way& Ways::Sketch(const Choices& choices, bool timed) {
   if (!draft.ok()) return way;
   Take(*draft, way);
   if (!way.fits()) {
-    way.exact = true;  // A plan of it only misses more.
     if (timed) Time(*draft, way);
     return way;
   }
   if (const int64_t budget = draft->budget.bytes; draft->cost.arena_bytes > budget - budget / kNearBudget) {
-    Place(*std::move(draft), way);
+    Place(*std::move(draft), way, timed);
     return way;
   }
   Time(*draft, way);
@@ -160,7 +159,7 @@ const Way& Ways::Exact(const Way& sketch) {
   return way;
 }
 
-void Ways::Place(Draft sketch, Way& way) {
+void Ways::Place(Draft sketch, Way& way, bool timed) {
   const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
   SHALE_CHECK(job.ok()) << job.status();
   absl::StatusOr<Draft> draft = drafter_.Place(**job, std::move(sketch));
@@ -168,7 +167,7 @@ void Ways::Place(Draft sketch, Way& way) {
   if (!draft.ok()) return;
   Take(*draft, way);
   way.exact = true;
-  if (way.fits()) Time(*draft, way);
+  if (way.fits() || timed) Time(*draft, way);
 }
 
 void Ways::Take(const Draft& draft, Way& way) {

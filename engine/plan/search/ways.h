@@ -38,11 +38,11 @@ struct Way {
   Choices choices;
   KeptTensors kept;
   double missing_bytes = 0;  // By which it exceeds the budget.
-  // Whether bytes and seconds are those of a whole plan. Otherwise no plan of the way has less of either, and the
-  // seconds are 0 if it does not fit.
+  // Whether bytes and seconds are those of a whole plan. Otherwise no plan of the way has less of either. The seconds
+  // are 0 if it does not fit, unless they were asked for.
   bool exact = false;
 
-  bool fits() const { return variant.fits; }
+  bool fits() const { return variant.status.ok() && variant.fits; }
   // The smallest is best: one that fits, then the fastest, then the one with the least memory. That of a way that is
   // not exact is no larger than that of its plan.
   auto key() const {
@@ -88,7 +88,7 @@ class Ways {
   // Sets the seconds.
   void Time(Draft& draft, Way& way);
   // Places a sketch of the way.
-  void Place(Draft sketch, Way& way);
+  void Place(Draft sketch, Way& way, bool timed = false);
 
   const SearchQuery& query_;
   const WorkLimits& limits_;

@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
     text += *choices + "\n";
   }
-  std::ofstream(argv[1]) << text;
-  return 0;
+  if (std::ofstream(argv[1]) << text) return 0;
+  std::fprintf(stderr, "cannot write %s\n", argv[1]);
+  return 1;
 }
