@@ -103,7 +103,8 @@ void KeepDecisions(const RunFolder& folder, const ResumeOptions& resume, Job& jo
   sharding.accumulation = former->sharding.accumulation;
   MemoryConfig memory = job.memory;
   memory.loss_chunk_tokens = former->memory.loss_chunk_tokens;
-  const bool divided_alike = sharding == former->sharding && job.batch == former->batch && memory == former->memory &&
+  const bool divided_alike = job.precision == former->precision && sharding == former->sharding &&
+                             job.batch == former->batch && memory == former->memory &&
                              job.activation_checkpointing == former->activation_checkpointing;
   if (open_accumulation && divided_alike) job.sharding.accumulation = former->sharding.accumulation;
 }

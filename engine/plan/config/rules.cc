@@ -67,7 +67,7 @@ void CheckReduce(const Job& job, SpecErrors& errors) {
     if (!status.ok()) errors.AddRule({"precision.reduce", other}, std::string(status.message()));
   };
   check("sharding.strategy", job.sharding.strategy, Mesh{});
-  check("sharding.shard_ranks", Strategy::kFullShard, mesh);
+  if (CheckReduce(job.sharding.strategy, Mesh{}).ok()) check("sharding.shard_ranks", Strategy::kFullShard, mesh);
 }
 
 void CheckPrecision(const proto::Job& spec, const PrecisionConfig& precision, SpecErrors& errors) {
