@@ -19,6 +19,24 @@ std::vector<int> FirstRanks(int size) {
 
 }  // namespace
 
+Rendezvous::Call Rendezvous::Call::Of(CollectiveKind kind, const Tensor& full, const Tensor& input,
+                                      const Tensor& output, const CollectiveIssue& place) {
+  return {.kind = kind,
+          .dtype = full.dtype,
+          .elements = full.elements(),
+          .input = input.as<std::byte>(),
+          .output = output.as<std::byte>(),
+          .place = place};
+}
+
+Rendezvous::Call Rendezvous::Call::OfAllToAll(const RankPieces& sent, const RankPieces& received,
+                                              const CollectiveIssue& place) {
+  Call call = Of(CollectiveKind::kAllToAll, sent.vector, sent.vector, received.vector, place);
+  call.elements = 0;
+  call.exchange = Exchange::Of(sent, received);
+  return call;
+}
+
 Rendezvous::Rendezvous(int size, double timeout_seconds) : Rendezvous(FirstRanks(size), timeout_seconds) {}
 
 Rendezvous::Rendezvous(std::vector<int> ranks, double timeout_seconds)

@@ -48,6 +48,12 @@ class Rendezvous {
     std::byte* output = nullptr;
     CollectiveIssue place;
     std::shared_ptr<const Exchange> exchange;  // Of an AllToAll.
+
+    // Return the call of a collective, and of an AllToAll. `full` is the entire vector, which is `data` for an
+    // all-reduce.
+    static Call Of(CollectiveKind kind, const Tensor& full, const Tensor& input, const Tensor& output,
+                   const CollectiveIssue& place);
+    static Call OfAllToAll(const RankPieces& sent, const RankPieces& received, const CollectiveIssue& place);
     CollectiveWish wish() const { return {.kind = kind, .dtype = dtype, .elements = elements, .place = place}; }
   };
 

@@ -25,38 +25,25 @@ RendezvousCommunicator::~RendezvousCommunicator() {
 
 void RendezvousCommunicator::Abort(absl::Status reason) { rendezvous_->Abort(AbortedBy(rank_, std::move(reason))); }
 
-Rendezvous::Call RendezvousCommunicator::CallOf(CollectiveKind kind, const Tensor& full, const Tensor& input,
-                                                const Tensor& output) const {
-  return {.kind = kind,
-          .dtype = full.dtype,
-          .elements = full.elements(),
-          .input = input.as<std::byte>(),
-          .output = output.as<std::byte>(),
-          .place = place_};
-}
-
 absl::Status RendezvousCommunicator::EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) {
   SHALE_RETURN_IF_ERROR(CheckAllGather(shard, full, rank_, size()));
-  return Enqueue(CallOf(CollectiveKind::kAllGather, full, shard, full), stream);
+  return Enqueue(Rendezvous::Call::Of(CollectiveKind::kAllGather, full, shard, full, place_), stream);
 }
 
 absl::Status RendezvousCommunicator::EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) {
   SHALE_RETURN_IF_ERROR(CheckReduceScatterSum(full, shard, rank_, size()));
-  return Enqueue(CallOf(CollectiveKind::kReduceScatterSum, full, full, shard), stream);
+  return Enqueue(Rendezvous::Call::Of(CollectiveKind::kReduceScatterSum, full, full, shard, place_), stream);
 }
 
 absl::Status RendezvousCommunicator::EnqueueAllReduceSum(const Tensor& data, Stream& stream) {
   SHALE_RETURN_IF_ERROR(CheckAllReduceSum(data));
-  return Enqueue(CallOf(CollectiveKind::kAllReduceSum, data, data, data), stream);
+  return Enqueue(Rendezvous::Call::Of(CollectiveKind::kAllReduceSum, data, data, data, place_), stream);
 }
 
 absl::Status RendezvousCommunicator::EnqueueAllToAll(const RankPieces& sent, const RankPieces& received,
                                                      Stream& stream) {
   SHALE_RETURN_IF_ERROR(CheckAllToAll(sent, received, rank_, size()));
-  Rendezvous::Call call = CallOf(CollectiveKind::kAllToAll, sent.vector, sent.vector, received.vector);
-  call.elements = 0;
-  call.exchange = Rendezvous::Exchange::Of(sent, received);
-  return Enqueue(call, stream);
+  return Enqueue(Rendezvous::Call::OfAllToAll(sent, received, place_), stream);
 }
 
 absl::Status RendezvousCommunicator::Work(Stream& stream) {

@@ -53,8 +53,6 @@ class RendezvousCommunicator : public Communicator {
   absl::Status ReduceScatter(Stream& stream);
   absl::Status AllReduce(Stream& stream);
   absl::Status AllToAll(Stream& stream);
-  // Returns the call of a collective. `full` is the entire vector, which is `data` for an all-reduce.
-  Rendezvous::Call CallOf(CollectiveKind kind, const Tensor& full, const Tensor& input, const Tensor& output) const;
   absl::Status SumPart(int64_t begin, int64_t count, std::byte* out, Stream& stream);
   const Rendezvous::Call& call(int rank) const { return rendezvous_->call(rank); }
   const Rendezvous::Call& mine() const { return call(rank_); }

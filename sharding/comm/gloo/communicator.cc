@@ -34,35 +34,22 @@ void GlooCommunicator::Abort(absl::Status reason) { group_->Fail(AbortedBy(rank_
 
 absl::Status GlooCommunicator::EnqueueAllGather(const Tensor& shard, const Tensor& full, Stream& stream) {
   SHALE_RETURN_IF_ERROR(CheckAllGather(shard, full, rank_, size()));
-  return Enqueue(CallOf(CollectiveKind::kAllGather, full, shard, full), stream);
+  return Enqueue(Rendezvous::Call::Of(CollectiveKind::kAllGather, full, shard, full, next_), stream);
 }
 
 absl::Status GlooCommunicator::EnqueueReduceScatterSum(const Tensor& full, const Tensor& shard, Stream& stream) {
   SHALE_RETURN_IF_ERROR(CheckReduceScatterSum(full, shard, rank_, size()));
-  return Enqueue(CallOf(CollectiveKind::kReduceScatterSum, full, full, shard), stream);
+  return Enqueue(Rendezvous::Call::Of(CollectiveKind::kReduceScatterSum, full, full, shard, next_), stream);
 }
 
 absl::Status GlooCommunicator::EnqueueAllReduceSum(const Tensor& data, Stream& stream) {
   SHALE_RETURN_IF_ERROR(CheckAllReduceSum(data));
-  return Enqueue(CallOf(CollectiveKind::kAllReduceSum, data, data, data), stream);
+  return Enqueue(Rendezvous::Call::Of(CollectiveKind::kAllReduceSum, data, data, data, next_), stream);
 }
 
 absl::Status GlooCommunicator::EnqueueAllToAll(const RankPieces& sent, const RankPieces& received, Stream& stream) {
   SHALE_RETURN_IF_ERROR(CheckAllToAll(sent, received, rank_, size()));
-  Rendezvous::Call call = CallOf(CollectiveKind::kAllToAll, sent.vector, sent.vector, received.vector);
-  call.elements = 0;
-  call.exchange = Rendezvous::Exchange::Of(sent, received);
-  return Enqueue(call, stream);
-}
-
-Rendezvous::Call GlooCommunicator::CallOf(CollectiveKind kind, const Tensor& full, const Tensor& input,
-                                          const Tensor& output) const {
-  return {.kind = kind,
-          .dtype = full.dtype,
-          .elements = full.elements(),
-          .input = input.as<std::byte>(),
-          .output = output.as<std::byte>(),
-          .place = next_};
+  return Enqueue(Rendezvous::Call::OfAllToAll(sent, received, next_), stream);
 }
 
 absl::Status GlooCommunicator::Enqueue(const Rendezvous::Call& call, Stream& stream) {

@@ -46,7 +46,6 @@ class GlooCommunicator : public Communicator {
     const ElementRange* sent = nullptr;  // The pieces of an AllToAll, by rank.
   };
 
-  Rendezvous::Call CallOf(CollectiveKind kind, const Tensor& full, const Tensor& input, const Tensor& output) const;
   absl::Status Enqueue(const Rendezvous::Call& call, Stream& stream);
   absl::Status Run(const Rendezvous::Call& call);
   absl::Status RunSmall();
