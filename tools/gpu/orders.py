@@ -61,8 +61,8 @@ LAWS = (
 # Each kernel file, and a case that runs its kernels.
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "sanitized.json"), encoding="utf-8") as file:
     CASE_OF_FILE = json.load(file)
-REDUCTIONS = ("attention.cu", "attention_backward.cu", "cross_entropy.cu", "norm.cu", "norm_backward.cu",
-              "update_adamw.cu", "update_adamw_8bit.cu")
+REDUCTIONS = ("attention.cu", "attention_backward.cu", "attention_backward_matrices.cu", "attention_matrices.cu",
+              "cross_entropy.cu", "norm.cu", "norm_backward.cu", "update_adamw.cu", "update_adamw_8bit.cu")
 
 
 def _speed(kit):

@@ -111,6 +111,7 @@ struct ProcessNccl::Comm {
     bool goes_on = Exchange(reinterpret_cast<const std::byte*>(sizes.data()), row_bytes, [&](int64_t, int64_t) {
       for (int from = 0; from < size; ++from) std::memcpy(all[from].data(), shared->pieces[from], row_bytes);
     });
+    for (int from = 0; from < size; ++from) goes_on = goes_on && all[from][rank] == received[from].bytes;
     for (int to = 0; to < size && goes_on; ++to) {
       int64_t longest = 0;
       for (int from = 0; from < size; ++from) longest = std::max(longest, all[from][to]);
