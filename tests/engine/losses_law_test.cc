@@ -31,17 +31,23 @@ ParameterId Vector(GraphBuilder& b, GroupId group, const std::string& name, int6
   return b.AddParameter(group, name + ".bias", {size}, kZeros);
 }
 
-// Classifies the features of each sample.
-absl::StatusOr<ModelGraph> BuildClassifier(const GraphOptions& given) {
-  GraphOptions options = given;
-  options.vocabulary = kClasses;
-  GraphBuilder b(options);
+// Adds what a classifier has below its head, and begins the unit of the head. Returns the group of the head.
+GroupId AddBelowHead(GraphBuilder& b) {
   const GroupId first = b.AddGroup("first"), head = b.AddGroup("head");
   b.BeginUnit("first", 0);
   const Tensor hidden = Linear(b, Features(b, kFeatures), Matrix(b, first, "first", kWidth, kFeatures),
                                Vector(b, first, "first", kWidth), "hidden");
   b.EndUnit(Gelu(b, hidden, GeluKind::kTanh));
   b.BeginUnit("head");
+  return head;
+}
+
+// Classifies the features of each sample.
+absl::StatusOr<ModelGraph> BuildClassifier(const GraphOptions& given) {
+  GraphOptions options = given;
+  options.vocabulary = kClasses;
+  GraphBuilder b(options);
+  const GroupId head = AddBelowHead(b);
   LinearCrossEntropy(b, b.UnitInput(), Matrix(b, head, "head", kClasses, kWidth), Vector(b, head, "head", kClasses));
   b.EndLastUnit();
   return b.Finish();
@@ -251,12 +257,7 @@ TEST(LossLaws, LogitsInFp32AreNotRounded) {
     in_bf16.fp32_logits = false;
     in_bf16.vocabulary = kClasses;
     GraphBuilder b(in_bf16);
-    const GroupId first = b.AddGroup("first"), head = b.AddGroup("head");
-    b.BeginUnit("first", 0);
-    const Tensor hidden = Linear(b, Features(b, kFeatures), Matrix(b, first, "first", kWidth, kFeatures),
-                                 Vector(b, first, "first", kWidth), "hidden");
-    b.EndUnit(Gelu(b, hidden, GeluKind::kTanh));
-    b.BeginUnit("head");
+    const GroupId head = AddBelowHead(b);
     const ParameterId weight = b.AddParameter(head, "head.weight", {kClasses, kWidth}, kRandom, DType::kFloat32);
     const ParameterId bias = b.AddParameter(head, "head.bias", {kClasses}, kZeros, DType::kFloat32);
     LinearCrossEntropy(b, Cast(b, b.UnitInput(), DType::kFloat32, "wide"), weight, bias);
