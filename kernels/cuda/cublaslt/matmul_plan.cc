@@ -66,7 +66,7 @@ bool Splits(const CublasLtFunctions& functions, const cublasLtMatmulAlgo_t& algo
 
 // Sets tile and split of an algorithm. Returns whether the library takes them.
 bool Configure(const CublasLtFunctions& functions, uint32_t tile, int32_t split, cublasLtMatmulAlgo_t& algorithm) {
-  const auto scheme = static_cast<uint32_t>(split > 1 ? kReductionSchemes : CUBLASLT_REDUCTION_SCHEME_NONE);
+  const uint32_t scheme = split > 1 ? kReductionSchemes : uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE};
   const auto set = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, const auto& value) {
     return functions.MatmulAlgoConfigSetAttribute(&algorithm, attribute, &value, sizeof(value)) ==
            CUBLAS_STATUS_SUCCESS;
