@@ -1,9 +1,9 @@
-
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "engine/api/checkpoint.h"
 #include "engine/c/calls.h"
+#include "engine/c/handles.h"
 #include "kernels/check.h"
 
 namespace shale::c {

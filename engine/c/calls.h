@@ -1,5 +1,6 @@
 // What every function of the C interface does: it takes structs of any version, returns text into the caller's buffer,
-// and turns statuses and exceptions into codes.
+// and turns statuses and exceptions into codes. Also what several of them take: a checkpoint, how tokens are drawn,
+// requests to end calls that take long.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,6 @@
 #include "absl/strings/string_view.h"
 #include "engine/api/checkpoint.h"
 #include "engine/api/sampler.h"
-#include "engine/c/handles.h"
 #include "engine/c/shale.h"
 
 namespace shale::c {

@@ -1,5 +1,5 @@
-// Parts of the attention kernels, forward and backward: tiles of rows, which lie in shared memory as fp32, and matmuls
-// of tiles, whose results threads hold in registers.
+// Parts of the attention kernels on ordinary cores, forward and backward: tiles of rows, which lie in shared memory as
+// fp32, and matmuls of tiles, whose results threads hold in registers.
 //
 // A block owns a tile of `rows` and loops over tiles of `columns`. Thread (x, y) of a block owns the scores of rows
 // y + 16 i and columns x + kThreadsX j. In the same rows of the result it owns packs x + kThreadsX c of four elements.

@@ -1,4 +1,4 @@
-// The forward and backward graph of a model, as data.
+// The forward and backward graph of a model, as data, and what it wants of the model's data.
 //
 // A model is a list of units that run in order. The parameters of a unit are gathered together, used, and freed
 // together. A unit's graph holds values (storage) and nodes (ops on views of values). GraphBuilder derives the backward

@@ -38,12 +38,13 @@ struct Budget {
   }
 };
 
+inline constexpr int kBlackwellMajor = 10;  // Compute capability.
+
 // What CUDA and its libraries take of a GPU beside the arenas, with some room for what is allocated late. On an H200, a
 // context with all kernels loaded took 542 MiB, cuBLASLt 396 and cuDNN 14. The others were not measured yet; the GPU
 // kit (tools/gpu) measures them. NCCL has up to three communicators for a GPU, each with buffers for its channels, and
 // with up to 256 MiB where it uses NVLink SHARP. GPUs since Blackwell have more SMs than Hopper, for which a context
 // reserves memory, and their libraries have more code.
-inline constexpr int kBlackwellMajor = 10;  // Compute capability.
 constexpr int64_t GpuLibraryBytes(bool nccl, int compute_major) {
   constexpr int64_t kGiB = int64_t{1} << 30;
   return 2 * kGiB + (nccl ? kGiB : 0) + (compute_major >= kBlackwellMajor ? kGiB : 0);

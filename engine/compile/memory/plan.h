@@ -1,4 +1,5 @@
-// The memory plan: an address for every buffer of a program, in the arena or in host memory.
+// The memory plan: an address for every buffer of a program, in the arena or in host memory. Also the waits that it
+// needs, and the proof that no byte is overwritten while it is still needed.
 //
 // A buffer is live from its first to its last access in issue order, or longer (see Lifetime). Two buffers whose
 // lifetimes overlap never share bytes. Two buffers that do share bytes are kept apart in time by waits (DeriveWaits).

@@ -235,9 +235,9 @@ absl::Status CheckSavedForms(const ModelGraph& model, const JobState& state) {
       if (first == nullptr) first = &g;
       if (g.saved.value.present() == first->saved.value.present()) continue;
       return absl::InvalidArgumentError(absl::StrCat(
-          "parameters of two dtypes ", frozen ? "are frozen" : "train", ", and a checkpoint holds them in ", "one: ",
+          "parameters of two dtypes ", frozen ? "are frozen" : "train", ", and a checkpoint holds them in one: ",
           model.parameters[model.groups[i].parameters[0]].name, " is used in ", ToString(model.groups[i].dtype),
-          frozen ? "; freeze parameters of one dtype, or store BF16" : "; use precision.master MASTER_FP32"));
+          frozen ? "; freeze parameters of one dtype" : "; use precision.master MASTER_FP32"));
     }
   }
   return absl::OkStatus();

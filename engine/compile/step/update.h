@@ -1,4 +1,5 @@
-// Updater: emits the instructions that turn the gradients of a step into new parameters: norms and updates.
+// Updater: emits the instructions that turn the gradients of a step into new parameters: norms and updates. Also the
+// passes of Adafactor, which turn the gradient of a group into a direction.
 //
 //   AFTER_BACKWARD                              IN_BACKWARD
 //     backward of all units                       backward of unit u

@@ -1,5 +1,5 @@
 // CheckpointStore keeps the checkpoints of a run in one folder. Each appears complete or not at all, and old ones are
-// pruned.
+// pruned. Also verifies every byte of a checkpoint.
 //
 //   checkpoints/step-0000000200/    a checkpoint (engine/files/checkpoint/manifest.h)
 //   checkpoints/step-0000000400/

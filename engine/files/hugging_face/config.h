@@ -1,4 +1,5 @@
-// Converts between the config.json of a Hugging Face folder and the engine's DecoderConfig.
+// Converts between the config.json of a Hugging Face folder and the engine's DecoderConfig, and between the
+// adapter_config.json of a PEFT folder and its adapters.
 //
 // Families: llama, mistral, qwen2, qwen3, gpt2, falcon, gemma2, gemma3_text. A config.json means what transformers
 // computes from it, including the defaults of transformers for absent keys; only the sizes must be present. Dropout is

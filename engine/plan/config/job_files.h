@@ -1,5 +1,5 @@
 // The files and folders that a job names: errors that name the field, what they ask for and training leaves out, and
-// whether one holds weights that checkpoints need not hold.
+// whether one holds weights that checkpoints need not hold. Also what planning reads of the data.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// The parts of the page that PlanHtml writes (plan_html.h): its style, its script, and the figure of seconds.
+// The parts of the page that PlanHtml writes (plan_html.h): its style, its script, the figures of seconds and of the
+// search's front, and the table of changes.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The persistent state of one rank in memory, as checkpoints save and restore it.
+// The persistent state of one rank in memory, as checkpoints save and restore it, and checksums of it.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// ChatTemplate: turns conversations into text with the chat template of a Hugging Face folder.
+// ChatTemplate: turns conversations into text with the chat template of a Hugging Face folder. Also says which tokens
+// end a document, a text of a model, and a turn of a conversation.
 //
 // Templates are written in Jinja2. Supports the statements, filters, tests and methods that the templates of Llama,
 // Mistral, Qwen, Gemma and Falcon use for conversations and tools (template_parser.h, template_operations.h). Refuses

@@ -1,4 +1,4 @@
-// Parses a chat template: its statements, and the expressions in them.
+// Parses and renders a chat template: its statements, and the expressions in them.
 #pragma once
 
 #include <algorithm>
