@@ -27,8 +27,8 @@ class Ops {
   // Returns the bytes of scratch that `op` needs. The result does not depend on the addresses of operands, so `op` may
   // be symbolic.
   virtual int64_t ScratchBytes(const Op& op) const = 0;
-  // Returns the bytes of scratch with which `op` is fastest: at least ScratchBytes(op), and at most `most_bytes` where
-  // that is more. A launch computes the same bits with any scratch between the two.
+  // Returns the bytes of scratch with which `op` is fastest: at least ScratchBytes(op), and otherwise at most
+  // `most_bytes`. A launch computes the same bits with any scratch from ScratchBytes(op) to this size.
   virtual int64_t AmpleScratchBytes(const Op& op, int64_t most_bytes) const { return ScratchBytes(op); }
 
   // Returns the size of packed_b in bytes for this matmul, or 0 if the device does not use packed_b for it. Matmuls
@@ -41,7 +41,7 @@ class Ops {
 
   // Does the slow work of the first launch of such an op in advance: creates a primitive or chooses an algorithm.
   virtual absl::Status Prepare(const Op& op) { return absl::OkStatus(); }
-  // Does so for launches that have this much scratch, at least ScratchBytes(op).
+  // Does the same for launches with this much scratch, at least ScratchBytes(op).
   virtual absl::Status PrepareWith(const Op& op, int64_t scratch_bytes) { return Prepare(op); }
 
   // Returns the ops that compute in host memory, on any stream of the device (Stream::RunOnHost): these ops themselves
@@ -49,12 +49,12 @@ class Ops {
   virtual const Ops* host() const { return nullptr; }
   Ops* host() { return const_cast<Ops*>(static_cast<const Ops*>(this)->host()); }
 
-  // Enqueues a bound and valid op (see Validate), or returns the error of CheckAvailable. Nothing else may use
-  // `scratch` until the op has finished.
+  // Enqueues a bound and valid op (see Validate), or returns the error of CheckAvailable. Enters the memory that the op
+  // uses in the stream's meter (MemoryMeter). Nothing else may use `scratch` until the op has finished.
   absl::Status Launch(const Op& op, Scratch scratch, Stream& stream);
 
  protected:
-  // Does all that Launch does, apart from metering.
+  // Enqueues the op. Launch has checked it and entered its memory in the meter.
   virtual absl::Status Enqueue(const Op& op, Scratch scratch, Stream& stream) = 0;
 };
 

@@ -11,11 +11,12 @@
 // Layers (layers.h) emit forward ops and register, with OnBackward, the rule that emits their gradients. EndUnit and
 // EndLastUnit run the rules in reverse order.
 //
-// A misuse never aborts the program: Finish returns the first one as InvalidArgument, which names it. Misuses are
-// shapes that do not fit, a unit without an end, a unit that does not depend on its input, a tensor of another unit or
-// of another builder, a parameter that no unit uses or that the loss does not depend on, a pattern of train_only that
-// matches no parameter, no loss, and a second loss.
-// Only the views that Tensor itself makes (Slice, Reshape) abort if they do not fit; those of layers.h do not.
+// A misuse does not abort the program: Finish returns the first one as InvalidArgument, which names it. Misuses are,
+// for example, shapes that do not fit, a unit without an end, a unit that does not depend on its input, a tensor of
+// another unit or of another builder, a parameter that no unit uses or that the loss does not depend on, a pattern of
+// train_only that matches no parameter, no loss, and a second loss. Two things do abort: a call that breaks what a
+// function REQUIRES, and a view that Tensor itself makes (Slice, Reshape) and that does not fit. The views of layers.h
+// do not.
 //
 // Not thread-safe. Several builders may exist at once.
 #pragma once
@@ -37,7 +38,7 @@ class GradientBuilder;
 
 struct GraphOptions {
   GraphMode mode = GraphMode::kTraining;
-  DType compute_dtype = DType::kFloat32;  // Of parameters and data, if nothing else is said ([Note: dtypes]).
+  DType compute_dtype = DType::kFloat32;  // Of parameters and data that name no other one ([Note: dtypes]).
   int64_t micro_batch = 1;                // In sequences.
   int64_t sequence_length = 1;            // In tokens.
   int64_t vocabulary = 0;                 // In tokens. 0: there is none, or it is not known.
@@ -49,12 +50,12 @@ struct GraphOptions {
   bool padding = false;       // Sequences may end in padding, which no other token may see.
   // Name patterns (engine/strings/pattern.h) of the parameters that train. Empty: all. See [Note: frozen parameters].
   std::vector<std::string> train_only;
-  Storage frozen_weights = Storage::kAsUsed;  // How the others are stored.
+  Storage frozen_weights = Storage::kAsUsed;  // How frozen parameters are stored.
   // Whether the head's matmul writes its fp32 sums as the logits, which are otherwise rounded to the dtype of its
   // input.
   bool fp32_logits = false;
-  // Name patterns of parameters that are updated in a way of their own. A parameter belongs to the first group with a
-  // pattern that matches it. See [Note: groups of the optimizer].
+  // For each group of the optimizer, the name patterns of its parameters, which are updated by settings of their own. A
+  // parameter belongs to the first group with a pattern that matches its name. See [Note: groups of the optimizer].
   std::vector<std::vector<std::string>> optimizer_groups;
 
   bool operator==(const GraphOptions&) const = default;
@@ -69,16 +70,17 @@ class GraphBuilder {
   int64_t tokens() const { return options_.micro_batch * options_.sequence_length; }
 
   // Add a flat group, and a parameter to a group. The parameters of a flat group lie in one vector, of which each rank
-  // owns a shard. A parameter that two units use (a tied head) belongs to one group. Names must be unique. Checkpoints
-  // record them, and name patterns of jobs match them. Ops use it in `dtype`, which is the compute dtype if it is not
-  // given; only fp32 may be given in its place.
+  // owns a shard. Finish divides a group whose parameters are not stored, used and updated alike. A parameter that two
+  // units use (a tied head) belongs to one group. Names of parameters must be unique: checkpoints record them, and name
+  // patterns of jobs match them. Ops use the parameter in `dtype`, by default the compute dtype; only fp32 may be given
+  // in its place.
   GroupId AddGroup(std::string name);
   ParameterId AddParameter(GroupId group, std::string name, std::vector<int64_t> shape, Initializer initializer,
                            std::optional<DType> dtype = std::nullopt);
   const Parameter& parameter(ParameterId id) const { return graph_.parameters[id]; }
 
-  // Begin and end units, in the order in which they run. `layer` is the index of the block, -1 if the unit is not one.
-  // The blocks of a model are what presets of activation checkpointing apply to; their indices count from 0.
+  // Begin and end units, in the order in which they run. `layer` is the index of a block, from 0 on, or -1 for a unit
+  // that is no block. Presets of activation checkpointing apply to blocks.
   void BeginUnit(std::string name, int layer = -1);
   Tensor UnitInput();                  // Returns the output of the previous unit, in the shape in which it was created.
   void EndUnit(const Tensor& output);  // `output` must be a full activation, not a view of a part of it.
@@ -98,11 +100,12 @@ class GraphBuilder {
   // Returns a new kCache, [C, G, P, D], with C = cache.sequences, G = `groups` and D = `width`. P is cache.positions,
   // or less if each token sees only the last `window` > 0 tokens and fewer rows hold these. REQUIRES: there is a cache.
   Tensor NewCache(absl::string_view name, DType dtype, int64_t groups, int64_t width, int64_t window);
-  // Return data from the host, in the shape that its row says (engine/compile/program/step_item.h). Data of the shape
-  // kColumns is [T, columns], and all uses of it in a model have the same number of columns.
+  // Return data from the host, whose dtype and shape are in its row of engine/compile/program/step_item.h. UseData
+  // REQUIRES an item of the shape kTokens or kSequences. UseColumns REQUIRES one of the shape kColumns, and returns [T,
+  // columns]; all units must use the same number of columns of it.
   Tensor UseData(StepItem item);
   Tensor UseColumns(StepItem item, int64_t columns);
-  Tensor UseScalar(ValueRole role);                             // Returns kMeanFactor or kLossTotal.
+  Tensor UseScalar(ValueRole role);                             // REQUIRES: kMeanFactor or kLossTotal.
   Tensor UseLogits(DType dtype);                                // Returns where a kLogits graph writes its result.
   void Emit(Op op, std::optional<Op> from_sum = std::nullopt);  // See Node for `from_sum`.
   // Registers a gradient rule. Does nothing unless the mode is kTraining.
@@ -116,12 +119,12 @@ class GraphBuilder {
   // rules do not compute gradients that are not needed.
   bool NeedsGradient(const Tensor& value);
   // Returns the gradient of a parameter, or an absent tensor if the parameter is frozen. Ops write it with `accumulate`
-  // unset; the step compiler sets it as needed.
+  // unset; the step compiler sets it as needed. REQUIRES: UseParameter returned `parameter`.
   Tensor ParameterGradient(const Tensor& parameter);
   // Returns a new gradient with the shape of `value`, not yet written.
   Tensor NewGradient(const Tensor& value);
 
-  // Records the first error, which Finish returns. The builder can still be used after an error.
+  // Records an error. Finish returns the first one. The builder can still be used after an error.
   void Fail(absl::Status status);
 
  private:
@@ -140,7 +143,7 @@ class GraphBuilder {
   void EmitBackward();
   // Returns whether a tensor belongs to the current unit.
   bool IsOwn(const Tensor& tensor);
-  // Says whose tensor it is that the current unit must not use.
+  // Returns, for messages, the owner of a tensor that the current unit must not use.
   std::string DescribeForeign(const Tensor& tensor) const;
   // Records an error for an op of the current unit that uses a tensor of another unit.
   void CheckOwnership(const Op& op);
@@ -152,7 +155,7 @@ class GraphBuilder {
   void DecideStorage();
   // Returns, by parameter, whether only matmuls in blocks read it, as their right operand.
   std::vector<bool> MatricesOfBlocks() const;
-  // Divides each group by what trains, by dtype, and by how weights are stored.
+  // Divides each group by what trains, by dtype, by group of the optimizer, and by how weights are stored.
   void SplitGroups();
 
   GraphOptions options_;

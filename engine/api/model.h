@@ -16,8 +16,8 @@ namespace shale {
 using ParameterId = int;
 using GroupId = int;
 
-// How weights are stored between their uses. What that means for each form is a row of the table of
-// engine/compile/graph/storage.h. The order is that of FrozenWeightsSpec.Storage in proto/job.proto.
+// How weights are stored between their uses. The table in engine/compile/graph/storage.h has a row for each form. The
+// order is that of FrozenWeightsSpec.Storage in proto/job.proto.
 enum class Storage : uint8_t {
   kAsUsed,    // In the dtype in which ops use them.
   kBFloat16,  // In bf16, also if ops use them in f32.
@@ -42,7 +42,7 @@ struct Parameter {
   GroupId group = -1;
   DType dtype = DType::kFloat32;       // In which ops use it.
   bool frozen = false;                 // Not trained: keeps its first value and has no gradient.
-  Storage storage = Storage::kAsUsed;  // Another one only if it is frozen, and stored otherwise than in its dtype.
+  Storage storage = Storage::kAsUsed;  // Only a frozen parameter may have another one.
   int optimizer_group = -1;  // Index into GraphOptions::optimizer_groups. -1: none of them; also if it is frozen.
   int64_t elements() const {
     int64_t n = 1;
@@ -51,7 +51,6 @@ struct Parameter {
   }
 };
 
-// CustomModel: a model that a program brings itself.
 struct GraphOptions;  // engine/api/graph_builder.h
 struct ModelGraph;    // engine/compile/graph/graph.h
 
@@ -72,11 +71,12 @@ struct CustomModel {
   ModelFunction build;
   int64_t layers = 0;             // Number of blocks: the units that BeginUnit gives an index.
   bool last_target_only = false;  // Only the last position of a sequence has a target.
-  // As in DecoderConfig; GraphOptions::vocabulary has the value. It remains 0 if the data has none either, as for a
-  // model that reads features and predicts values.
+  // Tokens in the vocabulary. 0: as many as the data needs, which the function finds in GraphOptions::vocabulary. That
+  // is 0 too if the data has no vocabulary, as for a model that reads features and predicts values.
   int64_t vocabulary = 0;
 
-  // As in DecoderConfig. The function alone knows the parameters, so these are 0.
+  // What DecoderConfig declares, too (engine/compile/model/config.h). Only the function knows the parameters, so the
+  // numbers are 0.
   static constexpr absl::string_view kName = "custom";
   bool LastTargetOnly() const { return last_target_only; }
   unsigned __int128 ParameterCount(int64_t) const { return 0; }

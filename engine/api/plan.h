@@ -21,8 +21,8 @@
 
 namespace shale {
 
-// A job in which everything is decided, with its plan. The functions below that return one are the only way from a job
-// as it was written to a job that runs. Keep it const, because the plan would not follow a change of the job.
+// A job in which everything is decided, with its plan. ResolveJob and ResolveJobForAnywhere make it of a job as it was
+// written, and only such a job can run. Keep it const, because the plan would not follow a change of the job.
 struct ResolvedJob {
   Job job;
   JobPlan plan;
@@ -37,9 +37,9 @@ struct ResolvedJob {
 absl::StatusOr<ResolvedJob> ResolveJob(Job job, const DataFacts& data, const Machine& machine,
                                        const WorkLimits& limits = {}, Refusal* refusal = nullptr);
 
-// Does the same for a job that may run on another machine than `here`. A job that does not fit is planned all the same,
-// and `refusal` says why it does not fit. PlanJobForAnywhere makes the plan, and writes `remark` and `refusal`. The
-// threads of a rank are those of `here`.
+// Does the same for a job that may run on another machine than `here`, so that only the budgets that the job sets
+// count. A job that does not fit them is planned all the same, and `refusal` says why it does not fit. If `here` is too
+// small for the job, `remark` says so (PlanJobForAnywhere). The threads of a rank are those of `here`.
 absl::StatusOr<ResolvedJob> ResolveJobForAnywhere(Job job, const DataFacts& data, const Machine& here,
                                                   std::string& remark, std::optional<Refusal>& refusal);
 

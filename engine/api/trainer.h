@@ -11,11 +11,12 @@
 // Instead of Run, a caller may use Step, Evaluate and SaveCheckpoint.
 //
 // A trainer has no globals, installs no signal handlers and does not call exit(), so any number of trainers may live in
-// one process. One thread at a time may use a trainer; RequestStop may be called from any thread.
+// one process. One thread at a time may use a trainer; RequestStop, Abort and ReportFailure may be called from any
+// thread.
 //
-// An error of Step or Evaluate, or of the ranks while they generate text, ends the trainer: a caller may then only
-// read, call SaveCheckpoint, and destroy it, and reading and saving refuse a state that is damaged. Two kinds of errors
-// change nothing: FailedPrecondition, and with one process an error of the data.
+// An error of Step or Evaluate, or of the ranks while they generate text, ends the training: a caller may then only
+// read the state, call SaveCheckpoint, and destroy the trainer. Reading and saving return FailedPrecondition if the
+// state is damaged. Two kinds of errors change nothing: FailedPrecondition, and with one process an error of the data.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +61,7 @@ class Trainer {
   const Resumed& resumed() const;
   int64_t total_steps() const;
   int64_t steps_done() const;
-  // Returns whether all steps are done, a stop was requested, or the patience of the job is at an end.
+  // Returns whether all steps are done, a stop was requested, or checkpoint.patience has ended the run.
   bool done() const;
   // Returns why the run has ended before its last step, if checkpoint.patience ended it, and otherwise "". Only
   // evaluations that Run makes count.
@@ -80,16 +81,16 @@ class Trainer {
   // failed. Returns the error of the data if the batch cannot be read. With one process the state is then as it was;
   // with several no step can follow.
   absl::StatusOr<StepReport> Step();
-  // Returns the loss on the first `sequences` sequences of the evaluation data, or on all if there are fewer. Returns
-  // FailedPrecondition if there is no evaluation data.
+  // Returns the loss on the first `sequences` sequences of the evaluation data, or on all if there are fewer; with
+  // data.evaluation_sources, on as many of each source. Returns FailedPrecondition if there is no evaluation data.
   absl::StatusOr<EvaluationReport> Evaluate(int64_t sequences);
   // Runs steps until done(), and evaluates every telemetry.evaluate_every steps and after the last step of the job.
   // With a checkpoint folder it saves as job.checkpoint says. Whatever ends the run, it also saves the last good state,
   // unless a checkpoint of that step exists already. (What the program wrote into the state after that checkpoint is
   // then not saved.)
   //
-  // After RequestStop there is no evaluation, unless the last step of the job has run. A run that resumes makes up for
-  // an evaluation that was due, if the job follows its evaluations (checkpoint.keep_best, checkpoint.patience).
+  // After RequestStop there is no evaluation, unless the last step of the job has run. If that left out an evaluation
+  // that was due, a run that resumes makes it first, if checkpoint.keep_best or checkpoint.patience depends on it.
   //
   // Returns the first error. Returns the error of the last save only if there is no other, and FailedPrecondition if
   // the run came to its end and trained nothing (StepWarnings::AtEnd).
@@ -113,7 +114,7 @@ class Trainer {
   // Sets the learning rate of the next step and of all later ones, in place of the job's schedule. Without a value,
   // goes back to the schedule, at the place of the next step. Checkpoints do not record it: a run that resumes goes on
   // with the schedule until its program sets a rate again. StepReport::learning_rate is the rate that a step used. With
-  // several processes all must set the same. Returns InvalidArgument unless it is 0 to 1000.
+  // several processes all must set the same. Returns InvalidArgument unless `rate` is from 0 to 1000.
   absl::Status SetLearningRate(std::optional<double> rate);
   // Takes the samples of the next step and of all later ones from `data`, in the place of TrainerOptions::data: from
   // its sample 0 on, in the order that data.order says. Samples that were read ahead from the former source are

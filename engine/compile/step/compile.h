@@ -20,13 +20,14 @@ struct CompiledStep {
 
 // Compiles the program for the graph's mode. kTraining: the entire optimizer step. kEvaluation: the loss of
 // `micro_batches` micro-batches. kLogits: the logits of one micro-batch. All programs of a job must be compiled with
-// the same options, except for micro_batches, so that they have the same persistent buffers. `ops` is only asked for
-// sizes.
+// the same options, except for micro_batches, so that they have the same persistent buffers. Launches no op: `ops` only
+// says what ops need, and which it has kernels for.
 //
-// Returns InvalidArgument if the accumulation does not exist for the strategy, or if a checkpoint could not hold
-// weights of two dtypes; Unimplemented if the device has no kernel for an op; and the error of `limits`, which it looks
-// at unit by unit, if the work must end. REQUIRES: options.accumulation is not kAuto, and options.micro_batches and
-// both sizes of the mesh are at least 1.
+// Returns the errors of CheckStepOptions, such as InvalidArgument if the accumulation does not exist for the strategy;
+// InvalidArgument if a checkpoint could not hold weights of two dtypes, or if a group has no valid layout;
+// Unimplemented if the device has no kernel for an op; and the error of `limits`, which it looks at unit by unit, if
+// the work must end. REQUIRES: options.accumulation is not kAuto, and options.micro_batches and both sizes of the mesh
+// are at least 1.
 absl::StatusOr<CompiledStep> CompileStep(const ModelGraph& model, const StepOptions& options, const Ops& ops,
                                          const WorkLimits& limits = {});
 

@@ -22,8 +22,9 @@
 
 namespace shale {
 
-// Runs the passes that the options ask for. `ops` is only asked for sizes. Returns the error of `limits`, which it
-// looks at between passes, if the work must end. `program` is then incomplete.
+// Runs the passes that the options ask for. Launches no op: `ops` only says what ops need, and which it has kernels
+// for. Returns Unimplemented if it has none for an op (AddScratch), and the error of `limits`, which it looks at
+// between passes, if the work must end. `program` is then incomplete.
 absl::Status RunPasses(const StepOptions& options, const JobState& state, const Ops& ops, const WorkLimits& limits,
                        StepProgram& program);
 
@@ -54,8 +55,8 @@ void OverlapCollectives(StepProgram& program, int64_t prefetch);
 // after its own backward, and the weights of a group come back after the next unit's backward. A gradient keeps its
 // bytes in the arena for that long, so that no backward has to wait for the copy.
 //
-// Keeps the order of updates, and all instructions that compute norms. An all-gather that follows the update of its
-// group follows the weights to where they come back. REQUIRES:
+// Keeps the order of updates, and all instructions that compute norms. An all-gather right after an update moves with
+// the copy that brings the weights back, and follows it. REQUIRES:
 // - The program has an update, and none of Adafactor.
 // - A Copy that widens a gradient stands right before its update, and an all-gather of its weights right after it.
 // - A PrepareUpdate stands before the updates that read it: with Clipping::kGlobal all stand before the first update of
@@ -76,7 +77,7 @@ void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 // in before each all-gather, one visit ahead of it. On one shard, where nothing is gathered, that copy takes the place
 // of the all-gather.
 //
-// Leaves instructions of StreamId::kHost alone: these read host memory. Adafactor computes with several ops before an
+// Leaves instructions of StreamId::kHost alone: these read host memory. The rule Adafactor has several ops before its
 // update (engine/compile/step/update.h). REQUIRES:
 // - Of other instructions, only updates, ops of Adafactor and the all-gathers of visits have operands in host memory.
 //   An op of Adafactor has some of those of its group's update, and no others.
@@ -85,9 +86,9 @@ void UpdateOnHost(StepProgram& program, absl::Span<const Tensor> host_weights);
 // - A PrepareUpdate stands where UpdateOnHost requires it, and the last loop has no visits.
 void OffloadState(StepProgram& program);
 
-// Lets matmuls keep a packed b for all iterations of a loop, if the loop does not change b and the device uses packed
-// weights for it (Ops::PackedBytes). The first iteration packs. Matmuls of a loop with the same b share its packed
-// form.
+// Lets matmuls keep their right operand b packed for all iterations of a loop, if the loop does not change b and the
+// device uses packed weights for it (Ops::PackedBytes). The first iteration packs b. Matmuls of a loop with the same b
+// share its packed form.
 //
 // Keeps all instructions and their order. REQUIRES: there is room for the packed form of all such b of a loop at once:
 // call it for LAYERED, where a loop is the visit of one unit.
@@ -102,9 +103,9 @@ absl::Status PackOnce(StepProgram& program, const Ops& ops, const WorkLimits& li
 // of `limits`, which it looks at unit by unit, if the work must end. `program` is then incomplete.
 absl::Status AddScratch(StepProgram& program, const Ops& ops, const WorkLimits& limits = {});
 
-// Returns the program with the scratch that makes ops on the device fastest, each with at most `most_bytes`
-// (Ops::AmpleScratchBytes), or nothing if all have that. It is no part of RunPasses, because a plan takes it only where
-// the budget has room. Keeps all instructions and their order. REQUIRES: AddScratch has run with these ops.
+// Returns the program with the scratch that makes ops on the device fastest (Ops::AmpleScratchBytes with `most_bytes`),
+// or nothing if all ops have that. It is no part of RunPasses, because a plan takes it only where the budget has room.
+// Keeps all instructions and their order. REQUIRES: AddScratch has run with these ops.
 std::optional<StepProgram> WithAmpleScratch(const StepProgram& program, const Ops& ops, int64_t most_bytes);
 
 // Offloads kept activations and the activations between units, if their names match one of `patterns`

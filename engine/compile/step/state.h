@@ -38,7 +38,7 @@ struct SavedTensors {
 // masters and states lie in host memory if StepOptions::state_on_host says so.
 struct GroupState {
   GroupPlacement placement;
-  // As ParameterGroup::storage says.
+  // Weights, in the form that ParameterGroup::storage says.
   Tensor own_weight;   // A view of full_weight, if there is one.
   Tensor full_weight;  // Absent if it has to be gathered for each use.
   // Only with UpdateDevice::kHost: the weights in host memory that the update reads and writes. Between steps they have
@@ -52,14 +52,14 @@ struct GroupState {
   Tensor factors;
   std::optional<GroupPlacement> factor_placement;
   std::shared_ptr<const std::vector<FactoredParameter>> factored;
-  Tensor own_gradient;                // StepOptions::gradient_shards. Persistent only with StepOptions::keep_gradients.
+  Tensor own_gradient;                // Dtype StepOptions::gradient_shards. Persistent only with keep_gradients.
   Tensor full_gradient;               // f32. Sum over the step. Absent if gradients are reduced unit by unit.
   std::vector<ElementRange> decayed;  // Elements of the group that decay.
   SavedTensors saved;                 // Views of the above.
   // A copy of `saved` in the same memory. Absent without StepOptions::snapshot. A frozen group needs no copy, because
   // no step changes it: this is `saved` itself.
   SavedTensors snapshot;
-  bool frozen = false;                 // The group does not train: of the tensors above it has only weights.
+  bool frozen = false;                 // Whether it does not train: then it has only weights, and what is saved.
   int optimizer_group = -1;            // As ParameterGroup::optimizer_group.
   Storage storage = Storage::kAsUsed;  // As ParameterGroup::storage.
 
@@ -84,7 +84,7 @@ struct JobState {
   Tensor totals;                 // f64[kTotalSize].
   bool keeps_gradients = false;  // Whether gradients can be read after a step.
 
-  // Returns the place of a state in `states`, or -1.
+  // Returns the index of a state in `states`, or -1.
   int Find(const UpdateState& state) const {
     const auto found = std::find(states.begin(), states.end(), state);
     return found == states.end() ? -1 : static_cast<int>(found - states.begin());

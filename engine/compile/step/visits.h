@@ -33,7 +33,7 @@ struct Visit {
 
 // Where a unit stands in a segment.
 enum class SegmentRole {
-  kOutside,  // In no segment. Its forward keeps what DecideKept says.
+  kOutside,  // In no segment. Its forward keeps what DecideKept (unit_emitter.h) says.
   kInside,   // Followed by another unit of its segment. Runs forward again, and then keeps what DecideKept says.
   kLast,     // Last in its segment. Keeps nothing: its backward recomputes what it reads from the unit's input.
 };
@@ -42,11 +42,11 @@ enum class SegmentRole {
 // trains, and the number of units if the graph is not for training.
 int FirstBackward(const ModelGraph& model);
 
-// Returns the places of all units. A unit that is not a block divides a segment. The last unit, and units without a
+// Returns the role of each unit. A unit that is not a block divides a segment. The last unit, and units without a
 // backward, are in no segment.
 std::vector<SegmentRole> SegmentRolesOf(const ModelGraph& model, const std::vector<Segment>& segments);
 
-// Returns all visits of a program in order. `places` has the place of each unit. All units run forward; then they run
+// Returns all visits of a program in order. `places` has the role of each unit. All units run forward; then they run
 // backward from the last one to `first_backward` (FirstBackward). Before the backward of a segment, all its units but
 // the last run forward again, in order:
 //

@@ -20,7 +20,7 @@ using Settings = std::vector<Override>;
 // Values of one field, as --set takes them.
 using Values = std::vector<std::string>;
 
-// For which use a job's options are asked.
+// What the settings of options are for.
 enum class OptionUse {
   kAlone,            // Each option by itself. With the other uses, all options are set together:
   kInArena,          //   with everything in the arena;
@@ -31,7 +31,7 @@ enum class OptionUse {
 struct OptionQuery {
   // The job, with a valid value in each field. If options are set together, it has those that were set before.
   const Job& job;
-  bool has_host_ops = false;  // Whether this program can update on the host.
+  bool has_host_ops = false;  // Whether this build can update on the host.
   OptionUse use = OptionUse::kAlone;
 };
 
@@ -40,7 +40,7 @@ struct OptionQuery {
 struct FitRange {
   int64_t start = 1;  // Where the search begins, between the two.
   int64_t best = 1, worst = 1;
-  int64_t hint = 0;  // A value to try where neither a better nor a worse one than `start` fits. 0: none.
+  int64_t hint = 0;  // A value to try if none from `start` to `worst` was found to fit. 0: none.
   absl::string_view last = "there are no better values";  // Why nothing is better than `best` (Fit::last).
 };
 
@@ -79,7 +79,7 @@ struct Option {
   std::vector<Settings> SettingsFor(const OptionQuery& query) const;
 };
 
-// Returns the table. Of two rows with the same path, the second is for what the first cannot do.
+// Returns the table. Of two rows with the same path, a refusal asks the second only if no setting of the first fits.
 absl::Span<const Option> Options();
 
 // Returns the settings of activation checkpointing that apply `preset` and these fields of the same message, and leave

@@ -18,8 +18,8 @@
 
 namespace shale {
 
-// Returns the predicted seconds of one step of `draft`, the plan of `job`. The waits of its training program are
-// derived.
+// Returns the predicted seconds of one step of `job`, whose compiled programs are `draft`. Its training program has its
+// waits.
 using DraftSeconds = std::function<absl::StatusOr<double>(const Job& job, const Draft& draft)>;
 
 struct SearchQuery {
@@ -28,7 +28,7 @@ struct SearchQuery {
   std::vector<std::string> fields = {};  // That may change. Empty: all of SearchFields.
   JobWith job_with = nullptr;            // As in Drafter. Empty: sets the fields of `job`.
   DraftSeconds seconds = nullptr;        // Empty: predicted for the machine (Machine::profile).
-  int most_plans = 400;                  // The search ends after so many plans with the best that it has found.
+  int most_plans = 400;                  // After so many ways the search ends with the best one.
 };
 
 // A field that the search decided.
@@ -60,18 +60,20 @@ absl::Status CheckSearchField(absl::string_view path);
 // Returns the fastest job that fits. The search is deterministic: the same query gives the same result on every
 // machine, as long as no time limit ends it.
 //
-// It begins at the job, or, if that does not fit, at the job with the least memory, and changes the field that gains
-// most until none gains anything. Micro-batch and activation checkpointing are changed together, because each makes
-// room for the other. At last it recomputes tensor by tensor: those with the least recomputed seconds for each byte
-// they save, in as many blocks as must be.
+// It begins at the job, or, if that does not fit, at the settings with the least memory. It takes the best strategy,
+// and then changes one field after the other, each to its best value, until no change gains more than a thousandth.
+// Micro-batch and activation checkpointing are changed together, because each makes room for the other. At last it
+// tries checkpointing in fewer blocks, and recomputes tensor by tensor: those first that cost the fewest seconds for
+// each byte they save, in as many blocks as must be.
 //
-// Of each way it first knows bounds: the least bytes that any plan of its program needs, and the seconds of a step in
-// which no buffers share bytes. Only what these leave in the running is planned. All that a result has is exact.
+// A way is the job with some settings. Of each it first computes bounds: the least bytes that any plan of its program
+// needs, and the seconds of a step in which no buffers share bytes. It plans only ways that may be the best by these
+// bounds. All numbers of a result are those of plans.
 //
 // Errors:
-//   FailedPrecondition The query has no seconds.
+//   FailedPrecondition The query has no seconds, and its machine no profile.
 //   InvalidArgument    A field that cannot be searched; the errors of Drafter::Compile for the job.
-//   ResourceExhausted  Nothing fits. The message says what the least of all tried ways lacks.
+//   ResourceExhausted  Nothing fits. The message says what the nearest of the tried ways lacks.
 //   Errors of `query.seconds`, and of `limits` if they end the search before it has found anything that fits.
 absl::StatusOr<SearchResult> FindFastest(const SearchQuery& query, const WorkLimits& limits = {});
 

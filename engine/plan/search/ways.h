@@ -43,8 +43,8 @@ struct Way {
   bool exact = false;
 
   bool fits() const { return variant.status.ok() && variant.fits; }
-  // The smallest is best: one that fits, then the fastest, then the one with the least memory. That of a way that is
-  // not exact is no larger than that of its plan.
+  // Returns what ways are compared by: the smallest key is the best. Ways that fit come first, then the fastest, then
+  // those with the least memory. The key of a way that is not exact is no larger than that of its plan.
   auto key() const {
     return std::make_tuple(!variant.status.ok(), missing_bytes, variant.cost.seconds, variant.cost.arena_bytes);
   }
@@ -70,7 +70,7 @@ class Ways {
   // Returns all settings of an option for the job of a way. None if the search may not change it.
   std::vector<Settings> SettingsOf(const Way& way, size_t option);
   bool MayChange(size_t option) const;
-  // Leaves out settings that change nothing.
+  // Returns the overrides without those that change nothing.
   std::vector<Override> Minimal(std::vector<Override> overrides);
 
   // Whether the search must end: by a limit, or by the first error of a prediction.

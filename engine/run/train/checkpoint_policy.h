@@ -4,7 +4,7 @@
 //                      step is the best so far (checkpoint.keep_best), begins a save. With checkpoint.asynchronous,
 //                      further steps run while it is written.
 //   at the end         Waits for the pending save and reports it. Then saves the last state, unless it is saved
-//   already.
+//                      already.
 //
 // If checkpoint.on_failure is kStop, a failed save ends the run and no further save is tried. With kContinue only a
 // failure of the save at the end is an error.

@@ -80,8 +80,7 @@ struct DocumentPiece {
 };
 
 // A text file is one document. Of a file with rows of JSON, each row is a document: each line of a file named *.jsonl
-// or
-// *.ndjson, unless it is white space, and in other files each object, or each element of the list that the file is.
+// or *.ndjson, unless it is white space, and in other files each object, or each element of the list that the file is.
 // ListDataFiles says which files these are. Unpacks gzip and zstd. Memory does not grow with the data, only with the
 // longest document that cannot be cut. Used by one thread.
 class DocumentReader {
