@@ -75,6 +75,8 @@ struct Draft {
 struct StepTime {
   double seconds = 0;  // 0: not known.
   double known = 0;
+
+  void Fill(Cost& cost) const { cost.seconds = seconds, cost.known = known; }
 };
 
 // Compiles a job, also with other settings. Not thread-safe. Borrows what it is created from.
@@ -111,9 +113,11 @@ class Drafter {
   // Predicts a step of `draft`, which is one of `job`, for the machine. Derives the waits of the training program.
   StepTime TimeOf(const Job& job, Draft& draft) const;
 
-  // Does what Compile does, and keeps only what the draft costs. An error is in Variant::status. Its
-  // cost has the seconds of a step if the machine's speed is known.
+  // Does what Compile does, and keeps only what the draft costs. An error is in Variant::status. Its cost has the
+  // seconds of a step if the machine's speed is known.
   Variant Try(std::vector<Override> overrides, std::string caveat = "");
+  // Does the same, and also counts the scratch that a plan gets where there is room (TakeAmpleScratch).
+  Variant TryWithAmpleScratch(std::vector<Override> overrides);
 
   // Returns whether a limit ended a call, or was reached in it.
   bool stopped() const { return stopped_; }
@@ -122,6 +126,8 @@ class Drafter {
   // Returns the graph of training, and others if they were built before. InvalidArgument if the job has more ranks than
   // the machine has room for.
   absl::StatusOr<std::shared_ptr<JobGraphs>> GraphsOf(const Job& job);
+  // Returns the variant of a draft, with its seconds if the machine's speed is known.
+  Variant Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft) const;
   using CompilePart = absl::Status (*)(Draft& draft, const Ops& ops, const WorkLimits& limits);
   absl::StatusOr<Draft> CompileWhole(const Job& job);
   // Returns the best of the accumulations that the job may take, each compiled by `compile`.
@@ -143,6 +149,10 @@ class Drafter {
   std::vector<BuiltGraphs> graphs_;
   bool stopped_ = false;
 };
+
+// Gives the step of training the scratch with which its ops are fastest, if the budget has room for it. Each takes a
+// small part of the budget, so that what a user adds to the job later finds room.
+absl::Status TakeAmpleScratch(Draft& draft, const Ops& ops);
 
 // 1 EiB: more memory than a rank of any machine has.
 inline constexpr double kLargestPlanBytes = 0x1p60;

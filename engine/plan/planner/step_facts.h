@@ -6,6 +6,7 @@
 #include "engine/compile/memory/machine.h"
 #include "engine/plan/config/job.h"
 #include "engine/plan/planner/job_plan.h"
+#include "engine/plan/planner/variant.h"
 #include "engine/plan/time/prediction.h"
 #include "proto/machine.pb.h"
 
@@ -22,8 +23,7 @@ inline StepFacts StepFactsOf(const Job& job, const JobPlan& plan, const proto::M
   return StepFactsOf(job, plan.train.graph, plan.options.mesh, machine, hosts);
 }
 
-// The share of a step that must be measured or interpolated to hold a run to its prediction, or to choose by it.
-inline constexpr double kCoveredShare = 0.9;
+// Returns the share of a step that is measured or interpolated (kCoveredShare).
 inline double CoveredShare(const Prediction& step) {
   return step.known[static_cast<size_t>(Knowledge::kMeasured)] +
          step.known[static_cast<size_t>(Knowledge::kInterpolated)];

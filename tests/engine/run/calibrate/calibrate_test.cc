@@ -95,6 +95,28 @@ TEST(Calibrate, RunsAllRoundsOfAJob) {
   EXPECT_EQ(rounds, 12);
 }
 
+// Jobs that do not take turns run their rounds one after another. What takes turns with them runs once for each round of
+// one job, however many jobs there are, and evenly beside all of them.
+TEST(Calibrate, RunsAfterAsManyRoundsAsOneJobHas) {
+  Job job = SmallJobOfTwoRanks();
+  job.sharding.accumulation = Accumulation::kSharded;
+  const Job one = JobsLike(job).front();
+  for (const int jobs : {2, 3}) {
+    int rounds = 0;
+    std::vector<int> rounds_at_start;
+    CalibrateOptions options{.create_backend = CreateBackend, .rounds = 4, .bytes_together = 1};
+    options.after_round = [&] {
+      ++rounds;
+      return absl::OkStatus();
+    };
+    options.progress = [&](absl::string_view) { rounds_at_start.push_back(rounds); };
+    const auto measured = Calibrate(std::vector<Job>(static_cast<size_t>(jobs), one), options);
+    EXPECT_TRUE(measured.ok()) << measured.status();
+    EXPECT_EQ(rounds, 4);
+    EXPECT_EQ(rounds_at_start, jobs == 2 ? (std::vector<int>{0, 2, 4}) : (std::vector<int>{0, 1, 2, 4}));
+  }
+}
+
 TEST(Calibrate, SaysWhichMachineItMeasured) {
   const proto::MachineProfile& profile = Measured();
   EXPECT_EQ(profile.processor(), KeyOfThisHost().processor);
