@@ -233,6 +233,10 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const Pl
                    "--machine: ",
                    absl::StrJoin(ProfileNames(), ", "), "."));
   std::printf("\n%s", (seconds.step ? TimeText(*seconds.step) : no_seconds).c_str());
+  if (seconds.step) {
+    const PauseTimes pauses = PredictPauses(resolved.job, resolved.plan, *flags.profile, flags.hosts);
+    std::printf("\n%s", PausesText(resolved.job, resolved.plan, pauses, *seconds.step).c_str());
+  }
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
   if (flags.timeline) std::printf("\n%s", TimelineText(program, TimelineOf(program)).c_str());
   if (flags.explain) {

@@ -32,6 +32,18 @@ inline double CoveredShare(const Prediction& step) {
 // Returns the budget of a rank on a machine with these GPUs: the memory of one, less what CUDA and its libraries take.
 DefaultBudget BudgetOn(const proto::MachineProfile& machine);
 
+// Returns the bytes of one rank's part of a checkpoint.
+int64_t CheckpointBytes(const Job& job, const JobPlan& plan);
+
+// What takes time between the steps of a run, predicted. What is 0 is not known, or the job does not have it.
+struct PauseTimes {
+  double evaluation_seconds = 0;  // Of one evaluation, if each source has as many sequences as the job evaluates.
+  // Of one save: how long training waits, and how long the disk writes. A save from a snapshot writes while training
+  // goes on; any other one makes it wait.
+  double save_seconds = 0, write_seconds = 0;
+};
+PauseTimes PredictPauses(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine, int64_t hosts = 0);
+
 // Predicts a step of a planned job.
 inline Prediction PredictStep(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine,
                               int64_t hosts = 0) {

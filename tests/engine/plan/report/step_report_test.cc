@@ -91,6 +91,40 @@ TEST(TimeReport, PartsAddUpToTheStep) {
   }
 }
 
+// What a save and an evaluation take follows from the bytes, the disk and the programs, or is said to be unknown.
+TEST(TimeReport, SavesAndEvaluationsTakeWhatTheirProgramsAndTheDiskTake) {
+  proto::MachineProfile machine = NamedProfile("h100x8");
+  Job job = SmallDecoderJob(false);
+  job.runtime.device = DeviceType::kCuda;
+  job.checkpoint.every_steps = 10;
+  job.data.evaluation_path = "/nowhere";
+  job.telemetry.evaluate_every = 20;
+  job.telemetry.evaluation_sequences = 21;  // Three runs of 5 ranks x 2 sequences.
+  for (const bool asynchronous : {true, false}) {
+    job.checkpoint.asynchronous = asynchronous;
+    machine.set_disk_bytes_per_second(0);
+    const JobPlan plan = Plan(job);
+    ASSERT_EQ(plan.snapshot.has_value(), asynchronous);
+    const Prediction step = PredictStep(job, plan, machine);
+    const PauseTimes unknown = PredictPauses(job, plan, machine);
+    EXPECT_EQ(unknown.write_seconds, 0);
+    EXPECT_THAT(Flat(PausesText(job, plan, unknown, step)), HasSubstr("is not known, because the profile has no speed"));
+    machine.set_disk_bytes_per_second(1e3);
+    const PauseTimes times = PredictPauses(job, plan, machine);
+    const StepFacts facts = StepFactsOf(job, plan, machine);
+    EXPECT_DOUBLE_EQ(times.evaluation_seconds,
+                     3 * Predict(plan.evaluate.step.program, facts, machine).step_seconds);
+    EXPECT_DOUBLE_EQ(times.write_seconds, 1e-3 * 5 * static_cast<double>(CheckpointBytes(job, plan)));
+    EXPECT_EQ(times.save_seconds, asynchronous ? unknown.save_seconds : times.write_seconds);
+    EXPECT_GT(times.save_seconds, 0);
+    const std::string text = Flat(PausesText(job, plan, times, step));
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("evaluation every 20 steps and at the end: 21 sequences of each source ",
+                                             "take ", FormatSeconds(times.evaluation_seconds))));
+    EXPECT_THAT(text, HasSubstr("save every 10 steps and at the end: "));
+    EXPECT_EQ(absl::StrContains(text, "longer than the steps until the next save"), asynchronous) << text;
+  }
+}
+
 // One host has fast links, two share slower ones.
 TEST(TimeReport, MoreHostsTakeLonger) {
   const proto::MachineProfile machine = NamedProfile("h100x8");

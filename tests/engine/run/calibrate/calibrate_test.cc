@@ -1,6 +1,7 @@
 // Laws of calibrating: what is measured covers the steps that it is for, and a run is held to it.
 #include "engine/run/calibrate/calibrate.h"
 
+#include <filesystem>
 #include <set>
 #include <string>
 #include <variant>
@@ -16,6 +17,7 @@
 #include "engine/plan/time/profile.h"
 #include "engine/plan/time/work.h"
 #include "engine/run/calibrate/random_tokens.h"
+#include "engine/run/calibrate/speeds.h"
 #include "engine/run/runtime/work_times.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -115,6 +117,16 @@ TEST(Calibrate, RunsAfterAsManyRoundsAsOneJobHas) {
     EXPECT_EQ(rounds, 4);
     EXPECT_EQ(rounds_at_start, jobs == 2 ? (std::vector<int>{0, 2, 4}) : (std::vector<int>{0, 1, 2, 4}));
   }
+}
+
+TEST(Calibrate, MeasuresADiskAndLeavesNothingThere) {
+  const std::filesystem::path folder = absl::StrCat(::testing::TempDir(), "/calibrated_disk");
+  EXPECT_TRUE(absl::IsNotFound(WriteBytesPerSecond(folder).status()));
+  std::filesystem::create_directories(folder);
+  const absl::StatusOr<double> speed = WriteBytesPerSecond(folder);
+  ASSERT_TRUE(speed.ok()) << speed.status();
+  EXPECT_GT(*speed, 1e6);
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
 TEST(Calibrate, SaysWhichMachineItMeasured) {
