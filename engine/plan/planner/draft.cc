@@ -307,15 +307,16 @@ absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
   return sketch;
 }
 
-StepTime Drafter::TimeOf(const Job& job, Draft& draft) const {
+StepTime Drafter::TimeOf(const Job& job, Draft& draft) {
   if (machine_.profile == nullptr) return {};
+  if (predictor_ == nullptr) predictor_ = std::make_unique<Predictor>(*machine_.profile);
   DeriveWaits(draft.train.step.program, draft.train.memory);
   const StepFacts facts = StepFactsOf(job, draft.graphs->train, draft.options.mesh, *machine_.profile, machine_.hosts);
-  const Prediction step = Predict(draft.train.step.program, facts, *machine_.profile);
-  return {.seconds = step.step_seconds, .known = CoveredShare(step)};
+  const StepSeconds step = predictor_->SecondsOf(draft.train.step.program, facts);
+  return {.seconds = step.seconds, .known = CoveredShare(step.known)};
 }
 
-Variant Drafter::Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft) const {
+Variant Drafter::Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft) {
   Variant variant = VariantOf(overrides, std::move(caveat), draft);
   if (!draft.ok() || machine_.profile == nullptr) return variant;
   if (const absl::StatusOr<Job> job = With(overrides); job.ok()) TimeOf(*job, *draft).Fill(variant.cost);

@@ -23,6 +23,7 @@
 #include "engine/compile/step/options.h"
 #include "engine/plan/config/job.h"
 #include "engine/plan/planner/variant.h"
+#include "engine/plan/time/prediction.h"
 #include "kernels/op_backend.h"
 
 namespace shale {
@@ -111,7 +112,7 @@ class Drafter {
   absl::StatusOr<Draft> Place(const Job& job, Draft sketch);
 
   // Predicts a step of `draft`, which is one of `job`, for the machine. Derives the waits of the training program.
-  StepTime TimeOf(const Job& job, Draft& draft) const;
+  StepTime TimeOf(const Job& job, Draft& draft);
 
   // Does what Compile does, and keeps only what the draft costs. An error is in Variant::status. Its cost has the
   // seconds of a step if the machine's speed is known.
@@ -127,7 +128,7 @@ class Drafter {
   // the machine has room for.
   absl::StatusOr<std::shared_ptr<JobGraphs>> GraphsOf(const Job& job);
   // Returns the variant of a draft, with its seconds if the machine's speed is known.
-  Variant Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft) const;
+  Variant Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft);
   using CompilePart = absl::Status (*)(Draft& draft, const Ops& ops, const WorkLimits& limits);
   absl::StatusOr<Draft> CompileWhole(const Job& job);
   // Returns the best of the accumulations that the job may take, each compiled by `compile`.
@@ -147,6 +148,7 @@ class Drafter {
     std::shared_ptr<JobGraphs> graphs;
   };
   std::vector<BuiltGraphs> graphs_;
+  std::unique_ptr<Predictor> predictor_;  // Null as long as nothing was predicted.
   bool stopped_ = false;
 };
 

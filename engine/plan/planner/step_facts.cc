@@ -43,7 +43,8 @@ int64_t CheckpointBytes(const Job& job, const JobPlan& plan) {
 
 PauseTimes PredictPauses(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine, int64_t hosts) {
   const StepFacts facts = StepFactsOf(job, plan, machine, hosts);
-  const auto seconds = [&](const StepProgram& program) { return Predict(program, facts, machine).step_seconds; };
+  Predictor predictor(machine);
+  const auto seconds = [&](const StepProgram& program) { return predictor.SecondsOf(program, facts).seconds; };
   PauseTimes times;
   if (job.data.has_evaluation()) {
     const DataConfig& data = job.data;

@@ -1,6 +1,7 @@
 // What predicting the seconds of a job's step needs of the job (engine/plan/time/prediction.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "engine/compile/memory/machine.h"
@@ -24,9 +25,8 @@ inline StepFacts StepFactsOf(const Job& job, const JobPlan& plan, const proto::M
 }
 
 // Returns the share of a step that is measured or interpolated (kCoveredShare).
-inline double CoveredShare(const Prediction& step) {
-  return step.known[static_cast<size_t>(Knowledge::kMeasured)] +
-         step.known[static_cast<size_t>(Knowledge::kInterpolated)];
+inline double CoveredShare(const std::array<double, kKnowledges>& known) {
+  return known[static_cast<size_t>(Knowledge::kMeasured)] + known[static_cast<size_t>(Knowledge::kInterpolated)];
 }
 
 // Returns the budget of a rank on a machine with these GPUs: the memory of one, less what CUDA and its libraries take.
