@@ -26,6 +26,9 @@ struct Known {
   TimeAlone alone;
 };
 
+// Works by kind and sizes, as WorkText has them: most instructions of a program repeat those of a block.
+using KnownByText = std::unordered_map<std::string, const Known*>;
+
 }  // namespace
 
 // The works of steps with the same mesh, ranks on a host and threads of a rank.
@@ -34,10 +37,21 @@ class Predictor::Works {
   Works(const proto::MachineProfile& profile, const StepFacts& facts)
       : facts_(facts), profile_(profile), rates_(profile, facts.ranks_on_host) {}
 
-  const Known& Of(const Instruction& issued) {
+  // Returns the work of an instruction. Works of one program with equal texts take the time of the first of them.
+  const Known& Of(const Instruction& issued, KnownByText& of_program) {
     const Work work = WorkOf(issued, facts_.mesh);
     key_ = work.kind;
-    for (const double size : work.sizes) key_.append(reinterpret_cast<const char*>(&size), sizeof(size));
+    const auto add = [this](double size) { key_.append(reinterpret_cast<const char*>(&size), sizeof(size)); };
+    for (const double size : work.sizes) add(size);
+    const Known*& of_text = of_program[key_];
+    if (of_text == nullptr) of_text = &Of(work, add);
+    return *of_text;
+  }
+
+ private:
+  template <class Add>
+  const Known& Of(const Work& work, const Add& add) {
+    for (const double size : {work.flops, work.bytes_read, work.bytes_written, work.sent_bytes}) add(size);
     const auto [found, added] = known_.try_emplace(key_);
     if (!added) return found->second;
     Known& known = found->second;
@@ -50,7 +64,6 @@ class Predictor::Works {
     return known;
   }
 
- private:
   std::array<double, kResources> UsesOf(const Work& work, double seconds) const {
     const bool on_cpu = profile_.device() == "CPU";
     std::array<double, kResources> uses = {};
@@ -83,9 +96,8 @@ class Predictor::Works {
   const StepFacts facts_;
   const proto::MachineProfile& profile_;
   const Rates rates_;
-  // By kind and sizes, as WorkText, because most instructions repeat those of a block.
-  std::unordered_map<std::string, Known> known_;
-  std::string key_;  // Of the last work.
+  std::unordered_map<std::string, Known> known_;  // By all that their seconds depend on.
+  std::string key_;                               // Of the last work.
 };
 
 namespace {
@@ -97,12 +109,13 @@ class ProgramTimes {
   ProgramTimes(const StepProgram& program, Works& works) {
     times_.reserve(program.instructions.size());
     known_.reserve(program.instructions.size());
+    KnownByText by_text;
     for (const Instruction& instruction : program.instructions) {
-      const Known *later = &works.Of(instruction), *first = later;
+      const Known *later = &works.Of(instruction, by_text), *first = later;
       if (instruction.first_iteration_differs) {
         Instruction form = instruction;
         TakeForm(form, /*first_iteration=*/true);
-        first = &works.Of(form);
+        first = &works.Of(form, by_text);
       }
       times_.push_back({first->alone, later->alone});
       known_.emplace_back(first, later);

@@ -142,7 +142,9 @@ TEST_F(SearchTest, TriesStrategiesWithoutTheFieldsThatTheyLack) {
   ASSERT_EQ(found.choices.size(), 1u);
   EXPECT_THAT(found.choices[0].ruled_out, IsEmpty());
   // All ranks hold everything, so a step sends least.
-  const std::vector<Override> ddp = {{"sharding.strategy", "DDP"}, {"sharding.prefetch", ""},
+  const std::vector<Override> ddp = {{"sharding.strategy", "DDP"},
+                                     {"sharding.prefetch", ""},
+                                     {"sharding.reshard_after_forward", ""},
                                      {"sharding.accumulation", "AUTO"}};
   EXPECT_EQ(found.choices[0].taken, ddp);
   EXPECT_EQ(found.best.overrides, ddp);
@@ -162,7 +164,7 @@ TEST_F(SearchTest, SaysWhatWasTriedAndWhatWasNot) {
   EXPECT_THAT(all.choices[0].not_tried, IsEmpty());
   const SearchResult small = MustFind(all.front.back().cost.arena_bytes, fields);
   EXPECT_FALSE(small.choices[0].runner_up.has_value());
-  EXPECT_THAT(Unwrapped(SearchText(small)), HasSubstr("as the job says; too large: 4, 2"));
+  EXPECT_THAT(Unwrapped(SearchText(small)), HasSubstr("batch.micro_batch=1; too large: 4, 2"));
 }
 
 // All that was tried, planned in full, has the same front.
