@@ -2,6 +2,7 @@
 
 #include "engine/run/calibrate/calibrate.h"
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "engine/api/job.h"
 #include "engine/files/io/file.h"
 #include "engine/plan/time/profile.h"
+#include "engine/run/calibrate/speeds.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 #include "tools/command_line.h"
@@ -38,6 +40,7 @@ struct Flags {
   std::string job;
   std::vector<std::string> set;
   std::string device = "CPU";
+  std::string folder;
   double seconds = 45;
 };
 
@@ -64,8 +67,13 @@ absl::Status Run(const Flags& flags) {
   SHALE_ASSIGN_OR_RETURN(std::vector<Job> jobs, JobsOf(flags));
   for (Job& job : jobs) SHALE_RETURN_IF_ERROR(DecideCpuProducts(job).status());
   SHALE_ASSIGN_OR_RETURN(
-      const proto::MachineProfile measured,
+      proto::MachineProfile measured,
       Calibrate(jobs, {.create_backend = CreateBackend, .seconds = flags.seconds, .progress = Print}));
+  if (!flags.folder.empty()) {
+    SHALE_ASSIGN_OR_RETURN(const double bytes, WriteBytesPerSecond(flags.folder));
+    measured.set_disk_bytes_per_second(std::round(bytes));
+    Print(absl::StrCat("writes to ", flags.folder, ": ", FormatBytes(std::llround(bytes)), "/s"));
+  }
   const std::string cache = UserCacheFolder();
   SHALE_ASSIGN_OR_RETURN(const proto::MachineProfile profile, KeepProfile(measured, cache));
   Print(absl::StrFormat("%s: peak %s/s in fp32, %s/s in bf16; copies %s/s; %s measured, %d in the profile",
@@ -90,6 +98,7 @@ int main(int argc, char** argv) {
   line.Text("job", "FILE", "Measures the shapes of this job.", &flags.job);
   line.List("set", "PATH=VALUE", "Sets a field of the job.", &flags.set);
   line.Text("device", "CPU|CUDA", "What to measure without --job.", &flags.device);
+  line.Text("folder", "FOLDER", "Also measures how fast checkpoints are written to this folder.", &flags.folder);
   line.Number("seconds", "After which no further round of steps begins; after half of them no further job does.", 1,
               3600, &flags.seconds);
   line.Footer(shale::kFooter);

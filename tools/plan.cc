@@ -19,7 +19,6 @@
 #include "engine/api/plan_text.h"
 #include "engine/compile/program/program.h"
 #include "engine/compile/program/work_limits.h"
-#include "engine/files/io/file.h"
 #include "engine/plan/config/fields.h"
 #include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/fit.h"
@@ -166,12 +165,9 @@ void TakeOwnProfile(const Job& job, const absl::StatusOr<std::unique_ptr<Backend
   const std::string gpu = backend.ok() ? (*backend)->device_name() : "";
   const bool here = job.runtime.device == DeviceType::kCpu || !gpu.empty();
   if (flags.profile != nullptr || !here) return;
-  absl::StatusOr<proto::MachineProfile> cached = CachedProfile(UserCacheFolder(), KeyOfThisHost(gpu));
-  if (cached.ok()) {
-    flags.profile = std::make_shared<const proto::MachineProfile>(*std::move(cached));
-    return;
-  }
-  if (!absl::IsNotFound(cached.status())) absl::StrAppend(&remark, cached.status().message(), ".\n");
+  std::string damage;
+  flags.profile = OwnProfile(gpu, &damage);
+  if (!damage.empty()) absl::StrAppend(&remark, damage, ".\n");
 }
 
 // Predicts a step, if there is a profile. Adds to `remark` if the job does not fit the machine.
@@ -183,16 +179,6 @@ std::optional<Prediction> Predicted(const Flags& flags, const ResolvedJob& resol
                     FormatBytes(flags.profile->device_bytes()), ".\n");
   }
   return PredictStep(job, plan, *flags.profile, flags.hosts);
-}
-
-// Returns what predicts the steps of the job with other settings.
-StepSeconds SecondsOfOthers(const Flags& flags, const ResolvedJob& resolved) {
-  if (flags.profile == nullptr) return {};
-  return [&flags, &resolved](const StepProgram& program, const Mesh& mesh) {
-    StepFacts facts = StepFactsOf(resolved.job, resolved.plan, *flags.profile, flags.hosts);
-    facts.mesh = mesh;
-    return Predict(program, facts, *flags.profile).step_seconds;
-  };
 }
 
 // Searches for the fastest way to run the job.
@@ -247,11 +233,14 @@ absl::Status PrintPlan(const Flags& flags, const ResolvedJob& resolved, const Pl
                    "--machine: ",
                    absl::StrJoin(ProfileNames(), ", "), "."));
   std::printf("\n%s", (seconds.step ? TimeText(*seconds.step) : no_seconds).c_str());
+  if (seconds.step) {
+    const PauseTimes pauses = PredictPauses(resolved.job, resolved.plan, *flags.profile, flags.hosts);
+    std::printf("\n%s", PausesText(resolved.job, resolved.plan, pauses, *seconds.step).c_str());
+  }
   if (!remark.empty()) std::printf("\n%s", remark.c_str());
   if (flags.timeline) std::printf("\n%s", TimelineText(program, TimelineOf(program)).c_str());
   if (flags.explain) {
-    const absl::StatusOr<std::string> text =
-        ExplainText(resolved.job, resolved.plan, machine, limits, SecondsOfOthers(flags, resolved));
+    const absl::StatusOr<std::string> text = ExplainText(resolved.job, resolved.plan, machine, limits);
     if (absl::IsDeadlineExceeded(text.status())) {
       return absl::DeadlineExceededError(
           absl::StrCat("--explain compared nothing within ", flags.seconds, " s; give more (--seconds)"));
@@ -271,7 +260,9 @@ absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved, const P
   const auto& [job, plan] = resolved;
   std::vector<ChangedJob> changes;
   if (!flags.html.empty()) {
-    Drafter drafter(job, machine, limits);
+    Machine with_budget = machine;  // That of the plan, so that the job itself is as it was planned.
+    with_budget.default_budget = [&](int64_t) -> absl::StatusOr<Budget> { return plan.budget; };
+    Drafter drafter(job, with_budget, limits);
     changes = ChangesOf(drafter);
   }
   absl::Status status;

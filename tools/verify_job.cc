@@ -11,7 +11,6 @@
 #include "engine/api/backend.h"
 #include "engine/api/job.h"
 #include "engine/api/verify.h"
-#include "engine/files/io/file.h"
 #include "engine/plan/time/profile.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
@@ -40,13 +39,10 @@ absl::StatusOr<VerifyReport> Run(const std::string& job_file, const std::vector<
     Print(VerifyLine(row) + "\n");
   };
   VerifyOptions options{.backend = backend.get(), .on_row = on_row, .cancelled = &cancelled};
-  const absl::StatusOr<proto::MachineProfile> machine =
-      CachedProfile(UserCacheFolder(), KeyOfThisHost(backend->device_name()));
-  if (machine.ok()) {
-    options.machine = &*machine;
-  } else if (!absl::IsNotFound(machine.status())) {
-    Print(absl::StrCat("no prediction of a step's seconds: ", machine.status().message(), "\n"));
-  }
+  std::string damage;
+  const std::shared_ptr<const proto::MachineProfile> machine = OwnProfile(backend->device_name(), &damage);
+  options.machine = machine.get();
+  if (!damage.empty()) Print(absl::StrCat("no prediction of a step's seconds: ", damage, "\n"));
   return Verify(job, options);
 }
 

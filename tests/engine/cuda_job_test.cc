@@ -240,6 +240,15 @@ TEST_F(CudaJobTest, TheBudgetLeavesMoreForNcclAndOnBlackwell) {
   EXPECT_EQ(budget(12, true, 2).origin, "the GPU's memory less 4 GiB for CUDA and its libraries with NCCL");
 }
 
+// Calibrating keeps it in the profile of the machine, so that plans for that machine leave as much.
+TEST_F(CudaJobTest, TellsTheComputeCapabilityOfTheFirstGpu) {
+  const auto major = [](StandInOptions options) {
+    return OnStandIn(std::make_shared<StandInRuntime>(options), 1)->compute_major();
+  };
+  EXPECT_EQ(major({.devices = 2, .compute_major = 10}), 10);
+  EXPECT_EQ(major({.devices = 0, .compute_major = 10}), 0);
+}
+
 TEST_F(CudaJobTest, EachProcessOnASharedGpuHasItsLibrariesInItsShare) {
   constexpr int64_t kGi = int64_t{1} << 30;
   const auto backend = [](int gpus) {

@@ -94,14 +94,10 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Create(JobProcesses& processes, 
 }
 
 void JobRun::FindMachine() {
-  absl::StatusOr<proto::MachineProfile> profile =
-      CachedProfile(UserCacheFolder(), KeyOfThisHost(backend_->device_name()));
-  if (profile.ok()) {
-    machine_ = *std::move(profile);
-    options_.machine = &*machine_;
-  } else if (!absl::IsNotFound(profile.status())) {
-    Print(absl::StrCat("no prediction of a step's seconds: ", profile.status().message()));
-  }
+  std::string damage;
+  machine_ = OwnProfile(backend_->device_name(), &damage);
+  options_.machine = machine_.get();
+  if (!damage.empty()) Print(absl::StrCat("no prediction of a step's seconds: ", damage));
 }
 
 absl::Status JobRun::Decide(const ResumeOptions& resume) {

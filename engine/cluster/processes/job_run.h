@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -82,7 +81,7 @@ class JobRun {
   std::string hf_folder_;              // The folder of config.json and the tokenizer's files.
   RunSinks sinks_;
   StartLines start_lines_;
-  std::optional<proto::MachineProfile> machine_;
+  std::shared_ptr<const proto::MachineProfile> machine_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Trainer> trainer_;
 };

@@ -36,7 +36,7 @@ struct NumberedIssue {
   Clock finished = kNothing;  // Everything that has finished when this issue has finished, itself included.
 };
 
-// For every byte of the arena and of host memory: the issue that wrote it last, and the issues that have read it since.
+// For every byte of a region: the issue that wrote it last, and the issues that have read it since.
 class AccessMap {
  public:
   AccessMap() { pieces_[std::numeric_limits<int64_t>::min()] = {}; }
@@ -85,6 +85,7 @@ class AccessMap {
 struct ArenaAccess {
   ByteRange bytes;
   bool writes = false;
+  BufferId buffer = -1;
 };
 
 // Returns the accesses of an instruction, reads first, so that its own writes do not order its reads.
@@ -96,27 +97,61 @@ std::vector<ArenaAccess> AccessesOf(const StepProgram& program, const MemoryPlan
     const int64_t address = plan.addresses[operand.buffer];
     ByteRange bytes{address + operand.bytes.begin, address + operand.bytes.end};
     if (buffer.slots > 1 || operand.by_rank) bytes = {address, address + buffer.size_bytes()};
-    if (bytes.begin < bytes.end) accesses.push_back({bytes, operand.writes});
+    if (bytes.begin < bytes.end) accesses.push_back({bytes, operand.writes, operand.buffer});
   }
   std::stable_sort(accesses.begin(), accesses.end(),
                    [](const ArenaAccess& a, const ArenaAccess& b) { return a.writes < b.writes; });
   return accesses;
 }
 
+// Numbers regions: the buffers of one lie in bytes that no buffer of another region has, so that accesses to different
+// regions need no order. Persistent buffers have one each, and without sharing all buffers do. Returns the region of
+// each buffer that is used.
+std::vector<int32_t> RegionsOf(const StepProgram& program, const MemoryPlan& plan, const std::vector<bool>& used,
+                               int32_t* count) {
+  std::vector<BufferId> buffers;
+  for (size_t b = 0; b < used.size(); ++b) {
+    if (used[b]) buffers.push_back(static_cast<BufferId>(b));
+  }
+  std::sort(buffers.begin(), buffers.end(),
+            [&](BufferId a, BufferId b) { return plan.addresses[a] < plan.addresses[b]; });
+  std::vector<int32_t> regions(used.size(), -1);
+  int64_t end = std::numeric_limits<int64_t>::min();
+  *count = 0;
+  for (const BufferId b : buffers) {
+    if (plan.addresses[b] >= end) ++*count;
+    end = std::max(end, plan.addresses[b] + program.buffers[b].size_bytes());
+    regions[b] = *count - 1;
+  }
+  return regions;
+}
+
 class WaitDeriver {
  public:
   WaitDeriver(StepProgram& program, const MemoryPlan& plan) : program_(program) {
     latest_.assign(program.instructions.size(), -1);
-    for (Instruction& instruction : program.instructions) {
+    first_accesses_.resize(program.instructions.size());
+    std::vector<bool> used(program.buffers.size(), false);
+    for (size_t id = 0; id < program.instructions.size(); ++id) {
+      Instruction& instruction = program.instructions[id];
       instruction.waits.clear();
-      first_accesses_.push_back(AccessesOf(program, plan, instruction, /*first_iteration=*/true));
       later_accesses_.push_back(AccessesOf(program, plan, instruction, /*first_iteration=*/false));
+      if (instruction.first_iteration_differs) {
+        first_accesses_[id] = AccessesOf(program, plan, instruction, /*first_iteration=*/true);
+      }
+      for (const auto* accesses : {&first_accesses_[id], &later_accesses_[id]}) {
+        for (const ArenaAccess& access : *accesses) used[access.buffer] = true;
+      }
     }
+    int32_t count = 0;
+    regions_ = RegionsOf(program, plan, used, &count);
+    maps_.resize(static_cast<size_t>(count));
   }
 
   void Run() {
     for (const Issue& issue : IssuesOf(program_, kAnalyzedIterations)) {
-      IssueOne(issue.id, (issue.first_iteration() ? first_accesses_ : later_accesses_)[issue.id]);
+      const bool first = issue.first_iteration() && program_.instructions[issue.id].first_iteration_differs;
+      IssueOne(issue.id, (first ? first_accesses_ : later_accesses_)[issue.id]);
     }
     for (Instruction& instruction : program_.instructions) {
       std::sort(instruction.waits.begin(), instruction.waits.end());
@@ -131,10 +166,11 @@ class WaitDeriver {
     issues_.push_back({id, stream, finished_[stream]});
     Clock needed = kNothing;
     for (const ArenaAccess& access : accesses) {
+      AccessMap& map = maps_[regions_[access.buffer]];
       if (access.writes) {
-        map_.Write(access.bytes, self, issues_, needed);
+        map.Write(access.bytes, self, issues_, needed);
       } else {
-        map_.Read(access.bytes, self, stream, issues_, needed);
+        map.Read(access.bytes, self, stream, issues_, needed);
       }
     }
     Clock& finished = issues_.back().finished;
@@ -168,8 +204,10 @@ class WaitDeriver {
   }
 
   StepProgram& program_;
-  std::vector<std::vector<ArenaAccess>> first_accesses_, later_accesses_;  // By instruction.
-  AccessMap map_;
+  // By instruction. The first are empty where they are those of later iterations.
+  std::vector<std::vector<ArenaAccess>> first_accesses_, later_accesses_;
+  std::vector<int32_t> regions_;  // By buffer.
+  std::vector<AccessMap> maps_;   // By region.
   std::vector<NumberedIssue> issues_;
   // By stream: what has finished when its last issue has finished.
   std::vector<Clock> finished_ = std::vector<Clock>(kStreams, kNothing);

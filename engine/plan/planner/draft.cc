@@ -10,6 +10,7 @@
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/model/model.h"
 #include "engine/compile/step/options_enums.h"
+#include "engine/compile/step/passes.h"
 #include "engine/plan/planner/generation.h"
 #include "engine/plan/planner/job_plan.h"
 #include "engine/plan/planner/options.h"
@@ -57,13 +58,24 @@ absl::StatusOr<ModelGraph> BuildGraph(const Job& job, GraphMode mode, const Work
   return BuildModel(job.model, GraphOptionsFor(job, mode));
 }
 
-absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOptions& options, const Ops& ops,
-                                           const MemoryPlanOptions& memory_options, const WorkLimits& limits) {
+namespace {
+
+// Compiles the program of `graph`, unless the options exclude each other or the program would be too large.
+absl::StatusOr<CompiledStep> CompileChecked(const ModelGraph& graph, const StepOptions& options, const Ops& ops,
+                                            const WorkLimits& limits) {
   SHALE_RETURN_IF_ERROR(CheckCombination(options.strategy, options.accumulation));
   SHALE_RETURN_IF_ERROR(CheckProgramSize(graph, options));
-  PlannedStep planned;
-  SHALE_ASSIGN_OR_RETURN(planned.step, CompileStep(graph, options, ops, limits));
+  SHALE_ASSIGN_OR_RETURN(CompiledStep step, CompileStep(graph, options, ops, limits));
   SHALE_RETURN_IF_ERROR(limits.Check());
+  return step;
+}
+
+}  // namespace
+
+absl::StatusOr<PlannedStep> CompileAndPlan(const ModelGraph& graph, const StepOptions& options, const Ops& ops,
+                                           const MemoryPlanOptions& memory_options, const WorkLimits& limits) {
+  PlannedStep planned;
+  SHALE_ASSIGN_OR_RETURN(planned.step, CompileChecked(graph, options, ops, limits));
   SHALE_ASSIGN_OR_RETURN(planned.memory, PlanMemory(planned.step.program, memory_options));
   return planned;
 }
@@ -124,9 +136,7 @@ void Summarize(Draft& draft) {
 
 // Compiles the training program of a draft that has graphs and options (Drafter::Sketch).
 absl::Status CompileTraining(Draft& draft, const Ops& ops, const WorkLimits& limits) {
-  SHALE_RETURN_IF_ERROR(CheckCombination(draft.options.strategy, draft.options.accumulation));
-  SHALE_RETURN_IF_ERROR(CheckProgramSize(draft.graphs->train, draft.options));
-  SHALE_ASSIGN_OR_RETURN(draft.train.step, CompileStep(draft.graphs->train, draft.options, ops, limits));
+  SHALE_ASSIGN_OR_RETURN(draft.train.step, CompileChecked(draft.graphs->train, draft.options, ops, limits));
   LeastMemory least;
   SHALE_ASSIGN_OR_RETURN(draft.train.memory, PlanWithoutSharing(draft.train.step.program, least));
   draft.cost = {.arena_bytes = least.arena_bytes, .host_bytes = least.host_bytes};
@@ -159,10 +169,7 @@ absl::Status PlacePrograms(Draft& draft, const Ops& ops, const WorkLimits& limit
 
 // Compiles and plans all programs of a draft that has graphs and options.
 absl::Status CompilePrograms(Draft& draft, const Ops& ops, const WorkLimits& limits) {
-  SHALE_RETURN_IF_ERROR(CheckCombination(draft.options.strategy, draft.options.accumulation));
-  SHALE_RETURN_IF_ERROR(CheckProgramSize(draft.graphs->train, draft.options));
-  SHALE_ASSIGN_OR_RETURN(draft.train.step, CompileStep(draft.graphs->train, draft.options, ops, limits));
-  SHALE_RETURN_IF_ERROR(limits.Check());
+  SHALE_ASSIGN_OR_RETURN(draft.train.step, CompileChecked(draft.graphs->train, draft.options, ops, limits));
   return PlacePrograms(draft, ops, limits);
 }
 
@@ -249,7 +256,7 @@ absl::StatusOr<Draft> Drafter::CompileBest(const Job& job, std::shared_ptr<JobGr
     SHALE_RETURN_IF_ERROR(limits_.Check());
     if (draft.ok() && is_open && draft->fits && machine_.profile != nullptr) {
       const StepTime time = TimeOf(job, *draft);
-      draft->cost.seconds = time.seconds;
+      time.Fill(draft->cost);
       least_known = std::min(least_known, time.known);
       if (!fastest || time.seconds < fastest->cost.seconds) fastest = *draft;
     }
@@ -300,20 +307,49 @@ absl::StatusOr<Draft> Drafter::Place(const Job& job, Draft sketch) {
   return sketch;
 }
 
-StepTime Drafter::TimeOf(const Job& job, Draft& draft) const {
+StepTime Drafter::TimeOf(const Job& job, Draft& draft) {
   if (machine_.profile == nullptr) return {};
+  if (predictor_ == nullptr) predictor_ = std::make_unique<Predictor>(*machine_.profile);
   DeriveWaits(draft.train.step.program, draft.train.memory);
   const StepFacts facts = StepFactsOf(job, draft.graphs->train, draft.options.mesh, *machine_.profile, machine_.hosts);
-  const Prediction step = Predict(draft.train.step.program, facts, *machine_.profile);
-  return {.seconds = step.step_seconds, .known = CoveredShare(step)};
+  const StepSeconds step = predictor_->SecondsOf(draft.train.step.program, facts);
+  return {.seconds = step.seconds, .known = CoveredShare(step.known)};
+}
+
+Variant Drafter::Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft) {
+  Variant variant = VariantOf(overrides, std::move(caveat), draft);
+  if (!draft.ok() || machine_.profile == nullptr) return variant;
+  if (const absl::StatusOr<Job> job = With(overrides); job.ok()) TimeOf(*job, *draft).Fill(variant.cost);
+  return variant;
 }
 
 Variant Drafter::Try(std::vector<Override> overrides, std::string caveat) {
   absl::StatusOr<Draft> draft = Compile(overrides);
-  Variant variant = VariantOf(overrides, std::move(caveat), draft);
-  if (!draft.ok() || machine_.profile == nullptr) return variant;
-  if (const absl::StatusOr<Job> job = With(overrides); job.ok()) variant.cost.seconds = TimeOf(*job, *draft).seconds;
-  return variant;
+  return Timed(std::move(overrides), std::move(caveat), std::move(draft));
+}
+
+Variant Drafter::TryWithAmpleScratch(std::vector<Override> overrides) {
+  absl::StatusOr<Draft> draft = Compile(overrides);
+  if (draft.ok()) {
+    const absl::Status status = TakeAmpleScratch(*draft, OpsOf(draft->options.mesh.ranks()));
+    if (!status.ok()) draft = status;
+  }
+  return Timed(std::move(overrides), "", std::move(draft));
+}
+
+absl::Status TakeAmpleScratch(Draft& draft, const Ops& ops) {
+  constexpr int64_t kMostScratch = int64_t{2} << 30, kScratchShare = 32;
+  if (!draft.fits) return absl::OkStatus();
+  const int64_t most = std::min(kMostScratch, draft.budget.bytes / kScratchShare);
+  std::optional<StepProgram> ample = WithAmpleScratch(draft.train.step.program, ops, most);
+  if (!ample) return absl::OkStatus();
+  SHALE_ASSIGN_OR_RETURN(MemoryPlan memory, PlanMemory(*ample, {}));
+  const int64_t arena_bytes = std::max(draft.cost.arena_bytes, memory.peak_bytes);
+  if (!draft.budget.Holds(arena_bytes, draft.cost.host_bytes)) return absl::OkStatus();
+  draft.train.step.program = *std::move(ample);
+  draft.train.memory = std::move(memory);
+  draft.cost.arena_bytes = arena_bytes;
+  return absl::OkStatus();
 }
 
 }  // namespace shale

@@ -23,6 +23,7 @@
 #include "engine/compile/step/options.h"
 #include "engine/plan/config/job.h"
 #include "engine/plan/planner/variant.h"
+#include "engine/plan/time/prediction.h"
 #include "kernels/op_backend.h"
 
 namespace shale {
@@ -75,6 +76,8 @@ struct Draft {
 struct StepTime {
   double seconds = 0;  // 0: not known.
   double known = 0;
+
+  void Fill(Cost& cost) const { cost.seconds = seconds, cost.known = known; }
 };
 
 // Compiles a job, also with other settings. Not thread-safe. Borrows what it is created from.
@@ -109,11 +112,13 @@ class Drafter {
   absl::StatusOr<Draft> Place(const Job& job, Draft sketch);
 
   // Predicts a step of `draft`, which is one of `job`, for the machine. Derives the waits of the training program.
-  StepTime TimeOf(const Job& job, Draft& draft) const;
+  StepTime TimeOf(const Job& job, Draft& draft);
 
-  // Does what Compile does, and keeps only what the draft costs. An error is in Variant::status. Its
-  // cost has the seconds of a step if the machine's speed is known.
+  // Does what Compile does, and keeps only what the draft costs. An error is in Variant::status. Its cost has the
+  // seconds of a step if the machine's speed is known.
   Variant Try(std::vector<Override> overrides, std::string caveat = "");
+  // Does the same, and also counts the scratch that a plan gets where there is room (TakeAmpleScratch).
+  Variant TryWithAmpleScratch(std::vector<Override> overrides);
 
   // Returns whether a limit ended a call, or was reached in it.
   bool stopped() const { return stopped_; }
@@ -122,6 +127,8 @@ class Drafter {
   // Returns the graph of training, and others if they were built before. InvalidArgument if the job has more ranks than
   // the machine has room for.
   absl::StatusOr<std::shared_ptr<JobGraphs>> GraphsOf(const Job& job);
+  // Returns the variant of a draft, with its seconds if the machine's speed is known.
+  Variant Timed(std::vector<Override> overrides, std::string caveat, absl::StatusOr<Draft> draft);
   using CompilePart = absl::Status (*)(Draft& draft, const Ops& ops, const WorkLimits& limits);
   absl::StatusOr<Draft> CompileWhole(const Job& job);
   // Returns the best of the accumulations that the job may take, each compiled by `compile`.
@@ -141,8 +148,13 @@ class Drafter {
     std::shared_ptr<JobGraphs> graphs;
   };
   std::vector<BuiltGraphs> graphs_;
+  std::unique_ptr<Predictor> predictor_;  // Null as long as nothing was predicted.
   bool stopped_ = false;
 };
+
+// Gives the step of training the scratch with which its ops are fastest, if the budget has room for it. Each takes a
+// small part of the budget, so that what a user adds to the job later finds room.
+absl::Status TakeAmpleScratch(Draft& draft, const Ops& ops);
 
 // 1 EiB: more memory than a rank of any machine has.
 inline constexpr double kLargestPlanBytes = 0x1p60;

@@ -174,8 +174,10 @@ absl::Status CheckRanksCanBeFound(const Job& job) {
 
 std::string FitText(const Fit& fit) {
   const auto exact = [](const Cost& cost) {
-    return absl::StrCat(" needs ", CostText(cost), " (", WithCommas(cost.arena_bytes), " bytes)",
-                        cost.seconds > 0 ? absl::StrCat(" and takes ", FormatSeconds(cost.seconds), " a step") : "");
+    const std::string seconds = cost.seconds > 0 ? absl::StrCat(" and takes ", FormatSeconds(cost.seconds), " a step",
+                                                                cost.covered() ? "" : ", estimated")
+                                                 : "";
+    return absl::StrCat(" needs ", CostText(cost), " (", WithCommas(cost.arena_bytes), " bytes)", seconds);
   };
   const std::string text =
       absl::StrCat(fit.best.overrides.front().text(), " fits: ", ToString(fit.best.accumulation), exact(fit.best.cost),

@@ -9,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/step/options_enums.h"
-#include "engine/compile/step/passes.h"
 #include "engine/files/checkpoint/shard_writer.h"
 #include "engine/plan/planner/draft.h"
 #include "engine/plan/planner/generation.h"
@@ -142,23 +141,6 @@ const Variant& JobPlan::chosen() const {
 }
 
 namespace {
-
-// Gives the step of training the scratch with which its ops are fastest, if the budget has room for it. Each takes at
-// most kMostScratch and kScratchShare of the budget, so that what a user adds to the job later finds room.
-absl::Status TakeAmpleScratch(Draft& draft, const Ops& ops) {
-  constexpr int64_t kMostScratch = int64_t{2} << 30, kScratchShare = 32;
-  if (!draft.fits) return absl::OkStatus();
-  const int64_t most = std::min(kMostScratch, draft.budget.bytes / kScratchShare);
-  std::optional<StepProgram> ample = WithAmpleScratch(draft.train.step.program, ops, most);
-  if (!ample) return absl::OkStatus();
-  SHALE_ASSIGN_OR_RETURN(MemoryPlan memory, PlanMemory(*ample, {}));
-  const int64_t arena_bytes = std::max(draft.cost.arena_bytes, memory.peak_bytes);
-  if (!draft.budget.Holds(arena_bytes, draft.cost.host_bytes)) return absl::OkStatus();
-  draft.train.step.program = *std::move(ample);
-  draft.train.memory = std::move(memory);
-  draft.cost.arena_bytes = arena_bytes;
-  return absl::OkStatus();
-}
 
 // Derives the waits between the streams of all programs, proves them, and plans what else the job needs. Takes the
 // graphs of `draft`, which must be those of no other draft that is still used.

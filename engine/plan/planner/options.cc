@@ -164,14 +164,20 @@ std::vector<Settings> Strategies(Query q) {
   return all;
 }
 
-// Each strategy leaves the accumulation to its own row, which is decided later.
+// Each strategy leaves the accumulation to its own row, which is decided later, unless it does not have the job's.
 std::vector<Settings> AllStrategies(const Job& job) {
   if (job.sharding.ranks == 1) return {};
-  Values values;
-  for (const Strategy value : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
-    values.emplace_back(ToString(value));
+  std::vector<Settings> all;
+  const Accumulation accumulation = job.sharding.accumulation;
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFullShard}) {
+    all.push_back(StrategyOf(strategy, job));
+    const bool groups = strategy == Strategy::kDdp && job.sharding.shard_ranks > 0;
+    if (groups) all.back().push_back({"sharding.shard_ranks", ""});
+    if (accumulation != Accumulation::kAuto && !CheckCombination(strategy, accumulation).ok()) {
+      all.back().push_back({"sharding.accumulation", "AUTO"});
+    }
   }
-  return SettingsOf("sharding.strategy", values);
+  return all;
 }
 
 // Returns the larger groups over which the state may be sharded, the smallest first.
@@ -186,6 +192,7 @@ Values ShardRanksOf(Query q) {
 
 // The powers of two that divide the ranks, because rows of a mesh follow hosts; what the job has; and all ranks.
 std::vector<Settings> AllShardRanks(const Job& job) {
+  if (job.sharding.strategy == Strategy::kDdp) return {};
   Values values;
   const int64_t ranks = job.sharding.ranks, own = ShardRanks(job.sharding);
   for (int64_t shard = 2; shard <= ranks; ++shard) {
@@ -452,6 +459,18 @@ Settings CheckpointingOf(absl::string_view preset, const std::vector<Override>& 
     all.push_back({absl::StrCat("activation_checkpointing.", name), value});
   }
   return all;
+}
+
+Settings StrategyOf(Strategy strategy, const Job& job) {
+  Settings settings = {{"sharding.strategy", std::string(ToString(strategy))}};
+  if (strategy == Strategy::kFullShard) return settings;
+  settings.push_back({"sharding.prefetch", ""});
+  settings.push_back({"sharding.reshard_after_forward", ""});
+  if (StateOffload parts = job.memory.offload_state; parts.parameters) {
+    parts.parameters = false;
+    settings.push_back({"memory.offload_state", parts.any() ? absl::StrCat("[", ToString(parts), "]") : ""});
+  }
+  return settings;
 }
 
 std::vector<Settings> Option::SettingsFor(const OptionQuery& query) const {

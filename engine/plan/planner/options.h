@@ -69,8 +69,8 @@ struct Option {
   Cheapest cheapest = Cheapest::kFirst;
   FitRange (*range)(const Job& job) = nullptr;  // Null: --fit does not search it.
   // Returns the settings among which --search chooses, those that need the most memory first. They change nothing that
-  // the job trains, apart from the order in which sums are rounded. Returns none where the option does not apply.
-  // Null: --search leaves it as it is.
+  // the job trains, apart from the order in which sums are rounded. Returns none where the option does not apply. The
+  // first setting of each says what it is; those after it may depend on the job. Null: --search leaves it as it is.
   std::vector<Settings> (*all)(const Job& job) = nullptr;
   // --search decides options in ascending order, because `all` may depend on what was decided before.
   int search_order = 0;
@@ -85,6 +85,10 @@ absl::Span<const Option> Options();
 // Returns the settings of activation checkpointing that apply `preset` and these fields of the same message, and leave
 // out all its other fields.
 Settings CheckpointingOf(absl::string_view preset, const std::vector<Override>& fields = {});
+
+// Returns the settings that give a job this strategy, and leave out what other strategies do not have: fields about
+// gathering parameters.
+Settings StrategyOf(Strategy strategy, const Job& job);
 
 // Returns the values of sharding.accumulation, among which AUTO chooses by their cost. NO_SYNC is not one of them if
 // gradients are summed in bf16, which it refuses (CheckGradientShards).

@@ -8,9 +8,9 @@
 namespace shale {
 namespace {
 
-// Returns whether `a` costs less than `b`, of two variants that fit: the seconds decide if they are known.
+// Returns whether `a` costs less than `b`, of two variants that fit: the seconds decide if they are no estimates.
 bool CostsLess(Cheapest cheapest, const Cost& a, const Cost& b) {
-  if (a.seconds > 0 && b.seconds > 0) return a.seconds < b.seconds;
+  if (a.covered() && b.covered()) return a.seconds < b.seconds;
   switch (cheapest) {
     case Cheapest::kFirst: return false;
     case Cheapest::kLeastRecomputed: return a.flops.recompute < b.flops.recompute;
@@ -31,7 +31,7 @@ std::optional<Variant> WayOutOf(Drafter& drafter, const Option& option) {
     Variant variant = drafter.Try(std::move(settings), std::string(option.caveat));
     if (!variant.fits || (best && !CostsLess(option.cheapest, variant.cost, best->cost))) continue;
     best = std::move(variant);
-    if (option.cheapest == Cheapest::kFirst && best->cost.seconds <= 0) break;
+    if (option.cheapest == Cheapest::kFirst && !best->cost.covered()) break;
   }
   return best;
 }
@@ -47,7 +47,7 @@ std::vector<Variant> SingleWaysOut(Drafter& drafter) {
     found = option.path;
     ways.push_back(*std::move(way));
   }
-  if (drafter.machine().profile != nullptr) {
+  if (std::all_of(ways.begin(), ways.end(), [](const Variant& way) { return way.cost.covered(); })) {
     std::stable_sort(ways.begin(), ways.end(),
                      [](const Variant& a, const Variant& b) { return a.cost.seconds < b.cost.seconds; });
   }
@@ -90,7 +90,7 @@ std::optional<Variant> WayOutTogether(Drafter& drafter) {
 }  // namespace
 
 absl::StatusOr<Refusal> RefusalOf(Drafter& drafter, Draft& draft, const WorkLimits& limits) {
-  draft.cost.seconds = drafter.TimeOf(drafter.job(), draft).seconds;
+  drafter.TimeOf(drafter.job(), draft).Fill(draft.cost);
   Refusal refusal{.cost = draft.cost, .budget = draft.budget, .ways_out = SingleWaysOut(drafter)};
   if (refusal.ways_out.empty()) {
     refusal.only_together = true;

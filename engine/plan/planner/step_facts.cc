@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "engine/plan/config/job_files.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/strings/printing.h"
 #include "kernels/integers.h"
@@ -23,6 +24,41 @@ StepFacts StepFactsOf(const Job& job, const ModelGraph& graph, const Mesh& mesh,
           .narrow = job.precision.compute != ComputePrecision::kFloat32,
           .tokens = static_cast<double>(job.batch.global_batch) * static_cast<double>(job.batch.sequence_length),
           .flops_per_token = ModelFlopsPerToken(job, graph)};
+}
+
+int64_t CheckpointBytes(const Job& job, const JobPlan& plan) {
+  // Values that train take 4 bytes per element in every form; the optimizer's states come on top.
+  int64_t bytes = 0;
+  for (const GroupState& g : plan.train.step.state.groups) {
+    const int64_t elements = CeilDivide(g.layout().shard_elements(), plan.options.mesh.replicate);
+    if (g.frozen) {
+      if (!HasBase(job)) bytes += CeilDivide(g.saved.bytes(), plan.options.mesh.replicate);
+      continue;
+    }
+    bytes += 4 * elements + CeilDivide(g.saved.factors.extent_bytes(), plan.options.mesh.replicate) +
+             StateBytes(plan.options.OptimizerOf(g.optimizer_group).states(), elements);
+  }
+  return bytes;
+}
+
+PauseTimes PredictPauses(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine, int64_t hosts) {
+  const StepFacts facts = StepFactsOf(job, plan, machine, hosts);
+  Predictor predictor(machine);
+  const auto seconds = [&](const StepProgram& program) { return predictor.SecondsOf(program, facts).seconds; };
+  PauseTimes times;
+  if (job.data.has_evaluation()) {
+    const DataConfig& data = job.data;
+    const bool has_own = !data.evaluation_path.empty() || data.evaluation_fraction > 0;
+    const int64_t sources = std::ssize(data.evaluation_sources) + (has_own ? 1 : 0);
+    const int64_t runs = CeilDivide(job.telemetry.evaluation_sequences, job.batch.micro_batch * job.sharding.ranks);
+    times.evaluation_seconds = static_cast<double>(sources * runs) * seconds(plan.evaluate.step.program);
+  }
+  if (machine.disk_bytes_per_second() > 0) {
+    times.write_seconds = static_cast<double>(CheckpointBytes(job, plan)) * static_cast<double>(facts.ranks_on_host) /
+                          machine.disk_bytes_per_second();
+  }
+  times.save_seconds = plan.snapshot ? seconds(plan.snapshot->step.program) : times.write_seconds;
+  return times;
 }
 
 DefaultBudget BudgetOn(const proto::MachineProfile& machine) {

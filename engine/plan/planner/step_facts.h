@@ -1,11 +1,13 @@
 // What predicting the seconds of a job's step needs of the job (engine/plan/time/prediction.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "engine/compile/memory/machine.h"
 #include "engine/plan/config/job.h"
 #include "engine/plan/planner/job_plan.h"
+#include "engine/plan/planner/variant.h"
 #include "engine/plan/time/prediction.h"
 #include "proto/machine.pb.h"
 
@@ -22,15 +24,25 @@ inline StepFacts StepFactsOf(const Job& job, const JobPlan& plan, const proto::M
   return StepFactsOf(job, plan.train.graph, plan.options.mesh, machine, hosts);
 }
 
-// The share of a step that must be measured or interpolated to hold a run to its prediction, or to choose by it.
-inline constexpr double kCoveredShare = 0.9;
-inline double CoveredShare(const Prediction& step) {
-  return step.known[static_cast<size_t>(Knowledge::kMeasured)] +
-         step.known[static_cast<size_t>(Knowledge::kInterpolated)];
+// Returns the share of a step that is measured or interpolated (kCoveredShare).
+inline double CoveredShare(const std::array<double, kKnowledges>& known) {
+  return known[static_cast<size_t>(Knowledge::kMeasured)] + known[static_cast<size_t>(Knowledge::kInterpolated)];
 }
 
 // Returns the budget of a rank on a machine with these GPUs: the memory of one, less what CUDA and its libraries take.
 DefaultBudget BudgetOn(const proto::MachineProfile& machine);
+
+// Returns the bytes of one rank's part of a checkpoint.
+int64_t CheckpointBytes(const Job& job, const JobPlan& plan);
+
+// What takes time between the steps of a run, predicted. What is 0 is not known, or the job does not have it.
+struct PauseTimes {
+  double evaluation_seconds = 0;  // Of one evaluation, if each source has as many sequences as the job evaluates.
+  // Of one save: how long training waits, and how long the disk writes. A save from a snapshot writes while training
+  // goes on; any other one makes it wait.
+  double save_seconds = 0, write_seconds = 0;
+};
+PauseTimes PredictPauses(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine, int64_t hosts = 0);
 
 // Predicts a step of a planned job.
 inline Prediction PredictStep(const Job& job, const JobPlan& plan, const proto::MachineProfile& machine,

@@ -19,7 +19,8 @@ std::string CostText(const Cost& cost) {
 
 std::string TimesText(const Cost& cost, const Cost& than) {
   if (cost.seconds <= 0 || than.seconds <= 0) return "";
-  return absl::StrFormat("%.2f x the time", cost.seconds / than.seconds);
+  const bool covered = cost.covered() && than.covered();
+  return absl::StrFormat("%.2f x the time%s", cost.seconds / than.seconds, covered ? "" : ", estimated");
 }
 
 std::string MissingText(const Cost& cost, const Budget& budget) {

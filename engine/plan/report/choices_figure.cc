@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/plan/planner/options.h"
@@ -130,8 +131,9 @@ std::vector<ChangedJob> ChangesOf(Drafter& drafter) {
   const auto sequences = static_cast<double>(batch.global_batch);
   std::vector<ChangedJob> changes;
   const auto add = [&](std::string what, Settings settings, double in_a_step) {
-    Variant variant = drafter.Try(std::move(settings));
-    if (variant.status.ok()) changes.push_back({std::move(what), std::move(variant), in_a_step});
+    Variant variant = drafter.TryWithAmpleScratch(std::move(settings));
+    const bool over = absl::IsDeadlineExceeded(variant.status) || absl::IsCancelled(variant.status);
+    if (variant.status.ok() || over) changes.push_back({std::move(what), std::move(variant), in_a_step});
   };
   const double own = tokens(sequences, batch.sequence_length);
   add("this job", {}, own);
@@ -147,16 +149,22 @@ std::vector<ChangedJob> ChangesOf(Drafter& drafter) {
 
 std::string ChangesTable(const std::vector<ChangedJob>& changes) {
   if (changes.empty()) return "";
-  const bool timed = changes.front().variant.cost.seconds > 0;
+  const bool timed =
+      std::any_of(changes.begin(), changes.end(), [](const ChangedJob& c) { return c.variant.cost.seconds > 0; });
   std::string html =
       absl::StrCat(BeginTable("What a change would take"), "<th>change</th><th class=\"n\">one rank</th>",
                    timed ? "<th class=\"n\">a step</th><th class=\"n\">tokens a second</th>" : "",
                    "<th>settings</th></tr></thead><tbody>\n");
   for (const ChangedJob& changed : changes) {
     const Cost& cost = changed.variant.cost;
-    absl::StrAppend(&html, "<tr><td>", Escaped(changed.what), changed.variant.fits ? "" : " (does not fit)",
-                    "</td><td class=\"n\">", CostText(cost), "</td>");
-    if (timed) {
+    const bool planned = changed.variant.status.ok();
+    absl::StrAppend(&html, "<tr><td>", Escaped(changed.what),
+                    !planned                ? " (not planned: the time for planning was over)"
+                    : changed.variant.fits ? ""
+                                            : " (does not fit)",
+                    "</td><td class=\"n\">", planned ? CostText(cost) : "-", "</td>");
+    if (timed && cost.seconds <= 0) absl::StrAppend(&html, "<td class=\"n\">-</td><td class=\"n\">-</td>");
+    if (timed && cost.seconds > 0) {
       absl::StrAppend(&html, "<td class=\"n\">", FormatSeconds(cost.seconds), "</td><td class=\"n\">",
                       WithCommas(static_cast<int64_t>(changed.tokens / cost.seconds)), "</td>");
     }

@@ -7,11 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/compile/memory/plan.h"
 #include "engine/plan/planner/options.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/explain_sections.h"
-#include "engine/plan/report/step_report.h"
 #include "engine/strings/printing.h"
 #include "kernels/check.h"
 
@@ -58,28 +56,35 @@ Column Activations() {
 
 namespace {
 
-Column StepTakes(const Explained& x) {
-  return {"a step takes", [&seconds = x.seconds](const Draft& draft) {
-            StepProgram program = draft.train.step.program;
-            DeriveWaits(program, draft.train.memory);
-            return FormatSeconds(seconds(program, draft.options.mesh));
-          }};
+// Returns the seconds of a step of `draft`, which is one of the job with these overrides.
+std::string StepTakes(const Explained& x, const std::vector<Override>& overrides, Draft draft) {
+  const absl::StatusOr<Job> job = x.drafter.With(overrides);
+  return job.ok() ? FormatSeconds(x.drafter.TimeOf(*job, draft).seconds) : "-";
 }
 
 }  // namespace
 
 std::string CompareTable(const Explained& x, const std::vector<std::string>& names,
-                         const std::vector<ComparedRow>& rows, std::vector<Column> columns) {
-  if (x.seconds) columns.push_back(StepTakes(x));
+                         const std::vector<ComparedRow>& rows, const std::vector<Column>& columns) {
+  const bool timed = x.drafter.machine().profile != nullptr;
   std::vector<std::vector<std::string>> table = {names};
   for (const Column& column : columns) table.front().emplace_back(column.heading);
+  if (timed) table.front().push_back("a step takes");
   table.front().push_back("");
   for (const ComparedRow& row : rows) {
     std::vector<std::string>& line = table.emplace_back(row.name);
-    const absl::StatusOr<Draft> other = row.is_own ? Draft() : x.drafter.Compile(row.overrides);
+    absl::StatusOr<Draft> other = row.is_own ? Draft() : x.drafter.Compile(row.overrides);
     const Draft* draft = row.is_own ? &x.own : other.ok() ? &*other : nullptr;
     for (const Column& column : columns) line.push_back(draft == nullptr ? "-" : column.cell(*draft));
-    line.push_back(draft == nullptr ? row.impossible : row.is_own ? "this job" : draft->fits ? "" : "does not fit");
+    const std::string remark = draft == nullptr ? row.impossible
+                               : row.is_own     ? "this job"
+                               : draft->fits    ? ""
+                                                : "does not fit";
+    if (timed && draft == nullptr) line.push_back("-");
+    if (timed && draft != nullptr) {
+      line.push_back(row.is_own ? StepTakes(x, {}, x.own) : StepTakes(x, row.overrides, *std::move(other)));
+    }
+    line.push_back(remark);
   }
   return Table(table);
 }
@@ -103,14 +108,14 @@ SectionText ExplainOtherOptions(const Explained& x) {
 }
 
 absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, const Machine& machine,
-                                        const WorkLimits& limits, const StepSeconds& seconds) {
+                                        const WorkLimits& limits) {
   Job planned = job;
   planned.sharding.accumulation = plan.options.accumulation;
   Machine with_budget = machine;
   with_budget.default_budget = [&](int64_t) -> absl::StatusOr<Budget> { return plan.budget; };
   Drafter drafter(planned, with_budget, limits);
   SHALE_ASSIGN_OR_RETURN(const Draft own, drafter.Compile());
-  const Explained x{.job = planned, .plan = plan, .drafter = drafter, .own = own, .limits = limits, .seconds = seconds};
+  const Explained x{.job = planned, .plan = plan, .drafter = drafter, .own = own, .limits = limits};
   constexpr std::pair<const char*, SectionText (*)(const Explained&)> kSections[] = {
       {"where bytes go", ExplainWhereBytesGo},
       {"attention", ExplainAttention},

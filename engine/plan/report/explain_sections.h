@@ -22,7 +22,6 @@ struct Explained {
   Drafter& drafter;  // Of `job`, with the budget of `plan`.
   const Draft& own;  // Of the job itself.
   const WorkLimits& limits;
-  const StepSeconds& seconds;  // May be empty.
 
   int64_t ranks() const { return plan.options.mesh.ranks(); }
 };
@@ -46,10 +45,10 @@ Column AgainstThisJob(const Explained& x);  // Difference to the arena of the jo
 Column OneRankSends();                      // In a step.
 Column Activations();                       // MeasureActivations.
 // Returns a table. Each row has its name, whose columns have the headings `names`, then the columns' cells, and at the
-// end whether it is this job or does not fit. If seconds can be predicted, a step's are the last column. Calls the
-// cells of a row from left to right, and the rows in their order.
+// end whether it is this job or does not fit. If the machine's speed is known, the seconds of a step are the last
+// column, as predicted for the job of the row. Calls the cells of a row from left to right, and the rows in their order.
 std::string CompareTable(const Explained& x, const std::vector<std::string>& names,
-                         const std::vector<ComparedRow>& rows, std::vector<Column> columns);
+                         const std::vector<ComparedRow>& rows, const std::vector<Column>& columns);
 
 // Returns the names of the rules that update parameters of the job: "AdamW and SGD".
 std::string RulesInUse(const JobPlan& plan);

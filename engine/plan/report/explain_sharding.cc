@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/compile/step/options_enums.h"
+#include "engine/plan/planner/options.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/explain_sections.h"
 #include "engine/strings/printing.h"
@@ -41,17 +42,9 @@ std::vector<std::pair<Strategy, Mesh>> StrategiesAndMeshes(const StepOptions& op
 ComparedRow RowOf(const Explained& x, std::string name, Strategy strategy, const Mesh& mesh,
                   Accumulation accumulation) {
   const StepOptions& own = x.plan.options;
-  ComparedRow row{.name = {std::move(name)},
-                  .overrides = {{"sharding.strategy", std::string(ToString(strategy))},
-                                {"sharding.accumulation", std::string(ToString(accumulation))},
-                                {"sharding.shard_ranks", mesh.replicate > 1 ? absl::StrCat(mesh.shard) : ""}}};
-  if (strategy != Strategy::kFullShard) {  // Others do not gather parameters.
-    row.overrides.push_back({"sharding.prefetch", ""});
-    row.overrides.push_back({"sharding.reshard_after_forward", ""});
-    StateOffload parts = own.offload_state;
-    parts.parameters = false;
-    row.overrides.push_back({"memory.offload_state", parts.any() ? absl::StrCat("[", ToString(parts), "]") : ""});
-  }
+  ComparedRow row{.name = {std::move(name)}, .overrides = StrategyOf(strategy, x.job)};
+  row.overrides.push_back({"sharding.accumulation", std::string(ToString(accumulation))});
+  row.overrides.push_back({"sharding.shard_ranks", mesh.replicate > 1 ? absl::StrCat(mesh.shard) : ""});
   if (own.gradient_shards != DType::kFloat32 && !CheckGradientShards(strategy, accumulation, mesh).ok()) {
     absl::StrAppend(&row.name.front(), ", gradient_shards FP32");
     row.overrides.push_back({"precision.gradient_shards", "FP32"});

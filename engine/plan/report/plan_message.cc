@@ -65,11 +65,16 @@ void Fill(const Variant& from, proto::Variant& to) {
 void Fill(const Refusal& from, proto::Refusal& to) {
   if (from.cost.arena_bytes > 0) to.set_arena_bytes(from.cost.arena_bytes);
   if (from.cost.arena_bytes > 0) to.set_host_bytes(from.cost.host_bytes);
-  if (from.cost.seconds > 0) to.set_seconds(from.cost.seconds);
+  if (from.cost.covered()) to.set_seconds(from.cost.seconds);
   Fill(from.budget, *to.mutable_budget());
-  for (const Variant& way : from.ways_out) Fill(way, *to.add_ways_out());
+  // Programs get no estimates of seconds that look like predictions.
+  const auto fill = [](const Variant& variant, proto::Variant& message) {
+    Fill(variant, message);
+    if (!variant.cost.covered()) message.clear_seconds();
+  };
+  for (const Variant& way : from.ways_out) fill(way, *to.add_ways_out());
   to.set_only_together(from.only_together);
-  if (from.nearest) Fill(*from.nearest, *to.mutable_nearest());
+  if (from.nearest) fill(*from.nearest, *to.mutable_nearest());
   to.set_search_ended_early(from.search_ended_early);
 }
 

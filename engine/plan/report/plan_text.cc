@@ -7,15 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "engine/compile/program/graphs.h"
 #include "engine/files/hugging_face/weights.h"
 #include "engine/plan/config/job_files.h"
+#include "engine/plan/planner/step_facts.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/plan/report/step_report.h"
 #include "engine/strings/pattern.h"
 #include "engine/strings/printing.h"
-#include "kernels/integers.h"
 
 namespace shale {
 namespace {
@@ -200,21 +199,10 @@ std::string DescribeBudget(const JobPlan& plan) {
 }
 
 std::string DescribeCheckpoints(const Job& job, const JobPlan& plan) {
-  // Values that train take 4 bytes per element in every form; the optimizer's states come on top.
-  int64_t bytes = 0;
-  for (const GroupState& g : plan.train.step.state.groups) {
-    const int64_t elements = CeilDivide(g.layout().shard_elements(), plan.options.mesh.replicate);
-    if (g.frozen) {
-      if (!HasBase(job)) bytes += CeilDivide(g.saved.bytes(), plan.options.mesh.replicate);
-      continue;
-    }
-    bytes += 4 * elements + CeilDivide(g.saved.factors.extent_bytes(), plan.options.mesh.replicate) +
-             StateBytes(plan.options.OptimizerOf(g.optimizer_group).states(), elements);
-  }
   const int64_t every = job.checkpoint.every_steps;
   return absl::StrCat(every > 0 ? absl::StrCat("every ", Plural(every, "step"), " and at the end") : "at the end",
-                      job.checkpoint.keep_best ? ", and after the best evaluations, " : ", ", FormatBytes(bytes),
-                      " a rank",
+                      job.checkpoint.keep_best ? ", and after the best evaluations, " : ", ",
+                      FormatBytes(CheckpointBytes(job, plan)), " a rank",
                       !plan.snapshot                       ? ", while training waits"
                       : plan.options.state_on_host().any() ? ", from a copy beside the state while training goes on"
                                                            : ", from a copy in the arena while training goes on");
@@ -299,14 +287,7 @@ std::string PlanText(const Job& job, const JobPlan& plan) {
     facts.insert(memory + 1, {"state", DescribeStateOffload(plan)});
   }
   if (UsesGraphs(job)) facts.push_back({"graphs", DescribeGraphs(program)});
-  std::vector<std::vector<std::string>> rows;
-  for (const auto& [name, fact] : facts) {
-    std::string heading = name;  // Only the first line of a fact has it.
-    for (absl::string_view line : absl::StrSplit(Paragraph(fact, 95), '\n', absl::SkipEmpty())) {
-      rows.push_back({std::exchange(heading, ""), std::string(line)});
-    }
-  }
-  return absl::StrCat("Plan of ", job.name, "\n", Table(rows), "\n", MemoryReport(program, plan.train.memory));
+  return absl::StrCat("Plan of ", job.name, "\n", FactsTable(facts), "\n", MemoryReport(program, plan.train.memory));
 }
 
 std::string ProgramText(const Job& job, const JobPlan& plan) {

@@ -159,6 +159,17 @@ std::string IntervalText(const Prediction& p) {
 
 }  // namespace
 
+std::string FactsTable(const std::vector<std::pair<std::string, std::string>>& facts) {
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, fact] : facts) {
+    std::string heading = name;  // Only the first line of a fact has it.
+    for (absl::string_view line : absl::StrSplit(Paragraph(fact, 95), '\n', absl::SkipEmpty())) {
+      rows.push_back({std::exchange(heading, ""), std::string(line)});
+    }
+  }
+  return Table(rows);
+}
+
 std::string TimeText(const Prediction& p) {
   const std::vector<std::pair<std::string, std::string>> facts = {
       {"step", IntervalText(p)},
@@ -169,14 +180,57 @@ std::string TimeText(const Prediction& p) {
       {"limits", SharesText(p.limits, p.step_seconds, [](size_t i) { return ToString(static_cast<Limit>(i)); })},
       {"busy", SharesText(p.busy_seconds, p.step_seconds, [](size_t i) { return ToString(static_cast<StreamId>(i)); })},
   };
-  std::vector<std::vector<std::string>> rows;
-  for (const auto& [name, fact] : facts) {
-    std::string heading = name;  // Only the first line of a fact has it.
-    for (absl::string_view line : absl::StrSplit(Paragraph(fact, 95), '\n', absl::SkipEmpty())) {
-      rows.push_back({std::exchange(heading, ""), std::string(line)});
-    }
+  return absl::StrCat("A step on ", p.machine, ", predicted\n", FactsTable(facts));
+}
+
+namespace {
+
+// Returns "every 100 steps and at the end".
+std::string HowOften(int64_t steps) {
+  return steps > 0 ? absl::StrCat("every ", Plural(steps, "step"), " and at the end") : "at the end";
+}
+
+// Returns " (1.2 % of the run)" of what takes so many seconds after so many steps.
+std::string ShareOfRun(double seconds, int64_t steps, const Prediction& step) {
+  if (steps <= 0) return "";
+  return absl::StrCat(" (", Percent(seconds, seconds + static_cast<double>(steps) * step.step_seconds), " of the run)");
+}
+
+std::string SaveText(const Job& job, const JobPlan& plan, const PauseTimes& pauses, const Prediction& step) {
+  const int64_t every = job.checkpoint.every_steps;
+  const std::string writes = absl::StrCat("writing ", FormatBytes(CheckpointBytes(job, plan)), " a rank");
+  const std::string unknown = absl::StrCat(
+      "how long ", writes, " takes is not known, because the profile has no speed of a disk (calibrate --folder)");
+  std::string text = HowOften(every);
+  if (!plan.snapshot) {
+    return pauses.write_seconds > 0 ? absl::StrCat(text, ": ", writes, " takes ", FormatSeconds(pauses.save_seconds),
+                                                   ShareOfRun(pauses.save_seconds, every, step))
+                                    : absl::StrCat(text, ": ", unknown);
   }
-  return absl::StrCat("A step on ", p.machine, ", predicted\n", Table(rows));
+  absl::StrAppend(&text, ": a copy of the state takes ", FormatSeconds(pauses.save_seconds),
+                  ShareOfRun(pauses.save_seconds, every, step), "; while training goes on, ");
+  if (pauses.write_seconds <= 0) return absl::StrCat(text, unknown);
+  absl::StrAppend(&text, writes, " takes ", FormatSeconds(pauses.write_seconds));
+  const double between = static_cast<double>(every) * step.step_seconds;
+  if (every > 0 && pauses.write_seconds > between) {
+    absl::StrAppend(&text, ", longer than the steps until the next save, which then waits");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string PausesText(const Job& job, const JobPlan& plan, const PauseTimes& pauses, const Prediction& step) {
+  std::vector<std::pair<std::string, std::string>> facts;
+  if (pauses.evaluation_seconds > 0) {
+    const int64_t every = job.telemetry.evaluate_every;
+    facts.emplace_back("evaluation",
+                       absl::StrCat(HowOften(every), ": ", Plural(job.telemetry.evaluation_sequences, "sequence"),
+                                    " of each source take ", FormatSeconds(pauses.evaluation_seconds),
+                                    ShareOfRun(pauses.evaluation_seconds, every, step)));
+  }
+  facts.emplace_back("save", SaveText(job, plan, pauses, step));
+  return absl::StrCat("Between steps, predicted\n", FactsTable(facts));
 }
 
 std::string PathText(const Prediction& p) {

@@ -4,11 +4,15 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/compile/memory/plan.h"
 #include "engine/compile/program/live_bytes.h"
 #include "engine/compile/program/program.h"
+#include "engine/plan/config/job.h"
+#include "engine/plan/planner/job_plan.h"
+#include "engine/plan/planner/step_facts.h"
 #include "engine/plan/time/prediction.h"
 
 namespace shale {
@@ -49,9 +53,16 @@ std::string ReachedAt(const StepProgram& program, const Moment& moment);
 // Returns the moments as a table for people, with a column for each category of CategoriesOf.
 std::string TimelineText(const StepProgram& program, const std::vector<Moment>& moments);
 
+// Returns a table of facts: a name, and a text that is wrapped.
+std::string FactsTable(const std::vector<std::pair<std::string, std::string>>& facts);
+
 // Returns what `plan` prints about the seconds of a step: how long it takes and how well that is known, tokens a
 // second, what it waits for, and how busy the streams are. Ends in a newline.
 std::string TimeText(const Prediction& prediction);
+
+// Returns what evaluations and saves of a planned job take, and how often they are, or that it is not known. `step` is
+// the prediction of its step. Ends in a newline.
+std::string PausesText(const Job& job, const JobPlan& plan, const PauseTimes& pauses, const Prediction& step);
 
 // Returns the critical path as a table: each kind of instruction in each kind of unit that it goes through.
 std::string PathText(const Prediction& prediction);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/plan/search/ways.h"
@@ -17,7 +16,7 @@ namespace {
 constexpr double kLeastGain = 1e-3;
 // How many of the fastest presets are tried in fewer blocks.
 constexpr size_t kPresetsInFewerBlocks = 3;
-// The most ways of the front that are planned: people choose among few.
+// The most ways of the front that a result has: people choose among few.
 constexpr size_t kMostOfFront = 12;
 
 class Searcher {
@@ -45,8 +44,8 @@ class Searcher {
     }
     result.front = Front();
     DropAccumulationOfAuto(result.best);
-    for (SearchChoice& choice : result.choices) choice.taken = TakenOf(choice.path, result.best);
     result.best.overrides = ways_.Minimal(std::move(result.best.overrides));
+    for (SearchChoice& choice : result.choices) choice.taken = TakenOf(choice.path, best.choices, result.best);
     for (Variant& way : result.front) way.overrides = ways_.Minimal(std::move(way.overrides));
     result.plans = ways_.plans();
     result.ended_early = ways_.ended();
@@ -282,14 +281,13 @@ class Searcher {
   }
 
   // Returns the settings of an option that are in the overrides of `best`.
-  std::vector<Override> TakenOf(const std::string& path, const Variant& best) {
-    const absl::string_view section = absl::string_view(path).substr(0, path.find('.') + 1);
+  static std::vector<Override> TakenOf(absl::string_view path, const Choices& choices, const Variant& best) {
+    const auto chosen = choices.find(PositionOf(path));
     std::vector<Override> taken;
-    for (const Override& setting : ways_.Minimal(best.overrides)) {
-      const bool whole = path == SearchedOptions()[kCheckpointing]->path;  // It sets several fields of its section.
-      if (whole ? absl::StartsWith(setting.path, section) : setting.path == path) {
-        taken.push_back(setting);
-      }
+    if (chosen == choices.end()) return taken;
+    for (const Override& setting : best.overrides) {
+      const Settings& own = chosen->second;
+      if (std::find(own.begin(), own.end(), setting) != own.end()) taken.push_back(setting);
     }
     return taken;
   }
@@ -301,13 +299,24 @@ class Searcher {
     if (!own.ok()) return choice;
     for (const Settings& settings : ways_.SettingsOf(best, option)) {
       const Way& way = ways_.Sketch(With(best.choices, option, settings));
-      const absl::StatusOr<const Job*> job = ways_.JobWithAll(way.variant.overrides);
-      if (way.fits() && job.ok() && !(**job == **own)) others.push_back(&way);
+      const absl::Status& status = way.variant.status;
+      if (absl::IsDeadlineExceeded(status) || absl::IsCancelled(status)) {
+        choice.not_tried.push_back(settings);
+      } else if (!status.ok()) {
+        choice.ruled_out.push_back(settings);
+      } else if (const absl::StatusOr<const Job*> job = ways_.JobWithAll(way.variant.overrides);
+                 job.ok() && !(**job == **own)) {
+        if (way.fits()) others.push_back(&way);
+        if (!way.fits()) choice.too_large.push_back(settings);
+      }
     }
     std::sort(others.begin(), others.end(), [](const Way* a, const Way* b) { return Better(*a, *b); });
     for (const Way* other : others) {
       const Way& exact = ways_.Exact(*other);
-      if (!exact.fits()) continue;
+      if (!exact.fits()) {
+        choice.too_large.push_back(exact.choices.at(option));
+        continue;
+      }
       choice.runner_up = exact.variant;
       choice.runner_up->overrides = ways_.Minimal(exact.choices.at(option));
       break;
@@ -315,38 +324,50 @@ class Searcher {
     return choice;
   }
 
-  // Returns the ways of `all` that none beats in both seconds and bytes, the fastest first.
-  static std::vector<const Way*> FrontOf(std::vector<const Way*> all) {
-    std::erase_if(all, [](const Way* way) { return !way->variant.status.ok() || !way->fits(); });
-    const auto cost = [](const Way* way) {
-      return std::make_pair(way->variant.cost.seconds, way->variant.cost.arena_bytes);
-    };
-    std::stable_sort(all.begin(), all.end(), [&](const Way* a, const Way* b) { return cost(a) < cost(b); });
-    std::vector<const Way*> front;
-    for (const Way* way : all) {
-      if (front.empty() || way->variant.cost.arena_bytes < front.back()->variant.cost.arena_bytes) front.push_back(way);
-    }
-    return front;
+  static std::pair<double, int64_t> CostOf(const Way& way) {
+    return {way.variant.cost.seconds, way.variant.cost.arena_bytes};
   }
 
-  // Thins the front of what was sketched to so many ways that the times of neighbors differ most, and plans these.
+  // A way that fits, and its cost when it was listed, which is a bound of that of its plan.
+  using BoundedWay = std::pair<std::pair<double, int64_t>, const Way*>;
+
+  // Returns the fastest of `all` that needs at most so many bytes, and of equally fast ones the smallest, or null.
+  // Plans only those whose bounds may be better than what it has. REQUIRES: `all` is sorted by its bounds.
+  const Way* FastestWithin(int64_t bytes, const std::vector<BoundedWay>& all) {
+    const Way* best = nullptr;
+    const auto is_better = [&](const Way& way) {
+      return way.fits() && way.variant.cost.arena_bytes <= bytes && (best == nullptr || CostOf(way) < CostOf(*best));
+    };
+    for (const auto& [bound, way] : all) {
+      if (best != nullptr && CostOf(*best) <= bound) break;
+      if (is_better(*way) && is_better(ways_.Exact(*way))) best = way;
+    }
+    return best;
+  }
+
+  // Returns the ways that no other beats in both seconds and bytes, from the fastest on: each is the fastest of those
+  // that need less than the one before it. Leaves out those whose neighbors' times differ least, if there are many.
   std::vector<Variant> Front() {
-    std::vector<const Way*> all;
-    for (const auto& [text, way] : ways_.all()) all.push_back(&way);
-    std::vector<const Way*> front = FrontOf(std::move(all));
-    const auto seconds = [&](size_t at) { return front[at]->variant.cost.seconds; };
+    std::vector<BoundedWay> all;
+    for (const auto& [text, way] : ways_.all()) {
+      if (way.fits()) all.push_back({CostOf(way), &way});
+    }
+    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<Variant> front;
+    int64_t bytes = kNoBudget;
+    while (const Way* fastest = FastestWithin(bytes, all)) {
+      front.push_back(fastest->variant);
+      bytes = fastest->variant.cost.arena_bytes - 1;
+    }
     while (front.size() > kMostOfFront) {
       size_t closest = 1;
       for (size_t i = 1; i + 1 < front.size(); ++i) {
-        const auto gap = [&](size_t at) { return seconds(at + 1) / seconds(at - 1); };
+        const auto gap = [&](size_t at) { return front[at + 1].cost.seconds / front[at - 1].cost.seconds; };
         if (gap(i) < gap(closest)) closest = i;
       }
       front.erase(front.begin() + static_cast<std::ptrdiff_t>(closest));
     }
-    for (const Way*& way : front) way = &ways_.Exact(*way);
-    std::vector<Variant> variants;
-    for (const Way* way : FrontOf(std::move(front))) variants.push_back(way->variant);
-    return variants;
+    return front;
   }
 
   absl::Status NothingFits(const Way& nearest) {

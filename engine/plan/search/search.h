@@ -14,12 +14,13 @@
 #include "engine/compile/program/work_limits.h"
 #include "engine/plan/config/job.h"
 #include "engine/plan/planner/draft.h"
+#include "engine/plan/planner/options.h"
 #include "engine/plan/planner/variant.h"
 
 namespace shale {
 
-// Returns the predicted seconds of one step of `job`, whose compiled programs are `draft`. Its training program has its
-// waits.
+// Returns the predicted seconds of one step of `draft`, the plan of `job`. The waits of its training program are
+// derived. The search takes them for known.
 using DraftSeconds = std::function<absl::StatusOr<double>(const Job& job, const Draft& draft)>;
 
 struct SearchQuery {
@@ -36,8 +37,11 @@ struct SearchChoice {
   std::string path;
   std::vector<Override> taken;  // What differs from the job.
   // The fastest other setting of this field that fits, with all other choices as they are. Its overrides are this
-  // setting alone. Absent if none fits.
+  // setting alone. Absent if none is known to fit.
   std::optional<Variant> runner_up;
+  // Other settings of this field, with all other choices as they are: those that do not fit, those that the job rules
+  // out, and those that were not tried, because the search ended.
+  std::vector<Settings> too_large, ruled_out, not_tried;
 };
 
 struct SearchResult {
@@ -45,7 +49,8 @@ struct SearchResult {
   // The job as it is written, whether it fits or not.
   Variant own;
   std::vector<SearchChoice> choices;  // One for each field that was searched, in the order of SearchFields.
-  // At most 12 of the ways found that no other beats in both seconds and bytes of the arena: the fastest first.
+  // At most 12 of the ways that were compared and that no other of them beats in both seconds and bytes of the arena:
+  // the fastest first. Each is the fastest of all with so many bytes.
   std::vector<Variant> front;
   Budget budget;
   int plans = 0;             // Ways that were compiled.

@@ -80,8 +80,11 @@ absl::StatusOr<std::vector<Override>> Ways::OverridesOf(const Choices& choices) 
     const std::vector<Settings> possible = SearchedOptions()[option]->all(*job);
     // Checkpointing of some blocks and tensors is none of its settings of all blocks.
     const bool any = option == PositionOf("activation_checkpointing.preset") && !possible.empty();
-    if (!any && std::find(possible.begin(), possible.end(), settings) == possible.end()) continue;
-    all.insert(all.end(), settings.begin(), settings.end());
+    const auto same = [&](const Settings& other) { return other.front() == settings.front(); };
+    const auto found = std::find_if(possible.begin(), possible.end(), same);
+    if (!any && found == possible.end()) continue;
+    const Settings& taken = any ? settings : *found;
+    all.insert(all.end(), taken.begin(), taken.end());
   }
   return all;
 }
@@ -172,10 +175,10 @@ void Ways::Place(Draft sketch, Way& way, bool timed) {
 
 void Ways::Take(const Draft& draft, Way& way) {
   Variant& variant = way.variant;
-  const double seconds = variant.cost.seconds;
+  const StepTime time{variant.cost.seconds, variant.cost.known};
   variant.accumulation = draft.options.accumulation;
   variant.cost = draft.cost;
-  variant.cost.seconds = seconds;
+  time.Fill(variant.cost);
   variant.fits = draft.fits;
   budget_ = draft.budget;
   way.missing_bytes = draft.budget.Missing(draft.cost.arena_bytes, draft.cost.host_bytes);
@@ -186,13 +189,13 @@ void Ways::Time(Draft& draft, Way& way) {
   const absl::StatusOr<const Job*> job = JobWithAll(way.variant.overrides);
   SHALE_CHECK(job.ok()) << job.status();
   if (!query_.seconds) {
-    way.variant.cost.seconds = drafter_.TimeOf(**job, draft).seconds;
+    drafter_.TimeOf(**job, draft).Fill(way.variant.cost);
     return;
   }
   DeriveWaits(draft.train.step.program, draft.train.memory);
   const absl::StatusOr<double> seconds = query_.seconds(**job, draft);
   if (seconds.ok()) {
-    way.variant.cost.seconds = *seconds;
+    StepTime{.seconds = *seconds, .known = 1}.Fill(way.variant.cost);
   } else {
     error_ = seconds.status();
   }

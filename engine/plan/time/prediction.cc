@@ -19,38 +19,40 @@ constexpr double kCollectiveProcessors = 0.1;
 // A number that a profile may lack, or have wrong: 0 then.
 double OrNothing(double value) { return PositiveOr(value, 0); }
 
-// Knows the works of a program and how long each takes by itself.
-class ProgramTimes {
+// A work, and how long it takes by itself.
+struct Known {
+  WorkClass work_class = WorkClass::kMemory;
+  WorkTime time;
+  TimeAlone alone;
+};
+
+// Works by kind and sizes, as WorkText has them: most instructions of a program repeat those of a block.
+using KnownByText = std::unordered_map<std::string, const Known*>;
+
+}  // namespace
+
+// The works of steps with the same mesh, ranks on a host and threads of a rank.
+class Predictor::Works {
  public:
-  ProgramTimes(const StepProgram& program, const StepFacts& facts, const proto::MachineProfile& profile)
-      : facts_(facts), profile_(profile), rates_(profile, facts.ranks_on_host) {
-    for (const Instruction& instruction : program.instructions) {
-      Known later = KnownOf(instruction), first = later;
-      if (instruction.first_iteration_differs) {
-        Instruction form = instruction;
-        TakeForm(form, /*first_iteration=*/true);
-        first = KnownOf(form);
-      }
-      times_.push_back({first.alone, later.alone});
-      known_.emplace_back(std::move(first), std::move(later));
-    }
-  }
+  Works(const proto::MachineProfile& profile, const StepFacts& facts)
+      : facts_(facts), profile_(profile), rates_(profile, facts.ranks_on_host) {}
 
-  struct Known {
-    WorkClass work_class = WorkClass::kMemory;
-    WorkTime time;
-    TimeAlone alone;
-  };
-
-  const std::vector<InstructionTimes>& times() const { return times_; }
-  const Known& Of(const Issue& issue) const {
-    return issue.first_iteration() ? known_[issue.id].first : known_[issue.id].second;
+  // Returns the work of an instruction. Works of one program with equal texts take the time of the first of them.
+  const Known& Of(const Instruction& issued, KnownByText& of_program) {
+    const Work work = WorkOf(issued, facts_.mesh);
+    key_ = work.kind;
+    const auto add = [this](double size) { key_.append(reinterpret_cast<const char*>(&size), sizeof(size)); };
+    for (const double size : work.sizes) add(size);
+    const Known*& of_text = of_program[key_];
+    if (of_text == nullptr) of_text = &Of(work, add);
+    return *of_text;
   }
 
  private:
-  Known KnownOf(const Instruction& issued) {
-    const Work work = WorkOf(issued, facts_.mesh);
-    const auto [found, added] = by_text_.try_emplace(WorkText(work));
+  template <class Add>
+  const Known& Of(const Work& work, const Add& add) {
+    for (const double size : {work.flops, work.bytes_read, work.bytes_written, work.sent_bytes}) add(size);
+    const auto [found, added] = known_.try_emplace(key_);
     if (!added) return found->second;
     Known& known = found->second;
     known.work_class = work.work_class;
@@ -91,12 +93,43 @@ class ProgramTimes {
     return uses;
   }
 
-  const StepFacts& facts_;
+  const StepFacts facts_;
   const proto::MachineProfile& profile_;
   const Rates rates_;
-  std::unordered_map<std::string, Known> by_text_;  // By WorkText, because most instructions repeat those of a block.
+  std::unordered_map<std::string, Known> known_;  // By all that their seconds depend on.
+  std::string key_;                               // Of the last work.
+};
+
+namespace {
+
+// The works of a program.
+class ProgramTimes {
+ public:
+  template <class Works>
+  ProgramTimes(const StepProgram& program, Works& works) {
+    times_.reserve(program.instructions.size());
+    known_.reserve(program.instructions.size());
+    KnownByText by_text;
+    for (const Instruction& instruction : program.instructions) {
+      const Known *later = &works.Of(instruction, by_text), *first = later;
+      if (instruction.first_iteration_differs) {
+        Instruction form = instruction;
+        TakeForm(form, /*first_iteration=*/true);
+        first = &works.Of(form, by_text);
+      }
+      times_.push_back({first->alone, later->alone});
+      known_.emplace_back(first, later);
+    }
+  }
+
+  const std::vector<InstructionTimes>& times() const { return times_; }
+  const Known& Of(const Issue& issue) const {
+    return issue.first_iteration() ? *known_[issue.id].first : *known_[issue.id].second;
+  }
+
+ private:
   std::vector<InstructionTimes> times_;
-  std::vector<std::pair<Known, Known>> known_;  // Of the first iteration and of the others.
+  std::vector<std::pair<const Known*, const Known*>> known_;  // Of the first iteration and of the others.
 };
 
 // Returns "blocks.*.attention" for "blocks.12.attention".
@@ -110,16 +143,19 @@ std::string WithoutNumbers(absl::string_view name) {
   return text;
 }
 
-void AddKnowledge(const ProgramTimes& known, Prediction& p) {
+// Returns the share of each kind of knowledge in the seconds that all streams are busy.
+std::array<double, kKnowledges> SharesOf(const ProgramTimes& known, const StepTimes& step) {
+  std::array<double, kKnowledges> shares = {};
   double all = 0;
-  for (const IssueTimes& times : p.times.issues) {
+  for (const IssueTimes& times : step.issues) {
     const double seconds = times.times * (times.end - times.begin);
-    p.known[static_cast<size_t>(known.Of(times.issue).time.how)] += seconds;
+    shares[static_cast<size_t>(known.Of(times.issue).time.how)] += seconds;
     all += seconds;
   }
   if (all > 0) {
-    for (double& share : p.known) share /= all;
+    for (double& share : shares) share /= all;
   }
+  return shares;
 }
 
 // Goes along the critical path. Returns how many seconds the step may be off.
@@ -129,7 +165,7 @@ double AddPath(const StepProgram& program, const ProgramTimes& known, Prediction
   for (const int32_t i : p.times.path) {
     const IssueTimes& times = p.times.issues[i];
     const Instruction& instruction = program.instructions[times.issue.id];
-    const ProgramTimes::Known& of = known.Of(times.issue);
+    const Known& of = known.Of(times.issue);
     const double seconds = times.times * (times.end - times.begin);
     p.limits[static_cast<size_t>(of.work_class)] += seconds;
     parts[{instruction.unit < 0 ? "" : WithoutNumbers(program.units[instruction.unit]), NameOf(instruction)}] +=
@@ -159,29 +195,54 @@ absl::string_view ToString(Limit limit) {
   return "?";
 }
 
-Prediction Predict(const StepProgram& program, const StepFacts& facts, const proto::MachineProfile& profile) {
+Predictor::Predictor(const proto::MachineProfile& profile) : profile_(profile) {}
+Predictor::~Predictor() = default;
+
+Predictor::Works& Predictor::WorksOf(const StepFacts& facts) {
+  std::unique_ptr<Works>& works =
+      works_[{facts.mesh.replicate, facts.mesh.shard, facts.ranks_on_host, facts.threads_per_rank}];
+  if (works == nullptr) works = std::make_unique<Works>(profile_, facts);
+  return *works;
+}
+
+StepTimes Predictor::Run(const StepProgram& program, const std::vector<InstructionTimes>& times,
+                         const StepFacts& facts) const {
+  return RunOnPaper(program, times,
+                    {.issue_seconds = OrNothing(profile_.issue_seconds()),
+                     .graphs = facts.graphs,
+                     .rank_spread = std::min(1.0, OrNothing(profile_.rank_spread()))});
+}
+
+StepSeconds Predictor::SecondsOf(const StepProgram& program, const StepFacts& facts) {
+  const ProgramTimes known(program, WorksOf(facts));
+  const StepTimes times = Run(program, known.times(), facts);
+  return {.seconds = times.seconds + OrNothing(profile_.between_steps_seconds()), .known = SharesOf(known, times)};
+}
+
+Prediction Predictor::Predict(const StepProgram& program, const StepFacts& facts) {
   // The first limits are the classes of works.
   static_assert(static_cast<int>(Limit::kCopy) == static_cast<int>(WorkClass::kHost) + 2 && kWorkClasses == 5);
-  Prediction p{.machine = profile.name()};
-  const ProgramTimes known(program, facts, profile);
-  p.times = RunOnPaper(program, known.times(),
-                       {.issue_seconds = OrNothing(profile.issue_seconds()),
-                        .graphs = facts.graphs,
-                        .rank_spread = std::min(1.0, OrNothing(profile.rank_spread()))});
-  AddKnowledge(known, p);
+  Prediction p{.machine = profile_.name()};
+  const ProgramTimes known(program, WorksOf(facts));
+  p.times = Run(program, known.times(), facts);
+  p.known = SharesOf(known, p.times);
   const double off = AddPath(program, known, p);
-  const double between = OrNothing(profile.between_steps_seconds());
+  const double between = OrNothing(profile_.between_steps_seconds());
   p.limits[static_cast<size_t>(Limit::kBetweenSteps)] = between;
   p.busy_seconds = p.times.busy_seconds;
   p.step_seconds = p.times.seconds + between;
   p.low_seconds = std::max(p.step_seconds - off, p.step_seconds / 2);
   p.high_seconds = p.step_seconds + off;
   p.tokens_per_second = p.step_seconds > 0 ? facts.tokens / p.step_seconds : 0;
-  const double peak = OrNothing(facts.narrow ? profile.peak_flops_bf16() : profile.peak_flops_f32());
+  const double peak = OrNothing(facts.narrow ? profile_.peak_flops_bf16() : profile_.peak_flops_f32());
   if (peak > 0) {
     p.mfu = p.tokens_per_second * facts.flops_per_token / (peak * static_cast<double>(facts.mesh.ranks()));
   }
   return p;
+}
+
+Prediction Predict(const StepProgram& program, const StepFacts& facts, const proto::MachineProfile& profile) {
+  return Predictor(profile).Predict(program, facts);
 }
 
 }  // namespace shale

@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -63,7 +65,34 @@ struct Prediction {
   double limit(Limit limit) const { return limits[static_cast<size_t>(limit)]; }
 };
 
-// Predicts a step of `program`, which may be symbolic. Works with any profile; what it lacks is estimated.
+// The seconds of a step, as in Prediction, without why.
+struct StepSeconds {
+  double seconds = 0;
+  std::array<double, kKnowledges> known = {};
+};
+
+// Predicts steps on one machine. Remembers how long works take, so that further programs that have the same take less
+// time. Not thread-safe. Borrows the profile.
+class Predictor {
+ public:
+  explicit Predictor(const proto::MachineProfile& profile);
+  ~Predictor();
+
+  // Predict a step of `program`, which may be symbolic. Work with any profile; what it lacks is estimated.
+  Prediction Predict(const StepProgram& program, const StepFacts& facts);
+  StepSeconds SecondsOf(const StepProgram& program, const StepFacts& facts);
+
+ private:
+  class Works;
+  Works& WorksOf(const StepFacts& facts);
+  StepTimes Run(const StepProgram& program, const std::vector<InstructionTimes>& times, const StepFacts& facts) const;
+
+  const proto::MachineProfile& profile_;
+  // By what their seconds depend on: the axes of the mesh, ranks on a host, and threads of a rank.
+  std::map<std::array<int64_t, 4>, std::unique_ptr<Works>> works_;
+};
+
+// Predicts one step.
 Prediction Predict(const StepProgram& program, const StepFacts& facts, const proto::MachineProfile& profile);
 
 }  // namespace shale

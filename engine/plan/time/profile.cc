@@ -170,4 +170,11 @@ absl::StatusOr<proto::MachineProfile> CachedProfile(const std::string& cache_fol
                                                  " with ", key.threads, "; remove it and calibrate again"));
 }
 
+std::shared_ptr<const proto::MachineProfile> OwnProfile(std::string gpu, std::string* damage) {
+  absl::StatusOr<proto::MachineProfile> profile = CachedProfile(UserCacheFolder(), KeyOfThisHost(std::move(gpu)));
+  if (profile.ok()) return std::make_shared<const proto::MachineProfile>(*std::move(profile));
+  if (!absl::IsNotFound(profile.status())) *damage = std::string(profile.status().message());
+  return nullptr;
+}
+
 }  // namespace shale

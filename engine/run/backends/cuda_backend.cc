@@ -156,12 +156,9 @@ class CudaBackend : public Backend {
     return std::max<int64_t>(1, std::min<int64_t>(ranks, options_.ranks_per_device));
   }
 
-  std::string device_name() const override {
-    const absl::StatusOr<int> gpus = runtime_->DeviceCount();
-    if (!gpus.ok() || *gpus == 0) return "";
-    const absl::StatusOr<CudaDeviceProperties> gpu = runtime_->Properties(0);
-    return gpu.ok() ? gpu->name : "";
-  }
+  std::string device_name() const override { return FirstGpu().name; }
+
+  int compute_major() const override { return FirstGpu().compute_major; }
 
   double NominalPeakFlops(DType dtype) const override {
     return NominalPeakOf(device_name(), dtype, options_.allow_tf32);
@@ -222,6 +219,13 @@ class CudaBackend : public Backend {
   struct GpuRange {
     int begin = 0, end = 0;
   };
+
+  // Returns the properties of the first GPU, or none if there is no GPU.
+  CudaDeviceProperties FirstGpu() const {
+    const absl::StatusOr<int> gpus = runtime_->DeviceCount();
+    if (!gpus.ok() || *gpus == 0) return {};
+    return runtime_->Properties(0).value_or(CudaDeviceProperties());
+  }
 
   // Returns the GPUs that `ranks` ranks of this process use, or FailedPrecondition if it does not see enough of them.
   absl::StatusOr<GpuRange> Gpus(int64_t ranks) const {

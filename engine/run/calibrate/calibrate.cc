@@ -85,6 +85,7 @@ struct Measured {
 struct Showed {
   std::map<int64_t, WorkTimes> times;  // By the ranks on the host.
   std::vector<ProbedSpeed> speeds;
+  int64_t after_rounds = 0;  // How often CalibrateOptions::after_round has run.
 };
 
 // Starts a job, with one step that warms up.
@@ -102,18 +103,31 @@ absl::StatusOr<Measured> Start(Job job, const CalibrateOptions& options, WorkTim
   return started;
 }
 
+// Jobs that take turns: those of `all` from `begin` to `end` that could be started.
+struct Together {
+  std::vector<Measured> jobs;
+  int64_t bytes = 0;
+  int64_t begin = 0, end = 0, all = 0;
+
+  // Returns how many of `rounds` rounds of all jobs are as much work as what is done after `done` rounds of these.
+  int64_t RoundsOfAll(int64_t done, int64_t rounds) const { return (begin * rounds + (end - begin) * done) / all; }
+};
+
 // Runs steps of the jobs in turns.
-absl::Status RunRounds(const std::vector<Measured>& jobs, const CalibrateOptions& options, Clock::time_point begin,
+absl::Status RunRounds(const Together& together, const CalibrateOptions& options, Clock::time_point begin,
                        SpeedProbe& probe, Showed& showed) {
   for (int round = 0; round < options.rounds; ++round) {
-    for (const Measured& job : jobs) {
+    for (const Measured& job : together.jobs) {
       if (options.speed != nullptr) {
         SHALE_ASSIGN_OR_RETURN(const ProbedSpeed speed, probe.Probe());
         showed.speeds.push_back(speed);
       }
       SHALE_RETURN_IF_ERROR(job.trainer->Step().status());
     }
-    if (options.after_round) SHALE_RETURN_IF_ERROR(options.after_round());
+    const int64_t rounds_of_all = together.RoundsOfAll(round + 1, options.rounds);
+    for (; options.after_round && showed.after_rounds < rounds_of_all; ++showed.after_rounds) {
+      SHALE_RETURN_IF_ERROR(options.after_round());
+    }
     if (SecondsSince(begin) > options.seconds) break;
   }
   return absl::OkStatus();
@@ -156,6 +170,7 @@ absl::Status DescribeMachine(const Backend& backend, proto::MachineProfile& prof
   SHALE_ASSIGN_OR_RETURN(const auto devices, backend.CreateDevices(/*ranks=*/1, /*synchronous=*/false));
   if (const absl::StatusOr<DeviceMemory> memory = devices[0]->Memory(); memory.ok()) {
     profile.set_device_bytes(memory->total_bytes);
+    profile.set_compute_major(backend.compute_major());
   } else {
     profile.set_cache_bytes(CacheBytes());
   }
@@ -178,8 +193,8 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
   proto::MachineProfile profile;
   std::unique_ptr<SpeedProbe> probe;
   Showed showed;
-  std::vector<Measured> together;
-  int64_t bytes = 0, budget = 0;
+  Together together{.all = std::ssize(jobs)};
+  int64_t budget = 0;
   absl::Status left_out = absl::InvalidArgumentError("there is no job to measure");
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (SecondsSince(begin) > options.seconds / 2) {  // The other half is for rounds.
@@ -191,12 +206,14 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
       SHALE_RETURN_IF_ERROR(DescribeMachine(*backend, profile));
       SHALE_ASSIGN_OR_RETURN(probe, SpeedProbe::Create(*backend));
       budget = (profile.device_bytes() > 0 ? profile.device_bytes() : profile.host_bytes()) / kShareOfMemory;
+      if (options.bytes_together > 0) budget = options.bytes_together;
     }
     absl::StatusOr<Measured> started = Start(jobs[i], options, showed.times[jobs[i].sharding.ranks]);
     const std::string line = absl::StrCat(i + 1, " of ", jobs.size(), "  ", Describe(jobs[i]));
+    together.end = static_cast<int64_t>(i) + 1;
     if (started.ok()) {
-      bytes += started->trainer->plan().arena_bytes * jobs[i].sharding.ranks;
-      together.push_back(*std::move(started));
+      together.bytes += started->trainer->plan().arena_bytes * jobs[i].sharding.ranks;
+      together.jobs.push_back(*std::move(started));
       tell(line);
     } else if (absl::IsInvalidArgument(started.status()) || absl::IsResourceExhausted(started.status()) ||
                absl::IsFailedPrecondition(started.status())) {
@@ -205,13 +222,12 @@ absl::StatusOr<proto::MachineProfile> Calibrate(const std::vector<Job>& jobs, co
     } else {
       return started.status();
     }
-    if (bytes > budget) {
+    if (together.bytes > budget) {
       SHALE_RETURN_IF_ERROR(RunRounds(together, options, begin, *probe, showed));
-      together.clear();
-      bytes = 0;
+      together = {.begin = together.end, .all = together.all};
     }
   }
-  if (!together.empty()) SHALE_RETURN_IF_ERROR(RunRounds(together, options, begin, *probe, showed));
+  if (!together.jobs.empty()) SHALE_RETURN_IF_ERROR(RunRounds(together, options, begin, *probe, showed));
   const bool measured = std::any_of(showed.times.begin(), showed.times.end(),
                                     [](const auto& of_ranks) { return of_ranks.second.steps() > 0; });
   if (!measured) return left_out;

@@ -29,12 +29,14 @@ std::vector<Job> JobsLike(const Job& job);
 struct CalibrateOptions {
   // Creates the backend of a job. Required.
   BackendFactory create_backend;
-  // The jobs take turns, a step each, because the speed of many machines changes from one second to the next.
+  // The steps of each job. The jobs take turns, a step each, because the speed of many machines changes from one second to the next.
   int rounds = 10;
   // After which no further round begins; after half of them no further job does. There is one of each at least.
   double seconds = 45;
-  // Runs after each round. May be empty.
+  // Runs after rounds, as often as there are rounds for one job, evenly over all jobs. May be empty.
   std::function<absl::Status()> after_round;
+  // The bytes of the jobs that take turns; further jobs follow when these are measured. 0: an eighth of the memory.
+  int64_t bytes_together = 0;
   // Gets how fast the machine was in the mean. May be null.
   ProbedSpeed* speed = nullptr;
   // Gets a line for each job, and one when they are measured. May be empty.

@@ -1,12 +1,18 @@
 #include "engine/run/calibrate/speeds.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "engine/files/checkpoint/shard_writer.h"
+#include "engine/files/io/file.h"
 #include "engine/run/runtime/work_times.h"
 #include "kernels/check.h"
 #include "kernels/device/device.h"
@@ -98,6 +104,27 @@ absl::StatusOr<double> CopyBytesPerSecond(const Backend& backend) {
   SHALE_RETURN_IF_ERROR(rank.ops->Prepare(copy));
   SHALE_ASSIGN_OR_RETURN(const std::vector<double> seconds, rank.Time(copy, nullptr, kCopies));
   return 2 * static_cast<double>(kBytes) / *std::min_element(seconds.begin(), seconds.end());
+}
+
+absl::StatusOr<double> WriteBytesPerSecond(const std::string& folder) {
+  constexpr int64_t kWords = int64_t{32} << 20;
+  FileSystem& files = PosixFileSystem();
+  SHALE_ASSIGN_OR_RETURN(StagingBuffer staging, StagingBuffer::Create(kWriteStagingBytes));
+  std::vector<uint64_t> words(kWords);
+  std::iota(words.begin(), words.end(), uint64_t{1});
+  for (uint64_t& word : words) word *= 0x9e3779b97f4a7c15;  // Some disks write zeros in no time.
+  const PieceSource piece{.range = {0, kWords},
+                          .element_bytes = sizeof(uint64_t),
+                          .data = reinterpret_cast<const std::byte*>(words.data())};
+  const std::string own = JoinPath(folder, absl::StrCat("calibrate-", getpid()));
+  SHALE_RETURN_IF_ERROR(files.MakeFolder(own));
+  const auto begin = std::chrono::steady_clock::now();
+  absl::Status status =
+      WriteShard(files, own, /*rank=*/0, /*ranks=*/1, {piece}, CopyHostMemory, staging.span()).status();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  status.Update(RemoveFolderAndFiles(own));
+  SHALE_RETURN_IF_ERROR(status);
+  return static_cast<double>(kWords * sizeof(uint64_t)) / seconds.count();
 }
 
 struct SpeedProbe::Parts {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -11,6 +12,10 @@ namespace shale {
 
 // Returns the bytes that one rank reads and writes in a second when it copies far more than its caches hold.
 absl::StatusOr<double> CopyBytesPerSecond(const Backend& backend);
+
+// Returns the bytes that this machine writes in a second to a file in `folder`, past the system's cache, as checkpoints
+// are written. Writes a quarter of a GiB and removes it. Returns the error of the file system.
+absl::StatusOr<double> WriteBytesPerSecond(const std::string& folder);
 
 // How long a matmul and a copy take now.
 struct ProbedSpeed {

@@ -24,7 +24,7 @@ StepContract::StepContract(const Job& job, const JobPlan& plan, const proto::Mac
       between_steps_seconds_(machine.between_steps_seconds()),
       mesh_(plan.options.mesh),
       rates_(machine, StepFactsOf(job, plan, machine).ranks_on_host),
-      covered_(CoveredShare(prediction_)) {}
+      covered_(CoveredShare(prediction_.known)) {}
 
 double StepContract::SecondsOf(const Instruction& issued) {
   const Work work = WorkOf(issued, mesh_);

@@ -10,7 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
 #include "engine/plan/planner/job_plan.h"
+#include "engine/strings/printing.h"
 #include "gtest/gtest.h"
+#include "tests/engine/plan/planner/measured.h"
 #include "tests/engine/plan/planner/planner_jobs.h"
 
 namespace shale {
@@ -188,6 +190,25 @@ TEST(Fit, RanksAreThoseOfOneGroup) {
   job.sharding.shard_ranks = 1;
   EXPECT_EQ(Find(kRanks, job).status().message(),
             "sharding.ranks is found for one group of all ranks; leave sharding.shard_ranks out");
+}
+
+// Seconds of which little was measured are called an estimate.
+TEST(Fit, SaysWhetherItsSecondsAreEstimated) {
+  const Job job = Named(Accumulation::kSharded);
+  std::vector<JobPlan> plans;
+  for (int64_t micro_batch = 1; micro_batch <= 8; ++micro_batch) {
+    Job one = job;
+    one.batch.micro_batch = micro_batch;
+    plans.push_back(Plan(one));
+  }
+  proto::MachineProfile profile = MeasuredFor(plans);
+  for (const bool measured : {true, false}) {
+    if (!measured) profile.clear_works();
+    const absl::StatusOr<Fit> fit = Find(kMicroBatch, job, MachineWith(profile));
+    ASSERT_TRUE(fit.ok()) << fit.status();
+    EXPECT_TRUE(absl::StrContains(FitText(*fit), absl::StrCat(FormatSeconds(fit->best.cost.seconds), " a step")));
+    EXPECT_EQ(absl::StrContains(FitText(*fit), " a step, estimated"), !measured) << FitText(*fit);
+  }
 }
 
 TEST(Fit, OtherFieldsAreRefusedWithTheThree) {

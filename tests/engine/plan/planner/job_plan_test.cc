@@ -2,22 +2,19 @@
 #include "engine/plan/planner/job_plan.h"
 
 #include <algorithm>
-#include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
-#include "engine/compile/program/issues.h"
 #include "engine/plan/planner/draft.h"
 #include "engine/plan/planner/step_facts.h"
-#include "engine/plan/time/work.h"
 #include "engine/strings/printing.h"
 #include "gtest/gtest.h"
 #include "kernels/ops/matmul.h"
 #include "proto/machine.pb.h"
+#include "tests/engine/plan/planner/measured.h"
 #include "tests/engine/plan/planner/plans.h"
 
 namespace shale {
@@ -77,29 +74,6 @@ TEST(AutoAccumulation, WithEqualCommunicationTakesTheLeastMemory) {
   }
 }
 
-// Returns the profile of a machine on which all works of these plans were measured.
-proto::MachineProfile MeasuredFor(const std::vector<JobPlan>& plans) {
-  proto::MachineProfile profile;
-  profile.set_name("small");
-  profile.set_device("CPU");
-  std::set<std::string> measured;
-  for (const JobPlan& plan : plans) {
-    for (Instruction form : plan.train.step.program.instructions) {
-      for (const bool first : {false, true}) {
-        if (first && form.first_iteration_differs) TakeForm(form, first);
-        const Work work = WorkOf(form, plan.options.mesh);
-        if (!measured.insert(WorkText(work)).second) continue;
-        proto::MeasuredWork& added = *profile.add_works();
-        added.set_kind(work.kind);
-        for (const double size : work.sizes) added.add_sizes(size);
-        added.set_seconds(1e-6 + 1e-9 * (work.bytes() + work.sent_bytes));
-        added.set_ranks_on_host(plan.options.mesh.ranks());
-      }
-    }
-  }
-  return profile;
-}
-
 // On a machine that was measured, AUTO takes the accumulation whose plan is predicted to be the fastest of those that
 // fit. Where too little was measured, it takes what it takes without a profile.
 TEST(AutoAccumulation, TakesTheFastestOnAMeasuredMachine) {
@@ -114,16 +88,13 @@ TEST(AutoAccumulation, TakesTheFastestOnAMeasuredMachine) {
       plans.push_back(Plan(one));
     }
     proto::MachineProfile profile = MeasuredFor(plans);
-    Machine machine = MachineOf();
-    machine.profile = std::make_shared<const proto::MachineProfile>(profile);
-    const absl::StatusOr<JobPlan> chosen = PlanJob(job, machine);
+    const absl::StatusOr<JobPlan> chosen = PlanJob(job, MachineWith(profile));
     ASSERT_TRUE(chosen.ok()) << chosen.status();
     const auto seconds = [&](const JobPlan& plan) { return PredictStep(job, plan, profile).step_seconds; };
     for (const JobPlan& plan : plans) EXPECT_LE(seconds(*chosen), seconds(plan));
     EXPECT_TRUE(absl::StrContains(chosen->accumulation_reason, "the fastest that fits")) << chosen->accumulation_reason;
     profile.clear_works();
-    machine.profile = std::make_shared<const proto::MachineProfile>(profile);
-    const absl::StatusOr<JobPlan> estimated = PlanJob(job, machine);
+    const absl::StatusOr<JobPlan> estimated = PlanJob(job, MachineWith(profile));
     ASSERT_TRUE(estimated.ok()) << estimated.status();
     EXPECT_EQ(estimated->accumulation_reason, Plan(job).accumulation_reason);
   }

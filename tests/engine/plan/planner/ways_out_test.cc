@@ -8,13 +8,33 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
 #include "engine/api/job.h"
+#include "engine/plan/planner/options.h"
 #include "engine/strings/printing.h"
 #include "gtest/gtest.h"
 #include "proto/machine.pb.h"
+#include "tests/engine/plan/planner/measured.h"
 #include "tests/engine/plan/planner/plans.h"
 
 namespace shale {
 namespace {
+
+// Returns the plans of the job and of all settings that a refusal may name.
+std::vector<JobPlan> PlansOfAllSettings(Job job) {
+  job.memory.budget_bytes = int64_t{1} << 40;
+  std::vector<JobPlan> plans = {Plan(job)};
+  const OptionQuery query{.job = job, .has_host_ops = true};
+  for (const Option& option : Options()) {
+    for (const Settings& settings : option.SettingsFor(query)) {
+      std::vector<std::string> overrides;
+      for (const Override& setting : settings) overrides.push_back(setting.text());
+      const absl::StatusOr<Job> changed = WithOverrides(job, overrides);
+      if (!changed.ok()) continue;
+      absl::StatusOr<JobPlan> plan = PlanJob(*changed, MachineOf());
+      if (plan.ok()) plans.push_back(*std::move(plan));
+    }
+  }
+  return plans;
+}
 
 class WaysOut : public ::testing::TestWithParam<DeviceType> {};
 
@@ -54,30 +74,37 @@ TEST_P(WaysOut, RefusesWithNumbersAndSettingsThatReallyFit) {
   }
 }
 
-// Where the machine's speed is known, the same settings are named, the fastest first, with their time against the
-// job's.
+// Where the machine's speed is known, the same settings are named with their time against the job's. The fastest comes
+// first, unless too little of the steps was measured: the times then are called estimates.
 TEST_P(WaysOut, WithSecondsTheFastestComesFirst) {
   Job job = SmallDecoderJob(false);
   job.runtime.device = GetParam();
   job.sharding.accumulation = Accumulation::kLayered;
   job.sharding.strategy = Strategy::kZero2;
   job.memory.budget_bytes = Plan(job).arena_bytes - 1;
-  proto::MachineProfile profile;
-  profile.set_name("small");
-  profile.set_device(job.runtime.device == DeviceType::kCpu ? "CPU" : "CUDA");
-  Machine machine = MachineOf();
-  machine.profile = std::make_shared<const proto::MachineProfile>(profile);
-  Refusal timed, untimed;
-  const absl::StatusOr<JobPlan> refused = PlanJob(job, machine, {}, &timed);
+  Refusal untimed;
   EXPECT_EQ(PlanJob(job, MachineOf(), {}, &untimed).status().code(), absl::StatusCode::kResourceExhausted);
-  ASSERT_EQ(timed.ways_out.size(), untimed.ways_out.size());
-  EXPECT_TRUE(std::is_sorted(timed.ways_out.begin(), timed.ways_out.end(),
-                             [](const Variant& a, const Variant& b) { return a.cost.seconds < b.cost.seconds; }));
-  for (const Variant& way : timed.ways_out) {
-    EXPECT_GT(way.cost.seconds, 0);
-    EXPECT_TRUE(absl::StrContains(refused.status().message(),
-                                  absl::StrCat(CostText(way.cost), ", ", TimesText(way.cost, timed.cost))))
-        << refused.status();
+  proto::MachineProfile profile = MeasuredFor(PlansOfAllSettings(job));
+  profile.set_device(job.runtime.device == DeviceType::kCpu ? "CPU" : "CUDA");
+  for (const bool measured : {true, false}) {
+    SCOPED_TRACE(measured);
+    if (!measured) profile.clear_works();
+    Refusal timed;
+    const absl::StatusOr<JobPlan> refused = PlanJob(job, MachineWith(profile), {}, &timed);
+    ASSERT_EQ(timed.ways_out.size(), untimed.ways_out.size());
+    for (const Variant& way : timed.ways_out) {
+      EXPECT_EQ(way.cost.covered(), measured) << SettingsText(way.overrides, " ") << " " << way.cost.known;
+      EXPECT_TRUE(absl::StrContains(refused.status().message(),
+                                    absl::StrCat(CostText(way.cost), ", ", TimesText(way.cost, timed.cost))))
+          << refused.status();
+    }
+    EXPECT_EQ(absl::StrContains(refused.status().message(), "estimated"), !measured) << refused.status();
+    // Estimates are said, and decide nothing.
+    const auto faster = [](const Variant& a, const Variant& b) { return a.cost.seconds < b.cost.seconds; };
+    if (measured) EXPECT_TRUE(std::is_sorted(timed.ways_out.begin(), timed.ways_out.end(), faster));
+    for (size_t i = 0; !measured && i < timed.ways_out.size(); ++i) {
+      EXPECT_EQ(timed.ways_out[i].overrides, untimed.ways_out[i].overrides);
+    }
   }
 }
 

@@ -11,10 +11,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "engine/api/job.h"
+#include "engine/plan/planner/draft.h"
 #include "engine/plan/planner/options.h"
 #include "engine/plan/planner/summary.h"
 #include "engine/strings/printing.h"
 #include "gtest/gtest.h"
+#include "tests/engine/plan/planner/measured.h"
 #include "tests/engine/plan/planner/planner_jobs.h"
 #include "tests/engine/plan/report/report_support.h"
 
@@ -373,6 +375,27 @@ TEST(Explain, OptionsWithoutASectionAreCompared) {
       }
     }
   }
+}
+
+// Graphs take the issue of instructions off a step, and a job that offloads has none.
+TEST(Explain, SecondsAreThoseOfTheJobThatARowDescribes) {
+  Job job = Named(Accumulation::kSharded);
+  job.runtime.device = DeviceType::kCuda;
+  job.sharding.ranks = 1;
+  proto::MachineProfile profile;
+  profile.set_device("CUDA");
+  profile.set_issue_seconds(1e-3);
+  const Machine machine = MachineWith(profile);
+  const absl::StatusOr<std::string> text = ExplainText(job, Plan(job), machine);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const WorkLimits limits;
+  Drafter drafter(job, machine, limits);
+  const double own = drafter.Try({}).cost.seconds;
+  const double offloading = drafter.Try({{"memory.offload", "[*]"}}).cost.seconds;
+  EXPECT_GT(offloading, 2 * own);
+  EXPECT_TRUE(absl::EndsWith(Row(*text, "What each preset", "NONE"), absl::StrCat(FormatSeconds(own), " this job")))
+      << *text;
+  EXPECT_TRUE(absl::EndsWith(Row(*text, "What memory.offload=* would", "NONE"), FormatSeconds(offloading))) << *text;
 }
 
 TEST(Explain, StrategiesAreComparedWithAHybridMesh) {

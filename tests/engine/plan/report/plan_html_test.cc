@@ -1,7 +1,7 @@
 #include "engine/plan/report/plan_html.h"
 
 #include <algorithm>
-#include <memory>
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -15,6 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "proto/machine.pb.h"
 #include "tests/engine/compile/memory/random_program.h"
+#include "tests/engine/plan/planner/measured.h"
 #include "tests/engine/plan/planner/planner_jobs.h"
 #include "tests/engine/plan/report/report_support.h"
 
@@ -81,10 +82,9 @@ TEST(PlanHtml, ShowsTimeAgainstMemoryAndWhatChangesWouldTake) {
   search.front = {{.overrides = {{"batch.micro_batch", "<4>"}}, .cost = {.arena_bytes = 4000, .seconds = 1}},
                   {.overrides = {{"batch.micro_batch", "2"}}, .cost = {.arena_bytes = 2000, .seconds = 3}}};
   search.budget.bytes = 5000;
-  Machine machine = MachineOf();
   proto::MachineProfile profile;
   profile.set_device("CPU");
-  machine.profile = std::make_shared<const proto::MachineProfile>(profile);
+  const Machine machine = MachineWith(profile);
   const WorkLimits limits;
   Drafter drafter(job, machine, limits);
   const std::vector<ChangedJob> changes = ChangesOf(drafter);
@@ -98,6 +98,42 @@ TEST(PlanHtml, ShowsTimeAgainstMemoryAndWhatChangesWouldTake) {
   ASSERT_EQ(changes.size(), 5u);
   EXPECT_GT(changes[3].variant.cost.arena_bytes, changes[0].variant.cost.arena_bytes);
   EXPECT_EQ(changes[2].variant.cost.flops.total() * 2, changes[0].variant.cost.flops.total());
+}
+
+// Ops that are faster with more scratch than they need.
+class AmpleOps : public ScratchOnlyOps {
+ public:
+  int64_t AmpleScratchBytes(const Op&, int64_t most_bytes) const override { return std::min<int64_t>(5000, most_bytes); }
+};
+
+// The bytes of changes are those of plans, which give ops more scratch where there is room.
+TEST(PlanHtml, ChangesCountTheBytesOfTheirPlans) {
+  Job job = SmallDecoderJob(false);
+  job.sharding.accumulation = Accumulation::kSharded;
+  const Machine machine = MachineOf<AmpleOps>();
+  const WorkLimits limits;
+  Drafter drafter(job, machine, limits);
+  for (const ChangedJob& changed : ChangesOf(drafter)) {
+    const absl::StatusOr<Job> other = drafter.With(changed.variant.overrides);
+    ASSERT_TRUE(other.ok()) << other.status();
+    const absl::StatusOr<JobPlan> plan = PlanJob(*other, machine);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(changed.variant.cost.arena_bytes, plan->arena_bytes) << changed.what;
+    EXPECT_GT(changed.variant.cost.arena_bytes, Plan(*other).arena_bytes) << changed.what;
+  }
+}
+
+// Changes for which there was no time stay in the table, which says so.
+TEST(PlanHtml, ChangesSayWhatTheTimeCutOff) {
+  const Job job = SmallDecoderJob(false);
+  const Machine machine = MachineOf();
+  const WorkLimits over{.deadline = WorkLimits::Clock::now() - std::chrono::seconds(1)};
+  Drafter drafter(job, machine, over);
+  const std::vector<ChangedJob> changes = ChangesOf(drafter);
+  ASSERT_EQ(changes.size(), 5u);
+  const std::string html = PlanHtml(job, Plan(job), {}, changes);
+  EXPECT_EQ(Unbalanced(html), std::vector<std::string>());
+  EXPECT_TRUE(absl::StrContains(html, "one more rank (not planned: the time for planning was over)"));
 }
 
 TEST(PlanHtml, NamesThePeakAndWhatIsLiveThen) {

@@ -2,21 +2,29 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "engine/compile/memory/plan.h"
 #include "engine/compile/program/issues.h"
 #include "engine/compile/program/work_limits.h"
+#include "engine/plan/planner/step_facts.h"
 #include "engine/plan/planner/variant.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/machine.pb.h"
 #include "tests/engine/plan/planner/planner_jobs.h"
 
 namespace shale {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // Seconds that grow with everything that costs time: arithmetic, what is sent, and each issue of an instruction.
 absl::StatusOr<double> Seconds(const Job&, const Draft& draft) {
@@ -47,6 +55,11 @@ class SearchTest : public ::testing::Test {
   const Machine machine_ = MachineOf();
   const WorkLimits limits_;
 };
+
+// Returns the text with single spaces.
+std::string Unwrapped(const std::string& text) {
+  return absl::StrJoin(absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty()), " ");
+}
 
 // Returns budgets between the least and the most that any way of the job needs.
 std::vector<int64_t> BudgetsWithin(const SearchResult& result, int count) {
@@ -122,6 +135,72 @@ TEST_F(SearchTest, SaysWhatIsMissingWhereNothingFits) {
               AllOf(HasSubstr("no setting fits; nearest is "), HasSubstr("budget 1,000 B"), HasSubstr("too little")));
 }
 
+// Regression: every strategy that does not gather was refused because of the job's own prefetch, and nobody was told.
+TEST_F(SearchTest, TriesStrategiesWithoutTheFieldsThatTheyLack) {
+  job_.sharding.prefetch = 2;
+  const SearchResult found = MustFind(int64_t{1} << 40, {"sharding.strategy"});
+  ASSERT_EQ(found.choices.size(), 1u);
+  EXPECT_THAT(found.choices[0].ruled_out, IsEmpty());
+  // All ranks hold everything, so a step sends least.
+  const std::vector<Override> ddp = {{"sharding.strategy", "DDP"},
+                                     {"sharding.prefetch", ""},
+                                     {"sharding.reshard_after_forward", ""},
+                                     {"sharding.accumulation", "AUTO"}};
+  EXPECT_EQ(found.choices[0].taken, ddp);
+  EXPECT_EQ(found.best.overrides, ddp);
+  EXPECT_THAT(SearchText(found), HasSubstr("A field that is set to nothing is left out"));
+  ASSERT_TRUE(found.choices[0].runner_up.has_value());
+  // What the job does rule out is named.
+  job_.precision.gradient_shards = GradientShards::kBFloat16;
+  const SearchResult narrow = MustFind(int64_t{1} << 40, {"sharding.strategy"});
+  EXPECT_EQ(narrow.choices[0].ruled_out.size(), 2u);
+  EXPECT_THAT(Unwrapped(SearchText(narrow)), HasSubstr("ruled out by the job: DDP with sharding.accumulation=AUTO, ZERO1"));
+}
+
+TEST_F(SearchTest, SaysWhatWasTriedAndWhatWasNot) {
+  const std::vector<std::string> fields = {"batch.micro_batch"};
+  const SearchResult all = MustFind(int64_t{1} << 40, fields);
+  EXPECT_THAT(all.choices[0].too_large, IsEmpty());
+  EXPECT_THAT(all.choices[0].not_tried, IsEmpty());
+  const SearchResult small = MustFind(all.front.back().cost.arena_bytes, fields);
+  EXPECT_FALSE(small.choices[0].runner_up.has_value());
+  EXPECT_THAT(Unwrapped(SearchText(small)), HasSubstr("batch.micro_batch=1; too large: 4, 2"));
+}
+
+// All that was tried, planned in full, has the same front.
+TEST_F(SearchTest, TheFrontIsThatOfAllThatWasTried) {
+  proto::MachineProfile machine;
+  machine.set_device("CPU");
+  std::vector<Job> tried;
+  const auto seconds = [&](const Job& job, const Draft& draft) -> absl::StatusOr<double> {
+    if (std::find(tried.begin(), tried.end(), job) == tried.end()) tried.push_back(job);
+    const StepFacts facts = StepFactsOf(job, draft.graphs->train, draft.options.mesh, machine);
+    return Predict(draft.train.step.program, facts, machine).step_seconds;
+  };
+  for (const std::vector<std::string>& fields :
+       std::vector<std::vector<std::string>>{{}, {"batch.micro_batch"}, {"activation_checkpointing.preset"}}) {
+    tried.clear();
+    const absl::StatusOr<SearchResult> found =
+        FindFastest({.job = job_, .machine = machine_, .fields = fields, .seconds = seconds});
+    ASSERT_TRUE(found.ok()) << found.status();
+    std::vector<std::pair<double, int64_t>> all, front;
+    for (const Job& job : std::vector<Job>(tried)) {
+      absl::StatusOr<Draft> draft = Drafter(job, machine_, limits_).Compile();
+      ASSERT_TRUE(draft.ok()) << draft.status();
+      DeriveWaits(draft->train.step.program, draft->train.memory);
+      all.emplace_back(*seconds(job, *draft), draft->cost.arena_bytes);
+    }
+    std::sort(all.begin(), all.end());
+    for (const auto& way : all) {
+      if (front.empty() || way.second < front.back().second) front.push_back(way);
+    }
+    EXPECT_EQ(found->front.size(), std::min<size_t>(front.size(), 12));
+    for (const Variant& way : found->front) {
+      EXPECT_THAT(front, Contains(std::make_pair(way.cost.seconds, way.cost.arena_bytes)));
+    }
+  }
+}
+
 TEST_F(SearchTest, RefusesFieldsThatItDoesNotKnow) {
   const absl::StatusOr<SearchResult> found = Find(1 << 30, {"optimizer.rule"});
   EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument);
@@ -135,6 +214,7 @@ TEST_F(SearchTest, EndsWithWhatItHasAndPassesOnErrorsOfThePrediction) {
   ASSERT_TRUE(few.ok()) << few.status();
   EXPECT_TRUE(few->ended_early);
   EXPECT_EQ(few->plans, 3);
+  EXPECT_THAT(SearchText(*few), HasSubstr("not tried, because the search ended: "));
   const auto fail = [](const Job&, const Draft&) -> absl::StatusOr<double> { return absl::NotFoundError("no rates"); };
   EXPECT_EQ(FindFastest({.job = job_, .machine = machine_, .seconds = fail}).status(), absl::NotFoundError("no rates"));
 }

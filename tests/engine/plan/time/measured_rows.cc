@@ -11,7 +11,6 @@
 #include "absl/strings/string_view.h"
 #include "engine/api/job.h"
 #include "engine/api/plan.h"
-#include "engine/compile/program/issues.h"
 #include "engine/plan/time/rates.h"
 #include "engine/plan/time/work.h"
 #include "kernels/cuda/cublaslt/tuning_table.h"
@@ -19,6 +18,7 @@
 #include "kernels/cuda/cudnn/cudnn_attention.h"
 #include "kernels/cuda/planned_ops.h"
 #include "kernels/reference/reference_ops.h"
+#include "tests/engine/plan/time/visit_works.h"
 
 namespace shale {
 namespace {
@@ -51,20 +51,6 @@ const std::map<absl::string_view, int>& ClassOfOps() {
 int ClassOf(const Work& work) {
   const auto found = ClassOfOps().find(absl::string_view(work.kind).substr(0, work.kind.find(' ')));
   return found == ClassOfOps().end() ? -1 : found->second;
-}
-
-// Calls visitor(work, how many times a step does it) for each instruction, in each of its forms.
-template <class Visitor>
-void VisitWorks(const RowStep& step, Visitor&& visitor) {
-  for (const Loop& loop : step.program.loops) {
-    for (InstructionId id = loop.begin; id < loop.end; ++id) {
-      Instruction form = step.program.instructions[id];
-      const int64_t times = TimesIssued(form, loop), firsts = form.first_iteration_differs ? 1 : 0;
-      if (times > firsts) visitor(WorkOf(form, step.facts.mesh), static_cast<double>(times - firsts));
-      TakeForm(form, /*first_iteration=*/true);
-      if (firsts > 0) visitor(WorkOf(form, step.facts.mesh), 1.0);
-    }
-  }
 }
 
 // Adds what a step says of a work, which may be in the profile already, from another row.
@@ -132,11 +118,11 @@ proto::MachineProfile WithWorksOf(proto::MachineProfile profile, const std::vect
   std::map<std::string, proto::MeasuredWork*> works;
   for (const RowStep* step : steps) {
     std::array<double, kOpClasses> sums = {};
-    VisitWorks(*step, [&](const Work& work, double times) {
+    VisitWorks(step->program, step->facts.mesh, [&](const Work& work, double times) {
       if (const int c = ClassOf(work); c >= 0) sums[c] += times * rates.Of(work).seconds;
     });
     std::set<std::string> seen;
-    VisitWorks(*step, [&](const Work& work, double) {
+    VisitWorks(step->program, step->facts.mesh, [&](const Work& work, double) {
       const int c = ClassOf(work);
       if (c < 0 || !seen.insert(WorkText(work)).second) return;
       const double measured = 1e-6 * step->row.microseconds_a_token[c] * step->facts.tokens;

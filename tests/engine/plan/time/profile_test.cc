@@ -121,5 +121,27 @@ TEST(MachineProfile, TheCacheOfOneMachineIsNotThatOfAnother) {
   EXPECT_TRUE(absl::IsInvalidArgument(CachedProfile(cache, other).status()));
 }
 
+TEST(MachineProfile, OfThisMachineIsFoundOrItsDamageIsTold) {
+  const std::string caches = absl::StrCat(::testing::TempDir(), "/own_profile");
+  ASSERT_EQ(setenv("XDG_CACHE_HOME", caches.c_str(), 1), 0);
+  std::string damage;
+  EXPECT_EQ(OwnProfile("", &damage), nullptr);
+  EXPECT_EQ(damage, "");
+  const MachineKey key = KeyOfThisHost();
+  const std::filesystem::path path = CachedProfilePath(absl::StrCat(caches, "/shale"), key);
+  std::filesystem::create_directories(path.parent_path());
+  proto::MachineProfile profile = *ParseProfile(kSmallProfile, "m.textproto");
+  profile.set_processor(key.processor);
+  profile.set_threads(key.threads);
+  std::ofstream(path) << PrintProfile(profile);
+  ASSERT_NE(OwnProfile("", &damage), nullptr) << damage;
+  EXPECT_EQ(OwnProfile("", &damage)->processor(), key.processor);
+  EXPECT_EQ(OwnProfile("a GPU", &damage), nullptr);
+  EXPECT_EQ(damage, "");
+  std::ofstream(path) << "no profile";
+  EXPECT_EQ(OwnProfile("", &damage), nullptr);
+  EXPECT_NE(damage, "");
+}
+
 }  // namespace
 }  // namespace shale

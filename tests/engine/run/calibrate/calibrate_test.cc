@@ -1,6 +1,7 @@
 // Laws of calibrating: what is measured covers the steps that it is for, and a run is held to it.
 #include "engine/run/calibrate/calibrate.h"
 
+#include <filesystem>
 #include <set>
 #include <string>
 #include <variant>
@@ -16,6 +17,7 @@
 #include "engine/plan/time/profile.h"
 #include "engine/plan/time/work.h"
 #include "engine/run/calibrate/random_tokens.h"
+#include "engine/run/calibrate/speeds.h"
 #include "engine/run/runtime/work_times.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -93,6 +95,38 @@ TEST(Calibrate, RunsAllRoundsOfAJob) {
   const absl::StatusOr<proto::MachineProfile> measured = Calibrate(JobsLike(job), options);
   EXPECT_TRUE(measured.ok()) << measured.status();
   EXPECT_EQ(rounds, 12);
+}
+
+// Jobs that do not take turns run their rounds one after another. What takes turns with them runs once for each round of
+// one job, however many jobs there are, and evenly beside all of them.
+TEST(Calibrate, RunsAfterAsManyRoundsAsOneJobHas) {
+  Job job = SmallJobOfTwoRanks();
+  job.sharding.accumulation = Accumulation::kSharded;
+  const Job one = JobsLike(job).front();
+  for (const int jobs : {2, 3}) {
+    int rounds = 0;
+    std::vector<int> rounds_at_start;
+    CalibrateOptions options{.create_backend = CreateBackend, .rounds = 4, .bytes_together = 1};
+    options.after_round = [&] {
+      ++rounds;
+      return absl::OkStatus();
+    };
+    options.progress = [&](absl::string_view) { rounds_at_start.push_back(rounds); };
+    const auto measured = Calibrate(std::vector<Job>(static_cast<size_t>(jobs), one), options);
+    EXPECT_TRUE(measured.ok()) << measured.status();
+    EXPECT_EQ(rounds, 4);
+    EXPECT_EQ(rounds_at_start, jobs == 2 ? (std::vector<int>{0, 2, 4}) : (std::vector<int>{0, 1, 2, 4}));
+  }
+}
+
+TEST(Calibrate, MeasuresADiskAndLeavesNothingThere) {
+  const std::filesystem::path folder = absl::StrCat(::testing::TempDir(), "/calibrated_disk");
+  EXPECT_TRUE(absl::IsNotFound(WriteBytesPerSecond(folder).status()));
+  std::filesystem::create_directories(folder);
+  const absl::StatusOr<double> speed = WriteBytesPerSecond(folder);
+  ASSERT_TRUE(speed.ok()) << speed.status();
+  EXPECT_GT(*speed, 1e6);
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
 TEST(Calibrate, SaysWhichMachineItMeasured) {
