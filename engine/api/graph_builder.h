@@ -128,8 +128,8 @@ class GraphBuilder {
   // Returns whether linear layer `name` of the current unit multiplies in fp8. Records an error if it should and a size
   // does not allow it. `rows` says whether the number of rows of x must allow it too.
   bool MultipliesInFloat8(const Tensor& x_TK, const Tensor& weight_NK, bool rows, absl::string_view name);
-  // Returns the forward op of the current unit that has quantized `x` as it is now, transposed too if that is wanted, or
-  // null. The pointer is valid until the next op is emitted.
+  // Returns the forward op of the current unit that has quantized `x` as it is now, transposed too if that is wanted,
+  // or null. The pointer is valid until the next op is emitted.
   const QuantizeFloat8* FindQuantized(const Tensor& x, bool transposed);
 
   // Records the first error, which Finish returns. The builder can still be used after an error.

@@ -169,12 +169,12 @@ TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
 std::vector<Place> Places() {
   std::vector<Place> places;
   for (const Mesh& mesh : std::vector<Mesh>{{1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 2}, {2, 3}, {3, 2}}) {
-    for (const Precision& precision : {Precision{"Fp32", DType::kFloat32, DType::kFloat32},
-                                       {"Bf16", DType::kBFloat16, DType::kFloat32},
-                                       {"Bf16Gradients", DType::kBFloat16, DType::kBFloat16},
-                                       {"Bf16Reduce", DType::kBFloat16, DType::kFloat32, DType::kBFloat16},
-                                       {"Fp8", DType::kBFloat16, DType::kFloat32, DType::kFloat32,
-                                        DType::kFloat8E5M2}}) {
+    for (const Precision& precision :
+         {Precision{"Fp32", DType::kFloat32, DType::kFloat32},
+          {"Bf16", DType::kBFloat16, DType::kFloat32},
+          {"Bf16Gradients", DType::kBFloat16, DType::kBFloat16},
+          {"Bf16Reduce", DType::kBFloat16, DType::kFloat32, DType::kBFloat16},
+          {"Fp8", DType::kBFloat16, DType::kFloat32, DType::kFloat32, DType::kFloat8E5M2}}) {
       // The sizes of fp8 take their time, and what it computes depends on no mesh.
       if (precision.float8_gradients && mesh.shard == 3) continue;
       places.push_back({mesh, precision, std::ssize(places)});

@@ -194,7 +194,8 @@ TEST(Float8Laws, OnlyLinearLayersOfBlocksMultiplyInFp8) {
 // differences have random signs. In the gradient of a weight, which is a product of two rounded matrices, they come to
 // about sqrt(2) sqrt(2^-8 + 2^-6) / 3 = 0.07 of its norm, and the gradients that go through L blocks with four matmuls
 // each add up as many as sqrt(4 L) of that: 0.23 for three blocks. The loss depends on forward alone, through 12
-// matmuls whose two operands are off by 2^-4 / 3 each: 0.15 of a logit's deviation from zero, and much less of the loss.
+// matmuls whose two operands are off by 2^-4 / 3 each: 0.15 of a logit's deviation from zero, and much less of the
+// loss.
 TEST(Float8Laws, MicroBatchesAgreeWithOneLargeBatchButForRounding) {
   const Tokens tokens = Batch(4);
   RunOptions options = Float8Options();

@@ -65,7 +65,7 @@ struct RunOptions {
   bool position_ids = false;
   std::vector<std::string> train_only;  // As GraphOptions::train_only.
   Storage frozen_weights = Storage::kAsUsed;
-  bool fp32_logits = false;                                // As GraphOptions::fp32_logits.
+  bool fp32_logits = false;               // As GraphOptions::fp32_logits.
   std::optional<DType> float8_gradients;  // Matmuls are in fp8 (GraphOptions::float8_matmuls), if it is set.
   std::vector<std::vector<std::string>> optimizer_groups;  // As GraphOptions::optimizer_groups.
   StepOptions step;

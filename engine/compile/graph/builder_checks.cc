@@ -75,9 +75,9 @@ bool GraphBuilder::MultipliesInFloat8(const Tensor& x_TK, const Tensor& weight_N
                {rows, x_TK.dim(0), "rows in a micro-batch", "a batch.micro_batch or batch.sequence_length"}};
   for (const auto& [counts, size, what, remedy] : sizes) {
     if (!counts || size % kFloat8Multiple == 0) continue;
-    Fail(absl::InvalidArgumentError(absl::StrCat(
-        "linear layer ", unit().name, ".", name, " has ", size, " ", what, ", and matmuls in FP8 need a multiple of ",
-        kFloat8Multiple, "; choose ", remedy, " to match, or precision.matmuls AS_COMPUTED")));
+    Fail(absl::InvalidArgumentError(absl::StrCat("linear layer ", unit().name, ".", name, " has ", size, " ", what,
+                                                 ", and matmuls in FP8 need a multiple of ", kFloat8Multiple,
+                                                 "; choose ", remedy, " to match, or precision.matmuls AS_COMPUTED")));
     return false;
   }
   return true;

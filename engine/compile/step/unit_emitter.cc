@@ -60,8 +60,8 @@ void VisitReads(const Op& op, Visitor&& visit) {
   });
 }
 
-// Returns, by ValueId, the activations that the unit's backward reads, directly or to recompute others. `has` says which
-// of them it finds.
+// Returns, by ValueId, the activations that the unit's backward reads, directly or to recompute others. `has` says
+// which of them it finds.
 std::vector<bool> ReadInBackward(const UnitGraph& unit, const std::vector<bool>& has) {
   std::vector<bool> read(unit.values.size(), false);
   std::vector<ValueId> wanted;
@@ -79,8 +79,8 @@ std::vector<bool> ReadInBackward(const UnitGraph& unit, const std::vector<bool>&
   return read;
 }
 
-// Returns, by ValueId, what is read of a forward: by its own ops, by backward, which finds `kept`, and of the last unit,
-// whose backward follows at once, everything.
+// Returns, by ValueId, what is read of a forward: by its own ops, by backward, which finds `kept`, and of the last
+// unit, whose backward follows at once, everything.
 std::vector<bool> ReadOfForward(const UnitGraph& unit, const std::vector<bool>& kept, bool last_unit) {
   std::vector<bool> read = kept;
   if (last_unit) read.assign(read.size(), true);
@@ -88,7 +88,8 @@ std::vector<bool> ReadOfForward(const UnitGraph& unit, const std::vector<bool>& 
   return read;
 }
 
-// Returns the op without an fp8 matrix that nobody reads. QuantizeFloat8 writes a matrix as it lies, transposed, or both.
+// Returns the op without an fp8 matrix that nobody reads. QuantizeFloat8 writes a matrix as it lies, transposed, or
+// both.
 Op WithoutUnread(Op op, const std::vector<bool>& read) {
   auto* quantize = op.As<QuantizeFloat8>();
   if (quantize == nullptr || !quantize->out_RC.present() || !quantize->transposed_CR.present()) return op;

@@ -144,7 +144,7 @@ struct PrecisionConfig {
   ReducePrecision reduce = ReducePrecision::kFloat32;
   bool allow_tf32 = false;   // Lets fp32 matmuls round their operands to TF32. Only kCuda reads it.
   bool fp32_logits = false;  // GraphOptions::fp32_logits. Not with kFloat32, whose logits have it anyway.
-  MatMulPrecision matmuls = MatMulPrecision::kAsComputed;   // kFloat8 not with ComputePrecision::kFloat32.
+  MatMulPrecision matmuls = MatMulPrecision::kAsComputed;  // kFloat8 not with ComputePrecision::kFloat32.
   Float8Gradients fp8_gradients = Float8Gradients::kE5M2;  // Only MatMulPrecision::kFloat8 reads it.
   // Dynamic loss scaling (LossScaling in engine/compile/step/options.h). Only kFloat16 has it.
   double init_scale = 65536;
