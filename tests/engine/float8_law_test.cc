@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/compile/program/program.h"
+#include "kernels/ops/activation.h"
 #include "kernels/ops/float8.h"
 #include "kernels/ops/matmul.h"
 #include "tests/engine/job_harness.h"
@@ -159,7 +160,8 @@ TEST(Float8Laws, NothingIsQuantizedInVain) {
   for (const CheckpointingPreset preset : {CheckpointingPreset::kNone, CheckpointingPreset::kCheap}) {
     options.step.activations.preset = preset;
     std::map<Phase, int> as_it_lies, transposed;
-    ForEachOp<QuantizeFloat8>(MustRun(options, Batch(1)).step.program, [&](const auto& op, const auto& at) {
+    const RunResult result = MustRun(options, Batch(1));
+    ForEachOp<QuantizeFloat8>(result.step.program, [&](const auto& op, const Instruction& at) {
       as_it_lies[at.phase] += op.out_RC.present();
       transposed[at.phase] += op.transposed_CR.present();
     });
@@ -172,6 +174,10 @@ TEST(Float8Laws, NothingIsQuantizedInVain) {
     // Four gradients, in both forms, and four weights.
     EXPECT_EQ(as_it_lies[Phase::kBackward], 4);
     EXPECT_EQ(transposed[Phase::kBackward], 8);
+    // The gradient of SwiGLU recomputes what it writes, for the fp8 form of that.
+    ForEachOp<SwiGluForward>(result.step.program, [](const auto&, const Instruction& at) {
+      EXPECT_EQ(at.phase, Phase::kForward);
+    });
   }
 }
 
