@@ -11,7 +11,18 @@
 
 namespace shale {
 
-enum class DType : uint8_t { kFloat32, kBFloat16, kFloat64, kInt16, kInt32, kInt64, kUInt8, kFloat16, kFloat8E4M3, kFloat8E5M2 };
+enum class DType : uint8_t {
+  kFloat32,
+  kBFloat16,
+  kFloat64,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUInt8,
+  kFloat16,
+  kFloat8E4M3,
+  kFloat8E5M2
+};
 
 // Returns the size of one element in bytes.
 constexpr int64_t SizeOf(DType dtype) {

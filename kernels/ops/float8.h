@@ -9,8 +9,8 @@
 
 namespace shale {
 
-// maximum = the largest |x|. If an x is not a number, neither is the maximum. It does not depend on an order, so its
-// bits are the same on every device.
+// maximum = the largest |x|. If an x is not a number, neither is the maximum. No sum is involved, so its bits are the
+// same on every device.
 struct AbsMax {
   static constexpr absl::string_view kName = "AbsMax";
   Tensor x_RC;       // act, rows may be strided
@@ -22,9 +22,9 @@ struct AbsMax {
   }
 };
 
-// out = x * factor, rounded to its format; what is beyond the format becomes its largest value. `transposed` gets the
-// same numbers in columns. scale = 1 / factor. kernels/float8.h has the formats, and the formula of the factor
-// ([Note: scales of fp8]).
+// out = x * factor in fp32, rounded to its format; what is beyond the format becomes its largest value. `transposed`
+// gets the same numbers in columns. scale = 1 / factor. kernels/float8.h has the formats, and the formula of the factor
+// ([Note: scales of fp8]). The bits are the same on every device, except those of NaNs.
 struct QuantizeFloat8 {
   static constexpr absl::string_view kName = "QuantizeFloat8";
   Tensor x_RC;           // act, rows may be strided

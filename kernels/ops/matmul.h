@@ -13,18 +13,18 @@
 
 namespace shale {
 
-// What N and K of a matmul of fp8 matrices are multiples of.
+// N and K of a matmul of fp8 matrices are multiples of this number.
 inline constexpr int64_t kFloat8Multiple = 16;
 
 // c = scale * op(a) op(b) + bias, or c += scale * op(a) op(b), where op transposes if transpose_a or transpose_b is
 // set. a is [M, K], or [K, M] if transposed; b is [K, N], or [N, K] if transposed. Rows may be strided; the last
 // dimension is dense. Accumulates in fp32, and rounds c once.
 //
-// a and b may be fp8 (kernels/float8.h), each with the scale that QuantizeFloat8 wrote: then c = scale_a scale_b a b^T +
-// bias, or c += scale_a scale_b a b^T. This is so only with transpose_b and without transpose_a, without packed_b, with
-// a `scale` of 1, with at least one operand in e4m3, and with N and K that are multiples of 16 (kFloat8Multiple).
-// `fast_accumulation` allows a device to add up the products in fewer bits than fp32 has, as the tensor cores of Hopper
-// do; it changes nothing elsewhere.
+// a and b may be fp8 (kernels/float8.h), each with the scale that QuantizeFloat8 wrote: then c = scale_a scale_b a b^T
+// + bias, or c += scale_a scale_b a b^T. This is so only with transpose_b and without transpose_a, without packed_b,
+// with a `scale` of 1, with at least one operand in e4m3, and with N, K and distances of rows of a and b that are
+// multiples of 16 (kFloat8Multiple). `fast_accumulation` allows a device to add up the products in fewer bits than fp32
+// has, as the tensor cores of Hopper do; it changes nothing on other devices.
 //
 // packed_b holds a copy of b in the order in which the device's kernels read it (see Ops::PackedBytes). The op writes
 // packed_b, or reads it if b_is_packed is set; c gets the same bits either way.
@@ -39,8 +39,8 @@ struct MatMul {
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;
-  bool b_is_packed = false;  // packed_b was written by a matmul with the same b, transpose_b and dtype
-  bool fast_accumulation = false;
+  bool b_is_packed = false;        // packed_b was written by a matmul with the same b, transpose_b and dtype
+  bool fast_accumulation = false;  // Only for fp8.
   float scale = 1;
   bool is_float8() const { return IsFloat8(a.dtype); }
   int64_t m() const { return c_MN.shape[0]; }
