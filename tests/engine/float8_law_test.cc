@@ -175,9 +175,8 @@ TEST(Float8Laws, NothingIsQuantizedInVain) {
     EXPECT_EQ(as_it_lies[Phase::kBackward], 4);
     EXPECT_EQ(transposed[Phase::kBackward], 8);
     // The gradient of SwiGLU recomputes what it writes, for the fp8 form of that.
-    ForEachOp<SwiGluForward>(result.step.program, [](const auto&, const Instruction& at) {
-      EXPECT_EQ(at.phase, Phase::kForward);
-    });
+    ForEachOp<SwiGluForward>(result.step.program,
+                             [](const auto&, const Instruction& at) { EXPECT_EQ(at.phase, Phase::kForward); });
   }
 }
 

@@ -1,5 +1,5 @@
-"""Writes tests/parity/golden/float8.safetensors: 50 steps of a Llama whose linear layers in blocks multiply in fp8, with
-the tensorwise dynamic scaling of torchao. See README.md; make_goldens.py says what it needs.
+"""Writes tests/parity/golden/float8.safetensors: 50 steps of a Llama whose linear layers in blocks multiply in fp8,
+with the tensorwise dynamic scaling of torchao. See README.md; make_goldens.py says what it needs.
 
     ~/parity_venv/bin/python tests/parity/make_float8_training_goldens.py [--output FOLDER]
 
