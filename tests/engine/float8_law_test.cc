@@ -23,6 +23,8 @@
 namespace shale::testing {
 namespace {
 
+constexpr double kReordered = 2e-5;  // As in tests/engine/laws_test.cc: sums in another order.
+
 RunOptions Float8Options(DType gradients = DType::kFloat8E5M2) {
   RunOptions options;
   options.model = Float8Decoder();
@@ -91,6 +93,17 @@ TEST(Float8Laws, PatternsAndOffloadChangeNoBits) {
   }
 }
 
+void ExpectThreeRanksAgree(RunOptions options, const Tokens& tokens) {
+  const RunResult one = MustRun(options, tokens);
+  options.step.mesh = {.shard = 3};
+  const RunResult three = MustRun(options, tokens);
+  ASSERT_FALSE(one.losses.empty() || three.losses.empty());
+  std::string worst;
+  EXPECT_NEAR(three.losses[0], one.losses[0], kReordered * one.losses[0]);
+  EXPECT_LE(LargestDistance(three.gradients, one.gradients, &worst), kReordered) << worst;
+  EXPECT_EQ(three.measured_peak_bytes, three.plan.peak_bytes);
+}
+
 // The base is quantized from its stored form, and adapters compute in bf16 beside it.
 TEST(Float8Laws, AdaptersAndFrozenWeightsObeyThemToo) {
   for (const Storage storage : {Storage::kAsUsed, Storage::kNf4}) {
@@ -106,17 +119,19 @@ TEST(Float8Laws, AdaptersAndFrozenWeightsObeyThemToo) {
       }
       options.model = model;
       // Adapters begin with B = 0, where A has no gradient.
-      options.read_weights = [](const Parameter& parameter, int64_t begin, absl::Span<float> values) {
-        FillInitialValues(parameter, 3, begin, values);
-        for (size_t i = 0; absl::EndsWith(parameter.name, "lora_B.weight") && i < values.size(); ++i) {
-          values[i] = 0.05f * static_cast<float>((begin + static_cast<int64_t>(i)) % 7 - 3);
+      options.edit_weights = [](const std::string& name, std::vector<float>& values) {
+        for (size_t i = 0; absl::EndsWith(name, "lora_B.weight") && i < values.size(); ++i) {
+          values[i] = 0.05f * static_cast<float>(static_cast<int>(i % 7) - 3);
         }
-        return absl::OkStatus();
       };
       const auto trains = [&](const std::string& name) {
         return adapts ? absl::StrContains(name, "lora_") : absl::StartsWith(name, "blocks.1.attention.");
       };
-      ExpectRanksAgree(options, Batch(5), trains);
+      if (storage == Storage::kAsUsed) {
+        ExpectRanksAgree(options, Batch(5), trains);
+      } else {
+        ExpectThreeRanksAgree(options, Batch(5));  // Weights in 4 bits cannot be read and written back.
+      }
       ExpectSchedulesAgree(options, Batch(2), /*most_blocks=*/1);
       int transposed_inputs = 0;
       ForEachOp<QuantizeFloat8>(MustRun(options, Batch(1)).step.program, [&](const QuantizeFloat8& op, const auto& at) {
@@ -197,13 +212,13 @@ TEST(Float8Laws, OnlyLinearLayersOfBlocksMultiplyInFp8) {
 }
 
 // A scale follows the largest magnitude of its matrix, and that of a batch is not that of its micro-batches. So numbers
-// may round to another neighbor. One rounding to e4m3 is off by up to 2^-4 of the number, and by 2^-3 to e5m2. Such
-// differences have random signs. In the gradient of a weight, which is a product of two rounded matrices, they come to
-// about sqrt(2) sqrt(2^-8 + 2^-6) / 3 = 0.07 of its norm, and the gradients that go through L blocks with four matmuls
-// each add up as many as sqrt(4 L) of that: 0.23 for three blocks. The loss depends on forward alone, through 12
-// matmuls whose two operands are off by 2^-4 / 3 each: 0.15 of a logit's deviation from zero, and much less of the
-// loss.
+// may round to another neighbor. A rounding to e4m3 is off by up to 2^-4 of the number, and to e5m2 by 2^-3, evenly
+// spread: 0.036 and 0.072 of it in the mean square. Signs are random. A matmul of backward reads one of each, so its
+// result is off by sqrt(0.036^2 + 0.072^2) = 0.08 of its norm. What has come through L = 3 blocks, of four matmuls
+// each, adds up to sqrt(4 L) 0.08 = 0.28, and to sqrt(2) of that if both sides of a comparison are rounded: 0.39. The
+// loss depends on forward alone, and is a mean over tokens whose differences have random signs as well.
 TEST(Float8Laws, MicroBatchesAgreeWithOneLargeBatchButForRounding) {
+  constexpr double kRounded = 0.39;
   const Tokens tokens = Batch(4);
   RunOptions options = Float8Options();
   options.micro_batch = 4;
@@ -214,7 +229,7 @@ TEST(Float8Laws, MicroBatchesAgreeWithOneLargeBatchButForRounding) {
   std::string worst;
   const double distance = LargestDistance(four.gradients, one.gradients, &worst);
   EXPECT_GT(distance, 0);
-  EXPECT_LE(distance, 0.23) << worst;
+  EXPECT_LE(distance, kRounded) << worst;
   EXPECT_NEAR(four.losses[0], one.losses[0], 0.02 * one.losses[0]);
 
   // The same of bf16 and fp8.
@@ -223,7 +238,7 @@ TEST(Float8Laws, MicroBatchesAgreeWithOneLargeBatchButForRounding) {
   ASSERT_FALSE(bf16.losses.empty());
   EXPECT_NE(four.losses[0], bf16.losses[0]);
   EXPECT_NEAR(four.losses[0], bf16.losses[0], 0.02 * bf16.losses[0]);
-  EXPECT_LE(LargestDistance(four.gradients, bf16.gradients, &worst), 0.23) << worst;
+  EXPECT_LE(LargestDistance(four.gradients, bf16.gradients, &worst), kRounded) << worst;
 }
 
 TEST(Float8Laws, ItTrains) {
