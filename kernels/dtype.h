@@ -11,7 +11,18 @@
 
 namespace shale {
 
-enum class DType : uint8_t { kFloat32, kBFloat16, kFloat64, kInt16, kInt32, kInt64, kUInt8, kFloat16 };
+enum class DType : uint8_t {
+  kFloat32,
+  kBFloat16,
+  kFloat64,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUInt8,
+  kFloat16,
+  kFloat8E4M3,
+  kFloat8E5M2
+};
 
 // Returns the size of one element in bytes.
 constexpr int64_t SizeOf(DType dtype) {
@@ -23,7 +34,9 @@ constexpr int64_t SizeOf(DType dtype) {
     case DType::kInt32: return 4;
     case DType::kFloat64:
     case DType::kInt64: return 8;
-    case DType::kUInt8: return 1;
+    case DType::kUInt8:
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2: return 1;
   }
   return 0;
 }
@@ -38,6 +51,8 @@ constexpr absl::string_view ToString(DType dtype) {
     case DType::kInt32: return "i32";
     case DType::kInt64: return "i64";
     case DType::kUInt8: return "u8";
+    case DType::kFloat8E4M3: return "f8e4m3";
+    case DType::kFloat8E5M2: return "f8e5m2";
   }
   return "?";
 }
@@ -105,6 +120,9 @@ inline T RoundTo(float x) {
 constexpr bool IsComputeDType(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
 }
+
+// Returns whether a dtype is one of the 8-bit floating-point formats (kernels/float8.h).
+constexpr bool IsFloat8(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2; }
 
 // A master weight can be split into a bf16 weight and 16 low bits. The weight is the fp32 master rounded half away from
 // zero; (weight, low) holds the master exactly, except for the payload of a NaN. fp32 masters are rounded to bf16 by

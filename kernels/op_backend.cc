@@ -7,7 +7,7 @@ namespace shale {
 
 absl::Status CheckOneDTypeOfMatrices(absl::string_view device, const Op& op) {
   const auto* const matmul = op.As<MatMul>();
-  if (matmul == nullptr || matmul->a.dtype == matmul->b.dtype) return absl::OkStatus();
+  if (matmul == nullptr || matmul->a.dtype == matmul->b.dtype || matmul->is_float8()) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("MatMul: a is ", matmul->a.ToString(), " and b is ",
                                                matmul->b.ToString(), "; ", device,
                                                " multiplies matrices of one dtype: cast one of them"));

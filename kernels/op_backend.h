@@ -58,7 +58,7 @@ class Ops {
   virtual absl::Status Enqueue(const Op& op, Scratch scratch, Stream& stream) = 0;
 };
 
-// Returns the error of CheckAvailable on a device that multiplies only matrices of one dtype.
+// Returns the error of CheckAvailable on a device that multiplies only matrices of one dtype, or of fp8 formats.
 absl::Status CheckOneDTypeOfMatrices(absl::string_view device, const Op& op);
 
 }  // namespace shale

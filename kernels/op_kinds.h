@@ -30,6 +30,8 @@
   X(SumRows)                  \
   X(ZeroRanges)               \
   X(Nf4Dequantize)            \
+  X(AbsMax)                   \
+  X(QuantizeFloat8)           \
   X(MeanFactor)               \
   X(FlagNonFinite)            \
   X(CombineTotals)            \

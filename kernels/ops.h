@@ -39,6 +39,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/flat.h"
+#include "kernels/ops/float8.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/norm.h"

@@ -1,4 +1,4 @@
-// Checks the operands of the matmul, bias, embedding, rotary embedding, attention, activation and loss ops.
+// Checks the operands of the embedding, rotary embedding, attention, activation and loss ops.
 #include <cmath>
 
 #include "kernels/op_checker.h"
@@ -6,7 +6,6 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/loss.h"
-#include "kernels/ops/matmul.h"
 #include "kernels/ops/rope.h"
 
 namespace shale::internal {
@@ -46,37 +45,6 @@ void Check(OpChecker& c, const EmbeddingBackward& op) {
     c.Typed("d_positions", op.d_positions_PC, DType::kFloat32, {&P, &C});
     c.Require(P.size >= S.size, "d_positions has ", P.size, " rows; wanted at least S=", S.size);
   }
-}
-
-void Check(OpChecker& c, const MatMul& op) {
-  Dim M{"M"}, N{"N"}, K{"K"};
-  Float b;  // Of its own: a device may multiply matrices of two dtypes (Ops::CheckAvailable).
-  if (op.transpose_a) {
-    c.Act("a", op.a, {&K, &M}, Layout::kDenseRows);
-  } else {
-    c.Act("a", op.a, {&M, &K}, Layout::kDenseRows);
-  }
-  if (op.transpose_b) {
-    c.Act("b", op.b, b, {&N, &K}, Layout::kDenseRows);
-  } else {
-    c.Act("b", op.b, b, {&K, &N}, Layout::kDenseRows);
-  }
-  if (op.bias_N.present()) {
-    c.Act("bias", op.bias_N, {&N});
-    c.Require(!op.accumulate, "bias is given together with accumulate; wanted one or the other");
-    c.Require(op.scale == 1, "bias is given together with scale ", op.scale, "; wanted one or the other");
-  }
-  c.Require(std::isfinite(op.scale), "scale is ", op.scale, "; wanted a finite number");
-  c.ActOrFloat("c", op.c_MN, {&M, &N}, Layout::kDenseRows);
-  Dim packed{"packed"};
-  if (op.packed_b.present()) c.Typed("packed_b", op.packed_b, DType::kInt16, {&packed});
-  c.Require(op.packed_b.present() || !op.b_is_packed, "b_is_packed is set, but packed_b is missing");
-}
-
-void Check(OpChecker& c, const BiasBackward& op) {
-  Dim T{"T"}, N{"N"};
-  c.Act("d_out", op.d_out_TN, {&T, &N}, Layout::kDenseRows);
-  c.Typed("d_bias", op.d_bias_N, DType::kFloat32, {&N});
 }
 
 void Check(OpChecker& c, const Rope& op) {

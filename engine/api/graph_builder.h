@@ -35,6 +35,7 @@
 namespace shale {
 
 class GradientBuilder;
+struct QuantizeFloat8;
 
 struct GraphOptions {
   GraphMode mode = GraphMode::kTraining;
@@ -54,6 +55,10 @@ struct GraphOptions {
   // Whether the head's matmul writes its fp32 sums as the logits, which are otherwise rounded to the dtype of its
   // input.
   bool fp32_logits = false;
+  // Whether linear layers of blocks multiply in fp8, and the format in which they do so with gradients ([Note: fp8
+  // matmuls]).
+  bool float8_matmuls = false;
+  DType float8_gradients = DType::kFloat8E5M2;
   // For each group of the optimizer, the name patterns of its parameters, which are updated by settings of their own. A
   // parameter belongs to the first group with a pattern that matches its name. See [Note: groups of the optimizer].
   std::vector<std::vector<std::string>> optimizer_groups;
@@ -123,6 +128,12 @@ class GraphBuilder {
   Tensor ParameterGradient(const Tensor& parameter);
   // Returns a new gradient with the shape of `value`, not yet written.
   Tensor NewGradient(const Tensor& value);
+  // Returns whether linear layer `name` of the current unit multiplies in fp8. Records an error if it should and a size
+  // does not allow it. `rows` says whether the number of rows of x must allow it too.
+  bool MultipliesInFloat8(const Tensor& x_TK, const Tensor& weight_NK, bool rows, absl::string_view name);
+  // Returns the forward op of the current unit that has quantized `x` as it is now, transposed too if that is wanted,
+  // or null. The pointer is valid until the next op is emitted.
+  const QuantizeFloat8* FindQuantized(const Tensor& x, bool transposed);
 
   // Records an error. Finish returns the first one. The builder can still be used after an error.
   void Fail(absl::Status status);
@@ -194,6 +205,8 @@ class GradientBuilder {
   // The rules that call this write or update disjoint views, which together cover the storage.
   Tensor GradientStorage(const Tensor& value);
   Tensor NewGradient(const Tensor& value) { return builder_.NewGradient(value); }
+  // Returns a tensor that only backward nodes of the unit use, not yet written.
+  Tensor NewTemporary(absl::string_view name, DType dtype, std::initializer_list<int64_t> shape);
   bool NeedsGradient(const Tensor& value) const { return builder_.NeedsGradient(value); }
   Tensor ParameterGradient(const Tensor& parameter) { return builder_.ParameterGradient(parameter); }
   // Appends a backward node. See Node for `recomputing`.

@@ -23,6 +23,11 @@ MatMulShape ShapeOf(const MatMul& op) {
   shape.c_stride_m = RowStride(op.c_MN);
   shape.dtype = op.a.dtype;
   shape.c_dtype = op.c_MN.dtype;
+  if (op.is_float8()) {
+    shape.dtype = op.bias_N.present() ? op.bias_N.dtype : op.c_MN.dtype;
+    shape.a_float8 = op.a.dtype;
+    shape.b_float8 = op.b.dtype;
+  }
   shape.bias = op.bias_N.present();
   shape.accumulate = op.accumulate;
   shape.scale = op.scale;
@@ -38,9 +43,9 @@ bool HasLongRowsOfA(const MatMul& op) {
          UsedInstructionSet() >= InstructionSet::kAvx512;
 }
 
-// Returns whether our own kernels compute this matmul.
+// Returns whether our own kernels compute this matmul. They alone read f16 and fp8.
 bool IsPacked(const MatMul& op, const Context& context) {
-  return context.products == CpuMatMuls::kPacked || op.a.dtype == DType::kFloat16 ||
+  return context.products == CpuMatMuls::kPacked || op.a.dtype == DType::kFloat16 || op.is_float8() ||
          (op.a.dtype == DType::kBFloat16 && !context.matmuls->has_bfloat16()) || HasLongRowsOfA(op);
 }
 
@@ -56,6 +61,7 @@ int64_t ScratchBytesOf(const MatMul& op, const Context& context) {
 }
 
 int64_t PackedBytesOf(const MatMul& op, const Context& context) {
+  if (op.is_float8()) return 0;
   if (IsPacked(op, context)) return PackedOf(op, context).whole_packed_bytes();
   return context.matmuls->PackedBytes(ShapeOf(op)).value_or(0);
 }
@@ -70,6 +76,8 @@ absl::Status Run(const MatMul& op, Scratch scratch, const Context& context) {
                                 .b = op.b.data,
                                 .bias = op.bias_N.data,
                                 .c = op.c_MN.data,
+                                .scale_a = op.scale_a_1.as<const float>(),
+                                .scale_b = op.scale_b_1.as<const float>(),
                                 .packed_b = {op.packed_b.as<std::byte>(), op.packed_b.extent_bytes()},
                                 .b_is_packed = op.b_is_packed,
                                 .scratch = scratch};

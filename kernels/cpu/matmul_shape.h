@@ -4,6 +4,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "kernels/op_backend.h"
 #include "kernels/tensor.h"
@@ -11,18 +12,21 @@
 namespace shale::cpu {
 
 // The shape of a matmul, without addresses: c = scale a b + bias, or c += scale a b, for strided a [M, K], b [K, N] and
-// c [M, N].
-// Strides are in elements; one of a's strides and one of b's strides is 1.
+// c [M, N]. Strides are in elements; one of a's strides and one of b's strides is 1.
 struct MatMulShape {
   int64_t m = 0, n = 0, k = 0;
   int64_t a_stride_m = 0, a_stride_k = 0;
   int64_t b_stride_k = 0, b_stride_n = 0;
   int64_t c_stride_m = 0;
-  DType dtype = DType::kFloat32;    // Of a, b and bias: f32, bf16 or f16.
+  DType dtype = DType::kFloat32;    // Of a, b and bias, unless a and b are fp8: f32, bf16 or f16.
   DType c_dtype = DType::kFloat32;  // f32, bf16 or f16.
+  // Matrices in fp8: their dtypes, in place of `dtype`. Both are set, or neither is.
+  std::optional<DType> a_float8, b_float8;
   bool bias = false;
   bool accumulate = false;
-  float scale = 1;  // Finite; 1 if there is a bias.
+  float scale = 1;  // Finite; 1 if there is a bias, or if a and b are fp8.
+  DType a_dtype() const { return a_float8.value_or(dtype); }
+  DType b_dtype() const { return b_float8.value_or(dtype); }
   auto operator<=>(const MatMulShape&) const = default;
 };
 
@@ -31,6 +35,8 @@ struct MatMulOperands {
   const void* b = nullptr;
   const void* bias = nullptr;  // If the shape has one.
   void* c = nullptr;
+  const float* scale_a = nullptr;  // If a and b are fp8; both are then factors of the product.
+  const float* scale_b = nullptr;
   Scratch packed_b;          // Memory for packed b, of PackedBytes; null: b is packed in scratch.
   bool b_is_packed = false;  // packed_b holds b already.
   Scratch scratch;           // At least ScratchBytes.

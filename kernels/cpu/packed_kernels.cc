@@ -9,6 +9,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/accumulators-inl.h"
+#include "kernels/cpu/float8-inl.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/integers.h"
 
@@ -41,6 +42,8 @@ HWY_INLINE hn::Vec<Quad> LoadQuad(const BFloat16* from) {
 }
 
 HWY_INLINE hn::Vec<Quad> LoadQuad(const Float16* from) { return LoadFloat16s(Quad(), from); }
+HWY_INLINE hn::Vec<Quad> LoadQuad(const Float8E4M3* from) { return LoadFloat8s(Quad(), from); }
+HWY_INLINE hn::Vec<Quad> LoadQuad(const Float8E5M2* from) { return LoadFloat8s(Quad(), from); }
 
 // Packs k steps of a full strip whose rows are adjacent in memory. The last group of four may overlap the one before.
 template <int64_t kRows, class T>
@@ -107,8 +110,9 @@ void PackT(const StripSource& source, int64_t r, int64_t k, float* to, int64_t s
 
 template <int64_t kRows>
 void Pack(const StripSource& source, int64_t r, int64_t k, float* to, int64_t strip_stride) {
-  ForElementType(source.dtype,
-                 [&](auto element) HWY_ATTR { PackT<kRows, decltype(element)>(source, r, k, to, strip_stride); });
+  const auto pack = [&](auto element) HWY_ATTR { PackT<kRows, decltype(element)>(source, r, k, to, strip_stride); };
+  if (IsFloat8(source.dtype)) return WithFloat8(source.dtype, pack);
+  ForElementType(source.dtype, pack);
 }
 
 void PackRowsOfA(const StripSource& a, int64_t r, int64_t k, float* to, int64_t strip_stride) {

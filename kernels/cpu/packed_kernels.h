@@ -21,7 +21,7 @@ StripSizes StripSizesOfTarget();
 // Elements of an operand: `r` counts rows of a, or columns of b. One of the strides, in elements, is 1.
 struct StripSource {
   const void* data = nullptr;
-  DType dtype = DType::kFloat32;  // f32, or bf16 or f16, which are widened.
+  DType dtype = DType::kFloat32;  // f32, or bf16, f16 or fp8, which are widened.
   int64_t stride_r = 0, stride_k = 0;
 
   StripSource At(int64_t r, int64_t k) const {

@@ -104,7 +104,7 @@ PackedMatMul::Piece PackedMatMul::PieceAt(int64_t i, const MatMulOperands& opera
   piece.k = i % k_pieces_ * piece_k_;
   piece.depth = std::min(piece_k_, shape_.k - piece.k);
   piece.tiles = CeilDivide(shape_.m, tile_rows_) * CeilDivide(piece.columns, tile_columns_);
-  const int64_t stretch = kStretchBytes / SizeOf(shape_.dtype);
+  const int64_t stretch = kStretchBytes / SizeOf(shape_.b_dtype());
   piece.chunks = shape_.b_stride_n == 1 ? CeilDivide(piece.columns, stretch) * CeilDivide(piece.depth, kChunkRows)
                                         : CeilDivide(piece.columns, strip_columns_) * CeilDivide(piece.depth, stretch);
   std::byte* const packed =
@@ -114,20 +114,20 @@ PackedMatMul::Piece PackedMatMul::PieceAt(int64_t i, const MatMulOperands& opera
 }
 
 void PackedMatMul::PackChunk(const Piece& piece, int64_t chunk, const MatMulOperands& operands) const {
-  const int64_t stretch = kStretchBytes / SizeOf(shape_.dtype);
+  const int64_t stretch = kStretchBytes / SizeOf(shape_.b_dtype());
   const bool along_n = shape_.b_stride_n == 1;
   const int64_t n_step = along_n ? stretch : strip_columns_, k_step = along_n ? kChunkRows : stretch;
   const int64_t across = CeilDivide(piece.columns, n_step);
   const int64_t n = chunk % across * n_step, k = chunk / across * k_step;
   const int64_t columns = std::min(n_step, piece.columns - n), depth = std::min(k_step, piece.depth - k);
-  const StripSource b{operands.b, shape_.dtype, shape_.b_stride_n, shape_.b_stride_k};
+  const StripSource b{operands.b, shape_.b_dtype(), shape_.b_stride_n, shape_.b_stride_k};
   const StripSource from = b.At(piece.n + n, piece.k + k);
   const int64_t stride = along_n ? shape_.b_stride_k : shape_.b_stride_n;
   const int64_t rows = along_n ? depth : columns, length = along_n ? columns : depth;
-  if (shape_.dtype == DType::kFloat32) {
-    TouchRows(static_cast<const float*>(from.data), stride, rows, length);
-  } else {
-    TouchRows(static_cast<const uint16_t*>(from.data), stride, rows, length);
+  switch (SizeOf(from.dtype)) {
+    case 1: TouchRows(static_cast<const uint8_t*>(from.data), stride, rows, length); break;
+    case 2: TouchRows(static_cast<const uint16_t*>(from.data), stride, rows, length); break;
+    default: TouchRows(static_cast<const float*>(from.data), stride, rows, length);
   }
   float* const to = piece.packed + n * piece.depth + k * strip_columns_;
   PackColumnStrips(from, columns, depth, to, strip_columns_ * piece.depth);
@@ -151,12 +151,13 @@ void PackedMatMul::RunTile(const Piece& piece, int64_t tile, int thread, const M
     sums = {reinterpret_cast<float*>(scratch + RoundUp(tile_rows_ * block_ * kFloat, kAlignment)), tile_columns_};
   }
 
-  const StripSource source{operands.a, shape_.dtype, shape_.a_stride_m, shape_.a_stride_k};
+  const StripSource source{operands.a, shape_.a_dtype(), shape_.a_stride_m, shape_.a_stride_k};
+  const float scale = shape_.a_float8.has_value() ? *operands.scale_a * *operands.scale_b : shape_.scale;
   for (int64_t k = 0; k < std::max<int64_t>(piece.depth, 1); k += block_) {
     const int64_t at = piece.k + k, depth = std::min(block_, piece.depth - k);
     const bool first = at == 0, last = at + depth >= shape_.k;
     PackRowStrips(source.At(m, at), rows, depth, a, strip_rows_ * depth);
-    if (shape_.scale != 1) Scale(shape_.scale, RoundUp(rows, strip_rows_) * depth, a);
+    if (scale != 1) Scale(scale, RoundUp(rows, strip_rows_) * depth, a);
     if (first && shape_.accumulate && sums_are_apart()) {
       if (shape_.c_dtype == DType::kBFloat16) {
         WidenRows(reinterpret_cast<const BFloat16*>(c), shape_.c_stride_m, rows, columns, sums.data, sums.stride);

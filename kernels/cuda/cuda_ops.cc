@@ -28,7 +28,7 @@ class CudaOps : public Ops {
   int64_t ScratchBytes(const Op& op) const override {
     return cuda::ScratchBytesWith(*options_.matmuls, options_.attention.get(), op);
   }
-  absl::Status CheckAvailable(const Op& op) const override { return CheckOneDTypeOfMatrices("device CUDA", op); }
+  absl::Status CheckAvailable(const Op& op) const override { return cuda::CheckAvailableOn(options_.gpu, op); }
   int64_t AmpleScratchBytes(const Op& op, int64_t most_bytes) const override {
     return cuda::AmpleScratchBytesWith(*options_.matmuls, options_.attention.get(), op, most_bytes);
   }

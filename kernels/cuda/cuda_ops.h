@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "kernels/cuda/availability.h"
 #include "kernels/cuda/backends.h"
 #include "kernels/op_backend.h"
 
@@ -20,6 +21,7 @@ struct CudaOpsOptions {
   std::unique_ptr<cuda::MatMulBackend> matmuls;
   std::unique_ptr<cuda::AttentionBackend> attention;  // Null: Shale's own kernels compute all attention.
   std::unique_ptr<Ops> host;                          // The result of Ops::host. May be null.
+  cuda::ComputeCapability gpu;                        // Of the GPU, for CheckAvailable.
   // Called when an AttentionForward that `attention` does not take is prepared. Shale's own slower kernels then compute
   // it. May be empty.
   std::function<void(const AttentionForward&)> on_declined;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/dtype.h"
+#include "kernels/float8.h"
 
 #define SHALE_KERNEL __global__ void
 #define SHALE_DEVICE __device__ __forceinline__
@@ -177,6 +178,23 @@ SHALE_DEVICE unsigned PairOf(float x, float y) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
   }
   return word;
+}
+
+template <class T>
+SHALE_DEVICE unsigned Float8PairOf(float x, float y) {
+  // ptxas refuses the instruction for older GPUs. They multiply no fp8 matrices, but can make them.
+#if __CUDA_ARCH__ >= 890
+  uint16_t pair;
+  if constexpr (std::is_same_v<T, Float8E4M3>) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(y), "f"(x));
+  } else {
+    static_assert(std::is_same_v<T, Float8E5M2>);
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(y), "f"(x));
+  }
+  return pair;
+#else
+  return SaturateToFloat8<T>(x).bits | static_cast<unsigned>(SaturateToFloat8<T>(y).bits) << 8;
+#endif
 }
 
 // Sets `bytes` to the shared memory of an SM of the calling thread's current device, on which `stream` is.

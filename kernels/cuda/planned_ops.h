@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/cuda/availability.h"
 #include "kernels/cuda/backends.h"
 #include "kernels/op_backend.h"
 
@@ -13,6 +14,7 @@ struct PlannedCudaOpsOptions {
   int64_t matmul_workspace_bytes = 0;                 // The scratch of every matmul.
   std::unique_ptr<cuda::AttentionBackend> attention;  // As in CudaOpsOptions (cuda_ops.h). It is only asked for sizes.
   std::unique_ptr<Ops> host;                          // The result of Ops::host. May be null.
+  cuda::ComputeCapability gpu;                        // Of the GPU, for CheckAvailable.
 };
 
 // Creates ops whose sizes are those of CreateCudaOps with the same backends. Launch and Prepare return

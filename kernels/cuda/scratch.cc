@@ -56,6 +56,11 @@ int64_t ScratchBytesOf(const Adafactor& op) {
   return (std::ssize(*op.parameters) + 2 * chunks) * static_cast<int64_t>(sizeof(double));
 }
 
+int64_t ScratchBytesOf(const AbsMax& op) {
+  const Tensor& x = op.x_RC;
+  return PackedRows::Of(x.dtype, x.dim(0), x.dim(1), x.contiguous()).blocks() * static_cast<int64_t>(sizeof(uint32_t));
+}
+
 int64_t ScratchBytesWith(const MatMulBackend& matmuls, const AttentionBackend* attention, const Op& op) {
   return std::visit(
       [&]<class OpType>(const OpType& o) {

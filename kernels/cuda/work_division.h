@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <utility>
 
 #include "kernels/dtype.h"
 #include "kernels/integers.h"
@@ -107,6 +108,20 @@ inline int64_t NormPartialRows(DType act, int64_t rows, int64_t C) {
 
 // Elements of a flat vector that one block of Sum or SumSquares sums into a partial sum.
 inline constexpr int64_t kReductionChunk = 16384;
+
+// The packs of a matrix that the blocks of AbsMax compare, kMaximumPacks each. Rows that lie one after another are one
+// row.
+inline constexpr int64_t kMaximumPacks = 2048;
+struct PackedRows {
+  int64_t rows = 0, columns = 0, packs_of_row = 0;
+
+  static PackedRows Of(DType act, int64_t rows, int64_t columns, bool contiguous) {
+    if (contiguous) columns *= std::exchange(rows, 1);
+    return {.rows = rows, .columns = columns, .packs_of_row = CeilDivide(columns, kPackBytes / SizeOf(act))};
+  }
+  int64_t packs() const { return rows * packs_of_row; }
+  int64_t blocks() const { return CeilDivide(packs(), kMaximumPacks); }
+};
 
 // Elements of a parameter that one block of Adafactor's kDirection sums into partial sums.
 inline constexpr int64_t kFactorChunk = 4096;

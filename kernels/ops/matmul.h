@@ -7,29 +7,42 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "kernels/dtype.h"
 #include "kernels/op.h"
 #include "kernels/tensor.h"
 
 namespace shale {
 
+// N and K of a matmul of fp8 matrices are multiples of this number.
+inline constexpr int64_t kFloat8Multiple = 16;
+
 // c = scale * op(a) op(b) + bias, or c += scale * op(a) op(b), where op transposes if transpose_a or transpose_b is
 // set. a is [M, K], or [K, M] if transposed; b is [K, N], or [N, K] if transposed. Rows may be strided; the last
 // dimension is dense. Accumulates in fp32, and rounds c once.
+//
+// a and b may be fp8 (kernels/float8.h), each with the scale that QuantizeFloat8 wrote: then c = scale_a scale_b a b^T
+// + bias, or c += scale_a scale_b a b^T. This is so only with transpose_b and without transpose_a, without packed_b,
+// with a `scale` of 1, with at least one operand in e4m3, and with N, K and distances of rows of a and b that are
+// multiples of 16 (kFloat8Multiple). `fast_accumulation` allows a device to add up the products in fewer bits than fp32
+// has, as the tensor cores of Hopper do; it changes nothing on other devices.
 //
 // packed_b holds a copy of b in the order in which the device's kernels read it (see Ops::PackedBytes). The op writes
 // packed_b, or reads it if b_is_packed is set; c gets the same bits either way.
 struct MatMul {
   static constexpr absl::string_view kName = "MatMul";
-  Tensor a;         // act
-  Tensor b;         // f32, bf16 or f16: that of a, or another one if the device has such kernels
+  Tensor a;         // act, or f8e4m3 or f8e5m2
+  Tensor b;         // f32, bf16 or f16: that of a, or another one if the device has such kernels; fp8 if a is
   Tensor bias_N;    // act, optional; not together with accumulate or with another scale than 1
   Tensor c_MN;      // act or f32
   Tensor packed_b;  // i16, PackedBytes long, contiguous; optional
+  Tensor scale_a_1, scale_b_1;  // f32, both if a and b are fp8, else absent
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;
-  bool b_is_packed = false;  // packed_b was written by a matmul with the same b, transpose_b and dtype
+  bool b_is_packed = false;        // packed_b was written by a matmul with the same b, transpose_b and dtype
+  bool fast_accumulation = false;  // Only for fp8.
   float scale = 1;
+  bool is_float8() const { return IsFloat8(a.dtype); }
   int64_t m() const { return c_MN.shape[0]; }
   int64_t n() const { return c_MN.shape[1]; }
   int64_t k() const { return a.shape[transpose_a ? 0 : 1]; }
@@ -46,6 +59,8 @@ struct MatMul {
     v("bias", op.bias_N, Access::kRead);
     v("c", op.c_MN, op.accumulate ? Access::kReadWrite : Access::kWrite);
     v("packed_b", op.packed_b, op.b_is_packed ? Access::kRead : Access::kWrite);
+    v("scale_a", op.scale_a_1, Access::kRead);
+    v("scale_b", op.scale_b_1, Access::kRead);
   }
 };
 

@@ -3,29 +3,35 @@
 
 #include <cstdint>
 
+#include "kernels/float8.h"
 #include "kernels/tensor.h"
 
 namespace shale::reference {
 
-// Returns the element `offset` elements from the start of `t`. REQUIRES: t is f32, bf16, f16 or f64.
+// Returns the element `offset` elements from the start of `t`. REQUIRES: t is f32, bf16, f16, f64 or fp8.
 inline double Get(const Tensor& t, int64_t offset) {
   switch (t.dtype) {
     case DType::kFloat32: return t.as<const float>()[offset];
     case DType::kBFloat16: return ToFloat(t.as<const BFloat16>()[offset]);
     case DType::kFloat16: return ToFloat(t.as<const Float16>()[offset]);
     case DType::kFloat64: return t.as<const double>()[offset];
+    case DType::kFloat8E4M3: return ToFloat(t.as<const Float8E4M3>()[offset]);
+    case DType::kFloat8E5M2: return ToFloat(t.as<const Float8E5M2>()[offset]);
     default: SHALE_CHECK(false) << "not a floating tensor: " << t.ToString();
   }
   return 0;
 }
 
 // Stores `value` rounded to t's dtype, and returns the rounded value: ops that use it again must use what was stored.
+// fp8 saturates. REQUIRES: as for Get
 inline double Put(const Tensor& t, int64_t offset, double value) {
   switch (t.dtype) {
     case DType::kFloat32: t.as<float>()[offset] = static_cast<float>(value); break;
     case DType::kBFloat16: t.as<BFloat16>()[offset] = RoundToBFloat16(static_cast<float>(value)); break;
     case DType::kFloat16: t.as<Float16>()[offset] = RoundToFloat16(static_cast<float>(value)); break;
     case DType::kFloat64: t.as<double>()[offset] = value; break;
+    case DType::kFloat8E4M3: t.as<Float8E4M3>()[offset] = SaturateToFloat8E4M3(static_cast<float>(value)); break;
+    case DType::kFloat8E5M2: t.as<Float8E5M2>()[offset] = SaturateToFloat8E5M2(static_cast<float>(value)); break;
     default: SHALE_CHECK(false) << "not a floating tensor: " << t.ToString();
   }
   return Get(t, offset);

@@ -17,11 +17,13 @@ absl::Status Reference(const MatMul& op) {
   for (int64_t k = 0; k < K; ++k) {
     for (int64_t n = 0; n < N; ++n) b_KN[k * N + n] = Get(op.b, k * b_row + n * b_column);
   }
+  double scale = op.scale;
+  if (op.is_float8()) scale *= Get(op.scale_a_1, 0) * Get(op.scale_b_1, 0);
   std::vector<double> totals_N(N);
   for (int64_t m = 0; m < M; ++m) {
     for (int64_t n = 0; n < N; ++n) totals_N[n] = op.bias_N.present() ? Get(op.bias_N, n) : 0;
     for (int64_t k = 0; k < K; ++k) {
-      const double a = op.scale * Get(op.a, m * a_row + k * a_column);
+      const double a = scale * Get(op.a, m * a_row + k * a_column);
       const double* b_N = &b_KN[k * N];
       for (int64_t n = 0; n < N; ++n) totals_N[n] += a * b_N[n];
     }

@@ -22,8 +22,8 @@ namespace {
 
 constexpr int64_t kLayers = 4;
 
-// Returns a model of a few hundred parameters, whose sizes are multiples of nothing.
-DecoderConfig TinyDecoder() {
+// Returns a model of a few hundred parameters, whose sizes are multiples of nothing, or with `float8` of 16.
+DecoderConfig TinyDecoder(bool float8) {
   DecoderConfig c;
   c.vocabulary = 13;
   c.width = 6;
@@ -34,6 +34,10 @@ DecoderConfig TinyDecoder() {
   c.hidden = 10;
   c.max_positions = 8;
   c.init_std = 0.3;
+  if (!float8) return c;
+  c.width = c.hidden = c.max_positions = kFloat8Length;
+  c.heads = 1;
+  c.head_width = 16;
   return c;
 }
 
@@ -41,6 +45,7 @@ struct Precision {
   std::string name;
   DType dtype, gradients;
   DType reduce = DType::kFloat32;
+  std::optional<DType> float8_gradients;  // As RunOptions::float8_gradients.
 };
 
 // Two orders of summing differ by some roundings of fp32 (see tests/engine/laws_test.cc). With bf16 activations or
@@ -104,9 +109,12 @@ bool SumsMicroBatchesFirst(Accumulation accumulation, int64_t micro_batches, int
 TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
   const auto& [mesh, precision, number] = GetParam();
   for (int64_t K = 1; K <= 3; ++K) {
-    const Tokens tokens = RandomTokens(K * mesh.ranks(), 5, TinyDecoder().vocabulary, 41);
+    const DecoderConfig model = TinyDecoder(precision.float8_gradients.has_value());
+    const int64_t length = precision.float8_gradients ? kFloat8Length : 5;
+    const Tokens tokens = RandomTokens(K * mesh.ranks(), length, model.vocabulary, 41);
     RunOptions options;
-    options.model = TinyDecoder();
+    options.model = model;
+    options.float8_gradients = precision.float8_gradients;
     options.dtype = precision.dtype;
     options.position_ids = K == 2;  // Packed documents obey the same laws.
     const absl::StatusOr<RunResult> one = RunJob(options, tokens);
@@ -161,10 +169,14 @@ TEST_P(CrossProduct, EveryCombinationObeysEveryLaw) {
 std::vector<Place> Places() {
   std::vector<Place> places;
   for (const Mesh& mesh : std::vector<Mesh>{{1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 2}, {2, 3}, {3, 2}}) {
-    for (const Precision& precision : {Precision{"Fp32", DType::kFloat32, DType::kFloat32},
-                                       {"Bf16", DType::kBFloat16, DType::kFloat32},
-                                       {"Bf16Gradients", DType::kBFloat16, DType::kBFloat16},
-                                       {"Bf16Reduce", DType::kBFloat16, DType::kFloat32, DType::kBFloat16}}) {
+    for (const Precision& precision :
+         {Precision{"Fp32", DType::kFloat32, DType::kFloat32},
+          {"Bf16", DType::kBFloat16, DType::kFloat32},
+          {"Bf16Gradients", DType::kBFloat16, DType::kBFloat16},
+          {"Bf16Reduce", DType::kBFloat16, DType::kFloat32, DType::kBFloat16},
+          {"Fp8", DType::kBFloat16, DType::kFloat32, DType::kFloat32, DType::kFloat8E5M2}}) {
+      // The sizes of fp8 take their time, and what it computes depends on no mesh.
+      if (precision.float8_gradients && mesh.shard == 3) continue;
       places.push_back({mesh, precision, std::ssize(places)});
     }
   }

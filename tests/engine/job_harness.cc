@@ -28,6 +28,14 @@ DecoderConfig SmallDecoder() {
   return c;
 }
 
+DecoderConfig Float8Decoder() {
+  DecoderConfig c = SmallDecoder();
+  c.width = 32;
+  c.head_width = 8;
+  c.hidden = 48;
+  return c;
+}
+
 DecoderConfig GemmaLike(DecoderConfig model) {
   model.attention_window = 3;
   model.layer_pattern = "WF";
@@ -147,6 +155,8 @@ absl::StatusOr<RunResult> RunJob(RunOptions options, const std::vector<Tokens>& 
                              .train_only = options.train_only,
                              .frozen_weights = options.frozen_weights,
                              .fp32_logits = options.fp32_logits,
+                             .float8_matmuls = options.float8_gradients.has_value(),
+                             .float8_gradients = options.float8_gradients.value_or(DType::kFloat8E5M2),
                              .optimizer_groups = options.optimizer_groups};
   SHALE_ASSIGN_OR_RETURN(const ModelGraph graph,
                          options.build ? options.build(graph_options) : BuildModel(options.model, graph_options));

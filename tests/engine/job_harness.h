@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ namespace shale::testing {
 
 // A small decoder with awkward sizes: none is a multiple of a vector width, a block size or a rank count.
 DecoderConfig SmallDecoder();
+// A small decoder whose linear layers can multiply in fp8, in sequences of kFloat8Length tokens.
+DecoderConfig Float8Decoder();
+inline constexpr int64_t kFloat8Length = 16;
 // Returns `model` with what Gemma has: windows in every second layer, two bases of RoPE, GEGLU, norms before and after
 // sublayers, scaled embeddings, and soft caps that matter at once.
 DecoderConfig GemmaLike(DecoderConfig model);
@@ -61,7 +65,8 @@ struct RunOptions {
   bool position_ids = false;
   std::vector<std::string> train_only;  // As GraphOptions::train_only.
   Storage frozen_weights = Storage::kAsUsed;
-  bool fp32_logits = false;                                // As GraphOptions::fp32_logits.
+  bool fp32_logits = false;               // As GraphOptions::fp32_logits.
+  std::optional<DType> float8_gradients;  // Matmuls are in fp8 (GraphOptions::float8_matmuls), if it is set.
   std::vector<std::vector<std::string>> optimizer_groups;  // As GraphOptions::optimizer_groups.
   StepOptions step;
   const Backend* backend = nullptr;  // If null, TestedBackend(ops, threads, cpu_products).

@@ -146,10 +146,22 @@ RunOptions RandomJob(std::mt19937_64& random, const Example** example) {
   return options;
 }
 
+// Gives every third job of a decoder that computes in 16 bits matmuls in fp8, and sizes that these need.
+void TakeFloat8(int seed, RunOptions& options) {
+  auto* decoder = std::get_if<DecoderConfig>(&options.model);
+  if (decoder == nullptr || options.dtype == DType::kFloat32 || seed % 3 != 0) return;
+  const DecoderConfig sizes = Float8Decoder();
+  decoder->width = sizes.width;
+  decoder->head_width = sizes.head_width;
+  decoder->hidden = sizes.hidden;
+  options.float8_gradients = seed % 2 == 0 ? DType::kFloat8E5M2 : DType::kFloat8E4M3;
+}
+
 // Returns data for a random job, of at most `most` sequences.
-Tokens RandomData(const Example* example, uint64_t most, std::mt19937_64& random, int seed) {
+Tokens RandomData(const Example* example, const RunOptions& options, uint64_t most, std::mt19937_64& random, int seed) {
   const auto sequences = static_cast<int64_t>(1 + random() % most);
-  return example != nullptr ? example->data(sequences, 9) : RandomTokens(sequences, 9, 19, seed);
+  if (example != nullptr) return example->data(sequences, 9);
+  return RandomTokens(sequences, options.float8_gradients ? kFloat8Length : 9, 19, seed);
 }
 
 std::string Describe(const RunOptions& o, int seed) {
@@ -166,6 +178,7 @@ std::string Describe(const RunOptions& o, int seed) {
       static_cast<int>(o.target_weights), o.position_ids ? ", packed documents" : "",
       o.train_only.empty() ? "" : absl::StrCat(", trains only ", absl::StrJoin(o.train_only, ", ")),
       ", what is frozen is stored ", ToString(o.frozen_weights), o.fp32_logits ? ", logits in fp32" : "",
+      o.float8_gradients ? absl::StrCat(", matmuls in fp8 and ", ToString(*o.float8_gradients)) : "",
       absl::StrJoin(o.step.optimizer_groups, "", [](std::string* out, const Optimizer& group) {
         absl::StrAppend(out, ", a group by ", EntryOf(group.kind).name);
       }));
@@ -190,7 +203,8 @@ TEST(MemoryLaws, MeasuredPeakEqualsThePlanToTheByteAndFrozenWeightsKeepTheirBits
     // Weights in bf16 are not widened to f16.
     if (options.dtype == DType::kFloat16) options.frozen_weights = Storage::kAsUsed;
     options.fp32_logits = seed % 2 == 0 && example == nullptr;
-    const Tokens tokens = RandomData(example, 8, random, seed);
+    TakeFloat8(seed, options);
+    const Tokens tokens = RandomData(example, options, 8, random, seed);
     absl::StatusOr<RunResult> result = RunJob(options, tokens);
     ASSERT_TRUE(result.ok()) << Describe(options, seed) << ": " << result.status();
     EXPECT_EQ(result->measured_peak_bytes, result->plan.peak_bytes) << Describe(options, seed);
@@ -222,7 +236,8 @@ TEST(MemoryLaws, InstructionsWriteOnlyWhatTheySay) {
         violations.push_back(std::move(text));
       });
     };
-    const Tokens tokens = RandomData(example, 6, random, seed);
+    TakeFloat8(seed, options);
+    const Tokens tokens = RandomData(example, options, 6, random, seed);
     absl::StatusOr<RunResult> checked = RunJob(options, tokens);
     ASSERT_TRUE(checked.ok()) << Describe(options, seed) << ": " << checked.status();
     EXPECT_TRUE(violations.empty()) << Describe(options, seed) << ": " << violations.size()

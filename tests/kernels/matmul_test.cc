@@ -2,6 +2,10 @@
 #include "kernels/ops/matmul.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "tests/kernels/op_conformance.h"
@@ -46,6 +50,67 @@ OpCase MakeMatmulCase(const MatMulCase& s, bool transpose_a, bool transpose_b, D
   const double terms = std::max(1.0f, s.scale) * static_cast<double>(s.k) + (s.scale != 1 ? 2 : 1);
   c.tolerances["c"] = {.absolute = (terms + 1) * terms * kUnit32};
   return c;
+}
+
+struct Float8MatMulCase {
+  int64_t m, n, k;
+  DType a = DType::kFloat8E4M3, b = DType::kFloat8E4M3, c = DType::kBFloat16;
+  std::optional<DType> bias = std::nullopt;
+  bool accumulate = false;
+  bool strided = false;
+  double scale_a = 0.7, scale_b = 1.3;
+};
+
+OpCase MakeFloat8Case(const Float8MatMulCase& s) {
+  OpCase c;
+  c.name = NameOf(s.a) + "_" + NameOf(s.b) + "_" + NameOf(s.c) + "_" + std::to_string(s.m) + "x" + std::to_string(s.n) +
+           "x" + std::to_string(s.k) + (s.bias.has_value() ? "_bias_" + NameOf(*s.bias) : "") +
+           (s.accumulate ? "_accumulate" : "") + (s.strided ? "_strided" : "") +
+           (std::isfinite(s.scale_a) ? "" : "_not_finite");
+  const auto matrix = [&](DType format, int64_t rows) {
+    return s.strided ? c.memory.Random(format, {rows, s.k + 48}).Slice(1, 16, s.k)
+                     : c.memory.Random(format, {rows, s.k});
+  };
+  MatMul op{.a = matrix(s.a, s.m),
+            .b = matrix(s.b, s.n),
+            .scale_a_1 = c.memory.Values(DType::kFloat32, {1}, {s.scale_a}),
+            .scale_b_1 = c.memory.Values(DType::kFloat32, {1}, {s.scale_b}),
+            .transpose_b = true,
+            .accumulate = s.accumulate,
+            .fast_accumulation = s.m % 2 == 1};
+  if (s.bias.has_value()) op.bias_N = c.memory.Random(*s.bias, {s.n});
+  op.c_MN = Matrix(c.memory, s.c, s.m, s.n, s.strided, /*output=*/!s.accumulate);
+  c.op = op;
+  // As above: K products of up to 0.91, and bias or c of up to 1.
+  const double terms = static_cast<double>(s.k) + 3;
+  c.tolerances["c"] = {.absolute = (terms + 1) * terms * kUnit32};
+  return c;
+}
+
+std::vector<OpCase> Float8MatMulCases() {
+  constexpr DType kE4M3 = DType::kFloat8E4M3, kE5M2 = DType::kFloat8E5M2;
+  constexpr DType kF32 = DType::kFloat32, kBF16 = DType::kBFloat16, kF16 = DType::kFloat16;
+  std::vector<OpCase> cases;
+  for (const auto& [a, b] : {std::pair(kE4M3, kE4M3), {kE5M2, kE4M3}, {kE4M3, kE5M2}}) {
+    for (const DType c : {kF32, kBF16, kF16}) {
+      cases.push_back(MakeFloat8Case({.m = 1, .n = 16, .k = 16, .a = a, .b = b, .c = c}));
+      cases.push_back(MakeFloat8Case({.m = 31, .n = 48, .k = 160, .a = a, .b = b, .c = c, .strided = true}));
+      cases.push_back(MakeFloat8Case({.m = 34, .n = 32, .k = 352, .a = a, .b = b, .c = c, .accumulate = true}));
+      cases.push_back(MakeFloat8Case({.m = 33, .n = 64, .k = 32, .a = a, .b = b, .c = c, .bias = c}));
+    }
+    cases.push_back(MakeFloat8Case({.m = 7, .n = 48, .k = 64, .a = a, .b = b, .c = kF32, .bias = kBF16}));
+    // Enough rows for b to be packed at once, and a long K.
+    cases.push_back(MakeFloat8Case({.m = 530, .n = 144, .k = 96, .a = a, .b = b, .bias = kBF16}));
+    cases.push_back(MakeFloat8Case({.m = 512, .n = 64, .k = 1104, .a = a, .b = b, .c = kF32, .accumulate = true}));
+  }
+  cases.push_back(MakeFloat8Case({.m = 16, .n = 2128, .k = 32}));
+  cases.push_back(MakeFloat8Case({.m = 3, .n = 80, .k = 4128, .c = kF32, .accumulate = true, .strided = true}));
+  // A matrix with an infinity has an infinite scale, so that no result is finite.
+  OpCase infinite = MakeFloat8Case({.m = 3, .n = 16, .k = 16, .scale_a = std::numeric_limits<double>::infinity()});
+  infinite.op.As<MatMul>()->a = infinite.memory.Values(kE4M3, {3, 16}, std::vector<double>(48, 0.0));
+  cases.push_back(infinite);
+  cases.push_back(MakeFloat8Case({.m = 2, .n = 16, .k = 16, .scale_a = std::nan("")}));
+  return cases;
 }
 
 std::vector<OpCase> MatMulCases() {
@@ -103,6 +168,7 @@ std::vector<OpCase> MatMulCases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(MatMul, OpConformance, ::testing::ValuesIn(MatMulCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Float8MatMul, OpConformance, ::testing::ValuesIn(Float8MatMulCases()), CaseName);
 
 // The reference multiplies matrices of two dtypes, and the other backends, whose kernels do not, refuse by name.
 TEST(MatMulTest, TwoDTypesAreComputedOrRefusedByName) {

@@ -83,6 +83,8 @@ TEST(Validate, DemandsEveryOperandThatIsNotOptional) {
                                           "AttentionBackward.position_ids",
                                           "MatMul.bias",
                                           "MatMul.packed_b",
+                                          "QuantizeFloat8.out",
+                                          "QuantizeFloat8.transposed",
                                           "RmsNormBackward.d_residual",
                                           "RmsNormBackward.d_weight",
                                           "LayerNormBackward.d_residual",
@@ -113,6 +115,8 @@ TEST(Validate, DemandsDenseOperandsWhereItSaysSo) {
                                          "MatMul.b",
                                          "MatMul.c",
                                          "BiasBackward.d_out",
+                                         "AbsMax.x",
+                                         "QuantizeFloat8.x",
                                          "Rope.x",
                                          "AttentionForward.q",
                                          "AttentionForward.k",
@@ -268,6 +272,13 @@ TEST(Validate, RefusesContradictions) {
   ExpectRefused(matmul, {"packed_b is f32[64]", "wanted i16"});
   matmul.packed_b.dtype = DType::kInt16;
   EXPECT_TRUE(Validate(matmul).ok()) << Validate(matmul);
+
+  matmul = valid(MatMul());
+  matmul.fast_accumulation = true;
+  ExpectRefused(matmul, {"fast_accumulation is set, and a is bf16[6, 5]; wanted it for fp8 matrices only"});
+  matmul.fast_accumulation = false;
+  matmul.scale_b_1 = Tensor::Contiguous(DType::kFloat32, {1});
+  ExpectRefused(matmul, {"scale_b is given, and a is bf16[6, 5]; wanted it for fp8 matrices only"});
 
   AttentionForward attention = valid(AttentionForward());
   attention.window = -1;

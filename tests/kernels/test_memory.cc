@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "kernels/float8.h"
 #include "kernels/integers.h"
 
 namespace shale::testing {
@@ -14,7 +15,9 @@ template <class T, class ValueOf>
 void FillAs(const Tensor& t, ValueOf value_of) {
   for (int64_t i = 0; i < t.elements(); ++i) {
     const double value = value_of(i);
-    if constexpr (std::is_class_v<T>) {
+    if constexpr (sizeof(T) == 1 && std::is_class_v<T>) {
+      t.as<T>()[i] = SaturateToFloat8<T>(static_cast<float>(value));
+    } else if constexpr (std::is_class_v<T>) {
       t.as<T>()[i] = RoundTo<T>(static_cast<float>(value));
     } else {
       t.as<T>()[i] = static_cast<T>(value);
@@ -34,6 +37,8 @@ void Fill(const Tensor& t, ValueOf value_of) {
     case DType::kInt32: return FillAs<int32_t>(t, value_of);
     case DType::kInt64: return FillAs<int64_t>(t, value_of);
     case DType::kUInt8: return FillAs<uint8_t>(t, value_of);
+    case DType::kFloat8E4M3: return FillAs<Float8E4M3>(t, value_of);
+    case DType::kFloat8E5M2: return FillAs<Float8E5M2>(t, value_of);
   }
 }
 
@@ -136,6 +141,8 @@ double ElementOf(const Tensor& t, int64_t index) {
     case DType::kInt32: return t.as<const int32_t>()[at];
     case DType::kInt64: return static_cast<double>(t.as<const int64_t>()[at]);
     case DType::kUInt8: return t.as<const uint8_t>()[at];
+    case DType::kFloat8E4M3: return ToFloat(t.as<const Float8E4M3>()[at]);
+    case DType::kFloat8E5M2: return ToFloat(t.as<const Float8E5M2>()[at]);
   }
   return 0;
 }
@@ -151,6 +158,8 @@ void SetElement(const Tensor& t, int64_t index, double value) {
     case DType::kInt32: t.as<int32_t>()[at] = static_cast<int32_t>(value); break;
     case DType::kInt64: t.as<int64_t>()[at] = static_cast<int64_t>(value); break;
     case DType::kUInt8: t.as<uint8_t>()[at] = static_cast<uint8_t>(value); break;
+    case DType::kFloat8E4M3: t.as<Float8E4M3>()[at] = SaturateToFloat8E4M3(static_cast<float>(value)); break;
+    case DType::kFloat8E5M2: t.as<Float8E5M2>()[at] = SaturateToFloat8E5M2(static_cast<float>(value)); break;
   }
 }
 

@@ -22,7 +22,7 @@ class TestMemory {
   TestMemory() = default;
   explicit TestMemory(uint64_t seed) : seed_(seed) {}
 
-  // Returns a tensor of values drawn uniformly from [low, high), rounded to `dtype` (a floating one).
+  // Returns a tensor of values drawn uniformly from [low, high), rounded to `dtype` (a floating one, or fp8).
   Tensor Random(DType dtype, std::initializer_list<int64_t> shape, double low = -1, double high = 1);
   // Returns a tensor of integers drawn uniformly from [low, high). `dtype` is u8, i16, i32 or i64.
   Tensor RandomIntegers(DType dtype, std::initializer_list<int64_t> shape, int64_t low, int64_t high);

@@ -51,11 +51,11 @@ class Case:
             return self.embedding_std * noise
         return noise / math.sqrt(noise.shape[1])
 
-    def make_batches(self):
+    def make_batches(self, length=SEQUENCE_LENGTH):
         """Returns tokens and targets, each [CURVE_BATCHES, B, S] int64. Targets are the next tokens; some are masked
         (-1)."""
         generator = torch.Generator().manual_seed(zlib.crc32(self.name.encode()) + 1)
-        text = torch.randint(self.spec["vocabulary"], (CURVE_BATCHES, self.batch, SEQUENCE_LENGTH + 1),
+        text = torch.randint(self.spec["vocabulary"], (CURVE_BATCHES, self.batch, length + 1),
                              generator=generator)
         inputs, targets = text[..., :-1].contiguous(), text[..., 1:].contiguous()
         # Batch 0 has masked targets in several places, also at a last position. Batch 1 has none. In batch 2 a sequence

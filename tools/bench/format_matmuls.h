@@ -8,17 +8,17 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cublaslt/functions.h"
+#include "kernels/cuda/cublaslt/matmul_plan.h"
 #include "kernels/device/cuda/cuda_device.h"
 #include "kernels/device/cuda/turn_timer.h"
 #include "kernels/dtype.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 
-enum class OperandFormat : uint8_t { kBFloat16, kE4M3, kE5M2 };
-
 // How c [M, N] = a [M, K] b [N, K]^T is computed. In this form alone GPUs multiply 8-bit operands.
 struct FormatMatMul {
-  OperandFormat a = OperandFormat::kBFloat16, b = OperandFormat::kBFloat16;
+  DType a = DType::kBFloat16, b = DType::kBFloat16;
   // Adds products of 8-bit operands in the registers of the tensor cores, with fewer bits than fp32 has.
   bool fast_accumulation = false;
   std::string ToString() const;  // "bf16", "e5m2 x e4m3, fast"
@@ -44,17 +44,17 @@ class FormatMatMuls {
                                                   int launches);
 
  private:
-  class Plan;
   FormatMatMuls(CudaDevice& device, const cuda::CublasLtFunctions& functions, TurnTimer timer)
       : device_(device), functions_(functions), timer_(std::move(timer)) {}
-  // Fills memory with numbers of a format that have random signs and magnitudes from 2^-4 to 1, since a matmul of zeros
-  // draws less power.
-  absl::Status Fill(OperandFormat format, std::byte* to, int64_t size_bytes);
+  // Returns memory for a matrix, with ordinary numbers of its dtype, since a matmul of zeros draws less power.
+  absl::StatusOr<std::unique_ptr<Arena>> Filled(DType dtype, int64_t elements);
+  // Returns a plan with the algorithm that the library proposes first.
+  absl::StatusOr<std::unique_ptr<cuda::MatMulPlan>> PlanOf(const MatMul& op) const;
 
   CudaDevice& device_;
   const cuda::CublasLtFunctions functions_;
   TurnTimer timer_;
-  std::unique_ptr<Arena> workspace_;
+  std::unique_ptr<Arena> workspace_, scales_;  // The scales are two ones.
   cublasLtHandle_t handle_ = nullptr;
 };
 

@@ -1,6 +1,7 @@
 #include "tools/bench/formats.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -13,10 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/device/cuda/cudart.h"
 #include "kernels/dtype.h"
-#include "tools/bench/float8.h"
-#include "tools/bench/float8_conversion.h"
+#include "kernels/float8.h"
+#include "kernels/ops/float8.h"
 #include "tools/bench/format_matmuls.h"
 #include "tools/bench/planned_job.h"
 #include "tools/bench/result_lines.h"
@@ -55,29 +57,55 @@ absl::StatusOr<std::vector<Size>> SizesOf(const Flags& flags) {
   return ordered;
 }
 
-// Compares the GPU's conversion of every bf16 value with the exact one. NaN may become any NaN.
-absl::Status CompareConversions(CudaDevice& device, ResultLines& report) {
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> on_device, device.Allocate(2 * kBFloat16Codes));
-  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> on_host, device.AllocatePinned(2 * kBFloat16Codes));
+constexpr int64_t kBFloat16s = 1 << 16;
+
+// Returns the codes that the kernel of QuantizeFloat8 makes of all bf16 numbers, in the order of their bits.
+absl::StatusOr<std::vector<uint8_t>> CodesOfAll(DType format, CudaDevice& device) {
+  constexpr int64_t kNumberBytes = kBFloat16s * sizeof(BFloat16), kScalarBytes = 256;
+  constexpr int64_t kBytes = kNumberBytes + kBFloat16s + 2 * kScalarBytes;
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> on_device, device.Allocate(kBytes));
+  SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Arena> on_host, device.AllocatePinned(kBytes));
+  std::byte *const at = on_device->base(), *const codes = on_host->base() + kNumberBytes;
+  for (int64_t i = 0; i < kBFloat16s; ++i) {
+    reinterpret_cast<BFloat16*>(on_host->base())[i] = {static_cast<uint16_t>(i)};
+  }
+  // With this maximum the factor is 1.
+  *reinterpret_cast<float*>(codes + kBFloat16s) = LargestFloat8(format);
+  const QuantizeFloat8 op{
+      .x_RC = Tensor::Contiguous(DType::kBFloat16, {256, 256}, at),
+      .maximum_1 = Tensor::Contiguous(DType::kFloat32, {1}, at + kNumberBytes + kBFloat16s),
+      .out_RC = Tensor::Contiguous(format, {256, 256}, at + kNumberBytes),
+      .scale_1 = Tensor::Contiguous(DType::kFloat32, {1}, at + kNumberBytes + kBFloat16s + kScalarBytes)};
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("compute"));
   SHALE_ASSIGN_OR_RETURN(CudaStream * cuda_stream, CudaStream::From(*stream));
-  auto* e4m3 = reinterpret_cast<uint8_t*>(on_device->base());
-  SHALE_RETURN_IF_ERROR(cuda_stream->Enqueue(
-      [&](cuda::StreamHandle handle) { return ConvertEveryBFloat16(e4m3, e4m3 + kBFloat16Codes, handle); }));
-  SHALE_RETURN_IF_ERROR(stream->Copy(on_host->base(), on_device->base(), 2 * kBFloat16Codes));
+  SHALE_RETURN_IF_ERROR(stream->Copy(at, on_host->base(), kBytes));
+  SHALE_RETURN_IF_ERROR(
+      cuda_stream->Enqueue([&](cuda::StreamHandle handle) { return cuda::Run(op, Scratch(), handle); }));
+  SHALE_RETURN_IF_ERROR(stream->Copy(codes, at + kNumberBytes, kBFloat16s));
   SHALE_RETURN_IF_ERROR(stream->Synchronize());
-  for (const Float8 format : {Float8::kE4M3, Float8::kE5M2}) {
-    const auto* codes =
-        reinterpret_cast<const uint8_t*>(on_host->base()) + (format == Float8::kE4M3 ? 0 : kBFloat16Codes);
+  const auto* first = reinterpret_cast<const uint8_t*>(codes);
+  return std::vector<uint8_t>(first, first + kBFloat16s);
+}
+
+// Returns whether a code is the exact one. NaN may become any NaN.
+template <class Format>
+bool IsExact(float number, uint8_t code) {
+  return std::isnan(number) ? std::isnan(ToFloat(Format{code})) : code == SaturateToFloat8<Format>(number).bits;
+}
+
+// Compares the GPU's conversion of every bf16 value with the exact one.
+absl::Status CompareConversions(CudaDevice& device, ResultLines& report) {
+  for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+    SHALE_ASSIGN_OR_RETURN(const std::vector<uint8_t> codes, CodesOfAll(format, device));
     int64_t different = 0;
     std::string first;
-    for (int code = 0; code < kBFloat16Codes; ++code) {
-      if (IsExact(format, static_cast<uint16_t>(code), codes[code])) continue;
-      if (different++ == 0)
-        first = absl::StrCat("; first: bf16 code ", code, " became ", static_cast<int>(codes[code]));
+    for (int64_t i = 0; i < kBFloat16s; ++i) {
+      const float number = ToFloat(BFloat16{static_cast<uint16_t>(i)});
+      if (WithFloat8(format, [&](auto as) { return IsExact<decltype(as)>(number, codes[i]); })) continue;
+      if (different++ == 0) first = absl::StrCat("; first: bf16 code ", i, " became ", static_cast<int>(codes[i]));
     }
-    const std::string name(ToString(format));
-    SHALE_RETURN_IF_ERROR(report.Add(absl::StrCat("bf16 to ", name, ": ", different, " of ", kBFloat16Codes,
+    const std::string name(format == DType::kFloat8E4M3 ? "e4m3" : "e5m2");
+    SHALE_RETURN_IF_ERROR(report.Add(absl::StrCat("bf16 to ", name, ": ", different, " of ", kBFloat16s,
                                                   " values differ from the exact conversion", first),
                                      JsonObject().Add("conversion", name).Add("different", different)));
   }

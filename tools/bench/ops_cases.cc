@@ -227,6 +227,21 @@ void AddRows(OpCaseMaker& m, std::vector<OpCase>& cases) {
   cases.push_back(m.Finish(widen, "", ShapeText(widen.out_RN)));
 }
 
+// Adds what makes a row of tokens an operand of fp8 matmuls: forward, and with the copy that backward needs.
+void AddFloat8(OpCaseMaker& m, std::vector<OpCase>& cases) {
+  const OpSizes& s = m.s;
+  const AbsMax maximum{.x_RC = m.Act({s.tokens, s.hidden}), .maximum_1 = m.F32({1})};
+  cases.push_back(m.Finish(maximum, "", ShapeText(maximum.x_RC)));
+  for (const bool transposes : {false, true}) {
+    QuantizeFloat8 op{.x_RC = m.Act({s.tokens, s.hidden}),
+                      .maximum_1 = m.F32({1}),
+                      .out_RC = m.New(DType::kFloat8E4M3, {s.tokens, s.hidden}),
+                      .scale_1 = m.F32({1})};
+    if (transposes) op.transposed_CR = m.New(DType::kFloat8E4M3, {s.hidden, s.tokens});
+    cases.push_back(m.Finish(op, transposes ? "and transpose" : "", ShapeText(op.x_RC)));
+  }
+}
+
 std::string SizesText(const MatMul& op) { return absl::StrCat(op.m(), " x ", op.n(), " x ", op.k()); }
 
 // Adds a linear layer y [T, N] = x [T, K] w^T and its two gradients. The gradient of w comes in two cases: overwriting
@@ -243,13 +258,39 @@ void AddLinear(OpCaseMaker& m, const std::string& layer, int64_t t, int64_t n, i
   }
 }
 
+// Adds the same in fp8, where all sizes allow it: gradients in e5m2, all else in e4m3.
+void AddFloat8Linear(OpCaseMaker& m, const std::string& layer, int64_t t, int64_t n, int64_t k,
+                     std::vector<OpCase>& cases) {
+  if (t % kFloat8Multiple != 0 || n % kFloat8Multiple != 0 || k % kFloat8Multiple != 0) return;
+  const auto matmul = [&](DType a, int64_t rows, int64_t columns, int64_t depth, bool is_weight) {
+    return MatMul{.a = m.New(a, {rows, depth}),
+                  .b = m.New(DType::kFloat8E4M3, {columns, depth}),
+                  .c_MN = is_weight ? m.F32({rows, columns}) : m.Act({rows, columns}),
+                  .scale_a_1 = m.F32({1}),
+                  .scale_b_1 = m.F32({1}),
+                  .transpose_b = true};
+  };
+  MatMul forward = matmul(DType::kFloat8E4M3, t, n, k, false);
+  forward.fast_accumulation = true;
+  cases.push_back(m.Finish(forward, layer + " fp8 forward", SizesText(forward)));
+  const MatMul input = matmul(DType::kFloat8E5M2, t, k, n, false);
+  cases.push_back(m.Finish(input, layer + " fp8 dgrad", SizesText(input)));
+  for (const bool accumulate : {false, true}) {
+    MatMul weight = matmul(DType::kFloat8E5M2, n, k, t, true);
+    weight.accumulate = accumulate;
+    cases.push_back(m.Finish(weight, layer + (accumulate ? " fp8 wgrad accumulate" : " fp8 wgrad"), SizesText(weight)));
+  }
+}
+
 void AddMatMuls(OpCaseMaker& m, std::vector<OpCase>& cases) {
   const OpSizes& s = m.s;
   const int64_t d = s.head_width;
-  AddLinear(m, "qkv", s.tokens, (s.heads + 2 * s.kv_heads) * d, s.width, cases);
-  AddLinear(m, "projection", s.tokens, s.width, s.heads * d, cases);
-  AddLinear(m, "gate_up", s.tokens, 2 * s.hidden, s.width, cases);
-  AddLinear(m, "down", s.tokens, s.width, s.hidden, cases);
+  for (const auto add : {AddLinear, AddFloat8Linear}) {
+    add(m, "qkv", s.tokens, (s.heads + 2 * s.kv_heads) * d, s.width, cases);
+    add(m, "projection", s.tokens, s.width, s.heads * d, cases);
+    add(m, "gate_up", s.tokens, 2 * s.hidden, s.width, cases);
+    add(m, "down", s.tokens, s.width, s.hidden, cases);
+  }
   AddLinear(m, "head", s.head_tokens, s.vocabulary, s.width, cases);
 }
 
@@ -330,6 +371,7 @@ std::vector<OpCase> OpCases(const OpSizes& sizes, DType dtype) {
   AddCrossEntropy(maker, cases);
   AddSquaredError(maker, cases);
   AddRows(maker, cases);
+  AddFloat8(maker, cases);
   AddOpsOnFlatGroups(maker, cases);
   AddAttention(maker, cases);
   AddCachedAttention(maker, cases);

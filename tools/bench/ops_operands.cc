@@ -5,6 +5,7 @@
 #include <iterator>
 #include <vector>
 
+#include "kernels/float8.h"
 #include "kernels/op.h"
 #include "kernels/ops/attention.h"
 #include "kernels/step_scalars.h"
@@ -56,13 +57,15 @@ void FillOperand(absl::string_view name, const Tensor& t, int64_t vocabulary) {
     case DType::kInt16: return Fill<int16_t>(t, [](float x) { return static_cast<int16_t>(x * 32767); });
     case DType::kBFloat16: return Fill<BFloat16>(t, [&](float x) { return RoundToBFloat16(ValueOf(name, x)); });
     case DType::kUInt8: return Fill<uint8_t>(t, [](float x) { return static_cast<uint8_t>(127 + x * 127); });
+    case DType::kFloat8E4M3: return Fill<Float8E4M3>(t, [](float x) { return SaturateToFloat8E4M3(x); });
+    case DType::kFloat8E5M2: return Fill<Float8E5M2>(t, [](float x) { return SaturateToFloat8E5M2(x); });
     case DType::kFloat32: break;
     default: std::memset(t.data, 0, static_cast<size_t>(t.extent_bytes())); return;
   }
   if (name == "update") {
     const float update[kUpdateSize] = {1e-4f, 0.1f, 0.05f, 0.5f, 0};
     std::memcpy(t.data, update, sizeof(update));
-  } else if (name == "scale") {
+  } else if (name == "scale" || name == "scale_a" || name == "scale_b" || name == "maximum") {
     *t.as<float>() = 1;
   } else {
     Fill<float>(t, [&](float x) { return ValueOf(name, x); });

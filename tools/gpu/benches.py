@@ -6,7 +6,8 @@ from gpu.kit import BEFORE, Item
 
 # Selects the ops on flat vectors, for runs of the ops bench in f32. Runs in bf16 do not have their f32 forms.
 FLAT = "^(sum|sumsquares|accumulate|copy|adamw|adamw8bit|sgd|lion)( |$)"
-MATMULS = "matmul"
+# Matmuls, and the ops that make operands of fp8.
+FLOAT8 = "^(matmul|absmax|quantizefloat8)( |$)"
 # Those whose blocks own rows, which are compared with an earlier commit's.
 ROWS = "^(rmsnorm|crossentropy)"
 

@@ -96,7 +96,10 @@ class Page:
                                 self._sustained())
 
     def _formats(self):
-        return tables.formats([(name, r) for name, found, _ in self.results("formats") for r in found])
+        losses = tables.losses([(name, found["losses"]) for name, found, _ in self.results("train")
+                                if len(found["losses"]) == sum(orders.MANY_STEPS)])
+        return tables.formats([(name, r) for name, found, _ in self.results("formats") for r in found]) + (
+            losses and "\n" + losses)
 
     def _sweeps(self):
         return tables.sweeps([(name, r) for name, found, _ in self.results("sweep") for r in found])

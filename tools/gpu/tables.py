@@ -109,6 +109,13 @@ def formats(results):
     return (said and said + "\n") + table(["preset", "M x N x K", "operands", "result", "us", "TFLOP/s"], rows)
 
 
+def losses(results):
+    """Returns the table of the losses of long runs at some of their steps."""
+    steps = [1, 10, *range(50, max((len(found) for _, found in results), default=0) + 1, 50)]
+    return table(["losses of", *(f"step {step}" for step in steps)],
+                 [[name, *(f"{found[step - 1]:.4f}" for step in steps)] for name, found in results])
+
+
 def sweeps(results):
     rows = [[name, r["setting"], *([f"{r['tokens_per_second']:,.0f}", f"{100 * r['mfu']:.1f} %", f"{r['seconds']:.3f}",
                                     f"{r['measured_bytes'] / 2**30:.1f} GiB"] if "seconds" in r else

@@ -9,6 +9,7 @@
 #include "engine/strings/pattern.h"
 #include "kernels/check.h"
 #include "kernels/ops/flat.h"
+#include "kernels/ops/float8.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
@@ -268,7 +269,9 @@ std::vector<bool> GraphBuilder::MatricesOfBlocks() const {
     for (const Node& node : unit.forward) {
       VisitOperands(node.op, [&](absl::string_view name, const Tensor& t, Access) {
         if (!t.present() || unit.values[t.where.symbol].role != ValueRole::kParameter) return;
-        const bool multiplies = unit.layer >= 0 && node.op.Is<MatMul>() && name == "b";
+        // In fp8 the weight is quantized first.
+        const bool quantized = node.op.Is<AbsMax>() || node.op.Is<QuantizeFloat8>();
+        const bool multiplies = unit.layer >= 0 && (quantized || (node.op.Is<MatMul>() && name == "b"));
         (multiplies ? matrices : others)[unit.values[t.where.symbol].parameter] = true;
       });
     }
@@ -458,6 +461,19 @@ void GraphBuilder::Emit(Op op, std::optional<Op> from_sum) {
     if (result) results_.push_back(graph_.units.size() - 1);
   });
   unit().forward.push_back({.op = std::move(op), .from_sum = std::move(from_sum)});
+}
+
+const QuantizeFloat8* GraphBuilder::FindQuantized(const Tensor& x, bool transposed) {
+  if (!IsOwn(x)) return nullptr;
+  const std::vector<int>& producers = unit().values[x.where.symbol].producers;
+  // What was quantized before the last change of x is another matrix.
+  for (int node = std::ssize(unit().forward); --node > (producers.empty() ? -1 : producers.back());) {
+    const auto* op = unit().forward[node].op.As<QuantizeFloat8>();
+    if (op == nullptr || (transposed && !op->transposed_CR.present())) continue;
+    const Tensor& done = op->x_RC;
+    if (done.where == x.where && done.rank == x.rank && done.shape == x.shape && done.strides == x.strides) return op;
+  }
+  return nullptr;
 }
 
 void GraphBuilder::OnBackward(std::function<void(GradientBuilder&)> rule) {

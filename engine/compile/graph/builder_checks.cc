@@ -9,6 +9,7 @@
 #include "engine/strings/pattern.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/loss.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {
@@ -59,6 +60,27 @@ Tensor GraphBuilder::Operand(const Tensor& tensor, int rank, absl::string_view u
     case 3: return NewActivation("wrong", dtype, {1, 1, 1});
     default: return NewActivation("wrong", dtype, {1, 1, 1, 1});
   }
+}
+
+bool GraphBuilder::MultipliesInFloat8(const Tensor& x_TK, const Tensor& weight_NK, bool rows, absl::string_view name) {
+  // Parts that a model computes in fp32 stay in fp32.
+  const bool narrow = x_TK.dtype != DType::kFloat32 && weight_NK.dtype == x_TK.dtype && weight_NK.rank == 2;
+  if (!options_.float8_matmuls || unit().layer < 0 || options_.mode == GraphMode::kLogits || !narrow) return false;
+  const struct {
+    bool counts;
+    int64_t size;
+    const char *what, *remedy;
+  } sizes[] = {{true, x_TK.dim(1), "inputs", "widths of the model"},
+               {true, weight_NK.dim(0), "outputs", "widths of the model"},
+               {rows, x_TK.dim(0), "rows in a micro-batch", "a batch.micro_batch or batch.sequence_length"}};
+  for (const auto& [counts, size, what, remedy] : sizes) {
+    if (!counts || size % kFloat8Multiple == 0) continue;
+    Fail(absl::InvalidArgumentError(absl::StrCat("linear layer ", unit().name, ".", name, " has ", size, " ", what,
+                                                 ", and matmuls in FP8 need a multiple of ", kFloat8Multiple,
+                                                 "; choose ", remedy, " to match, or precision.matmuls AS_COMPUTED")));
+    return false;
+  }
+  return true;
 }
 
 void GraphBuilder::CheckOwnership(const Op& op) {

@@ -52,6 +52,12 @@ ValueId GraphBuilder::AddGradientValue(ValueId of) {
   return AddValue(std::move(value));
 }
 
+Tensor GradientBuilder::NewTemporary(absl::string_view name, DType dtype, std::initializer_list<int64_t> shape) {
+  return builder_.View(builder_.AddValue({.name = absl::StrCat(builder_.unit().name, ".", name),
+                                          .role = ValueRole::kGradient,
+                                          .tensor = Tensor::Contiguous(dtype, shape)}));
+}
+
 bool GradientBuilder::HasGradient(const Tensor& value) const {
   const ValueId id = value.where.symbol;
   return id < gradients_.size() && gradients_[id] >= 0;

@@ -33,7 +33,8 @@ struct ParameterGroup {
 enum class ValueRole {
   kActivation,         // Written by forward nodes.
   kUnitInput,          // The previous unit's output.
-  kGradient,           // Gradient of an activation or of the input, written by backward nodes or by the loss.
+  kGradient,           // Gradient of an activation or of the input, written by backward nodes or by the loss; or what
+                       // backward nodes make of one for others (GradientBuilder::NewTemporary).
   kOutputGradient,     // Gradient of the unit's output: the next unit's input gradient.
   kParameter,          // A gathered parameter (Value::parameter), in its dtype.
   kParameterGradient,  // The gradient of a parameter, f32.
@@ -103,6 +104,19 @@ struct UnitGraph {
 // [Note: groups of the optimizer] GraphOptions::optimizer_groups divides the parameters that train by their names, and
 // Finish divides flat groups in the same way. So a flat group has one update rule, with one learning rate, weight decay
 // and set of states, and what the step compiler emits for a flat group need not look at its parameters.
+
+// [Note: fp8 matmuls] With GraphOptions::float8_matmuls, a linear layer of a block (Linear) multiplies matrices in fp8.
+// Each has one scale, which is computed from its largest magnitude whenever the matrix is quantized
+// (kernels/ops/float8.h), so there is no state. Inputs and weights are in e4m3, and gradients in
+// GraphOptions::float8_gradients. All other tensors stay as they are.
+//
+// A matmul in fp8 wants both operands with the dimension that it sums over last. So forward quantizes the input as it
+// lies for itself, and transposed for the gradient of the weight. Backward finds the transposed one, with one byte for
+// each element, and does not need the input. It quantizes the weight again, transposed, because keeping that would take
+// memory in all layers at once.
+//
+// A graph of logits multiplies in the compute dtype. To quantize a weight it must be read twice, which costs more than
+// fp8 saves for a few tokens, and a sequence would depend on the tokens that are computed beside it.
 
 // What a graph computes. kTraining: the loss and all gradients. kEvaluation: the loss. kLogits: the logits of one row
 // per sequence.

@@ -7,6 +7,7 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/flat.h"
+#include "kernels/ops/float8.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
@@ -117,25 +118,113 @@ Tensor Cast(GraphBuilder& b, const Tensor& x_TC, DType dtype, absl::string_view 
   return y;
 }
 
+namespace {
+
+// Returns the op that quantizes `matrix` in forward: the one that has done so for another layer, or a new one.
+QuantizeFloat8 Quantized(GraphBuilder& b, const Tensor& matrix, bool transposed, const std::string& name) {
+  if (const QuantizeFloat8* done = b.FindQuantized(matrix, transposed)) return *done;
+  const int64_t R = matrix.dim(0), C = matrix.dim(1);
+  const DType fp8 = DType::kFloat8E4M3;
+  QuantizeFloat8 op{.x_RC = matrix,
+                    .maximum_1 = b.NewActivation(name + ".maximum", DType::kFloat32, {1}),
+                    .out_RC = b.NewActivation(name + ".fp8", fp8, {R, C}, /*cheap=*/true),
+                    .scale_1 = b.NewActivation(name + ".scale", DType::kFloat32, {1})};
+  if (transposed) op.transposed_CR = b.NewActivation(name + ".fp8.transposed", fp8, {C, R}, /*cheap=*/true);
+  b.Emit(AbsMax{.x_RC = matrix, .maximum_1 = op.maximum_1});
+  b.Emit(op);
+  return op;
+}
+
+// The input and the weight of a linear layer that multiplies in fp8 ([Note: fp8 matmuls]).
+struct Float8Operands {
+  QuantizeFloat8 x, weight;
+};
+
+Float8Operands MultiplyFloat8(GraphBuilder& b, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                              const Tensor& y, absl::string_view name) {
+  const bool trains = b.options().mode == GraphMode::kTraining && b.NeedsGradient(weight);
+  const Float8Operands operands = {Quantized(b, x, trains, absl::StrCat(name, ".input")),
+                                   Quantized(b, weight, /*transposed=*/false, absl::StrCat(name, ".weight"))};
+  b.Emit(MatMul{.a = operands.x.out_RC,
+                .b = operands.weight.out_RC,
+                .bias_N = bias,
+                .c_MN = y,
+                .scale_a_1 = operands.x.scale_1,
+                .scale_b_1 = operands.weight.scale_1,
+                .transpose_b = true,
+                .fast_accumulation = true});
+  return operands;
+}
+
+// Computes the gradient of the input, unless d_x is absent, and that of the weight, unless d_weight is.
+void Float8Backward(GradientBuilder& g, const Float8Operands& forward, const Tensor& d_y, const Tensor& d_x,
+                    const Tensor& d_weight, DType format, const std::string& name) {
+  if (!d_x.present() && !d_weight.present()) return;
+  const int64_t T = d_y.dim(0), N = d_y.dim(1), K = forward.x.x_RC.dim(1);
+  const auto scalar = [&](absl::string_view of) {
+    return g.NewTemporary(absl::StrCat(name, of), DType::kFloat32, {1});
+  };
+  QuantizeFloat8 gradient{.x_RC = d_y, .maximum_1 = scalar(".gradient.maximum"), .scale_1 = scalar(".gradient.scale")};
+  if (d_x.present()) gradient.out_RC = g.NewTemporary(name + ".gradient.fp8", format, {T, N});
+  if (d_weight.present()) gradient.transposed_CR = g.NewTemporary(name + ".gradient.fp8.transposed", format, {N, T});
+  g.Emit(AbsMax{.x_RC = d_y, .maximum_1 = gradient.maximum_1});
+  g.Emit(gradient);
+  if (d_x.present()) {
+    const QuantizeFloat8 weight{
+        .x_RC = forward.weight.x_RC,
+        .maximum_1 = forward.weight.maximum_1,
+        .transposed_CR = g.NewTemporary(name + ".weight.fp8.transposed", DType::kFloat8E4M3, {K, N}),
+        .scale_1 = scalar(".weight.scale.again")};
+    g.Emit(weight);
+    g.Emit(MatMul{.a = gradient.out_RC,
+                  .b = weight.transposed_CR,
+                  .c_MN = d_x,
+                  .scale_a_1 = gradient.scale_1,
+                  .scale_b_1 = weight.scale_1,
+                  .transpose_b = true});
+  }
+  if (!d_weight.present()) return;
+  g.Emit(MatMul{.a = gradient.transposed_CR,
+                .b = forward.x.transposed_CR,
+                .c_MN = d_weight,
+                .scale_a_1 = gradient.scale_1,
+                .scale_b_1 = forward.x.scale_1,
+                .transpose_b = true});
+}
+
+// Computes the same gradients in the compute dtype.
+void LinearBackward(GradientBuilder& g, const Tensor& x, const Tensor& weight, const Tensor& d_y, const Tensor& d_x,
+                    const Tensor& d_weight) {
+  if (d_x.present()) g.Emit(MatMul{.a = d_y, .b = weight, .c_MN = d_x});
+  if (d_weight.present()) g.Emit(MatMul{.a = d_y, .b = x, .c_MN = d_weight, .transpose_a = true});
+}
+
+}  // namespace
+
 Tensor Linear(GraphBuilder& b, const Tensor& x_TK, ParameterId weight_NK, std::optional<ParameterId> bias_N,
               absl::string_view name, absl::Span<const LowRankAdapter> adapters) {
   const Tensor x = b.Operand(x_TK, 2, "Linear");
   const Tensor weight = b.UseParameter(weight_NK);
   const Tensor bias = bias_N ? b.UseParameter(*bias_N) : Tensor();
   const Tensor y = b.NewActivation(name, x.dtype, {x.dim(0), weight.dim(0)});
-  b.Emit(MatMul{.a = x, .b = weight, .bias_N = bias, .c_MN = y, .transpose_b = true});
+  const bool trains = b.options().mode == GraphMode::kTraining && b.NeedsGradient(weight);
+  std::optional<Float8Operands> float8;
+  if (b.MultipliesInFloat8(x, weight, /*rows=*/trains, name)) {
+    float8 = MultiplyFloat8(b, x, weight, bias, y, name);
+  } else {
+    b.Emit(MatMul{.a = x, .b = weight, .bias_N = bias, .c_MN = y, .transpose_b = true});
+  }
   std::vector<Adapted> adapted;
   for (const LowRankAdapter& adapter : adapters) adapted.push_back(Adapt(b, x, adapter, y));
-  b.OnBackward([=](GradientBuilder& g) {
+  b.OnBackward([=, format = b.options().float8_gradients, name = std::string(name)](GradientBuilder& g) {
     if (!g.HasGradient(y)) return;
     const Tensor d_y = g.Gradient(y);
-    Tensor d_x;
-    if (g.NeedsGradient(x)) {
-      d_x = g.NewGradient(x);
-      g.Emit(MatMul{.a = d_y, .b = weight, .c_MN = d_x});
-    }
-    if (g.NeedsGradient(weight)) {
-      g.Emit(MatMul{.a = d_y, .b = x, .c_MN = g.ParameterGradient(weight), .transpose_a = true});
+    const Tensor d_x = g.NeedsGradient(x) ? g.NewGradient(x) : Tensor();
+    const Tensor d_weight = g.ParameterGradient(weight);
+    if (float8) {
+      Float8Backward(g, *float8, d_y, d_x, d_weight, format, name);
+    } else {
+      LinearBackward(g, x, weight, d_y, d_x, d_weight);
     }
     if (g.NeedsGradient(bias)) g.Emit(BiasBackward{.d_out_TN = d_y, .d_bias_N = g.ParameterGradient(bias)});
     for (const Adapted& part : adapted) AdaptedBackward(g, part, x, d_y, d_x);

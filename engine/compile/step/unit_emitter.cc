@@ -5,11 +5,14 @@
 #include <utility>
 
 #include "engine/strings/pattern.h"
+#include "kernels/ops/float8.h"
 
 namespace shale {
 namespace {
 
 bool PresetRecomputes(CheckpointingPreset preset, const Value& value) {
+  // A scalar, such as the largest magnitude of a matrix, takes less to keep than to compute again.
+  if (value.tensor.elements() == 1) return false;
   switch (preset) {
     case CheckpointingPreset::kNone: return false;
     case CheckpointingPreset::kCheap: return value.cheap;
@@ -47,6 +50,55 @@ const Op& RerunOp(const UnitGraph& unit, const std::vector<bool>& available, int
   const Node& n = unit.forward[node];
   const ValueId sum = SumOf(n);
   return sum >= 0 && available[sum] ? *n.from_sum : n.op;
+}
+
+// Calls visit(id) for each value that the op reads.
+template <class Visitor>
+void VisitReads(const Op& op, Visitor&& visit) {
+  VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
+    if (t.present() && access != Access::kWrite) visit(t.where.symbol);
+  });
+}
+
+// Returns, by ValueId, the activations that the unit's backward reads, directly or to recompute others. `has` says
+// which of them it finds.
+std::vector<bool> ReadInBackward(const UnitGraph& unit, const std::vector<bool>& has) {
+  std::vector<bool> read(unit.values.size(), false);
+  std::vector<ValueId> wanted;
+  const auto want = [&](ValueId id) { wanted.push_back(id); };
+  for (const Node& node : unit.backward) VisitReads(node.op, want);
+  while (!wanted.empty()) {
+    const ValueId id = wanted.back();
+    wanted.pop_back();
+    const Value& value = unit.values[id];
+    if (read[id] || value.role != ValueRole::kActivation) continue;
+    read[id] = true;
+    if (has[id]) continue;
+    for (int node : value.producers) VisitReads(RerunOp(unit, has, node), want);
+  }
+  return read;
+}
+
+// Returns, by ValueId, what is read of a forward: by its own ops, by backward, which finds `kept`, and of the last
+// unit, whose backward follows at once, everything.
+std::vector<bool> ReadOfForward(const UnitGraph& unit, const std::vector<bool>& kept, bool last_unit) {
+  std::vector<bool> read = kept;
+  if (last_unit) read.assign(read.size(), true);
+  for (const Node& node : unit.forward) VisitReads(node.op, [&](ValueId id) { read[id] = true; });
+  return read;
+}
+
+// Returns the op without an fp8 matrix that nobody reads. QuantizeFloat8 writes a matrix as it lies, transposed, or
+// both.
+Op WithoutUnread(Op op, const std::vector<bool>& read) {
+  auto* quantize = op.As<QuantizeFloat8>();
+  if (quantize == nullptr || !quantize->out_RC.present() || !quantize->transposed_CR.present()) return op;
+  if (!read[quantize->transposed_CR.where.symbol]) {
+    quantize->transposed_CR = Tensor();
+  } else if (!read[quantize->out_RC.where.symbol]) {
+    quantize->out_RC = Tensor();
+  }
+  return op;
 }
 
 // Returns whether the op accesses value `id`, or with `writes_only` whether it writes it.
@@ -106,9 +158,7 @@ std::vector<bool> NodesToRunAgain(const UnitGraph& unit, const std::vector<bool>
     seen[id] = true;
     for (int node : unit.values[id].producers) {
       runs[node] = true;
-      VisitOperands(unit.forward[node].op, [&](absl::string_view, const Tensor& t, Access access) {
-        if (t.present() && access != Access::kWrite) wanted.push_back(t.where.symbol);
-      });
+      VisitReads(unit.forward[node].op, [&](ValueId read) { wanted.push_back(read); });
     }
   }
   return runs;
@@ -149,30 +199,8 @@ std::vector<bool> DecideKept(const UnitGraph& unit, bool last_unit, const Activa
       });
     }
   }
-  std::vector<bool> kept(unit.values.size(), false), seen(unit.values.size(), false);
-  std::vector<ValueId> wanted;
-  const auto want_reads = [&](const Op& op) {
-    VisitOperands(op, [&](absl::string_view, const Tensor& t, Access access) {
-      if (t.present() && access != Access::kWrite) wanted.push_back(t.where.symbol);
-    });
-  };
-  for (const Node& node : unit.backward) want_reads(node.op);
-  while (!wanted.empty()) {
-    const ValueId id = wanted.back();
-    wanted.pop_back();
-    const Value& value = unit.values[id];
-    if (seen[id] || value.role != ValueRole::kActivation) continue;
-    seen[id] = true;
-    if (may_keep[id]) {
-      kept[id] = true;
-      continue;
-    }
-    for (int node : value.producers) {
-      const Node& producer = unit.forward[node];
-      const ValueId sum = SumOf(producer);
-      want_reads(sum >= 0 && may_keep[sum] ? *producer.from_sum : producer.op);
-    }
-  }
+  std::vector<bool> kept = ReadInBackward(unit, may_keep);
+  for (size_t id = 0; id < kept.size(); ++id) kept[id] = kept[id] && may_keep[id];
   return kept;
 }
 
@@ -243,21 +271,24 @@ void UnitEmitter::Emit(Work work) {
 }
 
 void UnitEmitter::EmitForward() {
-  for (const Node& node : unit_.forward) EmitNode(node.op, Phase::kForward);
+  const std::vector<bool> read = ReadOfForward(unit_, buffers_.kept(), last_unit_);
+  for (const Node& node : unit_.forward) EmitNode(WithoutUnread(node.op, read), Phase::kForward);
 }
 
 // Emits the ops in the order of forward, so that each op reads a value that other ops update in place in the same state
 // as in forward.
 void UnitEmitter::EmitForwardAgain() {
   const std::vector<bool> runs = NodesToRunAgain(unit_, buffers_.kept());
+  const std::vector<bool> read = ReadOfForward(unit_, buffers_.kept(), last_unit_);
   for (size_t node = 0; node < runs.size(); ++node) {
-    if (runs[node]) EmitNode(unit_.forward[node].op, Phase::kRecompute);
+    if (runs[node]) EmitNode(WithoutUnread(unit_.forward[node].op, read), Phase::kRecompute);
   }
 }
 
 void UnitEmitter::EmitBackward() {
   if (!last_unit_) {
     available_ = AvailableAtStartOfBackward(unit_, buffers_.kept());
+    read_in_backward_ = ReadInBackward(unit_, buffers_.kept());
     rerun_done_.assign(unit_.forward.size(), false);
     bound_.assign(unit_.values.size(), Tensor());
   }
@@ -272,18 +303,27 @@ void UnitEmitter::EmitBackward() {
 
 void UnitEmitter::BringForward(int node, std::vector<bool>& emitted) {
   VisitOperands(unit_.backward[node].op, [&](absl::string_view, const Tensor& t, Access access) {
-    if (!t.present() || access != Access::kRead) return;
-    const ValueId id = t.where.symbol;
-    if (unit_.values[id].role != ValueRole::kActivation || available_[id]) return;
-    const int later = RecomputingNode(unit_, node, id);
-    if (later < 0) return;
-    const Op& op = *unit_.backward[later].recomputing;
-    EnsureReads(op);
-    EmitNode(op, Phase::kBackward);
-    emitted[later] = true;
-    for (int producer : unit_.values[id].producers) rerun_done_[producer] = true;
-    available_[id] = true;
+    if (t.present() && access == Access::kRead) BringForward(node, t.where.symbol, emitted);
   });
+}
+
+void UnitEmitter::BringForward(int node, ValueId id, std::vector<bool>& emitted) {
+  if (unit_.values[id].role != ValueRole::kActivation || available_[id]) return;
+  const std::vector<int>& producers = unit_.values[id].producers;
+  const int later = RecomputingNode(unit_, node, id);
+  if (later < 0) {
+    for (int producer : producers) {
+      const auto* quantize = unit_.forward[producer].op.As<QuantizeFloat8>();
+      if (quantize != nullptr) BringForward(node, quantize->x_RC.where.symbol, emitted);
+    }
+    return;
+  }
+  const Op& op = *unit_.backward[later].recomputing;
+  EnsureReads(op);
+  EmitNode(op, Phase::kBackward);
+  emitted[later] = true;
+  for (int producer : producers) rerun_done_[producer] = true;
+  available_[id] = true;
 }
 
 void UnitEmitter::Ensure(ValueId id) {
@@ -298,7 +338,7 @@ void UnitEmitter::EnsureReads(const Op& op) {
 }
 
 void UnitEmitter::Rerun(int node) {
-  const Op& op = RerunOp(unit_, available_, node);
+  const Op op = WithoutUnread(RerunOp(unit_, available_, node), read_in_backward_);
   EnsureReads(op);
   EmitNode(op, Phase::kRecompute);
 }

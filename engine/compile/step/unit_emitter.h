@@ -67,8 +67,9 @@ class UnitEmitter {
   Tensor Bind(ValueId id, Access access);
   void EmitNode(Op op, Phase phase);
   // Moves later backward nodes ahead of backward node `node` if they can recompute an activation that it reads
-  // (Node::recomputing). Emits them and sets them in `emitted`.
+  // (Node::recomputing), or one of whose fp8 form it reads. Emits them and sets them in `emitted`.
   void BringForward(int node, std::vector<bool>& emitted);
+  void BringForward(int node, ValueId id, std::vector<bool>& emitted);
   // Makes a value available in backward: reruns its producers unless it was kept or has been recomputed already.
   void Ensure(ValueId id);
   // Calls Ensure for every value that the op reads.
@@ -83,9 +84,10 @@ class UnitEmitter {
   Resolver resolver_;
   AccumulationRule accumulation_;
   ProgramWriter& writer_;
-  std::vector<Tensor> bound_;     // By value: its tensor in this iteration, once it is bound.
-  std::vector<bool> available_;   // By value: whether its contents are complete.
-  std::vector<bool> rerun_done_;  // By forward node: whether backward needs no further rerun of it.
+  std::vector<Tensor> bound_;           // By value: its tensor in this iteration, once it is bound.
+  std::vector<bool> available_;         // By value: whether its contents are complete.
+  std::vector<bool> rerun_done_;        // By forward node: whether backward needs no further rerun of it.
+  std::vector<bool> read_in_backward_;  // By value: whether backward reads it, directly or to recompute others.
 };
 
 // Returns the groups whose parameters the unit reads in a visit that does `work`. `kept`: the activations that its

@@ -131,6 +131,12 @@ enum class GradientShards { kFloat32, kBFloat16 };
 // The dtype in which gradients leave a rank to be summed over ranks.
 enum class ReducePrecision { kFloat32, kBFloat16 };
 
+// The number format of the operands of linear layers' matmuls.
+enum class MatMulPrecision { kAsComputed, kFloat8 };
+
+// The format of gradients in matmuls of kFloat8.
+enum class Float8Gradients { kE5M2, kE4M3 };
+
 struct PrecisionConfig {
   ComputePrecision compute = ComputePrecision::kFloat32;
   MasterWeights master = MasterWeights::kFloat32;
@@ -138,6 +144,8 @@ struct PrecisionConfig {
   ReducePrecision reduce = ReducePrecision::kFloat32;
   bool allow_tf32 = false;   // Lets fp32 matmuls round their operands to TF32. Only kCuda reads it.
   bool fp32_logits = false;  // GraphOptions::fp32_logits. Not with kFloat32, whose logits have it anyway.
+  MatMulPrecision matmuls = MatMulPrecision::kAsComputed;  // kFloat8 not with ComputePrecision::kFloat32.
+  Float8Gradients fp8_gradients = Float8Gradients::kE5M2;  // Only MatMulPrecision::kFloat8 reads it.
   // Dynamic loss scaling (LossScaling in engine/compile/step/options.h). Only kFloat16 has it.
   double init_scale = 65536;
   double growth_factor = 2;

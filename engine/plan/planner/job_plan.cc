@@ -88,6 +88,9 @@ GraphOptions GraphOptionsFor(const Job& job, GraphMode mode) {
   options.train_only = job.optimizer.train_only;
   options.frozen_weights = job.optimizer.frozen_weights;
   options.fp32_logits = job.precision.fp32_logits;
+  options.float8_matmuls = job.precision.matmuls == MatMulPrecision::kFloat8;
+  options.float8_gradients =
+      job.precision.fp8_gradients == Float8Gradients::kE4M3 ? DType::kFloat8E4M3 : DType::kFloat8E5M2;
   options.optimizer_groups = PatternsOfGroups(job.optimizer);
   return options;
 }

@@ -118,6 +118,7 @@ absl::StatusOr<std::string> ExplainText(const Job& job, const JobPlan& plan, con
   const Explained x{.job = planned, .plan = plan, .drafter = drafter, .own = own, .limits = limits};
   constexpr std::pair<const char*, SectionText (*)(const Explained&)> kSections[] = {
       {"where bytes go", ExplainWhereBytesGo},
+      {"matmuls", ExplainMatMuls},
       {"attention", ExplainAttention},
       {"micro-batches", ExplainMicroBatches},
       {"one piece", ExplainOnePiece},

@@ -97,7 +97,9 @@ std::string Reason(const Explained& x, BufferCategory category) {
       return absl::StrCat("the frozen weights of the unit in use, from ", ToString(x.job.optimizer.frozen_weights),
                           " to ", ToString(DTypeOf(x.job.precision.compute)), ", until its forward or backward ends");
     case BufferCategory::kActivations:
-      return absl::StrCat("kept from forward to backward under ", ToString(o.activations.preset), PerMicroBatch(x));
+      return absl::StrCat("kept from forward to backward under ", ToString(o.activations.preset),
+                          x.job.precision.matmuls == MatMulPrecision::kFloat8 ? ", inputs of matmuls in fp8" : "",
+                          PerMicroBatch(x));
     case BufferCategory::kActivationBoundaries:
       return absl::StrCat("inputs of units and their gradients", PerMicroBatch(x));
     case BufferCategory::kWorkspace: return "freed when the unit's forward or backward ends";
@@ -139,6 +141,19 @@ SectionText ExplainWhereBytesGo(const Explained& x) {
                               ", holds every buffer of the step; those that are not alive at the "
                               "same time share bytes."),
                  Table(rows));
+}
+
+SectionText ExplainMatMuls(const Explained& x) {
+  if (x.job.precision.matmuls == MatMulPrecision::kAsComputed) return "";
+  const std::vector<ComparedRow> rows = {
+      {.name = {"FP8"}, .is_own = true},
+      {.name = {"AS_COMPUTED"}, .overrides = {{"precision.matmuls", ""}, {"precision.fp8_gradients", ""}}}};
+  return Section("What matmuls in FP8 change",
+                 "Backward needs the inputs of linear layers in fp8 alone, with one byte for each element. What a "
+                 "norm or an activation function writes is then kept in that form. The output of attention is kept in "
+                 "both, because the backward of attention reads it too. In exchange, the unit in use has its weights, "
+                 "inputs and gradients in fp8 beside those in the compute dtype.",
+                 CompareTable(x, {"precision.matmuls"}, rows, {Needs(), AgainstThisJob(x), Activations()}));
 }
 
 namespace {

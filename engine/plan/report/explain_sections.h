@@ -61,6 +61,7 @@ std::string Section(absl::string_view title, absl::string_view text, absl::strin
 
 using SectionText = absl::StatusOr<std::string>;
 SectionText ExplainWhereBytesGo(const Explained& x);
+SectionText ExplainMatMuls(const Explained& x);
 SectionText ExplainAttention(const Explained& x);
 SectionText ExplainMicroBatches(const Explained& x);
 // Compares K micro-batches with the same global batch as one micro-batch. For a job with K = 1, compares it with

@@ -116,6 +116,7 @@ void Fill(const Job& job, const JobPlan& plan, proto::PlannedOptions& to) {
                  : job.precision.compute == ComputePrecision::kFloat16 ? "FP16"
                                                                        : "FP32");
   to.set_master(Text(ToString(o.master)));
+  if (job.precision.matmuls == MatMulPrecision::kFloat8) to.set_matmuls("FP8");
   to.set_gradient_shards(o.gradient_shards == DType::kBFloat16 ? "BF16" : "FP32");
   if (o.reduce == DType::kBFloat16) to.set_reduce("BF16");
   to.set_optimizer(Text(EntryOf(o.optimizer.kind).name));

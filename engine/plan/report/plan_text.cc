@@ -40,9 +40,19 @@ std::string DescribeParameters(const ModelGraph& graph) {
                                                     ") train and the others are frozen", DescribeStorage(graph)));
 }
 
+// Returns what to add for matmuls in fp8, or "".
+std::string DescribeMatMuls(const Job& job) {
+  if (job.precision.matmuls == MatMulPrecision::kAsComputed) return "";
+  const bool on_cpu = job.runtime.device == DeviceType::kCpu;
+  return absl::StrCat(
+      ", fp8 matmuls in blocks with gradients in ",
+      job.precision.fp8_gradients == Float8Gradients::kE4M3 ? "e4m3" : "e5m2",
+      on_cpu ? "; a CPU computes them more slowly than without precision.matmuls=FP8, which is for GPUs" : "");
+}
+
 std::string DescribePrecision(const Job& job) {
   if (job.precision.compute == ComputePrecision::kFloat32) return "fp32";
-  const absl::string_view logits = job.precision.fp32_logits ? ", fp32 logits" : "";
+  const std::string logits = absl::StrCat(job.precision.fp32_logits ? ", fp32 logits" : "", DescribeMatMuls(job));
   if (job.precision.compute == ComputePrecision::kFloat16) {
     return absl::StrCat("fp16, fp32 masters, dynamic loss scale", logits);
   }

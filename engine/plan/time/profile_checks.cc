@@ -70,6 +70,7 @@ class Checker {
     Number("host_bytes", static_cast<double>(profile.host_bytes()), kMostBytes);
     Number("peak_flops_f32", profile.peak_flops_f32(), kMostFlops, /*required=*/true);
     Number("peak_flops_bf16", profile.peak_flops_bf16(), kMostFlops, /*required=*/true);
+    Number("peak_flops_fp8", profile.peak_flops_fp8(), kMostFlops);
     Number("copy_bytes_per_second", profile.copy_bytes_per_second(), kMostBytesPerSecond, /*required=*/true);
     Number("cache_bytes", static_cast<double>(profile.cache_bytes()), kMostBytes);
     Number("compute_major", static_cast<double>(profile.compute_major()), kMostCount);
@@ -101,7 +102,8 @@ class Checker {
       errors_.Add("works", absl::StrCat("found ", profile.works_size(), "; wanted at most ", kMostWorks));
       return;
     }
-    const double most_flops = kMostOfPeak * std::max(profile.peak_flops_f32(), profile.peak_flops_bf16());
+    const double most_flops =
+        kMostOfPeak * std::max({profile.peak_flops_f32(), profile.peak_flops_bf16(), profile.peak_flops_fp8()});
     std::set<std::string> works;
     for (int i = 0; i < profile.works_size(); ++i) {
       const proto::MeasuredWork& work = profile.works(i);

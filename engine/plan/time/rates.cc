@@ -101,10 +101,13 @@ Rates::Curve Rates::CurveOf(const Work& work) const {
   if (const auto found = points_.find(work.kind); found != points_.end()) add(found->second);
   if (!curve.points.empty()) return curve;
   curve.exact = false;
-  const absl::string_view alike = FirstTwoWords(work.kind);
-  for (const auto& [kind, points] : points_) {
-    if (BeginsWithWords(kind, alike)) add(points);
-  }
+  const auto add_all = [&](absl::string_view alike) {
+    for (const auto& [kind, points] : points_) {
+      if (BeginsWithWords(kind, alike)) add(points);
+    }
+  };
+  add_all(FirstTwoWords(work.kind));
+  if (curve.points.empty() && profile_.device() == "CPU" && MultipliesFloat8(work.kind)) add_all("MatMul bf16");
   return curve;
 }
 
@@ -158,7 +161,8 @@ double Rates::EstimatedSeconds(const Work& work) const {
   // The peaks of a CPU are those of its host, which the ranks on it divide.
   const double divided = on_cpu ? 1.0 / static_cast<double>(ranks_on_host_) : 1.0;
   const bool narrow = absl::StrContains(work.kind, "bf16") || absl::StrContains(work.kind, "f16");
-  const double peak = PositiveOr(narrow ? profile_.peak_flops_bf16() : profile_.peak_flops_f32(), kSomeFlops);
+  double peak = PositiveOr(narrow ? profile_.peak_flops_bf16() : profile_.peak_flops_f32(), kSomeFlops);
+  if (MultipliesFloat8(work.kind)) peak = PositiveOr(profile_.peak_flops_fp8(), peak);
   const double copies = PositiveOr(profile_.copy_bytes_per_second(), kSomeBytes);
   const double flops_per_second =
       PositiveOr(rate == nullptr ? 0 : rate->flops_per_second(), kShareOfPeakFlops * peak) * divided;

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "kernels/op.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/float8.h"
 #include "kernels/ops/matmul.h"
 
 namespace shale {
@@ -28,6 +30,7 @@ void Describe(const MatMul& op, Work& work) {
   if (op.accumulate) AddWords(work, "accumulate");
   if (op.bias_N.present()) AddWords(work, "bias");
   if (op.packed_b.present()) AddWords(work, op.b_is_packed ? "packed" : "packs");
+  if (op.fast_accumulation) AddWords(work, "fast");
   work.sizes = {Size(op.m()), Size(op.n()), Size(op.k())};
 }
 
@@ -70,6 +73,9 @@ void Describe(const Op& op, Work& work) {
   if (const auto* forward = op.As<AttentionForward>()) return DescribeAttention(*forward, work);
   if (const auto* backward = op.As<AttentionBackward>()) return DescribeAttention(*backward, work);
   DescribeOperands(op, work);
+  if (const auto* quantize = op.As<QuantizeFloat8>(); quantize != nullptr && quantize->transposed_CR.present()) {
+    AddWords(work, quantize->out_RC.present() ? "both" : "transposed");
+  }
 }
 
 // Describes a copy of `bytes` between device and host.
@@ -95,6 +101,8 @@ void Describe(const Collective& collective, const Mesh& mesh, Work& work) {
 }
 
 }  // namespace
+
+bool MultipliesFloat8(absl::string_view kind) { return absl::StartsWith(kind, "MatMul f8"); }
 
 Work WorkOf(const Instruction& issued, const Mesh& mesh) {
   Work work{.kind = NameOf(issued)};

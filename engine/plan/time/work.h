@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "engine/compile/program/program.h"
 #include "sharding/mesh.h"
 
@@ -42,6 +43,9 @@ struct Work {
 
   double bytes() const { return bytes_read + bytes_written; }
 };
+
+// Returns whether works of this kind multiply fp8 matrices.
+bool MultipliesFloat8(absl::string_view kind);
 
 // Returns the work of `issued`, an instruction in the form in which it is issued (BoundProgram::OfIteration, TakeForm).
 // `mesh` is that of the job. Does not look at addresses, so the instruction may be symbolic.

@@ -74,6 +74,9 @@ class CudaBackend : public Backend {
     CudaOpsOptions ops{.matmuls = options_.create_matmuls(gpu),
                        .attention = options_.create_attention ? options_.create_attention(gpu) : nullptr,
                        .host = options_.create_host_ops ? options_.create_host_ops(ranks) : nullptr};
+    // A plan is for the first GPU, if there is one.
+    const absl::StatusOr<CudaDeviceProperties> known = gpu != nullptr ? *gpu : runtime_->Properties(0);
+    if (known.ok()) ops.gpu = {.major = known->compute_major, .minor = known->compute_minor};
     if (device != nullptr) {
       ops.on_declined = [declined = declined_](const AttentionForward& op) { declined->Add(op); };
       ops.use_device = [runtime = runtime_, ordinal = ToCuda(*device).ordinal()] {

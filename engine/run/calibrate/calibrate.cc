@@ -19,6 +19,7 @@
 #include "engine/api/trainer.h"
 #include "engine/files/io/file.h"
 #include "engine/plan/time/profile.h"
+#include "engine/plan/time/work.h"
 #include "engine/run/calibrate/random_tokens.h"
 #include "engine/run/calibrate/speeds.h"
 #include "engine/run/runtime/backend.h"
@@ -135,15 +136,16 @@ absl::Status RunRounds(const Together& together, const CalibrateOptions& options
 
 // Raises the peaks to what works reached in steps, if other programs ran when the peaks were measured.
 void RaisePeaks(proto::MachineProfile& profile) {
-  double f32 = profile.peak_flops_f32(), bf16 = profile.peak_flops_bf16();
+  double f32 = profile.peak_flops_f32(), bf16 = profile.peak_flops_bf16(), fp8 = profile.peak_flops_fp8();
   for (const proto::MeasuredWork& work : profile.works()) {
     // The ranks on CPUs divide the cores of their host.
     const double ranks = profile.device() == "CPU" ? static_cast<double>(work.ranks_on_host()) : 1;
-    double& peak = absl::StrContains(work.kind(), "f16") ? bf16 : f32;
+    double& peak = MultipliesFloat8(work.kind()) ? fp8 : absl::StrContains(work.kind(), "f16") ? bf16 : f32;
     peak = std::max(peak, Rounded(ranks * work.flops() / work.seconds()));
   }
   profile.set_peak_flops_f32(f32);
   profile.set_peak_flops_bf16(bf16);
+  if (fp8 > 0) profile.set_peak_flops_fp8(fp8);
 }
 
 // Returns the size of the last cache of the first CPU, or 0 if the system does not tell.

@@ -79,6 +79,16 @@ bool RoundsActivations(const Job& job) {
          job.precision.reduce == ReducePrecision::kBFloat16;
 }
 
+bool MultipliesInFloat8(const Job& job) { return job.precision.matmuls == MatMulPrecision::kFloat8; }
+
+// Returns the job without fp8. There the scale of a micro-batch follows its largest number, so a larger one rounds
+// otherwise, and says nothing about how micro-batches are added up.
+Job AsComputed(Job job) {
+  job.precision.matmuls = MatMulPrecision::kAsComputed;
+  job.precision.fp8_gradients = Float8Gradients::kE5M2;
+  return job;
+}
+
 std::string NameOf(const ActivationCheckpointingConfig& config) {
   std::string name(ToString(config.preset));
   if (config.every_nth > 1) absl::StrAppend(&name, ", every ", config.every_nth);
@@ -137,8 +147,13 @@ std::vector<VerifyRow> CheckDivision(VerifiedJob& verified, const TrialRecord& c
     }
   }
   const TrialRecord& alone = with_one_rank ? *with_one_rank : compared;
-  if (const std::optional<TrialRecord> large = RunVariant(verified, one_batch, /*steps=*/1, batches)) {
-    batches = CompareFirstStep(std::move(batches), alone, *large,
+  std::optional<TrialRecord> as_computed;
+  if (MultipliesInFloat8(one_rank)) as_computed = RunVariant(verified, AsComputed(one_rank), /*steps=*/1, batches);
+  const bool divided = as_computed || !MultipliesInFloat8(one_rank);
+  const std::optional<TrialRecord> large =
+      divided ? RunVariant(verified, AsComputed(one_batch), /*steps=*/1, batches) : std::nullopt;
+  if (large) {
+    batches = CompareFirstStep(std::move(batches), as_computed ? *as_computed : alone, *large,
                                "What a sequence computes depends on the sequences beside it, or micro-batches are not "
                                "added up: look at the ops that read this parameter and at those after them, for one "
                                "that mixes the rows of a micro-batch");

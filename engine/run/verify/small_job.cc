@@ -4,12 +4,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/integers.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {
 
 constexpr int64_t kMostRanks = 4;  // Divide it into two groups of two, and there is a mesh of both axes.
 constexpr int64_t kShortestLength = 16;
+
+// Returns whether a small job of this size cannot multiply in fp8 as the job does, because matmuls sum over the rows of
+// its micro-batches.
+bool LosesFloat8(const Job& job, const SmallSize& size) {
+  const int64_t rows = size.micro_batch * (LastTargetOnly(job.model) ? 1 : size.sequence_length);
+  return job.precision.matmuls == MatMulPrecision::kFloat8 && rows % kFloat8Multiple != 0;
+}
 
 }  // namespace
 
@@ -46,6 +54,7 @@ std::vector<std::string> WhatIsSmaller(const Job& job, const SmallSize& size) {
   for (const auto& [field, of_job, of_small] : numbers) {
     if (of_job != of_small) lines.push_back(absl::StrCat(field, " is ", of_small, " instead of ", of_job));
   }
+  if (LosesFloat8(job, size)) lines.push_back("precision.matmuls is AS_COMPUTED instead of FP8");
   return lines;
 }
 
@@ -64,6 +73,10 @@ Job SmallJob(const Job& job, const SmallSize& size) {
   }
   // The first steps of a warm-up, at which a run of any learning rate begins well.
   constexpr int64_t kSteps = 10;
+  if (LosesFloat8(job, size)) {
+    small.precision.matmuls = MatMulPrecision::kAsComputed;
+    small.precision.fp8_gradients = Float8Gradients::kE5M2;
+  }
   small.lr_schedule = {.shape = LearningRateShape::kConstant, .steps = kSteps, .warmup_steps = kSteps};
   small.checkpoint.every_steps = std::min<int64_t>(job.checkpoint.every_steps, kSteps);
   small.checkpoint.keep_best = false;  // There are no evaluations.

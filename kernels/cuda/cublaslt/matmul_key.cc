@@ -19,7 +19,8 @@ int64_t LeadingDimension(const Tensor& t) { return t.dim(0) == 1 ? t.dim(1) : t.
 // Calls visit(name, field) for every field, in the order of ToString.
 template <class Key, class Visit>
 void VisitFields(Key& key, const Visit& visit) {
-  visit("ab", key.ab);
+  visit("a", key.a);
+  visit("b", key.b);
   visit("c", key.c);
   visit("ta", key.transpose_a);
   visit("tb", key.transpose_b);
@@ -36,6 +37,7 @@ void VisitFields(Key& key, const Visit& visit) {
   visit("bias", key.bias);
   visit("accumulate", key.accumulate);
   visit("tf32", key.tf32);
+  visit("fast", key.fast);
 }
 
 std::string Print(DType dtype) { return absl::StrCat(shale::ToString(dtype)); }
@@ -43,7 +45,8 @@ std::string Print(bool value) { return value ? "1" : "0"; }
 std::string Print(int64_t value) { return absl::StrCat(value); }
 
 bool Read(absl::string_view text, DType& dtype) {
-  for (const DType candidate : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+  for (const DType candidate :
+       {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat8E4M3, DType::kFloat8E5M2}) {
     if (text == shale::ToString(candidate)) {
       dtype = candidate;
       return true;
@@ -64,19 +67,27 @@ bool IsAlignment(int64_t bytes, int64_t element_bytes) {
   return bytes >= element_bytes && bytes <= MatMulKey::kMaxAlignment && (bytes & (bytes - 1)) == 0;
 }
 
+// Returns whether Validate accepts such dtypes and transposes.
+bool FormFits(const MatMulKey& key) {
+  if (!IsComputeDType(key.c)) return false;
+  if (!IsFloat8(key.a)) return key.a == key.b && (key.c == key.a || key.c == DType::kFloat32) && !key.fast;
+  return IsFloat8(key.b) && (key.a == DType::kFloat8E4M3 || key.b == DType::kFloat8E4M3) && !key.transpose_a &&
+         key.transpose_b && key.n % kFloat8Multiple == 0 && key.k % kFloat8Multiple == 0;
+}
+
 // Returns whether MatMulKey::Of could have made `key`.
 bool Plausible(const MatMulKey& key) {
-  const int64_t size = SizeOf(key.ab), c_size = SizeOf(key.c);
+  const int64_t c_size = SizeOf(key.c);
   return key.m > 0 && key.n > 0 && key.k > 0 &&                                                                      //
          key.lda >= (key.transpose_a ? key.m : key.k) &&                                                             //
          key.ldb >= (key.transpose_b ? key.k : key.n) &&                                                             //
          key.ldc >= key.n &&                                                                                         //
-         IsAlignment(key.align_a, size) &&                                                                           //
-         IsAlignment(key.align_b, size) &&                                                                           //
+         IsAlignment(key.align_a, SizeOf(key.a)) &&                                                                  //
+         IsAlignment(key.align_b, SizeOf(key.b)) &&                                                                  //
          IsAlignment(key.align_c, c_size) &&                                                                         //
          (key.bias ? IsAlignment(key.align_bias, c_size) : key.align_bias == 0) && !(key.bias && key.accumulate) &&  //
-         (key.c == key.ab || key.c == DType::kFloat32) &&                                                            //
-         !(key.tf32 && key.ab != DType::kFloat32);
+         FormFits(key) &&                                                                                            //
+         !(key.tf32 && key.a != DType::kFloat32);
 }
 
 }  // namespace
@@ -90,6 +101,7 @@ int64_t MatMulKey::AlignmentOf(const Tensor& t) {
 
 bool MatMulKey::AddsBias(const MatMul& op) {
   if (!op.bias_N.present() || op.bias_N.dtype != op.c_MN.dtype) return false;
+  if (op.is_float8() && op.c_MN.dtype == DType::kFloat32) return false;
   const int64_t row_bytes = LeadingDimension(op.c_MN) * SizeOf(op.c_MN.dtype);
   return op.c_MN.dtype == DType::kFloat32 ||
          (row_bytes % kBiasAlignment == 0 && AlignmentOf(op.c_MN) >= kBiasAlignment);
@@ -97,7 +109,8 @@ bool MatMulKey::AddsBias(const MatMul& op) {
 
 MatMulKey MatMulKey::Of(const MatMul& op, bool allow_tf32) {
   const bool bias = AddsBias(op);
-  return {.ab = op.a.dtype,
+  return {.a = op.a.dtype,
+          .b = op.b.dtype,
           .c = op.c_MN.dtype,
           .transpose_a = op.transpose_a,
           .transpose_b = op.transpose_b,
@@ -113,7 +126,8 @@ MatMulKey MatMulKey::Of(const MatMul& op, bool allow_tf32) {
           .align_bias = bias ? AlignmentOf(op.bias_N) : 0,
           .bias = bias,
           .accumulate = op.accumulate || (op.bias_N.present() && !bias),
-          .tf32 = allow_tf32 && op.a.dtype == DType::kFloat32};
+          .tf32 = allow_tf32 && op.a.dtype == DType::kFloat32,
+          .fast = op.fast_accumulation};
 }
 
 std::string MatMulKey::ToString() const {

@@ -20,7 +20,7 @@ struct MatMul;  // kernels/ops/matmul.h
 namespace shale::cuda {
 
 struct MatMulKey {
-  DType ab = DType::kFloat32, c = DType::kFloat32;
+  DType a = DType::kFloat32, b = DType::kFloat32, c = DType::kFloat32;
   bool transpose_a = false, transpose_b = false;
   int64_t m = 0, n = 0, k = 0;
   int64_t lda = 0, ldb = 0, ldc = 0;  // Elements from one row to the next in memory.
@@ -30,6 +30,7 @@ struct MatMulKey {
   bool bias = false;        // The matmul adds the bias (the library's epilogue).
   bool accumulate = false;  // The matmul is added to c.
   bool tf32 = false;        // f32 operands may be rounded to 10 bits of fraction.
+  bool fast = false;        // Products of fp8 operands may be added up in fewer bits than fp32 has.
 
   static constexpr int64_t kMaxAlignment = 256;
   // If rows of a bf16 c are not aligned to these bytes, the library's kernels round the product to bf16 before they add
@@ -37,9 +38,9 @@ struct MatMulKey {
   static constexpr int64_t kBiasAlignment = 16;
 
   // Returns the key of `op`, which may be symbolic. Its key is then the same as when bound, because buffers begin at
-  // multiples of 256 bytes. The library does not take a bias whose dtype is not c's, and rounds twice if rows of c are
-  // not aligned (kBiasAlignment). Such a bias is written to c before the matmul is added, so the key then has
-  // accumulate instead of bias.
+  // multiples of 256 bytes. The library does not take a bias whose dtype is not c's, nor one in f32 with fp8 operands,
+  // and rounds twice if rows of c are not aligned (kBiasAlignment). Such a bias is written to c before the matmul is
+  // added, so the key then has accumulate instead of bias.
   static MatMulKey Of(const MatMul& op, bool allow_tf32);
   // Returns the largest power of two, up to kMaxAlignment, that is known to divide the address of `t`, bound or
   // symbolic, on every rank.
@@ -47,7 +48,7 @@ struct MatMulKey {
   // Returns whether `op` has a bias that the matmul itself adds.
   static bool AddsBias(const MatMul& op);
 
-  // "ab=bf16 c=f32 ta=0 tb=1 m=4096 ...", with every field in a fixed order. Parse accepts exactly what ToString
+  // "a=bf16 b=bf16 c=f32 ta=0 tb=1 m=4096 ...", with every field in a fixed order. Parse accepts exactly what ToString
   // returns.
   std::string ToString() const;
   static absl::StatusOr<MatMulKey> Parse(absl::string_view text);

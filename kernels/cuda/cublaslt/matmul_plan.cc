@@ -29,9 +29,17 @@ MatMulAlgorithm AsOurs(const cublasLtMatmulAlgo_t& librarys) {
 }
 
 cudaDataType_t TypeOf(DType dtype) {
-  if (dtype == DType::kFloat16) return CUDA_R_16F;
-  return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
+  switch (dtype) {
+    case DType::kFloat16: return CUDA_R_16F;
+    case DType::kBFloat16: return CUDA_R_16BF;
+    case DType::kFloat8E4M3: return CUDA_R_8F_E4M3;
+    case DType::kFloat8E5M2: return CUDA_R_8F_E5M2;
+    default: return CUDA_R_32F;
+  }
 }
+
+// The address of a scale before a matmul is enqueued. Nothing reads from it.
+const void* const kScaleToCome = reinterpret_cast<const void*>(uintptr_t{MatMulKey::kMaxAlignment});
 
 // How many parts a split may have, and the least length of one: shorter ones do not repay adding up.
 constexpr int32_t kSplits[] = {1, 2, 3, 4, 6, 8, 12, 16};
@@ -104,6 +112,11 @@ absl::Status MatMulPlan::Set(cublasLtMatmulDescAttributes_t attribute, Value val
                   functions_.MatmulDescSetAttribute(matmul_.get(), attribute, &value, sizeof(value)));
 }
 
+absl::Status MatMulPlan::SetScales(const void* of_a, const void* of_b) {
+  SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_b));
+  return Set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_a);
+}
+
 absl::Status MatMulPlan::CreateLayout(DType dtype, int64_t rows, int64_t columns, int64_t ld,
                                       Owned<cublasLtMatrixLayoutOpaque_t>& layout) const {
   cublasLtMatrixLayout_t created = nullptr;
@@ -134,10 +147,14 @@ absl::Status MatMulPlan::Describe() {
     // The heuristic derives the alignment of the bias from this address, and does not read from it.
     SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(key_.align_bias)));
   }
+  if (IsFloat8(key_.a)) {
+    SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(key_.fast)));
+    SHALE_RETURN_IF_ERROR(SetScales(kScaleToCome, kScaleToCome));
+  }
   // A row in Shale is a column in the library.
   const MatMulKey& k = key_;
-  SHALE_RETURN_IF_ERROR(CreateLayout(k.ab, k.transpose_a ? k.m : k.k, k.transpose_a ? k.k : k.m, k.lda, a_));
-  SHALE_RETURN_IF_ERROR(CreateLayout(k.ab, k.transpose_b ? k.k : k.n, k.transpose_b ? k.n : k.k, k.ldb, b_));
+  SHALE_RETURN_IF_ERROR(CreateLayout(k.a, k.transpose_a ? k.m : k.k, k.transpose_a ? k.k : k.m, k.lda, a_));
+  SHALE_RETURN_IF_ERROR(CreateLayout(k.b, k.transpose_b ? k.k : k.n, k.transpose_b ? k.n : k.k, k.ldb, b_));
   return CreateLayout(k.c, k.n, k.m, k.ldc, c_);
 }
 
@@ -256,6 +273,7 @@ absl::Status MatMulPlan::Enqueue(const MatMul& op, Scratch scratch, StreamHandle
   if (key_.bias) {
     SHALE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(op.bias_N.data)));
   }
+  if (op.is_float8()) SHALE_RETURN_IF_ERROR(SetScales(op.scale_a_1.data, op.scale_b_1.data));
   const float alpha = op.scale, beta = key_.accumulate ? 1 : 0;
   return StatusOf("cublasLtMatmul",
                   functions_.Matmul(handle_, matmul_.get(), &alpha, op.b.data, b_.get(), op.a.data, a_.get(), &beta,

@@ -61,6 +61,8 @@ class MatMulPlan {
                             Owned<cublasLtMatrixLayoutOpaque_t>& layout) const;
   template <class Value>
   absl::Status Set(cublasLtMatmulDescAttributes_t attribute, Value value);
+  // Sets the addresses of the scales of the op's fp8 operands.
+  absl::Status SetScales(const void* of_a, const void* of_b);
   // Returns an error if `algorithm` cannot be used. Its message does not name the key.
   absl::Status Check(const cublasLtMatmulAlgo_t& algorithm) const;
   // Returns the error with the key in its message.

@@ -18,7 +18,7 @@ constexpr int kScreeningLaunches = 2;
 // Lays out the operands from `base` on, which may be null, and sets their addresses. Returns the bytes that they take.
 int64_t Place(MatMul& op, std::byte* base) {
   int64_t bytes = 0;
-  for (Tensor* t : {&op.a, &op.b, &op.c_MN, &op.bias_N}) {
+  for (Tensor* t : {&op.a, &op.b, &op.c_MN, &op.bias_N, &op.scale_a_1, &op.scale_b_1}) {
     if (!t->present()) continue;
     // An operand is aligned as the key says, and no better.
     const int64_t skew = MatMulKey::AlignmentOf(*t) % MatMulKey::kMaxAlignment;
@@ -39,11 +39,9 @@ absl::StatusOr<std::unique_ptr<Tuner>> Tuner::Create(CudaRuntime& runtime, CudaD
                                                      const CublasLtFunctions& functions, int64_t operand_bytes,
                                                      const TunerOptions& options) {
   SHALE_ASSIGN_OR_RETURN(TurnTimer timer, TurnTimer::Create(runtime, device, options.finalists));
-  std::unique_ptr<Tuner> tuner(new Tuner(functions, options, std::move(timer)));
+  std::unique_ptr<Tuner> tuner(new Tuner(device, functions, options, std::move(timer)));
   SHALE_ASSIGN_OR_RETURN(tuner->operands_, device.Allocate(std::max<int64_t>(1, operand_bytes)));
   SHALE_ASSIGN_OR_RETURN(tuner->workspace_, device.Allocate(std::max<int64_t>(1, options.workspace_bytes)));
-  SHALE_RETURN_IF_ERROR(
-      FillWithOrdinaryValues(device, tuner->timer_.stream(), tuner->operands_->base(), operand_bytes));
   SHALE_RETURN_IF_ERROR(functions.StatusOf("cublasLtCreate", functions.Create(&tuner->handle_)));
   return tuner;
 }
@@ -51,6 +49,14 @@ absl::StatusOr<std::unique_ptr<Tuner>> Tuner::Create(CudaRuntime& runtime, CudaD
 Tuner::~Tuner() {
   // A destructor cannot report an error.
   if (handle_ != nullptr) (void)functions_.Destroy(handle_);
+}
+
+absl::Status Tuner::Fill(bool float8) {
+  if (filled_for_float8_ == float8) return absl::OkStatus();
+  const auto fill = float8 ? FillWithOrdinaryFloat8s : FillWithOrdinaryValues;
+  SHALE_RETURN_IF_ERROR(fill(device_, timer_.stream(), operands_->base(), operands_->size_bytes()));
+  filled_for_float8_ = float8;
+  return absl::OkStatus();
 }
 
 Contestant Tuner::ContestantOf(MatMulPlan& plan, const MatMul& bound, const MatMulAlgorithm& algorithm) const {
@@ -86,6 +92,7 @@ absl::StatusOr<TunedMatMul> Tuner::Tune(const MatMul& op) {
   MatMul bound = op;
   const int64_t bytes = Place(bound, operands_->base());
   SHALE_CHECK(bytes <= operands_->size_bytes()) << bytes << " bytes of operands";
+  SHALE_RETURN_IF_ERROR(Fill(op.is_float8()));
   TunedMatMul tuned{.key = MatMulKey::Of(op, options_.allow_tf32)};
   SHALE_ASSIGN_OR_RETURN(const std::unique_ptr<MatMulPlan> plan,
                          MatMulPlan::Create(functions_, handle_, tuned.key, options_.workspace_bytes));

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -64,8 +65,10 @@ class Tuner {
     double seconds = 0;
   };
 
-  Tuner(const CublasLtFunctions& functions, const TunerOptions& options, TurnTimer timer)
-      : functions_(functions), options_(options), timer_(std::move(timer)) {}
+  Tuner(CudaDevice& device, const CublasLtFunctions& functions, const TunerOptions& options, TurnTimer timer)
+      : device_(device), functions_(functions), options_(options), timer_(std::move(timer)) {}
+  // Fills the memory of operands with values for fp8 or for other dtypes, unless it has them.
+  absl::Status Fill(bool float8);
   // Returns what launches `bound` with `algorithm`. Both must outlive it.
   Contestant ContestantOf(MatMulPlan& plan, const MatMul& bound, const MatMulAlgorithm& algorithm) const;
   // Returns the algorithms that run, with a first impression of their times, the fastest first. The first of
@@ -73,10 +76,12 @@ class Tuner {
   absl::StatusOr<std::vector<Candidate>> Screen(MatMulPlan& plan, const MatMul& bound,
                                                 const std::vector<MatMulAlgorithm>& algorithms, absl::Status& refusal);
 
+  CudaDevice& device_;
   const CublasLtFunctions functions_;
   const TunerOptions options_;
   TurnTimer timer_;
   std::unique_ptr<Arena> operands_, workspace_;
+  std::optional<bool> filled_for_float8_;
   cublasLtHandle_t handle_ = nullptr;
 };
 

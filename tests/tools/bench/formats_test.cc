@@ -2,58 +2,41 @@
 #include <cuda_fp8.h>
 
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/float8.h"
 #include "tests/kernels/cuda/cublaslt/cublaslt_stand_in.h"
 #include "tests/kernels/cuda/host/stand_in_runtime.h"
-#include "tools/bench/float8.h"
 #include "tools/bench/format_matmuls.h"
 
 namespace shale::testing {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST(Float8Test, CodesHaveTheValuesOfTheFormats) {
-  EXPECT_EQ(ValueOf(Float8::kE4M3, 0x7e), 448);
-  EXPECT_EQ(ValueOf(Float8::kE4M3, 0x01), std::ldexp(1, -9));
-  EXPECT_EQ(ValueOf(Float8::kE4M3, 0xb8), -1);
-  EXPECT_EQ(ValueOf(Float8::kE5M2, 0x7b), 57344);
-  EXPECT_EQ(ValueOf(Float8::kE5M2, 0x01), std::ldexp(1, -16));
-  EXPECT_EQ(ValueOf(Float8::kE5M2, 0xfc), -std::numeric_limits<double>::infinity());
-  for (const Float8 format : {Float8::kE4M3, Float8::kE5M2}) {
-    for (int code = 0; code < 256; ++code) {
-      const double value = ValueOf(format, static_cast<uint8_t>(code));
-      if (!std::isfinite(value)) continue;
-      EXPECT_EQ(NearestFloat8(format, value), code);
-    }
-  }
-  EXPECT_EQ(NearestFloat8(Float8::kE4M3, 17), 0x58);  // Between 16 and 18, whose mantissa is odd.
-  EXPECT_EQ(NearestFloat8(Float8::kE4M3, 19), 0x5a);  // Between 18 and 20.
-  EXPECT_EQ(NearestFloat8(Float8::kE4M3, 1e9), 0x7e);
-  EXPECT_EQ(NearestFloat8(Float8::kE5M2, -std::numeric_limits<double>::infinity()), 0xfb);
-}
-
 // NVIDIA's conversion in software, which its headers use where a GPU has no instruction.
-TEST(Float8Test, EveryBFloat16BecomesWhatNvidiasSoftwareMakesOfIt) {
-  for (int code = 0; code < 1 << 16; ++code) {
+template <class Format>
+void ExpectAsNvidias(__nv_fp8_interpretation_t theirs) {
+  for (uint32_t code = 0; code < 1 << 16; ++code) {
+    const float number = ToFloat(BFloat16{static_cast<uint16_t>(code)});
     __nv_bfloat16_raw value;
     value.x = static_cast<unsigned short>(code);
-    for (const auto& [format, theirs] : {std::pair{Float8::kE4M3, __NV_E4M3}, std::pair{Float8::kE5M2, __NV_E5M2}}) {
-      const uint8_t converted = __nv_cvt_bfloat16raw_to_fp8(value, __NV_SATFINITE, theirs);
-      ASSERT_TRUE(IsExact(format, value.x, converted)) << ToString(format) << " of " << code << ": " << int{converted};
-      if (!std::isnan(ValueOf(format, converted))) {
-        ASSERT_FALSE(IsExact(format, value.x, converted ^ 0x81)) << ToString(format) << " of " << code;
-      }
-    }
+    const uint8_t converted = __nv_cvt_bfloat16raw_to_fp8(value, __NV_SATFINITE, theirs);
+    const uint8_t ours = SaturateToFloat8<Format>(number).bits;
+    ASSERT_TRUE(std::isnan(number) ? std::isnan(ToFloat(Format{converted})) : converted == ours)
+        << code << ": " << int{converted} << ", " << int{ours};
   }
+}
+
+TEST(Float8Test, EveryBFloat16BecomesWhatNvidiasSoftwareMakesOfIt) {
+  ExpectAsNvidias<Float8E4M3>(__NV_E4M3);
+  ExpectAsNvidias<Float8E5M2>(__NV_E5M2);
 }
 
 class FormatMatMulsTest : public ::testing::Test {
@@ -110,7 +93,7 @@ TEST_F(FormatMatMulsTest, ASizeThatEightBitsDoNotFitSaysSo) {
   EXPECT_GT(rates[0].seconds, 0);
   for (int i = 1; i < 5; ++i) {
     EXPECT_EQ(rates[i].seconds, 0);
-    EXPECT_EQ(rates[i].why_not, "cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_NOT_SUPPORTED");
+    EXPECT_THAT(rates[i].why_not, HasSubstr("cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_NOT_SUPPORTED"));
   }
 }
 

@@ -12,6 +12,8 @@
 #include "engine/compile/graph/graph.h"
 #include "engine/compile/model/model.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/float8.h"
+#include "kernels/ops/matmul.h"
 
 namespace shale {
 namespace {
@@ -178,6 +180,92 @@ TEST(GraphBuilder, LogitsInFp32NeedALossThatReadsThem) {
   b.EndLastUnit();
   EXPECT_EQ(b.Finish().status().message(),
             "the loss of unit only reads no logits in fp32; leave precision.fp32_logits out");
+}
+
+// Returns a decoder whose sizes allow fp8 in sequences of 16 tokens.
+DecoderConfig Float8Decoder() {
+  return {.vocabulary = 11, .width = 16, .layers = 2, .heads = 2, .kv_heads = 1, .head_width = 8, .hidden = 32};
+}
+
+TEST(GraphBuilder, MatMulsInFp8NeedSizesThatAreNamed) {
+  GraphOptions options{.compute_dtype = DType::kBFloat16, .micro_batch = 1, .sequence_length = 16};
+  options.float8_matmuls = true;
+  EXPECT_TRUE(BuildDecoder(Float8Decoder(), options).ok());
+  DecoderConfig inputs = Float8Decoder(), outputs = inputs, frozen = inputs;
+  inputs.width = 24;
+  EXPECT_EQ(BuildDecoder(inputs, options).status().message(),
+            "linear layer blocks.0.attention.qkv has 24 inputs, and matmuls in FP8 need a multiple of 16; choose "
+            "widths of the model to match, or precision.matmuls AS_COMPUTED");
+  outputs.hidden = 20;
+  EXPECT_EQ(BuildDecoder(outputs, options).status().message(),
+            "linear layer blocks.0.ffn.gate_up has 40 outputs, and matmuls in FP8 need a multiple of 16; choose widths "
+            "of the model to match, or precision.matmuls AS_COMPUTED");
+  options.sequence_length = 9;
+  const absl::Status rows = BuildDecoder(Float8Decoder(), options).status();
+  EXPECT_EQ(rows.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(rows.message(),
+            "linear layer blocks.0.attention.qkv has 9 rows in a micro-batch, and matmuls in FP8 need a multiple of "
+            "16; choose a batch.micro_batch or batch.sequence_length to match, or precision.matmuls AS_COMPUTED");
+  // Only gradients of weights sum over rows, and generation multiplies as computed.
+  frozen.adapter = AdapterConfig{.rank = 2, .targets = {"*"}};
+  EXPECT_TRUE(BuildDecoder(frozen, options).ok());
+  options.mode = GraphMode::kEvaluation;
+  EXPECT_TRUE(BuildDecoder(Float8Decoder(), options).ok());
+  options.mode = GraphMode::kLogits;
+  EXPECT_TRUE(BuildDecoder(inputs, options).ok());
+}
+
+// A model may compute a part of a block in fp32, and a unit that is no block keeps its precision, too.
+TEST(GraphBuilder, OnlyLayersInTheComputeDtypeOfBlocksMultiplyInFp8) {
+  GraphOptions options{.compute_dtype = DType::kBFloat16, .micro_batch = 16};
+  options.float8_matmuls = true;
+  GraphBuilder b(options);
+  const GroupId all = b.AddGroup("all");
+  const auto matrix = [&](const char* name, DType dtype) { return b.AddParameter(all, name, {16, 16}, kOnes, dtype); };
+  b.BeginUnit("first");
+  b.EndUnit(Linear(b, Features(b, 16), matrix("a", DType::kBFloat16), std::nullopt, "a"));
+  b.BeginUnit("block", 0);
+  const Tensor narrow = Linear(b, b.UnitInput(), matrix("b", DType::kBFloat16), std::nullopt, "b");
+  const Tensor wide =
+      Linear(b, Cast(b, narrow, DType::kFloat32, "cast"), matrix("c", DType::kFloat32), std::nullopt, "c");
+  b.EndUnit(Cast(b, wide, DType::kBFloat16, "out"));
+  b.BeginUnit("last");
+  MeanSquaredError(b, b.UnitInput());
+  b.EndLastUnit();
+  const absl::StatusOr<ModelGraph> graph = b.Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  std::vector<int> float8;
+  for (const UnitGraph& unit : graph->units) {
+    float8.push_back(0);
+    for (const Node& node : unit.forward) float8.back() += node.op.Is<MatMul>() && node.op.As<MatMul>()->is_float8();
+  }
+  EXPECT_EQ(float8, (std::vector<int>{0, 1, 0}));
+}
+
+// An op may update the input of a layer in place. What was quantized before is another matrix then.
+TEST(GraphBuilder, AnInputThatChangesIsQuantizedAgain) {
+  GraphOptions options{.compute_dtype = DType::kBFloat16, .micro_batch = 1, .sequence_length = 16, .vocabulary = 5};
+  options.float8_matmuls = true;
+  GraphBuilder b(options);
+  const GroupId all = b.AddGroup("all");
+  const auto matrix = [&](const char* name, int64_t rows) { return b.AddParameter(all, name, {rows, 16}, kOnes); };
+  b.BeginUnit("embedding");
+  b.EndUnit(Embedding(b, matrix("table", 5), std::nullopt));
+  b.BeginUnit("block", 0);
+  const Tensor x = Linear(b, b.UnitInput(), matrix("x", 16), std::nullopt, "x");
+  const Tensor before = Linear(b, x, matrix("before", 16), std::nullopt, "before");
+  const Tensor again = Linear(b, x, matrix("again", 16), std::nullopt, "again");
+  ApplyRope(b, SplitFirst(b, SplitLast(b, x, 1), 1), 100, {});
+  const Tensor after = Linear(b, x, matrix("after", 16), std::nullopt, "after");
+  b.EndUnit(AddResidual(b, AddResidual(b, before, again, "sum"), after, "out"));
+  b.BeginUnit("head");
+  LinearCrossEntropy(b, b.UnitInput(), matrix("head", 5), std::nullopt);
+  b.EndLastUnit();
+  const absl::StatusOr<ModelGraph> graph = b.Finish();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  int inputs = 0;
+  for (const Node& node : graph->units[1].forward) inputs += node.op.Is<AbsMax>();
+  EXPECT_EQ(inputs, 3 + 4);  // Of three inputs and four weights.
 }
 
 TEST(GraphBuilder, EveryParameterHasExactlyOneFirstGradient) {

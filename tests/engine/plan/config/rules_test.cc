@@ -111,6 +111,13 @@ INSTANTIATE_TEST_SUITE_P(
              "--set: precision.master: SPLIT keeps the low bits of bf16 weights; use compute BF16, or master "
              "MASTER_FP32"},
         Rule{{"precision={compute: FP16 fp32_logits: true}"}, ""},
+        Rule{{"precision={compute: BF16 matmuls: FP8 fp8_gradients: E4M3}"}, ""},
+        Rule{{"precision={compute: FP16 matmuls: FP8}"}, ""},
+        Rule{{"precision={matmuls: AS_COMPUTED fp8_gradients: E5M2}"}, ""},
+        Rule{{"precision.matmuls=FP8"},
+             "--set: precision.matmuls: only compute BF16 or FP16 reads it; choose one, or leave it out"},
+        Rule{{"precision={compute: BF16 fp8_gradients: E4M3}"},
+             "--set: precision.fp8_gradients: only matmuls FP8 reads it; choose that, or leave it out"},
         Rule{{"precision.fp32_logits=true"},
              "--set: precision.fp32_logits: only compute BF16 or FP16 reads it; choose one, or leave it out"},
         Rule{{"precision.compute=FP16", "optimizer={clipping: PER_UNIT non_finite: SKIP}"},

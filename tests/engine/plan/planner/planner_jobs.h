@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <variant>
 
 #include "engine/compile/memory/machine.h"
 #include "engine/plan/config/job.h"
@@ -54,6 +55,18 @@ inline Job SmallDecoderJob(bool tied) {
   job.memory.budget_bytes = int64_t{1} << 40;
   job.lr_schedule.steps = 1;
   job.telemetry.run_folder = "runs/small";
+  return job;
+}
+
+// Sizes that allow matmuls in fp8, which the job has.
+inline Job SmallFloat8Job() {
+  Job job = SmallDecoderJob(false);
+  auto& model = std::get<DecoderConfig>(job.model);
+  model.width = 32;
+  model.head_width = 16;
+  model.hidden = 48;
+  job.batch.sequence_length = 16;
+  job.precision = {.compute = ComputePrecision::kBFloat16, .matmuls = MatMulPrecision::kFloat8};
   return job;
 }
 

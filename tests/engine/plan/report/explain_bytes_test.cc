@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/api/job.h"
 #include "engine/api/layers.h"
+#include "engine/plan/planner/summary.h"
 #include "engine/strings/printing.h"
 #include "gtest/gtest.h"
 #include "tests/engine/plan/planner/planner_jobs.h"
@@ -34,6 +35,24 @@ TEST(ExplainBytes, AttentionScoresAreCountedAndNotStored) {
   EXPECT_TRUE(absl::StrContains(text, absl::StrCat("instead, ", FormatBytes(lse), " a layer."))) << text;
   for (const Buffer& buffer : Plan(job).train.step.program.buffers) EXPECT_NE(buffer.size_bytes(), scores);
   EXPECT_FALSE(absl::StrContains(Explain(SmallMlpJob()), "attention scores"));
+}
+
+// T = 32 tokens of width 32, inner width 48. Both norms and the activation function keep one byte for each element in
+// place of two, and the output of attention keeps one more.
+TEST(ExplainBytes, MatMulsInFp8KeepTheirInputsInOneByte) {
+  Job job = SmallFloat8Job();
+  job.sharding.accumulation = Accumulation::kSharded;
+  const std::string text = Explain(job);
+  EXPECT_TRUE(absl::StrContains(Flat(text), "kept from forward to backward under NONE, inputs of matmuls in fp8"));
+  EXPECT_FALSE(absl::StrContains(Row(text, "What matmuls in FP8 change", "FP8"), "too large"));
+  EXPECT_FALSE(absl::StrContains(Row(text, "What matmuls in FP8 change", "AS_COMPUTED"), "too large"));
+  const auto activations = [](const Job& of) { return MeasureActivations(Plan(of).train.step.program); };
+  Job as_computed = job;
+  as_computed.precision.matmuls = MatMulPrecision::kAsComputed;
+  // A block also keeps two scalars of each matmul: the scale of its input, and the maximum of its weight.
+  const int64_t saved = 3 * 32 * (32 + 32 + 48 - 32), scalars = 3 * 4 * 2 * 4;
+  EXPECT_EQ(activations(as_computed) - activations(job), saved - scalars);
+  EXPECT_FALSE(absl::StrContains(Explain(as_computed), "FP8"));
 }
 
 TEST(ExplainBytes, AModelThatPredictsValuesHasNoLogits) {

@@ -35,6 +35,18 @@ TEST(PlanText, NamesLeanState) {
   EXPECT_TRUE(absl::StrContains(text, "bf16, no masters, stochastic rounding")) << text;
 }
 
+TEST(PlanText, NamesMatMulsInFp8AndSaysWhereTheyAreSlow) {
+  Job job = SmallFloat8Job();
+  const std::string on_cpu = Flat(PlanText(job, Plan(job)));
+  EXPECT_TRUE(absl::StrContains(on_cpu, "fp8 matmuls in blocks with gradients in e5m2; a CPU computes them more "))
+      << on_cpu;
+  job.precision.fp8_gradients = Float8Gradients::kE4M3;
+  job.runtime.device = DeviceType::kCuda;
+  const std::string on_gpu = Flat(PlanText(job, Plan(job)));
+  EXPECT_TRUE(absl::StrContains(on_gpu, "bf16, fp32 masters, fp8 matmuls in blocks with gradients in e4m3 batch"))
+      << on_gpu;
+}
+
 TEST(PlanText, NamesSegments) {
   Job job = SmallDecoderJob(false);
   const auto activations = [&] { return Flat(PlanText(job, Plan(job))); };

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/ops/float8.h"
 
 namespace shale {
 namespace {
@@ -121,6 +122,41 @@ TEST(Rates, OtherWorksTakeTheRateOfTheLongestKindOrOfLikeWorks) {
   other.kind += " transpose_b";
   EXPECT_NEAR(Rates(profile, 1).Of(other).seconds, 1e-3, 1e-9);
   EXPECT_EQ(Rates(profile, 1).Of(other).how, Knowledge::kEstimated);
+}
+
+// A GPU multiplies in fp8 at a speed of its own. A CPU widens the matrices to bf16.
+TEST(Rates, MatMulsInFp8DoNotTakeTheRateOfBf16OnAGpu) {
+  proto::MachineProfile profile = GpuProfile();
+  profile.set_peak_flops_fp8(2e15);
+  Work matmul = MatMulOf(4096, 4096, 4096);
+  AddWork(profile, matmul, 1e-3);
+  matmul.kind = "MatMul f8e5m2 f8e4m3 bf16 transpose_b";
+  const WorkTime by_peak = Rates(profile, 1).Of(matmul);
+  EXPECT_EQ(by_peak.how, Knowledge::kEstimated);
+  EXPECT_NEAR(by_peak.seconds, matmul.flops / (0.6 * 2e15), 1e-9);
+  proto::KindRate& rate = *profile.add_rates();
+  rate.set_kind("MatMul f8e5m2");
+  rate.set_flops_per_second(1e15);
+  EXPECT_NEAR(Rates(profile, 1).Of(matmul).seconds, matmul.flops / 1e15, 1e-9);
+  profile.clear_rates();
+  profile.set_device("CPU");
+  const WorkTime on_cpu = Rates(profile, 1).Of(matmul);
+  EXPECT_EQ(on_cpu.how, Knowledge::kEstimated);
+  EXPECT_NEAR(on_cpu.seconds, 1e-3, 1e-6);
+}
+
+TEST(Rates, AMatrixThatIsQuantizedInTwoFormsIsAnotherWork) {
+  const auto kind = [](bool out, bool transposed) {
+    QuantizeFloat8 op{.x_RC = Tensor::Contiguous(DType::kBFloat16, {32, 64}),
+                      .maximum_1 = Tensor::Contiguous(DType::kFloat32, {1}),
+                      .scale_1 = Tensor::Contiguous(DType::kFloat32, {1})};
+    if (out) op.out_RC = Tensor::Contiguous(DType::kFloat8E4M3, {32, 64});
+    if (transposed) op.transposed_CR = Tensor::Contiguous(DType::kFloat8E4M3, {64, 32});
+    return WorkText(WorkOf(Instruction{.action = Op(op)}, Mesh{}));
+  };
+  EXPECT_EQ(kind(true, false), "QuantizeFloat8 bf16 f32 f8e4m3 f32 32 x 64");
+  EXPECT_EQ(kind(true, true), "QuantizeFloat8 bf16 f32 f8e4m3 f32 both 32 x 64");
+  EXPECT_EQ(kind(false, true), "QuantizeFloat8 bf16 f32 f8e4m3 f32 transposed 32 x 64");
 }
 
 TEST(Rates, RanksOfAHostDivideItsCores) {

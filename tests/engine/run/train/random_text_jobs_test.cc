@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/api/checkpoint.h"
@@ -141,6 +142,17 @@ class RandomTextJobs : public TextDataTest {
         absl::StrCat("optimizer.frozen_weights=", OneOf(random, {"AS_COMPUTED", "BF16", "NF4", "NF4"})));
   }
 
+  // Gives a job matmuls in fp8, and sizes that these need.
+  static void TakeFloat8(Random& random, TextJob& job) {
+    if (job.has_base) return;  // The base has its sizes.
+    absl::StrReplaceAll({{"width: 16", "width: 64"}, {"hidden: 24", "hidden: 48"}}, &job.model);
+    for (std::string& override : job.overrides) {
+      if (absl::StartsWith(override, "batch.sequence_length=")) override = "batch.sequence_length=32";
+    }
+    job.overrides.push_back("precision.matmuls=FP8");
+    if (Pick(random, 2) == 0) job.overrides.push_back("precision.fp8_gradients=E4M3");
+  }
+
   TextJob Make(Random& random) {
     TextJob job;
     const std::string data = WriteData(random);
@@ -213,6 +225,7 @@ class RandomTextJobs : public TextDataTest {
                     absl::StrCat("batch.micro_batch=", 1 + Pick(random, 3))};
     if (ranks == 4 && strategy[0] != 'D' && Pick(random, 2) == 0) job.division.push_back("sharding.shard_ranks=2");
     if (strategy[0] != 'D' && sometimes(3, "precision.reduce=BF16", job.overrides)) job.smooth = false;
+    if (job.bf16 && Pick(random, 2) == 0) TakeFloat8(random, job);
     return job;
   }
 

@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/float8.h"
 #include "kernels/integers.h"
 #include "kernels/ops/matmul.h"
 #include "tests/kernels/cuda/cublaslt/cublaslt_stand_in.h"
@@ -46,10 +48,24 @@ class CublasLtMatMulsTest : public ::testing::Test {
     for (int64_t i = 0; i < t.elements(); ++i) {
       if (dtype == DType::kFloat32) t.as<float>()[i] = 1;
       if (dtype == DType::kBFloat16) t.as<BFloat16>()[i] = RoundToBFloat16(1);
+      if (dtype == DType::kFloat16) t.as<Float16>()[i] = RoundToFloat16(1);
+      if (dtype == DType::kFloat8E4M3) t.as<Float8E4M3>()[i] = RoundToFloat8E4M3(1);
+      if (dtype == DType::kFloat8E5M2) t.as<Float8E5M2>()[i] = RoundToFloat8E5M2(1);
     }
     used_ += RoundUp(t.extent_bytes(), 256);
     EXPECT_LE(used_, static_cast<int64_t>(sizeof(memory_)));
     return t;
+  }
+  MatMul Float8Op(DType a, DType b, DType c) {
+    MatMul op{.a = Ones(a, {4, 32}),
+              .b = Ones(b, {48, 32}),
+              .c_MN = Ones(c, {4, 48}),
+              .scale_a_1 = Ones(DType::kFloat32, {1}),
+              .scale_b_1 = Ones(DType::kFloat32, {1}),
+              .transpose_b = true};
+    *op.scale_a_1.as<float>() = 2;
+    *op.scale_b_1.as<float>() = 0.25f;
+    return op;
   }
   MatMul Op(int64_t m, int64_t n, int64_t k, DType act = DType::kBFloat16, DType c = DType::kFloat32) {
     return {.a = Ones(act, {m, k}), .b = Ones(act, {k, n}), .c_MN = Ones(c, {m, n})};
@@ -195,6 +211,49 @@ TEST_F(CublasLtMatMulsTest, OperandsOfF32AreRoundedOnlyWhenAllowed) {
   MatMulBackend& allowed = Backend({.workspace_bytes = 1024, .allow_tf32 = true});
   EXPECT_EQ(CallOf(allowed, f32).matmul.compute, CUBLAS_COMPUTE_32F_FAST_TF32);
   EXPECT_EQ(CallOf(allowed, bf16).matmul.compute, CUBLAS_COMPUTE_32F);
+}
+
+TEST_F(CublasLtMatMulsTest, OperandsOfFloat8BringTheirScales) {
+  constexpr DType kE4M3 = DType::kFloat8E4M3, kE5M2 = DType::kFloat8E5M2;
+  MatMulBackend& backend = Backend();
+  for (const bool fast : {false, true}) {
+    MatMul op = Float8Op(kE5M2, kE4M3, DType::kFloat32);
+    op.fast_accumulation = fast;
+    const LtCall call = CallOf(backend, op);
+    EXPECT_EQ(call.a, (LtLayout{CUDA_R_8F_E4M3, 32, 48, 32}));
+    EXPECT_EQ(call.b, (LtLayout{CUDA_R_8F_E5M2, 32, 4, 32}));
+    EXPECT_EQ(call.matmul.transpose_a, CUBLAS_OP_T);
+    EXPECT_EQ(call.matmul.transpose_b, CUBLAS_OP_N);
+    EXPECT_EQ(call.matmul.fast_accumulation, fast);
+    EXPECT_EQ(call.matmul.a_scale, op.scale_b_1.data);
+    EXPECT_EQ(call.matmul.b_scale, op.scale_a_1.data);
+    EXPECT_EQ(op.c_MN.as<float>()[5], 16);
+    // Other scales at other addresses are another call of the same kind.
+    MatMul other = Float8Op(kE5M2, kE4M3, DType::kFloat32);
+    other.fast_accumulation = fast;
+    EXPECT_EQ(CallOf(backend, other).matmul.a_scale, other.scale_b_1.data);
+    other.accumulate = true;
+    EXPECT_EQ(CallOf(backend, other).beta, 1);
+    EXPECT_EQ(other.c_MN.as<float>()[5], 32);
+  }
+  EXPECT_EQ(library_.queries.size(), 4u);
+}
+
+// The library's matmuls of fp8 add a bias in bf16 or f16 to a result of the same dtype.
+TEST_F(CublasLtMatMulsTest, ABiasOfFloat8IsAddedByTheMatMulOrBefore) {
+  for (const auto& [bias, c] : {std::pair(DType::kBFloat16, DType::kBFloat16),
+                                {DType::kFloat16, DType::kFloat16},
+                                {DType::kFloat32, DType::kFloat32},
+                                {DType::kBFloat16, DType::kFloat32}}) {
+    MatMul op = Float8Op(DType::kFloat8E4M3, DType::kFloat8E4M3, c);
+    op.bias_N = Ones(bias, {48});
+    const LtCall call = CallOf(Backend(), op);
+    const bool wide = c == DType::kFloat32;
+    EXPECT_EQ(call.matmul.epilogue, static_cast<uint32_t>(wide ? CUBLASLT_EPILOGUE_DEFAULT : CUBLASLT_EPILOGUE_BIAS));
+    EXPECT_EQ(call.beta, wide ? 1 : 0);
+    if (wide) EXPECT_EQ(op.c_MN.as<float>()[5], 17);
+    if (c == DType::kBFloat16) EXPECT_EQ(ToFloat(op.c_MN.as<BFloat16>()[5]), 17);
+  }
 }
 
 // A recomputation writes to another address, and must use the algorithm of what it repeats.

@@ -6,9 +6,9 @@
 
 #include "kernels/check.h"
 #include "kernels/dtype.h"
+#include "kernels/float8.h"
 #include "tests/kernels/cuda/host/host_view.h"
 #include "tests/kernels/cuda/host/stream.h"
-#include "tools/bench/float8.h"
 
 namespace shale::testing {
 namespace {
@@ -108,6 +108,8 @@ cublasStatus_t MatmulDescSetAttribute(cublasLtMatmulDesc_t matmul, cublasLtMatmu
     case CUBLASLT_MATMUL_DESC_EPILOGUE: return Assign(desc.epilogue, from, size);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return Assign(desc.bias, from, size);
     case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return Assign(desc.fast_accumulation, from, size);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return Assign(desc.a_scale, from, size);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return Assign(desc.b_scale, from, size);
     default: return Misuse("an attribute that the stand-in does not know");
   }
 }
@@ -134,7 +136,8 @@ cublasStatus_t MatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preferenc
 }
 
 // The rows of the table of supported types in NVIDIA's reference of cublasLtMatmul whose types Shale has: the compute
-// type, and the types of A, of B, and of C and D. The scale type is f32 in all of them, and a bias has D's type.
+// type, and the types of A, of B, and of C and D. The scale type is f32 in all of them, and a bias has D's type, except
+// that it is bf16 where operands have 8 bits and D is f32.
 constexpr struct {
   cublasComputeType_t compute;
   cudaDataType_t a, b, cd;
@@ -146,33 +149,38 @@ constexpr struct {
     {CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F},
     {CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F},
     {CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF},
+    {CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16F},
     {CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_32F},
     {CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2, CUDA_R_16BF},
+    {CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2, CUDA_R_16F},
     {CUBLAS_COMPUTE_32F, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2, CUDA_R_32F},
     {CUBLAS_COMPUTE_32F, CUDA_R_8F_E5M2, CUDA_R_8F_E4M3, CUDA_R_16BF},
+    {CUBLAS_COMPUTE_32F, CUDA_R_8F_E5M2, CUDA_R_8F_E4M3, CUDA_R_16F},
     {CUBLAS_COMPUTE_32F, CUDA_R_8F_E5M2, CUDA_R_8F_E4M3, CUDA_R_32F},
 };
 
 bool HasFloat8(const LtLayout& layout) { return layout.type == CUDA_R_8F_E4M3 || layout.type == CUDA_R_8F_E5M2; }
 
-// Operands of 8 bits have their K in memory without gaps, and all sizes are multiples of 16.
-bool Float8FormFits(const LtMatMul& matmul, const LtLayout& a, const LtLayout& b) {
+uint64_t ElementBytes(const LtLayout& layout) {
+  if (HasFloat8(layout)) return 1;
+  return layout.type == CUDA_R_16BF || layout.type == CUDA_R_16F ? 2 : 4;
+}
+
+// Operands of 8 bits have their K in memory without gaps, and all columns in memory begin at multiples of 16 bytes.
+bool Float8FormFits(const LtMatMul& matmul, const LtLayout& a, const LtLayout& b, const LtLayout& d) {
+  const bool bias_fits = matmul.epilogue != CUBLASLT_EPILOGUE_BIAS || d.type != CUDA_R_32F;
   return matmul.transpose_a == CUBLAS_OP_T && matmul.transpose_b == CUBLAS_OP_N && a.rows % 16 == 0 &&
-         a.columns % 16 == 0 && b.columns % 16 == 0;
+         a.columns % 16 == 0 && a.ld % 16 == 0 && b.ld % 16 == 0 &&
+         static_cast<uint64_t>(d.ld) * ElementBytes(d) % 16 == 0 && bias_fits;
 }
 
 bool TypesAreSupported(const LtMatMul& matmul, const LtLayout& a, const LtLayout& b, const LtLayout& c,
                        const LtLayout& d) {
-  if (HasFloat8(a) && !Float8FormFits(matmul, a, b)) return false;
+  if (HasFloat8(a) && !Float8FormFits(matmul, a, b, d)) return false;
   return matmul.scale == CUDA_R_32F && c.type == d.type &&
          std::any_of(std::begin(kSupported), std::end(kSupported), [&](const auto& row) {
            return row.compute == matmul.compute && row.a == a.type && row.b == b.type && row.cd == d.type;
          });
-}
-
-uint64_t ElementBytes(const LtLayout& layout) {
-  if (HasFloat8(layout)) return 1;
-  return layout.type == CUDA_R_16BF ? 2 : 4;
 }
 
 // Returns whether an alignment that the heuristic is told is one that an operand of this layout can have.
@@ -207,6 +215,8 @@ cublasStatus_t MatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDes
   library->queries.push_back(query);
   *found = 0;
   if (!TypesAreSupported(query.matmul, query.a, query.b, query.c, query.d)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const bool aligned = std::min({told.align_a, told.align_b, told.align_c, told.align_d}) >= 16;
+  if (HasFloat8(query.a) && !aligned) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (library->wanted_workspace_bytes > query.preference.workspace_bytes) return CUBLAS_STATUS_NOT_SUPPORTED;
   for (int i = 0; i < std::min(most, library->algorithms); ++i) {
     results[i] = {};
@@ -307,6 +317,8 @@ bool Aligned(const void* data, uint64_t bytes) { return reinterpret_cast<uintptr
 cublasStatus_t CheckAgainst(const LtQuery& query, const LtCall& call) {
   LtMatMul matmul = call.matmul;
   matmul.bias = query.matmul.bias;
+  matmul.a_scale = query.matmul.a_scale;
+  matmul.b_scale = query.matmul.b_scale;
   if (!(matmul == query.matmul && call.a == query.a && call.b == query.b && call.c == query.c)) {
     return Misuse("the algorithm of another matmul");
   }
@@ -324,8 +336,8 @@ cublasStatus_t CheckAgainst(const LtQuery& query, const LtCall& call) {
 double Get(const LtLayout& layout, const void* data, uint64_t row, uint64_t column) {
   const uint64_t at = row + column * static_cast<uint64_t>(layout.ld);
   if (HasFloat8(layout)) {
-    return ValueOf(layout.type == CUDA_R_8F_E4M3 ? Float8::kE4M3 : Float8::kE5M2,
-                   static_cast<const uint8_t*>(data)[at]);
+    const uint8_t code = static_cast<const uint8_t*>(data)[at];
+    return layout.type == CUDA_R_8F_E4M3 ? ToFloat(Float8E4M3{code}) : ToFloat(Float8E5M2{code});
   }
   if (layout.type == CUDA_R_16F) return ToFloat(static_cast<const Float16*>(data)[at]);
   return layout.type == CUDA_R_16BF ? ToFloat(static_cast<const BFloat16*>(data)[at])
@@ -343,10 +355,14 @@ void Put(const LtLayout& layout, void* data, uint64_t row, uint64_t column, doub
   }
 }
 
-// Computes D = alpha op(A) op(B) + beta C + the bias of each row.
+// Computes D = alpha, times the scales of A and B, times op(A) op(B) + beta C + the bias of each row.
 void Compute(const LtCall& call) {
   const bool ta = call.matmul.transpose_a != CUBLAS_OP_N, tb = call.matmul.transpose_b != CUBLAS_OP_N;
   const auto rows = static_cast<int64_t>(call.d.rows);
+  double scale = call.alpha;
+  for (const void* factor : {call.matmul.a_scale, call.matmul.b_scale}) {
+    if (factor != nullptr) scale *= *static_cast<const float*>(factor);
+  }
   const LtLayout bias = {.type = call.d.type, .rows = call.d.rows, .columns = 1, .ld = rows};
   // An algorithm may use all that it is given, whatever it said that it needs.
   std::memset(call.workspace, 0xAB, call.workspace_bytes);
@@ -357,7 +373,7 @@ void Compute(const LtCall& call) {
         sum += (ta ? Get(call.a, call.a_data, k, row) : Get(call.a, call.a_data, row, k)) *
                (tb ? Get(call.b, call.b_data, column, k) : Get(call.b, call.b_data, k, column));
       }
-      double value = call.alpha * sum;
+      double value = scale * sum;
       if (call.beta != 0) value += call.beta * Get(call.c, call.c_data, row, column);
       if (call.matmul.epilogue == CUBLASLT_EPILOGUE_BIAS) value += Get(bias, call.matmul.bias, row, 0);
       Put(call.d, call.d_data, row, column, value);
@@ -411,6 +427,8 @@ cublasStatus_t Matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul, cons
   seen.c_data = cuda_on_host::HostViewOf(call.c_data);
   seen.d_data = cuda_on_host::HostViewOf(call.d_data);
   seen.matmul.bias = cuda_on_host::HostViewOf(call.matmul.bias);
+  seen.matmul.a_scale = cuda_on_host::HostViewOf(call.matmul.a_scale);
+  seen.matmul.b_scale = cuda_on_host::HostViewOf(call.matmul.b_scale);
   seen.workspace = cuda_on_host::HostViewOf(call.workspace);
   auto* host_stream = static_cast<cuda_on_host::Stream*>(static_cast<void*>(stream));
   if (host_stream == nullptr || !host_stream->submit) {

@@ -32,6 +32,7 @@ struct LtMatMul {
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
   int8_t fast_accumulation = 0;
+  const void *a_scale = nullptr, *b_scale = nullptr;  // Of operands of 8 bits. Null: 1.
   bool operator==(const LtMatMul&) const = default;
 };
 

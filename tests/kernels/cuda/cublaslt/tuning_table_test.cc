@@ -1,5 +1,6 @@
 #include "kernels/cuda/cublaslt/tuning_table.h"
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,9 +44,10 @@ TEST(MatMulKeyTest, RowsAndColumnsOfTheOpBecomeSizesAndStrides) {
   op.transpose_a = true;
   op.a = Tensor::Contiguous(DType::kBFloat16, {8, 20}).Slice(1, 4, 4);
   const MatMulKey key = MatMulKey::Of(op, /*allow_tf32=*/true);
-  EXPECT_EQ(key.ToString(),
-            "ab=bf16 c=f32 ta=1 tb=0 m=4 n=6 k=8 lda=20 ldb=6 ldc=6 align_a=8 align_b=256 align_c=256 align_bias=0 "
-            "bias=0 accumulate=0 tf32=0");
+  EXPECT_EQ(
+      key.ToString(),
+      "a=bf16 b=bf16 c=f32 ta=1 tb=0 m=4 n=6 k=8 lda=20 ldb=6 ldc=6 align_a=8 align_b=256 align_c=256 align_bias=0 "
+      "bias=0 accumulate=0 tf32=0 fast=0");
 }
 
 TEST(MatMulKeyTest, AlignmentIsThatOfTheAddressOrOfThePlaceInItsBuffer) {
@@ -89,17 +91,69 @@ TEST(MatMulKeyTest, OnlyMatMulsOfF32MayBeRounded) {
   EXPECT_FALSE(MatMulKey::Of(Op(4, 6, 8), true).tf32);
 }
 
+MatMul Float8Op(DType a, DType b, DType c, bool fast) {
+  const Tensor scale = Tensor::Contiguous(DType::kFloat32, {1});
+  return {.a = Tensor::Contiguous(a, {4, 32}),
+          .b = Tensor::Contiguous(b, {48, 32}),
+          .c_MN = Tensor::Contiguous(c, {4, 48}),
+          .scale_a_1 = scale,
+          .scale_b_1 = scale,
+          .transpose_b = true,
+          .fast_accumulation = fast};
+}
+
 TEST(MatMulKeyTest, WhatItPrintsItReads) {
-  const MatMulKey key = MatMulKey::Of(Op(4, 6, 8, DType::kFloat32), true);
-  const auto read = MatMulKey::Parse(key.ToString());
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(*read, key);
+  constexpr DType kE4M3 = DType::kFloat8E4M3, kE5M2 = DType::kFloat8E5M2;
+  for (const MatMul& op : {Op(4, 6, 8, DType::kFloat32), Float8Op(kE4M3, kE4M3, DType::kFloat16, true),
+                           Float8Op(kE5M2, kE4M3, DType::kFloat32, false)}) {
+    const MatMulKey key = MatMulKey::Of(op, true);
+    const auto read = MatMulKey::Parse(key.ToString());
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(*read, key);
+  }
+}
+
+TEST(MatMulKeyTest, FormatsAndFastAccumulationMakeOtherMatMuls) {
+  constexpr DType kE4M3 = DType::kFloat8E4M3, kE5M2 = DType::kFloat8E5M2;
+  std::set<MatMulKey> keys;
+  for (const DType a : {kE4M3, kE5M2}) {
+    for (const bool fast : {false, true}) {
+      keys.insert(MatMulKey::Of(Float8Op(a, kE4M3, DType::kFloat32, fast), false));
+      keys.insert(MatMulKey::Of(Float8Op(kE4M3, a, DType::kFloat32, fast), false));
+    }
+  }
+  EXPECT_EQ(keys.size(), 6u);
+  const std::string good = MatMulKey::Of(Float8Op(kE4M3, kE4M3, DType::kFloat32, true), false).ToString();
+  for (const auto& [from, to] :
+       std::vector<std::pair<std::string, std::string>>{{"a=f8e4m3 b=f8e4m3", "a=f8e5m2 b=f8e5m2"},
+                                                        {"b=f8e4m3", "b=bf16"},
+                                                        {"tb=1", "tb=0"},
+                                                        {"ta=0", "ta=1"},
+                                                        {"n=48", "n=40"},
+                                                        {"c=f32", "c=f8e4m3"}}) {
+    std::string bad = good;
+    bad.replace(bad.find(from), from.size(), to);
+    EXPECT_FALSE(MatMulKey::Parse(bad).ok()) << bad;
+  }
+}
+
+// The library has no bias in f32 for operands in fp8.
+TEST(MatMulKeyTest, ABiasOfFloat8IsAddedByTheMatMulUnlessTheResultIsF32) {
+  for (const DType c : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
+    MatMul op = Float8Op(DType::kFloat8E4M3, DType::kFloat8E4M3, c, true);
+    op.bias_N = Tensor::Contiguous(c, {48});
+    const MatMulKey key = MatMulKey::Of(op, false);
+    EXPECT_EQ(key.bias, c != DType::kFloat32);
+    EXPECT_EQ(key.accumulate, c == DType::kFloat32);
+  }
 }
 
 TEST(MatMulKeyTest, WhatIsNoMatMulIsRefused) {
   const std::string good = MatMulKey::Of(Op(4, 6, 8), false).ToString();
-  const std::vector<std::pair<std::string, std::string>> changes = {{"ab=bf16", "ab=i32"},
-                                                                    {"ab=bf16", "ab="},
+  const std::vector<std::pair<std::string, std::string>> changes = {{"a=bf16", "a=i32"},
+                                                                    {"a=bf16", "a="},
+                                                                    {"b=bf16", "b=f16"},
+                                                                    {"a=bf16", "a=f8e4m3"},
                                                                     {"c=f32", "c=f64"},
                                                                     {"m=4", "m=0"},
                                                                     {"m=4", "m=-4"},
@@ -118,8 +172,9 @@ TEST(MatMulKeyTest, WhatIsNoMatMulIsRefused) {
                                                                     {"ta=0", "ta=2"},
                                                                     {"ta=0 tb=0", "tb=0 ta=0"},
                                                                     {"tf32=0", "tf32=1"},
-                                                                    {"tf32=0", "tf32=0 x=1"},
-                                                                    {" tf32=0", ""}};
+                                                                    {"fast=0", "fast=0 x=1"},
+                                                                    {"fast=0", "fast=1"},
+                                                                    {" fast=0", ""}};
   for (const auto& [from, to] : changes) {
     std::string bad = good;
     const size_t at = bad.find(from);
@@ -180,7 +235,7 @@ TEST(TuningTableTest, AMachineThatCouldNotBeReadAgainIsRefused) {
 }
 
 TEST(TuningTableTest, HostileTextIsRefusedByLine) {
-  const std::string title = "shale cublaslt algorithms 1\n", on = "on NVIDIA H200, cublaslt 130100\n";
+  const std::string title = "shale cublaslt algorithms 2\n", on = "on NVIDIA H200, cublaslt 130100\n";
   const std::string key = MatMulKey::Of(Op(64, 32, 16), false).ToString();
   const std::string words =
       "000000000000000a 0000000000000001 0000000000000002 0000000000000003 0000000000000004 0000000000000005 "
@@ -188,7 +243,7 @@ TEST(TuningTableTest, HostileTextIsRefusedByLine) {
   const std::string matmul = key + " -> " + words + "\n";
   ASSERT_EQ(Refusal(title + on + matmul), "accepted");
   EXPECT_THAT(Refusal(""), HasSubstr("found no line"));
-  EXPECT_THAT(Refusal("shale cublaslt algorithms 2\n"), HasSubstr("line 1: wanted \"shale cublaslt algorithms 1\""));
+  EXPECT_THAT(Refusal("shale cublaslt algorithms 1\n"), HasSubstr("line 1: wanted \"shale cublaslt algorithms 2\""));
   EXPECT_THAT(Refusal(on + title), HasSubstr("line 1"));
   EXPECT_THAT(Refusal(title + matmul), HasSubstr("line 2: found a matmul before the line that names its machine"));
   EXPECT_THAT(Refusal(title + on + matmul + matmul), HasSubstr("line 4: this matmul already has an algorithm"));

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/float8.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/norm.h"
@@ -101,6 +102,28 @@ TEST(KernelCounts, RopeAndTheBiasGradientMoveEachRowOnce) {
                              .d_bias_N = memory.Zeros(DType::kFloat32, {kColumns})};
   const cuda_on_host::Counts b = CountOf("BiasBackward, 1,152 columns", memory, bias, rows);
   EXPECT_GE(b.read_bytes, 2 * kColumns * rows);
+}
+
+// A row of 0.5B's feed-forward sublayer.
+TEST(KernelCounts, Float8ReadsEachNumberOnceForBothCopies) {
+  PrintHead();
+  const int64_t rows = CountedRows() / 16 * 16;
+  constexpr int64_t kColumns = 4864, kTile = 128;
+  ReservedMemory memory;
+  const Tensor x = memory.Zeros(kCountedAct, {rows, kColumns}), scalar = memory.Zeros(DType::kFloat32, {1});
+  const AbsMax maximum = {.x_RC = x, .maximum_1 = scalar};
+  const cuda_on_host::Counts m = CountOf("AbsMax, C = 4864", memory, maximum, rows);
+  const int64_t bytes = 2 * rows * kColumns, blocks = CeilDivide(rows * kColumns, 8 * cuda::kMaximumPacks);
+  EXPECT_EQ(m.read_bytes, bytes + 4 * blocks);
+  EXPECT_EQ(m.written_bytes, 4 * blocks + 4);
+  const QuantizeFloat8 quantize = {.x_RC = x,
+                                   .maximum_1 = scalar,
+                                   .out_RC = memory.Zeros(DType::kFloat8E4M3, {rows, kColumns}),
+                                   .transposed_CR = memory.Zeros(DType::kFloat8E4M3, {kColumns, rows}),
+                                   .scale_1 = memory.Zeros(DType::kFloat32, {1})};
+  const cuda_on_host::Counts q = CountOf("QuantizeFloat8, C = 4864", memory, quantize, rows);
+  EXPECT_EQ(q.read_bytes, bytes + 4 * CeilDivide(rows, kTile) * (kColumns / kTile));  // Each block reads the maximum.
+  EXPECT_EQ(q.written_bytes, bytes + 4);
 }
 
 TEST(KernelCounts, CrossEntropyReadsAndWritesEveryLogitOnce) {

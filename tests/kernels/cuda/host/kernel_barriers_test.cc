@@ -5,6 +5,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/flat.h"
+#include "kernels/ops/float8.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/norm.h"
@@ -91,6 +92,21 @@ TEST(CudaBias, NeedsEachOfItsBarriers) {
     TestMemory memory;
     const BiasBackward op = {.d_out_TN = memory.Random(act, {40, 33}),
                              .d_bias_N = memory.Output(DType::kFloat32, {33})};
+    ExpectNeedsEachOfItsBarriers(memory, op, 2);
+  }
+}
+
+TEST(CudaFloat8, NeedsEachOfItsBarriers) {
+  for (const DType act : kActs) {
+    TestMemory memory;
+    const Tensor x = memory.Random(act, {40, 33}), scalar = memory.Values(DType::kFloat32, {1}, {1});
+    ExpectNeedsEachOfItsBarriers(memory, AbsMax{x, memory.Output(DType::kFloat32, {1})}, 1);
+    QuantizeFloat8 op = {.x_RC = x,
+                         .maximum_1 = scalar,
+                         .out_RC = memory.Output(DType::kFloat8E4M3, {40, 33}),
+                         .scale_1 = memory.Output(DType::kFloat32, {1})};
+    ExpectNeedsEachOfItsBarriers(memory, op, 1);
+    op.transposed_CR = memory.Output(DType::kFloat8E4M3, {33, 40});
     ExpectNeedsEachOfItsBarriers(memory, op, 2);
   }
 }

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/dtype.h"
+#include "kernels/float8.h"
 #include "tests/kernels/cuda/host/execution.h"
 #include "tests/kernels/cuda/host/host_view.h"
 
@@ -260,6 +261,11 @@ T Narrow(float x) {
 template <class T>
 unsigned PairOf(float x, float y) {
   return WordOf(Narrow<T>(x), Narrow<T>(y));
+}
+
+template <class T>
+unsigned Float8PairOf(float x, float y) {
+  return SaturateToFloat8<T>(x).bits | static_cast<unsigned>(SaturateToFloat8<T>(y).bits) << 8;
 }
 
 using LaunchShape = cuda_on_host::Shape;

@@ -14,6 +14,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/flat.h"
+#include "kernels/ops/float8.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/norm.h"
@@ -293,6 +294,29 @@ TEST(LargeOperands, BroadcastBias) {
   const absl::Status status = cuda::BroadcastBias(bias, c, &stream);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(LastOf(c), 1);
+}
+
+TEST(LargeOperands, Float8) {
+  ReservedMemory memory;
+  const AbsMax maximum = {.x_RC = EndingInOnes(memory.Zeros(kAct, {kMany, kWide}), 1),
+                          .maximum_1 = memory.Zeros(DType::kFloat32, {1})};
+  RunLastBlocks(memory, maximum);
+  EXPECT_EQ(LastOf(maximum.maximum_1), 1);
+  const QuantizeFloat8 quantize = {.x_RC = maximum.x_RC,
+                                   .maximum_1 = maximum.maximum_1,
+                                   .out_RC = memory.Zeros(DType::kFloat8E4M3, {kMany, kWide}),
+                                   .transposed_CR = memory.Zeros(DType::kFloat8E4M3, {kWide, kMany}),
+                                   .scale_1 = memory.Zeros(DType::kFloat32, {1})};
+  RunLastBlocks(memory, quantize);
+  EXPECT_EQ(LastOf(quantize.out_RC), 448);
+  EXPECT_EQ(LastOf(quantize.transposed_CR), 448);
+  QuantizeFloat8 far = quantize;
+  far.x_RC = EndingInOnes(FarRows(memory, 600, 200), 1);
+  far.out_RC = memory.Zeros(DType::kFloat8E4M3, {600, 200});
+  far.transposed_CR = memory.Zeros(DType::kFloat8E4M3, {200, 600});
+  RunLastBlocks(memory, far);
+  EXPECT_EQ(LastOf(far.out_RC), 448);
+  EXPECT_EQ(LastOf(far.transposed_CR), 448);
 }
 
 TEST(LargeOperands, AccumulateAndZeroRanges) {

@@ -1,0 +1,124 @@
+// The largest magnitude of a matrix, and its conversion to fp8. Both are bound by memory.
+//
+// A transposed copy is made in tiles: a tile is quantized into a buffer that fits into the L1 cache, whose columns are
+// then written as rows.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/float8.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/float8-inl.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd-inl.h"
+#include "kernels/float8.h"
+#include "kernels/ops/float8.h"
+
+#ifndef SHALE_KERNELS_CPU_FLOAT8_ONCE_
+#define SHALE_KERNELS_CPU_FLOAT8_ONCE_
+namespace shale::cpu {
+
+constexpr int64_t kTile = 64;  // Rows and columns of a tile.
+
+}  // namespace shale::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace shale::cpu::HWY_NAMESPACE {
+
+// Returns the largest of the bits of |x|. Those of a NaN are larger than all others.
+template <class T>
+int32_t LargestBits(const T* x, int64_t count) {
+  const hn::RebindToSigned<Floats> i;
+  auto largest = hn::Zero(i);
+  ForVectors(count, [&](int64_t at, auto lanes)
+                        HWY_ATTR { largest = hn::Max(largest, hn::BitCast(i, hn::Abs(lanes.Load(x + at)))); });
+  return hn::GetLane(hn::MaxOfLanes(i, largest));
+}
+int32_t LargestBitsOfRows(const Tensor& x_RC, int64_t begin, int64_t end) {
+  int32_t largest = 0;
+  ForElementType(x_RC.dtype, [&](auto element) HWY_ATTR {
+    for (int64_t r = begin; r < end; ++r) {
+      largest = std::max(largest, LargestBits(x_RC.as<const decltype(element)>() + r * x_RC.stride(0), x_RC.dim(1)));
+    }
+  });
+  return largest;
+}
+
+// Quantizes elements of a row.
+template <class Format, class T>
+void QuantizeT(const T* x, int64_t count, float factor, Format* out) {
+  const int64_t step = static_cast<int64_t>(hn::Lanes(Floats()));
+  const Vector factors = Splat(factor);
+  int64_t i = 0;
+  for (; i + step <= count; i += step) StoreFloat8s(hn::Mul(Load(x + i), factors), out + i);
+  for (; i < count; ++i) out[i] = SaturateToFloat8<Format>(ToFloat(x[i]) * factor);
+}
+
+// Quantizes rows [begin, end) of a band of at most kTile rows.
+template <class Format, class T>
+void QuantizeBand(const QuantizeFloat8& op, float factor, int64_t begin, int64_t end) {
+  const int64_t R = op.x_RC.dim(0), C = op.x_RC.dim(1), rows = end - begin;
+  HWY_ALIGN Format tile[kTile * kTile];
+  for (int64_t column = 0; column < C; column += kTile) {
+    const int64_t columns = std::min(kTile, C - column);
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* x = op.x_RC.as<const T>() + (begin + r) * op.x_RC.stride(0) + column;
+      QuantizeT(x, columns, factor, tile + r * kTile);
+      if (!op.out_RC.present()) continue;
+      std::memcpy(op.out_RC.as<Format>() + (begin + r) * C + column, tile + r * kTile, static_cast<size_t>(columns));
+    }
+    if (!op.transposed_CR.present()) continue;
+    for (int64_t c = 0; c < columns; ++c) {
+      Format* to = op.transposed_CR.as<Format>() + (column + c) * R + begin;
+      for (int64_t r = 0; r < rows; ++r) to[r] = tile[r * kTile + c];
+    }
+  }
+}
+void QuantizeRows(const QuantizeFloat8& op, float factor, int64_t begin, int64_t end) {
+  const DType format = (op.out_RC.present() ? op.out_RC : op.transposed_CR).dtype;
+  WithFloat8(format, [&](auto code) HWY_ATTR {
+    ForElementType(op.x_RC.dtype, [&](auto element) HWY_ATTR {
+      QuantizeBand<decltype(code), decltype(element)>(op, factor, begin, end);
+    });
+  });
+}
+
+}  // namespace shale::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace shale::cpu {
+
+HWY_EXPORT(LargestBitsOfRows);
+HWY_EXPORT(QuantizeRows);
+
+absl::Status Run(const AbsMax& op, Scratch scratch, const Context& context) {
+  constexpr int32_t kInfinity = 0x7F800000, kNan = 0x7FC00000;
+  std::atomic<int32_t> largest = 0;
+  ParallelFor(*context.team, op.x_RC.dim(0), RowsPerBlock(op.x_RC.dim(1)), [&](int64_t begin, int64_t end) {
+    const int32_t found = HWY_DYNAMIC_DISPATCH(LargestBitsOfRows)(op.x_RC, begin, end);
+    int32_t before = largest.load(std::memory_order_relaxed);
+    while (found > before && !largest.compare_exchange_weak(before, found, std::memory_order_relaxed)) {
+    }
+  });
+  const int32_t bits = largest > kInfinity ? kNan : largest.load();
+  std::memcpy(op.maximum_1.data, &bits, sizeof(bits));
+  return absl::OkStatus();
+}
+
+absl::Status Run(const QuantizeFloat8& op, Scratch scratch, const Context& context) {
+  const DType format = (op.out_RC.present() ? op.out_RC : op.transposed_CR).dtype;
+  const float factor = Float8Factor(format, *op.maximum_1.as<const float>());
+  ParallelFor(*context.team, op.x_RC.dim(0), kTile, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(QuantizeRows)(op, factor, begin, end);
+  });
+  *op.scale_1.as<float>() = 1 / factor;
+  return absl::OkStatus();
+}
+
+}  // namespace shale::cpu
+#endif

@@ -1,0 +1,107 @@
+// Checks the operands of matmuls, of the gradient of their bias, and of the ops that make fp8 operands.
+#include <cmath>
+
+#include "kernels/op_checker.h"
+#include "kernels/ops/float8.h"
+#include "kernels/ops/matmul.h"
+
+namespace shale::internal {
+namespace {
+
+constexpr absl::string_view kFormats = "f8e4m3 or f8e5m2";
+
+// Requires sizes and distances of rows that are multiples of kFloat8Multiple.
+void CheckFloat8Matrix(OpChecker& c, absl::string_view name, const Tensor& t, absl::string_view rows, Dim& R, Dim& K) {
+  c.Require(IsFloat8(t.dtype), name, " is ", t.ToString(), "; wanted ", kFormats, ", as the other matrix is fp8");
+  c.Typed(name, t, t.dtype, {&R, &K}, Layout::kDenseRows);
+  if (!c.ok()) return;
+  c.Require(K.size % kFloat8Multiple == 0, name, " is ", t.ToString(), "; wanted K to be a multiple of ",
+            kFloat8Multiple, " in a matmul of fp8 matrices");
+  c.Require(rows != "N" || R.size % kFloat8Multiple == 0, name, " is ", t.ToString(), "; wanted N to be a multiple of ",
+            kFloat8Multiple, " in a matmul of fp8 matrices");
+  c.Require(t.dim(0) == 1 || t.stride(0) % kFloat8Multiple == 0, name, " has rows ", t.stride(0),
+            " elements apart; wanted a multiple of ", kFloat8Multiple, " in a matmul of fp8 matrices");
+}
+
+void CheckFloat8Matrices(OpChecker& c, const MatMul& op, Dim& M, Dim& N, Dim& K) {
+  c.Require(op.transpose_b && !op.transpose_a, "transpose_a is ", op.transpose_a, " and transpose_b is ",
+            op.transpose_b, "; wanted transpose_b alone, because fp8 matrices are multiplied as a b^T");
+  CheckFloat8Matrix(c, "a", op.a, "M", M, K);
+  CheckFloat8Matrix(c, "b", op.b, "N", N, K);
+  c.Require(op.a.dtype == DType::kFloat8E4M3 || op.b.dtype == DType::kFloat8E4M3, "a is ", op.a.ToString(),
+            " and b is ", op.b.ToString(), "; wanted one of them in f8e4m3");
+  Dim one{"", 1};
+  c.Typed("scale_a", op.scale_a_1, DType::kFloat32, {&one});
+  c.Typed("scale_b", op.scale_b_1, DType::kFloat32, {&one});
+  c.Require(op.scale == 1, "scale is ", op.scale, " for fp8 matrices; wanted 1: scale_a and scale_b scale them");
+  c.Require(!op.packed_b.present(), "packed_b is given for fp8 matrices; wanted none");
+}
+
+void CheckMatrices(OpChecker& c, const MatMul& op, Dim& M, Dim& N, Dim& K) {
+  Float b;  // Of its own: a device may multiply matrices of two dtypes (Ops::CheckAvailable).
+  if (op.transpose_a) {
+    c.Act("a", op.a, {&K, &M}, Layout::kDenseRows);
+  } else {
+    c.Act("a", op.a, {&M, &K}, Layout::kDenseRows);
+  }
+  if (op.transpose_b) {
+    c.Act("b", op.b, b, {&N, &K}, Layout::kDenseRows);
+  } else {
+    c.Act("b", op.b, b, {&K, &N}, Layout::kDenseRows);
+  }
+  for (const auto& [name, scale] :
+       {std::pair<absl::string_view, const Tensor*>{"scale_a", &op.scale_a_1}, {"scale_b", &op.scale_b_1}}) {
+    c.Require(!scale->present(), name, " is given, and a is ", op.a.ToString(), "; wanted it for fp8 matrices only");
+  }
+  c.Require(!op.fast_accumulation, "fast_accumulation is set, and a is ", op.a.ToString(),
+            "; wanted it for fp8 matrices only");
+}
+
+}  // namespace
+
+void Check(OpChecker& c, const MatMul& op) {
+  Dim M{"M"}, N{"N"}, K{"K"};
+  if (op.is_float8()) {
+    CheckFloat8Matrices(c, op, M, N, K);
+  } else {
+    CheckMatrices(c, op, M, N, K);
+  }
+  if (op.bias_N.present()) {
+    c.Act("bias", op.bias_N, {&N});
+    c.Require(!op.accumulate, "bias is given together with accumulate; wanted one or the other");
+    c.Require(op.scale == 1, "bias is given together with scale ", op.scale, "; wanted one or the other");
+  }
+  c.Require(std::isfinite(op.scale), "scale is ", op.scale, "; wanted a finite number");
+  c.ActOrFloat("c", op.c_MN, {&M, &N}, Layout::kDenseRows);
+  Dim packed{"packed"};
+  if (op.packed_b.present()) c.Typed("packed_b", op.packed_b, DType::kInt16, {&packed});
+  c.Require(op.packed_b.present() || !op.b_is_packed, "b_is_packed is set, but packed_b is missing");
+}
+
+void Check(OpChecker& c, const BiasBackward& op) {
+  Dim T{"T"}, N{"N"};
+  c.Act("d_out", op.d_out_TN, {&T, &N}, Layout::kDenseRows);
+  c.Typed("d_bias", op.d_bias_N, DType::kFloat32, {&N});
+}
+
+void Check(OpChecker& c, const AbsMax& op) {
+  Dim R{"R"}, C{"C"}, one{"", 1};
+  c.Act("x", op.x_RC, {&R, &C}, Layout::kDenseRows);
+  c.Typed("maximum", op.maximum_1, DType::kFloat32, {&one});
+}
+
+void Check(OpChecker& c, const QuantizeFloat8& op) {
+  Dim R{"R"}, C{"C"}, one{"", 1};
+  c.Act("x", op.x_RC, {&R, &C}, Layout::kDenseRows);
+  c.Typed("maximum", op.maximum_1, DType::kFloat32, {&one});
+  c.Require(op.out_RC.present() || op.transposed_CR.present(),
+            "out and transposed are both missing; wanted at least one of them");
+  const bool has_out = op.out_RC.present();
+  const Tensor& first = has_out ? op.out_RC : op.transposed_CR;
+  c.Require(IsFloat8(first.dtype), has_out ? "out" : "transposed", " is ", first.ToString(), "; wanted ", kFormats);
+  if (has_out) c.Typed("out", op.out_RC, first.dtype, {&R, &C});
+  if (op.transposed_CR.present()) c.Typed("transposed", op.transposed_CR, first.dtype, {&C, &R});
+  c.Typed("scale", op.scale_1, DType::kFloat32, {&one});
+}
+
+}  // namespace shale::internal

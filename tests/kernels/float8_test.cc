@@ -1,0 +1,298 @@
+// Tests the formats of fp8, and the ops that make fp8 operands. matmul_test.cc tests matmuls of them.
+#include "kernels/float8.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/hash.h"
+#include "kernels/ops/float8.h"
+#include "kernels/ops/matmul.h"
+#include "tests/kernels/float8_goldens.h"
+#include "tests/kernels/op_conformance.h"
+
+namespace shale::testing {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr DType kFormats[] = {DType::kFloat8E4M3, DType::kFloat8E5M2};
+constexpr DType kActs[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+
+template <class Element>
+uint64_t Digest(const std::vector<Element>& elements) {
+  return Fnv1a({reinterpret_cast<const char*>(elements.data()), elements.size() * sizeof(Element)});
+}
+
+// Returns the codes of numbers, with one code for all NaNs.
+template <class Convert>
+std::vector<uint8_t> CodesOf(const std::vector<float>& numbers, const Convert& convert) {
+  std::vector<uint8_t> codes;
+  for (const float x : numbers) {
+    const auto converted = convert(x);
+    codes.push_back(std::isnan(ToFloat(converted)) ? 0x7F : converted.bits);
+  }
+  return codes;
+}
+
+// Returns the middle of every two neighbors among the finite values, and the numbers right beside it, of both signs.
+template <class T>
+std::vector<float> MiddlesOf() {
+  std::vector<float> middles;
+  for (int code = 0; std::isfinite(ToFloat(T{static_cast<uint8_t>(code + 1)})); ++code) {
+    const float middle = (ToFloat(T{static_cast<uint8_t>(code)}) + ToFloat(T{static_cast<uint8_t>(code + 1)})) / 2;
+    for (const float x : {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, HUGE_VALF)})
+      middles.push_back(x);
+  }
+  const size_t positive = middles.size();
+  for (size_t i = 0; i < positive; ++i) middles.push_back(-middles[i]);
+  return middles;
+}
+
+template <class T, class Round>
+void ExpectGolden(const Float8Golden& golden, const Round& round) {
+  std::vector<uint32_t> values;
+  for (int code = 0; code < 256; ++code) {
+    const float value = ToFloat(T{static_cast<uint8_t>(code)});
+    values.push_back(std::isnan(value) ? 0x7FC00000 : std::bit_cast<uint32_t>(value));
+  }
+  EXPECT_EQ(Digest(values), golden.values);
+  std::vector<float> numbers;
+  for (uint32_t code = 0; code < 1 << 16; ++code) numbers.push_back(std::bit_cast<float>(code << 16));
+  EXPECT_EQ(Digest(CodesOf(numbers, round)), golden.rounded);
+  EXPECT_EQ(Digest(CodesOf(numbers, SaturateToFloat8<T>)), golden.saturated);
+  EXPECT_EQ(Digest(CodesOf(MiddlesOf<T>(), round)), golden.middles);
+  EXPECT_EQ(Digest(CodesOf(MiddlesOf<T>(), SaturateToFloat8<T>)), golden.middles);
+}
+
+TEST(Float8, ConvertsAsMlDtypesDoes) {
+  ExpectGolden<Float8E4M3>(kE4M3Golden, RoundToFloat8E4M3);
+  ExpectGolden<Float8E5M2>(kE5M2Golden, RoundToFloat8E5M2);
+}
+
+TEST(Float8, TheFactorMapsTheMaximumToTheLargestValue) {
+  EXPECT_EQ(Float8Factor(DType::kFloat8E4M3, 2), 224);
+  EXPECT_EQ(Float8Factor(DType::kFloat8E5M2, 2), 28672);
+  EXPECT_EQ(Float8Factor(DType::kFloat8E4M3, 0), static_cast<float>(448 / 1e-12));
+  EXPECT_EQ(Float8Factor(DType::kFloat8E4M3, HUGE_VALF), 0);
+  EXPECT_TRUE(std::isnan(Float8Factor(DType::kFloat8E4M3, std::nanf(""))));
+  // Whatever the maximum, its product with the factor rounds to the largest value.
+  for (const DType format : kFormats) {
+    for (float maximum = 1e-11f; maximum < 1e30f; maximum *= 1.37f) {
+      const float scaled = maximum * Float8Factor(format, maximum);
+      EXPECT_EQ(WithFloat8(format, [&](auto code) { return ToFloat(SaturateToFloat8<decltype(code)>(scaled)); }),
+                LargestFloat8(format))
+          << maximum;
+    }
+  }
+}
+
+// Values that a matrix of ordinary numbers gets at some places.
+struct Special {
+  std::string name;
+  std::vector<double> values;
+};
+const std::vector<Special>& Specials() {
+  static const auto& specials = *new std::vector<Special>{
+      {"Zeros", {}},  // All elements are zero.
+      {"Infinity", {-kInfinity}},
+      {"NaN", {std::nan(""), kInfinity}},
+      {"Outlier", {-30000}},
+      {"Tiny", {0x1p-133, -0x1p-126, 0x1p-24, -0x1p-16}},  // All others are zero.
+  };
+  return specials;
+}
+
+// Returns a matrix whose rows lie one after another, or with gaps. A special one has its values at places that differ.
+Tensor Matrix(TestMemory& memory, DType act, int64_t rows, int64_t columns, int64_t gap, const Special* special) {
+  const int64_t stride = columns + gap;
+  if (special == nullptr) return memory.Random(act, {rows, stride}, -3, 3).Slice(1, gap / 2, columns);
+  std::vector<double> values(rows * stride);
+  const bool sparse = special->name == "Zeros" || special->name == "Tiny";
+  for (int64_t i = 0; i < std::ssize(values); ++i) values[i] = sparse ? 0 : std::sin(static_cast<double>(i));
+  for (size_t i = 0; i < special->values.size(); ++i) {
+    const int64_t row = rows * (static_cast<int64_t>(i) + 1) / (std::ssize(special->values) + 1);
+    values[row * stride + gap / 2 + (row * 31 + 5) % columns] = special->values[i];
+  }
+  return memory.Values(act, {rows, stride}, values).Slice(1, gap / 2, columns);
+}
+
+double MaximumOf(const TestMemory& memory, const Tensor& x) {
+  std::vector<std::byte> image = memory.image();
+  const Tensor bound = memory.Bind(x, image.data());
+  double maximum = 0;
+  for (int64_t i = 0; i < x.elements(); ++i) {
+    const double value = std::abs(ElementOf(bound, i));
+    maximum = std::isnan(value) || std::isnan(maximum) ? std::nan("") : std::max(maximum, value);
+  }
+  return maximum;
+}
+
+struct Shape {
+  int64_t rows, columns, gap = 0;
+};
+// Within a pack, with rows that are no whole packs, with tiles that are full and with some that are not.
+constexpr Shape kShapes[] = {{1, 1},     {3, 130},      {1, 17, 3},    {67, 16},      {64, 64, 16}, {129, 131},
+                             {16, 1000}, {128, 256, 8}, {150, 160, 7}, {257, 48, 32}, {144, 272}};
+
+std::string NameOf(const std::string& op, DType act, const Shape& shape, const std::string& what) {
+  return op + "_" + NameOf(act) + "_" + std::to_string(shape.rows) + "x" + std::to_string(shape.columns) +
+         (shape.gap > 0 ? "_strided" : "") + what;
+}
+
+OpCase AbsMaxCase(DType act, const Shape& shape, const Special* special) {
+  OpCase c{.name = NameOf("AbsMax", act, shape, special != nullptr ? "_" + special->name : "")};
+  c.op = AbsMax{Matrix(c.memory, act, shape.rows, shape.columns, shape.gap, special),
+                c.memory.Output(DType::kFloat32, {1})};
+  return c;
+}
+
+enum class Outputs { kOut, kTransposed, kBoth };
+
+// The bits are the same everywhere, since each product is rounded once to fp32 and once to fp8.
+OpCase QuantizeCase(DType act, DType format, const Shape& shape, Outputs outputs, const Special* special) {
+  const char* const of_outputs[] = {"_out", "_transposed", ""};
+  OpCase c{.name = NameOf("Quantize", act, shape,
+                          "_" + NameOf(format) + of_outputs[static_cast<int>(outputs)] +
+                              (special != nullptr ? "_" + special->name : ""))};
+  const Tensor x = Matrix(c.memory, act, shape.rows, shape.columns, shape.gap, special);
+  QuantizeFloat8 op{.x_RC = x,
+                    .maximum_1 = c.memory.Values(DType::kFloat32, {1}, {MaximumOf(c.memory, x)}),
+                    .scale_1 = c.memory.Output(DType::kFloat32, {1})};
+  if (outputs != Outputs::kTransposed) op.out_RC = c.memory.Output(format, {shape.rows, shape.columns});
+  if (outputs != Outputs::kOut) op.transposed_CR = c.memory.Output(format, {shape.columns, shape.rows});
+  c.op = op;
+  return c;
+}
+
+std::vector<OpCase> Float8Cases() {
+  std::vector<OpCase> cases;
+  for (const DType act : kActs) {
+    for (const Shape& shape : kShapes) {
+      cases.push_back(AbsMaxCase(act, shape, nullptr));
+      for (const DType format : kFormats) {
+        cases.push_back(QuantizeCase(act, format, shape, Outputs::kBoth, nullptr));
+      }
+    }
+    for (const Outputs outputs : {Outputs::kOut, Outputs::kTransposed}) {
+      cases.push_back(QuantizeCase(act, DType::kFloat8E4M3, {48, 144}, outputs, nullptr));
+      cases.push_back(QuantizeCase(act, DType::kFloat8E4M3, {47, 144}, outputs, nullptr));
+    }
+    for (const Special& special : Specials()) {
+      cases.push_back(AbsMaxCase(act, {40, 48}, &special));
+      for (const DType format : kFormats) {
+        cases.push_back(QuantizeCase(act, format, {40, 48}, Outputs::kBoth, &special));
+      }
+    }
+  }
+  cases.push_back(AbsMaxCase(DType::kBFloat16, {300, 200}, nullptr));  // Several blocks of packs.
+  cases.push_back(AbsMaxCase(DType::kBFloat16, {300, 200, 8}, nullptr));
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Float8, OpConformance, ::testing::ValuesIn(Float8Cases()), CaseName);
+
+// Every number of 16 bits becomes the code that the formats' definition gives, on every backend.
+TEST(Float8, EveryBFloat16IsQuantizedExactly) {
+  for (const DType format : kFormats) {
+    std::vector<double> numbers;
+    for (uint32_t code = 0; code < 1 << 16; ++code) numbers.push_back(std::bit_cast<float>(code << 16));
+    TestMemory memory;
+    // With this maximum the factor is 1.
+    const QuantizeFloat8 op{.x_RC = memory.Values(DType::kBFloat16, {256, 256}, numbers),
+                            .maximum_1 = memory.Values(DType::kFloat32, {1}, {LargestFloat8(format)}),
+                            .out_RC = memory.Output(format, {256, 256}),
+                            .scale_1 = memory.Output(DType::kFloat32, {1})};
+    for (const TestBackend& backend : TestBackends()) {
+      SCOPED_TRACE(backend.name);
+      std::vector<std::byte> image = RunOnBackend(backend.name, memory, op);
+      const Tensor out = memory.Bind(op.out_RC, image.data());
+      EXPECT_EQ(ElementOf(memory.Bind(op.scale_1, image.data()), 0), 1);
+      for (int64_t i = 0; i < out.elements(); ++i) {
+        const double value = ElementOf(out, i), x = numbers[i];
+        if (std::isnan(x)) {
+          ASSERT_TRUE(std::isnan(value)) << i;
+          continue;
+        }
+        const double wanted = WithFloat8(format, [&](auto code) -> double {
+          return ToFloat(SaturateToFloat8<decltype(code)>(static_cast<float>(x)));
+        });
+        ASSERT_EQ(value, wanted) << x;
+        ASSERT_EQ(std::signbit(value), std::signbit(x)) << x;
+      }
+    }
+  }
+}
+
+TEST(Float8, SaysWhatMatMulsWant) {
+  constexpr DType kE4M3 = DType::kFloat8E4M3, kE5M2 = DType::kFloat8E5M2;
+  const auto matrix = [](DType dtype, int64_t rows, int64_t columns) {
+    return Tensor::Contiguous(dtype, {rows, columns});
+  };
+  const Tensor scale = Tensor::Contiguous(DType::kFloat32, {1});
+  const MatMul valid{.a = matrix(kE4M3, 5, 32),
+                     .b = matrix(kE4M3, 48, 32),
+                     .c_MN = matrix(DType::kFloat16, 5, 48),
+                     .scale_a_1 = scale,
+                     .scale_b_1 = scale,
+                     .transpose_b = true,
+                     .fast_accumulation = true};
+  const auto refused = [&](const auto& change, const std::string& message) {
+    MatMul op = valid;
+    change(op);
+    ExpectRefused(op, {message});
+  };
+  const auto accepted = [&](const auto& change) {
+    MatMul op = valid;
+    change(op);
+    EXPECT_TRUE(Validate(op).ok()) << Validate(op);
+  };
+  accepted([&](MatMul&) {});
+  accepted([&](MatMul& op) { op.a.dtype = kE5M2; });
+  accepted([&](MatMul& op) { op.b.dtype = kE5M2; });
+  accepted([&](MatMul& op) { op.c_MN.dtype = DType::kFloat32, op.accumulate = true; });
+  accepted([&](MatMul& op) { op.bias_N = Tensor::Contiguous(DType::kFloat16, {48}); });
+  accepted([&](MatMul& op) {
+    op.bias_N = Tensor::Contiguous(DType::kBFloat16, {48});
+    op.c_MN.dtype = DType::kFloat32;
+  });
+  refused([&](MatMul& op) { op.a.dtype = op.b.dtype = kE5M2; },
+          "a is f8e5m2[5, 32] and b is f8e5m2[48, 32]; wanted one of them in f8e4m3");
+  refused([&](MatMul& op) { op.b.dtype = DType::kBFloat16; },
+          "b is bf16[48, 32]; wanted f8e4m3 or f8e5m2, as the other matrix is fp8");
+  refused([&](MatMul& op) { op.a.dtype = DType::kBFloat16; }, "wanted f32, bf16 or f16 [N, K=32]");
+  refused([&](MatMul& op) { op.transpose_b = false; },
+          "transpose_a is 0 and transpose_b is 0; wanted transpose_b alone");
+  refused([&](MatMul& op) { op.transpose_a = true; },
+          "transpose_a is 1 and transpose_b is 1; wanted transpose_b alone");
+  refused([&](MatMul& op) { op.scale_b_1 = Tensor(); }, "scale_b is missing; wanted f32[1]");
+  refused([&](MatMul& op) { op.scale = 2; }, "scale is 2 for fp8 matrices; wanted 1");
+  refused([&](MatMul& op) { op.packed_b = Tensor::Contiguous(DType::kInt16, {64}); },
+          "packed_b is given for fp8 matrices; wanted none");
+  refused([&](MatMul& op) { op.a = matrix(kE4M3, 5, 24), op.b = matrix(kE4M3, 48, 24); },
+          "a is f8e4m3[5, 24]; wanted K to be a multiple of 16");
+  refused([&](MatMul& op) { op.b = matrix(kE4M3, 40, 32), op.c_MN = matrix(DType::kFloat16, 5, 40); },
+          "b is f8e4m3[40, 32]; wanted N to be a multiple of 16");
+  refused([&](MatMul& op) { op.a = matrix(kE4M3, 5, 40).Slice(1, 0, 32); },
+          "a has rows 40 elements apart; wanted a multiple of 16");
+  refused([&](MatMul& op) { op.bias_N = Tensor::Contiguous(DType::kBFloat16, {48}); },
+          "c is f16[5, 48]; wanted bf16[M=5, N=48]");
+}
+
+TEST(Float8, SaysWhatQuantizationWants) {
+  const Tensor scale = Tensor::Contiguous(DType::kFloat32, {1});
+  QuantizeFloat8 quantize{.x_RC = Tensor::Contiguous(DType::kBFloat16, {5, 7}), .maximum_1 = scale, .scale_1 = scale};
+  ExpectRefused(quantize, {"out and transposed are both missing"});
+  quantize.transposed_CR = Tensor::Contiguous(DType::kUInt8, {7, 5});
+  ExpectRefused(quantize, {"transposed is u8[7, 5]; wanted f8e4m3 or f8e5m2"});
+  quantize.transposed_CR.dtype = DType::kFloat8E4M3;
+  EXPECT_TRUE(Validate(quantize).ok()) << Validate(quantize);
+  quantize.out_RC = Tensor::Contiguous(DType::kFloat8E5M2, {5, 7});
+  ExpectRefused(quantize, {"transposed is f8e4m3[7, 5]; wanted f8e5m2[C=7, R=5]"});
+}
+
+}  // namespace
+}  // namespace shale::testing
