@@ -14,6 +14,7 @@
 #include "kernels/ops/matmul.h"
 #include "tests/kernels/float8_goldens.h"
 #include "tests/kernels/op_conformance.h"
+#include "tests/kernels/test_backends.h"
 
 namespace shale::testing {
 namespace {
