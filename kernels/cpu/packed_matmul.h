@@ -8,8 +8,9 @@
 //
 // The structure is that of GotoBLAS and BLIS. Operand b is copied once into strips that all threads share. A thread
 // computes a tile of c: it copies a block of the tile's rows of a into strips, and multiplies each strip with the
-// strips of b, with all sums in registers. Copying widens bf16, f16 and fp8 to f32. If b is large or M is small, b is copied piece
-// by piece, and each piece is multiplied while it is in the cache; the next piece is copied at the same time.
+// strips of b, with all sums in registers. Copying widens bf16, f16 and fp8 to f32. If b is large or M is small, b is
+// copied piece by piece, and each piece is multiplied while it is in the cache; the next piece is copied at the same
+// time.
 //
 // Sums over k are divided into blocks. A block is summed in ascending order, starting from zero, and then added to the
 // blocks before it (in f32). The division depends on K alone, so the bits of c depend neither on the number of threads

@@ -22,8 +22,8 @@
 //                                       the upper left, lower left, upper right and lower right, b the upper and the
 //                                       lower one, and c two elements each of the upper and the lower one
 //   PairOf<T>(x, y)                     rounds two fp32 numbers to T and puts them into one word, x below
-//   Float8PairOf<T>(x, y)               rounds two fp32 numbers to T, Float8E4M3 or Float8E5M2, as SaturateToFloat8 does,
-//                                       and puts them into the lower half of a word, x below
+//   Float8PairOf<T>(x, y)               rounds two fp32 numbers to T, Float8E4M3 or Float8E5M2, with saturation, and
+//                                       puts them into the lower half of a word, x below
 //   GetSharedBytesOfSm(stream, bytes)   sets `bytes` to the shared memory of an SM, and returns an absl::Status
 //   Launch(name, kernel, shape, stream, args...)   starts a kernel and returns an absl::Status
 //

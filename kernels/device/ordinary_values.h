@@ -1,5 +1,5 @@
-// FillWithOrdinaryValues and FillWithOrdinaryFloat8s: realistic operands for benchmarks. A matmul of zeros draws less power than a matmul of a
-// training step, and runs faster.
+// FillWithOrdinaryValues and FillWithOrdinaryFloat8s: realistic operands for benchmarks. A matmul of zeros draws less
+// power than a matmul of a training step, and runs faster.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace shale {
 // written. Waits for `stream`.
 absl::Status FillWithOrdinaryValues(Device& device, Stream& stream, std::byte* to, int64_t size_bytes);
 
-// Does the same with numbers for fp8: they have magnitudes from 2^-4 to 2 read as e4m3, and from 2^-9 to 2 as e5m2. Four
-// of them read as fp32 are a finite number.
+// Does the same with numbers for fp8: they have magnitudes from 2^-4 to 2 read as e4m3, and from 2^-9 to 2 as e5m2.
+// Four of them read as fp32 are a finite number.
 absl::Status FillWithOrdinaryFloat8s(Device& device, Stream& stream, std::byte* to, int64_t size_bytes);
 
 }  // namespace shale

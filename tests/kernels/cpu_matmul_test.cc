@@ -1,6 +1,7 @@
 // Tests large CPU matmuls, by oneDNN and by our own kernels: several tiles, packed operands, sums in several parts.
 // Their bits do not depend on the number of threads. The conformance suite compares small ones. BUILD runs this file
 // again as on older processors, and with more numbers of threads.
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -19,6 +20,7 @@
 #include "kernels/device/cpu/cpu_device.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/reference/reference_ops.h"
+#include "tests/kernels/op_conformance.h"
 #include "tests/kernels/op_rig.h"
 
 namespace shale::testing {
@@ -251,6 +253,43 @@ TEST(CpuMatMulTest, MatMulsInPiecesHaveTheSameBitsOnAnyNumberOfThreads) {
 }
 
 // With small integers sums are exact in any order, and rounded once.
+// Numbers of fp8 become fp32 before they are multiplied. A number of a is multiplied by the scales, which rounds it.
+TEST(CpuMatMulTest, MatMulsOfFloat8AreNearToExactOnesAndHaveTheSameBitsOnAnyNumberOfThreads) {
+  if (LimitChangesNothing()) GTEST_SKIP();
+  constexpr DType kE4M3 = DType::kFloat8E4M3, kE5M2 = DType::kFloat8E5M2;
+  struct Case {
+    int64_t m, n, k;
+    DType a, b, c;
+    bool accumulate = false;
+  };
+  for (const Case& s :
+       {Case{530, 144, 352, kE4M3, kE4M3, DType::kBFloat16}, Case{600, 64, 1104, kE5M2, kE4M3, DType::kFloat32, true},
+        Case{38, 384, 5008, kE4M3, kE5M2, DType::kFloat16}}) {
+    SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
+    TestMemory memory;
+    MatMul op{.a = memory.Random(s.a, {s.m, s.k}),
+              .b = memory.Random(s.b, {s.n, s.k}),
+              .scale_a_1 = memory.Values(DType::kFloat32, {1}, {0.7}),
+              .scale_b_1 = memory.Values(DType::kFloat32, {1}, {1.3}),
+              .transpose_b = true,
+              .accumulate = s.accumulate};
+    op.c_MN = s.accumulate ? memory.Random(s.c, {s.m, s.n}) : memory.Output(s.c, {s.m, s.n});
+    std::vector<std::byte> one = RunOnThreads(CpuMatMuls::kPacked, 1, memory, op), want = RunOnReference(memory, op);
+    for (const CpuMatMuls products : kProducts) {
+      for (const int threads : {2, 3, 16}) EXPECT_TRUE(RunOnThreads(products, threads, memory, op) == one) << threads;
+    }
+    // K products of up to 0.91, and c, are summed in fp32. Each partial sum errs by at most one unit of its value, and
+    // so does each scaled number. c is rounded once.
+    const double terms = 0.91 * static_cast<double>(s.k) + 1;
+    const Tensor got = memory.Bind(op.c_MN, one.data()), wanted = memory.Bind(op.c_MN, want.data());
+    for (int64_t i = 0; i < got.elements(); ++i) {
+      const double is = ElementOf(got, i), exact = ElementOf(wanted, i);
+      const double rounding = s.c == DType::kFloat32 ? 0 : 2 * UnitOf(s.c) * std::abs(exact);
+      ASSERT_LE(std::abs(is - exact), static_cast<double>(s.k + 3) * terms * kUnit32 + rounding) << i;
+    }
+  }
+}
+
 TEST(CpuMatMulTest, LargeMatMulsOfWholeNumbersAreExact) {
   if (LimitChangesNothing()) GTEST_SKIP();
   std::mt19937 random(7);

@@ -14,13 +14,14 @@
 #include "kernels/ops/matmul.h"
 #include "tests/kernels/float8_goldens.h"
 #include "tests/kernels/op_conformance.h"
+#include "tests/kernels/test_backends.h"
 
 namespace shale::testing {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr DType kFormats[] = {DType::kFloat8E4M3, DType::kFloat8E5M2};
-constexpr DType kActs[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr DType kFloat8Formats[] = {DType::kFloat8E4M3, DType::kFloat8E5M2};
+constexpr DType kFloat8Acts[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 
 template <class Element>
 uint64_t Digest(const std::vector<Element>& elements) {
@@ -80,7 +81,7 @@ TEST(Float8, TheFactorMapsTheMaximumToTheLargestValue) {
   EXPECT_EQ(Float8Factor(DType::kFloat8E4M3, HUGE_VALF), 0);
   EXPECT_TRUE(std::isnan(Float8Factor(DType::kFloat8E4M3, std::nanf(""))));
   // Whatever the maximum, its product with the factor rounds to the largest value.
-  for (const DType format : kFormats) {
+  for (const DType format : kFloat8Formats) {
     for (float maximum = 1e-11f; maximum < 1e30f; maximum *= 1.37f) {
       const float scaled = maximum * Float8Factor(format, maximum);
       EXPECT_EQ(WithFloat8(format, [&](auto code) { return ToFloat(SaturateToFloat8<decltype(code)>(scaled)); }),
@@ -91,15 +92,15 @@ TEST(Float8, TheFactorMapsTheMaximumToTheLargestValue) {
 }
 
 // Values that a matrix of ordinary numbers gets at some places.
-struct Special {
+struct Float8Special {
   std::string name;
   std::vector<double> values;
 };
-const std::vector<Special>& Specials() {
-  static const auto& specials = *new std::vector<Special>{
+const std::vector<Float8Special>& Float8Specials() {
+  static const auto& specials = *new std::vector<Float8Special>{
       {"Zeros", {}},  // All elements are zero.
-      {"Infinity", {-kInfinity}},
-      {"NaN", {std::nan(""), kInfinity}},
+      {"Infinity", {-kInfinite}},
+      {"NaN", {std::nan(""), kInfinite}},
       {"Outlier", {-30000}},
       {"Tiny", {0x1p-133, -0x1p-126, 0x1p-24, -0x1p-16}},  // All others are zero.
   };
@@ -107,7 +108,8 @@ const std::vector<Special>& Specials() {
 }
 
 // Returns a matrix whose rows lie one after another, or with gaps. A special one has its values at places that differ.
-Tensor Matrix(TestMemory& memory, DType act, int64_t rows, int64_t columns, int64_t gap, const Special* special) {
+Tensor Float8Input(TestMemory& memory, DType act, int64_t rows, int64_t columns, int64_t gap,
+                   const Float8Special* special) {
   const int64_t stride = columns + gap;
   if (special == nullptr) return memory.Random(act, {rows, stride}, -3, 3).Slice(1, gap / 2, columns);
   std::vector<double> values(rows * stride);
@@ -120,7 +122,7 @@ Tensor Matrix(TestMemory& memory, DType act, int64_t rows, int64_t columns, int6
   return memory.Values(act, {rows, stride}, values).Slice(1, gap / 2, columns);
 }
 
-double MaximumOf(const TestMemory& memory, const Tensor& x) {
+double MaximumOfInput(const TestMemory& memory, const Tensor& x) {
   std::vector<std::byte> image = memory.image();
   const Tensor bound = memory.Bind(x, image.data());
   double maximum = 0;
@@ -131,60 +133,62 @@ double MaximumOf(const TestMemory& memory, const Tensor& x) {
   return maximum;
 }
 
-struct Shape {
+struct Float8Shape {
   int64_t rows, columns, gap = 0;
 };
 // Within a pack, with rows that are no whole packs, with tiles that are full and with some that are not.
-constexpr Shape kShapes[] = {{1, 1},     {3, 130},      {1, 17, 3},    {67, 16},      {64, 64, 16}, {129, 131},
-                             {16, 1000}, {128, 256, 8}, {150, 160, 7}, {257, 48, 32}, {144, 272}};
+constexpr Float8Shape kFloat8Shapes[] = {{1, 1},        {3, 130},      {1, 17, 3}, {67, 16},
+                                         {64, 64, 16},  {129, 131},    {16, 1000}, {128, 256, 8},
+                                         {150, 160, 7}, {257, 48, 32}, {144, 272}};
 
-std::string NameOf(const std::string& op, DType act, const Shape& shape, const std::string& what) {
+std::string Float8Name(const std::string& op, DType act, const Float8Shape& shape, const std::string& what) {
   return op + "_" + NameOf(act) + "_" + std::to_string(shape.rows) + "x" + std::to_string(shape.columns) +
          (shape.gap > 0 ? "_strided" : "") + what;
 }
 
-OpCase AbsMaxCase(DType act, const Shape& shape, const Special* special) {
-  OpCase c{.name = NameOf("AbsMax", act, shape, special != nullptr ? "_" + special->name : "")};
-  c.op = AbsMax{Matrix(c.memory, act, shape.rows, shape.columns, shape.gap, special),
+OpCase AbsMaxCase(DType act, const Float8Shape& shape, const Float8Special* special) {
+  OpCase c{.name = Float8Name("AbsMax", act, shape, special != nullptr ? "_" + special->name : "")};
+  c.op = AbsMax{Float8Input(c.memory, act, shape.rows, shape.columns, shape.gap, special),
                 c.memory.Output(DType::kFloat32, {1})};
   return c;
 }
 
-enum class Outputs { kOut, kTransposed, kBoth };
+enum class Float8Outputs { kOut, kTransposed, kBoth };
 
 // The bits are the same everywhere, since each product is rounded once to fp32 and once to fp8.
-OpCase QuantizeCase(DType act, DType format, const Shape& shape, Outputs outputs, const Special* special) {
+OpCase QuantizeCase(DType act, DType format, const Float8Shape& shape, Float8Outputs outputs,
+                    const Float8Special* special) {
   const char* const of_outputs[] = {"_out", "_transposed", ""};
-  OpCase c{.name = NameOf("Quantize", act, shape,
-                          "_" + NameOf(format) + of_outputs[static_cast<int>(outputs)] +
-                              (special != nullptr ? "_" + special->name : ""))};
-  const Tensor x = Matrix(c.memory, act, shape.rows, shape.columns, shape.gap, special);
+  OpCase c{.name = Float8Name("Quantize", act, shape,
+                              "_" + NameOf(format) + of_outputs[static_cast<int>(outputs)] +
+                                  (special != nullptr ? "_" + special->name : ""))};
+  const Tensor x = Float8Input(c.memory, act, shape.rows, shape.columns, shape.gap, special);
   QuantizeFloat8 op{.x_RC = x,
-                    .maximum_1 = c.memory.Values(DType::kFloat32, {1}, {MaximumOf(c.memory, x)}),
+                    .maximum_1 = c.memory.Values(DType::kFloat32, {1}, {MaximumOfInput(c.memory, x)}),
                     .scale_1 = c.memory.Output(DType::kFloat32, {1})};
-  if (outputs != Outputs::kTransposed) op.out_RC = c.memory.Output(format, {shape.rows, shape.columns});
-  if (outputs != Outputs::kOut) op.transposed_CR = c.memory.Output(format, {shape.columns, shape.rows});
+  if (outputs != Float8Outputs::kTransposed) op.out_RC = c.memory.Output(format, {shape.rows, shape.columns});
+  if (outputs != Float8Outputs::kOut) op.transposed_CR = c.memory.Output(format, {shape.columns, shape.rows});
   c.op = op;
   return c;
 }
 
 std::vector<OpCase> Float8Cases() {
   std::vector<OpCase> cases;
-  for (const DType act : kActs) {
-    for (const Shape& shape : kShapes) {
+  for (const DType act : kFloat8Acts) {
+    for (const Float8Shape& shape : kFloat8Shapes) {
       cases.push_back(AbsMaxCase(act, shape, nullptr));
-      for (const DType format : kFormats) {
-        cases.push_back(QuantizeCase(act, format, shape, Outputs::kBoth, nullptr));
+      for (const DType format : kFloat8Formats) {
+        cases.push_back(QuantizeCase(act, format, shape, Float8Outputs::kBoth, nullptr));
       }
     }
-    for (const Outputs outputs : {Outputs::kOut, Outputs::kTransposed}) {
+    for (const Float8Outputs outputs : {Float8Outputs::kOut, Float8Outputs::kTransposed}) {
       cases.push_back(QuantizeCase(act, DType::kFloat8E4M3, {48, 144}, outputs, nullptr));
       cases.push_back(QuantizeCase(act, DType::kFloat8E4M3, {47, 144}, outputs, nullptr));
     }
-    for (const Special& special : Specials()) {
+    for (const Float8Special& special : Float8Specials()) {
       cases.push_back(AbsMaxCase(act, {40, 48}, &special));
-      for (const DType format : kFormats) {
-        cases.push_back(QuantizeCase(act, format, {40, 48}, Outputs::kBoth, &special));
+      for (const DType format : kFloat8Formats) {
+        cases.push_back(QuantizeCase(act, format, {40, 48}, Float8Outputs::kBoth, &special));
       }
     }
   }
@@ -197,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(Float8, OpConformance, ::testing::ValuesIn(Float8Cases(
 
 // Every number of 16 bits becomes the code that the formats' definition gives, on every backend.
 TEST(Float8, EveryBFloat16IsQuantizedExactly) {
-  for (const DType format : kFormats) {
+  for (const DType format : kFloat8Formats) {
     std::vector<double> numbers;
     for (uint32_t code = 0; code < 1 << 16; ++code) numbers.push_back(std::bit_cast<float>(code << 16));
     TestMemory memory;

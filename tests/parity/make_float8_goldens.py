@@ -47,7 +47,8 @@ def golden(dtype):
 
 
 def main():
-    print(f"// Made by tests/parity/make_float8_goldens.py with ml_dtypes {ml_dtypes.__version__}. Digests are FNV-1a.\n"
+    print("// Made by tests/parity/make_float8_goldens.py with ml_dtypes "
+          f"{ml_dtypes.__version__}. Digests are FNV-1a.\n"
           "#pragma once\n\n#include <cstdint>\n\nnamespace shale::testing {\n\n"
           "struct Float8Golden {\n"
           "  uint64_t values;     // Of all codes, as fp32.\n"

@@ -26,6 +26,7 @@ SHORT, LONG, FEW = ({"batch.global_batch": str(count)} for count in (64, 32, 16)
 WIDE, WIDE_LONG = ({"batch.micro_batch": str(count), "memory.loss_chunk_tokens": "16384"} for count in (32, 8))
 # Losses of so many steps are compared.
 MANY_STEPS = (2, 198)
+MANY = {**FEW, "lr_schedule.steps": str(sum(MANY_STEPS))}
 FLOAT8 = {"precision.matmuls": "FP8"}
 # Steps before those that count, and those, where a step takes many seconds or has 524,288 tokens.
 FEW_STEPS, FEWEST_STEPS = (2, 2), (1, 2)
@@ -157,8 +158,8 @@ def _h100(kit):
 def _formats(kit):
     return [*(benches.formats(f"{shape}_1024", 30) for shape in SHAPES),
             *(benches.ops(f"{shape}_1024", "bf16", benches.FLOAT8, 35, "float8") for shape in SHAPES),
-            train(SMALL, "bf16_200_steps", FEW, steps=MANY_STEPS),
-            train(SMALL, "fp8_200_steps", {**FEW, **FLOAT8}, steps=MANY_STEPS)]
+            train(SMALL, "bf16_200_steps", MANY, steps=MANY_STEPS),
+            train(SMALL, "fp8_200_steps", {**MANY, **FLOAT8}, steps=MANY_STEPS)]
 
 
 def _hours(kit):
