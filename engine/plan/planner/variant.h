@@ -55,8 +55,8 @@ struct Cost {
 // Returns "9.83 GiB", or "9.83 GiB + 11.8 GiB of host memory".
 std::string CostText(const Cost& cost);
 
-// Returns "1.24 x the time" of what costs `than`, or, if one of them is an estimate, "1.24 x the time, estimated". Empty
-// if the seconds of one of them are not known.
+// Returns "1.24 x the time" of what costs `than`, or, if one of them is an estimate, "1.24 x the time, estimated".
+// Empty if the seconds of one of them are not known.
 std::string TimesText(const Cost& cost, const Cost& than);
 
 // Says by how much a budget is too small for a cost: "needs 31.2 GiB per rank, budget 24.0 GiB (80 % of ...;

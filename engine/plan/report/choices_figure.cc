@@ -159,9 +159,9 @@ std::string ChangesTable(const std::vector<ChangedJob>& changes) {
     const Cost& cost = changed.variant.cost;
     const bool planned = changed.variant.status.ok();
     absl::StrAppend(&html, "<tr><td>", Escaped(changed.what),
-                    !planned                ? " (not planned: the time for planning was over)"
+                    !planned               ? " (not planned: the time for planning was over)"
                     : changed.variant.fits ? ""
-                                            : " (does not fit)",
+                                           : " (does not fit)",
                     "</td><td class=\"n\">", planned ? CostText(cost) : "-", "</td>");
     if (timed && cost.seconds <= 0) absl::StrAppend(&html, "<td class=\"n\">-</td><td class=\"n\">-</td>");
     if (timed && cost.seconds > 0) {

@@ -46,7 +46,8 @@ Column OneRankSends();                      // In a step.
 Column Activations();                       // MeasureActivations.
 // Returns a table. Each row has its name, whose columns have the headings `names`, then the columns' cells, and at the
 // end whether it is this job or does not fit. If the machine's speed is known, the seconds of a step are the last
-// column, as predicted for the job of the row. Calls the cells of a row from left to right, and the rows in their order.
+// column, as predicted for the job of the row. Calls the cells of a row from left to right, and the rows in their
+// order.
 std::string CompareTable(const Explained& x, const std::vector<std::string>& names,
                          const std::vector<ComparedRow>& rows, const std::vector<Column>& columns);
 

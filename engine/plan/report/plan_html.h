@@ -32,8 +32,8 @@ struct ChangedJob {
   double tokens = 0;  // Of a step of all ranks.
 };
 // Returns what one more rank, half the batch, twice the sequence, and the next preset of activation checkpointing would
-// change, where the job can have that. Compiles the drafter's job with each, and counts the bytes that their plans have.
-// Those for which the drafter's limits leave no time have the error of the limits as status.
+// change, where the job can have that. Compiles the drafter's job with each, and counts the bytes that their plans
+// have. Those for which the drafter's limits leave no time have the error of the limits as status.
 std::vector<ChangedJob> ChangesOf(Drafter& drafter);
 
 // Returns a complete HTML page about one rank's training step: live bytes by category over the instructions, as stacked

@@ -41,9 +41,9 @@ std::string ChoicesTable(const SearchResult& result) {
   for (const SearchChoice& choice : result.choices) {
     std::string others;
     if (choice.runner_up) {
-      others = absl::StrCat("; ", SettingsOrJob(choice.runner_up->overrides), " takes ",
-                            SecondsAndBytes(*choice.runner_up), " (",
-                            TimesText(choice.runner_up->cost, result.best.cost), ")");
+      others =
+          absl::StrCat("; ", SettingsOrJob(choice.runner_up->overrides), " takes ", SecondsAndBytes(*choice.runner_up),
+                       " (", TimesText(choice.runner_up->cost, result.best.cost), ")");
     }
     absl::StrAppend(&others, OthersText("too large", choice.too_large),
                     OthersText("ruled out by the job", choice.ruled_out),

@@ -66,8 +66,8 @@ std::string CachedProfilePath(const std::string& cache_folder, const MachineKey&
 // empty, and InvalidArgument for a file that is damaged or is the profile of another machine.
 absl::StatusOr<proto::MachineProfile> CachedProfile(const std::string& cache_folder, const MachineKey& key);
 
-// Returns the profile that the user's cache has of this machine's CPUs, or of its GPUs if they are called `gpu`. Null if
-// there is none. If it is damaged, also sets `damage` to the message; else leaves it as it is.
+// Returns the profile that the user's cache has of this machine's CPUs, or of its GPUs if they are called `gpu`. Null
+// if there is none. If it is damaged, also sets `damage` to the message; else leaves it as it is.
 std::shared_ptr<const proto::MachineProfile> OwnProfile(std::string gpu, std::string* damage);
 
 }  // namespace shale

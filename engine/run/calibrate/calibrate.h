@@ -29,7 +29,8 @@ std::vector<Job> JobsLike(const Job& job);
 struct CalibrateOptions {
   // Creates the backend of a job. Required.
   BackendFactory create_backend;
-  // The steps of each job. The jobs take turns, a step each, because the speed of many machines changes from one second to the next.
+  // The steps of each job. The jobs take turns, a step each, because the speed of many machines changes from one second
+  // to the next.
   int rounds = 10;
   // After which no further round begins; after half of them no further job does. There is one of each at least.
   double seconds = 45;

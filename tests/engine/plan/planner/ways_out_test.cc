@@ -101,7 +101,9 @@ TEST_P(WaysOut, WithSecondsTheFastestComesFirst) {
     EXPECT_EQ(absl::StrContains(refused.status().message(), "estimated"), !measured) << refused.status();
     // Estimates are said, and decide nothing.
     const auto faster = [](const Variant& a, const Variant& b) { return a.cost.seconds < b.cost.seconds; };
-    if (measured) EXPECT_TRUE(std::is_sorted(timed.ways_out.begin(), timed.ways_out.end(), faster));
+    if (measured) {
+      EXPECT_TRUE(std::is_sorted(timed.ways_out.begin(), timed.ways_out.end(), faster));
+    }
     for (size_t i = 0; !measured && i < timed.ways_out.size(); ++i) {
       EXPECT_EQ(timed.ways_out[i].overrides, untimed.ways_out[i].overrides);
     }

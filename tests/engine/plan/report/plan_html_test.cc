@@ -103,7 +103,9 @@ TEST(PlanHtml, ShowsTimeAgainstMemoryAndWhatChangesWouldTake) {
 // Ops that are faster with more scratch than they need.
 class AmpleOps : public ScratchOnlyOps {
  public:
-  int64_t AmpleScratchBytes(const Op&, int64_t most_bytes) const override { return std::min<int64_t>(5000, most_bytes); }
+  int64_t AmpleScratchBytes(const Op&, int64_t most_bytes) const override {
+    return std::min<int64_t>(5000, most_bytes);
+  }
 };
 
 // The bytes of changes are those of plans, which give ops more scratch where there is room.

@@ -108,12 +108,12 @@ TEST(TimeReport, SavesAndEvaluationsTakeWhatTheirProgramsAndTheDiskTake) {
     const Prediction step = PredictStep(job, plan, machine);
     const PauseTimes unknown = PredictPauses(job, plan, machine);
     EXPECT_EQ(unknown.write_seconds, 0);
-    EXPECT_THAT(Flat(PausesText(job, plan, unknown, step)), HasSubstr("is not known, because the profile has no speed"));
+    EXPECT_THAT(Flat(PausesText(job, plan, unknown, step)),
+                HasSubstr("is not known, because the profile has no speed"));
     machine.set_disk_bytes_per_second(1e3);
     const PauseTimes times = PredictPauses(job, plan, machine);
     const StepFacts facts = StepFactsOf(job, plan, machine);
-    EXPECT_DOUBLE_EQ(times.evaluation_seconds,
-                     3 * Predict(plan.evaluate.step.program, facts, machine).step_seconds);
+    EXPECT_DOUBLE_EQ(times.evaluation_seconds, 3 * Predict(plan.evaluate.step.program, facts, machine).step_seconds);
     EXPECT_DOUBLE_EQ(times.write_seconds, 1e-3 * 5 * static_cast<double>(CheckpointBytes(job, plan)));
     EXPECT_EQ(times.save_seconds, asynchronous ? unknown.save_seconds : times.write_seconds);
     EXPECT_GT(times.save_seconds, 0);

@@ -154,7 +154,8 @@ TEST_F(SearchTest, TriesStrategiesWithoutTheFieldsThatTheyLack) {
   job_.precision.gradient_shards = GradientShards::kBFloat16;
   const SearchResult narrow = MustFind(int64_t{1} << 40, {"sharding.strategy"});
   EXPECT_EQ(narrow.choices[0].ruled_out.size(), 2u);
-  EXPECT_THAT(Unwrapped(SearchText(narrow)), HasSubstr("ruled out by the job: DDP with sharding.accumulation=AUTO, ZERO1"));
+  EXPECT_THAT(Unwrapped(SearchText(narrow)),
+              HasSubstr("ruled out by the job: DDP with sharding.accumulation=AUTO, ZERO1"));
 }
 
 TEST_F(SearchTest, SaysWhatWasTriedAndWhatWasNot) {

@@ -97,8 +97,8 @@ TEST(Calibrate, RunsAllRoundsOfAJob) {
   EXPECT_EQ(rounds, 12);
 }
 
-// Jobs that do not take turns run their rounds one after another. What takes turns with them runs once for each round of
-// one job, however many jobs there are, and evenly beside all of them.
+// Jobs that do not take turns run their rounds one after another. What takes turns with them runs once for each round
+// of one job, however many jobs there are, and evenly beside all of them.
 TEST(Calibrate, RunsAfterAsManyRoundsAsOneJobHas) {
   Job job = SmallJobOfTwoRanks();
   job.sharding.accumulation = Accumulation::kSharded;
