@@ -204,7 +204,9 @@ TEST(Float8Laws, OnlyLinearLayersOfBlocksMultiplyInFp8) {
     ++(op.is_float8() ? float8 : others)[result.step.program.units[at.unit]];
     // Only forward adds up in fewer bits.
     EXPECT_EQ(op.fast_accumulation, op.is_float8() && at.phase == Phase::kForward);
-    if (op.is_float8()) EXPECT_EQ(op.a.dtype == DType::kFloat8E5M2, at.phase == Phase::kBackward);
+    if (op.is_float8()) {
+      EXPECT_EQ(op.a.dtype == DType::kFloat8E5M2, at.phase == Phase::kBackward);
+    }
   });
   EXPECT_EQ(float8, (std::map<std::string, int>{{"blocks.0", 12}, {"blocks.1", 12}, {"blocks.2", 12}}));
   EXPECT_EQ(others.size(), 1);
