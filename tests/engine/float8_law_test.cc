@@ -70,7 +70,9 @@ TEST(Float8Laws, SchedulesAndCheckpointingChangeNoBits) {
   options.steps = 2;
   ExpectSchedulesAgree(options, Batch(2), /*most_blocks=*/3);
   if (!TestsEveryCombination()) return;
-  options.model = GemmaLike(Float8Decoder());
+  DecoderConfig model = GemmaLike(Float8Decoder());
+  model.tied_head = false;  // LAYERED adds up a tied gradient in another order.
+  options.model = model;
   options.dtype = DType::kFloat16;
   options.step.loss_scaling = LossScaling{.init_scale = 1024};
   ExpectSchedulesAgree(options, Batch(2), /*most_blocks=*/1);
@@ -217,10 +219,11 @@ TEST(Float8Laws, OnlyLinearLayersOfBlocksMultiplyInFp8) {
 // may round to another neighbor. A rounding to e4m3 is off by up to 2^-4 of the number, and to e5m2 by 2^-3, evenly
 // spread: 0.036 and 0.072 of it in the mean square. Signs are random. A matmul of backward reads one of each, so its
 // result is off by sqrt(0.036^2 + 0.072^2) = 0.08 of its norm. What has come through L = 3 blocks, of four matmuls
-// each, adds up to sqrt(4 L) 0.08 = 0.28, and to sqrt(2) of that if both sides of a comparison are rounded: 0.39. The
+// each, adds up to sqrt(4 L) 0.08 = 0.28, and to sqrt(2) of that if both sides of a comparison are rounded: 0.39. A
+// norm over the C values of the smallest weight spreads by 1 / sqrt(2 C) of that, of which three times are allowed. The
 // loss depends on forward alone, and is a mean over tokens whose differences have random signs as well.
 TEST(Float8Laws, MicroBatchesAgreeWithOneLargeBatchButForRounding) {
-  constexpr double kRounded = 0.39;
+  const double kRounded = 0.39 * (1 + 3 / std::sqrt(2.0 * Float8Decoder().width));
   const Tokens tokens = Batch(4);
   RunOptions options = Float8Options();
   options.micro_batch = 4;
