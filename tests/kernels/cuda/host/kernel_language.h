@@ -224,29 +224,32 @@ void LoadTransposed(const Shared<T>& from, int i, unsigned (&m)[4], SourceLocati
   });
 }
 
-template <class T>
-float ElementOf(unsigned word, int i) {
-  return ToFloat(std::bit_cast<T>(static_cast<uint16_t>(word >> (16 * i))));
-}
-
+// Each lane widens what it holds of the two matrices, once for all that read it.
 template <class T>
 void MultiplyAdd(const unsigned (&a)[4], const unsigned (&b)[2], float (&c)[4],
                  SourceLocation at = SourceLocation::current()) {
   struct Operands {
-    unsigned a[4], b[2];
+    float a[4][2], b[2][2];
+  };
+  const auto element = [](unsigned word, int i) {
+    return ToFloat(std::bit_cast<T>(static_cast<uint16_t>(word >> (16 * i))));
   };
   Operands given;
-  std::memcpy(given.a, a, sizeof(a));
-  std::memcpy(given.b, b, sizeof(b));
+  for (int i = 0; i < 2; ++i) {
+    for (int word = 0; word < 4; ++word) given.a[word][i] = element(a[word], i);
+    for (int word = 0; word < 2; ++word) given.b[word][i] = element(b[word], i);
+  }
   WithAllLanes(given, at, [&](const Operands* lanes) {
-    for (int e = 0; e < 4; ++e) {
-      const int row = Lane() / 4 * 4, column = (Lane() % 4 * 2 + e % 2) * 4;  // Their first lanes.
-      for (int k = 0; k < 16; ++k) {
-        const int lane = k / 2 % 4, half = k / 8;
-        c[e] += ElementOf<T>(lanes[row + lane].a[2 * half + e / 2], k % 2) *
-                ElementOf<T>(lanes[column + lane].b[half], k % 2);
+    // The first lanes of the row and of both columns that this lane sums up.
+    const Operands *row = lanes + Lane() / 4 * 4, *columns[2] = {lanes + Lane() % 4 * 8, lanes + Lane() % 4 * 8 + 4};
+    float sums[4] = {c[0], c[1], c[2], c[3]};
+    for (int k = 0; k < 16; ++k) {
+      const int lane = k / 2 % 4, half = k / 8;
+      for (int e = 0; e < 4; ++e) {
+        sums[e] += row[lane].a[2 * half + e / 2][k % 2] * columns[e % 2][lane].b[half][k % 2];
       }
     }
+    std::memcpy(c, sums, sizeof(sums));
   });
 }
 
