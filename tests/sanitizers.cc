@@ -1,3 +1,5 @@
+#include "tests/sanitizers.h"
+
 // What sanitizers leave out: libraries of the system, which are not compiled with them.
 #ifdef __SANITIZE_THREAD__
 // How the threads of oneDNN wait for each other is not seen there, so its copies and allocations would look like races.
@@ -16,3 +18,15 @@ extern "C" const char* __tsan_default_suppressions() {
 extern "C" const char* __lsan_default_suppressions();
 extern "C" const char* __lsan_default_suppressions() { return "leak:gloo::transport::tcp::CreateDeviceAttr\n"; }
 #endif
+
+namespace shale {
+
+bool HasSanitizer() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return true;
+#else
+  return false;
+#endif
+}
+
+}  // namespace shale

@@ -10,14 +10,12 @@ So sources that are always compiled with -O2 have one of their own, and sources 
 """
 
 load(":joined_sources.bzl", "join_sources")
+load(":sanitizers.bzl", "sanitizer_copts", "with_prefix")
 
 # How many sources are compiled together. With more, a whole build is faster, and one after a change of a source slower.
 MOST_JOINED = 14
 
-PREFIX_COPTS = ["-include", "tools/build_defs/prefix.h"]
 PREFIX = "//tools/build_defs:prefix"
-_PREFIX_O2_COPTS = ["-include", "tools/build_defs/prefix_o2.h"]
-_PREFIX_O2 = "//tools/build_defs:prefix_o2"
 
 # What most sources include, in the engine and in tests.
 PREFIX_INCLUDES = [
@@ -63,12 +61,11 @@ def _copts_elsewhere():
 def _compile_fast(rule, name, srcs, deps, copts, joined, **kwargs):
     # Flags such as -fopenmp predefine other macros, for which the precompiled form does not hold.
     flags = [c for c in copts if c.startswith("-f") or c.startswith("-O")]
-    if srcs and not flags:
-        copts = PREFIX_COPTS + copts
-        deps = deps + [PREFIX]
-    elif srcs and flags == ["-O2"]:
-        copts = _PREFIX_O2_COPTS + copts
-        deps = deps + [_PREFIX_O2]
+    if srcs and (not flags or flags == ["-O2"]):
+        copts, added = with_prefix(PREFIX + ("_o2" if flags else ""), copts)
+        deps = deps + added
+    elif srcs:
+        copts = sanitizer_copts(is_test = False) + copts
     srcs, texts, flags = join_sources(name, srcs, joined, kwargs.get("testonly", False))
     rule(name = name, srcs = srcs, deps = deps + texts, copts = copts + flags + _copts_elsewhere(), **kwargs)
 

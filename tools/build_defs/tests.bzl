@@ -5,24 +5,26 @@ code that runs once. So sources begin with a precompiled header and are compiled
 says `optimized = True`. Tests that compute a lot say so, and those with kernels, which run on fibers with small stacks.
 """
 
-load(":cc.bzl", "MOST_JOINED", "PREFIX", "PREFIX_COPTS")
+load(":cc.bzl", "MOST_JOINED", "PREFIX")
 load(":joined_sources.bzl", "join_sources")
+load(":sanitizers.bzl", "sanitizer_copts", "with_prefix")
 
 UNOPTIMIZED_COPTS = ["-O0", "-U_FORTIFY_SOURCE"]
 
-# Flags of sources that begin with //tests:prefix or with //tests:prefix_optimized, and depend on it.
-_PREFIX_UNOPTIMIZED_COPTS = UNOPTIMIZED_COPTS + ["-include", "tests/prefix.h"]
+# Flags of sources that begin with //tests:prefix_optimized, and depend on it.
 PREFIX_OPTIMIZED_COPTS = ["-include", "tests/prefix_optimized.h"]
 
 def _flags(srcs, deps, copts, optimized):
     """Returns the flags of the sources, and the dependencies to add."""
-    if not srcs or [c for c in copts if c.startswith("-O")]:
+    if not srcs:
         return copts, []
+    if [c for c in copts if c.startswith("-O")]:
+        return sanitizer_copts(is_test = True) + copts, []
     if not optimized:
-        return _PREFIX_UNOPTIMIZED_COPTS + copts, ["//tests:prefix"]
+        return with_prefix("//tests:prefix", copts, UNOPTIMIZED_COPTS, is_test = True)
     if [d for d in deps if d.startswith("@com_google_googletest//")]:
-        return PREFIX_OPTIMIZED_COPTS + copts, ["//tests:prefix_optimized"]
-    return PREFIX_COPTS + copts, [PREFIX]
+        return with_prefix("//tests:prefix_optimized", copts, is_test = True)
+    return with_prefix(PREFIX, copts, is_test = True)
 
 def cc_test(name, srcs = [], deps = [], copts = [], optimized = False, tags = [], joined = MOST_JOINED, **kwargs):
     copts, added = _flags(srcs, deps, copts, optimized)

@@ -151,7 +151,7 @@ class LifetimesInC : public CTest {
     if (HasFailure()) return;
     AwaitThreads(threads);
     // A thread's stack alone would count some 10 KiB each time.
-    if (kResidenceIsOurs) {
+    if (ResidenceIsOurs()) {
       EXPECT_LT(ResidentBytes() - resident, 2 << 20);
     }
   }

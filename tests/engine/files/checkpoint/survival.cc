@@ -12,15 +12,13 @@
 #include "engine/files/io/folder_lock.h"
 #include "kernels/check.h"
 #include "kernels/integers.h"
+#include "tests/sanitizers.h"
 
 namespace shale {
 
 int FaultStride() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return 7;
-#else
+  if (HasSanitizer()) return 7;
   return std::getenv("SHALE_TEST_EVERYTHING") != nullptr ? 1 : 3;
-#endif
 }
 
 std::string TinyJobText(absl::string_view data_path) {

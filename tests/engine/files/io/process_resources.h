@@ -9,15 +9,13 @@
 #include <iterator>
 #include <thread>
 
+#include "tests/sanitizers.h"
+
 namespace shale {
 
 // A sanitizer's runtime keeps freed memory in quarantine and shadows all memory, so that the resident set says nothing
 // about the engine.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kResidenceIsOurs = false;
-#else
-inline constexpr bool kResidenceIsOurs = true;
-#endif
+inline bool ResidenceIsOurs() { return !HasSanitizer(); }
 
 inline int64_t ResidentBytes() {
   std::ifstream statm("/proc/self/statm");

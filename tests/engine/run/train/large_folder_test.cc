@@ -26,6 +26,7 @@
 #include "engine/files/hugging_face/config.h"
 #include "engine/files/hugging_face/weights.h"
 #include "engine/files/io/file.h"
+#include "tests/sanitizers.h"
 
 namespace shale {
 
@@ -97,9 +98,7 @@ DecoderConfig Gpt2() {
 }
 
 void GoesInAndOutWithinThePlansBytes(const DecoderConfig& config) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's memory is not the program's";
-#endif
+  if (HasSanitizer()) GTEST_SKIP() << "a sanitizer's memory is not the program's";
   std::string root = JoinPath(::testing::TempDir(), "large_XXXXXX");
   ASSERT_NE(mkdtemp(root.data()), nullptr);
   const std::string folder = JoinPath(root, "in"), out = JoinPath(root, "out"), tokens = JoinPath(root, "tokens.bin");

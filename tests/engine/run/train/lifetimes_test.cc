@@ -53,7 +53,7 @@ TEST_F(LifetimesTest, ThreadsFilesAndMemoryAreThoseOfBeforeAfterAnyNumberOfTrain
   AwaitThreads(threads);
   EXPECT_EQ(OpenDescriptors(), descriptors);
   // An arena of this job has some 100 KiB, and a thread's stack alone would count some 10 KiB.
-  if (kResidenceIsOurs) {
+  if (ResidenceIsOurs()) {
     EXPECT_LT(ResidentBytes() - resident, 2 << 20);
   }
 }
@@ -180,7 +180,7 @@ TEST_F(LifetimesTest, ATrainerIsDestroyedInTheMiddleOfAStep) {
     EXPECT_EQ(report.status().code(), absl::StatusCode::kOutOfRange) << report.status();
   }
   AwaitThreads(threads);
-  if (kResidenceIsOurs) {
+  if (ResidenceIsOurs()) {
     EXPECT_LT(ResidentBytes() - resident, 2 << 20);
   }
 }
@@ -247,7 +247,7 @@ TEST_F(LifetimesTest, AStartThatFailsHalfWayLeavesNothing) {
   EXPECT_EQ(Create(LifetimesJob({"memory.budget_bytes=10000"}), &data_).status().code(),
             absl::StatusCode::kResourceExhausted);
   AwaitThreads(threads);
-  if (kResidenceIsOurs) {
+  if (ResidenceIsOurs()) {
     EXPECT_LT(ResidentBytes() - resident, 2 << 20);
   }
   EXPECT_TRUE(Create(job, &data_, "empty").ok());  // The folder is not locked.

@@ -393,7 +393,7 @@ TEST(Trainer, RefusesWhatItCannotDoWithAWayOut) {
 }
 
 TEST(Trainer, ResidentMemoryOfALargeJobIsItsArenasAndThePrintedOverhead) {
-  if (!kResidenceIsOurs) GTEST_SKIP() << "resident memory is the sanitizer's";
+  if (!ResidenceIsOurs()) GTEST_SKIP() << "resident memory is the sanitizer's";
   // About 72 M parameters on two ranks, with 16 bytes of state for each parameter.
   auto trainer = MustCreate(
       SmallJob(WriteText("large", 60), {"model.decoder.vocabulary=60000", "model.decoder.width=512",
@@ -407,7 +407,7 @@ TEST(Trainer, ResidentMemoryOfALargeJobIsItsArenasAndThePrintedOverhead) {
 }
 
 TEST(Trainer, MemoryDoesNotGrowAfterTheFirstSteps) {
-  if (!kResidenceIsOurs) GTEST_SKIP() << "resident memory is the sanitizer's";
+  if (!ResidenceIsOurs()) GTEST_SKIP() << "resident memory is the sanitizer's";
   auto trainer = MustCreate(SmallJob(WriteText("rss", 60), {"lr_schedule.steps=220"}));
   ASSERT_NE(trainer, nullptr);
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(trainer->Step().ok());

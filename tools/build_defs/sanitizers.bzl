@@ -1,0 +1,66 @@
+"""The flags of sources that have a sanitizer, and which sources have them.
+
+A build with a sanitizer compiles what deals with memory, threads and files of others once more. It links that with what
+an optimized build has compiled, in the same output folder: packages that only compute programs, plans and reports, and
+with AddressSanitizer also the tests. ThreadSanitizer has to see how a test shares memory, and the tests come first in a
+link, so the copies of templates that it does not see give way to theirs.
+"""
+
+_COMMON = ["-O1", "-g1", "-UNDEBUG", "-U_FORTIFY_SOURCE", "-fno-omit-frame-pointer"]
+
+# null, alignment and object-size check every access, which takes a sixth of the compile time. AddressSanitizer finds
+# what null and object-size find, and the fuzz configuration, whose targets read the bytes of files, keeps all three.
+_ADDRESS = _COMMON + [
+    "-fsanitize=address",
+    "-fsanitize=undefined",
+    "-fno-sanitize-recover=all",
+    "-fno-sanitize=vptr,null,alignment,object-size",
+]
+_THREAD = _COMMON + ["-fsanitize=thread"]
+
+_WITH_ADDRESS = "//tools/build_defs:with_address_sanitizer"
+_WITH_THREAD = "//tools/build_defs:with_thread_sanitizer"
+_OTHERS = "//conditions:default"
+
+# What only computes, with the packages below it.
+_COMPUTING = [
+    "engine/compile",
+    "engine/plan/planner",
+    "engine/plan/report",
+    "engine/plan/search",
+    "engine/plan/time",
+    "tools",
+]
+
+# The flags of the sanitizer that a build has, and those of tests.
+SANITIZER_COPTS = select({_WITH_ADDRESS: _ADDRESS, _WITH_THREAD: _THREAD, _OTHERS: []})
+TEST_SANITIZER_COPTS = select({_WITH_THREAD: _THREAD, _OTHERS: []})
+
+def _is_below(package, folders):
+    return bool([f for f in folders if package == f or package.startswith(f + "/")])
+
+def _include(label):
+    return ["-include", label[2:].replace(":", "/") + ".h"]
+
+def sanitizer_copts(is_test):
+    """Returns the flags of the sanitizer that a build has, for sources of this package."""
+    if _is_below(native.package_name(), _COMPUTING):
+        return []
+    return TEST_SANITIZER_COPTS if is_test else SANITIZER_COPTS
+
+def with_prefix(prefix, copts, level = [], is_test = False):
+    """Returns the flags of sources of this package that begin with a precompiled header, which `prefix` labels, and the
+    dependencies that they need. Sources with a sanitizer begin with another, which is compiled as they are. `level`
+    are the flags of the level of optimization."""
+    if _is_below(native.package_name(), _COMPUTING):
+        return level + _include(prefix) + copts, [prefix]
+    other = prefix + "_sanitized"
+    with_address = prefix if is_test else other
+    return (
+        sanitizer_copts(is_test) + level + select({
+            _WITH_ADDRESS: _include(with_address),
+            _WITH_THREAD: _include(other),
+            _OTHERS: _include(prefix),
+        }) + copts,
+        select({_WITH_ADDRESS: [with_address], _WITH_THREAD: [other], _OTHERS: [prefix]}),
+    )
