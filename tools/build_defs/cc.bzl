@@ -62,8 +62,9 @@ def _compile_fast(rule, name, srcs, deps, copts, joined, **kwargs):
     # Flags such as -fopenmp predefine other macros, for which the precompiled form does not hold.
     flags = [c for c in copts if c.startswith("-f") or c.startswith("-O")]
     if srcs and (not flags or flags == ["-O2"]):
-        copts, added = with_prefix(PREFIX + ("_o2" if flags else ""), copts)
-        deps = deps + added
+        prefix = PREFIX + ("_o2" if flags else "")
+        copts = with_prefix(prefix, copts)
+        deps = deps + [prefix]
     elif srcs:
         copts = sanitizer_copts(is_test = False) + copts
     srcs, texts, flags = join_sources(name, srcs, joined, kwargs.get("testonly", False))

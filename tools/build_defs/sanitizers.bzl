@@ -39,9 +39,6 @@ TEST_SANITIZER_COPTS = select({_WITH_THREAD: _THREAD, _OTHERS: []})
 def _is_below(package, folders):
     return bool([f for f in folders if package == f or package.startswith(f + "/")])
 
-def _include(label):
-    return ["-include", label[2:].replace(":", "/") + ".h"]
-
 def sanitizer_copts(is_test):
     """Returns the flags of the sanitizer that a build has, for sources of this package."""
     if _is_below(native.package_name(), _COMPUTING):
@@ -49,18 +46,22 @@ def sanitizer_copts(is_test):
     return TEST_SANITIZER_COPTS if is_test else SANITIZER_COPTS
 
 def with_prefix(prefix, copts, level = [], is_test = False):
-    """Returns the flags of sources of this package that begin with a precompiled header, which `prefix` labels, and the
-    dependencies that they need. Sources with a sanitizer begin with another, which is compiled as they are. `level`
-    are the flags of the level of optimization."""
+    """Returns the flags of sources of this package that begin with a precompiled header. They also depend on it.
+
+    Args:
+      prefix: its label.
+      copts: other flags.
+      level: flags of the level of optimization.
+      is_test: whether they are sources of tests.
+    """
+    include = ["-include", prefix[2:].replace(":", "/") + ".h"]
     if _is_below(native.package_name(), _COMPUTING):
-        return level + _include(prefix) + copts, [prefix]
-    other = prefix + "_sanitized"
-    with_address = prefix if is_test else other
-    return (
-        sanitizer_copts(is_test) + level + select({
-            _WITH_ADDRESS: _include(with_address),
-            _WITH_THREAD: _include(other),
-            _OTHERS: _include(prefix),
-        }) + copts,
-        select({_WITH_ADDRESS: [with_address], _WITH_THREAD: [other], _OTHERS: [prefix]}),
-    )
+        return level + include + copts
+
+    # Sources with a sanitizer would need a header that is precompiled as they are. But what a target depends on, all
+    # that depend on the target are compiled with, and those without a sanitizer would be compiled anew.
+    return sanitizer_copts(is_test) + level + select({
+        _WITH_ADDRESS: include if is_test else [],
+        _WITH_THREAD: [],
+        _OTHERS: include,
+    }) + copts

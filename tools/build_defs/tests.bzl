@@ -21,10 +21,12 @@ def _flags(srcs, deps, copts, optimized):
     if [c for c in copts if c.startswith("-O")]:
         return sanitizer_copts(is_test = True) + copts, []
     if not optimized:
-        return with_prefix("//tests:prefix", copts, UNOPTIMIZED_COPTS, is_test = True)
-    if [d for d in deps if d.startswith("@com_google_googletest//")]:
-        return with_prefix("//tests:prefix_optimized", copts, is_test = True)
-    return with_prefix(PREFIX, copts, is_test = True)
+        prefix, level = "//tests:prefix", UNOPTIMIZED_COPTS
+    elif [d for d in deps if d.startswith("@com_google_googletest//")]:
+        prefix, level = "//tests:prefix_optimized", []
+    else:
+        prefix, level = PREFIX, []
+    return with_prefix(prefix, copts, level, is_test = True), [prefix]
 
 def cc_test(name, srcs = [], deps = [], copts = [], optimized = False, tags = [], joined = MOST_JOINED, **kwargs):
     copts, added = _flags(srcs, deps, copts, optimized)
