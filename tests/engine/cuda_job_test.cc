@@ -242,11 +242,11 @@ TEST_F(CudaJobTest, TheBudgetLeavesMoreForNcclAndOnBlackwell) {
 
 // Calibrating keeps it in the profile of the machine, so that plans for that machine leave as much.
 TEST_F(CudaJobTest, TellsTheComputeCapabilityOfTheFirstGpu) {
-  const auto major = [](StandInOptions options) {
-    return OnStandIn(std::make_shared<StandInRuntime>(options), 1)->compute_major();
+  const auto capability = [](StandInOptions options) {
+    return OnStandIn(std::make_shared<StandInRuntime>(options), 1)->compute_capability();
   };
-  EXPECT_EQ(major({.devices = 2, .compute_major = 10}), 10);
-  EXPECT_EQ(major({.devices = 0, .compute_major = 10}), 0);
+  EXPECT_EQ(capability({.devices = 2, .compute_major = 8, .compute_minor = 9}), std::pair(8, 9));
+  EXPECT_EQ(capability({.devices = 0, .compute_major = 8, .compute_minor = 9}), std::pair(0, 0));
 }
 
 TEST_F(CudaJobTest, EachProcessOnASharedGpuHasItsLibrariesInItsShare) {

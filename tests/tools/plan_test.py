@@ -164,6 +164,8 @@ class PlanTest(unittest.TestCase):
         self.assertIn("The critical path of a step", text)
         self.refused("found .*nowhere.*; wanted|nowhere", f"--job={_JOBS}/quickstart.textproto", "--machine=nowhere")
         self.refused("name it with --machine", f"--job={_JOBS}/quickstart.textproto", "--hosts=2")
+        self.refused(r"compute capability 8\.0; GPUs multiply fp8 matrices from 8\.9 on", "--machine=a100x8", "--hosts=1",
+                     f"--job={_JOBS}/llama3_8b.textproto", "--set=precision={compute: BF16 matmuls: FP8}")
 
     def test_the_script_of_the_page_on_scale(self):
         result = subprocess.run([os.path.abspath("tools/bench/scale.py"), f"--plan={_PLAN}", "--first=1"],

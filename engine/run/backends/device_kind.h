@@ -28,7 +28,8 @@ struct DeviceKind {
 
   // See PrepareEnvironment and PlanningMachine (engine/api/backend.h).
   void (*prepare_environment)(const Job& job);
-  absl::StatusOr<Machine> (*planning_machine)(const Job& job, HostOpsFactory host_ops, int64_t hardware_threads);
+  absl::StatusOr<Machine> (*planning_machine)(const Job& job, HostOpsFactory host_ops, int64_t hardware_threads,
+                                              const proto::MachineProfile* profile);
 };
 
 // CPUs: all ops, and collectives in process.

@@ -78,10 +78,11 @@ void PrepareEnvironment(const Job& job) {
   if (const absl::StatusOr<const DeviceKind*> kind = KindOf(job); kind.ok()) (*kind)->prepare_environment(job);
 }
 
-absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads) {
+absl::StatusOr<Machine> PlanningMachine(const Job& job, int64_t hardware_threads,
+                                        const proto::MachineProfile* profile) {
   SHALE_ASSIGN_OR_RETURN(const DeviceKind* const kind, PlannedKindOf(job));
   SHALE_RETURN_IF_ERROR(cpu::CheckInstructionSetLimit());
-  return kind->planning_machine(job, HostOpsOf(job, hardware_threads), hardware_threads);
+  return kind->planning_machine(job, HostOpsOf(job, hardware_threads), hardware_threads, profile);
 }
 
 absl::StatusOr<std::string> DecideCpuProducts(Job& job) {
