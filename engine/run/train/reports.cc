@@ -130,6 +130,10 @@ std::vector<UserMetric> UserMetrics::Take() {
   return taken;
 }
 
+double Float8PeakFlops(const Backend& backend, int64_t ranks) {
+  return backend.NominalPeakFlops(DType::kFloat8E4M3) / static_cast<double>(backend.RanksSharing(ranks));
+}
+
 absl::StatusOr<double> PeakFlops(const Backend& backend, DType dtype, int64_t ranks) {
   const auto sharing = static_cast<double>(backend.RanksSharing(ranks));
   if (const double nominal = backend.NominalPeakFlops(dtype); nominal > 0) return nominal / sharing;
