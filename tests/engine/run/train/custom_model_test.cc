@@ -248,6 +248,15 @@ TEST_F(CustomModelTest, AModelThatIsNotWhatItSaysIsRefused) {
   EXPECT_EQ(ErrorOf(model),
             "custom model universal_transformer: its graph was built with other options than those that "
             "its function was given");
+  // Regression: the message was that of other options.
+  model.build = [](GraphOptions options) {
+    options.compute_dtype = DType::kFloat32;
+    return Transformer().build(options);
+  };
+  EXPECT_EQ(ErrorOf(model, "precision { compute: BF16 }"),
+            "custom model universal_transformer: wanted parameters in bf16, the compute_dtype of the options that its "
+            "function was given (precision.compute), and found all in f32; build the graph with these options, and add "
+            "parameters without a dtype of their own where the job's may be used, or set precision.compute FP32");
   model.build = [](const GraphOptions& options) {
     const int64_t hidden = options.mode == GraphMode::kTraining ? 24 : 20;
     return examples::UniversalTransformer({.width = 16, .heads = 2, .hidden = hidden, .steps = 2}).build(options);
