@@ -95,7 +95,8 @@ class PlanTest(unittest.TestCase):
 
     def test_a_job_without_a_budget_is_planned_although_this_machine_is_too_small(self):
         text = self.plan("llama3_8b", "--set=memory.budget_bytes=", "--set=sharding.ranks=1")
-        self.assertIn("This machine is too small for the job: it needs", text)
+        self.assertRegex(text, "This machine is too small for the job: it needs .*(fits with|these together do|still too "
+                               "large with) ")
         self.assertIn("budget no limit", text)
 
     def test_explains(self):
