@@ -1,4 +1,4 @@
-// The tables of tuned matmuls that are compiled in: the files of tools/tuning, by the names of the files.
+// CompiledFile: a file that is compiled in (compiled_files.bzl).
 #pragma once
 
 #include "absl/strings/string_view.h"
@@ -6,10 +6,8 @@
 
 namespace shale {
 
-struct CompiledTable {
+struct CompiledFile {
   absl::string_view name, text;
 };
-
-extern const absl::Span<const CompiledTable> kCompiledTables;
 
 }  // namespace shale
