@@ -45,8 +45,8 @@ class NoAttention : public cuda::AttentionBackend {
   bool Takes(const AttentionBackward&) const override { return false; }
   int64_t ScratchBytes(const AttentionForward&) const override { return 0; }
   int64_t ScratchBytes(const AttentionBackward&) const override { return 0; }
-  absl::Status Prepare(const AttentionForward&) override { return absl::InternalError("not taken"); }
-  absl::Status Prepare(const AttentionBackward&) override { return absl::InternalError("not taken"); }
+  absl::Status Prepare(const AttentionForward&, int64_t) override { return absl::InternalError("not taken"); }
+  absl::Status Prepare(const AttentionBackward&, int64_t) override { return absl::InternalError("not taken"); }
   absl::Status Enqueue(const AttentionForward&, Scratch, cuda::StreamHandle) override {
     return absl::InternalError("not taken");
   }

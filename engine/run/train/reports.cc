@@ -49,7 +49,7 @@ absl::StatusOr<double> ProductSeconds(Device& device, Ops& ops, DType dtype, int
     t->data = at;
     at += matrix_bytes;
   }
-  SHALE_RETURN_IF_ERROR(ops.Prepare(matmul));
+  SHALE_RETURN_IF_ERROR(ops.Prepare(matmul, scratch_bytes));
   double best = std::numeric_limits<double>::infinity();
   const auto start = std::chrono::steady_clock::now();
   do {

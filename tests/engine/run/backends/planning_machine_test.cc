@@ -46,7 +46,7 @@ TEST(PlanningMachine, PlansForGpusWithoutCuda) {
                          .b = Tensor::Contiguous(DType::kFloat32, {16, 4}),
                          .c_MN = Tensor::Contiguous(DType::kFloat32, {8, 4})});
   EXPECT_EQ(ops->ScratchBytes(matmul), int64_t{32} << 20);
-  EXPECT_TRUE(absl::IsFailedPrecondition(ops->Prepare(matmul)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(ops->Prepare(matmul, int64_t{32} << 20)));
   ASSERT_NE(ops->host(), nullptr) << "updates on the host";
   EXPECT_GT(ArenaBytes(job, *machine), 0);
 
