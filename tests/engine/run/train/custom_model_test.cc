@@ -205,14 +205,19 @@ TEST_F(CustomModelTest, ItsWeightsAreExportedAndGenerateText) {
 
 // Regression: the gradients that 65 units send shared the random bits of weights.
 TEST_F(CustomModelTest, UnitsThatShareParametersHaveRandomBitsOfTheirOwnOrAreRefused) {
-  const auto error = [&](int64_t steps, const std::string& precision) {
-    return ErrorOf(examples::UniversalTransformer({.width = 8, .heads = 2, .hidden = 8, .steps = steps}), precision);
+  const auto error = [&](int64_t steps, const std::string& precision,
+                         Accumulation accumulation = Accumulation::kSharded) {
+    Job job =
+        WithModel(examples::UniversalTransformer({.width = 8, .heads = 2, .hidden = 8, .steps = steps}), precision);
+    job.sharding.accumulation = accumulation;
+    return std::string(Trainer::Create(job, {.backend = CreateBackend(job)->get()}).status().message());
   };
   EXPECT_EQ(error(64, "precision { reduce: BF16 }"), "");
   EXPECT_EQ(error(65, "precision { reduce: BF16 }"),
             "65 units use the parameters of block, and their gradients in bf16 have random bits for at most 64 units; "
             "set precision.reduce FP32, or let fewer units share these parameters");
   EXPECT_EQ(error(65, ""), "");
+  EXPECT_EQ(error(65, "precision { reduce: BF16 }", Accumulation::kNoSync), "") << "it sends once a step";
   EXPECT_EQ(error(127, "precision { gradient_shards: BF16 }"), "");
   EXPECT_THAT(error(128, "precision { gradient_shards: BF16 }"),
               HasSubstr("at most 127 units; set precision.gradient_shards"));
