@@ -281,7 +281,7 @@ absl::Status WriteFiles(const Flags& flags, const ResolvedJob& resolved, const P
 absl::StatusOr<Machine> MachineOf(const Job& job, const absl::StatusOr<std::unique_ptr<Backend>>& backend,
                                   const proto::MachineProfile* named) {
   if (named != nullptr && job.runtime.device == DeviceType::kCuda) {
-    absl::StatusOr<Machine> machine = PlanningMachine(job, HardwareThreads(), named);
+    absl::StatusOr<Machine> machine = PlanningMachineOfProfile(job, HardwareThreads(), *named);
     if (machine.ok()) machine->default_budget = BudgetOn(*named);
     return machine;
   }

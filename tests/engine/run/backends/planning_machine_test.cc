@@ -59,7 +59,7 @@ TEST(PlanningMachine, PlansForGpusWithoutCuda) {
 TEST(PlanningMachine, RefusesWhatTheGpusOfAProfileLack) {
   Job job = SmallDecoderJob(false);
   job.runtime.device = DeviceType::kCuda;
-  const auto matmul = [&](const proto::MachineProfile* profile) {
+  const auto matmul = [](const absl::StatusOr<Machine>& machine) {
     const Tensor scale = Tensor::Contiguous(DType::kFloat32, {1});
     const Op op(MatMul{.a = Tensor::Contiguous(DType::kFloat8E4M3, {16, 32}),
                        .b = Tensor::Contiguous(DType::kFloat8E4M3, {16, 32}),
@@ -67,20 +67,21 @@ TEST(PlanningMachine, RefusesWhatTheGpusOfAProfileLack) {
                        .scale_a_1 = scale,
                        .scale_b_1 = scale,
                        .transpose_b = true});
-    return PlanningMachine(job, 8, profile)->create_ops(1)->CheckAvailable(op);
+    return machine->create_ops(1)->CheckAvailable(op);
   };
+  const auto of = [&](const proto::MachineProfile& profile) { return PlanningMachineOfProfile(job, 8, profile); };
   for (const std::string& name : ProfileNames()) {
     absl::StatusOr<proto::MachineProfile> profile = ReadProfile(name);
     ASSERT_TRUE(profile.ok() && profile->has_compute_minor()) << name;
-    EXPECT_EQ(matmul(&*profile).ok(), profile->peak_flops_fp8() > 0) << name;
+    EXPECT_EQ(matmul(of(*profile)).ok(), profile->peak_flops_fp8() > 0) << name;
     // Some GPUs of major capability 8 multiply fp8 matrices, so the major number alone does not tell.
     profile->clear_compute_minor();
-    EXPECT_TRUE(matmul(&*profile).ok()) << name;
+    EXPECT_TRUE(matmul(of(*profile)).ok()) << name;
   }
   const absl::StatusOr<proto::MachineProfile> a100 = ReadProfile("a100x8");
-  EXPECT_THAT(std::string(matmul(&*a100).message()),
+  EXPECT_THAT(std::string(matmul(of(*a100)).message()),
               ::testing::HasSubstr("this GPU has compute capability 8.0; GPUs multiply fp8 matrices from 8.9 on"));
-  EXPECT_TRUE(matmul(nullptr).ok());
+  EXPECT_TRUE(matmul(PlanningMachine(job, 8)).ok());
 }
 
 }  // namespace
